@@ -1,0 +1,5 @@
+"""``python -m gpunode``."""
+
+from gpunode.cli import main
+
+main()

@@ -1,0 +1,188 @@
+"""The commands: run, record, replay, demo."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from rich.console import Console
+from rich.live import Live
+
+from gpunode import __version__
+from gpunode.config import (
+    DemoSettings,
+    RecordSettings,
+    ReplaySettings,
+    RunSettings,
+    UsageError,
+    load,
+)
+from gpunode.exposition import Exposition
+from gpunode.gpu.finder import GpuFinder
+from gpunode.loop import Loop
+from gpunode.node import LocalNode, Node
+from gpunode.process import OwnProcess
+from gpunode.table import Row, rows, table
+from gpunode.tape import RecordingNode, TapeError, TapeNode, TapeWriter
+
+log = logging.getLogger(__name__)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command; misuse ends with one line on standard error and exit code 2."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given in (["--version"], ["version"]):
+        print(f"gpunode {__version__}")
+        return
+    if given in (["--help"], ["-h"], ["help"]):
+        print(overview())
+        return
+    name = given.pop(0) if given and not given[0].startswith("-") else "run"
+    try:
+        if name not in COMMANDS:
+            raise UsageError(f"{name}: no such command; there are {', '.join(COMMANDS)}")
+        kind, command = COMMANDS[name]
+        settings = load(kind, f"gpunode {name}", given)
+        logging.basicConfig(
+            level=settings.log.level.upper(),
+            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+            stream=sys.stderr,
+        )
+        command(settings)
+    except (UsageError, TapeError) as error:
+        print(f"gpunode: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def overview() -> str:
+    """What ``gpunode --help`` prints."""
+    lines = ["usage: gpunode [COMMAND] [OPTIONS]", "", "commands (default: run):"]
+    lines += [f"  {name:8} {kind.__doc__}" for name, (kind, _) in COMMANDS.items()]
+    return "\n".join([*lines, "", "gpunode COMMAND --help shows its options."])
+
+
+def run(settings: RunSettings) -> None:
+    """Watch this node until told to end."""
+    loop = watch(LocalNode(settings.path.rootfs), settings)
+    serving = server(settings, lambda: loop)
+    signal.signal(signal.SIGTERM, _end)
+    loop.start()
+    log.info("gpunode %s listens on %s", __version__, settings.web.listen_address)
+    serving()
+    loop.stop()
+
+
+def record(settings: RecordSettings) -> None:
+    """Write what this node answers for a while to a tape."""
+    node = LocalNode(settings.path.rootfs)
+    try:
+        tape = TapeWriter(settings.file, node, settings.max_bytes, settings.comment)
+    except OSError as error:
+        raise UsageError(f"{settings.file}: {error.strerror}") from error
+    loop = Loop(RecordingNode(node, tape), [_gpu_finder(RecordingNode(node, tape), settings)])
+    signal.signal(signal.SIGTERM, _end)
+    loop.start()
+    try:
+        tape.filled.wait(settings.duration)
+    finally:
+        loop.stop()
+        tape.close()
+    log.info("recorded %s, %d bytes", settings.file, settings.file.stat().st_size)
+
+
+def replay(settings: ReplaySettings) -> None:
+    """Play one tape and print what came of it."""
+    node = TapeNode(settings.file)
+    loop = watch(node, settings)
+    if settings.speed:
+        threading.Thread(target=server(settings, lambda: loop), daemon=True).start()
+    play(loop, node, settings.speed, settings.times)
+    if settings.print == "metrics":
+        sys.stdout.write(Exposition(loop.samples).encode("")[0].decode())
+    else:
+        Console().print(table(rows(loop, node.comment or settings.file.name), ""))
+
+
+def demo(settings: DemoSettings) -> None:
+    """Play every tape of a folder beside a live table, then start over."""
+    tapes = sorted(settings.folder.glob("*.jsonl.gz"))
+    if not tapes:
+        raise UsageError(f"{settings.folder}: no tapes (*.jsonl.gz) in this folder")
+    stage = [watch(TapeNode(tapes[0]), settings)]
+    threading.Thread(target=server(settings, lambda: stage[0]), daemon=True).start()
+    host, port = settings.web.address
+    where = f"http://{'localhost' if host in ('0.0.0.0', '::') else host}:{port}"
+    caption = f"{where}/metrics serves what is played now, at {settings.speed:g} times its speed"
+    done: list[Row] = []
+    with Live(console=Console(), auto_refresh=False, vertical_overflow="visible") as live:
+        while True:
+            for path in tapes:
+                node = TapeNode(path)
+                stage[0] = loop = watch(node, settings)
+
+                def show() -> None:
+                    live.update(table([*done, *rows(loop, node.comment)], caption), refresh=True)
+
+                play(loop, node, settings.speed, 1, show)
+                done += rows(loop, node.comment)
+            if settings.once:
+                return
+            done.clear()
+
+
+def watch(node: Node, settings: RunSettings) -> Loop:
+    """The loop over everything that can be watched on a node."""
+    return Loop(node, [_gpu_finder(node, settings), OwnProcess()])
+
+
+def play(
+    loop: Loop, node: TapeNode, speed: float, times: int, shown: Callable[[], None] | None = None
+) -> None:
+    """Play a tape at a speed, 0 as fast as it goes; ``shown`` is called about ten times a second."""
+    begin = last = time.monotonic()
+    for moment in loop.replay(node.clock, node.end * times):
+        if not speed:
+            continue
+        while (wait := begin + moment / speed - time.monotonic()) > 0:
+            time.sleep(min(wait, 0.1))
+        if shown is not None and time.monotonic() - last > 0.1:
+            last = time.monotonic()
+            shown()
+    if shown is not None:
+        shown()
+
+
+def server(settings: RunSettings, loop: Callable[[], Loop]) -> Callable[[], None]:
+    """What serves the loop over HTTP once called; the port is taken before this returns."""
+    from gpunode.web.app import create_app
+    from gpunode.web.server import listen, serve
+
+    try:
+        listener = listen(settings.web.address)
+    except OSError as error:
+        address = settings.web.listen_address
+        raise UsageError(f"web.listen_address: {address}: {error.strerror}") from error
+    return lambda: serve(create_app(loop), listener)
+
+
+def _gpu_finder(node: Node, settings: RunSettings) -> GpuFinder:
+    return GpuFinder(node, settings.gpu.interval, settings.gpu.health_interval)
+
+
+def _end(*_: Any) -> NoReturn:
+    sys.exit(0)
+
+
+COMMANDS: dict[str, tuple[type[RunSettings], Callable[[Any], None]]] = {
+    "run": (RunSettings, run),
+    "record": (RecordSettings, record),
+    "replay": (ReplaySettings, replay),
+    "demo": (DemoSettings, demo),
+}

@@ -1,0 +1,187 @@
+"""Settings: from options, environment variables (``GPUNODE_WEB__LISTEN_ADDRESS``) and a YAML file.
+
+An option wins over the environment, which wins over the file. Every default has its home here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    CliPositionalArg,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    YamlConfigSettingsSource,
+)
+
+
+class UsageError(Exception):
+    """Something that the user can put right; ``str()`` is one line that says what and where."""
+
+
+class Section(BaseModel):
+    """A group of settings; a key that does not exist is an error, not ignored."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PathSettings(Section):
+    """Where the node's files are."""
+
+    rootfs: Path = Field(Path("/"), description="where the root of the node is mounted")
+
+    @field_validator("rootfs")
+    @classmethod
+    def _is_directory(cls, path: Path) -> Path:
+        if not path.is_dir():
+            raise ValueError(f"{path} is not a directory")
+        return path
+
+
+class WebSettings(Section):
+    """The HTTP server."""
+
+    listen_address: str = Field("0.0.0.0:9816", description="address and port to listen on")
+
+    @field_validator("listen_address")
+    @classmethod
+    def _has_port(cls, address: str) -> str:
+        _, colon, port = address.rpartition(":")
+        if not (colon and port.isdigit() and int(port) < 65536):
+            raise ValueError(f"{address} is not ADDRESS:PORT")
+        return address
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, _, port = self.listen_address.rpartition(":")
+        return host.strip("[]"), int(port)
+
+
+class GpuSettings(Section):
+    """How often the driver is asked."""
+
+    interval: float = Field(
+        2.0, ge=0.5, le=2.0, description="seconds a window; the driver keeps power for 2.4 s"
+    )
+    health_interval: float = Field(
+        15.0, ge=1, description="seconds between reads of error counters, links and modes"
+    )
+
+
+class LogSettings(Section):
+    """What is logged, to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe")
+
+
+class ConfigSettings(Section):
+    """Where more settings are."""
+
+    file: Path | None = Field(None, description="YAML file with the same settings")
+
+
+class RunSettings(BaseSettings):
+    """Watch this node and serve its metrics."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="GPUNODE_",
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_exit_on_error=False,
+        cli_hide_none_type=True,
+        cli_avoid_json=True,
+    )
+
+    path: PathSettings = PathSettings()
+    web: WebSettings = WebSettings()
+    gpu: GpuSettings = GpuSettings()
+    log: LogSettings = LogSettings()
+    config: ConfigSettings = ConfigSettings()
+
+
+class RecordSettings(RunSettings):
+    """Watch this node and write what it answers to a tape."""
+
+    file: CliPositionalArg[Path] = Field(description="the tape to write")
+    duration: float = Field(60.0, gt=0, description="seconds to record")
+    max_bytes: int = Field(64 << 20, gt=0, description="size at which recording ends")
+    comment: str = Field("", description="what happens on the tape")
+
+
+class ReplaySettings(RunSettings):
+    """Play a tape back through the same code and serve its metrics."""
+
+    file: CliPositionalArg[Path] = Field(description="the tape to play")
+    speed: float = Field(1.0, ge=0, description="times real time; 0 is as fast as it goes")
+    times: int = Field(1, ge=1, description="how often to play it")
+    print: Literal["table", "metrics"] = Field("table", description="what to print at the end")
+
+
+class DemoSettings(RunSettings):
+    """Play a folder of recorded incidents and show where the time of each GPU went."""
+
+    folder: CliPositionalArg[Path] = Field(description="folder with tapes")
+    speed: float = Field(4.0, gt=0, description="times real time")
+    once: bool = Field(False, description="end after the last tape")
+
+
+T = TypeVar("T", bound=RunSettings)
+
+
+def load(kind: type[T], program: str, arguments: Sequence[str]) -> T:
+    """Settings of a command from everywhere. Raises ``UsageError``."""
+    try:
+        settings = kind(_cli_parse_args=list(arguments), _cli_prog_name=program)  # type: ignore[call-arg]
+        if settings.config.file is None:
+            return settings
+        return _with_file(kind, settings.config.file)(
+            _cli_parse_args=list(arguments),
+            _cli_prog_name=program,  # type: ignore[call-arg]
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"{name}: {first['msg'].removeprefix('Value error, ')}") from error
+    except SettingsError as error:
+        raise UsageError(str(error).removeprefix("error parsing CLI: ")) from error
+
+
+def _with_file(kind: type[T], path: Path) -> type[T]:
+    """The same settings, also read from a YAML file."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            content = yaml.safe_load(file)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not UTF-8 text") from error
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise UsageError(f"{path}: line {line}: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path}: not YAML: {error}") from error
+    if not isinstance(content, dict | None):
+        raise UsageError(f"{path}: line 1: not a mapping of settings")
+
+    class WithFile(kind):  # type: ignore[valid-type, misc]
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return init_settings, env_settings, YamlConfigSettingsSource(settings_cls, path)
+
+    return WithFile

@@ -1,0 +1,1 @@
+"""What a GPU did, read from the driver."""

@@ -1,0 +1,156 @@
+"""The sample buffers that the driver keeps: drained, they tell what a poll misses.
+
+``nvmlDeviceGetPowerUsage`` is a mean over one second on Ampere and later, so a GPU that alternates
+between full power and none shows a calm middle; the buffer holds a sample every 20 ms.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpunode.gpu.driver import Gpu, Unsupported
+from gpunode.metric import Distribution
+
+MICROSECOND = 1e-6
+SAMPLE_GAP = 0.1
+"""Seconds. Two power samples further apart than this have a hole between them, which nothing fills."""
+
+UTILIZATION_PERIOD = 0.2
+"""Seconds that one utilisation sample covers, where two neighbours do not tell."""
+
+LIMIT_RATIOS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1)
+
+SWING_DEPTH = 0.45
+"""A swing takes the draw down by at least this share of its peak. Steady training stays under 0.36,
+kernels launched one by one under 0.35, and loads with gaps of 20 ms or more exceed 0.6 (H200)."""
+
+REACH = 4.0
+"""Seconds within which the peak and the floor of a swing are looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class PowerWindow:
+    """Power samples of one window: (seconds since the epoch, watts), oldest first."""
+
+    samples: tuple[tuple[float, float], ...]
+
+    @property
+    def mean(self) -> float | None:
+        """Watts, or None without a sample."""
+        return sum(w for _, w in self.samples) / len(self.samples) if self.samples else None
+
+    @property
+    def steady(self) -> bool | None:
+        """Whether no sample fell far below the peak; None with too few samples to tell."""
+        if len(self.samples) < 10:
+            return None
+        watts = [w for _, w in self.samples]
+        return max(watts) - min(watts) < SWING_DEPTH * max(watts)
+
+
+class PowerBuffer:
+    """Drains one GPU's power samples and keeps the integrals of them."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu = gpu
+        self.joules = 0.0
+        self.swings = 0
+        self.share_of_limit = Distribution(LIMIT_RATIOS)
+        self._begun = False
+        self._newest = 0
+        self._last: tuple[float, float] | None = None
+        self._reach: deque[tuple[float, float, float]] = deque()
+        self._high = False
+
+    def drain(self, limit: float | None) -> PowerWindow | None:
+        """Samples since the last call, or None where the GPU keeps none.
+
+        The first call only marks the place: what the buffer held before is not ours to count.
+        """
+        try:
+            buffered = self.gpu.power_samples(self._newest).samples
+        except Unsupported:
+            return None
+        first, self._begun = not self._begun, True
+        fresh = [(t * MICROSECOND, watts) for t, watts in buffered if t > self._newest]
+        if buffered:
+            self._newest = buffered[-1][0]
+        if first:
+            self._last = fresh[-1] if fresh else None
+            return PowerWindow(())
+        self._integrate(fresh, limit)
+        self._count_swings([watts for _, watts in fresh])
+        return PowerWindow(tuple(fresh))
+
+    def _integrate(self, samples: list[tuple[float, float]], limit: float | None) -> None:
+        for time, watts in samples:
+            if self._last is not None and 0 < time - self._last[0] < SAMPLE_GAP:
+                self.joules += watts * (time - self._last[0])
+            if limit:
+                self.share_of_limit.add(watts / limit)
+            self._last = time, watts
+
+    def _count_swings(self, watts: list[float]) -> None:
+        """Count each fall from near the recent peak to near the recent floor.
+
+        The two marks lie at 30 % and 70 % between floor and peak, so that noise on either side counts
+        nothing.
+        """
+        if not watts:
+            return
+        now = self._last[0] if self._last else 0.0
+        self._reach.append((now, min(watts), max(watts)))
+        while now - self._reach[0][0] > REACH:
+            self._reach.popleft()
+        floor = min(low for _, low, _ in self._reach)
+        peak = max(high for _, _, high in self._reach)
+        if peak - floor < SWING_DEPTH * peak:
+            self._high = False
+            return
+        lower, upper = floor + 0.3 * (peak - floor), floor + 0.7 * (peak - floor)
+        for value in watts:
+            if value >= upper:
+                self._high = True
+            elif value <= lower and self._high:
+                self._high = False
+                self.swings += 1
+
+
+class UtilizationBuffer:
+    """Drains one GPU's utilisation samples: exact shares of time, read only when needed."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu = gpu
+        self._newest = 0
+        self._samples: list[tuple[float, float, float]] = []
+
+    def mean(self, begin: float, end: float) -> float | None:
+        """Share of the time from ``begin`` to ``end`` (seconds since the epoch) with work, or None.
+
+        Samples are weighted by how much of the time they cover, and must cover half of it.
+        """
+        try:
+            buffered = self.gpu.utilization_samples(self._newest).samples
+        except Unsupported:
+            return None
+        self._keep(buffered)
+        self._samples = [s for s in self._samples if s[1] > begin]
+        covered = weighted = 0.0
+        for since, until, share in self._samples:
+            overlap = max(0.0, min(end, until) - max(begin, since))
+            covered += overlap
+            weighted += overlap * share
+        return weighted / covered if covered >= 0.5 * (end - begin) else None
+
+    def _keep(self, buffered: Sequence[tuple[int, float]]) -> None:
+        for time, share in buffered:
+            if time <= self._newest:
+                continue
+            until = time * MICROSECOND
+            since = self._newest * MICROSECOND
+            if not 0 < until - since < 2 * UTILIZATION_PERIOD:
+                since = until - UTILIZATION_PERIOD
+            self._samples.append((since, until, share))
+            self._newest = time

@@ -1,0 +1,230 @@
+"""What the daemon asks of an NVIDIA driver, in base units: the seam between sensing and pynvml.
+
+``gpu/nvml.py`` answers from the real driver, ``tape.py`` from a recording. Every answer is a plain
+number or one of the records below, because the annotations here are also the tape's schema.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+
+class DriverError(Exception):
+    """The driver answered a call with an error; ``str()`` names the call and the error."""
+
+
+class Unsupported(DriverError):
+    """This GPU, or this driver, does not have that sensor."""
+
+
+class DriverUnavailable(DriverError):
+    """There is no driver to ask: not installed, not loaded, or being replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a GPU is. ``index`` is the driver's, ``uuid`` is what stays.
+
+    A MIG instance carries its parent's index and names the parent in ``parent``.
+    """
+
+    index: int
+    uuid: str
+    name: str
+    bus_id: str | None = None
+    serial: str | None = None
+    vbios: str | None = None
+    compute_capability: str | None = None
+    parent: str | None = None
+    mig: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the hardware could do at best; a rate that the driver does not tell is None."""
+
+    memory_bytes_per_second: float | None = None
+    nvlink_bytes_per_second: float | None = None
+    """One direction, all links together."""
+    pcie_bytes_per_second: float | None = None
+    """One direction, at the link's present speed and width."""
+    sm_clock_hertz: float | None = None
+    memory_clock_hertz: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """GPM counters over ``seconds``: shares of time are 0 to 1, byte rates per second.
+
+    Keys are those of ``gpm.METRICS``; a metric that the driver did not answer is absent.
+    """
+
+    seconds: float
+    values: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Buffered:
+    """Samples that the driver kept: (microseconds since the epoch, value), oldest first."""
+
+    samples: list[tuple[int, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Utilization:
+    """Share of the driver's last sample period with a kernel or copy running, or memory accessed."""
+
+    gpu: float
+    memory: float
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Frame buffer in bytes; ``used`` does not include what the driver reserves."""
+
+    total: float
+    used: float
+    reserved: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process that holds the GPU; ``kind`` is the engine it asked for."""
+
+    pid: int
+    memory: float | None
+    kind: Literal["compute", "graphics", "mps"]
+
+
+@dataclass(frozen=True, slots=True)
+class PowerLimits:
+    """Watts: what is enforced now, and what the board came with."""
+
+    enforced: float
+    default: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PcieLink:
+    """PCI Express generation and lanes, now and at best."""
+
+    generation: int
+    width: int
+    max_generation: int
+    max_width: int
+
+
+@dataclass(frozen=True, slots=True)
+class NvLink:
+    """One NVLink: up or down, its speed one way, and its error counters by kind."""
+
+    link: int
+    up: bool
+    bytes_per_second: float | None
+    errors: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """NVSwitch fabric registration: the state's name, and whether each health bit is clear."""
+
+    state: str
+    healthy: dict[str, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class RemappedRows:
+    """Memory rows replaced by spares, whether a reset is needed for it, and whether one failed."""
+
+    corrected: float
+    uncorrected: float
+    pending: bool
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Xid:
+    """An XID error event; ``number`` is the driver's code."""
+
+    number: int
+
+
+class Gpu(Protocol):
+    """One GPU or MIG instance.
+
+    Every method raises ``Unsupported`` where the sensor is missing and ``DriverError`` when the
+    driver fails; both are decided for this GPU alone.
+    """
+
+    @property
+    def identity(self) -> Identity:
+        """Who this is; known without asking the driver."""
+        ...
+
+    def limits(self) -> Limits: ...
+    def activity(self) -> Activity:
+        """What the GPM counters saw since the previous call of this method."""
+        ...
+
+    def power_samples(self, after: int) -> Buffered:
+        """Watts, one sample in about 20 ms, newer than the time ``after`` in microseconds."""
+        ...
+
+    def utilization_samples(self, after: int) -> Buffered:
+        """Share of time (0 to 1) with work, one sample in about 200 ms, newer than ``after``."""
+        ...
+
+    def utilization(self) -> Utilization: ...
+    def power(self) -> float: ...
+    def energy(self) -> float:
+        """Joules since the driver was loaded."""
+        ...
+
+    def memory(self) -> Memory: ...
+    def sm_clock(self) -> float: ...
+    def memory_clock(self) -> float: ...
+    def clock_events(self) -> list[str]:
+        """Names of the reasons for which the clocks are held down at this moment."""
+        ...
+
+    def throttled(self) -> dict[str, float]:
+        """Seconds held down by reason since the driver was loaded, from its own counters."""
+        ...
+
+    def temperature(self) -> float: ...
+    def memory_temperature(self) -> float: ...
+    def temperature_margin(self) -> float:
+        """Degrees left until the slowdown."""
+        ...
+
+    def power_limits(self) -> PowerLimits: ...
+    def processes(self) -> list[Process]: ...
+    def ecc_errors(self) -> dict[str, float]:
+        """ECC errors by ``corrected`` and ``uncorrected``, over the life of the GPU."""
+        ...
+
+    def remapped_rows(self) -> RemappedRows: ...
+    def recovery_action(self) -> str: ...
+    def pcie_link(self) -> PcieLink: ...
+    def pcie_replays(self) -> float: ...
+    def pcie_errors(self) -> dict[str, float]: ...
+    def nvlinks(self) -> list[NvLink]: ...
+    def nvlink_bytes(self) -> dict[str, float]: ...
+    def fabric(self) -> Fabric: ...
+    def persistence(self) -> bool: ...
+    def mig_mode(self) -> bool: ...
+    def xids(self) -> list[Xid]:
+        """Events since the previous call; never blocks."""
+        ...
+
+
+class Driver(Protocol):
+    """The driver of one node."""
+
+    def gpus(self) -> list[Gpu]:
+        """Every GPU and MIG instance, opened again where the driver was replaced.
+
+        Raises ``DriverUnavailable`` where there is none.
+        """
+        ...

@@ -1,0 +1,285 @@
+"""Whether each GPU is well: what its error counters, links and modes say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpunode.gpu.activity import GPU, known
+from gpunode.gpu.driver import Fabric, Gpu, Process
+from gpunode.metric import Metric, Sample
+from gpunode.node import Node
+from gpunode.source import Reading
+
+INFO = Metric(
+    "gpunode_gpu_info",
+    "gauge",
+    "Always 1; who the GPU is. `parent` is the UUID of the GPU that a MIG instance is part of.",
+    (*GPU, "name", "bus_id", "serial", "vbios", "compute_capability", "parent"),
+)
+THROTTLED = Metric(
+    "gpunode_gpu_throttled_seconds_total",
+    "counter",
+    "Seconds with the clocks held down by reason since the driver was loaded (NVML fields 74, 76, "
+    "269-271).",
+    (*GPU, "reason"),
+)
+CLOCK_EVENT = Metric(
+    "gpunode_gpu_clock_event_active",
+    "gauge",
+    "Whether the clocks are held down for this reason now (nvmlDeviceGetCurrentClocksEventReasons).",
+    (*GPU, "reason"),
+)
+MEMORY_TEMPERATURE = Metric(
+    "gpunode_gpu_memory_temperature_celsius", "gauge", "HBM (NVML field 82).", GPU
+)
+MARGIN = Metric(
+    "gpunode_gpu_temperature_margin_celsius",
+    "gauge",
+    "Degrees left until the driver slows the GPU down (nvmlDeviceGetMarginTemperature).",
+    GPU,
+)
+ECC = Metric(
+    "gpunode_gpu_ecc_errors_total",
+    "counter",
+    "ECC errors over the life of the GPU (nvmlDeviceGetTotalEccErrors, aggregate).",
+    (*GPU, "kind"),
+)
+REMAPPED_ROWS = Metric(
+    "gpunode_gpu_remapped_rows_total",
+    "counter",
+    "Memory rows replaced by spares (nvmlDeviceGetRemappedRows).",
+    (*GPU, "kind"),
+)
+REMAP_PENDING = Metric(
+    "gpunode_gpu_row_remap_pending",
+    "gauge",
+    "Whether a row waits for a reset of the GPU to be replaced (nvmlDeviceGetRemappedRows).",
+    GPU,
+)
+REMAP_FAILED = Metric(
+    "gpunode_gpu_row_remap_failed",
+    "gauge",
+    "Whether a row could not be replaced: the GPU is due for repair (nvmlDeviceGetRemappedRows).",
+    GPU,
+)
+RECOVERY_ACTION = Metric(
+    "gpunode_gpu_recovery_action",
+    "gauge",
+    "Always 1; what the driver wants done to the GPU (NVML field 230).",
+    (*GPU, "action"),
+)
+PCIE_GENERATION = Metric(
+    "gpunode_gpu_pcie_link_generation",
+    "gauge",
+    "PCI Express generation of the link now; lower while idle is power saving.",
+    GPU,
+)
+PCIE_GENERATION_MAX = Metric(
+    "gpunode_gpu_pcie_link_generation_max", "gauge", "PCI Express generation at best.", GPU
+)
+PCIE_WIDTH = Metric(
+    "gpunode_gpu_pcie_link_width_lanes", "gauge", "PCI Express lanes of the link now.", GPU
+)
+PCIE_WIDTH_MAX = Metric(
+    "gpunode_gpu_pcie_link_width_max_lanes", "gauge", "PCI Express lanes at best.", GPU
+)
+PCIE_REPLAYS = Metric(
+    "gpunode_gpu_pcie_replays_total",
+    "counter",
+    "PCI Express packets sent again (nvmlDeviceGetPcieReplayCounter).",
+    GPU,
+)
+PCIE_ERRORS = Metric(
+    "gpunode_gpu_pcie_errors_total",
+    "counter",
+    "PCI Express errors that the GPU counted (NVML fields 169, 173-180).",
+    (*GPU, "kind"),
+)
+NVLINK_UP = Metric(
+    "gpunode_gpu_nvlink_up", "gauge", "Whether the NVLink is up (NVML field 165).", (*GPU, "link")
+)
+NVLINK_SPEED = Metric(
+    "gpunode_gpu_nvlink_speed_bytes_per_second",
+    "gauge",
+    "Rate of all NVLinks that are up, one way (NVML field 164).",
+    GPU,
+)
+NVLINK_ERRORS = Metric(
+    "gpunode_gpu_nvlink_errors_total",
+    "counter",
+    "NVLink errors by link (NVML fields 161-163; on NVLink 5 fields 208, 213, 214, 219, 221).",
+    (*GPU, "link", "kind"),
+)
+FABRIC_READY = Metric(
+    "gpunode_gpu_fabric_ready",
+    "gauge",
+    "Whether the GPU has joined the NVSwitch fabric (nvmlDeviceGetGpuFabricInfoV).",
+    GPU,
+)
+FABRIC_HEALTHY = Metric(
+    "gpunode_gpu_fabric_healthy",
+    "gauge",
+    "Whether this part of the fabric health mask is clear (nvmlDeviceGetGpuFabricInfoV).",
+    (*GPU, "part"),
+)
+PERSISTENCE = Metric(
+    "gpunode_gpu_persistence_mode",
+    "gauge",
+    "Whether persistence mode is on (nvmlDeviceGetPersistenceMode).",
+    GPU,
+)
+MIG = Metric(
+    "gpunode_gpu_mig_mode",
+    "gauge",
+    "Whether the GPU is divided into MIG instances (nvmlDeviceGetMigMode).",
+    GPU,
+)
+UNREADABLE_PROCESSES = Metric(
+    "gpunode_gpu_unreadable_processes",
+    "gauge",
+    "Processes on the GPU whose /proc entry could not be read: another PID namespace, or gone.",
+    GPU,
+)
+
+REASONS = (
+    "sw_power_cap",
+    "sync_boost",
+    "sw_thermal",
+    "hw_thermal",
+    "hw_power_brake",
+    "hw_slowdown",
+)
+
+
+class GpuHealth:
+    """Reads one GPU's slow sensors; together they cost about 3 ms."""
+
+    name = "gpu_health"
+    metrics = (
+        INFO,
+        THROTTLED,
+        CLOCK_EVENT,
+        MEMORY_TEMPERATURE,
+        MARGIN,
+        ECC,
+        REMAPPED_ROWS,
+        REMAP_PENDING,
+        REMAP_FAILED,
+        RECOVERY_ACTION,
+        PCIE_GENERATION,
+        PCIE_GENERATION_MAX,
+        PCIE_WIDTH,
+        PCIE_WIDTH_MAX,
+        PCIE_REPLAYS,
+        PCIE_ERRORS,
+        NVLINK_UP,
+        NVLINK_SPEED,
+        NVLINK_ERRORS,
+        FABRIC_READY,
+        FABRIC_HEALTHY,
+        PERSISTENCE,
+        MIG,
+        UNREADABLE_PROCESSES,
+    )
+
+    def __init__(self, node: Node, gpu: Gpu, interval: float) -> None:
+        self.node = node
+        self.sensors = gpu
+        self.device = gpu.identity.uuid
+        self.gpu = str(gpu.identity.index)
+        self.every = interval
+        self._sampled_throttle: dict[str, float] = {}
+        self._time: float | None = None
+
+    def read(self) -> Reading:
+        """Everything that the GPU answers; a MIG instance has hardly any of it."""
+        processes = known(self.sensors.processes) or []
+        commands = {p.pid: self._command(p) for p in processes}
+        return Reading(
+            tuple(self._samples(list(commands.values()))),
+            {"processes": [{"pid": pid, "command": name} for pid, name in commands.items()]},
+        )
+
+    def _samples(self, commands: list[str | None]) -> Iterator[Sample]:
+        gpu, at, who = self.sensors, (self.gpu, self.device), self.sensors.identity
+        fields = (who.name, who.bus_id, who.serial, who.vbios, who.compute_capability, who.parent)
+        yield Sample(INFO, (*at, *(field or "" for field in fields)), 1.0)
+        yield from UNREADABLE_PROCESSES.at(float(commands.count(None)), *at)
+        if who.mig:
+            return
+        yield from self._clock_samples(at)
+        yield from MEMORY_TEMPERATURE.at(known(gpu.memory_temperature), *at)
+        yield from MARGIN.at(known(gpu.temperature_margin), *at)
+        yield from self._memory_error_samples(at)
+        yield from self._pcie_samples(at)
+        yield from self._nvlink_samples(at)
+        fabric = known(gpu.fabric)
+        if fabric is not None:
+            yield from self._fabric_samples(fabric, at)
+        for metric, mode in ((PERSISTENCE, known(gpu.persistence)), (MIG, known(gpu.mig_mode))):
+            yield from metric.at(None if mode is None else float(mode), *at)
+
+    def _clock_samples(self, at: tuple[str, str]) -> Iterator[Sample]:
+        now = self.node.clock.monotonic()
+        elapsed = now - self._time if self._time is not None else 0.0
+        self._time = now
+        active = known(self.sensors.clock_events)
+        throttled = known(self.sensors.throttled)
+        if active is not None:
+            for reason in REASONS:
+                yield from CLOCK_EVENT.at(float(reason in active), *at, reason)
+        if throttled is None and active is not None:
+            # Drivers before 575 have no counters: count the time that samples stand for.
+            for reason in REASONS:
+                seconds = self._sampled_throttle.get(reason, 0.0) + elapsed * (reason in active)
+                self._sampled_throttle[reason] = seconds
+            throttled = self._sampled_throttle
+        for reason, seconds in (throttled or {}).items():
+            yield from THROTTLED.at(seconds, *at, reason)
+
+    def _memory_error_samples(self, at: tuple[str, str]) -> Iterator[Sample]:
+        for kind, count in (known(self.sensors.ecc_errors) or {}).items():
+            yield from ECC.at(count, *at, kind)
+        rows = known(self.sensors.remapped_rows)
+        if rows is not None:
+            yield from REMAPPED_ROWS.at(rows.corrected, *at, "corrected")
+            yield from REMAPPED_ROWS.at(rows.uncorrected, *at, "uncorrected")
+            yield from REMAP_PENDING.at(float(rows.pending), *at)
+            yield from REMAP_FAILED.at(float(rows.failed), *at)
+        action = known(self.sensors.recovery_action)
+        if action is not None:
+            yield from RECOVERY_ACTION.at(1.0, *at, action)
+
+    def _pcie_samples(self, at: tuple[str, str]) -> Iterator[Sample]:
+        link = known(self.sensors.pcie_link)
+        if link is not None:
+            yield from PCIE_GENERATION.at(link.generation, *at)
+            yield from PCIE_GENERATION_MAX.at(link.max_generation, *at)
+            yield from PCIE_WIDTH.at(link.width, *at)
+            yield from PCIE_WIDTH_MAX.at(link.max_width, *at)
+        yield from PCIE_REPLAYS.at(known(self.sensors.pcie_replays), *at)
+        for kind, count in (known(self.sensors.pcie_errors) or {}).items():
+            yield from PCIE_ERRORS.at(count, *at, kind)
+
+    def _nvlink_samples(self, at: tuple[str, str]) -> Iterator[Sample]:
+        links = known(self.sensors.nvlinks)
+        if not links:
+            return
+        for link in links:
+            yield from NVLINK_UP.at(float(link.up), *at, str(link.link))
+            for kind, count in link.errors.items():
+                yield from NVLINK_ERRORS.at(count, *at, str(link.link), kind)
+        speeds = [link.bytes_per_second or 0.0 for link in links if link.up]
+        yield from NVLINK_SPEED.at(sum(speeds), *at)
+
+    def _fabric_samples(self, fabric: Fabric, at: tuple[str, str]) -> Iterator[Sample]:
+        yield from FABRIC_READY.at(float(fabric.state == "completed"), *at)
+        for part, healthy in fabric.healthy.items():
+            yield from FABRIC_HEALTHY.at(float(healthy), *at, part)
+
+    def _command(self, process: Process) -> str | None:
+        """The name of the program, or None where its /proc entry cannot be read."""
+        try:
+            return self.node.read_text(f"/proc/{process.pid}/comm").strip()
+        except OSError:
+            return None

@@ -1,0 +1,213 @@
+"""The ledger: which state each second of a GPU went to.
+
+``split`` divides one window among the states of ``STATES``. It asks, in this order:
+
+1. What share of the window had a kernel running (GPM graphics), and what share only a copy engine
+   (the driver's utilisation counts both)?
+2. Of the kernels' share: how much do the arithmetic pipes and the HBM explain at full speed? What
+   they leave was either wide (most SMs held: the same work, done less well) or narrow (a few SMs
+   held: a NCCL kernel, which moves data if the links say so, and waits for a peer if they do not).
+3. Of the rest: does a process hold the GPU, has it run anything of late, and were the gaps long
+   (the power swings) or only the spaces between small kernels (it does not)?
+
+Where a sensor that the answer needs is missing, the share is ``unknown``, never a guess.
+The constants were measured on H200s; ``docs/ledger.md`` shows the signatures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gpunode.gpu.window import Window
+
+Gaps = Literal["short", "long", "unknown"]
+
+STATES = {
+    "compute": "arithmetic, on tensor cores or the other pipes",
+    "memory": "moving data to and from HBM",
+    "communication": "moving data between GPUs or nodes",
+    "blocked": "a resident kernel spinning while a peer is late",
+    "copy": "copies between host and device, compute engines quiet",
+    "launch": "gaps between kernels too small to fill the GPU",
+    "starved": "nothing to run, though a job holds the GPU and is running",
+    "idle": "a job holds the GPU and has run nothing for a while",
+    "free": "no process on the GPU",
+    "unknown": "the sensors cannot tell",
+}
+
+TENSOR_FULL = 0.85
+"""Tensor share of a large matrix product that runs alone (0.82 in bursts of 12 ms, 0.92 steady)."""
+
+PIPE_FULL = 0.75
+"""Share of the FP32, FP64 or FP16 pipe in a product that runs alone on it."""
+
+DRAM_FULL = 0.87
+"""HBM share of an elementwise kernel that runs alone; more is not reached."""
+
+DRAM_OF_TENSOR = 0.2
+"""HBM share that a matrix product causes by itself, a tensor share of 1."""
+
+DRAM_OF_NVLINK = 2.1
+"""HBM bytes that a collective causes by itself, an NVLink byte."""
+
+WIDE_SM = 0.95
+"""SM share while a kernel that fills the GPU runs."""
+
+NARROW_SM = 0.3
+"""SM share below which a kernel holds only a few SMs: NCCL held 4 to 24 of 132."""
+
+TINY_SM = 0.01
+"""SM share a kernel below which the launch takes longer than the kernel."""
+
+LINK_BUSY = 0.15
+"""Share of a link's rate from which a narrow kernel counts as moving data all the time."""
+
+COPY_RATE = 1e9
+"""PCIe bytes a second below which copies do not matter."""
+
+IDLE_AFTER = 10.0
+"""Seconds without work after which a job's GPU is idle and no longer starved."""
+
+HARDLY_BUSY = 0.02
+"""Share of a window below which its gaps are long whatever the power says."""
+
+QUIET = 0.005
+"""Share of a window below which a GPU counts as having run nothing."""
+
+LOW_POWER = 0.45
+"""Share of the power limit that a GPU stays under while it waits, copies or communicates."""
+
+
+@dataclass(slots=True)
+class Split:
+    """Shares of one window by state; they sum to 1.
+
+    ``unsure`` says that shorter windows would tell more: the gap structure is not known.
+    """
+
+    shares: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STATES, 0.0))
+    unsure: bool = False
+
+
+def split(window: Window) -> Split:
+    """Divide a window among the states."""
+    if window.activity is not None:
+        return _split_by_gpm(window)
+    if window.busy is not None:
+        return _split_by_utilization(window)
+    result = Split()
+    result.shares["unknown" if window.processes != 0 else "free"] = 1.0
+    return result
+
+
+def _split_by_gpm(window: Window) -> Split:
+    result = Split()
+    shares = result.shares
+    graphics = window.share("graphics")
+    if graphics is None:
+        shares["unknown"] = 1.0
+        return result
+    engines = max(0.0, min(1.0 - graphics, (window.busy or 0.0) - graphics))
+    if (window.pcie or 0.0) >= COPY_RATE:
+        shares["copy"] = engines
+    elif window.link_load >= 0.02:
+        shares["communication"] = engines  # copy engines that push to a peer over NVLink
+    else:
+        # Busy without a trace in any other counter: the counters are not to be trusted.
+        shares["unknown"] = engines if engines > 0.1 else 0.0
+        engines = shares["unknown"]
+    gaps = _split_kernels(window, graphics, result)
+    _split_rest(window, graphics, 1.0 - graphics - engines, gaps, result)
+    return result
+
+
+def _split_kernels(window: Window, graphics: float, result: Split) -> Gaps:
+    """Divide the time in which kernels ran; returns what lay between them."""
+    shares = result.shares
+    sm, tensor, dram = window.share("sm"), window.share("tensor"), window.share("dram")
+    if sm is None or tensor is None or dram is None:
+        shares["unknown"] += graphics
+        return _gaps_by_power(window)
+    if graphics > HARDLY_BUSY and sm < TINY_SM * graphics:
+        shares["launch"] += graphics
+        return "short"
+    pipes = sum(window.share(pipe) or 0.0 for pipe in ("fp32", "fp64", "fp16"))
+    compute = min(graphics, max(tensor / TENSOR_FULL, pipes / PIPE_FULL))
+    memory = min(graphics, max(0.0, dram - _dram_of_others(window, tensor)) / DRAM_FULL)
+    if compute + memory > graphics:
+        compute, memory = _in_proportion(compute, memory, graphics)
+    left = graphics - compute - memory
+    left_sm = (sm - WIDE_SM * (compute + memory)) / left if left > 1e-6 else WIDE_SM
+    if left_sm >= NARROW_SM:
+        compute, memory = _in_proportion(compute, memory, graphics)
+        left = 0.0
+    moving = min(left, window.link_load / LINK_BUSY)
+    shares["compute"], shares["memory"] = compute, memory
+    shares["communication"] += moving
+    shares["blocked"] = left - moving
+    result.unsure = left > 0.1 and 0.1 < moving / left < 0.9
+    if compute + memory < graphics / 2:
+        return "long"  # a waiting kernel draws no more than none, so the power shows no gaps
+    return _gaps_by_power(window)
+
+
+def _gaps_by_power(window: Window) -> Gaps:
+    """Gaps of 20 ms and more make the power swing; shorter ones lower it evenly."""
+    steady = None if window.power is None else window.power.steady
+    return "unknown" if steady is None else "short" if steady else "long"
+
+
+def _dram_of_others(window: Window, tensor: float) -> float:
+    """The HBM share that matrix products and collectives cause beside what they do."""
+    best = window.limits.memory_bytes_per_second
+    nvlink = 2 * (window.nvlink or 0.0) / best if best else 0.0
+    return DRAM_OF_TENSOR * tensor + DRAM_OF_NVLINK * nvlink
+
+
+def _in_proportion(compute: float, memory: float, total: float) -> tuple[float, float]:
+    """Scale both to fill ``total``; without evidence of either it was arithmetic of a rarer kind."""
+    known = compute + memory
+    if known < 1e-3:
+        return total, 0.0
+    return compute * total / known, memory * total / known
+
+
+def _split_rest(window: Window, busy: float, rest: float, gaps: Gaps, result: Split) -> None:
+    """Name the time in which nothing ran."""
+    shares = result.shares
+    if window.processes == 0 and busy < QUIET:
+        shares["free"] += rest
+    elif window.quiet_for > IDLE_AFTER:
+        shares["idle"] += rest
+    elif gaps == "short":
+        shares["launch"] += rest
+    elif gaps == "long" or busy < HARDLY_BUSY:
+        shares["starved"] += rest
+    else:
+        shares["unknown"] += rest
+        result.unsure = result.unsure or rest > 0.05
+
+
+def _split_by_utilization(window: Window) -> Split:
+    """Without GPM: which share was busy is known, but what with only at the extremes."""
+    result = Split()
+    busy = window.busy or 0.0
+    draw = window.power.mean if window.power else None
+    limit = window.power_limit
+    low = None if draw is None or limit is None else draw < LOW_POWER * limit
+    accessed = window.utilization.memory if window.utilization else None
+    if low and window.link_load >= LINK_BUSY:
+        state = "communication"
+    elif low and busy > 0.98 and window.link_load < 0.01 and accessed == 0:
+        state = "blocked"
+    elif low is False and accessed is not None:
+        # Matrix products leave the memory alone most of the time, elementwise kernels never.
+        state = "memory" if accessed > 0.85 * busy else "compute"
+    else:
+        state = "unknown"
+    result.shares[state] = busy
+    gaps = _gaps_by_power(window)
+    # Kernels too small to lift the power look like none, so steady power proves nothing here.
+    _split_rest(window, busy, 1.0 - busy, "long" if gaps == "long" else "unknown", result)
+    return result

@@ -1,0 +1,606 @@
+"""The NVIDIA driver through NVML; the only module that imports pynvml.
+
+Whether a sensor exists is asked of each GPU: a call that a GPU does not support costs one call, and
+is asked again only when the GPUs are listed anew. Costs a call, measured on an H200 with driver
+580.159, are in ``docs/performance.md``; ``nvmlDeviceGetPcieThroughput`` is never called, because it
+blocks for 20 ms.
+"""
+
+from __future__ import annotations
+
+import _ctypes
+import logging
+import math
+import threading
+from collections.abc import Callable
+from typing import Any, Literal
+
+import pynvml
+
+from gpunode.gpu import gpm
+from gpunode.gpu.driver import (
+    Activity,
+    Buffered,
+    DriverError,
+    DriverUnavailable,
+    Fabric,
+    Gpu,
+    Identity,
+    Limits,
+    Memory,
+    NvLink,
+    PcieLink,
+    PowerLimits,
+    Process,
+    RemappedRows,
+    Unsupported,
+    Utilization,
+    Xid,
+)
+
+log = logging.getLogger(__name__)
+
+ALL_LINKS = 0xFFFFFFFF
+"""``scopeId`` that sums an NVLink field over all links."""
+
+UNSUPPORTED = {
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+    pynvml.NVML_ERROR_NO_PERMISSION,
+}
+GONE = {
+    pynvml.NVML_ERROR_UNINITIALIZED,
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+    pynvml.NVML_ERROR_GPU_IS_LOST,
+    pynvml.NVML_ERROR_GPU_NOT_FOUND,
+    pynvml.NVML_ERROR_UNKNOWN,
+}
+"""Errors that every GPU shows when the driver was taken away or replaced under the library."""
+
+CLOCK_EVENTS = {
+    pynvml.nvmlClocksEventReasonGpuIdle: "gpu_idle",
+    pynvml.nvmlClocksEventReasonApplicationsClocksSetting: "clocks_setting",
+    pynvml.nvmlClocksEventReasonSwPowerCap: "sw_power_cap",
+    pynvml.nvmlClocksEventReasonHwSlowdown: "hw_slowdown",
+    pynvml.nvmlClocksEventReasonSyncBoost: "sync_boost",
+    pynvml.nvmlClocksEventReasonSwThermalSlowdown: "sw_thermal",
+    pynvml.nvmlClocksEventReasonHwThermalSlowdown: "hw_thermal",
+    pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown: "hw_power_brake",
+}
+THROTTLED_NANOSECONDS = {
+    pynvml.NVML_FI_DEV_PERF_POLICY_POWER: "sw_power_cap",
+    pynvml.NVML_FI_DEV_PERF_POLICY_SYNC_BOOST: "sync_boost",
+    269: "sw_thermal",  # NVML_FI_DEV_CLOCKS_EVENT_REASON_*, since the 12.9 header
+    270: "hw_thermal",
+    271: "hw_power_brake",
+}
+PCIE_ERRORS = {
+    pynvml.NVML_FI_DEV_PCIE_COUNT_CORRECTABLE_ERRORS: "correctable",
+    pynvml.NVML_FI_DEV_PCIE_COUNT_NON_FATAL_ERROR: "non_fatal",
+    pynvml.NVML_FI_DEV_PCIE_COUNT_FATAL_ERROR: "fatal",
+    pynvml.NVML_FI_DEV_PCIE_COUNT_BAD_TLP: "bad_tlp",
+    pynvml.NVML_FI_DEV_PCIE_COUNT_BAD_DLLP: "bad_dllp",
+    pynvml.NVML_FI_DEV_PCIE_L0_TO_RECOVERY_COUNTER: "link_recovery",
+}
+NVLINK_ERRORS = {
+    pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY: "replay",
+    pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY: "recovery",
+    pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_CRC: "crc",
+    213: "recovery_successful",  # NVLink 5 (Blackwell) replaces the three above
+    214: "recovery_failed",
+    208: "receive",
+    219: "effective",
+    221: "symbol",
+}
+RECOVERY_ACTIONS = {
+    pynvml.NVML_GPU_RECOVERY_ACTION_NONE: "none",
+    pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: "reset",
+    pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: "reboot",
+    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: "drain_p2p",
+    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: "drain_and_reset",
+}
+FABRIC_STATES = {1: "not_started", 2: "in_progress", 3: "completed"}
+FABRIC_HEALTH_BITS = {"bandwidth": 0, "route_recovery": 2, "route": 4, "access_timeout": 6}
+"""Shifts of the two-bit fields of ``healthMask``: 0 not known, 1 bad, 2 good."""
+
+
+def explain(call: str, error: pynvml.NVMLError) -> str:
+    """The call and the driver's own words for its error."""
+    return f"{call}: {error} (NVML error {error.value})"
+
+
+class NvmlDriver:
+    """NVML, loaded and initialised by ``gpus()``, and again when the driver changes under it."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self.monotonic = monotonic
+        self.generation = 0
+        self._gpus: dict[str, NvmlGpu] = {}
+        self._pending: dict[int, tuple[NvmlGpu | None, float]] = {}
+        self._lock = threading.Lock()
+
+    def gpus(self) -> list[Gpu]:
+        """Every GPU and MIG instance; a GPU that was seen once and is lost stays listed."""
+        whole = [gpu for gpu in self._gpus.values() if gpu.parent is None]
+        if not whole or all(gpu.gone for gpu in whole):
+            self._open()
+        for gpu in [gpu for gpu in self._gpus.values() if gpu.parent is None]:
+            gpu.ask_again()
+            if not self._hangs(gpu):
+                self._list_instances(gpu)
+        return list(self._gpus.values())
+
+    def call(self, name: str, *arguments: Any, gpu: NvmlGpu | None = None) -> Any:
+        """One NVML function; its errors become ``DriverError``."""
+        thread = threading.get_ident()
+        with self._lock:
+            self._pending[thread] = gpu, self.monotonic()
+        try:
+            return getattr(pynvml, name)(*arguments)
+        except pynvml.NVMLError as error:
+            kind = Unsupported if error.value in UNSUPPORTED else DriverError
+            raise kind(explain(name, error)) from error
+        finally:
+            with self._lock:
+                del self._pending[thread]
+
+    def _hangs(self, gpu: NvmlGpu) -> bool:
+        """Whether a call to this GPU has been waiting for more than five seconds."""
+        long_ago = self.monotonic() - 5
+        with self._lock:
+            return any(g is gpu and since < long_ago for g, since in self._pending.values())
+
+    def _open(self) -> None:
+        """Load and initialise the library from scratch and take new handles."""
+        self._unload()
+        try:
+            pynvml.nvmlInit()
+            count = pynvml.nvmlDeviceGetCount()
+        except pynvml.NVMLError as error:
+            raise DriverUnavailable(explain("nvmlInit", error)) from error
+        self.generation += 1
+        for index in range(count):
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                uuid = str(pynvml.nvmlDeviceGetUUID(handle))
+            except pynvml.NVMLError as error:
+                log.warning("GPU %d cannot be opened: %s", index, error)
+                continue
+            known = self._gpus.get(uuid)
+            if known is None:
+                self._gpus[uuid] = NvmlGpu(self, handle, index, uuid)
+            else:
+                known.reopen(handle)
+
+    def _unload(self) -> None:
+        """Let go of a library whose driver is gone, so that the present one is loaded."""
+        if pynvml.nvmlLib is None:
+            return
+        with self._lock:
+            if self._pending:
+                raise DriverUnavailable("a driver call hangs, so the driver cannot be opened again")
+            try:
+                pynvml.nvmlShutdown()
+            except pynvml.NVMLError as error:
+                log.debug("nvmlShutdown: %s", error)
+            # pynvml keeps the library for ever; after a driver upgrade only a new load fits the
+            # kernel module (NVML error 18).
+            pynvml._nvmlGetFunctionPointer_cache.clear()
+            _ctypes.dlclose(pynvml.nvmlLib._handle)
+            pynvml.nvmlLib = None
+
+    def _list_instances(self, gpu: NvmlGpu) -> None:
+        """Bring the MIG instances of one GPU up to date."""
+        found: dict[str, Any] = {}
+        try:
+            if gpu.mig_mode():
+                for index in range(self.call("nvmlDeviceGetMaxMigDeviceCount", gpu.handle)):
+                    try:
+                        handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu.handle, index)
+                    except pynvml.NVMLError_NotFound:
+                        continue
+                    found[str(self.call("nvmlDeviceGetUUID", handle))] = handle
+        except Unsupported:
+            pass
+        except (DriverError, pynvml.NVMLError) as error:
+            log.debug("%s: MIG instances cannot be listed: %s", gpu.uuid, error)
+            return
+        for uuid in [u for u, g in self._gpus.items() if g.parent is gpu and u not in found]:
+            del self._gpus[uuid]
+        for uuid, handle in found.items():
+            instance = self._gpus.get(uuid)
+            if instance is None:
+                self._gpus[uuid] = NvmlGpu(self, handle, gpu.index, uuid, parent=gpu)
+            elif instance.generation != self.generation:
+                instance.reopen(handle)
+
+
+class NvmlGpu:
+    """One GPU or MIG instance; see ``driver.Gpu`` for what each method answers."""
+
+    def __init__(
+        self,
+        driver: NvmlDriver,
+        handle: Any,
+        index: int,
+        uuid: str,
+        parent: NvmlGpu | None = None,
+    ) -> None:
+        self.driver = driver
+        self.index = index
+        self.uuid = uuid
+        self.parent = parent
+        self.reopen(handle)
+        self.identity = self._identify()
+
+    def reopen(self, handle: Any) -> None:
+        """Start over with a new handle: everything kept for the old one is void."""
+        self.handle = handle
+        self.generation = self.driver.generation
+        self.gone = False
+        self._unsupported: set[str] = set()
+        self._gpm: _Gpm | None = None
+        self._events: Any = None
+
+    def ask_again(self) -> None:
+        """Forget what was unsupported: a sensor may appear with a mode or a permission."""
+        self._unsupported.clear()
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        if name in self._unsupported:
+            raise Unsupported(f"{name}: not supported by GPU {self.index}")
+        try:
+            answer = self.driver.call(name, self.handle, *arguments, gpu=self)
+        except Unsupported:
+            self._unsupported.add(name)
+            raise
+        except DriverError as error:
+            cause = error.__cause__
+            self.gone = isinstance(cause, pynvml.NVMLError) and cause.value in GONE
+            raise
+        self.gone = False
+        return answer
+
+    def _optional(self, name: str, *arguments: Any) -> Any:
+        try:
+            return self._call(name, *arguments)
+        except Unsupported:
+            return None
+
+    def _fields(self, *fields: int | tuple[int, int]) -> dict[tuple[int, int], float]:
+        """Values of those fields that answered, by (field, scope)."""
+        key = f"fields {fields}"
+        if key in self._unsupported:
+            raise Unsupported(f"{key}: not supported by GPU {self.index}")
+        answers = {
+            (value.fieldId, value.scopeId): _field_value(value)
+            for value in self._call("nvmlDeviceGetFieldValues", list(fields))
+            if value.nvmlReturn == pynvml.NVML_SUCCESS
+        }
+        if not answers:
+            self._unsupported.add(key)
+            raise Unsupported(f"{key}: not supported by GPU {self.index}")
+        return answers
+
+    def _identify(self) -> Identity:
+        board = self.parent or self
+        pci = board._optional("nvmlDeviceGetPciInfo")
+        capability = board._optional("nvmlDeviceGetCudaComputeCapability")
+        return Identity(
+            index=self.index,
+            uuid=self.uuid,
+            name=str(self._optional("nvmlDeviceGetName") or "unknown"),
+            bus_id=_text(pci.busId).lower() if pci is not None else None,
+            serial=board._optional("nvmlDeviceGetSerial"),
+            vbios=board._optional("nvmlDeviceGetVbiosVersion"),
+            compute_capability="{}.{}".format(*capability) if capability else None,
+            parent=self.parent.uuid if self.parent else None,
+            mig=self.parent is not None,
+        )
+
+    def limits(self) -> Limits:
+        board = self.parent or self
+        width = board._optional("nvmlDeviceGetMemoryBusWidth")
+        memory_clock = board._optional("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_MEM)
+        sm_clock = board._optional("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM)
+        lane = board._optional("nvmlDeviceGetPcieSpeed")
+        lanes = board._optional("nvmlDeviceGetCurrPcieLinkWidth")
+        speeds = [link.bytes_per_second for link in board._links_or_none() if link.up]
+        return Limits(
+            # Two transfers a clock: https://en.wikipedia.org/wiki/High_Bandwidth_Memory
+            memory_bytes_per_second=(
+                width / 8 * memory_clock * 1e6 * 2 if width and memory_clock else None
+            ),
+            nvlink_bytes_per_second=sum(s for s in speeds if s) or None,
+            # NVML counts a lane's raw megabits; 128b/130b encoding since generation 3.
+            pcie_bytes_per_second=lane * 1e6 / 8 * lanes * 128 / 130 if lane and lanes else None,
+            sm_clock_hertz=sm_clock * 1e6 if sm_clock else None,
+            memory_clock_hertz=memory_clock * 1e6 if memory_clock else None,
+        )
+
+    def _links_or_none(self) -> list[NvLink]:
+        try:
+            return self.nvlinks()
+        except Unsupported:
+            return []
+
+    def activity(self) -> Activity:
+        if self._gpm is None:
+            support = (self.parent or self)._call("nvmlGpmQueryDeviceSupport")
+            if not support.isSupportedDevice:
+                raise Unsupported(f"GPM: not supported by GPU {self.index}")
+            self._gpm = _Gpm(self)
+        return self._gpm.read()
+
+    def power_samples(self, after: int) -> Buffered:
+        return self._samples(pynvml.NVML_TOTAL_POWER_SAMPLES, after, 1e-3)
+
+    def utilization_samples(self, after: int) -> Buffered:
+        return self._samples(pynvml.NVML_GPU_UTILIZATION_SAMPLES, after, 1e-2)
+
+    def _samples(self, kind: int, after: int, scale: float) -> Buffered:
+        key = f"nvmlDeviceGetSamples {kind}"
+        if key in self._unsupported:
+            raise Unsupported(f"{key}: not supported by GPU {self.index}")
+        try:
+            _, samples = self.driver.call(
+                "nvmlDeviceGetSamples", self.handle, kind, after, gpu=self
+            )
+        except Unsupported:
+            self._unsupported.add(key)
+            raise
+        except DriverError as error:
+            if isinstance(error.__cause__, pynvml.NVMLError_NotFound):
+                return Buffered()  # an empty buffer, not a failure
+            raise
+        return Buffered([(s.timeStamp, s.sampleValue.uiVal * scale) for s in samples])
+
+    def utilization(self) -> Utilization:
+        rates = self._call("nvmlDeviceGetUtilizationRates")
+        return Utilization(gpu=rates.gpu / 100, memory=rates.memory / 100)
+
+    def power(self) -> float:
+        return float(self._call("nvmlDeviceGetPowerUsage")) / 1e3
+
+    def energy(self) -> float:
+        return float(self._call("nvmlDeviceGetTotalEnergyConsumption")) / 1e3
+
+    def memory(self) -> Memory:
+        try:
+            info = self._call("nvmlDeviceGetMemoryInfo", pynvml.nvmlMemory_v2)
+        except Unsupported:
+            # The first version counts the driver's reserve as used.
+            info = self.driver.call("nvmlDeviceGetMemoryInfo", self.handle, gpu=self)
+            return Memory(total=info.total, used=info.used, reserved=None)
+        return Memory(info.total, info.total - info.free - info.reserved, info.reserved)
+
+    def sm_clock(self) -> float:
+        return float(self._call("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM)) * 1e6
+
+    def memory_clock(self) -> float:
+        return float(self._call("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM)) * 1e6
+
+    def clock_events(self) -> list[str]:
+        try:
+            mask = self._call("nvmlDeviceGetCurrentClocksEventReasons")
+        except Unsupported:
+            mask = self._call("nvmlDeviceGetCurrentClocksThrottleReasons")
+        return [name for bit, name in CLOCK_EVENTS.items() if mask & bit]
+
+    def throttled(self) -> dict[str, float]:
+        values = self._fields(*THROTTLED_NANOSECONDS)
+        return {THROTTLED_NANOSECONDS[field]: ns / 1e9 for (field, _), ns in values.items()}
+
+    def temperature(self) -> float:
+        return float(self._call("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU))
+
+    def memory_temperature(self) -> float:
+        (celsius,) = self._fields(pynvml.NVML_FI_DEV_MEMORY_TEMP).values()
+        return celsius
+
+    def temperature_margin(self) -> float:
+        return float(self._call("nvmlDeviceGetMarginTemperature"))
+
+    def power_limits(self) -> PowerLimits:
+        default = self._optional("nvmlDeviceGetPowerManagementDefaultLimit")
+        return PowerLimits(
+            enforced=self._call("nvmlDeviceGetEnforcedPowerLimit") / 1e3,
+            default=default / 1e3 if default is not None else None,
+        )
+
+    def processes(self) -> list[Process]:
+        calls: tuple[tuple[str, Literal["compute", "graphics", "mps"]], ...] = (
+            ("nvmlDeviceGetComputeRunningProcesses_v3", "compute"),
+            ("nvmlDeviceGetGraphicsRunningProcesses_v3", "graphics"),
+            ("nvmlDeviceGetMPSComputeRunningProcesses_v3", "mps"),
+        )
+        found: list[Process] = []
+        answered = False
+        for name, kind in calls:
+            running = self._optional(name)
+            answered = answered or running is not None
+            found += [Process(p.pid, p.usedGpuMemory, kind) for p in running or ()]
+        if not answered:
+            raise Unsupported(f"running processes: not supported by GPU {self.index}")
+        return found
+
+    def ecc_errors(self) -> dict[str, float]:
+        kinds = {
+            "corrected": pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED,
+            "uncorrected": pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+        }
+        return {
+            name: float(self._call("nvmlDeviceGetTotalEccErrors", kind, pynvml.NVML_AGGREGATE_ECC))
+            for name, kind in kinds.items()
+        }
+
+    def remapped_rows(self) -> RemappedRows:
+        corrected, uncorrected, pending, failed = self._call("nvmlDeviceGetRemappedRows")
+        return RemappedRows(corrected, uncorrected, bool(pending), bool(failed))
+
+    def recovery_action(self) -> str:
+        (action,) = self._fields(pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION).values()
+        return RECOVERY_ACTIONS.get(int(action), "other")
+
+    def pcie_link(self) -> PcieLink:
+        return PcieLink(
+            generation=self._call("nvmlDeviceGetCurrPcieLinkGeneration"),
+            width=self._call("nvmlDeviceGetCurrPcieLinkWidth"),
+            max_generation=self._call("nvmlDeviceGetMaxPcieLinkGeneration"),
+            max_width=self._call("nvmlDeviceGetMaxPcieLinkWidth"),
+        )
+
+    def pcie_replays(self) -> float:
+        return float(self._call("nvmlDeviceGetPcieReplayCounter"))
+
+    def pcie_errors(self) -> dict[str, float]:
+        return {PCIE_ERRORS[f]: count for (f, _), count in self._fields(*PCIE_ERRORS).items()}
+
+    def nvlinks(self) -> list[NvLink]:
+        ((_, count),) = self._fields(pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT).items()
+        kinds = [
+            pynvml.NVML_FI_DEV_NVLINK_GET_STATE,
+            pynvml.NVML_FI_DEV_NVLINK_GET_SPEED,
+            *NVLINK_ERRORS,
+        ]
+        links = range(int(count))
+        values = self._fields(*((kind, link) for link in links for kind in kinds))
+        return [
+            NvLink(
+                link=link,
+                up=values[kinds[0], link] == 1,
+                bytes_per_second=_scaled(values.get((kinds[1], link)), 1e6),
+                errors={
+                    name: values[field, link]
+                    for field, name in NVLINK_ERRORS.items()
+                    if (field, link) in values
+                },
+            )
+            for link in links
+            if (kinds[0], link) in values
+        ]
+
+    def nvlink_bytes(self) -> dict[str, float]:
+        transmit = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX
+        receive = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
+        values = self._fields((transmit, ALL_LINKS), (receive, ALL_LINKS))
+        names = {transmit: "transmit", receive: "receive"}
+        return {names[field]: kib * 1024 for (field, _), kib in values.items()}
+
+    def fabric(self) -> Fabric:
+        info = pynvml.c_nvmlGpuFabricInfoV_t()
+        self._call("nvmlDeviceGetGpuFabricInfoV", pynvml.byref(info))
+        if info.state not in FABRIC_STATES:
+            raise Unsupported(f"fabric: GPU {self.index} has none")
+        bits = {name: info.healthMask >> at & 3 for name, at in FABRIC_HEALTH_BITS.items()}
+        return Fabric(FABRIC_STATES[info.state], {n: bit == 2 for n, bit in bits.items() if bit})
+
+    def persistence(self) -> bool:
+        return bool(self._call("nvmlDeviceGetPersistenceMode"))
+
+    def mig_mode(self) -> bool:
+        current, _ = self._call("nvmlDeviceGetMigMode")
+        return bool(current)
+
+    def xids(self) -> list[Xid]:
+        if self._events is None:
+            events = self.driver.call("nvmlEventSetCreate")
+            self._call("nvmlDeviceRegisterEvents", pynvml.nvmlEventTypeXidCriticalError, events)
+            self._events = events
+        found: list[Xid] = []
+        while True:
+            try:
+                event = self.driver.call("nvmlEventSetWait_v2", self._events, 0, gpu=self)
+            except DriverError as error:
+                if isinstance(error.__cause__, pynvml.NVMLError_Timeout):
+                    return found
+                raise
+            found.append(Xid(int(event.eventData)))
+
+
+class _Gpm:
+    """Two GPM snapshots in turn, and the metrics that this GPU's driver knows.
+
+    One metric that the driver does not know makes the whole call fail, so each is tried alone once.
+    """
+
+    def __init__(self, gpu: NvmlGpu) -> None:
+        self.gpu = gpu
+        self.previous = gpu.driver.call("nvmlGpmSampleAlloc")
+        self.latest = gpu.driver.call("nvmlGpmSampleAlloc")
+        self.metrics: tuple[gpm.GpmMetric, ...] | None = None
+        self.request = pynvml.c_nvmlGpmMetricsGet_t()
+        self.time = self._snapshot()
+
+    def read(self) -> Activity:
+        """The means since the last snapshot; empty at the first call, which has none to go by."""
+        self.previous, self.latest = self.latest, self.previous
+        before, self.time = self.time, self._snapshot()
+        seconds = self.time - before
+        if seconds < 0.1:  # nvml.h: snapshots must be more than 100 ms apart
+            return Activity(0.0, {})
+        if self.metrics is None:
+            self.metrics = tuple(m for m in self._candidates() if self._known(m))
+        values = self._means(self.metrics)
+        return Activity(seconds, values)
+
+    def _snapshot(self) -> float:
+        gpu = self.gpu
+        if gpu.parent is None:
+            gpu._call("nvmlGpmSampleGet", self.latest)
+        else:
+            instance = gpu._call("nvmlDeviceGetGpuInstanceId")
+            gpu.parent._call("nvmlGpmMigSampleGet", instance, self.latest)
+        return gpu.driver.monotonic()
+
+    def _candidates(self) -> list[gpm.GpmMetric]:
+        """Metrics of links that this GPU has: the driver answers zero for those it has not."""
+        board = self.gpu.parent or self.gpu
+        present = {"nvlink": bool(board._links_or_none()), "c2c": False}
+        try:
+            (count,) = board._fields(pynvml.NVML_FI_DEV_C2C_LINK_COUNT).values()
+            present["c2c"] = count > 0
+        except Unsupported:
+            pass
+        return [m for m in gpm.METRICS if present.get(m.name.split("_")[0], True)]
+
+    def _known(self, metric: gpm.GpmMetric) -> bool:
+        try:
+            self._fill((metric,))
+        except DriverError:
+            return False
+        return bool(self.request.metrics[0].nvmlReturn == pynvml.NVML_SUCCESS)
+
+    def _means(self, metrics: tuple[gpm.GpmMetric, ...]) -> dict[str, float]:
+        self._fill(metrics)
+        answers = zip(metrics, self.request.metrics, strict=False)
+        return {
+            metric.name: answer.value * metric.scale
+            for metric, answer in answers
+            if answer.nvmlReturn == pynvml.NVML_SUCCESS and math.isfinite(answer.value)
+        }
+
+    def _fill(self, metrics: tuple[gpm.GpmMetric, ...]) -> None:
+        request = self.request
+        request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+        request.numMetrics = len(metrics)
+        request.sample1, request.sample2 = self.previous, self.latest
+        for place, metric in enumerate(metrics):
+            request.metrics[place].metricId = metric.id
+        self.gpu.driver.call("nvmlGpmMetricsGet", request)
+
+
+def _field_value(field: Any) -> float:
+    """The member of the union that ``valueType`` names."""
+    member = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
+    return float(getattr(field.value, member[field.valueType]))
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value

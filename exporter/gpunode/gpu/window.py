@@ -1,0 +1,52 @@
+"""One window of one GPU: everything its sensors said about the same stretch of time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpunode.gpu.buffers import PowerWindow
+from gpunode.gpu.driver import Limits, Utilization
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What the sensors of a GPU measured over ``seconds``; a sensor that did not answer is None.
+
+    Shares are 0 to 1 of the window's time, rates are bytes a second in one direction.
+    """
+
+    seconds: float
+    activity: dict[str, float] | None = None
+    """GPM means by name, or None where the GPU has no GPM."""
+
+    busy: float | None = None
+    """Share of time with a kernel or a copy running, from the utilisation buffer."""
+
+    utilization: Utilization | None = None
+    """The driver's last utilisation sample, which covers only the end of the window."""
+
+    power: PowerWindow | None = None
+    power_limit: float | None = None
+    nvlink: float | None = None
+    pcie: float | None = None
+    """The busier direction of each."""
+
+    processes: int | None = None
+    quiet_for: float = 0.0
+    """Seconds since the GPU last ran anything, at the end of the window; infinite at first."""
+
+    limits: Limits = field(default_factory=Limits)
+
+    def share(self, name: str) -> float | None:
+        """A GPM share of time, or None where the driver did not answer it."""
+        value = None if self.activity is None else self.activity.get(name)
+        return None if value is None else min(1.0, max(0.0, value))
+
+    @property
+    def link_load(self) -> float:
+        """How much of what its links can carry one way the GPU moved: the busier of the two kinds."""
+        pairs = (
+            (self.nvlink, self.limits.nvlink_bytes_per_second),
+            (self.pcie, self.limits.pcie_bytes_per_second),
+        )
+        return max((rate / best for rate, best in pairs if rate and best), default=0.0)

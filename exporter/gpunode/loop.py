@@ -1,0 +1,260 @@
+"""Runs the sources: one thread each, so that one that hangs harms no other.
+
+Nothing is shared but finished batches. Live, every source has a thread of its own; a replay steps
+the same watches in one thread on the tape's clock, so that it always ends the same.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpunode.metric import Distribution, Metric, Sample
+from gpunode.node import Clock, Node, SteppedClock
+from gpunode.source import Absent, Finder, Reading, Source
+
+log = logging.getLogger(__name__)
+
+DEVICE = ("source", "gpu", "uuid")
+
+UP = Metric(
+    "gpunode_source_up",
+    "gauge",
+    "Whether the last read of the source succeeded and is not overdue; without a GPU, whether any "
+    "device was found.",
+    DEVICE,
+)
+LAST_SUCCESS = Metric(
+    "gpunode_source_last_success_timestamp_seconds",
+    "gauge",
+    "When the source was last read with success.",
+    DEVICE,
+)
+DURATION = Metric(
+    "gpunode_source_read_duration_seconds",
+    "histogram",
+    "How long reads of the source took, over all its devices.",
+    ("source",),
+    (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
+)
+LATE = Metric(
+    "gpunode_source_late_reads_total",
+    "counter",
+    "Reads that began more than a tenth of their interval late.",
+    ("source",),
+)
+SKIPPED = Metric(
+    "gpunode_source_skipped_reads_total",
+    "counter",
+    "Reads left out because an earlier one took past their time.",
+    ("source",),
+)
+METRICS = (UP, LAST_SUCCESS, DURATION, LATE, SKIPPED)
+
+OVERDUE = 3
+"""Intervals after which what was read is no longer exported."""
+
+FIND_EVERY = 10.0
+"""Seconds between looks for sources that came or went."""
+
+STAGGER = 0.037
+"""Seconds between the first reads of two sources, so that they do not all wake at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A finished read: what it found, when, and until when (monotonic) it may be exported."""
+
+    reading: Reading
+    time: float
+    good_until: float
+
+
+class Watch:
+    """One source, the batch it read last and how its reads went. Written by its own thread only."""
+
+    def __init__(self, source: Source, clock: Clock) -> None:
+        self.source = source
+        self.clock = clock
+        self.batch: Batch | None = None
+        self.last_success: float | None = None
+        self.late = 0
+        self.skipped = 0
+        self.durations = Distribution(DURATION.buckets)
+        self.stopped = threading.Event()
+        self._complaint = ""
+
+    def step(self) -> None:
+        """Read the source once; whatever goes wrong counts for this source alone."""
+        begin = self.clock.monotonic()
+        try:
+            reading = self.source.read()
+        except Exception as error:
+            self.batch = None
+            self._complain(f"{type(error).__name__}: {error}")
+        else:
+            self._complain("")
+            if reading is not None:
+                end = self.clock.monotonic()
+                self.last_success = self.clock.time()
+                good_until = end + OVERDUE * self.source.every
+                self.batch = Batch(reading, self.last_success, good_until)
+        self.durations.add(self.clock.monotonic() - begin)
+
+    def next_due(self, due: float) -> float:
+        """When to read again after the read that was due at ``due``; missed times are left out."""
+        now, every = self.clock.monotonic(), self.source.every
+        missed = max(0, int((now - due) / every))
+        self.skipped += missed
+        return due + (missed + 1) * every
+
+    def run(self, delay: float) -> None:
+        """Read again and again until stopped; the body of the source's thread."""
+        due = self.clock.monotonic() + delay
+        while not self.stopped.wait(max(0.0, due - self.clock.monotonic())):
+            if self.clock.monotonic() - due > 0.1 * self.source.every:
+                self.late += 1
+            self.step()
+            due = self.next_due(due)
+
+    def _complain(self, complaint: str) -> None:
+        """Log a failure when it begins and when it ends, not at every read."""
+        if complaint == self._complaint:
+            return
+        source = self.source
+        where = f"{source.name}, GPU {source.gpu}" if source.gpu else source.name
+        if complaint:
+            log.warning("%s: read failed, its series stop: %s", where, complaint)
+        else:
+            log.info("%s: reads succeed again", where)
+        self._complaint = complaint
+
+
+class Loop:
+    """All watches of a node."""
+
+    def __init__(self, node: Node, finders: Sequence[Finder]) -> None:
+        self.node = node
+        self.finders = finders
+        self.watches: dict[tuple[str, str], Watch] = {}
+        self.absent: dict[str, str] = {}
+        self._found: dict[str, list[Source]] = {}
+        self._stop = threading.Event()
+
+    def find(self) -> list[Watch]:
+        """Bring the watches up to date with what the finders find; returns the new ones."""
+        for finder in self.finders:
+            self._look(finder)
+        sources = {(s.name, s.device): s for found in self._found.values() for s in found}
+        for key, watch in self.watches.items():
+            if key not in sources:
+                watch.stopped.set()
+        fresh = {k: Watch(s, self.node.clock) for k, s in sources.items() if k not in self.watches}
+        kept = {key: watch for key, watch in self.watches.items() if key in sources}
+        self.watches = {**kept, **fresh}
+        return list(fresh.values())
+
+    def _look(self, finder: Finder) -> None:
+        """Ask one finder; where it finds nothing, what it found before goes on failing visibly."""
+        try:
+            self._found[finder.name] = list(finder.find())
+        except Absent as error:
+            if self.absent.get(finder.name) != str(error):
+                log.warning(
+                    "%s: none found, looking again every %g s: %s", finder.name, FIND_EVERY, error
+                )
+            self.absent[finder.name] = str(error)
+            self._found.setdefault(finder.name, [])
+        else:
+            if self.absent.pop(finder.name, None) is not None:
+                log.info("%s: found", finder.name)
+
+    @property
+    def ready(self) -> bool:
+        """Whether every finder has looked and every kind of source has been read on some device."""
+        kinds = {watch.source.name for watch in self.watches.values()}
+        read = {watch.source.name for watch in self.watches.values() if watch.batch is not None}
+        return len(self._found) == len(self.finders) and kinds == read
+
+    def start(self) -> None:
+        """Start a thread for every source, and one that keeps looking for more."""
+        threading.Thread(target=self._keep_finding, name="find", daemon=True).start()
+
+    def stop(self) -> None:
+        """Let every thread end after its present read; none is waited for."""
+        self._stop.set()
+        for watch in self.watches.values():
+            watch.stopped.set()
+
+    def _keep_finding(self) -> None:
+        while True:
+            for place, watch in enumerate(self.find()):
+                name = f"{watch.source.name}-{watch.source.gpu}"
+                delay = STAGGER * place
+                threading.Thread(target=watch.run, args=(delay,), name=name, daemon=True).start()
+            if self._stop.wait(FIND_EVERY):
+                return
+
+    def replay(self, clock: SteppedClock, end: float) -> Iterator[float]:
+        """Step through the tape's time in this thread; yields the time before each step.
+
+        The last read of every source is at ``end``, so that its last window is closed.
+        """
+        due: list[tuple[float, int, Watch]] = []
+        next_find = clock.monotonic()
+        while True:
+            upcoming = min([next_find, *(time for time, _, _ in due)])
+            yield min(upcoming, end)
+            clock.now = min(upcoming, end)
+            if upcoming >= end:
+                break
+            if upcoming == next_find:
+                for watch in self.find():
+                    heapq.heappush(due, (upcoming, len(due), watch))
+                next_find += FIND_EVERY
+                continue
+            time, order, watch = heapq.heappop(due)
+            watch.step()
+            heapq.heappush(due, (time + watch.source.every, order, watch))
+        for _, _, watch in sorted(due, key=lambda entry: entry[1]):
+            watch.step()
+
+    def details(self) -> list[tuple[Source, Batch]]:
+        """The sources that have a batch to show at this moment, in a stable order."""
+        now = self.node.clock.monotonic()
+        return [
+            (watch.source, watch.batch)
+            for _, watch in sorted(self.watches.items())
+            if watch.batch is not None and now <= watch.batch.good_until
+        ]
+
+    def samples(self) -> Iterator[Sample]:
+        """Everything there is to export at this moment, and how the sources fare."""
+        for _, batch in self.details():
+            yield from batch.reading.samples
+        yield from self._own_samples()
+
+    def _own_samples(self) -> Iterator[Sample]:
+        now = self.node.clock.monotonic()
+        for finder in self.finders:
+            if finder.name in self._found:
+                yield from UP.at(float(finder.name not in self.absent), finder.name, "", "")
+        by_name: dict[str, list[Watch]] = {}
+        for _, watch in sorted(self.watches.items()):
+            source = watch.source
+            batch = watch.batch
+            by_name.setdefault(source.name, []).append(watch)
+            up = batch is not None and now <= batch.good_until
+            at = source.name, source.gpu, source.device
+            yield from UP.at(float(up), *at)
+            yield from LAST_SUCCESS.at(watch.last_success, *at)
+        for name, watches in by_name.items():
+            durations = Distribution(DURATION.buckets)
+            for watch in watches:
+                durations.include(watch.durations)
+            yield Sample(DURATION, (name,), durations)
+            yield from LATE.at(float(sum(watch.late for watch in watches)), name)
+            yield from SKIPPED.at(float(sum(watch.skipped for watch in watches)), name)

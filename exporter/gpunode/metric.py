@@ -1,0 +1,67 @@
+"""The vocabulary: what a metric is, and one sample of it. Imports nothing of ours.
+
+A metric is declared once, beside the source that emits it; ``docs/metrics.md`` is generated from
+the declarations.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A family of time series.
+
+    ``name`` ends in its base unit, and in ``_total`` for a counter. ``help`` names where the value
+    comes from. ``buckets`` are the upper bounds of a histogram, without the infinite one.
+    """
+
+    name: str
+    kind: Literal["gauge", "counter", "histogram"]
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+    def at(self, value: float | None, *labels: str) -> Iterator[Sample]:
+        """One sample, or none: no reading means no series, never 0 or -1."""
+        if value is not None:
+            yield Sample(self, labels, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value of one series; a histogram's value is a ``Distribution``."""
+
+    metric: Metric
+    labels: tuple[str, ...]
+    value: float | Distribution
+
+
+@dataclass(slots=True)
+class Distribution:
+    """How often values fell into each bucket, and their sum, since the daemon started."""
+
+    bounds: tuple[float, ...]
+    counts: list[int] = field(default_factory=list)
+    sum: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.counts = self.counts or [0] * (len(self.bounds) + 1)
+
+    def add(self, value: float) -> None:
+        """Count one value in the first bucket whose upper bound it does not exceed."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    def include(self, other: Distribution) -> None:
+        """Count everything that another distribution over the same buckets has counted."""
+        self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts)]
+        self.sum += other.sum
+
+    def copy(self) -> Distribution:
+        """What has been counted so far, safe to hand to another thread."""
+        return Distribution(self.bounds, list(self.counts), self.sum)

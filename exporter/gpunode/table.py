@@ -1,0 +1,111 @@
+"""The ledger as a table in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.table import Table
+from rich.text import Text
+
+from gpunode.loop import Loop
+
+COLOURS = {
+    "compute": "#009e73",
+    "memory": "#0072b2",
+    "communication": "#56b4e9",
+    "blocked": "#d55e00",
+    "copy": "#cc79a7",
+    "launch": "#e69f00",
+    "starved": "#f0e442",
+    "idle": "#999999",
+    "free": "#555555",
+    "unknown": "#ffffff",
+}
+"""Okabe and Ito's palette, told apart by colour-blind readers: https://jfly.uni-koeln.de/color/"""
+
+BAR = 16
+HEADINGS = ("incident", "GPU", "time", "went to", "power", "swings/s", "step")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One GPU in one incident."""
+
+    incident: str
+    gpu: str
+    seconds: float
+    shares: dict[str, float]
+    watts: float | None
+    limit: float | None
+    swings: int
+    period: float | None
+
+
+def rows(loop: Loop, incident: str) -> list[Row]:
+    """What the ledger of every GPU says so far."""
+    found = []
+    for source, batch in loop.details():
+        detail = batch.reading.detail
+        if "ledger" not in detail:
+            continue
+        total = sum(detail["ledger"].values())
+        found.append(
+            Row(
+                incident=incident,
+                gpu=source.gpu,
+                seconds=total,
+                shares={s: seconds / total for s, seconds in detail["ledger"].items() if total},
+                watts=detail["energy_joules"] / total if detail["energy_joules"] else None,
+                limit=detail["power_limit_watts"],
+                swings=detail["power_swings"],
+                period=detail["step_period_seconds"],
+            )
+        )
+    return found
+
+
+def table(entries: Iterable[Row], caption: str) -> Table:
+    """All rows, with a bar and the shares of the states that matter."""
+    result = Table(caption=caption, caption_justify="left", pad_edge=False)
+    for heading in HEADINGS:
+        justify: Literal["left", "right"] = "right" if heading == "swings/s" else "left"
+        result.add_column(heading, justify=justify, no_wrap=True)
+    for entry in entries:
+        result.add_row(
+            entry.incident,
+            entry.gpu,
+            _bar(entry.shares),
+            _words(entry.shares),
+            _power(entry),
+            f"{entry.swings / entry.seconds:.1f}" if entry.seconds else "-",
+            f"{entry.period:.2f} s" if entry.period else "",
+        )
+    return result
+
+
+def _power(entry: Row) -> str:
+    if entry.watts is None:
+        return "-"
+    return f"{entry.watts:.0f} W" + (f" of {entry.limit:.0f}" if entry.limit else "")
+
+
+def _largest(shares: Mapping[str, float]) -> list[tuple[str, float]]:
+    return sorted(shares.items(), key=lambda item: -item[1])
+
+
+def _bar(shares: Mapping[str, float]) -> Text:
+    bar = Text()
+    for state, share in _largest(shares):
+        bar.append("█" * round(share * BAR), style=COLOURS[state])
+    bar.truncate(BAR)
+    return bar
+
+
+def _words(shares: Mapping[str, float]) -> Text:
+    words = Text()
+    for state, share in _largest(shares)[:3]:
+        if share >= 0.03:
+            words.append(f"{state} {share:.0%}  ", style=COLOURS[state])
+    return words
