@@ -22,8 +22,8 @@ def markdown() -> str:
         "",
         "Generated from the declarations by `make docs`; do not edit.",
         "",
-        "`gpu` is the driver's index and `uuid` the identity of a GPU or MIG instance. A sensor that "
-        "a GPU does not have, or that did not answer, has no series.",
+        "`gpu` is the driver's index and `uuid` the identity of a GPU or MIG instance. A sensor "
+        "that a GPU does not have, or that did not answer, has no series.",
     ]
     for title, metrics in SECTIONS.items():
         lines += [

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
-
-from rich.console import Console
-from rich.live import Live
 
 from gpunode import __version__
 from gpunode.config import (
@@ -27,7 +25,6 @@ from gpunode.gpu.finder import GpuFinder
 from gpunode.loop import Loop
 from gpunode.node import LocalNode, Node
 from gpunode.process import OwnProcess
-from gpunode.table import Row, rows, table
 from gpunode.tape import RecordingNode, TapeError, TapeNode, TapeWriter
 
 log = logging.getLogger(__name__)
@@ -103,38 +100,45 @@ def replay(settings: ReplaySettings) -> None:
     loop = watch(node, settings)
     if settings.speed:
         threading.Thread(target=server(settings, lambda: loop), daemon=True).start()
-    play(loop, node, settings.speed, settings.times)
+    for _ in play(loop, node, settings.speed, settings.times):
+        pass
     if settings.print == "metrics":
         sys.stdout.write(Exposition(loop.samples).encode("")[0].decode())
     else:
+        from rich.console import Console
+
+        from gpunode.table import rows, table
+
         Console().print(table(rows(loop, node.comment or settings.file.name), ""))
 
 
 def demo(settings: DemoSettings) -> None:
     """Play every tape of a folder beside a live table, then start over."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from gpunode.table import Row, rows, table
+
     tapes = sorted(settings.folder.glob("*.jsonl.gz"))
     if not tapes:
         raise UsageError(f"{settings.folder}: no tapes (*.jsonl.gz) in this folder")
     stage = [watch(TapeNode(tapes[0]), settings)]
     threading.Thread(target=server(settings, lambda: stage[0]), daemon=True).start()
     host, port = settings.web.address
-    where = f"http://{'localhost' if host in ('0.0.0.0', '::') else host}:{port}"
+    where = f"http://{'localhost' if ipaddress.ip_address(host).is_unspecified else host}:{port}"
     caption = f"{where}/metrics serves what is played now, at {settings.speed:g} times its speed"
-    done: list[Row] = []
     with Live(console=Console(), auto_refresh=False, vertical_overflow="visible") as live:
         while True:
+            done: list[Row] = []
             for path in tapes:
                 node = TapeNode(path)
-                stage[0] = loop = watch(node, settings)
-
-                def show() -> None:
-                    live.update(table([*done, *rows(loop, node.comment)], caption), refresh=True)
-
-                play(loop, node, settings.speed, 1, show)
-                done += rows(loop, node.comment)
+                stage[0] = watch(node, settings)
+                for _ in play(stage[0], node, settings.speed, 1):
+                    playing = rows(stage[0], node.comment)
+                    live.update(table([*done, *playing], caption), refresh=True)
+                done += rows(stage[0], node.comment)
             if settings.once:
                 return
-            done.clear()
 
 
 def watch(node: Node, settings: RunSettings) -> Loop:
@@ -142,21 +146,16 @@ def watch(node: Node, settings: RunSettings) -> Loop:
     return Loop(node, [_gpu_finder(node, settings), OwnProcess()])
 
 
-def play(
-    loop: Loop, node: TapeNode, speed: float, times: int, shown: Callable[[], None] | None = None
-) -> None:
-    """Play a tape at a speed, 0 as fast as it goes; ``shown`` is called about ten times a second."""
-    begin = last = time.monotonic()
+def play(loop: Loop, node: TapeNode, speed: float, times: int) -> Iterator[None]:
+    """Play a tape at a speed, 0 as fast as it goes; yields ten times a second and at the end."""
+    begin = shown = time.monotonic()
     for moment in loop.replay(node.clock, node.end * times):
-        if not speed:
-            continue
-        while (wait := begin + moment / speed - time.monotonic()) > 0:
+        while speed and (wait := begin + moment / speed - time.monotonic()) > 0:
             time.sleep(min(wait, 0.1))
-        if shown is not None and time.monotonic() - last > 0.1:
-            last = time.monotonic()
-            shown()
-    if shown is not None:
-        shown()
+        if time.monotonic() - shown > 0.1:
+            shown = time.monotonic()
+            yield
+    yield
 
 
 def server(settings: RunSettings, loop: Callable[[], Loop]) -> Callable[[], None]:

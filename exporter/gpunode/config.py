@@ -140,12 +140,12 @@ T = TypeVar("T", bound=RunSettings)
 def load(kind: type[T], program: str, arguments: Sequence[str]) -> T:
     """Settings of a command from everywhere. Raises ``UsageError``."""
     try:
-        settings = kind(_cli_parse_args=list(arguments), _cli_prog_name=program)  # type: ignore[call-arg]
+        settings = kind(_cli_parse_args=list(arguments), _cli_prog_name=program)
         if settings.config.file is None:
             return settings
         return _with_file(kind, settings.config.file)(
             _cli_parse_args=list(arguments),
-            _cli_prog_name=program,  # type: ignore[call-arg]
+            _cli_prog_name=program,
         )
     except ValidationError as error:
         first = error.errors()[0]
@@ -179,8 +179,7 @@ def _with_file(kind: type[T], path: Path) -> type[T]:
             settings_cls: type[BaseSettings],
             init_settings: PydanticBaseSettingsSource,
             env_settings: PydanticBaseSettingsSource,
-            dotenv_settings: PydanticBaseSettingsSource,
-            file_secret_settings: PydanticBaseSettingsSource,
+            **_: PydanticBaseSettingsSource,
         ) -> tuple[PydanticBaseSettingsSource, ...]:
             return init_settings, env_settings, YamlConfigSettingsSource(settings_cls, path)
 

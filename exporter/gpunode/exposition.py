@@ -1,8 +1,15 @@
-"""Turns samples into the Prometheus text format or OpenMetrics, as the scraper asks."""
+"""Turns samples into the Prometheus text format or OpenMetrics, as the scraper asks.
+
+prometheus_client decides what every line looks like, but takes 15 to 27 µs a line, which is 30 ms
+for eight GPUs. So a family is encoded by it only when a series is new; after that the part of each
+line before the value is kept, and a scrape formats nothing but values.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -16,30 +23,79 @@ from prometheus_client.registry import Collector
 
 from gpunode.metric import Distribution, Metric, Sample
 
+Encoder = Callable[[CollectorRegistry], bytes]
+Labels = tuple[str, ...]
 
-class Exposition(Collector):
-    """Encodes what ``samples`` gives at the moment of the scrape; keeps nothing."""
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """What does not change of a family: its header, and for each series its lines without values."""
+
+    header: str
+    lines: dict[Labels, list[str]]
+
+
+class Exposition:
+    """Encodes what ``samples`` gives at the moment of the scrape."""
 
     def __init__(self, samples: Callable[[], Iterable[Sample]]) -> None:
         self.samples = samples
-        self.registry = CollectorRegistry(auto_describe=False)
-        self.registry.register(self)
+        self._templates: dict[str, dict[Metric, Template]] = {}
 
     def encode(self, accept: str) -> tuple[bytes, str]:
         """The exposition, and its content type."""
         encoder, content_type = choose_encoder(accept)
-        return encoder(self.registry), content_type
-
-    def collect(self) -> Iterator[Family]:
         families: dict[Metric, list[Sample]] = {}
         for sample in self.samples():
             families.setdefault(sample.metric, []).append(sample)
-        for metric, samples in sorted(families.items(), key=lambda item: item[0].name):
-            yield _family(metric, samples)
+        known = self._templates.get(content_type, {})
+        used: dict[Metric, Template] = {}
+        parts: list[str] = []
+        for metric in sorted(families, key=lambda metric: metric.name):
+            samples = families[metric]
+            template = known.get(metric)
+            if (
+                template is None
+                or len(template.lines) > 2 * len(samples)
+                or any(sample.labels not in template.lines for sample in samples)
+            ):
+                template = _template(metric, samples, encoder)
+            used[metric] = template
+            parts.append(template.header)
+            for sample in samples:
+                for line, value in zip(template.lines[sample.labels], _values(sample), strict=True):
+                    parts.append(f"{line} {value!r}\n")
+        self._templates[content_type] = used
+        if "openmetrics" in content_type:
+            parts.append("# EOF\n")
+        return "".join(parts).encode(), content_type
 
-    def describe(self) -> Iterable[Family]:
-        """Nothing: families come and go with the devices."""
-        return ()
+
+def _values(sample: Sample) -> tuple[float, ...]:
+    """The values of a series' lines, in the order in which prometheus_client writes them."""
+    if not isinstance(sample.value, Distribution):
+        return (float(sample.value),)
+    counts = tuple(map(float, accumulate(sample.value.counts)))
+    return (*counts, counts[-1], sample.value.sum)
+
+
+def _template(metric: Metric, samples: list[Sample], encoder: Encoder) -> Template:
+    """Have prometheus_client encode a family, and take the values off."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Once(_family(metric, samples)))
+    text = encoder(registry).decode().removesuffix("# EOF\n")
+    lines = text.splitlines()
+    header = "".join(f"{line}\n" for line in lines if line.startswith("#"))
+    heads = iter(line.rpartition(" ")[0] for line in lines if not line.startswith("#"))
+    return Template(header, {s.labels: [next(heads) for _ in _values(s)] for s in samples})
+
+
+class _Once(Collector):
+    def __init__(self, family: Family) -> None:
+        self.family = family
+
+    def collect(self) -> Iterator[Family]:
+        yield self.family
 
 
 def _family(metric: Metric, samples: list[Sample]) -> Family:
@@ -48,19 +104,13 @@ def _family(metric: Metric, samples: list[Sample]) -> Family:
     kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
     family = kind(metric.name, metric.help, labels=metric.labels)
     for sample in samples:
-        if not isinstance(sample.value, Distribution):
-            family.add_metric(sample.labels, sample.value)
+        family.add_metric(sample.labels, 0.0)
     return family
 
 
 def _histogram(metric: Metric, samples: list[Sample]) -> Family:
     family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+    bounds = (*map(str, metric.buckets), "+Inf")
     for sample in samples:
-        if isinstance(sample.value, Distribution):
-            buckets, total = [], 0
-            bounds = (*map(str, sample.value.bounds), "+Inf")
-            for bound, count in zip(bounds, sample.value.counts, strict=True):
-                total += count
-                buckets.append((bound, total))
-            family.add_metric(sample.labels, buckets, sample.value.sum)
+        family.add_metric(sample.labels, [(bound, 0.0) for bound in bounds], 0.0)
     return family

@@ -92,7 +92,7 @@ class Watch:
         begin = self.clock.monotonic()
         try:
             reading = self.source.read()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 the one place where a source is isolated
             self.batch = None
             self._complain(f"{type(error).__name__}: {error}")
         else:
@@ -239,9 +239,9 @@ class Loop:
 
     def _own_samples(self) -> Iterator[Sample]:
         now = self.node.clock.monotonic()
-        for finder in self.finders:
-            if finder.name in self._found:
-                yield from UP.at(float(finder.name not in self.absent), finder.name, "", "")
+        for name in self._found:
+            if (name, "") not in self.watches:
+                yield from UP.at(float(name not in self.absent), name, "", "")
         by_name: dict[str, list[Watch]] = {}
         for _, watch in sorted(self.watches.items()):
             source = watch.source

@@ -59,7 +59,9 @@ class Distribution:
 
     def include(self, other: Distribution) -> None:
         """Count everything that another distribution over the same buckets has counted."""
-        self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts)]
+        self.counts = [
+            mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)
+        ]
         self.sum += other.sum
 
     def copy(self) -> Distribution:

@@ -28,7 +28,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """This machine's clocks."""
+    """The clocks of the machine this runs on."""
 
     def monotonic(self) -> float:
         return time.monotonic()

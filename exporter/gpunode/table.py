@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -25,8 +25,17 @@ COLOURS = {
 }
 """Okabe and Ito's palette, told apart by colour-blind readers: https://jfly.uni-koeln.de/color/"""
 
-BAR = 16
-HEADINGS = ("incident", "GPU", "time", "went to", "power", "swings/s", "step")
+BAR = 12
+COLUMNS = {
+    "incident": 12,
+    "GPU": 3,
+    "time": BAR,
+    "went to": None,
+    "watts": 7,
+    "swings/s": 8,
+    "step": 6,
+}
+"""Headings and the width that each keeps in a narrow terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +66,7 @@ def rows(loop: Loop, incident: str) -> list[Row]:
                 gpu=source.gpu,
                 seconds=total,
                 shares={s: seconds / total for s, seconds in detail["ledger"].items() if total},
-                watts=detail["energy_joules"] / total if detail["energy_joules"] else None,
+                watts=detail["power_mean_watts"],
                 limit=detail["power_limit_watts"],
                 swings=detail["power_swings"],
                 period=detail["step_period_seconds"],
@@ -68,10 +77,9 @@ def rows(loop: Loop, incident: str) -> list[Row]:
 
 def table(entries: Iterable[Row], caption: str) -> Table:
     """All rows, with a bar and the shares of the states that matter."""
-    result = Table(caption=caption, caption_justify="left", pad_edge=False)
-    for heading in HEADINGS:
-        justify: Literal["left", "right"] = "right" if heading == "swings/s" else "left"
-        result.add_column(heading, justify=justify, no_wrap=True)
+    result = Table(caption=caption, caption_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading, width in COLUMNS.items():
+        result.add_column(heading, no_wrap=True, min_width=width)
     for entry in entries:
         result.add_row(
             entry.incident,
@@ -88,7 +96,7 @@ def table(entries: Iterable[Row], caption: str) -> Table:
 def _power(entry: Row) -> str:
     if entry.watts is None:
         return "-"
-    return f"{entry.watts:.0f} W" + (f" of {entry.limit:.0f}" if entry.limit else "")
+    return f"{entry.watts:.0f}" + (f"/{entry.limit:.0f}" if entry.limit else "")
 
 
 def _largest(shares: Mapping[str, float]) -> list[tuple[str, float]]:
@@ -107,5 +115,5 @@ def _words(shares: Mapping[str, float]) -> Text:
     words = Text()
     for state, share in _largest(shares)[:3]:
         if share >= 0.03:
-            words.append(f"{state} {share:.0%}  ", style=COLOURS[state])
+            words.append(f"{state} {share:.0%} ", style=COLOURS[state])
     return words

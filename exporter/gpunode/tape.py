@@ -1,4 +1,4 @@
-"""Tapes: what a node was asked and what it answered, with times, to be played back.
+r"""Tapes: what a node was asked and what it answered, with times, to be played back.
 
 A tape is gzip-compressed JSON lines. The first line says what it is; every other is one question
 and its answer at ``t`` seconds from the start:
@@ -6,7 +6,7 @@ and its answer at ``t`` seconds from the start:
     {"gpunode_tape": 1, "time": 1795219603.29, "comment": "…"}
     {"t": 2.001, "of": "GPU-…", "call": "temperature", "answer": 36.0}
     {"t": 2.001, "of": "GPU-…", "call": "fabric", "error": "Unsupported", "message": "…"}
-    {"t": 2.004, "of": "/proc/559/comm", "call": "read_text", "answer": "python3\\n"}
+    {"t": 2.004, "of": "/proc/559/comm", "call": "read_text", "answer": "python3\n"}
 
 Playing back does not depend on asking at the same times: a gauge is the latest answer, GPM means
 are averaged over the answers since the last question, and buffers hold the samples of their time.
@@ -74,7 +74,7 @@ class TapeWriter:
         self.filled = threading.Event()
         self._start = node.clock.monotonic()
         self._raw = path.open("wb")
-        self._file = cast(TextIO, gzip.open(self._raw, "wt", encoding="utf-8"))
+        self._file = cast(TextIO, gzip.open(self._raw, "wt", encoding="utf-8"))  # noqa: SIM115
         self._lock = threading.Lock()
         self._write({"gpunode_tape": FORMAT, "time": self.clock.time(), "comment": comment})
 
@@ -199,6 +199,21 @@ class Track:
             raise found[-1]
         return [answer for answer in found if not isinstance(answer, Exception)]
 
+    def overlapping(self, begin: float, end: float) -> Iterator[tuple[Activity, float]]:
+        """Activity that covers part of the time, with how much; raises an error that was met."""
+        for at in range(bisect_right(self.times, begin), len(self.times)):
+            answer = self.answers[at]
+            if isinstance(answer, Exception):
+                if self.times[at] <= end:
+                    raise answer
+                continue
+            since = max(begin, self.times[at] - answer.seconds)
+            if since >= end:
+                return
+            overlap = min(end, self.times[at]) - since
+            if overlap > 0:
+                yield answer, overlap
+
 
 class TapeNode:
     """A node played back from a tape, on the tape's clock.
@@ -319,17 +334,24 @@ class TapeGpu:
         return lambda: self._track(call).at(self.node.position)
 
     def activity(self) -> Activity:
-        """The mean of what GPM answered since the last call, weighted by time."""
-        answers: list[Activity] = self._since_last_read("activity")
+        """The mean since the last call of what GPM answered, weighted by time.
+
+        An answer stands for the seconds before it, whenever this is called.
+        """
+        lap, now = self.node.lap, self.node.position
+        before_lap, before = self._read.get("activity", (lap, now))
+        self._read["activity"] = lap, now
+        spans = [(before, now)] if lap == before_lap else [(before, self.node.end), (0.0, now)]
         totals: dict[str, float] = {}
         weights: dict[str, float] = {}
-        for answer in answers:
-            for name, value in answer.values.items():
-                totals[name] = totals.get(name, 0.0) + value * answer.seconds
-                weights[name] = weights.get(name, 0.0) + answer.seconds
+        for begin, end in spans:
+            for answer, seconds in self._track("activity").overlapping(begin, end):
+                for name, value in answer.values.items():
+                    totals[name] = totals.get(name, 0.0) + value * seconds
+                    weights[name] = weights.get(name, 0.0) + seconds
         return Activity(
-            sum(answer.seconds for answer in answers),
-            {name: total / weights[name] for name, total in totals.items() if weights[name]},
+            sum(end - begin for begin, end in spans),
+            {name: total / weights[name] for name, total in totals.items()},
         )
 
     def xids(self) -> list[Xid]:

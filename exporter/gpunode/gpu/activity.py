@@ -468,7 +468,9 @@ class GpuActivity:
             "power_watts": window.power.mean if window.power else None,
             "power_limit_watts": window.power_limit,
             "power_steady": window.power.steady if window.power else None,
-            "energy_joules": self.joules,
+            "power_mean_watts": (
+                self.power.joules / self.power.seconds if self.power.seconds else None
+            ),
             "power_swings": self.power.swings,
             "link_load": window.link_load,
             "step_period_seconds": self.step_period,

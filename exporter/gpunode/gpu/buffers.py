@@ -15,7 +15,7 @@ from gpunode.metric import Distribution
 
 MICROSECOND = 1e-6
 SAMPLE_GAP = 0.1
-"""Seconds. Two power samples further apart than this have a hole between them, which nothing fills."""
+"""Seconds. Two samples further apart than this have a hole between them, which nothing fills."""
 
 UTILIZATION_PERIOD = 0.2
 """Seconds that one utilisation sample covers, where two neighbours do not tell."""
@@ -51,11 +51,12 @@ class PowerWindow:
 
 
 class PowerBuffer:
-    """Drains one GPU's power samples and keeps the integrals of them."""
+    """Drains one GPU's power samples and keeps what they add up to, and over how long."""
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
         self.joules = 0.0
+        self.seconds = 0.0
         self.swings = 0
         self.share_of_limit = Distribution(LIMIT_RATIOS)
         self._begun = False
@@ -88,6 +89,7 @@ class PowerBuffer:
         for time, watts in samples:
             if self._last is not None and 0 < time - self._last[0] < SAMPLE_GAP:
                 self.joules += watts * (time - self._last[0])
+                self.seconds += time - self._last[0]
             if limit:
                 self.share_of_limit.add(watts / limit)
             self._last = time, watts
@@ -127,7 +129,7 @@ class UtilizationBuffer:
         self._samples: list[tuple[float, float, float]] = []
 
     def mean(self, begin: float, end: float) -> float | None:
-        """Share of the time from ``begin`` to ``end`` (seconds since the epoch) with work, or None.
+        """Share of the time from ``begin`` to ``end`` (epoch seconds) with work, or None.
 
         Samples are weighted by how much of the time they cover, and must cover half of it.
         """

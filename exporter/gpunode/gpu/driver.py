@@ -15,7 +15,7 @@ class DriverError(Exception):
 
 
 class Unsupported(DriverError):
-    """This GPU, or this driver, does not have that sensor."""
+    """The GPU or its driver does not have that sensor."""
 
 
 class DriverUnavailable(DriverError):
@@ -73,7 +73,7 @@ class Buffered:
 
 @dataclass(frozen=True, slots=True)
 class Utilization:
-    """Share of the driver's last sample period with a kernel or copy running, or memory accessed."""
+    """Shares of the driver's last sample period: with work running, and with memory accessed."""
 
     gpu: float
     memory: float

@@ -15,7 +15,7 @@ METRICS: tuple[Metric, ...] = (*GpuActivity.metrics, *GpuHealth.metrics)
 
 
 class GpuFinder:
-    """The sources of every GPU; a GPU's sources stay the same objects for as long as it is listed."""
+    """The sources of every GPU; they stay the same objects for as long as it is listed."""
 
     name = "gpu"
 

@@ -26,7 +26,8 @@ THROTTLED = Metric(
 CLOCK_EVENT = Metric(
     "gpunode_gpu_clock_event_active",
     "gauge",
-    "Whether the clocks are held down for this reason now (nvmlDeviceGetCurrentClocksEventReasons).",
+    "Whether the clocks are held down for this reason now "
+    "(nvmlDeviceGetCurrentClocksEventReasons).",
     (*GPU, "reason"),
 )
 MEMORY_TEMPERATURE = Metric(

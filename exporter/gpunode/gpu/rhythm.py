@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 from operator import mul
 
-SAMPLE = 0.02
-"""Seconds between two power samples."""
+HOLE = 0.1
+"""Seconds between two samples from which something is missing between them."""
 
 KEPT = 512
 """Samples looked at, at each of the two time scales."""
@@ -24,8 +24,8 @@ CLEAR = 0.5
 """Correlation that a period must reach; noise of this length stays under 0.2."""
 
 MOVING = 0.1
-"""Relative standard deviation below which the draw is flat. At its power limit an H200 regulates with a
-period of 0.95 s and a deviation of 0.05, whatever the step; steps with gaps exceed 0.3."""
+"""Relative standard deviation below which the draw is flat. At its power limit an H200 regulates
+with a period of 0.95 s and a deviation of 0.05 whatever the step; steps with gaps exceed 0.3."""
 
 
 class Rhythm:
@@ -35,16 +35,15 @@ class Rhythm:
         self._fine: deque[float] = deque(maxlen=KEPT)
         self._coarse: deque[float] = deque(maxlen=KEPT)
         self._partial: list[float] = []
-        self._newest: float | None = None
+        self._times: deque[float] = deque(maxlen=KEPT)
 
     def add(self, samples: Sequence[tuple[float, float]]) -> None:
         """Take (seconds, watts) in; a hole in time starts over, because lags would be wrong."""
         for time, watts in samples:
-            if self._newest is not None and not 0 < time - self._newest < 5 * SAMPLE:
-                self._fine.clear()
-                self._coarse.clear()
-                self._partial.clear()
-            self._newest = time
+            if self._times and not 0 < time - self._times[-1] < HOLE:
+                for kept in (self._times, self._fine, self._coarse, self._partial):
+                    kept.clear()
+            self._times.append(time)
             self._fine.append(watts)
             self._partial.append(watts)
             if len(self._partial) == COARSE:
@@ -53,7 +52,11 @@ class Rhythm:
 
     def period(self) -> float | None:
         """Seconds from one step to the next, or None where the draw shows no clear period."""
-        return _period(self._fine, SAMPLE) or _period(self._coarse, SAMPLE * COARSE)
+        if len(self._times) < 2:
+            return None
+        # The driver's samples come 10 to 33 ms apart; lags are counted in their mean.
+        interval = (self._times[-1] - self._times[0]) / (len(self._times) - 1)
+        return _period(self._fine, interval) or _period(self._coarse, interval * COARSE)
 
 
 def _period(series: Sequence[float], interval: float) -> float | None:

@@ -44,7 +44,7 @@ class Window:
 
     @property
     def link_load(self) -> float:
-        """How much of what its links can carry one way the GPU moved: the busier of the two kinds."""
+        """What the GPU moved over what its links carry one way: the busier of the two kinds."""
         pairs = (
             (self.nvlink, self.limits.nvlink_bytes_per_second),
             (self.pcie, self.limits.pcie_bytes_per_second),

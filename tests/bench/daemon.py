@@ -1,0 +1,94 @@
+"""A daemon under measurement: started as a user would, asked over HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+
+def free_port() -> int:
+    """A TCP port that nothing listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """A running ``gpunode run``."""
+
+    process: psutil.Process
+    port: int
+
+    def get(self, path: str, accept: str = "*/*") -> bytes:
+        """The body of a page. Raises ``urllib.error.URLError``."""
+        url = f"http://127.0.0.1:{self.port}{path}"
+        request = urllib.request.Request(url, headers={"Accept": accept})
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return bytes(answer.read())
+
+    def gpus(self) -> list[dict[str, Any]]:
+        """The last window of every GPU."""
+        return list(json.loads(self.get("/api/v1/gpus")))
+
+    def next_window(self, gpu: int = 0) -> tuple[float, dict[str, float], dict[str, Any]]:
+        """Wait for a window to close: its end, the ledger then, and all about it."""
+        before = self._activity(gpu).get("time")
+        while True:
+            time.sleep(0.05)
+            activity = self._activity(gpu)
+            if activity.get("time") not in (None, before):
+                return activity["time"], activity["ledger"], activity
+
+    def _activity(self, gpu: int) -> dict[str, Any]:
+        entries = self.gpus()
+        return dict(entries[gpu].get("gpu_activity", {})) if gpu < len(entries) else {}
+
+    def cpu_seconds(self) -> float:
+        """CPU time used so far."""
+        times = self.process.cpu_times()
+        return float(times.user + times.system)
+
+
+@contextmanager
+def daemon(*options: str, environment: Mapping[str, str] = os.environ) -> Iterator[Daemon]:
+    """Run a daemon on this machine and wait until it is ready."""
+    port = free_port()
+    command = [sys.executable, "-m", "gpunode", "run", f"--web.listen-address=127.0.0.1:{port}"]
+    child = subprocess.Popen([*command, *options], env=dict(environment))
+    running = Daemon(psutil.Process(child.pid), port)
+    try:
+        _wait_until_ready(running, child)
+        yield running
+    finally:
+        child.send_signal(signal.SIGTERM)
+        try:
+            child.wait(5)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def _wait_until_ready(running: Daemon, child: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if child.poll() is not None:
+            raise RuntimeError(f"the daemon ended with {child.returncode}")
+        try:
+            running.get("/readyz")
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return
+    raise RuntimeError("the daemon is not ready after 30 s")

@@ -1,0 +1,352 @@
+"""Benchmarks on real GPUs: how right the ledger is, what the daemon costs and what it disturbs."""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pynvml
+
+from tests.bench.daemon import Daemon, daemon
+from tests.bench.report import Report, Result, machine
+
+STATE = {"matmul": "compute", "elementwise": "memory", "copy": "copy", "sleep": "starved"}
+
+CASES: tuple[tuple[float, dict[str, float]], ...] = (
+    (0.05, {"matmul": 0.5, "sleep": 0.5}),
+    (0.2, {"matmul": 0.5, "sleep": 0.5}),
+    (1.0, {"matmul": 0.3, "sleep": 0.7}),
+    (5.0, {"matmul": 0.5, "sleep": 0.5}),
+    (0.05, {"matmul": 0.5, "elementwise": 0.5}),
+    (1.0, {"matmul": 0.5, "elementwise": 0.5}),
+    (0.1, {"copy": 0.5, "sleep": 0.5}),
+    (2.0, {"copy": 0.5, "sleep": 0.5}),
+    (0.1, {"matmul": 0.4, "copy": 0.3, "sleep": 0.3}),
+    (2.0, {"matmul": 0.4, "copy": 0.3, "sleep": 0.3}),
+    (0.05, {"elementwise": 0.6, "sleep": 0.4}),
+    (0.05, {"matmul": 0.25, "elementwise": 0.25, "copy": 0.25, "sleep": 0.25}),
+    (0.2, {"matmul": 0.25, "elementwise": 0.25, "copy": 0.25, "sleep": 0.25}),
+    (1.0, {"matmul": 0.25, "elementwise": 0.25, "copy": 0.25, "sleep": 0.25}),
+    (5.0, {"matmul": 0.25, "elementwise": 0.25, "copy": 0.25, "sleep": 0.25}),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The program that keeps a GPU at known phases."""
+
+    process: subprocess.Popen[str]
+
+    def begin(self, phases: Sequence[tuple[str, float]]) -> None:
+        self._say(json.dumps({"phases": phases}))
+
+    def then(self, phases: Sequence[tuple[str, float]] | None) -> list[tuple[float, str]]:
+        """What was done since the last order; goes on with other phases, or ends."""
+        self._say("" if phases is None else json.dumps({"phases": phases}))
+        assert self.process.stdout is not None
+        return [(begin, kind) for begin, kind in json.loads(self.process.stdout.readline())]
+
+    def _say(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+
+@contextmanager
+def workload(gpu: int = 0) -> Iterator[Workload]:
+    """Start the workload and wait until it has measured its operations."""
+    path = Path(__file__).with_name("workload.py")
+    command = [sys.executable, str(path), str(gpu)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            yield Workload(process)
+        finally:
+            process.kill()
+
+
+def truth(done: Sequence[tuple[float, str]], begin: float, end: float) -> dict[str, float]:
+    """Shares of the time from ``begin`` to ``end`` by state, from the workload's own log."""
+    shares = dict.fromkeys(STATE.values(), 0.0)
+    for (since, kind), (until, _) in zip(done, done[1:], strict=False):
+        overlap = max(0.0, min(end, until) - max(begin, since))
+        shares[STATE[kind]] += overlap / (end - begin)
+    return shares
+
+
+def ledger(seconds: float) -> Report:
+    """Every state's share against workloads that know what they did."""
+    results, details = [], ["error  workload", "       ledger (truth) of every state above 0.01"]
+    with daemon("--log.level=warning") as watched, workload() as load:
+        load.begin([("sleep", 0.1)])
+        for period, mix in CASES:
+            phases = [(kind, share * period) for kind, share in mix.items()]
+            load.then(phases)
+            time.sleep(1.0)
+            begin, before, _ = watched.next_window()
+            while time.time() - begin < max(seconds, 4 * period):
+                end, after, _ = watched.next_window()
+            done = load.then([("sleep", 0.1)])
+            measured = {s: (after[s] - before[s]) / (end - begin) for s in after}
+            known = truth(done, begin, end)
+            error = {s: share - known.get(s, 0.0) for s, share in measured.items()}
+            worst = max(error, key=lambda state: abs(error[state]))
+            name = f"{period:g} s: " + ", ".join(f"{k} {v:.0%}" for k, v in mix.items())
+            details.append(f"{error[worst]:+.3f} {name}, worst {worst}")
+            details.append(
+                "       "
+                + ", ".join(
+                    f"{state} {share:.3f} ({known.get(state, 0.0):.3f})"
+                    for state, share in measured.items()
+                    if max(share, known.get(state, 0.0)) > 0.01
+                )
+            )
+            results.append(abs(error[worst]))
+    return Report(
+        "The ledger against workloads with known fractions",
+        machine(),
+        f"Each workload repeats timed phases on one GPU and logs them; the ledger's shares over at "
+        f"least {seconds:g} s are compared with the log over the same time.",
+        [
+            Result(
+                "largest error of any state in any workload",
+                f"{max(results):.3f}",
+                "≤ 0.05",
+                max(results) <= 0.05,
+            ),
+            Result("median of the largest errors", f"{statistics.median(results):.3f}", "", True),
+        ],
+        details,
+    )
+
+
+def square_wave(seconds: float) -> Report:
+    """Swings counted against load that goes on for 60 ms and off for 140 ms."""
+    phases = [("matmul", 0.06), ("sleep", 0.14)]
+    polled: list[int] = []
+    stop = threading.Event()
+
+    def poll() -> None:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        while not stop.wait(1.0):
+            polled.append(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+
+    with daemon("--log.level=warning") as watched, workload() as load:
+        load.begin(phases)
+        time.sleep(5.0)
+        begin, _, first = watched.next_window()
+        thread = threading.Thread(target=poll)
+        thread.start()
+        while time.time() - begin < seconds:
+            end, _, last = watched.next_window()
+        stop.set()
+        thread.join()
+        done = load.then(None)
+    cycles = sum(begin <= time < end for time, kind in done if kind == "matmul")
+    swings = last["power_swings"] - first["power_swings"]
+    error = swings / cycles - 1
+    changes = sum(abs(a - b) > 50 for a, b in zip(polled, polled[1:], strict=False))
+    return Report(
+        "A square wave of load, 60 ms on and 140 ms off",
+        machine(),
+        f"{end - begin:.0f} s; the daemon drains the driver's power buffer every 2 s.",
+        [
+            Result(
+                "swings counted, of cycles run",
+                f"{swings} of {cycles} ({error:+.1%})",
+                "within 2 %",
+                abs(error) <= 0.02,
+            ),
+            Result(
+                "step period from the power draw",
+                f"{last['step_period_seconds'] or 0:.4f} s, truly {(end - begin) / cycles:.4f} s",
+                "",
+                True,
+            ),
+            Result(
+                "beside it: nvmlDeviceGetUtilizationRates polled at 1 Hz",
+                f"{len(polled)} polls, {min(polled)} to {max(polled)} %, {changes} changes of more than 50 points",
+                "",
+                True,
+            ),
+        ],
+        [],
+    )
+
+
+def disturbance(blocks: int, seconds: float) -> Report:
+    """Step time of a training-like loop with and without the daemon, in turn."""
+    steps: dict[bool, list[float]] = {True: [], False: []}
+    with _trainer() as ask:
+        ask(seconds)
+        for block in range(2 * blocks):
+            present = block % 2 == 1
+            if present:
+                with daemon("--log.level=warning"):
+                    steps[True] += ask(seconds)
+            else:
+                steps[False] += ask(seconds)
+    median = {present: statistics.median(times) for present, times in steps.items()}
+    low, high = _confidence(steps[False], steps[True])
+    share = median[True] / median[False] - 1
+    noise = low <= 0 <= high or abs(share) < 0.002
+    return Report(
+        "Step time with and without the daemon",
+        machine(),
+        f"Blocks of {seconds:g} s in turn, {len(steps[False])} and {len(steps[True])} steps of a "
+        "training-like loop on every GPU; the interval is a bootstrap over blocks of 100 steps.",
+        [
+            Result("median step without", f"{median[False] * 1e3:.4f} ms", "", True),
+            Result("median step with", f"{median[True] * 1e3:.4f} ms", "", True),
+            Result(
+                "difference of medians",
+                f"{share:+.2%}, 95 % interval {low:+.2%} to {high:+.2%}",
+                "within noise",
+                noise,
+            ),
+        ],
+        [],
+    )
+
+
+@contextmanager
+def _trainer() -> Iterator[Any]:
+    """The training-like loop over all GPUs; asking it for seconds returns its step times."""
+    path = Path(__file__).with_name("trainer.py")
+    count = _gpu_count()
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(path), str(rank), str(count)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(count)
+    ]
+
+    def ask(seconds: float) -> list[float]:
+        for rank in ranks:
+            assert rank.stdin is not None
+            rank.stdin.write(f"{seconds}\n")
+            rank.stdin.flush()
+        answers = [json.loads(rank.stdout.readline()) for rank in ranks if rank.stdout is not None]
+        return [float(step) for step in answers[0]]
+
+    try:
+        yield ask
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+
+
+def _confidence(without: list[float], with_: list[float]) -> tuple[float, float]:
+    """95 % interval of the relative difference of medians; steps near each other are not independent."""
+    chance = random.Random(1)
+
+    def resampled(times: list[float]) -> float:
+        blocks = [times[at : at + 100] for at in range(0, len(times), 100)]
+        return statistics.median(
+            x for block in chance.choices(blocks, k=len(blocks)) for x in block
+        )
+
+    differences = sorted(resampled(with_) / resampled(without) - 1 for _ in range(400))
+    return differences[9], differences[390]
+
+
+def cost(seconds: float) -> Report:
+    """CPU, memory and scrape time of the daemon while every GPU is loaded."""
+    count = _gpu_count()
+    with _loaded(count), daemon("--log.level=warning") as watched:
+        time.sleep(10.0)
+        cpu, begin = watched.cpu_seconds(), time.monotonic()
+        time.sleep(seconds)
+        quiet = (watched.cpu_seconds() - cpu) / (time.monotonic() - begin)
+        cpu, begin = watched.cpu_seconds(), time.monotonic()
+        scrapes = _scrape(watched, 100, 0.05)
+        text = watched.get("/metrics").decode()
+        rss = watched.process.memory_info().rss / 2**20
+        reads = _read_times(text)
+    series = sum(not line.startswith("#") for line in text.splitlines())
+    eight = quiet * 8 / count
+    p99 = sorted(scrapes)[98] * 1e3
+    how = "measured on 8" if count == 8 else f"measured on {count}, times {8 / count:g}"
+    return Report(
+        f"What the daemon costs, {count} GPUs under load",
+        machine(),
+        f"CPU time of the process over {seconds:g} s at the default settings, without scrapes.",
+        [
+            Result(
+                "CPU, share of one core for 8 GPUs",
+                f"{eight:.2%} ({how})",
+                "≤ 2.0 %",
+                eight <= 0.02,
+            ),
+            Result("resident memory", f"{rss:.0f} MiB", "≤ 100 MiB", rss <= 100),
+            Result("series", f"{series}", "", True),
+            Result("/metrics p99 of 100", f"{p99:.1f} ms", "≤ 10 ms", p99 <= 10),
+        ],
+        reads,
+    )
+
+
+def _read_times(text: str) -> list[str]:
+    """Mean time of a read of each source, from the daemon's own histogram."""
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    name = 'gpunode_source_read_duration_seconds_{}{{source="{}"}}'
+    lines = []
+    for source in ("gpu_activity", "gpu_health", "process"):
+        count = float(values[name.format("count", source)])
+        seconds = float(values[name.format("sum", source)])
+        lines.append(
+            f"{source}: {count:.0f} reads, {seconds / count * 1e3:.2f} ms each (wall time)"
+        )
+    return lines
+
+
+def _scrape(watched: Daemon, times: int, pause: float) -> list[float]:
+    """Seconds that each of several scrapes takes, as Prometheus asks."""
+    accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+    taken = []
+    for _ in range(times):
+        time.sleep(pause)
+        begin = time.perf_counter()
+        watched.get("/metrics", accept)
+        taken.append(time.perf_counter() - begin)
+    return taken
+
+
+@contextmanager
+def _loaded(count: int) -> Iterator[None]:
+    """Every GPU at work with gaps, as in training that waits for its data now and then."""
+    phases = [("matmul", 0.1), ("elementwise", 0.05), ("sleep", 0.05)]
+    loads = []
+    try:
+        for gpu in range(count):
+            context = workload(gpu)
+            loads.append((context, context.__enter__()))
+        for _, load in loads:
+            load.begin(phases)
+        yield
+    finally:
+        for context, _ in loads:
+            context.__exit__(None, None, None)
+
+
+def _gpu_count() -> int:
+    pynvml.nvmlInit()
+    return int(pynvml.nvmlDeviceGetCount())
