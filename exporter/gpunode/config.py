@@ -70,7 +70,7 @@ class GpuSettings(Section):
         2.0, ge=0.5, le=2.0, description="seconds a window; the driver keeps power for 2.4 s"
     )
     health_interval: float = Field(
-        15.0, ge=1, description="seconds between reads of error counters, links and modes"
+        30.0, ge=1, description="seconds between reads of error counters, links and modes"
     )
 
 

@@ -29,7 +29,7 @@ Labels = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What does not change of a family: its header, and for each series its lines without values."""
+    """What does not change of a family: its header, and each series' lines without values."""
 
     header: str
     lines: dict[Labels, list[str]]

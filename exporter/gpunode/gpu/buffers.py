@@ -97,8 +97,7 @@ class PowerBuffer:
     def _count_swings(self, watts: list[float]) -> None:
         """Count each fall from near the recent peak to near the recent floor.
 
-        The two marks lie at 30 % and 70 % between floor and peak, so that noise on either side counts
-        nothing.
+        The marks lie at 30 % and 70 % between floor and peak, so that noise counts nothing.
         """
         if not watts:
             return

@@ -153,7 +153,7 @@ REASONS = (
 
 
 class GpuHealth:
-    """Reads one GPU's slow sensors; together they cost about 3 ms."""
+    """Reads one GPU's slow sensors; together they cost about 13 ms with NVLink, 3 ms without."""
 
     name = "gpu_health"
     metrics = (

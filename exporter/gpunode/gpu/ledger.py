@@ -59,7 +59,7 @@ NARROW_SM = 0.3
 """SM share below which a kernel holds only a few SMs: NCCL held 4 to 24 of 132."""
 
 NARROW_SHARE = 0.1
-"""Share of the kernels' time that narrow kernels must take to be told from the ramps of wide ones."""
+"""Share of the kernels' time below which narrow ones cannot be told from the ramps of wide ones."""
 
 TINY_SM = 0.01
 """SM share a kernel below which the launch takes longer than the kernel."""

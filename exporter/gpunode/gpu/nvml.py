@@ -9,8 +9,10 @@ blocks for 20 ms.
 from __future__ import annotations
 
 import _ctypes
+import ctypes
 import logging
 import math
+import struct
 import threading
 from collections.abc import Callable
 from typing import Any, Literal
@@ -106,6 +108,13 @@ FABRIC_HEALTH_BITS = {"bandwidth": 0, "route_recovery": 2, "route": 4, "access_t
 """Shifts of the two-bit fields of ``healthMask``: 0 not known, 1 bad, 2 good."""
 
 
+MOST_SAMPLES = 256
+"""More than any buffer holds: power keeps 120 samples on an H200, utilisation 71."""
+
+SAMPLE = struct.Struct("=QI4x")
+"""``nvmlSample_t``: microseconds, and a union whose unsigned member is the one in use."""
+
+
 def explain(call: str, error: pynvml.NVMLError) -> str:
     """The call and the driver's own words for its error."""
     return f"{call}: {error} (NVML error {error.value})"
@@ -132,13 +141,19 @@ class NvmlDriver:
                 self._list_instances(gpu)
         return list(self._gpus.values())
 
-    def call(self, name: str, *arguments: Any, gpu: NvmlGpu | None = None) -> Any:
-        """One NVML function; its errors become ``DriverError``."""
+    def call(
+        self, function: str | Callable[..., Any], *arguments: Any, gpu: NvmlGpu | None = None
+    ) -> Any:
+        """One NVML function, by name or wrapped; its errors become ``DriverError``."""
+        if isinstance(function, str):
+            name, perform = function, getattr(pynvml, function)
+        else:
+            name, perform = function.__name__, function
         thread = threading.get_ident()
         with self._lock:
             self._pending[thread] = gpu, self.monotonic()
         try:
-            return getattr(pynvml, name)(*arguments)
+            return perform(*arguments)
         except pynvml.NVMLError as error:
             kind = Unsupported if error.value in UNSUPPORTED else DriverError
             raise kind(explain(name, error)) from error
@@ -243,6 +258,8 @@ class NvmlGpu:
         self._unsupported: set[str] = set()
         self._gpm: _Gpm | None = None
         self._events: Any = None
+        self._nvlink_kinds: list[int] = []
+        self._nvlink_speeds: dict[int, float] = {}
 
     def ask_again(self) -> None:
         """Forget what was unsupported: a sensor may appear with a mode or a permission."""
@@ -345,9 +362,7 @@ class NvmlGpu:
         if key in self._unsupported:
             raise Unsupported(f"{key}: not supported by GPU {self.index}")
         try:
-            _, samples = self.driver.call(
-                "nvmlDeviceGetSamples", self.handle, kind, after, gpu=self
-            )
+            packed = self.driver.call(_get_samples, self.handle, kind, after, gpu=self)
         except Unsupported:
             self._unsupported.add(key)
             raise
@@ -355,7 +370,7 @@ class NvmlGpu:
             if isinstance(error.__cause__, pynvml.NVMLError_NotFound):
                 return Buffered()  # an empty buffer, not a failure
             raise
-        return Buffered([(s.timeStamp, s.sampleValue.uiVal * scale) for s in samples])
+        return Buffered([(time, value * scale) for time, value in SAMPLE.iter_unpack(packed)])
 
     def utilization(self) -> Utilization:
         rates = self._call("nvmlDeviceGetUtilizationRates")
@@ -460,18 +475,20 @@ class NvmlGpu:
 
     def nvlinks(self) -> list[NvLink]:
         ((_, count),) = self._fields(pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT).items()
-        kinds = [
-            pynvml.NVML_FI_DEV_NVLINK_GET_STATE,
-            pynvml.NVML_FI_DEV_NVLINK_GET_SPEED,
-            *NVLINK_ERRORS,
-        ]
-        links = range(int(count))
+        links, state = range(int(count)), pynvml.NVML_FI_DEV_NVLINK_GET_STATE
+        # A field costs 0.1 ms, so what no link answered is asked for once, and speeds only then.
+        kinds = self._nvlink_kinds or [state, *NVLINK_ERRORS]
         values = self._fields(*((kind, link) for link in links for kind in kinds))
+        self._nvlink_kinds = sorted({kind for kind, _ in values})
+        if not self._nvlink_speeds:
+            speed = pynvml.NVML_FI_DEV_NVLINK_GET_SPEED
+            answers = self._fields(*((speed, link) for link in links))
+            self._nvlink_speeds = {link: megabytes for (_, link), megabytes in answers.items()}
         return [
             NvLink(
                 link=link,
-                up=values[kinds[0], link] == 1,
-                bytes_per_second=_scaled(values.get((kinds[1], link)), 1e6),
+                up=values[state, link] == 1,
+                bytes_per_second=_scaled(self._nvlink_speeds.get(link), 1e6),
                 errors={
                     name: values[field, link]
                     for field, name in NVLINK_ERRORS.items()
@@ -479,7 +496,7 @@ class NvmlGpu:
                 },
             )
             for link in links
-            if (kinds[0], link) in values
+            if (state, link) in values
         ]
 
     def nvlink_bytes(self) -> dict[str, float]:
@@ -590,6 +607,23 @@ class _Gpm:
         for place, metric in enumerate(metrics):
             request.metrics[place].metricId = metric.id
         self.gpu.driver.call("nvmlGpmMetricsGet", request)
+
+
+def _get_samples(handle: Any, kind: int, after: int) -> bytes:
+    """``nvmlDeviceGetSamples`` into a buffer that holds them all.
+
+    pynvml's own wrapper asks for the count first, which costs as much again.
+    """
+    samples = (pynvml.c_nvmlSample_t * MOST_SAMPLES)()
+    count = ctypes.c_uint(MOST_SAMPLES)
+    get = pynvml._nvmlGetFunctionPointer("nvmlDeviceGetSamples")
+    value_type = ctypes.c_uint()
+    since = ctypes.c_ulonglong(after)
+    result = get(
+        handle, kind, since, ctypes.byref(value_type), ctypes.byref(count), ctypes.byref(samples)
+    )
+    pynvml._nvmlCheckReturn(result)
+    return bytes(samples)[: count.value * SAMPLE.size]
 
 
 def _field_value(field: Any) -> float:

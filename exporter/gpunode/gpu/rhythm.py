@@ -50,6 +50,11 @@ class Rhythm:
                 self._coarse.append(sum(self._partial) / COARSE)
                 self._partial.clear()
 
+    @property
+    def full(self) -> bool:
+        """Whether there are enough samples for the fine scale."""
+        return len(self._fine) == KEPT
+
     def period(self) -> float | None:
         """Seconds from one step to the next, or None where the draw shows no clear period."""
         if len(self._times) < 2:
