@@ -83,7 +83,8 @@ def record(settings: RecordSettings) -> None:
         tape = TapeWriter(settings.file, node, settings.max_bytes, settings.comment)
     except OSError as error:
         raise UsageError(f"{settings.file}: {error.strerror}") from error
-    loop = Loop(RecordingNode(node, tape), [_gpu_finder(RecordingNode(node, tape), settings)])
+    recorded = RecordingNode(node, tape)
+    loop = Loop(recorded, [GpuFinder(recorded, settings.gpu)])
     signal.signal(signal.SIGTERM, _end)
     loop.start()
     try:
@@ -143,7 +144,7 @@ def demo(settings: DemoSettings) -> None:
 
 def watch(node: Node, settings: RunSettings) -> Loop:
     """The loop over everything that can be watched on a node."""
-    return Loop(node, [_gpu_finder(node, settings), OwnProcess()])
+    return Loop(node, [GpuFinder(node, settings.gpu), OwnProcess()])
 
 
 def play(loop: Loop, node: TapeNode, speed: float, times: int) -> Iterator[None]:
@@ -169,10 +170,6 @@ def server(settings: RunSettings, loop: Callable[[], Loop]) -> Callable[[], None
         address = settings.web.listen_address
         raise UsageError(f"web.listen_address: {address}: {error.strerror}") from error
     return lambda: serve(create_app(loop), listener)
-
-
-def _gpu_finder(node: Node, settings: RunSettings) -> GpuFinder:
-    return GpuFinder(node, settings.gpu.interval, settings.gpu.health_interval)
 
 
 def _end(*_: Any) -> NoReturn:

@@ -70,7 +70,10 @@ class GpuSettings(Section):
         2.0, ge=0.5, le=2.0, description="seconds a window; the driver keeps power for 2.4 s"
     )
     health_interval: float = Field(
-        30.0, ge=1, description="seconds between reads of error counters, links and modes"
+        30.0, ge=1, description="seconds between reads of error counters and modes"
+    )
+    nvlink_interval: float = Field(
+        120.0, ge=1, description="seconds between reads of NVLinks, which cost 18 ms a GPU"
     )
 
 

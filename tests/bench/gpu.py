@@ -309,7 +309,7 @@ def _read_times(text: str) -> list[str]:
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     name = 'gpunode_source_read_duration_seconds_{}{{source="{}"}}'
     lines = []
-    for source in ("gpu_activity", "gpu_health", "process"):
+    for source in ("gpu_activity", "gpu_health", "gpu_nvlink", "process"):
         count = float(values[name.format("count", source)])
         seconds = float(values[name.format("sum", source)])
         lines.append(

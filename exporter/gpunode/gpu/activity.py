@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
-from gpunode.gpu import gpm
+from gpunode.gpu import GPU, gpm
 from gpunode.gpu.buffers import LIMIT_RATIOS, PowerBuffer, PowerWindow, UtilizationBuffer
 from gpunode.gpu.driver import (
     Activity,
@@ -15,8 +15,8 @@ from gpunode.gpu.driver import (
     Limits,
     PowerLimits,
     Process,
-    Unsupported,
     Utilization,
+    known,
 )
 from gpunode.gpu.ledger import COPY_RATE, HARDLY_BUSY, QUIET, STATES, Split, split
 from gpunode.gpu.rhythm import Rhythm
@@ -26,9 +26,6 @@ from gpunode.node import Node
 from gpunode.source import Reading
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
-
-GPU = ("gpu", "uuid")
 
 SECONDS = Metric(
     "gpunode_gpu_seconds_total",
@@ -191,10 +188,10 @@ BURST_LENGTH = 8
 BURST_EVERY = 10.0
 """Windows in a burst, and seconds between the starts of two: at most a tenth of the time."""
 
-ENERGY_EVERY = 60.0
+ENERGY_EVERY = 120.0
 """Seconds between reads of the energy counter, which costs 3.5 ms."""
 
-RHYTHM_EVERY = 30.0
+RHYTHM_EVERY = 60.0
 """Seconds between searches for the step period, which cost 5 ms."""
 
 LIMITS_EVERY = 300.0
@@ -205,14 +202,6 @@ SHARES = {*gpm.UNITS, "occupancy"}
 
 LATE = 3
 """Windows longer than this many intervals were not watched: they go to ``unknown``."""
-
-
-def known(read: Callable[[], T]) -> T | None:
-    """The answer of a sensor, or None where the GPU does not have it."""
-    try:
-        return read()
-    except Unsupported:
-        return None
 
 
 class GpuActivity:

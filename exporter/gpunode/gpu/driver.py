@@ -6,8 +6,11 @@ number or one of the records below, because the annotations here are also the ta
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class DriverError(Exception):
@@ -228,3 +231,11 @@ class Driver(Protocol):
         Raises ``DriverUnavailable`` where there is none.
         """
         ...
+
+
+def known(read: Callable[[], T]) -> T | None:
+    """The answer of a sensor, or None where the GPU does not have it."""
+    try:
+        return read()
+    except Unsupported:
+        return None

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gpunode.config import GpuSettings
 from gpunode.gpu.activity import GpuActivity
-from gpunode.gpu.driver import DriverError
+from gpunode.gpu.driver import DriverError, Gpu
 from gpunode.gpu.health import GpuHealth
+from gpunode.gpu.nvlink import GpuNvLink
 from gpunode.metric import Metric
 from gpunode.node import Node
-from gpunode.source import Absent
+from gpunode.source import Absent, Source
 
-METRICS: tuple[Metric, ...] = (*GpuActivity.metrics, *GpuHealth.metrics)
+METRICS: tuple[Metric, ...] = (*GpuActivity.metrics, *GpuHealth.metrics, *GpuNvLink.metrics)
 
 
 class GpuFinder:
@@ -19,26 +21,27 @@ class GpuFinder:
 
     name = "gpu"
 
-    def __init__(self, node: Node, interval: float, health_interval: float) -> None:
+    def __init__(self, node: Node, settings: GpuSettings) -> None:
         self.node = node
-        self.interval = interval
-        self.health_interval = health_interval
-        self._sources: dict[str, tuple[GpuActivity, GpuHealth]] = {}
+        self.settings = settings
+        self._sources: dict[str, list[Source]] = {}
 
-    def find(self) -> Iterable[GpuActivity | GpuHealth]:
+    def find(self) -> Iterable[Source]:
         try:
             gpus = {gpu.identity.uuid: gpu for gpu in self.node.driver().gpus()}
         except DriverError as error:
             raise Absent(str(error)) from error
         divided = {gpu.identity.parent for gpu in gpus.values()}
         self._sources = {
-            uuid: self._sources.get(uuid)
-            or (
-                GpuActivity(self.node, gpu, self.interval),
-                GpuHealth(self.node, gpu, self.health_interval),
-            )
-            for uuid, gpu in gpus.items()
+            uuid: self._sources.get(uuid) or self._open(gpu) for uuid, gpu in gpus.items()
         }
-        for uuid, (activity, health) in self._sources.items():
+        for uuid, sources in self._sources.items():
             # The seconds of a GPU in MIG mode are those of its instances.
-            yield from (health,) if uuid in divided else (activity, health)
+            yield from (s for s in sources if uuid not in divided or s.name != GpuActivity.name)
+
+    def _open(self, gpu: Gpu) -> list[Source]:
+        settings = self.settings
+        activity = GpuActivity(self.node, gpu, settings.interval)
+        health = GpuHealth(self.node, gpu, settings.health_interval)
+        links = GpuNvLink(gpu, settings.nvlink_interval)
+        return [activity, health] if gpu.identity.mig else [activity, health, links]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpunode.gpu.activity import GPU, known
-from gpunode.gpu.driver import Fabric, Gpu, Process
+from gpunode.gpu import GPU
+from gpunode.gpu.driver import Fabric, Gpu, Process, known
 from gpunode.metric import Metric, Sample
 from gpunode.node import Node
 from gpunode.source import Reading
@@ -96,21 +96,6 @@ PCIE_ERRORS = Metric(
     "PCI Express errors that the GPU counted (NVML fields 169, 173-180).",
     (*GPU, "kind"),
 )
-NVLINK_UP = Metric(
-    "gpunode_gpu_nvlink_up", "gauge", "Whether the NVLink is up (NVML field 165).", (*GPU, "link")
-)
-NVLINK_SPEED = Metric(
-    "gpunode_gpu_nvlink_speed_bytes_per_second",
-    "gauge",
-    "Rate of all NVLinks that are up, one way (NVML field 164).",
-    GPU,
-)
-NVLINK_ERRORS = Metric(
-    "gpunode_gpu_nvlink_errors_total",
-    "counter",
-    "NVLink errors by link (NVML fields 161-163; on NVLink 5 fields 208, 213, 214, 219, 221).",
-    (*GPU, "link", "kind"),
-)
 FABRIC_READY = Metric(
     "gpunode_gpu_fabric_ready",
     "gauge",
@@ -153,7 +138,7 @@ REASONS = (
 
 
 class GpuHealth:
-    """Reads one GPU's slow sensors; together they cost about 13 ms with NVLink, 3 ms without."""
+    """Reads one GPU's slow sensors; together they cost about 4 ms."""
 
     name = "gpu_health"
     metrics = (
@@ -173,9 +158,6 @@ class GpuHealth:
         PCIE_WIDTH_MAX,
         PCIE_REPLAYS,
         PCIE_ERRORS,
-        NVLINK_UP,
-        NVLINK_SPEED,
-        NVLINK_ERRORS,
         FABRIC_READY,
         FABRIC_HEALTHY,
         PERSISTENCE,
@@ -213,7 +195,6 @@ class GpuHealth:
         yield from MARGIN.at(known(gpu.temperature_margin), *at)
         yield from self._memory_error_samples(at)
         yield from self._pcie_samples(at)
-        yield from self._nvlink_samples(at)
         fabric = known(gpu.fabric)
         if fabric is not None:
             yield from self._fabric_samples(fabric, at)
@@ -261,17 +242,6 @@ class GpuHealth:
         yield from PCIE_REPLAYS.at(known(self.sensors.pcie_replays), *at)
         for kind, count in (known(self.sensors.pcie_errors) or {}).items():
             yield from PCIE_ERRORS.at(count, *at, kind)
-
-    def _nvlink_samples(self, at: tuple[str, str]) -> Iterator[Sample]:
-        links = known(self.sensors.nvlinks)
-        if not links:
-            return
-        for link in links:
-            yield from NVLINK_UP.at(float(link.up), *at, str(link.link))
-            for kind, count in link.errors.items():
-                yield from NVLINK_ERRORS.at(count, *at, str(link.link), kind)
-        speeds = [link.bytes_per_second or 0.0 for link in links if link.up]
-        yield from NVLINK_SPEED.at(sum(speeds), *at)
 
     def _fabric_samples(self, fabric: Fabric, at: tuple[str, str]) -> Iterator[Sample]:
         yield from FABRIC_READY.at(float(fabric.state == "completed"), *at)
