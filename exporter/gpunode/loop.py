@@ -104,6 +104,15 @@ class Watch:
                 self.batch = Batch(reading, self.last_success, good_until)
         self.durations.add(self.clock.monotonic() - begin)
 
+    @property
+    def subject(self) -> str:
+        """The device, or where there is none the source itself: what comes and goes together."""
+        return self.source.device or self.source.name
+
+    def up(self, now: float) -> bool:
+        """Whether the last read succeeded and is not overdue."""
+        return self.batch is not None and now <= self.batch.good_until
+
     def next_due(self, due: float) -> float:
         """When to read again after the read that was due at ``due``; missed times are left out."""
         now, every = self.clock.monotonic(), self.source.every
@@ -223,12 +232,22 @@ class Loop:
             watch.step()
 
     def details(self) -> list[tuple[Source, Batch]]:
-        """The sources that have a batch to show at this moment, in a stable order."""
+        """The sources that have a batch to show at this moment, in a stable order.
+
+        What is read rarely of a device is shown only while what is read most often succeeds, so that
+        a lost GPU disappears whole.
+        """
         now = self.node.clock.monotonic()
+        watches = [watch for _, watch in sorted(self.watches.items())]
+        quickest: dict[str, Watch] = {}
+        for watch in watches:
+            best = quickest.setdefault(watch.subject, watch)
+            if watch.source.every < best.source.every:
+                quickest[watch.subject] = watch
         return [
             (watch.source, watch.batch)
-            for _, watch in sorted(self.watches.items())
-            if watch.batch is not None and now <= watch.batch.good_until
+            for watch in watches
+            if watch.batch is not None and watch.up(now) and quickest[watch.subject].up(now)
         ]
 
     def samples(self) -> Iterator[Sample]:
@@ -245,11 +264,9 @@ class Loop:
         by_name: dict[str, list[Watch]] = {}
         for _, watch in sorted(self.watches.items()):
             source = watch.source
-            batch = watch.batch
             by_name.setdefault(source.name, []).append(watch)
-            up = batch is not None and now <= batch.good_until
             at = source.name, source.gpu, source.device
-            yield from UP.at(float(up), *at)
+            yield from UP.at(float(watch.up(now)), *at)
             yield from LAST_SUCCESS.at(watch.last_success, *at)
         for name, watches in by_name.items():
             durations = Distribution(DURATION.buckets)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pynvml
 
-from tests.bench.daemon import Daemon, daemon
+from tests.daemon import Daemon, daemon
 from tests.bench.report import Report, Result, machine
 
 STATE = {"matmul": "compute", "elementwise": "memory", "copy": "copy", "sleep": "starved"}

@@ -1,4 +1,4 @@
-"""A daemon under measurement: started as a user would, asked over HTTP."""
+"""A real daemon: started as a user would, asked over HTTP, by tests and benchmarks alike."""
 
 from __future__ import annotations
 
