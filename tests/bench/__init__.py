@@ -1,1 +1,1 @@
-"""Benchmarks: what the daemon costs and how right it is, printed and kept in ``docs/performance``."""
+"""What the daemon costs and how right it is, printed and kept in ``docs/performance``."""

@@ -12,13 +12,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pynvml
 
-from tests.daemon import Daemon, daemon
 from tests.bench.report import Report, Result, machine
+from tests.daemon import Daemon, daemon
 
 STATE = {"matmul": "compute", "elementwise": "memory", "copy": "copy", "sleep": "starved"}
 
@@ -81,7 +82,7 @@ def workload(gpu: int = 0) -> Iterator[Workload]:
 def truth(done: Sequence[tuple[float, str]], begin: float, end: float) -> dict[str, float]:
     """Shares of the time from ``begin`` to ``end`` by state, from the workload's own log."""
     shares = dict.fromkeys(STATE.values(), 0.0)
-    for (since, kind), (until, _) in zip(done, done[1:], strict=False):
+    for (since, kind), (until, _) in pairwise(done):
         overlap = max(0.0, min(end, until) - max(begin, since))
         shares[STATE[kind]] += overlap / (end - begin)
     return shares
@@ -115,6 +116,7 @@ def ledger(seconds: float) -> Report:
                 )
             )
             results.append(abs(error[worst]))
+            print(*details[-2:], sep="\n", flush=True)
     return Report(
         "The ledger against workloads with known fractions",
         machine(),
@@ -159,7 +161,7 @@ def square_wave(seconds: float) -> Report:
     cycles = sum(begin <= time < end for time, kind in done if kind == "matmul")
     swings = last["power_swings"] - first["power_swings"]
     error = swings / cycles - 1
-    changes = sum(abs(a - b) > 50 for a, b in zip(polled, polled[1:], strict=False))
+    changes = sum(abs(a - b) > 50 for a, b in pairwise(polled))
     return Report(
         "A square wave of load, 60 ms on and 140 ms off",
         machine(),

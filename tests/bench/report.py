@@ -82,8 +82,8 @@ def machine() -> str:
     words = []
     if gpus:
         name, driver = gpus[0].split(", ")
-        words.append(f"{len(gpus)} × {name}, driver {driver}")
+        words.append(f"{len(gpus)} x {name}, driver {driver}")
     cores = Path("/proc/cpuinfo").read_text()
     model = next((x.split(":")[1].strip() for x in cores.splitlines() if "model name" in x), "CPU")
-    words.append(f"{cores.count('processor	')} × {model}, Python {platform.python_version()}")
+    words.append(f"{cores.count('processor	')} x {model}, Python {platform.python_version()}")
     return ", ".join(words)

@@ -49,6 +49,13 @@ class PowerWindow:
         watts = [w for _, w in self.samples]
         return max(watts) - min(watts) < SWING_DEPTH * max(watts)
 
+    @property
+    def low(self) -> float:
+        """Share of the samples below the middle between floor and peak."""
+        watts = [w for _, w in self.samples]
+        middle = (min(watts) + max(watts)) / 2
+        return sum(w < middle for w in watts) / len(watts)
+
 
 class PowerBuffer:
     """Drains one GPU's power samples and keeps what they add up to, and over how long."""

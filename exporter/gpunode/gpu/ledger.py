@@ -143,7 +143,8 @@ def _split_kernels(window: Window, graphics: float, result: Split) -> Gaps:
         compute, memory = _in_proportion(compute, memory, graphics)
     left = graphics - compute - memory
     left_sm = (sm - WIDE_SM * (compute + memory)) / left if left > 1e-6 else WIDE_SM
-    if left_sm >= NARROW_SM or left < NARROW_SHARE * graphics:
+    narrow = left >= NARROW_SHARE * graphics and left_sm < NARROW_SM
+    if not narrow or not _drew_little(window, graphics, left):
         compute, memory = _in_proportion(compute, memory, graphics)
         left = 0.0
     moving = min(left, window.link_load / LINK_BUSY)
@@ -154,6 +155,16 @@ def _split_kernels(window: Window, graphics: float, result: Split) -> Gaps:
     if compute + memory < graphics / 2:
         return "long"  # a waiting kernel draws no more than none, so the power shows no gaps
     return _gaps_by_power(window)
+
+
+def _drew_little(window: Window, graphics: float, left: float) -> bool:
+    """Whether the power bears out that narrow kernels ran: they draw far less than wide ones.
+
+    Without it, the slow start of a matrix product after a pause would pass for a narrow kernel.
+    """
+    if window.power is None or window.power.steady is not False:
+        return True
+    return window.power.low - (1.0 - graphics) >= left / 2
 
 
 def _gaps_by_power(window: Window) -> Gaps:

@@ -1,0 +1,150 @@
+"""Benchmarks that need no GPU: recorded incidents, and the fake driver."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from gpunode.config import GpuSettings
+from gpunode.gpu.finder import GpuFinder
+from gpunode.loop import Loop
+from gpunode.tape import TapeNode
+from tests.bench.report import Report, Result, machine
+from tests.daemon import Daemon, daemon, free_port
+from tests.fakes.nvml import FakeDriver, build
+from tests.tapes.truth import TRUTH, errors
+
+TAPES = Path(__file__).parents[1] / "tapes"
+
+
+def ledger() -> Report:
+    """Every recorded incident: the ledger against what the workload did."""
+    worst, drift, details = 0.0, 0.0, ["error  incident, GPU: ledger"]
+    for name, truths in TRUTH.items():
+        node = TapeNode(TAPES / f"{name}.jsonl.gz")
+        loop = Loop(node, [GpuFinder(node, GpuSettings())])
+        for _ in loop.replay(node.clock, node.end):
+            pass
+        for source, batch in loop.details():
+            if "ledger" not in batch.reading.detail:
+                continue
+            seconds = batch.reading.detail["ledger"]
+            shares = {state: s / node.end for state, s in seconds.items()}
+            wrong = errors(truths[int(source.gpu)], shares)
+            most = max(wrong.values(), key=abs)
+            worst = max(worst, abs(most))
+            drift = max(drift, abs(sum(shares.values()) - 1))
+            told = ", ".join(f"{s} {share:.2f}" for s, share in shares.items() if share >= 0.01)
+            details.append(f"{most:+.3f} {name}, {source.gpu}: {told}")
+    return Report(
+        "The ledger against recorded incidents",
+        machine(),
+        f"{len(TRUTH)} incidents of 8 s on two H200, replayed through the daemon's code.",
+        [
+            Result("largest error of any state", f"{worst:.3f}", "≤ 0.10", worst <= 0.10),
+            Result("states sum to elapsed time within", f"{drift:.2%}", "≤ 1 %", drift <= 0.01),
+        ],
+        details,
+    )
+
+
+def memory() -> Report:
+    """Resident memory after an hour of tape with eight GPUs, the web server included."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "eight.jsonl.gz"
+        _widen(TAPES / "straggler.jsonl.gz", path, 4)
+        laps = round(3600 / TapeNode(path).end)
+        command = [sys.executable, "-m", "gpunode", "replay", str(path), f"--times={laps}"]
+        options = ["--speed=10000", f"--web.listen-address=127.0.0.1:{free_port()}"]
+        begin = time.monotonic()
+        subprocess.run([*command, *options], check=True, stdout=subprocess.DEVNULL)
+        took = time.monotonic() - begin
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    return Report(
+        "Memory after an hour",
+        machine(),
+        f"An incident with eight GPUs repeated for an hour of tape, played in {took:.0f} s.",
+        [Result("peak resident memory", f"{peak:.0f} MiB", "≤ 100 MiB", peak <= 100)],
+        [],
+    )
+
+
+def _widen(source: Path, target: Path, times: int) -> None:
+    """Copy a tape with every GPU on it several times."""
+    with gzip.open(source, "rt") as read, gzip.open(target, "wt") as write:
+        for line in map(json.loads, read):
+            for copy in range(times):
+                if line.get("call") == "gpus":
+                    gpus = [
+                        {**gpu, "index": gpu["index"] + 2 * at, "uuid": f"{gpu['uuid']}-{at}"}
+                        for at in range(times)
+                        for gpu in line["answer"]
+                    ]
+                    write.write(json.dumps({**line, "answer": gpus}) + "\n")
+                    break
+                if not line.get("of"):
+                    write.write(json.dumps(line) + "\n")
+                    break
+                write.write(json.dumps({**line, "of": f"{line['of']}-{copy}"}) + "\n")
+
+
+def scrapes() -> Report:
+    """How long a scrape takes with eight GPUs, also while one of them hangs."""
+    busy = [
+        line
+        for gpu in range(8)
+        for line in (
+            f"gpu {gpu} process 1 1000000000",
+            f"gpu {gpu} gpm 1 60",
+            f"gpu {gpu} gpm 2 55",
+            f"gpu {gpu} gpm 5 50",
+            f"gpu {gpu} power square 860 125 0.12 0.08",
+        )
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        build(Path(folder))
+        driver = FakeDriver(Path(folder))
+        driver.write("\n".join(["gpus 8", *busy]) + "\n")
+        with daemon(
+            "--log.level=error", environment={**os.environ, **driver.environment()}
+        ) as watched:
+            healthy = _percentile(watched)
+            series = sum(line[:1] != b"#" for line in watched.get("/metrics").splitlines())
+            hang = "gpu 3 hang nvmlDeviceGetUtilizationRates 60"
+            driver.write("\n".join(["gpus 8", *busy, hang]) + "\n")
+            hanging = _percentile(watched)
+    return Report(
+        "Scrapes with eight GPUs",
+        machine(),
+        "300 scrapes each as OpenMetrics, each on a new connection, over the fake driver.",
+        [
+            Result("series", str(series), "", True),
+            Result("/metrics p99", f"{healthy:.1f} ms", "≤ 10 ms", healthy <= 10),
+            Result(
+                "/metrics p99 while a driver call hangs",
+                f"{hanging:.1f} ms",
+                "≤ 10 ms",
+                hanging <= 10,
+            ),
+        ],
+        [],
+    )
+
+
+def _percentile(watched: Daemon) -> float:
+    """Milliseconds within which 99 of 100 scrapes were answered."""
+    accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+    taken = []
+    for _ in range(300):
+        time.sleep(0.03)
+        begin = time.perf_counter()
+        watched.get("/metrics", accept)
+        taken.append(time.perf_counter() - begin)
+    return sorted(taken)[296] * 1e3
