@@ -102,7 +102,7 @@ class Watch:
                 self.last_success = self.clock.time()
                 good_until = end + OVERDUE * self.source.every
                 self.batch = Batch(reading, self.last_success, good_until)
-        self.durations.add(self.clock.monotonic() - begin)
+        self.durations.add([self.clock.monotonic() - begin])
 
     @property
     def subject(self) -> str:
@@ -234,8 +234,8 @@ class Loop:
     def details(self) -> list[tuple[Source, Batch]]:
         """The sources that have a batch to show at this moment, in a stable order.
 
-        What is read rarely of a device is shown only while what is read most often succeeds, so that
-        a lost GPU disappears whole.
+        What is read rarely of a device is shown only while what is read most often succeeds, so
+        that a lost GPU disappears whole.
         """
         now = self.node.clock.monotonic()
         watches = [watch for _, watch in sorted(self.watches.items())]

@@ -6,8 +6,8 @@ the declarations.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -52,10 +52,16 @@ class Distribution:
     def __post_init__(self) -> None:
         self.counts = self.counts or [0] * (len(self.bounds) + 1)
 
-    def add(self, value: float) -> None:
-        """Count one value in the first bucket whose upper bound it does not exceed."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
+    def add(self, values: Sequence[float]) -> None:
+        """Count each value in the first bucket whose upper bound it does not exceed."""
+        ordered = sorted(values)
+        below = 0
+        for place, bound in enumerate(self.bounds):
+            upto = bisect_right(ordered, bound)
+            self.counts[place] += upto - below
+            below = upto
+        self.counts[-1] += len(ordered) - below
+        self.sum += sum(ordered)
 
     def include(self, other: Distribution) -> None:
         """Count everything that another distribution over the same buckets has counted."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -181,7 +183,8 @@ def square_wave(seconds: float) -> Report:
             ),
             Result(
                 "beside it: nvmlDeviceGetUtilizationRates polled at 1 Hz",
-                f"{len(polled)} polls, {min(polled)} to {max(polled)} %, {changes} changes of more than 50 points",
+                f"{len(polled)} polls, {min(polled)} to {max(polled)} %, "
+                f"{changes} changes of more than 50 points",
                 "",
                 True,
             ),
@@ -257,7 +260,7 @@ def _trainer() -> Iterator[Any]:
 
 
 def _confidence(without: list[float], with_: list[float]) -> tuple[float, float]:
-    """95 % interval of the relative difference of medians; steps near each other are not independent."""
+    """95 % interval of the relative difference of medians; steps close in time are not independent."""
     chance = random.Random(1)
 
     def resampled(times: list[float]) -> float:
@@ -273,6 +276,7 @@ def _confidence(without: list[float], with_: list[float]) -> tuple[float, float]
 def cost(seconds: float) -> Report:
     """CPU, memory and scrape time of the daemon while every GPU is loaded."""
     count = _gpu_count()
+    base = _idle_share(seconds / 2)
     with _loaded(count), daemon("--log.level=warning") as watched:
         time.sleep(10.0)
         cpu, begin = watched.cpu_seconds(), time.monotonic()
@@ -284,9 +288,9 @@ def cost(seconds: float) -> Report:
         rss = watched.process.memory_info().rss / 2**20
         reads = _read_times(text)
     series = sum(not line.startswith("#") for line in text.splitlines())
-    eight = quiet * 8 / count
+    eight = base + (quiet - base) * 8 / count
     p99 = sorted(scrapes)[98] * 1e3
-    how = "measured on 8" if count == 8 else f"measured on {count}, times {8 / count:g}"
+    how = f"{base:.2%} without a GPU, {quiet:.2%} with {count}"
     return Report(
         f"What the daemon costs, {count} GPUs under load",
         machine(),
@@ -304,6 +308,18 @@ def cost(seconds: float) -> Report:
         ],
         reads,
     )
+
+
+def _idle_share(seconds: float) -> float:
+    """Share of one core that the daemon takes where it finds no driver."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "libnvidia-ml.so.1").touch()  # what the loader finds first, and rejects
+        environment = {**os.environ, "LD_LIBRARY_PATH": folder}
+        with daemon("--log.level=error", environment=environment) as watched:
+            time.sleep(3.0)
+            before = watched.cpu_seconds()
+            time.sleep(seconds)
+            return (watched.cpu_seconds() - before) / seconds
 
 
 def _read_times(text: str) -> list[str]:

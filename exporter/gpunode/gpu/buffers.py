@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from gpunode.gpu.driver import Gpu, Unsupported
 from gpunode.metric import Distribution
@@ -81,25 +82,31 @@ class PowerBuffer:
             buffered = self.gpu.power_samples(self._newest).samples
         except Unsupported:
             return None
-        first, self._begun = not self._begun, True
         fresh = [(t * MICROSECOND, watts) for t, watts in buffered if t > self._newest]
-        if buffered:
-            self._newest = buffered[-1][0]
-        if first:
+        begun = self._begun
+        # Nothing at all: the buffer ran dry, or the clock was set back behind what was seen last.
+        self._begun = not begun or bool(buffered)
+        self._newest = buffered[-1][0] if buffered else 0
+        if not begun:
             self._last = fresh[-1] if fresh else None
             return PowerWindow(())
-        self._integrate(fresh, limit)
-        self._count_swings([watts for _, watts in fresh])
+        self._integrate(fresh)
+        watts = [w for _, w in fresh]
+        if limit:
+            self.share_of_limit.add([w / limit for w in watts])
+        self._count_swings(watts)
         return PowerWindow(tuple(fresh))
 
-    def _integrate(self, samples: list[tuple[float, float]], limit: float | None) -> None:
-        for time, watts in samples:
-            if self._last is not None and 0 < time - self._last[0] < SAMPLE_GAP:
-                self.joules += watts * (time - self._last[0])
-                self.seconds += time - self._last[0]
-            if limit:
-                self.share_of_limit.add(watts / limit)
-            self._last = time, watts
+    def _integrate(self, samples: list[tuple[float, float]]) -> None:
+        """Add up watts over the time since the sample before, but not over holes."""
+        if not samples:
+            return
+        before = [samples[0] if self._last is None else self._last, *samples]
+        for (since, _), (until, watts) in pairwise(before):
+            if 0 < until - since < SAMPLE_GAP:
+                self.joules += watts * (until - since)
+                self.seconds += until - since
+        self._last = samples[-1]
 
     def _count_swings(self, watts: list[float]) -> None:
         """Count each fall from near the recent peak to near the recent floor.
@@ -143,6 +150,10 @@ class UtilizationBuffer:
             buffered = self.gpu.utilization_samples(self._newest).samples
         except Unsupported:
             return None
+        if not buffered:
+            # The buffer ran dry, or the clock was set back behind what was seen last.
+            self._newest = 0
+            self._samples.clear()
         self._keep(buffered)
         self._samples = [s for s in self._samples if s[1] > begin]
         covered = weighted = 0.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import pairwise
 from operator import mul
 
 HOLE = 0.1
@@ -39,16 +40,18 @@ class Rhythm:
 
     def add(self, samples: Sequence[tuple[float, float]]) -> None:
         """Take (seconds, watts) in; a hole in time starts over, because lags would be wrong."""
-        for time, watts in samples:
-            if self._times and not 0 < time - self._times[-1] < HOLE:
-                for kept in (self._times, self._fine, self._coarse, self._partial):
-                    kept.clear()
-            self._times.append(time)
-            self._fine.append(watts)
-            self._partial.append(watts)
-            if len(self._partial) == COARSE:
-                self._coarse.append(sum(self._partial) / COARSE)
-                self._partial.clear()
+        times = [*list(self._times)[-1:], *(time for time, _ in samples)]
+        if any(not 0 < until - since < HOLE for since, until in pairwise(times)):
+            for kept in (self._times, self._fine, self._coarse, self._partial):
+                kept.clear()
+            return
+        watts = [w for _, w in samples]
+        self._times.extend(time for time, _ in samples)
+        self._fine.extend(watts)
+        self._partial += watts
+        while len(self._partial) >= COARSE:
+            self._coarse.append(sum(self._partial[:COARSE]) / COARSE)
+            del self._partial[:COARSE]
 
     @property
     def full(self) -> bool:

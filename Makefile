@@ -1,0 +1,35 @@
+# Everything a fresh machine needs is in `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
+
+.PHONY: demo test lint bench golden docs clean
+
+$(INSTALLED): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+demo: $(INSTALLED)  ## play the recorded incidents, no GPU needed
+	$(BIN)/gpunode demo tests/tapes --log.level=warning $(DEMO)
+
+test: $(INSTALLED) lint  ## everything that CI runs
+	$(BIN)/pytest -n auto
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(INSTALLED)  ## figures for docs/performance.md; on a machine with GPUs: make bench BENCH="anywhere gpu"
+	$(BIN)/python -m tests.bench $(BENCH)
+
+golden: $(INSTALLED)  ## rewrite the golden expositions
+	GPUNODE_REWRITE_GOLDEN=1 $(BIN)/pytest -q tests/test_exposition.py
+
+docs: $(INSTALLED)  ## rewrite what is generated
+	$(BIN)/python -m gpunode.catalogue > docs/metrics.md
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
