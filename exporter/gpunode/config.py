@@ -171,7 +171,7 @@ def _with_file(kind: type[T], path: Path) -> type[T]:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise UsageError(f"{path}: line {line}: {error.problem}") from error
     except yaml.YAMLError as error:
-        raise UsageError(f"{path}: not YAML: {error}") from error
+        raise UsageError(f"{path}: not YAML: {str(error).splitlines()[0]}") from error
     if not isinstance(content, dict | None):
         raise UsageError(f"{path}: line 1: not a mapping of settings")
 

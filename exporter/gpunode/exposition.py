@@ -84,7 +84,7 @@ def _template(metric: Metric, samples: list[Sample], encoder: Encoder) -> Templa
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Once(_family(metric, samples)))
     text = encoder(registry).decode().removesuffix("# EOF\n")
-    lines = text.splitlines()
+    lines = text.removesuffix("\n").split("\n")  # a label may hold other line separators
     header = "".join(f"{line}\n" for line in lines if line.startswith("#"))
     heads = iter(line.rpartition(" ")[0] for line in lines if not line.startswith("#"))
     return Template(header, {s.labels: [next(heads) for _ in _values(s)] for s in samples})

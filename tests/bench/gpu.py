@@ -260,7 +260,7 @@ def _trainer() -> Iterator[Any]:
 
 
 def _confidence(without: list[float], with_: list[float]) -> tuple[float, float]:
-    """95 % interval of the relative difference of medians; steps close in time are not independent."""
+    """95 % interval of the relative difference of medians; a block is steps close in time."""
     chance = random.Random(1)
 
     def resampled(times: list[float]) -> float:

@@ -56,7 +56,7 @@ def render(folder: Path = DOCS / "performance") -> str:
     lines = [
         "# Performance and accuracy",
         "",
-        "Written by `make bench` from `docs/performance/*.json`; do not edit. The figures from GPUs "
+        "Written by `make bench` from `docs/performance/*.json`; do not edit. Figures from GPUs "
         "come from `python -m tests.bench gpu` on a machine that has them.",
     ]
     for path in sorted(folder.glob("*.json")):

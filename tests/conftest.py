@@ -1,0 +1,89 @@
+"""The fake driver for every test that wants one, and how to look at what a daemon exports."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.daemon import Daemon, daemon
+from tests.fakes.nvml import FakeDriver, build
+
+T = TypeVar("T")
+Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+INTERVAL = 0.5
+"""Seconds a window in these tests: the shortest there is."""
+
+
+@pytest.fixture(scope="session")
+def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a fake driver as new as an H200's."""
+    return build(tmp_path_factory.mktemp("driver")).parent
+
+
+@pytest.fixture(scope="session")
+def old_fake_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a fake driver from before GPM."""
+    return build(tmp_path_factory.mktemp("old-driver"), gpm=False).parent
+
+
+@pytest.fixture
+def fake(fake_library: Path, tmp_path: Path) -> FakeDriver:
+    return FakeDriver(fake_library, tmp_path / "nvml.script")
+
+
+@pytest.fixture
+def old_fake(old_fake_library: Path, tmp_path: Path) -> FakeDriver:
+    return FakeDriver(old_fake_library, tmp_path / "nvml.script")
+
+
+def watching(fake: FakeDriver, *options: str) -> AbstractContextManager[Daemon]:
+    """A daemon on a fake driver that reads everything as often as it can."""
+    often = (f"--gpu.interval={INTERVAL}", "--gpu.health-interval=1")
+    return daemon(*often, *options, environment={**os.environ, **fake.environment()})
+
+
+def parse(exposition: str) -> Series:
+    """Every series by its name and labels."""
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(exposition)
+        for sample in family.samples
+    }
+
+
+def scrape(running: Daemon) -> Series:
+    """What ``/metrics`` says now."""
+    return parse(running.get("/metrics").decode())
+
+
+def values(series: Series, name: str, **labels: str) -> list[float]:
+    """The values of all series of that name that carry these labels."""
+    wanted = labels.items()
+    return [v for (found, have), v in series.items() if found == name and wanted <= have]
+
+
+def by_label(series: Series, name: str, label: str, **labels: str) -> dict[str, float]:
+    """The series of that name that carry these labels, by another label of theirs."""
+    wanted = labels.items()
+    return {
+        dict(have)[label]: v
+        for (found, have), v in series.items()
+        if found == name and wanted <= have
+    }
+
+
+def until(predicate: Callable[[], T], timeout: float = 15) -> T:
+    """Ask until the answer is true, and return it."""
+    deadline = time.monotonic() + timeout
+    while not (answer := predicate()):
+        assert time.monotonic() < deadline, f"not within {timeout:g} s"
+        time.sleep(0.1)
+    return answer

@@ -1,0 +1,56 @@
+"""The documents say what the code does, and the code keeps to the design."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from gpunode.catalogue import markdown
+from gpunode.gpu.ledger import STATES
+
+ROOT = Path(__file__).parents[1]
+SOURCES = ROOT / "exporter/gpunode"
+ALLOWED = {
+    "pynvml": {"gpu/nvml.py"},
+    "fastapi": {"web/app.py", "web/server.py"},
+    "starlette": {"web/app.py", "web/server.py"},
+    "uvicorn": {"web/server.py"},
+    "prometheus_client": {"exposition.py"},
+    "psutil": {"process.py"},
+}
+
+
+def test_the_reference_of_metrics_is_up_to_date() -> None:
+    assert (ROOT / "docs/metrics.md").read_text() == markdown(), "run: make docs"
+
+
+def test_the_states_are_documented() -> None:
+    document = (ROOT / "docs/ledger.md").read_text()
+    for state in STATES:
+        assert f"| `{state}` |" in document
+
+
+@pytest.mark.parametrize("library", ALLOWED)
+def test_a_library_is_imported_in_one_place(library: str) -> None:
+    importers = set()
+    for path in SOURCES.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                modules.append(node.module)
+            if any(module.split(".")[0] == library for module in modules):
+                importers.add(path.relative_to(SOURCES).as_posix())
+    assert importers <= ALLOWED[library]
+
+
+def test_one_broad_except_in_the_program() -> None:
+    broad = [
+        path.name
+        for path in SOURCES.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ExceptHandler)
+        and (node.type is None or getattr(node.type, "id", "") in {"Exception", "BaseException"})
+    ]
+    assert broad == ["loop.py"]

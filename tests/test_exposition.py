@@ -1,0 +1,137 @@
+"""What a scraper gets: golden files, both formats, and prometheus_client's own opinion of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as parse_openmetrics,
+)
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+from prometheus_client.registry import Collector
+
+from gpunode.catalogue import SECTIONS
+from gpunode.exposition import Exposition
+from gpunode.metric import Distribution, Metric, Sample
+from tests.replay import replayed
+
+GOLDEN = Path(__file__).with_name("golden")
+OPENMETRICS = "application/openmetrics-text;version=1.0.0"
+DECLARED = {metric.name: metric for metrics in SECTIONS.values() for metric in metrics}
+
+
+def exposition(tape: str, accept: str = "") -> str:
+    loop, _ = replayed(tape)
+    return Exposition(loop.samples).encode(accept)[0].decode()
+
+
+@pytest.mark.parametrize("tape", ["straggler", "h200_square_wave"])
+def test_the_exposition_of_a_tape_is_the_golden_one(tape: str) -> None:
+    golden = GOLDEN / f"{tape}.txt"
+    found = exposition(tape)
+    if os.environ.get("GPUNODE_REWRITE_GOLDEN"):
+        GOLDEN.mkdir(exist_ok=True)
+        golden.write_text(found)
+    assert found == golden.read_text(), "if this is meant to change: make golden"
+
+
+def test_both_formats_hold_the_same() -> None:
+    loop, _ = replayed("straggler")
+    encode = Exposition(loop.samples).encode
+    text, openmetrics = encode("")[0].decode(), encode(OPENMETRICS)[0].decode()
+    assert openmetrics.endswith("\n# EOF\n")
+    as_text = [sample for family in parse_text(text) for sample in family.samples]
+    as_openmetrics = [
+        sample for family in parse_openmetrics(openmetrics) for sample in family.samples
+    ]
+    assert as_text == as_openmetrics
+
+
+def test_every_sample_is_declared_with_its_labels() -> None:
+    for tape in ("straggler", "h200_four_phases"):
+        loop, _ = replayed(tape)
+        for sample in loop.samples():
+            assert DECLARED[sample.metric.name] is sample.metric
+            assert len(sample.labels) == len(sample.metric.labels), sample.metric.name
+
+
+@pytest.mark.parametrize("metric", DECLARED.values(), ids=DECLARED.keys())
+def test_names_follow_the_rules_of_prometheus(metric: Metric) -> None:
+    assert re.fullmatch(r"(gpunode|process)_[a-z0-9_]+", metric.name)
+    assert metric.name.endswith("_total") == (metric.kind == "counter")
+    assert not re.search(r"_(ms|us|ns|mb|mib|kb|percent|mw|mhz|count)(_|$)", metric.name)
+    assert "type" not in metric.labels
+    assert metric.help.endswith(".")
+
+
+labels = st.text(max_size=12)
+series = st.dictionaries(st.tuples(labels, labels), st.floats(allow_nan=False), min_size=1)
+GAUGE = Metric("gpunode_test", "gauge", 'Help with a "quote" and a \\ in it.', ("a", "b"))
+
+
+class Fixed(Collector):
+    def __init__(self, values: dict[tuple[str, str], float]) -> None:
+        self.values = values
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        family = GaugeMetricFamily(GAUGE.name, GAUGE.help, labels=GAUGE.labels)
+        for values, value in self.values.items():
+            family.add_metric(values, value)
+        yield family
+
+
+@given(st.lists(series, min_size=1, max_size=4))
+def test_lines_are_those_of_prometheus_client(scrapes: list[dict[tuple[str, str], float]]) -> None:
+    now: dict[tuple[str, str], float] = {}
+    kept = Exposition(lambda: [Sample(GAUGE, where, value) for where, value in now.items()])
+    for now in scrapes:  # series come and go from one scrape to the next
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(Fixed(now))
+        ours, theirs = kept.encode("")[0].decode(), generate_latest(registry).decode()
+        for mine, other in zip(ours.split("\n"), theirs.split("\n"), strict=True):
+            if mine.startswith("#") or not mine:
+                assert mine == other
+            else:
+                assert mine.rpartition(" ")[0] == other.rpartition(" ")[0]
+                assert float(mine.rpartition(" ")[2]) == float(other.rpartition(" ")[2])
+
+
+@given(st.lists(st.floats(0, 10)))
+def test_a_histogram_counts_every_value_once(values: list[float]) -> None:
+    bounds = (0.5, 1.0, 2.5)
+    metric = Metric("gpunode_test_ratio", "histogram", "Test.", (), bounds)
+    distribution = Distribution(bounds)
+    distribution.add(values)
+    text = Exposition(lambda: [Sample(metric, (), distribution)]).encode("")[0].decode()
+    (family,) = parse_text(text)
+    found = {s.labels.get("le", s.name.rpartition("_")[2]): s.value for s in family.samples}
+    assert found == {
+        "0.5": sum(value <= 0.5 for value in values),
+        "1.0": sum(value <= 1.0 for value in values),
+        "2.5": sum(value <= 2.5 for value in values),
+        "+Inf": len(values),
+        "count": len(values),
+        "sum": pytest.approx(sum(values), abs=1e-9),
+    }
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")
+def test_promtool_finds_nothing_to_say() -> None:
+    check = subprocess.run(
+        ["promtool", "check", "metrics"],
+        input=exposition("straggler"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (check.returncode, check.stdout, check.stderr) == (0, "", "")

@@ -1,0 +1,406 @@
+"""What a daemon makes of GPUs that work, idle, fail, hang, change and vanish."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from gpunode.gpu.activity import KNOWN_XIDS
+from gpunode.gpu.ledger import STATES
+from gpunode.loop import FIND_EVERY
+from tests.conftest import INTERVAL, Series, by_label, scrape, until, values, watching
+from tests.daemon import Daemon
+from tests.fakes.nvml import LIBRARY_NAME, FakeDriver
+
+COMPUTING = """
+gpu {gpu} process 4242 1000000000
+gpu {gpu} power 690
+gpu {gpu} util 100
+gpu {gpu} gpm 1 100
+gpu {gpu} gpm 2 95
+gpu {gpu} gpm 5 90
+gpu {gpu} gpm 10 20
+gpu {gpu} gpm 20 100
+gpu {gpu} gpm 21 100
+"""
+STARVED = """
+gpu {gpu} process 4243 1000000000
+gpu {gpu} power square 690 120 0.1 0.2
+gpu {gpu} util 33
+gpu {gpu} gpm 1 30
+gpu {gpu} gpm 2 28
+gpu {gpu} gpm 5 26
+"""
+SOON = 2 * FIND_EVERY + 10
+"""Seconds within which what came or went is noticed; it may take one look to see that a driver is
+gone and one more to open it."""
+
+
+def growth(running: Daemon, gpu: int, windows: int = 4) -> tuple[dict[str, float], float]:
+    """Seconds by state that a few windows added to a GPU's ledger, and how long they took."""
+    begin, before, _ = running.next_window(gpu)
+    for _ in range(windows):
+        end, after, _ = running.next_window(gpu)
+    return {state: after[state] - before[state] for state in STATES}, end - begin
+
+
+def shares(running: Daemon, gpu: int = 0, windows: int = 4) -> dict[str, float]:
+    """What share of a few windows went to each state."""
+    grown, _ = growth(running, gpu, windows)
+    return {state: seconds / sum(grown.values()) for state, seconds in grown.items()}
+
+
+def series_of(series: Series, gpu: int) -> set[str]:
+    """The names of all that is exported of a GPU."""
+    return {n for n, have in series if n.startswith("gpunode_gpu_") and ("gpu", str(gpu)) in have}
+
+
+def accounted(series: Series, gpu: int) -> float:
+    """All the seconds in a GPU's ledger."""
+    return sum(values(series, "gpunode_gpu_seconds_total", gpu=str(gpu)))
+
+
+def up(series: Series, gpu: int) -> float:
+    (value,) = values(series, "gpunode_source_up", source="gpu_activity", gpu=str(gpu))
+    return value
+
+
+def driver_found(running: Daemon) -> float:
+    (value,) = values(scrape(running), "gpunode_source_up", source="gpu")
+    return value
+
+
+def await_gone(running: Daemon, gpu: int) -> None:
+    until(lambda: not series_of(scrape(running), gpu), timeout=3 * INTERVAL + 5)
+    assert up(scrape(running), gpu) == 0
+
+
+def await_back(running: Daemon, gpu: int, timeout: float) -> Series:
+    until(lambda: accounted(scrape(running), gpu) > 0, timeout)
+    series = scrape(running)
+    assert up(series, gpu) == 1
+    return series
+
+
+def assert_goes_on(running: Daemon, gpu: int) -> None:
+    before = accounted(scrape(running), gpu)
+    assert before > 0
+    until(lambda: accounted(scrape(running), gpu) > before)
+
+
+def test_every_second_of_busy_starved_and_free_gpus_lands_in_its_state(fake: FakeDriver) -> None:
+    fake.write("gpus 3\n" + COMPUTING.format(gpu=0) + STARVED.format(gpu=1))
+    expected = [{"compute": 1.0}, {"compute": 0.3, "starved": 0.7}, {"free": 1.0}]
+    with watching(fake) as running, ThreadPoolExecutor(3) as side_by_side:
+        grown = list(side_by_side.map(lambda gpu: growth(running, gpu, windows=12), range(3)))
+    for (seconds, elapsed), wanted in zip(grown, expected, strict=True):
+        assert sum(seconds.values()) == pytest.approx(elapsed, rel=0.01, abs=0.1)
+        assert {state: s / elapsed for state, s in seconds.items()} == pytest.approx(
+            {state: wanted.get(state, 0.0) for state in STATES}, abs=0.04
+        )
+
+
+def test_a_sensor_that_one_gpu_lacks_costs_that_gpu_its_series_only(fake: FakeDriver) -> None:
+    fake.write(
+        "gpus 2\n" + COMPUTING.format(gpu=0) + COMPUTING.format(gpu=1) + "\n"
+        "gpu 1 fail nvmlDeviceGetTemperature 3\n"
+        "gpu 1 fail nvmlDeviceGetUtilizationRates 3\n"
+        "gpu 1 field 82 - fail 3\n"
+    )
+    missing = {
+        "gpunode_gpu_temperature_celsius",
+        "gpunode_gpu_utilization_ratio",
+        "gpunode_gpu_memory_temperature_celsius",
+    }
+    with watching(fake) as running:
+        until(lambda: series_of(scrape(running), 1) >= {"gpunode_gpu_info"})
+        series = scrape(running)
+        assert series_of(series, 0) - series_of(series, 1) == missing
+        assert up(series, 1) == 1
+        assert shares(running, gpu=1)["compute"] == pytest.approx(1, abs=0.01)
+
+
+def test_a_hanging_gpu_falls_silent_alone_and_comes_back(fake: FakeDriver) -> None:
+    fake.write("gpus 2\n")
+    with watching(fake) as running:
+        until(lambda: series_of(scrape(running), 1))
+        fake.write("gpus 2\ngpu 1 hang nvmlDeviceGetTemperature 600\n")
+        await_gone(running, 1)
+        asked = time.monotonic()
+        scrape(running)
+        assert time.monotonic() - asked < 2
+        assert_goes_on(running, 0)
+        with ThreadPoolExecutor(20) as scrapers:
+            pages = list(scrapers.map(lambda _: scrape(running), range(20)))
+        assert all(accounted(page, 0) > 0 for page in pages)
+        fake.write("gpus 2\n")
+        await_back(running, 1, timeout=15)
+        grown, elapsed = growth(running, 1)
+        assert sum(grown.values()) == pytest.approx(elapsed, rel=0.01, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        pytest.param("gpu 1 lost", id="lost"),
+        pytest.param("gpu 1 fail nvmlGpmSampleGet 10", id="gsp-timeout"),
+        pytest.param("gpu 1 fail nvmlDeviceGetTemperature 999", id="unknown-error"),
+    ],
+)
+def test_a_failing_gpu_falls_silent_alone_and_comes_back(
+    fake: FakeDriver, failure: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fake.write("gpus 2\n")
+    with watching(fake, "--gpu.health-interval=600") as running:
+        until(lambda: series_of(scrape(running), 1))
+        fake.write(f"gpus 2\n{failure}\n")
+        await_gone(running, 1)
+        growth(running, gpu=0, windows=5)
+        fake.write("gpus 2\n")
+        await_back(running, 1, timeout=15)
+    log = capfd.readouterr().err
+    assert len(re.findall("WARNING.*GPU 1: read failed", log)) == 1
+    assert len(re.findall("INFO.*GPU 1: reads succeed again", log)) == 1
+
+
+def test_xid_errors_are_counted(fake: FakeDriver) -> None:
+    def xids(label: str = "gpunode_gpu_xid_errors_total") -> dict[str, float]:
+        return by_label(scrape(running), label, "xid", gpu="0")
+
+    fake.write("")
+    with watching(fake) as running:
+        assert xids() == dict.fromkeys(map(str, KNOWN_XIDS), 0)
+        assert xids("gpunode_gpu_xid_last_timestamp_seconds") == {}
+        begin = time.time()
+        fake.write("gpu 0 xid 79 1\ngpu 0 xid 79 2\ngpu 0 xid 13 3\n")
+        until(lambda: xids().get("13"))
+        assert xids() == {**dict.fromkeys(map(str, KNOWN_XIDS), 0), "79": 2, "13": 1}
+        times = xids("gpunode_gpu_xid_last_timestamp_seconds")
+        assert times.keys() == {"79", "13"}
+        assert all(begin - 1 <= moment <= time.time() + 1 for moment in times.values())
+
+
+def counters(series: Series) -> dict[str, float]:
+    """Counters that grow by a known rate while a GPU runs ``COMPUTING``."""
+    (energy,) = values(series, "gpunode_gpu_energy_joules_total")
+    (bytes_out,) = values(series, "gpunode_gpu_pcie_bytes_total", direction="transmit")
+    (active,) = values(series, "gpunode_gpu_active_seconds_total", unit="tensor")
+    return {"energy": energy, "pcie": bytes_out, "active": active, "seconds": accounted(series, 0)}
+
+
+RATES = {"energy": 690, "pcie": 100 * 2**20, "active": 0.9, "seconds": 1.0}
+
+
+@pytest.mark.parametrize("code", [1, 18], ids=["reloaded", "replaced"])
+def test_a_driver_that_went_away_is_opened_anew_and_counters_go_on(
+    fake_library: Path, tmp_path: Path, code: int
+) -> None:
+    fake = FakeDriver(tmp_path)
+    library = install(fake_library, tmp_path)
+    working = COMPUTING.format(gpu=0)
+    fake.write(working)
+    with watching(fake) as running:
+        growth(running, 0)
+        begin, before = time.monotonic(), counters(scrape(running))
+        fake.write(f"{working}system {code}\n")
+        await_gone(running, 0)
+        until(lambda: driver_found(running) == 0, SOON)
+        if code == 18:
+            install(fake_library, tmp_path)
+        fake.write(working)
+        series = await_back(running, 0, timeout=SOON)
+        assert mapped(running, library) == {library.stat().st_ino}
+        after, elapsed = counters(series), time.monotonic() - begin
+        for name, rate in RATES.items():
+            most = rate * (elapsed + 4 * INTERVAL) * 1.1
+            assert before[name] <= after[name] <= before[name] + most
+        assert after["seconds"] >= before["seconds"] + elapsed - 4 * INTERVAL
+        assert shares(running)["compute"] == pytest.approx(1, abs=0.01)
+
+
+def test_a_gpu_that_cannot_be_opened_with_the_others_comes_later(fake: FakeDriver) -> None:
+    fake.write("gpus 2\ngpu 1 fail nvmlDeviceGetHandleByIndex 15\n")
+    with watching(fake) as running:
+        assert_goes_on(running, 0)
+        assert not series_of(scrape(running), 1)
+        fake.write("gpus 2\n")
+        await_back(running, 1, timeout=SOON)
+
+
+def install(fake_library: Path, folder: Path) -> Path:
+    """Put a library where an older one may be in use, as package managers do."""
+    shutil.copy(fake_library / LIBRARY_NAME, folder / "new")
+    return (folder / "new").replace(folder / LIBRARY_NAME)
+
+
+def mapped(running: Daemon, library: Path) -> set[int]:
+    """The inodes of all versions of a library that a process has loaded."""
+    maps = Path(f"/proc/{running.process.pid}/maps").read_text()
+    return {int(line.split()[4]) for line in maps.splitlines() if str(library) in line}
+
+
+@pytest.mark.parametrize("level", ["0", "nan"])
+def test_time_that_the_gpm_counters_do_not_explain_is_unknown(fake: FakeDriver, level: str) -> None:
+    dead = "".join(f"gpu 0 gpm {metric} {level}\n" for metric in (1, 2, 3, 5, 10, 12, 20, 21))
+    fake.write("gpu 0 process 4242 1000000000\ngpu 0 power 690\ngpu 0 util 100\n" + dead)
+    with watching(fake) as running:
+        assert shares(running)["unknown"] == pytest.approx(1, abs=0.01)
+
+
+def test_a_gpm_metric_that_the_driver_does_not_know_costs_only_itself(fake: FakeDriver) -> None:
+    fake.write(COMPUTING.format(gpu=0) + "gpu 0 gpm_unknown 12\n")
+    with watching(fake) as running:
+        assert shares(running)["compute"] == pytest.approx(1, abs=0.01)
+        active = by_label(scrape(running), "gpunode_gpu_active_seconds_total", "unit")
+    assert "fp32" not in active
+    assert {"graphics", "sm", "tensor", "dram", "fp64"} <= active.keys()
+
+
+def test_gpm_metrics_are_probed_again_after_a_failure(fake: FakeDriver) -> None:
+    fake.write(
+        COMPUTING.format(gpu=0)
+        + "system fail nvmlGpmMetricsGet 999\nat 3 system fail nvmlGpmMetricsGet 0\n"
+    )
+    with watching(fake) as running:
+        until(lambda: shares(running, windows=1)["compute"] > 0.99)
+
+
+def test_without_gpm_the_ledger_rests_on_utilisation_and_power(old_fake: FakeDriver) -> None:
+    def held(gpu: int, watts: int, busy: int, accessed: int) -> str:
+        return (
+            f"gpu {gpu} process 4242 1000000000\ngpu {gpu} power {watts}\ngpu {gpu} util {busy}\n"
+            f"gpu {gpu} set UtilizationRates.memory {accessed}\n"
+        )
+
+    computing, streaming, unclear = (
+        held(0, 690, 100, 10),
+        held(1, 650, 100, 95),
+        held(2, 250, 100, 9),
+    )
+    old_fake.write("gpus 4\n" + computing + streaming + unclear)
+    with watching(old_fake) as running, ThreadPoolExecutor(4) as side_by_side:
+        found = list(side_by_side.map(lambda gpu: shares(running, gpu), range(4)))
+        sensors = by_label(scrape(running), "gpunode_gpu_ledger_sensor", "sensor", gpu="0")
+    for state, share in zip(("compute", "memory", "unknown", "free"), found, strict=True):
+        assert share[state] == pytest.approx(1, abs=0.01)
+    assert sensors["gpm"] == 0
+    assert sensors["utilization"] == 1
+    assert sensors["power_samples"] == 1
+
+
+def test_nvlink_counters_that_are_reset_neither_fall_nor_jump(fake: FakeDriver) -> None:
+    kib_a_second = 1_000_000
+    without_gpm = "gpu 0 gpm_support 0\n"
+
+    def sent() -> float:
+        series = scrape(running)
+        (value,) = values(series, "gpunode_gpu_nvlink_bytes_total", direction="transmit")
+        return value
+
+    fake.write(f"{without_gpm}gpu 0 field 138 - 9000000000+{kib_a_second}/s\n")
+    with watching(fake) as running:
+        until(lambda: values(scrape(running), "gpunode_gpu_nvlink_bytes_total"))
+        begin, before = time.monotonic(), sent()
+        fake.write(f"{without_gpm}gpu 0 field 138 - 5000+{kib_a_second}/s\n")
+        until(lambda: sent() > before + 2 * kib_a_second * 1024)
+        elapsed = time.monotonic() - begin + 2 * INTERVAL
+        assert sent() < before + elapsed * kib_a_second * 1024 * 1.1
+
+
+def test_time_that_the_daemon_was_stopped_is_unknown(fake: FakeDriver) -> None:
+    fake.write(COMPUTING.format(gpu=0))
+    stopped = 6 * INTERVAL
+    with watching(fake) as running:
+        begin, before, _ = running.next_window()
+        running.process.suspend()
+        time.sleep(stopped)
+        running.process.resume()
+        growth(running, 0)
+        end, after, _ = running.next_window()
+    grown = {state: after[state] - before[state] for state in STATES}
+    assert sum(grown.values()) == pytest.approx(end - begin, rel=0.01, abs=0.1)
+    assert grown["unknown"] == pytest.approx(stopped + INTERVAL, abs=INTERVAL + 0.3)
+    assert grown["compute"] == pytest.approx(sum(grown.values()) - grown["unknown"])
+
+
+def test_a_node_without_a_driver_is_served_until_one_is_installed(
+    fake_library: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    not_a_library = tmp_path / LIBRARY_NAME
+    not_a_library.touch()  # hides the driver that this machine may have
+    with watching(FakeDriver(tmp_path)) as running:
+        assert running.get("/readyz")
+        assert driver_found(running) == 0
+        assert running.gpus() == []
+        install(fake_library, tmp_path)
+        until(running.gpus, SOON)
+        assert driver_found(running) == 1
+    assert capfd.readouterr().err.count("gpu: none found") == 1
+
+
+def test_a_driver_that_stays_away_is_mentioned_once(
+    fake_library: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fake = FakeDriver(tmp_path)
+    fake.write("init 9\n")
+    install(fake_library, tmp_path)
+    with watching(fake) as running:
+        looked_again = install(fake_library, tmp_path).stat().st_ino
+        until(lambda: mapped(running, tmp_path / LIBRARY_NAME) == {looked_again}, SOON)
+        assert driver_found(running) == 0
+        fake.write("")
+        until(running.gpus, SOON)
+    assert capfd.readouterr().err.count("gpu: none found") == 1
+
+
+def test_mig_instances_replace_their_parent_and_go(fake: FakeDriver) -> None:
+    fake.write(
+        "gpu 0 mig 2\n"
+        "mig 0 0 uuid MIG-first\nmig 0 0 process 4242 1000000000\n"
+        "mig 0 0 gpm 1 100\nmig 0 0 gpm 2 95\nmig 0 0 gpm 5 90\nmig 0 0 gpm 10 20\n"
+        "mig 0 1 uuid MIG-second\n"
+    )
+    first, second = "MIG-first", "MIG-second"
+    with watching(fake) as running:
+        until(
+            lambda: {first, second} <= by_label(scrape(running), "gpunode_gpu_info", "uuid").keys()
+        )
+        series = scrape(running)
+        uuids = by_label(series, "gpunode_gpu_info", "uuid").keys()
+        (parent,) = uuids - instances(series)
+        assert values(series, "gpunode_gpu_info", parent=parent) == [1, 1]
+        assert by_label(series, "gpunode_gpu_seconds_total", "uuid").keys() == {first, second}
+        assert values(series, "gpunode_gpu_utilization_ratio") == []
+        assert values(series, "gpunode_gpu_mig_mode") == [1]
+
+        def states(uuid: str) -> dict[str, float]:
+            return by_label(scrape(running), "gpunode_gpu_seconds_total", "state", uuid=uuid)
+
+        until(lambda: states(first)["compute"] > 1 and states(second)["free"] > 1)
+        fake.write("")
+        until(lambda: not instances(scrape(running)), SOON)
+        until(lambda: accounted(scrape(running), 0) > 0)
+        assert up(scrape(running), 0) == 1
+
+
+def instances(series: Series) -> set[str]:
+    """The UUIDs of MIG instances that anything is exported of."""
+    uuids = {dict(labels).get("uuid", "") for _, labels in series}
+    return {uuid for uuid in uuids if uuid.startswith("MIG-")}
+
+
+@pytest.mark.parametrize("trouble", ["", "gpu 1 hang nvmlGpmSampleGet 600\n"], ids=["well", "hang"])
+def test_sigterm_ends_the_daemon_at_once(fake: FakeDriver, trouble: str) -> None:
+    fake.write("gpus 2\n")
+    with watching(fake) as running:
+        until(lambda: series_of(scrape(running), 1))
+        fake.write(f"gpus 2\n{trouble}")
+        if trouble:
+            await_gone(running, 1)
+        running.process.terminate()
+        assert running.process.wait(timeout=2) == 0
