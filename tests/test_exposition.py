@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily
-from prometheus_client.openmetrics.parser import (
-    text_string_to_metric_families as parse_openmetrics,
-)
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.registry import Collector
 
@@ -50,10 +49,11 @@ def test_both_formats_hold_the_same() -> None:
     encode = Exposition(loop.samples).encode
     text, openmetrics = encode("")[0].decode(), encode(OPENMETRICS)[0].decode()
     assert openmetrics.endswith("\n# EOF\n")
-    as_text = [sample for family in parse_text(text) for sample in family.samples]
-    as_openmetrics = [
-        sample for family in parse_openmetrics(openmetrics) for sample in family.samples
-    ]
+    parse_openmetrics: Callable[[str], Iterator[Family]] = (
+        openmetrics_parser.text_string_to_metric_families
+    )
+    as_text = [s for family in parse_text(text) for s in family.samples]
+    as_openmetrics = [s for family in parse_openmetrics(openmetrics) for s in family.samples]
     assert as_text == as_openmetrics
 
 

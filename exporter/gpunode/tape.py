@@ -93,17 +93,18 @@ class TapeWriter:
         return answer
 
     def _note(self, line: dict[str, Any]) -> None:
+        if self._raw.closed or self.filled.is_set():
+            return
+        if self._raw.tell() >= self.max_bytes:
+            self.filled.set()
+            log.warning("the tape is full (%d bytes), recording ends", self.max_bytes)
+            return
         self._write({"t": round(self.clock.monotonic() - self._start, 6), **line})
 
     def _write(self, line: dict[str, Any]) -> None:
         with self._lock:
-            if self.filled.is_set() or self._file.closed:
-                return
-            if self._raw.tell() >= self.max_bytes:
-                self.filled.set()
-                log.warning("the tape is full (%d bytes), recording ends", self.max_bytes)
-                return
-            self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
+            if not self._file.closed:
+                self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
 
     def close(self) -> None:
         """Finish the file."""
@@ -298,7 +299,7 @@ class TapeNode:
             raise TapeError(f"{where}: field t: not a time in seconds: {time!r}")
         if not isinstance(of, str):
             raise TapeError(f"{where}: field of: not a string: {of!r}")
-        if call not in CALLS:
+        if not isinstance(call, str) or call not in CALLS:
             raise TapeError(f"{where}: field call: unknown: {call!r}")
         self.end = max(self.end, float(time))
         track = self.tracks.setdefault((of, call), Track())

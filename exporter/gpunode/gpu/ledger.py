@@ -58,6 +58,9 @@ WIDE_SM = 0.95
 NARROW_SM = 0.3
 """SM share below which a kernel holds only a few SMs: NCCL held 4 to 24 of 132."""
 
+MISFIT_SM = -0.05
+"""SM share of what is left below which the kernels before were not wide, so nothing is left."""
+
 NARROW_SHARE = 0.1
 """Share of the kernels' time below which narrow ones cannot be told from the ramps of wide ones."""
 
@@ -66,6 +69,9 @@ TINY_SM = 0.01
 
 LINK_BUSY = 0.15
 """Share of a link's rate from which a narrow kernel counts as moving data all the time."""
+
+LINK_QUIET = 0.01
+"""Share of a link's rate below which nothing moves but housekeeping."""
 
 COPY_RATE = 1e9
 """PCIe bytes a second below which copies do not matter."""
@@ -115,7 +121,7 @@ def _split_by_gpm(window: Window) -> Split:
     engines = max(0.0, min(1.0 - graphics, (window.busy or 0.0) - graphics))
     if (window.pcie or 0.0) >= COPY_RATE:
         shares["copy"] = engines
-    elif window.link_load >= 0.02:
+    elif window.link_load > LINK_QUIET:
         shares["communication"] = engines  # copy engines that push to a peer over NVLink
     else:
         # Busy without a trace in any other counter: the counters are not to be trusted.
@@ -143,8 +149,8 @@ def _split_kernels(window: Window, graphics: float, result: Split) -> Gaps:
         compute, memory = _in_proportion(compute, memory, graphics)
     left = graphics - compute - memory
     left_sm = (sm - WIDE_SM * (compute + memory)) / left if left > 1e-6 else WIDE_SM
-    narrow = left >= NARROW_SHARE * graphics and left_sm < NARROW_SM
-    if not narrow or not _drew_little(window, graphics, left):
+    narrow = left >= NARROW_SHARE * graphics and MISFIT_SM < left_sm < NARROW_SM
+    if not narrow or not _power_agrees(window, graphics, left):
         compute, memory = _in_proportion(compute, memory, graphics)
         left = 0.0
     moving = min(left, window.link_load / LINK_BUSY)
@@ -157,13 +163,18 @@ def _split_kernels(window: Window, graphics: float, result: Split) -> Gaps:
     return _gaps_by_power(window)
 
 
-def _drew_little(window: Window, graphics: float, left: float) -> bool:
-    """Whether the power bears out that narrow kernels ran: they draw far less than wide ones.
+def _power_agrees(window: Window, graphics: float, left: float) -> bool:
+    """Whether the power bears out that narrow kernels ran, which draw far less than wide ones.
 
-    Without it, the slow start of a matrix product after a pause would pass for a narrow kernel.
+    Without it, the slow start of a matrix product after a pause would pass for a narrow kernel, and
+    so would kernels that all fill half of the GPU.
     """
-    if window.power is None or window.power.steady is not False:
+    if window.power is None or window.power.steady is None:
         return True
+    if window.power.steady:
+        # The same all the time: narrow throughout, or in turns too quick for the power to show.
+        sm = window.share("sm") or 0.0
+        return sm < NARROW_SM * graphics or window.link_load > LINK_QUIET
     return window.power.low - (1.0 - graphics) >= left / 2
 
 
@@ -214,7 +225,7 @@ def _split_by_utilization(window: Window) -> Split:
     accessed = window.utilization.memory if window.utilization else None
     if low and window.link_load >= LINK_BUSY:
         state = "communication"
-    elif low and busy > 0.98 and window.link_load < 0.01 and accessed == 0:
+    elif low and busy > 0.98 and window.link_load < LINK_QUIET and accessed == 0:
         state = "blocked"
     elif low is False and accessed is not None:
         # Matrix products leave the memory alone most of the time, elementwise kernels never.

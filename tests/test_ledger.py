@@ -1,0 +1,202 @@
+"""Where one window goes: a row for every rule, and what holds for any window."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpunode.gpu.buffers import PowerWindow
+from gpunode.gpu.driver import Limits, Utilization
+from gpunode.gpu.ledger import IDLE_AFTER, STATES, split
+from gpunode.gpu.window import Window
+
+H200 = Limits(
+    memory_bytes_per_second=4.8e12,
+    nvlink_bytes_per_second=478e9,
+    pcie_bytes_per_second=63e9,
+)
+COUNTERS = {"graphics": 0.0, "sm": 0.0, "tensor": 0.0, "dram": 0.0, "fp32": 0.0}
+
+
+def steady(watts: float) -> PowerWindow:
+    return PowerWindow(tuple((place * 0.02, watts) for place in range(100)))
+
+
+def swinging(low_share: float, high: float = 700.0, low: float = 125.0) -> PowerWindow:
+    """Draw that alternates ten times in the window."""
+    return PowerWindow(
+        tuple((n * 0.02, low if n % 10 < 10 * low_share else high) for n in range(100))
+    )
+
+
+def window(power: PowerWindow | None = None, **seen: Any) -> Window:
+    counters = {name: seen.pop(name) for name in list(seen) if name in COUNTERS}
+    return Window(
+        **{
+            "seconds": 2.0,
+            "activity": {**COUNTERS, **counters},
+            "power": power,
+            "power_limit": 700.0,
+            "processes": 1,
+            "limits": H200,
+            **seen,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        pytest.param(
+            window(steady(690), graphics=0.98, sm=0.95, tensor=0.92, dram=0.17),
+            {"compute": 0.98, "launch": 0.02},
+            id="matrix products",
+        ),
+        pytest.param(
+            window(steady(616), graphics=0.98, sm=0.95, fp32=0.75, dram=0.05),
+            {"compute": 0.93, "memory": 0.05, "launch": 0.02},
+            id="single precision",
+        ),
+        pytest.param(
+            window(steady(486), graphics=0.99, sm=0.96, dram=0.86),
+            {"memory": 0.99, "launch": 0.01},
+            id="elementwise",
+        ),
+        pytest.param(
+            window(steady(295), graphics=0.97, sm=0.17, dram=0.25, nvlink=286e9),
+            {"communication": 0.97, "starved": 0.03},
+            id="all-reduce over NVLink",
+        ),
+        pytest.param(
+            window(steady(141), graphics=0.98, sm=0.03, dram=0.01, pcie=34e9),
+            {"communication": 0.97, "starved": 0.02},
+            id="all-reduce over PCIe",
+        ),
+        pytest.param(
+            window(steady(126), graphics=0.99, sm=0.18),
+            {"blocked": 0.99, "starved": 0.01},
+            id="a collective that a peer never joins",
+        ),
+        pytest.param(
+            window(steady(130), busy=1.0, pcie=55e9, dram=0.01),
+            {"copy": 1.0},
+            id="copies to the device",
+        ),
+        pytest.param(
+            window(steady(124), graphics=0.19, sm=0.0003),
+            {"launch": 1.0},
+            id="tiny kernels one by one",
+        ),
+        pytest.param(
+            window(steady(270), graphics=0.46, sm=0.34, dram=0.26, tensor=0.017),
+            {"memory": 0.43, "compute": 0.03, "launch": 0.54},
+            id="small kernels one by one",
+        ),
+        pytest.param(
+            window(swinging(0.7), graphics=0.26, sm=0.22, tensor=0.21, dram=0.05),
+            {"compute": 0.26, "starved": 0.74},
+            id="waiting for data between steps",
+        ),
+        pytest.param(
+            window(swinging(0.8), graphics=0.99, sm=0.355, tensor=0.182, dram=0.052),
+            {"compute": 0.22, "blocked": 0.77, "starved": 0.01},
+            id="waiting for a straggler between steps",
+        ),
+        pytest.param(
+            window(steady(400), graphics=0.95, sm=0.5, dram=0.5, tensor=0.05),
+            {"memory": 0.85, "compute": 0.10, "launch": 0.05},
+            id="decoding with half of the SMs is not waiting",
+        ),
+        pytest.param(window(steady(79), processes=0), {"free": 1.0}, id="no process"),
+        pytest.param(
+            window(steady(122), quiet_for=IDLE_AFTER + 1), {"idle": 1.0}, id="held and unused"
+        ),
+        pytest.param(
+            window(steady(122), quiet_for=1.0), {"starved": 1.0}, id="a pause of a job at work"
+        ),
+        pytest.param(
+            window(steady(690), busy=1.0, utilization=Utilization(1.0, 0.2)),
+            {"unknown": 1.0},
+            id="counters that stand still while utilisation is 100 %",
+        ),
+        pytest.param(
+            window(steady(690), activity={}), {"unknown": 1.0}, id="counters that do not answer"
+        ),
+        pytest.param(
+            window(None, activity=None, busy=None), {"unknown": 1.0}, id="no sensor at all"
+        ),
+        pytest.param(
+            window(steady(690), activity=None, busy=0.99, utilization=Utilization(0.99, 0.3)),
+            {"compute": 0.99, "unknown": 0.01},
+            id="without GPM, at full power",
+        ),
+        pytest.param(
+            window(steady(480), activity=None, busy=0.99, utilization=Utilization(0.99, 1.0)),
+            {"memory": 0.99, "unknown": 0.01},
+            id="without GPM, memory accessed all the time",
+        ),
+        pytest.param(
+            window(steady(126), activity=None, busy=1.0, utilization=Utilization(1.0, 0.0)),
+            {"blocked": 1.0},
+            id="without GPM, busy with nothing",
+        ),
+        pytest.param(
+            window(steady(200), activity=None, busy=0.5, utilization=Utilization(0.5, 0.1)),
+            {"unknown": 1.0},
+            id="without GPM, anything else",
+        ),
+    ],
+)
+def test_a_window_goes_to(seen: Window, expected: dict[str, float]) -> None:
+    everywhere = {**dict.fromkeys(STATES, 0.0), **expected}
+    assert split(seen).shares == pytest.approx(everywhere, abs=0.025)
+
+
+share = st.floats(0, 1)
+maybe = st.none() | share
+rate = st.none() | st.floats(0, 1e12)
+counters = st.dictionaries(st.sampled_from([*COUNTERS, "fp64", "fp16"]), st.floats(0, 1.5))
+powers = st.none() | st.lists(st.tuples(share, st.floats(0, 1500)), max_size=30).map(
+    lambda samples: PowerWindow(tuple(samples))
+)
+windows = st.builds(
+    Window,
+    seconds=st.floats(0.1, 10),
+    activity=st.none() | counters,
+    busy=maybe,
+    utilization=st.none() | st.builds(Utilization, gpu=share, memory=share),
+    power=powers,
+    power_limit=st.none() | st.floats(1, 1000),
+    nvlink=rate,
+    pcie=rate,
+    processes=st.none() | st.integers(0, 9),
+    quiet_for=st.floats(0, math.inf),
+    limits=st.just(H200) | st.just(Limits()),
+)
+
+
+@given(windows)
+def test_shares_are_shares(seen: Window) -> None:
+    shares = split(seen).shares
+    assert shares.keys() == STATES.keys()
+    assert all(share >= -1e-9 for share in shares.values())
+    assert sum(shares.values()) == pytest.approx(1)
+
+
+@given(windows)
+def test_time_in_which_something_ran_is_never_called_quiet(seen: Window) -> None:
+    """Idle, free and starved take at most what neither a kernel nor a copy can have taken."""
+    shares = split(seen).shares
+    busy = seen.busy if seen.activity is None else seen.share("graphics")
+    quiet = shares["idle"] + shares["free"] + shares["starved"]
+    assert busy is None or quiet <= 1 - busy + 1e-9
+
+
+@given(windows.filter(lambda seen: seen.activity is None and seen.busy is None))
+def test_without_a_sensor_nothing_is_guessed(seen: Window) -> None:
+    shares = split(seen).shares
+    assert shares["free" if seen.processes == 0 else "unknown"] == 1
