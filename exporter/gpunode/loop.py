@@ -81,6 +81,7 @@ class Watch:
         self.clock = clock
         self.batch: Batch | None = None
         self.last_success: float | None = None
+        self.longest = source.every
         self.late = 0
         self.skipped = 0
         self.durations = Distribution(DURATION.buckets)
@@ -100,7 +101,8 @@ class Watch:
             if reading is not None:
                 end = self.clock.monotonic()
                 self.last_success = self.clock.time()
-                good_until = end + OVERDUE * self.source.every
+                self.longest = max(self.longest, self.source.every)
+                good_until = end + OVERDUE * self.longest
                 self.batch = Batch(reading, self.last_success, good_until)
         self.durations.add([self.clock.monotonic() - begin])
 

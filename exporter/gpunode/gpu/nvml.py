@@ -127,30 +127,43 @@ class NvmlDriver:
         self.monotonic = monotonic
         self.generation = 0
         self._gpus: dict[str, NvmlGpu] = {}
+        self._unopened: dict[int, str] = {}
         self._pending: dict[int, tuple[NvmlGpu | None, float]] = {}
         self._lock = threading.Lock()
 
     def gpus(self) -> list[Gpu]:
         """Every GPU and MIG instance; a GPU that was seen once and is lost stays listed."""
         whole = [gpu for gpu in self._gpus.values() if gpu.parent is None]
-        if not whole or all(gpu.gone for gpu in whole):
+        if not whole or all(gpu.gone or gpu.stale for gpu in whole):
             self._open()
+        if self._unopened:
+            self._take_handles()
         for gpu in [gpu for gpu in self._gpus.values() if gpu.parent is None]:
             gpu.ask_again()
-            if not self._hangs(gpu):
+            if not (gpu.stale or self._hangs(gpu)):
                 self._list_instances(gpu)
         return list(self._gpus.values())
 
     def call(
-        self, function: str | Callable[..., Any], *arguments: Any, gpu: NvmlGpu | None = None
+        self,
+        function: str | Callable[..., Any],
+        *arguments: Any,
+        gpu: NvmlGpu | None = None,
+        generation: int | None = None,
     ) -> Any:
-        """One NVML function, by name or wrapped; its errors become ``DriverError``."""
+        """One NVML function, by name or wrapped; its errors become ``DriverError``.
+
+        Arguments that are handles or pointers of a library that was unloaded since
+        ``generation`` are never passed to the one that came after it.
+        """
         if isinstance(function, str):
             name, perform = function, getattr(pynvml, function)
         else:
             name, perform = function.__name__, function
         thread = threading.get_ident()
         with self._lock:
+            if generation not in (None, self.generation):
+                raise DriverError(f"{name}: the driver went away")
             self._pending[thread] = gpu, self.monotonic()
         try:
             return perform(*arguments)
@@ -175,14 +188,21 @@ class NvmlDriver:
             count = pynvml.nvmlDeviceGetCount()
         except pynvml.NVMLError as error:
             raise DriverUnavailable(explain("nvmlInit", error)) from error
-        self.generation += 1
-        for index in range(count):
+        self._unopened = dict.fromkeys(range(count), "")
+        self._take_handles()
+
+    def _take_handles(self) -> None:
+        """Open the GPUs that are not open yet; one that cannot be is tried again later."""
+        for index, complaint in list(self._unopened.items()):
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 uuid = str(pynvml.nvmlDeviceGetUUID(handle))
             except pynvml.NVMLError as error:
-                log.warning("GPU %d cannot be opened: %s", index, error)
+                if str(error) != complaint:
+                    log.warning("GPU %d cannot be opened: %s", index, error)
+                self._unopened[index] = str(error)
                 continue
+            del self._unopened[index]
             known = self._gpus.get(uuid)
             if known is None:
                 self._gpus[uuid] = NvmlGpu(self, handle, index, uuid)
@@ -196,6 +216,7 @@ class NvmlDriver:
         with self._lock:
             if self._pending:
                 raise DriverUnavailable("a driver call hangs, so the driver cannot be opened again")
+            self.generation += 1
             try:
                 pynvml.nvmlShutdown()
             except pynvml.NVMLError as error:
@@ -253,23 +274,31 @@ class NvmlGpu:
     def reopen(self, handle: Any) -> None:
         """Start over with a new handle: everything kept for the old one is void."""
         self.handle = handle
-        self.generation = self.driver.generation
         self.gone = False
         self._unsupported: set[str] = set()
         self._gpm: _Gpm | None = None
-        self._events: Any = None
+        self._events: tuple[int, Any] | None = None
         self._nvlink_kinds: list[int] = []
         self._nvlink_speeds: dict[int, float] = {}
+        self.generation = self.driver.generation  # last, because readers look at it first
+
+    @property
+    def stale(self) -> bool:
+        """Whether the library that gave out the handle was unloaded."""
+        return self.generation != self.driver.generation
 
     def ask_again(self) -> None:
         """Forget what was unsupported: a sensor may appear with a mode or a permission."""
         self._unsupported.clear()
 
-    def _call(self, name: str, *arguments: Any) -> Any:
+    def _call(self, name: str, *arguments: Any, generation: int | None = None) -> Any:
         if name in self._unsupported:
             raise Unsupported(f"{name}: not supported by GPU {self.index}")
+        generation = self.generation if generation is None else generation
         try:
-            answer = self.driver.call(name, self.handle, *arguments, gpu=self)
+            answer = self.driver.call(
+                name, self.handle, *arguments, gpu=self, generation=generation
+            )
         except Unsupported:
             self._unsupported.add(name)
             raise
@@ -344,7 +373,7 @@ class NvmlGpu:
             return []
 
     def activity(self) -> Activity:
-        if self._gpm is None:
+        if self._gpm is None or self._gpm.generation != self.generation:
             support = (self.parent or self)._call("nvmlGpmQueryDeviceSupport")
             if not support.isSupportedDevice:
                 raise Unsupported(f"GPM: not supported by GPU {self.index}")
@@ -362,7 +391,10 @@ class NvmlGpu:
         if key in self._unsupported:
             raise Unsupported(f"{key}: not supported by GPU {self.index}")
         try:
-            packed = self.driver.call(_get_samples, self.handle, kind, after, gpu=self)
+            generation = self.generation
+            packed = self.driver.call(
+                _get_samples, self.handle, kind, after, gpu=self, generation=generation
+            )
         except Unsupported:
             self._unsupported.add(key)
             raise
@@ -387,7 +419,10 @@ class NvmlGpu:
             info = self._call("nvmlDeviceGetMemoryInfo", pynvml.nvmlMemory_v2)
         except Unsupported:
             # The first version counts the driver's reserve as used.
-            info = self.driver.call("nvmlDeviceGetMemoryInfo", self.handle, gpu=self)
+            generation = self.generation
+            info = self.driver.call(
+                "nvmlDeviceGetMemoryInfo", self.handle, gpu=self, generation=generation
+            )
             return Memory(total=info.total, used=info.used, reserved=None)
         return Memory(info.total, info.total - info.free - info.reserved, info.reserved)
 
@@ -522,14 +557,19 @@ class NvmlGpu:
         return bool(current)
 
     def xids(self) -> list[Xid]:
-        if self._events is None:
-            events = self.driver.call("nvmlEventSetCreate")
-            self._call("nvmlDeviceRegisterEvents", pynvml.nvmlEventTypeXidCriticalError, events)
-            self._events = events
+        generation = self.generation
+        if self._events is None or self._events[0] != generation:
+            events = self.driver.call("nvmlEventSetCreate", gpu=self, generation=generation)
+            kind = pynvml.nvmlEventTypeXidCriticalError
+            self._call("nvmlDeviceRegisterEvents", kind, events, generation=generation)
+            self._events = generation, events
+        _, events = self._events
         found: list[Xid] = []
         while True:
             try:
-                event = self.driver.call("nvmlEventSetWait_v2", self._events, 0, gpu=self)
+                event = self.driver.call(
+                    "nvmlEventSetWait_v2", events, 0, gpu=self, generation=generation
+                )
             except DriverError as error:
                 if isinstance(error.__cause__, pynvml.NVMLError_Timeout):
                     return found
@@ -545,8 +585,9 @@ class _Gpm:
 
     def __init__(self, gpu: NvmlGpu) -> None:
         self.gpu = gpu
-        self.previous = gpu.driver.call("nvmlGpmSampleAlloc")
-        self.latest = gpu.driver.call("nvmlGpmSampleAlloc")
+        self.generation = gpu.generation
+        self.previous = self._allocate()
+        self.latest = self._allocate()
         self.metrics: tuple[gpm.GpmMetric, ...] | None = None
         self.request = pynvml.c_nvmlGpmMetricsGet_t()
         self.time = self._snapshot()
@@ -563,13 +604,17 @@ class _Gpm:
         values = self._means(self.metrics)
         return Activity(seconds, values)
 
+    def _allocate(self) -> Any:
+        return self.gpu.driver.call("nvmlGpmSampleAlloc", gpu=self.gpu, generation=self.generation)
+
     def _snapshot(self) -> float:
-        gpu = self.gpu
+        gpu, generation = self.gpu, self.generation
         if gpu.parent is None:
-            gpu._call("nvmlGpmSampleGet", self.latest)
+            gpu._call("nvmlGpmSampleGet", self.latest, generation=generation)
         else:
             instance = gpu._call("nvmlDeviceGetGpuInstanceId")
-            gpu.parent._call("nvmlGpmMigSampleGet", instance, self.latest)
+            arguments = instance, self.latest
+            gpu.parent._call("nvmlGpmMigSampleGet", *arguments, generation=generation)
         return gpu.driver.monotonic()
 
     def _candidates(self) -> list[gpm.GpmMetric]:
@@ -586,8 +631,12 @@ class _Gpm:
     def _known(self, metric: gpm.GpmMetric) -> bool:
         try:
             self._fill((metric,))
-        except DriverError:
+        except Unsupported:
             return False
+        except DriverError as error:
+            if isinstance(error.__cause__, pynvml.NVMLError_InvalidArgument):
+                return False
+            raise  # a failure says nothing about the metric
         return bool(self.request.metrics[0].nvmlReturn == pynvml.NVML_SUCCESS)
 
     def _means(self, metrics: tuple[gpm.GpmMetric, ...]) -> dict[str, float]:
@@ -606,7 +655,7 @@ class _Gpm:
         request.sample1, request.sample2 = self.previous, self.latest
         for place, metric in enumerate(metrics):
             request.metrics[place].metricId = metric.id
-        self.gpu.driver.call("nvmlGpmMetricsGet", request)
+        self.gpu.driver.call("nvmlGpmMetricsGet", request, gpu=self.gpu, generation=self.generation)
 
 
 def _get_samples(handle: Any, kind: int, after: int) -> bytes:
