@@ -78,7 +78,7 @@ EXPECTED: dict[str, Any] = {
     "limits": {
         "memory_bytes_per_second": pytest.approx(6144 / 8 * 3201e6 * 2),
         "nvlink_bytes_per_second": 17 * LINK_BYTES_PER_SECOND,
-        "pcie_bytes_per_second": pytest.approx(8 * 32e9 / 8 * 128 / 130),
+        "pcie_bytes_per_second": pytest.approx(16 * 32e9 / 8 * 128 / 130),
         "sm_clock_hertz": 1980e6,
         "memory_clock_hertz": 3201e6,
     },

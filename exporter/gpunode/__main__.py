@@ -1,5 +1,19 @@
-"""``python -m gpunode``."""
+"""``python -m gpunode``, and the command ``gpunode``."""
 
-from gpunode.cli import main
+from __future__ import annotations
 
-main()
+import sys
+
+
+def main() -> None:
+    """Run a command; the base install is the training client alone and has none."""
+    try:
+        from gpunode.cli import main as run
+    except ModuleNotFoundError as error:
+        print(f"gpunode: {error.name} is missing: pip install 'gpunode[exporter]'", file=sys.stderr)
+        sys.exit(2)
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import signal
 import sys
@@ -110,7 +109,7 @@ def replay(settings: ReplaySettings) -> None:
 
         from gpunode.table import rows, table
 
-        Console().print(table(rows(loop, node.comment or settings.file.name), ""))
+        Console().print(table(rows(loop, node.name), node.comment))
 
 
 def demo(settings: DemoSettings) -> None:
@@ -126,7 +125,7 @@ def demo(settings: DemoSettings) -> None:
     stage = [watch(TapeNode(tapes[0]), settings)]
     threading.Thread(target=server(settings, lambda: stage[0]), daemon=True).start()
     host, port = settings.web.address
-    where = f"http://{'localhost' if ipaddress.ip_address(host).is_unspecified else host}:{port}"
+    where = f"http://{'localhost' if host in ('0.0.0.0', '::') else host}:{port}"  # noqa: S104
     caption = f"{where}/metrics serves what is played now, at {settings.speed:g} times its speed"
     with Live(console=Console(), auto_refresh=False, vertical_overflow="visible") as live:
         while True:
@@ -135,9 +134,9 @@ def demo(settings: DemoSettings) -> None:
                 node = TapeNode(path)
                 stage[0] = watch(node, settings)
                 for _ in play(stage[0], node, settings.speed, 1):
-                    playing = rows(stage[0], node.comment)
+                    playing = rows(stage[0], node.name)
                     live.update(table([*done, *playing], caption), refresh=True)
-                done += rows(stage[0], node.comment)
+                done += rows(stage[0], node.name)
             if settings.once:
                 return
 

@@ -53,13 +53,7 @@ class Exposition:
         parts: list[str] = []
         for metric in sorted(families, key=lambda metric: metric.name):
             samples = families[metric]
-            template = known.get(metric)
-            if (
-                template is None
-                or len(template.lines) > 2 * len(samples)
-                or any(sample.labels not in template.lines for sample in samples)
-            ):
-                template = _template(metric, samples, encoder)
+            template = _updated(known.get(metric), metric, samples, encoder)
             used[metric] = template
             parts.append(template.header)
             for sample in samples:
@@ -77,6 +71,19 @@ def _values(sample: Sample) -> tuple[float, ...]:
         return (float(sample.value),)
     counts = tuple(map(float, accumulate(sample.value.counts)))
     return (*counts, counts[-1], sample.value.sum)
+
+
+def _updated(
+    known: Template | None, metric: Metric, samples: list[Sample], encoder: Encoder
+) -> Template:
+    """The lines of the series there are now: those that are new are encoded, those gone dropped."""
+    lines = known.lines if known else {}
+    fresh = [sample for sample in samples if sample.labels not in lines]
+    if known is not None and not fresh:
+        return Template(known.header, {sample.labels: lines[sample.labels] for sample in samples})
+    encoded = _template(metric, fresh, encoder)
+    lines = {**lines, **encoded.lines}
+    return Template(encoded.header, {sample.labels: lines[sample.labels] for sample in samples})
 
 
 def _template(metric: Metric, samples: list[Sample], encoder: Encoder) -> Template:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -25,15 +24,15 @@ COLOURS = {
 }
 """Okabe and Ito's palette, told apart by colour-blind readers: https://jfly.uni-koeln.de/color/"""
 
-BAR = 12
+BAR = 8
 COLUMNS = {
     "incident": 12,
     "GPU": 3,
     "time": BAR,
     "went to": None,
-    "watts": 7,
+    "watts": 5,
     "swings/s": 8,
-    "step": 6,
+    "step s": 6,
 }
 """Headings and the width that each keeps in a narrow terminal."""
 
@@ -47,7 +46,6 @@ class Row:
     seconds: float
     shares: dict[str, float]
     watts: float | None
-    limit: float | None
     swings: int
     period: float | None
 
@@ -67,7 +65,6 @@ def rows(loop: Loop, incident: str) -> list[Row]:
                 seconds=total,
                 shares={s: seconds / total for s, seconds in detail["ledger"].items() if total},
                 watts=detail["power_mean_watts"],
-                limit=detail["power_limit_watts"],
                 swings=detail["power_swings"],
                 period=detail["step_period_seconds"],
             )
@@ -77,7 +74,7 @@ def rows(loop: Loop, incident: str) -> list[Row]:
 
 def table(entries: Iterable[Row], caption: str) -> Table:
     """All rows, with a bar and the shares of the states that matter."""
-    result = Table(caption=caption, caption_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    result = Table(caption=caption, caption_justify="left", box=None, padding=(0, 1, 0, 0))
     for heading, width in COLUMNS.items():
         result.add_column(heading, no_wrap=True, min_width=width)
     for entry in entries:
@@ -86,17 +83,11 @@ def table(entries: Iterable[Row], caption: str) -> Table:
             entry.gpu,
             _bar(entry.shares),
             _words(entry.shares),
-            _power(entry),
+            "-" if entry.watts is None else f"{entry.watts:.0f}",
             f"{entry.swings / entry.seconds:.1f}" if entry.seconds else "-",
-            f"{entry.period:.2f} s" if entry.period else "",
+            f"{entry.period:.2f}" if entry.period else "",
         )
     return result
-
-
-def _power(entry: Row) -> str:
-    if entry.watts is None:
-        return "-"
-    return f"{entry.watts:.0f}" + (f"/{entry.limit:.0f}" if entry.limit else "")
 
 
 def _largest(shares: Mapping[str, float]) -> list[tuple[str, float]]:
@@ -113,7 +104,7 @@ def _bar(shares: Mapping[str, float]) -> Text:
 
 def _words(shares: Mapping[str, float]) -> Text:
     words = Text()
-    for state, share in _largest(shares)[:3]:
+    for state, share in _largest(shares)[:2]:
         if share >= 0.03:
             words.append(f"{state} {share:.0%} ", style=COLOURS[state])
     return words

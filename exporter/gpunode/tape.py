@@ -224,6 +224,7 @@ class TapeNode:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.name = path.name.partition(".")[0]
         self.end = 0.0
         self.tracks: dict[tuple[str, str], Track] = {}
         self._gpus: dict[str, TapeGpu] = {}

@@ -115,6 +115,8 @@ def scrapes() -> Report:
         with daemon(
             "--log.level=error", environment={**os.environ, **driver.environment()}
         ) as watched:
+            for gpu in range(8):
+                watched.next_window(gpu)
             healthy = _percentile(watched)
             series = sum(line[:1] != b"#" for line in watched.get("/metrics").splitlines())
             hang = "gpu 3 hang nvmlDeviceGetUtilizationRates 60"

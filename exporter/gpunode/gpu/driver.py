@@ -51,7 +51,7 @@ class Limits:
     nvlink_bytes_per_second: float | None = None
     """One direction, all links together."""
     pcie_bytes_per_second: float | None = None
-    """One direction, at the link's present speed and width."""
+    """One direction, at the best that GPU and slot can do; an idle link is slower to save power."""
     sm_clock_hertz: float | None = None
     memory_clock_hertz: float | None = None
 

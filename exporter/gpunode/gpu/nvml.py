@@ -108,6 +108,16 @@ FABRIC_HEALTH_BITS = {"bandwidth": 0, "route_recovery": 2, "route": 4, "access_t
 """Shifts of the two-bit fields of ``healthMask``: 0 not known, 1 bad, 2 good."""
 
 
+PCIE_LANE = {
+    1: 2.5e9 / 10,
+    2: 5e9 / 10,
+    3: 8e9 / 8 * 128 / 130,
+    4: 16e9 / 8 * 128 / 130,
+    5: 32e9 / 8 * 128 / 130,
+    6: 64e9 / 8,
+}
+"""Bytes a second one way by generation: https://en.wikipedia.org/wiki/PCI_Express#Comparison_table"""
+
 MOST_SAMPLES = 256
 """More than any buffer holds: power keeps 120 samples on an H200, utilisation 71."""
 
@@ -351,8 +361,8 @@ class NvmlGpu:
         width = board._optional("nvmlDeviceGetMemoryBusWidth")
         memory_clock = board._optional("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_MEM)
         sm_clock = board._optional("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM)
-        lane = board._optional("nvmlDeviceGetPcieSpeed")
-        lanes = board._optional("nvmlDeviceGetCurrPcieLinkWidth")
+        generation = board._optional("nvmlDeviceGetMaxPcieLinkGeneration")
+        lanes = board._optional("nvmlDeviceGetMaxPcieLinkWidth")
         speeds = [link.bytes_per_second for link in board._links_or_none() if link.up]
         return Limits(
             # Two transfers a clock: https://en.wikipedia.org/wiki/High_Bandwidth_Memory
@@ -360,8 +370,9 @@ class NvmlGpu:
                 width / 8 * memory_clock * 1e6 * 2 if width and memory_clock else None
             ),
             nvlink_bytes_per_second=sum(s for s in speeds if s) or None,
-            # NVML counts a lane's raw megabits; 128b/130b encoding since generation 3.
-            pcie_bytes_per_second=lane * 1e6 / 8 * lanes * 128 / 130 if lane and lanes else None,
+            pcie_bytes_per_second=(
+                PCIE_LANE[generation] * lanes if generation in PCIE_LANE and lanes else None
+            ),
             sm_clock_hertz=sm_clock * 1e6 if sm_clock else None,
             memory_clock_hertz=memory_clock * 1e6 if memory_clock else None,
         )
