@@ -111,6 +111,11 @@ def window(power: PowerWindow | None = None, **seen: Any) -> Window:
             {"memory": 0.85, "compute": 0.10, "launch": 0.05},
             id="decoding with half of the SMs is not waiting",
         ),
+        pytest.param(
+            window(steady(250), graphics=0.95, sm=0.25, dram=0.15, tensor=0.01),
+            {"memory": 0.88, "compute": 0.07, "launch": 0.05},
+            id="decoding with a quarter of the SMs is not waiting",
+        ),
         pytest.param(window(steady(79), processes=0), {"free": 1.0}, id="no process"),
         pytest.param(
             window(steady(122), quiet_for=IDLE_AFTER + 1), {"idle": 1.0}, id="held and unused"

@@ -70,6 +70,9 @@ TINY_SM = 0.01
 LINK_BUSY = 0.15
 """Share of a link's rate from which a narrow kernel counts as moving data all the time."""
 
+STILL = 0.02
+"""Tensor and HBM share below which nothing is computed or moved but by a spinning kernel."""
+
 LINK_QUIET = 0.01
 """Share of a link's rate below which nothing moves but housekeeping."""
 
@@ -167,14 +170,14 @@ def _power_agrees(window: Window, graphics: float, left: float) -> bool:
     """Whether the power bears out that narrow kernels ran, which draw far less than wide ones.
 
     Without it, the slow start of a matrix product after a pause would pass for a narrow kernel, and
-    so would kernels that all fill half of the GPU.
+    so would kernels that all fill part of the GPU, as in decoding.
     """
     if window.power is None or window.power.steady is None:
         return True
     if window.power.steady:
-        # The same all the time: narrow throughout, or in turns too quick for the power to show.
-        sm = window.share("sm") or 0.0
-        return sm < NARROW_SM * graphics or window.link_load > LINK_QUIET
+        # The same all the time: a kernel that waits moves and computes nothing at all.
+        still = max(window.share("tensor") or 0.0, window.share("dram") or 0.0) < STILL
+        return still or window.link_load > LINK_QUIET
     return window.power.low - (1.0 - graphics) >= left / 2
 
 
