@@ -110,23 +110,25 @@ def test_a_taken_port_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "named"),
+    ("lines", "named"),
     [
-        (b"not gzip", "after line 0"),
-        (gzip.compress(b"{nonsense\n"), "line 1: not JSON"),
-        (gzip.compress(b"{}\n"), "line 1"),
-        (
-            gzip.compress(b'{"gpunode_tape":1,"time":1}\n{"t":0,"of":"","call":"fly"}\n'),
-            "line 2: field call",
-        ),
+        ("{nonsense\n", "line 1: not JSON"),
+        ("{}\n", "line 1"),
+        ('{"gpunode_tape":1,"time":1}\n{"t":0,"of":"","call":"fly"}\n', "line 2: field call"),
     ],
 )
-def test_a_malformed_tape_is_told_by_line(tmp_path: Path, content: bytes, named: str) -> None:
+def test_a_malformed_tape_is_told_by_line(tmp_path: Path, lines: str, named: str) -> None:
     path = tmp_path / "tape.jsonl.gz"
-    path.write_bytes(content)
+    path.write_bytes(gzip.compress(lines.encode()))
     line = complaint("replay", str(path))
     assert str(path) in line
     assert named in line
+
+
+def test_a_tape_that_is_none_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "tape.jsonl.gz"
+    path.write_bytes(b"not gzip")
+    assert f"{path}: after line 0" in complaint("replay", str(path))
 
 
 def test_a_replay_prints_the_ledger_or_the_metrics() -> None:
