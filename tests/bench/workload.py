@@ -12,6 +12,7 @@ import select
 import sys
 import time
 from collections.abc import Callable
+from io import FileIO
 
 import torch
 
@@ -57,12 +58,14 @@ def main(gpu: int) -> None:
     torch.cuda.set_device(device)
     known = operations(device)
     each = {kind: duration(operation) for kind, operation in known.items()}
+    # Unbuffered: select() does not see a line that a buffer already holds.
+    orders = FileIO(sys.stdin.fileno(), closefd=False)
     print("ready", flush=True)
-    order = sys.stdin.readline()
+    order = orders.readline()
     while order.strip():
         phases = json.loads(order)["phases"]
         done: list[tuple[float, str]] = []
-        while not select.select([sys.stdin], [], [], 0)[0]:
+        while not select.select([orders], [], [], 0)[0]:
             for kind, seconds in phases:
                 done.append((time.time(), kind))
                 if kind == "sleep":
@@ -71,7 +74,7 @@ def main(gpu: int) -> None:
                     each[kind] = run(known[kind], seconds, each[kind])
         done.append((time.time(), "end"))
         print(json.dumps(done), flush=True)
-        order = sys.stdin.readline()
+        order = orders.readline()
 
 
 if __name__ == "__main__":
