@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 
 from gpunode import loop, process
-from gpunode.gpu import finder
+from gpunode.gpu import finder as gpu
+from gpunode.host import finder as host
 from gpunode.metric import Metric
 
 SECTIONS: dict[str, tuple[Metric, ...]] = {
-    "GPU": finder.METRICS,
+    "GPU": gpu.METRICS,
+    "Node": host.METRICS,
     "Sources": loop.METRICS,
     "The daemon itself": process.METRICS,
 }

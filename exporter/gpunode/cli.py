@@ -21,6 +21,7 @@ from gpunode.config import (
 )
 from gpunode.exposition import Exposition
 from gpunode.gpu.finder import GpuFinder
+from gpunode.host.finder import HostFinder
 from gpunode.loop import Loop
 from gpunode.node import LocalNode, Node
 from gpunode.process import OwnProcess
@@ -83,7 +84,7 @@ def record(settings: RecordSettings) -> None:
     except OSError as error:
         raise UsageError(f"{settings.file}: {error.strerror}") from error
     recorded = RecordingNode(node, tape)
-    loop = Loop(recorded, [GpuFinder(recorded, settings.gpu)])
+    loop = watch(recorded, settings)
     signal.signal(signal.SIGTERM, _end)
     loop.start()
     try:
@@ -143,7 +144,10 @@ def demo(settings: DemoSettings) -> None:
 
 def watch(node: Node, settings: RunSettings) -> Loop:
     """The loop over everything that can be watched on a node."""
-    return Loop(node, [GpuFinder(node, settings.gpu), OwnProcess()])
+    return Loop(
+        node,
+        [GpuFinder(node, settings.gpu), HostFinder(node, settings.host), OwnProcess()],
+    )
 
 
 def play(loop: Loop, node: TapeNode, speed: float, times: int) -> Iterator[None]:

@@ -77,6 +77,15 @@ class GpuSettings(Section):
     )
 
 
+class HostSettings(Section):
+    """How often the rest of the node is read."""
+
+    interval: float = Field(10.0, ge=1, description="seconds between reads of counters")
+    slow_interval: float = Field(
+        60.0, ge=1, description="seconds between reads of filesystems and PCI Express links"
+    )
+
+
 class LogSettings(Section):
     """What is logged, to standard error."""
 
@@ -107,6 +116,7 @@ class RunSettings(BaseSettings):
     path: PathSettings = PathSettings()
     web: WebSettings = WebSettings()
     gpu: GpuSettings = GpuSettings()
+    host: HostSettings = HostSettings()
     log: LogSettings = LogSettings()
     config: ConfigSettings = ConfigSettings()
 

@@ -18,7 +18,8 @@ from gpunode.source import Absent, Finder, Reading, Source
 
 log = logging.getLogger(__name__)
 
-DEVICE = ("source", "gpu", "uuid")
+DEVICE = ("source", "gpu", "device")
+"""Labels that say which source: ``device`` is a GPU's UUID or a mount point, or empty."""
 
 UP = Metric(
     "gpunode_source_up",

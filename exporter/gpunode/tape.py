@@ -10,8 +10,9 @@ and its answer at ``t`` seconds from the start:
 
 Playing back does not depend on asking at the same times: a gauge is the latest answer, GPM means
 are averaged over the answers since the last question, and buffers hold the samples of their time.
-Only what sources ask for is on a tape, and no source reads a process's environment, so no secret
-is. The schema of the answers is the annotations of ``gpu.driver.Gpu``.
+Only what sources ask for is on a tape, and of a process's environment the node itself gives out no
+more than a few harmless names, so no secret is. The schema of the answers is the annotations of
+``gpu.driver.Gpu`` and ``node.Node``.
 """
 
 from __future__ import annotations
@@ -55,7 +56,15 @@ def _schema(seam: type, *names: str) -> dict[str, TypeAdapter[Any]]:
 
 
 GPU_CALLS = _schema(Gpu, *(name for name in vars(Gpu) if name[0] != "_" and name != "identity"))
-FILE_CALLS = _schema(Node, "read_text", "list_directory", "filesystem")
+FILE_CALLS = _schema(
+    Node,
+    "read_text",
+    "list_directory",
+    "filesystem",
+    "log_lines",
+    "environment",
+    "network_statistics",
+)
 DRIVER_CALLS: dict[str, TypeAdapter[Any]] = {"gpus": TypeAdapter(list[Identity])}
 CALLS = {**GPU_CALLS, **FILE_CALLS, **DRIVER_CALLS}
 ERRORS = {kind.__name__: kind for kind in (DriverError, Unsupported, DriverUnavailable)}
@@ -137,6 +146,18 @@ class RecordingNode:
     def filesystem(self, path: str) -> Filesystem:
         ask = partial(self.node.filesystem, path)
         return cast(Filesystem, self.tape.answer(path, "filesystem", ask))
+
+    def log_lines(self, path: str) -> list[str]:
+        ask = partial(self.node.log_lines, path)
+        return cast("list[str]", self.tape.answer(path, "log_lines", ask))
+
+    def environment(self, pid: int) -> dict[str, str]:
+        ask = partial(self.node.environment, pid)
+        return cast("dict[str, str]", self.tape.answer(str(pid), "environment", ask))
+
+    def network_statistics(self, interface: str) -> dict[str, int]:
+        ask = partial(self.node.network_statistics, interface)
+        return cast("dict[str, int]", self.tape.answer(interface, "network_statistics", ask))
 
 
 class RecordingDriver:
@@ -228,6 +249,7 @@ class TapeNode:
         self.end = 0.0
         self.tracks: dict[tuple[str, str], Track] = {}
         self._gpus: dict[str, TapeGpu] = {}
+        self._last_read: dict[tuple[str, str], tuple[int, float]] = {}
         lines = self._lines()
         self.comment, self.clock = self._header(next(lines, {}))
         for number, line in enumerate(lines, 2):
@@ -265,11 +287,32 @@ class TapeNode:
     def filesystem(self, path: str) -> Filesystem:
         return cast(Filesystem, self._file(path, "filesystem"))
 
+    def log_lines(self, path: str) -> list[str]:
+        return [line for added in self.since_last_read(path, "log_lines") for line in added]
+
+    def environment(self, pid: int) -> dict[str, str]:
+        return cast("dict[str, str]", self._file(str(pid), "environment"))
+
+    def network_statistics(self, interface: str) -> dict[str, int]:
+        return cast("dict[str, int]", self._file(interface, "network_statistics"))
+
+    def since_last_read(self, of: str, call: str) -> list[Any]:
+        """The answers since this was last called with the same question: of events, none twice."""
+        track = self._recorded(of, call)
+        lap, before = self._last_read.get((of, call), (0, -1.0))
+        self._last_read[of, call] = self.lap, self.position
+        if lap == self.lap:
+            return track.since(before, self.position)
+        return [*track.since(before, self.end), *track.since(-1.0, self.position)]
+
     def _file(self, path: str, call: str) -> Any:
-        track = self.tracks.get((path, call))
+        return self._recorded(path, call).at(self.position)
+
+    def _recorded(self, of: str, call: str) -> Track:
+        track = self.tracks.get((of, call))
         if track is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        return track.at(self.position)
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), of)
+        return track
 
     def _lines(self) -> Iterator[dict[str, Any]]:
         number = 0
@@ -327,7 +370,7 @@ class TapeGpu:
     def __init__(self, node: TapeNode, identity: Identity) -> None:
         self.node = node
         self.identity = identity
-        self._read: dict[str, tuple[int, float]] = {}
+        self._activity_read: tuple[int, float] | None = None
         self._buffers: dict[str, tuple[list[int], list[float]]] = {}
 
     def __getattr__(self, call: str) -> Callable[..., Any]:
@@ -341,8 +384,8 @@ class TapeGpu:
         An answer stands for the seconds before it, whenever this is called.
         """
         lap, now = self.node.lap, self.node.position
-        before_lap, before = self._read.get("activity", (lap, now))
-        self._read["activity"] = lap, now
+        before_lap, before = self._activity_read or (lap, now)
+        self._activity_read = lap, now
         spans = [(before, now)] if lap == before_lap else [(before, self.node.end), (0.0, now)]
         totals: dict[str, float] = {}
         weights: dict[str, float] = {}
@@ -357,21 +400,16 @@ class TapeGpu:
         )
 
     def xids(self) -> list[Xid]:
-        return [xid for answer in self._since_last_read("xids") for xid in answer]
+        self._track("xids")
+        return [
+            x for answer in self.node.since_last_read(self.identity.uuid, "xids") for x in answer
+        ]
 
     def power_samples(self, after: int) -> Buffered:
         return self._buffered("power_samples", after)
 
     def utilization_samples(self, after: int) -> Buffered:
         return self._buffered("utilization_samples", after)
-
-    def _since_last_read(self, call: str) -> list[Any]:
-        track, node = self._track(call), self.node
-        lap, before = self._read.get(call, (0, -1.0))
-        self._read[call] = node.lap, node.position
-        if lap == node.lap:
-            return track.since(before, node.position)
-        return [*track.since(before, node.end), *track.since(-1.0, node.position)]
 
     def _buffered(self, call: str, after: int) -> Buffered:
         """The samples up to now: a later drain recorded them, but the driver had them by then."""

@@ -1,0 +1,1 @@
+"""The node around the GPUs, one file per thing read."""

@@ -1,0 +1,57 @@
+"""The sources of the node around the GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpunode.config import HostSettings
+from gpunode.host.cpu import Cpu
+from gpunode.host.disk import Disks
+from gpunode.host.filesystem import Filesystems
+from gpunode.host.infiniband import Infiniband
+from gpunode.host.kernel_log import KernelLog
+from gpunode.host.lustre import Lustre
+from gpunode.host.memory import Memory
+from gpunode.host.network import Network
+from gpunode.host.nfs import Nfs
+from gpunode.host.pcie import Pcie
+from gpunode.host.pressure import Pressure
+from gpunode.host.shm import Shm
+from gpunode.metric import Metric
+from gpunode.node import Node
+from gpunode.source import Source
+
+KINDS = (
+    Cpu,
+    Disks,
+    Infiniband,
+    KernelLog,
+    Lustre,
+    Memory,
+    Network,
+    Nfs,
+    Pcie,
+    Pressure,
+    Shm,
+)
+METRICS: tuple[Metric, ...] = (
+    *(metric for kind in KINDS for metric in kind.metrics),
+    *Filesystems.metrics,
+)
+
+
+class HostFinder:
+    """One source for each thing that every node has, and one for each mounted filesystem."""
+
+    name = "host"
+
+    def __init__(self, node: Node, settings: HostSettings) -> None:
+        self._sources: list[Source] = [
+            kind(node, settings.slow_interval if kind is Pcie else settings.interval)
+            for kind in KINDS
+        ]
+        self._filesystems = Filesystems(node, settings.slow_interval)
+
+    def find(self) -> Iterable[Source]:
+        yield from self._sources
+        yield from self._filesystems.find()

@@ -1,0 +1,22 @@
+"""Memory, swap and huge pages of the node."""
+
+from __future__ import annotations
+
+from gpunode.metric import Metric
+from gpunode.node import Node
+from gpunode.source import Reading
+
+
+class Memory:
+    """Memory, swap and huge pages of the node."""
+
+    name = "memory"
+    device = gpu = ""
+    metrics: tuple[Metric, ...] = ()
+
+    def __init__(self, node: Node, interval: float) -> None:
+        self.node = node
+        self.every = interval
+
+    def read(self) -> Reading:
+        return Reading(())

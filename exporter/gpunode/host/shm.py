@@ -1,0 +1,22 @@
+"""The /dev/shm of the node."""
+
+from __future__ import annotations
+
+from gpunode.metric import Metric
+from gpunode.node import Node
+from gpunode.source import Reading
+
+
+class Shm:
+    """The /dev/shm of the node."""
+
+    name = "shm"
+    device = gpu = ""
+    metrics: tuple[Metric, ...] = ()
+
+    def __init__(self, node: Node, interval: float) -> None:
+        self.node = node
+        self.every = interval
+
+    def read(self) -> Reading:
+        return Reading(())

@@ -1,0 +1,62 @@
+"""Follows a log that grows: a file through its rotations, or the kernel's own buffer."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+CHUNK = 1 << 16
+MAX_READ = 1 << 20
+"""Bytes taken from a log at once; what a flood adds beyond them is passed over."""
+
+
+class Log:
+    """A log, read from where it ended when this was first asked."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._file: int | None = None
+        self._rest = b""
+
+    def new_lines(self) -> list[str]:
+        """Whole lines since the last call, none at the first. Raises ``OSError``."""
+        if self._file is None:
+            self._file = _open(self.path)
+            os.lseek(self._file, 0, os.SEEK_END)
+            return []
+        lines = self._drain(self._file)
+        if self._was_rotated(self._file):
+            os.close(self._file)
+            self._file, self._rest = None, b""
+            self._file = _open(self.path)
+            lines += self._drain(self._file)
+        return lines
+
+    def _was_rotated(self, file: int) -> bool:
+        """Whether the path leads to another file now, or to the same one cut short."""
+        old, new = os.fstat(file), os.stat(self.path)
+        if (old.st_dev, old.st_ino) != (new.st_dev, new.st_ino):
+            return True
+        return stat.S_ISREG(new.st_mode) and new.st_size < os.lseek(file, 0, os.SEEK_CUR)
+
+    def _drain(self, file: int) -> list[str]:
+        content, end = self._rest, b""
+        while len(content) < MAX_READ:
+            try:
+                part = os.read(file, CHUNK)
+            except BlockingIOError:  # the kernel's buffer has no more records
+                break
+            except BrokenPipeError:  # records were overwritten before they were read
+                continue
+            if not part:
+                break
+            content += part
+        else:
+            os.lseek(file, 0, os.SEEK_END)
+        content, newline, end = content.rpartition(b"\n")
+        self._rest = end[-CHUNK:]
+        return (content + newline).decode("utf-8", "replace").splitlines()
+
+
+def _open(path: str) -> int:
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

@@ -1,0 +1,125 @@
+"""Test machines: a node made of a folder of files, at two moments ten seconds apart.
+
+``tests/machines/NAME/first`` holds the files of the first moment, ``later`` those that changed by
+the second. What is not a file is in ``answers.json``: ``gpus`` with their processes, and for each
+moment ``filesystems``, ``network_statistics`` and the lines that came to ``logs``.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpunode.gpu.driver import Driver, DriverUnavailable, Gpu, Identity, Process, Unsupported
+from gpunode.node import ENVIRONMENT, Filesystem, LocalNode, SteppedClock
+from gpunode.source import Source
+
+MACHINES = Path(__file__).with_name("machines")
+APART = 10.0
+"""Seconds between the two moments."""
+
+
+class Machine:
+    """A ``Node`` over the folder of a machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = SteppedClock(1_700_000_000.0)
+        self.stages = [LocalNode(folder / "first")]
+        self.later = LocalNode(folder / "later")
+        answers = folder / "answers.json"
+        self.answers: dict[str, Any] = json.loads(answers.read_text()) if answers.exists() else {}
+        self.moment = "first"
+
+    def step(self) -> None:
+        """Go on to the second moment."""
+        self.clock.now += APART
+        self.moment = "later"
+        self.stages.insert(0, self.later)
+
+    def driver(self) -> Driver:
+        if "gpus" not in self.answers:
+            raise DriverUnavailable("this test machine has no GPU")
+        return self
+
+    def gpus(self) -> list[Gpu]:
+        return [MachineGpu(**gpu) for gpu in self.answers["gpus"]]
+
+    def read_text(self, path: str) -> str:
+        for stage in self.stages:
+            if os.path.lexists(stage.rootfs + path):
+                return stage.read_text(path)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+    def list_directory(self, path: str) -> list[str]:
+        found = [stage for stage in self.stages if Path(stage.rootfs + path).is_dir()]
+        if not found:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return sorted({name for stage in found for name in stage.list_directory(path)})
+
+    def filesystem(self, path: str) -> Filesystem:
+        return Filesystem(**self._answer("filesystems", path))
+
+    def log_lines(self, path: str) -> list[str]:
+        lines: list[str] = self._answer("logs", path)
+        return lines
+
+    def network_statistics(self, interface: str) -> dict[str, int]:
+        statistics: dict[str, int] = self._answer("network_statistics", interface)
+        return statistics
+
+    def environment(self, pid: int) -> dict[str, str]:
+        entries = self.read_text(f"/proc/{pid}/environ").split("\0")
+        pairs = (entry.partition("=") for entry in entries)
+        return {name: value for name, _, value in pairs if name in ENVIRONMENT}
+
+    def _answer(self, kind: str, of: str) -> Any:
+        """What was said of it at this moment, else at the first."""
+        for moment in (self.moment, "first"):
+            answers = self.answers.get(moment, {}).get(kind, {})
+            if of in answers:
+                return answers[of]
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), of)
+
+
+@dataclass(frozen=True)
+class MachineGpu:
+    """A GPU that knows who it is and who uses it, and nothing else."""
+
+    index: int
+    uuid: str
+    bus_id: str
+    pids: tuple[int, ...] = ()
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.index, self.uuid, "NVIDIA H200", self.bus_id)
+
+    def processes(self) -> list[Process]:
+        return [Process(pid, None, "compute") for pid in self.pids]
+
+    def __getattr__(self, call: str) -> Any:
+        if call.startswith("_"):
+            raise AttributeError(call)
+
+        def unsupported(*_: Any) -> Any:
+            raise Unsupported(f"{call}: not on a test machine")
+
+        return unsupported
+
+
+def read_twice(machine: Machine, source: Source) -> str:
+    """What a source exports after both moments, as text; how it failed where it did."""
+    from gpunode.exposition import Exposition
+
+    try:
+        source.read()
+        machine.step()
+        reading = source.read()
+    except OSError as error:
+        return f"{type(error).__name__}: {error.strerror}\n"
+    samples = reading.samples if reading else ()
+    return Exposition(lambda: samples).encode("")[0].decode()
