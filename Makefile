@@ -12,7 +12,7 @@ $(INSTALLED): pyproject.toml
 	touch $@
 
 demo: $(INSTALLED)  ## play the recorded incidents, no GPU needed
-	$(BIN)/gpunode demo tests/tapes --log.level=warning $(DEMO)
+	$(BIN)/gpunode demo tests/tapes --log.level=error $(DEMO)
 
 test: $(INSTALLED) lint  ## everything that CI runs
 	$(BIN)/pytest -n auto

@@ -26,7 +26,7 @@ def free_port() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Daemon:
-    """A running ``gpunode run``."""
+    """A running program that serves HTTP: ``gpunode run``, or a peer."""
 
     process: psutil.Process
     port: int
@@ -37,6 +37,20 @@ class Daemon:
         request = urllib.request.Request(url, headers={"Accept": accept})
         with urllib.request.urlopen(request, timeout=10) as answer:
             return bytes(answer.read())
+
+    def wait_for(self, path: str, child: subprocess.Popen[bytes]) -> None:
+        """Return once a page answers. Raises ``RuntimeError`` where the program ends or hangs."""
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            if child.poll() is not None:
+                raise RuntimeError(f"the program ended with {child.returncode}")
+            try:
+                self.get(path)
+            except OSError:
+                time.sleep(0.1)
+            else:
+                return
+        raise RuntimeError("the program is not ready after 30 s")
 
     def gpus(self) -> list[dict[str, Any]]:
         """The last window of every GPU."""
@@ -69,7 +83,7 @@ def daemon(*options: str, environment: Mapping[str, str] = os.environ) -> Iterat
     child = subprocess.Popen([*command, *options], env=dict(environment))
     running = Daemon(psutil.Process(child.pid), port)
     try:
-        _wait_until_ready(running, child)
+        running.wait_for("/readyz", child)
         yield running
     finally:
         child.send_signal(signal.SIGTERM)
@@ -78,17 +92,3 @@ def daemon(*options: str, environment: Mapping[str, str] = os.environ) -> Iterat
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
-
-
-def _wait_until_ready(running: Daemon, child: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        if child.poll() is not None:
-            raise RuntimeError(f"the daemon ended with {child.returncode}")
-        try:
-            running.get("/readyz")
-        except OSError:
-            time.sleep(0.1)
-        else:
-            return
-    raise RuntimeError("the daemon is not ready after 30 s")

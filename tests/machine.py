@@ -120,6 +120,6 @@ def read_twice(machine: Machine, source: Source) -> str:
         machine.step()
         reading = source.read()
     except OSError as error:
-        return f"{type(error).__name__}: {error.strerror}\n"
+        return f"{type(error).__name__}: {error.strerror or error}\n"
     samples = reading.samples if reading else ()
     return Exposition(lambda: samples).encode("")[0].decode()

@@ -9,6 +9,7 @@ import pytest
 
 from gpunode.catalogue import markdown
 from gpunode.gpu.ledger import STATES
+from gpunode.verdict import CAUSES
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "exporter/gpunode"
@@ -30,6 +31,12 @@ def test_the_states_are_documented() -> None:
     document = (ROOT / "docs/ledger.md").read_text()
     for state in STATES:
         assert f"| `{state}` |" in document
+
+
+def test_the_causes_are_documented() -> None:
+    document = (ROOT / "docs/verdict.md").read_text()
+    for cause in CAUSES:
+        assert f"| `{cause}` |" in document
 
 
 @pytest.mark.parametrize("library", ALLOWED)

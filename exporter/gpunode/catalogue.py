@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from gpunode import loop, process
+from gpunode import loop, process, verdict
 from gpunode.gpu import finder as gpu
 from gpunode.host import finder as host
 from gpunode.metric import Metric
@@ -12,6 +12,7 @@ from gpunode.metric import Metric
 SECTIONS: dict[str, tuple[Metric, ...]] = {
     "GPU": gpu.METRICS,
     "Node": host.METRICS,
+    "Verdicts": verdict.METRICS,
     "Sources": loop.METRICS,
     "The daemon itself": process.METRICS,
 }

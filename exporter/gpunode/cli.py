@@ -25,7 +25,9 @@ from gpunode.host.finder import HostFinder
 from gpunode.loop import Loop
 from gpunode.node import LocalNode, Node
 from gpunode.process import OwnProcess
+from gpunode.source import Finder
 from gpunode.tape import RecordingNode, TapeError, TapeNode, TapeWriter
+from gpunode.verdict import Verdicts
 
 log = logging.getLogger(__name__)
 
@@ -144,10 +146,14 @@ def demo(settings: DemoSettings) -> None:
 
 def watch(node: Node, settings: RunSettings) -> Loop:
     """The loop over everything that can be watched on a node."""
-    return Loop(
-        node,
-        [GpuFinder(node, settings.gpu), HostFinder(node, settings.host), OwnProcess()],
-    )
+    finders: list[Finder] = [
+        GpuFinder(node, settings.gpu),
+        HostFinder(node, settings.host),
+        OwnProcess(),
+    ]
+    loop = Loop(node, finders)
+    finders.append(Verdicts(loop))  # last, so that a replay judges what the others have just read
+    return loop
 
 
 def play(loop: Loop, node: TapeNode, speed: float, times: int) -> Iterator[None]:

@@ -69,6 +69,9 @@ class GpuSettings(Section):
     interval: float = Field(
         2.0, ge=0.5, le=2.0, description="seconds a window; the driver keeps power for 2.4 s"
     )
+    processes_interval: float = Field(
+        10.0, ge=1, description="seconds between looks at the processes of a GPU"
+    )
     health_interval: float = Field(
         30.0, ge=1, description="seconds between reads of error counters and modes"
     )

@@ -1,4 +1,8 @@
-"""Follows a log that grows: a file through its rotations, or the kernel's own buffer."""
+"""Follows a log that grows: a file through its rotations, or the kernel's own buffer.
+
+A read of /dev/kmsg gives one record; it says EAGAIN when there are no more and EPIPE when some were
+overwritten: https://www.kernel.org/doc/Documentation/ABI/testing/dev-kmsg
+"""
 
 from __future__ import annotations
 
@@ -17,13 +21,18 @@ class Log:
         self.path = path
         self._file: int | None = None
         self._rest = b""
+        self._was_missing = False
 
     def new_lines(self) -> list[str]:
         """Whole lines since the last call, none at the first. Raises ``OSError``."""
         if self._file is None:
-            self._file = _open(self.path)
-            os.lseek(self._file, 0, os.SEEK_END)
-            return []
+            try:
+                self._file = _open(self.path)
+            except FileNotFoundError:
+                self._was_missing = True
+                raise
+            if not self._was_missing:
+                os.lseek(self._file, 0, os.SEEK_END)
         lines = self._drain(self._file)
         if self._was_rotated(self._file):
             os.close(self._file)
@@ -34,28 +43,32 @@ class Log:
 
     def _was_rotated(self, file: int) -> bool:
         """Whether the path leads to another file now, or to the same one cut short."""
-        old, new = os.fstat(file), os.stat(self.path)
+        try:
+            new = os.stat(self.path)
+        except FileNotFoundError:  # between the two steps of a rotation
+            return False
+        old = os.fstat(file)
         if (old.st_dev, old.st_ino) != (new.st_dev, new.st_ino):
             return True
         return stat.S_ISREG(new.st_mode) and new.st_size < os.lseek(file, 0, os.SEEK_CUR)
 
     def _drain(self, file: int) -> list[str]:
-        content, end = self._rest, b""
+        content = self._rest
         while len(content) < MAX_READ:
             try:
                 part = os.read(file, CHUNK)
-            except BlockingIOError:  # the kernel's buffer has no more records
+            except BlockingIOError:
                 break
-            except BrokenPipeError:  # records were overwritten before they were read
+            except BrokenPipeError:
                 continue
             if not part:
                 break
             content += part
         else:
             os.lseek(file, 0, os.SEEK_END)
-        content, newline, end = content.rpartition(b"\n")
-        self._rest = end[-CHUNK:]
-        return (content + newline).decode("utf-8", "replace").splitlines()
+        whole, newline, rest = content.rpartition(b"\n")
+        self._rest = rest[-CHUNK:]
+        return (whole + newline).decode("utf-8", "replace").splitlines()
 
 
 def _open(path: str) -> int:

@@ -71,6 +71,9 @@ class Batch:
 
     reading: Reading
     time: float
+    moment: float
+    """When it was read on the clock that never jumps."""
+
     good_until: float
 
 
@@ -81,6 +84,7 @@ class Watch:
         self.source = source
         self.clock = clock
         self.batch: Batch | None = None
+        self.begun: float | None = None
         self.last_success: float | None = None
         self.longest = source.every
         self.late = 0
@@ -92,6 +96,7 @@ class Watch:
     def step(self) -> None:
         """Read the source once; whatever goes wrong counts for this source alone."""
         begin = self.clock.monotonic()
+        self.begun = begin if self.begun is None else self.begun
         try:
             reading = self.source.read()
         except Exception as error:  # noqa: BLE001 the one place where a source is isolated
@@ -104,7 +109,7 @@ class Watch:
                 self.last_success = self.clock.time()
                 self.longest = max(self.longest, self.source.every)
                 good_until = end + OVERDUE * self.longest
-                self.batch = Batch(reading, self.last_success, good_until)
+                self.batch = Batch(reading, self.last_success, end, good_until)
         self.durations.add([self.clock.monotonic() - begin])
 
     @property
@@ -115,6 +120,12 @@ class Watch:
     def up(self, now: float) -> bool:
         """Whether the last read succeeded and is not overdue."""
         return self.batch is not None and now <= self.batch.good_until
+
+    def told(self, now: float) -> bool:
+        """Whether a read has found something or failed, or takes too long to be waited for."""
+        if self.batch is not None or self._complaint:
+            return True
+        return self.begun is not None and now - self.begun > OVERDUE * self.source.every
 
     def next_due(self, due: float) -> float:
         """When to read again after the read that was due at ``due``; missed times are left out."""
@@ -186,10 +197,14 @@ class Loop:
 
     @property
     def ready(self) -> bool:
-        """Whether every finder has looked and every kind of source has been read on some device."""
+        """Whether every finder has looked, and every kind of source has told something.
+
+        A source that fails has told that it does; one that hangs is not waited for.
+        """
+        now = self.node.clock.monotonic()
         kinds = {watch.source.name for watch in self.watches.values()}
-        read = {watch.source.name for watch in self.watches.values() if watch.batch is not None}
-        return len(self._found) == len(self.finders) and kinds == read
+        told = {watch.source.name for watch in self.watches.values() if watch.told(now)}
+        return len(self._found) == len(self.finders) and kinds == told
 
     def start(self) -> None:
         """Start a thread for every source, and one that keeps looking for more."""

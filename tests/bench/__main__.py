@@ -34,6 +34,7 @@ def anywhere() -> Iterator[tuple[str, Report]]:
     yield "1-tapes", offline.ledger()
     yield "7-memory", offline.memory()
     yield "8-scrapes", offline.scrapes()
+    yield "9-node", offline.node()
 
 
 GROUPS = {"gpu": gpu, "gpus": gpus, "anywhere": anywhere}

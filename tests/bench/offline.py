@@ -10,18 +10,34 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+
+import psutil
 
 from gpunode.config import GpuSettings
 from gpunode.gpu.finder import GpuFinder
 from gpunode.loop import Loop
 from gpunode.tape import TapeNode
+from tests.bench.node_tree import CORES, DISKS, GPUS, LOADERS, LUSTRES, PORTS, THREADS, NodeTree
 from tests.bench.report import Report, Result, machine
 from tests.daemon import Daemon, daemon, free_port
 from tests.fakes.nvml import FakeDriver, build
 from tests.tapes.truth import TRUTH, errors
 
 TAPES = Path(__file__).parents[1] / "tapes"
+
+SETTLE = 30.0
+"""Seconds before the cost is measured: what is read once at the start is over by then."""
+
+SCRAPE_EVERY = 10.0
+SCRAPES = 9
+
+PEER_COLLECTORS = """
+cpu diskstats filesystem infiniband loadavg meminfo mountstats netclass netdev netstat
+pressure stat vmstat
+""".split()  # noqa: SIM905
 
 
 def ledger() -> Report:
@@ -97,17 +113,7 @@ def _widen(source: Path, target: Path, times: int) -> None:
 
 def scrapes() -> Report:
     """How long a scrape takes with eight GPUs, also while one of them hangs."""
-    busy = [
-        line
-        for gpu in range(8)
-        for line in (
-            f"gpu {gpu} process 1 1000000000",
-            f"gpu {gpu} gpm 1 60",
-            f"gpu {gpu} gpm 2 55",
-            f"gpu {gpu} gpm 5 50",
-            f"gpu {gpu} power square 860 125 0.12 0.08",
-        )
-    ]
+    busy = _busy(dict.fromkeys(range(8), 1))
     with tempfile.TemporaryDirectory() as folder:
         build(Path(folder))
         driver = FakeDriver(Path(folder))
@@ -118,7 +124,7 @@ def scrapes() -> Report:
             for gpu in range(8):
                 watched.next_window(gpu)
             healthy = _percentile(watched)
-            series = sum(line[:1] != b"#" for line in watched.get("/metrics").splitlines())
+            series = _series(watched)
             hang = "gpu 3 hang nvmlDeviceGetUtilizationRates 60"
             driver.write("\n".join(["gpus 8", *busy, hang]) + "\n")
             hanging = _percentile(watched)
@@ -138,6 +144,108 @@ def scrapes() -> Report:
         ],
         [],
     )
+
+
+def node() -> Report:
+    """What everything on a large node costs, beside what node_exporter takes for its part of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree = NodeTree(Path(folder) / "node")
+        tree.build()
+        build(Path(folder))
+        driver = FakeDriver(Path(folder))
+        pids = {gpu: tree.main_process(gpu) for gpu in range(GPUS)}
+        driver.write("\n".join(["gpus 8", *_busy(pids)]) + "\n")
+        options = ["--log.level=error", f"--path.rootfs={tree.root}"]
+        environment = {**os.environ, **driver.environment()}
+        with (
+            tree.running(),
+            daemon(*options, environment=environment) as whole,
+            daemon(*options) as host,
+            node_exporter(tree.root) as peer,
+        ):
+            time.sleep(SETTLE)
+            ours, ours_host, theirs = _cost_a_scrape([whole, host, peer])
+            series = [_series(program) for program in (whole, host, peer)]
+            taken = _percentile(whole)
+            resident = whole.process.memory_info().rss / 2**20
+    share = ours / SCRAPE_EVERY
+    return Report(
+        "The whole node",
+        machine(),
+        f"{GPUS} GPUs (fake driver) with a process of {THREADS} threads and {LOADERS} loaders "
+        f"each, {CORES} cores, {DISKS} disks, {PORTS} InfiniBand ports, {LUSTRES} Lustre mounts: a "
+        f"folder of files in which time goes on. Scraped every {SCRAPE_EVERY:g} s for "
+        f"{SCRAPES * SCRAPE_EVERY:g} s, all three programs at the same time; node_exporter is "
+        "Debian's, with the collectors for the same files (it has none for Lustre, processes, "
+        "cgroups and the PCI Express links).",
+        [
+            Result("series", str(series[0]), "≤ 3,000", series[0] <= 3000),
+            Result("CPU, share of one core", f"{share:.2%}", "≤ 3 %", share <= 0.03),
+            Result("resident memory", f"{resident:.0f} MiB", "≤ 120 MiB", resident <= 120),
+            Result("/metrics p99", f"{taken:.1f} ms", "≤ 15 ms", taken <= 15),
+            Result(
+                "CPU a scrape without GPUs, reads included",
+                f"{ours_host * 1e3:.0f} ms, {series[1]} series",
+                "",
+                True,
+            ),
+            Result(
+                "node_exporter: CPU a scrape",
+                f"{theirs * 1e3:.0f} ms, {series[2]} series",
+                "",
+                True,
+            ),
+        ],
+        [],
+    )
+
+
+def _cost_a_scrape(programs: list[Daemon]) -> list[float]:
+    """CPU seconds that each program takes for a scrape and what it does between two."""
+    before = [program.cpu_seconds() for program in programs]
+    for _ in range(SCRAPES):
+        for program in programs:
+            program.get("/metrics")
+        time.sleep(SCRAPE_EVERY)
+    used = [program.cpu_seconds() for program in programs]
+    return [(end - begin) / SCRAPES for begin, end in zip(before, used, strict=True)]
+
+
+@contextmanager
+def node_exporter(root: Path) -> Iterator[Daemon]:
+    """Debian's node_exporter over a folder, with the collectors that read what we read."""
+    port = free_port()
+    command = ["prometheus-node-exporter", f"--web.listen-address=127.0.0.1:{port}"]
+    command += [f"--path.procfs={root}/proc", f"--path.sysfs={root}/sys", f"--path.rootfs={root}"]
+    command += ["--collector.disable-defaults"]
+    command += [f"--collector.{name}" for name in PEER_COLLECTORS]
+    child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        running = Daemon(psutil.Process(child.pid), port)
+        running.wait_for("/metrics", child)
+        yield running
+    finally:
+        child.terminate()
+        child.wait(5)
+
+
+def _busy(pids: Mapping[int, int]) -> list[str]:
+    """Lines for the fake driver: every GPU at work for a process."""
+    return [
+        line
+        for gpu, pid in pids.items()
+        for line in (
+            f"gpu {gpu} process {pid} 1000000000",
+            f"gpu {gpu} gpm 1 60",
+            f"gpu {gpu} gpm 2 55",
+            f"gpu {gpu} gpm 5 50",
+            f"gpu {gpu} power square 860 125 0.12 0.08",
+        )
+    ]
+
+
+def _series(watched: Daemon) -> int:
+    return sum(line[:1] != b"#" for line in watched.get("/metrics").splitlines())
 
 
 def _percentile(watched: Daemon) -> float:

@@ -9,11 +9,17 @@ from gpunode.gpu.activity import GpuActivity
 from gpunode.gpu.driver import DriverError, Gpu
 from gpunode.gpu.health import GpuHealth
 from gpunode.gpu.nvlink import GpuNvLink
+from gpunode.jobs.processes import JobProcesses
 from gpunode.metric import Metric
 from gpunode.node import Node
 from gpunode.source import Absent, Source
 
-METRICS: tuple[Metric, ...] = (*GpuActivity.metrics, *GpuHealth.metrics, *GpuNvLink.metrics)
+METRICS: tuple[Metric, ...] = (
+    *GpuActivity.metrics,
+    *GpuHealth.metrics,
+    *GpuNvLink.metrics,
+    *JobProcesses.metrics,
+)
 
 
 class GpuFinder:
@@ -43,5 +49,8 @@ class GpuFinder:
         settings = self.settings
         activity = GpuActivity(self.node, gpu, settings.interval)
         health = GpuHealth(self.node, gpu, settings.health_interval)
-        links = GpuNvLink(gpu, settings.nvlink_interval)
-        return [activity, health] if gpu.identity.mig else [activity, health, links]
+        processes = JobProcesses(self.node, gpu, settings.processes_interval)
+        sources: list[Source] = [activity, health, processes]
+        if not gpu.identity.mig:
+            sources.append(GpuNvLink(gpu, settings.nvlink_interval))
+        return sources

@@ -1,22 +1,187 @@
-"""CPU time by core, and who waits for a core."""
+"""What the CPUs do: each core in counters, and a summary that stays small on any node.
+
+https://docs.kernel.org/filesystems/proc.html#miscellaneous-kernel-statistics-in-proc-stat
+"""
 
 from __future__ import annotations
 
-from gpunode.metric import Metric
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpunode.host.counter import counter
+from gpunode.metric import Metric, Sample
 from gpunode.node import Node
 from gpunode.source import Reading
 
+SECONDS = Metric(
+    "gpunode_cpu_seconds_total",
+    "counter",
+    "CPU time by core and mode; what is left of a second was idle. `system` includes interrupts, "
+    "`steal` is shown only where a hypervisor takes time (/proc/stat).",
+    ("cpu", "mode"),
+)
+CORES = Metric(
+    "gpunode_cpu_cores", "gauge", "Cores that are online, by NUMA node (/proc/stat).", ("node",)
+)
+BUSY_CORES = Metric(
+    "gpunode_cpu_busy_cores",
+    "gauge",
+    "Cores that were busy for more than 95 % of the time since the last read, by NUMA node.",
+    ("node",),
+)
+BUSIEST_CORE = Metric(
+    "gpunode_cpu_busiest_core_ratio",
+    "gauge",
+    "Share of the time since the last read that the busiest core was busy.",
+)
+RUNNABLE = Metric(
+    "gpunode_cpu_runnable_tasks", "gauge", "Tasks that run or wait for a core (/proc/stat)."
+)
+BLOCKED = Metric(
+    "gpunode_cpu_blocked_tasks", "gauge", "Tasks that wait for I/O to complete (/proc/stat)."
+)
+SWITCHES = Metric(
+    "gpunode_cpu_context_switches_total", "counter", "Context switches of all cores (/proc/stat)."
+)
+
+BUSY = 0.95
+"""Share of time from which a core counts as busy."""
+
+HERTZ = 100.0
+"""Ticks a second in /proc, on every architecture that has GPUs: USER_HZ of the kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """Seconds of one core since boot."""
+
+    user: float
+    system: float
+    iowait: float
+    steal: float
+    idle: float
+
+    @property
+    def busy(self) -> float:
+        return self.user + self.system + self.steal
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """What /proc/stat tells."""
+
+    cores: dict[str, Core]
+    numbers: dict[str, float]
+
+
+def parse(text: str) -> Stat:
+    """Read /proc/stat. Raises ``ValueError`` where it holds no core."""
+    cores, numbers = {}, {}
+    for line in text.splitlines():
+        name, _, rest = line.partition(" ")
+        if name.startswith("cpu") and name[3:].isdigit():
+            cores[str(int(name[3:]))] = _core(rest)
+        elif name in ("procs_running", "procs_blocked", "ctxt"):
+            numbers[name] = counter(rest)
+    if not cores:
+        raise ValueError("/proc/stat: no cores in it")
+    return Stat(cores, numbers)
+
+
+def _core(fields: str) -> Core:
+    ticks = [counter(field) for field in fields.split()[:8]]
+    user, nice, system, idle, iowait, irq, softirq, steal = [*ticks, *[0.0] * (8 - len(ticks))]
+    return Core(
+        user=(user + nice) / HERTZ,
+        system=(system + irq + softirq) / HERTZ,
+        iowait=iowait / HERTZ,
+        steal=steal / HERTZ,
+        idle=idle / HERTZ,
+    )
+
+
+def parse_cpu_list(text: str) -> set[str]:
+    """The numbers in a list such as ``0-3,8``. Raises ``ValueError``."""
+    found: set[str] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        begin, end = int(first), int(last or first)
+        if not 0 <= begin <= end < MANY_CORES:
+            raise ValueError(f"not a list of CPUs: {text[:80]!r}")
+        found.update(map(str, range(begin, end + 1)))
+    return found
+
+
+MANY_CORES = 8192
+"""Cores that Linux can be built for at most: NR_CPUS of x86_64."""
+
 
 class Cpu:
-    """CPU time by core, and who waits for a core."""
+    """Reads the cores; which NUMA node each belongs to is read once."""
 
     name = "cpu"
     device = gpu = ""
-    metrics: tuple[Metric, ...] = ()
+    metrics = (SECONDS, CORES, BUSY_CORES, BUSIEST_CORE, RUNNABLE, BLOCKED, SWITCHES)
 
     def __init__(self, node: Node, interval: float) -> None:
         self.node = node
         self.every = interval
+        self._before: dict[str, Core] = {}
+        self._numa: dict[str, str] | None = None
 
     def read(self) -> Reading:
-        return Reading(())
+        stat = parse(self.node.read_text("/proc/stat"))
+        if self._numa is None:
+            self._numa = self._numa_nodes()
+        busy = {
+            cpu: share
+            for cpu, core in stat.cores.items()
+            if cpu in self._before and (share := _busy(self._before[cpu], core)) is not None
+        }
+        self._before = stat.cores
+        return Reading(tuple(self._samples(stat, busy, self._numa)))
+
+    def _samples(
+        self, stat: Stat, busy: dict[str, float], numa: dict[str, str]
+    ) -> Iterator[Sample]:
+        for cpu, core in stat.cores.items():
+            yield Sample(SECONDS, (cpu, "user"), core.user)
+            yield Sample(SECONDS, (cpu, "system"), core.system)
+            yield Sample(SECONDS, (cpu, "iowait"), core.iowait)
+            if core.steal:
+                yield Sample(SECONDS, (cpu, "steal"), core.steal)
+        nodes = [numa.get(cpu, "0") for cpu in stat.cores]
+        for node in sorted(set(nodes)):
+            yield from CORES.at(float(nodes.count(node)), node)
+            if busy:
+                full = sum(s >= BUSY for cpu, s in busy.items() if numa.get(cpu, "0") == node)
+                yield from BUSY_CORES.at(float(full), node)
+        yield from BUSIEST_CORE.at(max(busy.values(), default=None))
+        yield from RUNNABLE.at(stat.numbers.get("procs_running"))
+        yield from BLOCKED.at(stat.numbers.get("procs_blocked"))
+        yield from SWITCHES.at(stat.numbers.get("ctxt"))
+
+    def _numa_nodes(self) -> dict[str, str]:
+        """The NUMA node of each core; empty where the kernel has none."""
+        folder = "/sys/devices/system/node"
+        try:
+            names = self.node.list_directory(folder)
+        except OSError:
+            return {}
+        found = {}
+        for number in (n[4:] for n in names if n.startswith("node") and n[4:].isdigit()):
+            try:
+                cpus = parse_cpu_list(self.node.read_text(f"{folder}/node{number}/cpulist"))
+            except (OSError, ValueError):
+                continue
+            found.update(dict.fromkeys(cpus, number))
+        return found
+
+
+def _busy(before: Core, after: Core) -> float | None:
+    """Share of the time between that a core was busy; None where its counters did not go on."""
+    busy = after.busy - before.busy
+    rest = after.idle + after.iowait - before.idle - before.iowait
+    # The kernel corrects idle and iowait backwards by a tick now and then.
+    rest = max(0.0, rest) if rest > -1.0 else -1.0
+    return busy / (busy + rest) if busy >= 0 and rest >= 0 and busy + rest > 0 else None

@@ -1,22 +1,155 @@
-"""Block devices."""
+"""Block devices: what was read and written, and how long it took.
+
+https://docs.kernel.org/admin-guide/iostats.html
+"""
 
 from __future__ import annotations
 
-from gpunode.metric import Metric
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpunode.host.counter import counter
+from gpunode.metric import Metric, Sample
 from gpunode.node import Node
 from gpunode.source import Reading
 
+OPERATIONS = Metric(
+    "gpunode_disk_operations_total",
+    "counter",
+    "Requests completed (/proc/diskstats).",
+    ("disk", "direction"),
+)
+BYTES = Metric(
+    "gpunode_disk_bytes_total", "counter", "Bytes moved (/proc/diskstats).", ("disk", "direction")
+)
+WAIT = Metric(
+    "gpunode_disk_wait_seconds_total",
+    "counter",
+    "Time that completed requests took, queued and served; over the operations it is the mean "
+    "latency (/proc/diskstats).",
+    ("disk", "direction"),
+)
+BUSY = Metric(
+    "gpunode_disk_busy_seconds_total",
+    "counter",
+    "Time with at least one request on the disk; a disk that serves many at once can do more than "
+    "one that is busy all the time shows (/proc/diskstats: io_ticks).",
+    ("disk",),
+)
+IN_FLIGHT = Metric(
+    "gpunode_disk_requests_in_flight",
+    "gauge",
+    "Requests on the disk at this moment (/proc/diskstats).",
+    ("disk",),
+)
+TEMPERATURE = Metric(
+    "gpunode_disk_temperature_celsius",
+    "gauge",
+    "Composite temperature of the NVMe controller (/sys/class/nvme/CONTROLLER/hwmon*/temp1_input).",
+    ("controller",),
+)
+STATE = Metric(
+    "gpunode_disk_controller_live",
+    "gauge",
+    "Whether the NVMe controller answers: its state is `live` (/sys/class/nvme/CONTROLLER/state).",
+    ("controller",),
+)
+
+SECTOR = 512.0
+"""Bytes of the sectors that /proc/diskstats counts, whatever those of the disk are."""
+
+WHOLE = re.compile(
+    r"nvme\d+n\d+|sd[a-z]+|vd[a-z]+|xvd[a-z]+|hd[a-z]+|md\d+|mmcblk\d+|dasd[a-z]+|pmem\d+"
+)
+"""Devices that hold data: no partitions, which are part of them, and no loop, RAM or mapped ones,
+which lie on top of them."""
+
+MANY = 64
+"""Disks that are told apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """Counters of a disk since boot; pairs are read and written."""
+
+    operations: tuple[float, float]
+    bytes: tuple[float, float]
+    wait_seconds: tuple[float, float]
+    in_flight: float
+    busy_seconds: float
+
+
+def parse(text: str) -> dict[str, Disk]:
+    """The whole disks in /proc/diskstats. Raises ``ValueError``."""
+    found: dict[str, Disk] = {}
+    for line in text.splitlines():
+        name, *fields = line.split()[2:] or [""]
+        if not WHOLE.fullmatch(name):
+            continue
+        if len(fields) < 11:
+            raise ValueError(f"not a line of /proc/diskstats: {line[:80]!r}")
+        reads, _, read, reading, writes, _, written, writing, in_flight, busy, _ = map(
+            counter, fields[:11]
+        )
+        found[name] = Disk(
+            (reads, writes),
+            (read * SECTOR, written * SECTOR),
+            (reading / 1e3, writing / 1e3),
+            in_flight,
+            busy / 1e3,
+        )
+    return dict(list(found.items())[:MANY])
+
 
 class Disks:
-    """Block devices."""
+    """Reads all disks at once, and the temperature of those that are NVMe."""
 
     name = "disk"
     device = gpu = ""
-    metrics: tuple[Metric, ...] = ()
+    metrics = (OPERATIONS, BYTES, WAIT, BUSY, IN_FLIGHT, TEMPERATURE, STATE)
 
     def __init__(self, node: Node, interval: float) -> None:
         self.node = node
         self.every = interval
 
     def read(self) -> Reading:
-        return Reading(())
+        disks = parse(self.node.read_text("/proc/diskstats"))
+        return Reading((*_samples(disks), *self._controllers()))
+
+    def _controllers(self) -> Iterator[Sample]:
+        folder = "/sys/class/nvme"
+        try:
+            names = self.node.list_directory(folder)[:MANY]
+        except OSError:
+            return
+        for name in names:
+            try:
+                state = self.node.read_text(f"{folder}/{name}/state").strip()
+                yield from STATE.at(float(state == "live"), name)
+            except OSError:
+                continue
+            try:
+                (monitor,) = (
+                    entry
+                    for entry in self.node.list_directory(f"{folder}/{name}")
+                    if re.fullmatch(r"hwmon\d+", entry)
+                )
+                millidegrees = int(self.node.read_text(f"{folder}/{name}/{monitor}/temp1_input"))
+            except (OSError, ValueError):
+                continue
+            if abs(millidegrees) < 1e6:
+                yield from TEMPERATURE.at(millidegrees / 1e3, name)
+
+
+def _samples(disks: dict[str, Disk]) -> Iterator[Sample]:
+    for name, disk in disks.items():
+        for metric, pair in (
+            (OPERATIONS, disk.operations),
+            (BYTES, disk.bytes),
+            (WAIT, disk.wait_seconds),
+        ):
+            yield Sample(metric, (name, "read"), pair[0])
+            yield Sample(metric, (name, "write"), pair[1])
+        yield from BUSY.at(disk.busy_seconds, name)
+        yield from IN_FLIGHT.at(disk.in_flight, name)

@@ -2,22 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 
-from gpunode.metric import Metric
+from gpunode.host.mounts import Mount, parse, read_as_node
+from gpunode.metric import Metric, Sample
 from gpunode.node import Node
-from gpunode.source import Source
+from gpunode.source import Reading, Source
+
+MOUNT = ("mountpoint", "fstype")
+SIZE = Metric("gpunode_filesystem_size_bytes", "gauge", "Size of the filesystem (statvfs).", MOUNT)
+AVAILABLE = Metric(
+    "gpunode_filesystem_available_bytes",
+    "gauge",
+    "Space left to users other than root (statvfs).",
+    MOUNT,
+)
+FILES = Metric(
+    "gpunode_filesystem_files", "gauge", "Files that the filesystem can hold (statvfs).", MOUNT
+)
+FILES_FREE = Metric(
+    "gpunode_filesystem_files_free", "gauge", "Files that can still be made (statvfs).", MOUNT
+)
+READ_ONLY = Metric(
+    "gpunode_filesystem_readonly",
+    "gauge",
+    "Whether it is mounted read-only, which is also what errors lead to (/proc/1/mountinfo).",
+    MOUNT,
+)
+
+KINDS = re.compile(
+    r"ext[234]|xfs|btrfs|zfs|bcachefs|nfs4?|lustre|gpfs|beegfs(_nodev)?|ceph|cifs|smb3|wekafs|"
+    r"glusterfs|panfs|orangefs|daos|virtiofs|9p|"
+    r"fuse\.(juicefs|ceph|glusterfs|s3fs|goofys|mount-s3|gcsfuse|blobfuse2?|dfuse|sshfs|alluxio.*)"
+)
+"""Kinds that hold the data of jobs."""
+
+UNWATCHED = ("/var/lib/kubelet/", "/var/lib/containerd/", "/var/lib/docker/", "/run/", "/boot")
+"""Where other views of the same filesystems are mounted, a new one for every pod."""
+
+MANY = 32
+"""Filesystems that are watched, each in a thread of its own."""
+
+
+class FilesystemSpace:
+    """Reads one filesystem; where its server is gone this hangs, and nothing else."""
+
+    name = "filesystem"
+    gpu = ""
+    metrics = (SIZE, AVAILABLE, FILES, FILES_FREE, READ_ONLY)
+
+    def __init__(self, node: Node, mount: Mount, interval: float) -> None:
+        self.node = node
+        self.mount = mount
+        self.device = mount.point
+        self.every = interval
+
+    def read(self) -> Reading:
+        return Reading(tuple(self._samples()))
+
+    def _samples(self) -> Iterator[Sample]:
+        space = self.node.filesystem(self.mount.point)
+        at = self.mount.point, self.mount.kind
+        yield from SIZE.at(space.size, *at)
+        yield from AVAILABLE.at(space.available, *at)
+        if space.files:
+            yield from FILES.at(space.files, *at)
+            yield from FILES_FREE.at(space.files_free, *at)
+        yield from READ_ONLY.at(float("ro" in self.mount.options), *at)
 
 
 class Filesystems:
-    """One source for each mounted filesystem of a kind that holds data."""
+    """The sources of what is mounted now; they stay the same objects while it is."""
 
-    metrics: tuple[Metric, ...] = ()
+    metrics = FilesystemSpace.metrics
 
     def __init__(self, node: Node, interval: float) -> None:
         self.node = node
         self.interval = interval
+        self._sources: dict[Mount, FilesystemSpace] = {}
 
     def find(self) -> Iterable[Source]:
-        """The sources of what is mounted now; they stay the same objects while it is."""
-        return ()
+        try:
+            mounts = watched(parse(read_as_node(self.node, "mountinfo")))
+        except OSError:
+            mounts = []
+        self._sources = {
+            mount: self._sources.get(mount) or FilesystemSpace(self.node, mount, self.interval)
+            for mount in mounts
+        }
+        return self._sources.values()
+
+
+def watched(mounts: Iterable[Mount]) -> list[Mount]:
+    """Those that hold data of jobs, one view of each: the one with the shortest path."""
+    views: dict[str, Mount] = {}
+    for mount in mounts:
+        if not KINDS.fullmatch(mount.kind) or mount.point.startswith(UNWATCHED):
+            continue
+        known = views.get(mount.device)
+        if known is None or len(mount.point) < len(known.point):
+            views[mount.device] = mount
+    # One mounted over another at the same place hides it.
+    return list({mount.point: mount for mount in views.values()}.values())[:MANY]

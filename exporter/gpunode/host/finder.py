@@ -19,7 +19,7 @@ from gpunode.host.pressure import Pressure
 from gpunode.host.shm import Shm
 from gpunode.metric import Metric
 from gpunode.node import Node
-from gpunode.source import Source
+from gpunode.source import Absent, Source
 
 KINDS = (
     Cpu,
@@ -46,6 +46,7 @@ class HostFinder:
     name = "host"
 
     def __init__(self, node: Node, settings: HostSettings) -> None:
+        self.node = node
         self._sources: list[Source] = [
             kind(node, settings.slow_interval if kind is Pcie else settings.interval)
             for kind in KINDS
@@ -53,5 +54,8 @@ class HostFinder:
         self._filesystems = Filesystems(node, settings.slow_interval)
 
     def find(self) -> Iterable[Source]:
-        yield from self._sources
-        yield from self._filesystems.find()
+        try:
+            self.node.read_text("/proc/stat")
+        except FileNotFoundError as error:
+            raise Absent("no /proc/stat under the root of the node") from error
+        return [*self._sources, *self._filesystems.find()]

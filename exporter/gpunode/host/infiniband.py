@@ -1,22 +1,155 @@
-"""InfiniBand and RoCE ports."""
+"""InfiniBand and RoCE ports: traffic, waiting, errors of the link, congestion and loss.
+
+https://docs.kernel.org/admin-guide/abi-stable-files.html#abi-file-stable-sysfs-class-infiniband
+https://enterprise-support.nvidia.com/s/article/understanding-mlx5-linux-counters-and-status-parameters
+"""
 
 from __future__ import annotations
 
-from gpunode.metric import Metric
+import contextlib
+from collections.abc import Iterator
+
+from gpunode.host.counter import counter
+from gpunode.metric import Metric, Sample
 from gpunode.node import Node
 from gpunode.source import Reading
 
+PORT = ("device", "port")
+BYTES = Metric(
+    "gpunode_infiniband_bytes_total",
+    "counter",
+    "Bytes through the port, RDMA included (counters/port_rcv_data and port_xmit_data, which count "
+    "words of four bytes).",
+    (*PORT, "direction"),
+)
+WAIT = Metric(
+    "gpunode_infiniband_wait_ticks_total",
+    "counter",
+    "Ticks, of a length that depends on the adapter, during which data waited for the link to take "
+    "it (counters/port_xmit_wait).",
+    PORT,
+)
+ERRORS = Metric(
+    "gpunode_infiniband_errors_total",
+    "counter",
+    "What went wrong on the link (counters/).",
+    (*PORT, "kind"),
+)
+CONGESTION = Metric(
+    "gpunode_infiniband_congestion_total",
+    "counter",
+    "Signs of congestion: slow, but nothing is lost (hw_counters/).",
+    (*PORT, "kind"),
+)
+LOSS = Metric(
+    "gpunode_infiniband_loss_total",
+    "counter",
+    "Signs that packets were lost and sent again (hw_counters/).",
+    (*PORT, "kind"),
+)
+RATE = Metric(
+    "gpunode_infiniband_rate_bytes_per_second",
+    "gauge",
+    "What the link carries one way (rate).",
+    PORT,
+)
+ACTIVE = Metric(
+    "gpunode_infiniband_active", "gauge", "Whether the port can carry data (state).", PORT
+)
+
+ERROR_KINDS = {
+    "symbol_error": "symbol",
+    "link_error_recovery": "link_recovery",
+    "link_downed": "link_downed",
+    "port_rcv_errors": "receive",
+    "port_xmit_discards": "discard",
+    "local_link_integrity_errors": "integrity",
+}
+CONGESTION_KINDS = {
+    "np_cnp_sent": "cnp_sent",
+    "rp_cnp_handled": "cnp_handled",
+    "np_ecn_marked_roce_packets": "ecn_marked",
+    "roce_slow_restart": "slow_restart",
+}
+LOSS_KINDS = {
+    "out_of_sequence": "out_of_sequence",
+    "packet_seq_err": "sequence_nak",
+    "local_ack_timeout_err": "ack_timeout",
+    "rnr_nak_retry_err": "receiver_not_ready",
+    "out_of_buffer": "out_of_buffer",
+    "roce_adp_retrans": "adaptive_retransmission",
+}
+WORD = 4.0
+GIGABIT = 1e9 / 8
+MANY = 64
+"""Ports that are told apart."""
+
+
+def parse_rate(text: str) -> float:
+    """Bytes a second of a rate such as ``400 Gb/sec (4X NDR)``. Raises ``ValueError``."""
+    number, unit = text.split()[:2]
+    value = float(number)
+    if unit != "Gb/sec" or not 0 < value < 1e6:
+        raise ValueError(f"not a rate: {text[:80]!r}")
+    return value * GIGABIT
+
 
 class Infiniband:
-    """InfiniBand and RoCE ports."""
+    """Reads the ports of every adapter that can do RDMA."""
 
     name = "infiniband"
     device = gpu = ""
-    metrics: tuple[Metric, ...] = ()
+    metrics = (BYTES, WAIT, ERRORS, CONGESTION, LOSS, RATE, ACTIVE)
 
     def __init__(self, node: Node, interval: float) -> None:
         self.node = node
         self.every = interval
 
     def read(self) -> Reading:
-        return Reading(())
+        return Reading(
+            tuple(
+                sample
+                for device, port in list(self._ports())[:MANY]
+                for sample in self._samples(
+                    f"/sys/class/infiniband/{device}/ports/{port}", (device, port)
+                )
+            )
+        )
+
+    def _ports(self) -> Iterator[tuple[str, str]]:
+        folder = "/sys/class/infiniband"
+        try:
+            devices = self.node.list_directory(folder)
+        except OSError:
+            return
+        for device in devices:
+            try:
+                ports = self.node.list_directory(f"{folder}/{device}/ports")
+            except OSError:
+                continue
+            yield from ((device, port) for port in ports if port.isdecimal())
+
+    def _samples(self, folder: str, at: tuple[str, str]) -> Iterator[Sample]:
+        for name, direction in (("rcv", "receive"), ("xmit", "transmit")):
+            words = self._count(f"{folder}/counters/port_{name}_data")
+            yield from BYTES.at(None if words is None else words * WORD, *at, direction)
+        yield from WAIT.at(self._count(f"{folder}/counters/port_xmit_wait"), *at)
+        for metric, where, kinds in (
+            (ERRORS, "counters", ERROR_KINDS),
+            (CONGESTION, "hw_counters", CONGESTION_KINDS),
+            (LOSS, "hw_counters", LOSS_KINDS),
+        ):
+            for name, kind in kinds.items():
+                yield from metric.at(self._count(f"{folder}/{where}/{name}"), *at, kind)
+        with contextlib.suppress(OSError, ValueError):
+            yield from RATE.at(parse_rate(self.node.read_text(f"{folder}/rate")), *at)
+        with contextlib.suppress(OSError):
+            state = self.node.read_text(f"{folder}/state").strip()
+            yield from ACTIVE.at(float(state == "4: ACTIVE"), *at)
+
+    def _count(self, path: str) -> float | None:
+        """A counter, or None where the adapter does not keep it: no file, or "N/A (no PMA)"."""
+        try:
+            return counter(self.node.read_text(path))
+        except (OSError, ValueError):
+            return None

@@ -1,22 +1,128 @@
-"""What the kernel complains of."""
+"""What the kernel complains of, counted by kind.
+
+XIDs are here although NVML reports them too: it does not report those of a GPU that fell off the
+bus, nor any that came before the daemon listened. https://docs.nvidia.com/deploy/xid-errors/
+"""
 
 from __future__ import annotations
 
-from gpunode.metric import Metric
+import contextlib
+import re
+from collections.abc import Iterator
+
+from gpunode.metric import Metric, Sample
 from gpunode.node import Node
 from gpunode.source import Reading
 
+EVENTS = Metric(
+    "gpunode_kernel_log_events_total",
+    "counter",
+    "Lines of the kernel log by kind since the daemon started (/dev/kmsg, else a log under "
+    "/var/log).",
+    ("kind",),
+)
+LAST = Metric(
+    "gpunode_kernel_log_last_event_timestamp_seconds",
+    "gauge",
+    "When a line of this kind was last read.",
+    ("kind",),
+)
+XIDS = Metric(
+    "gpunode_kernel_log_xid_errors_total",
+    "counter",
+    "XID errors that the driver wrote to the kernel log, by bus address.",
+    ("bus_id", "xid"),
+)
+
+KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (kind, re.compile(pattern))
+    for kind, pattern in (
+        ("xid", r"NVRM: Xid \(PCI:"),
+        ("sxid", r"nvidia-nvswitch\d+: SXid"),
+        ("nvrm", r"NVRM: .{0,200}(?:[Ee]rror|failed|fallen off|timed? ?out|GSP)"),
+        ("oom_kill", r"Out of memory: Kill|Memory cgroup out of memory|oom-kill:"),
+        ("bus_error", r"trap: bus error|[Bb]us error|signal 7 |MCE: Killing .{1,200} due to"),
+        ("lustre_eviction", r"LustreError: .{0,400}(?:evicted|eviction)|was evicted by"),
+        ("lustre", r"LustreError: |Lustre: .{0,300}Connection to .{1,200} was lost"),
+        ("nfs", r"nfs: server .{1,200} not responding"),
+        ("pcie_aer", r"AER: .{0,80}[Ee]rror|PCIe Bus Error: severity="),
+        ("hung_task", r"task .{1,200} blocked for more than \d+ seconds"),
+        ("lockup", r"soft lockup - CPU|hard LOCKUP|rcu.{0,40} detected stalls"),
+        ("machine_check", r"mce: \[Hardware Error\]|EDAC .{0,80}(?:CE|UE) "),
+        ("disk_error", r"I/O error, dev |critical (?:medium|target) error|nvme.{1,40}timeout"),
+        ("read_only", r"[Rr]emounting filesystem read-only"),
+        ("link_down", r"mlx5_core .{1,200}(?:Link down|port module .{0,60}unplug)"),
+    )
+)
+"""The first that is found in a line decides; every repetition in them is bounded, so that no line
+can make them slow."""
+
+XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]{7,20})\): (\d{1,5})")
+
+LOGS = ("/dev/kmsg", "/var/log/kern.log", "/var/log/messages", "/var/log/syslog")
+LONGEST = 4096
+"""Characters of a line that are looked at; the kernel writes at most 1,024 a record."""
+
+MANY_XIDS = 64
+
+
+def kind_of(line: str) -> str | None:
+    """What a line of the kernel log complains of."""
+    return next((kind for kind, pattern in KINDS if pattern.search(line)), None)
+
 
 class KernelLog:
-    """What the kernel complains of."""
+    """Follows the kernel log from where it ends when the daemon starts."""
 
     name = "kernel_log"
     device = gpu = ""
-    metrics: tuple[Metric, ...] = ()
+    metrics = (EVENTS, LAST, XIDS)
 
     def __init__(self, node: Node, interval: float) -> None:
         self.node = node
         self.every = interval
+        self.path: str | None = None
+        self.events = {kind: 0 for kind, _ in KINDS}
+        self.times: dict[str, float] = {}
+        self.xids: dict[tuple[str, str], int] = {}
 
     def read(self) -> Reading:
-        return Reading(())
+        """Count what came since the last read. Raises ``OSError`` where no log can be read."""
+        for line in self._lines():
+            # A line that begins with a space goes on about the record before it.
+            if not line.startswith(" "):
+                self._count(line[:LONGEST])
+        return Reading(tuple(self._samples()))
+
+    def _lines(self) -> list[str]:
+        if self.path is not None:
+            return self.node.log_lines(self.path)
+        for path in LOGS:
+            with contextlib.suppress(OSError):
+                lines = self.node.log_lines(path)
+                self.path = path
+                return lines
+        raise OSError(
+            f"none of {', '.join(LOGS)} can be read: /dev/kmsg takes the capability SYSLOG where "
+            "kernel.dmesg_restrict is 1, the files the group adm",
+        )
+
+    def _count(self, line: str) -> None:
+        kind = kind_of(line)
+        if kind is None:
+            return
+        self.events[kind] += 1
+        self.times[kind] = self.node.clock.time()
+        match = XID.search(line)
+        if match:
+            key = match[1].lower(), match[2]
+            if key in self.xids or len(self.xids) < MANY_XIDS:
+                self.xids[key] = self.xids.get(key, 0) + 1
+
+    def _samples(self) -> Iterator[Sample]:
+        for kind, count in self.events.items():
+            yield from EVENTS.at(float(count), kind)
+        for kind, time in self.times.items():
+            yield from LAST.at(time, kind)
+        for (bus_id, xid), count in self.xids.items():
+            yield from XIDS.at(float(count), bus_id, xid)

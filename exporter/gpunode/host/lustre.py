@@ -1,22 +1,263 @@
-"""Lustre clients."""
+"""Lustre clients: what each filesystem moved, what it was asked, and how long its servers took.
+
+Clients before 2.13 keep most of these files under /proc, later ones under debugfs, which only root
+can read: https://doc.lustre.org/lustre_manual.xhtml#lustreproc
+"""
 
 from __future__ import annotations
 
-from gpunode.metric import Metric
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gpunode.host.counter import counter
+from gpunode.metric import Metric, Sample
 from gpunode.node import Node
 from gpunode.source import Reading
 
+FILESYSTEM = ("filesystem",)
+BYTES = Metric(
+    "gpunode_lustre_bytes_total",
+    "counter",
+    "Bytes that programs read and wrote (llite/*/stats).",
+    (*FILESYSTEM, "direction"),
+)
+OPERATIONS = Metric(
+    "gpunode_lustre_operations_total",
+    "counter",
+    "Metadata operations of programs (llite/*/stats).",
+    (*FILESYSTEM, "operation"),
+)
+OPERATION_SECONDS = Metric(
+    "gpunode_lustre_operation_seconds_total",
+    "counter",
+    "Time that metadata operations took, where the client counts it: 2.14 and later "
+    "(llite/*/stats).",
+    (*FILESYSTEM, "operation"),
+)
+RPCS = Metric(
+    "gpunode_lustre_rpcs_total",
+    "counter",
+    "Requests to object (data) and metadata servers that were answered (osc, mdc/*/stats: "
+    "req_waittime).",
+    (*FILESYSTEM, "server"),
+)
+RPC_SECONDS = Metric(
+    "gpunode_lustre_rpc_seconds_total",
+    "counter",
+    "Time from sending requests to their answers (osc, mdc/*/stats: req_waittime).",
+    (*FILESYSTEM, "server"),
+)
+IN_FLIGHT = Metric(
+    "gpunode_lustre_rpcs_in_flight",
+    "gauge",
+    "Requests that wait for an answer at this moment (osc, mdc/*/import).",
+    (*FILESYSTEM, "server"),
+)
+TIMEOUTS = Metric(
+    "gpunode_lustre_rpc_timeouts_total",
+    "counter",
+    "Requests that were not answered in time (osc, mdc/*/import).",
+    (*FILESYSTEM, "server"),
+)
+TARGETS = Metric(
+    "gpunode_lustre_targets",
+    "gauge",
+    "Storage and metadata targets by whether this client is connected (osc, mdc/*/import: state "
+    "FULL or IDLE).",
+    (*FILESYSTEM, "connected"),
+)
+
+ROOTS = ("/proc/fs/lustre", "/sys/kernel/debug/lustre")
+SERVERS = {"osc": "data", "mdc": "metadata"}
+CONNECTED = ("FULL", "IDLE")
+NAMED = ("open", "close", "getattr", "readdir", "create", "unlink")
+"""Metadata operations that are told apart: those that training does the most."""
+
+OTHERS = frozenset(
+    {
+        "setattr", "lookup", "mkdir", "rmdir", "mknod", "link", "symlink", "rename", "statfs",
+        "truncate", "fsync", "flock", "getxattr", "setxattr", "listxattr", "removexattr",
+    }
+)  # fmt: skip
+
+CLIENT = re.compile(r"(?P<filesystem>[\w.]{1,8})-(?:OST|MDT)[0-9a-f]{4}-\w+-[0-9a-f]{16}")
+"""A target as a client sees it; servers have such devices too, named after each other."""
+
+LLITE = re.compile(r"(?P<filesystem>[\w.]{1,8})-[0-9a-f]{8,16}")
+
+MANY_FILESYSTEMS = 16
+MANY_TARGETS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A line of a statistics file: how often, and the sum where the samples have a value."""
+
+    samples: float
+    unit: str
+    sum: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """What a client knows of the connection to one target."""
+
+    state: str
+    in_flight: float | None
+    timeouts: float | None
+
+
+@dataclass(slots=True)
+class Filesystem:
+    """Everything of one filesystem, over all its targets."""
+
+    stats: dict[str, Count] = field(default_factory=dict)
+    rpcs: dict[str, float] = field(default_factory=dict)
+    rpc_seconds: dict[str, float] = field(default_factory=dict)
+    in_flight: dict[str, float] = field(default_factory=dict)
+    timeouts: dict[str, float] = field(default_factory=dict)
+    targets: dict[bool, int] = field(default_factory=dict)
+
+
+def parse_stats(text: str) -> dict[str, Count]:
+    """Read a file of lines such as ``open 5 samples [usec] 1 9 20 90``. Raises ``ValueError``."""
+    found = {}
+    for line in text.splitlines():
+        name, *fields = line.split()[:8] or [""]
+        if len(fields) >= 3 and fields[1] == "samples":
+            total = counter(fields[5]) if len(fields) >= 6 else None
+            found[name] = Count(counter(fields[0]), fields[2].strip("[]"), total)
+    return found
+
+
+def parse_import(text: str) -> Import:
+    """Read an import file. Raises ``ValueError``."""
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        name, colon, value = line.strip().partition(":")
+        if colon and name in ("state", "inflight", "timeouts"):
+            fields.setdefault(name, value.strip())
+    if "state" not in fields:
+        raise ValueError("a Lustre import file without a state")
+    in_flight, timeouts = (fields.get(name) for name in ("inflight", "timeouts"))
+    return Import(
+        fields["state"],
+        None if in_flight is None else counter(in_flight),
+        None if timeouts is None else counter(timeouts),
+    )
+
 
 class Lustre:
-    """Lustre clients."""
+    """Reads every Lustre filesystem that this node is a client of."""
 
     name = "lustre"
     device = gpu = ""
-    metrics: tuple[Metric, ...] = ()
+    metrics = (
+        BYTES,
+        OPERATIONS,
+        OPERATION_SECONDS,
+        RPCS,
+        RPC_SECONDS,
+        IN_FLIGHT,
+        TIMEOUTS,
+        TARGETS,
+    )
 
     def __init__(self, node: Node, interval: float) -> None:
         self.node = node
         self.every = interval
 
     def read(self) -> Reading:
-        return Reading(())
+        found: dict[str, Filesystem] = {}
+        for root in ROOTS:
+            self._read_clients(root, found)
+            for kind, server in SERVERS.items():
+                self._read_targets(f"{root}/{kind}", server, found)
+        return Reading(tuple(_samples(found)))
+
+    def _read_clients(self, root: str, found: dict[str, Filesystem]) -> None:
+        for name, filesystem in self._devices(f"{root}/llite", LLITE, found):
+            stats = self._stats(f"{root}/llite/{name}/stats")
+            if stats is not None:
+                filesystem.stats = stats
+
+    def _read_targets(self, folder: str, server: str, found: dict[str, Filesystem]) -> None:
+        for name, filesystem in self._devices(folder, CLIENT, found):
+            waited = (self._stats(f"{folder}/{name}/stats") or {}).get("req_waittime")
+            if waited is not None and waited.sum is not None:
+                _add(filesystem.rpcs, server, waited.samples)
+                _add(filesystem.rpc_seconds, server, waited.sum / 1e6)
+            try:
+                link = parse_import(self.node.read_text(f"{folder}/{name}/import"))
+            except (OSError, ValueError):
+                continue
+            connected = link.state in CONNECTED
+            filesystem.targets[connected] = filesystem.targets.get(connected, 0) + 1
+            if link.in_flight is not None:
+                _add(filesystem.in_flight, server, link.in_flight)
+            if link.timeouts is not None:
+                _add(filesystem.timeouts, server, link.timeouts)
+
+    def _devices(
+        self, folder: str, form: re.Pattern[str], found: dict[str, Filesystem]
+    ) -> Iterator[tuple[str, Filesystem]]:
+        """The devices in a folder, each with the filesystem it belongs to."""
+        try:
+            names = self.node.list_directory(folder)[:MANY_TARGETS]
+        except OSError:
+            return
+        for name in names:
+            match = form.fullmatch(name)
+            if match is None:
+                continue
+            filesystem = match["filesystem"]
+            if filesystem in found or len(found) < MANY_FILESYSTEMS:
+                yield name, found.setdefault(filesystem, Filesystem())
+
+    def _stats(self, path: str) -> dict[str, Count] | None:
+        try:
+            return parse_stats(self.node.read_text(path))
+        except (OSError, ValueError):
+            return None
+
+
+def _add(totals: dict[str, float], key: str, value: float) -> None:
+    totals[key] = totals.get(key, 0.0) + value
+
+
+def _samples(found: dict[str, Filesystem]) -> Iterator[Sample]:
+    for name, filesystem in found.items():
+        yield from _operation_samples(name, filesystem.stats)
+        for metric, values in (
+            (RPCS, filesystem.rpcs),
+            (RPC_SECONDS, filesystem.rpc_seconds),
+            (IN_FLIGHT, filesystem.in_flight),
+            (TIMEOUTS, filesystem.timeouts),
+        ):
+            for server, value in values.items():
+                yield from metric.at(value, name, server)
+        if filesystem.targets:
+            for connected in (True, False):
+                count = float(filesystem.targets.get(connected, 0))
+                yield from TARGETS.at(count, name, str(connected).lower())
+
+
+def _operation_samples(name: str, stats: dict[str, Count]) -> Iterator[Sample]:
+    for direction in ("read", "write"):
+        moved = stats.get(f"{direction}_bytes")
+        # A file that nobody has read from yet has no such line.
+        if stats:
+            yield from BYTES.at((moved.sum if moved else None) or 0.0, name, direction)
+    operations: dict[str, float] = {}
+    seconds: dict[str, float] = {}
+    for operation, count in stats.items():
+        if operation in NAMED or operation in OTHERS:
+            key = operation if operation in NAMED else "other"
+            _add(operations, key, count.samples)
+            if count.sum is not None and count.unit.startswith("usec"):
+                _add(seconds, key, count.sum / 1e6)
+    for operation, value in operations.items():
+        yield from OPERATIONS.at(value, name, operation)
+    for operation, value in seconds.items():
+        yield from OPERATION_SECONDS.at(value, name, operation)

@@ -1,22 +1,195 @@
-"""Network interfaces and TCP."""
+"""Network interfaces of the node, and how TCP fares.
+
+https://docs.kernel.org/networking/statistics.html
+"""
 
 from __future__ import annotations
 
-from gpunode.metric import Metric
+import re
+from collections.abc import Iterator
+
+from gpunode.host.counter import counter
+from gpunode.host.mounts import read_as_node
+from gpunode.metric import Metric, Sample
 from gpunode.node import Node
 from gpunode.source import Reading
 
+DEVICE = ("device",)
+BYTES = Metric(
+    "gpunode_network_bytes_total",
+    "counter",
+    "Bytes through the interface; RDMA passes by it and is counted with InfiniBand "
+    "(/proc/1/net/dev).",
+    (*DEVICE, "direction"),
+)
+DROPS = Metric(
+    "gpunode_network_drops_total",
+    "counter",
+    "Packets dropped by the interface or for want of a buffer (/proc/1/net/dev).",
+    (*DEVICE, "direction"),
+)
+ERRORS = Metric(
+    "gpunode_network_errors_total",
+    "counter",
+    "Packets with errors (/proc/1/net/dev).",
+    (*DEVICE, "direction"),
+)
+SPEED = Metric(
+    "gpunode_network_speed_bytes_per_second",
+    "gauge",
+    "What the link can carry one way (/sys/class/net/DEVICE/speed).",
+    DEVICE,
+)
+UP = Metric(
+    "gpunode_network_up",
+    "gauge",
+    "Whether the link is up (/sys/class/net/DEVICE/operstate).",
+    DEVICE,
+)
+CARRIER_CHANGES = Metric(
+    "gpunode_network_carrier_changes_total",
+    "counter",
+    "Times that the link came or went (/sys/class/net/DEVICE/carrier_changes).",
+    DEVICE,
+)
+PAUSES = Metric(
+    "gpunode_network_priority_pauses_total",
+    "counter",
+    "Pause frames of priority flow control by priority, of those that ever had one "
+    "(ethtool -S: rx_prioN_pause, tx_prioN_pause).",
+    (*DEVICE, "direction", "priority"),
+)
+TCP = Metric(
+    "gpunode_tcp_segments_total",
+    "counter",
+    "TCP segments sent for the first time and again (/proc/1/net/snmp: OutSegs, RetransSegs).",
+    ("kind",),
+)
+TCP_PROBLEMS = Metric(
+    "gpunode_tcp_problems_total",
+    "counter",
+    "Timeouts that made TCP send again, and connections that were not accepted in time "
+    "(/proc/1/net/netstat: TCPTimeouts, ListenDrops).",
+    ("kind",),
+)
+
+VIRTUAL = re.compile(
+    r"lo|veth.*|cali.*|cilium.*|lxc.*|docker.*|br-.*|virbr.*|cni.*|flannel.*|vxlan.*|geneve.*|"
+    r"tunl.*|gre.*|sit.*|ip6tnl.*|dummy.*|ifb.*|tap.*|tun.*|wg.*|nodelocaldns|kube-.*|vnet.*|"
+    r"ip_vti.*|ip6_vti.*|erspan.*|teql.*|nlmon.*"
+)
+"""Interfaces without a wire of their own, of which a node of many pods has hundreds."""
+
+PAUSE = re.compile(r"(?P<direction>rx|tx)_prio(?P<priority>[0-7])_pause")
+DIRECTIONS = {"rx": "receive", "tx": "transmit"}
+MEGABIT = 1e6 / 8
+MANY = 32
+"""Interfaces that are told apart."""
+
+
+def parse_devices(text: str) -> dict[str, list[float]]:
+    """The sixteen counters of each interface in a net/dev file. Raises ``ValueError``."""
+    found = {}
+    for line in text.splitlines()[2:]:
+        name, colon, rest = line.rpartition(":")
+        fields = rest.split()
+        if not colon or len(fields) < 16:
+            raise ValueError(f"not a line of net/dev: {line[:80]!r}")
+        found[name.strip()] = [counter(field) for field in fields[:16]]
+    return found
+
+
+def parse_protocols(text: str) -> dict[str, int]:
+    """Counters such as ``Tcp.OutSegs`` of an snmp or netstat file. Raises ``ValueError``."""
+    found: dict[str, int] = {}
+    lines = text.splitlines()
+    for heads, values in zip(lines[::2], lines[1::2], strict=False):
+        protocol, *names = heads.split() or [""]
+        _, *numbers = values.split() or [""]
+        for name, number in zip(names, numbers, strict=False):
+            found[protocol + name] = int(number)  # some are -1: no limit
+    return found
+
 
 class Network:
-    """Network interfaces and TCP."""
+    """Reads the interfaces that have a wire, and TCP of the whole node."""
 
     name = "network"
     device = gpu = ""
-    metrics: tuple[Metric, ...] = ()
+    metrics = (
+        BYTES,
+        DROPS,
+        ERRORS,
+        SPEED,
+        UP,
+        CARRIER_CHANGES,
+        PAUSES,
+        TCP,
+        TCP_PROBLEMS,
+    )
 
     def __init__(self, node: Node, interval: float) -> None:
         self.node = node
         self.every = interval
 
     def read(self) -> Reading:
-        return Reading(())
+        devices = parse_devices(read_as_node(self.node, "net/dev"))
+        wired = [name for name in devices if not VIRTUAL.fullmatch(name)][:MANY]
+        samples: list[Sample] = []
+        for name in wired:
+            samples += _counter_samples(name, devices[name])
+            samples += self._link_samples(name)
+            samples += self._pause_samples(name)
+        return Reading((*samples, *self._tcp_samples()))
+
+    def _link_samples(self, name: str) -> Iterator[Sample]:
+        folder = f"/sys/class/net/{name}"
+        state = self._text(f"{folder}/operstate")
+        if state in ("up", "down", "lowerlayerdown", "dormant"):
+            yield from UP.at(float(state == "up"), name)
+        speed = self._text(f"{folder}/speed")  # -1, or an error, where there is no link
+        if speed is not None and speed.isdecimal() and 0 < int(speed[:12]) < 1 << 32:
+            yield from SPEED.at(int(speed) * MEGABIT, name)
+        changes = self._text(f"{folder}/carrier_changes")
+        if changes is not None and changes.isdecimal():
+            yield from CARRIER_CHANGES.at(counter(changes), name)
+
+    def _pause_samples(self, name: str) -> Iterator[Sample]:
+        try:
+            statistics = self.node.network_statistics(name)
+        except OSError:
+            return
+        for key, value in statistics.items():
+            match = PAUSE.fullmatch(key)
+            if match and value:
+                direction = DIRECTIONS[match["direction"]]
+                yield from PAUSES.at(float(value), name, direction, match["priority"])
+
+    def _tcp_samples(self) -> Iterator[Sample]:
+        try:
+            counters = parse_protocols(read_as_node(self.node, "net/snmp"))
+            more = parse_protocols(read_as_node(self.node, "net/netstat"))
+        except OSError:
+            return
+        for metric, kind, value in (
+            (TCP, "first", counters.get("Tcp:OutSegs")),  # by RFC 2012 without those sent again
+            (TCP, "retransmitted", counters.get("Tcp:RetransSegs")),
+            (TCP_PROBLEMS, "timeout", more.get("TcpExt:TCPTimeouts")),
+            (TCP_PROBLEMS, "listen_drop", more.get("TcpExt:ListenDrops")),
+        ):
+            if value is not None and value >= 0:
+                yield from metric.at(counter(str(value)), kind)
+
+    def _text(self, path: str) -> str | None:
+        try:
+            return self.node.read_text(path).strip()
+        except OSError:
+            return None
+
+
+def _counter_samples(name: str, counters: list[float]) -> Iterator[Sample]:
+    for direction, at in (("receive", 0), ("transmit", 8)):
+        yield from BYTES.at(counters[at], name, direction)
+        yield from ERRORS.at(counters[at + 2], name, direction)
+        # Packets that found no buffer are dropped too: fifo.
+        yield from DROPS.at(counters[at + 3] + counters[at + 4], name, direction)

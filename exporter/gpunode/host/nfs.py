@@ -1,22 +1,136 @@
-"""NFS clients."""
+"""NFS clients: what each mount moved, and how long its server took.
+
+https://git.linux-nfs.org/?p=steved/nfs-utils.git;a=blob;f=tools/mountstats/mountstats.py
+"""
 
 from __future__ import annotations
 
-from gpunode.metric import Metric
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gpunode.host.counter import counter
+from gpunode.host.mounts import read_as_node
+from gpunode.metric import Metric, Sample
 from gpunode.node import Node
 from gpunode.source import Reading
 
+BYTES = Metric(
+    "gpunode_nfs_bytes_total",
+    "counter",
+    "Bytes moved between this client and the server (/proc/1/mountstats).",
+    ("mountpoint", "direction"),
+)
+OPERATION = ("mountpoint", "operation")
+REQUESTS = Metric(
+    "gpunode_nfs_requests_total", "counter", "Requests made (/proc/1/mountstats).", OPERATION
+)
+RETRANSMISSIONS = Metric(
+    "gpunode_nfs_retransmissions_total",
+    "counter",
+    "Requests sent again for want of an answer (/proc/1/mountstats).",
+    OPERATION,
+)
+RTT_SECONDS = Metric(
+    "gpunode_nfs_rtt_seconds_total",
+    "counter",
+    "Time from sending to the answer, over all requests (/proc/1/mountstats).",
+    OPERATION,
+)
+WAIT_SECONDS = Metric(
+    "gpunode_nfs_wait_seconds_total",
+    "counter",
+    "Time from asking to the end, queued on this client or sent (/proc/1/mountstats).",
+    OPERATION,
+)
+
+OPERATIONS = {"READ": "read", "WRITE": "write", "COMMIT": "commit"}
+"""Operations that move data, told apart; all others are metadata."""
+
+MANY = 16
+"""Mounts that are told apart."""
+
+
+@dataclass(slots=True)
+class Operation:
+    """Counters of one kind of request since the mount."""
+
+    requests: float = 0.0
+    retransmissions: float = 0.0
+    rtt_seconds: float = 0.0
+    wait_seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class NfsMount:
+    """Counters of one mount."""
+
+    read: float | None = None
+    written: float | None = None
+    operations: dict[str, Operation] = field(default_factory=dict)
+
+
+def parse(text: str) -> dict[str, NfsMount]:
+    """The NFS mounts in a mountstats file by mount point. Raises ``ValueError``."""
+    found: dict[str, NfsMount] = {}
+    mount: NfsMount | None = None
+    for line in text.splitlines():
+        words = line.split()
+        if not words:
+            continue
+        if words[0] == "device":
+            mount = None
+            if "fstype" in words[:-1] and len(words) > 4:
+                kind = words[words.index("fstype") + 1]
+                if kind in ("nfs", "nfs4") and len(found) < MANY:
+                    mount = found[words[4]] = NfsMount()
+        elif mount is not None:
+            _add(mount, words)
+    return found
+
+
+def _add(mount: NfsMount, words: list[str]) -> None:
+    """Take one line of a mount's statistics."""
+    head, *fields = words
+    if head == "bytes:":
+        # normal, direct and server bytes, each read and written
+        if len(fields) < 6:
+            raise ValueError("mountstats: a line of bytes that is too short")
+        mount.read, mount.written = counter(fields[4]), counter(fields[5])
+    elif head.endswith(":") and head[:-1].isupper() and len(fields) >= 8:
+        requests, transmissions, _, _, _, _, rtt, total = map(counter, fields[:8])
+        name = OPERATIONS.get(head[:-1], "metadata")
+        operation = mount.operations.setdefault(name, Operation())
+        operation.requests += requests
+        operation.retransmissions += max(0.0, transmissions - requests)
+        operation.rtt_seconds += rtt / 1e3
+        operation.wait_seconds += total / 1e3
+
 
 class Nfs:
-    """NFS clients."""
+    """Reads the statistics of every NFS mount."""
 
     name = "nfs"
     device = gpu = ""
-    metrics: tuple[Metric, ...] = ()
+    metrics = (BYTES, REQUESTS, RETRANSMISSIONS, RTT_SECONDS, WAIT_SECONDS)
 
     def __init__(self, node: Node, interval: float) -> None:
         self.node = node
         self.every = interval
 
     def read(self) -> Reading:
-        return Reading(())
+        try:
+            mounts = parse(read_as_node(self.node, "mountstats"))
+        except FileNotFoundError:
+            mounts = {}
+        return Reading(tuple(_samples(mounts)))
+
+
+def _samples(mounts: dict[str, NfsMount]) -> Iterator[Sample]:
+    for point, mount in mounts.items():
+        yield from BYTES.at(mount.read, point, "read")
+        yield from BYTES.at(mount.written, point, "write")
+        for name, operation in mount.operations.items():
+            yield from REQUESTS.at(operation.requests, point, name)
+            yield from RETRANSMISSIONS.at(operation.retransmissions, point, name)
+            yield from RTT_SECONDS.at(operation.rtt_seconds, point, name)
+            yield from WAIT_SECONDS.at(operation.wait_seconds, point, name)

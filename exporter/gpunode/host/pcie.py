@@ -1,22 +1,223 @@
-"""PCI Express links of GPUs and NICs."""
+"""PCI Express links of GPUs and network adapters, and which adapter is near which GPU.
+
+https://docs.kernel.org/PCI/sysfs-pci.html
+https://docs.kernel.org/PCI/pcieaer-howto.html
+"""
 
 from __future__ import annotations
 
-from gpunode.metric import Metric
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpunode.host.counter import counter
+from gpunode.metric import Metric, Sample
 from gpunode.node import Node
 from gpunode.source import Reading
 
+DEVICE = ("bus_id", "kind")
+WIDTH = Metric(
+    "gpunode_pcie_link_width_lanes",
+    "gauge",
+    "Lanes of the link now (/sys/bus/pci/devices/BUS_ID/current_link_width).",
+    DEVICE,
+)
+WIDTH_MAX = Metric(
+    "gpunode_pcie_link_width_max_lanes",
+    "gauge",
+    "Lanes that the device has (/sys/bus/pci/devices/BUS_ID/max_link_width).",
+    DEVICE,
+)
+SPEED = Metric(
+    "gpunode_pcie_link_transfers_per_second",
+    "gauge",
+    "Transfers a second and lane now (/sys/bus/pci/devices/BUS_ID/current_link_speed).",
+    DEVICE,
+)
+SPEED_MAX = Metric(
+    "gpunode_pcie_link_max_transfers_per_second",
+    "gauge",
+    "Transfers a second and lane at best (/sys/bus/pci/devices/BUS_ID/max_link_speed).",
+    DEVICE,
+)
+DEGRADED = Metric(
+    "gpunode_pcie_link_degraded",
+    "gauge",
+    "Whether the link has fewer lanes than the device, or, for a network adapter, is slower; a GPU "
+    "slows its link down while it is idle.",
+    DEVICE,
+)
+AER = Metric(
+    "gpunode_pcie_aer_errors_total",
+    "counter",
+    "Errors on the link that the device reported (/sys/bus/pci/devices/BUS_ID/aer_dev_SEVERITY).",
+    (*DEVICE, "severity"),
+)
+NEAREST = Metric(
+    "gpunode_pcie_nearest_nic_info",
+    "gauge",
+    "Always 1; the network adapters nearest to a GPU, and what they share: a PCI Express switch, "
+    "a root port's bus, a NUMA node, or nothing.",
+    ("bus_id", "nic_bus_id", "nic", "proximity"),
+)
+
+DEVICES = "/sys/bus/pci/devices"
+NVIDIA = "0x10de"
+SEVERITIES = {"correctable": "COR", "nonfatal": "NONFATAL", "fatal": "FATAL"}
+ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+DEEP = 8
+"""Bridges above one another; real machines have three or four."""
+
+MANY = 64
+"""Devices that are watched; and adapters named for one GPU where several are equally near."""
+
+MANY_NEAREST = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU or network adapter, with the addresses of all bridges above it, the root's first."""
+
+    bus_id: str
+    kind: str
+    above: tuple[str, ...]
+    numa_node: str
+    names: tuple[str, ...]
+
+
+def parse_speed(text: str) -> float:
+    """Transfers a second of a speed such as ``32.0 GT/s PCIe``. Raises ``ValueError``."""
+    number, unit = text.split()[:2]
+    value = float(number)
+    if unit != "GT/s" or not 0 < value < 1e4:
+        raise ValueError(f"not the speed of a link: {text[:80]!r}")
+    return value * 1e9
+
+
+def parse_total(text: str, severity: str) -> float:
+    """The sum that an aer_dev file ends with. Raises ``ValueError``."""
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        if name == f"TOTAL_ERR_{SEVERITIES[severity]}":
+            return counter(value)
+    raise ValueError("an aer_dev file without a total")
+
 
 class Pcie:
-    """PCI Express links of GPUs and NICs."""
+    """Reads the links; which devices there are is looked up again when the list changes."""
 
     name = "pcie"
     device = gpu = ""
-    metrics: tuple[Metric, ...] = ()
+    metrics = (WIDTH, WIDTH_MAX, SPEED, SPEED_MAX, DEGRADED, AER, NEAREST)
 
     def __init__(self, node: Node, interval: float) -> None:
         self.node = node
         self.every = interval
+        self._listed: list[str] = []
+        self._devices: list[Device] = []
 
     def read(self) -> Reading:
-        return Reading(())
+        try:
+            listed = self.node.list_directory(DEVICES)
+        except FileNotFoundError:
+            listed = []
+        if listed != self._listed:
+            self._devices = list(self._find(listed))[:MANY]
+            self._listed = listed
+        samples: list[Sample] = []
+        for device in self._devices:
+            samples += self._link_samples(device)
+            samples += self._error_samples(device)
+        return Reading((*samples, *nearest(self._devices)))
+
+    def _find(self, listed: list[str]) -> Iterator[Device]:
+        above = dict(self._paths("/sys/devices", ()))
+        for bus_id in listed:
+            folder = f"{DEVICES}/{bus_id}"
+            vendor, kind = self._text(f"{folder}/vendor"), self._text(f"{folder}/class")
+            if vendor == NVIDIA and kind.startswith(("0x0300", "0x0302")):
+                name = "gpu"
+            elif kind.startswith(("0x0200", "0x0207")):
+                name = "nic"
+            else:
+                continue
+            numa_node = self._text(f"{folder}/numa_node")
+            names = [n for part in ("infiniband", "net") for n in self._list(f"{folder}/{part}")]
+            yield Device(bus_id, name, above.get(bus_id, ()), numa_node, tuple(names))
+
+    def _paths(self, folder: str, above: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Every device below a folder with the bridges above it: they are nested folders."""
+        if len(above) > DEEP:
+            return
+        for name in self._list(folder):
+            if ADDRESS.fullmatch(name):
+                yield name, above
+            elif above or not re.fullmatch(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", name):
+                continue
+            yield from self._paths(f"{folder}/{name}", (*above, name))
+
+    def _link_samples(self, device: Device) -> Iterator[Sample]:
+        at, folder = (device.bus_id, device.kind), f"{DEVICES}/{device.bus_id}"
+        try:
+            width = counter(self.node.read_text(f"{folder}/current_link_width"))
+            width_max = counter(self.node.read_text(f"{folder}/max_link_width"))
+            speed = parse_speed(self.node.read_text(f"{folder}/current_link_speed"))
+            speed_max = parse_speed(self.node.read_text(f"{folder}/max_link_speed"))
+        except (OSError, ValueError):
+            return  # virtual machines show no links
+        yield from WIDTH.at(width, *at)
+        yield from WIDTH_MAX.at(width_max, *at)
+        yield from SPEED.at(speed, *at)
+        yield from SPEED_MAX.at(speed_max, *at)
+        slower = device.kind != "gpu" and speed < speed_max
+        yield from DEGRADED.at(float(width < width_max or slower), *at)
+
+    def _error_samples(self, device: Device) -> Iterator[Sample]:
+        for severity in SEVERITIES:
+            try:
+                text = self.node.read_text(f"{DEVICES}/{device.bus_id}/aer_dev_{severity}")
+                total = parse_total(text, severity)
+            except (OSError, ValueError):
+                continue
+            yield from AER.at(total, device.bus_id, device.kind, severity)
+
+    def _text(self, path: str) -> str:
+        try:
+            return self.node.read_text(path).strip()
+        except OSError:
+            return ""
+
+    def _list(self, path: str) -> list[str]:
+        try:
+            return self.node.list_directory(path)
+        except OSError:
+            return []
+
+
+def nearest(devices: list[Device]) -> Iterator[Sample]:
+    """For each GPU the adapters that share the most with it."""
+    adapters = [device for device in devices if device.kind == "nic"]
+    for gpu in (device for device in devices if device.kind == "gpu"):
+        ranked = sorted(adapters, key=lambda nic: (-closeness(gpu, nic)[0], nic.bus_id))
+        for nic in ranked[:MANY_NEAREST]:
+            rank, words = closeness(gpu, nic)
+            if rank == closeness(gpu, ranked[0])[0]:
+                name = nic.names[0] if nic.names else ""
+                yield Sample(NEAREST, (gpu.bus_id, nic.bus_id, name, words), 1.0)
+
+
+def closeness(one: Device, other: Device) -> tuple[int, str]:
+    """How much two devices share, to be compared, and in words."""
+    shared = 0
+    for mine, theirs in zip(one.above, other.above, strict=False):
+        if mine != theirs:
+            break
+        shared += 1
+    # The first above a device is the host bridge, the second a root port.
+    if shared >= 2:
+        return 2 + shared, "same_switch"
+    if shared == 1:
+        return 3, "same_root"
+    if one.numa_node == other.numa_node and one.numa_node not in ("", "-1"):
+        return 2, "same_numa_node"
+    return 1, "far"

@@ -1,22 +1,63 @@
-"""The /dev/shm of the node."""
+"""The node's own /dev/shm, and how to tell when one will be full."""
 
 from __future__ import annotations
 
-from gpunode.metric import Metric
+from collections import deque
+from collections.abc import Iterator
+
+from gpunode.metric import Metric, Sample
 from gpunode.node import Node
 from gpunode.source import Reading
 
+SIZE = Metric("gpunode_shm_size_bytes", "gauge", "Size of the node's /dev/shm (statvfs).")
+USED = Metric("gpunode_shm_used_bytes", "gauge", "Use of the node's /dev/shm (statvfs).")
+FULL = Metric(
+    "gpunode_shm_full_seconds",
+    "gauge",
+    "Seconds until the node's /dev/shm is full if it goes on to fill as over the last minute; "
+    "absent while it does not fill.",
+)
+
+SLOPE_OVER = 60.0
+"""Seconds over which the slope is taken."""
+
+
+class Filling:
+    """Foretells when something is full, from how its free space shrank over the last minute."""
+
+    def __init__(self) -> None:
+        self._free: deque[tuple[float, float]] = deque()
+
+    def add(self, now: float, free: float) -> float | None:
+        """Seconds until nothing is free, or None while what is free does not shrink."""
+        self._free.append((now, free))
+        while now - self._free[0][0] > SLOPE_OVER:
+            self._free.popleft()
+        begin, before = self._free[0]
+        lost = before - free
+        return free * (now - begin) / lost if lost > 0 else None
+
 
 class Shm:
-    """The /dev/shm of the node."""
+    """Reads the /dev/shm that the node's own processes see."""
 
     name = "shm"
     device = gpu = ""
-    metrics: tuple[Metric, ...] = ()
+    metrics = (SIZE, USED, FULL)
 
     def __init__(self, node: Node, interval: float) -> None:
         self.node = node
         self.every = interval
+        self.filling = Filling()
 
     def read(self) -> Reading:
-        return Reading(())
+        return Reading(tuple(self._samples()))
+
+    def _samples(self) -> Iterator[Sample]:
+        try:
+            space = self.node.filesystem("/dev/shm")  # noqa: S108 not a file of ours
+        except FileNotFoundError:
+            return
+        yield from SIZE.at(space.size)
+        yield from USED.at(space.size - space.free)
+        yield from FULL.at(self.filling.add(self.node.clock.monotonic(), space.free))

@@ -1,13 +1,53 @@
-"""What the processes on each GPU get from the node: CPU, memory, pressure and /dev/shm."""
+"""What the processes on each GPU get from the node: CPU, memory, pressure and /dev/shm.
+
+A job on a GPU is the processes that the driver lists and all that descend from them: a training
+process has its data prepared by children. https://docs.kernel.org/filesystems/proc.html
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
 from gpunode.gpu import GPU
-from gpunode.gpu.driver import Gpu
-from gpunode.metric import Metric
-from gpunode.node import Node
+from gpunode.gpu.driver import Gpu, known
+from gpunode.host import mounts
+from gpunode.host.counter import counter
+from gpunode.host.cpu import HERTZ
+from gpunode.host.shm import Filling
+from gpunode.jobs import cgroup
+from gpunode.jobs.cgroup import Cgroup
+from gpunode.metric import Metric, Sample
+from gpunode.node import Filesystem, Node
 from gpunode.source import Reading
 
+PROCESSES = Metric(
+    "gpunode_job_processes",
+    "gauge",
+    "Processes of the job, children included (/proc/PID/task/PID/children).",
+    GPU,
+)
+UNREADABLE = Metric(
+    "gpunode_job_unreadable_processes",
+    "gauge",
+    "Processes on the GPU of which this could not be read: `stat` in another PID namespace, `io` "
+    "and `shm` without the capability SYS_PTRACE.",
+    (*GPU, "what"),
+)
+BLOCKED = Metric(
+    "gpunode_job_blocked_processes",
+    "gauge",
+    "Processes of the job that wait for a device or file server and cannot be interrupted: state D "
+    "(/proc/PID/stat).",
+    GPU,
+)
+CPU_SECONDS = Metric(
+    "gpunode_job_cpu_seconds_total",
+    "counter",
+    "CPU time of the job's processes since each was first seen (/proc/PID/stat).",
+    GPU,
+)
 BUSIEST_THREAD = Metric(
     "gpunode_job_busiest_thread_ratio",
     "gauge",
@@ -15,13 +55,187 @@ BUSIEST_THREAD = Metric(
     "loader or Python main thread holds the GPU up (/proc/PID/task/TID/stat).",
     GPU,
 )
+BUSY_THREADS = Metric(
+    "gpunode_job_busy_threads",
+    "gauge",
+    "Threads that took more than 95 % of a CPU since the last read (/proc/PID/task/TID/stat).",
+    GPU,
+)
+MEMORY = Metric(
+    "gpunode_job_memory_bytes",
+    "gauge",
+    "Memory that only the job's processes have, swapped out or not; it grows where there is a leak "
+    "(/proc/PID/status: RssAnon, VmSwap).",
+    GPU,
+)
+IO_BYTES = Metric(
+    "gpunode_job_io_bytes_total",
+    "counter",
+    "Bytes that the job's processes caused to be read from and written to disks since each was "
+    "first seen; file servers may not be counted (/proc/PID/io).",
+    (*GPU, "direction"),
+)
+PRESSURE = Metric(
+    "gpunode_job_pressure_seconds_total",
+    "counter",
+    "Time during which some or all tasks of the job's cgroup waited for a resource "
+    "(RESOURCE.pressure).",
+    (*GPU, "resource", "share"),
+)
+QUOTA_PERIODS = Metric(
+    "gpunode_job_cpu_quota_periods_total",
+    "counter",
+    "Periods of the CPU quota of the job's cgroup; absent without a quota (cpu.stat).",
+    GPU,
+)
+QUOTA_THROTTLED_PERIODS = Metric(
+    "gpunode_job_cpu_quota_throttled_periods_total",
+    "counter",
+    "Periods in which the quota was used up before their end (cpu.stat).",
+    GPU,
+)
+QUOTA_THROTTLED_SECONDS = Metric(
+    "gpunode_job_cpu_quota_throttled_seconds_total",
+    "counter",
+    "Time that tasks were kept from running by the quota, over all CPUs (cpu.stat).",
+    GPU,
+)
+MEMORY_LIMIT = Metric(
+    "gpunode_job_memory_limit_bytes",
+    "gauge",
+    "The least memory limit of the job's cgroup and those above it; absent without one "
+    "(memory.max).",
+    GPU,
+)
+MEMORY_USED = Metric(
+    "gpunode_job_memory_used_bytes",
+    "gauge",
+    "Memory charged to the job's cgroup, its files and /dev/shm included (memory.current).",
+    GPU,
+)
+MEMORY_SHMEM = Metric(
+    "gpunode_job_memory_shmem_bytes",
+    "gauge",
+    "The part of it that is shared memory: files in /dev/shm count against the memory limit "
+    "(memory.stat: shmem).",
+    GPU,
+)
+MEMORY_EVENTS = Metric(
+    "gpunode_job_memory_events_total",
+    "counter",
+    "Times that the job's cgroup was slowed down (high), had to give memory back (max), or lost a "
+    "process (oom_kill) for want of memory (memory.events).",
+    (*GPU, "event"),
+)
+TMPFS = (*GPU, "tmpfs")
+SHM_SIZE = Metric(
+    "gpunode_job_shm_size_bytes",
+    "gauge",
+    "Size of the /dev/shm that the job sees; `tmpfs` is its device, the same for all who share it "
+    "(statvfs of /proc/PID/root/dev/shm).",
+    TMPFS,
+)
+SHM_USED = Metric(
+    "gpunode_job_shm_used_bytes",
+    "gauge",
+    "Use of the /dev/shm that the job sees (statvfs of /proc/PID/root/dev/shm).",
+    TMPFS,
+)
+SHM_FULL = Metric(
+    "gpunode_job_shm_full_seconds",
+    "gauge",
+    "Seconds until it is full if it goes on to fill as over the last minute; absent while it does "
+    "not fill.",
+    TMPFS,
+)
+
+BUSY = 0.95
+"""Share of a CPU from which a thread counts as busy."""
+
+LOOK_CLOSER = 0.5
+"""CPUs that a process must take for its threads to be read: they are 300 in a training process."""
+
+MANY = 512
+"""Processes of a job that are looked at, and threads of a process."""
+
+SHOWN = 32
+"""Processes that the API lists."""
+
+STAT = re.compile(r"(?P<id>\d+) \((?P<name>.*)\) (?P<state>\S) (?P<rest>.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """A process or thread: its name, state, CPU time in seconds, and start in ticks since boot."""
+
+    name: str
+    state: str
+    cpu: float
+    start: float
+
+
+def parse_stat(text: str) -> Stat:
+    """Read a stat file of a process or thread. Raises ``ValueError``."""
+    match = STAT.match(text)
+    fields = match["rest"].split() if match else []
+    if match is None or len(fields) < 19:
+        raise ValueError("not a stat file of a process")
+    cpu = (counter(fields[10]) + counter(fields[11])) / HERTZ
+    return Stat(match["name"], match["state"], cpu, counter(fields[18]))
+
+
+def parse_fields(text: str) -> dict[str, float]:
+    """The numbers in lines such as ``RssAnon: 12 kB``, in bytes. Raises ``ValueError``."""
+    found = {}
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        number, *unit = value.split() or [""]
+        if number.isdecimal():
+            found[name] = counter(number) * (1024.0 if unit == ["kB"] else 1.0)
+    return found
+
+
+@dataclass(slots=True)
+class Job:
+    """What was read at one time of all processes of a job."""
+
+    processes: dict[str, Stat] = field(default_factory=dict)
+    threads: dict[tuple[str, str], Stat] = field(default_factory=dict)
+    unreadable: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(("stat", "io", "shm"), 0)
+    )
+    io: dict[str, tuple[float, float]] = field(default_factory=dict)
+    memory: float | None = None
+    shm: dict[str, Filesystem] = field(default_factory=dict)
+    cgroup: Cgroup = field(default_factory=Cgroup)
+    cgroup_path: str = ""
 
 
 class JobProcesses:
     """Reads the processes of one GPU and their children."""
 
     name = "job_processes"
-    metrics: tuple[Metric, ...] = (BUSIEST_THREAD,)
+    metrics = (
+        PROCESSES,
+        UNREADABLE,
+        BLOCKED,
+        CPU_SECONDS,
+        BUSIEST_THREAD,
+        BUSY_THREADS,
+        MEMORY,
+        IO_BYTES,
+        PRESSURE,
+        QUOTA_PERIODS,
+        QUOTA_THROTTLED_PERIODS,
+        QUOTA_THROTTLED_SECONDS,
+        MEMORY_LIMIT,
+        MEMORY_USED,
+        MEMORY_SHMEM,
+        MEMORY_EVENTS,
+        SHM_SIZE,
+        SHM_USED,
+        SHM_FULL,
+    )
 
     def __init__(self, node: Node, gpu: Gpu, interval: float) -> None:
         self.node = node
@@ -29,6 +243,202 @@ class JobProcesses:
         self.device = gpu.identity.uuid
         self.gpu = str(gpu.identity.index)
         self.every = interval
+        self.cpu_seconds = 0.0
+        self.io_bytes = [0.0, 0.0]
+        self.filling: dict[str, Filling] = {}
+        self._before = Job()
+        self._time = 0.0
 
     def read(self) -> Reading:
-        return Reading(())
+        processes = known(self.sensors.processes)
+        if processes is None:
+            return Reading(())
+        now = self.node.clock.monotonic()
+        elapsed, self._time = now - self._time, now
+        roots = sorted({str(process.pid) for process in processes})
+        job = self._look(roots, elapsed)
+        shares = _shares(self._before, job, elapsed)
+        self._accumulate(job)
+        self._before = job
+        samples = tuple(self._samples(job, shares, now))
+        listed = list(job.processes.items())[:SHOWN]
+        return Reading(
+            samples,
+            {
+                "processes": [
+                    {"pid": int(pid), "command": stat.name, "cpu": shares.get((pid, ""))}
+                    for pid, stat in listed
+                ],
+                "cgroup": job.cgroup_path,
+            },
+        )
+
+    def _look(self, roots: list[str], elapsed: float) -> Job:
+        job = Job()
+        for pid in roots:
+            if not self._add(job, pid, elapsed):
+                job.unreadable["stat"] += 1
+        queue = [pid for pid in roots if pid in job.processes]
+        for pid in queue:
+            for child in self._children(pid):
+                room = len(queue) < MANY and child not in job.processes
+                if room and self._add(job, child, elapsed):
+                    queue.append(child)
+        self._look_at_memory(job)
+        for pid in roots:
+            if pid in job.processes:
+                self._look_at_shm(job, pid)
+        self._look_at_cgroup(job, roots)
+        return job
+
+    def _add(self, job: Job, pid: str, elapsed: float) -> bool:
+        """Read one process, and its threads where it was busy; False where it cannot be read."""
+        try:
+            stat = parse_stat(self.node.read_text(f"/proc/{pid}/stat"))
+        except (OSError, ValueError):
+            return False
+        job.processes[pid] = stat
+        used = _gained(self._before.processes.get(pid), stat)
+        if used is not None and used >= LOOK_CLOSER * elapsed:
+            self._add_threads(job, pid)
+        try:
+            moved = parse_fields(self.node.read_text(f"/proc/{pid}/io"))
+            job.io[pid] = moved["read_bytes"], moved["write_bytes"]
+        except (OSError, ValueError, KeyError):
+            job.unreadable["io"] += 1
+        return True
+
+    def _add_threads(self, job: Job, pid: str) -> None:
+        try:
+            threads = self.node.list_directory(f"/proc/{pid}/task")[:MANY]
+        except OSError:
+            return
+        for thread in threads:
+            try:
+                stat = parse_stat(self.node.read_text(f"/proc/{pid}/task/{thread}/stat"))
+            except (OSError, ValueError):
+                continue
+            job.threads[pid, thread] = stat
+
+    def _children(self, pid: str) -> list[str]:
+        """The children of a process's main thread, which is where programs fork.
+
+        The file takes CONFIG_PROC_CHILDREN, which every distribution's kernel has.
+        """
+        try:
+            text = self.node.read_text(f"/proc/{pid}/task/{pid}/children")
+        except OSError:
+            return []
+        return [child for child in text.split() if child.isdecimal()]
+
+    def _look_at_memory(self, job: Job) -> None:
+        for pid in job.processes:
+            try:
+                fields = parse_fields(self.node.read_text(f"/proc/{pid}/status"))
+            except (OSError, ValueError):
+                continue
+            if "RssAnon" in fields:
+                job.memory = (job.memory or 0.0) + fields["RssAnon"] + fields.get("VmSwap", 0.0)
+
+    def _look_at_shm(self, job: Job, pid: str) -> None:
+        try:
+            table = mounts.parse(self.node.read_text(f"/proc/{pid}/mountinfo"))
+            # Of several mounted over one another, the last is seen.
+            tmpfs = [m for m in table if m.point == "/dev/shm" and m.kind == "tmpfs"]  # noqa: S108
+            if tmpfs and tmpfs[-1].device not in job.shm:
+                space = self.node.filesystem(f"/proc/{pid}/root/dev/shm")
+                job.shm[tmpfs[-1].device] = space
+        except OSError:
+            job.unreadable["shm"] += 1
+
+    def _look_at_cgroup(self, job: Job, roots: list[str]) -> None:
+        """The cgroup of the first process that has one: those of a job on one GPU share it."""
+        for pid in roots:
+            try:
+                paths = cgroup.locate(self.node.read_text(f"/proc/{pid}/cgroup"))
+            except OSError:
+                continue
+            if paths is not None:
+                job.cgroup, job.cgroup_path = cgroup.read(self.node, paths), paths.memory
+                return
+
+    def _accumulate(self, job: Job) -> None:
+        """Add what each process did since it was last seen."""
+        for pid, stat in job.processes.items():
+            used = _gained(self._before.processes.get(pid), stat)
+            if used is None:
+                continue
+            self.cpu_seconds += used
+            moved, had = job.io.get(pid), self._before.io.get(pid)
+            if moved is not None and had is not None:
+                for way in (0, 1):
+                    self.io_bytes[way] += max(0.0, moved[way] - had[way])
+
+    def _samples(
+        self, job: Job, shares: dict[tuple[str, str], float], now: float
+    ) -> Iterator[Sample]:
+        at = self.gpu, self.device
+        for what, count in job.unreadable.items():
+            yield from UNREADABLE.at(float(count), *at, what)
+        yield from CPU_SECONDS.at(self.cpu_seconds, *at)
+        yield from PROCESSES.at(float(len(job.processes)), *at)
+        blocked = sum(stat.state == "D" for stat in job.processes.values())
+        yield from BLOCKED.at(float(blocked), *at)
+        if shares:
+            # A process that took little has no thread that took more.
+            yield from BUSIEST_THREAD.at(max(shares.values()), *at)
+            threads = [share for (_, thread), share in shares.items() if thread]
+            yield from BUSY_THREADS.at(float(sum(share >= BUSY for share in threads)), *at)
+        yield from MEMORY.at(job.memory, *at)
+        if job.io:
+            for way, direction in enumerate(("read", "write")):
+                yield from IO_BYTES.at(self.io_bytes[way], *at, direction)
+        yield from self._cgroup_samples(job.cgroup, at)
+        yield from self._shm_samples(job.shm, at, now)
+
+    def _cgroup_samples(self, group: Cgroup, at: tuple[str, str]) -> Iterator[Sample]:
+        for (resource, share), seconds in group.pressure.items():
+            yield from PRESSURE.at(seconds, *at, resource, share)
+        yield from QUOTA_PERIODS.at(group.quota_periods, *at)
+        yield from QUOTA_THROTTLED_PERIODS.at(group.throttled_periods, *at)
+        yield from QUOTA_THROTTLED_SECONDS.at(group.throttled_seconds, *at)
+        yield from MEMORY_LIMIT.at(group.memory_limit, *at)
+        yield from MEMORY_USED.at(group.memory_used, *at)
+        yield from MEMORY_SHMEM.at(group.shmem, *at)
+        for event, count in group.events.items():
+            yield from MEMORY_EVENTS.at(count, *at, event)
+
+    def _shm_samples(
+        self, spaces: dict[str, Filesystem], at: tuple[str, str], now: float
+    ) -> Iterator[Sample]:
+        self.filling = {tmpfs: self.filling.get(tmpfs) or Filling() for tmpfs in spaces}
+        for tmpfs, space in spaces.items():
+            yield from SHM_SIZE.at(space.size, *at, tmpfs)
+            yield from SHM_USED.at(space.size - space.free, *at, tmpfs)
+            yield from SHM_FULL.at(self.filling[tmpfs].add(now, space.free), *at, tmpfs)
+
+
+def _gained(before: Stat | None, after: Stat) -> float | None:
+    """CPU seconds that a process or thread took since it was last read; None for a new one."""
+    if before is None or before.start != after.start:
+        return None
+    return max(0.0, after.cpu - before.cpu)
+
+
+def _shares(before: Job, job: Job, elapsed: float) -> dict[tuple[str, str], float]:
+    """CPU shares since the last read: of threads where they were read, else of whole processes.
+
+    Empty while the threads of a busy process were read for the first time: what they took is not
+    known yet, and the busiest of the others would not be the busiest.
+    """
+    found: dict[tuple[str, str], float] = {}
+    closer = {pid for pid, _ in job.threads}
+    for pid, stat in job.processes.items():
+        used = _gained(before.processes.get(pid), stat)
+        if used is not None and pid not in closer:
+            found[pid, ""] = used / elapsed
+    for key, stat in job.threads.items():
+        used = _gained(before.threads.get(key), stat)
+        if used is not None:
+            found[key] = used / elapsed
+    return found if closer <= {pid for pid, thread in found if thread} else {}

@@ -22,6 +22,7 @@ INDEX = f"""<!doctype html>
 <ul>
 <li><a href="/metrics">/metrics</a>: for Prometheus</li>
 <li><a href="/api/v1/gpus">/api/v1/gpus</a>: the last window of every GPU</li>
+<li><a href="/api/v1/verdict">/api/v1/verdict</a>: what holds each GPU up, and why</li>
 <li><a href="/healthz">/healthz</a>, <a href="/readyz">/readyz</a></li>
 </ul></body></html>
 """
@@ -65,5 +66,12 @@ def create_app(loop: Callable[[], Loop]) -> FastAPI:
                 entry = found.setdefault(source.device, {"gpu": source.gpu, "uuid": source.device})
                 entry[source.name] = {"time": batch.time, **batch.reading.detail}
         return [found[uuid] for uuid in sorted(found, key=lambda uuid: (found[uuid]["gpu"], uuid))]
+
+    @app.api_route("/api/v1/verdict", methods=READ)
+    def verdict() -> list[dict[str, Any]]:
+        """What held each GPU up over the last minute, with the evidence."""
+        return next(
+            (b.reading.detail["verdicts"] for s, b in loop().details() if s.name == "verdict"), []
+        )
 
     return app

@@ -1,0 +1,54 @@
+"""The node's mounted filesystems.
+
+https://man7.org/linux/man-pages/man5/proc_pid_mountinfo.5.html
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from gpunode.node import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One line of a mount table; ``device`` is major:minor, the same for all views of one."""
+
+    device: str
+    root: str
+    point: str
+    options: frozenset[str]
+    kind: str
+    source: str
+
+
+def parse(text: str) -> list[Mount]:
+    """Read a mountinfo file; lines that are not of its form are left out."""
+    found = []
+    for line in text.splitlines():
+        fields, _, rest = line.partition(" - ")
+        before, after = fields.split(), rest.split()
+        if len(before) >= 6 and len(after) >= 2:
+            _, _, device, root, point, options = before[:6]
+            flags = frozenset(options.split(","))
+            found.append(
+                Mount(device, _plain(root), _plain(point), flags, after[0], _plain(after[1]))
+            )
+    return found
+
+
+def read_as_node(node: Node, name: str) -> str:
+    """A file of /proc/PID as the first process of the node sees it, or as this one does.
+
+    In a container these differ: the first process tells of the node. Raises ``OSError``.
+    """
+    try:
+        return node.read_text(f"/proc/1/{name}")
+    except OSError:
+        return node.read_text(f"/proc/self/{name}")
+
+
+def _plain(path: str) -> str:
+    r"""A path with the characters that the kernel writes as \040."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8) & 0xFF), path)

@@ -1,0 +1,134 @@
+"""What the cgroup of a process allows it and makes it wait for.
+
+https://docs.kernel.org/admin-guide/cgroup-v2.html, and cgroup-v1 where a node still has that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from gpunode.host import pressure
+from gpunode.host.counter import counter
+from gpunode.node import Node
+
+ROOT = "/sys/fs/cgroup"
+EVENTS = ("high", "max", "oom_kill")
+UNLIMITED = float(1 << 62)
+"""Limits of cgroup v1 above this stand for none."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Where the files of a process's cgroup are, by controller; the same for all in version 2."""
+
+    cpu: str
+    memory: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cgroup:
+    """What a cgroup says; what it does not say is None or left out. Times are in seconds."""
+
+    pressure: dict[tuple[str, str], float] = field(default_factory=dict)
+    quota_periods: float | None = None
+    throttled_periods: float | None = None
+    throttled_seconds: float | None = None
+    memory_limit: float | None = None
+    memory_used: float | None = None
+    shmem: float | None = None
+    events: dict[str, float] = field(default_factory=dict)
+
+
+def locate(text: str) -> Paths | None:
+    """Where a process's cgroup is, from its /proc/PID/cgroup; None where it cannot be seen."""
+    places: dict[str, str] = {}
+    for line in text.splitlines():
+        hierarchy, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        # A path outside of this process's cgroup namespace begins with /../
+        if not path.startswith("/") or "/.." in path:
+            continue
+        if hierarchy == "0" and not controllers:
+            places["unified"] = path
+        for controller in controllers.split(","):
+            places[controller] = f"/{controllers}{path}"
+    if "cpu" in places and "memory" in places:
+        return Paths(ROOT + places["cpu"], ROOT + places["memory"], 1)
+    if "unified" in places:
+        path = (ROOT + places["unified"]).rstrip("/")
+        return Paths(path, path, 2)
+    return None
+
+
+def read(node: Node, paths: Paths) -> Cgroup:
+    """Everything that the cgroup's files tell; a file that is missing or garbled tells nothing."""
+
+    def ask(path: str, parse: Callable[[str], T]) -> T | None:
+        try:
+            return parse(node.read_text(path))
+        except (OSError, ValueError):
+            return None
+
+    stat = ask(f"{paths.cpu}/cpu.stat", parse_pairs) or {}
+    has_quota = bool(stat.get("nr_periods"))
+    memory = ask(f"{paths.memory}/memory.stat", parse_pairs) or {}
+    if paths.version == 1:
+        throttled = stat.get("throttled_time", 0.0) / 1e9
+        limit = ask(f"{paths.memory}/memory.limit_in_bytes", parse_limit)
+        used = ask(f"{paths.memory}/memory.usage_in_bytes", counter)
+        events = ask(f"{paths.memory}/memory.oom_control", parse_pairs) or {}
+    else:
+        throttled = stat.get("throttled_usec", 0.0) / 1e6
+        limit = smallest_limit(node, paths.memory)
+        used = ask(f"{paths.memory}/memory.current", counter)
+        events = ask(f"{paths.memory}/memory.events", parse_pairs) or {}
+    return Cgroup(
+        pressure={
+            (resource, share): seconds
+            for resource in pressure.RESOURCES
+            for share, seconds in (
+                ask(f"{paths.cpu}/{resource}.pressure", pressure.parse) or {}
+            ).items()
+        },
+        quota_periods=stat.get("nr_periods") if has_quota else None,
+        throttled_periods=stat.get("nr_throttled") if has_quota else None,
+        throttled_seconds=throttled if has_quota else None,
+        memory_limit=limit,
+        memory_used=used,
+        shmem=memory.get("shmem"),
+        events={event: events[event] for event in EVENTS if event in events},
+    )
+
+
+def smallest_limit(node: Node, path: str) -> float | None:
+    """The least of the limits of a cgroup and those above it: a pod's is on its parent."""
+    limits = []
+    while path.startswith(ROOT + "/"):
+        try:
+            limits.append(parse_limit(node.read_text(f"{path}/memory.max")))
+        except (OSError, ValueError):
+            limits.append(None)
+        path = path.rpartition("/")[0]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def parse_pairs(text: str) -> dict[str, float]:
+    """A file of lines such as ``nr_periods 12``. Raises ``ValueError``."""
+    found = {}
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        found[name] = counter(value)
+    return found
+
+
+def parse_limit(text: str) -> float | None:
+    """Bytes, or None for no limit. Raises ``ValueError``."""
+    if text.strip() == "max":
+        return None
+    limit = counter(text)
+    return limit if limit < UNLIMITED else None
