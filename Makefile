@@ -26,10 +26,10 @@ bench: $(INSTALLED)  ## figures for docs/performance.md; on a machine with GPUs:
 	$(BIN)/python -m tests.bench $(BENCH)
 
 golden: $(INSTALLED)  ## rewrite the golden expositions
-	GPUNODE_REWRITE_GOLDEN=1 $(BIN)/pytest -q tests/test_exposition.py
+	GPUNODE_REWRITE_GOLDEN=1 $(BIN)/pytest -q tests/test_exposition.py tests/test_host.py
 
 docs: $(INSTALLED)  ## rewrite what is generated
-	$(BIN)/python -m gpunode.catalogue > docs/metrics.md
+	$(BIN)/python -m gpunode.catalogue docs
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.catalogue import markdown
+from gpunode.catalogue import DOCUMENTS
 from gpunode.gpu.ledger import STATES
 from gpunode.verdict import CAUSES
 
@@ -23,8 +23,9 @@ ALLOWED = {
 }
 
 
-def test_the_reference_of_metrics_is_up_to_date() -> None:
-    assert (ROOT / "docs/metrics.md").read_text() == markdown(), "run: make docs"
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_reference_is_up_to_date(name: str) -> None:
+    assert (ROOT / "docs" / name).read_text() == DOCUMENTS[name](), "run: make docs"
 
 
 def test_the_states_are_documented() -> None:

@@ -17,7 +17,7 @@ from gpunode.source import Absent, Source
 from tests.machine import MACHINES, Machine, read_twice
 
 NAMES = sorted(path.name for path in MACHINES.iterdir() if path.is_dir())
-SOURCES = sorted([kind.name for kind in KINDS] + ["filesystem", JobProcesses.name])
+SOURCES = sorted([kind.name for kind in KINDS] + ["audit", "filesystem", JobProcesses.name])
 
 
 def sources(machine: Machine) -> Iterator[Source]:

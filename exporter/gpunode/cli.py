@@ -1,17 +1,21 @@
-"""The commands: run, record, replay, demo."""
+"""The commands: run, record, replay, demo, audit."""
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any, NoReturn
 
 from gpunode import __version__
+from gpunode.audit.source import audit
 from gpunode.config import (
+    AuditSettings,
     DemoSettings,
     RecordSettings,
     ReplaySettings,
@@ -144,6 +148,21 @@ def demo(settings: DemoSettings) -> None:
                 return
 
 
+def report(settings: AuditSettings) -> None:
+    """Audit this node once and print what was found."""
+    results = audit(LocalNode(settings.path.rootfs))
+    if settings.json_output:
+        print(json.dumps([asdict(result) for result in results], indent=2))
+    else:
+        from rich.console import Console
+
+        from gpunode.table import audit_table
+
+        Console().print(audit_table(results))
+    if any(result.status == "failed" for result in results):
+        sys.exit(1)
+
+
 def watch(node: Node, settings: RunSettings) -> Loop:
     """The loop over everything that can be watched on a node."""
     finders: list[Finder] = [
@@ -190,4 +209,5 @@ COMMANDS: dict[str, tuple[type[RunSettings], Callable[[Any], None]]] = {
     "record": (RecordSettings, record),
     "replay": (ReplaySettings, replay),
     "demo": (DemoSettings, demo),
+    "audit": (AuditSettings, report),
 }

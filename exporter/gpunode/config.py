@@ -87,6 +87,7 @@ class HostSettings(Section):
     slow_interval: float = Field(
         60.0, ge=1, description="seconds between reads of filesystems and PCI Express links"
     )
+    audit_interval: float = Field(600.0, ge=1, description="seconds between audits of settings")
 
 
 class LogSettings(Section):
@@ -148,6 +149,12 @@ class DemoSettings(RunSettings):
     folder: CliPositionalArg[Path] = Field(description="folder with tapes")
     speed: float = Field(4.0, gt=0, description="times real time")
     once: bool = Field(False, description="end after the last tape")
+
+
+class AuditSettings(RunSettings):
+    """Say what is not set up as training needs it; ends with 1 where something is not."""
+
+    json_output: bool = Field(False, alias="json", description="print JSON")
 
 
 T = TypeVar("T", bound=RunSettings)

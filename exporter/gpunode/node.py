@@ -57,7 +57,19 @@ class SteppedClock:
 MAX_FILE = 4 << 20
 """Bytes of the largest file that is read: a counter file of a large node has a tenth of that."""
 
-ENVIRONMENT = frozenset({"CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "RANK", "LOCAL_RANK"})
+ENVIRONMENT = frozenset(
+    {
+        "CUDA_VISIBLE_DEVICES",
+        "LOCAL_RANK",
+        "NCCL_IB_DISABLE",
+        "NCCL_NET",
+        "NCCL_P2P_DISABLE",
+        "NCCL_SHM_DISABLE",
+        "OMP_NUM_THREADS",
+        "RANK",
+        "WORLD_SIZE",
+    }
+)
 """Names that are read from a process's environment; it may hold secrets, so no other ever is."""
 
 

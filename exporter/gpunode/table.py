@@ -1,4 +1,4 @@
-"""The ledger as a table in the terminal."""
+"""The ledger and the audit as tables in the terminal."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rich.table import Table
 from rich.text import Text
 
+from gpunode.audit.source import Result
 from gpunode.loop import Loop
 
 COLOURS = {
@@ -88,6 +89,24 @@ def table(entries: Iterable[Row], caption: str) -> Table:
             f"{entry.period:.2f}" if entry.period else "",
         )
     return result
+
+
+STATUS = {"failed": "bold red", "ok": "green", "unknown": "dim"}
+"""What comes first is shown first."""
+
+
+def audit_table(results: Iterable[Result]) -> Table:
+    """Every check with what was found, and a remedy where that is not as advised."""
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for heading in ("check", "", "found", "advised, and how to get there"):
+        table.add_column(heading, overflow="fold")
+    for result in sorted(results, key=lambda result: list(STATUS).index(result.status)):
+        advice = Text(result.advised)
+        if result.status == "failed":
+            advice.append(f"\n{result.why}\n", style="dim").append(result.remedy, style="cyan")
+        status = Text(result.status, style=STATUS[result.status])
+        table.add_row(result.check, status, Text(result.found), advice)
+    return table
 
 
 def _largest(shares: Mapping[str, float]) -> list[tuple[str, float]]:

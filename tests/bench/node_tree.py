@@ -100,6 +100,7 @@ class NodeTree:
 
     def build(self) -> None:
         self._system()
+        (self.root / "proc/self").symlink_to("1")
         self._disks()
         self._network()
         self._lustre()

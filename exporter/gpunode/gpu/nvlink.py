@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpunode.gpu import GPU
-from gpunode.gpu.driver import Gpu, known
+from gpunode.gpu.driver import Gpu, NvLink, known
 from gpunode.metric import Metric, Sample
 from gpunode.source import Reading
 
@@ -25,8 +25,9 @@ NVLINK_SPEED = Metric(
 NVLINK_ERRORS = Metric(
     "gpunode_gpu_nvlink_errors_total",
     "counter",
-    "NVLink errors by link (NVML fields 161-163; on NVLink 5 fields 208, 213, 214, 219, 221).",
-    (*GPU, "link", "kind"),
+    "NVLink errors over all links; which link had them is in /api/v1/gpus (NVML fields 161-163; on "
+    "NVLink 5 fields 208, 213, 214, 219, 221).",
+    (*GPU, "kind"),
 )
 
 
@@ -44,15 +45,20 @@ class GpuNvLink:
 
     def read(self) -> Reading:
         """Every link; nothing for a GPU that has none."""
-        return Reading(tuple(self._samples()))
+        links = known(self.sensors.nvlinks) or []
+        detail = {"errors": {link.link: link.errors for link in links if any(link.errors.values())}}
+        return Reading(tuple(self._samples(links)), detail)
 
-    def _samples(self) -> Iterator[Sample]:
-        at, links = (self.gpu, self.device), known(self.sensors.nvlinks)
-        if not links:
-            return
+    def _samples(self, links: list[NvLink]) -> Iterator[Sample]:
+        at = self.gpu, self.device
         for link in links:
             yield from NVLINK_UP.at(float(link.up), *at, str(link.link))
-            for kind, count in link.errors.items():
-                yield from NVLINK_ERRORS.at(count, *at, str(link.link), kind)
-        speeds = [link.bytes_per_second or 0.0 for link in links if link.up]
-        yield from NVLINK_SPEED.at(sum(speeds), *at)
+        # A sum is told only where every link answered: without one it would seem to be reset.
+        for kind in sorted({kind for link in links for kind in link.errors}):
+            counts = [link.errors.get(kind) for link in links]
+            known_counts = [count for count in counts if count is not None]
+            if len(known_counts) == len(links):
+                yield from NVLINK_ERRORS.at(sum(known_counts), *at, kind)
+        if links:
+            speeds = [link.bytes_per_second or 0.0 for link in links if link.up]
+            yield from NVLINK_SPEED.at(sum(speeds), *at)

@@ -5,6 +5,7 @@ https://docs.kernel.org/filesystems/proc.html#miscellaneous-kernel-statistics-in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -127,9 +128,15 @@ class Cpu:
         self.node = node
         self.every = interval
         self._before: dict[str, Core] = {}
+        self._time = -math.inf
         self._numa: dict[str, str] | None = None
 
-    def read(self) -> Reading:
+    def read(self) -> Reading | None:
+        """The cores since the last read; None where that was too short a time ago for shares."""
+        now = self.node.clock.monotonic()
+        if now - self._time < self.every / 2:
+            return None
+        self._time = now
         stat = parse(self.node.read_text("/proc/stat"))
         if self._numa is None:
             self._numa = self._numa_nodes()

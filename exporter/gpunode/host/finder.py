@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gpunode.audit.source import Audit
 from gpunode.config import HostSettings
 from gpunode.host.cpu import Cpu
 from gpunode.host.disk import Disks
@@ -37,6 +38,7 @@ KINDS = (
 METRICS: tuple[Metric, ...] = (
     *(metric for kind in KINDS for metric in kind.metrics),
     *Filesystems.metrics,
+    *Audit.metrics,
 )
 
 
@@ -51,6 +53,7 @@ class HostFinder:
             kind(node, settings.slow_interval if kind is Pcie else settings.interval)
             for kind in KINDS
         ]
+        self._sources.append(Audit(node, settings.audit_interval))
         self._filesystems = Filesystems(node, settings.slow_interval)
 
     def find(self) -> Iterable[Source]:

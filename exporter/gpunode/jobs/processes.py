@@ -6,6 +6,7 @@ process has its data prepared by children. https://docs.kernel.org/filesystems/p
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -247,14 +248,18 @@ class JobProcesses:
         self.io_bytes = [0.0, 0.0]
         self.filling: dict[str, Filling] = {}
         self._before = Job()
-        self._time = 0.0
+        self._time = -math.inf
 
-    def read(self) -> Reading:
+    def read(self) -> Reading | None:
+        """The job since the last read; None where that was too short a time ago to tell shares."""
+        now = self.node.clock.monotonic()
+        elapsed = now - self._time
+        if elapsed < self.every / 2:
+            return None
+        self._time = now
         processes = known(self.sensors.processes)
         if processes is None:
             return Reading(())
-        now = self.node.clock.monotonic()
-        elapsed, self._time = now - self._time, now
         roots = sorted({str(process.pid) for process in processes})
         job = self._look(roots, elapsed)
         shares = _shares(self._before, job, elapsed)

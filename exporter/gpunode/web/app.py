@@ -23,6 +23,7 @@ INDEX = f"""<!doctype html>
 <li><a href="/metrics">/metrics</a>: for Prometheus</li>
 <li><a href="/api/v1/gpus">/api/v1/gpus</a>: the last window of every GPU</li>
 <li><a href="/api/v1/verdict">/api/v1/verdict</a>: what holds each GPU up, and why</li>
+<li><a href="/api/v1/audit">/api/v1/audit</a>: how the node is set up</li>
 <li><a href="/healthz">/healthz</a>, <a href="/readyz">/readyz</a></li>
 </ul></body></html>
 """
@@ -70,8 +71,17 @@ def create_app(loop: Callable[[], Loop]) -> FastAPI:
     @app.api_route("/api/v1/verdict", methods=READ)
     def verdict() -> list[dict[str, Any]]:
         """What held each GPU up over the last minute, with the evidence."""
-        return next(
-            (b.reading.detail["verdicts"] for s, b in loop().details() if s.name == "verdict"), []
-        )
+        return _detail(loop(), "verdict", "verdicts")
+
+    @app.api_route("/api/v1/audit", methods=READ)
+    def audit() -> list[dict[str, Any]]:
+        """What is set up as training needs it, what is not, and what to do about it."""
+        return _detail(loop(), "audit", "checks")
 
     return app
+
+
+def _detail(loop: Loop, source: str, key: str) -> list[dict[str, Any]]:
+    """What one source last told, nothing where it has not read yet."""
+    found = (batch.reading.detail[key] for s, batch in loop.details() if s.name == source)
+    return next(found, [])

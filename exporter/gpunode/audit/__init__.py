@@ -1,0 +1,1 @@
+"""The tuning audit: is the node set up as training needs it? One file a topic, one check a row."""

@@ -1,0 +1,165 @@
+"""What the processes on the GPUs were started with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpunode.audit.check import CannotTell, Check, Finding, Subject, each
+from gpunode.audit.system import numa_nodes
+from gpunode.gpu.driver import Gpu
+from gpunode.host.cpu import parse, parse_cpu_list
+from gpunode.jobs import cgroup
+
+FILES = 65536
+SHM = 1 << 30
+NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
+
+
+def _of_each(wrong: Callable[[Subject, int, Gpu], str | None]) -> Callable[[Subject], Finding]:
+    """Look at every process on a GPU that can be looked at."""
+
+    def look(subject: Subject) -> Finding:
+        findings: dict[str, str | None] = {}
+        problem: OSError | None = None
+        for pid, gpu in subject.processes.items():
+            try:
+                findings[f"process {pid}"] = wrong(subject, pid, gpu)
+            except OSError as error:  # it has ended, or is somebody else's
+                problem = error
+        if not findings and problem is not None:
+            raise problem
+        return each(findings)
+
+    return look
+
+
+def _limit(name: str, least: float) -> Callable[[Subject, int, Gpu], str | None]:
+    """Whether a soft limit is at least so much."""
+
+    def wrong(subject: Subject, pid: int, _: Gpu) -> str | None:
+        for line in subject.text(f"/proc/{pid}/limits").splitlines():
+            if line.startswith(name):
+                soft = line.removeprefix(name).split()[0]
+                return None if soft == "unlimited" or int(soft) >= least else soft
+        raise ValueError(f"no {name} among the limits of process {pid}")
+
+    return wrong
+
+
+def _shm(subject: Subject, pid: int, _: Gpu) -> str | None:
+    space = subject.node.filesystem(f"/proc/{pid}/root/dev/shm")
+    return None if space.size >= SHM else f"{space.size / 2**20:.0f} MiB"
+
+
+def _locality(subject: Subject, pid: int, gpu: Gpu) -> str | None:
+    if len(numa_nodes(subject)) < 2:
+        raise CannotTell("one NUMA node")
+    # The driver writes 00000000:1B:00.0, the kernel 0000:1b:00.0
+    bus_id = (gpu.identity.bus_id or "").lower()[-12:]
+    local = parse_cpu_list(subject.text(f"/sys/bus/pci/devices/{bus_id}/local_cpulist"))
+    for line in subject.text(f"/proc/{pid}/status").splitlines():
+        name, _, value = line.partition(":")
+        if name == "Cpus_allowed_list":
+            near = parse_cpu_list(value) <= local
+            return None if near else f"may run on CPUs{value.rstrip()}, far from GPU {bus_id}"
+    raise ValueError(f"no Cpus_allowed_list in the status of process {pid}")
+
+
+def _quota(subject: Subject, pid: int, _: Gpu) -> str | None:
+    paths = cgroup.locate(subject.text(f"/proc/{pid}/cgroup"))
+    if paths is None:
+        raise CannotTell("the cgroup is outside of this namespace")
+    found = cgroup.read(subject.node, paths)
+    throttled, periods = found.throttled_periods or 0.0, found.quota_periods or 0.0
+    return f"throttled in {throttled / periods:.0%} of periods" if throttled else None
+
+
+def _switched_off(subject: Subject, pid: int, _: Gpu) -> str | None:
+    values = subject.node.environment(pid)
+    names = ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "NCCL_SHM_DISABLE")
+    found = [f"{name}={values[name]}" for name in names if values.get(name, "0") != "0"]
+    return ", ".join(found) or None
+
+
+def _transport(subject: Subject, pid: int, _: Gpu) -> str | None:
+    if not subject.names("/sys/class/infiniband"):
+        raise CannotTell("no InfiniBand or RoCE adapter")
+    chosen = subject.node.environment(pid).get("NCCL_NET", "")
+    return f"NCCL_NET={chosen}" if chosen.lower() == "socket" else None
+
+
+def _threads(subject: Subject, pid: int, _: Gpu) -> str | None:
+    cores = len(parse(subject.text("/proc/stat")).cores)
+    share = cores // len(subject.processes)
+    value = subject.node.environment(pid).get("OMP_NUM_THREADS")
+    if value is None:
+        return "not set" if len(subject.processes) > 1 else None
+    return None if int(value) <= max(1, share) else f"OMP_NUM_THREADS={value}, {share} cores each"
+
+
+CHECKS = (
+    Check(
+        "locked_memory",
+        "unlimited",
+        "RDMA registers memory, which locks it; with a limit NCCL fails or does without.",
+        "ulimit -l unlimited; LimitMEMLOCK=infinity in the unit of the container runtime",
+        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
+        _of_each(_limit("Max locked memory", float("inf"))),
+    ),
+    Check(
+        "open_files",
+        f"at least {FILES}",
+        'DataLoader workers pass tensors as file descriptors: "Too many open files".',
+        f"ulimit -n {FILES}; LimitNOFILE={FILES} in the unit of the container runtime",
+        "https://pytorch.org/docs/stable/multiprocessing.html#file-descriptor-file-descriptor",
+        _of_each(_limit("Max open files", FILES)),
+    ),
+    Check(
+        "shm_size",
+        "at least 1 GiB",
+        'Containers get 64 MiB: DataLoader workers die with "Bus error", and NCCL cannot start.',
+        "docker run --shm-size=16g; in Kubernetes an emptyDir of medium Memory on /dev/shm",
+        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#shared-memory",
+        _of_each(_shm),
+    ),
+    Check(
+        "numa_placement",
+        "bound to the CPUs near its GPU",
+        "From the other socket every launch and every copy crosses the link between sockets.",
+        "numactl --cpunodebind=NODE --membind=NODE, or the topology manager of the kubelet",
+        "https://docs.nvidia.com/deeplearning/performance/dl-performance-getting-started/",
+        _of_each(_locality),
+    ),
+    Check(
+        "cpu_quota",
+        "none, or never used up",
+        "A throttled process stands still for the rest of a period of 100 ms, and all ranks wait.",
+        "raise limits.cpu of the pod, or leave it out",
+        "https://docs.kernel.org/scheduler/sched-bwc.html",
+        _of_each(_quota),
+    ),
+    Check(
+        "nccl_switched_off",
+        "no NCCL_*_DISABLE left over from debugging",
+        "Without P2P, shared memory or InfiniBand, collectives take many times as long.",
+        "unset NCCL_P2P_DISABLE NCCL_SHM_DISABLE NCCL_IB_DISABLE",
+        NCCL,
+        _of_each(_switched_off),
+    ),
+    Check(
+        "nccl_transport",
+        "not NCCL_NET=Socket beside InfiniBand",
+        "TCP carries a tenth of what RDMA does, and takes whole CPUs for it.",
+        "unset NCCL_NET",
+        NCCL,
+        _of_each(_transport),
+    ),
+    Check(
+        "omp_threads",
+        "set, and no more than the process's share of the cores",
+        "Every process starts a thread a core otherwise, and they get in each other's way.",
+        "export OMP_NUM_THREADS=CORES_A_PROCESS",
+        "https://pytorch.org/docs/stable/threading_environment_variables.html",
+        _of_each(_threads),
+    ),
+)

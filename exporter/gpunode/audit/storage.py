@@ -1,0 +1,69 @@
+"""Disks and filesystems."""
+
+from __future__ import annotations
+
+import re
+
+from gpunode.audit.check import Check, Finding, Subject, each
+from gpunode.host import filesystem, mounts
+from gpunode.host.disk import WHOLE
+
+READ_AHEAD = 128.0
+"""KiB that are read ahead at least."""
+
+
+def _queues(subject: Subject, setting: str, disks: re.Pattern[str]) -> dict[str, str]:
+    """A setting of the queue of every disk of a kind."""
+    found = {}
+    for name in subject.names("/sys/block"):
+        if disks.fullmatch(name):
+            found[name] = subject.text(f"/sys/block/{name}/queue/{setting}")
+    return found
+
+
+def _scheduler(subject: Subject) -> Finding:
+    chosen = _queues(subject, "scheduler", re.compile(r"nvme\d+n\d+"))
+    return each({name: None if "[none]" in text else text for name, text in chosen.items()})
+
+
+def _read_ahead(subject: Subject) -> Finding:
+    ahead = _queues(subject, "read_ahead_kb", WHOLE)
+    return each({n: None if float(kib) >= READ_AHEAD else f"{kib} KiB" for n, kib in ahead.items()})
+
+
+def _access_times(subject: Subject) -> Finding:
+    table = mounts.parse(mounts.read_as_node(subject.node, "mountinfo"))
+    return each(
+        {
+            mount.point: None if mount.options & {"noatime", "relatime", "ro"} else "strictatime"
+            for mount in filesystem.watched(table)
+        }
+    )
+
+
+CHECKS = (
+    Check(
+        "io_scheduler",
+        "none for NVMe disks",
+        "An NVMe disk orders requests itself; a scheduler before it only takes CPU time.",
+        "echo none > /sys/block/DISK/queue/scheduler",
+        "https://docs.kernel.org/block/switching-sched.html",
+        _scheduler,
+    ),
+    Check(
+        "read_ahead",
+        f"at least {READ_AHEAD:g} KiB",
+        "Datasets are read in order; with little read ahead every batch waits for the disk.",
+        "blockdev --setra 8192 /dev/DISK",
+        "https://docs.kernel.org/block/stat.html",
+        _read_ahead,
+    ),
+    Check(
+        "access_times",
+        "noatime or relatime",
+        "Otherwise every file that is read is also written to, its time of access.",
+        "mount -o remount,noatime MOUNTPOINT, and in /etc/fstab",
+        "https://man7.org/linux/man-pages/man8/mount.8.html",
+        _access_times,
+    ),
+)

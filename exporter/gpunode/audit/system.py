@@ -1,0 +1,199 @@
+"""CPU, memory and kernel settings."""
+
+from __future__ import annotations
+
+import re
+
+from gpunode.audit.check import CannotTell, Check, Finding, Subject, each
+from gpunode.host.memory import parse_meminfo
+
+KERNEL = "https://docs.kernel.org/admin-guide"
+SWAPPINESS = 10
+SLOW_TO_WAKE = 200.0
+"""Microseconds that a core may take to wake; deep states take 100 to 1,000."""
+
+MAPS = 262144
+
+
+def _governor(subject: Subject) -> Finding:
+    folder = "/sys/devices/system/cpu/cpufreq"
+    policies = [name for name in subject.names(folder) if name.startswith("policy")]
+    found = {name: subject.text(f"{folder}/{name}/scaling_governor") for name in policies}
+    return each({name: None if g == "performance" else g for name, g in found.items()})
+
+
+def _idle_states(subject: Subject) -> Finding:
+    folder = "/sys/devices/system/cpu/cpu0/cpuidle"
+    states = subject.names(folder)
+    if not states:
+        raise CannotTell("the kernel manages no idle states here")
+    latency = max(
+        float(subject.text(f"{folder}/{state}/latency"))
+        for state in states
+        if subject.text(f"{folder}/{state}/disable") == "0"
+    )
+    return Finding(latency <= SLOW_TO_WAKE, f"a core may take {latency:g} µs to wake")
+
+
+def _clocksource(subject: Subject) -> Finding:
+    path = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
+    source = subject.text(path)
+    return Finding(source in ("tsc", "arch_sys_counter", "kvm-clock"), source)
+
+
+def _chosen(text: str) -> str:
+    """The word in brackets: what is in force of several choices."""
+    match = re.search(r"\[(\S+)\]", text)
+    if match is None:
+        raise ValueError(f"nothing is chosen in {text[:80]!r}")
+    return match[1]
+
+
+def _huge_pages(subject: Subject) -> Finding:
+    chosen = _chosen(subject.text("/sys/kernel/mm/transparent_hugepage/enabled"))
+    return Finding(chosen != "never", chosen)
+
+
+def _defragmentation(subject: Subject) -> Finding:
+    chosen = _chosen(subject.text("/sys/kernel/mm/transparent_hugepage/defrag"))
+    return Finding(chosen != "always", chosen)
+
+
+def _swappiness(subject: Subject) -> Finding:
+    memory = parse_meminfo(subject.text("/proc/meminfo"))
+    if not memory.get("SwapTotal"):
+        return Finding(True, "no swap")
+    value = int(subject.text("/proc/sys/vm/swappiness"))
+    return Finding(value <= SWAPPINESS, f"vm.swappiness = {value}")
+
+
+def _swap_used(subject: Subject) -> Finding:
+    memory = parse_meminfo(subject.text("/proc/meminfo"))
+    used = memory["SwapTotal"] - memory["SwapFree"] if "SwapTotal" in memory else 0.0
+    return Finding(used < 0.01 * memory["MemTotal"], f"{used / 2**30:.1f} GiB in swap")
+
+
+def _numa_balancing(subject: Subject) -> Finding:
+    if len(numa_nodes(subject)) < 2:
+        raise CannotTell("one NUMA node")
+    value = subject.text("/proc/sys/kernel/numa_balancing")
+    return Finding(value == "0", f"kernel.numa_balancing = {value}")
+
+
+def _zone_reclaim(subject: Subject) -> Finding:
+    value = subject.text("/proc/sys/vm/zone_reclaim_mode")
+    return Finding(value == "0", f"vm.zone_reclaim_mode = {value}")
+
+
+def _maps(subject: Subject) -> Finding:
+    value = int(subject.text("/proc/sys/vm/max_map_count"))
+    return Finding(value >= MAPS, f"vm.max_map_count = {value}")
+
+
+def _iommu(subject: Subject) -> Finding:
+    if not subject.names("/sys/class/iommu"):
+        return Finding(True, "no IOMMU in use")
+    options = subject.text("/proc/cmdline").split()
+    passthrough = {"iommu=pt", "iommu.passthrough=1", "intel_iommu=off", "amd_iommu=off"}
+    found = sorted(passthrough & set(options))
+    return Finding(bool(found), found[0] if found else "in use without iommu=pt")
+
+
+def numa_nodes(subject: Subject) -> list[str]:
+    """The names of the NUMA nodes; none where the kernel does not tell."""
+    names = subject.names("/sys/devices/system/node")
+    return [name for name in names if re.fullmatch(r"node\d+", name)]
+
+
+CHECKS = (
+    Check(
+        "cpu_governor",
+        "performance",
+        "A core that clocks down between batches prepares and launches late.",
+        "cpupower frequency-set -g performance",
+        f"{KERNEL}/pm/cpufreq.html",
+        _governor,
+    ),
+    Check(
+        "cpu_idle_states",
+        f"at most {SLOW_TO_WAKE:g} µs to wake",
+        "Kernel launches and network interrupts wait until a core has woken.",
+        "boot with intel_idle.max_cstate=1 processor.max_cstate=1, or tuned-adm profile "
+        "latency-performance",
+        f"{KERNEL}/pm/cpuidle.html",
+        _idle_states,
+    ),
+    Check(
+        "clocksource",
+        "tsc",
+        "Reading any other clock is a system call; frameworks read it several times a step.",
+        "boot with tsc=reliable, and see in dmesg why the TSC was given up",
+        f"{KERNEL}/kernel-parameters.html",
+        _clocksource,
+    ),
+    Check(
+        "transparent_huge_pages",
+        "madvise or always",
+        "Without huge pages, buffers of many GiB miss the TLB all the time.",
+        "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+        f"{KERNEL}/mm/transhuge.html",
+        _huge_pages,
+    ),
+    Check(
+        "transparent_huge_pages_defrag",
+        "madvise, defer or never",
+        "With always, any page fault may stop to compact memory, for many milliseconds.",
+        "echo madvise > /sys/kernel/mm/transparent_hugepage/defrag",
+        f"{KERNEL}/mm/transhuge.html",
+        _defragmentation,
+    ),
+    Check(
+        "swappiness",
+        f"no swap, or vm.swappiness at most {SWAPPINESS}",
+        "A training process that was swapped out to make room for cached files stalls every rank.",
+        f"sysctl -w vm.swappiness={SWAPPINESS}",
+        f"{KERNEL}/sysctl/vm.html#swappiness",
+        _swappiness,
+    ),
+    Check(
+        "swap_used",
+        "next to nothing in swap",
+        "What is in swap is read back, from a disk, when a step needs it.",
+        "find who needs the memory; then swapoff -a && swapon -a",
+        f"{KERNEL}/sysctl/vm.html#swappiness",
+        _swap_used,
+    ),
+    Check(
+        "numa_balancing",
+        "kernel.numa_balancing = 0",
+        "It unmaps pages to see who uses them; with processes bound to their NUMA node that is "
+        "only cost.",
+        "sysctl -w kernel.numa_balancing=0",
+        f"{KERNEL}/sysctl/kernel.html#numa-balancing",
+        _numa_balancing,
+    ),
+    Check(
+        "zone_reclaim",
+        "vm.zone_reclaim_mode = 0",
+        "Otherwise cached files are dropped although another NUMA node has memory to spare.",
+        "sysctl -w vm.zone_reclaim_mode=0",
+        f"{KERNEL}/sysctl/vm.html#zone-reclaim-mode",
+        _zone_reclaim,
+    ),
+    Check(
+        "memory_maps",
+        f"vm.max_map_count at least {MAPS}",
+        "Memory-mapped datasets and checkpoints of many shards run into the limit and fail.",
+        f"sysctl -w vm.max_map_count={MAPS}",
+        f"{KERNEL}/sysctl/vm.html#max-map-count",
+        _maps,
+    ),
+    Check(
+        "iommu",
+        "off or in passthrough mode",
+        "Translation makes each DMA of GPUs and network adapters slower, peer-to-peer most of all.",
+        "boot with iommu=pt",
+        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#pci-access-control-services-acs",
+        _iommu,
+    ),
+)
