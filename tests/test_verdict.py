@@ -33,14 +33,20 @@ CAUSE: dict[str, tuple[str, ...]] = {
     "h2d": ("data_loading_copy", "data_loading_copy"),
     "loader_cpu": ("data_loading", "data_loading"),
     "ddp_small": ("kernel_launch", "kernel_launch"),
+    "h200_loader_cpu": ("data_loading_cpu",),
+    "h200_storage": ("data_loading_storage",),
+    "h200_shm": ("shm",),
 }
-"""By tape, for each of its GPUs. The lab's recorder did not look at processes, so that what held
-the data loading up is not on its tapes."""
+"""By tape, for each of its GPUs. Only on the tapes of one H200 is what held the data loading up: the
+lab's recorder did not look at processes."""
+
+SETTINGS = ["--host.interval=5", "--gpu.processes-interval=5"]
+"""As the tapes of one H200 were recorded."""
 
 
 def judged(tape: str) -> tuple[Loop, list[dict[str, Any]]]:
     node = TapeNode(TAPES / f"{tape}.jsonl.gz")
-    loop = watch(node, RunSettings(_cli_parse_args=[]))
+    loop = watch(node, RunSettings(_cli_parse_args=SETTINGS))
     for _ in loop.replay(node.clock, node.end):
         pass
     (verdicts,) = (batch.reading.detail for s, batch in loop.details() if s.name == "verdict")

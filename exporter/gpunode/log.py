@@ -66,6 +66,7 @@ class Log:
             content += part
         else:
             os.lseek(file, 0, os.SEEK_END)
+            content = content[: content.rfind(b"\n") + 1]
         whole, newline, rest = content.rpartition(b"\n")
         self._rest = rest[-CHUNK:]
         return (whole + newline).decode("utf-8", "replace").splitlines()

@@ -61,4 +61,6 @@ class HostFinder:
             self.node.read_text("/proc/stat")
         except FileNotFoundError as error:
             raise Absent("no /proc/stat under the root of the node") from error
+        except OSError:
+            pass  # there is a node; the sources tell what is wrong with it
         return [*self._sources, *self._filesystems.find()]

@@ -115,7 +115,8 @@ class KernelLog:
         self.times[kind] = self.node.clock.time()
         match = XID.search(line)
         if match:
-            key = match[1].lower(), match[2]
+            bus_id = match[1].lower()
+            key = bus_id if "." in bus_id else f"{bus_id}.0", match[2]
             if key in self.xids or len(self.xids) < MANY_XIDS:
                 self.xids[key] = self.xids.get(key, 0) + 1
 

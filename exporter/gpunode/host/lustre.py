@@ -38,8 +38,8 @@ OPERATION_SECONDS = Metric(
 RPCS = Metric(
     "gpunode_lustre_rpcs_total",
     "counter",
-    "Requests to object (data) and metadata servers that were answered (osc, mdc/*/stats: "
-    "req_waittime).",
+    "Requests to object (data) and metadata servers that were answered, since the daemon first saw "
+    "each (osc, mdc/*/stats: req_waittime).",
     (*FILESYSTEM, "server"),
 )
 RPC_SECONDS = Metric(
@@ -81,10 +81,10 @@ OTHERS = frozenset(
     }
 )  # fmt: skip
 
-CLIENT = re.compile(r"(?P<filesystem>[\w.]{1,8})-(?:OST|MDT)[0-9a-f]{4}-\w+-[0-9a-f]{16}")
+CLIENT = re.compile(r"(?P<filesystem>[\w.-]{1,8})-(?:OST|MDT)[0-9a-f]{4}-\w+-[0-9a-f]{16}")
 """A target as a client sees it; servers have such devices too, named after each other."""
 
-LLITE = re.compile(r"(?P<filesystem>[\w.]{1,8})-[0-9a-f]{8,16}")
+LLITE = re.compile(r"(?P<filesystem>[\w.-]{1,8})-[0-9a-f]{8,16}")
 
 MANY_FILESYSTEMS = 16
 MANY_TARGETS = 2048
@@ -110,14 +110,26 @@ class Import:
 
 @dataclass(slots=True)
 class Filesystem:
-    """Everything of one filesystem, over all its targets."""
+    """What one read found of a filesystem, over all its targets."""
 
     stats: dict[str, Count] = field(default_factory=dict)
-    rpcs: dict[str, float] = field(default_factory=dict)
-    rpc_seconds: dict[str, float] = field(default_factory=dict)
     in_flight: dict[str, float] = field(default_factory=dict)
-    timeouts: dict[str, float] = field(default_factory=dict)
     targets: dict[bool, int] = field(default_factory=dict)
+
+
+class Totals:
+    """Sums of counters over targets that come and go: each counts from when it was first seen."""
+
+    def __init__(self) -> None:
+        self.sums: dict[tuple[Metric, str, str], float] = {}
+        self._last: dict[tuple[Metric, str], float] = {}
+
+    def add(self, metric: Metric, filesystem: str, server: str, target: str, value: float) -> None:
+        """Count what a target's counter gained; nothing where it was reset."""
+        before = self._last.get((metric, target), value)
+        self._last[metric, target] = value
+        key = metric, filesystem, server
+        self.sums[key] = self.sums.get(key, 0.0) + max(0.0, value - before)
 
 
 def parse_stats(text: str) -> dict[str, Count]:
@@ -167,6 +179,7 @@ class Lustre:
     def __init__(self, node: Node, interval: float) -> None:
         self.node = node
         self.every = interval
+        self.totals = Totals()
 
     def read(self) -> Reading:
         found: dict[str, Filesystem] = {}
@@ -174,20 +187,27 @@ class Lustre:
             self._read_clients(root, found)
             for kind, server in SERVERS.items():
                 self._read_targets(f"{root}/{kind}", server, found)
-        return Reading(tuple(_samples(found)))
+        return Reading((*_samples(found), *self._total_samples(found)))
+
+    def _total_samples(self, found: dict[str, Filesystem]) -> Iterator[Sample]:
+        """The sums of the filesystems that are still mounted."""
+        for (metric, filesystem, server), total in self.totals.sums.items():
+            if filesystem in found:
+                yield from metric.at(total, filesystem, server)
 
     def _read_clients(self, root: str, found: dict[str, Filesystem]) -> None:
-        for name, filesystem in self._devices(f"{root}/llite", LLITE, found):
+        for name, fsname in self._devices(f"{root}/llite", LLITE, found):
             stats = self._stats(f"{root}/llite/{name}/stats")
             if stats is not None:
-                filesystem.stats = stats
+                found[fsname].stats = stats
 
     def _read_targets(self, folder: str, server: str, found: dict[str, Filesystem]) -> None:
-        for name, filesystem in self._devices(folder, CLIENT, found):
+        for name, fsname in self._devices(folder, CLIENT, found):
+            filesystem = found[fsname]
             waited = (self._stats(f"{folder}/{name}/stats") or {}).get("req_waittime")
             if waited is not None and waited.sum is not None:
-                _add(filesystem.rpcs, server, waited.samples)
-                _add(filesystem.rpc_seconds, server, waited.sum / 1e6)
+                self.totals.add(RPCS, fsname, server, name, waited.samples)
+                self.totals.add(RPC_SECONDS, fsname, server, name, waited.sum / 1e6)
             try:
                 link = parse_import(self.node.read_text(f"{folder}/{name}/import"))
             except (OSError, ValueError):
@@ -197,12 +217,12 @@ class Lustre:
             if link.in_flight is not None:
                 _add(filesystem.in_flight, server, link.in_flight)
             if link.timeouts is not None:
-                _add(filesystem.timeouts, server, link.timeouts)
+                self.totals.add(TIMEOUTS, fsname, server, name, link.timeouts)
 
     def _devices(
         self, folder: str, form: re.Pattern[str], found: dict[str, Filesystem]
-    ) -> Iterator[tuple[str, Filesystem]]:
-        """The devices in a folder, each with the filesystem it belongs to."""
+    ) -> Iterator[tuple[str, str]]:
+        """The devices in a folder, each with the name of the filesystem it belongs to."""
         try:
             names = self.node.list_directory(folder)[:MANY_TARGETS]
         except OSError:
@@ -213,7 +233,8 @@ class Lustre:
                 continue
             filesystem = match["filesystem"]
             if filesystem in found or len(found) < MANY_FILESYSTEMS:
-                yield name, found.setdefault(filesystem, Filesystem())
+                found.setdefault(filesystem, Filesystem())
+                yield name, filesystem
 
     def _stats(self, path: str) -> dict[str, Count] | None:
         try:
@@ -229,14 +250,8 @@ def _add(totals: dict[str, float], key: str, value: float) -> None:
 def _samples(found: dict[str, Filesystem]) -> Iterator[Sample]:
     for name, filesystem in found.items():
         yield from _operation_samples(name, filesystem.stats)
-        for metric, values in (
-            (RPCS, filesystem.rpcs),
-            (RPC_SECONDS, filesystem.rpc_seconds),
-            (IN_FLIGHT, filesystem.in_flight),
-            (TIMEOUTS, filesystem.timeouts),
-        ):
-            for server, value in values.items():
-                yield from metric.at(value, name, server)
+        for server, value in filesystem.in_flight.items():
+            yield from IN_FLIGHT.at(value, name, server)
         if filesystem.targets:
             for connected in (True, False):
                 count = float(filesystem.targets.get(connected, 0))

@@ -33,7 +33,9 @@ def parse(text: str) -> list[Mount]:
             _, _, device, root, point, options = before[:6]
             flags = frozenset(options.split(","))
             found.append(
-                Mount(device, _plain(root), _plain(point), flags, after[0], _plain(after[1]))
+                Mount(
+                    device, unescaped(root), unescaped(point), flags, after[0], unescaped(after[1])
+                )
             )
     return found
 
@@ -49,6 +51,6 @@ def read_as_node(node: Node, name: str) -> str:
         return node.read_text(f"/proc/self/{name}")
 
 
-def _plain(path: str) -> str:
+def unescaped(path: str) -> str:
     r"""A path with the characters that the kernel writes as \040."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8) & 0xFF), path)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gpunode.host.counter import counter
-from gpunode.host.mounts import read_as_node
+from gpunode.host.mounts import read_as_node, unescaped
 from gpunode.metric import Metric, Sample
 from gpunode.node import Node
 from gpunode.source import Reading
@@ -82,7 +82,7 @@ def parse(text: str) -> dict[str, NfsMount]:
             if "fstype" in words[:-1] and len(words) > 4:
                 kind = words[words.index("fstype") + 1]
                 if kind in ("nfs", "nfs4") and len(found) < MANY:
-                    mount = found[words[4]] = NfsMount()
+                    mount = found[unescaped(words[4])] = NfsMount()
         elif mount is not None:
             _add(mount, words)
     return found

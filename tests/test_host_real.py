@@ -1,0 +1,331 @@
+"""Sources of the node on this very machine: tmpfs, cgroups, network namespaces, loop devices."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpunode import ethtool
+from gpunode.config import HostSettings
+from gpunode.gpu.driver import Identity, Process
+from gpunode.host.cpu import Cpu
+from gpunode.host.disk import Disks
+from gpunode.host.filesystem import FilesystemSpace
+from gpunode.host.finder import HostFinder
+from gpunode.host.mounts import parse
+from gpunode.host.pressure import PRESSURE, Pressure
+from gpunode.host.shm import SIZE, USED, Shm
+from gpunode.jobs import processes as job
+from gpunode.jobs.processes import JobProcesses
+from gpunode.loop import Loop
+from gpunode.metric import Distribution, Metric, Sample
+from gpunode.node import MAX_FILE, Filesystem, LocalNode
+from gpunode.source import Reading
+
+ROOT = os.geteuid() == 0
+HERE = LocalNode(Path("/"))
+SHM = "/dev/shm"
+
+
+class OneGpu:
+    """A GPU with the processes it is given, and no other sensor."""
+
+    identity = Identity(0, "GPU-1", "NVIDIA H200")
+
+    def __init__(self, *pids: int) -> None:
+        self.pids = pids
+
+    def processes(self) -> list[Process]:
+        return [Process(pid, None, "compute") for pid in self.pids]
+
+
+def job_of(*pids: int) -> JobProcesses:
+    return JobProcesses(HERE, OneGpu(*pids), 1.0)  # type: ignore[arg-type]
+
+
+def value(reading: Reading | None, metric: Metric, *labels: str) -> float | None:
+    found = [
+        sample.value
+        for sample in (reading.samples if reading else ())
+        if sample.metric is metric and sample.labels[len(sample.labels) - len(labels) :] == labels
+    ]
+    assert len(found) <= 1
+    (only,) = found or [None]
+    return None if only is None or isinstance(only, Distribution) else float(only)
+
+
+def in_namespace(*options: str, program: str) -> str:
+    """What a program prints in namespaces of its own; skips where that is not allowed."""
+    if not ROOT or shutil.which("unshare") is None:
+        pytest.skip("only root may make namespaces")
+    ran = subprocess.run(
+        ["unshare", *options, "sh", "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "PYTHON": sys.executable},
+    )
+    if "unshare" in ran.stderr or "Operation not permitted" in ran.stderr:
+        pytest.skip(f"not allowed here: {ran.stderr.strip()}")
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_the_shm_of_this_machine_is_told() -> None:
+    if not os.path.isdir(SHM):
+        pytest.skip("no /dev/shm")
+    reading = Shm(HERE, 10.0).read()
+    truth = os.statvfs(SHM)
+    assert value(reading, SIZE) == truth.f_blocks * truth.f_frsize
+    used = (truth.f_blocks - truth.f_bfree) * truth.f_frsize
+    assert value(reading, USED) == pytest.approx(used, abs=64 << 20)
+
+
+@pytest.fixture
+def container() -> Iterator[int]:
+    """A process in a mount namespace of its own, with 4 MiB of /dev/shm, 1 MiB of it in use."""
+    if not ROOT or shutil.which("unshare") is None:
+        pytest.skip("only root may make namespaces")
+    script = (
+        "mount -t tmpfs -o size=4m shm /dev/shm && head -c 1048576 /dev/zero > /dev/shm/batch"
+        " && echo ready && exec sleep 60"
+    )
+    with subprocess.Popen(
+        ["unshare", "-m", "sh", "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as child:
+        try:
+            assert child.stdout is not None
+            if child.stdout.readline().strip() != "ready":
+                assert child.stderr is not None
+                pytest.skip(f"not allowed here: {child.stderr.read().strip()}")
+            yield child.pid
+        finally:
+            child.kill()
+
+
+def test_a_container_has_its_own_shm(container: int) -> None:
+    source = job_of(container, os.getpid())
+    reading = source.read()
+    assert reading is not None
+    sizes = {s.labels[2]: s.value for s in reading.samples if s.metric is job.SHM_SIZE}
+    used = {s.labels[2]: s.value for s in reading.samples if s.metric is job.SHM_USED}
+    assert 4 << 20 in sizes.values()
+    (tmpfs,) = (device for device, size in sizes.items() if size == 4 << 20)
+    assert used[tmpfs] == 1 << 20
+    assert tmpfs in Path(f"/proc/{container}/mountinfo").read_text()
+
+
+def test_a_busy_thread_among_idle_ones_is_found() -> None:
+    program = textwrap.dedent("""
+        import threading, time
+        for _ in range(8):
+            threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+        print("ready", flush=True)
+        while True:
+            pass
+    """)
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
+    ) as child:
+        try:
+            assert child.stdout is not None
+            child.stdout.readline()
+            source = job_of(child.pid)
+            readings = []
+            for _ in range(3):  # the third knows what each thread took since the second
+                readings.append(source.read())
+                time.sleep(0.6)
+        finally:
+            child.kill()
+    busiest = value(readings[-1], job.BUSIEST_THREAD)
+    total = value(readings[-1], job.CPU_SECONDS)
+    assert busiest is not None
+    assert total is not None
+    assert 0.3 < busiest < 1.1  # this machine may be busy with other tests
+    assert total > 0.3
+
+
+def test_children_belong_to_the_job() -> None:
+    with subprocess.Popen(
+        ["sh", "-c", "sleep 60 & sleep 60 & echo ready; wait"], stdout=-1
+    ) as shell:
+        try:
+            assert shell.stdout is not None
+            shell.stdout.readline()
+            reading = job_of(shell.pid).read()
+        finally:
+            subprocess.run(["pkill", "-P", str(shell.pid)], check=False)
+            shell.kill()
+    if not os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children"):
+        pytest.skip("this kernel does not tell children")
+    assert value(reading, job.PROCESSES) == 3.0
+
+
+def test_the_pressure_of_this_machine_is_told() -> None:
+    if not os.path.exists("/proc/pressure/io"):
+        pytest.skip("this kernel has no pressure stall information")
+    first = value(Pressure(HERE, 10.0).read(), PRESSURE, "io", "some")
+    assert first is not None
+    text = Path("/proc/pressure/io").read_text()
+    assert first <= int(text.split("total=")[1].split()[0]) / 1e6
+
+
+def test_the_cores_of_this_machine_are_told() -> None:
+    reading = Cpu(HERE, 10.0).read()
+    assert reading is not None
+    cores = {s.labels[0] for s in reading.samples if s.metric.name == "gpunode_cpu_seconds_total"}
+    assert len(cores) == os.sysconf("SC_NPROCESSORS_ONLN")
+
+
+NETWORK = """
+import json
+from pathlib import Path
+from gpunode.host.network import Network
+from gpunode.node import LocalNode
+node = LocalNode(Path("/"))
+node_as_first = node.read_text
+node.read_text = lambda path: node_as_first(path.replace("/proc/1/net", "/proc/self/net"))
+reading = Network(node, 10.0).read()
+print(json.dumps({"names": sorted({s.labels[0] for s in reading.samples if len(s.labels) == 2}),
+                  "statistics": node.network_statistics("eth7")}))
+"""
+
+
+def test_a_network_namespace_of_its_own_is_read() -> None:
+    if shutil.which("ip") is None:
+        pytest.skip("iproute2 is not installed")
+    program = 'ip link add eth7 type veth peer name veth7 && exec "$PYTHON" -c \'' + NETWORK + "'"
+    found = json.loads(in_namespace("-n", program=program))
+    assert "eth7" in found["names"]
+    assert "veth7" not in found["names"]
+    assert "peer_ifindex" in found["statistics"]
+
+
+@pytest.mark.parametrize("name", ["no-such-device", "a-name-longer-than-interfaces-have", ""])
+def test_an_unknown_interface_is_an_os_error(name: str) -> None:
+    with pytest.raises(OSError, match=r"."):
+        ethtool.statistics(name)
+
+
+def test_a_loop_device_with_a_filesystem_is_measured(tmp_path: Path) -> None:
+    if not ROOT or shutil.which("mkfs.ext4") is None:
+        pytest.skip("only root may mount, and only with mkfs.ext4")
+    image, point = tmp_path / "disk", tmp_path / "mounted"
+    with image.open("wb") as file:
+        file.truncate(16 << 20)
+    point.mkdir()
+    subprocess.run(["mkfs.ext4", "-q", "-F", str(image)], check=True)
+    mounted = subprocess.run(
+        ["mount", "-o", "loop", str(image), str(point)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"not allowed here: {mounted.stderr.decode().strip()}")
+    try:
+        (mount,) = (
+            mount
+            for mount in parse(Path("/proc/self/mountinfo").read_text())
+            if mount.point == str(point)
+        )
+        reading = FilesystemSpace(HERE, mount, 60.0).read()
+        values = {s.metric.name: s.value for s in reading.samples}
+        assert 8 << 20 < values["gpunode_filesystem_size_bytes"] <= 16 << 20  # type: ignore[operator]
+        assert values["gpunode_filesystem_readonly"] == 0.0
+        assert Disks(HERE, 10.0).read() is not None
+    finally:
+        subprocess.run(["umount", str(point)], check=True)
+
+
+def test_a_pipe_in_place_of_a_file_does_not_hang(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    os.mkfifo(tmp_path / "proc/stat")
+    assert LocalNode(tmp_path).read_text("/proc/stat") == ""
+
+
+class HungMount(LocalNode):
+    """This machine, with one filesystem more whose server is gone."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.server = threading.Event()
+
+    def filesystem(self, path: str) -> Filesystem:
+        if path == "/dead":
+            self.server.wait()
+        return Filesystem(100.0, 50.0, 50.0)
+
+
+def tree(root: Path) -> Path:
+    files = {
+        "/proc/stat": "cpu0 1 0 1 1 0 0 0 0 0 0\n",
+        "/proc/meminfo": "MemTotal: 1 kB\n",
+        "/proc/vmstat": "pswpin 1\n",
+        "/proc/diskstats": " 8 0 sda 1 2 3 4 5 6 7 8 9 10 11\n",
+        "/proc/1/net/dev": "a\nb\n",
+        "/proc/1/mountinfo": "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
+        "23 22 0:50 / /dead rw - nfs4 gone:/x rw\n",
+        "/var/log/syslog": "",
+    }
+    for path, text in files.items():
+        file = root / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return root
+
+
+def exported(loop: Loop) -> dict[str, list[Sample]]:
+    return {s.name + s.device: list(batch.reading.samples) for s, batch in loop.details()}
+
+
+def started(node: LocalNode) -> Loop:
+    """A loop whose last source, the filesystem that answers, has told something."""
+    loop = Loop(node, [HostFinder(node, HostSettings(interval=1.0, slow_interval=1.0))])
+    loop.start()
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and "filesystem/" not in exported(loop):
+        time.sleep(0.02)
+    return loop
+
+
+def test_a_dead_file_server_hangs_nothing_but_its_own_series(tmp_path: Path) -> None:
+    node = HungMount(tree(tmp_path))
+    loop = started(node)
+    try:
+        found = exported(loop)
+        assert "filesystem/" in found
+        assert "filesystem/dead" not in found
+        assert {"cpu", "memory", "disk", "network", "shm"} <= found.keys()
+    finally:
+        node.server.set()
+        loop.stop()
+
+
+def test_ten_megabytes_of_garbage_stop_one_source_and_no_other(tmp_path: Path) -> None:
+    whole = HungMount(tree(tmp_path / "whole"))
+    spoiled = HungMount(tree(tmp_path / "spoiled"))
+    (tmp_path / "spoiled/proc/stat").write_bytes(os.urandom(1 << 20) * 10)
+    assert (tmp_path / "spoiled/proc/stat").stat().st_size > MAX_FILE
+    loops = [started(whole), started(spoiled)]
+    try:
+        with_all, without = (exported(loop) for loop in loops)
+        assert with_all.keys() - without.keys() == {"cpu"}
+        # What is read of the clock or the machine itself differs between the two.
+        for name in ("memory", "disk", "network", "filesystem/"):
+            assert without[name] == with_all[name]
+    finally:
+        for node, loop in zip((whole, spoiled), loops, strict=True):
+            node.server.set()
+            loop.stop()
