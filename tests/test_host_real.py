@@ -55,13 +55,14 @@ def job_of(*pids: int) -> JobProcesses:
 
 def value(reading: Reading | None, metric: Metric, *labels: str) -> float | None:
     found = [
-        sample.value
+        float(sample.value)
         for sample in (reading.samples if reading else ())
-        if sample.metric is metric and sample.labels[len(sample.labels) - len(labels) :] == labels
+        if sample.metric is metric
+        and sample.labels[len(sample.labels) - len(labels) :] == labels
+        and not isinstance(sample.value, Distribution)
     ]
     assert len(found) <= 1
-    (only,) = found or [None]
-    return None if only is None or isinstance(only, Distribution) else float(only)
+    return found[0] if found else None
 
 
 def in_namespace(*options: str, program: str) -> str:

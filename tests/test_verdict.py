@@ -37,8 +37,8 @@ CAUSE: dict[str, tuple[str, ...]] = {
     "h200_storage": ("data_loading_storage",),
     "h200_shm": ("shm",),
 }
-"""By tape, for each of its GPUs. Only on the tapes of one H200 is what held the data loading up: the
-lab's recorder did not look at processes."""
+"""By tape, for each of its GPUs. What held the data loading up shows only on the tapes of one H200:
+the lab's recorder did not look at processes."""
 
 SETTINGS = ["--host.interval=5", "--gpu.processes-interval=5"]
 """As the tapes of one H200 were recorded."""

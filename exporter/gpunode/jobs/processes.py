@@ -385,10 +385,11 @@ class JobProcesses:
         at = self.gpu, self.device
         for what, count in job.unreadable.items():
             yield from UNREADABLE.at(float(count), *at, what)
-        yield from CPU_SECONDS.at(self.cpu_seconds, *at)
-        yield from PROCESSES.at(float(len(job.processes)), *at)
-        blocked = sum(stat.state == "D" for stat in job.processes.values())
-        yield from BLOCKED.at(float(blocked), *at)
+        if job.processes or not job.unreadable["stat"]:
+            yield from CPU_SECONDS.at(self.cpu_seconds, *at)
+            yield from PROCESSES.at(float(len(job.processes)), *at)
+            blocked = sum(stat.state == "D" for stat in job.processes.values())
+            yield from BLOCKED.at(float(blocked), *at)
         if shares:
             # A process that took little has no thread that took more.
             yield from BUSIEST_THREAD.at(max(shares.values()), *at)
