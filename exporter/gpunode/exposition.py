@@ -56,9 +56,12 @@ class Exposition:
             template = _updated(known.get(metric), metric, samples, encoder)
             used[metric] = template
             parts.append(template.header)
-            for sample in samples:
-                for line, value in zip(template.lines[sample.labels], _values(sample), strict=True):
-                    parts.append(f"{line} {value!r}\n")
+            lines = template.lines
+            parts += [
+                f"{line} {value!r}\n"
+                for sample in samples
+                for line, value in zip(lines[sample.labels], _values(sample))  # noqa: B905 slower
+            ]
         self._templates[content_type] = used
         if "openmetrics" in content_type:
             parts.append("# EOF\n")
@@ -68,7 +71,7 @@ class Exposition:
 def _values(sample: Sample) -> tuple[float, ...]:
     """The values of a series' lines, in the order in which prometheus_client writes them."""
     if not isinstance(sample.value, Distribution):
-        return (float(sample.value),)
+        return (float(sample.value),)  # an int would be written without its ".0"
     counts = tuple(map(float, accumulate(sample.value.counts)))
     return (*counts, counts[-1], sample.value.sum)
 
@@ -80,6 +83,8 @@ def _updated(
     lines = known.lines if known else {}
     fresh = [sample for sample in samples if sample.labels not in lines]
     if known is not None and not fresh:
+        if len(samples) == len(lines):
+            return known
         return Template(known.header, {sample.labels: lines[sample.labels] for sample in samples})
     encoded = _template(metric, fresh, encoder)
     lines = {**lines, **encoded.lines}

@@ -41,6 +41,12 @@ DURATION = Metric(
     ("source",),
     (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
 )
+CPU_SECONDS = Metric(
+    "gpunode_source_cpu_seconds_total",
+    "counter",
+    "CPU time that reads of the source took, over all its devices (CLOCK_THREAD_CPUTIME_ID).",
+    ("source",),
+)
 LATE = Metric(
     "gpunode_source_late_reads_total",
     "counter",
@@ -53,7 +59,7 @@ SKIPPED = Metric(
     "Reads left out because an earlier one took past their time.",
     ("source",),
 )
-METRICS = (UP, LAST_SUCCESS, DURATION, LATE, SKIPPED)
+METRICS = (UP, LAST_SUCCESS, DURATION, CPU_SECONDS, LATE, SKIPPED)
 
 OVERDUE = 3
 """Intervals after which what was read is no longer exported."""
@@ -90,12 +96,13 @@ class Watch:
         self.late = 0
         self.skipped = 0
         self.durations = Distribution(DURATION.buckets)
+        self.cpu_seconds: float | None = None
         self.stopped = threading.Event()
         self._complaint = ""
 
     def step(self) -> None:
         """Read the source once; whatever goes wrong counts for this source alone."""
-        begin = self.clock.monotonic()
+        begin, cpu = self.clock.monotonic(), self.clock.thread_cpu()
         self.begun = begin if self.begun is None else self.begun
         try:
             reading = self.source.read()
@@ -111,6 +118,9 @@ class Watch:
                 good_until = end + OVERDUE * self.longest
                 self.batch = Batch(reading, self.last_success, end, good_until)
         self.durations.add([self.clock.monotonic() - begin])
+        took = self.clock.thread_cpu()
+        if cpu is not None and took is not None:
+            self.cpu_seconds = (self.cpu_seconds or 0.0) + took - cpu
 
     @property
     def subject(self) -> str:
@@ -291,5 +301,7 @@ class Loop:
             for watch in watches:
                 durations.include(watch.durations)
             yield Sample(DURATION, (name,), durations)
+            known = [watch.cpu_seconds for watch in watches if watch.cpu_seconds is not None]
+            yield from CPU_SECONDS.at(sum(known) if known else None, name)
             yield from LATE.at(float(sum(watch.late for watch in watches)), name)
             yield from SKIPPED.at(float(sum(watch.skipped for watch in watches)), name)

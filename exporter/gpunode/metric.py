@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Metric:
-    """A family of time series.
+    """A family of time series; declared once, so that each is equal to itself alone.
 
     ``name`` ends in its base unit, and in ``_total`` for a counter. ``help`` names where the value
     comes from. ``buckets`` are the upper bounds of a histogram, without the infinite one.

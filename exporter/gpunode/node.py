@@ -29,6 +29,10 @@ class Clock(Protocol):
         """Seconds since the epoch."""
         ...
 
+    def thread_cpu(self) -> float | None:
+        """CPU seconds that the calling thread has taken; None where time is only played back."""
+        ...
+
 
 class SystemClock:
     """The clocks of the machine this runs on."""
@@ -38,6 +42,9 @@ class SystemClock:
 
     def time(self) -> float:
         return time.time()
+
+    def thread_cpu(self) -> float | None:
+        return time.thread_time()
 
 
 class SteppedClock:
@@ -52,6 +59,9 @@ class SteppedClock:
 
     def time(self) -> float:
         return self.epoch + self.now
+
+    def thread_cpu(self) -> float | None:
+        return None
 
 
 MAX_FILE = 4 << 20
