@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gpunode.gpu.driver import Driver, DriverUnavailable, Gpu, Identity, Process, Unsupported
+from gpunode.kubelet import Allocation
 from gpunode.node import ENVIRONMENT, Filesystem, LocalNode, SteppedClock
 from gpunode.source import Source
 
@@ -75,6 +76,9 @@ class Machine:
         entries = self.read_text(f"/proc/{pid}/environ").split("\0")
         pairs = (entry.partition("=") for entry in entries)
         return {name: value for name, _, value in pairs if name in ENVIRONMENT}
+
+    def allocations(self, socket: str) -> list[Allocation]:
+        return [Allocation(**given) for given in self._answer("allocations", socket)]
 
     def _answer(self, kind: str, of: str) -> Any:
         """What was said of it at this moment, else at the first."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from gpunode.config import GpuSettings
 from gpunode.gpu.finder import GpuFinder
+from gpunode.jobs.pods import Pods
 from gpunode.loop import Loop
 from gpunode.node import Node
 from gpunode.tape import TapeNode
@@ -15,7 +16,7 @@ TAPES = Path(__file__).with_name("tapes")
 
 
 def loop_over(node: Node, interval: float = 2.0) -> Loop:
-    return Loop(node, [GpuFinder(node, GpuSettings(interval=interval))])
+    return Loop(node, [GpuFinder(node, GpuSettings(interval=interval), Pods(node, "", 5.0))])
 
 
 def replayed(name: str, times: int = 1, interval: float = 2.0) -> tuple[Loop, TapeNode]:

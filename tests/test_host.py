@@ -12,12 +12,16 @@ import pytest
 
 from gpunode.config import HostSettings
 from gpunode.host.finder import KINDS, HostFinder
+from gpunode.jobs.owners import GpuOwners
+from gpunode.jobs.pods import Pods
 from gpunode.jobs.processes import JobProcesses
 from gpunode.source import Absent, Source
 from tests.machine import MACHINES, Machine, read_twice
 
 NAMES = sorted(path.name for path in MACHINES.iterdir() if path.is_dir())
-SOURCES = sorted([kind.name for kind in KINDS] + ["audit", "filesystem", JobProcesses.name])
+SOURCES = sorted(
+    [kind.name for kind in KINDS] + ["audit", "filesystem", JobProcesses.name, GpuOwners.name]
+)
 
 
 def sources(machine: Machine) -> Iterator[Source]:
@@ -26,6 +30,7 @@ def sources(machine: Machine) -> Iterator[Source]:
     if "gpus" in machine.answers:
         for gpu in machine.gpus():
             yield JobProcesses(machine, gpu, 10.0)
+            yield GpuOwners(machine, gpu, Pods(machine, "", 5.0), 5.0)
 
 
 @pytest.mark.parametrize("name", SOURCES)

@@ -12,10 +12,12 @@ from gpunode import loop, process, verdict
 from gpunode.audit.source import CHECKS
 from gpunode.gpu import finder as gpu
 from gpunode.host import finder as host
+from gpunode.jobs.pods import Pods
 from gpunode.metric import Metric
 
 SECTIONS: dict[str, tuple[Metric, ...]] = {
     "GPU": gpu.METRICS,
+    "Pods": Pods.metrics,
     "Node": host.METRICS,
     "Verdicts": verdict.METRICS,
     "Sources": loop.METRICS,

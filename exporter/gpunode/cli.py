@@ -26,6 +26,7 @@ from gpunode.config import (
 from gpunode.exposition import Exposition
 from gpunode.gpu.finder import GpuFinder
 from gpunode.host.finder import HostFinder
+from gpunode.jobs.pods import Pods
 from gpunode.loop import Loop
 from gpunode.node import LocalNode, Node
 from gpunode.process import OwnProcess
@@ -165,8 +166,10 @@ def report(settings: AuditSettings) -> None:
 
 def watch(node: Node, settings: RunSettings) -> Loop:
     """The loop over everything that can be watched on a node."""
+    pods = Pods(node, settings.kubernetes.pod_resources_socket, settings.kubernetes.interval)
     finders: list[Finder] = [
-        GpuFinder(node, settings.gpu),
+        GpuFinder(node, settings.gpu, pods),
+        pods,
         HostFinder(node, settings.host),
         OwnProcess(),
     ]

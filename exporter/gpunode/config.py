@@ -72,6 +72,9 @@ class GpuSettings(Section):
     processes_interval: float = Field(
         10.0, ge=1, description="seconds between looks at the processes of a GPU"
     )
+    owners_interval: float = Field(
+        5.0, ge=1, description="seconds between looks at who holds a GPU"
+    )
     health_interval: float = Field(
         30.0, ge=1, description="seconds between reads of error counters and modes"
     )
@@ -88,6 +91,16 @@ class HostSettings(Section):
         60.0, ge=1, description="seconds between reads of filesystems and PCI Express links"
     )
     audit_interval: float = Field(600.0, ge=1, description="seconds between audits of settings")
+
+
+class KubernetesSettings(Section):
+    """The kubelet of this node."""
+
+    pod_resources_socket: str = Field(
+        "/var/lib/kubelet/pod-resources/kubelet.sock",
+        description="socket of the pod-resources API on the node; empty: do not ask",
+    )
+    interval: float = Field(5.0, ge=1, description="seconds between questions to the kubelet")
 
 
 class LogSettings(Section):
@@ -121,6 +134,7 @@ class RunSettings(BaseSettings):
     web: WebSettings = WebSettings()
     gpu: GpuSettings = GpuSettings()
     host: HostSettings = HostSettings()
+    kubernetes: KubernetesSettings = KubernetesSettings()
     log: LogSettings = LogSettings()
     config: ConfigSettings = ConfigSettings()
 

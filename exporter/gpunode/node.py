@@ -15,6 +15,7 @@ from typing import Protocol
 
 from gpunode import ethtool
 from gpunode.gpu.driver import Driver, DriverUnavailable
+from gpunode.kubelet import Allocation, Kubelet
 from gpunode.log import Log
 
 
@@ -71,12 +72,56 @@ ENVIRONMENT = frozenset(
     {
         "CUDA_VISIBLE_DEVICES",
         "LOCAL_RANK",
+        "NCCL_ALGO",
+        "NCCL_BUFFSIZE",
+        "NCCL_COLLNET_ENABLE",
+        "NCCL_CROSS_NIC",
+        "NCCL_CUMEM_ENABLE",
+        "NCCL_CUMEM_HOST_ENABLE",
+        "NCCL_DEBUG",
+        "NCCL_DEBUG_FILE",
+        "NCCL_DMABUF_ENABLE",
+        "NCCL_IB_ADAPTIVE_ROUTING",
         "NCCL_IB_DISABLE",
+        "NCCL_IB_GID_INDEX",
+        "NCCL_IB_HCA",
+        "NCCL_IB_QPS_PER_CONNECTION",
+        "NCCL_IB_RETRY_CNT",
+        "NCCL_IB_SL",
+        "NCCL_IB_TC",
+        "NCCL_IB_TIMEOUT",
+        "NCCL_MAX_NCHANNELS",
+        "NCCL_MIN_NCHANNELS",
+        "NCCL_MNNVL_ENABLE",
         "NCCL_NET",
+        "NCCL_NET_GDR_LEVEL",
+        "NCCL_NET_GDR_READ",
+        "NCCL_NVLS_ENABLE",
         "NCCL_P2P_DISABLE",
+        "NCCL_P2P_LEVEL",
+        "NCCL_PROTO",
+        "NCCL_PXN_DISABLE",
+        "NCCL_RAS_ADDR",
+        "NCCL_RAS_ENABLE",
         "NCCL_SHM_DISABLE",
+        "NCCL_SOCKET_IFNAME",
+        "NCCL_SOCKET_NTHREADS",
+        "NCCL_TOPO_FILE",
+        "NVIDIA_VISIBLE_DEVICES",
         "OMP_NUM_THREADS",
         "RANK",
+        "SLURM_JOB_ID",
+        "SLURM_JOB_USER",
+        "SLURM_LOCALID",
+        "SLURM_NTASKS",
+        "SLURM_PROCID",
+        "SLURM_STEP_ID",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+        "TORCH_NCCL_BLOCKING_WAIT",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT",
+        "TORCH_NCCL_ENABLE_MONITORING",
+        "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC",
+        "TORCH_NCCL_TRACE_BUFFER_SIZE",
         "WORLD_SIZE",
     }
 )
@@ -136,6 +181,10 @@ class Node(Protocol):
         """Counters of a network driver, as ``ethtool -S`` shows them. Raises ``OSError``."""
         ...
 
+    def allocations(self, socket: str) -> list[Allocation]:
+        """What the kubelet behind a socket gave to which container. Raises ``OSError``."""
+        ...
+
 
 class LocalNode:
     """The machine this process runs on, its root mounted at ``rootfs``."""
@@ -145,6 +194,7 @@ class LocalNode:
         self.clock = SystemClock()
         self._driver: Driver | None = None
         self._logs: dict[str, Log] = {}
+        self._kubelets: dict[str, Kubelet] = {}
 
     def driver(self) -> Driver:
         if self._driver is None:
@@ -184,6 +234,11 @@ class LocalNode:
 
     def network_statistics(self, interface: str) -> dict[str, int]:
         return ethtool.statistics(interface)
+
+    def allocations(self, socket: str) -> list[Allocation]:
+        if socket not in self._kubelets:
+            self._kubelets[socket] = Kubelet(self.rootfs + socket)
+        return self._kubelets[socket].allocations()
 
     def _read(self, path: str) -> bytes:
         # Not pathlib or open(), which take three times as long; a busy node has 3,000 threads,

@@ -44,6 +44,7 @@ from gpunode.gpu.driver import (
     Unsupported,
     Xid,
 )
+from gpunode.kubelet import Allocation
 from gpunode.node import Filesystem, Node, SteppedClock
 
 log = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ FILE_CALLS = _schema(
     "log_lines",
     "environment",
     "network_statistics",
+    "allocations",
 )
 DRIVER_CALLS: dict[str, TypeAdapter[Any]] = {"gpus": TypeAdapter(list[Identity])}
 CALLS = {**GPU_CALLS, **FILE_CALLS, **DRIVER_CALLS}
@@ -158,6 +160,10 @@ class RecordingNode:
     def network_statistics(self, interface: str) -> dict[str, int]:
         ask = partial(self.node.network_statistics, interface)
         return cast("dict[str, int]", self.tape.answer(interface, "network_statistics", ask))
+
+    def allocations(self, socket: str) -> list[Allocation]:
+        ask = partial(self.node.allocations, socket)
+        return cast("list[Allocation]", self.tape.answer(socket, "allocations", ask))
 
 
 class RecordingDriver:
@@ -295,6 +301,9 @@ class TapeNode:
 
     def network_statistics(self, interface: str) -> dict[str, int]:
         return cast("dict[str, int]", self._file(interface, "network_statistics"))
+
+    def allocations(self, socket: str) -> list[Allocation]:
+        return cast("list[Allocation]", self._file(socket, "allocations"))
 
     def since_last_read(self, of: str, call: str) -> list[Any]:
         """The answers since this was last called with the same question: of events, none twice."""

@@ -18,6 +18,7 @@ import psutil
 
 from gpunode.config import GpuSettings
 from gpunode.gpu.finder import GpuFinder
+from gpunode.jobs.pods import Pods
 from gpunode.loop import Loop
 from gpunode.tape import TapeNode
 from tests.bench.node_tree import CORES, DISKS, GPUS, LOADERS, LUSTRES, PORTS, THREADS, NodeTree
@@ -45,7 +46,7 @@ def ledger() -> Report:
     worst, drift, details = 0.0, 0.0, ["error  incident, GPU: ledger"]
     for name, truths in TRUTH.items():
         node = TapeNode(TAPES / f"{name}.jsonl.gz")
-        loop = Loop(node, [GpuFinder(node, GpuSettings())])
+        loop = Loop(node, [GpuFinder(node, GpuSettings(), Pods(node, "", 5.0))])
         for _ in loop.replay(node.clock, node.end):
             pass
         for source, batch in loop.details():

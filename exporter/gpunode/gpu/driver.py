@@ -29,7 +29,8 @@ class DriverUnavailable(DriverError):
 class Identity:
     """Who a GPU is. ``index`` is the driver's, ``uuid`` is what stays.
 
-    A MIG instance carries its parent's index and names the parent in ``parent``.
+    A MIG instance carries its parent's index and names the parent in ``parent``. ``minor`` is the N
+    of /dev/nvidiaN, ``gpu_instance`` the id of a MIG instance on its GPU.
     """
 
     index: int
@@ -41,6 +42,8 @@ class Identity:
     compute_capability: str | None = None
     parent: str | None = None
     mig: bool = False
+    minor: int | None = None
+    gpu_instance: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,14 @@ class Process:
     pid: int
     memory: float | None
     kind: Literal["compute", "graphics", "mps"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessUse:
+    """Share of time (0 to 1) that a process had work on the GPU, over the driver's last sample."""
+
+    pid: int
+    gpu: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +214,10 @@ class Gpu(Protocol):
 
     def power_limits(self) -> PowerLimits: ...
     def processes(self) -> list[Process]: ...
+    def process_use(self) -> list[ProcessUse]:
+        """The processes that had work on the GPU since the previous call of this method."""
+        ...
+
     def ecc_errors(self) -> dict[str, float]:
         """ECC errors by ``corrected`` and ``uncorrected``, over the life of the GPU."""
         ...

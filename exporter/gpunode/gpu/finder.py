@@ -9,6 +9,8 @@ from gpunode.gpu.activity import GpuActivity
 from gpunode.gpu.driver import DriverError, Gpu
 from gpunode.gpu.health import GpuHealth
 from gpunode.gpu.nvlink import GpuNvLink
+from gpunode.jobs.owners import GpuOwners
+from gpunode.jobs.pods import Pods
 from gpunode.jobs.processes import JobProcesses
 from gpunode.metric import Metric
 from gpunode.node import Node
@@ -18,8 +20,13 @@ METRICS: tuple[Metric, ...] = (
     *GpuActivity.metrics,
     *GpuHealth.metrics,
     *GpuNvLink.metrics,
+    *GpuOwners.metrics,
     *JobProcesses.metrics,
 )
+
+
+INSTANCES = (GpuActivity.name, GpuOwners.name)
+"""Sources that a GPU in MIG mode leaves to its instances."""
 
 
 class GpuFinder:
@@ -27,8 +34,9 @@ class GpuFinder:
 
     name = "gpu"
 
-    def __init__(self, node: Node, settings: GpuSettings) -> None:
+    def __init__(self, node: Node, settings: GpuSettings, pods: Pods) -> None:
         self.node = node
+        self.pods = pods
         self.settings = settings
         self._sources: dict[str, list[Source]] = {}
 
@@ -42,15 +50,16 @@ class GpuFinder:
             uuid: self._sources.get(uuid) or self._open(gpu) for uuid, gpu in gpus.items()
         }
         for uuid, sources in self._sources.items():
-            # The seconds of a GPU in MIG mode are those of its instances.
-            yield from (s for s in sources if uuid not in divided or s.name != GpuActivity.name)
+            # The seconds and owners of a GPU in MIG mode are those of its instances.
+            yield from (s for s in sources if uuid not in divided or s.name not in INSTANCES)
 
     def _open(self, gpu: Gpu) -> list[Source]:
         settings = self.settings
         activity = GpuActivity(self.node, gpu, settings.interval)
         health = GpuHealth(self.node, gpu, settings.health_interval)
         processes = JobProcesses(self.node, gpu, settings.processes_interval)
-        sources: list[Source] = [activity, health, processes]
+        owners = GpuOwners(self.node, gpu, self.pods, settings.owners_interval)
+        sources: list[Source] = [activity, health, processes, owners]
         if not gpu.identity.mig:
             sources.append(GpuNvLink(gpu, settings.nvlink_interval))
         return sources

@@ -34,6 +34,7 @@ from gpunode.gpu.driver import (
     PcieLink,
     PowerLimits,
     Process,
+    ProcessUse,
     RemappedRows,
     Unsupported,
     Utilization,
@@ -290,6 +291,7 @@ class NvmlGpu:
         self._events: tuple[int, Any] | None = None
         self._nvlink_kinds: list[int] = []
         self._nvlink_speeds: dict[int, float] = {}
+        self._process_use_until = 0
         self.generation = self.driver.generation  # last, because readers look at it first
 
     @property
@@ -354,6 +356,8 @@ class NvmlGpu:
             compute_capability="{}.{}".format(*capability) if capability else None,
             parent=self.parent.uuid if self.parent else None,
             mig=self.parent is not None,
+            minor=board._optional("nvmlDeviceGetMinorNumber"),
+            gpu_instance=self._optional("nvmlDeviceGetGpuInstanceId") if self.parent else None,
         )
 
     def limits(self) -> Limits:
@@ -486,6 +490,19 @@ class NvmlGpu:
         if not answered:
             raise Unsupported(f"running processes: not supported by GPU {self.index}")
         return found
+
+    def process_use(self) -> list[ProcessUse]:
+        try:
+            samples = self._call("nvmlDeviceGetProcessUtilization", self._process_use_until)
+        except DriverError as error:
+            cause = error.__cause__
+            if isinstance(cause, pynvml.NVMLError) and cause.value == pynvml.NVML_ERROR_NOT_FOUND:
+                return []
+            raise
+        samples = sorted(samples, key=lambda sample: sample.timeStamp)
+        self._process_use_until = samples[-1].timeStamp if samples else 0
+        latest = {sample.pid: sample.smUtil / 100 for sample in samples}
+        return [ProcessUse(pid, share) for pid, share in latest.items()]
 
     def ecc_errors(self) -> dict[str, float]:
         kinds = {

@@ -5,6 +5,7 @@ https://docs.kernel.org/admin-guide/cgroup-v2.html, and cgroup-v1 where a node s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -132,3 +133,30 @@ def parse_limit(text: str) -> float | None:
         return None
     limit = counter(text)
     return limit if limit < UNLIMITED else None
+
+
+POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?=[./]|$)")
+CONTAINER = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
+# https://slurm.schedmd.com/cgroup_v2.html#slurm_hierarchy; version 1 has /slurm/uid_U/job_J/step_S
+SLURM = re.compile(r"/slurm.*/job_(?P<job>\d+)(?:/step_(?P<step>[^/\n]+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Whose a cgroup is, as its path tells; what it does not tell is empty."""
+
+    pod_uid: str = ""
+    container_id: str = ""
+    slurm_job: str = ""
+    slurm_step: str = ""
+
+
+def whose(text: str) -> Place:
+    """Whose process it is, from its /proc/PID/cgroup."""
+    pod, container, slurm = POD.search(text), CONTAINER.search(text), SLURM.search(text)
+    return Place(
+        pod[1].replace("_", "-") if pod else "",
+        container[1] if container else "",
+        slurm["job"] if slurm else "",
+        (slurm["step"] or "") if slurm else "",
+    )

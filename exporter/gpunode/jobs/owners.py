@@ -1,0 +1,222 @@
+"""Who holds each GPU: pods, Slurm jobs and users, and the processes with what they were started as.
+
+What the kubelet allocated comes first; a process that runs on a GPU without an allocation (a Slurm
+job, a container outside of Kubernetes, a privileged pod) is known by its cgroup and environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, astuple, dataclass, field, fields
+
+from gpunode.gpu import GPU
+from gpunode.gpu.driver import Gpu, Process, known
+from gpunode.jobs import cgroup
+from gpunode.jobs.pods import Pods
+from gpunode.jobs.processes import parse_stat
+from gpunode.kubelet import Allocation
+from gpunode.metric import Metric, Sample
+from gpunode.node import Node
+from gpunode.source import Reading
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who holds a GPU; what does not apply or is not known is empty. The fields are labels."""
+
+    namespace: str = ""
+    pod: str = ""
+    container: str = ""
+    job: str = ""
+    """Slurm's job, else empty."""
+
+    user: str = ""
+    """Who runs the process, outside of pods."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A process on a GPU and what it was started as."""
+
+    owner: Owner = Owner()
+    step: str = ""
+    rank: str = ""
+    local_rank: str = ""
+    world_size: str = ""
+    nccl: dict[str, str] = field(default_factory=dict)
+    environment_read: bool = False
+
+
+OWNER_LABELS = tuple(f.name for f in fields(Owner))
+
+OWNER = Metric(
+    "gpunode_gpu_owner_info",
+    "gauge",
+    "Who holds the GPU: the container that the kubelet gave it to, or whose process runs on it "
+    "(`via`). With time slicing there are several; divide by their number so that nothing counts "
+    "twice.",
+    (*GPU, *OWNER_LABELS, "via"),
+)
+ALLOCATED = Metric(
+    "gpunode_gpu_allocated",
+    "gauge",
+    "Whether somebody has the GPU: the kubelet gave it to a container, or a process runs on it. "
+    "Absent where no process runs and there is no kubelet to ask.",
+    GPU,
+)
+PROCESS = Metric(
+    "gpunode_gpu_process_info",
+    "gauge",
+    "A process on the GPU, its owner (/proc/PID/cgroup) and its place in the job (its environment: "
+    "SLURM_STEP_ID, RANK, LOCAL_RANK, WORLD_SIZE).",
+    (*GPU, "pid", *OWNER_LABELS, "step", "rank", "local_rank", "world_size"),
+)
+PROCESS_MEMORY = Metric(
+    "gpunode_gpu_process_memory_bytes",
+    "gauge",
+    "Memory of the GPU that the process holds (nvmlDeviceGetComputeRunningProcesses).",
+    (*GPU, "pid"),
+)
+PROCESS_USE = Metric(
+    "gpunode_gpu_process_utilization_ratio",
+    "gauge",
+    "Share of time with work of the process on the GPU; told where several processes share it "
+    "(nvmlDeviceGetProcessUtilization).",
+    (*GPU, "pid"),
+)
+NCCL_SETTING = Metric(
+    "gpunode_nccl_setting_info",
+    "gauge",
+    "An environment variable of NCCL or of PyTorch's use of it that a process on the GPU was "
+    "started with; only names that cannot hold a secret are read (/proc/PID/environ).",
+    (*GPU, "name", "value"),
+)
+UNREADABLE = Metric(
+    "gpunode_gpu_processes_without_environment",
+    "gauge",
+    "Processes on the GPU whose environment cannot be read: that of others takes SYS_PTRACE.",
+    GPU,
+)
+
+MANY = 64
+"""Processes of one GPU that are told of."""
+
+LONGEST = 64
+"""Characters of a value of a setting that are exported."""
+
+
+class GpuOwners:
+    """Reads who holds one GPU or MIG instance."""
+
+    name = "gpu_owners"
+    metrics = (OWNER, ALLOCATED, PROCESS, PROCESS_MEMORY, PROCESS_USE, NCCL_SETTING, UNREADABLE)
+
+    def __init__(self, node: Node, gpu: Gpu, pods: Pods, interval: float) -> None:
+        self.node = node
+        self.sensors = gpu
+        self.pods = pods
+        self.device = gpu.identity.uuid
+        self.gpu = str(gpu.identity.index)
+        self.every = interval
+        self._started: dict[tuple[int, float], Started] = {}
+
+    def read(self) -> Reading:
+        running = (known(self.sensors.processes) or [])[:MANY]
+        processes = {process.pid: process for process in running}
+        self._look(processes)
+        started = {pid: found for (pid, _), found in self._started.items()}
+        holders = self.pods.holders(self.sensors.identity)
+        samples = (
+            *self._owner_samples(holders, started.values()),
+            *self._process_samples(processes, started),
+        )
+        return Reading(
+            samples,
+            {"processes": [{"pid": pid, **asdict(found)} for pid, found in started.items()]},
+        )
+
+    def _look(self, pids: Iterable[int]) -> None:
+        """Read the processes that are new; what a process was started as does not change."""
+        found = {}
+        for pid in pids:
+            try:
+                start = parse_stat(self.node.read_text(f"/proc/{pid}/stat")).start
+            except (OSError, ValueError):  # in another PID namespace
+                start = 0.0
+            before = self._started.get((pid, start))
+            found[pid, start] = before or self._look_at(pid)
+        self._started = found
+
+    def _look_at(self, pid: int) -> Started:
+        try:
+            place = cgroup.whose(self.node.read_text(f"/proc/{pid}/cgroup"))
+        except OSError:
+            place = cgroup.Place()
+        try:
+            environment, environment_read = self.node.environment(pid), True
+        except OSError:
+            environment, environment_read = {}, False
+        job = place.slurm_job or environment.get("SLURM_JOB_ID", "")
+        return Started(
+            self._owner(pid, place, job, environment.get("SLURM_JOB_USER", "")),
+            place.slurm_step or environment.get("SLURM_STEP_ID", ""),
+            _number(environment.get("RANK") or environment.get("SLURM_PROCID", "")),
+            _number(environment.get("LOCAL_RANK") or environment.get("SLURM_LOCALID", "")),
+            _number(environment.get("WORLD_SIZE") or environment.get("SLURM_NTASKS", "")),
+            {n: v[:LONGEST] for n, v in environment.items() if n.startswith(("NCCL_", "TORCH_"))},
+            environment_read,
+        )
+
+    def _owner(self, pid: int, place: cgroup.Place, job: str, job_user: str) -> Owner:
+        if place.pod_uid:
+            namespace, pod = self.pods.name_of(place.pod_uid) or ("", place.pod_uid)
+            container = self.pods.container_of(place.container_id) or place.container_id[:12]
+            return Owner(namespace, pod, container)
+        user = job_user or self._user(pid)
+        return Owner(container=place.container_id[:12], job=job, user=user)
+
+    def _user(self, pid: int) -> str:
+        """Name of the user that a process runs as, or the number where the node has no name."""
+        try:
+            status = self.node.read_text(f"/proc/{pid}/status").splitlines()
+            uid = next((line.split()[1] for line in status if line.startswith("Uid:")), "")
+            accounts = self.node.read_text("/etc/passwd").splitlines()
+        except (OSError, IndexError):
+            return ""
+        named = (account.split(":") for account in accounts)
+        return next((a[0] for a in named if len(a) > 2 and a[2] == uid), uid)
+
+    def _owner_samples(
+        self, holders: list[Allocation] | None, started: Iterable[Started]
+    ) -> Iterator[Sample]:
+        at = self.gpu, self.device
+        allocated = {Owner(h.namespace, h.pod, h.container) for h in holders or ()}
+        running = {process.owner for process in started}
+        for owner in sorted(allocated | running, key=astuple):
+            via = "kubelet" if owner in allocated else "process"
+            yield from OWNER.at(1.0, *at, *astuple(owner), via)
+        if allocated or running or holders is not None:
+            yield from ALLOCATED.at(float(bool(allocated or running)), *at)
+
+    def _process_samples(
+        self, processes: dict[int, Process], started: dict[int, Started]
+    ) -> Iterator[Sample]:
+        at = self.gpu, self.device
+        for pid, process in processes.items():
+            yield from PROCESS_MEMORY.at(process.memory, *at, str(pid))
+        for pid, found in started.items():
+            place = found.step, found.rank, found.local_rank, found.world_size
+            yield from PROCESS.at(1.0, *at, str(pid), *astuple(found.owner), *place)
+        if len(processes) > 1:
+            for use in known(self.sensors.process_use) or []:
+                if use.pid in processes:
+                    yield from PROCESS_USE.at(use.gpu, *at, str(use.pid))
+        for name, value in sorted({item for s in started.values() for item in s.nccl.items()}):
+            yield from NCCL_SETTING.at(1.0, *at, name, value)
+        unread = sum(not found.environment_read for found in started.values())
+        yield from UNREADABLE.at(float(unread) if started else None, *at)
+
+
+def _number(text: str) -> str:
+    """A label that holds a number or nothing: an environment may say anything."""
+    return text if text.isdecimal() and len(text) < 10 else ""

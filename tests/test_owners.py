@@ -1,0 +1,192 @@
+"""Who holds a GPU: a real kubelet protocol on a real socket, cgroups and environments in files."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gpunode.kubelet
+from gpunode.exposition import Exposition
+from gpunode.gpu.driver import Identity
+from gpunode.jobs import cgroup
+from gpunode.jobs.owners import GpuOwners
+from gpunode.jobs.pods import Pods, is_of
+from gpunode.kubelet import Allocation
+from gpunode.node import LocalNode
+from gpunode.source import Absent
+from tests.fakes.kubelet import FakeKubelet, kubelet
+from tests.machine import MachineGpu
+
+SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
+WHOLE = Identity(4, "GPU-aa", "NVIDIA H200", minor=2)
+INSTANCE = Identity(4, "MIG-bb", "NVIDIA H200", parent="GPU-aa", mig=True, minor=2, gpu_instance=1)
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """A node's root with a short path: a socket's has 108 bytes at most."""
+    with tempfile.TemporaryDirectory(prefix="g", dir="/tmp") as folder:
+        (Path(folder) / SOCKET[1:]).parent.mkdir(parents=True)
+        yield Path(folder)
+
+
+@pytest.fixture
+def running(root: Path) -> Iterator[FakeKubelet]:
+    with kubelet(Path(f"{root}{SOCKET}")) as fake:
+        yield fake
+
+
+def pods_of(root: Path) -> Pods:
+    return Pods(LocalNode(root), SOCKET, 5.0)
+
+
+def owners(root: Path, pods: Pods, pids: tuple[int, ...] = ()) -> str:
+    """What is exported of GPU 0, as text without comments."""
+    source = GpuOwners(LocalNode(root), MachineGpu(0, "GPU-aa", "0", pids), pods, 5.0)
+    samples = source.read().samples
+    text = Exposition(lambda: samples).encode("")[0].decode()
+    return "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+
+
+@pytest.mark.parametrize(
+    ("device", "gpu", "instance"),
+    [
+        ("GPU-aa", True, False),
+        ("GPU-aa::3", True, False),
+        ("GPU-aaa", False, False),
+        ("MIG-bb", False, True),
+        ("MIG-bb::0", False, True),
+        ("MIG-GPU-aa/1/0", False, True),
+        ("MIG-GPU-aa/2/0", False, False),
+        ("nvidia2", True, False),
+        ("nvidia4", False, False),
+        ("nvidia2/vgpu7", True, False),
+        ("nvidia2/gi1", False, True),
+        ("nvidia2/gi1/vgpu0", False, True),
+        ("nvidia2/gi5", False, False),
+        ("gpu-2", True, False),
+        ("gpu-2-mig-19-0-1", False, False),
+        ("nvidia", False, False),
+        ("", False, False),
+    ],
+)
+def test_every_form_of_a_device_id_names_its_gpu(device: str, gpu: bool, instance: bool) -> None:
+    allocation = Allocation("ns", "pod", "main", "nvidia.com/gpu", device)
+    assert (is_of(allocation, WHOLE), is_of(allocation, INSTANCE)) == (gpu, instance)
+
+
+@given(st.text())
+def test_a_device_id_may_be_anything(device: str) -> None:
+    is_of(Allocation("", "", "", "", device), INSTANCE)
+
+
+@given(st.text())
+def test_a_cgroup_path_may_be_anything(text: str) -> None:
+    cgroup.whose(text)
+
+
+def test_a_gpu_that_is_allocated_and_idle_is_told_from_a_free_one(
+    root: Path, running: FakeKubelet
+) -> None:
+    pods = pods_of(root)
+    running.pods = {("research", "trainer-0", "main"): [("nvidia.com/gpu", "GPU-aa")]}
+    pods.read()
+    assert owners(root, pods) == (
+        'gpunode_gpu_allocated{gpu="0",uuid="GPU-aa"} 1.0\n'
+        'gpunode_gpu_owner_info{container="main",gpu="0",job="",namespace="research",'
+        'pod="trainer-0",user="",uuid="GPU-aa",via="kubelet"} 1.0'
+    )
+    running.pods = {}
+    pods.read()
+    assert owners(root, pods) == 'gpunode_gpu_allocated{gpu="0",uuid="GPU-aa"} 0.0'
+
+
+def test_time_slices_and_claims_have_an_owner_each(root: Path, running: FakeKubelet) -> None:
+    pods = pods_of(root)
+    running.pods = {
+        ("a", f"p{n}", "main"): [("nvidia.com/gpu.shared", f"GPU-aa::{n}")] for n in range(3)
+    }
+    running.claims = {("b", "dra", "main"): [("gpu.nvidia.com", "gpu-0"), ("net.example", "gpu-0")]}
+    pods.read()
+    found = owners(root, pods)
+    assert found.count("gpunode_gpu_owner_info") == 4
+    assert 'pod="dra"' in found
+
+
+def test_the_owners_follow_a_churn_of_pods(root: Path, running: FakeKubelet) -> None:
+    """A thousand pods come and go; what is kept is of those that are there."""
+    pods = pods_of(root)
+    for day in range(5):
+        running.pods = {
+            ("ns", f"pod-{day}-{n}", "main"): [("nvidia.com/gpu", f"GPU-aa::{n}")]
+            for n in range(200)
+        }
+        pods.read()
+        found = owners(root, pods)
+        assert found.count("gpunode_gpu_owner_info") == 200
+        assert found.count(f'pod="pod-{day}-') == 200
+
+
+def test_a_kubelet_that_hangs_is_left_after_the_deadline(
+    root: Path, running: FakeKubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpunode.kubelet, "DEADLINE", 0.2)
+    pods = pods_of(root)
+    running.hang = True
+    with pytest.raises(TimeoutError, match="the kubelet: Connection timed out"):
+        pods.read()
+    assert pods.holders(WHOLE) is None
+    running.hang = False
+    pods.read()
+    assert pods.holders(WHOLE) == []
+
+
+@pytest.mark.parametrize("raw", [b"\xff" * 100, b"garbage", b"\x0a\xff\xff\xff\xff\x0f"])
+def test_a_kubelet_that_speaks_garbage_is_a_failed_read(
+    root: Path, running: FakeKubelet, raw: bytes
+) -> None:
+    running.raw = raw
+    pods = pods_of(root)
+    with pytest.raises(OSError, match="the kubelet: "):
+        pods.read()
+    assert owners(root, pods) == ""
+
+
+def test_large_answers_are_taken_and_larger_ones_refused(root: Path, running: FakeKubelet) -> None:
+    pods = pods_of(root)
+    running.pods = {
+        ("ns", f"pod-{n}-{'x' * 1000}", "main"): [("nvidia.com/gpu", f"GPU-{n}")]
+        for n in range(10_000)
+    }
+    pods.read()
+    running.pods[("ns", "x" * gpunode.kubelet.LARGEST, "main")] = []
+    with pytest.raises(OSError, match="Message too long"):
+        pods.read()
+
+
+def test_a_socket_without_a_kubelet_is_a_failed_read(root: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(f"{root}{SOCKET}")
+    with pytest.raises(ConnectionRefusedError, match="the kubelet"):
+        pods_of(root).read()
+
+
+def test_what_is_missing_is_said_where_there_is_a_kubelet_without_its_socket(root: Path) -> None:
+    with pytest.raises(Absent, match="mount /var/lib/kubelet/pod-resources into this container"):
+        pods_of(root).find()
+
+
+def test_a_node_without_a_kubelet_is_not_complained_about(tmp_path: Path) -> None:
+    assert list(pods_of(tmp_path).find()) == []
+
+
+def test_a_secret_in_the_environment_is_never_read() -> None:
+    golden = Path(__file__).with_name("machines") / "pod" / "golden" / "gpu_owners.txt"
+    assert "NCCL_IB_DISABLE" in golden.read_text()
+    assert "hush" not in golden.read_text()
