@@ -77,6 +77,12 @@ class Machine:
         pairs = (entry.partition("=") for entry in entries)
         return {name: value for name, _, value in pairs if name in ENVIRONMENT}
 
+    def read_link(self, path: str) -> str:
+        return str(self._answer("links", path))
+
+    def ask(self, pid: int, address: str, request: str) -> str:  # noqa: ARG002
+        return str(self._answer("asked", f"{pid} {address}"))
+
     def allocations(self, socket: str) -> list[Allocation]:
         return [Allocation(**given) for given in self._answer("allocations", socket)]
 

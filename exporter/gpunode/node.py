@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from gpunode import ethtool
+from gpunode import ethtool, tcp
 from gpunode.gpu.driver import Driver, DriverUnavailable
 from gpunode.kubelet import Allocation, Kubelet
 from gpunode.log import Log
@@ -181,6 +181,17 @@ class Node(Protocol):
         """Counters of a network driver, as ``ethtool -S`` shows them. Raises ``OSError``."""
         ...
 
+    def read_link(self, path: str) -> str:
+        """What a link names, such as a namespace in /proc/PID/ns. Raises ``OSError``."""
+        ...
+
+    def ask(self, pid: int, address: str, request: str) -> str:
+        """What a server at HOST:PORT answers in the network namespace of a process.
+
+        Raises ``OSError``.
+        """
+        ...
+
     def allocations(self, socket: str) -> list[Allocation]:
         """What the kubelet behind a socket gave to which container. Raises ``OSError``."""
         ...
@@ -234,6 +245,12 @@ class LocalNode:
 
     def network_statistics(self, interface: str) -> dict[str, int]:
         return ethtool.statistics(interface)
+
+    def read_link(self, path: str) -> str:
+        return os.readlink(self.rootfs + path)
+
+    def ask(self, pid: int, address: str, request: str) -> str:
+        return tcp.ask(address, request, f"{self.rootfs}/proc/{pid}/ns/net")
 
     def allocations(self, socket: str) -> list[Allocation]:
         if socket not in self._kubelets:

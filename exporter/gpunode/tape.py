@@ -65,6 +65,8 @@ FILE_CALLS = _schema(
     "log_lines",
     "environment",
     "network_statistics",
+    "read_link",
+    "ask",
     "allocations",
 )
 DRIVER_CALLS: dict[str, TypeAdapter[Any]] = {"gpus": TypeAdapter(list[Identity])}
@@ -160,6 +162,13 @@ class RecordingNode:
     def network_statistics(self, interface: str) -> dict[str, int]:
         ask = partial(self.node.network_statistics, interface)
         return cast("dict[str, int]", self.tape.answer(interface, "network_statistics", ask))
+
+    def read_link(self, path: str) -> str:
+        return str(self.tape.answer(path, "read_link", partial(self.node.read_link, path)))
+
+    def ask(self, pid: int, address: str, request: str) -> str:
+        ask = partial(self.node.ask, pid, address, request)
+        return str(self.tape.answer(f"{pid} {address}", "ask", ask))
 
     def allocations(self, socket: str) -> list[Allocation]:
         ask = partial(self.node.allocations, socket)
@@ -301,6 +310,12 @@ class TapeNode:
 
     def network_statistics(self, interface: str) -> dict[str, int]:
         return cast("dict[str, int]", self._file(interface, "network_statistics"))
+
+    def read_link(self, path: str) -> str:
+        return str(self._file(path, "read_link"))
+
+    def ask(self, pid: int, address: str, request: str) -> str:  # noqa: ARG002
+        return str(self._file(f"{pid} {address}", "ask"))
 
     def allocations(self, socket: str) -> list[Allocation]:
         return cast("list[Allocation]", self._file(socket, "allocations"))

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from gpunode.audit.check import CannotTell, Check, Finding, Subject, each
 from gpunode.audit.system import numa_nodes
-from gpunode.gpu.driver import Gpu
+from gpunode.gpu.driver import Gpu, known
 from gpunode.host.cpu import parse, parse_cpu_list
-from gpunode.jobs import cgroup
+from gpunode.jobs import cgroup, nccl_log
 
 FILES = 65536
 SHM = 1 << 30
@@ -88,6 +88,30 @@ def _transport(subject: Subject, pid: int, _: Gpu) -> str | None:
     return f"NCCL_NET={chosen}" if chosen.lower() == "socket" else None
 
 
+def _log_of(subject: Subject, pid: int) -> nccl_log.DebugLog:
+    log = nccl_log.read(subject.node, pid)
+    if log is None or not log.communicators:
+        raise CannotTell("no NCCL_DEBUG_FILE with a communicator in it")
+    return log
+
+
+def _uses(log: nccl_log.DebugLog, transport: str) -> str | None:
+    used = sum(found.transports[transport] for found in log.communicators.values())
+    return f"{used} channels over {transport}" if used else None
+
+
+def _fell_back(subject: Subject, pid: int, _: Gpu) -> str | None:
+    if not subject.names("/sys/class/infiniband"):
+        raise CannotTell("no InfiniBand or RoCE adapter")
+    return _uses(_log_of(subject, pid), "NET/Socket")
+
+
+def _around_nvlink(subject: Subject, pid: int, gpu: Gpu) -> str | None:
+    if not any(link.up for link in known(gpu.nvlinks) or []):
+        raise CannotTell("no NVLink")
+    return _uses(_log_of(subject, pid), "SHM")
+
+
 def _threads(subject: Subject, pid: int, _: Gpu) -> str | None:
     cores = len(parse(subject.text("/proc/stat")).cores)
     share = cores // len(subject.processes)
@@ -153,6 +177,22 @@ CHECKS = (
         "unset NCCL_NET",
         NCCL,
         _of_each(_transport),
+    ),
+    Check(
+        "nccl_sockets",
+        "no channel over sockets beside InfiniBand",
+        "NCCL falls back to TCP where it cannot use an adapter, and says so in its log alone.",
+        "grep NET/IB in the file of NCCL_DEBUG_FILE; give the pod an rdma/ resource and IPC_LOCK",
+        NCCL,
+        _of_each(_fell_back),
+    ),
+    Check(
+        "nccl_shared_memory",
+        "no channel over shared memory between GPUs with NVLink",
+        "Through the memory of the host, a collective runs at a tenth of what NVLink carries.",
+        "unset NCCL_P2P_DISABLE NCCL_P2P_LEVEL; nvidia-smi topo -p2p r",
+        NCCL,
+        _of_each(_around_nvlink),
     ),
     Check(
         "omp_threads",

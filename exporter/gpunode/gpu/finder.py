@@ -9,6 +9,7 @@ from gpunode.gpu.activity import GpuActivity
 from gpunode.gpu.driver import DriverError, Gpu
 from gpunode.gpu.health import GpuHealth
 from gpunode.gpu.nvlink import GpuNvLink
+from gpunode.jobs.nccl_log import NcclLogs
 from gpunode.jobs.owners import GpuOwners
 from gpunode.jobs.pods import Pods
 from gpunode.jobs.processes import JobProcesses
@@ -21,11 +22,12 @@ METRICS: tuple[Metric, ...] = (
     *GpuHealth.metrics,
     *GpuNvLink.metrics,
     *GpuOwners.metrics,
+    *NcclLogs.metrics,
     *JobProcesses.metrics,
 )
 
 
-INSTANCES = (GpuActivity.name, GpuOwners.name)
+INSTANCES = (GpuActivity.name, GpuOwners.name, NcclLogs.name)
 """Sources that a GPU in MIG mode leaves to its instances."""
 
 
@@ -59,7 +61,8 @@ class GpuFinder:
         health = GpuHealth(self.node, gpu, settings.health_interval)
         processes = JobProcesses(self.node, gpu, settings.processes_interval)
         owners = GpuOwners(self.node, gpu, self.pods, settings.owners_interval)
-        sources: list[Source] = [activity, health, processes, owners]
+        logs = NcclLogs(self.node, gpu, settings.processes_interval)
+        sources: list[Source] = [activity, health, processes, owners, logs]
         if not gpu.identity.mig:
             sources.append(GpuNvLink(gpu, settings.nvlink_interval))
         return sources

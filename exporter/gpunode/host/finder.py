@@ -18,6 +18,7 @@ from gpunode.host.nfs import Nfs
 from gpunode.host.pcie import Pcie
 from gpunode.host.pressure import Pressure
 from gpunode.host.shm import Shm
+from gpunode.jobs.nccl_ras import NcclRas
 from gpunode.metric import Metric
 from gpunode.node import Node
 from gpunode.source import Absent, Source
@@ -39,6 +40,7 @@ METRICS: tuple[Metric, ...] = (
     *(metric for kind in KINDS for metric in kind.metrics),
     *Filesystems.metrics,
     *Audit.metrics,
+    *NcclRas.metrics,
 )
 
 
@@ -54,6 +56,7 @@ class HostFinder:
             for kind in KINDS
         ]
         self._sources.append(Audit(node, settings.audit_interval))
+        self._sources.append(NcclRas(node, settings.interval))
         self._filesystems = Filesystems(node, settings.slow_interval)
 
     def find(self) -> Iterable[Source]:
