@@ -80,6 +80,7 @@ def daemon(*options: str, environment: Mapping[str, str] = os.environ) -> Iterat
     """Run a daemon on this machine and wait until it is ready."""
     port = free_port()
     command = [sys.executable, "-m", "gpunode", "run", f"--web.listen-address=127.0.0.1:{port}"]
+    command.append("--client.socket=")  # the one by default would be taken from another test
     child = subprocess.Popen([*command, *options], env=dict(environment))
     running = Daemon(psutil.Process(child.pid), port)
     try:

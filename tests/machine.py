@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpunode.datagram_socket import Datagram
 from gpunode.gpu.driver import Driver, DriverUnavailable, Gpu, Identity, Process, Unsupported
 from gpunode.kubelet import Allocation
 from gpunode.node import ENVIRONMENT, Filesystem, LocalNode, SteppedClock
@@ -82,6 +83,9 @@ class Machine:
 
     def ask(self, pid: int, address: str, request: str) -> str:  # noqa: ARG002
         return str(self._answer("asked", f"{pid} {address}"))
+
+    def datagrams(self, socket: str) -> list[Datagram]:
+        return [Datagram(**came) for came in self._answer("datagrams", socket)]
 
     def allocations(self, socket: str) -> list[Allocation]:
         return [Allocation(**given) for given in self._answer("allocations", socket)]

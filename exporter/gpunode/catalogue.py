@@ -13,11 +13,13 @@ from gpunode.audit.source import CHECKS
 from gpunode.gpu import finder as gpu
 from gpunode.host import finder as host
 from gpunode.jobs.pods import Pods
+from gpunode.jobs.steps import TrainingSteps
 from gpunode.metric import Metric
 
 SECTIONS: dict[str, tuple[Metric, ...]] = {
     "GPU": gpu.METRICS,
     "Pods": Pods.metrics,
+    "Training": TrainingSteps.metrics,
     "Node": host.METRICS,
     "Verdicts": verdict.METRICS,
     "Sources": loop.METRICS,

@@ -27,6 +27,7 @@ from gpunode.exposition import Exposition
 from gpunode.gpu.finder import GpuFinder
 from gpunode.host.finder import HostFinder
 from gpunode.jobs.pods import Pods
+from gpunode.jobs.steps import TrainingSteps
 from gpunode.loop import Loop
 from gpunode.node import LocalNode, Node
 from gpunode.process import OwnProcess
@@ -170,6 +171,7 @@ def watch(node: Node, settings: RunSettings) -> Loop:
     finders: list[Finder] = [
         GpuFinder(node, settings.gpu, pods),
         pods,
+        TrainingSteps(node, settings.client.socket, settings.client.interval),
         HostFinder(node, settings.host),
         OwnProcess(),
     ]

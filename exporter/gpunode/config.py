@@ -20,6 +20,8 @@ from pydantic_settings import (
     YamlConfigSettingsSource,
 )
 
+from gpunode.client import protocol
+
 
 class UsageError(Exception):
     """Something that the user can put right; ``str()`` is one line that says what and where."""
@@ -103,6 +105,15 @@ class KubernetesSettings(Section):
     interval: float = Field(5.0, ge=1, description="seconds between questions to the kubelet")
 
 
+class ClientSettings(Section):
+    """What training processes tell."""
+
+    socket: str = Field(
+        protocol.SOCKET, description="where to listen for gpunode.client; empty: do not listen"
+    )
+    interval: float = Field(2.0, ge=1, description="seconds between looks at what came")
+
+
 class LogSettings(Section):
     """What is logged, to standard error."""
 
@@ -135,6 +146,7 @@ class RunSettings(BaseSettings):
     gpu: GpuSettings = GpuSettings()
     host: HostSettings = HostSettings()
     kubernetes: KubernetesSettings = KubernetesSettings()
+    client: ClientSettings = ClientSettings()
     log: LogSettings = LogSettings()
     config: ConfigSettings = ConfigSettings()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gpunode import ethtool, tcp
+from gpunode.datagram_socket import Datagram, DatagramSocket
 from gpunode.gpu.driver import Driver, DriverUnavailable
 from gpunode.kubelet import Allocation, Kubelet
 from gpunode.log import Log
@@ -192,6 +193,13 @@ class Node(Protocol):
         """
         ...
 
+    def datagrams(self, socket: str) -> list[Datagram]:
+        """What came to a Unix socket since the last call; the first call opens it.
+
+        The socket is this program's own: its path is not below the root. Raises ``OSError``.
+        """
+        ...
+
     def allocations(self, socket: str) -> list[Allocation]:
         """What the kubelet behind a socket gave to which container. Raises ``OSError``."""
         ...
@@ -206,6 +214,7 @@ class LocalNode:
         self._driver: Driver | None = None
         self._logs: dict[str, Log] = {}
         self._kubelets: dict[str, Kubelet] = {}
+        self._sockets: dict[str, DatagramSocket] = {}
 
     def driver(self) -> Driver:
         if self._driver is None:
@@ -251,6 +260,11 @@ class LocalNode:
 
     def ask(self, pid: int, address: str, request: str) -> str:
         return tcp.ask(address, request, f"{self.rootfs}/proc/{pid}/ns/net")
+
+    def datagrams(self, socket: str) -> list[Datagram]:
+        if socket not in self._sockets:
+            self._sockets[socket] = DatagramSocket(socket)
+        return self._sockets[socket].take()
 
     def allocations(self, socket: str) -> list[Allocation]:
         if socket not in self._kubelets:

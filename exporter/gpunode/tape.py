@@ -33,6 +33,7 @@ from typing import Any, TextIO, cast, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
+from gpunode.datagram_socket import Datagram
 from gpunode.gpu.driver import (
     Activity,
     Buffered,
@@ -68,6 +69,7 @@ FILE_CALLS = _schema(
     "read_link",
     "ask",
     "allocations",
+    "datagrams",
 )
 DRIVER_CALLS: dict[str, TypeAdapter[Any]] = {"gpus": TypeAdapter(list[Identity])}
 CALLS = {**GPU_CALLS, **FILE_CALLS, **DRIVER_CALLS}
@@ -169,6 +171,10 @@ class RecordingNode:
     def ask(self, pid: int, address: str, request: str) -> str:
         ask = partial(self.node.ask, pid, address, request)
         return str(self.tape.answer(f"{pid} {address}", "ask", ask))
+
+    def datagrams(self, socket: str) -> list[Datagram]:
+        ask = partial(self.node.datagrams, socket)
+        return cast("list[Datagram]", self.tape.answer(socket, "datagrams", ask))
 
     def allocations(self, socket: str) -> list[Allocation]:
         ask = partial(self.node.allocations, socket)
@@ -316,6 +322,9 @@ class TapeNode:
 
     def ask(self, pid: int, address: str, request: str) -> str:  # noqa: ARG002
         return str(self._file(f"{pid} {address}", "ask"))
+
+    def datagrams(self, socket: str) -> list[Datagram]:
+        return [d for came in self.since_last_read(socket, "datagrams") for d in came]
 
     def allocations(self, socket: str) -> list[Allocation]:
         return cast("list[Allocation]", self._file(socket, "allocations"))

@@ -25,6 +25,8 @@ from gpunode.gpu.health import THROTTLED
 from gpunode.gpu.ledger import STATES
 from gpunode.host import disk, lustre, nfs, pressure
 from gpunode.jobs import processes as job
+from gpunode.jobs import steps
+from gpunode.jobs.nccl_ras import AWAITED
 from gpunode.loop import Loop
 from gpunode.metric import Distribution, Metric, Sample
 from gpunode.source import Reading, Source
@@ -55,7 +57,18 @@ BOTTLENECK = Metric(
     (*GPU, "cause"),
 )
 
-METRICS = (BOTTLENECK,)
+STALLS = ("collective", "input", "unknown")
+
+TRAINING_STALLED = Metric(
+    "gpunode_training_stalled",
+    "gauge",
+    "Whether no training step has ended for five times the median step and at least 30 s, by what "
+    "the GPU does meanwhile: `collective` where it spins for a peer, `input` where it has nothing "
+    "to do, `unknown` otherwise.",
+    (*GPU, "cause"),
+)
+
+METRICS = (BOTTLENECK, TRAINING_STALLED)
 
 PERIOD = 60.0
 """Seconds that a verdict looks back on."""
@@ -71,6 +84,12 @@ COMMUNICATES = 0.25
 
 STALLED = 0.95
 """Share of time spent spinning from which nobody is expected to arrive."""
+
+STEP_OVERDUE = 5.0
+"""Times the median step after which a step is overdue."""
+
+STEP_OVERDUE_LEAST = 30.0
+"""Seconds before which no step is overdue."""
 
 BOUND = 0.5
 """Share of time from which a resource counts as what bounds the work."""
@@ -262,13 +281,17 @@ def _cpu(facts: Facts, at: tuple[str, str]) -> Iterator[Evidence]:
         yield Evidence(*waits, CPU_PRESSURE, "share of time with a task waiting for a CPU")
 
 
-def _blocked(_: Facts, at: tuple[str, str], shares: dict[str, float]) -> Verdict | None:
+def _blocked(facts: Facts, at: tuple[str, str], shares: dict[str, float]) -> Verdict | None:
     if shares["blocked"] < LOST:
         return None
-    stalled = shares["blocked"] >= STALLED
-    ledger = _state(at, shares, "blocked", STALLED if stalled else LOST)
-    cause = "stalled_collective" if stalled else "straggler"
-    return Verdict(cause, shares["blocked"], (ledger,))
+    stands = shares["blocked"] >= STALLED
+    ledger = _state(at, shares, "blocked", STALLED if stands else LOST)
+    awaited = (
+        Evidence(_name(AWAITED, labels), 1.0, 1.0, "the rank that others wait for")
+        for labels in facts.series(AWAITED)
+    )
+    cause = "stalled_collective" if stands else "straggler"
+    return Verdict(cause, shares["blocked"], (ledger, *awaited))
 
 
 def _lost_to(state: str, cause: str, threshold: float) -> Rule:
@@ -384,10 +407,32 @@ USED = frozenset(
         job.QUOTA_THROTTLED_PERIODS,
         job.SHM_SIZE,
         job.SHM_USED,
+        AWAITED,
         pressure.PRESSURE,
+        steps.MEDIAN,
+        steps.SINCE_STEP,
         *(metric for pair in REMOTE for metric in pair),
     )
 )
+
+
+def stalled(facts: Facts, at: tuple[str, str]) -> str | None:
+    """What holds a training up whose step is overdue: a cause, empty while none is.
+
+    None where nobody tells of steps, or where none is to be expected.
+    """
+    since = facts.now(steps.SINCE_STEP, *at)
+    median = facts.now(steps.MEDIAN, *at)
+    if since is None or median is None:
+        return None
+    if since <= max(STEP_OVERDUE_LEAST, STEP_OVERDUE * median):
+        return ""
+    recent = Facts(facts.snapshots[-round(STEP_OVERDUE_LEAST / EVERY) :])
+    shares = recent.shares(at)
+    nothing_to_do = shares.get("starved", 0.0) + shares.get("idle", 0.0)
+    causes = {"collective": shares.get("blocked", 0.0), "input": nothing_to_do}
+    cause = max(causes, key=causes.__getitem__)
+    return cause if causes[cause] >= BOUND else "unknown"
 
 
 class Verdicts:
@@ -420,8 +465,14 @@ class Verdicts:
             for at, verdict in found.items()
             for cause in CAUSES
         )
+        overdue = {at: cause for at in found if (cause := stalled(facts, at)) is not None}
+        stalls = (
+            Sample(TRAINING_STALLED, (*at, cause), float(cause == found_cause))
+            for at, found_cause in overdue.items()
+            for cause in STALLS
+        )
         return Reading(
-            tuple(samples),
+            (*samples, *stalls),
             {
                 "verdicts": [
                     {"gpu": gpu, "uuid": uuid, "meaning": CAUSES[verdict.cause], **asdict(verdict)}

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gpunode.gpu import GPU
 from gpunode.gpu.driver import Fabric, Gpu, Process, known
+from gpunode.gpu.models import model_of
 from gpunode.metric import Metric, Sample
 from gpunode.node import Node
 from gpunode.source import Reading
@@ -15,6 +16,13 @@ INFO = Metric(
     "gauge",
     "Always 1; who the GPU is. `parent` is the UUID of the GPU that a MIG instance is part of.",
     (*GPU, "name", "bus_id", "serial", "vbios", "compute_capability", "parent"),
+)
+PEAK = Metric(
+    "gpunode_gpu_peak_flops_per_second",
+    "gauge",
+    "What the tensor cores of this model can do at best, dense: `half` is BF16, or FP16 before "
+    "Ampere (datasheets). Absent for a model that is not known.",
+    (*GPU, "precision"),
 )
 THROTTLED = Metric(
     "gpunode_gpu_throttled_seconds_total",
@@ -143,6 +151,7 @@ class GpuHealth:
     name = "gpu_health"
     metrics = (
         INFO,
+        PEAK,
         THROTTLED,
         CLOCK_EVENT,
         MEMORY_TEMPERATURE,
@@ -190,6 +199,10 @@ class GpuHealth:
         yield from UNREADABLE_PROCESSES.at(float(commands.count(None)), *at)
         if who.mig:
             return
+        model = model_of(who.name, who.compute_capability)
+        if model is not None:
+            yield from PEAK.at(model.half, *at, "half")
+            yield from PEAK.at(model.fp8, *at, "fp8")
         yield from self._clock_samples(at)
         yield from MEMORY_TEMPERATURE.at(known(gpu.memory_temperature), *at)
         yield from MARGIN.at(known(gpu.temperature_margin), *at)

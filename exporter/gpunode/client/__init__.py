@@ -1,0 +1,41 @@
+"""What training code imports: tells the gpunode daemon of this node how training goes.
+
+    from gpunode import client
+
+    for batch in client.watch(loader):
+        loss = train(batch)
+        client.step(tokens=batch.numel(), loss=loss_as_float_or_nothing)
+    with client.phase("checkpoint"):
+        save()
+
+Nothing here blocks or raises into training: a call puts a few numbers into a bounded queue, a
+thread sends them once a second, and without a daemon they are dropped. Standard library only.
+"""
+
+from gpunode.client.session import Session, Watched
+
+_session = Session()
+
+step = _session.step
+watch = _session.watch
+phase = _session.phase
+request = _session.request
+configure = _session.configure
+mark = _session.mark
+flush = _session.flush
+follow = _session.follow
+profile = _session.profile
+
+__all__ = [
+    "Session",
+    "Watched",
+    "configure",
+    "flush",
+    "follow",
+    "mark",
+    "phase",
+    "profile",
+    "request",
+    "step",
+    "watch",
+]

@@ -1,0 +1,47 @@
+"""A callback for the Trainer of Hugging Face: ``Trainer(…, callbacks=[GpunodeCallback()])``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import TrainerCallback
+
+from gpunode.client import Session, _session
+
+
+class GpunodeCallback(TrainerCallback):  # type: ignore[misc]
+    """Tells steps, evaluations, checkpoints and the loss that the Trainer logs."""
+
+    def __init__(self, session: Session = _session) -> None:
+        self._session = session
+        self._tokens = 0.0
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        self._session.mark("step")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        seen = float(getattr(state, "num_input_tokens_seen", 0) or 0)
+        tokens, self._tokens = max(0.0, seen - self._tokens), seen
+        batch = args.per_device_train_batch_size * args.gradient_accumulation_steps
+        self._session.step(tokens=tokens, samples=batch)
+        if control.should_evaluate:
+            self._session.mark("evaluation")
+        elif control.should_save:
+            self._session.mark("checkpoint")
+        else:
+            self._session.mark("data")
+
+    def on_evaluate(self, _: Any, __: Any, control: Any, **___: Any) -> None:
+        self._session.mark("checkpoint" if control.should_save else "data")
+
+    def on_save(self, *_: Any, **__: Any) -> None:
+        self._session.mark("data")
+
+    def on_log(self, *_: Any, logs: Any = None, **__: Any) -> None:
+        loss = (logs or {}).get("loss")
+        if isinstance(loss, float):
+            self._session.loss(loss)
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        self._session.mark("other")
+        self._session.flush()

@@ -1,0 +1,197 @@
+"""Adds up what happened and sends it to the daemon once a second, or drops it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import socket
+import statistics
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+from gpunode.client.protocol import (
+    KERNELS,
+    LARGEST,
+    NAME,
+    PHASES,
+    REQUEST_BOUNDS,
+    STEP_BOUNDS,
+    VERSION,
+    bucket,
+    socket_path,
+)
+
+log = logging.getLogger(__name__)
+
+EVERY = 1.0
+"""Seconds between messages."""
+
+KEPT = 10.0
+"""Seconds that what could not be sent is kept for the next message."""
+
+TORCH_MEMORY = {
+    "reserved": "reserved_bytes.all.current",
+    "allocated": "allocated_bytes.all.current",
+    "retries": "num_alloc_retries",
+    "ooms": "num_ooms",
+}
+"""https://pytorch.org/docs/stable/generated/torch.cuda.memory.memory_stats.html"""
+
+LONG = ("checkpoint", "evaluation", "compile", "other")
+"""Phases whose time is no part of the step in which they happen."""
+
+
+class Buckets:
+    """How many values fell into each bucket, and their sum."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def add(self, bounds: tuple[float, ...], value: float) -> None:
+        self.counts[bucket(bounds, value)] += 1
+        self.sum += value
+
+
+class Account:
+    """What happened since the last message, and what stands at this moment."""
+
+    def __init__(self) -> None:
+        self.flops_per_token: float | None = None
+        self.phase = "other"
+        self.loss_finite: bool | None = None
+        self._time: float | None = None
+        self._last_step: float | None = None
+        self._aside = 0.0
+        self._recent: deque[float] = deque(maxlen=64)
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew after a message; what stands at this moment stays."""
+        self.steps = Buckets(STEP_BOUNDS)
+        self.requests = Buckets(REQUEST_BOUNDS)
+        self.request_items = 0
+        self.phases = dict.fromkeys(PHASES, 0.0)
+        self.tokens = 0.0
+        self.samples = 0.0
+        self.losses_not_finite = 0
+        self.kernel_seconds: dict[str, float] = {}
+
+    def add(
+        self, time: float, phase: str | None, steps: int, tokens: float, samples: float
+    ) -> None:
+        """Take in an event; the time since the one before belongs to the phase then."""
+        self.pass_time(time)
+        if phase is not None:
+            self.phase = phase
+        if steps:
+            if self._last_step is not None:
+                took = max(0.0, time - self._last_step - self._aside)
+                self.steps.add(STEP_BOUNDS, took)
+                self._recent.append(took)
+            self._last_step, self._aside = time, 0.0
+            self.tokens += tokens
+            self.samples += samples
+
+    def pass_time(self, now: float) -> None:
+        """Count the time up to now as the present phase's."""
+        if self._time is not None and now > self._time:
+            passed = now - self._time
+            self.phases[self.phase] += passed
+            if self.phase in LONG:
+                self._aside += passed
+        self._time = now
+
+    def loss(self, finite: bool) -> None:
+        """Note whether the loss of the last step was a number."""
+        self.loss_finite = finite
+        self.losses_not_finite += not finite
+
+    def kernels(self, seconds: dict[str, float]) -> None:
+        """Note the longest kernels of a profiled step."""
+        longest = sorted(seconds, key=seconds.__getitem__, reverse=True)[:KERNELS]
+        self.kernel_seconds = {name[:NAME]: seconds[name] for name in longest}
+
+    def message(self) -> bytes:
+        """All of it as one datagram."""
+        since = None
+        if self._last_step is not None and self._time is not None:
+            since = round(self._time - self._last_step - self._aside, 3)
+        flops = self.tokens * self.flops_per_token if self.flops_per_token else None
+        told = {
+            "v": VERSION,
+            "phase": self.phase,
+            "phases": {name: round(s, 6) for name, s in self.phases.items() if s},
+            "steps": {"counts": self.steps.counts, "sum": round(self.steps.sum, 6)},
+            "median": round(statistics.median(self._recent), 6) if self._recent else None,
+            "since_step": since,
+            "tokens": self.tokens,
+            "samples": self.samples,
+            "flops": flops,
+            "loss_finite": self.loss_finite,
+            "losses_not_finite": self.losses_not_finite,
+            "memory": torch_memory(),
+            "kernels": self.kernel_seconds,
+        }
+        if any(self.requests.counts):
+            told["requests"] = {
+                "counts": self.requests.counts,
+                "sum": round(self.requests.sum, 6),
+                "items": self.request_items,
+            }
+        return json.dumps(told, separators=(",", ":")).encode()
+
+
+def torch_memory() -> dict[str, int] | None:
+    """The allocator's own figures, where this process uses CUDA; none of these asks the GPU."""
+    torch: Any = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    if cuda is None or not cuda.is_initialized():
+        return None
+    # The present device is the thread's own, so that of this thread says nothing.
+    devices = [cuda.memory_stats(device) for device in range(cuda.device_count())]
+    return {
+        name: sum(figures.get(key, 0) for figures in devices) for name, key in TORCH_MEMORY.items()
+    }
+
+
+class Sender:
+    """The thread that sends."""
+
+    def __init__(self, drain: Callable[[], Account]) -> None:
+        self._drain = drain
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._lock = threading.Lock()
+        self._sent = monotonic()
+        threading.Thread(target=self._run, name="gpunode", daemon=True).start()
+
+    def send(self) -> None:
+        """Send what there is, or keep it for a moment, or drop it."""
+        with self._lock:
+            account = self._drain()
+            message = account.message()
+            if len(message) > LARGEST:
+                account.kernel_seconds = {}
+                message = account.message()
+            try:
+                self._socket.sendto(message, socket_path())
+            except OSError as error:
+                busy = error.errno in (errno.EAGAIN, errno.ENOBUFS)
+                if busy and monotonic() - self._sent < KEPT:
+                    return
+            self._sent = monotonic()
+            account.clear()
+
+    def _run(self) -> None:
+        wait = threading.Event()
+        while not wait.wait(EVERY):
+            try:
+                self.send()
+            except Exception:  # whatever it is, training goes on without being told of
+                log.debug("gpunode: not told", exc_info=True)

@@ -1,0 +1,73 @@
+"""What each model of GPU can do at best, from NVIDIA's datasheets, dense: without sparsity.
+
+https://www.nvidia.com/en-us/data-center/ has the datasheet of each; figures that a datasheet gives
+with sparsity are halved here. The power limit and the link speeds come from the driver instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TERA = 1e12
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Peak FLOP/s of tensor cores by precision; ``half`` is BF16, or FP16 before Ampere."""
+
+    name: str
+    half: float
+    fp8: float | None = None
+    nccl_bus_bandwidth: tuple[tuple[int, float], ...] = ()
+    """Bytes a second of an all-reduce by number of GPUs on one node, as measured in the field."""
+
+
+GB = 1e9
+
+# Bus bandwidths: https://github.com/stas00/ml-engineering/tree/master/network/benchmarks, rings to
+# four GPUs and NVLS above; B200 and A100 with eight alone.
+HOPPER_LINKS = ((4, 363 * GB), (5, 414 * GB), (6, 436 * GB), (7, 460 * GB), (8, 473 * GB))
+
+MODELS = (
+    # The order matters: the first whose name is part of what the driver says is taken.
+    Model("GB300", 2500 * TERA, 5000 * TERA),
+    Model("GB200", 2500 * TERA, 5000 * TERA),
+    Model("GH200", 989 * TERA, 1979 * TERA),
+    Model("B300", 2250 * TERA, 4500 * TERA),
+    Model("B200", 2250 * TERA, 4500 * TERA, ((8, 838 * GB),)),
+    Model("H200 NVL", 836 * TERA, 1671 * TERA),
+    Model("H200", 989 * TERA, 1979 * TERA, HOPPER_LINKS),
+    Model("H100 NVL", 835 * TERA, 1671 * TERA),
+    Model("H100 PCIe", 756 * TERA, 1513 * TERA),
+    Model("H100", 989 * TERA, 1979 * TERA, HOPPER_LINKS),
+    Model("H800", 989 * TERA, 1979 * TERA),
+    Model("H20", 148 * TERA, 296 * TERA),
+    Model("A100", 312 * TERA, None, ((8, 235 * GB),)),
+    Model("A800", 312 * TERA),
+    Model("A30", 165 * TERA),
+    Model("A40", 150 * TERA),
+    Model("A10", 125 * TERA),
+    Model("RTX A6000", 154.85 * TERA),
+    Model("L40S", 362 * TERA, 733 * TERA),
+    Model("L4", 121 * TERA, 242 * TERA),
+    Model("V100", 125 * TERA),
+    Model("T4", 65 * TERA),
+)
+
+CAPABILITIES = {"7.0": "V100", "7.5": "T4", "8.0": "A100", "9.0": "H100", "10.0": "B200"}
+"""By compute capability, the model that stands for one that is not listed."""
+
+
+def model_of(name: str, compute_capability: str | None = None) -> Model | None:
+    """What is known of a GPU by the name that the driver gives it; None where nothing is.
+
+    A name that is not listed counts as the model that its compute capability stands for, where the
+    chip is the same for every board that has it.
+    """
+    words = name.upper().replace("-", " ").split()
+    for model in MODELS:
+        wanted = model.name.upper().split()
+        if all(word in words for word in wanted):
+            return model
+    standing = CAPABILITIES.get(compute_capability or "")
+    return next((model for model in MODELS if model.name == standing), None)

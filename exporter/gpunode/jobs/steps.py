@@ -1,0 +1,393 @@
+"""How training goes, as the training processes tell it through ``gpunode.client``."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
+
+from gpunode.client.protocol import (
+    KERNELS,
+    NAME,
+    PHASES,
+    REQUEST_BOUNDS,
+    STEP_BOUNDS,
+    VERSION,
+)
+from gpunode.datagram_socket import Datagram
+from gpunode.gpu import GPU
+from gpunode.gpu.driver import DriverError, Identity, known
+from gpunode.gpu.models import model_of
+from gpunode.metric import Distribution, Metric, Sample
+from gpunode.node import Node
+from gpunode.source import Absent, Reading, Source
+
+SECONDS = Metric(
+    "gpunode_training_seconds_total",
+    "counter",
+    "Time of the training process by what it was for: steps, the wait for data, checkpoints, "
+    "evaluation, compilation, other. Goodput is the share of `step` (gpunode.client).",
+    (*GPU, "phase"),
+)
+STEP = Metric(
+    "gpunode_training_step_seconds",
+    "histogram",
+    "Time of training steps, the wait for data included (gpunode.client).",
+    GPU,
+    STEP_BOUNDS,
+)
+MEDIAN = Metric(
+    "gpunode_training_step_median_seconds",
+    "gauge",
+    "Median time of the last 64 steps (gpunode.client).",
+    GPU,
+)
+SINCE_STEP = Metric(
+    "gpunode_training_seconds_since_step",
+    "gauge",
+    "Time since the last step ended; absent in checkpoints, evaluation and compilation "
+    "(gpunode.client).",
+    GPU,
+)
+TOKENS = Metric(
+    "gpunode_training_tokens_total", "counter", "Tokens trained on (gpunode.client).", GPU
+)
+SAMPLES = Metric(
+    "gpunode_training_samples_total", "counter", "Samples trained on (gpunode.client).", GPU
+)
+FLOPS = Metric(
+    "gpunode_training_flops_total",
+    "counter",
+    "Floating-point operations of the model: tokens x FLOPs a token (gpunode.client).",
+    GPU,
+)
+MFU = Metric(
+    "gpunode_training_mfu_ratio",
+    "gauge",
+    "Model FLOPs utilisation over the last minute: FLOP/s over the GPU's dense peak in half "
+    "precision; absent where either is not known. https://arxiv.org/abs/2204.02311, appendix B.",
+    GPU,
+)
+LOSS_FINITE = Metric(
+    "gpunode_training_loss_finite",
+    "gauge",
+    "Whether the last loss that was told is a number (gpunode.client).",
+    GPU,
+)
+LOSSES_NOT_FINITE = Metric(
+    "gpunode_training_losses_not_finite_total",
+    "counter",
+    "Losses that were NaN or infinite (gpunode.client).",
+    GPU,
+)
+TORCH_RESERVED = Metric(
+    "gpunode_torch_memory_reserved_bytes",
+    "gauge",
+    "Memory that PyTorch's allocator holds (torch.cuda.memory_stats).",
+    GPU,
+)
+TORCH_ALLOCATED = Metric(
+    "gpunode_torch_memory_allocated_bytes",
+    "gauge",
+    "The part of it that tensors occupy (torch.cuda.memory_stats).",
+    GPU,
+)
+TORCH_RETRIES = Metric(
+    "gpunode_torch_alloc_retries_total",
+    "counter",
+    "Allocations that had to free cached memory first (torch.cuda.memory_stats).",
+    GPU,
+)
+TORCH_OOMS = Metric(
+    "gpunode_torch_ooms_total",
+    "counter",
+    "Allocations that failed for want of memory (torch.cuda.memory_stats).",
+    GPU,
+)
+KERNEL = Metric(
+    "gpunode_training_kernel_seconds",
+    "gauge",
+    "Time of the longest kernels in the last profiled step (torch.profiler).",
+    (*GPU, "kernel"),
+)
+REQUEST = Metric(
+    "gpunode_serving_request_seconds",
+    "histogram",
+    "Time of serving requests (gpunode.client).",
+    GPU,
+    REQUEST_BOUNDS,
+)
+REQUEST_ITEMS = Metric(
+    "gpunode_serving_inputs_total",
+    "counter",
+    "Inputs of serving requests: requests x batch size (gpunode.client).",
+    GPU,
+)
+MESSAGES = Metric(
+    "gpunode_client_messages_total",
+    "counter",
+    "Messages of clients: accepted, malformed, from a process that holds no GPU (`no_gpu`), or "
+    "from one that cannot be seen from this PID namespace (`unknown_sender`).",
+    ("result",),
+)
+
+RESULTS = ("accepted", "malformed", "no_gpu", "unknown_sender")
+
+WORKING = ("step", "data", "other")
+"""Phases in which a step is to be expected."""
+
+MFU_PERIOD = 60.0
+"""Seconds that MFU looks back on."""
+
+PROCESSES_EVERY = 10.0
+"""Seconds between looks at which process is on which GPU."""
+
+Seconds = Annotated[float, Field(ge=0, le=1e6)]
+Amount = Annotated[float, Field(ge=0, le=1e24, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, le=10**9)]
+Bytes = Annotated[int, Field(ge=0, le=2**50)]
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Values counted in buckets."""
+
+    counts: Annotated[list[Count], Field(max_length=32)] = field(default_factory=list)
+    sum: Amount = 0.0
+    items: Count = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TorchMemory:
+    """PyTorch's allocator."""
+
+    reserved: Bytes = 0
+    allocated: Bytes = 0
+    retries: Count = 0
+    ooms: Count = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a client sends; see ``client/protocol.py``."""
+
+    v: int
+    phase: Annotated[str, Field(max_length=32)] = "other"
+    phases: dict[str, Seconds] = field(default_factory=dict)
+    steps: Counted = Counted()
+    median: Seconds | None = None
+    since_step: Seconds | None = None
+    tokens: Amount = 0.0
+    samples: Amount = 0.0
+    flops: Amount | None = None
+    loss_finite: bool | None = None
+    losses_not_finite: Count = 0
+    memory: TorchMemory | None = None
+    kernels: dict[str, Seconds] = field(default_factory=dict)
+    requests: Counted | None = None
+
+
+MESSAGE = TypeAdapter(Message)
+
+
+def parse(text: str) -> Message:
+    """Read a message. Raises ``ValueError``, also where it is of another version."""
+    message = MESSAGE.validate_python(json.loads(text))
+    sizes = len(message.steps.counts), len(message.requests.counts) if message.requests else 0
+    fits = sizes[0] <= len(STEP_BOUNDS) + 1 and sizes[1] <= len(REQUEST_BOUNDS) + 1
+    if message.v != VERSION or not fits:
+        raise ValueError("a message of another version")
+    if not set(message.phases) <= set(PHASES) or len(message.kernels) > KERNELS:
+        raise ValueError("a phase that does not exist, or too many kernels")
+    return message
+
+
+@dataclass(slots=True)
+class Training:
+    """What processes on one GPU have told so far."""
+
+    identity: Identity
+    pid: int
+    last: Message
+    heard: float
+    phases: Counter[str] = field(default_factory=Counter)
+    steps: Distribution = field(default_factory=lambda: Distribution(STEP_BOUNDS))
+    requests: Distribution = field(default_factory=lambda: Distribution(REQUEST_BOUNDS))
+    request_items: float = 0.0
+    tokens: float = 0.0
+    samples: float = 0.0
+    flops: float = 0.0
+    losses_not_finite: float = 0.0
+    retries: float = 0.0
+    ooms: float = 0.0
+    serves: bool = False
+    kernels: dict[str, float] = field(default_factory=dict)
+    flops_seen: deque[tuple[float, float]] = field(default_factory=deque)
+
+    def add(self, message: Message, pid: int, now: float) -> None:
+        """Take in a message."""
+        before = self.last.memory if pid == self.pid else None
+        self.phases.update(message.phases)
+        _include(self.steps, message.steps)
+        if message.requests is not None:
+            self.serves = True
+            _include(self.requests, message.requests)
+            self.request_items += message.requests.items
+        self.tokens += message.tokens
+        self.samples += message.samples
+        self.flops += message.flops or 0.0
+        self.losses_not_finite += message.losses_not_finite
+        if message.memory is not None:
+            had = before or TorchMemory()
+            self.retries += max(0, message.memory.retries - had.retries)
+            self.ooms += max(0, message.memory.ooms - had.ooms)
+        self.kernels = message.kernels or (self.kernels if pid == self.pid else {})
+        self.pid, self.last, self.heard = pid, message, now
+        self.flops_seen.append((now, self.flops))
+        while self.flops_seen[-1][0] - self.flops_seen[0][0] > MFU_PERIOD:
+            self.flops_seen.popleft()
+
+    def mfu(self) -> float | None:
+        """Model FLOPs utilisation; None where the model, or what the GPU can do, is not known."""
+        peak = model_of(self.identity.name, self.identity.compute_capability)
+        (begin, had), (end, has) = self.flops_seen[0], self.flops_seen[-1]
+        if peak is None or self.last.flops is None or self.identity.mig or end <= begin:
+            return None
+        return (has - had) / (end - begin) / peak.half
+
+    def samples_at(self, now: float) -> Iterator[Sample]:
+        """What there is to export of this GPU."""
+        at, last = (str(self.identity.index), self.identity.uuid), self.last
+        for phase in PHASES:
+            yield from SECONDS.at(self.phases[phase], *at, phase)
+        yield Sample(STEP, at, self.steps.copy())
+        yield from MEDIAN.at(last.median, *at)
+        if last.since_step is not None and last.phase in WORKING:
+            yield from SINCE_STEP.at(last.since_step + now - self.heard, *at)
+        yield from TOKENS.at(self.tokens, *at)
+        yield from SAMPLES.at(self.samples, *at)
+        if last.flops is not None:
+            yield from FLOPS.at(self.flops, *at)
+        yield from MFU.at(self.mfu(), *at)
+        if last.loss_finite is not None:
+            yield from LOSS_FINITE.at(float(last.loss_finite), *at)
+            yield from LOSSES_NOT_FINITE.at(self.losses_not_finite, *at)
+        if last.memory is not None:
+            yield from TORCH_RESERVED.at(float(last.memory.reserved), *at)
+            yield from TORCH_ALLOCATED.at(float(last.memory.allocated), *at)
+            yield from TORCH_RETRIES.at(self.retries, *at)
+            yield from TORCH_OOMS.at(self.ooms, *at)
+        for name, seconds in self.kernels.items():
+            yield from KERNEL.at(seconds, *at, name[:NAME])
+        if self.serves:
+            yield Sample(REQUEST, at, self.requests.copy())
+            yield from REQUEST_ITEMS.at(self.request_items, *at)
+
+
+class TrainingSteps:
+    """Takes what clients sent and ties it to the GPU that the sender holds."""
+
+    name = "training_steps"
+    device = gpu = ""
+    metrics = (
+        SECONDS,
+        STEP,
+        MEDIAN,
+        SINCE_STEP,
+        TOKENS,
+        SAMPLES,
+        FLOPS,
+        MFU,
+        LOSS_FINITE,
+        LOSSES_NOT_FINITE,
+        TORCH_RESERVED,
+        TORCH_ALLOCATED,
+        TORCH_RETRIES,
+        TORCH_OOMS,
+        KERNEL,
+        REQUEST,
+        REQUEST_ITEMS,
+        MESSAGES,
+    )
+
+    def __init__(self, node: Node, socket: str, interval: float) -> None:
+        self.node = node
+        self.socket = socket
+        self.every = interval
+        self._results = dict.fromkeys(RESULTS, 0.0)
+        self._trainings: dict[str, Training] = {}
+        self._gpus: dict[int, Identity] = {}
+        self._looked = -math.inf
+        self._listens = False
+
+    def find(self) -> Iterable[Source]:
+        """Itself, unless told not to listen. Raises ``Absent`` where it cannot listen."""
+        if not self.socket:
+            return ()
+        if not self._listens:
+            try:
+                self.node.datagrams(self.socket)
+            except OSError as error:
+                why = f"cannot listen at {self.socket}: {error.strerror}"
+                raise Absent(f"{why}; how training goes is not known") from error
+            self._listens = True
+        return (self,)
+
+    def read(self) -> Reading:
+        datagrams = self.node.datagrams(self.socket)
+        now = self.node.clock.monotonic()
+        senders = {datagram.pid for datagram in datagrams}
+        if now - self._looked >= PROCESSES_EVERY or not senders <= self._gpus.keys() | {0}:
+            self._look_at_gpus(now)
+        for datagram in datagrams:
+            self._results[self._take(datagram, now)] += 1
+        return Reading(tuple(self._samples(now)))
+
+    def _look_at_gpus(self, now: float) -> None:
+        """Which process is on which GPU: on the first of them, where it is on several."""
+        self._looked = now
+        try:
+            gpus = self.node.driver().gpus()
+            found = [(p.pid, gpu.identity) for gpu in gpus for p in known(gpu.processes) or []]
+        except DriverError:
+            found = []
+        # A MIG instance comes after its GPU, and is what its processes are on.
+        self._gpus = dict(sorted(found, key=lambda held: (held[1].mig, -held[1].index)))
+        self._trainings = {
+            uuid: training
+            for uuid, training in self._trainings.items()
+            if training.pid in self._gpus
+        }
+
+    def _take(self, datagram: Datagram, now: float) -> str:
+        """Take one message in, or say why not."""
+        try:
+            message = parse(datagram.text)
+        except (ValueError, RecursionError):
+            return "malformed"
+        if datagram.pid == 0:
+            return "unknown_sender"
+        identity = self._gpus.get(datagram.pid)
+        if identity is None:
+            return "no_gpu"
+        training = self._trainings.setdefault(
+            identity.uuid, Training(identity, datagram.pid, message, now)
+        )
+        training.add(message, datagram.pid, now)
+        return "accepted"
+
+    def _samples(self, now: float) -> Iterator[Sample]:
+        for training in self._trainings.values():
+            yield from training.samples_at(now)
+        for result, count in self._results.items():
+            yield from MESSAGES.at(count, result)
+
+
+def _include(total: Distribution, counted: Counted) -> None:
+    counts: Sequence[int] = [*counted.counts, *[0] * (len(total.counts) - len(counted.counts))]
+    total.include(Distribution(total.bounds, list(counts), counted.sum))
