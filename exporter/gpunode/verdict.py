@@ -456,7 +456,7 @@ class Verdicts:
         self._history.append(self._snapshot())
         facts = Facts(tuple(self._history))
         found = {
-            labels[:2]: verdict
+            (labels[0], labels[1]): verdict
             for labels in facts.series(SECONDS)
             if labels[2] == "unknown" and (verdict := judge(facts, (labels[0], labels[1])))
         }

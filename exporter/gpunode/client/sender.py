@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import math
 import socket
 import statistics
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable
+from numbers import Real
 from time import monotonic
 from typing import Any
 
@@ -95,8 +97,8 @@ class Account:
                 self.steps.add(STEP_BOUNDS, took)
                 self._recent.append(took)
             self._last_step, self._aside = time, 0.0
-            self.tokens += tokens
-            self.samples += samples
+            self.tokens += amount(tokens)
+            self.samples += amount(samples)
 
     def pass_time(self, now: float) -> None:
         """Count the time up to now as the present phase's."""
@@ -147,6 +149,11 @@ class Account:
         return json.dumps(told, separators=(",", ":")).encode()
 
 
+def amount(value: object) -> float:
+    """A number of tokens or samples; a tensor, which training would have to wait for, counts 0."""
+    return float(value) if isinstance(value, Real) and math.isfinite(value) else 0.0
+
+
 def torch_memory() -> dict[str, int] | None:
     """The allocator's own figures, where this process uses CUDA; none of these asks the GPU."""
     torch: Any = sys.modules.get("torch")
@@ -193,5 +200,5 @@ class Sender:
         while not wait.wait(EVERY):
             try:
                 self.send()
-            except Exception:  # whatever it is, training goes on without being told of
-                log.debug("gpunode: not told", exc_info=True)
+            except (AttributeError, OSError, RuntimeError, TypeError, ValueError) as error:
+                log.debug("gpunode is not told of training: %s", error)

@@ -1,0 +1,447 @@
+"""Training code tells the daemon: real sockets, real processes, real PyTorch where there is one."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpunode.client import Session
+from gpunode.client.protocol import PHASES, STEP_BOUNDS
+from gpunode.client.sender import Account
+from gpunode.datagram_socket import DatagramSocket
+from gpunode.exposition import Exposition
+from gpunode.gpu.driver import Driver, Gpu
+from gpunode.jobs.steps import TrainingSteps, parse
+from gpunode.node import LocalNode, SteppedClock
+from gpunode.source import Absent
+from tests.daemon import Daemon, daemon
+from tests.fakes.nvml import FakeDriver, build
+from tests.machine import MachineGpu
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def path() -> Iterator[str]:
+    """A socket's path: 108 bytes at most."""
+    with tempfile.TemporaryDirectory(prefix="g", dir="/tmp") as folder:
+        yield f"{folder}/client.sock"
+
+
+class OneGpu(LocalNode):
+    """This machine with one GPU, which some processes hold; time is ours."""
+
+    def __init__(self, *pids: int) -> None:
+        super().__init__(Path("/"))
+        self.stepped = SteppedClock(0.0)
+        self.clock = self.stepped  # type: ignore[assignment]
+        self.pids = pids
+
+    def driver(self) -> Driver:
+        return self
+
+    def gpus(self) -> list[Gpu]:
+        return [MachineGpu(0, "GPU-aa", "0", self.pids)]
+
+
+def listening(node: OneGpu, path: str) -> TrainingSteps:
+    source = TrainingSteps(node, path, 2.0)
+    assert list(source.find()) == [source]
+    return source
+
+
+def values(source: TrainingSteps) -> dict[str, float]:
+    """What is exported, without the labels of the GPU."""
+    samples = source.read().samples
+    text = Exposition(lambda: samples).encode("")[0].decode()
+    lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+    return {
+        name.replace('gpu="0",', "")
+        .replace(',uuid="GPU-aa"', "")
+        .replace('{uuid="GPU-aa"}', ""): float(value)
+        for name, _, value in lines
+    }
+
+
+def wait_for(source: TrainingSteps, name: str, at_least: float) -> dict[str, float]:
+    """Read until a value has arrived; the receiver has a thread of its own."""
+    deadline = time.monotonic() + 10
+    while (found := values(source)).get(name, 0.0) < at_least:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.01)
+    return found
+
+
+def send(path: str, *messages: bytes) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
+        for message in messages:
+            client.sendto(message, path)
+
+
+ACCEPTED = 'gpunode_client_messages_total{result="accepted"}'
+
+
+def test_what_a_client_tells_is_exported(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUNODE_CLIENT_SOCKET", path)
+    source = listening(OneGpu(os.getpid()), path)
+    session = Session()
+    session.configure(flops_per_token=6e9)
+    for batch in session.watch([1, 2, 3]):
+        session.step(tokens=1000, samples=batch, loss=0.5)
+    with session.phase("evaluation"):
+        pass
+    session.step(loss=float("nan"))
+    session.flush()
+    found = wait_for(source, ACCEPTED, 1)
+    assert found["gpunode_training_tokens_total"] == 3000
+    assert found["gpunode_training_samples_total"] == 6
+    assert found["gpunode_training_flops_total"] == 3000 * 6e9
+    assert found["gpunode_training_step_seconds_count"] == 3
+    assert found["gpunode_training_loss_finite"] == 0
+    assert found["gpunode_training_losses_not_finite_total"] == 1
+    assert {f'gpunode_training_seconds_total{{phase="{phase}"}}' for phase in PHASES} <= {
+        name.replace(',uuid="GPU-aa"', "") for name in found
+    }
+
+
+def test_every_second_of_a_process_goes_to_one_phase() -> None:
+    account = Account()
+    for time_, phase in ((0.0, "data"), (1.0, "step"), (4.0, "checkpoint"), (9.0, "other")):
+        account.add(time_, phase, 0, 0, 0)
+    account.pass_time(10.0)
+    assert account.phases == {
+        "data": 1.0,
+        "step": 3.0,
+        "checkpoint": 5.0,
+        "other": 1.0,
+        "evaluation": 0,
+        "compile": 0,
+    }
+
+
+def test_a_checkpoint_is_no_part_of_the_step_around_it() -> None:
+    account = Account()
+    account.add(0.0, "step", 1, 0, 0)
+    account.add(1.0, "checkpoint", 0, 0, 0)
+    account.add(61.0, "data", 0, 0, 0)
+    account.add(62.0, "step", 1, 0, 0)
+    assert account.steps.sum == 2.0
+
+
+def test_an_iteration_without_a_call_of_step_is_a_step() -> None:
+    session = Session()
+    seen = list(session.watch(iter("abcd")))
+    assert seen == list("abcd")
+    assert sum(event.steps for event in session._events) == 4
+
+
+def test_a_watched_loader_is_what_it_was() -> None:
+    watched = Session().watch([1, 2, 3])
+    assert len(watched) == 3
+    assert watched.index(2) == 1
+
+
+def test_a_tensor_on_a_gpu_is_not_looked_at() -> None:
+    class Tensor:
+        is_cuda = True
+
+        def __float__(self) -> float:
+            raise AssertionError("training would wait")
+
+    session = Session()
+    session.step(tokens=Tensor(), loss=Tensor())  # type: ignore[arg-type]
+    assert b'"tokens":0.0' in session._drain().message()
+
+
+def test_mfu_is_the_share_of_the_peak(path: str) -> None:
+    node = OneGpu(os.getpid())
+    source = listening(node, path)
+    message = json.dumps({"v": 1, "flops": 989e12 * 2.0, "tokens": 1})
+    send(path, message.encode())
+    wait_for(source, ACCEPTED, 1)
+    for count in range(2, 12):
+        node.stepped.now += 5.0
+        send(path, message.encode())
+        found = wait_for(source, ACCEPTED, count)
+    assert found["gpunode_training_mfu_ratio"] == pytest.approx(0.4)
+
+
+def test_time_since_the_last_step_goes_on_while_nothing_is_told(path: str) -> None:
+    node = OneGpu(os.getpid())
+    source = listening(node, path)
+    send(path, b'{"v":1,"since_step":3.0,"phase":"step"}')
+    wait_for(source, ACCEPTED, 1)
+    node.stepped.now += 40
+    assert values(source)["gpunode_training_seconds_since_step"] == 43
+    send(path, b'{"v":1,"since_step":3.0,"phase":"evaluation"}')
+    assert "gpunode_training_seconds_since_step" not in wait_for(source, ACCEPTED, 2)
+
+
+def test_what_a_process_told_goes_with_it(path: str) -> None:
+    node = OneGpu(os.getpid())
+    source = listening(node, path)
+    send(path, b'{"v":1,"tokens":5}')
+    assert "gpunode_training_tokens_total" in wait_for(source, ACCEPTED, 1)
+    node.pids = ()
+    node.stepped.now += 10
+    assert "gpunode_training_tokens_total" not in values(source)
+
+
+def test_a_process_without_a_gpu_is_not_believed(path: str) -> None:
+    source = listening(OneGpu(1), path)
+    send(path, b'{"v":1,"tokens":5,"pid":1}')
+    found = wait_for(source, 'gpunode_client_messages_total{result="no_gpu"}', 1)
+    assert "gpunode_training_tokens_total" not in found
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"\xff\xfe",
+        b"[1]",
+        b'{"v":2}',
+        b'{"v":1,"tokens":-1}',
+        b'{"v":1,"tokens":NaN}',
+        b'{"v":1,"phases":{"lunch":3}}',
+        b'{"v":1,"phases":{"step":1e99}}',
+        b'{"v":1,"steps":{"counts":[' + b"1," * 40 + b"1]}}",
+        b'{"v":1,"kernels":{' + b",".join(b'"k%d":1' % n for n in range(30)) + b"}}",
+        b'{"v":1,"memory":{"reserved":-5}}',
+        b"[" * 8000,
+        b'{"v":1,' + b" " * 20_000 + b"}",
+    ],
+)
+def test_a_malformed_message_is_counted_and_ignored(message: bytes, path: str) -> None:
+    source = listening(OneGpu(os.getpid()), path)
+    send(path, message)
+    found = wait_for(source, 'gpunode_client_messages_total{result="malformed"}', 1)
+    assert not any(name.startswith("gpunode_training") for name in found)
+
+
+@given(
+    st.text()
+    | st.recursive(st.none() | st.floats() | st.text() | st.integers(), st.lists).map(json.dumps)
+)
+def test_a_message_may_be_anything(text: str) -> None:
+    with contextlib.suppress(ValueError):
+        parse(text)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["v", "steps", "phases", "memory", "kernels", "tokens"]),
+        st.integers() | st.text() | st.dictionaries(st.text(), st.floats()),
+    )
+)
+def test_a_message_may_hold_anything(fields: dict[str, object]) -> None:
+    with contextlib.suppress(ValueError):
+        parse(json.dumps({"v": 1, **fields}))
+
+
+def test_the_socket_of_a_live_daemon_is_not_taken(path: str) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        other.bind(path)
+        with pytest.raises(Absent, match=r"Address already in use; how training goes is not known"):
+            listening(OneGpu(), path)
+
+
+def test_the_socket_of_a_dead_daemon_is_taken(path: str) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as dead:
+        dead.bind(path)
+    listening(OneGpu(), path)
+
+
+def test_a_daemon_that_may_not_listen_says_so() -> None:
+    with pytest.raises(Absent, match=r"cannot listen at /proc/nowhere/client.sock"):
+        listening(OneGpu(), "/proc/nowhere/client.sock")
+
+
+def test_without_a_daemon_nothing_happens(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.setenv("GPUNODE_CLIENT_SOCKET", path)
+    session = Session()
+    for _ in session.watch(range(10)):
+        session.step()
+    session.flush()
+    assert session._drain().steps.sum == 0.0
+
+
+def test_a_forked_child_tells_nothing() -> None:
+    session = Session()
+    session.step()
+    child = os.fork()
+    if child == 0:
+        os._exit(len(session._events) + (session._sender is not None))
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_importing_the_client_takes_the_standard_library_alone() -> None:
+    code = "import sys; from gpunode import client; print([m for m in sys.modules if '.' not in m])"
+    ran = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, 'exporter'); {code}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = {name for name in eval(ran.stdout) if not name.startswith("_")}
+    assert loaded - set(sys.stdlib_module_names) <= {"gpunode"}
+
+
+# Real PyTorch, in the Python that has it.
+
+
+@functools.cache
+def python_with_torch() -> str | None:
+    for python in (sys.executable, "/usr/bin/python3"):
+        probe = subprocess.run([python, "-c", "import torch"], capture_output=True, check=False)
+        if probe.returncode == 0:
+            return python
+    return None
+
+
+@pytest.fixture
+def torch_python() -> str:
+    python = python_with_torch()
+    if python is None:
+        pytest.skip("no Python here has torch: apt-get install python3-torch")
+    return python
+
+
+@contextlib.contextmanager
+def training(python: str, path: str, steps: int, pause: float) -> Iterator[subprocess.Popen[str]]:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "exporter"),
+        "GPUNODE_CLIENT_SOCKET": path,
+    }
+    with subprocess.Popen(
+        [python, "-W", "ignore", str(ROOT / "tests/trainer.py"), str(steps), str(pause)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextlib.contextmanager
+def watching(path: str, folder: Path) -> Iterator[tuple[Daemon, FakeDriver]]:
+    build(folder)
+    driver = FakeDriver(folder)
+    driver.write("gpus 1\n")
+    options = (f"--client.socket={path}", "--client.interval=1", "--log.level=error")
+    with daemon(*options, environment={**os.environ, **driver.environment()}) as running:
+        yield running, driver
+
+
+def metrics(running: Daemon) -> dict[str, float]:
+    text = running.get("/metrics").decode()
+    lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, _, value in lines}
+
+
+def total(found: dict[str, float], metric: str, label: str = "") -> float:
+    return sum(v for name, v in found.items() if name.startswith(metric + "{") and label in name)
+
+
+def test_pytorch_tells_a_daemon_how_its_training_goes(
+    torch_python: str, path: str, tmp_path: Path
+) -> None:
+    with (
+        watching(path, tmp_path) as (running, driver),
+        training(torch_python, path, 30, 0.05) as process,
+    ):
+        driver.write(f"gpus 1\ngpu 0 process {process.pid} 1000000\n")
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        deadline = time.monotonic() + 10
+        while total(found := metrics(running), "gpunode_serving_inputs_total") < 4:
+            assert time.monotonic() < deadline, "the last message did not arrive"
+            time.sleep(0.1)
+    assert float(out) > 0
+    assert total(found, "gpunode_training_tokens_total") == 30 * 8 * 64
+    assert total(found, "gpunode_training_step_seconds_count") == 30
+    assert 0.05 <= total(found, "gpunode_training_step_median_seconds") < 0.5
+    assert total(found, "gpunode_training_seconds_total", 'phase="checkpoint"') >= 0.2
+    assert total(found, "gpunode_training_kernel_seconds") > 0
+    assert total(found, "gpunode_training_loss_finite") == 1
+
+
+def test_training_goes_on_when_the_daemon_is_killed(
+    torch_python: str, path: str, tmp_path: Path
+) -> None:
+    with training(torch_python, path, 20, 0.1) as process:
+        with contextlib.suppress(RuntimeError), watching(path, tmp_path) as (running, driver):
+            driver.write(f"gpus 1\ngpu 0 process {process.pid} 1000000\n")
+            running.process.send_signal(signal.SIGKILL)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert err == ""
+    with training(torch_python, path, 20, 0.0) as alone:
+        assert alone.communicate(timeout=60)[0] == out
+
+
+FLOOD = """
+import socket, sys, time
+s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); s.setblocking(False)
+sent = dropped = 0
+end = time.monotonic() + 2
+while time.monotonic() < end:
+    try: s.sendto(b'{"v":1,"tokens":1}', sys.argv[1]); sent += 1
+    except BlockingIOError: dropped += 1
+print(sent, dropped)
+"""
+
+
+def test_a_flood_is_absorbed_or_dropped_without_harm(path: str) -> None:
+    """10,000 datagrams a second and more: the sender drops what is too much, the daemon lives."""
+    source = listening(OneGpu(os.getpid()), path)
+    ran = subprocess.run(
+        [sys.executable, "-c", FLOOD, path], capture_output=True, text=True, check=True
+    )
+    sent, dropped = map(int, ran.stdout.split())
+    assert sent + dropped >= 20_000
+    assert sent < 10_000
+    found = values(source)
+    taken = sum(v for name, v in found.items() if name.startswith("gpunode_client_messages"))
+    assert taken <= 2048
+    send_and_wait = wait_for_own(source, path)
+    assert send_and_wait["gpunode_training_tokens_total"] >= 7
+
+
+def wait_for_own(source: TrainingSteps, path: str) -> dict[str, float]:
+    deadline = time.monotonic() + 10
+    while True:
+        with (
+            contextlib.suppress(BlockingIOError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client,
+        ):
+            client.setblocking(False)
+            client.sendto(b'{"v":1,"tokens":7}', path)
+        found = values(source)
+        if found.get(ACCEPTED, 0) >= 1:
+            return found
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_the_bounds_of_step_times_are_in_order() -> None:
+    assert list(STEP_BOUNDS) == sorted(STEP_BOUNDS)

@@ -1,0 +1,375 @@
+"""What NCCL tells: its RAS service over a real socket, and its debug logs as H200s wrote them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gpunode.tcp
+from gpunode.exposition import Exposition
+from gpunode.gpu.driver import Driver, Gpu
+from gpunode.jobs import nccl_ras
+from gpunode.jobs.nccl_log import DebugLog, NcclLogs, transport
+from gpunode.jobs.nccl_ras import NcclRas
+from gpunode.node import LocalNode, SteppedClock
+from gpunode.source import Source
+from tests.machine import MachineGpu
+
+LOGS = Path(__file__).with_name("nccl")
+
+
+@dataclass
+class RasServer:
+    """A service on 127.0.0.1 that answers what ``answer`` says, as NCCL does: then it closes."""
+
+    port: int
+    answer: str = ""
+    hang: bool = False
+    drip: bool = False
+    asked: int = 0
+
+
+@contextlib.contextmanager
+def ras_server() -> Iterator[RasServer]:
+    done = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = RasServer(listener.getsockname()[1])
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection, contextlib.suppress(OSError):
+                    server.asked += 1
+                    connection.recv(4096)
+                    if server.hang:
+                        done.wait(30)
+                    while server.drip and not done.wait(0.01):
+                        connection.sendall(b" ")
+                    connection.sendall(server.answer.encode())
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            done.set()
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(5)
+
+
+class RasNode(LocalNode):
+    """This machine, on which this process is on GPU 0 and its RAS is at a port; time is ours."""
+
+    def __init__(self, port: int, environment: dict[str, str] | None = None) -> None:
+        super().__init__(Path("/"))
+        self.stepped = SteppedClock(0.0)
+        self.clock = self.stepped  # type: ignore[assignment]
+        address = {"NCCL_RAS_ADDR": f"127.0.0.1:{port}"}
+        self.started_with = address if environment is None else environment
+
+    def driver(self) -> Driver:
+        return self
+
+    def gpus(self) -> list[Gpu]:
+        return [MachineGpu(0, "GPU-aa", "0", (os.getpid(),))]
+
+    def environment(self, _: int) -> dict[str, str]:
+        return self.started_with
+
+
+def exported(source: Source) -> str:
+    reading = source.read()
+    samples = reading.samples if reading else ()
+    text = Exposition(lambda: samples).encode("")[0].decode()
+    return "\n".join(sorted(line for line in text.splitlines() if not line.startswith("#")))
+
+
+def rank(number: int, launched: int, pid: int = 100) -> dict[str, object]:
+    return {
+        "rank": number,
+        "host": f"10.0.0.{number // 8 + 1}",
+        "pid": pid + number,
+        "cuda_dev": number % 8,
+        "nvml_dev": number % 8,
+        "status": {"init_state": 0, "async_error": 0, "finalize_called": False},
+        "collective_counts": {"Broadcast": 2, "AllReduce": launched},
+    }
+
+
+def status(
+    ranks: list[dict[str, object]],
+    missing: list[dict[str, object]] | None = None,
+    name: str = "0x1",
+) -> str:
+    """An answer in JSON after what precedes it on the wire."""
+    communicator = {
+        "hash": name,
+        "size": len(ranks) + len(missing or []),
+        "ranks": ranks,
+        "missing_ranks": missing or [],
+    }
+    whole = {"nccl_version": "2.28.9", "communicators_count": 1, "communicators": [communicator]}
+    return "SERVER PROTOCOL 2\nOK\nOK\n" + json.dumps(whole, indent=2)
+
+
+TEXT = """\
+SERVER PROTOCOL 2
+OK
+ERROR: Unknown command SET FORMAT json
+NCCL version 2.27.3 compiled with CUDA 12.9
+CUDA runtime version 12090, driver version 12090
+
+Job summary
+===========
+
+  Nodes  Processes         GPUs  Processes     GPUs
+(total)   per node  per process    (total)  (total)
+      1          4            1          4        4
+
+Communicators... (0.00s)
+=============
+
+Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
+    #  in group  per comm  per node  per comm  in group
+    0         2         1         4         4         4   RUNNING  MISMATCH
+
+Errors
+======
+
+Warnings
+========
+
+#0-0 (00000000deadbeef) MISMATCH
+  Communicator ranks have different AllReduce operation counts
+  3 ranks have launched up to operation 612
+  Rank 2 has launched up to operation 611 -- GPU 0 (NVML 6) managed by process 4711 on node 10.0.0.7
+
+"""
+
+
+def test_a_rank_that_does_not_join_is_named_at_the_second_look() -> None:
+    with ras_server() as server:
+        node = RasNode(server.port)
+        source = NcclRas(node, 10.0)
+        server.answer = status([rank(0, 50, os.getpid()), rank(1, 50), rank(9, 50)])
+        assert "gpunode_nccl_stalled_communicators 0.0" in exported(source)
+        node.stepped.now += 10
+        server.answer = status([rank(0, 61, os.getpid()), rank(1, 61), rank(9, 60)])
+        assert "gpunode_nccl_awaited_rank_info" not in exported(source)
+        node.stepped.now += 10
+        assert exported(source) == (
+            'gpunode_nccl_awaited_rank_info{communicator="1",device="1",host="10.0.0.2",pid="109",'
+            'rank="9",reason="behind"} 1.0\n'
+            'gpunode_nccl_collectives_total{collective="AllReduce",gpu="0",uuid="GPU-aa"} 11.0\n'
+            'gpunode_nccl_collectives_total{collective="Broadcast",gpu="0",uuid="GPU-aa"} 0.0\n'
+            "gpunode_nccl_communicators 1.0\n"
+            "gpunode_nccl_rank_errors 0.0\n"
+            "gpunode_nccl_ras_unanswered 0.0\n"
+            "gpunode_nccl_stalled_communicators 1.0"
+        )
+
+
+def test_an_answer_in_text_names_the_rank_too() -> None:
+    with ras_server() as server:
+        node = RasNode(server.port)
+        source = NcclRas(node, 10.0)
+        server.answer = TEXT
+        exported(source)
+        node.stepped.now += 10
+        found = exported(source)
+    assert "gpunode_nccl_communicators 2.0" in found
+    assert (
+        'gpunode_nccl_awaited_rank_info{communicator="00000000deadbeef",device="6",host="10.0.0.7",'
+        'pid="4711",rank="2",reason="behind"} 1.0'
+    ) in found
+
+
+def test_dead_and_unresponsive_ranks_are_named_at_once() -> None:
+    gone = {"rank": 3, "host": "h", "pid": 9, "nvml_dev": 3, "status": {"considered_dead": True}}
+    mute = {"rank": 4, "host": "h", "pid": 8, "nvml_dev": 4, "status": {"unresponsive": True}}
+    left = {"rank": 5, "host": "h", "pid": 7, "nvml_dev": 5, "status": {}}
+    with ras_server() as server:
+        server.answer = status([rank(0, 5, os.getpid())], [gone, mute, left])
+        found = exported(NcclRas(RasNode(server.port), 10.0))
+    assert 'rank="3",reason="dead"' in found
+    assert 'rank="4",reason="unresponsive"' in found
+    assert 'rank="5"' not in found
+
+
+def test_only_the_node_of_rank_0_asks_often() -> None:
+    with ras_server() as server:
+        node = RasNode(server.port)
+        source = NcclRas(node, 10.0)
+        server.answer = status([rank(0, 5, pid=7), rank(1, 5, os.getpid() - 1)])
+        for _ in range(40):
+            assert exported(source) == ""
+            node.stepped.now += 10
+    assert server.asked == 2
+
+
+def test_where_no_ras_listens_nothing_is_told_and_nothing_fails() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    assert exported(NcclRas(RasNode(port), 10.0)) == ""
+    switched_off = RasNode(port, {"NCCL_RAS_ENABLE": "0", "NCCL_RAS_ADDR": "192.0.2.1:1"})
+    assert exported(NcclRas(switched_off, 10.0)) == ""
+
+
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:http", "127.0.0.1:99999999"])
+def test_an_address_without_sense_is_a_failed_read(address: str) -> None:
+    with pytest.raises(OSError, match=address):
+        NcclRas(RasNode(0, {"NCCL_RAS_ADDR": address}), 10.0).read()
+
+
+@pytest.mark.parametrize(
+    "answer", ["", "garbage", "{", '{"a": 1}', '{"communicators": 3}', "[" * 9999]
+)
+def test_garbage_is_a_failed_read(answer: str) -> None:
+    with ras_server() as server:
+        server.answer = "SERVER PROTOCOL 2\n" + answer
+        with pytest.raises(ValueError, match=r"."):
+            NcclRas(RasNode(server.port), 10.0).read()
+
+
+@pytest.mark.parametrize("how", ["hang", "drip"])
+def test_a_server_that_takes_too_long_is_left(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpunode.tcp, "DEADLINE", 0.2)
+    with ras_server() as server:
+        setattr(server, how, True)
+        with pytest.raises(TimeoutError):
+            NcclRas(RasNode(server.port), 10.0).read()
+
+
+def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpunode.tcp, "LARGEST", 1000)
+    with ras_server() as server:
+        server.answer = "x" * 100_000
+        with pytest.raises(OSError, match="Message too long"):
+            NcclRas(RasNode(server.port), 10.0).read()
+
+
+@given(st.text() | st.text().map(lambda text: TEXT + text))
+def test_an_answer_may_be_anything(text: str) -> None:
+    with contextlib.suppress(ValueError, RecursionError):
+        nccl_ras.parse(text)
+
+
+@given(st.lists(st.sampled_from(TEXT.splitlines()) | st.text()))
+def test_lines_of_an_answer_may_come_in_any_order(lines: list[str]) -> None:
+    with contextlib.suppress(ValueError):
+        nccl_ras.parse("\n".join(lines))
+
+
+class LogNode(LocalNode):
+    """A node on which process 7 was started with a debug file."""
+
+    def environment(self, pid: int) -> dict[str, str]:
+        return {"NCCL_DEBUG_FILE": "/tmp/nccl.%h.%p.log"} if pid == 7 else {}
+
+
+@pytest.fixture
+def log_file(tmp_path: Path) -> Path:
+    (tmp_path / "proc/7/root/etc").mkdir(parents=True)
+    (tmp_path / "proc/7/root/tmp").mkdir()
+    (tmp_path / "proc/7/status").write_text("Name:\tpython\nNSpid:\t7\t1\n")
+    (tmp_path / "proc/7/root/etc/hostname").write_text("pod-0\n")
+    return tmp_path / "proc/7/root/tmp/nccl.pod-0.1.log"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("h200x2", 'transport="P2P/CUMEM",uuid="GPU-aa"} 24.0'),
+        ("h200x2_p2p_disabled", '"SHM",uuid="GPU-aa"} 4.0'),
+    ],
+)
+def test_the_logs_of_h200s_tell_their_transports(
+    name: str, expected: str, log_file: Path, tmp_path: Path
+) -> None:
+    log_file.write_text((LOGS / f"{name}.log").read_text())
+    source = NcclLogs(LogNode(tmp_path), MachineGpu(0, "GPU-aa", "0", (7, 8)), 10.0)
+    found = exported(source)
+    assert expected in found
+    assert 'network="Socket",nodes="1",rank="0",ranks="2"' in found
+    assert 'version="2.28.9"' in found
+    assert 'topology="nvls",uuid="GPU-aa"} 0.0' in found
+
+
+def test_a_log_is_followed_and_each_warning_counted_once(log_file: Path, tmp_path: Path) -> None:
+    log_file.write_text((LOGS / "h200x2.log").read_text())
+    source = NcclLogs(LogNode(tmp_path), MachineGpu(0, "GPU-aa", "0", (7,)), 10.0)
+    assert 'gpunode_nccl_warnings_total{gpu="0",uuid="GPU-aa"} 0.0' in exported(source)
+    with log_file.open("a") as log:
+        log.write("pod-0:1:1 [0] NCCL WARN Error: failed to extend /dev/shm/nccl-03v824\n")
+    assert 'gpunode_nccl_warnings_total{gpu="0",uuid="GPU-aa"} 1.0' in exported(source)
+    assert 'gpunode_nccl_warnings_total{gpu="0",uuid="GPU-aa"} 1.0' in exported(source)
+
+
+@pytest.mark.parametrize(
+    ("via", "label"),
+    [
+        ("P2P/CUMEM/read", "P2P/CUMEM"),
+        ("P2P/IPC", "P2P/IPC"),
+        ("P2P/direct pointer", "P2P/direct"),
+        ("SHM/direct/direct", "SHM"),
+        ("NET/IB/0", "NET/IB"),
+        ("NET/IB/3(2)/GDRDMA(PCI)/Shared", "NET/IB/GDRDMA"),
+        ("NET/AWS Libfabric/0", "NET/AWS"),
+        ("NET/Socket/0", "NET/Socket"),
+        ("COLLNET/SHARP/0", "COLLNET"),
+        ("a pigeon", "other"),
+    ],
+)
+def test_a_transport_is_a_label_of_few_values(via: str, label: str) -> None:
+    assert transport(via) == label
+
+
+@given(st.lists(st.sampled_from((LOGS / "h200x2.log").read_text().splitlines()) | st.text()))
+def test_a_log_may_hold_anything(lines: list[str]) -> None:
+    log = DebugLog()
+    log.add(lines)
+    assert len(log.communicators) <= 8
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="entering a network namespace takes root")
+def test_a_server_in_the_network_namespace_of_another_process_is_reached() -> None:
+    """A real namespace, with a real server on its own loopback."""
+    code = (
+        "import socket,subprocess,sys\n"
+        "subprocess.run(['ip','link','set','lo','up'],check=False)\n"
+        "s=socket.create_server(('127.0.0.1',28028))\n"
+        "print('ready',flush=True)\n"
+        "c,_=s.accept(); c.recv(99); c.sendall(b'from inside'); c.close()\n"
+    )
+    child = subprocess.Popen(
+        ["unshare", "--net", sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert child.stdout is not None
+        if child.stdout.readline() != "ready\n":
+            pytest.skip("this machine does not allow network namespaces")
+        try:
+            answer = LocalNode(Path("/")).ask(child.pid, "localhost:28028", "STATUS\n")
+        except OSError as error:
+            pytest.skip(f"this machine does not allow it: {error}")
+        assert answer == "from inside"
+    finally:
+        child.kill()
+        child.wait()
+        if child.stdout is not None:
+            child.stdout.close()
