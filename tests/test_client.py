@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 from gpunode.client import Session
 from gpunode.client.protocol import PHASES, STEP_BOUNDS
 from gpunode.client.sender import Account
-from gpunode.datagram_socket import DatagramSocket
 from gpunode.exposition import Exposition
 from gpunode.gpu.driver import Driver, Gpu
 from gpunode.jobs.steps import TrainingSteps, parse

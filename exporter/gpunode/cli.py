@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, NoReturn
 
 from gpunode import __version__
@@ -17,6 +18,7 @@ from gpunode.audit.source import audit
 from gpunode.config import (
     AuditSettings,
     DemoSettings,
+    NcclBenchSettings,
     RecordSettings,
     ReplaySettings,
     RunSettings,
@@ -24,11 +26,14 @@ from gpunode.config import (
     load,
 )
 from gpunode.exposition import Exposition
+from gpunode.gpu.driver import DriverError
 from gpunode.gpu.finder import GpuFinder
 from gpunode.host.finder import HostFinder
+from gpunode.jobs.nccl_bench import Measurement
 from gpunode.jobs.pods import Pods
 from gpunode.jobs.steps import TrainingSteps
 from gpunode.loop import Loop
+from gpunode.nccl_tests import BenchError, measure
 from gpunode.node import LocalNode, Node
 from gpunode.process import OwnProcess
 from gpunode.source import Finder
@@ -36,6 +41,9 @@ from gpunode.tape import RecordingNode, TapeError, TapeNode, TapeWriter
 from gpunode.verdict import Verdicts
 
 log = logging.getLogger(__name__)
+
+BELOW = 0.8
+"""Share of the expected bandwidth below which something is wrong with the node."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -69,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def overview() -> str:
     """What ``gpunode --help`` prints."""
     lines = ["usage: gpunode [COMMAND] [OPTIONS]", "", "commands (default: run):"]
-    lines += [f"  {name:8} {kind.__doc__}" for name, (kind, _) in COMMANDS.items()]
+    lines += [f"  {name:10} {kind.__doc__}" for name, (kind, _) in COMMANDS.items()]
     return "\n".join([*lines, "", "gpunode COMMAND --help shows its options."])
 
 
@@ -165,6 +173,37 @@ def report(settings: AuditSettings) -> None:
         sys.exit(1)
 
 
+def nccl_bench(settings: NcclBenchSettings) -> None:
+    """Measure a collective, print it, and leave it where the daemon finds it."""
+    node = LocalNode(settings.path.rootfs)
+    try:
+        gpus = [gpu for gpu in node.driver().gpus() if not gpu.identity.mig]
+        count = settings.gpus or len(gpus)
+        bandwidth = measure(settings.collective, count, settings.largest)
+    except (BenchError, DriverError) as error:
+        raise UsageError(str(error)) from error
+    model = gpus[0].identity.name
+    measured = Measurement(settings.collective, count, model, time.time(), bandwidth)
+    folder = Path(f"{settings.path.rootfs}/{settings.host.nccl_bench_folder}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        fresh = folder / f".{settings.collective}.new"
+        fresh.write_text(json.dumps(asdict(measured)))
+        fresh.rename(folder / f"{settings.collective}.json")
+    except OSError as error:
+        log.warning("%s: not kept for the metrics: %s", folder, error.strerror)
+    if settings.json_output:
+        print(json.dumps({**asdict(measured), "expected": measured.expected}, indent=2))
+    else:
+        from rich.console import Console
+
+        from gpunode.table import bench_table
+
+        Console().print(bench_table(measured))
+    if measured.expected and measured.best < BELOW * measured.expected:
+        sys.exit(1)
+
+
 def watch(node: Node, settings: RunSettings) -> Loop:
     """The loop over everything that can be watched on a node."""
     pods = Pods(node, settings.kubernetes.pod_resources_socket, settings.kubernetes.interval)
@@ -215,4 +254,5 @@ COMMANDS: dict[str, tuple[type[RunSettings], Callable[[Any], None]]] = {
     "replay": (ReplaySettings, replay),
     "demo": (DemoSettings, demo),
     "audit": (AuditSettings, report),
+    "nccl-bench": (NcclBenchSettings, nccl_bench),
 }

@@ -22,6 +22,11 @@ from pydantic_settings import (
 
 from gpunode.client import protocol
 
+Collective = Literal[
+    "all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "sendrecv"
+]
+"""The programs of nccl-tests that can be run."""
+
 
 class UsageError(Exception):
     """Something that the user can put right; ``str()`` is one line that says what and where."""
@@ -93,6 +98,10 @@ class HostSettings(Section):
         60.0, ge=1, description="seconds between reads of filesystems and PCI Express links"
     )
     audit_interval: float = Field(600.0, ge=1, description="seconds between audits of settings")
+    nccl_bench_folder: str = Field(
+        "/var/lib/gpunode/nccl-bench",
+        description="folder on the node in which nccl-bench leaves what it measured",
+    )
 
 
 class KubernetesSettings(Section):
@@ -180,6 +189,15 @@ class DemoSettings(RunSettings):
 class AuditSettings(RunSettings):
     """Say what is not set up as training needs it; ends with 1 where something is not."""
 
+    json_output: bool = Field(False, alias="json", description="print JSON")
+
+
+class NcclBenchSettings(RunSettings):
+    """Measure a collective, also for the metrics; ends with 1 where it is too slow."""
+
+    collective: Collective = Field("all_reduce", description="what to measure")
+    gpus: int = Field(0, ge=0, description="number of GPUs; 0: all")
+    largest: str = Field("8G", pattern=r"^\d{1,4}[KMG]$", description="largest size, from 8M on")
     json_output: bool = Field(False, alias="json", description="print JSON")
 
 

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpunode.audit.source import Result
+from gpunode.jobs.nccl_bench import Measurement
 from gpunode.loop import Loop
 
 COLOURS = {
@@ -127,3 +128,17 @@ def _words(shares: Mapping[str, float]) -> Text:
         if share >= 0.03:
             words.append(f"{state} {share:.0%} ", style=COLOURS[state])
     return words
+
+
+def bench_table(measured: Measurement) -> Table:
+    """Bus bandwidth by size, with the best and what it should be below."""
+    expected = f", {measured.expected / 1e9:.0f} expected" if measured.expected else ""
+    shown = Table(
+        title=f"{measured.collective}, {measured.gpus} x {measured.model}",
+        caption=f"{measured.best / 1e9:.1f} GB/s at best{expected}",
+    )
+    shown.add_column("bytes", justify="right")
+    shown.add_column("bus bandwidth, GB/s", justify="right")
+    for size, speed in sorted(measured.bandwidth.items()):
+        shown.add_row(f"{size:,}", f"{speed / 1e9:.1f}")
+    return shown

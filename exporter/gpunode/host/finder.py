@@ -18,6 +18,7 @@ from gpunode.host.nfs import Nfs
 from gpunode.host.pcie import Pcie
 from gpunode.host.pressure import Pressure
 from gpunode.host.shm import Shm
+from gpunode.jobs.nccl_bench import NcclBench
 from gpunode.jobs.nccl_ras import NcclRas
 from gpunode.metric import Metric
 from gpunode.node import Node
@@ -40,6 +41,7 @@ METRICS: tuple[Metric, ...] = (
     *(metric for kind in KINDS for metric in kind.metrics),
     *Filesystems.metrics,
     *Audit.metrics,
+    *NcclBench.metrics,
     *NcclRas.metrics,
 )
 
@@ -57,6 +59,7 @@ class HostFinder:
         ]
         self._sources.append(Audit(node, settings.audit_interval))
         self._sources.append(NcclRas(node, settings.interval))
+        self._sources.append(NcclBench(node, settings.nccl_bench_folder, settings.slow_interval))
         self._filesystems = Filesystems(node, settings.slow_interval)
 
     def find(self) -> Iterable[Source]:

@@ -1,0 +1,40 @@
+"""A training loop on a GPU whose FLOPs are known, told by gpunode.client or not.
+
+Prints the seconds of every step, then what it did a second in FLOP.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import torch
+
+from gpunode import client
+
+SIZE, PRODUCTS = 4096, 18
+
+
+def main(steps: int, told: bool) -> None:
+    device = torch.device("cuda", 0)
+    left = torch.randn(SIZE, SIZE, device=device, dtype=torch.bfloat16)
+    right, product = torch.randn_like(left), torch.empty_like(left)
+    flops = 2.0 * SIZE**3 * PRODUCTS
+    client.configure(flops_per_token=flops / 1000)
+    taken = []
+    for _ in range(steps):
+        begin = time.perf_counter()
+        for _ in range(PRODUCTS):
+            torch.mm(left, right, out=product)
+        torch.cuda.synchronize()
+        if told:
+            client.step(tokens=1000, samples=1, loss=0.5)
+        taken.append(time.perf_counter() - begin)
+    print(json.dumps({"steps": taken, "flops": flops}), flush=True)
+    client.flush()
+    sys.stdin.readline()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2] == "told")

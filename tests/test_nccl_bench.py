@@ -1,0 +1,127 @@
+"""``gpunode nccl-bench`` with programs that print what nccl-tests prints, and what comes of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpunode.exposition import Exposition
+from gpunode.jobs.nccl_bench import NcclBench, parse_json, parse_text
+from gpunode.node import LocalNode
+from tests.fakes.nvml import FakeDriver, build
+
+# Columns as in https://github.com/NVIDIA/nccl-tests, version 2.17
+TEXT = (Path(__file__).with_name("nccl") / "all_reduce_perf.txt").read_text()
+JSON = json.dumps(
+    {
+        "version": 3,
+        "env": {"AWS_SECRET_ACCESS_KEY": "hush"},
+        "results": [
+            {
+                "size": 8589934592,
+                "out_of_place": {"time": 31845.0, "alg_bw": 269.7, "bus_bw": 472.05, "nwrong": 0},
+                "in_place": {"time": 31790.0, "alg_bw": 270.2, "bus_bw": 472.87, "nwrong": 0},
+            }
+        ],
+    }
+)
+PRINTS = f"#!/bin/sh\ncat <<'END'\n{TEXT}END\n"
+KNOWS_J = f"""#!/bin/sh
+for argument; do file=$argument; done
+cat > "$file" <<'END'
+{JSON}
+END
+"""
+DOES_NOT_KNOW_J = f"""#!/bin/sh
+case "$*" in *-J*) echo "all_reduce_perf: invalid option -- 'J'"; exit 0;; esac
+cat <<'END'
+{TEXT}END
+"""
+FAILS = (
+    "#!/bin/sh\necho 'node-a: Test NCCL failure common.cu:1005 unhandled system error'\nexit 3\n"
+)
+SLOW = PRINTS.replace("472", "172").replace("473", "173")
+
+
+def bench(folder: Path, program: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run the command on a machine with eight H200s and this nccl-tests."""
+    build(folder)
+    driver = FakeDriver(folder)
+    driver.write("gpus 8\n")
+    perf = folder / "bin" / "all_reduce_perf"
+    perf.parent.mkdir()
+    perf.write_text(program)
+    perf.chmod(0o755)
+    (folder / "node").mkdir()
+    path = f"{perf.parent}:{os.environ['PATH']}"
+    return subprocess.run(
+        [sys.executable, "-m", "gpunode", "nccl-bench", f"--path.rootfs={folder}/node", *options],
+        env={**os.environ, **driver.environment(), "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def exported(folder: Path) -> str:
+    node = LocalNode(folder / "node")
+    samples = NcclBench(node, "/var/lib/gpunode/nccl-bench", 60.0).read().samples
+    return Exposition(lambda: samples).encode("")[0].decode()
+
+
+@pytest.mark.parametrize("program", [PRINTS, KNOWS_J, DOES_NOT_KNOW_J])
+def test_what_nccl_tests_measures_is_printed_and_exported(program: str, tmp_path: Path) -> None:
+    ran = bench(tmp_path, program)
+    assert ran.returncode == 0, ran.stderr
+    assert "472.9 GB/s at best, 473 expected" in ran.stdout
+    found = exported(tmp_path)
+    labels = '{collective="all_reduce",gpus="8"}'
+    assert f"gpunode_nccl_bus_bandwidth_bytes_per_second{labels} 472870000000.0" in found
+    assert f"gpunode_nccl_expected_bus_bandwidth_bytes_per_second{labels} 473000000000.0" in found
+    assert f"gpunode_nccl_bench_age_seconds{labels}" in found
+    kept = (tmp_path / "node/var/lib/gpunode/nccl-bench/all_reduce.json").read_text()
+    assert "hush" not in kept + ran.stdout + ran.stderr
+
+
+def test_a_node_that_is_too_slow_ends_with_1(tmp_path: Path) -> None:
+    ran = bench(tmp_path, SLOW, "--json")
+    assert ran.returncode == 1
+    assert json.loads(ran.stdout)["bandwidth"]["8589934592"] == pytest.approx(172.87e9)
+
+
+def test_a_run_that_fails_says_what_nccl_tests_said(tmp_path: Path) -> None:
+    ran = bench(tmp_path, FAILS)
+    assert ran.returncode == 2
+    assert ran.stderr.count("\n") == 1
+    assert "unhandled system error" in ran.stderr
+
+
+def test_without_nccl_tests_and_gpus_for_torch_it_says_so(tmp_path: Path) -> None:
+    ran = bench(tmp_path, PRINTS, "--collective=all_gather", "--gpus=2")
+    assert ran.returncode == 2
+    assert "neither all_gather_perf nor torch with 2 GPUs is here" in ran.stderr
+
+
+def test_where_it_never_ran_nothing_is_exported(tmp_path: Path) -> None:
+    (tmp_path / "node").mkdir()
+    assert exported(tmp_path) == ""
+
+
+@given(st.text() | st.lists(st.sampled_from(TEXT.splitlines()) | st.text()).map("\n".join))
+def test_the_text_may_be_anything(text: str) -> None:
+    with contextlib.suppress(ValueError):
+        parse_text(text)
+
+
+@given(st.text() | st.recursive(st.none() | st.text() | st.floats(), st.lists).map(json.dumps))
+def test_the_json_may_be_anything(text: str) -> None:
+    with contextlib.suppress(ValueError):
+        parse_json(text)
