@@ -9,9 +9,11 @@ import pytest
 from gpunode.cli import watch
 from gpunode.config import RunSettings
 from gpunode.exposition import Exposition
+from gpunode.jobs.steps import MEDIAN, SINCE_STEP
 from gpunode.loop import Loop
+from gpunode.source import Reading, Source
 from gpunode.tape import TapeNode
-from gpunode.verdict import CAUSES
+from gpunode.verdict import CAUSES, STALLS, TRAINING_STALLED
 from tests.replay import TAPES
 
 CAUSE: dict[str, tuple[str, ...]] = {
@@ -81,3 +83,56 @@ def test_evidence_names_series_that_are_exported() -> None:
         exported = Exposition(loop.samples).encode("")[0].decode()
         for evidence in (each for verdict in verdicts for each in verdict["evidence"]):
             assert f"\n{evidence['series']} " in exported
+
+
+class Steps:
+    """What a training process told before it stopped telling."""
+
+    name = "training_steps"
+    device = gpu = ""
+    every = 2.0
+    metrics = (SINCE_STEP, MEDIAN)
+
+    def __init__(self, since: float, gpus: list[tuple[str, str]]) -> None:
+        self.since = since
+        self.gpus = gpus
+
+    def find(self) -> list[Source]:
+        return [self]
+
+    def read(self) -> Reading:
+        return Reading(
+            tuple(
+                sample
+                for gpu in self.gpus
+                for sample in (*SINCE_STEP.at(self.since, *gpu), *MEDIAN.at(0.2, *gpu))
+            )
+        )
+
+
+@pytest.mark.parametrize(
+    ("tape", "since", "causes"),
+    [
+        ("hang", 40.0, ("collective", "input")),
+        ("starved", 40.0, ("input", "input")),
+        ("compute", 40.0, ("unknown", "unknown")),
+        ("hang", 20.0, (None, None)),
+    ],
+)
+def test_a_training_whose_step_is_overdue_is_stalled_by_what_the_ledger_says(
+    tape: str, since: float, causes: tuple[str | None, ...]
+) -> None:
+    node = TapeNode(TAPES / f"{tape}.jsonl.gz")
+    gpus = [(str(gpu.identity.index), gpu.identity.uuid) for gpu in node.gpus()]
+    loop = watch(node, RunSettings(_cli_parse_args=SETTINGS))
+    loop.finders = [Steps(since, gpus) if f.name == "training_steps" else f for f in loop.finders]
+    for _ in loop.replay(node.clock, node.end):
+        pass
+    found = {
+        sample.labels[1:]: sample.value
+        for sample in loop.samples()
+        if sample.metric is TRAINING_STALLED
+    }
+    assert len(found) == len(gpus) * len(STALLS)
+    stalled = {uuid: cause for (uuid, cause), value in found.items() if value}
+    assert tuple(stalled.get(uuid) for _, uuid in gpus) == causes

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from gpunode import loop, process, verdict
+from gpunode import compat, loop, process, verdict
 from gpunode.audit.source import CHECKS
 from gpunode.gpu import finder as gpu
 from gpunode.host import finder as host
@@ -22,6 +22,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
     "Training": TrainingSteps.metrics,
     "Node": host.METRICS,
     "Verdicts": verdict.METRICS,
+    "dcgm-exporter's, with `--compat=dcgm`": compat.METRICS,
     "Sources": loop.METRICS,
     "The daemon itself": process.METRICS,
 }

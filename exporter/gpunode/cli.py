@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from gpunode import __version__
 from gpunode.audit.source import audit
+from gpunode.compat import DcgmCompat
 from gpunode.config import (
     AuditSettings,
     DemoSettings,
@@ -83,7 +84,7 @@ def overview() -> str:
 
 def run(settings: RunSettings) -> None:
     """Watch this node until told to end."""
-    loop = watch(LocalNode(settings.path.rootfs), settings)
+    loop = watch(local_node(settings), settings)
     serving = server(settings, lambda: loop)
     signal.signal(signal.SIGTERM, _end)
     loop.start()
@@ -94,7 +95,7 @@ def run(settings: RunSettings) -> None:
 
 def record(settings: RecordSettings) -> None:
     """Write what this node answers for a while to a tape."""
-    node = LocalNode(settings.path.rootfs)
+    node = local_node(settings)
     try:
         tape = TapeWriter(settings.file, node, settings.max_bytes, settings.comment)
     except OSError as error:
@@ -204,6 +205,11 @@ def nccl_bench(settings: NcclBenchSettings) -> None:
         sys.exit(1)
 
 
+def local_node(settings: RunSettings) -> LocalNode:
+    """The machine that this runs on."""
+    return LocalNode(settings.path.rootfs, settings.dcgm.address, settings.dcgm.bindings)
+
+
 def watch(node: Node, settings: RunSettings) -> Loop:
     """The loop over everything that can be watched on a node."""
     pods = Pods(node, settings.kubernetes.pod_resources_socket, settings.kubernetes.interval)
@@ -215,6 +221,8 @@ def watch(node: Node, settings: RunSettings) -> Loop:
         OwnProcess(),
     ]
     loop = Loop(node, finders)
+    if settings.compat == "dcgm":
+        finders.append(DcgmCompat(node, loop, settings.gpu.interval))
     finders.append(Verdicts(loop))  # last, so that a replay judges what the others have just read
     return loop
 

@@ -90,6 +90,17 @@ class GpuSettings(Section):
     )
 
 
+class DcgmSettings(Section):
+    """A running DCGM, for the counters of GPUs without GPM: Volta to Ada."""
+
+    address: str = Field(
+        "localhost:5555", description="HOST:PORT of nv-hostengine; empty: do not use DCGM"
+    )
+    bindings: str = Field(
+        "", description="folder of DCGM's Python bindings; empty: where it puts them"
+    )
+
+
 class HostSettings(Section):
     """How often the rest of the node is read."""
 
@@ -153,10 +164,14 @@ class RunSettings(BaseSettings):
     path: PathSettings = PathSettings()
     web: WebSettings = WebSettings()
     gpu: GpuSettings = GpuSettings()
+    dcgm: DcgmSettings = DcgmSettings()
     host: HostSettings = HostSettings()
     kubernetes: KubernetesSettings = KubernetesSettings()
     client: ClientSettings = ClientSettings()
     log: LogSettings = LogSettings()
+    compat: Literal["none", "dcgm"] = Field(
+        "none", description="also export the names and labels of dcgm-exporter"
+    )
     config: ConfigSettings = ConfigSettings()
 
 

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from gpunode import ethtool, tcp
 from gpunode.datagram_socket import Datagram, DatagramSocket
+from gpunode.gpu.dcgm import DcgmProfiling
 from gpunode.gpu.driver import Driver, DriverUnavailable
 from gpunode.kubelet import Allocation, Kubelet
 from gpunode.log import Log
@@ -208,9 +209,14 @@ class Node(Protocol):
 class LocalNode:
     """The machine this process runs on, its root mounted at ``rootfs``."""
 
-    def __init__(self, rootfs: Path) -> None:
+    def __init__(self, rootfs: Path, dcgm_address: str = "", dcgm_bindings: str = "") -> None:
         self.rootfs = str(rootfs).rstrip("/")
         self.clock = SystemClock()
+        self.dcgm = (
+            DcgmProfiling(dcgm_address, dcgm_bindings, self.clock.monotonic)
+            if dcgm_address
+            else None
+        )
         self._driver: Driver | None = None
         self._logs: dict[str, Log] = {}
         self._kubelets: dict[str, Kubelet] = {}
@@ -222,7 +228,7 @@ class LocalNode:
                 from gpunode.gpu.nvml import NvmlDriver
             except ImportError as error:
                 raise DriverUnavailable(f"nvidia-ml-py is not installed: {error}") from error
-            self._driver = NvmlDriver(self.clock.monotonic)
+            self._driver = NvmlDriver(self.clock.monotonic, self.dcgm)
         return self._driver
 
     def read_text(self, path: str) -> str:

@@ -251,6 +251,7 @@ class GpuActivity:
         self.bytes: dict[str, float] = {}
         self.xids = dict.fromkeys(map(str, KNOWN_XIDS), 0)
         self.xid_times: dict[str, float] = {}
+        self.counters = "gpm"
         self.joules: float | None = None
         self.limits = Limits()
         self.power_limits: PowerLimits | None = None
@@ -274,6 +275,7 @@ class GpuActivity:
             self.limits = known(gpu.limits) or Limits()
             self.power_limits = known(gpu.power_limits)
         activity = known(gpu.activity)
+        self.counters = activity.counters if activity else "gpm"
         limit = self.power_limits.enforced if self.power_limits else None
         power = self.power.drain(limit)
         if self._time is None:
@@ -460,7 +462,8 @@ class GpuActivity:
 
     def _rests_on(self, window: Window) -> dict[str, bool]:
         return {
-            "gpm": window.activity is not None,
+            "gpm": window.activity is not None and self.counters == "gpm",
+            "dcgm": window.activity is not None and self.counters == "dcgm",
             "utilization": window.utilization is not None,
             "power_samples": window.power is not None,
             "link_counters": window.nvlink is not None or window.pcie is not None,
@@ -476,6 +479,7 @@ class GpuActivity:
             "sensors": self._rests_on(window),
             "activity": window.activity,
             "busy": window.busy,
+            "memory_busy": window.utilization.memory if window.utilization else None,
             "power_watts": window.power.mean if window.power else None,
             "power_limit_watts": window.power_limit,
             "power_steady": window.power.steady if window.power else None,

@@ -61,13 +61,15 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """GPM counters over ``seconds``: shares of time are 0 to 1, byte rates per second.
+    """Counters of every unit over ``seconds``: shares of time are 0 to 1, byte rates per second.
 
     Keys are those of ``gpm.METRICS``; a metric that the driver did not answer is absent.
+    ``counters`` is who keeps them.
     """
 
     seconds: float
     values: dict[str, float]
+    counters: Literal["gpm", "dcgm"] = "gpm"
 
 
 @dataclass(frozen=True, slots=True)

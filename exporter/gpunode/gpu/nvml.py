@@ -20,6 +20,7 @@ from typing import Any, Literal
 import pynvml
 
 from gpunode.gpu import gpm
+from gpunode.gpu.dcgm import DcgmProfiling
 from gpunode.gpu.driver import (
     Activity,
     Buffered,
@@ -134,8 +135,9 @@ def explain(call: str, error: pynvml.NVMLError) -> str:
 class NvmlDriver:
     """NVML, loaded and initialised by ``gpus()``, and again when the driver changes under it."""
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
+    def __init__(self, monotonic: Callable[[], float], dcgm: DcgmProfiling | None = None) -> None:
         self.monotonic = monotonic
+        self.dcgm = dcgm
         self.generation = 0
         self._gpus: dict[str, NvmlGpu] = {}
         self._unopened: dict[int, str] = {}
@@ -388,6 +390,14 @@ class NvmlGpu:
             return []
 
     def activity(self) -> Activity:
+        try:
+            return self._gpm_activity()
+        except Unsupported:
+            if self.driver.dcgm is None or self.parent is not None:
+                raise
+            return self.driver.dcgm.activity(self.uuid)
+
+    def _gpm_activity(self) -> Activity:
         if self._gpm is None or self._gpm.generation != self.generation:
             support = (self.parent or self)._call("nvmlGpmQueryDeviceSupport")
             if not support.isSupportedDevice:
