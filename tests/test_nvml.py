@@ -74,6 +74,8 @@ EXPECTED: dict[str, Any] = {
         "compute_capability": "9.0",
         "parent": None,
         "mig": False,
+        "minor": 0,
+        "gpu_instance": None,
     },
     "limits": {
         "memory_bytes_per_second": pytest.approx(6144 / 8 * 3201e6 * 2),
@@ -94,6 +96,7 @@ EXPECTED: dict[str, Any] = {
     "memory_temperature": 66,
     "temperature_margin": 18,
     "power_limits": {"enforced": 650, "default": 700},
+    "process_use": [{"pid": 4242, "gpu": 0.43}, {"pid": 4243, "gpu": 0.43}],
     "processes": [
         {"pid": 4242, "memory": 1e6, "kind": "compute"},
         {"pid": 4243, "memory": None, "kind": "graphics"},
