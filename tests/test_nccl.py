@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -26,50 +22,9 @@ from gpunode.jobs.nccl_ras import NcclRas
 from gpunode.node import LocalNode, SteppedClock
 from gpunode.source import Source
 from tests.machine import MachineGpu
+from tests.ras import rank, ras_server, status
 
 LOGS = Path(__file__).with_name("nccl")
-
-
-@dataclass
-class RasServer:
-    """A service on 127.0.0.1 that answers what ``answer`` says, as NCCL does: then it closes."""
-
-    port: int
-    answer: str = ""
-    hang: bool = False
-    drip: bool = False
-    asked: int = 0
-
-
-@contextlib.contextmanager
-def ras_server() -> Iterator[RasServer]:
-    done = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = RasServer(listener.getsockname()[1])
-
-        def serve() -> None:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                with connection, contextlib.suppress(OSError):
-                    server.asked += 1
-                    connection.recv(4096)
-                    if server.hang:
-                        done.wait(30)
-                    while server.drip and not done.wait(0.01):
-                        connection.sendall(b" ")
-                    connection.sendall(server.answer.encode())
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        try:
-            yield server
-        finally:
-            done.set()
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join(5)
 
 
 class RasNode(LocalNode):
@@ -97,34 +52,6 @@ def exported(source: Source) -> str:
     samples = reading.samples if reading else ()
     text = Exposition(lambda: samples).encode("")[0].decode()
     return "\n".join(sorted(line for line in text.splitlines() if not line.startswith("#")))
-
-
-def rank(number: int, launched: int, pid: int = 100) -> dict[str, object]:
-    return {
-        "rank": number,
-        "host": f"10.0.0.{number // 8 + 1}",
-        "pid": pid + number,
-        "cuda_dev": number % 8,
-        "nvml_dev": number % 8,
-        "status": {"init_state": 0, "async_error": 0, "finalize_called": False},
-        "collective_counts": {"Broadcast": 2, "AllReduce": launched},
-    }
-
-
-def status(
-    ranks: list[dict[str, object]],
-    missing: list[dict[str, object]] | None = None,
-    name: str = "0x1",
-) -> str:
-    """An answer in JSON after what precedes it on the wire."""
-    communicator = {
-        "hash": name,
-        "size": len(ranks) + len(missing or []),
-        "ranks": ranks,
-        "missing_ranks": missing or [],
-    }
-    whole = {"nccl_version": "2.28.9", "communicators_count": 1, "communicators": [communicator]}
-    return "SERVER PROTOCOL 2\nOK\nOK\n" + json.dumps(whole, indent=2)
 
 
 TEXT = """\

@@ -55,8 +55,8 @@ def _socket_in(namespace: str, family: int) -> socket.socket:
     """A socket that belongs to a network namespace: that of the thread that made it."""
     try:
         other = os.readlink(namespace) != os.readlink("/proc/self/ns/net")
-    except PermissionError:
-        other = False  # whose namespace cannot be seen cannot be entered either
+    except OSError:
+        other = False  # one that cannot be seen cannot be entered either
     if not other:
         return socket.socket(family, socket.SOCK_STREAM)
     made: list[socket.socket | OSError] = []

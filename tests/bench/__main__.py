@@ -35,6 +35,7 @@ def anywhere() -> Iterator[tuple[str, Report]]:
     yield "7-memory", offline.memory()
     yield "8-scrapes", offline.scrapes()
     yield "9-node", offline.node()
+    yield "10-jobs", offline.jobs()
 
 
 GROUPS = {"gpu": gpu, "gpus": gpus, "anywhere": anywhere}

@@ -6,16 +6,19 @@ import gzip
 import json
 import os
 import resource
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import timeit
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
 
+from gpunode.client import Session
 from gpunode.config import GpuSettings
 from gpunode.gpu.finder import GpuFinder
 from gpunode.jobs.pods import Pods
@@ -24,7 +27,9 @@ from gpunode.tape import TapeNode
 from tests.bench.node_tree import CORES, DISKS, GPUS, LOADERS, LUSTRES, PORTS, THREADS, NodeTree
 from tests.bench.report import Report, Result, machine
 from tests.daemon import Daemon, daemon, free_port
+from tests.fakes.kubelet import FakeKubelet, kubelet
 from tests.fakes.nvml import FakeDriver, build
+from tests.ras import rank, ras_server, status
 from tests.tapes.truth import TRUTH, errors
 
 TAPES = Path(__file__).parents[1] / "tapes"
@@ -199,6 +204,159 @@ def node() -> Report:
         ],
         [],
     )
+
+
+CLIENT = """
+import sys, time
+from gpunode import client
+client.configure(flops_per_token=6e9)
+sys.stdout.write("ready\\n"); sys.stdout.flush()
+while True:
+    time.sleep(0.05)
+    client.step(tokens=8192, samples=4, loss=1.0)
+"""
+RANKS = 64
+PODS = 200
+
+
+def jobs() -> Report:
+    """What it costs to know whose second it was, with everything else of a large node on."""
+    with tempfile.TemporaryDirectory(prefix="g", dir="/tmp") as folder, ExitStack() as stack:
+        root = Path(folder)
+        tree = NodeTree(root / "node")
+        tree.build()
+        build(root)
+        driver = FakeDriver(root)
+        listens = root / "client.sock"
+        ras = stack.enter_context(ras_server())
+        pods = stack.enter_context(
+            kubelet(tree.root / "var/lib/kubelet/pod-resources/kubelet.sock")
+        )
+        environment = {
+            **os.environ,
+            **driver.environment(),
+            "GPUNODE_CLIENT_SOCKET": str(listens),
+            "NCCL_RAS_ADDR": f"127.0.0.1:{ras.port}",
+        }
+        clients = [
+            stack.enter_context(_running([sys.executable, "-c", CLIENT], environment))
+            for _ in range(GPUS)
+        ]
+        pids = {gpu: tree.main_process(gpu) for gpu in range(GPUS)}
+        lines = [f"gpu {gpu} process {child.pid} 1000000" for gpu, child in enumerate(clients)]
+        driver.write("\n".join([f"gpus {GPUS}", *_busy(pids), *lines]) + "\n")
+        for pid in pids.values():
+            tree.write(f"/proc/{pid}/environ", f"RANK=0\0NCCL_RAS_ADDR=127.0.0.1:{ras.port}\0")
+        ras.answer = status([rank(number, 1000) for number in range(RANKS)])
+        stack.enter_context(tree.running())
+        options = [f"--path.rootfs={tree.root}", f"--client.socket={listens}"]
+        whole = stack.enter_context(daemon("--log.level=error", *options, environment=environment))
+        uuids = [entry["uuid"] for entry in whole.gpus()]
+        _reassign(pods, uuids, 0)
+        time.sleep(SETTLE)
+        (used,) = _cost_a_scrape([whole])
+        series = [_series(whole)]
+        for day in range(1, 6):  # a thousand pods come and go
+            _reassign(pods, uuids, day)
+            time.sleep(11)
+            series.append(_series(whole))
+        text = whole.get("/metrics").decode()
+        left = sum("gpunode_gpu_owner_info{" in line for line in text.splitlines())
+        accepted = _value(text, 'gpunode_client_messages_total{result="accepted"}')
+        taken = _percentile(whole)
+        before, begin = whole.cpu_seconds(), time.monotonic()
+        sent, dropped = _flood(listens)
+        flooded = (whole.cpu_seconds() - before) / (time.monotonic() - begin)
+        resident = whole.process.memory_info().rss / 2**20
+    share = used / SCRAPE_EVERY
+    step, watched = _client_cost()
+    return Report(
+        "Whose second it was",
+        machine(),
+        f"The large node again, with a kubelet of {PODS} pods of which {GPUS} hold a GPU, an NCCL job "
+        f"of {RANKS} ranks whose RAS service answers, and {GPUS} training processes that take 20 "
+        "steps a second and tell of them. Then a thousand pods come and go, and a process floods the "
+        "socket of the clients.",
+        [
+            Result("CPU, share of one core", f"{share:.2%}", "≤ 3 %", share <= 0.03),
+            Result(
+                "resident memory after all", f"{resident:.0f} MiB", "≤ 130 MiB", resident <= 130
+            ),
+            Result("series", f"{series[0]}", "", True),
+            Result(
+                "series after 1,000 pods",
+                f"{series[-1]}, {left} owners",
+                "as before",
+                abs(series[-1] - series[0]) <= 0.02 * series[0],
+            ),
+            Result("/metrics p99", f"{taken:.1f} ms", "", True),
+            Result("client.step()", f"{step:.2f} µs", "≤ 1 µs", step <= 1),
+            Result("client.watch(), an iteration", f"{watched:.2f} µs", "≤ 2 µs", watched <= 2),
+            Result("messages of clients taken in", f"{accepted:.0f}", "", accepted > 0),
+            Result(
+                "messages a second in the flood",
+                f"{sent:.0f} taken, {dropped:.0f} dropped by the sender",
+                "≥ 10,000",
+                sent + dropped >= 10_000,
+            ),
+            Result("CPU in the flood, share of one core", f"{flooded:.1%}", "", True),
+        ],
+        [],
+    )
+
+
+def _reassign(pods: FakeKubelet, uuids: Sequence[str], day: int) -> None:
+    """Replace every pod: the first of them hold a GPU each, the others none."""
+    pods.pods = {
+        ("research", f"train-{day}-{at}", "main"): (
+            [("nvidia.com/gpu", uuids[at])] if at < len(uuids) else []
+        )
+        for at in range(PODS)
+    }
+
+
+def _value(text: str, series: str) -> float:
+    return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(series))
+
+
+@contextmanager
+def _running(
+    command: Sequence[str], environment: Mapping[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(command, env=dict(environment), stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None
+            child.stdout.readline()
+            yield child
+        finally:
+            child.kill()
+
+
+def _flood(path: Path) -> tuple[float, float]:
+    """Messages a second that a process sends and those that the full socket refuses."""
+    seconds, sent, dropped = 5.0, 0, 0
+    message = b'{"v":1,"tokens":1}'
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
+        client.setblocking(False)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            try:
+                client.sendto(message, str(path))
+                sent += 1
+            except BlockingIOError:
+                dropped += 1
+    return sent / seconds, dropped / seconds
+
+
+def _client_cost() -> tuple[float, float]:
+    """Microseconds that a call of ``step`` and an iteration of ``watch`` take."""
+    session = Session()
+    times = 200_000
+    step = min(timeit.repeat(lambda: session.step(tokens=4096), number=times, repeat=5)) / times
+    begin = time.perf_counter()
+    for _ in session.watch(range(times)):
+        pass
+    return step * 1e6, (time.perf_counter() - begin) / times * 1e6
 
 
 def _cost_a_scrape(programs: list[Daemon]) -> list[float]:

@@ -59,7 +59,7 @@ def render(folder: Path = DOCS / "performance") -> str:
         "Written by `make bench` from `docs/performance/*.json`; do not edit. Figures from GPUs "
         "come from `python -m tests.bench gpu` on a machine that has them.",
     ]
-    for path in sorted(folder.glob("*.json")):
+    for path in sorted(folder.glob("*.json"), key=lambda path: int(path.name.split("-")[0])):
         kept = json.loads(path.read_text())
         lines += ["", f"## {kept['title']}", "", f"Machine: {kept['machine']}. {kept['text']}", ""]
         lines += ["| what | measured | to be | |", "|---|---|---|---|"]
