@@ -273,10 +273,10 @@ def jobs() -> Report:
     return Report(
         "Whose second it was",
         machine(),
-        f"The large node again, with a kubelet of {PODS} pods of which {GPUS} hold a GPU, an NCCL job "
-        f"of {RANKS} ranks whose RAS service answers, and {GPUS} training processes that take 20 "
-        "steps a second and tell of them. Then a thousand pods come and go, and a process floods the "
-        "socket of the clients.",
+        f"The large node again, with a kubelet of {PODS} pods of which {GPUS} hold a GPU, an NCCL "
+        f"job of {RANKS} ranks whose RAS service answers, and {GPUS} training processes that take "
+        "20 steps a second and tell of them. Then a thousand pods come and go, and a process "
+        "floods the socket of the clients.",
         [
             Result("CPU, share of one core", f"{share:.2%}", "≤ 3 %", share <= 0.03),
             Result(
