@@ -99,8 +99,8 @@ def test_a_gpu_that_is_allocated_and_idle_is_told_from_a_free_one(
     pods.read()
     assert owners(root, pods) == (
         'gpunode_gpu_allocated{gpu="0",uuid="GPU-aa"} 1.0\n'
-        'gpunode_gpu_owner_info{container="main",gpu="0",job="",namespace="research",'
-        'pod="trainer-0",user="",uuid="GPU-aa",via="kubelet"} 1.0'
+        'gpunode_gpu_owner_info{gpu="0",owner_container="main",owner_namespace="research",'
+        'owner_pod="trainer-0",slurm_job="",user="",uuid="GPU-aa",via="kubelet"} 1.0'
     )
     running.pods = {}
     pods.read()
@@ -116,7 +116,7 @@ def test_time_slices_and_claims_have_an_owner_each(root: Path, running: FakeKube
     pods.read()
     found = owners(root, pods)
     assert found.count("gpunode_gpu_owner_info") == 4
-    assert 'pod="dra"' in found
+    assert 'owner_pod="dra"' in found
 
 
 def test_the_owners_follow_a_churn_of_pods(root: Path, running: FakeKubelet) -> None:
@@ -130,7 +130,7 @@ def test_the_owners_follow_a_churn_of_pods(root: Path, running: FakeKubelet) -> 
         pods.read()
         found = owners(root, pods)
         assert found.count("gpunode_gpu_owner_info") == 200
-        assert found.count(f'pod="pod-{day}-') == 200
+        assert found.count(f'owner_pod="pod-{day}-') == 200
 
 
 def test_a_kubelet_that_hangs_is_left_after_the_deadline(

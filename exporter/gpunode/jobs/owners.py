@@ -22,14 +22,16 @@ from gpunode.source import Reading
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who holds a GPU; what does not apply or is not known is empty. The fields are labels."""
+    """Who holds a GPU; what does not apply or is not known is empty. The fields are labels.
 
-    namespace: str = ""
-    pod: str = ""
-    container: str = ""
-    job: str = ""
-    """Slurm's job, else empty."""
+    None is called ``pod`` or ``job``: Prometheus gives these to the exporter itself, and would
+    rename ours, or put its own where ours is empty.
+    """
 
+    owner_namespace: str = ""
+    owner_pod: str = ""
+    owner_container: str = ""
+    slurm_job: str = ""
     user: str = ""
     """Who runs the process, outside of pods."""
 
@@ -39,7 +41,7 @@ class Started:
     """A process on a GPU and what it was started as."""
 
     owner: Owner = Owner()
-    step: str = ""
+    slurm_step: str = ""
     rank: str = ""
     local_rank: str = ""
     world_size: str = ""
@@ -69,7 +71,7 @@ PROCESS = Metric(
     "gauge",
     "A process on the GPU, its owner (/proc/PID/cgroup) and its place in the job (its environment: "
     "SLURM_STEP_ID, RANK, LOCAL_RANK, WORLD_SIZE).",
-    (*GPU, "pid", *OWNER_LABELS, "step", "rank", "local_rank", "world_size"),
+    (*GPU, "pid", *OWNER_LABELS, "slurm_step", "rank", "local_rank", "world_size"),
 )
 PROCESS_MEMORY = Metric(
     "gpunode_gpu_process_memory_bytes",
@@ -173,7 +175,7 @@ class GpuOwners:
             container = self.pods.container_of(place.container_id) or place.container_id[:12]
             return Owner(namespace, pod, container)
         user = job_user or self._user(pid)
-        return Owner(container=place.container_id[:12], job=job, user=user)
+        return Owner(owner_container=place.container_id[:12], slurm_job=job, user=user)
 
     def _user(self, pid: int) -> str:
         """Name of the user that a process runs as, or the number where the node has no name."""
@@ -205,7 +207,7 @@ class GpuOwners:
         for pid, process in processes.items():
             yield from PROCESS_MEMORY.at(process.memory, *at, str(pid))
         for pid, found in started.items():
-            place = found.step, found.rank, found.local_rank, found.world_size
+            place = found.slurm_step, found.rank, found.local_rank, found.world_size
             yield from PROCESS.at(1.0, *at, str(pid), *astuple(found.owner), *place)
         if len(processes) > 1:
             for use in known(self.sensors.process_use) or []:
