@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test lint bench golden docs podresources clean
+.PHONY: demo test lint bench golden docs alerts podresources clean
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -30,6 +30,9 @@ golden: $(INSTALLED)  ## rewrite the golden expositions
 
 docs: $(INSTALLED)  ## rewrite what is generated
 	$(BIN)/python -m gpunode.catalogue docs
+
+alerts: $(INSTALLED)  ## rewrite the rules, their tests, the runbooks and docs/thresholds.md
+	$(BIN)/python -m alerts.generate
 
 podresources: $(INSTALLED)  ## rewrite what is generated from the kubelet's protocol
 	cd exporter/gpunode/kubelet && $(CURDIR)/$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. podresources.proto

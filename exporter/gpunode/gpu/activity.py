@@ -33,6 +33,12 @@ SECONDS = Metric(
     "Seconds of the GPU by the state they went to; the states sum to elapsed time.",
     (*GPU, "state"),
 )
+BLOCKED_STREAK = Metric(
+    "gpunode_gpu_blocked_streak_seconds",
+    "gauge",
+    "Time for which every window was 0.9 `blocked` or more: how long a collective stood still.",
+    GPU,
+)
 LEDGER_SENSOR = Metric(
     "gpunode_gpu_ledger_sensor",
     "gauge",
@@ -178,6 +184,9 @@ KNOWN_XIDS = (31, 48, 63, 64, 74, 79, 92, 94, 95, 119, 120)
 """XIDs that call for action, exported as 0 from the start so that the first one is an increase:
 https://docs.nvidia.com/deploy/xid-errors/"""
 
+STANDS_STILL = 0.9
+"""Share of a window that is `blocked` from which nothing else happened in it."""
+
 MANY_XIDS = 64
 """Distinct XIDs kept apart; NVIDIA documents fewer than 200, and no node shows many."""
 
@@ -210,6 +219,7 @@ class GpuActivity:
     name = "gpu_activity"
     metrics = (
         SECONDS,
+        BLOCKED_STREAK,
         LEDGER_SENSOR,
         ACTIVE,
         OCCUPANCY,
@@ -252,6 +262,7 @@ class GpuActivity:
         self.xids = dict.fromkeys(map(str, KNOWN_XIDS), 0)
         self.xid_times: dict[str, float] = {}
         self.counters = "gpm"
+        self.blocked_streak = 0.0
         self.joules: float | None = None
         self.limits = Limits()
         self.power_limits: PowerLimits | None = None
@@ -290,6 +301,8 @@ class GpuActivity:
             result.shares["unknown"] = 1.0
         for state, share in result.shares.items():
             self.seconds[state] += share * seconds
+        still = result.shares["blocked"] >= STANDS_STILL
+        self.blocked_streak = self.blocked_streak + seconds if still else 0.0
         self._time, self._wall = now, wall
         self._plan_burst(result, now)
         if power is not None:
@@ -406,6 +419,7 @@ class GpuActivity:
         gpu, at = self.sensors, (self.gpu, self.device)
         for state, seconds in self.seconds.items():
             yield from SECONDS.at(seconds, *at, state)
+        yield from BLOCKED_STREAK.at(self.blocked_streak, *at)
         for sensor, present in self._rests_on(window).items():
             yield from LEDGER_SENSOR.at(float(present), *at, sensor)
         for unit in gpm.UNITS:

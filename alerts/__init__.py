@@ -1,0 +1,1 @@
+"""The rules for Prometheus, generated from ``gpunode.thresholds``."""

@@ -1,0 +1,183 @@
+"""Every recorded incident through the real programs: the daemon replays it, Prometheus scrapes and
+evaluates the shipped rules, Alertmanager receives.
+
+Durations and windows are shortened, and only those: ``for: 10m`` waits 10 s, five minutes of a rate
+are 30 s. The tapes play in real time, over and over.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from tests.daemon import free_port
+
+ROOT = Path(__file__).parents[2]
+TAPES = ROOT / "tests" / "tapes"
+RULES = ROOT / "alerts" / "rules"
+SHORT = {"5m": "30s", "15m": "60s", "1h": "90s", "1d": "120s", "30d": "150s"}
+SCRAPE = "2s"
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """An alert that Alertmanager was told of."""
+
+    tape: str
+    alert: str
+    severity: str
+    gpu: str
+    after: float
+    """Seconds since the tape began to play."""
+
+
+def shortened(rules: str) -> str:
+    """The same rules, in a hurry: minutes of waiting are seconds."""
+    rules = re.sub(r"\[(5m|15m|1h|1d|30d)\]", lambda match: f"[{SHORT[match[1]]}]", rules)
+    rules = re.sub(r"(for|keep_firing_for): (\d+)m", r"\1: \2s", rules)
+    rules = re.sub(r"for: 1h", "for: 60s", rules)
+    return re.sub(r"interval: \w+", f"interval: {SCRAPE}", rules)
+
+
+@contextmanager
+def program(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program for as long as the block lasts."""
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as child:
+        try:
+            yield child
+        finally:
+            child.terminate()
+
+
+@contextmanager
+def receiver(fired: dict[tuple[str, ...], float]) -> Iterator[int]:
+    """What Alertmanager notifies: keeps when each alert came first."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            for alert in body["alerts"]:
+                labels = alert["labels"]
+                key = (
+                    labels["instance"],
+                    labels["alertname"],
+                    labels["severity"],
+                    labels.get("gpu", ""),
+                )
+                fired.setdefault(key, time.monotonic())
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+
+
+def play(tapes: Sequence[str], seconds: float) -> list[Fired]:
+    """Play tapes for so long; every alert that arrived."""
+    fired: dict[tuple[str, ...], float] = {}
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder = Path(name)
+        hook = stack.enter_context(receiver(fired))
+        ports = {tape: free_port() for tape in tapes}
+        for path in RULES.iterdir():
+            (folder / path.name).write_text(shortened(path.read_text()))
+        manager, prometheus = free_port(), free_port()
+        (folder / "alertmanager.yml").write_text(_alertmanager(hook))
+        (folder / "prometheus.yml").write_text(_prometheus(folder, ports, manager))
+        stack.enter_context(
+            program(
+                [
+                    _find("alertmanager", "prometheus-alertmanager"),
+                    f"--config.file={folder}/alertmanager.yml",
+                    f"--storage.path={folder}/am",
+                    f"--web.listen-address=127.0.0.1:{manager}",
+                    "--cluster.listen-address=",
+                ],
+                folder / "alertmanager.log",
+            )
+        )
+        stack.enter_context(
+            program(
+                [
+                    _find("prometheus"),
+                    f"--config.file={folder}/prometheus.yml",
+                    f"--storage.tsdb.path={folder}/tsdb",
+                    f"--web.listen-address=127.0.0.1:{prometheus}",
+                ],
+                folder / "prometheus.log",
+            )
+        )
+        begin = time.monotonic()
+        for tape, port in ports.items():
+            path = TAPES / f"{tape}.jsonl.gz"
+            options = [f"--web.listen-address=127.0.0.1:{port}", "--times=10000"]
+            command = [sys.executable, "-m", "gpunode", "replay", str(path), *options]
+            stack.enter_context(program([*command, "--log.level=error"], folder / f"{tape}.log"))
+        time.sleep(seconds)
+    return [Fired(*key, time - begin) for key, time in sorted(fired.items())]
+
+
+def _find(*names: str) -> str:
+    found = next((path for name in names if (path := shutil.which(name))), None)
+    if found is None:
+        raise SystemExit(f"{names[0]} is not installed: apt-get install {names[-1]}")
+    return found
+
+
+def _prometheus(folder: Path, ports: dict[str, int], manager: int) -> str:
+    targets = [
+        {"targets": [f"127.0.0.1:{port}"], "labels": {"instance": tape, "cluster": "test"}}
+        for tape, port in ports.items()
+    ]
+    return json.dumps(
+        {
+            "global": {"scrape_interval": SCRAPE, "evaluation_interval": SCRAPE},
+            "rule_files": [f"{folder}/{path.name}" for path in RULES.iterdir()],
+            "alerting": {
+                "alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{manager}"]}]}]
+            },
+            "scrape_configs": [{"job_name": "gpunode", "static_configs": targets}],
+        }
+    )
+
+
+def _alertmanager(hook: int) -> str:
+    return json.dumps(
+        {
+            "route": {
+                "receiver": "all",
+                "group_by": ["..."],
+                "group_wait": "1s",
+                "group_interval": "5s",
+            },
+            "receivers": [
+                {"name": "all", "webhook_configs": [{"url": f"http://127.0.0.1:{hook}/"}]}
+            ],
+        }
+    )
+
+
+if __name__ == "__main__":
+    chosen = sys.argv[2:] or sorted(path.name.partition(".")[0] for path in TAPES.glob("*.gz"))
+    for alert in play(chosen, float(sys.argv[1])):
+        print(
+            f"{alert.tape:18} {alert.alert:24} {alert.severity:8} {alert.gpu:3} {alert.after:.0f} s"
+        )

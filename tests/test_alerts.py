@@ -1,0 +1,131 @@
+"""The alert rules: derived from the table, valid, tested by Prometheus itself, and resting on
+metrics that there are."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from alerts import generate
+from alerts.recording import RECORDS
+from gpunode.catalogue import SECTIONS
+from gpunode.thresholds import THRESHOLDS, Threshold, Tier
+
+ROOT = Path(__file__).parents[1]
+ALERTS = ROOT / "alerts"
+DECLARED = {metric.name: metric for metrics in SECTIONS.values() for metric in metrics}
+RECORDED = {record.name for record in RECORDS}
+
+
+def promtool(*arguments: str | Path, cwd: Path = ALERTS) -> subprocess.CompletedProcess[str]:
+    program = shutil.which("promtool")
+    if program is None:
+        pytest.skip("promtool is not installed: apt-get install prometheus")
+    return subprocess.run(
+        [program, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, check=False
+    )
+
+
+def test_what_is_committed_is_what_the_table_says() -> None:
+    found = {path: (ROOT / path).read_text() for path in generate.files()}
+    assert found == generate.files(), "make alerts"
+    runbooks = {path.name for path in (ALERTS / "runbooks").iterdir()}
+    assert runbooks == {f"{row.alert}.md" for row in THRESHOLDS}
+
+
+def test_the_rules_are_valid() -> None:
+    rules = sorted((ALERTS / "rules").iterdir())
+    ran = promtool("check", "rules", "--lint=all", "--lint-fatal", *rules)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("name", ["recording", *generate.groups()])
+def test_prometheus_finds_that_the_rules_do_what_they_should(name: str) -> None:
+    ran = promtool("test", "rules", f"tests/{name}.yaml")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_a_wrong_threshold_fails_the_tests(tmp_path: Path) -> None:
+    """The tests of the rules can fail: with a threshold out of reach, nothing fires."""
+    for folder in ("rules", "tests"):
+        shutil.copytree(ALERTS / folder, tmp_path / folder)
+    (row, *_) = generate.groups()["serving"]
+    beyond = replace(row, tiers=(Tier("warning", 99.0, "5m"),))
+    rules = tmp_path / "rules/serving.yaml"
+    rules.write_text(generate.dump(generate.alert_rules("serving", [beyond])))
+    ran = promtool("test", "rules", "tests/serving.yaml", cwd=tmp_path)
+    assert ran.returncode == 1
+    assert f"alertname: {row.alert}" in ran.stdout + ran.stderr
+
+
+def test_every_alert_and_record_is_tested() -> None:
+    alerts = [
+        test
+        for group in generate.groups()
+        for test in yaml.safe_load((ALERTS / f"tests/{group}.yaml").read_text())["tests"]
+    ]
+    assert [test["name"] for test in alerts] == [row.alert for row in THRESHOLDS]
+    for test in alerts:
+        checks = [check["exp_alerts"] for check in test["alert_rule_test"]]
+        assert not checks[0], "quiet just below"
+        assert checks[-2], "fires"
+        assert not checks[-1], "resolves"
+    records = yaml.safe_load((ALERTS / "tests/recording.yaml").read_text())["tests"]
+    assert [test["name"] for test in records] == [record.name for record in RECORDS]
+
+
+def expressions() -> dict[str, str]:
+    found = {
+        f"{row.alert} {t.severity}": generate.expression(row, t)
+        for row in THRESHOLDS
+        for t in row.tiers
+    }
+    return found | {record.name: record.expression for record in RECORDS}
+
+
+@pytest.mark.parametrize("name", expressions())
+def test_a_rule_rests_on_metrics_that_there_are(name: str) -> None:
+    expression = re.sub(r'"[^"]*"', '""', expressions()[name])
+    for metric in set(re.findall(r"\b(?:gpu|node|cluster|namespace|job):[\w:]+", expression)):
+        assert metric in RECORDED
+    for metric in set(re.findall(r"(?<!:)\b(gpunode_\w+)", expression)):
+        assert re.sub(r"_(bucket|sum|count)$", "", metric) in DECLARED, metric
+
+
+@pytest.mark.parametrize("name", expressions())
+def test_a_rule_follows_the_craft(name: str) -> None:
+    expression = expressions()[name]
+    assert not re.search(r"\b(topk|bottomk)\b", expression)
+    for metric in re.findall(r"\b(?:rate|increase)\((\w+)", expression):
+        assert re.search(r"_(total|bucket|sum|count)$", metric), f"{metric} is no counter"
+    for divisor in re.findall(r"/ (?:on \([^)]*\) (?:group_left \(\) )?)?(.{0,200})", expression):
+        assert "> 0" in divisor or "> 1" in divisor or name == "gpu:gpunode_gpu_owner:share", (
+            divisor
+        )
+    for grouped in re.findall(r"\bby \(([^)]*)\)", expression):
+        assert "cluster" in grouped
+        assert "instance" in grouped or name.split(":")[0] in ("cluster", "namespace", "job")
+
+
+def test_names_of_recording_rules_say_level_metric_and_operation() -> None:
+    for record in RECORDS:
+        assert re.fullmatch(r"[a-z_]+:[a-z0-9_]+:[a-z0-9_]+", record.name)
+
+
+@pytest.mark.parametrize("row", THRESHOLDS, ids=lambda row: row.alert)
+def test_a_row_of_the_table_says_all_that_on_call_needs(row: Threshold) -> None:
+    for text in (row.meaning, row.impact, row.diagnosis, row.remedy):
+        assert text[-1] in ".?"
+        assert len(text) >= 9
+    assert row.source.startswith("https://")
+    assert re.search("[가-힣]", row.korean)
+    severities = [tier.severity for tier in row.tiers]
+    assert len(set(severities)) == len(severities)
+    sign = 1 if row.comparison == ">" else -1
+    assert all(sign * (row.value - tier.threshold) > 0 for tier in row.tiers if row.unit != "flag")
