@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test lint bench golden docs alerts podresources clean
+.PHONY: demo test lint bench golden docs alerts incidents podresources clean
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -33,6 +33,9 @@ docs: $(INSTALLED)  ## rewrite what is generated
 
 alerts: $(INSTALLED)  ## rewrite the rules, their tests, the runbooks and docs/thresholds.md
 	$(BIN)/python -m alerts.generate
+
+incidents: $(INSTALLED)  ## play every incident through Prometheus and Alertmanager; docs/alerts.md
+	$(BIN)/python -m tests.bench.incidents
 
 podresources: $(INSTALLED)  ## rewrite what is generated from the kubelet's protocol
 	cd exporter/gpunode/kubelet && $(CURDIR)/$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. podresources.proto

@@ -67,7 +67,10 @@ def expression(row: Threshold, tier: Tier) -> str:
         "gpu": ("gpu:gpunode_gpu_running:rate5m", GPU),
         "node": ("node:gpunode_gpu_running:max_rate5m", NODE),
     }[row.scope]
-    return f"{told} and on ({on}) {gate} > 0.5"
+    told += f" and on ({on}) {gate} > 0.5"
+    if row.scope == "node" or "phase=" in row.signal:
+        return told
+    return f"{told} unless on ({GPU}) gpu:gpunode_training_pause:rate5m > 0.1"
 
 
 def rule(row: Threshold, tier: Tier) -> dict[str, Any]:
@@ -190,6 +193,18 @@ def alert_test(row: Threshold) -> dict[str, Any]:
             for time, told in checks
         ],
     }
+
+
+def pause_test(row: Threshold) -> dict[str, Any]:
+    """A test that an alert is silent while the training evaluates."""
+    test = alert_test(row)
+    evaluating = series('gpunode_training_seconds_total{phase="evaluation"}')
+    length = len(test["input_series"][0]["values"].split())
+    growing = " ".join(str(30 * minute) for minute in range(length))
+    silent = [{**check, "exp_alerts": []} for check in test["alert_rule_test"]]
+    given = [*test["input_series"], {"series": evaluating, "values": growing}]
+    name = f"{row.alert} while training evaluates"
+    return {**test, "name": name, "input_series": given, "alert_rule_test": silent}
 
 
 def expected(row: Threshold, tier: Tier) -> dict[str, Any]:
@@ -354,8 +369,14 @@ def files() -> dict[str, str]:
     }
     for name, rows in groups().items():
         found[f"alerts/rules/{name}.yaml"] = dump(alert_rules(name, rows))
-        found[f"alerts/tests/{name}.yaml"] = dump(tests(map(alert_test, rows), name))
+        checked = [test(row) for row in rows for test in _tests_of(row)]
+        found[f"alerts/tests/{name}.yaml"] = dump(tests(checked, name))
     return found | {f"alerts/runbooks/{row.alert}.md": runbook(row) for row in THRESHOLDS}
+
+
+def _tests_of(row: Threshold) -> list[Callable[[Threshold], dict[str, Any]]]:
+    pauses = "training_pause" in expression(row, row.tiers[0])
+    return [alert_test, pause_test] if pauses else [alert_test]
 
 
 def dump(content: dict[str, Any]) -> str:

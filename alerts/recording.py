@@ -80,6 +80,18 @@ RECORDS: tuple[Record, ...] = (
         {f"{{{G}}}": 0.5},
     ),
     Record(
+        "gpu:gpunode_training_pause:rate5m",
+        f"sum by ({GPU}) (rate(gpunode_training_seconds_total"
+        '{phase=~"checkpoint|evaluation|compile"}[5m]))',
+        "Share of a training process's time in which no step is to be expected: alerts on "
+        "bottlenecks are silent meanwhile.",
+        {
+            'gpunode_training_seconds_total{phase="step"}': 0.5,
+            'gpunode_training_seconds_total{phase="evaluation"}': 0.5,
+        },
+        {f"{{{G}}}": 0.5},
+    ),
+    Record(
         "node:gpunode_gpu_running:max_rate5m",
         f"max by ({NODE}) (gpu:gpunode_gpu_running:rate5m)",
         "Whether a job runs on any GPU of a node.",

@@ -175,6 +175,7 @@ class Loop:
         self.watches: dict[tuple[str, str], Watch] = {}
         self.absent: dict[str, str] = {}
         self._found: dict[str, list[Source]] = {}
+        self._replays = False
         self._stop = threading.Event()
 
     def find(self) -> list[Watch]:
@@ -240,6 +241,7 @@ class Loop:
 
         The last read of every source is at ``end``, so that its last window is closed.
         """
+        self._replays = True
         due: list[tuple[float, int, Watch]] = []
         next_find = clock.monotonic()
         while True:
@@ -287,7 +289,8 @@ class Loop:
     def _own_samples(self) -> Iterator[Sample]:
         now = self.node.clock.monotonic()
         for name in self._found:
-            if (name, "") not in self.watches:
+            unrecorded = self._replays and name in self.absent  # which says nothing of the node
+            if (name, "") not in self.watches and not unrecorded:
                 yield from UP.at(float(name not in self.absent), name, "", "")
         by_name: dict[str, list[Watch]] = {}
         for _, watch in sorted(self.watches.items()):

@@ -253,8 +253,8 @@ class NcclRas:
                 continue
             try:
                 answer = parse(self.node.ask(place.pid, place.address, REQUEST))
-            except ConnectionRefusedError:
-                continue  # no NCCL, one before 2.24, or NCCL_RAS_ENABLE=0
+            except (ConnectionRefusedError, FileNotFoundError):
+                continue  # no NCCL, one before 2.24, NCCL_RAS_ENABLE=0, or not on this tape
             except (OSError, ValueError) as error:
                 failures.append(error)
                 continue
