@@ -58,7 +58,8 @@ INCIDENTS: dict[str, tuple[str, ...]] = {
     "checkpoint": ("GpuStarved",),
 }
 """What each tape must raise. Nothing that is not named here may page, and of the first eight
-nothing may even warn. The checkpoint of its tape is seen as starvation: its training tells nothing."""
+nothing may even warn. The checkpoint of its tape is seen as starvation: its training does not tell.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +249,8 @@ def page(fired: Sequence[Fired], seconds: float) -> str:
         lines.append(f"| {tape} | {told or 'nothing'} | {wrong or 'ok'} |")
     lines += [
         "",
-        "With the durations as shipped, a collective that stands still is told of within 60 s: the "
-        "signal is a gauge that passes its threshold after 25 s, the alert waits for nothing, and a "
+        "As shipped, a collective that stands still is told of within 60 s: the "
+        "signal is a gauge that passes its threshold after 25 s, the alert does not wait, and a "
         "scrape and an evaluation every 15 s add 30 s at most.",
     ]
     return "\n".join(lines) + "\n"
