@@ -106,7 +106,8 @@ def test_a_rank_that_does_not_join_is_named_at_the_second_look() -> None:
             'gpunode_nccl_collectives_total{collective="Broadcast",gpu="0",uuid="GPU-aa"} 0.0\n'
             "gpunode_nccl_communicators 1.0\n"
             "gpunode_nccl_rank_errors 0.0\n"
-            "gpunode_nccl_ras_unanswered 0.0\n"
+            'gpunode_nccl_ras_unanswered{reason="garbled"} 0.0\n'
+            'gpunode_nccl_ras_unanswered{reason="no_permission"} 0.0\n'
             "gpunode_nccl_stalled_communicators 1.0"
         )
 
@@ -155,6 +156,15 @@ def test_where_no_ras_listens_nothing_is_told_and_nothing_fails() -> None:
     assert exported(NcclRas(RasNode(port), 10.0)) == ""
     switched_off = RasNode(port, {"NCCL_RAS_ENABLE": "0", "NCCL_RAS_ADDR": "192.0.2.1:1"})
     assert exported(NcclRas(switched_off, 10.0)) == ""
+
+
+def test_a_namespace_that_may_not_be_entered_is_counted_and_fails_nothing() -> None:
+    class Closed(RasNode):
+        def ask(self, pid: int, address: str, request: str) -> str:
+            raise PermissionError(f"{pid} {address} {request}")
+
+    found = exported(NcclRas(Closed(0), 10.0))
+    assert 'gpunode_nccl_ras_unanswered{reason="no_permission"} 1.0' in found
 
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:http", "127.0.0.1:99999999"])

@@ -52,8 +52,9 @@ COLLECTIVES = Metric(
 UNANSWERED = Metric(
     "gpunode_nccl_ras_unanswered",
     "gauge",
-    "Network namespaces with processes on GPUs in which RAS is there and gave no answer that makes "
-    "sense.",
+    "Network namespaces with processes on GPUs in which RAS gave no answer that makes sense "
+    "(`garbled`), or which may not be entered without SYS_ADMIN (`no_permission`).",
+    ("reason",),
 )
 
 ADDRESS = "localhost:28028"
@@ -248,6 +249,7 @@ class NcclRas:
         self._next_look = {key: time for key, time in self._next_look.items() if key in places}
         answers: list[Answer] = []
         failures: list[OSError | ValueError] = []
+        closed = 0
         for key, place in places.items():
             if begin < self._next_look.get(key, begin):
                 continue
@@ -255,6 +257,9 @@ class NcclRas:
                 answer = parse(self.node.ask(place.pid, place.address, REQUEST))
             except (ConnectionRefusedError, FileNotFoundError):
                 continue  # no NCCL, one before 2.24, NCCL_RAS_ENABLE=0, or not on this tape
+            except PermissionError:
+                closed += 1
+                continue
             except (OSError, ValueError) as error:
                 failures.append(error)
                 continue
@@ -265,15 +270,19 @@ class NcclRas:
         if failures and not answers:
             raise failures[0]
         self.every = max(self.interval, GENTLY * (self.node.clock.monotonic() - begin))
+        unanswered = (
+            *UNANSWERED.at(float(len(failures)), "garbled"),
+            *UNANSWERED.at(float(closed), "no_permission"),
+        )
         if not answers:
-            return Reading(())
+            return Reading(unanswered if closed else ())
         communicators = [c for answer in answers for c in answer.communicators]
         count = sum(max(a.communicators_count, len(a.communicators)) for a in answers)
         samples = (
             *COMMUNICATORS.at(float(count)),
             *self._trouble(communicators, begin),
             *self._collectives(communicators, places.values()),
-            *UNANSWERED.at(float(len(failures))),
+            *unanswered,
         )
         return Reading(samples)
 
