@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test lint bench golden docs alerts incidents podresources clean
+.PHONY: demo test lint bench golden docs alerts incidents monitoring fleet podresources clean
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,20 @@ alerts: $(INSTALLED)  ## rewrite the rules, their tests, the runbooks and docs/t
 
 incidents: $(INSTALLED)  ## play every incident through Prometheus and Alertmanager; docs/alerts.md
 	$(BIN)/python -m tests.bench.incidents
+
+MONITORING := .monitoring
+PROMETHEUS_VERSION := v0.313.5
+ALERTMANAGER_VERSION := v0.28.1
+
+# Prometheus numbers its Go module 0.X for 3.X. Without service discovery it builds in minutes.
+monitoring: $(MONITORING)/prometheus $(MONITORING)/alertmanager  ## Prometheus 3 and Alertmanager, built with Go
+$(MONITORING)/prometheus:
+	alerts/build.sh $(CURDIR)/$(MONITORING) github.com/prometheus/prometheus $(PROMETHEUS_VERSION) prometheus promtool
+$(MONITORING)/alertmanager:
+	alerts/build.sh $(CURDIR)/$(MONITORING) github.com/prometheus/alertmanager $(ALERTMANAGER_VERSION) alertmanager amtool
+
+fleet: $(INSTALLED)  ## 1,250 simulated nodes before one Prometheus
+	$(BIN)/python -m tests.bench.fleet
 
 podresources: $(INSTALLED)  ## rewrite what is generated from the kubelet's protocol
 	cd exporter/gpunode/kubelet && $(CURDIR)/$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. podresources.proto

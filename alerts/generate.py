@@ -47,6 +47,10 @@ ONE_GPU = {"gpu": "0", "uuid": "GPU-a"}
 OF_GPU = {
     metric.name for section in SECTIONS.values() for metric in section if "gpu" in metric.labels
 }
+URGENT = ("communication", "shared_memory", "hardware", "exporter")
+"""Parts of the table whose signals are gauges and whose seconds count; the others look back on
+minutes, and their rates over a fleet take time."""
+
 QUIET = 40
 """Minutes of quiet before an alert is made to fire; longer where the signal looks further back."""
 
@@ -106,7 +110,8 @@ def groups() -> dict[str, list[Threshold]]:
 def alert_rules(name: str, rows: Iterable[Threshold]) -> dict[str, Any]:
     """The alert rules of one part of the table."""
     rules = [rule(row, tier) for row in rows for tier in row.tiers]
-    return {"groups": [{"name": f"gpunode.{name}", "interval": "15s", "rules": rules}]}
+    interval = "15s" if name in URGENT else "30s"
+    return {"groups": [{"name": f"gpunode.{name}", "interval": interval, "rules": rules}]}
 
 
 def recording_rules() -> dict[str, Any]:
@@ -117,7 +122,7 @@ def recording_rules() -> dict[str, Any]:
         "groups": [
             {
                 "name": "gpunode.recording",
-                "interval": "15s",
+                "interval": "30s",
                 "rules": [rule for rule in rules if rule not in slow],
             },
             {"name": "gpunode.recording_slow", "interval": "1m", "rules": slow},

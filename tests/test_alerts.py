@@ -16,6 +16,7 @@ from alerts import generate
 from alerts.recording import RECORDS
 from gpunode.catalogue import SECTIONS
 from gpunode.thresholds import THRESHOLDS, Threshold, Tier
+from tests.bench.incidents import find
 
 ROOT = Path(__file__).parents[1]
 ALERTS = ROOT / "alerts"
@@ -26,7 +27,7 @@ RECORDED = {record.name for record in RECORDS}
 def run(
     program: str, *arguments: str | Path, cwd: Path = ALERTS
 ) -> subprocess.CompletedProcess[str]:
-    found = shutil.which(program)
+    found = find(program)
     if found is None:
         pytest.skip(
             f"{program} is not installed: apt-get install prometheus prometheus-alertmanager"

@@ -288,6 +288,19 @@ def test_a_forked_child_tells_nothing() -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
+def test_nothing_is_raised_into_training(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    monkeypatch.setenv("GPUNODE_CLIENT_SOCKET", path)
+    monkeypatch.setattr("gpunode.client.sender.torch_memory", fail)
+    session = Session()
+    session.profile(every=2)  # without torch
+    for _ in session.watch(range(10)):
+        session.step(loss="not a number")  # type: ignore[arg-type]
+    session.flush()
+
+
 def test_importing_the_client_takes_the_standard_library_alone() -> None:
     code = "import sys; from gpunode import client; print([m for m in sys.modules if '.' not in m])"
     ran = subprocess.run(

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 
-from tests.bench.incidents import INCIDENTS, faults, play
+from tests.bench.incidents import INCIDENTS, faults, find, play
 from tests.replay import TAPES
 
-missing = [name for name in ("prometheus", "prometheus-alertmanager") if not shutil.which(name)]
+missing = [
+    package
+    for package, program in (
+        ("prometheus", "prometheus"),
+        ("prometheus-alertmanager", "alertmanager"),
+    )
+    if not find(package, program)
+]
 
 
 def test_every_tape_is_an_incident() -> None:

@@ -8,6 +8,7 @@ are 30 s. The tapes play in real time, over and over.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import socket
@@ -139,7 +140,7 @@ def play(tapes: Sequence[str], seconds: float) -> list[Fired]:
         stack.enter_context(
             program(
                 [
-                    _find("alertmanager", "prometheus-alertmanager"),
+                    _need("alertmanager", "prometheus-alertmanager"),
                     f"--config.file={folder}/alertmanager.yml",
                     f"--storage.path={folder}/am",
                     f"--web.listen-address=127.0.0.1:{manager}",
@@ -151,7 +152,7 @@ def play(tapes: Sequence[str], seconds: float) -> list[Fired]:
         stack.enter_context(
             program(
                 [
-                    _find("prometheus"),
+                    _need("prometheus"),
                     f"--config.file={folder}/prometheus.yml",
                     f"--storage.tsdb.path={folder}/tsdb",
                     f"--web.listen-address=127.0.0.1:{prometheus}",
@@ -176,10 +177,16 @@ def _free_ports(count: int) -> list[int]:
         return [listener.getsockname()[1] for listener in found]
 
 
-def _find(*names: str) -> str:
-    found = next((path for name in names if (path := shutil.which(name))), None)
+def find(*names: str) -> str | None:
+    """A program, as ``make monitoring`` built it or as it is installed."""
+    where = f"{ROOT / '.monitoring'}:{os.environ['PATH']}"
+    return next((path for name in names if (path := shutil.which(name, path=where))), None)
+
+
+def _need(*names: str) -> str:
+    found = find(*names)
     if found is None:
-        raise SystemExit(f"{names[0]} is not installed: apt-get install {names[-1]}")
+        raise SystemExit(f"{names[0]} is not here: make monitoring, or apt-get install {names[-1]}")
     return found
 
 

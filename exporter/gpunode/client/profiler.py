@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Callable
 from typing import Any
+
+log = logging.getLogger(__name__)
 
 
 class StepProfiler:
@@ -16,6 +20,14 @@ class StepProfiler:
         self._running: Any = None
 
     def __call__(self) -> None:
+        """Begin or end a profile where it is time; a profiler that fails is not tried again."""
+        try:
+            self._step()
+        except (AttributeError, ImportError, RuntimeError, TypeError, ValueError) as error:
+            log.debug("gpunode cannot profile: %s", error)
+            self.every = sys.maxsize
+
+    def _step(self) -> None:
         from torch import profiler
 
         self.steps += 1

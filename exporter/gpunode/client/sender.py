@@ -179,7 +179,13 @@ class Sender:
         threading.Thread(target=self._run, name="gpunode", daemon=True).start()
 
     def send(self) -> None:
-        """Send what there is, or keep it for a moment, or drop it."""
+        """Send what there is, or keep it for a moment, or drop it; never raises into training."""
+        try:
+            self._send()
+        except (AttributeError, OSError, RuntimeError, TypeError, ValueError) as error:
+            log.debug("gpunode is not told of training: %s", error)
+
+    def _send(self) -> None:
         with self._lock:
             account = self._drain()
             message = account.message()
@@ -198,7 +204,4 @@ class Sender:
     def _run(self) -> None:
         wait = threading.Event()
         while not wait.wait(EVERY):
-            try:
-                self.send()
-            except (AttributeError, OSError, RuntimeError, TypeError, ValueError) as error:
-                log.debug("gpunode is not told of training: %s", error)
+            self.send()

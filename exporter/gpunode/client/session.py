@@ -160,7 +160,8 @@ class Session:
         """In a forked child, such as a loader's worker, there is nothing to tell."""
         self._events.clear()
         self._requests.clear()
-        self._account = Account()
+        flops_per_token, self._account = self._account.flops_per_token, Account()
+        self._account.flops_per_token = flops_per_token
         self._sender = None
         self._started = False
         self._lock = threading.Lock()

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Builds programs of a Go module into a folder: FOLDER MODULE VERSION PROGRAM...
+# A module of our own requires it, because `go install` refuses modules with replace directives.
+set -euo pipefail
+folder=$1 module=$2 version=$3
+shift 3
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$folder"
+cd "$work"
+go mod init tools 2>/dev/null
+{
+    echo "package tools"
+    for program; do echo "import _ \"$module/cmd/$program\""; done
+} >tools.go
+sed -i '1i //go:build tools' tools.go
+go get "$module@$version" 2>/dev/null
+go mod tidy 2>/dev/null
+for program; do go build -tags remove_all_sd -o "$folder/" "$module/cmd/$program"; done

@@ -1,0 +1,192 @@
+"""A fleet before one Prometheus: 1,250 nodes of eight GPUs, with the rules as they are shipped.
+
+One process serves every node. What a node shows is a tape, played beforehand and kept every 30 s,
+with GPUs of its own; Prometheus tells the nodes apart by a parameter of the scrape.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlparse
+
+import psutil
+
+from gpunode.cli import watch
+from gpunode.config import RunSettings
+from gpunode.exposition import Exposition
+from gpunode.tape import TapeNode
+from tests.bench.incidents import INCIDENTS, RULES, _free_ports, _need, program
+from tests.bench.report import DOCS, Report, Result, machine, render
+
+NODES = 1250
+SCRAPE = 30
+KEPT = 30
+"""Expositions of each tape: a quarter of an hour."""
+
+TWO_GPUS = [name for name in INCIDENTS if not name.startswith("h200_")]
+
+
+def expositions(tape: str) -> list[str]:
+    """What a node that lives through a tape over and over shows, every 30 s."""
+    node = TapeNode(Path(__file__).parents[1] / "tapes" / f"{tape}.jsonl.gz")
+    settings = RunSettings(_cli_parse_args=["--client.socket="])
+    loop = watch(node, settings)
+    exposition = Exposition(loop.samples)
+    kept: list[str] = []
+    for moment in loop.replay(node.clock, KEPT * SCRAPE):
+        if moment >= (len(kept) + 1) * SCRAPE:
+            kept.append(exposition.encode("")[0].decode())
+    return kept
+
+
+def eight(text: str) -> tuple[str, str]:
+    """The lines of the node, and those of its two GPUs as a pattern for eight."""
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    gpus = [line for line in lines if 'gpu="' in line and 'gpu=""' not in line]
+    others = [line for line in lines if line not in set(gpus)]
+    pattern = "\n".join(
+        re.sub(r'uuid="([^"]*)"', r'uuid="\1-@U@"', re.sub(r'gpu="(\d+)"', r'gpu="@\1@"', line))
+        for line in gpus
+    )
+    return "\n".join(others), pattern
+
+
+class Fleet:
+    """Serves every node at one port."""
+
+    def __init__(self) -> None:
+        self.begin = time.monotonic()
+        self.shown = [[eight(text) for text in expositions(tape)] for tape in TWO_GPUS]
+
+    def text(self, node: int) -> bytes:
+        """What a node shows now."""
+        at = min(KEPT - 2, int((time.monotonic() - self.begin) / SCRAPE))
+        shown = self.shown[node % len(self.shown)]
+        others, pattern = shown[min(at, len(shown) - 1)]
+        copies = (
+            pattern.replace("@0@", str(2 * copy))
+            .replace("@1@", str(2 * copy + 1))
+            .replace("@U@", f"{node}-{copy}")
+            for copy in range(4)
+        )
+        return "\n".join([others, *copies, ""]).encode()
+
+
+def serve(fleet: Fleet) -> ThreadingHTTPServer:
+    """Answer ``/metrics?node=N``."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            (node,) = parse_qs(urlparse(self.path).query)["node"]
+            body = fleet.text(int(node))
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+def ask(port: int, path: str) -> Any:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
+        return json.loads(answer.read())
+
+
+def query(port: int, expression: str) -> float:
+    quoted = urllib.request.quote(expression)  # type: ignore[attr-defined]
+    result = ask(port, f"/api/v1/query?query={quoted}")["data"]["result"]
+    return float(result[0]["value"][1]) if result else 0.0
+
+
+def run(seconds: float) -> Report:
+    """Scrape the fleet for so long and see what Prometheus takes for it."""
+    server = serve(Fleet())
+    own = server.server_address[1]
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder = Path(name)
+        (port,) = _free_ports(1)
+        targets = [
+            {
+                "targets": [f"127.0.0.1:{own}"],
+                "labels": {"__param_node": str(at), "instance": f"node-{at}", "cluster": "fleet"},
+            }
+            for at in range(NODES)
+        ]
+        config = {
+            "global": {"scrape_interval": f"{SCRAPE}s", "scrape_timeout": "20s"},
+            "rule_files": [str(path) for path in RULES.iterdir()],
+            "scrape_configs": [{"job_name": "gpunode", "static_configs": targets}],
+        }
+        (folder / "prometheus.yml").write_text(json.dumps(config))
+        command = [
+            _need("prometheus"),
+            f"--config.file={folder}/prometheus.yml",
+            f"--storage.tsdb.path={folder}/tsdb",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ]
+        child = stack.enter_context(program(command, folder / "log"))
+        time.sleep(seconds)
+        process = psutil.Process(child.pid)
+        resident = process.memory_info().rss / 2**30
+        cpu = process.cpu_times()
+        groups = ask(port, "/api/v1/rules")["data"]["groups"]
+        series = ask(port, "/api/v1/status/tsdb")["data"]["headStats"]["numSeries"]
+        up = query(port, "sum(up)")
+        version = ask(port, "/api/v1/status/buildinfo")["data"]["version"]
+        firing = query(port, 'count(ALERTS{alertstate="firing"})')
+    server.shutdown()
+    server.server_close()
+    slowest = max(groups, key=lambda group: group["evaluationTime"] / group["interval"])
+    share = slowest["evaluationTime"] / slowest["interval"]
+    used = (cpu.user + cpu.system) / seconds
+    return Report(
+        "A fleet before one Prometheus",
+        machine(),
+        f"{NODES} nodes of 8 GPUs, each living through a recorded incident, scraped every {SCRAPE} "
+        f"s for {seconds:.0f} s by one Prometheus {version} that evaluates the rules as shipped; "
+        "the process that plays the nodes shares the machine.",
+        [
+            Result("nodes up", f"{up:.0f}", f"{NODES}", up == NODES),
+            Result("series in memory", f"{series:,}", "", True),
+            Result("memory of Prometheus", f"{resident:.1f} GiB", "", True),
+            Result("cores of Prometheus", f"{used:.2f}", "≤ 2", used <= 2),
+            Result("alerts firing", f"{firing:,.0f}", "", True),
+            Result(
+                f"slowest group ({slowest['name']}), share of its interval",
+                f"{share:.0%}",
+                "≤ 50 %",
+                share <= 0.5,
+            ),
+        ],
+        [
+            f"{group['name']}: {group['evaluationTime']:.2f} s every {group['interval']:.0f} s, "
+            f"{len(group['rules'])} rules"
+            for group in groups
+        ],
+    )
+
+
+if __name__ == "__main__":
+    report = run(float(sys.argv[1]) if len(sys.argv) > 1 else 600.0)
+    report.save("12-fleet", DOCS / "performance")
+    report.print()
+    print("\n".join(report.details))
+    (DOCS / "performance.md").write_text(render())
