@@ -16,4 +16,5 @@ go mod init tools 2>/dev/null
 sed -i '1i //go:build tools' tools.go
 go get "$module@$version" 2>/dev/null
 go mod tidy 2>/dev/null
-for program; do go build -tags remove_all_sd -o "$folder/" "$module/cmd/$program"; done
+named="-s -w -X github.com/prometheus/common/version.Version=$version"
+for program; do go build -tags remove_all_sd -ldflags "$named" -o "$folder/" "$module/cmd/$program"; done
