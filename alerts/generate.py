@@ -219,15 +219,15 @@ def expected(row: Threshold, tier: Tier) -> dict[str, Any]:
     first = dict(re.findall(r'(\w+)="([^"]*)"', next(iter(row.fires))))
     labels = {**BASE, **(ONE_GPU if row.scope == "gpu" else {})}
     labels |= {name: first[name] for name in names if first.get(name) and name != "le"}
-    said = rule(row, tier)["annotations"]["description"].replace(HELD, " Held by train-0.")
+    arrives = rule(row, tier)
+    said = arrives["annotations"]["description"].replace(HELD, " Held by train-0.")
     if row.unit != "flag":
         said = said.replace(FORMATS[row.unit], RENDERED[row.unit](row.value))
     said = LABEL.sub(lambda match: labels.get(match[1], ""), said)
-    annotations = {**rule(row, tier)["annotations"], "description": said}
-    annotations["dashboard"] = DASHBOARD.replace("{{ $labels.instance }}", BASE["instance"])
+    dashboard = DASHBOARD.replace("{{ $labels.instance }}", BASE["instance"])
     return {
-        "exp_labels": {**labels, **rule(row, tier)["labels"]},
-        "exp_annotations": annotations,
+        "exp_labels": {**labels, **arrives["labels"]},
+        "exp_annotations": {**arrives["annotations"], "description": said, "dashboard": dashboard},
     }
 
 

@@ -69,6 +69,10 @@ class Daemon:
         entries = self.gpus()
         return dict(entries[gpu].get("gpu_activity", {})) if gpu < len(entries) else {}
 
+    def series(self) -> int:
+        """How many series a scrape has."""
+        return sum(line[:1] != b"#" for line in self.get("/metrics").splitlines())
+
     def cpu_seconds(self) -> float:
         """CPU time used so far, to the nanosecond; /proc tells hundredths of a second."""
         # clock_getcpuclockid(3) of another process: https://man7.org/linux/man-pages/man2/clock_getres.2.html

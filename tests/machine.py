@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from gpunode.datagram_socket import Datagram
 from gpunode.gpu.driver import Driver, DriverUnavailable, Gpu, Identity, Process, Unsupported
 from gpunode.kubelet import Allocation
+from gpunode.metric import Sample
 from gpunode.node import ENVIRONMENT, Filesystem, LocalNode, SteppedClock
 from gpunode.source import Source
 
@@ -137,3 +139,27 @@ def read_twice(machine: Machine, source: Source) -> str:
         return f"{type(error).__name__}: {error.strerror or error}\n"
     samples = reading.samples if reading else ()
     return Exposition(lambda: samples).encode("")[0].decode()
+
+
+def exported(samples: Iterable[Sample]) -> str:
+    """Samples as lines of the text format, in order and without comments."""
+    from gpunode.exposition import Exposition
+
+    text = Exposition(lambda: samples).encode("")[0].decode()
+    return "\n".join(sorted(line for line in text.splitlines() if not line.startswith("#")))
+
+
+class OneGpu(LocalNode):
+    """This machine with one GPU, which some processes hold; time is the test's."""
+
+    def __init__(self, *pids: int) -> None:
+        super().__init__(Path("/"))
+        self.stepped = SteppedClock(0.0)
+        self.clock = self.stepped  # type: ignore[assignment]
+        self.pids = pids
+
+    def driver(self) -> Driver:
+        return self
+
+    def gpus(self) -> list[Gpu]:
+        return [MachineGpu(0, "GPU-aa", "0", self.pids)]

@@ -22,14 +22,14 @@ from hypothesis import strategies as st
 from gpunode.client import Session
 from gpunode.client.protocol import PHASES, STEP_BOUNDS
 from gpunode.client.sender import Account
-from gpunode.exposition import Exposition
-from gpunode.gpu.driver import Driver, Gpu
+from gpunode.gpu.driver import DriverError, Gpu, Process
 from gpunode.jobs.steps import TrainingSteps, parse
-from gpunode.node import LocalNode, SteppedClock
 from gpunode.source import Absent
+from tests import conftest
+from tests.conftest import Series
 from tests.daemon import Daemon, daemon
 from tests.fakes.nvml import FakeDriver, build
-from tests.machine import MachineGpu
+from tests.machine import MachineGpu, OneGpu, exported
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,22 +41,6 @@ def path() -> Iterator[str]:
         yield f"{folder}/client.sock"
 
 
-class OneGpu(LocalNode):
-    """This machine with one GPU, which some processes hold; time is ours."""
-
-    def __init__(self, *pids: int) -> None:
-        super().__init__(Path("/"))
-        self.stepped = SteppedClock(0.0)
-        self.clock = self.stepped  # type: ignore[assignment]
-        self.pids = pids
-
-    def driver(self) -> Driver:
-        return self
-
-    def gpus(self) -> list[Gpu]:
-        return [MachineGpu(0, "GPU-aa", "0", self.pids)]
-
-
 def listening(node: OneGpu, path: str) -> TrainingSteps:
     source = TrainingSteps(node, path, 2.0)
     assert list(source.find()) == [source]
@@ -65,9 +49,7 @@ def listening(node: OneGpu, path: str) -> TrainingSteps:
 
 def values(source: TrainingSteps) -> dict[str, float]:
     """What is exported, without the labels of the GPU."""
-    samples = source.read().samples
-    text = Exposition(lambda: samples).encode("")[0].decode()
-    lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+    lines = (line.rpartition(" ") for line in exported(source.read().samples).splitlines())
     return {
         name.replace('gpu="0",', "")
         .replace(',uuid="GPU-aa"', "")
@@ -198,6 +180,20 @@ def test_what_a_process_told_goes_with_it(path: str) -> None:
     node.pids = ()
     node.stepped.now += 10
     assert "gpunode_training_tokens_total" not in values(source)
+
+
+def test_a_gpu_that_is_lost_takes_no_other_trainings_with_it(path: str) -> None:
+    class Lost(MachineGpu):
+        def processes(self) -> list[Process]:
+            raise DriverError("nvmlDeviceGetComputeRunningProcesses_v3: GPU is lost")
+
+    class TwoGpus(OneGpu):
+        def gpus(self) -> list[Gpu]:
+            return [Lost(1, "GPU-bb", "1"), *super().gpus()]
+
+    source = listening(TwoGpus(os.getpid()), path)
+    send(path, b'{"v":1,"tokens":5}')
+    assert "gpunode_training_tokens_total" in wait_for(source, ACCEPTED, 1)
 
 
 def test_a_process_without_a_gpu_is_not_believed(path: str) -> None:
@@ -364,14 +360,8 @@ def watching(path: str, folder: Path) -> Iterator[tuple[Daemon, FakeDriver]]:
         yield running, driver
 
 
-def metrics(running: Daemon) -> dict[str, float]:
-    text = running.get("/metrics").decode()
-    lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
-    return {name: float(value) for name, _, value in lines}
-
-
-def total(found: dict[str, float], metric: str, label: str = "") -> float:
-    return sum(v for name, v in found.items() if name.startswith(metric + "{") and label in name)
+def total(series: Series, name: str, **labels: str) -> float:
+    return sum(conftest.values(series, name, **labels))
 
 
 def test_pytorch_tells_a_daemon_how_its_training_goes(
@@ -385,14 +375,14 @@ def test_pytorch_tells_a_daemon_how_its_training_goes(
         out, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
         deadline = time.monotonic() + 10
-        while total(found := metrics(running), "gpunode_serving_inputs_total") < 4:
+        while total(found := conftest.scrape(running), "gpunode_serving_inputs_total") < 4:
             assert time.monotonic() < deadline, "the last message did not arrive"
             time.sleep(0.1)
     assert float(out) > 0
     assert total(found, "gpunode_training_tokens_total") == 30 * 8 * 64
     assert total(found, "gpunode_training_step_seconds_count") == 30
     assert 0.05 <= total(found, "gpunode_training_step_median_seconds") < 0.5
-    assert total(found, "gpunode_training_seconds_total", 'phase="checkpoint"') >= 0.2
+    assert total(found, "gpunode_training_seconds_total", phase="checkpoint") >= 0.2
     assert total(found, "gpunode_training_kernel_seconds") > 0
     assert total(found, "gpunode_training_loss_finite") == 1
 

@@ -7,13 +7,22 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
+from gpunode.compat import DcgmCompat
+from gpunode.gpu.activity import TEMPERATURE
+from gpunode.gpu.health import INFO
+from gpunode.jobs.owners import OWNER
+from gpunode.loop import Loop
+from gpunode.node import LocalNode
+from gpunode.source import Reading, Source
 from tests.conftest import by_label, scrape, until, values
 from tests.daemon import Daemon, daemon
 from tests.fakes.nvml import FakeDriver
+from tests.machine import exported
 
 BINDINGS = Path(__file__).parent / "fakes" / "dcgm"
 UUID = "GPU-5a1e0000-0000-0000-0000-000000000000"
@@ -149,6 +158,33 @@ def test_the_names_and_labels_of_dcgm_exporter_are_there(fake: FakeDriver) -> No
         "pci_bus_id", "pod",
     ]  # fmt: skip
     assert f'UUID="{UUID}"' in found[1]
+
+
+class Held:
+    """A GPU that two Slurm jobs hold."""
+
+    name = "held"
+    device, gpu = UUID, "0"
+    every = 1.0
+    metrics = (INFO, OWNER, TEMPERATURE)
+
+    def find(self) -> list[Source]:
+        return [self]
+
+    def read(self) -> Reading:
+        at = "0", UUID
+        jobs = (OWNER.at(1.0, *at, "", "", "", job, "kim", "process") for job in ("1", "2"))
+        info = INFO.at(1.0, *at, "NVIDIA H200", "0000:1b:00.0", "", "", "9.0", "")
+        return Reading((*info, *chain(*jobs), *TEMPERATURE.at(71.0, *at)))
+
+
+def test_owners_without_containers_make_no_series_twice(tmp_path: Path) -> None:
+    node = LocalNode(tmp_path)
+    loop = Loop(node, [Held()])
+    for watched in loop.find():
+        watched.step()
+    found = exported(DcgmCompat(node, loop, 1.0).read().samples).splitlines()
+    assert len([line for line in found if line.startswith("DCGM_FI_DEV_GPU_TEMP")]) == 1
 
 
 def test_they_are_not_there_unless_asked_for(fake: FakeDriver) -> None:

@@ -14,44 +14,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpunode.tcp
-from gpunode.exposition import Exposition
-from gpunode.gpu.driver import Driver, Gpu
 from gpunode.jobs import nccl_ras
 from gpunode.jobs.nccl_log import DebugLog, NcclLogs, transport
 from gpunode.jobs.nccl_ras import NcclRas
-from gpunode.node import LocalNode, SteppedClock
+from gpunode.node import LocalNode
 from gpunode.source import Source
-from tests.machine import MachineGpu
+from tests.machine import MachineGpu, OneGpu, exported
 from tests.ras import rank, ras_server, status
 
 LOGS = Path(__file__).with_name("nccl")
 
 
-class RasNode(LocalNode):
-    """This machine, on which this process is on GPU 0 and its RAS is at a port; time is ours."""
+class RasNode(OneGpu):
+    """This machine, on which this process is on GPU 0 and its RAS is at a port."""
 
     def __init__(self, port: int, environment: dict[str, str] | None = None) -> None:
-        super().__init__(Path("/"))
-        self.stepped = SteppedClock(0.0)
-        self.clock = self.stepped  # type: ignore[assignment]
+        super().__init__(os.getpid())
         address = {"NCCL_RAS_ADDR": f"127.0.0.1:{port}"}
         self.started_with = address if environment is None else environment
-
-    def driver(self) -> Driver:
-        return self
-
-    def gpus(self) -> list[Gpu]:
-        return [MachineGpu(0, "GPU-aa", "0", (os.getpid(),))]
 
     def environment(self, _: int) -> dict[str, str]:
         return self.started_with
 
 
-def exported(source: Source) -> str:
+def told(source: Source) -> str:
     reading = source.read()
-    samples = reading.samples if reading else ()
-    text = Exposition(lambda: samples).encode("")[0].decode()
-    return "\n".join(sorted(line for line in text.splitlines() if not line.startswith("#")))
+    return exported(reading.samples if reading else ())
 
 
 TEXT = """\
@@ -94,12 +82,12 @@ def test_a_rank_that_does_not_join_is_named_at_the_second_look() -> None:
         node = RasNode(server.port)
         source = NcclRas(node, 10.0)
         server.answer = status([rank(0, 50, os.getpid()), rank(1, 50), rank(9, 50)])
-        assert "gpunode_nccl_stalled_communicators 0.0" in exported(source)
+        assert "gpunode_nccl_stalled_communicators 0.0" in told(source)
         node.stepped.now += 10
         server.answer = status([rank(0, 61, os.getpid()), rank(1, 61), rank(9, 60)])
-        assert "gpunode_nccl_awaited_rank_info" not in exported(source)
+        assert "gpunode_nccl_awaited_rank_info" not in told(source)
         node.stepped.now += 10
-        assert exported(source) == (
+        assert told(source) == (
             'gpunode_nccl_awaited_rank_info{communicator="1",device="1",host="10.0.0.2",pid="109",'
             'rank="9",reason="behind"} 1.0\n'
             'gpunode_nccl_collectives_total{collective="AllReduce",gpu="0",uuid="GPU-aa"} 11.0\n'
@@ -117,9 +105,9 @@ def test_an_answer_in_text_names_the_rank_too() -> None:
         node = RasNode(server.port)
         source = NcclRas(node, 10.0)
         server.answer = TEXT
-        exported(source)
+        told(source)
         node.stepped.now += 10
-        found = exported(source)
+        found = told(source)
     assert "gpunode_nccl_communicators 2.0" in found
     assert (
         'gpunode_nccl_awaited_rank_info{communicator="00000000deadbeef",device="6",host="10.0.0.7",'
@@ -133,7 +121,7 @@ def test_dead_and_unresponsive_ranks_are_named_at_once() -> None:
     left = {"rank": 5, "host": "h", "pid": 7, "nvml_dev": 5, "status": {}}
     with ras_server() as server:
         server.answer = status([rank(0, 5, os.getpid())], [gone, mute, left])
-        found = exported(NcclRas(RasNode(server.port), 10.0))
+        found = told(NcclRas(RasNode(server.port), 10.0))
     assert 'rank="3",reason="dead"' in found
     assert 'rank="4",reason="unresponsive"' in found
     assert 'rank="5"' not in found
@@ -145,7 +133,7 @@ def test_only_the_node_of_rank_0_asks_often() -> None:
         source = NcclRas(node, 10.0)
         server.answer = status([rank(0, 5, pid=7), rank(1, 5, os.getpid() - 1)])
         for _ in range(40):
-            assert exported(source) == ""
+            assert told(source) == ""
             node.stepped.now += 10
     assert server.asked == 2
 
@@ -153,9 +141,9 @@ def test_only_the_node_of_rank_0_asks_often() -> None:
 def test_where_no_ras_listens_nothing_is_told_and_nothing_fails() -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
-    assert exported(NcclRas(RasNode(port), 10.0)) == ""
+    assert told(NcclRas(RasNode(port), 10.0)) == ""
     switched_off = RasNode(port, {"NCCL_RAS_ENABLE": "0", "NCCL_RAS_ADDR": "192.0.2.1:1"})
-    assert exported(NcclRas(switched_off, 10.0)) == ""
+    assert told(NcclRas(switched_off, 10.0)) == ""
 
 
 def test_a_namespace_that_may_not_be_entered_is_counted_and_fails_nothing() -> None:
@@ -163,7 +151,7 @@ def test_a_namespace_that_may_not_be_entered_is_counted_and_fails_nothing() -> N
         def ask(self, pid: int, address: str, request: str) -> str:
             raise PermissionError(f"{pid} {address} {request}")
 
-    found = exported(NcclRas(Closed(0), 10.0))
+    found = told(NcclRas(Closed(0), 10.0))
     assert 'gpunode_nccl_ras_unanswered{reason="no_permission"} 1.0' in found
 
 
@@ -240,7 +228,7 @@ def test_the_logs_of_h200s_tell_their_transports(
 ) -> None:
     log_file.write_text((LOGS / f"{name}.log").read_text())
     source = NcclLogs(LogNode(tmp_path), MachineGpu(0, "GPU-aa", "0", (7, 8)), 10.0)
-    found = exported(source)
+    found = told(source)
     assert expected in found
     assert 'network="Socket",nodes="1",rank="0",ranks="2"' in found
     assert 'version="2.28.9"' in found
@@ -250,11 +238,11 @@ def test_the_logs_of_h200s_tell_their_transports(
 def test_a_log_is_followed_and_each_warning_counted_once(log_file: Path, tmp_path: Path) -> None:
     log_file.write_text((LOGS / "h200x2.log").read_text())
     source = NcclLogs(LogNode(tmp_path), MachineGpu(0, "GPU-aa", "0", (7,)), 10.0)
-    assert 'gpunode_nccl_warnings_total{gpu="0",uuid="GPU-aa"} 0.0' in exported(source)
+    assert 'gpunode_nccl_warnings_total{gpu="0",uuid="GPU-aa"} 0.0' in told(source)
     with log_file.open("a") as log:
         log.write("pod-0:1:1 [0] NCCL WARN Error: failed to extend /dev/shm/nccl-03v824\n")
-    assert 'gpunode_nccl_warnings_total{gpu="0",uuid="GPU-aa"} 1.0' in exported(source)
-    assert 'gpunode_nccl_warnings_total{gpu="0",uuid="GPU-aa"} 1.0' in exported(source)
+    assert 'gpunode_nccl_warnings_total{gpu="0",uuid="GPU-aa"} 1.0' in told(source)
+    assert 'gpunode_nccl_warnings_total{gpu="0",uuid="GPU-aa"} 1.0' in told(source)
 
 
 @pytest.mark.parametrize(

@@ -51,11 +51,13 @@ FAILS = (
 SLOW = PRINTS.replace("472", "172").replace("473", "173")
 
 
-def bench(folder: Path, program: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run the command on a machine with eight H200s and this nccl-tests."""
+def bench(
+    folder: Path, program: str, *options: str, gpus: int = 8
+) -> subprocess.CompletedProcess[str]:
+    """Run the command on a machine with H200s and this nccl-tests."""
     build(folder)
     driver = FakeDriver(folder)
-    driver.write("gpus 8\n")
+    driver.write(f"gpus {gpus}\n")
     perf = folder / "bin" / "all_reduce_perf"
     perf.parent.mkdir()
     perf.write_text(program)
@@ -108,6 +110,11 @@ def test_without_nccl_tests_and_gpus_for_torch_it_says_so(tmp_path: Path) -> Non
     ran = bench(tmp_path, PRINTS, "--collective=all_gather", "--gpus=2")
     assert ran.returncode == 2
     assert "neither all_gather_perf nor torch with 2 GPUs is here" in ran.stderr
+
+
+def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
+    ran = bench(tmp_path, PRINTS, gpus=0)
+    assert (ran.returncode, ran.stderr) == (2, "gpunode: the driver lists no GPU\n")
 
 
 def test_where_it_never_ran_nothing_is_exported(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpunode.kubelet
-from gpunode.exposition import Exposition
 from gpunode.gpu.driver import Identity
 from gpunode.jobs import cgroup
 from gpunode.jobs.owners import GpuOwners
@@ -21,7 +20,7 @@ from gpunode.kubelet import Allocation
 from gpunode.node import LocalNode
 from gpunode.source import Absent
 from tests.fakes.kubelet import FakeKubelet, kubelet
-from tests.machine import MachineGpu
+from tests.machine import MachineGpu, exported
 
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 WHOLE = Identity(4, "GPU-aa", "NVIDIA H200", minor=2)
@@ -49,9 +48,7 @@ def pods_of(root: Path) -> Pods:
 def owners(root: Path, pods: Pods, pids: tuple[int, ...] = ()) -> str:
     """What is exported of GPU 0, as text without comments."""
     source = GpuOwners(LocalNode(root), MachineGpu(0, "GPU-aa", "0", pids), pods, 5.0)
-    samples = source.read().samples
-    text = Exposition(lambda: samples).encode("")[0].decode()
-    return "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+    return exported(source.read().samples)
 
 
 @pytest.mark.parametrize(

@@ -39,12 +39,10 @@ from gpunode.node import LocalNode, Node
 from gpunode.process import OwnProcess
 from gpunode.source import Finder
 from gpunode.tape import RecordingNode, TapeError, TapeNode, TapeWriter
+from gpunode.thresholds import NCCL_BANDWIDTH_LOW
 from gpunode.verdict import Verdicts
 
 log = logging.getLogger(__name__)
-
-BELOW = 0.8
-"""Share of the expected bandwidth below which something is wrong with the node."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -179,6 +177,8 @@ def nccl_bench(settings: NcclBenchSettings) -> None:
     node = LocalNode(settings.path.rootfs)
     try:
         gpus = [gpu for gpu in node.driver().gpus() if not gpu.identity.mig]
+        if not gpus:
+            raise BenchError("the driver lists no GPU")
         count = settings.gpus or len(gpus)
         bandwidth = measure(settings.collective, count, settings.largest)
     except (BenchError, DriverError) as error:
@@ -201,7 +201,7 @@ def nccl_bench(settings: NcclBenchSettings) -> None:
         from gpunode.table import bench_table
 
         Console().print(bench_table(measured))
-    if measured.expected and measured.best < BELOW * measured.expected:
+    if measured.expected and measured.best < NCCL_BANDWIDTH_LOW * measured.expected:
         sys.exit(1)
 
 

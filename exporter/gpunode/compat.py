@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from gpunode.gpu import activity as gpu
 from gpunode.gpu import health
 from gpunode.jobs.owners import OWNER
-from gpunode.loop import Loop
-from gpunode.metric import Distribution, Metric, Sample
+from gpunode.loop import Key, Loop
+from gpunode.metric import Metric, Sample
 from gpunode.node import Node
 from gpunode.source import Reading, Source
 
@@ -96,7 +96,7 @@ USED = {
     )
 }
 
-Values = dict[tuple[str, tuple[str, ...]], float]
+Values = dict[Key, float]
 
 
 class DcgmCompat:
@@ -120,16 +120,13 @@ class DcgmCompat:
             host = self.node.read_text("/proc/sys/kernel/hostname").strip()
         except OSError:
             host = ""
-        values: Values = {}
+        values = {key: value for key, (value, _) in self.loop.values(USED).items()}
         activities: dict[str, dict[str, float]] = {}
         for source, batch in self.loop.details():
             window = activities.setdefault(source.device, {})
             window.update(batch.reading.detail.get("activity") or {})
             if batch.reading.detail.get("memory_busy") is not None:
                 window["memory_busy"] = batch.reading.detail["memory_busy"]
-            for sample in batch.reading.samples:
-                if sample.metric.name in USED and not isinstance(sample.value, Distribution):
-                    values[sample.metric.name, sample.labels] = sample.value
         infos = [labels for name, labels in values if name == health.INFO.name]
         return Reading(
             tuple(
@@ -145,10 +142,10 @@ def _labels(values: Values, info: tuple[str, ...], host: str) -> Iterator[tuple[
     """The labels of a GPU: once, or once for each container that holds it, as dcgm-exporter has."""
     index, uuid, model, bus, *_, parent = info
     who = index, parent or uuid, bus.upper(), f"nvidia{index}", model, host, uuid if parent else ""
-    owners = [
+    owners = {  # those outside of containers have no names here, and are one
         labels[2:5] for name, labels in values if name == OWNER.name and labels[:2] == info[:2]
-    ]
-    for namespace, pod, container in owners or [("", "", "")]:
+    }
+    for namespace, pod, container in sorted(owners) or [("", "", "")]:
         yield (*who, container, namespace, pod)
 
 

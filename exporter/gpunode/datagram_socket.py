@@ -15,8 +15,7 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
-LARGEST = 8192
-"""Bytes of a datagram that are taken; what is longer arrives cut off."""
+from gpunode.client.protocol import LARGEST
 
 ROOM = 2048
 """Datagrams that wait to be read; the oldest are dropped first."""
@@ -40,7 +39,6 @@ class DatagramSocket:
     """Receives in a thread of its own, because the kernel's queue holds as few as ten."""
 
     def __init__(self, path: str) -> None:
-        self.dropped = 0
         self._waiting: deque[Datagram] = deque(maxlen=ROOM)
         self._socket = _bound(Path(path))
         threading.Thread(target=self._receive, name="datagrams", daemon=True).start()

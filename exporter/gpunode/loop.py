@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpunode.metric import Distribution, Metric, Sample
@@ -17,6 +17,9 @@ from gpunode.node import Clock, Node, SteppedClock
 from gpunode.source import Absent, Finder, Reading, Source
 
 log = logging.getLogger(__name__)
+
+Key = tuple[str, tuple[str, ...]]
+"""A series: the name of its metric and the values of its labels."""
 
 DEVICE = ("source", "gpu", "device")
 """Labels that say which source: ``device`` is a GPU's UUID or a mount point, or empty."""
@@ -279,6 +282,15 @@ class Loop:
             for watch in watches
             if watch.batch is not None and watch.up(now) and quickest[watch.subject].up(now)
         ]
+
+    def values(self, names: Container[str]) -> dict[Key, tuple[float, float]]:
+        """Present values of the metrics of these names, with the moments they were read at."""
+        return {
+            (sample.metric.name, sample.labels): (sample.value, batch.moment)
+            for _, batch in self.details()
+            for sample in batch.reading.samples
+            if sample.metric.name in names and not isinstance(sample.value, Distribution)
+        }
 
     def samples(self) -> Iterator[Sample]:
         """Everything there is to export at this moment, and how the sources fare."""

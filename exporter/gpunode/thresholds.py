@@ -1,7 +1,8 @@
 """The threshold table: what counts as a bottleneck or a fault, from when on, and what to do then.
 
 Everything that warns or draws a line derives from it: the alert rules, their tests and runbooks
-(``alerts/generate.py``), ``docs/thresholds.md``, dashboards and the chart.
+(``alerts/generate.py``), ``docs/thresholds.md``, dashboards and the chart. Where an alert and a
+verdict draw the same line, the number is the verdict's.
 
 A signal is PromQL that keeps ``cluster`` and ``instance``, and ``gpu`` and ``uuid`` where it is
 about a GPU. Windows of rates are five minutes, which is four scrapes at an interval of a minute;
@@ -13,9 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from gpunode import verdict
+
 Severity = Literal["critical", "warning", "info"]
 Unit = Literal["percent", "celsius", "seconds", "number", "flag"]
 Scope = Literal["gpu", "node"]
+
+NCCL_BANDWIDTH_LOW = 0.8
+"""Share of the expected bus bandwidth below which something is wrong with the node."""
 
 GPU = "cluster, instance, gpu, uuid"
 NODE = "cluster, instance"
@@ -109,7 +115,7 @@ INGESTION = (
         "GpuStarved",
         "data_ingestion",
         state("starved"),
-        (Tier("warning", 0.1, "10m"), Tier("critical", 0.5, "15m")),
+        (Tier("warning", verdict.LOST, "10m"), Tier("critical", 0.5, "15m")),
         "percent",
         "A GPU waits for data",
         "GPU가 데이터를 기다리고 있습니다",
@@ -147,7 +153,8 @@ INGESTION = (
     Threshold(
         "GpuSawtooth",
         "data_ingestion",
-        f"60 * {rate('gpunode_gpu_power_swings_total')} and on ({GPU}) {state('starved')} > 0.1",
+        f"60 * {rate('gpunode_gpu_power_swings_total')} "
+        f"and on ({GPU}) {state('starved')} > {verdict.LOST}",
         (Tier("warning", 6.0, "10m"),),
         "number",
         "A GPU alternates between full load and nothing",
@@ -191,8 +198,8 @@ INGESTION = (
         "LoaderThreadSaturated",
         "data_ingestion",
         f"max by ({GPU}) (gpunode_job_busiest_thread_ratio) "
-        f"and on ({GPU}) {state('starved')} > 0.1",
-        (Tier("warning", 0.95, "5m"),),
+        f"and on ({GPU}) {state('starved')} > {verdict.LOST}",
+        (Tier("warning", verdict.THREAD_BUSY, "5m"),),
         "percent",
         "One thread holds a starving GPU up",
         "스레드 하나가 CPU 코어를 100% 사용하며 GPU를 지연시킵니다",
@@ -211,7 +218,7 @@ INGESTION = (
         "data_ingestion",
         f"{rate('gpunode_job_cpu_quota_throttled_periods_total')} "
         f"/ ({rate('gpunode_job_cpu_quota_periods_total')} > 0)",
-        (Tier("warning", 0.05, "10m"),),
+        (Tier("warning", verdict.QUOTA_THROTTLED, "10m"),),
         "percent",
         "A job is throttled by its CPU quota",
         "CPU 쿼터로 인해 작업이 제한되고 있습니다",
@@ -300,7 +307,7 @@ INGESTION = (
         "data_ingestion",
         f"{rate('gpunode_lustre_rpc_seconds_total', NODE + ', filesystem, server')} "
         f"/ ({rate('gpunode_lustre_rpcs_total', NODE + ', filesystem, server')} > 0)",
-        (Tier("warning", 0.05, "10m"),),
+        (Tier("warning", verdict.REMOTE_LATENCY, "10m"),),
         "seconds",
         "A Lustre server answers slowly",
         "Lustre 서버의 응답이 느립니다",
@@ -342,7 +349,7 @@ INGESTION = (
         "data_ingestion",
         f"{rate('gpunode_nfs_rtt_seconds_total', NODE + ', mountpoint')} "
         f"/ ({rate('gpunode_nfs_requests_total', NODE + ', mountpoint')} > 0)",
-        (Tier("warning", 0.05, "10m"),),
+        (Tier("warning", verdict.REMOTE_LATENCY, "10m"),),
         "seconds",
         "An NFS server answers slowly",
         "NFS 서버의 응답이 느립니다",
@@ -364,7 +371,7 @@ INGESTION = (
         "DiskSaturated",
         "data_ingestion",
         rate("gpunode_disk_busy_seconds_total", NODE + ", disk"),
-        (Tier("warning", 0.95, "10m"),),
+        (Tier("warning", verdict.DISK_BUSY, "10m"),),
         "percent",
         "A disk is busy all the time while GPUs work",
         "디스크가 100% 사용 중입니다",
@@ -383,7 +390,7 @@ INGESTION = (
         "HostCopiesHigh",
         "data_ingestion",
         state("copy"),
-        (Tier("warning", 0.1, "10m"),),
+        (Tier("warning", verdict.LOST, "10m"),),
         "percent",
         "Copies between host and device hold a GPU up",
         "호스트-디바이스 복사가 GPU를 지연시킵니다",
@@ -557,7 +564,7 @@ COMMUNICATION = (
         f"max by ({NODE}, collective, gpus) (gpunode_nccl_bus_bandwidth_bytes_per_second) "
         f"/ on ({NODE}, collective, gpus) max by ({NODE}, collective, gpus) "
         "(gpunode_nccl_expected_bus_bandwidth_bytes_per_second > 0)",
-        (Tier("warning", 0.8, "0s"),),
+        (Tier("warning", NCCL_BANDWIDTH_LOW, "0s"),),
         "percent",
         "Collectives ran slower than these GPUs can",
         "NCCL 대역폭이 기대치보다 낮습니다",
@@ -665,7 +672,7 @@ MEMORY_PRECISION = (
         f"max by ({GPU}) (gpunode_gpu_memory_used_bytes) / on ({GPU}) "
         f"(max by ({GPU}) (gpunode_gpu_memory_size_bytes) - on ({GPU}) "
         f"max by ({GPU}) (gpunode_gpu_memory_reserved_bytes) > 0)",
-        (Tier("info", 0.97, "15m"),),
+        (Tier("info", verdict.MEMORY_FULL, "15m"),),
         "percent",
         "The memory of a GPU is full",
         "GPU 메모리가 가득 찼습니다",
@@ -921,7 +928,7 @@ THERMAL_POWER = (
         "thermal_power",
         f"max by ({GPU}) (gpunode_gpu_power_limit_watts) / on ({GPU}) "
         f"max by ({GPU}) (gpunode_gpu_power_default_limit_watts > 0)",
-        (Tier("info", 0.95, "15m"),),
+        (Tier("info", verdict.LIMIT_LOWERED, "15m"),),
         "percent",
         "A GPU's power limit was lowered",
         "GPU 전력 한도가 낮게 설정되어 있습니다",
@@ -994,7 +1001,7 @@ SHARED_MEMORY = (
         "shared_memory",
         f"max by ({NODE}) (gpunode_shm_used_bytes) / on ({NODE}) "
         f"max by ({NODE}) (gpunode_shm_size_bytes > 0)",
-        (Tier("warning", 0.8, "1m"), Tier("critical", 0.95, "0s")),
+        (Tier("warning", 0.8, "1m"), Tier("critical", verdict.SHM_FULL, "0s")),
         "percent",
         "The node's /dev/shm is nearly full",
         "노드의 /dev/shm이 거의 가득 찼습니다",
@@ -1015,7 +1022,7 @@ SHARED_MEMORY = (
         "shared_memory",
         f"max by ({GPU}, tmpfs) (gpunode_job_shm_used_bytes) / on ({GPU}, tmpfs) "
         f"max by ({GPU}, tmpfs) (gpunode_job_shm_size_bytes > 0)",
-        (Tier("warning", 0.8, "1m"), Tier("critical", 0.95, "0s")),
+        (Tier("warning", 0.8, "1m"), Tier("critical", verdict.SHM_FULL, "0s")),
         "percent",
         "A job's /dev/shm is nearly full",
         "작업의 /dev/shm이 거의 가득 찼습니다",

@@ -27,8 +27,8 @@ from gpunode.host import disk, lustre, nfs, pressure
 from gpunode.jobs import processes as job
 from gpunode.jobs import steps
 from gpunode.jobs.nccl_ras import AWAITED
-from gpunode.loop import Loop
-from gpunode.metric import Distribution, Metric, Sample
+from gpunode.loop import Key, Loop
+from gpunode.metric import Metric, Sample
 from gpunode.source import Reading, Source
 
 CAUSES = {
@@ -157,9 +157,6 @@ class Verdict:
     cause: str
     share: float
     evidence: tuple[Evidence, ...] = ()
-
-
-Key = tuple[str, tuple[str, ...]]
 
 
 Snapshot = dict[Key, tuple[float, float]]
@@ -453,7 +450,7 @@ class Verdicts:
 
     def read(self) -> Reading:
         """The verdict on every GPU whose ledger reaches back far enough."""
-        self._history.append(self._snapshot())
+        self._history.append(self.loop.values(USED))
         facts = Facts(tuple(self._history))
         found = {
             (labels[0], labels[1]): verdict
@@ -480,14 +477,6 @@ class Verdicts:
                 ]
             },
         )
-
-    def _snapshot(self) -> Snapshot:
-        return {
-            (sample.metric.name, sample.labels): (sample.value, batch.moment)
-            for _, batch in self.loop.details()
-            for sample in batch.reading.samples
-            if sample.metric.name in USED and not isinstance(sample.value, Distribution)
-        }
 
 
 def _state(at: tuple[str, str], shares: dict[str, float], state: str, threshold: float) -> Evidence:

@@ -290,7 +290,7 @@ def cost(seconds: float) -> Report:
             for source, after in _source_reads(watched).items()
         }
         scrapes = _scrape(watched, 100, 0.05)
-        series = _series(watched)
+        series = watched.series()
         rss = watched.process.memory_info().rss / 2**20
     sensing = sum(cpu for source, (_, cpu) in reads.items() if source.startswith("gpu_")) / elapsed
     sensing *= 8 / count
@@ -347,11 +347,6 @@ def _source_reads(watched: Daemon) -> dict[str, tuple[float, ...]]:
         where.split('"')[1]: (float(values[count + where]), float(values[cpu + where]))
         for where in labels
     }
-
-
-def _series(watched: Daemon) -> int:
-    text = watched.get("/metrics").decode()
-    return sum(not line.startswith("#") for line in text.splitlines())
 
 
 def _scrape(watched: Daemon, times: int, pause: float) -> list[float]:

@@ -130,7 +130,7 @@ def scrapes() -> Report:
             for gpu in range(8):
                 watched.next_window(gpu)
             healthy = _percentile(watched)
-            series = _series(watched)
+            series = watched.series()
             hang = "gpu 3 hang nvmlDeviceGetUtilizationRates 60"
             driver.write("\n".join(["gpus 8", *busy, hang]) + "\n")
             hanging = _percentile(watched)
@@ -171,7 +171,7 @@ def node() -> Report:
         ):
             time.sleep(SETTLE)
             ours, ours_host, theirs = _cost_a_scrape([whole, host, peer])
-            series = [_series(program) for program in (whole, host, peer)]
+            series = [program.series() for program in (whole, host, peer)]
             taken = _percentile(whole)
             resident = whole.process.memory_info().rss / 2**20
     share = ours / SCRAPE_EVERY
@@ -255,11 +255,11 @@ def jobs() -> Report:
         _reassign(pods, uuids, 0)
         time.sleep(SETTLE)
         (used,) = _cost_a_scrape([whole])
-        series = [_series(whole)]
+        series = [whole.series()]
         for day in range(1, 6):  # a thousand pods come and go
             _reassign(pods, uuids, day)
             time.sleep(11)
-            series.append(_series(whole))
+            series.append(whole.series())
         text = whole.get("/metrics").decode()
         left = sum("gpunode_gpu_owner_info{" in line for line in text.splitlines())
         accepted = _value(text, 'gpunode_client_messages_total{result="accepted"}')
@@ -401,10 +401,6 @@ def _busy(pids: Mapping[int, int]) -> list[str]:
             f"gpu {gpu} power square 860 125 0.12 0.08",
         )
     ]
-
-
-def _series(watched: Daemon) -> int:
-    return sum(line[:1] != b"#" for line in watched.get("/metrics").splitlines())
 
 
 def _percentile(watched: Daemon) -> float:

@@ -7,7 +7,6 @@ credentials that the kernel adds, never from what the message says.
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
 
 VERSION = 1
 
@@ -31,11 +30,6 @@ KERNELS = 16
 
 NAME = 80
 """Characters of a kernel's name that are told."""
-
-
-def bucket(bounds: tuple[float, ...], value: float) -> int:
-    """Which bucket a value is counted in: the first whose bound it does not exceed."""
-    return bisect_left(bounds, value)
 
 
 def socket_path() -> str:

@@ -24,9 +24,9 @@ from gpunode.client.protocol import (
     REQUEST_BOUNDS,
     STEP_BOUNDS,
     VERSION,
-    bucket,
     socket_path,
 )
+from gpunode.metric import Distribution
 
 log = logging.getLogger(__name__)
 
@@ -48,18 +48,6 @@ LONG = ("checkpoint", "evaluation", "compile", "other")
 """Phases whose time is no part of the step in which they happen."""
 
 
-class Buckets:
-    """How many values fell into each bucket, and their sum."""
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.counts = [0] * (len(bounds) + 1)
-        self.sum = 0.0
-
-    def add(self, bounds: tuple[float, ...], value: float) -> None:
-        self.counts[bucket(bounds, value)] += 1
-        self.sum += value
-
-
 class Account:
     """What happened since the last message, and what stands at this moment."""
 
@@ -75,8 +63,8 @@ class Account:
 
     def clear(self) -> None:
         """Begin anew after a message; what stands at this moment stays."""
-        self.steps = Buckets(STEP_BOUNDS)
-        self.requests = Buckets(REQUEST_BOUNDS)
+        self.steps = Distribution(STEP_BOUNDS)
+        self.requests = Distribution(REQUEST_BOUNDS)
         self.request_items = 0
         self.phases = dict.fromkeys(PHASES, 0.0)
         self.tokens = 0.0
@@ -84,17 +72,14 @@ class Account:
         self.losses_not_finite = 0
         self.kernel_seconds: dict[str, float] = {}
 
-    def add(
-        self, time: float, phase: str | None, steps: int, tokens: float, samples: float
-    ) -> None:
+    def add(self, time: float, phase: str, steps: int, tokens: float, samples: float) -> None:
         """Take in an event; the time since the one before belongs to the phase then."""
         self.pass_time(time)
-        if phase is not None:
-            self.phase = phase
+        self.phase = phase
         if steps:
             if self._last_step is not None:
                 took = max(0.0, time - self._last_step - self._aside)
-                self.steps.add(STEP_BOUNDS, took)
+                self.steps.add([took])
                 self._recent.append(took)
             self._last_step, self._aside = time, 0.0
             self.tokens += amount(tokens)

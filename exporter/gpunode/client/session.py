@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from gpunode.client.protocol import PHASES, REQUEST_BOUNDS
+from gpunode.client.protocol import PHASES
 from gpunode.client.sender import Account, Sender
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ class Event(NamedTuple):
     """Something that happened: a step ended, or a phase began."""
 
     time: float
-    phase: str | None = None
+    phase: str
     steps: int = 0
     tokens: float = 0.0
     samples: float = 0.0
@@ -153,7 +153,7 @@ class Session:
                 seconds, batch = self._requests.popleft()
             except IndexError:
                 return account
-            account.requests.add(REQUEST_BOUNDS, seconds)
+            account.requests.add([seconds])
             account.request_items += batch
 
     def _forget(self) -> None:
@@ -181,20 +181,14 @@ class Watched(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         session = self._session
         session.mark("data")
-        batches = iter(self._loader)
-        first = True
-        while True:
-            if not first and not session._stepped:
-                session.step()
-            session.mark("data")
-            try:
-                batch = next(batches)
-            except StopIteration:
-                session.mark("other")
-                return
-            first = session._stepped = False
+        for batch in self._loader:
+            session._stepped = False
             session.mark("step")
             yield batch
+            if not session._stepped:
+                session.step()
+            session.mark("data")
+        session.mark("other")
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]

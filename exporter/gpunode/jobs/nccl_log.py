@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from gpunode.gpu import GPU
 from gpunode.gpu.driver import Gpu, known
+from gpunode.jobs.processes import own_pid
 from gpunode.metric import Metric, Sample
 from gpunode.node import Node
 from gpunode.source import Reading
@@ -151,13 +152,9 @@ def path_of(node: Node, pid: int) -> str | None:
     name = node.environment(pid).get("NCCL_DEBUG_FILE", "")
     if not name:
         return None
-    own = str(pid)
-    for line in node.read_text(f"/proc/{pid}/status").splitlines():
-        if line.startswith("NSpid:"):
-            own = line.split()[-1]
     if "%h" in name:
         name = name.replace("%h", node.read_text(f"/proc/{pid}/root/etc/hostname").strip())
-    name = name.replace("%p", own)
+    name = name.replace("%p", str(own_pid(node, pid)))
     return f"/proc/{pid}/root{name}" if name.startswith("/") else f"/proc/{pid}/cwd/{name}"
 
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pydantic import TypeAdapter
 
 from gpunode.gpu import GPU
-from gpunode.gpu.driver import DriverError, Identity, known
+from gpunode.gpu.driver import Identity
+from gpunode.jobs.processes import own_pid, running
 from gpunode.metric import Metric, Sample
 from gpunode.node import Node
 from gpunode.source import Reading
@@ -74,10 +75,12 @@ FINE = (0, 7)
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Whether a rank is in trouble, as ncclResult_t."""
+    """Whether a rank is in trouble: ncclResult_t of one that answered, why of one that did not."""
 
     init_state: int = 0
     async_error: int = 0
+    unresponsive: bool = False
+    considered_dead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,32 +96,13 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """Why a rank did not answer."""
-
-    unresponsive: bool = False
-    considered_dead: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class MissingRank:
-    """A rank that did not answer."""
-
-    rank: int
-    host: str = ""
-    pid: int = -1
-    nvml_dev: int = -1
-    status: Lost = Lost()
-
-
-@dataclass(frozen=True, slots=True)
 class Communicator:
     """A communicator; of a text answer, only those in trouble and only the ranks it names."""
 
     hash: str
     size: int
     ranks: tuple[Rank, ...] = ()
-    missing_ranks: tuple[MissingRank, ...] = ()
+    missing_ranks: tuple[Rank, ...] = ()
 
     def behind(self) -> list[Rank]:
         """The ranks that have launched fewer collectives than another."""
@@ -178,9 +162,9 @@ def _parse_text(text: str) -> Answer:
     if HEADER not in text and "No communicator data collected!" not in text:
         raise ValueError(f"not an answer of NCCL RAS: {text[:60]!r}")
     count, sizes = 0, [0]
-    found: dict[str, tuple[dict[int, Rank], list[MissingRank]]] = {}
+    found: dict[str, tuple[dict[int, Rank], list[Rank]]] = {}
     ranks: dict[int, Rank] = {}
-    missing: list[MissingRank] = []
+    missing: list[Rank] = []
     incomplete, collective, several = False, "", 0
     for line in text.splitlines():
         if match := GROUP.fullmatch(line):
@@ -199,7 +183,7 @@ def _parse_text(text: str) -> Answer:
             where = match["host"], int(match["pid"]), int(match["nvml"] or match["device"])
             number = int(match["rank"])
             if incomplete:
-                missing.append(MissingRank(number, *where, Lost(unresponsive=True)))
+                missing.append(Rank(number, *where, Status(unresponsive=True)))
             elif collective:
                 launched = int(match["count"] or 0) if match["own"] else several
                 ranks[number] = Rank(number, *where, collective_counts={collective: launched})
@@ -288,13 +272,8 @@ class NcclRas:
 
     def _places(self) -> dict[tuple[str, str], Place]:
         """Where processes on GPUs may have RAS, by network namespace and address."""
-        try:
-            gpus = self.node.driver().gpus()
-        except DriverError:
-            return {}
         places: dict[tuple[str, str], Place] = {}
-        running = [(p.pid, gpu.identity) for gpu in gpus for p in known(gpu.processes) or []]
-        for pid, identity in running:
+        for pid, identity in running(self.node):
             try:
                 environment = self.node.environment(pid)
             except OSError:
@@ -306,17 +285,9 @@ class NcclRas:
             if environment.get("NCCL_RAS_ENABLE") != "0":
                 address = environment.get("NCCL_RAS_ADDR", ADDRESS)
                 place = places.setdefault((namespace, address), Place(address, pid))
-                place.gpus.setdefault(self._own_id(pid), []).append(identity)
+                place.gpus.setdefault(own_pid(self.node, pid), []).append(identity)
                 place.ranks |= {environment["RANK"]} if "RANK" in environment else set()
         return places
-
-    def _own_id(self, pid: int) -> int:
-        """The id that a process has in its own PID namespace, which is the one that NCCL knows."""
-        try:
-            status = self.node.read_text(f"/proc/{pid}/status").splitlines()
-            return next(int(line.split()[-1]) for line in status if line.startswith("NSpid:"))
-        except (OSError, ValueError, StopIteration):
-            return pid
 
     def _trouble(self, communicators: list[Communicator], now: float) -> Iterator[Sample]:
         stalled = 0
@@ -383,6 +354,6 @@ def _leads(answer: Answer, place: Place) -> bool:
     return not place.ranks or "0" in place.ranks  # an answer in text may not name it
 
 
-def _awaited(communicator: Communicator, rank: Rank | MissingRank, reason: str) -> tuple[str, ...]:
+def _awaited(communicator: Communicator, rank: Rank, reason: str) -> tuple[str, ...]:
     name = communicator.hash.removeprefix("0x")[:16]
     return name, str(rank.rank), rank.host[:64], str(rank.pid), str(rank.nvml_dev), reason

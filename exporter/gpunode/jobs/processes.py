@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gpunode.gpu import GPU
-from gpunode.gpu.driver import Gpu, known
+from gpunode.gpu.driver import DriverError, Gpu, Identity, known
 from gpunode.host import mounts
 from gpunode.host.counter import counter
 from gpunode.host.cpu import HERTZ
@@ -194,6 +194,35 @@ def parse_fields(text: str) -> dict[str, float]:
         if number.isdecimal():
             found[name] = counter(number) * (1024.0 if unit == ["kB"] else 1.0)
     return found
+
+
+def running(node: Node) -> list[tuple[int, Identity]]:
+    """Every process on a GPU or MIG instance; a GPU that fails has none to tell of."""
+    found: list[tuple[int, Identity]] = []
+    try:
+        gpus = node.driver().gpus()
+    except DriverError:
+        return found
+    for gpu in gpus:
+        try:
+            found += [(process.pid, gpu.identity) for process in known(gpu.processes) or ()]
+        except DriverError:
+            continue
+    return found
+
+
+def own_pid(node: Node, pid: int) -> int:
+    """The id that a process has in its own PID namespace, which is the one it knows itself by.
+
+    Its id here where that cannot be read.
+    """
+    try:
+        for line in node.read_text(f"/proc/{pid}/status").splitlines():
+            if line.startswith("NSpid:"):
+                return int(line.split()[-1])
+    except (OSError, ValueError):
+        pass
+    return pid
 
 
 @dataclass(slots=True)

@@ -21,8 +21,9 @@ from gpunode.client.protocol import (
 )
 from gpunode.datagram_socket import Datagram
 from gpunode.gpu import GPU
-from gpunode.gpu.driver import DriverError, Identity, known
+from gpunode.gpu.driver import Identity
 from gpunode.gpu.models import model_of
+from gpunode.jobs.processes import running
 from gpunode.metric import Distribution, Metric, Sample
 from gpunode.node import Node
 from gpunode.source import Absent, Reading, Source
@@ -351,13 +352,9 @@ class TrainingSteps:
     def _look_at_gpus(self, now: float) -> None:
         """Which process is on which GPU: on the first of them, where it is on several."""
         self._looked = now
-        try:
-            gpus = self.node.driver().gpus()
-            found = [(p.pid, gpu.identity) for gpu in gpus for p in known(gpu.processes) or []]
-        except DriverError:
-            found = []
         # A MIG instance comes after its GPU, and is what its processes are on.
-        self._gpus = dict(sorted(found, key=lambda held: (held[1].mig, -held[1].index)))
+        found = sorted(running(self.node), key=lambda held: (held[1].mig, -held[1].index))
+        self._gpus = dict(found)
         self._trainings = {
             uuid: training
             for uuid, training in self._trainings.items()
