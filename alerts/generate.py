@@ -17,7 +17,7 @@ import yaml
 
 from alerts.recording import RECORDS, Record
 from gpunode.catalogue import SECTIONS
-from gpunode.thresholds import GPU, NODE, THRESHOLDS, Threshold, Tier, ledger
+from gpunode.thresholds import GPU, NODE, PAUSE, THRESHOLDS, Threshold, Tier, ledger
 
 ROOT = Path(__file__).parents[1]
 RUNBOOKS = "https://github.com/gpunode/gpunode/blob/main/alerts/runbooks"
@@ -74,7 +74,7 @@ def expression(row: Threshold, tier: Tier) -> str:
     told += f" and on ({on}) {gate} > 0.5"
     if row.scope == "node" or "phase=" in row.signal:
         return told
-    return f"{told} unless on ({GPU}) gpu:gpunode_training_pause:rate5m > 0.1"
+    return f"{told} unless on ({GPU}) {PAUSE} > 0.1"
 
 
 def rule(row: Threshold, tier: Tier) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -112,6 +113,22 @@ def test_an_answer_in_text_names_the_rank_too() -> None:
     assert (
         'gpunode_nccl_awaited_rank_info{communicator="00000000deadbeef",device="6",host="10.0.0.7",'
         'pid="4711",rank="2",reason="behind"} 1.0'
+    ) in found
+
+
+@pytest.mark.parametrize("form", ["h200x2_hang_ras.txt", "h200x2_hang_ras_json.txt"])
+def test_what_nccl_answered_about_a_hang_names_its_rank(form: str) -> None:
+    with ras_server() as server:
+        node = RasNode(server.port)
+        source = NcclRas(node, 10.0)
+        real = (LOGS / form).read_text()
+        server.answer = re.sub(r"\b692\b", str(os.getpid()), real)
+        told(source)
+        node.stepped.now += 10
+        found = told(source)
+    assert (
+        'gpunode_nccl_awaited_rank_info{communicator="6a30ee618137d2d0",device="1",'
+        'host="192.0.2.2",pid="693",rank="1",reason="behind"} 1.0'
     ) in found
 
 

@@ -25,6 +25,8 @@ NCCL_BANDWIDTH_LOW = 0.8
 
 GPU = "cluster, instance, gpu, uuid"
 NODE = "cluster, instance"
+PAUSE = "gpu:gpunode_training_pause:rate5m"
+"""Share of time in which a training process evaluates, compiles or writes a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,8 +412,8 @@ COMMUNICATION = (
     Threshold(
         "CollectiveStalled",
         "communication",
-        f"max by ({GPU}) (gpunode_gpu_blocked_streak_seconds)",
-        (Tier("warning", 25.0, "0s"), Tier("critical", 120.0, "0s")),
+        f"max by ({GPU}) (gpunode_gpu_blocked_streak_seconds) unless on ({GPU}) {PAUSE} > 0.1",
+        (Tier("warning", 20.0, "0s"), Tier("critical", 120.0, "0s")),
         "seconds",
         "A collective stands still",
         "집합 통신이 멈췄습니다",
@@ -422,7 +424,7 @@ COMMUNICATION = (
         "Look at that rank: a crash, a checkpoint, a full disk, a link; restart the job.",
         RAS,
         {"gpunode_gpu_blocked_streak_seconds": 200.0, **ledger(blocked=1.0)},
-        {"gpunode_gpu_blocked_streak_seconds": 20.0},
+        {"gpunode_gpu_blocked_streak_seconds": 15.0},
         200.0,
         while_running=False,
     ),

@@ -20,11 +20,12 @@ def gpu() -> Iterator[tuple[str, Report]]:
 
 
 def gpus() -> Iterator[tuple[str, Report]]:
-    """On several GPUs: what the daemon costs, and what it disturbs with NCCL running."""
+    """On several GPUs: what the daemon costs, disturbs and tells with NCCL running."""
     from tests.bench import gpu
 
     yield "5-gpus-cost", gpu.cost(40.0)
     yield "6-gpus-disturbance", gpu.disturbance(5, 4.0)
+    yield "11-gpus-jobs", gpu.jobs()
 
 
 def anywhere() -> Iterator[tuple[str, Report]]:

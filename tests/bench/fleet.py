@@ -25,7 +25,7 @@ from gpunode.cli import watch
 from gpunode.config import RunSettings
 from gpunode.exposition import Exposition
 from gpunode.tape import TapeNode
-from tests.bench.incidents import INCIDENTS, RULES, _free_ports, _need, program
+from tests.bench.incidents import INCIDENTS, RULES, free_ports, need, program
 from tests.bench.report import DOCS, Report, Result, machine, render
 
 NODES = 1250
@@ -122,7 +122,7 @@ def run(seconds: float) -> Report:
     own = server.server_address[1]
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
-        (port,) = _free_ports(1)
+        (port,) = free_ports(1)
         targets = [
             {
                 "targets": [f"127.0.0.1:{own}"],
@@ -137,7 +137,7 @@ def run(seconds: float) -> Report:
         }
         (folder / "prometheus.yml").write_text(json.dumps(config))
         command = [
-            _need("prometheus"),
+            need("prometheus"),
             f"--config.file={folder}/prometheus.yml",
             f"--storage.tsdb.path={folder}/tsdb",
             f"--web.listen-address=127.0.0.1:{port}",

@@ -7,6 +7,7 @@ are 30 s. The tapes play in real time, over and over.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -22,12 +23,28 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 ROOT = Path(__file__).parents[2]
 TAPES = ROOT / "tests" / "tapes"
 RULES = ROOT / "alerts" / "rules"
 SHORT = {"5m": "30s", "15m": "60s", "1h": "90s", "1d": "120s", "30d": "150s"}
-SCRAPE = "2s"
+ALERTMANAGER = ROOT / "alerts" / "alertmanager.yaml"
+AT_ONCE: dict[str, Any] = {
+    "route": {
+        "receiver": "all",
+        "group_by": ["..."],
+        "group_wait": "1s",
+        "group_interval": "5s",
+    },
+    "receivers": [{"name": "all"}],
+}
+"""What Alertmanager does where nothing is to wait."""
+
+FirstFired = dict[tuple[str, str, str, str], float]
+"""When an alert was first notified, by node, alert, severity and GPU."""
 
 
 INCIDENTS: dict[str, tuple[str, ...]] = {
@@ -80,7 +97,7 @@ def shortened(rules: str) -> str:
     rules = re.sub(r"\[(5m|15m|1h|1d|30d)\]", lambda match: f"[{SHORT[match[1]]}]", rules)
     rules = re.sub(r"(for|keep_firing_for): (\d+)m", r"\1: \2s", rules)
     rules = re.sub(r"for: 1h", "for: 60s", rules)
-    return re.sub(r"interval: \w+", f"interval: {SCRAPE}", rules)
+    return re.sub(r"interval: \w+", "interval: 2s", rules)
 
 
 @contextmanager
@@ -94,7 +111,7 @@ def program(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[byte
 
 
 @contextmanager
-def receiver(fired: dict[tuple[str, str, str, str], float]) -> Iterator[int]:
+def receiver(fired: FirstFired) -> Iterator[int]:
     """What Alertmanager notifies: keeps when each alert came first."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -108,7 +125,7 @@ def receiver(fired: dict[tuple[str, str, str, str], float]) -> Iterator[int]:
                     labels["severity"],
                     labels.get("gpu", ""),
                 )
-                fired.setdefault(key, time.monotonic())
+                fired.setdefault(key, time.time())
             self.send_response(200)
             self.end_headers()
 
@@ -125,22 +142,29 @@ def receiver(fired: dict[tuple[str, str, str, str], float]) -> Iterator[int]:
             thread.join()
 
 
-def play(tapes: Sequence[str], seconds: float) -> list[Fired]:
-    """Play tapes for so long; every alert that arrived."""
-    fired: dict[tuple[str, str, str, str], float] = {}
-    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        folder = Path(name)
+@contextmanager
+def alerting(targets: dict[str, int], folder: Path, hurried: bool) -> Iterator[FirstFired]:
+    """Prometheus and Alertmanager before daemons; what has fired, as it comes.
+
+    Not ``hurried``, everything is as shipped: the rules, the routes, a scrape every 15 s.
+    """
+    fired: FirstFired = {}
+    with ExitStack() as stack:
         hook = stack.enter_context(receiver(fired))
-        ports = dict(zip(tapes, _free_ports(len(tapes)), strict=True))
         for path in RULES.iterdir():
-            (folder / path.name).write_text(shortened(path.read_text()))
-        manager, prometheus = _free_ports(2)
-        (folder / "alertmanager.yml").write_text(_alertmanager(hook))
-        (folder / "prometheus.yml").write_text(_prometheus(folder, ports, manager))
+            rules = path.read_text()
+            (folder / path.name).write_text(shortened(rules) if hurried else rules)
+        manager, prometheus = free_ports(2)
+        routes = copy.deepcopy(AT_ONCE) if hurried else yaml.safe_load(ALERTMANAGER.read_text())
+        for one in routes["receivers"]:
+            one["webhook_configs"] = [{"url": f"http://127.0.0.1:{hook}/"}]
+        (folder / "alertmanager.yml").write_text(json.dumps(routes))
+        every = "2s" if hurried else "15s"
+        (folder / "prometheus.yml").write_text(_prometheus(folder, targets, manager, every))
         stack.enter_context(
             program(
                 [
-                    _need("alertmanager", "prometheus-alertmanager"),
+                    need("alertmanager", "prometheus-alertmanager"),
                     f"--config.file={folder}/alertmanager.yml",
                     f"--storage.path={folder}/am",
                     f"--web.listen-address=127.0.0.1:{manager}",
@@ -152,7 +176,7 @@ def play(tapes: Sequence[str], seconds: float) -> list[Fired]:
         stack.enter_context(
             program(
                 [
-                    _need("prometheus"),
+                    need("prometheus"),
                     f"--config.file={folder}/prometheus.yml",
                     f"--storage.tsdb.path={folder}/tsdb",
                     f"--web.listen-address=127.0.0.1:{prometheus}",
@@ -160,17 +184,53 @@ def play(tapes: Sequence[str], seconds: float) -> list[Fired]:
                 folder / "prometheus.log",
             )
         )
-        begin = time.monotonic()
+        yield fired
+
+
+def play(tapes: Sequence[str], seconds: float) -> list[Fired]:
+    """Play tapes for so long; every alert that arrived."""
+    ports = dict(zip(tapes, free_ports(len(tapes)), strict=True))
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        fired = stack.enter_context(alerting(ports, Path(name), hurried=True))
+        begin = time.time()
         for tape, port in ports.items():
-            path = TAPES / f"{tape}.jsonl.gz"
-            options = [f"--web.listen-address=127.0.0.1:{port}", "--times=10000"]
-            command = [sys.executable, "-m", "gpunode", "replay", str(path), *options]
-            stack.enter_context(program([*command, "--log.level=error"], folder / f"{tape}.log"))
+            stack.enter_context(replay(tape, port, Path(name)))
         time.sleep(seconds)
-    return [Fired(*key, time - begin) for key, time in sorted(fired.items())]
+    return [Fired(*key, at - begin) for key, at in sorted(fired.items())]
 
 
-def _free_ports(count: int) -> list[int]:
+def hang_as_shipped(times: int = 8) -> list[float]:
+    """Seconds from the start of a hang to its first notification, nothing shortened.
+
+    The hangs begin at different times between two scrapes and two evaluations.
+    """
+    ports = {f"hang-{n}": port for n, port in enumerate(free_ports(times))}
+    begins = {}
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        fired = stack.enter_context(alerting(ports, Path(name), hurried=False))
+        for instance, port in ports.items():
+            begins[instance] = time.time()
+            stack.enter_context(replay("hang", port, Path(name)))
+            time.sleep(15.0 / times)
+        time.sleep(90.0)
+    first: dict[str, float] = {}
+    for (instance, alert, _, _), at in sorted(fired.items(), key=lambda item: item[1]):
+        if alert == "CollectiveStalled":
+            first.setdefault(instance, at - begins[instance])
+    return [first.get(instance, float("inf")) for instance in ports]
+
+
+@contextmanager
+def replay(tape: str, port: int, folder: Path) -> Iterator[None]:
+    """A daemon that lives through a tape over and over, in real time."""
+    path = TAPES / f"{tape}.jsonl.gz"
+    options = [f"--web.listen-address=127.0.0.1:{port}", "--times=10000", "--log.level=error"]
+    command = [sys.executable, "-m", "gpunode", "replay", str(path), *options]
+    with program(command, folder / f"{port}.log"):
+        yield
+
+
+def free_ports(count: int) -> list[int]:
     """Ports that nothing listens on, all different: they are held until the last is found."""
     with ExitStack() as held:
         found = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
@@ -183,42 +243,26 @@ def find(*names: str) -> str | None:
     return next((path for name in names if (path := shutil.which(name, path=where))), None)
 
 
-def _need(*names: str) -> str:
+def need(*names: str) -> str:
     found = find(*names)
     if found is None:
         raise SystemExit(f"{names[0]} is not here: make monitoring, or apt-get install {names[-1]}")
     return found
 
 
-def _prometheus(folder: Path, ports: dict[str, int], manager: int) -> str:
+def _prometheus(folder: Path, ports: dict[str, int], manager: int, every: str) -> str:
     targets = [
         {"targets": [f"127.0.0.1:{port}"], "labels": {"instance": tape, "cluster": "test"}}
         for tape, port in ports.items()
     ]
     return json.dumps(
         {
-            "global": {"scrape_interval": SCRAPE, "evaluation_interval": SCRAPE},
+            "global": {"scrape_interval": every, "evaluation_interval": every},
             "rule_files": [f"{folder}/{path.name}" for path in RULES.iterdir()],
             "alerting": {
                 "alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{manager}"]}]}]
             },
             "scrape_configs": [{"job_name": "gpunode", "static_configs": targets}],
-        }
-    )
-
-
-def _alertmanager(hook: int) -> str:
-    return json.dumps(
-        {
-            "route": {
-                "receiver": "all",
-                "group_by": ["..."],
-                "group_wait": "1s",
-                "group_interval": "5s",
-            },
-            "receivers": [
-                {"name": "all", "webhook_configs": [{"url": f"http://127.0.0.1:{hook}/"}]}
-            ],
         }
     )
 
@@ -234,7 +278,7 @@ def faults(tape: str, fired: Sequence[Fired]) -> list[str]:
     )
 
 
-def page(fired: Sequence[Fired], seconds: float) -> str:
+def page(fired: Sequence[Fired], seconds: float, hangs: Sequence[float]) -> str:
     """The table of incidents and alerts."""
     lines = [
         "# Incidents and their alerts",
@@ -258,9 +302,9 @@ def page(fired: Sequence[Fired], seconds: float) -> str:
         lines.append(f"| {tape} | {told or 'nothing'} | {wrong or 'ok'} |")
     lines += [
         "",
-        "As shipped, a collective that stands still is told of within 60 s: the "
-        "signal is a gauge that passes its threshold after 25 s, the alert does not wait, and a "
-        "scrape and an evaluation every 15 s add 30 s at most.",
+        "With nothing shortened, a scrape every 15 s and the routes of "
+        f"`alerts/alertmanager.yaml`, {len(hangs)} hangs that began at different times were told of after "
+        f"{min(hangs):.0f} to {max(hangs):.0f} s (to be: within 60 s).",
     ]
     return "\n".join(lines) + "\n"
 
@@ -268,10 +312,11 @@ def page(fired: Sequence[Fired], seconds: float) -> str:
 def main(seconds: float) -> None:
     """Play all incidents and write the page; exit 1 where one raised what it should not."""
     fired = play(list(INCIDENTS), seconds)
-    text = page(fired, seconds)
+    hangs = hang_as_shipped()
+    text = page(fired, seconds, hangs)
     (ROOT / "docs" / "alerts.md").write_text(text)
     print(text)
-    sys.exit(any(faults(tape, fired) for tape in INCIDENTS))
+    sys.exit(any(faults(tape, fired) for tape in INCIDENTS) or max(hangs) > 60)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A training loop on a GPU whose FLOPs are known, told by gpunode.client or not.
 
-Prints the seconds of every step, then what it did a second in FLOP.
+Prints a line when it begins; at the end the seconds of every step, and its FLOPs.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ def main(steps: int, told: bool) -> None:
     flops = 2.0 * SIZE**3 * PRODUCTS
     client.configure(flops_per_token=flops / 1000)
     taken = []
+    print("training", flush=True)
     for _ in range(steps):
         begin = time.perf_counter()
         for _ in range(PRODUCTS):
