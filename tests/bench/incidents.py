@@ -303,8 +303,8 @@ def page(fired: Sequence[Fired], seconds: float, hangs: Sequence[float]) -> str:
     lines += [
         "",
         "With nothing shortened, a scrape every 15 s and the routes of "
-        f"`alerts/alertmanager.yaml`, {len(hangs)} hangs that began at different times were told of after "
-        f"{min(hangs):.0f} to {max(hangs):.0f} s (to be: within 60 s).",
+        f"`alerts/alertmanager.yaml`, {len(hangs)} hangs that began at different times were told "
+        f"of after {min(hangs):.0f} to {max(hangs):.0f} s (to be: within 60 s).",
     ]
     return "\n".join(lines) + "\n"
 

@@ -32,7 +32,6 @@ def test_a_rank_that_does_not_join_is_named_within_30_seconds(tmp_path: Path) ->
     assert found.seconds <= 30
     assert found.channels is not None
     assert 'transport="P2P/CUMEM"' in found.channels
-    assert '"straggler"' in found.verdict or '"stalled_collective"' in found.verdict
 
 
 def test_training_on_a_gpu_tells_its_mfu(tmp_path: Path) -> None:
