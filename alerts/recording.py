@@ -25,14 +25,19 @@ class Record:
 
 G = 'cluster="c", gpu="0", instance="node-a", uuid="GPU-a"'
 N = 'cluster="c", instance="node-a"'
+J = 'cluster="c", owner_namespace="research", workload="a"'
+S = 'cluster="c", owner_namespace="research"'
 HALF = ledger(starved=0.25, blocked=0.25)
 OWNED = {
-    'gpunode_gpu_owner_info{owner_namespace="research",owner_pod="a",slurm_job="",user=""}': 1.0,
-    'gpunode_gpu_owner_info{owner_namespace="team",owner_pod="b",slurm_job="",user=""}': 1.0,
+    'gpunode_gpu_owner_info{owner_namespace="research",owner_pod="a-worker-0"}': 1.0,
+    'gpunode_gpu_owner_info{owner_namespace="team",owner_pod="b-7c9f5d6b4-x2lqz"}': 1.0,
 }
-SLURM = {
-    'gpunode_gpu_owner_info{owner_namespace="",owner_pod="",slurm_job="42",user="kim"}': 1.0,
-}
+SLURM = {'gpunode_gpu_owner_info{slurm_job="42",user="kim"}': 1.0}
+ROLES = "-(?:master|workers?|launcher|chief|ps|head|leader|node)"
+RANDOM = "[bcdfghjklmnpqrstvwxz2456789]"
+POD = f"(.+?)(?:{ROLES})?(?:-[0-9]+)*(?:-{RANDOM}{{8,10}})?(?:-{RANDOM}{{5}})?"
+"""The name of a pod: what it belongs to, its role and number, and what controllers append.
+https://github.com/kubernetes/apimachinery/blob/master/pkg/util/rand/rand.go"""
 
 
 def _over(level: str, labels: str) -> list[Record]:
@@ -41,22 +46,22 @@ def _over(level: str, labels: str) -> list[Record]:
     return [
         Record(
             f"{base}:rate{longer}",
-            f"avg_over_time({base}:rate{shorter}[{longer}])",
+            f"avg_over_time({base}:rate{shorter}[{longer}{step}])",
             f"The same over {longer}.",
-            {f'{base}:rate{shorter}{{state="starved"}}': 0.25},
+            {f'{base}:rate{shorter}{{{labels}, state="starved"}}': 0.25},
             {f'{{{labels}, state="starved"}}': 0.25},
         )
-        for longer, shorter in (("1h", "5m"), ("1d", "1h"), ("30d", "1d"))
+        for longer, shorter, step in (("1h", "5m", ""), ("1d", "1h", ":1h"), ("30d", "1d", ":1d"))
     ]
 
 
-def _by_owner(owner: str, which: str) -> str:
+def _by_owner(owner: str) -> str:
     """The seconds of GPUs by state, each weighted with an owner's share of the GPU.
 
     A join has one side with a single series, so each state is joined by itself.
     """
     states = (
-        f"label_replace(sum by (cluster, {owner}) (gpu:gpunode_gpu_owner:share{which} "
+        f"label_replace(sum by (cluster, {owner}) (gpu:gpunode_gpu_owner:share "
         f"* on ({GPU}) group_left () "
         f'gpu:gpunode_gpu_seconds:rate5m{{state="{state}"}}), "state", "{state}", "", "")'
         for state in STATES
@@ -64,7 +69,7 @@ def _by_owner(owner: str, which: str) -> str:
     return " or ".join(states)
 
 
-RECORDS: tuple[Record, ...] = (
+OF_NODES: tuple[Record, ...] = (
     Record(
         "gpu:gpunode_gpu_seconds:rate5m",
         f"sum by ({GPU}, state) (rate(gpunode_gpu_seconds_total[5m]))",
@@ -106,48 +111,44 @@ RECORDS: tuple[Record, ...] = (
         {f'{{{N}, state="starved"}}': 0.25},
     ),
     Record(
-        "gpu:gpunode_gpu_owner:share",
-        f"max by ({GPU}, owner_namespace, owner_pod, slurm_job, user) (gpunode_gpu_owner_info) "
-        f"/ on ({GPU}) group_left () count by ({GPU}) "
-        f"(max by ({GPU}, owner_namespace, owner_pod, slurm_job, user) (gpunode_gpu_owner_info))",
-        "Each owner's share of a GPU: 1 over the number of its owners.",
-        OWNED,
+        "gpu:gpunode_gpu_owner:workload",
+        f"max by ({GPU}, owner_namespace, owner_pod, workload, user) ("
+        f'label_replace(gpunode_gpu_owner_info{{owner_pod!=""}}, '
+        f'"workload", "$1", "owner_pod", "{POD}") '
+        'or label_replace(gpunode_gpu_owner_info{owner_pod="",slurm_job!=""}, '
+        '"workload", "slurm-$1", "slurm_job", "(.+)") '
+        'or label_join(gpunode_gpu_owner_info{owner_pod="",slurm_job=""}, '
+        '"workload", "@", "user", "instance"))',
+        "Who holds a GPU, and the job that it belongs to: the name of the pod without role, number "
+        "and suffix, the Slurm job, or else the user on the node.",
+        {**OWNED, **SLURM},
         {
-            f'{{{G}, owner_namespace="research", owner_pod="a"}}': 0.5,
-            f'{{{G}, owner_namespace="team", owner_pod="b"}}': 0.5,
+            f'{{{G}, owner_namespace="research", owner_pod="a-worker-0", workload="a"}}': 1.0,
+            f'{{{G}, owner_namespace="team", owner_pod="b-7c9f5d6b4-x2lqz", workload="b"}}': 1.0,
+            f'{{{G}, user="kim", workload="slurm-42"}}': 1.0,
         },
     ),
     Record(
-        "namespace:gpunode_gpu_seconds:rate5m",
-        _by_owner("owner_namespace", '{owner_namespace!=""}'),
-        "GPU seconds a second of a Kubernetes namespace by state.",
-        {**HALF, **OWNED},
-        {'{cluster="c", owner_namespace="research", state="starved"}': 0.125},
+        "gpu:gpunode_gpu_owner:share",
+        f"sum by ({GPU}, owner_namespace, workload, user) (gpu:gpunode_gpu_owner:workload) "
+        f"/ on ({GPU}) group_left () count by ({GPU}) (gpu:gpunode_gpu_owner:workload)",
+        "Each job's share of a GPU: a GPU that several hold counts once.",
+        OWNED,
+        {
+            f'{{{G}, owner_namespace="research", workload="a"}}': 0.5,
+            f'{{{G}, owner_namespace="team", workload="b"}}': 0.5,
+        },
     ),
     Record(
-        "job:gpunode_gpu_seconds:rate5m",
-        _by_owner("slurm_job, user", '{slurm_job!=""}'),
-        "GPU seconds a second of a Slurm job by state.",
-        {**HALF, **SLURM},
-        {'{cluster="c", slurm_job="42", state="starved", user="kim"}': 0.25},
+        "node:kube_node_spec_unschedulable:max",
+        f"max by ({NODE}) (label_replace(kube_node_spec_unschedulable, "
+        '"instance", "$1", "node", "(.+)")) > 0',
+        "Nodes that are cordoned or drained (kube-state-metrics): they page nobody.",
+        {'kube_node_spec_unschedulable{node="node-a",instance="10.0.0.9:8080"}': 1.0},
+        {f"{{{N}}}": 1.0},
     ),
     *_over("gpu", G),
     *_over("node", N),
-    Record(
-        "cluster:gpunode_gpu_lost:rate1h",
-        'sum by (cluster, state) (gpu:gpunode_gpu_seconds:rate1h{state!~"compute|memory|free"})',
-        "GPUs lost at any time over the last hour, by what they were lost to; times hours it is "
-        "GPU hours.",
-        HALF,
-        {'{cluster="c", state="blocked"}': 0.25, '{cluster="c", state="starved"}': 0.25},
-    ),
-    Record(
-        "cluster:gpunode_gpu_bottleneck:count",
-        "sum by (cluster, cause) (gpunode_gpu_bottleneck)",
-        "GPUs by what holds them up.",
-        {'gpunode_gpu_bottleneck{cause="shm"}': 1.0},
-        {'{cause="shm", cluster="c"}': 1.0},
-    ),
     Record(
         "gpu:gpunode_training_goodput:ratio_rate5m",
         f'sum by ({GPU}) (rate(gpunode_training_seconds_total{{phase="step"}}[5m])) '
@@ -168,21 +169,15 @@ RECORDS: tuple[Record, ...] = (
         {f"{{{G}}}": 800.0},
     ),
     Record(
-        "gpu:gpunode_training_step_median_seconds:p50_1d",
-        "quantile_over_time(0.5, gpunode_training_step_median_seconds[1d])",
-        "What a step took over the last day: the baseline of StepTimeRegressed.",
-        {"gpunode_training_step_median_seconds": 2.0},
-        {f"{{{G}}}": 2.0},
-    ),
-    Record(
-        "gpu:gpunode_gpu_blocked:gap_to_node",
-        f'max by ({NODE}) (gpu:gpunode_gpu_seconds:rate5m{{state="blocked"}}) '
-        f"- on ({NODE}) group_right () sum by ({GPU}) "
-        '(gpu:gpunode_gpu_seconds:rate5m{state="blocked"})',
-        "How much less a GPU waits for peers than the one of its node that waits most: in a "
-        "synchronous job, the one that waits least is the straggler.",
-        HALF,
-        {f"{{{G}}}": 0.0},
+        "gpu:gpunode_training_step_median_seconds:ratio_to_baseline",
+        f"max by ({GPU}) (gpunode_training_step_median_seconds) "
+        f"/ on ({GPU}) (max by ({GPU}) (gpunode_training_step_baseline_seconds) > 0)",
+        "What a step takes over the best pace that the process has kept.",
+        {
+            "gpunode_training_step_median_seconds": 3.0,
+            "gpunode_training_step_baseline_seconds": 2.0,
+        },
+        {f"{{{G}}}": 1.5},
     ),
     Record(
         "node:gpunode_nccl_bus_bandwidth:ratio",
@@ -198,3 +193,67 @@ RECORDS: tuple[Record, ...] = (
         {'{cluster="c", collective="all_reduce", gpus="8", instance="node-a"}': 0.75},
     ),
 )
+"""What rests on the series of one node alone; each shard of Prometheus can evaluate them."""
+
+OF_CLUSTERS: tuple[Record, ...] = (
+    Record(
+        "namespace:gpunode_gpu_seconds:rate5m",
+        _by_owner("owner_namespace"),
+        "GPU seconds a second of a Kubernetes namespace by state.",
+        {**HALF, **OWNED},
+        {f'{{{S}, state="starved"}}': 0.125},
+    ),
+    Record(
+        "job:gpunode_gpu_seconds:rate5m",
+        _by_owner("owner_namespace, workload, user"),
+        "GPU seconds a second of a job by state.",
+        {**HALF, **SLURM},
+        {'{cluster="c", state="starved", user="kim", workload="slurm-42"}': 0.25},
+    ),
+    *_over("namespace", S),
+    *_over("job", J),
+    Record(
+        "gpu:gpunode_gpu_blocked:by_job",
+        f"(gpu:gpunode_gpu_owner:share > bool 0) * on ({GPU}) group_left () sum by ({GPU}) "
+        '(gpu:gpunode_gpu_seconds:rate5m{state="blocked"})',
+        "Share of a GPU's time in which it waits for peers, with the job that it belongs to.",
+        {**HALF, **OWNED},
+        {f'{{{G}, owner_namespace="research", workload="a"}}': 0.25},
+    ),
+    Record(
+        "gpu:gpunode_gpu_blocked:gap_to_job",
+        "max by (cluster, owner_namespace, workload, user) (gpu:gpunode_gpu_blocked:by_job) "
+        "- on (cluster, owner_namespace, workload, user) group_right () "
+        "gpu:gpunode_gpu_blocked:by_job",
+        "How much less a GPU waits for peers than the one of its job that waits most: the one "
+        "with the largest gap is the straggler.",
+        {
+            **ledger(blocked=0.125),
+            'gpunode_gpu_seconds_total{state="blocked",gpu="1",uuid="GPU-b"}': 0.625,
+            'gpunode_gpu_owner_info{owner_pod="a-0"}': 1.0,
+            'gpunode_gpu_owner_info{owner_pod="a-1",gpu="1",uuid="GPU-b"}': 1.0,
+        },
+        {
+            f'{{{G}, workload="a"}}': 0.5,
+            '{cluster="c", gpu="1", instance="node-a", uuid="GPU-b", workload="a"}': 0.0,
+        },
+    ),
+    Record(
+        "cluster:gpunode_gpu_lost:rate1h",
+        'sum by (cluster, state) (gpu:gpunode_gpu_seconds:rate1h{state!~"compute|memory|free"})',
+        "GPUs lost at any time over the last hour, by what they were lost to; times hours it is "
+        "GPU hours.",
+        HALF,
+        {'{cluster="c", state="blocked"}': 0.25, '{cluster="c", state="starved"}': 0.25},
+    ),
+    Record(
+        "cluster:gpunode_gpu_bottleneck:count",
+        "sum by (cluster, cause) (gpunode_gpu_bottleneck)",
+        "GPUs by what holds them up.",
+        {'gpunode_gpu_bottleneck{cause="shm"}': 1.0},
+        {'{cause="shm", cluster="c"}': 1.0},
+    ),
+)
+"""What adds up or compares nodes; for the engine that sees them all."""
+
+RECORDS = OF_NODES + OF_CLUSTERS

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,8 @@ import pytest
 import yaml
 
 from alerts import generate
-from alerts.recording import RECORDS
+from alerts.recording import OF_CLUSTERS, OF_NODES, RECORDS
+from alerts.rule_files import alert_rules, expression, groups
 from gpunode.catalogue import SECTIONS
 from gpunode.thresholds import THRESHOLDS, Threshold, Tier
 from tests.bench.incidents import find
@@ -54,7 +56,7 @@ def test_the_rules_are_valid() -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-@pytest.mark.parametrize("name", ["recording", *generate.groups()])
+@pytest.mark.parametrize("name", ["recording", *groups()])
 def test_prometheus_finds_that_the_rules_do_what_they_should(name: str) -> None:
     ran = promtool("test", "rules", f"tests/{name}.yaml")
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -64,26 +66,86 @@ def test_a_wrong_threshold_fails_the_tests(tmp_path: Path) -> None:
     """The tests of the rules can fail: with a threshold out of reach, nothing fires."""
     for folder in ("rules", "tests"):
         shutil.copytree(ALERTS / folder, tmp_path / folder)
-    (row, *_) = generate.groups()["serving"]
+    (row, *_) = groups()["serving"]
     beyond = replace(row, tiers=(Tier("warning", 99.0, "5m"),))
     rules = tmp_path / "rules/serving.yaml"
-    rules.write_text(generate.dump(generate.alert_rules("serving", [beyond])))
+    rules.write_text(generate.dump(alert_rules("serving", [beyond])))
     ran = promtool("test", "rules", "tests/serving.yaml", cwd=tmp_path)
     assert ran.returncode == 1
     assert f"alertname: {row.alert}" in ran.stdout + ran.stderr
 
 
+def generated(folder: Path, changes: str, *options: str) -> subprocess.CompletedProcess[str]:
+    (folder / "changes.yaml").write_text(changes)
+    command = [sys.executable, "-m", "alerts.generate", f"--into={folder}/rules", *options]
+    return subprocess.run(
+        [*command, f"--changes={folder}/changes.yaml"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_every_alert_can_be_changed_or_left_out(tmp_path: Path) -> None:
+    changes = """
+GpuStarved: {warning: {threshold: 0.25, for: 30m}, critical: off}
+GpuHot: {warning: {severity: info}}
+LaunchBound: off
+"""
+    ran = generated(tmp_path, changes, "--no-keep-firing-for")
+    assert ran.returncode == 0, ran.stderr
+    assert promtool("check", "rules", *(tmp_path / "rules").iterdir()).returncode == 0
+    rules = [
+        rule
+        for path in (tmp_path / "rules").iterdir()
+        for group in yaml.safe_load(path.read_text())["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    ]
+    named = {(rule["alert"], rule["labels"]["severity"]): rule for rule in rules}
+    starved = named["GpuStarved", "warning"]
+    assert starved["for"] == "30m"
+    assert " > 0.25 and " in starved["expr"]
+    assert ("GpuStarved", "critical") not in named
+    assert ("GpuHot", "info") in named
+    assert "LaunchBound" not in {alert for alert, _ in named}
+    assert not any("keep_firing_for" in rule for rule in rules)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ("GpuStarfed: off", "no alert is called GpuStarfed"),
+        ("GpuStarved: {info: off}", "GpuStarved has no tier info"),
+        ("GpuStarved: {warning: {for: soon}}", "String should match"),
+        ("GpuStarved: {warning: {treshold: 1}}", "treshold: Extra inputs"),
+        ("[1, 2]", "Input should be a valid dictionary"),
+        ("{", "changes.yaml"),
+    ],
+)
+def test_a_change_of_nothing_is_misuse(changes: str, complaint: str, tmp_path: Path) -> None:
+    ran = generated(tmp_path, changes)
+    assert ran.returncode == 2
+    assert complaint in ran.stderr
+    assert not (tmp_path / "rules").exists()
+
+
 def test_every_alert_and_record_is_tested() -> None:
     alerts = [
         test
-        for group in generate.groups()
+        for group in groups()
         for test in yaml.safe_load((ALERTS / f"tests/{group}.yaml").read_text())["tests"]
     ]
-    paused = [test for test in alerts if test["name"].endswith("while training evaluates")]
-    assert len(paused) > 5
-    alerts = [test for test in alerts if test not in paused]
-    assert [test["name"] for test in alerts] == [row.alert for row in THRESHOLDS]
-    for test in alerts:
+    names = {test["name"] for test in alerts}
+    assert len(names) == len(alerts)
+    every = {row.alert for row in THRESHOLDS}
+    assert {f"{alert} with another pod of the exporter" for alert in every} <= names
+    for how in ("while training evaluates", "on a cordoned node"):
+        assert sum(name.endswith(how) for name in names) > 5
+    alone = [test for test in alerts if test["name"] in every]
+    assert len(alone) == len(every)
+    for test in alone:
         checks = [check["exp_alerts"] for check in test["alert_rule_test"]]
         assert not checks[0], "quiet just below"
         assert checks[-2], "fires"
@@ -94,9 +156,7 @@ def test_every_alert_and_record_is_tested() -> None:
 
 def expressions() -> dict[str, str]:
     found = {
-        f"{row.alert} {t.severity}": generate.expression(row, t)
-        for row in THRESHOLDS
-        for t in row.tiers
+        f"{row.alert} {t.severity}": expression(row, t) for row in THRESHOLDS for t in row.tiers
     }
     return found | {record.name: record.expression for record in RECORDS}
 
@@ -122,7 +182,17 @@ def test_a_rule_follows_the_craft(name: str) -> None:
         )
     for grouped in re.findall(r"\bby \(([^)]*)\)", expression):
         assert "cluster" in grouped
-        assert "instance" in grouped or name.split(":")[0] in ("cluster", "namespace", "job")
+        over_nodes = "owner_namespace" in grouped or name.startswith("cluster:")
+        assert "instance" in grouped or over_nodes
+
+
+def test_the_rules_for_a_shard_rest_on_nothing_that_takes_all_nodes() -> None:
+    of_clusters = {record.name for record in OF_CLUSTERS}
+    for rows in (rows for name, rows in groups().items() if name != "cluster"):
+        for row in rows:
+            assert not any(name in row.signal for name in of_clusters), row.alert
+    for record in OF_NODES:
+        assert not any(name in record.expression for name in of_clusters), record.name
 
 
 def test_names_of_recording_rules_say_level_metric_and_operation() -> None:

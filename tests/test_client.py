@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpunode.client import Session
-from gpunode.client.protocol import PHASES, STEP_BOUNDS
+from gpunode.client.protocol import PHASES, STEP_BOUNDS, VERSION
 from gpunode.client.sender import Account
 from gpunode.gpu.driver import DriverError, Gpu, Process
 from gpunode.jobs.steps import TrainingSteps, parse
@@ -97,6 +97,24 @@ def test_what_a_client_tells_is_exported(path: str, monkeypatch: pytest.MonkeyPa
     assert {f'gpunode_training_seconds_total{{phase="{phase}"}}' for phase in PHASES} <= {
         name.replace(',uuid="GPU-aa"', "") for name in found
     }
+
+
+def test_the_baseline_is_the_best_pace_that_a_process_has_kept(path: str) -> None:
+    source = listening(OneGpu(os.getpid()), path)
+
+    def tell(steps: int, median: float) -> dict[str, float]:
+        before = values(source)[ACCEPTED]
+        counted = {"counts": [steps], "sum": steps * median}
+        send(path, json.dumps({"v": VERSION, "steps": counted, "median": median}).encode())
+        return wait_for(source, ACCEPTED, before + 1)
+
+    baseline = "gpunode_training_step_baseline_seconds"
+    assert baseline not in tell(20, 0.1), "too few to tell"
+    assert tell(44, 1.0)[baseline] == 1.0
+    assert tell(10, 0.9)[baseline] == 0.9
+    found = tell(10, 3.0)
+    assert found[baseline] == 0.9
+    assert found["gpunode_training_step_median_seconds"] == 3.0
 
 
 def test_every_second_of_a_process_goes_to_one_phase() -> None:

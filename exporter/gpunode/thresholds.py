@@ -5,12 +5,14 @@ Everything that warns or draws a line derives from it: the alert rules, their te
 verdict draw the same line, the number is the verdict's.
 
 A signal is PromQL that keeps ``cluster`` and ``instance``, and ``gpu`` and ``uuid`` where it is
-about a GPU. Windows of rates are five minutes, which is four scrapes at an interval of a minute;
-where a second counts, the signal is a gauge that the daemon keeps.
+about a GPU. ``instance`` is to be the name of the node: ``docs/scale.md``. Windows of rates are
+five minutes, which is four scrapes at an interval of a minute; where a second counts, the signal
+is a gauge that the daemon keeps.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,10 +20,13 @@ from gpunode import verdict
 
 Severity = Literal["critical", "warning", "info"]
 Unit = Literal["percent", "celsius", "seconds", "number", "flag"]
-Scope = Literal["gpu", "node"]
+Scope = Literal["gpu", "node", "cluster"]
 
 NCCL_BANDWIDTH_LOW = 0.8
 """Share of the expected bus bandwidth below which something is wrong with the node."""
+
+Given = Mapping[str, float | None]
+"""Series of a test, with their values; None where a series is absent."""
 
 GPU = "cluster, instance, gpu, uuid"
 NODE = "cluster, instance"
@@ -62,13 +67,16 @@ class Threshold:
     diagnosis: str
     remedy: str
     source: str
-    fires: dict[str, float]
-    quiet: dict[str, float]
+    fires: Given
+    quiet: Given
     value: float
     comparison: Literal[">", "<"] = ">"
     scope: Scope = "gpu"
     while_running: bool = True
     """Whether it is silent unless a job runs on the GPU, or on any of the node."""
+
+    over_nodes: bool = False
+    """Whether it rests on more than one node, and so is for the engine that sees them all."""
 
     ramps: bool = False
     """Whether the gauges of ``fires`` and ``quiet`` gain their values a second, as counters do."""
@@ -448,6 +456,30 @@ COMMUNICATION = (
         keep="5m",
     ),
     Threshold(
+        "JobStraggler",
+        "communication",
+        f"max by ({GPU}) (gpu:gpunode_gpu_blocked:gap_to_job)",
+        (Tier("warning", 0.2, "15m"),),
+        "percent",
+        "A GPU holds up the others of its job",
+        "작업의 다른 GPU들을 지연시키는 GPU가 있습니다",
+        "of the time another GPU of the job waits more than this one does",
+        "In a synchronous job all wait for the slowest rank, which itself waits least.",
+        "The job runs at the pace of this GPU.",
+        "Its verdict and its other states; stages of a pipeline differ by design.",
+        "Cure what the verdict names; else exchange the node.",
+        "https://arxiv.org/abs/2402.15627",
+        {
+            **ledger(blocked=0.0),
+            'gpunode_gpu_seconds_total{state="blocked",gpu="1",uuid="GPU-b"}': 0.5,
+            'gpunode_gpu_owner_info{owner_pod="train-1",gpu="1",uuid="GPU-b"}': 1.0,
+        },
+        {'gpunode_gpu_seconds_total{state="blocked",gpu="1",uuid="GPU-b"}': 0.1},
+        0.5,
+        keep="5m",
+        over_nodes=True,
+    ),
+    Threshold(
         "CommunicationHigh",
         "communication",
         state("communication"),
@@ -630,20 +662,22 @@ COMMUNICATION = (
     Threshold(
         "StepTimeRegressed",
         "communication",
-        f"max by ({GPU}) (gpunode_training_step_median_seconds) "
-        f"/ on ({GPU}) (gpu:gpunode_training_step_median_seconds:p50_1d > 0)",
+        f"max by ({GPU}) (gpu:gpunode_training_step_median_seconds:ratio_to_baseline)",
         (Tier("warning", 1.3, "15m"),),
         "number",
         "Training steps take longer than they did",
         "학습 스텝 시간이 길어졌습니다",
-        "times the median of the last day is what a step takes",
-        "The same job got slower while it ran.",
+        "times the best pace that this process has kept is what a step takes",
+        "The same process got slower while it ran.",
         "The run ends later by that factor.",
         "Which rank's ledger changed at that time? Compare thermal, blocked and starved.",
         "Cure the cause; replace the node where it is the hardware.",
         "https://arxiv.org/abs/2410.12588",
-        {"gpunode_training_step_median_seconds": 3.0},
-        {"gpunode_training_step_median_seconds": 1.0},
+        {
+            "gpunode_training_step_median_seconds": 3.0,
+            "gpunode_training_step_baseline_seconds": 1.0,
+        },
+        {"gpunode_training_step_median_seconds": 1.2},
         3.0,
     ),
     Threshold(
@@ -952,8 +986,8 @@ THERMAL_POWER = (
     Threshold(
         "GpuClocksLow",
         "thermal_power",
-        f"avg_over_time(gpunode_gpu_sm_clock_hertz[15m]) / on ({GPU}) "
-        f"group_left () max by ({GPU}) (gpunode_gpu_sm_clock_max_hertz > 0) "
+        f"max by ({GPU}) (avg_over_time(gpunode_gpu_sm_clock_hertz[15m])) / on ({GPU}) "
+        f"max by ({GPU}) (gpunode_gpu_sm_clock_max_hertz > 0) "
         f"and on ({GPU}) {state('compute')} > 0.5",
         (Tier("info", 0.6, "15m"),),
         "percent",
@@ -1601,6 +1635,74 @@ EXPORTER = (
         0.0,
         "<",
         scope="node",
+        while_running=False,
+    ),
+    Threshold(
+        "GpunodeAbsent",
+        "exporter",
+        'absent(up{job=~".*gpunode.*"})',
+        (Tier("critical", 0.5, "10m"),),
+        "flag",
+        "No exporter of any GPU node is scraped",
+        "수집되는 gpunode 익스포터가 없습니다",
+        "Prometheus has no target of a job whose name contains gpunode",
+        "The DaemonSet is gone, or Prometheus no longer finds it.",
+        "Nothing is known of any GPU, and every other alert is silent.",
+        "Status > Target health in Prometheus; kubectl get daemonset,podmonitor -A.",
+        "Restore the DaemonSet, the PodMonitor or the scrape configuration.",
+        "https://prometheus.io/docs/prometheus/latest/querying/functions/#absent",
+        {'up{job="gpunode"}': None},
+        {'up{job="gpunode"}': 1.0},
+        1.0,
+        scope="cluster",
+        while_running=False,
+        over_nodes=True,
+    ),
+    Threshold(
+        "GpunodeMissing",
+        "exporter",
+        f"max by ({NODE}) "
+        '(label_replace(kube_node_status_allocatable{resource="nvidia_com_gpu"}, '
+        '"instance", "$1", "node", "(.+)")) '
+        f'unless on ({NODE}) max by ({NODE}) (up{{job=~".*gpunode.*"}})',
+        (Tier("warning", 0.0, "15m"),),
+        "number",
+        "A node has GPUs and no exporter",
+        "GPU 노드에 gpunode 익스포터가 없습니다",
+        "GPUs are there, and nobody watches them",
+        "Kubernetes counts GPUs on a node that is no target of Prometheus (kube-state-metrics).",
+        "Nothing is known of these GPUs.",
+        "kubectl get pods -o wide of the DaemonSet: taints, node selectors, images.",
+        "Tolerate the taints of the node; restore the pod.",
+        "https://github.com/kubernetes/kube-state-metrics/tree/main/docs",
+        {
+            'kube_node_status_allocatable{resource="nvidia_com_gpu",node="node-a",instance="k"}': 8,
+            'up{job="gpunode"}': None,
+        },
+        {'up{job="gpunode"}': 1.0},
+        8.0,
+        scope="node",
+        while_running=False,
+        over_nodes=True,
+    ),
+    Threshold(
+        "GpunodeDataStale",
+        "exporter",
+        f"sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate5m)",
+        (Tier("warning", 0.9, "10m"),),
+        "percent",
+        "The ledger of a GPU does not keep up with the clock",
+        "GPU 데이터가 갱신되지 않습니다",
+        "of the time went into the ledger",
+        "Every second goes to some state, so all states together gain a second a second.",
+        "What is shown of the GPU is old, or has gaps.",
+        "gpunode_source_up and the read durations of gpu_activity; is the node out of CPU?",
+        "Look at the log of the daemon; restart it where the driver hangs.",
+        LEDGER,
+        {'gpunode_gpu_seconds_total{state="compute"}': 0.5},
+        {'gpunode_gpu_seconds_total{state="compute"}': 0.95},
+        0.5,
+        "<",
         while_running=False,
     ),
     Threshold(

@@ -16,6 +16,9 @@ SOCKET = "/run/gpunode/client.sock"
 LARGEST = 8192
 """Bytes of the largest message."""
 
+MEDIAN_OF = 64
+"""Steps that the median is of."""
+
 STEP_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds in seconds of the buckets that step times are counted in."""
 

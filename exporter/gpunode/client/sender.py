@@ -19,6 +19,7 @@ from typing import Any
 from gpunode.client.protocol import (
     KERNELS,
     LARGEST,
+    MEDIAN_OF,
     NAME,
     PHASES,
     REQUEST_BOUNDS,
@@ -58,7 +59,7 @@ class Account:
         self._time: float | None = None
         self._last_step: float | None = None
         self._aside = 0.0
-        self._recent: deque[float] = deque(maxlen=64)
+        self._recent: deque[float] = deque(maxlen=MEDIAN_OF)
         self.clear()
 
     def clear(self) -> None:

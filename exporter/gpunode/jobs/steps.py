@@ -13,6 +13,7 @@ from pydantic import Field, TypeAdapter
 
 from gpunode.client.protocol import (
     KERNELS,
+    MEDIAN_OF,
     NAME,
     PHASES,
     REQUEST_BOUNDS,
@@ -45,7 +46,14 @@ STEP = Metric(
 MEDIAN = Metric(
     "gpunode_training_step_median_seconds",
     "gauge",
-    "Median time of the last 64 steps (gpunode.client).",
+    f"Median time of the last {MEDIAN_OF} steps (gpunode.client).",
+    GPU,
+)
+BASELINE = Metric(
+    "gpunode_training_step_baseline_seconds",
+    "gauge",
+    f"The lowest that the median of the process's last {MEDIAN_OF} steps has been: its own best "
+    "pace (gpunode.client).",
     GPU,
 )
 SINCE_STEP = Metric(
@@ -226,6 +234,9 @@ class Training:
     losses_not_finite: float = 0.0
     retries: float = 0.0
     ooms: float = 0.0
+    told: int = 0
+    """Steps that the present process has told of."""
+    baseline: float | None = None
     serves: bool = False
     kernels: dict[str, float] = field(default_factory=dict)
     flops_seen: deque[tuple[float, float]] = field(default_factory=deque)
@@ -233,6 +244,11 @@ class Training:
     def add(self, message: Message, pid: int, now: float) -> None:
         """Take in a message."""
         before = self.last.memory if pid == self.pid else None
+        if pid != self.pid:
+            self.told, self.baseline = 0, None
+        self.told += sum(message.steps.counts)
+        if message.median is not None and self.told >= MEDIAN_OF:
+            self.baseline = min(message.median, self.baseline or message.median)
         self.phases.update(message.phases)
         _include(self.steps, message.steps)
         if message.requests is not None:
@@ -268,6 +284,7 @@ class Training:
             yield from SECONDS.at(self.phases[phase], *at, phase)
         yield Sample(STEP, at, self.steps.copy())
         yield from MEDIAN.at(last.median, *at)
+        yield from BASELINE.at(self.baseline, *at)
         if last.since_step is not None and last.phase in WORKING:
             yield from SINCE_STEP.at(last.since_step + now - self.heard, *at)
         yield from TOKENS.at(self.tokens, *at)
@@ -299,6 +316,7 @@ class TrainingSteps:
         SECONDS,
         STEP,
         MEDIAN,
+        BASELINE,
         SINCE_STEP,
         TOKENS,
         SAMPLES,
