@@ -38,15 +38,18 @@ incidents: $(INSTALLED)  ## play every incident through Prometheus and Alertmana
 	$(BIN)/python -m tests.bench.incidents
 
 MONITORING := .monitoring
-PROMETHEUS_VERSION := v0.313.5
-ALERTMANAGER_VERSION := v0.28.1
+BUILD := alerts/build.sh $(CURDIR)/$(MONITORING)
 
 # Prometheus numbers its Go module 0.X for 3.X. Without service discovery it builds in minutes.
-monitoring: $(MONITORING)/prometheus $(MONITORING)/alertmanager  ## Prometheus 3 and Alertmanager, built with Go
+monitoring: $(addprefix $(MONITORING)/, prometheus alertmanager vmalert pint)  ## Prometheus 3, Alertmanager, VictoriaMetrics and pint, built with Go
 $(MONITORING)/prometheus:
-	alerts/build.sh $(CURDIR)/$(MONITORING) github.com/prometheus/prometheus $(PROMETHEUS_VERSION) prometheus promtool
+	$(BUILD) github.com/prometheus/prometheus v0.313.5 cmd/prometheus cmd/promtool
 $(MONITORING)/alertmanager:
-	alerts/build.sh $(CURDIR)/$(MONITORING) github.com/prometheus/alertmanager $(ALERTMANAGER_VERSION) alertmanager amtool
+	$(BUILD) github.com/prometheus/alertmanager v0.28.1 cmd/alertmanager cmd/amtool
+$(MONITORING)/vmalert:
+	$(BUILD) github.com/VictoriaMetrics/VictoriaMetrics v1.93.0 app/vmalert app/victoria-metrics
+$(MONITORING)/pint:
+	$(BUILD) github.com/cloudflare/pint v0.62.0 cmd/pint
 
 fleet: $(INSTALLED)  ## 1,250 simulated nodes before one Prometheus
 	$(BIN)/python -m tests.bench.fleet

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bench.incidents import INCIDENTS, faults, find, play
+from tests.bench.incidents import INCIDENTS, Engine, faults, find, play
 from tests.replay import TAPES
 
-missing = [
-    package
-    for package, program in (
-        ("prometheus", "prometheus"),
-        ("prometheus-alertmanager", "alertmanager"),
-    )
-    if not find(package, program)
-]
+HOW = "apt-get install prometheus prometheus-alertmanager, or make monitoring"
 
 
 def test_every_tape_is_an_incident() -> None:
     assert INCIDENTS.keys() == {path.name.partition(".")[0] for path in TAPES.glob("*.jsonl.gz")}
 
 
-@pytest.mark.skipif(bool(missing), reason=f"apt-get install {' '.join(missing)}")
-def test_incidents_raise_their_alerts_and_healthy_nodes_none() -> None:
+@pytest.mark.parametrize(
+    ("engine", "needs"),
+    [
+        ("prometheus", ("prometheus",)),
+        ("victoriametrics", ("victoria-metrics", "vmalert")),
+    ],
+)
+def test_incidents_raise_their_alerts_and_healthy_nodes_none(
+    engine: Engine, needs: tuple[str, ...]
+) -> None:
+    if not all(map(find, needs)) or not find("alertmanager", "prometheus-alertmanager"):
+        pytest.skip(HOW)
     tapes = ["healthy", "hang", "h200_shm"]
-    fired = play(tapes, 70.0)
+    fired = play(tapes, 70.0, engine)
     assert {tape: wrong for tape in tapes if (wrong := faults(tape, fired))} == {}
     stalled = [alert for alert in fired if alert.alert == "CollectiveStalled"]
     assert min(alert.after for alert in stalled) < 60

@@ -1688,7 +1688,8 @@ EXPORTER = (
     Threshold(
         "GpunodeDataStale",
         "exporter",
-        f"sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate5m)",
+        f"sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate5m) "
+        f"and on ({GPU}) sum by ({GPU}) (gpunode_gpu_seconds_total offset 5m)",
         (Tier("warning", 0.9, "10m"),),
         "percent",
         "The ledger of a GPU does not keep up with the clock",

@@ -18,12 +18,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
@@ -43,6 +43,8 @@ AT_ONCE: dict[str, Any] = {
 }
 """What Alertmanager does where nothing is to wait."""
 
+Engine = Literal["prometheus", "victoriametrics"]
+Command = list[str]
 FirstFired = dict[tuple[str, str, str, str], float]
 """When an alert was first notified, by node, alert, severity and GPU."""
 
@@ -101,7 +103,7 @@ def shortened(rules: str) -> str:
 
 
 @contextmanager
-def program(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def program(command: Command, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run a program for as long as the block lasts."""
     with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as child:
         try:
@@ -143,55 +145,107 @@ def receiver(fired: FirstFired) -> Iterator[int]:
 
 
 @contextmanager
-def alerting(targets: dict[str, int], folder: Path, hurried: bool) -> Iterator[FirstFired]:
-    """Prometheus and Alertmanager before daemons; what has fired, as it comes.
+def alerting(
+    targets: dict[str, int], folder: Path, hurried: bool, engine: Engine = "prometheus"
+) -> Iterator[FirstFired]:
+    """What scrapes daemons and evaluates the rules, and Alertmanager; what has fired, as it comes.
 
     Not ``hurried``, everything is as shipped: the rules, the routes, a scrape every 15 s.
     """
     fired: FirstFired = {}
     with ExitStack() as stack:
         hook = stack.enter_context(receiver(fired))
+        rules = folder / "rules"
+        rules.mkdir()
         for path in RULES.iterdir():
-            rules = path.read_text()
-            (folder / path.name).write_text(shortened(rules) if hurried else rules)
-        manager, prometheus = free_ports(2)
+            text = path.read_text()
+            (rules / path.name).write_text(shortened(text) if hurried else text)
+        (manager,) = free_ports(1)
         routes = copy.deepcopy(AT_ONCE) if hurried else yaml.safe_load(ALERTMANAGER.read_text())
         for one in routes["receivers"]:
             one["webhook_configs"] = [{"url": f"http://127.0.0.1:{hook}/"}]
         (folder / "alertmanager.yml").write_text(json.dumps(routes))
+        command = [
+            need("alertmanager", "prometheus-alertmanager"),
+            f"--config.file={folder}/alertmanager.yml",
+            f"--storage.path={folder}/am",
+            f"--web.listen-address=127.0.0.1:{manager}",
+            "--cluster.listen-address=",
+        ]
+        stack.enter_context(program(command, folder / "alertmanager.log"))
         every = "2s" if hurried else "15s"
-        (folder / "prometheus.yml").write_text(_prometheus(folder, targets, manager, every))
-        stack.enter_context(
-            program(
-                [
-                    need("alertmanager", "prometheus-alertmanager"),
-                    f"--config.file={folder}/alertmanager.yml",
-                    f"--storage.path={folder}/am",
-                    f"--web.listen-address=127.0.0.1:{manager}",
-                    "--cluster.listen-address=",
-                ],
-                folder / "alertmanager.log",
-            )
-        )
-        stack.enter_context(
-            program(
-                [
-                    need("prometheus"),
-                    f"--config.file={folder}/prometheus.yml",
-                    f"--storage.tsdb.path={folder}/tsdb",
-                    f"--web.listen-address=127.0.0.1:{prometheus}",
-                ],
-                folder / "prometheus.log",
-            )
-        )
+        commands = ENGINES[engine](folder, targets, manager, every)
+        for number, command in enumerate(commands):
+            stack.enter_context(program(command, folder / f"{engine}{number}.log"))
         yield fired
 
 
-def play(tapes: Sequence[str], seconds: float) -> list[Fired]:
+def _scrapes(targets: dict[str, int], every: str) -> dict[str, Any]:
+    nodes = [
+        {"targets": [f"127.0.0.1:{port}"], "labels": {"instance": name, "cluster": "test"}}
+        for name, port in targets.items()
+    ]
+    return {
+        "global": {"scrape_interval": every},
+        "scrape_configs": [{"job_name": "gpunode", "static_configs": nodes}],
+    }
+
+
+def _prometheus(folder: Path, targets: dict[str, int], manager: int, every: str) -> list[Command]:
+    managers = [{"static_configs": [{"targets": [f"127.0.0.1:{manager}"]}]}]
+    config = {
+        **_scrapes(targets, every),
+        "rule_files": [f"{folder}/rules/*.yaml"],
+        "alerting": {"alertmanagers": managers},
+    }
+    (folder / "prometheus.yml").write_text(json.dumps(config))
+    (port,) = free_ports(1)
+    return [
+        [
+            need("prometheus"),
+            f"--config.file={folder}/prometheus.yml",
+            f"--storage.tsdb.path={folder}/tsdb",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ]
+    ]
+
+
+def _victoriametrics(
+    folder: Path, targets: dict[str, int], manager: int, every: str
+) -> list[Command]:
+    (folder / "scrape.yml").write_text(json.dumps(_scrapes(targets, every)))
+    port, alerts = free_ports(2)
+    store = f"http://127.0.0.1:{port}"
+    return [
+        [
+            need("victoria-metrics"),
+            f"-promscrape.config={folder}/scrape.yml",
+            f"-storageDataPath={folder}/vm",
+            f"-httpListenAddr=127.0.0.1:{port}",
+            f"-search.latencyOffset={every}",
+        ],
+        [
+            need("vmalert"),
+            f"-rule={folder}/rules/*.yaml",
+            f"-datasource.url={store}",
+            f"-remoteWrite.url={store}",
+            f"-notifier.url=http://127.0.0.1:{manager}",
+            f"-httpListenAddr=127.0.0.1:{alerts}",
+        ],
+    ]
+
+
+ENGINES: dict[Engine, Callable[[Path, dict[str, int], int, str], list[Command]]] = {
+    "prometheus": _prometheus,
+    "victoriametrics": _victoriametrics,
+}
+
+
+def play(tapes: Sequence[str], seconds: float, engine: Engine = "prometheus") -> list[Fired]:
     """Play tapes for so long; every alert that arrived."""
     ports = dict(zip(tapes, free_ports(len(tapes)), strict=True))
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        fired = stack.enter_context(alerting(ports, Path(name), hurried=True))
+        fired = stack.enter_context(alerting(ports, Path(name), True, engine))
         begin = time.time()
         for tape, port in ports.items():
             stack.enter_context(replay(tape, port, Path(name)))
@@ -207,7 +261,7 @@ def hang_as_shipped(times: int = 8) -> list[float]:
     ports = {f"hang-{n}": port for n, port in enumerate(free_ports(times))}
     begins = {}
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        fired = stack.enter_context(alerting(ports, Path(name), hurried=False))
+        fired = stack.enter_context(alerting(ports, Path(name), False))
         for instance, port in ports.items():
             begins[instance] = time.time()
             stack.enter_context(replay("hang", port, Path(name)))
@@ -246,25 +300,8 @@ def find(*names: str) -> str | None:
 def need(*names: str) -> str:
     found = find(*names)
     if found is None:
-        raise SystemExit(f"{names[0]} is not here: make monitoring, or apt-get install {names[-1]}")
+        raise SystemExit(f"{names[0]} is not here: make monitoring")
     return found
-
-
-def _prometheus(folder: Path, ports: dict[str, int], manager: int, every: str) -> str:
-    targets = [
-        {"targets": [f"127.0.0.1:{port}"], "labels": {"instance": tape, "cluster": "test"}}
-        for tape, port in ports.items()
-    ]
-    return json.dumps(
-        {
-            "global": {"scrape_interval": every, "evaluation_interval": every},
-            "rule_files": [f"{folder}/{path.name}" for path in RULES.iterdir()],
-            "alerting": {
-                "alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{manager}"]}]}]
-            },
-            "scrape_configs": [{"job_name": "gpunode", "static_configs": targets}],
-        }
-    )
 
 
 def faults(tape: str, fired: Sequence[Fired]) -> list[str]:
