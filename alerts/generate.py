@@ -152,7 +152,7 @@ def changed(rows: Iterable[Threshold], changes: Changes) -> Iterator[Threshold]:
 def main() -> None:
     """Rewrite the files of the repository, or the rules alone with a user's changes."""
     parser = ArgumentParser(prog="python -m alerts.generate", description=main.__doc__)
-    parser.add_argument("--changes", type=Path, help="YAML; docs/scale.md says what it may hold")
+    parser.add_argument("--changes", type=Path, help="YAML; docs/rules.md says what it may hold")
     parser.add_argument("--into", type=Path, help="a folder for these rules")
     parser.add_argument(
         "--no-keep-firing-for",

@@ -202,6 +202,10 @@ def test_the_rules_for_a_shard_rest_on_nothing_that_takes_all_nodes() -> None:
             assert not any(name in row.signal for name in of_clusters), row.alert
     for record in OF_NODES:
         assert not any(name in record.expression for name in of_clusters), record.name
+    above = [expression(row, tier) for row in groups()["cluster"] for tier in row.tiers]
+    above += [record.expression for record in OF_CLUSTERS]
+    raw = {name for text in above for name in re.findall(r"(?<![:\w])(gpunode_\w+|up)\b", text)}
+    assert raw == {"gpunode_gpu_bottleneck", "up"}, "docs/rules.md says what they rest on"
 
 
 def test_names_of_recording_rules_say_level_metric_and_operation() -> None:

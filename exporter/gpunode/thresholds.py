@@ -5,7 +5,7 @@ Everything that warns or draws a line derives from it: the alert rules, their te
 verdict draw the same line, the number is the verdict's.
 
 A signal is PromQL that keeps ``cluster`` and ``instance``, and ``gpu`` and ``uuid`` where it is
-about a GPU. ``instance`` is to be the name of the node: ``docs/scale.md``. Windows of rates are
+about a GPU. ``instance`` is to be the name of the node: ``docs/rules.md``. Windows of rates are
 five minutes, which is four scrapes at an interval of a minute; where a second counts, the signal
 is a gauge that the daemon keeps.
 """

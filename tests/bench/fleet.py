@@ -30,8 +30,15 @@ from tests.bench.report import DOCS, Report, Result, machine, render
 
 NODES = 1250
 SCRAPE = 30
-KEPT = 30
-"""Expositions of each tape: a quarter of an hour."""
+KEPT = 60
+"""Expositions of each tape: half an hour."""
+
+OWNER = (
+    'gpunode_gpu_owner_info{{gpu="{gpu}",uuid="GPU-00000000-0000-0000-0000-00000000000{of_two}-'
+    '{node}-{copy}",owner_namespace="team-{team}",owner_pod="train-{job}-worker-{node}",'
+    'owner_container="main",slurm_job="",user="",via="kubelet"}} 1'
+)
+"""A job on four nodes, and four jobs in a namespace."""
 
 TWO_GPUS = [name for name in INCIDENTS if not name.startswith("h200_")]
 
@@ -79,7 +86,13 @@ class Fleet:
             .replace("@U@", f"{node}-{copy}")
             for copy in range(4)
         )
-        return "\n".join([others, *copies, ""]).encode()
+        held = (
+            OWNER.format(
+                gpu=gpu, of_two=gpu % 2, copy=gpu // 2, node=node, job=node // 4, team=node // 16
+            )
+            for gpu in range(8)
+        )
+        return "\n".join([others, *copies, *held, ""]).encode()
 
 
 def serve(fleet: Fleet) -> ThreadingHTTPServer:
@@ -143,19 +156,25 @@ def run(seconds: float) -> Report:
             f"--web.listen-address=127.0.0.1:{port}",
         ]
         child = stack.enter_context(program(command, folder / "log"))
-        time.sleep(seconds)
+        slowest: dict[str, float] = {}
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            time.sleep(10.0)
+            groups = ask(port, "/api/v1/rules")["data"]["groups"]
+            for group in groups:
+                took = max(group["evaluationTime"], slowest.get(group["name"], 0.0))
+                slowest[group["name"]] = took
         process = psutil.Process(child.pid)
         resident = process.memory_info().rss / 2**30
         cpu = process.cpu_times()
-        groups = ask(port, "/api/v1/rules")["data"]["groups"]
         series = ask(port, "/api/v1/status/tsdb")["data"]["headStats"]["numSeries"]
         up = query(port, "sum(up)")
         version = ask(port, "/api/v1/status/buildinfo")["data"]["version"]
         firing = query(port, 'count(ALERTS{alertstate="firing"})')
     server.shutdown()
     server.server_close()
-    slowest = max(groups, key=lambda group: group["evaluationTime"] / group["interval"])
-    share = slowest["evaluationTime"] / slowest["interval"]
+    worst = max(groups, key=lambda group: slowest[group["name"]] / group["interval"])
+    share = slowest[worst["name"]] / worst["interval"]
     used = (cpu.user + cpu.system) / seconds
     return Report(
         "A fleet before one Prometheus",
@@ -170,15 +189,15 @@ def run(seconds: float) -> Report:
             Result("cores of Prometheus", f"{used:.2f}", "≤ 2", used <= 2),
             Result("alerts firing", f"{firing:,.0f}", "", True),
             Result(
-                f"slowest group ({slowest['name']}), share of its interval",
+                f"slowest group ({worst['name']}), longest evaluation over its interval",
                 f"{share:.0%}",
                 "≤ 50 %",
                 share <= 0.5,
             ),
         ],
         [
-            f"{group['name']}: {group['evaluationTime']:.2f} s every {group['interval']:.0f} s, "
-            f"{len(group['rules'])} rules"
+            f"{group['name']}: {slowest[group['name']]:.2f} s at most, every "
+            f"{group['interval']:.0f} s, {len(group['rules'])} rules"
             for group in groups
         ],
     )
