@@ -23,6 +23,9 @@ class Record:
     results: dict[str, float]
 
 
+HOURLY = 4
+"""Minutes between evaluations of what looks back on days; it divides the hour."""
+
 G = 'cluster="c", gpu="0", instance="node-a", uuid="GPU-a"'
 N = 'cluster="c", instance="node-a"'
 J = 'cluster="c", owner_namespace="research", workload="a"'
@@ -41,17 +44,38 @@ https://github.com/kubernetes/apimachinery/blob/master/pkg/util/rand/rand.go"""
 
 
 def _over(level: str, labels: str) -> list[Record]:
-    """Means of a level's five-minute shares over longer times."""
+    """Means of a level's five-minute shares over longer times.
+
+    What looks back on days reads one sample an hour: over a fleet, reading all samples of 30 days
+    would take longer than there is time between two evaluations.
+    """
     base = f"{level}:gpunode_gpu_seconds"
+    hourly = f"{base}:rate1h_hourly"
+    steps = (
+        (
+            f"{base}:rate1h",
+            f"avg_over_time({base}:rate5m[1h])",
+            f"{base}:rate5m",
+            "The same over 1h.",
+        ),
+        (
+            hourly,
+            f"{base}:rate1h and on () (minute() < {HOURLY})",
+            f"{base}:rate1h",
+            "The same once an hour, for what looks back on days.",
+        ),
+        (f"{base}:rate1d", f"avg_over_time({hourly}[1d])", hourly, "The same over 1d."),
+        (f"{base}:rate30d", f"avg_over_time({hourly}[30d])", hourly, "The same over 30d."),
+    )
     return [
         Record(
-            f"{base}:rate{longer}",
-            f"avg_over_time({base}:rate{shorter}[{longer}{step}])",
-            f"The same over {longer}.",
-            {f'{base}:rate{shorter}{{{labels}, state="starved"}}': 0.25},
+            name,
+            expression,
+            purpose,
+            {f'{rests_on}{{{labels}, state="starved"}}': 0.25},
             {f'{{{labels}, state="starved"}}': 0.25},
         )
-        for longer, shorter, step in (("1h", "5m", ""), ("1d", "1h", ":1h"), ("30d", "1d", ":1d"))
+        for name, expression, rests_on, purpose in steps
     ]
 
 

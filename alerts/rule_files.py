@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from alerts.figures import FORMATS
-from alerts.recording import OF_CLUSTERS, OF_NODES, Record
+from alerts.recording import HOURLY, OF_CLUSTERS, OF_NODES, Record
 from gpunode.thresholds import GPU, NODE, PAUSE, THRESHOLDS, Threshold, Tier
 
 RUNBOOKS = "https://github.com/gpunode/gpunode/blob/main/alerts/runbooks"
@@ -100,11 +100,11 @@ def recording_rules(level: str, records: Iterable[Record]) -> list[dict[str, Any
 
     Not more than five minutes apart, after which Prometheus takes a series for gone.
     """
-    intervals = {"30s": "recording", "1m": "recording_1h", "4m": "recording_days"}
+    intervals = {"30s": "recording", "1m": "recording_1h", f"{HOURLY}m": "recording_days"}
     found: dict[str, list[dict[str, str]]] = {interval: [] for interval in intervals}
     for record in records:
-        window = re.search(r":rate(1h|1d|30d)$", record.name)
-        interval = {"1h": "1m", "1d": "4m", "30d": "4m"}[window[1]] if window else "30s"
+        window = re.search(r":rate(1h|1h_hourly|1d|30d)$", record.name)
+        interval = "30s" if not window else "1m" if window[1] == "1h" else f"{HOURLY}m"
         found[interval].append({"record": record.name, "expr": record.expression})
     return [
         {"name": f"gpunode.{level}_{intervals[interval]}", "interval": interval, "rules": rules}

@@ -223,13 +223,13 @@ def record_test(record: Record) -> dict[str, Any]:
         "name": record.name,
         "interval": "1m",
         "input_series": [
-            {"series": series(name), "values": values(name, [(100, value)], False)}
+            {"series": series(name), "values": values(name, [(130, value)], False)}
             for name, value in record.given.items()
         ],
         "promql_expr_test": [
             {
                 "expr": record.name + _matcher(record),
-                "eval_time": "90m",
+                "eval_time": "122m",
                 "exp_samples": [
                     {"labels": record.name + labels, "value": value}
                     for labels, value in record.results.items()

@@ -640,6 +640,31 @@ COMMUNICATION = (
         while_running=False,
     ),
     Threshold(
+        "NvlinkIdle",
+        "communication",
+        f"{rate('gpunode_gpu_nvlink_bytes_total')} / on ({GPU}) "
+        f"max by ({GPU}) (gpunode_gpu_nvlink_speed_bytes_per_second > 0) "
+        f"and on ({GPU}) {state('communication')} > {verdict.COMMUNICATES}",
+        (Tier("info", 0.01, "15m"),),
+        "percent",
+        "A GPU communicates, and not over NVLink",
+        "통신 중인데 NVLink가 사용되지 않습니다",
+        "of what its NVLinks carry is used while it does nothing but communicate",
+        "Collectives go over PCI Express or the network although there is NVLink.",
+        "Between GPUs of one node, a tenth of the bandwidth or less.",
+        "NcclTransportDisabled and NcclOverSharedMemory; a job with one GPU a node is right so.",
+        "Unset what disables P2P; place the ranks of a job on one node.",
+        NCCL_ENV,
+        {
+            'gpunode_gpu_nvlink_bytes_total{direction="transmit"}': 1e6,
+            "gpunode_gpu_nvlink_speed_bytes_per_second": 450e9,
+            **ledger(communication=0.9),
+        },
+        {'gpunode_gpu_nvlink_bytes_total{direction="transmit"}': 9e9},
+        1e6 / 450e9,
+        "<",
+    ),
+    Threshold(
         "NvlinkErrors",
         "communication",
         gained("gpunode_gpu_nvlink_errors_total", GPU + ", kind"),
