@@ -124,7 +124,8 @@ class Training:
 
 
 @contextmanager
-def _trainer(how: str, socket: Path) -> Iterator[subprocess.Popen[str]]:
+def trainer(how: str, socket: Path) -> Iterator[subprocess.Popen[str]]:
+    """The training loop: it prints a line when it begins and one when it has ended."""
     environment = {
         **os.environ,
         "GPUNODE_CLIENT_SOCKET": str(socket),
@@ -147,7 +148,7 @@ def training(folder: Path, runs: int = 2) -> Training:
     said: dict[str, float | None] = {}
     with daemon("--log.level=error", f"--client.socket={socket}") as running:
         for how in ("alone", "told") * runs:
-            with _trainer(how, socket) as process:
+            with trainer(how, socket) as process:
                 assert process.stdout is not None
                 process.stdout.readline()
                 time.sleep(7.0)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 import time
@@ -13,7 +16,7 @@ import pytest
 
 from gpunode.node import LocalNode
 from tests.daemon import daemon
-from tests.gpu.jobs import HERE, STEPS, hanging, named, training, value
+from tests.gpu.jobs import HERE, STEPS, hanging, named, trainer, training, value
 
 NVIDIA = Path("/dev/nvidia0").exists()
 
@@ -40,6 +43,44 @@ def test_training_on_a_gpu_tells_its_mfu(tmp_path: Path) -> None:
     assert found.mfu == pytest.approx(found.by_hand, rel=0.1)
     assert found.reserved >= 3 * 4096 * 4096 * 2
     assert found.steps == STEPS - 1
+
+
+def test_a_profiled_step_tells_its_kernels(tmp_path: Path) -> None:
+    socket = tmp_path / "c.sock"
+    with (
+        daemon("--log.level=error", f"--client.socket={socket}") as running,
+        trainer("profiled", socket) as process,
+    ):
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.readline()
+        time.sleep(4.0)
+        text = running.get("/metrics").decode()
+    kernels = dict(
+        re.findall(r'^gpunode_training_kernel_seconds{.*kernel="(.+?)".*} (.+)', text, re.M)
+    )
+    print(kernels)
+    longest = max(kernels, key=lambda name: float(kernels[name]))
+    assert re.search(r"gemm|nvjet|cutlass|mm", longest)
+    assert float(kernels[longest]) > 1e-3
+
+
+def test_training_on_a_gpu_goes_on_when_the_daemon_is_killed(tmp_path: Path) -> None:
+    socket = tmp_path / "c.sock"
+    with (
+        contextlib.suppress(RuntimeError),
+        daemon("--log.level=error", f"--client.socket={socket}") as running,
+        trainer("told", socket) as process,
+    ):
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(4.0)
+        running.process.kill()
+        loop = json.loads(process.stdout.readline())
+        before, after = loop["steps"][300:800], loop["steps"][-500:]
+    print(statistics.median(before), statistics.median(after), max(after))
+    assert len(loop["steps"]) == STEPS
+    assert statistics.median(after) < 1.1 * statistics.median(before)
 
 
 HUGGING_FACE = """
