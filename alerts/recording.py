@@ -111,9 +111,9 @@ OF_NODES: tuple[Record, ...] = (
     Record(
         "gpu:gpunode_training_pause:rate5m",
         f"sum by ({GPU}) (rate(gpunode_training_seconds_total"
-        '{phase=~"checkpoint|evaluation|compile"}[5m]))',
-        "Share of a training process's time in which no step is to be expected: alerts on "
-        "bottlenecks are silent meanwhile.",
+        '{phase=~"checkpoint|evaluation|compile|other"}[5m]))',
+        "Share of a training process's time in which no step is to be expected, set-up included: "
+        "alerts on bottlenecks are silent meanwhile.",
         {
             'gpunode_training_seconds_total{phase="step"}': 0.5,
             'gpunode_training_seconds_total{phase="evaluation"}': 0.5,

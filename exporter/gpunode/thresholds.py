@@ -31,7 +31,7 @@ Given = Mapping[str, float | None]
 GPU = "cluster, instance, gpu, uuid"
 NODE = "cluster, instance"
 PAUSE = "gpu:gpunode_training_pause:rate5m"
-"""Share of time in which a training process evaluates, compiles or writes a checkpoint."""
+"""Share of time in which a training process sets up, compiles, evaluates or saves."""
 
 
 @dataclass(frozen=True, slots=True)

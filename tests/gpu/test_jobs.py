@@ -60,9 +60,10 @@ def test_a_profiled_step_tells_its_kernels(tmp_path: Path) -> None:
         re.findall(r'^gpunode_training_kernel_seconds{.*kernel="(.+?)".*} (.+)', text, re.M)
     )
     print(kernels)
+    assert not any(name.startswith("aten::") for name in kernels), "operators of the CPU"
     longest = max(kernels, key=lambda name: float(kernels[name]))
-    assert re.search(r"gemm|nvjet|cutlass|mm", longest)
-    assert float(kernels[longest]) > 1e-3
+    assert re.search(r"gemm|nvjet|cutlass", longest)
+    assert 2e-3 < float(kernels[longest]) < 6e-3, "the time of one step"
 
 
 def test_training_on_a_gpu_goes_on_when_the_daemon_is_killed(tmp_path: Path) -> None:

@@ -36,15 +36,37 @@ class StepProfiler:
             self.report(kernel_seconds(self._running))
             self._running = None
         if self.steps % self.every == 0:
-            self._running = profiler.profile()
+            self._running = _quiet(profiler.profile)
             self._running.start()
 
 
+def _quiet(profile: Any) -> Any:
+    """A profile that does not warn of cycles, of which it has one, where PyTorch would."""
+    try:
+        return profile(acc_events=True)
+    except TypeError:
+        return profile()
+
+
 def kernel_seconds(profile: Any) -> dict[str, float]:
-    """Seconds by kernel on the GPU, or by operator where there was none."""
+    """Seconds by kernel on the GPU, or by operator where there was none.
+
+    What the CPU did is listed too, and has the time of the kernels that it started once more; a
+    block that the user named has all of its time.
+    """
     averages = profile.key_averages()
-    for attribute in ("self_device_time_total", "self_cuda_time_total", "self_cpu_time_total"):
-        seconds = {a.key: getattr(a, attribute, 0) / 1e6 for a in averages}
-        if any(seconds.values()):
-            return {name: s for name, s in seconds.items() if s > 0}
-    return {}
+    kernels = [
+        a
+        for a in averages
+        if a.device_type.name != "CPU" and not getattr(a, "is_user_annotation", False)
+    ]
+    seconds = {e.key: _on_gpu(e) / 1e6 for e in kernels}
+    if not any(seconds.values()):
+        seconds = {e.key: e.self_cpu_time_total / 1e6 for e in averages}
+    return {name: s for name, s in seconds.items() if s > 0}
+
+
+def _on_gpu(event: Any) -> float:
+    """Microseconds, under the name of this version of PyTorch."""
+    found = getattr(event, "self_device_time_total", None)
+    return float(event.self_cuda_time_total if found is None else found)
