@@ -117,6 +117,27 @@ def test_the_baseline_is_the_best_pace_that_a_process_has_kept(path: str) -> Non
     assert found["gpunode_training_step_median_seconds"] == 3.0
 
 
+def test_what_a_process_counted_outlives_it_for_a_while(path: str) -> None:
+    node = OneGpu(os.getpid())
+    source = listening(node, path)
+    memory = {"reserved": 5, "allocated": 4, "retries": 0, "ooms": 0}
+    told = {"v": VERSION, "steps": {"counts": [3], "sum": 3.0}, "median": 1.0, "memory": memory}
+    send(path, json.dumps(told).encode())
+    assert "gpunode_torch_memory_reserved_bytes" in wait_for(source, ACCEPTED, 1)
+    node.pids = ()
+    send(path, json.dumps({**told, "memory": {**memory, "ooms": 1}}).encode())
+    found = wait_for(source, ACCEPTED, 2)
+    assert found["gpunode_torch_ooms_total"] == 1
+    node.stepped.now += 60
+    found = values(source)
+    assert found["gpunode_torch_ooms_total"] == 1
+    assert found["gpunode_training_step_seconds_count"] == 6
+    assert "gpunode_torch_memory_reserved_bytes" not in found
+    assert "gpunode_training_step_median_seconds" not in found
+    node.stepped.now += 600
+    assert "gpunode_torch_ooms_total" not in values(source)
+
+
 def test_every_second_of_a_process_goes_to_one_phase() -> None:
     account = Account()
     for time_, phase in ((0.0, "data"), (1.0, "step"), (4.0, "checkpoint"), (9.0, "other")):
@@ -188,16 +209,6 @@ def test_time_since_the_last_step_goes_on_while_nothing_is_told(path: str) -> No
     assert values(source)["gpunode_training_seconds_since_step"] == 43
     send(path, b'{"v":1,"since_step":3.0,"phase":"evaluation"}')
     assert "gpunode_training_seconds_since_step" not in wait_for(source, ACCEPTED, 2)
-
-
-def test_what_a_process_told_goes_with_it(path: str) -> None:
-    node = OneGpu(os.getpid())
-    source = listening(node, path)
-    send(path, b'{"v":1,"tokens":5}')
-    assert "gpunode_training_tokens_total" in wait_for(source, ACCEPTED, 1)
-    node.pids = ()
-    node.stepped.now += 10
-    assert "gpunode_training_tokens_total" not in values(source)
 
 
 def test_a_gpu_that_is_lost_takes_no_other_trainings_with_it(path: str) -> None:

@@ -15,6 +15,10 @@ class GpunodeCallback(TrainerCallback):  # type: ignore[misc]
     def __init__(self, session: Session = _session) -> None:
         self._session = session
         self._tokens = 0.0
+        self._training = False
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        self._training = True
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         self._session.mark("step")
@@ -32,7 +36,8 @@ class GpunodeCallback(TrainerCallback):  # type: ignore[misc]
             self._session.mark("data")
 
     def on_evaluate(self, _: Any, __: Any, control: Any, **___: Any) -> None:
-        self._session.mark("checkpoint" if control.should_save else "data")
+        if self._training:  # else it was called by hand, before or after
+            self._session.mark("checkpoint" if control.should_save else "data")
 
     def on_save(self, *_: Any, **__: Any) -> None:
         self._session.mark("data")
@@ -43,5 +48,6 @@ class GpunodeCallback(TrainerCallback):  # type: ignore[misc]
             self._session.loss(loss)
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
+        self._training = False
         self._session.mark("other")
         self._session.flush()

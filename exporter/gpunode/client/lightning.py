@@ -17,8 +17,10 @@ class GpunodeCallback(Callback):  # type: ignore[misc]
 
     def __init__(self, session: Session = _session) -> None:
         self._session = session
+        self._training = False
 
     def on_train_start(self, *_: Any) -> None:
+        self._training = True
         self._session.mark("data")
 
     def on_train_batch_start(self, *_: Any) -> None:
@@ -32,11 +34,12 @@ class GpunodeCallback(Callback):  # type: ignore[misc]
         self._session.mark("evaluation")
 
     def on_validation_end(self, *_: Any) -> None:
-        self._session.mark("data")
+        self._session.mark("data" if self._training else "other")
 
     def on_save_checkpoint(self, *_: Any) -> None:
         self._session.mark("checkpoint")
 
     def on_train_end(self, *_: Any) -> None:
+        self._training = False
         self._session.mark("other")
         self._session.flush()

@@ -59,8 +59,8 @@ BASELINE = Metric(
 SINCE_STEP = Metric(
     "gpunode_training_seconds_since_step",
     "gauge",
-    "Time since the last step ended; absent in checkpoints, evaluation and compilation "
-    "(gpunode.client).",
+    "Time since the last step ended; absent in checkpoints, evaluation, compilation and whatever "
+    "else is no step (gpunode.client).",
     GPU,
 )
 TOKENS = Metric(
@@ -147,11 +147,15 @@ MESSAGES = Metric(
 
 RESULTS = ("accepted", "malformed", "no_gpu", "unknown_sender")
 
-WORKING = ("step", "data", "other")
+WORKING = ("step", "data")
 """Phases in which a step is to be expected."""
 
 MFU_PERIOD = 60.0
 """Seconds that MFU looks back on."""
+
+KEPT = 300.0
+"""Seconds for which the counters of a process that has ended are exported: a scrape is to see its
+last step, and the allocation that failed."""
 
 PROCESSES_EVERY = 10.0
 """Seconds between looks at which process is on which GPU."""
@@ -237,6 +241,8 @@ class Training:
     told: int = 0
     """Steps that the present process has told of."""
     baseline: float | None = None
+    gone: bool = False
+    """Whether the process has ended; what it counted is exported for a while."""
     serves: bool = False
     kernels: dict[str, float] = field(default_factory=dict)
     flops_seen: deque[tuple[float, float]] = field(default_factory=deque)
@@ -279,32 +285,42 @@ class Training:
 
     def samples_at(self, now: float) -> Iterator[Sample]:
         """What there is to export of this GPU."""
-        at, last = (str(self.identity.index), self.identity.uuid), self.last
+        at = (str(self.identity.index), self.identity.uuid)
+        yield from self._counters(*at)
+        if not self.gone:
+            yield from self._present(now, *at)
+
+    def _counters(self, *at: str) -> Iterator[Sample]:
         for phase in PHASES:
             yield from SECONDS.at(self.phases[phase], *at, phase)
         yield Sample(STEP, at, self.steps.copy())
+        yield from TOKENS.at(self.tokens, *at)
+        yield from SAMPLES.at(self.samples, *at)
+        if self.last.flops is not None:
+            yield from FLOPS.at(self.flops, *at)
+        if self.last.loss_finite is not None:
+            yield from LOSSES_NOT_FINITE.at(self.losses_not_finite, *at)
+        if self.last.memory is not None:
+            yield from TORCH_RETRIES.at(self.retries, *at)
+            yield from TORCH_OOMS.at(self.ooms, *at)
+        if self.serves:
+            yield Sample(REQUEST, at, self.requests.copy())
+            yield from REQUEST_ITEMS.at(self.request_items, *at)
+
+    def _present(self, now: float, *at: str) -> Iterator[Sample]:
+        last = self.last
         yield from MEDIAN.at(last.median, *at)
         yield from BASELINE.at(self.baseline, *at)
         if last.since_step is not None and last.phase in WORKING:
             yield from SINCE_STEP.at(last.since_step + now - self.heard, *at)
-        yield from TOKENS.at(self.tokens, *at)
-        yield from SAMPLES.at(self.samples, *at)
-        if last.flops is not None:
-            yield from FLOPS.at(self.flops, *at)
         yield from MFU.at(self.mfu(), *at)
         if last.loss_finite is not None:
             yield from LOSS_FINITE.at(float(last.loss_finite), *at)
-            yield from LOSSES_NOT_FINITE.at(self.losses_not_finite, *at)
         if last.memory is not None:
             yield from TORCH_RESERVED.at(float(last.memory.reserved), *at)
             yield from TORCH_ALLOCATED.at(float(last.memory.allocated), *at)
-            yield from TORCH_RETRIES.at(self.retries, *at)
-            yield from TORCH_OOMS.at(self.ooms, *at)
         for name, seconds in self.kernels.items():
             yield from KERNEL.at(seconds, *at, name[:NAME])
-        if self.serves:
-            yield Sample(REQUEST, at, self.requests.copy())
-            yield from REQUEST_ITEMS.at(self.request_items, *at)
 
 
 class TrainingSteps:
@@ -373,11 +389,10 @@ class TrainingSteps:
         # A MIG instance comes after its GPU, and is what its processes are on.
         found = sorted(running(self.node), key=lambda held: (held[1].mig, -held[1].index))
         self._gpus = dict(found)
-        self._trainings = {
-            uuid: training
-            for uuid, training in self._trainings.items()
-            if training.pid in self._gpus
-        }
+        for uuid, training in list(self._trainings.items()):
+            training.gone = training.pid not in self._gpus
+            if training.gone and now - training.heard > KEPT:
+                del self._trainings[uuid]
 
     def _take(self, datagram: Datagram, now: float) -> str:
         """Take one message in, or say why not."""
@@ -387,13 +402,16 @@ class TrainingSteps:
             return "malformed"
         if datagram.pid == 0:
             return "unknown_sender"
-        identity = self._gpus.get(datagram.pid)
+        pid = datagram.pid
+        known = (training.identity for training in self._trainings.values() if training.pid == pid)
+        identity = self._gpus.get(pid) or next(
+            known, None
+        )  # the last message may come after the end
         if identity is None:
             return "no_gpu"
-        training = self._trainings.setdefault(
-            identity.uuid, Training(identity, datagram.pid, message, now)
-        )
-        training.add(message, datagram.pid, now)
+        training = self._trainings.setdefault(identity.uuid, Training(identity, pid, message, now))
+        training.add(message, pid, now)
+        training.gone = pid not in self._gpus
         return "accepted"
 
     def _samples(self, now: float) -> Iterator[Sample]:
