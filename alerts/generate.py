@@ -36,6 +36,14 @@ def when(row: Threshold, tier: Tier) -> str:
     return f"{row.comparison} {RENDERED[row.unit](tier.threshold)} {says}"
 
 
+PAUSED = "and while training sets up, compiles, evaluates or saves."
+GATED = {
+    "running": f"Silent unless a job runs on the GPU, {PAUSED}",
+    "some_work": f"Silent unless the GPU has some work, {PAUSED}",
+    "lately": f"Silent unless a job ran on the node within the hour, {PAUSED}",
+}
+
+
 def lasting(tier: Tier) -> str:
     """For how long it must be so, in words."""
     return f"for {tier.after}" if minutes(tier.after) else "at once"
@@ -44,7 +52,7 @@ def lasting(tier: Tier) -> str:
 def runbook(row: Threshold) -> str:
     """What on-call reads."""
     tiers = "\n".join(f"- {t.severity}: {when(row, t)}, {lasting(t)}" for t in row.tiers)
-    gate = "Silent unless a job runs.\n" if row.while_running else ""
+    gate = f"{GATED[row.gate]}\n" if row.gate in GATED else ""
     return f"""# {row.alert}
 
 {row.summary}. {row.korean}.

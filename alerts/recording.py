@@ -23,8 +23,13 @@ class Record:
     results: dict[str, float]
 
 
+EVERY = 30
+"""Seconds between evaluations of what is not said otherwise."""
 HOURLY = 4
 """Minutes between evaluations of what looks back on days; it divides the hour."""
+
+TESTED_AT = 122
+"""The minute of a test at which a rule's results are looked at: just after an hour."""
 
 G = 'cluster="c", gpu="0", instance="node-a", uuid="GPU-a"'
 N = 'cluster="c", instance="node-a"'
@@ -43,39 +48,41 @@ POD = f"(.+?)(?:{ROLES})?(?:-[0-9]+)*(?:-{RANDOM}{{8,10}})?(?:-{RANDOM}{{5}})?"
 https://github.com/kubernetes/apimachinery/blob/master/pkg/util/rand/rand.go"""
 
 
-def _over(level: str, labels: str) -> list[Record]:
-    """Means of a level's five-minute shares over longer times.
+def _over(level: str, labels: str, hour: str, rests_on: str, result: float) -> list[Record]:
+    """A level's shares over an hour, as ``hour`` says, a day and 30 days.
 
     What looks back on days reads one sample an hour: over a fleet, reading all samples of 30 days
-    would take longer than there is time between two evaluations.
+    would take longer than there is time between two evaluations. An hour of which nothing is known
+    counts as none, so that what was there for three hours has used three.
     """
     base = f"{level}:gpunode_gpu_seconds"
     hourly = f"{base}:rate1h_hourly"
-    steps = (
-        (
-            f"{base}:rate1h",
-            f"avg_over_time({base}:rate5m[1h])",
-            f"{base}:rate5m",
-            "The same over 1h.",
-        ),
-        (
-            hourly,
-            f"{base}:rate1h and on () (minute() < {HOURLY})",
-            f"{base}:rate1h",
-            "The same once an hour, for what looks back on days.",
-        ),
-        (f"{base}:rate1d", f"avg_over_time({hourly}[1d])", hourly, "The same over 1d."),
-        (f"{base}:rate30d", f"avg_over_time({hourly}[30d])", hourly, "The same over 30d."),
-    )
+    starved = f'{{{labels}, state="starved"}}'
     return [
         Record(
-            name,
-            expression,
-            purpose,
-            {f'{rests_on}{{{labels}, state="starved"}}': 0.25},
-            {f'{{{labels}, state="starved"}}': 0.25},
-        )
-        for name, expression, rests_on, purpose in steps
+            f"{base}:rate1h",
+            hour,
+            "The same over 1h.",
+            {f"{rests_on}{starved}": 0.25},
+            {starved: result},
+        ),
+        Record(
+            hourly,
+            f"{base}:rate1h and on () (minute() < {HOURLY})",
+            "The same once an hour, for what looks back on days.",
+            {f"{base}:rate1h{starved}": 0.25},
+            {starved: 0.25},
+        ),
+        *(
+            Record(
+                f"{base}:rate{days}d",
+                f"sum_over_time({hourly}[{days}d]) / {24 * days}",
+                f"The same over {days}d.",
+                {f"{hourly}{starved}": 0.25},
+                {starved: (TESTED_AT + 1) * 0.25 / (24 * days)},
+            )
+            for days in (1, 30)
+        ),
     ]
 
 
@@ -111,7 +118,8 @@ OF_NODES: tuple[Record, ...] = (
     Record(
         "gpu:gpunode_training_pause:rate5m",
         f"sum by ({GPU}) (rate(gpunode_training_seconds_total"
-        '{phase=~"checkpoint|evaluation|compile|other"}[5m]))',
+        '{phase=~"checkpoint|evaluation|compile|other"}[5m])) '
+        f"unless on ({GPU}) sum by ({GPU}) (gpunode_serving_request_seconds_count)",
         "Share of a training process's time in which no step is to be expected, set-up included: "
         "alerts on bottlenecks are silent meanwhile.",
         {
@@ -125,6 +133,13 @@ OF_NODES: tuple[Record, ...] = (
         f"max by ({NODE}) (gpu:gpunode_gpu_running:rate5m)",
         "Whether a job runs on any GPU of a node.",
         ledger(idle=0.5),
+        {f"{{{N}}}": 0.5},
+    ),
+    Record(
+        "node:gpunode_training_pause:max_rate5m",
+        f"max by ({NODE}) (gpu:gpunode_training_pause:rate5m)",
+        "The same of the process on the node of which it is most.",
+        {'gpunode_training_seconds_total{phase="evaluation"}': 0.5},
         {f"{{{N}}}": 0.5},
     ),
     Record(
@@ -171,8 +186,20 @@ OF_NODES: tuple[Record, ...] = (
         {'kube_node_spec_unschedulable{node="node-a",instance="10.0.0.9:8080"}': 1.0},
         {f"{{{N}}}": 1.0},
     ),
-    *_over("gpu", G),
-    *_over("node", N),
+    *_over(
+        "gpu",
+        G,
+        f"sum by ({GPU}, state) (rate(gpunode_gpu_seconds_total[1h]))",
+        "gpunode_gpu_seconds_total",
+        0.25,
+    ),
+    *_over(
+        "node",
+        N,
+        f"sum by ({NODE}, state) (gpu:gpunode_gpu_seconds:rate1h)",
+        "gpu:gpunode_gpu_seconds:rate1h",
+        0.25,
+    ),
     Record(
         "gpu:gpunode_training_goodput:ratio_rate5m",
         f'sum by ({GPU}) (rate(gpunode_training_seconds_total{{phase="step"}}[5m])) '
@@ -234,8 +261,17 @@ OF_CLUSTERS: tuple[Record, ...] = (
         {**HALF, **SLURM},
         {'{cluster="c", state="starved", user="kim", workload="slurm-42"}': 0.25},
     ),
-    *_over("namespace", S),
-    *_over("job", J),
+    *(
+        record
+        for level, labels in (("namespace", S), ("job", J))
+        for record in _over(
+            level,
+            labels,
+            f"sum_over_time({level}:gpunode_gpu_seconds:rate5m[1h]) / {3600 // EVERY}",
+            f"{level}:gpunode_gpu_seconds:rate5m",
+            60 * 0.25 / (3600 // EVERY),  # tests have a sample a minute
+        )
+    ),
     Record(
         "gpu:gpunode_gpu_blocked:by_job",
         f"(gpu:gpunode_gpu_owner:share > bool 0) * on ({GPU}) group_left () sum by ({GPU}) "

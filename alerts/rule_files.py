@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from alerts.figures import FORMATS
-from alerts.recording import HOURLY, OF_CLUSTERS, OF_NODES, Record
+from alerts.recording import EVERY, HOURLY, OF_CLUSTERS, OF_NODES, Record
 from gpunode.thresholds import GPU, NODE, PAUSE, THRESHOLDS, Threshold, Tier
 
 RUNBOOKS = "https://github.com/gpunode/gpunode/blob/main/alerts/runbooks"
@@ -39,35 +39,50 @@ def minutes(duration: str) -> int:
     return math.ceil(number * {"s": 1 / 60, "m": 1, "h": 60}[unit])
 
 
-def expression(row: Threshold, tier: Tier) -> str:
-    """The expression of an alert."""
+GATES = {
+    ("running", "gpu"): f"and on ({GPU}) gpu:gpunode_gpu_running:rate5m > 0.5",
+    ("some_work", "gpu"): f"and on ({GPU}) gpu:gpunode_gpu_running:rate5m > 0.25",
+    ("lately", "node"): f"and on ({NODE}) "
+    "max_over_time(node:gpunode_gpu_running:max_rate5m[1h]) > 0.5",
+}
+PAUSES = {
+    "gpu": f"unless on ({GPU}) {PAUSE} > 0.1",
+    "node": f"unless on ({NODE}) node:gpunode_training_pause:max_rate5m > 0.1",
+}
+
+
+def expression(row: Threshold, tier: Tier, cordoned: bool = False) -> str:
+    """The expression of an alert; with ``cordoned``, of the warning that is left of a page."""
     signal = f"({row.signal})" if re.search(r" (and|unless|or) on ", row.signal) else row.signal
     told = f"{signal} {row.comparison} {tier.threshold:g}"
-    if tier.severity == "critical" and row.scope != "cluster":
-        told += f" unless on ({NODE}) {CORDONED}"
-    if not row.while_running:
+    if pages_unless_cordoned(row, tier):
+        told += f" {'and' if cordoned else 'unless'} on ({NODE}) {CORDONED}"
+    if row.gate == "always":
         return told
-    gate, on = {
-        "gpu": ("gpu:gpunode_gpu_running:rate5m", GPU),
-        "node": ("node:gpunode_gpu_running:max_rate5m", NODE),
-    }[row.scope]
-    told += f" and on ({on}) {gate} > 0.5"
-    if row.scope == "node" or "phase=" in row.signal:
-        return told
-    return f"{told} unless on ({GPU}) {PAUSE} > 0.1"
+    return f"{told} {GATES[row.gate, row.scope]} {PAUSES[row.scope]}"
 
 
-def rule(row: Threshold, tier: Tier) -> dict[str, Any]:
+def pages_unless_cordoned(row: Threshold, tier: Tier) -> bool:
+    """Whether a tier pages about a node, which it does not where the node is cordoned."""
+    return tier.severity == "critical" and row.scope != "cluster"
+
+
+def only_pages(row: Threshold) -> bool:
+    """Whether nothing would be told of a cordoned node without a rule of its own."""
+    return all(pages_unless_cordoned(row, tier) for tier in row.tiers)
+
+
+def rule(row: Threshold, tier: Tier, cordoned: bool = False) -> dict[str, Any]:
     """One alert rule."""
     held = HELD if row.scope == "gpu" else ""
     figure = f"{FORMATS[row.unit]} {row.says}".strip()
     told = f"{PLACES[row.scope]}{figure}."
     return {
         "alert": row.alert,
-        "expr": expression(row, tier),
+        "expr": expression(row, tier, cordoned),
         **({"for": tier.after} if minutes(tier.after) else {}),
         **({"keep_firing_for": row.keep} if row.keep else {}),
-        "labels": {"severity": tier.severity, "group": row.group},
+        "labels": {"severity": "warning" if cordoned else tier.severity, "group": row.group},
         "annotations": {
             "summary": row.summary,
             "summary_ko": row.korean,
@@ -88,8 +103,13 @@ def groups(rows: Iterable[Threshold] = THRESHOLDS) -> dict[str, list[Threshold]]
 
 def alert_rules(name: str, rows: Iterable[Threshold]) -> dict[str, Any]:
     """The alert rules of one part of the table; with what compares nodes, the rules it rests on."""
-    rules = [rule(row, tier) for row in rows for tier in row.tiers]
-    interval = "15s" if name in URGENT else "30s"
+    rules = [
+        rule(row, tier, cordoned)
+        for row in rows
+        for tier in row.tiers
+        for cordoned in ((False, True) if only_pages(row) else (False,))
+    ]
+    interval = "15s" if name in URGENT else f"{EVERY}s"
     alerts = {"name": f"gpunode.{name}", "interval": interval, "rules": rules}
     recorded = recording_rules("cluster", OF_CLUSTERS) if name == "cluster" else []
     return {"groups": [*recorded, alerts]}
@@ -100,11 +120,11 @@ def recording_rules(level: str, records: Iterable[Record]) -> list[dict[str, Any
 
     Not more than five minutes apart, after which Prometheus takes a series for gone.
     """
-    intervals = {"30s": "recording", "1m": "recording_1h", f"{HOURLY}m": "recording_days"}
+    intervals = {f"{EVERY}s": "recording", "1m": "recording_1h", f"{HOURLY}m": "recording_days"}
     found: dict[str, list[dict[str, str]]] = {interval: [] for interval in intervals}
     for record in records:
         window = re.search(r":rate(1h|1h_hourly|1d|30d)$", record.name)
-        interval = "30s" if not window else "1m" if window[1] == "1h" else f"{HOURLY}m"
+        interval = f"{EVERY}s" if not window else "1m" if window[1] == "1h" else f"{HOURLY}m"
         found[interval].append({"record": record.name, "expr": record.expression})
     return [
         {"name": f"gpunode.{level}_{intervals[interval]}", "interval": interval, "rules": rules}

@@ -11,10 +11,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from alerts.figures import FORMATS, RENDERED
-from alerts.recording import RECORDS, Record
-from alerts.rule_files import CORDONED, DASHBOARDS, HELD, expression, groups, minutes, rule
+from alerts.recording import RECORDS, TESTED_AT, Record
+from alerts.rule_files import (
+    DASHBOARDS,
+    HELD,
+    groups,
+    minutes,
+    only_pages,
+    pages_unless_cordoned,
+    rule,
+)
 from gpunode.catalogue import SECTIONS
-from gpunode.thresholds import PAUSE, Threshold, Tier, ledger
+from gpunode.thresholds import Given, Threshold, Tier, ledger
 
 LABEL = re.compile(r"\{\{ \$labels\.(\w+) \}\}")
 
@@ -23,6 +31,8 @@ ONE_GPU = {"gpu": "0", "uuid": "GPU-a"}
 OF_GPU = {
     metric.name for section in SECTIONS.values() for metric in section if "gpu" in metric.labels
 }
+
+EVALUATES: Given = {'gpunode_training_seconds_total{phase="evaluation"}': 0.5}
 
 QUIET = 40
 """Minutes of quiet before an alert is made to fire; longer where the signal looks further back."""
@@ -130,13 +140,17 @@ def alert_test(row: Threshold) -> dict[str, Any]:
     }
 
 
-def pause_test(row: Threshold) -> dict[str, Any]:
-    """A test that an alert is silent while the training evaluates."""
+def silenced_test(row: Threshold) -> dict[str, Any]:
+    """A test that an alert is silent while training evaluates, or what else silences it."""
     test = alert_test(row)
-    evaluating = 'gpunode_training_seconds_total{phase="evaluation"}'
-    growing = values(evaluating, [(Course.of(row).length(), 0.5)])
     silent = [{**check, "exp_alerts": []} for check in test["alert_rule_test"]]
-    given = [*test["input_series"], {"series": series(evaluating), "values": growing}]
+    given = [
+        *test["input_series"],
+        *(
+            {"series": series(name), "values": values(name, [(Course.of(row).length(), value)])}
+            for name, value in (row.silenced_by or EVALUATES).items()
+        ),
+    ]
     name = f"{row.alert} while training evaluates"
     return {**test, "name": name, "input_series": given, "alert_rule_test": silent}
 
@@ -145,15 +159,13 @@ def cordon_test(row: Threshold) -> dict[str, Any]:
     """A test that an alert pages nobody about a node that is cordoned, and warns all the same."""
     test = alert_test(row)
     cordoned = 'kube_node_spec_unschedulable{node="node-a",instance="kube-state-metrics:8080"}'
+    told = [
+        expected(row, tier, cordoned=only_pages(row))
+        for tier in row.tiers
+        if only_pages(row) or not pages_unless_cordoned(row, tier)
+    ]
     checks = [
-        {
-            **check,
-            "exp_alerts": [
-                alert
-                for alert in check["exp_alerts"]
-                if alert["exp_labels"]["severity"] != "critical"
-            ],
-        }
+        {**check, "exp_alerts": told if check["exp_alerts"] else []}
         for check in test["alert_rule_test"]
     ]
     constant = values(cordoned, [(Course.of(row).length(), 1.0)])
@@ -198,14 +210,16 @@ def rollover_test(row: Threshold) -> dict[str, Any]:
     }
 
 
-def expected(row: Threshold, tier: Tier) -> dict[str, Any]:
+def expected(row: Threshold, tier: Tier, cordoned: bool = False) -> dict[str, Any]:
     """An alert as it must arrive, all its annotations rendered."""
     kept = re.search(r"\bby \(([^)]*)\)", row.signal)
     names = [name.strip() for name in kept[1].split(",")] if kept else []
     first = dict(re.findall(r'(\w+)="([^"]*)"', next(iter(row.fires))))
     labels = {**(BASE if row.scope != "cluster" else {}), **(ONE_GPU if row.scope == "gpu" else {})}
     labels |= {name: first[name] for name in names if first.get(name) and name not in (*BASE, "le")}
-    arrives = rule(row, tier)
+    if row.scope == "cluster" and "cluster" in names:
+        labels["cluster"] = BASE["cluster"]
+    arrives = rule(row, tier, cordoned)
     said = arrives["annotations"]["description"].replace(HELD, " Held by train-0.")
     if row.unit != "flag":
         said = said.replace(FORMATS[row.unit], RENDERED[row.unit](row.value))
@@ -223,13 +237,13 @@ def record_test(record: Record) -> dict[str, Any]:
         "name": record.name,
         "interval": "1m",
         "input_series": [
-            {"series": series(name), "values": values(name, [(130, value)], False)}
+            {"series": series(name), "values": values(name, [(TESTED_AT + 8, value)])}
             for name, value in record.given.items()
         ],
         "promql_expr_test": [
             {
                 "expr": record.name + _matcher(record),
-                "eval_time": "122m",
+                "eval_time": f"{TESTED_AT}m",
                 "exp_samples": [
                     {"labels": record.name + labels, "value": value}
                     for labels, value in record.results.items()
@@ -259,9 +273,9 @@ def tests(items: Iterable[dict[str, Any]], *rules: str) -> dict[str, Any]:
 
 
 def _tests_of(row: Threshold) -> list[Callable[[Threshold], dict[str, Any]]]:
-    pauses = PAUSE in expression(row, row.tiers[0])
-    cordons = any(CORDONED in expression(row, tier) for tier in row.tiers)
-    own = [test for test, needed in ((pause_test, pauses), (cordon_test, cordons)) if needed]
+    silenced = row.gate != "always" or bool(row.silenced_by)
+    cordons = any(pages_unless_cordoned(row, tier) for tier in row.tiers)
+    own = [test for test, needed in ((silenced_test, silenced), (cordon_test, cordons)) if needed]
     return [alert_test, rollover_test, *own]
 
 

@@ -179,6 +179,23 @@ def test_a_rule_rests_on_metrics_that_there_are(name: str) -> None:
         assert re.sub(r"_(bucket|sum|count)$", "", metric) in DECLARED, metric
 
 
+EXPOSED = [
+    (name, dict(re.findall(r'(\w+)="([^"]*)"', labels)))
+    for path in [*ROOT.glob("tests/golden/*.txt"), *ROOT.glob("tests/machines/*/golden/*.txt")]
+    for name, labels in re.findall(r"^(gpunode_\w+){(.*)} ", path.read_text(), re.M)
+]
+
+
+@pytest.mark.parametrize("row", THRESHOLDS, ids=lambda row: row.alert)
+def test_a_signal_asks_for_labels_that_are_exported(row: Threshold) -> None:
+    """What a golden exposition shows of a metric has the label values that the signal selects."""
+    for metric, selected in re.findall(r"\b(gpunode_\w+){([^}]*)}", row.signal):
+        shown = [labels for name, labels in EXPOSED if name == metric]
+        for label, value in re.findall(r'(\w+)="([^"]+)"', selected):
+            values = {labels.get(label) for labels in shown}
+            assert not shown or value in values, f"{metric}: {label} is one of {values}"
+
+
 @pytest.mark.parametrize("name", expressions())
 def test_a_rule_follows_the_craft(name: str) -> None:
     expression = expressions()[name]
@@ -186,12 +203,12 @@ def test_a_rule_follows_the_craft(name: str) -> None:
     for metric in re.findall(r"\b(?:rate|increase)\((\w+)", expression):
         assert re.search(r"_(total|bucket|sum|count)$", metric), f"{metric} is no counter"
     for divisor in re.findall(r"/ (?:on \([^)]*\) (?:group_left \(\) )?)?(.{0,200})", expression):
-        assert "> 0" in divisor or "> 1" in divisor or name == "gpu:gpunode_gpu_owner:share", (
-            divisor
-        )
+        constant = re.match(r"\d+\b", divisor)
+        assert constant or "> 0" in divisor or name == "gpu:gpunode_gpu_owner:share", divisor
     for grouped in re.findall(r"\bby \(([^)]*)\)", expression):
         assert "cluster" in grouped
         over_nodes = "owner_namespace" in grouped or name.startswith("cluster:")
+        over_nodes |= any(row.over_nodes for row in THRESHOLDS if row.alert == name.split()[0])
         assert "instance" in grouped or over_nodes
 
 
@@ -204,8 +221,18 @@ def test_the_rules_for_a_shard_rest_on_nothing_that_takes_all_nodes() -> None:
         assert not any(name in record.expression for name in of_clusters), record.name
     above = [expression(row, tier) for row in groups()["cluster"] for tier in row.tiers]
     above += [record.expression for record in OF_CLUSTERS]
-    raw = {name for text in above for name in re.findall(r"(?<![:\w])(gpunode_\w+|up)\b", text)}
-    assert raw == {"gpunode_gpu_bottleneck", "up"}, "docs/rules.md says what they rest on"
+    raw = {
+        name
+        for text in above
+        for name in re.findall(r"(?<![:\w])(?:gpunode|kube)_\w+|\bup\b", text)
+    }
+    assert raw == {
+        "gpunode_filesystem_available_bytes",
+        "gpunode_filesystem_size_bytes",
+        "gpunode_gpu_bottleneck",
+        "kube_node_status_allocatable",
+        "up",
+    }, "docs/rules.md says what they rest on"
 
 
 def test_names_of_recording_rules_say_level_metric_and_operation() -> None:
@@ -244,3 +271,5 @@ def test_the_example_for_alertmanager_names_alerts_that_there_are() -> None:
     text = (ALERTS / "alertmanager.yaml").read_text()
     named = {n for found in re.findall(r'alertname=~?"([^"]+)"', text) for n in found.split("|")}
     assert named <= {row.alert for row in THRESHOLDS}
+    (grouped,) = re.findall(r'group=~"([^"]+)"', text)
+    assert set(grouped.split("|")) == {row.group for row in THRESHOLDS}

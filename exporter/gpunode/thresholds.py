@@ -13,7 +13,7 @@ is a gauge that the daemon keeps.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from gpunode import verdict
@@ -21,6 +21,13 @@ from gpunode import verdict
 Severity = Literal["critical", "warning", "info"]
 Unit = Literal["percent", "celsius", "seconds", "number", "flag"]
 Scope = Literal["gpu", "node", "cluster"]
+Gate = Literal["running", "some_work", "lately", "always"]
+"""When an alert may fire: while a job runs on the GPU; while it has some work, for what keeps a job
+from running; where a job ran on the node within the hour, for what can stop all of them; always.
+All but the last are silent while training sets up, compiles, evaluates or saves."""
+
+SHARED = "nfs.*|lustre|gpfs|beegfs|ceph|fuse.*|cifs|smb3|9p|wekafs|panfs"
+"""Types of filesystems that many nodes mount."""
 
 NCCL_BANDWIDTH_LOW = 0.8
 """Share of the expected bus bandwidth below which something is wrong with the node."""
@@ -72,8 +79,9 @@ class Threshold:
     value: float
     comparison: Literal[">", "<"] = ">"
     scope: Scope = "gpu"
-    while_running: bool = True
-    """Whether it is silent unless a job runs on the GPU, or on any of the node."""
+    gate: Gate = "running"
+    silenced_by: Given = field(default_factory=dict)
+    """Series with which it is silent although ``fires`` is there, for its test."""
 
     over_nodes: bool = False
     """Whether it rests on more than one node, and so is for the engine that sees them all."""
@@ -139,6 +147,7 @@ INGESTION = (
         ledger(starved=0.08),
         0.6,
         keep="5m",
+        gate="some_work",
     ),
     Threshold(
         "GpuUnderused",
@@ -159,6 +168,7 @@ INGESTION = (
         0.8,
         "<",
         settles=75,
+        gate="some_work",
     ),
     Threshold(
         "GpuSawtooth",
@@ -179,6 +189,7 @@ INGESTION = (
         {"gpunode_gpu_power_swings_total": 0.05},
         60.0,
         keep="5m",
+        gate="some_work",
     ),
     Threshold(
         "GpuPowerLow",
@@ -222,6 +233,7 @@ INGESTION = (
         {"gpunode_job_busiest_thread_ratio": 0.99, **ledger(starved=0.4)},
         {"gpunode_job_busiest_thread_ratio": 0.9},
         0.99,
+        gate="some_work",
     ),
     Threshold(
         "JobCpuThrottled",
@@ -263,6 +275,7 @@ INGESTION = (
         {'gpunode_pressure_seconds_total{resource="io",share="some"}': 0.15},
         0.5,
         scope="node",
+        gate="lately",
     ),
     Threshold(
         "NodeIoWait",
@@ -286,6 +299,7 @@ INGESTION = (
         {'gpunode_cpu_seconds_total{mode="iowait",cpu="0"}': 0.1},
         0.5,
         scope="node",
+        gate="lately",
     ),
     Threshold(
         "DataWaitHigh",
@@ -311,12 +325,16 @@ INGESTION = (
             'gpunode_training_seconds_total{phase="step"}': 0.95,
         },
         0.3,
+        gate="always",
     ),
     Threshold(
         "LustreSlow",
         "data_ingestion",
         f"{rate('gpunode_lustre_rpc_seconds_total', NODE + ', filesystem, server')} "
-        f"/ ({rate('gpunode_lustre_rpcs_total', NODE + ', filesystem, server')} > 0)",
+        f"/ ({rate('gpunode_lustre_rpcs_total', NODE + ', filesystem, server')} > 0) "
+        f"and on ({NODE}, filesystem, server) "
+        f"{rate('gpunode_lustre_rpc_seconds_total', NODE + ', filesystem, server')} "
+        f"> {verdict.REMOTE_SHARE}",
         (Tier("warning", verdict.REMOTE_LATENCY, "10m"),),
         "seconds",
         "A Lustre server answers slowly",
@@ -334,6 +352,7 @@ INGESTION = (
         {'gpunode_lustre_rpc_seconds_total{filesystem="fs",server="OST0001"}': 1.0},
         0.08,
         scope="node",
+        gate="lately",
     ),
     Threshold(
         "LustreMetadataLoad",
@@ -353,12 +372,16 @@ INGESTION = (
         {'gpunode_lustre_operations_total{filesystem="fs",operation="open"}': 4000.0},
         8000.0,
         scope="node",
+        gate="lately",
     ),
     Threshold(
         "NfsSlow",
         "data_ingestion",
         f"{rate('gpunode_nfs_rtt_seconds_total', NODE + ', mountpoint')} "
-        f"/ ({rate('gpunode_nfs_requests_total', NODE + ', mountpoint')} > 0)",
+        f"/ ({rate('gpunode_nfs_requests_total', NODE + ', mountpoint')} > 0) "
+        f"and on ({NODE}, mountpoint) "
+        f"{rate('gpunode_nfs_rtt_seconds_total', NODE + ', mountpoint')} "
+        f"> {verdict.REMOTE_SHARE}",
         (Tier("warning", verdict.REMOTE_LATENCY, "10m"),),
         "seconds",
         "An NFS server answers slowly",
@@ -376,6 +399,7 @@ INGESTION = (
         {'gpunode_nfs_rtt_seconds_total{mountpoint="/data",operation="READ"}': 2.0},
         0.09,
         scope="node",
+        gate="lately",
     ),
     Threshold(
         "DiskSaturated",
@@ -395,6 +419,7 @@ INGESTION = (
         {'gpunode_disk_busy_seconds_total{disk="nvme0n1"}': 0.9},
         1.0,
         scope="node",
+        gate="lately",
     ),
     Threshold(
         "HostCopiesHigh",
@@ -420,13 +445,17 @@ COMMUNICATION = (
     Threshold(
         "CollectiveStalled",
         "communication",
-        f"max by ({GPU}) (gpunode_gpu_blocked_streak_seconds) unless on ({GPU}) {PAUSE} > 0.1",
+        f"max by ({GPU}) (gpunode_gpu_blocked_streak_seconds) unless on ({GPU}) "
+        f"((max by ({GPU}) (gpunode_training_step_median_seconds) "
+        f"unless on ({GPU}) max by ({GPU}) (gpunode_training_seconds_since_step)) "
+        f"unless on ({GPU}) max by ({GPU}) (gpunode_gpu_blocked_streak_seconds) > 600)",
         (Tier("warning", 20.0, "0s"), Tier("critical", 120.0, "0s")),
         "seconds",
         "A collective stands still",
         "집합 통신이 멈췄습니다",
         "of nothing but spinning in a kernel",
-        "Utilisation 100 %, nothing computed and nothing moved: a NCCL kernel waits for a peer.",
+        "Utilisation 100 %, nothing computed or moved: a NCCL kernel waits for a peer. Where "
+        "training says that it saves or evaluates, that may take ten minutes.",
         "The whole job stands still, and PyTorch notices after ten minutes.",
         "gpunode_nccl_awaited_rank_info names the rank that the others wait for, and its host.",
         "Look at that rank: a crash, a checkpoint, a full disk, a link; restart the job.",
@@ -434,7 +463,8 @@ COMMUNICATION = (
         {"gpunode_gpu_blocked_streak_seconds": 200.0, **ledger(blocked=1.0)},
         {"gpunode_gpu_blocked_streak_seconds": 15.0},
         200.0,
-        while_running=False,
+        gate="always",
+        silenced_by={"gpunode_training_step_median_seconds": 1.0},
     ),
     Threshold(
         "GpuBlocked",
@@ -515,7 +545,7 @@ COMMUNICATION = (
         {'gpunode_nccl_setting_info{name="NCCL_P2P_DISABLE",value="1"}': 1.0},
         {'gpunode_nccl_setting_info{name="NCCL_P2P_DISABLE",value="1"}': 0.0},
         1.0,
-        while_running=False,
+        gate="always",
     ),
     Threshold(
         "NcclOverSockets",
@@ -523,7 +553,7 @@ COMMUNICATION = (
         f"sum by ({GPU}) "
         '(gpunode_nccl_channels{transport="NET/Socket"}) '
         f"and on ({NODE}) max by ({NODE}) (gpunode_infiniband_active) > 0",
-        (Tier("critical", 0.0, "5m"),),
+        (Tier("warning", 0.0, "5m"),),
         "number",
         "NCCL uses sockets although there is InfiniBand",
         "InfiniBand가 있는데 NCCL이 소켓을 사용합니다",
@@ -539,7 +569,7 @@ COMMUNICATION = (
         },
         {'gpunode_nccl_channels{transport="NET/Socket",communicator="1"}': 0.0},
         8.0,
-        while_running=False,
+        gate="always",
     ),
     Threshold(
         "NcclOverSharedMemory",
@@ -563,7 +593,7 @@ COMMUNICATION = (
         },
         {'gpunode_nccl_channels{transport="SHM",communicator="1"}': 0.0},
         4.0,
-        while_running=False,
+        gate="always",
     ),
     Threshold(
         "NcclRankLost",
@@ -590,7 +620,7 @@ COMMUNICATION = (
         },
         1.0,
         scope="node",
-        while_running=False,
+        gate="always",
     ),
     Threshold(
         "NcclBandwidthLow",
@@ -617,7 +647,7 @@ COMMUNICATION = (
         0.625,
         "<",
         scope="node",
-        while_running=False,
+        gate="always",
     ),
     Threshold(
         "NvlinkDown",
@@ -637,7 +667,7 @@ COMMUNICATION = (
         {'gpunode_gpu_nvlink_up{link="0"}': 1.0, 'gpunode_gpu_nvlink_up{link="1"}': 0.0},
         {'gpunode_gpu_nvlink_up{link="1"}': 1.0},
         1.0,
-        while_running=False,
+        gate="always",
     ),
     Threshold(
         "NvlinkIdle",
@@ -681,7 +711,7 @@ COMMUNICATION = (
         {'gpunode_gpu_nvlink_errors_total{kind="replay"}': 0.1},
         {'gpunode_gpu_nvlink_errors_total{kind="replay"}': 0.005},
         90.0,
-        while_running=False,
+        gate="always",
         settles=17,
     ),
     Threshold(
@@ -708,21 +738,22 @@ COMMUNICATION = (
     Threshold(
         "TrainingStalled",
         "communication",
-        f"max by ({GPU}, cause) (gpunode_training_stalled)",
-        (Tier("critical", 0.0, "1m"),),
+        f'2 * max by ({GPU}, cause) (gpunode_training_stalled{{cause="collective"}}) '
+        f'or on ({GPU}) max by ({GPU}, cause) (gpunode_training_stalled{{cause="input"}})',
+        (Tier("warning", 0.5, "10m"), Tier("critical", 1.5, "1m")),
         "flag",
         "No training step has ended for long",
         "학습 스텝이 오랫동안 끝나지 않았습니다",
         "no step has ended for five times the median step and at least 30 s",
         "The training code tells of steps, and tells of none any more.",
-        "The job makes no progress.",
+        "The job makes no progress, unless it has ended and kept its process.",
         "The label `cause`: collective is a hung collective, input an input pipeline without data.",
         "As for CollectiveStalled or GpuStarved.",
         VERDICT,
         {'gpunode_training_stalled{cause="collective"}': 1.0},
         {'gpunode_training_stalled{cause="collective"}': 0.0},
-        1.0,
-        while_running=False,
+        2.0,
+        gate="always",
     ),
 )
 
@@ -769,7 +800,7 @@ MEMORY_PRECISION = (
         {"gpunode_torch_alloc_retries_total": 0.0},
         18.0,
         settles=17,
-        while_running=False,
+        gate="always",
     ),
     Threshold(
         "TorchOutOfMemory",
@@ -789,7 +820,7 @@ MEMORY_PRECISION = (
         {"gpunode_torch_ooms_total": 0.0},
         9.0,
         settles=17,
-        while_running=False,
+        gate="always",
     ),
     Threshold(
         "MfuLow",
@@ -853,26 +884,26 @@ MEMORY_PRECISION = (
         },
         0.2,
         settles=75,
+        gate="always",
     ),
     Threshold(
         "LossNotFinite",
         "memory_precision",
-        gained("gpunode_training_losses_not_finite_total"),
-        (Tier("critical", 3.0, "0s"),),
-        "number",
+        f"1 - max by ({GPU}) (gpunode_training_loss_finite)",
+        (Tier("critical", 0.5, "10m"),),
+        "flag",
         "The loss is not a number any more",
         "손실 값이 NaN 또는 무한대입니다",
-        "losses in 15 minutes were NaN or infinite",
-        "A single one may be skipped by a gradient scaler; several mean that the run has diverged.",
+        "its loss is NaN or infinite",
+        "One step may be skipped by a gradient scaler; ten minutes mean that the run has diverged.",
         "Every further step is lost.",
         "The step before the first; XIDs and ECC errors on one rank alone.",
         "Go back to a checkpoint; lower the learning rate, or check that rank's GPU.",
         "https://pytorch.org/docs/stable/amp.html",
-        {"gpunode_training_losses_not_finite_total": 0.1},
-        {"gpunode_training_losses_not_finite_total": 0.0},
-        90.0,
-        settles=17,
-        while_running=False,
+        {"gpunode_training_loss_finite": 0.0},
+        {"gpunode_training_loss_finite": 1.0},
+        1.0,
+        gate="always",
     ),
 )
 
@@ -942,7 +973,7 @@ THERMAL_POWER = (
         {"gpunode_gpu_temperature_celsius": 84.0},
         {"gpunode_gpu_temperature_celsius": 78.0},
         84.0,
-        while_running=False,
+        gate="always",
         keep="10m",
     ),
     Threshold(
@@ -963,13 +994,13 @@ THERMAL_POWER = (
         {'gpunode_gpu_throttled_seconds_total{reason="sw_thermal"}': 0.3},
         {'gpunode_gpu_throttled_seconds_total{reason="sw_thermal"}': 0.005},
         0.3,
-        while_running=False,
+        gate="always",
     ),
     Threshold(
         "GpuPowerBrake",
         "thermal_power",
         rate('gpunode_gpu_throttled_seconds_total{reason="hw_power_brake"}'),
-        (Tier("critical", 0.0, "1m"),),
+        (Tier("critical", verdict.THROTTLED_SHARE, "1m"),),
         "percent",
         "The power brake holds a GPU down",
         "외부 전력 제한(power brake)이 걸렸습니다",
@@ -982,7 +1013,7 @@ THERMAL_POWER = (
         {'gpunode_gpu_throttled_seconds_total{reason="hw_power_brake"}': 0.5},
         {'gpunode_gpu_throttled_seconds_total{reason="hw_power_brake"}': 0.0},
         0.5,
-        while_running=False,
+        gate="always",
     ),
     Threshold(
         "GpuPowerLimitLowered",
@@ -1006,7 +1037,7 @@ THERMAL_POWER = (
         {"gpunode_gpu_power_limit_watts": 700.0},
         500 / 700,
         "<",
-        while_running=False,
+        gate="always",
     ),
     Threshold(
         "GpuClocksLow",
@@ -1051,7 +1082,7 @@ THERMAL_POWER = (
         {"gpunode_gpu_memory_temperature_celsius": 99.0},
         {"gpunode_gpu_memory_temperature_celsius": 90.0},
         99.0,
-        while_running=False,
+        gate="always",
         keep="10m",
     ),
 )
@@ -1076,7 +1107,7 @@ SHARED_MEMORY = (
         {"gpunode_shm_used_bytes": 70.0},
         0.98,
         scope="node",
-        while_running=False,
+        gate="always",
     ),
     Threshold(
         "JobShmNearlyFull",
@@ -1099,13 +1130,13 @@ SHARED_MEMORY = (
         },
         {'gpunode_job_shm_used_bytes{tmpfs="0:61"}': 70.0},
         0.98,
-        while_running=False,
+        gate="always",
     ),
     Threshold(
         "JobShmFillsUp",
         "shared_memory",
         f"min by ({GPU}, tmpfs) (gpunode_job_shm_full_seconds)",
-        (Tier("warning", 300.0, "1m"),),
+        (Tier("warning", 300.0, "3m"),),
         "seconds",
         "A job's /dev/shm will soon be full",
         "작업의 /dev/shm이 곧 가득 찹니다",
@@ -1119,7 +1150,7 @@ SHARED_MEMORY = (
         {'gpunode_job_shm_full_seconds{tmpfs="0:61"}': 4000.0},
         90.0,
         "<",
-        while_running=False,
+        gate="always",
     ),
 )
 
@@ -1127,22 +1158,45 @@ HARDWARE = (
     Threshold(
         "GpuXid",
         "hardware",
-        gained('gpunode_gpu_xid_errors_total{xid!~"31|43|45|63|92|94"}', GPU + ", xid"),
-        (Tier("critical", 0.5, "0s"),),
-        "number",
+        f"time() - max by ({GPU}, xid) (gpunode_gpu_xid_last_timestamp_seconds"
+        '{xid!~"13|31|43|45|63|92|94"})',
+        (Tier("critical", 900.0, "0s"),),
+        "seconds",
         "A GPU reported an error that calls for action",
         "GPU 오류(XID)가 발생했습니다",
-        "times XID {{ $labels.xid }} in 15 minutes",
-        "XIDs of applications (31, 43, 45) and of repaired memory (63, 92, 94) are left out.",
+        "ago it reported XID {{ $labels.xid }}",
+        "XIDs of applications (13, 31, 43, 45) and of repaired memory (63, 92, 94) are left out.",
         "The job on the GPU has failed or is about to; the GPU may need a reset.",
         "The number in NVIDIA's catalogue; the kernel log for the lines around it.",
         "What the catalogue says: restart, reset, or replace.",
         XIDS,
-        {'gpunode_gpu_xid_errors_total{xid="79"}': 0.01},
-        {'gpunode_gpu_xid_errors_total{xid="79"}': 0.0},
-        9.0,
-        while_running=False,
+        {'gpunode_gpu_xid_last_timestamp_seconds{xid="79"}': 3000.0},
+        {'gpunode_gpu_xid_last_timestamp_seconds{xid="79"}': None},
+        540.0,
+        "<",
+        gate="always",
         settles=17,
+    ),
+    Threshold(
+        "GpuNotAnswering",
+        "hardware",
+        f'min by ({NODE}, gpu, device) (gpunode_source_up{{source="gpu_activity",gpu!=""}})',
+        (Tier("warning", 0.5, "1m"), Tier("critical", 0.5, "3m")),
+        "flag",
+        "The driver does not answer for a GPU",
+        "GPU가 응답하지 않습니다",
+        "the driver does not answer for GPU {{ $labels.gpu }} ({{ $labels.device }})",
+        "It fell off the bus, or a call to the driver hangs; XIDs of it may never be told.",
+        "Whatever ran on it has failed or stands still; no other series of the GPU is there.",
+        "dmesg for NVRM and Xid; nvidia-smi -L; gpunode_kernel_log_xid_errors_total.",
+        "Drain the node; reset the GPU, or power-cycle the node.",
+        XIDS,
+        {'gpunode_source_up{source="gpu_activity",gpu="0",device="GPU-a"}': 0.0},
+        {'gpunode_source_up{source="gpu_activity",gpu="0",device="GPU-a"}': 1.0},
+        0.0,
+        "<",
+        scope="node",
+        gate="always",
     ),
     Threshold(
         "GpuEccUncorrected",
@@ -1161,7 +1215,7 @@ HARDWARE = (
         {'gpunode_gpu_ecc_errors_total{kind="uncorrected"}': 0.01},
         {'gpunode_gpu_ecc_errors_total{kind="uncorrected"}': 0.0},
         36.0,
-        while_running=False,
+        gate="always",
         settles=62,
     ),
     Threshold(
@@ -1181,7 +1235,7 @@ HARDWARE = (
         {"gpunode_gpu_row_remap_pending": 1.0},
         {"gpunode_gpu_row_remap_pending": 0.0},
         1.0,
-        while_running=False,
+        gate="always",
     ),
     Threshold(
         "GpuRowRemapFailed",
@@ -1200,7 +1254,7 @@ HARDWARE = (
         {"gpunode_gpu_row_remap_failed": 1.0},
         {"gpunode_gpu_row_remap_failed": 0.0},
         1.0,
-        while_running=False,
+        gate="always",
     ),
     Threshold(
         "GpuNeedsRecovery",
@@ -1219,7 +1273,7 @@ HARDWARE = (
         {'gpunode_gpu_recovery_action{action="reset"}': 1.0},
         {'gpunode_gpu_recovery_action{action="reset"}': 0.0},
         1.0,
-        while_running=False,
+        gate="always",
     ),
     Threshold(
         "GpuFabricUnhealthy",
@@ -1239,7 +1293,7 @@ HARDWARE = (
         {'gpunode_gpu_fabric_healthy{part="bandwidth"}': 1.0},
         0.0,
         "<",
-        while_running=False,
+        gate="always",
     ),
     Threshold(
         "PcieLinkDegraded",
@@ -1259,7 +1313,7 @@ HARDWARE = (
         {'gpunode_pcie_link_degraded{bus_id="0000:1b:00.0",kind="gpu"}': 0.0},
         1.0,
         scope="node",
-        while_running=False,
+        gate="always",
     ),
     Threshold(
         "PcieErrors",
@@ -1290,7 +1344,7 @@ HARDWARE = (
         },
         9.0,
         scope="node",
-        while_running=False,
+        gate="always",
         settles=17,
     ),
 )
@@ -1300,26 +1354,26 @@ NETWORK = (
         "InfinibandPortDown",
         "network",
         f"min by ({NODE}, device, port) (gpunode_infiniband_active) "
-        f"and on ({NODE}) max by ({NODE}) (gpunode_infiniband_active) > 0",
+        f"and on ({NODE}, device, port) "
+        f"max by ({NODE}, device, port) (max_over_time(gpunode_infiniband_active[1d])) > 0",
         (Tier("critical", 0.5, "5m"),),
         "flag",
         "An InfiniBand port is down",
         "InfiniBand 포트가 내려갔습니다",
         "port {{ $labels.port }} of {{ $labels.device }} is not active",
-        "Others of the node are up, so this one should be.",
+        "It was active within the last day, and is not any more.",
         "Jobs over several nodes lose that share of their bandwidth, or hang.",
         "ibstat; the cable and the switch's port.",
         "Reseat or replace the cable; drain the node meanwhile.",
         "https://docs.kernel.org/infiniband/",
         {
             'gpunode_infiniband_active{device="mlx5_0",port="1"}': 0.0,
-            'gpunode_infiniband_active{device="mlx5_1",port="1"}': 1.0,
         },
         {'gpunode_infiniband_active{device="mlx5_0",port="1"}': 1.0},
         0.0,
         "<",
         scope="node",
-        while_running=False,
+        gate="always",
     ),
     Threshold(
         "InfinibandErrors",
@@ -1339,7 +1393,7 @@ NETWORK = (
         {'gpunode_infiniband_errors_total{device="mlx5_0",port="1",kind="symbol"}': 0.005},
         90.0,
         scope="node",
-        while_running=False,
+        gate="always",
         settles=17,
     ),
     Threshold(
@@ -1360,7 +1414,7 @@ NETWORK = (
         {'gpunode_infiniband_loss_total{device="mlx5_0",port="1",kind="out_of_sequence"}': 0.1},
         5.0,
         scope="node",
-        while_running=False,
+        gate="always",
     ),
     Threshold(
         "RdmaCongestion",
@@ -1380,6 +1434,7 @@ NETWORK = (
         {'gpunode_infiniband_congestion_total{device="mlx5_0",port="1",kind="cnp_sent"}': 100.0},
         50_000.0,
         scope="node",
+        gate="lately",
     ),
     Threshold(
         "NetworkDrops",
@@ -1403,14 +1458,14 @@ NETWORK = (
         {'gpunode_network_drops_total{device="eth0",direction="receive"}': 1.0},
         50.0,
         scope="node",
-        while_running=False,
+        gate="always",
     ),
     Threshold(
         "TcpRetransmissions",
         "network",
         f'sum by ({NODE}) (rate(gpunode_tcp_segments_total{{kind="retransmitted"}}[5m])) '
         f"/ on ({NODE}) "
-        f'(sum by ({NODE}) (rate(gpunode_tcp_segments_total{{kind="sent"}}[5m])) > 100)',
+        f'(sum by ({NODE}) (rate(gpunode_tcp_segments_total{{kind="first"}}[5m])) > 100)',
         (Tier("warning", 0.01, "10m"),),
         "percent",
         "TCP sends much again",
@@ -1423,12 +1478,12 @@ NETWORK = (
         "https://datatracker.ietf.org/doc/html/rfc9293",
         {
             'gpunode_tcp_segments_total{kind="retransmitted"}': 50.0,
-            'gpunode_tcp_segments_total{kind="sent"}': 1000.0,
+            'gpunode_tcp_segments_total{kind="first"}': 1000.0,
         },
         {'gpunode_tcp_segments_total{kind="retransmitted"}': 5.0},
         0.05,
         scope="node",
-        while_running=False,
+        gate="always",
     ),
 )
 
@@ -1451,7 +1506,7 @@ SYSTEM = (
         {'gpunode_memory_swapped_bytes_total{direction="in"}': 1e4},
         5e6,
         scope="node",
-        while_running=False,
+        gate="always",
     ),
     Threshold(
         "OomKill",
@@ -1471,20 +1526,23 @@ SYSTEM = (
         {"gpunode_memory_oom_kills_total": 0.0},
         4.5,
         scope="node",
-        while_running=False,
+        gate="always",
         settles=17,
     ),
     Threshold(
         "JobMemoryNearLimit",
         "system",
         f"max by ({GPU}) (gpunode_job_memory_used_bytes) / on ({GPU}) "
-        f"max by ({GPU}) (gpunode_job_memory_limit_bytes > 0)",
+        f"max by ({GPU}) (gpunode_job_memory_limit_bytes > 0) and on ({GPU}) "
+        + rate('gpunode_job_pressure_seconds_total{resource="memory",share="some"}')
+        + " > 0.05",
         (Tier("warning", 0.95, "10m"),),
         "percent",
         "A job is near its memory limit",
         "작업이 메모리 한도에 근접했습니다",
         "of its memory limit is in use",
-        "Files in /dev/shm and the page cache count; the cache alone is given back in time.",
+        "Files in /dev/shm count and so does the page cache, which is given back; but tasks wait "
+        "for memory already.",
         "An OOM kill when it cannot be.",
         "gpunode_job_memory_shmem_bytes and gpunode_job_memory_bytes: what is not cache?",
         "Raise the limit, or find the leak: JobMemoryGrows.",
@@ -1492,10 +1550,11 @@ SYSTEM = (
         {
             "gpunode_job_memory_used_bytes": 99.0,
             "gpunode_job_memory_limit_bytes": 100.0,
+            'gpunode_job_pressure_seconds_total{resource="memory",share="some"}': 0.2,
         },
         {"gpunode_job_memory_used_bytes": 80.0},
         0.99,
-        while_running=False,
+        gate="always",
     ),
     Threshold(
         "JobMemoryGrows",
@@ -1522,7 +1581,7 @@ SYSTEM = (
         "system",
         gained(
             'gpunode_kernel_log_events_total{kind=~"bus_error|hung_task|lockup|machine_check|'
-            'disk_error|read_only|lustre_eviction"}',
+            'disk_error|read_only|lustre_eviction|sxid"}',
             NODE + ", kind",
         ),
         (Tier("warning", 0.5, "0s"),),
@@ -1539,18 +1598,19 @@ SYSTEM = (
         {'gpunode_kernel_log_events_total{kind="hung_task"}': 0.0},
         9.0,
         scope="node",
-        while_running=False,
+        gate="always",
         settles=17,
     ),
     Threshold(
         "FilesystemNearlyFull",
         "system",
-        f"max by ({NODE}, mountpoint) (gpunode_filesystem_available_bytes) "
+        f"max by ({NODE}, mountpoint) "
+        f'(gpunode_filesystem_available_bytes{{fstype!~"{SHARED}"}}) '
         f"/ on ({NODE}, mountpoint) "
         f"max by ({NODE}, mountpoint) (gpunode_filesystem_size_bytes > 0)",
         (Tier("warning", 0.1, "15m"), Tier("critical", 0.02, "5m")),
         "percent",
-        "A filesystem is nearly full",
+        "A filesystem of a node is nearly full",
         "파일 시스템이 거의 가득 찼습니다",
         "of {{ $labels.mountpoint }} is left",
         "Checkpoints and caches need room.",
@@ -1566,7 +1626,36 @@ SYSTEM = (
         0.01,
         "<",
         scope="node",
-        while_running=False,
+        gate="always",
+    ),
+    Threshold(
+        "SharedFilesystemNearlyFull",
+        "system",
+        "min by (cluster, mountpoint, fstype) ("
+        f"max by ({NODE}, mountpoint, fstype) "
+        f'(gpunode_filesystem_available_bytes{{fstype=~"{SHARED}"}}) '
+        f"/ on ({NODE}, mountpoint, fstype) "
+        f"max by ({NODE}, mountpoint, fstype) (gpunode_filesystem_size_bytes > 0))",
+        (Tier("warning", 0.1, "15m"), Tier("critical", 0.02, "5m")),
+        "percent",
+        "A shared filesystem is nearly full",
+        "공유 파일 시스템이 거의 가득 찼습니다",
+        "of {{ $labels.mountpoint }} is left",
+        "Checkpoints and caches need room.",
+        "The next checkpoint fails, and the run since the last is lost.",
+        "Quotas and the largest directories; gpunode_filesystem_available_bytes on each node.",
+        "Remove old checkpoints; grow it.",
+        "https://man7.org/linux/man-pages/man3/statvfs.3.html",
+        {
+            'gpunode_filesystem_available_bytes{mountpoint="/data",fstype="lustre"}': 1.0,
+            'gpunode_filesystem_size_bytes{mountpoint="/data",fstype="lustre"}': 100.0,
+        },
+        {'gpunode_filesystem_available_bytes{mountpoint="/data",fstype="lustre"}': 20.0},
+        0.01,
+        "<",
+        scope="cluster",
+        gate="always",
+        over_nodes=True,
     ),
     Threshold(
         "NodeAuditFailed",
@@ -1586,7 +1675,7 @@ SYSTEM = (
         {'gpunode_audit_ok{check="swap"}': 1.0},
         1.0,
         scope="node",
-        while_running=False,
+        gate="always",
     ),
     Threshold(
         "GpuAllocatedIdle",
@@ -1606,7 +1695,7 @@ SYSTEM = (
         {"gpunode_gpu_allocated": 1.0, **ledger(idle=1.0)},
         {"gpunode_gpu_allocated": 0.0},
         1.0,
-        while_running=False,
+        gate="always",
         settles=75,
     ),
 )
@@ -1636,7 +1725,7 @@ SERVING = (
             'gpunode_serving_request_seconds_bucket{le="2.0"}': 10.0,
         },
         4.97,
-        while_running=False,
+        gate="always",
     ),
 )
 
@@ -1660,12 +1749,14 @@ EXPORTER = (
         0.0,
         "<",
         scope="node",
-        while_running=False,
+        gate="always",
     ),
     Threshold(
         "GpunodeAbsent",
         "exporter",
-        'absent(up{job=~".*gpunode.*"})',
+        'count by (cluster) (up{job=~".*gpunode.*"} offset 1h) '
+        'unless on (cluster) count by (cluster) (up{job=~".*gpunode.*"}) '
+        'or on () absent(up{job=~".*gpunode.*"})',
         (Tier("critical", 0.5, "10m"),),
         "flag",
         "No exporter of any GPU node is scraped",
@@ -1680,7 +1771,8 @@ EXPORTER = (
         {'up{job="gpunode"}': 1.0},
         1.0,
         scope="cluster",
-        while_running=False,
+        settles=20,
+        gate="always",
         over_nodes=True,
     ),
     Threshold(
@@ -1707,29 +1799,8 @@ EXPORTER = (
         {'up{job="gpunode"}': 1.0},
         8.0,
         scope="node",
-        while_running=False,
+        gate="always",
         over_nodes=True,
-    ),
-    Threshold(
-        "GpunodeDataStale",
-        "exporter",
-        f"sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate5m) "
-        f"and on ({GPU}) sum by ({GPU}) (gpunode_gpu_seconds_total offset 5m)",
-        (Tier("warning", 0.9, "10m"),),
-        "percent",
-        "The ledger of a GPU does not keep up with the clock",
-        "GPU 데이터가 갱신되지 않습니다",
-        "of the time went into the ledger",
-        "Every second goes to some state, so all states together gain a second a second.",
-        "What is shown of the GPU is old, or has gaps.",
-        "gpunode_source_up and the read durations of gpu_activity; is the node out of CPU?",
-        "Look at the log of the daemon; restart it where the driver hangs.",
-        LEDGER,
-        {'gpunode_gpu_seconds_total{state="compute"}': 0.5},
-        {'gpunode_gpu_seconds_total{state="compute"}': 0.95},
-        0.5,
-        "<",
-        while_running=False,
     ),
     Threshold(
         "GpunodeSourceFailing",
@@ -1750,7 +1821,7 @@ EXPORTER = (
         0.0,
         "<",
         scope="node",
-        while_running=False,
+        gate="always",
     ),
     Threshold(
         "GpuLedgerBlind",
@@ -1769,7 +1840,7 @@ EXPORTER = (
         ledger(unknown=0.9),
         ledger(unknown=0.2),
         0.9,
-        while_running=False,
+        gate="always",
     ),
 )
 
