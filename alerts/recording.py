@@ -53,7 +53,8 @@ def _over(level: str, labels: str, hour: str, rests_on: str, result: float) -> l
 
     What looks back on days reads one sample an hour: over a fleet, reading all samples of 30 days
     would take longer than there is time between two evaluations. An hour of which nothing is known
-    counts as none, so that what was there for three hours has used three.
+    counts as none, so that what was there for three hours has used three. The windows of sums are a
+    little short, because Prometheus 2 counts the samples at both ends.
     """
     base = f"{level}:gpunode_gpu_seconds"
     hourly = f"{base}:rate1h_hourly"
@@ -76,7 +77,7 @@ def _over(level: str, labels: str, hour: str, rests_on: str, result: float) -> l
         *(
             Record(
                 f"{base}:rate{days}d",
-                f"sum_over_time({hourly}[{days}d]) / {24 * days}",
+                f"sum_over_time({hourly}[{24 * days - 1}h59m]) / {24 * days}",
                 f"The same over {days}d.",
                 {f"{hourly}{starved}": 0.25},
                 {starved: (TESTED_AT + 1) * 0.25 / (24 * days)},
@@ -267,7 +268,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
         for record in _over(
             level,
             labels,
-            f"sum_over_time({level}:gpunode_gpu_seconds:rate5m[1h]) / {3600 // EVERY}",
+            f"sum_over_time({level}:gpunode_gpu_seconds:rate5m[59m59s]) / {3600 // EVERY}",
             f"{level}:gpunode_gpu_seconds:rate5m",
             60 * 0.25 / (3600 // EVERY),  # tests have a sample a minute
         )
