@@ -52,15 +52,14 @@ def lasting(tier: Tier) -> str:
 def runbook(row: Threshold) -> str:
     """What on-call reads."""
     tiers = "\n".join(f"- {t.severity}: {when(row, t)}, {lasting(t)}" for t in row.tiers)
-    gate = f"{GATED[row.gate]}\n" if row.gate in GATED else ""
+    gate = f"{GATED[row.gate]}\n\n" if row.gate in GATED else ""
     return f"""# {row.alert}
 
 {row.summary}. {row.korean}.
 
 {tiers}
 
-{gate}
-## Meaning
+{gate}## Meaning
 
 {row.meaning}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from alerts import generate
+from alerts import generate, rule_tests
 from alerts.recording import OF_CLUSTERS, OF_NODES, RECORDS
 from alerts.rule_files import alert_rules, expression, groups
 from gpunode.catalogue import SECTIONS
@@ -82,6 +82,26 @@ def test_a_wrong_threshold_fails_the_tests(tmp_path: Path) -> None:
     ran = promtool("test", "rules", "tests/serving.yaml", cwd=tmp_path)
     assert ran.returncode == 1
     assert f"alertname: {row.alert}" in ran.stdout + ran.stderr
+
+
+def test_an_input_pipeline_that_stalls_is_a_warning(tmp_path: Path) -> None:
+    """The daemon exports every cause, all but one of them 0."""
+    (row,) = (row for row in THRESHOLDS if row.alert == "TrainingStalled")
+    stalled = 'gpunode_training_stalled{cause="input"}'
+    collective = 'gpunode_training_stalled{cause="collective"}'
+    row = replace(
+        row,
+        fires={stalled: 1.0, collective: 0.0},
+        quiet={stalled: 0.0},
+        tiers=row.tiers[:1],
+        value=1.0,
+    )
+    shutil.copytree(ALERTS / "rules", tmp_path / "rules")
+    (tmp_path / "tests").mkdir()
+    written = generate.dump(rule_tests.tests([rule_tests.alert_test(row)], "communication"))
+    (tmp_path / "tests/input.yaml").write_text(written)
+    ran = promtool("test", "rules", "tests/input.yaml", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 def generated(folder: Path, changes: str, *options: str) -> subprocess.CompletedProcess[str]:

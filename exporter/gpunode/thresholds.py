@@ -739,7 +739,7 @@ COMMUNICATION = (
         "TrainingStalled",
         "communication",
         f'2 * max by ({GPU}, cause) (gpunode_training_stalled{{cause="collective"}}) '
-        f'or on ({GPU}) max by ({GPU}, cause) (gpunode_training_stalled{{cause="input"}})',
+        f'or on ({GPU}, cause) max by ({GPU}, cause) (gpunode_training_stalled{{cause="input"}})',
         (Tier("warning", 0.5, "10m"), Tier("critical", 1.5, "1m")),
         "flag",
         "No training step has ended for long",
