@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpunode.gpu.ledger import STATES
-from gpunode.thresholds import GPU, NODE, ledger
+from gpunode.thresholds import GPU, NODE, PAUSE, ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,8 @@ OF_NODES: tuple[Record, ...] = (
         "gpu:gpunode_training_pause:rate5m",
         f"sum by ({GPU}) (rate(gpunode_training_seconds_total"
         '{phase=~"checkpoint|evaluation|compile|other"}[5m])) '
-        f"unless on ({GPU}) sum by ({GPU}) (gpunode_serving_request_seconds_count)",
+        f"unless on ({GPU}) "
+        f"sum by ({GPU}) (rate(gpunode_serving_request_seconds_count[5m])) > 0",
         "Share of a training process's time in which no step is to be expected, set-up included: "
         "alerts on bottlenecks are silent meanwhile.",
         {
@@ -130,18 +131,23 @@ OF_NODES: tuple[Record, ...] = (
         {f"{{{G}}}": 0.5},
     ),
     Record(
-        "node:gpunode_gpu_running:max_rate5m",
-        f"max by ({NODE}) (gpu:gpunode_gpu_running:rate5m)",
-        "Whether a job runs on any GPU of a node.",
-        ledger(idle=0.5),
-        {f"{{{N}}}": 0.5},
+        "node:gpunode_gpu_running:max_1h",
+        f"max by ({NODE}) (max_over_time(gpu:gpunode_gpu_running:rate5m[1h]) > 0.5 "
+        f"unless on ({GPU}) {PAUSE} > 0.1)",
+        "Nodes on which a job ran within the hour on some GPU whose training does not pause: what "
+        "alerts on storage wait for.",
+        ledger(idle=0.25),
+        {f"{{{N}}}": 0.75},
     ),
     Record(
-        "node:gpunode_training_pause:max_rate5m",
-        f"max by ({NODE}) (gpu:gpunode_training_pause:rate5m)",
-        "The same of the process on the node of which it is most.",
-        {'gpunode_training_seconds_total{phase="evaluation"}': 0.5},
-        {f"{{{N}}}": 0.5},
+        "node:gpunode_infiniband_active:ever",
+        f"max by ({NODE}, device, port) (gpunode_infiniband_active) > 0 "
+        f"or on ({NODE}, device, port) "
+        f"last_over_time(node:gpunode_infiniband_active:ever[1d]) "
+        f"and on ({NODE}, device, port) gpunode_infiniband_active",
+        "Ports that have been active: this record continues itself.",
+        {'gpunode_infiniband_active{device="mlx5_0",port="1"}': 1.0},
+        {f'{{{N}, device="mlx5_0", port="1"}}': 1.0},
     ),
     Record(
         "node:gpunode_gpu_seconds:rate5m",

@@ -39,15 +39,11 @@ def minutes(duration: str) -> int:
     return math.ceil(number * {"s": 1 / 60, "m": 1, "h": 60}[unit])
 
 
+UNPAUSED = f"unless on ({GPU}) {PAUSE} > 0.1"
 GATES = {
-    ("running", "gpu"): f"and on ({GPU}) gpu:gpunode_gpu_running:rate5m > 0.5",
-    ("some_work", "gpu"): f"and on ({GPU}) gpu:gpunode_gpu_running:rate5m > 0.25",
-    ("lately", "node"): f"and on ({NODE}) "
-    "max_over_time(node:gpunode_gpu_running:max_rate5m[1h]) > 0.5",
-}
-PAUSES = {
-    "gpu": f"unless on ({GPU}) {PAUSE} > 0.1",
-    "node": f"unless on ({NODE}) node:gpunode_training_pause:max_rate5m > 0.1",
+    ("running", "gpu"): f"and on ({GPU}) gpu:gpunode_gpu_running:rate5m > 0.5 {UNPAUSED}",
+    ("some_work", "gpu"): f"and on ({GPU}) gpu:gpunode_gpu_running:rate5m > 0.25 {UNPAUSED}",
+    ("lately", "node"): f"and on ({NODE}) node:gpunode_gpu_running:max_1h",
 }
 
 
@@ -59,7 +55,7 @@ def expression(row: Threshold, tier: Tier, cordoned: bool = False) -> str:
         told += f" {'and' if cordoned else 'unless'} on ({NODE}) {CORDONED}"
     if row.gate == "always":
         return told
-    return f"{told} {GATES[row.gate, row.scope]} {PAUSES[row.scope]}"
+    return f"{told} {GATES[row.gate, row.scope]}"
 
 
 def pages_unless_cordoned(row: Threshold, tier: Tier) -> bool:

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from gpunode.client import Session
 from gpunode.client.protocol import PHASES, STEP_BOUNDS, VERSION
 from gpunode.client.sender import Account
+from gpunode.datagram_socket import Datagram
 from gpunode.gpu.driver import DriverError, Gpu, Process
 from gpunode.jobs.steps import TrainingSteps, parse
 from gpunode.source import Absent
@@ -115,6 +116,21 @@ def test_the_baseline_is_the_best_pace_that_a_process_has_kept(path: str) -> Non
     found = tell(10, 3.0)
     assert found[baseline] == 0.9
     assert found["gpunode_training_step_median_seconds"] == 3.0
+
+
+def test_what_two_processes_on_a_gpu_count_is_counted_once(path: str) -> None:
+    memory = {"reserved": 5, "allocated": 4, "retries": 2, "ooms": 1}
+    text = json.dumps({"v": VERSION, "memory": memory})
+
+    class TwoSenders(OneGpu):
+        def datagrams(self, _: str) -> list[Datagram]:
+            return [Datagram(pid, text) for pid in self.pids]
+
+    source = TrainingSteps(TwoSenders(os.getpid(), 1), path, 2.0)
+    for _ in range(5):
+        found = values(source)
+    assert found["gpunode_torch_ooms_total"] == 2
+    assert found["gpunode_torch_alloc_retries_total"] == 4
 
 
 def test_what_a_process_counted_outlives_it_for_a_while(path: str) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gpunode import verdict
+from gpunode.host.filesystem import LOCAL
 
 Severity = Literal["critical", "warning", "info"]
 Unit = Literal["percent", "celsius", "seconds", "number", "flag"]
@@ -25,9 +26,6 @@ Gate = Literal["running", "some_work", "lately", "always"]
 """When an alert may fire: while a job runs on the GPU; while it has some work, for what keeps a job
 from running; where a job ran on the node within the hour, for what can stop all of them; always.
 All but the last are silent while training sets up, compiles, evaluates or saves."""
-
-SHARED = "nfs.*|lustre|gpfs|beegfs|ceph|fuse.*|cifs|smb3|9p|wekafs|panfs"
-"""Types of filesystems that many nodes mount."""
 
 NCCL_BANDWIDTH_LOW = 0.8
 """Share of the expected bus bandwidth below which something is wrong with the node."""
@@ -305,7 +303,8 @@ INGESTION = (
         "DataWaitHigh",
         "data_ingestion",
         rate('gpunode_training_seconds_total{phase="data"}')
-        + f" / ({rate('gpunode_training_seconds_total')} > 0)",
+        + f" / ({rate('gpunode_training_seconds_total')} > 0) "
+        + f"and on ({GPU}) {gained('gpunode_training_step_seconds_count')} > 0",
         (Tier("warning", 0.1, "10m"),),
         "percent",
         "Training waits for its DataLoader",
@@ -319,6 +318,7 @@ INGESTION = (
         {
             'gpunode_training_seconds_total{phase="data"}': 0.3,
             'gpunode_training_seconds_total{phase="step"}': 0.7,
+            "gpunode_training_step_seconds_count": 1.0,
         },
         {
             'gpunode_training_seconds_total{phase="data"}': 0.05,
@@ -446,8 +446,8 @@ COMMUNICATION = (
         "CollectiveStalled",
         "communication",
         f"max by ({GPU}) (gpunode_gpu_blocked_streak_seconds) unless on ({GPU}) "
-        f"((max by ({GPU}) (gpunode_training_step_median_seconds) "
-        f"unless on ({GPU}) max by ({GPU}) (gpunode_training_seconds_since_step)) "
+        f"((max by ({GPU}) (gpunode_training_step_median_seconds) or on ({GPU}) {PAUSE} > 0.1) "
+        f"unless on ({GPU}) max by ({GPU}) (gpunode_training_seconds_since_step) "
         f"unless on ({GPU}) max by ({GPU}) (gpunode_gpu_blocked_streak_seconds) > 600)",
         (Tier("warning", 20.0, "0s"), Tier("critical", 120.0, "0s")),
         "seconds",
@@ -863,7 +863,8 @@ MEMORY_PRECISION = (
         "CheckpointsCostly",
         "memory_precision",
         rate('gpunode_training_seconds_total{phase="checkpoint"}', window="1h")
-        + f" / ({rate('gpunode_training_seconds_total', window='1h')} > 0)",
+        + f" / ({rate('gpunode_training_seconds_total', window='1h')} > 0) "
+        + f"and on ({GPU}) max by ({GPU}) (gpunode_training_step_median_seconds)",
         (Tier("warning", 0.05, "15m"),),
         "percent",
         "Checkpoints take much of the time",
@@ -876,6 +877,7 @@ MEMORY_PRECISION = (
         "https://pytorch.org/docs/stable/distributed.checkpoint.html",
         {
             'gpunode_training_seconds_total{phase="checkpoint"}': 0.2,
+            "gpunode_training_step_median_seconds": 1.0,
             'gpunode_training_seconds_total{phase="step"}': 0.8,
         },
         {
@@ -889,20 +891,23 @@ MEMORY_PRECISION = (
     Threshold(
         "LossNotFinite",
         "memory_precision",
-        f"1 - max by ({GPU}) (gpunode_training_loss_finite)",
-        (Tier("critical", 0.5, "10m"),),
+        f"1 - max by ({GPU}) (avg_over_time(gpunode_training_loss_finite[10m])) "
+        f"and on ({GPU}) {gained('gpunode_training_step_seconds_count')} > 0",
+        (Tier("critical", 0.5, "5m"),),
         "flag",
         "The loss is not a number any more",
         "손실 값이 NaN 또는 무한대입니다",
-        "its loss is NaN or infinite",
-        "One step may be skipped by a gradient scaler; ten minutes mean that the run has diverged.",
+        "most of its losses are NaN or infinite",
+        "One step may be skipped by a gradient scaler; most of ten minutes mean that the run has "
+        "diverged.",
         "Every further step is lost.",
         "The step before the first; XIDs and ECC errors on one rank alone.",
         "Go back to a checkpoint; lower the learning rate, or check that rank's GPU.",
         "https://pytorch.org/docs/stable/amp.html",
-        {"gpunode_training_loss_finite": 0.0},
+        {"gpunode_training_loss_finite": 0.0, "gpunode_training_step_seconds_count": 1.0},
         {"gpunode_training_loss_finite": 1.0},
         1.0,
+        settles=12,
         gate="always",
     ),
 )
@@ -1355,13 +1360,13 @@ NETWORK = (
         "network",
         f"min by ({NODE}, device, port) (gpunode_infiniband_active) "
         f"and on ({NODE}, device, port) "
-        f"max by ({NODE}, device, port) (max_over_time(gpunode_infiniband_active[1d])) > 0",
+        "node:gpunode_infiniband_active:ever",
         (Tier("critical", 0.5, "5m"),),
         "flag",
         "An InfiniBand port is down",
         "InfiniBand 포트가 내려갔습니다",
         "port {{ $labels.port }} of {{ $labels.device }} is not active",
-        "It was active within the last day, and is not any more.",
+        "It has been active, and is not any more; a port that never was is left out.",
         "Jobs over several nodes lose that share of their bandwidth, or hang.",
         "ibstat; the cable and the switch's port.",
         "Reseat or replace the cable; drain the node meanwhile.",
@@ -1532,27 +1537,25 @@ SYSTEM = (
     Threshold(
         "JobMemoryNearLimit",
         "system",
-        f"max by ({GPU}) (gpunode_job_memory_used_bytes) / on ({GPU}) "
-        f"max by ({GPU}) (gpunode_job_memory_limit_bytes > 0) and on ({GPU}) "
-        + rate('gpunode_job_pressure_seconds_total{resource="memory",share="some"}')
-        + " > 0.05",
+        f"(max by ({GPU}) (gpunode_job_memory_bytes) "
+        f"+ on ({GPU}) max by ({GPU}) (gpunode_job_memory_shmem_bytes)) "
+        f"/ on ({GPU}) max by ({GPU}) (gpunode_job_memory_limit_bytes > 0)",
         (Tier("warning", 0.95, "10m"),),
         "percent",
         "A job is near its memory limit",
         "작업이 메모리 한도에 근접했습니다",
-        "of its memory limit is in use",
-        "Files in /dev/shm count and so does the page cache, which is given back; but tasks wait "
-        "for memory already.",
+        "of its memory limit is in use by what cannot be given back",
+        "Its processes' own memory and its files in /dev/shm; the page cache is not counted.",
         "An OOM kill when it cannot be.",
-        "gpunode_job_memory_shmem_bytes and gpunode_job_memory_bytes: what is not cache?",
+        "gpunode_job_memory_shmem_bytes and gpunode_job_memory_bytes: which of them grows?",
         "Raise the limit, or find the leak: JobMemoryGrows.",
         CGROUP,
         {
-            "gpunode_job_memory_used_bytes": 99.0,
+            "gpunode_job_memory_bytes": 60.0,
+            "gpunode_job_memory_shmem_bytes": 39.0,
             "gpunode_job_memory_limit_bytes": 100.0,
-            'gpunode_job_pressure_seconds_total{resource="memory",share="some"}': 0.2,
         },
-        {"gpunode_job_memory_used_bytes": 80.0},
+        {"gpunode_job_memory_bytes": 41.0},
         0.99,
         gate="always",
     ),
@@ -1605,7 +1608,7 @@ SYSTEM = (
         "FilesystemNearlyFull",
         "system",
         f"max by ({NODE}, mountpoint) "
-        f'(gpunode_filesystem_available_bytes{{fstype!~"{SHARED}"}}) '
+        f'(gpunode_filesystem_available_bytes{{fstype=~"{LOCAL}"}}) '
         f"/ on ({NODE}, mountpoint) "
         f"max by ({NODE}, mountpoint) (gpunode_filesystem_size_bytes > 0)",
         (Tier("warning", 0.1, "15m"), Tier("critical", 0.02, "5m")),
@@ -1633,7 +1636,7 @@ SYSTEM = (
         "system",
         "min by (cluster, mountpoint, fstype) ("
         f"max by ({NODE}, mountpoint, fstype) "
-        f'(gpunode_filesystem_available_bytes{{fstype=~"{SHARED}"}}) '
+        f'(gpunode_filesystem_available_bytes{{fstype!~"{LOCAL}"}}) '
         f"/ on ({NODE}, mountpoint, fstype) "
         f"max by ({NODE}, mountpoint, fstype) (gpunode_filesystem_size_bytes > 0))",
         (Tier("warning", 0.1, "15m"), Tier("critical", 0.02, "5m")),
@@ -1754,7 +1757,8 @@ EXPORTER = (
     Threshold(
         "GpunodeAbsent",
         "exporter",
-        'count by (cluster) (up{job=~".*gpunode.*"} offset 1h) '
+        '(count by (cluster) (up{job=~".*gpunode.*"} offset 1h) '
+        'or on (cluster) count by (cluster) (up{job=~".*gpunode.*"} offset 1d)) '
         'unless on (cluster) count by (cluster) (up{job=~".*gpunode.*"}) '
         'or on () absent(up{job=~".*gpunode.*"})',
         (Tier("critical", 0.5, "10m"),),

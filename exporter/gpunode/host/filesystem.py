@@ -31,8 +31,11 @@ READ_ONLY = Metric(
     MOUNT,
 )
 
+LOCAL = "ext[234]|xfs|btrfs|zfs|bcachefs"
+"""Kinds that one node has for itself."""
+
 KINDS = re.compile(
-    r"ext[234]|xfs|btrfs|zfs|bcachefs|nfs4?|lustre|gpfs|beegfs(_nodev)?|ceph|cifs|smb3|wekafs|"
+    LOCAL + r"|nfs4?|lustre|gpfs|beegfs(_nodev)?|ceph|cifs|smb3|wekafs|"
     r"glusterfs|panfs|orangefs|daos|virtiofs|9p|"
     r"fuse\.(juicefs|ceph|glusterfs|s3fs|goofys|mount-s3|gcsfuse|blobfuse2?|dfuse|sshfs|alluxio.*)"
 )

@@ -238,6 +238,8 @@ class Training:
     losses_not_finite: float = 0.0
     retries: float = 0.0
     ooms: float = 0.0
+    allocators: dict[int, TorchMemory] = field(default_factory=dict)
+    """What each living process told last of its allocator, whose counters go on from there."""
     told: int = 0
     """Steps that the present process has told of."""
     baseline: float | None = None
@@ -249,9 +251,8 @@ class Training:
 
     def add(self, message: Message, pid: int, now: float) -> None:
         """Take in a message."""
-        before = self.last.memory if pid == self.pid else None
         if pid != self.pid:
-            self.told, self.baseline = 0, None
+            self.told, self.baseline, self.serves = 0, None, False
         self.told += sum(message.steps.counts)
         if message.median is not None and self.told >= MEDIAN_OF:
             self.baseline = min(message.median, self.baseline or message.median)
@@ -266,7 +267,8 @@ class Training:
         self.flops += message.flops or 0.0
         self.losses_not_finite += message.losses_not_finite
         if message.memory is not None:
-            had = before or TorchMemory()
+            had = self.allocators.get(pid, TorchMemory())
+            self.allocators[pid] = message.memory
             self.retries += max(0, message.memory.retries - had.retries)
             self.ooms += max(0, message.memory.ooms - had.ooms)
         self.kernels = message.kernels or (self.kernels if pid == self.pid else {})
@@ -391,6 +393,8 @@ class TrainingSteps:
         self._gpus = dict(found)
         for uuid, training in list(self._trainings.items()):
             training.gone = training.pid not in self._gpus
+            living = training.allocators.keys() & (self._gpus.keys() | {training.pid})
+            training.allocators = {pid: training.allocators[pid] for pid in living}
             if training.gone and now - training.heard > KEPT:
                 del self._trainings[uuid]
 
