@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpunode.gpu.ledger import STATES
-from gpunode.thresholds import GPU, NODE, PAUSE, ledger
+from gpunode.thresholds import GPU, NCCL_BANDWIDTH, NODE, PAUSE, ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,9 +239,7 @@ OF_NODES: tuple[Record, ...] = (
     ),
     Record(
         "node:gpunode_nccl_bus_bandwidth:ratio",
-        f"max by ({NODE}, collective, gpus) (gpunode_nccl_bus_bandwidth_bytes_per_second) "
-        f"/ on ({NODE}, collective, gpus) max by ({NODE}, collective, gpus) "
-        "(gpunode_nccl_expected_bus_bandwidth_bytes_per_second > 0)",
+        NCCL_BANDWIDTH,
         "Measured over expected bus bandwidth.",
         {
             'gpunode_nccl_bus_bandwidth_bytes_per_second{collective="all_reduce",gpus="8"}': 3e11,

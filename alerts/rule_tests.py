@@ -144,15 +144,18 @@ def silenced_test(row: Threshold) -> dict[str, Any]:
     """A test that an alert is silent while training evaluates, or what else silences it."""
     test = alert_test(row)
     silent = [{**check, "exp_alerts": []} for check in test["alert_rule_test"]]
-    given = [
-        *test["input_series"],
-        *(
-            {"series": series(name), "values": values(name, [(Course.of(row).length(), value)])}
-            for name, value in (row.silenced_by or EVALUATES).items()
-        ),
-    ]
     name = f"{row.alert} while training evaluates"
+    given = [*test["input_series"], *_throughout(row, row.silenced_by or EVALUATES)]
     return {**test, "name": name, "input_series": given, "alert_rule_test": silent}
+
+
+def _throughout(row: Threshold, given: Given) -> list[dict[str, str]]:
+    """Series that go on from the beginning to the end of a row's course."""
+    length = Course.of(row).length()
+    return [
+        {"series": series(name), "values": values(name, [(length, value)])}
+        for name, value in given.items()
+    ]
 
 
 def cordon_test(row: Threshold) -> dict[str, Any]:
@@ -168,8 +171,7 @@ def cordon_test(row: Threshold) -> dict[str, Any]:
         {**check, "exp_alerts": told if check["exp_alerts"] else []}
         for check in test["alert_rule_test"]
     ]
-    constant = values(cordoned, [(Course.of(row).length(), 1.0)])
-    given = [*test["input_series"], {"series": series(cordoned), "values": constant}]
+    given = [*test["input_series"], *_throughout(row, {cordoned: 1.0})]
     name = f"{row.alert} on a cordoned node"
     return {**test, "name": name, "input_series": given, "alert_rule_test": checks}
 

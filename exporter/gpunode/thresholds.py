@@ -35,6 +35,12 @@ Given = Mapping[str, float | None]
 
 GPU = "cluster, instance, gpu, uuid"
 NODE = "cluster, instance"
+NCCL_BANDWIDTH = (
+    f"max by ({NODE}, collective, gpus) (gpunode_nccl_bus_bandwidth_bytes_per_second) "
+    f"/ on ({NODE}, collective, gpus) max by ({NODE}, collective, gpus) "
+    "(gpunode_nccl_expected_bus_bandwidth_bytes_per_second > 0)"
+)
+"""Measured over expected bus bandwidth."""
 PAUSE = "gpu:gpunode_training_pause:rate5m"
 """Share of time in which a training process sets up, compiles, evaluates or saves."""
 
@@ -625,9 +631,7 @@ COMMUNICATION = (
     Threshold(
         "NcclBandwidthLow",
         "communication",
-        f"max by ({NODE}, collective, gpus) (gpunode_nccl_bus_bandwidth_bytes_per_second) "
-        f"/ on ({NODE}, collective, gpus) max by ({NODE}, collective, gpus) "
-        "(gpunode_nccl_expected_bus_bandwidth_bytes_per_second > 0)",
+        NCCL_BANDWIDTH,
         (Tier("warning", NCCL_BANDWIDTH_LOW, "0s"),),
         "percent",
         "Collectives ran slower than these GPUs can",

@@ -31,8 +31,9 @@ from gpunode.config import RunSettings
 from gpunode.exposition import Exposition
 from gpunode.gpu.ledger import STATES
 from gpunode.tape import TapeNode
-from tests.bench.incidents import INCIDENTS, RULES, free_ports, need, program
+from tests.bench.incidents import INCIDENTS, RULES, free_ports, need, program, prometheus_command
 from tests.bench.report import DOCS, Report, Result, machine, render
+from tests.daemon import Daemon
 
 NODES = 1250
 SCRAPE = 30
@@ -142,24 +143,8 @@ def query(port: int, expression: str, at: float | None = None) -> float:
 @contextmanager
 def prometheus(folder: Path, port: int, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     """A Prometheus with what is in a folder, once it is ready."""
-    command = [
-        need("prometheus"),
-        f"--config.file={folder}/prometheus.yml",
-        f"--storage.tsdb.path={folder}/tsdb",
-        f"--web.listen-address=127.0.0.1:{port}",
-        *options,
-    ]
-    with program(command, folder / "log") as child:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                ask(port, "/api/v1/status/buildinfo")
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.5)
-            else:
-                break
+    with program(prometheus_command(folder, port, *options), folder / "log") as child:
+        Daemon(psutil.Process(child.pid), port).wait_for("/-/ready", child)
         yield child
 
 

@@ -200,13 +200,17 @@ def _prometheus(folder: Path, targets: dict[str, int], manager: int, every: str)
     }
     (folder / "prometheus.yml").write_text(json.dumps(config))
     (port,) = free_ports(1)
+    return [prometheus_command(folder, port)]
+
+
+def prometheus_command(folder: Path, port: int, *options: str) -> Command:
+    """A Prometheus that has its configuration and its samples in a folder."""
     return [
-        [
-            need("prometheus"),
-            f"--config.file={folder}/prometheus.yml",
-            f"--storage.tsdb.path={folder}/tsdb",
-            f"--web.listen-address=127.0.0.1:{port}",
-        ]
+        need("prometheus"),
+        f"--config.file={folder}/prometheus.yml",
+        f"--storage.tsdb.path={folder}/tsdb",
+        f"--web.listen-address=127.0.0.1:{port}",
+        *options,
     ]
 
 

@@ -243,8 +243,6 @@ class Training:
     told: int = 0
     """Steps that the present process has told of."""
     baseline: float | None = None
-    gone: bool = False
-    """Whether the process has ended; what it counted is exported for a while."""
     serves: bool = False
     kernels: dict[str, float] = field(default_factory=dict)
     flops_seen: deque[tuple[float, float]] = field(default_factory=deque)
@@ -285,11 +283,11 @@ class Training:
             return None
         return (has - had) / (end - begin) / peak.half
 
-    def samples_at(self, now: float) -> Iterator[Sample]:
-        """What there is to export of this GPU."""
+    def samples_at(self, now: float, lives: bool) -> Iterator[Sample]:
+        """What there is to export of this GPU: counters alone once the process has ended."""
         at = (str(self.identity.index), self.identity.uuid)
         yield from self._counters(*at)
-        if not self.gone:
+        if lives:
             yield from self._present(now, *at)
 
     def _counters(self, *at: str) -> Iterator[Sample]:
@@ -392,10 +390,9 @@ class TrainingSteps:
         found = sorted(running(self.node), key=lambda held: (held[1].mig, -held[1].index))
         self._gpus = dict(found)
         for uuid, training in list(self._trainings.items()):
-            training.gone = training.pid not in self._gpus
             living = training.allocators.keys() & (self._gpus.keys() | {training.pid})
             training.allocators = {pid: training.allocators[pid] for pid in living}
-            if training.gone and now - training.heard > KEPT:
+            if training.pid not in self._gpus and now - training.heard > KEPT:
                 del self._trainings[uuid]
 
     def _take(self, datagram: Datagram, now: float) -> str:
@@ -407,20 +404,17 @@ class TrainingSteps:
         if datagram.pid == 0:
             return "unknown_sender"
         pid = datagram.pid
-        known = (training.identity for training in self._trainings.values() if training.pid == pid)
-        identity = self._gpus.get(pid) or next(
-            known, None
-        )  # the last message may come after the end
+        told = (training.identity for training in self._trainings.values() if training.pid == pid)
+        identity = self._gpus.get(pid) or next(told, None)  # the last message comes after the end
         if identity is None:
             return "no_gpu"
         training = self._trainings.setdefault(identity.uuid, Training(identity, pid, message, now))
         training.add(message, pid, now)
-        training.gone = pid not in self._gpus
         return "accepted"
 
     def _samples(self, now: float) -> Iterator[Sample]:
         for training in self._trainings.values():
-            yield from training.samples_at(now)
+            yield from training.samples_at(now, training.pid in self._gpus)
         for result, count in self._results.items():
             yield from MESSAGES.at(count, result)
 
