@@ -12,7 +12,7 @@ $(INSTALLED): pyproject.toml
 	touch $@
 
 demo: $(INSTALLED)  ## play the recorded incidents, no GPU needed
-	$(BIN)/gpunode demo tests/tapes --log.level=error $(DEMO)
+	$(BIN)/gpunode demo --log.level=error $(DEMO)
 
 test: $(INSTALLED) lint  ## everything that CI runs
 	$(BIN)/pytest -n auto
@@ -55,7 +55,7 @@ fleet: $(INSTALLED)  ## 1,250 simulated nodes before one Prometheus
 	$(BIN)/python -m tests.bench.fleet
 
 podresources: $(INSTALLED)  ## rewrite what is generated from the kubelet's protocol
-	cd exporter/gpunode/kubelet && $(CURDIR)/$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. podresources.proto
+	cd exporter/gpunode/node/kubelet && $(CURDIR)/$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. podresources.proto
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

@@ -1,1 +1,1 @@
-"""The rules for Prometheus, generated from ``gpunode.thresholds``."""
+"""The rules for Prometheus, generated from ``alerts.thresholds.table``."""

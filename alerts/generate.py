@@ -20,7 +20,7 @@ from alerts.figures import RENDERED
 from alerts.recording import RECORDS
 from alerts.rule_files import expression, minutes, rule_files
 from alerts.rule_tests import LABEL, test_files
-from gpunode.thresholds import THRESHOLDS, Severity, Threshold, Tier
+from alerts.thresholds.table import THRESHOLDS, Severity, Threshold, Tier
 
 ROOT = Path(__file__).parents[1]
 GENERATED = (

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from alerts.thresholds.table import GPU, NCCL_BANDWIDTH, NODE, PAUSE, ledger
 from gpunode.gpu.ledger import STATES
-from gpunode.thresholds import GPU, NCCL_BANDWIDTH, NODE, PAUSE, ledger
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from alerts.figures import FORMATS
 from alerts.recording import EVERY, HOURLY, OF_CLUSTERS, OF_NODES, Record
-from gpunode.thresholds import GPU, NODE, PAUSE, THRESHOLDS, Threshold, Tier
+from alerts.thresholds.table import GPU, NODE, PAUSE, THRESHOLDS, Threshold, Tier
 
 RUNBOOKS = "https://github.com/gpunode/gpunode/blob/main/alerts/runbooks"
 NODE_PAGE = "/d/gpunode-node?var-instance={{ $labels.instance }}"

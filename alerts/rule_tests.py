@@ -21,8 +21,8 @@ from alerts.rule_files import (
     pages_unless_cordoned,
     rule,
 )
-from gpunode.catalogue import SECTIONS
-from gpunode.thresholds import Given, Threshold, Tier, ledger
+from alerts.thresholds.table import Given, Threshold, Tier, ledger
+from gpunode.sources import METRICS as SECTIONS
 
 LABEL = re.compile(r"\{\{ \$labels\.(\w+) \}\}")
 

@@ -58,16 +58,18 @@ class Daemon:
 
     def next_window(self, gpu: int = 0) -> tuple[float, dict[str, float], dict[str, Any]]:
         """Wait for a window to close: its end, the ledger then, and all about it."""
-        before = self._activity(gpu).get("time")
+        before = self._last_window(gpu)[0]
         while True:
             time.sleep(0.05)
-            activity = self._activity(gpu)
-            if activity.get("time") not in (None, before):
-                return activity["time"], activity["ledger"], activity
+            closed, window = self._last_window(gpu)
+            if closed not in (None, before):
+                return closed, window["ledger"], window
 
-    def _activity(self, gpu: int) -> dict[str, Any]:
+    def _last_window(self, gpu: int) -> tuple[float | None, dict[str, Any]]:
         entries = self.gpus()
-        return dict(entries[gpu].get("gpu_activity", {})) if gpu < len(entries) else {}
+        if gpu >= len(entries):
+            return None, {}
+        return entries[gpu]["times"].get("gpu_activity"), entries[gpu]["gpu_activity"]
 
     def series(self) -> int:
         """How many series a scrape has."""

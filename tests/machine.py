@@ -10,17 +10,18 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpunode.datagram_socket import Datagram
-from gpunode.gpu.driver import Driver, DriverUnavailable, Gpu, Identity, Process, Unsupported
-from gpunode.kubelet import Allocation
+from gpunode.driver.driver import Driver, Gpu, Identity, Process, Unsupported
 from gpunode.metric import Sample
-from gpunode.node import ENVIRONMENT, Filesystem, LocalNode, SteppedClock
-from gpunode.source import Source
+from gpunode.node.datagram_socket import Datagram
+from gpunode.node.kubelet import Allocation
+from gpunode.node.local import LocalNode
+from gpunode.node.node import ENVIRONMENT, Filesystem, SteppedClock
+from gpunode.source import Reading, Source
 
 MACHINES = Path(__file__).with_name("machines")
 APART = 10.0
@@ -44,13 +45,16 @@ class Machine:
         self.moment = "later"
         self.stages.insert(0, self.later)
 
-    def driver(self) -> Driver:
-        if "gpus" not in self.answers:
-            raise DriverUnavailable("this test machine has no GPU")
-        return self
+    def reset(self) -> None:
+        """Go back to the first moment."""
+        self.clock.now = 0.0
+        self.moment = "first"
+        self.stages = self.stages[-1:]
 
-    def gpus(self) -> list[Gpu]:
-        return [MachineGpu(**gpu) for gpu in self.answers["gpus"]]
+    @property
+    def drivers(self) -> Sequence[Driver]:
+        listed = self.answers.get("gpus")
+        return [MachineDriver([MachineGpu(**gpu) for gpu in listed])] if listed else []
 
     def read_text(self, path: str) -> str:
         for stage in self.stages:
@@ -102,6 +106,17 @@ class Machine:
 
 
 @dataclass(frozen=True)
+class MachineDriver:
+    """A driver that lists some GPUs."""
+
+    listed: Sequence[Gpu]
+    vendor: str = "nvidia"
+
+    def gpus(self) -> list[Gpu]:
+        return list(self.listed)
+
+
+@dataclass(frozen=True)
 class MachineGpu:
     """A GPU that knows who it is and who uses it, and nothing else."""
 
@@ -129,21 +144,28 @@ class MachineGpu:
 
 def read_twice(machine: Machine, source: Source) -> str:
     """What a source exports after both moments, as text; how it failed where it did."""
-    from gpunode.exposition import Exposition
+    from gpunode.export.exposition import Exposition
 
     try:
-        source.read()
+        declared(source, source.read())
         machine.step()
-        reading = source.read()
+        samples = declared(source, source.read())
     except OSError as error:
         return f"{type(error).__name__}: {error.strerror or error}\n"
-    samples = reading.samples if reading else ()
     return Exposition(lambda: samples).encode("")[0].decode()
+
+
+def declared(source: Source, reading: Reading | None) -> tuple[Sample, ...]:
+    """What a source read, once it is certain that it may: a metric that it does not declare is in
+    no document, and no rule that rests on it is checked."""
+    samples = reading.samples if reading else ()
+    assert {sample.metric for sample in samples} <= set(source.metrics), source.name
+    return samples
 
 
 def exported(samples: Iterable[Sample]) -> str:
     """Samples as lines of the text format, in order and without comments."""
-    from gpunode.exposition import Exposition
+    from gpunode.export.exposition import Exposition
 
     text = Exposition(lambda: samples).encode("")[0].decode()
     return "\n".join(sorted(line for line in text.splitlines() if not line.startswith("#")))
@@ -152,14 +174,13 @@ def exported(samples: Iterable[Sample]) -> str:
 class OneGpu(LocalNode):
     """This machine with one GPU, which some processes hold; time is the test's."""
 
+    vendor = "nvidia"
+
     def __init__(self, *pids: int) -> None:
-        super().__init__(Path("/"))
+        super().__init__(Path("/"), [self])
         self.stepped = SteppedClock(0.0)
         self.clock = self.stepped  # type: ignore[assignment]
         self.pids = pids
-
-    def driver(self) -> Driver:
-        return self
 
     def gpus(self) -> list[Gpu]:
         return [MachineGpu(0, "GPU-aa", "0", self.pids)]

@@ -2,40 +2,51 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import cast
 
-from gpunode.config import GpuSettings
-from gpunode.gpu.finder import GpuFinder
+from gpunode.config import INCIDENTS, GpuSettings, KubernetesSettings, Settings
+from gpunode.gpu.activity import WindowDetail
 from gpunode.jobs.pods import Pods
 from gpunode.loop import Loop
-from gpunode.node import Node
-from gpunode.tape import TapeNode
+from gpunode.node.node import Node
+from gpunode.node.tape import TapeNode
+from gpunode.sources import GpuSources
 
-TAPES = Path(__file__).with_name("tapes")
+
+def tape(name: str) -> TapeNode:
+    """A recorded incident."""
+    return TapeNode(INCIDENTS / f"{name}.jsonl.gz")
 
 
-def loop_over(node: Node, interval: float = 2.0) -> Loop:
-    return Loop(node, [GpuFinder(node, GpuSettings(interval=interval), Pods(node, "", 5.0))])
+def loop_over(node: TapeNode | Node, interval: float = 2.0) -> Loop:
+    """A loop over the GPUs of a node alone."""
+    settings = Settings(
+        gpu=GpuSettings(interval=interval), kubernetes=KubernetesSettings(pod_resources_socket="")
+    )
+    asked = cast(Node, node)
+    return Loop(asked.clock, [GpuSources(asked, settings, Pods(asked, settings))])
+
+
+def play(loop: Loop, node: TapeNode, times: int = 1) -> None:
+    """Play a tape to its end."""
+    for _ in loop.replay(node.clock, node.end * times):
+        pass
 
 
 def replayed(name: str, times: int = 1, interval: float = 2.0) -> tuple[Loop, TapeNode]:
     """A loop that has played a tape to its end."""
-    node = TapeNode(TAPES / f"{name}.jsonl.gz")
+    node = tape(name)
     loop = loop_over(node, interval)
-    for _ in loop.replay(node.clock, node.end * times):
-        pass
+    play(loop, node, times)
     return loop, node
 
 
-def activities(loop: Loop) -> list[dict[str, Any]]:
+def activities(loop: Loop) -> list[WindowDetail]:
     """The last window of every GPU, by index."""
-    return [
-        batch.reading.detail for source, batch in loop.details() if source.name == "gpu_activity"
-    ]
+    return [told.detail for told in loop.details(WindowDetail)]
 
 
-def shares(activity: dict[str, Any]) -> dict[str, float]:
+def shares(activity: WindowDetail) -> dict[str, float]:
     """The ledger as shares of all its time."""
-    seconds = activity["ledger"]
-    return {state: spent / sum(seconds.values()) for state, spent in seconds.items()}
+    total = sum(activity.ledger.values())
+    return {state: spent / total for state, spent in activity.ledger.items()}

@@ -16,8 +16,8 @@ import yaml
 from alerts import generate, rule_tests
 from alerts.recording import OF_CLUSTERS, OF_NODES, RECORDS
 from alerts.rule_files import alert_rules, expression, groups
-from gpunode.catalogue import SECTIONS
-from gpunode.thresholds import THRESHOLDS, Threshold, Tier
+from alerts.thresholds.table import THRESHOLDS, Threshold, Tier
+from gpunode.sources import METRICS as SECTIONS
 from tests.bench.incidents import find
 
 ROOT = Path(__file__).parents[1]

@@ -8,14 +8,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from gpunode.audit.source import CHECKS, OK, Audit, audit
-from gpunode.gpu.driver import (
-    Driver,
-    DriverUnavailable,
+from gpunode.audit.source import CHECKS, OK, Audit, Audited, audit
+from gpunode.config import Settings
+from gpunode.driver.driver import (
     Fabric,
     Gpu,
     Identity,
@@ -26,7 +25,9 @@ from gpunode.gpu.driver import (
     RemappedRows,
     Unsupported,
 )
-from gpunode.node import Filesystem, LocalNode
+from gpunode.node.local import LocalNode
+from gpunode.node.node import Filesystem
+from tests.machine import MachineDriver
 
 PID = 4242
 NCCL_LOGS = Path(__file__).with_name("nccl")
@@ -167,18 +168,9 @@ class AuditedNode(LocalNode):
     """A folder of files with one GPU, or without."""
 
     def __init__(self, root: Path, gpu: dict[str, Any] | None, shm: Filesystem = GOOD_SHM) -> None:
-        super().__init__(root)
-        self.gpu = gpu
+        listed = [cast(Gpu, AuditedGpu(gpu))] if gpu is not None else []
+        super().__init__(root, [MachineDriver(listed)])
         self.shm = shm
-
-    def driver(self) -> Driver:
-        if self.gpu is None:
-            raise DriverUnavailable("no NVIDIA driver")
-        return self
-
-    def gpus(self) -> list[Gpu]:
-        assert self.gpu is not None
-        return [AuditedGpu(self.gpu)]  # type: ignore[list-item]
 
     def filesystem(self, path: str) -> Filesystem:
         return self.shm if path.endswith("/root/dev/shm") else super().filesystem(path)
@@ -212,7 +204,7 @@ def node(root: Path, changes: dict[str, Any]) -> AuditedNode:
 
 
 def test_every_check_has_a_fault() -> None:
-    assert list(FAULTS) == [check.name for check in CHECKS]
+    assert FAULTS.keys() == {check.name for check in CHECKS}
 
 
 def test_on_a_good_node_every_check_is_ok(tmp_path: Path) -> None:
@@ -235,8 +227,9 @@ def test_on_an_empty_node_nothing_fails(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_told_has_no_series(tmp_path: Path) -> None:
-    reading = Audit(AuditedNode(tmp_path, None), 600.0).read()
-    told = {c["check"] for c in reading.detail["checks"] if c["status"] != "unknown"}
+    reading = Audit(AuditedNode(tmp_path, None), Settings()).read()
+    assert isinstance(reading.detail, Audited)
+    told = {c.check for c in reading.detail.checks if c.status != "unknown"}
     assert {sample.labels for sample in reading.samples} == {(name,) for name in told}
     assert {sample.metric for sample in reading.samples} <= {OK}
 

@@ -22,9 +22,10 @@ from hypothesis import strategies as st
 from gpunode.client import Session
 from gpunode.client.protocol import PHASES, STEP_BOUNDS, VERSION
 from gpunode.client.sender import Account
-from gpunode.datagram_socket import Datagram
-from gpunode.gpu.driver import DriverError, Gpu, Process
+from gpunode.config import ClientSettings, Settings
+from gpunode.driver.driver import DriverError, Gpu, Process
 from gpunode.jobs.steps import TrainingSteps, parse
+from gpunode.node.datagram_socket import Datagram
 from gpunode.source import Absent
 from tests import conftest
 from tests.conftest import Series
@@ -42,9 +43,13 @@ def path() -> Iterator[str]:
         yield f"{folder}/client.sock"
 
 
+def settings(path: str) -> Settings:
+    return Settings(client=ClientSettings(socket=path))
+
+
 def listening(node: OneGpu, path: str) -> TrainingSteps:
-    source = TrainingSteps(node, path, 2.0)
-    assert list(source.find()) == [source]
+    source = TrainingSteps(node, settings(path))
+    assert [found for _, found in source.find()] == [source]
     return source
 
 
@@ -94,7 +99,7 @@ def test_what_a_client_tells_is_exported(path: str, monkeypatch: pytest.MonkeyPa
     assert found["gpunode_training_flops_total"] == 3000 * 6e9
     assert found["gpunode_training_step_seconds_count"] == 3
     assert found["gpunode_training_loss_finite"] == 0
-    assert found["gpunode_training_losses_not_finite_total"] == 1
+    assert found["gpunode_training_nonfinite_losses_total"] == 1
     assert {f'gpunode_training_seconds_total{{phase="{phase}"}}' for phase in PHASES} <= {
         name.replace(',uuid="GPU-aa"', "") for name in found
     }
@@ -126,7 +131,7 @@ def test_what_two_processes_on_a_gpu_count_is_counted_once(path: str) -> None:
         def datagrams(self, _: str) -> list[Datagram]:
             return [Datagram(pid, text) for pid in self.pids]
 
-    source = TrainingSteps(TwoSenders(os.getpid(), 1), path, 2.0)
+    source = TrainingSteps(TwoSenders(os.getpid(), 1), settings(path))
     for _ in range(5):
         found = values(source)
     assert found["gpunode_torch_ooms_total"] == 2
@@ -216,15 +221,20 @@ def test_mfu_is_the_share_of_the_peak(path: str) -> None:
     assert found["gpunode_training_mfu_ratio"] == pytest.approx(0.4)
 
 
-def test_time_since_the_last_step_goes_on_while_nothing_is_told(path: str) -> None:
+def test_the_last_step_stays_where_it_was_while_nothing_is_told(path: str) -> None:
+    last_step = "gpunode_training_last_step_timestamp_seconds"
     node = OneGpu(os.getpid())
     source = listening(node, path)
     send(path, b'{"v":1,"since_step":3.0,"phase":"step"}')
     wait_for(source, ACCEPTED, 1)
     node.stepped.now += 40
-    assert values(source)["gpunode_training_seconds_since_step"] == 43
+    assert values(source)[last_step] == -3.0
+    send(path, b'{"v":1,"since_step":41.0,"phase":"step"}')
+    assert wait_for(source, ACCEPTED, 2)[last_step] == -3.0, "a message that came late"
+    send(path, b'{"v":1,"since_step":1.0,"steps":{"counts":[1]},"phase":"step"}')
+    assert wait_for(source, ACCEPTED, 3)[last_step] == 39.0
     send(path, b'{"v":1,"since_step":3.0,"phase":"evaluation"}')
-    assert "gpunode_training_seconds_since_step" not in wait_for(source, ACCEPTED, 2)
+    assert last_step not in wait_for(source, ACCEPTED, 4)
 
 
 def test_a_gpu_that_is_lost_takes_no_other_trainings_with_it(path: str) -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from gpunode import __version__
-from tests.replay import TAPES
+from gpunode.config import INCIDENTS
 from tests.tapes.truth import TRUTH
 
-TAPE = str(TAPES / "straggler.jsonl.gz")
+TAPE = str(INCIDENTS / "straggler.jsonl.gz")
 
 
 def gpunode(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -138,7 +138,9 @@ def test_a_replay_prints_the_ledger_or_the_metrics() -> None:
 
 
 def test_the_demo_tells_the_incidents_apart() -> None:
-    ended = gpunode("demo", str(TAPES), "--once", "--speed=400", "--web.listen-address=127.0.0.1:0")
+    ended = gpunode(
+        "demo", str(INCIDENTS), "--once", "--speed=400", "--web.listen-address=127.0.0.1:0"
+    )
     assert ended.returncode == 0, ended.stderr
     rows = {line.split()[0]: line for line in ended.stdout.splitlines() if line.strip()}
     assert TRUTH.keys() <= rows.keys()

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.compat import DcgmCompat
+from gpunode.config import Settings
+from gpunode.export.dcgm_names import DcgmNames
 from gpunode.gpu.activity import TEMPERATURE
 from gpunode.gpu.health import INFO
 from gpunode.jobs.owners import OWNER
 from gpunode.loop import Loop
-from gpunode.node import LocalNode
-from gpunode.source import Reading, Source
+from gpunode.node.local import LocalNode
+from gpunode.source import Place, Reading, Source
 from tests.conftest import by_label, scrape, until, values
 from tests.daemon import Daemon, daemon
 from tests.fakes.nvml import FakeDriver
@@ -164,12 +165,11 @@ class Held:
     """A GPU that two Slurm jobs hold."""
 
     name = "held"
-    device, gpu = UUID, "0"
     every = 1.0
     metrics = (INFO, OWNER, TEMPERATURE)
 
-    def find(self) -> list[Source]:
-        return [self]
+    def find(self) -> list[tuple[Place, Source]]:
+        return [(Place("0", UUID), self)]
 
     def read(self) -> Reading:
         at = "0", UUID
@@ -180,10 +180,10 @@ class Held:
 
 def test_owners_without_containers_make_no_series_twice(tmp_path: Path) -> None:
     node = LocalNode(tmp_path)
-    loop = Loop(node, [Held()])
+    loop = Loop(node.clock, [Held()])
     for watched in loop.find():
         watched.step()
-    found = exported(DcgmCompat(node, loop, 1.0).read().samples).splitlines()
+    found = exported(DcgmNames(node, Settings()).read(loop).samples).splitlines()
     assert len([line for line in found if line.startswith("DCGM_FI_DEV_GPU_TEMP")]) == 1
 
 

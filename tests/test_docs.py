@@ -9,17 +9,17 @@ import pytest
 
 from gpunode.catalogue import DOCUMENTS
 from gpunode.gpu.ledger import STATES
-from gpunode.verdict import CAUSES
+from gpunode.verdict.causes import CAUSES
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "exporter/gpunode"
 ALLOWED = {
-    "pynvml": {"gpu/nvml.py"},
-    "fastapi": {"web/app.py", "web/server.py"},
-    "starlette": {"web/app.py", "web/server.py"},
-    "uvicorn": {"web/server.py"},
-    "prometheus_client": {"exposition.py"},
-    "psutil": {"process.py"},
+    "pynvml": {"driver/nvidia/nvml.py"},
+    "fastapi": {"export/web/app.py", "export/web/server.py"},
+    "starlette": {"export/web/app.py", "export/web/server.py"},
+    "uvicorn": {"export/web/server.py"},
+    "prometheus_client": {"export/exposition.py"},
+    "psutil": {"host/own_process.py"},
 }
 
 

@@ -19,10 +19,10 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.registry import Collector
 
-from gpunode import compat
-from gpunode.catalogue import SECTIONS
-from gpunode.exposition import Exposition
+from gpunode.export import dcgm_names
+from gpunode.export.exposition import Exposition
 from gpunode.metric import Distribution, Metric, Sample
+from gpunode.sources import METRICS as SECTIONS
 from tests.replay import replayed
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -66,7 +66,7 @@ def test_every_sample_is_declared_with_its_labels() -> None:
             assert len(sample.labels) == len(sample.metric.labels), sample.metric.name
 
 
-OURS = {name: metric for name, metric in DECLARED.items() if metric not in compat.METRICS}
+OURS = {name: metric for name, metric in DECLARED.items() if metric not in dcgm_names.METRICS}
 
 
 @pytest.mark.parametrize("metric", OURS.values(), ids=OURS.keys())

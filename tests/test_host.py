@@ -1,4 +1,4 @@
-"""Every source of the node on every test machine, against golden files."""
+"""Every source that is read on a node, on every test machine, against golden files."""
 
 from __future__ import annotations
 
@@ -10,48 +10,55 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.config import HostSettings
-from gpunode.host.finder import KINDS, HostFinder
-from gpunode.jobs.owners import GpuOwners
-from gpunode.jobs.pods import Pods
-from gpunode.jobs.processes import JobProcesses
-from gpunode.source import Absent, Source
+from gpunode.config import Settings
+from gpunode.host.own_process import OwnProcess
+from gpunode.source import FAILURES, Absent, Place, Source
+from gpunode.sources import finders
 from tests.machine import MACHINES, Machine, read_twice
 
-NAMES = sorted(path.name for path in MACHINES.iterdir() if path.is_dir())
-SOURCES = sorted(
-    [kind.name for kind in KINDS] + ["audit", "filesystem", JobProcesses.name, GpuOwners.name]
-)
+FOLDERS = sorted(path for path in MACHINES.iterdir() if path.is_dir())
+GOLDEN = sorted(MACHINES.glob("*/golden/*.txt"))
+REWRITES = "GPUNODE_REWRITE_GOLDEN" in os.environ
 
 
-def sources(machine: Machine) -> Iterator[Source]:
-    with contextlib.suppress(Absent):
-        yield from HostFinder(machine, HostSettings()).find()
-    if "gpus" in machine.answers:
-        for gpu in machine.gpus():
-            yield JobProcesses(machine, gpu, 10.0)
-            yield GpuOwners(machine, gpu, Pods(machine, "", 5.0), 5.0)
+def sources(machine: Machine) -> Iterator[tuple[Place, Source]]:
+    """All that is found on a machine, but what the driver alone or this process decides."""
+    for finder in finders(machine, Settings()):
+        if not isinstance(finder, OwnProcess):
+            with contextlib.suppress(Absent):
+                for place, source in finder.find():
+                    if not type(source).__module__.startswith("gpunode.gpu."):
+                        yield place, source
 
 
-@pytest.mark.parametrize("name", SOURCES)
-@pytest.mark.parametrize("folder", NAMES)
-def test_a_source_on_a_machine_exports_the_golden_series(folder: str, name: str) -> None:
-    """A machine without a file named after the source has nothing for it to read."""
+def export_of(folder: Path, name: str) -> str:
+    """What a source exports on a machine, in each of its places."""
     found = ""
-    places = [s.device for s in sources(Machine(MACHINES / folder)) if s.name == name]
-    for place in places:
-        machine = Machine(MACHINES / folder)
-        (source,) = (s for s in sources(machine) if (s.name, s.device) == (name, place))
+    for place in [place for place, source in sources(Machine(folder)) if source.name == name]:
+        machine = Machine(folder)
+        (source,) = (s for where, s in sources(machine) if (s.name, where) == (name, place))
         found += read_twice(machine, source)
-    golden = MACHINES / folder / "golden" / f"{name}.txt"
-    if os.environ.get("GPUNODE_REWRITE_GOLDEN"):
-        golden.parent.mkdir(exist_ok=True)
-        golden.unlink(missing_ok=True)
-        if found:
-            golden.write_text(found)
-    assert found == (golden.read_text() if golden.exists() else ""), (
-        "if this is meant to change: make golden"
-    )
+    return found
+
+
+@pytest.mark.parametrize("golden", GOLDEN, ids=lambda path: f"{path.parts[-3]}-{path.stem}")
+def test_a_source_on_a_machine_exports_the_golden_series(golden: Path) -> None:
+    found = export_of(golden.parents[1], golden.stem)
+    assert found == golden.read_text(), "if this is meant to change: make golden"
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+def test_what_has_no_golden_file_exports_nothing(folder: Path) -> None:
+    golden = folder / "golden"
+    names = {source.name for _, source in sources(Machine(folder))}
+    found = {name: text for name in names if (text := export_of(folder, name))}
+    if REWRITES:
+        golden.mkdir(exist_ok=True)
+        for path in golden.iterdir():
+            path.unlink()
+        for name, text in found.items():
+            (golden / f"{name}.txt").write_text(text)
+    assert found.keys() == {path.stem for path in golden.iterdir()}, "make golden"
 
 
 GARBAGE = (
@@ -84,15 +91,22 @@ class Spoiled(Machine):
         return self.content
 
 
-@pytest.mark.parametrize("name", SOURCES)
-@pytest.mark.parametrize("folder", NAMES)
-def test_a_spoiled_file_harms_no_more_than_its_own_source(folder: str, name: str) -> None:
-    whole = Spoiled(MACHINES / folder)
-    for source in [source for source in sources(whole) if source.name == name]:
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+def test_a_spoiled_file_harms_no_more_than_its_own_source(folder: Path) -> None:
+    """Whatever a file holds, a read fails in a way that is foreseen, or not at all."""
+    whole = Spoiled(folder)
+    asked: dict[str, set[tuple[str, Place]]] = {}
+    for place, source in list(sources(whole)):
+        whole.asked = set()
         read_twice(whole, source)
-    for victim in sorted(whole.asked):
+        whole.reset()
+        for path in whole.asked:
+            asked.setdefault(path, set()).add((source.name, place))
+    for victim, readers in asked.items():
         for content in (None, *GARBAGE):
-            spoiled = Spoiled(MACHINES / folder, victim, content)
-            for source in [source for source in sources(spoiled) if source.name == name]:
-                with contextlib.suppress(OSError, ValueError):
-                    read_twice(spoiled, source)
+            spoiled = Spoiled(folder, victim, content)
+            for place, source in list(sources(spoiled)):
+                if (source.name, place) in readers:
+                    spoiled.reset()
+                    with contextlib.suppress(*FAILURES):
+                        read_twice(spoiled, source)

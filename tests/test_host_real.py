@@ -15,22 +15,23 @@ from pathlib import Path
 
 import pytest
 
-from gpunode import ethtool
-from gpunode.config import HostSettings
-from gpunode.gpu.driver import Identity, Process
+from gpunode.config import GpuSettings, HostSettings, Settings
+from gpunode.driver.driver import Identity, Process
 from gpunode.host.cpu import Cpu
 from gpunode.host.disk import Disks
 from gpunode.host.filesystem import FilesystemSpace
-from gpunode.host.finder import HostFinder
 from gpunode.host.mounts import parse
-from gpunode.host.pressure import PRESSURE, Pressure
+from gpunode.host.pressure import WAITING, Pressure
 from gpunode.host.shm import SIZE, USED, Shm
 from gpunode.jobs import processes as job
 from gpunode.jobs.processes import JobProcesses
 from gpunode.loop import Loop
 from gpunode.metric import Distribution, Metric, Sample
-from gpunode.node import MAX_FILE, Filesystem, LocalNode
+from gpunode.node import ethtool
+from gpunode.node.local import LocalNode
+from gpunode.node.node import MAX_FILE, Filesystem
 from gpunode.source import Reading
+from gpunode.sources import NodeSources
 
 ROOT = os.geteuid() == 0
 HERE = LocalNode(Path("/"))
@@ -50,7 +51,8 @@ class OneGpu:
 
 
 def job_of(*pids: int) -> JobProcesses:
-    return JobProcesses(HERE, OneGpu(*pids), 1.0)  # type: ignore[arg-type]
+    settings = Settings(gpu=GpuSettings(processes_interval=1.0))
+    return JobProcesses(HERE, OneGpu(*pids), settings)  # type: ignore[arg-type]
 
 
 def value(reading: Reading | None, metric: Metric, *labels: str) -> float | None:
@@ -86,7 +88,7 @@ def in_namespace(*options: str, program: str) -> str:
 def test_the_shm_of_this_machine_is_told() -> None:
     if not os.path.isdir(SHM):
         pytest.skip("no /dev/shm")
-    reading = Shm(HERE, 10.0).read()
+    reading = Shm(HERE, Settings()).read()
     truth = os.statvfs(SHM)
     assert value(reading, SIZE) == truth.f_blocks * truth.f_frsize
     used = (truth.f_blocks - truth.f_bfree) * truth.f_frsize
@@ -179,14 +181,14 @@ def test_children_belong_to_the_job() -> None:
 def test_the_pressure_of_this_machine_is_told() -> None:
     if not os.path.exists("/proc/pressure/io"):
         pytest.skip("this kernel has no pressure stall information")
-    first = value(Pressure(HERE, 10.0).read(), PRESSURE, "io", "some")
+    first = value(Pressure(HERE, Settings()).read(), WAITING, "io")
     assert first is not None
     text = Path("/proc/pressure/io").read_text()
     assert first <= int(text.split("total=")[1].split()[0]) / 1e6
 
 
 def test_the_cores_of_this_machine_are_told() -> None:
-    reading = Cpu(HERE, 10.0).read()
+    reading = Cpu(HERE, Settings()).read()
     assert reading is not None
     cores = {s.labels[0] for s in reading.samples if s.metric.name == "gpunode_cpu_seconds_total"}
     assert len(cores) == os.sysconf("SC_NPROCESSORS_ONLN")
@@ -196,11 +198,12 @@ NETWORK = """
 import json
 from pathlib import Path
 from gpunode.host.network import Network
-from gpunode.node import LocalNode
+from gpunode.config import Settings
+from gpunode.node.local import LocalNode
 node = LocalNode(Path("/"))
 node_as_first = node.read_text
 node.read_text = lambda path: node_as_first(path.replace("/proc/1/net", "/proc/self/net"))
-reading = Network(node, 10.0).read()
+reading = Network(node, Settings()).read()
 print(json.dumps({"names": sorted({s.labels[0] for s in reading.samples if len(s.labels) == 2}),
                   "statistics": node.network_statistics("eth7")}))
 """
@@ -241,11 +244,11 @@ def test_a_loop_device_with_a_filesystem_is_measured(tmp_path: Path) -> None:
             for mount in parse(Path("/proc/self/mountinfo").read_text())
             if mount.point == str(point)
         )
-        reading = FilesystemSpace(HERE, mount, 60.0).read()
+        reading = FilesystemSpace(HERE, mount, Settings()).read()
         values = {s.metric.name: s.value for s in reading.samples}
         assert 8 << 20 < values["gpunode_filesystem_size_bytes"] <= 16 << 20  # type: ignore[operator]
         assert values["gpunode_filesystem_readonly"] == 0.0
-        assert Disks(HERE, 10.0).read() is not None
+        assert Disks(HERE, Settings()).read() is not None
     finally:
         subprocess.run(["umount", str(point)], check=True)
 
@@ -288,12 +291,17 @@ def tree(root: Path) -> Path:
 
 
 def exported(loop: Loop) -> dict[str, list[Sample]]:
-    return {s.name + s.device: list(batch.reading.samples) for s, batch in loop.details()}
+    return {
+        watch.source.name + watch.place.mountpoint: list(watch.batch.reading.samples)
+        for watch in loop.watches.values()
+        if watch.batch is not None and watch.up(loop.clock.monotonic())
+    }
 
 
 def started(node: LocalNode) -> Loop:
     """A loop whose last source, the filesystem that answers, has told something."""
-    loop = Loop(node, [HostFinder(node, HostSettings(interval=1.0, slow_interval=1.0))])
+    settings = Settings(host=HostSettings(interval=1.0, slow_interval=1.0))
+    loop = Loop(node.clock, [NodeSources(node, settings)])
     loop.start()
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline and "filesystem/" not in exported(loop):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gpunode.config import INCIDENTS as TAPES
 from tests.bench.incidents import INCIDENTS, Engine, faults, find, play
-from tests.replay import TAPES
 
 HOW = "apt-get install prometheus prometheus-alertmanager, or make monitoring"
 

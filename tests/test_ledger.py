@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpunode.driver.driver import Activity, Limits, Process, Utilization
 from gpunode.gpu.buffers import PowerWindow
-from gpunode.gpu.driver import Limits, Utilization
 from gpunode.gpu.ledger import IDLE_AFTER, STATES, split
 from gpunode.gpu.window import Window
 
@@ -38,14 +38,18 @@ def window(power: PowerWindow | None = None, **seen: Any) -> Window:
     return Window(
         **{
             "seconds": 2.0,
-            "activity": {**COUNTERS, **counters},
+            "activity": Activity(2.0, {**COUNTERS, **counters}),
             "power": power,
             "power_limit": 700.0,
-            "processes": 1,
+            "processes": held_by(1),
             "limits": H200,
             **seen,
         }
     )
+
+
+def held_by(processes: int) -> list[Process]:
+    return [Process(pid, None, "compute") for pid in range(processes)]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +120,7 @@ def window(power: PowerWindow | None = None, **seen: Any) -> Window:
             {"memory": 0.88, "compute": 0.07, "launch": 0.05},
             id="decoding with a quarter of the SMs is not waiting",
         ),
-        pytest.param(window(steady(79), processes=0), {"free": 1.0}, id="no process"),
+        pytest.param(window(steady(79), processes=[]), {"free": 1.0}, id="no process"),
         pytest.param(
             window(steady(122), quiet_for=IDLE_AFTER + 1), {"idle": 1.0}, id="held and unused"
         ),
@@ -129,7 +133,9 @@ def window(power: PowerWindow | None = None, **seen: Any) -> Window:
             id="counters that stand still while utilisation is 100 %",
         ),
         pytest.param(
-            window(steady(690), activity={}), {"unknown": 1.0}, id="counters that do not answer"
+            window(steady(690), activity=Activity(2.0, {})),
+            {"unknown": 1.0},
+            id="counters that do not answer",
         ),
         pytest.param(
             window(None, activity=None, busy=None), {"unknown": 1.0}, id="no sensor at all"
@@ -171,14 +177,14 @@ powers = st.none() | st.lists(st.tuples(share, st.floats(0, 1500)), max_size=30)
 windows = st.builds(
     Window,
     seconds=st.floats(0.1, 10),
-    activity=st.none() | counters,
+    activity=st.none() | counters.map(lambda values: Activity(2.0, values)),
     busy=maybe,
     utilization=st.none() | st.builds(Utilization, gpu=share, memory=share),
     power=powers,
     power_limit=st.none() | st.floats(1, 1000),
     nvlink=rate,
     pcie=rate,
-    processes=st.none() | st.integers(0, 9),
+    processes=st.none() | st.integers(0, 9).map(held_by),
     quiet_for=st.floats(0, math.inf),
     limits=st.just(H200) | st.just(Limits()),
 )
@@ -204,4 +210,4 @@ def test_time_in_which_something_ran_is_never_called_quiet(seen: Window) -> None
 @given(windows.filter(lambda seen: seen.activity is None and seen.busy is None))
 def test_without_a_sensor_nothing_is_guessed(seen: Window) -> None:
     shares = split(seen).shares
-    assert shares["free" if seen.processes == 0 else "unknown"] == 1
+    assert shares["free" if seen.free else "unknown"] == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.log import MAX_READ, Log
+from gpunode.node.log import MAX_READ, Log
 
 KMSG = Path("/dev/kmsg")
 

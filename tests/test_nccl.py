@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import gpunode.tcp
-from gpunode.jobs import nccl_ras
-from gpunode.jobs.nccl_log import DebugLog, NcclLogs, transport
-from gpunode.jobs.nccl_ras import NcclRas
-from gpunode.node import LocalNode
+import gpunode.node.tcp
+from gpunode.config import Settings
+from gpunode.nccl import ras
+from gpunode.nccl.log import DebugLog, NcclLogs, transport
+from gpunode.nccl.ras import NcclRas
+from gpunode.node.local import LocalNode
 from gpunode.source import Source
 from tests.machine import MachineGpu, OneGpu, exported
 from tests.ras import rank, ras_server, status
@@ -81,7 +82,7 @@ Warnings
 def test_a_rank_that_does_not_join_is_named_at_the_second_look() -> None:
     with ras_server() as server:
         node = RasNode(server.port)
-        source = NcclRas(node, 10.0)
+        source = NcclRas(node, Settings())
         server.answer = status([rank(0, 50, os.getpid()), rank(1, 50), rank(9, 50)])
         assert "gpunode_nccl_stalled_communicators 0.0" in told(source)
         node.stepped.now += 10
@@ -89,8 +90,8 @@ def test_a_rank_that_does_not_join_is_named_at_the_second_look() -> None:
         assert "gpunode_nccl_awaited_rank_info" not in told(source)
         node.stepped.now += 10
         assert told(source) == (
-            'gpunode_nccl_awaited_rank_info{communicator="1",device="1",host="10.0.0.2",pid="109",'
-            'rank="9",reason="behind"} 1.0\n'
+            'gpunode_nccl_awaited_rank_info{communicator="1",host="10.0.0.2",nvml_device="1",'
+            'pid="109",rank="9",reason="behind"} 1.0\n'
             'gpunode_nccl_collectives_total{collective="AllReduce",gpu="0",uuid="GPU-aa"} 11.0\n'
             'gpunode_nccl_collectives_total{collective="Broadcast",gpu="0",uuid="GPU-aa"} 0.0\n'
             "gpunode_nccl_communicators 1.0\n"
@@ -104,14 +105,14 @@ def test_a_rank_that_does_not_join_is_named_at_the_second_look() -> None:
 def test_an_answer_in_text_names_the_rank_too() -> None:
     with ras_server() as server:
         node = RasNode(server.port)
-        source = NcclRas(node, 10.0)
+        source = NcclRas(node, Settings())
         server.answer = TEXT
         told(source)
         node.stepped.now += 10
         found = told(source)
     assert "gpunode_nccl_communicators 2.0" in found
     assert (
-        'gpunode_nccl_awaited_rank_info{communicator="00000000deadbeef",device="6",host="10.0.0.7",'
+        'gpunode_nccl_awaited_rank_info{communicator="00000000deadbeef",host="10.0.0.7",nvml_device="6",'
         'pid="4711",rank="2",reason="behind"} 1.0'
     ) in found
 
@@ -120,15 +121,15 @@ def test_an_answer_in_text_names_the_rank_too() -> None:
 def test_what_nccl_answered_about_a_hang_names_its_rank(form: str) -> None:
     with ras_server() as server:
         node = RasNode(server.port)
-        source = NcclRas(node, 10.0)
+        source = NcclRas(node, Settings())
         real = (LOGS / form).read_text()
         server.answer = re.sub(r"\b692\b", str(os.getpid()), real)
         told(source)
         node.stepped.now += 10
         found = told(source)
     assert (
-        'gpunode_nccl_awaited_rank_info{communicator="6a30ee618137d2d0",device="1",'
-        'host="192.0.2.2",pid="693",rank="1",reason="behind"} 1.0'
+        'gpunode_nccl_awaited_rank_info{communicator="6a30ee618137d2d0",host="192.0.2.2",'
+        'nvml_device="1",pid="693",rank="1",reason="behind"} 1.0'
     ) in found
 
 
@@ -138,7 +139,7 @@ def test_dead_and_unresponsive_ranks_are_named_at_once() -> None:
     left = {"rank": 5, "host": "h", "pid": 7, "nvml_dev": 5, "status": {}}
     with ras_server() as server:
         server.answer = status([rank(0, 5, os.getpid())], [gone, mute, left])
-        found = told(NcclRas(RasNode(server.port), 10.0))
+        found = told(NcclRas(RasNode(server.port), Settings()))
     assert 'rank="3",reason="dead"' in found
     assert 'rank="4",reason="unresponsive"' in found
     assert 'rank="5"' not in found
@@ -147,7 +148,7 @@ def test_dead_and_unresponsive_ranks_are_named_at_once() -> None:
 def test_only_the_node_of_rank_0_asks_often() -> None:
     with ras_server() as server:
         node = RasNode(server.port)
-        source = NcclRas(node, 10.0)
+        source = NcclRas(node, Settings())
         server.answer = status([rank(0, 5, pid=7), rank(1, 5, os.getpid() - 1)])
         for _ in range(40):
             assert told(source) == ""
@@ -158,9 +159,9 @@ def test_only_the_node_of_rank_0_asks_often() -> None:
 def test_where_no_ras_listens_nothing_is_told_and_nothing_fails() -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
-    assert told(NcclRas(RasNode(port), 10.0)) == ""
+    assert told(NcclRas(RasNode(port), Settings())) == ""
     switched_off = RasNode(port, {"NCCL_RAS_ENABLE": "0", "NCCL_RAS_ADDR": "192.0.2.1:1"})
-    assert told(NcclRas(switched_off, 10.0)) == ""
+    assert told(NcclRas(switched_off, Settings())) == ""
 
 
 def test_a_namespace_that_may_not_be_entered_is_counted_and_fails_nothing() -> None:
@@ -168,14 +169,14 @@ def test_a_namespace_that_may_not_be_entered_is_counted_and_fails_nothing() -> N
         def ask(self, pid: int, address: str, request: str) -> str:
             raise PermissionError(f"{pid} {address} {request}")
 
-    found = told(NcclRas(Closed(0), 10.0))
+    found = told(NcclRas(Closed(0), Settings()))
     assert 'gpunode_nccl_ras_unanswered{reason="no_permission"} 1.0' in found
 
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:http", "127.0.0.1:99999999"])
 def test_an_address_without_sense_is_a_failed_read(address: str) -> None:
     with pytest.raises(OSError, match=address):
-        NcclRas(RasNode(0, {"NCCL_RAS_ADDR": address}), 10.0).read()
+        NcclRas(RasNode(0, {"NCCL_RAS_ADDR": address}), Settings()).read()
 
 
 @pytest.mark.parametrize(
@@ -185,36 +186,36 @@ def test_garbage_is_a_failed_read(answer: str) -> None:
     with ras_server() as server:
         server.answer = "SERVER PROTOCOL 2\n" + answer
         with pytest.raises(ValueError, match=r"."):
-            NcclRas(RasNode(server.port), 10.0).read()
+            NcclRas(RasNode(server.port), Settings()).read()
 
 
 @pytest.mark.parametrize("how", ["hang", "drip"])
 def test_a_server_that_takes_too_long_is_left(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpunode.tcp, "DEADLINE", 0.2)
+    monkeypatch.setattr(gpunode.node.tcp, "DEADLINE", 0.2)
     with ras_server() as server:
         setattr(server, how, True)
         with pytest.raises(TimeoutError):
-            NcclRas(RasNode(server.port), 10.0).read()
+            NcclRas(RasNode(server.port), Settings()).read()
 
 
 def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpunode.tcp, "LARGEST", 1000)
+    monkeypatch.setattr(gpunode.node.tcp, "LARGEST", 1000)
     with ras_server() as server:
         server.answer = "x" * 100_000
         with pytest.raises(OSError, match="Message too long"):
-            NcclRas(RasNode(server.port), 10.0).read()
+            NcclRas(RasNode(server.port), Settings()).read()
 
 
 @given(st.text() | st.text().map(lambda text: TEXT + text))
 def test_an_answer_may_be_anything(text: str) -> None:
     with contextlib.suppress(ValueError, RecursionError):
-        nccl_ras.parse(text)
+        ras.parse(text)
 
 
 @given(st.lists(st.sampled_from(TEXT.splitlines()) | st.text()))
 def test_lines_of_an_answer_may_come_in_any_order(lines: list[str]) -> None:
     with contextlib.suppress(ValueError):
-        nccl_ras.parse("\n".join(lines))
+        ras.parse("\n".join(lines))
 
 
 class LogNode(LocalNode):
@@ -244,7 +245,7 @@ def test_the_logs_of_h200s_tell_their_transports(
     name: str, expected: str, log_file: Path, tmp_path: Path
 ) -> None:
     log_file.write_text((LOGS / f"{name}.log").read_text())
-    source = NcclLogs(LogNode(tmp_path), MachineGpu(0, "GPU-aa", "0", (7, 8)), 10.0)
+    source = NcclLogs(LogNode(tmp_path), MachineGpu(0, "GPU-aa", "0", (7, 8)), Settings())
     found = told(source)
     assert expected in found
     assert 'network="Socket",nodes="1",rank="0",ranks="2"' in found
@@ -254,7 +255,7 @@ def test_the_logs_of_h200s_tell_their_transports(
 
 def test_a_log_is_followed_and_each_warning_counted_once(log_file: Path, tmp_path: Path) -> None:
     log_file.write_text((LOGS / "h200x2.log").read_text())
-    source = NcclLogs(LogNode(tmp_path), MachineGpu(0, "GPU-aa", "0", (7,)), 10.0)
+    source = NcclLogs(LogNode(tmp_path), MachineGpu(0, "GPU-aa", "0", (7,)), Settings())
     assert 'gpunode_nccl_warnings_total{gpu="0",uuid="GPU-aa"} 0.0' in told(source)
     with log_file.open("a") as log:
         log.write("pod-0:1:1 [0] NCCL WARN Error: failed to extend /dev/shm/nccl-03v824\n")

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpunode.exposition import Exposition
-from gpunode.jobs.nccl_bench import NcclBench, parse_json, parse_text
-from gpunode.node import LocalNode
+from gpunode.config import Settings
+from gpunode.export.exposition import Exposition
+from gpunode.nccl.bench import NcclBench, parse_json, parse_text
+from gpunode.node.local import LocalNode
 from tests.fakes.nvml import FakeDriver, build
 
 # Columns as in https://github.com/NVIDIA/nccl-tests, version 2.17
@@ -75,7 +76,7 @@ def bench(
 
 def exported(folder: Path) -> str:
     node = LocalNode(folder / "node")
-    samples = NcclBench(node, "/var/lib/gpunode/nccl-bench", 60.0).read().samples
+    samples = NcclBench(node, Settings()).read().samples
     return Exposition(lambda: samples).encode("")[0].decode()
 
 
@@ -88,7 +89,7 @@ def test_what_nccl_tests_measures_is_printed_and_exported(program: str, tmp_path
     labels = '{collective="all_reduce",gpus="8"}'
     assert f"gpunode_nccl_bus_bandwidth_bytes_per_second{labels} 472870000000.0" in found
     assert f"gpunode_nccl_expected_bus_bandwidth_bytes_per_second{labels} 473000000000.0" in found
-    assert f"gpunode_nccl_bench_age_seconds{labels}" in found
+    assert f"gpunode_nccl_bench_timestamp_seconds{labels}" in found
     kept = (tmp_path / "node/var/lib/gpunode/nccl-bench/all_reduce.json").read_text()
     assert "hush" not in kept + ran.stdout + ran.stderr
 

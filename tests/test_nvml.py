@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpunode.tape import GPU_CALLS
+from gpunode.node.tape import GPU_CALLS
 from tests.fakes.nvml import FakeDriver
 
 REPOSITORY = Path(__file__).parents[1]
@@ -76,6 +76,7 @@ EXPECTED: dict[str, Any] = {
         "mig": False,
         "minor": 0,
         "gpu_instance": None,
+        "vendor": "nvidia",
     },
     "limits": {
         "memory_bytes_per_second": pytest.approx(6144 / 8 * 3201e6 * 2),
@@ -151,7 +152,7 @@ def ask(fake: FakeDriver, *, patience: float = 5) -> list[dict[str, Any]]:
 def test_every_reading_is_in_base_units(fake: FakeDriver) -> None:
     fake.write(ONE_OF_EACH)
     (gpu,) = ask(fake)
-    assert gpu.keys() == GPU_CALLS.keys() | {"identity"} == EXPECTED.keys() | MEASURED
+    assert gpu.keys() == {*GPU_CALLS, "identity"} == EXPECTED.keys() | MEASURED
     assert {name: gpu[name] for name in EXPECTED} == EXPECTED
 
     activity = gpu["activity"]

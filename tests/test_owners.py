@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import gpunode.kubelet
-from gpunode.gpu.driver import Identity
+import gpunode.node.kubelet
+from gpunode.config import Settings
+from gpunode.driver.driver import Identity
+from gpunode.driver.nvidia.vendor import is_device
 from gpunode.jobs import cgroup
 from gpunode.jobs.owners import GpuOwners
-from gpunode.jobs.pods import Pods, is_of
-from gpunode.kubelet import Allocation
-from gpunode.node import LocalNode
+from gpunode.jobs.pods import Pods
+from gpunode.node.local import LocalNode
 from gpunode.source import Absent
 from tests.fakes.kubelet import FakeKubelet, kubelet
 from tests.machine import MachineGpu, exported
@@ -42,12 +43,12 @@ def running(root: Path) -> Iterator[FakeKubelet]:
 
 
 def pods_of(root: Path) -> Pods:
-    return Pods(LocalNode(root), SOCKET, 5.0)
+    return Pods(LocalNode(root), Settings())
 
 
 def owners(root: Path, pods: Pods, pids: tuple[int, ...] = ()) -> str:
     """What is exported of GPU 0, as text without comments."""
-    source = GpuOwners(LocalNode(root), MachineGpu(0, "GPU-aa", "0", pids), pods, 5.0)
+    source = GpuOwners(LocalNode(root), MachineGpu(0, "GPU-aa", "0", pids), Settings(), pods)
     return exported(source.read().samples)
 
 
@@ -74,13 +75,12 @@ def owners(root: Path, pods: Pods, pids: tuple[int, ...] = ()) -> str:
     ],
 )
 def test_every_form_of_a_device_id_names_its_gpu(device: str, gpu: bool, instance: bool) -> None:
-    allocation = Allocation("ns", "pod", "main", "nvidia.com/gpu", device)
-    assert (is_of(allocation, WHOLE), is_of(allocation, INSTANCE)) == (gpu, instance)
+    assert (is_device(WHOLE, device), is_device(INSTANCE, device)) == (gpu, instance)
 
 
 @given(st.text())
 def test_a_device_id_may_be_anything(device: str) -> None:
-    is_of(Allocation("", "", "", "", device), INSTANCE)
+    is_device(INSTANCE, device)
 
 
 @given(st.text())
@@ -133,7 +133,7 @@ def test_the_owners_follow_a_churn_of_pods(root: Path, running: FakeKubelet) -> 
 def test_a_kubelet_that_hangs_is_left_after_the_deadline(
     root: Path, running: FakeKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpunode.kubelet, "DEADLINE", 0.2)
+    monkeypatch.setattr(gpunode.node.kubelet, "DEADLINE", 0.2)
     pods = pods_of(root)
     running.hang = True
     with pytest.raises(TimeoutError, match="the kubelet: Connection timed out"):
@@ -162,7 +162,7 @@ def test_large_answers_are_taken_and_larger_ones_refused(root: Path, running: Fa
         for n in range(10_000)
     }
     pods.read()
-    running.pods[("ns", "x" * gpunode.kubelet.LARGEST, "main")] = []
+    running.pods[("ns", "x" * gpunode.node.kubelet.LARGEST, "main")] = []
     with pytest.raises(OSError, match="Message too long"):
         pods.read()
 

@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
+from gpunode.driver.driver import Buffered, Gpu
 from gpunode.gpu.buffers import PowerBuffer
-from gpunode.gpu.driver import Buffered, Gpu
 from gpunode.gpu.rhythm import Rhythm
 
 START = 1_795_000_000.0

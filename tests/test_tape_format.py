@@ -11,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpunode.tape import RecordingNode, TapeError, TapeNode, TapeWriter
-from tests.replay import TAPES, activities, loop_over, shares
+from gpunode.config import INCIDENTS
+from gpunode.node.tape import RecordingNode, TapeError, TapeNode, TapeWriter
+from tests.replay import activities, loop_over, shares
 
 HEADER = {"gpunode_tape": 1, "time": 1795219603.0, "comment": "test"}
 GOOD = {"t": 0.5, "of": "GPU-1", "call": "temperature", "answer": 36.0}
@@ -45,7 +46,7 @@ def ledgers(path: Path) -> list[dict[str, float]]:
 
 @pytest.mark.parametrize("incident", ["straggler", "h200_four_phases", "hang"])
 def test_a_recording_plays_back_the_same(tmp_path: Path, incident: str) -> None:
-    source, copy = TAPES / f"{incident}.jsonl.gz", tmp_path / "copy.jsonl.gz"
+    source, copy = INCIDENTS / f"{incident}.jsonl.gz", tmp_path / "copy.jsonl.gz"
     assert not recorded(source, copy).filled.is_set()
     for before, after in zip(ledgers(source), ledgers(copy), strict=True):
         assert after == pytest.approx(before, abs=0.02)
@@ -53,16 +54,16 @@ def test_a_recording_plays_back_the_same(tmp_path: Path, incident: str) -> None:
 
 def test_a_full_tape_ends_and_still_plays(tmp_path: Path) -> None:
     path = tmp_path / "small.jsonl.gz"
-    writer = recorded(TAPES / "straggler.jsonl.gz", path, max_bytes=1)
+    writer = recorded(INCIDENTS / "straggler.jsonl.gz", path, max_bytes=1)
     assert writer.filled.is_set()
     assert TapeNode(path).comment == "a recording of a recording"
 
 
 def test_a_tape_that_ends_in_the_middle_plays_to_there(tmp_path: Path) -> None:
-    whole = (TAPES / "straggler.jsonl.gz").read_bytes()
+    whole = (INCIDENTS / "straggler.jsonl.gz").read_bytes()
     path = tmp_path / "cut.jsonl.gz"
     path.write_bytes(whole[: len(whole) // 2])
-    assert 0 < TapeNode(path).end < TapeNode(TAPES / "straggler.jsonl.gz").end
+    assert 0 < TapeNode(path).end < TapeNode(INCIDENTS / "straggler.jsonl.gz").end
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,7 @@ def test_any_bytes_are_played_or_refused(scratch: Path, content: bytes, compress
     load(scratch)
 
 
-REAL = gzip.decompress((TAPES / "h200_square_wave.jsonl.gz").read_bytes()).decode().splitlines()
+REAL = gzip.decompress((INCIDENTS / "h200_square_wave.jsonl.gz").read_bytes()).decode().splitlines()
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
@@ -143,7 +144,7 @@ def test_any_change_of_a_real_tape_is_played_or_refused(
 
 def test_no_source_asks_for_an_environment(tmp_path: Path) -> None:
     path = tmp_path / "copy.jsonl.gz"
-    recorded(TAPES / "h200_four_phases.jsonl.gz", path)
+    recorded(INCIDENTS / "h200_four_phases.jsonl.gz", path)
     lines = gzip.decompress(path.read_bytes()).splitlines()
     asked = {json.loads(line).get("of") for line in lines}
     assert any(str(of).startswith("/proc/") for of in asked)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.replay import TAPES, activities, replayed, shares
+from gpunode.config import INCIDENTS
+from tests.replay import activities, replayed, shares
 from tests.tapes.truth import TRUTH, errors
 
 TRACE = Path(__file__).parents[2] / "shared/traces/h200x2.jsonl.gz"
@@ -22,7 +23,7 @@ def test_every_state_is_within_a_tenth_of_the_truth(incident: str, times: int) -
     for truth, activity in zip(TRUTH[incident], activities(loop), strict=True):
         wrong = errors(truth, shares(activity))
         assert max(wrong.values(), key=abs) == pytest.approx(0, abs=0.10), wrong
-        assert sum(activity["ledger"].values()) == pytest.approx(node.end * times, rel=0.01)
+        assert sum(activity.ledger.values()) == pytest.approx(node.end * times, rel=0.01)
 
 
 @pytest.mark.parametrize("incident", ["starved", "straggler", "hang", "h2d", "launch", "comm"])
@@ -36,8 +37,8 @@ def test_shorter_windows_tell_the_same(incident: str) -> None:
 def test_a_square_wave_of_load_is_counted_and_timed() -> None:
     loop, node = replayed("h200_square_wave")
     (activity,) = activities(loop)
-    assert activity["power_swings"] == pytest.approx(node.end / 0.2, rel=0.02)
-    assert activity["step_period_seconds"] == pytest.approx(0.2, rel=0.02)
+    assert activity.power_swings == pytest.approx(node.end / 0.2, rel=0.02)
+    assert activity.step_period_seconds == pytest.approx(0.2, rel=0.02)
     assert shares(activity)["compute"] == pytest.approx(0.30, abs=0.05)
     assert shares(activity)["starved"] == pytest.approx(0.70, abs=0.05)
 
@@ -60,8 +61,8 @@ def test_a_gpu_without_work_is_free_or_idle(tape: str, state: str) -> None:
 def test_a_steady_draw_has_no_period_and_no_swings(incident: str) -> None:
     loop, _ = replayed(incident, times=4)
     for activity in activities(loop):
-        assert activity["step_period_seconds"] is None
-        assert activity["power_swings"] == 0
+        assert activity.step_period_seconds is None
+        assert activity.power_swings == 0
 
 
 def test_energy_is_the_mean_draw_over_time() -> None:
@@ -75,11 +76,11 @@ def test_energy_is_the_mean_draw_over_time() -> None:
 
 @pytest.mark.skipif(not TRACE.exists(), reason=f"the original trace is not here: {TRACE}")
 def test_the_committed_tapes_are_what_the_conversion_makes(tmp_path: Path) -> None:
-    convert = TAPES / "convert.py"
+    convert = Path(__file__).with_name("tapes") / "convert.py"
     subprocess.run([sys.executable, str(convert), str(TRACE), str(tmp_path)], check=True)
     made = sorted(tmp_path.glob("*.gz"))
     assert {path.name for path in made} == {f"{incident}.jsonl.gz" for incident in TRUTH}
     for path in made:
         assert gzip.decompress(path.read_bytes()) == gzip.decompress(
-            (TAPES / path.name).read_bytes()
+            (INCIDENTS / path.name).read_bytes()
         ), path.name

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import cast
 
 import pytest
 
-from gpunode.cli import watch
-from gpunode.config import RunSettings
-from gpunode.exposition import Exposition
-from gpunode.jobs.steps import MEDIAN, SINCE_STEP
+from gpunode.config import GpuSettings, HostSettings, Settings
+from gpunode.export.exposition import Exposition
+from gpunode.jobs.steps import LAST_STEP, MEDIAN
 from gpunode.loop import Loop
-from gpunode.source import Reading, Source
-from gpunode.tape import TapeNode
-from gpunode.verdict import CAUSES, STALLS, TRAINING_STALLED
-from tests.replay import TAPES
+from gpunode.node.node import Clock, Node
+from gpunode.source import WHOLE_NODE, Place, Reading, Source
+from gpunode.sources import finders, watch
+from gpunode.verdict.causes import CAUSES
+from gpunode.verdict.source import STALLS, TRAINING_STALLED, Judged, Judgement, Verdicts
+from tests.replay import play, tape
 
 CAUSE: dict[str, tuple[str, ...]] = {
     "idle": ("none", "none"),
@@ -42,26 +43,23 @@ CAUSE: dict[str, tuple[str, ...]] = {
 """By tape, for each of its GPUs. What held the data loading up shows only on the tapes of one H200:
 the lab's recorder did not look at processes."""
 
-SETTINGS = ["--host.interval=5", "--gpu.processes-interval=5"]
+SETTINGS = Settings(host=HostSettings(interval=5), gpu=GpuSettings(processes_interval=5))
 """As the tapes of one H200 were recorded."""
 
 
-def judged(tape: str) -> tuple[Loop, list[dict[str, Any]]]:
-    node = TapeNode(TAPES / f"{tape}.jsonl.gz")
-    loop = watch(node, RunSettings(_cli_parse_args=SETTINGS))
-    for _ in loop.replay(node.clock, node.end):
-        pass
-    (verdicts,) = (batch.reading.detail for s, batch in loop.details() if s.name == "verdict")
-    return loop, sorted(verdicts["verdicts"], key=lambda verdict: str(verdict["gpu"]))
+def judged(name: str) -> tuple[Loop, list[Judgement]]:
+    node = tape(name)
+    loop = watch(cast(Node, node), SETTINGS)
+    play(loop, node)
+    (told,) = loop.details(Judged)
+    return loop, sorted(told.detail.verdicts, key=lambda verdict: verdict.gpu)
 
 
-@pytest.mark.parametrize("tape", CAUSE)
-def test_an_incident_is_put_down_to_its_cause(tape: str) -> None:
-    _, verdicts = judged(tape)
-    assert tuple(verdict["cause"] for verdict in verdicts) == CAUSE[tape]
-    for verdict in verdicts:
-        if verdict["cause"] != "none":
-            assert verdict["evidence"]
+@pytest.mark.parametrize("incident", CAUSE)
+def test_an_incident_is_put_down_to_its_cause(incident: str) -> None:
+    _, verdicts = judged(incident)
+    assert tuple(verdict.cause for verdict in verdicts) == CAUSE[incident]
+    assert all(verdict.evidence for verdict in verdicts if verdict.cause != "none")
 
 
 def test_one_cause_of_each_gpu_is_exported_as_1() -> None:
@@ -73,45 +71,48 @@ def test_one_cause_of_each_gpu_is_exported_as_1() -> None:
     }
     assert len(values) == len(verdicts) * len(CAUSES)
     assert {labels for labels, value in values.items() if value} == {
-        (verdict["gpu"], verdict["uuid"], verdict["cause"]) for verdict in verdicts
+        (verdict.gpu, verdict.uuid, verdict.cause) for verdict in verdicts
     }
 
 
 def test_evidence_names_series_that_are_exported() -> None:
-    for tape in CAUSE:
-        loop, verdicts = judged(tape)
+    for incident in CAUSE:
+        loop, verdicts = judged(incident)
         exported = Exposition(loop.samples).encode("")[0].decode()
-        for evidence in (each for verdict in verdicts for each in verdict["evidence"]):
-            assert f"\n{evidence['series']} " in exported
+        for evidence in (each for verdict in verdicts for each in verdict.evidence):
+            assert f"\n{evidence.series} " in exported
 
 
 class Steps:
     """What a training process told before it stopped telling."""
 
     name = "training_steps"
-    device = gpu = ""
     every = 2.0
-    metrics = (SINCE_STEP, MEDIAN)
+    metrics = (LAST_STEP, MEDIAN)
 
-    def __init__(self, since: float, gpus: list[tuple[str, str]]) -> None:
+    def __init__(self, clock: Clock, since: float, gpus: list[tuple[str, str]]) -> None:
+        self.clock = clock
         self.since = since
         self.gpus = gpus
 
-    def find(self) -> list[Source]:
-        return [self]
+    def find(self) -> list[tuple[Place, Source]]:
+        return [(WHOLE_NODE, self)]
 
     def read(self) -> Reading:
         return Reading(
             tuple(
                 sample
                 for gpu in self.gpus
-                for sample in (*SINCE_STEP.at(self.since, *gpu), *MEDIAN.at(0.2, *gpu))
+                for sample in (
+                    *LAST_STEP.at(self.clock.time() - self.since, *gpu),
+                    *MEDIAN.at(0.2, *gpu),
+                )
             )
         )
 
 
 @pytest.mark.parametrize(
-    ("tape", "since", "causes"),
+    ("incident", "since", "causes"),
     [
         ("hang", 40.0, ("collective", "input")),
         ("starved", 40.0, ("input", "input")),
@@ -120,14 +121,13 @@ class Steps:
     ],
 )
 def test_a_training_whose_step_is_overdue_is_stalled_by_what_the_ledger_says(
-    tape: str, since: float, causes: tuple[str | None, ...]
+    incident: str, since: float, causes: tuple[str | None, ...]
 ) -> None:
-    node = TapeNode(TAPES / f"{tape}.jsonl.gz")
-    gpus = [(str(gpu.identity.index), gpu.identity.uuid) for gpu in node.gpus()]
-    loop = watch(node, RunSettings(_cli_parse_args=SETTINGS))
-    loop.finders = [Steps(since, gpus) if f.name == "training_steps" else f for f in loop.finders]
-    for _ in loop.replay(node.clock, node.end):
-        pass
+    node = tape(incident)
+    gpus = [gpu.identity.labels for driver in node.drivers for gpu in driver.gpus()]
+    found_by = [f for f in finders(cast(Node, node), SETTINGS) if f.name != "training_steps"]
+    loop = Loop(node.clock, [*found_by, Steps(node.clock, since, gpus)], [Verdicts()])
+    play(loop, node)
     found = {
         sample.labels[1:]: sample.value
         for sample in loop.samples()

@@ -6,10 +6,9 @@ import pytest
 from fastapi.routing import APIRoute
 from starlette.testclient import TestClient
 
+from gpunode.export.web.app import create_app
 from gpunode.gpu.ledger import STATES
-from gpunode.tape import TapeNode
-from gpunode.web.app import create_app
-from tests.replay import TAPES, loop_over, replayed
+from tests.replay import loop_over, replayed, tape
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +56,7 @@ def test_an_unknown_page_is_not_found(client: TestClient) -> None:
 
 
 def test_it_is_ready_once_the_first_window_is_complete() -> None:
-    node = TapeNode(TAPES / "straggler.jsonl.gz")
+    node = tape("straggler")
     loop = loop_over(node)
     client = TestClient(create_app(lambda: loop))
     assert client.get("/readyz").status_code == 503
@@ -71,6 +70,7 @@ def test_it_is_ready_once_the_first_window_is_complete() -> None:
 def test_the_api_tells_each_gpu_and_what_its_ledger_rests_on(client: TestClient) -> None:
     first, second = client.get("/api/v1/gpus").json()
     assert (first["gpu"], second["gpu"]) == ("0", "1")
+    assert first["times"]["gpu_activity"] == second["times"]["gpu_activity"]
     activity = first["gpu_activity"]
     assert activity["ledger"].keys() == STATES.keys()
     assert activity["sensors"]["gpm"] is True

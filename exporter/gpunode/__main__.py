@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     """Run a command; the base install is the training client alone and has none."""
     try:
-        from gpunode.cli import main as run
+        from gpunode.cli.commands import main as run
     except ModuleNotFoundError as error:
         print(f"gpunode: {error.name} is missing: pip install 'gpunode[exporter]'", file=sys.stderr)
         sys.exit(2)

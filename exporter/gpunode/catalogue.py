@@ -8,24 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from gpunode import compat, loop, process, verdict
 from gpunode.audit.source import CHECKS
-from gpunode.gpu import finder as gpu
-from gpunode.host import finder as host
-from gpunode.jobs.pods import Pods
-from gpunode.jobs.steps import TrainingSteps
-from gpunode.metric import Metric
-
-SECTIONS: dict[str, tuple[Metric, ...]] = {
-    "GPU": gpu.METRICS,
-    "Pods": Pods.metrics,
-    "Training": TrainingSteps.metrics,
-    "Node": host.METRICS,
-    "Verdicts": verdict.METRICS,
-    "dcgm-exporter's, with `--compat=dcgm`": compat.METRICS,
-    "Sources": loop.METRICS,
-    "The daemon itself": process.METRICS,
-}
+from gpunode.sources import METRICS
 
 
 def metrics() -> str:
@@ -38,7 +22,7 @@ def metrics() -> str:
         "`gpu` is the driver's index and `uuid` the identity of a GPU or MIG instance. A sensor "
         "that a GPU does not have, or that did not answer, has no series.",
     ]
-    for title, declared in SECTIONS.items():
+    for title, declared in METRICS.items():
         lines += [
             "",
             f"## {title}",

@@ -28,6 +28,10 @@ Collective = Literal[
 """The programs of nccl-tests that can be run."""
 
 
+INCIDENTS = Path(__file__).with_name("incidents")
+"""The recorded incidents that come with the program."""
+
+
 class UsageError(Exception):
     """Something that the user can put right; ``str()`` is one line that says what and where."""
 
@@ -146,8 +150,16 @@ class ConfigSettings(Section):
     file: Path | None = Field(None, description="YAML file with the same settings")
 
 
-class RunSettings(BaseSettings):
-    """Watch this node and serve its metrics."""
+class DiscoverySettings(Section):
+    """What comes and goes."""
+
+    interval: float = Field(
+        10.0, ge=0.1, description="seconds between looks for GPUs and mounts that came or went"
+    )
+
+
+class Settings(BaseSettings):
+    """What every command can be told."""
 
     model_config = SettingsConfigDict(
         env_prefix="GPUNODE_",
@@ -166,6 +178,7 @@ class RunSettings(BaseSettings):
     gpu: GpuSettings = GpuSettings()
     dcgm: DcgmSettings = DcgmSettings()
     host: HostSettings = HostSettings()
+    discovery: DiscoverySettings = DiscoverySettings()
     kubernetes: KubernetesSettings = KubernetesSettings()
     client: ClientSettings = ClientSettings()
     log: LogSettings = LogSettings()
@@ -175,7 +188,11 @@ class RunSettings(BaseSettings):
     config: ConfigSettings = ConfigSettings()
 
 
-class RecordSettings(RunSettings):
+class RunSettings(Settings):
+    """Watch this node and serve its metrics."""
+
+
+class RecordSettings(Settings):
     """Watch this node and write what it answers to a tape."""
 
     file: CliPositionalArg[Path] = Field(description="the tape to write")
@@ -184,7 +201,7 @@ class RecordSettings(RunSettings):
     comment: str = Field("", description="what happens on the tape")
 
 
-class ReplaySettings(RunSettings):
+class ReplaySettings(Settings):
     """Play a tape back through the same code and serve its metrics."""
 
     file: CliPositionalArg[Path] = Field(description="the tape to play")
@@ -193,21 +210,21 @@ class ReplaySettings(RunSettings):
     print: Literal["table", "metrics"] = Field("table", description="what to print at the end")
 
 
-class DemoSettings(RunSettings):
+class DemoSettings(Settings):
     """Play a folder of recorded incidents and show where the time of each GPU went."""
 
-    folder: CliPositionalArg[Path] = Field(description="folder with tapes")
+    folder: CliPositionalArg[Path] = Field(INCIDENTS, description="folder with other tapes")
     speed: float = Field(4.0, gt=0, description="times real time")
     once: bool = Field(False, description="end after the last tape")
 
 
-class AuditSettings(RunSettings):
+class AuditSettings(Settings):
     """Say what is not set up as training needs it; ends with 1 where something is not."""
 
     json_output: bool = Field(False, alias="json", description="print JSON")
 
 
-class NcclBenchSettings(RunSettings):
+class NcclBenchSettings(Settings):
     """Measure a collective, also for the metrics; ends with 1 where it is too slow."""
 
     collective: Collective = Field("all_reduce", description="what to measure")
@@ -216,7 +233,7 @@ class NcclBenchSettings(RunSettings):
     json_output: bool = Field(False, alias="json", description="print JSON")
 
 
-T = TypeVar("T", bound=RunSettings)
+T = TypeVar("T", bound=Settings)
 
 
 def load(kind: type[T], program: str, arguments: Sequence[str]) -> T:

@@ -9,33 +9,45 @@ from __future__ import annotations
 import heapq
 import logging
 import threading
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from gpunode.metric import Distribution, Metric, Sample
-from gpunode.node import Clock, Node, SteppedClock
-from gpunode.source import Absent, Finder, Reading, Source
+from gpunode.node.node import Clock, SteppedClock
+from gpunode.source import (
+    FAILURES,
+    WHOLE_NODE,
+    Absent,
+    Finder,
+    Key,
+    Place,
+    Reading,
+    Source,
+    Told,
+    View,
+)
 
 log = logging.getLogger(__name__)
 
-Key = tuple[str, tuple[str, ...]]
-"""A series: the name of its metric and the values of its labels."""
+D = TypeVar("D")
 
-DEVICE = ("source", "gpu", "device")
-"""Labels that say which source: ``device`` is a GPU's UUID or a mount point, or empty."""
+SOURCE = ("source", *Place._fields)
+"""Labels that say which source."""
 
 UP = Metric(
     "gpunode_source_up",
     "gauge",
     "Whether the last read of the source succeeded and is not overdue; without a GPU, whether any "
     "device was found.",
-    DEVICE,
+    SOURCE,
 )
 LAST_SUCCESS = Metric(
     "gpunode_source_last_success_timestamp_seconds",
     "gauge",
     "When the source was last read with success.",
-    DEVICE,
+    SOURCE,
 )
 DURATION = Metric(
     "gpunode_source_read_duration_seconds",
@@ -89,8 +101,12 @@ class Batch:
 class Watch:
     """One source, the batch it read last and how its reads went. Written by its own thread only."""
 
-    def __init__(self, source: Source, clock: Clock) -> None:
+    def __init__(
+        self, source: Source | View, place: Place, read: Callable[[], Reading | None], clock: Clock
+    ) -> None:
         self.source = source
+        self.place = place
+        self.read = read
         self.clock = clock
         self.batch: Batch | None = None
         self.begun: float | None = None
@@ -108,12 +124,12 @@ class Watch:
         begin, cpu = self.clock.monotonic(), self.clock.thread_cpu()
         self.begun = begin if self.begun is None else self.begun
         try:
-            reading = self.source.read()
+            reading = self.read()
         except Exception as error:  # noqa: BLE001 the one place where a source is isolated
             self.batch = None
-            self._complain(f"{type(error).__name__}: {error}")
+            self._complain(error)
         else:
-            self._complain("")
+            self._complain(None)
             if reading is not None:
                 end = self.clock.monotonic()
                 self.last_success = self.clock.time()
@@ -126,9 +142,9 @@ class Watch:
             self.cpu_seconds = (self.cpu_seconds or 0.0) + took - cpu
 
     @property
-    def subject(self) -> str:
-        """The device, or where there is none the source itself: what comes and goes together."""
-        return self.source.device or self.source.name
+    def subject(self) -> Place | str:
+        """The place, or for the whole node the source itself: what comes and goes together."""
+        return self.source.name if self.place == WHOLE_NODE else self.place
 
     def up(self, now: float) -> bool:
         """Whether the last read succeeded and is not overdue."""
@@ -156,28 +172,43 @@ class Watch:
             self.step()
             due = self.next_due(due)
 
-    def _complain(self, complaint: str) -> None:
+    def _complain(self, error: Exception | None) -> None:
         """Log a failure when it begins and when it ends, not at every read."""
+        complaint = "" if error is None else f"{type(error).__name__}: {error}"
         if complaint == self._complaint:
             return
-        source = self.source
-        where = f"{source.name}, GPU {source.gpu}" if source.gpu else source.name
-        if complaint:
-            log.warning("%s: read failed, its series stop: %s", where, complaint)
-        else:
+        gpu, name = self.place.gpu, self.source.name
+        where = f"{name}, GPU {gpu}" if gpu else name
+        if error is None:
             log.info("%s: reads succeed again", where)
+        else:
+            fault_of_ours = None if isinstance(error, FAILURES) else error
+            log.warning(
+                "%s: read failed, its series stop: %s", where, complaint, exc_info=fault_of_ours
+            )
         self._complaint = complaint
 
 
 class Loop:
-    """All watches of a node."""
+    """All watches of a node: over what the finders find, and over the views of that.
 
-    def __init__(self, node: Node, finders: Sequence[Finder]) -> None:
-        self.node = node
+    The views come last, so that a replay looks at what the sources have just read.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        finders: Sequence[Finder],
+        views: Sequence[View] = (),
+        find_every: float = FIND_EVERY,
+    ) -> None:
+        self.clock = clock
         self.finders = finders
-        self.watches: dict[tuple[str, str], Watch] = {}
+        self.views = views
+        self.find_every = find_every
+        self.watches: dict[tuple[str, Place], Watch] = {}
         self.absent: dict[str, str] = {}
-        self._found: dict[str, list[Source]] = {}
+        self._found: dict[str, list[tuple[Place, Source]]] = {}
         self._replays = False
         self._stop = threading.Event()
 
@@ -185,12 +216,22 @@ class Loop:
         """Bring the watches up to date with what the finders find; returns the new ones."""
         for finder in self.finders:
             self._look(finder)
-        sources = {(s.name, s.device): s for found in self._found.values() for s in found}
+        wanted: dict[tuple[str, Place], tuple[Source | View, Callable[[], Reading | None]]] = {
+            (source.name, place): (source, source.read)
+            for found in self._found.values()
+            for place, source in found
+        }
+        for view in self.views:
+            wanted[view.name, WHOLE_NODE] = view, partial(view.read, self)
         for key, watch in self.watches.items():
-            if key not in sources:
+            if key not in wanted:
                 watch.stopped.set()
-        fresh = {k: Watch(s, self.node.clock) for k, s in sources.items() if k not in self.watches}
-        kept = {key: watch for key, watch in self.watches.items() if key in sources}
+        fresh = {
+            (name, place): Watch(source, place, read, self.clock)
+            for (name, place), (source, read) in wanted.items()
+            if (name, place) not in self.watches
+        }
+        kept = {key: watch for key, watch in self.watches.items() if key in wanted}
         self.watches = {**kept, **fresh}
         return list(fresh.values())
 
@@ -201,7 +242,10 @@ class Loop:
         except Absent as error:
             if self.absent.get(finder.name) != str(error):
                 log.warning(
-                    "%s: none found, looking again every %g s: %s", finder.name, FIND_EVERY, error
+                    "%s: none found, looking again every %g s: %s",
+                    finder.name,
+                    self.find_every,
+                    error,
                 )
             self.absent[finder.name] = str(error)
             self._found.setdefault(finder.name, [])
@@ -215,7 +259,7 @@ class Loop:
 
         A source that fails has told that it does; one that hangs is not waited for.
         """
-        now = self.node.clock.monotonic()
+        now = self.clock.monotonic()
         kinds = {watch.source.name for watch in self.watches.values()}
         told = {watch.source.name for watch in self.watches.values() if watch.told(now)}
         return len(self._found) == len(self.finders) and kinds == told
@@ -233,10 +277,10 @@ class Loop:
     def _keep_finding(self) -> None:
         while True:
             for place, watch in enumerate(self.find()):
-                name = f"{watch.source.name}-{watch.source.gpu}"
+                name = f"{watch.source.name}-{watch.place.gpu}"
                 delay = STAGGER * place
                 threading.Thread(target=watch.run, args=(delay,), name=name, daemon=True).start()
-            if self._stop.wait(FIND_EVERY):
+            if self._stop.wait(self.find_every):
                 return
 
     def replay(self, clock: SteppedClock, end: float) -> Iterator[float]:
@@ -256,7 +300,7 @@ class Loop:
             if upcoming == next_find:
                 for watch in self.find():
                     heapq.heappush(due, (upcoming, len(due), watch))
-                next_find += FIND_EVERY
+                next_find += self.find_every
                 continue
             time, order, watch = heapq.heappop(due)
             watch.step()
@@ -264,51 +308,64 @@ class Loop:
         for _, _, watch in sorted(due, key=lambda entry: entry[1]):
             watch.step()
 
-    def details(self) -> list[tuple[Source, Batch]]:
-        """The sources that have a batch to show at this moment, in a stable order.
+    def batches(self) -> list[tuple[Place, Batch]]:
+        """What there is to show of each source at this moment, in a stable order.
 
         What is read rarely of a device is shown only while what is read most often succeeds, so
         that a lost GPU disappears whole.
         """
-        now = self.node.clock.monotonic()
-        watches = [watch for _, watch in sorted(self.watches.items())]
-        quickest: dict[str, Watch] = {}
+        now = self.clock.monotonic()
+        watches = self._ordered()
+        quickest: dict[Place | str, Watch] = {}
         for watch in watches:
             best = quickest.setdefault(watch.subject, watch)
             if watch.source.every < best.source.every:
                 quickest[watch.subject] = watch
         return [
-            (watch.source, watch.batch)
+            (watch.place, watch.batch)
             for watch in watches
             if watch.batch is not None and watch.up(now) and quickest[watch.subject].up(now)
         ]
 
-    def values(self, names: Container[str]) -> dict[Key, tuple[float, float]]:
-        """Present values of the metrics of these names, with the moments they were read at."""
+    def _ordered(self) -> list[Watch]:
+        return sorted(
+            self.watches.values(),
+            key=lambda watch: (watch.source.name, watch.place.uuid, watch.place.mountpoint),
+        )
+
+    def details(self, kind: type[D]) -> list[Told[D]]:
+        """What sources told that is of this type, in the order of their places."""
+        return [
+            Told(place, batch.time, batch.reading.detail)
+            for place, batch in self.batches()
+            if isinstance(batch.reading.detail, kind)
+        ]
+
+    def values(self, metrics: Collection[Metric]) -> dict[Key, tuple[float, float]]:
+        """Present values of these metrics, with the moments (monotonic) they were read at."""
         return {
-            (sample.metric.name, sample.labels): (sample.value, batch.moment)
-            for _, batch in self.details()
+            (sample.metric, sample.labels): (sample.value, batch.moment)
+            for _, batch in self.batches()
             for sample in batch.reading.samples
-            if sample.metric.name in names and not isinstance(sample.value, Distribution)
+            if sample.metric in metrics and not isinstance(sample.value, Distribution)
         }
 
     def samples(self) -> Iterator[Sample]:
         """Everything there is to export at this moment, and how the sources fare."""
-        for _, batch in self.details():
+        for _, batch in self.batches():
             yield from batch.reading.samples
         yield from self._own_samples()
 
     def _own_samples(self) -> Iterator[Sample]:
-        now = self.node.clock.monotonic()
+        now = self.clock.monotonic()
         for name in self._found:
             unrecorded = self._replays and name in self.absent  # which says nothing of the node
-            if (name, "") not in self.watches and not unrecorded:
-                yield from UP.at(float(name not in self.absent), name, "", "")
+            if (name, WHOLE_NODE) not in self.watches and not unrecorded:
+                yield from UP.at(float(name not in self.absent), name, *WHOLE_NODE)
         by_name: dict[str, list[Watch]] = {}
-        for _, watch in sorted(self.watches.items()):
-            source = watch.source
-            by_name.setdefault(source.name, []).append(watch)
-            at = source.name, source.gpu, source.device
+        for watch in self._ordered():
+            by_name.setdefault(watch.source.name, []).append(watch)
+            at = watch.source.name, *watch.place
             yield from UP.at(float(watch.up(now)), *at)
             yield from LAST_SUCCESS.at(watch.last_success, *at)
         for name, watches in by_name.items():

@@ -26,11 +26,11 @@ from urllib.parse import parse_qs, urlencode, urlparse
 import psutil
 
 from alerts.recording import HOURLY, OF_NODES
-from gpunode.cli import watch
 from gpunode.config import RunSettings
-from gpunode.exposition import Exposition
+from gpunode.export.exposition import Exposition
 from gpunode.gpu.ledger import STATES
-from gpunode.tape import TapeNode
+from gpunode.node.tape import TapeNode
+from gpunode.sources import watch
 from tests.bench.incidents import INCIDENTS, RULES, free_ports, need, program, prometheus_command
 from tests.bench.report import DOCS, Report, Result, machine, render
 from tests.daemon import Daemon

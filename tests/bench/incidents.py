@@ -27,8 +27,9 @@ from typing import Any, Literal
 
 import yaml
 
+from gpunode.config import INCIDENTS as TAPES
+
 ROOT = Path(__file__).parents[2]
-TAPES = ROOT / "tests" / "tapes"
 RULES = ROOT / "alerts" / "rules"
 SHORT = {"5m": "30s", "15m": "60s", "1h": "90s", "1d": "120s", "30d": "150s"}
 ALERTMANAGER = ROOT / "alerts" / "alertmanager.yaml"

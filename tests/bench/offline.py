@@ -19,20 +19,17 @@ from pathlib import Path
 import psutil
 
 from gpunode.client import Session
-from gpunode.config import GpuSettings
-from gpunode.gpu.finder import GpuFinder
-from gpunode.jobs.pods import Pods
-from gpunode.loop import Loop
-from gpunode.tape import TapeNode
+from gpunode.config import INCIDENTS as TAPES
+from gpunode.gpu.activity import WindowDetail
+from gpunode.node.tape import TapeNode
 from tests.bench.node_tree import CORES, DISKS, GPUS, LOADERS, LUSTRES, PORTS, THREADS, NodeTree
 from tests.bench.report import Report, Result, machine
 from tests.daemon import Daemon, daemon, free_port
 from tests.fakes.kubelet import FakeKubelet, kubelet
 from tests.fakes.nvml import FakeDriver, build
 from tests.ras import rank, ras_server, status
+from tests.replay import replayed
 from tests.tapes.truth import TRUTH, errors
-
-TAPES = Path(__file__).parents[1] / "tapes"
 
 SETTLE = 30.0
 """Seconds before the cost is measured: what is read once at the start is over by then."""
@@ -50,21 +47,15 @@ def ledger() -> Report:
     """Every recorded incident: the ledger against what the workload did."""
     worst, drift, details = 0.0, 0.0, ["error  incident, GPU: ledger"]
     for name, truths in TRUTH.items():
-        node = TapeNode(TAPES / f"{name}.jsonl.gz")
-        loop = Loop(node, [GpuFinder(node, GpuSettings(), Pods(node, "", 5.0))])
-        for _ in loop.replay(node.clock, node.end):
-            pass
-        for source, batch in loop.details():
-            if "ledger" not in batch.reading.detail:
-                continue
-            seconds = batch.reading.detail["ledger"]
-            shares = {state: s / node.end for state, s in seconds.items()}
-            wrong = errors(truths[int(source.gpu)], shares)
+        loop, node = replayed(name)
+        for told in loop.details(WindowDetail):
+            shares = {state: s / node.end for state, s in told.detail.ledger.items()}
+            wrong = errors(truths[int(told.place.gpu)], shares)
             most = max(wrong.values(), key=abs)
             worst = max(worst, abs(most))
             drift = max(drift, abs(sum(shares.values()) - 1))
-            told = ", ".join(f"{s} {share:.2f}" for s, share in shares.items() if share >= 0.01)
-            details.append(f"{most:+.3f} {name}, {source.gpu}: {told}")
+            split = ", ".join(f"{s} {share:.2f}" for s, share in shares.items() if share >= 0.01)
+            details.append(f"{most:+.3f} {name}, {told.place.gpu}: {split}")
     return Report(
         "The ledger against recorded incidents",
         machine(),

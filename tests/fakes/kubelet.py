@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from gpunode.kubelet import podresources_pb2 as messages
+from gpunode.node.kubelet import podresources_pb2 as messages
 
 Pods = dict[tuple[str, str, str], list[tuple[str, str]]]
 """By namespace, pod and container: resource and device id of every device."""

@@ -10,9 +10,9 @@ import sys
 import time
 from typing import Any
 
-from gpunode.gpu.driver import DriverError, DriverUnavailable, Gpu
-from gpunode.gpu.nvml import NvmlDriver
-from gpunode.tape import DRIVER_CALLS, GPU_CALLS
+from gpunode.driver.driver import DriverError, DriverUnavailable, Gpu
+from gpunode.driver.nvidia.nvml import NvmlDriver
+from gpunode.node.tape import CALLS, GPU_CALLS
 
 AFTER_ALL = 0
 """A time that every buffered sample is newer than."""
@@ -39,7 +39,7 @@ def ask(gpu: Gpu, call: str) -> Any:
         answer = getattr(gpu, call)(*arguments)
     except DriverError as error:
         return {"error": type(error).__name__, "message": str(error)}
-    return GPU_CALLS[call].dump_python(answer, mode="json")
+    return CALLS[call].dump_python(answer, mode="json")
 
 
 def main(patience: float) -> None:
@@ -47,7 +47,7 @@ def main(patience: float) -> None:
         gpus = NvmlDriver(time.monotonic).gpus()
     except DriverUnavailable as error:
         sys.exit(str(error))
-    identities = DRIVER_CALLS["gpus"].dump_python([gpu.identity for gpu in gpus], mode="json")
+    identities = CALLS["gpus"].dump_python([gpu.identity for gpu in gpus], mode="json")
     everything = [
         {"identity": identity, **answers(gpu, patience=patience)}
         for identity, gpu in zip(identities, gpus, strict=True)

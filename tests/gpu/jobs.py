@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpunode.node import LocalNode
+from gpunode.node.local import LocalNode
 from tests.daemon import Daemon, daemon, free_port
 
 HERE = Path(__file__).parent

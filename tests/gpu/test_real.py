@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpunode.gpu.ledger import STATES
-from gpunode.tape import GPU_CALLS
+from gpunode.node.tape import GPU_CALLS
 from tests.conftest import scrape, values
 from tests.daemon import daemon
 
@@ -60,7 +60,7 @@ def gpus(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
 
 def test_every_reading_answers_or_is_unsupported(gpus: list[dict[str, Any]]) -> None:
     for gpu in gpus:
-        assert gpu.keys() == GPU_CALLS.keys() | {"identity"}
+        assert gpu.keys() == {*GPU_CALLS, "identity"}
         errors = [a for a in gpu.values() if isinstance(a, dict) and "error" in a]
         assert [error for error in errors if error["error"] != "Unsupported"] == []
 

@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gpunode.gpu import gpm
-from gpunode.gpu.nvml import CLOCK_EVENTS
+from gpunode.driver.nvidia import gpm
+from gpunode.driver.nvidia.nvml import CLOCK_EVENTS
 
 Row = dict[str, Any]
 
@@ -138,7 +138,7 @@ def tape(scenario: str, rows: list[Row]) -> list[Row]:
         for gpu in gpus
     ]
     begin = min(row["t"] for row in rows if row["k"] == "fast") - 0.1
-    lines: list[Row] = [{"t": begin, "of": "", "call": "gpus", "answer": identities}]
+    lines: list[Row] = [{"t": begin, "of": "nvidia", "call": "gpus", "answer": identities}]
     for gpu in gpus:
         at = {"t": begin, "g": gpu}
         lines.append(line(at, "limits", LIMITS))

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-from gpunode.gpu.driver import Driver, DriverError, Gpu, known
-from gpunode.node import Node
+from gpunode.driver.driver import DriverError, Gpu, known
+from gpunode.node.node import Node
+from gpunode.source import MANY
 
-MANY = 64
-"""Processes that the audit looks at."""
+NO_ADAPTER = "no InfiniBand or RoCE adapter"
 
 
 class CannotTell(Exception):
@@ -42,20 +42,36 @@ class Subject:
         except FileNotFoundError:
             return []
 
-    @cached_property
-    def driver(self) -> Driver:
-        return self.node.driver()
-
-    @cached_property
-    def gpus(self) -> list[Gpu]:
-        """The GPUs, without MIG instances. Raises ``CannotTell`` where there are none."""
-        try:
-            found = [gpu for gpu in self.driver.gpus() if not gpu.identity.mig]
-        except DriverError as error:
-            raise CannotTell(f"no GPU: {error}") from error
+    def gpus_of(self, vendor: str) -> list[Gpu]:
+        """A vendor's GPUs, without MIG instances. Raises ``CannotTell`` where there are none."""
+        found = [gpu for gpu in self.gpus if gpu.identity.vendor == vendor]
         if not found:
             raise CannotTell("no GPU")
         return found
+
+    @cached_property
+    def gpus(self) -> list[Gpu]:
+        """All GPUs, without MIG instances. Raises ``CannotTell`` where there are none."""
+        found: list[Gpu] = []
+        why = "no GPU"
+        for driver in self.node.drivers:
+            try:
+                found += [gpu for gpu in driver.gpus() if not gpu.identity.mig]
+            except DriverError as error:
+                why = f"no GPU: {error}"
+        if not found:
+            raise CannotTell(why)
+        return found
+
+    @cached_property
+    def rdma_ports(self) -> dict[str, str]:
+        """The folders of the ports of InfiniBand and RoCE adapters, by device and number."""
+        folder = "/sys/class/infiniband"
+        return {
+            f"{device}/{port}": f"{folder}/{device}/ports/{port}"
+            for device in self.names(folder)
+            for port in self.names(f"{folder}/{device}/ports")
+        }
 
     @cached_property
     def processes(self) -> dict[int, Gpu]:

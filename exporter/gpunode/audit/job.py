@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpunode.audit.check import CannotTell, Check, Finding, Subject, each
+from gpunode.audit.check import NO_ADAPTER, CannotTell, Check, Finding, Subject, each
 from gpunode.audit.system import numa_nodes
-from gpunode.gpu.driver import Gpu, known
+from gpunode.driver.driver import Gpu, known
 from gpunode.host.cpu import parse, parse_cpu_list
-from gpunode.jobs import cgroup, nccl_log
+from gpunode.jobs import cgroup
+from gpunode.nccl import log as nccl_log
 
 FILES = 65536
 SHM = 1 << 30
@@ -82,8 +83,8 @@ def _switched_off(subject: Subject, pid: int, _: Gpu) -> str | None:
 
 
 def _transport(subject: Subject, pid: int, _: Gpu) -> str | None:
-    if not subject.names("/sys/class/infiniband"):
-        raise CannotTell("no InfiniBand or RoCE adapter")
+    if not subject.rdma_ports:
+        raise CannotTell(NO_ADAPTER)
     chosen = subject.node.environment(pid).get("NCCL_NET", "")
     return f"NCCL_NET={chosen}" if chosen.lower() == "socket" else None
 
@@ -101,8 +102,8 @@ def _uses(log: nccl_log.DebugLog, transport: str) -> str | None:
 
 
 def _fell_back(subject: Subject, pid: int, _: Gpu) -> str | None:
-    if not subject.names("/sys/class/infiniband"):
-        raise CannotTell("no InfiniBand or RoCE adapter")
+    if not subject.rdma_ports:
+        raise CannotTell(NO_ADAPTER)
     return _uses(_log_of(subject, pid), "NET/Socket")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpunode.audit.check import CannotTell, Check, Finding, Subject, each
+from gpunode.audit.check import NO_ADAPTER, CannotTell, Check, Finding, Subject, each
 from gpunode.audit.system import numa_nodes
 from gpunode.host.cpu import parse_cpu_list
 from gpunode.host.network import VIRTUAL
@@ -64,33 +64,11 @@ def _interrupts(subject: Subject) -> Finding:
     return each(findings)
 
 
-def _ports(subject: Subject) -> dict[str, str]:
-    """The folders of InfiniBand ports by name. Raises ``CannotTell`` where there are none."""
-    folder = "/sys/class/infiniband"
-    found = {
-        f"{device}/{port}": f"{folder}/{device}/ports/{port}"
-        for device in subject.names(folder)
-        for port in subject.names(f"{folder}/{device}/ports")
-    }
-    if not found:
-        raise CannotTell("no InfiniBand or RoCE adapter")
-    return found
-
-
 def _ports_active(subject: Subject) -> Finding:
-    states = {name: subject.text(f"{folder}/state") for name, folder in _ports(subject).items()}
+    if not subject.rdma_ports:
+        raise CannotTell(NO_ADAPTER)
+    states = {name: subject.text(f"{folder}/state") for name, folder in subject.rdma_ports.items()}
     return each({name: None if "ACTIVE" in state else state for name, state in states.items()})
-
-
-def _peer_memory(subject: Subject) -> Finding:
-    _ports(subject)
-    modules = {line.split()[0] for line in subject.text("/proc/modules").splitlines() if line}
-    if modules & {"nvidia_peermem", "nv_peer_mem"}:
-        return Finding(True, "nvidia_peermem is loaded")
-    driver = subject.text("/proc/driver/nvidia/version")
-    if "Open Kernel Module" in driver:
-        return Finding(True, "the open driver shares memory through DMA-BUF")
-    return Finding(False, "nvidia_peermem is not loaded")
 
 
 def _links(subject: Subject) -> Finding:
@@ -143,14 +121,6 @@ CHECKS = (
         "check the cable and the switch port; ibstat DEVICE",
         "https://docs.nvidia.com/networking/display/mlnxofedv24010331/ib+port+information",
         _ports_active,
-    ),
-    Check(
-        "gpudirect_rdma",
-        "nvidia_peermem, or the open GPU driver with DMA-BUF",
-        "Otherwise NCCL copies everything it sends to other nodes through host memory.",
-        "modprobe nvidia_peermem",
-        "https://docs.nvidia.com/cuda/gpudirect-rdma/",
-        _peer_memory,
     ),
     Check(
         "nic_pcie_link",

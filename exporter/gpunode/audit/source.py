@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
-from gpunode.audit import gpu, job, network, storage, system
+from gpunode.audit import job, network, nvidia, storage, system
 from gpunode.audit.check import CannotTell, Check, Subject
-from gpunode.gpu.driver import DriverError
+from gpunode.config import Settings
+from gpunode.driver.driver import DriverError
 from gpunode.metric import Metric, Sample
-from gpunode.node import Node
-from gpunode.source import Reading
+from gpunode.node.node import Node
+from gpunode.source import NodeSource, Reading
 
 CHECKS: tuple[Check, ...] = (
     *system.CHECKS,
     *storage.CHECKS,
     *network.CHECKS,
-    *gpu.CHECKS,
+    *nvidia.CHECKS,
     *job.CHECKS,
 )
 
@@ -44,6 +45,13 @@ class Result:
     source: str
 
 
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """What came of all checks."""
+
+    checks: tuple[Result, ...]
+
+
 def audit(node: Node) -> list[Result]:
     """Run every check on a node."""
     subject = Subject(node)
@@ -67,12 +75,11 @@ class Audit:
     """Looks at the settings of the node every so often."""
 
     name = "audit"
-    device = gpu = ""
     metrics = (OK,)
 
-    def __init__(self, node: Node, interval: float) -> None:
+    def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
-        self.every = interval
+        self.every = settings.host.audit_interval
 
     def read(self) -> Reading:
         results = audit(self.node)
@@ -81,4 +88,7 @@ class Audit:
             for result in results
             if result.status != "unknown"
         )
-        return Reading(samples, {"checks": [asdict(result) for result in results]})
+        return Reading(samples, Audited(tuple(results)))
+
+
+NODE_SOURCE: NodeSource = Audit

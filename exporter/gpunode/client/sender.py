@@ -70,7 +70,7 @@ class Account:
         self.phases = dict.fromkeys(PHASES, 0.0)
         self.tokens = 0.0
         self.samples = 0.0
-        self.losses_not_finite = 0
+        self.nonfinite_losses = 0
         self.kernel_seconds: dict[str, float] = {}
 
     def add(self, time: float, phase: str, steps: int, tokens: float, samples: float) -> None:
@@ -98,7 +98,7 @@ class Account:
     def loss(self, finite: bool) -> None:
         """Note whether the loss of the last step was a number."""
         self.loss_finite = finite
-        self.losses_not_finite += not finite
+        self.nonfinite_losses += not finite
 
     def kernels(self, seconds: dict[str, float]) -> None:
         """Note the longest kernels of a profiled step."""
@@ -122,7 +122,7 @@ class Account:
             "samples": self.samples,
             "flops": flops,
             "loss_finite": self.loss_finite,
-            "losses_not_finite": self.losses_not_finite,
+            "nonfinite_losses": self.nonfinite_losses,
             "memory": torch_memory(),
             "kernels": self.kernel_seconds,
         }

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from gpunode.gpu.driver import Gpu, Unsupported
+from gpunode.driver.driver import Gpu, Unsupported
 from gpunode.metric import Distribution
 
 MICROSECOND = 1e-6

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
+from gpunode.config import Settings
+from gpunode.driver.driver import Fabric, Gpu, known
 from gpunode.gpu import GPU
-from gpunode.gpu.driver import Fabric, Gpu, Process, known
 from gpunode.gpu.models import model_of
 from gpunode.metric import Metric, Sample
-from gpunode.node import Node
-from gpunode.source import Reading
+from gpunode.node.node import Node
+from gpunode.source import Divided, GpuSource, Reading
 
 INFO = Metric(
     "gpunode_gpu_info",
@@ -53,8 +55,8 @@ ECC = Metric(
     "ECC errors over the life of the GPU (nvmlDeviceGetTotalEccErrors, aggregate).",
     (*GPU, "kind"),
 )
-REMAPPED_ROWS = Metric(
-    "gpunode_gpu_remapped_rows_total",
+ROW_REMAPS = Metric(
+    "gpunode_gpu_row_remaps_total",
     "counter",
     "Memory rows replaced by spares (nvmlDeviceGetRemappedRows).",
     (*GPU, "kind"),
@@ -128,12 +130,6 @@ MIG = Metric(
     "Whether the GPU is divided into MIG instances (nvmlDeviceGetMigMode).",
     GPU,
 )
-UNREADABLE_PROCESSES = Metric(
-    "gpunode_gpu_unreadable_processes",
-    "gauge",
-    "Processes on the GPU whose /proc entry could not be read: another PID namespace, or gone.",
-    GPU,
-)
 
 REASONS = (
     "sw_power_cap",
@@ -149,6 +145,7 @@ class GpuHealth:
     """Reads one GPU's slow sensors; together they cost about 4 ms."""
 
     name = "gpu_health"
+    divided: ClassVar[Divided] = "both"
     metrics = (
         INFO,
         PEAK,
@@ -157,7 +154,7 @@ class GpuHealth:
         MEMORY_TEMPERATURE,
         MARGIN,
         ECC,
-        REMAPPED_ROWS,
+        ROW_REMAPS,
         REMAP_PENDING,
         REMAP_FAILED,
         RECOVERY_ACTION,
@@ -171,32 +168,24 @@ class GpuHealth:
         FABRIC_HEALTHY,
         PERSISTENCE,
         MIG,
-        UNREADABLE_PROCESSES,
     )
 
-    def __init__(self, node: Node, gpu: Gpu, interval: float) -> None:
-        self.node = node
+    def __init__(self, node: Node, gpu: Gpu, settings: Settings) -> None:
+        self.clock = node.clock
         self.sensors = gpu
-        self.device = gpu.identity.uuid
-        self.gpu = str(gpu.identity.index)
-        self.every = interval
+        self.labels = gpu.identity.labels
+        self.every = settings.gpu.health_interval
         self._sampled_throttle: dict[str, float] = {}
         self._time: float | None = None
 
     def read(self) -> Reading:
         """Everything that the GPU answers; a MIG instance has hardly any of it."""
-        processes = known(self.sensors.processes) or []
-        commands = {p.pid: self._command(p) for p in processes}
-        return Reading(
-            tuple(self._samples(list(commands.values()))),
-            {"processes": [{"pid": pid, "command": name} for pid, name in commands.items()]},
-        )
+        return Reading(tuple(self._samples()))
 
-    def _samples(self, commands: list[str | None]) -> Iterator[Sample]:
-        gpu, at, who = self.sensors, (self.gpu, self.device), self.sensors.identity
+    def _samples(self) -> Iterator[Sample]:
+        gpu, at, who = self.sensors, self.labels, self.sensors.identity
         fields = (who.name, who.bus_id, who.serial, who.vbios, who.compute_capability, who.parent)
         yield Sample(INFO, (*at, *(field or "" for field in fields)), 1.0)
-        yield from UNREADABLE_PROCESSES.at(float(commands.count(None)), *at)
         if who.mig:
             return
         model = model_of(who.name, who.compute_capability)
@@ -215,7 +204,7 @@ class GpuHealth:
             yield from metric.at(None if mode is None else float(mode), *at)
 
     def _clock_samples(self, at: tuple[str, str]) -> Iterator[Sample]:
-        now = self.node.clock.monotonic()
+        now = self.clock.monotonic()
         elapsed = now - self._time if self._time is not None else 0.0
         self._time = now
         active = known(self.sensors.clock_events)
@@ -237,8 +226,8 @@ class GpuHealth:
             yield from ECC.at(count, *at, kind)
         rows = known(self.sensors.remapped_rows)
         if rows is not None:
-            yield from REMAPPED_ROWS.at(rows.corrected, *at, "corrected")
-            yield from REMAPPED_ROWS.at(rows.uncorrected, *at, "uncorrected")
+            yield from ROW_REMAPS.at(rows.corrected, *at, "corrected")
+            yield from ROW_REMAPS.at(rows.uncorrected, *at, "uncorrected")
             yield from REMAP_PENDING.at(float(rows.pending), *at)
             yield from REMAP_FAILED.at(float(rows.failed), *at)
         action = known(self.sensors.recovery_action)
@@ -261,9 +250,5 @@ class GpuHealth:
         for part, healthy in fabric.healthy.items():
             yield from FABRIC_HEALTHY.at(float(healthy), *at, part)
 
-    def _command(self, process: Process) -> str | None:
-        """The name of the program, or None where its /proc entry cannot be read."""
-        try:
-            return self.node.read_text(f"/proc/{process.pid}/comm").strip()
-        except OSError:
-            return None
+
+GPU_SOURCE: GpuSource = GpuHealth

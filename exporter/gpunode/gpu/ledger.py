@@ -11,7 +11,7 @@
    (the power swings) or only the spaces between small kernels (it does not)?
 
 Where a sensor that the answer needs is missing, the share is ``unknown``, never a guess.
-The constants were measured on H200s; ``docs/ledger.md`` shows the signatures.
+What kernels reach on a model of GPU is in ``models.py``; ``docs/ledger.md`` shows the signatures.
 """
 
 from __future__ import annotations
@@ -36,36 +36,11 @@ STATES = {
     "unknown": "the sensors cannot tell",
 }
 
-TENSOR_FULL = 0.85
-"""Tensor share of a large matrix product that runs alone (0.82 in bursts of 12 ms, 0.92 steady)."""
-
-PIPE_FULL = 0.75
-"""Share of the FP32, FP64 or FP16 pipe in a product that runs alone on it."""
-
-DRAM_FULL = 0.87
-"""HBM share of an elementwise kernel that runs alone; more is not reached."""
-
-DRAM_OF_TENSOR = 0.25
-"""HBM share that a matrix product causes by itself, a tensor share of 1 (0.19 at 8192², 0.25 at
-4096²)."""
-
-DRAM_OF_NVLINK = 2.1
-"""HBM bytes that a collective causes by itself, an NVLink byte."""
-
-WIDE_SM = 0.95
-"""SM share while a kernel that fills the GPU runs."""
-
-NARROW_SM = 0.3
-"""SM share below which a kernel holds only a few SMs: NCCL held 4 to 24 of 132."""
-
 MISFIT_SM = -0.05
 """SM share of what is left below which the kernels before were not wide, so nothing is left."""
 
 NARROW_SHARE = 0.1
 """Share of the kernels' time below which narrow ones cannot be told from the ramps of wide ones."""
-
-TINY_SM = 0.01
-"""SM share a kernel below which the launch takes longer than the kernel."""
 
 LINK_BUSY = 0.15
 """Share of a link's rate from which a narrow kernel counts as moving data all the time."""
@@ -88,9 +63,6 @@ HARDLY_BUSY = 0.02
 QUIET = 0.005
 """Share of a window below which a GPU counts as having run nothing."""
 
-LOW_POWER = 0.45
-"""Share of the power limit that a GPU stays under while it waits, copies or communicates."""
-
 
 @dataclass(slots=True)
 class Split:
@@ -110,7 +82,7 @@ def split(window: Window) -> Split:
     if window.busy is not None:
         return _split_by_utilization(window)
     result = Split()
-    result.shares["unknown" if window.processes != 0 else "free"] = 1.0
+    result.shares["free" if window.free else "unknown"] = 1.0
     return result
 
 
@@ -137,22 +109,26 @@ def _split_by_gpm(window: Window) -> Split:
 
 def _split_kernels(window: Window, graphics: float, result: Split) -> Gaps:
     """Divide the time in which kernels ran; returns what lay between them."""
-    shares = result.shares
+    shares, ceilings = result.shares, window.ceilings
     sm, tensor, dram = window.share("sm"), window.share("tensor"), window.share("dram")
     if sm is None or tensor is None or dram is None:
         shares["unknown"] += graphics
         return _gaps_by_power(window)
-    if graphics > HARDLY_BUSY and sm < TINY_SM * graphics:
+    if graphics > HARDLY_BUSY and sm < ceilings.sm_of_tiny * graphics:
         shares["launch"] += graphics
         return "short"
     pipes = sum(window.share(pipe) or 0.0 for pipe in ("fp32", "fp64", "fp16"))
-    compute = min(graphics, max(tensor / TENSOR_FULL, pipes / PIPE_FULL))
-    memory = min(graphics, max(0.0, dram - _dram_of_others(window, tensor)) / DRAM_FULL)
+    compute = min(graphics, max(tensor / ceilings.tensor, pipes / ceilings.pipe))
+    memory = min(graphics, max(0.0, dram - _dram_of_others(window, tensor)) / ceilings.dram)
     if compute + memory > graphics:
         compute, memory = _in_proportion(compute, memory, graphics)
     left = graphics - compute - memory
-    left_sm = (sm - WIDE_SM * (compute + memory)) / left if left > 1e-6 else WIDE_SM
-    narrow = left >= NARROW_SHARE * graphics and MISFIT_SM < left_sm < NARROW_SM
+    left_sm = (
+        (sm - ceilings.sm_of_wide * (compute + memory)) / left
+        if left > 1e-6
+        else ceilings.sm_of_wide
+    )
+    narrow = left >= NARROW_SHARE * graphics and MISFIT_SM < left_sm < ceilings.sm_of_narrow
     if not narrow or not _power_agrees(window, graphics, left):
         compute, memory = _in_proportion(compute, memory, graphics)
         left = 0.0
@@ -189,9 +165,9 @@ def _gaps_by_power(window: Window) -> Gaps:
 
 def _dram_of_others(window: Window, tensor: float) -> float:
     """The HBM share that matrix products and collectives cause beside what they do."""
-    best = window.limits.memory_bytes_per_second
+    best, ceilings = window.limits.memory_bytes_per_second, window.ceilings
     nvlink = 2 * (window.nvlink or 0.0) / best if best else 0.0
-    return DRAM_OF_TENSOR * tensor + DRAM_OF_NVLINK * nvlink
+    return ceilings.dram_of_tensor * tensor + ceilings.dram_of_nvlink * nvlink
 
 
 def _in_proportion(compute: float, memory: float, total: float) -> tuple[float, float]:
@@ -205,7 +181,7 @@ def _in_proportion(compute: float, memory: float, total: float) -> tuple[float, 
 def _split_rest(window: Window, busy: float, rest: float, gaps: Gaps, result: Split) -> None:
     """Name the time in which nothing ran."""
     shares = result.shares
-    if window.processes == 0 and busy < QUIET:
+    if window.free and busy < QUIET:
         shares["free"] += rest
     elif window.quiet_for > IDLE_AFTER:
         shares["idle"] += rest
@@ -224,7 +200,7 @@ def _split_by_utilization(window: Window) -> Split:
     busy = window.busy or 0.0
     draw = window.power.mean if window.power else None
     limit = window.power_limit
-    low = None if draw is None or limit is None else draw < LOW_POWER * limit
+    low = None if draw is None or limit is None else draw < window.ceilings.waiting_power * limit
     accessed = window.utilization.memory if window.utilization else None
     if low and window.link_load >= LINK_BUSY:
         state = "communication"

@@ -1,4 +1,6 @@
-"""What each model of GPU can do at best, from NVIDIA's datasheets, dense: without sparsity.
+"""Everything that a model of GPU decides: its peak, and what kernels reach on it.
+
+Peaks are those of NVIDIA's datasheets, dense: without sparsity.
 
 https://www.nvidia.com/en-us/data-center/ has the datasheet of each; figures that a datasheet gives
 with sparsity are halved here. The power limit and the link speeds come from the driver instead.
@@ -8,7 +10,47 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpunode.driver.driver import Identity
+
 TERA = 1e12
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """What the sensors show of kernels that run alone, as shares of time; the ledger rests on them.
+
+    The defaults were measured on H200s; ``docs/ledger.md`` shows the signatures.
+    """
+
+    tensor: float = 0.85
+    """Tensor share of a large matrix product (0.82 in bursts of 12 ms, 0.92 steady)."""
+
+    pipe: float = 0.75
+    """Share of the FP32, FP64 or FP16 pipe in a product on it."""
+
+    dram: float = 0.87
+    """HBM share of an elementwise kernel; more is not reached."""
+
+    dram_of_tensor: float = 0.25
+    """HBM share that a matrix product of tensor share 1 causes (0.19 at 8192², 0.25 at 4096²)."""
+
+    dram_of_nvlink: float = 2.1
+    """HBM bytes that a collective causes, an NVLink byte."""
+
+    sm_of_wide: float = 0.95
+    """SM share while a kernel that fills the GPU runs."""
+
+    sm_of_narrow: float = 0.3
+    """SM share below which a kernel holds only a few SMs: NCCL held 4 to 24 of 132."""
+
+    sm_of_tiny: float = 0.01
+    """SM share a kernel below which the launch takes longer than the kernel."""
+
+    waiting_power: float = 0.45
+    """Share of the power limit that a GPU stays under while it waits, copies or communicates."""
+
+
+MEASURED_ON_H200 = Ceilings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +62,8 @@ class Model:
     fp8: float | None = None
     nccl_bus_bandwidth: tuple[tuple[int, float], ...] = ()
     """Bytes a second of an all-reduce by number of GPUs on one node, as measured in the field."""
+
+    ceilings: Ceilings = MEASURED_ON_H200
 
 
 GB = 1e9
@@ -71,3 +115,9 @@ def model_of(name: str, compute_capability: str | None = None) -> Model | None:
             return model
     standing = CAPABILITIES.get(compute_capability or "")
     return next((model for model in MODELS if model.name == standing), None)
+
+
+def ceilings_of(identity: Identity) -> Ceilings:
+    """What kernels reach on a GPU; as on an H200 where its model is not known."""
+    model = model_of(identity.name, identity.compute_capability)
+    return model.ceilings if model else MEASURED_ON_H200

@@ -6,12 +6,16 @@ rarely than the rest; an NVLink that fails also raises XID 74, which is seen at 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
 
+from gpunode.config import Settings
+from gpunode.driver.driver import Gpu, NvLink, known
 from gpunode.gpu import GPU
-from gpunode.gpu.driver import Gpu, NvLink, known
 from gpunode.metric import Metric, Sample
-from gpunode.source import Reading
+from gpunode.node.node import Node
+from gpunode.source import Divided, GpuSource, Reading
 
 NVLINK_UP = Metric(
     "gpunode_gpu_nvlink_up", "gauge", "Whether the NVLink is up (NVML field 165).", (*GPU, "link")
@@ -31,26 +35,33 @@ NVLINK_ERRORS = Metric(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class NvLinkDetail:
+    """Error counters by kind of those links that had any."""
+
+    errors: Mapping[int, Mapping[str, float]]
+
+
 class GpuNvLink:
     """Reads the state and the error counters of one GPU's NVLinks."""
 
     name = "gpu_nvlink"
+    divided: ClassVar[Divided] = "board"
     metrics = (NVLINK_UP, NVLINK_SPEED, NVLINK_ERRORS)
 
-    def __init__(self, gpu: Gpu, interval: float) -> None:
+    def __init__(self, node: Node, gpu: Gpu, settings: Settings) -> None:  # noqa: ARG002
         self.sensors = gpu
-        self.device = gpu.identity.uuid
-        self.gpu = str(gpu.identity.index)
-        self.every = interval
+        self.labels = gpu.identity.labels
+        self.every = settings.gpu.nvlink_interval
 
     def read(self) -> Reading:
         """Every link; nothing for a GPU that has none."""
         links = known(self.sensors.nvlinks) or []
-        detail = {"errors": {link.link: link.errors for link in links if any(link.errors.values())}}
-        return Reading(tuple(self._samples(links)), detail)
+        errors = {link.link: link.errors for link in links if any(link.errors.values())}
+        return Reading(tuple(self._samples(links)), NvLinkDetail(errors))
 
     def _samples(self, links: list[NvLink]) -> Iterator[Sample]:
-        at = self.gpu, self.device
+        at = self.labels
         for link in links:
             yield from NVLINK_UP.at(float(link.up), *at, str(link.link))
         # A sum is told only where every link answered: without one it would seem to be reset.
@@ -62,3 +73,6 @@ class GpuNvLink:
         if links:
             speeds = [link.bytes_per_second or 0.0 for link in links if link.up]
             yield from NVLINK_SPEED.at(sum(speeds), *at)
+
+
+GPU_SOURCE: GpuSource = GpuNvLink

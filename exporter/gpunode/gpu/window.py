@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from gpunode.driver.driver import Activity, Limits, Process, Utilization
 from gpunode.gpu.buffers import PowerWindow
-from gpunode.gpu.driver import Limits, Utilization
+from gpunode.gpu.models import MEASURED_ON_H200, Ceilings
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +18,8 @@ class Window:
     """
 
     seconds: float
-    activity: dict[str, float] | None = None
-    """GPM means by name, or None where the GPU has no GPM."""
+    activity: Activity | None = None
+    """The means of its units' counters, or None where nothing keeps any."""
 
     busy: float | None = None
     """Share of time with a kernel or a copy running, from the utilisation buffer."""
@@ -31,15 +33,21 @@ class Window:
     pcie: float | None = None
     """The busier direction of each."""
 
-    processes: int | None = None
+    processes: Sequence[Process] | None = None
     quiet_for: float = 0.0
     """Seconds since the GPU last ran anything, at the end of the window; infinite at first."""
 
     limits: Limits = field(default_factory=Limits)
+    ceilings: Ceilings = MEASURED_ON_H200
+
+    @property
+    def free(self) -> bool:
+        """Whether no process holds the GPU, as far as that is known."""
+        return self.processes is not None and not self.processes
 
     def share(self, name: str) -> float | None:
-        """A GPM share of time, or None where the driver did not answer it."""
-        value = None if self.activity is None else self.activity.get(name)
+        """A unit's share of time, or None where the driver did not answer it."""
+        value = None if self.activity is None else self.activity.values.get(name)
         return None if value is None else min(1.0, max(0.0, value))
 
     @property

@@ -9,10 +9,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gpunode.config import Settings
 from gpunode.host.counter import counter
 from gpunode.metric import Metric, Sample
-from gpunode.node import Node
-from gpunode.source import Reading
+from gpunode.node.node import Node
+from gpunode.source import NodeSource, Reading
 
 SECONDS = Metric(
     "gpunode_cpu_seconds_total",
@@ -107,13 +108,13 @@ def parse_cpu_list(text: str) -> set[str]:
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
         begin, end = int(first), int(last or first)
-        if not 0 <= begin <= end < MANY_CORES:
+        if not 0 <= begin <= end < MOST_CORES:
             raise ValueError(f"not a list of CPUs: {text[:80]!r}")
         found.update(map(str, range(begin, end + 1)))
     return found
 
 
-MANY_CORES = 8192
+MOST_CORES = 8192
 """Cores that Linux can be built for at most: NR_CPUS of x86_64."""
 
 
@@ -121,12 +122,11 @@ class Cpu:
     """Reads the cores; which NUMA node each belongs to is read once."""
 
     name = "cpu"
-    device = gpu = ""
     metrics = (SECONDS, CORES, BUSY_CORES, BUSIEST_CORE, RUNNABLE, BLOCKED, SWITCHES)
 
-    def __init__(self, node: Node, interval: float) -> None:
+    def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
-        self.every = interval
+        self.every = settings.host.interval
         self._before: dict[str, Core] = {}
         self._time = -math.inf
         self._numa: dict[str, str] | None = None
@@ -192,3 +192,6 @@ def _busy(before: Core, after: Core) -> float | None:
     # The kernel corrects idle and iowait backwards by a tick now and then.
     rest = max(0.0, rest) if rest > -1.0 else -1.0
     return busy / (busy + rest) if busy >= 0 and rest >= 0 and busy + rest > 0 else None
+
+
+NODE_SOURCE: NodeSource = Cpu

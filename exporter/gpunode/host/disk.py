@@ -9,10 +9,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gpunode.config import Settings
 from gpunode.host.counter import counter
 from gpunode.metric import Metric, Sample
-from gpunode.node import Node
-from gpunode.source import Reading
+from gpunode.node.node import Node
+from gpunode.source import MANY, NodeSource, Reading
 
 OPERATIONS = Metric(
     "gpunode_disk_operations_total",
@@ -65,9 +66,6 @@ WHOLE = re.compile(
 """Devices that hold data: no partitions, which are part of them, and no loop, RAM or mapped ones,
 which lie on top of them."""
 
-MANY = 64
-"""Disks that are told apart."""
-
 
 @dataclass(frozen=True, slots=True)
 class Disk:
@@ -106,12 +104,11 @@ class Disks:
     """Reads all disks at once, and the temperature of those that are NVMe."""
 
     name = "disk"
-    device = gpu = ""
     metrics = (OPERATIONS, BYTES, WAIT, BUSY, IN_FLIGHT, TEMPERATURE, STATE)
 
-    def __init__(self, node: Node, interval: float) -> None:
+    def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
-        self.every = interval
+        self.every = settings.host.interval
 
     def read(self) -> Reading:
         disks = parse(self.node.read_text("/proc/diskstats"))
@@ -153,3 +150,6 @@ def _samples(disks: dict[str, Disk]) -> Iterator[Sample]:
             yield Sample(metric, (name, "write"), pair[1])
         yield from BUSY.at(disk.busy_seconds, name)
         yield from IN_FLIGHT.at(disk.in_flight, name)
+
+
+NODE_SOURCE: NodeSource = Disks

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from gpunode.config import Settings
 from gpunode.host.mounts import Mount, parse, read_as_node
 from gpunode.metric import Metric, Sample
-from gpunode.node import Node
-from gpunode.source import Reading, Source
+from gpunode.node.node import Node
+from gpunode.source import Place, Reading, Source
 
 MOUNT = ("mountpoint", "fstype")
 SIZE = Metric("gpunode_filesystem_size_bytes", "gauge", "Size of the filesystem (statvfs).", MOUNT)
@@ -44,7 +45,7 @@ KINDS = re.compile(
 UNWATCHED = ("/var/lib/kubelet/", "/var/lib/containerd/", "/var/lib/docker/", "/run/", "/boot")
 """Where other views of the same filesystems are mounted, a new one for every pod."""
 
-MANY = 32
+MOST_THREADS = 32
 """Filesystems that are watched, each in a thread of its own."""
 
 
@@ -52,14 +53,12 @@ class FilesystemSpace:
     """Reads one filesystem; where its server is gone this hangs, and nothing else."""
 
     name = "filesystem"
-    gpu = ""
     metrics = (SIZE, AVAILABLE, FILES, FILES_FREE, READ_ONLY)
 
-    def __init__(self, node: Node, mount: Mount, interval: float) -> None:
+    def __init__(self, node: Node, mount: Mount, settings: Settings) -> None:
         self.node = node
         self.mount = mount
-        self.device = mount.point
-        self.every = interval
+        self.every = settings.host.slow_interval
 
     def read(self) -> Reading:
         return Reading(tuple(self._samples()))
@@ -80,21 +79,22 @@ class Filesystems:
 
     metrics = FilesystemSpace.metrics
 
-    def __init__(self, node: Node, interval: float) -> None:
+    def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
-        self.interval = interval
+        self.settings = settings
         self._sources: dict[Mount, FilesystemSpace] = {}
 
-    def find(self) -> Iterable[Source]:
+    def find(self) -> Iterable[tuple[Place, Source]]:
         try:
             mounts = watched(parse(read_as_node(self.node, "mountinfo")))
         except OSError:
             mounts = []
         self._sources = {
-            mount: self._sources.get(mount) or FilesystemSpace(self.node, mount, self.interval)
+            mount: self._sources.get(mount) or FilesystemSpace(self.node, mount, self.settings)
             for mount in mounts
         }
-        return self._sources.values()
+        for mount, source in self._sources.items():
+            yield Place(mountpoint=mount.point), source
 
 
 def watched(mounts: Iterable[Mount]) -> list[Mount]:
@@ -107,4 +107,4 @@ def watched(mounts: Iterable[Mount]) -> list[Mount]:
         if known is None or len(mount.point) < len(known.point):
             views[mount.device] = mount
     # One mounted over another at the same place hides it.
-    return list({mount.point: mount for mount in views.values()}.values())[:MANY]
+    return list({mount.point: mount for mount in views.values()}.values())[:MOST_THREADS]

@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from gpunode.config import Settings
 from gpunode.host.counter import counter
 from gpunode.metric import Metric, Sample
-from gpunode.node import Node
-from gpunode.source import Reading
+from gpunode.node.node import Node
+from gpunode.source import MANY, NodeSource, Reading
 
 PORT = ("device", "port")
 BYTES = Metric(
@@ -35,14 +36,14 @@ ERRORS = Metric(
     "What went wrong on the link (counters/).",
     (*PORT, "kind"),
 )
-CONGESTION = Metric(
-    "gpunode_infiniband_congestion_total",
+CONGESTION_EVENTS = Metric(
+    "gpunode_infiniband_congestion_events_total",
     "counter",
     "Signs of congestion: slow, but nothing is lost (hw_counters/).",
     (*PORT, "kind"),
 )
-LOSS = Metric(
-    "gpunode_infiniband_loss_total",
+TRANSPORT_ERRORS = Metric(
+    "gpunode_infiniband_transport_errors_total",
     "counter",
     "Signs that packets were lost and sent again (hw_counters/).",
     (*PORT, "kind"),
@@ -71,7 +72,7 @@ CONGESTION_KINDS = {
     "np_ecn_marked_roce_packets": "ecn_marked",
     "roce_slow_restart": "slow_restart",
 }
-LOSS_KINDS = {
+TRANSPORT_ERROR_KINDS = {
     "out_of_sequence": "out_of_sequence",
     "packet_seq_err": "sequence_nak",
     "local_ack_timeout_err": "ack_timeout",
@@ -81,8 +82,6 @@ LOSS_KINDS = {
 }
 WORD = 4.0
 GIGABIT = 1e9 / 8
-MANY = 64
-"""Ports that are told apart."""
 
 
 def parse_rate(text: str) -> float:
@@ -98,12 +97,11 @@ class Infiniband:
     """Reads the ports of every adapter that can do RDMA."""
 
     name = "infiniband"
-    device = gpu = ""
-    metrics = (BYTES, WAIT, ERRORS, CONGESTION, LOSS, RATE, ACTIVE)
+    metrics = (BYTES, WAIT, ERRORS, CONGESTION_EVENTS, TRANSPORT_ERRORS, RATE, ACTIVE)
 
-    def __init__(self, node: Node, interval: float) -> None:
+    def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
-        self.every = interval
+        self.every = settings.host.interval
 
     def read(self) -> Reading:
         return Reading(
@@ -136,8 +134,8 @@ class Infiniband:
         yield from WAIT.at(self._count(f"{folder}/counters/port_xmit_wait"), *at)
         for metric, where, kinds in (
             (ERRORS, "counters", ERROR_KINDS),
-            (CONGESTION, "hw_counters", CONGESTION_KINDS),
-            (LOSS, "hw_counters", LOSS_KINDS),
+            (CONGESTION_EVENTS, "hw_counters", CONGESTION_KINDS),
+            (TRANSPORT_ERRORS, "hw_counters", TRANSPORT_ERROR_KINDS),
         ):
             for name, kind in kinds.items():
                 yield from metric.at(self._count(f"{folder}/{where}/{name}"), *at, kind)
@@ -153,3 +151,6 @@ class Infiniband:
             return counter(self.node.read_text(path))
         except (OSError, ValueError):
             return None
+
+
+NODE_SOURCE: NodeSource = Infiniband

@@ -10,9 +10,10 @@ import contextlib
 import re
 from collections.abc import Iterator
 
+from gpunode.config import Settings
 from gpunode.metric import Metric, Sample
-from gpunode.node import Node
-from gpunode.source import Reading
+from gpunode.node.node import Node
+from gpunode.source import MANY, NodeSource, Reading
 
 EVENTS = Metric(
     "gpunode_kernel_log_events_total",
@@ -63,8 +64,6 @@ LOGS = ("/dev/kmsg", "/var/log/kern.log", "/var/log/messages", "/var/log/syslog"
 LONGEST = 4096
 """Characters of a line that are looked at; the kernel writes at most 1,024 a record."""
 
-MANY_XIDS = 64
-
 
 def kind_of(line: str) -> str | None:
     """What a line of the kernel log complains of."""
@@ -75,12 +74,11 @@ class KernelLog:
     """Follows the kernel log from where it ends when the daemon starts."""
 
     name = "kernel_log"
-    device = gpu = ""
     metrics = (EVENTS, LAST, XIDS)
 
-    def __init__(self, node: Node, interval: float) -> None:
+    def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
-        self.every = interval
+        self.every = settings.host.interval
         self.path: str | None = None
         self.events = {kind: 0 for kind, _ in KINDS}
         self.times: dict[str, float] = {}
@@ -117,7 +115,7 @@ class KernelLog:
         if match:
             bus_id = match[1].lower()
             key = bus_id if "." in bus_id else f"{bus_id}.0", match[2]
-            if key in self.xids or len(self.xids) < MANY_XIDS:
+            if key in self.xids or len(self.xids) < MANY:
                 self.xids[key] = self.xids.get(key, 0) + 1
 
     def _samples(self) -> Iterator[Sample]:
@@ -127,3 +125,6 @@ class KernelLog:
             yield from LAST.at(time, kind)
         for (bus_id, xid), count in self.xids.items():
             yield from XIDS.at(float(count), bus_id, xid)
+
+
+NODE_SOURCE: NodeSource = KernelLog

@@ -10,10 +10,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from gpunode.config import Settings
 from gpunode.host.counter import counter
 from gpunode.metric import Metric, Sample
-from gpunode.node import Node
-from gpunode.source import Reading
+from gpunode.node.node import Node
+from gpunode.source import MANY, NodeSource, Reading
 
 FILESYSTEM = ("filesystem",)
 BYTES = Metric(
@@ -86,8 +87,8 @@ CLIENT = re.compile(r"(?P<filesystem>[\w.-]{1,8})-(?:OST|MDT)[0-9a-f]{4}-\w+-[0-
 
 LLITE = re.compile(r"(?P<filesystem>[\w.-]{1,8})-[0-9a-f]{8,16}")
 
-MANY_FILESYSTEMS = 16
-MANY_TARGETS = 2048
+MOST_TARGETS = 2048
+"""A client of a large filesystem has one for each of its servers' disks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,6 @@ class Lustre:
     """Reads every Lustre filesystem that this node is a client of."""
 
     name = "lustre"
-    device = gpu = ""
     metrics = (
         BYTES,
         OPERATIONS,
@@ -176,9 +176,9 @@ class Lustre:
         TARGETS,
     )
 
-    def __init__(self, node: Node, interval: float) -> None:
+    def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
-        self.every = interval
+        self.every = settings.host.interval
         self.totals = Totals()
 
     def read(self) -> Reading:
@@ -224,7 +224,7 @@ class Lustre:
     ) -> Iterator[tuple[str, str]]:
         """The devices in a folder, each with the name of the filesystem it belongs to."""
         try:
-            names = self.node.list_directory(folder)[:MANY_TARGETS]
+            names = self.node.list_directory(folder)[:MOST_TARGETS]
         except OSError:
             return
         for name in names:
@@ -232,7 +232,7 @@ class Lustre:
             if match is None:
                 continue
             filesystem = match["filesystem"]
-            if filesystem in found or len(found) < MANY_FILESYSTEMS:
+            if filesystem in found or len(found) < MANY:
                 found.setdefault(filesystem, Filesystem())
                 yield name, filesystem
 
@@ -276,3 +276,6 @@ def _operation_samples(name: str, stats: dict[str, Count]) -> Iterator[Sample]:
         yield from OPERATIONS.at(value, name, operation)
     for operation, value in seconds.items():
         yield from OPERATION_SECONDS.at(value, name, operation)
+
+
+NODE_SOURCE: NodeSource = Lustre

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpunode.config import Settings
 from gpunode.host.counter import counter
 from gpunode.metric import Metric, Sample
-from gpunode.node import Node
-from gpunode.source import Reading
+from gpunode.node.node import Node
+from gpunode.source import NodeSource, Reading
 
 SIZE = Metric("gpunode_memory_size_bytes", "gauge", "Memory of the node (/proc/meminfo).")
 AVAILABLE = Metric(
@@ -18,12 +19,35 @@ AVAILABLE = Metric(
     "gauge",
     "Memory that programs can still get without swapping (/proc/meminfo).",
 )
-MEMORY = Metric(
-    "gpunode_memory_bytes",
-    "gauge",
-    "Memory by what it is used for; the uses overlap and leave out much (/proc/meminfo).",
-    ("use",),
+FREE = Metric(
+    "gpunode_memory_free_bytes", "gauge", "Memory that nothing uses (/proc/meminfo: MemFree)."
 )
+CACHED = Metric(
+    "gpunode_memory_cached_bytes",
+    "gauge",
+    "Contents of files, those in /dev/shm included (/proc/meminfo: Cached).",
+)
+DIRTY = Metric(
+    "gpunode_memory_dirty_bytes",
+    "gauge",
+    "Contents of files that are yet to be written to a disk (/proc/meminfo: Dirty).",
+)
+WRITEBACK = Metric(
+    "gpunode_memory_writeback_bytes",
+    "gauge",
+    "Contents of files that are being written to a disk (/proc/meminfo: Writeback).",
+)
+ANONYMOUS = Metric(
+    "gpunode_memory_anonymous_bytes",
+    "gauge",
+    "Memory of programs that no file backs (/proc/meminfo: AnonPages).",
+)
+SHARED = Metric(
+    "gpunode_memory_shared_bytes",
+    "gauge",
+    "Shared memory, files in /dev/shm included (/proc/meminfo: Shmem).",
+)
+SLAB = Metric("gpunode_memory_slab_bytes", "gauge", "Objects of the kernel (/proc/meminfo: Slab).")
 SWAP_SIZE = Metric("gpunode_memory_swap_size_bytes", "gauge", "Swap space (/proc/meminfo).")
 SWAP_FREE = Metric("gpunode_memory_swap_free_bytes", "gauge", "Swap not in use (/proc/meminfo).")
 HUGE_PAGES = Metric(
@@ -59,15 +83,13 @@ AMOUNTS = {
     "MemAvailable": AVAILABLE,
     "SwapTotal": SWAP_SIZE,
     "SwapFree": SWAP_FREE,
-}
-USES = {
-    "MemFree": "free",
-    "Cached": "cached",
-    "Dirty": "dirty",
-    "Writeback": "writeback",
-    "AnonPages": "anonymous",
-    "Shmem": "shared",
-    "Slab": "slab",
+    "MemFree": FREE,
+    "Cached": CACHED,
+    "Dirty": DIRTY,
+    "Writeback": WRITEBACK,
+    "AnonPages": ANONYMOUS,
+    "Shmem": SHARED,
+    "Slab": SLAB,
 }
 PAGE = 4096.0
 """Bytes that swap is counted in: the page of x86_64, and of arm64 as it is usually built."""
@@ -103,13 +125,8 @@ class Memory:
     """Reads the memory of the whole node."""
 
     name = "memory"
-    device = gpu = ""
     metrics = (
-        SIZE,
-        AVAILABLE,
-        MEMORY,
-        SWAP_SIZE,
-        SWAP_FREE,
+        *AMOUNTS.values(),
         HUGE_PAGES,
         SWAPPED,
         MAJOR_FAULTS,
@@ -117,9 +134,9 @@ class Memory:
         NUMA_MISSES,
     )
 
-    def __init__(self, node: Node, interval: float) -> None:
+    def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
-        self.every = interval
+        self.every = settings.host.interval
 
     def read(self) -> Reading:
         memory = parse_meminfo(self.node.read_text("/proc/meminfo"))
@@ -130,8 +147,6 @@ class Memory:
 def _memory_samples(memory: dict[str, float]) -> Iterator[Sample]:
     for name, metric in AMOUNTS.items():
         yield from metric.at(memory.get(name))
-    for name, use in USES.items():
-        yield from MEMORY.at(memory.get(name), use)
     size, total = memory.get("Hugepagesize"), memory.get("HugePages_Total")
     free = memory.get("HugePages_Free")
     if size is not None and total is not None and free is not None:
@@ -146,3 +161,6 @@ def _counter_samples(counters: dict[str, float]) -> Iterator[Sample]:
     yield from MAJOR_FAULTS.at(counters.get("pgmajfault"))
     yield from OOM_KILLS.at(counters.get("oom_kill"))
     yield from NUMA_MISSES.at(counters.get("numa_miss"))
+
+
+NODE_SOURCE: NodeSource = Memory

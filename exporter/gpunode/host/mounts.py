@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from gpunode.node import Node
+from gpunode.node.node import Node
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,56 +8,57 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from gpunode.config import Settings
 from gpunode.host.counter import counter
 from gpunode.host.mounts import read_as_node
 from gpunode.metric import Metric, Sample
-from gpunode.node import Node
-from gpunode.source import Reading
+from gpunode.node.node import Node
+from gpunode.source import MANY, NodeSource, Reading
 
-DEVICE = ("device",)
+INTERFACE = ("interface",)
 BYTES = Metric(
     "gpunode_network_bytes_total",
     "counter",
     "Bytes through the interface; RDMA passes by it and is counted with InfiniBand "
     "(/proc/1/net/dev).",
-    (*DEVICE, "direction"),
+    (*INTERFACE, "direction"),
 )
 DROPS = Metric(
     "gpunode_network_drops_total",
     "counter",
     "Packets dropped by the interface or for want of a buffer (/proc/1/net/dev).",
-    (*DEVICE, "direction"),
+    (*INTERFACE, "direction"),
 )
 ERRORS = Metric(
     "gpunode_network_errors_total",
     "counter",
     "Packets with errors (/proc/1/net/dev).",
-    (*DEVICE, "direction"),
+    (*INTERFACE, "direction"),
 )
 SPEED = Metric(
     "gpunode_network_speed_bytes_per_second",
     "gauge",
-    "What the link can carry one way (/sys/class/net/DEVICE/speed).",
-    DEVICE,
+    "What the link can carry one way (/sys/class/net/INTERFACE/speed).",
+    INTERFACE,
 )
 UP = Metric(
     "gpunode_network_up",
     "gauge",
-    "Whether the link is up (/sys/class/net/DEVICE/operstate).",
-    DEVICE,
+    "Whether the link is up (/sys/class/net/INTERFACE/operstate).",
+    INTERFACE,
 )
 CARRIER_CHANGES = Metric(
     "gpunode_network_carrier_changes_total",
     "counter",
-    "Times that the link came or went (/sys/class/net/DEVICE/carrier_changes).",
-    DEVICE,
+    "Times that the link came or went (/sys/class/net/INTERFACE/carrier_changes).",
+    INTERFACE,
 )
 PAUSES = Metric(
     "gpunode_network_priority_pauses_total",
     "counter",
     "Pause frames of priority flow control by priority, of those that ever had one "
     "(ethtool -S: rx_prioN_pause, tx_prioN_pause).",
-    (*DEVICE, "direction", "priority"),
+    (*INTERFACE, "direction", "priority"),
 )
 TCP = Metric(
     "gpunode_tcp_segments_total",
@@ -65,12 +66,16 @@ TCP = Metric(
     "TCP segments sent for the first time and again (/proc/1/net/snmp: OutSegs, RetransSegs).",
     ("kind",),
 )
-TCP_PROBLEMS = Metric(
-    "gpunode_tcp_problems_total",
+TCP_TIMEOUTS = Metric(
+    "gpunode_tcp_timeouts_total",
     "counter",
-    "Timeouts that made TCP send again, and connections that were not accepted in time "
-    "(/proc/1/net/netstat: TCPTimeouts, ListenDrops).",
-    ("kind",),
+    "Retransmission timeouts of TCP (/proc/1/net/netstat: TCPTimeouts).",
+)
+LISTEN_DROPS = Metric(
+    "gpunode_tcp_listen_drops_total",
+    "counter",
+    "Connections dropped because a listening socket's queue was full "
+    "(/proc/1/net/netstat: ListenDrops).",
 )
 
 VIRTUAL = re.compile(
@@ -83,8 +88,6 @@ VIRTUAL = re.compile(
 PAUSE = re.compile(r"(?P<direction>rx|tx)_prio(?P<priority>[0-7])_pause")
 DIRECTIONS = {"rx": "receive", "tx": "transmit"}
 MEGABIT = 1e6 / 8
-MANY = 32
-"""Interfaces that are told apart."""
 
 
 def parse_devices(text: str) -> dict[str, list[float]]:
@@ -115,7 +118,6 @@ class Network:
     """Reads the interfaces that have a wire, and TCP of the whole node."""
 
     name = "network"
-    device = gpu = ""
     metrics = (
         BYTES,
         DROPS,
@@ -125,12 +127,13 @@ class Network:
         CARRIER_CHANGES,
         PAUSES,
         TCP,
-        TCP_PROBLEMS,
+        TCP_TIMEOUTS,
+        LISTEN_DROPS,
     )
 
-    def __init__(self, node: Node, interval: float) -> None:
+    def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
-        self.every = interval
+        self.every = settings.host.interval
 
     def read(self) -> Reading:
         devices = parse_devices(read_as_node(self.node, "net/dev"))
@@ -171,14 +174,14 @@ class Network:
             more = parse_protocols(read_as_node(self.node, "net/netstat"))
         except OSError:
             return
-        for metric, kind, value in (
-            (TCP, "first", counters.get("Tcp:OutSegs")),  # by RFC 2012 without those sent again
-            (TCP, "retransmitted", counters.get("Tcp:RetransSegs")),
-            (TCP_PROBLEMS, "timeout", more.get("TcpExt:TCPTimeouts")),
-            (TCP_PROBLEMS, "listen_drop", more.get("TcpExt:ListenDrops")),
+        for metric, labels, value in (
+            (TCP, ("first",), counters.get("Tcp:OutSegs")),  # by RFC 2012 without those sent again
+            (TCP, ("retransmitted",), counters.get("Tcp:RetransSegs")),
+            (TCP_TIMEOUTS, (), more.get("TcpExt:TCPTimeouts")),
+            (LISTEN_DROPS, (), more.get("TcpExt:ListenDrops")),
         ):
             if value is not None and value >= 0:
-                yield from metric.at(counter(str(value)), kind)
+                yield from metric.at(counter(str(value)), *labels)
 
     def _text(self, path: str) -> str | None:
         try:
@@ -193,3 +196,6 @@ def _counter_samples(name: str, counters: list[float]) -> Iterator[Sample]:
         yield from ERRORS.at(counters[at + 2], name, direction)
         # Packets that found no buffer are dropped too: fifo.
         yield from DROPS.at(counters[at + 3] + counters[at + 4], name, direction)
+
+
+NODE_SOURCE: NodeSource = Network

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from gpunode.config import Settings
 from gpunode.host.counter import counter
 from gpunode.host.mounts import read_as_node, unescaped
 from gpunode.metric import Metric, Sample
-from gpunode.node import Node
-from gpunode.source import Reading
+from gpunode.node.node import Node
+from gpunode.source import MANY, NodeSource, Reading
 
 BYTES = Metric(
     "gpunode_nfs_bytes_total",
@@ -45,9 +46,6 @@ WAIT_SECONDS = Metric(
 
 OPERATIONS = {"READ": "read", "WRITE": "write", "COMMIT": "commit"}
 """Operations that move data, told apart; all others are metadata."""
-
-MANY = 16
-"""Mounts that are told apart."""
 
 
 @dataclass(slots=True)
@@ -110,12 +108,11 @@ class Nfs:
     """Reads the statistics of every NFS mount."""
 
     name = "nfs"
-    device = gpu = ""
     metrics = (BYTES, REQUESTS, RETRANSMISSIONS, RTT_SECONDS, WAIT_SECONDS)
 
-    def __init__(self, node: Node, interval: float) -> None:
+    def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
-        self.every = interval
+        self.every = settings.host.interval
 
     def read(self) -> Reading:
         try:
@@ -134,3 +131,6 @@ def _samples(mounts: dict[str, NfsMount]) -> Iterator[Sample]:
             yield from RETRANSMISSIONS.at(operation.retransmissions, point, name)
             yield from RTT_SECONDS.at(operation.rtt_seconds, point, name)
             yield from WAIT_SECONDS.at(operation.wait_seconds, point, name)
+
+
+NODE_SOURCE: NodeSource = Nfs

@@ -10,10 +10,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gpunode.config import Settings
+from gpunode.driver.vendors import VENDORS
 from gpunode.host.counter import counter
 from gpunode.metric import Metric, Sample
-from gpunode.node import Node
-from gpunode.source import Reading
+from gpunode.node.node import Node
+from gpunode.source import MANY, NodeSource, Reading
 
 DEVICE = ("bus_id", "kind")
 WIDTH = Metric(
@@ -29,13 +31,13 @@ WIDTH_MAX = Metric(
     DEVICE,
 )
 SPEED = Metric(
-    "gpunode_pcie_link_transfers_per_second",
+    "gpunode_pcie_link_speed_transfers_per_second",
     "gauge",
     "Transfers a second and lane now (/sys/bus/pci/devices/BUS_ID/current_link_speed).",
     DEVICE,
 )
 SPEED_MAX = Metric(
-    "gpunode_pcie_link_max_transfers_per_second",
+    "gpunode_pcie_link_speed_max_transfers_per_second",
     "gauge",
     "Transfers a second and lane at best (/sys/bus/pci/devices/BUS_ID/max_link_speed).",
     DEVICE,
@@ -62,16 +64,14 @@ NEAREST = Metric(
 )
 
 DEVICES = "/sys/bus/pci/devices"
-NVIDIA = "0x10de"
+GPU_VENDORS = frozenset(vendor.pci_id for vendor in VENDORS.values())
 SEVERITIES = {"correctable": "COR", "nonfatal": "NONFATAL", "fatal": "FATAL"}
 ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 DEEP = 8
 """Bridges above one another; real machines have three or four."""
 
-MANY = 64
-"""Devices that are watched; and adapters named for one GPU where several are equally near."""
-
-MANY_NEAREST = 2
+NEAREST_NICS = 2
+"""Adapters that are named for one GPU where several are equally near."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +107,11 @@ class Pcie:
     """Reads the links; which devices there are is looked up again when the list changes."""
 
     name = "pcie"
-    device = gpu = ""
     metrics = (WIDTH, WIDTH_MAX, SPEED, SPEED_MAX, DEGRADED, AER, NEAREST)
 
-    def __init__(self, node: Node, interval: float) -> None:
+    def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
-        self.every = interval
+        self.every = settings.host.slow_interval
         self._listed: list[str] = []
         self._devices: list[Device] = []
 
@@ -135,7 +134,7 @@ class Pcie:
         for bus_id in listed:
             folder = f"{DEVICES}/{bus_id}"
             vendor, kind = self._text(f"{folder}/vendor"), self._text(f"{folder}/class")
-            if vendor == NVIDIA and kind.startswith(("0x0300", "0x0302")):
+            if vendor in GPU_VENDORS and kind.startswith(("0x0300", "0x0302")):
                 name = "gpu"
             elif kind.startswith(("0x0200", "0x0207")):
                 name = "nic"
@@ -199,7 +198,7 @@ def nearest(devices: list[Device]) -> Iterator[Sample]:
     adapters = [device for device in devices if device.kind == "nic"]
     for gpu in (device for device in devices if device.kind == "gpu"):
         ranked = sorted(adapters, key=lambda nic: (-closeness(gpu, nic)[0], nic.bus_id))
-        for nic in ranked[:MANY_NEAREST]:
+        for nic in ranked[:NEAREST_NICS]:
             rank, words = closeness(gpu, nic)
             if rank == closeness(gpu, ranked[0])[0]:
                 name = nic.names[0] if nic.names else ""
@@ -221,3 +220,6 @@ def closeness(one: Device, other: Device) -> tuple[int, str]:
     if one.numa_node == other.numa_node and one.numa_node not in ("", "-1"):
         return 2, "same_numa_node"
     return 1, "far"
+
+
+NODE_SOURCE: NodeSource = Pcie

@@ -5,21 +5,29 @@ https://docs.kernel.org/accounting/psi.html
 
 from __future__ import annotations
 
+from gpunode.config import Settings
 from gpunode.host.counter import counter
 from gpunode.metric import Metric, Sample
-from gpunode.node import Node
-from gpunode.source import Reading
+from gpunode.node.node import Node
+from gpunode.source import NodeSource, Reading
 
-PRESSURE = Metric(
-    "gpunode_pressure_seconds_total",
+WAITING = Metric(
+    "gpunode_pressure_waiting_seconds_total",
     "counter",
-    "Time during which some or all tasks that had work waited for a resource "
-    "(/proc/pressure/RESOURCE).",
-    ("resource", "share"),
+    "Time during which at least one task waited for the resource (/proc/pressure/RESOURCE: some).",
+    ("resource",),
+)
+STALLED = Metric(
+    "gpunode_pressure_stalled_seconds_total",
+    "counter",
+    "Time during which no task could run because all waited for the resource "
+    "(/proc/pressure/RESOURCE: full).",
+    ("resource",),
 )
 
 RESOURCES = ("cpu", "io", "memory")
-SHARES = ("some", "full")
+SHARES = {"some": WAITING, "full": STALLED}
+"""The words of the kernel, and the metric of each."""
 
 
 def parse(text: str) -> dict[str, float]:
@@ -41,17 +49,16 @@ class Pressure:
     """Reads the pressure of the whole node; a kernel without PSI has none."""
 
     name = "pressure"
-    device = gpu = ""
-    metrics = (PRESSURE,)
+    metrics = (WAITING, STALLED)
 
-    def __init__(self, node: Node, interval: float) -> None:
+    def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
-        self.every = interval
+        self.every = settings.host.interval
 
     def read(self) -> Reading:
         return Reading(
             tuple(
-                Sample(PRESSURE, (resource, share), seconds)
+                Sample(SHARES[share], (resource,), seconds)
                 for resource in RESOURCES
                 for share, seconds in self._seconds(resource).items()
                 # Without a cgroup to look at, no CPU wait is ever full: it is always 0.
@@ -64,3 +71,6 @@ class Pressure:
             return parse(self.node.read_text(f"/proc/pressure/{resource}"))
         except FileNotFoundError:
             return {}
+
+
+NODE_SOURCE: NodeSource = Pressure

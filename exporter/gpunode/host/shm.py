@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
+from gpunode.config import Settings
 from gpunode.metric import Metric, Sample
-from gpunode.node import Node
-from gpunode.source import Reading
+from gpunode.node.node import Node
+from gpunode.source import NodeSource, Reading
 
 SIZE = Metric("gpunode_shm_size_bytes", "gauge", "Size of the node's /dev/shm (statvfs).")
 USED = Metric("gpunode_shm_used_bytes", "gauge", "Use of the node's /dev/shm (statvfs).")
@@ -42,12 +43,11 @@ class Shm:
     """Reads the /dev/shm that the node's own processes see."""
 
     name = "shm"
-    device = gpu = ""
     metrics = (SIZE, USED, FULL)
 
-    def __init__(self, node: Node, interval: float) -> None:
+    def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
-        self.every = interval
+        self.every = settings.host.interval
         self.filling = Filling()
 
     def read(self) -> Reading:
@@ -61,3 +61,6 @@ class Shm:
         yield from SIZE.at(space.size)
         yield from USED.at(space.size - space.free)
         yield from FULL.at(self.filling.add(self.node.clock.monotonic(), space.free))
+
+
+NODE_SOURCE: NodeSource = Shm

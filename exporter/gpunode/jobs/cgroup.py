@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from gpunode.host import pressure
 from gpunode.host.counter import counter
-from gpunode.node import Node
+from gpunode.node.node import Node
 
 ROOT = "/sys/fs/cgroup"
 EVENTS = ("high", "max", "oom_kill")

@@ -7,17 +7,19 @@ job, a container outside of Kubernetes, a privileged pod) is known by its cgroup
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, astuple, dataclass, field, fields
+from dataclasses import astuple, dataclass, field, fields
+from typing import ClassVar
 
+from gpunode.config import Settings
+from gpunode.driver.driver import Gpu, Process, known
 from gpunode.gpu import GPU
-from gpunode.gpu.driver import Gpu, Process, known
 from gpunode.jobs import cgroup
 from gpunode.jobs.pods import Pods
-from gpunode.jobs.processes import parse_stat
-from gpunode.kubelet import Allocation
+from gpunode.jobs.processes import UNREADABLE, parse_stat
 from gpunode.metric import Metric, Sample
-from gpunode.node import Node
-from gpunode.source import Reading
+from gpunode.node.kubelet import Allocation
+from gpunode.node.node import Node
+from gpunode.source import MANY, Divided, Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class Owner:
 class Started:
     """A process on a GPU and what it was started as."""
 
+    pid: int
     owner: Owner = Owner()
     slurm_step: str = ""
     rank: str = ""
@@ -47,6 +50,13 @@ class Started:
     world_size: str = ""
     nccl: dict[str, str] = field(default_factory=dict)
     environment_read: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OwnersDetail:
+    """The processes on a GPU."""
+
+    processes: tuple[Started, ...]
 
 
 OWNER_LABELS = tuple(f.name for f in fields(Owner))
@@ -93,15 +103,6 @@ NCCL_SETTING = Metric(
     "started with; only names that cannot hold a secret are read (/proc/PID/environ).",
     (*GPU, "name", "value"),
 )
-UNREADABLE = Metric(
-    "gpunode_gpu_processes_without_environment",
-    "gauge",
-    "Processes on the GPU whose environment cannot be read: that of others takes SYS_PTRACE.",
-    GPU,
-)
-
-MANY = 64
-"""Processes of one GPU that are told of."""
 
 LONGEST = 64
 """Characters of a value of a setting that are exported."""
@@ -111,15 +112,15 @@ class GpuOwners:
     """Reads who holds one GPU or MIG instance."""
 
     name = "gpu_owners"
+    divided: ClassVar[Divided] = "instances"
     metrics = (OWNER, ALLOCATED, PROCESS, PROCESS_MEMORY, PROCESS_USE, NCCL_SETTING, UNREADABLE)
 
-    def __init__(self, node: Node, gpu: Gpu, pods: Pods, interval: float) -> None:
+    def __init__(self, node: Node, gpu: Gpu, settings: Settings, pods: Pods) -> None:
         self.node = node
         self.sensors = gpu
         self.pods = pods
-        self.device = gpu.identity.uuid
-        self.gpu = str(gpu.identity.index)
-        self.every = interval
+        self.labels = gpu.identity.labels
+        self.every = settings.gpu.owners_interval
         self._started: dict[tuple[int, float], Started] = {}
 
     def read(self) -> Reading:
@@ -132,10 +133,7 @@ class GpuOwners:
             *self._owner_samples(holders, started.values()),
             *self._process_samples(processes, started),
         )
-        return Reading(
-            samples,
-            {"processes": [{"pid": pid, **asdict(found)} for pid, found in started.items()]},
-        )
+        return Reading(samples, OwnersDetail(tuple(started.values())))
 
     def _look(self, pids: Iterable[int]) -> None:
         """Read the processes that are new; what a process was started as does not change."""
@@ -160,6 +158,7 @@ class GpuOwners:
             environment, environment_read = {}, False
         job = place.slurm_job or environment.get("SLURM_JOB_ID", "")
         return Started(
+            pid,
             self._owner(pid, place, job, environment.get("SLURM_JOB_USER", "")),
             place.slurm_step or environment.get("SLURM_STEP_ID", ""),
             _number(environment.get("RANK") or environment.get("SLURM_PROCID", "")),
@@ -191,7 +190,7 @@ class GpuOwners:
     def _owner_samples(
         self, holders: list[Allocation] | None, started: Iterable[Started]
     ) -> Iterator[Sample]:
-        at = self.gpu, self.device
+        at = self.labels
         allocated = {Owner(h.namespace, h.pod, h.container) for h in holders or ()}
         running = {process.owner for process in started}
         for owner in sorted(allocated | running, key=astuple):
@@ -203,7 +202,7 @@ class GpuOwners:
     def _process_samples(
         self, processes: dict[int, Process], started: dict[int, Started]
     ) -> Iterator[Sample]:
-        at = self.gpu, self.device
+        at = self.labels
         for pid, process in processes.items():
             yield from PROCESS_MEMORY.at(process.memory, *at, str(pid))
         for pid, found in started.items():
@@ -216,7 +215,7 @@ class GpuOwners:
         for name, value in sorted({item for s in started.values() for item in s.nccl.items()}):
             yield from NCCL_SETTING.at(1.0, *at, name, value)
         unread = sum(not found.environment_read for found in started.values())
-        yield from UNREADABLE.at(float(unread) if started else None, *at)
+        yield from UNREADABLE.at(float(unread) if started else None, *at, "environ")
 
 
 def _number(text: str) -> str:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from gpunode.gpu.driver import Identity
-from gpunode.kubelet import Allocation
+from gpunode.config import Settings
+from gpunode.driver.driver import Identity
+from gpunode.driver.vendors import VENDORS
 from gpunode.metric import Metric
-from gpunode.node import Node
-from gpunode.source import Absent, Reading, Source
+from gpunode.node.kubelet import Allocation
+from gpunode.node.node import Node
+from gpunode.source import WHOLE_NODE, Absent, Place, Reading, Source
 
 GPU_PODS = Metric(
     "gpunode_kubelet_gpu_pods",
@@ -28,46 +30,22 @@ POD_LOGS = "/var/log/pods"
 CONTAINER_LOGS = "/var/log/containers"
 CONTAINER_LOG = re.compile(r"[^_]+_[^_]+_(?P<name>.+)-(?P<id>[0-9a-f]{64})\.log")
 
-# https://github.com/GoogleCloudPlatform/container-engine-accelerators
-GKE_DEVICE = re.compile(r"nvidia(?P<minor>\d+)(?:/gi(?P<instance>\d+))?(?:/vgpu\d+)?")
-# Drivers before 470 named instances so: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
-OLD_MIG = re.compile(r"MIG-(?P<parent>GPU-[^/]+)/(?P<instance>\d+)/\d+")
-# https://github.com/NVIDIA/k8s-dra-driver-gpu
-CLAIMED_DEVICE = re.compile(r"gpu-(?P<minor>\d+)")
-
-
-def is_of(allocation: Allocation, gpu: Identity) -> bool:
-    """Whether an allocated device is this GPU or MIG instance, or a time slice of it."""
-    device = allocation.device.partition("::")[0]  # GPU-…::3 is the fourth replica of a shared GPU
-    if device == gpu.uuid:
-        return True
-    minor = gpu.index if gpu.minor is None else gpu.minor
-    if match := GKE_DEVICE.fullmatch(device):
-        instance = match["instance"] and int(match["instance"])
-        return int(match["minor"]) == minor and instance == gpu.gpu_instance
-    if match := OLD_MIG.fullmatch(device):
-        return match["parent"] == gpu.parent and int(match["instance"]) == gpu.gpu_instance
-    if match := CLAIMED_DEVICE.fullmatch(device):
-        return int(match["minor"]) == minor and not gpu.mig
-    return False
-
 
 class Pods:
     """Asks the kubelet; what it said last is for the sources of the GPUs' owners."""
 
     name = "pods"
-    device = gpu = ""
     metrics = (GPU_PODS,)
 
-    def __init__(self, node: Node, socket: str, interval: float) -> None:
+    def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
-        self.socket = socket
-        self.every = interval
+        self.socket = settings.kubernetes.pod_resources_socket
+        self.every = settings.kubernetes.interval
         self._told: tuple[list[Allocation], float] | None = None
         self._names: dict[str, tuple[str, str]] = {}
         self._containers: dict[str, str] = {}
 
-    def find(self) -> Iterable[Source]:
+    def find(self) -> Iterable[tuple[Place, Source]]:
         """Itself on a node with a kubelet. Raises ``Absent`` where its socket is not there."""
         if not self.socket or not self._exists(KUBELET):
             return ()
@@ -77,7 +55,7 @@ class Pods:
                 f"no {self.socket}: which pod holds a GPU is known of running processes alone; "
                 f"mount {folder} into this container"
             )
-        return (self,)
+        return ((WHOLE_NODE, self),)
 
     def read(self) -> Reading:
         self._told = None
@@ -91,7 +69,8 @@ class Pods:
         told = self._told
         if told is None or self.node.clock.monotonic() - told[1] > 3 * self.every:
             return None
-        return [allocation for allocation in told[0] if is_of(allocation, gpu)]
+        is_device = VENDORS[gpu.vendor].is_device
+        return [allocation for allocation in told[0] if is_device(gpu, allocation.device)]
 
     def name_of(self, pod_uid: str) -> tuple[str, str] | None:
         """Namespace and name of a pod on this node."""

@@ -6,13 +6,17 @@ process has its data prepared by children. https://docs.kernel.org/filesystems/p
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import ClassVar
 
+from gpunode.config import Settings
+from gpunode.driver.driver import DriverError, Gpu, Identity, known
 from gpunode.gpu import GPU
-from gpunode.gpu.driver import DriverError, Gpu, Identity, known
 from gpunode.host import mounts
 from gpunode.host.counter import counter
 from gpunode.host.cpu import HERTZ
@@ -20,8 +24,8 @@ from gpunode.host.shm import Filling
 from gpunode.jobs import cgroup
 from gpunode.jobs.cgroup import Cgroup
 from gpunode.metric import Metric, Sample
-from gpunode.node import Filesystem, Node
-from gpunode.source import Reading
+from gpunode.node.node import Filesystem, Node
+from gpunode.source import Divided, GpuSource, Reading
 
 PROCESSES = Metric(
     "gpunode_job_processes",
@@ -32,8 +36,8 @@ PROCESSES = Metric(
 UNREADABLE = Metric(
     "gpunode_job_unreadable_processes",
     "gauge",
-    "Processes on the GPU of which this could not be read: `stat` in another PID namespace, `io` "
-    "and `shm` without the capability SYS_PTRACE.",
+    "Processes on the GPU of which this could not be read: `stat` in another PID namespace; `io`, "
+    "`shm` and `environ` without the capability SYS_PTRACE.",
     (*GPU, "what"),
 )
 BLOCKED = Metric(
@@ -76,12 +80,19 @@ IO_BYTES = Metric(
     "first seen; file servers may not be counted (/proc/PID/io).",
     (*GPU, "direction"),
 )
-PRESSURE = Metric(
-    "gpunode_job_pressure_seconds_total",
+PRESSURE_WAITING = Metric(
+    "gpunode_job_pressure_waiting_seconds_total",
     "counter",
-    "Time during which some or all tasks of the job's cgroup waited for a resource "
-    "(RESOURCE.pressure).",
-    (*GPU, "resource", "share"),
+    "Time during which at least one task of the job's cgroup waited for the resource "
+    "(RESOURCE.pressure: some).",
+    (*GPU, "resource"),
+)
+PRESSURE_STALLED = Metric(
+    "gpunode_job_pressure_stalled_seconds_total",
+    "counter",
+    "Time during which no task of the job's cgroup could run because all waited for the resource "
+    "(RESOURCE.pressure: full).",
+    (*GPU, "resource"),
 )
 QUOTA_PERIODS = Metric(
     "gpunode_job_cpu_quota_periods_total",
@@ -156,8 +167,8 @@ BUSY = 0.95
 LOOK_CLOSER = 0.5
 """CPUs that a process must take for its threads to be read: they are 300 in a training process."""
 
-MANY = 512
-"""Processes of a job that are looked at, and threads of a process."""
+LOOKED_AT = 512
+"""Processes of a job, and threads of a process, at most."""
 
 SHOWN = 32
 """Processes that the API lists."""
@@ -199,15 +210,14 @@ def parse_fields(text: str) -> dict[str, float]:
 def running(node: Node) -> list[tuple[int, Identity]]:
     """Every process on a GPU or MIG instance; a GPU that fails has none to tell of."""
     found: list[tuple[int, Identity]] = []
-    try:
-        gpus = node.driver().gpus()
-    except DriverError:
-        return found
-    for gpu in gpus:
+    for driver in node.drivers:
         try:
-            found += [(process.pid, gpu.identity) for process in known(gpu.processes) or ()]
+            gpus = driver.gpus()
         except DriverError:
             continue
+        for gpu in gpus:
+            with contextlib.suppress(DriverError):
+                found += [(process.pid, gpu.identity) for process in known(gpu.processes) or ()]
     return found
 
 
@@ -241,10 +251,28 @@ class Job:
     cgroup_path: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A process of a job; ``cpu`` is its share of a CPU where its threads were not read."""
+
+    pid: int
+    command: str
+    cpu: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobDetail:
+    """The first processes of a job, and where its cgroup is."""
+
+    processes: tuple[Listed, ...]
+    cgroup: str
+
+
 class JobProcesses:
     """Reads the processes of one GPU and their children."""
 
     name = "job_processes"
+    divided: ClassVar[Divided] = "both"
     metrics = (
         PROCESSES,
         UNREADABLE,
@@ -254,7 +282,8 @@ class JobProcesses:
         BUSY_THREADS,
         MEMORY,
         IO_BYTES,
-        PRESSURE,
+        PRESSURE_WAITING,
+        PRESSURE_STALLED,
         QUOTA_PERIODS,
         QUOTA_THROTTLED_PERIODS,
         QUOTA_THROTTLED_SECONDS,
@@ -267,12 +296,11 @@ class JobProcesses:
         SHM_FULL,
     )
 
-    def __init__(self, node: Node, gpu: Gpu, interval: float) -> None:
+    def __init__(self, node: Node, gpu: Gpu, settings: Settings) -> None:
         self.node = node
         self.sensors = gpu
-        self.device = gpu.identity.uuid
-        self.gpu = str(gpu.identity.index)
-        self.every = interval
+        self.labels = gpu.identity.labels
+        self.every = settings.gpu.processes_interval
         self.cpu_seconds = 0.0
         self.io_bytes = [0.0, 0.0]
         self.filling: dict[str, Filling] = {}
@@ -288,24 +316,18 @@ class JobProcesses:
         self._time = now
         processes = known(self.sensors.processes)
         if processes is None:
-            return Reading(())
+            return Reading((), JobDetail((), ""))
         roots = sorted({str(process.pid) for process in processes})
         job = self._look(roots, elapsed)
         shares = _shares(self._before, job, elapsed)
         self._accumulate(job)
         self._before = job
         samples = tuple(self._samples(job, shares, now))
-        listed = list(job.processes.items())[:SHOWN]
-        return Reading(
-            samples,
-            {
-                "processes": [
-                    {"pid": int(pid), "command": stat.name, "cpu": shares.get((pid, ""))}
-                    for pid, stat in listed
-                ],
-                "cgroup": job.cgroup_path,
-            },
+        listed = tuple(
+            Listed(int(pid), stat.name, shares.get((pid, "")))
+            for pid, stat in islice(job.processes.items(), SHOWN)
         )
+        return Reading(samples, JobDetail(listed, job.cgroup_path))
 
     def _look(self, roots: list[str], elapsed: float) -> Job:
         job = Job()
@@ -315,7 +337,7 @@ class JobProcesses:
         queue = [pid for pid in roots if pid in job.processes]
         for pid in queue:
             for child in self._children(pid):
-                room = len(queue) < MANY and child not in job.processes
+                room = len(queue) < LOOKED_AT and child not in job.processes
                 if room and self._add(job, child, elapsed):
                     queue.append(child)
         self._look_at_memory(job)
@@ -344,7 +366,7 @@ class JobProcesses:
 
     def _add_threads(self, job: Job, pid: str) -> None:
         try:
-            threads = self.node.list_directory(f"/proc/{pid}/task")[:MANY]
+            threads = self.node.list_directory(f"/proc/{pid}/task")[:LOOKED_AT]
         except OSError:
             return
         for thread in threads:
@@ -411,7 +433,7 @@ class JobProcesses:
     def _samples(
         self, job: Job, shares: dict[tuple[str, str], float], now: float
     ) -> Iterator[Sample]:
-        at = self.gpu, self.device
+        at = self.labels
         for what, count in job.unreadable.items():
             yield from UNREADABLE.at(float(count), *at, what)
         if job.processes or not job.unreadable["stat"]:
@@ -433,7 +455,8 @@ class JobProcesses:
 
     def _cgroup_samples(self, group: Cgroup, at: tuple[str, str]) -> Iterator[Sample]:
         for (resource, share), seconds in group.pressure.items():
-            yield from PRESSURE.at(seconds, *at, resource, share)
+            metric = PRESSURE_WAITING if share == "some" else PRESSURE_STALLED
+            yield from metric.at(seconds, *at, resource)
         yield from QUOTA_PERIODS.at(group.quota_periods, *at)
         yield from QUOTA_THROTTLED_PERIODS.at(group.throttled_periods, *at)
         yield from QUOTA_THROTTLED_SECONDS.at(group.throttled_seconds, *at)
@@ -477,3 +500,6 @@ def _shares(before: Job, job: Job, elapsed: float) -> dict[tuple[str, str], floa
         if used is not None:
             found[key] = used / elapsed
     return found if closer <= {pid for pid, thread in found if thread} else {}
+
+
+GPU_SOURCE: GpuSource = JobProcesses

@@ -20,14 +20,15 @@ from gpunode.client.protocol import (
     STEP_BOUNDS,
     VERSION,
 )
-from gpunode.datagram_socket import Datagram
+from gpunode.config import Settings
+from gpunode.driver.driver import Identity
 from gpunode.gpu import GPU
-from gpunode.gpu.driver import Identity
 from gpunode.gpu.models import model_of
 from gpunode.jobs.processes import running
 from gpunode.metric import Distribution, Metric, Sample
-from gpunode.node import Node
-from gpunode.source import Absent, Reading, Source
+from gpunode.node.datagram_socket import Datagram
+from gpunode.node.node import Node
+from gpunode.source import WHOLE_NODE, Absent, Place, Reading, Source
 
 SECONDS = Metric(
     "gpunode_training_seconds_total",
@@ -56,11 +57,11 @@ BASELINE = Metric(
     "pace (gpunode.client).",
     GPU,
 )
-SINCE_STEP = Metric(
-    "gpunode_training_seconds_since_step",
+LAST_STEP = Metric(
+    "gpunode_training_last_step_timestamp_seconds",
     "gauge",
-    "Time since the last step ended; absent in checkpoints, evaluation, compilation and whatever "
-    "else is no step (gpunode.client).",
+    "When the last step ended; absent in checkpoints, evaluation, compilation and other phases "
+    "in which no step is due (gpunode.client).",
     GPU,
 )
 TOKENS = Metric(
@@ -88,8 +89,8 @@ LOSS_FINITE = Metric(
     "Whether the last loss that was told is a number (gpunode.client).",
     GPU,
 )
-LOSSES_NOT_FINITE = Metric(
-    "gpunode_training_losses_not_finite_total",
+NONFINITE_LOSSES = Metric(
+    "gpunode_training_nonfinite_losses_total",
     "counter",
     "Losses that were NaN or infinite (gpunode.client).",
     GPU,
@@ -153,6 +154,9 @@ WORKING = ("step", "data")
 MFU_PERIOD = 60.0
 """Seconds that MFU looks back on."""
 
+LATENESS = 5.0
+"""Seconds that a message may be late by: a last step that moves by less is the same step."""
+
 KEPT = 300.0
 """Seconds for which the counters of a process that has ended are exported: a scrape is to see its
 last step, and the allocation that failed."""
@@ -199,7 +203,7 @@ class Message:
     samples: Amount = 0.0
     flops: Amount | None = None
     loss_finite: bool | None = None
-    losses_not_finite: Count = 0
+    nonfinite_losses: Count = 0
     memory: TorchMemory | None = None
     kernels: dict[str, Seconds] = field(default_factory=dict)
     requests: Counted | None = None
@@ -228,6 +232,8 @@ class Training:
     pid: int
     last: Message
     heard: float
+    last_step: float | None = None
+    """When the last step ended, in seconds since the epoch, without the pauses since."""
     phases: Counter[str] = field(default_factory=Counter)
     steps: Distribution = field(default_factory=lambda: Distribution(STEP_BOUNDS))
     requests: Distribution = field(default_factory=lambda: Distribution(REQUEST_BOUNDS))
@@ -235,7 +241,7 @@ class Training:
     tokens: float = 0.0
     samples: float = 0.0
     flops: float = 0.0
-    losses_not_finite: float = 0.0
+    nonfinite_losses: float = 0.0
     retries: float = 0.0
     ooms: float = 0.0
     allocators: dict[int, TorchMemory] = field(default_factory=dict)
@@ -247,10 +253,11 @@ class Training:
     kernels: dict[str, float] = field(default_factory=dict)
     flops_seen: deque[tuple[float, float]] = field(default_factory=deque)
 
-    def add(self, message: Message, pid: int, now: float) -> None:
-        """Take in a message."""
+    def add(self, message: Message, pid: int, now: float, time: float) -> None:
+        """Take in a message at a moment (monotonic and epoch seconds)."""
         if pid != self.pid:
-            self.told, self.baseline, self.serves = 0, None, False
+            self.told, self.baseline, self.serves, self.last_step = 0, None, False, None
+        self._note_last_step(message, time)
         self.told += sum(message.steps.counts)
         if message.median is not None and self.told >= MEDIAN_OF:
             self.baseline = min(message.median, self.baseline or message.median)
@@ -263,7 +270,7 @@ class Training:
         self.tokens += message.tokens
         self.samples += message.samples
         self.flops += message.flops or 0.0
-        self.losses_not_finite += message.losses_not_finite
+        self.nonfinite_losses += message.nonfinite_losses
         if message.memory is not None:
             had = self.allocators.get(pid, TorchMemory())
             self.allocators[pid] = message.memory
@@ -275,6 +282,16 @@ class Training:
         while self.flops_seen[-1][0] - self.flops_seen[0][0] > MFU_PERIOD:
             self.flops_seen.popleft()
 
+    def _note_last_step(self, message: Message, time: float) -> None:
+        """Keep the first estimate of when a step ended: later messages come late by chance."""
+        if message.since_step is None:
+            self.last_step = None
+            return
+        estimate, known = time - message.since_step, self.last_step
+        same = known is not None and 0 <= estimate - known < LATENESS
+        if any(message.steps.counts) or not same:
+            self.last_step = estimate
+
     def mfu(self) -> float | None:
         """Model FLOPs utilisation; None where the model, or what the GPU can do, is not known."""
         peak = model_of(self.identity.name, self.identity.compute_capability)
@@ -283,12 +300,12 @@ class Training:
             return None
         return (has - had) / (end - begin) / peak.half
 
-    def samples_at(self, now: float, lives: bool) -> Iterator[Sample]:
+    def series(self, lives: bool) -> Iterator[Sample]:
         """What there is to export of this GPU: counters alone once the process has ended."""
-        at = (str(self.identity.index), self.identity.uuid)
+        at = self.identity.labels
         yield from self._counters(*at)
         if lives:
-            yield from self._present(now, *at)
+            yield from self._present(*at)
 
     def _counters(self, *at: str) -> Iterator[Sample]:
         for phase in PHASES:
@@ -299,7 +316,7 @@ class Training:
         if self.last.flops is not None:
             yield from FLOPS.at(self.flops, *at)
         if self.last.loss_finite is not None:
-            yield from LOSSES_NOT_FINITE.at(self.losses_not_finite, *at)
+            yield from NONFINITE_LOSSES.at(self.nonfinite_losses, *at)
         if self.last.memory is not None:
             yield from TORCH_RETRIES.at(self.retries, *at)
             yield from TORCH_OOMS.at(self.ooms, *at)
@@ -307,12 +324,12 @@ class Training:
             yield Sample(REQUEST, at, self.requests.copy())
             yield from REQUEST_ITEMS.at(self.request_items, *at)
 
-    def _present(self, now: float, *at: str) -> Iterator[Sample]:
+    def _present(self, *at: str) -> Iterator[Sample]:
         last = self.last
         yield from MEDIAN.at(last.median, *at)
         yield from BASELINE.at(self.baseline, *at)
-        if last.since_step is not None and last.phase in WORKING:
-            yield from SINCE_STEP.at(last.since_step + now - self.heard, *at)
+        if last.phase in WORKING:
+            yield from LAST_STEP.at(self.last_step, *at)
         yield from MFU.at(self.mfu(), *at)
         if last.loss_finite is not None:
             yield from LOSS_FINITE.at(float(last.loss_finite), *at)
@@ -327,19 +344,18 @@ class TrainingSteps:
     """Takes what clients sent and ties it to the GPU that the sender holds."""
 
     name = "training_steps"
-    device = gpu = ""
     metrics = (
         SECONDS,
         STEP,
         MEDIAN,
         BASELINE,
-        SINCE_STEP,
+        LAST_STEP,
         TOKENS,
         SAMPLES,
         FLOPS,
         MFU,
         LOSS_FINITE,
-        LOSSES_NOT_FINITE,
+        NONFINITE_LOSSES,
         TORCH_RESERVED,
         TORCH_ALLOCATED,
         TORCH_RETRIES,
@@ -350,17 +366,17 @@ class TrainingSteps:
         MESSAGES,
     )
 
-    def __init__(self, node: Node, socket: str, interval: float) -> None:
+    def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
-        self.socket = socket
-        self.every = interval
+        self.socket = settings.client.socket
+        self.every = settings.client.interval
         self._results = dict.fromkeys(RESULTS, 0.0)
         self._trainings: dict[str, Training] = {}
         self._gpus: dict[int, Identity] = {}
         self._looked = -math.inf
         self._listens = False
 
-    def find(self) -> Iterable[Source]:
+    def find(self) -> Iterable[tuple[Place, Source]]:
         """Itself, unless told not to listen. Raises ``Absent`` where it cannot listen."""
         if not self.socket:
             return ()
@@ -371,7 +387,7 @@ class TrainingSteps:
                 why = f"cannot listen at {self.socket}: {error.strerror}"
                 raise Absent(f"{why}; how training goes is not known") from error
             self._listens = True
-        return (self,)
+        return ((WHOLE_NODE, self),)
 
     def read(self) -> Reading:
         datagrams = self.node.datagrams(self.socket)
@@ -381,7 +397,7 @@ class TrainingSteps:
             self._look_at_gpus(now)
         for datagram in datagrams:
             self._results[self._take(datagram, now)] += 1
-        return Reading(tuple(self._samples(now)))
+        return Reading(tuple(self._samples()))
 
     def _look_at_gpus(self, now: float) -> None:
         """Which process is on which GPU: on the first of them, where it is on several."""
@@ -409,12 +425,12 @@ class TrainingSteps:
         if identity is None:
             return "no_gpu"
         training = self._trainings.setdefault(identity.uuid, Training(identity, pid, message, now))
-        training.add(message, pid, now)
+        training.add(message, pid, now, self.node.clock.time())
         return "accepted"
 
-    def _samples(self, now: float) -> Iterator[Sample]:
+    def _samples(self) -> Iterator[Sample]:
         for training in self._trainings.values():
-            yield from training.samples_at(now, training.pid in self._gpus)
+            yield from training.series(training.pid in self._gpus)
         for result, count in self._results.items():
             yield from MESSAGES.at(count, result)
 

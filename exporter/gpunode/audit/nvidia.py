@@ -1,0 +1,184 @@
+"""NVIDIA GPUs and their driver; another vendor's checks are another file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from gpunode.audit.check import NO_ADAPTER, CannotTell, Check, Finding, Subject, each
+from gpunode.driver.driver import DriverError, Gpu, known
+from gpunode.driver.nvidia.vendor import NVIDIA
+from gpunode.verdict.limits import LIMIT_LOWERED
+
+T = TypeVar("T")
+NVML = "https://docs.nvidia.com/deploy/nvml-api"
+
+
+def _of_each(
+    ask: Callable[[Gpu], Callable[[], T]], wrong: Callable[[T], str | None]
+) -> Callable[[Subject], Finding]:
+    """Look at one sensor of every GPU that has it."""
+
+    def look(subject: Subject) -> Finding:
+        answers = {gpu.identity.index: known(ask(gpu)) for gpu in subject.gpus_of(NVIDIA.name)}
+        return each({f"GPU {at}": wrong(a) for at, a in answers.items() if a is not None})
+
+    return look
+
+
+def _driver_versions(subject: Subject) -> Finding:
+    for driver in subject.node.drivers:
+        try:
+            driver.gpus()
+        except DriverError as error:
+            if driver.vendor == NVIDIA.name and "mismatch" in str(error).lower():
+                return Finding(False, str(error))
+    modules = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm")
+    versions = {}
+    for module in modules:
+        if "version" in subject.names(f"/sys/module/{module}"):
+            versions[module] = subject.text(f"/sys/module/{module}/version")
+    if "nvidia" not in versions:
+        raise CannotTell("the NVIDIA driver is not loaded")
+    right = versions["nvidia"]
+    return each({module: None if v == right else v for module, v in versions.items()})
+
+
+def _ecc(subject: Subject) -> Finding:
+    counted = {gpu.identity.index: known(gpu.ecc_errors) for gpu in subject.gpus_of(NVIDIA.name)}
+    return each({f"GPU {at}": None if errors else "off" for at, errors in counted.items()})
+
+
+def _peer_memory(subject: Subject) -> Finding:
+    if not subject.rdma_ports:
+        raise CannotTell(NO_ADAPTER)
+    modules = {line.split()[0] for line in subject.text("/proc/modules").splitlines() if line}
+    if modules & {"nvidia_peermem", "nv_peer_mem"}:
+        return Finding(True, "nvidia_peermem is loaded")
+    driver = subject.text("/proc/driver/nvidia/version")
+    if "Open Kernel Module" in driver:
+        return Finding(True, "the open driver shares memory through DMA-BUF")
+    return Finding(False, "nvidia_peermem is not loaded")
+
+
+CHECKS = (
+    Check(
+        "persistence_mode",
+        "on",
+        "Without it the driver unloads when the last process ends, and the next takes seconds to "
+        "start.",
+        "systemctl enable --now nvidia-persistenced",
+        "https://docs.nvidia.com/deploy/driver-persistence/",
+        _of_each(lambda gpu: gpu.persistence, lambda on: None if on else "off"),
+    ),
+    Check(
+        "gpu_power_limit",
+        "the board's default",
+        "Somebody lowered it: the GPU clocks down long before it has to.",
+        "nvidia-smi -i GPU -pl DEFAULT",
+        f"{NVML}/group__nvmlDeviceQueries.html",
+        _of_each(
+            lambda gpu: gpu.power_limits,
+            lambda limits: (
+                f"{limits.enforced:g} of {limits.default:g} W"
+                if limits.default and limits.enforced < LIMIT_LOWERED * limits.default
+                else None
+            ),
+        ),
+    ),
+    Check(
+        "gpu_clocks",
+        "not held down by a setting",
+        "Application clocks or locked clocks below the best make every step longer.",
+        "nvidia-smi -rgc; nvidia-smi -rac",
+        f"{NVML}/group__nvmlClocksEventReasons.html",
+        _of_each(
+            lambda gpu: gpu.clock_events,
+            lambda reasons: "held down by a setting" if "clocks_setting" in reasons else None,
+        ),
+    ),
+    Check(
+        "ecc",
+        "on",
+        "Without ECC a flipped bit ends as a wrong gradient that nobody sees.",
+        "nvidia-smi -e 1, then reset the GPU",
+        "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/",
+        _ecc,
+    ),
+    Check(
+        "gpu_memory_repair",
+        "no row waits to be replaced, none failed to be",
+        "A pending repair needs a reset; a failed one means that the GPU is to be replaced.",
+        "drain the node and reset the GPU: nvidia-smi -i GPU -r; replace it where that fails",
+        "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/",
+        _of_each(
+            lambda gpu: gpu.remapped_rows,
+            lambda rows: "failed" if rows.failed else "pending" if rows.pending else None,
+        ),
+    ),
+    Check(
+        "gpu_recovery",
+        "nothing to be done",
+        "The driver asks for a reset or reboot after an error; work on the GPU may be wrong.",
+        "drain the node, then do what the driver asks for",
+        "https://docs.nvidia.com/deploy/xid-errors/",
+        _of_each(
+            lambda gpu: gpu.recovery_action, lambda action: None if action == "none" else action
+        ),
+    ),
+    Check(
+        "gpu_pcie_link",
+        "width at best",
+        "Lost lanes halve every copy from the host and every message to a network adapter.",
+        "reseat the board; nvidia-smi -q -i GPU | grep -A8 'Link Width'",
+        f"{NVML}/group__nvmlDeviceQueries.html",
+        _of_each(
+            lambda gpu: gpu.pcie_link,
+            lambda link: (
+                None if link.width >= link.max_width else f"x{link.width} of x{link.max_width}"
+            ),
+        ),
+    ),
+    Check(
+        "nvlinks",
+        "all up",
+        "NCCL works around a link that is down, on all GPUs at the pace of the slowest.",
+        "nvidia-smi nvlink -s; reset the GPU, then have it looked at",
+        f"{NVML}/group__NvLink.html",
+        _of_each(
+            lambda gpu: gpu.nvlinks,
+            lambda links: (
+                None
+                if all(link.up for link in links)
+                else f"{sum(not link.up for link in links)} of {len(links)} down"
+            ),
+        ),
+    ),
+    Check(
+        "fabric_manager",
+        "every GPU has joined the NVSwitch fabric",
+        "Without the fabric manager, CUDA does not start on these machines, or without NVLink.",
+        "systemctl enable --now nvidia-fabricmanager, of the driver's version",
+        "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/",
+        _of_each(
+            lambda gpu: gpu.fabric,
+            lambda fabric: None if fabric.state == "completed" else fabric.state,
+        ),
+    ),
+    Check(
+        "driver_versions",
+        "one version of all parts",
+        "After an upgrade without a reboot new processes find no GPU.",
+        "reboot, or unload and load the NVIDIA modules",
+        "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/",
+        _driver_versions,
+    ),
+    Check(
+        "gpudirect_rdma",
+        "nvidia_peermem, or the open GPU driver with DMA-BUF",
+        "Otherwise NCCL copies everything it sends to other nodes through host memory.",
+        "modprobe nvidia_peermem",
+        "https://docs.nvidia.com/cuda/gpudirect-rdma/",
+        _peer_memory,
+    ),
+)

@@ -1,0 +1,245 @@
+"""What each command does; they are listed in ``COMMANDS``, at the end."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NoReturn
+
+from gpunode import __version__
+from gpunode.audit.source import audit
+from gpunode.config import (
+    AuditSettings,
+    DemoSettings,
+    NcclBenchSettings,
+    RecordSettings,
+    ReplaySettings,
+    RunSettings,
+    Settings,
+    UsageError,
+    load,
+)
+from gpunode.driver.driver import DriverError
+from gpunode.driver.vendors import open_drivers
+from gpunode.export.exposition import Exposition
+from gpunode.loop import Loop
+from gpunode.nccl.bench import BANDWIDTH_LOW, Measurement
+from gpunode.nccl.run import BenchError, measure
+from gpunode.node.local import LocalNode
+from gpunode.node.tape import RecordingNode, TapeError, TapeNode, TapeWriter
+from gpunode.sources import watch
+
+log = logging.getLogger(__name__)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command; misuse ends with one line on standard error and exit code 2."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given in (["--version"], ["version"]):
+        print(f"gpunode {__version__}")
+        return
+    if given in (["--help"], ["-h"], ["help"]):
+        print(overview())
+        return
+    name = given.pop(0) if given and not given[0].startswith("-") else "run"
+    try:
+        if name not in COMMANDS:
+            raise UsageError(f"{name}: no such command; there are {', '.join(COMMANDS)}")
+        kind, command = COMMANDS[name]
+        settings = load(kind, f"gpunode {name}", given)
+        logging.basicConfig(
+            level=settings.log.level.upper(),
+            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+            stream=sys.stderr,
+        )
+        command(settings)
+    except (UsageError, TapeError) as error:
+        print(f"gpunode: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def overview() -> str:
+    """What ``gpunode --help`` prints."""
+    lines = ["usage: gpunode [COMMAND] [OPTIONS]", "", "commands (default: run):"]
+    lines += [f"  {name:10} {kind.__doc__}" for name, (kind, _) in COMMANDS.items()]
+    return "\n".join([*lines, "", "gpunode COMMAND --help shows its options."])
+
+
+def run(settings: RunSettings) -> None:
+    """Watch this node until told to end."""
+    loop = watch(local_node(settings), settings)
+    serving = server(settings, lambda: loop)
+    signal.signal(signal.SIGTERM, _end)
+    loop.start()
+    log.info("gpunode %s listens on %s", __version__, settings.web.listen_address)
+    serving()
+    loop.stop()
+
+
+def record(settings: RecordSettings) -> None:
+    """Write what this node answers for a while to a tape."""
+    node = local_node(settings)
+    try:
+        tape = TapeWriter(settings.file, node, settings.max_bytes, settings.comment)
+    except OSError as error:
+        raise UsageError(f"{settings.file}: {error.strerror}") from error
+    recorded = RecordingNode(node, tape)
+    loop = watch(recorded, settings)
+    signal.signal(signal.SIGTERM, _end)
+    loop.start()
+    try:
+        tape.filled.wait(settings.duration)
+    finally:
+        loop.stop()
+        tape.close()
+    log.info("recorded %s, %d bytes", settings.file, settings.file.stat().st_size)
+
+
+def replay(settings: ReplaySettings) -> None:
+    """Play one tape and print what came of it."""
+    node = TapeNode(settings.file)
+    loop = watch(node, settings)
+    if settings.speed:
+        threading.Thread(target=server(settings, lambda: loop), daemon=True).start()
+    for _ in play(loop, node, settings.speed, settings.times):
+        pass
+    if settings.print == "metrics":
+        sys.stdout.write(Exposition(loop.samples).encode("")[0].decode())
+    else:
+        from rich.console import Console
+
+        from gpunode.cli.table import rows, table
+
+        Console().print(table(rows(loop, node.name), node.comment))
+
+
+def demo(settings: DemoSettings) -> None:
+    """Play every tape of a folder beside a live table, then start over."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from gpunode.cli.table import Row, rows, table
+
+    tapes = sorted(settings.folder.glob("*.jsonl.gz"))
+    if not tapes:
+        raise UsageError(f"{settings.folder}: no tapes (*.jsonl.gz) in this folder")
+    stage = [watch(TapeNode(tapes[0]), settings)]
+    threading.Thread(target=server(settings, lambda: stage[0]), daemon=True).start()
+    host, port = settings.web.address
+    where = f"http://{'localhost' if host in ('0.0.0.0', '::') else host}:{port}"  # noqa: S104
+    caption = f"{where}/metrics serves what is played now, at {settings.speed:g} times its speed"
+    with Live(console=Console(), auto_refresh=False, vertical_overflow="visible") as live:
+        while True:
+            done: list[Row] = []
+            for path in tapes:
+                node = TapeNode(path)
+                stage[0] = watch(node, settings)
+                for _ in play(stage[0], node, settings.speed, 1):
+                    playing = rows(stage[0], node.name)
+                    live.update(table([*done, *playing], caption), refresh=True)
+                done += rows(stage[0], node.name)
+            if settings.once:
+                return
+
+
+def audit_node(settings: AuditSettings) -> None:
+    """Audit this node once and print what was found."""
+    results = audit(local_node(settings))
+    if settings.json_output:
+        print(json.dumps([asdict(result) for result in results], indent=2))
+    else:
+        from rich.console import Console
+
+        from gpunode.cli.table import audit_table
+
+        Console().print(audit_table(results))
+    if any(result.status == "failed" for result in results):
+        sys.exit(1)
+
+
+def nccl_bench(settings: NcclBenchSettings) -> None:
+    """Measure a collective, print it, and leave it where the daemon finds it."""
+    try:
+        listed = [gpu for driver in local_node(settings).drivers for gpu in driver.gpus()]
+        gpus = [gpu for gpu in listed if not gpu.identity.mig]
+        if not gpus:
+            raise BenchError("the driver lists no GPU")
+        count = settings.gpus or len(gpus)
+        bandwidth = measure(settings.collective, count, settings.largest)
+    except (BenchError, DriverError) as error:
+        raise UsageError(str(error)) from error
+    model = gpus[0].identity.name
+    measured = Measurement(settings.collective, count, model, time.time(), bandwidth)
+    folder = Path(f"{settings.path.rootfs}/{settings.host.nccl_bench_folder}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        fresh = folder / f".{settings.collective}.new"
+        fresh.write_text(json.dumps(asdict(measured)))
+        fresh.rename(folder / f"{settings.collective}.json")
+    except OSError as error:
+        log.warning("%s: not kept for the metrics: %s", folder, error.strerror)
+    if settings.json_output:
+        print(json.dumps({**asdict(measured), "expected": measured.expected}, indent=2))
+    else:
+        from rich.console import Console
+
+        from gpunode.cli.table import bench_table
+
+        Console().print(bench_table(measured))
+    if measured.expected and measured.best < BANDWIDTH_LOW * measured.expected:
+        sys.exit(1)
+
+
+def local_node(settings: Settings) -> LocalNode:
+    """The machine that this runs on."""
+    dcgm = settings.dcgm
+    drivers = open_drivers(time.monotonic, dcgm.address, dcgm.bindings)
+    return LocalNode(settings.path.rootfs, drivers)
+
+
+def play(loop: Loop, node: TapeNode, speed: float, times: int) -> Iterator[None]:
+    """Play a tape at a speed, 0 as fast as it goes; yields ten times a second and at the end."""
+    begin = shown = time.monotonic()
+    for moment in loop.replay(node.clock, node.end * times):
+        while speed and (wait := begin + moment / speed - time.monotonic()) > 0:
+            time.sleep(min(wait, 0.1))
+        if time.monotonic() - shown > 0.1:
+            shown = time.monotonic()
+            yield
+    yield
+
+
+def server(settings: Settings, loop: Callable[[], Loop]) -> Callable[[], None]:
+    """What serves the loop over HTTP once called; the port is taken before this returns."""
+    from gpunode.export.web.app import create_app
+    from gpunode.export.web.server import listen, serve
+
+    try:
+        listener = listen(settings.web.address)
+    except OSError as error:
+        address = settings.web.listen_address
+        raise UsageError(f"web.listen_address: {address}: {error.strerror}") from error
+    return lambda: serve(create_app(loop), listener)
+
+
+def _end(*_: Any) -> NoReturn:
+    sys.exit(0)
+
+
+COMMANDS: dict[str, tuple[type[Settings], Callable[[Any], None]]] = {
+    "run": (RunSettings, run),
+    "record": (RecordSettings, record),
+    "replay": (ReplaySettings, replay),
+    "demo": (DemoSettings, demo),
+    "audit": (AuditSettings, audit_node),
+    "nccl-bench": (NcclBenchSettings, nccl_bench),
+}

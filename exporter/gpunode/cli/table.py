@@ -1,0 +1,141 @@
+"""The ledger and the audit as tables in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from rich.table import Table
+from rich.text import Text
+
+from gpunode.audit.source import Result
+from gpunode.gpu.activity import WindowDetail
+from gpunode.loop import Loop
+from gpunode.nccl.bench import Measurement
+
+COLOURS = {
+    "compute": "#009e73",
+    "memory": "#0072b2",
+    "communication": "#56b4e9",
+    "blocked": "#d55e00",
+    "copy": "#cc79a7",
+    "launch": "#e69f00",
+    "starved": "#f0e442",
+    "idle": "#999999",
+    "free": "#555555",
+    "unknown": "#ffffff",
+}
+"""Okabe and Ito's palette, told apart by colour-blind readers: https://jfly.uni-koeln.de/color/"""
+
+BAR = 8
+COLUMNS = {
+    "incident": 12,
+    "GPU": 3,
+    "time": BAR,
+    "went to": None,
+    "watts": 5,
+    "swings/s": 8,
+    "step s": 6,
+}
+"""Headings and the width that each keeps in a narrow terminal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One GPU in one incident."""
+
+    incident: str
+    gpu: str
+    seconds: float
+    shares: dict[str, float]
+    watts: float | None
+    swings: int
+    period: float | None
+
+
+def rows(loop: Loop, incident: str) -> list[Row]:
+    """What the ledger of every GPU says so far."""
+    return [_row(incident, told.place.gpu, told.detail) for told in loop.details(WindowDetail)]
+
+
+def _row(incident: str, gpu: str, window: WindowDetail) -> Row:
+    total = sum(window.ledger.values())
+    return Row(
+        incident=incident,
+        gpu=gpu,
+        seconds=total,
+        shares={state: seconds / total for state, seconds in window.ledger.items() if total},
+        watts=window.power_mean_watts,
+        swings=window.power_swings,
+        period=window.step_period_seconds,
+    )
+
+
+def table(entries: Iterable[Row], caption: str) -> Table:
+    """All rows, with a bar and the shares of the states that matter."""
+    result = Table(caption=caption, caption_justify="left", box=None, padding=(0, 1, 0, 0))
+    for heading, width in COLUMNS.items():
+        result.add_column(heading, no_wrap=True, min_width=width)
+    for entry in entries:
+        result.add_row(
+            entry.incident,
+            entry.gpu,
+            _bar(entry.shares),
+            _words(entry.shares),
+            "-" if entry.watts is None else f"{entry.watts:.0f}",
+            f"{entry.swings / entry.seconds:.1f}" if entry.seconds else "-",
+            f"{entry.period:.2f}" if entry.period else "",
+        )
+    return result
+
+
+STATUS = {"failed": "bold red", "ok": "green", "unknown": "dim"}
+"""What comes first is shown first."""
+
+
+def audit_table(results: Iterable[Result]) -> Table:
+    """Every check with what was found, and a remedy where that is not as advised."""
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for heading in ("check", "", "found", "advised, and how to get there"):
+        table.add_column(heading, overflow="fold")
+    for result in sorted(results, key=lambda result: list(STATUS).index(result.status)):
+        advice = Text(result.advised)
+        if result.status == "failed":
+            advice.append(f"\n{result.why}\n", style="dim").append(result.remedy, style="cyan")
+        status = Text(result.status, style=STATUS[result.status])
+        table.add_row(result.check, status, Text(result.found), advice)
+    return table
+
+
+def _largest(shares: Mapping[str, float]) -> list[tuple[str, float]]:
+    return sorted(shares.items(), key=lambda item: -item[1])
+
+
+def _bar(shares: Mapping[str, float]) -> Text:
+    bar = Text()
+    for state, share in _largest(shares):
+        bar.append("█" * round(share * BAR), style=COLOURS[state])
+    bar.truncate(BAR)
+    return bar
+
+
+def _words(shares: Mapping[str, float]) -> Text:
+    words = Text()
+    for state, share in _largest(shares)[:2]:
+        if share >= 0.03:
+            words.append(f"{state} {share:.0%} ", style=COLOURS[state])
+    return words
+
+
+def bench_table(measured: Measurement) -> Table:
+    """Bus bandwidth by size, with the best and what it should be below."""
+    expected = f", {measured.expected / 1e9:.0f} expected" if measured.expected else ""
+    shown = Table(
+        title=f"{measured.collective}, {measured.gpus} x {measured.model}",
+        caption=f"{measured.best / 1e9:.1f} GB/s at best{expected}",
+    )
+    shown.add_column("bytes", justify="right")
+    shown.add_column("bus bandwidth, GB/s", justify="right")
+    for size, speed in sorted(measured.bandwidth.items()):
+        shown.add_row(f"{size:,}", f"{speed / 1e9:.1f}")
+    return shown

@@ -1,0 +1,123 @@
+"""Profiling counters of GPUs without GPM, Volta to Ada, from a DCGM that runs here.
+
+The only import of DCGM's Python bindings, which come with DCGM and not from PyPI. They speak to an
+nv-hostengine that runs already: one embedded here would take the counters from it, and from
+profilers. While a profiler holds them, DCGM tells blanks, which are no values.
+https://docs.nvidia.com/datacenter/dcgm/latest/user-guide/feature-overview.html#profiling-metrics
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpunode.driver.driver import Activity, Unsupported
+
+log = logging.getLogger(__name__)
+
+BINDINGS = (
+    "/usr/share/datacenter-gpu-manager-4/bindings/python3",
+    "/usr/local/dcgm/bindings/python3",
+)
+"""Where DCGM 4 and 3 install them."""
+
+FIELDS = {
+    1001: "graphics",
+    1002: "sm",
+    1003: "occupancy",
+    1004: "tensor",
+    1005: "dram",
+    1006: "fp64",
+    1007: "fp32",
+    1008: "fp16",
+    1009: "pcie_transmit",
+    1010: "pcie_receive",
+    1011: "nvlink_transmit",
+    1012: "nvlink_receive",
+}
+"""DCGM_FI_PROF_* by number, with the names of ``gpm.METRICS``: shares, and bytes a second."""
+
+EVERY = 1.0
+"""Seconds between the samples that DCGM is asked to take, and between looks."""
+
+AGAIN = 60.0
+"""Seconds after which a host engine that was not there is looked for again."""
+
+STALE = 5.0
+"""Seconds after which what was heard is no reading any more."""
+
+
+class DcgmProfiling:
+    """Follows a host engine in a thread of its own, so that one that hangs holds up no GPU."""
+
+    def __init__(self, address: str, bindings: str, monotonic: Callable[[], float]) -> None:
+        self.address = address
+        self.bindings = (bindings,) if bindings else BINDINGS
+        self.monotonic = monotonic
+        self._lock = threading.Lock()
+        self._heard: dict[str, dict[str, list[float]]] = {}
+        self._taken: dict[str, float] = {}
+        self._time = -STALE
+        self._started = False
+
+    def activity(self, uuid: str) -> Activity:
+        """The means since the last call. Raises ``Unsupported`` where DCGM does not tell."""
+        if not self._started:
+            self._started = True
+            if any(Path(folder).is_dir() for folder in self.bindings):
+                threading.Thread(target=self._follow, name="dcgm", daemon=True).start()
+        now = self.monotonic()
+        with self._lock:
+            if now - self._time > STALE or uuid not in self._heard:
+                raise Unsupported(f"DCGM at {self.address}: tells nothing of {uuid}")
+            heard, self._heard[uuid] = self._heard[uuid], {}
+            since, self._taken[uuid] = self._taken.get(uuid, now), now
+        means = {name: sum(values) / len(values) for name, values in heard.items()}
+        return Activity(now - since, means, "dcgm")
+
+    def _follow(self) -> None:
+        sys.path += [folder for folder in self.bindings if folder not in sys.path]
+        try:
+            structures = importlib.import_module("dcgm_structs")
+            reader = importlib.import_module("DcgmReader").DcgmReader
+        except (ImportError, OSError) as error:
+            log.warning("dcgm: its Python bindings cannot be used: %s", error)
+            return
+        while True:
+            try:
+                self._read(reader)
+            except (structures.DCGMError, OSError) as error:
+                log.info("dcgm: %s: %s; looking again every %g s", self.address, error, AGAIN)
+            time.sleep(AGAIN)
+
+    def _read(self, reader: Any) -> None:
+        """Read for as long as the host engine answers."""
+        with reader(
+            hostname=self.address,
+            fieldIds=list(FIELDS),
+            updateFrequency=round(EVERY * 1e6),
+            maxKeepAge=60.0,
+            fieldGroupName="gpunode",
+        ) as dcgm:
+            dcgm.Init()
+            while dcgm.m_gpuIdToUUId:
+                self._hear(dcgm.m_gpuIdToUUId, dcgm.GetAllGpuValuesAsFieldIdDictSinceLastCall())
+                time.sleep(EVERY)
+
+    def _hear(self, uuids: dict[int, str], values: dict[int, dict[int, list[Any]]]) -> None:
+        """Keep what came of each GPU until it is asked for; a blank is no value."""
+        with self._lock:
+            self._time = self.monotonic()
+            for gpu, uuid in uuids.items():
+                heard = self._heard.setdefault(uuid, {})
+                for field, samples in values.get(gpu, {}).items():
+                    fresh = [float(s.value) for s in samples if not s.isBlank]
+                    if field in FIELDS and fresh:
+                        kept = heard.get(FIELDS[field], []) + fresh
+                        heard[FIELDS[field]] = kept[-round(60 / EVERY) :]

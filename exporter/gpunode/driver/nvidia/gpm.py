@@ -1,0 +1,43 @@
+"""GPM: the counters that Hopper and later GPUs keep for every unit.
+
+The mean between two snapshots is exact however far apart they are, so one chained pair a window
+loses nothing. Numbers are ``nvmlGpmMetricId_t`` of nvml.h, names those of ``driver.UNITS``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PERCENT = 0.01
+MEBIBYTE = 1048576.0
+
+
+@dataclass(frozen=True, slots=True)
+class GpmMetric:
+    """One GPM metric: the driver's number, our name, and what turns its value into base units."""
+
+    id: int
+    name: str
+    scale: float
+
+
+METRICS = (
+    GpmMetric(1, "graphics", PERCENT),
+    GpmMetric(2, "sm", PERCENT),
+    GpmMetric(3, "occupancy", PERCENT),
+    GpmMetric(4, "integer", PERCENT),
+    GpmMetric(5, "tensor", PERCENT),
+    GpmMetric(6, "tensor_fp64", PERCENT),
+    GpmMetric(7, "tensor_half", PERCENT),
+    GpmMetric(9, "tensor_integer", PERCENT),
+    GpmMetric(10, "dram", PERCENT),
+    GpmMetric(11, "fp64", PERCENT),
+    GpmMetric(12, "fp32", PERCENT),
+    GpmMetric(13, "fp16", PERCENT),
+    GpmMetric(20, "pcie_transmit", MEBIBYTE),
+    GpmMetric(21, "pcie_receive", MEBIBYTE),
+    GpmMetric(60, "nvlink_receive", MEBIBYTE),
+    GpmMetric(61, "nvlink_transmit", MEBIBYTE),
+    GpmMetric(100, "c2c_transmit", MEBIBYTE),
+    GpmMetric(101, "c2c_receive", MEBIBYTE),
+)

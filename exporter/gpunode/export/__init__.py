@@ -1,0 +1,1 @@
+"""What leaves the daemon: the text formats, dcgm-exporter's names, HTTP."""

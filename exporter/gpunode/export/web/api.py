@@ -1,0 +1,56 @@
+"""What the API answers, as it is in ``docs/openapi.json``."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field
+
+from gpunode.audit.source import Audited, Result
+from gpunode.gpu.activity import WindowDetail
+from gpunode.gpu.nvlink import NvLinkDetail
+from gpunode.jobs.owners import OwnersDetail
+from gpunode.jobs.processes import JobDetail
+from gpunode.source import Readings, Told
+from gpunode.verdict.source import Judged, Judgement
+
+
+class GpuState(BaseModel):
+    """One GPU or MIG instance; what was not read of it is null."""
+
+    gpu: str
+    uuid: str
+    times: dict[str, float] = Field(description="when each was read, in seconds since the epoch")
+    gpu_activity: WindowDetail | None = None
+    gpu_nvlink: NvLinkDetail | None = None
+    gpu_owners: OwnersDetail | None = None
+    job_processes: JobDetail | None = None
+
+
+DETAILS: dict[str, type] = {
+    "gpu_activity": WindowDetail,
+    "gpu_nvlink": NvLinkDetail,
+    "gpu_owners": OwnersDetail,
+    "job_processes": JobDetail,
+}
+
+
+def gpus(readings: Readings) -> list[GpuState]:
+    """Every GPU that anything was read of, by index."""
+    found: dict[str, GpuState] = {}
+    for name, kind in DETAILS.items():
+        told: Told[object]
+        for told in readings.details(kind):
+            gpu, uuid = told.place.gpu, told.place.uuid
+            state = found.setdefault(uuid, GpuState(gpu=gpu, uuid=uuid, times={}))
+            state.times[name] = told.time
+            setattr(state, name, told.detail)
+    return sorted(found.values(), key=lambda state: (state.gpu, state.uuid))
+
+
+def verdicts(readings: Readings) -> list[Judgement]:
+    """What held each GPU up over the last minute, with the evidence."""
+    return [verdict for told in readings.details(Judged) for verdict in told.detail.verdicts]
+
+
+def checks(readings: Readings) -> list[Result]:
+    """What is set up as training needs it, what is not, and what to do about it."""
+    return [check for told in readings.details(Audited) for check in told.detail.checks]

@@ -1,0 +1,86 @@
+"""How long each unit of one GPU was active, and how much its links moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpunode.driver.driver import DIRECTIONS, OCCUPANCY, UNITS, Activity, Gpu, known
+from gpunode.gpu import GPU
+from gpunode.metric import Metric, Sample
+
+ACTIVE = Metric(
+    "gpunode_gpu_active_seconds_total",
+    "counter",
+    "Seconds during which a unit of the GPU was active, weighted by how much of it (GPM 1-13).",
+    (*GPU, "unit"),
+)
+ACTIVE_WARPS = Metric(
+    "gpunode_gpu_sm_occupancy_seconds_total",
+    "counter",
+    "Integral of SM occupancy, warps resident over warps possible (GPM 3).",
+    GPU,
+)
+PCIE_BYTES = Metric(
+    "gpunode_gpu_pcie_bytes_total",
+    "counter",
+    "Bytes over PCI Express, headers included, as the GPU sees it (GPM 20 and 21; NVML's own "
+    "counters have 32 bits and wrap every 70 ms at full speed).",
+    (*GPU, "direction"),
+)
+NVLINK_BYTES = Metric(
+    "gpunode_gpu_nvlink_bytes_total",
+    "counter",
+    "Bytes over all NVLinks (GPM 60 and 61, else NVML fields 138 and 139).",
+    (*GPU, "direction"),
+)
+C2C_BYTES = Metric(
+    "gpunode_gpu_c2c_bytes_total",
+    "counter",
+    "Bytes over the chip-to-chip link to the CPU (GPM 100 and 101).",
+    (*GPU, "direction"),
+)
+METRICS = (ACTIVE, ACTIVE_WARPS, PCIE_BYTES, NVLINK_BYTES, C2C_BYTES)
+
+MOVED = {"pcie": PCIE_BYTES, "nvlink": NVLINK_BYTES, "c2c": C2C_BYTES}
+SHARES = {*UNITS, OCCUPANCY}
+"""What adds up to seconds; the rest of an activity adds up to bytes."""
+
+
+class Units:
+    """Adds up the activity of one GPU."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self.sensors = gpu
+        self.labels = gpu.identity.labels
+        self._seconds: dict[str, float] = {}
+        self._bytes: dict[str, float] = {}
+        self._nvlink_counters: dict[str, float] = {}
+
+    def count(self, activity: Activity) -> None:
+        """Add what the means of an activity amount to over its time."""
+        for name, value in activity.values.items():
+            book = self._seconds if name in SHARES else self._bytes
+            book[name] = book.get(name, 0.0) + value * activity.seconds
+
+    def count_nvlinks(self, seconds: float) -> dict[str, float]:
+        """Add what the NVLink counters gained, for GPUs without GPM; returns bytes a second."""
+        rates: dict[str, float] = {}
+        for direction, value in (known(self.sensors.nvlink_bytes) or {}).items():
+            name = f"nvlink_{direction}"
+            before = self._nvlink_counters.get(name)
+            self._nvlink_counters[name] = value
+            if before is None or value < before or not seconds:
+                continue  # the first look, or a counter that was reset
+            rates[name] = (value - before) / seconds
+            self._bytes[name] = self._bytes.get(name, 0.0) + value - before
+        return rates
+
+    def samples(self) -> Iterator[Sample]:
+        """What there is to export; nothing of a unit or link that never answered."""
+        for unit in UNITS:
+            yield from ACTIVE.at(self._seconds.get(unit), *self.labels, unit)
+        yield from ACTIVE_WARPS.at(self._seconds.get(OCCUPANCY), *self.labels)
+        for link, metric in MOVED.items():
+            for direction in DIRECTIONS:
+                moved = self._bytes.get(f"{link}_{direction}")
+                yield from metric.at(moved, *self.labels, direction)

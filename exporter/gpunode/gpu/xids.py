@@ -1,0 +1,60 @@
+"""The XID errors that the driver reports for one GPU, counted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from gpunode.driver.driver import Gpu, known
+from gpunode.driver.nvidia.xids import WATCHED
+from gpunode.gpu import GPU
+from gpunode.metric import Metric, Sample
+from gpunode.node.node import Clock
+from gpunode.source import MANY
+
+log = logging.getLogger(__name__)
+
+XIDS = Metric(
+    "gpunode_gpu_xid_errors_total",
+    "counter",
+    "XID error events (nvmlEventSetWait) since the daemon started.",
+    (*GPU, "xid"),
+)
+XID_TIME = Metric(
+    "gpunode_gpu_xid_last_timestamp_seconds",
+    "gauge",
+    "When the driver last reported this XID.",
+    (*GPU, "xid"),
+)
+METRICS = (XIDS, XID_TIME)
+
+
+class Xids:
+    """Takes the events of one GPU as they come."""
+
+    def __init__(self, gpu: Gpu, clock: Clock) -> None:
+        self.sensors = gpu
+        self.labels = gpu.identity.labels
+        self.clock = clock
+        self._counts = dict.fromkeys(map(str, WATCHED), 0)
+        self._times: dict[str, float] = {}
+
+    def samples(self) -> Iterator[Sample]:
+        """The counts with what came since the last call; nothing where events are not reported."""
+        events = known(self.sensors.xids)
+        if events is None:
+            return
+        for event in events:
+            self._count(event.number)
+        for xid, count in self._counts.items():
+            yield from XIDS.at(float(count), *self.labels, xid)
+        for xid, time in self._times.items():
+            yield from XID_TIME.at(time, *self.labels, xid)
+
+    def _count(self, number: int) -> None:
+        xid = str(number)
+        if xid not in self._counts and len(self._counts) >= MANY:
+            xid = "other"
+        self._counts[xid] = self._counts.get(xid, 0) + 1
+        self._times[xid] = self.clock.time()
+        log.warning("GPU %s (%s): XID %d", *self.labels, number)

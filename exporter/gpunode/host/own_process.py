@@ -1,0 +1,54 @@
+"""The daemon's own process, under the names that every Prometheus client library uses."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Iterator
+
+import psutil
+
+from gpunode import __version__
+from gpunode.metric import Metric, Sample
+from gpunode.source import WHOLE_NODE, Place, Reading, Source
+
+BUILD_INFO = Metric(
+    "gpunode_build_info", "gauge", "Always 1; which program this is.", ("version", "python")
+)
+CPU = Metric("process_cpu_seconds_total", "counter", "CPU time of this process (psutil).")
+RESIDENT = Metric("process_resident_memory_bytes", "gauge", "Resident memory (psutil).")
+VIRTUAL = Metric("process_virtual_memory_bytes", "gauge", "Virtual memory (psutil).")
+START = Metric("process_start_time_seconds", "gauge", "When this process started (psutil).")
+OPEN_FILES = Metric("process_open_fds", "gauge", "Open file descriptors (psutil).")
+MAX_FILES = Metric("process_max_fds", "gauge", "File descriptors allowed (psutil).")
+THREADS = Metric("process_threads", "gauge", "Threads (psutil).")
+METRICS = (BUILD_INFO, CPU, RESIDENT, VIRTUAL, START, OPEN_FILES, MAX_FILES, THREADS)
+
+
+class OwnProcess:
+    """Reads this process; not part of the node, so it does not go through its door."""
+
+    name = "process"
+    every = 10.0
+    metrics = METRICS
+
+    def __init__(self) -> None:
+        self.process = psutil.Process()
+
+    def find(self) -> Iterable[tuple[Place, Source]]:
+        """Itself: there is always this process."""
+        return ((WHOLE_NODE, self),)
+
+    def read(self) -> Reading:
+        return Reading(tuple(self._samples()))
+
+    def _samples(self) -> Iterator[Sample]:
+        yield from BUILD_INFO.at(1.0, __version__, platform.python_version())
+        with self.process.oneshot():
+            times, memory = self.process.cpu_times(), self.process.memory_info()
+            yield from CPU.at(times.user + times.system)
+            yield from RESIDENT.at(float(memory.rss))
+            yield from VIRTUAL.at(float(memory.vms))
+            yield from START.at(self.process.create_time())
+            yield from OPEN_FILES.at(float(self.process.num_fds()))
+            yield from MAX_FILES.at(float(self.process.rlimit(psutil.RLIMIT_NOFILE)[0]))
+            yield from THREADS.at(float(self.process.num_threads()))

@@ -1,0 +1,1 @@
+"""NCCL: its debug log, its RAS service, and how fast its collectives run."""

@@ -1,0 +1,160 @@
+"""How fast collectives run on this node: what nccl-tests measured, against what the model can do.
+
+https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md explains bus bandwidth.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import get_args
+
+from pydantic import TypeAdapter
+
+from gpunode.config import Collective, Settings
+from gpunode.gpu.models import model_of
+from gpunode.metric import Metric, Sample
+from gpunode.node.node import Node
+from gpunode.source import NodeSource, Reading
+
+WHICH = ("collective", "gpus")
+BANDWIDTH = Metric(
+    "gpunode_nccl_bus_bandwidth_bytes_per_second",
+    "gauge",
+    "Highest bus bandwidth over all sizes when `gpunode nccl-bench` last ran.",
+    WHICH,
+)
+EXPECTED = Metric(
+    "gpunode_nccl_expected_bus_bandwidth_bytes_per_second",
+    "gauge",
+    "Bus bandwidth that so many GPUs of this model reach elsewhere; absent where it is not known.",
+    WHICH,
+)
+TIME = Metric(
+    "gpunode_nccl_bench_timestamp_seconds",
+    "gauge",
+    "When `gpunode nccl-bench` last measured this collective.",
+    WHICH,
+)
+
+BANDWIDTH_LOW = 0.8
+"""Share of the expected bus bandwidth below which something is wrong with the node."""
+
+GB = 1e9
+COLLECTIVES: tuple[str, ...] = get_args(Collective)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One run: the bus bandwidth in bytes a second by size in bytes."""
+
+    collective: str
+    gpus: int
+    model: str
+    time: float
+    """When it ended, in seconds since the epoch."""
+
+    bandwidth: dict[int, float]
+
+    @property
+    def best(self) -> float:
+        """The highest bus bandwidth; nccl-tests' own average is over small sizes as well."""
+        return max(self.bandwidth.values())
+
+    @property
+    def expected(self) -> float | None:
+        """What an all-reduce reaches on so many GPUs of this model."""
+        model = model_of(self.model)
+        if model is None or self.collective != "all_reduce":
+            return None
+        return dict(model.nccl_bus_bandwidth).get(self.gpus)
+
+
+MEASUREMENT = TypeAdapter(Measurement)
+
+
+def parse_text(text: str) -> dict[int, float]:
+    """Bus bandwidth by size from what nccl-tests prints. Raises ``ValueError`` where none is."""
+    found: dict[int, float] = {}
+    for line in text.splitlines():
+        # size count type redop root, then time algbw busbw #wrong out of place and in place
+        fields = line.split()
+        if len(fields) >= 12 and fields[0].isdecimal() and len(fields[0]) < 16:
+            speeds = [float(fields[place]) for place in (7, 11) if _is_number(fields[place])]
+            if speeds:
+                found[int(fields[0])] = max(speeds) * GB
+    if not found:
+        raise ValueError("no measurement in what nccl-tests printed")
+    return found
+
+
+def _is_number(text: str) -> bool:
+    return len(text) < 16 and text.replace(".", "", 1).isdecimal()
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """A part of nccl-tests' JSON; the rest, its dump of the environment above all, is not read."""
+
+    bus_bw: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """One size in nccl-tests' JSON."""
+
+    size: int
+    out_of_place: Speed = Speed()
+    in_place: Speed = Speed()
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """nccl-tests' JSON."""
+
+    results: list[Size]
+
+
+RESULTS = TypeAdapter(Results)
+
+
+def parse_json(text: str) -> dict[int, float]:
+    """Bus bandwidth by size from the file of ``-J``. Raises ``ValueError``."""
+    results = RESULTS.validate_python(json.loads(text)).results
+    if not results:
+        raise ValueError("no measurement in the JSON of nccl-tests")
+    return {r.size: max(r.out_of_place.bus_bw, r.in_place.bus_bw) * GB for r in results}
+
+
+class NcclBench:
+    """Reads what ``gpunode nccl-bench`` left behind."""
+
+    name = "nccl_bench"
+    metrics = (BANDWIDTH, EXPECTED, TIME)
+
+    def __init__(self, node: Node, settings: Settings) -> None:
+        self.node = node
+        self.folder = settings.host.nccl_bench_folder
+        self.every = settings.host.slow_interval
+
+    def read(self) -> Reading:
+        """Nothing where it never ran."""
+        try:
+            names = self.node.list_directory(self.folder)
+        except FileNotFoundError:
+            names = []
+        wanted = [name for name in names if name in {f"{c}.json" for c in COLLECTIVES}]
+        return Reading(tuple(sample for name in wanted for sample in self._samples(name)))
+
+    def _samples(self, name: str) -> Iterator[Sample]:
+        text = self.node.read_text(f"{self.folder}/{name}")
+        measured = MEASUREMENT.validate_python(json.loads(text))
+        if measured.collective in COLLECTIVES and measured.bandwidth:
+            at = measured.collective, str(measured.gpus)
+            yield from BANDWIDTH.at(measured.best, *at)
+            yield from EXPECTED.at(measured.expected, *at)
+            yield from TIME.at(measured.time, *at)
+
+
+NODE_SOURCE: NodeSource = NcclBench

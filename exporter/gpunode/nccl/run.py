@@ -1,0 +1,74 @@
+"""Runs nccl-tests, or the same with torch.distributed where they are not installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from gpunode.nccl.bench import parse_json, parse_text
+
+LIMIT = 900.0
+"""Seconds after which a run is ended."""
+
+
+class BenchError(Exception):
+    """A run that measured nothing, in words for a person."""
+
+
+def measure(
+    collective: str, gpus: int, largest: str, program: str | None = None
+) -> dict[int, float]:
+    """Bus bandwidth in bytes a second by size in bytes. Raises ``BenchError``."""
+    found = program or shutil.which(f"{collective}_perf")
+    if found:
+        return _with_nccl_tests(found, gpus, largest)
+    torch = Path(__file__).with_name("run_torch.py")
+    text = _run([sys.executable, str(torch), collective, str(gpus), largest])
+    try:
+        return parse_text(text)
+    except ValueError as error:
+        raise BenchError(
+            f"neither {collective}_perf nor torch with {gpus} GPUs is here: {_last_line(text)}"
+        ) from error
+
+
+def _with_nccl_tests(program: str, gpus: int, largest: str) -> dict[int, float]:
+    sizes = ["-b", "8M", "-e", largest, "-f", "2", "-g", str(gpus), "-c", "0"]
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "result.json"
+        text = _run([program, *sizes, "-J", str(result)])
+        try:
+            if result.exists():
+                return parse_json(result.read_text())
+            if "# Avg bus bandwidth" not in text:  # one that does not know -J
+                text = _run([program, *sizes])
+            return parse_text(text)
+        except ValueError as error:
+            raise BenchError(f"{program}: {_last_line(text)}") from error
+
+
+def _run(command: list[str]) -> str:
+    try:
+        ran = subprocess.run(  # noqa: S603 the user asked for this program
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=LIMIT,
+            check=False,
+            env={**os.environ, "NCCL_DEBUG": "WARN"},
+        )
+    except subprocess.TimeoutExpired as error:
+        raise BenchError(f"{command[0]}: took longer than {LIMIT:g} s") from error
+    except OSError as error:
+        raise BenchError(f"{command[0]}: {error.strerror}") from error
+    return ran.stdout + ran.stderr
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1][:200] if lines else "it printed nothing"

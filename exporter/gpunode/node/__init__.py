@@ -1,0 +1,1 @@
+"""The one door to the machine, and what stands behind it."""

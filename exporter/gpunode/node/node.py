@@ -1,0 +1,188 @@
+"""The one door to the machine: files, filesystems, logs, drivers and the clock.
+
+Everything read from the outside goes through a ``Node``, so that ``tape.py`` can record a machine
+and play it back, and a test machine is a folder of files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpunode.driver.driver import Driver
+from gpunode.node.datagram_socket import Datagram
+from gpunode.node.kubelet import Allocation
+
+
+class Clock(Protocol):
+    """Time, as the node tells it."""
+
+    def monotonic(self) -> float:
+        """Seconds that never jump; they stand still while the node is suspended."""
+        ...
+
+    def time(self) -> float:
+        """Seconds since the epoch."""
+        ...
+
+    def thread_cpu(self) -> float | None:
+        """CPU seconds that the calling thread has taken; None where time is only played back."""
+        ...
+
+
+class SteppedClock:
+    """A tape's clock: stands still until it is set."""
+
+    def __init__(self, epoch: float) -> None:
+        self.epoch = epoch
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.epoch + self.now
+
+    def thread_cpu(self) -> float | None:
+        return None
+
+
+MAX_FILE = 4 << 20
+"""Bytes of the largest file that is read: a counter file of a large node has a tenth of that."""
+
+ENVIRONMENT = frozenset(
+    {
+        "CUDA_VISIBLE_DEVICES",
+        "LOCAL_RANK",
+        "NCCL_ALGO",
+        "NCCL_BUFFSIZE",
+        "NCCL_COLLNET_ENABLE",
+        "NCCL_CROSS_NIC",
+        "NCCL_CUMEM_ENABLE",
+        "NCCL_CUMEM_HOST_ENABLE",
+        "NCCL_DEBUG",
+        "NCCL_DEBUG_FILE",
+        "NCCL_DMABUF_ENABLE",
+        "NCCL_IB_ADAPTIVE_ROUTING",
+        "NCCL_IB_DISABLE",
+        "NCCL_IB_GID_INDEX",
+        "NCCL_IB_HCA",
+        "NCCL_IB_QPS_PER_CONNECTION",
+        "NCCL_IB_RETRY_CNT",
+        "NCCL_IB_SL",
+        "NCCL_IB_TC",
+        "NCCL_IB_TIMEOUT",
+        "NCCL_MAX_NCHANNELS",
+        "NCCL_MIN_NCHANNELS",
+        "NCCL_MNNVL_ENABLE",
+        "NCCL_NET",
+        "NCCL_NET_GDR_LEVEL",
+        "NCCL_NET_GDR_READ",
+        "NCCL_NVLS_ENABLE",
+        "NCCL_P2P_DISABLE",
+        "NCCL_P2P_LEVEL",
+        "NCCL_PROTO",
+        "NCCL_PXN_DISABLE",
+        "NCCL_RAS_ADDR",
+        "NCCL_RAS_ENABLE",
+        "NCCL_SHM_DISABLE",
+        "NCCL_SOCKET_IFNAME",
+        "NCCL_SOCKET_NTHREADS",
+        "NCCL_TOPO_FILE",
+        "NVIDIA_VISIBLE_DEVICES",
+        "OMP_NUM_THREADS",
+        "RANK",
+        "SLURM_JOB_ID",
+        "SLURM_JOB_USER",
+        "SLURM_LOCALID",
+        "SLURM_NTASKS",
+        "SLURM_PROCID",
+        "SLURM_STEP_ID",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+        "TORCH_NCCL_BLOCKING_WAIT",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT",
+        "TORCH_NCCL_ENABLE_MONITORING",
+        "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC",
+        "TORCH_NCCL_TRACE_BUFFER_SIZE",
+        "WORLD_SIZE",
+    }
+)
+"""Names that are read from a process's environment; it may hold secrets, so no other ever is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filesystem:
+    """Bytes: all, free, and free to users other than root; files: how many it can hold, and more.
+
+    A filesystem without a fixed number of files has 0 of them.
+    """
+
+    size: float
+    free: float
+    available: float
+    files: float = 0.0
+    files_free: float = 0.0
+
+
+class Node(Protocol):
+    """A machine that can be asked, and nothing else."""
+
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def drivers(self) -> Sequence[Driver]:
+        """The driver of each vendor, whether or not it is installed."""
+        ...
+
+    def read_text(self, path: str) -> str:
+        """The file at the absolute ``path`` of the node.
+
+        Raises ``OSError``, also where the file is larger than ``MAX_FILE``.
+        """
+        ...
+
+    def list_directory(self, path: str) -> list[str]:
+        """Names in a directory of the node, sorted. Raises ``OSError``."""
+        ...
+
+    def filesystem(self, path: str) -> Filesystem:
+        """Size and use of the filesystem that holds ``path``. Raises ``OSError``."""
+        ...
+
+    def log_lines(self, path: str) -> list[str]:
+        """Lines that were added to a log since the last call; the first call gives none.
+
+        Follows the log through rotation. ``/dev/kmsg`` counts as a log. Raises ``OSError``.
+        """
+        ...
+
+    def environment(self, pid: int) -> dict[str, str]:
+        """What a process was started with, of the names in ``ENVIRONMENT``. Raises ``OSError``."""
+        ...
+
+    def network_statistics(self, interface: str) -> dict[str, int]:
+        """Counters of a network driver, as ``ethtool -S`` shows them. Raises ``OSError``."""
+        ...
+
+    def read_link(self, path: str) -> str:
+        """What a link names, such as a namespace in /proc/PID/ns. Raises ``OSError``."""
+        ...
+
+    def ask(self, pid: int, address: str, request: str) -> str:
+        """What a server at HOST:PORT answers in the network namespace of a process.
+
+        Raises ``OSError``.
+        """
+        ...
+
+    def datagrams(self, socket: str) -> list[Datagram]:
+        """What came to a Unix socket since the last call; the first call opens it.
+
+        The socket is this program's own: its path is not below the root. Raises ``OSError``.
+        """
+        ...
+
+    def allocations(self, socket: str) -> list[Allocation]:
+        """What the kubelet behind a socket gave to which container. Raises ``OSError``."""
+        ...

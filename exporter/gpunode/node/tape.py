@@ -1,0 +1,428 @@
+r"""Tapes: what a node was asked and what it answered, with times, to be played back.
+
+A tape is gzip-compressed JSON lines. The first line says what it is; every other is one question
+and its answer at ``t`` seconds from the start:
+
+    {"gpunode_tape": 1, "time": 1795219603.29, "comment": "…"}
+    {"t": 2.001, "of": "GPU-…", "call": "temperature", "answer": 36.0}
+    {"t": 2.001, "of": "GPU-…", "call": "fabric", "error": "Unsupported", "message": "…"}
+    {"t": 2.004, "of": "/proc/559/comm", "call": "read_text", "answer": "python3\n"}
+
+Playing back does not depend on asking at the same times: a gauge is the latest answer, GPM means
+are averaged over the answers since the last question, and buffers hold the samples of their time.
+Only what sources ask for is on a tape, and of a process's environment the node itself gives out no
+more than a few harmless names, so no secret is. The schema of the answers is the annotations of
+``Gpu`` in ``driver/driver.py`` and of ``Node``.
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import json
+import logging
+import math
+import os
+import threading
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TextIO, cast, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from gpunode.driver.driver import (
+    Activity,
+    Buffered,
+    Driver,
+    DriverError,
+    DriverUnavailable,
+    Gpu,
+    Identity,
+    Unsupported,
+    Xid,
+)
+from gpunode.node.node import Node, SteppedClock
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCall:
+    """How a method of ``Node`` is on a tape.
+
+    The first ``named_by`` arguments say what is asked of. The answers are either a state, of which
+    the latest counts, or ``events``, each of which is given out once.
+    """
+
+    named_by: int = 1
+    events: bool = False
+
+    def of(self, arguments: tuple[Any, ...]) -> str:
+        """What a call asks of, as the tape has it."""
+        return " ".join(map(str, arguments[: self.named_by]))
+
+
+NODE_CALLS = {
+    "read_text": NodeCall(),
+    "list_directory": NodeCall(),
+    "filesystem": NodeCall(),
+    "log_lines": NodeCall(events=True),
+    "environment": NodeCall(),
+    "network_statistics": NodeCall(),
+    "read_link": NodeCall(),
+    "ask": NodeCall(named_by=2),
+    "datagrams": NodeCall(events=True),
+    "allocations": NodeCall(),
+}
+GPU_CALLS = [name for name in vars(Gpu) if name[0] != "_" and name != "identity"]
+CALLS: dict[str, TypeAdapter[Any]] = {
+    "gpus": TypeAdapter(list[Identity]),
+    **{
+        name: TypeAdapter(get_type_hints(getattr(seam, name))["return"])
+        for seam, names in ((Gpu, GPU_CALLS), (Node, NODE_CALLS))
+        for name in names
+    },
+}
+ERRORS = {kind.__name__: kind for kind in (DriverError, Unsupported, DriverUnavailable)}
+
+
+class TapeError(Exception):
+    """A tape that cannot be played; ``str()`` names the file, the line and what is wrong."""
+
+
+class TapeWriter:
+    """Writes a tape of at most ``max_bytes``; what would come after is not recorded."""
+
+    def __init__(self, path: Path, node: Node, max_bytes: int, comment: str = "") -> None:
+        self.clock = node.clock
+        self.max_bytes = max_bytes
+        self.filled = threading.Event()
+        self._start = node.clock.monotonic()
+        self._raw = path.open("wb")
+        self._file = cast(TextIO, gzip.open(self._raw, "wt", encoding="utf-8"))  # noqa: SIM115
+        self._lock = threading.Lock()
+        self._write({"gpunode_tape": FORMAT, "time": self.clock.time(), "comment": comment})
+
+    def answer(self, of: str, call: str, ask: Callable[[], Any]) -> Any:
+        """Ask, write down the question with its answer or error, and pass that on."""
+        question = {"of": of, "call": call}
+        try:
+            answer = ask()
+        except DriverError as error:
+            self._note({**question, "error": type(error).__name__, "message": str(error)})
+            raise
+        except OSError as error:
+            self._note({**question, "errno": error.errno})
+            raise
+        self._note({**question, "answer": CALLS[call].dump_python(answer, mode="json")})
+        return answer
+
+    def _note(self, line: dict[str, Any]) -> None:
+        if self._raw.closed or self.filled.is_set():
+            return
+        if self._raw.tell() >= self.max_bytes:
+            self.filled.set()
+            log.warning("the tape is full (%d bytes), recording ends", self.max_bytes)
+            return
+        self._write({"t": round(self.clock.monotonic() - self._start, 6), **line})
+
+    def _write(self, line: dict[str, Any]) -> None:
+        with self._lock:
+            if not self._file.closed:
+                self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
+
+    def close(self) -> None:
+        """Finish the file."""
+        with self._lock:
+            self._file.close()
+            self._raw.close()
+
+
+class RecordingNode:
+    """A node with every method of ``Node``, each call of which is written down."""
+
+    def __init__(self, node: Node, tape: TapeWriter) -> None:
+        self.node = node
+        self.tape = tape
+        self.clock = node.clock
+        self.drivers = [RecordingDriver(driver, tape) for driver in node.drivers]
+
+    def __getattr__(self, call: str) -> Callable[..., Any]:
+        if call not in NODE_CALLS:
+            raise AttributeError(call)
+        method, how = getattr(self.node, call), NODE_CALLS[call]
+        return lambda *given: self.tape.answer(how.of(given), call, partial(method, *given))
+
+
+class RecordingDriver:
+    """A driver whose GPUs write down everything they are asked."""
+
+    def __init__(self, driver: Driver, tape: TapeWriter) -> None:
+        self.driver = driver
+        self.vendor = driver.vendor
+        self.tape = tape
+        self._gpus: dict[str, RecordingGpu] = {}
+
+    def gpus(self) -> list[Gpu]:
+        found: list[Gpu] = []
+
+        def identities() -> list[Identity]:
+            found.extend(self.driver.gpus())
+            return [gpu.identity for gpu in found]
+
+        self.tape.answer(self.vendor, "gpus", identities)
+        for gpu in found:
+            self._gpus.setdefault(gpu.identity.uuid, RecordingGpu(gpu, self.tape))
+        return [cast(Gpu, self._gpus[gpu.identity.uuid]) for gpu in found]
+
+
+class RecordingGpu:
+    """A GPU with every method of ``Gpu``, each written down as it is called."""
+
+    def __init__(self, gpu: Gpu, tape: TapeWriter) -> None:
+        self.gpu = gpu
+        self.tape = tape
+        self.identity = gpu.identity
+
+    def __getattr__(self, call: str) -> Callable[..., Any]:
+        if call not in GPU_CALLS:
+            raise AttributeError(call)
+        method, uuid = getattr(self.gpu, call), self.identity.uuid
+        return lambda *arguments: self.tape.answer(uuid, call, partial(method, *arguments))
+
+
+class Track:
+    """All answers to one question, in order of time."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self.answers: list[Any] = []
+
+    def add(self, time: float, answer: Any) -> None:
+        self.times.append(time)
+        self.answers.append(answer)
+
+    def at(self, now: float) -> Any:
+        """The latest answer, or the first where none is as old; raises what was raised then."""
+        answer = self.answers[max(0, bisect_right(self.times, now) - 1)]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def since(self, before: float, now: float) -> list[Any]:
+        """The answers after ``before`` and up to ``now``; raises the last if it is an error."""
+        found = self.answers[bisect_right(self.times, before) : bisect_right(self.times, now)]
+        if found and isinstance(found[-1], Exception):
+            raise found[-1]
+        return [answer for answer in found if not isinstance(answer, Exception)]
+
+    def overlapping(self, begin: float, end: float) -> Iterator[tuple[Activity, float]]:
+        """Activity that covers part of the time, with how much; raises an error that was met."""
+        for at in range(bisect_right(self.times, begin), len(self.times)):
+            answer = self.answers[at]
+            if isinstance(answer, Exception):
+                if self.times[at] <= end:
+                    raise answer
+                continue
+            since = max(begin, self.times[at] - answer.seconds)
+            if since >= end:
+                return
+            overlap = min(end, self.times[at]) - since
+            if overlap > 0:
+                yield answer, overlap
+
+
+class TapeNode:
+    """A node played back from a tape, on the tape's clock.
+
+    Past its end the tape starts over, as if the same had happened again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = path.name.partition(".")[0]
+        self.end = 0.0
+        self.tracks: dict[tuple[str, str], Track] = {}
+        self._last_read: dict[tuple[str, str], tuple[int, float]] = {}
+        lines = self._lines()
+        self.comment, self.clock = self._header(next(lines, {}))
+        for number, line in enumerate(lines, 2):
+            self._take(f"{self.path}: line {number}", line)
+        vendors = [of for of, call in self.tracks if call == "gpus"]
+        self.drivers = [TapeDriver(self, vendor) for vendor in vendors]
+
+    @property
+    def position(self) -> float:
+        """Where on the tape the clock stands."""
+        return self.clock.now - self.lap * self.end
+
+    @property
+    def lap(self) -> int:
+        """How often the tape has been played whole."""
+        return max(0, math.ceil(self.clock.now / self.end) - 1) if self.end else 0
+
+    def __getattr__(self, call: str) -> Callable[..., Any]:
+        if call not in NODE_CALLS:
+            raise AttributeError(call)
+        how = NODE_CALLS[call]
+        if how.events:
+            return lambda *given: [
+                event for events in self.since_last_read(how.of(given), call) for event in events
+            ]
+        return lambda *given: self.recorded(how.of(given), call).at(self.position)
+
+    def since_last_read(self, of: str, call: str) -> list[Any]:
+        """The answers since this was last called with the same question: of events, none twice."""
+        track = self.recorded(of, call)
+        lap, before = self._last_read.get((of, call), (0, -1.0))
+        self._last_read[of, call] = self.lap, self.position
+        if lap == self.lap:
+            return track.since(before, self.position)
+        return [*track.since(before, self.end), *track.since(-1.0, self.position)]
+
+    def recorded(self, of: str, call: str) -> Track:
+        """All answers to a question. Raises ``FileNotFoundError`` where it was never asked."""
+        track = self.tracks.get((of, call))
+        if track is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), of)
+        return track
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        number = 0
+        try:
+            with gzip.open(self.path, "rt", encoding="utf-8") as file:
+                for number, text in enumerate(file, 1):
+                    line = json.loads(text)
+                    if not isinstance(line, dict):
+                        raise TapeError(f"{self.path}: line {number}: not a JSON object")
+                    yield line
+        except json.JSONDecodeError as error:
+            raise TapeError(f"{self.path}: line {number}: not JSON: {error.msg}") from error
+        except EOFError:
+            # A recorder that was killed leaves an unfinished file; what is whole counts.
+            log.warning("%s: ends in the middle, after line %d", self.path, number)
+        except (OSError, zlib.error, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise TapeError(f"{self.path}: after line {number}: cannot be read: {why}") from error
+
+    def _header(self, line: dict[str, Any]) -> tuple[str, SteppedClock]:
+        if line.get("gpunode_tape") != FORMAT or not isinstance(line.get("time"), float | int):
+            raise TapeError(f"{self.path}: line 1: not a gpunode tape of format {FORMAT}")
+        return str(line.get("comment", "")), SteppedClock(float(line["time"]))
+
+    def _take(self, where: str, line: dict[str, Any]) -> None:
+        time, of, call = line.get("t"), line.get("of"), line.get("call")
+        if not isinstance(time, float | int) or not 0 <= time < math.inf:
+            raise TapeError(f"{where}: field t: not a time in seconds: {time!r}")
+        if not isinstance(of, str):
+            raise TapeError(f"{where}: field of: not a string: {of!r}")
+        if not isinstance(call, str) or call not in CALLS:
+            raise TapeError(f"{where}: field call: unknown: {call!r}")
+        self.end = max(self.end, float(time))
+        track = self.tracks.setdefault((of, call), Track())
+        if track.times and time < track.times[-1]:
+            raise TapeError(f"{where}: field t: earlier than the line before: {time!r}")
+        track.add(float(time), self._answer(where, line, CALLS[call]))
+
+    def _answer(self, where: str, line: dict[str, Any], kind: TypeAdapter[Any]) -> Any:
+        if "error" in line:
+            return ERRORS.get(str(line["error"]), DriverError)(str(line.get("message", "")))
+        if isinstance(line.get("errno"), int):
+            return OSError(line["errno"], os.strerror(line["errno"]), line["of"])
+        try:
+            return kind.validate_python(line.get("answer"))
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in ("answer", *first["loc"]))
+            raise TapeError(f"{where}: field {place}: {first['msg']}") from error
+
+
+class TapeDriver:
+    """A driver played back."""
+
+    def __init__(self, node: TapeNode, vendor: str) -> None:
+        self.node = node
+        self.vendor = vendor
+        self._gpus: dict[str, TapeGpu] = {}
+
+    def gpus(self) -> list[Gpu]:
+        """The GPUs listed on the tape at this time."""
+        identities = self.node.recorded(self.vendor, "gpus").at(self.node.position)
+        for identity in identities:
+            self._gpus.setdefault(identity.uuid, TapeGpu(self.node, identity))
+        return [cast(Gpu, self._gpus[identity.uuid]) for identity in identities]
+
+
+class TapeGpu:
+    """A GPU played back; see ``driver.Gpu`` for what each method answers."""
+
+    def __init__(self, node: TapeNode, identity: Identity) -> None:
+        self.node = node
+        self.identity = identity
+        self._activity_read: tuple[int, float] | None = None
+        self._buffers: dict[str, tuple[list[int], list[float]]] = {}
+
+    def __getattr__(self, call: str) -> Callable[..., Any]:
+        if call not in GPU_CALLS:
+            raise AttributeError(call)
+        return lambda: self._track(call).at(self.node.position)
+
+    def activity(self) -> Activity:
+        """The mean since the last call of what GPM answered, weighted by time.
+
+        An answer stands for the seconds before it, whenever this is called.
+        """
+        lap, now = self.node.lap, self.node.position
+        before_lap, before = self._activity_read or (lap, now)
+        self._activity_read = lap, now
+        spans = [(before, now)] if lap == before_lap else [(before, self.node.end), (0.0, now)]
+        totals: dict[str, float] = {}
+        weights: dict[str, float] = {}
+        for begin, end in spans:
+            for answer, seconds in self._track("activity").overlapping(begin, end):
+                for name, value in answer.values.items():
+                    totals[name] = totals.get(name, 0.0) + value * seconds
+                    weights[name] = weights.get(name, 0.0) + seconds
+        return Activity(
+            sum(end - begin for begin, end in spans),
+            {name: total / weights[name] for name, total in totals.items()},
+        )
+
+    def xids(self) -> list[Xid]:
+        self._track("xids")
+        return [
+            x for answer in self.node.since_last_read(self.identity.uuid, "xids") for x in answer
+        ]
+
+    def power_samples(self, after: int) -> Buffered:
+        return self._buffered("power_samples", after)
+
+    def utilization_samples(self, after: int) -> Buffered:
+        return self._buffered("utilization_samples", after)
+
+    def _buffered(self, call: str, after: int) -> Buffered:
+        """The samples up to now: a later drain recorded them, but the driver had them by then."""
+        if call not in self._buffers:
+            drained = [a for a in self._track(call).answers if not isinstance(a, Exception)]
+            if not drained:
+                raise self._track(call).answers[0]
+            samples = dict(sample for answer in drained for sample in answer.samples)
+            times = sorted(samples)
+            self._buffers[call] = times, [samples[time] for time in times]
+        times, values = self._buffers[call]
+        shift = round(self.node.lap * self.node.end * 1e6)
+        now = round(self.node.clock.time() * 1e6)
+        first, last = bisect_right(times, after - shift), bisect_right(times, now - shift)
+        return Buffered([(times[at] + shift, values[at]) for at in range(first, last)])
+
+    def _track(self, call: str) -> Track:
+        track = self.node.tracks.get((self.identity.uuid, call))
+        if track is None:
+            raise Unsupported(f"{call}: not on this tape")
+        return track

@@ -1,0 +1,171 @@
+"""The one place where sources are put together: what is read on a node, and so what is exported.
+
+Most sources are found by what their module declares (``source.py``). Those that are put together
+here by hand look for themselves whether the node has them, or need what another source was told.
+The metric catalogue, the documents and the golden runs derive from this.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+from typing import Any, Protocol
+
+from gpunode import audit, gpu, host, jobs, nccl
+from gpunode.config import Settings
+from gpunode.driver.driver import DriverError, Gpu
+from gpunode.export.dcgm_names import DcgmNames
+from gpunode.host.filesystem import Filesystems
+from gpunode.host.own_process import OwnProcess
+from gpunode.jobs.owners import GpuOwners
+from gpunode.jobs.pods import Pods
+from gpunode.jobs.steps import TrainingSteps
+from gpunode.loop import METRICS as OF_SOURCES
+from gpunode.loop import Loop
+from gpunode.metric import Metric
+from gpunode.node.node import Node
+from gpunode.source import (
+    WHOLE_NODE,
+    Absent,
+    Divided,
+    Finder,
+    GpuSource,
+    NodeSource,
+    Place,
+    Source,
+    View,
+)
+from gpunode.verdict.source import Verdicts
+
+
+class Declares(Protocol):
+    """What says which metrics it may emit."""
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]: ...
+
+
+def _declared(name: str, *packages: ModuleType) -> Iterator[Any]:
+    """What the modules of some packages declare under a name."""
+    for package in packages:
+        for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            module = importlib.import_module(found.name)
+            if hasattr(module, name):
+                yield getattr(module, name)
+
+
+def _metrics(*kinds: Declares) -> tuple[Metric, ...]:
+    """Every metric of some kinds of sources, once."""
+    return tuple(dict.fromkeys(metric for kind in kinds for metric in kind.metrics))
+
+
+NODE_SOURCES: tuple[NodeSource, ...] = tuple(_declared("NODE_SOURCE", host, nccl, audit))
+GPU_SOURCES: tuple[GpuSource, ...] = tuple(_declared("GPU_SOURCE", gpu, jobs, nccl))
+
+METRICS: dict[str, tuple[Metric, ...]] = {
+    "GPU": _metrics(*GPU_SOURCES, GpuOwners),
+    "Pods": Pods.metrics,
+    "Training": TrainingSteps.metrics,
+    "Node": _metrics(*NODE_SOURCES, Filesystems),
+    "Verdicts": Verdicts.metrics,
+    "dcgm-exporter's, with `--compat=dcgm`": DcgmNames.metrics,
+    "Sources": OF_SOURCES,
+    "The daemon itself": OwnProcess.metrics,
+}
+"""Every metric there is, by section of the reference."""
+
+
+class GpuSources:
+    """The sources of every GPU of every vendor."""
+
+    name = "gpu"
+
+    def __init__(self, node: Node, settings: Settings, pods: Pods) -> None:
+        self.node = node
+        self.settings = settings
+        self.pods = pods
+        self._sources: dict[str, list[tuple[Divided, Source]]] = {}
+
+    def find(self) -> Iterable[tuple[Place, Source]]:
+        gpus = {found.identity.uuid: found for found in self._gpus()}
+        divided = {found.identity.parent for found in gpus.values()}
+        self._sources = {
+            uuid: self._sources.get(uuid) or self._open(found) for uuid, found in gpus.items()
+        }
+        for uuid, found in gpus.items():
+            index, uuid = found.identity.labels
+            left_to_instances = "instances" if uuid in divided else None
+            for which, source in self._sources[uuid]:
+                if which != left_to_instances:
+                    yield Place(gpu=index, uuid=uuid), source
+
+    def _gpus(self) -> list[Gpu]:
+        """The GPUs of every driver that answers. Raises ``Absent`` where none does."""
+        found: list[Gpu] = []
+        complaints: list[str] = []
+        for driver in self.node.drivers:
+            try:
+                found += driver.gpus()
+            except DriverError as error:
+                complaints.append(str(error))
+        if len(complaints) == len(self.node.drivers):
+            raise Absent("; ".join(complaints) or "no driver of a GPU to ask")
+        return found
+
+    def _open(self, found: Gpu) -> list[tuple[Divided, Source]]:
+        not_of = "board" if found.identity.mig else None
+        return [
+            (kind.divided, kind(self.node, found, self.settings))
+            for kind in GPU_SOURCES
+            if kind.divided != not_of
+        ] + [
+            (GpuOwners.divided, GpuOwners(self.node, found, self.settings, self.pods)),
+        ]
+
+
+class NodeSources:
+    """One source for each thing that every node has, and one for each mounted filesystem."""
+
+    name = "host"
+
+    def __init__(self, node: Node, settings: Settings) -> None:
+        self.node = node
+        self._sources: list[Source] = [kind(node, settings) for kind in NODE_SOURCES]
+        self._filesystems = Filesystems(node, settings)
+
+    def find(self) -> Iterable[tuple[Place, Source]]:
+        try:
+            self.node.read_text("/proc/stat")
+        except FileNotFoundError as error:
+            raise Absent("no /proc/stat under the root of the node") from error
+        except OSError:
+            pass  # there is a node; the sources tell what is wrong with it
+        yield from ((WHOLE_NODE, source) for source in self._sources)
+        yield from self._filesystems.find()
+
+
+def finders(node: Node, settings: Settings) -> list[Finder]:
+    """What finds everything that can be read on a node."""
+    pods = Pods(node, settings)
+    return [
+        GpuSources(node, settings, pods),
+        pods,
+        TrainingSteps(node, settings),
+        NodeSources(node, settings),
+        OwnProcess(),
+    ]
+
+
+def views(node: Node, settings: Settings) -> list[View]:
+    """What looks at all that was read."""
+    names: list[View] = [DcgmNames(node, settings)] if settings.compat == "dcgm" else []
+    return [*names, Verdicts()]
+
+
+def watch(node: Node, settings: Settings) -> Loop:
+    """The loop over everything that can be watched on a node."""
+    return Loop(
+        node.clock, finders(node, settings), views(node, settings), settings.discovery.interval
+    )

@@ -1,0 +1,1 @@
+"""What holds each GPU up: the ledger, joined with what the node saw in the same minute."""

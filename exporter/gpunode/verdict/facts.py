@@ -1,0 +1,84 @@
+"""What is known of the last minute: values of series at several moments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from gpunode.gpu.activity import SECONDS
+from gpunode.gpu.ledger import STATES
+from gpunode.metric import Metric
+from gpunode.source import Key
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Values of series with the moments at which they were read, as they stood at a moment."""
+
+    moment: float
+    values: Mapping[Key, tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of the time that some snapshots, oldest first, reach over.
+
+    ``metrics`` are those that the snapshots hold. Asking for another raises ``LookupError``,
+    because a rule that rests on it would never apply.
+    """
+
+    snapshots: tuple[Snapshot, ...]
+    metrics: frozenset[Metric]
+    time: float
+    """Seconds since the epoch at the last snapshot."""
+
+    def now(self, metric: Metric, *labels: str) -> float | None:
+        """The last value of a series."""
+        found = self._at(self.snapshots[-1], metric, labels)
+        return None if found is None else found[0]
+
+    def rate(self, metric: Metric, *labels: str) -> float | None:
+        """What a counter gained a second; None where it is new or was reset."""
+        after = self._at(self.snapshots[-1], metric, labels)
+        told = (found for s in self.snapshots if (found := self._at(s, metric, labels)))
+        before = next(told, None)
+        if before is None or after is None or after[1] <= before[1] or after[0] < before[0]:
+            return None
+        return (after[0] - before[0]) / (after[1] - before[1])
+
+    def recent(self, seconds: float) -> Facts:
+        """The same, looking back on less time."""
+        end = self.snapshots[-1].moment
+        kept = tuple(s for s in self.snapshots if end - s.moment < seconds)
+        return replace(self, snapshots=kept)
+
+    def series(self, metric: Metric, *labels: str) -> Iterator[tuple[str, ...]]:
+        """The labels of every series of a metric that begin with these."""
+        self._check(metric)
+        for asked, found in self.snapshots[-1].values:
+            if asked is metric and found[: len(labels)] == labels:
+                yield found
+
+    def shares(self, at: tuple[str, str]) -> dict[str, float]:
+        """The ledger's states as shares of the time; empty where there was none."""
+        rates = {state: self.rate(SECONDS, *at, state) or 0.0 for state in STATES}
+        total = sum(rates.values())
+        return {state: rate / total for state, rate in rates.items()} if total else {}
+
+    def _at(
+        self, snapshot: Snapshot, metric: Metric, labels: tuple[str, ...]
+    ) -> tuple[float, float] | None:
+        self._check(metric)
+        return snapshot.values.get((metric, labels))
+
+    def _check(self, metric: Metric) -> None:
+        if metric not in self.metrics:
+            raise LookupError(
+                f"{metric.name}: a rule asks for it, and it is not in ``causes.USED``"
+            )
+
+
+def series_name(metric: Metric, labels: tuple[str, ...]) -> str:
+    """A series as it is exported, and as one would ask Prometheus for it."""
+    pairs = sorted(zip(metric.labels, labels, strict=True))
+    return metric.name + "{" + ",".join(f'{label}="{value}"' for label, value in pairs) + "}"
