@@ -21,6 +21,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 bench: $(INSTALLED)  ## figures for docs/performance.md; on a machine with GPUs: make bench BENCH="anywhere gpu"
 	$(BIN)/python -m tests.bench $(BENCH)
