@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import math
 import os
 import signal
 import socket
@@ -103,6 +104,32 @@ def test_what_a_client_tells_is_exported(path: str, monkeypatch: pytest.MonkeyPa
     assert {f'gpunode_training_seconds_total{{phase="{phase}"}}' for phase in PHASES} <= {
         name.replace(',uuid="GPU-aa"', "") for name in found
     }
+
+
+def test_a_loss_that_turns_nan_while_a_message_is_sent_is_in_the_next(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sender clears what it has sent; what came meanwhile is not part of that."""
+    monkeypatch.setenv("GPUNODE_CLIENT_SOCKET", path)
+    source = listening(OneGpu(os.getpid()), path)
+    session = Session()
+    session.step(loss=0.5)
+    assert session._sender is not None
+    socket_of_sender = session._sender._socket
+
+    class Meanwhile:
+        """Sends, and has the training go on in between."""
+
+        def sendto(self, message: bytes, address: str) -> None:
+            socket_of_sender.sendto(message, address)
+            session._sender._socket = socket_of_sender  # type: ignore[union-attr]
+            session.step(loss=math.nan)
+
+    session._sender._socket = Meanwhile()  # type: ignore[assignment]
+    session.flush()
+    session.flush()
+    found = wait_for(source, "gpunode_training_nonfinite_losses_total", 1)
+    assert found["gpunode_training_loss_finite"] == 0
 
 
 def test_the_baseline_is_the_best_pace_that_a_process_has_kept(path: str) -> None:

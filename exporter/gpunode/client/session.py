@@ -32,12 +32,17 @@ class Event(NamedTuple):
     samples: float = 0.0
 
 
+Note = Callable[[Account], None]
+"""What is to be noted in the account by the sender, the only thread that changes it."""
+
+
 class Session:
     """What one process tells of its training. The calls are for one thread, the one that trains."""
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque(maxlen=ROOM)
         self._requests: deque[tuple[float, int]] = deque(maxlen=ROOM)
+        self._notes: deque[Note] = deque(maxlen=ROOM)
         self._account = Account()
         self._sender: Sender | None = None
         self._started = False
@@ -86,7 +91,8 @@ class Session:
         """Note the loss where it is a number; a tensor on a GPU is not looked at."""
         if not getattr(loss, "is_cuda", False):
             with contextlib.suppress(TypeError, ValueError):
-                self._account.loss(math.isfinite(loss))
+                finite = math.isfinite(loss)
+                self._notes.append(lambda account: account.loss(finite))
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -123,7 +129,10 @@ class Session:
         """Profile one step in so many with torch.profiler, and tell its longest kernels."""
         from gpunode.client.profiler import StepProfiler
 
-        self._profiler = StepProfiler(every, self._account.kernels)
+        def report(seconds: dict[str, float]) -> None:
+            self._notes.append(lambda account: account.kernels(seconds))
+
+        self._profiler = StepProfiler(every, report)
 
     def flush(self) -> None:
         """Send now what has been put in; also done at the end of the process."""
@@ -141,31 +150,36 @@ class Session:
     def _drain(self) -> Account:
         """The account with everything in it that has happened; called by the sender alone."""
         account = self._account
-        while True:
-            try:
-                event = self._events.popleft()
-            except IndexError:
-                break
+        for event in _taken(self._events):
             account.add(*event)
         account.pass_time(perf_counter())
-        while True:
-            try:
-                seconds, batch = self._requests.popleft()
-            except IndexError:
-                return account
+        for seconds, batch in _taken(self._requests):
             account.requests.add([seconds])
             account.request_items += batch
+        for note in _taken(self._notes):
+            note(account)
+        return account
 
     def _forget(self) -> None:
         """In a forked child, such as a loader's worker, there is nothing to tell."""
         self._events.clear()
         self._requests.clear()
+        self._notes.clear()
         flops_per_token, self._account = self._account.flops_per_token, Account()
         self._account.flops_per_token = flops_per_token
         self._sender = None
         self._started = False
         self._lock = threading.Lock()
         self._profiler = None
+
+
+def _taken(queue: deque[T]) -> Iterator[T]:
+    """What is in a queue that other threads put into, taken out."""
+    while True:
+        try:
+            yield queue.popleft()
+        except IndexError:
+            return
 
 
 class Watched(Generic[T]):

@@ -98,28 +98,32 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Communicator:
-    """A communicator; of a text answer, only those in trouble and only the ranks it names."""
+    """A communicator; of a text answer, only those in trouble and only the ranks it names.
+
+    ``unnamed_counts`` are what ranks that an answer in text counts but does not name have launched.
+    """
 
     hash: str
     size: int
     ranks: tuple[Rank, ...] = ()
     missing_ranks: tuple[Rank, ...] = ()
+    unnamed_counts: tuple[tuple[str, int], ...] = ()
 
     def behind(self) -> list[Rank]:
         """The ranks that have launched fewer collectives than another."""
+        named = (item for rank in self.ranks for item in rank.collective_counts.items())
         furthest: dict[str, int] = {}
-        for rank in self.ranks:
-            for name, count in rank.collective_counts.items():
-                furthest[name] = max(furthest.get(name, 0), count)
+        for name, count in (*self.unnamed_counts, *named):
+            furthest[name] = max(furthest.get(name, 0), count)
         return [
             rank
             for rank in self.ranks
             if any(furthest[name] > count for name, count in rank.collective_counts.items())
         ]
 
-    def counts(self) -> list[tuple[int, dict[str, int]]]:
-        """What each rank has launched."""
-        return [(rank.rank, rank.collective_counts) for rank in self.ranks]
+    def counts(self) -> tuple[object, ...]:
+        """What each rank has launched, to be compared."""
+        return (*self.unnamed_counts, *((r.rank, r.collective_counts) for r in self.ranks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,44 +161,53 @@ ONE = re.compile(
     r" managed by process (?P<pid>\d{1,9}) on node (?P<host>[0-9a-fA-F.:]{1,64})"
 )
 HEADER = "Group     Comms"
+MOST_RANKS = 1 << 16
+
+
+@dataclass(slots=True)
+class Told:
+    """What an answer in text has told of a communicator so far."""
+
+    ranks: dict[int, Rank] = field(default_factory=dict)
+    missing: list[Rank] = field(default_factory=list)
+    unnamed: list[tuple[str, int]] = field(default_factory=list)
 
 
 def _parse_text(text: str) -> Answer:
     if HEADER not in text and "No communicator data collected!" not in text:
         raise ValueError(f"not an answer of NCCL RAS: {text[:60]!r}")
     count, sizes = 0, [0]
-    found: dict[str, tuple[dict[int, Rank], list[Rank]]] = {}
-    ranks: dict[int, Rank] = {}
-    missing: list[Rank] = []
+    found: dict[str, Told] = {}
+    now = Told()
     incomplete, collective, several = False, "", 0
     for line in text.splitlines():
         if match := GROUP.fullmatch(line):
             count += int(match[1])
             sizes.append(int(match[2]))
         elif match := TROUBLE.fullmatch(line):
-            ranks, missing = found.setdefault(match["hash"], ({}, []))
+            now = found.setdefault(match["hash"], Told())
             incomplete, collective = match["what"] == "INCOMPLETE", ""
         elif match := COUNTS.fullmatch(line):
             collective = match["collective"]
         elif match := SEVERAL.fullmatch(line):
             several = int(match["count"] or 0)
-            if collective and len(ranks) < 1 << 16:  # the many are not named: one stands for them
-                ranks[-several - 1] = Rank(-1, collective_counts={collective: several})
+            if collective and len(now.unnamed) < MOST_RANKS:
+                now.unnamed.append((collective, several))
         elif match := ONE.fullmatch(line):
             where = match["host"], int(match["pid"]), int(match["nvml"] or match["device"])
             number = int(match["rank"])
             if incomplete:
-                missing.append(Rank(number, *where, Status(unresponsive=True)))
+                now.missing.append(Rank(number, *where, Status(unresponsive=True)))
             elif collective:
                 launched = int(match["count"] or 0) if match["own"] else several
-                ranks[number] = Rank(number, *where, collective_counts={collective: launched})
-    return Answer(
-        tuple(
-            Communicator(name, max(sizes), tuple(ranks.values()), tuple(missing))
-            for name, (ranks, missing) in found.items()
-        ),
-        count,
+                now.ranks[number] = Rank(number, *where, collective_counts={collective: launched})
+    communicators = (
+        Communicator(
+            name, max(sizes), tuple(told.ranks.values()), tuple(told.missing), tuple(told.unnamed)
+        )
+        for name, told in found.items()
     )
+    return Answer(tuple(communicators), count)
 
 
 @dataclass(slots=True)
@@ -297,7 +310,7 @@ class NcclRas:
             before = self._before.get(communicator.hash)
             if behind and before is not None and before[0] == counts:
                 stalled += 1
-                named |= {_awaited(communicator, r, "behind") for r in behind if r.rank >= 0}
+                named |= {_awaited(communicator, rank, "behind") for rank in behind}
             self._before[communicator.hash] = counts, now
             for missing in communicator.missing_ranks:
                 if missing.status.considered_dead:
