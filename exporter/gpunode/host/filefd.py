@@ -1,0 +1,46 @@
+"""Open files of the whole node: when none is left, no program can open another.
+
+https://docs.kernel.org/admin-guide/sysctl/fs.html#file-max-file-nr
+"""
+
+from __future__ import annotations
+
+from gpunode.config import Settings
+from gpunode.host.counter import counter
+from gpunode.metric import Metric
+from gpunode.node.node import Node
+from gpunode.source import NodeSource, Reading
+
+ALLOCATED = Metric(
+    "gpunode_filefd_allocated", "gauge", "Files open on the node (/proc/sys/fs/file-nr)."
+)
+MAXIMUM = Metric(
+    "gpunode_filefd_maximum", "gauge", "Files that may be open at once (/proc/sys/fs/file-nr)."
+)
+
+
+def parse(text: str) -> tuple[float, float]:
+    """How many files are open, and how many may be. Raises ``ValueError``."""
+    allocated, _, maximum = map(counter, text.split())
+    return allocated, maximum
+
+
+class OpenFiles:
+    """Reads how many files are open."""
+
+    name = "filefd"
+    metrics = (ALLOCATED, MAXIMUM)
+
+    def __init__(self, node: Node, settings: Settings) -> None:
+        self.node = node
+        self.every = settings.host.interval
+
+    def read(self) -> Reading:
+        try:
+            allocated, maximum = parse(self.node.read_text("/proc/sys/fs/file-nr"))
+        except FileNotFoundError:  # a tape recorded before this was read
+            return Reading(())
+        return Reading((*ALLOCATED.at(allocated), *MAXIMUM.at(maximum)))
+
+
+NODE_SOURCE: NodeSource = OpenFiles
