@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpunode import __version__
-from gpunode.config import INCIDENTS
+from gpunode.config import INCIDENTS, AuditSettings, load
 from tests.tapes.truth import TRUTH
 
 TAPE = str(INCIDENTS / "straggler.jsonl.gz")
@@ -99,6 +99,12 @@ def test_an_option_beats_the_environment_beats_the_file(tmp_path: Path) -> None:
         *options, "--web.listen-address=x", GPUNODE_GPU__INTERVAL="1"
     )
     assert "gpu.interval" in complaint(*options, "--gpu.interval=12", GPUNODE_GPU__INTERVAL="1")
+
+
+def test_the_environment_of_other_programs_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JSON", "nonsense")
+    monkeypatch.setenv("GPUNODE_JSON", "true")
+    assert load(AuditSettings, "gpunode audit", []).json_output
 
 
 def test_a_taken_port_is_told() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.catalogue import DOCUMENTS
+from gpunode.catalogue import DOCUMENTS, Setting, settings_of
+from gpunode.cli.commands import COMMANDS
 from gpunode.gpu.ledger import STATES
 from gpunode.verdict.causes import CAUSES
 
@@ -19,6 +20,17 @@ SOURCES = ROOT / "exporter/gpunode"
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_a_reference_is_up_to_date(name: str) -> None:
     assert (ROOT / "docs" / name).read_text() == DOCUMENTS[name](), "run: make docs"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    dict.fromkeys(setting for kind, _ in COMMANDS.values() for setting in settings_of(kind)),
+    ids=lambda setting: setting.option,
+)
+def test_a_setting_is_described_by_one_sentence(setting: Setting) -> None:
+    assert setting.description
+    assert not setting.description.endswith(".")
+    assert ". " not in setting.description
 
 
 def test_the_states_are_documented() -> None:

@@ -1,4 +1,4 @@
-"""Every metric and check there is, gathered from where each is declared; writes the references.
+"""Every metric, check and setting, gathered from where each is declared; writes the references.
 
 python -m gpunode.catalogue docs
 """
@@ -6,10 +6,21 @@ python -m gpunode.catalogue docs
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+from pydantic_settings import CliPositionalArg
 
 from gpunode.audit.source import CHECKS
+from gpunode.cli.commands import COMMANDS
+from gpunode.config import INCIDENTS, Section, Settings
 from gpunode.sources import METRICS
+
+POSITIONAL = get_args(CliPositionalArg)[1]
+"""How pydantic marks an argument that is not an option."""
 
 
 def metrics() -> str:
@@ -19,8 +30,8 @@ def metrics() -> str:
         "",
         "Generated from the declarations by `make docs`; do not edit.",
         "",
-        "`gpu` is the driver's index and `uuid` the identity of a GPU or MIG instance. A sensor "
-        "that a GPU does not have, or that did not answer, has no series.",
+        "`gpu` is the driver's index of a GPU or MIG instance and `uuid` its identity. A sensor "
+        "that a GPU lacks or that did not answer has no series.",
     ]
     for title, declared in METRICS.items():
         lines += [
@@ -43,8 +54,9 @@ def checks() -> str:
         "",
         "Generated from the declarations by `make docs`; do not edit.",
         "",
-        "`gpunode audit` looks once and prints what it found; the daemon looks every ten minutes "
-        "and exports `gpunode_audit_ok{check}`. What cannot be told has no series.",
+        "`gpunode audit` runs every check once and prints the results. The daemon runs them every "
+        "ten minutes and exports `gpunode_audit_ok{check}`; a check that cannot be decided on this "
+        "node has no series.",
     ]
     for check in CHECKS:
         lines += [
@@ -58,7 +70,104 @@ def checks() -> str:
     return "\n".join(lines) + "\n"
 
 
-DOCUMENTS = {"metrics.md": metrics, "audit.md": checks}
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting as the user writes it in each of the three places; empty where it has none."""
+
+    option: str
+    variable: str
+    key: str
+    default: str
+    description: str
+
+    @property
+    def sentence(self) -> str:
+        """The description as a sentence."""
+        return f"{self.description[:1].upper()}{self.description[1:]}."
+
+
+def settings_of(kind: type[Settings]) -> Iterator[Setting]:
+    """Every setting of a command, the common ones included."""
+    yield from _settings(kind.model_fields, ())
+
+
+def _settings(fields: Mapping[str, FieldInfo], within: tuple[str, ...]) -> Iterator[Setting]:
+    for name, field in fields.items():
+        path = (*within, field.alias or name)
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, Section):
+            yield from _settings(kind.model_fields, path)
+        else:
+            yield _setting(path, field)
+
+
+def _setting(path: tuple[str, ...], field: FieldInfo) -> Setting:
+    key = ".".join(path)
+    option = f"--{key.replace('_', '-')}"
+    if POSITIONAL in field.metadata:
+        option = key.upper()
+    elif get_origin(field.annotation) is Literal:
+        option = f"{option} {{{','.join(get_args(field.annotation))}}}"
+    variable = f"GPUNODE_{'__'.join(path).upper()}"
+    description = field.description or ""
+    if field.is_required():  # the command line is the only place for it
+        return Setting(option, "", "", "", description)
+    in_file = key if key != "config.file" else ""  # a file does not name another
+    return Setting(option, variable, in_file, _written(field.default), description)
+
+
+def _written(default: object) -> str:
+    """A default as the user would write it."""
+    if default == INCIDENTS:
+        return "the recorded incidents"
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    if isinstance(default, float):
+        return f"`{default:g}`"
+    return f"`{default}`" if default not in (None, "") else ""
+
+
+SETTINGS = """\
+# Settings
+
+Generated from `exporter/gpunode/config.py` by `make docs`; do not edit.
+
+A setting is an option, an environment variable, or a key in a YAML file. An option overrides the
+environment, and the environment overrides the file. These three commands do the same if
+`gpunode.yaml` contains `gpu: {interval: 1}`:
+
+    gpunode run --gpu.interval=1
+    GPUNODE_GPU__INTERVAL=1 gpunode run
+    gpunode run --config.file=gpunode.yaml
+
+A key that the command does not have is an error. `gpunode COMMAND --help` lists its options.
+
+## Every command
+"""
+
+
+def settings() -> str:
+    """The reference of all settings."""
+    common = list(settings_of(Settings))
+    lines = [SETTINGS, *_table(common)]
+    for name, (kind, _) in COMMANDS.items():
+        own = [setting for setting in settings_of(kind) if setting not in common]
+        if own:
+            lines += ["", f"## `gpunode {name}`", "", kind.__doc__ or "", "", *_table(own)]
+    return "\n".join(lines) + "\n"
+
+
+def _table(rows: Iterable[Setting]) -> Iterator[str]:
+    yield "| option | environment variable | key | default | meaning |"
+    yield "|---|---|---|---|---|"
+    for row in rows:
+        option, variable, key = (
+            f"`{name}`" if name else "" for name in (row.option, row.variable, row.key)
+        )
+        yield f"| {option} | {variable} | {key} | {row.default} | {row.sentence} |"
+
+
+DOCUMENTS = {"metrics.md": metrics, "audit.md": checks, "settings.md": settings}
 
 if __name__ == "__main__":
     for name, document in DOCUMENTS.items():

@@ -1,6 +1,7 @@
 """Settings: from options, environment variables (``GPUNODE_WEB__LISTEN_ADDRESS``) and a YAML file.
 
-An option wins over the environment, which wins over the file. Every default has its home here.
+An option overrides the environment, which overrides the file. Every default is defined here, and
+``docs/settings.md`` is generated from the fields and their descriptions.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ Collective = Literal[
 
 
 INCIDENTS = Path(__file__).with_name("incidents")
-"""The recorded incidents that come with the program."""
+"""The recorded incidents in the package."""
 
 
 class UsageError(Exception):
-    """Something that the user can put right; ``str()`` is one line that says what and where."""
+    """A mistake that the user can correct; ``str()`` is one line that says what and where."""
 
 
 class Section(BaseModel):
@@ -45,7 +46,7 @@ class Section(BaseModel):
 class PathSettings(Section):
     """Where the node's files are."""
 
-    rootfs: Path = Field(Path("/"), description="where the root of the node is mounted")
+    rootfs: Path = Field(Path("/"), description="folder where the root of the node is mounted")
 
     @field_validator("rootfs")
     @classmethod
@@ -58,7 +59,9 @@ class PathSettings(Section):
 class WebSettings(Section):
     """The HTTP server."""
 
-    listen_address: str = Field("0.0.0.0:9816", description="address and port to listen on")
+    listen_address: str = Field(
+        "0.0.0.0:9816", description="address and port on which to serve HTTP"
+    )
 
     @field_validator("listen_address")
     @classmethod
@@ -75,22 +78,25 @@ class WebSettings(Section):
 
 
 class GpuSettings(Section):
-    """How often the driver is asked."""
+    """How often the driver is read."""
 
     interval: float = Field(
-        2.0, ge=0.5, le=2.0, description="seconds a window; the driver keeps power for 2.4 s"
+        2.0,
+        ge=0.5,
+        le=2.0,
+        description="seconds per window; the driver keeps 2.4 s of power samples",
     )
     processes_interval: float = Field(
-        10.0, ge=1, description="seconds between looks at the processes of a GPU"
+        10.0, ge=1, description="seconds between reads of the processes on a GPU"
     )
     owners_interval: float = Field(
-        5.0, ge=1, description="seconds between looks at who holds a GPU"
+        5.0, ge=1, description="seconds between checks of who holds a GPU"
     )
     health_interval: float = Field(
         30.0, ge=1, description="seconds between reads of error counters and modes"
     )
     nvlink_interval: float = Field(
-        120.0, ge=1, description="seconds between reads of NVLinks, which cost 18 ms a GPU"
+        120.0, ge=1, description="seconds between reads of the NVLinks, which take 18 ms per GPU"
     )
 
 
@@ -98,24 +104,24 @@ class DcgmSettings(Section):
     """A running DCGM, for the counters of GPUs without GPM: Volta to Ada."""
 
     address: str = Field(
-        "localhost:5555", description="HOST:PORT of nv-hostengine; empty: do not use DCGM"
+        "localhost:5555", description="HOST:PORT of nv-hostengine, or empty to do without DCGM"
     )
     bindings: str = Field(
-        "", description="folder of DCGM's Python bindings; empty: where it puts them"
+        "", description="folder of DCGM's Python bindings, or empty for where DCGM installs them"
     )
 
 
 class HostSettings(Section):
     """How often the rest of the node is read."""
 
-    interval: float = Field(10.0, ge=1, description="seconds between reads of counters")
+    interval: float = Field(10.0, ge=1, description="seconds between reads of the node's counters")
     slow_interval: float = Field(
         60.0, ge=1, description="seconds between reads of filesystems and PCI Express links"
     )
-    audit_interval: float = Field(600.0, ge=1, description="seconds between audits of settings")
+    audit_interval: float = Field(600.0, ge=1, description="seconds between audits of the node")
     nccl_bench_folder: str = Field(
         "/var/lib/gpunode/nccl-bench",
-        description="folder on the node in which nccl-bench leaves what it measured",
+        description="folder on the node where nccl-bench leaves its results for the daemon",
     )
 
 
@@ -124,45 +130,50 @@ class KubernetesSettings(Section):
 
     pod_resources_socket: str = Field(
         "/var/lib/kubelet/pod-resources/kubelet.sock",
-        description="socket of the pod-resources API on the node; empty: do not ask",
+        description="socket of the kubelet's pod-resources API, or empty to do without it",
     )
-    interval: float = Field(5.0, ge=1, description="seconds between questions to the kubelet")
+    interval: float = Field(5.0, ge=1, description="seconds between requests to the kubelet")
 
 
 class ClientSettings(Section):
-    """What training processes tell."""
+    """Messages from training processes."""
 
     socket: str = Field(
-        protocol.SOCKET, description="where to listen for gpunode.client; empty: do not listen"
+        protocol.SOCKET, description="socket for messages from gpunode.client, or empty for none"
     )
-    interval: float = Field(2.0, ge=1, description="seconds between looks at what came")
+    interval: float = Field(
+        2.0, ge=1, description="seconds between reads of the messages that arrived"
+    )
 
 
 class LogSettings(Section):
-    """What is logged, to standard error."""
+    """What is logged to standard error."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe")
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="lowest severity to log"
+    )
 
 
 class ConfigSettings(Section):
-    """Where more settings are."""
+    """The file of settings."""
 
-    file: Path | None = Field(None, description="YAML file with the same settings")
+    file: Path | None = Field(None, description="YAML file to read settings from")
 
 
 class DiscoverySettings(Section):
-    """What comes and goes."""
+    """GPUs and mounts that come and go."""
 
     interval: float = Field(
-        10.0, ge=0.1, description="seconds between looks for GPUs and mounts that came or went"
+        10.0, ge=0.1, description="seconds between checks for GPUs and mounts that came or went"
     )
 
 
 class Settings(BaseSettings):
-    """What every command can be told."""
+    """The settings that every command has."""
 
     model_config = SettingsConfigDict(
         env_prefix="GPUNODE_",
+        env_prefix_target="all",
         env_nested_delimiter="__",
         extra="forbid",
         frozen=True,
@@ -183,7 +194,7 @@ class Settings(BaseSettings):
     client: ClientSettings = ClientSettings()
     log: LogSettings = LogSettings()
     compat: Literal["none", "dcgm"] = Field(
-        "none", description="also export the names and labels of dcgm-exporter"
+        "none", description="other exporter whose metric names and labels to export as well"
     )
     config: ConfigSettings = ConfigSettings()
 
@@ -193,51 +204,55 @@ class RunSettings(Settings):
 
 
 class RecordSettings(Settings):
-    """Watch this node and write what it answers to a tape."""
+    """Watch this node and record its answers on a tape."""
 
-    file: CliPositionalArg[Path] = Field(description="the tape to write")
+    file: CliPositionalArg[Path] = Field(description="tape to write")
     duration: float = Field(60.0, gt=0, description="seconds to record")
-    max_bytes: int = Field(64 << 20, gt=0, description="size at which recording ends")
-    comment: str = Field("", description="what happens on the tape")
+    max_bytes: int = Field(64 << 20, gt=0, description="bytes at which to stop recording")
+    comment: str = Field("", description="note on what the tape shows")
 
 
 class ReplaySettings(Settings):
     """Play a tape back through the same code and serve its metrics."""
 
-    file: CliPositionalArg[Path] = Field(description="the tape to play")
-    speed: float = Field(1.0, ge=0, description="times real time; 0 is as fast as it goes")
-    times: int = Field(1, ge=1, description="how often to play it")
+    file: CliPositionalArg[Path] = Field(description="tape to play")
+    speed: float = Field(
+        1.0, ge=0, description="multiple of real time, or 0 for as fast as possible"
+    )
+    times: int = Field(1, ge=1, description="number of times to play the tape")
     print: Literal["table", "metrics"] = Field("table", description="what to print at the end")
 
 
 class DemoSettings(Settings):
-    """Play a folder of recorded incidents and show where the time of each GPU went."""
+    """Play recorded incidents and show where the time of each GPU went."""
 
-    folder: CliPositionalArg[Path] = Field(INCIDENTS, description="folder with other tapes")
-    speed: float = Field(4.0, gt=0, description="times real time")
-    once: bool = Field(False, description="end after the last tape")
+    folder: CliPositionalArg[Path] = Field(INCIDENTS, description="folder of tapes to play")
+    speed: float = Field(4.0, gt=0, description="multiple of real time")
+    once: bool = Field(False, description="exit after the last tape instead of starting over")
 
 
 class AuditSettings(Settings):
-    """Say what is not set up as training needs it; ends with 1 where something is not."""
+    """List what on this node is not set up for training; exit with 1 if anything is not."""
 
-    json_output: bool = Field(False, alias="json", description="print JSON")
+    json_output: bool = Field(False, alias="json", description="print JSON instead of a table")
 
 
 class NcclBenchSettings(Settings):
-    """Measure a collective, also for the metrics; ends with 1 where it is too slow."""
+    """Measure a collective and keep the result for the metrics; exit with 1 if it is slow."""
 
-    collective: Collective = Field("all_reduce", description="what to measure")
-    gpus: int = Field(0, ge=0, description="number of GPUs; 0: all")
-    largest: str = Field("8G", pattern=r"^\d{1,4}[KMG]$", description="largest size, from 8M on")
-    json_output: bool = Field(False, alias="json", description="print JSON")
+    collective: Collective = Field("all_reduce", description="collective to measure")
+    gpus: int = Field(0, ge=0, description="number of GPUs to use, or 0 for all")
+    largest: str = Field(
+        "8G", pattern=r"^\d{1,4}[KMG]$", description="largest message to send, 8M or more"
+    )
+    json_output: bool = Field(False, alias="json", description="print JSON instead of a table")
 
 
 T = TypeVar("T", bound=Settings)
 
 
 def load(kind: type[T], program: str, arguments: Sequence[str]) -> T:
-    """Settings of a command from everywhere. Raises ``UsageError``."""
+    """The settings of a command, from all three places. Raises ``UsageError``."""
     try:
         settings = kind(_cli_parse_args=list(arguments), _cli_prog_name=program)
         if settings.config.file is None:
