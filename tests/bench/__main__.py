@@ -11,7 +11,7 @@ from tests.bench.report import DOCS, Report, render
 
 
 def gpu() -> Iterator[tuple[str, Report]]:
-    """On one GPU: how right the ledger is, and what the daemon disturbs."""
+    """On one GPU: how accurate the ledger is, and what the daemon disturbs."""
     from tests.bench import gpu
 
     yield "2-gpu-ledger", gpu.ledger(8.0)
@@ -20,7 +20,7 @@ def gpu() -> Iterator[tuple[str, Report]]:
 
 
 def gpus() -> Iterator[tuple[str, Report]]:
-    """On several GPUs: what the daemon costs, disturbs and tells with NCCL running."""
+    """On several GPUs: what the daemon costs, disturbs and reports while NCCL runs."""
     from tests.bench import gpu
 
     yield "5-gpus-cost", gpu.cost(40.0)

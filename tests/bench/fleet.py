@@ -192,9 +192,9 @@ def run(seconds: float) -> Report:
     return Report(
         "A fleet before one Prometheus",
         machine(),
-        f"{NODES} nodes of 8 GPUs, one in ten living through a recorded incident, scraped every "
-        f"{SCRAPE} s for {seconds:.0f} s by one Prometheus {version} that evaluates the rules as "
-        "shipped; the process that plays the nodes shares the machine.",
+        f"{NODES} nodes of 8 GPUs, one in ten playing a recorded incident, scraped every "
+        f"{SCRAPE} s for {seconds:.0f} s by one Prometheus {version} that evaluates the shipped "
+        "rules; the process that plays the nodes runs on the same machine.",
         [
             Result("nodes up", f"{up:.0f}", f"{NODES}", up == NODES),
             Result("series in memory", f"{series:,}", "", True),
@@ -202,7 +202,7 @@ def run(seconds: float) -> Report:
             Result("cores of Prometheus", f"{used:.2f}", "≤ 2", used <= 2),
             Result("alerts firing", f"{firing:,.0f}", "", True),
             Result(
-                f"slowest group ({worst['name']}), longest evaluation over its interval",
+                f"slowest group ({worst['name']}), longest evaluation as a share of its interval",
                 f"{share:.0%}",
                 "≤ 50 %",
                 share <= 0.5,
@@ -252,7 +252,7 @@ def days(gpus: int = 200) -> Result:
     whole = statistics.median(took) * NODES * 8 / gpus
     interval = HOURLY * 60
     return Result(
-        f"looking back on 30 days, from {gpus} GPUs with such a past",
+        f"rule over 30 days, scaled up from {gpus} GPUs with 30 days of data",
         f"{whole:.0f} s every {interval} s",
         "≤ 50 %",
         whole <= interval / 2,

@@ -173,19 +173,19 @@ def square_wave(seconds: float) -> Report:
         f"{end - begin:.0f} s; the daemon drains the driver's power buffer every 2 s.",
         [
             Result(
-                "swings counted, of cycles run",
+                "swings counted, out of cycles run",
                 f"{swings} of {cycles} ({error:+.1%})",
                 "within 2 %",
                 abs(error) <= 0.02,
             ),
             Result(
                 "step period from the power draw",
-                f"{last['step_period_seconds'] or 0:.4f} s, truly {(end - begin) / cycles:.4f} s",
+                f"{last['step_period_seconds'] or 0:.4f} s, really {(end - begin) / cycles:.4f} s",
                 "",
                 True,
             ),
             Result(
-                "beside it: nvmlDeviceGetUtilizationRates polled at 1 Hz",
+                "for comparison: nvmlDeviceGetUtilizationRates polled at 1 Hz",
                 f"{len(polled)} polls, {min(polled)} to {max(polled)} %, "
                 f"{changes} changes of more than 50 points",
                 "",
@@ -215,11 +215,11 @@ def disturbance(blocks: int, seconds: float) -> Report:
     return Report(
         "Step time with and without the daemon",
         machine(),
-        f"Blocks of {seconds:g} s in turn, {len(steps[False])} and {len(steps[True])} steps of a "
-        "training-like loop on every GPU; the interval is a bootstrap over blocks of 100 steps.",
+        f"Alternating blocks of {seconds:g} s, {len(steps[False])} and {len(steps[True])} steps of "
+        "a training-like loop on every GPU; the interval is a bootstrap over blocks of 100 steps.",
         [
-            Result("median step without", f"{median[False] * 1e3:.4f} ms", "", True),
-            Result("median step with", f"{median[True] * 1e3:.4f} ms", "", True),
+            Result("median step without the daemon", f"{median[False] * 1e3:.4f} ms", "", True),
+            Result("median step with the daemon", f"{median[True] * 1e3:.4f} ms", "", True),
             Result(
                 "difference of medians",
                 f"{share:+.2%}, 95 % interval {low:+.2%} to {high:+.2%}",
@@ -302,9 +302,9 @@ def cost(seconds: float) -> Report:
     return Report(
         f"What the daemon costs, {count} GPUs under load",
         machine(),
-        f"CPU time of the process over {seconds:g} s at the default settings, without scrapes; "
-        "what the sources take is the daemon's own gpunode_source_cpu_seconds_total; sensing is "
-        "gpu_activity and gpu_health, which ask the driver.",
+        f"CPU time of the process over {seconds:g} s at the default settings, without scrapes. "
+        "The cost of each source is the daemon's own gpunode_source_cpu_seconds_total; sensing is "
+        "gpu_activity and gpu_health, which call the driver.",
         [
             Result(
                 "sensing 8 GPUs, share of one core", f"{sensing:.2%}", "≤ 2.0 %", sensing <= 0.02
@@ -328,7 +328,7 @@ def cost(seconds: float) -> Report:
 
 
 def jobs() -> Report:
-    """A rank that does not join, and what a training loop tells, as the tests run them."""
+    """A rank that does not join, and what a training loop reports, as the tests run them."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with daemon("--log.level=error") as running, ExitStack() as stack:
@@ -347,12 +347,13 @@ def jobs() -> Report:
     return Report(
         "Whose second it was, on GPUs",
         machine(),
-        f"An NCCL job of {len(job.pids)} ranks whose last one stops joining, before Prometheus and "
-        "Alertmanager with the rules and routes as shipped and a scrape every 15 s; then a loop "
-        f"of {STEPS} steps of known FLOPs on one GPU, in turn without and with gpunode.client.",
+        f"An NCCL job of {len(job.pids)} ranks whose last rank stops joining, watched by "
+        "Prometheus and Alertmanager with the shipped rules and routes and a scrape every 15 s; "
+        f"then a loop of {STEPS} steps of known FLOPs on one GPU, alternately without and with "
+        "gpunode.client.",
         [
             Result(
-                "rank that does not join named after",
+                "missing rank named after",
                 f"{told.seconds:.1f} s",
                 "≤ 30 s",
                 told.seconds <= 30,
@@ -364,7 +365,7 @@ def jobs() -> Report:
                 alert - job.since <= 60,
             ),
             Result(
-                "MFU told, and by hand",
+                "MFU as reported and by hand",
                 f"{loop.mfu:.3f}, {loop.by_hand:.3f}",
                 "within 5 %",
                 error <= 0.05,
@@ -375,7 +376,7 @@ def jobs() -> Report:
                 "≤ 0.5 % more",
                 slower <= 0.005,
             ),
-            Result("difference between runs without it", f"{spread:.2%}", "", True),
+            Result("difference between runs without the client", f"{spread:.2%}", "", True),
         ],
         [told.awaited],
     )

@@ -59,7 +59,7 @@ def ledger() -> Report:
     return Report(
         "The ledger against recorded incidents",
         machine(),
-        f"{len(TRUTH)} incidents of 8 s on two H200, replayed through the daemon's code.",
+        f"{len(TRUTH)} incidents of 8 s on two H200s, replayed through the daemon's code.",
         [
             Result("largest error of any state", f"{worst:.3f}", "≤ 0.10", worst <= 0.10),
             Result("states sum to elapsed time within", f"{drift:.2%}", "≤ 1 %", drift <= 0.01),
@@ -83,7 +83,7 @@ def memory() -> Report:
     return Report(
         "Memory after an hour",
         machine(),
-        f"An incident with eight GPUs repeated for an hour of tape, played in {took:.0f} s.",
+        f"An incident with eight GPUs repeated for an hour of tape time, played in {took:.0f} s.",
         [Result("peak resident memory", f"{peak:.0f} MiB", "≤ 100 MiB", peak <= 100)],
         [],
     )
@@ -128,7 +128,7 @@ def scrapes() -> Report:
     return Report(
         "Scrapes with eight GPUs",
         machine(),
-        "300 scrapes each as OpenMetrics, each on a new connection, over the fake driver.",
+        "300 scrapes per row as OpenMetrics, each on a new connection, with the fake driver.",
         [
             Result("series", str(series), "", True),
             Result("/metrics p99", f"{healthy:.1f} ms", "≤ 10 ms", healthy <= 10),
@@ -171,23 +171,23 @@ def node() -> Report:
         machine(),
         f"{GPUS} GPUs (fake driver) with a process of {THREADS} threads and {LOADERS} loaders "
         f"each, {CORES} cores, {DISKS} disks, {PORTS} InfiniBand ports, {LUSTRES} Lustre mounts: a "
-        f"folder of files in which time goes on. Scraped every {SCRAPE_EVERY:g} s for "
-        f"{SCRAPES * SCRAPE_EVERY:g} s, all three programs at the same time; node_exporter is "
+        f"folder of files that change over time. Scraped every {SCRAPE_EVERY:g} s for "
+        f"{SCRAPES * SCRAPE_EVERY:g} s, all three programs at the same time. node_exporter is "
         "Debian's, with the collectors for the same files (it has none for Lustre, processes, "
-        "cgroups and the PCI Express links).",
+        "cgroups and PCI Express links).",
         [
             Result("series", str(series[0]), "≤ 3,000", series[0] <= 3000),
             Result("CPU, share of one core", f"{share:.2%}", "≤ 3 %", share <= 0.03),
             Result("resident memory", f"{resident:.0f} MiB", "≤ 120 MiB", resident <= 120),
             Result("/metrics p99", f"{taken:.1f} ms", "≤ 15 ms", taken <= 15),
             Result(
-                "CPU a scrape without GPUs, reads included",
+                "CPU per scrape without GPUs, including reads",
                 f"{ours_host * 1e3:.0f} ms, {series[1]} series",
                 "",
                 True,
             ),
             Result(
-                "node_exporter: CPU a scrape",
+                "node_exporter: CPU per scrape",
                 f"{theirs * 1e3:.0f} ms, {series[2]} series",
                 "",
                 True,
@@ -265,13 +265,13 @@ def jobs() -> Report:
         "Whose second it was",
         machine(),
         f"The large node again, with a kubelet of {PODS} pods of which {GPUS} hold a GPU, an NCCL "
-        f"job of {RANKS} ranks whose RAS service answers, and {GPUS} training processes that take "
-        "20 steps a second and tell of them. Then a thousand pods come and go, and a process "
-        "floods the socket of the clients.",
+        f"job of {RANKS} ranks whose RAS service answers, and {GPUS} training processes that "
+        "report 20 steps a second. Then a thousand pods come and go, and a process floods the "
+        "clients' socket.",
         [
             Result("CPU, share of one core", f"{share:.2%}", "≤ 3 %", share <= 0.03),
             Result(
-                "resident memory after all", f"{resident:.0f} MiB", "≤ 130 MiB", resident <= 130
+                "resident memory at the end", f"{resident:.0f} MiB", "≤ 130 MiB", resident <= 130
             ),
             Result("series", f"{series[0]}", "", True),
             Result(
@@ -282,11 +282,11 @@ def jobs() -> Report:
             ),
             Result("/metrics p99", f"{taken:.1f} ms", "", True),
             Result("client.step()", f"{step:.2f} µs", "≤ 1 µs", step <= 1),
-            Result("client.watch(), an iteration", f"{watched:.2f} µs", "≤ 2 µs", watched <= 2),
-            Result("messages of clients taken in", f"{accepted:.0f}", "", accepted > 0),
+            Result("client.watch(), per iteration", f"{watched:.2f} µs", "≤ 2 µs", watched <= 2),
+            Result("client messages received", f"{accepted:.0f}", "", accepted > 0),
             Result(
-                "messages a second in the flood",
-                f"{sent:.0f} taken, {dropped:.0f} dropped by the sender",
+                "messages sent per second in the flood",
+                f"{sent:.0f} received, {dropped:.0f} dropped by the sender",
                 "≥ 10,000",
                 sent + dropped >= 10_000,
             ),

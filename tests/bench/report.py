@@ -16,7 +16,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One figure: what was measured, what it was to be, and whether it is."""
+    """One figure: what was measured, its target, and whether it was met."""
 
     what: str
     measured: str
@@ -26,7 +26,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The results of one benchmark on one machine; ``text`` says how they were come by."""
+    """The results of one benchmark on one machine; ``text`` says how they were measured."""
 
     title: str
     machine: str
@@ -36,7 +36,7 @@ class Report:
 
     def print(self) -> None:
         """Show the results in the terminal."""
-        table = Table("what", "measured", "to be", "", title=f"{self.title} ({self.machine})")
+        table = Table("what", "measured", "target", "", title=f"{self.title} ({self.machine})")
         for result in self.results:
             mark = "met" if result.met else "NOT MET"
             table.add_row(result.what, result.measured, result.target, mark)
@@ -52,17 +52,17 @@ class Report:
 
 
 def render(folder: Path = DOCS / "performance") -> str:
-    """The page of all results that are kept."""
+    """The page of all results."""
     lines = [
         "# Performance and accuracy",
         "",
         "Written by `make bench` from `docs/performance/*.json`; do not edit. Figures from GPUs "
-        "come from `python -m tests.bench gpu` on a machine that has them.",
+        'come from `make bench BENCH="gpu gpus"` on a machine that has them.',
     ]
     for path in sorted(folder.glob("*.json"), key=lambda path: int(path.name.split("-")[0])):
         kept = json.loads(path.read_text())
         lines += ["", f"## {kept['title']}", "", f"Machine: {kept['machine']}. {kept['text']}", ""]
-        lines += ["| what | measured | to be | |", "|---|---|---|---|"]
+        lines += ["| what | measured | target | |", "|---|---|---|---|"]
         for result in kept["results"]:
             mark = "met" if result["met"] else "**not met**"
             columns = (result["what"], result["measured"], result["target"], mark)
