@@ -1,10 +1,11 @@
-"""Every metric, check and setting, gathered from where each is declared; writes the references.
+"""Every metric, check, setting and answer, gathered from where each is declared, as documents.
 
 python -m gpunode.catalogue docs
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from pydantic_settings import CliPositionalArg
 from gpunode.audit.source import CHECKS
 from gpunode.cli.commands import COMMANDS
 from gpunode.config import INCIDENTS, Section, Settings
+from gpunode.export.web.app import create_app
+from gpunode.loop import Loop
+from gpunode.node.node import SteppedClock
 from gpunode.sources import METRICS
 
 POSITIONAL = get_args(CliPositionalArg)[1]
@@ -167,7 +171,18 @@ def _table(rows: Iterable[Setting]) -> Iterator[str]:
         yield f"| {option} | {variable} | {key} | {row.default} | {row.sentence} |"
 
 
-DOCUMENTS = {"metrics.md": metrics, "audit.md": checks, "settings.md": settings}
+def api() -> str:
+    """The schema of the HTTP API."""
+    app = create_app(lambda: Loop(SteppedClock(0.0), ()))
+    return json.dumps(app.openapi(), indent=2) + "\n"
+
+
+DOCUMENTS = {
+    "metrics.md": metrics,
+    "audit.md": checks,
+    "settings.md": settings,
+    "openapi.json": api,
+}
 
 if __name__ == "__main__":
     for name, document in DOCUMENTS.items():
