@@ -1,6 +1,6 @@
-"""Settings: from options, environment variables (``GPUNODE_WEB__LISTEN_ADDRESS``) and a YAML file.
+"""Settings from options, environment variables (``GPUNODE_WEB__LISTEN_ADDRESS``) and a YAML file.
 
-An option wins over the environment, which wins over the file. Every default has its home here.
+Options override the environment, which overrides the file. All defaults are here.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from gpunode.client import protocol
 Collective = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "sendrecv"
 ]
-"""The programs of nccl-tests that can be run."""
+"""The collectives of nccl-tests that ``gpunode nccl-bench`` can measure."""
 
 
 INCIDENTS = Path(__file__).with_name("incidents")
-"""The recorded incidents that come with the program."""
+"""The recorded incidents in the package."""
 
 
 class UsageError(Exception):
-    """Something that the user can put right; ``str()`` is one line that says what and where."""
+    """An error that the user can fix; ``str()`` is one line that says what and where."""
 
 
 class Section(BaseModel):
-    """A group of settings; a key that does not exist is an error, not ignored."""
+    """A group of settings; an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -75,7 +75,7 @@ class WebSettings(Section):
 
 
 class GpuSettings(Section):
-    """How often the driver is asked."""
+    """How often to ask the GPU driver."""
 
     interval: float = Field(
         2.0, ge=0.5, le=2.0, description="seconds a window; the driver keeps power for 2.4 s"
@@ -95,7 +95,7 @@ class GpuSettings(Section):
 
 
 class DcgmSettings(Section):
-    """A running DCGM, for the counters of GPUs without GPM: Volta to Ada."""
+    """A running DCGM, which has the counters of GPUs without GPM: Volta to Ada."""
 
     address: str = Field(
         "localhost:5555", description="HOST:PORT of nv-hostengine; empty: do not use DCGM"
@@ -106,7 +106,7 @@ class DcgmSettings(Section):
 
 
 class HostSettings(Section):
-    """How often the rest of the node is read."""
+    """How often to read the rest of the node."""
 
     interval: float = Field(10.0, ge=1, description="seconds between reads of counters")
     slow_interval: float = Field(
@@ -130,7 +130,7 @@ class KubernetesSettings(Section):
 
 
 class ClientSettings(Section):
-    """What training processes tell."""
+    """Reports from training processes."""
 
     socket: str = Field(
         protocol.SOCKET, description="where to listen for gpunode.client; empty: do not listen"
@@ -139,19 +139,19 @@ class ClientSettings(Section):
 
 
 class LogSettings(Section):
-    """What is logged, to standard error."""
+    """Logging to standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe")
 
 
 class ConfigSettings(Section):
-    """Where more settings are."""
+    """The configuration file."""
 
     file: Path | None = Field(None, description="YAML file with the same settings")
 
 
 class DiscoverySettings(Section):
-    """What comes and goes."""
+    """Discovery of GPUs and mounts."""
 
     interval: float = Field(
         10.0, ge=0.1, description="seconds between looks for GPUs and mounts that came or went"
@@ -159,7 +159,7 @@ class DiscoverySettings(Section):
 
 
 class Settings(BaseSettings):
-    """What every command can be told."""
+    """The settings of every command."""
 
     model_config = SettingsConfigDict(
         env_prefix="GPUNODE_",
@@ -193,7 +193,7 @@ class RunSettings(Settings):
 
 
 class RecordSettings(Settings):
-    """Watch this node and write what it answers to a tape."""
+    """Record this node to a tape."""
 
     file: CliPositionalArg[Path] = Field(description="the tape to write")
     duration: float = Field(60.0, gt=0, description="seconds to record")
@@ -202,7 +202,7 @@ class RecordSettings(Settings):
 
 
 class ReplaySettings(Settings):
-    """Play a tape back through the same code and serve its metrics."""
+    """Play back a tape through the same code and serve its metrics."""
 
     file: CliPositionalArg[Path] = Field(description="the tape to play")
     speed: float = Field(1.0, ge=0, description="times real time; 0 is as fast as it goes")
@@ -219,13 +219,13 @@ class DemoSettings(Settings):
 
 
 class AuditSettings(Settings):
-    """Say what is not set up as training needs it; ends with 1 where something is not."""
+    """Check whether the node is set up for training; exits with 1 if a check fails."""
 
     json_output: bool = Field(False, alias="json", description="print JSON")
 
 
 class NcclBenchSettings(Settings):
-    """Measure a collective, also for the metrics; ends with 1 where it is too slow."""
+    """Measure a collective and save the result for the metrics; exits with 1 if it is too slow."""
 
     collective: Collective = Field("all_reduce", description="what to measure")
     gpus: int = Field(0, ge=0, description="number of GPUs; 0: all")
@@ -237,7 +237,7 @@ T = TypeVar("T", bound=Settings)
 
 
 def load(kind: type[T], program: str, arguments: Sequence[str]) -> T:
-    """Settings of a command from everywhere. Raises ``UsageError``."""
+    """Load the settings of a command from all places. Raises ``UsageError``."""
     try:
         settings = kind(_cli_parse_args=list(arguments), _cli_prog_name=program)
         if settings.config.file is None:
@@ -255,7 +255,7 @@ def load(kind: type[T], program: str, arguments: Sequence[str]) -> T:
 
 
 def _with_file(kind: type[T], path: Path) -> type[T]:
-    """The same settings, also read from a YAML file."""
+    """A subclass that also reads a YAML file."""
     try:
         with path.open(encoding="utf-8") as file:
             content = yaml.safe_load(file)

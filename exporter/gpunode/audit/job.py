@@ -142,7 +142,7 @@ CHECKS = (
     Check(
         "shm_size",
         "at least 1 GiB",
-        'Containers get 64 MiB by default: DataLoader workers die ("Bus error"), NCCL cannot start.',
+        'Containers default to 64 MiB: DataLoader workers die ("Bus error"), and NCCL fails to start.',
         "docker run --shm-size=16g; in Kubernetes, mount an emptyDir of medium Memory at /dev/shm",
         "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#shared-memory",
         _of_each(_shm),
