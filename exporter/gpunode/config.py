@@ -211,7 +211,7 @@ class ReplaySettings(Settings):
 
 
 class DemoSettings(Settings):
-    """Play a folder of recorded incidents and show where the time of each GPU went."""
+    """Play back recorded incidents and show where each GPU's time went."""
 
     folder: CliPositionalArg[Path] = Field(INCIDENTS, description="folder with other tapes")
     speed: float = Field(4.0, gt=0, description="times real time")
@@ -219,13 +219,13 @@ class DemoSettings(Settings):
 
 
 class AuditSettings(Settings):
-    """Check whether the node is set up for training; exits with 1 if a check fails."""
+    """Check whether the node is set up for training; exit status 1 if a check fails."""
 
     json_output: bool = Field(False, alias="json", description="print JSON")
 
 
 class NcclBenchSettings(Settings):
-    """Measure a collective and save the result for the metrics; exits with 1 if it is too slow."""
+    """Measure a collective and export the result; exit status 1 if it is too slow."""
 
     collective: Collective = Field("all_reduce", description="what to measure")
     gpus: int = Field(0, ge=0, description="number of GPUs; 0: all")

@@ -54,7 +54,7 @@ def _shm(subject: Subject, pid: int, _: Gpu) -> str | None:
 
 def _locality(subject: Subject, pid: int, gpu: Gpu) -> str | None:
     if len(numa_nodes(subject)) < 2:
-        raise CannotTell("one NUMA node")
+        raise CannotTell("only one NUMA node")
     # The driver says 00000000:1B:00.0, the kernel 0000:1b:00.0.
     bus_id = (gpu.identity.bus_id or "").lower()[-12:]
     local = parse_cpu_list(subject.text(f"/sys/bus/pci/devices/{bus_id}/local_cpulist"))
@@ -142,7 +142,7 @@ CHECKS = (
     Check(
         "shm_size",
         "at least 1 GiB",
-        'Containers default to 64 MiB: DataLoader workers die ("Bus error"), and NCCL fails to start.',
+        'Containers get only 64 MiB: DataLoader workers die ("Bus error"), and NCCL cannot start.',
         "docker run --shm-size=16g; in Kubernetes, mount an emptyDir of medium Memory at /dev/shm",
         "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#shared-memory",
         _of_each(_shm),
@@ -157,7 +157,7 @@ CHECKS = (
     ),
     Check(
         "cpu_quota",
-        "none, or never used up",
+        "no quota, or one that is never used up",
         "A throttled process stops for the rest of a 100 ms period, and all ranks wait for it.",
         "raise or remove the pod's limits.cpu",
         "https://docs.kernel.org/scheduler/sched-bwc.html",
@@ -173,7 +173,7 @@ CHECKS = (
     ),
     Check(
         "nccl_transport",
-        "not NCCL_NET=Socket beside InfiniBand",
+        "not NCCL_NET=Socket on nodes with InfiniBand or RoCE",
         "TCP has a tenth of the bandwidth of RDMA and occupies whole CPUs.",
         "unset NCCL_NET",
         NCCL,
@@ -181,8 +181,8 @@ CHECKS = (
     ),
     Check(
         "nccl_sockets",
-        "no channel over sockets beside InfiniBand",
-        "If NCCL cannot use an adapter it falls back to TCP, and only its log says so.",
+        "no channel over sockets on nodes with InfiniBand or RoCE",
+        "If NCCL cannot use an adapter, it falls back to TCP, and only its log says so.",
         "grep NET/IB in the NCCL_DEBUG_FILE; give the pod an rdma/ resource and IPC_LOCK",
         NCCL,
         _of_each(_fell_back),

@@ -51,7 +51,7 @@ def _buffers(subject: Subject) -> Finding:
 
 def _interrupts(subject: Subject) -> Finding:
     if len(numa_nodes(subject)) < 2:
-        raise CannotTell("one NUMA node")
+        raise CannotTell("only one NUMA node")
     findings: dict[str, str | None] = {}
     for line in subject.text("/proc/interrupts").splitlines():
         match = INTERRUPT.match(line)
@@ -60,7 +60,7 @@ def _interrupts(subject: Subject) -> Finding:
         local = parse_cpu_list(subject.text(f"/sys/bus/pci/devices/{match['bus']}/local_cpulist"))
         number = match["number"]
         cpus = parse_cpu_list(subject.text(f"/proc/irq/{number}/smp_affinity_list"))
-        findings[f"IRQ {number}"] = None if cpus & local else f"of {match['bus']} on a far node"
+        findings[f"IRQ {number}"] = None if cpus & local else f"of {match['bus']} on a remote node"
     return each(findings)
 
 

@@ -75,7 +75,7 @@ def _swap_used(subject: Subject) -> Finding:
 
 def _numa_balancing(subject: Subject) -> Finding:
     if len(numa_nodes(subject)) < 2:
-        raise CannotTell("one NUMA node")
+        raise CannotTell("only one NUMA node")
     value = subject.text("/proc/sys/kernel/numa_balancing")
     return Finding(value == "0", f"kernel.numa_balancing = {value}")
 
@@ -166,8 +166,8 @@ CHECKS = (
     Check(
         "numa_balancing",
         "kernel.numa_balancing = 0",
-        "It unmaps pages to see who uses them, which only costs time if processes are bound to "
-        "their NUMA node.",
+        "It unmaps pages to see who uses them; for processes bound to their NUMA node, that is "
+        "pure overhead.",
         "sysctl -w kernel.numa_balancing=0",
         f"{KERNEL}/sysctl/kernel.html#numa-balancing",
         _numa_balancing,

@@ -9,7 +9,7 @@
         save()
 
 Nothing here blocks training or raises into it: calls put a few numbers into a bounded queue, and a
-thread sends them once a second, or drops them without a daemon. Standard library only.
+thread sends them once a second, or drops them if no daemon runs. Standard library only.
 """
 
 from gpunode.client.session import Session, Watched

@@ -125,7 +125,7 @@ class Session:
         return optimizer
 
     def profile(self, every: int = 1000) -> None:
-        """Profile one of ``every`` steps with torch.profiler and report its longest kernels."""
+        """Profile one step in ``every`` with torch.profiler and report its longest kernels."""
         from gpunode.client.profiler import StepProfiler
 
         def report(seconds: dict[str, float]) -> None:
