@@ -63,7 +63,8 @@ PAUSES = Metric(
 TCP = Metric(
     "gpunode_tcp_segments_total",
     "counter",
-    "TCP segments, sent first and retransmitted (/proc/1/net/snmp: OutSegs, RetransSegs).",
+    "TCP segments: first transmissions and retransmissions (/proc/1/net/snmp: OutSegs, "
+    "RetransSegs).",
     ("kind",),
 )
 TCP_TIMEOUTS = Metric(

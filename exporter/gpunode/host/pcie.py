@@ -47,7 +47,7 @@ DEGRADED = Metric(
     "gpunode_pcie_link_degraded",
     "gauge",
     "Whether the link has fewer lanes than the device supports or, for a network adapter, a lower "
-    "speed; GPUs slow their links down when idle.",
+    "speed; idle GPUs lower theirs on purpose.",
     DEVICE,
 )
 AER = Metric(

@@ -99,8 +99,8 @@ PROCESS_USE = Metric(
 NCCL_SETTING = Metric(
     "gpunode_nccl_setting_info",
     "gauge",
-    "An NCCL setting in the environment of a process on the GPU (NCCL_*, TORCH_NCCL_*); only names "
-    "that cannot hold a secret are read (/proc/PID/environ).",
+    "An NCCL setting (`NCCL_*`, `TORCH_NCCL_*`) in the environment of a process on the GPU; only "
+    "names that cannot hold a secret are read (/proc/PID/environ).",
     (*GPU, "name", "value"),
 )
 
