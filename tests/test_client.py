@@ -333,7 +333,9 @@ def test_a_message_may_hold_anything(fields: dict[str, object]) -> None:
 def test_the_socket_of_a_live_daemon_is_not_taken(path: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
         other.bind(path)
-        with pytest.raises(Absent, match=r"Address already in use; how training goes is not known"):
+        with pytest.raises(
+            Absent, match=r"Address already in use; training metrics are not available"
+        ):
             listening(OneGpu(), path)
 
 

@@ -110,7 +110,7 @@ def test_a_run_that_fails_says_what_nccl_tests_said(tmp_path: Path) -> None:
 def test_without_nccl_tests_and_gpus_for_torch_it_says_so(tmp_path: Path) -> None:
     ran = bench(tmp_path, PRINTS, "--collective=all_gather", "--gpus=2")
     assert ran.returncode == 2
-    assert "neither all_gather_perf nor torch with 2 GPUs is here" in ran.stderr
+    assert "all_gather_perf is not installed, torch failed on 2 GPUs" in ran.stderr
 
 
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:

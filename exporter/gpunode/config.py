@@ -1,4 +1,4 @@
-"""Settings: from options, environment variables (``GPUNODE_WEB__LISTEN_ADDRESS``) and a YAML file.
+"""Settings from options, environment variables (``GPUNODE_WEB__LISTEN_ADDRESS``) and a YAML file.
 
 An option overrides the environment, which overrides the file. Every default is defined here, and
 ``docs/settings.md`` is generated from the fields and their descriptions.
@@ -26,7 +26,7 @@ from gpunode.client import protocol
 Collective = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "sendrecv"
 ]
-"""The programs of nccl-tests that can be run."""
+"""The collectives of nccl-tests that ``gpunode nccl-bench`` can measure."""
 
 
 INCIDENTS = Path(__file__).with_name("incidents")
@@ -38,7 +38,7 @@ class UsageError(Exception):
 
 
 class Section(BaseModel):
-    """A group of settings; a key that does not exist is an error, not ignored."""
+    """A group of settings; an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -101,7 +101,7 @@ class GpuSettings(Section):
 
 
 class DcgmSettings(Section):
-    """A running DCGM, for the counters of GPUs without GPM: Volta to Ada."""
+    """A running DCGM, which has the counters of GPUs without GPM: Volta to Ada."""
 
     address: str = Field(
         "localhost:5555", description="HOST:PORT of nv-hostengine, or empty to do without DCGM"
@@ -112,7 +112,7 @@ class DcgmSettings(Section):
 
 
 class HostSettings(Section):
-    """How often the rest of the node is read."""
+    """How often to read the rest of the node."""
 
     interval: float = Field(10.0, ge=1, description="seconds between reads of the node's counters")
     slow_interval: float = Field(
@@ -213,7 +213,7 @@ class RecordSettings(Settings):
 
 
 class ReplaySettings(Settings):
-    """Play a tape back through the same code and serve its metrics."""
+    """Play back a tape through the same code and serve its metrics."""
 
     file: CliPositionalArg[Path] = Field(description="tape to play")
     speed: float = Field(
@@ -270,7 +270,7 @@ def load(kind: type[T], program: str, arguments: Sequence[str]) -> T:
 
 
 def _with_file(kind: type[T], path: Path) -> type[T]:
-    """The same settings, also read from a YAML file."""
+    """A subclass that also reads a YAML file."""
     try:
         with path.open(encoding="utf-8") as file:
             content = yaml.safe_load(file)

@@ -1,1 +1,1 @@
-"""The tuning audit: is the node set up as training needs it? One file a topic, one check a row."""
+"""The tuning audit: whether the node is set up for training; one file per topic."""

@@ -1,4 +1,4 @@
-"""What a check is, and what it looks at."""
+"""What a check is, and the node as checks see it."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ NO_ADAPTER = "no InfiniBand or RoCE adapter"
 
 
 class CannotTell(Exception):
-    """What a check is about is not on this node, or cannot be read; in words for a person."""
+    """The subject of a check is absent or cannot be read; ``str()`` is a message for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found, in a few words, and whether that is as advised."""
+    """What a check found, in a few words, and whether it matches the advice."""
 
     ok: bool
     found: str
 
 
 class Subject:
-    """The node as the checks see it; what several of them need is read once."""
+    """The node as the checks see it; values that several checks need are read once."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
 
     def text(self, path: str) -> str:
-        """A file without its last newline. Raises ``OSError``."""
+        """A file without surrounding whitespace. Raises ``OSError``."""
         return self.node.read_text(path).strip()
 
     def names(self, path: str) -> list[str]:
-        """What is in a directory; nothing where there is none."""
+        """The names in a directory; none if it does not exist. Raises ``OSError``."""
         try:
             return self.node.list_directory(path)
         except FileNotFoundError:
             return []
 
     def gpus_of(self, vendor: str) -> list[Gpu]:
-        """A vendor's GPUs, without MIG instances. Raises ``CannotTell`` where there are none."""
+        """A vendor's GPUs, without MIG instances. Raises ``CannotTell`` if there are none."""
         found = [gpu for gpu in self.gpus if gpu.identity.vendor == vendor]
         if not found:
             raise CannotTell("no GPU")
@@ -51,7 +51,7 @@ class Subject:
 
     @cached_property
     def gpus(self) -> list[Gpu]:
-        """All GPUs, without MIG instances. Raises ``CannotTell`` where there are none."""
+        """All GPUs, without MIG instances. Raises ``CannotTell`` if there are none."""
         found: list[Gpu] = []
         why = "no GPU"
         for driver in self.node.drivers:
@@ -65,7 +65,7 @@ class Subject:
 
     @cached_property
     def rdma_ports(self) -> dict[str, str]:
-        """The folders of the ports of InfiniBand and RoCE adapters, by device and number."""
+        """The folders of InfiniBand and RoCE ports, by DEVICE/PORT."""
         folder = "/sys/class/infiniband"
         return {
             f"{device}/{port}": f"{folder}/{device}/ports/{port}"
@@ -75,18 +75,18 @@ class Subject:
 
     @cached_property
     def processes(self) -> dict[int, Gpu]:
-        """The processes on the GPUs. Raises ``CannotTell`` where there are none."""
+        """The processes on the GPUs. Raises ``CannotTell`` if there are none."""
         found = {process.pid: gpu for gpu in self.gpus for process in known(gpu.processes) or []}
         if not found:
-            raise CannotTell("no process is on a GPU")
+            raise CannotTell("no process runs on a GPU")
         return dict(list(found.items())[:MANY])
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing to be set up well.
+    """One setting to check.
 
-    ``look`` raises ``CannotTell``, ``OSError`` or ``ValueError`` where it cannot tell.
+    ``look`` raises ``CannotTell``, ``OSError`` or ``ValueError`` if it cannot decide.
     """
 
     name: str
@@ -98,9 +98,9 @@ class Check:
 
 
 def each(findings: dict[str, str | None]) -> Finding:
-    """Of many things: which are not as advised, or that all are. None stands for as advised."""
+    """Combine findings by name: None means as advised, anything else is listed."""
     if not findings:
-        raise CannotTell("nothing of the kind is on this node")
+        raise CannotTell("nothing to check on this node")
     wrong = [f"{name}: {what}" for name, what in findings.items() if what is not None]
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""

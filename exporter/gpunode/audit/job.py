@@ -1,4 +1,4 @@
-"""What the processes on the GPUs were started with."""
+"""Limits, placement and environment of the processes on the GPUs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 
 
 def _of_each(wrong: Callable[[Subject, int, Gpu], str | None]) -> Callable[[Subject], Finding]:
-    """Look at every process on a GPU that can be looked at."""
+    """Check every readable process on a GPU."""
 
     def look(subject: Subject) -> Finding:
         findings: dict[str, str | None] = {}
@@ -25,7 +25,7 @@ def _of_each(wrong: Callable[[Subject, int, Gpu], str | None]) -> Callable[[Subj
         for pid, gpu in subject.processes.items():
             try:
                 findings[f"process {pid}"] = wrong(subject, pid, gpu)
-            except OSError as error:  # it has ended, or is somebody else's
+            except OSError as error:  # it has ended, or belongs to another user
                 problem = error
         if not findings and problem is not None:
             raise problem
@@ -35,14 +35,14 @@ def _of_each(wrong: Callable[[Subject, int, Gpu], str | None]) -> Callable[[Subj
 
 
 def _limit(name: str, least: float) -> Callable[[Subject, int, Gpu], str | None]:
-    """Whether a soft limit is at least so much."""
+    """Check that a soft limit is at least ``least``."""
 
     def wrong(subject: Subject, pid: int, _: Gpu) -> str | None:
         for line in subject.text(f"/proc/{pid}/limits").splitlines():
             if line.startswith(name):
                 soft = line.removeprefix(name).split()[0]
                 return None if soft == "unlimited" or int(soft) >= least else soft
-        raise ValueError(f"no {name} among the limits of process {pid}")
+        raise ValueError(f"no {name} in /proc/{pid}/limits")
 
     return wrong
 
@@ -54,8 +54,8 @@ def _shm(subject: Subject, pid: int, _: Gpu) -> str | None:
 
 def _locality(subject: Subject, pid: int, gpu: Gpu) -> str | None:
     if len(numa_nodes(subject)) < 2:
-        raise CannotTell("one NUMA node")
-    # The driver writes 00000000:1B:00.0, the kernel 0000:1b:00.0
+        raise CannotTell("only one NUMA node")
+    # The driver says 00000000:1B:00.0, the kernel 0000:1b:00.0.
     bus_id = (gpu.identity.bus_id or "").lower()[-12:]
     local = parse_cpu_list(subject.text(f"/sys/bus/pci/devices/{bus_id}/local_cpulist"))
     for line in subject.text(f"/proc/{pid}/status").splitlines():
@@ -63,13 +63,13 @@ def _locality(subject: Subject, pid: int, gpu: Gpu) -> str | None:
         if name == "Cpus_allowed_list":
             near = parse_cpu_list(value) <= local
             return None if near else f"may run on CPUs{value.rstrip()}, far from GPU {bus_id}"
-    raise ValueError(f"no Cpus_allowed_list in the status of process {pid}")
+    raise ValueError(f"no Cpus_allowed_list in /proc/{pid}/status")
 
 
 def _quota(subject: Subject, pid: int, _: Gpu) -> str | None:
     paths = cgroup.locate(subject.text(f"/proc/{pid}/cgroup"))
     if paths is None:
-        raise CannotTell("the cgroup is outside of this namespace")
+        raise CannotTell("the cgroup is outside this namespace")
     found = cgroup.read(subject.node, paths)
     throttled, periods = found.throttled_periods or 0.0, found.quota_periods or 0.0
     return f"throttled in {throttled / periods:.0%} of periods" if throttled else None
@@ -92,7 +92,7 @@ def _transport(subject: Subject, pid: int, _: Gpu) -> str | None:
 def _log_of(subject: Subject, pid: int) -> nccl_log.DebugLog:
     log = nccl_log.read(subject.node, pid)
     if log is None or not log.communicators:
-        raise CannotTell("no NCCL_DEBUG_FILE with a communicator in it")
+        raise CannotTell("no communicator in an NCCL_DEBUG_FILE")
     return log
 
 
@@ -126,7 +126,7 @@ CHECKS = (
     Check(
         "locked_memory",
         "unlimited",
-        "RDMA registers memory, which locks it; with a limit NCCL fails or does without.",
+        "RDMA locks the memory it registers; under a limit, NCCL fails or runs without RDMA.",
         "ulimit -l unlimited; LimitMEMLOCK=infinity in the unit of the container runtime",
         "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
         _of_each(_limit("Max locked memory", float("inf"))),
@@ -134,7 +134,7 @@ CHECKS = (
     Check(
         "open_files",
         f"at least {FILES}",
-        'DataLoader workers pass tensors as file descriptors: "Too many open files".',
+        'DataLoader workers pass tensors as file descriptors and fail with "Too many open files".',
         f"ulimit -n {FILES}; LimitNOFILE={FILES} in the unit of the container runtime",
         "https://pytorch.org/docs/stable/multiprocessing.html#file-descriptor-file-descriptor",
         _of_each(_limit("Max open files", FILES)),
@@ -142,55 +142,55 @@ CHECKS = (
     Check(
         "shm_size",
         "at least 1 GiB",
-        'Containers get 64 MiB: DataLoader workers die with "Bus error", and NCCL cannot start.',
-        "docker run --shm-size=16g; in Kubernetes an emptyDir of medium Memory on /dev/shm",
+        'Containers get only 64 MiB: DataLoader workers die ("Bus error"), and NCCL cannot start.',
+        "docker run --shm-size=16g; in Kubernetes, mount an emptyDir of medium Memory at /dev/shm",
         "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#shared-memory",
         _of_each(_shm),
     ),
     Check(
         "numa_placement",
         "bound to the CPUs near its GPU",
-        "From the other socket every launch and every copy crosses the link between sockets.",
-        "numactl --cpunodebind=NODE --membind=NODE, or the topology manager of the kubelet",
+        "From the other socket, every kernel launch and copy crosses the link between sockets.",
+        "numactl --cpunodebind=NODE --membind=NODE, or the kubelet's Topology Manager",
         "https://docs.nvidia.com/deeplearning/performance/dl-performance-getting-started/",
         _of_each(_locality),
     ),
     Check(
         "cpu_quota",
-        "none, or never used up",
-        "A throttled process stands still for the rest of a period of 100 ms, and all ranks wait.",
-        "raise limits.cpu of the pod, or leave it out",
+        "no quota, or one that is never used up",
+        "A throttled process stops for the rest of a 100 ms period, and all ranks wait for it.",
+        "raise or remove the pod's limits.cpu",
         "https://docs.kernel.org/scheduler/sched-bwc.html",
         _of_each(_quota),
     ),
     Check(
         "nccl_switched_off",
         "no NCCL_*_DISABLE left over from debugging",
-        "Without P2P, shared memory or InfiniBand, collectives take many times as long.",
+        "Without P2P, shared memory or InfiniBand, collectives are many times slower.",
         "unset NCCL_P2P_DISABLE NCCL_SHM_DISABLE NCCL_IB_DISABLE",
         NCCL,
         _of_each(_switched_off),
     ),
     Check(
         "nccl_transport",
-        "not NCCL_NET=Socket beside InfiniBand",
-        "TCP carries a tenth of what RDMA does, and takes whole CPUs for it.",
+        "not NCCL_NET=Socket on nodes with InfiniBand or RoCE",
+        "TCP has a tenth of the bandwidth of RDMA and occupies whole CPUs.",
         "unset NCCL_NET",
         NCCL,
         _of_each(_transport),
     ),
     Check(
         "nccl_sockets",
-        "no channel over sockets beside InfiniBand",
-        "NCCL falls back to TCP where it cannot use an adapter, and says so in its log alone.",
-        "grep NET/IB in the file of NCCL_DEBUG_FILE; give the pod an rdma/ resource and IPC_LOCK",
+        "no channel over sockets on nodes with InfiniBand or RoCE",
+        "If NCCL cannot use an adapter, it falls back to TCP, and only its log says so.",
+        "grep NET/IB in the NCCL_DEBUG_FILE; give the pod an rdma/ resource and IPC_LOCK",
         NCCL,
         _of_each(_fell_back),
     ),
     Check(
         "nccl_shared_memory",
         "no channel over shared memory between GPUs with NVLink",
-        "Through the memory of the host, a collective runs at a tenth of what NVLink carries.",
+        "Through host memory, collectives run at a tenth of the bandwidth of NVLink.",
         "unset NCCL_P2P_DISABLE NCCL_P2P_LEVEL; nvidia-smi topo -p2p r",
         NCCL,
         _of_each(_around_nvlink),
@@ -198,8 +198,8 @@ CHECKS = (
     Check(
         "omp_threads",
         "set, and no more than the process's share of the cores",
-        "Every process starts a thread a core otherwise, and they get in each other's way.",
-        "export OMP_NUM_THREADS=CORES_A_PROCESS",
+        "Otherwise each process starts one thread per core, and they compete for the cores.",
+        "export OMP_NUM_THREADS=CORES_PER_PROCESS",
         "https://pytorch.org/docs/stable/threading_environment_variables.html",
         _of_each(_threads),
     ),

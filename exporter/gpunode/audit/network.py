@@ -1,4 +1,4 @@
-"""Network adapters, and the way from them to the GPUs."""
+"""Network adapters and their links, interrupts and buffers."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from gpunode.host.cpu import parse_cpu_list
 from gpunode.host.network import VIRTUAL
 
 FAST = 25_000
-"""Mb/s from which a network adapter is one that training may use."""
+"""Mb/s; training may use network adapters of at least this speed."""
 
 MTU = 4200
-"""Least MTU: RoCE carries 4,096 bytes and its headers; 9000 is what is usually set."""
+"""Lowest MTU: 4,096 bytes of RoCE payload and its headers; 9000 is the usual setting."""
 
 BUFFER = 16 << 20
 INTERRUPT = re.compile(r"\s*(?P<number>\d+):.*mlx5_\w+@pci:(?P<bus>[0-9a-f:.]+)")
 
 
 def _fast(subject: Subject) -> list[str]:
-    """Ethernet interfaces with a fast link. Raises ``CannotTell`` where there are none."""
+    """Ethernet interfaces with a fast link. Raises ``CannotTell`` if there are none."""
     found = []
     for name in subject.names("/sys/class/net"):
         if VIRTUAL.fullmatch(name):
@@ -51,7 +51,7 @@ def _buffers(subject: Subject) -> Finding:
 
 def _interrupts(subject: Subject) -> Finding:
     if len(numa_nodes(subject)) < 2:
-        raise CannotTell("one NUMA node")
+        raise CannotTell("only one NUMA node")
     findings: dict[str, str | None] = {}
     for line in subject.text("/proc/interrupts").splitlines():
         match = INTERRUPT.match(line)
@@ -60,7 +60,7 @@ def _interrupts(subject: Subject) -> Finding:
         local = parse_cpu_list(subject.text(f"/sys/bus/pci/devices/{match['bus']}/local_cpulist"))
         number = match["number"]
         cpus = parse_cpu_list(subject.text(f"/proc/irq/{number}/smp_affinity_list"))
-        findings[f"IRQ {number}"] = None if cpus & local else f"of {match['bus']} on a far node"
+        findings[f"IRQ {number}"] = None if cpus & local else f"of {match['bus']} on a remote node"
     return each(findings)
 
 
@@ -93,15 +93,15 @@ CHECKS = (
     Check(
         "mtu",
         f"at least {MTU} on fast Ethernet; 9000 is usual",
-        "Small frames cost CPU time on TCP, and RoCE falls back to packets of 1,024 bytes.",
-        "ip link set DEVICE mtu 9000, on the switches too",
+        "Small frames cost CPU time with TCP, and RoCE falls back to packets of 1,024 bytes.",
+        "ip link set DEVICE mtu 9000; set it on the switches too",
         "https://enterprise-support.nvidia.com/s/article/mtu-considerations-for-roce-based-applications",
         _mtu,
     ),
     Check(
         "tcp_buffers",
         f"net.core.rmem_max and wmem_max at least {BUFFER}",
-        "A fast link with a round trip of a millisecond needs megabytes in flight.",
+        "A fast link with a round-trip time of 1 ms needs megabytes in flight.",
         f"sysctl -w net.core.rmem_max={BUFFER} net.core.wmem_max={BUFFER}",
         "https://fasterdata.es.net/host-tuning/linux/",
         _buffers,
@@ -109,7 +109,7 @@ CHECKS = (
     Check(
         "nic_interrupts",
         "on the adapter's own NUMA node",
-        "Interrupts on the other socket take every packet across the link between sockets.",
+        "Interrupts on the other socket move every packet across the link between sockets.",
         "set_irq_affinity_bynode.sh NODE DEVICE, with irqbalance stopped",
         "https://enterprise-support.nvidia.com/s/article/what-is-irq-affinity-x",
         _interrupts,
@@ -117,15 +117,15 @@ CHECKS = (
     Check(
         "infiniband_ports",
         "all active",
-        "NCCL spreads over the ports that are up; each that is not takes its share of bandwidth.",
+        "NCCL uses only the ports that are up; each port that is down costs its bandwidth.",
         "check the cable and the switch port; ibstat DEVICE",
         "https://docs.nvidia.com/networking/display/mlnxofedv24010331/ib+port+information",
         _ports_active,
     ),
     Check(
         "nic_pcie_link",
-        "speed and width at best",
-        "An adapter in a slow slot, or with a bad contact, cannot carry what its port can.",
+        "highest supported speed and width",
+        "In a slow slot or with a bad contact, an adapter cannot reach the speed of its port.",
         "reseat the card or use another slot; lspci -vv -s BUS_ID",
         "https://docs.kernel.org/PCI/sysfs-pci.html",
         _links,

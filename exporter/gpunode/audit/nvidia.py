@@ -1,4 +1,4 @@
-"""NVIDIA GPUs and their driver; another vendor's checks are another file."""
+"""NVIDIA GPUs and their driver; the checks of another vendor belong in another file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NVML = "https://docs.nvidia.com/deploy/nvml-api"
 def _of_each(
     ask: Callable[[Gpu], Callable[[], T]], wrong: Callable[[T], str | None]
 ) -> Callable[[Subject], Finding]:
-    """Look at one sensor of every GPU that has it."""
+    """Check one value of every GPU that reports it."""
 
     def look(subject: Subject) -> Finding:
         answers = {gpu.identity.index: known(ask(gpu)) for gpu in subject.gpus_of(NVIDIA.name)}
@@ -57,7 +57,7 @@ def _peer_memory(subject: Subject) -> Finding:
         return Finding(True, "nvidia_peermem is loaded")
     driver = subject.text("/proc/driver/nvidia/version")
     if "Open Kernel Module" in driver:
-        return Finding(True, "the open driver shares memory through DMA-BUF")
+        return Finding(True, "the open kernel modules use DMA-BUF")
     return Finding(False, "nvidia_peermem is not loaded")
 
 
@@ -65,7 +65,7 @@ CHECKS = (
     Check(
         "persistence_mode",
         "on",
-        "Without it the driver unloads when the last process ends, and the next takes seconds to "
+        "Otherwise the driver unloads when the last process ends, and the next takes seconds to "
         "start.",
         "systemctl enable --now nvidia-persistenced",
         "https://docs.nvidia.com/deploy/driver-persistence/",
@@ -74,7 +74,7 @@ CHECKS = (
     Check(
         "gpu_power_limit",
         "the board's default",
-        "Somebody lowered it: the GPU clocks down long before it has to.",
+        "With a lowered limit, the GPU reduces its clocks long before it has to.",
         "nvidia-smi -i GPU -pl DEFAULT",
         f"{NVML}/group__nvmlDeviceQueries.html",
         _of_each(
@@ -88,28 +88,28 @@ CHECKS = (
     ),
     Check(
         "gpu_clocks",
-        "not held down by a setting",
-        "Application clocks or locked clocks below the best make every step longer.",
+        "not limited by a setting",
+        "Application or locked clocks below the maximum make every step longer.",
         "nvidia-smi -rgc; nvidia-smi -rac",
         f"{NVML}/group__nvmlClocksEventReasons.html",
         _of_each(
             lambda gpu: gpu.clock_events,
-            lambda reasons: "held down by a setting" if "clocks_setting" in reasons else None,
+            lambda reasons: "limited by a setting" if "clocks_setting" in reasons else None,
         ),
     ),
     Check(
         "ecc",
         "on",
-        "Without ECC a flipped bit ends as a wrong gradient that nobody sees.",
+        "Without ECC, a flipped bit becomes a wrong gradient that nobody notices.",
         "nvidia-smi -e 1, then reset the GPU",
         "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/",
         _ecc,
     ),
     Check(
         "gpu_memory_repair",
-        "no row waits to be replaced, none failed to be",
-        "A pending repair needs a reset; a failed one means that the GPU is to be replaced.",
-        "drain the node and reset the GPU: nvidia-smi -i GPU -r; replace it where that fails",
+        "no row remapping pending or failed",
+        "A pending remapping requires a reset; after a failed one, the GPU must be replaced.",
+        "drain the node and reset the GPU: nvidia-smi -i GPU -r; replace it if that fails",
         "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/",
         _of_each(
             lambda gpu: gpu.remapped_rows,
@@ -118,8 +118,8 @@ CHECKS = (
     ),
     Check(
         "gpu_recovery",
-        "nothing to be done",
-        "The driver asks for a reset or reboot after an error; work on the GPU may be wrong.",
+        "no recovery action",
+        "The driver asks for a reset or reboot after an error; results of the GPU may be wrong.",
         "drain the node, then do what the driver asks for",
         "https://docs.nvidia.com/deploy/xid-errors/",
         _of_each(
@@ -128,8 +128,8 @@ CHECKS = (
     ),
     Check(
         "gpu_pcie_link",
-        "width at best",
-        "Lost lanes halve every copy from the host and every message to a network adapter.",
+        "highest supported width",
+        "Lost lanes halve the bandwidth to the host and to network adapters.",
         "reseat the board; nvidia-smi -q -i GPU | grep -A8 'Link Width'",
         f"{NVML}/group__nvmlDeviceQueries.html",
         _of_each(
@@ -142,8 +142,8 @@ CHECKS = (
     Check(
         "nvlinks",
         "all up",
-        "NCCL works around a link that is down, on all GPUs at the pace of the slowest.",
-        "nvidia-smi nvlink -s; reset the GPU, then have it looked at",
+        "NCCL works around a link that is down, and all GPUs run at the speed of the slowest.",
+        "nvidia-smi nvlink -s; reset the GPU; if the link stays down, have it inspected",
         f"{NVML}/group__NvLink.html",
         _of_each(
             lambda gpu: gpu.nvlinks,
@@ -157,8 +157,8 @@ CHECKS = (
     Check(
         "fabric_manager",
         "every GPU has joined the NVSwitch fabric",
-        "Without the fabric manager, CUDA does not start on these machines, or without NVLink.",
-        "systemctl enable --now nvidia-fabricmanager, of the driver's version",
+        "Without the fabric manager, CUDA on NVSwitch machines fails or runs without NVLink.",
+        "systemctl enable --now nvidia-fabricmanager, in the same version as the driver",
         "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/",
         _of_each(
             lambda gpu: gpu.fabric,
@@ -167,16 +167,16 @@ CHECKS = (
     ),
     Check(
         "driver_versions",
-        "one version of all parts",
-        "After an upgrade without a reboot new processes find no GPU.",
-        "reboot, or unload and load the NVIDIA modules",
+        "the same version of all kernel modules",
+        "After an upgrade without a reboot, new processes find no GPU.",
+        "reboot, or reload the NVIDIA kernel modules",
         "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/",
         _driver_versions,
     ),
     Check(
         "gpudirect_rdma",
         "nvidia_peermem, or the open GPU driver with DMA-BUF",
-        "Otherwise NCCL copies everything it sends to other nodes through host memory.",
+        "Otherwise NCCL copies all traffic to other nodes through host memory.",
         "modprobe nvidia_peermem",
         "https://docs.nvidia.com/cuda/gpudirect-rdma/",
         _peer_memory,

@@ -1,4 +1,4 @@
-"""Runs the checks, as a source of metrics and for the command."""
+"""Runs the checks for the metrics and for ``gpunode audit``."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ CHECKS: tuple[Check, ...] = (
 OK = Metric(
     "gpunode_audit_ok",
     "gauge",
-    "Whether the node is set up as advised; absent where that cannot be told. The advice is in "
-    "docs/audit.md, what was found at /api/v1/audit.",
+    "Whether the node is set up as advised; absent if the check cannot decide. docs/audit.md has "
+    "the advice, /api/v1/audit the findings.",
     ("check",),
 )
 
@@ -34,7 +34,7 @@ Status = Literal["ok", "failed", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a check; where it could not tell, ``found`` says why."""
+    """The result of a check; if the status is unknown, ``found`` says why."""
 
     check: str
     status: Status
@@ -47,7 +47,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """What came of all checks."""
+    """The results of all checks."""
 
     checks: tuple[Result, ...]
 
@@ -72,7 +72,7 @@ def _run(check: Check, subject: Subject) -> Result:
 
 
 class Audit:
-    """Looks at the settings of the node every so often."""
+    """Audits the node periodically."""
 
     name = "audit"
     metrics = (OK,)

@@ -9,11 +9,11 @@ from gpunode.host import filesystem, mounts
 from gpunode.host.disk import WHOLE
 
 READ_AHEAD = 128.0
-"""KiB that are read ahead at least."""
+"""Lowest read-ahead in KiB."""
 
 
 def _queues(subject: Subject, setting: str, disks: re.Pattern[str]) -> dict[str, str]:
-    """A setting of the queue of every disk of a kind."""
+    """A queue setting of every disk whose name matches."""
     found = {}
     for name in subject.names("/sys/block"):
         if disks.fullmatch(name):
@@ -45,7 +45,7 @@ CHECKS = (
     Check(
         "io_scheduler",
         "none for NVMe disks",
-        "An NVMe disk orders requests itself; a scheduler before it only takes CPU time.",
+        "An NVMe disk orders requests itself; a scheduler in front of it only costs CPU time.",
         "echo none > /sys/block/DISK/queue/scheduler",
         "https://docs.kernel.org/block/switching-sched.html",
         _scheduler,
@@ -53,7 +53,7 @@ CHECKS = (
     Check(
         "read_ahead",
         f"at least {READ_AHEAD:g} KiB",
-        "Datasets are read in order; with little read ahead every batch waits for the disk.",
+        "Datasets are read sequentially; with little read-ahead, every batch waits for the disk.",
         "blockdev --setra 8192 /dev/DISK",
         "https://docs.kernel.org/block/stat.html",
         _read_ahead,
@@ -61,7 +61,7 @@ CHECKS = (
     Check(
         "access_times",
         "noatime or relatime",
-        "Otherwise every file that is read is also written to, its time of access.",
+        "Otherwise every read also writes the access time of the file.",
         "mount -o remount,noatime MOUNTPOINT, and in /etc/fstab",
         "https://man7.org/linux/man-pages/man8/mount.8.html",
         _access_times,

@@ -10,7 +10,7 @@ from gpunode.host.memory import parse_meminfo
 KERNEL = "https://docs.kernel.org/admin-guide"
 SWAPPINESS = 10
 SLOW_TO_WAKE = 200.0
-"""Microseconds that a core may take to wake; deep states take 100 to 1,000."""
+"""Longest acceptable wake-up latency of a core in µs; deep idle states take 100 to 1,000."""
 
 MAPS = 262144
 
@@ -26,13 +26,13 @@ def _idle_states(subject: Subject) -> Finding:
     folder = "/sys/devices/system/cpu/cpu0/cpuidle"
     states = subject.names(folder)
     if not states:
-        raise CannotTell("the kernel manages no idle states here")
+        raise CannotTell("the kernel manages no CPU idle states")
     latency = max(
         float(subject.text(f"{folder}/{state}/latency"))
         for state in states
         if subject.text(f"{folder}/{state}/disable") == "0"
     )
-    return Finding(latency <= SLOW_TO_WAKE, f"a core may take {latency:g} µs to wake")
+    return Finding(latency <= SLOW_TO_WAKE, f"up to {latency:g} µs to wake")
 
 
 def _clocksource(subject: Subject) -> Finding:
@@ -42,10 +42,10 @@ def _clocksource(subject: Subject) -> Finding:
 
 
 def _chosen(text: str) -> str:
-    """The word in brackets: what is in force of several choices."""
+    """The active choice, which is the word in brackets."""
     match = re.search(r"\[(\S+)\]", text)
     if match is None:
-        raise ValueError(f"nothing is chosen in {text[:80]!r}")
+        raise ValueError(f"no choice in brackets: {text[:80]!r}")
     return match[1]
 
 
@@ -75,7 +75,7 @@ def _swap_used(subject: Subject) -> Finding:
 
 def _numa_balancing(subject: Subject) -> Finding:
     if len(numa_nodes(subject)) < 2:
-        raise CannotTell("one NUMA node")
+        raise CannotTell("only one NUMA node")
     value = subject.text("/proc/sys/kernel/numa_balancing")
     return Finding(value == "0", f"kernel.numa_balancing = {value}")
 
@@ -96,11 +96,11 @@ def _iommu(subject: Subject) -> Finding:
     options = subject.text("/proc/cmdline").split()
     passthrough = {"iommu=pt", "iommu.passthrough=1", "intel_iommu=off", "amd_iommu=off"}
     found = sorted(passthrough & set(options))
-    return Finding(bool(found), found[0] if found else "in use without iommu=pt")
+    return Finding(bool(found), found[0] if found else "enabled without iommu=pt")
 
 
 def numa_nodes(subject: Subject) -> list[str]:
-    """The names of the NUMA nodes; none where the kernel does not tell."""
+    """The names of the NUMA nodes; none if the kernel does not list them."""
     names = subject.names("/sys/devices/system/node")
     return [name for name in names if re.fullmatch(r"node\d+", name)]
 
@@ -109,7 +109,7 @@ CHECKS = (
     Check(
         "cpu_governor",
         "performance",
-        "A core that clocks down between batches prepares and launches late.",
+        "A core that clocks down between batches is slow to prepare data and launch kernels.",
         "cpupower frequency-set -g performance",
         f"{KERNEL}/pm/cpufreq.html",
         _governor,
@@ -117,7 +117,7 @@ CHECKS = (
     Check(
         "cpu_idle_states",
         f"at most {SLOW_TO_WAKE:g} µs to wake",
-        "Kernel launches and network interrupts wait until a core has woken.",
+        "Kernel launches and network interrupts wait until a core wakes up.",
         "boot with intel_idle.max_cstate=1 processor.max_cstate=1, or tuned-adm profile "
         "latency-performance",
         f"{KERNEL}/pm/cpuidle.html",
@@ -125,16 +125,16 @@ CHECKS = (
     ),
     Check(
         "clocksource",
-        "tsc",
-        "Reading any other clock is a system call; frameworks read it several times a step.",
-        "boot with tsc=reliable, and see in dmesg why the TSC was given up",
+        "tsc, arch_sys_counter or kvm-clock",
+        "Reading any other clock is a system call; frameworks read it several times per step.",
+        "check dmesg for why the kernel rejected the TSC; boot with tsc=reliable",
         f"{KERNEL}/kernel-parameters.html",
         _clocksource,
     ),
     Check(
         "transparent_huge_pages",
         "madvise or always",
-        "Without huge pages, buffers of many GiB miss the TLB all the time.",
+        "Without huge pages, buffers of many GiB cause constant TLB misses.",
         "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
         f"{KERNEL}/mm/transhuge.html",
         _huge_pages,
@@ -142,7 +142,7 @@ CHECKS = (
     Check(
         "transparent_huge_pages_defrag",
         "madvise, defer or never",
-        "With always, any page fault may stop to compact memory, for many milliseconds.",
+        "With always, any page fault may stall for many milliseconds to compact memory.",
         "echo madvise > /sys/kernel/mm/transparent_hugepage/defrag",
         f"{KERNEL}/mm/transhuge.html",
         _defragmentation,
@@ -150,24 +150,24 @@ CHECKS = (
     Check(
         "swappiness",
         f"no swap, or vm.swappiness at most {SWAPPINESS}",
-        "A training process that was swapped out to make room for cached files stalls every rank.",
+        "A training process swapped out in favour of the page cache stalls every rank.",
         f"sysctl -w vm.swappiness={SWAPPINESS}",
         f"{KERNEL}/sysctl/vm.html#swappiness",
         _swappiness,
     ),
     Check(
         "swap_used",
-        "next to nothing in swap",
-        "What is in swap is read back, from a disk, when a step needs it.",
-        "find who needs the memory; then swapoff -a && swapon -a",
+        "less than 1 % of memory in swap",
+        "Swapped pages are read back from disk when a step needs them.",
+        "find what uses the memory; then swapoff -a && swapon -a",
         f"{KERNEL}/sysctl/vm.html#swappiness",
         _swap_used,
     ),
     Check(
         "numa_balancing",
         "kernel.numa_balancing = 0",
-        "It unmaps pages to see who uses them; with processes bound to their NUMA node that is "
-        "only cost.",
+        "It unmaps pages to see who uses them; for processes bound to their NUMA node, that is "
+        "pure overhead.",
         "sysctl -w kernel.numa_balancing=0",
         f"{KERNEL}/sysctl/kernel.html#numa-balancing",
         _numa_balancing,
@@ -175,7 +175,7 @@ CHECKS = (
     Check(
         "zone_reclaim",
         "vm.zone_reclaim_mode = 0",
-        "Otherwise cached files are dropped although another NUMA node has memory to spare.",
+        "Otherwise the kernel drops page cache although another NUMA node has free memory.",
         "sysctl -w vm.zone_reclaim_mode=0",
         f"{KERNEL}/sysctl/vm.html#zone-reclaim-mode",
         _zone_reclaim,
@@ -183,7 +183,7 @@ CHECKS = (
     Check(
         "memory_maps",
         f"vm.max_map_count at least {MAPS}",
-        "Memory-mapped datasets and checkpoints of many shards run into the limit and fail.",
+        "Memory-mapped datasets and checkpoints with many shards hit the limit and fail.",
         f"sysctl -w vm.max_map_count={MAPS}",
         f"{KERNEL}/sysctl/vm.html#max-map-count",
         _maps,
@@ -191,7 +191,7 @@ CHECKS = (
     Check(
         "iommu",
         "off or in passthrough mode",
-        "Translation makes each DMA of GPUs and network adapters slower, peer-to-peer most of all.",
+        "Address translation slows DMA of GPUs and network adapters, above all peer-to-peer.",
         "boot with iommu=pt",
         "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#pci-access-control-services-acs",
         _iommu,

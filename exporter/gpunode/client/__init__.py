@@ -1,4 +1,4 @@
-"""What training code imports: tells the gpunode daemon of this node how training goes.
+"""The client for training code: reports training progress to the gpunode daemon on this node.
 
     from gpunode import client
 
@@ -8,8 +8,8 @@
     with client.phase("checkpoint"):
         save()
 
-Nothing here blocks or raises into training: a call puts a few numbers into a bounded queue, a
-thread sends them once a second, and without a daemon they are dropped. Standard library only.
+Nothing here blocks training or raises into it: calls put a few numbers into a bounded queue, and a
+thread sends them once a second, or drops them if no daemon runs. Standard library only.
 """
 
 from gpunode.client.session import Session, Watched

@@ -1,4 +1,4 @@
-"""A callback for the Trainer of Hugging Face: ``Trainer(…, callbacks=[GpunodeCallback()])``."""
+"""A callback for the Hugging Face Trainer: ``Trainer(…, callbacks=[GpunodeCallback()])``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpunode.client import Session, _session
 
 
 class GpunodeCallback(TrainerCallback):  # type: ignore[misc]
-    """Tells steps, evaluations, checkpoints and the loss that the Trainer logs."""
+    """Reports steps, evaluations, checkpoints and the loss that the Trainer logs."""
 
     def __init__(self, session: Session = _session) -> None:
         self._session = session
@@ -36,7 +36,7 @@ class GpunodeCallback(TrainerCallback):  # type: ignore[misc]
             self._session.mark("data")
 
     def on_evaluate(self, _: Any, __: Any, control: Any, **___: Any) -> None:
-        if self._training:  # else it was called by hand, before or after
+        if self._training:  # otherwise the user called evaluate()
             self._session.mark("checkpoint" if control.should_save else "data")
 
     def on_save(self, *_: Any, **__: Any) -> None:

@@ -13,7 +13,7 @@ from gpunode.client import Session, _session
 
 
 class GpunodeCallback(Callback):  # type: ignore[misc]
-    """Tells steps, waits for data, validations and checkpoints."""
+    """Reports steps, waits for data, validations and checkpoints."""
 
     def __init__(self, session: Session = _session) -> None:
         self._session = session

@@ -1,4 +1,4 @@
-"""Profiles one training step in so many with torch.profiler."""
+"""Profiles every Nth training step with torch.profiler."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 class StepProfiler:
-    """Called at the end of every step."""
+    """Starts and stops profiles; call it at the end of every step."""
 
     def __init__(self, every: int, report: Callable[[dict[str, float]], None]) -> None:
         self.every = max(2, every)
@@ -20,11 +20,11 @@ class StepProfiler:
         self._running: Any = None
 
     def __call__(self) -> None:
-        """Begin or end a profile where it is time; a profiler that fails is not tried again."""
+        """Start or stop a profile if due; after a failure, stop profiling for good."""
         try:
             self._step()
         except (AttributeError, ImportError, RuntimeError, TypeError, ValueError) as error:
-            log.debug("gpunode cannot profile: %s", error)
+            log.debug("gpunode stops profiling: %s", error)
             self.every = sys.maxsize
 
     def _step(self) -> None:
@@ -41,7 +41,7 @@ class StepProfiler:
 
 
 def _quiet(profile: Any) -> Any:
-    """A profile that does not warn of cycles, of which it has one, where PyTorch would."""
+    """A profile without PyTorch's warning about several cycles: this one has a single cycle."""
     try:
         return profile(acc_events=True)
     except TypeError:
@@ -49,10 +49,10 @@ def _quiet(profile: Any) -> Any:
 
 
 def kernel_seconds(profile: Any) -> dict[str, float]:
-    """Seconds by kernel on the GPU, or by operator where there was none.
+    """Seconds by GPU kernel, or by operator if no kernel ran.
 
-    What the CPU did is listed too, and has the time of the kernels that it started once more; a
-    block that the user named has all of its time.
+    Skips CPU events, which repeat the time of the kernels they launch, and user annotations, which
+    repeat the time of everything in their block.
     """
     averages = profile.key_averages()
     kernels = [
@@ -67,6 +67,6 @@ def kernel_seconds(profile: Any) -> dict[str, float]:
 
 
 def _on_gpu(event: Any) -> float:
-    """Microseconds, under the name of this version of PyTorch."""
+    """Microseconds on the GPU; the attribute's name depends on the version of PyTorch."""
     found = getattr(event, "self_device_time_total", None)
     return float(event.self_cuda_time_total if found is None else found)

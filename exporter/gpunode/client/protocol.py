@@ -1,7 +1,7 @@
-"""What a training process tells the daemon: one JSON object a second, in a Unix datagram.
+"""What a training process sends to the daemon: one JSON object per second, as a Unix datagram.
 
-Standard library only, because training code imports it. The daemon knows the sender from the
-credentials that the kernel adds, never from what the message says.
+Standard library only, because training code imports it. The daemon identifies the sender by the
+credentials that the kernel adds, never by the message.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ import os
 VERSION = 1
 
 SOCKET = "/run/gpunode/client.sock"
-"""Where the daemon listens; the environment variable GPUNODE_CLIENT_SOCKET names another."""
+"""Where the daemon listens by default; GPUNODE_CLIENT_SOCKET overrides it for clients."""
 
 LARGEST = 8192
-"""Bytes of the largest message."""
+"""Size limit of a message in bytes."""
 
 MEDIAN_OF = 64
-"""Steps that the median is of."""
+"""Steps in the median."""
 
 STEP_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""Upper bounds in seconds of the buckets that step times are counted in."""
+"""Upper bounds in seconds of the histogram buckets for steps."""
 
 REQUEST_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""Upper bounds in seconds of the buckets that serving requests are counted in."""
+"""Upper bounds in seconds of the histogram buckets for serving requests."""
 
 PHASES = ("step", "data", "checkpoint", "evaluation", "compile", "other")
-"""What a second of a training process goes to; marks of another name count as ``other``."""
+"""The phases of a training process; marks with any other name count as ``other``."""
 
 KERNELS = 16
-"""Kernels of a profiled step that are told of."""
+"""The most kernels of a profiled step to report."""
 
 NAME = 80
-"""Characters of a kernel's name that are told."""
+"""Characters of a kernel's name to report."""
 
 
 def socket_path() -> str:
-    """Where to send to."""
+    """The socket to send to."""
     return os.environ.get("GPUNODE_CLIENT_SOCKET", SOCKET)

@@ -1,4 +1,4 @@
-"""Adds up what happened and sends it to the daemon once a second, or drops it."""
+"""Sums up training events and sends them to the daemon once a second, or drops them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EVERY = 1.0
 """Seconds between messages."""
 
 KEPT = 10.0
-"""Seconds that what could not be sent is kept for the next message."""
+"""Seconds to keep unsent counts for the next message while the daemon's socket is full."""
 
 TORCH_MEMORY = {
     "reserved": "reserved_bytes.all.current",
@@ -46,11 +46,11 @@ TORCH_MEMORY = {
 """https://pytorch.org/docs/stable/generated/torch.cuda.memory.memory_stats.html"""
 
 LONG = ("checkpoint", "evaluation", "compile", "other")
-"""Phases whose time is no part of the step in which they happen."""
+"""Phases whose time does not count towards the step in which they happen."""
 
 
 class Account:
-    """What happened since the last message, and what stands at this moment."""
+    """The counts since the last message, and the current gauges."""
 
     def __init__(self) -> None:
         self.flops_per_token: float | None = None
@@ -63,7 +63,7 @@ class Account:
         self.clear()
 
     def clear(self) -> None:
-        """Begin anew after a message; what stands at this moment stays."""
+        """Reset the counts after a message; gauges keep their values."""
         self.steps = Distribution(STEP_BOUNDS)
         self.requests = Distribution(REQUEST_BOUNDS)
         self.request_items = 0
@@ -74,7 +74,7 @@ class Account:
         self.kernel_seconds: dict[str, float] = {}
 
     def add(self, time: float, phase: str, steps: int, tokens: float, samples: float) -> None:
-        """Take in an event; the time since the one before belongs to the phase then."""
+        """Add an event; the time since the previous one counts towards the phase before it."""
         self.pass_time(time)
         self.phase = phase
         if steps:
@@ -87,7 +87,7 @@ class Account:
             self.samples += amount(samples)
 
     def pass_time(self, now: float) -> None:
-        """Count the time up to now as the present phase's."""
+        """Count the time up to now towards the current phase."""
         if self._time is not None and now > self._time:
             passed = now - self._time
             self.phases[self.phase] += passed
@@ -96,17 +96,17 @@ class Account:
         self._time = now
 
     def loss(self, finite: bool) -> None:
-        """Note whether the loss of the last step was a number."""
+        """Record whether the loss of the last step was finite."""
         self.loss_finite = finite
         self.nonfinite_losses += not finite
 
     def kernels(self, seconds: dict[str, float]) -> None:
-        """Note the longest kernels of a profiled step."""
+        """Record the longest kernels of a profiled step."""
         longest = sorted(seconds, key=seconds.__getitem__, reverse=True)[:KERNELS]
         self.kernel_seconds = {name[:NAME]: seconds[name] for name in longest}
 
     def message(self) -> bytes:
-        """All of it as one datagram."""
+        """The whole account as one datagram."""
         since = None
         if self._last_step is not None and self._time is not None:
             since = round(self._time - self._last_step - self._aside, 3)
@@ -136,17 +136,17 @@ class Account:
 
 
 def amount(value: object) -> float:
-    """A number of tokens or samples; a tensor, which training would have to wait for, counts 0."""
+    """The number; 0 for NaN, infinity or a tensor, which training would have to wait for."""
     return float(value) if isinstance(value, Real) and math.isfinite(value) else 0.0
 
 
 def torch_memory() -> dict[str, int] | None:
-    """The allocator's own figures, where this process uses CUDA; none of these asks the GPU."""
+    """The allocator's figures, if this process uses CUDA; reading them never calls the GPU."""
     torch: Any = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
     if cuda is None or not cuda.is_initialized():
         return None
-    # The present device is the thread's own, so that of this thread says nothing.
+    # The current device is per thread, so this thread's is meaningless: sum over all devices.
     devices = [cuda.memory_stats(device) for device in range(cuda.device_count())]
     return {
         name: sum(figures.get(key, 0) for figures in devices) for name, key in TORCH_MEMORY.items()
@@ -165,11 +165,11 @@ class Sender:
         threading.Thread(target=self._run, name="gpunode", daemon=True).start()
 
     def send(self) -> None:
-        """Send what there is, or keep it for a moment, or drop it; never raises into training."""
+        """Send the account, keep it briefly or drop it; never raises into training."""
         try:
             self._send()
         except (AttributeError, OSError, RuntimeError, TypeError, ValueError) as error:
-            log.debug("gpunode is not told of training: %s", error)
+            log.debug("gpunode cannot report training: %s", error)
 
     def _send(self) -> None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""One process's account of its training: what the calls put in, and what is sent of it."""
+"""The client's calls, which queue events for the sender."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from gpunode.client.sender import Account, Sender
 T = TypeVar("T")
 
 ROOM = 1 << 16
-"""Events that wait for the sender, which comes once a second; the oldest are dropped first."""
+"""Events per queue, which the sender empties once a second; the oldest are dropped first."""
 
 
 class Event(NamedTuple):
-    """Something that happened: a step ended, or a phase began."""
+    """An event: a step ended, or a phase began."""
 
     time: float
     phase: str
@@ -33,11 +33,11 @@ class Event(NamedTuple):
 
 
 Note = Callable[[Account], None]
-"""What is to be noted in the account by the sender, the only thread that changes it."""
+"""A change to the account, which only the sender's thread may apply."""
 
 
 class Session:
-    """What one process tells of its training. The calls are for one thread, the one that trains."""
+    """The training of one process. Call it from one thread only: the one that trains."""
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque(maxlen=ROOM)
@@ -53,7 +53,7 @@ class Session:
         os.register_at_fork(after_in_child=self._forget)
 
     def configure(self, *, flops_per_token: float | None = None) -> None:
-        """Say what the model is: ``flops_per_token`` of training is about 6 x parameters.
+        """Set the model's ``flops_per_token`` in training: about 6 x parameters.
 
         PaLM, appendix B (https://arxiv.org/abs/2204.02311): 6N + 12 x layers x heads x head
         dimension x sequence length.
@@ -61,10 +61,9 @@ class Session:
         self._account.flops_per_token = flops_per_token
 
     def step(self, tokens: float = 0, samples: float = 0, loss: float | None = None) -> None:
-        """A training step has ended.
+        """Report the end of a training step.
 
-        Pass ``loss`` where it is a number already: to look at a tensor on a GPU, training would
-        have to wait for it.
+        Pass ``loss`` only if it is already a number: reading a GPU tensor would stall training.
         """
         self._events.append(Event(perf_counter(), "step", 1, tokens, samples))
         self._phase = "step"
@@ -77,18 +76,18 @@ class Session:
             self._profiler()
 
     def watch(self, loader: Iterable[T]) -> Watched[T]:
-        """The loader, with the wait for each batch measured; see ``Watched``."""
+        """Wrap a loader to measure the wait for each batch; see ``Watched``."""
         return Watched(self, loader)
 
     def mark(self, name: str) -> None:
-        """From now on time goes to step, data, checkpoint, evaluation, compile or other."""
+        """Begin a phase: step, data, checkpoint, evaluation, compile or other."""
         self._phase = name if name in PHASES else "other"
         self._events.append(Event(perf_counter(), self._phase))
         if not self._started:
             self._start()
 
     def loss(self, loss: float) -> None:
-        """Note the loss where it is a number; a tensor on a GPU is not looked at."""
+        """Record the loss if it is a number; tensors on a GPU are ignored."""
         if not getattr(loss, "is_cuda", False):
             with contextlib.suppress(TypeError, ValueError):
                 finite = math.isfinite(loss)
@@ -96,7 +95,7 @@ class Session:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Mark the time of a block: checkpoint, evaluation, compile, data or other."""
+        """Mark a block as a phase: checkpoint, evaluation, compile, data or other."""
         before = self._phase
         self.mark(name)
         try:
@@ -105,7 +104,7 @@ class Session:
             self.mark(before)
 
     def request(self, seconds: float, batch: int = 1) -> None:
-        """A request was served: how long it took, and for how many inputs."""
+        """Report a served request: its duration and its number of inputs."""
         self._requests.append((seconds, batch))
         if not self._started:
             self._start()
@@ -126,7 +125,7 @@ class Session:
         return optimizer
 
     def profile(self, every: int = 1000) -> None:
-        """Profile one step in so many with torch.profiler, and tell its longest kernels."""
+        """Profile one step in ``every`` with torch.profiler and report its longest kernels."""
         from gpunode.client.profiler import StepProfiler
 
         def report(seconds: dict[str, float]) -> None:
@@ -135,12 +134,12 @@ class Session:
         self._profiler = StepProfiler(every, report)
 
     def flush(self) -> None:
-        """Send now what has been put in; also done at the end of the process."""
+        """Send all queued events now; also happens when the process exits."""
         if self._sender is not None:
             self._sender.send()
 
     def _start(self) -> None:
-        """Start the sender; where that cannot be, training goes on without being told of."""
+        """Start the sender; if that fails, training continues unreported."""
         with self._lock, contextlib.suppress(OSError, RuntimeError):
             if not self._started:
                 self._started = True
@@ -148,7 +147,7 @@ class Session:
                 atexit.register(self.flush)
 
     def _drain(self) -> Account:
-        """The account with everything in it that has happened; called by the sender alone."""
+        """The account after applying all queued events; only the sender calls this."""
         account = self._account
         for event in _taken(self._events):
             account.add(*event)
@@ -161,7 +160,7 @@ class Session:
         return account
 
     def _forget(self) -> None:
-        """In a forked child, such as a loader's worker, there is nothing to tell."""
+        """Reset in a forked child, such as a loader's worker, which has nothing to report."""
         self._events.clear()
         self._requests.clear()
         self._notes.clear()
@@ -174,7 +173,7 @@ class Session:
 
 
 def _taken(queue: deque[T]) -> Iterator[T]:
-    """What is in a queue that other threads put into, taken out."""
+    """Take everything out of a queue to which other threads add."""
     while True:
         try:
             yield queue.popleft()
@@ -183,9 +182,9 @@ def _taken(queue: deque[T]) -> Iterator[T]:
 
 
 class Watched(Generic[T]):
-    """A loader whose batches are waited for under a watch; all else of the loader is as it was.
+    """A loader that measures the wait for each batch; its other attributes are unchanged.
 
-    An iteration in which ``step`` is not called counts as a step itself.
+    An iteration that does not call ``step`` counts as one step.
     """
 
     def __init__(self, session: Session, loader: Iterable[T]) -> None:

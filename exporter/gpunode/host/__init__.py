@@ -1,1 +1,1 @@
-"""The node around the GPUs, one file per thing read."""
+"""Metrics of the node around the GPUs; one file per subsystem."""

@@ -1,4 +1,4 @@
-"""What the CPUs do: each core in counters, and a summary that stays small on any node.
+"""CPU time: counters per core, and a summary with few series on any node.
 
 https://docs.kernel.org/filesystems/proc.html#miscellaneous-kernel-statistics-in-proc-stat
 """
@@ -18,17 +18,15 @@ from gpunode.source import NodeSource, Reading
 SECONDS = Metric(
     "gpunode_cpu_seconds_total",
     "counter",
-    "CPU time by core and mode; what is left of a second was idle. `system` includes interrupts, "
-    "`steal` is shown only where a hypervisor takes time (/proc/stat).",
+    "CPU time by core and mode; the rest is idle. `system` includes interrupts; `steal` is absent "
+    "until a hypervisor takes time (/proc/stat).",
     ("cpu", "mode"),
 )
-CORES = Metric(
-    "gpunode_cpu_cores", "gauge", "Cores that are online, by NUMA node (/proc/stat).", ("node",)
-)
+CORES = Metric("gpunode_cpu_cores", "gauge", "Online cores by NUMA node (/proc/stat).", ("node",))
 BUSY_CORES = Metric(
     "gpunode_cpu_busy_cores",
     "gauge",
-    "Cores that were busy for more than 95 % of the time since the last read, by NUMA node.",
+    "Cores that were busy for at least 95 % of the time since the last read, by NUMA node.",
     ("node",),
 )
 BUSIEST_CORE = Metric(
@@ -37,25 +35,23 @@ BUSIEST_CORE = Metric(
     "Share of the time since the last read that the busiest core was busy.",
 )
 RUNNABLE = Metric(
-    "gpunode_cpu_runnable_tasks", "gauge", "Tasks that run or wait for a core (/proc/stat)."
+    "gpunode_cpu_runnable_tasks", "gauge", "Tasks running or waiting for a core (/proc/stat)."
 )
-BLOCKED = Metric(
-    "gpunode_cpu_blocked_tasks", "gauge", "Tasks that wait for I/O to complete (/proc/stat)."
-)
+BLOCKED = Metric("gpunode_cpu_blocked_tasks", "gauge", "Tasks blocked on I/O (/proc/stat).")
 SWITCHES = Metric(
-    "gpunode_cpu_context_switches_total", "counter", "Context switches of all cores (/proc/stat)."
+    "gpunode_cpu_context_switches_total", "counter", "Context switches on all cores (/proc/stat)."
 )
 
 BUSY = 0.95
-"""Share of time from which a core counts as busy."""
+"""A core with at least this share of busy time counts as busy."""
 
 HERTZ = 100.0
-"""Ticks a second in /proc, on every architecture that has GPUs: USER_HZ of the kernel."""
+"""Ticks per second in /proc: the kernel's USER_HZ on every architecture with GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """Seconds of one core since boot."""
+    """Seconds one core spent in each mode since boot."""
 
     user: float
     system: float
@@ -70,14 +66,14 @@ class Core:
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What /proc/stat tells."""
+    """The contents of /proc/stat."""
 
     cores: dict[str, Core]
     numbers: dict[str, float]
 
 
 def parse(text: str) -> Stat:
-    """Read /proc/stat. Raises ``ValueError`` where it holds no core."""
+    """Parse /proc/stat. Raises ``ValueError`` if it lists no cores."""
     cores, numbers = {}, {}
     for line in text.splitlines():
         name, _, rest = line.partition(" ")
@@ -86,7 +82,7 @@ def parse(text: str) -> Stat:
         elif name in ("procs_running", "procs_blocked", "ctxt"):
             numbers[name] = counter(rest)
     if not cores:
-        raise ValueError("/proc/stat: no cores in it")
+        raise ValueError("/proc/stat: no cores listed")
     return Stat(cores, numbers)
 
 
@@ -109,17 +105,17 @@ def parse_cpu_list(text: str) -> set[str]:
         first, _, last = part.partition("-")
         begin, end = int(first), int(last or first)
         if not 0 <= begin <= end < MOST_CORES:
-            raise ValueError(f"not a list of CPUs: {text[:80]!r}")
+            raise ValueError(f"not a CPU list: {text[:80]!r}")
         found.update(map(str, range(begin, end + 1)))
     return found
 
 
 MOST_CORES = 8192
-"""Cores that Linux can be built for at most: NR_CPUS of x86_64."""
+"""The largest NR_CPUS that Linux supports on x86_64."""
 
 
 class Cpu:
-    """Reads the cores; which NUMA node each belongs to is read once."""
+    """Reads the cores; their NUMA nodes are read only once."""
 
     name = "cpu"
     metrics = (SECONDS, CORES, BUSY_CORES, BUSIEST_CORE, RUNNABLE, BLOCKED, SWITCHES)
@@ -132,7 +128,7 @@ class Cpu:
         self._numa: dict[str, str] | None = None
 
     def read(self) -> Reading | None:
-        """The cores since the last read; None where that was too short a time ago for shares."""
+        """Usage since the last read, or None if that was too recent to compute shares."""
         now = self.node.clock.monotonic()
         if now - self._time < self.every / 2:
             return None
@@ -169,7 +165,7 @@ class Cpu:
         yield from SWITCHES.at(stat.numbers.get("ctxt"))
 
     def _numa_nodes(self) -> dict[str, str]:
-        """The NUMA node of each core; empty where the kernel has none."""
+        """The NUMA node of each core; empty if the kernel lists none."""
         folder = "/sys/devices/system/node"
         try:
             names = self.node.list_directory(folder)
@@ -186,10 +182,10 @@ class Cpu:
 
 
 def _busy(before: Core, after: Core) -> float | None:
-    """Share of the time between that a core was busy; None where its counters did not go on."""
+    """Share of time a core was busy between two reads; None if its counters did not advance."""
     busy = after.busy - before.busy
     rest = after.idle + after.iowait - before.idle - before.iowait
-    # The kernel corrects idle and iowait backwards by a tick now and then.
+    # idle and iowait sometimes step back by a few ticks; less than a second counts as zero.
     rest = max(0.0, rest) if rest > -1.0 else -1.0
     return busy / (busy + rest) if busy >= 0 and rest >= 0 and busy + rest > 0 else None
 

@@ -1,4 +1,4 @@
-"""Block devices: what was read and written, and how long it took.
+"""Block devices: I/O and latency.
 
 https://docs.kernel.org/admin-guide/iostats.html
 """
@@ -18,30 +18,33 @@ from gpunode.source import MANY, NodeSource, Reading
 OPERATIONS = Metric(
     "gpunode_disk_operations_total",
     "counter",
-    "Requests completed (/proc/diskstats).",
+    "Completed requests (/proc/diskstats).",
     ("disk", "direction"),
 )
 BYTES = Metric(
-    "gpunode_disk_bytes_total", "counter", "Bytes moved (/proc/diskstats).", ("disk", "direction")
+    "gpunode_disk_bytes_total",
+    "counter",
+    "Bytes read and written (/proc/diskstats).",
+    ("disk", "direction"),
 )
 WAIT = Metric(
     "gpunode_disk_wait_seconds_total",
     "counter",
-    "Time that completed requests took, queued and served; over the operations it is the mean "
+    "Time completed requests spent queued and in service; divide by the operations for the mean "
     "latency (/proc/diskstats).",
     ("disk", "direction"),
 )
 BUSY = Metric(
     "gpunode_disk_busy_seconds_total",
     "counter",
-    "Time with at least one request on the disk; a disk that serves many at once can do more than "
-    "one that is busy all the time shows (/proc/diskstats: io_ticks).",
+    "Time with at least one request in flight; a disk that serves requests in parallel can have "
+    "capacity left even if always busy (/proc/diskstats: io_ticks).",
     ("disk",),
 )
 IN_FLIGHT = Metric(
     "gpunode_disk_requests_in_flight",
     "gauge",
-    "Requests on the disk at this moment (/proc/diskstats).",
+    "Requests in flight (/proc/diskstats).",
     ("disk",),
 )
 TEMPERATURE = Metric(
@@ -53,23 +56,22 @@ TEMPERATURE = Metric(
 STATE = Metric(
     "gpunode_disk_controller_live",
     "gauge",
-    "Whether the NVMe controller answers: its state is `live` (/sys/class/nvme/CONTROLLER/state).",
+    "Whether the NVMe controller is in the state `live` (/sys/class/nvme/CONTROLLER/state).",
     ("controller",),
 )
 
 SECTOR = 512.0
-"""Bytes of the sectors that /proc/diskstats counts, whatever those of the disk are."""
+"""Bytes per sector in /proc/diskstats, whatever the disk's own sector size."""
 
 WHOLE = re.compile(
     r"nvme\d+n\d+|sd[a-z]+|vd[a-z]+|xvd[a-z]+|hd[a-z]+|md\d+|mmcblk\d+|dasd[a-z]+|pmem\d+"
 )
-"""Devices that hold data: no partitions, which are part of them, and no loop, RAM or mapped ones,
-which lie on top of them."""
+"""Whole disks and md arrays: no partitions, and no loop, RAM or device-mapper devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """Counters of a disk since boot; pairs are read and written."""
+    """Counters of a disk since boot; each pair is (read, write)."""
 
     operations: tuple[float, float]
     bytes: tuple[float, float]
@@ -79,7 +81,7 @@ class Disk:
 
 
 def parse(text: str) -> dict[str, Disk]:
-    """The whole disks in /proc/diskstats. Raises ``ValueError``."""
+    """Parse the whole disks in /proc/diskstats. Raises ``ValueError``."""
     found: dict[str, Disk] = {}
     for line in text.splitlines():
         name, *fields = line.split()[2:] or [""]
@@ -101,7 +103,7 @@ def parse(text: str) -> dict[str, Disk]:
 
 
 class Disks:
-    """Reads all disks at once, and the temperature of those that are NVMe."""
+    """Reads all disks, and the state and temperature of NVMe controllers."""
 
     name = "disk"
     metrics = (OPERATIONS, BYTES, WAIT, BUSY, IN_FLIGHT, TEMPERATURE, STATE)

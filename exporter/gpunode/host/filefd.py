@@ -1,4 +1,4 @@
-"""Open files of the whole node: when none is left, no program can open another.
+"""Open files on the whole node: at the limit, unprivileged programs cannot open more.
 
 https://docs.kernel.org/admin-guide/sysctl/fs.html#file-max-file-nr
 """
@@ -12,21 +12,21 @@ from gpunode.node.node import Node
 from gpunode.source import NodeSource, Reading
 
 ALLOCATED = Metric(
-    "gpunode_filefd_allocated", "gauge", "Files open on the node (/proc/sys/fs/file-nr)."
+    "gpunode_filefd_allocated", "gauge", "Open files on the node (/proc/sys/fs/file-nr)."
 )
 MAXIMUM = Metric(
-    "gpunode_filefd_maximum", "gauge", "Files that may be open at once (/proc/sys/fs/file-nr)."
+    "gpunode_filefd_maximum", "gauge", "Limit on open files on the node (/proc/sys/fs/file-nr)."
 )
 
 
 def parse(text: str) -> tuple[float, float]:
-    """How many files are open, and how many may be. Raises ``ValueError``."""
+    """The number of open files and its limit. Raises ``ValueError``."""
     allocated, _, maximum = map(counter, text.split())
     return allocated, maximum
 
 
 class OpenFiles:
-    """Reads how many files are open."""
+    """Reads the number of open files and its limit."""
 
     name = "filefd"
     metrics = (ALLOCATED, MAXIMUM)
@@ -38,7 +38,7 @@ class OpenFiles:
     def read(self) -> Reading:
         try:
             allocated, maximum = parse(self.node.read_text("/proc/sys/fs/file-nr"))
-        except FileNotFoundError:  # a tape recorded before this was read
+        except FileNotFoundError:  # the tape predates this source
             return Reading(())
         return Reading((*ALLOCATED.at(allocated), *MAXIMUM.at(maximum)))
 

@@ -1,4 +1,4 @@
-"""Space in the filesystems that jobs use, each read in a thread of its own: one can hang."""
+"""Space in the filesystems that jobs use; each has its own thread because a read can hang."""
 
 from __future__ import annotations
 
@@ -16,41 +16,39 @@ SIZE = Metric("gpunode_filesystem_size_bytes", "gauge", "Size of the filesystem 
 AVAILABLE = Metric(
     "gpunode_filesystem_available_bytes",
     "gauge",
-    "Space left to users other than root (statvfs).",
+    "Space available to unprivileged users (statvfs).",
     MOUNT,
 )
-FILES = Metric(
-    "gpunode_filesystem_files", "gauge", "Files that the filesystem can hold (statvfs).", MOUNT
-)
+FILES = Metric("gpunode_filesystem_files", "gauge", "Number of inodes (statvfs).", MOUNT)
 FILES_FREE = Metric(
-    "gpunode_filesystem_files_free", "gauge", "Files that can still be made (statvfs).", MOUNT
+    "gpunode_filesystem_files_free", "gauge", "Number of free inodes (statvfs).", MOUNT
 )
 READ_ONLY = Metric(
     "gpunode_filesystem_readonly",
     "gauge",
-    "Whether it is mounted read-only, which is also what errors lead to (/proc/1/mountinfo).",
+    "Whether the filesystem is mounted read-only (/proc/1/mountinfo).",
     MOUNT,
 )
 
 LOCAL = "ext[234]|xfs|btrfs|zfs|bcachefs"
-"""Kinds that one node has for itself."""
+"""Filesystem types that are local to one node."""
 
 KINDS = re.compile(
     LOCAL + r"|nfs4?|lustre|gpfs|beegfs(_nodev)?|ceph|cifs|smb3|wekafs|"
     r"glusterfs|panfs|orangefs|daos|virtiofs|9p|"
     r"fuse\.(juicefs|ceph|glusterfs|s3fs|goofys|mount-s3|gcsfuse|blobfuse2?|dfuse|sshfs|alluxio.*)"
 )
-"""Kinds that hold the data of jobs."""
+"""Filesystem types that hold the data of jobs."""
 
 UNWATCHED = ("/var/lib/kubelet/", "/var/lib/containerd/", "/var/lib/docker/", "/run/", "/boot")
-"""Where other views of the same filesystems are mounted, a new one for every pod."""
+"""Mount points to skip: per-pod mounts of filesystems watched elsewhere, and /boot."""
 
 MOST_THREADS = 32
-"""Filesystems that are watched, each in a thread of its own."""
+"""The most filesystems to watch, each in its own thread."""
 
 
 class FilesystemSpace:
-    """Reads one filesystem; where its server is gone this hangs, and nothing else."""
+    """Reads one filesystem; if its server is gone, only this source hangs."""
 
     name = "filesystem"
     metrics = (SIZE, AVAILABLE, FILES, FILES_FREE, READ_ONLY)
@@ -75,7 +73,7 @@ class FilesystemSpace:
 
 
 class Filesystems:
-    """The sources of what is mounted now; they stay the same objects while it is."""
+    """Finds one source per mounted filesystem and keeps it for as long as the mount exists."""
 
     metrics = FilesystemSpace.metrics
 
@@ -98,7 +96,7 @@ class Filesystems:
 
 
 def watched(mounts: Iterable[Mount]) -> list[Mount]:
-    """Those that hold data of jobs, one view of each: the one with the shortest path."""
+    """The mounts that hold the data of jobs; of each filesystem, the one with the shortest path."""
     views: dict[str, Mount] = {}
     for mount in mounts:
         if not KINDS.fullmatch(mount.kind) or mount.point.startswith(UNWATCHED):
@@ -106,5 +104,5 @@ def watched(mounts: Iterable[Mount]) -> list[Mount]:
         known = views.get(mount.device)
         if known is None or len(mount.point) < len(known.point):
             views[mount.device] = mount
-    # One mounted over another at the same place hides it.
+    # A later mount hides an earlier one at the same mount point.
     return list({mount.point: mount for mount in views.values()}.values())[:MOST_THREADS]

@@ -1,4 +1,4 @@
-"""InfiniBand and RoCE ports: traffic, waiting, errors of the link, congestion and loss.
+"""InfiniBand and RoCE ports: traffic, waits, link errors, congestion and packet loss.
 
 https://docs.kernel.org/admin-guide/abi-stable-files.html#abi-file-stable-sysfs-class-infiniband
 https://enterprise-support.nvidia.com/s/article/understanding-mlx5-linux-counters-and-status-parameters
@@ -19,44 +19,42 @@ PORT = ("device", "port")
 BYTES = Metric(
     "gpunode_infiniband_bytes_total",
     "counter",
-    "Bytes through the port, RDMA included (counters/port_rcv_data and port_xmit_data, which count "
-    "words of four bytes).",
+    "Bytes through the port, including RDMA (counters/port_rcv_data and port_xmit_data, in 4-byte "
+    "words).",
     (*PORT, "direction"),
 )
 WAIT = Metric(
     "gpunode_infiniband_wait_ticks_total",
     "counter",
-    "Ticks, of a length that depends on the adapter, during which data waited for the link to take "
-    "it (counters/port_xmit_wait).",
+    "Ticks during which the port had data but could not send; the length of a tick depends on the "
+    "adapter (counters/port_xmit_wait).",
     PORT,
 )
 ERRORS = Metric(
     "gpunode_infiniband_errors_total",
     "counter",
-    "What went wrong on the link (counters/).",
+    "Link errors by kind (counters/).",
     (*PORT, "kind"),
 )
 CONGESTION_EVENTS = Metric(
     "gpunode_infiniband_congestion_events_total",
     "counter",
-    "Signs of congestion: slow, but nothing is lost (hw_counters/).",
+    "Signs of congestion, which slows traffic but loses no packets (hw_counters/).",
     (*PORT, "kind"),
 )
 TRANSPORT_ERRORS = Metric(
     "gpunode_infiniband_transport_errors_total",
     "counter",
-    "Signs that packets were lost and sent again (hw_counters/).",
+    "Signs of lost and retransmitted packets (hw_counters/).",
     (*PORT, "kind"),
 )
 RATE = Metric(
     "gpunode_infiniband_rate_bytes_per_second",
     "gauge",
-    "What the link carries one way (rate).",
+    "Speed of the link in each direction (rate).",
     PORT,
 )
-ACTIVE = Metric(
-    "gpunode_infiniband_active", "gauge", "Whether the port can carry data (state).", PORT
-)
+ACTIVE = Metric("gpunode_infiniband_active", "gauge", "Whether the port is active (state).", PORT)
 
 ERROR_KINDS = {
     "symbol_error": "symbol",
@@ -85,16 +83,16 @@ GIGABIT = 1e9 / 8
 
 
 def parse_rate(text: str) -> float:
-    """Bytes a second of a rate such as ``400 Gb/sec (4X NDR)``. Raises ``ValueError``."""
+    """Bytes per second from a rate such as ``400 Gb/sec (4X NDR)``. Raises ``ValueError``."""
     number, unit = text.split()[:2]
     value = float(number)
     if unit != "Gb/sec" or not 0 < value < 1e6:
-        raise ValueError(f"not a rate: {text[:80]!r}")
+        raise ValueError(f"not a link rate: {text[:80]!r}")
     return value * GIGABIT
 
 
 class Infiniband:
-    """Reads the ports of every adapter that can do RDMA."""
+    """Reads the ports of every RDMA adapter."""
 
     name = "infiniband"
     metrics = (BYTES, WAIT, ERRORS, CONGESTION_EVENTS, TRANSPORT_ERRORS, RATE, ACTIVE)
@@ -146,7 +144,7 @@ class Infiniband:
             yield from ACTIVE.at(float(state == "4: ACTIVE"), *at)
 
     def _count(self, path: str) -> float | None:
-        """A counter, or None where the adapter does not keep it: no file, or "N/A (no PMA)"."""
+        """A counter, or None if the adapter lacks it: no file, or "N/A (no PMA)"."""
         try:
             return counter(self.node.read_text(path))
         except (OSError, ValueError):

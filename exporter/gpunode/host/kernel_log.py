@@ -1,7 +1,7 @@
-"""What the kernel complains of, counted by kind.
+"""Errors and warnings in the kernel log, counted by kind.
 
-XIDs are here although NVML reports them too: it does not report those of a GPU that fell off the
-bus, nor any that came before the daemon listened. https://docs.nvidia.com/deploy/xid-errors/
+NVML reports XIDs too, but not those of a GPU that fell off the bus:
+https://docs.nvidia.com/deploy/xid-errors/
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from gpunode.source import MANY, NodeSource, Reading
 EVENTS = Metric(
     "gpunode_kernel_log_events_total",
     "counter",
-    "Lines of the kernel log by kind since the daemon started (/dev/kmsg, else a log under "
+    "Kernel log lines by kind since the daemon started (/dev/kmsg, otherwise a log file in "
     "/var/log).",
     ("kind",),
 )
 LAST = Metric(
     "gpunode_kernel_log_last_event_timestamp_seconds",
     "gauge",
-    "When a line of this kind was last read.",
+    "When the last line of this kind was read (/dev/kmsg or /var/log).",
     ("kind",),
 )
 XIDS = Metric(
     "gpunode_kernel_log_xid_errors_total",
     "counter",
-    "XID errors that the driver wrote to the kernel log, by bus address.",
+    "XID errors in the kernel log by PCI address (/dev/kmsg or /var/log).",
     ("bus_id", "xid"),
 )
 
@@ -55,23 +55,23 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("link_down", r"mlx5_core .{1,200}(?:Link down|port module .{0,60}unplug)"),
     )
 )
-"""The first that is found in a line decides; every repetition in them is bounded, so that no line
-can make them slow."""
+"""The first pattern that matches a line decides. Wildcards are bounded so that no line is slow to
+match."""
 
 XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]{7,20})\): (\d{1,5})")
 
 LOGS = ("/dev/kmsg", "/var/log/kern.log", "/var/log/messages", "/var/log/syslog")
 LONGEST = 4096
-"""Characters of a line that are looked at; the kernel writes at most 1,024 a record."""
+"""Characters of a line to match; the kernel writes at most 1,024 per record."""
 
 
 def kind_of(line: str) -> str | None:
-    """What a line of the kernel log complains of."""
+    """The kind of a kernel log line, or None if it is not of interest."""
     return next((kind for kind, pattern in KINDS if pattern.search(line)), None)
 
 
 class KernelLog:
-    """Follows the kernel log from where it ends when the daemon starts."""
+    """Follows the kernel log, beginning at its end when the daemon starts."""
 
     name = "kernel_log"
     metrics = (EVENTS, LAST, XIDS)
@@ -85,9 +85,9 @@ class KernelLog:
         self.xids: dict[tuple[str, str], int] = {}
 
     def read(self) -> Reading:
-        """Count what came since the last read. Raises ``OSError`` where no log can be read."""
+        """Count the lines since the last read. Raises ``OSError`` if no log can be read."""
         for line in self._lines():
-            # A line that begins with a space goes on about the record before it.
+            # A line that begins with a space continues the previous record.
             if not line.startswith(" "):
                 self._count(line[:LONGEST])
         return Reading(tuple(self._samples()))
@@ -101,8 +101,8 @@ class KernelLog:
                 self.path = path
                 return lines
         raise OSError(
-            f"none of {', '.join(LOGS)} can be read: /dev/kmsg takes the capability SYSLOG where "
-            "kernel.dmesg_restrict is 1, the files the group adm",
+            f"cannot read any of {', '.join(LOGS)}: /dev/kmsg requires CAP_SYSLOG if "
+            "kernel.dmesg_restrict is 1, the files require the group adm",
         )
 
     def _count(self, line: str) -> None:

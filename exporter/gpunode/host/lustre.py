@@ -1,7 +1,7 @@
-"""Lustre clients: what each filesystem moved, what it was asked, and how long its servers took.
+"""Lustre clients: bytes, operations and server latency of each filesystem.
 
-Clients before 2.13 keep most of these files under /proc, later ones under debugfs, which only root
-can read: https://doc.lustre.org/lustre_manual.xhtml#lustreproc
+Most of these files are under /proc before client version 2.13 and under debugfs, which only root
+can read, from then on: https://doc.lustre.org/lustre_manual.xhtml#lustreproc
 """
 
 from __future__ import annotations
@@ -20,52 +20,51 @@ FILESYSTEM = ("filesystem",)
 BYTES = Metric(
     "gpunode_lustre_bytes_total",
     "counter",
-    "Bytes that programs read and wrote (llite/*/stats).",
+    "Bytes read and written by programs (llite/*/stats).",
     (*FILESYSTEM, "direction"),
 )
 OPERATIONS = Metric(
     "gpunode_lustre_operations_total",
     "counter",
-    "Metadata operations of programs (llite/*/stats).",
+    "Metadata operations by programs (llite/*/stats).",
     (*FILESYSTEM, "operation"),
 )
 OPERATION_SECONDS = Metric(
     "gpunode_lustre_operation_seconds_total",
     "counter",
-    "Time that metadata operations took, where the client counts it: 2.14 and later "
-    "(llite/*/stats).",
+    "Time taken by metadata operations; requires Lustre client 2.14 or later (llite/*/stats).",
     (*FILESYSTEM, "operation"),
 )
 RPCS = Metric(
     "gpunode_lustre_rpcs_total",
     "counter",
-    "Requests to object (data) and metadata servers that were answered, since the daemon first saw "
-    "each (osc, mdc/*/stats: req_waittime).",
+    "Requests answered by object (data) and metadata servers, since the daemon first saw each "
+    "target (osc, mdc/*/stats: req_waittime).",
     (*FILESYSTEM, "server"),
 )
 RPC_SECONDS = Metric(
     "gpunode_lustre_rpc_seconds_total",
     "counter",
-    "Time from sending requests to their answers (osc, mdc/*/stats: req_waittime).",
+    "Time from request to reply, over all requests (osc, mdc/*/stats: req_waittime).",
     (*FILESYSTEM, "server"),
 )
 IN_FLIGHT = Metric(
     "gpunode_lustre_rpcs_in_flight",
     "gauge",
-    "Requests that wait for an answer at this moment (osc, mdc/*/import).",
+    "Requests waiting for a reply (osc, mdc/*/import).",
     (*FILESYSTEM, "server"),
 )
 TIMEOUTS = Metric(
     "gpunode_lustre_rpc_timeouts_total",
     "counter",
-    "Requests that were not answered in time (osc, mdc/*/import).",
+    "Requests that timed out (osc, mdc/*/import).",
     (*FILESYSTEM, "server"),
 )
 TARGETS = Metric(
     "gpunode_lustre_targets",
     "gauge",
-    "Storage and metadata targets by whether this client is connected (osc, mdc/*/import: state "
-    "FULL or IDLE).",
+    "Storage and metadata targets by whether this client is connected to them (osc, mdc/*/import: "
+    "state FULL or IDLE).",
     (*FILESYSTEM, "connected"),
 )
 
@@ -73,7 +72,7 @@ ROOTS = ("/proc/fs/lustre", "/sys/kernel/debug/lustre")
 SERVERS = {"osc": "data", "mdc": "metadata"}
 CONNECTED = ("FULL", "IDLE")
 NAMED = ("open", "close", "getattr", "readdir", "create", "unlink")
-"""Metadata operations that are told apart: those that training does the most."""
+"""Metadata operations with a label of their own: those most frequent in training."""
 
 OTHERS = frozenset(
     {
@@ -83,17 +82,17 @@ OTHERS = frozenset(
 )  # fmt: skip
 
 CLIENT = re.compile(r"(?P<filesystem>[\w.-]{1,8})-(?:OST|MDT)[0-9a-f]{4}-\w+-[0-9a-f]{16}")
-"""A target as a client sees it; servers have such devices too, named after each other."""
+"""The name of a client's target; servers also have such devices, with a different suffix."""
 
 LLITE = re.compile(r"(?P<filesystem>[\w.-]{1,8})-[0-9a-f]{8,16}")
 
 MOST_TARGETS = 2048
-"""A client of a large filesystem has one for each of its servers' disks."""
+"""The most targets to read per folder; a client has one per server disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A line of a statistics file: how often, and the sum where the samples have a value."""
+    """A line of a stats file: the number of samples, and their sum if they have a value."""
 
     samples: float
     unit: str
@@ -102,7 +101,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """What a client knows of the connection to one target."""
+    """The state of a client's connection to one target."""
 
     state: str
     in_flight: float | None
@@ -111,7 +110,7 @@ class Import:
 
 @dataclass(slots=True)
 class Filesystem:
-    """What one read found of a filesystem, over all its targets."""
+    """The result of one read of a filesystem, over all its targets."""
 
     stats: dict[str, Count] = field(default_factory=dict)
     in_flight: dict[str, float] = field(default_factory=dict)
@@ -119,14 +118,14 @@ class Filesystem:
 
 
 class Totals:
-    """Sums of counters over targets that come and go: each counts from when it was first seen."""
+    """Sums of counters over targets that come and go; each target counts from its first read."""
 
     def __init__(self) -> None:
         self.sums: dict[tuple[Metric, str, str], float] = {}
         self._last: dict[tuple[Metric, str], float] = {}
 
     def add(self, metric: Metric, filesystem: str, server: str, target: str, value: float) -> None:
-        """Count what a target's counter gained; nothing where it was reset."""
+        """Add the increase of a target's counter, or nothing after a reset."""
         before = self._last.get((metric, target), value)
         self._last[metric, target] = value
         key = metric, filesystem, server
@@ -134,7 +133,7 @@ class Totals:
 
 
 def parse_stats(text: str) -> dict[str, Count]:
-    """Read a file of lines such as ``open 5 samples [usec] 1 9 20 90``. Raises ``ValueError``."""
+    """Parse lines such as ``open 5 samples [usec] 1 9 20 90``. Raises ``ValueError``."""
     found = {}
     for line in text.splitlines():
         name, *fields = line.split()[:8] or [""]
@@ -145,14 +144,14 @@ def parse_stats(text: str) -> dict[str, Count]:
 
 
 def parse_import(text: str) -> Import:
-    """Read an import file. Raises ``ValueError``."""
+    """Parse an import file. Raises ``ValueError``."""
     fields: dict[str, str] = {}
     for line in text.splitlines():
         name, colon, value = line.strip().partition(":")
         if colon and name in ("state", "inflight", "timeouts"):
             fields.setdefault(name, value.strip())
     if "state" not in fields:
-        raise ValueError("a Lustre import file without a state")
+        raise ValueError("Lustre import file: no state in it")
     in_flight, timeouts = (fields.get(name) for name in ("inflight", "timeouts"))
     return Import(
         fields["state"],
@@ -162,7 +161,7 @@ def parse_import(text: str) -> Import:
 
 
 class Lustre:
-    """Reads every Lustre filesystem that this node is a client of."""
+    """Reads every Lustre filesystem mounted on this node."""
 
     name = "lustre"
     metrics = (
@@ -190,7 +189,7 @@ class Lustre:
         return Reading((*_samples(found), *self._total_samples(found)))
 
     def _total_samples(self, found: dict[str, Filesystem]) -> Iterator[Sample]:
-        """The sums of the filesystems that are still mounted."""
+        """The totals of filesystems that are still mounted."""
         for (metric, filesystem, server), total in self.totals.sums.items():
             if filesystem in found:
                 yield from metric.at(total, filesystem, server)
@@ -222,7 +221,7 @@ class Lustre:
     def _devices(
         self, folder: str, form: re.Pattern[str], found: dict[str, Filesystem]
     ) -> Iterator[tuple[str, str]]:
-        """The devices in a folder, each with the name of the filesystem it belongs to."""
+        """The devices in a folder, each with the name of its filesystem."""
         try:
             names = self.node.list_directory(folder)[:MOST_TARGETS]
         except OSError:
@@ -261,7 +260,7 @@ def _samples(found: dict[str, Filesystem]) -> Iterator[Sample]:
 def _operation_samples(name: str, stats: dict[str, Count]) -> Iterator[Sample]:
     for direction in ("read", "write"):
         moved = stats.get(f"{direction}_bytes")
-        # A file that nobody has read from yet has no such line.
+        # The line is missing until the first read or write.
         if stats:
             yield from BYTES.at((moved.sum if moved else None) or 0.0, name, direction)
     operations: dict[str, float] = {}

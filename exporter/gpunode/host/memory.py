@@ -13,69 +13,67 @@ from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
 from gpunode.source import NodeSource, Reading
 
-SIZE = Metric("gpunode_memory_size_bytes", "gauge", "Memory of the node (/proc/meminfo).")
+SIZE = Metric("gpunode_memory_size_bytes", "gauge", "Total memory (/proc/meminfo).")
 AVAILABLE = Metric(
     "gpunode_memory_available_bytes",
     "gauge",
-    "Memory that programs can still get without swapping (/proc/meminfo).",
+    "Memory available to programs without swapping (/proc/meminfo).",
 )
-FREE = Metric(
-    "gpunode_memory_free_bytes", "gauge", "Memory that nothing uses (/proc/meminfo: MemFree)."
-)
+FREE = Metric("gpunode_memory_free_bytes", "gauge", "Unused memory (/proc/meminfo: MemFree).")
 CACHED = Metric(
     "gpunode_memory_cached_bytes",
     "gauge",
-    "Contents of files, those in /dev/shm included (/proc/meminfo: Cached).",
+    "Page cache, including files in /dev/shm (/proc/meminfo: Cached).",
 )
 DIRTY = Metric(
     "gpunode_memory_dirty_bytes",
     "gauge",
-    "Contents of files that are yet to be written to a disk (/proc/meminfo: Dirty).",
+    "Page cache waiting to be written to disk (/proc/meminfo: Dirty).",
 )
 WRITEBACK = Metric(
     "gpunode_memory_writeback_bytes",
     "gauge",
-    "Contents of files that are being written to a disk (/proc/meminfo: Writeback).",
+    "Page cache being written to disk (/proc/meminfo: Writeback).",
 )
 ANONYMOUS = Metric(
     "gpunode_memory_anonymous_bytes",
     "gauge",
-    "Memory of programs that no file backs (/proc/meminfo: AnonPages).",
+    "Memory of programs that is not backed by a file (/proc/meminfo: AnonPages).",
 )
 SHARED = Metric(
     "gpunode_memory_shared_bytes",
     "gauge",
-    "Shared memory, files in /dev/shm included (/proc/meminfo: Shmem).",
+    "Shared memory, including files in /dev/shm (/proc/meminfo: Shmem).",
 )
-SLAB = Metric("gpunode_memory_slab_bytes", "gauge", "Objects of the kernel (/proc/meminfo: Slab).")
-SWAP_SIZE = Metric("gpunode_memory_swap_size_bytes", "gauge", "Swap space (/proc/meminfo).")
-SWAP_FREE = Metric("gpunode_memory_swap_free_bytes", "gauge", "Swap not in use (/proc/meminfo).")
+SLAB = Metric("gpunode_memory_slab_bytes", "gauge", "Kernel objects (/proc/meminfo: Slab).")
+SWAP_SIZE = Metric("gpunode_memory_swap_size_bytes", "gauge", "Total swap space (/proc/meminfo).")
+SWAP_FREE = Metric("gpunode_memory_swap_free_bytes", "gauge", "Unused swap space (/proc/meminfo).")
 HUGE_PAGES = Metric(
     "gpunode_memory_hugepages_bytes",
     "gauge",
-    "Huge pages of the default size that are set aside, used or not (/proc/meminfo).",
+    "Huge pages of the default size, used and free (/proc/meminfo).",
     ("state",),
 )
 SWAPPED = Metric(
     "gpunode_memory_swapped_bytes_total",
     "counter",
-    "Bytes that went to swap and came back (/proc/vmstat: pswpin, pswpout).",
+    "Bytes swapped in and out (/proc/vmstat: pswpin, pswpout).",
     ("direction",),
 )
 MAJOR_FAULTS = Metric(
     "gpunode_memory_major_faults_total",
     "counter",
-    "Page faults that had to read from a disk (/proc/vmstat: pgmajfault).",
+    "Page faults that required a read from disk (/proc/vmstat: pgmajfault).",
 )
 OOM_KILLS = Metric(
     "gpunode_memory_oom_kills_total",
     "counter",
-    "Processes killed for want of memory, of the node or of a cgroup (/proc/vmstat: oom_kill).",
+    "Processes killed because the node or a cgroup ran out of memory (/proc/vmstat: oom_kill).",
 )
 NUMA_MISSES = Metric(
     "gpunode_memory_numa_misses_total",
     "counter",
-    "Pages that were not to be had on the NUMA node they were wanted on (/proc/vmstat: numa_miss).",
+    "Pages allocated off the preferred NUMA node (/proc/vmstat: numa_miss).",
 )
 
 AMOUNTS = {
@@ -92,11 +90,11 @@ AMOUNTS = {
     "Slab": SLAB,
 }
 PAGE = 4096.0
-"""Bytes that swap is counted in: the page of x86_64, and of arm64 as it is usually built."""
+"""Bytes per page in the swap counters: x86_64, and arm64 kernels with 4 KiB pages."""
 
 
 def parse_meminfo(text: str) -> dict[str, float]:
-    """Bytes by name, and numbers of pages where there is no unit. Raises ``ValueError``."""
+    """Bytes by name; a plain number if there is no unit. Raises ``ValueError``."""
     found = {}
     for line in text.splitlines():
         name, colon, value = line.partition(":")
@@ -104,12 +102,12 @@ def parse_meminfo(text: str) -> dict[str, float]:
             number, *unit = value.split()
             found[name] = counter(number) * (1024.0 if unit == ["kB"] else 1.0)
     if "MemTotal" not in found:
-        raise ValueError("/proc/meminfo: no MemTotal in it")
+        raise ValueError("/proc/meminfo: MemTotal is missing")
     return found
 
 
 def parse_vmstat(text: str, wanted: frozenset[str]) -> dict[str, float]:
-    """The wanted ones of many counters. Raises ``ValueError``."""
+    """The wanted counters of /proc/vmstat. Raises ``ValueError``."""
     found = {}
     for line in text.splitlines():
         name, _, value = line.partition(" ")

@@ -13,7 +13,7 @@ from gpunode.node.node import Node
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One line of a mount table; ``device`` is major:minor, the same for all views of one."""
+    """A line of a mount table; mounts of one filesystem share the same ``device`` (major:minor)."""
 
     device: str
     root: str
@@ -24,7 +24,7 @@ class Mount:
 
 
 def parse(text: str) -> list[Mount]:
-    """Read a mountinfo file; lines that are not of its form are left out."""
+    """Parse a mountinfo file, skipping malformed lines."""
     found = []
     for line in text.splitlines():
         fields, _, rest = line.partition(" - ")
@@ -41,9 +41,9 @@ def parse(text: str) -> list[Mount]:
 
 
 def read_as_node(node: Node, name: str) -> str:
-    """A file of /proc/PID as the first process of the node sees it, or as this one does.
+    """A /proc/PID file of process 1, or of this process if that cannot be read.
 
-    In a container these differ: the first process tells of the node. Raises ``OSError``.
+    In a container the two differ; process 1 shows the node. Raises ``OSError``.
     """
     try:
         return node.read_text(f"/proc/1/{name}")
@@ -52,5 +52,5 @@ def read_as_node(node: Node, name: str) -> str:
 
 
 def unescaped(path: str) -> str:
-    r"""A path with the characters that the kernel writes as \040."""
+    r"""A path with the kernel's octal escapes, such as \040, decoded."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8) & 0xFF), path)

@@ -1,4 +1,4 @@
-"""Network interfaces of the node, and how TCP fares.
+"""Network interfaces and TCP.
 
 https://docs.kernel.org/networking/statistics.html
 """
@@ -19,14 +19,14 @@ INTERFACE = ("interface",)
 BYTES = Metric(
     "gpunode_network_bytes_total",
     "counter",
-    "Bytes through the interface; RDMA passes by it and is counted with InfiniBand "
+    "Bytes through the interface; RDMA bypasses it and is counted under InfiniBand "
     "(/proc/1/net/dev).",
     (*INTERFACE, "direction"),
 )
 DROPS = Metric(
     "gpunode_network_drops_total",
     "counter",
-    "Packets dropped by the interface or for want of a buffer (/proc/1/net/dev).",
+    "Packets dropped, including for lack of a buffer (/proc/1/net/dev).",
     (*INTERFACE, "direction"),
 )
 ERRORS = Metric(
@@ -38,7 +38,7 @@ ERRORS = Metric(
 SPEED = Metric(
     "gpunode_network_speed_bytes_per_second",
     "gauge",
-    "What the link can carry one way (/sys/class/net/INTERFACE/speed).",
+    "Speed of the link in each direction (/sys/class/net/INTERFACE/speed).",
     INTERFACE,
 )
 UP = Metric(
@@ -50,31 +50,32 @@ UP = Metric(
 CARRIER_CHANGES = Metric(
     "gpunode_network_carrier_changes_total",
     "counter",
-    "Times that the link came or went (/sys/class/net/INTERFACE/carrier_changes).",
+    "Times the link went up or down (/sys/class/net/INTERFACE/carrier_changes).",
     INTERFACE,
 )
 PAUSES = Metric(
     "gpunode_network_priority_pauses_total",
     "counter",
-    "Pause frames of priority flow control by priority, of those that ever had one "
-    "(ethtool -S: rx_prioN_pause, tx_prioN_pause).",
+    "Priority flow control pause frames; absent for a priority that never had one (ethtool -S: "
+    "rx_prioN_pause, tx_prioN_pause).",
     (*INTERFACE, "direction", "priority"),
 )
 TCP = Metric(
     "gpunode_tcp_segments_total",
     "counter",
-    "TCP segments sent for the first time and again (/proc/1/net/snmp: OutSegs, RetransSegs).",
+    "TCP segments: first transmissions and retransmissions (/proc/1/net/snmp: OutSegs, "
+    "RetransSegs).",
     ("kind",),
 )
 TCP_TIMEOUTS = Metric(
     "gpunode_tcp_timeouts_total",
     "counter",
-    "Retransmission timeouts of TCP (/proc/1/net/netstat: TCPTimeouts).",
+    "TCP retransmission timeouts (/proc/1/net/netstat: TCPTimeouts).",
 )
 LISTEN_DROPS = Metric(
     "gpunode_tcp_listen_drops_total",
     "counter",
-    "Connections dropped because a listening socket's queue was full "
+    "Connections dropped by listening sockets, usually because the queue was full "
     "(/proc/1/net/netstat: ListenDrops).",
 )
 
@@ -83,7 +84,7 @@ VIRTUAL = re.compile(
     r"tunl.*|gre.*|sit.*|ip6tnl.*|dummy.*|ifb.*|tap.*|tun.*|wg.*|nodelocaldns|kube-.*|vnet.*|"
     r"ip_vti.*|ip6_vti.*|erspan.*|teql.*|nlmon.*"
 )
-"""Interfaces without a wire of their own, of which a node of many pods has hundreds."""
+"""Virtual interfaces to skip; a node with many pods has hundreds of them."""
 
 PAUSE = re.compile(r"(?P<direction>rx|tx)_prio(?P<priority>[0-7])_pause")
 DIRECTIONS = {"rx": "receive", "tx": "transmit"}
@@ -91,7 +92,7 @@ MEGABIT = 1e6 / 8
 
 
 def parse_devices(text: str) -> dict[str, list[float]]:
-    """The sixteen counters of each interface in a net/dev file. Raises ``ValueError``."""
+    """Parse the sixteen counters of each interface in net/dev. Raises ``ValueError``."""
     found = {}
     for line in text.splitlines()[2:]:
         name, colon, rest = line.rpartition(":")
@@ -103,19 +104,19 @@ def parse_devices(text: str) -> dict[str, list[float]]:
 
 
 def parse_protocols(text: str) -> dict[str, int]:
-    """Counters such as ``Tcp.OutSegs`` of an snmp or netstat file. Raises ``ValueError``."""
+    """Parse net/snmp or net/netstat into names such as ``Tcp:OutSegs``. Raises ``ValueError``."""
     found: dict[str, int] = {}
     lines = text.splitlines()
     for heads, values in zip(lines[::2], lines[1::2], strict=False):
         protocol, *names = heads.split() or [""]
         _, *numbers = values.split() or [""]
         for name, number in zip(names, numbers, strict=False):
-            found[protocol + name] = int(number)  # some are -1: no limit
+            found[protocol + name] = int(number)  # -1 stands for no limit
     return found
 
 
 class Network:
-    """Reads the interfaces that have a wire, and TCP of the whole node."""
+    """Reads the interfaces that are not virtual, and TCP of the whole node."""
 
     name = "network"
     metrics = (
@@ -150,7 +151,7 @@ class Network:
         state = self._text(f"{folder}/operstate")
         if state in ("up", "down", "lowerlayerdown", "dormant"):
             yield from UP.at(float(state == "up"), name)
-        speed = self._text(f"{folder}/speed")  # -1, or an error, where there is no link
+        speed = self._text(f"{folder}/speed")  # -1 or an error without a link
         if speed is not None and speed.isdecimal() and 0 < int(speed[:12]) < 1 << 32:
             yield from SPEED.at(int(speed) * MEGABIT, name)
         changes = self._text(f"{folder}/carrier_changes")
@@ -175,7 +176,7 @@ class Network:
         except OSError:
             return
         for metric, labels, value in (
-            (TCP, ("first",), counters.get("Tcp:OutSegs")),  # by RFC 2012 without those sent again
+            (TCP, ("first",), counters.get("Tcp:OutSegs")),  # without retransmissions (RFC 2012)
             (TCP, ("retransmitted",), counters.get("Tcp:RetransSegs")),
             (TCP_TIMEOUTS, (), more.get("TcpExt:TCPTimeouts")),
             (LISTEN_DROPS, (), more.get("TcpExt:ListenDrops")),
@@ -194,7 +195,7 @@ def _counter_samples(name: str, counters: list[float]) -> Iterator[Sample]:
     for direction, at in (("receive", 0), ("transmit", 8)):
         yield from BYTES.at(counters[at], name, direction)
         yield from ERRORS.at(counters[at + 2], name, direction)
-        # Packets that found no buffer are dropped too: fifo.
+        # fifo counts packets dropped for lack of a buffer.
         yield from DROPS.at(counters[at + 3] + counters[at + 4], name, direction)
 
 

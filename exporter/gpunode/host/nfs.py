@@ -1,4 +1,4 @@
-"""NFS clients: what each mount moved, and how long its server took.
+"""NFS clients: bytes, requests and server latency of each mount.
 
 https://git.linux-nfs.org/?p=steved/nfs-utils.git;a=blob;f=tools/mountstats/mountstats.py
 """
@@ -18,39 +18,42 @@ from gpunode.source import MANY, NodeSource, Reading
 BYTES = Metric(
     "gpunode_nfs_bytes_total",
     "counter",
-    "Bytes moved between this client and the server (/proc/1/mountstats).",
+    "Bytes read from and written to the server (/proc/1/mountstats).",
     ("mountpoint", "direction"),
 )
 OPERATION = ("mountpoint", "operation")
 REQUESTS = Metric(
-    "gpunode_nfs_requests_total", "counter", "Requests made (/proc/1/mountstats).", OPERATION
+    "gpunode_nfs_requests_total",
+    "counter",
+    "Requests to the server (/proc/1/mountstats).",
+    OPERATION,
 )
 RETRANSMISSIONS = Metric(
     "gpunode_nfs_retransmissions_total",
     "counter",
-    "Requests sent again for want of an answer (/proc/1/mountstats).",
+    "Requests sent again because no reply arrived (/proc/1/mountstats).",
     OPERATION,
 )
 RTT_SECONDS = Metric(
     "gpunode_nfs_rtt_seconds_total",
     "counter",
-    "Time from sending to the answer, over all requests (/proc/1/mountstats).",
+    "Time from sending to the reply, over all requests (/proc/1/mountstats).",
     OPERATION,
 )
 WAIT_SECONDS = Metric(
     "gpunode_nfs_wait_seconds_total",
     "counter",
-    "Time from asking to the end, queued on this client or sent (/proc/1/mountstats).",
+    "Time from queueing on this client to completion, over all requests (/proc/1/mountstats).",
     OPERATION,
 )
 
 OPERATIONS = {"READ": "read", "WRITE": "write", "COMMIT": "commit"}
-"""Operations that move data, told apart; all others are metadata."""
+"""Operations that move data; all others count as ``metadata``."""
 
 
 @dataclass(slots=True)
 class Operation:
-    """Counters of one kind of request since the mount."""
+    """Counters of one kind of request since mounting."""
 
     requests: float = 0.0
     retransmissions: float = 0.0
@@ -68,7 +71,7 @@ class NfsMount:
 
 
 def parse(text: str) -> dict[str, NfsMount]:
-    """The NFS mounts in a mountstats file by mount point. Raises ``ValueError``."""
+    """Parse the NFS mounts in a mountstats file, by mount point. Raises ``ValueError``."""
     found: dict[str, NfsMount] = {}
     mount: NfsMount | None = None
     for line in text.splitlines():
@@ -87,12 +90,12 @@ def parse(text: str) -> dict[str, NfsMount]:
 
 
 def _add(mount: NfsMount, words: list[str]) -> None:
-    """Take one line of a mount's statistics."""
+    """Add one line of a mount's statistics."""
     head, *fields = words
     if head == "bytes:":
-        # normal, direct and server bytes, each read and written
+        # Bytes of normal, direct and server I/O, each read and written
         if len(fields) < 6:
-            raise ValueError("mountstats: a line of bytes that is too short")
+            raise ValueError("mountstats: the bytes line is too short")
         mount.read, mount.written = counter(fields[4]), counter(fields[5])
     elif head.endswith(":") and head[:-1].isupper() and len(fields) >= 8:
         requests, transmissions, _, _, _, _, rtt, total = map(counter, fields[:8])

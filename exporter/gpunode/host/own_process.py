@@ -1,4 +1,4 @@
-"""The daemon's own process, under the names that every Prometheus client library uses."""
+"""The daemon's own process, with the metric names of Prometheus client libraries."""
 
 from __future__ import annotations
 
@@ -12,20 +12,27 @@ from gpunode.metric import Metric, Sample
 from gpunode.source import WHOLE_NODE, Place, Reading, Source
 
 BUILD_INFO = Metric(
-    "gpunode_build_info", "gauge", "Always 1; which program this is.", ("version", "python")
+    "gpunode_build_info",
+    "gauge",
+    "Always 1; versions of gpunode and Python.",
+    ("version", "python"),
 )
 CPU = Metric("process_cpu_seconds_total", "counter", "CPU time of this process (psutil).")
-RESIDENT = Metric("process_resident_memory_bytes", "gauge", "Resident memory (psutil).")
-VIRTUAL = Metric("process_virtual_memory_bytes", "gauge", "Virtual memory (psutil).")
+RESIDENT = Metric(
+    "process_resident_memory_bytes", "gauge", "Resident memory of this process (psutil)."
+)
+VIRTUAL = Metric(
+    "process_virtual_memory_bytes", "gauge", "Virtual memory of this process (psutil)."
+)
 START = Metric("process_start_time_seconds", "gauge", "When this process started (psutil).")
-OPEN_FILES = Metric("process_open_fds", "gauge", "Open file descriptors (psutil).")
-MAX_FILES = Metric("process_max_fds", "gauge", "File descriptors allowed (psutil).")
-THREADS = Metric("process_threads", "gauge", "Threads (psutil).")
+OPEN_FILES = Metric("process_open_fds", "gauge", "Open file descriptors of this process (psutil).")
+MAX_FILES = Metric("process_max_fds", "gauge", "Limit on open file descriptors (psutil).")
+THREADS = Metric("process_threads", "gauge", "Threads of this process (psutil).")
 METRICS = (BUILD_INFO, CPU, RESIDENT, VIRTUAL, START, OPEN_FILES, MAX_FILES, THREADS)
 
 
 class OwnProcess:
-    """Reads this process; not part of the node, so it does not go through its door."""
+    """Reads this process directly, not through a ``Node``: it is not part of the machine."""
 
     name = "process"
     every = 10.0
@@ -35,7 +42,7 @@ class OwnProcess:
         self.process = psutil.Process()
 
     def find(self) -> Iterable[tuple[Place, Source]]:
-        """Itself: there is always this process."""
+        """Always this source itself."""
         return ((WHOLE_NODE, self),)
 
     def read(self) -> Reading:

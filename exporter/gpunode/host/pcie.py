@@ -1,4 +1,4 @@
-"""PCI Express links of GPUs and network adapters, and which adapter is near which GPU.
+"""PCI Express links of GPUs and network adapters, and the adapters nearest to each GPU.
 
 https://docs.kernel.org/PCI/sysfs-pci.html
 https://docs.kernel.org/PCI/pcieaer-howto.html
@@ -21,45 +21,46 @@ DEVICE = ("bus_id", "kind")
 WIDTH = Metric(
     "gpunode_pcie_link_width_lanes",
     "gauge",
-    "Lanes of the link now (/sys/bus/pci/devices/BUS_ID/current_link_width).",
+    "Lanes in use on the link (/sys/bus/pci/devices/BUS_ID/current_link_width).",
     DEVICE,
 )
 WIDTH_MAX = Metric(
     "gpunode_pcie_link_width_max_lanes",
     "gauge",
-    "Lanes that the device has (/sys/bus/pci/devices/BUS_ID/max_link_width).",
+    "Lanes that the device supports (/sys/bus/pci/devices/BUS_ID/max_link_width).",
     DEVICE,
 )
 SPEED = Metric(
     "gpunode_pcie_link_speed_transfers_per_second",
     "gauge",
-    "Transfers a second and lane now (/sys/bus/pci/devices/BUS_ID/current_link_speed).",
+    "Current transfer rate per lane (/sys/bus/pci/devices/BUS_ID/current_link_speed).",
     DEVICE,
 )
 SPEED_MAX = Metric(
     "gpunode_pcie_link_speed_max_transfers_per_second",
     "gauge",
-    "Transfers a second and lane at best (/sys/bus/pci/devices/BUS_ID/max_link_speed).",
+    "Highest transfer rate per lane that the device supports "
+    "(/sys/bus/pci/devices/BUS_ID/max_link_speed).",
     DEVICE,
 )
 DEGRADED = Metric(
     "gpunode_pcie_link_degraded",
     "gauge",
-    "Whether the link has fewer lanes than the device, or, for a network adapter, is slower; a GPU "
-    "slows its link down while it is idle.",
+    "Whether the link has fewer lanes than the device supports or, for a network adapter, a lower "
+    "speed; idle GPUs lower theirs on purpose.",
     DEVICE,
 )
 AER = Metric(
     "gpunode_pcie_aer_errors_total",
     "counter",
-    "Errors on the link that the device reported (/sys/bus/pci/devices/BUS_ID/aer_dev_SEVERITY).",
+    "Link errors reported by the device (/sys/bus/pci/devices/BUS_ID/aer_dev_SEVERITY).",
     (*DEVICE, "severity"),
 )
 NEAREST = Metric(
     "gpunode_pcie_nearest_nic_info",
     "gauge",
-    "Always 1; the network adapters nearest to a GPU, and what they share: a PCI Express switch, "
-    "a root port's bus, a NUMA node, or nothing.",
+    "Always 1; the network adapters nearest to a GPU and what they share with it: a PCI Express "
+    "switch, a host bridge, a NUMA node, or nothing.",
     ("bus_id", "nic_bus_id", "nic", "proximity"),
 )
 
@@ -68,15 +69,15 @@ GPU_VENDORS = frozenset(vendor.pci_id for vendor in VENDORS.values())
 SEVERITIES = {"correctable": "COR", "nonfatal": "NONFATAL", "fatal": "FATAL"}
 ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 DEEP = 8
-"""Bridges above one another; real machines have three or four."""
+"""The most bridges above a device to follow; real machines have three or four."""
 
 NEAREST_NICS = 2
-"""Adapters that are named for one GPU where several are equally near."""
+"""The most adapters to export for one GPU if several are equally near."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU or network adapter, with the addresses of all bridges above it, the root's first."""
+    """A GPU or network adapter; ``above`` are the bridges above it, beginning at the root."""
 
     bus_id: str
     kind: str
@@ -86,25 +87,25 @@ class Device:
 
 
 def parse_speed(text: str) -> float:
-    """Transfers a second of a speed such as ``32.0 GT/s PCIe``. Raises ``ValueError``."""
+    """Transfers per second from a speed such as ``32.0 GT/s PCIe``. Raises ``ValueError``."""
     number, unit = text.split()[:2]
     value = float(number)
     if unit != "GT/s" or not 0 < value < 1e4:
-        raise ValueError(f"not the speed of a link: {text[:80]!r}")
+        raise ValueError(f"not a link speed: {text[:80]!r}")
     return value * 1e9
 
 
 def parse_total(text: str, severity: str) -> float:
-    """The sum that an aer_dev file ends with. Raises ``ValueError``."""
+    """The total at the end of an aer_dev file. Raises ``ValueError``."""
     for line in text.splitlines():
         name, _, value = line.partition(" ")
         if name == f"TOTAL_ERR_{SEVERITIES[severity]}":
             return counter(value)
-    raise ValueError("an aer_dev file without a total")
+    raise ValueError("aer_dev file: no total in it")
 
 
 class Pcie:
-    """Reads the links; which devices there are is looked up again when the list changes."""
+    """Reads the links; searches for devices again only when the list of PCI devices changes."""
 
     name = "pcie"
     metrics = (WIDTH, WIDTH_MAX, SPEED, SPEED_MAX, DEGRADED, AER, NEAREST)
@@ -145,7 +146,7 @@ class Pcie:
             yield Device(bus_id, name, above.get(bus_id, ()), numa_node, tuple(names))
 
     def _paths(self, folder: str, above: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Every device below a folder with the bridges above it: they are nested folders."""
+        """Every device below a folder with the bridges above it, which are the parent folders."""
         if len(above) > DEEP:
             return
         for name in self._list(folder):
@@ -163,7 +164,7 @@ class Pcie:
             speed = parse_speed(self.node.read_text(f"{folder}/current_link_speed"))
             speed_max = parse_speed(self.node.read_text(f"{folder}/max_link_speed"))
         except (OSError, ValueError):
-            return  # virtual machines show no links
+            return  # no links in virtual machines
         yield from WIDTH.at(width, *at)
         yield from WIDTH_MAX.at(width_max, *at)
         yield from SPEED.at(speed, *at)
@@ -194,7 +195,7 @@ class Pcie:
 
 
 def nearest(devices: list[Device]) -> Iterator[Sample]:
-    """For each GPU the adapters that share the most with it."""
+    """The adapters that share the most with each GPU."""
     adapters = [device for device in devices if device.kind == "nic"]
     for gpu in (device for device in devices if device.kind == "gpu"):
         ranked = sorted(adapters, key=lambda nic: (-closeness(gpu, nic)[0], nic.bus_id))
@@ -206,13 +207,13 @@ def nearest(devices: list[Device]) -> Iterator[Sample]:
 
 
 def closeness(one: Device, other: Device) -> tuple[int, str]:
-    """How much two devices share, to be compared, and in words."""
+    """How close two devices are: a rank to compare, and a label."""
     shared = 0
     for mine, theirs in zip(one.above, other.above, strict=False):
         if mine != theirs:
             break
         shared += 1
-    # The first above a device is the host bridge, the second a root port.
+    # The first bridge above a device is the host bridge, the second a root port.
     if shared >= 2:
         return 2 + shared, "same_switch"
     if shared == 1:

@@ -1,4 +1,4 @@
-"""Time that tasks of the node waited for CPU, memory and I/O (pressure stall information).
+"""Time that tasks on the node waited for CPU, memory and I/O: pressure stall information (PSI).
 
 https://docs.kernel.org/accounting/psi.html
 """
@@ -14,26 +14,25 @@ from gpunode.source import NodeSource, Reading
 WAITING = Metric(
     "gpunode_pressure_waiting_seconds_total",
     "counter",
-    "Time during which at least one task waited for the resource (/proc/pressure/RESOURCE: some).",
+    "Time when at least one task waited for the resource (/proc/pressure/RESOURCE: some).",
     ("resource",),
 )
 STALLED = Metric(
     "gpunode_pressure_stalled_seconds_total",
     "counter",
-    "Time during which no task could run because all waited for the resource "
-    "(/proc/pressure/RESOURCE: full).",
+    "Time when all non-idle tasks waited for the resource (/proc/pressure/RESOURCE: full).",
     ("resource",),
 )
 
 RESOURCES = ("cpu", "io", "memory")
 SHARES = {"some": WAITING, "full": STALLED}
-"""The words of the kernel, and the metric of each."""
+"""The metric for each of the kernel's keywords."""
 
 
 def parse(text: str) -> dict[str, float]:
-    """Seconds waited by share, from a pressure file of the node or of a cgroup.
+    """Seconds waited, by keyword, from a pressure file of the node or a cgroup.
 
-    Raises ``ValueError`` where a line is not one of such a file.
+    Raises ``ValueError`` if a line is malformed.
     """
     found = {}
     for line in text.splitlines():
@@ -46,7 +45,7 @@ def parse(text: str) -> dict[str, float]:
 
 
 class Pressure:
-    """Reads the pressure of the whole node; a kernel without PSI has none."""
+    """Reads the pressure on the whole node; emits nothing if the kernel lacks PSI."""
 
     name = "pressure"
     metrics = (WAITING, STALLED)
@@ -61,7 +60,7 @@ class Pressure:
                 Sample(SHARES[share], (resource,), seconds)
                 for resource in RESOURCES
                 for share, seconds in self._seconds(resource).items()
-                # Without a cgroup to look at, no CPU wait is ever full: it is always 0.
+                # For the whole node, full CPU pressure is undefined and always 0.
                 if (resource, share) != ("cpu", "full")
             )
         )

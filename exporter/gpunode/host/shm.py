@@ -1,4 +1,4 @@
-"""The node's own /dev/shm, and how to tell when one will be full."""
+"""The node's own /dev/shm, and an estimate of when a /dev/shm will be full."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from gpunode.node.node import Node
 from gpunode.source import NodeSource, Reading
 
 SIZE = Metric("gpunode_shm_size_bytes", "gauge", "Size of the node's /dev/shm (statvfs).")
-USED = Metric("gpunode_shm_used_bytes", "gauge", "Use of the node's /dev/shm (statvfs).")
+USED = Metric("gpunode_shm_used_bytes", "gauge", "Space used in the node's /dev/shm (statvfs).")
 FULL = Metric(
     "gpunode_shm_full_seconds",
     "gauge",
-    "Seconds until the node's /dev/shm is full if it goes on to fill as over the last minute; "
-    "absent while it does not fill.",
+    "Seconds until the node's /dev/shm is full at the rate of the last minute; absent while it is "
+    "not filling (statvfs).",
 )
 
 SLOPE_OVER = 60.0
-"""Seconds over which the slope is taken."""
+"""Seconds over which to measure the rate."""
 
 
 class Filling:
-    """Foretells when something is full, from how its free space shrank over the last minute."""
+    """Predicts when something is full from the loss of free space over the last minute."""
 
     def __init__(self) -> None:
         self._free: deque[tuple[float, float]] = deque()
 
     def add(self, now: float, free: float) -> float | None:
-        """Seconds until nothing is free, or None while what is free does not shrink."""
+        """Seconds until no space is free, or None while free space does not shrink."""
         self._free.append((now, free))
         while now - self._free[0][0] > SLOPE_OVER:
             self._free.popleft()

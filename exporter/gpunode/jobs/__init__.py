@@ -1,1 +1,1 @@
-"""What runs on the GPUs."""
+"""The jobs on the GPUs: processes, cgroups, owners, pods and training steps."""

@@ -1,6 +1,6 @@
-"""What the cgroup of a process allows it and makes it wait for.
+"""The cgroup of a process: its limits, use, pressure and owner.
 
-https://docs.kernel.org/admin-guide/cgroup-v2.html, and cgroup-v1 where a node still has that.
+https://docs.kernel.org/admin-guide/cgroup-v2.html; version 1 is supported too.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from gpunode.node.node import Node
 ROOT = "/sys/fs/cgroup"
 EVENTS = ("high", "max", "oom_kill")
 UNLIMITED = float(1 << 62)
-"""Limits of cgroup v1 above this stand for none."""
+"""Memory limits of cgroup v1 from this value on mean no limit."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Where the files of a process's cgroup are, by controller; the same for all in version 2."""
+    """The folders of a process's cgroup, by controller; in version 2 they are the same."""
 
     cpu: str
     memory: str
@@ -33,7 +33,7 @@ class Paths:
 
 @dataclass(frozen=True, slots=True)
 class Cgroup:
-    """What a cgroup says; what it does not say is None or left out. Times are in seconds."""
+    """The values of a cgroup; missing ones are None or left out. Times are in seconds."""
 
     pressure: dict[tuple[str, str], float] = field(default_factory=dict)
     quota_periods: float | None = None
@@ -46,12 +46,12 @@ class Cgroup:
 
 
 def locate(text: str) -> Paths | None:
-    """Where a process's cgroup is, from its /proc/PID/cgroup; None where it cannot be seen."""
+    """The folders of a cgroup, from /proc/PID/cgroup; None if they are not visible."""
     places: dict[str, str] = {}
     for line in text.splitlines():
         hierarchy, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        # A path outside of this process's cgroup namespace begins with /../
+        # A path outside this process's cgroup namespace begins with /../
         if not path.startswith("/") or "/.." in path:
             continue
         if hierarchy == "0" and not controllers:
@@ -67,7 +67,7 @@ def locate(text: str) -> Paths | None:
 
 
 def read(node: Node, paths: Paths) -> Cgroup:
-    """Everything that the cgroup's files tell; a file that is missing or garbled tells nothing."""
+    """Read the files of a cgroup, skipping those that are missing or malformed."""
 
     def ask(path: str, parse: Callable[[str], T]) -> T | None:
         try:
@@ -107,7 +107,7 @@ def read(node: Node, paths: Paths) -> Cgroup:
 
 
 def smallest_limit(node: Node, path: str) -> float | None:
-    """The least of the limits of a cgroup and those above it: a pod's is on its parent."""
+    """The lowest limit of a cgroup and its ancestors: a pod's limit is on the parent."""
     limits = []
     while path.startswith(ROOT + "/"):
         try:
@@ -119,7 +119,7 @@ def smallest_limit(node: Node, path: str) -> float | None:
 
 
 def parse_pairs(text: str) -> dict[str, float]:
-    """A file of lines such as ``nr_periods 12``. Raises ``ValueError``."""
+    """Parse lines such as ``nr_periods 12``. Raises ``ValueError``."""
     found = {}
     for line in text.splitlines():
         name, _, value = line.partition(" ")
@@ -128,7 +128,7 @@ def parse_pairs(text: str) -> dict[str, float]:
 
 
 def parse_limit(text: str) -> float | None:
-    """Bytes, or None for no limit. Raises ``ValueError``."""
+    """Parse a memory limit: bytes, or None for no limit. Raises ``ValueError``."""
     if text.strip() == "max":
         return None
     limit = counter(text)
@@ -143,7 +143,7 @@ SLURM = re.compile(r"/slurm.*/job_(?P<job>\d+)(?:/step_(?P<step>[^/\n]+))?")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Whose a cgroup is, as its path tells; what it does not tell is empty."""
+    """The owner of a cgroup, from its path; unknown fields are empty."""
 
     pod_uid: str = ""
     container_id: str = ""
@@ -152,7 +152,7 @@ class Place:
 
 
 def whose(text: str) -> Place:
-    """Whose process it is, from its /proc/PID/cgroup."""
+    """The owner of a process, from its /proc/PID/cgroup."""
     pod, container, slurm = POD.search(text), CONTAINER.search(text), SLURM.search(text)
     return Place(
         pod[1].replace("_", "-") if pod else "",

@@ -1,7 +1,7 @@
-"""Who holds each GPU: pods, Slurm jobs and users, and the processes with what they were started as.
+"""Who holds each GPU: pods, Slurm jobs and users; and the place of each process in its job.
 
-What the kubelet allocated comes first; a process that runs on a GPU without an allocation (a Slurm
-job, a container outside of Kubernetes, a privileged pod) is known by its cgroup and environment.
+The kubelet's allocations come first. The owner of a process without an allocation (a Slurm job, a
+container outside Kubernetes, a privileged pod) comes from its cgroup and environment.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from gpunode.source import MANY, Divided, Reading
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who holds a GPU; what does not apply or is not known is empty. The fields are labels.
+    """Who holds a GPU; fields that do not apply or are unknown are empty. The fields are labels.
 
-    None is called ``pod`` or ``job``: Prometheus gives these to the exporter itself, and would
-    rename ours, or put its own where ours is empty.
+    No field is called ``pod`` or ``job``: Prometheus attaches these to the exporter itself, and
+    would rename ours, or fill in its own if ours is empty.
     """
 
     owner_namespace: str = ""
@@ -35,12 +35,12 @@ class Owner:
     owner_container: str = ""
     slurm_job: str = ""
     user: str = ""
-    """Who runs the process, outside of pods."""
+    """The user who runs the process, outside pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A process on a GPU and what it was started as."""
+    """A process on a GPU, its owner and its start parameters."""
 
     pid: int
     owner: Owner = Owner()
@@ -64,16 +64,16 @@ OWNER_LABELS = tuple(f.name for f in fields(Owner))
 OWNER = Metric(
     "gpunode_gpu_owner_info",
     "gauge",
-    "Who holds the GPU: the container that the kubelet gave it to, or whose process runs on it "
-    "(`via`). With time slicing there are several; divide by their number so that nothing counts "
+    "Who holds the GPU: the container to which the kubelet gave it, or the owner of a process on "
+    "it (`via`). With time slicing there are several; divide by their number to avoid counting "
     "twice.",
     (*GPU, *OWNER_LABELS, "via"),
 )
 ALLOCATED = Metric(
     "gpunode_gpu_allocated",
     "gauge",
-    "Whether somebody has the GPU: the kubelet gave it to a container, or a process runs on it. "
-    "Absent where no process runs and there is no kubelet to ask.",
+    "Whether the GPU is taken: the kubelet gave it to a container, or a process runs on it. Absent "
+    "if no process runs and there is no kubelet to ask.",
     GPU,
 )
 PROCESS = Metric(
@@ -86,30 +86,30 @@ PROCESS = Metric(
 PROCESS_MEMORY = Metric(
     "gpunode_gpu_process_memory_bytes",
     "gauge",
-    "Memory of the GPU that the process holds (nvmlDeviceGetComputeRunningProcesses).",
+    "GPU memory held by the process (nvmlDeviceGetComputeRunningProcesses).",
     (*GPU, "pid"),
 )
 PROCESS_USE = Metric(
     "gpunode_gpu_process_utilization_ratio",
     "gauge",
-    "Share of time with work of the process on the GPU; told where several processes share it "
+    "Share of time that work of the process ran on the GPU; only if several processes share it "
     "(nvmlDeviceGetProcessUtilization).",
     (*GPU, "pid"),
 )
 NCCL_SETTING = Metric(
     "gpunode_nccl_setting_info",
     "gauge",
-    "An environment variable of NCCL or of PyTorch's use of it that a process on the GPU was "
-    "started with; only names that cannot hold a secret are read (/proc/PID/environ).",
+    "An NCCL setting (`NCCL_*`, `TORCH_NCCL_*`) in the environment of a process on the GPU; only "
+    "names that cannot hold a secret are read (/proc/PID/environ).",
     (*GPU, "name", "value"),
 )
 
 LONGEST = 64
-"""Characters of a value of a setting that are exported."""
+"""Characters of a setting's value to export."""
 
 
 class GpuOwners:
-    """Reads who holds one GPU or MIG instance."""
+    """Reads the owners of one GPU or MIG instance."""
 
     name = "gpu_owners"
     divided: ClassVar[Divided] = "instances"
@@ -136,7 +136,7 @@ class GpuOwners:
         return Reading(samples, OwnersDetail(tuple(started.values())))
 
     def _look(self, pids: Iterable[int]) -> None:
-        """Read the processes that are new; what a process was started as does not change."""
+        """Read new processes only: a process's start parameters do not change."""
         found = {}
         for pid in pids:
             try:
@@ -177,7 +177,7 @@ class GpuOwners:
         return Owner(owner_container=place.container_id[:12], slurm_job=job, user=user)
 
     def _user(self, pid: int) -> str:
-        """Name of the user that a process runs as, or the number where the node has no name."""
+        """The name of a process's user, or the numeric id if /etc/passwd does not list it."""
         try:
             status = self.node.read_text(f"/proc/{pid}/status").splitlines()
             uid = next((line.split()[1] for line in status if line.startswith("Uid:")), "")
@@ -219,5 +219,5 @@ class GpuOwners:
 
 
 def _number(text: str) -> str:
-    """A label that holds a number or nothing: an environment may say anything."""
+    """The text if it is a number, otherwise empty: an environment may hold anything."""
     return text if text.isdecimal() and len(text) < 10 else ""

@@ -1,6 +1,6 @@
-"""Which pod holds which GPU: what the kubelet allocated, and what the node's logs are named after.
+"""Which pod holds which GPU, from the kubelet's allocations and the names of the node's log files.
 
-Neither needs the API server.
+Neither requires the API server.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpunode.source import WHOLE_NODE, Absent, Place, Reading, Source
 GPU_PODS = Metric(
     "gpunode_kubelet_gpu_pods",
     "gauge",
-    "Pods to which the kubelet gave a GPU or a part of one (pod-resources API).",
+    "Pods to which the kubelet allocated a GPU or part of one (pod-resources API).",
 )
 
 KUBELET = "/var/lib/kubelet"
@@ -32,7 +32,7 @@ CONTAINER_LOG = re.compile(r"[^_]+_[^_]+_(?P<name>.+)-(?P<id>[0-9a-f]{64})\.log"
 
 
 class Pods:
-    """Asks the kubelet; what it said last is for the sources of the GPUs' owners."""
+    """Asks the kubelet, and keeps its last answer for the sources of GPU owners."""
 
     name = "pods"
     metrics = (GPU_PODS,)
@@ -46,13 +46,13 @@ class Pods:
         self._containers: dict[str, str] = {}
 
     def find(self) -> Iterable[tuple[Place, Source]]:
-        """Itself on a node with a kubelet. Raises ``Absent`` where its socket is not there."""
+        """Itself on a node with a kubelet. Raises ``Absent`` if its socket is missing."""
         if not self.socket or not self._exists(KUBELET):
             return ()
         folder, _, name = self.socket.rpartition("/")
         if not self._exists(folder, name):
             raise Absent(
-                f"no {self.socket}: which pod holds a GPU is known of running processes alone; "
+                f"no {self.socket}: GPUs without a running process have no known pod; "
                 f"mount {folder} into this container"
             )
         return ((WHOLE_NODE, self),)
@@ -65,7 +65,7 @@ class Pods:
         return Reading(tuple(GPU_PODS.at(float(len(pods)))))
 
     def holders(self, gpu: Identity) -> list[Allocation] | None:
-        """The containers that were given a GPU; None where the kubelet does not tell."""
+        """The containers to which a GPU is allocated, or None without a recent kubelet answer."""
         told = self._told
         if told is None or self.node.clock.monotonic() - told[1] > 3 * self.every:
             return None
@@ -73,14 +73,14 @@ class Pods:
         return [allocation for allocation in told[0] if is_device(gpu, allocation.device)]
 
     def name_of(self, pod_uid: str) -> tuple[str, str] | None:
-        """Namespace and name of a pod on this node."""
+        """The namespace and name of a pod on this node."""
         if pod_uid not in self._names:
             entries = (entry.split("_") for entry in self._list(POD_LOGS))
             self._names = {e[2]: (e[0], e[1]) for e in entries if len(e) == 3}
         return self._names.get(pod_uid)
 
     def container_of(self, container_id: str) -> str | None:
-        """Name of a container on this node."""
+        """The name of a container on this node."""
         if container_id not in self._containers:
             found = (CONTAINER_LOG.fullmatch(entry) for entry in self._list(CONTAINER_LOGS))
             self._containers = {match["id"]: match["name"] for match in found if match}

@@ -1,7 +1,7 @@
-"""What the processes on each GPU get from the node: CPU, memory, pressure and /dev/shm.
+"""The node resources that the processes on each GPU use: CPU, memory, pressure and /dev/shm.
 
-A job on a GPU is the processes that the driver lists and all that descend from them: a training
-process has its data prepared by children. https://docs.kernel.org/filesystems/proc.html
+A job on a GPU is the processes that the driver lists and all their descendants, because the
+children of a training process prepare its data. https://docs.kernel.org/filesystems/proc.html
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from gpunode.source import Divided, GpuSource, Reading
 PROCESSES = Metric(
     "gpunode_job_processes",
     "gauge",
-    "Processes of the job, children included (/proc/PID/task/PID/children).",
+    "Processes of the job, including children (/proc/PID/task/PID/children).",
     GPU,
 )
 UNREADABLE = Metric(
     "gpunode_job_unreadable_processes",
     "gauge",
-    "Processes on the GPU of which this could not be read: `stat` in another PID namespace; `io`, "
-    "`shm` and `environ` without the capability SYS_PTRACE.",
+    "Processes of the job for which `what` could not be read: `stat` in another PID namespace; "
+    "`io`, `shm` and `environ` without CAP_SYS_PTRACE.",
     (*GPU, "what"),
 )
 BLOCKED = Metric(
     "gpunode_job_blocked_processes",
     "gauge",
-    "Processes of the job that wait for a device or file server and cannot be interrupted: state D "
+    "Processes of the job in uninterruptible sleep, waiting for a device or file server: state D "
     "(/proc/PID/stat).",
     GPU,
 )
@@ -56,122 +56,122 @@ CPU_SECONDS = Metric(
 BUSIEST_THREAD = Metric(
     "gpunode_job_busiest_thread_ratio",
     "gauge",
-    "Share of one CPU that the busiest single thread took since the last read: 1 where a lone "
-    "loader or Python main thread holds the GPU up (/proc/PID/task/TID/stat).",
+    "Share of one CPU that the busiest thread used since the last read; near 1 if a single loader "
+    "or the Python main thread holds the GPU up (/proc/PID/task/TID/stat).",
     GPU,
 )
 BUSY_THREADS = Metric(
     "gpunode_job_busy_threads",
     "gauge",
-    "Threads that took more than 95 % of a CPU since the last read (/proc/PID/task/TID/stat).",
+    "Threads that used at least 95 % of a CPU since the last read (/proc/PID/task/TID/stat).",
     GPU,
 )
 MEMORY = Metric(
     "gpunode_job_memory_bytes",
     "gauge",
-    "Memory that only the job's processes have, swapped out or not; it grows where there is a leak "
+    "Anonymous memory of the job's processes, including swapped-out pages; a leak makes it grow "
     "(/proc/PID/status: RssAnon, VmSwap).",
     GPU,
 )
 IO_BYTES = Metric(
     "gpunode_job_io_bytes_total",
     "counter",
-    "Bytes that the job's processes caused to be read from and written to disks since each was "
-    "first seen; file servers may not be counted (/proc/PID/io).",
+    "Bytes that the job's processes read from and wrote to disks since each was first seen; I/O to "
+    "file servers may be missing (/proc/PID/io).",
     (*GPU, "direction"),
 )
 PRESSURE_WAITING = Metric(
     "gpunode_job_pressure_waiting_seconds_total",
     "counter",
-    "Time during which at least one task of the job's cgroup waited for the resource "
-    "(RESOURCE.pressure: some).",
+    "Time when at least one task in the job's cgroup waited for the resource (RESOURCE.pressure: "
+    "some).",
     (*GPU, "resource"),
 )
 PRESSURE_STALLED = Metric(
     "gpunode_job_pressure_stalled_seconds_total",
     "counter",
-    "Time during which no task of the job's cgroup could run because all waited for the resource "
-    "(RESOURCE.pressure: full).",
+    "Time when all non-idle tasks in the job's cgroup waited for the resource (RESOURCE.pressure: "
+    "full).",
     (*GPU, "resource"),
 )
 QUOTA_PERIODS = Metric(
     "gpunode_job_cpu_quota_periods_total",
     "counter",
-    "Periods of the CPU quota of the job's cgroup; absent without a quota (cpu.stat).",
+    "CPU quota periods of the job's cgroup; absent without a quota (cpu.stat).",
     GPU,
 )
 QUOTA_THROTTLED_PERIODS = Metric(
     "gpunode_job_cpu_quota_throttled_periods_total",
     "counter",
-    "Periods in which the quota was used up before their end (cpu.stat).",
+    "CPU quota periods in which the job's cgroup used up its quota (cpu.stat).",
     GPU,
 )
 QUOTA_THROTTLED_SECONDS = Metric(
     "gpunode_job_cpu_quota_throttled_seconds_total",
     "counter",
-    "Time that tasks were kept from running by the quota, over all CPUs (cpu.stat).",
+    "Time that the CPU quota kept tasks from running, summed over CPUs (cpu.stat).",
     GPU,
 )
 MEMORY_LIMIT = Metric(
     "gpunode_job_memory_limit_bytes",
     "gauge",
-    "The least memory limit of the job's cgroup and those above it; absent without one "
+    "Lowest memory limit of the job's cgroup and its ancestors; absent without a limit "
     "(memory.max).",
     GPU,
 )
 MEMORY_USED = Metric(
     "gpunode_job_memory_used_bytes",
     "gauge",
-    "Memory charged to the job's cgroup, its files and /dev/shm included (memory.current).",
+    "Memory charged to the job's cgroup, including page cache and /dev/shm (memory.current).",
     GPU,
 )
 MEMORY_SHMEM = Metric(
     "gpunode_job_memory_shmem_bytes",
     "gauge",
-    "The part of it that is shared memory: files in /dev/shm count against the memory limit "
+    "Shared memory charged to the job's cgroup; files in /dev/shm count against the memory limit "
     "(memory.stat: shmem).",
     GPU,
 )
 MEMORY_EVENTS = Metric(
     "gpunode_job_memory_events_total",
     "counter",
-    "Times that the job's cgroup was slowed down (high), had to give memory back (max), or lost a "
-    "process (oom_kill) for want of memory (memory.events).",
+    "Times the job's cgroup was throttled (high), had to reclaim memory at its limit (max), or had "
+    "a process killed (oom_kill) (memory.events).",
     (*GPU, "event"),
 )
 TMPFS = (*GPU, "tmpfs")
 SHM_SIZE = Metric(
     "gpunode_job_shm_size_bytes",
     "gauge",
-    "Size of the /dev/shm that the job sees; `tmpfs` is its device, the same for all who share it "
+    "Size of the job's /dev/shm; `tmpfs` is its device, the same for all jobs that share it "
     "(statvfs of /proc/PID/root/dev/shm).",
     TMPFS,
 )
 SHM_USED = Metric(
     "gpunode_job_shm_used_bytes",
     "gauge",
-    "Use of the /dev/shm that the job sees (statvfs of /proc/PID/root/dev/shm).",
+    "Space used in the job's /dev/shm (statvfs of /proc/PID/root/dev/shm).",
     TMPFS,
 )
 SHM_FULL = Metric(
     "gpunode_job_shm_full_seconds",
     "gauge",
-    "Seconds until it is full if it goes on to fill as over the last minute; absent while it does "
-    "not fill.",
+    "Seconds until the job's /dev/shm is full at the rate of the last minute; absent while it is "
+    "not filling (statvfs of /proc/PID/root/dev/shm).",
     TMPFS,
 )
 
 BUSY = 0.95
-"""Share of a CPU from which a thread counts as busy."""
+"""A thread that uses at least this share of a CPU counts as busy."""
 
 LOOK_CLOSER = 0.5
-"""CPUs that a process must take for its threads to be read: they are 300 in a training process."""
+"""CPUs a process must use before its threads are read; a training process has 300."""
 
 LOOKED_AT = 512
-"""Processes of a job, and threads of a process, at most."""
+"""The most processes to read per job, and threads per process."""
 
 SHOWN = 32
-"""Processes that the API lists."""
+"""The most processes per job that the API lists."""
 
 STAT = re.compile(r"(?P<id>\d+) \((?P<name>.*)\) (?P<state>\S) (?P<rest>.*)", re.DOTALL)
 
@@ -187,17 +187,17 @@ class Stat:
 
 
 def parse_stat(text: str) -> Stat:
-    """Read a stat file of a process or thread. Raises ``ValueError``."""
+    """Parse the stat file of a process or thread. Raises ``ValueError``."""
     match = STAT.match(text)
     fields = match["rest"].split() if match else []
     if match is None or len(fields) < 19:
-        raise ValueError("not a stat file of a process")
+        raise ValueError("not the stat file of a process")
     cpu = (counter(fields[10]) + counter(fields[11])) / HERTZ
     return Stat(match["name"], match["state"], cpu, counter(fields[18]))
 
 
 def parse_fields(text: str) -> dict[str, float]:
-    """The numbers in lines such as ``RssAnon: 12 kB``, in bytes. Raises ``ValueError``."""
+    """Parse lines such as ``RssAnon: 12 kB`` into bytes. Raises ``ValueError``."""
     found = {}
     for line in text.splitlines():
         name, _, value = line.partition(":")
@@ -208,7 +208,7 @@ def parse_fields(text: str) -> dict[str, float]:
 
 
 def running(node: Node) -> list[tuple[int, Identity]]:
-    """Every process on a GPU or MIG instance; a GPU that fails has none to tell of."""
+    """Every process on a GPU or MIG instance, skipping GPUs whose driver fails."""
     found: list[tuple[int, Identity]] = []
     for driver in node.drivers:
         try:
@@ -222,10 +222,7 @@ def running(node: Node) -> list[tuple[int, Identity]]:
 
 
 def own_pid(node: Node, pid: int) -> int:
-    """The id that a process has in its own PID namespace, which is the one it knows itself by.
-
-    Its id here where that cannot be read.
-    """
+    """The id of a process in its own PID namespace, or ``pid`` if that cannot be read."""
     try:
         for line in node.read_text(f"/proc/{pid}/status").splitlines():
             if line.startswith("NSpid:"):
@@ -237,7 +234,7 @@ def own_pid(node: Node, pid: int) -> int:
 
 @dataclass(slots=True)
 class Job:
-    """What was read at one time of all processes of a job."""
+    """One read of all processes of a job."""
 
     processes: dict[str, Stat] = field(default_factory=dict)
     threads: dict[tuple[str, str], Stat] = field(default_factory=dict)
@@ -253,7 +250,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A process of a job; ``cpu`` is its share of a CPU where its threads were not read."""
+    """A process of a job; ``cpu`` is its share of a CPU, or None if unknown."""
 
     pid: int
     command: str
@@ -262,14 +259,14 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class JobDetail:
-    """The first processes of a job, and where its cgroup is."""
+    """The first processes of a job, and the path of its cgroup."""
 
     processes: tuple[Listed, ...]
     cgroup: str
 
 
 class JobProcesses:
-    """Reads the processes of one GPU and their children."""
+    """Reads the processes on one GPU and their children."""
 
     name = "job_processes"
     divided: ClassVar[Divided] = "both"
@@ -308,7 +305,7 @@ class JobProcesses:
         self._time = -math.inf
 
     def read(self) -> Reading | None:
-        """The job since the last read; None where that was too short a time ago to tell shares."""
+        """The job since the last read, or None if that was too recent to compute shares."""
         now = self.node.clock.monotonic()
         elapsed = now - self._time
         if elapsed < self.every / 2:
@@ -348,7 +345,7 @@ class JobProcesses:
         return job
 
     def _add(self, job: Job, pid: str, elapsed: float) -> bool:
-        """Read one process, and its threads where it was busy; False where it cannot be read."""
+        """Read one process, and its threads if it was busy; False if it cannot be read."""
         try:
             stat = parse_stat(self.node.read_text(f"/proc/{pid}/stat"))
         except (OSError, ValueError):
@@ -379,7 +376,7 @@ class JobProcesses:
     def _children(self, pid: str) -> list[str]:
         """The children of a process's main thread, which is where programs fork.
 
-        The file takes CONFIG_PROC_CHILDREN, which every distribution's kernel has.
+        The file requires CONFIG_PROC_CHILDREN, which the kernels of all distributions have.
         """
         try:
             text = self.node.read_text(f"/proc/{pid}/task/{pid}/children")
@@ -399,7 +396,7 @@ class JobProcesses:
     def _look_at_shm(self, job: Job, pid: str) -> None:
         try:
             table = mounts.parse(self.node.read_text(f"/proc/{pid}/mountinfo"))
-            # Of several mounted over one another, the last is seen.
+            # Of several mounts on top of each other, only the last is visible.
             tmpfs = [m for m in table if m.point == "/dev/shm" and m.kind == "tmpfs"]  # noqa: S108
             if tmpfs and tmpfs[-1].device not in job.shm:
                 space = self.node.filesystem(f"/proc/{pid}/root/dev/shm")
@@ -408,7 +405,7 @@ class JobProcesses:
             job.unreadable["shm"] += 1
 
     def _look_at_cgroup(self, job: Job, roots: list[str]) -> None:
-        """The cgroup of the first process that has one: those of a job on one GPU share it."""
+        """Read the cgroup of the first process that has one: a job's processes share it."""
         for pid in roots:
             try:
                 paths = cgroup.locate(self.node.read_text(f"/proc/{pid}/cgroup"))
@@ -419,7 +416,7 @@ class JobProcesses:
                 return
 
     def _accumulate(self, job: Job) -> None:
-        """Add what each process did since it was last seen."""
+        """Add the CPU time and I/O of each process since it was last seen."""
         for pid, stat in job.processes.items():
             used = _gained(self._before.processes.get(pid), stat)
             if used is None:
@@ -442,7 +439,7 @@ class JobProcesses:
             blocked = sum(stat.state == "D" for stat in job.processes.values())
             yield from BLOCKED.at(float(blocked), *at)
         if shares:
-            # A process that took little has no thread that took more.
+            # No thread uses more CPU than its process.
             yield from BUSIEST_THREAD.at(max(shares.values()), *at)
             threads = [share for (_, thread), share in shares.items() if thread]
             yield from BUSY_THREADS.at(float(sum(share >= BUSY for share in threads)), *at)
@@ -477,17 +474,17 @@ class JobProcesses:
 
 
 def _gained(before: Stat | None, after: Stat) -> float | None:
-    """CPU seconds that a process or thread took since it was last read; None for a new one."""
+    """CPU seconds a process or thread used since the last read; None for a new one."""
     if before is None or before.start != after.start:
         return None
     return max(0.0, after.cpu - before.cpu)
 
 
 def _shares(before: Job, job: Job, elapsed: float) -> dict[tuple[str, str], float]:
-    """CPU shares since the last read: of threads where they were read, else of whole processes.
+    """CPU shares since the last read: per thread if threads were read, otherwise per process.
 
-    Empty while the threads of a busy process were read for the first time: what they took is not
-    known yet, and the busiest of the others would not be the busiest.
+    Empty if the threads of a busy process have been read only once: their CPU use is not known yet,
+    and the busiest of the rest may not be the busiest.
     """
     found: dict[tuple[str, str], float] = {}
     closer = {pid for pid, _ in job.threads}

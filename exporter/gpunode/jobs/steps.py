@@ -1,4 +1,4 @@
-"""How training goes, as the training processes tell it through ``gpunode.client``."""
+"""Training progress, as reported by training processes through ``gpunode.client``."""
 
 from __future__ import annotations
 
@@ -33,35 +33,35 @@ from gpunode.source import WHOLE_NODE, Absent, Place, Reading, Source
 SECONDS = Metric(
     "gpunode_training_seconds_total",
     "counter",
-    "Time of the training process by what it was for: steps, the wait for data, checkpoints, "
-    "evaluation, compilation, other. Goodput is the share of `step` (gpunode.client).",
+    "Time of the training process by phase: steps, waiting for data, checkpoints, evaluation, "
+    "compilation, other. Goodput is the share of `step` (gpunode.client).",
     (*GPU, "phase"),
 )
 STEP = Metric(
     "gpunode_training_step_seconds",
     "histogram",
-    "Time of training steps, the wait for data included (gpunode.client).",
+    "Duration of training steps, including the wait for data (gpunode.client).",
     GPU,
     STEP_BOUNDS,
 )
 MEDIAN = Metric(
     "gpunode_training_step_median_seconds",
     "gauge",
-    f"Median time of the last {MEDIAN_OF} steps (gpunode.client).",
+    f"Median duration of the last {MEDIAN_OF} steps (gpunode.client).",
     GPU,
 )
 BASELINE = Metric(
     "gpunode_training_step_baseline_seconds",
     "gauge",
-    f"The lowest that the median of the process's last {MEDIAN_OF} steps has been: its own best "
-    "pace (gpunode.client).",
+    f"Lowest median duration of {MEDIAN_OF} steps so far: the process's own best pace "
+    "(gpunode.client).",
     GPU,
 )
 LAST_STEP = Metric(
     "gpunode_training_last_step_timestamp_seconds",
     "gauge",
     "When the last step ended; absent in checkpoints, evaluation, compilation and other phases "
-    "in which no step is due (gpunode.client).",
+    "without steps (gpunode.client).",
     GPU,
 )
 TOKENS = Metric(
@@ -73,62 +73,62 @@ SAMPLES = Metric(
 FLOPS = Metric(
     "gpunode_training_flops_total",
     "counter",
-    "Floating-point operations of the model: tokens x FLOPs a token (gpunode.client).",
+    "Floating-point operations of the model: tokens x FLOPs per token (gpunode.client).",
     GPU,
 )
 MFU = Metric(
     "gpunode_training_mfu_ratio",
     "gauge",
-    "Model FLOPs utilisation over the last minute: FLOP/s over the GPU's dense peak in half "
-    "precision; absent where either is not known. https://arxiv.org/abs/2204.02311, appendix B.",
+    "Model FLOPs utilisation over the last minute: FLOP/s divided by the GPU's dense peak in half "
+    "precision; absent if either is unknown. https://arxiv.org/abs/2204.02311, appendix B.",
     GPU,
 )
 LOSS_FINITE = Metric(
     "gpunode_training_loss_finite",
     "gauge",
-    "Whether the last loss that was told is a number (gpunode.client).",
+    "Whether the last reported loss is finite (gpunode.client).",
     GPU,
 )
 NONFINITE_LOSSES = Metric(
     "gpunode_training_nonfinite_losses_total",
     "counter",
-    "Losses that were NaN or infinite (gpunode.client).",
+    "Reported losses that were NaN or infinite (gpunode.client).",
     GPU,
 )
 TORCH_RESERVED = Metric(
     "gpunode_torch_memory_reserved_bytes",
     "gauge",
-    "Memory that PyTorch's allocator holds (torch.cuda.memory_stats).",
+    "GPU memory reserved by PyTorch's allocator (torch.cuda.memory_stats).",
     GPU,
 )
 TORCH_ALLOCATED = Metric(
     "gpunode_torch_memory_allocated_bytes",
     "gauge",
-    "The part of it that tensors occupy (torch.cuda.memory_stats).",
+    "GPU memory that PyTorch's tensors occupy (torch.cuda.memory_stats).",
     GPU,
 )
 TORCH_RETRIES = Metric(
     "gpunode_torch_alloc_retries_total",
     "counter",
-    "Allocations that had to free cached memory first (torch.cuda.memory_stats).",
+    "PyTorch allocations retried after freeing cached memory (torch.cuda.memory_stats).",
     GPU,
 )
 TORCH_OOMS = Metric(
     "gpunode_torch_ooms_total",
     "counter",
-    "Allocations that failed for want of memory (torch.cuda.memory_stats).",
+    "PyTorch allocations that failed for lack of memory (torch.cuda.memory_stats).",
     GPU,
 )
 KERNEL = Metric(
     "gpunode_training_kernel_seconds",
     "gauge",
-    "Time of the longest kernels in the last profiled step (torch.profiler).",
+    "Time in the longest-running kernels of the last profiled step (torch.profiler).",
     (*GPU, "kernel"),
 )
 REQUEST = Metric(
     "gpunode_serving_request_seconds",
     "histogram",
-    "Time of serving requests (gpunode.client).",
+    "Duration of serving requests (gpunode.client).",
     GPU,
     REQUEST_BOUNDS,
 )
@@ -141,28 +141,28 @@ REQUEST_ITEMS = Metric(
 MESSAGES = Metric(
     "gpunode_client_messages_total",
     "counter",
-    "Messages of clients: accepted, malformed, from a process that holds no GPU (`no_gpu`), or "
-    "from one that cannot be seen from this PID namespace (`unknown_sender`).",
+    "Messages from clients: accepted, malformed, from a process without a GPU (`no_gpu`), or from "
+    "one that is not visible in this PID namespace (`unknown_sender`).",
     ("result",),
 )
 
 RESULTS = ("accepted", "malformed", "no_gpu", "unknown_sender")
 
 WORKING = ("step", "data")
-"""Phases in which a step is to be expected."""
+"""Phases in which steps are expected."""
 
 MFU_PERIOD = 60.0
-"""Seconds that MFU looks back on."""
+"""Seconds over which to compute MFU."""
 
 LATENESS = 5.0
-"""Seconds that a message may be late by: a last step that moves by less is the same step."""
+"""Seconds that a message may be late: a last step that moves by less is the same step."""
 
 KEPT = 300.0
-"""Seconds for which the counters of a process that has ended are exported: a scrape is to see its
-last step, and the allocation that failed."""
+"""Seconds to export the counters of a process after it ends, so that a scrape sees its last step
+and a failed allocation."""
 
 PROCESSES_EVERY = 10.0
-"""Seconds between looks at which process is on which GPU."""
+"""Seconds between updates of which process is on which GPU."""
 
 Seconds = Annotated[float, Field(ge=0, le=1e6)]
 Amount = Annotated[float, Field(ge=0, le=1e24, allow_inf_nan=False)]
@@ -172,7 +172,7 @@ Bytes = Annotated[int, Field(ge=0, le=2**50)]
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Values counted in buckets."""
+    """A histogram in a message."""
 
     counts: Annotated[list[Count], Field(max_length=32)] = field(default_factory=list)
     sum: Amount = 0.0
@@ -181,7 +181,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class TorchMemory:
-    """PyTorch's allocator."""
+    """Figures of PyTorch's allocator."""
 
     reserved: Bytes = 0
     allocated: Bytes = 0
@@ -191,7 +191,7 @@ class TorchMemory:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a client sends; see ``client/protocol.py``."""
+    """A message from a client; see ``client/protocol.py``."""
 
     v: int
     phase: Annotated[str, Field(max_length=32)] = "other"
@@ -213,27 +213,27 @@ MESSAGE = TypeAdapter(Message)
 
 
 def parse(text: str) -> Message:
-    """Read a message. Raises ``ValueError``, also where it is of another version."""
+    """Parse a message. Raises ``ValueError``, also if its version differs."""
     message = MESSAGE.validate_python(json.loads(text))
     sizes = len(message.steps.counts), len(message.requests.counts) if message.requests else 0
     fits = sizes[0] <= len(STEP_BOUNDS) + 1 and sizes[1] <= len(REQUEST_BOUNDS) + 1
     if message.v != VERSION or not fits:
         raise ValueError("a message of another version")
     if not set(message.phases) <= set(PHASES) or len(message.kernels) > KERNELS:
-        raise ValueError("a phase that does not exist, or too many kernels")
+        raise ValueError("an unknown phase, or too many kernels")
     return message
 
 
 @dataclass(slots=True)
 class Training:
-    """What processes on one GPU have told so far."""
+    """Everything that processes on one GPU have reported so far."""
 
     identity: Identity
     pid: int
     last: Message
     heard: float
     last_step: float | None = None
-    """When the last step ended, in seconds since the epoch, without the pauses since."""
+    """When the last step ended, in seconds since the epoch, moved on by any pauses since."""
     phases: Counter[str] = field(default_factory=Counter)
     steps: Distribution = field(default_factory=lambda: Distribution(STEP_BOUNDS))
     requests: Distribution = field(default_factory=lambda: Distribution(REQUEST_BOUNDS))
@@ -245,16 +245,16 @@ class Training:
     retries: float = 0.0
     ooms: float = 0.0
     allocators: dict[int, TorchMemory] = field(default_factory=dict)
-    """What each living process told last of its allocator, whose counters go on from there."""
+    """The last allocator figures of each live process, to count increases from."""
     told: int = 0
-    """Steps that the present process has told of."""
+    """Steps that the current process has reported."""
     baseline: float | None = None
     serves: bool = False
     kernels: dict[str, float] = field(default_factory=dict)
     flops_seen: deque[tuple[float, float]] = field(default_factory=deque)
 
     def add(self, message: Message, pid: int, now: float, time: float) -> None:
-        """Take in a message at a moment (monotonic and epoch seconds)."""
+        """Add a message received at ``now`` (monotonic) and ``time`` (epoch) seconds."""
         if pid != self.pid:
             self.told, self.baseline, self.serves, self.last_step = 0, None, False, None
         self._note_last_step(message, time)
@@ -283,7 +283,7 @@ class Training:
             self.flops_seen.popleft()
 
     def _note_last_step(self, message: Message, time: float) -> None:
-        """Keep the first estimate of when a step ended: later messages come late by chance."""
+        """Keep the first estimate of when a step ended: later messages may be delayed."""
         if message.since_step is None:
             self.last_step = None
             return
@@ -293,7 +293,7 @@ class Training:
             self.last_step = estimate
 
     def mfu(self) -> float | None:
-        """Model FLOPs utilisation; None where the model, or what the GPU can do, is not known."""
+        """Model FLOPs utilisation; None if the FLOPs of the model or the GPU are unknown."""
         peak = model_of(self.identity.name, self.identity.compute_capability)
         (begin, had), (end, has) = self.flops_seen[0], self.flops_seen[-1]
         if peak is None or self.last.flops is None or self.identity.mig or end <= begin:
@@ -301,7 +301,7 @@ class Training:
         return (has - had) / (end - begin) / peak.half
 
     def series(self, lives: bool) -> Iterator[Sample]:
-        """What there is to export of this GPU: counters alone once the process has ended."""
+        """The samples of this GPU; once the process has ended, only its counters."""
         at = self.identity.labels
         yield from self._counters(*at)
         if lives:
@@ -341,7 +341,7 @@ class Training:
 
 
 class TrainingSteps:
-    """Takes what clients sent and ties it to the GPU that the sender holds."""
+    """Receives client messages and assigns each to the GPU that its sender holds."""
 
     name = "training_steps"
     metrics = (
@@ -377,7 +377,7 @@ class TrainingSteps:
         self._listens = False
 
     def find(self) -> Iterable[tuple[Place, Source]]:
-        """Itself, unless told not to listen. Raises ``Absent`` where it cannot listen."""
+        """Itself, unless listening is disabled. Raises ``Absent`` if it cannot listen."""
         if not self.socket:
             return ()
         if not self._listens:
@@ -385,7 +385,7 @@ class TrainingSteps:
                 self.node.datagrams(self.socket)
             except OSError as error:
                 why = f"cannot listen at {self.socket}: {error.strerror}"
-                raise Absent(f"{why}; how training goes is not known") from error
+                raise Absent(f"{why}; training metrics are not available") from error
             self._listens = True
         return ((WHOLE_NODE, self),)
 
@@ -400,9 +400,9 @@ class TrainingSteps:
         return Reading(tuple(self._samples()))
 
     def _look_at_gpus(self, now: float) -> None:
-        """Which process is on which GPU: on the first of them, where it is on several."""
+        """Update which process is on which GPU; one on several counts for the first."""
         self._looked = now
-        # A MIG instance comes after its GPU, and is what its processes are on.
+        # Later entries win: MIG instances over their GPU, low indices over high ones.
         found = sorted(running(self.node), key=lambda held: (held[1].mig, -held[1].index))
         self._gpus = dict(found)
         for uuid, training in list(self._trainings.items()):
@@ -412,7 +412,7 @@ class TrainingSteps:
                 del self._trainings[uuid]
 
     def _take(self, datagram: Datagram, now: float) -> str:
-        """Take one message in, or say why not."""
+        """Process one message; returns its result."""
         try:
             message = parse(datagram.text)
         except (ValueError, RecursionError):
@@ -421,7 +421,8 @@ class TrainingSteps:
             return "unknown_sender"
         pid = datagram.pid
         told = (training.identity for training in self._trainings.values() if training.pid == pid)
-        identity = self._gpus.get(pid) or next(told, None)  # the last message comes after the end
+        # The last message may arrive after the process has left the GPU.
+        identity = self._gpus.get(pid) or next(told, None)
         if identity is None:
             return "no_gpu"
         training = self._trainings.setdefault(identity.uuid, Training(identity, pid, message, now))

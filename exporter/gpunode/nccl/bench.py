@@ -1,4 +1,4 @@
-"""How fast collectives run on this node: what nccl-tests measured, against what the model can do.
+"""The speed of collectives on this node, measured by nccl-tests, and the speed to expect.
 
 https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md explains bus bandwidth.
 """
@@ -22,13 +22,13 @@ WHICH = ("collective", "gpus")
 BANDWIDTH = Metric(
     "gpunode_nccl_bus_bandwidth_bytes_per_second",
     "gauge",
-    "Highest bus bandwidth over all sizes when `gpunode nccl-bench` last ran.",
+    "Highest bus bandwidth over all sizes in the last run of `gpunode nccl-bench`.",
     WHICH,
 )
 EXPECTED = Metric(
     "gpunode_nccl_expected_bus_bandwidth_bytes_per_second",
     "gauge",
-    "Bus bandwidth that so many GPUs of this model reach elsewhere; absent where it is not known.",
+    "Bus bandwidth that this number and model of GPUs reach elsewhere; absent if unknown.",
     WHICH,
 )
 TIME = Metric(
@@ -39,7 +39,7 @@ TIME = Metric(
 )
 
 BANDWIDTH_LOW = 0.8
-"""Share of the expected bus bandwidth below which something is wrong with the node."""
+"""A node below this share of the expected bus bandwidth has a problem."""
 
 GB = 1e9
 COLLECTIVES: tuple[str, ...] = get_args(Collective)
@@ -47,24 +47,24 @@ COLLECTIVES: tuple[str, ...] = get_args(Collective)
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One run: the bus bandwidth in bytes a second by size in bytes."""
+    """One run: the bus bandwidth in bytes per second, by size in bytes."""
 
     collective: str
     gpus: int
     model: str
     time: float
-    """When it ended, in seconds since the epoch."""
+    """When the run ended, in seconds since the epoch."""
 
     bandwidth: dict[int, float]
 
     @property
     def best(self) -> float:
-        """The highest bus bandwidth; nccl-tests' own average is over small sizes as well."""
+        """The highest bus bandwidth; the average of nccl-tests includes small sizes."""
         return max(self.bandwidth.values())
 
     @property
     def expected(self) -> float | None:
-        """What an all-reduce reaches on so many GPUs of this model."""
+        """The bandwidth to expect of an all-reduce; None if unknown, or for other collectives."""
         model = model_of(self.model)
         if model is None or self.collective != "all_reduce":
             return None
@@ -75,17 +75,17 @@ MEASUREMENT = TypeAdapter(Measurement)
 
 
 def parse_text(text: str) -> dict[int, float]:
-    """Bus bandwidth by size from what nccl-tests prints. Raises ``ValueError`` where none is."""
+    """Bus bandwidth by size from the output of nccl-tests. Raises ``ValueError`` if none."""
     found: dict[int, float] = {}
     for line in text.splitlines():
-        # size count type redop root, then time algbw busbw #wrong out of place and in place
+        # size count type redop root, then time algbw busbw #wrong twice: out of place, in place
         fields = line.split()
         if len(fields) >= 12 and fields[0].isdecimal() and len(fields[0]) < 16:
             speeds = [float(fields[place]) for place in (7, 11) if _is_number(fields[place])]
             if speeds:
                 found[int(fields[0])] = max(speeds) * GB
     if not found:
-        raise ValueError("no measurement in what nccl-tests printed")
+        raise ValueError("no measurement in the output of nccl-tests")
     return found
 
 
@@ -95,7 +95,7 @@ def _is_number(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """A part of nccl-tests' JSON; the rest, its dump of the environment above all, is not read."""
+    """A result in nccl-tests' JSON; other fields, such as its environment dump, are ignored."""
 
     bus_bw: float = 0.0
 
@@ -120,7 +120,7 @@ RESULTS = TypeAdapter(Results)
 
 
 def parse_json(text: str) -> dict[int, float]:
-    """Bus bandwidth by size from the file of ``-J``. Raises ``ValueError``."""
+    """Bus bandwidth by size from the JSON that ``-J`` writes. Raises ``ValueError``."""
     results = RESULTS.validate_python(json.loads(text)).results
     if not results:
         raise ValueError("no measurement in the JSON of nccl-tests")
@@ -128,7 +128,7 @@ def parse_json(text: str) -> dict[int, float]:
 
 
 class NcclBench:
-    """Reads what ``gpunode nccl-bench`` left behind."""
+    """Reads the results that ``gpunode nccl-bench`` left."""
 
     name = "nccl_bench"
     metrics = (BANDWIDTH, EXPECTED, TIME)
@@ -139,7 +139,7 @@ class NcclBench:
         self.every = settings.host.slow_interval
 
     def read(self) -> Reading:
-        """Nothing where it never ran."""
+        """Read the last result of each collective; nothing if it never ran."""
         try:
             names = self.node.list_directory(self.folder)
         except FileNotFoundError:

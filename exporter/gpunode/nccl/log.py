@@ -1,6 +1,6 @@
-"""What NCCL wrote to its debug log: the transports and channels that each communicator has.
+"""NCCL's debug log: the transports and channels of each communicator.
 
-It is there where a job was started with NCCL_DEBUG=INFO and NCCL_DEBUG_FILE:
+NCCL writes it if a job starts with NCCL_DEBUG=INFO and NCCL_DEBUG_FILE:
 https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-debug-file
 """
 
@@ -24,35 +24,35 @@ COMMUNICATOR = (*GPU, "communicator")
 INFO = Metric(
     "gpunode_nccl_communicator_info",
     "gauge",
-    "A communicator of a process on the GPU: its rank of so many ranks on so many nodes, the "
-    "network and the version of NCCL (NCCL_DEBUG_FILE).",
+    "A communicator of a process on the GPU: its rank, the number of ranks and nodes, the network "
+    "and the NCCL version (NCCL_DEBUG_FILE).",
     (*COMMUNICATOR, "rank", "ranks", "nodes", "network", "version"),
 )
 CHANNELS = Metric(
     "gpunode_nccl_channels",
     "gauge",
-    "Connections of the communicator to other ranks by transport, one a channel and peer: P2P is "
-    "NVLink or PCI Express, SHM goes through the memory of the host, NET/IB with GDRDMA straight "
-    "from the GPU (NCCL_DEBUG_FILE).",
+    "Connections of the communicator to other ranks by transport, one per channel and peer: P2P is "
+    "NVLink or PCI Express, SHM is host memory, NET/IB with GDRDMA is directly from GPU memory "
+    "(NCCL_DEBUG_FILE).",
     (*COMMUNICATOR, "transport"),
 )
 TOPOLOGY = Metric(
     "gpunode_nccl_topology_channels",
     "gauge",
-    "Channels that the communicator has as rings, trees or NVLS (NCCL_DEBUG_FILE).",
+    "Channels of the communicator by topology: rings, trees or NVLS (NCCL_DEBUG_FILE).",
     (*COMMUNICATOR, "topology"),
 )
 WARNINGS = Metric(
     "gpunode_nccl_warnings_total",
     "counter",
-    "Warnings of NCCL in processes on the GPU (NCCL_DEBUG_FILE: NCCL WARN).",
+    "NCCL warnings of processes on the GPU (NCCL_DEBUG_FILE: NCCL WARN).",
     GPU,
 )
 
 LATEST = 8
-"""Communicators of a process that are told of."""
+"""The most communicators per process to export: the latest."""
 
-# The lines are those of https://github.com/NVIDIA/nccl, src/init.cc and src/transport/*.cc
+# Line formats: https://github.com/NVIDIA/nccl, src/init.cc and src/transport/*.cc
 PREFIX = re.compile(r"\S+:\d+:\d+ \[-?\d+\] NCCL (?P<level>INFO|WARN) (?P<text>.*)")
 VERSION = re.compile(r"NCCL version (?P<version>[\d.]{1,20})")
 NETWORK = re.compile(r"Using network (?P<network>\w{1,20})")
@@ -74,7 +74,7 @@ TRANSPORT = re.compile(r"(?P<kind>P2P|SHM|NET|COLLNET)(?:/(?P<how>[A-Za-z]{1,16}
 
 @dataclass(slots=True)
 class Communicator:
-    """What the log tells of one communicator."""
+    """One communicator in the log."""
 
     id: str
     rank: str
@@ -85,7 +85,7 @@ class Communicator:
 
 
 class DebugLog:
-    """What the log of one process has told so far."""
+    """The log of one process so far."""
 
     def __init__(self) -> None:
         self.version = ""
@@ -96,7 +96,7 @@ class DebugLog:
         self._channels: dict[str, float] = {}
 
     def add(self, lines: Iterable[str]) -> None:
-        """Take in more lines; what is not NCCL's, or not known, is passed over."""
+        """Add lines, ignoring those that are not NCCL's or not recognised."""
         for line in lines:
             match = PREFIX.match(line)
             if match and match["level"] == "WARN":
@@ -140,7 +140,7 @@ class DebugLog:
 
 
 def transport(via: str) -> str:
-    """A transport as a label: what comes after ``via``, without devices and modes."""
+    """A transport as a label, from the text after ``via``, without devices and modes."""
     match = TRANSPORT.match(via)
     if match is None:
         return "other"
@@ -150,7 +150,7 @@ def transport(via: str) -> str:
 
 
 def path_of(node: Node, pid: int) -> str | None:
-    """Where the log of a process is on the node; None where it writes none. Raises ``OSError``."""
+    """The path of a process's log on the node; None if it writes none. Raises ``OSError``."""
     name = node.environment(pid).get("NCCL_DEBUG_FILE", "")
     if not name:
         return None
@@ -161,7 +161,7 @@ def path_of(node: Node, pid: int) -> str | None:
 
 
 def read(node: Node, pid: int) -> DebugLog | None:
-    """The log of a process as it is now; None where it writes none. Raises ``OSError``."""
+    """The current log of a process; None if it writes none. Raises ``OSError``."""
     path = path_of(node, pid)
     if path is None:
         return None
@@ -194,15 +194,15 @@ class NcclLogs:
                 if path is not None:
                     logs[path] = self._follow(path)
             except OSError:
-                continue  # not ours to read, or not written yet
+                continue  # not readable, or not written yet
         self._logs = logs
         return Reading(tuple(self._samples()))
 
     def _follow(self, path: str) -> DebugLog:
-        """Read what is new; the whole of a log that is seen for the first time."""
+        """Read the new lines of a log, or all of a log seen for the first time."""
         known_log = self._logs.get(path)
         if known_log is None:
-            self.node.log_lines(path)  # begins to follow it
+            self.node.log_lines(path)  # start following it
             known_log = DebugLog()
             lines = self.node.read_text(path).splitlines()
         else:

@@ -1,8 +1,8 @@
-"""What NCCL says of its jobs: communicators, ranks, and which rank the others wait for.
+"""NCCL's view of its jobs: communicators, ranks, and the rank that the others wait for.
 
-NCCL has a RAS service since 2.24, on by default, that any process of a job answers for all of it:
+Since 2.24, NCCL has a RAS service, on by default; any process of a job answers for the whole job:
 https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html
-An answer asks every process of the job, so only the node of rank 0 asks often.
+Each request queries every process of the job, so only the node of rank 0 asks often.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from gpunode.source import NodeSource, Reading
 COMMUNICATORS = Metric(
     "gpunode_nccl_communicators",
     "gauge",
-    "Communicators of the NCCL jobs with a process here (NCCL RAS).",
+    "Communicators of the NCCL jobs with a rank 0 on this node (NCCL RAS).",
 )
 STALLED = Metric(
     "gpunode_nccl_stalled_communicators",
     "gauge",
-    "Communicators in which some ranks have launched fewer collectives than others, and none has "
-    "launched one since the last look (NCCL RAS).",
+    "Communicators in which some ranks have launched fewer collectives than others and no rank has "
+    "launched one since the last read (NCCL RAS).",
 )
 AWAITED = Metric(
     "gpunode_nccl_awaited_rank_info",
     "gauge",
-    "A rank that others wait for and where it runs: `behind` in a stalled communicator, or "
-    "`unresponsive` or `dead` as NCCL RAS finds it.",
+    "A rank that others wait for, and where it runs: `behind` in a stalled communicator, or "
+    "`unresponsive` or `dead` (NCCL RAS).",
     ("communicator", "rank", "host", "pid", "nvml_device", "reason"),
 )
 ERRORS = Metric(
@@ -48,27 +48,27 @@ ERRORS = Metric(
 COLLECTIVES = Metric(
     "gpunode_nccl_collectives_total",
     "counter",
-    "Collectives that ranks on this GPU have launched since they were first seen (NCCL RAS).",
+    "Collectives launched by ranks on this GPU since each was first seen (NCCL RAS).",
     (*GPU, "collective"),
 )
 UNANSWERED = Metric(
     "gpunode_nccl_ras_unanswered",
     "gauge",
-    "Network namespaces with processes on GPUs in which RAS gave no answer that makes sense "
-    "(`garbled`), or which may not be entered without SYS_ADMIN (`no_permission`).",
+    "Network namespaces with GPU processes in which NCCL RAS gave no valid answer (`garbled`), or "
+    "that cannot be entered without CAP_SYS_ADMIN (`no_permission`).",
     ("reason",),
 )
 
 ADDRESS = "localhost:28028"
 REQUEST = "CLIENT PROTOCOL 2\nTIMEOUT 3\nSET FORMAT json\nVERBOSE STATUS\n"
 RESERVE_INTERVAL = 300.0
-"""Seconds between looks at a job whose rank 0 is elsewhere."""
+"""Seconds between requests to a job whose rank 0 is on another node."""
 
 GENTLY = 50
-"""Times as long as an answer took is waited before the next question."""
+"""Wait at least this many times as long as the last read took before asking again."""
 
 NAMED = 16
-"""Awaited ranks, at most."""
+"""The most awaited ranks to export."""
 
 FINE = (0, 7)
 """ncclSuccess and ncclInProgress."""
@@ -76,7 +76,7 @@ FINE = (0, 7)
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Whether a rank is in trouble: ncclResult_t of one that answered, why of one that did not."""
+    """The health of a rank: its ncclResult_t values, or why it did not answer."""
 
     init_state: int = 0
     async_error: int = 0
@@ -86,7 +86,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """A rank and where it runs; ``collective_counts`` are launched so far, by collective."""
+    """A rank, where it runs, and the number of launches of each collective so far."""
 
     rank: int
     host: str = ""
@@ -98,9 +98,9 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Communicator:
-    """A communicator; of a text answer, only those in trouble and only the ranks it names.
+    """A communicator; a text answer lists only those in trouble, with only the ranks it names.
 
-    ``unnamed_counts`` are what ranks that an answer in text counts but does not name have launched.
+    ``unnamed_counts`` are the launches of ranks that a text answer counts but does not name.
     """
 
     hash: str
@@ -122,13 +122,13 @@ class Communicator:
         ]
 
     def counts(self) -> tuple[object, ...]:
-        """What each rank has launched, to be compared."""
+        """The launches of each rank, to compare with an earlier answer."""
         return (*self.unnamed_counts, *((r.rank, r.collective_counts) for r in self.ranks))
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What RAS says of one job."""
+    """The RAS answer for one job."""
 
     communicators: tuple[Communicator, ...]
     communicators_count: int = 0
@@ -138,14 +138,14 @@ ANSWER = TypeAdapter(Answer)
 
 
 def parse(text: str) -> Answer:
-    """Read an answer in JSON (NCCL 2.28.7 or later) or text. Raises ``ValueError``."""
+    """Parse an answer in JSON (NCCL 2.28.7 or later) or text. Raises ``ValueError``."""
     begin = text.find("\n{") + 1
     if begin or text.startswith("{"):
         return ANSWER.validate_python(json.loads(text[begin:]))
     return _parse_text(text)
 
 
-# The formats are those of src/ras/client_support.cc in https://github.com/NVIDIA/nccl
+# Line formats: https://github.com/NVIDIA/nccl, src/ras/client_support.cc
 GROUP = re.compile(r" *\d{1,5} +(\d{1,8}) +\d+ +[\d-]+ +(\d{1,8}) +\d+ +[A-Z]+ +[A-Z,]+")
 TROUBLE = re.compile(r"#\d+-\d+ \((?P<hash>[0-9a-f]{1,16})\) (?P<what>[A-Z]+)")
 COUNTS = re.compile(
@@ -166,7 +166,7 @@ MOST_RANKS = 1 << 16
 
 @dataclass(slots=True)
 class Told:
-    """What an answer in text has told of a communicator so far."""
+    """One communicator in a text answer."""
 
     ranks: dict[int, Rank] = field(default_factory=dict)
     missing: list[Rank] = field(default_factory=list)
@@ -212,21 +212,21 @@ def _parse_text(text: str) -> Answer:
 
 @dataclass(slots=True)
 class Place:
-    """A network namespace and the address in it at which RAS would answer."""
+    """A network namespace and the RAS address in it."""
 
     address: str
     pid: int
-    """A process in it."""
+    """A process in the namespace."""
 
     gpus: dict[int, list[Identity]] = field(default_factory=dict)
-    """The GPUs of its processes, by the id of the process in its own PID namespace."""
+    """The GPUs of each process, by its id in its own PID namespace."""
 
     ranks: set[str] = field(default_factory=set)
-    """The ranks that its processes were started as, where that is known."""
+    """The ranks of its processes, if known."""
 
 
 class NcclRas:
-    """Asks the RAS service of the NCCL jobs that have processes on GPUs here."""
+    """Asks the RAS services of the NCCL jobs with processes on this node's GPUs."""
 
     name = "nccl_ras"
     metrics = (COMMUNICATORS, STALLED, AWAITED, ERRORS, COLLECTIVES, UNANSWERED)
@@ -240,7 +240,7 @@ class NcclRas:
         self._launched: dict[tuple[str, str, str], float] = {}
 
     def read(self) -> Reading:
-        """What RAS says of the jobs led from here. Raises the failure where none made sense."""
+        """Read the jobs with a rank 0 here. Raises the first failure if none of them answers."""
         begin = self.node.clock.monotonic()
         places = self._places()
         self._next_look = {key: time for key, time in self._next_look.items() if key in places}
@@ -253,7 +253,7 @@ class NcclRas:
             try:
                 answer = parse(self.node.ask(place.pid, place.address, REQUEST))
             except (ConnectionRefusedError, FileNotFoundError):
-                continue  # no NCCL, one before 2.24, NCCL_RAS_ENABLE=0, or not on this tape
+                continue  # no NCCL, NCCL before 2.24, NCCL_RAS_ENABLE=0, or not on this tape
             except PermissionError:
                 closed += 1
                 continue
@@ -284,7 +284,7 @@ class NcclRas:
         return Reading(samples)
 
     def _places(self) -> dict[tuple[str, str], Place]:
-        """Where processes on GPUs may have RAS, by network namespace and address."""
+        """Where GPU processes may offer RAS, by network namespace and address."""
         places: dict[tuple[str, str], Place] = {}
         for pid, identity in running(self.node):
             try:
@@ -317,7 +317,7 @@ class NcclRas:
                     named.add(_awaited(communicator, missing, "dead"))
                 elif missing.status.unresponsive:
                     named.add(_awaited(communicator, missing, "unresponsive"))
-        # Jobs of one user share the address, and who answers is chance: the others may be next.
+        # Jobs of one user share the address and any of them may answer, so remember the others.
         kept = now - RESERVE_INTERVAL
         self._before = {name: seen for name, seen in self._before.items() if seen[1] > kept}
         yield from STALLED.at(float(stalled))
@@ -334,13 +334,13 @@ class NcclRas:
     def _collectives(
         self, communicators: list[Communicator], places: Iterable[Place]
     ) -> Iterator[Sample]:
-        """Add up what ranks in processes of this node have launched since the last look."""
+        """Add the collectives that ranks on this node launched since the last read."""
         gpus = {pid: found for place in places for pid, found in place.gpus.items()}
         counted: dict[tuple[str, int], dict[str, int]] = {}
         for communicator in communicators:
             for rank in communicator.ranks:
                 mine = gpus.get(rank.pid, [])
-                # NCCL's own index counts the GPUs that its container sees.
+                # NCCL's index counts only the GPUs that its container sees.
                 at = [i for i in mine if len(mine) == 1 or i.index == rank.nvml_dev]
                 if not at:
                     continue
@@ -359,12 +359,12 @@ class NcclRas:
 
 
 def _leads(answer: Answer, place: Place) -> bool:
-    """Whether a rank 0 runs here: its node asks often."""
+    """Whether a rank 0 runs on this node."""
     ranks = [rank for communicator in answer.communicators for rank in communicator.ranks]
     zeros = [rank for rank in ranks if rank.rank == 0]
     if zeros:
         return any(rank.pid in place.gpus for rank in zeros)
-    return not place.ranks or "0" in place.ranks  # an answer in text may not name it
+    return not place.ranks or "0" in place.ranks  # a text answer may not name rank 0
 
 
 def _awaited(communicator: Communicator, rank: Rank, reason: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Runs nccl-tests, or the same with torch.distributed where they are not installed."""
+"""Runs nccl-tests, or the same measurement with torch.distributed if they are not installed."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pathlib import Path
 from gpunode.nccl.bench import parse_json, parse_text
 
 LIMIT = 900.0
-"""Seconds after which a run is ended."""
+"""Timeout of a run in seconds."""
 
 
 class BenchError(Exception):
-    """A run that measured nothing, in words for a person."""
+    """A run without a result; ``str()`` is a message for the user."""
 
 
 def measure(
     collective: str, gpus: int, largest: str, program: str | None = None
 ) -> dict[int, float]:
-    """Bus bandwidth in bytes a second by size in bytes. Raises ``BenchError``."""
+    """Bus bandwidth in bytes per second, by size in bytes. Raises ``BenchError``."""
     found = program or shutil.which(f"{collective}_perf")
     if found:
         return _with_nccl_tests(found, gpus, largest)
@@ -32,7 +32,7 @@ def measure(
         return parse_text(text)
     except ValueError as error:
         raise BenchError(
-            f"neither {collective}_perf nor torch with {gpus} GPUs is here: {_last_line(text)}"
+            f"{collective}_perf is not installed, torch failed on {gpus} GPUs: {_last_line(text)}"
         ) from error
 
 
@@ -44,7 +44,7 @@ def _with_nccl_tests(program: str, gpus: int, largest: str) -> dict[int, float]:
         try:
             if result.exists():
                 return parse_json(result.read_text())
-            if "# Avg bus bandwidth" not in text:  # one that does not know -J
+            if "# Avg bus bandwidth" not in text:  # a version without -J
                 text = _run([program, *sizes])
             return parse_text(text)
         except ValueError as error:
@@ -71,4 +71,4 @@ def _run(command: list[str]) -> str:
 
 def _last_line(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1][:200] if lines else "it printed nothing"
+    return lines[-1][:200] if lines else "no output"

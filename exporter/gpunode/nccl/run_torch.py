@@ -1,6 +1,6 @@
-"""Measures a collective with torch.distributed and prints what nccl-tests would.
+"""Measures a collective with torch.distributed and prints the result like nccl-tests.
 
-Run as a program, by the Python that has torch: COLLECTIVE GPUS LARGEST.
+Runs as a program with the arguments COLLECTIVE GPUS LARGEST.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ WARM_UP, TIMES = 5, 20
 
 
 def size_of(text: str) -> int:
-    """Bytes of a size such as 8G."""
+    """Parse a size such as 8G into bytes."""
     return int(text[:-1]) * UNITS[text[-1]] if text[-1] in UNITS else int(text)
 
 
 def bus_factor(collective: str, ranks: int) -> float:
-    """Bus over algorithm bandwidth: nccl-tests, doc/PERFORMANCE.md."""
+    """Ratio of bus to algorithm bandwidth (nccl-tests, doc/PERFORMANCE.md)."""
     if collective == "all_reduce":
         return 2 * (ranks - 1) / ranks
     if collective in ("all_gather", "reduce_scatter", "alltoall"):
@@ -31,7 +31,7 @@ def bus_factor(collective: str, ranks: int) -> float:
 
 
 def operate(distributed: Any, collective: str, whole: Any, part: Any) -> None:
-    """Perform a collective on ``whole`` bytes, of which each rank has a ``part``."""
+    """Run a collective on the tensor ``whole``, of which each rank has a ``part``."""
     if collective == "all_reduce":
         distributed.all_reduce(whole)
     elif collective == "all_gather":
@@ -43,11 +43,11 @@ def operate(distributed: Any, collective: str, whole: Any, part: Any) -> None:
     elif collective == "broadcast":
         distributed.broadcast(whole, 0)
     else:
-        raise SystemExit(f"{collective}: not with torch; install nccl-tests")
+        raise SystemExit(f"{collective}: not supported with torch; install nccl-tests")
 
 
 def run(rank: int, collective: str, ranks: int, largest: int, port: int) -> None:
-    """What one rank does."""
+    """Measure all sizes as one rank."""
     import torch
     from torch import distributed
 
@@ -81,7 +81,7 @@ def run(rank: int, collective: str, ranks: int, largest: int, port: int) -> None
 
 
 def main(collective: str, ranks: int, largest: str) -> None:
-    """Run every rank in a process of its own."""
+    """Run each rank in its own process."""
     from torch import multiprocessing
 
     with socket.create_server(("127.0.0.1", 0)) as free:
