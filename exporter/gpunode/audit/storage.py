@@ -55,7 +55,7 @@ CHECKS = (
         f"at least {READ_AHEAD:g} KiB",
         "Datasets are read sequentially; with little read-ahead, every batch waits for the disk.",
         "blockdev --setra 8192 /dev/DISK",
-        "https://docs.kernel.org/block/stat.html",
+        "https://docs.kernel.org/admin-guide/abi-stable-files.html#abi-file-stable-sysfs-block",
         _read_ahead,
     ),
     Check(

@@ -27,11 +27,8 @@ def _idle_states(subject: Subject) -> Finding:
     states = subject.names(folder)
     if not states:
         raise CannotTell("the kernel manages no CPU idle states")
-    latency = max(
-        float(subject.text(f"{folder}/{state}/latency"))
-        for state in states
-        if subject.text(f"{folder}/{state}/disable") == "0"
-    )
+    enabled = [state for state in states if subject.text(f"{folder}/{state}/disable") == "0"]
+    latency = max((float(subject.text(f"{folder}/{s}/latency")) for s in enabled), default=0.0)
     return Finding(latency <= SLOW_TO_WAKE, f"up to {latency:g} µs to wake")
 
 

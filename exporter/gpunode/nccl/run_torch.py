@@ -30,8 +30,11 @@ def bus_factor(collective: str, ranks: int) -> float:
     return 1.0
 
 
-def operate(distributed: Any, collective: str, whole: Any, part: Any) -> None:
-    """Run a collective on the tensor ``whole``, of which each rank has a ``part``."""
+def operate(distributed: Any, collective: str, whole: Any, part: Any, received: Any) -> None:
+    """Run a collective on the tensor ``whole``, of which each rank has a ``part``.
+
+    ``received`` is where an all-to-all writes: a tensor as large as ``whole``.
+    """
     if collective == "all_reduce":
         distributed.all_reduce(whole)
     elif collective == "all_gather":
@@ -39,7 +42,7 @@ def operate(distributed: Any, collective: str, whole: Any, part: Any) -> None:
     elif collective == "reduce_scatter":
         distributed.reduce_scatter_tensor(part, whole)
     elif collective == "alltoall":
-        distributed.all_to_all_single(whole, whole.clone())
+        distributed.all_to_all_single(received, whole)
     elif collective == "broadcast":
         distributed.broadcast(whole, 0)
     else:
@@ -60,13 +63,14 @@ def run(rank: int, collective: str, ranks: int, largest: int, port: int) -> None
         count = size // 2 // ranks * ranks
         whole = torch.zeros(count, dtype=torch.bfloat16, device=device)
         part = torch.zeros(count // ranks, dtype=torch.bfloat16, device=device)
+        received = torch.empty_like(whole if collective == "alltoall" else part)
         for turn in range(WARM_UP + TIMES):
             if turn == WARM_UP:
                 torch.cuda.synchronize()
                 distributed.barrier()
                 torch.cuda.synchronize()
                 begin = time.perf_counter()
-            operate(distributed, collective, whole, part)
+            operate(distributed, collective, whole, part, received)
         torch.cuda.synchronize()
         seconds = (time.perf_counter() - begin) / TIMES
         if rank == 0:
@@ -75,7 +79,7 @@ def run(rank: int, collective: str, ranks: int, largest: int, port: int) -> None
                 f"{seconds * 1e6:.1f} {speed:.2f} {speed * bus_factor(collective, ranks):.2f} 0"
             )
             print(f"{size} {count} bfloat16 sum -1 {columns} {columns}", flush=True)
-        del whole, part
+        del whole, part, received
         size *= 2
     distributed.destroy_process_group()
 
