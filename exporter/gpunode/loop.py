@@ -359,7 +359,7 @@ class Loop:
     def _own_samples(self) -> Iterator[Sample]:
         now = self.clock.monotonic()
         for name in self._found:
-            unrecorded = self._replays and name in self.absent  # says nothing about the node
+            unrecorded = self._replays and name in self.absent  # only missing from the tape
             if (name, WHOLE_NODE) not in self.watches and not unrecorded:
                 yield from UP.at(float(name not in self.absent), name, *WHOLE_NODE)
         by_name: dict[str, list[Watch]] = {}

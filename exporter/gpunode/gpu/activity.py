@@ -88,7 +88,7 @@ PROCESSES = Metric(
     (*GPU, "engine"),
 )
 STANDS_STILL = 0.9
-"""Share of a window that is `blocked` from which the window counts as blocked throughout."""
+"""A window with at least this share `blocked` counts as blocked throughout."""
 
 BURST_INTERVAL = 0.125
 """Seconds between snapshots of a burst; GPM counters refresh every 100 ms."""

@@ -16,7 +16,7 @@ from gpunode.metric import Distribution
 
 MICROSECOND = 1e-6
 SAMPLE_GAP = 0.1
-"""Seconds. Time between two samples further apart than this counts as missing."""
+"""If two samples are this many seconds apart, those between them are missing."""
 
 UTILIZATION_PERIOD = 0.2
 """Seconds that one utilisation sample covers, if the previous sample is missing."""

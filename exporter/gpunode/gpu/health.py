@@ -22,8 +22,8 @@ INFO = Metric(
 PEAK = Metric(
     "gpunode_gpu_peak_flops_per_second",
     "gauge",
-    "Peak rate of the tensor cores of this model, dense; `half` is BF16, or FP16 before Ampere. "
-    "Absent for an unknown model (datasheets).",
+    "Peak rate of the tensor cores of this model, dense; absent for an unknown model. `half` is "
+    "BF16, or FP16 before Ampere (datasheets).",
     (*GPU, "precision"),
 )
 THROTTLED = Metric(

@@ -37,31 +37,31 @@ STATES = {
 }
 
 MISFIT_SM = -0.05
-"""SM share of the remainder below which the explained kernels were not wide: no remainder."""
+"""Below this SM share of the remainder, the explained kernels were not wide: no remainder."""
 
 NARROW_SHARE = 0.1
-"""Share of the kernels' time below which narrow kernels may be the ramps of wide ones."""
+"""Below this share of the kernels' time, narrow kernels may be the ramps of wide ones."""
 
 LINK_BUSY = 0.15
-"""Share of a link's rate from which a narrow kernel counts as moving data all the time."""
+"""At this share of a link's rate, a narrow kernel counts as moving data all the time."""
 
 STILL = 0.02
-"""Tensor and HBM share below which nothing runs except a spinning kernel."""
+"""Below this tensor and HBM share, nothing runs except a spinning kernel."""
 
 LINK_QUIET = 0.01
-"""Share of a link's rate below which its traffic is only housekeeping."""
+"""Below this share of a link's rate, its traffic is only housekeeping."""
 
 COPY_RATE = 1e9
-"""PCIe bytes per second below which copies do not matter."""
+"""Below this many PCIe bytes per second, copies do not matter."""
 
 IDLE_AFTER = 10.0
-"""Seconds without work after which a job's GPU is idle instead of starved."""
+"""After this many seconds without work, a job's GPU is idle instead of starved."""
 
 HARDLY_BUSY = 0.02
-"""Busy share of a window below which its gaps are long, whatever the power shows."""
+"""Below this busy share of a window, its gaps are long, whatever the power shows."""
 
 QUIET = 0.005
-"""Busy share of a window below which a GPU counts as having run nothing."""
+"""Below this busy share of a window, a GPU counts as having run nothing."""
 
 
 @dataclass(slots=True)

@@ -40,13 +40,13 @@ class Ceilings:
     """SM share of a kernel that fills the GPU."""
 
     sm_of_narrow: float = 0.3
-    """SM share below which a kernel occupies only a few SMs: NCCL occupied 4 to 24 of 132."""
+    """Below this SM share, a kernel occupies only a few SMs: NCCL occupied 4 to 24 of 132."""
 
     sm_of_tiny: float = 0.01
-    """SM share of a kernel below which its launch takes longer than the kernel itself."""
+    """Below this SM share, the launch of a kernel takes longer than the kernel itself."""
 
     waiting_power: float = 0.45
-    """Share of the power limit that a GPU stays below while it waits, copies or communicates."""
+    """A GPU stays below this share of its power limit while it waits, copies or communicates."""
 
 
 MEASURED_ON_H200 = Ceilings()

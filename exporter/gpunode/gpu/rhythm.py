@@ -12,7 +12,7 @@ from itertools import pairwise
 from operator import mul
 
 HOLE = 0.1
-"""Seconds between two samples from which samples between them are missing."""
+"""If two samples are this many seconds apart, those between them are missing."""
 
 KEPT = 512
 """Samples kept at each of the two time scales."""
@@ -38,7 +38,7 @@ class Rhythm:
         self._times: deque[float] = deque(maxlen=KEPT)
 
     def add(self, samples: Sequence[tuple[float, float]]) -> None:
-        """Add (seconds, watts); missing samples start over, because lags would be wrong."""
+        """Add (seconds, watts) samples; start over after a gap, because lags would be wrong."""
         times = [*list(self._times)[-1:], *(time for time, _ in samples)]
         if any(not 0 < until - since < HOLE for since, until in pairwise(times)):
             for kept in (self._times, self._fine, self._coarse, self._partial):

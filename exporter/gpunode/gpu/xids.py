@@ -23,7 +23,7 @@ XIDS = Metric(
 XID_TIME = Metric(
     "gpunode_gpu_xid_last_timestamp_seconds",
     "gauge",
-    "Unix time of the last XID error of this number.",
+    "Unix time of the last error with this XID.",
     (*GPU, "xid"),
 )
 METRICS = (XIDS, XID_TIME)

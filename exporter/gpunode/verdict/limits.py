@@ -3,58 +3,58 @@
 from __future__ import annotations
 
 LOST = 0.1
-"""Share of time from which a loss counts."""
+"""Minimum share of time for a loss to count."""
 
 COMMUNICATES = 0.25
-"""Share of time from which exposed communication counts; healthy training has some."""
+"""Minimum share of time for exposed communication to count; healthy training has some."""
 
 STALLED = 0.95
-"""Share of time spent spinning from which a collective counts as stalled."""
+"""Minimum share of time spent spinning for a collective to count as stalled."""
 
 STEP_OVERDUE = 5.0
-"""Multiple of the median step time after which a step is overdue."""
+"""A step is overdue after this multiple of the median step time."""
 
 STEP_OVERDUE_LEAST = 30.0
-"""Seconds before which no step is overdue."""
+"""No step is overdue before this many seconds."""
 
 BOUND = 0.5
-"""Share of time from which a resource counts as bounding the work."""
+"""Minimum share of time for a resource to count as bounding the work."""
 
 SHM_FULL = 0.95
-"""Share of /dev/shm in use from which the next batch may not fit."""
+"""At this share of /dev/shm in use, the next batch may not fit."""
 
 IO_PRESSURE = 0.1
-"""Share of time with a task waiting for I/O from which storage delays the job."""
+"""At this share of time with a task waiting for I/O, storage delays the job."""
 
 DISK_BUSY = 0.95
-"""Share of time with requests on a disk from which the disk is saturated."""
+"""At this share of time with requests, a disk is saturated."""
 
 REMOTE_LATENCY = 0.05
-"""Seconds per request from which a file server counts as slow; 0.001 to 0.01 is usual."""
+"""At this many seconds per request, a file server is slow; 0.001 to 0.01 is usual."""
 
 REMOTE_SHARE = 0.1
-"""Mean requests in flight from which a slow file server matters."""
+"""Minimum mean requests in flight for a slow file server to matter."""
 
 THREAD_BUSY = 0.95
-"""Share of a CPU from which a thread is saturated."""
+"""At this share of a CPU, a thread is saturated."""
 
 CPU_PRESSURE = 0.25
-"""Share of time with a task waiting for a CPU from which the job has too few CPUs."""
+"""At this share of time with a task waiting for a CPU, the job has too few CPUs."""
 
 QUOTA_THROTTLED = 0.05
-"""Share of throttled quota periods from which the quota delays the job."""
+"""At this share of throttled quota periods, the quota delays the job."""
 
 THROTTLED_SHARE = 0.05
-"""Share of time with throttled clocks from which throttling counts."""
+"""Minimum share of time with throttled clocks for throttling to count."""
 
 LIMIT_LOWERED = 0.95
-"""Enforced over default power limit below which the limit counts as lowered."""
+"""A power limit below this share of the default counts as lowered."""
 
 TENSOR_IDLE = 0.05
-"""Tensor share of the compute time below which matrix products do not use tensor cores."""
+"""Below this tensor share of the compute time, matrix products do not use tensor cores."""
 
 PIPE_BUSY = 0.15
-"""Share of the compute time from which the FP32 or FP64 pipe does the matrix products."""
+"""At this share of the compute time, the FP32 or FP64 pipe does the matrix products."""
 
 MEMORY_FULL = 0.97
-"""Share of the frame buffer, excluding the driver's reserve, from which it is full."""
+"""At this share in use, excluding the driver's reserve, the frame buffer is full."""

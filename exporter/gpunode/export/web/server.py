@@ -9,7 +9,7 @@ import uvicorn
 from fastapi import FastAPI
 
 TICK = 0.5
-"""The most seconds until the server notices that it must stop."""
+"""The longest time, in seconds, until the server notices that it must stop."""
 
 GRACE = 1
 """Seconds that a running scrape has to finish at shutdown."""
@@ -22,7 +22,7 @@ def listen(address: tuple[str, int]) -> socket.socket:
 
 
 class Server(uvicorn.Server):
-    """uvicorn, waking twice a second instead of ten times: the main cost of an idle daemon."""
+    """uvicorn with two wake-ups a second, not ten: they are most of an idle daemon's cost."""
 
     async def main_loop(self) -> None:
         ticks = 0
