@@ -1,4 +1,4 @@
-"""``python -m gpunode``, and the command ``gpunode``."""
+"""``python -m gpunode`` and the ``gpunode`` command."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Run a command; the base install is the training client alone and has none."""
+    """Run a command; the base install contains only the training client and has none."""
     try:
         from gpunode.cli.commands import main as run
     except ModuleNotFoundError as error:

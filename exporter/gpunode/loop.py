@@ -1,7 +1,7 @@
-"""Runs the sources: one thread each, so that one that hangs harms no other.
+"""Runs the sources: one thread each, so that one that hangs does not affect the others.
 
-Nothing is shared but finished batches. Live, every source has a thread of its own; a replay steps
-the same watches in one thread on the tape's clock, so that it always ends the same.
+Threads share only finished batches. Live, every source has its own thread. A replay steps the same
+watches in one thread on the tape's clock, so that it always gives the same result.
 """
 
 from __future__ import annotations
@@ -34,72 +34,72 @@ log = logging.getLogger(__name__)
 D = TypeVar("D")
 
 SOURCE = ("source", *Place._fields)
-"""Labels that say which source."""
+"""Labels that identify a source."""
 
 UP = Metric(
     "gpunode_source_up",
     "gauge",
-    "Whether the last read of the source succeeded and is not overdue; without a GPU, whether any "
-    "device was found.",
+    "Whether the last read of the source succeeded and is not overdue; for `gpu` and `host`, "
+    "whether any source was found.",
     SOURCE,
 )
 LAST_SUCCESS = Metric(
     "gpunode_source_last_success_timestamp_seconds",
     "gauge",
-    "When the source was last read with success.",
+    "Unix time of the last successful read of the source.",
     SOURCE,
 )
 DURATION = Metric(
     "gpunode_source_read_duration_seconds",
     "histogram",
-    "How long reads of the source took, over all its devices.",
+    "Duration of reads of the source, over all its devices.",
     ("source",),
     (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
 )
 CPU_SECONDS = Metric(
     "gpunode_source_cpu_seconds_total",
     "counter",
-    "CPU time that reads of the source took, over all its devices (CLOCK_THREAD_CPUTIME_ID).",
+    "CPU time used by reads of the source, over all its devices (CLOCK_THREAD_CPUTIME_ID).",
     ("source",),
 )
 LATE = Metric(
     "gpunode_source_late_reads_total",
     "counter",
-    "Reads that began more than a tenth of their interval late.",
+    "Reads that started more than a tenth of their interval late.",
     ("source",),
 )
 SKIPPED = Metric(
     "gpunode_source_skipped_reads_total",
     "counter",
-    "Reads left out because an earlier one took past their time.",
+    "Reads skipped because an earlier one was still running when they were due.",
     ("source",),
 )
 METRICS = (UP, LAST_SUCCESS, DURATION, CPU_SECONDS, LATE, SKIPPED)
 
 OVERDUE = 3
-"""Intervals after which what was read is no longer exported."""
+"""Intervals after which a reading is no longer exported."""
 
 FIND_EVERY = 10.0
-"""Seconds between looks for sources that came or went."""
+"""Seconds between searches for new and vanished sources."""
 
 STAGGER = 0.037
-"""Seconds between the first reads of two sources, so that they do not all wake at once."""
+"""Seconds between the first reads of two sources, so that not all wake at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A finished read: what it found, when, and until when (monotonic) it may be exported."""
+    """A finished read: its result, its time, and until when (monotonic) it may be exported."""
 
     reading: Reading
     time: float
     moment: float
-    """When it was read on the clock that never jumps."""
+    """Time of the read on the monotonic clock."""
 
     good_until: float
 
 
 class Watch:
-    """One source, the batch it read last and how its reads went. Written by its own thread only."""
+    """One source, its last batch, and how its reads went. Only its own thread writes to it."""
 
     def __init__(
         self, source: Source | View, place: Place, read: Callable[[], Reading | None], clock: Clock
@@ -120,12 +120,12 @@ class Watch:
         self._complaint = ""
 
     def step(self) -> None:
-        """Read the source once; whatever goes wrong counts for this source alone."""
+        """Read the source once; a failure affects this source alone."""
         begin, cpu = self.clock.monotonic(), self.clock.thread_cpu()
         self.begun = begin if self.begun is None else self.begun
         try:
             reading = self.read()
-        except Exception as error:  # noqa: BLE001 the one place where a source is isolated
+        except Exception as error:  # noqa: BLE001 the one place that isolates a source
             self.batch = None
             self._complain(error)
         else:
@@ -143,7 +143,7 @@ class Watch:
 
     @property
     def subject(self) -> Place | str:
-        """The place, or for the whole node the source itself: what comes and goes together."""
+        """What appears and disappears as one: the place, or a source of the whole node."""
         return self.source.name if self.place == WHOLE_NODE else self.place
 
     def up(self, now: float) -> bool:
@@ -151,20 +151,20 @@ class Watch:
         return self.batch is not None and now <= self.batch.good_until
 
     def told(self, now: float) -> bool:
-        """Whether a read has found something or failed, or takes too long to be waited for."""
+        """Whether a read has returned a result or failed, or takes too long to wait for."""
         if self.batch is not None or self._complaint:
             return True
         return self.begun is not None and now - self.begun > OVERDUE * self.source.every
 
     def next_due(self, due: float) -> float:
-        """When to read again after the read that was due at ``due``; missed times are left out."""
+        """When to read again after the read that was due at ``due``; missed times are skipped."""
         now, every = self.clock.monotonic(), self.source.every
         missed = max(0, int((now - due) / every))
         self.skipped += missed
         return due + (missed + 1) * every
 
     def run(self, delay: float) -> None:
-        """Read again and again until stopped; the body of the source's thread."""
+        """Read repeatedly until stopped; the body of the source's thread."""
         due = self.clock.monotonic() + delay
         while not self.stopped.wait(max(0.0, due - self.clock.monotonic())):
             if self.clock.monotonic() - due > 0.1 * self.source.every:
@@ -190,9 +190,9 @@ class Watch:
 
 
 class Loop:
-    """All watches of a node: over what the finders find, and over the views of that.
+    """All watches of a node: those of the sources found, then those of the views.
 
-    The views come last, so that a replay looks at what the sources have just read.
+    The views come last, so that in a replay they see what the sources have just read.
     """
 
     def __init__(
@@ -213,7 +213,7 @@ class Loop:
         self._stop = threading.Event()
 
     def find(self) -> list[Watch]:
-        """Bring the watches up to date with what the finders find; returns the new ones."""
+        """Update the watches to what the finders find; returns the new ones."""
         for finder in self.finders:
             self._look(finder)
         wanted: dict[tuple[str, Place], tuple[Source | View, Callable[[], Reading | None]]] = {
@@ -236,7 +236,7 @@ class Loop:
         return list(fresh.values())
 
     def _look(self, finder: Finder) -> None:
-        """Ask one finder; where it finds nothing, what it found before goes on failing visibly."""
+        """Ask one finder; if it finds nothing, its earlier sources stay and fail visibly."""
         try:
             self._found[finder.name] = list(finder.find())
         except Absent as error:
@@ -255,9 +255,9 @@ class Loop:
 
     @property
     def ready(self) -> bool:
-        """Whether every finder has looked, and every kind of source has told something.
+        """Whether every finder has looked, and every kind of source has reported.
 
-        A source that fails has told that it does; one that hangs is not waited for.
+        A failure counts as a report; a source that hangs is not waited for.
         """
         now = self.clock.monotonic()
         kinds = {watch.source.name for watch in self.watches.values()}
@@ -265,11 +265,11 @@ class Loop:
         return len(self._found) == len(self.finders) and kinds == told
 
     def start(self) -> None:
-        """Start a thread for every source, and one that keeps looking for more."""
+        """Start the thread that finds the sources and starts a thread for each."""
         threading.Thread(target=self._keep_finding, name="find", daemon=True).start()
 
     def stop(self) -> None:
-        """Let every thread end after its present read; none is waited for."""
+        """Tell every thread to end after its current read, without waiting."""
         self._stop.set()
         for watch in self.watches.values():
             watch.stopped.set()
@@ -286,7 +286,7 @@ class Loop:
     def replay(self, clock: SteppedClock, end: float) -> Iterator[float]:
         """Step through the tape's time in this thread; yields the time before each step.
 
-        The last read of every source is at ``end``, so that its last window is closed.
+        Every source is read a last time at ``end``, which closes its last window.
         """
         self._replays = True
         due: list[tuple[float, int, Watch]] = []
@@ -309,10 +309,10 @@ class Loop:
             watch.step()
 
     def batches(self) -> list[tuple[Place, Batch]]:
-        """What there is to show of each source at this moment, in a stable order.
+        """What to export of each source now, in a stable order.
 
-        What is read rarely of a device is shown only while what is read most often succeeds, so
-        that a lost GPU disappears whole.
+        All sources of a device are left out unless its most frequent one succeeds, so that a lost
+        GPU disappears completely.
         """
         now = self.clock.monotonic()
         watches = self._ordered()
@@ -334,7 +334,7 @@ class Loop:
         )
 
     def details(self, kind: type[D]) -> list[Told[D]]:
-        """What sources told that is of this type, in the order of their places."""
+        """The reported details of this type, ordered by place."""
         return [
             Told(place, batch.time, batch.reading.detail)
             for place, batch in self.batches()
@@ -342,7 +342,7 @@ class Loop:
         ]
 
     def values(self, metrics: Collection[Metric]) -> dict[Key, tuple[float, float]]:
-        """Present values of these metrics, with the moments (monotonic) they were read at."""
+        """Current values of these metrics, with the times (monotonic) of their reads."""
         return {
             (sample.metric, sample.labels): (sample.value, batch.moment)
             for _, batch in self.batches()
@@ -351,7 +351,7 @@ class Loop:
         }
 
     def samples(self) -> Iterator[Sample]:
-        """Everything there is to export at this moment, and how the sources fare."""
+        """Everything to export now, including the metrics about the sources."""
         for _, batch in self.batches():
             yield from batch.reading.samples
         yield from self._own_samples()
@@ -359,7 +359,7 @@ class Loop:
     def _own_samples(self) -> Iterator[Sample]:
         now = self.clock.monotonic()
         for name in self._found:
-            unrecorded = self._replays and name in self.absent  # which says nothing of the node
+            unrecorded = self._replays and name in self.absent  # only missing from the tape
             if (name, WHOLE_NODE) not in self.watches and not unrecorded:
                 yield from UP.at(float(name not in self.absent), name, *WHOLE_NODE)
         by_name: dict[str, list[Watch]] = {}

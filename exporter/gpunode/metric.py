@@ -1,6 +1,6 @@
-"""The vocabulary: what a metric is, and one sample of it. Imports nothing of ours.
+"""Metrics and their samples. Imports no other module of gpunode.
 
-A metric is declared once, beside the source that emits it; ``docs/metrics.md`` is generated from
+A metric is declared once, next to the source that emits it; ``docs/metrics.md`` is generated from
 the declarations.
 """
 
@@ -14,10 +14,10 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Metric:
-    """A family of time series; declared once, so that each is equal to itself alone.
+    """A family of time series, declared once; compared by identity.
 
-    ``name`` ends in its base unit, and in ``_total`` for a counter. ``help`` names where the value
-    comes from. ``buckets`` are the upper bounds of a histogram, without the infinite one.
+    ``name`` ends in the base unit, followed by ``_total`` for a counter. ``help`` names the source
+    of the value. ``buckets`` are the upper bounds of a histogram, without ``+Inf``.
     """
 
     name: str
@@ -27,14 +27,14 @@ class Metric:
     buckets: tuple[float, ...] = ()
 
     def at(self, value: float | None, *labels: str) -> Iterator[Sample]:
-        """One sample, or none: no reading means no series, never 0 or -1."""
+        """One sample, or none without a value: no reading means no series, never 0 or -1."""
         if value is not None:
             yield Sample(self, labels, value)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One value of one series; a histogram's value is a ``Distribution``."""
+    """One value of one series; the value of a histogram is a ``Distribution``."""
 
     metric: Metric
     labels: tuple[str, ...]
@@ -43,7 +43,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Distribution:
-    """How often values fell into each bucket, and their sum, since the daemon started."""
+    """The number of values in each bucket, and their sum, since the daemon started."""
 
     bounds: tuple[float, ...]
     counts: list[int] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Distribution:
         self.counts = self.counts or [0] * (len(self.bounds) + 1)
 
     def add(self, values: Sequence[float]) -> None:
-        """Count each value in the first bucket whose upper bound it does not exceed."""
+        """Count each value in the first bucket with an upper bound at or above it."""
         ordered = sorted(values)
         below = 0
         for place, bound in enumerate(self.bounds):
@@ -64,12 +64,12 @@ class Distribution:
         self.sum += sum(ordered)
 
     def include(self, other: Distribution) -> None:
-        """Count everything that another distribution over the same buckets has counted."""
+        """Add the counts of another distribution over the same buckets."""
         self.counts = [
             mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)
         ]
         self.sum += other.sum
 
     def copy(self) -> Distribution:
-        """What has been counted so far, safe to hand to another thread."""
+        """A copy of the counts so far, safe to pass to another thread."""
         return Distribution(self.bounds, list(self.counts), self.sum)

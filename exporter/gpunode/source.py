@@ -1,8 +1,8 @@
-"""What a source is: one thing read from the node, on its own schedule, failing alone.
+"""The interface of a source: it reads one thing on the node, on its own schedule, and fails alone.
 
-A module of ``host/``, ``audit/`` or ``nccl/`` that declares ``NODE_SOURCE`` has its source read on
-every node; one of ``gpu/``, ``jobs/`` or ``nccl/`` that declares ``GPU_SOURCE``, on every GPU.
-Nothing else is to be told of it: ``sources.py`` finds the declarations.
+A ``NODE_SOURCE`` declared in a module of ``host/``, ``audit/`` or ``nccl/`` is read on every node;
+a ``GPU_SOURCE`` declared in a module of ``gpu/``, ``jobs/`` or ``nccl/`` is read on every GPU.
+``sources.py`` finds these declarations; nothing else registers a source.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from gpunode.node.node import Clock, Node
 D = TypeVar("D")
 
 MANY = 64
-"""How many of anything a source tells apart (disks, ports, mounts, XIDs), so that no node, however
-odd, makes series without bound."""
+"""The most items (disks, ports, mounts, XIDs) that a source distinguishes, so that no node, however
+unusual, creates an unbounded number of series."""
 
 FAILURES = (DriverError, OSError, ValueError)
-"""What a read may raise: the driver, a file, or what was in it. Anything else is a fault of ours,
-which is isolated all the same, but not in tests."""
+"""What a read may raise: errors of the driver, of a file, or of its content. Any other exception is
+a bug in gpunode; the daemon isolates it as well, tests do not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one read found: the samples to export, and what cannot be a sample.
+    """The result of one read: samples to export, and details that are not samples.
 
-    ``detail`` is a dataclass of the source's own, for the API, the tables and the views: they ask
-    for it by its type.
+    ``detail`` is a dataclass defined by the source. The API, the tables and the views look it up by
+    its type.
     """
 
     samples: tuple[Sample, ...]
@@ -40,9 +40,9 @@ class Reading:
 
 
 class Source(Protocol):
-    """Something that is read every so often.
+    """Something that is read at intervals.
 
-    ``every`` is in seconds, and may change from one read to the next.
+    ``every`` is the interval in seconds; it may change from one read to the next.
     """
 
     name: str
@@ -50,21 +50,21 @@ class Source(Protocol):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """Everything that a read may emit."""
+        """Every metric that a read may emit."""
         ...
 
     def read(self) -> Reading | None:
-        """Read it now, whole or not at all; None where there is nothing to tell yet.
+        """Read it now, completely or not at all; None if there is nothing to report yet.
 
-        Raises one of ``FAILURES``, which counts as a failed read of this source in this place.
+        Raises one of ``FAILURES``, which counts as a failed read of this source at this place.
         """
         ...
 
 
 class Place(NamedTuple):
-    """What of the node a source is read of: a GPU, a mount, or the node as a whole.
+    """The part of the node that a source reads: a GPU, a mount, or the whole node.
 
-    The fields are labels, and empty where they do not apply.
+    The fields are labels, empty if they do not apply.
     """
 
     gpu: str = ""
@@ -75,11 +75,11 @@ class Place(NamedTuple):
 WHOLE_NODE = Place()
 
 Divided = Literal["both", "board", "instances"]
-"""Which of a GPU in MIG mode a source is read of."""
+"""Which parts of a GPU in MIG mode a source reads."""
 
 
 class NodeSource(Protocol):
-    """A class whose instances are read of the node as a whole."""
+    """A class whose instances each read the whole node."""
 
     @property
     def name(self) -> str: ...
@@ -89,7 +89,7 @@ class NodeSource(Protocol):
 
 
 class GpuSource(Protocol):
-    """A class whose instances are each read of one GPU or MIG instance."""
+    """A class whose instances each read one GPU or MIG instance."""
 
     @property
     def name(self) -> str: ...
@@ -101,16 +101,16 @@ class GpuSource(Protocol):
 
 
 class Absent(Exception):
-    """What a finder looks for is not on this node, in words for a person."""
+    """What a finder looks for is not on this node; ``str()`` says so to the user."""
 
 
 class Finder(Protocol):
-    """Finds the sources that a node has at this moment."""
+    """Finds the sources that the node has now."""
 
     name: str
 
     def find(self) -> Iterable[tuple[Place, Source]]:
-        """The sources that are present, the same objects for as long as they are.
+        """The sources present now; each stays the same object for as long as it is present.
 
         Raises ``Absent``.
         """
@@ -123,7 +123,7 @@ Key = tuple[Metric, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Told(Generic[D]):
-    """What a source told beside its samples, of which place, and when (seconds since the epoch)."""
+    """A detail that a source reported, with its place and time (seconds since the epoch)."""
 
     place: Place
     time: float
@@ -131,31 +131,31 @@ class Told(Generic[D]):
 
 
 class Readings(Protocol):
-    """What all sources have read, as it stands at this moment."""
+    """The latest readings of all sources."""
 
     @property
     def clock(self) -> Clock: ...
 
     def values(self, metrics: Collection[Metric]) -> dict[Key, tuple[float, float]]:
-        """Present values of these metrics, with the moments (monotonic) they were read at."""
+        """Current values of these metrics, with the times (monotonic) of their reads."""
         ...
 
     def details(self, kind: type[D]) -> list[Told[D]]:
-        """What sources told that is of this type, in the order of their places."""
+        """The reported details of this type, ordered by place."""
         ...
 
 
 class View(Protocol):
-    """Something that looks every so often at what the sources have read."""
+    """Something that evaluates the readings of the sources at intervals."""
 
     name: str
     every: float
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """Everything that a read may emit."""
+        """Every metric that a read may emit."""
         ...
 
     def read(self, readings: Readings) -> Reading:
-        """What there is to say of it now."""
+        """The result of evaluating the readings now."""
         ...

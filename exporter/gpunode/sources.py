@@ -1,8 +1,8 @@
-"""The one place where sources are put together: what is read on a node, and so what is exported.
+"""The one place that assembles the sources: what is read on a node, and so what is exported.
 
-Most sources are found by what their module declares (``source.py``). Those that are put together
-here by hand look for themselves whether the node has them, or need what another source was told.
-The metric catalogue, the documents and the golden runs derive from this.
+Most sources are found by the declaration in their module (``source.py``). Those assembled here by
+hand check for themselves whether the node has them, or need the result of another source. The
+metric catalogue, the documents and the golden runs derive from this.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from gpunode.verdict.source import Verdicts
 
 
 class Declares(Protocol):
-    """What says which metrics it may emit."""
+    """Anything that lists the metrics it may emit."""
 
     @property
     def metrics(self) -> tuple[Metric, ...]: ...
 
 
 def _declared(name: str, *packages: ModuleType) -> Iterator[Any]:
-    """What the modules of some packages declare under a name."""
+    """What the modules of these packages declare under this name."""
     for package in packages:
         for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             module = importlib.import_module(found.name)
@@ -57,7 +57,7 @@ def _declared(name: str, *packages: ModuleType) -> Iterator[Any]:
 
 
 def _metrics(*kinds: Declares) -> tuple[Metric, ...]:
-    """Every metric of some kinds of sources, once."""
+    """Every metric of these kinds of sources, once."""
     return tuple(dict.fromkeys(metric for kind in kinds for metric in kind.metrics))
 
 
@@ -74,7 +74,7 @@ METRICS: dict[str, tuple[Metric, ...]] = {
     "Sources": OF_SOURCES,
     "The daemon itself": OwnProcess.metrics,
 }
-"""Every metric there is, by section of the reference."""
+"""Every metric, by section of the reference."""
 
 
 class GpuSources:
@@ -102,7 +102,7 @@ class GpuSources:
                     yield Place(gpu=index, uuid=uuid), source
 
     def _gpus(self) -> list[Gpu]:
-        """The GPUs of every driver that answers. Raises ``Absent`` where none does."""
+        """The GPUs of every driver that answers. Raises ``Absent`` if none does."""
         found: list[Gpu] = []
         complaints: list[str] = []
         for driver in self.node.drivers:
@@ -111,7 +111,7 @@ class GpuSources:
             except DriverError as error:
                 complaints.append(str(error))
         if len(complaints) == len(self.node.drivers):
-            raise Absent("; ".join(complaints) or "no driver of a GPU to ask")
+            raise Absent("; ".join(complaints) or "no GPU driver to ask")
         return found
 
     def _open(self, found: Gpu) -> list[tuple[Divided, Source]]:
@@ -139,15 +139,15 @@ class NodeSources:
         try:
             self.node.read_text("/proc/stat")
         except FileNotFoundError as error:
-            raise Absent("no /proc/stat under the root of the node") from error
+            raise Absent("no /proc/stat below the root of the node: check path.rootfs") from error
         except OSError:
-            pass  # there is a node; the sources tell what is wrong with it
+            pass  # the node is there; its sources report what is wrong
         yield from ((WHOLE_NODE, source) for source in self._sources)
         yield from self._filesystems.find()
 
 
 def finders(node: Node, settings: Settings) -> list[Finder]:
-    """What finds everything that can be read on a node."""
+    """The finders of everything that can be read on a node."""
     pods = Pods(node, settings)
     return [
         GpuSources(node, settings, pods),
@@ -159,13 +159,13 @@ def finders(node: Node, settings: Settings) -> list[Finder]:
 
 
 def views(node: Node, settings: Settings) -> list[View]:
-    """What looks at all that was read."""
+    """The views of everything that was read."""
     names: list[View] = [DcgmNames(node, settings)] if settings.compat == "dcgm" else []
     return [*names, Verdicts()]
 
 
 def watch(node: Node, settings: Settings) -> Loop:
-    """The loop over everything that can be watched on a node."""
+    """The loop over all sources and views of a node."""
     return Loop(
         node.clock, finders(node, settings), views(node, settings), settings.discovery.interval
     )

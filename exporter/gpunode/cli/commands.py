@@ -1,4 +1,4 @@
-"""What each command does; they are listed in ``COMMANDS``, at the end."""
+"""The commands; ``COMMANDS`` at the end lists them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command; misuse ends with one line on standard error and exit code 2."""
+    """Run a command; on misuse, print one line to standard error and exit with 2."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given in (["--version"], ["version"]):
         print(f"gpunode {__version__}")
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     name = given.pop(0) if given and not given[0].startswith("-") else "run"
     try:
         if name not in COMMANDS:
-            raise UsageError(f"{name}: no such command; there are {', '.join(COMMANDS)}")
+            raise UsageError(f"{name}: unknown command; choose from {', '.join(COMMANDS)}")
         kind, command = COMMANDS[name]
         settings = load(kind, f"gpunode {name}", given)
         logging.basicConfig(
@@ -75,7 +75,7 @@ def overview() -> str:
 
 
 def run(settings: RunSettings) -> None:
-    """Watch this node until told to end."""
+    """Watch this node until told to stop."""
     loop = watch(local_node(settings), settings)
     serving = server(settings, lambda: loop)
     signal.signal(signal.SIGTERM, _end)
@@ -86,7 +86,7 @@ def run(settings: RunSettings) -> None:
 
 
 def record(settings: RecordSettings) -> None:
-    """Write what this node answers for a while to a tape."""
+    """Record what this node answers to a tape."""
     node = local_node(settings)
     try:
         tape = TapeWriter(settings.file, node, settings.max_bytes, settings.comment)
@@ -105,7 +105,7 @@ def record(settings: RecordSettings) -> None:
 
 
 def replay(settings: ReplaySettings) -> None:
-    """Play one tape and print what came of it."""
+    """Play one tape and print the result."""
     node = TapeNode(settings.file)
     loop = watch(node, settings)
     if settings.speed:
@@ -136,7 +136,7 @@ def demo(settings: DemoSettings) -> None:
     threading.Thread(target=server(settings, lambda: stage[0]), daemon=True).start()
     host, port = settings.web.address
     where = f"http://{'localhost' if host in ('0.0.0.0', '::') else host}:{port}"  # noqa: S104
-    caption = f"{where}/metrics serves what is played now, at {settings.speed:g} times its speed"
+    caption = f"{where}/metrics serves the tape now playing, at {settings.speed:g} times real speed"
     with Live(console=Console(), auto_refresh=False, vertical_overflow="visible") as live:
         while True:
             done: list[Row] = []
@@ -152,7 +152,7 @@ def demo(settings: DemoSettings) -> None:
 
 
 def audit_node(settings: AuditSettings) -> None:
-    """Audit this node once and print what was found."""
+    """Audit this node once and print the results."""
     results = audit(local_node(settings))
     if settings.json_output:
         print(json.dumps([asdict(result) for result in results], indent=2))
@@ -167,7 +167,7 @@ def audit_node(settings: AuditSettings) -> None:
 
 
 def nccl_bench(settings: NcclBenchSettings) -> None:
-    """Measure a collective, print it, and leave it where the daemon finds it."""
+    """Measure a collective, print the result, and save it for the daemon."""
     try:
         listed = [gpu for driver in local_node(settings).drivers for gpu in driver.gpus()]
         gpus = [gpu for gpu in listed if not gpu.identity.mig]
@@ -186,7 +186,7 @@ def nccl_bench(settings: NcclBenchSettings) -> None:
         fresh.write_text(json.dumps(asdict(measured)))
         fresh.rename(folder / f"{settings.collective}.json")
     except OSError as error:
-        log.warning("%s: not kept for the metrics: %s", folder, error.strerror)
+        log.warning("%s: cannot save the result for the metrics: %s", folder, error.strerror)
     if settings.json_output:
         print(json.dumps({**asdict(measured), "expected": measured.expected}, indent=2))
     else:
@@ -200,14 +200,14 @@ def nccl_bench(settings: NcclBenchSettings) -> None:
 
 
 def local_node(settings: Settings) -> LocalNode:
-    """The machine that this runs on."""
+    """The machine that this process runs on."""
     dcgm = settings.dcgm
     drivers = open_drivers(time.monotonic, dcgm.address, dcgm.bindings)
     return LocalNode(settings.path.rootfs, drivers)
 
 
 def play(loop: Loop, node: TapeNode, speed: float, times: int) -> Iterator[None]:
-    """Play a tape at a speed, 0 as fast as it goes; yields ten times a second and at the end."""
+    """Play a tape at a speed (0: no pauses); yields ten times a second and at the end."""
     begin = shown = time.monotonic()
     for moment in loop.replay(node.clock, node.end * times):
         while speed and (wait := begin + moment / speed - time.monotonic()) > 0:
@@ -219,7 +219,7 @@ def play(loop: Loop, node: TapeNode, speed: float, times: int) -> Iterator[None]
 
 
 def server(settings: Settings, loop: Callable[[], Loop]) -> Callable[[], None]:
-    """What serves the loop over HTTP once called; the port is taken before this returns."""
+    """A function that serves the loop over HTTP; the port is bound before this returns."""
     from gpunode.export.web.app import create_app
     from gpunode.export.web.server import listen, serve
 

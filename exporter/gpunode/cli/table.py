@@ -1,4 +1,4 @@
-"""The ledger and the audit as tables in the terminal."""
+"""Tables for the terminal: the ledger, the audit and the NCCL benchmark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLOURS = {
     "free": "#555555",
     "unknown": "#ffffff",
 }
-"""Okabe and Ito's palette, told apart by colour-blind readers: https://jfly.uni-koeln.de/color/"""
+"""Okabe and Ito's palette, safe for colour-blind readers: https://jfly.uni-koeln.de/color/"""
 
 BAR = 8
 COLUMNS = {
@@ -37,7 +37,7 @@ COLUMNS = {
     "swings/s": 8,
     "step s": 6,
 }
-"""Headings and the width that each keeps in a narrow terminal."""
+"""Headings, and the width that each keeps in a narrow terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Row:
 
 
 def rows(loop: Loop, incident: str) -> list[Row]:
-    """What the ledger of every GPU says so far."""
+    """The ledger of every GPU so far."""
     return [_row(incident, told.place.gpu, told.detail) for told in loop.details(WindowDetail)]
 
 
@@ -72,7 +72,7 @@ def _row(incident: str, gpu: str, window: WindowDetail) -> Row:
 
 
 def table(entries: Iterable[Row], caption: str) -> Table:
-    """All rows, with a bar and the shares of the states that matter."""
+    """All rows, with a bar and the shares of the largest states."""
     result = Table(caption=caption, caption_justify="left", box=None, padding=(0, 1, 0, 0))
     for heading, width in COLUMNS.items():
         result.add_column(heading, no_wrap=True, min_width=width)
@@ -90,13 +90,13 @@ def table(entries: Iterable[Row], caption: str) -> Table:
 
 
 STATUS = {"failed": "bold red", "ok": "green", "unknown": "dim"}
-"""What comes first is shown first."""
+"""Colours by status, in the order in which the table shows them."""
 
 
 def audit_table(results: Iterable[Result]) -> Table:
-    """Every check with what was found, and a remedy where that is not as advised."""
+    """Every check with its finding, and the remedy if it failed."""
     table = Table(box=None, padding=(0, 1, 0, 0))
-    for heading in ("check", "", "found", "advised, and how to get there"):
+    for heading in ("check", "", "found", "advised, and the remedy"):
         table.add_column(heading, overflow="fold")
     for result in sorted(results, key=lambda result: list(STATUS).index(result.status)):
         advice = Text(result.advised)
@@ -128,11 +128,11 @@ def _words(shares: Mapping[str, float]) -> Text:
 
 
 def bench_table(measured: Measurement) -> Table:
-    """Bus bandwidth by size, with the best and what it should be below."""
-    expected = f", {measured.expected / 1e9:.0f} expected" if measured.expected else ""
+    """Bus bandwidth by size, with the best and the expected one below."""
+    expected = f", expected {measured.expected / 1e9:.0f}" if measured.expected else ""
     shown = Table(
         title=f"{measured.collective}, {measured.gpus} x {measured.model}",
-        caption=f"{measured.best / 1e9:.1f} GB/s at best{expected}",
+        caption=f"best {measured.best / 1e9:.1f} GB/s{expected}",
     )
     shown.add_column("bytes", justify="right")
     shown.add_column("bus bandwidth, GB/s", justify="right")

@@ -1,1 +1,1 @@
-"""Drivers of GPUs: what is asked of one, and a folder for each vendor that answers."""
+"""GPU drivers: their interface, and a folder for each vendor."""

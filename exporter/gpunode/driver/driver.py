@@ -1,4 +1,4 @@
-"""What is asked of a GPU driver, in base units: the seam between sensing and a vendor's library.
+"""The interface to a GPU driver, in base units; it hides the vendor's library from the sources.
 
 ``driver/nvidia`` answers from NVML, ``node/tape.py`` from a recording; another vendor is another
 folder. Every answer is a plain number or one of the records below, because the annotations here are
@@ -19,11 +19,11 @@ class DriverError(Exception):
 
 
 class Unsupported(DriverError):
-    """The GPU or its driver does not have that sensor."""
+    """The GPU or its driver does not have this sensor."""
 
 
 class DriverUnavailable(DriverError):
-    """There is no driver to ask: not installed, not loaded, or being replaced."""
+    """There is no driver to ask: it is not installed, not loaded, or being replaced."""
 
 
 UNITS = (
@@ -39,22 +39,22 @@ UNITS = (
     "fp32",
     "fp16",
 )
-"""Units of a GPU of which ``Activity`` tells the share of time that each was active."""
+"""Units of a GPU; ``Activity`` has the share of time that each was active."""
 
 OCCUPANCY = "occupancy"
-"""Warps resident over warps possible, which ``Activity`` tells as well."""
+"""Resident warps over the maximum, also in ``Activity``."""
 
 LINKS = ("pcie", "nvlink", "c2c")
 DIRECTIONS = ("transmit", "receive")
-"""Links of which ``Activity`` tells bytes a second, as ``pcie_transmit`` and so on."""
+"""Links; ``Activity`` has bytes per second, as ``pcie_transmit`` and so on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a GPU is. ``index`` is the driver's, ``uuid`` is what stays.
+    """The identity of a GPU. The driver assigns ``index``; ``uuid`` never changes.
 
-    A MIG instance carries its parent's index and names the parent in ``parent``. ``minor`` is the N
-    of /dev/nvidiaN, ``gpu_instance`` the id of a MIG instance on its GPU.
+    A MIG instance has the index of its parent, and the parent's UUID in ``parent``. ``minor`` is
+    the N in /dev/nvidiaN, ``gpu_instance`` the ID of a MIG instance on its GPU.
     """
 
     index: int
@@ -73,29 +73,29 @@ class Identity:
 
     @property
     def labels(self) -> tuple[str, str]:
-        """The labels ``gpu`` and ``uuid`` of everything that is exported of this GPU."""
+        """The labels ``gpu`` and ``uuid`` of every series of this GPU."""
         return str(self.index), self.uuid
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the hardware could do at best; a rate that the driver does not tell is None."""
+    """Maximum rates of the hardware; a rate that the driver does not report is None."""
 
     memory_bytes_per_second: float | None = None
     nvlink_bytes_per_second: float | None = None
-    """One direction, all links together."""
+    """One direction, all active links together."""
     pcie_bytes_per_second: float | None = None
-    """One direction, at the best that GPU and slot can do; an idle link is slower to save power."""
+    """One direction, at the maximum of GPU and slot; an idle link slows down to save power."""
     sm_clock_hertz: float | None = None
     memory_clock_hertz: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Counters of every unit over ``seconds``: shares of time are 0 to 1, byte rates per second.
+    """Means of the activity counters over ``seconds``: shares of time (0 to 1), bytes per second.
 
-    Keys are those of ``UNITS`` and ``LINKS``; what the driver did not answer is absent.
-    ``counters`` is who keeps them: one of the vendor's.
+    Keys are ``UNITS``, ``OCCUPANCY`` and links with a direction; what the driver did not report is
+    absent. ``counters`` says which counters these are, one of ``Vendor.counters``.
     """
 
     seconds: float
@@ -105,7 +105,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Buffered:
-    """Samples that the driver kept: (microseconds since the epoch, value), oldest first."""
+    """Samples that the driver buffered: (microseconds since the epoch, value), oldest first."""
 
     samples: list[tuple[int, float]] = field(default_factory=list)
 
@@ -120,7 +120,7 @@ class Utilization:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Frame buffer in bytes; ``used`` does not include what the driver reserves."""
+    """Frame buffer in bytes; ``used`` includes the driver's reserve if ``reserved`` is None."""
 
     total: float
     used: float
@@ -129,7 +129,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process that holds the GPU; ``kind`` is the engine it asked for."""
+    """A process with a context on the GPU; ``kind`` is the kind of context."""
 
     pid: int
     memory: float | None
@@ -138,7 +138,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """Share of time (0 to 1) that a process had work on the GPU, over the driver's last sample."""
+    """Share of the driver's last sample period (0 to 1) in which a process had work on the GPU."""
 
     pid: int
     gpu: float
@@ -146,7 +146,7 @@ class ProcessUse:
 
 @dataclass(frozen=True, slots=True)
 class PowerLimits:
-    """Watts: what is enforced now, and what the board came with."""
+    """Watts: the limit enforced now, and the default of the board."""
 
     enforced: float
     default: float | None
@@ -154,7 +154,7 @@ class PowerLimits:
 
 @dataclass(frozen=True, slots=True)
 class PcieLink:
-    """PCI Express generation and lanes, now and at best."""
+    """PCI Express generation and lanes, current and maximum."""
 
     generation: int
     width: int
@@ -164,7 +164,7 @@ class PcieLink:
 
 @dataclass(frozen=True, slots=True)
 class NvLink:
-    """One NVLink: up or down, its speed one way, and its error counters by kind."""
+    """One NVLink: whether it is up, its speed in one direction, and its error counters by kind."""
 
     link: int
     up: bool
@@ -174,7 +174,7 @@ class NvLink:
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """NVSwitch fabric registration: the state's name, and whether each health bit is clear."""
+    """NVSwitch fabric registration: the name of its state, and whether each part is healthy."""
 
     state: str
     healthy: dict[str, bool]
@@ -182,7 +182,7 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True)
 class RemappedRows:
-    """Memory rows replaced by spares, whether a reset is needed for it, and whether one failed."""
+    """Memory rows remapped to spares, whether a reset is pending, and whether a remap failed."""
 
     corrected: float
     uncorrected: float
@@ -200,26 +200,26 @@ class Xid:
 class Gpu(Protocol):
     """One GPU or MIG instance.
 
-    Every method raises ``Unsupported`` where the sensor is missing and ``DriverError`` when the
-    driver fails; both are decided for this GPU alone.
+    Every method raises ``Unsupported`` if the sensor is missing and ``DriverError`` if the driver
+    fails; both apply to this GPU alone.
     """
 
     @property
     def identity(self) -> Identity:
-        """Who this is; known without asking the driver."""
+        """Which GPU this is; known without asking the driver."""
         ...
 
     def limits(self) -> Limits: ...
     def activity(self) -> Activity:
-        """What the GPM counters saw since the previous call of this method."""
+        """Means of the activity counters since the previous call of this method."""
         ...
 
     def power_samples(self, after: int) -> Buffered:
-        """Watts, one sample in about 20 ms, newer than the time ``after`` in microseconds."""
+        """Watts, a sample about every 20 ms, newer than ``after`` (microseconds)."""
         ...
 
     def utilization_samples(self, after: int) -> Buffered:
-        """Share of time (0 to 1) with work, one sample in about 200 ms, newer than ``after``."""
+        """Share of time (0 to 1) with work, a sample about every 200 ms, newer than ``after``."""
         ...
 
     def utilization(self) -> Utilization: ...
@@ -232,17 +232,17 @@ class Gpu(Protocol):
     def sm_clock(self) -> float: ...
     def memory_clock(self) -> float: ...
     def clock_events(self) -> list[str]:
-        """Names of the reasons for which the clocks are held down at this moment."""
+        """Names of the reasons why the clocks are throttled now."""
         ...
 
     def throttled(self) -> dict[str, float]:
-        """Seconds held down by reason since the driver was loaded, from its own counters."""
+        """Throttled seconds by reason since the driver was loaded, from its own counters."""
         ...
 
     def temperature(self) -> float: ...
     def memory_temperature(self) -> float: ...
     def temperature_margin(self) -> float:
-        """Degrees left until the slowdown."""
+        """Degrees Celsius left before the slowdown."""
         ...
 
     def power_limits(self) -> PowerLimits: ...
@@ -252,7 +252,7 @@ class Gpu(Protocol):
         ...
 
     def ecc_errors(self) -> dict[str, float]:
-        """ECC errors by ``corrected`` and ``uncorrected``, over the life of the GPU."""
+        """``corrected`` and ``uncorrected`` ECC errors over the life of the GPU."""
         ...
 
     def remapped_rows(self) -> RemappedRows: ...
@@ -272,11 +272,11 @@ class Gpu(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Vendor:
-    """What a vendor's GPUs are called outside of their driver.
+    """How a vendor's GPUs are identified outside their driver.
 
-    ``pci_id`` is what /sys/bus/pci/devices/*/vendor says. ``counters`` are those that may keep what
-    ``Activity`` tells. The kubelet names a device by an id that begins with one of
-    ``device_prefixes``, or by a claim of ``claim_driver`` (dynamic resource allocation), and
+    ``pci_id`` is the content of /sys/bus/pci/devices/*/vendor. ``counters`` are the possible
+    sources of ``Activity``. The kubelet names a device by an ID that starts with one of
+    ``device_prefixes``, or in a claim of ``claim_driver`` (dynamic resource allocation);
     ``is_device`` says whether such a name is that of a GPU.
     """
 
@@ -297,15 +297,15 @@ class Driver(Protocol):
         ...
 
     def gpus(self) -> list[Gpu]:
-        """Every GPU and MIG instance, opened again where the driver was replaced.
+        """Every GPU and MIG instance, reopened if the driver was replaced.
 
-        Raises ``DriverUnavailable`` where there is none.
+        Raises ``DriverUnavailable`` if there is no driver.
         """
         ...
 
 
 def known(read: Callable[[], T]) -> T | None:
-    """The answer of a sensor, or None where the GPU does not have it."""
+    """The reading of a sensor, or None if the GPU does not have it."""
     try:
         return read()
     except Unsupported:

@@ -1,4 +1,4 @@
-"""Every vendor whose GPUs are watched."""
+"""Every supported vendor of GPUs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ VENDORS: dict[str, Vendor] = {vendor.name: vendor for vendor in (NVIDIA,)}
 def open_drivers(
     monotonic: Callable[[], float], dcgm_address: str = "", dcgm_bindings: str = ""
 ) -> tuple[Driver, ...]:
-    """The driver of each vendor; one that is not installed says so when it is asked for GPUs."""
+    """The driver of each vendor; one that is not installed raises when asked for its GPUs."""
     dcgm = DcgmProfiling(dcgm_address, dcgm_bindings, monotonic) if dcgm_address else None
     return (NvmlDriver(monotonic, dcgm),)

@@ -1,1 +1,1 @@
-"""What leaves the daemon: the text formats, dcgm-exporter's names, HTTP."""
+"""The output of the daemon: text formats, dcgm-exporter's names, HTTP."""

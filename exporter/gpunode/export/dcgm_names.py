@@ -1,8 +1,8 @@
-"""The readings once more, under the names and labels of dcgm-exporter: ``--compat=dcgm``.
+"""The readings under the names and labels of dcgm-exporter: ``--compat=dcgm``.
 
-For dashboards, alerts and autoscalers that were made for it: the counters of its default set and of
-its dashboards. https://github.com/NVIDIA/dcgm-exporter/blob/main/etc/default-counters.csv
-What it calls a counter is declared a gauge here, because OpenMetrics would append ``_total``.
+For dashboards, alerts and autoscalers built for it: the counters of its default set and of its
+dashboards. https://github.com/NVIDIA/dcgm-exporter/blob/main/etc/default-counters.csv
+Its counters are declared as gauges here, because OpenMetrics would append ``_total``.
 """
 
 from __future__ import annotations
@@ -65,27 +65,27 @@ SCALED: tuple[tuple[Metric, Metric, tuple[str, ...], float], ...] = (
         ("corrected",),
         1,
     ),
-    (_gauge("DEV_ROW_REMAP_FAILURE", "Whether a remap failed."), health.REMAP_FAILED, (), 1),
+    (_gauge("DEV_ROW_REMAP_FAILURE", "Whether a row remap failed."), health.REMAP_FAILED, (), 1),
 )
-"""Theirs that are one of ours in other units: theirs, ours, its further labels, the factor."""
+"""Their metrics that equal one of ours in other units: theirs, ours, further labels, factor."""
 
 PROFILED = {
     "graphics": _gauge("PROF_GR_ENGINE_ACTIVE", "Share of time the graphics engine is active."),
-    "sm": _gauge("PROF_SM_ACTIVE", "Share of time an SM has a warp, over all SMs."),
-    "occupancy": _gauge("PROF_SM_OCCUPANCY", "Resident warps over the most there can be."),
+    "sm": _gauge("PROF_SM_ACTIVE", "Share of time an SM has a warp, averaged over all SMs."),
+    "occupancy": _gauge("PROF_SM_OCCUPANCY", "Resident warps over the maximum."),
     "tensor": _gauge("PROF_PIPE_TENSOR_ACTIVE", "Share of time the tensor pipes are active."),
-    "dram": _gauge("PROF_DRAM_ACTIVE", "Share of time the memory moves data."),
+    "dram": _gauge("PROF_DRAM_ACTIVE", "Share of time the memory transfers data."),
     "fp64": _gauge("PROF_PIPE_FP64_ACTIVE", "Share of time the FP64 pipes are active."),
     "fp32": _gauge("PROF_PIPE_FP32_ACTIVE", "Share of time the FP32 pipes are active."),
     "fp16": _gauge("PROF_PIPE_FP16_ACTIVE", "Share of time the FP16 pipes are active."),
-    "pcie_transmit": _gauge("PROF_PCIE_TX_BYTES", "PCIe bytes a second, sent."),
-    "pcie_receive": _gauge("PROF_PCIE_RX_BYTES", "PCIe bytes a second, received."),
-    "nvlink_transmit": _gauge("PROF_NVLINK_TX_BYTES", "NVLink bytes a second, sent."),
-    "nvlink_receive": _gauge("PROF_NVLINK_RX_BYTES", "NVLink bytes a second, received."),
+    "pcie_transmit": _gauge("PROF_PCIE_TX_BYTES", "PCIe bytes sent per second."),
+    "pcie_receive": _gauge("PROF_PCIE_RX_BYTES", "PCIe bytes received per second."),
+    "nvlink_transmit": _gauge("PROF_NVLINK_TX_BYTES", "NVLink bytes sent per second."),
+    "nvlink_receive": _gauge("PROF_NVLINK_RX_BYTES", "NVLink bytes received per second."),
 }
-"""By the units and links of ``Activity``, of the last window."""
+"""By unit or link of ``Activity``, over the last window."""
 
-XID = _gauge("DEV_XID_ERRORS", "The last XID error; 0 where there was none.")
+XID = _gauge("DEV_XID_ERRORS", "The last XID error; 0 if there was none.")
 COPY = _gauge("DEV_MEM_COPY_UTIL", "Memory utilization (%).")
 FREE = _gauge("DEV_FB_FREE", "Frame buffer free (MiB).")
 METRICS = (*(theirs for theirs, *_ in SCALED), *PROFILED.values(), XID, COPY, FREE)
@@ -96,7 +96,7 @@ Values = dict[Key, float]
 
 
 class DcgmNames:
-    """Says again what the GPU sources have read."""
+    """Exports the readings of the GPU sources under dcgm-exporter's names."""
 
     name = "compat"
     metrics = METRICS
@@ -124,10 +124,10 @@ class DcgmNames:
 
 
 def _labels(values: Values, info: tuple[str, ...], host: str) -> Iterator[tuple[str, ...]]:
-    """The labels of a GPU: once, or once for each container that holds it, as dcgm-exporter has."""
+    """The labels of a GPU: once, or once for each container that holds it, as in dcgm-exporter."""
     index, uuid, model, bus, *_, parent = info
     who = index, parent or uuid, bus.upper(), f"nvidia{index}", model, host, uuid if parent else ""
-    owners = {  # those outside of containers have no names here, and are one
+    owners = {  # owners outside containers have no names here, and count as one
         labels[2:5] for metric, labels in values if metric is OWNER and labels[:2] == info[:2]
     }
     for namespace, pod, container in sorted(owners) or [("", "", "")]:

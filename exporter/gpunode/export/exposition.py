@@ -1,8 +1,8 @@
-"""Turns samples into the Prometheus text format or OpenMetrics, as the scraper asks.
+"""Encodes samples in the Prometheus text format or OpenMetrics, as the scraper requests.
 
-prometheus_client decides what every line looks like, but takes 15 to 27 µs a line, which is 30 ms
-for eight GPUs. So a family is encoded by it only when a series is new; after that the part of each
-line before the value is kept, and a scrape formats nothing but values.
+prometheus_client defines the format of every line, but takes 15 to 27 µs per line, which is 30 ms
+for eight GPUs. It therefore encodes a family only when a series is new. After that, the part of
+each line before the value is kept, and a scrape formats only values.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Labels = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What does not change of a family: its header, and each series' lines without values."""
+    """The constant part of a family: its header, and each series' lines without values."""
 
     header: str
     lines: dict[Labels, list[str]]
 
 
 class Exposition:
-    """Encodes what ``samples`` gives at the moment of the scrape."""
+    """Encodes what ``samples`` returns at the time of the scrape."""
 
     def __init__(self, samples: Callable[[], Iterable[Sample]]) -> None:
         self.samples = samples
@@ -79,7 +79,7 @@ def _values(sample: Sample) -> tuple[float, ...]:
 def _updated(
     known: Template | None, metric: Metric, samples: list[Sample], encoder: Encoder
 ) -> Template:
-    """The lines of the series there are now: those that are new are encoded, those gone dropped."""
+    """The lines of the current series: new series are encoded, vanished ones dropped."""
     lines = known.lines if known else {}
     fresh = [sample for sample in samples if sample.labels not in lines]
     if known is not None and not fresh:
@@ -92,11 +92,11 @@ def _updated(
 
 
 def _template(metric: Metric, samples: list[Sample], encoder: Encoder) -> Template:
-    """Have prometheus_client encode a family, and take the values off."""
+    """Have prometheus_client encode a family, and strip the values."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Once(_family(metric, samples)))
     text = encoder(registry).decode().removesuffix("# EOF\n")
-    lines = text.removesuffix("\n").split("\n")  # a label may hold other line separators
+    lines = text.removesuffix("\n").split("\n")  # a label may contain other line separators
     header = "".join(f"{line}\n" for line in lines if line.startswith("#"))
     heads = iter(line.rpartition(" ")[0] for line in lines if not line.startswith("#"))
     return Template(header, {s.labels: [next(heads) for _ in _values(s)] for s in samples})

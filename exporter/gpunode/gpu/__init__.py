@@ -1,4 +1,4 @@
-"""What a GPU did, read from the driver."""
+"""What each GPU does, read from its driver."""
 
 GPU = ("gpu", "uuid")
-"""Labels that say which GPU: the driver's index, and the identity that stays."""
+"""Labels that identify a GPU: the driver's index, and the permanent UUID."""

@@ -1,4 +1,4 @@
-"""What each GPU did: reads its sensors once a window and keeps the ledger."""
+"""Activity of each GPU: reads its sensors once per window and keeps the ledger."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from gpunode.source import Divided, GpuSource, Reading
 SECONDS = Metric(
     "gpunode_gpu_seconds_total",
     "counter",
-    "Seconds of the GPU by the state they went to; the states sum to elapsed time.",
+    "Seconds of GPU time by state; the states sum to elapsed time.",
     (*GPU, "state"),
 )
 BLOCKED_STREAK = Metric(
     "gpunode_gpu_blocked_streak_seconds",
     "gauge",
-    "Time for which every window was 0.9 `blocked` or more: how long a collective stood still.",
+    "Time for which every window was at least 0.9 `blocked`: how long a collective has stalled.",
     GPU,
 )
 LEDGER_SENSOR = Metric(
     "gpunode_gpu_ledger_sensor",
     "gauge",
-    "Whether the GPU's ledger rests on this sensor (1) or does without it (0).",
+    "Whether the GPU's ledger uses this sensor (1) or does without it (0).",
     (*GPU, "sensor"),
 )
 UTILIZATION = Metric(
     "gpunode_gpu_utilization_ratio",
     "gauge",
-    "Share of the driver's last sample period with a kernel or copy running "
-    "(nvmlDeviceGetUtilizationRates): what nvidia-smi shows, for comparison.",
+    "Share of the driver's last sample period with a kernel or copy running, as in nvidia-smi; for "
+    "comparison (nvmlDeviceGetUtilizationRates).",
     GPU,
 )
 MEMORY_TOTAL = Metric(
@@ -57,55 +57,55 @@ MEMORY_TOTAL = Metric(
 MEMORY_USED = Metric(
     "gpunode_gpu_memory_used_bytes",
     "gauge",
-    "Frame buffer in use by processes, without the driver's reserve (nvmlDeviceGetMemoryInfo_v2).",
+    "Frame buffer used by processes, without the driver's reserve (nvmlDeviceGetMemoryInfo_v2).",
     GPU,
 )
 MEMORY_RESERVED = Metric(
     "gpunode_gpu_memory_reserved_bytes",
     "gauge",
-    "Frame buffer that the driver keeps for itself (nvmlDeviceGetMemoryInfo_v2).",
+    "Frame buffer reserved by the driver (nvmlDeviceGetMemoryInfo_v2).",
     GPU,
 )
 SM_CLOCK = Metric(
-    "gpunode_gpu_sm_clock_hertz", "gauge", "SM clock now (nvmlDeviceGetClockInfo).", GPU
+    "gpunode_gpu_sm_clock_hertz", "gauge", "Current SM clock (nvmlDeviceGetClockInfo).", GPU
 )
 SM_CLOCK_MAX = Metric(
     "gpunode_gpu_sm_clock_max_hertz",
     "gauge",
-    "SM clock at best (nvmlDeviceGetMaxClockInfo).",
+    "Maximum SM clock (nvmlDeviceGetMaxClockInfo).",
     GPU,
 )
 MEMORY_CLOCK = Metric(
-    "gpunode_gpu_memory_clock_hertz", "gauge", "HBM clock now (nvmlDeviceGetClockInfo).", GPU
+    "gpunode_gpu_memory_clock_hertz", "gauge", "Current memory clock (nvmlDeviceGetClockInfo).", GPU
 )
 TEMPERATURE = Metric(
-    "gpunode_gpu_temperature_celsius", "gauge", "GPU die (nvmlDeviceGetTemperature).", GPU
+    "gpunode_gpu_temperature_celsius", "gauge", "GPU temperature (nvmlDeviceGetTemperature).", GPU
 )
 PROCESSES = Metric(
     "gpunode_gpu_processes",
     "gauge",
-    "Processes that hold the GPU by engine (nvmlDeviceGet*RunningProcesses).",
+    "Processes with a context on the GPU, by engine (nvmlDeviceGet*RunningProcesses).",
     (*GPU, "engine"),
 )
 STANDS_STILL = 0.9
-"""Share of a window that is `blocked` from which nothing else happened in it."""
+"""A window with at least this share `blocked` counts as blocked throughout."""
 
 BURST_INTERVAL = 0.125
 """Seconds between snapshots of a burst; GPM counters refresh every 100 ms."""
 
 BURST_LENGTH = 8
 BURST_EVERY = 10.0
-"""Windows in a burst, and seconds between the starts of two: at most a tenth of the time."""
+"""Windows in a burst, and seconds between the starts of two bursts: at most a tenth of the time."""
 
 LIMITS_EVERY = 300.0
-"""Seconds between reads of what the hardware could do at best."""
+"""Seconds between reads of the hardware's maximum rates."""
 
 LATE = 3
-"""Windows longer than this many intervals were not watched: they go to ``unknown``."""
+"""Windows longer than this many intervals were not observed: they go to ``unknown``."""
 
 
 class Moment(NamedTuple):
-    """A time on the clock that never jumps, and in seconds since the epoch."""
+    """A time on the monotonic clock, and in seconds since the epoch."""
 
     monotonic: float
     epoch: float
@@ -113,10 +113,10 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WindowDetail:
-    """The last window: what the sensors said, and where its time went.
+    """The last window: what the sensors measured, and which states its time went to.
 
-    ``state`` are shares of the window by state, ``ledger`` seconds since the daemon started.
-    ``sensors`` says which of them the ledger rests on. What was not measured is None.
+    ``state`` has shares of the window, ``ledger`` seconds since the daemon started, ``sensors``
+    which sensors the ledger uses. What was not measured is None.
     """
 
     seconds: float
@@ -136,7 +136,7 @@ class WindowDetail:
 
 
 class GpuActivity:
-    """Reads one GPU's activity sensors once a window and keeps its counters."""
+    """Reads one GPU's activity sensors once per window and keeps its counters."""
 
     name = "gpu_activity"
     divided: ClassVar[Divided] = "instances"
@@ -179,7 +179,7 @@ class GpuActivity:
         self._burst = 0
 
     def read(self) -> Reading | None:
-        """Close the window that began at the last read; None at the first, which only opens one."""
+        """Close the window that began at the last read; None at the first, which opens one."""
         closed = Moment(self.clock.monotonic(), self.clock.time())
         if self._limits_due.at(closed.monotonic):
             self.limits = known(self.sensors.limits) or Limits()
@@ -241,7 +241,7 @@ class GpuActivity:
         )
 
     def _plan_burst(self, result: Split, now: float) -> None:
-        """Look closer for a second where the gap structure is needed and nothing else shows it."""
+        """Shorten the windows for a second if only that shows the structure of the gaps."""
         if self._burst:
             self._burst -= 1
         elif result.unsure and self._burst_due.at(now):
@@ -306,7 +306,7 @@ class GpuActivity:
 def _may_have_copied(
     graphics: float, pcie: float | None, nvlink: float | None, utilization: Utilization | None
 ) -> bool:
-    """Whether the utilisation buffer, which costs 1.4 ms, could say more than GPM does.
+    """Whether the utilisation buffer, which costs 1.4 ms to read, could show more than GPM.
 
     It counts copy engines, and it shows a GPU at work whose GPM counters stand still.
     """
@@ -319,7 +319,7 @@ def _may_have_copied(
 
 
 def _busier(rates: Mapping[str, float], link: str) -> float | None:
-    """The larger of a link's two directions, or None where it was not measured."""
+    """The larger of a link's two directions, or None if it was not measured."""
     found = [rates[f"{link}_{d}"] for d in DIRECTIONS if f"{link}_{d}" in rates]
     return max(found, default=None)
 

@@ -1,7 +1,7 @@
-"""The sample buffers that the driver keeps: drained, they tell what a poll misses.
+"""The driver's sample buffers, which show what polling misses.
 
 ``nvmlDeviceGetPowerUsage`` is a mean over one second on Ampere and later, so a GPU that alternates
-between full power and none shows a calm middle; the buffer holds a sample every 20 ms.
+between full power and none shows a steady mean; the buffer holds a sample every 20 ms.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from gpunode.metric import Distribution
 
 MICROSECOND = 1e-6
 SAMPLE_GAP = 0.1
-"""Seconds. Two samples further apart than this have a hole between them, which nothing fills."""
+"""If two samples are this many seconds apart, those between them are missing."""
 
 UTILIZATION_PERIOD = 0.2
-"""Seconds that one utilisation sample covers, where two neighbours do not tell."""
+"""Seconds that one utilisation sample covers, if the previous sample is missing."""
 
 LIMIT_RATIOS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1)
 
 SWING_DEPTH = 0.45
-"""A swing takes the draw down by at least this share of its peak. Steady training stays under 0.36,
+"""A swing lowers the draw by at least this share of its peak. Steady training stays under 0.36,
 kernels launched one by one under 0.35, and loads with gaps of 20 ms or more exceed 0.6 (H200)."""
 
 REACH = 4.0
-"""Seconds within which the peak and the floor of a swing are looked for."""
+"""Seconds over which the peak and the floor of a swing are taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class PowerWindow:
 
     @property
     def mean(self) -> float | None:
-        """Watts, or None without a sample."""
+        """Mean in watts, or None without a sample."""
         return sum(w for _, w in self.samples) / len(self.samples) if self.samples else None
 
     @property
     def steady(self) -> bool | None:
-        """Whether no sample fell far below the peak; None with too few samples to tell."""
+        """Whether no sample fell far below the peak; None if there are too few samples."""
         if len(self.samples) < 10:
             return None
         watts = [w for _, w in self.samples]
@@ -52,14 +52,14 @@ class PowerWindow:
 
     @property
     def low(self) -> float:
-        """Share of the samples below the middle between floor and peak."""
+        """Share of the samples below the midpoint of floor and peak."""
         watts = [w for _, w in self.samples]
         middle = (min(watts) + max(watts)) / 2
         return sum(w < middle for w in watts) / len(watts)
 
 
 class PowerBuffer:
-    """Drains one GPU's power samples and keeps what they add up to, and over how long."""
+    """Drains one GPU's power samples; keeps their integral and the time that they cover."""
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
@@ -74,9 +74,9 @@ class PowerBuffer:
         self._high = False
 
     def drain(self, limit: float | None) -> PowerWindow | None:
-        """Samples since the last call, or None where the GPU keeps none.
+        """Samples since the last call, or None if the GPU keeps none.
 
-        The first call only marks the place: what the buffer held before is not ours to count.
+        The first call only sets the starting point: earlier samples in the buffer do not count.
         """
         try:
             buffered = self.gpu.power_samples(self._newest).samples
@@ -84,7 +84,7 @@ class PowerBuffer:
             return None
         fresh = [(t * MICROSECOND, watts) for t, watts in buffered if t > self._newest]
         begun = self._begun
-        # Nothing at all: the buffer ran dry, or the clock was set back behind what was seen last.
+        # No samples: the buffer ran empty, or the clock was set back past the newest one.
         self._begun = not begun or bool(buffered)
         self._newest = buffered[-1][0] if buffered else 0
         if not begun:
@@ -98,7 +98,7 @@ class PowerBuffer:
         return PowerWindow(tuple(fresh))
 
     def _integrate(self, samples: list[tuple[float, float]]) -> None:
-        """Add up watts over the time since the sample before, but not over holes."""
+        """Integrate the power over time, leaving out missing time."""
         if not samples:
             return
         before = [samples[0] if self._last is None else self._last, *samples]
@@ -111,7 +111,7 @@ class PowerBuffer:
     def _count_swings(self, watts: list[float]) -> None:
         """Count each fall from near the recent peak to near the recent floor.
 
-        The marks lie at 30 % and 70 % between floor and peak, so that noise counts nothing.
+        The marks are at 30 % and 70 % between floor and peak, so that noise is not counted.
         """
         if not watts:
             return
@@ -144,14 +144,14 @@ class UtilizationBuffer:
     def mean(self, begin: float, end: float) -> float | None:
         """Share of the time from ``begin`` to ``end`` (epoch seconds) with work, or None.
 
-        Samples are weighted by how much of the time they cover, and must cover half of it.
+        Samples are weighted by their overlap with that time, and must cover half of it.
         """
         try:
             buffered = self.gpu.utilization_samples(self._newest).samples
         except Unsupported:
             return None
         if not buffered:
-            # The buffer ran dry, or the clock was set back behind what was seen last.
+            # The buffer ran empty, or the clock was set back past the newest sample.
             self._newest = 0
             self._samples.clear()
         self._keep(buffered)

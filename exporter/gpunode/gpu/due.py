@@ -1,4 +1,4 @@
-"""Tells when something that is done rarely is due."""
+"""Schedules what is done less often than at every read."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 
 
 class Due:
-    """Due at once, and then every so many seconds."""
+    """Due at once, and then at intervals of ``every`` seconds."""
 
     def __init__(self, every: float) -> None:
         self.every = every
         self._next = -math.inf
 
     def at(self, now: float) -> bool:
-        """Whether it is due at this moment; then the next time is counted from here."""
+        """Whether it is due now; if so, the next interval starts now."""
         if now < self._next:
             return False
         self._next = now + self.every

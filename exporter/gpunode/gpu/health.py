@@ -1,4 +1,4 @@
-"""Whether each GPU is well: what its error counters, links and modes say."""
+"""Health of each GPU: its error counters, links and modes."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from gpunode.source import Divided, GpuSource, Reading
 INFO = Metric(
     "gpunode_gpu_info",
     "gauge",
-    "Always 1; who the GPU is. `parent` is the UUID of the GPU that a MIG instance is part of.",
+    "Always 1; identifies the GPU. `parent` is the UUID of the GPU that contains a MIG instance.",
     (*GPU, "name", "bus_id", "serial", "vbios", "compute_capability", "parent"),
 )
 PEAK = Metric(
     "gpunode_gpu_peak_flops_per_second",
     "gauge",
-    "What the tensor cores of this model can do at best, dense: `half` is BF16, or FP16 before "
-    "Ampere (datasheets). Absent for a model that is not known.",
+    "Peak rate of the tensor cores of this model, dense; absent for an unknown model. `half` is "
+    "BF16, or FP16 before Ampere (datasheets).",
     (*GPU, "precision"),
 )
 THROTTLED = Metric(
     "gpunode_gpu_throttled_seconds_total",
     "counter",
-    "Seconds with the clocks held down by reason since the driver was loaded (NVML fields 74, 76, "
+    "Seconds with throttled clocks by reason since the driver was loaded (NVML fields 74, 76, "
     "269-271).",
     (*GPU, "reason"),
 )
 CLOCK_EVENT = Metric(
     "gpunode_gpu_clock_event_active",
     "gauge",
-    "Whether the clocks are held down for this reason now "
+    "Whether the clocks are currently throttled for this reason "
     "(nvmlDeviceGetCurrentClocksEventReasons).",
     (*GPU, "reason"),
 )
 MEMORY_TEMPERATURE = Metric(
-    "gpunode_gpu_memory_temperature_celsius", "gauge", "HBM (NVML field 82).", GPU
+    "gpunode_gpu_memory_temperature_celsius", "gauge", "Memory temperature (NVML field 82).", GPU
 )
 MARGIN = Metric(
     "gpunode_gpu_temperature_margin_celsius",
     "gauge",
-    "Degrees left until the driver slows the GPU down (nvmlDeviceGetMarginTemperature).",
+    "Degrees Celsius left before the driver slows the GPU (nvmlDeviceGetMarginTemperature).",
     GPU,
 )
 ECC = Metric(
@@ -58,52 +58,52 @@ ECC = Metric(
 ROW_REMAPS = Metric(
     "gpunode_gpu_row_remaps_total",
     "counter",
-    "Memory rows replaced by spares (nvmlDeviceGetRemappedRows).",
+    "Memory rows remapped to spares (nvmlDeviceGetRemappedRows).",
     (*GPU, "kind"),
 )
 REMAP_PENDING = Metric(
     "gpunode_gpu_row_remap_pending",
     "gauge",
-    "Whether a row waits for a reset of the GPU to be replaced (nvmlDeviceGetRemappedRows).",
+    "Whether a row remap is pending until the GPU is reset (nvmlDeviceGetRemappedRows).",
     GPU,
 )
 REMAP_FAILED = Metric(
     "gpunode_gpu_row_remap_failed",
     "gauge",
-    "Whether a row could not be replaced: the GPU is due for repair (nvmlDeviceGetRemappedRows).",
+    "Whether a row remap failed, so that the GPU needs repair (nvmlDeviceGetRemappedRows).",
     GPU,
 )
 RECOVERY_ACTION = Metric(
     "gpunode_gpu_recovery_action",
     "gauge",
-    "Always 1; what the driver wants done to the GPU (NVML field 230).",
+    "Always 1; the recovery action that the driver requests for the GPU (NVML field 230).",
     (*GPU, "action"),
 )
 PCIE_GENERATION = Metric(
     "gpunode_gpu_pcie_link_generation",
     "gauge",
-    "PCI Express generation of the link now; lower while idle is power saving.",
+    "Current PCI Express generation of the link; an idle link drops to a lower one to save power.",
     GPU,
 )
 PCIE_GENERATION_MAX = Metric(
-    "gpunode_gpu_pcie_link_generation_max", "gauge", "PCI Express generation at best.", GPU
+    "gpunode_gpu_pcie_link_generation_max", "gauge", "Maximum PCI Express generation.", GPU
 )
 PCIE_WIDTH = Metric(
-    "gpunode_gpu_pcie_link_width_lanes", "gauge", "PCI Express lanes of the link now.", GPU
+    "gpunode_gpu_pcie_link_width_lanes", "gauge", "Current PCI Express lanes of the link.", GPU
 )
 PCIE_WIDTH_MAX = Metric(
-    "gpunode_gpu_pcie_link_width_max_lanes", "gauge", "PCI Express lanes at best.", GPU
+    "gpunode_gpu_pcie_link_width_max_lanes", "gauge", "Maximum PCI Express lanes.", GPU
 )
 PCIE_REPLAYS = Metric(
     "gpunode_gpu_pcie_replays_total",
     "counter",
-    "PCI Express packets sent again (nvmlDeviceGetPcieReplayCounter).",
+    "PCI Express packets retransmitted (nvmlDeviceGetPcieReplayCounter).",
     GPU,
 )
 PCIE_ERRORS = Metric(
     "gpunode_gpu_pcie_errors_total",
     "counter",
-    "PCI Express errors that the GPU counted (NVML fields 169, 173-180).",
+    "PCI Express errors counted by the GPU (NVML fields 169, 173, 176, 178-180).",
     (*GPU, "kind"),
 )
 FABRIC_READY = Metric(
@@ -115,7 +115,7 @@ FABRIC_READY = Metric(
 FABRIC_HEALTHY = Metric(
     "gpunode_gpu_fabric_healthy",
     "gauge",
-    "Whether this part of the fabric health mask is clear (nvmlDeviceGetGpuFabricInfoV).",
+    "Whether this part of the NVSwitch fabric is healthy (nvmlDeviceGetGpuFabricInfoV).",
     (*GPU, "part"),
 )
 PERSISTENCE = Metric(
@@ -127,7 +127,7 @@ PERSISTENCE = Metric(
 MIG = Metric(
     "gpunode_gpu_mig_mode",
     "gauge",
-    "Whether the GPU is divided into MIG instances (nvmlDeviceGetMigMode).",
+    "Whether MIG mode is on (nvmlDeviceGetMigMode).",
     GPU,
 )
 
@@ -142,7 +142,7 @@ REASONS = (
 
 
 class GpuHealth:
-    """Reads one GPU's slow sensors; together they cost about 4 ms."""
+    """Reads one GPU's slow sensors, together several milliseconds."""
 
     name = "gpu_health"
     divided: ClassVar[Divided] = "both"
@@ -179,7 +179,7 @@ class GpuHealth:
         self._time: float | None = None
 
     def read(self) -> Reading:
-        """Everything that the GPU answers; a MIG instance has hardly any of it."""
+        """Everything that the GPU answers; a MIG instance has only ``INFO``."""
         return Reading(tuple(self._samples()))
 
     def _samples(self) -> Iterator[Sample]:
@@ -213,7 +213,7 @@ class GpuHealth:
             for reason in REASONS:
                 yield from CLOCK_EVENT.at(float(reason in active), *at, reason)
         if throttled is None and active is not None:
-            # Drivers before 575 have no counters: count the time that samples stand for.
+            # Drivers before 575 have no counters: count the time since the last read instead.
             for reason in REASONS:
                 seconds = self._sampled_throttle.get(reason, 0.0) + elapsed * (reason in active)
                 self._sampled_throttle[reason] = seconds

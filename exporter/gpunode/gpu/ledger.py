@@ -1,17 +1,17 @@
-"""The ledger: which state each second of a GPU went to.
+"""The ledger: the state of each second of a GPU.
 
-``split`` divides one window among the states of ``STATES``. It asks, in this order:
+``split`` divides one window among the states in ``STATES``. It asks, in this order:
 
 1. What share of the window had a kernel running (GPM graphics), and what share only a copy engine
    (the driver's utilisation counts both)?
-2. Of the kernels' share: how much do the arithmetic pipes and the HBM explain at full speed? What
-   they leave was either wide (most SMs held: the same work, done less well) or narrow (a few SMs
-   held: a NCCL kernel, which moves data if the links say so, and waits for a peer if they do not).
-3. Of the rest: does a process hold the GPU, has it run anything of late, and were the gaps long
-   (the power swings) or only the spaces between small kernels (it does not)?
+2. Of the kernels' share: how much do the arithmetic pipes and the HBM explain at full speed? The
+   remainder was either wide (most SMs occupied: the same work, done less efficiently) or narrow (a
+   few SMs occupied: an NCCL kernel, which moves data if the links are busy, else waits for a peer).
+3. Of the rest: does a process hold the GPU, has it run anything recently, and were the gaps long
+   (the power swings) or only the gaps between small kernels (it does not)?
 
-Where a sensor that the answer needs is missing, the share is ``unknown``, never a guess.
-What kernels reach on a model of GPU is in ``models.py``; ``docs/ledger.md`` shows the signatures.
+If a sensor that the answer needs is missing, the share is ``unknown``, never a guess.
+``models.py`` has what kernels reach on each model of GPU; ``docs/ledger.md`` shows the signatures.
 """
 
 from __future__ import annotations
@@ -24,51 +24,51 @@ from gpunode.gpu.window import Window
 Gaps = Literal["short", "long", "unknown"]
 
 STATES = {
-    "compute": "arithmetic, on tensor cores or the other pipes",
+    "compute": "arithmetic, on tensor cores or other pipes",
     "memory": "moving data to and from HBM",
     "communication": "moving data between GPUs or nodes",
     "blocked": "a resident kernel spinning while a peer is late",
-    "copy": "copies between host and device, compute engines quiet",
+    "copy": "copies between host and device while the compute engines are quiet",
     "launch": "gaps between kernels too small to fill the GPU",
-    "starved": "nothing to run, though a job holds the GPU and is running",
+    "starved": "nothing to run, although a running job holds the GPU",
     "idle": "a job holds the GPU and has run nothing for a while",
     "free": "no process on the GPU",
     "unknown": "the sensors cannot tell",
 }
 
 MISFIT_SM = -0.05
-"""SM share of what is left below which the kernels before were not wide, so nothing is left."""
+"""Below this SM share of the remainder, the explained kernels were not wide: no remainder."""
 
 NARROW_SHARE = 0.1
-"""Share of the kernels' time below which narrow ones cannot be told from the ramps of wide ones."""
+"""Below this share of the kernels' time, narrow kernels may be the ramps of wide ones."""
 
 LINK_BUSY = 0.15
-"""Share of a link's rate from which a narrow kernel counts as moving data all the time."""
+"""At this share of a link's rate, a narrow kernel counts as moving data all the time."""
 
 STILL = 0.02
-"""Tensor and HBM share below which nothing is computed or moved but by a spinning kernel."""
+"""Below this tensor and HBM share, nothing runs except a spinning kernel."""
 
 LINK_QUIET = 0.01
-"""Share of a link's rate below which nothing moves but housekeeping."""
+"""Below this share of a link's rate, its traffic is only housekeeping."""
 
 COPY_RATE = 1e9
-"""PCIe bytes a second below which copies do not matter."""
+"""Below this many PCIe bytes per second, copies do not matter."""
 
 IDLE_AFTER = 10.0
-"""Seconds without work after which a job's GPU is idle and no longer starved."""
+"""After this many seconds without work, a job's GPU is idle instead of starved."""
 
 HARDLY_BUSY = 0.02
-"""Share of a window below which its gaps are long whatever the power says."""
+"""Below this busy share of a window, its gaps are long, whatever the power shows."""
 
 QUIET = 0.005
-"""Share of a window below which a GPU counts as having run nothing."""
+"""Below this busy share of a window, a GPU counts as having run nothing."""
 
 
 @dataclass(slots=True)
 class Split:
     """Shares of one window by state; they sum to 1.
 
-    ``unsure`` says that shorter windows would tell more: the gap structure is not known.
+    ``unsure`` means that shorter windows would show more.
     """
 
     shares: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STATES, 0.0))
@@ -97,9 +97,9 @@ def _split_by_gpm(window: Window) -> Split:
     if (window.pcie or 0.0) >= COPY_RATE:
         shares["copy"] = engines
     elif window.link_load > LINK_QUIET:
-        shares["communication"] = engines  # copy engines that push to a peer over NVLink
+        shares["communication"] = engines  # copy engines writing to a peer over NVLink
     else:
-        # Busy without a trace in any other counter: the counters are not to be trusted.
+        # Busy, but no other counter shows it: the counters cannot be trusted.
         shares["unknown"] = engines if engines > 0.1 else 0.0
         engines = shares["unknown"]
     gaps = _split_kernels(window, graphics, result)
@@ -108,7 +108,7 @@ def _split_by_gpm(window: Window) -> Split:
 
 
 def _split_kernels(window: Window, graphics: float, result: Split) -> Gaps:
-    """Divide the time in which kernels ran; returns what lay between them."""
+    """Divide the time in which kernels ran; returns the kind of gaps between them."""
     shares, ceilings = result.shares, window.ceilings
     sm, tensor, dram = window.share("sm"), window.share("tensor"), window.share("dram")
     if sm is None or tensor is None or dram is None:
@@ -138,20 +138,20 @@ def _split_kernels(window: Window, graphics: float, result: Split) -> Gaps:
     shares["blocked"] = left - moving
     result.unsure = left > 0.1 and 0.1 < moving / left < 0.9
     if compute + memory < graphics / 2:
-        return "long"  # a waiting kernel draws no more than none, so the power shows no gaps
+        return "long"  # a waiting kernel draws as little as none: power shows no gaps
     return _gaps_by_power(window)
 
 
 def _power_agrees(window: Window, graphics: float, left: float) -> bool:
-    """Whether the power bears out that narrow kernels ran, which draw far less than wide ones.
+    """Whether the power confirms that narrow kernels ran, which draw far less than wide ones.
 
-    Without it, the slow start of a matrix product after a pause would pass for a narrow kernel, and
-    so would kernels that all fill part of the GPU, as in decoding.
+    Without this check, the slow start of a matrix product after a pause would count as a narrow
+    kernel, and so would kernels that each fill part of the GPU, as in decoding.
     """
     if window.power is None or window.power.steady is None:
         return True
     if window.power.steady:
-        # The same all the time: a kernel that waits moves and computes nothing at all.
+        # Constant power: a kernel that waits neither moves nor computes anything.
         still = max(window.share("tensor") or 0.0, window.share("dram") or 0.0) < STILL
         return still or window.link_load > LINK_QUIET
     return window.power.low - (1.0 - graphics) >= left / 2
@@ -164,14 +164,14 @@ def _gaps_by_power(window: Window) -> Gaps:
 
 
 def _dram_of_others(window: Window, tensor: float) -> float:
-    """The HBM share that matrix products and collectives cause beside what they do."""
+    """The HBM share that matrix products and collectives cause as a side effect."""
     best, ceilings = window.limits.memory_bytes_per_second, window.ceilings
     nvlink = 2 * (window.nvlink or 0.0) / best if best else 0.0
     return ceilings.dram_of_tensor * tensor + ceilings.dram_of_nvlink * nvlink
 
 
 def _in_proportion(compute: float, memory: float, total: float) -> tuple[float, float]:
-    """Scale both to fill ``total``; without evidence of either it was rarer arithmetic."""
+    """Scale both to fill ``total``; without evidence of either, it was other arithmetic."""
     known = compute + memory
     if known < 1e-3:
         return total, 0.0
@@ -179,7 +179,7 @@ def _in_proportion(compute: float, memory: float, total: float) -> tuple[float, 
 
 
 def _split_rest(window: Window, busy: float, rest: float, gaps: Gaps, result: Split) -> None:
-    """Name the time in which nothing ran."""
+    """Assign the time in which nothing ran to a state."""
     shares = result.shares
     if window.free and busy < QUIET:
         shares["free"] += rest
@@ -195,7 +195,7 @@ def _split_rest(window: Window, busy: float, rest: float, gaps: Gaps, result: Sp
 
 
 def _split_by_utilization(window: Window) -> Split:
-    """Without GPM: which share was busy is known, but what with only at the extremes."""
+    """Without GPM: the busy share is known, but what it did only at the extremes."""
     result = Split()
     busy = window.busy or 0.0
     draw = window.power.mean if window.power else None
@@ -207,12 +207,12 @@ def _split_by_utilization(window: Window) -> Split:
     elif low and busy > 0.98 and window.link_load < LINK_QUIET and accessed == 0:
         state = "blocked"
     elif low is False and accessed is not None:
-        # Matrix products leave the memory alone most of the time, elementwise kernels never.
+        # Matrix products access memory only some of the time, elementwise kernels all the time.
         state = "memory" if accessed > 0.85 * busy else "compute"
     else:
         state = "unknown"
     result.shares[state] = busy
     gaps = _gaps_by_power(window)
-    # Kernels too small to lift the power look like none, so steady power proves nothing here.
+    # Kernels too small to raise the power look like none, so steady power proves nothing.
     _split_rest(window, busy, 1.0 - busy, "long" if gaps == "long" else "unknown", result)
     return result

@@ -1,9 +1,8 @@
-"""Everything that a model of GPU decides: its peak, and what kernels reach on it.
+"""Everything that depends on the model of GPU: its peak, and what kernels reach on it.
 
-Peaks are those of NVIDIA's datasheets, dense: without sparsity.
-
-https://www.nvidia.com/en-us/data-center/ has the datasheet of each; figures that a datasheet gives
-with sparsity are halved here. The power limit and the link speeds come from the driver instead.
+Peaks are from NVIDIA's datasheets (https://www.nvidia.com/en-us/data-center/), dense: figures that
+a datasheet gives with sparsity are halved here. The power limit and the link speeds come from the
+driver instead.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ TERA = 1e12
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What the sensors show of kernels that run alone, as shares of time; the ledger rests on them.
+    """What the sensors show for kernels that run alone, as shares of time; used by the ledger.
 
     The defaults were measured on H200s; ``docs/ledger.md`` shows the signatures.
     """
@@ -26,28 +25,28 @@ class Ceilings:
     """Tensor share of a large matrix product (0.82 in bursts of 12 ms, 0.92 steady)."""
 
     pipe: float = 0.75
-    """Share of the FP32, FP64 or FP16 pipe in a product on it."""
+    """Share of the FP32, FP64 or FP16 pipe in a matrix product on it."""
 
     dram: float = 0.87
-    """HBM share of an elementwise kernel; more is not reached."""
+    """HBM share of an elementwise kernel, the highest that was reached."""
 
     dram_of_tensor: float = 0.25
-    """HBM share that a matrix product of tensor share 1 causes (0.19 at 8192², 0.25 at 4096²)."""
+    """HBM share caused by a matrix product of tensor share 1 (0.19 at 8192², 0.25 at 4096²)."""
 
     dram_of_nvlink: float = 2.1
-    """HBM bytes that a collective causes, an NVLink byte."""
+    """HBM bytes caused by a collective, per NVLink byte."""
 
     sm_of_wide: float = 0.95
-    """SM share while a kernel that fills the GPU runs."""
+    """SM share of a kernel that fills the GPU."""
 
     sm_of_narrow: float = 0.3
-    """SM share below which a kernel holds only a few SMs: NCCL held 4 to 24 of 132."""
+    """Below this SM share, a kernel occupies only a few SMs: NCCL occupied 4 to 24 of 132."""
 
     sm_of_tiny: float = 0.01
-    """SM share a kernel below which the launch takes longer than the kernel."""
+    """Below this SM share, the launch of a kernel takes longer than the kernel itself."""
 
     waiting_power: float = 0.45
-    """Share of the power limit that a GPU stays under while it waits, copies or communicates."""
+    """A GPU stays below this share of its power limit while it waits, copies or communicates."""
 
 
 MEASURED_ON_H200 = Ceilings()
@@ -61,19 +60,19 @@ class Model:
     half: float
     fp8: float | None = None
     nccl_bus_bandwidth: tuple[tuple[int, float], ...] = ()
-    """Bytes a second of an all-reduce by number of GPUs on one node, as measured in the field."""
+    """Bytes per second of an all-reduce by number of GPUs on one node, as measured in the field."""
 
     ceilings: Ceilings = MEASURED_ON_H200
 
 
 GB = 1e9
 
-# Bus bandwidths: https://github.com/stas00/ml-engineering/tree/master/network/benchmarks, rings to
-# four GPUs and NVLS above; B200 and A100 with eight alone.
+# Bus bandwidths: https://github.com/stas00/ml-engineering/tree/master/network/benchmarks, rings up
+# to four GPUs and NVLS above; B200 and A100 only with eight.
 HOPPER_LINKS = ((4, 363 * GB), (5, 414 * GB), (6, 436 * GB), (7, 460 * GB), (8, 473 * GB))
 
 MODELS = (
-    # The order matters: the first whose name is part of what the driver says is taken.
+    # The order matters: the first model whose words are all in the driver's name is used.
     Model("GB300", 2500 * TERA, 5000 * TERA),
     Model("GB200", 2500 * TERA, 5000 * TERA),
     Model("GH200", 989 * TERA, 1979 * TERA),
@@ -99,14 +98,13 @@ MODELS = (
 )
 
 CAPABILITIES = {"7.0": "V100", "7.5": "T4", "8.0": "A100", "9.0": "H100", "10.0": "B200"}
-"""By compute capability, the model that stands for one that is not listed."""
+"""By compute capability, the model that stands in for one that is not listed."""
 
 
 def model_of(name: str, compute_capability: str | None = None) -> Model | None:
-    """What is known of a GPU by the name that the driver gives it; None where nothing is.
+    """What is known about a GPU by the name that the driver gives it; None if nothing is.
 
-    A name that is not listed counts as the model that its compute capability stands for, where the
-    chip is the same for every board that has it.
+    An unlisted name falls back to the model in ``CAPABILITIES`` for its compute capability.
     """
     words = name.upper().replace("-", " ").split()
     for model in MODELS:
@@ -118,6 +116,6 @@ def model_of(name: str, compute_capability: str | None = None) -> Model | None:
 
 
 def ceilings_of(identity: Identity) -> Ceilings:
-    """What kernels reach on a GPU; as on an H200 where its model is not known."""
+    """What kernels reach on a GPU; the H200 figures if its model is not known."""
     model = model_of(identity.name, identity.compute_capability)
     return model.ceilings if model else MEASURED_ON_H200

@@ -1,7 +1,7 @@
-"""Whether each NVLink is up, and what went wrong on it.
+"""State and errors of each NVLink.
 
-The driver takes 0.25 ms a field and link, 18 ms for the 18 links of an H200, so this is read more
-rarely than the rest; an NVLink that fails also raises XID 74, which is seen at once.
+The driver takes 0.25 ms per field and link, 18 ms for the 18 links of an H200, so this is read less
+often than the rest; an NVLink that fails also raises XID 74, which is reported at once.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ NVLINK_UP = Metric(
 NVLINK_SPEED = Metric(
     "gpunode_gpu_nvlink_speed_bytes_per_second",
     "gauge",
-    "Rate of all NVLinks that are up, one way (NVML field 164).",
+    "Total rate of all active NVLinks in one direction (NVML field 164).",
     GPU,
 )
 NVLINK_ERRORS = Metric(
     "gpunode_gpu_nvlink_errors_total",
     "counter",
-    "NVLink errors over all links; which link had them is in /api/v1/gpus (NVML fields 161-163; on "
+    "NVLink errors summed over all links; /api/v1/gpus has them by link (NVML fields 161-163; on "
     "NVLink 5 fields 208, 213, 214, 219, 221).",
     (*GPU, "kind"),
 )
@@ -37,7 +37,7 @@ NVLINK_ERRORS = Metric(
 
 @dataclass(frozen=True, slots=True)
 class NvLinkDetail:
-    """Error counters by kind of those links that had any."""
+    """Error counters by link and kind, for the links with errors."""
 
     errors: Mapping[int, Mapping[str, float]]
 
@@ -55,7 +55,7 @@ class GpuNvLink:
         self.every = settings.gpu.nvlink_interval
 
     def read(self) -> Reading:
-        """Every link; nothing for a GPU that has none."""
+        """Every link; no samples for a GPU that has none."""
         links = known(self.sensors.nvlinks) or []
         errors = {link.link: link.errors for link in links if any(link.errors.values())}
         return Reading(tuple(self._samples(links)), NvLinkDetail(errors))
@@ -64,7 +64,7 @@ class GpuNvLink:
         at = self.labels
         for link in links:
             yield from NVLINK_UP.at(float(link.up), *at, str(link.link))
-        # A sum is told only where every link answered: without one it would seem to be reset.
+        # Sum only if every link answered: a missing one would look like a counter reset.
         for kind in sorted({kind for link in links for kind in link.errors}):
             counts = [link.errors.get(kind) for link in links]
             known_counts = [count for count in counts if count is not None]

@@ -1,4 +1,4 @@
-"""What one GPU draws: 50 Hz samples, what they add up to, and the rhythm of the draw."""
+"""Power draw of one GPU: 50 Hz samples, the energy they add up to, and their period."""
 
 from __future__ import annotations
 
@@ -14,52 +14,52 @@ from gpunode.metric import Metric, Sample
 POWER = Metric(
     "gpunode_gpu_power_watts",
     "gauge",
-    "Mean draw over the last window, from the driver's 50 Hz sample buffer (else "
+    "Mean power draw over the last window, from the driver's 50 Hz sample buffer (else "
     "nvmlDeviceGetPowerUsage, a mean over one second).",
     GPU,
 )
 POWER_LIMIT = Metric(
     "gpunode_gpu_power_limit_watts",
     "gauge",
-    "Power limit that the driver enforces (nvmlDeviceGetEnforcedPowerLimit).",
+    "Power limit enforced by the driver (nvmlDeviceGetEnforcedPowerLimit).",
     GPU,
 )
 POWER_DEFAULT_LIMIT = Metric(
     "gpunode_gpu_power_default_limit_watts",
     "gauge",
-    "Power limit the board came with (nvmlDeviceGetPowerManagementDefaultLimit).",
+    "Default power limit of the board (nvmlDeviceGetPowerManagementDefaultLimit).",
     GPU,
 )
 DRAW = Metric(
     "gpunode_gpu_power_draw_ratio",
     "histogram",
-    "50 Hz samples of the draw as a share of the enforced limit.",
+    "50 Hz samples of the power draw as a share of the enforced limit.",
     GPU,
     LIMIT_RATIOS,
 )
 SWINGS = Metric(
     "gpunode_gpu_power_swings_total",
     "counter",
-    "Falls of the draw from near its recent peak to near its recent floor, at 50 Hz.",
+    "Drops of the power draw from near its recent peak to near its recent floor, at 50 Hz.",
     GPU,
 )
 ENERGY = Metric(
     "gpunode_gpu_energy_joules_total",
     "counter",
-    "Energy since the daemon started: 50 Hz samples, calibrated by the driver's energy counter.",
+    "Energy since the daemon started, from 50 Hz samples calibrated with the driver's counter.",
     GPU,
 )
 STEP_PERIOD = Metric(
     "gpunode_gpu_step_period_seconds",
     "gauge",
-    "Period of the draw (autocorrelation of 50 Hz samples), an estimate of the training step; "
-    "absent where there is no clear one.",
+    "Period of the power draw, an estimate of the training step time; absent if there is no clear "
+    "period (autocorrelation of 50 Hz samples).",
     GPU,
 )
 METRICS = (POWER, POWER_LIMIT, POWER_DEFAULT_LIMIT, DRAW, SWINGS, ENERGY, STEP_PERIOD)
 
 LIMITS_EVERY = 300.0
-"""Seconds between reads of the limits, which hardly ever change."""
+"""Seconds between reads of the limits, which rarely change."""
 
 ENERGY_EVERY = 120.0
 """Seconds between reads of the energy counter, which costs 3.5 ms."""
@@ -68,11 +68,11 @@ RHYTHM_EVERY = 60.0
 """Seconds between searches for the step period, which cost 5 ms."""
 
 PLAUSIBLE = (0.8, 1.25)
-"""Energy counter over samples: anything else is a reset of the counter or a hole in the samples."""
+"""Energy counter over samples; outside, the counter was reset or samples are missing."""
 
 
 class Power:
-    """Keeps what one GPU drew."""
+    """Keeps the power draw, energy and step period of one GPU."""
 
     def __init__(self, gpu: Gpu) -> None:
         self.sensors = gpu
@@ -90,13 +90,13 @@ class Power:
         self._counted = 0.0
 
     def drain(self, now: float) -> PowerWindow | None:
-        """The samples since the last call; None where the GPU keeps none."""
+        """The samples since the last call; None if the GPU keeps none."""
         if self._limits_due.at(now):
             self.limits = known(self.sensors.power_limits)
         return self.buffer.drain(self.limits.enforced if self.limits else None)
 
     def count(self, window: PowerWindow | None, now: float) -> None:
-        """Add the samples of a window to the energy, and look for their rhythm."""
+        """Add the samples of a window to the energy, and search for their period."""
         if window is not None:
             self._rhythm.add(window.samples)
             self._count_energy(now)
@@ -104,7 +104,7 @@ class Power:
             self.step_period = self._rhythm.period()
 
     def _count_energy(self, now: float) -> None:
-        """Take the samples' integral, corrected by what the energy counter made of it before."""
+        """Add the samples' integral, scaled as at the last read of the energy counter."""
         total = self.buffer.joules
         self.joules = (self.joules or 0.0) + (total - self._counted) * self._factor
         self._counted = total
@@ -121,11 +121,11 @@ class Power:
 
     @property
     def mean(self) -> float | None:
-        """Watts over everything that was sampled, or None where nothing was."""
+        """Mean in watts over all samples, or None if there are none."""
         return self.buffer.joules / self.buffer.seconds if self.buffer.seconds else None
 
     def samples(self, window: PowerWindow | None) -> Iterator[Sample]:
-        """What there is to export after a window."""
+        """The metrics to export after a window."""
         mean, at = window.mean if window else None, self.labels
         yield from POWER.at(known(self.sensors.power) if mean is None else mean, *at)
         if self.limits is not None:

@@ -1,8 +1,7 @@
-"""The step period, told from the power draw alone.
+"""The step period, estimated from the power draw alone.
 
 A training step ends in a moment of less work, so the draw repeats with the step. The period is the
-first lag at which the draw correlates with itself again (autocorrelation), and there is none where
-it does not.
+first lag at which the draw correlates with itself again (autocorrelation), if there is one.
 """
 
 from __future__ import annotations
@@ -13,19 +12,19 @@ from itertools import pairwise
 from operator import mul
 
 HOLE = 0.1
-"""Seconds between two samples from which something is missing between them."""
+"""If two samples are this many seconds apart, those between them are missing."""
 
 KEPT = 512
-"""Samples looked at, at each of the two time scales."""
+"""Samples kept at each of the two time scales."""
 
 COARSE = 10
-"""Samples averaged into one for periods longer than the fine scale holds."""
+"""Samples averaged into one, for periods too long for the fine scale."""
 
 CLEAR = 0.5
-"""Correlation that a period must reach; noise of this length stays under 0.2."""
+"""Minimum correlation for a period; noise of this length stays under 0.2."""
 
 MOVING = 0.1
-"""Relative standard deviation below which the draw is flat. At its power limit an H200 regulates
+"""Relative standard deviation below which the draw is flat. At its power limit, an H200 regulates
 with a period of 0.95 s and a deviation of 0.05 whatever the step; steps with gaps exceed 0.3."""
 
 
@@ -39,7 +38,7 @@ class Rhythm:
         self._times: deque[float] = deque(maxlen=KEPT)
 
     def add(self, samples: Sequence[tuple[float, float]]) -> None:
-        """Take (seconds, watts) in; a hole in time starts over, because lags would be wrong."""
+        """Add (seconds, watts) samples; start over after a gap, because lags would be wrong."""
         times = [*list(self._times)[-1:], *(time for time, _ in samples)]
         if any(not 0 < until - since < HOLE for since, until in pairwise(times)):
             for kept in (self._times, self._fine, self._coarse, self._partial):
@@ -55,14 +54,14 @@ class Rhythm:
 
     @property
     def full(self) -> bool:
-        """Whether there are enough samples for the fine scale."""
+        """Whether the fine scale has all its samples."""
         return len(self._fine) == KEPT
 
     def period(self) -> float | None:
-        """Seconds from one step to the next, or None where the draw shows no clear period."""
+        """Seconds from one step to the next, or None if the draw has no clear period."""
         if len(self._times) < 2:
             return None
-        # The driver's samples come 10 to 33 ms apart; lags are counted in their mean.
+        # The driver's samples are 10 to 33 ms apart; lags count in their mean interval.
         interval = (self._times[-1] - self._times[0]) / (len(self._times) - 1)
         return _period(self._fine, interval) or _period(self._coarse, interval * COARSE)
 
@@ -70,8 +69,8 @@ class Rhythm:
 def _period(series: Sequence[float], interval: float) -> float | None:
     """The lag of the first clear peak of the autocorrelation, in seconds.
 
-    Four periods must fit in the series, and the correlation must have gone below zero before it
-    comes back, as it does for anything periodic.
+    Four periods must fit in the series, and the correlation must fall below zero before the peak,
+    as it does for anything periodic.
     """
     if len(series) < KEPT // 2:
         return None

@@ -1,4 +1,4 @@
-"""How long each unit of one GPU was active, and how much its links moved."""
+"""Active time of each unit of one GPU, and bytes over its links."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from gpunode.metric import Metric, Sample
 ACTIVE = Metric(
     "gpunode_gpu_active_seconds_total",
     "counter",
-    "Seconds during which a unit of the GPU was active, weighted by how much of it (GPM 1-13).",
+    "Seconds for which a unit of the GPU was active, weighted by the active fraction (GPM 1-13).",
     (*GPU, "unit"),
 )
 ACTIVE_WARPS = Metric(
     "gpunode_gpu_sm_occupancy_seconds_total",
     "counter",
-    "Integral of SM occupancy, warps resident over warps possible (GPM 3).",
+    "Integral over time of SM occupancy, resident warps over the maximum (GPM 3).",
     GPU,
 )
 PCIE_BYTES = Metric(
     "gpunode_gpu_pcie_bytes_total",
     "counter",
-    "Bytes over PCI Express, headers included, as the GPU sees it (GPM 20 and 21; NVML's own "
+    "Bytes over PCI Express as seen by the GPU, including headers (GPM 20 and 21; NVML's own "
     "counters have 32 bits and wrap every 70 ms at full speed).",
     (*GPU, "direction"),
 )
@@ -43,7 +43,7 @@ METRICS = (ACTIVE, ACTIVE_WARPS, PCIE_BYTES, NVLINK_BYTES, C2C_BYTES)
 
 MOVED = {"pcie": PCIE_BYTES, "nvlink": NVLINK_BYTES, "c2c": C2C_BYTES}
 SHARES = {*UNITS, OCCUPANCY}
-"""What adds up to seconds; the rest of an activity adds up to bytes."""
+"""Values that add up to seconds; the others add up to bytes."""
 
 
 class Units:
@@ -57,26 +57,26 @@ class Units:
         self._nvlink_counters: dict[str, float] = {}
 
     def count(self, activity: Activity) -> None:
-        """Add what the means of an activity amount to over its time."""
+        """Add the means of an activity, multiplied by its duration."""
         for name, value in activity.values.items():
             book = self._seconds if name in SHARES else self._bytes
             book[name] = book.get(name, 0.0) + value * activity.seconds
 
     def count_nvlinks(self, seconds: float) -> dict[str, float]:
-        """Add what the NVLink counters gained, for GPUs without GPM; returns bytes a second."""
+        """Add the increase of the NVLink counters, without GPM; returns bytes per second."""
         rates: dict[str, float] = {}
         for direction, value in (known(self.sensors.nvlink_bytes) or {}).items():
             name = f"nvlink_{direction}"
             before = self._nvlink_counters.get(name)
             self._nvlink_counters[name] = value
             if before is None or value < before or not seconds:
-                continue  # the first look, or a counter that was reset
+                continue  # the first read, or a counter that was reset
             rates[name] = (value - before) / seconds
             self._bytes[name] = self._bytes.get(name, 0.0) + value - before
         return rates
 
     def samples(self) -> Iterator[Sample]:
-        """What there is to export; nothing of a unit or link that never answered."""
+        """The metrics to export; none for a unit or link that never answered."""
         for unit in UNITS:
             yield from ACTIVE.at(self._seconds.get(unit), *self.labels, unit)
         yield from ACTIVE_WARPS.at(self._seconds.get(OCCUPANCY), *self.labels)

@@ -1,4 +1,4 @@
-"""One window of one GPU: everything its sensors said about the same stretch of time."""
+"""One window of one GPU: all its sensors over the same time."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gpunode.gpu.models import MEASURED_ON_H200, Ceilings
 class Window:
     """What the sensors of a GPU measured over ``seconds``; a sensor that did not answer is None.
 
-    Shares are 0 to 1 of the window's time, rates are bytes a second in one direction.
+    Shares are 0 to 1 of the window's time, rates are bytes per second in one direction.
     """
 
     seconds: float
     activity: Activity | None = None
-    """The means of its units' counters, or None where nothing keeps any."""
+    """The means of its units' counters, or None if it has none."""
 
     busy: float | None = None
     """Share of time with a kernel or a copy running, from the utilisation buffer."""
@@ -31,7 +31,7 @@ class Window:
     power_limit: float | None = None
     nvlink: float | None = None
     pcie: float | None = None
-    """The busier direction of each."""
+    """NVLink and PCIe, each in its busier direction."""
 
     processes: Sequence[Process] | None = None
     quiet_for: float = 0.0
@@ -42,17 +42,17 @@ class Window:
 
     @property
     def free(self) -> bool:
-        """Whether no process holds the GPU, as far as that is known."""
+        """Whether the GPU is known to be held by no process."""
         return self.processes is not None and not self.processes
 
     def share(self, name: str) -> float | None:
-        """A unit's share of time, or None where the driver did not answer it."""
+        """A unit's share of time, or None if the driver did not report it."""
         value = None if self.activity is None else self.activity.values.get(name)
         return None if value is None else min(1.0, max(0.0, value))
 
     @property
     def link_load(self) -> float:
-        """What the GPU moved over what its links carry one way: the busier of the two kinds."""
+        """Share of its links' rate in one direction that the GPU uses: the busier kind of link."""
         pairs = (
             (self.nvlink, self.limits.nvlink_bytes_per_second),
             (self.pcie, self.limits.pcie_bytes_per_second),

@@ -1,4 +1,4 @@
-"""The XID errors that the driver reports for one GPU, counted."""
+"""Counts the XID errors that the driver reports for one GPU."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ log = logging.getLogger(__name__)
 XIDS = Metric(
     "gpunode_gpu_xid_errors_total",
     "counter",
-    "XID error events (nvmlEventSetWait) since the daemon started.",
+    "XID errors since the daemon started (nvmlEventSetWait).",
     (*GPU, "xid"),
 )
 XID_TIME = Metric(
     "gpunode_gpu_xid_last_timestamp_seconds",
     "gauge",
-    "When the driver last reported this XID.",
+    "Unix time of the last error with this XID.",
     (*GPU, "xid"),
 )
 METRICS = (XIDS, XID_TIME)
 
 
 class Xids:
-    """Takes the events of one GPU as they come."""
+    """Collects the XID events of one GPU."""
 
     def __init__(self, gpu: Gpu, clock: Clock) -> None:
         self.sensors = gpu
@@ -40,7 +40,7 @@ class Xids:
         self._times: dict[str, float] = {}
 
     def samples(self) -> Iterator[Sample]:
-        """The counts with what came since the last call; nothing where events are not reported."""
+        """The counts, with events since the last call; none if the GPU reports no events."""
         events = known(self.sensors.xids)
         if events is None:
             return

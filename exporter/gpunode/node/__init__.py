@@ -1,1 +1,1 @@
-"""The one door to the machine, and what stands behind it."""
+"""The only access to the machine, and what implements it."""

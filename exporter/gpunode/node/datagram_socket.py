@@ -1,4 +1,4 @@
-"""A Unix datagram socket on which the kernel says who sent what.
+"""A Unix datagram socket on which the kernel identifies senders.
 
 https://man7.org/linux/man-pages/man7/unix.7.html (SO_PASSCRED, SCM_CREDENTIALS)
 """
@@ -18,10 +18,10 @@ from pathlib import Path
 from gpunode.client.protocol import LARGEST
 
 ROOM = 2048
-"""Datagrams that wait to be read; the oldest are dropped first."""
+"""The most datagrams waiting to be read; beyond that, the oldest are dropped."""
 
 RATE = 2000
-"""Datagrams a second that are taken. More wait in the kernel, whose full queue makes senders drop
+"""Datagrams received per second. The rest wait in the kernel, whose full queue makes senders drop
 theirs: a flood costs its sender, not the node."""
 
 CREDENTIALS = struct.Struct("3i")
@@ -29,14 +29,14 @@ CREDENTIALS = struct.Struct("3i")
 
 @dataclass(frozen=True, slots=True)
 class Datagram:
-    """A message, and the process that the kernel says it is from: 0 in another PID namespace."""
+    """A message and its sender's PID from the kernel: 0 if not visible in this PID namespace."""
 
     pid: int
     text: str
 
 
 class DatagramSocket:
-    """Receives in a thread of its own, because the kernel's queue holds as few as ten."""
+    """Receives in its own thread, because the kernel's queue holds as few as ten datagrams."""
 
     def __init__(self, path: str) -> None:
         self._waiting: deque[Datagram] = deque(maxlen=ROOM)
@@ -44,7 +44,7 @@ class DatagramSocket:
         threading.Thread(target=self._receive, name="datagrams", daemon=True).start()
 
     def take(self) -> list[Datagram]:
-        """What arrived since the last call."""
+        """The datagrams received since the last call."""
         taken = []
         while self._waiting:
             taken.append(self._waiting.popleft())
@@ -66,7 +66,7 @@ class DatagramSocket:
 
 
 def _bound(path: Path) -> socket.socket:
-    """A socket at a path that anybody may send to. Raises ``OSError``, also where it is taken."""
+    """A socket at a path, open to any sender. Raises ``OSError``, also if the path is in use."""
     path.parent.mkdir(parents=True, exist_ok=True)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
@@ -74,7 +74,7 @@ def _bound(path: Path) -> socket.socket:
         if path.is_socket():
             _remove_unless_alive(path)
         bound.bind(str(path))
-        os.chmod(path, 0o666)  # noqa: S103 jobs run as any user, and the kernel says as whom
+        os.chmod(path, 0o666)  # noqa: S103 jobs run as any user, and the kernel identifies it
     except OSError:
         bound.close()
         raise
@@ -82,7 +82,7 @@ def _bound(path: Path) -> socket.socket:
 
 
 def _remove_unless_alive(path: Path) -> None:
-    """Remove what an ended daemon left behind."""
+    """Remove the socket that a terminated daemon left behind."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(str(path))

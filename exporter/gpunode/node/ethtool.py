@@ -1,6 +1,6 @@
-"""Counters that network drivers keep for ``ethtool -S`` and show nowhere else.
+"""Counters that network drivers expose only through ``ethtool -S``.
 
-The kernel's interface is in include/uapi/linux/ethtool.h; reading needs no privilege.
+The kernel's interface is in include/uapi/linux/ethtool.h; reading requires no privilege.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ ETH_SS_STATS = 1
 NAME_LENGTH = 32
 LONGEST_INTERFACE = 15
 MOST_COUNTERS = 65536
-"""Counters that a driver can have at most; mlx5 has about 2,000."""
+"""The most counters accepted from a driver; mlx5 has about 2,000."""
 
 
 def statistics(interface: str) -> dict[str, int]:
-    """The counters of one interface of this network namespace by name. Raises ``OSError``."""
+    """The counters of an interface in this network namespace, by name. Raises ``OSError``."""
     if len(interface.encode()) > LONGEST_INTERFACE:
         raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), interface)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
@@ -44,7 +44,7 @@ def statistics(interface: str) -> dict[str, int]:
 
 
 def _ask(control: socket.socket, interface: str, command: bytes) -> bytes:
-    """Let the kernel fill in a command; ``struct ifreq`` holds the name and its address."""
+    """Have the kernel fill in a command; ``struct ifreq`` holds the interface and its address."""
     buffer = array.array("B", command)
     address, _ = buffer.buffer_info()
     request = struct.pack("16sP16x", interface.encode(), address)

@@ -1,4 +1,4 @@
-"""The machine that this runs on."""
+"""The machine that this process runs on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpunode.node.node import ENVIRONMENT, MAX_FILE, Filesystem
 
 
 class SystemClock:
-    """The clocks of the machine this runs on."""
+    """The clocks of this machine."""
 
     def monotonic(self) -> float:
         return time.monotonic()
@@ -30,7 +30,7 @@ class SystemClock:
 
 
 class LocalNode:
-    """The machine this process runs on, its root mounted at ``rootfs``."""
+    """The machine that this process runs on, with its root mounted at ``rootfs``."""
 
     def __init__(self, rootfs: Path, drivers: Sequence[Driver] = ()) -> None:
         self.rootfs = str(rootfs).rstrip("/")
@@ -87,8 +87,8 @@ class LocalNode:
         return self._kubelets[socket].allocations()
 
     def _read(self, path: str) -> bytes:
-        # Not pathlib or open(), which take three times as long; a busy node has 3,000 threads,
-        # each with a file. A pipe in place of a file would block without O_NONBLOCK.
+        # pathlib and open() take three times as long, and a busy node has 3,000 threads, each with
+        # a file. Without O_NONBLOCK, a pipe in place of a file would block.
         file = os.open(self.rootfs + path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             content = part = os.read(file, 1 << 16)

@@ -1,6 +1,6 @@
-"""Follows a log that grows: a file through its rotations, or the kernel's own buffer.
+"""Follows a growing log: a file through its rotations, or the kernel's ring buffer.
 
-A read of /dev/kmsg gives one record; it says EAGAIN when there are no more and EPIPE when some were
+A read of /dev/kmsg returns one record, EAGAIN if there are no more, and EPIPE if some were
 overwritten: https://www.kernel.org/doc/Documentation/ABI/testing/dev-kmsg
 """
 
@@ -11,11 +11,11 @@ import stat
 
 CHUNK = 1 << 16
 MAX_READ = 1 << 20
-"""Bytes taken from a log at once; what a flood adds beyond them is passed over."""
+"""The most bytes read from a log at once; in a flood, the rest is skipped."""
 
 
 class Log:
-    """A log, read from where it ended when this was first asked."""
+    """A log, read from its end at the time of the first call."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -24,7 +24,7 @@ class Log:
         self._was_missing = False
 
     def new_lines(self) -> list[str]:
-        """Whole lines since the last call, none at the first. Raises ``OSError``."""
+        """Complete lines since the last call, none at the first. Raises ``OSError``."""
         if self._file is None:
             try:
                 self._file = _open(self.path)
@@ -42,10 +42,10 @@ class Log:
         return lines
 
     def _was_rotated(self, file: int) -> bool:
-        """Whether the path leads to another file now, or to the same one cut short."""
+        """Whether the path now leads to another file, or the same one was truncated."""
         try:
             new = os.stat(self.path)
-        except FileNotFoundError:  # between the two steps of a rotation
+        except FileNotFoundError:  # between two steps of a rotation
             return False
         old = os.fstat(file)
         if (old.st_dev, old.st_ino) != (new.st_dev, new.st_ino):

@@ -1,7 +1,7 @@
-"""The one door to the machine: files, filesystems, logs, drivers and the clock.
+"""The only access to the machine: files, filesystems, logs, drivers and the clock.
 
-Everything read from the outside goes through a ``Node``, so that ``tape.py`` can record a machine
-and play it back, and a test machine is a folder of files.
+Everything read from the machine goes through a ``Node``, so that ``tape.py`` can record it and play
+it back, and a folder of files can serve as a test machine.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from gpunode.node.kubelet import Allocation
 
 
 class Clock(Protocol):
-    """Time, as the node tells it."""
+    """The clocks of a node."""
 
     def monotonic(self) -> float:
-        """Seconds that never jump; they stand still while the node is suspended."""
+        """Seconds on a clock that never jumps and stops while the node is suspended."""
         ...
 
     def time(self) -> float:
@@ -27,12 +27,12 @@ class Clock(Protocol):
         ...
 
     def thread_cpu(self) -> float | None:
-        """CPU seconds that the calling thread has taken; None where time is only played back."""
+        """CPU seconds used by the calling thread; None during playback."""
         ...
 
 
 class SteppedClock:
-    """A tape's clock: stands still until it is set."""
+    """A tape's clock: it stands still until it is set."""
 
     def __init__(self, epoch: float) -> None:
         self.epoch = epoch
@@ -49,7 +49,7 @@ class SteppedClock:
 
 
 MAX_FILE = 4 << 20
-"""Bytes of the largest file that is read: a counter file of a large node has a tenth of that."""
+"""Size limit of a file in bytes; a counter file of a large node has a tenth of that."""
 
 ENVIRONMENT = frozenset(
     {
@@ -108,14 +108,14 @@ ENVIRONMENT = frozenset(
         "WORLD_SIZE",
     }
 )
-"""Names that are read from a process's environment; it may hold secrets, so no other ever is."""
+"""The only names read from a process's environment, because the others may hold secrets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filesystem:
-    """Bytes: all, free, and free to users other than root; files: how many it can hold, and more.
+    """Bytes: total, free, and free to users other than root; files: total and free.
 
-    A filesystem without a fixed number of files has 0 of them.
+    Both file counts are 0 if the filesystem has no fixed number of files.
     """
 
     size: float
@@ -126,7 +126,7 @@ class Filesystem:
 
 
 class Node(Protocol):
-    """A machine that can be asked, and nothing else."""
+    """Read access to a machine."""
 
     @property
     def clock(self) -> Clock: ...
@@ -138,7 +138,7 @@ class Node(Protocol):
     def read_text(self, path: str) -> str:
         """The file at the absolute ``path`` of the node.
 
-        Raises ``OSError``, also where the file is larger than ``MAX_FILE``.
+        Raises ``OSError``, also if the file is larger than ``MAX_FILE``.
         """
         ...
 
@@ -151,14 +151,14 @@ class Node(Protocol):
         ...
 
     def log_lines(self, path: str) -> list[str]:
-        """Lines that were added to a log since the last call; the first call gives none.
+        """Lines added to a log since the last call; none at the first call.
 
         Follows the log through rotation. ``/dev/kmsg`` counts as a log. Raises ``OSError``.
         """
         ...
 
     def environment(self, pid: int) -> dict[str, str]:
-        """What a process was started with, of the names in ``ENVIRONMENT``. Raises ``OSError``."""
+        """Initial environment of a process: the names in ``ENVIRONMENT``. Raises ``OSError``."""
         ...
 
     def network_statistics(self, interface: str) -> dict[str, int]:
@@ -166,23 +166,23 @@ class Node(Protocol):
         ...
 
     def read_link(self, path: str) -> str:
-        """What a link names, such as a namespace in /proc/PID/ns. Raises ``OSError``."""
+        """The target of a link, such as a namespace in /proc/PID/ns. Raises ``OSError``."""
         ...
 
     def ask(self, pid: int, address: str, request: str) -> str:
-        """What a server at HOST:PORT answers in the network namespace of a process.
+        """The answer of a server at HOST:PORT in the network namespace of a process.
 
         Raises ``OSError``.
         """
         ...
 
     def datagrams(self, socket: str) -> list[Datagram]:
-        """What came to a Unix socket since the last call; the first call opens it.
+        """Datagrams received on a Unix socket since the last call; the first call opens it.
 
-        The socket is this program's own: its path is not below the root. Raises ``OSError``.
+        The socket belongs to this program: its path is not below the root. Raises ``OSError``.
         """
         ...
 
     def allocations(self, socket: str) -> list[Allocation]:
-        """What the kubelet behind a socket gave to which container. Raises ``OSError``."""
+        """Devices that the kubelet at a socket allocated to containers. Raises ``OSError``."""
         ...

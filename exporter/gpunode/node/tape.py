@@ -1,18 +1,18 @@
-r"""Tapes: what a node was asked and what it answered, with times, to be played back.
+r"""Tapes: recordings of what a node was asked and what it answered, with times, for playback.
 
-A tape is gzip-compressed JSON lines. The first line says what it is; every other is one question
-and its answer at ``t`` seconds from the start:
+A tape is gzip-compressed JSON lines. The first line is a header; every other line is a question and
+its answer at ``t`` seconds from the start:
 
     {"gpunode_tape": 1, "time": 1795219603.29, "comment": "…"}
     {"t": 2.001, "of": "GPU-…", "call": "temperature", "answer": 36.0}
     {"t": 2.001, "of": "GPU-…", "call": "fabric", "error": "Unsupported", "message": "…"}
     {"t": 2.004, "of": "/proc/559/comm", "call": "read_text", "answer": "python3\n"}
 
-Playing back does not depend on asking at the same times: a gauge is the latest answer, GPM means
-are averaged over the answers since the last question, and buffers hold the samples of their time.
-Only what sources ask for is on a tape, and of a process's environment the node itself gives out no
-more than a few harmless names, so no secret is. The schema of the answers is the annotations of
-``Gpu`` in ``driver/driver.py`` and of ``Node``.
+Playback may ask at other times: a gauge is the latest answer, activity means are averaged over the
+answers since the last question, and buffers hold the samples up to now. A tape contains only what
+sources ask for; of a process's environment, the node answers only a few harmless names, so a tape
+holds no secrets. The schema of the answers is the annotations of ``Gpu`` in ``driver/driver.py``
+and of ``Node``.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class NodeCall:
-    """How a method of ``Node`` is on a tape.
+    """How a tape stores a method of ``Node``.
 
-    The first ``named_by`` arguments say what is asked of. The answers are either a state, of which
-    the latest counts, or ``events``, each of which is given out once.
+    The first ``named_by`` arguments identify the question. The answers are either states, of which
+    the latest counts, or ``events``, each of which is returned once.
     """
 
     named_by: int = 1
     events: bool = False
 
     def of(self, arguments: tuple[Any, ...]) -> str:
-        """What a call asks of, as the tape has it."""
+        """What a call asks about, as stored on the tape."""
         return " ".join(map(str, arguments[: self.named_by]))
 
 
@@ -93,11 +93,11 @@ ERRORS = {kind.__name__: kind for kind in (DriverError, Unsupported, DriverUnava
 
 
 class TapeError(Exception):
-    """A tape that cannot be played; ``str()`` names the file, the line and what is wrong."""
+    """A tape cannot be played; ``str()`` names the file, the line and the problem."""
 
 
 class TapeWriter:
-    """Writes a tape of at most ``max_bytes``; what would come after is not recorded."""
+    """Writes a tape until it reaches ``max_bytes``; the rest is not recorded."""
 
     def __init__(self, path: Path, node: Node, max_bytes: int, comment: str = "") -> None:
         self.clock = node.clock
@@ -110,7 +110,7 @@ class TapeWriter:
         self._write({"gpunode_tape": FORMAT, "time": self.clock.time(), "comment": comment})
 
     def answer(self, of: str, call: str, ask: Callable[[], Any]) -> Any:
-        """Ask, write down the question with its answer or error, and pass that on."""
+        """Ask, record the question with its answer or error, and pass that on."""
         question = {"of": of, "call": call}
         try:
             answer = ask()
@@ -145,7 +145,7 @@ class TapeWriter:
 
 
 class RecordingNode:
-    """A node with every method of ``Node``, each call of which is written down."""
+    """A node with every method of ``Node``; it records each call."""
 
     def __init__(self, node: Node, tape: TapeWriter) -> None:
         self.node = node
@@ -161,7 +161,7 @@ class RecordingNode:
 
 
 class RecordingDriver:
-    """A driver whose GPUs write down everything they are asked."""
+    """A driver whose GPUs record each call."""
 
     def __init__(self, driver: Driver, tape: TapeWriter) -> None:
         self.driver = driver
@@ -183,7 +183,7 @@ class RecordingDriver:
 
 
 class RecordingGpu:
-    """A GPU with every method of ``Gpu``, each written down as it is called."""
+    """A GPU with every method of ``Gpu``; it records each call."""
 
     def __init__(self, gpu: Gpu, tape: TapeWriter) -> None:
         self.gpu = gpu
@@ -198,7 +198,7 @@ class RecordingGpu:
 
 
 class Track:
-    """All answers to one question, in order of time."""
+    """All answers to one question, ordered by time."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -209,7 +209,7 @@ class Track:
         self.answers.append(answer)
 
     def at(self, now: float) -> Any:
-        """The latest answer, or the first where none is as old; raises what was raised then."""
+        """The latest answer at ``now``, or else the first; raises it if it is an error."""
         answer = self.answers[max(0, bisect_right(self.times, now) - 1)]
         if isinstance(answer, Exception):
             raise answer
@@ -223,7 +223,7 @@ class Track:
         return [answer for answer in found if not isinstance(answer, Exception)]
 
     def overlapping(self, begin: float, end: float) -> Iterator[tuple[Activity, float]]:
-        """Activity that covers part of the time, with how much; raises an error that was met."""
+        """Activity within a time span, with its seconds there; raises an error recorded there."""
         for at in range(bisect_right(self.times, begin), len(self.times)):
             answer = self.answers[at]
             if isinstance(answer, Exception):
@@ -241,7 +241,7 @@ class Track:
 class TapeNode:
     """A node played back from a tape, on the tape's clock.
 
-    Past its end the tape starts over, as if the same had happened again.
+    After its end the tape starts over, as if the same happened again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -259,12 +259,12 @@ class TapeNode:
 
     @property
     def position(self) -> float:
-        """Where on the tape the clock stands."""
+        """The clock's position on the tape, in seconds."""
         return self.clock.now - self.lap * self.end
 
     @property
     def lap(self) -> int:
-        """How often the tape has been played whole."""
+        """How many times the tape has been played to its end."""
         return max(0, math.ceil(self.clock.now / self.end) - 1) if self.end else 0
 
     def __getattr__(self, call: str) -> Callable[..., Any]:
@@ -278,7 +278,7 @@ class TapeNode:
         return lambda *given: self.recorded(how.of(given), call).at(self.position)
 
     def since_last_read(self, of: str, call: str) -> list[Any]:
-        """The answers since this was last called with the same question: of events, none twice."""
+        """The answers since the last call with the same question, so that no event comes twice."""
         track = self.recorded(of, call)
         lap, before = self._last_read.get((of, call), (0, -1.0))
         self._last_read[of, call] = self.lap, self.position
@@ -287,7 +287,7 @@ class TapeNode:
         return [*track.since(before, self.end), *track.since(-1.0, self.position)]
 
     def recorded(self, of: str, call: str) -> Track:
-        """All answers to a question. Raises ``FileNotFoundError`` where it was never asked."""
+        """All answers to a question. Raises ``FileNotFoundError`` if it was never asked."""
         track = self.tracks.get((of, call))
         if track is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), of)
@@ -305,8 +305,8 @@ class TapeNode:
         except json.JSONDecodeError as error:
             raise TapeError(f"{self.path}: line {number}: not JSON: {error.msg}") from error
         except EOFError:
-            # A recorder that was killed leaves an unfinished file; what is whole counts.
-            log.warning("%s: ends in the middle, after line %d", self.path, number)
+            # A recorder that was killed leaves a truncated file; its complete lines count.
+            log.warning("%s: truncated after line %d", self.path, number)
         except (OSError, zlib.error, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or error
             raise TapeError(f"{self.path}: after line {number}: cannot be read: {why}") from error
@@ -344,7 +344,7 @@ class TapeNode:
 
 
 class TapeDriver:
-    """A driver played back."""
+    """A driver played back from a tape."""
 
     def __init__(self, node: TapeNode, vendor: str) -> None:
         self.node = node
@@ -360,7 +360,7 @@ class TapeDriver:
 
 
 class TapeGpu:
-    """A GPU played back; see ``driver.Gpu`` for what each method answers."""
+    """A GPU played back from a tape; see ``driver.Gpu`` for what each method answers."""
 
     def __init__(self, node: TapeNode, identity: Identity) -> None:
         self.node = node
@@ -374,9 +374,9 @@ class TapeGpu:
         return lambda: self._track(call).at(self.node.position)
 
     def activity(self) -> Activity:
-        """The mean since the last call of what GPM answered, weighted by time.
+        """The mean of the recorded activity since the last call, weighted by time.
 
-        An answer stands for the seconds before it, whenever this is called.
+        An answer covers the seconds before it, whenever this is called.
         """
         lap, now = self.node.lap, self.node.position
         before_lap, before = self._activity_read or (lap, now)
@@ -407,7 +407,7 @@ class TapeGpu:
         return self._buffered("utilization_samples", after)
 
     def _buffered(self, call: str, after: int) -> Buffered:
-        """The samples up to now: a later drain recorded them, but the driver had them by then."""
+        """The samples up to now, including those that a later drain recorded."""
         if call not in self._buffers:
             drained = [a for a in self._track(call).answers if not isinstance(a, Exception)]
             if not drained:

@@ -1,4 +1,4 @@
-"""Asks a server over TCP, also in the network namespace of another process, as a pod has one."""
+"""Asks a server over TCP, also in the network namespace of another process, such as a pod's."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import time
 CLONE_NEWNET = 0x40000000
 
 DEADLINE = 8.0
-"""Seconds that a server is given for its whole answer, however slowly it sends."""
+"""Seconds allowed for the whole answer, however slowly the server sends."""
 
 LARGEST = 32 << 20
-"""Bytes of the largest answer that is taken."""
+"""Size limit of an answer in bytes."""
 
 
 def ask(address: str, request: str, namespace: str) -> str:
@@ -52,11 +52,11 @@ def ask(address: str, request: str, namespace: str) -> str:
 
 
 def _socket_in(namespace: str, family: int) -> socket.socket:
-    """A socket that belongs to a network namespace: that of the thread that made it."""
+    """A socket in a network namespace: the kernel uses that of the thread that creates it."""
     try:
         other = os.readlink(namespace) != os.readlink("/proc/self/ns/net")
     except OSError:
-        other = False  # one that cannot be seen cannot be entered either
+        other = False  # a namespace that cannot be read cannot be entered either
     if not other:
         return socket.socket(family, socket.SOCK_STREAM)
     made: list[socket.socket | OSError] = []
@@ -67,13 +67,13 @@ def _socket_in(namespace: str, family: int) -> socket.socket:
                 libc = ctypes.CDLL(None, use_errno=True)
                 if libc.setns(file.fileno(), CLONE_NEWNET):
                     number = ctypes.get_errno()
-                    why = f"{os.strerror(number)}: entering takes CAP_SYS_ADMIN"
+                    why = f"{os.strerror(number)}: entering requires CAP_SYS_ADMIN"
                     raise OSError(number, why, namespace)
             made.append(socket.socket(family, socket.SOCK_STREAM))
         except OSError as error:
             made.append(error)
 
-    # A thread of its own, which ends: setns(2) changes the namespace of the calling thread.
+    # In a short-lived thread, because setns(2) changes the namespace of the calling thread.
     thread = threading.Thread(target=make, name="namespace")
     thread.start()
     thread.join()

@@ -1,1 +1,1 @@
-"""What holds each GPU up: the ledger, joined with what the node saw in the same minute."""
+"""The bottleneck of each GPU: the ledger, combined with the node's readings of that minute."""

@@ -1,8 +1,8 @@
-"""What held one GPU up: a cause, and the evidence for it.
+"""The bottleneck of one GPU: a cause, and the evidence for it.
 
-A verdict names one cause. What lost the most time wins; only where next to none was lost is it said
-what bounds the work itself. Each verdict keeps its evidence: series that are exported, with the
-value that counted and the threshold that it passed, so that a person can check it in Prometheus.
+A verdict names one cause. The largest loss of time wins; only if almost none was lost does the
+verdict name what bounds the work itself. Each verdict keeps its evidence: exported series, with the
+value that counted and the threshold that it passed, so that anyone can check it in Prometheus.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from gpunode.verdict.limits import (
 )
 
 CAUSES = {
-    "none": "no time to speak of is lost",
+    "none": "no significant time is lost",
     "data_loading_cpu": "starved, and the CPUs that prepare the data are at their limit",
     "data_loading_storage": "starved, and the job waits for storage",
     "data_loading_copy": "copies between host and device run while the compute engines wait",
-    "data_loading": "starved, by nothing that shows on this node",
+    "data_loading": "starved, and nothing on this node explains it",
     "shm": "starved, and the job's /dev/shm is full",
-    "communication": "data moves between GPUs or nodes and nothing is computed meanwhile",
+    "communication": "data moves between GPUs or nodes while nothing is computed",
     "straggler": "kernels spin in a collective until a peer arrives",
     "stalled_collective": "kernels spin in a collective and no peer arrives",
-    "kernel_launch": "the gaps between small kernels",
-    "thermal": "clocks are held down by heat",
-    "power": "clocks are held down by a power limit below the board's own, or by a power brake",
+    "kernel_launch": "gaps between small kernels",
+    "thermal": "clocks are throttled by heat",
+    "power": "clocks are throttled by a power limit below the board's default, or by a power brake",
     "precision": "matrix products run without tensor cores",
     "memory_bandwidth": "the work waits for HBM",
     "memory_capacity": "the GPU's memory is full",
@@ -66,10 +66,10 @@ REMOTE = ((nfs.RTT_SECONDS, nfs.REQUESTS), (lustre.RPC_SECONDS, lustre.RPCS))
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A figure that a verdict rests on: the series, what it came to, and what it was held against.
+    """A figure behind a verdict: the series, its value, and the threshold that it passed.
 
-    ``value`` is the increase a second for a counter and the present value for a gauge, or what
-    ``meaning`` says.
+    ``value`` is the increase per second for a counter and the current value for a gauge, unless
+    ``meaning`` says otherwise.
     """
 
     series: str
@@ -80,7 +80,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A cause, the share of time that it concerns, and why."""
+    """A cause, the share of time that it affects, and the evidence."""
 
     cause: str
     share: float
@@ -91,7 +91,7 @@ Rule = Callable[[Facts, tuple[str, str], dict[str, float]], Verdict | None]
 
 
 def judge(facts: Facts, at: tuple[str, str]) -> Verdict | None:
-    """The verdict on one GPU, or None where its ledger does not reach back."""
+    """The verdict on one GPU, or None if its ledger does not reach back far enough."""
     shares = facts.shares(at)
     if not shares:
         return None
@@ -141,11 +141,11 @@ def _storage(facts: Facts, at: tuple[str, str]) -> Iterator[Evidence]:
                 continue
             if waited / done >= REMOTE_LATENCY:
                 series = series_name(seconds, labels)
-                yield Evidence(series, waited / done, REMOTE_LATENCY, "seconds a request")
+                yield Evidence(series, waited / done, REMOTE_LATENCY, "seconds per request")
 
 
 def _pressure(facts: Facts, at: tuple[str, str], resource: str) -> tuple[str, float] | None:
-    """Share of time that tasks of the job waited for a resource, else those of the node."""
+    """Share of time that tasks waited for a resource: those of the job, else of the node."""
     for metric, labels in (
         (job.PRESSURE_WAITING, (*at, resource)),
         (pressure.WAITING, (resource,)),
@@ -160,7 +160,7 @@ def _cpu(facts: Facts, at: tuple[str, str]) -> Iterator[Evidence]:
     busiest = facts.now(job.BUSIEST_THREAD, *at)
     if busiest is not None and busiest >= THREAD_BUSY:
         series = series_name(job.BUSIEST_THREAD, at)
-        yield Evidence(series, busiest, THREAD_BUSY, "share of a CPU that one thread takes")
+        yield Evidence(series, busiest, THREAD_BUSY, "share of a CPU that one thread uses")
     periods = facts.rate(job.QUOTA_PERIODS, *at)
     throttled = facts.rate(job.QUOTA_THROTTLED_PERIODS, *at)
     if periods and throttled is not None and throttled / periods >= QUOTA_THROTTLED:
@@ -186,7 +186,7 @@ def _blocked(facts: Facts, at: tuple[str, str], shares: dict[str, float]) -> Ver
 
 
 def _lost_to(state: str, cause: str, threshold: float) -> Rule:
-    """A rule that needs no more than the ledger."""
+    """A rule that needs only the ledger."""
 
     def rule(_: Facts, at: tuple[str, str], shares: dict[str, float]) -> Verdict | None:
         if shares[state] < threshold:
@@ -205,7 +205,7 @@ def _power(facts: Facts, at: tuple[str, str], _: dict[str, float]) -> Verdict | 
     capped = _held_down(facts, at, ("sw_power_cap",), "power")
     limit, default = facts.now(POWER_LIMIT, *at), facts.now(POWER_DEFAULT_LIMIT, *at)
     if capped is None or not limit or not default or limit / default >= LIMIT_LOWERED:
-        return braked  # at the board's own limit a GPU does all it can
+        return braked  # at the board's default limit, a GPU does all it can
     lowered = Evidence(
         series_name(POWER_LIMIT, at), limit / default, LIMIT_LOWERED, "enforced over default limit"
     )
@@ -220,7 +220,7 @@ def _held_down(
             series_name(THROTTLED, (*at, reason)),
             rate,
             THROTTLED_SHARE,
-            "share of time with the clocks held down",
+            "share of time with the clocks throttled",
         )
         for reason in reasons
         if (rate := facts.rate(THROTTLED, *at, reason) or 0.0) >= THROTTLED_SHARE
@@ -242,13 +242,13 @@ def _precision(facts: Facts, at: tuple[str, str], shares: dict[str, float]) -> V
                     series_name(ACTIVE, (*at, "tensor")),
                     tensor / work,
                     TENSOR_IDLE,
-                    "share of the computing time with tensor cores active",
+                    "share of the compute time with tensor cores active",
                 ),
                 Evidence(
                     series_name(ACTIVE, (*at, pipe)),
                     busy / work,
                     PIPE_BUSY,
-                    f"share of the computing time with the {pipe} pipe active",
+                    f"share of the compute time with the {pipe} pipe active",
                 ),
             )
             return Verdict("precision", work, evidence)
@@ -303,13 +303,13 @@ USED = frozenset(
         *(metric for pair in REMOTE for metric in pair),
     }
 )
-"""What the rules rest on: ``Facts`` knows of nothing else."""
+"""The metrics that the rules use; ``Facts`` knows no others."""
 
 
 def stalled(facts: Facts, at: tuple[str, str]) -> str | None:
-    """What holds a training up whose step is overdue: a cause, empty while none is.
+    """Why the step of a training run is overdue: a cause, empty if it is not overdue.
 
-    None where nobody tells of steps, or where none is to be expected.
+    None if no steps are reported or expected.
     """
     last = facts.now(steps.LAST_STEP, *at)
     median = facts.now(steps.MEDIAN, *at)

@@ -1,4 +1,4 @@
-"""What is known of the last minute: values of series at several moments."""
+"""What is known about the last minute: values of series at several times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpunode.source import Key
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Values of series with the moments at which they were read, as they stood at a moment."""
+    """Values of series at one moment, with the times at which they were read."""
 
     moment: float
     values: Mapping[Key, tuple[float, float]]
@@ -21,10 +21,10 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of the time that some snapshots, oldest first, reach over.
+    """What is known about the time that the snapshots cover, oldest first.
 
-    ``metrics`` are those that the snapshots hold. Asking for another raises ``LookupError``,
-    because a rule that rests on it would never apply.
+    ``metrics`` are those in the snapshots. Asking for another raises ``LookupError``, because a
+    rule that uses it would never apply.
     """
 
     snapshots: tuple[Snapshot, ...]
@@ -33,12 +33,12 @@ class Facts:
     """Seconds since the epoch at the last snapshot."""
 
     def now(self, metric: Metric, *labels: str) -> float | None:
-        """The last value of a series."""
+        """The latest value of a series."""
         found = self._at(self.snapshots[-1], metric, labels)
         return None if found is None else found[0]
 
     def rate(self, metric: Metric, *labels: str) -> float | None:
-        """What a counter gained a second; None where it is new or was reset."""
+        """The increase of a counter per second; None if it is new or was reset."""
         after = self._at(self.snapshots[-1], metric, labels)
         told = (found for s in self.snapshots if (found := self._at(s, metric, labels)))
         before = next(told, None)
@@ -47,20 +47,20 @@ class Facts:
         return (after[0] - before[0]) / (after[1] - before[1])
 
     def recent(self, seconds: float) -> Facts:
-        """The same, looking back on less time."""
+        """The same facts, limited to the last ``seconds``."""
         end = self.snapshots[-1].moment
         kept = tuple(s for s in self.snapshots if end - s.moment < seconds)
         return replace(self, snapshots=kept)
 
     def series(self, metric: Metric, *labels: str) -> Iterator[tuple[str, ...]]:
-        """The labels of every series of a metric that begin with these."""
+        """The labels of every series of a metric whose first labels are these."""
         self._check(metric)
         for asked, found in self.snapshots[-1].values:
             if asked is metric and found[: len(labels)] == labels:
                 yield found
 
     def shares(self, at: tuple[str, str]) -> dict[str, float]:
-        """The ledger's states as shares of the time; empty where there was none."""
+        """The ledger's states as shares of the time; empty if it covers none."""
         rates = {state: self.rate(SECONDS, *at, state) or 0.0 for state in STATES}
         total = sum(rates.values())
         return {state: rate / total for state, rate in rates.items()} if total else {}
@@ -73,12 +73,10 @@ class Facts:
 
     def _check(self, metric: Metric) -> None:
         if metric not in self.metrics:
-            raise LookupError(
-                f"{metric.name}: a rule asks for it, and it is not in ``causes.USED``"
-            )
+            raise LookupError(f"{metric.name}: used by a rule but not in causes.USED, add it there")
 
 
 def series_name(metric: Metric, labels: tuple[str, ...]) -> str:
-    """A series as it is exported, and as one would ask Prometheus for it."""
+    """A series as exported, which is also the Prometheus query for it."""
     pairs = sorted(zip(metric.labels, labels, strict=True))
     return metric.name + "{" + ",".join(f'{label}="{value}"' for label, value in pairs) + "}"

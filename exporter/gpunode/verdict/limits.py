@@ -1,60 +1,60 @@
-"""Every line that a verdict draws; where an alert draws the same line, it takes it from here."""
+"""Every threshold of the verdicts; an alert with the same threshold takes it from here."""
 
 from __future__ import annotations
 
 LOST = 0.1
-"""Share of time from which a loss counts."""
+"""Minimum share of time for a loss to count."""
 
 COMMUNICATES = 0.25
-"""Share of time from which communication that is not hidden counts; healthy training has some."""
+"""Minimum share of time for exposed communication to count; healthy training has some."""
 
 STALLED = 0.95
-"""Share of time spent spinning from which nobody is expected to arrive."""
+"""Minimum share of time spent spinning for a collective to count as stalled."""
 
 STEP_OVERDUE = 5.0
-"""Times the median step after which a step is overdue."""
+"""A step is overdue after this multiple of the median step time."""
 
 STEP_OVERDUE_LEAST = 30.0
-"""Seconds before which no step is overdue."""
+"""No step is overdue before this many seconds."""
 
 BOUND = 0.5
-"""Share of time from which a resource counts as what bounds the work."""
+"""Minimum share of time for a resource to count as bounding the work."""
 
 SHM_FULL = 0.95
-"""Share of /dev/shm in use from which the next batch may not fit."""
+"""At this share of /dev/shm in use, the next batch may not fit."""
 
 IO_PRESSURE = 0.1
-"""Share of time with a task waiting for I/O from which storage holds the job up."""
+"""At this share of time with a task waiting for I/O, storage delays the job."""
 
 DISK_BUSY = 0.95
-"""Share of time with requests on a disk from which it has no more to give."""
+"""At this share of time with requests, a disk is saturated."""
 
 REMOTE_LATENCY = 0.05
-"""Seconds that a request to a file server takes from which it is slow; 0.001 to 0.01 are usual."""
+"""At this many seconds per request, a file server is slow; 0.001 to 0.01 is usual."""
 
 REMOTE_SHARE = 0.1
-"""Requests in flight on average from which a slow file server matters."""
+"""Minimum mean requests in flight for a slow file server to matter."""
 
 THREAD_BUSY = 0.95
-"""Share of a CPU from which a thread has no more to give."""
+"""At this share of a CPU, a thread is saturated."""
 
 CPU_PRESSURE = 0.25
-"""Share of time with a task waiting for a CPU from which the job has too few."""
+"""At this share of time with a task waiting for a CPU, the job has too few CPUs."""
 
 QUOTA_THROTTLED = 0.05
-"""Share of quota periods that were throttled from which the quota holds the job up."""
+"""At this share of throttled quota periods, the quota delays the job."""
 
 THROTTLED_SHARE = 0.05
-"""Share of time with the clocks held down from which it counts."""
+"""Minimum share of time with throttled clocks for throttling to count."""
 
 LIMIT_LOWERED = 0.95
-"""Enforced over default power limit below which somebody chose to have less."""
+"""A power limit below this share of the default counts as lowered."""
 
 TENSOR_IDLE = 0.05
-"""Tensor share of the time at work below which products do not use the tensor cores."""
+"""Below this tensor share of the compute time, matrix products do not use tensor cores."""
 
 PIPE_BUSY = 0.15
-"""Share of the time at work from which the FP32 or FP64 pipe does the products."""
+"""At this share of the compute time, the FP32 or FP64 pipe does the matrix products."""
 
 MEMORY_FULL = 0.97
-"""Share of the frame buffer, without the driver's reserve, from which it is full."""
+"""At this share in use, excluding the driver's reserve, the frame buffer is full."""

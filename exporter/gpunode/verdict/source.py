@@ -1,4 +1,4 @@
-"""Says every few seconds what held each GPU up over the last minute."""
+"""Reports every few seconds the bottleneck of each GPU over the last minute."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gpunode.verdict.facts import Facts, Snapshot
 BOTTLENECK = Metric(
     "gpunode_gpu_bottleneck",
     "gauge",
-    "Whether this is what held the GPU up over the last minute; one cause is 1, the evidence is at "
-    "/api/v1/verdict.",
+    "Whether this was the bottleneck of the GPU over the last minute. Exactly one cause is 1; the "
+    "evidence is at /api/v1/verdict.",
     (*GPU, "cause"),
 )
 
@@ -25,14 +25,14 @@ STALLS = ("collective", "input", "unknown")
 TRAINING_STALLED = Metric(
     "gpunode_training_stalled",
     "gauge",
-    "Whether no training step has ended for five times the median step and at least 30 s, by what "
-    "the GPU does meanwhile: `collective` where it spins for a peer, `input` where it has nothing "
-    "to do, `unknown` otherwise.",
+    "Whether no training step has ended for five times the median step time and at least 30 s. The "
+    "cause is `collective` if the GPU spins for a peer, `input` if it has nothing to do, else "
+    "`unknown`.",
     (*GPU, "cause"),
 )
 
 PERIOD = 60.0
-"""Seconds that a verdict looks back on."""
+"""Seconds that a verdict covers."""
 
 EVERY = 5.0
 """Seconds between verdicts."""
@@ -40,7 +40,7 @@ EVERY = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The verdict on one GPU: a cause, what it means, the share of time it concerns, and why."""
+    """The verdict on one GPU: a cause, its meaning, the share of time affected, and why."""
 
     gpu: str
     uuid: str
@@ -58,7 +58,7 @@ class Judged:
 
 
 class Verdicts:
-    """Looks at what all other sources have read, and says what held each GPU up."""
+    """Derives the bottleneck of each GPU from the readings of all sources."""
 
     name = "verdict"
     every = EVERY

@@ -1,1 +1,1 @@
-"""NVIDIA: the driver through NVML, its GPM counters, and DCGM where a GPU has none."""
+"""NVIDIA: the driver through NVML and its GPM counters, and DCGM for GPUs without GPM."""

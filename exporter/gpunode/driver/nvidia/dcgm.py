@@ -1,8 +1,8 @@
-"""Profiling counters of GPUs without GPM, Volta to Ada, from a DCGM that runs here.
+"""Profiling counters of GPUs without GPM (Volta to Ada), from DCGM on this node.
 
-The only import of DCGM's Python bindings, which come with DCGM and not from PyPI. They speak to an
-nv-hostengine that runs already: one embedded here would take the counters from it, and from
-profilers. While a profiler holds them, DCGM tells blanks, which are no values.
+The only module that imports DCGM's Python bindings, which ship with DCGM and are not on PyPI. It
+connects to a running nv-hostengine: an embedded one would take the counters away from it and from
+profilers. While a profiler holds the counters, DCGM returns blank values, which are ignored.
 https://docs.nvidia.com/datacenter/dcgm/latest/user-guide/feature-overview.html#profiling-metrics
 """
 
@@ -25,7 +25,7 @@ BINDINGS = (
     "/usr/share/datacenter-gpu-manager-4/bindings/python3",
     "/usr/local/dcgm/bindings/python3",
 )
-"""Where DCGM 4 and 3 install them."""
+"""Where DCGM 4 and DCGM 3 install them."""
 
 FIELDS = {
     1001: "graphics",
@@ -41,20 +41,20 @@ FIELDS = {
     1011: "nvlink_transmit",
     1012: "nvlink_receive",
 }
-"""DCGM_FI_PROF_* by number, with the names of ``gpm.METRICS``: shares, and bytes a second."""
+"""DCGM_FI_PROF_* by number, named as in ``gpm.METRICS``: shares, and bytes per second."""
 
 EVERY = 1.0
-"""Seconds between the samples that DCGM is asked to take, and between looks."""
+"""Seconds between the samples that DCGM takes, and between reads of them."""
 
 AGAIN = 60.0
-"""Seconds after which a host engine that was not there is looked for again."""
+"""Seconds before the next attempt to reach a host engine that did not answer."""
 
 STALE = 5.0
-"""Seconds after which what was heard is no reading any more."""
+"""Seconds after which the latest values are too old to be a reading."""
 
 
 class DcgmProfiling:
-    """Follows a host engine in a thread of its own, so that one that hangs holds up no GPU."""
+    """Follows a host engine in its own thread, so that one that hangs delays no GPU."""
 
     def __init__(self, address: str, bindings: str, monotonic: Callable[[], float]) -> None:
         self.address = address
@@ -67,7 +67,7 @@ class DcgmProfiling:
         self._started = False
 
     def activity(self, uuid: str) -> Activity:
-        """The means since the last call. Raises ``Unsupported`` where DCGM does not tell."""
+        """The means since the last call. Raises ``Unsupported`` if DCGM has none."""
         if not self._started:
             self._started = True
             if any(Path(folder).is_dir() for folder in self.bindings):
@@ -75,7 +75,7 @@ class DcgmProfiling:
         now = self.monotonic()
         with self._lock:
             if now - self._time > STALE or uuid not in self._heard:
-                raise Unsupported(f"DCGM at {self.address}: tells nothing of {uuid}")
+                raise Unsupported(f"DCGM at {self.address}: no values for {uuid}")
             heard, self._heard[uuid] = self._heard[uuid], {}
             since, self._taken[uuid] = self._taken.get(uuid, now), now
         means = {name: sum(values) / len(values) for name, values in heard.items()}
@@ -87,13 +87,13 @@ class DcgmProfiling:
             structures = importlib.import_module("dcgm_structs")
             reader = importlib.import_module("DcgmReader").DcgmReader
         except (ImportError, OSError) as error:
-            log.warning("dcgm: its Python bindings cannot be used: %s", error)
+            log.warning("dcgm: cannot use its Python bindings, check dcgm.bindings: %s", error)
             return
         while True:
             try:
                 self._read(reader)
             except (structures.DCGMError, OSError) as error:
-                log.info("dcgm: %s: %s; looking again every %g s", self.address, error, AGAIN)
+                log.info("dcgm: %s: %s; trying again in %g s", self.address, error, AGAIN)
             time.sleep(AGAIN)
 
     def _read(self, reader: Any) -> None:
@@ -111,7 +111,7 @@ class DcgmProfiling:
                 time.sleep(EVERY)
 
     def _hear(self, uuids: dict[int, str], values: dict[int, dict[int, list[Any]]]) -> None:
-        """Keep what came of each GPU until it is asked for; a blank is no value."""
+        """Keep the values of each GPU until they are asked for; blanks are ignored."""
         with self._lock:
             self._time = self.monotonic()
             for gpu, uuid in uuids.items():

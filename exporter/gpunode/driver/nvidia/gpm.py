@@ -1,7 +1,7 @@
-"""GPM: the counters that Hopper and later GPUs keep for every unit.
+"""GPM: the per-unit counters of Hopper and later GPUs.
 
-The mean between two snapshots is exact however far apart they are, so one chained pair a window
-loses nothing. Numbers are ``nvmlGpmMetricId_t`` of nvml.h, names those of ``driver.UNITS``.
+The mean between two snapshots is exact however far apart they are, so one snapshot per window loses
+nothing. Numbers are ``nvmlGpmMetricId_t`` in nvml.h, names the keys of ``driver.Activity``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MEBIBYTE = 1048576.0
 
 @dataclass(frozen=True, slots=True)
 class GpmMetric:
-    """One GPM metric: the driver's number, our name, and what turns its value into base units."""
+    """One GPM metric: the driver's number, our name, and the factor to base units."""
 
     id: int
     name: str

@@ -1,9 +1,8 @@
 """The NVIDIA driver through NVML; the only module that imports pynvml.
 
-Whether a sensor exists is asked of each GPU: a call that a GPU does not support costs one call, and
-is asked again only when the GPUs are listed anew. Costs a call, measured on an H200 with driver
-580.159, are in ``docs/performance.md``; ``nvmlDeviceGetPcieThroughput`` is never called, because it
-blocks for 20 ms.
+Each GPU is asked which sensors it has: after an unsupported call, that call is not made again until
+the GPUs are next listed. Costs in comments were measured on an H200 with driver 580.159.
+``nvmlDeviceGetPcieThroughput`` is never called, because it blocks for 20 ms.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ GONE = {
     pynvml.NVML_ERROR_GPU_NOT_FOUND,
     pynvml.NVML_ERROR_UNKNOWN,
 }
-"""Errors that every GPU shows when the driver was taken away or replaced under the library."""
+"""Errors that every GPU returns after the driver was unloaded or replaced under the library."""
 
 CLOCK_EVENTS = {
     pynvml.nvmlClocksEventReasonGpuIdle: "gpu_idle",
@@ -76,7 +75,7 @@ CLOCK_EVENTS = {
 THROTTLED_NANOSECONDS = {
     pynvml.NVML_FI_DEV_PERF_POLICY_POWER: "sw_power_cap",
     pynvml.NVML_FI_DEV_PERF_POLICY_SYNC_BOOST: "sync_boost",
-    269: "sw_thermal",  # NVML_FI_DEV_CLOCKS_EVENT_REASON_*, since the 12.9 header
+    269: "sw_thermal",  # NVML_FI_DEV_CLOCKS_EVENT_REASON_*, since nvml.h 12.9
     270: "hw_thermal",
     271: "hw_power_brake",
 }
@@ -107,7 +106,7 @@ RECOVERY_ACTIONS = {
 }
 FABRIC_STATES = {1: "not_started", 2: "in_progress", 3: "completed"}
 FABRIC_HEALTH_BITS = {"bandwidth": 0, "route_recovery": 2, "route": 4, "access_timeout": 6}
-"""Shifts of the two-bit fields of ``healthMask``: 0 not known, 1 bad, 2 good."""
+"""Shifts of the two-bit fields of ``healthMask``: 0 not supported, 1 bad, 2 good."""
 
 
 PCIE_LANE = {
@@ -118,22 +117,22 @@ PCIE_LANE = {
     5: 32e9 / 8 * 128 / 130,
     6: 64e9 / 8,
 }
-"""Bytes a second one way by generation: https://en.wikipedia.org/wiki/PCI_Express#Comparison_table"""
+"""Bytes/s in one direction by generation: https://en.wikipedia.org/wiki/PCI_Express#Comparison_table"""
 
 MOST_SAMPLES = 256
-"""More than any buffer holds: power keeps 120 samples on an H200, utilisation 71."""
+"""More than any buffer holds: on an H200, 120 power samples and 71 of utilisation."""
 
 SAMPLE = struct.Struct("=QI4x")
-"""``nvmlSample_t``: microseconds, and a union whose unsigned member is the one in use."""
+"""``nvmlSample_t``: microseconds, and a union of which the unsigned member is used."""
 
 
 def explain(call: str, error: pynvml.NVMLError) -> str:
-    """The call and the driver's own words for its error."""
+    """The call and the driver's own text for the error."""
     return f"{call}: {error} (NVML error {error.value})"
 
 
 class NvmlDriver:
-    """NVML, loaded and initialised by ``gpus()``, and again when the driver changes under it."""
+    """NVML, loaded and initialised by ``gpus()``, and again when the driver is replaced."""
 
     vendor = "nvidia"
 
@@ -147,7 +146,7 @@ class NvmlDriver:
         self._lock = threading.Lock()
 
     def gpus(self) -> list[Gpu]:
-        """Every GPU and MIG instance; a GPU that was seen once and is lost stays listed."""
+        """Every GPU and MIG instance; a GPU that is lost stays listed."""
         whole = [gpu for gpu in self._gpus.values() if gpu.parent is None]
         if not whole or all(gpu.gone or gpu.stale for gpu in whole):
             self._open()
@@ -166,10 +165,10 @@ class NvmlDriver:
         gpu: NvmlGpu | None = None,
         generation: int | None = None,
     ) -> Any:
-        """One NVML function, by name or wrapped; its errors become ``DriverError``.
+        """Call one NVML function, by name or wrapped; its errors become ``DriverError``.
 
-        Arguments that are handles or pointers of a library that was unloaded since
-        ``generation`` are never passed to the one that came after it.
+        Handles and pointers from a library that was unloaded since ``generation`` are never passed
+        to its successor.
         """
         if isinstance(function, str):
             name, perform = function, getattr(pynvml, function)
@@ -178,7 +177,7 @@ class NvmlDriver:
         thread = threading.get_ident()
         with self._lock:
             if generation not in (None, self.generation):
-                raise DriverError(f"{name}: the driver went away")
+                raise DriverError(f"{name}: the driver was reloaded")
             self._pending[thread] = gpu, self.monotonic()
         try:
             return perform(*arguments)
@@ -190,13 +189,13 @@ class NvmlDriver:
                 del self._pending[thread]
 
     def _hangs(self, gpu: NvmlGpu) -> bool:
-        """Whether a call to this GPU has been waiting for more than five seconds."""
+        """Whether a call to this GPU has been pending for more than five seconds."""
         long_ago = self.monotonic() - 5
         with self._lock:
             return any(g is gpu and since < long_ago for g, since in self._pending.values())
 
     def _open(self) -> None:
-        """Load and initialise the library from scratch and take new handles."""
+        """Load and initialise the library from scratch, and get new handles."""
         self._unload()
         try:
             pynvml.nvmlInit()
@@ -207,14 +206,14 @@ class NvmlDriver:
         self._take_handles()
 
     def _take_handles(self) -> None:
-        """Open the GPUs that are not open yet; one that cannot be is tried again later."""
+        """Open the GPUs that are not open yet; one that fails is tried again later."""
         for index, complaint in list(self._unopened.items()):
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 uuid = str(pynvml.nvmlDeviceGetUUID(handle))
             except pynvml.NVMLError as error:
                 if str(error) != complaint:
-                    log.warning("GPU %d cannot be opened: %s", index, error)
+                    log.warning("GPU %d cannot be opened, trying again later: %s", index, error)
                 self._unopened[index] = str(error)
                 continue
             del self._unopened[index]
@@ -225,25 +224,25 @@ class NvmlDriver:
                 known.reopen(handle)
 
     def _unload(self) -> None:
-        """Let go of a library whose driver is gone, so that the present one is loaded."""
+        """Unload a library whose driver is gone, so that the current one can be loaded."""
         if pynvml.nvmlLib is None:
             return
         with self._lock:
             if self._pending:
-                raise DriverUnavailable("a driver call hangs, so the driver cannot be opened again")
+                raise DriverUnavailable("cannot reopen the driver while a driver call hangs")
             self.generation += 1
             try:
                 pynvml.nvmlShutdown()
             except pynvml.NVMLError as error:
                 log.debug("nvmlShutdown: %s", error)
-            # pynvml keeps the library for ever; after a driver upgrade only a new load fits the
-            # kernel module (NVML error 18).
+            # pynvml never unloads the library. After a driver upgrade, the old one no longer
+            # matches the kernel module (NVML error 18).
             pynvml._nvmlGetFunctionPointer_cache.clear()
             _ctypes.dlclose(pynvml.nvmlLib._handle)
             pynvml.nvmlLib = None
 
     def _list_instances(self, gpu: NvmlGpu) -> None:
-        """Bring the MIG instances of one GPU up to date."""
+        """Update the MIG instances of one GPU."""
         found: dict[str, Any] = {}
         try:
             if gpu.mig_mode():
@@ -256,7 +255,7 @@ class NvmlDriver:
         except Unsupported:
             pass
         except (DriverError, pynvml.NVMLError) as error:
-            log.debug("%s: MIG instances cannot be listed: %s", gpu.uuid, error)
+            log.debug("%s: cannot list its MIG instances: %s", gpu.uuid, error)
             return
         for uuid in [u for u, g in self._gpus.items() if g.parent is gpu and u not in found]:
             del self._gpus[uuid]
@@ -287,7 +286,7 @@ class NvmlGpu:
         self.identity = self._identify()
 
     def reopen(self, handle: Any) -> None:
-        """Start over with a new handle: everything kept for the old one is void."""
+        """Start over with a new handle: everything kept for the old one is invalid."""
         self.handle = handle
         self.gone = False
         self._unsupported: set[str] = set()
@@ -296,15 +295,15 @@ class NvmlGpu:
         self._nvlink_kinds: list[int] = []
         self._nvlink_speeds: dict[int, float] = {}
         self._process_use_until = 0
-        self.generation = self.driver.generation  # last, because readers look at it first
+        self.generation = self.driver.generation  # last, because readers check it first
 
     @property
     def stale(self) -> bool:
-        """Whether the library that gave out the handle was unloaded."""
+        """Whether the library that issued the handle was unloaded."""
         return self.generation != self.driver.generation
 
     def ask_again(self) -> None:
-        """Forget what was unsupported: a sensor may appear with a mode or a permission."""
+        """Forget what was unsupported: a new mode or permission may enable a sensor."""
         self._unsupported.clear()
 
     def _call(self, name: str, *arguments: Any, generation: int | None = None) -> Any:
@@ -332,7 +331,7 @@ class NvmlGpu:
             return None
 
     def _fields(self, *fields: int | tuple[int, int]) -> dict[tuple[int, int], float]:
-        """Values of those fields that answered, by (field, scope)."""
+        """Values of the fields that the driver answered, by (field, scope)."""
         key = f"fields {fields}"
         if key in self._unsupported:
             raise Unsupported(f"{key}: not supported by GPU {self.index}")
@@ -373,7 +372,7 @@ class NvmlGpu:
         lanes = board._optional("nvmlDeviceGetMaxPcieLinkWidth")
         speeds = [link.bytes_per_second for link in board._links_or_none() if link.up]
         return Limits(
-            # Two transfers a clock: https://en.wikipedia.org/wiki/High_Bandwidth_Memory
+            # Two transfers per clock: https://en.wikipedia.org/wiki/High_Bandwidth_Memory
             memory_bytes_per_second=(
                 width / 8 * memory_clock * 1e6 * 2 if width and memory_clock else None
             ),
@@ -445,7 +444,7 @@ class NvmlGpu:
         try:
             info = self._call("nvmlDeviceGetMemoryInfo", pynvml.nvmlMemory_v2)
         except Unsupported:
-            # The first version counts the driver's reserve as used.
+            # Version 1 counts the driver's reserve as used.
             generation = self.generation
             info = self.driver.call(
                 "nvmlDeviceGetMemoryInfo", self.handle, gpu=self, generation=generation
@@ -551,7 +550,7 @@ class NvmlGpu:
     def nvlinks(self) -> list[NvLink]:
         ((_, count),) = self._fields(pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT).items()
         links, state = range(int(count)), pynvml.NVML_FI_DEV_NVLINK_GET_STATE
-        # A field costs 0.1 ms, so what no link answered is asked for once, and speeds only then.
+        # Fields are slow: ask once for kinds that no link supports, and once for speeds.
         kinds = self._nvlink_kinds or [state, *NVLINK_ERRORS]
         values = self._fields(*((kind, link) for link in links for kind in kinds))
         self._nvlink_kinds = sorted({kind for kind, _ in values})
@@ -618,9 +617,9 @@ class NvmlGpu:
 
 
 class _Gpm:
-    """Two GPM snapshots in turn, and the metrics that this GPU's driver knows.
+    """Two alternating GPM snapshots, and the metrics that this GPU's driver knows.
 
-    One metric that the driver does not know makes the whole call fail, so each is tried alone once.
+    One unknown metric makes the whole call fail, so each is tried once on its own.
     """
 
     def __init__(self, gpu: NvmlGpu) -> None:
@@ -633,7 +632,7 @@ class _Gpm:
         self.time = self._snapshot()
 
     def read(self) -> Activity:
-        """The means since the last snapshot; empty at the first call, which has none to go by."""
+        """The means since the last snapshot; empty if it is too recent, as at the first call."""
         self.previous, self.latest = self.latest, self.previous
         before, self.time = self.time, self._snapshot()
         seconds = self.time - before
@@ -658,7 +657,7 @@ class _Gpm:
         return gpu.driver.monotonic()
 
     def _candidates(self) -> list[gpm.GpmMetric]:
-        """Metrics of links that this GPU has: the driver answers zero for those it has not."""
+        """All metrics but those of links that the GPU lacks, which the driver reports as zero."""
         board = self.gpu.parent or self.gpu
         present = {"nvlink": bool(board._links_or_none()), "c2c": False}
         try:
@@ -676,7 +675,7 @@ class _Gpm:
         except DriverError as error:
             if isinstance(error.__cause__, pynvml.NVMLError_InvalidArgument):
                 return False
-            raise  # a failure says nothing about the metric
+            raise  # this failure says nothing about the metric
         return bool(self.request.metrics[0].nvmlReturn == pynvml.NVML_SUCCESS)
 
     def _means(self, metrics: tuple[gpm.GpmMetric, ...]) -> dict[str, float]:
@@ -699,9 +698,9 @@ class _Gpm:
 
 
 def _get_samples(handle: Any, kind: int, after: int) -> bytes:
-    """``nvmlDeviceGetSamples`` into a buffer that holds them all.
+    """``nvmlDeviceGetSamples`` into a buffer that holds every sample.
 
-    pynvml's own wrapper asks for the count first, which costs as much again.
+    pynvml's own wrapper asks for the count first, which doubles the cost.
     """
     samples = (pynvml.c_nvmlSample_t * MOST_SAMPLES)()
     count = ctypes.c_uint(MOST_SAMPLES)
@@ -716,7 +715,7 @@ def _get_samples(handle: Any, kind: int, after: int) -> bytes:
 
 
 def _field_value(field: Any) -> float:
-    """The member of the union that ``valueType`` names."""
+    """The member of the union that ``valueType`` selects."""
     member = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
     return float(getattr(field.value, member[field.valueType]))
 

@@ -1,4 +1,4 @@
-"""What NVIDIA GPUs are called outside of their driver: by Kubernetes and on the PCI bus."""
+"""How NVIDIA GPUs are identified outside their driver: by Kubernetes and on the PCI bus."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from gpunode.driver.driver import Identity, Vendor
 
 # https://github.com/GoogleCloudPlatform/container-engine-accelerators
 GKE_DEVICE = re.compile(r"nvidia(?P<minor>\d+)(?:/gi(?P<instance>\d+))?(?:/vgpu\d+)?")
-# Drivers before 470 named instances so: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
+# Instance names before driver 470: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
 OLD_MIG = re.compile(r"MIG-(?P<parent>GPU-[^/]+)/(?P<instance>\d+)/\d+")
 # https://github.com/NVIDIA/k8s-dra-driver-gpu
 CLAIMED_DEVICE = re.compile(r"gpu-(?P<minor>\d+)")
 
 
 def is_device(gpu: Identity, device: str) -> bool:
-    """Whether a device of the kubelet is this GPU or MIG instance, or a time slice of it."""
+    """Whether a kubelet device ID is this GPU or MIG instance, or a time slice of it."""
     device = device.partition("::")[0]  # GPU-…::3 is the fourth replica of a shared GPU
     if device == gpu.uuid:
         return True

@@ -1,15 +1,15 @@
-"""Which XID errors mean what: https://docs.nvidia.com/deploy/xid-errors/."""
+"""Classes of XID errors: https://docs.nvidia.com/deploy/xid-errors/."""
 
 from __future__ import annotations
 
 FROM_APPLICATIONS = (13, 31, 43, 45)
-"""A program did something wrong, or was ended; the GPU is well."""
+"""A program failed or was killed; the GPU is healthy."""
 
 OF_REPAIRED_MEMORY = (63, 92, 94)
-"""The driver replaced or contained bad memory; what is left to do has metrics of its own."""
+"""The driver replaced or contained bad memory; other metrics show what remains to be done."""
 
 OF_HARDWARE = (48, 64, 74, 79, 95, 119, 120)
 """The GPU, its memory or its links need a reset or a repair."""
 
 WATCHED = tuple(sorted((31, *OF_REPAIRED_MEMORY, *OF_HARDWARE)))
-"""Exported as 0 from the start, so that the first one is an increase."""
+"""Exported as 0 from the start, so that the first occurrence is an increase."""

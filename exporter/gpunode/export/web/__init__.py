@@ -1,1 +1,1 @@
-"""What the daemon serves over HTTP; the only place that knows FastAPI."""
+"""What the daemon serves over HTTP; the only package that imports FastAPI."""

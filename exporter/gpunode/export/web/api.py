@@ -1,4 +1,4 @@
-"""What the API answers, as it is in ``docs/openapi.json``."""
+"""The answers of the API; ``/openapi.json`` has their schema."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpunode.verdict.source import Judged, Judgement
 
 
 class GpuState(BaseModel):
-    """One GPU or MIG instance; what was not read of it is null."""
+    """One GPU or MIG instance; details that were not read are null."""
 
     gpu: str
     uuid: str
@@ -34,7 +34,7 @@ DETAILS: dict[str, type] = {
 
 
 def gpus(readings: Readings) -> list[GpuState]:
-    """Every GPU that anything was read of, by index."""
+    """Every GPU with any reading, ordered by index."""
     found: dict[str, GpuState] = {}
     for name, kind in DETAILS.items():
         told: Told[object]
@@ -47,10 +47,10 @@ def gpus(readings: Readings) -> list[GpuState]:
 
 
 def verdicts(readings: Readings) -> list[Judgement]:
-    """What held each GPU up over the last minute, with the evidence."""
+    """The bottleneck of each GPU over the last minute, with the evidence."""
     return [verdict for told in readings.details(Judged) for verdict in told.detail.verdicts]
 
 
 def checks(readings: Readings) -> list[Result]:
-    """What is set up as training needs it, what is not, and what to do about it."""
+    """The audit: which settings are as advised, which are not, and the remedies."""
     return [check for told in readings.details(Audited) for check in told.detail.checks]

@@ -1,4 +1,4 @@
-"""The HTTP endpoints. A request encodes what is already there: it reads no driver and no file."""
+"""The HTTP endpoints. A request encodes existing readings: it asks no driver and reads no file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ INDEX = f"""<!doctype html>
 <ul>
 <li><a href="/metrics">/metrics</a>: for Prometheus</li>
 <li><a href="/api/v1/gpus">/api/v1/gpus</a>: the last window of every GPU</li>
-<li><a href="/api/v1/verdict">/api/v1/verdict</a>: what holds each GPU up, and why</li>
+<li><a href="/api/v1/verdict">/api/v1/verdict</a>: the bottleneck of each GPU, and why</li>
 <li><a href="/api/v1/audit">/api/v1/audit</a>: how the node is set up</li>
 <li><a href="/healthz">/healthz</a>, <a href="/readyz">/readyz</a></li>
 </ul></body></html>
@@ -34,9 +34,9 @@ INDEX = f"""<!doctype html>
 
 
 def create_app(loop: Callable[[], Loop]) -> FastAPI:
-    """The application that serves what the present loop has read."""
+    """The application that serves what the current loop has read."""
     app = FastAPI(title="gpunode", version=__version__, docs_url=None, redoc_url=None)
-    # The first level takes a fifth of the time of the sixth for a tenth more bytes.
+    # Level 1 takes a fifth of the time of level 6, for a tenth more bytes.
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=1)
     page = partial(_page, app)
     exposition = Exposition(lambda: loop().samples())
@@ -47,35 +47,35 @@ def create_app(loop: Callable[[], Loop]) -> FastAPI:
 
     @page("/metrics", response_class=PlainTextResponse)
     def metrics(request: Request) -> Response:
-        """All metrics, in the text format or as OpenMetrics, as ``Accept`` asks."""
+        """All metrics, in the text format or OpenMetrics, as ``Accept`` requests."""
         content, content_type = exposition.encode(request.headers.get("accept", ""))
         return Response(content, headers={"content-type": content_type})
 
     @page("/healthz", response_class=PlainTextResponse)
     def healthz() -> str:
-        """200 for as long as this process answers."""
+        """200 as long as this process answers."""
         return "ok\n"
 
     @page("/readyz", response_class=PlainTextResponse)
     def readyz() -> Response:
-        """200 once the first window is complete, 503 before."""
+        """200 once every kind of source has reported, 503 before."""
         if loop().ready:
             return PlainTextResponse("ready\n")
-        return PlainTextResponse("no window is complete yet\n", status_code=503)
+        return PlainTextResponse("not every source has reported yet\n", status_code=503)
 
     @page("/api/v1/gpus")
     def gpus() -> list[api.GpuState]:
-        """Every GPU with its last window, its ledger and the sensors that these rest on."""
+        """Every GPU with its last window, its ledger and the sensors that they use."""
         return api.gpus(loop())
 
     @page("/api/v1/verdict")
     def verdict() -> list[Judgement]:
-        """What held each GPU up over the last minute, with the evidence."""
+        """The bottleneck of each GPU over the last minute, with the evidence."""
         return api.verdicts(loop())
 
     @page("/api/v1/audit")
     def audit() -> list[Result]:
-        """What is set up as training needs it, what is not, and what to do about it."""
+        """The audit: which settings are as advised, which are not, and the remedies."""
         return api.checks(loop())
 
     return app

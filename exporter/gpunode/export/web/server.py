@@ -1,4 +1,4 @@
-"""Runs the application until the process is told to end."""
+"""Serves the application until the process is told to stop."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import uvicorn
 from fastapi import FastAPI
 
 TICK = 0.5
-"""Seconds after which the server notices at the latest that it is to end."""
+"""The longest time, in seconds, until the server notices that it must stop."""
 
 GRACE = 1
-"""Seconds that a scrape under way is given at the end."""
+"""Seconds that a running scrape has to finish at shutdown."""
 
 
 def listen(address: tuple[str, int]) -> socket.socket:
-    """A listening socket. Raises ``OSError`` where the address is taken or not ours."""
+    """A listening socket. Raises ``OSError`` if the address is in use or not local."""
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     return socket.create_server(address, family=family, backlog=128)
 
 
 class Server(uvicorn.Server):
-    """uvicorn, but it wakes twice a second, not ten times: most of what an idle daemon costs."""
+    """uvicorn with two wake-ups a second, not ten: they are most of an idle daemon's cost."""
 
     async def main_loop(self) -> None:
         ticks = 0
@@ -32,7 +32,7 @@ class Server(uvicorn.Server):
 
 
 def serve(app: FastAPI, listener: socket.socket) -> None:
-    """Serve until SIGTERM or SIGINT where this is the main thread, else for ever."""
+    """Serve until SIGTERM or SIGINT in the main thread, forever in any other."""
     config = uvicorn.Config(
         app,
         log_config=None,

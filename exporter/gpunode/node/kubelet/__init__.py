@@ -1,4 +1,4 @@
-"""Which devices the kubelet gave to which container: its pod-resources API, over a Unix socket.
+"""Devices that the kubelet allocated to containers: its pod-resources API on a Unix socket.
 
 https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/#monitoring-device-plugin-resources
 """
@@ -14,10 +14,10 @@ from typing import Any
 from gpunode.driver.vendors import VENDORS
 
 DEADLINE = 5.0
-"""Seconds that the kubelet is given."""
+"""Seconds that the kubelet has to answer."""
 
 LARGEST = 16 << 20
-"""Bytes of the largest answer that is taken; 200 pods make 0.1 MiB."""
+"""Size limit of an answer in bytes; 200 pods take 0.1 MiB."""
 
 DEVICE_PREFIXES = tuple(prefix for v in VENDORS.values() for prefix in v.device_prefixes)
 CLAIM_DRIVERS = frozenset(vendor.claim_driver for vendor in VENDORS.values())
@@ -27,8 +27,8 @@ CLAIM_DRIVERS = frozenset(vendor.claim_driver for vendor in VENDORS.values())
 class Allocation:
     """A device of a container, as the kubelet names it.
 
-    ``resource`` is that of a device plugin (``nvidia.com/gpu``), or the driver of a claim for
-    dynamic resource allocation (``gpu.nvidia.com``).
+    ``resource`` is the resource of a device plugin (``nvidia.com/gpu``), or the driver of a claim
+    in dynamic resource allocation (``gpu.nvidia.com``).
     """
 
     namespace: str
@@ -39,19 +39,19 @@ class Allocation:
 
 
 class Kubelet:
-    """A kubelet, asked over its socket; the connection is kept."""
+    """Asks a kubelet over its socket, and keeps the connection."""
 
     def __init__(self, socket: str) -> None:
         self.socket = socket
         self._list: Any = None
 
     def allocations(self) -> list[Allocation]:
-        """The devices that containers hold, those that look like a GPU's.
+        """The devices of containers whose names look like those of GPUs.
 
-        Raises ``OSError``: no socket, nobody behind it, no answer in time, or one without sense.
+        Raises ``OSError`` without a socket, a listener, or a valid answer in time.
         """
         os.stat(self.socket)
-        # Only nodes with a kubelet pay for gRPC: 18 MiB.
+        # Imported here, so that only nodes with a kubelet pay for gRPC: 18 MiB.
         import grpc
 
         from gpunode.node.kubelet import podresources_pb2 as messages
@@ -78,7 +78,7 @@ class Kubelet:
 
 
 def _explained(error: Any, socket: str) -> OSError:
-    """A failed call as an error of the operating system, which is what a tape can hold."""
+    """A failed call as an ``OSError``, which a tape can store."""
     number = {
         "UNAVAILABLE": errno.ECONNREFUSED,
         "DEADLINE_EXCEEDED": errno.ETIMEDOUT,
