@@ -272,17 +272,19 @@ class Gpu(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Vendor:
-    """How a vendor's GPUs are identified outside their driver.
+    """What differs from vendor to vendor outside the driver.
 
     ``pci_id`` is the content of /sys/bus/pci/devices/*/vendor. ``counters`` are the possible
-    sources of ``Activity``. The kubelet names a device by an ID that starts with one of
-    ``device_prefixes``, or in a claim of ``claim_driver`` (dynamic resource allocation);
-    ``is_device`` says whether such a name is that of a GPU.
+    sources of ``Activity``. ``watched_errors`` are the numbers of ``Gpu.xids`` to export as 0 from
+    the start, so that the first occurrence is an increase. The kubelet names a device by an ID that
+    starts with one of ``device_prefixes``, or in a claim of ``claim_driver`` (dynamic resource
+    allocation); ``is_device`` says whether such a name is that of a GPU.
     """
 
     name: str
     pci_id: str
     counters: tuple[str, ...]
+    watched_errors: tuple[int, ...]
     device_prefixes: tuple[str, ...]
     claim_driver: str
     is_device: Callable[[Identity, str], bool]

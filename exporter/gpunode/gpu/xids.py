@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 
 from gpunode.driver.driver import Gpu, known
-from gpunode.driver.nvidia.xids import WATCHED
+from gpunode.driver.vendors import VENDORS
 from gpunode.gpu import GPU
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Clock
@@ -36,7 +36,7 @@ class Xids:
         self.sensors = gpu
         self.labels = gpu.identity.labels
         self.clock = clock
-        self._counts = dict.fromkeys(map(str, WATCHED), 0)
+        self._counts = dict.fromkeys(map(str, VENDORS[gpu.identity.vendor].watched_errors), 0)
         self._times: dict[str, float] = {}
 
     def samples(self) -> Iterator[Sample]:

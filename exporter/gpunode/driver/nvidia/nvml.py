@@ -115,7 +115,7 @@ PCIE_LANE = {
     3: 8e9 / 8 * 128 / 130,
     4: 16e9 / 8 * 128 / 130,
     5: 32e9 / 8 * 128 / 130,
-    6: 64e9 / 8,
+    6: 64e9 / 8 * 242 / 256,
 }
 """Bytes/s in one direction by generation: https://en.wikipedia.org/wiki/PCI_Express#Comparison_table"""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from gpunode.driver.driver import Identity, Vendor
+from gpunode.driver.nvidia import xids
 
 # https://github.com/GoogleCloudPlatform/container-engine-accelerators
 GKE_DEVICE = re.compile(r"nvidia(?P<minor>\d+)(?:/gi(?P<instance>\d+))?(?:/vgpu\d+)?")
@@ -34,6 +35,7 @@ NVIDIA = Vendor(
     name="nvidia",
     pci_id="0x10de",
     counters=("gpm", "dcgm"),
+    watched_errors=xids.WATCHED,
     device_prefixes=("GPU-", "MIG-", "nvidia"),
     claim_driver="gpu.nvidia.com",
     is_device=is_device,

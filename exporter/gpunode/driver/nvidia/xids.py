@@ -12,4 +12,4 @@ OF_HARDWARE = (48, 64, 74, 79, 95, 119, 120)
 """The GPU, its memory or its links need a reset or a repair."""
 
 WATCHED = tuple(sorted((31, *OF_REPAIRED_MEMORY, *OF_HARDWARE)))
-"""Exported as 0 from the start, so that the first occurrence is an increase."""
+"""Those that call for action, and 31, which bad memory can cause as well as a bad program."""

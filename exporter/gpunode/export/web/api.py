@@ -43,7 +43,7 @@ def gpus(readings: Readings) -> list[GpuState]:
             state = found.setdefault(uuid, GpuState(gpu=gpu, uuid=uuid, times={}))
             state.times[name] = told.time
             setattr(state, name, told.detail)
-    return sorted(found.values(), key=lambda state: (state.gpu, state.uuid))
+    return sorted(found.values(), key=lambda state: (int(state.gpu), state.uuid))
 
 
 def verdicts(readings: Readings) -> list[Judgement]:
