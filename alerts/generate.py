@@ -18,8 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from alerts.figures import bound
 from alerts.recording import RECORDS
-from alerts.rule_files import expression, in_words, minutes, rule_files
-from alerts.thresholds.row import Gate, Severity, Threshold, Tier
+from alerts.rule_files import expression, in_words, rule_files
+from alerts.thresholds.row import Gate, Severity, Threshold, Tier, minutes
 from alerts.thresholds.table import THRESHOLDS
 
 ROOT = Path(__file__).parents[1]

@@ -19,6 +19,7 @@ from alerts.thresholds.row import (
     PAUSED,
     Given,
     ledger,
+    minutes,
     owner,
     series,
 )
@@ -34,9 +35,7 @@ SAMPLES_AN_HOUR = 120
 FOR_HOURS: Interval = "1m"
 """For what looks back on an hour."""
 FOR_DAYS: Interval = "4m"
-"""For what looks back on days."""
-FOR_DAYS_MINUTES = 4
-"""The same in minutes, a divisor of the hour, so that one evaluation in each hour is the first."""
+"""For what looks back on days: a divisor of the hour, so that each hour has a first evaluation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +129,7 @@ def _over(
             name=hourly,
             labels=kept,
             interval=FOR_DAYS,
-            expression=f"{base}:rate1h and on () (minute() < {FOR_DAYS_MINUTES})",
+            expression=f"{base}:rate1h and on () (minute() < {minutes(FOR_DAYS)})",
             purpose="The same once an hour, for what looks back on days.",
             given={series(f"{base}:rate1h", **own): 0.25},
             results={starved: 0.25},

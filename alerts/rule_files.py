@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
 from alerts.figures import FORMATS
 from alerts.recording import EVERY, OF_CLUSTERS, OF_NODES, Interval, Record
-from alerts.thresholds.row import GPU, NODE, PAUSE, PAUSED, Gate, Scope, Threshold, Tier
+from alerts.thresholds.row import (
+    GPU,
+    NODE,
+    PAUSE,
+    PAUSED,
+    Gate,
+    Scope,
+    Threshold,
+    Tier,
+    minutes,
+)
 from alerts.thresholds.table import THRESHOLDS
 
 RUNBOOKS = "https://github.com/gpunode/gpunode/blob/main/alerts/runbooks"
@@ -42,14 +51,8 @@ GATES: dict[tuple[Gate, Scope], str] = {
     ("lately", "node"): f"and on ({NODE}) node:gpunode_gpu_running:max_1h",
 }
 
-LOOKS_BACK: dict[Interval, str] = {"30s": "recording", "1m": "recording_1h", "4m": "recording_days"}
-"""The groups of recording rules, by how often each is evaluated."""
-
-
-def minutes(duration: str) -> int:
-    """A duration of Prometheus in minutes, rounded up."""
-    number, unit = int(duration[:-1]), duration[-1]
-    return math.ceil(number * {"s": 1 / 60, "m": 1, "h": 60}[unit])
+SUFFIXES: dict[Interval, str] = {"30s": "recording", "1m": "recording_1h", "4m": "recording_days"}
+"""What the names of groups of recording rules end in, by how often each is evaluated."""
 
 
 def expression(row: Threshold, tier: Tier, cordoned: bool = False) -> str:
@@ -122,11 +125,11 @@ def alert_rules(name: str, rows: Iterable[Threshold]) -> dict[str, Any]:
 
 def recording_rules(level: str, records: Iterable[Record]) -> list[dict[str, Any]]:
     """Groups of recording rules, one for each interval."""
-    found: dict[Interval, list[dict[str, str]]] = {interval: [] for interval in LOOKS_BACK}
+    found: dict[Interval, list[dict[str, str]]] = {interval: [] for interval in SUFFIXES}
     for record in records:
         found[record.interval].append({"record": record.name, "expr": record.expression})
     return [
-        {"name": f"gpunode.{level}_{LOOKS_BACK[interval]}", "interval": interval, "rules": rules}
+        {"name": f"gpunode.{level}_{SUFFIXES[interval]}", "interval": interval, "rules": rules}
         for interval, rules in found.items()
         if rules
     ]

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from alerts.recording import GPU_A, NODE_A, RECORDS, TESTED_AT, Record
-from alerts.rule_files import minutes, only_pages, pages_unless_cordoned
-from alerts.thresholds.row import Given, Series, Threshold, ledger, owner, series
-from alerts.thresholds.table import THRESHOLDS
+from alerts.rule_files import only_pages, pages_unless_cordoned
+from alerts.thresholds.row import Given, Series, Threshold, ledger, minutes, owner, series
 from gpunode.metric import Metric
 from gpunode.sources import METRICS
 
@@ -281,7 +280,7 @@ def record_case(record: Record) -> Case:
     return case
 
 
-def test_file(rules: Iterable[str], cases: Iterable[Case]) -> dict[str, Any]:
+def promtool_file(rules: Iterable[str], cases: Iterable[Case]) -> dict[str, Any]:
     """A file for ``promtool test rules``: all cases, side by side."""
     cases = list(cases)
     return {
@@ -295,8 +294,3 @@ def test_file(rules: Iterable[str], cases: Iterable[Case]) -> dict[str, Any]:
             }
         ],
     }
-
-
-def alert_cases(rows: Iterable[Threshold] = THRESHOLDS) -> list[Case]:
-    """Every case of every alert."""
-    return [case for row in rows for case in cases_of(row)]

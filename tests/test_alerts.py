@@ -56,7 +56,7 @@ def play(
     folder: Path, cases: Iterable[Case], rules: Iterable[Path]
 ) -> subprocess.CompletedProcess[str]:
     """Put cases to promtool."""
-    (folder / "test.json").write_text(json.dumps(rule_tests.test_file(map(str, rules), cases)))
+    (folder / "test.json").write_text(json.dumps(rule_tests.promtool_file(map(str, rules), cases)))
     return run("promtool", "test", "rules", "test.json", cwd=folder)
 
 
@@ -204,7 +204,7 @@ def test_every_description_is_rendered(group: str, tmp_path: Path) -> None:
     """promtool prints the alerts of a test that expects none, as Prometheus would send them."""
     rows = {row.alert: row for row in groups()[group]}
     cases = [rule_tests.alert_case(row) for row in rows.values()]
-    test = rule_tests.test_file(map(str, shipped("recording", group)), cases)
+    test = rule_tests.promtool_file(map(str, shipped("recording", group)), cases)
     test["tests"][0]["promql_expr_test"] = []
     test["tests"][0]["alert_rule_test"] = [
         {"eval_time": f"{Course.of(row).end - 3}m", "alertname": row.alert, "exp_alerts": []}

@@ -34,7 +34,8 @@ PAUSES = (
 """GPUs whose training reports its steps and says that none is due now."""
 
 OVERDUE = (
-    f"no step has ended for {STEP_OVERDUE:g} median steps and at least {STEP_OVERDUE_LEAST:g} s"
+    f"no step has ended for {STEP_OVERDUE:g} times the median step "
+    f"and at least {STEP_OVERDUE_LEAST:g} s"
 )
 BUS_BANDWIDTH = "gpunode_nccl_bus_bandwidth_bytes_per_second"
 EXPECTED_BUS_BANDWIDTH = "gpunode_nccl_expected_bus_bandwidth_bytes_per_second"
@@ -60,7 +61,7 @@ COMMUNICATION = (
         summary="A collective has stalled",
         summary_ko="집합 통신이 멈췄습니다",
         says="has done nothing but spin in a kernel for {value}",
-        meaning="A NCCL kernel waits for a peer; it computes nothing and moves no data.",
+        meaning="An NCCL kernel waits for a peer; it computes nothing and moves no data.",
         remedy="Find the rank that the others wait for, then restart the job.",
         source=RAS,
         signal=BLOCKED_STREAK,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -132,6 +133,12 @@ class Threshold:
     def identity(self) -> tuple[str, ...]:
         """Every label that tells one alert of this row from another."""
         return (*IDENTITY[self.scope], *self.labels)
+
+
+def minutes(duration: str) -> int:
+    """A duration of Prometheus in minutes, rounded up."""
+    number, unit = int(duration[:-1]), duration[-1]
+    return math.ceil(number * {"s": 1 / 60, "m": 1, "h": 60}[unit])
 
 
 def rate(metric: str, by: str = GPU, window: str = "5m") -> str:

@@ -25,7 +25,8 @@ from urllib.parse import parse_qs, urlencode, urlparse
 
 import psutil
 
-from alerts.recording import FOR_DAYS_MINUTES, OF_NODES
+from alerts.recording import FOR_DAYS, OF_NODES
+from alerts.thresholds.row import minutes
 from gpunode.config import RunSettings
 from gpunode.export.exposition import Exposition
 from gpunode.gpu.ledger import STATES
@@ -250,7 +251,7 @@ def days(gpus: int = 200) -> Result:
             took.append(time.monotonic() - start)
     assert found == len(series)
     whole = statistics.median(took) * NODES * 8 / gpus
-    interval = FOR_DAYS_MINUTES * 60
+    interval = minutes(FOR_DAYS) * 60
     return Result(
         f"looking back on 30 days, from {gpus} GPUs with such a past",
         f"{whole:.0f} s every {interval} s",
