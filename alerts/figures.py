@@ -1,47 +1,51 @@
-"""How a figure is written: by the templates of Prometheus, and by us where we expect the same.
+"""How figures are written: by Prometheus in an alert, and by us in the documents.
 
 https://prometheus.io/docs/prometheus/latest/configuration/template_reference/#numbers
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Literal
 
-FORMATS = {
+from alerts.thresholds.row import Unit
+
+FORMATS: dict[Unit, str] = {
     "percent": "{{ $value | humanizePercentage }}",
     "celsius": '{{ printf "%.0f" $value }} °C',
     "seconds": "{{ $value | humanizeDuration }}",
+    "bytes": "{{ $value | humanize }}B",
     "number": "{{ $value | humanize }}",
+    "count": '{{ printf "%.0f" $value }}',
     "flag": "",
 }
+"""The templates with which Prometheus writes the value of an alert."""
+
+MORE_OR_LESS: dict[Literal[">", "<"], str] = {">": "more than", "<": "less than"}
 
 
-def humanize(value: float) -> str:
-    """As Prometheus's template function: four digits and a prefix."""
-    prefixes = ["", "k", "M", "G", "T"]
-    while abs(value) >= 1000 and len(prefixes) > 1:
-        value /= 1000
-        prefixes.pop(0)
-    return f"{value:.4g}{prefixes[0]}"
+def bound(unit: Unit, comparison: Literal[">", "<"], threshold: float) -> str:
+    """A threshold in words: ``more than 10%``."""
+    if unit == "count" and comparison == ">":
+        return f"at least {int(threshold) + 1:,}"
+    return f"{MORE_OR_LESS[comparison]} {written(unit, threshold)}"
 
 
-def humanize_duration(value: float) -> str:
-    """As Prometheus's template function."""
-    if 0 < abs(value) < 1:
-        return f"{value * 1000:.4g}ms"
-    seconds = int(value)
-    days, hours, rest = seconds // 86400, seconds // 3600 % 24, seconds // 60 % 60
-    if days:
-        return f"{days}d {hours}h {rest}m {seconds % 60}s"
-    if hours:
-        return f"{hours}h {rest}m {seconds % 60}s"
-    return f"{rest}m {seconds % 60}s" if rest else f"{value:.4g}s"
+def written(unit: Unit, figure: float) -> str:
+    """A figure for a reader of the documents."""
+    if unit == "percent":
+        return f"{figure * 100:g}%"
+    if unit == "celsius":
+        return f"{figure:g} °C"
+    if unit == "seconds":
+        return _duration(figure)
+    if unit == "bytes":
+        return f"{figure / 1e9:g} GB" if figure >= 1e9 else f"{figure / 1e6:g} MB"
+    return f"{figure:,g}"
 
 
-RENDERED: dict[str, Callable[[float], str]] = {
-    "percent": lambda value: f"{value * 100:.4g}%",
-    "celsius": lambda value: f"{value:.0f} °C",
-    "seconds": humanize_duration,
-    "number": humanize,
-    "flag": str,
-}
+def _duration(seconds: float) -> str:
+    if seconds < 1:
+        return f"{seconds * 1000:g} ms"
+    if seconds >= 60 and seconds % 60 == 0:
+        return f"{seconds / 60:g} min"
+    return f"{seconds:g} s"

@@ -1,292 +1,296 @@
-"""Tests of the rules for ``promtool test rules``, from the threshold table.
+"""Tests of the rules for ``promtool test rules``, from the examples of the threshold table.
 
+Every case has a cluster of its own, and all rules keep the label ``cluster``: so one run of
+promtool plays all cases side by side, and a rule that mixed clusters up would fail.
 https://prometheus.io/docs/prometheus/latest/configuration/unit_testing_rules/
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from alerts.figures import FORMATS, RENDERED
-from alerts.recording import RECORDS, TESTED_AT, Record
-from alerts.rule_files import (
-    DASHBOARDS,
-    HELD,
-    groups,
-    minutes,
-    only_pages,
-    pages_unless_cordoned,
-    rule,
-)
-from alerts.thresholds.table import Given, Threshold, Tier, ledger
-from gpunode.sources import METRICS as SECTIONS
+from alerts.recording import GPU_A, NODE_A, RECORDS, TESTED_AT, Record
+from alerts.rule_files import only_pages, pages_unless_cordoned
+from alerts.thresholds.row import Given, Series, Threshold, ledger, minutes, owner, series
+from gpunode.metric import Metric
+from gpunode.sources import METRICS
 
-LABEL = re.compile(r"\{\{ \$labels\.(\w+) \}\}")
+Labels = Mapping[str, str]
+Phases = Iterable[tuple[int, float | None]]
 
-BASE = {"cluster": "c", "instance": "node-a"}
-ONE_GPU = {"gpu": "0", "uuid": "GPU-a"}
-OF_GPU = {
-    metric.name for section in SECTIONS.values() for metric in section if "gpu" in metric.labels
+DECLARED: dict[str, Metric] = {m.name: m for section in METRICS.values() for m in section}
+RECORDED: dict[str, Record] = {record.name: record for record in RECORDS}
+OF_PROMETHEUS = ("cluster", "instance")
+NODE_AND_GPU = {"instance": NODE_A, "gpu": GPU_A[0], "uuid": GPU_A[1]}
+
+EVALUATES: Given = {series("gpunode_training_seconds_total", phase="evaluation"): 0.5}
+CORDONED: Given = {
+    series("kube_node_spec_unschedulable", node=NODE_A, instance="10.0.0.9:8080"): 1.0
 }
+HELD: Given = {owner(owner_pod="train-0"): 1.0}
 
-EVALUATES: Given = {'gpunode_training_seconds_total{phase="evaluation"}': 0.5}
+LEAST_QUIET = 65
+"""Minutes of quiet before an alert is made to fire, which is more than the hour after which
+GpunodeAbsent misses a target; longer if a signal looks further back."""
 
-QUIET = 40
-"""Minutes of quiet before an alert is made to fire; longer where the signal looks further back."""
 
-
-def series(name: str) -> str:
-    """A series with the labels of a test's node and GPU."""
-    metric, _, labels = name.partition("{")
-    own = dict(re.findall(r'(\w+)="([^"]*)"', labels))
-    family = re.sub(r"_(bucket|sum|count)$", "", metric)
-    of_gpu = ONE_GPU if {metric, family} & OF_GPU or metric.startswith("gpu:") else {}
-    base = {} if metric.startswith(("namespace:", "job:")) else BASE
-    every = {**base, **of_gpu, **own}
-    return metric + "{" + ",".join(f'{k}="{v}"' for k, v in sorted(every.items())) + "}"
+def declaration(name: str) -> Metric | None:
+    """The metric that a series belongs to, even if it is part of a histogram."""
+    return DECLARED.get(name) or DECLARED.get(re.sub(r"_(bucket|sum|count)$", "", name))
 
 
 def is_counter(name: str) -> bool:
     """Whether a series only grows."""
-    return re.search(r"_(total|bucket|sum|count)($|\{)", name) is not None
+    metric = declaration(name)
+    return metric is not None and metric.kind != "gauge"
 
 
-def values(name: str, phases: Iterable[tuple[int, float | None]], ramps: bool = False) -> str:
-    """What a series is, minute by minute, in promtool's notation."""
+def known_labels(name: str) -> tuple[str, ...]:
+    """The labels of a series in Prometheus: as recorded, or as exported and scraped."""
+    if name in RECORDED:
+        return RECORDED[name].labels
+    metric = declaration(name)
+    return (*OF_PROMETHEUS, *(metric.labels if metric else ()))
+
+
+def with_labels(name: str, labels: Labels) -> str:
+    """A series as PromQL selects it."""
+    return name + "{" + ",".join(f'{k}="{v}"' for k, v in sorted(labels.items())) + "}"
+
+
+@dataclass(slots=True)
+class Case:
+    """What promtool is given in one cluster, and what it must find there."""
+
+    name: str
+    inputs: list[dict[str, str]] = field(default_factory=list)
+    checks: list[dict[str, Any]] = field(default_factory=list)
+
+    def give(self, given: Series, phases: Phases, ramps: bool = False, **own: str) -> None:
+        """A series with its values, minute by minute."""
+        known = known_labels(given.metric)
+        labels = {name: value for name, value in NODE_AND_GPU.items() if name in known}
+        labels |= {"cluster": self.name, **dict(given.labels), **own}
+        grows = ramps or is_counter(given.metric)
+        self.inputs.append(
+            {"series": with_labels(given.metric, labels), "values": _values(phases, grows)}
+        )
+
+    def expect(
+        self, minute: int, expression: str, found: Iterable[tuple[str, Labels, float]] = ()
+    ) -> None:
+        """What an expression must come to; by default, nothing."""
+        samples = [
+            {"labels": with_labels(name, labels), "value": value} for name, labels, value in found
+        ]
+        self.checks.append({"expr": expression, "eval_time": f"{minute}m", "exp_samples": samples})
+
+    def alerts(self, row: Threshold, **labels: str) -> str:
+        """The alerts of a row in this cluster."""
+        wanted = {"cluster": self.name, "alertname": row.alert, **labels}
+        return with_labels("ALERTS", wanted)
+
+    def expect_alerts(
+        self, minute: int, row: Threshold, severities: Iterable[str], state: str = "firing"
+    ) -> None:
+        """Which severities an alert has at a moment, each with all its labels."""
+        shared = {
+            **_identity(row, self.name),
+            "alertname": row.alert,
+            "alertstate": state,
+            "group": row.group,
+        }
+        self.expect(
+            minute,
+            self.alerts(row, alertstate=state),
+            [("ALERTS", {**shared, "severity": severity}, 1.0) for severity in severities],
+        )
+
+    def expect_never(self, minute: int, row: Threshold, **labels: str) -> None:
+        """That an alert was not even pending up to a moment."""
+        self.expect(minute, f"count_over_time({self.alerts(row, **labels)}[{minute}m])")
+
+
+def _values(phases: Phases, grows: bool) -> str:
+    """Minute by minute, in promtool's notation; absent where a phase has no value."""
     told: list[str] = []
-    at = 0.0
+    total = 0.0
     for length, value in phases:
         if value is None:
             told += ["stale", *["_"] * (length - 1)]
-            at = 0.0
+            total = 0.0
             continue
         for _ in range(length):
-            told.append(f"{at if is_counter(name) or ramps else value:.10g}")
-            at += value * 60
+            told.append(f"{total if grows else value:.10g}")
+            total += value * 60
     return " ".join(told)
+
+
+def _identity(row: Threshold, cluster: str) -> dict[str, str]:
+    """The labels of the alert that a row's example raises, without empty ones."""
+    known = {"cluster": cluster, **NODE_AND_GPU}
+    for given in reversed(tuple(row.example.fires)):
+        known |= {name: value for name, value in given.labels if name in row.labels}
+    return {name: known[name] for name in row.identity if known[name]}
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How an alert is put to the test: minutes of quiet, of what makes it fire, of quiet again."""
+    """The time of a test, in minutes: quiet, then the example, then quiet again."""
 
     quiet: int
-    firing: int
-    after: int
-    given: dict[str, tuple[float | None, float | None]]
-    """Each series in quiet and when the alert is to fire."""
+    settled: int
+    """When the signal has reached its value."""
+
+    end: int
+    """When the example ends."""
+
+    kept: int
+    """Until when ``keep_firing_for`` holds the alert."""
+
+    length: int
+    given: dict[Series, tuple[float | None, float | None]]
+    """The value of each series in quiet and in the example."""
 
     @classmethod
     def of(cls, row: Threshold) -> Course:
         """The course of a row of the table."""
-        longest = max(minutes(tier.after) for tier in row.tiers)
-        of_ledger = any("gpu_seconds_total" in name for name in row.fires)
-        context = {} if of_ledger else dict(ledger(starved=0.0))
-        context['gpunode_gpu_owner_info{owner_pod="train-0"}'] = 1.0
-        given: dict[str, tuple[float | None, float | None]] = {
-            name: (value, value) for name, value in context.items()
-        }
-        for name, value in row.fires.items():
-            given[name] = row.quiet.get(name, value), value
-        for name, value in row.quiet.items():
-            given.setdefault(name, (value, value))
-        return cls(
-            max(QUIET, row.settles + 5),
-            row.settles + longest + 5,
-            row.settles + minutes(row.keep or "0s") + longest + 10,
-            given,
-        )
+        settles = minutes(row.window) + 2
+        quiet = max(LEAST_QUIET, settles + 5)
+        end = quiet + settles + max(minutes(tier.after) for tier in row.tiers) + 5
+        kept = end - 1 + minutes(row.keep_firing_for or "0s")
+        return cls(quiet, quiet + settles, end, kept, kept + settles + 5, cls._given(row))
 
-    def series(self, row: Threshold) -> list[dict[str, str]]:
-        """The series for promtool."""
-        return [
-            {
-                "series": series(name),
-                "values": values(
-                    name,
-                    [(self.quiet, low), (self.firing, high), (self.after, low)],
-                    row.ramps and name in row.fires,
-                ),
-            }
-            for name, (low, high) in self.given.items()
-        ]
+    @staticmethod
+    def _given(row: Threshold) -> dict[Series, tuple[float | None, float | None]]:
+        """The example, on a GPU that has an owner and computes, if the example does not say."""
+        fires, quiet = row.example.fires, row.example.quiet
+        of_ledger = any(one.metric == "gpunode_gpu_seconds_total" for one in fires)
+        context: Given = {**HELD, **({} if of_ledger else ledger())}
+        given = {**context, **quiet, **fires}
+        return {one: (quiet.get(one, value), given[one]) for one, value in given.items()}
 
-    def length(self) -> int:
-        """Minutes in all."""
-        return self.quiet + self.firing + self.after
+    def play(self, case: Case, row: Threshold) -> None:
+        """Give a case the series of this course."""
+        for given, (low, high) in self.given.items():
+            phases = [
+                (self.quiet, low),
+                (self.end - self.quiet, high),
+                (self.length - self.end, low),
+            ]
+            case.give(given, phases, row.example.ramps and given in row.example.fires)
 
 
-def alert_test(row: Threshold) -> dict[str, Any]:
-    """A test that an alert is quiet below, waits, fires with everything it says, and resolves."""
-    course = Course.of(row)
-    fires = course.quiet + course.firing - 3
-    checks: list[tuple[int, list[dict[str, Any]]]] = [(course.quiet - 1, [])]
-    shortest = min(minutes(tier.after) for tier in row.tiers)
-    if shortest >= 3:
-        checks.append((course.quiet + shortest - 2, []))
-    checks.append((fires, [expected(row, tier) for tier in row.tiers]))
-    checks.append((course.length() - 2, []))
-    return {
-        "name": row.alert,
-        "interval": "1m",
-        "input_series": course.series(row),
-        "alert_rule_test": [
-            {"eval_time": f"{time}m", "alertname": row.alert, "exp_alerts": told}
-            for time, told in checks
-        ],
-    }
+def alert_case(row: Threshold) -> Case:
+    """That an alert is quiet, pending, firing in every tier, kept, and resolved.
 
-
-def silenced_test(row: Threshold) -> dict[str, Any]:
-    """A test that an alert is silent while training evaluates, or what else silences it."""
-    test = alert_test(row)
-    silent = [{**check, "exp_alerts": []} for check in test["alert_rule_test"]]
-    name = f"{row.alert} while training evaluates"
-    given = [*test["input_series"], *_throughout(row, row.silenced_by or EVALUATES)]
-    return {**test, "name": name, "input_series": given, "alert_rule_test": silent}
-
-
-def _throughout(row: Threshold, given: Given) -> list[dict[str, str]]:
-    """Series that go on from the beginning to the end of a row's course."""
-    length = Course.of(row).length()
-    return [
-        {"series": series(name), "values": values(name, [(length, value)])}
-        for name, value in given.items()
-    ]
-
-
-def cordon_test(row: Threshold) -> dict[str, Any]:
-    """A test that an alert pages nobody about a node that is cordoned, and warns all the same."""
-    test = alert_test(row)
-    cordoned = 'kube_node_spec_unschedulable{node="node-a",instance="kube-state-metrics:8080"}'
-    told = [
-        expected(row, tier, cordoned=only_pages(row))
-        for tier in row.tiers
-        if only_pages(row) or not pages_unless_cordoned(row, tier)
-    ]
-    checks = [
-        {**check, "exp_alerts": told if check["exp_alerts"] else []}
-        for check in test["alert_rule_test"]
-    ]
-    given = [*test["input_series"], *_throughout(row, {cordoned: 1.0})]
-    name = f"{row.alert} on a cordoned node"
-    return {**test, "name": name, "input_series": given, "alert_rule_test": checks}
-
-
-def rollover_test(row: Threshold) -> dict[str, Any]:
-    """A test that an alert fires, and no rule fails, when another pod took over the scrapes.
-
-    For a while the series of both are there, as in the rolling update of a DaemonSet.
+    The signal crosses the threshold somewhere between the first minute of the example and the
+    minute at which it has settled. So no tier may fire earlier than ``for`` after the first, and a
+    tier whose ``for`` outlasts the settling must be pending when the signal has settled.
     """
-    course = Course.of(row)
-    overlap = 2
-    given = []
-    for name, (low, high) in course.given.items():
-        for pod, phases in (
-            ("old", [(course.quiet + overlap, low), (1, None)]),
-            ("new", [(course.quiet, None), (course.firing, high)]),
-        ):
-            own = "" if low is None and high is None else f'pod="gpunode-{pod}"'
-            bare, _, labels = name.removesuffix("}").partition("{")
-            given.append(
-                {
-                    "series": series(f"{bare}{{{labels},{own}}}"),
-                    "values": values(name, phases, row.ramps and name in row.fires),
-                }
-            )
-    fires = course.quiet + course.firing - 3
+    case, course = Case(row.alert), Course.of(row)
+    course.play(case, row)
+    case.expect(course.quiet - 1, case.alerts(row))
+    for tier in row.tiers:
+        after = minutes(tier.after)
+        if after > 1:
+            early = case.alerts(row, alertstate="firing", severity=tier.severity)
+            case.expect(course.quiet + after - 1, early)
+    waiting = [
+        tier.severity for tier in row.tiers if minutes(tier.after) > course.settled - course.quiet
+    ]
+    if waiting:
+        case.expect_alerts(course.settled, row, waiting, "pending")
+    every = [tier.severity for tier in row.tiers]
+    case.expect_alerts(course.end - 3, row, every)
+    case.expect_alerts(course.kept, row, every)
+    case.expect(course.length - 1, case.alerts(row))
+    case.expect(course.end - 3, *_value(case, row))
+    return case
+
+
+def _value(case: Case, row: Threshold) -> tuple[str, list[tuple[str, Labels, float]]]:
+    """That the signal comes to its value, within a thousandth."""
+    value = row.example.value
+    near = f"abs(({row.signal}) - {value!r}) < bool {max(abs(value), 1.0) * 1e-3!r}"
+    here = f"({near}) and on ({', '.join(row.identity)}) {case.alerts(row)}"
+    return here, [("", _identity(row, case.name), 1.0)]
+
+
+def silenced_case(row: Threshold) -> Case:
+    """That an alert is silent while training evaluates, or while its own silencer is there."""
+    case, course = Case(f"{row.alert} silenced"), Course.of(row)
+    course.play(case, row)
+    for given, value in (row.example.silenced_by or EVALUATES).items():
+        case.give(given, [(course.length, value)])
+    case.expect_never(course.length - 1, row)
+    return case
+
+
+def cordon_case(row: Threshold) -> Case:
+    """That an alert pages nobody about a cordoned node, but still warns."""
+    case, course = Case(f"{row.alert} on a cordoned node"), Course.of(row)
+    course.play(case, row)
+    for given, value in CORDONED.items():
+        case.give(given, [(course.length, value)])
+    warns = [t.severity for t in row.tiers if not pages_unless_cordoned(row, t)]
+    case.expect_alerts(course.end - 3, row, ["warning"] if only_pages(row) else warns)
+    case.expect_never(course.length - 1, row, severity="critical")
+    return case
+
+
+def rollover_case(row: Threshold) -> Case:
+    """That an alert fires, and no rule fails, when another pod of the exporter takes over.
+
+    For two minutes both have their series, as in the rolling update of a DaemonSet.
+    """
+    case, course = Case(f"{row.alert} in a rolling update"), Course.of(row)
+    for given, (low, high) in course.given.items():
+        ramps = row.example.ramps and given in row.example.fires
+        old: Phases = [(course.quiet + 2, low), (1, None)]
+        new: Phases = [(course.quiet, None), (course.end - course.quiet, high)]
+        for pod, phases in (("gpunode-old", old), ("gpunode-new", new)):
+            case.give(given, phases, ramps, pod=pod)
+    case.expect_alerts(course.end - 3, row, [tier.severity for tier in row.tiers])
+    return case
+
+
+def cases_of(row: Threshold) -> Iterator[Case]:
+    """Every case of an alert."""
+    yield alert_case(row)
+    yield rollover_case(row)
+    if row.gate != "always" or row.example.silenced_by:
+        yield silenced_case(row)
+    if any(pages_unless_cordoned(row, tier) for tier in row.tiers):
+        yield cordon_case(row)
+
+
+def record_case(record: Record) -> Case:
+    """That a recording rule comes to its results."""
+    case = Case(record.name)
+    for given, value in record.given.items():
+        case.give(given, [(TESTED_AT + 8, value)])
+    for result, value in record.results.items():
+        labels = {"cluster": case.name, **dict(zip(record.labels[1:], result, strict=True))}
+        found = {name: value for name, value in labels.items() if value}
+        case.expect(TESTED_AT, with_labels(record.name, labels), [(record.name, found, value)])
+    return case
+
+
+def promtool_file(rules: Iterable[str], cases: Iterable[Case]) -> dict[str, Any]:
+    """A file for ``promtool test rules``: all cases, side by side."""
+    cases = list(cases)
     return {
-        "name": f"{row.alert} with another pod of the exporter",
-        "interval": "1m",
-        "input_series": given,
-        "alert_rule_test": [
-            {
-                "eval_time": f"{fires}m",
-                "alertname": row.alert,
-                "exp_alerts": [expected(row, tier) for tier in row.tiers],
-            }
-        ],
-    }
-
-
-def expected(row: Threshold, tier: Tier, cordoned: bool = False) -> dict[str, Any]:
-    """An alert as it must arrive, all its annotations rendered."""
-    kept = re.search(r"\bby \(([^)]*)\)", row.signal)
-    names = [name.strip() for name in kept[1].split(",")] if kept else []
-    first = dict(re.findall(r'(\w+)="([^"]*)"', next(iter(row.fires))))
-    labels = {**(BASE if row.scope != "cluster" else {}), **(ONE_GPU if row.scope == "gpu" else {})}
-    labels |= {name: first[name] for name in names if first.get(name) and name not in (*BASE, "le")}
-    if row.scope == "cluster" and "cluster" in names:
-        labels["cluster"] = BASE["cluster"]
-    arrives = rule(row, tier, cordoned)
-    said = arrives["annotations"]["description"].replace(HELD, " Held by train-0.")
-    if row.unit != "flag":
-        said = said.replace(FORMATS[row.unit], RENDERED[row.unit](row.value))
-    said = LABEL.sub(lambda match: labels.get(match[1], ""), said)
-    dashboard = DASHBOARDS[row.scope].replace("{{ $labels.instance }}", BASE["instance"])
-    return {
-        "exp_labels": {**labels, **arrives["labels"]},
-        "exp_annotations": {**arrives["annotations"], "description": said, "dashboard": dashboard},
-    }
-
-
-def record_test(record: Record) -> dict[str, Any]:
-    """A test of what a recording rule comes to."""
-    return {
-        "name": record.name,
-        "interval": "1m",
-        "input_series": [
-            {"series": series(name), "values": values(name, [(TESTED_AT + 8, value)])}
-            for name, value in record.given.items()
-        ],
-        "promql_expr_test": [
-            {
-                "expr": record.name + _matcher(record),
-                "eval_time": f"{TESTED_AT}m",
-                "exp_samples": [
-                    {"labels": record.name + labels, "value": value}
-                    for labels, value in record.results.items()
-                ],
-            }
-        ],
-    }
-
-
-def _matcher(record: Record) -> str:
-    """Of a rule with a result for each state and namespace, only those that the test names."""
-    wanted = []
-    for label in ("state", "owner_namespace"):
-        found = [re.findall(rf'{label}="(\w+)"', result) for result in record.results]
-        if all(found):
-            wanted.append(f'{label}=~"{"|".join(sorted({name for (name,) in found}))}"')
-    return "{" + ",".join(wanted) + "}" if wanted else ""
-
-
-def tests(items: Iterable[dict[str, Any]], *rules: str) -> dict[str, Any]:
-    """A file for ``promtool test rules``."""
-    return {
-        "rule_files": [f"../rules/{name}.yaml" for name in dict.fromkeys(("recording", *rules))],
+        "rule_files": list(rules),
         "evaluation_interval": "1m",
-        "tests": list(items),
-    }
-
-
-def _tests_of(row: Threshold) -> list[Callable[[Threshold], dict[str, Any]]]:
-    silenced = row.gate != "always" or bool(row.silenced_by)
-    cordons = any(pages_unless_cordoned(row, tier) for tier in row.tiers)
-    own = [test for test, needed in ((silenced_test, silenced), (cordon_test, cordons)) if needed]
-    return [alert_test, rollover_test, *own]
-
-
-def test_files() -> dict[str, dict[str, Any]]:
-    """What promtool is to test, by the name of the file."""
-    return {
-        "recording": tests(map(record_test, RECORDS), "cluster"),
-        **{
-            name: tests([test(row) for row in rows for test in _tests_of(row)], name)
-            for name, rows in groups().items()
-        },
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [one for case in cases for one in case.inputs],
+                "promql_expr_test": [one for case in cases for one in case.checks],
+            }
+        ],
     }

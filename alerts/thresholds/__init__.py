@@ -1,1 +1,1 @@
-"""The threshold table."""
+"""The threshold table, a file a group; ``table.py`` gathers them."""

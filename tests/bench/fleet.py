@@ -25,7 +25,8 @@ from urllib.parse import parse_qs, urlencode, urlparse
 
 import psutil
 
-from alerts.recording import HOURLY, OF_NODES
+from alerts.recording import FOR_DAYS, OF_NODES
+from alerts.thresholds.row import minutes
 from gpunode.config import RunSettings
 from gpunode.export.exposition import Exposition
 from gpunode.gpu.ledger import STATES
@@ -250,7 +251,7 @@ def days(gpus: int = 200) -> Result:
             took.append(time.monotonic() - start)
     assert found == len(series)
     whole = statistics.median(took) * NODES * 8 / gpus
-    interval = HOURLY * 60
+    interval = minutes(FOR_DAYS) * 60
     return Result(
         f"rule over 30 days, scaled up from {gpus} GPUs with 30 days of data",
         f"{whole:.0f} s every {interval} s",
