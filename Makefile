@@ -32,7 +32,7 @@ golden: $(INSTALLED)  ## rewrite the golden expositions
 docs: $(INSTALLED)  ## rewrite what is generated
 	$(BIN)/python -m gpunode.catalogue docs
 
-alerts: $(INSTALLED)  ## rewrite the rules, their tests, the runbooks and docs/thresholds.md
+alerts: $(INSTALLED)  ## rewrite the rules, what is generated in the runbooks, and docs/thresholds.md
 	$(BIN)/python -m alerts.generate
 
 incidents: $(INSTALLED)  ## play every incident through Prometheus and Alertmanager; docs/alerts.md

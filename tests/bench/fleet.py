@@ -27,6 +27,7 @@ import psutil
 
 from alerts.recording import FOR_DAYS, OF_NODES
 from alerts.thresholds.row import minutes
+from gpunode.config import INCIDENTS as TAPES
 from gpunode.config import RunSettings
 from gpunode.export.exposition import Exposition
 from gpunode.gpu.ledger import STATES
@@ -56,7 +57,7 @@ TROUBLED = [name for name, raises in TWO_GPUS.items() if raises]
 
 def expositions(tape: str) -> list[str]:
     """What a node that lives through a tape over and over shows, every 30 s."""
-    node = TapeNode(Path(__file__).parents[1] / "tapes" / f"{tape}.jsonl.gz")
+    node = TapeNode(TAPES / f"{tape}.jsonl.gz")
     settings = RunSettings(_cli_parse_args=["--client.socket="])
     loop = watch(node, settings)
     exposition = Exposition(loop.samples)

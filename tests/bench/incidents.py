@@ -85,7 +85,7 @@ nothing may even warn. The checkpoint of its tape is seen as starvation: its tra
 
 @dataclass(frozen=True, slots=True)
 class Fired:
-    """An alert that Alertmanager was told of."""
+    """An alert that Alertmanager received."""
 
     tape: str
     alert: str
@@ -327,9 +327,9 @@ def page(fired: Sequence[Fired], seconds: float, hangs: Sequence[float]) -> str:
         "",
         "Written by `make incidents`; do not edit. Every recorded incident was played for "
         f"{seconds:.0f} s by `gpunode replay`, scraped every 2 s by Prometheus, which evaluated "
-        "the rules of `alerts/rules` and told Alertmanager. Durations and windows were shortened: "
-        "minutes of `for` are seconds, five minutes of a rate are 30 s. The seconds are from the "
-        "start of the daemon to Alertmanager's notification.",
+        "the rules of `alerts/rules` and notified Alertmanager. Durations and windows were "
+        "shortened: minutes of `for` are seconds, five minutes of a rate are 30 s. The seconds are "
+        "from the start of the daemon to Alertmanager's notification.",
         "",
         "| incident | raised, seconds to fire | |",
         "|---|---|---|",
@@ -345,8 +345,8 @@ def page(fired: Sequence[Fired], seconds: float, hangs: Sequence[float]) -> str:
     lines += [
         "",
         "With nothing shortened, a scrape every 15 s and the routes of "
-        f"`alerts/alertmanager.yaml`, {len(hangs)} hangs that began at different times were told "
-        f"of after {min(hangs):.0f} to {max(hangs):.0f} s (to be: within 60 s).",
+        f"`alerts/alertmanager.yaml`, {len(hangs)} hangs that began at different times were "
+        f"notified after {min(hangs):.0f} to {max(hangs):.0f} s; target: within 60 s.",
     ]
     return "\n".join(lines) + "\n"
 
