@@ -12,6 +12,8 @@ from typing import TypeVar
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gpunode.loop import Watch
+from tests import strict
 from tests.daemon import Daemon, daemon
 from tests.fakes.nvml import FakeDriver, build
 
@@ -20,6 +22,16 @@ Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 INTERVAL = 0.5
 """Seconds a window in these tests: the shortest there is."""
+
+OFTEN = (f"--gpu.interval={INTERVAL}", "--gpu.health-interval=1", "--discovery.interval=0.3")
+"""Options of a daemon that looks at everything as often as it can."""
+
+
+@pytest.fixture(autouse=True)
+def strict_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test lets a source export what it does not declare, or fail in a way of our own."""
+    monkeypatch.setattr(Watch, "step", strict.step)
+    monkeypatch.setattr(Watch, "_complain", strict.complain)
 
 
 @pytest.fixture(scope="session")
@@ -46,8 +58,7 @@ def old_fake(old_fake_library: Path, tmp_path: Path) -> FakeDriver:
 
 def watching(fake: FakeDriver, *options: str) -> AbstractContextManager[Daemon]:
     """A daemon on a fake driver that reads everything as often as it can."""
-    often = (f"--gpu.interval={INTERVAL}", "--gpu.health-interval=1")
-    return daemon(*often, *options, environment={**os.environ, **fake.environment()})
+    return daemon(*OFTEN, *options, environment={**os.environ, **fake.environment()})
 
 
 def parse(exposition: str) -> Series:
@@ -80,7 +91,7 @@ def by_label(series: Series, name: str, label: str, **labels: str) -> dict[str, 
     }
 
 
-def until(predicate: Callable[[], T], timeout: float = 15) -> T:
+def until(predicate: Callable[[], T | None], timeout: float = 15) -> T:
     """Ask until the answer is true, and return it."""
     deadline = time.monotonic() + timeout
     while not (answer := predicate()):

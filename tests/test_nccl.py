@@ -21,6 +21,7 @@ from gpunode.nccl.log import DebugLog, NcclLogs, transport
 from gpunode.nccl.ras import NcclRas
 from gpunode.node.local import LocalNode
 from gpunode.source import Source
+from tests import machine
 from tests.machine import MachineGpu, OneGpu, exported
 from tests.ras import rank, ras_server, status
 
@@ -40,8 +41,7 @@ class RasNode(OneGpu):
 
 
 def told(source: Source) -> str:
-    reading = source.read()
-    return exported(reading.samples if reading else ())
+    return exported(machine.told(source))
 
 
 TEXT = """\

@@ -21,7 +21,7 @@ from gpunode.jobs.pods import Pods
 from gpunode.node.local import LocalNode
 from gpunode.source import Absent
 from tests.fakes.kubelet import FakeKubelet, kubelet
-from tests.machine import MachineGpu, exported
+from tests.machine import MachineGpu, exported, told
 
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 WHOLE = Identity(4, "GPU-aa", "NVIDIA H200", minor=2)
@@ -49,7 +49,7 @@ def pods_of(root: Path) -> Pods:
 def owners(root: Path, pods: Pods, pids: tuple[int, ...] = ()) -> str:
     """What is exported of GPU 0, as text without comments."""
     source = GpuOwners(LocalNode(root), MachineGpu(0, "GPU-aa", "0", pids), Settings(), pods)
-    return exported(source.read().samples)
+    return exported(told(source))
 
 
 @pytest.mark.parametrize(
