@@ -1,83 +1,148 @@
-"""The parsers of the node's files: whatever a file holds, they return or raise ``ValueError``."""
+"""The parsers of what the node says: whatever it is, they return or raise ``ValueError``."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import inspect
+import json
+import pkgutil
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpunode.host import (
-    cpu,
-    disk,
-    filesystem,
-    infiniband,
-    kernel_log,
-    lustre,
-    memory,
-    mounts,
-    network,
-    nfs,
-    pcie,
-    pressure,
-)
-from gpunode.host.counter import counter
+from gpunode import audit, gpu, host, jobs, nccl
+from gpunode.host import cpu, kernel_log, memory, mounts, pcie
 from gpunode.host.shm import Filling
-from gpunode.jobs import cgroup, processes
+from gpunode.jobs import processes
 from tests.machine import MACHINES
 
-PARSERS: dict[str, Callable[[str], Any]] = {
-    "/proc/stat": cpu.parse,
-    "cpulist": cpu.parse_cpu_list,
-    "/proc/diskstats": disk.parse,
-    "infiniband/rate": infiniband.parse_rate,
-    "lustre/stats": lustre.parse_stats,
-    "lustre/import": lustre.parse_import,
-    "/proc/meminfo": memory.parse_meminfo,
-    "/proc/vmstat": lambda text: memory.parse_vmstat(text, memory.WANTED),
-    "mountinfo": lambda text: filesystem.watched(mounts.parse(text)),
-    "net/dev": network.parse_devices,
-    "net/snmp": network.parse_protocols,
-    "mountstats": nfs.parse,
-    "pcie/speed": pcie.parse_speed,
-    "pcie/aer": lambda text: pcie.parse_total(text, "fatal"),
-    "pressure": pressure.parse,
-    "/proc/PID/stat": processes.parse_stat,
-    "/proc/PID/status": processes.parse_fields,
-    "/proc/PID/cgroup": cgroup.locate,
-    "cpu.stat": cgroup.parse_pairs,
-    "memory.max": cgroup.parse_limit,
-    "counter": counter,
-    "kernel log": kernel_log.kind_of,
+PACKAGES = (audit, gpu, host, jobs, nccl)
+ADAPTED: dict[str, Callable[[str], Any]] = {
+    "host.memory.parse_vmstat": lambda text: memory.parse_vmstat(text, memory.WANTED),
+    "host.pcie.parse_total": lambda text: pcie.parse_total(text, "fatal"),
 }
-REAL = [
-    path.read_text(errors="replace")
-    for path in sorted(MACHINES.rglob("*"))
-    if path.is_file() and "golden" not in path.parts and path.stat().st_size < 20_000
-]
+"""Parsers that require more than a text."""
+
+
+def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Every public function of the modules that read the node, by its name."""
+    for package in PACKAGES:
+        for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            module = importlib.import_module(found.name)
+            for name, value in vars(module).items():
+                own = inspect.isfunction(value) and value.__module__ == found.name
+                if own and not name.startswith("_"):
+                    yield f"{found.name.partition('.')[2]}.{name}", value
+
+
+def required(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    parameters = inspect.signature(function).parameters.values()
+    return [each for each in parameters if each.default is each.empty]
+
+
+def takes_a_string(function: Callable[..., Any]) -> bool:
+    return [each.annotation for each in required(function)] == ["str"]
+
+
+def parses(name: str, function: Callable[..., Any]) -> bool:
+    """Whether it looks like a parser, whatever else it requires."""
+    first = [each.name for each in required(function)[:1]]
+    return first == ["text"] or name.rpartition(".")[2].startswith("parse")
+
+
+FOUND = {name: function for name, function in functions() if takes_a_string(function)}
+PARSERS = {**FOUND, **ADAPTED}
+
+
+def test_every_parser_is_given_anything_to_read() -> None:
+    named = {name for name, function in functions() if parses(name, function)}
+    assert named <= PARSERS.keys(), "adapt those that require more than a text"
+    assert ADAPTED.keys() <= named - FOUND.keys()
+    assert {"host.cpu.parse", "jobs.steps.parse", "nccl.ras.parse", "host.counter.counter"} <= named
+
+
+TOLD = {
+    "v": 1,
+    "steps": {"counts": [1, 2], "sum": 3.0},
+    "median": 1.0,
+    "phases": {"step": 3.0},
+    "memory": {"reserved": 5, "allocated": 4, "retries": 2, "ooms": 1},
+    "kernels": {"gemm": 1.0},
+}
+REAL = list(
+    dict.fromkeys(
+        path.read_text(errors="replace")
+        for folder in (MACHINES, MACHINES.with_name("nccl"))
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and "golden" not in path.parts and path.stat().st_size < 20_000
+    )
+)
+REAL.append(json.dumps(TOLD))
 NUMBERS = st.sampled_from(["-1", "9" * 30, "1e9", "nan", "0x10", "", "1_000", "٣", "max", "\0"])
+ANYTHING = st.text() | st.recursive(
+    st.none() | st.floats() | st.text() | st.integers(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+).map(json.dumps)
+
+
+def readable(parse: Callable[[str], Any]) -> list[str]:
+    """The real files in which a parser finds something."""
+    found = []
+    for text in REAL:
+        with contextlib.suppress(ValueError):
+            if parse(text) not in (None, [], {}, set()):
+                found.append(text)
+    return found
 
 
 @st.composite
-def spoiled(draw: st.DrawFn) -> str:
+def spoiled(draw: st.DrawFn, files: Sequence[str]) -> str:
     """A real file with some of its words replaced, and perhaps cut short."""
-    words = draw(st.sampled_from(REAL)).replace("\n", " \n ").split(" ")
+    words = re.split("([ \n,:]+)", draw(st.sampled_from(files)))
     for _ in range(draw(st.integers(0, 5))):
         words[draw(st.integers(0, len(words) - 1))] = draw(NUMBERS | st.text(max_size=8))
-    text = " ".join(words).replace(" \n ", "\n")
+    text = "".join(words)
     return text[: draw(st.integers(0, len(text)))] if draw(st.booleans()) else text
 
 
-@pytest.mark.parametrize("parse", PARSERS.values(), ids=PARSERS.keys())
-@given(text=st.text() | spoiled())
-@settings(max_examples=150, deadline=None)
-def test_a_parser_returns_or_raises_value_error(parse: Callable[[str], Any], text: str) -> None:
-    with contextlib.suppress(ValueError):
-        parse(text)
+@pytest.mark.parametrize("name", PARSERS)
+def test_a_parser_of_a_spoiled_file_returns_or_raises_value_error(name: str) -> None:
+    parse, files = PARSERS[name], readable(PARSERS[name])
+    assert files, "no real file that it can read"
+
+    @given(spoiled(files))
+    @settings(max_examples=60, deadline=None)
+    def holds(text: str) -> None:
+        with contextlib.suppress(ValueError):
+            parse(text)
+
+    holds()
+
+
+@given(ANYTHING)
+@settings(max_examples=200, deadline=None)
+def test_a_parser_of_anything_returns_or_raises_value_error(text: str) -> None:
+    for parse in PARSERS.values():
+        with contextlib.suppress(ValueError):
+            parse(text)
+
+
+LONG = ("[", '{"a":', "(", " ", "1 ", "a", "\n", "a: 1 kB\n", "cpu0 1 2 3 4 5 6\n", "0-9,", "\\040")
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_a_parser_of_a_long_text_takes_no_time(name: str) -> None:
+    for part in LONG:
+        begin = time.process_time()
+        with contextlib.suppress(ValueError):
+            PARSERS[name](part * (100_000 // len(part)))
+        assert time.process_time() - begin < 0.5, repr(part)
 
 
 COUNTS = st.integers(0, (1 << 53) - 1)
