@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar
 
+import pluggy
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpunode.loop import Watch
-from tests import strict
+from tests import needs, strict
 from tests.daemon import Daemon, daemon
 from tests.fakes.nvml import FakeDriver, build
 
@@ -25,6 +26,31 @@ INTERVAL = 0.5
 
 OFTEN = (f"--gpu.interval={INTERVAL}", "--gpu.health-interval=1", "--discovery.interval=0.3")
 """Options of a daemon that looks at everything as often as it can."""
+
+
+skipped = pytest.StashKey[list[str]]()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pluggy.Result[pytest.TestReport], None]:
+    """Fail, where all checks are to run, a test that a missing program would have skipped."""
+    report = (yield).get_result()
+    if report.skipped and os.environ.get(needs.ALL) and needs.named([str(report.longrepr)]):
+        report.outcome = "failed"
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    reports = terminalreporter.getreports("skipped")
+    config.stash[skipped] = [str(report.longrepr) for report in reports]
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Say last of all what did not run."""
+    reasons = config.stash.get(skipped, list[str]())
+    for line in needs.farewell(reasons):
+        print(line)
 
 
 @pytest.fixture(autouse=True)

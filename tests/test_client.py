@@ -33,6 +33,7 @@ from tests.conftest import Series
 from tests.daemon import Daemon
 from tests.fakes.nvml import FakeDriver
 from tests.machine import MachineGpu, OneGpu, exported, told
+from tests.needs import missing
 
 ROOT = Path(__file__).parents[1]
 
@@ -373,7 +374,7 @@ def python_with_torch() -> str | None:
 def torch_python() -> str:
     python = python_with_torch()
     if python is None:
-        pytest.skip("no Python here has torch: apt-get install python3-torch")
+        pytest.skip(missing("torch"))
     return python
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpunode.config import INCIDENTS as TAPES
-from tests.bench.incidents import INCIDENTS, Engine, faults, find, play
-
-HOW = "apt-get install prometheus prometheus-alertmanager, or make monitoring"
+from tests.bench.incidents import INCIDENTS, Engine, faults, play
+from tests.needs import need
 
 
 def test_every_tape_is_an_incident() -> None:
@@ -24,8 +23,9 @@ def test_every_tape_is_an_incident() -> None:
 def test_incidents_raise_their_alerts_and_healthy_nodes_none(
     engine: Engine, needs: tuple[str, ...]
 ) -> None:
-    if not all(map(find, needs)) or not find("alertmanager", "prometheus-alertmanager"):
-        pytest.skip(HOW)
+    for program in needs:
+        need(program)
+    need("alertmanager", "prometheus-alertmanager")
     tapes = ["healthy", "hang", "h200_shm"]
     fired = play(tapes, 70.0, engine)
     assert {tape: wrong for tape in tapes if (wrong := faults(tape, fired))} == {}
