@@ -39,6 +39,16 @@ def pytest_runtest_makereport() -> Generator[None, pluggy.Result[pytest.TestRepo
         report.outcome = "failed"
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than there are cores: tests of a daemon mostly wait for it."""
+    return (os.cpu_count() or 1) + 1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, so that no worker is left alone with it."""
+    items.sort(key=lambda item: item.path.name != "test_incidents.py")
+
+
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
