@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar
 
+import hypothesis
 import pluggy
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -20,6 +21,10 @@ from tests.fakes.nvml import FakeDriver, build
 
 T = TypeVar("T")
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+# How long an example takes says how busy the machine is.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 
 INTERVAL = 0.5
 """Seconds a window in these tests: the shortest there is."""

@@ -407,4 +407,4 @@ def test_sigterm_ends_the_daemon_at_once(fake: FakeDriver, trouble: str) -> None
         if trouble:
             await_gone(running, 1)
         running.process.terminate()
-        assert running.process.wait(timeout=2) == 0
+        assert running.process.wait(timeout=5) == 0

@@ -117,7 +117,7 @@ def test_a_parser_of_a_spoiled_file_returns_or_raises_value_error(name: str) -> 
     assert files, "no real file that it can read"
 
     @given(spoiled(files))
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     def holds(text: str) -> None:
         with contextlib.suppress(ValueError):
             parse(text)
@@ -126,7 +126,7 @@ def test_a_parser_of_a_spoiled_file_returns_or_raises_value_error(name: str) -> 
 
 
 @given(ANYTHING)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 def test_a_parser_of_anything_returns_or_raises_value_error(text: str) -> None:
     for parse in PARSERS.values():
         with contextlib.suppress(ValueError):
