@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar
@@ -68,11 +68,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         print(line)
 
 
-@pytest.fixture(autouse=True)
-def strict_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="session")
+def strict_sources() -> Iterator[None]:
     """No test lets a source export what it does not declare, or fail in a way of our own."""
-    monkeypatch.setattr(Watch, "step", strict.step)
-    monkeypatch.setattr(Watch, "_complain", strict.complain)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Watch, "step", strict.step)
+        patched.setattr(Watch, "_complain", strict.complain)
+        yield
 
 
 @pytest.fixture(scope="session")
