@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test lint bench golden docs alerts incidents monitoring fleet podresources clean
+.PHONY: demo test tools lint bench golden docs alerts incidents monitoring fleet podresources clean
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -14,7 +14,7 @@ $(INSTALLED): pyproject.toml
 demo: $(INSTALLED)  ## play the recorded incidents, no GPU needed
 	$(BIN)/gpunode demo --log.level=error $(DEMO)
 
-test: $(INSTALLED) lint  ## everything that CI runs
+test: $(INSTALLED) lint tools  ## every check; the last line says which could not run
 	$(BIN)/pytest -n auto
 
 lint: $(INSTALLED)
@@ -51,6 +51,15 @@ $(MONITORING)/vmalert:
 	$(BUILD) github.com/VictoriaMetrics/VictoriaMetrics v1.93.0 app/vmalert app/victoria-metrics
 $(MONITORING)/pint:
 	$(BUILD) github.com/cloudflare/pint v0.62.0 cmd/pint
+
+$(MONITORING)/promtool:
+	-$(BUILD) github.com/prometheus/prometheus v0.313.5 cmd/promtool
+$(MONITORING)/amtool:
+	-$(BUILD) github.com/prometheus/alertmanager v0.28.1 cmd/amtool
+
+# What the tests of the rules take, built once where there is Go; where that fails, tests go on.
+NEEDED := $(foreach tool,promtool amtool,$(if $(shell command -v $(tool)),,$(MONITORING)/$(tool)))
+tools: $(if $(shell command -v go),$(NEEDED))
 
 fleet: $(INSTALLED)  ## 1,250 simulated nodes before one Prometheus
 	$(BIN)/python -m tests.bench.fleet

@@ -4,22 +4,77 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar
 
+import hypothesis
+import pluggy
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gpunode.loop import Watch
+from tests import needs, strict
 from tests.daemon import Daemon, daemon
 from tests.fakes.nvml import FakeDriver, build
 
 T = TypeVar("T")
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
+# How long an example takes says how busy the machine is.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
+
 INTERVAL = 0.5
 """Seconds a window in these tests: the shortest there is."""
+
+OFTEN = (f"--gpu.interval={INTERVAL}", "--gpu.health-interval=1", "--discovery.interval=0.3")
+"""Options of a daemon that looks at everything as often as it can."""
+
+
+skipped = pytest.StashKey[list[str]]()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pluggy.Result[pytest.TestReport], None]:
+    """Fail, where all checks are to run, a test that a missing program would have skipped."""
+    report = (yield).get_result()
+    if report.skipped and os.environ.get(needs.ALL) and needs.named([str(report.longrepr)]):
+        report.outcome = "failed"
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than there are cores: tests of a daemon mostly wait for it."""
+    return (os.cpu_count() or 1) + 1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, so that no worker is left alone with it."""
+    items.sort(key=lambda item: item.path.name != "test_incidents.py")
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    reports = terminalreporter.getreports("skipped")
+    config.stash[skipped] = [str(report.longrepr) for report in reports]
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Say last of all what did not run."""
+    reasons = config.stash.get(skipped, list[str]())
+    for line in needs.farewell(reasons):
+        print(line)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def strict_sources() -> Iterator[None]:
+    """No test lets a source export what it does not declare, or fail in a way of our own."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Watch, "step", strict.step)
+        patched.setattr(Watch, "_complain", strict.complain)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -46,8 +101,7 @@ def old_fake(old_fake_library: Path, tmp_path: Path) -> FakeDriver:
 
 def watching(fake: FakeDriver, *options: str) -> AbstractContextManager[Daemon]:
     """A daemon on a fake driver that reads everything as often as it can."""
-    often = (f"--gpu.interval={INTERVAL}", "--gpu.health-interval=1")
-    return daemon(*often, *options, environment={**os.environ, **fake.environment()})
+    return daemon(*OFTEN, *options, environment={**os.environ, **fake.environment()})
 
 
 def parse(exposition: str) -> Series:
@@ -80,7 +134,7 @@ def by_label(series: Series, name: str, label: str, **labels: str) -> dict[str, 
     }
 
 
-def until(predicate: Callable[[], T], timeout: float = 15) -> T:
+def until(predicate: Callable[[], T | None], timeout: float = 15) -> T:
     """Ask until the answer is true, and return it."""
     deadline = time.monotonic() + timeout
     while not (answer := predicate()):

@@ -8,12 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 import psutil
 
@@ -81,13 +82,28 @@ class Daemon:
         return time.clock_gettime((~self.process.pid << 3) | 2)
 
 
+def pass_on(errors: IO[bytes], said: list[bytes]) -> None:
+    """Write on what a program says on its standard error, and keep it."""
+    for line in errors:
+        said.append(line)
+        os.write(2, line)
+
+
 @contextmanager
 def daemon(*options: str, environment: Mapping[str, str] = os.environ) -> Iterator[Daemon]:
-    """Run a daemon on this machine and wait until it is ready."""
+    """Run a daemon on this machine and wait until it is ready.
+
+    A traceback in its log is a fault of ours, which the daemon isolates and this raises as
+    ``AssertionError`` in the end. With ``--log.level=error`` there would be none.
+    """
     port = free_port()
     command = [sys.executable, "-m", "gpunode", "run", f"--web.listen-address=127.0.0.1:{port}"]
     command.append("--client.socket=")  # the one by default would be taken from another test
-    child = subprocess.Popen([*command, *options], env=dict(environment))
+    child = subprocess.Popen([*command, *options], env=dict(environment), stderr=subprocess.PIPE)
+    assert child.stderr is not None
+    said: list[bytes] = []
+    listener = threading.Thread(target=pass_on, args=(child.stderr, said))
+    listener.start()
     running = Daemon(psutil.Process(child.pid), port)
     try:
         running.wait_for("/readyz", child)
@@ -99,3 +115,7 @@ def daemon(*options: str, environment: Mapping[str, str] = os.environ) -> Iterat
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
+        listener.join()
+        child.stderr.close()
+    log = b"".join(said).decode(errors="replace")
+    assert "Traceback" not in log, log

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpunode.client import Session
-from gpunode.client.protocol import PHASES, STEP_BOUNDS, VERSION
+from gpunode.client.protocol import PHASES, VERSION
 from gpunode.client.sender import Account
 from gpunode.config import ClientSettings, Settings
 from gpunode.driver.driver import DriverError, Gpu, Process
@@ -30,9 +31,10 @@ from gpunode.node.datagram_socket import Datagram
 from gpunode.source import Absent
 from tests import conftest
 from tests.conftest import Series
-from tests.daemon import Daemon, daemon
-from tests.fakes.nvml import FakeDriver, build
-from tests.machine import MachineGpu, OneGpu, exported
+from tests.daemon import Daemon
+from tests.fakes.nvml import FakeDriver
+from tests.machine import MachineGpu, OneGpu, exported, told
+from tests.needs import missing
 
 ROOT = Path(__file__).parents[1]
 
@@ -56,7 +58,7 @@ def listening(node: OneGpu, path: str) -> TrainingSteps:
 
 def values(source: TrainingSteps) -> dict[str, float]:
     """What is exported, without the labels of the GPU."""
-    lines = (line.rpartition(" ") for line in exported(source.read().samples).splitlines())
+    lines = (line.rpartition(" ") for line in exported(told(source)).splitlines())
     return {
         name.replace('gpu="0",', "")
         .replace(',uuid="GPU-aa"', "")
@@ -311,15 +313,6 @@ def test_a_malformed_message_is_counted_and_ignored(message: bytes, path: str) -
 
 
 @given(
-    st.text()
-    | st.recursive(st.none() | st.floats() | st.text() | st.integers(), st.lists).map(json.dumps)
-)
-def test_a_message_may_be_anything(text: str) -> None:
-    with contextlib.suppress(ValueError):
-        parse(text)
-
-
-@given(
     st.dictionaries(
         st.sampled_from(["v", "steps", "phases", "memory", "kernels", "tokens"]),
         st.integers() | st.text() | st.dictionaries(st.text(), st.floats()),
@@ -400,8 +393,8 @@ def test_importing_the_client_takes_the_standard_library_alone() -> None:
 @functools.cache
 def python_with_torch() -> str | None:
     for python in (sys.executable, "/usr/bin/python3"):
-        probe = subprocess.run([python, "-c", "import torch"], capture_output=True, check=False)
-        if probe.returncode == 0:
+        probe = "import importlib.util, sys; sys.exit(not importlib.util.find_spec('torch'))"
+        if subprocess.run([python, "-c", probe], check=False).returncode == 0:
             return python
     return None
 
@@ -410,7 +403,7 @@ def python_with_torch() -> str | None:
 def torch_python() -> str:
     python = python_with_torch()
     if python is None:
-        pytest.skip("no Python here has torch: apt-get install python3-torch")
+        pytest.skip(missing("torch"))
     return python
 
 
@@ -434,34 +427,32 @@ def training(python: str, path: str, steps: int, pause: float) -> Iterator[subpr
             process.kill()
 
 
-@contextlib.contextmanager
-def watching(path: str, folder: Path) -> Iterator[tuple[Daemon, FakeDriver]]:
-    build(folder)
-    driver = FakeDriver(folder)
-    driver.write("gpus 1\n")
-    options = (f"--client.socket={path}", "--client.interval=1", "--log.level=error")
-    with daemon(*options, environment={**os.environ, **driver.environment()}) as running:
-        yield running, driver
+def watching(fake: FakeDriver, path: str) -> AbstractContextManager[Daemon]:
+    """A daemon with one GPU that listens at a path."""
+    fake.write("gpus 1\n")
+    return conftest.watching(fake, f"--client.socket={path}", "--client.interval=1")
 
 
 def total(series: Series, name: str, **labels: str) -> float:
     return sum(conftest.values(series, name, **labels))
 
 
+def complete(series: Series) -> Series | None:
+    """The series, once they hold what the trainer tells last."""
+    return series if total(series, "gpunode_serving_inputs_total") >= 4 else None
+
+
 def test_pytorch_tells_a_daemon_how_its_training_goes(
-    torch_python: str, path: str, tmp_path: Path
+    torch_python: str, path: str, fake: FakeDriver
 ) -> None:
     with (
-        watching(path, tmp_path) as (running, driver),
+        watching(fake, path) as running,
         training(torch_python, path, 30, 0.05) as process,
     ):
-        driver.write(f"gpus 1\ngpu 0 process {process.pid} 1000000\n")
+        fake.write(f"gpus 1\ngpu 0 process {process.pid} 1000000\n")
         out, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
-        deadline = time.monotonic() + 10
-        while total(found := conftest.scrape(running), "gpunode_serving_inputs_total") < 4:
-            assert time.monotonic() < deadline, "the last message did not arrive"
-            time.sleep(0.1)
+        found = conftest.until(lambda: complete(conftest.scrape(running)))
     assert float(out) > 0
     assert total(found, "gpunode_training_tokens_total") == 30 * 8 * 64
     assert total(found, "gpunode_training_step_seconds_count") == 30
@@ -472,11 +463,11 @@ def test_pytorch_tells_a_daemon_how_its_training_goes(
 
 
 def test_training_goes_on_when_the_daemon_is_killed(
-    torch_python: str, path: str, tmp_path: Path
+    torch_python: str, path: str, fake: FakeDriver
 ) -> None:
     with training(torch_python, path, 20, 0.1) as process:
-        with contextlib.suppress(RuntimeError), watching(path, tmp_path) as (running, driver):
-            driver.write(f"gpus 1\ngpu 0 process {process.pid} 1000000\n")
+        with contextlib.suppress(RuntimeError), watching(fake, path) as running:
+            fake.write(f"gpus 1\ngpu 0 process {process.pid} 1000000\n")
             running.process.send_signal(signal.SIGKILL)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
@@ -489,7 +480,7 @@ FLOOD = """
 import socket, sys, time
 s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); s.setblocking(False)
 sent = dropped = 0
-end = time.monotonic() + 2
+end = time.monotonic() + 0.5
 while time.monotonic() < end:
     try: s.sendto(b'{"v":1,"tokens":1}', sys.argv[1]); sent += 1
     except BlockingIOError: dropped += 1
@@ -504,7 +495,7 @@ def test_a_flood_is_absorbed_or_dropped_without_harm(path: str) -> None:
         [sys.executable, "-c", FLOOD, path], capture_output=True, text=True, check=True
     )
     sent, dropped = map(int, ran.stdout.split())
-    assert sent + dropped >= 20_000
+    assert sent + dropped >= 5_000
     assert sent < 10_000
     found = values(source)
     taken = sum(v for name, v in found.items() if name.startswith("gpunode_client_messages"))
@@ -527,7 +518,3 @@ def wait_for_own(source: TrainingSteps, path: str) -> dict[str, float]:
             return found
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-def test_the_bounds_of_step_times_are_in_order() -> None:
-    assert list(STEP_BOUNDS) == sorted(STEP_BOUNDS)

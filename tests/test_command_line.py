@@ -7,42 +7,92 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
 from gpunode import __version__
+from gpunode.cli.commands import main
 from gpunode.config import INCIDENTS, AuditSettings, load
 from tests.tapes.truth import TRUTH
 
 TAPE = str(INCIDENTS / "straggler.jsonl.gz")
 
 
-def gpunode(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Gpunode(Protocol):
+    """Runs a command with variables of the environment."""
+
+    def __call__(self, *arguments: str, **environment: str) -> Ended: ...
+
+
+@pytest.fixture
+def gpunode(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Gpunode:
+    """The command in this process, which has been started already."""
+
+    def run(*arguments: str, **environment: str) -> Ended:
+        capsys.readouterr()
+        with monkeypatch.context() as patched:
+            for name, value in {"COLUMNS": "120", **environment}.items():
+                patched.setenv(name, value)
+            try:
+                main(arguments)
+                code = 0
+            except SystemExit as end:
+                code = end.code if isinstance(end.code, int) else 1
+        return Ended(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def complaint(gpunode: Gpunode) -> Callable[..., str]:
+    """Runs a command for the one line with which a misuse ends."""
+
+    def run(*arguments: str, **environment: str) -> str:
+        ended = gpunode(*arguments, **environment)
+        assert (ended.code, ended.out) == (2, ""), ended
+        (line,) = ended.err.splitlines()
+        assert line.startswith("gpunode: ")
+        return line
+
+    return run
+
+
+def installed(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command as a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "gpunode", *arguments],
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
-        env={**os.environ, "COLUMNS": "120", **environment},
+        env={**os.environ, "COLUMNS": "120"},
     )
 
 
-def complaint(*arguments: str, **environment: str) -> str:
-    """The one line with which a misuse ends."""
-    ended = gpunode(*arguments, **environment)
-    assert ended.returncode == 2, ended
-    assert ended.stdout == ""
-    (line,) = ended.stderr.splitlines()
-    assert line.startswith("gpunode: ")
-    return line
+def test_the_program_ends_with_what_the_command_says() -> None:
+    assert installed("--version").stdout == f"gpunode {__version__}\n"
+    misused = installed("fly")
+    assert (misused.returncode, misused.stdout) == (2, "")
+    assert misused.stderr.startswith("gpunode: fly: ")
+    assert misused.stderr.count("\n") == 1
 
 
-def test_version_and_help() -> None:
-    assert gpunode("--version").stdout == f"gpunode {__version__}\n"
-    assert "replay" in gpunode("--help").stdout
-    assert "--gpu.interval" in gpunode("run", "--help").stdout
+def test_help_names_the_commands_and_their_options(gpunode: Gpunode) -> None:
+    assert "replay" in gpunode("--help").out
+    assert "--gpu.interval" in gpunode("run", "--help").out
 
 
 @pytest.mark.parametrize(
@@ -62,7 +112,9 @@ def test_version_and_help() -> None:
         (["demo", "/tmp"], "/tmp"),
     ],
 )
-def test_misuse_is_told_in_one_line(arguments: list[str], named: str) -> None:
+def test_misuse_is_told_in_one_line(
+    complaint: Callable[..., str], arguments: list[str], named: str
+) -> None:
     assert named in complaint(*arguments)
 
 
@@ -79,18 +131,20 @@ def test_misuse_is_told_in_one_line(arguments: list[str], named: str) -> None:
     ],
 )
 def test_a_malformed_settings_file_is_told_by_line_or_field(
-    tmp_path: Path, text: str, named: str
+    complaint: Callable[..., str], tmp_path: Path, text: str, named: str
 ) -> None:
     path = tmp_path / "settings.yaml"
     path.write_text(text)
     assert named in complaint("run", f"--config.file={path}")
 
 
-def test_a_malformed_environment_variable_is_told_by_name() -> None:
+def test_a_malformed_environment_variable_is_told_by_name(complaint: Callable[..., str]) -> None:
     assert "gpu.interval" in complaint("run", GPUNODE_GPU__INTERVAL="often")
 
 
-def test_an_option_beats_the_environment_beats_the_file(tmp_path: Path) -> None:
+def test_an_option_beats_the_environment_beats_the_file(
+    complaint: Callable[..., str], tmp_path: Path
+) -> None:
     path = tmp_path / "settings.yaml"
     path.write_text("gpu: {interval: 11}")
     options = ["run", f"--config.file={path}"]
@@ -107,7 +161,7 @@ def test_the_environment_of_other_programs_is_not_read(monkeypatch: pytest.Monke
     assert load(AuditSettings, "gpunode audit", []).json_output
 
 
-def test_a_taken_port_is_told() -> None:
+def test_a_taken_port_is_told(complaint: Callable[..., str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         line = complaint("run", f"--web.listen-address=127.0.0.1:{port}")
@@ -123,7 +177,9 @@ def test_a_taken_port_is_told() -> None:
         ('{"gpunode_tape":1,"time":1}\n{"t":0,"of":"","call":"fly"}\n', "line 2: field call"),
     ],
 )
-def test_a_malformed_tape_is_told_by_line(tmp_path: Path, lines: str, named: str) -> None:
+def test_a_malformed_tape_is_told_by_line(
+    complaint: Callable[..., str], tmp_path: Path, lines: str, named: str
+) -> None:
     path = tmp_path / "tape.jsonl.gz"
     path.write_bytes(gzip.compress(lines.encode()))
     line = complaint("replay", str(path))
@@ -131,23 +187,22 @@ def test_a_malformed_tape_is_told_by_line(tmp_path: Path, lines: str, named: str
     assert named in line
 
 
-def test_a_tape_that_is_none_is_told(tmp_path: Path) -> None:
+def test_a_tape_that_is_none_is_told(complaint: Callable[..., str], tmp_path: Path) -> None:
     path = tmp_path / "tape.jsonl.gz"
     path.write_bytes(b"not gzip")
     assert f"{path}: after line 0" in complaint("replay", str(path))
 
 
-def test_a_replay_prints_the_ledger_or_the_metrics() -> None:
-    assert "blocked 75%" in gpunode("replay", TAPE, "--speed=0").stdout
-    metrics = gpunode("replay", TAPE, "--speed=0", "--print=metrics").stdout
+def test_a_replay_prints_the_ledger_or_the_metrics(gpunode: Gpunode) -> None:
+    assert "blocked 75%" in gpunode("replay", TAPE, "--speed=0").out
+    metrics = gpunode("replay", TAPE, "--speed=0", "--print=metrics").out
     assert 'gpunode_gpu_seconds_total{gpu="0",state="blocked"' in metrics
 
 
 def test_the_demo_tells_the_incidents_apart() -> None:
-    ended = gpunode(
-        "demo", str(INCIDENTS), "--once", "--speed=400", "--web.listen-address=127.0.0.1:0"
-    )
+    ended = installed("demo", "--once", "--speed=400", "--web.listen-address=127.0.0.1:0")
     assert ended.returncode == 0, ended.stderr
+    assert "Traceback" not in ended.stderr
     rows = {line.split()[0]: line for line in ended.stdout.splitlines() if line.strip()}
     assert TRUTH.keys() <= rows.keys()
     for incident, state in (("hang", "idle"), ("comm", "communication"), ("h2d", "copy")):

@@ -20,7 +20,7 @@ from gpunode.jobs.owners import OWNER
 from gpunode.loop import Loop
 from gpunode.node.local import LocalNode
 from gpunode.source import Place, Reading, Source
-from tests.conftest import by_label, scrape, until, values
+from tests.conftest import by_label, scrape, until, values, watching
 from tests.daemon import Daemon, daemon
 from tests.fakes.nvml import FakeDriver
 from tests.machine import exported
@@ -34,7 +34,7 @@ BUSY_A100 = {"1001": 1.0, "1002": 0.9, "1004": 0.7, "1005": 0.4, "1007": 0.1}
 @contextmanager
 def with_dcgm(fake: FakeDriver, script: Path, *options: str) -> Iterator[Daemon]:
     environment = {**os.environ, **fake.environment(), "GPUNODE_FAKE_DCGM": str(script)}
-    settings = (f"--dcgm.bindings={BINDINGS}", "--gpu.interval=1", "--log.level=error")
+    settings = (f"--dcgm.bindings={BINDINGS}", "--gpu.interval=1")
     with daemon(*settings, *options, environment=environment) as running:
         yield running
 
@@ -129,14 +129,7 @@ def test_the_names_and_labels_of_dcgm_exporter_are_there(fake: FakeDriver) -> No
         "gpu 0 set ClockInfo.sm 1980\ngpu 0 set Temperature 71\n"
     )
     fake.write(script)
-    with daemon(
-        "--compat=dcgm",
-        "--gpu.interval=0.5",
-        "--gpu.owners-interval=1",
-        "--gpu.health-interval=1",
-        "--log.level=error",
-        environment={**os.environ, **fake.environment()},
-    ) as running:
+    with watching(fake, "--compat=dcgm", "--gpu.owners-interval=1") as running:
         until(lambda: values(scrape(running), "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"))
         fake.write(script + "gpu 0 xid 79 1\n")
         until(lambda: values(scrape(running), "DCGM_FI_DEV_XID_ERRORS") == [79])
@@ -189,5 +182,6 @@ def test_owners_without_containers_make_no_series_twice(tmp_path: Path) -> None:
 
 def test_they_are_not_there_unless_asked_for(fake: FakeDriver) -> None:
     fake.write("gpus 1\n")
-    with daemon(environment={**os.environ, **fake.environment()}) as running:
+    with watching(fake) as running:
+        assert b"gpunode_gpu_info" in running.get("/metrics")
         assert b"DCGM_FI" not in running.get("/metrics")

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
-import pytest
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 
 from gpunode.config import INCIDENTS as TAPES
-from tests.bench.incidents import INCIDENTS, Engine, faults, find, play
-
-HOW = "apt-get install prometheus prometheus-alertmanager, or make monitoring"
+from tests.bench.incidents import INCIDENTS, Engine, faults, play
+from tests.needs import find, need
 
 
 def test_every_tape_is_an_incident() -> None:
     assert INCIDENTS.keys() == {path.name.partition(".")[0] for path in TAPES.glob("*.jsonl.gz")}
 
 
-@pytest.mark.parametrize(
-    ("engine", "needs"),
-    [
-        ("prometheus", ("prometheus",)),
-        ("victoriametrics", ("victoria-metrics", "vmalert")),
-    ],
-)
-def test_incidents_raise_their_alerts_and_healthy_nodes_none(
-    engine: Engine, needs: tuple[str, ...]
-) -> None:
-    if not all(map(find, needs)) or not find("alertmanager", "prometheus-alertmanager"):
-        pytest.skip(HOW)
+ENGINES: dict[Engine, tuple[str, ...]] = {
+    "prometheus": ("prometheus",),
+    "victoriametrics": ("victoria-metrics", "vmalert"),
+}
+"""What evaluates the rules, and the programs that takes."""
+
+
+def test_incidents_raise_their_alerts_and_healthy_nodes_none() -> None:
+    need("alertmanager", "prometheus-alertmanager")
+    engines = [engine for engine, programs in ENGINES.items() if all(map(find, programs))]
     tapes = ["healthy", "hang", "h200_shm"]
-    fired = play(tapes, 70.0, engine)
-    assert {tape: wrong for tape in tapes if (wrong := faults(tape, fired))} == {}
-    stalled = [alert for alert in fired if alert.alert == "CollectiveStalled"]
-    assert min(alert.after for alert in stalled) < 60
+    with ThreadPoolExecutor() as side_by_side:
+        played = dict(
+            zip(
+                engines,
+                side_by_side.map(lambda engine: play(tapes, 70.0, engine), engines),
+                strict=True,
+            )
+        )
+    for engine, fired in played.items():
+        wrong = {tape: found for tape in tapes if (found := faults(tape, fired))}
+        assert wrong == {}, engine
+        stalled = [alert for alert in fired if alert.alert == "CollectiveStalled"]
+        assert min(alert.after for alert in stalled) < 60, engine
+    for program in chain.from_iterable(ENGINES.values()):
+        need(program)

@@ -21,6 +21,7 @@ from gpunode.nccl.log import DebugLog, NcclLogs, transport
 from gpunode.nccl.ras import NcclRas
 from gpunode.node.local import LocalNode
 from gpunode.source import Source
+from tests import machine
 from tests.machine import MachineGpu, OneGpu, exported
 from tests.ras import rank, ras_server, status
 
@@ -40,8 +41,7 @@ class RasNode(OneGpu):
 
 
 def told(source: Source) -> str:
-    reading = source.read()
-    return exported(reading.samples if reading else ())
+    return exported(machine.told(source))
 
 
 TEXT = """\
@@ -180,7 +180,7 @@ def test_an_address_without_sense_is_a_failed_read(address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", ["", "garbage", "{", '{"a": 1}', '{"communicators": 3}', "[" * 9999]
+    "answer", ["", "garbage", "{", '{"a": 1}', '{"communicators": 3}', '{"a":' * 9999]
 )
 def test_garbage_is_a_failed_read(answer: str) -> None:
     with ras_server() as server:
@@ -204,12 +204,6 @@ def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         server.answer = "x" * 100_000
         with pytest.raises(OSError, match="Message too long"):
             NcclRas(RasNode(server.port), Settings()).read()
-
-
-@given(st.text() | st.text().map(lambda text: TEXT + text))
-def test_an_answer_may_be_anything(text: str) -> None:
-    with contextlib.suppress(ValueError, RecursionError):
-        ras.parse(text)
 
 
 @given(st.lists(st.sampled_from(TEXT.splitlines()) | st.text()))

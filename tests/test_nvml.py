@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from itertools import pairwise
@@ -16,6 +17,7 @@ from gpunode.node.tape import GPU_CALLS
 from tests.fakes.nvml import FakeDriver
 
 REPOSITORY = Path(__file__).parents[1]
+FAKE = REPOSITORY / "tests/fakes/nvml/fake_nvml.c"
 
 ONE_OF_EACH = """
 gpu 0 set Temperature 71
@@ -147,6 +149,13 @@ def ask(fake: FakeDriver, *, patience: float = 5) -> list[dict[str, Any]]:
     )
     assert result.returncode == 0, result.stderr
     return list(json.loads(result.stdout))
+
+
+def test_the_fake_has_no_call_that_nobody_makes() -> None:
+    functions = re.findall(r"X\((nvml\w+)\)", FAKE.read_text())
+    assert "nvmlDeviceGetName" in functions
+    made = (REPOSITORY / "exporter/gpunode/driver/nvidia/nvml.py").read_text()
+    assert [name for name in functions if name not in made] == []
 
 
 def test_every_reading_is_in_base_units(fake: FakeDriver) -> None:

@@ -15,13 +15,12 @@ import gpunode.node.kubelet
 from gpunode.config import Settings
 from gpunode.driver.driver import Identity
 from gpunode.driver.nvidia.vendor import is_device
-from gpunode.jobs import cgroup
 from gpunode.jobs.owners import GpuOwners
 from gpunode.jobs.pods import Pods
 from gpunode.node.local import LocalNode
 from gpunode.source import Absent
 from tests.fakes.kubelet import FakeKubelet, kubelet
-from tests.machine import MachineGpu, exported
+from tests.machine import MachineGpu, exported, told
 
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 WHOLE = Identity(4, "GPU-aa", "NVIDIA H200", minor=2)
@@ -49,7 +48,7 @@ def pods_of(root: Path) -> Pods:
 def owners(root: Path, pods: Pods, pids: tuple[int, ...] = ()) -> str:
     """What is exported of GPU 0, as text without comments."""
     source = GpuOwners(LocalNode(root), MachineGpu(0, "GPU-aa", "0", pids), Settings(), pods)
-    return exported(source.read().samples)
+    return exported(told(source))
 
 
 @pytest.mark.parametrize(
@@ -81,11 +80,6 @@ def test_every_form_of_a_device_id_names_its_gpu(device: str, gpu: bool, instanc
 @given(st.text())
 def test_a_device_id_may_be_anything(device: str) -> None:
     is_device(INSTANCE, device)
-
-
-@given(st.text())
-def test_a_cgroup_path_may_be_anything(text: str) -> None:
-    cgroup.whose(text)
 
 
 def test_a_gpu_that_is_allocated_and_idle_is_told_from_a_free_one(

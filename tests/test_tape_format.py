@@ -123,7 +123,7 @@ anything = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(
     changes=st.lists(
         st.tuples(

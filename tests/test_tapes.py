@@ -60,9 +60,8 @@ def test_a_gpu_without_work_is_free_or_idle(tape: str, state: str) -> None:
 @pytest.mark.parametrize("incident", ["compute", "healthy", "hang", "membound", "launch"])
 def test_a_steady_draw_has_no_period_and_no_swings(incident: str) -> None:
     loop, _ = replayed(incident, times=4)
-    for activity in activities(loop):
-        assert activity.step_period_seconds is None
-        assert activity.power_swings == 0
+    found = [(each.step_period_seconds, each.power_swings) for each in activities(loop)]
+    assert found == [(None, 0)] * 2
 
 
 def test_energy_is_the_mean_draw_over_time() -> None:

@@ -214,7 +214,10 @@ MESSAGE = TypeAdapter(Message)
 
 def parse(text: str) -> Message:
     """Parse a message. Raises ``ValueError``, also if its version differs."""
-    message = MESSAGE.validate_python(json.loads(text))
+    try:
+        message = MESSAGE.validate_python(json.loads(text))
+    except RecursionError as error:
+        raise ValueError("JSON that is nested too deeply") from error
     sizes = len(message.steps.counts), len(message.requests.counts) if message.requests else 0
     fits = sizes[0] <= len(STEP_BOUNDS) + 1 and sizes[1] <= len(REQUEST_BOUNDS) + 1
     if message.v != VERSION or not fits:
@@ -415,7 +418,7 @@ class TrainingSteps:
         """Process one message; returns its result."""
         try:
             message = parse(datagram.text)
-        except (ValueError, RecursionError):
+        except ValueError:
             return "malformed"
         if datagram.pid == 0:
             return "unknown_sender"

@@ -121,7 +121,10 @@ RESULTS = TypeAdapter(Results)
 
 def parse_json(text: str) -> dict[int, float]:
     """Bus bandwidth by size from the JSON that ``-J`` writes. Raises ``ValueError``."""
-    results = RESULTS.validate_python(json.loads(text)).results
+    try:
+        results = RESULTS.validate_python(json.loads(text)).results
+    except RecursionError as error:
+        raise ValueError("JSON that is nested too deeply") from error
     if not results:
         raise ValueError("no measurement in the JSON of nccl-tests")
     return {r.size: max(r.out_of_place.bus_bw, r.in_place.bus_bw) * GB for r in results}

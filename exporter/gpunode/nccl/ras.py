@@ -141,7 +141,10 @@ def parse(text: str) -> Answer:
     """Parse an answer in JSON (NCCL 2.28.7 or later) or text. Raises ``ValueError``."""
     begin = text.find("\n{") + 1
     if begin or text.startswith("{"):
-        return ANSWER.validate_python(json.loads(text[begin:]))
+        try:
+            return ANSWER.validate_python(json.loads(text[begin:]))
+        except RecursionError as error:
+            raise ValueError("JSON that is nested too deeply") from error
     return _parse_text(text)
 
 

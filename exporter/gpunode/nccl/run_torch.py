@@ -18,7 +18,7 @@ WARM_UP, TIMES = 5, 20
 
 def size_of(text: str) -> int:
     """Parse a size such as 8G into bytes."""
-    return int(text[:-1]) * UNITS[text[-1]] if text[-1] in UNITS else int(text)
+    return int(text[:-1]) * UNITS[text[-1]] if text[-1:] in UNITS else int(text)
 
 
 def bus_factor(collective: str, ranks: int) -> float:

@@ -95,11 +95,6 @@ typedef struct {
 } MarginTemperature;
 
 typedef struct {
-    unsigned version, sensor;
-    int temperature;
-} TemperatureV;
-
-typedef struct {
     unsigned pid;
     unsigned long long used_memory;
     unsigned gpu_instance, compute_instance;
@@ -126,7 +121,7 @@ typedef struct {
     Value value;
 } Sample;
 
-enum { TYPE_UINT = 1, TYPE_ULL = 3, TYPE_INT = 5 };
+enum { TYPE_UINT = 1, TYPE_ULL = 3 };
 
 typedef struct {
     uint32_t id, scope;
@@ -137,28 +132,13 @@ typedef struct {
 } FieldValue;
 
 typedef struct {
-    unsigned multiprocessors, copy_engines, decoders, encoders, jpegs, ofas, gpu_slices, compute_slices;
-    unsigned long long memory_mb;
-} Attributes;
-
-typedef struct {
     unsigned version;
     uint8_t cluster[16];
     Ret status;
     uint32_t clique;
     unsigned state;
     uint32_t health_mask;
-} FabricV2;
-
-typedef struct {
-    unsigned version;
-    uint8_t cluster[16];
-    Ret status;
-    uint32_t clique;
-    unsigned state;
-    uint32_t health_mask;
-    uint8_t health_summary;
-} FabricV3;
+} Fabric;
 
 /* The opaque handle. mig is -1 for a whole GPU. */
 typedef struct Device {
@@ -173,9 +153,7 @@ typedef struct {
 
 _Static_assert(sizeof(MemoryV2) == 0x28, "pynvml: nvmlMemory_v2");
 _Static_assert(sizeof(MarginTemperature) == 0x8, "pynvml: nvmlMarginTemperature_v1");
-_Static_assert(sizeof(TemperatureV) == 0xC, "pynvml: nvmlTemperature_v1");
-_Static_assert(sizeof(FabricV2) == 0x24, "pynvml: nvmlGpuFabricInfo_v2");
-_Static_assert(sizeof(FabricV3) == 0x28, "pynvml: nvmlGpuFabricInfo_v3");
+_Static_assert(sizeof(Fabric) == 0x24, "pynvml: nvmlGpuFabricInfo_v2");
 
 /* ------------------------------------------------------------------------
  * 2. Config: what the script says right now
@@ -183,35 +161,24 @@ _Static_assert(sizeof(FabricV3) == 0x28, "pynvml: nvmlGpuFabricInfo_v3");
 
 /* Every function that `fail` and `hang` may name, without _vN. */
 #define FUNCTIONS(X) \
-    X(nvmlInit) X(nvmlInitWithFlags) X(nvmlShutdown) \
-    X(nvmlSystemGetDriverVersion) X(nvmlSystemGetCudaDriverVersion) X(nvmlSystemGetNVMLVersion) \
-    X(nvmlDeviceGetCount) X(nvmlDeviceGetHandleByIndex) X(nvmlDeviceGetHandleByUUID) \
-    X(nvmlDeviceGetIndex) X(nvmlDeviceGetName) X(nvmlDeviceGetUUID) X(nvmlDeviceGetPciInfo) \
-    X(nvmlDeviceGetSerial) X(nvmlDeviceGetMinorNumber) X(nvmlDeviceGetCudaComputeCapability) \
-    X(nvmlDeviceGetVbiosVersion) X(nvmlDeviceGetBrand) X(nvmlDeviceGetArchitecture) \
-    X(nvmlDeviceGetMemoryBusWidth) X(nvmlDeviceGetNumGpuCores) \
-    X(nvmlDeviceGetMaxClockInfo) X(nvmlDeviceGetClockInfo) \
-    X(nvmlDeviceGetTemperature) X(nvmlDeviceGetTemperatureV) X(nvmlDeviceGetTemperatureThreshold) \
+    X(nvmlShutdown) X(nvmlDeviceGetCount) X(nvmlDeviceGetHandleByIndex) X(nvmlDeviceGetName) \
+    X(nvmlDeviceGetUUID) X(nvmlDeviceGetPciInfo) X(nvmlDeviceGetSerial) X(nvmlDeviceGetMinorNumber) \
+    X(nvmlDeviceGetCudaComputeCapability) X(nvmlDeviceGetVbiosVersion) X(nvmlDeviceGetMemoryBusWidth) \
+    X(nvmlDeviceGetMaxClockInfo) X(nvmlDeviceGetClockInfo) X(nvmlDeviceGetTemperature) \
     X(nvmlDeviceGetMarginTemperature) X(nvmlDeviceGetUtilizationRates) X(nvmlDeviceGetMemoryInfo) \
-    X(nvmlDeviceGetPowerUsage) X(nvmlDeviceGetEnforcedPowerLimit) X(nvmlDeviceGetPowerManagementLimit) \
-    X(nvmlDeviceGetPowerManagementDefaultLimit) X(nvmlDeviceGetPowerManagementLimitConstraints) \
-    X(nvmlDeviceGetCurrentClocksEventReasons) X(nvmlDeviceGetCurrentClocksThrottleReasons) \
-    X(nvmlDeviceGetTotalEnergyConsumption) X(nvmlDeviceGetTotalEccErrors) X(nvmlDeviceGetEccMode) \
-    X(nvmlDeviceGetRemappedRows) X(nvmlDeviceGetPersistenceMode) X(nvmlDeviceGetComputeMode) \
-    X(nvmlDeviceGetPerformanceState) X(nvmlDeviceGetCurrPcieLinkGeneration) \
-    X(nvmlDeviceGetCurrPcieLinkWidth) X(nvmlDeviceGetMaxPcieLinkGeneration) \
-    X(nvmlDeviceGetMaxPcieLinkWidth) X(nvmlDeviceGetGpuMaxPcieLinkGeneration) \
-    X(nvmlDeviceGetPcieReplayCounter) X(nvmlDeviceGetPcieSpeed) X(nvmlDeviceGetPcieLinkMaxSpeed) \
-    X(nvmlDeviceGetNvLinkState) X(nvmlDeviceGetNvLinkVersion) X(nvmlDeviceGetNvLinkErrorCounter) \
+    X(nvmlDeviceGetPowerUsage) X(nvmlDeviceGetEnforcedPowerLimit) \
+    X(nvmlDeviceGetPowerManagementDefaultLimit) X(nvmlDeviceGetCurrentClocksEventReasons) \
+    X(nvmlDeviceGetCurrentClocksThrottleReasons) X(nvmlDeviceGetTotalEnergyConsumption) \
+    X(nvmlDeviceGetTotalEccErrors) X(nvmlDeviceGetRemappedRows) X(nvmlDeviceGetPersistenceMode) \
+    X(nvmlDeviceGetCurrPcieLinkGeneration) X(nvmlDeviceGetCurrPcieLinkWidth) \
+    X(nvmlDeviceGetMaxPcieLinkGeneration) X(nvmlDeviceGetMaxPcieLinkWidth) X(nvmlDeviceGetPcieReplayCounter) \
     X(nvmlDeviceGetGpuFabricInfoV) X(nvmlDeviceGetMigMode) X(nvmlDeviceGetMaxMigDeviceCount) \
     X(nvmlDeviceGetMigDeviceHandleByIndex) X(nvmlDeviceGetGpuInstanceId) \
-    X(nvmlDeviceGetComputeInstanceId) X(nvmlDeviceGetAttributes) X(nvmlDeviceIsMigDeviceHandle) \
-    X(nvmlDeviceGetDeviceHandleFromMigDeviceHandle) X(nvmlDeviceGetComputeRunningProcesses) \
-    X(nvmlDeviceGetGraphicsRunningProcesses) X(nvmlDeviceGetMPSComputeRunningProcesses) \
-    X(nvmlDeviceGetProcessUtilization) X(nvmlDeviceGetFieldValues) X(nvmlDeviceGetSamples) \
-    X(nvmlGpmSampleAlloc) X(nvmlGpmSampleFree) X(nvmlGpmSampleGet) X(nvmlGpmMigSampleGet) \
-    X(nvmlGpmMetricsGet) X(nvmlGpmQueryDeviceSupport) X(nvmlEventSetCreate) X(nvmlEventSetFree) \
-    X(nvmlDeviceGetSupportedEventTypes) X(nvmlDeviceRegisterEvents) X(nvmlEventSetWait)
+    X(nvmlDeviceGetComputeRunningProcesses) X(nvmlDeviceGetGraphicsRunningProcesses) \
+    X(nvmlDeviceGetMPSComputeRunningProcesses) X(nvmlDeviceGetProcessUtilization) \
+    X(nvmlDeviceGetFieldValues) X(nvmlDeviceGetSamples) X(nvmlGpmSampleAlloc) X(nvmlGpmSampleGet) \
+    X(nvmlGpmMigSampleGet) X(nvmlGpmMetricsGet) X(nvmlGpmQueryDeviceSupport) X(nvmlEventSetCreate) \
+    X(nvmlDeviceRegisterEvents) X(nvmlEventSetWait)
 
 typedef enum {
 #define X(name) F_##name,
@@ -237,7 +204,6 @@ static const struct {
     const char *name;
     double value;
 } readings[] = {
-    {"Index", NAN},
     {"MinorNumber", NAN},
     {"PowerUsage", NAN},
     {"TotalEnergyConsumption", NAN},
@@ -249,61 +215,31 @@ static const struct {
     {"MemoryInfo.used", 0},
     {"CudaComputeCapability.major", 9},
     {"CudaComputeCapability.minor", 0},
-    {"Brand", 14},
-    {"Architecture", 9},
     {"MemoryBusWidth", 6144},
-    {"NumGpuCores", 16896},
-    {"ClockInfo.graphics", 345},
     {"ClockInfo.sm", 345},
     {"ClockInfo.mem", 3201},
-    {"ClockInfo.video", 765},
-    {"MaxClockInfo.graphics", 1980},
     {"MaxClockInfo.sm", 1980},
     {"MaxClockInfo.mem", 3201},
-    {"MaxClockInfo.video", 1545},
     {"Temperature", 36},
-    {"TemperatureThreshold.shutdown", 92},
-    {"TemperatureThreshold.slowdown", 89},
-    {"TemperatureThreshold.mem_max", 95},
-    {"TemperatureThreshold.gpu_max", 87},
     {"MarginTemperature", 47},
     {"EnforcedPowerLimit", 700000},
-    {"PowerManagementLimit", 700000},
     {"PowerManagementDefaultLimit", 700000},
-    {"PowerManagementLimitConstraints.min", 200000},
-    {"PowerManagementLimitConstraints.max", 700000},
     {"CurrentClocksEventReasons", 1},
-    {"TotalEccErrors.corrected_volatile", 0},
     {"TotalEccErrors.corrected_aggregate", 0},
-    {"TotalEccErrors.uncorrected_volatile", 0},
     {"TotalEccErrors.uncorrected_aggregate", 0},
-    {"EccMode.current", 1},
-    {"EccMode.pending", 1},
     {"RemappedRows.corrected", 0},
     {"RemappedRows.uncorrected", 0},
     {"RemappedRows.pending", 0},
     {"RemappedRows.failed", 0},
     {"PersistenceMode", 1},
-    {"ComputeMode", 0},
-    {"PerformanceState", 0},
     {"CurrPcieLinkGeneration", 5},
     {"CurrPcieLinkWidth", 16},
     {"MaxPcieLinkGeneration", 5},
     {"MaxPcieLinkWidth", 16},
-    {"GpuMaxPcieLinkGeneration", 5},
     {"PcieReplayCounter", 0},
-    {"PcieSpeed", 32000},
-    {"PcieLinkMaxSpeed", 5},
-    {"NvLinkState", 1},
-    {"NvLinkVersion", 6},
-    {"NvLinkErrorCounter", 0},
     {"GpuFabricInfoV.state", 3},
-    {"GpuFabricInfoV.status", 0},
-    {"GpuFabricInfoV.clique", 0},
     {"GpuFabricInfoV.health_mask", 426},
-    {"GpuFabricInfoV.health_summary", 1},
     {"MaxMigDeviceCount", 7},
-    {"SupportedEventTypes", 0xff9f},
 };
 enum { READING_COUNT = sizeof readings / sizeof readings[0] };
 
@@ -340,7 +276,7 @@ typedef struct {
 
 /* What the script says about one GPU or one MIG instance. */
 typedef struct {
-    char name[96], uuid[96], serial[30], bus_id[32], vbios[32];
+    char uuid[96];
     Override overrides[MAX_SETS];
     int override_count;
     Field fields[MAX_FIELDS];
@@ -361,11 +297,9 @@ typedef struct {
 } Xid;
 
 typedef struct {
-    char driver[80];
     int gpus;
     Ret init, system;
     Ret fail[FUNCTION_COUNT];
-    double hang[FUNCTION_COUNT];
     Settings settings[MAX_GPUS][1 + MAX_MIGS]; /* [gpu][0] is the GPU itself */
     Xid xids[MAX_XIDS];
     int xid_count;
@@ -406,19 +340,13 @@ static void reset_settings(Settings *s, int gpu, int mig)
     s->gpm_support = true;
     s->power = constant_wave(78);
     s->util = constant_wave(0);
-    if (mig >= 0)
-        return;
-    strcpy(s->name, "NVIDIA H200");
-    snprintf(s->uuid, sizeof s->uuid, "GPU-5ca1ab1e-0000-4000-8000-%012d", gpu);
-    snprintf(s->serial, sizeof s->serial, "16540000000%02d", gpu);
-    snprintf(s->bus_id, sizeof s->bus_id, "00000000:%02X:00.0", 0x1B + gpu);
-    strcpy(s->vbios, "96.00.BC.00.01");
+    if (mig < 0)
+        snprintf(s->uuid, sizeof s->uuid, "GPU-5ca1ab1e-0000-4000-8000-%012d", gpu);
 }
 
 static void reset_config(Config *c)
 {
     memset(c, 0, sizeof *c);
-    strcpy(c->driver, "580.159.04");
     c->gpus = 1;
     for (int g = 0; g < MAX_GPUS; g++)
         for (int m = 0; m <= MAX_MIGS; m++)
@@ -828,16 +756,8 @@ static void say_on_device(Config *c, int gpu, int mig, char **rest)
     Settings *s = &c->settings[gpu][mig + 1];
     char *word = need_word(rest);
     bool whole = mig < 0;
-    if (strcmp(word, "name") == 0)
-        need_string(rest, s->name, sizeof s->name);
-    else if (strcmp(word, "uuid") == 0)
+    if (strcmp(word, "uuid") == 0)
         need_string(rest, s->uuid, sizeof s->uuid);
-    else if (whole && strcmp(word, "serial") == 0)
-        need_string(rest, s->serial, sizeof s->serial);
-    else if (whole && strcmp(word, "bus_id") == 0)
-        need_string(rest, s->bus_id, sizeof s->bus_id);
-    else if (whole && strcmp(word, "vbios") == 0)
-        need_string(rest, s->vbios, sizeof s->vbios);
     else if (strcmp(word, "set") == 0)
         say_set(s, rest);
     else if (strcmp(word, "fail") == 0)
@@ -873,8 +793,6 @@ static void say_system(Config *c, char **rest)
     char *word = need_word(rest);
     if (strcmp(word, "fail") == 0)
         say_fail(c->fail, rest);
-    else if (strcmp(word, "hang") == 0)
-        say_hang(c->hang, rest);
     else
         c->system = (Ret)to_integer(word);
 }
@@ -889,9 +807,7 @@ static void apply_line(Config *c, const Line *line)
     strcpy(copy, line->text);
     char *rest = copy;
     char *word = need_word(&rest);
-    if (strcmp(word, "driver") == 0) {
-        need_string(&rest, c->driver, sizeof c->driver);
-    } else if (strcmp(word, "init") == 0) {
+    if (strcmp(word, "init") == 0) {
         c->init = (Ret)need_integer(&rest);
     } else if (strcmp(word, "system") == 0) {
         say_system(c, &rest);
@@ -1156,9 +1072,6 @@ static Ret enter(Function f)
     if (initialised == 0)
         return UNINITIALIZED;
     refresh();
-    sit_out_hang(&config.hang[f]);
-    if (initialised == 0)
-        return UNINITIALIZED;
     return config.fail[f];
 }
 
@@ -1239,7 +1152,7 @@ static double reading(const Device *d, const char *name);
 
 static double derived_reading(const Device *d, const char *name)
 {
-    if (strcmp(name, "Index") == 0 || strcmp(name, "MinorNumber") == 0)
+    if (strcmp(name, "MinorNumber") == 0)
         return d->gpu;
     if (strcmp(name, "PowerUsage") == 0)
         return power_usage_mw(d);
@@ -1335,29 +1248,15 @@ static Ret uint_pair(const Device *d, Function f, const char *first, const char 
  * 6. The calls: library and system
  * ------------------------------------------------------------------------ */
 
-static Ret initialise(Function f)
-{
-    pthread_mutex_lock(&mutex);
-    refresh();
-    sit_out_hang(&config.hang[f]);
-    Ret r = config.init != OK ? config.init : config.fail[f];
-    if (r == OK)
-        initialised++;
-    return leave(r);
-}
-
-Ret nvmlInit(void) { return initialise(F_nvmlInit); }
-Ret nvmlInit_v2(void) { return initialise(F_nvmlInit); }
-
-/* pynvml's nvmlInit calls this one, so `hang`/`fail` of nvmlInit hold for it too. */
+/* pynvml's nvmlInit calls this one. */
 Ret nvmlInitWithFlags(unsigned flags)
 {
     (void)flags;
     pthread_mutex_lock(&mutex);
     refresh();
-    Function f = config.hang[F_nvmlInit] > 0 || config.fail[F_nvmlInit] != OK ? F_nvmlInit : F_nvmlInitWithFlags;
-    pthread_mutex_unlock(&mutex);
-    return initialise(f);
+    if (config.init == OK)
+        initialised++;
+    return leave(config.init);
 }
 
 Ret nvmlShutdown(void)
@@ -1382,37 +1281,6 @@ const char *nvmlErrorString(Ret code)
     return code < sizeof texts / sizeof texts[0] ? texts[code] : "Unknown Error";
 }
 
-Ret nvmlSystemGetDriverVersion(char *version, unsigned length)
-{
-    Ret r = enter(F_nvmlSystemGetDriverVersion);
-    if (r == OK)
-        r = copy_string(config.driver, version, length);
-    return leave(r);
-}
-
-Ret nvmlSystemGetNVMLVersion(char *version, unsigned length)
-{
-    char text[90] = "13.";
-    Ret r = enter(F_nvmlSystemGetNVMLVersion);
-    if (r == OK) {
-        strcat(text, config.driver);
-        r = copy_string(text, version, length);
-    }
-    return leave(r);
-}
-
-Ret nvmlSystemGetCudaDriverVersion_v2(int *version)
-{
-    Ret r = enter(F_nvmlSystemGetCudaDriverVersion);
-    if (r == OK && !version)
-        r = INVALID_ARGUMENT;
-    if (r == OK)
-        *version = 13000;
-    return leave(r);
-}
-
-Ret nvmlSystemGetCudaDriverVersion(int *version) { return nvmlSystemGetCudaDriverVersion_v2(version); }
-
 /* --- devices and who they are --- */
 
 Ret nvmlDeviceGetCount_v2(unsigned *count)
@@ -1426,8 +1294,6 @@ Ret nvmlDeviceGetCount_v2(unsigned *count)
         *count = (unsigned)config.gpus;
     return leave(r);
 }
-
-Ret nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(count); }
 
 Ret nvmlDeviceGetHandleByIndex_v2(unsigned index, Device **out)
 {
@@ -1443,8 +1309,6 @@ Ret nvmlDeviceGetHandleByIndex_v2(unsigned index, Device **out)
     return leave(r);
 }
 
-Ret nvmlDeviceGetHandleByIndex(unsigned index, Device **out) { return nvmlDeviceGetHandleByIndex_v2(index, out); }
-
 static void uuid_of(const Device *d, char *out, size_t size)
 {
     const char *own = settings_of(d)->uuid;
@@ -1456,36 +1320,6 @@ static void uuid_of(const Device *d, char *out, size_t size)
     if (strncmp(parent, "GPU-", 4) == 0)
         parent += 4;
     snprintf(out, size, "MIG-%s-%d", parent, d->mig);
-}
-
-static Device *find_uuid(const char *uuid)
-{
-    char text[128];
-    for (int g = 0; g < config.gpus; g++) {
-        for (int m = 0; m <= config.settings[g][0].migs; m++) {
-            uuid_of(&devices[g][m], text, sizeof text);
-            if (strcmp(uuid, text) == 0)
-                return &devices[g][m];
-        }
-    }
-    return NULL;
-}
-
-Ret nvmlDeviceGetHandleByUUID(const char *uuid, Device **out)
-{
-    Device *d = NULL;
-    Ret r = enter(F_nvmlDeviceGetHandleByUUID);
-    if (r == OK)
-        r = config.system;
-    if (r == OK && (!uuid || !out))
-        r = INVALID_ARGUMENT;
-    if (r == OK && !(d = find_uuid(uuid)))
-        r = NOT_FOUND;
-    if (r == OK)
-        r = judge(d, F_nvmlDeviceGetHandleByUUID);
-    if (r == OK)
-        *out = d;
-    return leave(r);
 }
 
 Ret nvmlDeviceGetUUID(Device *d, char *uuid, unsigned length)
@@ -1501,22 +1335,20 @@ Ret nvmlDeviceGetUUID(Device *d, char *uuid, unsigned length)
 
 Ret nvmlDeviceGetName(Device *d, char *name, unsigned length)
 {
-    char text[128];
     Ret r = enter_device(d, F_nvmlDeviceGetName);
-    if (r == OK) {
-        const char *own = settings_of(d)->name;
-        bool instance = d->mig >= 0 && !*own;
-        snprintf(text, sizeof text, "%s%s", instance ? parent_settings(d)->name : own, instance ? " MIG 1g.18gb" : "");
-        r = copy_string(text, name, length);
-    }
+    if (r == OK)
+        r = copy_string(d->mig < 0 ? "NVIDIA H200" : "NVIDIA H200 MIG 1g.18gb", name, length);
     return leave(r);
 }
 
 Ret nvmlDeviceGetSerial(Device *d, char *serial, unsigned length)
 {
+    char text[32] = "";
     Ret r = enter_device(d, F_nvmlDeviceGetSerial);
+    if (r == OK && d->mig < 0)
+        snprintf(text, sizeof text, "16540000000%02d", d->gpu);
     if (r == OK)
-        r = copy_string(settings_of(d)->serial, serial, length);
+        r = copy_string(text, serial, length);
     return leave(r);
 }
 
@@ -1524,19 +1356,8 @@ Ret nvmlDeviceGetVbiosVersion(Device *d, char *version, unsigned length)
 {
     Ret r = enter_device(d, F_nvmlDeviceGetVbiosVersion);
     if (r == OK)
-        r = copy_string(settings_of(d)->vbios, version, length);
+        r = copy_string(d->mig < 0 ? "96.00.BC.00.01" : "", version, length);
     return leave(r);
-}
-
-static void fill_pci(const char *bus_id, PciInfo *pci)
-{
-    memset(pci, 0, sizeof *pci);
-    snprintf(pci->bus_id, sizeof pci->bus_id, "%s", bus_id);
-    sscanf(bus_id, "%x:%x:%x", &pci->domain, &pci->bus, &pci->device);
-    snprintf(pci->bus_id_legacy, sizeof pci->bus_id_legacy, "%04X:%02X:%02X.0", pci->domain & 0xFFFF,
-             pci->bus & 0xFF, pci->device & 0xFF);
-    pci->pci_device_id = 0x233510DE;
-    pci->pci_subsystem_id = 0x18BE10DE;
 }
 
 Ret nvmlDeviceGetPciInfo_v3(Device *d, PciInfo *pci)
@@ -1544,8 +1365,14 @@ Ret nvmlDeviceGetPciInfo_v3(Device *d, PciInfo *pci)
     Ret r = enter_device(d, F_nvmlDeviceGetPciInfo);
     if (r == OK && !pci)
         r = INVALID_ARGUMENT;
-    if (r == OK)
-        fill_pci(parent_settings(d)->bus_id, pci);
+    if (r == OK) {
+        memset(pci, 0, sizeof *pci);
+        pci->bus = 0x1B + (unsigned)d->gpu;
+        snprintf(pci->bus_id, sizeof pci->bus_id, "%08X:%02X:00.0", pci->domain, pci->bus);
+        snprintf(pci->bus_id_legacy, sizeof pci->bus_id_legacy, "%04X:%02X:00.0", pci->domain & 0xFFFF, pci->bus & 0xFF);
+        pci->pci_device_id = 0x233510DE;
+        pci->pci_subsystem_id = 0x18BE10DE;
+    }
     return leave(r);
 }
 
@@ -1564,34 +1391,21 @@ Ret nvmlDeviceGetPciInfo_v3(Device *d, PciInfo *pci)
         return uint_pair(d, F_nvmlDeviceGet##NAME, #NAME "." #FIRST, #NAME "." #SECOND, first, second); \
     }
 
-UINT_GETTER(Index)
 UINT_GETTER(MinorNumber)
-UINT_GETTER(Brand)
-UINT_GETTER(Architecture)
 UINT_GETTER(MemoryBusWidth)
-UINT_GETTER(NumGpuCores)
 UINT_GETTER(PowerUsage)
 UINT_GETTER(EnforcedPowerLimit)
-UINT_GETTER(PowerManagementLimit)
 UINT_GETTER(PowerManagementDefaultLimit)
 UINT_GETTER(PersistenceMode)
-UINT_GETTER(ComputeMode)
-UINT_GETTER(PerformanceState)
 UINT_GETTER(CurrPcieLinkGeneration)
 UINT_GETTER(CurrPcieLinkWidth)
 UINT_GETTER(MaxPcieLinkGeneration)
 UINT_GETTER(MaxPcieLinkWidth)
-UINT_GETTER(GpuMaxPcieLinkGeneration)
 UINT_GETTER(PcieReplayCounter)
-UINT_GETTER(PcieSpeed)
-UINT_GETTER(PcieLinkMaxSpeed)
 UINT_GETTER(MaxMigDeviceCount)
 ULL_GETTER(CurrentClocksThrottleReasons)
 ULL_GETTER(TotalEnergyConsumption)
-ULL_GETTER(SupportedEventTypes)
 PAIR_GETTER(CudaComputeCapability, major, minor)
-PAIR_GETTER(PowerManagementLimitConstraints, min, max)
-PAIR_GETTER(EccMode, current, pending)
 
 #ifndef OLD_DRIVER
 ULL_GETTER(CurrentClocksEventReasons)
@@ -1599,10 +1413,10 @@ ULL_GETTER(CurrentClocksEventReasons)
 
 /* --- readings with an argument --- */
 
-/* A reading chosen by an argument; NULL when the choice is out of range. */
+/* A reading chosen by an argument. */
 static Ret uint_choice(Device *d, Function f, const char *const *names, unsigned count, unsigned choice, unsigned *out)
 {
-    if (choice >= count) {
+    if (choice >= count || !names[choice]) {
         Ret r = enter_device(d, f);
         return leave(r == OK ? INVALID_ARGUMENT : r);
     }
@@ -1611,15 +1425,14 @@ static Ret uint_choice(Device *d, Function f, const char *const *names, unsigned
 
 Ret nvmlDeviceGetClockInfo(Device *d, unsigned type, unsigned *clock)
 {
-    static const char *const names[] = {"ClockInfo.graphics", "ClockInfo.sm", "ClockInfo.mem", "ClockInfo.video"};
-    return uint_choice(d, F_nvmlDeviceGetClockInfo, names, 4, type, clock);
+    static const char *const names[] = {NULL, "ClockInfo.sm", "ClockInfo.mem"};
+    return uint_choice(d, F_nvmlDeviceGetClockInfo, names, 3, type, clock);
 }
 
 Ret nvmlDeviceGetMaxClockInfo(Device *d, unsigned type, unsigned *clock)
 {
-    static const char *const names[] = {"MaxClockInfo.graphics", "MaxClockInfo.sm", "MaxClockInfo.mem",
-                                        "MaxClockInfo.video"};
-    return uint_choice(d, F_nvmlDeviceGetMaxClockInfo, names, 4, type, clock);
+    static const char *const names[] = {NULL, "MaxClockInfo.sm", "MaxClockInfo.mem"};
+    return uint_choice(d, F_nvmlDeviceGetMaxClockInfo, names, 3, type, clock);
 }
 
 Ret nvmlDeviceGetTemperature(Device *d, unsigned sensor, unsigned *temperature)
@@ -1628,85 +1441,18 @@ Ret nvmlDeviceGetTemperature(Device *d, unsigned sensor, unsigned *temperature)
     return uint_choice(d, F_nvmlDeviceGetTemperature, names, 1, sensor, temperature);
 }
 
-Ret nvmlDeviceGetTemperatureThreshold(Device *d, unsigned threshold, unsigned *temperature)
-{
-    static const char *const names[] = {"TemperatureThreshold.shutdown", "TemperatureThreshold.slowdown",
-                                        "TemperatureThreshold.mem_max", "TemperatureThreshold.gpu_max"};
-    const unsigned acoustic_and_later = 4, count = 8;
-    if (threshold >= acoustic_and_later && threshold < count) {
-        Ret r = enter_device(d, F_nvmlDeviceGetTemperatureThreshold);
-        return leave(r == OK ? NOT_SUPPORTED : r);
-    }
-    return uint_choice(d, F_nvmlDeviceGetTemperatureThreshold, names, 4, threshold, temperature);
-}
-
 Ret nvmlDeviceGetTotalEccErrors(Device *d, unsigned error, unsigned counter, unsigned long long *count)
 {
-    static const char *const names[2][2] = {
-        {"TotalEccErrors.corrected_volatile", "TotalEccErrors.corrected_aggregate"},
-        {"TotalEccErrors.uncorrected_volatile", "TotalEccErrors.uncorrected_aggregate"},
-    };
-    if (error > 1 || counter > 1) {
+    static const char *const names[] = {"TotalEccErrors.corrected_aggregate", "TotalEccErrors.uncorrected_aggregate"};
+    const unsigned aggregate = 1;
+    if (error > 1 || counter != aggregate) {
         Ret r = enter_device(d, F_nvmlDeviceGetTotalEccErrors);
         return leave(r == OK ? INVALID_ARGUMENT : r);
     }
-    return ull_scalar(d, F_nvmlDeviceGetTotalEccErrors, names[error][counter], count);
-}
-
-static Ret enter_link(Device *d, Function f, unsigned link, const void *out)
-{
-    Ret r = enter_device(d, f);
-    if (r == OK && d->mig >= 0)
-        r = NOT_SUPPORTED;
-    if (r == OK && (link >= MAX_LINKS || !out))
-        r = INVALID_ARGUMENT;
-    return r;
-}
-
-Ret nvmlDeviceGetNvLinkState(Device *d, unsigned link, unsigned *active)
-{
-    Ret r = enter_link(d, F_nvmlDeviceGetNvLinkState, link, active);
-    if (r == OK)
-        *active = to_uint(reading(d, "NvLinkState"));
-    return leave(r);
-}
-
-Ret nvmlDeviceGetNvLinkVersion(Device *d, unsigned link, unsigned *version)
-{
-    Ret r = enter_link(d, F_nvmlDeviceGetNvLinkVersion, link, version);
-    if (r == OK)
-        *version = to_uint(reading(d, "NvLinkVersion"));
-    return leave(r);
-}
-
-Ret nvmlDeviceGetNvLinkErrorCounter(Device *d, unsigned link, unsigned counter, unsigned long long *value)
-{
-    const unsigned counters = 5;
-    Ret r = enter_link(d, F_nvmlDeviceGetNvLinkErrorCounter, link, value);
-    if (r == OK && counter >= counters)
-        r = INVALID_ARGUMENT;
-    if (r == OK)
-        *value = to_ull(reading(d, "NvLinkErrorCounter"));
-    return leave(r);
+    return ull_scalar(d, F_nvmlDeviceGetTotalEccErrors, names[error], count);
 }
 
 /* --- readings in a struct --- */
-
-Ret nvmlDeviceGetTemperatureV(Device *d, TemperatureV *t)
-{
-    Ret r = enter_device(d, F_nvmlDeviceGetTemperatureV);
-    if (r == OK && !t)
-        r = INVALID_ARGUMENT;
-    if (r == OK && t->version != VERSION_OF(TemperatureV, 1))
-        r = VERSION_MISMATCH;
-    if (r == OK && t->sensor != 0)
-        r = INVALID_ARGUMENT;
-    if (r == OK && !has_reading(d, "Temperature"))
-        r = NOT_SUPPORTED;
-    if (r == OK)
-        t->temperature = (int)reading(d, "Temperature");
-    return leave(r);
-}
 
 #ifndef OLD_DRIVER
 Ret nvmlDeviceGetMarginTemperature(Device *d, MarginTemperature *t)
@@ -1793,31 +1539,20 @@ Ret nvmlDeviceGetRemappedRows(Device *d, unsigned *corrected, unsigned *uncorrec
 }
 
 #ifndef OLD_DRIVER
-static void fill_fabric(const Device *d, FabricV2 *f)
+Ret nvmlDeviceGetGpuFabricInfoV(Device *d, Fabric *f)
 {
-    memset(f->cluster, 0xC1, sizeof f->cluster);
-    f->status = to_uint(reading(d, "GpuFabricInfoV.status"));
-    f->clique = to_uint(reading(d, "GpuFabricInfoV.clique"));
-    f->state = to_uint(reading(d, "GpuFabricInfoV.state"));
-    f->health_mask = to_uint(reading(d, "GpuFabricInfoV.health_mask"));
-}
-
-/* FabricV3 is FabricV2 and one more byte. */
-Ret nvmlDeviceGetGpuFabricInfoV(Device *d, void *info)
-{
-    FabricV2 *v2 = info;
-    FabricV3 *v3 = info;
     Ret r = enter_device(d, F_nvmlDeviceGetGpuFabricInfoV);
-    if (r == OK && !info)
+    if (r == OK && !f)
         r = INVALID_ARGUMENT;
-    if (r == OK && v2->version != VERSION_OF(FabricV2, 2) && v2->version != VERSION_OF(FabricV3, 3))
+    if (r == OK && f->version != VERSION_OF(Fabric, 2))
         r = VERSION_MISMATCH;
     if (r == OK && d->mig >= 0)
         r = NOT_SUPPORTED;
     if (r == OK) {
-        fill_fabric(d, v2);
-        if (v2->version == VERSION_OF(FabricV3, 3))
-            v3->health_summary = (uint8_t)reading(d, "GpuFabricInfoV.health_summary");
+        memset(f->cluster, 0xC1, sizeof f->cluster);
+        f->status = f->clique = 0;
+        f->state = to_uint(reading(d, "GpuFabricInfoV.state"));
+        f->health_mask = to_uint(reading(d, "GpuFabricInfoV.health_mask"));
     }
     return leave(r);
 }
@@ -1849,57 +1584,13 @@ Ret nvmlDeviceGetMigDeviceHandleByIndex(Device *d, unsigned index, Device **out)
     return leave(r);
 }
 
-static Ret enter_mig(Device *d, Function f, const void *out)
-{
-    Ret r = enter_device(d, f);
-    return r == OK && (!out || d->mig < 0) ? INVALID_ARGUMENT : r;
-}
-
 Ret nvmlDeviceGetGpuInstanceId(Device *d, unsigned *id)
 {
-    Ret r = enter_mig(d, F_nvmlDeviceGetGpuInstanceId, id);
+    Ret r = enter_device(d, F_nvmlDeviceGetGpuInstanceId);
+    if (r == OK && (!id || d->mig < 0))
+        r = INVALID_ARGUMENT;
     if (r == OK)
         *id = (unsigned)d->mig + 1;
-    return leave(r);
-}
-
-Ret nvmlDeviceGetComputeInstanceId(Device *d, unsigned *id)
-{
-    Ret r = enter_mig(d, F_nvmlDeviceGetComputeInstanceId, id);
-    if (r == OK)
-        *id = 0;
-    return leave(r);
-}
-
-Ret nvmlDeviceGetDeviceHandleFromMigDeviceHandle(Device *d, Device **out)
-{
-    Ret r = enter_mig(d, F_nvmlDeviceGetDeviceHandleFromMigDeviceHandle, out);
-    if (r == OK)
-        *out = &devices[d->gpu][0];
-    return leave(r);
-}
-
-Ret nvmlDeviceIsMigDeviceHandle(Device *d, unsigned *is_mig)
-{
-    Ret r = enter_device(d, F_nvmlDeviceIsMigDeviceHandle);
-    if (r == OK && !is_mig)
-        r = INVALID_ARGUMENT;
-    if (r == OK)
-        *is_mig = d->mig >= 0;
-    return leave(r);
-}
-
-Ret nvmlDeviceGetAttributes_v2(Device *d, Attributes *a)
-{
-    Ret r = enter_device(d, F_nvmlDeviceGetAttributes);
-    if (r == OK && !a)
-        r = INVALID_ARGUMENT;
-    if (r == OK && d->mig < 0)
-        r = NOT_SUPPORTED;
-    if (r == OK) {
-        *a = (Attributes){16, 1, 1, 0, 1, 0, 1, 1, 0};
-        a->memory_mb = to_ull(reading(d, "MemoryInfo.total")) >> 20;
-    }
     return leave(r);
 }
 
@@ -1984,48 +1675,26 @@ Ret nvmlDeviceGetProcessUtilization(Device *d, ProcessSample *out, unsigned *cou
 
 enum Scope { NO_SCOPE, LINK, LINK_OR_ALL };
 
-/* The fields that an H200 has: value type, scope, and where the value comes from. */
+/* The fields that an H200 has: value type, scope and value. */
 static const struct FieldKind {
     unsigned id, type;
     enum Scope scope;
-    const char *reading;
     double value;
 } field_kinds[] = {
-    {74, TYPE_ULL, NO_SCOPE, NULL, 0},  /* violation time, power, ns */
-    {269, TYPE_ULL, NO_SCOPE, NULL, 0}, /* … software thermal slowdown */
-    {270, TYPE_ULL, NO_SCOPE, NULL, 0}, /* … hardware thermal slowdown */
-    {271, TYPE_ULL, NO_SCOPE, NULL, 0}, /* … power brake */
-    {82, TYPE_UINT, NO_SCOPE, NULL, 41}, /* memory temperature */
-    {83, TYPE_ULL, NO_SCOPE, "TotalEnergyConsumption", 0},
-    {91, TYPE_UINT, NO_SCOPE, NULL, MAX_LINKS},
-    {94, TYPE_UINT, NO_SCOPE, "PcieReplayCounter", 0},
-    {138, TYPE_ULL, LINK_OR_ALL, NULL, 0}, /* NVLink data, KiB */
-    {139, TYPE_ULL, LINK_OR_ALL, NULL, 0},
-    {140, TYPE_ULL, LINK_OR_ALL, NULL, 0},
-    {141, TYPE_ULL, LINK_OR_ALL, NULL, 0},
-    {142, TYPE_ULL, NO_SCOPE, "RemappedRows.corrected", 0},
-    {143, TYPE_ULL, NO_SCOPE, "RemappedRows.uncorrected", 0},
-    {144, TYPE_ULL, NO_SCOPE, "RemappedRows.pending", 0},
-    {145, TYPE_ULL, NO_SCOPE, "RemappedRows.failed", 0},
-    {160, TYPE_UINT, LINK_OR_ALL, NULL, 0}, /* NVLink errors */
-    {161, TYPE_UINT, LINK, NULL, 0},
-    {162, TYPE_UINT, LINK, NULL, 0},
-    {163, TYPE_UINT, LINK, NULL, 0},
-    {164, TYPE_UINT, LINK, NULL, 26562}, /* NVLink speed, MB/s */
-    {165, TYPE_UINT, LINK, "NvLinkState", 0},
-    {187, TYPE_UINT, NO_SCOPE, "PowerManagementLimitConstraints.min", 0},
-    {188, TYPE_UINT, NO_SCOPE, "PowerManagementLimitConstraints.max", 0},
-    {189, TYPE_UINT, NO_SCOPE, "PowerManagementDefaultLimit", 0},
-    {190, TYPE_UINT, NO_SCOPE, "EnforcedPowerLimit", 0},
-    {191, TYPE_UINT, NO_SCOPE, "TotalEnergyConsumption", 0},
-    {192, TYPE_UINT, NO_SCOPE, "PowerManagementLimit", 0},
-    {193, TYPE_INT, NO_SCOPE, NULL, -8}, /* temperature limits, relative */
-    {194, TYPE_INT, NO_SCOPE, NULL, -2},
-    {195, TYPE_INT, NO_SCOPE, NULL, 0},
-    {196, TYPE_INT, NO_SCOPE, NULL, 0},
-    {197, TYPE_UINT, NO_SCOPE, NULL, 0}, /* PCIe bytes */
-    {198, TYPE_UINT, NO_SCOPE, NULL, 0},
-    {230, TYPE_UINT, NO_SCOPE, NULL, 0}, /* recovery action */
+    {74, TYPE_ULL, NO_SCOPE, 0},  /* violation time, power, ns */
+    {269, TYPE_ULL, NO_SCOPE, 0}, /* … software thermal slowdown */
+    {270, TYPE_ULL, NO_SCOPE, 0}, /* … hardware thermal slowdown */
+    {271, TYPE_ULL, NO_SCOPE, 0}, /* … power brake */
+    {82, TYPE_UINT, NO_SCOPE, 41}, /* memory temperature */
+    {91, TYPE_UINT, NO_SCOPE, MAX_LINKS},
+    {138, TYPE_ULL, LINK_OR_ALL, 0}, /* NVLink data, KiB */
+    {139, TYPE_ULL, LINK_OR_ALL, 0},
+    {161, TYPE_UINT, LINK, 0}, /* NVLink errors */
+    {162, TYPE_UINT, LINK, 0},
+    {163, TYPE_UINT, LINK, 0},
+    {164, TYPE_UINT, LINK, 26562}, /* NVLink speed, MB/s */
+    {165, TYPE_UINT, LINK, 1}, /* NVLink state */
+    {230, TYPE_UINT, NO_SCOPE, 0}, /* recovery action */
 };
 
 static const struct FieldKind *find_field_kind(unsigned id)
@@ -2061,8 +1730,6 @@ static void store_value(FieldValue *v, unsigned type, double value)
     memset(&v->value, 0, sizeof v->value);
     if (type == TYPE_UINT)
         v->value.ui = to_uint(value);
-    else if (type == TYPE_INT)
-        v->value.si = (int)value;
     else
         v->value.ull = to_ull(value);
 }
@@ -2083,7 +1750,7 @@ static void fill_field(const Device *d, FieldValue *v)
     else if (!scope_allowed(kind, v->scope))
         v->result = INVALID_ARGUMENT;
     else
-        store_value(v, kind->type, kind->reading ? reading(d, kind->reading) : kind->value);
+        store_value(v, kind->type, kind->value);
 }
 
 Ret nvmlDeviceGetFieldValues(Device *d, int count, FieldValue *values)
@@ -2118,17 +1785,12 @@ static void fill_samples(const SampleKind *kind, const History *h, unsigned avai
     }
 }
 
-/* Without a buffer it says how large one must be: the depth of the driver's. */
 static Ret get_samples(const Device *d, unsigned type, unsigned long long last_seen, unsigned *count, Sample *out)
 {
     const SampleKind *kind = type == 0 ? &power_samples : &util_samples;
     const History *h = type == 0 ? &past_of(d)->power : &past_of(d)->util;
     if (type > 1 || d->mig >= 0 || (type == 1 && settings_of(d)->migs > 0))
         return NOT_SUPPORTED;
-    if (!out) {
-        *count = kind->depth;
-        return OK;
-    }
     unsigned available = samples_after(kind, last_seen);
     if (available == 0)
         return NOT_FOUND;
@@ -2142,7 +1804,7 @@ Ret nvmlDeviceGetSamples(Device *d, unsigned type, unsigned long long last_seen,
                          unsigned *count, Sample *out)
 {
     Ret r = enter_device(d, F_nvmlDeviceGetSamples);
-    if (r == OK && (!value_type || !count))
+    if (r == OK && !(value_type && count && out))
         r = INVALID_ARGUMENT;
     if (r == OK) {
         *value_type = TYPE_UINT;
@@ -2188,16 +1850,6 @@ Ret nvmlGpmSampleAlloc(GpmSample **out)
         r = INVALID_ARGUMENT;
     if (r == OK && !(*out = calloc(1, sizeof **out)))
         r = NO_MEMORY;
-    return leave(r);
-}
-
-Ret nvmlGpmSampleFree(GpmSample *sample)
-{
-    Ret r = enter(F_nvmlGpmSampleFree);
-    if (r == OK && !sample)
-        r = INVALID_ARGUMENT;
-    if (r == OK)
-        free(sample);
     return leave(r);
 }
 
@@ -2307,12 +1959,12 @@ Ret nvmlGpmQueryDeviceSupport(Device *d, GpmSupport *support)
 
 /* --- events --- */
 
-static EventSet **find_event_set(const EventSet *set)
+static bool known_event_set(const EventSet *set)
 {
-    EventSet **link = &event_sets;
-    while (*link && *link != set)
-        link = &(*link)->next;
-    return *link ? link : NULL;
+    const EventSet *known = event_sets;
+    while (known && known != set)
+        known = known->next;
+    return known;
 }
 
 Ret nvmlEventSetCreate(EventSet **out)
@@ -2330,47 +1982,16 @@ Ret nvmlEventSetCreate(EventSet **out)
     return leave(r);
 }
 
-Ret nvmlEventSetFree(EventSet *set)
-{
-    Ret r = enter(F_nvmlEventSetFree);
-    EventSet **link = r == OK ? find_event_set(set) : NULL;
-    if (r == OK && !link)
-        r = INVALID_ARGUMENT;
-    if (r == OK) {
-        *link = set->next;
-        free(set);
-    }
-    return leave(r);
-}
-
 Ret nvmlDeviceRegisterEvents(Device *d, unsigned long long types, EventSet *set)
 {
     Ret r = enter_device(d, F_nvmlDeviceRegisterEvents);
-    if (r == OK && !find_event_set(set))
+    if (r == OK && !known_event_set(set))
         r = INVALID_ARGUMENT;
-    if (r == OK && (d->mig >= 0 || types & ~to_ull(reading(d, "SupportedEventTypes"))))
+    if (r == OK && d->mig >= 0)
         r = NOT_SUPPORTED;
     if (r == OK)
         set->types[d->gpu] |= types;
     return leave(r);
-}
-
-/* `fail` and `hang` on any GPU that the set knows hold for the wait. */
-static Ret judge_wait(const EventSet *set)
-{
-    if (config.system != OK)
-        return config.system;
-    for (int g = 0; g < config.gpus; g++) {
-        const Settings *s = &config.settings[g][0];
-        if (!set->types[g])
-            continue;
-        sit_out_hang(&s->hang[F_nvmlEventSetWait]);
-        if (!find_event_set(set)) /* freed while this call slept */
-            return INVALID_ARGUMENT;
-        if (s->fail[F_nvmlEventSetWait] != OK)
-            return s->fail[F_nvmlEventSetWait];
-    }
-    return OK;
 }
 
 static void take_event(EventSet *set, EventData *out)
@@ -2380,40 +2001,17 @@ static void take_event(EventSet *set, EventData *out)
     memmove(set->queue, set->queue + 1, (size_t)set->queued * sizeof set->queue[0]);
 }
 
-/* Sleeps in short naps until there is an event, an error, or no time left. */
-static Ret wait_event(EventSet *set, EventData *out, unsigned timeout_ms)
-{
-    double deadline = monotonic() + timeout_ms / 1000.0;
-    for (;;) {
-        if (initialised == 0)
-            return UNINITIALIZED;
-        if (!find_event_set(set))
-            return INVALID_ARGUMENT;
-        Ret r = judge_wait(set);
-        if (r != OK)
-            return r;
-        if (set->queued > 0) {
-            take_event(set, out);
-            return OK;
-        }
-        double left = deadline - monotonic();
-        if (left <= 0)
-            return TIMEOUT;
-        nap(fmin(left, 0.02));
-    }
-}
-
+/* The program never waits: its timeout is 0. */
 Ret nvmlEventSetWait_v2(EventSet *set, EventData *out, unsigned timeout_ms)
 {
     Ret r = enter(F_nvmlEventSetWait);
-    if (r == OK && !out)
+    if (r == OK && (!out || timeout_ms != 0 || !known_event_set(set)))
         r = INVALID_ARGUMENT;
     if (r == OK)
-        r = wait_event(set, out, timeout_ms);
+        r = config.system;
+    if (r == OK && set->queued == 0)
+        r = TIMEOUT;
+    if (r == OK)
+        take_event(set, out);
     return leave(r);
-}
-
-Ret nvmlEventSetWait(EventSet *set, EventData *out, unsigned timeout_ms)
-{
-    return nvmlEventSetWait_v2(set, out, timeout_ms);
 }

@@ -1,0 +1,68 @@
+"""What tests need that pip does not bring: where it is, and how one gets it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BUILT = "make monitoring, with Go"
+
+GET = {
+    "promtool": "apt-get install prometheus, or make .monitoring/promtool with Go",
+    "amtool": "apt-get install prometheus-alertmanager, or make .monitoring/amtool with Go",
+    "prometheus": "apt-get install prometheus, or make .monitoring/prometheus with Go",
+    "alertmanager": "apt-get install prometheus-alertmanager, or make .monitoring/alertmanager",
+    "victoria-metrics": BUILT,
+    "vmalert": BUILT,
+    "pint": BUILT,
+    "torch": "apt-get install python3-torch",
+}
+"""Programs and libraries, and the command that gets each."""
+
+GPU = "NVIDIA GPU"
+ALL = "GPUNODE_TESTS_NEED_ALL"
+"""The environment variable with which a test fails where one of these is missing, as CI wants."""
+
+
+def find(*names: str) -> str | None:
+    """A program, as ``make monitoring`` built it or as it is installed."""
+    where = f"{ROOT / '.monitoring'}{os.pathsep}{os.environ.get('PATH', '')}"
+    return next((path for name in names if (path := shutil.which(name, path=where))), None)
+
+
+def need(name: str, *also: str) -> str:
+    """A program by one of its names; skips the test where it is not here."""
+    found = find(name, *also)
+    if found is None:
+        pytest.skip(missing(name))
+    return found
+
+
+def missing(name: str) -> str:
+    """Why a test is skipped."""
+    return f"{name} is not here: {GET[name]}"
+
+
+def named(reasons: Iterable[str]) -> list[str]:
+    """What some tests were skipped for lack of."""
+    text = "\n".join(reasons)
+    return [name for name in GET if re.search(rf"(?<![\w-]){name} is not here", text)]
+
+
+def farewell(reasons: Iterable[str]) -> list[str]:
+    """What to say last of tests that did not run; empty where all did."""
+    reasons = list(reasons)
+    lines = []
+    if any(GPU in reason or "NVIDIA driver" in reason for reason in reasons):
+        lines.append("tests/gpu was skipped: it needs an NVIDIA GPU")
+    lacking = named(reasons)
+    if lacking:
+        how = "; ".join(f"{name} ({GET[name]})" for name in lacking)
+        lines.append(f"NOT EVERY CHECK RAN. Some need {how}")
+    return lines

@@ -1,0 +1,208 @@
+"""The parsers of what the node says: whatever it is, they return or raise ``ValueError``."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import json
+import pkgutil
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpunode import audit, gpu, host, jobs, nccl
+from gpunode.host import cpu, kernel_log, memory, mounts, pcie
+from gpunode.host.shm import Filling
+from gpunode.jobs import processes
+from tests.machine import MACHINES
+
+PACKAGES = (audit, gpu, host, jobs, nccl)
+ADAPTED: dict[str, Callable[[str], Any]] = {
+    "host.memory.parse_vmstat": lambda text: memory.parse_vmstat(text, memory.WANTED),
+    "host.pcie.parse_total": lambda text: pcie.parse_total(text, "fatal"),
+}
+"""Parsers that require more than a text."""
+
+
+def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Every public function of the modules that read the node, by its name."""
+    for package in PACKAGES:
+        for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            module = importlib.import_module(found.name)
+            for name, value in vars(module).items():
+                own = inspect.isfunction(value) and value.__module__ == found.name
+                if own and not name.startswith("_"):
+                    yield f"{found.name.partition('.')[2]}.{name}", value
+
+
+def required(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    parameters = inspect.signature(function).parameters.values()
+    return [each for each in parameters if each.default is each.empty]
+
+
+def takes_a_string(function: Callable[..., Any]) -> bool:
+    return [each.annotation for each in required(function)] == ["str"]
+
+
+def parses(name: str, function: Callable[..., Any]) -> bool:
+    """Whether it looks like a parser, whatever else it requires."""
+    first = [each.name for each in required(function)[:1]]
+    return first == ["text"] or name.rpartition(".")[2].startswith("parse")
+
+
+FOUND = {name: function for name, function in functions() if takes_a_string(function)}
+PARSERS = {**FOUND, **ADAPTED}
+
+
+def test_every_parser_is_given_anything_to_read() -> None:
+    named = {name for name, function in functions() if parses(name, function)}
+    assert named <= PARSERS.keys(), "adapt those that require more than a text"
+    assert ADAPTED.keys() <= named - FOUND.keys()
+    assert {"host.cpu.parse", "jobs.steps.parse", "nccl.ras.parse", "host.counter.counter"} <= named
+
+
+TOLD = {
+    "v": 1,
+    "steps": {"counts": [1, 2], "sum": 3.0},
+    "median": 1.0,
+    "phases": {"step": 3.0},
+    "memory": {"reserved": 5, "allocated": 4, "retries": 2, "ooms": 1},
+    "kernels": {"gemm": 1.0},
+}
+REAL = list(
+    dict.fromkeys(
+        path.read_text(errors="replace")
+        for folder in (MACHINES, MACHINES.with_name("nccl"))
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and "golden" not in path.parts and path.stat().st_size < 20_000
+    )
+)
+REAL.append(json.dumps(TOLD))
+NUMBERS = st.sampled_from(["-1", "9" * 30, "1e9", "nan", "0x10", "", "1_000", "٣", "max", "\0"])
+ANYTHING = st.text() | st.recursive(
+    st.none() | st.floats() | st.text() | st.integers(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+).map(json.dumps)
+
+
+def readable(parse: Callable[[str], Any]) -> list[str]:
+    """The real files in which a parser finds something."""
+    found = []
+    for text in REAL:
+        with contextlib.suppress(ValueError):
+            if parse(text) not in (None, [], {}, set()):
+                found.append(text)
+    return found
+
+
+@st.composite
+def spoiled(draw: st.DrawFn, files: Sequence[str]) -> str:
+    """A real file with some of its words replaced, and perhaps cut short."""
+    words = re.split("([ \n,:]+)", draw(st.sampled_from(files)))
+    for _ in range(draw(st.integers(0, 5))):
+        words[draw(st.integers(0, len(words) - 1))] = draw(NUMBERS | st.text(max_size=8))
+    text = "".join(words)
+    return text[: draw(st.integers(0, len(text)))] if draw(st.booleans()) else text
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_a_parser_of_a_spoiled_file_returns_or_raises_value_error(name: str) -> None:
+    parse, files = PARSERS[name], readable(PARSERS[name])
+    assert files, "no real file that it can read"
+
+    @given(spoiled(files))
+    @settings(max_examples=60)
+    def holds(text: str) -> None:
+        with contextlib.suppress(ValueError):
+            parse(text)
+
+    holds()
+
+
+@given(ANYTHING)
+@settings(max_examples=100)
+def test_a_parser_of_anything_returns_or_raises_value_error(text: str) -> None:
+    for parse in PARSERS.values():
+        with contextlib.suppress(ValueError):
+            parse(text)
+
+
+LONG = ("[", '{"a":', "(", " ", "1 ", "a", "\n", "a: 1 kB\n", "cpu0 1 2 3 4 5 6\n", "0-9,", "\\040")
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_a_parser_of_a_long_text_takes_no_time(name: str) -> None:
+    for part in LONG:
+        begin = time.process_time()
+        with contextlib.suppress(ValueError):
+            PARSERS[name](part * (100_000 // len(part)))
+        assert time.process_time() - begin < 0.5, repr(part)
+
+
+COUNTS = st.integers(0, (1 << 53) - 1)
+
+
+@given(st.lists(st.tuples(COUNTS, COUNTS, COUNTS, COUNTS), min_size=1, max_size=8))
+def test_the_times_of_cores_are_read_back(cores: list[tuple[int, int, int, int]]) -> None:
+    text = "".join(f"cpu{at} {u} 0 {s} {i} {w} 0 0 0\n" for at, (u, s, i, w) in enumerate(cores))
+    found = cpu.parse(text).cores
+    for at, (user, system, idle, iowait) in enumerate(cores):
+        core = found[str(at)]
+        assert (core.user, core.system, core.idle, core.iowait) == (
+            user / 100,
+            system / 100,
+            idle / 100,
+            iowait / 100,
+        )
+
+
+@given(st.sets(st.integers(0, 300)))
+def test_a_list_of_cpus_is_read_back(cpus: set[int]) -> None:
+    ordered, parts = sorted(cpus), []
+    while ordered:
+        first = last = ordered.pop(0)
+        while ordered and ordered[0] == last + 1:
+            last = ordered.pop(0)
+        parts.append(str(first) if first == last else f"{first}-{last}")
+    assert cpu.parse_cpu_list(",".join(parts) + "\n") == set(map(str, cpus))
+
+
+@given(st.text(min_size=1).filter(lambda name: "\0" not in name), COUNTS, COUNTS)
+def test_any_name_of_a_process_is_read_back(name: str, ticks: int, start: int) -> None:
+    stat = processes.parse_stat(
+        f"12 ({name}) S 1 1 1 0 -1 4 1 2 3 4 {ticks} 0 0 0 20 0 1 0 {start} 1\n"
+    )
+    assert (stat.name, stat.cpu, stat.start) == (name, ticks / 100, start)
+
+
+@given(st.text(alphabet=st.characters(max_codepoint=126), min_size=1).map(lambda s: "/" + s))
+def test_any_mount_point_is_read_back(point: str) -> None:
+    escaped = "".join(f"\\{ord(c):03o}" if c in " \t\n\\" or ord(c) < 32 else c for c in point)
+    found = mounts.parse(f"22 1 8:1 / {escaped} rw,noatime shared:1 - ext4 /dev/sda1 rw\n")
+    assert [mount.point for mount in found] == [point]
+
+
+@pytest.mark.parametrize(
+    "start", ["", "task ", "NVRM: Xid (PCI:", "AER: ", "LustreError: ", "mlx5_core "]
+)
+def test_a_long_line_of_the_kernel_log_takes_no_time(start: str) -> None:
+    line = start + "a blocked Error was Link " * 3000
+    begin = time.process_time()
+    kernel_log.kind_of(line[: kernel_log.LONGEST])
+    assert time.process_time() - begin < 0.1
+
+
+def test_when_something_is_full_follows_from_the_last_minute() -> None:
+    filling = Filling()
+    assert filling.add(0.0, 100.0) is None
+    assert filling.add(10.0, 90.0) == 90.0
+    assert filling.add(20.0, 95.0) == pytest.approx(95.0 * 20 / 5)
+    assert filling.add(80.0, 95.0) is None
+    assert filling.add(90.0, 120.0) is None
+    assert Filling().add(0.0, 0.0) is None

@@ -1,0 +1,85 @@
+"""The checks that every test runs under can fail."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from gpunode.loop import Watch
+from gpunode.metric import Metric, Sample
+from gpunode.node.node import SteppedClock
+from gpunode.source import WHOLE_NODE, Reading
+from tests.daemon import daemon
+
+DECLARED = Metric("gpunode_declared", "gauge", "Declared.", ())
+UNDECLARED = Metric("gpunode_undeclared", "gauge", "Not declared.", ())
+
+
+class Told:
+    """A source that tells one metric, or fails."""
+
+    name = "told"
+    every = 1.0
+    metrics = (DECLARED,)
+
+    def __init__(self, tells: Metric | Exception) -> None:
+        self.tells = tells
+
+    def read(self) -> Reading:
+        if isinstance(self.tells, Exception):
+            raise self.tells
+        return Reading((Sample(self.tells, (), 1.0),))
+
+
+def watch(tells: Metric | Exception) -> Watch:
+    source = Told(tells)
+    return Watch(source, WHOLE_NODE, source.read, SteppedClock(0.0))
+
+
+def test_a_source_that_keeps_to_what_it_declares_is_read() -> None:
+    watched = watch(DECLARED)
+    watched.step()
+    assert watched.up(0.0)
+
+
+def test_a_metric_that_its_source_does_not_declare_fails_the_test() -> None:
+    with pytest.raises(AssertionError, match=r"told does not declare .*gpunode_undeclared"):
+        watch(UNDECLARED).step()
+
+
+def test_a_failure_of_the_node_is_isolated() -> None:
+    watched = watch(OSError("gone"))
+    watched.step()
+    assert not watched.up(0.0)
+
+
+def test_a_fault_of_ours_fails_the_test() -> None:
+    with pytest.raises(KeyError):
+        watch(KeyError("ours")).step()
+
+
+def test_a_fault_of_ours_in_a_thread_of_the_loop_is_raised_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    raised: list[type[BaseException]] = []
+    monkeypatch.setattr(threading, "excepthook", lambda told: raised.append(told.exc_type))
+    thread = threading.Thread(target=watch(KeyError("ours")).run, args=(0.0,))
+    thread.start()
+    thread.join()
+    assert raised == [KeyError]
+
+
+BREAKS = """
+from gpunode.host.cpu import Cpu
+Cpu.read = lambda self: {}["ours"]
+"""
+
+
+def test_a_fault_of_ours_in_a_daemon_fails_the_test_that_runs_it(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(BREAKS)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    with pytest.raises(AssertionError, match="KeyError: 'ours'"), daemon(environment=environment):
+        pass
