@@ -23,6 +23,7 @@ OTHER = Vendor(
     name="other",
     pci_id="0x1234",
     counters=("gpm",),
+    watched_errors=(),
     device_prefixes=("OTHER-",),
     claim_driver="gpu.other.example",
     is_device=lambda gpu, device: gpu.uuid == device,

@@ -182,9 +182,13 @@ class Watch:
         if error is None:
             log.info("%s: reads succeed again", where)
         else:
-            fault_of_ours = None if isinstance(error, FAILURES) else error
-            log.warning(
-                "%s: read failed, its series stop: %s", where, complaint, exc_info=fault_of_ours
+            fault_of_ours = not isinstance(error, FAILURES)
+            log.log(
+                logging.ERROR if fault_of_ours else logging.WARNING,
+                "%s: read failed, its series stop: %s",
+                where,
+                complaint,
+                exc_info=error if fault_of_ours else None,
             )
         self._complaint = complaint
 
