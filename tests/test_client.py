@@ -250,6 +250,17 @@ def test_mfu_is_the_share_of_the_peak(path: str) -> None:
     assert found["gpunode_training_mfu_ratio"] == pytest.approx(0.4)
 
 
+def test_the_pause_between_two_runs_is_no_part_of_the_mfu(path: str) -> None:
+    node = OneGpu(os.getpid())
+    source = listening(node, path)
+    message = json.dumps({"v": 1, "flops": 989e12 * 2.0, "tokens": 1})
+    for count in range(1, 13):
+        node.stepped.now += 30.0 if count == 7 else 5.0
+        send(path, message.encode())
+        found = wait_for(source, ACCEPTED, count)
+    assert found["gpunode_training_mfu_ratio"] == pytest.approx(0.4)
+
+
 def test_the_last_step_stays_where_it_was_while_nothing_is_told(path: str) -> None:
     last_step = "gpunode_training_last_step_timestamp_seconds"
     node = OneGpu(os.getpid())

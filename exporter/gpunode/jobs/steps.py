@@ -151,6 +151,10 @@ RESULTS = ("accepted", "malformed", "no_gpu", "unknown_sender")
 WORKING = ("step", "data")
 """Phases in which steps are expected."""
 
+SILENCE = 10.0
+"""Seconds without a message, of which a process sends one per second, after which another process
+is training."""
+
 MFU_PERIOD = 60.0
 """Seconds over which to compute MFU."""
 
@@ -281,6 +285,8 @@ class Training:
             self.ooms += max(0, message.memory.ooms - had.ooms)
         self.kernels = message.kernels or (self.kernels if pid == self.pid else {})
         self.pid, self.last, self.heard = pid, message, now
+        if self.flops_seen and now - self.flops_seen[-1][0] > SILENCE:
+            self.flops_seen.clear()
         self.flops_seen.append((now, self.flops))
         while self.flops_seen[-1][0] - self.flops_seen[0][0] > MFU_PERIOD:
             self.flops_seen.popleft()
