@@ -237,28 +237,28 @@ def test_a_tensor_on_a_gpu_is_not_looked_at() -> None:
     assert b'"tokens":0.0' in session._drain().message()
 
 
-def test_mfu_is_the_share_of_the_peak(path: str) -> None:
+@pytest.mark.parametrize("pause", [5.0, 30.0], ids=["steady", "after a pause"])
+def test_mfu_is_the_share_of_the_peak(path: str, pause: float) -> None:
+    """However late messages arrive: each has the FLOPs of the time that it accounts for."""
     node = OneGpu(os.getpid())
     source = listening(node, path)
-    message = json.dumps({"v": 1, "flops": 989e12 * 2.0, "tokens": 1})
-    send(path, message.encode())
-    wait_for(source, ACCEPTED, 1)
-    for count in range(2, 12):
-        node.stepped.now += 5.0
+    message = json.dumps({"v": 1, "flops": 989e12 * 2.0, "tokens": 1, "phases": {"step": 5.0}})
+    for count in range(1, 12):
+        node.stepped.now += pause if count == 6 else 4.0 + count % 3
         send(path, message.encode())
         found = wait_for(source, ACCEPTED, count)
     assert found["gpunode_training_mfu_ratio"] == pytest.approx(0.4)
 
 
-def test_the_pause_between_two_runs_is_no_part_of_the_mfu(path: str) -> None:
-    node = OneGpu(os.getpid())
-    source = listening(node, path)
-    message = json.dumps({"v": 1, "flops": 989e12 * 2.0, "tokens": 1})
-    for count in range(1, 13):
-        node.stepped.now += 30.0 if count == 7 else 5.0
-        send(path, message.encode())
-        found = wait_for(source, ACCEPTED, count)
-    assert found["gpunode_training_mfu_ratio"] == pytest.approx(0.4)
+def test_processes_that_share_a_gpu_add_up_to_its_mfu(path: str) -> None:
+    text = json.dumps({"v": 1, "flops": 989e12, "tokens": 1, "phases": {"step": 5.0}})
+
+    class TwoSenders(OneGpu):
+        def datagrams(self, _: str) -> list[Datagram]:
+            return [Datagram(pid, text) for pid in self.pids]
+
+    source = TrainingSteps(TwoSenders(os.getpid(), 1), settings(path))
+    assert values(source)["gpunode_training_mfu_ratio"] == pytest.approx(0.4)
 
 
 def test_the_last_step_stays_where_it_was_while_nothing_is_told(path: str) -> None:

@@ -152,8 +152,7 @@ WORKING = ("step", "data")
 """Phases in which steps are expected."""
 
 SILENCE = 10.0
-"""Seconds without a message, of which a process sends one per second, after which another process
-is training."""
+"""Seconds without a message after which a process, which sends one per second, no longer counts."""
 
 MFU_PERIOD = 60.0
 """Seconds over which to compute MFU."""
@@ -258,7 +257,8 @@ class Training:
     baseline: float | None = None
     serves: bool = False
     kernels: dict[str, float] = field(default_factory=dict)
-    flops_seen: deque[tuple[float, float]] = field(default_factory=deque)
+    work: dict[int, deque[tuple[float, float, float]]] = field(default_factory=dict)
+    """By process: when each message of the last minute arrived, its FLOPs, and the seconds it is of."""
 
     def add(self, message: Message, pid: int, now: float, time: float) -> None:
         """Add a message received at ``now`` (monotonic) and ``time`` (epoch) seconds."""
@@ -285,11 +285,11 @@ class Training:
             self.ooms += max(0, message.memory.ooms - had.ooms)
         self.kernels = message.kernels or (self.kernels if pid == self.pid else {})
         self.pid, self.last, self.heard = pid, message, now
-        if self.flops_seen and now - self.flops_seen[-1][0] > SILENCE:
-            self.flops_seen.clear()
-        self.flops_seen.append((now, self.flops))
-        while self.flops_seen[-1][0] - self.flops_seen[0][0] > MFU_PERIOD:
-            self.flops_seen.popleft()
+        done = self.work.setdefault(pid, deque())
+        done.append((now, message.flops or 0.0, sum(message.phases.values())))
+        while now - done[0][0] > MFU_PERIOD:
+            done.popleft()
+        self.work = {p: done for p, done in self.work.items() if now - done[-1][0] <= SILENCE}
 
     def _note_last_step(self, message: Message, time: float) -> None:
         """Keep the first estimate of when a step ended: later messages may be delayed."""
@@ -302,12 +302,19 @@ class Training:
             self.last_step = estimate
 
     def mfu(self) -> float | None:
-        """Model FLOPs utilisation; None if the FLOPs of the model or the GPU are unknown."""
+        """Model FLOPs utilisation; None if the FLOPs of the model or the GPU are unknown.
+
+        Time is what the processes account for themselves: messages arrive up to two seconds late.
+        """
         peak = model_of(self.identity.name, self.identity.compute_capability)
-        (begin, had), (end, has) = self.flops_seen[0], self.flops_seen[-1]
-        if peak is None or self.last.flops is None or self.identity.mig or end <= begin:
+        if peak is None or self.last.flops is None or self.identity.mig:
             return None
-        return (has - had) / (end - begin) / peak.half
+        rates = [
+            sum(flops for _, flops, _ in done) / seconds
+            for done in self.work.values()
+            if (seconds := sum(took for _, _, took in done))
+        ]
+        return sum(rates) / peak.half if rates else None
 
     def series(self, lives: bool) -> Iterator[Sample]:
         """The samples of this GPU; once the process has ended, only its counters."""
