@@ -258,7 +258,7 @@ class Training:
     serves: bool = False
     kernels: dict[str, float] = field(default_factory=dict)
     work: dict[int, deque[tuple[float, float, float]]] = field(default_factory=dict)
-    """By process: when each message of the last minute arrived, its FLOPs, and the seconds it is of."""
+    """By process, its messages of the last minute: when each arrived, its FLOPs and its seconds."""
 
     def add(self, message: Message, pid: int, now: float, time: float) -> None:
         """Add a message received at ``now`` (monotonic) and ``time`` (epoch) seconds."""
