@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from gpunode.source import Source
+from tests import machine
+from tests.machine import OneGpu, exported
 
 
 @dataclass
@@ -80,3 +85,20 @@ def status(
     }
     whole = {"nccl_version": "2.28.9", "communicators_count": 1, "communicators": [communicator]}
     return "SERVER PROTOCOL 2\nOK\nOK\n" + json.dumps(whole, indent=2)
+
+
+class RasNode(OneGpu):
+    """This machine, on which this process is on GPU 0 and its RAS is at a port."""
+
+    def __init__(self, port: int, environment: dict[str, str] | None = None) -> None:
+        super().__init__(os.getpid())
+        address = {"NCCL_RAS_ADDR": f"127.0.0.1:{port}"}
+        self.started_with = address if environment is None else environment
+
+    def environment(self, _: int) -> dict[str, str]:
+        return self.started_with
+
+
+def told(source: Source) -> str:
+    """What a source exports now, as text."""
+    return exported(machine.told(source))

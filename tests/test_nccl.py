@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -20,28 +19,10 @@ from gpunode.nccl import ras
 from gpunode.nccl.log import DebugLog, NcclLogs, transport
 from gpunode.nccl.ras import NcclRas
 from gpunode.node.local import LocalNode
-from gpunode.source import Source
-from tests import machine
-from tests.machine import MachineGpu, OneGpu, exported
-from tests.ras import rank, ras_server, status
+from tests.machine import MachineGpu
+from tests.ras import RasNode, rank, ras_server, status, told
 
 LOGS = Path(__file__).with_name("nccl")
-
-
-class RasNode(OneGpu):
-    """This machine, on which this process is on GPU 0 and its RAS is at a port."""
-
-    def __init__(self, port: int, environment: dict[str, str] | None = None) -> None:
-        super().__init__(os.getpid())
-        address = {"NCCL_RAS_ADDR": f"127.0.0.1:{port}"}
-        self.started_with = address if environment is None else environment
-
-    def environment(self, _: int) -> dict[str, str]:
-        return self.started_with
-
-
-def told(source: Source) -> str:
-    return exported(machine.told(source))
 
 
 TEXT = """\
@@ -79,29 +60,6 @@ Warnings
 """
 
 
-def test_a_rank_that_does_not_join_is_named_at_the_second_look() -> None:
-    with ras_server() as server:
-        node = RasNode(server.port)
-        source = NcclRas(node, Settings())
-        server.answer = status([rank(0, 50, os.getpid()), rank(1, 50), rank(9, 50)])
-        assert "gpunode_nccl_stalled_communicators 0.0" in told(source)
-        node.stepped.now += 10
-        server.answer = status([rank(0, 61, os.getpid()), rank(1, 61), rank(9, 60)])
-        assert "gpunode_nccl_awaited_rank_info" not in told(source)
-        node.stepped.now += 10
-        assert told(source) == (
-            'gpunode_nccl_awaited_rank_info{communicator="1",host="10.0.0.2",nvml_device="1",'
-            'pid="109",rank="9",reason="behind"} 1.0\n'
-            'gpunode_nccl_collectives_total{collective="AllReduce",gpu="0",uuid="GPU-aa"} 11.0\n'
-            'gpunode_nccl_collectives_total{collective="Broadcast",gpu="0",uuid="GPU-aa"} 0.0\n'
-            "gpunode_nccl_communicators 1.0\n"
-            "gpunode_nccl_rank_errors 0.0\n"
-            'gpunode_nccl_ras_unanswered{reason="garbled"} 0.0\n'
-            'gpunode_nccl_ras_unanswered{reason="no_permission"} 0.0\n'
-            "gpunode_nccl_stalled_communicators 1.0"
-        )
-
-
 def test_an_answer_in_text_names_the_rank_too() -> None:
     with ras_server() as server:
         node = RasNode(server.port)
@@ -114,22 +72,6 @@ def test_an_answer_in_text_names_the_rank_too() -> None:
     assert (
         'gpunode_nccl_awaited_rank_info{communicator="00000000deadbeef",host="10.0.0.7",nvml_device="6",'
         'pid="4711",rank="2",reason="behind"} 1.0'
-    ) in found
-
-
-@pytest.mark.parametrize("form", ["h200x2_hang_ras.txt", "h200x2_hang_ras_json.txt"])
-def test_what_nccl_answered_about_a_hang_names_its_rank(form: str) -> None:
-    with ras_server() as server:
-        node = RasNode(server.port)
-        source = NcclRas(node, Settings())
-        real = (LOGS / form).read_text()
-        server.answer = re.sub(r"\b692\b", str(os.getpid()), real)
-        told(source)
-        node.stepped.now += 10
-        found = told(source)
-    assert (
-        'gpunode_nccl_awaited_rank_info{communicator="6a30ee618137d2d0",host="192.0.2.2",'
-        'nvml_device="1",pid="693",rank="1",reason="behind"} 1.0'
     ) in found
 
 

@@ -8,13 +8,11 @@ import pytest
 
 from gpunode.config import GpuSettings, HostSettings, Settings
 from gpunode.export.exposition import Exposition
-from gpunode.jobs.steps import LAST_STEP, MEDIAN
 from gpunode.loop import Loop
-from gpunode.node.node import Clock, Node
-from gpunode.source import WHOLE_NODE, Place, Reading, Source
-from gpunode.sources import finders, watch
+from gpunode.node.node import Node
+from gpunode.sources import watch
 from gpunode.verdict.causes import CAUSES
-from gpunode.verdict.source import STALLS, TRAINING_STALLED, Judged, Judgement, Verdicts
+from gpunode.verdict.source import Judged, Judgement
 from tests.replay import play, tape
 
 CAUSE: dict[str, tuple[str, ...]] = {
@@ -81,58 +79,3 @@ def test_evidence_names_series_that_are_exported() -> None:
         exported = Exposition(loop.samples).encode("")[0].decode()
         for evidence in (each for verdict in verdicts for each in verdict.evidence):
             assert f"\n{evidence.series} " in exported
-
-
-class Steps:
-    """What a training process told before it stopped telling."""
-
-    name = "training_steps"
-    every = 2.0
-    metrics = (LAST_STEP, MEDIAN)
-
-    def __init__(self, clock: Clock, since: float, gpus: list[tuple[str, str]]) -> None:
-        self.clock = clock
-        self.since = since
-        self.gpus = gpus
-
-    def find(self) -> list[tuple[Place, Source]]:
-        return [(WHOLE_NODE, self)]
-
-    def read(self) -> Reading:
-        return Reading(
-            tuple(
-                sample
-                for gpu in self.gpus
-                for sample in (
-                    *LAST_STEP.at(self.clock.time() - self.since, *gpu),
-                    *MEDIAN.at(0.2, *gpu),
-                )
-            )
-        )
-
-
-@pytest.mark.parametrize(
-    ("incident", "since", "causes"),
-    [
-        ("hang", 40.0, ("collective", "input")),
-        ("starved", 40.0, ("input", "input")),
-        ("compute", 40.0, ("unknown", "unknown")),
-        ("hang", 20.0, (None, None)),
-    ],
-)
-def test_a_training_whose_step_is_overdue_is_stalled_by_what_the_ledger_says(
-    incident: str, since: float, causes: tuple[str | None, ...]
-) -> None:
-    node = tape(incident)
-    gpus = [gpu.identity.labels for driver in node.drivers for gpu in driver.gpus()]
-    found_by = [f for f in finders(cast(Node, node), SETTINGS) if f.name != "training_steps"]
-    loop = Loop(node.clock, [*found_by, Steps(node.clock, since, gpus)], [Verdicts()])
-    play(loop, node)
-    found = {
-        sample.labels[1:]: sample.value
-        for sample in loop.samples()
-        if sample.metric is TRAINING_STALLED
-    }
-    assert len(found) == len(gpus) * len(STALLS)
-    stalled = {uuid: cause for (uuid, cause), value in found.items() if value}
-    assert tuple(stalled.get(uuid) for _, uuid in gpus) == causes
