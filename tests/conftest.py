@@ -73,7 +73,7 @@ def strict_sources() -> Iterator[None]:
     """No test lets a source export what it does not declare, or fail in a way of our own."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Watch, "step", strict.step)
-        patched.setattr(Watch, "_complain", strict.complain)
+        patched.setattr("gpunode.loop.complain", strict.complain)
         yield
 
 

@@ -24,7 +24,7 @@ def loop_over(node: TapeNode | Node, interval: float = 2.0) -> Loop:
         gpu=GpuSettings(interval=interval), kubernetes=KubernetesSettings(pod_resources_socket="")
     )
     asked = cast(Node, node)
-    return Loop(asked.clock, [GpuSources(asked, settings, Pods(asked, settings))])
+    return Loop(asked.clock, [GpuSources(asked, settings, Pods(asked, settings))], find_every=10.0)
 
 
 def play(loop: Loop, node: TapeNode, times: int = 1) -> None:

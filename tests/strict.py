@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from gpunode import loop
 from gpunode.loop import Watch
 from gpunode.metric import Sample
-from gpunode.source import FAILURES, Source, View
+from gpunode.source import FAILURES, Absent, Source, View
 
 _STEP = Watch.step
-_COMPLAIN = Watch._complain
+COMPLAIN = loop.complain
 
 
 def step(watch: Watch) -> None:
@@ -24,8 +25,8 @@ def declared(source: Source | View, samples: tuple[Sample, ...]) -> None:
     assert not undeclared, f"{source.name} does not declare {undeclared}"
 
 
-def complain(watch: Watch, error: Exception | None) -> None:
-    """Log a failed read as the loop does, but raise what is no failure of the node."""
-    if error is not None and not isinstance(error, FAILURES):
+def complain(where: str, what: str, error: Exception) -> None:
+    """Log a failure as the loop does, but raise what is no failure of the node."""
+    if not isinstance(error, (Absent, *FAILURES)):
         raise error
-    _COMPLAIN(watch, error)
+    COMPLAIN(where, what, error)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -167,6 +168,22 @@ def test_what_two_processes_on_a_gpu_count_is_counted_once(path: str) -> None:
     assert found["gpunode_torch_alloc_retries_total"] == 4
 
 
+def test_two_processes_on_a_gpu_each_have_their_own_pace(path: str) -> None:
+    def step(median: float) -> str:
+        steps = {"counts": [5], "sum": 5 * median}
+        return json.dumps({"v": VERSION, "steps": steps, "median": median, "phase": "step"})
+
+    class TwoSenders(OneGpu):
+        def datagrams(self, _: str) -> list[Datagram]:
+            return [Datagram(1, step(0.1)), Datagram(os.getpid(), step(0.9))]
+
+    source = TrainingSteps(TwoSenders(os.getpid(), 1), settings(path))
+    for _ in range(20):
+        found = values(source)
+    assert found["gpunode_training_step_median_seconds"] == 0.9
+    assert found["gpunode_training_step_baseline_seconds"] == 0.9
+
+
 def test_what_a_process_counted_outlives_it_for_a_while(path: str) -> None:
     node = OneGpu(os.getpid())
     source = listening(node, path)
@@ -235,6 +252,33 @@ def test_a_tensor_on_a_gpu_is_not_looked_at() -> None:
     session = Session()
     session.step(tokens=Tensor(), loss=Tensor())  # type: ignore[arg-type]
     assert b'"tokens":0.0' in session._drain().message()
+
+
+@pytest.mark.parametrize("loss", [10**400, "0.5", None, object()])
+def test_a_loss_that_is_no_number_is_ignored(loss: Any) -> None:
+    session = Session()
+    session.loss(loss)
+    assert not session._drain().nonfinite_losses
+
+
+def test_a_loss_that_refuses_to_be_a_number_is_ignored() -> None:
+    class Pair:
+        """Like a tensor of two elements."""
+
+        def __float__(self) -> float:
+            raise RuntimeError("a Tensor with 2 elements cannot be converted to Scalar")
+
+    Session().loss(Pair())  # type: ignore[arg-type]
+
+
+def test_a_process_that_falls_silent_has_no_mfu(path: str) -> None:
+    node = OneGpu(os.getpid())
+    source = listening(node, path)
+    message = {"v": 1, "flops": 989e12 * 2.0, "tokens": 1, "phases": {"step": 5.0}}
+    send(path, json.dumps(message).encode())
+    assert "gpunode_training_mfu_ratio" in wait_for(source, ACCEPTED, 1)
+    node.stepped.now += 11
+    assert "gpunode_training_mfu_ratio" not in values(source)
 
 
 @pytest.mark.parametrize("pause", [5.0, 30.0], ids=["steady", "after a pause"])

@@ -173,7 +173,7 @@ class Held:
 
 def test_owners_without_containers_make_no_series_twice(tmp_path: Path) -> None:
     node = LocalNode(tmp_path)
-    loop = Loop(node.clock, [Held()])
+    loop = Loop(node.clock, [Held()], find_every=10.0)
     for watched in loop.find():
         watched.step()
     found = exported(DcgmNames(node, Settings()).read(loop).samples).splitlines()

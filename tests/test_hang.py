@@ -122,7 +122,9 @@ def test_a_training_whose_step_is_overdue_is_stalled_by_what_the_ledger_says(
     node = tape(incident)
     gpus = [gpu.identity.labels for driver in node.drivers for gpu in driver.gpus()]
     found_by = [f for f in finders(cast(Node, node), Settings()) if f.name != "training_steps"]
-    loop = Loop(node.clock, [*found_by, Steps(node.clock, since, gpus)], [Verdicts()])
+    loop = Loop(
+        node.clock, [*found_by, Steps(node.clock, since, gpus)], [Verdicts()], find_every=10.0
+    )
     play(loop, node)
     found = {
         sample.labels[1:]: sample.value

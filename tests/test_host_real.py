@@ -20,7 +20,7 @@ from gpunode.config import GpuSettings, HostSettings, Settings
 from gpunode.driver.driver import Identity, Process
 from gpunode.host.cpu import Cpu
 from gpunode.host.disk import Disks
-from gpunode.host.filesystem import FilesystemSpace
+from gpunode.host.filesystem import READ_ONLY, Filesystems, FilesystemSpace
 from gpunode.host.mounts import parse
 from gpunode.host.pressure import WAITING, Pressure
 from gpunode.host.shm import SIZE, USED, Shm
@@ -259,6 +259,20 @@ def test_a_loop_device_with_a_filesystem_is_measured(tmp_path: Path) -> None:
         subprocess.run(["umount", str(point)], check=True)
 
 
+def test_a_filesystem_that_turns_read_only_is_told(tmp_path: Path) -> None:
+    table = tmp_path / "proc/1/mountinfo"
+    table.parent.mkdir(parents=True)
+    filesystems = Filesystems(LocalNode(tmp_path), Settings())
+    found: list[float | Distribution] = []
+    for options in ("rw", "ro,errors=remount-ro"):
+        table.write_text(f"22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 {options}\n")
+        ((_, source),) = filesystems.find()
+        reading = source.read()
+        assert reading is not None
+        found += [sample.value for sample in reading.samples if sample.metric is READ_ONLY]
+    assert found == [0.0, 1.0]
+
+
 def test_a_pipe_in_place_of_a_file_does_not_hang(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     os.mkfifo(tmp_path / "proc/stat")
@@ -307,7 +321,7 @@ def exported(loop: Loop) -> dict[str, list[Sample]]:
 def started(node: LocalNode) -> Loop:
     """A loop whose last source, the filesystem that answers, has told something."""
     settings = Settings(host=HostSettings(interval=1.0, slow_interval=1.0))
-    loop = Loop(node.clock, [NodeSources(node, settings)])
+    loop = Loop(node.clock, [NodeSources(node, settings)], find_every=10.0)
     loop.start()
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline and "filesystem/" not in exported(loop):

@@ -189,6 +189,17 @@ def test_any_mount_point_is_read_back(point: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("mounted", "filesystem", "read_only"),
+    [("rw", "rw", False), ("ro,noatime", "rw", True), ("rw,noatime", "ro,errors=remount-ro", True)],
+)
+def test_a_filesystem_is_read_only_by_its_mount_or_after_an_error(
+    mounted: str, filesystem: str, read_only: bool
+) -> None:
+    (mount,) = mounts.parse(f"22 1 8:1 / / {mounted} shared:1 - ext4 /dev/sda1 {filesystem}\n")
+    assert ("ro" in mount.options) == read_only
+
+
+@pytest.mark.parametrize(
     "start", ["", "task ", "NVRM: Xid (PCI:", "AER: ", "LustreError: ", "mlx5_core "]
 )
 def test_a_long_line_of_the_kernel_log_takes_no_time(start: str) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from gpunode.loop import Watch
+from gpunode import loop
+from gpunode.loop import Loop, Watch
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import SteppedClock
-from gpunode.source import WHOLE_NODE, Reading
+from gpunode.source import WHOLE_NODE, Place, Reading, Source
+from tests import strict
 from tests.daemon import daemon
 
 DECLARED = Metric("gpunode_declared", "gauge", "Declared.", ())
@@ -59,6 +62,42 @@ def test_a_failure_of_the_node_is_isolated() -> None:
 def test_a_fault_of_ours_fails_the_test() -> None:
     with pytest.raises(KeyError):
         watch(KeyError("ours")).step()
+
+
+class Fails:
+    """A finder that fails with a fault of ours."""
+
+    name = "fails"
+
+    def find(self) -> Iterable[tuple[Place, Source]]:
+        raise KeyError("ours")
+
+
+class Finds:
+    """A finder that finds one source."""
+
+    name = "finds"
+
+    def find(self) -> Iterable[tuple[Place, Source]]:
+        return ((WHOLE_NODE, Told(DECLARED)),)
+
+
+def test_a_fault_of_ours_in_a_finder_fails_the_test() -> None:
+    with pytest.raises(KeyError):
+        Loop(SteppedClock(0.0), [Fails()], find_every=10.0).find()
+
+
+def test_a_fault_of_ours_in_a_finder_ends_no_search_on_a_node(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(loop, "complain", strict.COMPLAIN)
+    searched = Loop(SteppedClock(0.0), [Fails(), Finds()], find_every=10.0)
+    searched.find()
+    searched.find()
+    assert [watch.source.name for watch in searched.watches.values()] == ["told"]
+    up = {s.labels[0]: s.value for s in searched.samples() if s.metric is loop.UP}
+    assert up == {"fails": 0.0, "finds": 1.0, "told": 0.0}
+    assert len([r for r in caplog.records if "KeyError: 'ours'" in r.getMessage()]) == 1
 
 
 def test_a_fault_of_ours_in_a_thread_of_the_loop_is_raised_there(

@@ -17,6 +17,7 @@ from tests.replay import activities, loop_over, shares
 
 HEADER = {"gpunode_tape": 1, "time": 1795219603.0, "comment": "test"}
 GOOD = {"t": 0.5, "of": "GPU-1", "call": "temperature", "answer": 36.0}
+ALIEN = {"index": 0, "uuid": "GPU-aa", "name": "A GPU", "vendor": "alien"}
 
 
 def tape(path: Path, *lines: Any) -> Path:
@@ -83,6 +84,7 @@ def test_a_tape_that_ends_in_the_middle_plays_to_there(tmp_path: Path) -> None:
         ([HEADER, {**GOOD, "answer": "hot"}], "line 2: field answer"),
         ([HEADER, {**GOOD, "call": "memory", "answer": {"total": 1}}], "line 2: field answer.used"),
         ([HEADER, {"t": 0, "of": "", "call": "gpus", "answer": [{"index": 0}]}], "answer.0.uuid"),
+        ([HEADER, {"t": 0, "of": "", "call": "gpus", "answer": [ALIEN]}], "answer.0.vendor"),
     ],
 )
 def test_a_malformed_line_is_told(tmp_path: Path, lines: list[Any], named: str) -> None:

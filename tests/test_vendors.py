@@ -77,7 +77,7 @@ def sources_of(node: TwoVendors) -> GpuSources:
 def told(root: Path, *drivers: Driver) -> str:
     """What is exported of the GPUs of these drivers after one window."""
     node = TwoVendors(root, drivers)
-    loop = Loop(node.clock, [sources_of(node)])
+    loop = Loop(node.clock, [sources_of(node)], find_every=10.0)
     watches = loop.find()
     for _ in range(2):
         for watch in watches:
@@ -101,6 +101,26 @@ def test_a_driver_that_is_not_there_hides_no_gpu_of_another(tmp_path: Path, orde
     series = parse(told(tmp_path, *drivers[::order]) + "\n")
     assert by_label(series, "gpunode_gpu_info", "uuid").keys() == {"OTHER-bb"}
     assert values(series, "gpunode_source_up", source="gpu") == [1]
+
+
+def test_the_gpus_of_a_driver_that_stops_answering_stay(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Breaks(MachineDriver):
+        broken = False
+
+        def gpus(self) -> list[Gpu]:
+            if self.broken:
+                raise DriverUnavailable("nvmlInit: driver not loaded")
+            return super().gpus()
+
+    breaks = Breaks([MachineGpu(0, "GPU-aa", "0000:1b:00.0")])
+    sources = sources_of(TwoVendors(tmp_path, [breaks, THEIRS]))
+    before = list(sources.find())
+    breaks.broken = True
+    for _ in range(3):
+        assert list(sources.find()) == before
+    assert caplog.text.count("driver not loaded") == 1
 
 
 def test_where_no_driver_is_there_each_says_why(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ python -m gpunode.catalogue docs
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -173,7 +174,7 @@ def _table(rows: Iterable[Setting]) -> Iterator[str]:
 
 def api() -> str:
     """The schema of the HTTP API."""
-    app = create_app(lambda: Loop(SteppedClock(0.0), ()))
+    app = create_app(lambda: Loop(SteppedClock(0.0), (), find_every=math.inf))
     return json.dumps(app.openapi(), indent=2) + "\n"
 
 

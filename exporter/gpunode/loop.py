@@ -32,6 +32,7 @@ from gpunode.source import (
 log = logging.getLogger(__name__)
 
 D = TypeVar("D")
+T = TypeVar("T")
 
 SOURCE = ("source", *Place._fields)
 """Labels that identify a source."""
@@ -79,9 +80,6 @@ METRICS = (UP, LAST_SUCCESS, DURATION, CPU_SECONDS, LATE, SKIPPED)
 OVERDUE = 3
 """Intervals after which a reading is no longer exported."""
 
-FIND_EVERY = 10.0
-"""Seconds between searches for new and vanished sources."""
-
 STAGGER = 0.037
 """Seconds between the first reads of two sources, so that not all wake at once."""
 
@@ -96,6 +94,31 @@ class Batch:
     """Time of the read on the monotonic clock."""
 
     good_until: float
+
+
+def isolated(ask: Callable[[], T]) -> T | Exception:
+    """The answer of a source or finder, or whatever it raised: it must harm no other."""
+    try:
+        return ask()
+    except Exception as error:  # noqa: BLE001 the one place where a source is isolated
+        return error
+
+
+def complain(where: str, what: str, error: Exception) -> None:
+    """Log a failure; a fault of ours with its traceback."""
+    fault_of_ours = not isinstance(error, (Absent, *FAILURES))
+    log.log(
+        logging.ERROR if fault_of_ours else logging.WARNING,
+        "%s: %s: %s",
+        where,
+        what,
+        _described(error),
+        exc_info=error if fault_of_ours else None,
+    )
+
+
+def _described(error: Exception) -> str:
+    return str(error) if isinstance(error, Absent) else f"{type(error).__name__}: {error}"
 
 
 class Watch:
@@ -123,11 +146,10 @@ class Watch:
         """Read the source once; a failure affects this source alone."""
         begin, cpu = self.clock.monotonic(), self.clock.thread_cpu()
         self.begun = begin if self.begun is None else self.begun
-        try:
-            reading = self.read()
-        except Exception as error:  # noqa: BLE001 the one place that isolates a source
+        reading = isolated(self.read)
+        if isinstance(reading, Exception):
             self.batch = None
-            self._complain(error)
+            self._complain(reading)
         else:
             self._complain(None)
             if reading is not None:
@@ -174,7 +196,7 @@ class Watch:
 
     def _complain(self, error: Exception | None) -> None:
         """Log a failure when it begins and when it ends, not at every read."""
-        complaint = "" if error is None else f"{type(error).__name__}: {error}"
+        complaint = "" if error is None else _described(error)
         if complaint == self._complaint:
             return
         gpu, name = self.place.gpu, self.source.name
@@ -182,14 +204,7 @@ class Watch:
         if error is None:
             log.info("%s: reads succeed again", where)
         else:
-            fault_of_ours = not isinstance(error, FAILURES)
-            log.log(
-                logging.ERROR if fault_of_ours else logging.WARNING,
-                "%s: read failed, its series stop: %s",
-                where,
-                complaint,
-                exc_info=error if fault_of_ours else None,
-            )
+            complain(where, "read failed, its series stop", error)
         self._complaint = complaint
 
 
@@ -204,7 +219,8 @@ class Loop:
         clock: Clock,
         finders: Sequence[Finder],
         views: Sequence[View] = (),
-        find_every: float = FIND_EVERY,
+        *,
+        find_every: float,
     ) -> None:
         self.clock = clock
         self.finders = finders
@@ -227,33 +243,33 @@ class Loop:
         }
         for view in self.views:
             wanted[view.name, WHOLE_NODE] = view, partial(view.read, self)
-        for key, watch in self.watches.items():
-            if key not in wanted:
-                watch.stopped.set()
+        kept = {
+            key: watch
+            for key, watch in self.watches.items()
+            if key in wanted and wanted[key][0] is watch.source
+        }
         fresh = {
             (name, place): Watch(source, place, read, self.clock)
             for (name, place), (source, read) in wanted.items()
-            if (name, place) not in self.watches
+            if (name, place) not in kept
         }
-        kept = {key: watch for key, watch in self.watches.items() if key in wanted}
+        for key, watch in self.watches.items():
+            if key not in kept:
+                watch.stopped.set()
         self.watches = {**kept, **fresh}
         return list(fresh.values())
 
     def _look(self, finder: Finder) -> None:
         """Ask one finder; if it finds nothing, its earlier sources stay and fail visibly."""
-        try:
-            self._found[finder.name] = list(finder.find())
-        except Absent as error:
-            if self.absent.get(finder.name) != str(error):
-                log.warning(
-                    "%s: none found, looking again every %g s: %s",
-                    finder.name,
-                    self.find_every,
-                    error,
-                )
-            self.absent[finder.name] = str(error)
+        found = isolated(lambda: list(finder.find()))
+        if isinstance(found, Exception):
+            if self.absent.get(finder.name) != _described(found):
+                what = f"none found, looking again every {self.find_every:g} s"
+                complain(finder.name, what, found)
+            self.absent[finder.name] = _described(found)
             self._found.setdefault(finder.name, [])
         else:
+            self._found[finder.name] = found
             if self.absent.pop(finder.name, None) is not None:
                 log.info("%s: found", finder.name)
 
@@ -362,9 +378,10 @@ class Loop:
 
     def _own_samples(self) -> Iterator[Sample]:
         now = self.clock.monotonic()
-        for name in self._found:
+        for name, found in self._found.items():
             unrecorded = self._replays and name in self.absent  # only missing from the tape
-            if (name, WHOLE_NODE) not in self.watches and not unrecorded:
+            nothing_to_find = not found and name not in self.absent
+            if (name, WHOLE_NODE) not in self.watches and not (unrecorded or nothing_to_find):
                 yield from UP.at(float(name not in self.absent), name, *WHOLE_NODE)
         by_name: dict[str, list[Watch]] = {}
         for watch in self._ordered():

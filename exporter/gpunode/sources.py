@@ -8,6 +8,7 @@ metric catalogue, the documents and the golden runs derive from this.
 from __future__ import annotations
 
 import importlib
+import logging
 import pkgutil
 from collections.abc import Iterable, Iterator
 from types import ModuleType
@@ -38,6 +39,8 @@ from gpunode.source import (
     View,
 )
 from gpunode.verdict.source import Verdicts
+
+log = logging.getLogger(__name__)
 
 
 class Declares(Protocol):
@@ -86,6 +89,8 @@ class GpuSources:
         self.node = node
         self.settings = settings
         self.pods = pods
+        self._listed: dict[int, list[Gpu]] = {}
+        self._complaints: dict[int, str] = {}
         self._sources: dict[str, list[tuple[Divided, Source]]] = {}
 
     def find(self) -> Iterable[tuple[Place, Source]]:
@@ -102,17 +107,23 @@ class GpuSources:
                     yield Place(gpu=index, uuid=uuid), source
 
     def _gpus(self) -> list[Gpu]:
-        """The GPUs of every driver that answers. Raises ``Absent`` if none does."""
-        found: list[Gpu] = []
-        complaints: list[str] = []
-        for driver in self.node.drivers:
+        """The GPUs of every driver; those of one that fails stay as last listed, and fail visibly.
+
+        Raises ``Absent`` if no driver answers.
+        """
+        complaints: dict[int, str] = {}
+        for which, driver in enumerate(self.node.drivers):
             try:
-                found += driver.gpus()
+                self._listed[which] = driver.gpus()
             except DriverError as error:
-                complaints.append(str(error))
+                complaints[which] = str(error)
         if len(complaints) == len(self.node.drivers):
-            raise Absent("; ".join(complaints) or "no GPU driver to ask")
-        return found
+            raise Absent("; ".join(complaints.values()) or "no GPU driver to ask")
+        for which, complaint in complaints.items():
+            if which in self._listed and self._complaints.get(which) != complaint:
+                log.warning("the GPUs of a driver that no longer answers stay: %s", complaint)
+        self._complaints = complaints
+        return [found for listed in self._listed.values() for found in listed]
 
     def _open(self, found: Gpu) -> list[tuple[Divided, Source]]:
         not_of = "board" if found.identity.mig else None
@@ -167,5 +178,8 @@ def views(node: Node, settings: Settings) -> list[View]:
 def watch(node: Node, settings: Settings) -> Loop:
     """The loop over all sources and views of a node."""
     return Loop(
-        node.clock, finders(node, settings), views(node, settings), settings.discovery.interval
+        node.clock,
+        finders(node, settings),
+        views(node, settings),
+        find_every=settings.discovery.interval,
     )

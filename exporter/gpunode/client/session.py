@@ -89,7 +89,7 @@ class Session:
     def loss(self, loss: float) -> None:
         """Record the loss if it is a number; tensors on a GPU are ignored."""
         if not getattr(loss, "is_cuda", False):
-            with contextlib.suppress(TypeError, ValueError):
+            with contextlib.suppress(TypeError, ValueError, OverflowError, RuntimeError):
                 finite = math.isfinite(loss)
                 self._notes.append(lambda account: account.loss(finite))
 

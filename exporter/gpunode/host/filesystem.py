@@ -80,18 +80,19 @@ class Filesystems:
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
         self.settings = settings
-        self._sources: dict[Mount, FilesystemSpace] = {}
+        self._sources: dict[tuple[str, str, str], FilesystemSpace] = {}
 
     def find(self) -> Iterable[tuple[Place, Source]]:
         try:
             mounts = watched(parse(read_as_node(self.node, "mountinfo")))
         except OSError:
             mounts = []
-        self._sources = {
-            mount: self._sources.get(mount) or FilesystemSpace(self.node, mount, self.settings)
-            for mount in mounts
-        }
-        for mount, source in self._sources.items():
+        known, self._sources = self._sources, {}
+        for mount in mounts:
+            which = mount.device, mount.point, mount.kind
+            source = known.get(which) or FilesystemSpace(self.node, mount, self.settings)
+            source.mount = mount  # its options change when it is remounted
+            self._sources[which] = source
             yield Place(mountpoint=mount.point), source
 
 

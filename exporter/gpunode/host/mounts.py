@@ -19,6 +19,8 @@ class Mount:
     root: str
     point: str
     options: frozenset[str]
+    """Those of the mount, and ``ro`` if the filesystem below it is read-only."""
+
     kind: str
     source: str
 
@@ -32,6 +34,9 @@ def parse(text: str) -> list[Mount]:
         if len(before) >= 6 and len(after) >= 2:
             _, _, device, root, point, options = before[:6]
             flags = frozenset(options.split(","))
+            # A disk with errors makes the filesystem read-only (errors=remount-ro), not the mount.
+            if len(after) >= 3 and "ro" in after[2].split(","):
+                flags |= {"ro"}
             found.append(
                 Mount(
                     device, unescaped(root), unescaped(point), flags, after[0], unescaped(after[1])

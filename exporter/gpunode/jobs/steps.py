@@ -231,65 +231,34 @@ def parse(text: str) -> Message:
 
 
 @dataclass(slots=True)
-class Training:
-    """Everything that processes on one GPU have reported so far."""
+class OfProcess:
+    """What one process has reported so far."""
 
-    identity: Identity
-    pid: int
-    last: Message
-    heard: float
+    heard: float = -math.inf
+    steps: int = 0
+    baseline: float | None = None
     last_step: float | None = None
     """When the last step ended, in seconds since the epoch, moved on by any pauses since."""
-    phases: Counter[str] = field(default_factory=Counter)
-    steps: Distribution = field(default_factory=lambda: Distribution(STEP_BOUNDS))
-    requests: Distribution = field(default_factory=lambda: Distribution(REQUEST_BOUNDS))
-    request_items: float = 0.0
-    tokens: float = 0.0
-    samples: float = 0.0
-    flops: float = 0.0
-    nonfinite_losses: float = 0.0
-    retries: float = 0.0
-    ooms: float = 0.0
-    allocators: dict[int, TorchMemory] = field(default_factory=dict)
-    """The last allocator figures of each live process, to count increases from."""
-    told: int = 0
-    """Steps that the current process has reported."""
-    baseline: float | None = None
-    serves: bool = False
-    kernels: dict[str, float] = field(default_factory=dict)
-    work: dict[int, deque[tuple[float, float, float]]] = field(default_factory=dict)
-    """By process, its messages of the last minute: when each arrived, its FLOPs and its seconds."""
 
-    def add(self, message: Message, pid: int, now: float, time: float) -> None:
+    allocator: TorchMemory = TorchMemory()
+    """The allocator's last figures, to count increases from."""
+
+    kernels: dict[str, float] = field(default_factory=dict)
+    work: deque[tuple[float, float, float]] = field(default_factory=deque)
+    """The messages of the last minute: when each arrived, its FLOPs and its seconds."""
+
+    def add(self, message: Message, now: float, time: float) -> None:
         """Add a message received at ``now`` (monotonic) and ``time`` (epoch) seconds."""
-        if pid != self.pid:
-            self.told, self.baseline, self.serves, self.last_step = 0, None, False, None
+        self.heard = now
         self._note_last_step(message, time)
-        self.told += sum(message.steps.counts)
-        if message.median is not None and self.told >= MEDIAN_OF:
+        self.steps += sum(message.steps.counts)
+        if message.median is not None and self.steps >= MEDIAN_OF:
             self.baseline = min(message.median, self.baseline or message.median)
-        self.phases.update(message.phases)
-        _include(self.steps, message.steps)
-        if message.requests is not None:
-            self.serves = True
-            _include(self.requests, message.requests)
-            self.request_items += message.requests.items
-        self.tokens += message.tokens
-        self.samples += message.samples
-        self.flops += message.flops or 0.0
-        self.nonfinite_losses += message.nonfinite_losses
-        if message.memory is not None:
-            had = self.allocators.get(pid, TorchMemory())
-            self.allocators[pid] = message.memory
-            self.retries += max(0, message.memory.retries - had.retries)
-            self.ooms += max(0, message.memory.ooms - had.ooms)
-        self.kernels = message.kernels or (self.kernels if pid == self.pid else {})
-        self.pid, self.last, self.heard = pid, message, now
-        done = self.work.setdefault(pid, deque())
-        done.append((now, message.flops or 0.0, sum(message.phases.values())))
-        while now - done[0][0] > MFU_PERIOD:
-            done.popleft()
-        self.work = {p: done for p, done in self.work.items() if now - done[-1][0] <= SILENCE}
+        self.allocator = message.memory or self.allocator
+        self.kernels = message.kernels or self.kernels
+        self.work.append((now, message.flops or 0.0, sum(message.phases.values())))
+        while now - self.work[0][0] > MFU_PERIOD:
+            self.work.popleft()
 
     def _note_last_step(self, message: Message, time: float) -> None:
         """Keep the first estimate of when a step ended: later messages may be delayed."""
@@ -301,27 +270,76 @@ class Training:
         if any(message.steps.counts) or not same:
             self.last_step = estimate
 
-    def mfu(self) -> float | None:
-        """Model FLOPs utilisation; None if the FLOPs of the model or the GPU are unknown.
+    @property
+    def flops_per_second(self) -> float | None:
+        """The FLOPs of the last minute per second that the process accounts for.
 
-        Time is what the processes account for themselves: messages arrive up to two seconds late.
+        Not per second that passed here: messages arrive up to two seconds late.
         """
+        seconds = sum(took for _, _, took in self.work)
+        return sum(flops for _, flops, _ in self.work) / seconds if seconds else None
+
+
+@dataclass(slots=True)
+class Training:
+    """Everything that processes on one GPU have reported so far."""
+
+    identity: Identity
+    pid: int
+    """The process that reported last: the gauges are its own."""
+
+    last: Message
+    heard: float
+    processes: dict[int, OfProcess] = field(default_factory=dict)
+    phases: Counter[str] = field(default_factory=Counter)
+    steps: Distribution = field(default_factory=lambda: Distribution(STEP_BOUNDS))
+    requests: Distribution = field(default_factory=lambda: Distribution(REQUEST_BOUNDS))
+    request_items: float = 0.0
+    tokens: float = 0.0
+    samples: float = 0.0
+    flops: float = 0.0
+    nonfinite_losses: float = 0.0
+    retries: float = 0.0
+    ooms: float = 0.0
+    serves: bool = False
+
+    def add(self, message: Message, pid: int, now: float, time: float) -> None:
+        """Add a message received at ``now`` (monotonic) and ``time`` (epoch) seconds."""
+        process = self.processes.setdefault(pid, OfProcess())
+        if message.memory is not None:
+            self.retries += max(0, message.memory.retries - process.allocator.retries)
+            self.ooms += max(0, message.memory.ooms - process.allocator.ooms)
+        process.add(message, now, time)
+        self.phases.update(message.phases)
+        _include(self.steps, message.steps)
+        if message.requests is not None:
+            self.serves = True
+            _include(self.requests, message.requests)
+            self.request_items += message.requests.items
+        self.tokens += message.tokens
+        self.samples += message.samples
+        self.flops += message.flops or 0.0
+        self.nonfinite_losses += message.nonfinite_losses
+        self.pid, self.last, self.heard = pid, message, now
+
+    def mfu(self, now: float) -> float | None:
+        """Model FLOPs utilisation; None if the FLOPs of the model or the GPU are unknown."""
         peak = model_of(self.identity.name, self.identity.compute_capability)
         if peak is None or self.last.flops is None or self.identity.mig:
             return None
         rates = [
-            sum(flops for _, flops, _ in done) / seconds
-            for done in self.work.values()
-            if (seconds := sum(took for _, _, took in done))
+            rate
+            for process in self.processes.values()
+            if now - process.heard <= SILENCE and (rate := process.flops_per_second) is not None
         ]
         return sum(rates) / peak.half if rates else None
 
-    def series(self, lives: bool) -> Iterator[Sample]:
+    def series(self, lives: bool, now: float) -> Iterator[Sample]:
         """The samples of this GPU; once the process has ended, only its counters."""
         at = self.identity.labels
         yield from self._counters(*at)
         if lives:
-            yield from self._present(*at)
+            yield from self._present(now, *at)
 
     def _counters(self, *at: str) -> Iterator[Sample]:
         for phase in PHASES:
@@ -340,19 +358,19 @@ class Training:
             yield Sample(REQUEST, at, self.requests.copy())
             yield from REQUEST_ITEMS.at(self.request_items, *at)
 
-    def _present(self, *at: str) -> Iterator[Sample]:
-        last = self.last
+    def _present(self, now: float, *at: str) -> Iterator[Sample]:
+        last, process = self.last, self.processes[self.pid]
         yield from MEDIAN.at(last.median, *at)
-        yield from BASELINE.at(self.baseline, *at)
+        yield from BASELINE.at(process.baseline, *at)
         if last.phase in WORKING:
-            yield from LAST_STEP.at(self.last_step, *at)
-        yield from MFU.at(self.mfu(), *at)
+            yield from LAST_STEP.at(process.last_step, *at)
+        yield from MFU.at(self.mfu(now), *at)
         if last.loss_finite is not None:
             yield from LOSS_FINITE.at(float(last.loss_finite), *at)
         if last.memory is not None:
             yield from TORCH_RESERVED.at(float(last.memory.reserved), *at)
             yield from TORCH_ALLOCATED.at(float(last.memory.allocated), *at)
-        for name, seconds in self.kernels.items():
+        for name, seconds in process.kernels.items():
             yield from KERNEL.at(seconds, *at, name[:NAME])
 
 
@@ -413,7 +431,7 @@ class TrainingSteps:
             self._look_at_gpus(now)
         for datagram in datagrams:
             self._results[self._take(datagram, now)] += 1
-        return Reading(tuple(self._samples()))
+        return Reading(tuple(self._samples(now)))
 
     def _look_at_gpus(self, now: float) -> None:
         """Update which process is on which GPU; one on several counts for the first."""
@@ -422,8 +440,8 @@ class TrainingSteps:
         found = sorted(running(self.node), key=lambda held: (held[1].mig, -held[1].index))
         self._gpus = dict(found)
         for uuid, training in list(self._trainings.items()):
-            living = training.allocators.keys() & (self._gpus.keys() | {training.pid})
-            training.allocators = {pid: training.allocators[pid] for pid in living}
+            living = training.processes.keys() & (self._gpus.keys() | {training.pid})
+            training.processes = {pid: training.processes[pid] for pid in living}
             if training.pid not in self._gpus and now - training.heard > KEPT:
                 del self._trainings[uuid]
 
@@ -445,9 +463,9 @@ class TrainingSteps:
         training.add(message, pid, now, self.node.clock.time())
         return "accepted"
 
-    def _samples(self) -> Iterator[Sample]:
+    def _samples(self, now: float) -> Iterator[Sample]:
         for training in self._trainings.values():
-            yield from training.series(training.pid in self._gpus)
+            yield from training.series(training.pid in self._gpus, now)
         for result, count in self._results.items():
             yield from MESSAGES.at(count, result)
 

@@ -45,6 +45,7 @@ from gpunode.driver.driver import (
     Unsupported,
     Xid,
 )
+from gpunode.driver.vendors import VENDORS
 from gpunode.node.node import Node, SteppedClock
 
 log = logging.getLogger(__name__)
@@ -328,7 +329,13 @@ class TapeNode:
         track = self.tracks.setdefault((of, call), Track())
         if track.times and time < track.times[-1]:
             raise TapeError(f"{where}: field t: earlier than the line before: {time!r}")
-        track.add(float(time), self._answer(where, line, CALLS[call]))
+        answer = self._answer(where, line, CALLS[call])
+        if call == "gpus" and isinstance(answer, list):
+            for place, identity in enumerate(answer):
+                if identity.vendor not in VENDORS:
+                    field = f"answer.{place}.vendor"
+                    raise TapeError(f"{where}: field {field}: unknown: {identity.vendor!r}")
+        track.add(float(time), answer)
 
     def _answer(self, where: str, line: dict[str, Any], kind: TypeAdapter[Any]) -> Any:
         if "error" in line:
@@ -382,16 +389,19 @@ class TapeGpu:
         before_lap, before = self._activity_read or (lap, now)
         self._activity_read = lap, now
         spans = [(before, now)] if lap == before_lap else [(before, self.node.end), (0.0, now)]
+        counters: set[str] = set()
         totals: dict[str, float] = {}
         weights: dict[str, float] = {}
         for begin, end in spans:
             for answer, seconds in self._track("activity").overlapping(begin, end):
+                counters.add(answer.counters)
                 for name, value in answer.values.items():
                     totals[name] = totals.get(name, 0.0) + value * seconds
                     weights[name] = weights.get(name, 0.0) + seconds
         return Activity(
             sum(end - begin for begin, end in spans),
             {name: total / weights[name] for name, total in totals.items()},
+            *counters if len(counters) == 1 else (),
         )
 
     def xids(self) -> list[Xid]:

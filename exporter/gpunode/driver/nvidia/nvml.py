@@ -144,9 +144,23 @@ class NvmlDriver:
         self._unopened: dict[int, str] = {}
         self._pending: dict[int, tuple[NvmlGpu | None, float]] = {}
         self._lock = threading.Lock()
+        self._listing = threading.Lock()
 
     def gpus(self) -> list[Gpu]:
-        """Every GPU and MIG instance; a GPU that is lost stays listed."""
+        """Every GPU and MIG instance; a GPU that is lost stays listed.
+
+        A thread that would wait for another's listing, because the driver hangs, gets the last one.
+        """
+        if not self._listing.acquire(timeout=5):
+            return list(self._gpus.values())
+        try:
+            self._list()
+        finally:
+            self._listing.release()
+        return list(self._gpus.values())
+
+    def _list(self) -> None:
+        """Update the GPUs and their instances, in one thread at a time."""
         whole = [gpu for gpu in self._gpus.values() if gpu.parent is None]
         if not whole or all(gpu.gone or gpu.stale for gpu in whole):
             self._open()
@@ -156,7 +170,6 @@ class NvmlDriver:
             gpu.ask_again()
             if not (gpu.stale or self._hangs(gpu)):
                 self._list_instances(gpu)
-        return list(self._gpus.values())
 
     def call(
         self,
@@ -262,7 +275,10 @@ class NvmlDriver:
         for uuid, handle in found.items():
             instance = self._gpus.get(uuid)
             if instance is None:
-                self._gpus[uuid] = NvmlGpu(self, handle, gpu.index, uuid, parent=gpu)
+                try:
+                    self._gpus[uuid] = NvmlGpu(self, handle, gpu.index, uuid, parent=gpu)
+                except DriverError as error:
+                    log.warning("%s: cannot be opened, trying again later: %s", uuid, error)
             elif instance.generation != self.generation:
                 instance.reopen(handle)
 
