@@ -81,12 +81,12 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
 @pytest.mark.parametrize("alert", ROWS)
 def test_a_runbook_says_what_on_call_needs(alert: str) -> None:
     text = (generate.RUNBOOKS / f"{alert}.md").read_text()
-    assert generate.BLOCK.findall(text) == ["alert", "rule"], "generated blocks, each once"
+    assert generate.BLOCK.findall(text) == ["alert", "rule"], "each once: make alerts"
     title, *sections = re.split(r"^## ", generate.BLOCK.sub("", text), flags=re.MULTILINE)
     assert not title.strip()
     written = dict(section.split("\n", 1) for section in sections)
     assert tuple(written) == generate.PROSE
-    assert all(prose.strip() for prose in written.values())
+    assert not [title for title, prose in written.items() if not prose.strip()], "to be filled in"
     for metric in re.findall(r"(?<!:)\b(gpunode_\w+)(?!:)\b", text):
         assert rule_tests.declaration(metric), metric
     for name in re.findall(r"\b(?:Gpu|Job|Nccl|Node|Nvlink|Pcie|Torch)(?:[A-Z]\w+)", text):

@@ -109,7 +109,7 @@ def test_help_names_the_commands_and_their_options(gpunode: Gpunode) -> None:
         (["replay", "/no/such/tape"], "/no/such/tape"),
         (["replay"], "FILE"),
         (["record", "/no/such/folder/tape"], "/no/such/folder/tape"),
-        (["demo", "/tmp"], "/tmp"),
+        (["demo", "/"], "/"),
     ],
 )
 def test_misuse_is_told_in_one_line(

@@ -85,7 +85,6 @@ EXPECTED: dict[str, Any] = {
         "nvlink_bytes_per_second": 17 * LINK_BYTES_PER_SECOND,
         "pcie_bytes_per_second": pytest.approx(16 * 32e9 / 8 * 128 / 130),
         "sm_clock_hertz": 1980e6,
-        "memory_clock_hertz": 3201e6,
     },
     "utilization": {"gpu": 0.87, "memory": 0.43},
     "power": 412.5,

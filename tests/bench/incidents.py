@@ -25,9 +25,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Literal
 
+import psutil
 import yaml
 
 from gpunode.config import INCIDENTS as TAPES
+from tests.daemon import Daemon
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "alerts" / "rules"
@@ -250,10 +252,14 @@ def play(tapes: Sequence[str], seconds: float, engine: Engine = "prometheus") ->
     """Play tapes for so long; every alert that arrived."""
     ports = dict(zip(tapes, free_ports(len(tapes)), strict=True))
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        fired = stack.enter_context(alerting(ports, Path(name), True, engine))
         begin = time.time()
-        for tape, port in ports.items():
-            stack.enter_context(replay(tape, port, Path(name)))
+        daemons = {
+            port: stack.enter_context(replay(tape, port, Path(name)))
+            for tape, port in ports.items()
+        }
+        for port, child in daemons.items():  # where a minute is a second, one that starts is down
+            Daemon(psutil.Process(child.pid), port).wait_for("/healthz", child)
+        fired = stack.enter_context(alerting(ports, Path(name), True, engine))
         time.sleep(seconds)
     return [Fired(*key, at - begin) for key, at in sorted(fired.items())]
 
@@ -280,13 +286,13 @@ def hang_as_shipped(times: int = 8) -> list[float]:
 
 
 @contextmanager
-def replay(tape: str, port: int, folder: Path) -> Iterator[None]:
+def replay(tape: str, port: int, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A daemon that lives through a tape over and over, in real time."""
     path = TAPES / f"{tape}.jsonl.gz"
     options = [f"--web.listen-address=127.0.0.1:{port}", "--times=10000", "--log.level=error"]
     command = [sys.executable, "-m", "gpunode", "replay", str(path), *options]
-    with program(command, folder / f"{port}.log"):
-        yield
+    with program(command, folder / f"{port}.log") as child:
+        yield child
 
 
 def free_ports(count: int) -> list[int]:

@@ -44,7 +44,6 @@ UNITS = (
 OCCUPANCY = "occupancy"
 """Resident warps over the maximum, also in ``Activity``."""
 
-LINKS = ("pcie", "nvlink", "c2c")
 DIRECTIONS = ("transmit", "receive")
 """Links; ``Activity`` has bytes per second, as ``pcie_transmit`` and so on."""
 
@@ -87,7 +86,6 @@ class Limits:
     pcie_bytes_per_second: float | None = None
     """One direction, at the maximum of GPU and slot; an idle link slows down to save power."""
     sm_clock_hertz: float | None = None
-    memory_clock_hertz: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,9 @@ from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
 from gpunode.source import Divided, GpuSource, Reading
 
+STANDS_STILL = 0.9
+"""A window with at least this share `blocked` counts as blocked throughout."""
+
 SECONDS = Metric(
     "gpunode_gpu_seconds_total",
     "counter",
@@ -32,7 +35,8 @@ SECONDS = Metric(
 BLOCKED_STREAK = Metric(
     "gpunode_gpu_blocked_streak_seconds",
     "gauge",
-    "Time for which every window was at least 0.9 `blocked`: how long a collective has stalled.",
+    f"Time for which every window was at least {STANDS_STILL:g} `blocked`: how long a collective "
+    "has stalled.",
     GPU,
 )
 LEDGER_SENSOR = Metric(
@@ -87,9 +91,6 @@ PROCESSES = Metric(
     "Processes with a context on the GPU, by engine (nvmlDeviceGet*RunningProcesses).",
     (*GPU, "engine"),
 )
-STANDS_STILL = 0.9
-"""A window with at least this share `blocked` counts as blocked throughout."""
-
 BURST_INTERVAL = 0.125
 """Seconds between snapshots of a burst; GPM counters refresh every 100 ms."""
 

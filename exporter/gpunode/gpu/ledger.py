@@ -78,7 +78,7 @@ class Split:
 def split(window: Window) -> Split:
     """Divide a window among the states."""
     if window.activity is not None:
-        return _split_by_gpm(window)
+        return _split_by_counters(window)
     if window.busy is not None:
         return _split_by_utilization(window)
     result = Split()
@@ -86,7 +86,7 @@ def split(window: Window) -> Split:
     return result
 
 
-def _split_by_gpm(window: Window) -> Split:
+def _split_by_counters(window: Window) -> Split:
     result = Split()
     shares = result.shares
     graphics = window.share("graphics")

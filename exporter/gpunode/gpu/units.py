@@ -11,13 +11,15 @@ from gpunode.metric import Metric, Sample
 ACTIVE = Metric(
     "gpunode_gpu_active_seconds_total",
     "counter",
-    "Seconds for which a unit of the GPU was active, weighted by the active fraction (GPM 1-13).",
+    "Seconds for which a unit of the GPU was active, weighted by the active fraction (GPM 1-13, or "
+    "DCGM's profiling fields).",
     (*GPU, "unit"),
 )
 ACTIVE_WARPS = Metric(
     "gpunode_gpu_sm_occupancy_seconds_total",
     "counter",
-    "Integral over time of SM occupancy, resident warps over the maximum (GPM 3).",
+    "Integral over time of SM occupancy, resident warps over the maximum (GPM 3, or "
+    "DCGM's profiling fields).",
     GPU,
 )
 PCIE_BYTES = Metric(

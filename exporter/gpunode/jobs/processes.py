@@ -36,8 +36,9 @@ PROCESSES = Metric(
 UNREADABLE = Metric(
     "gpunode_job_unreadable_processes",
     "gauge",
-    "Processes of the job for which `what` could not be read: `stat` in another PID namespace; "
-    "`io`, `shm` and `environ` without CAP_SYS_PTRACE.",
+    "Processes of which `what` could not be read: `stat` in another PID namespace; `io`, `shm` and "
+    "`environ` without CAP_SYS_PTRACE. For `environ`, those with a context on the GPU; otherwise "
+    "those of the job.",
     (*GPU, "what"),
 )
 BLOCKED = Metric(

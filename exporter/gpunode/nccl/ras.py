@@ -90,8 +90,8 @@ class Rank:
 
     rank: int
     host: str = ""
-    pid: int = -1
-    nvml_dev: int = -1
+    pid: int | None = None
+    nvml_dev: int | None = None
     status: Status = Status()
     collective_counts: dict[str, int] = field(default_factory=dict)
 
@@ -338,7 +338,9 @@ class NcclRas:
         self, communicators: list[Communicator], places: Iterable[Place]
     ) -> Iterator[Sample]:
         """Add the collectives that ranks on this node launched since the last read."""
-        gpus = {pid: found for place in places for pid, found in place.gpus.items()}
+        gpus: dict[int | None, list[Identity]] = {
+            pid: found for place in places for pid, found in place.gpus.items()
+        }
         counted: dict[tuple[str, int], dict[str, int]] = {}
         for communicator in communicators:
             for rank in communicator.ranks:
@@ -372,7 +374,8 @@ def _leads(answer: Answer, place: Place) -> bool:
 
 def _awaited(communicator: Communicator, rank: Rank, reason: str) -> tuple[str, ...]:
     name = communicator.hash.removeprefix("0x")[:16]
-    return name, str(rank.rank), rank.host[:64], str(rank.pid), str(rank.nvml_dev), reason
+    pid, device = ("" if number is None else str(number) for number in (rank.pid, rank.nvml_dev))
+    return name, str(rank.rank), rank.host[:64], pid, device, reason
 
 
 NODE_SOURCE: NodeSource = NcclRas

@@ -308,6 +308,8 @@ class TapeNode:
         except EOFError:
             # A recorder that was killed leaves a truncated file; its complete lines count.
             log.warning("%s: truncated after line %d", self.path, number)
+        except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+            raise TapeError(f"{self.path}: {error.strerror}") from error
         except (OSError, zlib.error, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or error
             raise TapeError(f"{self.path}: after line {number}: cannot be read: {why}") from error

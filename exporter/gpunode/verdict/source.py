@@ -11,6 +11,7 @@ from gpunode.metric import Metric, Sample
 from gpunode.source import Reading, Readings
 from gpunode.verdict.causes import CAUSES, USED, Evidence, judge, stalled
 from gpunode.verdict.facts import Facts, Snapshot
+from gpunode.verdict.limits import STEP_OVERDUE, STEP_OVERDUE_LEAST
 
 BOTTLENECK = Metric(
     "gpunode_gpu_bottleneck",
@@ -25,9 +26,9 @@ STALLS = ("collective", "input", "unknown")
 TRAINING_STALLED = Metric(
     "gpunode_training_stalled",
     "gauge",
-    "Whether no training step has ended for five times the median step time and at least 30 s. The "
-    "cause is `collective` if the GPU spins for a peer, `input` if it has nothing to do, else "
-    "`unknown`.",
+    f"Whether no training step has ended for {STEP_OVERDUE:g} times the median step time and at "
+    f"least {STEP_OVERDUE_LEAST:g} s. The cause is `collective` if the GPU spins for a peer, "
+    "`input` if it has nothing to do, else `unknown`.",
     (*GPU, "cause"),
 )
 

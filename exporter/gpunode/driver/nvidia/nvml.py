@@ -397,7 +397,6 @@ class NvmlGpu:
                 PCIE_LANE[generation] * lanes if generation in PCIE_LANE and lanes else None
             ),
             sm_clock_hertz=sm_clock * 1e6 if sm_clock else None,
-            memory_clock_hertz=memory_clock * 1e6 if memory_clock else None,
         )
 
     def _links_or_none(self) -> list[NvLink]:

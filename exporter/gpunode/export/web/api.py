@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import is_dataclass
+from typing import get_args, get_type_hints
+
 from pydantic import BaseModel, Field
 
 from gpunode.audit.source import Audited, Result
@@ -26,11 +29,12 @@ class GpuState(BaseModel):
 
 
 DETAILS: dict[str, type] = {
-    "gpu_activity": WindowDetail,
-    "gpu_nvlink": NvLinkDetail,
-    "gpu_owners": OwnersDetail,
-    "job_processes": JobDetail,
+    name: kind
+    for name, hint in get_type_hints(GpuState).items()
+    for kind in get_args(hint)
+    if isinstance(kind, type) and is_dataclass(kind)
 }
+"""The type of each detail above, by the name of its source."""
 
 
 def gpus(readings: Readings) -> list[GpuState]:
