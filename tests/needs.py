@@ -1,4 +1,4 @@
-"""What tests need that pip does not bring: where it is, and how one gets it."""
+"""Programs and libraries that tests need and pip does not install: where to find and get them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GET = {
 
 GPU = "NVIDIA GPU"
 ALL = "GPUNODE_TESTS_NEED_ALL"
-"""The environment variable with which a test fails where one of these is missing, as CI wants."""
+"""Environment variable: if set, as in CI, a missing program fails its tests, which else skip."""
 
 
 def find(*names: str) -> str | None:
@@ -50,13 +50,13 @@ def missing(name: str) -> str:
 
 
 def named(reasons: Iterable[str]) -> list[str]:
-    """What some tests were skipped for lack of."""
+    """The programs and libraries for lack of which tests were skipped."""
     text = "\n".join(reasons)
     return [name for name in GET if re.search(rf"(?<![\w-]){name} is not here", text)]
 
 
 def farewell(reasons: Iterable[str]) -> list[str]:
-    """What to say last of tests that did not run; empty where all did."""
+    """The last lines of a test run: which tests did not run, and why; empty if all did."""
     reasons = list(reasons)
     lines = []
     if any(GPU in reason or "NVIDIA driver" in reason for reason in reasons):

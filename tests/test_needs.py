@@ -1,4 +1,4 @@
-"""A check that did not run is told of, and fails where all are to run."""
+"""A test that was skipped is reported at the end, and fails if all are required to run."""
 
 from __future__ import annotations
 

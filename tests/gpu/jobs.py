@@ -1,4 +1,4 @@
-"""Jobs on real GPUs that the daemon is to tell of: an NCCL job that hangs, a training loop."""
+"""Jobs on real GPUs for the daemon to report: an NCCL job that hangs, and a training loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from tests.daemon import Daemon, daemon, free_port
 
 HERE = Path(__file__).parent
 STEPS = 3000
-"""Of training: some ten seconds, of which MFU is read after seven."""
+"""Steps of training: about ten seconds; MFU is read after seven."""
+
 RAS = "CLIENT PROTOCOL 2\nTIMEOUT 3\n{}VERBOSE STATUS\n"
 
 
@@ -39,17 +40,19 @@ class Hang:
     """A job whose last rank has stopped joining."""
 
     pids: list[int]
-    """By rank."""
+    """Process IDs by rank."""
+
     since: float
     """When the last rank stopped, in seconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What the daemon told of a job that hangs."""
+    """What the daemon reported about a job that hangs."""
 
     seconds: float
-    """From the stop until a rank was named."""
+    """Seconds from the stop until a rank was named."""
+
     awaited: str
     channels: str | None
     verdict: str
@@ -111,10 +114,11 @@ def named(running: Daemon, job: Hang) -> Named:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What training loops took with and without the client, and what the daemon said of them."""
+    """The time of training loops with and without the client, and what the daemon reported."""
 
     alone: list[float]
     """Median seconds of a step, by run."""
+
     told: list[float]
     by_hand: float
     """MFU from the step time that the loop measured itself."""
