@@ -68,4 +68,4 @@ podresources: $(INSTALLED)  ## rewrite what is generated from the kubelet's prot
 	cd exporter/gpunode/node/kubelet && $(CURDIR)/$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. podresources.proto
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .grimp_cache .hypothesis dist

@@ -34,7 +34,7 @@ from gpunode.node.node import ENVIRONMENT
 from gpunode.sources import GPU_SOURCES, NODE_SOURCES
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.source import STALLS
-from tests.bench.incidents import find
+from tests.needs import find
 
 ROOT = Path(__file__).parents[1]
 ALERTS = ROOT / "alerts"

@@ -25,6 +25,20 @@ SWAPPED_IN = series("gpunode_memory_swapped_bytes_total", direction="in")
 HUNG_TASKS = series("gpunode_kernel_log_events_total", kind="hung_task")
 SWAP_CHECK = series("gpunode_audit_ok", check="swap_used")
 
+NEARLY_FULL = (
+    Tier(severity="warning", threshold=0.1, after="15m"),
+    Tier(severity="critical", threshold=0.02, after="5m"),
+)
+"""The free share of a filesystem, on one node or on many."""
+
+
+def _filling(**mount: str) -> Example:
+    """A filesystem with 1 % left, and then with 20 %."""
+    available = series("gpunode_filesystem_available_bytes", **mount)
+    size = series("gpunode_filesystem_size_bytes", **mount)
+    return Example(fires={available: 1.0, size: 100.0}, quiet={available: 20.0}, value=0.01)
+
+
 SYSTEM = (
     Threshold(
         alert="NodeSwapping",
@@ -145,23 +159,11 @@ SYSTEM = (
         window="0s",
         unit="percent",
         comparison="<",
-        tiers=(
-            Tier(severity="warning", threshold=0.1, after="15m"),
-            Tier(severity="critical", threshold=0.02, after="5m"),
-        ),
+        tiers=NEARLY_FULL,
         scope="node",
         labels=("mountpoint",),
         gate="always",
-        example=Example(
-            fires={
-                series("gpunode_filesystem_available_bytes", mountpoint="/", fstype="ext4"): 1.0,
-                series("gpunode_filesystem_size_bytes", mountpoint="/", fstype="ext4"): 100.0,
-            },
-            quiet={
-                series("gpunode_filesystem_available_bytes", mountpoint="/", fstype="ext4"): 20.0
-            },
-            value=0.01,
-        ),
+        example=_filling(mountpoint="/", fstype="ext4"),
     ),
     Threshold(
         alert="SharedFilesystemNearlyFull",
@@ -180,24 +182,12 @@ SYSTEM = (
         window="0s",
         unit="percent",
         comparison="<",
-        tiers=(
-            Tier(severity="warning", threshold=0.1, after="15m"),
-            Tier(severity="critical", threshold=0.02, after="5m"),
-        ),
+        tiers=NEARLY_FULL,
         scope="cluster",
         labels=("mountpoint", "fstype"),
         gate="always",
         over_nodes=True,
-        example=Example(
-            fires={
-                series("gpunode_filesystem_available_bytes", mountpoint="/data", fstype="nfs"): 1.0,
-                series("gpunode_filesystem_size_bytes", mountpoint="/data", fstype="nfs"): 100.0,
-            },
-            quiet={
-                series("gpunode_filesystem_available_bytes", mountpoint="/data", fstype="nfs"): 20.0
-            },
-            value=0.01,
-        ),
+        example=_filling(mountpoint="/data", fstype="nfs"),
     ),
     Threshold(
         alert="NodeAuditFailed",

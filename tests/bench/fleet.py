@@ -33,9 +33,9 @@ from gpunode.export.exposition import Exposition
 from gpunode.gpu.ledger import STATES
 from gpunode.node.tape import TapeNode
 from gpunode.sources import watch
-from tests.bench.incidents import INCIDENTS, RULES, free_ports, need, program, prometheus_command
+from tests.bench.incidents import INCIDENTS, RULES, need, program, prometheus_command
 from tests.bench.report import DOCS, Report, Result, machine, render
-from tests.daemon import Daemon
+from tests.daemon import Daemon, free_port
 
 NODES = 1250
 SCRAPE = 30
@@ -156,7 +156,7 @@ def run(seconds: float) -> Report:
     own = server.server_address[1]
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
-        (port,) = free_ports(1)
+        port = free_port()
         targets = [
             {
                 "targets": [f"127.0.0.1:{own}"],
@@ -240,7 +240,7 @@ def days(gpus: int = 200) -> Result:
             command = [*backfill, str(folder / "hours"), str(folder / "tsdb")]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         (folder / "prometheus.yml").write_text("{}")
-        (port,) = free_ports(1)
+        port = free_port()
         stack.enter_context(prometheus(folder, port, "--storage.tsdb.retention.time=60d"))
         deadline = time.monotonic() + 300
         while len(list((folder / "tsdb").glob("01*"))) > 20 and time.monotonic() < deadline:

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import re
-import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -29,7 +26,8 @@ import psutil
 import yaml
 
 from gpunode.config import INCIDENTS as TAPES
-from tests.daemon import Daemon
+from tests.daemon import Daemon, free_port, free_ports
+from tests.needs import find
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "alerts" / "rules"
@@ -163,7 +161,7 @@ def alerting(
         for path in RULES.iterdir():
             text = path.read_text()
             (rules / path.name).write_text(shortened(text) if hurried else text)
-        (manager,) = free_ports(1)
+        manager = free_port()
         routes = copy.deepcopy(AT_ONCE) if hurried else yaml.safe_load(ALERTMANAGER.read_text())
         for one in routes["receivers"]:
             one["webhook_configs"] = [{"url": f"http://127.0.0.1:{hook}/"}]
@@ -202,7 +200,7 @@ def _prometheus(folder: Path, targets: dict[str, int], manager: int, every: str)
         "alerting": {"alertmanagers": managers},
     }
     (folder / "prometheus.yml").write_text(json.dumps(config))
-    (port,) = free_ports(1)
+    port = free_port()
     return [prometheus_command(folder, port)]
 
 
@@ -293,19 +291,6 @@ def replay(tape: str, port: int, folder: Path) -> Iterator[subprocess.Popen[byte
     command = [sys.executable, "-m", "gpunode", "replay", str(path), *options]
     with program(command, folder / f"{port}.log") as child:
         yield child
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on, all different: they are held until the last is found."""
-    with ExitStack() as held:
-        found = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [listener.getsockname()[1] for listener in found]
-
-
-def find(*names: str) -> str | None:
-    """A program, as ``make monitoring`` built it or as it is installed."""
-    where = f"{ROOT / '.monitoring'}:{os.environ['PATH']}"
-    return next((path for name in names if (path := shutil.which(name, path=where))), None)
 
 
 def need(*names: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-from gpunode.driver.driver import DriverError, Gpu, known
+from gpunode.driver.driver import Gpu, known, listed
 from gpunode.node.node import Node
 from gpunode.source import MANY
 
@@ -50,18 +50,18 @@ class Subject:
         return found
 
     @cached_property
+    def listed(self) -> tuple[list[Gpu], dict[str, str]]:
+        """All GPUs and MIG instances; by vendor, the errors of drivers that do not answer."""
+        return listed(self.node.drivers)
+
+    @property
     def gpus(self) -> list[Gpu]:
         """All GPUs, without MIG instances. Raises ``CannotTell`` if there are none."""
-        found: list[Gpu] = []
-        why = "no GPU"
-        for driver in self.node.drivers:
-            try:
-                found += [gpu for gpu in driver.gpus() if not gpu.identity.mig]
-            except DriverError as error:
-                why = f"no GPU: {error}"
-        if not found:
-            raise CannotTell(why)
-        return found
+        found, errors = self.listed
+        whole = [gpu for gpu in found if not gpu.identity.mig]
+        if not whole:
+            raise CannotTell(": ".join(["no GPU", *list(errors.values())[-1:]]))
+        return whole
 
     @cached_property
     def rdma_ports(self) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from gpunode.audit.check import NO_ADAPTER, CannotTell, Check, Finding, Subject, each
-from gpunode.driver.driver import DriverError, Gpu, known
+from gpunode.driver.driver import Gpu, known
 from gpunode.driver.nvidia.vendor import NVIDIA
 from gpunode.verdict.limits import LIMIT_LOWERED
 
@@ -27,12 +27,10 @@ def _of_each(
 
 
 def _driver_versions(subject: Subject) -> Finding:
-    for driver in subject.node.drivers:
-        try:
-            driver.gpus()
-        except DriverError as error:
-            if driver.vendor == NVIDIA.name and "mismatch" in str(error).lower():
-                return Finding(False, str(error))
+    _, errors = subject.listed
+    wrong = errors.get(NVIDIA.name, "")
+    if "mismatch" in wrong.lower():
+        return Finding(False, wrong)
     modules = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm")
     versions = {}
     for module in modules:

@@ -26,7 +26,7 @@ from gpunode.config import (
     UsageError,
     load,
 )
-from gpunode.driver.driver import DriverError
+from gpunode.driver.driver import listed
 from gpunode.driver.vendors import open_drivers
 from gpunode.export.exposition import Exposition
 from gpunode.loop import Loop
@@ -169,13 +169,13 @@ def audit_node(settings: AuditSettings) -> None:
 def nccl_bench(settings: NcclBenchSettings) -> None:
     """Measure a collective, print the result, and save it for the daemon."""
     try:
-        listed = [gpu for driver in local_node(settings).drivers for gpu in driver.gpus()]
-        gpus = [gpu for gpu in listed if not gpu.identity.mig]
+        found, errors = listed(local_node(settings).drivers)
+        gpus = [gpu for gpu in found if not gpu.identity.mig]
         if not gpus:
-            raise BenchError("the driver lists no GPU")
+            raise BenchError("; ".join(errors.values()) or "the driver lists no GPU")
         count = settings.gpus or len(gpus)
         bandwidth = measure(settings.collective, count, settings.largest)
-    except (BenchError, DriverError) as error:
+    except BenchError as error:
         raise UsageError(str(error)) from error
     model = gpus[0].identity.name
     measured = Measurement(settings.collective, count, model, time.time(), bandwidth)

@@ -7,7 +7,7 @@ also the schema of a tape.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeVar
 
@@ -302,6 +302,18 @@ class Driver(Protocol):
         Raises ``DriverUnavailable`` if there is no driver.
         """
         ...
+
+
+def listed(drivers: Iterable[Driver]) -> tuple[list[Gpu], dict[str, str]]:
+    """The GPUs of every driver that answers; by vendor, the errors of those that do not."""
+    found: list[Gpu] = []
+    errors: dict[str, str] = {}
+    for driver in drivers:
+        try:
+            found += driver.gpus()
+        except DriverError as error:
+            errors[driver.vendor] = str(error)
+    return found, errors
 
 
 def known(read: Callable[[], T]) -> T | None:

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import ClassVar
 
 from gpunode.config import Settings
-from gpunode.driver.driver import DriverError, Gpu, Identity, known
+from gpunode.driver.driver import DriverError, Gpu, Identity, known, listed
 from gpunode.gpu import GPU
 from gpunode.host import mounts
 from gpunode.host.counter import counter
@@ -211,14 +211,10 @@ def parse_fields(text: str) -> dict[str, float]:
 def running(node: Node) -> list[tuple[int, Identity]]:
     """Every process on a GPU or MIG instance, skipping GPUs whose driver fails."""
     found: list[tuple[int, Identity]] = []
-    for driver in node.drivers:
-        try:
-            gpus = driver.gpus()
-        except DriverError:
-            continue
-        for gpu in gpus:
-            with contextlib.suppress(DriverError):
-                found += [(process.pid, gpu.identity) for process in known(gpu.processes) or ()]
+    gpus, _ = listed(node.drivers)
+    for gpu in gpus:
+        with contextlib.suppress(DriverError):
+            found += [(process.pid, gpu.identity) for process in known(gpu.processes) or ()]
     return found
 
 

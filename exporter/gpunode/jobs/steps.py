@@ -289,7 +289,6 @@ class Training:
     """The process that reported last: the gauges are its own."""
 
     last: Message
-    heard: float
     processes: dict[int, OfProcess] = field(default_factory=dict)
     phases: Counter[str] = field(default_factory=Counter)
     steps: Distribution = field(default_factory=lambda: Distribution(STEP_BOUNDS))
@@ -320,7 +319,12 @@ class Training:
         self.samples += message.samples
         self.flops += message.flops or 0.0
         self.nonfinite_losses += message.nonfinite_losses
-        self.pid, self.last, self.heard = pid, message, now
+        self.pid, self.last = pid, message
+
+    @property
+    def heard(self) -> float:
+        """When a process last reported."""
+        return self.processes[self.pid].heard
 
     def mfu(self, now: float) -> float | None:
         """Model FLOPs utilisation; None if the FLOPs of the model or the GPU are unknown."""
@@ -459,7 +463,7 @@ class TrainingSteps:
         identity = self._gpus.get(pid) or next(told, None)
         if identity is None:
             return "no_gpu"
-        training = self._trainings.setdefault(identity.uuid, Training(identity, pid, message, now))
+        training = self._trainings.setdefault(identity.uuid, Training(identity, pid, message))
         training.add(message, pid, now, self.node.clock.time())
         return "accepted"
 
