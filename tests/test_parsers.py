@@ -190,7 +190,12 @@ def test_any_mount_point_is_read_back(point: str) -> None:
 
 @pytest.mark.parametrize(
     ("mounted", "filesystem", "read_only"),
-    [("rw", "rw", False), ("ro,noatime", "rw", True), ("rw,noatime", "ro,errors=remount-ro", True)],
+    [
+        ("rw", "rw,errors=remount-ro", False),
+        ("ro,noatime", "rw", True),
+        ("rw,noatime", "ro,errors=remount-ro", True),
+        ("rw,noatime", "rw,errors=remount-ro,emergency_ro", True),
+    ],
 )
 def test_a_filesystem_is_read_only_by_its_mount_or_after_an_error(
     mounted: str, filesystem: str, read_only: bool

@@ -10,6 +10,13 @@ from dataclasses import dataclass
 
 from gpunode.node.node import Node
 
+READ_ONLY = frozenset(("ro", "emergency_ro"))
+"""Options of a filesystem that an error made read-only, which those of its mount do not show.
+
+Newer kernels leave ext4 at ``rw`` and add ``emergency_ro``:
+https://lkml.iu.edu/hypermail/linux/kernel/2501.2/06382.html
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Mount:
@@ -34,8 +41,7 @@ def parse(text: str) -> list[Mount]:
         if len(before) >= 6 and len(after) >= 2:
             _, _, device, root, point, options = before[:6]
             flags = frozenset(options.split(","))
-            # A disk with errors makes the filesystem read-only (errors=remount-ro), not the mount.
-            if len(after) >= 3 and "ro" in after[2].split(","):
+            if len(after) >= 3 and not READ_ONLY.isdisjoint(after[2].split(",")):
                 flags |= {"ro"}
             found.append(
                 Mount(
