@@ -356,6 +356,7 @@ def test_a_process_without_a_gpu_is_not_believed(path: str) -> None:
         b'{"v":1,"steps":{"counts":[' + b"1," * 40 + b"1]}}",
         b'{"v":1,"kernels":{' + b",".join(b'"k%d":1' % n for n in range(30)) + b"}}",
         b'{"v":1,"memory":{"reserved":-5}}',
+        b'{"v":1,"kernels":{"\\ud800":1}}',  # is not UTF-8, as an exposition must be
         b"[" * 8000,
         b'{"v":1,' + b" " * 20_000 + b"}",
     ],

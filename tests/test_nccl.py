@@ -121,8 +121,12 @@ def test_an_address_without_sense_is_a_failed_read(address: str) -> None:
         NcclRas(RasNode(0, {"NCCL_RAS_ADDR": address}), Settings()).read()
 
 
+NO_UNICODE = '{"communicators": [{"hash": "\\ud800", "size": 1}]}'
+"""A name that no exposition can hold, as it would not be UTF-8."""
+
+
 @pytest.mark.parametrize(
-    "answer", ["", "garbage", "{", '{"a": 1}', '{"communicators": 3}', '{"a":' * 9999]
+    "answer", ["", "garbage", "{", '{"a": 1}', '{"communicators": 3}', '{"a":' * 9999, NO_UNICODE]
 )
 def test_garbage_is_a_failed_read(answer: str) -> None:
     with ras_server() as server:

@@ -95,6 +95,13 @@ def test_a_malformed_line_is_told(tmp_path: Path, lines: list[Any], named: str) 
     assert named in str(raised.value)
 
 
+def test_a_line_that_is_nested_too_deeply_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "deep.jsonl.gz"
+    path.write_bytes(gzip.compress(f"{json.dumps(HEADER)}\n{'[' * 100_000}\n".encode()))
+    with pytest.raises(TapeError, match="line 2: nested too deeply"):
+        TapeNode(path)
+
+
 def load(path: Path) -> None:
     """Load and play whatever is there; the one thing that may go wrong is a TapeError."""
     try:

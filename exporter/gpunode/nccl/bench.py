@@ -5,7 +5,6 @@ https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md explains bus
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import get_args
@@ -121,10 +120,7 @@ RESULTS = TypeAdapter(Results)
 
 def parse_json(text: str) -> dict[int, float]:
     """Bus bandwidth by size from the JSON that ``-J`` writes. Raises ``ValueError``."""
-    try:
-        results = RESULTS.validate_python(json.loads(text)).results
-    except RecursionError as error:
-        raise ValueError("JSON that is nested too deeply") from error
+    results = RESULTS.validate_json(text).results
     if not results:
         raise ValueError("no measurement in the JSON of nccl-tests")
     return {r.size: max(r.out_of_place.bus_bw, r.in_place.bus_bw) * GB for r in results}
@@ -151,8 +147,7 @@ class NcclBench:
         return Reading(tuple(sample for name in wanted for sample in self._samples(name)))
 
     def _samples(self, name: str) -> Iterator[Sample]:
-        text = self.node.read_text(f"{self.folder}/{name}")
-        measured = MEASUREMENT.validate_python(json.loads(text))
+        measured = MEASUREMENT.validate_json(self.node.read_text(f"{self.folder}/{name}"))
         if measured.collective in COLLECTIVES and measured.bandwidth:
             at = measured.collective, str(measured.gpus)
             yield from BANDWIDTH.at(measured.best, *at)

@@ -305,6 +305,8 @@ class TapeNode:
                     yield line
         except json.JSONDecodeError as error:
             raise TapeError(f"{self.path}: line {number}: not JSON: {error.msg}") from error
+        except RecursionError as error:
+            raise TapeError(f"{self.path}: line {number}: nested too deeply") from error
         except EOFError:
             # A recorder that was killed leaves a truncated file; its complete lines count.
             log.warning("%s: truncated after line %d", self.path, number)
