@@ -20,7 +20,7 @@ from gpunode.metric import Sample
 from gpunode.node.datagram_socket import Datagram
 from gpunode.node.kubelet import Allocation
 from gpunode.node.local import LocalNode
-from gpunode.node.node import ENVIRONMENT, Filesystem, SteppedClock
+from gpunode.node.node import ENVIRONMENT, Filesystem, SteppedClock, program_of
 from gpunode.source import Source
 from tests.strict import declared
 
@@ -84,6 +84,12 @@ class Machine:
         entries = self.read_text(f"/proc/{pid}/environ").split("\0")
         pairs = (entry.partition("=") for entry in entries)
         return {name: value for name, _, value in pairs if name in ENVIRONMENT}
+
+    def program(self, pid: int) -> str:
+        return program_of(self.read_text(f"/proc/{pid}/cmdline").split("\0"))
+
+    def listens(self, pid: int) -> bool:
+        return bool(self._answer("listens", str(pid)))
 
     def read_link(self, path: str) -> str:
         return str(self._answer("links", path))

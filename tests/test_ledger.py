@@ -14,12 +14,21 @@ from gpunode.gpu.buffers import PowerWindow
 from gpunode.gpu.ledger import IDLE_AFTER, STATES, split
 from gpunode.gpu.window import Window
 
+RESTING = 122.5
 H200 = Limits(
     memory_bytes_per_second=4.8e12,
     nvlink_bytes_per_second=478e9,
     pcie_bytes_per_second=63e9,
 )
-COUNTERS = {"graphics": 0.0, "sm": 0.0, "tensor": 0.0, "dram": 0.0, "fp32": 0.0}
+COUNTERS = {
+    "graphics": 0.0,
+    "sm": 0.0,
+    "tensor": 0.0,
+    "dram": 0.0,
+    "fp32": 0.0,
+    "pcie_transmit": 0.0,
+    "pcie_receive": 0.0,
+}
 
 
 def steady(watts: float) -> PowerWindow:
@@ -35,12 +44,15 @@ def swinging(low_share: float, high: float = 700.0, low: float = 125.0) -> Power
 
 def window(power: PowerWindow | None = None, **seen: Any) -> Window:
     counters = {name: seen.pop(name) for name in list(seen) if name in COUNTERS}
+    moved = max(counters.get("pcie_transmit", 0.0), counters.get("pcie_receive", 0.0))
     return Window(
         **{
             "seconds": 2.0,
             "activity": Activity(2.0, {**COUNTERS, **counters}),
             "power": power,
             "power_limit": 700.0,
+            "resting_power": RESTING,
+            "pcie": moved,
             "processes": held_by(1),
             "limits": H200,
             **seen,
@@ -72,12 +84,19 @@ def held_by(processes: int) -> list[Process]:
         ),
         pytest.param(
             window(steady(295), graphics=0.97, sm=0.17, dram=0.25, nvlink=286e9),
-            {"communication": 0.97, "starved": 0.03},
+            {"communication": 0.97, "launch": 0.03},
             id="all-reduce over NVLink",
         ),
         pytest.param(
-            window(steady(141), graphics=0.98, sm=0.03, dram=0.01, pcie=34e9),
-            {"communication": 0.97, "starved": 0.02},
+            window(
+                steady(141),
+                graphics=0.98,
+                sm=0.03,
+                dram=0.01,
+                pcie_receive=31e9,
+                pcie_transmit=34e9,
+            ),
+            {"communication": 0.98, "starved": 0.01, "launch": 0.01},
             id="all-reduce over PCIe",
         ),
         pytest.param(
@@ -86,19 +105,68 @@ def held_by(processes: int) -> list[Process]:
             id="a collective that a peer never joins",
         ),
         pytest.param(
-            window(steady(130), busy=1.0, pcie=55e9, dram=0.01),
+            window(steady(125), graphics=1.0, sm=0.0076, pcie_transmit=0.3e6, pcie_receive=0.1e6),
+            {"blocked": 1.0},
+            id="a barrier",
+        ),
+        pytest.param(
+            window(steady(125), graphics=1.0, sm=0.0076, pcie_transmit=0.3e6, peers=False),
+            {"compute": 1.0},
+            id="one small kernel of a process that has no peer",
+        ),
+        pytest.param(
+            window(steady(156), graphics=0.76, sm=0.1, tensor=0.024, dram=0.002, peers=False),
+            {"compute": 0.76, "launch": 0.24},
+            id="an LSTM of a process that has no peer",
+        ),
+        pytest.param(
+            window(steady(130), busy=1.0, pcie_receive=55e9, pcie_transmit=3.2e9, dram=0.01),
             {"copy": 1.0},
             id="copies to the device",
         ),
         pytest.param(
-            window(steady(124), graphics=0.19, sm=0.0003),
+            window(
+                steady(132),
+                graphics=0.07,
+                sm=0.06,
+                dram=0.02,
+                tensor=0.01,
+                busy=0.21,
+                pcie_receive=8.1e9,
+                pcie_transmit=0.48e9,
+                peers=False,
+            ),
+            {"copy": 0.92, "memory": 0.04, "compute": 0.03},
+            id="copies from memory that is not pinned",
+        ),
+        pytest.param(
+            window(steady(124), graphics=0.19, sm=0.0003, pcie_transmit=20e6, pcie_receive=150e6),
             {"launch": 1.0},
             id="tiny kernels one by one",
         ),
         pytest.param(
-            window(steady(270), graphics=0.46, sm=0.34, dram=0.26, tensor=0.017),
+            window(steady(270), graphics=0.46, sm=0.34, dram=0.26, tensor=0.017, peers=False),
             {"memory": 0.43, "compute": 0.03, "launch": 0.54},
             id="small kernels one by one",
+        ),
+        pytest.param(
+            window(
+                steady(175),
+                graphics=0.27,
+                sm=0.08,
+                dram=0.026,
+                tensor=0.003,
+                nvlink=6.3e9,
+                peers=True,
+            ),
+            {
+                "launch": 0.73,
+                "blocked": 0.17,
+                "memory": 0.06,
+                "communication": 0.02,
+                "compute": 0.02,
+            },
+            id="FSDP that its CPUs hold up",
         ),
         pytest.param(
             window(swinging(0.7), graphics=0.26, sm=0.22, tensor=0.21, dram=0.05),
@@ -106,23 +174,23 @@ def held_by(processes: int) -> list[Process]:
             id="waiting for data between steps",
         ),
         pytest.param(
-            window(swinging(0.8), graphics=0.99, sm=0.355, tensor=0.182, dram=0.052),
-            {"compute": 0.22, "blocked": 0.77, "starved": 0.01},
+            window(swinging(0.8), graphics=0.99, sm=0.355, tensor=0.182, dram=0.052, nvlink=2e9),
+            {"compute": 0.24, "blocked": 0.74, "starved": 0.01},
             id="waiting for a straggler between steps",
         ),
         pytest.param(
-            window(steady(400), graphics=0.95, sm=0.5, dram=0.5, tensor=0.05),
+            window(steady(400), graphics=0.95, sm=0.5, dram=0.5, tensor=0.05, peers=False),
             {"memory": 0.85, "compute": 0.10, "launch": 0.05},
             id="decoding with half of the SMs is not waiting",
         ),
         pytest.param(
-            window(steady(250), graphics=0.95, sm=0.25, dram=0.15, tensor=0.01),
-            {"memory": 0.88, "compute": 0.07, "launch": 0.05},
+            window(steady(250), graphics=0.95, sm=0.25, dram=0.15, tensor=0.01, peers=False),
+            {"memory": 0.86, "compute": 0.09, "launch": 0.05},
             id="decoding with a quarter of the SMs is not waiting",
         ),
         pytest.param(window(steady(79), processes=[]), {"free": 1.0}, id="no process"),
         pytest.param(
-            window(steady(122), quiet_for=IDLE_AFTER + 1), {"idle": 1.0}, id="held and unused"
+            window(steady(122), quiet_for=IDLE_AFTER + 2), {"idle": 1.0}, id="held and unused"
         ),
         pytest.param(
             window(steady(122), quiet_for=1.0), {"starved": 1.0}, id="a pause of a job at work"
@@ -184,6 +252,8 @@ windows = st.builds(
     power_limit=st.none() | st.floats(1, 1000),
     nvlink=rate,
     pcie=rate,
+    peers=st.sampled_from([True, False, None]),
+    resting_power=st.none() | st.floats(50, 200),
     processes=st.none() | st.integers(0, 9).map(held_by),
     quiet_for=st.floats(0, math.inf),
     limits=st.just(H200) | st.just(Limits()),

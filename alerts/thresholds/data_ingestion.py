@@ -15,13 +15,13 @@ from alerts.thresholds.row import (
     series,
     state,
 )
+from gpunode.jobs.processes import BUSY
 from gpunode.verdict.limits import (
     DISK_BUSY,
     LOST,
     QUOTA_THROTTLED,
     REMOTE_LATENCY,
     REMOTE_SHARE,
-    THREAD_BUSY,
 )
 
 STARVES = f"and on ({GPU}) {state('starved')} > {LOST:g}"
@@ -127,7 +127,7 @@ DATA_INGESTION = (
         where=STARVES,
         window="0s",
         unit="percent",
-        tiers=(Tier(severity="warning", threshold=THREAD_BUSY, after="5m"),),
+        tiers=(Tier(severity="warning", threshold=BUSY, after="5m"),),
         gate="some_work",
         example=Example(
             fires={series("gpunode_job_busiest_thread_ratio"): 0.99, **ledger(starved=0.4)},

@@ -13,8 +13,18 @@ from gpunode.driver.vendors import VENDORS
 from gpunode.gpu import GPU, power, units, xids
 from gpunode.gpu.buffers import PowerWindow, UtilizationBuffer
 from gpunode.gpu.due import Due
-from gpunode.gpu.ledger import COPY_RATE, HARDLY_BUSY, QUIET, STATES, Split, split
+from gpunode.gpu.ledger import (
+    COPY_RATE,
+    HARDLY_BUSY,
+    QUIET,
+    STANDS_STILL,
+    STATES,
+    Split,
+    split,
+    stands_still,
+)
 from gpunode.gpu.models import ceilings_of
+from gpunode.gpu.peers import Peers
 from gpunode.gpu.power import Power
 from gpunode.gpu.units import Units
 from gpunode.gpu.window import Window
@@ -22,9 +32,6 @@ from gpunode.gpu.xids import Xids
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
 from gpunode.source import Divided, GpuSource, Reading
-
-STANDS_STILL = 0.9
-"""A window with at least this share `blocked` counts as blocked throughout."""
 
 SECONDS = Metric(
     "gpunode_gpu_seconds_total",
@@ -129,10 +136,10 @@ class WindowDetail:
     memory_busy: float | None
     power_watts: float | None
     power_limit_watts: float | None
-    power_steady: bool | None
     power_mean_watts: float | None
     power_swings: int
     link_load: float
+    peers: bool | None
     step_period_seconds: float | None
 
 
@@ -172,6 +179,7 @@ class GpuActivity:
         self.power = Power(gpu)
         self.xids = Xids(gpu, node.clock)
         self.utilization = UtilizationBuffer(gpu)
+        self._peers = Peers(node)
         self._counters = VENDORS[gpu.identity.vendor].counters
         self._opened: Moment | None = None
         self._last_work = -math.inf
@@ -197,7 +205,7 @@ class GpuActivity:
             result.shares["unknown"] = 1.0
         for state, share in result.shares.items():
             self.seconds[state] += share * window.seconds
-        still = result.shares["blocked"] >= STANDS_STILL
+        still = stands_still(window, result.shares)
         self.blocked_streak = self.blocked_streak + window.seconds if still else 0.0
         self._plan_burst(result, closed.monotonic)
         self.power.count(drawn, closed.monotonic)
@@ -237,9 +245,17 @@ class GpuActivity:
             pcie=pcie,
             processes=processes,
             quiet_for=closed.monotonic - self._last_work,
+            peers=self._peers.known(processes, closed.monotonic),
+            resting_power=self._resting_power(),
             limits=self.limits,
             ceilings=self.ceilings,
         )
+
+    def _resting_power(self) -> float | None:
+        limits = self.power.limits
+        if limits is None:
+            return None
+        return self.ceilings.resting_power * (limits.default or limits.enforced)
 
     def _plan_burst(self, result: Split, now: float) -> None:
         """Shorten the windows for a second if only that shows the structure of the gaps."""
@@ -296,10 +312,10 @@ class GpuActivity:
             memory_busy=window.utilization.memory if window.utilization else None,
             power_watts=window.power.mean if window.power else None,
             power_limit_watts=window.power_limit,
-            power_steady=window.power.steady if window.power else None,
             power_mean_watts=self.power.mean,
             power_swings=self.power.buffer.swings,
             link_load=window.link_load,
+            peers=window.peers,
             step_period_seconds=self.power.step_period,
         )
 
@@ -315,7 +331,7 @@ def _may_have_copied(
         return graphics < 0.95
     seen = utilization.gpu if utilization else 0.0
     return seen > 0.2 and (
-        graphics < HARDLY_BUSY or ((nvlink or 0.0) >= COPY_RATE and graphics < 0.2)
+        graphics < HARDLY_BUSY[1] or ((nvlink or 0.0) >= COPY_RATE and graphics < 0.2)
     )
 
 

@@ -21,6 +21,9 @@ SAMPLE_GAP = 0.1
 UTILIZATION_PERIOD = 0.2
 """Seconds that one utilisation sample covers, if the previous sample is missing."""
 
+FEWEST = 10
+"""Samples that a statement about their distribution needs."""
+
 LIMIT_RATIOS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1)
 
 SWING_DEPTH = 0.45
@@ -43,19 +46,20 @@ class PowerWindow:
         return sum(w for _, w in self.samples) / len(self.samples) if self.samples else None
 
     @property
-    def steady(self) -> bool | None:
-        """Whether no sample fell far below the peak; None if there are too few samples."""
-        if len(self.samples) < 10:
+    def variance(self) -> float | None:
+        """Variance in square watts, or None if there are too few samples."""
+        mean = self.mean
+        if mean is None or len(self.samples) < FEWEST:
             return None
-        watts = [w for _, w in self.samples]
-        return max(watts) - min(watts) < SWING_DEPTH * max(watts)
+        return sum((w - mean) ** 2 for _, w in self.samples) / len(self.samples)
 
     @property
-    def low(self) -> float:
-        """Share of the samples below the midpoint of floor and peak."""
-        watts = [w for _, w in self.samples]
-        middle = (min(watts) + max(watts)) / 2
-        return sum(w < middle for w in watts) / len(watts)
+    def lowest(self) -> float | None:
+        """Mean of the lowest tenth of the samples in watts, or None if there are too few."""
+        if len(self.samples) < FEWEST:
+            return None
+        lowest = sorted(w for _, w in self.samples)[: len(self.samples) // 10]
+        return sum(lowest) / len(lowest)
 
 
 class PowerBuffer:

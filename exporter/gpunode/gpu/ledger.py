@@ -1,27 +1,28 @@
 """The ledger: the state of each second of a GPU.
 
-``split`` divides one window among the states in ``STATES``. It asks, in this order:
+``split`` divides one window among the states in ``STATES``. It states a model of what each state
+does to each sensor (``docs/ledger.md`` shows the signatures), and asks, in this order:
 
 1. What share of the window had a kernel running (GPM graphics), and what share only a copy engine
-   (the driver's utilisation counts both)?
-2. Of the kernels' share: how much do the arithmetic pipes and the HBM explain at full speed? The
-   remainder was either wide (most SMs occupied: the same work, done less efficiently) or narrow (a
-   few SMs occupied: an NCCL kernel, which moves data if the links are busy, else waits for a peer).
-3. Of the rest: does a process hold the GPU, has it run anything recently, and were the gaps long
-   (the power swings) or only the gaps between small kernels (it does not)?
+   (the driver's utilisation counts both; PCIe shows the copies that a CPU holds up)?
+2. How much of the kernels' share did work and how much was a collective? A kernel that works holds
+   most SMs, one of NCCL a few; the SM share tells their proportions. What moves over the links at
+   full speed explains part of the collectives: ``communication``. The rest waited: ``blocked``.
+   A process without a peer has no collectives.
+3. Was the work arithmetic or memory traffic? In proportion to what the pipes and HBM show.
+4. Of the rest: does a process hold the GPU, has it run anything recently, and were the gaps long
+   (the draw falls to that of a resting GPU: ``starved``) or only those between small kernels?
 
-If a sensor that the answer needs is missing, the share is ``unknown``, never a guess.
-``models.py`` has what kernels reach on each model of GPU; ``docs/ledger.md`` shows the signatures.
+Each answer is a share, never a switch: readings that differ a little give shares that differ a
+little. If a sensor that the answer needs is missing, the share is ``unknown``, never a guess.
+``models.py`` has what kernels reach on each model of GPU.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
-from gpunode.gpu.window import Window
-
-Gaps = Literal["short", "long", "unknown"]
+from gpunode.gpu.window import HOUSEKEEPING, Window
 
 STATES = {
     "compute": "arithmetic, on tensor cores or other pipes",
@@ -36,32 +37,98 @@ STATES = {
     "unknown": "the sensors cannot tell",
 }
 
-MISFIT_SM = -0.05
-"""Below this SM share of the remainder, the explained kernels were not wide: no remainder."""
+NARROW = (0.03, 0.1)
+"""Share of the kernels' time from which narrow ones count: fewer may be the ends of wide ones."""
 
-NARROW_SHARE = 0.1
-"""Below this share of the kernels' time, narrow kernels may be the ramps of wide ones."""
+MOSTLY_NARROW = (0.2, 0.5)
+"""The same if no link moved anything, as in a stall: small kernels look alike."""
 
-LINK_BUSY = 0.15
-"""At this share of a link's rate, a narrow kernel counts as moving data all the time."""
+MOVED = (1e6, 10e6)
+"""Bytes per second over links from which collectives are known to run."""
 
-STILL = 0.02
-"""Below this tensor and HBM share, nothing runs except a spinning kernel."""
+TINY = (0.005, 0.02)
+"""SM share of the kernels' time below which their launch takes longer than they do."""
 
-LINK_QUIET = 0.01
-"""Below this share of a link's rate, its traffic is only housekeeping."""
+LAUNCHING = (5e6, 45e6)
+"""Bytes per second of commands from the host. Waiting takes less than 1 MB/s, eager PyTorch 20 to
+110 MB/s, and tiny kernels in a row 150 MB/s."""
+
+COMMANDS = 9.3
+"""Bytes of commands that the GPU reads over PCIe, per byte that it sends for doing so."""
+
+COPIES = 17.0
+"""Bytes that the GPU reads over PCIe for a copy from the host, per byte that it sends."""
+
+PAGEABLE_TO_DEVICE = 8.7e9
+PAGEABLE_TO_HOST = 2.5e9
+"""Bytes per second of a copy from or to memory that is not pinned: a CPU copies it once more."""
+
+PAGEABLE_RATES = ((2.5e9, 5e9), (12e9, 16e9))
+"""Bytes per second to the device, while no kernel runs, between which copies count as pageable:
+less may be pinned copies with pauses, and pageable copies cannot be faster."""
+
+TO_HOST = (0.2e9, 0.6e9)
+"""Bytes per second to the host, while no kernel runs, from which they are copies of results."""
 
 COPY_RATE = 1e9
-"""Below this many PCIe bytes per second, copies do not matter."""
+"""At this many PCIe bytes per second, copies can matter."""
 
 IDLE_AFTER = 10.0
 """After this many seconds without work, a job's GPU is idle instead of starved."""
 
-HARDLY_BUSY = 0.02
-"""Below this busy share of a window, its gaps are long, whatever the power shows."""
-
 QUIET = 0.005
 """Below this busy share of a window, a GPU counts as having run nothing."""
+
+HARDLY_BUSY = (0.002, 0.01)
+"""Busy share of a window below which its gaps are long, whatever the draw shows."""
+
+SILENT = (0.5e6, 3e6)
+"""Bytes per second of commands below which nothing was launched."""
+
+LINK_BUSY = (0.1, 0.2)
+"""Share of a link's rate at which a busy GPU of low draw moves data, if only utilisation tells."""
+
+ALWAYS_BUSY = (0.96, 0.99)
+UNTOUCHED = (0.0, 0.02)
+"""Utilisation, and that of the memory, of a GPU whose kernel only spins."""
+
+AT_REST = (1.04, 1.26)
+"""Draw over that of a resting GPU up to which nothing can have run."""
+
+LINK_USED = (0.005, 0.02)
+"""Share of a link's rate from which its traffic is more than housekeeping."""
+
+STANDS_STILL = 0.9
+"""A window with at least this share ``blocked`` counts as blocked throughout."""
+
+UNSEEN = (0.05, 0.15)
+"""Share of the time in which the driver saw work but no counter did: the counters stand still."""
+
+EFFICIENT = (0.7, 0.85)
+"""What pipes and HBM explain, per SM second: small kernels stay at the first, large ones reach the
+second."""
+
+ROUNDS = 4
+"""Rounds in which the share of work and its SMs settle; a fifth changes less than 0.01."""
+
+LEFT_OVER = (0.2, 0.7)
+"""What is left of a rate after a subtraction, as a share of it, from which that means anything."""
+
+ONE_WAY = 1.3
+"""What a collective over PCIe moves in its busier direction, per byte in the other."""
+
+COPIED_OVER = (0.3e9, 1.2e9)
+"""Bytes per second to the GPU above which launches cannot be told from copies."""
+
+NOTHING = 5e-3
+"""A share so small that any evidence outweighs it."""
+
+SWINGING = (0.05, 0.6)
+"""What the draw shows of the gaps, as a share of them: a sample is a mean over some 20 ms."""
+
+DEPTH = (0.2, 0.6)
+"""Where the lowest tenth of the draw lies between that of a resting GPU and the mean: below the
+first the gaps were long, above the second short."""
 
 
 @dataclass(slots=True)
@@ -86,6 +153,24 @@ def split(window: Window) -> Split:
     return result
 
 
+def stands_still(window: Window, shares: dict[str, float]) -> bool:
+    """Whether a kernel spun throughout a window in which nothing was launched and nothing moved.
+
+    A rank that always waits for a slower one is blocked most of the time, but goes on.
+    """
+    return (
+        shares["blocked"] >= STANDS_STILL
+        and _commands(window) < LAUNCHING[0] / 2
+        and (window.nvlink or 0.0) < HOUSEKEEPING
+    )
+
+
+def _ramp(value: float, between: tuple[float, float]) -> float:
+    """0 below both, 1 above both, and in proportion between them."""
+    low, high = between
+    return min(1.0, max(0.0, (value - low) / (high - low)))
+
+
 def _split_by_counters(window: Window) -> Split:
     result = Split()
     shares = result.shares
@@ -93,74 +178,65 @@ def _split_by_counters(window: Window) -> Split:
     if graphics is None:
         shares["unknown"] = 1.0
         return result
-    engines = max(0.0, min(1.0 - graphics, (window.busy or 0.0) - graphics))
-    if (window.pcie or 0.0) >= COPY_RATE:
-        shares["copy"] = engines
-    elif window.link_load > LINK_QUIET:
-        shares["communication"] = engines  # copy engines writing to a peer over NVLink
-    else:
-        # Busy, but no other counter shows it: the counters cannot be trusted.
-        shares["unknown"] = engines if engines > 0.1 else 0.0
-        engines = shares["unknown"]
-    gaps = _split_kernels(window, graphics, result)
-    _split_rest(window, graphics, 1.0 - graphics - engines, gaps, result)
+    _split_kernels(window, graphics, shares)
+    rest = 1.0 - graphics
+    rest -= _split_engines(window, graphics, rest, shares)
+    rest -= _split_copies(window, rest, shares)
+    _split_rest(window, graphics, rest, result)
     return result
 
 
-def _split_kernels(window: Window, graphics: float, result: Split) -> Gaps:
-    """Divide the time in which kernels ran; returns the kind of gaps between them."""
-    shares, ceilings = result.shares, window.ceilings
+def _split_kernels(window: Window, graphics: float, shares: dict[str, float]) -> None:
+    """Divide the time in which kernels ran."""
     sm, tensor, dram = window.share("sm"), window.share("tensor"), window.share("dram")
     if sm is None or tensor is None or dram is None:
         shares["unknown"] += graphics
-        return _gaps_by_power(window)
-    if graphics > HARDLY_BUSY and sm < ceilings.sm_of_tiny * graphics:
-        shares["launch"] += graphics
-        return "short"
+        return
+    ceilings = window.ceilings
+    tiny = _ramp(_commands(window), LAUNCHING) if graphics else 0.0
+    tiny *= 1.0 - _ramp(sm / graphics, TINY) if graphics else 0.0
+    shares["launch"] += tiny * graphics
+    graphics *= 1.0 - tiny
     pipes = sum(window.share(pipe) or 0.0 for pipe in ("fp32", "fp64", "fp16"))
-    compute = min(graphics, max(tensor / ceilings.tensor, pipes / ceilings.pipe))
-    memory = min(graphics, max(0.0, dram - _dram_of_others(window, tensor)) / ceilings.dram)
-    if compute + memory > graphics:
-        compute, memory = _in_proportion(compute, memory, graphics)
-    left = graphics - compute - memory
-    left_sm = (
-        (sm - ceilings.sm_of_wide * (compute + memory)) / left
-        if left > 1e-6
-        else ceilings.sm_of_wide
-    )
-    narrow = left >= NARROW_SHARE * graphics and MISFIT_SM < left_sm < ceilings.sm_of_narrow
-    if not narrow or not _power_agrees(window, graphics, left):
-        compute, memory = _in_proportion(compute, memory, graphics)
-        left = 0.0
-    moving = min(left, window.link_load / LINK_BUSY)
-    shares["compute"], shares["memory"] = compute, memory
+    compute = max(tensor / ceilings.tensor, pipes / ceilings.pipe)
+    memory = max(0.0, dram - _dram_of_others(window, tensor)) / ceilings.dram
+    narrow = _narrow(window, graphics, sm, compute + memory)
+    work = graphics - narrow
+    arithmetic = max(tensor / ceilings.tensor_of_models, pipes / ceilings.pipe) + NOTHING
+    arithmetic /= arithmetic + memory
+    shares["compute"] += work * arithmetic
+    shares["memory"] += work * (1.0 - arithmetic)
+    moving = min(narrow, window.collective_load)
     shares["communication"] += moving
-    shares["blocked"] = left - moving
-    result.unsure = left > 0.1 and 0.1 < moving / left < 0.9
-    if compute + memory < graphics / 2:
-        return "long"  # a waiting kernel draws as little as none: power shows no gaps
-    return _gaps_by_power(window)
+    shares["blocked"] += narrow - moving
 
 
-def _power_agrees(window: Window, graphics: float, left: float) -> bool:
-    """Whether the power confirms that narrow kernels ran, which draw far less than wide ones.
+def _narrow(window: Window, graphics: float, sm: float, explained: float) -> float:
+    """Share of the window in which only kernels ran that hold a few SMs: those of NCCL.
 
-    Without this check, the slow start of a matrix product after a pause would count as a narrow
-    kernel, and so would kernels that each fill part of the GPU, as in decoding.
+    ``sm`` is the mean over working and narrow kernels. What a working kernel holds depends on its
+    size: one that reaches what pipes and HBM allow (``explained``) fills the GPU, a small one does
+    not. Both unknowns, the share of work and its SMs, follow from each other.
     """
-    if window.power is None or window.power.steady is None:
-        return True
-    if window.power.steady:
-        # Constant power: a kernel that waits neither moves nor computes anything.
-        still = max(window.share("tensor") or 0.0, window.share("dram") or 0.0) < STILL
-        return still or window.link_load > LINK_QUIET
-    return window.power.low - (1.0 - graphics) >= left / 2
+    if not window.may_communicate or graphics <= 0.0:
+        return 0.0
+    ceilings = window.ceilings
+    held = _held_by_collectives(window)
+    work = explained
+    for _ in range(ROUNDS):
+        of_work = max(NOTHING, sm - held * (graphics - work))
+        large = _ramp(explained / of_work, EFFICIENT)
+        filled = ceilings.sm_of_small + (ceilings.sm_of_wide - ceilings.sm_of_small) * large
+        work = min(graphics, max(explained, (sm - held * graphics) / (filled - held)))
+    narrow = (graphics - work) / graphics
+    moved = _ramp((window.nvlink or 0.0) + window.pcie_collective, MOVED)
+    return graphics * narrow * max(moved * _ramp(narrow, NARROW), _ramp(narrow, MOSTLY_NARROW))
 
 
-def _gaps_by_power(window: Window) -> Gaps:
-    """Gaps of 20 ms and more make the power swing; shorter ones lower it evenly."""
-    steady = None if window.power is None else window.power.steady
-    return "unknown" if steady is None else "short" if steady else "long"
+def _held_by_collectives(window: Window) -> float:
+    """SM share of a collective, by the links over which the data went; NVLink if none did."""
+    over_pcie, ceilings = window.collectives_over_pcie, window.ceilings
+    return over_pcie * ceilings.sm_of_pcie + (1.0 - over_pcie) * ceilings.sm_of_nvlink
 
 
 def _dram_of_others(window: Window, tensor: float) -> float:
@@ -170,49 +246,125 @@ def _dram_of_others(window: Window, tensor: float) -> float:
     return ceilings.dram_of_tensor * tensor + ceilings.dram_of_nvlink * nvlink
 
 
-def _in_proportion(compute: float, memory: float, total: float) -> tuple[float, float]:
-    """Scale both to fill ``total``; without evidence of either, it was other arithmetic."""
-    known = compute + memory
-    if known < 1e-3:
-        return total, 0.0
-    return compute * total / known, memory * total / known
+def _split_engines(window: Window, graphics: float, rest: float, shares: dict[str, float]) -> float:
+    """Assign the time in which only copy engines ran; returns how much that was."""
+    engines = max(0.0, min(rest, (window.busy or 0.0) - graphics))
+    copies = engines * _ramp(window.pcie or 0.0, (COPY_RATE / 2, COPY_RATE))
+    # Copy engines also write to peers over NVLink.
+    peers = (engines - copies) * _ramp(window.link_load, LINK_USED)
+    shares["copy"] += copies
+    shares["communication"] += peers
+    # Busy, but no other counter shows it: the counters cannot be trusted.
+    unseen = engines - copies - peers
+    unseen *= _ramp(unseen, UNSEEN)
+    shares["unknown"] += unseen
+    return copies + peers + unseen
 
 
-def _split_rest(window: Window, busy: float, rest: float, gaps: Gaps, result: Split) -> None:
+def _split_copies(window: Window, rest: float, shares: dict[str, float]) -> float:
+    """Assign the time of copies that a CPU holds up; returns how much that was.
+
+    Copy engines move memory that is not pinned in short bursts, between which a CPU copies the
+    next piece.
+    """
+    if rest <= 0.0:
+        return 0.0
+    to_device, to_host = window.rate("pcie_receive"), _sent_unasked(window)
+    if window.may_communicate:
+        of_collectives = ONE_WAY * window.pcie_collective * window.collectives_over_pcie
+        to_device, to_host = (max(0.0, rate - of_collectives) for rate in (to_device, to_host))
+    slow, fast = PAGEABLE_RATES
+    pageable = _ramp(to_device / rest, slow) * (1.0 - _ramp(to_device / rest, fast))
+    held_up = pageable * to_device / PAGEABLE_TO_DEVICE
+    held_up += _ramp(to_host / rest, TO_HOST) * to_host / PAGEABLE_TO_HOST
+    held_up = min(rest, max(0.0, held_up - shares["copy"]))
+    shares["copy"] += held_up
+    return held_up
+
+
+def _sent_unasked(window: Window) -> float:
+    """Bytes per second that the GPU sends, without its requests for copies from the host.
+
+    What is left of nearly as much as was there is not evidence of anything.
+    """
+    sent = window.rate("pcie_transmit")
+    left = max(0.0, sent - window.rate("pcie_receive") / COPIES)
+    return left * _ramp(left / max(1.0, sent), LEFT_OVER)
+
+
+def _commands(window: Window) -> float:
+    """Bytes per second of launches that the GPU reads from the host, without copies."""
+    asked = _sent_unasked(window)
+    read = min(window.rate("pcie_receive"), COMMANDS * asked)
+    return read * (1.0 - _ramp(window.rate("pcie_receive"), COPIED_OVER))
+
+
+def _split_rest(window: Window, busy: float, rest: float, result: Split) -> None:
     """Assign the time in which nothing ran to a state."""
     shares = result.shares
-    if window.free and busy < QUIET:
-        shares["free"] += rest
-    elif window.quiet_for > IDLE_AFTER:
-        shares["idle"] += rest
-    elif gaps == "long" or busy < HARDLY_BUSY:
-        shares["starved"] += rest
-    elif gaps == "short":
-        shares["launch"] += rest
-    else:
-        shares["unknown"] += rest
-        result.unsure = result.unsure or rest > 0.05
+    if window.free:
+        shares["free"] += rest * (1.0 - _ramp(busy, HARDLY_BUSY))
+        rest *= _ramp(busy, HARDLY_BUSY)
+    idle = rest * _ramp(window.quiet_for, (IDLE_AFTER, IDLE_AFTER + window.seconds))
+    shares["idle"] += idle
+    rest -= idle
+    silent = (1.0 - _ramp(busy, HARDLY_BUSY)) * (1.0 - _ramp(_commands(window), SILENT))
+    gaps = _long_gaps(window, rest)
+    if gaps is None:
+        shares["starved"] += silent * rest
+        shares["unknown"] += (1.0 - silent) * rest
+        result.unsure = (1.0 - silent) * rest > 0.05
+        return
+    long = max(silent, gaps)
+    shares["starved"] += long * rest
+    # Without counters, kernels too small to raise the draw look like none.
+    shares["unknown" if window.activity is None else "launch"] += (1.0 - long) * rest
+
+
+def _long_gaps(window: Window, rest: float) -> float | None:
+    """How much of the time without work was gaps of 20 ms and more; None without power samples.
+
+    The draw falls to that of a resting GPU only in such gaps. If it is there for a share s of the
+    time, and otherwise above by some constant, then s is its variance over its mean square (above
+    that of a resting GPU).
+    """
+    power = window.power
+    if power is None or power.variance is None or power.mean is None or power.lowest is None:
+        return None
+    resting = window.resting_power
+    if not resting:
+        return None
+    at_rest = 1.0 - _ramp(power.mean / resting, AT_REST)
+    above = max(0.0, power.mean - resting)
+    low = power.variance / (power.variance + above**2 + NOTHING)
+    depth = (power.lowest - resting) / max(NOTHING, power.mean - resting)
+    swinging = _ramp(low / max(rest, NOTHING), SWINGING) * (1.0 - _ramp(depth, DEPTH))
+    still = 1.0 - _ramp(_commands(window), LAUNCHING)
+    return at_rest * still + (1.0 - at_rest) * swinging
 
 
 def _split_by_utilization(window: Window) -> Split:
     """Without GPM: the busy share is known, but what it did only at the extremes."""
     result = Split()
+    shares = result.shares
     busy = window.busy or 0.0
-    draw = window.power.mean if window.power else None
-    limit = window.power_limit
-    low = None if draw is None or limit is None else draw < window.ceilings.waiting_power * limit
+    draw, limit = window.power.mean if window.power else None, window.power_limit
     accessed = window.utilization.memory if window.utilization else None
-    if low and window.link_load >= LINK_BUSY:
-        state = "communication"
-    elif low and busy > 0.98 and window.link_load < LINK_QUIET and accessed == 0:
-        state = "blocked"
-    elif low is False and accessed is not None:
-        # Matrix products access memory only some of the time, elementwise kernels all the time.
-        state = "memory" if accessed > 0.85 * busy else "compute"
+    if draw is None or not limit:
+        shares["unknown"] = busy
     else:
-        state = "unknown"
-    result.shares[state] = busy
-    gaps = _gaps_by_power(window)
-    # Kernels too small to raise the power look like none, so steady power proves nothing.
-    _split_rest(window, busy, 1.0 - busy, "long" if gaps == "long" else "unknown", result)
+        waiting = window.ceilings.waiting_power
+        high = _ramp(draw / limit, (0.95 * waiting, 1.05 * waiting))
+        moving = _ramp(window.link_load, LINK_BUSY)
+        shares["communication"] = (1.0 - high) * moving * busy
+        if accessed is not None:
+            spinning = _ramp(busy, ALWAYS_BUSY) * (1.0 - _ramp(accessed, UNTOUCHED))
+            spinning *= (1.0 - _ramp(window.link_load, LINK_USED)) * window.may_communicate
+            shares["blocked"] = (1.0 - high) * (1.0 - moving) * spinning * busy
+            # Matrix products access memory some of the time, elementwise kernels all the time.
+            touching = _ramp(accessed, (0.8 * busy, 0.9 * busy + NOTHING))
+            shares["memory"] = high * touching * busy
+            shares["compute"] = high * (1.0 - touching) * busy
+        shares["unknown"] = busy - sum(shares.values())
+    _split_rest(window, busy, 1.0 - busy, result)
     return result

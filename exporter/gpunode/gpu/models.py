@@ -24,26 +24,41 @@ class Ceilings:
     tensor: float = 0.85
     """Tensor share of a large matrix product (0.82 in bursts of 12 ms, 0.92 steady)."""
 
+    tensor_of_models: float = 0.75
+    """Tensor share of the matrix products and attention of whole models."""
+
     pipe: float = 0.75
     """Share of the FP32, FP64 or FP16 pipe in a matrix product on it."""
 
     dram: float = 0.87
     """HBM share of an elementwise kernel, the highest that was reached."""
 
-    dram_of_tensor: float = 0.25
+    dram_of_tensor: float = 0.2
     """HBM share caused by a matrix product of tensor share 1 (0.19 at 8192², 0.25 at 4096²)."""
 
     dram_of_nvlink: float = 2.1
     """HBM bytes caused by a collective, per NVLink byte."""
 
-    sm_of_wide: float = 0.95
-    """SM share of a kernel that fills the GPU."""
+    sm_of_wide: float = 0.9
+    """SM share of kernels that fill the GPU: 0.97 in matrix products, 0.87 in whole models."""
 
-    sm_of_narrow: float = 0.3
-    """Below this SM share, a kernel occupies only a few SMs: NCCL occupied 4 to 24 of 132."""
+    sm_of_small: float = 0.65
+    """SM share of small kernels while they run, whose ends leave SMs without work."""
 
-    sm_of_tiny: float = 0.01
-    """Below this SM share, the launch of a kernel takes longer than the kernel itself."""
+    sm_of_nvlink: float = 24 / 132
+    """SM share of a collective over NVLink: 24 channels on 132 SMs."""
+
+    sm_of_pcie: float = 0.03
+    """SM share of a collective over PCIe: 4 channels on 132 SMs."""
+
+    nvlink_of_collective: float = 0.52
+    """Share of NVLink's rate in one direction that collectives reach; 0.6 in an endless one."""
+
+    pcie_of_collective: float = 0.47
+    """Share of PCIe's rate in its quieter direction that a large collective reaches."""
+
+    resting_power: float = 0.175
+    """Share of the power limit that a GPU draws while a process holds it and nothing runs."""
 
     waiting_power: float = 0.45
     """A GPU stays below this share of its power limit while it waits, copies or communicates."""

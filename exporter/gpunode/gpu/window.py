@@ -9,6 +9,12 @@ from gpunode.driver.driver import Activity, Limits, Process, Utilization
 from gpunode.gpu.buffers import PowerWindow
 from gpunode.gpu.models import MEASURED_ON_H200, Ceilings
 
+OF_COMMANDS = 50e6
+"""PCIe bytes per second in either direction without a copy; 25 MB/s at 150,000 launches."""
+
+HOUSEKEEPING = 1e6
+"""NVLink bytes per second below which no collective can be going on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -37,6 +43,12 @@ class Window:
     quiet_for: float = 0.0
     """Seconds since the GPU last ran anything, at the end of the window; infinite at first."""
 
+    peers: bool | None = None
+    """Whether a process on the GPU has peers on other GPUs, or None if that is not known."""
+
+    resting_power: float | None = None
+    """Watts that the GPU draws while a process holds it and nothing runs."""
+
     limits: Limits = field(default_factory=Limits)
     ceilings: Ceilings = MEASURED_ON_H200
 
@@ -49,6 +61,43 @@ class Window:
         """A unit's share of time, or None if the driver did not report it."""
         value = None if self.activity is None else self.activity.values.get(name)
         return None if value is None else min(1.0, max(0.0, value))
+
+    def rate(self, name: str) -> float:
+        """Bytes per second over a link in one direction, 0 if the driver did not report it."""
+        return 0.0 if self.activity is None else self.activity.values.get(name, 0.0)
+
+    @property
+    def may_communicate(self) -> bool:
+        """Whether kernels may belong to collectives: always, unless there is no peer."""
+        return self.peers is not False
+
+    @property
+    def pcie_collective(self) -> float:
+        """PCIe bytes per second in the quieter direction: collectives use both, copies one.
+
+        Less ``OF_COMMANDS``, which launches and their answers can take.
+        """
+        quieter = min(self.rate("pcie_transmit"), self.rate("pcie_receive"))
+        return max(0.0, quieter - OF_COMMANDS)
+
+    @property
+    def collectives_over_pcie(self) -> float:
+        """How much of the collectives' traffic went over PCIe instead of NVLink."""
+        pcie = self.pcie_collective
+        return pcie / (pcie + (self.nvlink or 0.0) + HOUSEKEEPING)
+
+    @property
+    def collective_load(self) -> float:
+        """Share of the time that collectives at full speed need for what the links moved."""
+        pairs = (
+            (self.nvlink, self.limits.nvlink_bytes_per_second, self.ceilings.nvlink_of_collective),
+            (
+                self.pcie_collective,
+                self.limits.pcie_bytes_per_second,
+                self.ceilings.pcie_of_collective,
+            ),
+        )
+        return sum(rate / (best * share) for rate, best, share in pairs if rate and best)
 
     @property
     def link_load(self) -> float:

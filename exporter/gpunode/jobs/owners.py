@@ -50,6 +50,9 @@ class Started:
     world_size: str = ""
     nccl: dict[str, str] = field(default_factory=dict)
     environment_read: bool = False
+    job: str = ""
+    """The same for all processes of one job on this node, empty if unknown: the address of its
+    rendezvous, or its cgroup and the process that started it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +143,16 @@ class GpuOwners:
         found = {}
         for pid in pids:
             try:
-                start = parse_stat(self.node.read_text(f"/proc/{pid}/stat")).start
+                stat = parse_stat(self.node.read_text(f"/proc/{pid}/stat"))
+                # Where process 1 is the parent, the one that started it has ended.
+                start, parent = stat.start, stat.parent if stat.parent > 1 else pid
             except (OSError, ValueError):  # in another PID namespace
-                start = 0.0
+                start, parent = 0.0, pid
             before = self._started.get((pid, start))
-            found[pid, start] = before or self._look_at(pid)
+            found[pid, start] = before or self._look_at(pid, parent)
         self._started = found
 
-    def _look_at(self, pid: int) -> Started:
+    def _look_at(self, pid: int, parent: int) -> Started:
         try:
             place = cgroup.whose(self.node.read_text(f"/proc/{pid}/cgroup"))
         except OSError:
@@ -166,6 +171,7 @@ class GpuOwners:
             _number(environment.get("WORLD_SIZE") or environment.get("SLURM_NTASKS", "")),
             {n: v[:LONGEST] for n, v in environment.items() if n.startswith(("NCCL_", "TORCH_"))},
             environment_read,
+            _job(environment, place, parent),
         )
 
     def _owner(self, pid: int, place: cgroup.Place, job: str, job_user: str) -> Owner:
@@ -216,6 +222,13 @@ class GpuOwners:
             yield from NCCL_SETTING.at(1.0, *at, name, value)
         unread = sum(not found.environment_read for found in started.values())
         yield from UNREADABLE.at(float(unread) if started else None, *at, "environ")
+
+
+def _job(environment: dict[str, str], place: cgroup.Place, parent: int) -> str:
+    """What the processes of one job on a node have in common, and no others."""
+    if "MASTER_PORT" in environment:
+        return f"{environment.get('MASTER_ADDR', '')}:{environment['MASTER_PORT']}"
+    return " ".join((*astuple(place), str(parent)))
 
 
 def _number(text: str) -> str:

@@ -48,6 +48,12 @@ BLOCKED = Metric(
     "(/proc/PID/stat).",
     GPU,
 )
+STOPPED = Metric(
+    "gpunode_job_stopped_processes",
+    "gauge",
+    "Processes of the job that a signal or a debugger has stopped: state T or t (/proc/PID/stat).",
+    GPU,
+)
 CPU_SECONDS = Metric(
     "gpunode_job_cpu_seconds_total",
     "counter",
@@ -65,6 +71,42 @@ BUSY_THREADS = Metric(
     "gpunode_job_busy_threads",
     "gauge",
     "Threads that used at least 95 % of a CPU since the last read (/proc/PID/task/TID/stat).",
+    GPU,
+)
+HOST_CPUS = Metric(
+    "gpunode_job_host_cpus_ratio",
+    "gauge",
+    "CPUs that the processes with a context on the GPU used since the last read, without their "
+    "children (/proc/PID/stat).",
+    GPU,
+)
+HOST_THREAD = Metric(
+    "gpunode_job_host_thread_ratio",
+    "gauge",
+    "Share of one CPU that the busiest thread of a process with a context on the GPU used since "
+    "the last read; of all its threads if together they used about one CPU, which is what Python's "
+    "GIL allows (/proc/PID/task/TID/stat).",
+    GPU,
+)
+LOADER_THREAD = Metric(
+    "gpunode_job_loader_thread_ratio",
+    "gauge",
+    "Share of one CPU that the busiest thread of the job's other processes used since the last "
+    "read: of those that prepare its data (/proc/PID/task/TID/stat).",
+    GPU,
+)
+COMPILERS = Metric(
+    "gpunode_job_compilers",
+    "gauge",
+    "Compilers among the job's processes, such as ptxas, nvcc or PyTorch's compile workers "
+    "(/proc/PID/cmdline).",
+    GPU,
+)
+COMPILER_CPUS = Metric(
+    "gpunode_job_compiler_cpus_ratio",
+    "gauge",
+    "CPUs that compilers among the job's processes used since the last read, such as ptxas, nvcc "
+    "or PyTorch's compile workers (/proc/PID/stat, /proc/PID/cmdline).",
     GPU,
 )
 MEMORY = Metric(
@@ -162,6 +204,42 @@ SHM_FULL = Metric(
     TMPFS,
 )
 
+COMPILER_PROGRAMS = frozenset(
+    {
+        "as",
+        "cc1",
+        "cc1plus",
+        "cicc",
+        "cl",
+        "clang",
+        "clang++",
+        "cmake",
+        "collect2",
+        "compile_worker",
+        "cudafe++",
+        "fatbinary",
+        "g++",
+        "gcc",
+        "ld",
+        "ld.lld",
+        "lld",
+        "mlir-opt",
+        "ninja",
+        "nvcc",
+        "nvlink",
+        "ptxas",
+        "triton",
+    }
+)
+"""Programs that compile kernels, by the names of their files or modules."""
+
+ONE_CPU = 1.15
+"""Threads that together use no more CPUs than this may be held by a lock such as Python's GIL."""
+
+FIRST_READS = 3
+FIRST_EVERY = 2.0
+"""Reads after a process came to the GPU, and seconds between them: a new job is judged early."""
+
 BUSY = 0.95
 """A thread that uses at least this share of a CPU counts as busy."""
 
@@ -183,6 +261,7 @@ class Stat:
 
     name: str
     state: str
+    parent: int
     cpu: float
     start: float
 
@@ -194,7 +273,7 @@ def parse_stat(text: str) -> Stat:
     if match is None or len(fields) < 19:
         raise ValueError("not the stat file of a process")
     cpu = (counter(fields[10]) + counter(fields[11])) / HERTZ
-    return Stat(match["name"], match["state"], cpu, counter(fields[18]))
+    return Stat(match["name"], match["state"], int(fields[0]), cpu, counter(fields[18]))
 
 
 def parse_fields(text: str) -> dict[str, float]:
@@ -231,8 +310,10 @@ def own_pid(node: Node, pid: int) -> int:
 
 @dataclass(slots=True)
 class Job:
-    """One read of all processes of a job."""
+    """One read of all processes of a job; ``roots`` are those with a context on the GPU."""
 
+    roots: tuple[str, ...] = ()
+    compilers: set[str] = field(default_factory=set)
     processes: dict[str, Stat] = field(default_factory=dict)
     threads: dict[tuple[str, str], Stat] = field(default_factory=dict)
     unreadable: dict[str, int] = field(
@@ -247,11 +328,17 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A process of a job; ``cpu`` is its share of a CPU, or None if unknown."""
+    """A process of a job; ``cpu`` is its share of a CPU, or None if unknown.
+
+    ``state`` is a letter as in ``ps``, ``waits_in`` the kernel function in which a process in
+    uninterruptible sleep (D) waits, if that can be read.
+    """
 
     pid: int
     command: str
     cpu: float | None
+    state: str
+    waits_in: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,9 +358,15 @@ class JobProcesses:
         PROCESSES,
         UNREADABLE,
         BLOCKED,
+        STOPPED,
         CPU_SECONDS,
         BUSIEST_THREAD,
         BUSY_THREADS,
+        HOST_CPUS,
+        HOST_THREAD,
+        LOADER_THREAD,
+        COMPILERS,
+        COMPILER_CPUS,
         MEMORY,
         IO_BYTES,
         PRESSURE_WAITING,
@@ -298,8 +391,11 @@ class JobProcesses:
         self.cpu_seconds = 0.0
         self.io_bytes = [0.0, 0.0]
         self.filling: dict[str, Filling] = {}
+        self._usual = self.every
         self._before = Job()
         self._time = -math.inf
+        self._reads = 0
+        self._programs: dict[tuple[str, float], str] = {}
 
     def read(self) -> Reading | None:
         """The job since the last read, or None if that was too recent to compute shares."""
@@ -313,18 +409,44 @@ class JobProcesses:
             return Reading((), JobDetail((), ""))
         roots = sorted({str(process.pid) for process in processes})
         job = self._look(roots, elapsed)
-        shares = _shares(self._before, job, elapsed)
+        used = Used.of(self._before, job, elapsed)
         self._accumulate(job)
+        self._reads = self._reads + 1 if job.roots == self._before.roots else 0
+        self.every = FIRST_EVERY if job.roots and self._reads < FIRST_READS else self._usual
         self._before = job
-        samples = tuple(self._samples(job, shares, now))
+        samples = tuple(self._samples(job, used, now))
         listed = tuple(
-            Listed(int(pid), stat.name, shares.get((pid, "")))
+            Listed(int(pid), stat.name, used.processes.get(pid), stat.state, self._wait(pid, stat))
             for pid, stat in islice(job.processes.items(), SHOWN)
         )
         return Reading(samples, JobDetail(listed, job.cgroup_path))
 
+    def _wait(self, pid: str, stat: Stat) -> str:
+        """The kernel function in which a process waits that cannot be interrupted."""
+        if stat.state != "D":
+            return ""
+        try:
+            return self.node.read_text(f"/proc/{pid}/wchan").strip().strip("0")
+        except OSError:
+            return ""
+
+    def _look_at_programs(self, job: Job) -> None:
+        """Read what each process runs, once."""
+        found = {}
+        for pid, stat in job.processes.items():
+            known = self._programs.get((pid, stat.start))
+            if known is None:
+                try:
+                    known = self.node.program(int(pid))
+                except OSError:
+                    known = ""
+            found[pid, stat.start] = known
+            if not COMPILER_PROGRAMS.isdisjoint((known, stat.name)):
+                job.compilers.add(pid)
+        self._programs = found
+
     def _look(self, roots: list[str], elapsed: float) -> Job:
-        job = Job()
+        job = Job(roots=tuple(roots))
         for pid in roots:
             if not self._add(job, pid, elapsed):
                 job.unreadable["stat"] += 1
@@ -334,6 +456,7 @@ class JobProcesses:
                 room = len(queue) < LOOKED_AT and child not in job.processes
                 if room and self._add(job, child, elapsed):
                     queue.append(child)
+        self._look_at_programs(job)
         self._look_at_memory(job)
         for pid in roots:
             if pid in job.processes:
@@ -424,9 +547,7 @@ class JobProcesses:
                 for way in (0, 1):
                     self.io_bytes[way] += max(0.0, moved[way] - had[way])
 
-    def _samples(
-        self, job: Job, shares: dict[tuple[str, str], float], now: float
-    ) -> Iterator[Sample]:
+    def _samples(self, job: Job, used: Used, now: float) -> Iterator[Sample]:
         at = self.labels
         for what, count in job.unreadable.items():
             yield from UNREADABLE.at(float(count), *at, what)
@@ -435,11 +556,20 @@ class JobProcesses:
             yield from PROCESSES.at(float(len(job.processes)), *at)
             blocked = sum(stat.state == "D" for stat in job.processes.values())
             yield from BLOCKED.at(float(blocked), *at)
-        if shares:
+            stopped = sum(stat.state in "Tt" for stat in job.processes.values())
+            yield from STOPPED.at(float(stopped), *at)
+        if used.threads:
             # No thread uses more CPU than its process.
-            yield from BUSIEST_THREAD.at(max(shares.values()), *at)
-            threads = [share for (_, thread), share in shares.items() if thread]
-            yield from BUSY_THREADS.at(float(sum(share >= BUSY for share in threads)), *at)
+            yield from BUSIEST_THREAD.at(max(used.threads.values()), *at)
+            busy = sum(share >= BUSY for (_, thread), share in used.threads.items() if thread)
+            yield from BUSY_THREADS.at(float(busy), *at)
+            yield from HOST_THREAD.at(used.host_thread(job), *at)
+            yield from LOADER_THREAD.at(used.loader_thread(job), *at)
+        if used.processes:
+            at_gpu = [share for pid, share in used.processes.items() if pid in job.roots]
+            yield from HOST_CPUS.at(sum(at_gpu) if at_gpu else None, *at)
+            yield from COMPILERS.at(float(len(job.compilers)), *at)
+            yield from COMPILER_CPUS.at(used.compilers(job), *at)
         yield from MEMORY.at(job.memory, *at)
         if job.io:
             for way, direction in enumerate(("read", "write")):
@@ -477,23 +607,53 @@ def _gained(before: Stat | None, after: Stat) -> float | None:
     return max(0.0, after.cpu - before.cpu)
 
 
-def _shares(before: Job, job: Job, elapsed: float) -> dict[tuple[str, str], float]:
-    """CPU shares since the last read: per thread if threads were read, otherwise per process.
+@dataclass(frozen=True, slots=True)
+class Used:
+    """CPU shares since the last read, of processes and of threads.
 
-    Empty if the threads of a busy process have been read only once: their CPU use is not known yet,
-    and the busiest of the rest may not be the busiest.
+    ``threads`` has an entry without a thread for a process that used too little for a closer look.
+    It is empty if the threads of a busy process have been read only once: their CPU use is not
+    known yet, and the busiest of the rest may not be the busiest.
     """
-    found: dict[tuple[str, str], float] = {}
-    closer = {pid for pid, _ in job.threads}
-    for pid, stat in job.processes.items():
-        used = _gained(before.processes.get(pid), stat)
-        if used is not None and pid not in closer:
-            found[pid, ""] = used / elapsed
-    for key, stat in job.threads.items():
-        used = _gained(before.threads.get(key), stat)
-        if used is not None:
-            found[key] = used / elapsed
-    return found if closer <= {pid for pid, thread in found if thread} else {}
+
+    processes: dict[str, float]
+    threads: dict[tuple[str, str], float]
+
+    @staticmethod
+    def of(before: Job, job: Job, elapsed: float) -> Used:
+        """What the processes and threads of both reads used in between."""
+        processes = {
+            pid: used / elapsed
+            for pid, stat in job.processes.items()
+            if (used := _gained(before.processes.get(pid), stat)) is not None
+        }
+        closer = {pid for pid, _ in job.threads}
+        threads = {(pid, ""): used for pid, used in processes.items() if pid not in closer}
+        for key, stat in job.threads.items():
+            used = _gained(before.threads.get(key), stat)
+            if used is not None:
+                threads[key] = used / elapsed
+        complete = closer <= {pid for pid, thread in threads if thread}
+        return Used(processes, threads if complete else {})
+
+    def host_thread(self, job: Job) -> float | None:
+        """The busiest thread of a process on the GPU, or all of one that uses about one CPU."""
+        busiest = [share for (pid, _), share in self.threads.items() if pid in job.roots]
+        whole = [self.processes.get(pid, 0.0) for pid in job.roots]
+        return max(busiest + [share for share in whole if share <= ONE_CPU], default=None)
+
+    def loader_thread(self, job: Job) -> float | None:
+        """The busiest thread of the other processes, compilers aside."""
+        others = (
+            share
+            for (pid, _), share in self.threads.items()
+            if pid not in job.roots and pid not in job.compilers
+        )
+        return max(others, default=None)
+
+    def compilers(self, job: Job) -> float:
+        """CPUs that compilers used; one that is new has just begun."""
+        return sum(self.processes.get(pid, 1.0) for pid in job.compilers)
 
 
 GPU_SOURCE: GpuSource = JobProcesses

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpunode.driver.driver import Driver
-from gpunode.node import ethtool, tcp
+from gpunode.node import ethtool, sockets, tcp
 from gpunode.node.datagram_socket import Datagram, DatagramSocket
 from gpunode.node.kubelet import Allocation, Kubelet
 from gpunode.node.log import Log
-from gpunode.node.node import ENVIRONMENT, MAX_FILE, Filesystem
+from gpunode.node.node import ENVIRONMENT, MAX_FILE, Filesystem, program_of
 
 
 class SystemClock:
@@ -66,6 +66,13 @@ class LocalNode:
         entries = self._read(f"/proc/{pid}/environ").decode("utf-8", "replace").split("\0")
         pairs = (entry.partition("=") for entry in entries)
         return {name: value for name, _, value in pairs if name in ENVIRONMENT}
+
+    def program(self, pid: int) -> str:
+        arguments = self._read(f"/proc/{pid}/cmdline").decode("utf-8", "replace").split("\0")
+        return program_of(arguments)
+
+    def listens(self, pid: int) -> bool:
+        return sockets.listens(f"{self.rootfs}/proc/{pid}")
 
     def network_statistics(self, interface: str) -> dict[str, int]:
         return ethtool.statistics(interface)

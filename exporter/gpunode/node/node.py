@@ -6,6 +6,7 @@ it back, and a folder of files can serve as a test machine.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -55,6 +56,8 @@ ENVIRONMENT = frozenset(
     {
         "CUDA_VISIBLE_DEVICES",
         "LOCAL_RANK",
+        "MASTER_ADDR",
+        "MASTER_PORT",
         "NCCL_ALGO",
         "NCCL_BUFFSIZE",
         "NCCL_COLLNET_ENABLE",
@@ -111,6 +114,10 @@ ENVIRONMENT = frozenset(
 """The only names read from a process's environment, because the others may hold secrets."""
 
 
+LONGEST_PROGRAM = 64
+"""Characters of a program's name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Filesystem:
     """Bytes: total, free, and free to users other than root; files: total and free.
@@ -123,6 +130,30 @@ class Filesystem:
     available: float
     files: float = 0.0
     files_free: float = 0.0
+
+
+def program_of(arguments: list[str]) -> str:
+    """The script, module or program that a command line runs, without its folder and arguments.
+
+    For ``python -m NAME`` and ``…/NAME/__main__.py`` it is NAME; empty for ``python -c`` and where
+    there is no command line, as in the kernel's threads.
+    """
+    command = posixpath.basename(arguments[0].split(" ")[0]) if arguments else ""
+    if not command.startswith("python"):
+        return command[:LONGEST_PROGRAM]
+    rest = iter(arguments[1:])
+    for argument in rest:
+        if argument == "-m":
+            return next(rest, "")[:LONGEST_PROGRAM]
+        if argument in ("-W", "-X"):
+            next(rest, "")
+        elif argument == "-c":
+            return ""
+        elif not argument.startswith("-"):
+            folder, script = posixpath.split(argument)
+            name = posixpath.basename(folder) if script == "__main__.py" else script
+            return name.removesuffix(".py")[:LONGEST_PROGRAM]
+    return command
 
 
 class Node(Protocol):
@@ -159,6 +190,14 @@ class Node(Protocol):
 
     def environment(self, pid: int) -> dict[str, str]:
         """Initial environment of a process: the names in ``ENVIRONMENT``. Raises ``OSError``."""
+        ...
+
+    def program(self, pid: int) -> str:
+        """The program that a process runs, as ``program_of`` tells it. Raises ``OSError``."""
+        ...
+
+    def listens(self, pid: int) -> bool:
+        """Whether a process waits for TCP connections. Raises ``OSError``."""
         ...
 
     def network_statistics(self, interface: str) -> dict[str, int]:

@@ -75,6 +75,8 @@ NODE_CALLS = {
     "filesystem": NodeCall(),
     "log_lines": NodeCall(events=True),
     "environment": NodeCall(),
+    "program": NodeCall(),
+    "listens": NodeCall(),
     "network_statistics": NodeCall(),
     "read_link": NodeCall(),
     "ask": NodeCall(named_by=2),

@@ -10,22 +10,34 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from gpunode.gpu.activity import MEMORY_RESERVED, MEMORY_TOTAL, MEMORY_USED, SECONDS
+from gpunode.gpu.activity import (
+    BLOCKED_STREAK,
+    MEMORY_RESERVED,
+    MEMORY_TOTAL,
+    MEMORY_USED,
+    SECONDS,
+)
 from gpunode.gpu.health import THROTTLED
 from gpunode.gpu.ledger import STATES
 from gpunode.gpu.power import POWER_DEFAULT_LIMIT, POWER_LIMIT
-from gpunode.gpu.units import ACTIVE
+from gpunode.gpu.units import ACTIVE, PCIE_BYTES
 from gpunode.host import disk, lustre, nfs, pressure
 from gpunode.jobs import processes as job
 from gpunode.jobs import steps
+from gpunode.metric import Metric
 from gpunode.nccl.ras import AWAITED
 from gpunode.verdict.facts import Facts, series_name
 from gpunode.verdict.limits import (
     BOUND,
     COMMUNICATES,
+    COMPILES,
     CPU_PRESSURE,
     DISK_BUSY,
+    EXPLAINED,
+    GOES_ON,
+    IN_PHASE,
     IO_PRESSURE,
+    LAUNCHES,
     LIMIT_LOWERED,
     LOST,
     MEMORY_FULL,
@@ -33,6 +45,9 @@ from gpunode.verdict.limits import (
     QUOTA_THROTTLED,
     REMOTE_LATENCY,
     REMOTE_SHARE,
+    RESTS,
+    RUNS_NOTHING,
+    SEVERAL_CPUS,
     SHM_FULL,
     STALLED,
     STEP_OVERDUE,
@@ -40,15 +55,26 @@ from gpunode.verdict.limits import (
     TENSOR_IDLE,
     THREAD_BUSY,
     THROTTLED_SHARE,
+    TO_HOST,
+    WRITES,
 )
+from gpunode.verdict.waiting import AT_WORK, REASONS, WAITED_FOR, WaitedFor
+from gpunode.verdict.workload import WORKLOAD
 
 CAUSES = {
     "none": "no significant time is lost",
     "data_loading_cpu": "starved, and the CPUs that prepare the data are at their limit",
     "data_loading_storage": "starved, and the job waits for storage",
-    "data_loading_copy": "copies between host and device run while the compute engines wait",
-    "data_loading": "starved, and nothing on this node explains it",
+    "data_loading_copy": "copies between host and device run while the compute engines wait; they "
+    "are slow from memory that is not pinned",
+    "data_loading": "starved, and the training waits for data, by its client's words",
     "shm": "starved, and the job's /dev/shm is full",
+    "host_compute": "starved, while the process on the GPU computes on CPUs",
+    "compile": "starved, while kernels are compiled",
+    "checkpoint": "starved, while the job saves its state",
+    "no_requests": "nothing asks the server or notebook for work",
+    "stopped": "starved, because the process is stopped or cannot be interrupted",
+    "unexplained": "starved, and nothing on this node explains it",
     "communication": "data moves between GPUs or nodes while nothing is computed",
     "straggler": "kernels spin in a collective until a peer arrives",
     "stalled_collective": "kernels spin in a collective and no peer arrives",
@@ -87,37 +113,160 @@ class Verdict:
     evidence: tuple[Evidence, ...] = ()
 
 
-Rule = Callable[[Facts, tuple[str, str], dict[str, float]], Verdict | None]
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is known of one GPU: its ledger's shares, its kind of work, and for whom it waits."""
+
+    facts: Facts
+    at: tuple[str, str]
+    shares: dict[str, float]
+    kind: str
+    waits_for: tuple[WaitedFor, ...] = ()
+    waited_for: WaitedFor | None = None
+    """This GPU, if others wait for it."""
+
+    peers_starve: bool = False
+    """Whether another GPU of the job has nothing to run for as long as others wait."""
+
+    def now(self, metric: Metric, *labels: str) -> float:
+        """The latest value of a series of this GPU, 0 without one."""
+        return self.facts.now(metric, *self.at, *labels) or 0.0
+
+    def rate(self, metric: Metric, *labels: str) -> float:
+        """The increase per second of a counter of this GPU, 0 if it is not known."""
+        return self.facts.rate(metric, *self.at, *labels) or 0.0
+
+    @property
+    def without_work(self) -> float:
+        """Share of time in which a process held the GPU and nothing ran."""
+        return self.shares["starved"] + self.shares["idle"]
+
+    @property
+    def results(self) -> float:
+        """Share of time in which results were copied to the host."""
+        sent, received = (self.rate(PCIE_BYTES, way) for way in ("transmit", "receive"))
+        return self.shares["copy"] if sent >= TO_HOST * received else 0.0
+
+    def evidence(
+        self, metric: Metric, value: float, threshold: float, meaning: str, *labels: str
+    ) -> Evidence:
+        """Evidence from a series of this GPU."""
+        return Evidence(series_name(metric, (*self.at, *labels)), value, threshold, meaning)
+
+    def state(self, state: str, threshold: float) -> Evidence:
+        """Evidence from the ledger."""
+        meaning = f"share of time: {STATES[state]}"
+        return self.evidence(SECONDS, self.shares[state], threshold, meaning, state)
 
 
-def judge(facts: Facts, at: tuple[str, str]) -> Verdict | None:
+Rule = Callable[[Case], Verdict | None]
+Explanation = Callable[[Case], Iterable[Evidence]]
+
+
+def judge(case: Case) -> Verdict | None:
     """The verdict on one GPU, or None if its ledger does not reach back far enough."""
-    shares = facts.shares(at)
-    if not shares:
+    if not case.shares:
         return None
-    lost = [verdict for rule in LOSSES if (verdict := rule(facts, at, shares))]
+    lost = [verdict for rule in LOSSES if (verdict := rule(case))]
     if lost:
         return max(lost, key=lambda verdict: verdict.share)
-    bound = (verdict for rule in BOUNDS if (verdict := rule(facts, at, shares)))
-    return next(bound, Verdict("none", sum(shares[s] for s in ("compute", "memory"))))
+    bound = (verdict for rule in BOUNDS if (verdict := rule(case)))
+    return next(bound, Verdict("none", sum(case.shares[s] for s in ("compute", "memory"))))
 
 
-def _starved(facts: Facts, at: tuple[str, str], shares: dict[str, float]) -> Verdict | None:
-    if shares["starved"] < LOST:
-        return None
-    ledger = _state(at, shares, "starved", LOST)
-    for cause, look in (
-        ("shm", _shm),
-        ("data_loading_storage", _storage),
-        ("data_loading_cpu", _cpu),
-    ):
-        evidence = tuple(look(facts, at))
+def _starved(case: Case) -> Verdict | None:
+    """Time without work, put down to the first explanation that has evidence."""
+    share = case.without_work + case.results
+    awaited = case.waited_for is not None
+    if share < LOST or (case.shares["starved"] + case.results < LOST and not awaited):
+        explanations = IDLE_EXPLANATIONS if share >= LOST else ()
+    else:
+        explanations = EXPLANATIONS
+    state = max(("starved", "idle", "copy"), key=lambda state: case.shares[state])
+    ledger = case.state(state, LOST)
+    if case.peers_starve:
+        share += case.shares["blocked"]
+    for cause, look in explanations:
+        evidence = tuple(look(case))
         if evidence:
-            return Verdict(cause, shares["starved"], (ledger, *evidence))
-    return Verdict("data_loading", shares["starved"], (ledger,))
+            return Verdict(cause, share, (ledger, *evidence))
+    return Verdict("unexplained", share, (ledger,)) if explanations is EXPLANATIONS else None
 
 
-def _shm(facts: Facts, at: tuple[str, str]) -> Iterator[Evidence]:
+def _stopped(case: Case) -> Iterator[Evidence]:
+    """Processes that do not go on; one that waits for a disk for a moment does."""
+    if case.without_work < RUNS_NOTHING or case.now(job.HOST_CPUS) >= GOES_ON:
+        return
+    for metric in (job.STOPPED, job.BLOCKED):
+        count = case.now(metric)
+        if count:
+            yield case.evidence(metric, count, 1.0, "processes that do not go on")
+
+
+def _checkpoint(case: Case) -> Iterator[Evidence]:
+    yield from _phase(case, "checkpoint")
+    written = case.rate(job.IO_BYTES, "write")
+    if written >= WRITES:
+        meaning = "bytes per second that the job writes"
+        yield case.evidence(job.IO_BYTES, written, WRITES, meaning, "write")
+
+
+def _phase(case: Case, phase: str) -> Iterator[Evidence]:
+    """What the client says the process did for most of the time without work."""
+    share, least = case.rate(steps.SECONDS, phase), IN_PHASE * case.without_work
+    if share >= max(least, LOST):
+        meaning = f"share of time that the process reports as {phase}"
+        yield case.evidence(steps.SECONDS, share, max(least, LOST), meaning, phase)
+
+
+def _compile(case: Case) -> Iterator[Evidence]:
+    yield from _phase(case, "compile")
+    used, present = case.now(job.COMPILER_CPUS), case.now(job.COMPILERS)
+    if used >= COMPILES:
+        yield case.evidence(job.COMPILER_CPUS, used, COMPILES, "CPUs used by compilers")
+    if present and case.without_work >= RUNS_NOTHING and (evidence := tuple(_host_thread(case))):
+        # Most of a compilation is Python's; the compilers' processes stay afterwards.
+        yield case.evidence(job.COMPILERS, present, 1.0, "compilers among the job's processes")
+        yield from evidence
+
+
+def _no_requests(case: Case) -> Iterator[Evidence]:
+    used = case.facts.rate(job.CPU_SECONDS, *case.at)
+    if case.kind in ("serving", "interactive") and used is not None and used < RESTS:
+        yield case.evidence(WORKLOAD, 1.0, 1.0, "the kind of work", case.kind)
+        yield case.evidence(job.CPU_SECONDS, used, RESTS, "CPUs that the job uses")
+
+
+def _data(case: Case) -> Iterator[Evidence]:
+    return _phase(case, "data")
+
+
+def _host_thread(case: Case) -> Iterator[Evidence]:
+    """The thread on the GPU's process was busy while the GPU had nothing to run.
+
+    It may be busy while the GPU works as well, waiting for it: only what goes beyond counts.
+    """
+    busy, least = case.now(job.HOST_THREAD), 1.0 - EXPLAINED * case.without_work
+    if busy >= least:
+        meaning = "share of a CPU used by one thread, or by all that share one, of the process"
+        yield case.evidence(job.HOST_THREAD, busy, least, meaning)
+
+
+def _host_compute(case: Case) -> Iterator[Evidence]:
+    """Like a thread that prepares data, but it computes with what the GPU sent, or on many CPUs."""
+    cpus, results = case.now(job.HOST_CPUS), case.results >= LOST
+    if cpus >= SEVERAL_CPUS or results or case.without_work >= RUNS_NOTHING:
+        evidence = tuple(_host_thread(case))
+        yield from evidence
+        if cpus >= SEVERAL_CPUS:
+            meaning = "CPUs that the process on the GPU uses"
+            yield case.evidence(job.HOST_CPUS, cpus, SEVERAL_CPUS, meaning)
+        if results and (evidence or cpus >= 1.0 - EXPLAINED):
+            yield case.state("copy", LOST)
+
+
+def _shm(case: Case) -> Iterator[Evidence]:
+    facts, at = case.facts, case.at
     for labels in facts.series(job.SHM_SIZE, *at):
         size, used = facts.now(job.SHM_SIZE, *labels), facts.now(job.SHM_USED, *labels)
         if size and used is not None and used / size >= SHM_FULL:
@@ -125,7 +274,8 @@ def _shm(facts: Facts, at: tuple[str, str]) -> Iterator[Evidence]:
             yield Evidence(series, used / size, SHM_FULL, "share of /dev/shm in use")
 
 
-def _storage(facts: Facts, at: tuple[str, str]) -> Iterator[Evidence]:
+def _storage(case: Case) -> Iterator[Evidence]:
+    facts, at = case.facts, case.at
     waits = _pressure(facts, at, "io")
     if waits is not None and waits[1] >= IO_PRESSURE:
         yield Evidence(*waits, IO_PRESSURE, "share of time with a task waiting for I/O")
@@ -156,121 +306,146 @@ def _pressure(facts: Facts, at: tuple[str, str], resource: str) -> tuple[str, fl
     return None
 
 
-def _cpu(facts: Facts, at: tuple[str, str]) -> Iterator[Evidence]:
-    busiest = facts.now(job.BUSIEST_THREAD, *at)
-    if busiest is not None and busiest >= THREAD_BUSY:
-        series = series_name(job.BUSIEST_THREAD, at)
-        yield Evidence(series, busiest, THREAD_BUSY, "share of a CPU that one thread uses")
-    periods = facts.rate(job.QUOTA_PERIODS, *at)
-    throttled = facts.rate(job.QUOTA_THROTTLED_PERIODS, *at)
-    if periods and throttled is not None and throttled / periods >= QUOTA_THROTTLED:
-        series = series_name(job.QUOTA_THROTTLED_PERIODS, at)
+def _cpu(case: Case) -> Iterator[Evidence]:
+    loader = case.now(job.LOADER_THREAD)
+    if loader >= THREAD_BUSY:
+        meaning = "share of a CPU used by one thread of a process that prepares data"
+        yield case.evidence(job.LOADER_THREAD, loader, THREAD_BUSY, meaning)
+    periods, throttled = case.rate(job.QUOTA_PERIODS), case.rate(job.QUOTA_THROTTLED_PERIODS)
+    if periods and throttled / periods >= QUOTA_THROTTLED:
         meaning = "share of CPU quota periods that were throttled"
-        yield Evidence(series, throttled / periods, QUOTA_THROTTLED, meaning)
-    waits = _pressure(facts, at, "cpu")
+        yield case.evidence(
+            job.QUOTA_THROTTLED_PERIODS, throttled / periods, QUOTA_THROTTLED, meaning
+        )
+    waits = _pressure(case.facts, case.at, "cpu")
     if waits is not None and waits[1] >= CPU_PRESSURE:
         yield Evidence(*waits, CPU_PRESSURE, "share of time with a task waiting for a CPU")
+    yield from _host_thread(case)
 
 
-def _blocked(facts: Facts, at: tuple[str, str], shares: dict[str, float]) -> Verdict | None:
-    if shares["blocked"] < LOST:
+def _blocked(case: Case) -> Verdict | None:
+    """Waiting for a peer: a stall once no window had anything else, unless a peer is at work."""
+    streak = case.now(BLOCKED_STREAK)
+    working = [late for late in case.waits_for if late.reason in AT_WORK]
+    if streak >= STALLED:
+        meaning = "seconds for which nothing moved and nothing was launched"
+        ledger = case.evidence(BLOCKED_STREAK, streak, STALLED, meaning)
+        cause = "straggler" if working else "stalled_collective"
+        return Verdict(cause, 1.0, (ledger, *_late(case)))
+    share = case.shares["blocked"]
+    if share < LOST or (case.peers_starve and case.shares["starved"] >= LOST):
         return None
-    stands = shares["blocked"] >= STALLED
-    ledger = _state(at, shares, "blocked", STALLED if stands else LOST)
-    awaited = (
-        Evidence(series_name(AWAITED, labels), 1.0, 1.0, "the rank that others wait for")
-        for labels in facts.series(AWAITED)
-    )
-    cause = "stalled_collective" if stands else "straggler"
-    return Verdict(cause, shares["blocked"], (ledger, *awaited))
+    return Verdict("straggler", share, (case.state("blocked", LOST), *_late(case)))
+
+
+def _late(case: Case) -> Iterator[Evidence]:
+    """For whom a GPU waits, as seen from this node and as NCCL says."""
+    for late in case.waits_for:
+        series = series_name(WAITED_FOR, (*late.at, late.reason))
+        yield Evidence(series, 1.0, 1.0, f"the GPU that others wait for: {REASONS[late.reason]}")
+    for labels in case.facts.series(AWAITED):
+        yield Evidence(series_name(AWAITED, labels), 1.0, 1.0, "the rank that others wait for")
+
+
+def _copies(case: Case) -> Verdict | None:
+    share = case.shares["copy"]
+    if share < LOST:
+        return None
+    if case.results and any(tuple(look(case)) for look in (_checkpoint, _host_compute)):
+        return None
+    return Verdict("data_loading_copy", share, (case.state("copy", LOST),))
 
 
 def _lost_to(state: str, cause: str, threshold: float) -> Rule:
     """A rule that needs only the ledger."""
 
-    def rule(_: Facts, at: tuple[str, str], shares: dict[str, float]) -> Verdict | None:
-        if shares[state] < threshold:
+    def rule(case: Case) -> Verdict | None:
+        if case.shares[state] < threshold:
             return None
-        return Verdict(cause, shares[state], (_state(at, shares, state, threshold),))
+        return Verdict(cause, case.shares[state], (case.state(state, threshold),))
 
     return rule
 
 
-def _thermal(facts: Facts, at: tuple[str, str], _: dict[str, float]) -> Verdict | None:
-    return _held_down(facts, at, THERMAL, "thermal")
+def _thermal(case: Case) -> Verdict | None:
+    return _held_down(case, THERMAL, "thermal")
 
 
-def _power(facts: Facts, at: tuple[str, str], _: dict[str, float]) -> Verdict | None:
-    braked = _held_down(facts, at, ("hw_power_brake",), "power")
-    capped = _held_down(facts, at, ("sw_power_cap",), "power")
-    limit, default = facts.now(POWER_LIMIT, *at), facts.now(POWER_DEFAULT_LIMIT, *at)
+def _power(case: Case) -> Verdict | None:
+    braked = _held_down(case, ("hw_power_brake",), "power")
+    capped = _held_down(case, ("sw_power_cap",), "power")
+    limit, default = case.now(POWER_LIMIT), case.now(POWER_DEFAULT_LIMIT)
     if capped is None or not limit or not default or limit / default >= LIMIT_LOWERED:
         return braked  # at the board's default limit, a GPU does all it can
-    lowered = Evidence(
-        series_name(POWER_LIMIT, at), limit / default, LIMIT_LOWERED, "enforced over default limit"
-    )
+    meaning = "enforced over default limit"
+    lowered = case.evidence(POWER_LIMIT, limit / default, LIMIT_LOWERED, meaning)
     return Verdict("power", capped.share, (*capped.evidence, lowered))
 
 
-def _held_down(
-    facts: Facts, at: tuple[str, str], reasons: Iterable[str], cause: str
-) -> Verdict | None:
+def _held_down(case: Case, reasons: Iterable[str], cause: str) -> Verdict | None:
+    meaning = "share of time with the clocks throttled"
     evidence = tuple(
-        Evidence(
-            series_name(THROTTLED, (*at, reason)),
-            rate,
-            THROTTLED_SHARE,
-            "share of time with the clocks throttled",
-        )
+        case.evidence(THROTTLED, rate, THROTTLED_SHARE, meaning, reason)
         for reason in reasons
-        if (rate := facts.rate(THROTTLED, *at, reason) or 0.0) >= THROTTLED_SHARE
+        if (rate := case.rate(THROTTLED, reason)) >= THROTTLED_SHARE
     )
     return Verdict(cause, max(e.value for e in evidence), evidence) if evidence else None
 
 
-def _precision(facts: Facts, at: tuple[str, str], shares: dict[str, float]) -> Verdict | None:
-    work = shares["compute"]
-    tensor = facts.rate(ACTIVE, *at, "tensor")
+def _precision(case: Case) -> Verdict | None:
+    work, tensor = case.shares["compute"], case.facts.rate(ACTIVE, *case.at, "tensor")
     if work < BOUND or tensor is None or tensor / work >= TENSOR_IDLE:
         return None
     for pipe in ("fp32", "fp64"):
-        busy = facts.rate(ACTIVE, *at, pipe)
-        if busy is not None and busy / work >= PIPE_BUSY:
+        busy = case.rate(ACTIVE, pipe) / work
+        if busy >= PIPE_BUSY:
+            idle = "share of the compute time with tensor cores active"
+            active = f"share of the compute time with the {pipe} pipe active"
             evidence = (
-                _state(at, shares, "compute", BOUND),
-                Evidence(
-                    series_name(ACTIVE, (*at, "tensor")),
-                    tensor / work,
-                    TENSOR_IDLE,
-                    "share of the compute time with tensor cores active",
-                ),
-                Evidence(
-                    series_name(ACTIVE, (*at, pipe)),
-                    busy / work,
-                    PIPE_BUSY,
-                    f"share of the compute time with the {pipe} pipe active",
-                ),
+                case.state("compute", BOUND),
+                case.evidence(ACTIVE, tensor / work, TENSOR_IDLE, idle, "tensor"),
+                case.evidence(ACTIVE, busy, PIPE_BUSY, active, pipe),
             )
             return Verdict("precision", work, evidence)
     return None
 
 
-def _capacity(facts: Facts, at: tuple[str, str], shares: dict[str, float]) -> Verdict | None:
-    total, used = facts.now(MEMORY_TOTAL, *at), facts.now(MEMORY_USED, *at)
-    usable = (total or 0.0) - (facts.now(MEMORY_RESERVED, *at) or 0.0)
-    if used is None or usable <= 0 or used / usable < MEMORY_FULL or shares["free"] >= BOUND:
+def _capacity(case: Case) -> Verdict | None:
+    total, used = case.now(MEMORY_TOTAL), case.now(MEMORY_USED)
+    usable = total - case.now(MEMORY_RESERVED)
+    if usable <= 0 or used / usable < MEMORY_FULL or case.shares["free"] >= BOUND:
         return None
-    series = series_name(MEMORY_USED, at)
-    evidence = Evidence(series, used / usable, MEMORY_FULL, "share of the frame buffer in use")
+    meaning = "share of the frame buffer in use"
+    evidence = case.evidence(MEMORY_USED, used / usable, MEMORY_FULL, meaning)
     return Verdict("memory_capacity", 1.0, (evidence,))
 
+
+EXPLANATIONS: tuple[tuple[str, Explanation], ...] = (
+    ("stopped", _stopped),
+    ("checkpoint", _checkpoint),
+    ("compile", _compile),
+    ("shm", _shm),
+    ("no_requests", _no_requests),
+    ("data_loading_storage", _storage),
+    ("host_compute", _host_compute),
+    ("data_loading_cpu", _cpu),
+    ("data_loading", _data),
+)
+IDLE_EXPLANATIONS: tuple[tuple[str, Explanation], ...] = (
+    ("stopped", _stopped),
+    ("checkpoint", _checkpoint),
+    ("compile", _compile),
+    ("no_requests", _no_requests),
+    ("host_compute", _host_compute),
+)
+"""Those of a GPU that has run nothing for a while: nobody may want anything of it."""
 
 LOSSES: tuple[Rule, ...] = (
     _starved,
     _blocked,
-    _lost_to("copy", "data_loading_copy", LOST),
+    _copies,
     _lost_to("communication", "communication", COMMUNICATES),
-    _lost_to("launch", "kernel_launch", LOST),
+    _lost_to("launch", "kernel_launch", LAUNCHES),
     _thermal,
     _power,
 )
@@ -283,27 +458,39 @@ USED = frozenset(
     {
         ACTIVE,
         AWAITED,
+        BLOCKED_STREAK,
         MEMORY_RESERVED,
         MEMORY_TOTAL,
         MEMORY_USED,
+        PCIE_BYTES,
         POWER_DEFAULT_LIMIT,
         POWER_LIMIT,
         SECONDS,
         THROTTLED,
         disk.BUSY,
-        job.BUSIEST_THREAD,
+        job.BLOCKED,
+        job.COMPILERS,
+        job.COMPILER_CPUS,
+        job.CPU_SECONDS,
+        job.HOST_CPUS,
+        job.HOST_THREAD,
+        job.IO_BYTES,
+        job.LOADER_THREAD,
         job.PRESSURE_WAITING,
         job.QUOTA_PERIODS,
         job.QUOTA_THROTTLED_PERIODS,
         job.SHM_SIZE,
         job.SHM_USED,
+        job.STOPPED,
         pressure.WAITING,
         steps.LAST_STEP,
         steps.MEDIAN,
+        steps.REQUEST_ITEMS,
+        steps.SECONDS,
         *(metric for pair in REMOTE for metric in pair),
     }
 )
-"""The metrics that the rules use; ``Facts`` knows no others."""
+"""The metrics that verdicts rest on; ``Facts`` knows no others."""
 
 
 def stalled(facts: Facts, at: tuple[str, str]) -> str | None:
@@ -322,8 +509,3 @@ def stalled(facts: Facts, at: tuple[str, str]) -> str | None:
     causes = {"collective": shares.get("blocked", 0.0), "input": nothing_to_do}
     cause = max(causes, key=causes.__getitem__)
     return cause if causes[cause] >= BOUND else "unknown"
-
-
-def _state(at: tuple[str, str], shares: dict[str, float], state: str, threshold: float) -> Evidence:
-    meaning = f"share of time: {STATES[state]}"
-    return Evidence(series_name(SECONDS, (*at, state)), shares[state], threshold, meaning)

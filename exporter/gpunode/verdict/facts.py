@@ -1,4 +1,4 @@
-"""What is known about the last minute: values of series at several times."""
+"""What is known about the last seconds: values of series at several times."""
 
 from __future__ import annotations
 

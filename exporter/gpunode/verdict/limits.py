@@ -8,8 +8,20 @@ LOST = 0.1
 COMMUNICATES = 0.25
 """Minimum share of time for exposed communication to count; healthy training has some."""
 
-STALLED = 0.95
-"""Minimum share of time spent spinning for a collective to count as stalled."""
+LAUNCHES = 0.15
+"""Minimum share of time in gaps between kernels to count; healthy training has half of it."""
+
+STALLED = 6.0
+"""A collective has stalled if every window was `blocked` for this many seconds."""
+
+WAITS = 0.5
+"""At this share of the last seconds spent spinning, a GPU waits for its peers."""
+
+DOES_NOT_WAIT = 0.3
+"""Below this multiple of what its peers spend spinning, a GPU is waited for."""
+
+WORKS = 0.5
+"""At this share of time computing, a GPU for which others wait is at work, as in evaluation."""
 
 STEP_OVERDUE = 5.0
 """A step is overdue after this multiple of the median step time."""
@@ -35,8 +47,35 @@ REMOTE_LATENCY = 0.05
 REMOTE_SHARE = 0.1
 """Minimum mean requests in flight for a slow file server to matter."""
 
-THREAD_BUSY = 0.95
-"""At this share of a CPU, a thread is saturated."""
+THREAD_BUSY = 0.8
+"""At this share of a CPU, a thread that prepares data is what the GPU waits for."""
+
+EXPLAINED = 0.5
+"""A thread of the process on the GPU explains its gaps if it was busy for this share of them."""
+
+SEVERAL_CPUS = 1.5
+"""From this many CPUs, a process computes on them, not only in Python's main thread."""
+
+RUNS_NOTHING = 0.95
+"""At this share of time without work, no step runs that could wait for data."""
+
+GOES_ON = 0.1
+"""From this many CPUs, a process is not stuck, whatever state it is seen in."""
+
+COMPILES = 0.2
+"""From this many CPUs used by compilers, kernels are being compiled."""
+
+WRITES = 50e6
+"""From this many bytes per second that a job writes while the GPU waits, it saves its state."""
+
+IN_PHASE = 0.5
+"""Share of the GPU's lost time that the client's phase must cover to explain it."""
+
+RESTS = 0.5
+"""Below this many CPUs, a server's processes wait for requests."""
+
+TO_HOST = 0.5
+"""From this many bytes sent per byte received, copies bring results to the host."""
 
 CPU_PRESSURE = 0.25
 """At this share of time with a task waiting for a CPU, the job has too few CPUs."""

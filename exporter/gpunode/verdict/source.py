@@ -1,22 +1,31 @@
-"""Reports every few seconds the bottleneck of each GPU over the last minute."""
+"""Reports every few seconds the bottleneck of each GPU, and who waits for whom."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from gpunode.gpu import GPU
-from gpunode.gpu.activity import SECONDS
+from gpunode.gpu.activity import SECONDS, WindowDetail
+from gpunode.jobs.owners import OwnersDetail
+from gpunode.jobs.processes import JobDetail
+from gpunode.jobs.roles import RolesDetail
 from gpunode.metric import Metric, Sample
 from gpunode.source import Reading, Readings
-from gpunode.verdict.causes import CAUSES, USED, Evidence, judge, stalled
+from gpunode.verdict.causes import CAUSES, USED, Case, Evidence, Verdict, judge, stalled
 from gpunode.verdict.facts import Facts, Snapshot
 from gpunode.verdict.limits import STEP_OVERDUE, STEP_OVERDUE_LEAST
+from gpunode.verdict.waiting import WAITED_FOR, Jobs
+from gpunode.verdict.workload import KINDS, WORKLOAD, Workload, workload_of
+
+D = TypeVar("D")
 
 BOTTLENECK = Metric(
     "gpunode_gpu_bottleneck",
     "gauge",
-    "Whether this was the bottleneck of the GPU over the last minute. Exactly one cause is 1; the "
+    "Whether this was the bottleneck of the GPU over the last seconds. Exactly one cause is 1; the "
     "evidence is at /api/v1/verdict.",
     (*GPU, "cause"),
 )
@@ -32,11 +41,16 @@ TRAINING_STALLED = Metric(
     (*GPU, "cause"),
 )
 
-PERIOD = 60.0
-"""Seconds that a verdict covers."""
+PERIOD = 30.0
+"""Seconds of readings on which evidence may rest; most sources are read every 10 s."""
 
-EVERY = 5.0
+JUDGED = 10.0
+"""Seconds of the ledger that a verdict covers."""
+
+EVERY = 2.0
 """Seconds between verdicts."""
+
+At = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +63,7 @@ class Judgement:
     meaning: str
     share: float
     evidence: tuple[Evidence, ...]
+    workload: Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,34 +78,90 @@ class Verdicts:
 
     name = "verdict"
     every = EVERY
-    metrics = (BOTTLENECK, TRAINING_STALLED)
+    metrics = (BOTTLENECK, TRAINING_STALLED, WAITED_FOR, WORKLOAD)
 
     def __init__(self) -> None:
         self._history: deque[Snapshot] = deque(maxlen=round(PERIOD / EVERY) + 1)
+        self._jobs = Jobs()
 
     def read(self, readings: Readings) -> Reading:
         """The verdict on every GPU whose ledger reaches back far enough."""
         clock = readings.clock
         self._history.append(Snapshot(clock.monotonic(), readings.values(USED)))
         facts = Facts(tuple(self._history), USED, clock.time())
-        found = {
-            (labels[0], labels[1]): verdict
-            for labels in facts.series(SECONDS)
-            if labels[2] == "unknown" and (verdict := judge(facts, (labels[0], labels[1])))
-        }
-        samples = (
-            Sample(BOTTLENECK, (*at, cause), float(cause == verdict.cause))
-            for at, verdict in found.items()
-            for cause in CAUSES
+        gpus = [(gpu, uuid) for gpu, uuid, state in facts.series(SECONDS) if state == "unknown"]
+        owners = _by_gpu(readings, OwnersDetail)
+        workloads = _workloads(readings, facts, gpus, owners)
+        holders = {at: {process.job for process in found.processes} for at, found in owners.items()}
+        waiting = self._jobs.waited_for(facts, holders)
+        late = {one.at: one for found in waiting.values() for one in found}
+        samples: list[Sample] = [
+            Sample(WAITED_FOR, (*one.at, one.reason), 1.0) for one in late.values()
+        ]
+        judged = []
+        for at in gpus:
+            workload = workloads.get(at)
+            if workload is not None:
+                samples += (
+                    Sample(WORKLOAD, (*at, kind), float(kind == workload.kind)) for kind in KINDS
+                )
+            case = Case(
+                facts,
+                at,
+                facts.recent(JUDGED).shares(at),
+                workload.kind if workload else "unknown",
+                waiting.get(at, ()),
+                late.get(at),
+                self._jobs.peers_starve(facts.recent(JUDGED), at),
+            )
+            verdict = judge(case)
+            if verdict is None:
+                continue
+            judged.append(_judgement(at, verdict, workload))
+            samples += (
+                Sample(BOTTLENECK, (*at, cause), float(cause == verdict.cause)) for cause in CAUSES
+            )
+            overdue = stalled(facts, at)
+            if overdue is not None:
+                samples += (
+                    Sample(TRAINING_STALLED, (*at, cause), float(cause == overdue))
+                    for cause in STALLS
+                )
+        return Reading(tuple(samples), Judged(tuple(judged)))
+
+
+def _by_gpu(readings: Readings, kind: type[D]) -> dict[At, D]:
+    """The details of this type, by GPU."""
+    return {(told.place.gpu, told.place.uuid): told.detail for told in readings.details(kind)}
+
+
+def _workloads(
+    readings: Readings, facts: Facts, gpus: Iterable[At], owners: Mapping[At, OwnersDetail]
+) -> dict[At, Workload]:
+    """The kind of work on each GPU that a process holds."""
+    roles = _by_gpu(readings, RolesDetail)
+    processes = _by_gpu(readings, JobDetail)
+    windows = _by_gpu(readings, WindowDetail)
+    return {
+        at: workload_of(
+            facts,
+            at,
+            owners[at].processes,
+            roles[at].roles if at in roles else (),
+            processes[at].processes if at in processes else (),
+            windows[at].peers if at in windows else None,
         )
-        overdue = {at: cause for at in found if (cause := stalled(facts, at)) is not None}
-        stalls = (
-            Sample(TRAINING_STALLED, (*at, cause), float(cause == found_cause))
-            for at, found_cause in overdue.items()
-            for cause in STALLS
-        )
-        judged = (
-            Judgement(*at, verdict.cause, CAUSES[verdict.cause], verdict.share, verdict.evidence)
-            for at, verdict in found.items()
-        )
-        return Reading((*samples, *stalls), Judged(tuple(judged)))
+        for at in gpus
+        if at in owners and owners[at].processes
+    }
+
+
+def _judgement(at: At, verdict: Verdict, workload: Workload | None) -> Judgement:
+    return Judgement(
+        *at,
+        verdict.cause,
+        CAUSES[verdict.cause],
+        verdict.share,
+        verdict.evidence,
+        workload or Workload("unknown", "no process on the GPU"),
+    )

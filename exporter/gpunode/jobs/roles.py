@@ -1,0 +1,85 @@
+"""What the processes on a GPU are, as far as they show it: which program, and whether a server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gpunode.config import Settings
+from gpunode.driver.driver import Gpu, known
+from gpunode.jobs.processes import parse_stat
+from gpunode.metric import Metric
+from gpunode.node.node import Node
+from gpunode.source import MANY, Divided, GpuSource, Reading
+
+FIRST_LOOK, LAST_LOOK = 5.0, 60.0
+"""Seconds between looks at a process, at first and in the end, doubling: it may listen later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """The names of a process's program and of its parent's, and whether it listens on a TCP port.
+
+    A name is empty and ``listens`` is None if it cannot be read.
+    """
+
+    pid: int
+    program: str
+    parent: str
+    listens: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class RolesDetail:
+    """The roles of the processes on a GPU."""
+
+    roles: tuple[Role, ...]
+
+
+class ProcessRoles:
+    """Looks at what the processes on one GPU are."""
+
+    name = "process_roles"
+    divided: ClassVar[Divided] = "instances"
+    metrics: ClassVar[tuple[Metric, ...]] = ()
+
+    def __init__(self, node: Node, gpu: Gpu, settings: Settings) -> None:
+        self.node = node
+        self.sensors = gpu
+        self.every = settings.gpu.owners_interval
+        self._looked: dict[int, tuple[Role, float, float]] = {}
+
+    def read(self) -> Reading:
+        now = self.node.clock.monotonic()
+        running = (known(self.sensors.processes) or [])[:MANY]
+        self._looked = {process.pid: self._look(process.pid, now) for process in running}
+        return Reading((), RolesDetail(tuple(role for role, _, _ in self._looked.values())))
+
+    def _look(self, pid: int, now: float) -> tuple[Role, float, float]:
+        before = self._looked.get(pid)
+        if before is not None and now < before[2]:
+            return before
+        pause = FIRST_LOOK if before is None else min(LAST_LOOK, 2 * before[1])
+        role = Role(pid, self._program(pid), self._program(self._parent(pid)), self._listens(pid))
+        return role, pause, now + pause
+
+    def _program(self, pid: int) -> str:
+        try:
+            return self.node.program(pid)
+        except OSError:
+            return ""
+
+    def _parent(self, pid: int) -> int:
+        try:
+            return parse_stat(self.node.read_text(f"/proc/{pid}/stat")).parent
+        except (OSError, ValueError):
+            return 0
+
+    def _listens(self, pid: int) -> bool | None:
+        try:
+            return self.node.listens(pid)
+        except OSError:
+            return None
+
+
+GPU_SOURCE: GpuSource = ProcessRoles

@@ -1,0 +1,49 @@
+"""Which processes wait for connections.
+
+https://docs.kernel.org/networking/proc_net_tcp.html
+"""
+
+from __future__ import annotations
+
+import os
+
+from gpunode.node.node import MAX_FILE
+
+LISTEN = "0A"
+"""The state of a socket that waits for connections, as in include/net/tcp_states.h."""
+
+DESCRIPTORS = 1024
+"""The most descriptors of a process to look at."""
+
+
+def listens(process: str) -> bool:
+    """Whether a process, given by its folder in /proc, waits for TCP connections.
+
+    Raises ``OSError``, also without the right to see its descriptors.
+    """
+    waiting = {f"socket:[{inode}]" for table in ("tcp", "tcp6") for inode in _table(process, table)}
+    if not waiting:
+        return False
+    descriptors = os.listdir(f"{process}/fd")[:DESCRIPTORS]
+    return any(_target(f"{process}/fd/{descriptor}") in waiting for descriptor in descriptors)
+
+
+def _table(process: str, table: str) -> set[str]:
+    try:
+        with open(f"{process}/net/{table}", encoding="ascii") as file:
+            return listening(file.read(MAX_FILE))
+    except FileNotFoundError:  # without IPv6
+        return set()
+
+
+def _target(link: str) -> str:
+    try:
+        return os.readlink(link)
+    except OSError:  # it has been closed
+        return ""
+
+
+def listening(text: str) -> set[str]:
+    """The inodes of the sockets in a table that wait for connections."""
+    rows = (line.split() for line in text.splitlines()[1:])
+    return {row[9] for row in rows if len(row) > 9 and row[3] == LISTEN}
