@@ -136,7 +136,7 @@ def held_by(processes: int) -> list[Process]:
                 pcie_transmit=0.48e9,
                 peers=False,
             ),
-            {"copy": 0.92, "memory": 0.04, "compute": 0.03},
+            {"copy": 0.9, "memory": 0.04, "compute": 0.03, "starved": 0.03},
             id="copies from memory that is not pinned",
         ),
         pytest.param(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from gpunode.driver.driver import Gpu, Unsupported
@@ -39,27 +39,26 @@ class PowerWindow:
     """Power samples of one window: (seconds since the epoch, watts), oldest first."""
 
     samples: tuple[tuple[float, float], ...]
+    mean: float | None = field(init=False, default=None)
+    """Mean in watts, or None without a sample."""
 
-    @property
-    def mean(self) -> float | None:
-        """Mean in watts, or None without a sample."""
-        return sum(w for _, w in self.samples) / len(self.samples) if self.samples else None
+    variance: float | None = field(init=False, default=None)
+    """Variance in square watts, or None if there are too few samples."""
 
-    @property
-    def variance(self) -> float | None:
-        """Variance in square watts, or None if there are too few samples."""
-        mean = self.mean
-        if mean is None or len(self.samples) < FEWEST:
-            return None
-        return sum((w - mean) ** 2 for _, w in self.samples) / len(self.samples)
+    lowest: float | None = field(init=False, default=None)
+    """Mean of the lowest tenth of the samples in watts, or None if there are too few."""
 
-    @property
-    def lowest(self) -> float | None:
-        """Mean of the lowest tenth of the samples in watts, or None if there are too few."""
-        if len(self.samples) < FEWEST:
-            return None
-        lowest = sorted(w for _, w in self.samples)[: len(self.samples) // 10]
-        return sum(lowest) / len(lowest)
+    def __post_init__(self) -> None:
+        watts = sorted([w for _, w in self.samples])
+        if not watts:
+            return
+        mean = sum(watts) / len(watts)
+        object.__setattr__(self, "mean", mean)
+        if len(watts) >= FEWEST:
+            variance = sum([(w - mean) ** 2 for w in watts]) / len(watts)
+            object.__setattr__(self, "variance", variance)
+            lowest = watts[: len(watts) // 10]
+            object.__setattr__(self, "lowest", sum(lowest) / len(lowest))
 
 
 class PowerBuffer:

@@ -37,10 +37,10 @@ STATES = {
     "unknown": "the sensors cannot tell",
 }
 
-NARROW = (0.03, 0.1)
+NARROW = (0.02, 0.12)
 """Share of the kernels' time from which narrow ones count: fewer may be the ends of wide ones."""
 
-MOSTLY_NARROW = (0.2, 0.5)
+MOSTLY_NARROW = (0.1, 0.7)
 """The same if no link moved anything, as in a stall: small kernels look alike."""
 
 MOVED = (1e6, 10e6)
@@ -56,6 +56,9 @@ LAUNCHING = (5e6, 45e6)
 COMMANDS = 9.3
 """Bytes of commands that the GPU reads over PCIe, per byte that it sends for doing so."""
 
+MOST_COMMANDS = 150e6
+"""Bytes per second of commands at the highest rate of launches."""
+
 COPIES = 17.0
 """Bytes that the GPU reads over PCIe for a copy from the host, per byte that it sends."""
 
@@ -63,7 +66,7 @@ PAGEABLE_TO_DEVICE = 8.7e9
 PAGEABLE_TO_HOST = 2.5e9
 """Bytes per second of a copy from or to memory that is not pinned: a CPU copies it once more."""
 
-PAGEABLE_RATES = ((2.5e9, 5e9), (12e9, 16e9))
+PAGEABLE_RATES = ((2.5e9, 5.5e9), (9.5e9, 28e9))
 """Bytes per second to the device, while no kernel runs, between which copies count as pageable:
 less may be pinned copies with pauses, and pageable copies cannot be faster."""
 
@@ -92,7 +95,7 @@ ALWAYS_BUSY = (0.96, 0.99)
 UNTOUCHED = (0.0, 0.02)
 """Utilisation, and that of the memory, of a GPU whose kernel only spins."""
 
-AT_REST = (1.04, 1.26)
+AT_REST = (1.0, 1.28)
 """Draw over that of a resting GPU up to which nothing can have run."""
 
 LINK_USED = (0.005, 0.02)
@@ -111,22 +114,25 @@ second."""
 ROUNDS = 4
 """Rounds in which the share of work and its SMs settle; a fifth changes less than 0.01."""
 
-LEFT_OVER = (0.2, 0.7)
+LEFT_OVER = (0.2, 0.9)
 """What is left of a rate after a subtraction, as a share of it, from which that means anything."""
 
 ONE_WAY = 1.3
 """What a collective over PCIe moves in its busier direction, per byte in the other."""
 
-COPIED_OVER = (0.3e9, 1.2e9)
+COPIED_OVER = (0.2e9, 1.5e9)
 """Bytes per second to the GPU above which launches cannot be told from copies."""
 
 NOTHING = 5e-3
 """A share so small that any evidence outweighs it."""
 
-SWINGING = (0.05, 0.6)
+POWER_STEP = 0.5
+"""What any work adds at least to the draw of a resting GPU, as a share of it."""
+
+SWINGING = (0.0, 0.6)
 """What the draw shows of the gaps, as a share of them: a sample is a mean over some 20 ms."""
 
-DEPTH = (0.2, 0.6)
+DEPTH = (0.1, 0.65)
 """Where the lowest tenth of the draw lies between that of a resting GPU and the mean: below the
 first the gaps were long, above the second short."""
 
@@ -242,7 +248,7 @@ def _held_by_collectives(window: Window) -> float:
 def _dram_of_others(window: Window, tensor: float) -> float:
     """The HBM share that matrix products and collectives cause as a side effect."""
     best, ceilings = window.limits.memory_bytes_per_second, window.ceilings
-    nvlink = 2 * (window.nvlink or 0.0) / best if best else 0.0
+    nvlink = 2 * (window.nvlink or 0.0) / best if best and window.may_communicate else 0.0
     return ceilings.dram_of_tensor * tensor + ceilings.dram_of_nvlink * nvlink
 
 
@@ -272,7 +278,7 @@ def _split_copies(window: Window, rest: float, shares: dict[str, float]) -> floa
     to_device, to_host = window.rate("pcie_receive"), _sent_unasked(window)
     if window.may_communicate:
         of_collectives = ONE_WAY * window.pcie_collective * window.collectives_over_pcie
-        to_device, to_host = (max(0.0, rate - of_collectives) for rate in (to_device, to_host))
+        to_device, to_host = (_left_of(rate, of_collectives) for rate in (to_device, to_host))
     slow, fast = PAGEABLE_RATES
     pageable = _ramp(to_device / rest, slow) * (1.0 - _ramp(to_device / rest, fast))
     held_up = pageable * to_device / PAGEABLE_TO_DEVICE
@@ -282,20 +288,21 @@ def _split_copies(window: Window, rest: float, shares: dict[str, float]) -> floa
     return held_up
 
 
-def _sent_unasked(window: Window) -> float:
-    """Bytes per second that the GPU sends, without its requests for copies from the host.
+def _left_of(rate: float, part: float) -> float:
+    """What is left of a rate without a part of it; little left of much is not evidence."""
+    left = max(0.0, rate - part)
+    return left * _ramp(left / max(1.0, rate), LEFT_OVER)
 
-    What is left of nearly as much as was there is not evidence of anything.
-    """
-    sent = window.rate("pcie_transmit")
-    left = max(0.0, sent - window.rate("pcie_receive") / COPIES)
-    return left * _ramp(left / max(1.0, sent), LEFT_OVER)
+
+def _sent_unasked(window: Window) -> float:
+    """Bytes per second that the GPU sends, without its requests for copies from the host."""
+    return _left_of(window.rate("pcie_transmit"), window.rate("pcie_receive") / COPIES)
 
 
 def _commands(window: Window) -> float:
     """Bytes per second of launches that the GPU reads from the host, without copies."""
     asked = _sent_unasked(window)
-    read = min(window.rate("pcie_receive"), COMMANDS * asked)
+    read = min(window.rate("pcie_receive"), COMMANDS * asked, MOST_COMMANDS)
     return read * (1.0 - _ramp(window.rate("pcie_receive"), COPIED_OVER))
 
 
@@ -337,7 +344,7 @@ def _long_gaps(window: Window, rest: float) -> float | None:
     at_rest = 1.0 - _ramp(power.mean / resting, AT_REST)
     above = max(0.0, power.mean - resting)
     low = power.variance / (power.variance + above**2 + NOTHING)
-    depth = (power.lowest - resting) / max(NOTHING, power.mean - resting)
+    depth = (power.lowest - resting) / max(POWER_STEP * resting, power.mean - resting)
     swinging = _ramp(low / max(rest, NOTHING), SWINGING) * (1.0 - _ramp(depth, DEPTH))
     still = 1.0 - _ramp(_commands(window), LAUNCHING)
     return at_rest * still + (1.0 - at_rest) * swinging

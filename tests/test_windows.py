@@ -1,0 +1,202 @@
+"""Windows of real workloads, whose every kernel was traced, and windows made up from signatures.
+
+``tests/windows`` has what the sensors of H200s measured in windows of 2 s, the draw in watts every
+20 ms, and the truth: shares of the time by state. ``python -m tests.bench.truth`` recorded it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpunode.driver.driver import Activity, Limits, Process
+from gpunode.gpu.buffers import PowerWindow
+from gpunode.gpu.ledger import STATES, split
+from gpunode.gpu.window import Window
+
+RECORDED = Path(__file__).with_name("windows") / "h200x2.jsonl.gz"
+H200 = Limits(
+    memory_bytes_per_second=4.8e12,
+    nvlink_bytes_per_second=478e9,
+    pcie_bytes_per_second=63e9,
+)
+RESTING = 122.5
+CLIFF = 0.05
+"""The most that a share may change where one reading changes by 1 %."""
+
+
+def window(
+    values: dict[str, float],
+    watts: list[float],
+    busy: float | None = None,
+    peers: bool | None = None,
+    seconds: float = 2.0,
+) -> Window:
+    """A window of an H200 that a process holds."""
+    return Window(
+        seconds=seconds,
+        activity=Activity(seconds, values),
+        busy=busy,
+        power=PowerWindow(tuple((0.02 * place, draw) for place, draw in enumerate(watts))),
+        power_limit=700.0,
+        nvlink=max(values.get("nvlink_receive", 0.0), values.get("nvlink_transmit", 0.0)),
+        pcie=max(values.get("pcie_receive", 0.0), values.get("pcie_transmit", 0.0)),
+        processes=[Process(1, None, "compute")],
+        limits=H200,
+        peers=peers,
+        resting_power=RESTING,
+    )
+
+
+def recorded() -> list[dict[str, Any]]:
+    with gzip.open(RECORDED, "rt") as file:
+        return [json.loads(line) for line in file]
+
+
+def of(line: dict[str, Any]) -> Window:
+    return window(line["values"], line["watts"], line["busy"], line["peers"], line["seconds"])
+
+
+def test_the_ledger_is_right_on_real_workloads() -> None:
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for line in recorded():
+        shares, truth = split(of(line)).shares, line["truth"]
+        shares["starved"] += shares.pop("idle")  # which is how long it has lasted already
+        for state in shares:
+            error = shares[state] - truth.get(state, 0.0)
+            found[f"{line['workload']}, GPU {line['gpu']}"][state].append(error)
+    worst = {
+        workload: max(abs(sum(errors) / len(errors)) for errors in states.values())
+        for workload, states in found.items()
+    }
+    assert max(worst.values()) <= 0.10, worst
+    assert sum(error <= 0.05 for error in worst.values()) >= 0.8 * len(worst), worst
+
+
+def neighbours(seen: Window) -> Iterator[tuple[str, Window]]:
+    """The window with one reading changed by 1 %, for each reading."""
+    assert seen.activity is not None
+    assert seen.power is not None
+    assert seen.resting_power is not None
+    for factor in (0.99, 1.01):
+        for name, value in seen.activity.values.items():
+            values = {**seen.activity.values, name: factor * value}
+            changed = replace(seen, activity=Activity(seen.seconds, values))
+            nvlink = max(values.get("nvlink_receive", 0.0), values.get("nvlink_transmit", 0.0))
+            pcie = max(values.get("pcie_receive", 0.0), values.get("pcie_transmit", 0.0))
+            yield name, replace(changed, nvlink=nvlink, pcie=pcie)
+        if seen.busy is not None:
+            yield "busy", replace(seen, busy=factor * seen.busy)
+        draws = tuple((time, factor * watts) for time, watts in seen.power.samples)
+        yield "power", replace(seen, power=PowerWindow(draws))
+        yield "resting power", replace(seen, resting_power=factor * seen.resting_power)
+
+
+def cliffs(seen: Window) -> dict[str, dict[str, float]]:
+    """What changes by more than ``CLIFF`` in a neighbour, by reading."""
+    shares = split(seen).shares
+    found = {}
+    for name, neighbour in neighbours(seen):
+        others = split(neighbour).shares
+        moved = {s: others[s] - shares[s] for s in STATES if abs(others[s] - shares[s]) > CLIFF}
+        if moved:
+            found[name] = moved
+    return found
+
+
+def test_readings_that_differ_by_a_hair_give_shares_that_differ_by_a_hair() -> None:
+    for line in recorded():
+        assert not cliffs(of(line)), line
+
+
+SIGNATURES: dict[str, tuple[dict[str, float], float]] = {
+    "compute": ({"graphics": 1, "sm": 0.97, "tensor": 0.9, "dram": 0.17}, 690),
+    "memory": ({"graphics": 1, "sm": 0.95, "dram": 0.86}, 480),
+    "nvlink": (
+        {
+            "graphics": 1,
+            "sm": 0.18,
+            "dram": 0.2,
+            "nvlink_receive": 250e9,
+            "nvlink_transmit": 250e9,
+        },
+        290,
+    ),
+    "pcie": ({"graphics": 1, "sm": 0.03, "pcie_receive": 31e9, "pcie_transmit": 34e9}, 141),
+    "spinning": ({"graphics": 1, "sm": 0.18, "pcie_receive": 0.6e6, "pcie_transmit": 0.6e6}, 126),
+    "barrier": ({"graphics": 1, "sm": 0.0076, "pcie_receive": 1e5, "pcie_transmit": 3e5}, 124),
+    "pinned": ({"pcie_receive": 55e9, "pcie_transmit": 3.2e9}, 130),
+    "pageable": ({"pcie_receive": 8.7e9, "pcie_transmit": 0.52e9}, 130),
+    "results": ({"pcie_receive": 1e5, "pcie_transmit": 2.5e9}, 128),
+    "launching": ({"pcie_receive": 90e6, "pcie_transmit": 17e6}, 160),
+    "starving": ({"pcie_receive": 1e5, "pcie_transmit": 3e5}, 123),
+}
+
+
+@st.composite
+def mixtures(draw: st.DrawFn) -> Window:
+    """Some signatures, each for a share of the window, with the draw that goes with them."""
+    names = draw(st.lists(st.sampled_from(sorted(SIGNATURES)), min_size=1, max_size=5))
+    weights = draw(st.lists(st.floats(0.01, 1), min_size=len(names), max_size=len(names)))
+    values: dict[str, float] = defaultdict(float, sm=0.0, tensor=0.0, dram=0.0, graphics=0.0)
+    watts: list[float] = []
+    for name, weight in zip(names, weights, strict=True):
+        share = weight / sum(weights)
+        signature, power = SIGNATURES[name]
+        for sensor, value in signature.items():
+            values[sensor] += share * value * draw(st.floats(0.7, 1.0))
+        watts += [power * draw(st.floats(0.97, 1.05))] * round(100 * share)
+    smooth = draw(st.floats(0, 1))
+    mean = sum(watts) / max(1, len(watts))
+    values["graphics"] = min(1.0, values["graphics"])
+    pinned = sum(w for n, w in zip(names, weights, strict=True) if n == "pinned") / sum(weights)
+    busy = draw(st.none() | st.just(min(1.0, values["graphics"] + pinned)))
+    return window(
+        dict(values),
+        [smooth * mean + (1 - smooth) * draw_ for draw_ in watts],
+        busy,
+        draw(st.sampled_from([True, False, None])),
+    )
+
+
+@settings(max_examples=500, deadline=None, derandomize=True)
+@given(mixtures())
+def test_no_mixture_of_signatures_stands_at_a_cliff(seen: Window) -> None:
+    assert not cliffs(seen)
+
+
+@given(mixtures())
+def test_a_process_without_a_peer_waits_for_nobody(seen: Window) -> None:
+    shares = split(replace(seen, peers=False)).shares
+    assert shares["blocked"] == 0
+    assert shares["communication"] <= max(0.0, (seen.busy or 0.0) - (seen.share("graphics") or 0.0))
+
+
+@pytest.mark.parametrize(
+    ("sensor", "state"),
+    [("nvlink_receive", "communication"), ("pcie_transmit", "communication")],
+)
+def test_what_links_move_is_not_waiting(sensor: str, state: str) -> None:
+    """At full speed all of a collective's time moves data, at half of it half, without a step."""
+    full = {"nvlink_receive": 250e9, "pcie_transmit": 31e9}[sensor]
+    others = {"pcie_receive"} if sensor == "pcie_transmit" else {"nvlink_transmit"}
+    moved = []
+    for tenth in range(11):
+        rate = full * tenth / 10
+        values = {"graphics": 1.0, "sm": 0.02, "tensor": 0.0, "dram": 0.0, sensor: rate}
+        values |= dict.fromkeys(others, rate)
+        moved.append(split(window(values, [126.0] * 100, peers=True)).shares[state])
+    assert moved[0] == 0
+    assert moved == sorted(moved)
+    assert moved[10] > 0.8
+    assert max(b - a for a, b in pairwise(moved)) < 0.15
