@@ -1,4 +1,4 @@
-"""Runs benchmarks: ``python -m tests.bench [anywhere] [gpu] [gpus]``."""
+"""Runs benchmarks: ``python -m tests.bench [anywhere] [gpu] [gpus] [truth]``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.bench.report import DOCS, Report, render
+
+RESULTS = Path(os.environ.get("BENCH_RESULTS", DOCS / "performance"))
 
 
 def gpu() -> Iterator[tuple[str, Report]]:
@@ -28,6 +30,21 @@ def gpus() -> Iterator[tuple[str, Report]]:
     yield "11-gpus-jobs", gpu.jobs()
 
 
+def truth() -> Iterator[tuple[str, Report]]:
+    """On GPUs: the ledger and the verdicts on real jobs, whose every kernel is traced.
+
+    ``TRUTH_WORKLOADS`` names a part of them, with commas between names. Outcomes are kept among the
+    results, and each report is of all outcomes on GPUs of a model.
+    """
+    from tests.bench.truth import outcome, report, workloads
+
+    names = filter(None, os.environ.get("TRUTH_WORKLOADS", "").split(","))
+    outcome.measure(RESULTS, workloads.chosen(list(names)))
+    for path in sorted(RESULTS.glob("truth-*.jsonl")):
+        model = path.stem.removeprefix("truth-")
+        yield f"12-truth-{model}", report.report(model, outcome.load(path))
+
+
 def anywhere() -> Iterator[tuple[str, Report]]:
     """Without a GPU: the recorded incidents, and the cost over the fake driver."""
     from tests.bench import offline
@@ -39,16 +56,15 @@ def anywhere() -> Iterator[tuple[str, Report]]:
     yield "10-jobs", offline.jobs()
 
 
-GROUPS = {"gpu": gpu, "gpus": gpus, "anywhere": anywhere}
+GROUPS = {"gpu": gpu, "gpus": gpus, "truth": truth, "anywhere": anywhere}
 
 
 def main(names: list[str]) -> None:
     """Run the named groups, print and keep their results; exit 1 where a target is missed."""
-    folder = Path(os.environ.get("BENCH_RESULTS", DOCS / "performance"))
     met = True
     for name in names:
         for result, report in GROUPS[name]():
-            report.save(result, folder)
+            report.save(result, RESULTS)
             report.print()
             met = met and all(figure.met for figure in report.results)
     DOCS.mkdir(exist_ok=True)

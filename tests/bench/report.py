@@ -42,7 +42,7 @@ class Report:
             table.add_row(result.what, result.measured, result.target, mark)
         console = Console(width=110)
         for line in self.details:
-            console.print(line, highlight=False, soft_wrap=True)
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
         console.print(table)
 
     def save(self, name: str, folder: Path = DOCS / "performance") -> None:
@@ -57,9 +57,9 @@ def render(folder: Path = DOCS / "performance") -> str:
         "# Performance and accuracy",
         "",
         "Written by `make bench` from `docs/performance/*.json`; do not edit. Figures from GPUs "
-        'come from `make bench BENCH="gpu gpus"` on a machine that has them.',
+        'come from `make bench BENCH="gpu gpus truth"` on a machine that has them.',
     ]
-    for path in sorted(folder.glob("*.json"), key=lambda path: int(path.name.split("-")[0])):
+    for path in sorted(folder.glob("*.json"), key=lambda p: (int(p.name.split("-")[0]), p.name)):
         kept = json.loads(path.read_text())
         lines += ["", f"## {kept['title']}", "", f"Machine: {kept['machine']}. {kept['text']}", ""]
         lines += ["| what | measured | target | |", "|---|---|---|---|"]

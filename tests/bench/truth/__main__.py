@@ -1,0 +1,41 @@
+"""Records the workloads for study: ``python -m tests.bench.truth FOLDER [NAME…]``.
+
+Writes a tape of each group of workloads, and ``truth.jsonl``: what each GPU really did in each
+window, and what the daemon said of it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from tests.bench.truth.bench import run
+from tests.bench.truth.outcome import Outcome, models
+from tests.bench.truth.report import report
+from tests.bench.truth.workloads import chosen
+
+
+def main(folder: Path, names: list[str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    gpus = models()
+    if not gpus:
+        sys.exit("no GPU that NVIDIA's driver knows")
+    outcomes = []
+    with (folder / "truth.jsonl").open("a") as file:
+        for found in run(chosen(names), len(gpus), tapes=folder):
+            for one in found:
+                kept = {
+                    **asdict(one),
+                    "workload": one.workload.name,
+                    "program": one.workload.program,
+                }
+                file.write(json.dumps(kept) + "\n")
+            file.flush()
+            outcomes += [Outcome.of(one, "") for one in found]
+    report(gpus[0], outcomes).print()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
