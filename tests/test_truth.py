@@ -33,7 +33,6 @@ NAMES = {
         "nvjet_hsh_256x128_64x4_1x2_h_bz_coopA_NTT",
         "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_cublas",
         "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_256x128_32x3_nn>",
-        "std::enable_if<!(false), void>::type internal::gemvx::kernel<int, int, float, float, 0>",
         "void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16>",
         "sm80_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x64x64",
         "cudnn::cnn::conv2d_grouped_direct_kernel<false, true, false, false, 0, 0, int>",
@@ -45,6 +44,8 @@ NAMES = {
         "void regular_fft<256u, 8u, 32u, (padding_t)0, (twiddle_t)0, (loadstore_modifier_t)2>",
     ),
     "memory": (
+        "std::enable_if<!(false), void>::type internal::gemvx::kernel<int, int, float, float, 0>",
+        "nvjet_sm90_tst_64x8_64x16_1x2_h_bz_NNT",
         "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>",
         "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda>",
         "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedAdamMathFunctor>",

@@ -126,13 +126,22 @@ COPIED_OVER = (0.2e9, 1.5e9)
 NOTHING = 5e-3
 """A share so small that any evidence outweighs it."""
 
+DRAWS_LITTLE = 0.8
+"""How much of the time of collectives the draw is near that of a resting GPU."""
+
+SMALL = (0.35, 0.7)
+"""SM share of the kernels' time below which they are small, so that the gaps are their launches."""
+
+SOME = (0.02, 0.1)
+"""Share of the time with kernels from which their size tells about the gaps."""
+
 POWER_STEP = 0.5
 """What any work adds at least to the draw of a resting GPU, as a share of it."""
 
-SWINGING = (0.0, 0.6)
+SWINGING = (0.0, 0.74)
 """What the draw shows of the gaps, as a share of them: a sample is a mean over some 20 ms."""
 
-DEPTH = (0.1, 0.65)
+DEPTH = (0.2, 0.65)
 """Where the lowest tenth of the draw lies between that of a resting GPU and the mean: below the
 first the gaps were long, above the second short."""
 
@@ -316,7 +325,7 @@ def _split_rest(window: Window, busy: float, rest: float, result: Split) -> None
     shares["idle"] += idle
     rest -= idle
     silent = (1.0 - _ramp(busy, HARDLY_BUSY)) * (1.0 - _ramp(_commands(window), SILENT))
-    gaps = _long_gaps(window, rest)
+    gaps = _long_gaps(window, rest, shares["communication"] + shares["blocked"])
     if gaps is None:
         shares["starved"] += silent * rest
         shares["unknown"] += (1.0 - silent) * rest
@@ -328,12 +337,12 @@ def _split_rest(window: Window, busy: float, rest: float, result: Split) -> None
     shares["unknown" if window.activity is None else "launch"] += (1.0 - long) * rest
 
 
-def _long_gaps(window: Window, rest: float) -> float | None:
+def _long_gaps(window: Window, rest: float, narrow: float) -> float | None:
     """How much of the time without work was gaps of 20 ms and more; None without power samples.
 
-    The draw falls to that of a resting GPU only in such gaps. If it is there for a share s of the
-    time, and otherwise above by some constant, then s is its variance over its mean square (above
-    that of a resting GPU).
+    The draw falls to that of a resting GPU only in such gaps and while a collective waits. If it is
+    there for a share s of the time, and otherwise above by some constant, then s is its variance
+    over its mean square (above that of a resting GPU).
     """
     power = window.power
     if power is None or power.variance is None or power.mean is None or power.lowest is None:
@@ -341,13 +350,23 @@ def _long_gaps(window: Window, rest: float) -> float | None:
     resting = window.resting_power
     if not resting:
         return None
-    at_rest = 1.0 - _ramp(power.mean / resting, AT_REST)
     above = max(0.0, power.mean - resting)
-    low = power.variance / (power.variance + above**2 + NOTHING)
+    low = power.variance / (power.variance + above**2 + NOTHING) - DRAWS_LITTLE * narrow
     depth = (power.lowest - resting) / max(POWER_STEP * resting, power.mean - resting)
     swinging = _ramp(low / max(rest, NOTHING), SWINGING) * (1.0 - _ramp(depth, DEPTH))
-    still = 1.0 - _ramp(_commands(window), LAUNCHING)
-    return at_rest * still + (1.0 - at_rest) * swinging
+    at_rest = 1.0 - _ramp(power.mean / resting, AT_REST)
+    return at_rest * (1.0 - _launches(window, narrow)) + (1.0 - at_rest) * swinging
+
+
+def _launches(window: Window, narrow: float) -> float:
+    """How sure it is that small kernels are launched, which hardly raise the draw."""
+    commands = _ramp(_commands(window), LAUNCHING)
+    graphics, sm = window.share("graphics"), window.share("sm")
+    if graphics is None or sm is None:
+        return commands
+    small = 1.0 - _ramp(sm / max(graphics, NOTHING), SMALL)
+    small *= _ramp(graphics - narrow, SOME)
+    return max(commands, small)
 
 
 def _split_by_utilization(window: Window) -> Split:

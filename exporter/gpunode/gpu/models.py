@@ -24,7 +24,7 @@ class Ceilings:
     tensor: float = 0.85
     """Tensor share of a large matrix product (0.82 in bursts of 12 ms, 0.92 steady)."""
 
-    tensor_of_models: float = 0.75
+    tensor_of_models: float = 0.73
     """Tensor share of the matrix products and attention of whole models."""
 
     pipe: float = 0.75
@@ -39,7 +39,7 @@ class Ceilings:
     dram_of_nvlink: float = 2.1
     """HBM bytes caused by a collective, per NVLink byte."""
 
-    sm_of_wide: float = 0.9
+    sm_of_wide: float = 0.89
     """SM share of kernels that fill the GPU: 0.97 in matrix products, 0.87 in whole models."""
 
     sm_of_small: float = 0.65

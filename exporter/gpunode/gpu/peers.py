@@ -8,6 +8,7 @@ https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/Process
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -58,14 +59,18 @@ class Peers:
         return Looked(self._has_communicator(pid), pause, now + pause)
 
     def _has_communicator(self, pid: int) -> bool | None:
-        try:
-            threads = self.node.list_directory(f"/proc/{pid}/task")
-        except OSError:
-            return None
-        return any("nccl" in self._name(pid, thread) for thread in threads[:THREADS])
+        names = thread_names(self.node, pid)
+        return None if names is None else any("nccl" in name.lower() for name in names)
 
-    def _name(self, pid: int, thread: str) -> str:
-        try:
-            return self.node.read_text(f"/proc/{pid}/task/{thread}/comm").lower()
-        except OSError:  # it has ended
-            return ""
+
+def thread_names(node: Node, pid: int) -> set[str] | None:
+    """The names of a process's threads; None if they cannot be read."""
+    try:
+        threads = node.list_directory(f"/proc/{pid}/task")[:THREADS]
+    except OSError:
+        return None
+    found = set()
+    for thread in threads:
+        with contextlib.suppress(OSError):  # it has ended
+            found.add(node.read_text(f"/proc/{pid}/task/{thread}/comm").strip())
+    return found

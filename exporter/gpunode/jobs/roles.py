@@ -7,10 +7,14 @@ from typing import ClassVar
 
 from gpunode.config import Settings
 from gpunode.driver.driver import Gpu, known
+from gpunode.gpu.peers import thread_names
 from gpunode.jobs.processes import parse_stat
 from gpunode.metric import Metric
 from gpunode.node.node import Node
 from gpunode.source import MANY, Divided, GpuSource, Reading
+
+AUTOGRAD = "pt_autograd"
+"""https://github.com/pytorch/pytorch/blob/main/torch/csrc/autograd/engine.cpp, thread_init."""
 
 FIRST_LOOK, LAST_LOOK = 5.0, 60.0
 """Seconds between looks at a process, at first and in the end, doubling: it may listen later."""
@@ -18,15 +22,18 @@ FIRST_LOOK, LAST_LOOK = 5.0, 60.0
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """The names of a process's program and of its parent's, and whether it listens on a TCP port.
+    """The names of a process's program and of its parent's, and what it does.
 
-    A name is empty and ``listens`` is None if it cannot be read.
+    ``listens``: it waits for TCP connections. ``trains``: it has threads of PyTorch's autograd,
+    which start with the first backward pass. A name is empty and the others are None if they cannot
+    be read.
     """
 
     pid: int
     program: str
     parent: str
     listens: bool | None
+    trains: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +67,13 @@ class ProcessRoles:
         if before is not None and now < before[2]:
             return before
         pause = FIRST_LOOK if before is None else min(LAST_LOOK, 2 * before[1])
-        role = Role(pid, self._program(pid), self._program(self._parent(pid)), self._listens(pid))
+        role = Role(
+            pid,
+            self._program(pid),
+            self._program(self._parent(pid)),
+            self._listens(pid),
+            self._trains(pid),
+        )
         return role, pause, now + pause
 
     def _program(self, pid: int) -> str:
@@ -74,6 +87,10 @@ class ProcessRoles:
             return parse_stat(self.node.read_text(f"/proc/{pid}/stat")).parent
         except (OSError, ValueError):
             return 0
+
+    def _trains(self, pid: int) -> bool | None:
+        names = thread_names(self.node, pid)
+        return None if names is None else any(name.startswith(AUTOGRAD) for name in names)
 
     def _listens(self, pid: int) -> bool | None:
         try:

@@ -195,12 +195,13 @@ def _starved(case: Case) -> Verdict | None:
 
 def _stopped(case: Case) -> Iterator[Evidence]:
     """Processes that do not go on; one that waits for a disk for a moment does."""
-    if case.without_work < RUNS_NOTHING or case.now(job.HOST_CPUS) >= GOES_ON:
+    if case.without_work < RUNS_NOTHING:
         return
-    for metric in (job.STOPPED, job.BLOCKED):
-        count = case.now(metric)
-        if count:
-            yield case.evidence(metric, count, 1.0, "processes that do not go on")
+    stopped, waiting = case.now(job.STOPPED), case.now(job.BLOCKED)
+    if stopped:
+        yield case.evidence(job.STOPPED, stopped, 1.0, "processes that are stopped")
+    elif waiting and case.now(job.HOST_CPUS) < GOES_ON:
+        yield case.evidence(job.BLOCKED, waiting, 1.0, "processes that cannot be interrupted")
 
 
 def _checkpoint(case: Case) -> Iterator[Evidence]:

@@ -23,8 +23,8 @@ WORKLOAD = Metric(
     "gpunode_gpu_workload",
     "gauge",
     "The kind of work on the GPU: exactly one is 1. Training has a client that reports steps, an "
-    "NCCL communicator, a world size or a data loader; serving a client that reports requests, a "
-    "server's program, or a socket that waits for connections; interactive a notebook's kernel. "
+    "NCCL communicator, a world size, a data loader or a backward pass; serving a client that "
+    "reports requests, a server's program, or a socket that waits for connections; interactive a notebook's kernel. "
     "/api/v1/verdict says which.",
     (*GPU, "kind"),
 )
@@ -108,6 +108,9 @@ def workload_of(
         return Workload("training", "a process has an NCCL communicator")
     if any(process.command.startswith(LOADER) for process in processes):
         return Workload("training", "a data loader of PyTorch runs")
+    for role in roles:
+        if role.trains:
+            return Workload("training", f"process {role.pid} has run a backward pass")
     for role in roles:
         if role.listens:
             return Workload("serving", f"process {role.pid} waits for TCP connections")

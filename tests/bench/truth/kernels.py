@@ -27,12 +27,15 @@ AROUND = 1.0
 """Seconds before and after a window in which the true ends of its first and last gap are sought."""
 
 COMPUTE = re.compile(
-    r"gemm|gemv|nvjet|cutlass|xmma|conv(?!ert)|wgrad|dgrad|fprop|flash|fmha|attention|rnn|lstm|"
+    r"gemm|nvjet|cutlass|xmma|conv(?!ert)|wgrad|dgrad|fprop|flash|fmha|attention|rnn|lstm|"
     r"_dot|splitkreduce|cublas|winograd|fft",
     re.IGNORECASE,
 )
 POINTWISE = re.compile(r"elementwise|triton_(poi|red|per)_", re.IGNORECASE)
 """Kernels whose names also say for which layer they work, or into what they were fused."""
+
+STREAMING = re.compile(r"gemv|nvjet_(?:\w+_)?(?:\d+x(?:8|16)|(?:8|16)x\d+)_", re.IGNORECASE)
+"""Products with a vector or a few rows, as in decoding: all they do is read the matrix from HBM."""
 
 COLLECTIVE = re.compile(r"nccl", re.IGNORECASE)
 HOST_COPY = re.compile(r"memcpy.*(HtoD|DtoH|host)", re.IGNORECASE)
@@ -51,7 +54,9 @@ def kind_of(name: str) -> str:
         return "communication"
     if COLLECTIVE.search(name):
         return "collective"
-    return "compute" if COMPUTE.search(name) and not POINTWISE.search(name) else "memory"
+    if POINTWISE.search(name) or STREAMING.search(name):
+        return "memory"
+    return "compute" if COMPUTE.search(name) else "memory"
 
 
 class Event(Protocol):

@@ -65,8 +65,8 @@ def ddp(rank: Rank) -> Step:
 def ddp_small(rank: Rank) -> Step:
     """A batch too small for the gradients that it sends."""
     rank.join()
-    model = DistributedDataParallel(gpt(12, 768, 12).to(rank.device), device_ids=[rank.device])
-    return train(model, rank, batch=2, length=512)
+    model = DistributedDataParallel(gpt(6, 2048, 16).to(rank.device), device_ids=[rank.device])
+    return train(model, rank, batch=4, length=512)
 
 
 def ddp_gaps(rank: Rank) -> Step:
@@ -150,7 +150,8 @@ def tensor_parallel(rank: Rank) -> Step:
 def tensor_parallel_training(rank: Rank) -> Step:
     model = _tensor_parallel(rank, layers=16, width=4096)
     x = torch.randn(4, 2048, 4096, device=rank.device, dtype=torch.bfloat16)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    # One parameter at a time: some are spread over the ranks, and some are not.
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6, foreach=False)
 
     def step() -> None:
         loss = model(x).square().mean()

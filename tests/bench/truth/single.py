@@ -106,10 +106,10 @@ def pageable(rank: Rank) -> Step:
 
 def prefetch(rank: Rank) -> Step:
     """The next batch is copied from pinned memory while this one is computed."""
-    host = torch.randn(64, 3, 224, 224).pin_memory()
+    host = torch.randn(256, 3, 224, 224).pin_memory()
     model = torchvision.models.resnet50().to(rank.device).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    labels = torch.randint(0, 1000, (64,), device=rank.device)
+    labels = torch.randint(0, 1000, (256,), device=rank.device)
     side = torch.cuda.Stream()
     ahead = [host.to(rank.device)]
 

@@ -71,7 +71,7 @@ WORKLOADS = (
     Workload("DDP transformer", "parallel:ddp", (HEALTHY,) * 2),
     Workload("DDP without P2P", "parallel:ddp_small", ("communication",) * 2, environment=NO_P2P),
     Workload("DDP, gaps of a few ms", "parallel:ddp_gaps", ("kernel_launch " + HEALTHY,) * 2),
-    Workload("DDP ResNet, JPEG files", "parallel:resnet", ("data_loading_cpu",) * 2),
+    Workload("DDP ResNet, JPEG files", "parallel:resnet", ("data_loading_cpu straggler",) * 2),
     Workload("FSDP transformer", "parallel:fsdp", (HEALTHY,) * 2),
     Workload("FSDP, small batches", "parallel:fsdp_small", ("kernel_launch straggler",) * 2),
     Workload(
@@ -84,7 +84,7 @@ WORKLOADS = (
         "tensor parallel training", "parallel:tensor_parallel_training", ("communication",) * 2
     ),
     Workload("pipeline with bubbles", "parallel:pipeline", ("straggler",) * 2),
-    Workload("MoE all-to-all", "parallel:moe", ("communication straggler kernel_launch",) * 2),
+    Workload("MoE all-to-all", "parallel:moe", ("communication " + HEALTHY,) * 2),
     Workload("a slow rank", "parallel:slow_rank", ("straggler", HOST)),
     Workload(
         "rank 0 evaluates",
@@ -133,7 +133,7 @@ WORKLOADS = (
     Workload("serving random requests", "single:serve", ("no_requests",), kinds="serving"),
     Workload("fp32 by mistake", "single:fp32", ("precision",)),
     Workload("LSTM", "single:lstm", ("kernel_launch none",)),
-    Workload("embedding gathers", "single:embedding", (HEALTHY,)),
+    Workload("embedding gathers", "single:embedding", (HEALTHY + " kernel_launch",)),
     Workload("threads that share the GIL", "single:gil", (HOST,)),
     Workload("two processes on one GPU", "single:vision", (HEALTHY,), copies=2),
     Workload("JAX training", "other:jax_training", (HEALTHY + " kernel_launch",)),
