@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -10,9 +11,11 @@ from gpunode.config import GpuSettings, HostSettings, Settings
 from gpunode.export.exposition import Exposition
 from gpunode.loop import Loop
 from gpunode.node.node import Node
+from gpunode.node.tape import TapeNode
 from gpunode.sources import watch
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.source import Judged, Judgement
+from gpunode.verdict.waiting import WAITED_FOR
 from tests.replay import play, tape
 
 CAUSE: dict[str, tuple[str, ...]] = {
@@ -79,3 +82,66 @@ def test_evidence_names_series_that_are_exported() -> None:
         exported = Exposition(loop.samples).encode("")[0].decode()
         for evidence in (each for verdict in verdicts for each in verdict.evidence):
             assert f"\n{evidence.series} " in exported
+
+
+REAL = Path(__file__).with_name("tapes") / "real"
+"""Recorded on two H200s while the workloads of ``tests/bench/truth`` ran: GPUs and processes."""
+
+ENDED: dict[str, tuple[str, ...]] = {
+    "scalar": ("stalled_collective", "unexplained"),
+    "stopped": ("stalled_collective", "stopped"),
+    "killed": ("stalled_collective", "none"),
+    "looping": ("stalled_collective", "host_compute"),
+    "slow_rank": ("straggler", "data_loading_cpu"),
+    "serve_fp32": ("no_requests", "precision"),
+}
+KINDS = {"serve_fp32": ("serving", "training")}
+"""What was said of each GPU in the end, where not ``training`` of both."""
+
+STALLED: dict[str, tuple[float, str]] = {
+    "scalar": (1795314188.9, "unknown"),
+    "stopped": (1795314219.3, "stopped"),
+    "killed": (1795314250.7, "gone"),
+    "looping": (1795314281.1, "cpu_bound"),
+}
+"""When the last rank joined no longer, in seconds since the epoch, and why."""
+
+
+def courses(name: str) -> tuple[Loop, dict[str, list[tuple[float, str]]], dict[str, float]]:
+    """A recording played: the causes of each GPU over time, and when each reason came first."""
+    node = TapeNode(REAL / f"{name}.jsonl.gz")
+    loop = watch(cast(Node, node), Settings())
+    causes: dict[str, list[tuple[float, str]]] = {"0": [], "1": []}
+    reasons: dict[str, float] = {}
+    for _ in loop.replay(node.clock, node.end):
+        for told in loop.details(Judged):
+            for verdict in told.detail.verdicts:
+                causes[verdict.gpu].append((node.clock.time(), verdict.cause))
+        for sample in loop.samples():
+            if sample.metric is WAITED_FOR:
+                assert sample.labels[0] == "1"
+                reasons.setdefault(sample.labels[2], node.clock.time())
+    return loop, causes, reasons
+
+
+@pytest.mark.parametrize("name", ENDED)
+def test_real_workloads_end_with_the_right_verdict(name: str) -> None:
+    loop, causes, _ = courses(name)
+    assert tuple(course[-1][1] for course in causes.values()) == ENDED[name]
+    (told,) = loop.details(Judged)
+    kinds = tuple(verdict.workload.kind for verdict in told.detail.verdicts)
+    if name != "killed":
+        assert kinds == KINDS.get(name, ("training", "training"))
+    exported = Exposition(loop.samples).encode("")[0].decode()
+    for evidence in (each for verdict in told.detail.verdicts for each in verdict.evidence):
+        assert f"\n{evidence.series} " in exported
+
+
+@pytest.mark.parametrize("name", STALLED)
+def test_a_stall_is_called_one_and_the_gpu_that_is_waited_for_named(name: str) -> None:
+    since, reason = STALLED[name]
+    _, causes, reasons = courses(name)
+    called = [at for at, cause in causes["0"] if cause == "stalled_collective"]
+    assert called[0] - since <= 15
+    assert {cause for at, cause in causes["0"] if at > called[0]} == {"stalled_collective"}
+    assert 0 < reasons[reason] - since <= 20

@@ -45,7 +45,6 @@ from gpunode.verdict.limits import (
     QUOTA_THROTTLED,
     REMOTE_LATENCY,
     REMOTE_SHARE,
-    RESTS,
     RUNS_NOTHING,
     SEVERAL_CPUS,
     SHM_FULL,
@@ -232,10 +231,11 @@ def _compile(case: Case) -> Iterator[Evidence]:
 
 
 def _no_requests(case: Case) -> Iterator[Evidence]:
-    used = case.facts.rate(job.CPU_SECONDS, *case.at)
-    if case.kind in ("serving", "interactive") and used is not None and used < RESTS:
+    busy = case.facts.now(job.HOST_THREAD, *case.at)
+    if case.kind in ("serving", "interactive") and busy is not None and busy < THREAD_BUSY:
         yield case.evidence(WORKLOAD, 1.0, 1.0, "the kind of work", case.kind)
-        yield case.evidence(job.CPU_SECONDS, used, RESTS, "CPUs that the job uses")
+        meaning = "share of a CPU used by one thread of the process"
+        yield case.evidence(job.HOST_THREAD, busy, THREAD_BUSY, meaning)
 
 
 def _data(case: Case) -> Iterator[Evidence]:
@@ -472,7 +472,6 @@ USED = frozenset(
         job.BLOCKED,
         job.COMPILERS,
         job.COMPILER_CPUS,
-        job.CPU_SECONDS,
         job.HOST_CPUS,
         job.HOST_THREAD,
         job.IO_BYTES,

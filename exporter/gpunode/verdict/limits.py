@@ -48,7 +48,7 @@ REMOTE_SHARE = 0.1
 """Minimum mean requests in flight for a slow file server to matter."""
 
 THREAD_BUSY = 0.8
-"""At this share of a CPU, a thread that prepares data is what the GPU waits for."""
+"""At this share of a CPU, a thread that prepares data or answers requests holds the GPU up."""
 
 EXPLAINED = 0.5
 """A thread of the process on the GPU explains its gaps if it was busy for this share of them."""
@@ -70,9 +70,6 @@ WRITES = 50e6
 
 IN_PHASE = 0.5
 """Share of the GPU's lost time that the client's phase must cover to explain it."""
-
-RESTS = 0.5
-"""Below this many CPUs, a server's processes wait for requests."""
 
 TO_HOST = 0.5
 """From this many bytes sent per byte received, copies bring results to the host."""

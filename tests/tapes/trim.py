@@ -1,0 +1,32 @@
+"""Reduces a recorded tape to its GPUs and their processes: ``trim.py TAPE RESULT``.
+
+What else a node tells is not needed to judge what its processes did, and identifies the machine.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import sys
+from pathlib import Path
+
+KEPT = re.compile(r"/proc/(\d+/(task(/.*)?|stat|status|io|wchan)|stat)$")
+CALLS = {"environment", "program", "listens"}
+
+
+def kept(line: dict[str, object]) -> bool:
+    """Whether a line of a tape is about a GPU, or about what a process on it does."""
+    of, call = str(line.get("of", "")), line.get("call")
+    return "gpunode_tape" in line or call in CALLS or of[0] != "/" or bool(KEPT.match(of))
+
+
+def main(tape: Path, result: Path) -> None:
+    """Write the lines of a tape that are kept."""
+    with gzip.open(tape, "rt") as file:
+        lines = [line for line in file if kept(json.loads(line))]
+    result.write_bytes(gzip.compress("".join(lines).encode(), mtime=0))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
