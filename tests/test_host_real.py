@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -18,6 +21,7 @@ import pytest
 
 from gpunode.config import GpuSettings, HostSettings, Settings
 from gpunode.driver.driver import Identity, Process
+from gpunode.gpu.peers import thread_names
 from gpunode.host.cpu import Cpu
 from gpunode.host.disk import Disks
 from gpunode.host.filesystem import READ_ONLY, Filesystems, FilesystemSpace
@@ -26,6 +30,7 @@ from gpunode.host.pressure import WAITING, Pressure
 from gpunode.host.shm import SIZE, USED, Shm
 from gpunode.jobs import processes as job
 from gpunode.jobs.processes import JobProcesses
+from gpunode.jobs.roles import FIRST_LOOK, ProcessRoles, Role, RolesDetail
 from gpunode.loop import Loop
 from gpunode.metric import Distribution, Metric, Sample
 from gpunode.node import ethtool
@@ -33,6 +38,7 @@ from gpunode.node.local import LocalNode
 from gpunode.node.node import MAX_FILE, Filesystem
 from gpunode.source import Reading
 from gpunode.sources import NodeSources
+from tests import machine
 
 ROOT = os.geteuid() == 0
 HERE = LocalNode(Path("/"))
@@ -358,3 +364,188 @@ def test_ten_megabytes_of_garbage_stop_one_source_and_no_other(tmp_path: Path) -
         for node, loop in zip((whole, spoiled), loops, strict=True):
             node.server.set()
             loop.stop()
+
+
+@contextmanager
+def python(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A child that runs Python and has said that it is ready; it does what it is told by lines."""
+    with subprocess.Popen(
+        [sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        try:
+            heard(child)
+            yield child
+        finally:
+            child.kill()
+
+
+def heard(child: subprocess.Popen[str]) -> str:
+    assert child.stdout is not None
+    return child.stdout.readline()
+
+
+def tell(child: subprocess.Popen[str]) -> None:
+    """Let it go on, until it has said that it has."""
+    assert child.stdin is not None
+    child.stdin.write("\n")
+    child.stdin.flush()
+    heard(child)
+
+
+WAITS = "\nprint('ready', flush=True); input()"
+
+
+@pytest.mark.parametrize(
+    ("opens", "listens"),
+    [
+        ("socket.create_server(('127.0.0.1', 0))", True),
+        ("socket.create_server(('::1', 0), family=socket.AF_INET6)", True),
+        ("socket.socket().bind(('127.0.0.1', 0))", False),
+        ("socket.create_connection(('127.0.0.1', PORT))", False),
+        ("socket.socket(type=socket.SOCK_DGRAM).bind(('127.0.0.1', 0))", False),
+        ("None", False),
+    ],
+)
+def test_a_process_that_waits_for_connections_is_told_from_others(
+    opens: str, listens: bool
+) -> None:
+    if "AF_INET6" in opens and not os.path.exists("/proc/net/if_inet6"):
+        pytest.skip("no IPv6 here")
+    with socket.create_server(("127.0.0.1", 0)) as mine:
+        port = mine.getsockname()[1]
+        program = f"import socket; kept = {opens.replace('PORT', str(port))}"
+        with python("-c", program + WAITS) as child:
+            assert HERE.listens(child.pid) is listens
+        assert HERE.listens(os.getpid())
+    with pytest.raises(OSError, match="No such"):
+        HERE.listens(child.pid)
+
+
+NAMED = """
+import ctypes, threading
+def run(ready):
+    PR_SET_NAME = 15
+    ctypes.CDLL(None).prctl(PR_SET_NAME, b"pt_autograd_0", 0, 0, 0)
+    ready.set()
+    threading.Event().wait()
+ready = threading.Event()
+def start():
+    threading.Thread(target=run, args=(ready,), daemon=True).start()
+    ready.wait()
+"""
+
+
+def test_the_names_of_threads_are_those_that_they_gave_themselves() -> None:
+    with python("-c", NAMED + "start()" + WAITS) as child:
+        names = thread_names(HERE, child.pid)
+        assert names is not None
+        assert "pt_autograd_0" in names
+        assert names == {
+            thread.joinpath("comm").read_text().strip()
+            for thread in Path(f"/proc/{child.pid}/task").iterdir()
+        }
+    assert thread_names(HERE, child.pid) is None
+
+
+def test_what_a_process_does_is_seen_once_it_does_it(tmp_path: Path) -> None:
+    script = tmp_path / "finetune.py"
+    begins = "\nimport socket; kept = socket.create_server(('127.0.0.1', 0)); start()"
+    script.write_text(NAMED + WAITS + begins + WAITS)
+
+    def roles() -> tuple[Role, ...]:
+        detail = source.read().detail
+        assert isinstance(detail, RolesDetail)
+        return detail.roles
+
+    with python("-u", str(script), "--token", "hush") as child:
+        node = machine.OneGpu(child.pid)
+        source = ProcessRoles(node, node.gpus()[0], Settings())
+        parent = HERE.program(os.getpid())
+        quiet = Role(child.pid, "finetune", parent, listens=False, trains=False)
+        busy = Role(child.pid, "finetune", parent, listens=True, trains=True)
+        assert roles() == (quiet,)
+        tell(child)
+        assert roles() == (quiet,)  # it is not looked at each time
+        node.stepped.now += FIRST_LOOK
+        assert roles() == (busy,)
+    node.stepped.now += 60
+    assert roles() == (Role(child.pid, "", "", None, None),)
+
+
+def test_a_process_that_is_stopped_counts_until_it_goes_on() -> None:
+    with python("-c", WAITS) as child:
+        node = machine.OneGpu(child.pid)
+        source = JobProcesses(node, node.gpus()[0], Settings())
+        found = []
+        for order, awaited in (
+            (signal.SIGSTOP, os.WUNTRACED),
+            (signal.SIGCONT, os.WCONTINUED),
+        ):
+            child.send_signal(order)
+            os.waitpid(child.pid, awaited)
+            node.stepped.now += 10
+            found.append(value(source.read(), job.STOPPED))
+    assert found == [1.0, 0.0]
+
+
+def let_run(child: subprocess.Popen[str]) -> float:
+    """Let a stopped child run for half a second of CPU time or more, and say how much it used."""
+    process = psutil.Process(child.pid)
+    before = sum(process.cpu_times()[:2])
+    child.send_signal(signal.SIGCONT)
+    while sum(process.cpu_times()[:2]) - before < 0.5:
+        time.sleep(0.02)
+    stop(child)
+    return sum(process.cpu_times()[:2]) - before
+
+
+def stop(child: subprocess.Popen[str]) -> None:
+    child.send_signal(signal.SIGSTOP)
+    os.waitpid(child.pid, os.WUNTRACED)
+
+
+def test_two_threads_that_share_the_gil_count_as_one() -> None:
+    program = textwrap.dedent("""
+        import threading
+        def spin():
+            while True:
+                pass
+        for _ in range(2):
+            threading.Thread(target=spin, daemon=True).start()
+        print("ready", flush=True)
+        threading.Event().wait()
+    """)
+    with python("-c", program) as child:
+        stop(child)
+        node = machine.OneGpu(child.pid)
+        settings = Settings(gpu=GpuSettings(processes_interval=1.0))
+        source = JobProcesses(node, node.gpus()[0], settings)
+        source.read()
+        for _ in range(2):  # threads are looked at once the process is seen to be busy
+            # Time passes as if the child had had a CPU for itself.
+            node.stepped.now += let_run(child)
+            reading = source.read()
+    host, busiest = value(reading, job.HOST_THREAD), value(reading, job.BUSIEST_THREAD)
+    assert host == pytest.approx(1, abs=0.1)
+    assert busiest == pytest.approx(0.5, abs=0.3)
+
+
+def test_a_compile_worker_is_known_by_the_folder_of_its_program(tmp_path: Path) -> None:
+    worker = tmp_path / "compile_worker" / "__main__.py"
+    worker.parent.mkdir()
+    worker.write_text("print('ready', flush=True); input()")
+    starts = textwrap.dedent(f"""
+        import subprocess, sys
+        subprocess.run([sys.executable, {str(worker)!r}, "--kind=fork", "--workers=32"])
+    """)
+    with python("-c", starts) as child:
+        node = machine.OneGpu(child.pid)
+        source = JobProcesses(node, node.gpus()[0], Settings())
+        source.read()
+        node.stepped.now += 10
+        reading = source.read()
+        assert child.stdin is not None
+        child.stdin.close()  # which ends the worker
+    assert value(reading, job.PROCESSES) == 2
+    assert value(reading, job.COMPILERS) == 1
+    assert value(reading, job.LOADER_THREAD) is None

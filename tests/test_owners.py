@@ -6,6 +6,7 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ import gpunode.node.kubelet
 from gpunode.config import Settings
 from gpunode.driver.driver import Identity
 from gpunode.driver.nvidia.vendor import is_device
-from gpunode.jobs.owners import GpuOwners
+from gpunode.jobs.owners import GpuOwners, OwnersDetail
 from gpunode.jobs.pods import Pods
 from gpunode.node.local import LocalNode
 from gpunode.source import Absent
@@ -181,3 +182,63 @@ def test_a_secret_in_the_environment_is_never_read() -> None:
     golden = Path(__file__).with_name("machines") / "pod" / "golden" / "gpu_owners.txt"
     assert "NCCL_IB_DISABLE" in golden.read_text()
     assert "hush" not in golden.read_text()
+
+
+POD = "/kubepods.slice/kubepods-pod{}.slice/cri-containerd-{}.scope"
+ONE_POD = POD.format("0a0a0a0a_0000_0000_0000_000000000001", "a" * 64)
+OTHER_POD = POD.format("0a0a0a0a_0000_0000_0000_000000000002", "b" * 64)
+SLURM_STEP = "/system.slice/slurmstepd.scope/job_42/step_0/user/task_{}"
+
+
+def job_of(root: Path, pid: int, cgroup: str, parent: int | None, *environment: str) -> str:
+    """What a process's job is called; without a parent, its stat file cannot be read."""
+    folder = root / f"proc/{pid}"
+    folder.mkdir(parents=True)
+    (folder / "cgroup").write_text(f"0::{cgroup}\n")
+    (folder / "environ").write_text("\0".join(environment))
+    if parent is not None:
+        stat = f"{pid} (python) S {parent} 1 1 0 -1 4 1 2 3 4 5 6 7 8 20 0 1 0 1000 1\n"
+        (folder / "stat").write_text(stat)
+    source = GpuOwners(
+        LocalNode(root), MachineGpu(0, "GPU-aa", "0", (pid,)), Settings(), pods_of(root)
+    )
+    detail = source.read().detail
+    assert isinstance(detail, OwnersDetail)
+    (found,) = detail.processes
+    assert found.job
+    return found.job
+
+
+NODE = "MASTER_ADDR=10.0.0.7", "MASTER_PORT=29500"
+LOOPBACK = "MASTER_ADDR=127.0.0.1", "MASTER_PORT=29500"
+LOCALHOST = "MASTER_ADDR=localhost", "MASTER_PORT=29500"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ((ONE_POD, 70, *NODE), (ONE_POD, 70, *NODE), True),
+        ((ONE_POD, 70, *NODE), (OTHER_POD, 80, *NODE), True),  # a pod for each rank
+        ((ONE_POD, 70, *NODE), (ONE_POD, 70, NODE[0], "MASTER_PORT=29501"), False),
+        ((SLURM_STEP.format(0), 70, *NODE), (SLURM_STEP.format(1), 71, *NODE), True),
+        # torchrun in two pods, each with its own loopback interface
+        ((ONE_POD, 70, *LOOPBACK), (ONE_POD, 70, *LOOPBACK), True),
+        ((ONE_POD, 70, *LOOPBACK), (OTHER_POD, 80, *LOOPBACK), False),
+        ((ONE_POD, 70, *LOCALHOST), (OTHER_POD, 80, *LOCALHOST), False),
+        ((ONE_POD, 70, LOOPBACK[1]), (OTHER_POD, 80, LOOPBACK[1]), False),
+        (("/user.slice", 70, *LOOPBACK), ("/user.slice", 71, *LOOPBACK), True),
+        # without a rendezvous: the children of one process
+        (("/user.slice", 70), ("/user.slice", 70), True),
+        (("/user.slice", 70), ("/user.slice", 71), False),
+        ((ONE_POD, 70), (OTHER_POD, 70), False),
+        (("/user.slice", 1), ("/user.slice", 1), False),
+        (("/user.slice", None), ("/user.slice", None), False),
+    ],
+)
+def test_processes_have_a_job_in_common_or_not(
+    root: Path,
+    one: tuple[Any, ...],
+    other: tuple[Any, ...],
+    same: bool,
+) -> None:
+    assert (job_of(root, 100, *one) == job_of(root, 101, *other)) is same

@@ -20,6 +20,8 @@ from gpunode import audit, gpu, host, jobs, nccl
 from gpunode.host import cpu, kernel_log, memory, mounts, pcie
 from gpunode.host.shm import Filling
 from gpunode.jobs import processes
+from gpunode.node import sockets
+from gpunode.node.node import LONGEST_PROGRAM, program_of
 from tests.machine import MACHINES
 
 PACKAGES = (audit, gpu, host, jobs, nccl)
@@ -57,7 +59,7 @@ def parses(name: str, function: Callable[..., Any]) -> bool:
 
 
 FOUND = {name: function for name, function in functions() if takes_a_string(function)}
-PARSERS = {**FOUND, **ADAPTED}
+PARSERS = {**FOUND, **ADAPTED, "node.sockets.listening": sockets.listening}
 
 
 def test_every_parser_is_given_anything_to_read() -> None:
@@ -83,7 +85,14 @@ REAL = list(
         if path.is_file() and "golden" not in path.parts and path.stat().st_size < 20_000
     )
 )
+SOCKETS = """\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 00000000:07E8 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1574 1
+   1: 0100007F:A237 0100007F:BFC0 06 00000000:00000000 03:00000C3D 00000000     0        0 0 3
+   2: 0100007F:A238 0100007F:BFC0 01 00000000:00000000 00:00000000 00000000  1000        0 1577 1
+"""
 REAL.append(json.dumps(TOLD))
+REAL.append(SOCKETS)
 NUMBERS = st.sampled_from(["-1", "9" * 30, "1e9", "nan", "0x10", "", "1_000", "٣", "max", "\0"])
 ANYTHING = st.text() | st.recursive(
     st.none() | st.floats() | st.text() | st.integers(),
@@ -222,3 +231,98 @@ def test_when_something_is_full_follows_from_the_last_minute() -> None:
     assert filling.add(80.0, 95.0) is None
     assert filling.add(90.0, 120.0) is None
     assert Filling().add(0.0, 0.0) is None
+
+
+def test_a_socket_that_listens_is_told_from_one_that_is_connected() -> None:
+    assert sockets.listening(SOCKETS) == {"1574"}
+    assert sockets.listening(SOCKETS.splitlines()[0]) == set()
+
+
+COMPILE_WORKER = "/opt/lib/python3.12/site-packages/torch/_inductor/compile_worker/__main__.py"
+
+
+@pytest.mark.parametrize(
+    ("command_line", "program"),
+    [
+        # torchrun, its workers, and other ways to start a training
+        ("/usr/bin/python3\0/usr/local/bin/torchrun\0--nproc_per_node=8\0train.py\0", "torchrun"),
+        ("/usr/bin/python3\0-u\0train.py\0--lr\0001\0", "train"),
+        ("/usr/bin/python3.12\0-u\0-m\0research.pretrain\0--lr=1\0", "research.pretrain"),
+        ("python\0-u\0-X\0dev\0train.py\0", "train"),
+        ("python\0-Xdev\0-Werror\0train.py\0", "train"),
+        ("python\0-W\0ignore\0-OO\0./scripts/train.py\0", "train"),
+        ("python\0-BIum\0torch.distributed.run\0x.py\0", "torch.distributed.run"),
+        ("python\0-mtorch.distributed.run\0x.py\0", "torch.distributed.run"),
+        ("python\0--check-hash-based-pycs\0always\0train.py\0", "train"),
+        ("python\0/home/me/project/\0", "project"),
+        ("python\0__main__.py\0", "__main__"),
+        # notebooks, servers, compilers
+        ("/opt/bin/python\0-m\0ipykernel_launcher\0-f\0/run/kernel-1.json\0", "ipykernel_launcher"),
+        ("/usr/bin/python3\0/opt/vllm/bin/vllm\0serve\0meta-llama/Llama-3\0", "vllm"),
+        (
+            "python3\0-m\0vllm.entrypoints.api_server\0--api-key\0hush\0",
+            "vllm.entrypoints.api_server",
+        ),
+        ("VLLM::EngineCore\0\0\0\0", "VLLM::EngineCore"),
+        ("sglang::scheduler_TP0\0", "sglang::scheduler_TP0"),
+        ("gunicorn: worker [app:api]\0\0", "gunicorn"),
+        (
+            f"/opt/bin/python3.12\0{COMPILE_WORKER}\0--pickler=torch.x\0--kind=fork\0",
+            "compile_worker",
+        ),
+        ("/usr/local/cuda/bin/ptxas\0-o\0/tmp/x.cubin\0", "ptxas"),
+        ("tritonserver\0--model-repository=/models\0", "tritonserver"),
+        # a title that begins with the interpreter is no command line
+        ("python train.py --token hush\0\0", "python"),
+        ("python3\0", "python3"),
+        ("python3\0-i\0", "python3"),
+        # code, standard input, the kernel's threads
+        ("python\0-c\0from multiprocessing.spawn import spawn_main; hush()\0", ""),
+        ("python\0-uc\0hush\0", ""),
+        ("python\0-chush\0hush\0", ""),
+        ("python\0-\0hush\0", ""),
+        ("python\0-m\0", ""),
+        ("", ""),
+        (" \0", ""),
+    ],
+)
+def test_the_program_is_told_from_its_command_line(command_line: str, program: str) -> None:
+    assert program_of(command_line.split("\0")) == program
+
+
+SECRET = "hush-hush"
+WORDS = st.text(st.characters(exclude_characters="\0"), max_size=100)
+FLAGS = st.sampled_from(["-u", "-B", "-OO", "-Es", "-X\0dev", "-Wignore", "-uX\0dev", "--version"])
+RUN = st.sampled_from(
+    ["train.py", "/a/train.py", "-m\0train", "-um\0train", "-mtrain", "/a/train/__main__.py"]
+)
+
+
+@given(st.lists(WORDS))
+def test_any_command_line_has_a_program_of_few_characters(arguments: list[str]) -> None:
+    assert len(program_of(arguments)) <= LONGEST_PROGRAM
+
+
+@given(
+    st.sampled_from(["python", "/usr/bin/python3.12"]),
+    st.lists(FLAGS),
+    RUN,
+    st.lists(WORDS | FLAGS),
+)
+def test_arguments_of_a_program_are_never_told(
+    python: str, flags: list[str], run: str, arguments: list[str]
+) -> None:
+    line = "\0".join([python, *flags, run, *arguments, SECRET, f"--token={SECRET}", ""])
+    assert program_of(line.split("\0")) == "train"
+
+
+@given(
+    st.lists(FLAGS),
+    st.sampled_from(["-c\0", "-c", "-uc\0", "-BIc\0", "-\0"]),
+    st.lists(WORDS),
+)
+def test_code_on_a_command_line_is_never_told(
+    flags: list[str], code: str, arguments: list[str]
+) -> None:
+    line = "\0".join(["python3", *flags, f"{code}{SECRET}", *arguments, ""])
+    assert program_of(line.split("\0")) == ""

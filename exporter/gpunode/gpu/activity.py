@@ -27,7 +27,7 @@ from gpunode.gpu.models import ceilings_of
 from gpunode.gpu.peers import Peers
 from gpunode.gpu.power import Power
 from gpunode.gpu.units import Units
-from gpunode.gpu.window import Window
+from gpunode.gpu.window import HOUSEKEEPING, Window
 from gpunode.gpu.xids import Xids
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
@@ -42,8 +42,8 @@ SECONDS = Metric(
 BLOCKED_STREAK = Metric(
     "gpunode_gpu_blocked_streak_seconds",
     "gauge",
-    f"Time for which every window was at least {STANDS_STILL:g} `blocked`: how long a collective "
-    "has stalled.",
+    f"Time for which every window was at least {STANDS_STILL:g} `blocked`, with nothing launched and "
+    "nothing moved: how long a collective has stalled.",
     GPU,
 )
 LEDGER_SENSOR = Metric(
@@ -245,7 +245,9 @@ class GpuActivity:
             pcie=pcie,
             processes=processes,
             quiet_for=closed.monotonic - self._last_work,
-            peers=self._peers.known(processes, closed.monotonic),
+            peers=self._peers.known(
+                processes, closed.monotonic, moved=(nvlink or 0.0) >= HOUSEKEEPING
+            ),
             resting_power=self._resting_power(),
             limits=self.limits,
             ceilings=self.ceilings,

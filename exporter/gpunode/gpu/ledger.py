@@ -21,6 +21,7 @@ little. If a sensor that the answer needs is missing, the share is ``unknown``, 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from gpunode.gpu.window import HOUSEKEEPING, Window
 
@@ -46,6 +47,21 @@ MOSTLY_NARROW = (0.1, 0.7)
 MOVED = (1e6, 10e6)
 """Bytes per second over links from which collectives are known to run."""
 
+TOUCHED = (0.005, 0.03)
+"""What pipes and HBM show of a kernel that only spins."""
+
+SPINNING = (1.05, 1.35)
+"""Mean draw over that of a resting GPU while nothing but a spinning kernel runs."""
+
+WAITING = (1.5, 2.2)
+"""The same of the lowest tenth of the draw, where kernels alternate with waiting."""
+
+FED = (20e6, 200e6)
+"""Bytes per second from the host above which more than a spinning kernel is there."""
+
+NETWORK = 0.15
+"""Share of PCIe's rate that a network commonly has."""
+
 TINY = (0.005, 0.02)
 """SM share of the kernels' time below which their launch takes longer than they do."""
 
@@ -56,8 +72,8 @@ LAUNCHING = (5e6, 45e6)
 COMMANDS = 9.3
 """Bytes of commands that the GPU reads over PCIe, per byte that it sends for doing so."""
 
-MOST_COMMANDS = 150e6
-"""Bytes per second of commands at the highest rate of launches."""
+MOST_COMMANDS = 60e6
+"""Bytes per second of commands above which it is certain that kernels are launched."""
 
 COPIES = 17.0
 """Bytes that the GPU reads over PCIe for a copy from the host, per byte that it sends."""
@@ -66,9 +82,9 @@ PAGEABLE_TO_DEVICE = 8.7e9
 PAGEABLE_TO_HOST = 2.5e9
 """Bytes per second of a copy from or to memory that is not pinned: a CPU copies it once more."""
 
-PAGEABLE_RATES = ((2.5e9, 5.5e9), (9.5e9, 28e9))
-"""Bytes per second to the device, while no kernel runs, between which copies count as pageable:
-less may be pinned copies with pauses, and pageable copies cannot be faster."""
+PAGEABLE_RATES = ((2.5e9, 5e9), (9.5e9, 28e9))
+"""Bytes per second to the device from which copies count as pageable, as less may be pinned copies
+beside kernels; and, while no kernel runs, up to which, as pageable copies cannot be faster."""
 
 TO_HOST = (0.2e9, 0.6e9)
 """Bytes per second to the host, while no kernel runs, from which they are copies of results."""
@@ -120,7 +136,7 @@ LEFT_OVER = (0.2, 0.9)
 ONE_WAY = 1.3
 """What a collective over PCIe moves in its busier direction, per byte in the other."""
 
-COPIED_OVER = (0.2e9, 1.5e9)
+COPIED_OVER = (0.2e9, 2e9)
 """Bytes per second to the GPU above which launches cannot be told from copies."""
 
 NOTHING = 5e-3
@@ -132,7 +148,7 @@ DRAWS_LITTLE = 0.8
 SMALL = (0.35, 0.7)
 """SM share of the kernels' time below which they are small, so that the gaps are their launches."""
 
-SOME = (0.02, 0.1)
+SOME = (0.0, 0.12)
 """Share of the time with kernels from which their size tells about the gaps."""
 
 POWER_STEP = 0.5
@@ -173,10 +189,14 @@ def stands_still(window: Window, shares: dict[str, float]) -> bool:
 
     A rank that always waits for a slower one is blocked most of the time, but goes on.
     """
+    if window.activity is not None and "pcie_receive" not in window.activity.values:
+        return False  # something may have been launched
     return (
         shares["blocked"] >= STANDS_STILL
         and _commands(window) < LAUNCHING[0] / 2
+        and window.pcie_collective == 0.0
         and (window.nvlink or 0.0) < HOUSEKEEPING
+        and _draws(window, "mean", SPINNING) < 1.0
     )
 
 
@@ -216,14 +236,15 @@ def _split_kernels(window: Window, graphics: float, shares: dict[str, float]) ->
     compute = max(tensor / ceilings.tensor, pipes / ceilings.pipe)
     memory = max(0.0, dram - _dram_of_others(window, tensor)) / ceilings.dram
     narrow = _narrow(window, graphics, sm, compute + memory)
-    work = graphics - narrow
+    moving = _moving(window, narrow)
+    waiting = (narrow - moving) * (1.0 - _draws(window, "lowest", WAITING))
+    work = graphics - moving - waiting
     arithmetic = max(tensor / ceilings.tensor_of_models, pipes / ceilings.pipe) + NOTHING
     arithmetic /= arithmetic + memory
     shares["compute"] += work * arithmetic
     shares["memory"] += work * (1.0 - arithmetic)
-    moving = min(narrow, window.collective_load)
     shares["communication"] += moving
-    shares["blocked"] += narrow - moving
+    shares["blocked"] += waiting
 
 
 def _narrow(window: Window, graphics: float, sm: float, explained: float) -> float:
@@ -245,7 +266,30 @@ def _narrow(window: Window, graphics: float, sm: float, explained: float) -> flo
         work = min(graphics, max(explained, (sm - held * graphics) / (filled - held)))
     narrow = (graphics - work) / graphics
     moved = _ramp((window.nvlink or 0.0) + window.pcie_collective, MOVED)
-    return graphics * narrow * max(moved * _ramp(narrow, NARROW), _ramp(narrow, MOSTLY_NARROW))
+    narrow *= max(moved * _ramp(narrow, NARROW), _ramp(narrow, MOSTLY_NARROW))
+    # A kernel that draws and touches nothing spins, however many SMs it holds.
+    spins = 1.0 - _ramp(explained, TOUCHED)
+    spins *= 1.0 - _draws(window, "mean", SPINNING)
+    spins *= 1.0 - max(_ramp(_commands(window), LAUNCHING), _ramp(window.rate("pcie_receive"), FED))
+    return graphics * max(narrow, spins)
+
+
+def _moving(window: Window, narrow: float) -> float:
+    """How much of the time of collectives moved data.
+
+    NVLink's rate is known. What goes over PCIe may be on its way to a slower network, at whose full
+    rate it moves all the time.
+    """
+    nvlink, pcie = window.nvlink_load, window.pcie_load
+    return min(narrow, max(nvlink, narrow * pcie * (1.0 + NETWORK) / (pcie + NETWORK)))
+
+
+def _draws(window: Window, which: Literal["mean", "lowest"], between: tuple[float, float]) -> float:
+    """How sure the draw is that of work, on a ramp over that of a resting GPU; 0 if not known."""
+    watts = None if window.power is None else getattr(window.power, which)
+    if watts is None or not window.resting_power:
+        return 0.0
+    return _ramp(watts / window.resting_power, between)
 
 
 def _held_by_collectives(window: Window) -> float:
@@ -286,10 +330,10 @@ def _split_copies(window: Window, rest: float, shares: dict[str, float]) -> floa
         return 0.0
     to_device, to_host = window.rate("pcie_receive"), _sent_unasked(window)
     if window.may_communicate:
-        of_collectives = ONE_WAY * window.pcie_collective * window.collectives_over_pcie
+        of_collectives = ONE_WAY * window.pcie_collective
         to_device, to_host = (_left_of(rate, of_collectives) for rate in (to_device, to_host))
     slow, fast = PAGEABLE_RATES
-    pageable = _ramp(to_device / rest, slow) * (1.0 - _ramp(to_device / rest, fast))
+    pageable = _ramp(to_device, slow) * (1.0 - _ramp(to_device / rest, fast))
     held_up = pageable * to_device / PAGEABLE_TO_DEVICE
     held_up += _ramp(to_host / rest, TO_HOST) * to_host / PAGEABLE_TO_HOST
     held_up = min(rest, max(0.0, held_up - shares["copy"]))

@@ -1,8 +1,8 @@
 """Everything that depends on the model of GPU: its peak, and what kernels reach on it.
 
 Peaks are from NVIDIA's datasheets (https://www.nvidia.com/en-us/data-center/), dense: figures that
-a datasheet gives with sparsity are halved here. The power limit and the link speeds come from the
-driver instead.
+a datasheet gives with sparsity are halved here. Numbers of SMs are from its architecture papers.
+The power limit and the link speeds come from the driver instead.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ class Ceilings:
     sm_of_small: float = 0.65
     """SM share of small kernels while they run, whose ends leave SMs without work."""
 
-    sm_of_nvlink: float = 24 / 132
-    """SM share of a collective over NVLink: 24 channels on 132 SMs."""
+    sms: int = 132
+    """SMs of the GPU."""
 
-    sm_of_pcie: float = 0.03
-    """SM share of a collective over PCIe: 4 channels on 132 SMs."""
+    nvlink_channels: int = 24
+    pcie_channels: int = 4
+    """SMs that a collective of NCCL holds, by the links over which the data goes."""
 
     nvlink_of_collective: float = 0.52
     """Share of NVLink's rate in one direction that collectives reach; 0.6 in an endless one."""
@@ -63,8 +64,19 @@ class Ceilings:
     waiting_power: float = 0.45
     """A GPU stays below this share of its power limit while it waits, copies or communicates."""
 
+    @property
+    def sm_of_nvlink(self) -> float:
+        """SM share of a collective over NVLink."""
+        return self.nvlink_channels / self.sms
+
+    @property
+    def sm_of_pcie(self) -> float:
+        """SM share of a collective over PCIe."""
+        return self.pcie_channels / self.sms
+
 
 MEASURED_ON_H200 = Ceilings()
+"""Also what is assumed of models that were not measured, but for the number of their SMs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,28 +100,28 @@ HOPPER_LINKS = ((4, 363 * GB), (5, 414 * GB), (6, 436 * GB), (7, 460 * GB), (8, 
 
 MODELS = (
     # The order matters: the first model whose words are all in the driver's name is used.
-    Model("GB300", 2500 * TERA, 5000 * TERA),
-    Model("GB200", 2500 * TERA, 5000 * TERA),
+    Model("GB300", 2500 * TERA, 5000 * TERA, ceilings=Ceilings(sms=160)),
+    Model("GB200", 2500 * TERA, 5000 * TERA, ceilings=Ceilings(sms=148)),
     Model("GH200", 989 * TERA, 1979 * TERA),
-    Model("B300", 2250 * TERA, 4500 * TERA),
-    Model("B200", 2250 * TERA, 4500 * TERA, ((8, 838 * GB),)),
+    Model("B300", 2250 * TERA, 4500 * TERA, ceilings=Ceilings(sms=160)),
+    Model("B200", 2250 * TERA, 4500 * TERA, ((8, 838 * GB),), ceilings=Ceilings(sms=148)),
     Model("H200 NVL", 836 * TERA, 1671 * TERA),
     Model("H200", 989 * TERA, 1979 * TERA, HOPPER_LINKS),
     Model("H100 NVL", 835 * TERA, 1671 * TERA),
-    Model("H100 PCIe", 756 * TERA, 1513 * TERA),
+    Model("H100 PCIe", 756 * TERA, 1513 * TERA, ceilings=Ceilings(sms=114)),
     Model("H100", 989 * TERA, 1979 * TERA, HOPPER_LINKS),
     Model("H800", 989 * TERA, 1979 * TERA),
-    Model("H20", 148 * TERA, 296 * TERA),
-    Model("A100", 312 * TERA, None, ((8, 235 * GB),)),
-    Model("A800", 312 * TERA),
-    Model("A30", 165 * TERA),
-    Model("A40", 150 * TERA),
-    Model("A10", 125 * TERA),
-    Model("RTX A6000", 154.85 * TERA),
-    Model("L40S", 362 * TERA, 733 * TERA),
-    Model("L4", 121 * TERA, 242 * TERA),
-    Model("V100", 125 * TERA),
-    Model("T4", 65 * TERA),
+    Model("H20", 148 * TERA, 296 * TERA, ceilings=Ceilings(sms=78)),
+    Model("A100", 312 * TERA, None, ((8, 235 * GB),), ceilings=Ceilings(sms=108)),
+    Model("A800", 312 * TERA, ceilings=Ceilings(sms=108)),
+    Model("A30", 165 * TERA, ceilings=Ceilings(sms=56)),
+    Model("A40", 150 * TERA, ceilings=Ceilings(sms=84)),
+    Model("A10", 125 * TERA, ceilings=Ceilings(sms=72)),
+    Model("RTX A6000", 154.85 * TERA, ceilings=Ceilings(sms=84)),
+    Model("L40S", 362 * TERA, 733 * TERA, ceilings=Ceilings(sms=142)),
+    Model("L4", 121 * TERA, 242 * TERA, ceilings=Ceilings(sms=58)),
+    Model("V100", 125 * TERA, ceilings=Ceilings(sms=80)),
+    Model("T4", 65 * TERA, ceilings=Ceilings(sms=40)),
 )
 
 CAPABILITIES = {"7.0": "V100", "7.5": "T4", "8.0": "A100", "9.0": "H100", "10.0": "B200"}

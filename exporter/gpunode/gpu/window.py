@@ -87,17 +87,16 @@ class Window:
         return pcie / (pcie + (self.nvlink or 0.0) + HOUSEKEEPING)
 
     @property
-    def collective_load(self) -> float:
-        """Share of the time that collectives at full speed need for what the links moved."""
-        pairs = (
-            (self.nvlink, self.limits.nvlink_bytes_per_second, self.ceilings.nvlink_of_collective),
-            (
-                self.pcie_collective,
-                self.limits.pcie_bytes_per_second,
-                self.ceilings.pcie_of_collective,
-            ),
-        )
-        return sum(rate / (best * share) for rate, best, share in pairs if rate and best)
+    def nvlink_load(self) -> float:
+        """Share of the time that collectives at full speed need for what NVLink moved."""
+        best = self.limits.nvlink_bytes_per_second
+        return (self.nvlink or 0.0) / (best * self.ceilings.nvlink_of_collective) if best else 0.0
+
+    @property
+    def pcie_load(self) -> float:
+        """The same of PCIe."""
+        best = self.limits.pcie_bytes_per_second
+        return self.pcie_collective / (best * self.ceilings.pcie_of_collective) if best else 0.0
 
     @property
     def link_load(self) -> float:

@@ -52,7 +52,8 @@ class Started:
     environment_read: bool = False
     job: str = ""
     """The same for all processes of one job on this node, empty if unknown: the address of its
-    rendezvous, or its cgroup and the process that started it."""
+    rendezvous, with its cgroup where that is a loopback address, or its cgroup and the process that
+    started it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,9 +227,13 @@ class GpuOwners:
 
 def _job(environment: dict[str, str], place: cgroup.Place, parent: int) -> str:
     """What the processes of one job on a node have in common, and no others."""
-    if "MASTER_PORT" in environment:
-        return f"{environment.get('MASTER_ADDR', '')}:{environment['MASTER_PORT']}"
-    return " ".join((*astuple(place), str(parent)))
+    if "MASTER_PORT" not in environment:
+        return " ".join((*astuple(place), str(parent)))
+    host, port = environment.get("MASTER_ADDR", ""), environment["MASTER_PORT"]
+    if host and host != "localhost" and not host.startswith(("127.", "::1")):
+        return f"{host}:{port}"
+    # torchrun's default: every pod may have a job at the same address.
+    return " ".join((*astuple(place), f"{host}:{port}"))
 
 
 def _number(text: str) -> str:

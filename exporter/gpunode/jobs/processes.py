@@ -51,7 +51,8 @@ BLOCKED = Metric(
 STOPPED = Metric(
     "gpunode_job_stopped_processes",
     "gauge",
-    "Processes of the job that a signal or a debugger has stopped: state T or t (/proc/PID/stat).",
+    "Processes with a context on the GPU that a signal or a debugger has stopped: state T or t "
+    "(/proc/PID/stat).",
     GPU,
 )
 CPU_SECONDS = Metric(
@@ -236,6 +237,9 @@ COMPILER_PROGRAMS = frozenset(
 ONE_CPU = 1.15
 """Threads that together use no more CPUs than this may be held by a lock such as Python's GIL."""
 
+EARLY_AGAIN = 60.0
+"""Seconds after which new processes are read early once more."""
+
 FIRST_READS = 3
 FIRST_EVERY = 2.0
 """Reads after a process came to the GPU, and seconds between them: a new job is judged early."""
@@ -395,6 +399,7 @@ class JobProcesses:
         self._before = Job()
         self._time = -math.inf
         self._reads = 0
+        self._renewed = -math.inf
         self._programs: dict[tuple[str, float], str] = {}
 
     def read(self) -> Reading | None:
@@ -403,16 +408,19 @@ class JobProcesses:
         elapsed = now - self._time
         if elapsed < self.every / 2:
             return None
-        self._time = now
         processes = known(self.sensors.processes)
         if processes is None:
             return Reading((), JobDetail((), ""))
         roots = sorted({str(process.pid) for process in processes})
         job = self._look(roots, elapsed)
+        self._time = now
         used = Used.of(self._before, job, elapsed)
         self._accumulate(job)
-        self._reads = self._reads + 1 if job.roots == self._before.roots else 0
-        self.every = FIRST_EVERY if job.roots and self._reads < FIRST_READS else self._usual
+        self._reads += 1
+        if job.roots != self._before.roots and now - self._renewed >= EARLY_AGAIN:
+            self._reads, self._renewed = 0, now
+        early = bool(job.roots) and self._reads < FIRST_READS
+        self.every = min(FIRST_EVERY, self._usual) if early else self._usual
         self._before = job
         samples = tuple(self._samples(job, used, now))
         listed = tuple(
@@ -556,7 +564,8 @@ class JobProcesses:
             yield from PROCESSES.at(float(len(job.processes)), *at)
             blocked = sum(stat.state == "D" for stat in job.processes.values())
             yield from BLOCKED.at(float(blocked), *at)
-            stopped = sum(stat.state in "Tt" for stat in job.processes.values())
+            at_gpu = [job.processes[pid] for pid in job.roots if pid in job.processes]
+            stopped = sum(stat.state in "Tt" for stat in at_gpu)
             yield from STOPPED.at(float(stopped), *at)
         if used.threads:
             # No thread uses more CPU than its process.
@@ -566,8 +575,8 @@ class JobProcesses:
             yield from HOST_THREAD.at(used.host_thread(job), *at)
             yield from LOADER_THREAD.at(used.loader_thread(job), *at)
         if used.processes:
-            at_gpu = [share for pid, share in used.processes.items() if pid in job.roots]
-            yield from HOST_CPUS.at(sum(at_gpu) if at_gpu else None, *at)
+            shares = [share for pid, share in used.processes.items() if pid in job.roots]
+            yield from HOST_CPUS.at(sum(shares) if shares else None, *at)
             yield from COMPILERS.at(float(len(job.compilers)), *at)
             yield from COMPILER_CPUS.at(used.compilers(job), *at)
         yield from MEMORY.at(job.memory, *at)
@@ -639,7 +648,7 @@ class Used:
     def host_thread(self, job: Job) -> float | None:
         """The busiest thread of a process on the GPU, or all of one that uses about one CPU."""
         busiest = [share for (pid, _), share in self.threads.items() if pid in job.roots]
-        whole = [self.processes.get(pid, 0.0) for pid in job.roots]
+        whole = [self.processes[pid] for pid in job.roots if pid in self.processes]
         return max(busiest + [share for share in whole if share <= ONE_CPU], default=None)
 
     def loader_thread(self, job: Job) -> float | None:

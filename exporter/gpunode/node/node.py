@@ -94,7 +94,9 @@ ENVIRONMENT = frozenset(
         "NCCL_SOCKET_NTHREADS",
         "NCCL_TOPO_FILE",
         "NVIDIA_VISIBLE_DEVICES",
+        "OMPI_COMM_WORLD_SIZE",
         "OMP_NUM_THREADS",
+        "PMI_SIZE",
         "RANK",
         "SLURM_JOB_ID",
         "SLURM_JOB_USER",
@@ -135,25 +137,49 @@ class Filesystem:
 def program_of(arguments: list[str]) -> str:
     """The script, module or program that a command line runs, without its folder and arguments.
 
-    For ``python -m NAME`` and ``…/NAME/__main__.py`` it is NAME; empty for ``python -c`` and where
-    there is no command line, as in the kernel's threads.
+    For ``python -m NAME`` and ``…/NAME/__main__.py`` it is NAME; empty for ``python -c``, for a
+    script from standard input, and where there is no command line, as in the kernel's threads.
+    Of a title that a process gave itself, it is the first word.
     """
-    command = posixpath.basename(arguments[0].split(" ")[0]) if arguments else ""
-    if not command.startswith("python"):
-        return command[:LONGEST_PROGRAM]
-    rest = iter(arguments[1:])
+    title = arguments[0].split() if arguments else []
+    command = posixpath.basename(title[0]).rstrip(":") if title else ""
+    if command.startswith("python") and len(title) == 1:
+        return _run_by_python(command, arguments[1:])[:LONGEST_PROGRAM]
+    return command[:LONGEST_PROGRAM]
+
+
+def _run_by_python(command: str, arguments: list[str]) -> str:
+    """The script or module among Python's arguments, else the command.
+
+    Options may be joined, and joined with their value: ``-uc CODE``, ``-mNAME``.
+    """
+    rest = iter([argument for argument in arguments if argument])
     for argument in rest:
-        if argument == "-m":
-            return next(rest, "")[:LONGEST_PROGRAM]
-        if argument in ("-W", "-X"):
-            next(rest, "")
-        elif argument == "-c":
+        if argument == "-":
             return ""
-        elif not argument.startswith("-"):
-            folder, script = posixpath.split(argument)
-            name = posixpath.basename(folder) if script == "__main__.py" else script
-            return name.removesuffix(".py")[:LONGEST_PROGRAM]
+        if not argument.startswith("-"):
+            folder, script = posixpath.split(argument.rstrip("/"))
+            name = posixpath.basename(folder) if folder and script == "__main__.py" else script
+            return name.removesuffix(".py")
+        if argument == "--check-hash-based-pycs":
+            next(rest, "")
+        elif not argument.startswith("--"):
+            option, value = _with_value(argument)
+            if option == "c":
+                return ""
+            if option == "m":
+                return value or next(rest, "")
+            if option and not value:
+                next(rest, "")
     return command
+
+
+def _with_value(options: str) -> tuple[str, str]:
+    """The option that takes a value among joined ones such as ``-um``, and what follows it."""
+    for at, option in enumerate(options):
+        if option in "cmWX":
+            return option, options[at + 1 :]
+    return "", ""
 
 
 class Node(Protocol):

@@ -32,8 +32,10 @@ def _table(process: str, table: str) -> set[str]:
     try:
         with open(f"{process}/net/{table}", encoding="ascii") as file:
             return listening(file.read(MAX_FILE))
-    except FileNotFoundError:  # without IPv6
-        return set()
+    except FileNotFoundError:
+        if table == "tcp":  # the process has ended
+            raise
+        return set()  # without IPv6
 
 
 def _target(link: str) -> str:

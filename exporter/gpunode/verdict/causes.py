@@ -40,6 +40,7 @@ from gpunode.verdict.limits import (
     LAUNCHES,
     LIMIT_LOWERED,
     LOST,
+    MEMORY_BUSY,
     MEMORY_FULL,
     PIPE_BUSY,
     QUOTA_THROTTLED,
@@ -114,9 +115,13 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is known of one GPU: its ledger's shares, its kind of work, and for whom it waits."""
+    """What is known of one GPU: its ledger's shares, its kind of work, and for whom it waits.
+
+    ``recent`` are the facts of the time that the shares cover.
+    """
 
     facts: Facts
+    recent: Facts
     at: tuple[str, str]
     shares: dict[str, float]
     kind: str
@@ -144,7 +149,7 @@ class Case:
     def results(self) -> float:
         """Share of time in which results were copied to the host."""
         sent, received = (self.rate(PCIE_BYTES, way) for way in ("transmit", "receive"))
-        return self.shares["copy"] if sent >= TO_HOST * received else 0.0
+        return self.shares["copy"] if sent and sent >= TO_HOST * received else 0.0
 
     def evidence(
         self, metric: Metric, value: float, threshold: float, meaning: str, *labels: str
@@ -176,36 +181,43 @@ def judge(case: Case) -> Verdict | None:
 def _starved(case: Case) -> Verdict | None:
     """Time without work, put down to the first explanation that has evidence."""
     share = case.without_work + case.results
-    awaited = case.waited_for is not None
-    if share < LOST or (case.shares["starved"] + case.results < LOST and not awaited):
-        explanations = IDLE_EXPLANATIONS if share >= LOST else ()
-    else:
-        explanations = EXPLANATIONS
+    if share < LOST:
+        return None
+    wanted = (
+        case.shares["starved"] + case.results >= LOST
+        or case.waited_for is not None
+        or case.kind == "training"
+    )
     state = max(("starved", "idle", "copy"), key=lambda state: case.shares[state])
     ledger = case.state(state, LOST)
-    if case.peers_starve:
-        share += case.shares["blocked"]
-    for cause, look in explanations:
+    of_peers = case.shares["blocked"] if case.peers_starve else 0.0
+    for cause, look in EXPLANATIONS if wanted else IDLE_EXPLANATIONS:
         evidence = tuple(look(case))
         if evidence:
-            return Verdict(cause, share, (ledger, *evidence))
-    return Verdict("unexplained", share, (ledger,)) if explanations is EXPLANATIONS else None
+            return Verdict(cause, share + of_peers, (ledger, *evidence))
+    share = case.without_work  # copies explain themselves: see _copies
+    if not wanted or share < LOST:
+        return None
+    state = max(("starved", "idle"), key=lambda state: case.shares[state])
+    return Verdict("unexplained", share + of_peers, (case.state(state, LOST),))
 
 
 def _stopped(case: Case) -> Iterator[Evidence]:
-    """Processes that do not go on; one that waits for a disk for a moment does."""
-    if case.without_work < RUNS_NOTHING:
-        return
-    stopped, waiting = case.now(job.STOPPED), case.now(job.BLOCKED)
-    if stopped:
-        yield case.evidence(job.STOPPED, stopped, 1.0, "processes that are stopped")
-    elif waiting and case.now(job.HOST_CPUS) < GOES_ON:
+    stopped = case.now(job.STOPPED)
+    if stopped and case.without_work >= RUNS_NOTHING:
+        yield case.evidence(job.STOPPED, stopped, 1.0, "processes on the GPU that are stopped")
+
+
+def _uninterruptible(case: Case) -> Iterator[Evidence]:
+    """Processes that wait in the kernel for good; one that waits for a disk soon goes on."""
+    waiting = case.now(job.BLOCKED)
+    if waiting and case.without_work >= RUNS_NOTHING and case.now(job.HOST_CPUS) < GOES_ON:
         yield case.evidence(job.BLOCKED, waiting, 1.0, "processes that cannot be interrupted")
 
 
 def _checkpoint(case: Case) -> Iterator[Evidence]:
     yield from _phase(case, "checkpoint")
-    written = case.rate(job.IO_BYTES, "write")
+    written = case.facts.last_rate(job.IO_BYTES, *case.at, "write") or 0.0
     if written >= WRITES:
         meaning = "bytes per second that the job writes"
         yield case.evidence(job.IO_BYTES, written, WRITES, meaning, "write")
@@ -213,7 +225,8 @@ def _checkpoint(case: Case) -> Iterator[Evidence]:
 
 def _phase(case: Case, phase: str) -> Iterator[Evidence]:
     """What the client says the process did for most of the time without work."""
-    share, least = case.rate(steps.SECONDS, phase), IN_PHASE * case.without_work
+    share = case.recent.rate(steps.SECONDS, *case.at, phase) or 0.0
+    least = IN_PHASE * case.without_work
     if share >= max(least, LOST):
         meaning = f"share of time that the process reports as {phase}"
         yield case.evidence(steps.SECONDS, share, max(least, LOST), meaning, phase)
@@ -221,21 +234,29 @@ def _phase(case: Case, phase: str) -> Iterator[Evidence]:
 
 def _compile(case: Case) -> Iterator[Evidence]:
     yield from _phase(case, "compile")
-    used, present = case.now(job.COMPILER_CPUS), case.now(job.COMPILERS)
-    if used >= COMPILES:
+    used = case.facts.peak(job.COMPILER_CPUS, *case.at)
+    # Most of a compilation is Python's, between calls of compilers.
+    if case.now(job.COMPILER_CPUS) >= COMPILES or (
+        used >= COMPILES and case.without_work >= RUNS_NOTHING
+    ):
         yield case.evidence(job.COMPILER_CPUS, used, COMPILES, "CPUs used by compilers")
-    if present and case.without_work >= RUNS_NOTHING and (evidence := tuple(_host_thread(case))):
-        # Most of a compilation is Python's; the compilers' processes stay afterwards.
-        yield case.evidence(job.COMPILERS, present, 1.0, "compilers among the job's processes")
-        yield from evidence
 
 
 def _no_requests(case: Case) -> Iterator[Evidence]:
+    """A server has gaps between requests; a notebook's GPU runs nothing while its user thinks.
+
+    A server that polls for requests keeps a CPU busy although it has none.
+    """
     busy = case.facts.now(job.HOST_THREAD, *case.at)
-    if case.kind in ("serving", "interactive") and busy is not None and busy < THREAD_BUSY:
+    if busy is None or case.now(job.LOADER_THREAD) >= THREAD_BUSY:
+        return
+    nothing, idle = case.without_work >= RUNS_NOTHING, busy < THREAD_BUSY
+    serves, interacts = case.kind == "serving", case.kind == "interactive"
+    if (serves and (nothing or idle)) or (interacts and nothing and idle):
         yield case.evidence(WORKLOAD, 1.0, 1.0, "the kind of work", case.kind)
-        meaning = "share of a CPU used by one thread of the process"
-        yield case.evidence(job.HOST_THREAD, busy, THREAD_BUSY, meaning)
+        if idle:
+            meaning = "share of a CPU used by one thread of the process"
+            yield case.evidence(job.HOST_THREAD, busy, THREAD_BUSY, meaning)
 
 
 def _data(case: Case) -> Iterator[Evidence]:
@@ -256,14 +277,13 @@ def _host_thread(case: Case) -> Iterator[Evidence]:
 def _host_compute(case: Case) -> Iterator[Evidence]:
     """Like a thread that prepares data, but it computes with what the GPU sent, or on many CPUs."""
     cpus, results = case.now(job.HOST_CPUS), case.results >= LOST
-    if cpus >= SEVERAL_CPUS or results or case.without_work >= RUNS_NOTHING:
-        evidence = tuple(_host_thread(case))
+    evidence = tuple(_host_thread(case))
+    several = cpus >= SEVERAL_CPUS and (evidence or results)
+    if (evidence and (results or case.without_work >= RUNS_NOTHING)) or several:
         yield from evidence
-        if cpus >= SEVERAL_CPUS:
-            meaning = "CPUs that the process on the GPU uses"
-            yield case.evidence(job.HOST_CPUS, cpus, SEVERAL_CPUS, meaning)
-        if results and (evidence or cpus >= 1.0 - EXPLAINED):
-            yield case.state("copy", LOST)
+    if several:
+        meaning = "CPUs that the process on the GPU uses"
+        yield case.evidence(job.HOST_CPUS, cpus, SEVERAL_CPUS, meaning)
 
 
 def _shm(case: Case) -> Iterator[Evidence]:
@@ -307,11 +327,21 @@ def _pressure(facts: Facts, at: tuple[str, str], resource: str) -> tuple[str, fl
     return None
 
 
-def _cpu(case: Case) -> Iterator[Evidence]:
+def _loader(case: Case) -> Iterator[Evidence]:
     loader = case.now(job.LOADER_THREAD)
     if loader >= THREAD_BUSY:
         meaning = "share of a CPU used by one thread of a process that prepares data"
         yield case.evidence(job.LOADER_THREAD, loader, THREAD_BUSY, meaning)
+
+
+def _data_on_host(case: Case) -> Iterator[Evidence]:
+    """The thread that runs the training prepares its data, by its client's words."""
+    data, busy = tuple(_data(case)), tuple(_host_thread(case))
+    if data and busy:
+        yield from (*data, *busy)
+
+
+def _cpu(case: Case) -> Iterator[Evidence]:
     periods, throttled = case.rate(job.QUOTA_PERIODS), case.rate(job.QUOTA_THROTTLED_PERIODS)
     if periods and throttled / periods >= QUOTA_THROTTLED:
         meaning = "share of CPU quota periods that were throttled"
@@ -411,6 +441,15 @@ def _precision(case: Case) -> Verdict | None:
     return None
 
 
+def _memory(case: Case) -> Verdict | None:
+    """Most of the time goes to HBM, and HBM is indeed busy; else it is slow for other reasons."""
+    busy, share = case.rate(ACTIVE, "dram"), case.shares["memory"]
+    if share < BOUND or busy < MEMORY_BUSY:
+        return None
+    active = case.evidence(ACTIVE, busy, MEMORY_BUSY, "share of time with HBM active", "dram")
+    return Verdict("memory_bandwidth", share, (case.state("memory", BOUND), active))
+
+
 def _capacity(case: Case) -> Verdict | None:
     total, used = case.now(MEMORY_TOTAL), case.now(MEMORY_USED)
     usable = total - case.now(MEMORY_RESERVED)
@@ -428,9 +467,12 @@ EXPLANATIONS: tuple[tuple[str, Explanation], ...] = (
     ("shm", _shm),
     ("no_requests", _no_requests),
     ("data_loading_storage", _storage),
+    ("data_loading_cpu", _loader),
+    ("data_loading_cpu", _data_on_host),
+    ("data_loading", _data),
     ("host_compute", _host_compute),
     ("data_loading_cpu", _cpu),
-    ("data_loading", _data),
+    ("stopped", _uninterruptible),
 )
 IDLE_EXPLANATIONS: tuple[tuple[str, Explanation], ...] = (
     ("stopped", _stopped),
@@ -452,7 +494,7 @@ LOSSES: tuple[Rule, ...] = (
 )
 BOUNDS: tuple[Rule, ...] = (
     _precision,
-    _lost_to("memory", "memory_bandwidth", BOUND),
+    _memory,
     _capacity,
 )
 USED = frozenset(
@@ -470,7 +512,6 @@ USED = frozenset(
         THROTTLED,
         disk.BUSY,
         job.BLOCKED,
-        job.COMPILERS,
         job.COMPILER_CPUS,
         job.HOST_CPUS,
         job.HOST_THREAD,

@@ -46,6 +46,19 @@ class Facts:
             return None
         return (after[0] - before[0]) / (after[1] - before[1])
 
+    def last_rate(self, metric: Metric, *labels: str) -> float | None:
+        """The increase of a counter per second between its last two readings."""
+        told = [found for s in self.snapshots if (found := self._at(s, metric, labels))]
+        before = next((found for found in reversed(told) if found[1] < told[-1][1]), None)
+        if before is None or told[-1][0] < before[0]:
+            return None
+        return (told[-1][0] - before[0]) / (told[-1][1] - before[1])
+
+    def peak(self, metric: Metric, *labels: str) -> float:
+        """The highest value of a gauge, 0 without one."""
+        told = (found for s in self.snapshots if (found := self._at(s, metric, labels)))
+        return max((value for value, _ in told), default=0.0)
+
     def recent(self, seconds: float) -> Facts:
         """The same facts, limited to the last ``seconds``."""
         end = self.snapshots[-1].moment

@@ -20,8 +20,15 @@ WAITS = 0.5
 DOES_NOT_WAIT = 0.3
 """Below this multiple of what its peers spend spinning, a GPU is waited for."""
 
-WORKS = 0.5
-"""At this share of time computing, a GPU for which others wait is at work, as in evaluation."""
+WORKS = 0.2
+"""At this share of time at work, a GPU for which others wait throughout is busy with something that
+they do not do, as in evaluation."""
+
+THROUGHOUT = 0.9
+"""At this share of the last seconds spent spinning, a GPU waits all the time."""
+
+MEMORY_BUSY = 0.4
+"""Minimum HBM share for its bandwidth to bound the work."""
 
 STEP_OVERDUE = 5.0
 """A step is overdue after this multiple of the median step time."""

@@ -94,6 +94,7 @@ class Verdicts:
         workloads = _workloads(readings, facts, gpus, owners)
         holders = {at: {process.job for process in found.processes} for at, found in owners.items()}
         waiting = self._jobs.waited_for(facts, holders)
+        recent = facts.recent(JUDGED)
         late = {one.at: one for found in waiting.values() for one in found}
         samples: list[Sample] = [
             Sample(WAITED_FOR, (*one.at, one.reason), 1.0) for one in late.values()
@@ -107,12 +108,13 @@ class Verdicts:
                 )
             case = Case(
                 facts,
+                recent,
                 at,
-                facts.recent(JUDGED).shares(at),
+                recent.shares(at),
                 workload.kind if workload else "unknown",
                 waiting.get(at, ()),
                 late.get(at),
-                self._jobs.peers_starve(facts.recent(JUDGED), at),
+                self._jobs.peers_starve(recent, at),
             )
             verdict = judge(case)
             if verdict is None:

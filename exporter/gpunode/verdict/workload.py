@@ -67,7 +67,7 @@ SERVERS = frozenset(
     }
 )
 """Programs by the names of their files or modules; a title such as ``VLLM::EngineCore`` counts by
-its first word."""
+its first word, a module such as ``vllm.entrypoints.openai.api_server`` also by its package."""
 
 LOADER = "pt_data_worker"
 """The name that PyTorch gives to the processes of a data loader.
@@ -98,9 +98,10 @@ def workload_of(
         return Workload("serving", "a client reports requests")
     for role in roles:
         for program in (role.program, role.parent):
-            if program in NOTEBOOKS:
+            names = _names(program)
+            if names & NOTEBOOKS:
                 return Workload("interactive", f"process {role.pid} belongs to {program}")
-            if program.lower().partition("::")[0] in SERVERS:
+            if names & SERVERS:
                 return Workload("serving", f"process {role.pid} belongs to {program}")
     sizes = [process.world_size for process in started if process.world_size]
     if any(int(size) > 1 for size in sizes):
@@ -116,3 +117,11 @@ def workload_of(
         if role.listens:
             return Workload("serving", f"process {role.pid} waits for TCP connections")
     return Workload("unknown", "nothing that tells")
+
+
+def _names(program: str) -> frozenset[str]:
+    """The names by which a program may be known."""
+    name = program.lower()
+    return frozenset(
+        {name, name.partition("::")[0], name.partition(".")[0], name.rpartition(".")[2]}
+    )

@@ -1,0 +1,188 @@
+"""A stage for verdicts: GPUs of which a scenario says what their sources tell, as time goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from gpunode.gpu.activity import BLOCKED_STREAK, SECONDS, WindowDetail
+from gpunode.gpu.ledger import STANDS_STILL, STATES
+from gpunode.jobs.owners import OwnersDetail, Started
+from gpunode.jobs.processes import JobDetail, Listed
+from gpunode.jobs.roles import Role, RolesDetail
+from gpunode.loop import Loop
+from gpunode.metric import Metric, Sample
+from gpunode.node.node import SteppedClock
+from gpunode.source import Place, Reading, Source
+from gpunode.verdict.causes import USED
+from gpunode.verdict.source import Judged, Judgement, Verdicts
+from gpunode.verdict.waiting import WAITED_FOR
+
+Labelled = tuple[Metric, tuple[str, ...]]
+"""A series of a GPU: its metric, and its labels after those of the GPU."""
+
+
+@dataclass
+class Actor:
+    """A GPU with one process: what its ledger, its job and its client say from now on.
+
+    ``rates`` are the increases per second of counters. Without ``jobs``, no process holds the GPU.
+    """
+
+    index: int
+    states: dict[str, float] = field(default_factory=lambda: {"compute": 1.0})
+    gauges: dict[Metric, float] = field(default_factory=dict)
+    rates: dict[Labelled, float] = field(default_factory=dict)
+    jobs: tuple[str, ...] = ("train",)
+    program: str = "train"
+    parent: str = "bash"
+    listens: bool = False
+    trains: bool = False
+    world_size: str = ""
+    peers: bool | None = False
+    commands: tuple[str, ...] = ("python3",)
+
+    @property
+    def at(self) -> tuple[str, str]:
+        return str(self.index), f"GPU-{self.index}"
+
+    def leave(self) -> None:
+        """Its process ends."""
+        self.jobs, self.states, self.gauges, self.rates = (), {"free": 1.0}, {}, {}
+
+    def block(self) -> None:
+        """Its kernel spins for a peer."""
+        self.states = {"blocked": 1.0}
+
+
+@dataclass
+class Teller:
+    """A source that tells what it is given."""
+
+    name: str
+    every: float
+    read: Callable[[], Reading]
+    metrics: tuple[Metric, ...] = tuple(USED)
+
+
+class Sources:
+    """The sources of one actor, each read as often as on a node."""
+
+    def __init__(self, actor: Actor, clock: SteppedClock) -> None:
+        self.actor = actor
+        self.clock = clock
+        self.ledger = dict.fromkeys(STATES, 0.0)
+        self.streak = 0.0
+        self.counted: dict[Labelled, float] = {}
+        self.before = clock.monotonic()
+
+    def find(self) -> Iterator[tuple[Place, Source]]:
+        place = Place(*self.actor.at)
+        yield place, Teller("gpu_activity", 2.0, self.activity)
+        yield place, Teller("training_steps", 2.0, self.series)
+        yield place, Teller("job_processes", 10.0, self.processes)
+        yield place, Teller("gpu_owners", 5.0, self.owners)
+        yield place, Teller("process_roles", 5.0, self.roles)
+
+    def activity(self) -> Reading:
+        actor, at = self.actor, self.actor.at
+        now = self.clock.monotonic()
+        seconds, self.before = now - self.before, now
+        for state, share in actor.states.items():
+            self.ledger[state] += share * seconds
+        still = actor.states.get("blocked", 0.0) >= STANDS_STILL
+        self.streak = self.streak + seconds if still else 0.0
+        for series, rate in actor.rates.items():
+            self.counted[series] = self.counted.get(series, 0.0) + rate * seconds
+        window = WindowDetail(
+            seconds=seconds,
+            state=actor.states,
+            ledger=self.ledger,
+            sensors={},
+            activity=None,
+            busy=None,
+            memory_busy=None,
+            power_watts=None,
+            power_limit_watts=None,
+            power_mean_watts=None,
+            power_swings=0,
+            link_load=0.0,
+            peers=actor.peers,
+            step_period_seconds=None,
+        )
+        samples = [Sample(SECONDS, (*at, state), spent) for state, spent in self.ledger.items()]
+        return Reading((*samples, Sample(BLOCKED_STREAK, at, self.streak)), window)
+
+    def series(self) -> Reading:
+        at = self.actor.at
+        return Reading(
+            (
+                *(Sample(metric, at, value) for metric, value in self.actor.gauges.items()),
+                *(
+                    Sample(metric, (*at, *labels), self.counted.get((metric, labels), 0.0))
+                    for metric, labels in self.actor.rates
+                ),
+            )
+        )
+
+    def processes(self) -> Reading:
+        commands = self.actor.commands if self.actor.jobs else ()
+        listed = tuple(Listed(at, name, 0.0, "S", "") for at, name in enumerate(commands, 1))
+        return Reading((), JobDetail(listed, ""))
+
+    def owners(self) -> Reading:
+        size = self.actor.world_size
+        started = (Started(at, world_size=size, job=job) for at, job in enumerate(self.actor.jobs))
+        return Reading((), OwnersDetail(tuple(started)))
+
+    def roles(self) -> Reading:
+        actor = self.actor
+        role = Role(7, actor.program, actor.parent, actor.listens, actor.trains)
+        return Reading((), RolesDetail((role,) if actor.jobs else ()))
+
+
+class Cast:
+    """Finds the sources of all actors."""
+
+    name = "gpu"
+
+    def __init__(self, actors: tuple[Actor, ...], clock: SteppedClock) -> None:
+        self.sources = [found for actor in actors for found in Sources(actor, clock).find()]
+
+    def find(self) -> list[tuple[Place, Source]]:
+        return self.sources
+
+
+class Stage:
+    """Plays the daemon's verdicts on some GPUs."""
+
+    def __init__(self, *actors: Actor) -> None:
+        self.clock = SteppedClock(1_700_000_000.0)
+        self.loop = Loop(self.clock, [Cast(actors, self.clock)], [Verdicts()], find_every=1e6)
+        self._steps = self.loop.replay(self.clock, 1e5)
+
+    def play(self, seconds: float) -> None:
+        """Let time go on."""
+        until = self.clock.monotonic() + seconds
+        for upcoming in self._steps:
+            if upcoming >= until:
+                self.clock.now = until
+                return
+
+    def verdict(self, index: int = 0) -> Judgement:
+        """The verdict on a GPU now."""
+        (told,) = self.loop.details(Judged)
+        (found,) = (v for v in told.detail.verdicts if v.gpu == str(index))
+        return found
+
+    @property
+    def causes(self) -> list[str]:
+        """The cause of every GPU now, by index."""
+        (told,) = self.loop.details(Judged)
+        return [v.cause for v in sorted(told.detail.verdicts, key=lambda v: int(v.gpu))]
+
+    @property
+    def waited_for(self) -> list[tuple[int, str]]:
+        """The GPUs that others wait for now, and why."""
+        found = [sample.labels for sample in self.loop.samples() if sample.metric is WAITED_FOR]
+        return sorted((int(gpu), reason) for gpu, _, reason in found)

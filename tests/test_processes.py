@@ -1,0 +1,204 @@
+"""The processes of a job, written into a /proc of the test's own: time passes when it says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from gpunode.config import GpuSettings, Settings
+from gpunode.driver.driver import DriverError, Identity, Process
+from gpunode.jobs import processes as job
+from gpunode.jobs.processes import JobProcesses
+from gpunode.metric import Metric
+from gpunode.node.local import LocalNode
+from gpunode.node.node import SteppedClock
+from gpunode.source import Reading
+
+
+def stat(name: str, ticks: float, start: int) -> str:
+    return f"1 ({name}) S 1 1 1 0 -1 4 1 2 3 4 {ticks:.0f} 0 0 0 20 0 1 0 {start} 1\n"
+
+
+@dataclass
+class Task:
+    """A process: CPU seconds that each of its threads uses per second, and its children."""
+
+    threads: Mapping[int, float]
+    name: str = "python3"
+    command: str = "python3\0train.py\0"
+    children: tuple[int, ...] = ()
+    start: int = 1000
+
+
+@dataclass
+class Proc:
+    """A /proc in a folder, and a GPU that the processes ``held_by`` hold."""
+
+    root: Path
+    tasks: dict[int, Task] = field(default_factory=dict)
+    held_by: tuple[int, ...] = (1,)
+    fails: bool = False
+    _used: dict[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.identity = Identity(0, "GPU-1", "NVIDIA H200")
+        self.clock = SteppedClock(0.0)
+        self.node = LocalNode(self.root)
+        self.node.clock = self.clock  # type: ignore[assignment]
+
+    def processes(self) -> list[Process]:
+        if self.fails:
+            raise DriverError("for a moment")
+        return [Process(pid, None, "compute") for pid in self.held_by]
+
+    def source(self, interval: float = 10.0) -> JobProcesses:
+        settings = Settings(gpu=GpuSettings(processes_interval=interval))
+        return JobProcesses(self.node, self, settings)  # type: ignore[arg-type]
+
+    def pass_by(self, seconds: float) -> None:
+        self.clock.now += seconds
+        for pid, task in self.tasks.items():
+            folder = self.root / f"proc/{pid}"
+            ticks = 0.0
+            for thread, share in task.threads.items():
+                self._used[thread] = self._used.get(thread, 0.0) + 100 * share * seconds
+                ticks += self._used[thread]
+                own = folder / f"task/{thread}"
+                own.mkdir(parents=True, exist_ok=True)
+                (own / "stat").write_text(stat(task.name, self._used[thread], task.start))
+            (folder / "stat").write_text(stat(task.name, ticks, task.start))
+            (folder / "cmdline").write_text(task.command)
+            (folder / f"task/{pid}/children").write_text(" ".join(map(str, task.children)))
+
+
+def told(reading: Reading | None, metric: Metric) -> float | None:
+    assert reading is not None
+    found = [sample.value for sample in reading.samples if sample.metric is metric]
+    return float(found[0]) if found else None  # type: ignore[arg-type]
+
+
+def settled(proc: Proc, seconds: float = 10.0) -> Reading | None:
+    """What is told once threads have been seen twice: of a process that was seen to be busy."""
+    source, reading = proc.source(), None
+    for _ in range(4):
+        proc.pass_by(seconds)
+        reading = source.read()
+    return reading
+
+
+@pytest.mark.parametrize(
+    ("threads", "host"),
+    [
+        ((0.98,), 0.98),
+        ((0.2,), 0.2),
+        ((0.5, 0.5), 1.0),  # Python's GIL lets one run at a time
+        ((0.1,) * 10, 1.0),
+        ((0.3, 0.1), 0.4),
+        ((0.9, 0.9), 0.9),  # no lock in common
+        ((0.5,) * 8, 0.5),
+    ],
+)
+def test_threads_that_share_one_cpu_count_as_one(
+    tmp_path: Path, threads: tuple[float, ...], host: float
+) -> None:
+    proc = Proc(tmp_path, {1: Task(dict(enumerate(threads, 1)))})
+    reading = settled(proc)
+    assert told(reading, job.HOST_THREAD) == pytest.approx(host, abs=0.01)
+    assert told(reading, job.HOST_CPUS) == pytest.approx(sum(threads), abs=0.01)
+    assert told(reading, job.LOADER_THREAD) is None
+
+
+def test_loaders_compilers_and_the_process_on_the_gpu_are_told_apart(tmp_path: Path) -> None:
+    compile_worker = (
+        "/usr/bin/python3\0/x/torch/_inductor/compile_worker/__main__.py\0--kind=fork\0"
+    )
+    proc = Proc(
+        tmp_path,
+        {
+            1: Task({1: 0.6}, children=(2, 3, 4)),
+            2: Task({2: 0.7, 20: 0.1}, name="pt_data_worker"),
+            3: Task({3: 0.9}, command=compile_worker, children=(5,)),
+            4: Task({4: 0.4}, name="pt_data_worker"),
+            5: Task({5: 1.0}, name="ptxas", command="/usr/local/cuda/bin/ptxas\0-o\0x\0"),
+        },
+    )
+    reading = settled(proc)
+    assert told(reading, job.HOST_THREAD) == pytest.approx(0.6, abs=0.01)
+    assert told(reading, job.LOADER_THREAD) == pytest.approx(0.7, abs=0.01)
+    assert told(reading, job.COMPILERS) == 2
+    assert told(reading, job.COMPILER_CPUS) == pytest.approx(1.9, abs=0.01)
+    assert told(reading, job.BUSIEST_THREAD) == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_compiler_that_has_just_begun_counts_as_one_cpu(tmp_path: Path) -> None:
+    proc = Proc(tmp_path, {1: Task({1: 0.2})})
+    source = proc.source()
+    proc.pass_by(10)
+    source.read()
+    proc.tasks[1].children = (2,)
+    proc.tasks[2] = Task({2: 0.01}, name="cicc", command="cicc\0--arch\0compute_90\0")
+    proc.pass_by(10)
+    assert told(source.read(), job.COMPILER_CPUS) == 1.0
+
+
+def test_a_new_job_is_looked_at_early_and_then_as_often_as_is_set(tmp_path: Path) -> None:
+    proc = Proc(tmp_path, {1: Task({1: 0.2}), 2: Task({2: 0.2})}, held_by=())
+    source = proc.source(interval=10.0)
+    pauses = []
+    for holders in [()] * 2 + [(1,)] * 5 + [(1, 2)] * 5 + [(1,)] * 5:
+        proc.held_by = holders
+        proc.pass_by(source.every)
+        assert source.read() is not None
+        pauses.append(source.every)
+    early = [2.0, 2.0, 2.0, 10.0, 10.0]
+    # What comes within a minute is not looked at early once more.
+    assert pauses == [10.0, 10.0, *early, *[10.0] * 5, *early]
+
+
+def test_an_interval_shorter_than_the_early_one_is_kept(tmp_path: Path) -> None:
+    proc = Proc(tmp_path, {1: Task({1: 0.2})})
+    source = proc.source(interval=1.0)
+    for _ in range(5):
+        proc.pass_by(1.0)
+        assert source.read() is not None
+        assert source.every == 1.0
+
+
+def test_a_driver_that_fails_for_a_moment_doubles_nobodys_share(tmp_path: Path) -> None:
+    proc = Proc(tmp_path, {1: Task({1: 0.4})})
+    source = proc.source()
+    proc.pass_by(10)
+    source.read()
+    proc.fails = True
+    proc.pass_by(10)
+    with pytest.raises(DriverError):
+        source.read()
+    proc.fails = False
+    proc.pass_by(10)
+    reading = source.read()
+    assert told(reading, job.HOST_CPUS) == pytest.approx(0.4, abs=0.01)
+    assert told(reading, job.HOST_THREAD) == pytest.approx(0.4, abs=0.01)
+
+
+def test_a_process_that_cannot_be_read_has_no_share_instead_of_none_at_all(tmp_path: Path) -> None:
+    proc = Proc(tmp_path, held_by=(7,))
+    reading = settled(proc)
+    for metric in (job.HOST_THREAD, job.HOST_CPUS, job.COMPILERS, job.STOPPED):
+        assert told(reading, metric) is None
+
+
+def test_a_process_that_has_the_id_of_one_before_it_is_another(tmp_path: Path) -> None:
+    proc = Proc(tmp_path, {1: Task({1: 0.2}, command="ptxas\0")})
+    source = proc.source()
+    for _ in range(2):
+        proc.pass_by(10)
+        reading = source.read()
+    assert told(reading, job.COMPILERS) == 1
+    proc.tasks[1] = Task({1: 0.2}, start=2000)
+    for _ in range(2):
+        proc.pass_by(10)
+        reading = source.read()
+    assert told(reading, job.COMPILERS) == 0
