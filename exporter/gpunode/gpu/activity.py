@@ -42,8 +42,8 @@ SECONDS = Metric(
 BLOCKED_STREAK = Metric(
     "gpunode_gpu_blocked_streak_seconds",
     "gauge",
-    f"Time for which every window was at least {STANDS_STILL:g} `blocked`, with nothing launched and "
-    "nothing moved: how long a collective has stalled.",
+    f"Time for which every window was at least {STANDS_STILL:g} `blocked`, with nothing launched "
+    "and nothing moved: how long a collective has stalled.",
     GPU,
 )
 LEDGER_SENSOR = Metric(

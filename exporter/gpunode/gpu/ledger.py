@@ -101,7 +101,7 @@ QUIET = 0.005
 HARDLY_BUSY = (0.002, 0.01)
 """Busy share of a window below which its gaps are long, whatever the draw shows."""
 
-SILENT = (0.5e6, 3e6)
+SILENT = (0.5e6, 8e6)
 """Bytes per second of commands below which nothing was launched."""
 
 LINK_BUSY = (0.1, 0.2)
@@ -123,7 +123,7 @@ STANDS_STILL = 0.9
 UNSEEN = (0.05, 0.15)
 """Share of the time in which the driver saw work but no counter did: the counters stand still."""
 
-EFFICIENT = (0.7, 0.85)
+EFFICIENT = (0.66, 0.89)
 """What pipes and HBM explain, per SM second: small kernels stay at the first, large ones reach the
 second."""
 
@@ -333,7 +333,8 @@ def _split_copies(window: Window, rest: float, shares: dict[str, float]) -> floa
         of_collectives = ONE_WAY * window.pcie_collective
         to_device, to_host = (_left_of(rate, of_collectives) for rate in (to_device, to_host))
     slow, fast = PAGEABLE_RATES
-    pageable = _ramp(to_device, slow) * (1.0 - _ramp(to_device / rest, fast))
+    too_fast = _ramp(window.rate("pcie_receive") / rest, fast)
+    pageable = _ramp(to_device, slow) * (1.0 - too_fast)
     held_up = pageable * to_device / PAGEABLE_TO_DEVICE
     held_up += _ramp(to_host / rest, TO_HOST) * to_host / PAGEABLE_TO_HOST
     held_up = min(rest, max(0.0, held_up - shares["copy"]))
