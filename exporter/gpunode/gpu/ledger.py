@@ -21,7 +21,6 @@ little. If a sensor that the answer needs is missing, the share is ``unknown``, 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from gpunode.gpu.window import HOUSEKEEPING, Window
 
@@ -196,7 +195,7 @@ def stands_still(window: Window, shares: dict[str, float]) -> bool:
         and _commands(window) < LAUNCHING[0] / 2
         and window.pcie_collective == 0.0
         and (window.nvlink or 0.0) < HOUSEKEEPING
-        and _draws(window, "mean", SPINNING) < 1.0
+        and _draws(window, _mean(window), SPINNING) < 1.0
     )
 
 
@@ -227,9 +226,10 @@ def _split_kernels(window: Window, graphics: float, shares: dict[str, float]) ->
     if sm is None or tensor is None or dram is None:
         shares["unknown"] += graphics
         return
+    if graphics == 0.0:
+        return
     ceilings = window.ceilings
-    tiny = _ramp(_commands(window), LAUNCHING) if graphics else 0.0
-    tiny *= 1.0 - _ramp(sm / graphics, TINY) if graphics else 0.0
+    tiny = _ramp(_commands(window), LAUNCHING) * (1.0 - _ramp(sm / graphics, TINY))
     shares["launch"] += tiny * graphics
     graphics *= 1.0 - tiny
     pipes = sum(window.share(pipe) or 0.0 for pipe in ("fp32", "fp64", "fp16"))
@@ -237,7 +237,8 @@ def _split_kernels(window: Window, graphics: float, shares: dict[str, float]) ->
     memory = max(0.0, dram - _dram_of_others(window, tensor)) / ceilings.dram
     narrow = _narrow(window, graphics, sm, compute + memory)
     moving = _moving(window, narrow)
-    waiting = (narrow - moving) * (1.0 - _draws(window, "lowest", WAITING))
+    lowest = window.power.lowest if window.power else None
+    waiting = (narrow - moving) * (1.0 - _draws(window, lowest, WAITING))
     work = graphics - moving - waiting
     arithmetic = max(tensor / ceilings.tensor_of_models, pipes / ceilings.pipe) + NOTHING
     arithmetic /= arithmetic + memory
@@ -269,7 +270,7 @@ def _narrow(window: Window, graphics: float, sm: float, explained: float) -> flo
     narrow *= max(moved * _ramp(narrow, NARROW), _ramp(narrow, MOSTLY_NARROW))
     # A kernel that draws and touches nothing spins, however many SMs it holds.
     spins = 1.0 - _ramp(explained, TOUCHED)
-    spins *= 1.0 - _draws(window, "mean", SPINNING)
+    spins *= 1.0 - _draws(window, _mean(window), SPINNING)
     spins *= 1.0 - max(_ramp(_commands(window), LAUNCHING), _ramp(window.rate("pcie_receive"), FED))
     return graphics * max(narrow, spins)
 
@@ -284,9 +285,12 @@ def _moving(window: Window, narrow: float) -> float:
     return min(narrow, max(nvlink, narrow * pcie * (1.0 + NETWORK) / (pcie + NETWORK)))
 
 
-def _draws(window: Window, which: Literal["mean", "lowest"], between: tuple[float, float]) -> float:
-    """How sure the draw is that of work, on a ramp over that of a resting GPU; 0 if not known."""
-    watts = None if window.power is None else getattr(window.power, which)
+def _mean(window: Window) -> float | None:
+    return window.power.mean if window.power else None
+
+
+def _draws(window: Window, watts: float | None, between: tuple[float, float]) -> float:
+    """How sure a draw is that of work, on a ramp over that of a resting GPU; 0 if not known."""
     if watts is None or not window.resting_power:
         return 0.0
     return _ramp(watts / window.resting_power, between)
@@ -419,7 +423,7 @@ def _split_by_utilization(window: Window) -> Split:
     result = Split()
     shares = result.shares
     busy = window.busy or 0.0
-    draw, limit = window.power.mean if window.power else None, window.power_limit
+    draw, limit = _mean(window), window.power_limit
     accessed = window.utilization.memory if window.utilization else None
     if draw is None or not limit:
         shares["unknown"] = busy

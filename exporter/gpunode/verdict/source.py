@@ -16,8 +16,8 @@ from gpunode.metric import Metric, Sample
 from gpunode.source import Reading, Readings
 from gpunode.verdict.causes import CAUSES, USED, Case, Evidence, Verdict, judge, stalled
 from gpunode.verdict.facts import Facts, Snapshot
-from gpunode.verdict.limits import STEP_OVERDUE, STEP_OVERDUE_LEAST
-from gpunode.verdict.waiting import WAITED_FOR, Jobs
+from gpunode.verdict.limits import LOST, STEP_OVERDUE, STEP_OVERDUE_LEAST
+from gpunode.verdict.waiting import WAITED_FOR, At, Jobs
 from gpunode.verdict.workload import KINDS, WORKLOAD, Workload, workload_of
 
 D = TypeVar("D")
@@ -49,8 +49,6 @@ JUDGED = 10.0
 
 EVERY = 2.0
 """Seconds between verdicts."""
-
-At = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +93,8 @@ class Verdicts:
         holders = {at: {process.job for process in found.processes} for at, found in owners.items()}
         waiting = self._jobs.waited_for(facts, holders)
         recent = facts.recent(JUDGED)
+        shares = {at: recent.shares(at) for at in gpus}
+        starving = {at for at, found in shares.items() if found.get("starved", 0.0) >= LOST}
         late = {one.at: one for found in waiting.values() for one in found}
         samples: list[Sample] = [
             Sample(WAITED_FOR, (*one.at, one.reason), 1.0) for one in late.values()
@@ -110,11 +110,11 @@ class Verdicts:
                 facts,
                 recent,
                 at,
-                recent.shares(at),
+                shares[at],
                 workload.kind if workload else "unknown",
                 waiting.get(at, ()),
                 late.get(at),
-                self._jobs.peers_starve(recent, at),
+                not starving.isdisjoint(self._jobs.peers(at)),
             )
             verdict = judge(case)
             if verdict is None:

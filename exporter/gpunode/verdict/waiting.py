@@ -20,7 +20,6 @@ from gpunode.verdict.limits import (
     DOES_NOT_WAIT,
     EXPLAINED,
     GOES_ON,
-    LOST,
     THREAD_BUSY,
     THROUGHOUT,
     WAITS,
@@ -112,15 +111,10 @@ class Jobs:
                     found[at] = (*found.get(at, ()), *late)
         return found
 
-    def peers_starve(self, recent: Facts, at: At) -> bool:
-        """Whether other GPUs of the same job have nothing to run for long: all want data."""
-        return any(
-            recent.shares(other).get("starved", 0.0) >= LOST
-            for members in self._members.values()
-            if at in members
-            for other in members
-            if other != at
-        )
+    def peers(self, at: At) -> set[At]:
+        """The other GPUs of the jobs on a GPU."""
+        jobs = (members for members in self._members.values() if at in members)
+        return {other for members in jobs for other in members} - {at}
 
 
 def _blocked(recent: Facts, at: At) -> float:

@@ -25,8 +25,7 @@ WORKLOAD = Metric(
     "The kind of work on the GPU: exactly one is 1. Training has a client that reports steps, an "
     "NCCL communicator, a world size, a data loader or a backward pass; serving a client that "
     "reports requests, a server's program, or a socket that waits for connections; interactive a "
-    "notebook's kernel. "
-    "/api/v1/verdict says which.",
+    "notebook's kernel. /api/v1/verdict says which.",
     (*GPU, "kind"),
 )
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import threading
 import time
 
 import torch
 import torch.distributed as dist
+import torchvision
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -18,9 +20,10 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from tests.bench.truth.data import burn
+from tests.bench.truth.data import Images, burn
 from tests.bench.truth.rank import Rank, Step
 
 WORDS = 32000
@@ -40,18 +43,23 @@ def gpt(layers: int, width: int, heads: int, length: int = 1024) -> nn.Module:
     )
 
 
-def train(model: nn.Module, rank: Rank, batch: int, length: int, foreach: bool = True) -> Step:
+def update(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    """One update of the weights; returns when the GPU has done it."""
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    loss.item()
+
+
+def train(model: nn.Module, rank: Rank, batch: int, length: int) -> Step:
     """One step of training on random tokens, in BF16 where the model is not."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=foreach)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
     tokens = torch.randint(0, WORDS, (batch, length), device=rank.device)
 
     def step() -> None:
         with torch.autocast("cuda", torch.bfloat16):
             loss = model(input_ids=tokens, labels=tokens).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        loss.item()
+        update(optimizer, loss)
 
     return step
 
@@ -80,31 +88,52 @@ def ddp_gaps(rank: Rank) -> Step:
     return with_gap
 
 
+def image_training(rank: Rank, workers: int, batch: int = 128) -> Step:
+    """ResNet-50 on JPEG files."""
+    folder = rank.folder / f"images.{rank.rank}"
+    folder.mkdir()
+    model: nn.Module = torchvision.models.resnet50().to(rank.device)
+    model = model.to(memory_format=torch.channels_last)
+    if rank.ranks > 1:
+        model = DistributedDataParallel(model, device_ids=[rank.device])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    loader = iter(DataLoader(Images(folder), batch, num_workers=workers, pin_memory=True))
+
+    def step() -> None:
+        images, labels = (part.to(rank.device, non_blocking=True) for part in next(loader))
+        images = images.to(memory_format=torch.channels_last)
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = functional.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
 def resnet(rank: Rank) -> Step:
     rank.join()
-    from tests.bench.truth.single import image_training
-
     return image_training(rank, workers=2)
 
 
-def _sharded(model: nn.Module, rank: Rank, reshard: bool) -> nn.Module:
+def _sharded(model: nn.Module, rank: Rank) -> nn.Module:
     mesh = init_device_mesh("cuda", (rank.ranks,))
     model = model.to(rank.device, torch.bfloat16)
     for block in model.transformer.h:
-        fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
-    fully_shard(model, mesh=mesh, reshard_after_forward=reshard)
+        fully_shard(block, mesh=mesh, reshard_after_forward=True)
+    fully_shard(model, mesh=mesh, reshard_after_forward=True)
     return model
 
 
 def fsdp(rank: Rank) -> Step:
     rank.join()
-    model = _sharded(gpt(16, 2048, 16), rank, reshard=True)
+    model = _sharded(gpt(16, 2048, 16), rank)
     return train(model, rank, batch=8, length=1024)
 
 
 def fsdp_small(rank: Rank) -> Step:
     rank.join()
-    model = _sharded(gpt(12, 1024, 16), rank, reshard=True)
+    model = _sharded(gpt(12, 1024, 16), rank)
     return train(model, rank, batch=1, length=256)
 
 
@@ -155,10 +184,7 @@ def tensor_parallel_training(rank: Rank) -> Step:
 
     def step() -> None:
         loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        loss.item()
+        update(optimizer, loss)
 
     return step
 
@@ -262,8 +288,6 @@ def checkpoint(rank: Rank) -> Step:
 
 def checkpoint_async(rank: Rank) -> Step:
     """The same, but written by a thread from a copy in pinned memory."""
-    import threading
-
     step = ddp(rank)
     state = torch.randn(256 << 20, device=rank.device, dtype=torch.bfloat16)
     copy = torch.empty_like(state, device="cpu", pin_memory=True)

@@ -13,35 +13,10 @@ import torch
 import torchvision
 from torch import nn
 from torch.nn import functional
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
 
-from tests.bench.truth.data import Images, batches, sentences
-from tests.bench.truth.parallel import WORDS, gpt, train
+from tests.bench.truth.data import batches, sentences
+from tests.bench.truth.parallel import WORDS, gpt, image_training, train, update
 from tests.bench.truth.rank import Rank, Step, say
-
-
-def image_training(rank: Rank, workers: int, batch: int = 128) -> Step:
-    """ResNet-50 on JPEG files."""
-    folder = rank.folder / f"images.{rank.rank}"
-    folder.mkdir()
-    model: nn.Module = torchvision.models.resnet50().to(rank.device)
-    model = model.to(memory_format=torch.channels_last)
-    if rank.ranks > 1:
-        model = DistributedDataParallel(model, device_ids=[rank.device])
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    loader = iter(DataLoader(Images(folder), batch, num_workers=workers, pin_memory=True))
-
-    def step() -> None:
-        images, labels = (part.to(rank.device, non_blocking=True) for part in next(loader))
-        images = images.to(memory_format=torch.channels_last)
-        with torch.autocast("cuda", torch.bfloat16):
-            loss = functional.cross_entropy(model(images), labels)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
 
 
 def resnet(rank: Rank) -> Step:
@@ -58,10 +33,7 @@ def vision(rank: Rank) -> Step:
     def step() -> None:
         with torch.autocast("cuda", torch.bfloat16):
             loss = functional.cross_entropy(model(images), labels)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        loss.item()
+        update(optimizer, loss)
 
     return step
 
@@ -84,10 +56,7 @@ def tokenise(rank: Rank) -> Step:
         tokens = batches([tokenizer.encode(one).ids for one in chosen], 512).to(rank.device)
         with torch.autocast("cuda", torch.bfloat16):
             loss = model(input_ids=tokens, labels=tokens).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        loss.item()
+        update(optimizer, loss)
 
     return step
 
@@ -121,10 +90,7 @@ def prefetch(rank: Rank) -> Step:
         images = images.to(memory_format=torch.channels_last)
         with torch.autocast("cuda", torch.bfloat16):
             loss = functional.cross_entropy(model(images), labels)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        loss.item()
+        update(optimizer, loss)
 
     return step
 
@@ -268,10 +234,7 @@ def lstm(rank: Rank) -> Step:
     def step() -> None:
         with torch.autocast("cuda", torch.bfloat16):
             loss = model(x)[0].square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        loss.item()
+        update(optimizer, loss)
 
     return step
 
@@ -285,10 +248,7 @@ def embedding(rank: Rank) -> Step:
 
     def step() -> None:
         loss = top(table(rows)).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        loss.item()
+        update(optimizer, loss)
 
     return step
 
