@@ -194,7 +194,7 @@ def test_a_tape_that_is_none_is_told(complaint: Callable[..., str], tmp_path: Pa
 
 
 def test_a_replay_prints_the_ledger_or_the_metrics(gpunode: Gpunode) -> None:
-    assert "blocked 73%" in gpunode("replay", TAPE, "--speed=0").out
+    assert "blocked 76%" in gpunode("replay", TAPE, "--speed=0").out
     metrics = gpunode("replay", TAPE, "--speed=0", "--print=metrics").out
     assert 'gpunode_gpu_seconds_total{gpu="0",state="blocked"' in metrics
 

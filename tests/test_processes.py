@@ -144,18 +144,22 @@ def test_a_compiler_that_has_just_begun_counts_as_one_cpu(tmp_path: Path) -> Non
     assert told(source.read(), job.COMPILER_CPUS) == 1.0
 
 
-def test_a_new_job_is_looked_at_early_and_then_as_often_as_is_set(tmp_path: Path) -> None:
+def test_a_new_job_is_looked_at_early_and_ever_less_often(tmp_path: Path) -> None:
     proc = Proc(tmp_path, {1: Task({1: 0.2}), 2: Task({2: 0.2})}, held_by=())
     source = proc.source(interval=10.0)
-    pauses = []
-    for holders in [()] * 2 + [(1,)] * 5 + [(1, 2)] * 5 + [(1,)] * 5:
+    ages = []
+    for holders in [()] * 2 + [(1,)] * 10 + [(1, 2)] * 3 + [(1,)] * 2:
         proc.held_by = holders
         proc.pass_by(source.every)
         assert source.read() is not None
-        pauses.append(source.every)
-    early = [2.0, 2.0, 2.0, 10.0, 10.0]
-    # What comes within a minute is not looked at early once more.
-    assert pauses == [10.0, 10.0, *early, *[10.0] * 5, *early]
+        ages.append((len(holders), round(source.every, 1)))
+    assert ages == [
+        *[(0, 2.0)] * 2,
+        *[(1, every) for every in (2.0, 2.0, 2.0, 2.0, 2.7, 3.6, 4.7, 6.3, 8.4, 10.0)],
+        *[(2, every) for every in (2.0, 2.0, 2.0)],
+        # What comes soon after is not looked at early once more.
+        *[(1, every) for every in (2.0, 2.7)],
+    ]
 
 
 def test_an_interval_shorter_than_the_early_one_is_kept(tmp_path: Path) -> None:

@@ -41,9 +41,9 @@ NAMES = {
         "fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel)",
         "void RNN_blockPersist_fp_LSTM<__half, __half, float, 128, 1>",
         "gemm_fusion_dot_5",
-        "void regular_fft<256u, 8u, 32u, (padding_t)0, (twiddle_t)0, (loadstore_modifier_t)2>",
     ),
     "memory": (
+        "void regular_fft<256u, 8u, 32u, (padding_t)0, (twiddle_t)0, (loadstore_modifier_t)2>",
         "std::enable_if<!(false), void>::type internal::gemvx::kernel<int, int, float, float, 0>",
         "nvjet_sm90_tst_64x8_64x16_1x2_h_bz_NNT",
         "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>",
@@ -168,7 +168,7 @@ def test_shares_are_those_of_a_walk_through_the_window(
         if state is not None and cell in range(WINDOW):
             walk[state] += 1
 
-    found = shares({s: merged(in_seconds(c)) for s, c in cells.items()}, 0.0, WINDOW * CELL)
+    found = shares([{s: merged(in_seconds(c)) for s, c in cells.items()}], 0.0, WINDOW * CELL)
 
     assert sum(found.values()) == pytest.approx(1.0)
     assert found == pytest.approx({s: count / WINDOW for s, count in walk.items()}, abs=1e-9)
@@ -177,9 +177,9 @@ def test_shares_are_those_of_a_walk_through_the_window(
 def test_a_gap_is_as_long_as_it_is_beyond_the_window() -> None:
     busy = {state: np.empty((0, 2)) for state in PRIORITY}
     busy["compute"] = np.array([[0.0, 0.99], [1.005, 1.99], [2.03, 3.0]])
-    assert shares(busy, 1.0, 2.0)["launch"] == pytest.approx(0.005)
-    assert shares(busy, 1.0, 2.0)["starved"] == pytest.approx(0.01)
-    assert shares(busy, 5.0, 6.0)["starved"] == pytest.approx(1.0)
+    assert shares([busy], 1.0, 2.0)["launch"] == pytest.approx(0.005)
+    assert shares([busy], 1.0, 2.0)["starved"] == pytest.approx(0.01)
+    assert shares([busy], 5.0, 6.0)["starved"] == pytest.approx(1.0)
 
 
 collectives = st.lists(
@@ -228,25 +228,29 @@ def test_a_collective_that_no_peer_joins_is_all_waiting() -> None:
     assert not len(divided(np.empty((0, 2)), [own])[0])
 
 
-def test_the_state_of_a_gpu_is_that_of_all_its_processes() -> None:
-    def trace(**kinds: list[list[float]]) -> Trace:
-        return Trace({kind: np.array(kinds.get(kind, [])).reshape(-1, 2) for kind in kernels.KINDS})
+def trace(**kinds: list[list[float]]) -> Trace:
+    return Trace({kind: np.array(kinds.get(kind, [])).reshape(-1, 2) for kind in kernels.KINDS})
 
-    one = trace(compute=[[0.0, 0.2]], collective=[[0.3, 0.5]])
-    other = trace(copy=[[0.1, 0.4]], communication=[[0.9, 1.0]])
-    peers = [trace(collective=[[0.4, 0.5]])]
-    found = shares(kernels.states([one, other], peers), 0.0, 1.0)
-    assert found == pytest.approx(
-        {
-            "compute": 0.2,
-            "memory": 0.0,
-            "communication": 0.2,
-            "blocked": 0.1,
-            "copy": 0.1,
-            "launch": 0.0,
-            "starved": 0.4,
-        }
-    )
+
+def test_the_states_of_a_process_are_those_of_its_kernels_and_of_its_peers() -> None:
+    own = trace(compute=[[0.0, 0.2]], copy=[[0.1, 0.4]], collective=[[0.4, 0.6]])
+    found = shares([kernels.states(own, [trace(collective=[[0.5, 0.6]])])], 0.0, 1.0)
+    assert {state: round(share, 9) for state, share in found.items() if share > 1e-9} == {
+        "compute": 0.2,
+        "copy": 0.2,
+        "blocked": 0.1,
+        "communication": 0.1,
+        "starved": 0.4,
+    }
+
+
+def test_processes_share_the_time_in_which_they_take_turns() -> None:
+    one = kernels.states(trace(compute=[[0.0, 0.4]]), [])
+    other = kernels.states(trace(compute=[[0.0, 0.1]], memory=[[0.1, 0.5]]), [])
+    found = shares([one, other], 0.0, 1.0)
+    assert found["compute"] == pytest.approx(0.5 * 5 / 9)
+    assert found["memory"] == pytest.approx(0.5 * 4 / 9)
+    assert found["starved"] == pytest.approx(0.5)
 
 
 def test_every_workload_has_a_program_and_causes_for_its_gpus() -> None:

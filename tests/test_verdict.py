@@ -92,7 +92,6 @@ ENDED: dict[str, tuple[str, ...]] = {
     "stopped": ("stalled_collective", "stopped"),
     "killed": ("stalled_collective", "none"),
     "looping": ("stalled_collective", "host_compute"),
-    "slow_rank": ("straggler", "data_loading_cpu"),
     "serve_fp32": ("no_requests", "precision"),
 }
 KINDS = {"serve_fp32": ("serving", "training")}

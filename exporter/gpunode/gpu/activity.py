@@ -183,6 +183,7 @@ class GpuActivity:
         self._counters = VENDORS[gpu.identity.vendor].counters
         self._opened: Moment | None = None
         self._last_work = -math.inf
+        self._rested_at: float | None = None
         self._limits_due = Due(LIMITS_EVERY)
         self._burst_due = Due(BURST_EVERY)
         self._burst = 0
@@ -199,6 +200,8 @@ class GpuActivity:
             self.units.count_nvlinks(0.0)
             return None
         window = self._window(opened, closed, activity, drawn)
+        if window.rests and window.power is not None:
+            self._rested_at = window.power.mean
         result = split(window)
         if window.seconds > LATE * self.interval:
             result = Split()
@@ -254,6 +257,9 @@ class GpuActivity:
         )
 
     def _resting_power(self) -> float | None:
+        """Watts that the GPU drew when it last rested; before, what its model commonly does."""
+        if self._rested_at is not None:
+            return self._rested_at
         limits = self.power.limits
         if limits is None:
             return None

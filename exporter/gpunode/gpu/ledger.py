@@ -20,6 +20,7 @@ little. If a sensor that the answer needs is missing, the share is ``unknown``, 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from gpunode.gpu.window import HOUSEKEEPING, Window
@@ -64,6 +65,11 @@ NETWORK = 0.15
 TINY = (0.005, 0.02)
 """SM share of the kernels' time below which their launch takes longer than they do."""
 
+FETCHING = 0.8e-9
+MOST_FETCHED = 0.5
+"""Seconds for which the GPU counts as active per byte of commands, beyond its kernels; at most
+that share of its active time."""
+
 LAUNCHING = (5e6, 45e6)
 """Bytes per second of commands from the host. Waiting takes less than 1 MB/s, eager PyTorch 20 to
 110 MB/s, and tiny kernels in a row 150 MB/s."""
@@ -71,22 +77,23 @@ LAUNCHING = (5e6, 45e6)
 COMMANDS = 9.3
 """Bytes of commands that the GPU reads over PCIe, per byte that it sends for doing so."""
 
-MOST_COMMANDS = 60e6
+MOST_COMMANDS = 50e6
 """Bytes per second of commands above which it is certain that kernels are launched."""
 
 COPIES = 17.0
 """Bytes that the GPU reads over PCIe for a copy from the host, per byte that it sends."""
 
-PAGEABLE_TO_DEVICE = 8.7e9
-PAGEABLE_TO_HOST = 2.5e9
+PAGEABLE_TO_DEVICE = 7.9e9
+PAGEABLE_TO_HOST = 2.1e9
 """Bytes per second of a copy from or to memory that is not pinned: a CPU copies it once more."""
 
 PAGEABLE_RATES = ((2.5e9, 5e9), (9.5e9, 28e9))
 """Bytes per second to the device from which copies count as pageable, as less may be pinned copies
 beside kernels; and, while no kernel runs, up to which, as pageable copies cannot be faster."""
 
-TO_HOST = (0.2e9, 0.6e9)
-"""Bytes per second to the host, while no kernel runs, from which they are copies of results."""
+TO_HOST = ((0.2e9, 0.6e9), (3.5e9, 7e9))
+"""Bytes per second to the host, while no kernel runs, from which they are copies of results that a
+CPU holds up; and up to which, as only copies to pinned memory beside kernels are faster."""
 
 COPY_RATE = 1e9
 """At this many PCIe bytes per second, copies can matter."""
@@ -100,7 +107,7 @@ QUIET = 0.005
 HARDLY_BUSY = (0.002, 0.01)
 """Busy share of a window below which its gaps are long, whatever the draw shows."""
 
-SILENT = (0.5e6, 8e6)
+SILENT = (0.5e6, 12e6)
 """Bytes per second of commands below which nothing was launched."""
 
 LINK_BUSY = (0.1, 0.2)
@@ -110,7 +117,7 @@ ALWAYS_BUSY = (0.96, 0.99)
 UNTOUCHED = (0.0, 0.02)
 """Utilisation, and that of the memory, of a GPU whose kernel only spins."""
 
-AT_REST = (1.0, 1.28)
+AT_REST = (1.02, 1.28)
 """Draw over that of a resting GPU up to which nothing can have run."""
 
 LINK_USED = (0.005, 0.02)
@@ -122,7 +129,7 @@ STANDS_STILL = 0.9
 UNSEEN = (0.05, 0.15)
 """Share of the time in which the driver saw work but no counter did: the counters stand still."""
 
-EFFICIENT = (0.66, 0.89)
+EFFICIENT = (0.66, 0.97)
 """What pipes and HBM explain, per SM second: small kernels stay at the first, large ones reach the
 second."""
 
@@ -132,10 +139,13 @@ ROUNDS = 4
 LEFT_OVER = (0.2, 0.9)
 """What is left of a rate after a subtraction, as a share of it, from which that means anything."""
 
+LEFT_FOR_COMMANDS = (0.1, 1.0 - COMMANDS / COPIES)
+"""The same where commands are what is left: all of it, if nothing was copied."""
+
 ONE_WAY = 1.3
 """What a collective over PCIe moves in its busier direction, per byte in the other."""
 
-COPIED_OVER = (0.2e9, 2e9)
+COPIED_OVER = (0.05e9, 0.6e9)
 """Bytes per second to the GPU above which launches cannot be told from copies."""
 
 NOTHING = 5e-3
@@ -153,8 +163,11 @@ SOME = (0.0, 0.12)
 POWER_STEP = 0.5
 """What any work adds at least to the draw of a resting GPU, as a share of it."""
 
-SWINGING = (0.0, 0.74)
-"""What the draw shows of the gaps, as a share of them: a sample is a mean over some 20 ms."""
+NOISE = 0.04
+"""Standard deviation of a steady draw, as a share of that of a resting GPU."""
+
+SMOOTHED = 0.018
+"""Seconds that each long gap lasts beyond what the draw shows: a sample is a mean over 20 ms."""
 
 DEPTH = (0.2, 0.65)
 """Where the lowest tenth of the draw lies between that of a resting GPU and the mean: below the
@@ -233,6 +246,7 @@ def _split_kernels(window: Window, graphics: float, shares: dict[str, float]) ->
     shares["launch"] += tiny * graphics
     graphics *= 1.0 - tiny
     pipes = sum(window.share(pipe) or 0.0 for pipe in ("fp32", "fp64", "fp16"))
+    pipes = max(0.0, pipes - ceilings.pipe_of_dram * dram)
     compute = max(tensor / ceilings.tensor, pipes / ceilings.pipe)
     memory = max(0.0, dram - _dram_of_others(window, tensor)) / ceilings.dram
     narrow = _narrow(window, graphics, sm, compute + memory)
@@ -240,8 +254,13 @@ def _split_kernels(window: Window, graphics: float, shares: dict[str, float]) ->
     lowest = window.power.lowest if window.power else None
     waiting = (narrow - moving) * (1.0 - _draws(window, lowest, WAITING))
     work = graphics - moving - waiting
-    arithmetic = max(tensor / ceilings.tensor_of_models, pipes / ceilings.pipe) + NOTHING
-    arithmetic /= arithmetic + memory
+    fetching = (1.0 - graphics / 2) * FETCHING * _commands(window, math.inf)
+    # Processes that take turns fetch while another's kernels run.
+    fetching = min(MOST_FETCHED * work, fetching / max(1, len(window.processes or ())))
+    shares["launch"] += fetching
+    work -= fetching
+    arithmetic = max(tensor / ceilings.tensor_of_models, pipes / ceilings.pipe_of_models) + NOTHING
+    arithmetic /= arithmetic + memory * ceilings.dram / ceilings.dram_of_models
     shares["compute"] += work * arithmetic
     shares["memory"] += work * (1.0 - arithmetic)
     shares["communication"] += moving
@@ -337,19 +356,20 @@ def _split_copies(window: Window, rest: float, shares: dict[str, float]) -> floa
         of_collectives = ONE_WAY * window.pcie_collective
         to_device, to_host = (_left_of(rate, of_collectives) for rate in (to_device, to_host))
     slow, fast = PAGEABLE_RATES
+    some, too_fast = (_ramp(to_host / rest, rates) for rates in TO_HOST)
+    results = some * (1.0 - too_fast)
     too_fast = _ramp(window.rate("pcie_receive") / rest, fast)
     pageable = _ramp(to_device, slow) * (1.0 - too_fast)
-    held_up = pageable * to_device / PAGEABLE_TO_DEVICE
-    held_up += _ramp(to_host / rest, TO_HOST) * to_host / PAGEABLE_TO_HOST
+    held_up = pageable * to_device / PAGEABLE_TO_DEVICE + results * to_host / PAGEABLE_TO_HOST
     held_up = min(rest, max(0.0, held_up - shares["copy"]))
     shares["copy"] += held_up
     return held_up
 
 
-def _left_of(rate: float, part: float) -> float:
+def _left_of(rate: float, part: float, enough: tuple[float, float] = LEFT_OVER) -> float:
     """What is left of a rate without a part of it; little left of much is not evidence."""
     left = max(0.0, rate - part)
-    return left * _ramp(left / max(1.0, rate), LEFT_OVER)
+    return left * _ramp(left / max(1.0, rate), enough)
 
 
 def _sent_unasked(window: Window) -> float:
@@ -357,11 +377,15 @@ def _sent_unasked(window: Window) -> float:
     return _left_of(window.rate("pcie_transmit"), window.rate("pcie_receive") / COPIES)
 
 
-def _commands(window: Window) -> float:
-    """Bytes per second of launches that the GPU reads from the host, without copies."""
-    asked = _sent_unasked(window)
-    read = min(window.rate("pcie_receive"), COMMANDS * asked, MOST_COMMANDS)
-    return read * (1.0 - _ramp(window.rate("pcie_receive"), COPIED_OVER))
+def _commands(window: Window, most: float = MOST_COMMANDS) -> float:
+    """Bytes per second of launches that the GPU reads from the host, without copies.
+
+    What it reads is both: ``COMMANDS`` bytes per byte that it sends to ask for commands, and
+    ``COPIES`` per byte that it sends to ask for copies.
+    """
+    sent, read = window.rate("pcie_transmit"), window.rate("pcie_receive")
+    asked = _left_of(COPIES * sent, read, LEFT_FOR_COMMANDS) / (COPIES - COMMANDS)
+    return min(read, COMMANDS * asked, most) * (1.0 - _ramp(read, COPIED_OVER))
 
 
 def _split_rest(window: Window, busy: float, rest: float, result: Split) -> None:
@@ -374,7 +398,7 @@ def _split_rest(window: Window, busy: float, rest: float, result: Split) -> None
     shares["idle"] += idle
     rest -= idle
     silent = (1.0 - _ramp(busy, HARDLY_BUSY)) * (1.0 - _ramp(_commands(window), SILENT))
-    gaps = _long_gaps(window, rest, shares["communication"] + shares["blocked"])
+    gaps = _long_gaps(window, rest, shares)
     if gaps is None:
         shares["starved"] += silent * rest
         shares["unknown"] += (1.0 - silent) * rest
@@ -386,23 +410,28 @@ def _split_rest(window: Window, busy: float, rest: float, result: Split) -> None
     shares["unknown" if window.activity is None else "launch"] += (1.0 - long) * rest
 
 
-def _long_gaps(window: Window, rest: float, narrow: float) -> float | None:
+def _long_gaps(window: Window, rest: float, shares: dict[str, float]) -> float | None:
     """How much of the time without work was gaps of 20 ms and more; None without power samples.
 
-    The draw falls to that of a resting GPU only in such gaps and while a collective waits. If it is
-    there for a share s of the time, and otherwise above by some constant, then s is its variance
-    over its mean square (above that of a resting GPU).
+    The draw falls to that of a resting GPU only in such gaps, in copies and while a collective
+    waits. If it is there for a share s of the time, and otherwise above by some constant, then s is
+    its variance over its mean square (above that of a resting GPU).
     """
-    power = window.power
+    power, resting = window.power, window.resting_power
     if power is None or power.variance is None or power.mean is None or power.lowest is None:
         return None
-    resting = window.resting_power
     if not resting:
         return None
+    narrow = shares["communication"] + shares["blocked"]
     above = max(0.0, power.mean - resting)
-    low = power.variance / (power.variance + above**2 + NOTHING) - DRAWS_LITTLE * narrow
+    swings = max(0.0, power.variance - (NOISE * resting) ** 2)
+    low = swings / (swings + above**2 + NOTHING)
+    if swings:
+        falls = power.falls(resting) * swings / power.variance
+        low += SMOOTHED * falls / window.seconds
+    low -= DRAWS_LITTLE * narrow + shares["copy"]
     depth = (power.lowest - resting) / max(POWER_STEP * resting, power.mean - resting)
-    swinging = _ramp(low / max(rest, NOTHING), SWINGING) * (1.0 - _ramp(depth, DEPTH))
+    swinging = min(1.0, max(0.0, low / max(rest, NOTHING))) * (1.0 - _ramp(depth, DEPTH))
     at_rest = 1.0 - _ramp(power.mean / resting, AT_REST)
     return at_rest * (1.0 - _launches(window, narrow)) + (1.0 - at_rest) * swinging
 

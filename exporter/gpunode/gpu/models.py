@@ -21,17 +21,26 @@ class Ceilings:
     The defaults were measured on H200s; ``docs/ledger.md`` shows the signatures.
     """
 
-    tensor: float = 0.85
-    """Tensor share of a large matrix product (0.82 in bursts of 12 ms, 0.92 steady)."""
+    tensor: float = 0.92
+    """Tensor share of a large matrix product, the highest that was reached."""
 
-    tensor_of_models: float = 0.73
-    """Tensor share of the matrix products and attention of whole models."""
+    tensor_of_models: float = 0.59
+    """Tensor share of the matrix products and attention of whole models (0.5 to 0.88)."""
 
     pipe: float = 0.75
     """Share of the FP32, FP64 or FP16 pipe in a matrix product on it."""
 
+    pipe_of_models: float = 0.61
+    """The same in whole models."""
+
+    pipe_of_dram: float = 0.1
+    """Share of the FP32 pipe in elementwise kernels, per HBM share."""
+
     dram: float = 0.87
     """HBM share of an elementwise kernel, the highest that was reached."""
+
+    dram_of_models: float = 0.70
+    """HBM share of the elementwise kernels, norms and updates of whole models (0.62 to 0.77)."""
 
     dram_of_tensor: float = 0.2
     """HBM share caused by a matrix product of tensor share 1 (0.19 at 8192², 0.25 at 4096²)."""
@@ -39,8 +48,8 @@ class Ceilings:
     dram_of_nvlink: float = 2.1
     """HBM bytes caused by a collective, per NVLink byte."""
 
-    sm_of_wide: float = 0.89
-    """SM share of kernels that fill the GPU: 0.97 in matrix products, 0.87 in whole models."""
+    sm_of_wide: float = 0.97
+    """SM share of kernels that fill the GPU."""
 
     sm_of_small: float = 0.65
     """SM share of small kernels while they run, whose ends leave SMs without work."""
@@ -59,7 +68,10 @@ class Ceilings:
     """Share of PCIe's rate in its quieter direction that a large collective reaches."""
 
     resting_power: float = 0.175
-    """Share of the power limit that a GPU draws while a process holds it and nothing runs."""
+    """Share of the power limit that a GPU draws while a process holds it and nothing runs.
+
+    Used until the GPU has shown it.
+    """
 
     waiting_power: float = 0.45
     """A GPU stays below this share of its power limit while it waits, copies or communicates."""
@@ -77,6 +89,9 @@ class Ceilings:
 
 MEASURED_ON_H200 = Ceilings()
 """Also what is assumed of models that were not measured, but for the number of their SMs."""
+
+MEASURED_ON_H100 = Ceilings(dram_of_models=0.82, dram_of_tensor=0.29, resting_power=0.19)
+"""Its HBM has 0.7 of the H200's rate, so that the same traffic takes a larger share of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +124,8 @@ MODELS = (
     Model("H200", 989 * TERA, 1979 * TERA, HOPPER_LINKS),
     Model("H100 NVL", 835 * TERA, 1671 * TERA),
     Model("H100 PCIe", 756 * TERA, 1513 * TERA, ceilings=Ceilings(sms=114)),
-    Model("H100", 989 * TERA, 1979 * TERA, HOPPER_LINKS),
-    Model("H800", 989 * TERA, 1979 * TERA),
+    Model("H100", 989 * TERA, 1979 * TERA, HOPPER_LINKS, MEASURED_ON_H100),
+    Model("H800", 989 * TERA, 1979 * TERA, ceilings=MEASURED_ON_H100),
     Model("H20", 148 * TERA, 296 * TERA, ceilings=Ceilings(sms=78)),
     Model("A100", 312 * TERA, None, ((8, 235 * GB),), ceilings=Ceilings(sms=108)),
     Model("A800", 312 * TERA, ceilings=Ceilings(sms=108)),

@@ -12,6 +12,15 @@ from gpunode.gpu.models import MEASURED_ON_H200, Ceilings
 OF_COMMANDS = 50e6
 """PCIe bytes per second in either direction without a copy; 25 MB/s at 150,000 launches."""
 
+STEADY = 0.01
+"""Standard deviation of the draw of a GPU that does nothing, as a share of its mean."""
+
+RAN_NOTHING = 0.001
+"""Share of time with kernels that the counters may show where nothing ran."""
+
+RESTED = 1.5
+"""How long a GPU must have run nothing to be at rest, in lengths of the window."""
+
 HOUSEKEEPING = 1e6
 """NVLink bytes per second below which no collective can be going on."""
 
@@ -56,6 +65,22 @@ class Window:
     def free(self) -> bool:
         """Whether the GPU is known to be held by no process."""
         return self.processes is not None and not self.processes
+
+    @property
+    def rests(self) -> bool:
+        """Whether a process held the GPU while it ran nothing, and for a while before.
+
+        Its draw was steady: that of a GPU that a process has just opened still rises.
+        """
+        power = self.power
+        if not self.processes or power is None or power.mean is None or power.variance is None:
+            return False
+        return (
+            self.quiet_for >= RESTED * self.seconds
+            and max(self.share("graphics") or 0.0, self.busy or 0.0) < RAN_NOTHING
+            and (self.pcie or 0.0) < OF_COMMANDS
+            and power.variance < (STEADY * power.mean) ** 2
+        )
 
     def share(self, name: str) -> float | None:
         """A unit's share of time, or None if the driver did not report it."""

@@ -237,12 +237,13 @@ COMPILER_PROGRAMS = frozenset(
 ONE_CPU = 1.15
 """Threads that together use no more CPUs than this may be held by a lock such as Python's GIL."""
 
-EARLY_AGAIN = 60.0
+EARLY_AGAIN = 20.0
 """Seconds after which new processes are read early once more."""
 
-FIRST_READS = 3
 FIRST_EVERY = 2.0
-"""Reads after a process came to the GPU, and seconds between them: a new job is judged early."""
+OFTEN = 3.0
+"""Seconds between reads of a GPU to which a process may come or has just come, and how often at
+least a job is read in its age: a new one is judged early, and what it does changes."""
 
 BUSY = 0.95
 """A thread that uses at least this share of a CPU counts as busy."""
@@ -398,7 +399,6 @@ class JobProcesses:
         self._usual = self.every
         self._before = Job()
         self._time = -math.inf
-        self._reads = 0
         self._renewed = -math.inf
         self._programs: dict[tuple[str, float], str] = {}
 
@@ -416,11 +416,10 @@ class JobProcesses:
         self._time = now
         used = Used.of(self._before, job, elapsed)
         self._accumulate(job)
-        self._reads += 1
         if job.roots != self._before.roots and now - self._renewed >= EARLY_AGAIN:
-            self._reads, self._renewed = 0, now
-        early = bool(job.roots) and self._reads < FIRST_READS
-        self.every = min(FIRST_EVERY, self._usual) if early else self._usual
+            self._renewed = now
+        age = now - self._renewed if job.roots else 0.0
+        self.every = min(self._usual, max(FIRST_EVERY, age / OFTEN))
         self._before = job
         samples = tuple(self._samples(job, used, now))
         listed = tuple(
@@ -473,14 +472,14 @@ class JobProcesses:
         return job
 
     def _add(self, job: Job, pid: str, elapsed: float) -> bool:
-        """Read one process, and its threads if it was busy; False if it cannot be read."""
+        """Read one process, and its threads if it is new or was busy; False if it is unreadable."""
         try:
             stat = parse_stat(self.node.read_text(f"/proc/{pid}/stat"))
         except (OSError, ValueError):
             return False
         job.processes[pid] = stat
         used = _gained(self._before.processes.get(pid), stat)
-        if used is not None and used >= LOOK_CLOSER * elapsed:
+        if used is None or used >= LOOK_CLOSER * elapsed:
             self._add_threads(job, pid)
         try:
             moved = parse_fields(self.node.read_text(f"/proc/{pid}/io"))

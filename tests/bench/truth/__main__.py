@@ -1,7 +1,7 @@
 """Records the workloads for study: ``python -m tests.bench.truth FOLDER [NAME…]``.
 
-Writes a tape of each group of workloads, and ``truth.jsonl``: what each GPU really did in each
-window, and what the daemon said of it.
+Writes a tape of each group of workloads, ``truth.jsonl``: what each GPU really did in each window
+and what the daemon said of it, and the outcomes as the bench keeps them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from tests.bench.report import machine
 from tests.bench.truth.bench import run
-from tests.bench.truth.outcome import Outcome, models
+from tests.bench.truth.outcome import Outcome, keep, load, models
 from tests.bench.truth.report import report
 from tests.bench.truth.workloads import chosen
 
@@ -22,7 +23,7 @@ def main(folder: Path, names: list[str]) -> None:
     gpus = models()
     if not gpus:
         sys.exit("no GPU that NVIDIA's driver knows")
-    outcomes = []
+    outcomes = folder / f"truth-{gpus[0]}.jsonl"
     with (folder / "truth.jsonl").open("a") as file:
         for found in run(chosen(names), len(gpus), tapes=folder):
             for one in found:
@@ -33,8 +34,8 @@ def main(folder: Path, names: list[str]) -> None:
                 }
                 file.write(json.dumps(kept) + "\n")
             file.flush()
-            outcomes += [Outcome.of(one, "") for one in found]
-    report(gpus[0], outcomes).print()
+            keep(outcomes, [Outcome.of(one, machine()) for one in found])
+    report(gpus[0], load(outcomes)).print()
 
 
 if __name__ == "__main__":

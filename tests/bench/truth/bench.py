@@ -67,6 +67,7 @@ def _recording(tape: Path | None) -> Iterator[None]:
         yield
         return
     command = [sys.executable, "-m", "gpunode", "record", str(tape), "--client.socket="]
+    command.append("--gpu.processes-interval=2")  # playback may look at any time
     with subprocess.Popen([*command, "--log.level=error", "--duration=600"]) as recorder:
         try:
             yield
@@ -175,10 +176,8 @@ def _compare(each: Placed) -> None:
     traces = [(process.gpu, process.trace) for process in each.processes]
     begin = max(trace.begin for _, trace in traces) + 0.1
     for one in each.seen:
-        busy = states(
-            [trace for gpu, trace in traces if gpu == one.gpu],
-            [trace for gpu, trace in traces if gpu != one.gpu],
-        )
+        peers = [trace for gpu, trace in traces if gpu != one.gpu]
+        busy = [states(trace, peers) for gpu, trace in traces if gpu == one.gpu]
         one.truths = [
             shares(busy, since, until) if since > begin else None
             for since, until in map(_borders, one.windows)

@@ -1,8 +1,9 @@
 """Truth from traced kernels: which state a GPU was in at each moment.
 
-At each moment a GPU computes if any kernel does; else it accesses memory, runs a collective, copies
-or runs nothing, in this order. A collective is ``blocked`` until its last rank has started it, and
-``communication`` from then on. A gap of less than 20 ms is ``launch``, a longer one ``starved``.
+At each moment a process computes if any of its kernels does; else it accesses memory, runs a
+collective, copies or runs nothing, in this order. A collective is ``blocked`` until its last rank
+has started it, and ``communication`` from then on. A gap of less than 20 ms is ``launch``, a longer
+one ``starved``.
 """
 
 from __future__ import annotations
@@ -28,14 +29,18 @@ AROUND = 1.0
 
 COMPUTE = re.compile(
     r"gemm|nvjet|cutlass|xmma|conv(?!ert)|wgrad|dgrad|fprop|flash|fmha|attention|rnn|lstm|"
-    r"_dot|splitkreduce|cublas|winograd|fft",
+    r"_dot|splitkreduce|cublas|winograd",
     re.IGNORECASE,
 )
 POINTWISE = re.compile(r"elementwise|triton_(poi|red|per)_", re.IGNORECASE)
 """Kernels whose names also say for which layer they work, or into what they were fused."""
 
 STREAMING = re.compile(r"gemv|nvjet_(?:\w+_)?(?:\d+x(?:8|16)|(?:8|16)x\d+)_", re.IGNORECASE)
-"""Products with a vector or a few rows, as in decoding: all they do is read the matrix from HBM."""
+"""Products with a vector or a few rows, as in decoding: all they do is read the matrix from HBM.
+
+So do Fourier transforms (5 FLOPs for each value that a pass reads and writes), which therefore
+count as ``memory`` as well.
+"""
 
 COLLECTIVE = re.compile(r"nccl", re.IGNORECASE)
 HOST_COPY = re.compile(r"memcpy.*(HtoD|DtoH|host)", re.IGNORECASE)
@@ -151,38 +156,47 @@ def _began(own: Intervals, peer: Intervals) -> NDArray[np.float64]:
     return np.where(overlaps, same[:, 0], ends)
 
 
-def states(traces: Sequence[Trace], peers: Sequence[Trace]) -> dict[str, Intervals]:
-    """When the GPU on which ``traces`` ran was in which state, before gaps are considered."""
-    found: dict[str, list[Intervals]] = {state: [] for state in PRIORITY}
-    others = [peer.kernels["collective"] for peer in peers]
-    for trace in traces:
-        waiting, moving = divided(trace.kernels["collective"], others)
-        found["blocked"].append(waiting)
-        found["communication"] += [moving, trace.kernels["communication"]]
-        for kind in ("compute", "memory", "copy"):
-            found[kind].append(trace.kernels[kind])
-    return {state: merged(np.concatenate(times)) for state, times in found.items()}
+def states(trace: Trace, peers: Sequence[Trace]) -> dict[str, Intervals]:
+    """When a process had its GPU in which state, before gaps are considered."""
+    waiting, moving = divided(
+        trace.kernels["collective"], [peer.kernels["collective"] for peer in peers]
+    )
+    found = {kind: merged(trace.kernels[kind]) for kind in ("compute", "memory", "copy")}
+    found["blocked"] = merged(waiting)
+    found["communication"] = merged(np.concatenate((moving, trace.kernels["communication"])))
+    return found
 
 
-def shares(busy: Mapping[str, Intervals], begin: float, end: float) -> dict[str, float]:
-    """Shares of the time from ``begin`` to ``end`` by state."""
-    seconds: dict[str, float] = {}
-    above = np.empty((0, 2))
-    for state in PRIORITY:
-        covered = _length(above)
-        above = merged(np.concatenate((above, _clipped(busy[state], begin, end))))
-        seconds[state] = _length(above) - covered
-    gaps = _gaps(busy, begin - AROUND, end + AROUND)
+def shares(
+    processes: Sequence[Mapping[str, Intervals]], begin: float, end: float
+) -> dict[str, float]:
+    """Shares of the time from ``begin`` to ``end`` by state, for the processes of one GPU.
+
+    Processes take turns of some milliseconds, which a trace does not show: a kernel seems to run
+    while it waits for its turn. Time in which several ran is shared out in proportion.
+    """
+    seconds = dict.fromkeys(STATES, 0.0)
+    for busy in processes:
+        above = np.empty((0, 2))
+        for state in PRIORITY:
+            covered = _length(above)
+            above = merged(np.concatenate((above, _clipped(busy[state], begin, end))))
+            seconds[state] += _length(above) - covered
+    ran = [times for busy in processes for times in busy.values()]
+    gaps = _gaps(ran, begin - AROUND, end + AROUND)
+    without = _length(_clipped(gaps, begin, end))
+    together = (end - begin - without) / (sum(seconds.values()) or 1.0)
+    seconds = {state: together * seconds[state] for state in STATES}
     long = gaps[gaps[:, 1] - gaps[:, 0] >= LONG_GAP]
     seconds["starved"] = _length(_clipped(long, begin, end))
-    seconds["launch"] = max(0.0, end - begin - _length(above) - seconds["starved"])
+    seconds["launch"] = max(0.0, without - seconds["starved"])
     return {state: seconds[state] / (end - begin) for state in STATES}
 
 
-def _gaps(busy: Mapping[str, Intervals], begin: float, end: float) -> Intervals:
+def _gaps(ran: Sequence[Intervals], begin: float, end: float) -> Intervals:
     """When the GPU ran nothing."""
-    ran = merged(np.concatenate([_clipped(busy[state], begin, end) for state in PRIORITY]))
-    return np.concatenate(([begin], ran.ravel(), [end])).reshape(-1, 2)
+    busy = merged(np.concatenate([_clipped(times, begin, end) for times in ran]))
+    return np.concatenate(([begin], busy.ravel(), [end])).reshape(-1, 2)
 
 
 def _length(intervals: Intervals) -> float:

@@ -81,7 +81,9 @@ WORKLOADS = (
         kinds="training serving unknown",
     ),
     Workload(
-        "tensor parallel training", "parallel:tensor_parallel_training", ("communication",) * 2
+        "tensor parallel training",
+        "parallel:tensor_parallel_training",
+        ("communication " + HEALTHY,) * 2,
     ),
     Workload("pipeline with bubbles", "parallel:pipeline", ("straggler",) * 2),
     Workload("MoE all-to-all", "parallel:moe", ("communication " + HEALTHY,) * 2),
