@@ -144,6 +144,29 @@ def test_a_compiler_that_has_just_begun_counts_as_one_cpu(tmp_path: Path) -> Non
     assert told(source.read(), job.COMPILER_CPUS) == 1.0
 
 
+def test_children_that_come_and_go_hide_no_thread(tmp_path: Path) -> None:
+    proc = Proc(tmp_path, {1: Task({1: 0.9, 10: 0.9}, children=(2, 3))})
+    proc.tasks[2] = Task({2: 0.9}, name="pt_data_worker")
+    source = proc.source()
+    for child in range(3, 6):
+        proc.tasks[1].children = (2, child)
+        proc.tasks[child] = Task({child: 1.0, 10 * child: 1.0}, name="ld")
+        proc.pass_by(10)
+        reading = source.read()
+    assert told(reading, job.HOST_THREAD) == pytest.approx(0.9, abs=0.01)
+    assert told(reading, job.LOADER_THREAD) == pytest.approx(0.9, abs=0.01)
+
+
+def test_what_a_process_of_one_cpu_does_is_known_at_the_second_look(tmp_path: Path) -> None:
+    proc = Proc(tmp_path, {1: Task({1: 0.1, 10: 0.0})})
+    source = proc.source()
+    for busy in (0.1, 0.1, 0.9):
+        proc.tasks[1] = Task({1: 0.1, 10: busy})
+        proc.pass_by(10)
+        reading = source.read()
+    assert told(reading, job.HOST_THREAD) == pytest.approx(1.0, abs=0.01)
+
+
 def test_a_new_job_is_looked_at_early_and_ever_less_often(tmp_path: Path) -> None:
     proc = Proc(tmp_path, {1: Task({1: 0.2}), 2: Task({2: 0.2})}, held_by=())
     source = proc.source(interval=10.0)

@@ -571,11 +571,11 @@ class JobProcesses:
             yield from BUSIEST_THREAD.at(max(used.threads.values()), *at)
             busy = sum(share >= BUSY for (_, thread), share in used.threads.items() if thread)
             yield from BUSY_THREADS.at(float(busy), *at)
-            yield from HOST_THREAD.at(used.host_thread(job), *at)
             yield from LOADER_THREAD.at(used.loader_thread(job), *at)
         if used.processes:
             shares = [share for pid, share in used.processes.items() if pid in job.roots]
             yield from HOST_CPUS.at(sum(shares) if shares else None, *at)
+            yield from HOST_THREAD.at(used.host_thread(job), *at)
             yield from COMPILERS.at(float(len(job.compilers)), *at)
             yield from COMPILER_CPUS.at(used.compilers(job), *at)
         yield from MEMORY.at(job.memory, *at)
@@ -621,7 +621,7 @@ class Used:
 
     ``threads`` has an entry without a thread for a process that used too little for a closer look.
     It is empty if the threads of a busy process have been read only once: their CPU use is not
-    known yet, and the busiest of the rest may not be the busiest.
+    known yet, and the busiest of the rest may not be the busiest. A new process is not in it.
     """
 
     processes: dict[str, float]
@@ -641,14 +641,23 @@ class Used:
             used = _gained(before.threads.get(key), stat)
             if used is not None:
                 threads[key] = used / elapsed
-        complete = closer <= {pid for pid, thread in threads if thread}
+        complete = closer & processes.keys() <= {pid for pid, thread in threads if thread}
         return Used(processes, threads if complete else {})
 
     def host_thread(self, job: Job) -> float | None:
         """The busiest thread of a process on the GPU, or all of one that uses about one CPU."""
-        busiest = [share for (pid, _), share in self.threads.items() if pid in job.roots]
-        whole = [self.processes[pid] for pid in job.roots if pid in self.processes]
-        return max(busiest + [share for share in whole if share <= ONE_CPU], default=None)
+        found = []
+        for pid in job.roots:
+            whole = self.processes.get(pid)
+            if whole is None:
+                continue
+            if whole > ONE_CPU:
+                threads = [share for (of, _), share in self.threads.items() if of == pid]
+                if not threads:
+                    return None
+                whole = max(threads)
+            found.append(whole)
+        return max(found, default=None)
 
     def loader_thread(self, job: Job) -> float | None:
         """The busiest thread of the other processes, compilers aside."""
