@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from gpunode.metric import Sample
 from gpunode.node.datagram_socket import Datagram
 from gpunode.node.kubelet import Allocation
 from gpunode.node.local import LocalNode
-from gpunode.node.node import ENVIRONMENT, Filesystem, SteppedClock, program_of
+from gpunode.node.node import Filesystem, Lines, SteppedClock, environment_of, lines_of, program_of
 from gpunode.source import Source
 from tests.strict import declared
 
@@ -80,10 +81,11 @@ class Machine:
         statistics: dict[str, int] = self._answer("network_statistics", interface)
         return statistics
 
+    def lines(self, path: str, after: int, pattern: re.Pattern[str]) -> Lines:
+        return lines_of(self.read_text(path).encode()[after:], after, pattern)
+
     def environment(self, pid: int) -> dict[str, str]:
-        entries = self.read_text(f"/proc/{pid}/environ").split("\0")
-        pairs = (entry.partition("=") for entry in entries)
-        return {name: value for name, _, value in pairs if name in ENVIRONMENT}
+        return environment_of(self.read_text(f"/proc/{pid}/environ"))
 
     def program(self, pid: int) -> str:
         return program_of(self.read_text(f"/proc/{pid}/cmdline").split("\0"))

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 import gpunode.node.tcp
 from gpunode.config import Settings
 from gpunode.nccl import ras
-from gpunode.nccl.log import DebugLog, NcclLogs, transport
+from gpunode.nccl.log import LINE, DebugLog, NcclLogs, transport
 from gpunode.nccl.ras import NcclRas
 from gpunode.node.local import LocalNode
+from gpunode.node.node import lines_of
 from tests.machine import MachineGpu
 from tests.ras import RasNode, rank, ras_server, status, told
 
@@ -224,8 +225,8 @@ def test_a_transport_is_a_label_of_few_values(via: str, label: str) -> None:
 
 @given(st.lists(st.sampled_from((LOGS / "h200x2.log").read_text().splitlines()) | st.text()))
 def test_a_log_may_hold_anything(lines: list[str]) -> None:
-    log = DebugLog()
-    log.add(lines)
+    log = DebugLog("/nccl.log")
+    log.add(lines_of("\n".join([*lines, ""]).encode(), 0, LINE).kept)
     assert len(log.communicators) <= 8
 
 

@@ -13,6 +13,9 @@ from gpunode.nccl import log as nccl_log
 
 FILES = 65536
 SHM = 1 << 30
+PATH = 128
+"""Characters of a path in a finding; a tenant's may have 4,096."""
+
 NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 
 
@@ -22,14 +25,18 @@ def _of_each(wrong: Callable[[Subject, int, Gpu], str | None]) -> Callable[[Subj
     def look(subject: Subject) -> Finding:
         findings: dict[str, str | None] = {}
         problem: OSError | None = None
+        silent = ""
         for pid, gpu in subject.processes.items():
             try:
                 findings[f"process {pid}"] = wrong(subject, pid, gpu)
-            except OSError as error:  # it has ended, or belongs to another user
+            except OSError as error:  # it has ended, belongs to another user, or does not answer
                 problem = error
+                if isinstance(error, TimeoutError) and not silent:
+                    silent = f"; {str(error.filename)[:PATH]} {error.strerror}"
         if not findings and problem is not None:
             raise problem
-        return each(findings)
+        found = each(findings)
+        return Finding(found.ok, found.found + silent)
 
     return look
 

@@ -29,6 +29,9 @@ OK = Metric(
     ("check",),
 )
 
+LONGEST = 400
+"""Characters of a finding."""
+
 Status = Literal["ok", "failed", "unknown"]
 
 
@@ -68,7 +71,18 @@ def _run(check: Check, subject: Subject) -> Result:
         status, found = "unknown", str(error)
     else:
         status, found = "ok" if finding.ok else "failed", finding.found
-    return Result(check.name, status, found, check.advised, check.why, check.remedy, check.source)
+    return Result(
+        check.name, status, shown(found), check.advised, check.why, check.remedy, check.source
+    )
+
+
+def shown(text: str) -> str:
+    """Text from outside, cut, and with escapes for what a terminal or a reader would obey."""
+    cut = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    # Not printable are control characters, those that turn the direction of text, and surrogates.
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut
+    )
 
 
 class Audit:

@@ -17,8 +17,8 @@ from gpunode.driver.driver import Gpu, known
 from gpunode.gpu import GPU
 from gpunode.jobs.processes import own_pid
 from gpunode.metric import Metric, Sample
-from gpunode.node.node import Node
-from gpunode.source import Divided, GpuSource, Reading
+from gpunode.node.node import MAX_FILE, Node
+from gpunode.source import MANY, Divided, GpuSource, Reading
 
 COMMUNICATOR = (*GPU, "communicator")
 INFO = Metric(
@@ -53,23 +53,44 @@ LATEST = 8
 """The most communicators per process to export: the latest."""
 
 # Line formats: https://github.com/NVIDIA/nccl, src/init.cc and src/transport/*.cc
-PREFIX = re.compile(r"\S+:\d+:\d+ \[-?\d+\] NCCL (?P<level>INFO|WARN) (?P<text>.*)")
 VERSION = re.compile(r"NCCL version (?P<version>[\d.]{1,20})")
 NETWORK = re.compile(r"Using network (?P<network>\w{1,20})")
 BEGIN = re.compile(
-    r"\w+ comm (?P<pointer>0x[0-9a-f]{1,16}) rank (?P<rank>\d{1,8}) nranks (?P<ranks>\d{1,8}) .*"
-    r"commId 0x(?P<id>[0-9a-f]{1,16}) - Init (?:START|COMPLETE)"
+    r"\w{1,64} comm 0x[0-9a-f]{1,16} rank (?P<rank>\d{1,8}) nranks (?P<ranks>\d{1,8}) "
+    r"(?:\w{1,32} \w{1,32} ){0,8}commId 0x(?P<id>[0-9a-f]{1,16}) - Init (?:START|COMPLETE)"
 )
-NODES = re.compile(
-    r"comm (?P<pointer>0x[0-9a-f]{1,16}) rank \d+ nRanks \d+ nNodes (?P<nodes>\d{1,8})"
-)
+NODES = re.compile(r"comm 0x[0-9a-f]{1,16} rank \d{1,8} nRanks \d{1,8} nNodes (?P<nodes>\d{1,8})")
 CHANNEL = re.compile(
-    r"Channel \d+(?:/\d+)? : \d+\[\w+\] -> \d+\[\w+\](?: \[(?:send|receive)\])? via (?P<via>\S.*)"
+    r"Channel \d{1,4}(?:/\d{1,4})? : \d{1,8}\[\w{1,16}\] -> \d{1,8}\[\w{1,16}\]"
+    r"(?: \[(?:send|receive)\])? via (?P<via>[A-Z][\w/(). -]{1,63})"
 )
 COUNTS = re.compile(
-    r"(?P<coll>\d{1,4}) coll channels, \d+ collnet channels, (?P<nvls>\d{1,4}) nvls channels"
+    r"(?P<coll>\d{1,4}) coll channels, \d{1,4} collnet channels, (?P<nvls>\d{1,4}) nvls channels"
 )
-TRANSPORT = re.compile(r"(?P<kind>P2P|SHM|NET|COLLNET)(?:/(?P<how>[A-Za-z]{1,16}))?")
+TREES = re.compile(r"Trees \[[-\d/>\[\] ]{1,4096}")
+CONNECTED = re.compile(r"Connected all (?:rings|trees)")
+FACTS = (VERSION, NETWORK, BEGIN, NODES, CHANNEL, COUNTS, TREES, CONNECTED)
+LINE = re.compile(
+    r"^\S{1,256}?:\d{1,10}:\d{1,10} \[-?\d{1,4}\] NCCL "
+    rf"(?P<kept>WARN|INFO (?:{'|'.join(fact.pattern for fact in FACTS)}))",
+    re.ASCII | re.MULTILINE,
+)
+"""A line of NCCL's and what is kept of it, which holds no text that others may have put there."""
+
+TRANSPORT = re.compile(r"(?P<kind>P2P|SHM|NET|COLLNET)(?:/(?P<how>[A-Za-z0-9]{1,16}))?")
+WAYS = {
+    "P2P": frozenset({"CUMEM", "IPC", "direct", "indirect"}),
+    "NET": frozenset(
+        {"AWS", "FasTrak", "GPUDirectTCPX", "IB", "IBext", "Libfabric", "OFI", "Socket", "UCX"}
+    ),
+}
+"""What a transport goes over: NCCL's own ways and the networks of common plugins, by their names.
+
+https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-net
+"""
+
+HOSTNAME = re.compile(r"^([\w-]{1,64})", re.ASCII)
+"""A host's name as in the name of a log: up to the first dot."""
 
 
 @dataclass(slots=True)
@@ -85,9 +106,11 @@ class Communicator:
 
 
 class DebugLog:
-    """The log of one process so far."""
+    """The log at a path so far, up to the byte ``end``."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.end = 0
         self.version = ""
         self.network = ""
         self.warnings = 0
@@ -95,14 +118,20 @@ class DebugLog:
         self._now: Communicator | None = None
         self._channels: dict[str, float] = {}
 
-    def add(self, lines: Iterable[str]) -> None:
-        """Add lines, ignoring those that are not NCCL's or not recognised."""
-        for line in lines:
-            match = PREFIX.match(line)
-            if match and match["level"] == "WARN":
+    def follow(self, node: Node) -> None:
+        """Add what the log has gained, or a part of it if that is much. Raises ``OSError``."""
+        found = node.lines(self.path, self.end, LINE)
+        self.add(found.kept)
+        self.end = found.end
+
+    def add(self, kept: Iterable[str]) -> None:
+        """Add what ``LINE`` keeps of lines."""
+        for line in kept:
+            level, _, text = line.partition(" ")
+            if level == "WARN":
                 self.warnings += 1
-            elif match:
-                self._take(match["text"])
+            elif level == "INFO":
+                self._take(text)
 
     def _take(self, text: str) -> None:
         now = self._now
@@ -118,7 +147,7 @@ class DebugLog:
             now.transports[transport(match["via"])] += 1
         elif match := NODES.match(text):
             now.nodes = match["nodes"]
-        elif text.startswith("Trees ["):
+        elif TREES.match(text):
             self._channels["tree"] = float(text.count("->") // 2)
         elif match := COUNTS.match(text):
             self._channels["ring"] = float(match["coll"])
@@ -145,8 +174,10 @@ def transport(via: str) -> str:
     if match is None:
         return "other"
     kind, how = match["kind"], match["how"]
-    direct = "/GDRDMA" if "GDRDMA" in via else ""
-    return kind if kind in ("SHM", "COLLNET") or how is None else f"{kind}/{how}{direct}"
+    if kind not in WAYS:
+        return kind
+    direct = "/GDRDMA" if kind == "NET" and "GDRDMA" in via else ""
+    return f"{kind}/{how}{direct}" if how in WAYS[kind] else f"{kind}/other{direct}"
 
 
 def path_of(node: Node, pid: int) -> str | None:
@@ -155,18 +186,24 @@ def path_of(node: Node, pid: int) -> str | None:
     if not name:
         return None
     if "%h" in name:
-        name = name.replace("%h", node.read_text(f"/proc/{pid}/root/etc/hostname").strip())
+        found = node.lines(f"/proc/{pid}/root/etc/hostname", 0, HOSTNAME).kept
+        name = name.replace("%h", found[0] if found else "")
     name = name.replace("%p", str(own_pid(node, pid)))
     return f"/proc/{pid}/root{name}" if name.startswith("/") else f"/proc/{pid}/cwd/{name}"
 
 
 def read(node: Node, pid: int) -> DebugLog | None:
-    """The current log of a process; None if it writes none. Raises ``OSError``."""
+    """The current log of a process up to ``MAX_FILE``; None if it writes none.
+
+    Raises ``OSError``.
+    """
     path = path_of(node, pid)
     if path is None:
         return None
-    log = DebugLog()
-    log.add(node.read_text(path).splitlines())
+    log, before = DebugLog(path), -1
+    while before < log.end < MAX_FILE:
+        before = log.end
+        log.follow(node)
     return log
 
 
@@ -183,38 +220,37 @@ class NcclLogs:
         self.labels = gpu.identity.labels
         self.every = settings.gpu.processes_interval
         self.warnings = 0
-        self._logs: dict[str, DebugLog] = {}
+        self._logs: dict[int, DebugLog] = {}
 
     def read(self) -> Reading:
-        processes = known(self.sensors.processes) or []
-        logs = {}
-        for process in processes:
+        pids = [process.pid for process in known(self.sensors.processes) or []][:MANY]
+        self._logs = {pid: log for pid, log in self._logs.items() if pid in pids}
+        read = []
+        for pid in pids:
             try:
-                path = path_of(self.node, process.pid)
-                if path is not None:
-                    logs[path] = self._follow(path)
+                log = self._follow(pid)
             except OSError:
-                continue  # not readable, or not written yet
-        self._logs = logs
-        return Reading(tuple(self._samples()))
+                continue  # not readable, not written yet, or no answer
+            if log is not None:
+                read.append(log)
+        return Reading(tuple(self._samples(read)))
 
-    def _follow(self, path: str) -> DebugLog:
-        """Read the new lines of a log, or all of a log seen for the first time."""
-        known_log = self._logs.get(path)
-        if known_log is None:
-            self.node.log_lines(path)  # start following it
-            known_log = DebugLog()
-            lines = self.node.read_text(path).splitlines()
-        else:
-            lines = self.node.log_lines(path)
-        before = known_log.warnings
-        known_log.add(lines)
-        self.warnings += known_log.warnings - before
-        return known_log
+    def _follow(self, pid: int) -> DebugLog | None:
+        """The log of a process with what it has gained. Raises ``OSError``."""
+        path = path_of(self.node, pid)
+        log = self._logs.get(pid)
+        if path is None:
+            return None
+        if log is None or log.path != path:
+            log = self._logs[pid] = DebugLog(path)
+        before = log.warnings
+        log.follow(self.node)
+        self.warnings += log.warnings - before
+        return log
 
-    def _samples(self) -> Iterator[Sample]:
+    def _samples(self, logs: list[DebugLog]) -> Iterator[Sample]:
         at = self.labels
-        for log in self._logs.values():
+        for log in logs:
             for name, found in log.communicators.items():
                 place = found.rank, found.ranks, found.nodes, log.network, log.version
                 yield from INFO.at(1.0, *at, name, *place)
@@ -222,7 +258,7 @@ class NcclLogs:
                     yield from CHANNELS.at(float(count), *at, name, kind)
                 for topology, channels in sorted(found.topologies.items()):
                     yield from TOPOLOGY.at(channels, *at, name, topology)
-        if self._logs:
+        if logs:
             yield from WARNINGS.at(float(self.warnings), *at)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,9 +12,10 @@ from pathlib import Path
 from gpunode.driver.driver import Driver
 from gpunode.node import ethtool, sockets, tcp
 from gpunode.node.datagram_socket import Datagram, DatagramSocket
+from gpunode.node.inside import Inside, is_inside
 from gpunode.node.kubelet import Allocation, Kubelet
 from gpunode.node.log import Log
-from gpunode.node.node import ENVIRONMENT, MAX_FILE, Filesystem, program_of
+from gpunode.node.node import MAX_FILE, Filesystem, Lines, environment_of, lines_of, program_of
 
 
 class SystemClock:
@@ -36,6 +38,7 @@ class LocalNode:
         self.rootfs = str(rootfs).rstrip("/")
         self.clock = SystemClock()
         self.drivers = drivers
+        self._inside = Inside(self.rootfs)
         self._logs: dict[str, Log] = {}
         self._kubelets: dict[str, Kubelet] = {}
         self._sockets: dict[str, DatagramSocket] = {}
@@ -47,7 +50,7 @@ class LocalNode:
         return sorted(os.listdir(self.rootfs + path))
 
     def filesystem(self, path: str) -> Filesystem:
-        answer = os.statvfs(self.rootfs + path)
+        answer = self._inside.space(path) if is_inside(path) else os.statvfs(self.rootfs + path)
         block = answer.f_frsize
         return Filesystem(
             answer.f_blocks * block,
@@ -62,14 +65,14 @@ class LocalNode:
             self._logs[path] = Log(self.rootfs + path)
         return self._logs[path].new_lines()
 
+    def lines(self, path: str, after: int, pattern: re.Pattern[str]) -> Lines:
+        return lines_of(*self._inside.part(path, after), pattern)
+
     def environment(self, pid: int) -> dict[str, str]:
-        entries = self._read(f"/proc/{pid}/environ").decode("utf-8", "replace").split("\0")
-        pairs = (entry.partition("=") for entry in entries)
-        return {name: value for name, _, value in pairs if name in ENVIRONMENT}
+        return environment_of(self.read_text(f"/proc/{pid}/environ"))
 
     def program(self, pid: int) -> str:
-        arguments = self._read(f"/proc/{pid}/cmdline").decode("utf-8", "replace").split("\0")
-        return program_of(arguments)
+        return program_of(self.read_text(f"/proc/{pid}/cmdline").split("\0"))
 
     def listens(self, pid: int) -> bool:
         return sockets.listens(f"{self.rootfs}/proc/{pid}")

@@ -7,6 +7,7 @@ it back, and a folder of files can serve as a test machine.
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -51,6 +52,9 @@ class SteppedClock:
 
 MAX_FILE = 4 << 20
 """Size limit of a file in bytes; a counter file of a large node has a tenth of that."""
+
+MOST_READ = 1 << 20
+"""The most bytes of a tenant's file to read at once."""
 
 ENVIRONMENT = frozenset(
     {
@@ -116,6 +120,9 @@ ENVIRONMENT = frozenset(
 """The only names read from a process's environment, because the others may hold secrets."""
 
 
+LONGEST_VALUE = 4096
+"""Characters of a variable; the longest of use is a path, which the kernel limits to as many."""
+
 LONGEST_PROGRAM = 64
 """Characters of a program's name."""
 
@@ -132,6 +139,30 @@ class Filesystem:
     available: float
     files: float = 0.0
     files_free: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """What was kept of a part of a file, and the byte at which the next part begins."""
+
+    kept: list[str]
+    end: int
+
+
+def environment_of(text: str) -> dict[str, str]:
+    """The variables of a process that are in ``ENVIRONMENT`` and not too long for any use."""
+    pairs = (entry.partition("=") for entry in text.split("\0"))
+    return {n: value for n, _, value in pairs if n in ENVIRONMENT and len(value) <= LONGEST_VALUE}
+
+
+def lines_of(part: bytes, begin: int, pattern: re.Pattern[str]) -> Lines:
+    """What is kept of the whole lines in a part of a file: the first group of each match.
+
+    A line that does not end yet belongs to the next part, unless it fills this one.
+    """
+    end = part.rfind(b"\n") + 1 or (len(part) if len(part) == MOST_READ else 0)
+    text = part[:end].decode("utf-8", "replace")
+    return Lines([match[1] for match in pattern.finditer(text)], begin + end)
 
 
 def program_of(arguments: list[str]) -> str:
@@ -193,7 +224,7 @@ class Node(Protocol):
         ...
 
     def read_text(self, path: str) -> str:
-        """The file at the absolute ``path`` of the node.
+        """The file at the absolute ``path`` of the node, which no tenant may choose.
 
         Raises ``OSError``, also if the file is larger than ``MAX_FILE``.
         """
@@ -211,6 +242,17 @@ class Node(Protocol):
         """Lines added to a log since the last call; none at the first call.
 
         Follows the log through rotation. ``/dev/kmsg`` counts as a log. Raises ``OSError``.
+        """
+        ...
+
+    def lines(self, path: str, after: int, pattern: re.Pattern[str]) -> Lines:
+        """What ``pattern`` keeps of the lines of a tenant's file from the byte ``after``.
+
+        The path is below /proc/PID/root or /proc/PID/cwd, and is followed only inside the root of
+        that process and with the rights of its user. At most ``MOST_READ`` bytes are read; a file
+        that is shorter than ``after`` is read from its beginning. Only the first group of each
+        match is kept: the rest is the tenant's and comes neither here nor on a tape. Raises
+        ``OSError``, and ``TimeoutError`` if the file does not answer.
         """
         ...
 

@@ -10,9 +10,9 @@ its answer at ``t`` seconds from the start:
 
 Playback may ask at other times: a gauge is the latest answer, activity means are averaged over the
 answers since the last question, and buffers hold the samples up to now. A tape contains only what
-sources ask for; of a process's environment, the node answers only a few harmless names, so a tape
-holds no secrets. The schema of the answers is the annotations of ``Gpu`` in ``driver/driver.py``
-and of ``Node``.
+sources ask for; of a process's environment, the node answers only a few harmless names, and of a
+tenant's file only what a parser recognises, so a tape holds no secrets. The schema of the answers
+is the annotations of ``Gpu`` in ``driver/driver.py`` and of ``Node``.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ NODE_CALLS = {
     "list_directory": NodeCall(),
     "filesystem": NodeCall(),
     "log_lines": NodeCall(events=True),
+    "lines": NodeCall(named_by=2),
     "environment": NodeCall(),
     "program": NodeCall(),
     "listens": NodeCall(),
