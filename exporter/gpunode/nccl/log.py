@@ -62,7 +62,8 @@ BEGIN = re.compile(
 NODES = re.compile(r"comm 0x[0-9a-f]{1,16} rank \d{1,8} nRanks \d{1,8} nNodes (?P<nodes>\d{1,8})")
 CHANNEL = re.compile(
     r"Channel \d{1,4}(?:/\d{1,4})? : \d{1,8}\[\w{1,16}\] -> \d{1,8}\[\w{1,16}\]"
-    r"(?: \[(?:send|receive)\])? via (?P<via>[A-Z][\w/(). -]{1,63})"
+    r"(?: \[(?:send|receive)\])? "
+    r"via (?P<via>[A-Z]\w{1,15}(?:/\w{1,16}(?:[\w/(). ]{0,64}/GDRDMA)?)?)"
 )
 COUNTS = re.compile(
     r"(?P<coll>\d{1,4}) coll channels, \d{1,4} collnet channels, (?P<nvls>\d{1,4}) nvls channels"
@@ -249,15 +250,25 @@ class NcclLogs:
         return log
 
     def _samples(self, logs: list[DebugLog]) -> Iterator[Sample]:
+        """One sample of each series, also where ranks of a communicator share the GPU."""
         at = self.labels
+        places: dict[tuple[str, ...], None] = {}
+        channels: Counter[tuple[str, str]] = Counter()
+        topologies: dict[tuple[str, str], float] = {}
         for log in logs:
             for name, found in log.communicators.items():
-                place = found.rank, found.ranks, found.nodes, log.network, log.version
-                yield from INFO.at(1.0, *at, name, *place)
+                nodes, network = found.nodes, log.network
+                places[name, found.rank, found.ranks, nodes, network, log.version] = None
                 for kind, count in sorted(found.transports.items()):
-                    yield from CHANNELS.at(float(count), *at, name, kind)
-                for topology, channels in sorted(found.topologies.items()):
-                    yield from TOPOLOGY.at(channels, *at, name, topology)
+                    channels[name, kind] += count
+                for topology, number in sorted(found.topologies.items()):
+                    topologies[name, topology] = number
+        for where in places:
+            yield from INFO.at(1.0, *at, *where)
+        for which, count in channels.items():
+            yield from CHANNELS.at(float(count), *at, *which)
+        for which, number in topologies.items():
+            yield from TOPOLOGY.at(number, *at, *which)
         if logs:
             yield from WARNINGS.at(float(self.warnings), *at)
 

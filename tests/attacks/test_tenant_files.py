@@ -1,0 +1,553 @@
+"""What a tenant can do with the paths, files and variables that the daemon reads because of him.
+
+The tenants are real processes with a root of their own, and the dead mount is a real one of FUSE.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gzip
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpunode.audit.source import LONGEST, audit, shown
+from gpunode.config import Settings
+from gpunode.nccl.log import LINE, NcclLogs, transport
+from gpunode.node import inside, patience
+from gpunode.node.local import LocalNode
+from gpunode.node.node import LONGEST_VALUE, MOST_READ, Lines, lines_of
+from gpunode.node.patience import Patience
+from gpunode.node.tape import RecordingNode, TapeNode, TapeWriter
+from tests.fakes.nvml import FakeDriver
+from tests.machine import MachineGpu, OneGpu, exported, told
+
+USER = 1000
+SECRET = "correct-horse-battery-staple"
+LOG = f"""\
+{SECRET}:1:1 [0] NCCL INFO NCCL version 2.28.9 {SECRET}
+{SECRET}:1:1 [0] NCCL INFO ncclCommInitRank comm 0x5 rank 0 nranks 2 commId 0xab - Init START
+{SECRET}:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read {SECRET}
+{SECRET}:1:1 [0] NCCL WARN {SECRET}
+password={SECRET}
+"""
+
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="another process's root takes root")
+
+
+@contextmanager
+def tenant(root: Path | None, user: int = USER, **environment: str) -> Iterator[int]:
+    """A process of a user, in a root of its own if there is one; it waits."""
+    code = (
+        "import os,sys\n"
+        "root,user=sys.argv[1:]\n"
+        "if root: os.chroot(root); os.chdir('/home')\n"
+        "os.setgroups([]); os.setgid(int(user)); os.setuid(int(user))\n"
+        "print('ready',flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-I", "-S", "-c", code, str(root or ""), str(user)]
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "ready\n"
+            yield child.pid
+        finally:
+            child.kill()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The root of a container, whose user has a home."""
+    home = tmp_path / "root/home"
+    home.mkdir(parents=True)
+    os.chown(home, USER, USER)
+    return home.parent
+
+
+@pytest.fixture
+def host_file(tmp_path: Path) -> Path:
+    """A log outside that root."""
+    path = tmp_path / "host.log"
+    path.write_text(LOG)
+    return path
+
+
+def logs_of(*pids: int) -> str:
+    """What the source of NCCL's logs exports for these processes."""
+    return exported(told(NcclLogs(OneGpu(*pids), MachineGpu(0, "GPU-aa", "0", pids), Settings())))
+
+
+def own(path: Path) -> str:
+    path.write_text(LOG)
+    os.chown(path, USER, USER)
+    return str(path)
+
+
+@root_only
+@pytest.mark.parametrize("name", ["/home/nccl.log", "nccl.log", "/home/../home/./link"])
+def test_the_log_of_a_process_is_read_inside_its_root(root: Path, name: str) -> None:
+    own(root / "home/nccl.log")
+    (root / "home/link").symlink_to("/home/nccl.log")
+    with tenant(root, NCCL_DEBUG_FILE=name) as pid:
+        assert 'communicator="ab"' in logs_of(pid)
+
+
+def absolute_link(root: Path, host_file: Path) -> str:
+    (root / "home/log").symlink_to(host_file)
+    return "/home/log"
+
+
+def relative_link(root: Path, host_file: Path) -> str:
+    (root / "home/log").symlink_to(f"../../{host_file.name}")
+    return "/home/log"
+
+
+def link_to_a_folder(root: Path, host_file: Path) -> str:
+    (root / "home/folder").symlink_to(host_file.parent)
+    return f"/home/folder/{host_file.name}"
+
+
+def dots(root: Path, host_file: Path) -> str:  # noqa: ARG001
+    return f"/../../{host_file.name}"
+
+
+def dots_from_the_working_directory(root: Path, host_file: Path) -> str:  # noqa: ARG001
+    return f"../../{host_file.name}"
+
+
+def link_from_the_working_directory(root: Path, host_file: Path) -> str:
+    (root / "home/log").symlink_to(host_file)
+    return "log"
+
+
+def of_another_user(root: Path, host_file: Path) -> str:  # noqa: ARG001
+    (root / "home/log").write_text(LOG)
+    (root / "home/log").chmod(0o600)
+    return "/home/log"
+
+
+def of_its_group_only(root: Path, host_file: Path) -> str:  # noqa: ARG001
+    (root / "home/log").write_text(LOG)
+    (root / "home/log").chmod(0o640)
+    return "/home/log"
+
+
+def in_a_folder_of_another_user(root: Path, host_file: Path) -> str:  # noqa: ARG001
+    (root / "private").mkdir(mode=0o700)
+    (root / "private/log").write_text(LOG)
+    return "/private/log"
+
+
+def a_folder(root: Path, host_file: Path) -> str:  # noqa: ARG001
+    return "/home"
+
+
+def a_terminal(root: Path, host_file: Path) -> str:  # noqa: ARG001
+    os.mknod(root / "home/ptmx", stat.S_IFCHR | 0o666, os.makedev(5, 2))
+    return "/home/ptmx"
+
+
+@root_only
+@pytest.mark.parametrize(
+    "attack",
+    [
+        absolute_link,
+        relative_link,
+        link_to_a_folder,
+        dots,
+        dots_from_the_working_directory,
+        link_from_the_working_directory,
+        of_another_user,
+        of_its_group_only,
+        in_a_folder_of_another_user,
+        a_folder,
+        a_terminal,
+    ],
+)
+def test_a_path_leads_nowhere_that_its_process_may_not_read(
+    root: Path, host_file: Path, attack: Callable[[Path, Path], str]
+) -> None:
+    with tenant(root, NCCL_DEBUG_FILE=attack(root, host_file)) as pid:
+        assert logs_of(pid) == ""
+
+
+@root_only
+@pytest.mark.parametrize("name", ["{host}", "/proc/{pid}/root{host}", "/proc/self/environ"])
+def test_a_tenant_without_a_root_of_his_own_reads_nothing_of_others(
+    host_file: Path, name: str
+) -> None:
+    host_file.chmod(0o600)
+    with tenant(None, NCCL_DEBUG_FILE=name.format(host=host_file, pid=os.getpid())) as pid:
+        assert logs_of(pid) == ""
+
+
+@root_only
+def test_a_pipe_is_not_opened(root: Path) -> None:
+    """Opening would let its writer go on, and reading would take what is for another."""
+    os.mkfifo(root / "home/pipe", 0o666)
+    with tenant(root, NCCL_DEBUG_FILE="/home/pipe") as pid:
+        writer = threading.Thread(target=(root / "home/pipe").write_text, args=("x",))
+        writer.start()
+        assert logs_of(pid) == ""
+        writer.join(0.3)
+        assert writer.is_alive()
+        assert (root / "home/pipe").read_text() == "x"
+        writer.join()
+
+
+@root_only
+def test_a_link_in_place_of_shared_memory_stays_in_its_root(root: Path) -> None:
+    (root / "dev").mkdir()
+    (root / "dev/shm").symlink_to("/proc")
+    (root / "proc").mkdir()
+    with tenant(root) as pid:
+        space = LocalNode(Path("/")).filesystem(f"/proc/{pid}/root/dev/shm")
+        assert space.size == os.statvfs(root).f_blocks * os.statvfs(root).f_frsize
+        (root / "proc").rmdir()
+        with pytest.raises(FileNotFoundError):
+            LocalNode(Path("/")).filesystem(f"/proc/{pid}/root/dev/shm")
+
+
+@root_only
+def test_without_the_system_call_nothing_is_read(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own(root / "home/nccl.log")
+    monkeypatch.setattr(inside, "OPENAT2", 9999)
+    with tenant(root, NCCL_DEBUG_FILE="/home/nccl.log") as pid:
+        assert logs_of(pid) == ""
+        with pytest.raises(OSError, match=r"takes openat2\(2\): Linux 5.6"):
+            LocalNode(Path("/")).lines(f"/proc/{pid}/root/home/nccl.log", 0, LINE)
+
+
+@root_only
+def test_a_tape_holds_nothing_of_a_file_but_what_the_parser_keeps(
+    root: Path, tmp_path: Path
+) -> None:
+    (root / "etc").mkdir()
+    (root / "etc/hostname").write_text(f"pod-0\n{SECRET}\n")
+    own(root / "home/nccl.pod-0.log")
+    path = tmp_path / "tape.jsonl.gz"
+    with tenant(root, NCCL_DEBUG_FILE="/home/nccl.%h.log") as pid:
+        node = OneGpu(pid)
+        tape = TapeWriter(path, node, 1 << 20)
+        gpu = MachineGpu(0, "GPU-aa", "0", (pid,))
+        source = NcclLogs(RecordingNode(node, tape), gpu, Settings())
+        found = [exported(told(source))]
+        with (root / "home/nccl.pod-0.log").open("a") as log:
+            log.write(LOG.splitlines()[3] + "\n")
+        node.stepped.now += 10
+        found.append(exported(told(source)))
+        audit(RecordingNode(node, tape))
+        tape.close()
+    assert SECRET not in gzip.decompress(path.read_bytes()).decode()
+    played = TapeNode(path)
+    source = NcclLogs(played, gpu, Settings())
+    assert exported(told(source)) == found[0]
+    played.clock.now = played.end
+    assert exported(told(source)) == found[1]
+    assert "gpunode_nccl_warnings_total" in found[0]
+    assert found[0] != found[1]
+
+
+@pytest.fixture
+def dead_mount() -> Iterator[Callable[[Path], None]]:
+    """Mounts a filesystem whose server never answers."""
+    if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
+        pytest.skip("only root may mount, and only where there is /dev/fuse")
+    libc = ctypes.CDLL(None, use_errno=True)
+    with ExitStack() as done:
+
+        def mount(at: Path) -> None:
+            server = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+            done.callback(os.close, server)
+            options = f"fd={server},rootmode=40000,user_id=0,group_id=0,allow_other"
+            if libc.mount(b"fuse", bytes(at), b"fuse", 0, options.encode()):
+                pytest.skip(f"FUSE is not allowed here: {os.strerror(ctypes.get_errno())}")
+            done.callback(libc.umount2, bytes(at), 2)  # MNT_DETACH
+
+        yield mount
+
+
+def waiting() -> int:
+    return sum(thread.name == "patience" for thread in threading.enumerate())
+
+
+@root_only
+def test_a_dead_mount_keeps_one_thread_and_no_one_else_waiting(
+    root: Path, dead_mount: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    own(root / "home/nccl.log")
+    (root / "mnt").mkdir()
+    dead_mount(root / "mnt")
+    before = waiting()
+    with (
+        tenant(root, NCCL_DEBUG_FILE="/mnt/nccl.log\x1b[2J") as dead,
+        tenant(root, NCCL_DEBUG_FILE="/home/nccl.log") as alive,
+    ):
+        pids = dead, alive
+        source = NcclLogs(OneGpu(*pids), MachineGpu(0, "GPU-aa", "0", pids), Settings())
+        first = exported(told(source))
+        begin = time.monotonic()
+        later = [exported(told(source)) for _ in range(10)]
+        assert time.monotonic() - begin < patience.WAIT * 5, "it is not waited for again"
+        assert waiting() == before + 1
+    assert 'communicator="ab"' in first
+    assert later == [first] * 10
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 1
+    assert f"/proc/{dead}/root/mnt/nccl.log\\x1b[2J" in said[0]
+
+
+@root_only
+def test_shared_memory_on_a_dead_mount_is_left(
+    root: Path, dead_mount: Callable[[Path], None]
+) -> None:
+    (root / "dev/shm").mkdir(parents=True)
+    dead_mount(root / "dev/shm")
+    with tenant(root) as pid, pytest.raises(TimeoutError):
+        # What is mounted here answers nothing, not even how large it is.
+        LocalNode(Path("/")).filesystem(f"/proc/{pid}/root/dev/shm")
+
+
+@root_only
+def test_the_audit_ends_soon_names_what_does_not_answer_and_escapes_what_it_prints(
+    root: Path, dead_mount: Callable[[Path], None], fake: FakeDriver
+) -> None:
+    (root / "mnt").mkdir()
+    dead_mount(root / "mnt")
+    own(root / "home/nccl.log")
+    evil = "1\x1b]0;owned\x07\x9b2J\u202e" + "x" * 2000
+    with (
+        tenant(root, NCCL_DEBUG_FILE="/mnt/nccl.log") as dead,
+        tenant(root, NCCL_DEBUG_FILE="/home/nccl.log", NCCL_P2P_DISABLE=evil) as alive,
+    ):
+        fake.write(f"gpu 0 process {dead} 1000\ngpu 0 process {alive} 1000\n")
+        command = [sys.executable, "-m", "gpunode", "audit"]
+        environment = {**os.environ, **fake.environment(), "COLUMNS": "160"}
+        begin = time.monotonic()
+        ran = subprocess.run(
+            [*command, "--json"], capture_output=True, env=environment, timeout=30, check=False
+        )
+        assert time.monotonic() - begin < 10
+        table = subprocess.run(
+            command, capture_output=True, env=environment, timeout=30, check=False
+        ).stdout.decode()
+    checks = {check["check"]: check["found"] for check in json.loads(ran.stdout)}
+    assert f"/proc/{dead}/root/mnt/nccl.log does not answer" in checks["nccl_shared_memory"]
+    assert "NCCL_P2P_DISABLE=1\\x1b]0;owned\\x07\\x9b2J\\u202e" in checks["nccl_switched_off"]
+    assert all(len(found) < 2 * LONGEST for found in checks.values())
+    assert not set("\x1b\x07\x9b\u202e") & set(table)
+
+
+@given(st.text())
+def test_what_is_shown_of_text_from_outside_is_printable_and_short(text: str) -> None:
+    assert shown(text).isprintable()
+    assert len(shown(text * 100)) <= 10 * LONGEST
+
+
+def test_each_tenant_has_a_few_threads_and_leaves_some_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(patience, "WAIT", 0.01)
+    over, asked = threading.Event(), Patience()
+    before = waiting()
+    try:
+        for number in range(50):
+            with pytest.raises(TimeoutError):
+                asked.ask("greedy", f"/proc/{number}/root/x", over.wait)
+        assert waiting() - before == patience.OF_A_TENANT
+        assert asked.ask("another", "/proc/1/root/y", lambda: 3) == 3
+        for number in range(100):
+            with pytest.raises(TimeoutError):
+                asked.ask(f"tenant {number}", f"/proc/{number}/root/x", over.wait)
+        assert waiting() - before == patience.OF_ALL
+    finally:
+        over.set()
+    while waiting() > before:
+        time.sleep(0.01)
+    assert asked.ask("greedy", "/proc/1/root/x", over.wait)
+
+
+class Logging(LocalNode):
+    """A node on which every process has a log."""
+
+    def environment(self, pid: int) -> dict[str, str]:  # noqa: ARG002
+        return {"NCCL_DEBUG_FILE": "/nccl.log"}
+
+
+def test_logs_of_processes_that_end_leave_no_descriptor(tmp_path: Path) -> None:
+    node = Logging(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    for pid in range(100):
+        (tmp_path / f"proc/{pid}/root").mkdir(parents=True)
+        (tmp_path / f"proc/{pid}/root/nccl.log").write_text(LOG)
+    for start in range(0, 100, 50):
+        gpu = MachineGpu(0, "GPU-aa", "0", tuple(range(start, start + 50)))
+        source = NcclLogs(node, gpu, Settings())
+        assert exported(told(source)).count("gpunode_nccl_communicator_info") == 1
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_log_that_is_cut_or_gone_is_followed_from_there(tmp_path: Path) -> None:
+    log = tmp_path / "proc/7/root/nccl.log"
+    log.parent.mkdir(parents=True)
+    source = NcclLogs(Logging(tmp_path), MachineGpu(0, "GPU-aa", "0", (7,)), Settings())
+    warning = "host:1:1 [0] NCCL WARN\n"
+    for text, warnings in [
+        (warning * 3, 3),
+        (warning * 4 + "host:1:1 [0] NCCL WA", 4),
+        (warning * 5, 5),
+        ("", 5),
+        (warning * 2, 7),
+        (None, None),
+        (warning * 2, 7),
+        (warning * 3, 8),
+    ]:
+        if text is None:
+            log.unlink()
+        else:
+            log.write_text(text)
+        expected = f'gpunode_nccl_warnings_total{{gpu="0",uuid="GPU-aa"}} {warnings}.0'
+        assert exported(told(source)) == (expected if text is not None else "")
+
+
+def test_a_flood_is_read_in_parts_and_an_endless_line_passed_over() -> None:
+    whole = b"h:1:1 [0] NCCL WARN\n"
+    assert lines_of(whole + b"rest", 5, LINE).end == 5 + len(whole)
+    assert lines_of(b"x" * MOST_READ, 5, LINE).end == 5 + MOST_READ
+    assert lines_of(b"x" * 100, 5, LINE).end == 5
+
+
+MANY_FILES = """\
+import resource, os, socket, sys
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+most = min(most, 100_000)
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+listener = socket.create_server(("127.0.0.1", 0))
+for number in range(3, most):
+    if number != listener.fileno():
+        os.dup2(0, number)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_with_very_many_descriptors_costs_little() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", MANY_FILES], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        node = LocalNode(Path("/"))
+        tracemalloc.start()
+        try:
+            assert node.listens(child.pid)
+            assert tracemalloc.get_traced_memory()[1] < 600_000
+        finally:
+            tracemalloc.stop()
+            child.kill()
+
+
+@root_only
+def test_a_variable_too_long_for_any_use_is_left_out() -> None:
+    with tenant(None, RANK="3", NCCL_NET="x" * (LONGEST_VALUE + 1)) as pid:
+        assert LocalNode(Path("/")).environment(pid) == {"RANK": "3"}
+
+
+names = st.text("ABCabc019/_", max_size=30)
+numbers = st.integers(0, 10**9)
+facts = st.one_of(
+    st.builds("Channel {:02}/0 : 0[0] -> 1[{}] via {}".format, numbers, numbers, names),
+    st.builds(
+        "Channel 00 : 0[0] -> 1[1] via {}/{}/GDRDMA".format, st.sampled_from(["P2P", "NET"]), names
+    ),
+    st.builds(
+        "x comm 0x{:x} rank {} nranks {} commId 0x{:x} - Init START".format,
+        numbers,
+        numbers,
+        numbers,
+        numbers,
+    ),
+    st.builds("comm 0x1 rank 0 nRanks {} nNodes {}".format, numbers, numbers),
+    st.builds("Using network {}".format, names),
+    st.builds("NCCL version {}".format, st.text("0123456789.", max_size=60)),
+    st.builds("{} coll channels, 1 collnet channels, {} nvls channels".format, numbers, numbers),
+    st.builds("Trees [{}] {}".format, numbers, st.text("-> 1/[]", max_size=99)),
+    st.sampled_from(["Connected all rings", "Connected all trees"]),
+    st.text(),
+)
+
+
+class Written(Logging):
+    """A node on which every log holds what a test says."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(Path("/nowhere"))
+        self.text = text
+
+    def lines(self, path: str, after: int, pattern: re.Pattern[str]) -> Lines:  # noqa: ARG002
+        return lines_of(self.text.encode("utf-8", "replace")[after:], after, pattern)
+
+
+@given(st.lists(facts, max_size=60))
+def test_any_log_makes_few_series_with_short_labels(found: list[str]) -> None:
+    text = "".join(f"host:1:1 [0] NCCL INFO {fact}\n" for fact in found)
+    samples = told(NcclLogs(Written(text), MachineGpu(0, "GPU-aa", "0", (7,)), Settings()))
+    assert len(samples) <= 8 * (1 + len(TRANSPORTS) + 3) + 1
+    assert all(len(label) <= 20 for sample in samples for label in sample.labels)
+
+
+TRANSPORTS = {
+    *(f"P2P/{way}" for way in ("CUMEM", "IPC", "direct", "indirect", "other")),
+    *(
+        f"NET/{way}{direct}"
+        for way in (
+            *("AWS", "FasTrak", "GPUDirectTCPX", "IB", "IBext", "Libfabric", "OFI", "Socket"),
+            *("UCX", "other"),
+        )
+        for direct in ("", "/GDRDMA")
+    ),
+    *("SHM", "COLLNET", "other"),
+}
+
+
+@given(st.text() | st.builds("{}/{}".format, st.sampled_from(["P2P", "NET", "SHM"]), st.text()))
+def test_no_transport_is_invented(via: str) -> None:
+    assert transport(via) in TRANSPORTS
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "\n",
+        "x",
+        ":1",
+        "x:1:1 [0] NCCL INFO ",
+        "x:1:1 [0] NCCL INFO x comm 0x1 rank 1 nranks 1 " + "a a " * 99,
+        "x:1:1 [0] NCCL INFO Trees [" + "1" * 9999,
+        "x:1:1 [0] NCCL INFO Channel 0 : 1[1] -> 1[1] via A" + " " * 99,
+        "x:1:1 [0] NCCL INFO NCCL version " + "1." * 99,
+    ],
+)
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_no_log_takes_long_to_parse(part: str, end: str) -> None:
+    content = ((part + end) * (MOST_READ // len(part))).encode()[:MOST_READ]
+    begin = time.process_time()
+    lines_of(content, 0, LINE)
+    assert time.process_time() - begin < 1.0
