@@ -32,6 +32,7 @@ from gpunode.node.local import LocalNode
 from gpunode.node.node import LONGEST_VALUE, MOST_READ, Lines, lines_of
 from gpunode.node.patience import Patience
 from gpunode.node.tape import RecordingNode, TapeNode, TapeWriter
+from tests.conftest import scrape, until, values, watching
 from tests.fakes.nvml import FakeDriver
 from tests.machine import MachineGpu, OneGpu, exported, told
 
@@ -105,6 +106,20 @@ def test_the_log_of_a_process_is_read_inside_its_root(root: Path, name: str) -> 
     (root / "home/link").symlink_to("/home/nccl.log")
     with tenant(root, NCCL_DEBUG_FILE=name) as pid:
         assert 'communicator="ab"' in logs_of(pid)
+
+
+@root_only
+def test_a_daemon_reads_the_logs_of_tenants_and_stays_who_it_is(
+    root: Path, fake: FakeDriver
+) -> None:
+    log = Path(own(root / "home/nccl.log"))
+    log.chmod(0o600)
+    with tenant(root, NCCL_DEBUG_FILE="/home/nccl.log") as pid:
+        fake.write(f"gpu 0 process {pid} 1000\n")
+        with watching(fake, "--gpu.processes-interval=1") as running:
+            until(lambda: values(scrape(running), "gpunode_nccl_communicator_info"))
+            status = Path(f"/proc/{running.process.pid}/status").read_text()
+            assert "Uid:\t0\t0\t0\t0" in status
 
 
 def absolute_link(root: Path, host_file: Path) -> str:
