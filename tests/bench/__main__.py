@@ -1,4 +1,4 @@
-"""Runs benchmarks: ``python -m tests.bench [anywhere] [gpu] [gpus] [truth]``."""
+"""Runs benchmarks: ``python -m tests.bench [anywhere] [soak] [gpu] [gpus] [truth]``."""
 
 from __future__ import annotations
 
@@ -56,7 +56,14 @@ def anywhere() -> Iterator[tuple[str, Report]]:
     yield "10-jobs", offline.jobs()
 
 
-GROUPS = {"gpu": gpu, "gpus": gpus, "truth": truth, "anywhere": anywhere}
+def soak() -> Iterator[tuple[str, Report]]:
+    """Without a GPU: a day beside a hostile tenant, which takes minutes to play."""
+    from tests.bench import soak
+
+    yield "13-soak", soak.soak()
+
+
+GROUPS = {"gpu": gpu, "gpus": gpus, "truth": truth, "anywhere": anywhere, "soak": soak}
 
 
 def main(names: list[str]) -> None:

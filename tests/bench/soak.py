@@ -1,0 +1,216 @@
+"""A day of a busy node beside a hostile tenant, played: does anything grow, and is anything lost?
+
+``python -m tests.bench.soak HOURS`` steps all sources of this machine through that much time in one
+process, with the fake driver, a kubelet and a RAS service, and prints a line of JSON each hour.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from gpunode.config import RunSettings, load
+from gpunode.driver.vendors import open_drivers
+from gpunode.export.exposition import Exposition
+from gpunode.loop import Loop
+from gpunode.node.local import LocalNode
+from gpunode.node.node import SteppedClock
+from gpunode.sources import watch
+from tests.bench.report import Report, Result, machine
+from tests.fakes.kubelet import FakeKubelet, kubelet
+from tests.fakes.nvml import FakeDriver, build
+from tests.ras import RasServer, ras_server
+
+HOURS = 24
+HOUR = 3600.0
+TROUBLE = 60.0
+"""Seconds between changes of what happens on the node."""
+
+SCRAPE = 15.0
+GPUS = 4
+HEALTHY = 0
+"""The GPU to which nothing happens but that its driver is reloaded."""
+
+HELD = "gpunode_gpu_seconds_total{"
+RELOADED = 30.0
+"""Seconds after a reload of the driver within which the healthy GPU must be back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hour:
+    """The process after an hour of played time."""
+
+    hour: int
+    resident: int
+    descriptors: int
+    threads: int
+    series: int
+    scrapes: int
+    lost: int
+    """Scrapes without the series of the healthy GPU, so far."""
+
+
+class Trouble:
+    """What happens on the node: every minute something else."""
+
+    def __init__(self, driver: FakeDriver, pods: FakeKubelet, ras: RasServer) -> None:
+        self.driver = driver
+        self.pods = pods
+        self.ras = ras
+        self.chance = random.Random(0)
+        self.reloaded = -RELOADED
+        self.tenant = subprocess.Popen(["sleep", "infinity"])
+
+    def happen(self, now: float) -> None:
+        """The next trouble."""
+        minute = round(now / TROUBLE)
+        self._churn(minute)
+        self._answer(minute)
+        lines = [f"gpus {GPUS - minute % 2}"]
+        for gpu in range(GPUS):
+            draw = self.chance.choice(("690", "square 690 120 0.1 0.2", "122"))
+            lines.append(f"gpu {gpu} power {690 if gpu == HEALTHY else draw}")
+            lines.append(f"gpu {gpu} process {self.tenant.pid} 1000000")
+            lines.append(f"gpu {gpu} gpm 1 {100 if gpu == HEALTHY else self.chance.randrange(101)}")
+        if minute % 5 == 0:
+            lines.append("gpu 1 lost")
+        if minute % 7 == 0:
+            lines.append(f"gpu 2 fail nvmlDeviceGetTemperature {self.chance.randrange(1, 30)}")
+        if minute % 60 == 59:
+            lines.append("system 1")
+            self.reloaded = now
+        if minute % 10 == 0:
+            self.tenant.kill()
+            self.tenant.wait()
+            self.tenant = subprocess.Popen(
+                ["sleep", "infinity"],
+                env={"NCCL_DEBUG_FILE": f"/tmp/{minute}\x1b[31m", "RANK": "0"},
+            )
+        self.driver.write("\n".join(lines) + "\n")
+
+    def _churn(self, minute: int) -> None:
+        """Pods come and go; their names are never the same."""
+        self.pods.pods = {
+            ("team", f"job-{minute}-{at}", "main"): [("nvidia.com/gpu", f"GPU-{at:08d}")]
+            for at in range(self.chance.randrange(40))
+        }
+
+    def _answer(self, minute: int) -> None:
+        """What a hostile RAS service says."""
+        forms = (
+            "",
+            "[" * 5000,
+            json.dumps({"communicators": [{"ranks": [{"rank": 10**400}]}] * 50}),
+            "\ud800".encode("utf-8", "replace").decode() * 1000,
+            f"NCCL version 2.{minute}.0 " * 2000,
+        )
+        self.ras.answer = forms[minute % len(forms)]
+
+    def end(self) -> None:
+        """Leave nothing behind."""
+        self.tenant.kill()
+        self.tenant.wait()
+
+
+def played(hours: float, folder: Path) -> Iterator[Hour]:
+    """Play the node's time; the library of the fake driver must be the one to load."""
+    driver = FakeDriver(folder)
+    clock = SteppedClock(1.8e9)
+    with kubelet(folder / "kubelet.sock") as pods, ras_server() as ras:
+        os.environ["NCCL_RAS_ADDR"] = f"127.0.0.1:{ras.port}"
+        options = [
+            f"--client.socket={folder}/client.sock",
+            f"--kubernetes.pod-resources-socket={folder}/kubelet.sock",
+        ]
+        settings = load(RunSettings, "soak", options)
+        node = LocalNode(settings.path.rootfs, open_drivers(clock.monotonic, "", ""))
+        node.clock = clock  # type: ignore[assignment]
+        trouble = Trouble(driver, pods, ras)
+        trouble.happen(0.0)
+        try:
+            yield from _hours(watch(node, settings), clock, trouble, hours)
+        finally:
+            trouble.end()
+
+
+def _hours(loop: Loop, clock: SteppedClock, trouble: Trouble, hours: float) -> Iterator[Hour]:
+    process = psutil.Process()
+    page = Exposition(loop.samples)
+    scraped, happened, hour, series, scrapes, lost = 0.0, 0.0, 1, 0, 0, 0
+    for now in loop.replay(clock, hours * HOUR):
+        if now >= happened + TROUBLE:
+            happened += TROUBLE
+            trouble.happen(now)
+        if now >= scraped + SCRAPE:
+            scraped += SCRAPE
+            text = page.encode("")[0].decode()
+            scrapes += 1
+            series = text.count("\n") - text.count("\n#")
+            held = f'{HELD}gpu="{HEALTHY}"' in text
+            lost += not held and now > trouble.reloaded + TROUBLE + RELOADED and now > RELOADED
+        if now >= hour * HOUR:
+            gc.collect()
+            resident = process.memory_info().rss
+            descriptors, threads = process.num_fds(), process.num_threads()
+            yield Hour(hour, resident, descriptors, threads, series, scrapes, lost)
+            hour += 1
+
+
+def soak(hours: int = HOURS) -> Report:
+    """Play the day in a process of its own."""
+    with tempfile.TemporaryDirectory(prefix="g", dir="/tmp") as folder:
+        build(Path(folder))
+        environment = {**os.environ, **FakeDriver(Path(folder)).environment()}
+        command = [sys.executable, "-m", "tests.bench.soak", str(hours), folder]
+        ended = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
+    every = [Hour(**json.loads(line)) for line in ended.stdout.splitlines()]
+    first, last = every[0], every[-1]
+    growth = last.resident / first.resident - 1
+    return Report(
+        "A day beside a hostile tenant",
+        machine(),
+        f"{last.hour} hours of {GPUS} GPUs (fake driver), played: every minute GPUs vanish and come "
+        "back, fall off the bus or fail, all pods are others, the RAS service of a tenant answers "
+        "something else that is not an answer; every ten minutes another process holds the GPUs, "
+        "and every hour the driver is reloaded. Scraped every 15 s.",
+        [
+            Result(
+                "resident memory, last hour against first",
+                f"{growth:+.1%}",
+                "≤ 5 %",
+                growth <= 0.05,
+            ),
+            Result("resident memory", f"{last.resident / 2**20:.0f} MiB", "", True),
+            _flat("descriptors", first.descriptors, last.descriptors),
+            _flat("threads", first.threads, last.threads),
+            Result("series", f"{first.series} and {last.series}", "", True),
+            Result(
+                "scrapes without the healthy GPU",
+                f"{last.lost} of {last.scrapes}",
+                "0",
+                not last.lost,
+            ),
+        ],
+        [],
+    )
+
+
+def _flat(what: str, first: int, last: int) -> Result:
+    return Result(f"{what}, first and last hour", f"{first} and {last}", "the same", last <= first)
+
+
+if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)
+    for reached in played(float(sys.argv[1]), Path(sys.argv[2])):
+        print(json.dumps(asdict(reached)), flush=True)
