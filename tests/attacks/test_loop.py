@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import os
 import resource
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -365,6 +367,31 @@ def test_without_memory_for_threads_the_daemon_is_not_ready_and_says_why(
     assert "gpu_activity, GPU 1" in log
 
 
+NO_THREADS = """
+import threading
+
+def refuse(self):
+    raise RuntimeError("can't start new thread")
+
+threading.Thread.start = refuse
+"""
+
+
+def test_a_daemon_without_any_thread_ends_with_one_line(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NO_THREADS)
+    ended = subprocess.run(
+        [sys.executable, "-m", "gpunode", "--web.listen-address=127.0.0.1:0"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert "can't start new thread: raise pids.max" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
 def test_threads_that_cannot_start_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     start = threading.Thread.start
     refused: list[str] = []
@@ -407,7 +434,9 @@ def test_a_thread_that_ends_is_started_again(monkeypatch: pytest.MonkeyPatch) ->
 # Hangs.
 
 
-def test_a_finder_that_hangs_delays_only_its_own_sources() -> None:
+def test_a_finder_that_hangs_delays_only_its_own_sources(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     answers = threading.Event()
 
     def find() -> list[tuple[Place, Source]]:
@@ -419,6 +448,7 @@ def test_a_finder_that_hangs_delays_only_its_own_sources() -> None:
         until(lambda: up(loop, "told") == 1)
         until(lambda: loop.ready)
         assert up(loop, "hangs") == 0
+        until(lambda: [r for r in caplog.records if "hangs: looking for" in r.getMessage()])
         answers.set()
         until(lambda: up(loop, "hangs") is None)
 

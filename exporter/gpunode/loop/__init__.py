@@ -69,7 +69,8 @@ class Loop:
         self._checked: float | None = None
         """When it was last seen to that all have a thread; None in a replay."""
 
-        self._news = News(clock)
+        self._news_of_threads = News(clock)
+        self._news_of_finders = News(clock)
         self._replays = False
         self._stop = threading.Event()
 
@@ -161,6 +162,7 @@ class Loop:
                 worker.thread = thread
         self._without_thread = list(refused)
         self._tell_refused(refused)
+        self._tell_hung()
 
     def _startable(self) -> Iterator[Watch]:
         """The watches that need a thread; those behind a read that hangs fail instead."""
@@ -178,13 +180,19 @@ class Loop:
 
     def _tell_refused(self, refused: dict[str, Exception]) -> None:
         told = f"{', '.join(refused)}: {next(iter(refused.values()))}" if refused else ""
-        if not self._news.worth(told):
+        if not self._news_of_threads.worth(told):
             return
         if refused:
             limits = "raise pids.max, RLIMIT_NPROC or the limit of memory"
             log.warning("no thread for %s; %s", valid(told), limits)
         else:
             log.info("every source has its thread")
+
+    def _tell_hung(self) -> None:
+        now = self.clock.monotonic()
+        hung = ", ".join(search.where for search in self.searches if search.overdue(now))
+        if self._news_of_finders.worth(hung) and hung:
+            log.warning("%s: looking for more than %g s", hung, OVERDUE * self.find_every)
 
     def replay(self, clock: SteppedClock, end: float) -> Iterator[float]:
         """Step through the tape's time in this thread; yields the time before each step.
