@@ -14,7 +14,7 @@ import pluggy
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpunode.loop import Watch
+from gpunode.loop.watch import Watch
 from tests import needs, strict
 from tests.daemon import Daemon, daemon
 from tests.fakes.nvml import FakeDriver, build
@@ -73,7 +73,7 @@ def strict_sources() -> Iterator[None]:
     """No test lets a source export what it does not declare, or fail in a way of our own."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Watch, "step", strict.step)
-        patched.setattr("gpunode.loop.complain", strict.complain)
+        patched.setattr("gpunode.loop.complaints.complain", strict.complain)
         yield
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gpunode import loop
-from gpunode.loop import Watch
+from gpunode.loop import complaints
+from gpunode.loop.watch import Watch
 from gpunode.metric import Sample
 from gpunode.source import FAILURES, Absent, Source, View
 
 _STEP = Watch.step
-COMPLAIN = loop.complain
+COMPLAIN = complaints.complain
 
 
 def step(watch: Watch) -> None:
@@ -25,7 +25,7 @@ def declared(source: Source | View, samples: tuple[Sample, ...]) -> None:
     assert not undeclared, f"{source.name} does not declare {undeclared}"
 
 
-def complain(where: str, what: str, error: Exception) -> None:
+def complain(where: str, what: str, error: BaseException) -> None:
     """Log a failure as the loop does, but raise what is no failure of the node."""
     if not isinstance(error, (Absent, *FAILURES)):
         raise error

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gpunode import loop
-from gpunode.loop import Loop, Watch
+from gpunode.loop import Loop, complaints
+from gpunode.loop.metrics import UP
+from gpunode.loop.watch import Watch
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import SteppedClock
 from gpunode.source import WHOLE_NODE, Place, Reading, Source
@@ -90,12 +91,12 @@ def test_a_fault_of_ours_in_a_finder_fails_the_test() -> None:
 def test_a_fault_of_ours_in_a_finder_ends_no_search_on_a_node(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(loop, "complain", strict.COMPLAIN)
+    monkeypatch.setattr(complaints, "complain", strict.COMPLAIN)
     searched = Loop(SteppedClock(0.0), [Fails(), Finds()], find_every=10.0)
     searched.find()
     searched.find()
     assert [watch.source.name for watch in searched.watches.values()] == ["told"]
-    up = {s.labels[0]: s.value for s in searched.samples() if s.metric is loop.UP}
+    up = {s.labels[0]: s.value for s in searched.samples() if s.metric is UP}
     assert up == {"fails": 0.0, "finds": 1.0, "told": 0.0}
     assert len([r for r in caplog.records if "KeyError: 'ours'" in r.getMessage()]) == 1
 

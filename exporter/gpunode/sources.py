@@ -23,8 +23,8 @@ from gpunode.host.own_process import OwnProcess
 from gpunode.jobs.owners import GpuOwners
 from gpunode.jobs.pods import Pods
 from gpunode.jobs.steps import TrainingSteps
-from gpunode.loop import METRICS as OF_SOURCES
 from gpunode.loop import Loop
+from gpunode.loop.metrics import METRICS as OF_SOURCES
 from gpunode.metric import Metric
 from gpunode.node.node import Node
 from gpunode.source import (

@@ -1,1 +1,1 @@
-"""What hostile tenants and dying drivers may try, and what the daemon makes of it."""
+"""Attacks and faults that the daemon must survive, tried on the daemon itself where they can be."""

@@ -79,7 +79,7 @@ def run(settings: RunSettings) -> None:
     loop = watch(local_node(settings), settings)
     serving = server(settings, lambda: loop)
     signal.signal(signal.SIGTERM, _end)
-    loop.start()
+    _start(loop)
     log.info("gpunode %s listens on %s", __version__, settings.web.listen_address)
     serving()
     loop.stop()
@@ -95,7 +95,7 @@ def record(settings: RecordSettings) -> None:
     recorded = RecordingNode(node, tape)
     loop = watch(recorded, settings)
     signal.signal(signal.SIGTERM, _end)
-    loop.start()
+    _start(loop)
     try:
         tape.filled.wait(settings.duration)
     finally:
@@ -229,6 +229,14 @@ def server(settings: Settings, loop: Callable[[], Loop]) -> Callable[[], None]:
         address = settings.web.listen_address
         raise UsageError(f"web.listen_address: {address}: {error.strerror}") from error
     return lambda: serve(create_app(loop), listener)
+
+
+def _start(loop: Loop) -> None:
+    try:
+        loop.start()
+    except RuntimeError as error:
+        limits = "raise pids.max, RLIMIT_NPROC or the limit of memory"
+        raise UsageError(f"{error}: {limits}") from error
 
 
 def _end(*_: Any) -> NoReturn:

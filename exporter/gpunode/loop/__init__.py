@@ -1,0 +1,293 @@
+"""Runs the sources: one thread each, so that one that hangs does not affect the others.
+
+Threads share only finished batches. Live, every finder and every source has its own thread, and one
+more starts them. A replay steps the same watches in one thread on the tape's clock, so that it
+always gives the same result.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
+
+from gpunode.loop import complaints
+from gpunode.loop.complaints import News, isolated
+from gpunode.loop.door import valid
+from gpunode.loop.metrics import CPU_SECONDS, DROPPED, DURATION, LAST_SUCCESS, LATE, SKIPPED, UP
+from gpunode.loop.search import Search
+from gpunode.loop.watch import OVERDUE, Batch, Watch
+from gpunode.metric import Distribution, Metric, Sample
+from gpunode.node.node import Clock, SteppedClock
+from gpunode.source import WHOLE_NODE, Absent, Finder, Key, Place, Reading, Source, Told, View
+
+log = logging.getLogger(__name__)
+
+D = TypeVar("D")
+
+STAGGER = 0.037
+"""Seconds between the first reads of two sources, so that not all wake at once."""
+
+MOST_HUNG = 16
+"""The most reads of sources of one name that may hang on after their place is gone, each with its
+thread; until one returns, no other place of that name is read."""
+
+
+def _runs(worker: Search | Watch) -> bool:
+    """Whether it has a thread that has not ended."""
+    return worker.thread is not None and worker.thread.is_alive()
+
+
+class Loop:
+    """All watches of a node: those of the sources found, then those of the views.
+
+    The views come last, so that in a replay they see what the sources have just read.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        finders: Sequence[Finder],
+        views: Sequence[View] = (),
+        *,
+        find_every: float,
+    ) -> None:
+        self.clock = clock
+        self._looked = threading.Event()
+        self.searches = [Search(finder, find_every, clock, self._looked) for finder in finders]
+        self.views = views
+        self.find_every = find_every
+        self.watches: dict[tuple[str, Place], Watch] = {}
+        self._gone: list[Watch] = []
+        """Watches whose source is gone, until their thread ends."""
+
+        self._without_thread: list[str] = []
+        self._checked: float | None = None
+        """When it was last seen to that all have a thread; None in a replay."""
+
+        self._news_of_threads = News(clock)
+        self._news_of_finders = News(clock)
+        self._replays = False
+        self._stop = threading.Event()
+
+    def find(self) -> list[Watch]:
+        """Update the watches to what the finders find; returns the new ones."""
+        for search in self.searches:
+            search.look()
+        return self._update()
+
+    def _update(self) -> list[Watch]:
+        """Update the watches to what has been found; returns the new ones."""
+        wanted: dict[tuple[str, Place], tuple[Source | View, Callable[[], Reading | None]]] = {}
+        for search in self.searches:
+            for place, source in search.found or ():
+                wanted.setdefault((source.name, place), (source, source.read))
+        for view in self.views:
+            wanted[view.name, WHOLE_NODE] = view, partial(view.read, self)
+        kept = {
+            key: watch
+            for key, watch in self.watches.items()
+            if key in wanted and wanted[key][0] is watch.source
+        }
+        fresh = {
+            (name, place): Watch(source, place, read, self.clock)
+            for (name, place), (source, read) in wanted.items()
+            if (name, place) not in kept
+        }
+        gone = [watch for key, watch in self.watches.items() if key not in kept]
+        for watch in gone:
+            watch.stopped.set()
+        self._gone = [watch for watch in (*self._gone, *gone) if _runs(watch)]
+        self.watches = {**kept, **fresh}
+        return list(fresh.values())
+
+    @property
+    def ready(self) -> bool:
+        """Whether every finder has looked, and every kind of source has reported.
+
+        A failure counts as a report; what hangs is not waited for, what has no thread is.
+        """
+        now = self.clock.monotonic()
+        if self._checked is not None and now - self._checked > OVERDUE * self.find_every:
+            return False
+        kinds = {watch.source.name for watch in self.watches.values()}
+        told = {watch.source.name for watch in self.watches.values() if watch.told(now)}
+        all_looked = all(search.told(now) for search in self.searches)
+        return not self._without_thread and all_looked and kinds == told
+
+    def start(self) -> None:
+        """Start the thread that starts all others. Raises ``RuntimeError`` if there can be none."""
+        self._checked = self.clock.monotonic()
+        threading.Thread(target=self._keep_running, name="loop", daemon=True).start()
+
+    def stop(self) -> None:
+        """Tell every thread to end after its current read, without waiting."""
+        self._stop.set()
+        self._looked.set()
+        for search in self.searches:
+            search.stopped.set()
+        for watch in self.watches.values():
+            watch.stopped.set()
+
+    def _keep_running(self) -> None:
+        """Start threads whenever a finder has looked, and those that ended or could not start."""
+        while not self._stop.is_set():
+            self._looked.clear()
+            failed = isolated(self._run)
+            if isinstance(failed, BaseException):
+                isolated(partial(complaints.complain, "loop", "threads not started", failed))
+            else:
+                self._checked = self.clock.monotonic()
+            self._looked.wait(self.find_every)
+
+    def _run(self) -> None:
+        """Start a thread for each finder and source that has none."""
+        self._update()
+        workers: list[Search | Watch] = [s for s in self.searches if not _runs(s)]
+        workers += self._startable()
+        refused: dict[str, Exception] = {}
+        for place, worker in enumerate(workers):
+            thread = threading.Thread(
+                target=worker.run, args=(STAGGER * place,), name=worker.where, daemon=True
+            )
+            try:
+                thread.start()
+            except (RuntimeError, MemoryError) as error:
+                refused[worker.where] = error
+            else:
+                worker.thread = thread
+        self._without_thread = list(refused)
+        self._tell_refused(refused)
+        self._tell_hung()
+
+    def _startable(self) -> Iterator[Watch]:
+        """The watches that need a thread; those behind a read that hangs fail instead."""
+        hung = {watch.key for watch in self._gone if watch.reading}
+        by_name = Counter(name for name, _ in hung)
+        for watch in self.watches.values():
+            if _runs(watch):
+                continue
+            if watch.key in hung:
+                watch.fail(Absent("not read again before an earlier read of it returns"))
+            elif by_name[watch.source.name] >= MOST_HUNG:
+                watch.fail(Absent(f"not read while {MOST_HUNG} reads of what is gone hang"))
+            else:
+                yield watch
+
+    def _tell_refused(self, refused: dict[str, Exception]) -> None:
+        told = f"{', '.join(refused)}: {next(iter(refused.values()))}" if refused else ""
+        if not self._news_of_threads.worth(told):
+            return
+        if refused:
+            limits = "raise pids.max, RLIMIT_NPROC or the limit of memory"
+            log.warning("no thread for %s; %s", valid(told), limits)
+        else:
+            log.info("every source has its thread")
+
+    def _tell_hung(self) -> None:
+        now = self.clock.monotonic()
+        hung = ", ".join(search.where for search in self.searches if search.overdue(now))
+        if self._news_of_finders.worth(hung) and hung:
+            log.warning("%s: looking for more than %g s", hung, OVERDUE * self.find_every)
+
+    def replay(self, clock: SteppedClock, end: float) -> Iterator[float]:
+        """Step through the tape's time in this thread; yields the time before each step.
+
+        Every source is read a last time at ``end``, which closes its last window.
+        """
+        self._replays = True
+        due: list[tuple[float, int, Watch]] = []
+        next_find = clock.monotonic()
+        while True:
+            upcoming = min([next_find, *(time for time, _, _ in due)])
+            yield min(upcoming, end)
+            clock.now = min(upcoming, end)
+            if upcoming >= end:
+                break
+            if upcoming == next_find:
+                for watch in self.find():
+                    heapq.heappush(due, (upcoming, len(due), watch))
+                next_find += self.find_every
+                continue
+            time, order, watch = heapq.heappop(due)
+            watch.step()
+            heapq.heappush(due, (time + watch.source.every, order, watch))
+        for _, _, watch in sorted(due, key=lambda entry: entry[1]):
+            watch.step()
+
+    def batches(self) -> list[tuple[Place, Batch]]:
+        """What to export of each source now, in a stable order.
+
+        All sources of a device are left out unless its most frequent one succeeds, so that a lost
+        GPU disappears completely.
+        """
+        now = self.clock.monotonic()
+        watches = self._ordered()
+        quickest: dict[Place | str, Watch] = {}
+        for watch in watches:
+            best = quickest.setdefault(watch.subject, watch)
+            if watch.source.every < best.source.every:
+                quickest[watch.subject] = watch
+        return [
+            (watch.place, watch.batch)
+            for watch in watches
+            if watch.batch is not None and watch.up(now) and quickest[watch.subject].up(now)
+        ]
+
+    def _ordered(self) -> list[Watch]:
+        return sorted(
+            self.watches.values(),
+            key=lambda watch: (watch.source.name, watch.place.uuid, watch.place.mountpoint),
+        )
+
+    def details(self, kind: type[D]) -> list[Told[D]]:
+        """The reported details of this type, ordered by place."""
+        return [
+            Told(place, batch.time, batch.reading.detail)
+            for place, batch in self.batches()
+            if isinstance(batch.reading.detail, kind)
+        ]
+
+    def values(self, metrics: Collection[Metric]) -> dict[Key, tuple[float, float]]:
+        """Current values of these metrics, with the times (monotonic) of their reads."""
+        return {
+            (sample.metric, sample.labels): (sample.value, batch.moment)
+            for _, batch in self.batches()
+            for sample in batch.reading.samples
+            if sample.metric in metrics and not isinstance(sample.value, Distribution)
+        }
+
+    def samples(self) -> Iterator[Sample]:
+        """Everything to export now, including the metrics about the sources."""
+        for _, batch in self.batches():
+            yield from batch.reading.samples
+        yield from self._own_samples()
+
+    def _own_samples(self) -> Iterator[Sample]:
+        now = self.clock.monotonic()
+        for search in self.searches:
+            name, up = search.finder.name, search.up(now)
+            unrecorded = self._replays and search.absent  # only missing from the tape
+            nothing_to_find = up and not search.found
+            if (name, WHOLE_NODE) not in self.watches and not (unrecorded or nothing_to_find):
+                yield from UP.at(float(up), name, *WHOLE_NODE)
+        by_name: dict[str, list[Watch]] = {}
+        for watch in self._ordered():
+            by_name.setdefault(watch.source.name, []).append(watch)
+            at = watch.source.name, *watch.place
+            yield from UP.at(float(watch.up(now)), *at)
+            yield from LAST_SUCCESS.at(watch.last_success, *at)
+        for name, watches in by_name.items():
+            durations = Distribution(DURATION.buckets)
+            for watch in watches:
+                durations.include(watch.durations)
+            yield Sample(DURATION, (name,), durations)
+            known = [watch.cpu_seconds for watch in watches if watch.cpu_seconds is not None]
+            yield from CPU_SECONDS.at(sum(known) if known else None, name)
+            yield from LATE.at(float(sum(watch.late for watch in watches)), name)
+            yield from SKIPPED.at(float(sum(watch.skipped for watch in watches)), name)
+            yield from DROPPED.at(float(sum(watch.door.dropped for watch in watches)), name)

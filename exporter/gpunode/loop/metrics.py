@@ -1,0 +1,56 @@
+"""The metrics about sources."""
+
+from __future__ import annotations
+
+from gpunode.loop.door import SERIES
+from gpunode.metric import Metric
+from gpunode.source import Place
+
+SOURCE = ("source", *Place._fields)
+"""Labels that identify a source."""
+
+UP = Metric(
+    "gpunode_source_up",
+    "gauge",
+    "Whether the last read of the source succeeded and is not overdue; for `gpu` and `host`, "
+    "whether any source was found.",
+    SOURCE,
+)
+LAST_SUCCESS = Metric(
+    "gpunode_source_last_success_timestamp_seconds",
+    "gauge",
+    "Unix time of the last successful read of the source.",
+    SOURCE,
+)
+DURATION = Metric(
+    "gpunode_source_read_duration_seconds",
+    "histogram",
+    "Duration of reads of the source, over all its devices.",
+    ("source",),
+    (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
+)
+CPU_SECONDS = Metric(
+    "gpunode_source_cpu_seconds_total",
+    "counter",
+    "CPU time used by reads of the source, over all its devices (CLOCK_THREAD_CPUTIME_ID).",
+    ("source",),
+)
+LATE = Metric(
+    "gpunode_source_late_reads_total",
+    "counter",
+    "Reads that started more than a tenth of their interval late.",
+    ("source",),
+)
+SKIPPED = Metric(
+    "gpunode_source_skipped_reads_total",
+    "counter",
+    "Reads skipped because an earlier one was still running when they were due.",
+    ("source",),
+)
+DROPPED = Metric(
+    "gpunode_source_dropped_series_total",
+    "counter",
+    f"Series left out of reads of the source: equal to another, or beyond the first {SERIES}.",
+    ("source",),
+)
+METRICS = (UP, LAST_SUCCESS, DURATION, CPU_SECONDS, LATE, SKIPPED, DROPPED)

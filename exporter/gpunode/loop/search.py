@@ -1,0 +1,80 @@
+"""One finder: it looks at intervals, in a thread of its own, for the sources that there are."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from gpunode.loop import complaints
+from gpunode.loop.complaints import News, described, isolated
+from gpunode.loop.door import valid
+from gpunode.loop.watch import OVERDUE
+from gpunode.node.node import Clock
+from gpunode.source import Finder, Place, Source
+
+log = logging.getLogger(__name__)
+
+
+class Search:
+    """One finder, and what it found last or why nothing. Only its own thread writes to it."""
+
+    def __init__(self, finder: Finder, every: float, clock: Clock, looked: threading.Event) -> None:
+        self.finder = finder
+        self.every = every
+        self.clock = clock
+        self.looked = looked
+        self.found: list[tuple[Place, Source]] | None = None
+        """None before it has looked; places have valid labels."""
+
+        self.absent = ""
+        self.begun: float | None = None
+        """When it began to look, if it has not come back."""
+
+        self.thread: threading.Thread | None = None
+        self.stopped = threading.Event()
+        self._news = News(clock)
+
+    @property
+    def where(self) -> str:
+        """The finder, for the log."""
+        return self.finder.name
+
+    def look(self) -> None:
+        """Ask the finder; if it finds nothing, its earlier sources stay and fail visibly."""
+        self.begun = self.clock.monotonic()
+        found = isolated(self._find)
+        if isinstance(found, BaseException):
+            self.absent = described(found)
+            self.found = self.found or []
+        else:
+            self.found, self.absent = found, ""
+        self.begun = None
+        if self._news.worth(self.absent):
+            if isinstance(found, BaseException):
+                what = f"none found, looking again every {self.every:g} s"
+                complaints.complain(self.finder.name, what, found)
+            else:
+                log.info("%s: found", self.finder.name)
+
+    def _find(self) -> list[tuple[Place, Source]]:
+        return [(Place(*map(valid, place)), source) for place, source in self.finder.find()]
+
+    def overdue(self, now: float) -> bool:
+        """Whether it takes too long to wait for."""
+        begun = self.begun
+        return begun is not None and now - begun > OVERDUE * self.every
+
+    def told(self, now: float) -> bool:
+        """Whether it has looked, or takes too long to wait for."""
+        return self.found is not None or self.overdue(now)
+
+    def up(self, now: float) -> bool:
+        """Whether anything was found when it last looked, and it is not overdue."""
+        return not self.absent and not self.overdue(now)
+
+    def run(self, delay: float) -> None:
+        """Look repeatedly until stopped; the body of the finder's thread."""
+        while not self.stopped.wait(delay):
+            self.look()
+            self.looked.set()
+            delay = self.every

@@ -1,0 +1,149 @@
+"""One source: it is read at intervals, in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpunode.loop import complaints
+from gpunode.loop.complaints import News, described, isolated
+from gpunode.loop.door import SERIES, Door
+from gpunode.loop.metrics import DURATION
+from gpunode.metric import Distribution
+from gpunode.node.node import Clock
+from gpunode.source import WHOLE_NODE, Place, Reading, Source, View
+
+log = logging.getLogger(__name__)
+
+OVERDUE = 3
+"""Intervals after which a reading is no longer exported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A finished read: its result, its time, and until when (monotonic) it may be exported."""
+
+    reading: Reading
+    time: float
+    moment: float
+    """Time of the read on the monotonic clock."""
+
+    good_until: float
+
+
+class Watch:
+    """One source, its last batch, and how its reads went. Only its own thread writes to it."""
+
+    def __init__(
+        self, source: Source | View, place: Place, read: Callable[[], Reading | None], clock: Clock
+    ) -> None:
+        self.source = source
+        self.place = place
+        self.read = read
+        self.clock = clock
+        self.batch: Batch | None = None
+        self.begun: float | None = None
+        self.reading = False
+        """Whether a read is under way."""
+
+        self.last_success: float | None = None
+        self.longest = source.every
+        self.late = 0
+        self.skipped = 0
+        self.durations = Distribution(DURATION.buckets)
+        self.cpu_seconds: float | None = None
+        self.door = Door()
+        self.thread: threading.Thread | None = None
+        self.stopped = threading.Event()
+        self._failure = ""
+        self._news = News(clock)
+        self._news_of_dropped = News(clock)
+
+    def step(self) -> None:
+        """Read the source once; a failure affects this source alone."""
+        begin, cpu = self.clock.monotonic(), self.clock.thread_cpu()
+        self.begun = begin if self.begun is None else self.begun
+        self.reading = True
+        dropped = self.door.dropped
+        reading = isolated(self._take)
+        if isinstance(reading, BaseException):
+            self.fail(reading)
+        else:
+            self._recover()
+            if reading is not None:
+                end = self.clock.monotonic()
+                self.last_success = self.clock.time()
+                self.longest = max(self.longest, self.source.every)
+                good_until = end + OVERDUE * self.longest
+                self.batch = Batch(reading, self.last_success, end, good_until)
+                self._tell_dropped(self.door.dropped - dropped)
+        self.durations.add([self.clock.monotonic() - begin])
+        took = self.clock.thread_cpu()
+        if cpu is not None and took is not None:
+            self.cpu_seconds = (self.cpu_seconds or 0.0) + took - cpu
+        self.reading = False
+
+    def _take(self) -> Reading | None:
+        reading = self.read()
+        return None if reading is None else self.door.admit(reading)
+
+    @property
+    def key(self) -> tuple[str, Place]:
+        """What no two sources share."""
+        return self.source.name, self.place
+
+    @property
+    def where(self) -> str:
+        """The source and its place, for the log."""
+        gpu = f"GPU {self.place.gpu}" if self.place.gpu else ""
+        return ", ".join(filter(None, (self.source.name, gpu, self.place.mountpoint)))
+
+    @property
+    def subject(self) -> Place | str:
+        """What appears and disappears as one: the place, or a source of the whole node."""
+        return self.source.name if self.place == WHOLE_NODE else self.place
+
+    def up(self, now: float) -> bool:
+        """Whether the last read succeeded and is not overdue."""
+        return self.batch is not None and now <= self.batch.good_until
+
+    def told(self, now: float) -> bool:
+        """Whether a read has returned a result or failed, or takes too long to wait for."""
+        if self.batch is not None or self._failure:
+            return True
+        return self.begun is not None and now - self.begun > OVERDUE * self.source.every
+
+    def next_due(self, due: float) -> float:
+        """When to read again after the read that was due at ``due``; missed times are skipped."""
+        now, every = self.clock.monotonic(), self.source.every
+        missed = max(0, int((now - due) / every))
+        self.skipped += missed
+        return due + (missed + 1) * every
+
+    def run(self, delay: float) -> None:
+        """Read repeatedly until stopped; the body of the source's thread."""
+        due = self.clock.monotonic() + delay
+        while not self.stopped.wait(max(0.0, due - self.clock.monotonic())):
+            if self.clock.monotonic() - due > 0.1 * self.source.every:
+                self.late += 1
+            self.step()
+            due = self.next_due(due)
+
+    def fail(self, error: BaseException) -> None:
+        """Drop the last batch, and log the failure when it begins, not at every read."""
+        self.batch = None
+        self._failure = described(error)
+        if self._news.worth(self._failure):
+            complaints.complain(self.where, "read failed, its series stop", error)
+
+    def _recover(self) -> None:
+        self._failure = ""
+        if self._news.worth(""):
+            log.info("%s: reads succeed again", self.where)
+
+    def _tell_dropped(self, series: int) -> None:
+        if self._news_of_dropped.worth("dropped" if series else "") and series:
+            what = f"equal to another, or beyond the first {SERIES}"
+            log.warning("%s: %d series left out: %s", self.where, series, what)

@@ -1,0 +1,503 @@
+"""Attacks on the loop: hostile names, floods of series, no threads, hung reads, endless errors."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import resource
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from gpunode.export.exposition import Exposition
+from gpunode.export.web.app import create_app
+from gpunode.loop import MOST_HUNG, Loop, complaints
+from gpunode.loop.complaints import LINES
+from gpunode.loop.door import LONGEST, SERIES, Door
+from gpunode.loop.metrics import DROPPED, UP
+from gpunode.loop.watch import Watch
+from gpunode.metric import Metric, Sample
+from gpunode.node.node import Clock, SteppedClock
+from gpunode.source import WHOLE_NODE, Place, Reading, Source
+from tests import strict
+from tests.conftest import parse, scrape, until, values, watching
+from tests.daemon import Daemon, daemon
+from tests.fakes.nvml import FakeDriver
+
+NAMED = Metric("gpunode_named", "gauge", "Named by anyone.", ("name",))
+
+
+class Told:
+    """A source that tells or raises what it is told to."""
+
+    metrics = (NAMED,)
+
+    def __init__(self, read: Callable[[], Reading], name: str = "told", every: float = 0.05):
+        self.read = read
+        self.name = name
+        self.every = every
+
+
+class Finds:
+    """A finder that finds what it is told to."""
+
+    def __init__(self, find: Callable[[], Iterable[tuple[Place, Source]]], name: str = "finds"):
+        self.find = find
+        self.name = name
+
+
+class Ticks:
+    """The clocks of this machine."""
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def time(self) -> float:
+        return time.time()
+
+    def thread_cpu(self) -> float | None:
+        return time.thread_time()
+
+
+def named(*names: str) -> Reading:
+    return Reading(tuple(Sample(NAMED, (name,), 1.0) for name in names))
+
+
+def finds(*sources: Source) -> Finds:
+    return Finds(lambda: [(WHOLE_NODE, source) for source in sources])
+
+
+def stepped(source: Source, place: Place = WHOLE_NODE) -> Loop:
+    """A loop that has read a source once."""
+    loop = Loop(SteppedClock(0.0), [Finds(lambda: [(place, source)])], find_every=10.0)
+    for watch in loop.find():
+        watch.step()
+    return loop
+
+
+@contextmanager
+def running(*finders: Finds, find_every: float = 0.1) -> Iterator[Loop]:
+    """A loop with a thread for each finder and source."""
+    clock: Clock = Ticks()
+    loop = Loop(clock, finders, find_every=find_every)
+    loop.start()
+    try:
+        yield loop
+    finally:
+        loop.stop()
+        until(lambda: not threads(loop))
+
+
+def threads(loop: Loop) -> list[threading.Thread]:
+    """The threads of a loop's finders and sources that have not ended."""
+    had = [*(s.thread for s in loop.searches), *(w.thread for w in loop.watches.values())]
+    return [thread for thread in had if thread is not None and thread.is_alive()]
+
+
+def up(loop: Loop, name: str) -> float | None:
+    found = [s.value for s in loop.samples() if s.metric is UP and s.labels[0] == name]
+    return found[0] if found and isinstance(found[0], float) else None
+
+
+def dropped(loop: Loop) -> float:
+    (value,) = (sample.value for sample in loop.samples() if sample.metric is DROPPED)
+    assert isinstance(value, float)
+    return value
+
+
+# Names.
+
+NAMES = {
+    "not UTF-8": (["eth\udcff"], ["eth\ufffd"]),
+    "JSON": (["\ud800"], ["\ufffd"]),
+    "a line": (["a\nb"], ["a\ufffdb"]),
+    "a terminal": (["\x1b[2J\x00\x9b"], ["\ufffd[2J\ufffd\ufffd"]),
+    "right to left": (["\u202egnp.exe"], ["\ufffdgnp.exe"]),
+    "long": (["x" * 10**6], ["x" * LONGEST]),
+    "long and odd": (["\udcff" * 10**6], ["\ufffd" * LONGEST]),
+    "equal when valid": (["a\x01", "b", "a\x02", "a\ufffd"], ["a\ufffd", "b"]),
+    "told twice": (["a", "a", "a"], ["a"]),
+    "foreign": (["노드", "größe", "a b", 'a"\\'], ["노드", "größe", "a b", 'a"\\']),
+}
+
+
+@pytest.mark.parametrize(("told", "exported"), NAMES.values(), ids=NAMES.keys())
+def test_odd_names_are_exported_as_valid_ones_each_once(
+    told: list[str], exported: list[str]
+) -> None:
+    loop = stepped(Told(lambda: named(*told)))
+    for _ in range(3):
+        (watch,) = loop.watches.values()
+        watch.step()
+        page = TestClient(create_app(lambda: loop)).get("/metrics")
+        assert page.status_code == 200
+        lines = [line for line in page.content.decode().split("\n") if line.startswith("gpunode_n")]
+        assert len(lines) == len(exported)
+        found = [dict(have)["name"] for name, have in parse(page.text) if name == NAMED.name]
+        assert sorted(found) == sorted(exported)
+    assert dropped(loop) == 4 * (len(told) - len(exported))
+
+
+anything = st.text(st.characters(exclude_categories=()), max_size=8)
+
+
+@given(st.lists(st.lists(anything, max_size=8), max_size=4))
+def test_whatever_the_names_every_series_is_valid_and_counted(reads: list[list[str]]) -> None:
+    door, gone = Door(), 0
+    for names in reads:
+        samples = door.admit(named(*names)).samples
+        found = [sample.labels[0] for sample in samples]
+        assert len(set(found)) == len(found)
+        assert all(name.isprintable() for name in found)
+        assert {name for name in names if name.isprintable()} <= set(found)
+        gone += len(names) - len(found)
+        assert door.dropped == gone
+        Exposition(lambda told=samples: told).encode("")  # type: ignore[misc]
+
+
+def test_a_mount_point_with_an_odd_name_has_valid_series() -> None:
+    place = Place(mountpoint="/data\udcff\n")
+    loop = stepped(Told(lambda: named("a"), name="filesystem"), place)
+    text = TestClient(create_app(lambda: loop)).get("/metrics").text
+    assert values(parse(text), UP.name, mountpoint="/data\ufffd\ufffd") == [1.0]
+
+
+def test_valid_names_that_were_told_before_cost_next_to_nothing() -> None:
+    reading = named(*(f"name{at}" for at in range(5000)))
+    door = Door()
+    door.admit(reading)
+    begin = time.thread_time()
+    assert all(door.admit(reading) is reading for _ in range(20))
+    assert time.thread_time() - begin < 20 * 5000 * 3e-6
+
+
+def test_a_file_with_an_odd_name_does_not_end_the_exposition(tmp_path: Path) -> None:
+    for device in (b"mlx5_\xff", b"mlx5_\xfe", b"mlx5_0\x07", b"mlx5_1"):
+        counters = os.fsencode(tmp_path) + b"/sys/class/infiniband/" + device + b"/ports/1/counters"
+        os.makedirs(counters)
+        Path(os.fsdecode(counters), "port_rcv_data").write_text("1\n")
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/stat").write_text("cpu0 1 0 1 1 0 0 0 0 0 0 0\n")
+    with daemon(f"--path.rootfs={tmp_path}") as served:
+        read = until(lambda: values(scrape(served), "gpunode_infiniband_bytes_total"))
+        series = scrape(served)
+    assert read
+    assert values(series, "gpunode_infiniband_bytes_total", device="mlx5_1") == [4.0]
+    assert all(value.isprintable() for _, have in series for _, value in have)
+
+
+# Floods.
+
+
+def test_a_flood_of_series_is_cut_counted_and_mentioned_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    reads = iter(range(10))
+
+    def flood() -> Reading:
+        read = next(reads)
+        return named(*(f"{read} {at}" for at in range(SERIES + 1000)))
+
+    loop = stepped(Told(flood))
+    (watch,) = loop.watches.values()
+    watch.step()
+    assert sum(sample.metric is NAMED for sample in loop.samples()) == SERIES
+    assert dropped(loop) == 2 * 1000
+    assert len([r for r in caplog.records if "series left out" in r.getMessage()]) == 1
+
+
+def test_a_node_with_512_cores_or_72_gpus_loses_no_series() -> None:
+    door = Door()
+    for series in (512 * 5, 72 * 40, 72 * 7 * 16):
+        door.admit(named(*map(str, range(series))))
+    assert door.dropped == 0
+
+
+# Errors.
+
+PRETENDS = {
+    "ends the thread": SystemExit,
+    "out of memory": MemoryError,
+    "too deep": RecursionError,
+    "not an Exception": BaseException,
+    "a generator": GeneratorExit,
+}
+
+
+@pytest.fixture
+def lenient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Isolate faults of ours as a daemon does."""
+    monkeypatch.setattr(complaints, "complain", strict.COMPLAIN)
+
+
+@pytest.mark.usefixtures("lenient")
+@pytest.mark.parametrize("kind", PRETENDS.values(), ids=PRETENDS.keys())
+def test_a_source_and_a_finder_outlive_whatever_is_raised(
+    kind: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    fails = threading.Event()
+    fails.set()
+
+    def read() -> Reading:
+        if fails.is_set():
+            raise kind
+        return named("a")
+
+    def find() -> list[tuple[Place, Source]]:
+        if fails.is_set():
+            raise kind
+        return []
+
+    with running(finds(Told(read)), Finds(find, "other")) as loop:
+        until(lambda: loop.ready)
+        assert up(loop, "told") == up(loop, "other") == 0
+        fails.clear()
+        until(lambda: up(loop, "told") and up(loop, "other") is None)
+    told = f"told: read failed, its series stop: {kind.__name__}"
+    assert sum(told in record.getMessage() for record in caplog.records) == 1
+
+
+CHATTER = {
+    "the same of another process": (["process {at} is gone at 0x{at:x}"], 1),
+    "alternating": (["no file", "no space"], 60 + LINES),
+    "flapping": (["no file", ""], 60 + LINES),
+}
+
+
+@pytest.mark.parametrize(("texts", "most"), CHATTER.values(), ids=CHATTER.keys())
+def test_an_hour_of_errors_writes_a_line_a_minute_at_most(
+    texts: list[str], most: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    at = 0
+
+    def read() -> Reading:
+        text = texts[at % len(texts)].format(at=at)
+        if text:
+            raise OSError(text)
+        return named("a")
+
+    caplog.set_level("INFO")
+    clock = SteppedClock(0.0)
+    source = Told(read, every=2.0)
+    watch = Watch(source, WHOLE_NODE, source.read, clock)
+    for at in range(1800):
+        clock.now = at * 2.0
+        watch.step()
+    assert 1 <= len(caplog.records) <= most
+
+
+def test_an_error_is_one_short_line_whatever_it_holds(caplog: pytest.LogCaptureFixture) -> None:
+    def read() -> Reading:
+        raise ValueError("\x1b[31m\n2026 INFO all is well\udcff" + "x" * 10**6)
+
+    stepped(Told(read))
+    (record,) = caplog.records
+    line = record.getMessage()
+    assert line.isprintable()
+    assert len(line) < 2 * LONGEST
+
+
+def test_without_descriptors_sources_fail_and_recover(
+    fake: FakeDriver, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with watching(fake, "--host.interval=1") as served:
+        until(lambda: values(scrape(served), UP.name, source="memory") == [1.0])
+        connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=10)
+
+        def memory_up() -> float:
+            connection.request("GET", "/metrics")
+            page = connection.getresponse().read().decode()
+            (value,) = values(parse(page), UP.name, source="memory")
+            return value
+
+        assert memory_up() == 1
+        before = served.process.rlimit(resource.RLIMIT_NOFILE)
+        served.process.rlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+        until(lambda: memory_up() == 0)
+        served.process.rlimit(resource.RLIMIT_NOFILE, before)
+        until(lambda: memory_up() == 1)
+        connection.close()
+    assert capfd.readouterr().err.count("memory: read failed") == 1
+
+
+# Threads.
+
+
+def status(served: Daemon, path: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=10)
+    connection.request("GET", path)
+    code = connection.getresponse().status
+    connection.close()
+    return code
+
+
+def test_without_memory_for_threads_the_daemon_is_not_ready_and_says_why(
+    fake: FakeDriver, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def of_second() -> list[float]:
+        return values(scrape(served), UP.name, source="gpu_activity", gpu="1")
+
+    fake.write("gpus 2\ngpu 1 fail nvmlDeviceGetHandleByIndex 15\n")
+    with watching(fake) as served:
+        until(lambda: values(scrape(served), "gpunode_gpu_info"))
+        assert of_second() == []
+        before = served.process.rlimit(resource.RLIMIT_AS)
+        # Less than a thread's stack of 8 MiB is left.
+        served.process.rlimit(
+            resource.RLIMIT_AS, (served.process.memory_info().vms + (6 << 20), before[1])
+        )
+        fake.write("gpus 2\n")
+        until(of_second)
+        assert of_second() == [0.0]
+        until(lambda: status(served, "/readyz") == 503)
+        served.process.rlimit(resource.RLIMIT_AS, before)
+        until(lambda: of_second() == [1.0])
+        until(lambda: status(served, "/readyz") == 200)
+    log = capfd.readouterr().err
+    assert log.count("no thread for") == 1
+    assert "gpu_activity, GPU 1" in log
+
+
+NO_THREADS = """
+import threading
+
+def refuse(self):
+    raise RuntimeError("can't start new thread")
+
+threading.Thread.start = refuse
+"""
+
+
+def test_a_daemon_without_any_thread_ends_with_one_line(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NO_THREADS)
+    ended = subprocess.run(
+        [sys.executable, "-m", "gpunode", "--web.listen-address=127.0.0.1:0"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert "can't start new thread: raise pids.max" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_threads_that_cannot_start_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+    refused: list[str] = []
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name in ("told", "finds") and refused.count(thread.name) < 3:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    told = Told(lambda: named("a"))
+    with running(finds(told), Finds(list, "other")) as loop:
+        until(lambda: refused)
+        assert not loop.ready
+        until(lambda: up(loop, "told") == 1 and loop.ready)
+    assert refused == ["finds"] * 3 + ["told"] * 3
+
+
+def test_a_thread_that_ends_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ends(Told):
+        @property
+        def every(self) -> float:
+            if threading.current_thread().name == "told" and not ended:
+                ended.append(threading.current_thread())
+                raise SystemExit
+            return 0.05
+
+        @every.setter
+        def every(self, value: float) -> None: ...
+
+    ended: list[threading.Thread] = []
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    with running(finds(Ends(lambda: named("a")))) as loop:
+        until(lambda: ended and up(loop, "told") == 1)
+        (watch,) = loop.watches.values()
+        until(lambda: watch.thread not in (None, *ended))
+
+
+# Hangs.
+
+
+def test_a_finder_that_hangs_delays_only_its_own_sources(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    answers = threading.Event()
+
+    def find() -> list[tuple[Place, Source]]:
+        answers.wait()
+        return []
+
+    hangs = Finds(find, "hangs")
+    with running(hangs, finds(Told(lambda: named("a")))) as loop:
+        until(lambda: up(loop, "told") == 1)
+        until(lambda: loop.ready)
+        assert up(loop, "hangs") == 0
+        until(lambda: [r for r in caplog.records if "hangs: looking for" in r.getMessage()])
+        answers.set()
+        until(lambda: up(loop, "hangs") is None)
+
+
+def test_a_driver_that_hangs_as_it_is_opened_hides_nothing_of_the_host(fake: FakeDriver) -> None:
+    fake.write("gpus 1\ngpu 0 hang nvmlDeviceGetHandleByIndex 600\n")
+    with watching(fake) as served:
+        series = scrape(served)
+    assert values(series, UP.name, source="memory") == [1.0]
+    assert values(series, UP.name, source="cpu") == [1.0]
+
+
+def always_remounted() -> Place:
+    return Place(mountpoint="/dead")
+
+
+def elsewhere() -> Place:
+    global places
+    places += 1
+    return Place(mountpoint=f"/dead{places}")
+
+
+places = 0
+
+
+@pytest.mark.parametrize(
+    ("where", "most"), [(always_remounted, 1), (elsewhere, MOST_HUNG + 1)], ids=["same", "new"]
+)
+def test_dead_mounts_that_are_mounted_anew_leave_few_threads(
+    where: Callable[[], Place], most: int
+) -> None:
+    answers = threading.Event()
+    hung: set[threading.Thread] = set()
+    looks = 0
+
+    def read() -> Reading:
+        hung.add(threading.current_thread())
+        answers.wait()
+        hung.discard(threading.current_thread())
+        return Reading(())
+
+    def find() -> list[tuple[Place, Source]]:
+        nonlocal looks
+        looks += 1
+        return [(where(), Told(read, "filesystem"))]
+
+    with running(Finds(find), find_every=0.02) as loop:
+        until(lambda: looks > 3 * MOST_HUNG)
+        assert 1 <= len(hung) <= most
+        assert up(loop, "filesystem") == 0
+        answers.set()
+        until(lambda: up(loop, "filesystem") == 1)
