@@ -17,12 +17,12 @@ from typing import ClassVar
 from gpunode.config import Settings
 from gpunode.driver.driver import DriverError, Gpu, Identity, known, listed
 from gpunode.gpu import GPU
-from gpunode.host import mounts
 from gpunode.host.counter import counter
 from gpunode.host.cpu import HERTZ
 from gpunode.host.shm import Filling
 from gpunode.jobs import cgroup
 from gpunode.jobs.cgroup import Cgroup
+from gpunode.jobs.shm import SharedMemory
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Filesystem, Node
 from gpunode.source import Divided, GpuSource, Reading
@@ -396,6 +396,7 @@ class JobProcesses:
         self.cpu_seconds = 0.0
         self.io_bytes = [0.0, 0.0]
         self.filling: dict[str, Filling] = {}
+        self._shm = SharedMemory(node)
         self._usual = self.every
         self._before = Job()
         self._time = -math.inf
@@ -465,9 +466,8 @@ class JobProcesses:
                     queue.append(child)
         self._look_at_programs(job)
         self._look_at_memory(job)
-        for pid in roots:
-            if pid in job.processes:
-                self._look_at_shm(job, pid)
+        seen = self._shm.look([pid for pid in roots if pid in job.processes])
+        job.shm, job.unreadable["shm"] = seen.spaces, seen.unreadable
         self._look_at_cgroup(job, roots)
         return job
 
@@ -519,17 +519,6 @@ class JobProcesses:
                 continue
             if "RssAnon" in fields:
                 job.memory = (job.memory or 0.0) + fields["RssAnon"] + fields.get("VmSwap", 0.0)
-
-    def _look_at_shm(self, job: Job, pid: str) -> None:
-        try:
-            table = mounts.parse(self.node.read_text(f"/proc/{pid}/mountinfo"))
-            # Of several mounts on top of each other, only the last is visible.
-            tmpfs = [m for m in table if m.point == "/dev/shm" and m.kind == "tmpfs"]  # noqa: S108
-            if tmpfs and tmpfs[-1].device not in job.shm:
-                space = self.node.filesystem(f"/proc/{pid}/root/dev/shm")
-                job.shm[tmpfs[-1].device] = space
-        except OSError:
-            job.unreadable["shm"] += 1
 
     def _look_at_cgroup(self, job: Job, roots: list[str]) -> None:
         """Read the cgroup of the first process that has one: a job's processes share it."""

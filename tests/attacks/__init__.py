@@ -1,0 +1,1 @@
+"""What hostile tenants and dying machines do to the daemon, and what it says then."""
