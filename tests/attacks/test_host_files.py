@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpunode.config import GpuSettings, Settings
 from gpunode.driver.driver import Identity, Process
+from gpunode.gpu.peers import THREADS, thread_names
 from gpunode.host.filesystem import READ_ONLY, Filesystems
 from gpunode.jobs import processes as job
 from gpunode.jobs import shm
-from gpunode.jobs.processes import JobProcesses
+from gpunode.jobs.processes import Job, JobProcesses, Stat, Used
+from gpunode.jobs.roles import ProcessRoles, RolesDetail
 from gpunode.metric import Metric, Sample
 from gpunode.node.local import LocalNode
 from gpunode.node.node import SteppedClock
@@ -105,7 +113,8 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     try:
         yield point
     finally:
-        subprocess.run(["umount", "--recursive", str(point)], check=True)
+        while point.is_mount():
+            subprocess.run(["umount", str(point)], check=True)
 
 
 @pytest.mark.parametrize("how", ["remount,ro", "remount,bind,ro"])
@@ -168,3 +177,165 @@ def test_a_mount_table_is_read_once_for_all_processes_that_share_it() -> None:
         finally:
             for pid in pids:
                 os.kill(pid, 9)
+
+
+MANY_THREADS = """
+import threading, time
+threading.stack_size(65536)
+def spin():
+    while True:
+        pass
+for _ in range(6000):
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+threading.Thread(target=spin, daemon=True).start()
+print("ready", flush=True)
+input()
+"""
+
+
+def test_one_busy_thread_among_thousands_is_found() -> None:
+    with child(sys.executable, "-c", MANY_THREADS) as process:
+        node = LocalNode(Path("/"))
+        source, deadline = job_of(node, process.pid), time.monotonic() + 15
+        found: list[float] = []
+        while not found and time.monotonic() < deadline:
+            time.sleep(0.6)  # it needs a time in which to be busy
+            samples = told(source)
+            found = values(samples, job.BUSIEST_THREAD)
+            whole = values(samples, job.HOST_CPUS)
+        assert found == pytest.approx(whole, abs=0.1)
+        assert found[0] > 0.3
+
+
+def task(cpu: float) -> Stat:
+    return Stat("python3", "S", 1, cpu, 1.0)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1), st.data())
+def test_no_thread_is_told_to_be_busiest_if_another_may_be(
+    shares: list[float], data: st.DataObject
+) -> None:
+    looked = data.draw(st.sets(st.sampled_from(range(len(shares)))))
+    before, after = Job(), Job(partly=set() if len(looked) == len(shares) else {"1"})
+    before.processes["1"], after.processes["1"] = task(0.0), task(10 * sum(shares))
+    for at in looked:
+        before.threads["1", str(at)] = task(0.0)
+        after.threads["1", str(at)] = task(10 * shares[at])
+    used = Used.of(before, after, 10.0).threads
+    if used:
+        assert max(used.values()) == pytest.approx(max(shares))
+        assert sum(share >= job.BUSY for share in used.values()) == pytest.approx(
+            sum(share >= job.BUSY for share in shares)
+        )
+
+
+MANY_CHILDREN = """
+import os, signal
+for at in range(1200):
+    if os.fork() == 0:
+        if at % 2:
+            signal.pause()
+        os._exit(0)  # nobody waits for it: a zombie
+print("ready", flush=True)
+input()
+"""
+
+
+def test_of_too_many_children_nothing_is_added_up() -> None:
+    program = f"import os; os.setsid()\n{MANY_CHILDREN}"
+    with child(sys.executable, "-c", program) as process:
+        try:
+            node = Watched()
+            source = job_of(node, process.pid)
+            for _ in range(3):
+                node.reads.clear()
+                node.stepped.now += 10
+                samples = told(source)
+            told_of = {sample.metric for sample in samples}
+            assert not told_of & {job.PROCESSES, job.BLOCKED, job.MEMORY, job.COMPILERS}
+            assert {job.CPU_SECONDS, job.HOST_CPUS, job.STOPPED} <= told_of
+            assert len(node.reads) < 5 * job.LOOKED_AT
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+NAMED = """
+import sys
+open("/proc/self/comm", "wb").write(bytes.fromhex(sys.argv[1]))
+print("ready", flush=True)
+input()
+"""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        b") R 1 1 1 1 1 1",
+        b"a) Z 0 (b) T 9",
+        b"\n1 (x) D 7 7 7 ",
+        b"\x0cVmSwap:999 kB",
+        b"\x0bRssAnon:9 kB",
+        b"\x1dNSpid:\t1",
+        b"\xff\xfe\xc3(\x1b[2J",
+        b"\\n\\",
+        b" ",
+    ],
+)
+def test_the_name_of_a_process_says_nothing_but_its_name(name: bytes) -> None:
+    with child(sys.executable, "-c", NAMED, name.hex()) as process:
+        node = Watched()
+        samples = told(job_of(node, process.pid))
+        assert values(samples, job.PROCESSES) == [1]
+        assert values(samples, job.STOPPED) == values(samples, job.BLOCKED) == [0]
+        status = psutil.Process(process.pid)
+        anonymous = status.memory_info().rss - status.memory_info().shared
+        assert values(samples, job.MEMORY) == pytest.approx([anonymous], abs=1 << 20)
+        assert job.own_pid(node, process.pid) == process.pid
+        found = job.parse_stat(node.read_text(f"/proc/{process.pid}/stat"))
+        assert (found.name, found.parent) == (name.decode(errors="replace"), os.getpid())
+
+
+class SlowCommandLines(Watched):
+    """A machine where it takes a while to read a command line, which a tenant makes long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spent = 0.0
+        self.stepped.thread_cpu = lambda: self.spent  # type: ignore[method-assign]
+
+    def program(self, pid: int) -> str:
+        self.spent += 0.02
+        return super().program(pid)
+
+
+def test_long_command_lines_are_read_a_few_at_a_time() -> None:
+    with ExitStack() as started:
+        sleeps = [started.enter_context(child("sh", "-c", "echo ready; read x")) for _ in range(20)]
+        node = SlowCommandLines()
+        source = job_of(node, *(each.pid for each in sleeps))
+        known = []
+        for _ in range(6):
+            before, node.stepped.now = node.spent, node.stepped.now + 10
+            known.append(values(told(source), job.COMPILERS))
+            assert node.spent - before < job.PROGRAMS + 0.03
+    assert known == [[], [], [], [0], [0], [0]]
+
+
+def test_a_process_that_has_the_id_of_another_has_a_role_of_its_own(tmp_path: Path) -> None:
+    folder = tmp_path / "proc/7"
+    (folder / "task/7").mkdir(parents=True)
+    found = []
+    source = ProcessRoles(Watched(tmp_path), HeldBy(7), Settings())  # type: ignore[arg-type]
+    for start, name in ((10, "train"), (10, "train"), (11, "serve")):
+        (folder / "stat").write_text(f"7 (x) S 1 {'0 ' * 17}{start} 0")
+        (folder / "cmdline").write_text(f"{name}\0")
+        detail = source.read().detail
+        assert isinstance(detail, RolesDetail)
+        found += [role.program for role in detail.roles]
+    assert found == ["train", "train", "serve"]
+
+
+def test_of_too_many_threads_no_name_is_missing(tmp_path: Path) -> None:
+    for thread in range(THREADS + 1):
+        (tmp_path / f"proc/7/task/{thread}").mkdir(parents=True)
+    assert thread_names(LocalNode(tmp_path), 7) is None
