@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from gpunode.config import Settings
-from gpunode.host.mounts import Mount, parse, read_as_node
+from gpunode.host.mounts import Mount, parse, read_as_node, visible
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
 from gpunode.source import Place, Reading, Source
@@ -59,17 +59,21 @@ class FilesystemSpace:
         self.every = settings.host.slow_interval
 
     def read(self) -> Reading:
-        return Reading(tuple(self._samples()))
+        """Its space and state now; nothing if another is mounted there by now, or none."""
+        mount = visible(parse(read_as_node(self.node, "mountinfo")), self.mount.point)
+        if mount is None or (mount.device, mount.kind) != (self.mount.device, self.mount.kind):
+            return Reading(())
+        return Reading(tuple(self._samples(mount)))
 
-    def _samples(self) -> Iterator[Sample]:
-        space = self.node.filesystem(self.mount.point)
-        at = self.mount.point, self.mount.kind
+    def _samples(self, mount: Mount) -> Iterator[Sample]:
+        space = self.node.filesystem(mount.point)
+        at = mount.point, mount.kind
         yield from SIZE.at(space.size, *at)
         yield from AVAILABLE.at(space.available, *at)
         if space.files:
             yield from FILES.at(space.files, *at)
             yield from FILES_FREE.at(space.files_free, *at)
-        yield from READ_ONLY.at(float("ro" in self.mount.options), *at)
+        yield from READ_ONLY.at(float("ro" in mount.options), *at)
 
 
 class Filesystems:
@@ -91,7 +95,6 @@ class Filesystems:
         for mount in mounts:
             which = mount.device, mount.point, mount.kind
             source = known.get(which) or FilesystemSpace(self.node, mount, self.settings)
-            source.mount = mount  # its options change when it is remounted
             self._sources[which] = source
             yield Place(mountpoint=mount.point), source
 
@@ -99,11 +102,11 @@ class Filesystems:
 def watched(mounts: Iterable[Mount]) -> list[Mount]:
     """The mounts that hold the data of jobs; of each filesystem, the one with the shortest path."""
     views: dict[str, Mount] = {}
-    for mount in mounts:
+    # A later mount hides an earlier one at the same mount point.
+    for mount in {mount.point: mount for mount in mounts}.values():
         if not KINDS.fullmatch(mount.kind) or mount.point.startswith(UNWATCHED):
             continue
         known = views.get(mount.device)
         if known is None or len(mount.point) < len(known.point):
             views[mount.device] = mount
-    # A later mount hides an earlier one at the same mount point.
-    return list({mount.point: mount for mount in views.values()}.values())[:MOST_THREADS]
+    return list(views.values())[:MOST_THREADS]

@@ -6,6 +6,7 @@ https://man7.org/linux/man-pages/man5/proc_pid_mountinfo.5.html
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpunode.node.node import Node
@@ -33,11 +34,15 @@ class Mount:
 
 
 def parse(text: str) -> list[Mount]:
-    """Parse a mountinfo file, skipping malformed lines."""
+    """Parse a mountinfo file, skipping malformed lines.
+
+    The kernel escapes only space, tab, newline, backslash and # in what a user may have chosen, so
+    nothing else divides lines or fields.
+    """
     found = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         fields, _, rest = line.partition(" - ")
-        before, after = fields.split(), rest.split()
+        before, after = fields.split(" "), rest.split(" ")
         if len(before) >= 6 and len(after) >= 2:
             _, _, device, root, point, options = before[:6]
             flags = frozenset(options.split(","))
@@ -49,6 +54,11 @@ def parse(text: str) -> list[Mount]:
                 )
             )
     return found
+
+
+def visible(mounts: Sequence[Mount], point: str) -> Mount | None:
+    """The last of the mounts at a mount point, which hides the earlier ones."""
+    return next((mount for mount in reversed(mounts) if mount.point == point), None)
 
 
 def read_as_node(node: Node, name: str) -> str:

@@ -9,20 +9,21 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from heapq import nlargest
 from itertools import islice
 from typing import ClassVar
 
 from gpunode.config import Settings
 from gpunode.driver.driver import DriverError, Gpu, Identity, known, listed
 from gpunode.gpu import GPU
-from gpunode.host import mounts
 from gpunode.host.counter import counter
 from gpunode.host.cpu import HERTZ
 from gpunode.host.shm import Filling
 from gpunode.jobs import cgroup
 from gpunode.jobs.cgroup import Cgroup
+from gpunode.jobs.shm import SharedMemory
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Filesystem, Node
 from gpunode.source import Divided, GpuSource, Reading
@@ -30,7 +31,8 @@ from gpunode.source import Divided, GpuSource, Reading
 PROCESSES = Metric(
     "gpunode_job_processes",
     "gauge",
-    "Processes of the job, including children (/proc/PID/task/PID/children).",
+    "Processes of the job, including children; absent, as is all else that takes every process, if "
+    "there are more than 512 (/proc/PID/task/PID/children).",
     GPU,
 )
 UNREADABLE = Metric(
@@ -252,7 +254,18 @@ LOOK_CLOSER = 0.5
 """CPUs a process must use before its threads are read; a training process has 300."""
 
 LOOKED_AT = 512
-"""The most processes to read per job, and threads per process."""
+"""The most processes to read per job; with new ones only, they take 0.1 s of CPU."""
+
+THREADS = 4096
+"""The most threads to read per job, in 0.1 s of CPU. A training process has 300; of one with more,
+those that were busy are read again, and the others in turn."""
+
+STAY = 512
+"""The most threads that are read again because they were busy: more than most nodes have CPUs."""
+
+PROGRAMS = 0.1
+"""CPU seconds a read may spend on command lines, which may have megabytes, before it leaves those
+of other new processes to the next."""
 
 SHOWN = 32
 """The most processes per job that the API lists."""
@@ -284,7 +297,7 @@ def parse_stat(text: str) -> Stat:
 def parse_fields(text: str) -> dict[str, float]:
     """Parse lines such as ``RssAnon: 12 kB`` into bytes. Raises ``ValueError``."""
     found = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):  # a name may hold whatever else divides lines
         name, _, value = line.partition(":")
         number, *unit = value.split() or [""]
         if number.isdecimal():
@@ -305,7 +318,7 @@ def running(node: Node) -> list[tuple[int, Identity]]:
 def own_pid(node: Node, pid: int) -> int:
     """The id of a process in its own PID namespace, or ``pid`` if that cannot be read."""
     try:
-        for line in node.read_text(f"/proc/{pid}/status").splitlines():
+        for line in node.read_text(f"/proc/{pid}/status").split("\n"):
             if line.startswith("NSpid:"):
                 return int(line.split()[-1])
     except (OSError, ValueError):
@@ -315,12 +328,18 @@ def own_pid(node: Node, pid: int) -> int:
 
 @dataclass(slots=True)
 class Job:
-    """One read of all processes of a job; ``roots`` are those with a context on the GPU."""
+    """One read of a job's processes; ``roots`` are those with a context on the GPU.
+
+    ``whole`` is False if it has more than may be read. ``compilers`` is None if not every program
+    is known. ``partly`` are the processes of whose threads some should have been read and were not.
+    """
 
     roots: tuple[str, ...] = ()
-    compilers: set[str] = field(default_factory=set)
+    whole: bool = True
+    compilers: set[str] | None = None
     processes: dict[str, Stat] = field(default_factory=dict)
     threads: dict[tuple[str, str], Stat] = field(default_factory=dict)
+    partly: set[str] = field(default_factory=set)
     unreadable: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(("stat", "io", "shm"), 0)
     )
@@ -396,11 +415,14 @@ class JobProcesses:
         self.cpu_seconds = 0.0
         self.io_bytes = [0.0, 0.0]
         self.filling: dict[str, Filling] = {}
+        self._shm = SharedMemory(node)
         self._usual = self.every
         self._before = Job()
         self._time = -math.inf
         self._renewed = -math.inf
         self._programs: dict[tuple[str, float], str] = {}
+        self._busy: list[tuple[str, str]] = []
+        self._turn = 0
 
     def read(self) -> Reading | None:
         """The job since the last read, or None if that was too recent to compute shares."""
@@ -415,6 +437,8 @@ class JobProcesses:
         job = self._look(roots, elapsed)
         self._time = now
         used = Used.of(self._before, job, elapsed)
+        self._busy = used.busiest()
+        self._turn += 1
         self._accumulate(job)
         if job.roots != self._before.roots and now - self._renewed >= EARLY_AGAIN:
             self._renewed = now
@@ -439,36 +463,45 @@ class JobProcesses:
 
     def _look_at_programs(self, job: Job) -> None:
         """Read what each process runs, once."""
-        found = {}
+        found, compilers = {}, set()
+        begin = self.node.clock.thread_cpu()
         for pid, stat in job.processes.items():
             known = self._programs.get((pid, stat.start))
             if known is None:
+                spent = self.node.clock.thread_cpu()
+                if begin is not None and spent is not None and spent - begin > PROGRAMS:
+                    continue
                 try:
                     known = self.node.program(int(pid))
                 except OSError:
                     known = ""
             found[pid, stat.start] = known
             if not COMPILER_PROGRAMS.isdisjoint((known, stat.name)):
-                job.compilers.add(pid)
+                compilers.add(pid)
         self._programs = found
+        if job.whole and len(found) == len(job.processes):
+            job.compilers = compilers
 
     def _look(self, roots: list[str], elapsed: float) -> Job:
-        job = Job(roots=tuple(roots))
-        for pid in roots:
+        job = Job(roots=tuple(roots[:LOOKED_AT]), whole=len(roots) <= LOOKED_AT)
+        for pid in job.roots:
             if not self._add(job, pid, elapsed):
                 job.unreadable["stat"] += 1
-        queue = [pid for pid in roots if pid in job.processes]
+        queue = list(job.processes)
         for pid in queue:
             for child in self._children(pid):
-                room = len(queue) < LOOKED_AT and child not in job.processes
-                if room and self._add(job, child, elapsed):
+                if child in job.processes:
+                    continue
+                if len(queue) >= LOOKED_AT:
+                    job.whole = False
+                    break
+                if self._add(job, child, elapsed):
                     queue.append(child)
         self._look_at_programs(job)
         self._look_at_memory(job)
-        for pid in roots:
-            if pid in job.processes:
-                self._look_at_shm(job, pid)
-        self._look_at_cgroup(job, roots)
+        seen = self._shm.look([pid for pid in job.roots if pid in job.processes])
+        job.shm, job.unreadable["shm"] = seen.spaces, seen.unreadable
+        self._look_at_cgroup(job)
         return job
 
     def _add(self, job: Job, pid: str, elapsed: float) -> bool:
@@ -490,15 +523,28 @@ class JobProcesses:
 
     def _add_threads(self, job: Job, pid: str) -> None:
         try:
-            threads = self.node.list_directory(f"/proc/{pid}/task")[:LOOKED_AT]
+            threads = self.node.list_directory(f"/proc/{pid}/task")
         except OSError:
+            job.partly.add(pid)
             return
+        room = THREADS - len(job.threads)
+        if len(threads) > room:
+            threads = self._in_turn(pid, threads, room)
+            job.partly.add(pid)
         for thread in threads:
             try:
                 stat = parse_stat(self.node.read_text(f"/proc/{pid}/task/{thread}/stat"))
             except (OSError, ValueError):
                 continue
             job.threads[pid, thread] = stat
+
+    def _in_turn(self, pid: str, threads: list[str], room: int) -> list[str]:
+        """Those of too many threads that were busy, and others: each at two reads in a row."""
+        there = set(threads)
+        stay = [thread for of, thread in self._busy if of == pid and thread in there]
+        length = max(0, room - STAY) // 2
+        begin = self._turn * length % len(threads)
+        return list(dict.fromkeys(stay + (threads + threads)[begin : begin + 2 * length]))[:room]
 
     def _children(self, pid: str) -> list[str]:
         """The children of a process's main thread, which is where programs fork.
@@ -520,20 +566,9 @@ class JobProcesses:
             if "RssAnon" in fields:
                 job.memory = (job.memory or 0.0) + fields["RssAnon"] + fields.get("VmSwap", 0.0)
 
-    def _look_at_shm(self, job: Job, pid: str) -> None:
-        try:
-            table = mounts.parse(self.node.read_text(f"/proc/{pid}/mountinfo"))
-            # Of several mounts on top of each other, only the last is visible.
-            tmpfs = [m for m in table if m.point == "/dev/shm" and m.kind == "tmpfs"]  # noqa: S108
-            if tmpfs and tmpfs[-1].device not in job.shm:
-                space = self.node.filesystem(f"/proc/{pid}/root/dev/shm")
-                job.shm[tmpfs[-1].device] = space
-        except OSError:
-            job.unreadable["shm"] += 1
-
-    def _look_at_cgroup(self, job: Job, roots: list[str]) -> None:
+    def _look_at_cgroup(self, job: Job) -> None:
         """Read the cgroup of the first process that has one: a job's processes share it."""
-        for pid in roots:
+        for pid in job.roots:
             try:
                 paths = cgroup.locate(self.node.read_text(f"/proc/{pid}/cgroup"))
             except OSError:
@@ -560,25 +595,30 @@ class JobProcesses:
             yield from UNREADABLE.at(float(count), *at, what)
         if job.processes or not job.unreadable["stat"]:
             yield from CPU_SECONDS.at(self.cpu_seconds, *at)
-            yield from PROCESSES.at(float(len(job.processes)), *at)
-            blocked = sum(stat.state == "D" for stat in job.processes.values())
-            yield from BLOCKED.at(float(blocked), *at)
+            if job.whole:
+                yield from PROCESSES.at(float(len(job.processes)), *at)
+                blocked = sum(stat.state == "D" for stat in job.processes.values())
+                yield from BLOCKED.at(float(blocked), *at)
             at_gpu = [job.processes[pid] for pid in job.roots if pid in job.processes]
             stopped = sum(stat.state in "Tt" for stat in at_gpu)
             yield from STOPPED.at(float(stopped), *at)
-        if used.threads:
+        if used.threads and job.whole:
             # No thread uses more CPU than its process.
             yield from BUSIEST_THREAD.at(max(used.threads.values()), *at)
             busy = sum(share >= BUSY for (_, thread), share in used.threads.items() if thread)
             yield from BUSY_THREADS.at(float(busy), *at)
-            yield from LOADER_THREAD.at(used.loader_thread(job), *at)
+            if job.compilers is not None:
+                loaders = used.loader_thread(job.roots, job.compilers)
+                yield from LOADER_THREAD.at(loaders, *at)
         if used.processes:
             shares = [share for pid, share in used.processes.items() if pid in job.roots]
             yield from HOST_CPUS.at(sum(shares) if shares else None, *at)
             yield from HOST_THREAD.at(used.host_thread(job), *at)
-            yield from COMPILERS.at(float(len(job.compilers)), *at)
-            yield from COMPILER_CPUS.at(used.compilers(job), *at)
-        yield from MEMORY.at(job.memory, *at)
+            if job.compilers is not None:
+                yield from COMPILERS.at(float(len(job.compilers)), *at)
+                yield from COMPILER_CPUS.at(used.compilers(job.compilers), *at)
+        if job.whole:
+            yield from MEMORY.at(job.memory, *at)
         if job.io:
             for way, direction in enumerate(("read", "write")):
                 yield from IO_BYTES.at(self.io_bytes[way], *at, direction)
@@ -619,12 +659,14 @@ def _gained(before: Stat | None, after: Stat) -> float | None:
 class Used:
     """CPU shares since the last read, of processes and of threads.
 
-    ``threads`` has an entry without a thread for a process that used too little for a closer look.
-    It is empty if the threads of a busy process have been read only once: their CPU use is not
-    known yet, and the busiest of the rest may not be the busiest. A new process is not in it.
+    ``gains`` are those of the threads that were read twice. ``threads`` also has an entry without a
+    thread for each process that used too little for a closer look. It is empty if a busier thread
+    than those in it is possible: of a busy process whose threads have been read only once, or not
+    all, so that some of its CPU time is unexplained. A new process is not in it.
     """
 
     processes: dict[str, float]
+    gains: dict[tuple[str, str], float]
     threads: dict[tuple[str, str], float]
 
     @staticmethod
@@ -635,14 +677,27 @@ class Used:
             for pid, stat in job.processes.items()
             if (used := _gained(before.processes.get(pid), stat)) is not None
         }
-        closer = {pid for pid, _ in job.threads}
-        threads = {(pid, ""): used for pid, used in processes.items() if pid not in closer}
-        for key, stat in job.threads.items():
-            used = _gained(before.threads.get(key), stat)
-            if used is not None:
-                threads[key] = used / elapsed
-        complete = closer & processes.keys() <= {pid for pid, thread in threads if thread}
-        return Used(processes, threads if complete else {})
+        gains = {
+            key: used / elapsed
+            for key, stat in job.threads.items()
+            if (used := _gained(before.threads.get(key), stat)) is not None
+        }
+        closer = {pid for pid, _ in job.threads} | job.partly
+        shares: dict[str, list[float]] = {pid: [] for pid in closer & processes.keys()}
+        for (pid, _), share in gains.items():
+            if pid in shares:
+                shares[pid].append(share)
+        whole = {(pid, ""): used for pid, used in processes.items() if pid not in closer}
+        explained = all(
+            found and (pid not in job.partly or processes[pid] - sum(found) < min(BUSY, max(found)))
+            for pid, found in shares.items()
+        )
+        return Used(processes, gains, {**whole, **gains} if explained else {})
+
+    def busiest(self) -> list[tuple[str, str]]:
+        """The threads that used most, and any time at all."""
+        most = nlargest(STAY, self.gains, key=self.gains.__getitem__)
+        return [key for key in most if self.gains[key]]
 
     def host_thread(self, job: Job) -> float | None:
         """The busiest thread of a process on the GPU, or all of one that uses about one CPU."""
@@ -659,18 +714,18 @@ class Used:
             found.append(whole)
         return max(found, default=None)
 
-    def loader_thread(self, job: Job) -> float | None:
+    def loader_thread(self, roots: Collection[str], compilers: Collection[str]) -> float | None:
         """The busiest thread of the other processes, compilers aside."""
         others = (
             share
             for (pid, _), share in self.threads.items()
-            if pid not in job.roots and pid not in job.compilers
+            if pid not in roots and pid not in compilers
         )
         return max(others, default=None)
 
-    def compilers(self, job: Job) -> float:
+    def compilers(self, compilers: Collection[str]) -> float:
         """CPUs that compilers used; one that is new has just begun."""
-        return sum(self.processes.get(pid, 1.0) for pid in job.compilers)
+        return sum(self.processes.get(pid, 1.0) for pid in compilers)
 
 
 GPU_SOURCE: GpuSource = JobProcesses

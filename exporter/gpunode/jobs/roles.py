@@ -8,7 +8,7 @@ from typing import ClassVar
 from gpunode.config import Settings
 from gpunode.driver.driver import Gpu, known
 from gpunode.gpu.peers import thread_names
-from gpunode.jobs.processes import parse_stat
+from gpunode.jobs.processes import Stat, parse_stat
 from gpunode.metric import Metric
 from gpunode.node.node import Node
 from gpunode.source import MANY, Divided, GpuSource, Reading
@@ -37,6 +37,16 @@ class Role:
 
 
 @dataclass(frozen=True, slots=True)
+class Looked:
+    """The role of a process that started at a time, and when to look at it again."""
+
+    role: Role
+    start: float | None
+    pause: float
+    again: float
+
+
+@dataclass(frozen=True, slots=True)
 class RolesDetail:
     """The roles of the processes on a GPU."""
 
@@ -54,27 +64,30 @@ class ProcessRoles:
         self.node = node
         self.sensors = gpu
         self.every = settings.gpu.owners_interval
-        self._looked: dict[int, tuple[Role, float, float]] = {}
+        self._looked: dict[int, Looked] = {}
 
     def read(self) -> Reading:
         now = self.node.clock.monotonic()
         running = (known(self.sensors.processes) or [])[:MANY]
         self._looked = {process.pid: self._look(process.pid, now) for process in running}
-        return Reading((), RolesDetail(tuple(role for role, _, _ in self._looked.values())))
+        return Reading((), RolesDetail(tuple(looked.role for looked in self._looked.values())))
 
-    def _look(self, pid: int, now: float) -> tuple[Role, float, float]:
-        before = self._looked.get(pid)
-        if before is not None and now < before[2]:
+    def _look(self, pid: int, now: float) -> Looked:
+        stat, before = self._stat(pid), self._looked.get(pid)
+        start = None if stat is None else stat.start
+        if before is not None and before.start != start:
+            before = None  # another process has its id
+        if before is not None and now < before.again:
             return before
-        pause = FIRST_LOOK if before is None else min(LAST_LOOK, 2 * before[1])
+        pause = FIRST_LOOK if before is None else min(LAST_LOOK, 2 * before.pause)
         role = Role(
             pid,
             self._program(pid),
-            self._program(self._parent(pid)),
+            self._program(0 if stat is None else stat.parent),
             self._listens(pid),
             self._trains(pid),
         )
-        return role, pause, now + pause
+        return Looked(role, start, pause, now + pause)
 
     def _program(self, pid: int) -> str:
         try:
@@ -82,11 +95,11 @@ class ProcessRoles:
         except OSError:
             return ""
 
-    def _parent(self, pid: int) -> int:
+    def _stat(self, pid: int) -> Stat | None:
         try:
-            return parse_stat(self.node.read_text(f"/proc/{pid}/stat")).parent
+            return parse_stat(self.node.read_text(f"/proc/{pid}/stat"))
         except (OSError, ValueError):
-            return 0
+            return None
 
     def _trains(self, pid: int) -> bool | None:
         names = thread_names(self.node, pid)
