@@ -11,7 +11,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,7 +99,7 @@ class Machine:
     def ask(self, pid: int, address: str, request: str) -> str:  # noqa: ARG002
         return str(self._answer("asked", f"{pid} {address}"))
 
-    def datagrams(self, socket: str) -> list[Datagram]:
+    def datagrams(self, socket: str, known: Collection[int]) -> list[Datagram]:  # noqa: ARG002
         return [Datagram(**came) for came in self._answer("datagrams", socket)]
 
     def allocations(self, socket: str) -> list[Allocation]:

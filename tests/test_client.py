@@ -28,7 +28,7 @@ from gpunode.client.sender import Account
 from gpunode.config import ClientSettings, Settings
 from gpunode.driver.driver import DriverError, Gpu, Process
 from gpunode.jobs.steps import TrainingSteps, parse
-from gpunode.node.datagram_socket import Datagram
+from gpunode.node.datagram_socket import Datagram, start_of
 from gpunode.source import Absent
 from tests import conftest
 from tests.conftest import Series
@@ -158,8 +158,8 @@ def test_what_two_processes_on_a_gpu_count_is_counted_once(path: str) -> None:
     text = json.dumps({"v": VERSION, "memory": memory})
 
     class TwoSenders(OneGpu):
-        def datagrams(self, _: str) -> list[Datagram]:
-            return [Datagram(pid, text) for pid in self.pids]
+        def datagrams(self, *_: object) -> list[Datagram]:
+            return [Datagram(pid, text, start_of(pid)) for pid in self.pids]
 
     source = TrainingSteps(TwoSenders(os.getpid(), 1), settings(path))
     for _ in range(5):
@@ -174,8 +174,11 @@ def test_two_processes_on_a_gpu_each_have_their_own_pace(path: str) -> None:
         return json.dumps({"v": VERSION, "steps": steps, "median": median, "phase": "step"})
 
     class TwoSenders(OneGpu):
-        def datagrams(self, _: str) -> list[Datagram]:
-            return [Datagram(1, step(0.1)), Datagram(os.getpid(), step(0.9))]
+        def datagrams(self, *_: object) -> list[Datagram]:
+            return [
+                Datagram(pid, step(median), start_of(pid))
+                for pid, median in ((1, 0.1), (os.getpid(), 0.9))
+            ]
 
     source = TrainingSteps(TwoSenders(os.getpid(), 1), settings(path))
     for _ in range(20):
@@ -298,8 +301,8 @@ def test_processes_that_share_a_gpu_add_up_to_its_mfu(path: str) -> None:
     text = json.dumps({"v": 1, "flops": 989e12, "tokens": 1, "phases": {"step": 5.0}})
 
     class TwoSenders(OneGpu):
-        def datagrams(self, _: str) -> list[Datagram]:
-            return [Datagram(pid, text) for pid in self.pids]
+        def datagrams(self, *_: object) -> list[Datagram]:
+            return [Datagram(pid, text, start_of(pid)) for pid in self.pids]
 
     source = TrainingSteps(TwoSenders(os.getpid(), 1), settings(path))
     assert values(source)["gpunode_training_mfu_ratio"] == pytest.approx(0.4)

@@ -142,7 +142,7 @@ class ClientSettings(Section):
         protocol.SOCKET, description="socket for messages from gpunode.client, or empty for none"
     )
     interval: float = Field(
-        2.0, ge=1, description="seconds between reads of the messages that arrived"
+        2.0, ge=1, le=8, description="seconds between reads of the messages that arrived"
     )
 
 

@@ -8,6 +8,7 @@ import logging
 import math
 import socket
 import statistics
+import struct
 import sys
 import threading
 from collections import deque
@@ -36,6 +37,10 @@ EVERY = 1.0
 
 KEPT = 10.0
 """Seconds to keep unsent counts for the next message while the daemon's socket is full."""
+
+PATIENCE = 0.25
+"""Seconds for which the sender's thread waits, without the GIL, while the daemon's socket is full.
+Whoever does not wait gets no turn beside a process that floods the socket."""
 
 TORCH_MEMORY = {
     "reserved": "reserved_bytes.all.current",
@@ -159,7 +164,9 @@ class Sender:
     def __init__(self, drain: Callable[[], Account]) -> None:
         self._drain = drain
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.setblocking(False)
+        # Not settimeout(), which would poll a socket that is always ready to send.
+        wait = struct.pack("@ll", 0, int(PATIENCE * 1e6))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
         self._lock = threading.Lock()
         self._sent = monotonic()
         threading.Thread(target=self._run, name="gpunode", daemon=True).start()

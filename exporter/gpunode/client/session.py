@@ -134,7 +134,10 @@ class Session:
         self._profiler = StepProfiler(every, report)
 
     def flush(self) -> None:
-        """Send all queued events now; also happens when the process exits."""
+        """Send all queued events now; also happens when the process exits.
+
+        Waits at most half a second, where the daemon's socket is full.
+        """
         if self._sender is not None:
             self._sender.send()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -23,11 +23,11 @@ from gpunode.config import Settings
 from gpunode.driver.driver import Identity
 from gpunode.gpu import GPU
 from gpunode.gpu.models import model_of
-from gpunode.jobs.processes import running
+from gpunode.jobs.processes import parse_stat, running
 from gpunode.metric import Distribution, Metric, Sample
 from gpunode.node.datagram_socket import Datagram
 from gpunode.node.node import Node
-from gpunode.source import WHOLE_NODE, Absent, Place, Reading, Source
+from gpunode.source import MANY, WHOLE_NODE, Absent, Place, Reading, Source
 
 SECONDS = Metric(
     "gpunode_training_seconds_total",
@@ -140,12 +140,13 @@ REQUEST_ITEMS = Metric(
 MESSAGES = Metric(
     "gpunode_client_messages_total",
     "counter",
-    "Messages from clients: accepted, malformed, from a process without a GPU (`no_gpu`), or from "
-    "one that is not visible in this PID namespace (`unknown_sender`).",
+    "Messages from clients: accepted, malformed, from a process without a GPU (`no_gpu`), from one "
+    "that has ended or is not visible in this PID namespace (`unknown_sender`), or dropped unread "
+    "because processes sent too many (`dropped`).",
     ("result",),
 )
 
-RESULTS = ("accepted", "malformed", "no_gpu", "unknown_sender")
+RESULTS = ("accepted", "malformed", "no_gpu", "unknown_sender", "dropped")
 
 WORKING = ("step", "data")
 """Phases in which steps are expected."""
@@ -160,14 +161,28 @@ LATENESS = 5.0
 """Seconds that a message may be late: a last step that moves by less is the same step."""
 
 KEPT = 300.0
-"""Seconds to export the counters of a process after it ends, so that a scrape sees its last step
-and a failed allocation."""
+"""Seconds to export the counters of a process after it ends, unless another reports for its GPU, so
+that a scrape sees its last step and a failed allocation."""
 
 PROCESSES_EVERY = 10.0
 """Seconds between updates of which process is on which GPU."""
 
-Seconds = Annotated[float, Field(ge=0, le=1e6)]
-Amount = Annotated[float, Field(ge=0, le=1e24, allow_inf_nan=False)]
+HIGHEST_MFU = 8.0
+"""More than any GPU can do: sparse FP4 has eight times the peak in half precision."""
+
+OTHER = "other"
+"""The kernels of a process beyond the first ``MANY``, so that none can create ever new series."""
+
+Seconds = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+Amount = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
+"""Tokens or samples in a message: thousands of times what a cluster trains on in a second."""
+
+Flops = Annotated[float, Field(ge=0, le=1e21, allow_inf_nan=False)]
+"""FLOPs of a message: what 10,000 GPUs do in ten seconds, for who reports those of the job."""
+
+Events = Annotated[int, Field(ge=0, le=10**6)]
+"""Steps or requests in a message: the client's queue holds 65,536."""
+
 Count = Annotated[int, Field(ge=0, le=10**9)]
 Bytes = Annotated[int, Field(ge=0, le=2**50)]
 
@@ -176,8 +191,8 @@ Bytes = Annotated[int, Field(ge=0, le=2**50)]
 class Counted:
     """A histogram in a message."""
 
-    counts: Annotated[list[Count], Field(max_length=32)] = field(default_factory=list)
-    sum: Amount = 0.0
+    counts: Annotated[list[Events], Field(max_length=32)] = field(default_factory=list)
+    sum: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
     items: Count = 0
 
 
@@ -203,7 +218,7 @@ class Message:
     since_step: Seconds | None = None
     tokens: Amount = 0.0
     samples: Amount = 0.0
-    flops: Amount | None = None
+    flops: Flops | None = None
     loss_finite: bool | None = None
     nonfinite_losses: Count = 0
     memory: TorchMemory | None = None
@@ -221,7 +236,7 @@ def parse(text: str) -> Message:
     fits = sizes[0] <= len(STEP_BOUNDS) + 1 and sizes[1] <= len(REQUEST_BOUNDS) + 1
     if message.v != VERSION or not fits:
         raise ValueError("a message of another version")
-    if not set(message.phases) <= set(PHASES) or len(message.kernels) > KERNELS:
+    if not {message.phase, *message.phases} <= set(PHASES) or len(message.kernels) > KERNELS:
         raise ValueError("an unknown phase, or too many kernels")
     return message
 
@@ -229,6 +244,12 @@ def parse(text: str) -> Message:
 @dataclass(slots=True)
 class OfProcess:
     """What one process has reported so far."""
+
+    start: float
+    """When it started, in ticks since boot: another with its PID is another process."""
+
+    held: float
+    """When it was last seen on the GPU."""
 
     heard: float = -math.inf
     steps: int = 0
@@ -240,6 +261,9 @@ class OfProcess:
     """The allocator's last figures, to count increases from."""
 
     kernels: dict[str, float] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+    """All kernels reported so far, ``MANY`` at most."""
+
     work: deque[tuple[float, float, float]] = field(default_factory=deque)
     """The messages of the last minute: when each arrived, its FLOPs and its seconds."""
 
@@ -251,10 +275,23 @@ class OfProcess:
         if message.median is not None and self.steps >= MEDIAN_OF:
             self.baseline = min(message.median, self.baseline or message.median)
         self.allocator = message.memory or self.allocator
-        self.kernels = message.kernels or self.kernels
+        if message.kernels:
+            self.kernels = self._named(message.kernels)
         self.work.append((now, message.flops or 0.0, sum(message.phases.values())))
         while now - self.work[0][0] > MFU_PERIOD:
             self.work.popleft()
+
+    def _named(self, kernels: dict[str, float]) -> dict[str, float]:
+        """The time of kernels by names fit for a label; those beyond ``MANY`` are one."""
+        found: dict[str, float] = {}
+        for name, seconds in kernels.items():
+            label = "".join(c if c.isprintable() else "?" for c in name[:NAME])
+            if label not in self.names and len(self.names) >= MANY:
+                label = OTHER
+            else:
+                self.names.add(label)
+            found[label] = found.get(label, 0.0) + seconds
+        return found
 
     def _note_last_step(self, message: Message, time: float) -> None:
         """Keep the first estimate of when a step ended: later messages may be delayed."""
@@ -277,15 +314,9 @@ class OfProcess:
 
 
 @dataclass(slots=True)
-class Training:
-    """Everything that processes on one GPU have reported so far."""
+class Totals:
+    """The counters of a GPU."""
 
-    identity: Identity
-    pid: int
-    """The process that reported last: the gauges are its own."""
-
-    last: Message
-    processes: dict[int, OfProcess] = field(default_factory=dict)
     phases: Counter[str] = field(default_factory=Counter)
     steps: Distribution = field(default_factory=lambda: Distribution(STEP_BOUNDS))
     requests: Distribution = field(default_factory=lambda: Distribution(REQUEST_BOUNDS))
@@ -298,13 +329,11 @@ class Training:
     ooms: float = 0.0
     serves: bool = False
 
-    def add(self, message: Message, pid: int, now: float, time: float) -> None:
-        """Add a message received at ``now`` (monotonic) and ``time`` (epoch) seconds."""
-        process = self.processes.setdefault(pid, OfProcess())
+    def add(self, message: Message, before: TorchMemory) -> None:
+        """Add a message; ``before`` are the figures of the allocator in the one before."""
         if message.memory is not None:
-            self.retries += max(0, message.memory.retries - process.allocator.retries)
-            self.ooms += max(0, message.memory.ooms - process.allocator.ooms)
-        process.add(message, now, time)
+            self.retries += max(0, message.memory.retries - before.retries)
+            self.ooms += max(0, message.memory.ooms - before.ooms)
         self.phases.update(message.phases)
         _include(self.steps, message.steps)
         if message.requests is not None:
@@ -315,12 +344,36 @@ class Training:
         self.samples += message.samples
         self.flops += message.flops or 0.0
         self.nonfinite_losses += message.nonfinite_losses
+
+
+@dataclass(slots=True)
+class Training:
+    """What processes on one GPU have reported so far: those on it, and those that just left."""
+
+    identity: Identity
+    pid: int
+    """The process that reported last: the gauges are its own."""
+
+    last: Message
+    processes: dict[int, OfProcess] = field(default_factory=dict)
+    totals: Totals = field(default_factory=Totals)
+
+    def add(self, message: Message, pid: int, start: float, now: float, time: float) -> None:
+        """Add a message received at ``now`` (monotonic) and ``time`` (epoch) seconds."""
+        process = self.processes.setdefault(pid, OfProcess(start, held=now))
+        self.totals.add(message, process.allocator)
+        process.add(message, now, time)
         self.pid, self.last = pid, message
 
-    @property
-    def heard(self) -> float:
-        """When a process last reported."""
-        return self.processes[self.pid].heard
+    def keep(self, wanted: Callable[[int, OfProcess], bool]) -> None:
+        """Forget all processes but those wanted, and what they counted.
+
+        The counters start over, because no process may answer for what another said, and a counter
+        that falls by one's part would look as if the rest had just been added.
+        """
+        kept = {pid: its for pid, its in self.processes.items() if wanted(pid, its)}
+        if len(kept) < len(self.processes):
+            self.processes, self.totals = kept, Totals()
 
     def mfu(self, now: float) -> float | None:
         """Model FLOPs utilisation; None if the FLOPs of the model or the GPU are unknown."""
@@ -332,7 +385,10 @@ class Training:
             for process in self.processes.values()
             if now - process.heard <= SILENCE and (rate := process.flops_per_second) is not None
         ]
-        return sum(rates) / peak.half if rates else None
+        if not rates:
+            return None
+        mfu = sum(rates) / peak.half
+        return mfu if mfu <= HIGHEST_MFU else None
 
     def series(self, lives: bool, now: float) -> Iterator[Sample]:
         """The samples of this GPU; once the process has ended, only its counters."""
@@ -342,21 +398,22 @@ class Training:
             yield from self._present(now, *at)
 
     def _counters(self, *at: str) -> Iterator[Sample]:
+        totals = self.totals
         for phase in PHASES:
-            yield from SECONDS.at(self.phases[phase], *at, phase)
-        yield Sample(STEP, at, self.steps.copy())
-        yield from TOKENS.at(self.tokens, *at)
-        yield from SAMPLES.at(self.samples, *at)
+            yield from SECONDS.at(totals.phases[phase], *at, phase)
+        yield Sample(STEP, at, totals.steps.copy())
+        yield from TOKENS.at(totals.tokens, *at)
+        yield from SAMPLES.at(totals.samples, *at)
         if self.last.flops is not None:
-            yield from FLOPS.at(self.flops, *at)
+            yield from FLOPS.at(totals.flops, *at)
         if self.last.loss_finite is not None:
-            yield from NONFINITE_LOSSES.at(self.nonfinite_losses, *at)
+            yield from NONFINITE_LOSSES.at(totals.nonfinite_losses, *at)
         if self.last.memory is not None:
-            yield from TORCH_RETRIES.at(self.retries, *at)
-            yield from TORCH_OOMS.at(self.ooms, *at)
-        if self.serves:
-            yield Sample(REQUEST, at, self.requests.copy())
-            yield from REQUEST_ITEMS.at(self.request_items, *at)
+            yield from TORCH_RETRIES.at(totals.retries, *at)
+            yield from TORCH_OOMS.at(totals.ooms, *at)
+        if totals.serves:
+            yield Sample(REQUEST, at, totals.requests.copy())
+            yield from REQUEST_ITEMS.at(totals.request_items, *at)
 
     def _present(self, now: float, *at: str) -> Iterator[Sample]:
         last, process = self.last, self.processes[self.pid]
@@ -371,7 +428,15 @@ class Training:
             yield from TORCH_RESERVED.at(float(last.memory.reserved), *at)
             yield from TORCH_ALLOCATED.at(float(last.memory.allocated), *at)
         for name, seconds in process.kernels.items():
-            yield from KERNEL.at(seconds, *at, name[:NAME])
+            yield from KERNEL.at(seconds, *at, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process on a GPU, and when it started in ticks since boot, as read when first seen."""
+
+    identity: Identity
+    start: float
 
 
 class TrainingSteps:
@@ -406,7 +471,7 @@ class TrainingSteps:
         self.every = settings.client.interval
         self._results = dict.fromkeys(RESULTS, 0.0)
         self._trainings: dict[str, Training] = {}
-        self._gpus: dict[int, Identity] = {}
+        self._holders: dict[int, Holder] = {}
         self._looked = -math.inf
         self._listens = False
 
@@ -416,7 +481,7 @@ class TrainingSteps:
             return ()
         if not self._listens:
             try:
-                self.node.datagrams(self.socket)
+                self.node.datagrams(self.socket, ())
             except OSError as error:
                 why = f"cannot listen at {self.socket}: {error.strerror}"
                 raise Absent(f"{why}; training metrics are not available") from error
@@ -424,13 +489,16 @@ class TrainingSteps:
         return ((WHOLE_NODE, self),)
 
     def read(self) -> Reading:
-        datagrams = self.node.datagrams(self.socket)
+        datagrams = self.node.datagrams(self.socket, self._holders)
         now = self.node.clock.monotonic()
         senders = {datagram.pid for datagram in datagrams}
-        if now - self._looked >= PROCESSES_EVERY or not senders <= self._gpus.keys() | {0}:
+        if now - self._looked >= PROCESSES_EVERY or not senders <= self._holders.keys() | {0}:
             self._look_at_gpus(now)
         for datagram in datagrams:
-            self._results[self._take(datagram, now)] += 1
+            if datagram.dropped:
+                self._results["dropped"] += datagram.dropped
+            else:
+                self._results[self._take(datagram, now)] += 1
         return Reading(tuple(self._samples(now)))
 
     def _look_at_gpus(self, now: float) -> None:
@@ -438,34 +506,66 @@ class TrainingSteps:
         self._looked = now
         # Later entries win: MIG instances over their GPU, low indices over high ones.
         found = sorted(running(self.node), key=lambda held: (held[1].mig, -held[1].index))
-        self._gpus = dict(found)
+        holders = {}
+        for pid, identity in found:
+            # A driver may list a process that has ended, and its PID be another's by now.
+            known = self._holders.get(pid)
+            start = known.start if known else self._start(pid)
+            if start is not None:
+                holders[pid] = Holder(identity, start)
+        self._holders = holders
         for uuid, training in list(self._trainings.items()):
-            living = training.processes.keys() & (self._gpus.keys() | {training.pid})
-            training.processes = {pid: training.processes[pid] for pid in living}
-            if training.pid not in self._gpus and now - training.heard > KEPT:
+            for pid, process in training.processes.items():
+                if self._holds(pid, process):
+                    process.held = now
+            training.keep(lambda _, process: now - process.held <= KEPT)
+            if not training.processes:
                 del self._trainings[uuid]
+
+    def _start(self, pid: int) -> float | None:
+        """When a process started; None if it has ended or may not be seen."""
+        try:
+            return parse_stat(self.node.read_text(f"/proc/{pid}/stat")).start
+        except (OSError, ValueError):
+            return None
+
+    def _holds(self, pid: int, process: OfProcess | Datagram) -> bool:
+        """Whether this very process holds a GPU, not one that had or has its PID."""
+        return pid in self._holders and self._holders[pid].start == process.start
 
     def _take(self, datagram: Datagram, now: float) -> str:
         """Process one message; returns its result."""
+        pid, start = datagram.pid, datagram.start
+        if pid == 0 or start is None:
+            return "unknown_sender"
+        identity = self._identity(datagram)
+        if identity is None:
+            return "no_gpu"
         try:
             message = parse(datagram.text)
         except ValueError:
             return "malformed"
-        if datagram.pid == 0:
-            return "unknown_sender"
-        pid = datagram.pid
-        told = (training.identity for training in self._trainings.values() if training.pid == pid)
-        # The last message may arrive after the process has left the GPU.
-        identity = self._gpus.get(pid) or next(told, None)
-        if identity is None:
-            return "no_gpu"
         training = self._trainings.setdefault(identity.uuid, Training(identity, pid, message))
-        training.add(message, pid, now, self.node.clock.time())
+        if pid not in training.processes or training.processes[pid].start != start:
+            training.keep(self._holds)
+        training.add(message, pid, start, now, self.node.clock.time())
         return "accepted"
+
+    def _identity(self, sender: Datagram) -> Identity | None:
+        """The GPU of a process, also if it has just left it: its last message may arrive later."""
+        if self._holds(sender.pid, sender):
+            return self._holders[sender.pid].identity
+        for training in self._trainings.values():
+            process = training.processes.get(sender.pid)
+            if process is not None and process.start == sender.start:
+                return training.identity
+        return None
 
     def _samples(self, now: float) -> Iterator[Sample]:
         for training in self._trainings.values():
-            yield from training.series(training.pid in self._gpus, now)
+            told = training.processes.get(training.pid)
+            lives = told is not None and self._holds(training.pid, told)
+            yield from training.series(lives, now)
         for result, count in self._results.items():
             yield from MESSAGES.at(count, result)
 

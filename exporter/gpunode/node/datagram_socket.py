@@ -5,24 +5,42 @@ https://man7.org/linux/man-pages/man7/unix.7.html (SO_PASSCRED, SCM_CREDENTIALS)
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import logging
+import math
 import os
 import socket
+import stat
 import struct
 import threading
 import time
-from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpunode.client.protocol import LARGEST
 
-ROOM = 2048
-"""The most datagrams waiting to be read; beyond that, the oldest are dropped."""
+log = logging.getLogger(__name__)
 
-RATE = 2000
-"""Datagrams received per second. The rest wait in the kernel, whose full queue makes senders drop
-theirs: a flood costs its sender, not the node."""
+RATE = 4000
+"""Datagrams received per second, which takes a tenth of a CPU. The rest wait in the kernel, whose
+full queue makes senders wait or drop theirs: a flood costs its sender, not the node."""
+
+BURST = 16
+"""Datagrams received at once: the kernel's queue, which holds as few as ten, and a few that come
+meanwhile. A rest between bursts, not once a second, lets every sender in several times a second."""
+
+EACH = 64
+"""The most datagrams of one sender waiting to be taken; a client sends one per second."""
+
+STRANGERS = 128
+STRANGER_EACH = 8
+"""The most senders not known to the taker, and datagrams of each: 8 MiB at most, and enough for a
+process that has just begun."""
+
+SAID_EVERY = 3600.0
+"""Seconds after which to say again that the socket was lost: whoever removes it may go on."""
 
 CREDENTIALS = struct.Struct("3i")
 
@@ -33,56 +51,139 @@ class Datagram:
 
     pid: int
     text: str
+    start: float | None = None
+    """When the sender started, in ticks since boot; None if it had ended on arrival. A PID alone
+    may have been another process's before."""
+
+    dropped: int = 0
+    """How many datagrams this one stands for, of any sender, that were dropped unread."""
 
 
 class DatagramSocket:
     """Receives in its own thread, because the kernel's queue holds as few as ten datagrams."""
 
     def __init__(self, path: str) -> None:
-        self._waiting: deque[Datagram] = deque(maxlen=ROOM)
-        self._socket = _bound(Path(path))
-        threading.Thread(target=self._receive, name="datagrams", daemon=True).start()
+        self._path = Path(path)
+        self._lock = threading.Lock()
+        self._known: frozenset[int] = frozenset()
+        self._waiting: dict[int, list[Datagram]] = {}
+        self._strangers = 0
+        self._dropped = 0
+        self._said = -math.inf
+        self._listen()
 
-    def take(self) -> list[Datagram]:
-        """The datagrams received since the last call."""
-        taken = []
-        while self._waiting:
-            taken.append(self._waiting.popleft())
-        return taken
+    def take(self, known: Collection[int]) -> list[Datagram]:
+        """The datagrams since the last call; until the next, there is always room for ``known``.
 
-    def _receive(self) -> None:
+        Listens again if the socket was removed or replaced. Raises ``OSError``.
+        """
+        if not self._thread.is_alive() or _place_of(self._path) != self._place:
+            self._listen_again()
+        with self._lock:
+            waiting, self._waiting = self._waiting, {}
+            dropped, self._dropped = self._dropped, 0
+            self._known, self._strangers = frozenset(known), 0
+        taken = [datagram for sent in waiting.values() for datagram in sent]
+        return [*taken, Datagram(0, "", dropped=dropped)] if dropped else taken
+
+    def _listen(self) -> None:
+        self._socket, self._place = _bound(self._path)
+        self._thread = threading.Thread(
+            target=self._receive, args=(self._socket,), name="datagrams", daemon=True
+        )
+        self._thread.start()
+
+    def _listen_again(self) -> None:
+        before = self._socket
+        self._listen()
+        with contextlib.suppress(OSError):  # its thread may have closed it
+            before.shutdown(socket.SHUT_RD)
+        if time.monotonic() - self._said >= SAID_EVERY:
+            self._said = time.monotonic()
+            log.warning("%s was removed or replaced; it is there again", self._path)
+
+    def _receive(self, listener: socket.socket) -> None:
         space = socket.CMSG_SPACE(CREDENTIALS.size)
-        second, count = 0.0, 0
-        while True:
-            content, extra, _, _ = self._socket.recvmsg(LARGEST, space)
-            now = time.monotonic()
-            if now - second >= 1.0:
-                second, count = now, 0
-            count += 1
-            if count > RATE:
-                time.sleep(max(0.0, second + 1.0 - now))
-            pid = next((CREDENTIALS.unpack(d[:12])[0] for *_, d in extra if len(d) >= 12), 0)
-            self._waiting.append(Datagram(pid, content.decode("utf-8", "replace")))
+        begun, count = time.monotonic(), 0
+        with listener:
+            while listener is self._socket:
+                content, extra, _, _ = listener.recvmsg(LARGEST, space)
+                self._keep(_sender(extra), content)
+                count += 1
+                if count == BURST:
+                    time.sleep(max(0.0, begun + BURST / RATE - time.monotonic()))
+                    begun, count = time.monotonic(), 0
+
+    def _keep(self, pid: int, content: bytes) -> None:
+        """Keep a datagram if there is room for it; what is dropped costs as little as possible."""
+        with self._lock:
+            sent = self._waiting.get(pid)
+            if pid in self._known:
+                room = sent is None or len(sent) < EACH
+            elif sent is None:
+                self._strangers += 1
+                room = self._strangers <= STRANGERS
+            else:
+                room = len(sent) < STRANGER_EACH
+            if not room:
+                self._dropped += 1
+                return
+            text = content.decode("utf-8", "replace")
+            self._waiting.setdefault(pid, []).append(Datagram(pid, text, start_of(pid)))
 
 
-def _bound(path: Path) -> socket.socket:
-    """A socket at a path, open to any sender. Raises ``OSError``, also if the path is in use."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def _sender(extra: list[tuple[int, int, bytes]]) -> int:
+    """The PID in the credentials that the kernel adds to a datagram."""
+    for level, kind, data in extra:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+            return int(CREDENTIALS.unpack(data)[0])
+    return 0
+
+
+def start_of(pid: int) -> float | None:
+    """When a process started, in ticks since boot; None if it has ended or may not be seen."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return float(file.read().rpartition(b")")[2].split()[19])
+    except OSError:
+        return None
+
+
+def _bound(path: Path) -> tuple[socket.socket, tuple[int, int]]:
+    """A socket at a path, open to any sender, and its place; raises ``OSError`` if it is in use."""
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    _refuse_shared(path.parent)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        if path.is_socket():
-            _remove_unless_alive(path)
+        _remove_abandoned(path)
         bound.bind(str(path))
-        os.chmod(path, 0o666)  # noqa: S103 jobs run as any user, and the kernel identifies it
+        return bound, _opened_to_all(path)
     except OSError:
         bound.close()
         raise
-    return bound
 
 
-def _remove_unless_alive(path: Path) -> None:
-    """Remove the socket that a terminated daemon left behind."""
+def _refuse_shared(folder: Path) -> None:
+    """Whoever may write to the folder could put a socket of their own, or a link, in our place.
+
+    In a folder with the sticky bit, such as /tmp, they may not touch what is ours.
+    """
+    found = folder.stat()
+    writable = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX
+    if writable or found.st_uid not in (0, os.geteuid()):
+        why = f"others may write to {folder}; make it this user's own, with mode 755"
+        raise OSError(errno.EPERM, why, str(folder))
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove the socket that a terminated daemon of this user left behind, and nothing else."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
+        raise OSError(errno.EADDRINUSE, "something else is there; remove it", str(path))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(str(path))
@@ -90,3 +191,28 @@ def _remove_unless_alive(path: Path) -> None:
             path.unlink()
             return
     raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), str(path))
+
+
+def _opened_to_all(path: Path) -> tuple[int, int]:
+    """Let any user send to a socket: the kernel identifies them. Returns its place.
+
+    The mode is set through a descriptor, because a path may lead elsewhere by now.
+    """
+    node = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(node)
+        if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
+            raise OSError(errno.EADDRINUSE, "something else took its place", str(path))
+        os.chmod(f"/proc/self/fd/{node}", 0o666)  # noqa: S103 jobs run as any user
+    finally:
+        os.close(node)
+    return found.st_dev, found.st_ino
+
+
+def _place_of(path: Path) -> tuple[int, int] | None:
+    """What is at a path: device and inode, which stays taken for as long as a socket is bound."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

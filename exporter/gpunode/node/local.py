@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from gpunode.driver.driver import Driver
@@ -86,10 +86,10 @@ class LocalNode:
     def ask(self, pid: int, address: str, request: str) -> str:
         return tcp.ask(address, request, f"{self.rootfs}/proc/{pid}/ns/net")
 
-    def datagrams(self, socket: str) -> list[Datagram]:
+    def datagrams(self, socket: str, known: Collection[int]) -> list[Datagram]:
         if socket not in self._sockets:
             self._sockets[socket] = DatagramSocket(socket)
-        return self._sockets[socket].take()
+        return self._sockets[socket].take(known)
 
     def allocations(self, socket: str) -> list[Allocation]:
         if socket not in self._kubelets:

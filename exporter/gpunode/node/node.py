@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -283,10 +283,11 @@ class Node(Protocol):
         """
         ...
 
-    def datagrams(self, socket: str) -> list[Datagram]:
+    def datagrams(self, socket: str, known: Collection[int]) -> list[Datagram]:
         """Datagrams received on a Unix socket since the last call; the first call opens it.
 
-        The socket belongs to this program: its path is not below the root. Raises ``OSError``.
+        Until the next call, the processes ``known`` have room whatever others send. The socket
+        belongs to this program: its path is not below the root. Raises ``OSError``.
         """
         ...
 
