@@ -1,0 +1,313 @@
+"""Tenants who pretend to be others, and lines that pretend to be the kernel's or the daemon's."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import astuple
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpunode.config import Settings
+from gpunode.jobs import cgroup
+from gpunode.jobs.cgroup import Place, whose
+from gpunode.jobs.owners import GpuOwners, Owner, OwnersDetail, Started
+from gpunode.jobs.pods import HOLDERS, LONGEST, Pods
+from gpunode.node.kubelet import Allocation
+from gpunode.node.local import LocalNode
+from gpunode.source import MANY
+from tests.machine import MachineGpu, OneGpu, exported, told
+
+UID = "0a0a0a0a-0000-0000-0000-000000000001"
+SLICE = UID.replace("-", "_")
+HASH = "0123456789abcdef0123456789abcdef"
+ID, NODE = "a" * 64, "b" * 64
+IN_POD = Place(UID, ID)
+USERS = "/user.slice/user-1000.slice/user@1000.service/app.slice"
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        # Kubernetes: systemd's and its own way to name cgroups, a pod of each class, a static pod
+        (f"/kubepods.slice/kubepods-pod{SLICE}.slice/cri-containerd-{ID}.scope", IN_POD),
+        (f"/kubepods.slice/kubepods-pod{SLICE}.slice/crio-{ID}.scope/container", IN_POD),
+        (
+            "/kubepods.slice/kubepods-besteffort.slice/"
+            f"kubepods-besteffort-pod{SLICE}.slice/docker-{ID}.scope/init",
+            IN_POD,
+        ),
+        (f"/kubepods/pod{UID}/{ID}", IN_POD),
+        (f"/kubepods/burstable/pod{UID}/{ID}/docker/{NODE}", IN_POD),
+        (f"/kubepods/burstable/pod{HASH}/{ID}", Place(HASH, ID)),
+        (f"/kubepods/burstable/pod{UID}", Place(UID)),
+        (f"/kubepods-burstable-pod{SLICE}.slice:cri-containerd:{ID}", IN_POD),
+        (
+            f"/system.slice/containerd.service/kubepods-pod{SLICE}.slice:cri-containerd:{ID}",
+            IN_POD,
+        ),
+        # kind and minikube
+        (f"/docker/{NODE}/kubelet/kubepods/besteffort/pod{UID}/{ID}", IN_POD),
+        (f"/docker/{NODE}/kubepods/besteffort/pod{UID}/{ID}", IN_POD),
+        (
+            f"/system.slice/docker-{NODE}.scope/kubelet.slice/kubelet-kubepods.slice/"
+            "kubelet-kubepods-burstable.slice/"
+            f"kubelet-kubepods-burstable-pod{SLICE}.slice/cri-containerd-{ID}.scope",
+            IN_POD,
+        ),
+        # the daemon is a pod, with a cgroup namespace
+        (f"/../../kubepods-besteffort-pod{SLICE}.slice/cri-containerd-{ID}.scope", IN_POD),
+        (f"/../../../kubepods-pod{SLICE}.slice/cri-containerd-{ID}.scope", IN_POD),
+        (
+            "/../../../kubepods-burstable.slice/"
+            f"kubepods-burstable-pod{SLICE}.slice/cri-containerd-{ID}.scope",
+            IN_POD,
+        ),
+        (f"/../../pod{UID}/{ID}", IN_POD),
+        (f"/../../../burstable/pod{UID}/{ID}", IN_POD),
+        (f"/../../kubelet-kubepods-pod{SLICE}.slice/cri-containerd-{ID}.scope", IN_POD),
+        ("/../../../../system.slice/slurmstepd.scope/job_42/step_0", Place("", "", "42", "0")),
+        # the daemon is a container of Docker's
+        (f"/../docker-{ID}.scope", Place("", ID)),
+        (f"/../{ID}", Place("", ID)),
+        ("/../slurmstepd.scope/job_42/step_0/user/task_0", Place("", "", "42", "0")),
+        (f"/../../kubepods.slice/kubepods-pod{SLICE}.slice/crio-{ID}.scope", IN_POD),
+        # Slurm
+        ("/system.slice/slurmstepd.scope/job_42", Place("", "", "42")),
+        (
+            "/system.slice/slurmstepd.scope/job_42/step_extern/user/task_special",
+            Place("", "", "42", "extern"),
+        ),
+        (
+            "/system.slice/gpu-7.cluster_slurmstepd.scope/job_42/step_0+1/user/task_0",
+            Place("", "", "42", "0+1"),
+        ),
+        ("/slurm/uid_1000/job_42/step_batch/task_0", Place("", "", "42", "batch")),
+        ("/slurm_gpu-7/uid_1000/job_42/step_0", Place("", "", "42", "0")),
+        # containers
+        (f"/docker/{ID}", Place("", ID)),
+        (f"/system.slice/docker-{ID}.scope/init.scope", Place("", ID)),
+        (f"/machine.slice/libpod-{ID}.scope/container", Place("", ID)),
+    ],
+)
+def test_a_cgroup_that_a_runtime_made_has_an_owner(path: str, place: Place) -> None:
+    assert whose(f"0::{path}\n") == place
+    assert whose(f"12:cpuset:/\n5:memory:{path}\n1:name=systemd:/\n0::/\n") == place
+
+
+@pytest.mark.parametrize("above", [USERS, "/user/alice", f"{USERS}/x", "/../../../..", "/home"])
+@pytest.mark.parametrize(
+    "named",
+    [
+        f"/kubepods/pod{UID}/{ID}",
+        f"/kubepods.slice/kubepods-pod{SLICE}.slice/cri-containerd-{ID}.scope",
+        "/system.slice/slurmstepd.scope/job_666/step_0",
+        "/slurm/uid_0/job_666/step_0",
+        "/slurm/job_666",
+        "/job_666/step_0",
+        f"/docker/{ID}",
+        f"/docker/{NODE}/kubelet/kubepods/pod{UID}/{ID}",
+        f"/docker-{ID}.scope",
+        f"/{ID}",
+    ],
+)
+def test_a_cgroup_that_a_user_made_below_his_own_has_none(above: str, named: str) -> None:
+    above = above + USERS if above.endswith("..") else above
+    assert whose(f"0::{above}{named}\n") == Place()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"/kubepods.slice/run-1.scope/pod{UID}/{ID}",
+        f"/machine.slice/libpod-{NODE}.scope/kubepods/pod{UID}",
+        "/system.slice/tenant.service/slurmstepd.scope/job_666/step_0",
+        "/system.slice/x/y_slurmstepd.scope/job_666/step_0",
+        "/slurm/uid_1000/x/job_666/step_0",
+        "/slurm/uid_1000/job_٣/step_0",
+        "/slurm/uid_1000/job_666x/step_0",
+        "/slurm/uid_1000/job_" + "6" * 11,
+        f"/x\r0::/docker/{ID}",
+        f"/x\x0c0::/docker/{ID}",
+        f"/x\u20280::/docker/{ID}",
+        f"/x:/docker/{ID}",
+        f"/..kubepods/pod{UID}/{ID}",
+        f"kubepods/pod{UID}/{ID}",
+    ],
+)
+def test_a_path_that_only_looks_like_a_runtime_s_has_no_owner(path: str) -> None:
+    assert {whose(f"0::{USERS}{path}\n"), whose(f"0::{path}\n")} <= {
+        Place(),
+        Place("", NODE),  # the container that is its own, and nothing that it made below
+    }
+
+
+PARTS = st.sampled_from(
+    [
+        *("0::", "5:memory:", "/", "/..", "\n", "\r", ":", " ", "docker", "user.slice", "slurm"),
+        *("kubepods", ".slice", "kubepods-", "burstable", "-", f"pod{UID}", f"pod{SLICE}", ID),
+        *(
+            "cri-containerd-",
+            ".scope",
+            "system.slice",
+            "slurmstepd.scope",
+            "uid_1",
+            "job_",
+            "step_",
+        ),
+        *("7" * 40, "x" * 300, "٣", "\ufffd"),
+    ]
+)
+TEXTS = st.lists(PARTS | st.text(max_size=5), max_size=40).map("".join)
+
+
+@given(TEXTS)
+def test_any_cgroup_has_an_owner_of_few_characters_or_none(text: str) -> None:
+    place = whose(text)
+    assert all(len(found) <= 64 for found in astuple(place))
+    assert place.slurm_job == "" or (place.slurm_job.isascii() and place.slurm_job.isdecimal())
+    cgroup.locate(text)
+
+
+@given(TEXTS)
+def test_nothing_below_the_cgroup_of_a_user_has_an_owner(text: str) -> None:
+    assert whose(f"0::{USERS}/" + text.replace("\n", "")) == Place()
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "/..",
+        "/kubepods",
+        f"/kubepods/pod{UID}",
+        "/docker",
+        f"/docker/{ID}",
+        "/slurm",
+        "a",
+        "\n",
+        ":",
+    ],
+)
+def test_a_long_cgroup_takes_no_time(part: str) -> None:
+    text = "0::" + part * (100_000 // len(part))
+    begin = time.process_time()
+    whose(text)
+    assert time.process_time() - begin < 0.3
+
+
+def a_process(root: Path, pid: int, path: str, name: str, uid: int, **environment: str) -> None:
+    """Write what the kernel says of a process."""
+    folder = root / f"proc/{pid}"
+    folder.mkdir(parents=True)
+    (folder / "cgroup").write_text(f"0::{path}\n", newline="")
+    (folder / "environ").write_text("\0".join(f"{n}={v}" for n, v in environment.items()))
+    (folder / "status").write_text(f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n", newline="")
+    stat = f"{pid} ({name}) S 70 1 1 0 -1 4 1 2 3 4 5 6 7 8 20 0 1 0 1000 1\n"
+    (folder / "stat").write_text(stat, newline="")
+    (root / "etc").mkdir(exist_ok=True)
+    accounts = "root:x:0:0::/root:/bin/sh\nmallory:x:1000:1000::/:/bin/sh\nbob:x:1001:1001::/:/\n"
+    (root / "etc/passwd").write_text(accounts)
+
+
+def owners_of(root: Path, *pids: int) -> GpuOwners:
+    node = LocalNode(root)
+    return GpuOwners(node, MachineGpu(0, "GPU-aa", "0", pids), Settings(), Pods(node, Settings()))
+
+
+def seen(root: Path, *pids: int) -> tuple[Started, ...]:
+    """What is known of these processes."""
+    detail = owners_of(root, *pids).read().detail
+    assert isinstance(detail, OwnersDetail)
+    return detail.processes
+
+
+SLURM_JOB = "/system.slice/slurmstepd.scope/job_42/step_0/user/task_0"
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "environment", "owner"),
+    [
+        ("/user.slice", "python", {"SLURM_JOB_ID": "7"}, Owner(user="mallory")),
+        ("/user.slice", "python", {"SLURM_JOB_USER": "alice"}, Owner(user="mallory")),
+        (f"{USERS}/slurm/job_7", "python", {}, Owner(user="mallory")),
+        (
+            SLURM_JOB,
+            "python",
+            {"SLURM_JOB_ID": "7", "SLURM_JOB_USER": "alice"},
+            Owner(user="mallory", slurm_job="42"),
+        ),
+        # a process may give itself any name of 15 characters, and only some of them are escaped
+        ("/user.slice", "x\rUid:\t0\t", {}, Owner(user="mallory")),
+        ("/user.slice", "x\x0cUid:\t0\t", {}, Owner(user="mallory")),
+    ],
+)
+def test_a_process_is_its_user_s_whatever_it_says_of_itself(
+    tmp_path: Path, path: str, name: str, environment: dict[str, str], owner: Owner
+) -> None:
+    a_process(tmp_path, 100, path, name, 1000, SLURM_STEP_ID="9", **environment)
+    (found,) = seen(tmp_path, 100)
+    assert found.owner == owner
+    assert found.slurm_step == ("0" if owner.slurm_job else "")
+
+
+def test_a_tenant_does_not_join_the_job_of_another(tmp_path: Path) -> None:
+    for address in ("10.0.0.7", "localhost"):
+        where = {"MASTER_ADDR": address, "MASTER_PORT": "29500"}
+        root = tmp_path / address
+        a_process(root, 100, "/user.slice", "python", 1000, **where)
+        a_process(root, 101, "/user.slice", "python", 1001, **where)
+        a_process(root, 102, "/user.slice", "python", 1001, **where)
+        mallory, bob, same = seen(root, 100, 101, 102)
+        assert mallory.job != bob.job == same.job
+
+
+LONG = "9" * 125_000
+
+
+def test_what_a_gpu_s_processes_say_of_themselves_is_cut(tmp_path: Path) -> None:
+    names = ("RANK", "WORLD_SIZE", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "MASTER_PORT")
+    settings = ("NCCL_ALGO", "NCCL_DEBUG_FILE", "TORCH_NCCL_BLOCKING_WAIT", "NCCL_SOCKET_IFNAME")
+    for pid in range(MANY):
+        said = dict.fromkeys(names, LONG) | dict.fromkeys(settings, f"{pid}{LONG}")
+        path = f"{USERS}/{'x' * 250}/slurm/uid_0/job_{LONG[:100]}/step_{LONG[:100]}"
+        a_process(tmp_path, 100 + pid, path, "python", 1000, **said)
+    source = owners_of(tmp_path, *range(100, 100 + MANY))
+    samples = told(source)
+    text = exported(samples)
+    assert sum(sample.metric.name == "gpunode_nccl_setting_info" for sample in samples) == MANY
+    assert len(text) < 50_000
+    assert max(map(len, text.splitlines())) < 500
+    assert all(len(found.job) < 300 for found in seen(tmp_path, *range(100, 100 + MANY)))
+
+
+class Answering(OneGpu):
+    """A node whose kubelet answers something."""
+
+    def __init__(self, answer: list[Allocation]) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def allocations(self, socket: str) -> list[Allocation]:  # noqa: ARG002
+        return self.answer
+
+
+NAMES = st.text() | st.integers(0, 5000).map("x".__mul__)
+DEVICES = (
+    st.sampled_from(["GPU-aa", "GPU-aa::7", "nvidia0", "nvidia" + "0" * 5000, "gpu-0"]) | NAMES
+)
+
+
+@given(st.lists(st.builds(Allocation, NAMES, NAMES, NAMES, NAMES, DEVICES)))
+def test_whatever_the_kubelet_answers_a_gpu_has_few_holders_with_short_names(
+    answer: list[Allocation],
+) -> None:
+    node = Answering(answer * 20)
+    pods = Pods(node, Settings())
+    pods.read()
+    gpu = MachineGpu(0, "GPU-aa", "0")
+    found = pods.holders(gpu.identity)
+    assert found is not None
+    assert len(found) <= HOLDERS
+    assert all(len(part) <= LONGEST for h in found for part in (h.namespace, h.pod, h.container))
