@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import astuple
 from pathlib import Path
 
@@ -11,13 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpunode.config import Settings
+from gpunode.host.kernel_log import KMSG, LONGEST, WATCHED, KernelLog, kind_of, message_of
 from gpunode.jobs import cgroup
 from gpunode.jobs.cgroup import Place, whose
 from gpunode.jobs.owners import GpuOwners, Owner, OwnersDetail, Started
-from gpunode.jobs.pods import HOLDERS, LONGEST, Pods
+from gpunode.jobs.pods import HOLDERS, Pods
+from gpunode.jobs.pods import LONGEST as NAME
 from gpunode.node.kubelet import Allocation
 from gpunode.node.local import LocalNode
 from gpunode.source import MANY
+from tests.conftest import parse
 from tests.machine import MachineGpu, OneGpu, exported, told
 
 UID = "0a0a0a0a-0000-0000-0000-000000000001"
@@ -310,4 +318,246 @@ def test_whatever_the_kubelet_answers_a_gpu_has_few_holders_with_short_names(
     found = pods.holders(gpu.identity)
     assert found is not None
     assert len(found) <= HOLDERS
-    assert all(len(part) <= LONGEST for h in found for part in (h.namespace, h.pod, h.container))
+    assert all(len(part) <= NAME for h in found for part in (h.namespace, h.pod, h.container))
+
+
+SYSLOG = "/var/log/messages"
+XID = "NVRM: Xid (PCI:0000:19:00): 79, pid=1, GPU has fallen off the bus."
+
+
+def record(message: str, priority: int = 3) -> str:
+    """A record of /dev/kmsg."""
+    return f"{priority},339,5140900,-;{message}"
+
+
+def line(message: str, tag: str = "kernel") -> str:
+    """A line of a log file."""
+    return f"Nov  1 12:00:00 node {tag}: [ 1234.567890] {message}"
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "kind"),
+    [
+        (KMSG, record(XID), "xid"),
+        (KMSG, record("NVRM: Xid (PCI:0001:19:00 GPU-I:05 GPU-CI:01): 94, pid=1"), "xid"),
+        (KMSG, "3,339,5140900,-,caller=T1;" + XID, "xid"),
+        (SYSLOG, line(XID), "xid"),
+        (SYSLOG, f"2026-11-22T05:23:32.123456+00:00 node.x.org kernel: {XID}", "xid"),
+        (KMSG, record("oom-kill:constraint=CONSTRAINT_MEMCG,task=python"), "oom_kill"),
+        (KMSG, record("traps: python[12] trap: bus error ip:7f"), "bus_error"),
+        (KMSG, record("pcieport 0000:18:01.0: AER: Corrected error received"), "pcie_aer"),
+        (KMSG, record("nvidia 0000:19:00.0: PCIe Bus Error: severity=Corrected"), "pcie_aer"),
+        (KMSG, record("INFO: task python:4242 blocked for more than 120 seconds."), "hung_task"),
+        (KMSG, record("watchdog: BUG: soft lockup - CPU#3 stuck for 22s!"), "lockup"),
+        (KMSG, record("rcu: INFO: rcu_sched detected stalls on CPUs/tasks:"), "lockup"),
+        (KMSG, record("EXT4-fs (sda1): Remounting filesystem read-only"), "read_only"),
+        (KMSG, record("blk_update_request: I/O error, dev sda, sector 0"), "disk_error"),
+        (KMSG, record("I/O error, dev nvme0n1, sector 0 op 0x0:(READ)"), "disk_error"),
+        (
+            KMSG,
+            record("mlx5_core 0000:1c:00.0: Port module event: module 0, Cable unplugged"),
+            "link_down",
+        ),
+        # written to /dev/kmsg by a program: the kernel gives it another facility
+        (KMSG, record(XID, 8 + 3), None),
+        (KMSG, record(XID, 24 + 3), None),
+        (KMSG, XID, None),
+        (KMSG, f" {XID}", None),
+        (KMSG, line(XID), None),
+        # the name of a cgroup, a process or a file
+        (KMSG, record(f"oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/user/{XID}"), "oom_kill"),
+        (KMSG, record(f"Tasks in /user.slice/{XID} are going to be killed"), None),
+        (KMSG, record(f"Out of memory: Killed process 12 ({XID})"), "oom_kill"),
+        (KMSG, record("NVRM: Xid (PCI:[12]: segfault at 0 ip 0 sp 0 error 4 in a"), None),
+        (KMSG, record("NVRM: GSP[12]: segfault at 0 ip 0 sp 0 error 4 in a"), None),
+        (KMSG, record("NVRM: failed invoked oom-killer: gfp_mask=0x0"), None),
+        (KMSG, record("LustreError: x (12): drop_caches: 3"), None),
+        (KMSG, record("I/O error, dev [12]: segfault at 0 ip 0 sp 0 error 4 in a"), None),
+        (KMSG, record(f"python[12]: segfault at 0 ip 0 sp 0 error 4 in \\x0a{XID}[0+1]"), None),
+        # what a program logs
+        (SYSLOG, line(XID, "kernel[12]"), None),
+        (SYSLOG, line(XID, "mallory"), None),
+        (SYSLOG, line(f"kernel: {XID}", "mallory"), None),
+        (SYSLOG, f"x {line(XID)}", None),
+        (SYSLOG, XID, None),
+        (SYSLOG, record(XID), None),
+    ],
+)
+def test_a_line_counts_if_the_kernel_begins_it(path: str, text: str, kind: str | None) -> None:
+    message = message_of(path, text)
+    assert (None if message is None else kind_of(message)) == kind
+
+
+def a_node(root: Path, *bus_ids: str) -> LocalNode:
+    """A node with some GPUs."""
+    for bus_id in bus_ids:
+        folder = root / "sys/bus/pci/devices" / bus_id
+        folder.mkdir(parents=True)
+        (folder / "vendor").write_text("0x10de\n")
+        (folder / "class").write_text("0x030200\n")
+    for name in ("dev", "var/log"):
+        (root / name).mkdir(parents=True)
+    return LocalNode(root)
+
+
+def append(path: Path, *lines: str) -> None:
+    with path.open("a") as file:
+        file.writelines(f"{text}\n" for text in lines)
+
+
+def xids_in(text: str) -> dict[tuple[str, str], float]:
+    """The XIDs in an exposition by PCI address and number."""
+    found = parse(text + "\n")
+    return {
+        (dict(labels)["bus_id"], dict(labels)["xid"]): value
+        for (name, labels), value in found.items()
+        if name == "gpunode_kernel_log_xid_errors_total"
+    }
+
+
+def test_forged_xids_are_of_no_other_gpu_and_leave_room_for_true_ones(tmp_path: Path) -> None:
+    kernel = KernelLog(a_node(tmp_path, "0000:19:00.0", "0000:3b:00.0"), Settings())
+    path = tmp_path / SYSLOG[1:]
+    path.write_text("")
+    told(kernel)
+    forged = [f"NVRM: Xid (PCI:0000:{bus:02x}:00): 31, x" for bus in range(64, 256)]
+    forged += [f"NVRM: Xid (PCI:0000:3b:00): {number}, x" for number in range(10_000, 11_000)]
+    append(path, *(line(text) for text in [*forged, XID, XID.replace("19:", "3b:")]))
+    found = xids_in(exported(told(kernel)))
+    assert found.pop(("0000:19:00.0", "79")) == 1
+    assert found.pop(("0000:3b:00.0", "79")) == 1
+    assert {bus_id for bus_id, _ in found} == {"0000:3b:00.0"}
+    assert sum(found.values()) == 1000
+    assert len(found) <= MANY + len(WATCHED) + 1
+
+
+def test_a_program_that_writes_to_the_kernel_log_is_not_the_kernel(tmp_path: Path) -> None:
+    if not os.access(KMSG, os.R_OK | os.W_OK):
+        pytest.skip("only root may write to the kernel log")
+    node = a_node(tmp_path, "0000:19:00.0")
+    (tmp_path / "dev/kmsg").symlink_to(KMSG)
+    kernel = KernelLog(node, Settings())
+    try:
+        told(kernel)
+        Path(KMSG).write_text(f"<3>{XID}\n")
+    except OSError as error:
+        pytest.skip(f"no kernel log on this machine: {error}")
+    assert xids_in(exported(told(kernel))) == {}
+
+
+def removed(path: Path) -> None:
+    path.unlink()
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def a_loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path)
+
+
+def endless(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def cut_short(path: Path) -> None:
+    path.write_text("")
+
+
+@pytest.mark.parametrize("spoil", [removed, a_folder, a_pipe, a_loop, endless, cut_short])
+def test_a_kernel_log_that_goes_bad_keeps_its_counts_and_is_followed_again(
+    tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    kernel = KernelLog(a_node(tmp_path, "0000:19:00.0"), Settings())
+    path = tmp_path / SYSLOG[1:]
+    path.write_text(f"{line(XID)}\n")
+    at = "0000:19:00.0", "79"
+    told(kernel)
+    append(path, line(XID))
+    assert xids_in(exported(told(kernel))) == {at: 1}
+    spoil(path)
+    for _ in range(3):
+        assert xids_in(exported(told(kernel))) == {at: 1}
+    if path.is_dir():
+        shutil.rmtree(path)
+    elif path.is_symlink() or path.is_fifo():
+        path.unlink()
+    append(path, line(XID))
+    assert xids_in(exported(told(kernel))) == {at: 2}
+    append(path, line(XID))
+    text = exported(told(kernel))
+    assert xids_in(text) == {at: 3}
+    assert 'gpunode_kernel_log_info{path="/var/log/messages"} 1.0' in text
+
+
+def test_another_log_does_not_count_again_what_was_counted(tmp_path: Path) -> None:
+    kernel = KernelLog(a_node(tmp_path, "0000:19:00.0"), Settings())
+    kmsg, path = tmp_path / KMSG[1:], tmp_path / SYSLOG[1:]
+    path.write_text("")
+    told(kernel)
+    append(path, line(XID))
+    told(kernel)
+    append(path, line(XID))
+    append(kmsg, record(XID), record(XID))
+    assert xids_in(exported(told(kernel))) == {("0000:19:00.0", "79"): 1}
+    append(kmsg, record(XID))
+    assert xids_in(exported(told(kernel))) == {("0000:19:00.0", "79"): 2}
+
+
+BYTES = st.lists(
+    st.binary(max_size=20)
+    | st.sampled_from(
+        [
+            *(
+                b"3,1,2,-;",
+                b"Nov  1 12:00:00 n kernel: ",
+                XID.encode(),
+                b"\n",
+                b" ",
+                b"\r",
+                b"\x0c",
+            ),
+            *(b"NVRM: ", b"LustreError: ", b"oom-kill:", b"[12]: ", b"\xe2\x80\xa8", b"x" * 5000),
+        ]
+    ),
+    max_size=30,
+).map(b"".join)
+
+
+@given(BYTES)
+def test_any_kernel_log_is_read_and_few_things_are_told_of_it(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        kernel = KernelLog(a_node(Path(folder), "0000:19:00.0"), Settings())
+        path = Path(folder) / KMSG[1:]
+        path.write_bytes(b"")
+        told(kernel)
+        with path.open("ab") as file:
+            file.write(content + b"\n")
+        text = exported(told(kernel))
+    true = [
+        part for part in content.split(b"\n") if re.match(rb"3,1,2,-;NVRM: Xid \(P.+: 79,", part)
+    ]
+    assert sum(xids_in(text).values()) == len(true)
+    assert len(text) < 5000
+
+
+@pytest.mark.parametrize("start", [record(""), line(""), record(XID), record("nvme nvme0: "), ""])
+@pytest.mark.parametrize("part", ["x", " ", ";", "NVRM: ", "0000:19:00.0 ", "nvme0: (1) [", "9,"])
+def test_a_long_line_of_a_log_takes_no_time(start: str, part: str) -> None:
+    text = start + part * (1_000_000 // len(part))
+    begin = time.process_time()
+    for path in (KMSG, SYSLOG):
+        message = message_of(path, text)
+        if message is not None:
+            assert len(message) <= LONGEST
+            kind_of(message)
+    assert time.process_time() - begin < 0.1
