@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import pwd
 import re
 import shutil
+import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import astuple
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpunode.cli import log as cli_log
+from gpunode.cli.log import Lines, StandardError
 from gpunode.config import Settings
 from gpunode.host.kernel_log import KMSG, LONGEST, WATCHED, KernelLog, kind_of, message_of
 from gpunode.jobs import cgroup
@@ -25,7 +30,8 @@ from gpunode.jobs.pods import LONGEST as NAME
 from gpunode.node.kubelet import Allocation
 from gpunode.node.local import LocalNode
 from gpunode.source import MANY
-from tests.conftest import parse
+from tests.conftest import parse, until, watching
+from tests.fakes.nvml import FakeDriver
 from tests.machine import MachineGpu, OneGpu, exported, told
 
 UID = "0a0a0a0a-0000-0000-0000-000000000001"
@@ -307,6 +313,7 @@ DEVICES = (
 )
 
 
+@settings(max_examples=50)
 @given(st.lists(st.builds(Allocation, NAMES, NAMES, NAMES, NAMES, DEVICES)))
 def test_whatever_the_kubelet_answers_a_gpu_has_few_holders_with_short_names(
     answer: list[Allocation],
@@ -534,6 +541,7 @@ BYTES = st.lists(
 
 
 @given(BYTES)
+@settings(max_examples=50)
 def test_any_kernel_log_is_read_and_few_things_are_told_of_it(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         kernel = KernelLog(a_node(Path(folder), "0000:19:00.0"), Settings())
@@ -561,3 +569,107 @@ def test_a_long_line_of_a_log_takes_no_time(start: str, part: str) -> None:
             assert len(message) <= LONGEST
             kind_of(message)
     assert time.process_time() - begin < 0.1
+
+
+def logged(message: object, *arguments: object, at: float = 0.0) -> logging.LogRecord:
+    record = logging.LogRecord("gpunode.x", logging.WARNING, "x.py", 1, message, arguments, None)
+    record.created = at
+    return record
+
+
+HEAD = "1970-01-01 00:00:00,000 WARNING gpunode.x: "
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("x\n2026-11-22 ERROR gpunode: forged", "x\\n2026-11-22 ERROR gpunode: forged"),
+        ("a\rb\tc\0d", "a\\rb\\tc\\x00d"),
+        ("\x1b]0;title\x07\x1b[2J", "\\x1b]0;title\\x07\\x1b[2J"),
+        ("\x9b31m\x85", "\\x9b31m\\x85"),
+        ("\u202egnp.exe\u2066\u200f\ufeff", "\\u202egnp.exe\\u2066\\u200f\\ufeff"),
+        ("\u2028\u2029\x0b\x0c", "\\u2028\\u2029\\x0b\\x0c"),
+        ("\ud800", "\\ud800"),
+        ("작업 Größe 🙂 %s", "작업 Größe 🙂 %s"),
+    ],
+)
+def test_a_line_of_the_log_is_one_line_and_shows_what_is_in_it(said: str, shown: str) -> None:
+    assert Lines().format(logged("%s", said)).endswith(f" WARNING gpunode.x: {shown}")
+    assert Lines().format(logged(said)).endswith(f" WARNING gpunode.x: {shown}")
+
+
+@given(st.text() | st.text().map(lambda text: text * 1000))
+def test_a_line_of_the_log_is_short_and_prints_as_itself(said: str) -> None:
+    found = Lines().format(logged("%s", said))
+    assert len(found) <= cli_log.LONGEST
+    assert found.isprintable()
+
+
+def test_a_traceback_stays_readable_and_forges_no_line() -> None:
+    try:
+        raise ValueError("\n2026-11-22 ERROR gpunode: forged\x1b[2J" * 10_000)
+    except ValueError as error:
+        record = logged("failed")
+        record.exc_info = type(error), error, error.__traceback__
+    first, *rest = Lines().format(record).split("\n")
+    assert first.endswith("gpunode.x: failed")
+    assert rest[0] == "    Traceback (most recent call last):"
+    assert "in test_a_traceback_stays_readable_and_forges_no_line" in rest[1]
+    assert all(line.startswith("    ") and line.isprintable() for line in rest)
+    assert len(rest) <= cli_log.TRACEBACK
+
+
+def test_what_repeats_is_logged_ever_more_seldom(capsys: pytest.CaptureFixture[str]) -> None:
+    handler = StandardError()
+    for second in range(100_000):
+        handler.handle(logged("GPU %s: XID %d", "0", 13, at=float(second)))
+        if second == 50_000:
+            handler.handle(logged("GPU %s: XID %d", "0", 79, at=float(second)))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 18
+    assert lines[1].endswith(": 2 times: GPU 0: XID 13")
+    assert sum(line.endswith(": GPU 0: XID 79") for line in lines) == 1
+    handler.handle(logged("GPU %s: XID %d", "0", 79, at=100_000.0))
+    assert capsys.readouterr().err.endswith(": GPU 0: XID 79\n"), "after hours it is news again"
+
+
+def test_a_complaint_that_is_new_each_time_fills_no_disk(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    handler = StandardError()
+    for second in range(7000):
+        handler.handle(logged("%s%s", second, LONG, at=second / 2))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == cli_log.MOST
+    assert "more than 1000 lines in an hour" in lines[-1]
+    handler.handle(logged("again", at=3700.0))
+    assert capsys.readouterr().err.endswith("gpunode.x: again\n")
+
+
+@pytest.fixture
+def hostile() -> Iterator[int]:
+    """A real process that says of itself what it likes."""
+    said = {"SLURM_JOB_ID": "7", "SLURM_JOB_USER": "alice", "NCCL_DEBUG_FILE": f"\n\x1b[2J{LONG}"}
+    with subprocess.Popen(["sleep", "60"], env={"PATH": os.environ["PATH"], **said}) as process:
+        yield process.pid
+        process.kill()
+
+
+def test_a_daemon_tells_and_logs_of_a_hostile_process_what_the_kernel_says(
+    fake: FakeDriver, hostile: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fake.write(f"gpu 0 process {hostile} 1000000000\n")
+    with watching(fake, "--gpu.owners-interval=1") as running:
+        labels = until(lambda: owner_in(running.get("/metrics").decode()))
+        size = len(running.get("/metrics"))
+    assert labels["user"] == pwd.getpwuid(os.getuid()).pw_name
+    assert labels["slurm_job"] == ""
+    assert size < 500_000
+    errors = capfd.readouterr().err.splitlines()
+    assert all(text.isprintable() and len(text) <= cli_log.LONGEST for text in errors)
+
+
+def owner_in(text: str) -> dict[str, str] | None:
+    """The labels of the owner of a GPU, once it is exported."""
+    found = (dict(labels) for name, labels in parse(text) if name == "gpunode_gpu_owner_info")
+    return next(found, None)
