@@ -93,6 +93,7 @@ SOCKETS = """\
 """
 REAL.append(json.dumps(TOLD))
 REAL.append(SOCKETS)
+REAL.append("NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off\n")
 NUMBERS = st.sampled_from(["-1", "9" * 30, "1e9", "nan", "0x10", "", "1_000", "٣", "max", "\0"])
 ANYTHING = st.text() | st.recursive(
     st.none() | st.floats() | st.text() | st.integers(),

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from gpunode import __version__
 from gpunode.audit.source import audit
+from gpunode.cli.log import StandardError
 from gpunode.config import (
     AuditSettings,
     DemoSettings,
@@ -54,11 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise UsageError(f"{name}: unknown command; choose from {', '.join(COMMANDS)}")
         kind, command = COMMANDS[name]
         settings = load(kind, f"gpunode {name}", given)
-        logging.basicConfig(
-            level=settings.log.level.upper(),
-            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-            stream=sys.stderr,
-        )
+        logging.basicConfig(level=settings.log.level.upper(), handlers=[StandardError()])
         command(settings)
     except (UsageError, TapeError) as error:
         print(f"gpunode: {error}", file=sys.stderr)

@@ -2,18 +2,27 @@
 
 NVML reports XIDs too, but not those of a GPU that fell off the bus:
 https://docs.nvidia.com/deploy/xid-errors/
+
+Only the kernel can write records of facility 0 to /dev/kmsg, so these can be believed:
+https://www.kernel.org/doc/Documentation/ABI/testing/dev-kmsg
+A file in /var/log is written by a daemon that takes lines from every user, some of which may look
+like the kernel's, and serves only where /dev/kmsg cannot be read.
 """
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import re
 from collections.abc import Iterator
 
 from gpunode.config import Settings
+from gpunode.driver.vendors import VENDORS
+from gpunode.host.pcie import DEVICES, GPU_VENDORS
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
 from gpunode.source import MANY, NodeSource, Reading
+
+log = logging.getLogger(__name__)
 
 EVENTS = Metric(
     "gpunode_kernel_log_events_total",
@@ -34,47 +43,107 @@ XIDS = Metric(
     "XID errors in the kernel log by PCI address (/dev/kmsg or /var/log).",
     ("bus_id", "xid"),
 )
+FOLLOWED = Metric(
+    "gpunode_kernel_log_info",
+    "gauge",
+    "Always 1; the log that is read now. Any user of the node can write lines that look like the "
+    "kernel's to a file in /var/log, none to /dev/kmsg. Absent while no log can be read.",
+    ("path",),
+)
+
+ADDRESS = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
+# https://github.com/NVIDIA/open-gpu-kernel-modules/blob/main/src/nvidia/src/kernel/gpu/rc/kernel_rc.c
+XID = re.compile(
+    rf"NVRM: Xid \(PCI:(?P<address>{ADDRESS})(?: GPU-C?I:[0-9]{{1,3}}){{0,2}}\): "
+    r"(?P<xid>[0-9]{1,5})\b"
+)
 
 KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (kind, re.compile(pattern))
     for kind, pattern in (
-        ("xid", r"NVRM: Xid \(PCI:"),
-        ("sxid", r"nvidia-nvswitch\d+: SXid"),
+        ("xid", XID.pattern),
+        ("sxid", rf"nvidia-nvswitch[0-9]{{1,3}}: SXid \(PCI:{ADDRESS}\): [0-9]"),
         ("nvrm", r"NVRM: .{0,200}(?:[Ee]rror|failed|fallen off|timed? ?out|GSP)"),
-        ("oom_kill", r"Out of memory: Kill|Memory cgroup out of memory|oom-kill:"),
-        ("bus_error", r"trap: bus error|[Bb]us error|signal 7 |MCE: Killing .{1,200} due to"),
-        ("lustre_eviction", r"LustreError: .{0,400}(?:evicted|eviction)|was evicted by"),
+        ("oom_kill", r"Out of memory: Kill|Memory cgroup out of memory: Kill|oom-kill:constraint="),
+        (
+            "bus_error",
+            r"traps: .{1,40} trap: bus error|.{1,40}: bus error|.{1,40} signal 7\b"
+            r"|(?:MCE: |Memory failure: 0x[0-9a-f]{1,16}: )Killing .{1,200} due to",
+        ),
+        (
+            "lustre_eviction",
+            r"LustreError: .{0,400}(?:evicted|eviction)|Lustre.{0,200}was evicted by",
+        ),
         ("lustre", r"LustreError: |Lustre: .{0,300}Connection to .{1,200} was lost"),
-        ("nfs", r"nfs: server .{1,200} not responding"),
-        ("pcie_aer", r"AER: .{0,80}[Ee]rror|PCIe Bus Error: severity="),
-        ("hung_task", r"task .{1,200} blocked for more than \d+ seconds"),
-        ("lockup", r"soft lockup - CPU|hard LOCKUP|rcu.{0,40} detected stalls"),
+        ("nfs", r"nfs: server \S{1,200} not responding"),
+        (
+            "pcie_aer",
+            rf"[\w-]{{1,32}} {ADDRESS}: (?:AER: .{{0,80}}[Ee]rror|PCIe Bus Error: severity=)",
+        ),
+        ("hung_task", r"INFO: task .{1,200} blocked for more than [0-9]+ seconds"),
+        (
+            "lockup",
+            r"(?:NMI )?(?:watchdog: )?(?:BUG: soft lockup - CPU|Watchdog detected hard LOCKUP)"
+            r"|(?:rcu: )?INFO: rcu.{0,40} detected stalls",
+        ),
         ("machine_check", r"mce: \[Hardware Error\]|EDAC .{0,80}(?:CE|UE) "),
-        ("disk_error", r"I/O error, dev |critical (?:medium|target) error|nvme.{1,40}timeout"),
-        ("read_only", r"[Rr]emounting filesystem read-only"),
-        ("link_down", r"mlx5_core .{1,200}(?:Link down|port module .{0,60}unplug)"),
+        (
+            "disk_error",
+            r"(?:\w{1,32}: )?(?:I/O|critical (?:medium|target)) error, dev "
+            r"|nvme nvme[0-9]{1,4}: .{1,80}timeout",
+        ),
+        ("read_only", r"[\w-]{1,16} \(.{1,64}\): [Rr]emounting filesystem read-only"),
+        (
+            "link_down",
+            rf"mlx5_core {ADDRESS}.{{1,100}}(?:Link down|[Pp]ort module .{{0,60}}unplug)",
+        ),
     )
 )
-"""The first pattern that matches a line decides. Wildcards are bounded so that no line is slow to
-match."""
+"""The first pattern that matches the beginning of a message decides: the rest of a message may hold
+the name of a process, a cgroup or a file. Wildcards are bounded so that none is slow to match."""
 
-XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]{7,20})\): (\d{1,5})")
+# NAME[1234]: segfault at …, NAME (1234) used …, NAME invoked oom-killer, NAME: page allocation …
+OF_A_PROCESS = re.compile(
+    r".{0,15}(?:\[[0-9]{1,10}\]:? | \([0-9]{1,10}\)[: ]| invoked |: page allocation )"
+)
+"""A message that begins with the name of a process, of up to 15 characters of its own choice."""
 
-LOGS = ("/dev/kmsg", "/var/log/kern.log", "/var/log/messages", "/var/log/syslog")
+GPU_CLASSES = "0x0300", "0x0302"
+"""Beginnings of /sys/bus/pci/devices/*/class: https://pci-ids.ucw.cz/read/PD/03"""
+
+WATCHED = frozenset(str(xid) for v in VENDORS.values() for xid in v.watched_errors)
+"""XIDs that are counted even if many others came before them."""
+
+KMSG = "/dev/kmsg"
+LOGS = (KMSG, "/var/log/kern.log", "/var/log/messages", "/var/log/syslog")
+# PRIORITY,SEQUENCE,TIME,FLAGS[,…];MESSAGE; the priority is 8 x facility + level.
+RECORD = re.compile(r"[0-7],[0-9]{1,20},[0-9]{1,20},[^;]{1,64};")
+# Nov  1 12:00:00 HOST kernel: [  123.456789] MESSAGE, or with a time of RFC 3339
+SYSLOG = re.compile(
+    r"(?:[A-Z][a-z]{2} [ 0-9][0-9] [0-9:]{8}|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.+Z-]{8,24})"
+    r" \S{1,255} kernel: (?:\[ {0,8}[0-9]{1,12}\.[0-9]{6}\] )?"
+)
 LONGEST = 4096
 """Characters of a line to match; the kernel writes at most 1,024 per record."""
 
 
-def kind_of(line: str) -> str | None:
-    """The kind of a kernel log line, or None if it is not of interest."""
-    return next((kind for kind, pattern in KINDS if pattern.search(line)), None)
+def kind_of(message: str) -> str | None:
+    """The kind of a kernel message, or None if it is not of interest."""
+    kind = next((kind for kind, pattern in KINDS if pattern.match(message)), None)
+    return None if kind not in (None, "bus_error") and OF_A_PROCESS.match(message) else kind
+
+
+def message_of(path: str, line: str) -> str | None:
+    """The message in a line of a log, or None if the kernel did not write it."""
+    start = (RECORD if path == KMSG else SYSLOG).match(line[:LONGEST])
+    return line[start.end() : LONGEST] if start else None
 
 
 class KernelLog:
     """Follows the kernel log, beginning at its end when the daemon starts."""
 
     name = "kernel_log"
-    metrics = (EVENTS, LAST, XIDS)
+    metrics = (EVENTS, LAST, XIDS, FOLLOWED)
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
@@ -82,49 +151,98 @@ class KernelLog:
         self.path: str | None = None
         self.events = {kind: 0 for kind, _ in KINDS}
         self.times: dict[str, float] = {}
-        self.xids: dict[tuple[str, str], int] = {}
+        self.xids: dict[str, dict[str, int]] = {}
+        self._devices: set[str] = set()
+        self._failure: str | None = None
 
     def read(self) -> Reading:
-        """Count the lines since the last read. Raises ``OSError`` if no log can be read."""
-        for line in self._lines():
-            # A line that begins with a space continues the previous record.
-            if not line.startswith(" "):
-                self._count(line[:LONGEST])
+        """Count the lines since the last read.
+
+        Raises ``OSError`` if no log could be read yet. Where it could, what was counted stays true.
+        """
+        self._find_gpus()
+        failure = None
+        try:
+            lines = self._lines()
+        except OSError as error:
+            if self.path is None:
+                raise
+            lines, failure = [], str(error)
+        self._complain(failure)
+        for line in lines:
+            self._count(line)
         return Reading(tuple(self._samples()))
 
     def _lines(self) -> list[str]:
-        if self.path is not None:
-            return self.node.log_lines(self.path)
+        """The new lines of the first log that can be read."""
         for path in LOGS:
-            with contextlib.suppress(OSError):
+            try:
                 lines = self.node.log_lines(path)
-                self.path = path
-                return lines
+            except OSError:
+                continue
+            before, self.path = self.path, path
+            # Another log may hold what was counted already.
+            messages = [message_of(path, line) for line in lines if before in (None, path)]
+            return [message for message in messages if message is not None]
         raise OSError(
             f"cannot read any of {', '.join(LOGS)}: /dev/kmsg requires CAP_SYSLOG if "
             "kernel.dmesg_restrict is 1, the files require the group adm",
         )
 
-    def _count(self, line: str) -> None:
-        kind = kind_of(line)
-        if kind is None:
+    def _complain(self, failure: str | None) -> None:
+        """Log a failure when it begins and when it ends."""
+        if failure and not self._failure:
+            log.warning("kernel_log: its counts stand still: %s", failure)
+        elif self._failure and not failure:
+            log.info("kernel_log: reads %s again", self.path)
+        self._failure = failure
+
+    def _count(self, message: str) -> None:
+        kind = kind_of(message)
+        if kind is None or (kind == "xid" and not self._count_xid(message)):
             return
         self.events[kind] += 1
         self.times[kind] = self.node.clock.time()
-        match = XID.search(line)
-        if match:
-            bus_id = match[1].lower()
-            key = bus_id if "." in bus_id else f"{bus_id}.0", match[2]
-            if key in self.xids or len(self.xids) < MANY:
-                self.xids[key] = self.xids.get(key, 0) + 1
+
+    def _count_xid(self, message: str) -> bool:
+        """Count an XID, and say whether it is one of a GPU of this node."""
+        match = XID.match(message)
+        address = match["address"].lower() if match else ""
+        counts = self.xids.get(address if "." in address else f"{address}.0")
+        if match is None or counts is None:
+            return False
+        xid = match["xid"]
+        if xid not in counts and xid not in WATCHED and len(counts) >= MANY:
+            xid = "other"
+        counts[xid] = counts.get(xid, 0) + 1
+        return True
+
+    def _find_gpus(self) -> None:
+        """Add GPUs that are new; one that is gone may still have something to say."""
+        try:
+            listed = set(self.node.list_directory(DEVICES))
+        except OSError:
+            return
+        for bus_id in sorted(listed - self._devices):
+            try:
+                vendor = self.node.read_text(f"{DEVICES}/{bus_id}/vendor").strip()
+                kind = self.node.read_text(f"{DEVICES}/{bus_id}/class")
+            except OSError:
+                continue
+            if vendor in GPU_VENDORS and kind.startswith(GPU_CLASSES):
+                self.xids.setdefault(bus_id, {})
+        self._devices = listed
 
     def _samples(self) -> Iterator[Sample]:
         for kind, count in self.events.items():
             yield from EVENTS.at(float(count), kind)
         for kind, time in self.times.items():
             yield from LAST.at(time, kind)
-        for (bus_id, xid), count in self.xids.items():
-            yield from XIDS.at(float(count), bus_id, xid)
+        for bus_id, counts in self.xids.items():
+            for xid, count in counts.items():
+                yield from XIDS.at(float(count), bus_id, xid)
+        if self.path is not None and self._failure is None:
+            yield from FOLLOWED.at(1.0, self.path)
 
 
 NODE_SOURCE: NodeSource = KernelLog

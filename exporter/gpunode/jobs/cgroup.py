@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import product
 from typing import TypeVar
 
 from gpunode.host import pressure
@@ -48,7 +49,7 @@ class Cgroup:
 def locate(text: str) -> Paths | None:
     """The folders of a cgroup, from /proc/PID/cgroup; None if they are not visible."""
     places: dict[str, str] = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):  # a name may hold what else ends a line for splitlines()
         hierarchy, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         # A path outside this process's cgroup namespace begins with /../
@@ -135,10 +136,53 @@ def parse_limit(text: str) -> float | None:
     return limit if limit < UNLIMITED else None
 
 
-POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?=[./]|$)")
-CONTAINER = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
-# https://slurm.schedmd.com/cgroup_v2.html#slurm_hierarchy; version 1 has /slurm/uid_U/job_J/step_S
-SLURM = re.compile(r"/slurm.*/job_(?P<job>\d+)(?:/step_(?P<step>[^/\n]+))?")
+# A user may give the cgroups below his own any name: systemd gives every user some, and so do many
+# container runtimes. What counts is therefore a whole path from the root, where only root can make
+# cgroups, and nothing further down.
+ID = r"(?P<container>[0-9a-f]{64})"
+UID = r"(?P<pod>[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})"
+KUBEPODS = r"(?:kubelet-)?kubepods"
+CLASS = r"(?:burstable|besteffort)"
+PLACES = tuple(
+    re.compile(path + r"(?:/|$)", re.ASCII)
+    for path in (
+        # /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice/crio-ID.scope, or
+        # /kubepods/burstable/podUID/ID:
+        # https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/cm/cgroup_manager_linux.go
+        # In kind they are below /kubelet, which is below the container that serves as node:
+        # https://github.com/kubernetes-sigs/kind/blob/main/pkg/cluster/internal/kubeadm/config.go
+        r"(?:/docker/[0-9a-f]{64}|/system\.slice/docker-[0-9a-f]{64}\.scope)?(?:/kubelet(?:\.slice)?)?"
+        rf"/{KUBEPODS}(?:\.slice)?(?:/(?:{KUBEPODS}-)?{CLASS}(?:\.slice)?)?"
+        rf"/(?:{KUBEPODS}-(?:{CLASS}-)?)?pod{UID}(?:\.slice)?(?:/(?:[a-z-]{{1,32}}-)?{ID}(?:\.scope)?)?",
+        # where the kubelet uses systemd and containerd does not:
+        # https://github.com/containerd/containerd/blob/main/docs/cri/config.md#cgroup-driver
+        r"(?:/system\.slice/containerd\.service)?"
+        rf"/kubepods-(?:{CLASS}-)?pod{UID}\.slice:cri-containerd:{ID}",
+        # https://slurm.schedmd.com/cgroup_v2.html#slurm_hierarchy, with the name of the node where
+        # one machine serves as several; in version 1: https://slurm.schedmd.com/cgroups.html
+        r"(?:/system\.slice/(?:[\w.-]{1,64}_)?slurmstepd\.scope|/slurm(?:_[\w.-]{1,64})?/uid_\d{1,10})"
+        r"/job_(?P<job>\d{1,10})(?:/step_(?P<step>[\w+.-]{1,32}))?",
+        # https://docs.docker.com/engine/containers/runmetrics/, and Podman's containers of root
+        rf"(?:/docker/|/system\.slice/(?:docker|nerdctl)-|/(?:machine\.slice|libpod_parent)/libpod-)"
+        rf"{ID}(?:\.scope)?",
+    )
+)
+ABOVE = re.compile(r"(?:/\.\.)+(?=/)")
+ANCESTORS = (
+    "",
+    "/system.slice",
+    "/system.slice/containerd.service",
+    "/machine.slice",
+    "/docker",
+    "/kubepods",
+    "/kubepods.slice",
+    "/kubelet",
+    "/kubelet.slice",
+    "/kubelet.slice/kubelet-kubepods.slice",
+)
+"""What ``/../..`` may stand for. A daemon in a cgroup namespace sees that in place of the cgroups
+which its own path and another process's have in common, and which only a runtime can have made:
+https://man7.org/linux/man-pages/man7/cgroup_namespaces.7.html"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +197,20 @@ class Place:
 
 def whose(text: str) -> Place:
     """The owner of a process, from its /proc/PID/cgroup."""
-    pod, container, slurm = POD.search(text), CONTAINER.search(text), SLURM.search(text)
+    for line in text.split("\n"):
+        path = line.partition(":")[2].partition(":")[2]
+        above = ABOVE.match(path)
+        candidates = [a + path[above.end() :] for a in ANCESTORS] if above else [path]
+        for form, candidate in product(PLACES, candidates):
+            if match := form.match(candidate):
+                return _place(match.groupdict())
+    return Place()
+
+
+def _place(found: dict[str, str | None]) -> Place:
     return Place(
-        pod[1].replace("_", "-") if pod else "",
-        container[1] if container else "",
-        slurm["job"] if slurm else "",
-        (slurm["step"] or "") if slurm else "",
+        (found.get("pod") or "").replace("_", "-"),
+        found.get("container") or "",
+        found.get("job") or "",
+        found.get("step") or "",
     )

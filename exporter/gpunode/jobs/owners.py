@@ -1,7 +1,8 @@
 """Who holds each GPU: pods, Slurm jobs and users; and the place of each process in its job.
 
 The kubelet's allocations come first. The owner of a process without an allocation (a Slurm job, a
-container outside Kubernetes, a privileged pod) comes from its cgroup and environment.
+container outside Kubernetes, a privileged pod) is what the kernel says: the path of its cgroup and
+its user. Its environment, which it may choose, only tells its place in its job and its settings.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class Started:
     nccl: dict[str, str] = field(default_factory=dict)
     environment_read: bool = False
     job: str = ""
-    """The same for all processes of one job on this node, empty if unknown: the address of its
-    rendezvous, with its cgroup where that is a loopback address, or its cgroup and the process that
+    """The same for all processes of one job on this node: the address of its rendezvous and whose
+    it is, with its cgroup where that is a loopback address; or its cgroup and the process that
     started it."""
 
 
@@ -84,7 +85,7 @@ PROCESS = Metric(
     "gpunode_gpu_process_info",
     "gauge",
     "A process on the GPU, its owner (/proc/PID/cgroup) and its place in the job (its environment: "
-    "SLURM_STEP_ID, RANK, LOCAL_RANK, WORLD_SIZE).",
+    "RANK, LOCAL_RANK, WORLD_SIZE, or Slurm's).",
     (*GPU, "pid", *OWNER_LABELS, "slurm_step", "rank", "local_rank", "world_size"),
 )
 PROCESS_MEMORY = Metric(
@@ -109,7 +110,7 @@ NCCL_SETTING = Metric(
 )
 
 LONGEST = 64
-"""Characters of a setting's value to export."""
+"""Characters of a setting's value to export, and of the host name of a rendezvous to compare."""
 
 
 class GpuOwners:
@@ -162,33 +163,34 @@ class GpuOwners:
             environment, environment_read = self.node.environment(pid), True
         except OSError:
             environment, environment_read = {}, False
-        job = place.slurm_job or environment.get("SLURM_JOB_ID", "")
+        owner = self._owner(pid, place)
         return Started(
             pid,
-            self._owner(pid, place, job, environment.get("SLURM_JOB_USER", "")),
-            place.slurm_step or environment.get("SLURM_STEP_ID", ""),
+            owner,
+            place.slurm_step,
             _number(environment.get("RANK") or environment.get("SLURM_PROCID", "")),
             _number(environment.get("LOCAL_RANK") or environment.get("SLURM_LOCALID", "")),
             _number(environment.get("WORLD_SIZE") or environment.get("SLURM_NTASKS", "")),
             {n: v[:LONGEST] for n, v in environment.items() if n.startswith(("NCCL_", "TORCH_"))},
             environment_read,
-            _job(environment, place, parent),
+            _job(environment, owner, place, parent),
         )
 
-    def _owner(self, pid: int, place: cgroup.Place, job: str, job_user: str) -> Owner:
+    def _owner(self, pid: int, place: cgroup.Place) -> Owner:
         if place.pod_uid:
             namespace, pod = self.pods.name_of(place.pod_uid) or ("", place.pod_uid)
             container = self.pods.container_of(place.container_id) or place.container_id[:12]
             return Owner(namespace, pod, container)
-        user = job_user or self._user(pid)
-        return Owner(owner_container=place.container_id[:12], slurm_job=job, user=user)
+        container, user = place.container_id[:12], self._user(pid)
+        return Owner(owner_container=container, slurm_job=place.slurm_job, user=user)
 
     def _user(self, pid: int) -> str:
         """The name of a process's user, or the numeric id if /etc/passwd does not list it."""
         try:
-            status = self.node.read_text(f"/proc/{pid}/status").splitlines()
+            # splitlines() would also end a line at a return in the name that a process gave itself.
+            status = self.node.read_text(f"/proc/{pid}/status").split("\n")
             uid = next((line.split()[1] for line in status if line.startswith("Uid:")), "")
-            accounts = self.node.read_text("/etc/passwd").splitlines()
+            accounts = self.node.read_text("/etc/passwd").split("\n")
         except (OSError, IndexError):
             return ""
         named = (account.split(":") for account in accounts)
@@ -219,21 +221,26 @@ class GpuOwners:
             for use in known(self.sensors.process_use) or []:
                 if use.pid in processes:
                     yield from PROCESS_USE.at(use.gpu, *at, str(use.pid))
-        for name, value in sorted({item for s in started.values() for item in s.nccl.items()}):
+        settings = sorted({item for s in started.values() for item in s.nccl.items()})
+        for name, value in settings[:MANY]:
             yield from NCCL_SETTING.at(1.0, *at, name, value)
         unread = sum(not found.environment_read for found in started.values())
         yield from UNREADABLE.at(float(unread) if started else None, *at, "environ")
 
 
-def _job(environment: dict[str, str], place: cgroup.Place, parent: int) -> str:
-    """What the processes of one job on a node have in common, and no others."""
+def _job(environment: dict[str, str], owner: Owner, place: cgroup.Place, parent: int) -> str:
+    """What the processes of one job on a node have in common, and no others.
+
+    A job may have a pod for each rank, but only in one namespace.
+    """
     if "MASTER_PORT" not in environment:
         return " ".join((*astuple(place), str(parent)))
-    host, port = environment.get("MASTER_ADDR", ""), environment["MASTER_PORT"]
+    host, port = environment.get("MASTER_ADDR", "")[:LONGEST], environment["MASTER_PORT"][:LONGEST]
+    address = f"{host}:{port}"
     if host and host != "localhost" and not host.startswith(("127.", "::1")):
-        return f"{host}:{port}"
+        return " ".join((owner.owner_namespace, owner.slurm_job, owner.user, address))
     # torchrun's default: every pod may have a job at the same address.
-    return " ".join((*astuple(place), f"{host}:{port}"))
+    return " ".join((*astuple(place), owner.user, address))
 
 
 def _number(text: str) -> str:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
+from itertools import islice
 
 from gpunode.config import Settings
 from gpunode.driver.driver import Identity
@@ -29,6 +31,13 @@ KUBELET = "/var/lib/kubelet"
 POD_LOGS = "/var/log/pods"
 CONTAINER_LOGS = "/var/log/containers"
 CONTAINER_LOG = re.compile(r"[^_]+_[^_]+_(?P<name>.+)-(?P<id>[0-9a-f]{64})\.log")
+
+LONGEST = 253
+"""Characters of a name: the most that Kubernetes allows, and nothing on this node checks.
+https://kubernetes.io/docs/concepts/overview/working-with-objects/names/"""
+
+HOLDERS = 256
+"""The most containers to which one GPU may be allocated; time slicing gives it to tens."""
 
 
 class Pods:
@@ -70,7 +79,16 @@ class Pods:
         if told is None or self.node.clock.monotonic() - told[1] > 3 * self.every:
             return None
         is_device = VENDORS[gpu.vendor].is_device
-        return [allocation for allocation in told[0] if is_device(gpu, allocation.device)]
+        held = (a for a in told[0] if len(a.device) <= LONGEST and is_device(gpu, a.device))
+        return [
+            replace(
+                a,
+                namespace=a.namespace[:LONGEST],
+                pod=a.pod[:LONGEST],
+                container=a.container[:LONGEST],
+            )
+            for a in islice(held, HOLDERS)
+        ]
 
     def name_of(self, pod_uid: str) -> tuple[str, str] | None:
         """The namespace and name of a pod on this node."""

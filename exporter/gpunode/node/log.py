@@ -13,33 +13,60 @@ CHUNK = 1 << 16
 MAX_READ = 1 << 20
 """The most bytes read from a log at once; in a flood, the rest is skipped."""
 
+MAX_OVERRUN = 1000
+"""The most failed reads at once for records that were overwritten before they were read."""
+
 
 class Log:
-    """A log, read from its end at the time of the first call."""
+    """A log, read from its end at the time of the first call.
+
+    After a failure it is opened anew: the same file goes on where it stood, another one begins with
+    its first line, and the ring buffer, which has no place to come back to, with the next record.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._file: int | None = None
         self._rest = b""
-        self._was_missing = False
+        self._expected = False
+        self._stood = (0, 0, 0)
 
     def new_lines(self) -> list[str]:
         """Complete lines since the last call, none at the first. Raises ``OSError``."""
-        if self._file is None:
+        try:
+            file = self._open() if self._file is None else self._file
+            lines = self._drain(file)
+            rotated = self._was_rotated(file)
+        except OSError:
+            self._close()
+            raise
+        if rotated:
+            self._close()
             try:
-                self._file = _open(self.path)
-            except FileNotFoundError:
-                self._was_missing = True
-                raise
-            if not self._was_missing:
-                os.lseek(self._file, 0, os.SEEK_END)
-        lines = self._drain(self._file)
-        if self._was_rotated(self._file):
-            os.close(self._file)
-            self._file, self._rest = None, b""
-            self._file = _open(self.path)
-            lines += self._drain(self._file)
+                lines += self._drain(self._open())
+            except OSError:  # the next call raises it
+                self._close()
         return lines
+
+    def _open(self) -> int:
+        try:
+            self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError:
+            self._expected = True  # what it will hold is new
+            raise
+        found = os.fstat(self._file)
+        *same, position = self._stood
+        if not self._expected or not stat.S_ISREG(found.st_mode):
+            os.lseek(self._file, 0, os.SEEK_END)
+        elif same == [found.st_dev, found.st_ino] and position <= found.st_size:
+            os.lseek(self._file, position, os.SEEK_SET)
+        self._expected = True
+        return self._file
+
+    def _close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+        self._file, self._rest = None, b""
 
     def _was_rotated(self, file: int) -> bool:
         """Whether the path now leads to another file, or the same one was truncated."""
@@ -53,13 +80,14 @@ class Log:
         return stat.S_ISREG(new.st_mode) and new.st_size < os.lseek(file, 0, os.SEEK_CUR)
 
     def _drain(self, file: int) -> list[str]:
-        content = self._rest
-        while len(content) < MAX_READ:
+        content, overrun = self._rest, 0
+        while len(content) < MAX_READ and overrun < MAX_OVERRUN:
             try:
                 part = os.read(file, CHUNK)
             except BlockingIOError:
                 break
             except BrokenPipeError:
+                overrun += 1
                 continue
             if not part:
                 break
@@ -67,10 +95,11 @@ class Log:
         else:
             os.lseek(file, 0, os.SEEK_END)
             content = content[: content.rfind(b"\n") + 1]
-        whole, newline, rest = content.rpartition(b"\n")
+        whole, _, rest = content.rpartition(b"\n")
         self._rest = rest[-CHUNK:]
-        return (whole + newline).decode("utf-8", "replace").splitlines()
-
-
-def _open(path: str) -> int:
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        found = os.fstat(file)
+        if stat.S_ISREG(found.st_mode):
+            position = os.lseek(file, 0, os.SEEK_CUR) - len(self._rest)
+            self._stood = found.st_dev, found.st_ino, position
+        # splitlines() would also end a line where its text holds a form feed or the like.
+        return whole.decode("utf-8", "replace").split("\n") if whole else []

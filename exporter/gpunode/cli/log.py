@@ -1,0 +1,88 @@
+"""What the program logs: a line for each event, whatever tenants put into it, and no disk full."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+
+LONGEST = 1000
+"""Characters of a line; a path has up to 4,096, a variable of a process 131,072."""
+
+TRACEBACK = 100
+"""Lines of the traceback of a fault; the message of an exception may have any number."""
+
+PERIOD = 3600.0
+"""Seconds without a message after which it is no repetition."""
+
+MOST = 1000
+"""Lines in a period, at most one megabyte."""
+
+REMEMBERED = 256
+"""Messages to recognise when they repeat."""
+
+
+def plain(text: str) -> str:
+    """The text on one line and cut, with escapes for all that does not print as itself.
+
+    So it can neither pretend to be another line, nor control a terminal, nor run backwards.
+    """
+    shown = "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:LONGEST]
+    )
+    cut = len(text) > LONGEST or len(shown) > LONGEST
+    return f"{shown[: LONGEST - 1]}…" if cut else shown
+
+
+class Lines(logging.Formatter):
+    """One line for each record; those of a traceback are indented."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.message = record.getMessage()
+        record.asctime = self.formatTime(record)
+        lines = [plain(self.formatMessage(record))]
+        if record.exc_info:
+            traceback = self.formatException(record.exc_info).split("\n")
+            lines += [f"    {plain(line)}" for line in traceback[:TRACEBACK]]
+        return "\n".join(lines)
+
+
+class StandardError(logging.Handler):
+    """Writes a message the first, second, fourth, eighth … time, and not too many in a period."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(Lines())
+        self._times: dict[str, tuple[int, float]] = {}
+        self._begin = 0.0
+        self._written = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()[:LONGEST]
+        times = self._count(text, record.created)
+        if times & (times - 1):
+            return
+        if not 0 <= record.created - self._begin <= PERIOD:
+            self._begin, self._written = record.created, 0
+        self._written += 1
+        if self._written > MOST:
+            return
+        if self._written == MOST:
+            text = f"more than {MOST} lines in an hour, leaving out the rest of it after: {text}"
+        elif times > 1:
+            text = f"{times} times: {text}"
+        record.msg, record.args = "%s", (text,)
+        with contextlib.suppress(OSError):  # nobody reads it, so there is nobody to tell
+            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.flush()
+
+    def _count(self, text: str, now: float) -> int:
+        times, last = self._times.pop(text, (0, now))
+        times = times + 1 if 0 <= now - last <= PERIOD else 1
+        self._times[text] = times, now
+        if len(self._times) > REMEMBERED:
+            del self._times[next(iter(self._times))]
+        return times

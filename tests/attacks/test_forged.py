@@ -1,0 +1,675 @@
+"""Tenants who pretend to be others, and lines that pretend to be the kernel's or the daemon's."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pwd
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import astuple
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpunode.cli import log as cli_log
+from gpunode.cli.log import Lines, StandardError
+from gpunode.config import Settings
+from gpunode.host.kernel_log import KMSG, LONGEST, WATCHED, KernelLog, kind_of, message_of
+from gpunode.jobs import cgroup
+from gpunode.jobs.cgroup import Place, whose
+from gpunode.jobs.owners import GpuOwners, Owner, OwnersDetail, Started
+from gpunode.jobs.pods import HOLDERS, Pods
+from gpunode.jobs.pods import LONGEST as NAME
+from gpunode.node.kubelet import Allocation
+from gpunode.node.local import LocalNode
+from gpunode.source import MANY
+from tests.conftest import parse, until, watching
+from tests.fakes.nvml import FakeDriver
+from tests.machine import MachineGpu, OneGpu, exported, told
+
+UID = "0a0a0a0a-0000-0000-0000-000000000001"
+SLICE = UID.replace("-", "_")
+HASH = "0123456789abcdef0123456789abcdef"
+ID, NODE = "a" * 64, "b" * 64
+IN_POD = Place(UID, ID)
+USERS = "/user.slice/user-1000.slice/user@1000.service/app.slice"
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        # Kubernetes: systemd's and its own way to name cgroups, a pod of each class, a static pod
+        (f"/kubepods.slice/kubepods-pod{SLICE}.slice/cri-containerd-{ID}.scope", IN_POD),
+        (f"/kubepods.slice/kubepods-pod{SLICE}.slice/crio-{ID}.scope/container", IN_POD),
+        (
+            "/kubepods.slice/kubepods-besteffort.slice/"
+            f"kubepods-besteffort-pod{SLICE}.slice/docker-{ID}.scope/init",
+            IN_POD,
+        ),
+        (f"/kubepods/pod{UID}/{ID}", IN_POD),
+        (f"/kubepods/burstable/pod{UID}/{ID}/docker/{NODE}", IN_POD),
+        (f"/kubepods/burstable/pod{HASH}/{ID}", Place(HASH, ID)),
+        (f"/kubepods/burstable/pod{UID}", Place(UID)),
+        (f"/kubepods-burstable-pod{SLICE}.slice:cri-containerd:{ID}", IN_POD),
+        (
+            f"/system.slice/containerd.service/kubepods-pod{SLICE}.slice:cri-containerd:{ID}",
+            IN_POD,
+        ),
+        # kind and minikube
+        (f"/docker/{NODE}/kubelet/kubepods/besteffort/pod{UID}/{ID}", IN_POD),
+        (f"/docker/{NODE}/kubepods/besteffort/pod{UID}/{ID}", IN_POD),
+        (
+            f"/system.slice/docker-{NODE}.scope/kubelet.slice/kubelet-kubepods.slice/"
+            "kubelet-kubepods-burstable.slice/"
+            f"kubelet-kubepods-burstable-pod{SLICE}.slice/cri-containerd-{ID}.scope",
+            IN_POD,
+        ),
+        # the daemon is a pod, with a cgroup namespace
+        (f"/../../kubepods-besteffort-pod{SLICE}.slice/cri-containerd-{ID}.scope", IN_POD),
+        (f"/../../../kubepods-pod{SLICE}.slice/cri-containerd-{ID}.scope", IN_POD),
+        (
+            "/../../../kubepods-burstable.slice/"
+            f"kubepods-burstable-pod{SLICE}.slice/cri-containerd-{ID}.scope",
+            IN_POD,
+        ),
+        (f"/../../pod{UID}/{ID}", IN_POD),
+        (f"/../../../burstable/pod{UID}/{ID}", IN_POD),
+        (f"/../../kubelet-kubepods-pod{SLICE}.slice/cri-containerd-{ID}.scope", IN_POD),
+        ("/../../../../system.slice/slurmstepd.scope/job_42/step_0", Place("", "", "42", "0")),
+        # the daemon is a container of Docker's
+        (f"/../docker-{ID}.scope", Place("", ID)),
+        (f"/../{ID}", Place("", ID)),
+        ("/../slurmstepd.scope/job_42/step_0/user/task_0", Place("", "", "42", "0")),
+        (f"/../../kubepods.slice/kubepods-pod{SLICE}.slice/crio-{ID}.scope", IN_POD),
+        # Slurm
+        ("/system.slice/slurmstepd.scope/job_42", Place("", "", "42")),
+        (
+            "/system.slice/slurmstepd.scope/job_42/step_extern/user/task_special",
+            Place("", "", "42", "extern"),
+        ),
+        (
+            "/system.slice/gpu-7.cluster_slurmstepd.scope/job_42/step_0+1/user/task_0",
+            Place("", "", "42", "0+1"),
+        ),
+        ("/slurm/uid_1000/job_42/step_batch/task_0", Place("", "", "42", "batch")),
+        ("/slurm_gpu-7/uid_1000/job_42/step_0", Place("", "", "42", "0")),
+        # containers
+        (f"/docker/{ID}", Place("", ID)),
+        (f"/system.slice/docker-{ID}.scope/init.scope", Place("", ID)),
+        (f"/machine.slice/libpod-{ID}.scope/container", Place("", ID)),
+    ],
+)
+def test_a_cgroup_that_a_runtime_made_has_an_owner(path: str, place: Place) -> None:
+    assert whose(f"0::{path}\n") == place
+    assert whose(f"12:cpuset:/\n5:memory:{path}\n1:name=systemd:/\n0::/\n") == place
+
+
+@pytest.mark.parametrize("above", [USERS, "/user/alice", f"{USERS}/x", "/../../../..", "/home"])
+@pytest.mark.parametrize(
+    "named",
+    [
+        f"/kubepods/pod{UID}/{ID}",
+        f"/kubepods.slice/kubepods-pod{SLICE}.slice/cri-containerd-{ID}.scope",
+        "/system.slice/slurmstepd.scope/job_666/step_0",
+        "/slurm/uid_0/job_666/step_0",
+        "/slurm/job_666",
+        "/job_666/step_0",
+        f"/docker/{ID}",
+        f"/docker/{NODE}/kubelet/kubepods/pod{UID}/{ID}",
+        f"/docker-{ID}.scope",
+        f"/{ID}",
+    ],
+)
+def test_a_cgroup_that_a_user_made_below_his_own_has_none(above: str, named: str) -> None:
+    above = above + USERS if above.endswith("..") else above
+    assert whose(f"0::{above}{named}\n") == Place()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"/kubepods.slice/run-1.scope/pod{UID}/{ID}",
+        f"/machine.slice/libpod-{NODE}.scope/kubepods/pod{UID}",
+        "/system.slice/tenant.service/slurmstepd.scope/job_666/step_0",
+        "/system.slice/x/y_slurmstepd.scope/job_666/step_0",
+        "/slurm/uid_1000/x/job_666/step_0",
+        "/slurm/uid_1000/job_٣/step_0",
+        "/slurm/uid_1000/job_666x/step_0",
+        "/slurm/uid_1000/job_" + "6" * 11,
+        f"/x\r0::/docker/{ID}",
+        f"/x\x0c0::/docker/{ID}",
+        f"/x\u20280::/docker/{ID}",
+        f"/x:/docker/{ID}",
+        f"/..kubepods/pod{UID}/{ID}",
+        f"kubepods/pod{UID}/{ID}",
+    ],
+)
+def test_a_path_that_only_looks_like_a_runtime_s_has_no_owner(path: str) -> None:
+    assert {whose(f"0::{USERS}{path}\n"), whose(f"0::{path}\n")} <= {
+        Place(),
+        Place("", NODE),  # the container that is its own, and nothing that it made below
+    }
+
+
+PARTS = st.sampled_from(
+    [
+        *("0::", "5:memory:", "/", "/..", "\n", "\r", ":", " ", "docker", "user.slice", "slurm"),
+        *("kubepods", ".slice", "kubepods-", "burstable", "-", f"pod{UID}", f"pod{SLICE}", ID),
+        *(
+            "cri-containerd-",
+            ".scope",
+            "system.slice",
+            "slurmstepd.scope",
+            "uid_1",
+            "job_",
+            "step_",
+        ),
+        *("7" * 40, "x" * 300, "٣", "\ufffd"),
+    ]
+)
+TEXTS = st.lists(PARTS | st.text(max_size=5), max_size=40).map("".join)
+
+
+@given(TEXTS)
+def test_any_cgroup_has_an_owner_of_few_characters_or_none(text: str) -> None:
+    place = whose(text)
+    assert all(len(found) <= 64 for found in astuple(place))
+    assert place.slurm_job == "" or (place.slurm_job.isascii() and place.slurm_job.isdecimal())
+    cgroup.locate(text)
+
+
+@given(TEXTS)
+def test_nothing_below_the_cgroup_of_a_user_has_an_owner(text: str) -> None:
+    assert whose(f"0::{USERS}/" + text.replace("\n", "")) == Place()
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "/..",
+        "/kubepods",
+        f"/kubepods/pod{UID}",
+        "/docker",
+        f"/docker/{ID}",
+        "/slurm",
+        "a",
+        "\n",
+        ":",
+    ],
+)
+def test_a_long_cgroup_takes_no_time(part: str) -> None:
+    text = "0::" + part * (100_000 // len(part))
+    begin = time.process_time()
+    whose(text)
+    assert time.process_time() - begin < 0.3
+
+
+def a_process(root: Path, pid: int, path: str, name: str, uid: int, **environment: str) -> None:
+    """Write what the kernel says of a process."""
+    folder = root / f"proc/{pid}"
+    folder.mkdir(parents=True)
+    (folder / "cgroup").write_text(f"0::{path}\n", newline="")
+    (folder / "environ").write_text("\0".join(f"{n}={v}" for n, v in environment.items()))
+    (folder / "status").write_text(f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n", newline="")
+    stat = f"{pid} ({name}) S 70 1 1 0 -1 4 1 2 3 4 5 6 7 8 20 0 1 0 1000 1\n"
+    (folder / "stat").write_text(stat, newline="")
+    (root / "etc").mkdir(exist_ok=True)
+    accounts = "root:x:0:0::/root:/bin/sh\nmallory:x:1000:1000::/:/bin/sh\nbob:x:1001:1001::/:/\n"
+    (root / "etc/passwd").write_text(accounts)
+
+
+def owners_of(root: Path, *pids: int) -> GpuOwners:
+    node = LocalNode(root)
+    return GpuOwners(node, MachineGpu(0, "GPU-aa", "0", pids), Settings(), Pods(node, Settings()))
+
+
+def seen(root: Path, *pids: int) -> tuple[Started, ...]:
+    """What is known of these processes."""
+    detail = owners_of(root, *pids).read().detail
+    assert isinstance(detail, OwnersDetail)
+    return detail.processes
+
+
+SLURM_JOB = "/system.slice/slurmstepd.scope/job_42/step_0/user/task_0"
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "environment", "owner"),
+    [
+        ("/user.slice", "python", {"SLURM_JOB_ID": "7"}, Owner(user="mallory")),
+        ("/user.slice", "python", {"SLURM_JOB_USER": "alice"}, Owner(user="mallory")),
+        (f"{USERS}/slurm/job_7", "python", {}, Owner(user="mallory")),
+        (
+            SLURM_JOB,
+            "python",
+            {"SLURM_JOB_ID": "7", "SLURM_JOB_USER": "alice"},
+            Owner(user="mallory", slurm_job="42"),
+        ),
+        # a process may give itself any name of 15 characters, and only some of them are escaped
+        ("/user.slice", "x\rUid:\t0\t", {}, Owner(user="mallory")),
+        ("/user.slice", "x\x0cUid:\t0\t", {}, Owner(user="mallory")),
+    ],
+)
+def test_a_process_is_its_user_s_whatever_it_says_of_itself(
+    tmp_path: Path, path: str, name: str, environment: dict[str, str], owner: Owner
+) -> None:
+    a_process(tmp_path, 100, path, name, 1000, SLURM_STEP_ID="9", **environment)
+    (found,) = seen(tmp_path, 100)
+    assert found.owner == owner
+    assert found.slurm_step == ("0" if owner.slurm_job else "")
+
+
+def test_a_tenant_does_not_join_the_job_of_another(tmp_path: Path) -> None:
+    for address in ("10.0.0.7", "localhost"):
+        where = {"MASTER_ADDR": address, "MASTER_PORT": "29500"}
+        root = tmp_path / address
+        a_process(root, 100, "/user.slice", "python", 1000, **where)
+        a_process(root, 101, "/user.slice", "python", 1001, **where)
+        a_process(root, 102, "/user.slice", "python", 1001, **where)
+        mallory, bob, same = seen(root, 100, 101, 102)
+        assert mallory.job != bob.job == same.job
+
+
+LONG = "9" * 125_000
+
+
+def test_what_a_gpu_s_processes_say_of_themselves_is_cut(tmp_path: Path) -> None:
+    names = ("RANK", "WORLD_SIZE", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "MASTER_PORT")
+    settings = ("NCCL_ALGO", "NCCL_DEBUG_FILE", "TORCH_NCCL_BLOCKING_WAIT", "NCCL_SOCKET_IFNAME")
+    for pid in range(MANY):
+        said = dict.fromkeys(names, LONG) | dict.fromkeys(settings, f"{pid}{LONG}")
+        path = f"{USERS}/{'x' * 250}/slurm/uid_0/job_{LONG[:100]}/step_{LONG[:100]}"
+        a_process(tmp_path, 100 + pid, path, "python", 1000, **said)
+    source = owners_of(tmp_path, *range(100, 100 + MANY))
+    samples = told(source)
+    text = exported(samples)
+    assert sum(sample.metric.name == "gpunode_nccl_setting_info" for sample in samples) == MANY
+    assert len(text) < 50_000
+    assert max(map(len, text.splitlines())) < 500
+    assert all(len(found.job) < 300 for found in seen(tmp_path, *range(100, 100 + MANY)))
+
+
+class Answering(OneGpu):
+    """A node whose kubelet answers something."""
+
+    def __init__(self, answer: list[Allocation]) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def allocations(self, socket: str) -> list[Allocation]:  # noqa: ARG002
+        return self.answer
+
+
+NAMES = st.text() | st.integers(0, 5000).map("x".__mul__)
+DEVICES = (
+    st.sampled_from(["GPU-aa", "GPU-aa::7", "nvidia0", "nvidia" + "0" * 5000, "gpu-0"]) | NAMES
+)
+
+
+@settings(max_examples=50)
+@given(st.lists(st.builds(Allocation, NAMES, NAMES, NAMES, NAMES, DEVICES)))
+def test_whatever_the_kubelet_answers_a_gpu_has_few_holders_with_short_names(
+    answer: list[Allocation],
+) -> None:
+    node = Answering(answer * 20)
+    pods = Pods(node, Settings())
+    pods.read()
+    gpu = MachineGpu(0, "GPU-aa", "0")
+    found = pods.holders(gpu.identity)
+    assert found is not None
+    assert len(found) <= HOLDERS
+    assert all(len(part) <= NAME for h in found for part in (h.namespace, h.pod, h.container))
+
+
+SYSLOG = "/var/log/messages"
+XID = "NVRM: Xid (PCI:0000:19:00): 79, pid=1, GPU has fallen off the bus."
+
+
+def record(message: str, priority: int = 3) -> str:
+    """A record of /dev/kmsg."""
+    return f"{priority},339,5140900,-;{message}"
+
+
+def line(message: str, tag: str = "kernel") -> str:
+    """A line of a log file."""
+    return f"Nov  1 12:00:00 node {tag}: [ 1234.567890] {message}"
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "kind"),
+    [
+        (KMSG, record(XID), "xid"),
+        (KMSG, record("NVRM: Xid (PCI:0001:19:00 GPU-I:05 GPU-CI:01): 94, pid=1"), "xid"),
+        (KMSG, "3,339,5140900,-,caller=T1;" + XID, "xid"),
+        (SYSLOG, line(XID), "xid"),
+        (SYSLOG, f"2026-11-22T05:23:32.123456+00:00 node.x.org kernel: {XID}", "xid"),
+        (KMSG, record("oom-kill:constraint=CONSTRAINT_MEMCG,task=python"), "oom_kill"),
+        (KMSG, record("traps: python[12] trap: bus error ip:7f"), "bus_error"),
+        (KMSG, record("pcieport 0000:18:01.0: AER: Corrected error received"), "pcie_aer"),
+        (KMSG, record("nvidia 0000:19:00.0: PCIe Bus Error: severity=Corrected"), "pcie_aer"),
+        (KMSG, record("INFO: task python:4242 blocked for more than 120 seconds."), "hung_task"),
+        (KMSG, record("watchdog: BUG: soft lockup - CPU#3 stuck for 22s!"), "lockup"),
+        (KMSG, record("rcu: INFO: rcu_sched detected stalls on CPUs/tasks:"), "lockup"),
+        (KMSG, record("EXT4-fs (sda1): Remounting filesystem read-only"), "read_only"),
+        (KMSG, record("blk_update_request: I/O error, dev sda, sector 0"), "disk_error"),
+        (KMSG, record("I/O error, dev nvme0n1, sector 0 op 0x0:(READ)"), "disk_error"),
+        (
+            KMSG,
+            record("mlx5_core 0000:1c:00.0: Port module event: module 0, Cable unplugged"),
+            "link_down",
+        ),
+        # written to /dev/kmsg by a program: the kernel gives it another facility
+        (KMSG, record(XID, 8 + 3), None),
+        (KMSG, record(XID, 24 + 3), None),
+        (KMSG, XID, None),
+        (KMSG, f" {XID}", None),
+        (KMSG, line(XID), None),
+        # the name of a cgroup, a process or a file
+        (KMSG, record(f"oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/user/{XID}"), "oom_kill"),
+        (KMSG, record(f"Tasks in /user.slice/{XID} are going to be killed"), None),
+        (KMSG, record(f"Out of memory: Killed process 12 ({XID})"), "oom_kill"),
+        (KMSG, record("NVRM: Xid (PCI:[12]: segfault at 0 ip 0 sp 0 error 4 in a"), None),
+        (KMSG, record("NVRM: GSP[12]: segfault at 0 ip 0 sp 0 error 4 in a"), None),
+        (KMSG, record("NVRM: failed invoked oom-killer: gfp_mask=0x0"), None),
+        (KMSG, record("LustreError: x (12): drop_caches: 3"), None),
+        (KMSG, record("I/O error, dev [12]: segfault at 0 ip 0 sp 0 error 4 in a"), None),
+        (KMSG, record(f"python[12]: segfault at 0 ip 0 sp 0 error 4 in \\x0a{XID}[0+1]"), None),
+        # what a program logs
+        (SYSLOG, line(XID, "kernel[12]"), None),
+        (SYSLOG, line(XID, "mallory"), None),
+        (SYSLOG, line(f"kernel: {XID}", "mallory"), None),
+        (SYSLOG, f"x {line(XID)}", None),
+        (SYSLOG, XID, None),
+        (SYSLOG, record(XID), None),
+    ],
+)
+def test_a_line_counts_if_the_kernel_begins_it(path: str, text: str, kind: str | None) -> None:
+    message = message_of(path, text)
+    assert (None if message is None else kind_of(message)) == kind
+
+
+def a_node(root: Path, *bus_ids: str) -> LocalNode:
+    """A node with some GPUs."""
+    for bus_id in bus_ids:
+        folder = root / "sys/bus/pci/devices" / bus_id
+        folder.mkdir(parents=True)
+        (folder / "vendor").write_text("0x10de\n")
+        (folder / "class").write_text("0x030200\n")
+    for name in ("dev", "var/log"):
+        (root / name).mkdir(parents=True)
+    return LocalNode(root)
+
+
+def append(path: Path, *lines: str) -> None:
+    with path.open("a") as file:
+        file.writelines(f"{text}\n" for text in lines)
+
+
+def xids_in(text: str) -> dict[tuple[str, str], float]:
+    """The XIDs in an exposition by PCI address and number."""
+    found = parse(text + "\n")
+    return {
+        (dict(labels)["bus_id"], dict(labels)["xid"]): value
+        for (name, labels), value in found.items()
+        if name == "gpunode_kernel_log_xid_errors_total"
+    }
+
+
+def test_forged_xids_are_of_no_other_gpu_and_leave_room_for_true_ones(tmp_path: Path) -> None:
+    kernel = KernelLog(a_node(tmp_path, "0000:19:00.0", "0000:3b:00.0"), Settings())
+    path = tmp_path / SYSLOG[1:]
+    path.write_text("")
+    told(kernel)
+    forged = [f"NVRM: Xid (PCI:0000:{bus:02x}:00): 31, x" for bus in range(64, 256)]
+    forged += [f"NVRM: Xid (PCI:0000:3b:00): {number}, x" for number in range(10_000, 11_000)]
+    append(path, *(line(text) for text in [*forged, XID, XID.replace("19:", "3b:")]))
+    found = xids_in(exported(told(kernel)))
+    assert found.pop(("0000:19:00.0", "79")) == 1
+    assert found.pop(("0000:3b:00.0", "79")) == 1
+    assert {bus_id for bus_id, _ in found} == {"0000:3b:00.0"}
+    assert sum(found.values()) == 1000
+    assert len(found) <= MANY + len(WATCHED) + 1
+
+
+def test_a_program_that_writes_to_the_kernel_log_is_not_the_kernel(tmp_path: Path) -> None:
+    if not os.access(KMSG, os.R_OK | os.W_OK):
+        pytest.skip("only root may write to the kernel log")
+    node = a_node(tmp_path, "0000:19:00.0")
+    (tmp_path / "dev/kmsg").symlink_to(KMSG)
+    kernel = KernelLog(node, Settings())
+    try:
+        told(kernel)
+        Path(KMSG).write_text(f"<3>{XID}\n")
+    except OSError as error:
+        pytest.skip(f"no kernel log on this machine: {error}")
+    assert xids_in(exported(told(kernel))) == {}
+
+
+def removed(path: Path) -> None:
+    path.unlink()
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def a_loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path)
+
+
+def endless(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def cut_short(path: Path) -> None:
+    path.write_text("")
+
+
+@pytest.mark.parametrize("spoil", [removed, a_folder, a_pipe, a_loop, endless, cut_short])
+def test_a_kernel_log_that_goes_bad_keeps_its_counts_and_is_followed_again(
+    tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    kernel = KernelLog(a_node(tmp_path, "0000:19:00.0"), Settings())
+    path = tmp_path / SYSLOG[1:]
+    path.write_text(f"{line(XID)}\n")
+    at = "0000:19:00.0", "79"
+    told(kernel)
+    append(path, line(XID))
+    assert xids_in(exported(told(kernel))) == {at: 1}
+    spoil(path)
+    for _ in range(3):
+        assert xids_in(exported(told(kernel))) == {at: 1}
+    if path.is_dir():
+        shutil.rmtree(path)
+    elif path.is_symlink() or path.is_fifo():
+        path.unlink()
+    append(path, line(XID))
+    assert xids_in(exported(told(kernel))) == {at: 2}
+    append(path, line(XID))
+    text = exported(told(kernel))
+    assert xids_in(text) == {at: 3}
+    assert 'gpunode_kernel_log_info{path="/var/log/messages"} 1.0' in text
+
+
+def test_another_log_does_not_count_again_what_was_counted(tmp_path: Path) -> None:
+    kernel = KernelLog(a_node(tmp_path, "0000:19:00.0"), Settings())
+    kmsg, path = tmp_path / KMSG[1:], tmp_path / SYSLOG[1:]
+    path.write_text("")
+    told(kernel)
+    append(path, line(XID))
+    told(kernel)
+    append(path, line(XID))
+    append(kmsg, record(XID), record(XID))
+    assert xids_in(exported(told(kernel))) == {("0000:19:00.0", "79"): 1}
+    append(kmsg, record(XID))
+    assert xids_in(exported(told(kernel))) == {("0000:19:00.0", "79"): 2}
+
+
+BYTES = st.lists(
+    st.binary(max_size=20)
+    | st.sampled_from(
+        [
+            *(
+                b"3,1,2,-;",
+                b"Nov  1 12:00:00 n kernel: ",
+                XID.encode(),
+                b"\n",
+                b" ",
+                b"\r",
+                b"\x0c",
+            ),
+            *(b"NVRM: ", b"LustreError: ", b"oom-kill:", b"[12]: ", b"\xe2\x80\xa8", b"x" * 5000),
+        ]
+    ),
+    max_size=30,
+).map(b"".join)
+
+
+@given(BYTES)
+@settings(max_examples=50)
+def test_any_kernel_log_is_read_and_few_things_are_told_of_it(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        kernel = KernelLog(a_node(Path(folder), "0000:19:00.0"), Settings())
+        path = Path(folder) / KMSG[1:]
+        path.write_bytes(b"")
+        told(kernel)
+        with path.open("ab") as file:
+            file.write(content + b"\n")
+        text = exported(told(kernel))
+    true = [
+        part for part in content.split(b"\n") if re.match(rb"3,1,2,-;NVRM: Xid \(P.+: 79,", part)
+    ]
+    assert sum(xids_in(text).values()) == len(true)
+    assert len(text) < 5000
+
+
+@pytest.mark.parametrize("start", [record(""), line(""), record(XID), record("nvme nvme0: "), ""])
+@pytest.mark.parametrize("part", ["x", " ", ";", "NVRM: ", "0000:19:00.0 ", "nvme0: (1) [", "9,"])
+def test_a_long_line_of_a_log_takes_no_time(start: str, part: str) -> None:
+    text = start + part * (1_000_000 // len(part))
+    begin = time.process_time()
+    for path in (KMSG, SYSLOG):
+        message = message_of(path, text)
+        if message is not None:
+            assert len(message) <= LONGEST
+            kind_of(message)
+    assert time.process_time() - begin < 0.1
+
+
+def logged(message: object, *arguments: object, at: float = 0.0) -> logging.LogRecord:
+    record = logging.LogRecord("gpunode.x", logging.WARNING, "x.py", 1, message, arguments, None)
+    record.created = at
+    return record
+
+
+HEAD = "1970-01-01 00:00:00,000 WARNING gpunode.x: "
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("x\n2026-11-22 ERROR gpunode: forged", "x\\n2026-11-22 ERROR gpunode: forged"),
+        ("a\rb\tc\0d", "a\\rb\\tc\\x00d"),
+        ("\x1b]0;title\x07\x1b[2J", "\\x1b]0;title\\x07\\x1b[2J"),
+        ("\x9b31m\x85", "\\x9b31m\\x85"),
+        ("\u202egnp.exe\u2066\u200f\ufeff", "\\u202egnp.exe\\u2066\\u200f\\ufeff"),
+        ("\u2028\u2029\x0b\x0c", "\\u2028\\u2029\\x0b\\x0c"),
+        ("\ud800", "\\ud800"),
+        ("작업 Größe 🙂 %s", "작업 Größe 🙂 %s"),
+    ],
+)
+def test_a_line_of_the_log_is_one_line_and_shows_what_is_in_it(said: str, shown: str) -> None:
+    assert Lines().format(logged("%s", said)).endswith(f" WARNING gpunode.x: {shown}")
+    assert Lines().format(logged(said)).endswith(f" WARNING gpunode.x: {shown}")
+
+
+@given(st.text() | st.text().map(lambda text: text * 1000))
+def test_a_line_of_the_log_is_short_and_prints_as_itself(said: str) -> None:
+    found = Lines().format(logged("%s", said))
+    assert len(found) <= cli_log.LONGEST
+    assert found.isprintable()
+
+
+def test_a_traceback_stays_readable_and_forges_no_line() -> None:
+    try:
+        raise ValueError("\n2026-11-22 ERROR gpunode: forged\x1b[2J" * 10_000)
+    except ValueError as error:
+        record = logged("failed")
+        record.exc_info = type(error), error, error.__traceback__
+    first, *rest = Lines().format(record).split("\n")
+    assert first.endswith("gpunode.x: failed")
+    assert rest[0] == "    Traceback (most recent call last):"
+    assert "in test_a_traceback_stays_readable_and_forges_no_line" in rest[1]
+    assert all(line.startswith("    ") and line.isprintable() for line in rest)
+    assert len(rest) <= cli_log.TRACEBACK
+
+
+def test_what_repeats_is_logged_ever_more_seldom(capsys: pytest.CaptureFixture[str]) -> None:
+    handler = StandardError()
+    for second in range(100_000):
+        handler.handle(logged("GPU %s: XID %d", "0", 13, at=float(second)))
+        if second == 50_000:
+            handler.handle(logged("GPU %s: XID %d", "0", 79, at=float(second)))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 18
+    assert lines[1].endswith(": 2 times: GPU 0: XID 13")
+    assert sum(line.endswith(": GPU 0: XID 79") for line in lines) == 1
+    handler.handle(logged("GPU %s: XID %d", "0", 79, at=100_000.0))
+    assert capsys.readouterr().err.endswith(": GPU 0: XID 79\n"), "after hours it is news again"
+
+
+def test_a_complaint_that_is_new_each_time_fills_no_disk(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    handler = StandardError()
+    for second in range(7000):
+        handler.handle(logged("%s%s", second, LONG, at=second / 2))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == cli_log.MOST
+    assert "more than 1000 lines in an hour" in lines[-1]
+    handler.handle(logged("again", at=3700.0))
+    assert capsys.readouterr().err.endswith("gpunode.x: again\n")
+
+
+@pytest.fixture
+def hostile() -> Iterator[int]:
+    """A real process that says of itself what it likes."""
+    said = {"SLURM_JOB_ID": "7", "SLURM_JOB_USER": "alice", "NCCL_DEBUG_FILE": f"\n\x1b[2J{LONG}"}
+    with subprocess.Popen(["sleep", "60"], env={"PATH": os.environ["PATH"], **said}) as process:
+        yield process.pid
+        process.kill()
+
+
+def test_a_daemon_tells_and_logs_of_a_hostile_process_what_the_kernel_says(
+    fake: FakeDriver, hostile: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fake.write(f"gpu 0 process {hostile} 1000000000\n")
+    with watching(fake, "--gpu.owners-interval=1") as running:
+        labels = until(lambda: owner_in(running.get("/metrics").decode()))
+        size = len(running.get("/metrics"))
+    assert labels["user"] == pwd.getpwuid(os.getuid()).pw_name
+    assert labels["slurm_job"] == ""
+    assert size < 500_000
+    errors = capfd.readouterr().err.splitlines()
+    assert all(text.isprintable() and len(text) <= cli_log.LONGEST for text in errors)
+
+
+def owner_in(text: str) -> dict[str, str] | None:
+    """The labels of the owner of a GPU, once it is exported."""
+    found = (dict(labels) for name, labels in parse(text) if name == "gpunode_gpu_owner_info")
+    return next(found, None)
