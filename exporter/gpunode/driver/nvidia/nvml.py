@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import math
 import struct
 import threading
 from collections.abc import Callable
@@ -42,6 +41,7 @@ from gpunode.driver.errands import PATIENCE, Errands
 from gpunode.driver.nvidia import gpm
 from gpunode.driver.nvidia.dcgm import DcgmProfiling
 from gpunode.driver.nvidia.library import Library
+from gpunode.driver.nvidia.possible import Range, possible
 
 log = logging.getLogger(__name__)
 
@@ -120,12 +120,31 @@ PCIE_LANE = {
 
 MOST_GPUS = 64
 MOST_INSTANCES = 16
-MOST_LINKS = 64
 MOST_EVENTS = 256
-"""More than a node has GPUs, a GPU has MIG instances and NVLinks, and a window has XID events."""
+"""More than a node has GPUs, a GPU has MIG instances, and a window has XID events."""
 
 MOST_SAMPLES = 256
 """More than any buffer holds: on an H200, 120 power samples and 71 of utilisation."""
+
+ALL_ONES = 2**64 - 1
+BYTES = 1.0, 2.0**50
+BUS_BITS = 1.0, 2.0**16
+CELSIUS = -60.0, 200.0
+COUNTS = 0.0, 1e18
+FLAGS = 0.0, 1.0
+GENERATIONS = 1.0, 16.0
+HERTZ = 0.0, 1e11
+LANES = 1.0, 32.0
+LIMITS = 1.0, 2e4
+LINKS = 0.0, 64.0
+MARGINS = -200.0, 200.0
+NUMBERS = 0.0, 2.0**16
+PIDS = 1.0, 2.0**22
+ROWS = 0.0, 1e6
+SHARES = 0.0, 1.0
+TIMES = 0.0, 2.0**62
+WATTS = 0.0, 2e4
+"""What is physically possible, generously, in base units; anything else is no reading."""
 
 LONGEST_TEXT = 96
 """Characters of a text: ``NVML_DEVICE_NAME_V2_BUFFER_SIZE``."""
@@ -369,9 +388,10 @@ class NvmlGpu:
         if key in self._unsupported:
             raise Unsupported(f"{key}: not supported by GPU {self.index}")
         answers = {
-            (value.fieldId, value.scopeId): _field_value(value)
+            (value.fieldId, value.scopeId): number
             for value in self._call("nvmlDeviceGetFieldValues", list(fields))
             if value.nvmlReturn == pynvml.NVML_SUCCESS
+            and (number := _field_value(value)) is not None
         }
         if not answers:
             self._unsupported.add(key)
@@ -380,7 +400,6 @@ class NvmlGpu:
 
     def _identify(self) -> Identity:
         board = self.parent or self
-        capability = board._told("nvmlDeviceGetCudaComputeCapability")
         pci = board._told("nvmlDeviceGetPciInfo")
         return Identity(
             index=self.index,
@@ -389,12 +408,20 @@ class NvmlGpu:
             bus_id=_text(_bus_id(pci)).lower() or None if pci else None,
             serial=_text(board._told(_get_serial)) or None,
             vbios=_text(board._told(_get_vbios)) or None,
-            compute_capability="{}.{}".format(*capability) if capability else None,
+            compute_capability=board._capability(),
             parent=self.parent.uuid if self.parent else None,
             mig=self.parent is not None,
-            minor=board._told("nvmlDeviceGetMinorNumber"),
-            gpu_instance=self._optional("nvmlDeviceGetGpuInstanceId") if self.parent else None,
+            minor=board._number("nvmlDeviceGetMinorNumber"),
+            gpu_instance=self._number("nvmlDeviceGetGpuInstanceId") if self.parent else None,
         )
+
+    def _capability(self) -> str | None:
+        version = self._told("nvmlDeviceGetCudaComputeCapability")
+        return "{}.{}".format(*version) if version and max(version) < 100 else None
+
+    def _number(self, function: str) -> int | None:
+        number = possible(self._told(function), NUMBERS)
+        return None if number is None else int(number)
 
     def _told(self, function: str | Callable[..., Any]) -> Any:
         """Something that is good to know of a GPU, or None: no reason not to read the rest."""
@@ -405,23 +432,26 @@ class NvmlGpu:
 
     def limits(self) -> Limits:
         board = self.parent or self
-        width = board._optional("nvmlDeviceGetMemoryBusWidth")
-        memory_clock = board._optional("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_MEM)
-        sm_clock = board._optional("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM)
+        width = possible(board._optional("nvmlDeviceGetMemoryBusWidth"), BUS_BITS)
+        memory_clock = board._max_clock(pynvml.NVML_CLOCK_MEM)
+        sm_clock = board._max_clock(pynvml.NVML_CLOCK_SM)
         generation = board._optional("nvmlDeviceGetMaxPcieLinkGeneration")
-        lanes = board._optional("nvmlDeviceGetMaxPcieLinkWidth")
+        lanes = possible(board._optional("nvmlDeviceGetMaxPcieLinkWidth"), LANES)
         speeds = [link.bytes_per_second for link in board._links_or_none() if link.up]
         return Limits(
             # Two transfers per clock: https://en.wikipedia.org/wiki/High_Bandwidth_Memory
             memory_bytes_per_second=(
-                width / 8 * memory_clock * 1e6 * 2 if width and memory_clock else None
+                width / 8 * memory_clock * 2 if width and memory_clock else None
             ),
             nvlink_bytes_per_second=sum(s for s in speeds if s) or None,
             pcie_bytes_per_second=(
                 PCIE_LANE[generation] * lanes if generation in PCIE_LANE and lanes else None
             ),
-            sm_clock_hertz=sm_clock * 1e6 if sm_clock else None,
+            sm_clock_hertz=sm_clock or None,
         )
+
+    def _max_clock(self, kind: int) -> float | None:
+        return possible(_scaled(self._optional("nvmlDeviceGetMaxClockInfo", kind), 1e6), HERTZ)
 
     def _links_or_none(self) -> list[NvLink]:
         try:
@@ -438,20 +468,21 @@ class NvmlGpu:
             return self.driver.dcgm.activity(self.uuid)
 
     def _gpm_activity(self) -> Activity:
-        if self._gpm is None or self._gpm.generation != self.generation:
+        counters = self._gpm
+        if counters is None or counters.generation != self.generation:
             support = (self.parent or self)._call("nvmlGpmQueryDeviceSupport")
             if not support.isSupportedDevice:
                 raise Unsupported(f"GPM: not supported by GPU {self.index}")
-            self._gpm = _Gpm(self)
-        return self._gpm.read()
+            counters = self._gpm = _Gpm(self)
+        return counters.read()
 
     def power_samples(self, after: int) -> Buffered:
-        return self._samples(pynvml.NVML_TOTAL_POWER_SAMPLES, after, 1e-3)
+        return self._samples(pynvml.NVML_TOTAL_POWER_SAMPLES, after, 1e-3, WATTS)
 
     def utilization_samples(self, after: int) -> Buffered:
-        return self._samples(pynvml.NVML_GPU_UTILIZATION_SAMPLES, after, 1e-2)
+        return self._samples(pynvml.NVML_GPU_UTILIZATION_SAMPLES, after, 1e-2, SHARES)
 
-    def _samples(self, kind: int, after: int, scale: float) -> Buffered:
+    def _samples(self, kind: int, after: int, scale: float, within: Range) -> Buffered:
         key = f"nvmlDeviceGetSamples {kind}"
         if key in self._unsupported:
             raise Unsupported(f"{key}: not supported by GPU {self.index}")
@@ -467,17 +498,27 @@ class NvmlGpu:
             if isinstance(error.__cause__, pynvml.NVMLError_NotFound):
                 return Buffered()  # an empty buffer, not a failure
             raise
-        return Buffered([(time, value * scale) for time, value in SAMPLE.iter_unpack(packed)])
+        return Buffered(
+            [
+                (time, value * scale)
+                for time, value in SAMPLE.iter_unpack(packed)
+                if possible(time, TIMES) is not None and possible(value * scale, within) is not None
+            ]
+        )
 
     def utilization(self) -> Utilization:
         rates = self._call("nvmlDeviceGetUtilizationRates")
-        return Utilization(gpu=rates.gpu / 100, memory=rates.memory / 100)
+        return Utilization(
+            gpu=_reading("utilisation", rates.gpu / 100, SHARES),
+            memory=_reading("utilisation of memory", rates.memory / 100, SHARES),
+        )
 
     def power(self) -> float:
-        return float(self._call("nvmlDeviceGetPowerUsage")) / 1e3
+        return _reading("power", self._call("nvmlDeviceGetPowerUsage") / 1e3, WATTS)
 
     def energy(self) -> float:
-        return float(self._call("nvmlDeviceGetTotalEnergyConsumption")) / 1e3
+        millijoules = self._call("nvmlDeviceGetTotalEnergyConsumption")
+        return _reading("energy", _reading("energy", millijoules, COUNTS) / 1e3, COUNTS)
 
     def memory(self) -> Memory:
         try:
@@ -488,20 +529,25 @@ class NvmlGpu:
             info = self.library.call(
                 "nvmlDeviceGetMemoryInfo", self.handle, gpu=self.uuid, generation=generation
             )
-            return Memory(total=info.total, used=info.used, reserved=None)
-        return Memory(info.total, info.total - info.free - info.reserved, info.reserved)
+            return _memory(info.total, info.used, None)
+        return _memory(info.total, info.total - info.free - info.reserved, info.reserved)
 
     def sm_clock(self) -> float:
-        return float(self._call("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM)) * 1e6
+        return self._clock(pynvml.NVML_CLOCK_SM)
 
     def memory_clock(self) -> float:
-        return float(self._call("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM)) * 1e6
+        return self._clock(pynvml.NVML_CLOCK_MEM)
+
+    def _clock(self, kind: int) -> float:
+        return _reading("clock", self._call("nvmlDeviceGetClockInfo", kind) * 1e6, HERTZ)
 
     def clock_events(self) -> list[str]:
         try:
             mask = self._call("nvmlDeviceGetCurrentClocksEventReasons")
         except Unsupported:
             mask = self._call("nvmlDeviceGetCurrentClocksThrottleReasons")
+        if mask == ALL_ONES:
+            raise Unsupported(f"clock events: {mask:#x} is no reading")
         return [name for bit, name in CLOCK_EVENTS.items() if mask & bit]
 
     def throttled(self) -> dict[str, float]:
@@ -509,21 +555,20 @@ class NvmlGpu:
         return {THROTTLED_NANOSECONDS[field]: ns / 1e9 for (field, _), ns in values.items()}
 
     def temperature(self) -> float:
-        return float(self._call("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU))
+        celsius = self._call("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU)
+        return _reading("temperature", celsius, CELSIUS)
 
     def memory_temperature(self) -> float:
         (celsius,) = self._fields(pynvml.NVML_FI_DEV_MEMORY_TEMP).values()
-        return celsius
+        return _reading("memory temperature", celsius, CELSIUS)
 
     def temperature_margin(self) -> float:
-        return float(self._call("nvmlDeviceGetMarginTemperature"))
+        return _reading("margin", self._call("nvmlDeviceGetMarginTemperature"), MARGINS)
 
     def power_limits(self) -> PowerLimits:
-        default = self._optional("nvmlDeviceGetPowerManagementDefaultLimit")
-        return PowerLimits(
-            enforced=self._call("nvmlDeviceGetEnforcedPowerLimit") / 1e3,
-            default=default / 1e3 if default is not None else None,
-        )
+        default = _scaled(self._optional("nvmlDeviceGetPowerManagementDefaultLimit"), 1e-3)
+        enforced = self._call("nvmlDeviceGetEnforcedPowerLimit") * 1e-3
+        return PowerLimits(_reading("limit", enforced, LIMITS), possible(default, LIMITS))
 
     def processes(self) -> list[Process]:
         calls: tuple[tuple[str, Literal["compute", "graphics", "mps"]], ...] = (
@@ -536,7 +581,11 @@ class NvmlGpu:
         for name, kind in calls:
             running = self._optional(name)
             answered = answered or running is not None
-            found += [Process(p.pid, p.usedGpuMemory, kind) for p in running or ()]
+            found += [
+                Process(p.pid, possible(p.usedGpuMemory, BYTES), kind)
+                for p in running or ()
+                if possible(p.pid, PIDS) is not None
+            ]
         if not answered:
             raise Unsupported(f"running processes: not supported by GPU {self.index}")
         return found
@@ -549,10 +598,13 @@ class NvmlGpu:
             if isinstance(cause, pynvml.NVMLError) and cause.value == pynvml.NVML_ERROR_NOT_FOUND:
                 return []
             raise
-        samples = sorted(samples, key=lambda sample: sample.timeStamp)
+        samples = sorted(
+            (sample for sample in samples if possible(sample.timeStamp, TIMES) is not None),
+            key=lambda sample: sample.timeStamp,
+        )
         self._process_use_until = samples[-1].timeStamp if samples else 0
-        latest = {sample.pid: sample.smUtil / 100 for sample in samples}
-        return [ProcessUse(pid, share) for pid, share in latest.items()]
+        latest = {sample.pid: possible(sample.smUtil / 100, SHARES) for sample in samples}
+        return [ProcessUse(pid, share) for pid, share in latest.items() if share is not None]
 
     def ecc_errors(self) -> dict[str, float]:
         kinds = {
@@ -560,34 +612,47 @@ class NvmlGpu:
             "uncorrected": pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
         }
         return {
-            name: float(self._call("nvmlDeviceGetTotalEccErrors", kind, pynvml.NVML_AGGREGATE_ECC))
+            name: _reading(
+                "ECC errors",
+                self._call("nvmlDeviceGetTotalEccErrors", kind, pynvml.NVML_AGGREGATE_ECC),
+                COUNTS,
+            )
             for name, kind in kinds.items()
         }
 
     def remapped_rows(self) -> RemappedRows:
         corrected, uncorrected, pending, failed = self._call("nvmlDeviceGetRemappedRows")
-        return RemappedRows(corrected, uncorrected, bool(pending), bool(failed))
+        return RemappedRows(
+            _reading("remapped rows", corrected, ROWS),
+            _reading("remapped rows", uncorrected, ROWS),
+            bool(_reading("pending remap", pending, FLAGS)),
+            bool(_reading("failed remap", failed, FLAGS)),
+        )
 
     def recovery_action(self) -> str:
         (action,) = self._fields(pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION).values()
         return RECOVERY_ACTIONS.get(int(action), "other")
 
     def pcie_link(self) -> PcieLink:
+        def ask(name: str, within: Range) -> int:
+            return int(_reading(name, self._call(name), within))
+
         return PcieLink(
-            generation=self._call("nvmlDeviceGetCurrPcieLinkGeneration"),
-            width=self._call("nvmlDeviceGetCurrPcieLinkWidth"),
-            max_generation=self._call("nvmlDeviceGetMaxPcieLinkGeneration"),
-            max_width=self._call("nvmlDeviceGetMaxPcieLinkWidth"),
+            generation=ask("nvmlDeviceGetCurrPcieLinkGeneration", GENERATIONS),
+            width=ask("nvmlDeviceGetCurrPcieLinkWidth", LANES),
+            max_generation=ask("nvmlDeviceGetMaxPcieLinkGeneration", GENERATIONS),
+            max_width=ask("nvmlDeviceGetMaxPcieLinkWidth", LANES),
         )
 
     def pcie_replays(self) -> float:
-        return float(self._call("nvmlDeviceGetPcieReplayCounter"))
+        return _reading("PCIe replays", self._call("nvmlDeviceGetPcieReplayCounter"), COUNTS)
 
     def pcie_errors(self) -> dict[str, float]:
         return {PCIE_ERRORS[f]: count for (f, _), count in self._fields(*PCIE_ERRORS).items()}
 
     def nvlinks(self) -> list[NvLink]:
         ((_, count),) = self._fields(pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT).items()
+        count = _reading("NVLinks", count, LINKS)
         links, state = range(int(count)), pynvml.NVML_FI_DEV_NVLINK_GET_STATE
         # Fields are slow: ask once for kinds that no link supports, and once for speeds.
         kinds = self._nvlink_kinds or [state, *NVLINK_ERRORS]
@@ -601,7 +666,7 @@ class NvmlGpu:
             NvLink(
                 link=link,
                 up=values[state, link] == 1,
-                bytes_per_second=_scaled(self._nvlink_speeds.get(link), 1e6),
+                bytes_per_second=possible(_scaled(self._nvlink_speeds.get(link), 1e6), gpm.RATES),
                 errors={
                     name: values[field, link]
                     for field, name in NVLINK_ERRORS.items()
@@ -609,7 +674,7 @@ class NvmlGpu:
                 },
             )
             for link in links
-            if (state, link) in values
+            if possible(values.get((state, link)), FLAGS) is not None
         ]
 
     def nvlink_bytes(self) -> dict[str, float]:
@@ -625,23 +690,26 @@ class NvmlGpu:
         if info.state not in FABRIC_STATES:
             raise Unsupported(f"fabric: GPU {self.index} has none")
         bits = {name: info.healthMask >> at & 3 for name, at in FABRIC_HEALTH_BITS.items()}
-        return Fabric(FABRIC_STATES[info.state], {n: bit == 2 for n, bit in bits.items() if bit})
+        healthy = {name: bit == 2 for name, bit in bits.items() if bit in (1, 2)}
+        return Fabric(FABRIC_STATES[info.state], healthy)
 
     def persistence(self) -> bool:
-        return bool(self._call("nvmlDeviceGetPersistenceMode"))
+        return bool(_reading("persistence", self._call("nvmlDeviceGetPersistenceMode"), FLAGS))
 
     def mig_mode(self) -> bool:
         current, _ = self._call("nvmlDeviceGetMigMode")
-        return bool(current)
+        return bool(_reading("MIG mode", current, FLAGS))
 
     def xids(self) -> list[Xid]:
         generation = self.generation
-        if self._events is None or self._events[0] != generation:
+        kept = self._events
+        if kept is not None and kept[0] == generation:
+            _, events = kept
+        else:
             events = self.library.call("nvmlEventSetCreate", generation=generation)
             kind = pynvml.nvmlEventTypeXidCriticalError
             self._call("nvmlDeviceRegisterEvents", kind, events, generation=generation)
             self._events = generation, events
-        _, events = self._events
         found: list[Xid] = []
         for _ in range(MOST_EVENTS):
             try:
@@ -724,7 +792,8 @@ class _Gpm:
         return {
             metric.name: answer.value * metric.scale
             for metric, answer in answers
-            if answer.nvmlReturn == pynvml.NVML_SUCCESS and math.isfinite(answer.value)
+            if answer.nvmlReturn == pynvml.NVML_SUCCESS
+            and possible(answer.value * metric.scale, metric.within) is not None
         }
 
     def _fill(self, metrics: tuple[gpm.GpmMetric, ...]) -> None:
@@ -755,10 +824,29 @@ def _get_samples(handle: Any, kind: int, after: int) -> bytes:
     return bytes(samples)[: count.value * SAMPLE.size]
 
 
-def _field_value(field: Any) -> float:
-    """The member of the union that ``valueType`` selects."""
+def _field_value(field: Any) -> float | None:
+    """The member of the union that ``valueType`` selects; None if that can be no reading."""
     member = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
-    return float(getattr(field.value, member[field.valueType]))
+    name = member.get(field.valueType)
+    return None if name is None else possible(getattr(field.value, name), COUNTS)
+
+
+def _memory(total: float, used: float, reserved: float | None) -> Memory:
+    """Raises ``Unsupported`` unless the parts fit into the whole."""
+    inside = 0.0, _reading("memory", total, BYTES)
+    reserved = None if reserved is None else _reading("reserved memory", reserved, inside)
+    return Memory(total, _reading("used memory", used, inside), reserved)
+
+
+def _reading(what: str, value: float, within: Range) -> float:
+    """A number in a range that is physically possible.
+
+    Raises ``Unsupported`` for any other: drivers answer -1 or all ones for a missing sensor.
+    """
+    reading = possible(value, within)
+    if reading is None:
+        raise Unsupported(f"{what}: {value:g} is no reading")
+    return reading
 
 
 def _scaled(value: float | None, factor: float) -> float | None:
