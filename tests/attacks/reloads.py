@@ -9,11 +9,18 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from gpunode.driver.driver import DriverError, Gpu
 from gpunode.driver.nvidia.nvml import NvmlDriver
 from tests.fakes.nvml import FakeDriver
+
+T = TypeVar("T")
+
+PAUSE = 0.015
+"""Seconds: longer than the fake driver goes without a look at its script."""
 
 GPUS = 3
 SLOW = "".join(
@@ -56,14 +63,42 @@ class Users:
                     time.sleep(0.001)
 
 
+def keep_what_a_call_hangs_in(fake: FakeDriver) -> None:
+    """A library in which a call hangs is not unloaded, but once the call has ended."""
+    fake.write("gpu 0 hang nvmlDeviceGetTemperature 600\n")
+    time.sleep(PAUSE)
+    driver = NvmlDriver(time.monotonic)
+    (gpu,) = driver.gpus()
+    hung = threading.Thread(target=lambda: tried(gpu.temperature), daemon=True)
+    hung.start()
+    fake.write("system 1\ngpu 0 hang nvmlDeviceGetTemperature 600\n")
+    time.sleep(PAUSE)
+    assert tried(gpu.power) == "nvmlDeviceGetPowerUsage: Uninitialized (NVML error 1)"
+    refused = "cannot reopen the driver while a call hangs: nvmlDeviceGetTemperature"
+    assert tried(driver.gpus) == refused
+    assert tried(gpu.power) == "nvmlDeviceGetPowerUsage: the driver was reloaded"
+    fake.write("")
+    hung.join(5)
+    assert tried(driver.gpus) == [gpu]
+    assert tried(gpu.temperature) == 36
+
+
+def tried(ask: Callable[[], T]) -> T | str:
+    try:
+        return ask()
+    except DriverError as error:
+        return str(error)
+
+
 def main(times: int) -> None:
     fake = FakeDriver(Path(), Path(os.environ["GPUNODE_FAKE_NVML"]))
+    keep_what_a_call_hangs_in(fake)
     users = Users()
     deadline = time.monotonic() + 60 + times
     for _ in range(times):
         for script, reads in ((WELL, True), (RELOADED, False)):
             fake.write(script)
-            time.sleep(0.015)  # longer than the fake driver goes without a look at its script
+            time.sleep(PAUSE)
             before = users.reads
             while reads and users.reads < before + GPUS:
                 assert time.monotonic() < deadline, "the driver does not come back"

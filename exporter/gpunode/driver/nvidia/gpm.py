@@ -54,3 +54,6 @@ METRICS = (
     GpmMetric(100, "c2c_transmit", MEBIBYTE),
     GpmMetric(101, "c2c_receive", MEBIBYTE),
 )
+
+WITHIN = {metric.name: metric.within for metric in METRICS}
+"""What is possible, by name."""

@@ -97,7 +97,7 @@ class Library:
         with self._idle:
             self._open = False
             self.generation += 1
-            if not self._idle.wait_for(lambda: not self._calls, PATIENCE):
+            if not self._idle.wait_for(lambda: not self._calls, PATIENCE / 2):
                 names = ", ".join(sorted({call.name for call in self._calls.values()}))
                 raise DriverUnavailable(f"cannot reopen the driver while a call hangs: {names}")
         # From here on nobody else calls the library.
