@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -35,8 +36,22 @@ def reads(gpu: Gpu) -> bool:
         return False
 
 
+def wake(fake: FakeDriver) -> None:
+    """A GPU that is slow to wake is found by whoever waits for it, however many ask meanwhile."""
+    fake.write("gpu 0 hang nvmlDeviceGetHandleByIndex 1\n")
+    driver = NvmlDriver(time.monotonic)
+    first = threading.Thread(target=driver.gpus)
+    first.start()
+    time.sleep(0.3)
+    (gpu,) = driver.gpus()
+    first.join()
+    assert driver.library.generation == 1
+    assert reads(gpu)
+
+
 def main() -> None:
     fake = FakeDriver(Path(), Path(os.environ["GPUNODE_FAKE_NVML"]))
+    wake(fake)
     driver = NvmlDriver(time.monotonic)
     for script in SCRIPTS:
         fake.write(script)

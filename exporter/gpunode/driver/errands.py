@@ -30,6 +30,12 @@ class Errands:
         self._lock = threading.Lock()
         self._under_way: dict[Hashable, Errand] = {}
 
+    @property
+    def idle(self) -> bool:
+        """Whether no errand is under way."""
+        with self._lock:
+            return not self._under_way
+
     def run(self, errands: Mapping[K, Callable[[], object]]) -> set[K]:
         """Run these side by side, or join in waiting for them; returns those still not done.
 

@@ -167,11 +167,11 @@ class NvmlDriver:
         self.monotonic = monotonic
         self.dcgm = dcgm
         self.library = Library(monotonic)
-        self._errands = Errands(patience)
+        self._preparing = Errands(patience)
+        self._looks = Errands(patience)
         self._lock = threading.Lock()  # for both of these; never held while the driver is asked
         self._gpus: dict[str, NvmlGpu] = {}
         self._at: dict[int, NvmlGpu] = {}
-        self._silent: set[int] = set()
         self._count = 0
         self._trouble = ""
         self._complaints: dict[int, str] = {}
@@ -181,13 +181,12 @@ class NvmlDriver:
 
         One that does not answer is left out until it does.
         """
-        if self._errands.run({"nvml": self._prepare}) and not self.library.usable:
+        if self._preparing.run({"nvml": self._prepare}) and not self.library.usable:
             raise DriverUnavailable("nvmlInit: no answer, waiting for it")
         if self._trouble and self._gone:
             raise DriverUnavailable(self._trouble)
         looks = {index: partial(self._look, index) for index in range(self._count)}
-        self._silent = self._errands.run(looks)
-        for index in self._silent:
+        for index in self._looks.run(looks):
             self._complain(index, "it does not answer")
         with self._lock:
             found = sorted(self._gpus.values(), key=_order)
@@ -205,7 +204,7 @@ class NvmlDriver:
     def _prepare(self) -> None:
         """Open the library if it is not open or its driver is gone, and count the GPUs."""
         try:
-            if not self.library.usable or (self._gone and not self._silent):
+            if not self.library.usable or (self._gone and self._looks.idle):
                 self.library.renew()
                 with self._lock:
                     self._at.clear()
