@@ -28,6 +28,7 @@ from gpunode.config import (
     load,
 )
 from gpunode.driver.driver import listed
+from gpunode.driver.errands import PATIENCE
 from gpunode.driver.vendors import open_drivers
 from gpunode.export.exposition import Exposition
 from gpunode.loop import Loop
@@ -38,6 +39,10 @@ from gpunode.node.tape import RecordingNode, TapeError, TapeNode, TapeWriter
 from gpunode.sources import watch
 
 log = logging.getLogger(__name__)
+
+COLD = 60.0
+"""Seconds to wait for the GPUs of a node without persistence mode, which the driver wakes one by
+one; the daemon does not wait, as it finds them later."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -150,7 +155,7 @@ def demo(settings: DemoSettings) -> None:
 
 def audit_node(settings: AuditSettings) -> None:
     """Audit this node once and print the results."""
-    results = audit(local_node(settings))
+    results = audit(local_node(settings, COLD))
     if settings.json_output:
         print(json.dumps([asdict(result) for result in results], indent=2))
     else:
@@ -166,7 +171,7 @@ def audit_node(settings: AuditSettings) -> None:
 def nccl_bench(settings: NcclBenchSettings) -> None:
     """Measure a collective, print the result, and save it for the daemon."""
     try:
-        found, errors = listed(local_node(settings).drivers)
+        found, errors = listed(local_node(settings, COLD).drivers)
         gpus = [gpu for gpu in found if not gpu.identity.mig]
         if not gpus:
             raise BenchError("; ".join(errors.values()) or "the driver lists no GPU")
@@ -196,10 +201,10 @@ def nccl_bench(settings: NcclBenchSettings) -> None:
         sys.exit(1)
 
 
-def local_node(settings: Settings) -> LocalNode:
-    """The machine that this process runs on."""
+def local_node(settings: Settings, patience: float = PATIENCE) -> LocalNode:
+    """The machine that this process runs on; ``patience`` is for its GPU drivers."""
     dcgm = settings.dcgm
-    drivers = open_drivers(time.monotonic, dcgm.address, dcgm.bindings)
+    drivers = open_drivers(time.monotonic, dcgm.address, dcgm.bindings, patience)
     return LocalNode(settings.path.rootfs, drivers)
 
 

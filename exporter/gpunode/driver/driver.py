@@ -19,7 +19,7 @@ class DriverError(Exception):
 
 
 class Unsupported(DriverError):
-    """The GPU or its driver does not have this sensor."""
+    """The GPU or its driver does not have this sensor, or answers what can be no reading."""
 
 
 class DriverUnavailable(DriverError):
@@ -297,9 +297,9 @@ class Driver(Protocol):
         ...
 
     def gpus(self) -> list[Gpu]:
-        """Every GPU and MIG instance, reopened if the driver was replaced.
+        """Every GPU and MIG instance that answers in time, reopened if the driver was replaced.
 
-        Raises ``DriverUnavailable`` if there is no driver.
+        Raises ``DriverUnavailable`` if there is no driver, or none of its GPUs ever answered.
         """
         ...
 

@@ -11,12 +11,14 @@ import math
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import nlargest
 from itertools import islice
 from typing import ClassVar
 
 from gpunode.config import Settings
-from gpunode.driver.driver import DriverError, Gpu, Identity, known, listed
+from gpunode.driver.driver import DriverError, Gpu, Identity, Process, known, listed
+from gpunode.driver.errands import Errands
 from gpunode.gpu import GPU
 from gpunode.host.counter import counter
 from gpunode.host.cpu import HERTZ
@@ -306,13 +308,21 @@ def parse_fields(text: str) -> dict[str, float]:
 
 
 def running(node: Node) -> list[tuple[int, Identity]]:
-    """Every process on a GPU or MIG instance, skipping GPUs whose driver fails."""
-    found: list[tuple[int, Identity]] = []
+    """Every process on a GPU or MIG instance, skipping GPUs that fail or do not answer in time."""
     gpus, _ = listed(node.drivers)
-    for gpu in gpus:
+    answers: dict[int, list[Process]] = {}
+
+    def ask(place: int, gpu: Gpu) -> None:
         with contextlib.suppress(DriverError):
-            found += [(process.pid, gpu.identity) for process in known(gpu.processes) or ()]
-    return found
+            answers[place] = gpu.processes()
+
+    silent = Errands().run({place: partial(ask, place, gpu) for place, gpu in enumerate(gpus)})
+    return [
+        (process.pid, gpu.identity)
+        for place, gpu in enumerate(gpus)
+        if place not in silent
+        for process in answers.get(place, ())
+    ]
 
 
 def own_pid(node: Node, pid: int) -> int:

@@ -121,7 +121,7 @@ typedef struct {
     Value value;
 } Sample;
 
-enum { TYPE_UINT = 1, TYPE_ULL = 3 };
+enum { TYPE_DOUBLE = 0, TYPE_UINT = 1, TYPE_ULL = 3 };
 
 typedef struct {
     uint32_t id, scope;
@@ -250,7 +250,7 @@ typedef struct {
 
 typedef struct {
     unsigned id, scope;
-    bool any_scope;
+    bool any_scope, is_double;
     Ret fail;
     Number value;
 } Field;
@@ -276,7 +276,7 @@ typedef struct {
 
 /* What the script says about one GPU or one MIG instance. */
 typedef struct {
-    char uuid[96];
+    char uuid[96], name[96], serial[30], vbios[32], bus_id[32];
     Override overrides[MAX_SETS];
     int override_count;
     Field fields[MAX_FIELDS];
@@ -299,6 +299,7 @@ typedef struct {
 typedef struct {
     int gpus;
     Ret init, system;
+    double init_hang;
     Ret fail[FUNCTION_COUNT];
     Settings settings[MAX_GPUS][1 + MAX_MIGS]; /* [gpu][0] is the GPU itself */
     Xid xids[MAX_XIDS];
@@ -340,8 +341,13 @@ static void reset_settings(Settings *s, int gpu, int mig)
     s->gpm_support = true;
     s->power = constant_wave(78);
     s->util = constant_wave(0);
-    if (mig < 0)
-        snprintf(s->uuid, sizeof s->uuid, "GPU-5ca1ab1e-0000-4000-8000-%012d", gpu);
+    strcpy(s->name, mig < 0 ? "NVIDIA H200" : "NVIDIA H200 MIG 1g.18gb");
+    if (mig >= 0)
+        return;
+    snprintf(s->uuid, sizeof s->uuid, "GPU-5ca1ab1e-0000-4000-8000-%012d", gpu);
+    snprintf(s->serial, sizeof s->serial, "16540000000%02d", gpu);
+    strcpy(s->vbios, "96.00.BC.00.01");
+    snprintf(s->bus_id, sizeof s->bus_id, "%08X:%02X:00.0", 0, 0x1B + gpu);
 }
 
 static void reset_config(Config *c)
@@ -613,15 +619,27 @@ static double number_now(Number n)
     return n.base + (n.rate != 0 ? n.rate * (monotonic() - script.loaded) : 0);
 }
 
+/* The rest of the line; \xHH in it is that byte. */
 static void need_string(char **rest, char *out, size_t size)
 {
     char *text = skip_space(*rest);
+    size_t length = 0;
+    unsigned byte;
+    int skip;
     if (!*text)
         script_error("something is missing");
-    if (strlen(text) >= size)
-        script_error("longer than %zu characters", size - 1);
-    strcpy(out, text);
-    *rest = text + strlen(text);
+    while (*text) {
+        if (length + 1 >= size)
+            script_error("longer than %zu characters", size - 1);
+        if (sscanf(text, "\\x%2x%n", &byte, &skip) == 1) {
+            out[length++] = (char)byte;
+            text += skip;
+        } else {
+            out[length++] = *text++;
+        }
+    }
+    out[length] = '\0';
+    *rest = text;
 }
 
 static Function need_function(char **rest)
@@ -686,6 +704,8 @@ static void say_field(Settings *s, char **rest)
     char *word = need_word(rest);
     if (strcmp(word, "fail") == 0)
         field.fail = (Ret)need_integer(rest);
+    else if ((field.is_double = strcmp(word, "double") == 0))
+        field.value = to_number(need_word(rest));
     else
         field.value = to_number(word);
     if (s->field_count == MAX_FIELDS)
@@ -758,6 +778,14 @@ static void say_on_device(Config *c, int gpu, int mig, char **rest)
     bool whole = mig < 0;
     if (strcmp(word, "uuid") == 0)
         need_string(rest, s->uuid, sizeof s->uuid);
+    else if (strcmp(word, "name") == 0)
+        need_string(rest, s->name, sizeof s->name);
+    else if (whole && strcmp(word, "serial") == 0)
+        need_string(rest, s->serial, sizeof s->serial);
+    else if (whole && strcmp(word, "vbios") == 0)
+        need_string(rest, s->vbios, sizeof s->vbios);
+    else if (whole && strcmp(word, "bus_id") == 0)
+        need_string(rest, s->bus_id, sizeof s->bus_id);
     else if (strcmp(word, "set") == 0)
         say_set(s, rest);
     else if (strcmp(word, "fail") == 0)
@@ -788,6 +816,15 @@ static void say_on_device(Config *c, int gpu, int mig, char **rest)
         script_error("unknown word '%s'", word);
 }
 
+static void say_init(Config *c, char **rest)
+{
+    char *word = need_word(rest);
+    if (strcmp(word, "hang") == 0)
+        c->init_hang = need_double(rest);
+    else
+        c->init = (Ret)to_integer(word);
+}
+
 static void say_system(Config *c, char **rest)
 {
     char *word = need_word(rest);
@@ -808,7 +845,7 @@ static void apply_line(Config *c, const Line *line)
     char *rest = copy;
     char *word = need_word(&rest);
     if (strcmp(word, "init") == 0) {
-        c->init = (Ret)need_integer(&rest);
+        say_init(c, &rest);
     } else if (strcmp(word, "system") == 0) {
         say_system(c, &rest);
     } else if (strcmp(word, "gpus") == 0) {
@@ -1254,6 +1291,7 @@ Ret nvmlInitWithFlags(unsigned flags)
     (void)flags;
     pthread_mutex_lock(&mutex);
     refresh();
+    sit_out_hang(&config.init_hang);
     if (config.init == OK)
         initialised++;
     return leave(config.init);
@@ -1337,18 +1375,15 @@ Ret nvmlDeviceGetName(Device *d, char *name, unsigned length)
 {
     Ret r = enter_device(d, F_nvmlDeviceGetName);
     if (r == OK)
-        r = copy_string(d->mig < 0 ? "NVIDIA H200" : "NVIDIA H200 MIG 1g.18gb", name, length);
+        r = copy_string(settings_of(d)->name, name, length);
     return leave(r);
 }
 
 Ret nvmlDeviceGetSerial(Device *d, char *serial, unsigned length)
 {
-    char text[32] = "";
     Ret r = enter_device(d, F_nvmlDeviceGetSerial);
-    if (r == OK && d->mig < 0)
-        snprintf(text, sizeof text, "16540000000%02d", d->gpu);
     if (r == OK)
-        r = copy_string(text, serial, length);
+        r = copy_string(settings_of(d)->serial, serial, length);
     return leave(r);
 }
 
@@ -1356,7 +1391,7 @@ Ret nvmlDeviceGetVbiosVersion(Device *d, char *version, unsigned length)
 {
     Ret r = enter_device(d, F_nvmlDeviceGetVbiosVersion);
     if (r == OK)
-        r = copy_string(d->mig < 0 ? "96.00.BC.00.01" : "", version, length);
+        r = copy_string(settings_of(d)->vbios, version, length);
     return leave(r);
 }
 
@@ -1368,7 +1403,7 @@ Ret nvmlDeviceGetPciInfo_v3(Device *d, PciInfo *pci)
     if (r == OK) {
         memset(pci, 0, sizeof *pci);
         pci->bus = 0x1B + (unsigned)d->gpu;
-        snprintf(pci->bus_id, sizeof pci->bus_id, "%08X:%02X:00.0", pci->domain, pci->bus);
+        strcpy(pci->bus_id, settings_of(d)->bus_id);
         snprintf(pci->bus_id_legacy, sizeof pci->bus_id_legacy, "%04X:%02X:00.0", pci->domain & 0xFFFF, pci->bus & 0xFF);
         pci->pci_device_id = 0x233510DE;
         pci->pci_subsystem_id = 0x18BE10DE;
@@ -1728,7 +1763,9 @@ static void store_value(FieldValue *v, unsigned type, double value)
 {
     v->type = type;
     memset(&v->value, 0, sizeof v->value);
-    if (type == TYPE_UINT)
+    if (type == TYPE_DOUBLE)
+        v->value.d = value;
+    else if (type == TYPE_UINT)
         v->value.ui = to_uint(value);
     else
         v->value.ull = to_ull(value);
@@ -1744,7 +1781,7 @@ static void fill_field(const Device *d, FieldValue *v)
     if (said && said->fail != OK)
         v->result = said->fail;
     else if (said)
-        store_value(v, kind ? kind->type : TYPE_ULL, number_now(said->value));
+        store_value(v, said->is_double ? TYPE_DOUBLE : kind ? kind->type : TYPE_ULL, number_now(said->value));
     else if (!kind || d->mig >= 0)
         v->result = NOT_SUPPORTED;
     else if (!scope_allowed(kind, v->scope))

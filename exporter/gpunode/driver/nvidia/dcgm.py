@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from gpunode.driver.driver import Activity, Unsupported
+from gpunode.driver.nvidia import gpm
+from gpunode.driver.nvidia.possible import possible
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +119,14 @@ class DcgmProfiling:
             for gpu, uuid in uuids.items():
                 heard = self._heard.setdefault(uuid, {})
                 for field, samples in values.get(gpu, {}).items():
-                    fresh = [float(s.value) for s in samples if not s.isBlank]
-                    if field in FIELDS and fresh:
+                    if field not in FIELDS:
+                        continue
+                    within = gpm.WITHIN[FIELDS[field]]
+                    fresh = [
+                        value
+                        for value in (float(s.value) for s in samples if not s.isBlank)
+                        if possible(value, within) is not None
+                    ]
+                    if fresh:
                         kept = heard.get(FIELDS[field], []) + fresh
                         heard[FIELDS[field]] = kept[-round(60 / EVERY) :]

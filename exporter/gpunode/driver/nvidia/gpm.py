@@ -8,8 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpunode.driver.nvidia.possible import Range
+
 PERCENT = 0.01
 MEBIBYTE = 1048576.0
+
+SHARES = 0.0, 1.1
+"""Of time; a counter that is read a little late may count a little more than all of it."""
+
+RATES = 0.0, 1e14
+"""Bytes per second over the links of one GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +27,11 @@ class GpmMetric:
     id: int
     name: str
     scale: float
+
+    @property
+    def within(self) -> Range:
+        """What is possible, in base units."""
+        return SHARES if self.scale == PERCENT else RATES
 
 
 METRICS = (
@@ -41,3 +54,6 @@ METRICS = (
     GpmMetric(100, "c2c_transmit", MEBIBYTE),
     GpmMetric(101, "c2c_receive", MEBIBYTE),
 )
+
+WITHIN = {metric.name: metric.within for metric in METRICS}
+"""What is possible, by name."""

@@ -1,4 +1,4 @@
-"""The NVIDIA driver through NVML; the only module that imports pynvml.
+"""The NVIDIA driver through NVML; only this module and ``library.py`` import pynvml.
 
 Each GPU is asked which sensors it has: after an unsupported call, that call is not made again until
 the GPUs are next listed. Costs in comments were measured on an H200 with driver 580.159.
@@ -7,13 +7,12 @@ the GPUs are next listed. Costs in comments were measured on an H200 with driver
 
 from __future__ import annotations
 
-import _ctypes
 import ctypes
 import logging
-import math
 import struct
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import pynvml
@@ -38,20 +37,17 @@ from gpunode.driver.driver import (
     Utilization,
     Xid,
 )
+from gpunode.driver.errands import PATIENCE, Errands
 from gpunode.driver.nvidia import gpm
 from gpunode.driver.nvidia.dcgm import DcgmProfiling
+from gpunode.driver.nvidia.library import Library
+from gpunode.driver.nvidia.possible import Range, possible
 
 log = logging.getLogger(__name__)
 
 ALL_LINKS = 0xFFFFFFFF
 """``scopeId`` that sums an NVLink field over all links."""
 
-UNSUPPORTED = {
-    pynvml.NVML_ERROR_NOT_SUPPORTED,
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
-    pynvml.NVML_ERROR_NO_PERMISSION,
-}
 GONE = {
     pynvml.NVML_ERROR_UNINITIALIZED,
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
@@ -61,6 +57,9 @@ GONE = {
     pynvml.NVML_ERROR_UNKNOWN,
 }
 """Errors that every GPU returns after the driver was unloaded or replaced under the library."""
+
+LOST = {pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_NOT_FOUND}
+"""Errors of one GPU that fell off the bus: a new handle may reach it when it is back."""
 
 CLOCK_EVENTS = {
     pynvml.nvmlClocksEventReasonGpuIdle: "gpu_idle",
@@ -119,168 +118,194 @@ PCIE_LANE = {
 }
 """Bytes/s in one direction by generation: https://en.wikipedia.org/wiki/PCI_Express#Comparison_table"""
 
+MOST_GPUS = 64
+MOST_INSTANCES = 16
+MOST_EVENTS = 256
+"""More than a node has GPUs, a GPU has MIG instances, and a window has XID events."""
+
 MOST_SAMPLES = 256
 """More than any buffer holds: on an H200, 120 power samples and 71 of utilisation."""
+
+ALL_ONES = 2**64 - 1
+BYTES = 1.0, 2.0**50
+BUS_BITS = 1.0, 2.0**16
+CELSIUS = -60.0, 200.0
+COUNTS = 0.0, 1e18
+FLAGS = 0.0, 1.0
+GENERATIONS = 1.0, 16.0
+HERTZ = 0.0, 1e11
+LANES = 1.0, 32.0
+LIMITS = 1.0, 2e4
+LINKS = 0.0, 64.0
+MARGINS = -200.0, 200.0
+NUMBERS = 0.0, 2.0**16
+PIDS = 1.0, 2.0**22
+ROWS = 0.0, 1e6
+SHARES = 0.0, 1.0
+TIMES = 0.0, 2.0**62
+WATTS = 0.0, 2e4
+"""What is physically possible, generously, in base units; anything else is no reading."""
+
+LONGEST_TEXT = 96
+"""Characters of a text: ``NVML_DEVICE_NAME_V2_BUFFER_SIZE``."""
 
 SAMPLE = struct.Struct("=QI4x")
 """``nvmlSample_t``: microseconds, and a union of which the unsigned member is used."""
 
 
-def explain(call: str, error: pynvml.NVMLError) -> str:
-    """The call and the driver's own text for the error."""
-    return f"{call}: {error} (NVML error {error.value})"
-
-
 class NvmlDriver:
-    """NVML, loaded and initialised by ``gpus()``, and again when the driver is replaced."""
+    """The GPUs that NVML knows, each looked at in a thread of its own, as any call may hang."""
 
     vendor = "nvidia"
 
-    def __init__(self, monotonic: Callable[[], float], dcgm: DcgmProfiling | None = None) -> None:
+    def __init__(
+        self,
+        monotonic: Callable[[], float],
+        dcgm: DcgmProfiling | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
         self.monotonic = monotonic
         self.dcgm = dcgm
-        self.generation = 0
+        self.library = Library(monotonic)
+        self._preparing = Errands(patience)
+        self._looks = Errands(patience)
+        self._lock = threading.Lock()  # for both of these; never held while the driver is asked
         self._gpus: dict[str, NvmlGpu] = {}
-        self._unopened: dict[int, str] = {}
-        self._pending: dict[int, tuple[NvmlGpu | None, float]] = {}
-        self._lock = threading.Lock()
-        self._listing = threading.Lock()
+        self._at: dict[int, NvmlGpu] = {}
+        self._count = 0
+        self._trouble = ""
+        self._complaints: dict[int, str] = {}
 
     def gpus(self) -> list[Gpu]:
         """Every GPU and MIG instance; a GPU that is lost stays listed.
 
-        A thread that would wait for another's listing, because the driver hangs, gets the last one.
+        One that does not answer is left out until it does.
         """
-        if not self._listing.acquire(timeout=5):
-            return list(self._gpus.values())
-        try:
-            self._list()
-        finally:
-            self._listing.release()
-        return list(self._gpus.values())
+        if self._preparing.run({"nvml": self._prepare}) and not self.library.usable:
+            raise DriverUnavailable("nvmlInit: no answer, waiting for it")
+        if self._trouble and self._gone:
+            raise DriverUnavailable(self._trouble)
+        looks = {index: partial(self._look, index) for index in range(self._count)}
+        for index in self._looks.run(looks):
+            self._complain(index, "it does not answer")
+        with self._lock:
+            found = sorted(self._gpus.values(), key=_order)
+            complaints = set(self._complaints.values())
+        if self._count and not found:
+            raise DriverUnavailable(f"no GPU can be opened: {'; '.join(sorted(complaints))}")
+        return list(found)
 
-    def _list(self) -> None:
-        """Update the GPUs and their instances, in one thread at a time."""
-        whole = [gpu for gpu in self._gpus.values() if gpu.parent is None]
-        if not whole or all(gpu.gone or gpu.stale for gpu in whole):
-            self._open()
-        if self._unopened:
-            self._take_handles()
-        for gpu in [gpu for gpu in self._gpus.values() if gpu.parent is None]:
+    @property
+    def _gone(self) -> bool:
+        """Whether no GPU is left that the library can be asked about."""
+        with self._lock:
+            return all(gpu.gone or gpu.stale for gpu in self._at.values())
+
+    def _prepare(self) -> None:
+        """Open the library if it is not open or its driver is gone, and count the GPUs."""
+        try:
+            if not self.library.usable or (self._gone and self._looks.idle):
+                self.library.renew()
+                with self._lock:
+                    self._at.clear()
+            count = self.library.call("nvmlDeviceGetCount", generation=self.library.generation)
+            self._count, self._trouble = min(count, MOST_GPUS), ""
+        except DriverError as error:
+            self._trouble = str(error)
+
+    def _look(self, index: int) -> None:
+        """Open the GPU at this index if it is new or was lost, and update its MIG instances."""
+        try:
+            gpu = self._at.get(index)
+            if gpu is None or gpu.lost or gpu.stale:
+                gpu = self._take(index, self.library.generation)
+            self._complaints.pop(index, None)
             gpu.ask_again()
-            if not (gpu.stale or self._hangs(gpu)):
-                self._list_instances(gpu)
+            self._list_instances(gpu)
+        except DriverError as error:
+            self._complain(index, str(error))
 
-    def call(
-        self,
-        function: str | Callable[..., Any],
-        *arguments: Any,
-        gpu: NvmlGpu | None = None,
-        generation: int | None = None,
-    ) -> Any:
-        """Call one NVML function, by name or wrapped; its errors become ``DriverError``.
+    def _complain(self, index: int, complaint: str) -> None:
+        """Log once why a GPU is not open."""
+        if index not in self._at and self._complaints.get(index) != complaint:
+            log.warning("GPU %d cannot be opened, trying again later: %s", index, complaint)
+            self._complaints[index] = complaint
 
-        Handles and pointers from a library that was unloaded since ``generation`` are never passed
-        to its successor.
-        """
-        if isinstance(function, str):
-            name, perform = function, getattr(pynvml, function)
-        else:
-            name, perform = function.__name__, function
-        thread = threading.get_ident()
+    def _take(self, index: int, generation: int) -> NvmlGpu:
+        """The GPU at this index, with a handle of this generation."""
+        handle = self.library.call("nvmlDeviceGetHandleByIndex", index, generation=generation)
+        uuid = self._uuid(handle, generation)
         with self._lock:
-            if generation not in (None, self.generation):
-                raise DriverError(f"{name}: the driver was reloaded")
-            self._pending[thread] = gpu, self.monotonic()
-        try:
-            return perform(*arguments)
-        except pynvml.NVMLError as error:
-            kind = Unsupported if error.value in UNSUPPORTED else DriverError
-            raise kind(explain(name, error)) from error
-        finally:
-            with self._lock:
-                del self._pending[thread]
-
-    def _hangs(self, gpu: NvmlGpu) -> bool:
-        """Whether a call to this GPU has been pending for more than five seconds."""
-        long_ago = self.monotonic() - 5
+            gpu = self._gpus.get(uuid)
+        if gpu is None:
+            gpu = NvmlGpu(self, handle, generation, index, uuid)
+        elif gpu.lost or gpu.generation != generation:
+            gpu.reopen(handle, generation)
+        elif gpu.index != index:
+            raise DriverError(f"it has the UUID of GPU {gpu.index}: {uuid}")
         with self._lock:
-            return any(g is gpu and since < long_ago for g, since in self._pending.values())
+            self._gpus[uuid] = self._at[index] = gpu
+        return gpu
 
-    def _open(self) -> None:
-        """Load and initialise the library from scratch, and get new handles."""
-        self._unload()
-        try:
-            pynvml.nvmlInit()
-            count = pynvml.nvmlDeviceGetCount()
-        except pynvml.NVMLError as error:
-            raise DriverUnavailable(explain("nvmlInit", error)) from error
-        self._unopened = dict.fromkeys(range(count), "")
-        self._take_handles()
-
-    def _take_handles(self) -> None:
-        """Open the GPUs that are not open yet; one that fails is tried again later."""
-        for index, complaint in list(self._unopened.items()):
-            try:
-                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                uuid = str(pynvml.nvmlDeviceGetUUID(handle))
-            except pynvml.NVMLError as error:
-                if str(error) != complaint:
-                    log.warning("GPU %d cannot be opened, trying again later: %s", index, error)
-                self._unopened[index] = str(error)
-                continue
-            del self._unopened[index]
-            known = self._gpus.get(uuid)
-            if known is None:
-                self._gpus[uuid] = NvmlGpu(self, handle, index, uuid)
-            else:
-                known.reopen(handle)
-
-    def _unload(self) -> None:
-        """Unload a library whose driver is gone, so that the current one can be loaded."""
-        if pynvml.nvmlLib is None:
-            return
-        with self._lock:
-            if self._pending:
-                raise DriverUnavailable("cannot reopen the driver while a driver call hangs")
-            self.generation += 1
-            try:
-                pynvml.nvmlShutdown()
-            except pynvml.NVMLError as error:
-                log.debug("nvmlShutdown: %s", error)
-            # pynvml never unloads the library. After a driver upgrade, the old one no longer
-            # matches the kernel module (NVML error 18).
-            pynvml._nvmlGetFunctionPointer_cache.clear()
-            _ctypes.dlclose(pynvml.nvmlLib._handle)
-            pynvml.nvmlLib = None
+    def _uuid(self, handle: Any, generation: int) -> str:
+        uuid = _text(self.library.call(_get_uuid, handle, generation=generation))
+        if not uuid:
+            raise DriverError("nvmlDeviceGetUUID: an empty answer")
+        return uuid
 
     def _list_instances(self, gpu: NvmlGpu) -> None:
         """Update the MIG instances of one GPU."""
+        generation = gpu.generation
         found: dict[str, Any] = {}
         try:
             if gpu.mig_mode():
-                for index in range(self.call("nvmlDeviceGetMaxMigDeviceCount", gpu.handle)):
-                    try:
-                        handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu.handle, index)
-                    except pynvml.NVMLError_NotFound:
-                        continue
-                    found[str(self.call("nvmlDeviceGetUUID", handle))] = handle
+                for index in range(
+                    min(gpu._call("nvmlDeviceGetMaxMigDeviceCount"), MOST_INSTANCES)
+                ):
+                    handle = self._instance(gpu, index)
+                    if handle is not None:
+                        found[self._uuid(handle, generation)] = handle
         except Unsupported:
             pass
-        except (DriverError, pynvml.NVMLError) as error:
+        except DriverError as error:
             log.debug("%s: cannot list its MIG instances: %s", gpu.uuid, error)
             return
-        for uuid in [u for u, g in self._gpus.items() if g.parent is gpu and u not in found]:
-            del self._gpus[uuid]
+        with self._lock:
+            known = {u: g for u, g in self._gpus.items() if g.parent is gpu}
+            for uuid in known.keys() - found.keys():
+                del self._gpus[uuid]
         for uuid, handle in found.items():
-            instance = self._gpus.get(uuid)
-            if instance is None:
-                try:
-                    self._gpus[uuid] = NvmlGpu(self, handle, gpu.index, uuid, parent=gpu)
-                except DriverError as error:
-                    log.warning("%s: cannot be opened, trying again later: %s", uuid, error)
-            elif instance.generation != self.generation:
-                instance.reopen(handle)
+            self._open_instance(gpu, known.get(uuid), uuid, handle)
+
+    def _instance(self, gpu: NvmlGpu, index: int) -> Any:
+        """The handle of a MIG instance, or None if there is none at this index."""
+        try:
+            return gpu._call("nvmlDeviceGetMigDeviceHandleByIndex", index)
+        except DriverError as error:
+            if isinstance(error.__cause__, pynvml.NVMLError_NotFound):
+                return None
+            raise
+
+    def _open_instance(
+        self, gpu: NvmlGpu, instance: NvmlGpu | None, uuid: str, handle: Any
+    ) -> None:
+        if instance is not None:
+            if instance.generation != gpu.generation:
+                instance.reopen(handle, gpu.generation)
+            return
+        try:
+            instance = NvmlGpu(self, handle, gpu.generation, gpu.index, uuid, parent=gpu)
+        except DriverError as error:
+            log.warning("%s: cannot be opened, trying again later: %s", uuid, error)
+            return
+        with self._lock:
+            self._gpus[uuid] = instance
+
+
+def _order(gpu: NvmlGpu) -> tuple[bool, int, int]:
+    """GPUs by index, then MIG instances."""
+    who = gpu.identity
+    return who.mig, who.index, who.gpu_instance or 0
 
 
 class NvmlGpu:
@@ -290,59 +315,69 @@ class NvmlGpu:
         self,
         driver: NvmlDriver,
         handle: Any,
+        generation: int,
         index: int,
         uuid: str,
         parent: NvmlGpu | None = None,
     ) -> None:
         self.driver = driver
+        self.library = driver.library
         self.index = index
         self.uuid = uuid
         self.parent = parent
-        self.reopen(handle)
+        self.reopen(handle, generation)
         self.identity = self._identify()
 
-    def reopen(self, handle: Any) -> None:
+    def reopen(self, handle: Any, generation: int) -> None:
         """Start over with a new handle: everything kept for the old one is invalid."""
         self.handle = handle
         self.gone = False
+        self.lost = False
         self._unsupported: set[str] = set()
         self._gpm: _Gpm | None = None
         self._events: tuple[int, Any] | None = None
         self._nvlink_kinds: list[int] = []
         self._nvlink_speeds: dict[int, float] = {}
         self._process_use_until = 0
-        self.generation = self.driver.generation  # last, because readers check it first
+        self.generation = generation  # last, because readers check it first
 
     @property
     def stale(self) -> bool:
         """Whether the library that issued the handle was unloaded."""
-        return self.generation != self.driver.generation
+        return self.generation != self.library.generation
 
     def ask_again(self) -> None:
         """Forget what was unsupported: a new mode or permission may enable a sensor."""
         self._unsupported.clear()
 
-    def _call(self, name: str, *arguments: Any, generation: int | None = None) -> Any:
+    def _call(
+        self,
+        function: str | Callable[..., Any],
+        *arguments: Any,
+        generation: int | None = None,
+    ) -> Any:
+        name = function if isinstance(function, str) else function.__name__
         if name in self._unsupported:
             raise Unsupported(f"{name}: not supported by GPU {self.index}")
         generation = self.generation if generation is None else generation
         try:
-            answer = self.driver.call(
-                name, self.handle, *arguments, gpu=self, generation=generation
+            answer = self.library.call(
+                function, self.handle, *arguments, gpu=self.uuid, generation=generation
             )
         except Unsupported:
             self._unsupported.add(name)
             raise
         except DriverError as error:
-            cause = error.__cause__
-            self.gone = isinstance(cause, pynvml.NVMLError) and cause.value in GONE
+            if isinstance(error.__cause__, pynvml.NVMLError):
+                self.gone = error.__cause__.value in GONE
+                self.lost = error.__cause__.value in LOST
             raise
-        self.gone = False
+        self.gone = self.lost = False
         return answer
 
-    def _optional(self, name: str, *arguments: Any) -> Any:
+    def _optional(self, function: str | Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return self._call(name, *arguments)
+            return self._call(function, *arguments)
         except Unsupported:
             return None
 
@@ -352,9 +387,10 @@ class NvmlGpu:
         if key in self._unsupported:
             raise Unsupported(f"{key}: not supported by GPU {self.index}")
         answers = {
-            (value.fieldId, value.scopeId): _field_value(value)
+            (value.fieldId, value.scopeId): number
             for value in self._call("nvmlDeviceGetFieldValues", list(fields))
             if value.nvmlReturn == pynvml.NVML_SUCCESS
+            and (number := _field_value(value)) is not None
         }
         if not answers:
             self._unsupported.add(key)
@@ -363,41 +399,58 @@ class NvmlGpu:
 
     def _identify(self) -> Identity:
         board = self.parent or self
-        pci = board._optional("nvmlDeviceGetPciInfo")
-        capability = board._optional("nvmlDeviceGetCudaComputeCapability")
+        pci = board._told("nvmlDeviceGetPciInfo")
         return Identity(
             index=self.index,
             uuid=self.uuid,
-            name=str(self._optional("nvmlDeviceGetName") or "unknown"),
-            bus_id=_text(pci.busId).lower() if pci is not None else None,
-            serial=board._optional("nvmlDeviceGetSerial"),
-            vbios=board._optional("nvmlDeviceGetVbiosVersion"),
-            compute_capability="{}.{}".format(*capability) if capability else None,
+            name=_text(self._optional(_get_name)) or "unknown",
+            bus_id=_text(_bus_id(pci)).lower() or None if pci else None,
+            serial=_text(board._told(_get_serial)) or None,
+            vbios=_text(board._told(_get_vbios)) or None,
+            compute_capability=board._capability(),
             parent=self.parent.uuid if self.parent else None,
             mig=self.parent is not None,
-            minor=board._optional("nvmlDeviceGetMinorNumber"),
-            gpu_instance=self._optional("nvmlDeviceGetGpuInstanceId") if self.parent else None,
+            minor=board._number("nvmlDeviceGetMinorNumber"),
+            gpu_instance=self._number("nvmlDeviceGetGpuInstanceId") if self.parent else None,
         )
+
+    def _capability(self) -> str | None:
+        version = self._told("nvmlDeviceGetCudaComputeCapability")
+        return "{}.{}".format(*version) if version and max(version) < 100 else None
+
+    def _number(self, function: str) -> int | None:
+        number = possible(self._told(function), NUMBERS)
+        return None if number is None else int(number)
+
+    def _told(self, function: str | Callable[..., Any]) -> Any:
+        """Something that is good to know of a GPU, or None: no reason not to read the rest."""
+        try:
+            return self._call(function)
+        except DriverError:
+            return None
 
     def limits(self) -> Limits:
         board = self.parent or self
-        width = board._optional("nvmlDeviceGetMemoryBusWidth")
-        memory_clock = board._optional("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_MEM)
-        sm_clock = board._optional("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM)
+        width = possible(board._optional("nvmlDeviceGetMemoryBusWidth"), BUS_BITS)
+        memory_clock = board._max_clock(pynvml.NVML_CLOCK_MEM)
+        sm_clock = board._max_clock(pynvml.NVML_CLOCK_SM)
         generation = board._optional("nvmlDeviceGetMaxPcieLinkGeneration")
-        lanes = board._optional("nvmlDeviceGetMaxPcieLinkWidth")
+        lanes = possible(board._optional("nvmlDeviceGetMaxPcieLinkWidth"), LANES)
         speeds = [link.bytes_per_second for link in board._links_or_none() if link.up]
         return Limits(
             # Two transfers per clock: https://en.wikipedia.org/wiki/High_Bandwidth_Memory
             memory_bytes_per_second=(
-                width / 8 * memory_clock * 1e6 * 2 if width and memory_clock else None
+                width / 8 * memory_clock * 2 if width and memory_clock else None
             ),
             nvlink_bytes_per_second=sum(s for s in speeds if s) or None,
             pcie_bytes_per_second=(
                 PCIE_LANE[generation] * lanes if generation in PCIE_LANE and lanes else None
             ),
-            sm_clock_hertz=sm_clock * 1e6 if sm_clock else None,
+            sm_clock_hertz=sm_clock or None,
         )
+
+    def _max_clock(self, kind: int) -> float | None:
+        return possible(_scaled(self._optional("nvmlDeviceGetMaxClockInfo", kind), 1e6), HERTZ)
 
     def _links_or_none(self) -> list[NvLink]:
         try:
@@ -414,27 +467,28 @@ class NvmlGpu:
             return self.driver.dcgm.activity(self.uuid)
 
     def _gpm_activity(self) -> Activity:
-        if self._gpm is None or self._gpm.generation != self.generation:
+        counters = self._gpm
+        if counters is None or counters.generation != self.generation:
             support = (self.parent or self)._call("nvmlGpmQueryDeviceSupport")
             if not support.isSupportedDevice:
                 raise Unsupported(f"GPM: not supported by GPU {self.index}")
-            self._gpm = _Gpm(self)
-        return self._gpm.read()
+            counters = self._gpm = _Gpm(self)
+        return counters.read()
 
     def power_samples(self, after: int) -> Buffered:
-        return self._samples(pynvml.NVML_TOTAL_POWER_SAMPLES, after, 1e-3)
+        return self._samples(pynvml.NVML_TOTAL_POWER_SAMPLES, after, 1e-3, WATTS)
 
     def utilization_samples(self, after: int) -> Buffered:
-        return self._samples(pynvml.NVML_GPU_UTILIZATION_SAMPLES, after, 1e-2)
+        return self._samples(pynvml.NVML_GPU_UTILIZATION_SAMPLES, after, 1e-2, SHARES)
 
-    def _samples(self, kind: int, after: int, scale: float) -> Buffered:
+    def _samples(self, kind: int, after: int, scale: float, within: Range) -> Buffered:
         key = f"nvmlDeviceGetSamples {kind}"
         if key in self._unsupported:
             raise Unsupported(f"{key}: not supported by GPU {self.index}")
         try:
             generation = self.generation
-            packed = self.driver.call(
-                _get_samples, self.handle, kind, after, gpu=self, generation=generation
+            packed = self.library.call(
+                _get_samples, self.handle, kind, after, gpu=self.uuid, generation=generation
             )
         except Unsupported:
             self._unsupported.add(key)
@@ -443,17 +497,27 @@ class NvmlGpu:
             if isinstance(error.__cause__, pynvml.NVMLError_NotFound):
                 return Buffered()  # an empty buffer, not a failure
             raise
-        return Buffered([(time, value * scale) for time, value in SAMPLE.iter_unpack(packed)])
+        return Buffered(
+            [
+                (time, value * scale)
+                for time, value in SAMPLE.iter_unpack(packed)
+                if possible(time, TIMES) is not None and possible(value * scale, within) is not None
+            ]
+        )
 
     def utilization(self) -> Utilization:
         rates = self._call("nvmlDeviceGetUtilizationRates")
-        return Utilization(gpu=rates.gpu / 100, memory=rates.memory / 100)
+        return Utilization(
+            gpu=_reading("utilisation", rates.gpu / 100, SHARES),
+            memory=_reading("utilisation of memory", rates.memory / 100, SHARES),
+        )
 
     def power(self) -> float:
-        return float(self._call("nvmlDeviceGetPowerUsage")) / 1e3
+        return _reading("power", self._call("nvmlDeviceGetPowerUsage") / 1e3, WATTS)
 
     def energy(self) -> float:
-        return float(self._call("nvmlDeviceGetTotalEnergyConsumption")) / 1e3
+        millijoules = self._call("nvmlDeviceGetTotalEnergyConsumption")
+        return _reading("energy", _reading("energy", millijoules, COUNTS) / 1e3, COUNTS)
 
     def memory(self) -> Memory:
         try:
@@ -461,23 +525,28 @@ class NvmlGpu:
         except Unsupported:
             # Version 1 counts the driver's reserve as used.
             generation = self.generation
-            info = self.driver.call(
-                "nvmlDeviceGetMemoryInfo", self.handle, gpu=self, generation=generation
+            info = self.library.call(
+                "nvmlDeviceGetMemoryInfo", self.handle, gpu=self.uuid, generation=generation
             )
-            return Memory(total=info.total, used=info.used, reserved=None)
-        return Memory(info.total, info.total - info.free - info.reserved, info.reserved)
+            return _memory(info.total, info.used, None)
+        return _memory(info.total, info.total - info.free - info.reserved, info.reserved)
 
     def sm_clock(self) -> float:
-        return float(self._call("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM)) * 1e6
+        return self._clock(pynvml.NVML_CLOCK_SM)
 
     def memory_clock(self) -> float:
-        return float(self._call("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM)) * 1e6
+        return self._clock(pynvml.NVML_CLOCK_MEM)
+
+    def _clock(self, kind: int) -> float:
+        return _reading("clock", self._call("nvmlDeviceGetClockInfo", kind) * 1e6, HERTZ)
 
     def clock_events(self) -> list[str]:
         try:
             mask = self._call("nvmlDeviceGetCurrentClocksEventReasons")
         except Unsupported:
             mask = self._call("nvmlDeviceGetCurrentClocksThrottleReasons")
+        if mask == ALL_ONES:
+            raise Unsupported(f"clock events: {mask:#x} is no reading")
         return [name for bit, name in CLOCK_EVENTS.items() if mask & bit]
 
     def throttled(self) -> dict[str, float]:
@@ -485,21 +554,20 @@ class NvmlGpu:
         return {THROTTLED_NANOSECONDS[field]: ns / 1e9 for (field, _), ns in values.items()}
 
     def temperature(self) -> float:
-        return float(self._call("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU))
+        celsius = self._call("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU)
+        return _reading("temperature", celsius, CELSIUS)
 
     def memory_temperature(self) -> float:
         (celsius,) = self._fields(pynvml.NVML_FI_DEV_MEMORY_TEMP).values()
-        return celsius
+        return _reading("memory temperature", celsius, CELSIUS)
 
     def temperature_margin(self) -> float:
-        return float(self._call("nvmlDeviceGetMarginTemperature"))
+        return _reading("margin", self._call("nvmlDeviceGetMarginTemperature"), MARGINS)
 
     def power_limits(self) -> PowerLimits:
-        default = self._optional("nvmlDeviceGetPowerManagementDefaultLimit")
-        return PowerLimits(
-            enforced=self._call("nvmlDeviceGetEnforcedPowerLimit") / 1e3,
-            default=default / 1e3 if default is not None else None,
-        )
+        default = _scaled(self._optional("nvmlDeviceGetPowerManagementDefaultLimit"), 1e-3)
+        enforced = self._call("nvmlDeviceGetEnforcedPowerLimit") * 1e-3
+        return PowerLimits(_reading("limit", enforced, LIMITS), possible(default, LIMITS))
 
     def processes(self) -> list[Process]:
         calls: tuple[tuple[str, Literal["compute", "graphics", "mps"]], ...] = (
@@ -512,7 +580,11 @@ class NvmlGpu:
         for name, kind in calls:
             running = self._optional(name)
             answered = answered or running is not None
-            found += [Process(p.pid, p.usedGpuMemory, kind) for p in running or ()]
+            found += [
+                Process(p.pid, possible(p.usedGpuMemory, BYTES), kind)
+                for p in running or ()
+                if possible(p.pid, PIDS) is not None
+            ]
         if not answered:
             raise Unsupported(f"running processes: not supported by GPU {self.index}")
         return found
@@ -525,10 +597,13 @@ class NvmlGpu:
             if isinstance(cause, pynvml.NVMLError) and cause.value == pynvml.NVML_ERROR_NOT_FOUND:
                 return []
             raise
-        samples = sorted(samples, key=lambda sample: sample.timeStamp)
+        samples = sorted(
+            (sample for sample in samples if possible(sample.timeStamp, TIMES) is not None),
+            key=lambda sample: sample.timeStamp,
+        )
         self._process_use_until = samples[-1].timeStamp if samples else 0
-        latest = {sample.pid: sample.smUtil / 100 for sample in samples}
-        return [ProcessUse(pid, share) for pid, share in latest.items()]
+        latest = {sample.pid: possible(sample.smUtil / 100, SHARES) for sample in samples}
+        return [ProcessUse(pid, share) for pid, share in latest.items() if share is not None]
 
     def ecc_errors(self) -> dict[str, float]:
         kinds = {
@@ -536,34 +611,47 @@ class NvmlGpu:
             "uncorrected": pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
         }
         return {
-            name: float(self._call("nvmlDeviceGetTotalEccErrors", kind, pynvml.NVML_AGGREGATE_ECC))
+            name: _reading(
+                "ECC errors",
+                self._call("nvmlDeviceGetTotalEccErrors", kind, pynvml.NVML_AGGREGATE_ECC),
+                COUNTS,
+            )
             for name, kind in kinds.items()
         }
 
     def remapped_rows(self) -> RemappedRows:
         corrected, uncorrected, pending, failed = self._call("nvmlDeviceGetRemappedRows")
-        return RemappedRows(corrected, uncorrected, bool(pending), bool(failed))
+        return RemappedRows(
+            _reading("remapped rows", corrected, ROWS),
+            _reading("remapped rows", uncorrected, ROWS),
+            bool(_reading("pending remap", pending, FLAGS)),
+            bool(_reading("failed remap", failed, FLAGS)),
+        )
 
     def recovery_action(self) -> str:
         (action,) = self._fields(pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION).values()
         return RECOVERY_ACTIONS.get(int(action), "other")
 
     def pcie_link(self) -> PcieLink:
+        def ask(name: str, within: Range) -> int:
+            return int(_reading(name, self._call(name), within))
+
         return PcieLink(
-            generation=self._call("nvmlDeviceGetCurrPcieLinkGeneration"),
-            width=self._call("nvmlDeviceGetCurrPcieLinkWidth"),
-            max_generation=self._call("nvmlDeviceGetMaxPcieLinkGeneration"),
-            max_width=self._call("nvmlDeviceGetMaxPcieLinkWidth"),
+            generation=ask("nvmlDeviceGetCurrPcieLinkGeneration", GENERATIONS),
+            width=ask("nvmlDeviceGetCurrPcieLinkWidth", LANES),
+            max_generation=ask("nvmlDeviceGetMaxPcieLinkGeneration", GENERATIONS),
+            max_width=ask("nvmlDeviceGetMaxPcieLinkWidth", LANES),
         )
 
     def pcie_replays(self) -> float:
-        return float(self._call("nvmlDeviceGetPcieReplayCounter"))
+        return _reading("PCIe replays", self._call("nvmlDeviceGetPcieReplayCounter"), COUNTS)
 
     def pcie_errors(self) -> dict[str, float]:
         return {PCIE_ERRORS[f]: count for (f, _), count in self._fields(*PCIE_ERRORS).items()}
 
     def nvlinks(self) -> list[NvLink]:
         ((_, count),) = self._fields(pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT).items()
+        count = _reading("NVLinks", count, LINKS)
         links, state = range(int(count)), pynvml.NVML_FI_DEV_NVLINK_GET_STATE
         # Fields are slow: ask once for kinds that no link supports, and once for speeds.
         kinds = self._nvlink_kinds or [state, *NVLINK_ERRORS]
@@ -577,7 +665,7 @@ class NvmlGpu:
             NvLink(
                 link=link,
                 up=values[state, link] == 1,
-                bytes_per_second=_scaled(self._nvlink_speeds.get(link), 1e6),
+                bytes_per_second=possible(_scaled(self._nvlink_speeds.get(link), 1e6), gpm.RATES),
                 errors={
                     name: values[field, link]
                     for field, name in NVLINK_ERRORS.items()
@@ -585,7 +673,7 @@ class NvmlGpu:
                 },
             )
             for link in links
-            if (state, link) in values
+            if possible(values.get((state, link)), FLAGS) is not None
         ]
 
     def nvlink_bytes(self) -> dict[str, float]:
@@ -601,34 +689,38 @@ class NvmlGpu:
         if info.state not in FABRIC_STATES:
             raise Unsupported(f"fabric: GPU {self.index} has none")
         bits = {name: info.healthMask >> at & 3 for name, at in FABRIC_HEALTH_BITS.items()}
-        return Fabric(FABRIC_STATES[info.state], {n: bit == 2 for n, bit in bits.items() if bit})
+        healthy = {name: bit == 2 for name, bit in bits.items() if bit in (1, 2)}
+        return Fabric(FABRIC_STATES[info.state], healthy)
 
     def persistence(self) -> bool:
-        return bool(self._call("nvmlDeviceGetPersistenceMode"))
+        return bool(_reading("persistence", self._call("nvmlDeviceGetPersistenceMode"), FLAGS))
 
     def mig_mode(self) -> bool:
         current, _ = self._call("nvmlDeviceGetMigMode")
-        return bool(current)
+        return bool(_reading("MIG mode", current, FLAGS))
 
     def xids(self) -> list[Xid]:
         generation = self.generation
-        if self._events is None or self._events[0] != generation:
-            events = self.driver.call("nvmlEventSetCreate", gpu=self, generation=generation)
+        kept = self._events
+        if kept is not None and kept[0] == generation:
+            _, events = kept
+        else:
+            events = self.library.call("nvmlEventSetCreate", generation=generation)
             kind = pynvml.nvmlEventTypeXidCriticalError
             self._call("nvmlDeviceRegisterEvents", kind, events, generation=generation)
             self._events = generation, events
-        _, events = self._events
         found: list[Xid] = []
-        while True:
+        for _ in range(MOST_EVENTS):
             try:
-                event = self.driver.call(
-                    "nvmlEventSetWait_v2", events, 0, gpu=self, generation=generation
+                event = self.library.call(
+                    "nvmlEventSetWait_v2", events, 0, gpu=self.uuid, generation=generation
                 )
             except DriverError as error:
                 if isinstance(error.__cause__, pynvml.NVMLError_Timeout):
                     return found
                 raise
             found.append(Xid(int(event.eventData)))
+        return found
 
 
 class _Gpm:
@@ -659,7 +751,7 @@ class _Gpm:
         return Activity(seconds, values)
 
     def _allocate(self) -> Any:
-        return self.gpu.driver.call("nvmlGpmSampleAlloc", gpu=self.gpu, generation=self.generation)
+        return self.gpu.library.call("nvmlGpmSampleAlloc", generation=self.generation)
 
     def _snapshot(self) -> float:
         gpu, generation = self.gpu, self.generation
@@ -699,7 +791,8 @@ class _Gpm:
         return {
             metric.name: answer.value * metric.scale
             for metric, answer in answers
-            if answer.nvmlReturn == pynvml.NVML_SUCCESS and math.isfinite(answer.value)
+            if answer.nvmlReturn == pynvml.NVML_SUCCESS
+            and possible(answer.value * metric.scale, metric.within) is not None
         }
 
     def _fill(self, metrics: tuple[gpm.GpmMetric, ...]) -> None:
@@ -709,7 +802,8 @@ class _Gpm:
         request.sample1, request.sample2 = self.previous, self.latest
         for place, metric in enumerate(metrics):
             request.metrics[place].metricId = metric.id
-        self.gpu.driver.call("nvmlGpmMetricsGet", request, gpu=self.gpu, generation=self.generation)
+        gpu, generation = self.gpu, self.generation
+        gpu.library.call("nvmlGpmMetricsGet", request, gpu=gpu.uuid, generation=generation)
 
 
 def _get_samples(handle: Any, kind: int, after: int) -> bytes:
@@ -729,15 +823,47 @@ def _get_samples(handle: Any, kind: int, after: int) -> bytes:
     return bytes(samples)[: count.value * SAMPLE.size]
 
 
-def _field_value(field: Any) -> float:
-    """The member of the union that ``valueType`` selects."""
+def _field_value(field: Any) -> float | None:
+    """The member of the union that ``valueType`` selects; None if that can be no reading."""
     member = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
-    return float(getattr(field.value, member[field.valueType]))
+    name = member.get(field.valueType)
+    return None if name is None else possible(getattr(field.value, name), COUNTS)
+
+
+def _memory(total: float, used: float, reserved: float | None) -> Memory:
+    """Raises ``Unsupported`` unless the parts fit into the whole."""
+    inside = 0.0, _reading("memory", total, BYTES)
+    reserved = None if reserved is None else _reading("reserved memory", reserved, inside)
+    return Memory(total, _reading("used memory", used, inside), reserved)
+
+
+def _reading(what: str, value: float, within: Range) -> float:
+    """A number in a range that is physically possible.
+
+    Raises ``Unsupported`` for any other: drivers answer -1 or all ones for a missing sensor.
+    """
+    reading = possible(value, within)
+    if reading is None:
+        raise Unsupported(f"{what}: {value:g} is no reading")
+    return reading
 
 
 def _scaled(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
 
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+def _text(value: bytes | None) -> str:
+    """Text of the driver as a label: valid, without control characters, not too long."""
+    text = (value or b"").decode(errors="replace")
+    return "".join(character for character in text if character.isprintable())[:LONGEST_TEXT]
+
+
+# pynvml decodes text strictly. These return what the driver wrote.
+_get_name = pynvml.nvmlDeviceGetName.__wrapped__
+_get_uuid = pynvml.nvmlDeviceGetUUID.__wrapped__
+_get_serial = pynvml.nvmlDeviceGetSerial.__wrapped__
+_get_vbios = pynvml.nvmlDeviceGetVbiosVersion.__wrapped__
+
+
+def _bus_id(pci: Any) -> bytes:
+    return bytes(ctypes.Structure.__getattribute__(pci, "busId"))
