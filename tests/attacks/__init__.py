@@ -1,0 +1,1 @@
+"""What hostile tenants and dying drivers may try, and what the daemon makes of it."""
