@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import gzip
+import os
 import resource
+import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import psutil
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from gpunode.config import LARGEST_FILE, RunSettings, Settings, UsageError, leaves, load
 from gpunode.export import exposition
 from gpunode.export.exposition import Exposition
 from gpunode.export.web.server import CONNECTIONS, PATIENCE
 from gpunode.metric import Metric, Sample
+from gpunode.node.tape import TapeError, TapeNode
 from tests.conftest import scrape, until, values, watching
-from tests.daemon import Daemon, daemon
+from tests.daemon import Daemon, daemon, free_port
 from tests.fakes.nvml import FakeDriver
 
 HALF = b"GET /metrics HTTP/1.1\r\nHost: a\r\n"
@@ -209,7 +217,7 @@ SLOW = {
     "sends half a request": HALF,
     "sends no body": post(b"POST", b"", b"Content-Length: 9", b"Expect: 100-continue"),
     "reads nothing": GET,
-    "pipelines and reads nothing": GET * 20,
+    "pipelines and reads nothing": GET * 100,
     "sends chunks without end": post(b"POST", CHUNKS * 999, CHUNKED),
 }
 
@@ -271,3 +279,187 @@ def test_it_ends_when_told_to_whatever_clients_and_drivers_do(fake: FakeDriver) 
         gone, _ = psutil.wait_procs([running.process], timeout=10)
         assert gone
         assert time.monotonic() - begin < 2
+
+
+def run(*options: str, **environment: str) -> tuple[int, str, str]:
+    """How a command ended, and what it printed."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "gpunode", *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, **environment},
+    )
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+def test_a_request_to_reload_does_not_end_it(fake: FakeDriver) -> None:
+    port = free_port()
+    address = f"--web.listen-address=127.0.0.1:{port}"
+    command = [sys.executable, "-m", "gpunode", "run", address, "--client.socket="]
+    environment = {**os.environ, **fake.environment()}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as child:
+        try:
+            running = Daemon(psutil.Process(child.pid), port)
+            running.wait_for("/readyz", child)
+            before = running.process.create_time()
+            for _ in range(3):
+                child.send_signal(signal.SIGHUP)
+                assert running.get("/healthz") == b"ok\n"
+            assert running.process.create_time() == before
+        finally:
+            child.terminate()
+        _, said = child.communicate(timeout=10)
+    assert child.returncode == 0
+    assert 1 <= said.count(b"SIGHUP") <= 3
+    assert b"restart" in said
+
+
+INTERVALS = [
+    ".".join(path)
+    for path, field in leaves(Settings.model_fields)
+    if path[-1].endswith("interval") and field.annotation is float
+]
+
+
+@pytest.mark.parametrize("setting", INTERVALS)
+@pytest.mark.parametrize("value", ["inf", "nan", "0", "-1", "1e308", "1e-308", "9" * 6000])
+def test_no_interval_stops_a_source(setting: str, value: str) -> None:
+    with pytest.raises(UsageError) as told:
+        load(RunSettings, "gpunode run", [f"--{setting.replace('_', '-')}={value}"])
+    assert str(told.value).startswith(f"{setting}: ")
+
+
+@pytest.mark.parametrize(
+    ("variable", "nearest"),
+    [
+        ("GPUNODE_GPU_INTERVAL", "GPUNODE_GPU__INTERVAL"),
+        ("GPUNODE_GPUU__INTERVAL", "GPUNODE_GPU__INTERVAL"),
+        ("gpunode_gpu_interval", "GPUNODE_GPU__INTERVAL"),
+        ("GPUNODE_WEB_LISTEN_ADDRESS", "GPUNODE_WEB__LISTEN_ADDRESS"),
+        ("GPUNODE_DURATIONS", "GPUNODE_DURATION"),
+        ("GPUNODE_", "GPUNODE_"),
+        ("GPUNODE_WEB_PORT", "GPUNODE_"),
+        ("GPUNODE_GPU", "GPUNODE_"),
+        ("GPUNODE_FILE", "GPUNODE_"),
+        ("GPUNODE_" + "X" * 60_000, "GPUNODE_"),
+    ],
+)
+def test_a_misspelt_variable_is_told(
+    monkeypatch: pytest.MonkeyPatch, variable: str, nearest: str
+) -> None:
+    monkeypatch.setenv(variable, "[" * 9999)
+    with pytest.raises(UsageError, match=f"nearest is {nearest}") as told:
+        load(RunSettings, "gpunode run", [])
+    assert str(told.value).startswith(f"{variable}: ")
+
+
+@pytest.mark.parametrize("service", ["GPUNODE", "GPUNODE_EXPORTER"])
+def test_the_variables_of_a_service_are_not_settings(
+    monkeypatch: pytest.MonkeyPatch, service: str
+) -> None:
+    for name, value in {
+        "SERVICE_HOST": "10.0.0.11",
+        "SERVICE_PORT": "9816",
+        "SERVICE_PORT_METRICS": "9816",
+        "PORT": "tcp://10.0.0.11:9816",
+        "PORT_9816_TCP": "tcp://10.0.0.11:9816",
+        "PORT_9816_TCP_PROTO": "tcp",
+        "PORT_9816_TCP_PORT": "9816",
+        "PORT_9816_TCP_ADDR": "10.0.0.11",
+    }.items():
+        monkeypatch.setenv(f"{service}_{name}", value)
+    monkeypatch.setenv("GPUNODE_CLIENT_SOCKET", "/run/gpunode/client.sock")
+    assert load(RunSettings, "gpunode run", []) == RunSettings()
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--gpu=" + "[" * 60_000,
+        "--gpu=" + '{"interval":' * 9_000,
+        "--config=" + "[" * 60_000,
+        "--web.listen-address=²:²",
+        "--web.listen-address=\udcff:1",
+        "--web.listen-address=a:" + "9" * 6000,
+        "--path.rootfs=\udcff",
+        "--path.rootfs=/" + "x" * 9000,
+        "--config.file=/" + "x" * 9000,
+        "--config.file=/dev/zero",
+    ],
+)
+def test_an_absurd_option_is_told(option: str) -> None:
+    with pytest.raises(UsageError) as told:
+        load(RunSettings, "gpunode run", [option])
+    assert "\n" not in str(told.value)
+
+
+PIECES = (
+    *("gpu", "host", "interval", ": ", "\n  ", "\n", "- ", "[", "{", "]", "}", "&a ", "*a", "? "),
+    *("!!int ", "!!timestamp ", "!!python/object/apply:os.abort ", "<<: ", "'", '"', "\\ud800"),
+    *("%YAML 9.9", "---", "...", "|", ">", "#", "2024-99-99", "9" * 5000, ".inf", "\x00", "\t"),
+    "\\Uffffffff",
+)
+"""Of these, a malformed settings file is made."""
+
+
+@pytest.fixture(scope="module")
+def settings_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("settings") / "settings.yaml"
+
+
+@settings(max_examples=50)
+@given(text=st.lists(st.sampled_from(PIECES), max_size=12).map("".join) | st.text(max_size=60))
+@example("[" * 10_000)
+@example("{gpu: " * 5_000)
+@example("host: {interval: " + "9" * 6_000 + "}")
+@example("host: {interval: 2024-99-99}")
+@example("host: {interval: !!int ''}")
+@example("web: {listen_address: 'a\\0b:1'}")
+@example('path: {rootfs: "\\ud800"}')
+@example("%YAML 9." + "9" * 5_000)
+@example('"\\Uffffffff": 1')
+@example("x" * (LARGEST_FILE + 1))
+def test_a_settings_file_is_read_or_told_in_one_line(settings_file: Path, text: str) -> None:
+    settings_file.write_text(text, encoding="utf-8", errors="surrogatepass")
+    said = ""
+    try:
+        load(RunSettings, "gpunode run", [f"--config.file={settings_file}"])
+    except UsageError as error:
+        said = str(error)
+    assert len(said.splitlines()) <= 1
+
+
+HEADER = b'{"gpunode_tape":1,"time":1}\n'
+ANSWER = b'{"t":%b,"of":"/","call":"read_text","answer":%b}\n'
+
+TAPES = {
+    "nested header": b"[" * 100_000,
+    "nested answer": HEADER + ANSWER % (b"0", b"[" * 100_000),
+    "number of 6,000 digits": HEADER + ANSWER % (b"9" * 6_000, b'""'),
+    "time of 4,000 digits": HEADER + ANSWER % (b"9" * 4_000, b'""'),
+    "time that never comes": HEADER + ANSWER % (b"1e300", b'""'),
+    "beginning that never was": b'{"gpunode_tape":1,"time":NaN}\n',
+    "error of 4,000 digits": HEADER
+    + b'{"t":0,"of":"/","call":"read_text","errno":%b}\n' % (b"9" * 4_000),
+    "line of 300 MB": HEADER + bytes(300 * MIB),
+}
+
+
+@pytest.mark.parametrize("name", TAPES)
+def test_a_hostile_tape_is_told_by_line(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "tape.jsonl.gz"
+    path.write_bytes(gzip.compress(TAPES[name], 1))
+    before = psutil.Process().memory_full_info().uss
+    with pytest.raises(TapeError, match=f"{path}: line [12]: ") as told:
+        TapeNode(path)
+    assert "\n" not in str(told.value)
+    assert psutil.Process().memory_full_info().uss - before < 100 * MIB
+
+
+def test_a_full_disk_ends_a_recording(fake: FakeDriver) -> None:
+    code, _, said = run(
+        "record", "/dev/full", "--duration=2", "--client.socket=", **fake.environment()
+    )
+    assert (code, said) == (2, "gpunode: /dev/full: No space left on device\n")
