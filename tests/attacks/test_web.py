@@ -281,6 +281,23 @@ def test_it_ends_when_told_to_whatever_clients_and_drivers_do(fake: FakeDriver) 
         assert time.monotonic() - begin < 2
 
 
+def test_a_lack_of_descriptors_is_told_once(
+    victim: Daemon, capfd: pytest.CaptureFixture[str]
+) -> None:
+    limits = resource.prlimit(victim.process.pid, resource.RLIMIT_NOFILE)
+    with ExitStack() as clients:
+        room = victim.process.num_fds() + 5
+        resource.prlimit(victim.process.pid, resource.RLIMIT_NOFILE, (room, limits[1]))
+        for _ in range(40):
+            send(clients.enter_context(connect(victim)), HALF)
+        until(lambda: victim.process.num_fds() == room)
+        time.sleep(2.5)  # asyncio tries again every second
+    resource.prlimit(victim.process.pid, resource.RLIMIT_NOFILE, limits)
+    until(lambda: victim.get("/healthz") == b"ok\n")
+    said = capfd.readouterr().err
+    assert said.count("accept") == 1, said
+
+
 def run(*options: str, **environment: str) -> tuple[int, str, str]:
     """How a command ended, and what it printed."""
     ended = subprocess.run(
