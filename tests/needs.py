@@ -26,7 +26,7 @@ GET = {
 """Programs and libraries, and the command that gets each."""
 
 GPU = "NVIDIA GPU"
-ALL = "GPUNODE_TESTS_NEED_ALL"
+ALL = "TESTS_NEED_ALL"
 """Environment variable: if set, as in CI, a missing program fails its tests, which else skip."""
 
 

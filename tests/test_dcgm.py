@@ -33,7 +33,7 @@ BUSY_A100 = {"1001": 1.0, "1002": 0.9, "1004": 0.7, "1005": 0.4, "1007": 0.1}
 
 @contextmanager
 def with_dcgm(fake: FakeDriver, script: Path, *options: str) -> Iterator[Daemon]:
-    environment = {**os.environ, **fake.environment(), "GPUNODE_FAKE_DCGM": str(script)}
+    environment = {**os.environ, **fake.environment(), "FAKE_DCGM": str(script)}
     settings = (f"--dcgm.bindings={BINDINGS}", "--gpu.interval=1")
     with daemon(*settings, *options, environment=environment) as running:
         yield running

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args, get_origin
@@ -18,7 +18,7 @@ from pydantic_settings import CliPositionalArg
 
 from gpunode.audit.source import CHECKS
 from gpunode.cli.commands import COMMANDS
-from gpunode.config import INCIDENTS, Section, Settings
+from gpunode.config import INCIDENTS, Settings, leaves, variable
 from gpunode.export.web.app import create_app
 from gpunode.loop import Loop
 from gpunode.node.node import SteppedClock
@@ -93,17 +93,8 @@ class Setting:
 
 def settings_of(kind: type[Settings]) -> Iterator[Setting]:
     """Every setting of a command, the common ones included."""
-    yield from _settings(kind.model_fields, ())
-
-
-def _settings(fields: Mapping[str, FieldInfo], within: tuple[str, ...]) -> Iterator[Setting]:
-    for name, field in fields.items():
-        path = (*within, field.alias or name)
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, Section):
-            yield from _settings(kind.model_fields, path)
-        else:
-            yield _setting(path, field)
+    for path, field in leaves(kind.model_fields):
+        yield _setting(path, field)
 
 
 def _setting(path: tuple[str, ...], field: FieldInfo) -> Setting:
@@ -113,12 +104,11 @@ def _setting(path: tuple[str, ...], field: FieldInfo) -> Setting:
         option = key.upper()
     elif get_origin(field.annotation) is Literal:
         option = f"{option} {{{','.join(get_args(field.annotation))}}}"
-    variable = f"GPUNODE_{'__'.join(path).upper()}"
     description = field.description or ""
     if field.is_required():  # the command line is the only place for it
         return Setting(option, "", "", "", description)
     in_file = key if key != "config.file" else ""  # a file does not name another
-    return Setting(option, variable, in_file, _written(field.default), description)
+    return Setting(option, variable(path), in_file, _written(field.default), description)
 
 
 def _written(default: object) -> str:
@@ -145,7 +135,9 @@ environment, and the environment overrides the file. These three commands do the
     GPUNODE_GPU__INTERVAL=1 gpunode run
     gpunode run --config.file=gpunode.yaml
 
-A key that the command does not have is an error. `gpunode COMMAND --help` lists its options.
+A key that the command does not have is an error, and so is an environment variable `GPUNODE_…` that
+no command has. Settings are read at the start: the daemon ignores SIGHUP. `gpunode COMMAND --help`
+lists the options of a command.
 
 ## Every command
 """

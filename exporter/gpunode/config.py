@@ -6,19 +6,23 @@ An option overrides the environment, which overrides the file. Every default is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
     CliPositionalArg,
+    InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
-    YamlConfigSettingsSource,
 )
 
 from gpunode.client import protocol
@@ -29,8 +33,30 @@ Collective = Literal[
 """The collectives of nccl-tests that ``gpunode nccl-bench`` can measure."""
 
 
+DAY = 86_400
+"""The longest interval in seconds: nobody means to read anything less often than once a day."""
+
+Seconds = Annotated[float, Field(ge=1, le=DAY)]
+"""An interval that is no shorter than what is read changes."""
+
+LARGEST_FILE = 1 << 20
+"""The most characters of a file of settings."""
+
 INCIDENTS = Path(__file__).with_name("incidents")
 """The recorded incidents in the package."""
+
+PREFIX = "GPUNODE_"
+"""What the name of every environment variable of ours begins with."""
+
+SERVICE = re.compile(
+    r"""GPUNODE_(\w+_)?(
+        SERVICE_HOST=.* | SERVICE_PORT(_\w+)?=\d+ | PORT(_\d+_(TCP|UDP|SCTP))?=\w+://.*
+        | PORT_\d+_(TCP|UDP|SCTP)_(PROTO|PORT|ADDR)=.*
+    )""",
+    re.VERBOSE,
+)
+"""Variables that Kubernetes sets in every pod for a service whose name begins with ``gpunode``:
+https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables"""
 
 
 class UsageError(Exception):
@@ -40,7 +66,7 @@ class UsageError(Exception):
 class Section(BaseModel):
     """A group of settings; an unknown key is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class PathSettings(Section):
@@ -51,8 +77,8 @@ class PathSettings(Section):
     @field_validator("rootfs")
     @classmethod
     def _is_directory(cls, path: Path) -> Path:
-        if not path.is_dir():
-            raise ValueError(f"{path} is not a directory")
+        if not os.path.isdir(path):  # Path.is_dir raises if it may not look
+            raise ValueError(f"{str(path)!r} is not a directory")
         return path
 
 
@@ -66,9 +92,10 @@ class WebSettings(Section):
     @field_validator("listen_address")
     @classmethod
     def _has_port(cls, address: str) -> str:
-        _, colon, port = address.rpartition(":")
-        if not (colon and port.isdigit() and int(port) < 65536):
-            raise ValueError(f"{address} is not ADDRESS:PORT")
+        host, colon, port = address.rpartition(":")
+        printable = host.isascii() and host.isprintable()
+        if not (printable and colon and re.fullmatch(r"[0-9]{1,5}", port) and int(port) < 65536):
+            raise ValueError(f"{address!r} is not ADDRESS:PORT")
         return address
 
     @property
@@ -86,17 +113,15 @@ class GpuSettings(Section):
         le=2.0,
         description="seconds per window; the driver keeps 2.4 s of power samples",
     )
-    processes_interval: float = Field(
-        10.0, ge=1, description="seconds between reads of the processes on a GPU"
+    processes_interval: Seconds = Field(
+        10.0, description="seconds between reads of the processes on a GPU"
     )
-    owners_interval: float = Field(
-        5.0, ge=1, description="seconds between checks of who holds a GPU"
+    owners_interval: Seconds = Field(5.0, description="seconds between checks of who holds a GPU")
+    health_interval: Seconds = Field(
+        30.0, description="seconds between reads of error counters and modes"
     )
-    health_interval: float = Field(
-        30.0, ge=1, description="seconds between reads of error counters and modes"
-    )
-    nvlink_interval: float = Field(
-        120.0, ge=1, description="seconds between reads of the NVLinks, which take 18 ms per GPU"
+    nvlink_interval: Seconds = Field(
+        120.0, description="seconds between reads of the NVLinks, which take 18 ms per GPU"
     )
 
 
@@ -114,11 +139,11 @@ class DcgmSettings(Section):
 class HostSettings(Section):
     """How often to read the rest of the node."""
 
-    interval: float = Field(10.0, ge=1, description="seconds between reads of the node's counters")
-    slow_interval: float = Field(
-        60.0, ge=1, description="seconds between reads of filesystems and PCI Express links"
+    interval: Seconds = Field(10.0, description="seconds between reads of the node's counters")
+    slow_interval: Seconds = Field(
+        60.0, description="seconds between reads of filesystems and PCI Express links"
     )
-    audit_interval: float = Field(600.0, ge=1, description="seconds between audits of the node")
+    audit_interval: Seconds = Field(600.0, description="seconds between audits of the node")
     nccl_bench_folder: str = Field(
         "/var/lib/gpunode/nccl-bench",
         description="folder on the node where nccl-bench leaves its results for the daemon",
@@ -132,7 +157,7 @@ class KubernetesSettings(Section):
         "/var/lib/kubelet/pod-resources/kubelet.sock",
         description="socket of the kubelet's pod-resources API, or empty to do without it",
     )
-    interval: float = Field(5.0, ge=1, description="seconds between requests to the kubelet")
+    interval: Seconds = Field(5.0, description="seconds between requests to the kubelet")
 
 
 class ClientSettings(Section):
@@ -164,7 +189,10 @@ class DiscoverySettings(Section):
     """GPUs and mounts that come and go."""
 
     interval: float = Field(
-        10.0, ge=0.1, description="seconds between checks for GPUs and mounts that came or went"
+        10.0,
+        ge=0.1,
+        le=DAY,
+        description="seconds between checks for GPUs and mounts that came or went",
     )
 
 
@@ -172,11 +200,12 @@ class Settings(BaseSettings):
     """The settings that every command has."""
 
     model_config = SettingsConfigDict(
-        env_prefix="GPUNODE_",
+        env_prefix=PREFIX,
         env_prefix_target="all",
         env_nested_delimiter="__",
         extra="forbid",
         frozen=True,
+        allow_inf_nan=False,
         cli_kebab_case=True,
         cli_implicit_flags=True,
         cli_exit_on_error=False,
@@ -207,7 +236,7 @@ class RecordSettings(Settings):
     """Watch this node and record its answers on a tape."""
 
     file: CliPositionalArg[Path] = Field(description="tape to write")
-    duration: float = Field(60.0, gt=0, description="seconds to record")
+    duration: float = Field(60.0, gt=0, le=DAY, description="seconds to record")
     max_bytes: int = Field(64 << 20, gt=0, description="bytes at which to stop recording")
     comment: str = Field("", description="note on what the tape shows")
 
@@ -219,7 +248,7 @@ class ReplaySettings(Settings):
     speed: float = Field(
         1.0, ge=0, description="multiple of real time, or 0 for as fast as possible"
     )
-    times: int = Field(1, ge=1, description="number of times to play the tape")
+    times: int = Field(1, ge=1, le=1_000_000, description="number of times to play the tape")
     print: Literal["table", "metrics"] = Field("table", description="what to print at the end")
 
 
@@ -241,7 +270,7 @@ class NcclBenchSettings(Settings):
     """Measure a collective and keep the result for the metrics; exit with 1 if it is slow."""
 
     collective: Collective = Field("all_reduce", description="collective to measure")
-    gpus: int = Field(0, ge=0, description="number of GPUs to use, or 0 for all")
+    gpus: int = Field(0, ge=0, le=1024, description="number of GPUs to use, or 0 for all")
     largest: str = Field(
         "8G", pattern=r"^\d{1,4}[KMG]$", description="largest message to send, 8M or more"
     )
@@ -251,8 +280,27 @@ class NcclBenchSettings(Settings):
 T = TypeVar("T", bound=Settings)
 
 
+def leaves(
+    fields: Mapping[str, FieldInfo], within: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], FieldInfo]]:
+    """Every setting in these fields, with the names of its sections and its own."""
+    for name, field in fields.items():
+        path = (*within, field.alias or name)
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, Section):
+            yield from leaves(kind.model_fields, path)
+        else:
+            yield path, field
+
+
+def variable(path: tuple[str, ...]) -> str:
+    """The environment variable of a setting."""
+    return PREFIX + "__".join(path).upper()
+
+
 def load(kind: type[T], program: str, arguments: Sequence[str]) -> T:
     """The settings of a command, from all three places. Raises ``UsageError``."""
+    _check_environment()
     try:
         settings = kind(_cli_parse_args=list(arguments), _cli_prog_name=program)
         if settings.config.file is None:
@@ -267,24 +315,31 @@ def load(kind: type[T], program: str, arguments: Sequence[str]) -> T:
         raise UsageError(f"{name}: {first['msg'].removeprefix('Value error, ')}") from error
     except SettingsError as error:
         raise UsageError(str(error).removeprefix("error parsing CLI: ")) from error
+    except RecursionError as error:
+        raise UsageError("an option is nested too deeply") from error
+
+
+def _check_environment() -> None:
+    """Raise ``UsageError`` for a variable that no command has: it would be ignored in silence."""
+    kinds: list[type[Settings]] = [Settings, *Settings.__subclasses__()]
+    known = {
+        variable(path)
+        for kind in kinds
+        for path, field in leaves(kind.model_fields)
+        if not field.is_required()  # the command line is the only place for it
+    }
+    known.add(protocol.SOCKET_VARIABLE)
+    for name, value in os.environ.items():
+        written = name.upper()
+        service = SERVICE.fullmatch(f"{name}={value}")
+        if written.startswith(PREFIX) and written not in known and not service:
+            (nearest,) = get_close_matches(written, sorted(known), n=1, cutoff=0)
+            raise UsageError(f"{name}: unknown environment variable; the nearest is {nearest}")
 
 
 def _with_file(kind: type[T], path: Path) -> type[T]:
     """A subclass that also reads a YAML file."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            content = yaml.safe_load(file)
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not UTF-8 text") from error
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise UsageError(f"{path}: line {line}: {error.problem}") from error
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path}: not YAML: {str(error).splitlines()[0]}") from error
-    if not isinstance(content, dict | None):
-        raise UsageError(f"{path}: line 1: not a mapping of settings")
+    content = _read(path)
 
     class WithFile(kind):  # type: ignore[valid-type, misc]
         @classmethod
@@ -295,6 +350,33 @@ def _with_file(kind: type[T], path: Path) -> type[T]:
             env_settings: PydanticBaseSettingsSource,
             **_: PydanticBaseSettingsSource,
         ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return init_settings, env_settings, YamlConfigSettingsSource(settings_cls, path)
+            return init_settings, env_settings, InitSettingsSource(settings_cls, content)
 
     return WithFile
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The content of a YAML file, with every value as text. Raises ``UsageError``."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(LARGEST_FILE + 1)
+        if len(text) > LARGEST_FILE:
+            raise UsageError(f"{path}: more than {LARGEST_FILE} characters")
+        # The settings say what is a number. Other loaders take a text like 2024-99-99 for a date.
+        content = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 makes no objects
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not UTF-8 text") from error
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise UsageError(f"{path}: line {line}: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path}: not YAML: {str(error).splitlines()[0]}") from error
+    except (ValueError, OverflowError) as error:  # an escape sequence or version beyond all numbers
+        raise UsageError(f"{path}: not YAML: {error}") from error
+    except RecursionError as error:
+        raise UsageError(f"{path}: nested too deeply") from error
+    if not isinstance(content, dict | None):
+        raise UsageError(f"{path}: line 1: not a mapping of settings")
+    return {str(name): value for name, value in (content or {}).items()}

@@ -78,6 +78,7 @@ def overview() -> str:
 
 def run(settings: RunSettings) -> None:
     """Watch this node until told to stop."""
+    signal.signal(signal.SIGHUP, _stay)
     loop = watch(local_node(settings), settings)
     serving = server(settings, lambda: loop)
     signal.signal(signal.SIGTERM, _end)
@@ -102,7 +103,10 @@ def record(settings: RecordSettings) -> None:
         tape.filled.wait(settings.duration)
     finally:
         loop.stop()
-        tape.close()
+        try:
+            tape.close()
+        except OSError as error:
+            raise UsageError(f"{settings.file}: {error.strerror}") from error
     log.info("recorded %s, %d bytes", settings.file, settings.file.stat().st_size)
 
 
@@ -243,6 +247,11 @@ def _start(loop: Loop) -> None:
 
 def _end(*_: Any) -> NoReturn:
     sys.exit(0)
+
+
+def _stay(*_: Any) -> None:
+    """Survive what tells other daemons to read their settings again: counters begin at 0 anew."""
+    log.warning("SIGHUP: the settings are read at the start only; restart gpunode for new ones")
 
 
 COMMANDS: dict[str, tuple[type[Settings], Callable[[Any], None]]] = {

@@ -11,7 +11,10 @@ import os
 VERSION = 1
 
 SOCKET = "/run/gpunode/client.sock"
-"""Where the daemon listens by default; GPUNODE_CLIENT_SOCKET overrides it for clients."""
+"""Where the daemon listens by default."""
+
+SOCKET_VARIABLE = "GPUNODE_CLIENT_SOCKET"
+"""Environment variable that tells clients of another socket."""
 
 LARGEST = 8192
 """Size limit of a message in bytes."""
@@ -37,4 +40,4 @@ NAME = 80
 
 def socket_path() -> str:
     """The socket to send to."""
-    return os.environ.get("GPUNODE_CLIENT_SOCKET", SOCKET)
+    return os.environ.get(SOCKET_VARIABLE, SOCKET)

@@ -11,20 +11,47 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
 )
 from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.registry import Collector
 
 from gpunode.metric import Distribution, Metric, Sample
 
-Encoder = Callable[[CollectorRegistry], bytes]
 Labels = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format of expositions: how prometheus_client writes it, and how every exposition ends."""
+
+    content_type: str
+    encode: Callable[[CollectorRegistry], bytes]
+    end: str
+
+
+TEXT = Format("text/plain; version=0.0.4; charset=utf-8", generate_latest, "")
+OPENMETRICS = Format(
+    "application/openmetrics-text; version=1.0.0; charset=utf-8", generate_openmetrics, "# EOF\n"
+)
+
+
+def requested(accept: str) -> Format:
+    """OpenMetrics if an ``Accept`` header lists the version that is served, else the text format.
+
+    Parameters other than the version change nothing: there is no name to escape.
+    """
+    for media_range in accept.split(","):
+        media_type, *parameters = (part.strip() for part in media_range.split(";"))
+        versions = [part for part in parameters if part.startswith("version=")]
+        if media_type == "application/openmetrics-text" and versions in ([], ["version=1.0.0"]):
+            return OPENMETRICS
+    return TEXT
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +67,20 @@ class Exposition:
 
     def __init__(self, samples: Callable[[], Iterable[Sample]]) -> None:
         self.samples = samples
-        self._templates: dict[str, dict[Metric, Template]] = {}
+        self._templates: dict[Format, dict[Metric, Template]] = {TEXT: {}, OPENMETRICS: {}}
 
     def encode(self, accept: str) -> tuple[bytes, str]:
         """The exposition, and its content type."""
-        encoder, content_type = choose_encoder(accept)
+        form = requested(accept)
         families: dict[Metric, list[Sample]] = {}
         for sample in self.samples():
             families.setdefault(sample.metric, []).append(sample)
-        known = self._templates.get(content_type, {})
+        known = self._templates[form]
         used: dict[Metric, Template] = {}
         parts: list[str] = []
         for metric in sorted(families, key=lambda metric: metric.name):
             samples = families[metric]
-            template = _updated(known.get(metric), metric, samples, encoder)
+            template = _updated(known.get(metric), metric, samples, form)
             used[metric] = template
             parts.append(template.header)
             lines = template.lines
@@ -62,10 +89,9 @@ class Exposition:
                 for sample in samples
                 for line, value in zip(lines[sample.labels], _values(sample))  # noqa: B905 slower
             ]
-        self._templates[content_type] = used
-        if "openmetrics" in content_type:
-            parts.append("# EOF\n")
-        return "".join(parts).encode(), content_type
+        self._templates[form] = used
+        parts.append(form.end)
+        return "".join(parts).encode(), form.content_type
 
 
 def _values(sample: Sample) -> tuple[float, ...]:
@@ -77,7 +103,7 @@ def _values(sample: Sample) -> tuple[float, ...]:
 
 
 def _updated(
-    known: Template | None, metric: Metric, samples: list[Sample], encoder: Encoder
+    known: Template | None, metric: Metric, samples: list[Sample], form: Format
 ) -> Template:
     """The lines of the current series: new series are encoded, vanished ones dropped."""
     lines = known.lines if known else {}
@@ -86,16 +112,16 @@ def _updated(
         if len(samples) == len(lines):
             return known
         return Template(known.header, {sample.labels: lines[sample.labels] for sample in samples})
-    encoded = _template(metric, fresh, encoder)
+    encoded = _template(metric, fresh, form)
     lines = {**lines, **encoded.lines}
     return Template(encoded.header, {sample.labels: lines[sample.labels] for sample in samples})
 
 
-def _template(metric: Metric, samples: list[Sample], encoder: Encoder) -> Template:
+def _template(metric: Metric, samples: list[Sample], form: Format) -> Template:
     """Have prometheus_client encode a family, and strip the values."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Once(_family(metric, samples)))
-    text = encoder(registry).decode().removesuffix("# EOF\n")
+    text = form.encode(registry).decode().removesuffix(form.end)
     lines = text.removesuffix("\n").split("\n")  # a label may contain other line separators
     header = "".join(f"{line}\n" for line in lines if line.startswith("#"))
     heads = iter(line.rpartition(" ")[0] for line in lines if not line.startswith("#"))
@@ -116,7 +142,7 @@ def _family(metric: Metric, samples: list[Sample]) -> Family:
     kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
     family = kind(metric.name, metric.help, labels=metric.labels)
     for sample in samples:
-        family.add_metric(sample.labels, 0.0)
+        family.add_metric(_encodable(sample.labels), 0.0)
     return family
 
 
@@ -124,5 +150,11 @@ def _histogram(metric: Metric, samples: list[Sample]) -> Family:
     family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
     bounds = (*map(str, metric.buckets), "+Inf")
     for sample in samples:
-        family.add_metric(sample.labels, [(bound, 0.0) for bound in bounds], 0.0)
+        labels = _encodable(sample.labels)
+        family.add_metric(labels, [(bound, 0.0) for bound in bounds], 0.0)
     return family
+
+
+def _encodable(labels: Labels) -> Labels:
+    """The labels; what is not Unicode in a file name becomes an escape sequence."""
+    return tuple(label.encode(errors="backslashreplace").decode() for label in labels)

@@ -52,6 +52,15 @@ log = logging.getLogger(__name__)
 
 FORMAT = 1
 
+LONGEST_LINE = 32 << 20
+"""The most characters of a line that is played: more than the largest file that is recorded."""
+
+LARGEST = 1 << 30
+"""The most characters of a tape that are played: gzip makes a terabyte of a gigabyte of zeros."""
+
+LONGEST = 31_536_000
+"""The most seconds of a tape that are played: a year."""
+
 
 @dataclass(frozen=True, slots=True)
 class NodeCall:
@@ -107,6 +116,7 @@ class TapeWriter:
         self.clock = node.clock
         self.max_bytes = max_bytes
         self.filled = threading.Event()
+        self._failure: OSError | None = None
         self._start = node.clock.monotonic()
         self._raw = path.open("wb")
         self._file = cast(TextIO, gzip.open(self._raw, "wt", encoding="utf-8"))  # noqa: SIM115
@@ -139,13 +149,18 @@ class TapeWriter:
     def _write(self, line: dict[str, Any]) -> None:
         with self._lock:
             if not self._file.closed:
-                self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
+                try:
+                    self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
+                except OSError as error:  # not a failure of the source that asked
+                    self._failure = error
+                    self.filled.set()
 
     def close(self) -> None:
-        """Finish the file."""
-        with self._lock:
+        """Finish the file. Raises ``OSError`` if not all of the tape could be written."""
+        with self._lock, self._raw:
             self._file.close()
-            self._raw.close()
+        if self._failure is not None:
+            raise self._failure
 
 
 class RecordingNode:
@@ -298,10 +313,13 @@ class TapeNode:
         return track
 
     def _lines(self) -> Iterator[dict[str, Any]]:
-        number = 0
+        number = length = 0
         try:
             with gzip.open(self.path, "rt", encoding="utf-8") as file:
-                for number, text in enumerate(file, 1):
+                while text := file.readline(LONGEST_LINE + 1):
+                    number, length = number + 1, length + len(text)
+                    if len(text) > LONGEST_LINE or length > LARGEST:
+                        raise TapeError(f"{self.path}: line {number}: too long to be played")
                     line = json.loads(text)
                     if not isinstance(line, dict):
                         raise TapeError(f"{self.path}: line {number}: not a JSON object")
@@ -318,16 +336,21 @@ class TapeNode:
         except (OSError, zlib.error, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or error
             raise TapeError(f"{self.path}: after line {number}: cannot be read: {why}") from error
+        except ValueError as error:
+            raise TapeError(f"{self.path}: line {number}: a number has too many digits") from error
 
     def _header(self, line: dict[str, Any]) -> tuple[str, SteppedClock]:
-        if line.get("gpunode_tape") != FORMAT or not isinstance(line.get("time"), float | int):
+        time = line.get("time")
+        if line.get("gpunode_tape") != FORMAT or not isinstance(time, float | int):
             raise TapeError(f"{self.path}: line 1: not a gpunode tape of format {FORMAT}")
-        return str(line.get("comment", "")), SteppedClock(float(line["time"]))
+        if not 0 <= time < 1e12:
+            raise TapeError(f"{self.path}: line 1: field time: not seconds since the epoch")
+        return str(line.get("comment", "")), SteppedClock(float(time))
 
     def _take(self, where: str, line: dict[str, Any]) -> None:
         time, of, call = line.get("t"), line.get("of"), line.get("call")
-        if not isinstance(time, float | int) or not 0 <= time < math.inf:
-            raise TapeError(f"{where}: field t: not a time in seconds: {time!r}")
+        if not isinstance(time, float | int) or not 0 <= time < LONGEST:
+            raise TapeError(f"{where}: field t: not a time in seconds: {time!r:.40}")
         if not isinstance(of, str):
             raise TapeError(f"{where}: field of: not a string: {of!r}")
         if not isinstance(call, str) or call not in CALLS:
@@ -347,7 +370,7 @@ class TapeNode:
     def _answer(self, where: str, line: dict[str, Any], kind: TypeAdapter[Any]) -> Any:
         if "error" in line:
             return ERRORS.get(str(line["error"]), DriverError)(str(line.get("message", "")))
-        if isinstance(line.get("errno"), int):
+        if isinstance(line.get("errno"), int) and 0 <= line["errno"] < 4096:
             return OSError(line["errno"], os.strerror(line["errno"]), line["of"])
         try:
             return kind.validate_python(line.get("answer"))

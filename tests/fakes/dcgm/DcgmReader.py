@@ -53,7 +53,7 @@ class DcgmReader:
         }
 
     def _script(self) -> Any:
-        script = json.loads(Path(os.environ["GPUNODE_FAKE_DCGM"]).read_text())
+        script = json.loads(Path(os.environ["FAKE_DCGM"]).read_text())
         if script.get("error"):
             raise dcgm_structs.DCGMError(script["error"])
         return script

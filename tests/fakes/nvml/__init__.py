@@ -61,5 +61,5 @@ class FakeDriver:
         path = [str(self.directory), os.environ.get("LD_LIBRARY_PATH", "")]
         return {
             "LD_LIBRARY_PATH": os.pathsep.join(part for part in path if part),
-            "GPUNODE_FAKE_NVML": str(self.script),
+            "FAKE_NVML": str(self.script),
         }

@@ -1015,7 +1015,7 @@ static void first_load(double now)
             devices[g][m] = (Device){g, m - 1};
     clock_distance = realtime() - now;
     energy_epoch = script.loaded = now;
-    script.path = getenv("GPUNODE_FAKE_NVML");
+    script.path = getenv("FAKE_NVML");
     if (script.path) {
         load_script(now);
     } else {

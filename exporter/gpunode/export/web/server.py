@@ -1,44 +1,129 @@
-"""Serves the application until the process is told to stop."""
+"""Serves the application until the process is told to stop, whatever its clients do."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
+import time
+from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+log = logging.getLogger(__name__)
 
 TICK = 0.5
 """The longest time, in seconds, until the server notices that it must stop."""
 
-GRACE = 1
-"""Seconds that a running scrape has to finish at shutdown."""
+GRACE = 0.5
+"""Seconds that running scrapes have to finish at shutdown."""
+
+PATIENCE = 10
+"""Seconds that a client has to send its request and read the answer: what Prometheus waits for a
+scrape by default (``scrape_timeout``)."""
+
+CONNECTIONS = 64
+"""The most connections at a time. A process may open 1,024 files by default, and the sources need
+nearly all of them on a busy node."""
+
+BACKLOG = 128
+"""Connections that the kernel keeps waiting, and the most that asyncio accepts at once."""
+
+SILENCE = 60
+"""Seconds for which a fault of the event loop is not logged again."""
 
 
 def listen(address: tuple[str, int]) -> socket.socket:
     """A listening socket. Raises ``OSError`` if the address is in use or not local."""
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-    return socket.create_server(address, family=family, backlog=128)
+    return socket.create_server(address, family=family, backlog=BACKLOG)
+
+
+class Connection(H11Protocol):
+    """A connection for one request, which ends in time.
+
+    Where there are too many, the oldest makes way for the newest, so that idle or slow clients
+    cannot keep a scraper out.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.deadline = self.loop.call_later(PATIENCE, transport.abort)
+        connections = cast(set[Connection], self.connections)
+        if len(connections) > CONNECTIONS:
+            min(connections, key=lambda connection: connection.deadline.when()).abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.deadline.cancel()
+        super().connection_lost(exc)
+
+    def abort(self) -> None:
+        """End now, with what is not sent yet."""
+        self.connections.discard(self)
+        if self.cycle is not None:
+            self.cycle.disconnected = True  # its answer goes nowhere
+        self.transport.abort()
+
+    def send_400_response(self, msg: str) -> None:
+        if self.cycle is None:
+            super().send_400_response(msg)
+        else:  # the body is malformed: an answer may have begun
+            self.abort()
 
 
 class Server(uvicorn.Server):
     """uvicorn with two wake-ups a second, not ten: they are most of an idle daemon's cost."""
 
     async def main_loop(self) -> None:
+        asyncio.get_running_loop().set_exception_handler(_Complaints())
         ticks = 0
         while not await self.on_tick(ticks):
             await asyncio.sleep(TICK)
             ticks += round(10 * TICK)  # on_tick counts tenths of a second
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().call_later(GRACE, self._abort)
+        await super().shutdown(sockets)
+
+    def _abort(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
+
+class _Complaints:
+    """Logs the faults of an event loop, each once in a while.
+
+    While there are too many open files, asyncio reports each of ``BACKLOG`` attempts to accept a
+    connection, every second: https://github.com/python/cpython/issues/151615
+    """
+
+    def __init__(self) -> None:
+        self._said: dict[str, float] = {}
+
+    def __call__(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        message, now = context["message"], time.monotonic()
+        if now - self._said.get(message, -SILENCE) >= SILENCE:
+            self._said[message] = now
+            log.error("%s: %r", message, context.get("exception"))
 
 
 def serve(app: FastAPI, listener: socket.socket) -> None:
     """Serve until SIGTERM or SIGINT in the main thread, forever in any other."""
     config = uvicorn.Config(
         app,
+        http=Connection,
+        ws="none",
+        loop="asyncio",
+        workers=1,
         log_config=None,
+        log_level="error",  # a request that is malformed is its client's matter
         access_log=False,
         lifespan="off",
+        proxy_headers=False,
         server_header=False,
-        timeout_graceful_shutdown=GRACE,
+        headers=[("connection", "close")],
+        backlog=BACKLOG,
     )
     Server(config).run(sockets=[listener])
