@@ -180,7 +180,7 @@ def soak(hours: int = HOURS) -> Report:
     return Report(
         "A day beside a hostile tenant",
         machine(),
-        f"{last.hour} hours of {GPUS} GPUs (fake driver), played. Every minute GPUs vanish and come "
+        f"{last.hour} hours of {GPUS} GPUs (fake driver), played. Every minute GPUs vanish, come "
         "back, fall off the bus or fail, all pods are others, and the RAS service of a tenant says "
         "what is no answer; every ten minutes another process holds the GPUs, and every hour the "
         "driver is reloaded. Scraped every 15 s.",

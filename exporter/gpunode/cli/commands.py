@@ -34,6 +34,7 @@ from gpunode.export.exposition import Exposition
 from gpunode.loop import Loop
 from gpunode.nccl.bench import BANDWIDTH_LOW, Measurement
 from gpunode.nccl.run import BenchError, measure
+from gpunode.node import capability
 from gpunode.node.local import LocalNode
 from gpunode.node.tape import RecordingNode, TapeError, TapeNode, TapeWriter
 from gpunode.sources import watch
@@ -82,6 +83,7 @@ def run(settings: RunSettings) -> None:
     loop = watch(local_node(settings), settings)
     serving = server(settings, lambda: loop)
     signal.signal(signal.SIGTERM, _end)
+    _lower_capabilities()
     _start(loop)
     log.info("gpunode %s listens on %s", __version__, settings.web.listen_address)
     serving()
@@ -98,6 +100,7 @@ def record(settings: RecordSettings) -> None:
     recorded = RecordingNode(node, tape)
     loop = watch(recorded, settings)
     signal.signal(signal.SIGTERM, _end)
+    _lower_capabilities()
     _start(loop)
     try:
         tape.filled.wait(settings.duration)
@@ -235,6 +238,14 @@ def server(settings: Settings, loop: Callable[[], Loop]) -> Callable[[], None]:
         address = settings.web.listen_address
         raise UsageError(f"web.listen_address: {address}: {error.strerror}") from error
     return lambda: serve(create_app(loop), listener)
+
+
+def _lower_capabilities() -> None:
+    """Take from all threads what only reading processes needs, and is raised where it does."""
+    try:
+        capability.lower()
+    except OSError as error:
+        log.warning("%s: every thread keeps its own", error)
 
 
 def _start(loop: Loop) -> None:

@@ -16,6 +16,7 @@ import re
 import stat
 from collections.abc import Iterator
 
+from gpunode.node.capability import raised
 from gpunode.node.node import MOST_READ
 from gpunode.node.patience import Patience
 
@@ -101,10 +102,10 @@ class Inside:
         """
         place = _place(path)
         folder = os.O_PATH | os.O_DIRECTORY
-        with (
-            _opened(self.rootfs + place["process"], folder) as process,
-            _opened(place["start"], folder, process) as start,
-        ):
+        with contextlib.ExitStack() as opened:
+            process = opened.enter_context(_opened(self.rootfs + place["process"], folder))
+            with raised():
+                start = opened.enter_context(_opened(place["start"], folder, process))
             # The owner of this folder is the effective user, even if all else there is root's.
             user = os.fstat(process)
             LIBC.setfsgid(user.st_gid)
