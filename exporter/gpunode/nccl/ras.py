@@ -15,10 +15,11 @@ import contextlib
 import math
 import re
 import socket
-import threading
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any
 
 from gpunode.config import Settings
 from gpunode.driver.driver import Identity
@@ -81,6 +82,10 @@ OVERDUE = 3
 SERVICES = 64
 """The most services to know; a node has one or two jobs, seldom one for each GPU."""
 
+PATIENCE = 4.0
+"""Seconds that a read waits for answers. NCCL takes three if a rank is gone; later ones are taken
+at the next read."""
+
 AT_ONCE = 4
 """The most services to ask at the same time, each of which may send ``tcp.LARGEST`` bytes."""
 
@@ -99,9 +104,6 @@ LONGEST_ADDRESS = 64
 
 OWN_ADDRESS = re.compile(r"\|-- ([0-9.]{7,15})\n +/32 host LOCAL")
 """An address of the node itself in /proc/PID/net/fib_trie."""
-
-Asking = tuple["str | OSError", float]
-"""What a service said, or why not, and how many seconds that took."""
 
 
 def parse(text: str, asked: Asked = Asked()) -> Answer:  # noqa: B008 it is frozen
@@ -188,6 +190,8 @@ class NcclRas:
         self.every = settings.host.interval
         self._services: dict[Key, Service] = {}
         self._launched: dict[tuple[str, str, str], float] = {}
+        self._asked: set[Key] = set()
+        self._answers: SimpleQueue[tuple[Key, str | OSError, float]] = SimpleQueue()
 
     def read(self) -> Reading:
         """Read the jobs with a rank 0 here. Raises the first failure if none of them answers."""
@@ -199,10 +203,11 @@ class NcclRas:
         for service in self._services.values():
             if now > service.good_until:
                 service.drop()
-        due = [key for key in known if now >= services[key].due]
-        turns = _in_turns({key: places[key] for key in due}, lambda key: services[key].asked)
-        for key, (answer, took) in self._ask(turns, places).items():
-            self._take(key, answer, took, places, now)
+        for key, answer, took in self._ask(known, places, now):
+            if key in self._services:
+                self._take(key, answer, took, places, now)
+        for key in self._asked.intersection(self._services):
+            self._services[key].drop()  # it takes too long
         return self._told(places)
 
     def _places(self) -> dict[Key, Place]:
@@ -227,43 +232,53 @@ class NcclRas:
                 place.ranks |= {environment["RANK"]} if "RANK" in environment else set()
         return places
 
-    def _ask(self, turns: list[Key], places: dict[Key, Place]) -> dict[Key, Asking]:
-        """Ask services, each in its own time: one that is slow takes no other's."""
-        clock, waiting = self.node.clock, deque(turns)
-        until = clock.monotonic() + START
-        found: dict[Key, Asking] = {}
+    def _ask(
+        self, known: list[Key], places: dict[Key, Place], now: float
+    ) -> Iterator[tuple[Key, str | OSError, float]]:
+        """The answers of the services that are due as they come, and of those asked before.
 
-        def work() -> None:
-            while waiting and clock.monotonic() <= until:
-                try:
-                    key = waiting.popleft()
-                except IndexError:  # another thread was faster
-                    return
-                begin = clock.monotonic()
-                answer = self._ask_one(key, places[key].pids)
-                found[key] = answer, clock.monotonic() - begin
-
-        # A daemon that ends does not wait for them.
-        threads = [threading.Thread(target=work, daemon=True) for _ in turns[:AT_ONCE]]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return found
-
-    def _ask_one(self, key: Key, pids: list[int]) -> str | OSError:
-        """The answer of the next process of a service that serves."""
-        service = self._services[key]
-        error: OSError = ConnectionRefusedError()
-        for _ in pids[:PROCESSES]:
-            service.turn += 1
+        They are asked in turns, those first that answered last time.
+        """
+        services, clock = self._services, self.node.clock
+        due = [key for key in known if key not in self._asked and now >= services[key].due]
+        waiting = _in_turns(
+            {key: places[key] for key in due},
+            lambda key: (services[key].said is None, services[key].asked),
+        )
+        while True:
+            while waiting and len(self._asked) < AT_ONCE and clock.monotonic() <= now + START:
+                key = waiting.pop(0)
+                self._asked.add(key)
+                given = key, services[key], places[key].pids
+                # A daemon that ends does not wait for it.
+                Thread(target=self._ask_one, args=given, daemon=True).start()
+            left = now + PATIENCE - clock.monotonic()
+            if not self._asked or left <= 0:
+                return
             try:
-                return self.node.ask(pids[service.turn % len(pids)], key.address, REQUEST)
-            except ENDED as refused:
-                error = refused
-            except OSError as failed:
-                return failed
-        return error
+                answer = self._answers.get(timeout=left)
+            except Empty:
+                return
+            self._asked.discard(answer[0])
+            yield answer
+
+    def _ask_one(self, key: Key, service: Service, pids: list[int]) -> None:
+        """Ask the processes of a service until one serves, and queue what it says or why not."""
+        begin = self.node.clock.monotonic()
+        said: str | OSError = ConnectionRefusedError()
+        try:
+            for _ in pids[:PROCESSES]:
+                service.turn += 1
+                try:
+                    said = self.node.ask(pids[service.turn % len(pids)], key.address, REQUEST)
+                    break
+                except ENDED:
+                    continue
+                except OSError as error:
+                    said = error
+                    break
+        finally:
+            self._answers.put((key, said, self.node.clock.monotonic() - begin))
 
     def _take(
         self, key: Key, said: str | OSError, took: float, places: dict[Key, Place], now: float
@@ -275,7 +290,7 @@ class NcclRas:
         try:
             if isinstance(said, OSError):
                 raise said
-            answer = parse(said, self._asked(key, places))
+            answer = parse(said, self._those_asked(key, places))
         except ENDED:
             service.drop()
         except (OSError, ValueError) as error:
@@ -295,7 +310,7 @@ class NcclRas:
         service.due = now + pause if pause > self.every else now
         service.good_until = now + OVERDUE * max(pause, self.every)
 
-    def _asked(self, key: Key, places: dict[Key, Place]) -> Asked:
+    def _those_asked(self, key: Key, places: dict[Key, Place]) -> Asked:
         """Those whose service answers."""
         strangers = {
             pid
@@ -310,7 +325,7 @@ class NcclRas:
         """Add the collectives that the owner's ranks on this node launched since the last look."""
         before, service.launched = service.launched, {}
         for key, (rank, launched) in answer.launched.items():
-            mine = place.gpus.get(rank.pid if rank.pid is not None else -1, [])
+            mine = [] if rank.pid is None else place.gpus[rank.pid]
             # NCCL's index counts only the GPUs that its container sees.
             at = [i for i in mine if len(mine) == 1 or i.index == rank.device]
             if not at:
@@ -360,7 +375,7 @@ class NcclRas:
         )
 
 
-def _in_turns(places: dict[Key, Place], when: Callable[[Key], float]) -> list[Key]:
+def _in_turns(places: dict[Key, Place], when: Callable[[Key], Any]) -> list[Key]:
     """Services by when something was, such that every GPU has its turn before any has a second.
 
     So nobody crowds out the service of a GPU without a process on that GPU.

@@ -297,9 +297,9 @@ class Json:
         self.at += 1
 
 
-def read_json(text: str, at: int, asked: Asked) -> Answer:
+def read_json(said: str, at: int, asked: Asked) -> Answer:
     """Read an answer in JSON that begins at a place in a text."""
-    answer, walk, complete = Answer(asked), Json(text, at), False
+    answer, walk, complete = Answer(asked), Json(said, at), False
     for name in walk.fields():
         if name == "communicators":
             complete = True
@@ -404,14 +404,14 @@ HEADER = "Group     Comms"
 NONE = "No communicator data collected!"
 
 
-def read_text(text: str, asked: Asked) -> Answer:
+def read_text(said: str, asked: Asked) -> Answer:
     """Read an answer in text: it lists only communicators in trouble, with some of their ranks."""
-    if HEADER not in text and NONE not in text:
-        raise ValueError(f"not an answer of NCCL RAS: {text[:60]!r}")
+    if HEADER not in said and NONE not in said:
+        raise ValueError(f"not an answer of NCCL RAS: {said[:60]!r}")
     answer, now = Answer(asked), Communicator()
     incomplete, collective, several = False, "", 0
     troubled = 0
-    for line in _lines(text):
+    for line in _lines(said):
         if match := GROUP.fullmatch(line):
             answer.communicators = min(MOST_COMMUNICATORS, answer.communicators + int(match[1]))
         elif match := TROUBLE.fullmatch(line):

@@ -39,6 +39,9 @@ by both ends of a connection."""
 LONGEST_PAUSE = 0.05
 """Seconds between two looks whether the server has accepted."""
 
+LONGEST_ACCEPT = 1.0
+"""Seconds that a process may take within accept(2)."""
+
 NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, NLMSG_ERROR = 4, 20, 1, 2
 LISTEN = 10
 HEAD = struct.Struct("=IHHII")
@@ -86,6 +89,9 @@ class Address:
             raise OSError(errno.EINVAL, f"no such port: {text[:64]!r}")
         return cls(family, host, number)
 
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
     def packed(self) -> bytes:
         """The IP address in binary, as the kernel takes it."""
         return socket.inet_pton(self.family, self.host).ljust(16, b"\0")
@@ -107,22 +113,22 @@ def ask(address: str, request: str, process: str) -> str:
         try:
             connection.settimeout(DEADLINE)
             connection.connect((far.host, far.port))
-            if not _runs(process, _accepted(kernel, far, near, deadline)):
-                raise ConnectionRefusedError(errno.ECONNREFUSED, "another process answers", address)
+            _wait_until_accepted(kernel, far, near, process, deadline)
             connection.sendall(request.encode())
             return _received(connection, deadline)
         except TimeoutError as error:
-            raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT), str(far)) from error
+            raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT), address) from error
 
 
 def _bind(connection: socket.socket, kernel: socket.socket, far: Address, process: str) -> Address:
     """Bind our end such that the kernel gives the connection to the process."""
+    held = _held(process)
     for _ in range(TRIES):
         near = Address(far.family, far.host, secrets.choice(NEAR_PORTS))
         server = _server(kernel, far, near)
         if server is None:
             break
-        if not _runs(process, server):
+        if not _has(process, held, server):
             continue
         try:
             connection.bind((near.host, near.port))
@@ -134,15 +140,20 @@ def _bind(connection: socket.socket, kernel: socket.socket, far: Address, proces
     raise ConnectionRefusedError(errno.ECONNREFUSED, f"{process} does not serve", str(far))
 
 
-def _accepted(kernel: socket.socket, far: Address, near: Address, deadline: float) -> Server:
-    """The server's end of our connection, once a process holds it."""
+def _wait_until_accepted(
+    kernel: socket.socket, far: Address, near: Address, process: str, deadline: float
+) -> None:
+    """Wait until the process, and no other, holds the server's end of our connection."""
     pause = 0.0005
     while True:
         server = _server(kernel, far, near)
         if server is None or server.listens:
             raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET), str(far))
         if server.inode:
-            return server
+            # The kernel names the socket in accept(2), a moment before there is a descriptor.
+            deadline = min(deadline, time.monotonic() + LONGEST_ACCEPT)
+            if _has(process, _held(process), server):
+                return
         if time.monotonic() > deadline:
             raise TimeoutError
         time.sleep(pause)
@@ -165,16 +176,25 @@ def _server(kernel: socket.socket, far: Address, near: Address) -> Server | None
     return Server(state == LISTEN, user, inode)
 
 
-def _runs(process: str, server: Server) -> bool:
-    """Whether a process holds a server's socket. Raises ``OSError`` if the process has ended."""
+def _held(process: str) -> set[str] | None:
+    """What the descriptors of a process refer to; None without the right to see them.
+
+    Raises ``OSError`` if the process has ended.
+    """
     try:
         with os.scandir(f"{process}/fd") as descriptors:
-            wanted = f"socket:[{server.inode}]"
-            return any(_target(found.path) == wanted for found in islice(descriptors, DESCRIPTORS))
+            return {_target(found.path) for found in islice(descriptors, DESCRIPTORS)}
     except PermissionError:
-        with open(f"{process}/status", encoding="utf-8", errors="replace") as file:
-            users = next((line.split() for line in file if line.startswith("Uid:")), [])
-        return str(server.user) in users[2:3]  # the effective one, which its sockets have
+        return None
+
+
+def _has(process: str, held: set[str] | None, server: Server) -> bool:
+    """Whether a server's socket belongs to a process, or else to its user."""
+    if held is not None:
+        return f"socket:[{server.inode}]" in held
+    with open(f"{process}/status", encoding="utf-8", errors="replace") as file:
+        users = next((line.split() for line in file if line.startswith("Uid:")), [])
+    return str(server.user) in users[2:3]  # the effective one, which its sockets have
 
 
 def _target(link: str) -> str:
