@@ -245,18 +245,19 @@ class NcclRas:
             {key: places[key] for key in due},
             lambda key: (services[key].said is None, services[key].asked),
         )
+        begin = clock.monotonic()
+        begun: set[Key] = set()
         while True:
-            while waiting and len(self._asked) < AT_ONCE and clock.monotonic() <= now + START:
+            while waiting and len(self._asked) < AT_ONCE and clock.monotonic() <= begin + START:
                 key = waiting.pop(0)
+                begun.add(key)
                 self._asked.add(key)
                 given = key, services[key], places[key].pids
                 # A daemon that ends does not wait for it.
                 Thread(target=self._ask_one, args=given, daemon=True).start()
-            left = now + PATIENCE - clock.monotonic()
-            if not self._asked or left <= 0:
-                return
+            left = begin + PATIENCE - clock.monotonic() if begun & self._asked else 0.0
             try:
-                answer = self._answers.get(timeout=left)
+                answer = self._answers.get(timeout=max(0.0, left))
             except Empty:
                 return
             self._asked.discard(answer[0])

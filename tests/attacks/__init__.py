@@ -1,0 +1,1 @@
+"""Attacks by tenants, each of which once succeeded."""
