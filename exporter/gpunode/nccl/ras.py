@@ -46,7 +46,7 @@ AWAITED = Metric(
     "gpunode_nccl_awaited_rank_info",
     "gauge",
     "A rank that others wait for, and where it runs: `behind` in a stalled communicator, or "
-    "`unresponsive` or `dead` (NCCL RAS).",
+    "`unresponsive` or `dead`; at most 16 of a job, as the job says itself (NCCL RAS).",
     ("communicator", "rank", "host", "pid", "nvml_device", "reason"),
 )
 ERRORS = Metric(
@@ -57,14 +57,15 @@ ERRORS = Metric(
 COLLECTIVES = Metric(
     "gpunode_nccl_collectives_total",
     "counter",
-    "Collectives launched by ranks on this GPU since each was first seen (NCCL RAS).",
+    "Collectives launched by ranks on this GPU since each was first seen, `other` for those that "
+    "NCCL does not name (NCCL RAS).",
     (*GPU, "collective"),
 )
 UNANSWERED = Metric(
     "gpunode_nccl_ras_unanswered",
     "gauge",
-    "Network namespaces with GPU processes in which NCCL RAS gave no valid answer (`garbled`), or "
-    "that cannot be entered without CAP_SYS_ADMIN (`no_permission`).",
+    "NCCL RAS services of GPU processes that gave no valid answer (`garbled`), or whose network "
+    "namespace cannot be entered without CAP_SYS_ADMIN (`no_permission`).",
     ("reason",),
 )
 
@@ -86,8 +87,8 @@ PATIENCE = 4.0
 """Seconds that a read waits for answers. NCCL takes three if a rank is gone; later ones are taken
 at the next read."""
 
-AT_ONCE = 4
-"""The most services to ask at the same time, each of which may send ``tcp.LARGEST`` bytes."""
+AT_ONCE = 2
+"""The most services to ask at the same time: each may send ``tcp.LARGEST`` bytes."""
 
 START = 1.0
 """Seconds of a read in which services are asked; those left have their turn at the next."""
@@ -175,8 +176,10 @@ class Service:
     launched: dict[tuple[str, int], dict[str, int]] = field(default_factory=dict)
 
     def drop(self, error: OSError | ValueError | None = None) -> None:
-        """Forget what it said."""
+        """Forget what it said, also what the traceback of an error still holds of it."""
         self.said, self.error = None, error
+        if error is not None:
+            error.__traceback__ = error.__cause__ = error.__context__ = None
 
 
 class NcclRas:
@@ -206,6 +209,7 @@ class NcclRas:
         for key, answer, took in self._ask(known, places, now):
             if key in self._services:
                 self._take(key, answer, took, places, now)
+            del answer
         for key in self._asked.intersection(self._services):
             self._services[key].drop()  # it takes too long
         return self._told(places)
@@ -262,6 +266,7 @@ class NcclRas:
                 return
             self._asked.discard(answer[0])
             yield answer
+            del answer  # it may be large, and the next is waited for
 
     def _ask_one(self, key: Key, service: Service, pids: list[int]) -> None:
         """Ask the processes of a service until one serves, and queue what it says or why not."""
@@ -345,7 +350,7 @@ class NcclRas:
         failures = [error for error in errors if not isinstance(error, PermissionError)]
         said = {key: service.said for key, service in services.items() if service.said is not None}
         if failures and not said:
-            raise failures[0]
+            raise failures[0].with_traceback(None)
         unanswered = (
             *UNANSWERED.at(float(len(failures)), "garbled"),
             *UNANSWERED.at(float(closed), "no_permission"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 import secrets
 import socket
 import struct
@@ -23,8 +24,12 @@ CLONE_NEWNET = 0x40000000
 DEADLINE = 8.0
 """Seconds allowed for the whole answer, however slowly the server accepts and sends."""
 
-LARGEST = 16 << 20
-"""Size limit of an answer in bytes: one of NCCL RAS with 16,384 ranks has 8.4 MiB."""
+LARGEST = 8 << 20
+"""Size limit of an answer in bytes, each run of spaces counted as one: one of NCCL RAS with 16,384
+ranks has 8.4 MiB, and without indentation 5.2 MiB."""
+
+INDENTED = 4
+"""The most bytes to receive for each that is kept."""
 
 DESCRIPTORS = 1 << 14
 """The most descriptors of a process to look at."""
@@ -44,6 +49,7 @@ LONGEST_ACCEPT = 1.0
 
 NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, NLMSG_ERROR = 4, 20, 1, 2
 LISTEN = 10
+SPACES = re.compile(rb"  +")
 HEAD = struct.Struct("=IHHII")
 QUESTION = struct.Struct("=4BI")
 ENDS = struct.Struct("!HH16s16s")
@@ -103,7 +109,8 @@ def ask(address: str, request: str, process: str) -> str:
     ``address`` is HOST:PORT in the network namespace of the process, HOST an IP address or
     ``localhost``; ``process`` is a folder such as /proc/PID. Raises ``ConnectionRefusedError``, and
     sends nothing, unless that process serves there; without the right to see its descriptors, a
-    server of the same user counts as its own. Bytes that are not ASCII are left out.
+    server of the same user counts as its own. Of the answer, bytes that are not ASCII are left out,
+    and of several spaces all but one.
     """
     deadline = time.monotonic() + DEADLINE
     far = Address.parse(address)
@@ -205,14 +212,15 @@ def _target(link: str) -> str:
 
 
 def _received(connection: socket.socket, deadline: float) -> str:
-    answer = bytearray()
+    answer, size = bytearray(), 0
     while True:
         connection.settimeout(max(0.001, deadline - time.monotonic()))
         part = connection.recv(1 << 16)
-        answer += part
+        answer += SPACES.sub(b" ", part)
+        size += len(part)
         if not part:
             return answer.decode("ascii", "ignore")
-        if len(answer) > LARGEST:
+        if len(answer) > LARGEST or size > INDENTED * LARGEST:
             raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
         if time.monotonic() > deadline:
             raise TimeoutError
