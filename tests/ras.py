@@ -14,6 +14,9 @@ from gpunode.source import Source
 from tests import machine
 from tests.machine import OneGpu, exported
 
+HOSTS = ("10.0.0.1", "192.0.2.2")
+"""The addresses that this machine has in the answers, besides its own."""
+
 
 @dataclass
 class RasServer:
@@ -97,6 +100,12 @@ class RasNode(OneGpu):
 
     def environment(self, _: int) -> dict[str, str]:
         return self.started_with
+
+    def read_text(self, path: str) -> str:
+        text = super().read_text(path)
+        if path.endswith("/net/fib_trie"):
+            text += "".join(f"  |-- {host}\n    /32 host LOCAL\n" for host in HOSTS)
+        return text
 
 
 def told(source: Source) -> str:

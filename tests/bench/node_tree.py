@@ -267,7 +267,9 @@ class NodeTree:
         self.write(f"{folder}/stat", _stat(pid, parent, self.ticks))
         self.write(f"{folder}/comm", "python\n")
         self.write(
-            f"{folder}/status", "Name:\tpython\nRssAnon:\t  123456 kB\nVmSwap:\t       0 kB\n"
+            f"{folder}/status",
+            f"Name:\tpython\nUid:\t0\t0\t0\t0\nNSpid:\t{pid}\n"
+            "RssAnon:\t  123456 kB\nVmSwap:\t       0 kB\n",
         )
         self.write(f"{folder}/cgroup", f"0::{group}\n")
         self.write(f"{folder}/io", "rchar: 1\nwchar: 1\nread_bytes: 12345\nwrite_bytes: 2345\n")

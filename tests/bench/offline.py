@@ -238,6 +238,8 @@ def jobs() -> Report:
         driver.write("\n".join([f"gpus {GPUS}", *_busy(pids), *lines]) + "\n")
         for pid in pids.values():
             tree.write(f"/proc/{pid}/environ", f"RANK=0\0NCCL_RAS_ADDR=127.0.0.1:{ras.port}\0")
+            # The service runs here, so the processes hold its sockets as this one does.
+            (tree.root / f"proc/{pid}/fd").symlink_to(f"/proc/{os.getpid()}/fd")
         ras.answer = status([rank(number, 1000) for number in range(RANKS)])
         stack.enter_context(tree.running())
         options = [f"--path.rootfs={tree.root}", f"--client.socket={listens}"]

@@ -3,21 +3,31 @@
 Since 2.24, NCCL has a RAS service, on by default; any process of a job answers for the whole job:
 https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html
 Each request queries every process of the job, so only the node of rank 0 asks often.
+
+The services belong to tenants, who may listen and answer as they like. An answer counts for the
+processes of its owner alone, each service has its own budgets and its own pace, and what it said is
+dropped when it no longer answers.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
-from collections.abc import Iterable, Iterator
+import socket
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-
-from pydantic import TypeAdapter
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any
 
 from gpunode.config import Settings
 from gpunode.driver.driver import Identity
 from gpunode.gpu import GPU
-from gpunode.jobs.processes import own_pid, running
-from gpunode.metric import Metric, Sample
+from gpunode.jobs import cgroup
+from gpunode.jobs.processes import running
+from gpunode.metric import Metric
+from gpunode.nccl.ras_answer import BEHIND, NAMED, Answer, Asked, Rank, read_json, read_text
 from gpunode.node.node import Node
 from gpunode.source import NodeSource, Reading
 
@@ -36,7 +46,7 @@ AWAITED = Metric(
     "gpunode_nccl_awaited_rank_info",
     "gauge",
     "A rank that others wait for, and where it runs: `behind` in a stalled communicator, or "
-    "`unresponsive` or `dead` (NCCL RAS).",
+    "`unresponsive` or `dead`; at most 16 of a job, as the job says itself (NCCL RAS).",
     ("communicator", "rank", "host", "pid", "nvml_device", "reason"),
 )
 ERRORS = Metric(
@@ -47,181 +57,129 @@ ERRORS = Metric(
 COLLECTIVES = Metric(
     "gpunode_nccl_collectives_total",
     "counter",
-    "Collectives launched by ranks on this GPU since each was first seen (NCCL RAS).",
+    "Collectives launched by ranks on this GPU since each was first seen, `other` for those that "
+    "NCCL does not name (NCCL RAS).",
     (*GPU, "collective"),
 )
 UNANSWERED = Metric(
     "gpunode_nccl_ras_unanswered",
     "gauge",
-    "Network namespaces with GPU processes in which NCCL RAS gave no valid answer (`garbled`), or "
-    "that cannot be entered without CAP_SYS_ADMIN (`no_permission`).",
+    "NCCL RAS services of GPU processes that gave no valid answer (`garbled`), or whose network "
+    "namespace cannot be entered without CAP_SYS_ADMIN (`no_permission`).",
     ("reason",),
 )
 
 ADDRESS = "localhost:28028"
 REQUEST = "CLIENT PROTOCOL 2\nTIMEOUT 3\nSET FORMAT json\nVERBOSE STATUS\n"
 RESERVE_INTERVAL = 300.0
-"""Seconds between requests to a job whose rank 0 is on another node."""
+"""Seconds between requests to a job whose rank 0 is on another node, and the longest pause."""
 
 GENTLY = 50
-"""Wait at least this many times as long as the last read took before asking again."""
+"""Leave a service alone at least this many times as long as its last answer took."""
 
-NAMED = 16
-"""The most awaited ranks to export."""
+OVERDUE = 3
+"""Pauses after which a service that had no turn counts as silent."""
 
-FINE = (0, 7)
-"""ncclSuccess and ncclInProgress."""
+SERVICES = 64
+"""The most services to know; a node has one or two jobs, seldom one for each GPU."""
 
+PATIENCE = 4.0
+"""Seconds that a read waits for answers. NCCL takes three if a rank is gone; later ones are taken
+at the next read."""
 
-@dataclass(frozen=True, slots=True)
-class Status:
-    """The health of a rank: its ncclResult_t values, or why it did not answer."""
+AT_ONCE = 2
+"""The most services to ask at the same time: each may send ``tcp.LARGEST`` bytes."""
 
-    init_state: int = 0
-    async_error: int = 0
-    unresponsive: bool = False
-    considered_dead: bool = False
+START = 1.0
+"""Seconds of a read in which services are asked; those left have their turn at the next."""
 
+PROCESSES = 16
+"""The most processes of a job to try until one of them serves."""
 
-@dataclass(frozen=True, slots=True)
-class Rank:
-    """A rank, where it runs, and the number of launches of each collective so far."""
-
-    rank: int
-    host: str = ""
-    pid: int | None = None
-    nvml_dev: int | None = None
-    status: Status = Status()
-    collective_counts: dict[str, int] = field(default_factory=dict)
+ENDED = (ConnectionRefusedError, FileNotFoundError, ProcessLookupError)
+"""No NCCL, NCCL before 2.24, NCCL_RAS_ENABLE=0, the process has ended, or not on this tape."""
 
 
-@dataclass(frozen=True, slots=True)
-class Communicator:
-    """A communicator; a text answer lists only those in trouble, with only the ranks it names.
+LONGEST_ADDRESS = 64
+"""Characters of a service's address."""
 
-    ``unnamed_counts`` are the launches of ranks that a text answer counts but does not name.
-    """
-
-    hash: str
-    size: int
-    ranks: tuple[Rank, ...] = ()
-    missing_ranks: tuple[Rank, ...] = ()
-    unnamed_counts: tuple[tuple[str, int], ...] = ()
-
-    def behind(self) -> list[Rank]:
-        """The ranks that have launched fewer collectives than another."""
-        named = (item for rank in self.ranks for item in rank.collective_counts.items())
-        furthest: dict[str, int] = {}
-        for name, count in (*self.unnamed_counts, *named):
-            furthest[name] = max(furthest.get(name, 0), count)
-        return [
-            rank
-            for rank in self.ranks
-            if any(furthest[name] > count for name, count in rank.collective_counts.items())
-        ]
-
-    def counts(self) -> tuple[object, ...]:
-        """The launches of each rank, to compare with an earlier answer."""
-        return (*self.unnamed_counts, *((r.rank, r.collective_counts) for r in self.ranks))
+OWN_ADDRESS = re.compile(r"\|-- ([0-9.]{7,15})\n +/32 host LOCAL")
+"""An address of the node itself in /proc/PID/net/fib_trie."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The RAS answer for one job."""
-
-    communicators: tuple[Communicator, ...]
-    communicators_count: int = 0
-
-
-ANSWER = TypeAdapter(Answer)
-
-
-def parse(text: str) -> Answer:
+def parse(text: str, asked: Asked = Asked()) -> Answer:  # noqa: B008 it is frozen
     """Parse an answer in JSON (NCCL 2.28.7 or later) or text. Raises ``ValueError``."""
     begin = text.find("\n{") + 1
     if begin or text.startswith("{"):
-        return ANSWER.validate_json(text[begin:])
-    return _parse_text(text)
+        return read_json(text, begin, asked)
+    return read_text(text, asked)
 
 
-# Line formats: https://github.com/NVIDIA/nccl, src/ras/client_support.cc
-GROUP = re.compile(r" *\d{1,5} +(\d{1,8}) +\d+ +[\d-]+ +(\d{1,8}) +\d+ +[A-Z]+ +[A-Z,]+")
-TROUBLE = re.compile(r"#\d+-\d+ \((?P<hash>[0-9a-f]{1,16})\) (?P<what>[A-Z]+)")
-COUNTS = re.compile(
-    r"  Communicator ranks have different (?P<collective>\w{1,32}) operation counts"
-)
-SEVERAL = re.compile(
-    r"  \d+ ranks have (?:launched up to operation (?P<count>\d{1,18})|not launched any operations)"
-)
-ONE = re.compile(
-    r"  Rank (?P<rank>\d{1,8})"
-    r"(?P<own> has (?:launched up to operation (?P<count>\d{1,18})|not launched any operations))?"
-    r" -- GPU (?P<device>\d{1,4})(?: \(NVML (?P<nvml>\d{1,4})\))?"
-    r" managed by process (?P<pid>\d{1,9}) on node (?P<host>[0-9a-fA-F.:]{1,64})"
-)
-HEADER = "Group     Comms"
-MOST_RANKS = 1 << 16
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose a process is, as the kernel tells it."""
+
+    user: str
+    pod: str
+    container: str
+    slurm_job: str
+    processes: str
+    """Its PID namespace, empty if that cannot be read."""
 
 
-@dataclass(slots=True)
-class Told:
-    """One communicator in a text answer."""
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A service: all ranks of a user share an address, and any of them may answer."""
 
-    ranks: dict[int, Rank] = field(default_factory=dict)
-    missing: list[Rank] = field(default_factory=list)
-    unnamed: list[tuple[str, int]] = field(default_factory=list)
-
-
-def _parse_text(text: str) -> Answer:
-    if HEADER not in text and "No communicator data collected!" not in text:
-        raise ValueError(f"not an answer of NCCL RAS: {text[:60]!r}")
-    count, sizes = 0, [0]
-    found: dict[str, Told] = {}
-    now = Told()
-    incomplete, collective, several = False, "", 0
-    for line in text.splitlines():
-        if match := GROUP.fullmatch(line):
-            count += int(match[1])
-            sizes.append(int(match[2]))
-        elif match := TROUBLE.fullmatch(line):
-            now = found.setdefault(match["hash"], Told())
-            incomplete, collective = match["what"] == "INCOMPLETE", ""
-        elif match := COUNTS.fullmatch(line):
-            collective = match["collective"]
-        elif match := SEVERAL.fullmatch(line):
-            several = int(match["count"] or 0)
-            if collective and len(now.unnamed) < MOST_RANKS:
-                now.unnamed.append((collective, several))
-        elif match := ONE.fullmatch(line):
-            where = match["host"], int(match["pid"]), int(match["nvml"] or match["device"])
-            number = int(match["rank"])
-            if incomplete:
-                now.missing.append(Rank(number, *where, Status(unresponsive=True)))
-            elif collective:
-                launched = int(match["count"] or 0) if match["own"] else several
-                now.ranks[number] = Rank(number, *where, collective_counts={collective: launched})
-    communicators = (
-        Communicator(
-            name, max(sizes), tuple(told.ranks.values()), tuple(told.missing), tuple(told.unnamed)
-        )
-        for name, told in found.items()
-    )
-    return Answer(tuple(communicators), count)
+    namespace: str
+    address: str
+    owner: Owner
 
 
 @dataclass(slots=True)
 class Place:
-    """A network namespace and the RAS address in it."""
+    """Where a service may be, and the processes on GPUs that it may speak for."""
 
-    address: str
-    pid: int
-    """A process in the namespace."""
-
+    pids: list[int] = field(default_factory=list)
     gpus: dict[int, list[Identity]] = field(default_factory=dict)
     """The GPUs of each process, by its id in its own PID namespace."""
 
     ranks: set[str] = field(default_factory=set)
     """The ranks of its processes, if known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What counts of an answer, until the service is asked again."""
+
+    communicators: int
+    stalled: int
+    failed: int
+    awaited: frozenset[tuple[str, ...]]
+
+
+@dataclass(slots=True)
+class Service:
+    """A service, how often to ask it, and what it said."""
+
+    since: float
+    asked: float = -math.inf
+    due: float = -math.inf
+    good_until: float = math.inf
+    turn: int = 0
+    said: Said | None = None
+    error: OSError | ValueError | None = None
+    behind: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """How far each communicator with ranks behind had come, and when. Several jobs may take turns
+    to answer, so the others are remembered."""
+
+    launched: dict[tuple[str, int], dict[str, int]] = field(default_factory=dict)
+
+    def drop(self, error: OSError | ValueError | None = None) -> None:
+        """Forget what it said, also what the traceback of an error still holds of it."""
+        self.said, self.error = None, error
+        if error is not None:
+            error.__traceback__ = error.__cause__ = error.__context__ = None
 
 
 class NcclRas:
@@ -232,146 +190,275 @@ class NcclRas:
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
-        self.interval = self.every = settings.host.interval
-        self._next_look: dict[tuple[str, str], float] = {}
-        self._before: dict[str, tuple[object, float]] = {}
-        self._counted: dict[tuple[str, int], dict[str, int]] = {}
+        self.every = settings.host.interval
+        self._services: dict[Key, Service] = {}
         self._launched: dict[tuple[str, str, str], float] = {}
+        self._asked: set[Key] = set()
+        self._answers: SimpleQueue[tuple[Key, str | OSError, float]] = SimpleQueue()
 
     def read(self) -> Reading:
         """Read the jobs with a rank 0 here. Raises the first failure if none of them answers."""
-        begin = self.node.clock.monotonic()
+        now = self.node.clock.monotonic()
         places = self._places()
-        self._next_look = {key: time for key, time in self._next_look.items() if key in places}
-        answers: list[Answer] = []
-        failures: list[OSError | ValueError] = []
-        closed = 0
-        for key, place in places.items():
-            if begin < self._next_look.get(key, begin):
-                continue
-            try:
-                answer = parse(self.node.ask(place.pid, place.address, REQUEST))
-            except (ConnectionRefusedError, FileNotFoundError):
-                continue  # no NCCL, NCCL before 2.24, NCCL_RAS_ENABLE=0, or not on this tape
-            except PermissionError:
-                closed += 1
-                continue
-            except (OSError, ValueError) as error:
-                failures.append(error)
-                continue
-            if _leads(answer, place):
-                answers.append(answer)
-            else:
-                self._next_look[key] = begin + RESERVE_INTERVAL
-        if failures and not answers:
-            raise failures[0]
-        self.every = max(self.interval, GENTLY * (self.node.clock.monotonic() - begin))
-        unanswered = (
-            *UNANSWERED.at(float(len(failures)), "garbled"),
-            *UNANSWERED.at(float(closed), "no_permission"),
-        )
-        if not answers:
-            return Reading(unanswered if closed else ())
-        communicators = [c for answer in answers for c in answer.communicators]
-        count = sum(max(a.communicators_count, len(a.communicators)) for a in answers)
-        samples = (
-            *COMMUNICATORS.at(float(count)),
-            *self._trouble(communicators, begin),
-            *self._collectives(communicators, places.values()),
-            *unanswered,
-        )
-        return Reading(samples)
+        services = {key: self._services.get(key) or Service(now) for key in places}
+        known = _in_turns(places, lambda key: services[key].since)[:SERVICES]
+        self._services = {key: services[key] for key in known}
+        for service in self._services.values():
+            if now > service.good_until:
+                service.drop()
+        for key, answer, took in self._ask(known, places, now):
+            if key in self._services:
+                self._take(key, answer, took, places, now)
+            del answer
+        for key in self._asked.intersection(self._services):
+            self._services[key].drop()  # it takes too long
+        return self._told(places)
 
-    def _places(self) -> dict[tuple[str, str], Place]:
-        """Where GPU processes may offer RAS, by network namespace and address."""
-        places: dict[tuple[str, str], Place] = {}
+    def _places(self) -> dict[Key, Place]:
+        """Where GPU processes may offer RAS."""
+        places: dict[Key, Place] = {}
         for pid, identity in running(self.node):
+            try:
+                owner, own_pid = _owner(self.node, pid)
+            except (OSError, ValueError):  # it has ended, or may not be seen
+                continue
             try:
                 environment = self.node.environment(pid)
             except OSError:
                 environment = {}
-            try:
-                namespace = self.node.read_link(f"/proc/{pid}/ns/net")
-            except OSError:
-                namespace = ""
             if environment.get("NCCL_RAS_ENABLE") != "0":
-                address = environment.get("NCCL_RAS_ADDR", ADDRESS)
-                place = places.setdefault((namespace, address), Place(address, pid))
-                place.gpus.setdefault(own_pid(self.node, pid), []).append(identity)
+                namespace = _link(self.node, f"/proc/{pid}/ns/net")
+                address = environment.get("NCCL_RAS_ADDR", ADDRESS)[:LONGEST_ADDRESS]
+                place = places.setdefault(Key(namespace, address, owner), Place())
+                if pid not in place.pids:
+                    place.pids.append(pid)
+                place.gpus.setdefault(own_pid, []).append(identity)
                 place.ranks |= {environment["RANK"]} if "RANK" in environment else set()
         return places
 
-    def _trouble(self, communicators: list[Communicator], now: float) -> Iterator[Sample]:
-        stalled = 0
-        named: set[tuple[str, ...]] = set()
-        for communicator in communicators:
-            counts, behind = communicator.counts(), communicator.behind()
-            before = self._before.get(communicator.hash)
-            if behind and before is not None and before[0] == counts:
-                stalled += 1
-                named |= {_awaited(communicator, rank, "behind") for rank in behind}
-            self._before[communicator.hash] = counts, now
-            for missing in communicator.missing_ranks:
-                if missing.status.considered_dead:
-                    named.add(_awaited(communicator, missing, "dead"))
-                elif missing.status.unresponsive:
-                    named.add(_awaited(communicator, missing, "unresponsive"))
-        # Jobs of one user share the address and any of them may answer, so remember the others.
-        kept = now - RESERVE_INTERVAL
-        self._before = {name: seen for name, seen in self._before.items() if seen[1] > kept}
-        yield from STALLED.at(float(stalled))
-        for labels in sorted(named)[:NAMED]:
-            yield from AWAITED.at(1.0, *labels)
-        failed = {
-            (rank.host, rank.pid)
-            for communicator in communicators
-            for rank in communicator.ranks
-            if rank.status.init_state not in FINE or rank.status.async_error not in FINE
-        }
-        yield from ERRORS.at(float(len(failed)))
+    def _ask(
+        self, known: list[Key], places: dict[Key, Place], now: float
+    ) -> Iterator[tuple[Key, str | OSError, float]]:
+        """The answers of the services that are due as they come, and of those asked before.
 
-    def _collectives(
-        self, communicators: list[Communicator], places: Iterable[Place]
-    ) -> Iterator[Sample]:
-        """Add the collectives that ranks on this node launched since the last read."""
-        gpus: dict[int | None, list[Identity]] = {
-            pid: found for place in places for pid, found in place.gpus.items()
-        }
-        counted: dict[tuple[str, int], dict[str, int]] = {}
-        for communicator in communicators:
-            for rank in communicator.ranks:
-                mine = gpus.get(rank.pid, [])
-                # NCCL's index counts only the GPUs that its container sees.
-                at = [i for i in mine if len(mine) == 1 or i.index == rank.nvml_dev]
-                if not at:
+        They are asked in turns, those first that answered last time.
+        """
+        services, clock = self._services, self.node.clock
+        due = [key for key in known if key not in self._asked and now >= services[key].due]
+        waiting = _in_turns(
+            {key: places[key] for key in due},
+            lambda key: (services[key].said is None, services[key].asked),
+        )
+        begin = clock.monotonic()
+        begun: set[Key] = set()
+        while True:
+            while waiting and len(self._asked) < AT_ONCE and clock.monotonic() <= begin + START:
+                key = waiting.pop(0)
+                begun.add(key)
+                self._asked.add(key)
+                given = key, services[key], places[key].pids
+                # A daemon that ends does not wait for it.
+                Thread(target=self._ask_one, args=given, daemon=True).start()
+            left = begin + PATIENCE - clock.monotonic() if begun & self._asked else 0.0
+            try:
+                answer = self._answers.get(timeout=max(0.0, left))
+            except Empty:
+                return
+            self._asked.discard(answer[0])
+            yield answer
+            del answer  # it may be large, and the next is waited for
+
+    def _ask_one(self, key: Key, service: Service, pids: list[int]) -> None:
+        """Ask the processes of a service until one serves, and queue what it says or why not."""
+        begin = self.node.clock.monotonic()
+        said: str | OSError = ConnectionRefusedError()
+        try:
+            for _ in pids[:PROCESSES]:
+                service.turn += 1
+                try:
+                    said = self.node.ask(pids[service.turn % len(pids)], key.address, REQUEST)
+                    break
+                except ENDED:
                     continue
-                key = communicator.hash, rank.rank
-                counted[key] = rank.collective_counts
-                before = self._counted.get(key, rank.collective_counts)
-                for name, launched in rank.collective_counts.items():
-                    labels = str(at[0].index), at[0].uuid, name
-                    gained = max(0, launched - before.get(name, 0))
-                    self._launched[labels] = self._launched.get(labels, 0.0) + gained
-        self._counted = counted
-        present = {identity.uuid for found in gpus.values() for identity in found}
+                except OSError as error:
+                    said = error
+                    break
+        finally:
+            self._answers.put((key, said, self.node.clock.monotonic() - begin))
+
+    def _take(
+        self, key: Key, said: str | OSError, took: float, places: dict[Key, Place], now: float
+    ) -> None:
+        """Take what a service said, or drop what it said before."""
+        service, place = self._services[key], places[key]
+        begin = self.node.clock.monotonic()
+        answer: Answer | None = None
+        try:
+            if isinstance(said, OSError):
+                raise said
+            answer = parse(said, self._those_asked(key, places))
+        except ENDED:
+            service.drop()
+        except (OSError, ValueError) as error:
+            service.drop(error)
+        took += self.node.clock.monotonic() - begin
+        pause = min(RESERVE_INTERVAL, GENTLY * took)
+        if answer is not None:
+            leads = _leads(answer, place)
+            pause = pause if leads else RESERVE_INTERVAL
+            if leads:
+                self._count(service, place, answer)
+                service.said, service.error = _said(service, answer, now), None
+            else:
+                service.drop()
+        service.asked = now
+        # A pause no longer than the interval is none: reads do not begin to the millisecond.
+        service.due = now + pause if pause > self.every else now
+        service.good_until = now + OVERDUE * max(pause, self.every)
+
+    def _those_asked(self, key: Key, places: dict[Key, Place]) -> Asked:
+        """Those whose service answers."""
+        strangers = {
+            pid
+            for other, place in places.items()
+            if other.owner != key.owner and other.owner.processes == key.owner.processes
+            for pid in place.gpus
+        }
+        place = places[key]
+        return Asked(place.gpus.keys(), strangers, _addresses(self.node, place.pids[0]))
+
+    def _count(self, service: Service, place: Place, answer: Answer) -> None:
+        """Add the collectives that the owner's ranks on this node launched since the last look."""
+        before, service.launched = service.launched, {}
+        for key, (rank, launched) in answer.launched.items():
+            mine = [] if rank.pid is None else place.gpus[rank.pid]
+            # NCCL's index counts only the GPUs that its container sees.
+            at = [i for i in mine if len(mine) == 1 or i.index == rank.device]
+            if not at:
+                continue
+            service.launched[key] = launched
+            for name, count in launched.items():
+                labels = str(at[0].index), at[0].uuid, name
+                gained = max(0, count - before.get(key, launched).get(name, 0))
+                self._launched[labels] = self._launched.get(labels, 0.0) + gained
+
+    def _told(self, places: dict[Key, Place]) -> Reading:
+        """What the services said last. Raises the first failure if none said anything."""
+        services = self._services
+        errors = [service.error for service in services.values() if service.error is not None]
+        closed = sum(isinstance(error, PermissionError) for error in errors)
+        failures = [error for error in errors if not isinstance(error, PermissionError)]
+        said = {key: service.said for key, service in services.items() if service.said is not None}
+        if failures and not said:
+            raise failures[0].with_traceback(None)
+        unanswered = (
+            *UNANSWERED.at(float(len(failures)), "garbled"),
+            *UNANSWERED.at(float(closed), "no_permission"),
+        )
+        if not said:
+            return Reading(unanswered if closed else ())
+        identities = [
+            i for place in places.values() for found in place.gpus.values() for i in found
+        ]
+        present = {identity.uuid for identity in identities}
         self._launched = {at: n for at, n in self._launched.items() if at[1] in present}
-        for labels, launches in self._launched.items():
-            yield from COLLECTIVES.at(launches, *labels)
+        answering = {i.uuid for key in said for found in places[key].gpus.values() for i in found}
+        awaited = {labels for each in said.values() for labels in each.awaited}
+        return Reading(
+            (
+                *COMMUNICATORS.at(float(sum(each.communicators for each in said.values()))),
+                *STALLED.at(float(sum(each.stalled for each in said.values()))),
+                *(sample for labels in sorted(awaited) for sample in AWAITED.at(1.0, *labels)),
+                *ERRORS.at(float(sum(each.failed for each in said.values()))),
+                *(
+                    sample
+                    for labels, launches in self._launched.items()
+                    if labels[1] in answering
+                    for sample in COLLECTIVES.at(launches, *labels)
+                ),
+                *unanswered,
+            )
+        )
+
+
+def _in_turns(places: dict[Key, Place], when: Callable[[Key], Any]) -> list[Key]:
+    """Services by when something was, such that every GPU has its turn before any has a second.
+
+    So nobody crowds out the service of a GPU without a process on that GPU.
+    """
+    on: dict[str, list[Key]] = {}
+    for key in sorted(places, key=when):
+        for uuid in {i.uuid for found in places[key].gpus.values() for i in found}:
+            on.setdefault(uuid, []).append(key)
+    turns: dict[Key, int] = {}
+    for keys in on.values():
+        for turn, key in enumerate(keys):
+            turns[key] = min(turn, turns.get(key, turn))
+    return sorted(turns, key=lambda key: (turns[key], when(key)))
+
+
+def _owner(node: Node, pid: int) -> tuple[Owner, int]:
+    """Whose a process is, and its id in its own PID namespace. Raises ``OSError``."""
+    fields = {}
+    for line in node.read_text(f"/proc/{pid}/status").splitlines():
+        name, _, value = line.partition(":")
+        fields[name] = value.split()
+    place = cgroup.whose(node.read_text(f"/proc/{pid}/cgroup"))
+    user, own_pid = (fields.get(name, [""])[-1] for name in ("Uid", "NSpid"))
+    processes = _link(node, f"/proc/{pid}/ns/pid")
+    return Owner(user, place.pod_uid, place.container_id, place.slurm_job, processes), int(own_pid)
+
+
+def _link(node: Node, path: str) -> str:
+    """The target of a link, empty if it cannot be read."""
+    try:
+        return node.read_link(path)
+    except OSError:
+        return ""
+
+
+def _addresses(node: Node, pid: int) -> set[str] | None:
+    """The node's own addresses in the network namespace of a process; None if unknown."""
+    try:
+        found = set(OWN_ADDRESS.findall(node.read_text(f"/proc/{pid}/net/fib_trie")))
+    except OSError:
+        return None
+    with contextlib.suppress(OSError, ValueError):  # without IPv6
+        for line in node.read_text(f"/proc/{pid}/net/if_inet6").splitlines():
+            found.add(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(line[:32])))
+    return found
 
 
 def _leads(answer: Answer, place: Place) -> bool:
     """Whether a rank 0 runs on this node."""
-    ranks = [rank for communicator in answer.communicators for rank in communicator.ranks]
-    zeros = [rank for rank in ranks if rank.rank == 0]
-    if zeros:
-        return any(rank.pid in place.gpus for rank in zeros)
+    if answer.leads is not None:
+        return answer.leads
     return not place.ranks or "0" in place.ranks  # a text answer may not name rank 0
 
 
-def _awaited(communicator: Communicator, rank: Rank, reason: str) -> tuple[str, ...]:
-    name = communicator.hash.removeprefix("0x")[:16]
-    pid, device = ("" if number is None else str(number) for number in (rank.pid, rank.nvml_dev))
-    return name, str(rank.rank), rank.host[:64], pid, device, reason
+def _said(service: Service, answer: Answer, now: float) -> Said:
+    """What counts of an answer, given how far its communicators had come before."""
+    kept = now - RESERVE_INTERVAL
+    before = {name: seen for name, seen in service.behind.items() if seen[1] > kept}
+    stalled = [
+        found for found in answer.behind if before.get(found.name, (None,))[0] == found.state
+    ]
+    seen = {**before, **{found.name: (found.state, now) for found in answer.behind}}
+    service.behind = dict(list(seen.items())[-BEHIND:])
+    awaited = [
+        *((name, rank, why) for name, rank, why in answer.missing),
+        *((found.name, rank, "behind") for found in stalled for rank in found.ranks),
+    ]
+    labels = dict.fromkeys(_labels(*each) for each in awaited)
+    return Said(
+        answer.communicators, len(stalled), len(answer.failed), frozenset(list(labels)[:NAMED])
+    )
+
+
+def _labels(communicator: str, rank: Rank, reason: str) -> tuple[str, ...]:
+    pid, device = ("" if number is None else str(number) for number in (rank.pid, rank.device))
+    return communicator, str(rank.number), rank.host, pid, device, reason
 
 
 NODE_SOURCE: NodeSource = NcclRas
+"""Asks the RAS services of the node."""

@@ -95,7 +95,7 @@ class LocalNode:
         return os.readlink(self.rootfs + path)
 
     def ask(self, pid: int, address: str, request: str) -> str:
-        return tcp.ask(address, request, f"{self.rootfs}/proc/{pid}/ns/net")
+        return tcp.ask(address, request, f"{self.rootfs}/proc/{pid}")
 
     def datagrams(self, socket: str, known: Collection[int]) -> list[Datagram]:
         if socket not in self._sockets:

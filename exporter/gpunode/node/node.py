@@ -274,9 +274,9 @@ class Node(Protocol):
         ...
 
     def ask(self, pid: int, address: str, request: str) -> str:
-        """The answer of a server at HOST:PORT in the network namespace of a process.
+        """The answer of the server that a process runs at HOST:PORT in its network namespace.
 
-        Raises ``OSError``.
+        Raises ``OSError``, ``ConnectionRefusedError`` if it runs none there.
         """
         ...
 

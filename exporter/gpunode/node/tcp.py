@@ -1,65 +1,243 @@
-"""Asks a server over TCP, also in the network namespace of another process, such as a pod's."""
+"""Asks a server of one process over TCP, also in another network namespace, such as a pod's.
+
+Any process may listen where another says that it does, and with SO_REUSEPORT even next to it. So
+the kernel says who would answer, before a byte is sent, and who has accepted:
+https://man7.org/linux/man-pages/man7/sock_diag.7.html
+"""
 
 from __future__ import annotations
 
 import ctypes
 import errno
 import os
+import re
+import secrets
 import socket
+import struct
 import threading
 import time
+from dataclasses import dataclass
+from itertools import islice
 
 CLONE_NEWNET = 0x40000000
 
 DEADLINE = 8.0
-"""Seconds allowed for the whole answer, however slowly the server sends."""
+"""Seconds allowed for the whole answer, however slowly the server accepts and sends."""
 
-LARGEST = 32 << 20
-"""Size limit of an answer in bytes."""
+LARGEST = 8 << 20
+"""Size limit of an answer in bytes, each run of spaces counted as one: one of NCCL RAS with 16,384
+ranks has 8.4 MiB, and without indentation 5.2 MiB."""
+
+INDENTED = 4
+"""The most bytes to receive for each that is kept."""
+
+DESCRIPTORS = 1 << 14
+"""The most descriptors of a process to look at."""
+
+NEAR_PORTS = range(32768, 60999)
+"""Ports for our end of a connection: Linux's default for net.ipv4.ip_local_port_range."""
+
+TRIES = 256
+"""Ports to try. Of several servers at one address, such as the ranks of a job, the kernel chooses
+by both ends of a connection."""
+
+LONGEST_PAUSE = 0.05
+"""Seconds between two looks whether the server has accepted."""
+
+LONGEST_ACCEPT = 1.0
+"""Seconds that a process may take within accept(2)."""
+
+NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, NLMSG_ERROR = 4, 20, 1, 2
+LISTEN = 10
+SPACES = re.compile(rb"  +")
+HEAD = struct.Struct("=IHHII")
+QUESTION = struct.Struct("=4BI")
+ENDS = struct.Struct("!HH16s16s")
+ANY_INTERFACE_AND_COOKIE = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
+FOUND = struct.Struct("=2B2x60xII")
+"""The end of ``struct inet_diag_msg``: family, state, … uid and inode.
+https://github.com/torvalds/linux/blob/master/include/uapi/linux/inet_diag.h
+"""
 
 
-def ask(address: str, request: str, namespace: str) -> str:
-    """Send a request and read until the server closes. Raises ``OSError``.
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server's end of a connection, as the kernel knows it; ``inode`` is 0 until it accepts."""
 
-    ``address`` is HOST:PORT, ``namespace`` a file such as /proc/PID/ns/net.
-    """
-    host, _, port = address.rpartition(":")
-    deadline = time.monotonic() + DEADLINE
-    host = "127.0.0.1" if host in ("", "localhost") else host.strip("[]")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        number = int(port)
-    except ValueError as error:
-        raise OSError(errno.EINVAL, f"{address} is not HOST:PORT") from error
-    with _socket_in(namespace, family) as connection:
-        connection.settimeout(DEADLINE)
+    listens: bool
+    user: int
+    inode: int
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An IP address and port."""
+
+    family: int
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Parse HOST:PORT without asking a name server. Raises ``OSError``."""
+        host, _, port = text.rpartition(":")
+        host = host.strip("[]")
+        host = {"": "127.0.0.1", "localhost": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(  # noqa: S104 where a server listens, not we
+            host, host
+        )
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            connection.connect((host, number))
+            socket.inet_pton(family, host)
+            number = int(port)
+        except (OSError, ValueError) as error:
+            raise OSError(errno.EINVAL, f"not an IP address and port: {text[:64]!r}") from error
+        if not 0 < number < 1 << 16:
+            raise OSError(errno.EINVAL, f"no such port: {text[:64]!r}")
+        return cls(family, host, number)
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def packed(self) -> bytes:
+        """The IP address in binary, as the kernel takes it."""
+        return socket.inet_pton(self.family, self.host).ljust(16, b"\0")
+
+
+def ask(address: str, request: str, process: str) -> str:
+    """Send a request to the server of a process and read until it closes. Raises ``OSError``.
+
+    ``address`` is HOST:PORT in the network namespace of the process, HOST an IP address or
+    ``localhost``; ``process`` is a folder such as /proc/PID. Raises ``ConnectionRefusedError``, and
+    sends nothing, unless that process serves there; without the right to see its descriptors, a
+    server of the same user counts as its own. Of the answer, bytes that are not ASCII are left out,
+    and of several spaces all but one.
+    """
+    deadline = time.monotonic() + DEADLINE
+    far = Address.parse(address)
+    connection, kernel = _sockets_in(f"{process}/ns/net", far.family)
+    with connection, kernel:
+        near = _bind(connection, kernel, far, process)
+        try:
+            connection.settimeout(DEADLINE)
+            connection.connect((far.host, far.port))
+            _wait_until_accepted(kernel, far, near, process, deadline)
             connection.sendall(request.encode())
-            answer = b""
-            while True:
-                connection.settimeout(max(0.001, deadline - time.monotonic()))
-                part = connection.recv(1 << 16)
-                answer += part
-                if not part:
-                    return answer.decode("utf-8", "replace")
-                if len(answer) > LARGEST:
-                    raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE), address)
+            return _received(connection, deadline)
         except TimeoutError as error:
             raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT), address) from error
-        except OverflowError as error:
-            raise OSError(errno.EINVAL, f"{address}: no such port") from error
 
 
-def _socket_in(namespace: str, family: int) -> socket.socket:
-    """A socket in a network namespace: the kernel uses that of the thread that creates it."""
+def _bind(connection: socket.socket, kernel: socket.socket, far: Address, process: str) -> Address:
+    """Bind our end such that the kernel gives the connection to the process."""
+    held = _held(process)
+    for _ in range(TRIES):
+        near = Address(far.family, far.host, secrets.choice(NEAR_PORTS))
+        server = _server(kernel, far, near)
+        if server is None:
+            break
+        if not _has(process, held, server):
+            continue
+        try:
+            connection.bind((near.host, near.port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+        else:
+            return near
+    raise ConnectionRefusedError(errno.ECONNREFUSED, f"{process} does not serve", str(far))
+
+
+def _wait_until_accepted(
+    kernel: socket.socket, far: Address, near: Address, process: str, deadline: float
+) -> None:
+    """Wait until the process, and no other, holds the server's end of our connection."""
+    pause = 0.0005
+    while True:
+        server = _server(kernel, far, near)
+        if server is None or server.listens:
+            raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET), str(far))
+        if server.inode:
+            # The kernel names the socket in accept(2), a moment before there is a descriptor.
+            deadline = min(deadline, time.monotonic() + LONGEST_ACCEPT)
+            if _has(process, _held(process), server):
+                return
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def _server(kernel: socket.socket, far: Address, near: Address) -> Server | None:
+    """Who has our connection, or would be given it; None if nobody listens there."""
+    ends = ENDS.pack(far.port, near.port, far.packed(), near.packed()) + ANY_INTERFACE_AND_COOKIE
+    question = QUESTION.pack(far.family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF) + ends
+    size = HEAD.size + len(question)
+    kernel.send(HEAD.pack(size, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, 0, 0) + question)
+    answer = kernel.recv(1 << 13)
+    if HEAD.unpack_from(answer)[1] == NLMSG_ERROR:
+        number = -struct.unpack_from("=i", answer, HEAD.size)[0]
+        if number == errno.ENOENT:
+            return None
+        raise OSError(number, f"sock_diag: {os.strerror(number)}", str(far))
+    _, state, user, inode = FOUND.unpack_from(answer, HEAD.size)
+    return Server(state == LISTEN, user, inode)
+
+
+def _held(process: str) -> set[str] | None:
+    """What the descriptors of a process refer to; None without the right to see them.
+
+    Raises ``OSError`` if the process has ended.
+    """
+    try:
+        with os.scandir(f"{process}/fd") as descriptors:
+            return {_target(found.path) for found in islice(descriptors, DESCRIPTORS)}
+    except PermissionError:
+        return None
+
+
+def _has(process: str, held: set[str] | None, server: Server) -> bool:
+    """Whether a server's socket belongs to a process, or else to its user."""
+    if held is not None:
+        return f"socket:[{server.inode}]" in held
+    with open(f"{process}/status", encoding="utf-8", errors="replace") as file:
+        users = next((line.split() for line in file if line.startswith("Uid:")), [])
+    return str(server.user) in users[2:3]  # the effective one, which its sockets have
+
+
+def _target(link: str) -> str:
+    try:
+        return os.readlink(link)
+    except OSError:  # it has been closed
+        return ""
+
+
+def _received(connection: socket.socket, deadline: float) -> str:
+    answer, size = bytearray(), 0
+    while True:
+        connection.settimeout(max(0.001, deadline - time.monotonic()))
+        part = connection.recv(1 << 16)
+        answer += SPACES.sub(b" ", part)
+        size += len(part)
+        if not part:
+            return answer.decode("ascii", "ignore")
+        if len(answer) > LARGEST or size > INDENTED * LARGEST:
+            raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
+        if time.monotonic() > deadline:
+            raise TimeoutError
+
+
+def _sockets_in(namespace: str, family: int) -> tuple[socket.socket, socket.socket]:
+    """Sockets in a network namespace, for TCP and to ask the kernel about it.
+
+    The kernel uses the namespace of the thread that creates them.
+    """
     try:
         other = os.readlink(namespace) != os.readlink("/proc/self/ns/net")
     except OSError:
         other = False  # a namespace that cannot be read cannot be entered either
     if not other:
-        return socket.socket(family, socket.SOCK_STREAM)
-    made: list[socket.socket | OSError] = []
+        return _sockets(family)
+    made: list[tuple[socket.socket, socket.socket] | OSError] = []
 
     def make() -> None:
         try:
@@ -69,7 +247,7 @@ def _socket_in(namespace: str, family: int) -> socket.socket:
                     number = ctypes.get_errno()
                     why = f"{os.strerror(number)}: entering requires CAP_SYS_ADMIN"
                     raise OSError(number, why, namespace)
-            made.append(socket.socket(family, socket.SOCK_STREAM))
+            made.append(_sockets(family))
         except OSError as error:
             made.append(error)
 
@@ -80,3 +258,13 @@ def _socket_in(namespace: str, family: int) -> socket.socket:
     if isinstance(made[0], OSError):
         raise made[0]
     return made[0]
+
+
+def _sockets(family: int) -> tuple[socket.socket, socket.socket]:
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, NETLINK_SOCK_DIAG)
+    except OSError:
+        connection.close()
+        raise
+    return connection, kernel

@@ -1,0 +1,447 @@
+"""What an NCCL RAS service answers, in JSON or text: what is wrong with which of its job's ranks.
+
+The service is a process of a job, so it may say anything. What is kept of an answer does not grow
+with it, and what NCCL would not say is refused with ``ValueError``. The formats are those of
+https://github.com/NVIDIA/nccl/blob/master/src/ras/client_support.cc
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+RANKS = 1 << 16
+"""The most ranks of an answer, a rank counted once for each of its communicators."""
+
+MOST_COMMUNICATORS = 1 << 14
+"""The most communicators of an answer."""
+
+BEHIND = 1024
+"""The most communicators of an answer to look at for a stall."""
+
+HERE = 1024
+"""The most ranks on this node, counted as above."""
+
+FAILED = 4096
+"""The most failed ranks to count."""
+
+NAMED = 16
+"""The most awaited ranks to name."""
+
+KINDS = 256
+"""The most different numbers of launches in a communicator. Its ranks do the same, some later."""
+
+VALUES = 1 << 19
+"""The most values and names in JSON: those of the most ranks and communicators together."""
+
+DEEPEST = 8
+"""How deep a value that is not wanted may be nested."""
+
+LINES = 1 << 17
+"""The most lines of text."""
+
+LONGEST_LINE = 256
+LONGEST_VALUE = 4096
+"""Characters. A rank in JSON has 500, and 1,000 if NCCL counted all that it can launch."""
+
+LONGEST_HOST = 64
+
+COLLECTIVES = frozenset(
+    {
+        "AllGather",
+        "AllGatherV",
+        "AllReduce",
+        "AlltoAll",
+        "Broadcast",
+        "Gather",
+        "PutSignal",
+        "Recv",
+        "Reduce",
+        "ReduceScatter",
+        "Scatter",
+        "Send",
+        "SendRecv",
+        "Signal",
+        "WaitSignal",
+    }
+)
+"""What NCCL launches; any other name counts as ``other``.
+https://github.com/NVIDIA/nccl/blob/master/src/collectives.cc (ncclFuncToString)
+"""
+
+FINE = (0, 7)
+"""ncclSuccess and ncclInProgress."""
+
+NAME = re.compile(r"(?:0x)?([0-9a-f]{1,16})")
+NOT_IN_A_HOST = re.compile(r"[^0-9A-Za-z.:%_-]")
+
+Launches = dict[str, int]
+"""How many of each collective were launched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """A rank and where it runs; NCCL's device index counts only those that its container sees."""
+
+    number: int
+    host: str = ""
+    pid: int | None = None
+    device: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the kernel knows of those whose service is asked."""
+
+    pids: Collection[int] = ()
+    """Their processes on GPUs of this node, by the ids in their PID namespace."""
+
+    strangers: Collection[int] = ()
+    """The processes of others in that namespace."""
+
+    hosts: Collection[str] | None = None
+    """The addresses of this node in their network namespace; None if unknown."""
+
+    def has(self, rank: Rank) -> bool:
+        """Whether a rank is one of their processes on this node."""
+        return rank.pid in self.pids and self._is_here(rank)
+
+    def may_name(self, rank: Rank) -> bool:
+        """Whether a rank may be theirs: on another node it may, as only they would know."""
+        return rank.pid not in self.strangers or not self._is_here(rank)
+
+    def _is_here(self, rank: Rank) -> bool:
+        return self.hosts is None or rank.host in self.hosts
+
+
+@dataclass(slots=True)
+class Communicator:
+    """A communicator while it is read: of the ranks that launched the same, only the first few."""
+
+    name: str = ""
+    furthest: Launches = field(default_factory=dict)
+    alike: dict[tuple[tuple[str, int], ...], list[Rank]] = field(default_factory=dict)
+    state: int = 0
+    """Differs where a rank launched something; the same in whichever order they are listed."""
+
+    missing: list[tuple[Rank, str]] = field(default_factory=list)
+    ranks: list[tuple[Rank, Launches]] = field(default_factory=list)
+    """Those that the asked run here."""
+
+    def add(self, launches: Launches, rank: Rank | None = None) -> None:
+        """Take what a rank launched, or what several did that are not named."""
+        for name, count in launches.items():
+            self.furthest[name] = max(self.furthest.get(name, 0), count)
+        kind = tuple(sorted(launches.items()))
+        self.state = (self.state + hash((rank.number if rank else None, kind))) % (1 << 64)
+        if rank is not None and (kind in self.alike or len(self.alike) < KINDS):
+            named = self.alike.setdefault(kind, [])
+            if len(named) < NAMED:
+                named.append(rank)
+
+    def behind(self) -> list[Rank]:
+        """The first ranks that have launched fewer collectives than another, the rarest first."""
+        late = [
+            ranks
+            for kind, ranks in self.alike.items()
+            if any(self.furthest[name] > count for name, count in kind)
+        ]
+        return [rank for ranks in sorted(late, key=len) for rank in ranks][:NAMED]
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """A communicator in which ranks are behind, and how far it has come."""
+
+    name: str
+    state: int
+    ranks: list[Rank]
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a service told of its job."""
+
+    asked: Asked
+    communicators: int = 0
+    behind: list[Behind] = field(default_factory=list)
+    missing: list[tuple[str, Rank, str]] = field(default_factory=list)
+    """Ranks that do not answer, with their communicator and why."""
+
+    failed: set[tuple[str, int | None]] = field(default_factory=set)
+    launched: dict[tuple[str, int], tuple[Rank, Launches]] = field(default_factory=dict)
+    """What the ranks that the asked run here launched, by communicator and rank."""
+
+    leads: bool | None = None
+    """Whether the asked run a rank 0 here; None if the answer names none."""
+
+    listed: int = 0
+
+    def rank(self, into: Communicator, rank: Rank, launches: Launches) -> None:
+        """Take a rank that answered."""
+        self._count_ranks()
+        into.add(launches, rank)
+        here = self.asked.has(rank)
+        if rank.number == 0:
+            self.leads = bool(self.leads) or here
+        if here and len(into.ranks) < HERE:
+            into.ranks.append((rank, launches))
+
+    def missed(self, into: Communicator, rank: Rank, why: str) -> None:
+        """Take a rank that did not answer."""
+        self._count_ranks()
+        if len(into.missing) < NAMED and self.asked.may_name(rank):
+            into.missing.append((rank, why))
+
+    def fail(self, rank: Rank) -> None:
+        """Count a rank whose initialisation or last operation failed."""
+        if len(self.failed) < FAILED:
+            self.failed.add((rank.host, rank.pid))
+
+    def finish(self, communicator: Communicator) -> None:
+        """Take a communicator of which all ranks have been read."""
+        late = communicator.behind()
+        if late and len(self.behind) < BEHIND:
+            named = [rank for rank in late if self.asked.may_name(rank)]
+            self.behind.append(Behind(communicator.name, communicator.state, named))
+        room = NAMED - len(self.missing)
+        self.missing += [(communicator.name, *each) for each in communicator.missing[:room]]
+        for rank, launches in communicator.ranks:
+            key = communicator.name, rank.number
+            before = self.launched.get(key)
+            if before or len(self.launched) < HERE:
+                self.launched[key] = rank, {**before[1], **launches} if before else launches
+
+    def _count_ranks(self) -> None:
+        self.listed += 1
+        if self.listed > RANKS:
+            raise ValueError(f"more than {RANKS} ranks")
+
+
+class Json:
+    """Walks through JSON without holding it, in time and depth that the walker chooses."""
+
+    decoder = json.JSONDecoder()
+    space = re.compile(r"[ \t\n\r]*")
+
+    def __init__(self, text: str, at: int) -> None:
+        self.text = text
+        self.at = at
+        self.left = VALUES
+
+    def value(self) -> object:
+        """A value of few characters."""
+        self._count()
+        self.peek()
+        window = self.text[self.at : self.at + LONGEST_VALUE]
+        try:
+            found, end = self.decoder.raw_decode(window)
+        except RecursionError as error:
+            raise ValueError("nested too deeply") from error
+        if end == LONGEST_VALUE:
+            raise ValueError(f"a value of more than {LONGEST_VALUE} characters")
+        self.at += end
+        return found
+
+    def fields(self) -> Iterator[str]:
+        """The names in an object; each of their values is to be read before the next name."""
+        for _ in self._within("{", "}"):
+            name = self.value()
+            if type(name) is not str:
+                raise ValueError(f"not a name at {self.at}")
+            self._expect(":")
+            yield name
+
+    def items(self) -> Iterator[None]:
+        """Comes to each value of an array, which is to be read before the next."""
+        return self._within("[", "]")
+
+    def skip(self, depth: int = DEEPEST) -> None:
+        """Read a value of any length that is not wanted."""
+        first = self.peek()
+        if depth and first == "{":
+            for _ in self.fields():
+                self.skip(depth - 1)
+        elif depth and first == "[":
+            for _ in self.items():
+                self.skip(depth - 1)
+        else:
+            self.value()
+
+    def peek(self) -> str:
+        """The next character that is not white space, empty at the end."""
+        match = self.space.match(self.text, self.at)
+        self.at = match.end() if match else self.at
+        return self.text[self.at : self.at + 1]
+
+    def _within(self, first: str, last: str) -> Iterator[None]:
+        self._expect(first)
+        if self.peek() != last:
+            yield
+            while self.peek() == ",":
+                self._count()
+                self.at += 1
+                yield
+        self._expect(last)
+
+    def _count(self) -> None:
+        self.left -= 1
+        if not self.left:
+            raise ValueError(f"more than {VALUES} values")
+
+    def _expect(self, wanted: str) -> None:
+        if self.peek() != wanted:
+            raise ValueError(f"not JSON: no {wanted} at {self.at}")
+        self.at += 1
+
+
+def read_json(said: str, at: int, asked: Asked) -> Answer:
+    """Read an answer in JSON that begins at a place in a text."""
+    answer, walk, complete = Answer(asked), Json(said, at), False
+    for name in walk.fields():
+        if name == "communicators":
+            complete = True
+            for _ in walk.items():
+                answer.communicators += 1
+                if answer.communicators > MOST_COMMUNICATORS:
+                    raise ValueError(f"more than {MOST_COMMUNICATORS} communicators")
+                _read_communicator(walk, answer)
+        else:
+            walk.skip()
+    if not complete or walk.peek():
+        raise ValueError("not an answer of NCCL RAS: no communicators, or more than an object")
+    return answer
+
+
+def _read_communicator(walk: Json, answer: Answer) -> None:
+    communicator = Communicator()
+    for name in walk.fields():
+        if name == "ranks":
+            for _ in walk.items():
+                _read_rank(walk.value(), communicator, answer)
+        elif name == "missing_ranks":
+            for _ in walk.items():
+                _read_missing(walk.value(), communicator, answer)
+        elif name == "hash":
+            match = NAME.fullmatch(str(walk.value()))
+            if not match:
+                raise ValueError("a communicator whose hash is not one")
+            communicator.name = match[1]
+        else:
+            walk.skip()
+    if not communicator.name:
+        raise ValueError("a communicator without a hash")
+    answer.finish(communicator)
+
+
+def _read_rank(found: object, communicator: Communicator, answer: Answer) -> None:
+    entry = _object(found)
+    rank = _rank(entry)
+    launches: Launches = {}
+    for name, count in _object(entry.get("collective_counts", {})).items():
+        known = name if name in COLLECTIVES else "other"
+        launches[known] = launches.get(known, 0) + _whole(count, 64)
+    status = _object(entry.get("status", {}))
+    if any(_whole(status.get(of, 0), 31) not in FINE for of in ("init_state", "async_error")):
+        answer.fail(rank)
+    answer.rank(communicator, rank, launches)
+
+
+def _read_missing(found: object, communicator: Communicator, answer: Answer) -> None:
+    entry = _object(found)
+    status = _object(entry.get("status", {}))
+    if status.get("considered_dead") is True:
+        answer.missed(communicator, _rank(entry), "dead")
+    elif status.get("unresponsive") is True:
+        answer.missed(communicator, _rank(entry), "unresponsive")
+
+
+def _object(found: object) -> dict[str, object]:
+    if type(found) is not dict:
+        raise ValueError(f"a {type(found).__name__} where an object belongs")
+    return found
+
+
+def _whole(found: object, bits: int) -> int:
+    if type(found) is not int or not 0 <= found < 1 << bits:
+        raise ValueError(f"not a number of {bits} bits")
+    return found
+
+
+def _rank(entry: dict[str, object]) -> Rank:
+    host = entry.get("host", "")
+    if type(host) is not str:
+        raise ValueError("a host that is not text")
+    host = NOT_IN_A_HOST.sub("?", host[:LONGEST_HOST])
+    pid, device = (_known(entry.get(name, -1)) for name in ("pid", "nvml_dev"))
+    return Rank(_whole(entry.get("rank"), 31), host, pid, device)
+
+
+def _known(found: object) -> int | None:
+    """A number, or None where NCCL says -1: of a process that it does not find."""
+    return None if found in (-1, None) else _whole(found, 31)
+
+
+GROUP = re.compile(r" *\d{1,5} +(\d{1,8}) +\d{1,8} +[\d-]{1,17} +\d{1,8} +\d{1,8} +[A-Z]+ +[A-Z,]+")
+TROUBLE = re.compile(r"#\d{1,9}-\d{1,9} \((?P<name>[0-9a-f]{1,16})\) (?P<what>[A-Z]+)")
+COUNTS = re.compile(
+    r" +Communicator ranks have different (?P<collective>\w{1,32}) operation counts"
+)
+SEVERAL = re.compile(
+    r" +\d{1,8} ranks have "
+    r"(?:launched up to operation (?P<count>\d{1,18})|not launched any operations)"
+)
+ONE = re.compile(
+    r" +Rank (?P<rank>\d{1,8})"
+    r"(?P<own> has (?:launched up to operation (?P<count>\d{1,18})|not launched any operations))?"
+    r" -- GPU (?P<device>\d{1,4})(?: \(NVML (?P<nvml>\d{1,4})\))?"
+    r" managed by process (?P<pid>\d{1,9}) on node (?P<host>[0-9a-fA-F.:]{1,64})"
+)
+LINE = re.compile(r"[^\r\n]+")
+HEADER = re.compile(r"Group +Comms|No communicator data collected!")
+
+
+def read_text(said: str, asked: Asked) -> Answer:
+    """Read an answer in text: it lists only communicators in trouble, with some of their ranks."""
+    if not HEADER.search(said):
+        raise ValueError(f"not an answer of NCCL RAS: {said[:60]!r}")
+    answer, now = Answer(asked), Communicator()
+    incomplete, collective, several = False, "", 0
+    troubled = 0
+    for line in _lines(said):
+        if match := GROUP.fullmatch(line):
+            answer.communicators = min(MOST_COMMUNICATORS, answer.communicators + int(match[1]))
+        elif match := TROUBLE.fullmatch(line):
+            if match["name"] != now.name:
+                troubled += 1
+                if troubled > MOST_COMMUNICATORS:
+                    raise ValueError(f"more than {MOST_COMMUNICATORS} communicators")
+                answer.finish(now)
+                now = Communicator(match["name"])
+            incomplete, collective = match["what"] == "INCOMPLETE", ""
+        elif match := COUNTS.fullmatch(line):
+            collective = match["collective"] if match["collective"] in COLLECTIVES else "other"
+        elif match := SEVERAL.fullmatch(line):
+            several = int(match["count"] or 0)
+            if collective:
+                now.add({collective: several})
+        elif match := ONE.fullmatch(line):
+            where = match["host"], int(match["pid"]), int(match["nvml"] or match["device"])
+            rank = Rank(int(match["rank"]), *where)
+            if incomplete:
+                answer.missed(now, rank, "unresponsive")
+            elif collective:
+                launched = int(match["count"] or 0) if match["own"] else several
+                answer.rank(now, rank, {collective: launched})
+    answer.finish(now)
+    return answer
+
+
+def _lines(text: str) -> Iterator[str]:
+    for number, match in enumerate(LINE.finditer(text)):
+        if number == LINES:
+            raise ValueError(f"more than {LINES} lines")
+        if match.end() - match.start() <= LONGEST_LINE:
+            yield match[0]
