@@ -19,6 +19,8 @@ import time
 from dataclasses import dataclass
 from itertools import islice
 
+from gpunode.node.capability import raised
+
 CLONE_NEWNET = 0x40000000
 
 DEADLINE = 8.0
@@ -189,7 +191,7 @@ def _held(process: str) -> set[str] | None:
     Raises ``OSError`` if the process has ended.
     """
     try:
-        with os.scandir(f"{process}/fd") as descriptors:
+        with raised(), os.scandir(f"{process}/fd") as descriptors:
             return {_target(found.path) for found in islice(descriptors, DESCRIPTORS)}
     except PermissionError:
         return None
@@ -232,7 +234,8 @@ def _sockets_in(namespace: str, family: int) -> tuple[socket.socket, socket.sock
     The kernel uses the namespace of the thread that creates them.
     """
     try:
-        other = os.readlink(namespace) != os.readlink("/proc/self/ns/net")
+        with raised():
+            other = os.readlink(namespace) != os.readlink("/proc/self/ns/net")
     except OSError:
         other = False  # a namespace that cannot be read cannot be entered either
     if not other:
@@ -241,7 +244,7 @@ def _sockets_in(namespace: str, family: int) -> tuple[socket.socket, socket.sock
 
     def make() -> None:
         try:
-            with open(namespace, "rb") as file:
+            with raised(), open(namespace, "rb") as file:
                 libc = ctypes.CDLL(None, use_errno=True)
                 if libc.setns(file.fileno(), CLONE_NEWNET):
                     number = ctypes.get_errno()
