@@ -33,6 +33,8 @@ OFTEN = (f"--gpu.interval={INTERVAL}", "--gpu.health-interval=1", "--discovery.i
 """Options of a daemon that looks at everything as often as it can."""
 
 
+ATTACKS = "tests/attacks/"
+
 skipped = pytest.StashKey[list[str]]()
 
 
@@ -59,6 +61,12 @@ def pytest_terminal_summary(
 ) -> None:
     reports = terminalreporter.getreports("skipped")
     config.stash[skipped] = [str(report.longrepr) for report in reports]
+    survived, failed = (
+        sum(report.nodeid.startswith(ATTACKS) for report in terminalreporter.getreports(outcome))
+        for outcome in ("passed", "failed")
+    )
+    if survived or failed:
+        terminalreporter.write_line(f"attacks: {survived + failed} tried, {survived} survived")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -398,6 +398,20 @@ static void history_add(History *h, double since, Wave wave)
     h->segments[h->count++] = (Segment){since, wave};
 }
 
+/* A program that loads the library again and again must not grow. */
+__attribute__((destructor)) static void forget_all(void)
+{
+    for (int g = 0; g < MAX_GPUS; g++) {
+        for (int m = 0; m <= MAX_MIGS; m++) {
+            Past *p = &pasts[g][m];
+            free(p->power.segments);
+            free(p->util.segments);
+            for (int id = 0; id < GPM_IDS; id++)
+                free(p->gpm[id].segments);
+        }
+    }
+}
+
 /* The integral of a wave from its start to its age x (x may be negative). */
 static double wave_integral(const Wave *w, double x)
 {
