@@ -121,5 +121,5 @@ def problems(fake: FakeDriver) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    for problem in problems(FakeDriver(Path(), Path(os.environ["GPUNODE_FAKE_NVML"]))):
+    for problem in problems(FakeDriver(Path(), Path(os.environ["FAKE_NVML"]))):
         print(problem)

@@ -50,7 +50,7 @@ def wake(fake: FakeDriver) -> None:
 
 
 def main() -> None:
-    fake = FakeDriver(Path(), Path(os.environ["GPUNODE_FAKE_NVML"]))
+    fake = FakeDriver(Path(), Path(os.environ["FAKE_NVML"]))
     wake(fake)
     driver = NvmlDriver(time.monotonic)
     for script in SCRIPTS:

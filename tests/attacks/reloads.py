@@ -91,7 +91,7 @@ def tried(ask: Callable[[], T]) -> T | str:
 
 
 def main(times: int) -> None:
-    fake = FakeDriver(Path(), Path(os.environ["GPUNODE_FAKE_NVML"]))
+    fake = FakeDriver(Path(), Path(os.environ["FAKE_NVML"]))
     keep_what_a_call_hangs_in(fake)
     users = Users()
     deadline = time.monotonic() + 60 + times

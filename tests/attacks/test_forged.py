@@ -284,7 +284,7 @@ def test_what_a_gpu_s_processes_say_of_themselves_is_cut(tmp_path: Path) -> None
     names = ("RANK", "WORLD_SIZE", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "MASTER_PORT")
     settings = ("NCCL_ALGO", "NCCL_DEBUG_FILE", "TORCH_NCCL_BLOCKING_WAIT", "NCCL_SOCKET_IFNAME")
     for pid in range(MANY):
-        said = dict.fromkeys(names, LONG) | dict.fromkeys(settings, f"{pid}{LONG}")
+        said = dict.fromkeys(names, LONG) | dict.fromkeys(settings, f"{pid}{LONG[:4000]}")
         path = f"{USERS}/{'x' * 250}/slurm/uid_0/job_{LONG[:100]}/step_{LONG[:100]}"
         a_process(tmp_path, 100 + pid, path, "python", 1000, **said)
     source = owners_of(tmp_path, *range(100, 100 + MANY))

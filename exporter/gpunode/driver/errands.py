@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
@@ -48,12 +49,18 @@ class Errands:
 
     def _begin(self, name: Hashable, perform: Callable[[], object]) -> Errand:
         with self._lock:
-            errand = self._under_way.get(name)
-            if errand is None:
-                errand = self._under_way[name] = Errand(time.monotonic())
-                threading.Thread(
-                    target=self._run, args=(name, perform, errand), name=f"{name}", daemon=True
-                ).start()
+            known = self._under_way.get(name)
+            if known is not None:
+                return known
+            errand = Errand(time.monotonic())
+            thread = threading.Thread(
+                target=self._run, args=(name, perform, errand), name=f"{name}", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError:  # a limit on threads or memory
+                return Errand(-math.inf)
+            self._under_way[name] = errand
             return errand
 
     def _run(self, name: Hashable, perform: Callable[[], object], errand: Errand) -> None:
