@@ -206,9 +206,9 @@ def test_nothing_below_the_cgroup_of_a_user_has_an_owner(text: str) -> None:
 )
 def test_a_long_cgroup_takes_no_time(part: str) -> None:
     text = "0::" + part * (100_000 // len(part))
-    begin = time.process_time()
+    begin = time.thread_time()
     whose(text)
-    assert time.process_time() - begin < 0.3
+    assert time.thread_time() - begin < 2
 
 
 def a_process(root: Path, pid: int, path: str, name: str, uid: int, **environment: str) -> None:
@@ -562,13 +562,13 @@ def test_any_kernel_log_is_read_and_few_things_are_told_of_it(content: bytes) ->
 @pytest.mark.parametrize("part", ["x", " ", ";", "NVRM: ", "0000:19:00.0 ", "nvme0: (1) [", "9,"])
 def test_a_long_line_of_a_log_takes_no_time(start: str, part: str) -> None:
     text = start + part * (1_000_000 // len(part))
-    begin = time.process_time()
+    begin = time.thread_time()
     for path in (KMSG, SYSLOG):
         message = message_of(path, text)
         if message is not None:
             assert len(message) <= LONGEST
             kind_of(message)
-    assert time.process_time() - begin < 0.1
+    assert time.thread_time() - begin < 1
 
 
 def logged(message: object, *arguments: object, at: float = 0.0) -> logging.LogRecord:

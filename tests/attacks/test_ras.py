@@ -9,6 +9,7 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import tracemalloc
@@ -92,17 +93,17 @@ Hire = Callable[..., Tenant]
 
 
 @pytest.fixture
-def hire(tmp_path: Path) -> Iterator[Hire]:
+def hire() -> Iterator[Hire]:
     """Start tenants: by user, port (any), and the port that they say they serve at (that one)."""
     with contextlib.ExitStack() as stack:
-        tmp_path.chmod(0o755)
-        for folder in list(tmp_path.parents)[:2]:
-            folder.chmod(0o755)
+        # Not pytest's folder, which only we may enter.
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="g", dir="/tmp")))
+        folder.chmod(0o755)
 
         def start(user: int, port: int | None = None, claims: int | None = None) -> Tenant:
             (free,) = free_ports(1)
             port = port or free
-            file = tmp_path / f"{user}-{free}"
+            file = folder / f"{user}-{free}"
             file.write_text("")
             child = stack.enter_context(
                 subprocess.Popen(

@@ -563,6 +563,6 @@ def test_no_transport_is_invented(via: str) -> None:
 @pytest.mark.parametrize("end", ["", "\n"])
 def test_no_log_takes_long_to_parse(part: str, end: str) -> None:
     content = ((part + end) * (MOST_READ // len(part))).encode()[:MOST_READ]
-    begin = time.process_time()
+    begin = time.thread_time()
     lines_of(content, 0, LINE)
-    assert time.process_time() - begin < 1.0
+    assert time.thread_time() - begin < 3
