@@ -87,7 +87,7 @@ def test_gpus_that_hang_from_the_start_are_found_when_they_answer(
     fake.write("gpus 6\n" + "\n".join(lines))
     begun = time.monotonic()
     with watching(fake) as running:
-        assert time.monotonic() - begun < 12, "not ready"
+        assert time.monotonic() - begun < 25, "not ready"
         assert_complete(running, of_a_well_gpu)
         series = scrape(running)
         assert up(series, "gpu") == [1]

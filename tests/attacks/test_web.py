@@ -240,7 +240,7 @@ def test_no_client_keeps_a_connection(victim: Daemon) -> None:
         send(dripping, HALF)
         until(lambda: victim.process.num_fds() > files)
         while victim.process.num_fds() > files:
-            assert time.monotonic() - begin < PATIENCE + 3
+            assert time.monotonic() - begin < PATIENCE + 8
             send(dripping, b"X: y\r\n")
             time.sleep(0.2)
         assert victim.get("/healthz") == b"ok\n"
