@@ -38,7 +38,10 @@ def effective(running: Daemon) -> set[int]:
     """The bits that any thread of a daemon holds."""
     held = set()
     for thread in Path(f"/proc/{running.process.pid}/task").iterdir():
-        status = (thread / "status").read_text()
+        try:
+            status = (thread / "status").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # the thread has ended since
         mask = int(status.split("CapEff:")[1].split()[0], 16)
         held |= {bit for bit in range(64) if mask >> bit & 1}
     return held
