@@ -15,6 +15,7 @@ from gpunode.metric import Metric, Sample
 from gpunode.node.node import SteppedClock
 from gpunode.source import Place, Reading, Source
 from gpunode.verdict.causes import USED
+from gpunode.verdict.last_work import LAST_WORK
 from gpunode.verdict.source import Judged, Judgement, Verdicts
 from gpunode.verdict.waiting import WAITED_FOR
 
@@ -26,7 +27,8 @@ Labelled = tuple[Metric, tuple[str, ...]]
 class Actor:
     """A GPU with one process: what its ledger, its job and its client say from now on.
 
-    ``rates`` are the increases per second of counters. Without ``jobs``, no process holds the GPU.
+    ``rates`` are the increases per second of counters. ``jobs`` has the job of each process, of
+    which ``processes`` are the PIDs and starts; without, no process holds the GPU.
     """
 
     index: int
@@ -34,6 +36,7 @@ class Actor:
     gauges: dict[Metric, float] = field(default_factory=dict)
     rates: dict[Labelled, float] = field(default_factory=dict)
     jobs: tuple[str, ...] = ("train",)
+    processes: tuple[tuple[int, float], ...] = ((0, 0.0), (1, 0.0))
     program: str = "train"
     parent: str = "bash"
     listens: bool = False
@@ -131,8 +134,11 @@ class Sources:
         return Reading((), JobDetail(listed, ""))
 
     def owners(self) -> Reading:
-        size = self.actor.world_size
-        started = (Started(at, world_size=size, job=job) for at, job in enumerate(self.actor.jobs))
+        actor = self.actor
+        started = (
+            Started(pid, start, world_size=actor.world_size, job=job)
+            for (pid, start), job in zip(actor.processes, actor.jobs, strict=False)
+        )
         return Reading((), OwnersDetail(tuple(started)))
 
     def roles(self) -> Reading:
@@ -186,3 +192,9 @@ class Stage:
         """The GPUs that others wait for now, and why."""
         found = [sample.labels for sample in self.loop.samples() if sample.metric is WAITED_FOR]
         return sorted((int(gpu), reason) for gpu, _, reason in found)
+
+    def last_work(self, index: int = 0) -> float | None:
+        """How many seconds ago the job on a GPU last worked there, if that is told."""
+        found = (s for s in self.loop.samples() if s.metric is LAST_WORK)
+        times = [s.value for s in found if s.labels[0] == str(index)]
+        return self.clock.time() - float(times[0]) if times else None  # type: ignore[arg-type]

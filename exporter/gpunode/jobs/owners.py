@@ -44,6 +44,9 @@ class Started:
     """A process on a GPU, its owner and its start parameters."""
 
     pid: int
+    start: float = 0.0
+    """Ticks since boot, which tell it from another that had its PID; 0 if they cannot be read."""
+
     owner: Owner = Owner()
     slurm_step: str = ""
     rank: str = ""
@@ -151,10 +154,10 @@ class GpuOwners:
             except (OSError, ValueError):  # in another PID namespace
                 start, parent = 0.0, pid
             before = self._started.get((pid, start))
-            found[pid, start] = before or self._look_at(pid, parent)
+            found[pid, start] = before or self._look_at(pid, start, parent)
         self._started = found
 
-    def _look_at(self, pid: int, parent: int) -> Started:
+    def _look_at(self, pid: int, start: float, parent: int) -> Started:
         try:
             place = cgroup.whose(self.node.read_text(f"/proc/{pid}/cgroup"))
         except OSError:
@@ -166,6 +169,7 @@ class GpuOwners:
         owner = self._owner(pid, place)
         return Started(
             pid,
+            start,
             owner,
             place.slurm_step,
             _number(environment.get("RANK") or environment.get("SLURM_PROCID", "")),

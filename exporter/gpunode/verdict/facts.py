@@ -48,11 +48,16 @@ class Facts:
 
     def last_rate(self, metric: Metric, *labels: str) -> float | None:
         """The increase of a counter per second between its last two readings."""
-        told = [found for s in self.snapshots if (found := self._at(s, metric, labels))]
-        before = next((found for found in reversed(told) if found[1] < told[-1][1]), None)
-        if before is None or told[-1][0] < before[0]:
+        last_two = self.readings(metric, *labels)[-2:]
+        if len(last_two) < 2:
             return None
-        return (told[-1][0] - before[0]) / (told[-1][1] - before[1])
+        (before, began), (after, ended) = last_two
+        return (after - before) / (ended - began) if after >= before else None
+
+    def readings(self, metric: Metric, *labels: str) -> list[tuple[float, float]]:
+        """The values of a series, each with the time at which it was read, oldest first."""
+        told = (found for s in self.snapshots if (found := self._at(s, metric, labels)))
+        return list({time: (value, time) for value, time in told}.values())
 
     def peak(self, metric: Metric, *labels: str) -> float:
         """The highest value of a gauge, 0 without one."""

@@ -24,6 +24,9 @@ WORKS = 0.2
 """At this share of time at work, a GPU for which others wait throughout is busy with something that
 they do not do, as in evaluation."""
 
+WORKED = 0.05
+"""At this share of time at work, a GPU has worked; below, it may be the ledger's inaccuracy."""
+
 THROUGHOUT = 0.9
 """At this share of the last seconds spent spinning, a GPU waits all the time."""
 

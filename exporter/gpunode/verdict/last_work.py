@@ -1,0 +1,76 @@
+"""When the job that holds a GPU last worked there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gpunode.gpu import GPU
+from gpunode.gpu.activity import SECONDS
+from gpunode.jobs.owners import Started
+from gpunode.metric import Metric
+from gpunode.verdict.facts import Facts
+from gpunode.verdict.limits import WORKED
+from gpunode.verdict.waiting import LATEST, At
+
+WORK = ("compute", "memory", "launch", "communication", "copy")
+"""States of the ledger in which a job gets on."""
+
+LAST_WORK = Metric(
+    "gpunode_job_last_work_timestamp_seconds",
+    "gauge",
+    f"When the job that holds the GPU last worked there: the end of the last moment of which "
+    f"{', '.join(WORK[:-1])} and {WORK[-1]} took at least {WORKED:.0%} (the ledger). Absent if the "
+    "GPU has not worked, as far as was seen, since one of the processes on it came.",
+    GPU,
+)
+
+Process = tuple[int, float]
+"""A process: its PID and when it started."""
+
+
+@dataclass(slots=True)
+class Tenancy:
+    """The processes that held a GPU when it last worked; until it has, the first that held it."""
+
+    processes: set[Process]
+    since: float
+    """When (monotonic) they were first seen; what the GPU did before may be another's."""
+
+    worked: float | None = None
+    """Seconds since the epoch."""
+
+
+class Tenancies:
+    """Remembers when each GPU last worked, and for whom."""
+
+    def __init__(self) -> None:
+        self._held: dict[At, Tenancy] = {}
+
+    def last_work(self, facts: Facts, at: At, started: Iterable[Started]) -> float | None:
+        """When those who hold a GPU now last worked there; None if they were not seen to."""
+        now = facts.snapshots[-1].moment
+        present = {(process.pid, process.start) for process in started}
+        if not present:
+            return None
+        tenancy = self._held.get(at)
+        if tenancy is None or tenancy.processes.isdisjoint(present):
+            tenancy = self._held[at] = Tenancy(present, now)
+        end = _end_of_work(facts.recent(LATEST), at, tenancy.since)
+        if end is not None:
+            tenancy.worked = facts.time - (now - end)
+            tenancy.processes = present
+        return tenancy.worked
+
+
+def _end_of_work(recent: Facts, at: At, since: float) -> float | None:
+    """When (monotonic) the latest reading was made, if the GPU worked before and up to it."""
+    states = zip(*(recent.readings(SECONDS, *at, state) for state in WORK), strict=False)
+    readings = [
+        (sum(seconds for seconds, _ in read), read[0][1]) for read in states if read[0][1] >= since
+    ]
+    if len(readings) < 2:
+        return None
+    worked, end = readings[-1]
+    works = all(worked - had >= WORKED * (end - time) for had, time in (readings[0], readings[-2]))
+    return end if works else None
