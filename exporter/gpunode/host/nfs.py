@@ -1,10 +1,14 @@
 """NFS clients: bytes, requests and server latency of each mount.
 
 https://git.linux-nfs.org/?p=steved/nfs-utils.git;a=blob;f=tools/mountstats/mountstats.py
+
+The kernel counts a request of a mount when it ends, so that one without an answer shows only in the
+counts of its transport: https://github.com/torvalds/linux/blob/master/net/sunrpc/stats.c
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -34,6 +38,21 @@ RETRANSMISSIONS = Metric(
     "Requests sent again because no reply arrived (/proc/1/mountstats).",
     OPERATION,
 )
+TIMEOUTS = Metric(
+    "gpunode_nfs_timeouts_total",
+    "counter",
+    "Times that all retransmissions of a request went without reply, counted when the request "
+    "ends: on a hard mount, once the server answers again (/proc/1/mountstats).",
+    OPERATION,
+)
+IN_FLIGHT = Metric(
+    "gpunode_nfs_requests_in_flight",
+    "gauge",
+    "Requests sent and not yet answered, on all transports to the server, which mounts of one "
+    "server share (/proc/1/mountstats: xprt, sends minus replies). Less the least in the last hour "
+    "in which the server answered, because a request sent twice is answered once.",
+    ("mountpoint",),
+)
 RTT_SECONDS = Metric(
     "gpunode_nfs_rtt_seconds_total",
     "counter",
@@ -50,6 +69,15 @@ WAIT_SECONDS = Metric(
 OPERATIONS = {"READ": "read", "WRITE": "write", "COMMIT": "commit"}
 """Operations that move data; all others count as ``metadata``."""
 
+SENDS = {"tcp": 5, "udp": 2, "rdma": 5}
+"""By transport, the place of the requests sent among its counters; the next is that of the replies.
+https://github.com/torvalds/linux/blob/master/net/sunrpc/xprtsock.c (xs_tcp_print_stats)
+https://github.com/torvalds/linux/blob/master/net/sunrpc/xprtrdma/transport.c
+"""
+
+HALF = 1800.0
+"""Half of the time, in seconds, over which the least is taken."""
+
 
 @dataclass(slots=True)
 class Operation:
@@ -57,6 +85,7 @@ class Operation:
 
     requests: float = 0.0
     retransmissions: float = 0.0
+    timeouts: float = 0.0
     rtt_seconds: float = 0.0
     wait_seconds: float = 0.0
 
@@ -67,6 +96,10 @@ class NfsMount:
 
     read: float | None = None
     written: float | None = None
+    sent: float | None = None
+    answered: float = 0.0
+    """Requests and replies on all its transports; without a transport, it is not known."""
+
     operations: dict[str, Operation] = field(default_factory=dict)
 
 
@@ -97,43 +130,81 @@ def _add(mount: NfsMount, words: list[str]) -> None:
         if len(fields) < 6:
             raise ValueError("mountstats: the bytes line is too short")
         mount.read, mount.written = counter(fields[4]), counter(fields[5])
+    elif head == "xprt:" and fields and fields[0] in SENDS:
+        place = 1 + SENDS[fields[0]]
+        if len(fields) < place + 2:
+            raise ValueError("mountstats: the line of a transport is too short")
+        mount.sent = (mount.sent or 0.0) + counter(fields[place])
+        mount.answered += counter(fields[place + 1])
     elif head.endswith(":") and head[:-1].isupper() and len(fields) >= 8:
-        requests, transmissions, _, _, _, _, rtt, total = map(counter, fields[:8])
+        requests, transmissions, timeouts, _, _, _, rtt, total = map(counter, fields[:8])
         name = OPERATIONS.get(head[:-1], "metadata")
         operation = mount.operations.setdefault(name, Operation())
         operation.requests += requests
         operation.retransmissions += max(0.0, transmissions - requests)
+        operation.timeouts += timeouts
         operation.rtt_seconds += rtt / 1e3
         operation.wait_seconds += total / 1e3
+
+
+class Unanswered:
+    """How many requests to a server wait for a reply.
+
+    Sends minus replies never falls by a request that was sent again when the connection was lost,
+    and replies to the server's own requests count as sends too. So the least of it while the server
+    answers is what nobody waits for; once it does not, the least stays what it was.
+    """
+
+    def __init__(self) -> None:
+        self._answered: float | None = None
+        self._least: deque[float] = deque(maxlen=2)
+        self._since = 0.0
+
+    def count(self, sent: float, answered: float, now: float) -> float:
+        """The requests that wait now (monotonic)."""
+        ahead, before = sent - answered, self._answered
+        self._answered = answered
+        if before is not None and answered != before:
+            if not self._least or now - self._since >= HALF:
+                self._least.append(ahead)
+                self._since = now
+            self._least[-1] = min(self._least[-1], ahead)
+        return max(0.0, ahead - min(self._least, default=0.0))
 
 
 class Nfs:
     """Reads the statistics of every NFS mount."""
 
     name = "nfs"
-    metrics = (BYTES, REQUESTS, RETRANSMISSIONS, RTT_SECONDS, WAIT_SECONDS)
+    metrics = (BYTES, REQUESTS, RETRANSMISSIONS, TIMEOUTS, IN_FLIGHT, RTT_SECONDS, WAIT_SECONDS)
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
         self.every = settings.host.interval
+        self._unanswered: dict[str, Unanswered] = {}
 
     def read(self) -> Reading:
         try:
             mounts = parse(read_as_node(self.node, "mountstats"))
         except FileNotFoundError:
             mounts = {}
-        return Reading(tuple(_samples(mounts)))
+        self._unanswered = {point: self._unanswered.get(point) or Unanswered() for point in mounts}
+        return Reading(tuple(self._samples(mounts)))
 
-
-def _samples(mounts: dict[str, NfsMount]) -> Iterator[Sample]:
-    for point, mount in mounts.items():
-        yield from BYTES.at(mount.read, point, "read")
-        yield from BYTES.at(mount.written, point, "write")
-        for name, operation in mount.operations.items():
-            yield from REQUESTS.at(operation.requests, point, name)
-            yield from RETRANSMISSIONS.at(operation.retransmissions, point, name)
-            yield from RTT_SECONDS.at(operation.rtt_seconds, point, name)
-            yield from WAIT_SECONDS.at(operation.wait_seconds, point, name)
+    def _samples(self, mounts: dict[str, NfsMount]) -> Iterator[Sample]:
+        now = self.node.clock.monotonic()
+        for point, mount in mounts.items():
+            yield from BYTES.at(mount.read, point, "read")
+            yield from BYTES.at(mount.written, point, "write")
+            if mount.sent is not None:
+                waiting = self._unanswered[point].count(mount.sent, mount.answered, now)
+                yield from IN_FLIGHT.at(waiting, point)
+            for name, operation in mount.operations.items():
+                yield from REQUESTS.at(operation.requests, point, name)
+                yield from RETRANSMISSIONS.at(operation.retransmissions, point, name)
+                yield from TIMEOUTS.at(operation.timeouts, point, name)
+                yield from RTT_SECONDS.at(operation.rtt_seconds, point, name)
+                yield from WAIT_SECONDS.at(operation.wait_seconds, point, name)
 
 
 NODE_SOURCE: NodeSource = Nfs
