@@ -1,6 +1,7 @@
 """Network interfaces and TCP.
 
 https://docs.kernel.org/networking/statistics.html
+https://docs.kernel.org/networking/bonding.html
 """
 
 from __future__ import annotations
@@ -52,6 +53,13 @@ CARRIER_CHANGES = Metric(
     "counter",
     "Times the link went up or down (/sys/class/net/INTERFACE/carrier_changes).",
     INTERFACE,
+)
+BOND_SLAVES = Metric(
+    "gpunode_network_bond_slaves",
+    "gauge",
+    "Interfaces in the bond, by whether the bond can use their link: `up` or `down` "
+    "(/sys/class/net/INTERFACE/bonding/slaves, /sys/class/net/SLAVE/bonding_slave/mii_status).",
+    (*INTERFACE, "state"),
 )
 PAUSES = Metric(
     "gpunode_network_priority_pauses_total",
@@ -126,6 +134,7 @@ class Network:
         SPEED,
         UP,
         CARRIER_CHANGES,
+        BOND_SLAVES,
         PAUSES,
         TCP,
         TCP_TIMEOUTS,
@@ -139,11 +148,14 @@ class Network:
     def read(self) -> Reading:
         devices = parse_devices(read_as_node(self.node, "net/dev"))
         wired = [name for name in devices if not VIRTUAL.fullmatch(name)][:MANY]
+        bonds = (self._text("/sys/class/net/bonding_masters") or "").split()
         samples: list[Sample] = []
         for name in wired:
             samples += _counter_samples(name, devices[name])
             samples += self._link_samples(name)
             samples += self._pause_samples(name)
+            if name in bonds:
+                samples += self._bond_samples(name)
         return Reading((*samples, *self._tcp_samples()))
 
     def _link_samples(self, name: str) -> Iterator[Sample]:
@@ -157,6 +169,19 @@ class Network:
         changes = self._text(f"{folder}/carrier_changes")
         if changes is not None and changes.isdecimal():
             yield from CARRIER_CHANGES.at(counter(changes), name)
+
+    def _bond_samples(self, name: str) -> Iterator[Sample]:
+        slaves = self._text(f"/sys/class/net/{name}/bonding/slaves")
+        if slaves is None:
+            return
+        states = [
+            self._text(f"/sys/class/net/{slave}/bonding_slave/mii_status")
+            for slave in slaves.split()
+        ]
+        if None not in states:
+            up = states.count("up")
+            yield from BOND_SLAVES.at(float(up), name, "up")
+            yield from BOND_SLAVES.at(float(len(states) - up), name, "down")
 
     def _pause_samples(self, name: str) -> Iterator[Sample]:
         try:
