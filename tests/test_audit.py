@@ -179,7 +179,7 @@ class AuditedNode(LocalNode):
 class AuditedGpu:
     """Answers what it was given; None stands for a sensor that it does not have."""
 
-    identity = Identity(0, "GPU-1", "NVIDIA H200", f"0000{GPU_BUS.upper()}")
+    identity = Identity(0, "GPU-1", "NVIDIA H200", GPU_BUS)
 
     def __init__(self, answers: dict[str, Any]) -> None:
         self.answers = answers

@@ -549,3 +549,26 @@ def test_a_compile_worker_is_known_by_the_folder_of_its_program(tmp_path: Path) 
     assert value(reading, job.PROCESSES) == 2
     assert value(reading, job.COMPILERS) == 1
     assert value(reading, job.LOADER_THREAD) is None
+
+
+WAITS_FOR_ITS_CHILD = """
+import ctypes, os
+CLONE_VFORK, SIGCHLD, CLONE = 0x4000, 17, {"x86_64": 56, "aarch64": 220}[os.uname().machine]
+if os.fork() == 0:
+    if ctypes.CDLL(None).syscall(CLONE, CLONE_VFORK | SIGCHLD, 0, 0, 0, 0) == 0:
+        print("ready", flush=True)
+        input()
+    os._exit(0)
+os.wait()
+"""
+"""As in vfork, a process waits in the kernel until its child has ended."""
+
+
+def test_a_child_that_cannot_be_interrupted_counts_as_one_of_the_job() -> None:
+    with python("-c", WAITS_FOR_ITS_CHILD) as child:
+        reading = job_of(child.pid).read()
+        assert child.stdin is not None
+        child.stdin.close()
+        child.wait()
+    assert value(reading, job.PROCESSES) == 3.0
+    assert value(reading, job.BLOCKED) == 1.0

@@ -70,7 +70,7 @@ EXPECTED: dict[str, Any] = {
         "index": 0,
         "uuid": "GPU-5ca1ab1e-0000-4000-8000-000000000000",
         "name": "NVIDIA H200",
-        "bus_id": "00000000:1b:00.0",
+        "bus_id": "0000:1b:00.0",
         "serial": "1654000000000",
         "vbios": "96.00.BC.00.01",
         "compute_capability": "9.0",
@@ -235,6 +235,21 @@ def test_one_metric_that_the_driver_does_not_know_hides_no_other(fake: FakeDrive
     assert activity["graphics"] == pytest.approx(0.8)
     assert activity.keys().isdisjoint({"tensor", "tensor_fp64"})
     assert {"sm", "dram", "pcie_receive", "nvlink_receive"} <= activity.keys()
+
+
+@pytest.mark.parametrize(
+    ("told", "in_sysfs"),
+    [
+        ("00000000:1B:00.0", "0000:1b:00.0"),
+        ("00000001:00:00.0", "0001:00:00.0"),
+        ("00010000:E1:00.0", "10000:e1:00.0"),
+        ("0000:3B:00.0", "0000:3b:00.0"),
+    ],
+)
+def test_a_pci_address_is_that_of_the_kernel(fake: FakeDriver, told: str, in_sysfs: str) -> None:
+    fake.write(f"gpus 1\ngpu 0 bus_id {told}\n")
+    (gpu,) = ask(fake)
+    assert gpu["identity"]["bus_id"] == in_sysfs
 
 
 def test_mig_instances_are_gpus_of_their_own(fake: FakeDriver) -> None:

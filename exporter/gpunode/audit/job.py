@@ -62,8 +62,7 @@ def _shm(subject: Subject, pid: int, _: Gpu) -> str | None:
 def _locality(subject: Subject, pid: int, gpu: Gpu) -> str | None:
     if len(numa_nodes(subject)) < 2:
         raise CannotTell("only one NUMA node")
-    # The driver says 00000000:1B:00.0, the kernel 0000:1b:00.0.
-    bus_id = (gpu.identity.bus_id or "").lower()[-12:]
+    bus_id = gpu.identity.bus_id
     local = parse_cpu_list(subject.text(f"/sys/bus/pci/devices/{bus_id}/local_cpulist"))
     for line in subject.text(f"/proc/{pid}/status").splitlines():
         name, _, value = line.partition(":")

@@ -53,7 +53,8 @@ class Identity:
     """The identity of a GPU. The driver assigns ``index``; ``uuid`` never changes.
 
     A MIG instance has the index of its parent, and the parent's UUID in ``parent``. ``minor`` is
-    the N in /dev/nvidiaN, ``gpu_instance`` the ID of a MIG instance on its GPU.
+    the N in /dev/nvidiaN, ``gpu_instance`` the ID of a MIG instance on its GPU. ``bus_id`` is its
+    name in /sys/bus/pci/devices.
     """
 
     index: int

@@ -126,7 +126,8 @@ class DcgmNames:
 def _labels(values: Values, info: tuple[str, ...], host: str) -> Iterator[tuple[str, ...]]:
     """The labels of a GPU: once, or once for each container that holds it, as in dcgm-exporter."""
     index, uuid, model, bus, *_, parent = info
-    who = index, parent or uuid, bus.upper(), f"nvidia{index}", model, host, uuid if parent else ""
+    address = bus.upper().rjust(len("00000000:1B:00.0"), "0") if bus else ""
+    who = index, parent or uuid, address, f"nvidia{index}", model, host, uuid if parent else ""
     owners = {  # owners outside containers have no names here, and count as one
         labels[2:5] for metric, labels in values if metric is OWNER and labels[:2] == info[:2]
     }

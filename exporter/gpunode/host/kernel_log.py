@@ -43,6 +43,12 @@ XIDS = Metric(
     "XID errors in the kernel log by PCI address (/dev/kmsg or /var/log).",
     ("bus_id", "xid"),
 )
+LAST_XID = Metric(
+    "gpunode_kernel_log_last_xid_timestamp_seconds",
+    "gauge",
+    "When the last line with this XID was read (/dev/kmsg or /var/log).",
+    ("bus_id", "xid"),
+)
 FOLLOWED = Metric(
     "gpunode_kernel_log_info",
     "gauge",
@@ -143,7 +149,7 @@ class KernelLog:
     """Follows the kernel log, beginning at its end when the daemon starts."""
 
     name = "kernel_log"
-    metrics = (EVENTS, LAST, XIDS, FOLLOWED)
+    metrics = (EVENTS, LAST, XIDS, LAST_XID, FOLLOWED)
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
@@ -152,6 +158,7 @@ class KernelLog:
         self.events = {kind: 0 for kind, _ in KINDS}
         self.times: dict[str, float] = {}
         self.xids: dict[str, dict[str, int]] = {}
+        self.xid_times: dict[tuple[str, str], float] = {}
         self._devices: set[str] = set()
         self._failure: str | None = None
 
@@ -208,13 +215,15 @@ class KernelLog:
         """Count an XID, and say whether it is one of a GPU of this node."""
         match = XID.match(message)
         address = match["address"].lower() if match else ""
-        counts = self.xids.get(address if "." in address else f"{address}.0")
+        bus_id = address if "." in address else f"{address}.0"
+        counts = self.xids.get(bus_id)
         if match is None or counts is None:
             return False
         xid = match["xid"]
         if xid not in counts and xid not in WATCHED and len(counts) >= MANY:
             xid = "other"
         counts[xid] = counts.get(xid, 0) + 1
+        self.xid_times[bus_id, xid] = self.node.clock.time()
         return True
 
     def _find_gpus(self) -> None:
@@ -241,6 +250,8 @@ class KernelLog:
         for bus_id, counts in self.xids.items():
             for xid, count in counts.items():
                 yield from XIDS.at(float(count), bus_id, xid)
+        for at, time in self.xid_times.items():
+            yield from LAST_XID.at(time, *at)
         if self.path is not None and self._failure is None:
             yield from FOLLOWED.at(1.0, self.path)
 

@@ -18,6 +18,13 @@ from gpunode.node.node import Node
 from gpunode.source import MANY, NodeSource, Reading
 
 DEVICE = ("bus_id", "kind")
+INFO = Metric(
+    "gpunode_pcie_device_info",
+    "gauge",
+    "Always 1; a GPU or network adapter in the list of PCI devices, whether or not its driver "
+    "works, and also in a virtual machine without links (/sys/bus/pci/devices).",
+    DEVICE,
+)
 WIDTH = Metric(
     "gpunode_pcie_link_width_lanes",
     "gauge",
@@ -108,7 +115,7 @@ class Pcie:
     """Reads the links; searches for devices again only when the list of PCI devices changes."""
 
     name = "pcie"
-    metrics = (WIDTH, WIDTH_MAX, SPEED, SPEED_MAX, DEGRADED, AER, NEAREST)
+    metrics = (INFO, WIDTH, WIDTH_MAX, SPEED, SPEED_MAX, DEGRADED, AER, NEAREST)
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
@@ -126,6 +133,7 @@ class Pcie:
             self._listed = listed
         samples: list[Sample] = []
         for device in self._devices:
+            samples += INFO.at(1.0, device.bus_id, device.kind)
             samples += self._link_samples(device)
             samples += self._error_samples(device)
         return Reading((*samples, *nearest(self._devices)))

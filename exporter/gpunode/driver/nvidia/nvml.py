@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import re
 import struct
 import threading
 from collections.abc import Callable
@@ -404,7 +405,7 @@ class NvmlGpu:
             index=self.index,
             uuid=self.uuid,
             name=_text(self._optional(_get_name)) or "unknown",
-            bus_id=_text(_bus_id(pci)).lower() or None if pci else None,
+            bus_id=_in_sysfs(_text(_bus_id(pci))) or None if pci else None,
             serial=_text(board._told(_get_serial)) or None,
             vbios=_text(board._told(_get_vbios)) or None,
             compute_capability=board._capability(),
@@ -867,3 +868,8 @@ _get_vbios = pynvml.nvmlDeviceGetVbiosVersion.__wrapped__
 
 def _bus_id(pci: Any) -> bytes:
     return bytes(ctypes.Structure.__getattribute__(pci, "busId"))
+
+
+def _in_sysfs(bus_id: str) -> str:
+    """A PCI address as the kernel writes it: 0000:1b:00.0 for 00000000:1B:00.0."""
+    return re.sub(r"^0{1,4}(?=[0-9a-f]{4,7}:)", "", bus_id.lower())

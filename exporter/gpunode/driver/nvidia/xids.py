@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-FROM_APPLICATIONS = (13, 31, 43, 45)
-"""A program failed or was killed; the GPU is healthy."""
+FROM_APPLICATIONS = (13, 31, 43, 45, 68, 109)
+"""A program failed or was killed; the GPU is healthy, also for NVIDIA's device plugin.
+https://github.com/NVIDIA/k8s-device-plugin/blob/main/internal/rm/health.go (ignoredXids)"""
 
 OF_REPAIRED_MEMORY = (63, 92, 94)
 """The driver replaced or contained bad memory; other metrics show what remains to be done."""
