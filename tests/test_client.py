@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpunode.client import Session
-from gpunode.client.protocol import PHASES, VERSION
+from gpunode.client.protocol import BEST_OF, PHASES, VERSION
 from gpunode.client.sender import Account
 from gpunode.config import ClientSettings, Settings
 from gpunode.driver.driver import DriverError, Gpu, Process
@@ -103,6 +103,8 @@ def test_what_a_client_tells_is_exported(path: str, monkeypatch: pytest.MonkeyPa
     assert found["gpunode_training_flops_total"] == 3000 * 6e9
     assert found["gpunode_training_step_seconds_count"] == 3
     assert found["gpunode_training_loss_finite"] == 0
+    assert found["gpunode_training_loss"] == 0.5
+    assert "gpunode_training_loss_best" not in found
     assert found["gpunode_training_nonfinite_losses_total"] == 1
     assert {f'gpunode_training_seconds_total{{phase="{phase}"}}' for phase in PHASES} <= {
         name.replace(',uuid="GPU-aa"', "") for name in found
@@ -133,6 +135,55 @@ def test_a_loss_that_turns_nan_while_a_message_is_sent_is_in_the_next(
     session.flush()
     found = wait_for(source, "gpunode_training_nonfinite_losses_total", 1)
     assert found["gpunode_training_loss_finite"] == 0
+
+
+def test_a_loss_that_diverges_is_told_beside_the_best_that_the_process_had(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUNODE_CLIENT_SOCKET", path)
+    node = OneGpu(os.getpid())
+    source = listening(node, path)
+    session = Session()
+    for loss in (*(9.0,) * BEST_OF, *(1.0, 3.0, math.nan) * BEST_OF, *(1e300,) * BEST_OF):
+        session.step(loss=loss)
+    session.flush()
+    found = wait_for(source, ACCEPTED, 1)
+    assert found["gpunode_training_loss"] == 1e300
+    assert found["gpunode_training_loss_best"] == 2.0
+    assert found["gpunode_training_loss_finite"] == 1
+    node.pids = ()
+    node.stepped.now += 60
+    assert not any(name.startswith("gpunode_training_loss") for name in values(source))
+
+
+@given(st.lists(st.floats(), max_size=4 * BEST_OF))
+def test_whatever_the_losses_are_the_daemon_reads_the_message(losses: list[float]) -> None:
+    account = Account()
+    for loss in losses:
+        account.loss(loss)
+    message = parse(account.message().decode())
+    finite = [loss for loss in losses if math.isfinite(loss)]
+    assert message.loss == (finite[-1] if finite else None)
+    assert message.nonfinite_losses == len(losses) - len(finite)
+    if len(finite) < BEST_OF:
+        assert message.loss_best is None
+    else:
+        assert message.loss_best is not None
+        assert min(finite) <= message.loss_best <= max(finite) or math.isclose(
+            message.loss_best, finite[0], rel_tol=1e-9, abs_tol=1e-300
+        )
+
+
+def test_a_client_and_a_daemon_of_another_age_understand_each_other(path: str) -> None:
+    source = listening(OneGpu(os.getpid()), path)
+    before_losses_were_told = {"v": VERSION, "loss_finite": True, "nonfinite_losses": 0}
+    send(path, json.dumps(before_losses_were_told).encode())
+    found = wait_for(source, ACCEPTED, 1)
+    assert found["gpunode_training_loss_finite"] == 1
+    assert "gpunode_training_loss" not in found
+    of_a_later_client = {"v": VERSION, "loss": 2.5, "perplexity": {"of": [12.2]}}
+    send(path, json.dumps(of_a_later_client).encode())
+    assert wait_for(source, ACCEPTED, 2)["gpunode_training_loss"] == 2.5
 
 
 def test_the_baseline_is_the_best_pace_that_a_process_has_kept(path: str) -> None:
@@ -354,6 +405,10 @@ def test_a_process_without_a_gpu_is_not_believed(path: str) -> None:
         b'{"v":2}',
         b'{"v":1,"tokens":-1}',
         b'{"v":1,"tokens":NaN}',
+        b'{"v":1,"loss":NaN}',
+        b'{"v":1,"loss":1e999}',
+        b'{"v":1,"loss_best":-Infinity}',
+        b'{"v":1,"loss":"low"}',
         b'{"v":1,"phases":{"lunch":3}}',
         b'{"v":1,"phases":{"step":1e99}}',
         b'{"v":1,"steps":{"counts":[' + b"1," * 40 + b"1]}}",
@@ -373,7 +428,9 @@ def test_a_malformed_message_is_counted_and_ignored(message: bytes, path: str) -
 
 @given(
     st.dictionaries(
-        st.sampled_from(["v", "steps", "phases", "memory", "kernels", "tokens"]),
+        st.sampled_from(
+            ["v", "steps", "phases", "memory", "kernels", "tokens", "loss", "loss_best"]
+        ),
         st.integers() | st.text() | st.dictionaries(st.text(), st.floats()),
     )
 )

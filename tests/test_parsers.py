@@ -74,6 +74,8 @@ TOLD = {
     "steps": {"counts": [1, 2], "sum": 3.0},
     "median": 1.0,
     "phases": {"step": 3.0},
+    "loss": 2.5,
+    "loss_best": 2.25,
     "memory": {"reserved": 5, "allocated": 4, "retries": 2, "ooms": 1},
     "kernels": {"gemm": 1.0},
 }

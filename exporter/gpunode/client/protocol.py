@@ -22,6 +22,9 @@ LARGEST = 8192
 MEDIAN_OF = 64
 """Steps in the median."""
 
+BEST_OF = 32
+"""Losses in the mean of which the lowest is kept."""
+
 STEP_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds in seconds of the histogram buckets for steps."""
 

@@ -18,6 +18,7 @@ from time import monotonic
 from typing import Any
 
 from gpunode.client.protocol import (
+    BEST_OF,
     KERNELS,
     LARGEST,
     MEDIAN_OF,
@@ -61,6 +62,9 @@ class Account:
         self.flops_per_token: float | None = None
         self.phase = "other"
         self.loss_finite: bool | None = None
+        self.last_loss: float | None = None
+        self.best_loss: float | None = None
+        self._losses: deque[float] = deque(maxlen=BEST_OF)
         self._time: float | None = None
         self._last_step: float | None = None
         self._aside = 0.0
@@ -100,10 +104,17 @@ class Account:
                 self._aside += passed
         self._time = now
 
-    def loss(self, finite: bool) -> None:
-        """Record whether the loss of the last step was finite."""
-        self.loss_finite = finite
-        self.nonfinite_losses += not finite
+    def loss(self, loss: float) -> None:
+        """Record the loss of the last step."""
+        self.loss_finite = math.isfinite(loss)
+        if not self.loss_finite:
+            self.nonfinite_losses += 1
+            return
+        self.last_loss = loss
+        self._losses.append(loss)
+        if len(self._losses) == BEST_OF:
+            mean = sum(each / BEST_OF for each in self._losses)  # no sum overflows
+            self.best_loss = mean if self.best_loss is None else min(mean, self.best_loss)
 
     def kernels(self, seconds: dict[str, float]) -> None:
         """Record the longest kernels of a profiled step."""
@@ -126,6 +137,8 @@ class Account:
             "tokens": self.tokens,
             "samples": self.samples,
             "flops": flops,
+            "loss": self.last_loss,
+            "loss_best": self.best_loss,
             "loss_finite": self.loss_finite,
             "nonfinite_losses": self.nonfinite_losses,
             "memory": torch_memory(),

@@ -90,8 +90,8 @@ class Session:
         """Record the loss if it is a number; tensors on a GPU are ignored."""
         if not getattr(loss, "is_cuda", False):
             with contextlib.suppress(TypeError, ValueError, OverflowError, RuntimeError):
-                finite = math.isfinite(loss)
-                self._notes.append(lambda account: account.loss(finite))
+                number = float(loss) if math.isfinite(loss) else math.nan
+                self._notes.append(lambda account: account.loss(number))
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter
 
 from gpunode.client.protocol import (
+    BEST_OF,
     KERNELS,
     MEDIAN_OF,
     NAME,
@@ -80,6 +81,19 @@ MFU = Metric(
     "gauge",
     "Model FLOPs utilisation over the last minute: FLOP/s divided by the GPU's dense peak in half "
     "precision; absent if either is unknown. https://arxiv.org/abs/2204.02311, appendix B.",
+    GPU,
+)
+LOSS = Metric(
+    "gpunode_training_loss",
+    "gauge",
+    "The last reported loss that was finite (gpunode.client).",
+    GPU,
+)
+BEST_LOSS = Metric(
+    "gpunode_training_loss_best",
+    "gauge",
+    f"Lowest mean of {BEST_OF} finite losses in a row that the process has reported; absent before "
+    "as many (gpunode.client).",
     GPU,
 )
 LOSS_FINITE = Metric(
@@ -180,6 +194,9 @@ Amount = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 Flops = Annotated[float, Field(ge=0, le=1e21, allow_inf_nan=False)]
 """FLOPs of a message: what 10,000 GPUs do in ten seconds, for who reports those of the job."""
 
+Loss = Annotated[float, Field(allow_inf_nan=False)]
+"""Of any size, because a training that diverges has one, and nothing is added to it."""
+
 Events = Annotated[int, Field(ge=0, le=10**6)]
 """Steps or requests in a message: the client's queue holds 65,536."""
 
@@ -219,6 +236,8 @@ class Message:
     tokens: Amount = 0.0
     samples: Amount = 0.0
     flops: Flops | None = None
+    loss: Loss | None = None
+    loss_best: Loss | None = None
     loss_finite: bool | None = None
     nonfinite_losses: Count = 0
     memory: TorchMemory | None = None
@@ -422,6 +441,8 @@ class Training:
         if last.phase in WORKING:
             yield from LAST_STEP.at(process.last_step, *at)
         yield from MFU.at(self.mfu(now), *at)
+        yield from LOSS.at(last.loss, *at)
+        yield from BEST_LOSS.at(last.loss_best, *at)
         if last.loss_finite is not None:
             yield from LOSS_FINITE.at(float(last.loss_finite), *at)
         if last.memory is not None:
@@ -453,6 +474,8 @@ class TrainingSteps:
         SAMPLES,
         FLOPS,
         MFU,
+        LOSS,
+        BEST_LOSS,
         LOSS_FINITE,
         NONFINITE_LOSSES,
         TORCH_RESERVED,
