@@ -2,77 +2,135 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
+from string import Template
 from typing import Any
 
 from alerts.figures import FORMATS
-from alerts.recording import EVERY, OF_CLUSTERS, OF_NODES, Interval, Record
-from alerts.thresholds.row import (
-    GPU,
-    NODE,
-    PAUSE,
-    PAUSED,
-    Gate,
-    Scope,
-    Threshold,
-    Tier,
-    minutes,
-)
+from alerts.recording import OF_CLUSTERS, OF_NODES
+from alerts.recording.record import AT_ONCE, Record
+from alerts.thresholds.row import IDENTITY, JOB, NODE, Scope, Severity, Threshold, Tier, seconds
+from alerts.thresholds.settings import SETTINGS
 from alerts.thresholds.table import THRESHOLDS
 
 RUNBOOKS = "https://github.com/gpunode/gpunode/blob/main/alerts/runbooks"
+JOB_PAGE = (
+    "/d/gpunode-job?var-namespace={{ $labels.owner_namespace }}&var-job={{ $labels.workload }}"
+)
 NODE_PAGE = "/d/gpunode-node?var-instance={{ $labels.instance }}"
 DASHBOARDS: dict[Scope, str] = {
-    "gpu": NODE_PAGE,
+    "job": JOB_PAGE,
+    "gpu": "/d/gpunode-gpu?var-instance={{ $labels.instance }}&var-uuid={{ $labels.uuid }}",
     "node": NODE_PAGE,
+    "filesystem": "/d/gpunode-fleet",
+    "fault": "/d/gpunode-fleet",
     "cluster": "/d/gpunode-fleet",
 }
-PLACES: dict[Scope, str] = {
-    "gpu": "GPU {{ $labels.gpu }} of {{ $labels.instance }}: ",
-    "node": "{{ $labels.instance }}: ",
-    "cluster": "",
-}
-CORDONED = "node:kube_node_spec_unschedulable:max"
 
+
+def _ask(record: str, what: str, most: int = 0) -> str:
+    """Text about what a query of the alert's job finds; nothing if it finds nothing."""
+    selected = f"{record}{{cluster=%q,owner_namespace=%q,workload=%q,replica=%q,user=%q}}"
+    query = f"topk({most}, {selected})" if most else selected
+    labels = " ".join(f"$labels.{name}" for name in IDENTITY["job"])
+    return f"{{{{ with printf `{query}` {labels} | query }}}}{what}{{{{ end }}}}"
+
+
+ITS_NAME = (
+    "{{ with $labels.owner_namespace }}{{ . }}/{{ end }}{{ $labels.workload }}"
+    "{{ with $labels.replica }}-{{ . }}{{ end }}{{ with $labels.user }} of {{ . }}{{ end }}"
+)
+ITS_SIZE = _ask("job:gpunode_job:gpus", " ({{ . | first | value }} GPUs on ") + _ask(
+    "job:gpunode_job:nodes", "{{ . | first | value }} nodes)"
+)
+ITS_CAUSES = _ask(
+    "job:gpunode_gpu_bottleneck:count",
+    " Verdicts:{{ range . }} {{ .Labels.cause }} on {{ .Value }} GPUs;{{ end }}",
+    3,
+)
+ITS_LATE = _ask(
+    "job:gpunode_late_gpu:reason",
+    " Waited for:{{ range . }} GPU {{ .Labels.gpu }} of {{ .Labels.instance }} "
+    "({{ .Labels.reason }});{{ end }}",
+    3,
+)
+ITS_RANK = _ask(
+    "job:gpunode_awaited_rank:reason",
+    " NCCL names:{{ range . }} rank {{ .Labels.rank }} (process {{ .Labels.pid }} on "
+    "{{ .Labels.host }}, {{ .Labels.reason }});{{ end }}",
+    3,
+)
 HELD = (
-    '{{ with printf "gpunode_gpu_owner_info{instance=%q,uuid=%q}" $labels.instance $labels.uuid '
+    "{{ with printf `gpunode_gpu_owner_info{instance=%q,uuid=%q}` $labels.instance $labels.uuid "
     "| query }} Held by{{ range . }} "
     "{{ or .Labels.owner_pod .Labels.slurm_job .Labels.user }}{{ end }}.{{ end }}"
 )
-"""Names who holds the GPU; nothing if nobody does."""
+REASONS = (
+    "{{ with printf `gpu:gpunode_gpu_fault:level{instance=%q,uuid=%q}` $labels.instance "
+    "$labels.uuid | query }}{{ range . }} {{ .Labels.reason }};{{ end }}{{ end }}"
+)
+NODES = (
+    "{{ with printf `topk(5, node:gpunode_fault:level{cluster=%q,fault=%q})` $labels.cluster "
+    "$labels.fault | query }} Among them:{{ range . }} {{ .Labels.instance }}{{ end }}.{{ end }}"
+)
+SILENT_NODES = (
+    "{{ with printf `topk(5, node:gpunode_storage_silent:active{cluster=%q,filesystem=%q})` "
+    "$labels.cluster $labels.filesystem | query }} Among them:{{ range . }} "
+    "{{ .Labels.instance }}{{ end }}.{{ end }}"
+)
 
-URGENT = ("communication", "shared_memory", "hardware", "exporter")
-"""Groups that are evaluated every 15 s, because their signals are gauges and seconds count."""
-
-UNPAUSED = f"unless on ({GPU}) {PAUSE} > {PAUSED:g}"
-GATES: dict[tuple[Gate, Scope], str] = {
-    ("running", "gpu"): f"and on ({GPU}) gpu:gpunode_gpu_running:rate5m > 0.5 {UNPAUSED}",
-    ("some_work", "gpu"): f"and on ({GPU}) gpu:gpunode_gpu_running:rate5m > 0.25 {UNPAUSED}",
-    ("lately", "node"): f"and on ({NODE}) node:gpunode_gpu_running:max_1h",
+PLACES: dict[Scope, str] = {
+    "job": f"{ITS_NAME}{ITS_SIZE}: ",
+    "gpu": "GPU {{ $labels.gpu }} of {{ $labels.instance }}: ",
+    "node": "{{ $labels.instance }}: ",
+    "filesystem": "",
+    "fault": "",
+    "cluster": "",
 }
+MORE: dict[Scope, str] = {
+    "job": ITS_CAUSES,
+    "gpu": HELD,
+    "node": "",
+    "filesystem": SILENT_NODES,
+    "fault": NODES,
+    "cluster": "",
+}
+"""What a description says after the figure."""
 
-SUFFIXES: dict[Interval, str] = {"30s": "recording", "1m": "recording_1h", "4m": "recording_days"}
-"""What the names of groups of recording rules end in, by how often each is evaluated."""
+EVIDENCE = {"JobStalled": ITS_LATE + ITS_RANK, "GpuUnhealthy": f":{REASONS}"}
+"""What it says besides, for an alert that is worth it."""
+
+VARIABLES: dict[Scope, str] = {
+    "job": (
+        'namespace="{{ $labels.owner_namespace }}" job="{{ $labels.workload }}" '
+        'user="{{ $labels.user }}"'
+    ),
+    "gpu": 'instance="{{ $labels.instance }}" gpu="{{ $labels.gpu }}" uuid="{{ $labels.uuid }}"',
+    "node": 'instance="{{ $labels.instance }}"',
+    "filesystem": 'filesystem="{{ $labels.filesystem }}"',
+    "fault": 'fault="{{ $labels.fault }}"',
+    "cluster": 'cluster="{{ $labels.cluster }}"',
+}
+"""What the commands of a runbook name, to be pasted into a shell before them."""
+
+NAMES: Mapping[Severity, str] = {"page": "page", "ticket": "ticket", "info": "info"}
+"""What each severity is called in the labels of the rules."""
 
 
-def expression(row: Threshold, tier: Tier, cordoned: bool = False) -> str:
-    """The expression of an alert; with ``cordoned``, of the warning that replaces a page."""
-    parts = [f"{tier.signal or row.signal} {row.comparison} {tier.threshold:g}", row.where]
-    if pages_unless_cordoned(row, tier):
-        parts.append(f"{'and' if cordoned else 'unless'} on ({NODE}) {CORDONED}")
-    if row.gate != "always":
-        parts.append(GATES[row.gate, row.scope])
-    return " ".join(filter(None, parts))
+def expression(row: Threshold, tier: Tier) -> str:
+    """The expression of an alert: a recorded series, its threshold, and what silences it."""
+    compared = f"{tier.record or row.record} {row.comparison} {tier.threshold:g}"
+    if not tier.unless:
+        return compared
+    level = tier.unless.partition(":")[0]
+    on = {"job": JOB, "node": NODE, "cluster": "cluster"}[level]
+    return f"{compared} unless on ({on}) {tier.unless}"
 
 
-def pages_unless_cordoned(row: Threshold, tier: Tier) -> bool:
-    """Whether a tier pages about a node, which it does not while the node is cordoned."""
-    return tier.severity == "critical" and row.scope != "cluster"
-
-
-def only_pages(row: Threshold) -> bool:
-    """Whether a cordoned node would raise nothing without a rule of its own."""
-    return all(pages_unless_cordoned(row, tier) for tier in row.tiers)
+def can_page(row: Threshold) -> bool:
+    """Whether an alert can wake somebody."""
+    return any(tier.severity == "page" for tier in row.tiers)
 
 
 def in_words(row: Threshold, tier: Tier, value: str, label: str) -> str:
@@ -81,63 +139,153 @@ def in_words(row: Threshold, tier: Tier, value: str, label: str) -> str:
     return (tier.says or row.says).format(value=value, **labels)
 
 
-def rule(row: Threshold, tier: Tier, cordoned: bool = False) -> dict[str, Any]:
+def rule(row: Threshold, tier: Tier, names: Mapping[Severity, str] = NAMES) -> dict[str, Any]:
     """One alert rule."""
-    said = in_words(row, tier, FORMATS[row.unit], "{{ $labels.NAME }}")
-    held = HELD if row.scope == "gpu" else ""
+    said = in_words(row, tier, FORMATS[tier.unit or row.unit], "{{ $labels.NAME }}")
+    more = EVIDENCE.get(row.alert, "") + MORE[row.scope]
     return {
         "alert": row.alert,
-        "expr": expression(row, tier, cordoned),
-        **({"for": tier.after} if minutes(tier.after) else {}),
+        "expr": expression(row, tier),
+        **({"for": tier.after} if tier.after != "0s" else {}),
         **({"keep_firing_for": row.keep_firing_for} if row.keep_firing_for else {}),
-        "labels": {"severity": "warning" if cordoned else tier.severity, "group": row.group},
+        "labels": {
+            "severity": names[tier.severity],
+            "group": row.group,
+            **({"route": "job_owner"} if row.of_owner else {}),
+            **({"fault": row.fault} if row.fault else {}),
+        },
         "annotations": {
             "summary": row.summary,
             "summary_ko": row.summary_ko,
-            "description": f"{PLACES[row.scope]}{said}.{held}",
+            "description": f"{PLACES[row.scope]}{said}.{more}",
             "runbook_url": f"{RUNBOOKS}/{row.alert}.md",
+            **({"runbook_url_ko": f"{RUNBOOKS}/ko/{row.alert}.md"} if can_page(row) else {}),
+            "variables": VARIABLES[row.scope],
             "dashboard": DASHBOARDS[row.scope],
         },
     }
 
 
+def file_of(row: Threshold) -> str:
+    """The file of a row: what needs all nodes is apart, and of that what is asked most often."""
+    if not row.over_nodes:
+        return row.group
+    return "cluster_at_once" if row.every == AT_ONCE else f"cluster_{row.group}"
+
+
 def groups(rows: Iterable[Threshold] = THRESHOLDS) -> dict[str, list[Threshold]]:
-    """The rows of each file: a group of the table, or everything that compares nodes."""
+    """The rows of each file."""
     found: dict[str, list[Threshold]] = {}
     for row in rows:
-        found.setdefault("cluster" if row.over_nodes else row.group, []).append(row)
+        found.setdefault(file_of(row), []).append(row)
     return found
 
 
-def alert_rules(name: str, rows: Iterable[Threshold]) -> dict[str, Any]:
-    """The alert rules of one file; what compares nodes comes with its recording rules."""
-    rules = [
-        rule(row, tier, cordoned)
-        for row in rows
-        for tier in row.tiers
-        for cordoned in ((False, True) if only_pages(row) else (False,))
+WIDTH = 100
+
+
+def laid_out(expression: str, indent: str = "") -> str:
+    """An expression as people write it.
+
+    Each operand of a set operator has a line of its own, and what is in parentheses is indented
+    where it is long.
+    """
+    if len(indent) + len(expression) <= WIDTH:
+        return indent + expression
+    parts = _operands(expression)
+    if len(parts) > 1:
+        return "\n".join(laid_out(part, indent) for part in parts)
+    opens, closes = max(
+        _parentheses(expression), key=lambda pair: pair[1] - pair[0], default=(0, 0)
+    )
+    if closes - opens < WIDTH // 2:
+        return indent + expression
+    inside = laid_out(expression[opens + 1 : closes], f"{indent}  ")
+    return f"{indent}{expression[: opens + 1]}\n{inside}\n{indent}{expression[closes:]}"
+
+
+def _parentheses(expression: str) -> list[tuple[int, int]]:
+    """Where the outermost parentheses open and close."""
+    found, opened = [], []
+    for at, sign in enumerate(re.sub(r'"[^"]*"', lambda text: "_" * len(text[0]), expression)):
+        if sign == "(":
+            opened.append(at)
+        elif sign == ")" and (begin := opened.pop()) is not None and not opened:
+            found.append((begin, at))
+    return found
+
+
+def _operands(expression: str) -> list[str]:
+    """The operands of the outermost set operators, each with the operator before it."""
+    inside = _parentheses(expression)
+    cuts = [
+        operator.start() + 1
+        for operator in re.finditer(r" (?:and|or|unless) ", expression)
+        if not any(begin < operator.start() < end for begin, end in inside)
     ]
-    interval = "15s" if name in URGENT else EVERY
-    alerts = {"name": f"gpunode.{name}", "interval": interval, "rules": rules}
-    recorded = recording_rules("cluster", OF_CLUSTERS) if name == "cluster" else []
-    return {"groups": [*recorded, alerts]}
+    ends = [*cuts, len(expression)]
+    return [expression[begin:end].strip() for begin, end in zip([0, *cuts], ends, strict=True)]
 
 
-def recording_rules(level: str, records: Iterable[Record]) -> list[dict[str, Any]]:
+def recorded(record: Record) -> dict[str, str]:
+    """One recording rule."""
+    return {"record": record.name, "expr": laid_out(record.expression)}
+
+
+def _group(name: str, interval: str, rules: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"name": f"gpunode.{name}_{interval}", "interval": interval, "rules": rules}
+
+
+def recording_groups(name: str, records: Iterable[Record]) -> list[dict[str, Any]]:
     """Groups of recording rules, one for each interval."""
-    found: dict[Interval, list[dict[str, str]]] = {interval: [] for interval in SUFFIXES}
+    found: dict[str, list[dict[str, Any]]] = {}
     for record in records:
-        found[record.interval].append({"record": record.name, "expr": record.expression})
-    return [
-        {"name": f"gpunode.{level}_{SUFFIXES[interval]}", "interval": interval, "rules": rules}
-        for interval, rules in found.items()
-        if rules
-    ]
+        found.setdefault(record.interval, []).append(recorded(record))
+    return [_group(name, interval, found[interval]) for interval in sorted(found, key=seconds)]
 
 
-def rule_files(rows: Iterable[Threshold] = THRESHOLDS) -> dict[str, dict[str, Any]]:
+def alert_group(
+    name: str,
+    rows: Iterable[Threshold],
+    before: Iterable[Record] = (),
+    names: Mapping[Severity, str] = NAMES,
+) -> list[dict[str, Any]]:
+    """Groups of alerts, each after what it looks at, one for each interval."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for record in before:
+        found.setdefault(record.interval, []).append(recorded(record))
+    for row in rows:
+        rules = found.setdefault(row.every, [])
+        if row.signal:
+            rules.append({"record": row.record, "expr": laid_out(row.signal)})
+        rules += [rule(row, tier, names) for tier in row.tiers]
+    return [_group(name, interval, found[interval]) for interval in sorted(found, key=seconds)]
+
+
+def rule_files(
+    rows: Iterable[Threshold] = THRESHOLDS,
+    settings: Mapping[str, str | float] | None = None,
+    names: Mapping[Severity, str] = NAMES,
+) -> dict[str, dict[str, Any]]:
     """What Prometheus loads, by the name of the file."""
-    return {
-        "recording": {"groups": recording_rules("node", OF_NODES)},
-        **{name: alert_rules(name, part) for name, part in groups(rows).items()},
+    at_once = [record for record in OF_CLUSTERS if record.interval == AT_ONCE]
+    others = [record for record in OF_CLUSTERS if record.interval != AT_ONCE]
+    by_file = {"cluster_at_once": [], **groups(rows)}
+    found = {
+        "recording": recording_groups("recording", OF_NODES),
+        "cluster_recording": recording_groups("cluster_recording", others),
+        **{
+            name: alert_group(name, part, at_once if name == "cluster_at_once" else (), names)
+            for name, part in by_file.items()
+        },
     }
+    for group in (group for groups in found.values() for group in groups):
+        for one in group["rules"]:
+            one["expr"] = substituted(one["expr"], settings)
+    return {name: {"groups": groups} for name, groups in found.items()}
+
+
+def substituted(expression: str, settings: Mapping[str, str | float] | None = None) -> str:
+    """An expression with the values of the settings that it names."""
+    values = {name: setting.value for name, setting in SETTINGS.items()}
+    return Template(expression).safe_substitute(values | dict(settings or {}))

@@ -12,29 +12,37 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from alerts.recording import GPU_A, NODE_A, RECORDS, TESTED_AT, Record
-from alerts.rule_files import only_pages, pages_unless_cordoned
-from alerts.thresholds.row import Given, Series, Threshold, ledger, minutes, owner, series
+from alerts.recording import RECORDS
+from alerts.recording.capacity import TESTED_AT
+from alerts.recording.faults import CORDONED as CORDONED_NODES
+from alerts.recording.record import GPU_A, HELD, NODE_A, TRAIN, Record
+from alerts.thresholds.row import (
+    DECLARED,
+    IDENTITY,
+    Given,
+    Series,
+    Threshold,
+    ledger,
+    minutes,
+    series,
+)
 from gpunode.metric import Metric
-from gpunode.sources import METRICS
 
 Labels = Mapping[str, str]
 Phases = Iterable[tuple[int, float | None]]
 
-DECLARED: dict[str, Metric] = {m.name: m for section in METRICS.values() for m in section}
 RECORDED: dict[str, Record] = {record.name: record for record in RECORDS}
 OF_PROMETHEUS = ("cluster", "instance")
 NODE_AND_GPU = {"instance": NODE_A, "gpu": GPU_A[0], "uuid": GPU_A[1]}
+OF_THE_JOB = dict(zip(IDENTITY["job"][1:], TRAIN, strict=True))
 
-EVALUATES: Given = {series("gpunode_training_seconds_total", phase="evaluation"): 0.5}
 CORDONED: Given = {
     series("kube_node_spec_unschedulable", node=NODE_A, instance="10.0.0.9:8080"): 1.0
 }
-HELD: Given = {owner(owner_pod="train-0"): 1.0}
 
-LEAST_QUIET = 65
-"""Minutes of quiet before an alert is made to fire, which is more than the hour after which
-GpunodeAbsent misses a target; longer if a signal looks further back."""
+LEAST_QUIET = 80
+"""Minutes of quiet before an alert is made to fire, which is more than what signals look back on,
+but for those with a window of an hour, for which it is longer."""
 
 
 def declaration(name: str) -> Metric | None:
@@ -69,15 +77,16 @@ class Case:
     inputs: list[dict[str, str]] = field(default_factory=list)
     checks: list[dict[str, Any]] = field(default_factory=list)
 
-    def give(self, given: Series, phases: Phases, ramps: bool = False, **own: str) -> None:
+    def give(self, given: Series, phases: Phases, **own: str) -> None:
         """A series with its values, minute by minute."""
         known = known_labels(given.metric)
         labels = {name: value for name, value in NODE_AND_GPU.items() if name in known}
         labels |= {"cluster": self.name, **dict(given.labels), **own}
-        grows = ramps or is_counter(given.metric)
-        self.inputs.append(
-            {"series": with_labels(given.metric, labels), "values": _values(phases, grows)}
-        )
+        if given.metric.endswith("_timestamp_seconds"):
+            values = _moments(phases)
+        else:
+            values = _values(phases, is_counter(given.metric))
+        self.inputs.append({"series": with_labels(given.metric, labels), "values": values})
 
     def expect(
         self, minute: int, expression: str, found: Iterable[tuple[str, Labels, float]] = ()
@@ -102,6 +111,8 @@ class Case:
             "alertname": row.alert,
             "alertstate": state,
             "group": row.group,
+            **({"route": "job_owner"} if row.of_owner else {}),
+            **({"fault": row.fault} if row.fault else {}),
         }
         self.expect(
             minute,
@@ -129,11 +140,27 @@ def _values(phases: Phases, grows: bool) -> str:
     return " ".join(told)
 
 
+def _moments(phases: Phases) -> str:
+    """Minute by minute, a moment that is now or that stays what it was."""
+    told: list[str] = []
+    moment: int | None = None
+    for length, value in phases:
+        if value is None:
+            told += ["stale", *["_"] * (length - 1)]
+            moment = None
+            continue
+        for _ in range(length):
+            moment = len(told) * 60 if value or moment is None else moment
+            told.append(str(moment))
+    return " ".join(told)
+
+
 def _identity(row: Threshold, cluster: str) -> dict[str, str]:
     """The labels of the alert that a row's example raises, without empty ones."""
-    known = {"cluster": cluster, **NODE_AND_GPU}
+    known = {"cluster": cluster, **NODE_AND_GPU, **OF_THE_JOB}
     for given in reversed(tuple(row.example.fires)):
         known |= {name: value for name, value in given.labels if name in row.labels}
+    known |= row.example.labels
     return {name: known[name] for name in row.identity if known[name]}
 
 
@@ -158,7 +185,7 @@ class Course:
     @classmethod
     def of(cls, row: Threshold) -> Course:
         """The course of a row of the table."""
-        settles = minutes(row.window) + 2
+        settles = minutes(row.window) + 3
         quiet = max(LEAST_QUIET, settles + 5)
         end = quiet + settles + max(minutes(tier.after) for tier in row.tiers) + 5
         kept = end - 1 + minutes(row.keep_firing_for or "0s")
@@ -173,15 +200,11 @@ class Course:
         given = {**context, **quiet, **fires}
         return {one: (quiet.get(one, value), given[one]) for one, value in given.items()}
 
-    def play(self, case: Case, row: Threshold) -> None:
+    def play(self, case: Case) -> None:
         """Give a case the series of this course."""
         for given, (low, high) in self.given.items():
-            phases = [
-                (self.quiet, low),
-                (self.end - self.quiet, high),
-                (self.length - self.end, low),
-            ]
-            case.give(given, phases, row.example.ramps and given in row.example.fires)
+            during = self.end - self.quiet
+            case.give(given, [(self.quiet, low), (during, high), (self.length - self.end, low)])
 
 
 def alert_case(row: Threshold) -> Case:
@@ -192,7 +215,7 @@ def alert_case(row: Threshold) -> Case:
     tier whose ``for`` outlasts the settling must be pending when the signal has settled.
     """
     case, course = Case(row.alert), Course.of(row)
-    course.play(case, row)
+    course.play(case)
     case.expect(course.quiet - 1, case.alerts(row))
     for tier in row.tiers:
         after = minutes(tier.after)
@@ -213,32 +236,34 @@ def alert_case(row: Threshold) -> Case:
 
 
 def _value(case: Case, row: Threshold) -> tuple[str, list[tuple[str, Labels, float]]]:
-    """That the signal comes to its value, within a thousandth."""
+    """That what is recorded comes to its value, within a thousandth."""
     value = row.example.value
-    near = f"abs(({row.signal}) - {value!r}) < bool {max(abs(value), 1.0) * 1e-3!r}"
+    if value is None:
+        here = f"{row.record} and on ({', '.join(row.identity)}) {case.alerts(row)}"
+        return f"count({here})", [("", {}, 1.0)]
+    near = f"abs({row.record} - {value!r}) < bool {max(abs(value), 1.0) * 1e-3!r}"
     here = f"({near}) and on ({', '.join(row.identity)}) {case.alerts(row)}"
     return here, [("", _identity(row, case.name), 1.0)]
 
 
 def silenced_case(row: Threshold) -> Case:
-    """That an alert is silent while training evaluates, or while its own silencer is there."""
+    """That an alert is silent while its silencer is there."""
     case, course = Case(f"{row.alert} silenced"), Course.of(row)
-    course.play(case, row)
-    for given, value in (row.example.silenced_by or EVALUATES).items():
+    course.play(case)
+    for given, value in row.example.silenced_by.items():
         case.give(given, [(course.length, value)])
     case.expect_never(course.length - 1, row)
     return case
 
 
 def cordon_case(row: Threshold) -> Case:
-    """That an alert pages nobody about a cordoned node, but still warns."""
+    """That an alert pages nobody about a cordoned node, but still makes a ticket."""
     case, course = Case(f"{row.alert} on a cordoned node"), Course.of(row)
-    course.play(case, row)
+    course.play(case)
     for given, value in CORDONED.items():
         case.give(given, [(course.length, value)])
-    warns = [t.severity for t in row.tiers if not pages_unless_cordoned(row, t)]
-    case.expect_alerts(course.end - 3, row, ["warning"] if only_pages(row) else warns)
-    case.expect_never(course.length - 1, row, severity="critical")
+    case.expect_alerts(course.end - 3, row, [t.severity for t in row.tiers if not t.unless])
+    case.expect_never(course.length - 1, row, severity="page")
     return case
 
 
@@ -249,11 +274,10 @@ def rollover_case(row: Threshold) -> Case:
     """
     case, course = Case(f"{row.alert} in a rolling update"), Course.of(row)
     for given, (low, high) in course.given.items():
-        ramps = row.example.ramps and given in row.example.fires
         old: Phases = [(course.quiet + 2, low), (1, None)]
         new: Phases = [(course.quiet, None), (course.end - course.quiet, high)]
         for pod, phases in (("gpunode-old", old), ("gpunode-new", new)):
-            case.give(given, phases, ramps, pod=pod)
+            case.give(given, phases, pod=pod)
     case.expect_alerts(course.end - 3, row, [tier.severity for tier in row.tiers])
     return case
 
@@ -262,9 +286,9 @@ def cases_of(row: Threshold) -> Iterator[Case]:
     """Every case of an alert."""
     yield alert_case(row)
     yield rollover_case(row)
-    if row.gate != "always" or row.example.silenced_by:
+    if row.example.silenced_by:
         yield silenced_case(row)
-    if any(pages_unless_cordoned(row, tier) for tier in row.tiers):
+    if any(tier.unless == CORDONED_NODES for tier in row.tiers):
         yield cordon_case(row)
 
 
@@ -280,12 +304,15 @@ def record_case(record: Record) -> Case:
     return case
 
 
-def promtool_file(rules: Iterable[str], cases: Iterable[Case]) -> dict[str, Any]:
+def promtool_file(
+    rules: Iterable[str], cases: Iterable[Case], in_order: Iterable[str] = ()
+) -> dict[str, Any]:
     """A file for ``promtool test rules``: all cases, side by side."""
     cases = list(cases)
     return {
         "rule_files": list(rules),
         "evaluation_interval": "1m",
+        "group_eval_order": list(in_order),
         "tests": [
             {
                 "interval": "1m",

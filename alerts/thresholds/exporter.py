@@ -1,22 +1,66 @@
-"""The exporter itself: without it, every other alert is silent."""
+"""The exporters: without them, every other alert is silent; and faults that many nodes share."""
 
 from __future__ import annotations
 
+from alerts.recording.faults import CORDONED, TARGETS, UP
+from alerts.recording.record import HELD
 from alerts.thresholds.references import LEDGER
-from alerts.thresholds.row import NODE, Example, Threshold, Tier, ledger, series, state
+from alerts.thresholds.row import GPU, NODE, Example, Threshold, Tier, ledger, series, state
 
-TARGETS = 'up{job=~".*gpunode.*"}'
-UP = series("up", job="gpunode")
 DISK_SOURCE = series("gpunode_source_up", source="disk", gpu="", uuid="", mountpoint="")
 ALLOCATABLE_GPUS = series(
     "kube_node_status_allocatable",
     resource="nvidia_com_gpu",
     unit="integer",
-    node="node-a",
+    node="node-b",
     instance="10.0.0.9:8080",
 )
+ON_NODE_B = series("up", job="gpunode", instance="node-b")
+HELD_ON_B = {
+    type(one)(one.metric, (*one.labels, ("instance", "node-b"))): value
+    for one, value in HELD.items()
+}
+
+WITH_GPUS = (
+    f"max by ({NODE}) (label_replace("
+    'kube_node_status_allocatable{resource="nvidia_com_gpu"}, "instance", "$1", "node", "(.+)"))'
+)
+"""Nodes that have GPUs, as Kubernetes knows."""
 
 EXPORTER = (
+    Threshold(
+        alert="FleetFault",
+        group="exporter",
+        summary="Many nodes have the same fault",
+        summary_ko="여러 노드에서 같은 장애가 발생했습니다",
+        says="nodes with the fault {fault}: {value}",
+        meaning="The fault is likely one thing that they share: a switch, power, cooling, a "
+        "driver, a "
+        "network policy.",
+        remedy="Look for what the nodes have in common before you look at any of them.",
+        source="https://sre.google/sre-book/practical-alerting/",
+        record="cluster:gpunode_fault:fleet",
+        window="0s",
+        unit="count",
+        tiers=(
+            Tier(severity="page", threshold=0.0, after="30s"),
+            Tier(
+                severity="ticket",
+                threshold=0.0,
+                after="5m",
+                record="cluster:gpunode_fault:fleet_any",
+            ),
+        ),
+        scope="fault",
+        every="15s",
+        keep_firing_for="5m",
+        example=Example(
+            fires={UP: 0.0, ON_NODE_B: 0.0, **HELD, **HELD_ON_B},
+            quiet={UP: 1.0, ON_NODE_B: 1.0},
+            value=2.0,
+            labels={"fault": "exporter"},
+        ),
+    ),
     Threshold(
         alert="GpunodeDown",
         group="exporter",
@@ -26,36 +70,43 @@ EXPORTER = (
         meaning="The node, its network or the exporter is down.",
         remedy="Bring the node back, or restart the exporter.",
         source="https://prometheus.io/docs/concepts/jobs_instances/",
-        signal=f"max by ({NODE}) ({TARGETS})",
-        window="0s",
+        record="node:gpunode_exporter:up",
+        window="2m",
         unit="flag",
         comparison="<",
-        tiers=(Tier(severity="critical", threshold=0.5, after="5m"),),
+        tiers=(
+            Tier(severity="ticket", threshold=0.5, after="15m"),
+            Tier(
+                severity="page",
+                threshold=0.5,
+                after="3m",
+                record="node:gpunode_down:unexplained",
+                unless=CORDONED,
+                says="Prometheus cannot scrape the exporter, and GPUs of the node were in use",
+            ),
+        ),
         scope="node",
-        gate="always",
-        example=Example(fires={UP: 0.0}, quiet={UP: 1.0}, value=0.0),
+        fault="exporter",
+        example=Example(fires={UP: 0.0, **HELD}, quiet={UP: 1.0}, value=0.0),
     ),
     Threshold(
         alert="GpunodeAbsent",
         group="exporter",
         summary="No exporter of any GPU node is scraped",
-        summary_ko="수집되는 gpunode 익스포터가 없습니다",
+        summary_ko="gpunode 익스포터가 하나도 수집되지 않습니다",
         says="Prometheus has no target in a job whose name contains gpunode",
         meaning="The DaemonSet is gone, or Prometheus no longer discovers it.",
         remedy="Restore the DaemonSet, the PodMonitor or the scrape configuration.",
         source="https://prometheus.io/docs/prometheus/latest/querying/functions/#absent",
+        record="cluster:gpunode_exporter:absent",
         signal=(
-            f"((count by (cluster) ({TARGETS} offset 1h) "
-            f"or on (cluster) count by (cluster) ({TARGETS} offset 1d)) "
-            f"unless on (cluster) count by (cluster) ({TARGETS}) "
-            f"or on () absent({TARGETS}))"
+            f"count by (cluster) ({TARGETS} offset 1h) "
+            f"unless on (cluster) count by (cluster) ({TARGETS}) or on () absent({TARGETS})"
         ),
         window="0s",
         unit="flag",
-        tiers=(Tier(severity="critical", threshold=0.5, after="10m"),),
+        tiers=(Tier(severity="ticket", threshold=0.5, after="10m"),),
         scope="cluster",
-        gate="always",
-        over_nodes=True,
         example=Example(fires={UP: None}, quiet={UP: 1.0}, value=1.0),
     ),
     Threshold(
@@ -64,22 +115,39 @@ EXPORTER = (
         summary="A node has GPUs but no exporter",
         summary_ko="GPU 노드에 gpunode 익스포터가 없습니다",
         says="GPUs that no exporter watches: {value}",
-        meaning="Kubernetes lists GPUs on a node that Prometheus does not scrape.",
+        meaning="Kubernetes lists GPUs on a node that Prometheus does not scrape, though it "
+        "scrapes "
+        "others by their names.",
         remedy="Tolerate the node's taints, or restore the exporter's pod.",
         source="https://github.com/kubernetes/kube-state-metrics/tree/main/docs",
+        record="node:gpunode_gpus:unwatched",
         signal=(
-            f"max by ({NODE}) "
-            '(label_replace(kube_node_status_allocatable{resource="nvidia_com_gpu"}, '
-            '"instance", "$1", "node", "(.+)"))'
+            f"{WITH_GPUS} unless on ({NODE}) max by ({NODE}) ({TARGETS}) "
+            f"and on (cluster) count by (cluster) ({WITH_GPUS} and on ({NODE}) "
+            f"max by ({NODE}) ({TARGETS}))"
         ),
-        where=f"unless on ({NODE}) max by ({NODE}) ({TARGETS})",
         window="0s",
         unit="count",
-        tiers=(Tier(severity="warning", threshold=0.0, after="15m"),),
+        tiers=(Tier(severity="ticket", threshold=0.0, after="30m"),),
         scope="node",
-        gate="always",
-        over_nodes=True,
-        example=Example(fires={ALLOCATABLE_GPUS: 8.0, UP: None}, quiet={UP: 1.0}, value=8.0),
+        needs_all_nodes=True,
+        example=Example(
+            fires={
+                UP: 1.0,
+                ON_NODE_B: None,
+                ALLOCATABLE_GPUS: 8.0,
+                series(
+                    "kube_node_status_allocatable",
+                    resource="nvidia_com_gpu",
+                    unit="integer",
+                    node="node-a",
+                    instance="10.0.0.9:8080",
+                ): 8.0,
+            },
+            quiet={ON_NODE_B: 1.0},
+            value=8.0,
+            labels={"instance": "node-b"},
+        ),
     ),
     Threshold(
         alert="GpunodeSourceFailing",
@@ -90,29 +158,42 @@ EXPORTER = (
         meaning="The exporter cannot read a source, so the series of that source are absent.",
         remedy="Fix what the exporter's log names: a privilege, a mount or a driver.",
         source="https://github.com/gpunode/gpunode/blob/main/docs/architecture.md",
-        signal=f"min by ({NODE}, source, gpu, uuid, mountpoint) (gpunode_source_up)",
+        record="node:gpunode_source:up",
+        signal=(
+            f"min by ({NODE}, source) (max by ({NODE}, source, gpu, uuid, mountpoint) "
+            f'(gpunode_source_up{{source!="gpu_activity"}})) unless on ({NODE}, source) '
+            f'(max by ({NODE}, source) (gpunode_source_up{{source="gpu"}}) unless on ({NODE}) '
+            f'max by ({NODE}) (gpunode_pcie_link_width_max_lanes{{kind="gpu"}}))'
+        ),
         window="0s",
         unit="flag",
         comparison="<",
-        tiers=(Tier(severity="warning", threshold=0.5, after="15m"),),
+        tiers=(Tier(severity="ticket", threshold=0.5, after="15m"),),
         scope="node",
-        labels=("source", "gpu", "uuid", "mountpoint"),
-        gate="always",
+        labels=("source",),
+        fault="source",
         example=Example(fires={DISK_SOURCE: 0.0}, quiet={DISK_SOURCE: 1.0}, value=0.0),
     ),
     Threshold(
         alert="GpuLedgerBlind",
         group="exporter",
-        summary="The exporter cannot tell what a GPU does",
-        summary_ko="GPU 상태를 알 수 없습니다",
-        says="no sensor could tell what it did for {value} of the time",
-        meaning="The driver returns errors, the GPU is lost, or its sensors are missing.",
-        remedy="Reset the GPU if it is lost; upgrade the driver if sensors are missing.",
+        summary="The exporter can no longer tell what a GPU does",
+        summary_ko="GPU 상태를 더 이상 알 수 없습니다",
+        says="no sensor could tell what it did for {value} of the time, where one could "
+        "within a day",
+        meaning="The driver returns errors, or sensors are gone that were there. MIG instances and "
+        "GPUs before Hopper have none without DCGM, which is told nobody.",
+        remedy="Reset the GPU if it is lost; restart DCGM; see the exporter's log.",
         source=LEDGER,
-        signal=state("unknown"),
+        record="gpu:gpunode_gpu_unknown:ratio",
+        signal=(
+            f"max by ({GPU}) ({state('unknown')}) and on ({GPU}) "
+            f"max by ({GPU}) (min_over_time(gpu:gpunode_gpu_seconds:rate1h{{state="
+            f'"unknown"}}[1d])) < 0.2'
+        ),
         unit="percent",
-        tiers=(Tier(severity="warning", threshold=0.5, after="30m"),),
-        gate="always",
-        example=Example(fires=ledger(unknown=0.9), quiet=ledger(unknown=0.2), value=0.9),
+        tiers=(Tier(severity="ticket", threshold=0.5, after="30m"),),
+        scope="gpu",
+        example=Example(fires=ledger(unknown=0.9), quiet=ledger(unknown=0.05), value=0.9),
     ),
 )

@@ -1,194 +1,121 @@
-"""Faults of GPUs and of PCI Express."""
+"""Faults of GPUs, of PCI Express, and parts that a node no longer has."""
 
 from __future__ import annotations
 
-from alerts.thresholds.references import ECC, NVML, XIDS
-from alerts.thresholds.row import GPU, NODE, Example, Threshold, Tier, gained, series
-from gpunode.driver.nvidia.xids import FROM_APPLICATIONS, OF_REPAIRED_MEMORY
+from alerts.recording.faults import CORDONED, INFO, UP
+from alerts.thresholds.references import NVML, XIDS
+from alerts.thresholds.row import NODE, Example, Threshold, Tier, gained, series
 
-HARMLESS_XIDS = "|".join(str(xid) for xid in sorted((*FROM_APPLICATIONS, *OF_REPAIRED_MEMORY)))
-ACTIVITY = series("gpunode_source_up", source="gpu_activity", mountpoint="")
-UNCORRECTED_ECC = series("gpunode_gpu_ecc_errors_total", kind="uncorrected")
 RESET_ADVISED = series("gpunode_gpu_recovery_action", action="reset")
-FABRIC_BANDWIDTH = series("gpunode_gpu_fabric_healthy", part="bandwidth")
 LINK_DEGRADED = series("gpunode_pcie_link_degraded", bus_id="0000:1b:00.0", kind="gpu")
-AER_ERRORS = series(
-    "gpunode_pcie_aer_errors_total", bus_id="0000:1b:00.0", kind="gpu", severity="nonfatal"
-)
+ON_BUS = series("gpunode_pcie_link_width_max_lanes", bus_id="0000:1b:00.0", kind="gpu")
+APPLICATION_XID = series("gpunode_gpu_xid_last_timestamp_seconds", xid="31")
 
 HARDWARE = (
     Threshold(
-        alert="GpuXid",
+        alert="GpuUnhealthy",
         group="hardware",
-        summary="A GPU reported an error that needs action",
-        summary_ko="GPU 오류(XID)가 발생했습니다",
-        says="reported XID {xid} {value} ago",
-        meaning="The driver reported an XID other than those of applications or repaired memory.",
-        remedy="Do what NVIDIA's catalogue says for the XID: restart, reset or replace.",
+        summary="A GPU is out of order",
+        summary_ko="GPU에 장애가 발생했습니다",
+        says="needs attention",
+        meaning="The driver reports an XID, lost memory or an unhealthy fabric, advises "
+        "recovery, or "
+        "does not answer.",
+        remedy="Drain the node, then do what the reasons ask: reset, reboot or replace.",
         source=XIDS,
+        record="gpu:gpunode_gpu_fault:worst",
+        window="15m",
+        unit="flag",
+        tiers=(
+            Tier(severity="ticket", threshold=0.5, after="5m"),
+            Tier(severity="page", threshold=1.5, after="1m", unless=CORDONED),
+        ),
+        scope="gpu",
+        fault="gpu",
+        every="15s",
+        keep_firing_for="5m",
+        example=Example(fires={RESET_ADVISED: 1.0}, quiet={RESET_ADVISED: None}, value=2.0),
+    ),
+    Threshold(
+        alert="GpuXidOfApplication",
+        group="hardware",
+        summary="A program on a GPU failed",
+        summary_ko="GPU에서 실행된 프로그램에 오류가 발생했습니다",
+        says="reported XID {xid} {value} ago",
+        meaning="The XID is one that programs cause; the GPU is healthy.",
+        remedy="Tell the owner; look at the GPU if it happens to several programs on it.",
+        source=XIDS,
+        record="gpu:gpunode_gpu_xid_of_application:age",
         signal=(
-            f"time() - max by ({GPU}, xid) (gpunode_gpu_xid_last_timestamp_seconds"
-            f'{{xid!~"{HARMLESS_XIDS}"}})'
+            "time() - max by (cluster, instance, gpu, uuid, xid) ("
+            'gpunode_gpu_xid_last_timestamp_seconds{xid=~"${xids_of_applications}"}) < 900'
         ),
         window="15m",
         unit="seconds",
         comparison="<",
-        tiers=(Tier(severity="critical", threshold=900.0, after="0s"),),
+        tiers=(Tier(severity="info", threshold=900.0, after="0s"),),
+        scope="gpu",
         labels=("xid",),
-        gate="always",
-        example=Example(
-            fires={series("gpunode_gpu_xid_last_timestamp_seconds", xid="79"): 4500.0},
-            quiet={series("gpunode_gpu_xid_last_timestamp_seconds", xid="79"): None},
-            value=540.0,
-        ),
+        example=Example(fires={APPLICATION_XID: 1.0}, quiet={APPLICATION_XID: None}, value=0.0),
     ),
     Threshold(
-        alert="GpuNotAnswering",
+        alert="HardwareMissing",
         group="hardware",
-        summary="The driver does not answer for a GPU",
-        summary_ko="GPU가 응답하지 않습니다",
-        says="the driver does not answer for {uuid}",
-        meaning="The GPU fell off the bus or a driver call hangs; its XIDs may never be reported.",
-        remedy="Drain the node, then reset the GPU or power-cycle the node.",
-        source=XIDS,
-        signal=f'min by ({GPU}) (gpunode_source_up{{source="gpu_activity",gpu!=""}})',
-        window="0s",
-        unit="flag",
-        comparison="<",
-        tiers=(
-            Tier(severity="warning", threshold=0.5, after="1m"),
-            Tier(severity="critical", threshold=0.5, after="3m"),
-        ),
-        gate="always",
-        example=Example(fires={ACTIVITY: 0.0}, quiet={ACTIVITY: 1.0}, value=0.0),
-    ),
-    Threshold(
-        alert="GpuEccUncorrected",
-        group="hardware",
-        summary="A GPU's memory lost data",
-        summary_ko="GPU 메모리에서 수정 불가능한 ECC 오류가 발생했습니다",
-        says="uncorrected ECC errors in an hour: {value}",
-        meaning="ECC found an error that it could not correct.",
-        remedy="Reset the GPU when the job has ended; replace it if row remapping failed.",
-        source=ECC,
-        signal=gained('gpunode_gpu_ecc_errors_total{kind="uncorrected"}', window="1h"),
-        window="1h",
-        unit="count",
-        tiers=(Tier(severity="critical", threshold=0.5, after="0s"),),
-        gate="always",
-        example=Example(fires={UNCORRECTED_ECC: 0.01}, quiet={UNCORRECTED_ECC: 0.0}, value=36.0),
-    ),
-    Threshold(
-        alert="GpuRowRemapPending",
-        group="hardware",
-        summary="A GPU needs a reset to replace bad memory",
-        summary_ko="GPU 메모리 행 재매핑을 위해 리셋이 필요합니다",
-        says="needs a reset to replace bad memory",
-        meaning="The driver replaces the bad row with a spare at the next reset.",
-        remedy="Drain the node and reset the GPU.",
-        source=ECC,
-        signal=f"max by ({GPU}) (gpunode_gpu_row_remap_pending)",
-        window="0s",
-        unit="flag",
-        tiers=(Tier(severity="warning", threshold=0.0, after="5m"),),
-        gate="always",
-        example=Example(
-            fires={series("gpunode_gpu_row_remap_pending"): 1.0},
-            quiet={series("gpunode_gpu_row_remap_pending"): 0.0},
-            value=1.0,
-        ),
-    ),
-    Threshold(
-        alert="GpuRowRemapFailed",
-        group="hardware",
-        summary="A GPU has no spare memory left",
-        summary_ko="GPU 메모리 행 재매핑에 실패했습니다",
-        says="a bad row of its memory could not be replaced",
-        meaning="The GPU has used up its spare rows.",
-        remedy="Have the GPU replaced.",
-        source=ECC,
-        signal=f"max by ({GPU}) (gpunode_gpu_row_remap_failed)",
-        window="0s",
-        unit="flag",
-        tiers=(Tier(severity="critical", threshold=0.0, after="0s"),),
-        gate="always",
-        example=Example(
-            fires={series("gpunode_gpu_row_remap_failed"): 1.0},
-            quiet={series("gpunode_gpu_row_remap_failed"): 0.0},
-            value=1.0,
-        ),
-    ),
-    Threshold(
-        alert="GpuNeedsRecovery",
-        group="hardware",
-        summary="The driver asks for a GPU to be recovered",
-        summary_ko="드라이버가 GPU 복구를 요청합니다",
-        says="the driver advises {action}",
-        meaning="The driver reports what the GPU needs: a reset, a drain or a reboot.",
-        remedy="Do what the label `action` says.",
+        summary="A node lacks hardware that it has had",
+        summary_ko="노드에서 하드웨어가 사라졌습니다",
+        says="missing ({part}): {value}",
+        meaning="GPUs, NVMe controllers or InfiniBand ports that the node had within a day, "
+        "or GPUs "
+        "on its PCI bus that the driver does not show.",
+        remedy="Cordon the node; load the driver, or reseat or replace the part.",
         source=NVML,
-        signal=f'max by ({GPU}, action) (gpunode_gpu_recovery_action{{action!="none"}})',
+        record="node:gpunode_hardware:missing",
         window="0s",
-        unit="flag",
-        tiers=(Tier(severity="critical", threshold=0.0, after="1m"),),
-        labels=("action",),
-        gate="always",
-        example=Example(fires={RESET_ADVISED: 1.0}, quiet={RESET_ADVISED: 0.0}, value=1.0),
-    ),
-    Threshold(
-        alert="GpuFabricUnhealthy",
-        group="hardware",
-        summary="The NVSwitch fabric of a GPU is unhealthy",
-        summary_ko="NVSwitch 패브릭 상태가 비정상입니다",
-        says="its NVSwitch fabric is unhealthy: {part}",
-        meaning="The driver reports a problem with the fabric's bandwidth, routes or timeouts.",
-        remedy="Restart the fabric manager while the GPUs are idle, or have the tray serviced.",
-        source="https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/",
-        signal=f"min by ({GPU}, part) (gpunode_gpu_fabric_healthy)",
-        window="0s",
-        unit="flag",
-        comparison="<",
-        tiers=(Tier(severity="critical", threshold=0.5, after="5m"),),
-        labels=("part",),
-        gate="always",
-        example=Example(fires={FABRIC_BANDWIDTH: 0.0}, quiet={FABRIC_BANDWIDTH: 1.0}, value=0.0),
-    ),
-    Threshold(
-        alert="PcieLinkDegraded",
-        group="hardware",
-        summary="A PCI Express link is narrower or slower than it should be",
-        summary_ko="PCIe 링크가 저하되었습니다",
-        says="the link of {bus_id} ({kind}) is narrower or slower than it should be",
-        meaning="A GPU or adapter did not get all the lanes or the full speed of its slot.",
-        remedy="Reseat the card, or replace the riser or cable.",
-        source="https://docs.kernel.org/PCI/",
-        signal=f"max by ({NODE}, bus_id, kind) (gpunode_pcie_link_degraded)",
-        window="0s",
-        unit="flag",
-        tiers=(Tier(severity="warning", threshold=0.0, after="15m"),),
+        unit="count",
+        tiers=(
+            Tier(severity="ticket", threshold=0.0, after="5m"),
+            Tier(
+                severity="page",
+                threshold=0.0,
+                after="10m",
+                record='node:gpunode_hardware:missing{part="gpu"}',
+                unless=CORDONED,
+            ),
+        ),
         scope="node",
-        labels=("bus_id", "kind"),
-        gate="always",
-        example=Example(fires={LINK_DEGRADED: 1.0}, quiet={LINK_DEGRADED: 0.0}, value=1.0),
+        labels=("part",),
+        fault="gpu_missing",
+        example=Example(
+            fires={UP: 1.0, ON_BUS: 16.0, INFO: None},
+            quiet={INFO: 1.0},
+            value=1.0,
+            labels={"part": "gpu"},
+        ),
     ),
     Threshold(
-        alert="PcieErrors",
+        alert="PcieFaulty",
         group="hardware",
-        summary="A PCI Express device reports uncorrected errors",
-        summary_ko="수정되지 않은 PCIe 오류가 발생했습니다",
-        says="uncorrected errors of {bus_id} ({kind}) in 15 minutes: {value}",
-        meaning="The device or its slot reports errors that retransmission does not correct.",
-        remedy="Reseat the card; replace it if the errors continue.",
+        summary="A PCI Express link is degraded or reports errors",
+        summary_ko="PCIe 링크의 속도나 폭이 낮거나 오류가 발생했습니다",
+        says="{bus_id} ({kind}): {value} (1 for a degraded link, else uncorrected errors in "
+        "15 min)",
+        meaning="A GPU or adapter did not get all the lanes or the full speed of its slot, "
+        "or errs.",
+        remedy="Reseat the card, or replace the riser or cable.",
         source="https://docs.kernel.org/PCI/pcieaer-howto.html",
-        signal=gained(
-            'gpunode_pcie_aer_errors_total{severity!="correctable"}', f"{NODE}, bus_id, kind"
+        record="node:gpunode_pcie:faults",
+        signal=(
+            f"max by ({NODE}, bus_id, kind) (gpunode_pcie_link_degraded) > 0 or "
+            + gained(
+                'gpunode_pcie_aer_errors_total{severity!="correctable"}', f"{NODE}, bus_id, kind"
+            )
+            + " > 0.5"
         ),
         window="15m",
         unit="count",
-        tiers=(Tier(severity="warning", threshold=0.5, after="0s"),),
+        tiers=(Tier(severity="ticket", threshold=0.0, after="15m"),),
         scope="node",
         labels=("bus_id", "kind"),
-        gate="always",
-        example=Example(fires={AER_ERRORS: 0.01}, quiet={AER_ERRORS: 0.0}, value=9.0),
+        example=Example(fires={LINK_DEGRADED: 1.0}, quiet={LINK_DEGRADED: 0.0}, value=1.0),
     ),
 )

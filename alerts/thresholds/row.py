@@ -3,41 +3,53 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Severity = Literal["critical", "warning", "info"]
+from gpunode.metric import Metric
+from gpunode.sources import METRICS
+
+Severity = Literal["page", "ticket", "info"]
+"""Who is told: somebody is woken; somebody looks in working hours; it is kept for a review."""
+
 Unit = Literal["percent", "celsius", "seconds", "bytes", "number", "count", "flag"]
 """How a figure is written; a ``count`` is of whole things, a ``flag`` has no figure."""
 
-Scope = Literal["gpu", "node", "cluster"]
-Gate = Literal["running", "some_work", "lately", "always"]
-"""When an alert may fire: while a job keeps the GPU busy; while the GPU has some work, for what
-keeps a job from running; if a job ran on the node within the hour, for what can stop all of them;
-always. All but the last are silent while training sets up, compiles, evaluates or saves."""
+Comparison = Literal[">", "<"]
+
+Scope = Literal["job", "gpu", "node", "filesystem", "fault", "cluster"]
+"""What an alert is about: training and serving are about jobs, hardware about GPUs and nodes,
+outages about a filesystem or about a fault that many nodes share."""
+
+Interval = Literal["15s", "30s", "1m", "4m"]
+"""Time between two evaluations. Prometheus drops a series from queries after five minutes:
+https://prometheus.io/docs/prometheus/latest/querying/basics/#staleness"""
 
 IDENTITY: dict[Scope, tuple[str, ...]] = {
+    "job": ("cluster", "owner_namespace", "workload", "replica", "user"),
     "gpu": ("cluster", "instance", "gpu", "uuid"),
     "node": ("cluster", "instance"),
+    "filesystem": ("cluster", "filesystem"),
+    "fault": ("cluster", "fault"),
     "cluster": ("cluster",),
 }
-"""The labels that say which GPU, node or cluster an alert is about."""
+"""The labels that say what an alert is about."""
+
+OF_ONE_NODE: tuple[Scope, ...] = ("gpu", "node")
+"""Scopes whose rules need only the series of one node."""
+
+JOB = ", ".join(IDENTITY["job"])
+OWNER = ", ".join(IDENTITY["job"][1:])
+"""The labels that a GPU gets from its job."""
 
 GPU = ", ".join(IDENTITY["gpu"])
 NODE = ", ".join(IDENTITY["node"])
+FILESYSTEM = ", ".join(IDENTITY["filesystem"])
 
-PAUSE = "gpu:gpunode_training_pause:rate5m"
-"""Share of time in which a training process sets up, compiles, evaluates or saves."""
-PAUSED = 0.1
-"""The share from which alerts on bottlenecks are silent."""
-
-NCCL_BANDWIDTH = (
-    f"max by ({NODE}, collective, gpus) (gpunode_nccl_bus_bandwidth_bytes_per_second) "
-    f"/ on ({NODE}, collective, gpus) max by ({NODE}, collective, gpus) "
-    "(gpunode_nccl_expected_bus_bandwidth_bytes_per_second > 0)"
-)
-"""Measured over expected bus bandwidth."""
+DECLARED: dict[str, Metric] = {m.name: m for section in METRICS.values() for m in section}
+"""What the exporter exports, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +62,7 @@ class Series:
 
 Given = Mapping[Series, float | None]
 """What a test is given: the value of a gauge, or what a counter gains a second; None where the
-series is absent."""
+series is absent. A timestamp is either now (1) or stays what it was (0)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +74,14 @@ class Example:
 
     fires: Given
     quiet: Given
-    value: float
-    """What the signal comes to when the alert fires."""
+    value: float | None
+    """What the signal comes to when the alert fires; None where it depends on the moment."""
 
-    ramps: bool = False
-    """Whether gauges gain their values a second, as counters do."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the alert that none of the series has."""
 
     silenced_by: Given = field(default_factory=dict)
-    """Series that silence the alert; by default, training that evaluates."""
+    """Series that silence the alert, if any do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +91,17 @@ class Tier:
     severity: Severity
     threshold: float
     after: str
-    signal: str = ""
-    """What the tier looks at, where that is not the row's signal."""
+    record: str = ""
+    """What the tier looks at, where that is not the row's record."""
+
+    unless: str = ""
+    """Jobs, nodes or clusters for which this tier is silent: a recorded series."""
 
     says: str = ""
-    """What the tier's signal is, in words."""
+    """What the tier looks at, in words."""
+
+    unit: Unit | None = None
+    """How its figure is written, where that is not as the row's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,27 +124,33 @@ class Threshold:
     source: str
     """Where the threshold or the mechanism is described."""
 
-    signal: str
-    """PromQL without set operators, which is compared with each tier's threshold."""
+    record: str
+    """The recorded series that is compared with each tier's threshold."""
 
-    where: str = ""
-    """What must hold besides: set operators (``and``, ``unless``) with their right-hand side."""
+    signal: str = ""
+    """The PromQL behind ``record``, where that is not in ``alerts/recording.py``."""
 
     window: str = "5m"
     """How far back the signal looks; ``0s`` where it is a gauge as it stands."""
 
     unit: Unit
-    comparison: Literal[">", "<"] = ">"
+    comparison: Comparison = ">"
     tiers: tuple[Tier, ...]
-    scope: Scope = "gpu"
+    scope: Scope
     labels: tuple[str, ...] = ()
     """The labels that the signal keeps beside those of its scope."""
 
-    gate: Gate = "running"
-    keep_firing_for: str = ""
-    over_nodes: bool = False
-    """Whether it compares nodes, and so needs the Prometheus that sees them all."""
+    fault: str = ""
+    """The fault that the alert stands for. Where many nodes have it, one alert does for all."""
 
+    of_owner: bool = False
+    """Whether it is the job's owner who can mend it, rather than who runs the cluster."""
+
+    needs_all_nodes: bool = False
+    """Whether it compares nodes though it is about one."""
+
+    every: Interval = "30s"
+    keep_firing_for: str = ""
     example: Example
 
     @property
@@ -134,26 +158,74 @@ class Threshold:
         """Every label that tells one alert of this row from another."""
         return (*IDENTITY[self.scope], *self.labels)
 
+    @property
+    def over_nodes(self) -> bool:
+        """Whether its rule needs the Prometheus that sees all nodes."""
+        return self.needs_all_nodes or self.scope not in OF_ONE_NODE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A threshold that is drawn on a dashboard and alerts nobody."""
+
+    name: str
+    group: str
+    says: str
+    signal: str
+    unit: Unit
+    comparison: Comparison
+    threshold: float
+    scope: Scope
+    reason: str
+    """Why nobody is told."""
+
+
+def seconds(duration: str) -> int:
+    """A duration of Prometheus in seconds."""
+    return int(duration[:-1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[duration[-1]]
+
 
 def minutes(duration: str) -> int:
     """A duration of Prometheus in minutes, rounded up."""
-    number, unit = int(duration[:-1]), duration[-1]
-    return math.ceil(number * {"s": 1 / 60, "m": 1, "h": 60}[unit])
+    return math.ceil(seconds(duration) / 60)
 
 
 def rate(metric: str, by: str = GPU, window: str = "5m") -> str:
     """What a counter gains a second."""
-    return f"sum by ({by}) (rate({metric}[{window}]))"
+    return _summed(f"rate({metric}[{window}])", metric, by)
 
 
 def gained(metric: str, by: str = GPU, window: str = "15m") -> str:
     """How much a counter gained."""
-    return f"sum by ({by}) (increase({metric}[{window}]))"
+    return _summed(f"increase({metric}[{window}])", metric, by)
+
+
+def _summed(expression: str, metric: str, by: str) -> str:
+    """The sum by some labels, in which two scrapes of the same exporter count once."""
+    name = re.sub("{.*", "", metric)
+    declared = DECLARED.get(name) or DECLARED[re.sub(r"_(bucket|count|sum)$", "", name)]
+    own = (*IDENTITY["node"], *declared.labels, *(("le",) if name.endswith("_bucket") else ()))
+    each = f"max by ({', '.join(own)}) ({expression})"
+    return each if by == ", ".join(own) else f"sum by ({by}) ({each})"
+
+
+def of_jobs(
+    expression: str, operation: Literal["max", "min", "sum", "avg", "count"] = "max"
+) -> str:
+    """A figure for each GPU as one for each job, over its GPUs that are not shared."""
+    return (
+        f"{operation} by ({JOB}) (gpu:gpunode_job:member * on ({GPU}) group_left () ({expression}))"
+    )
+
+
+def of_gpus(metric: str, operation: Literal["max", "min"] = "max") -> str:
+    """A gauge of each GPU, whatever other labels it has."""
+    return f"{operation} by ({GPU}) ({metric})"
 
 
 def state(name: str) -> str:
     """The share of time that the ledger gives to a state."""
-    return f'sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate5m{{state="{name}"}})'
+    return f'gpu:gpunode_gpu_seconds:rate5m{{state="{name}"}}'
 
 
 def series(metric: str, **labels: str) -> Series:

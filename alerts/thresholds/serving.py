@@ -1,33 +1,63 @@
-"""Inference: how long requests take."""
+"""Inference: how long requests take, and whether any come."""
 
 from __future__ import annotations
 
-from alerts.thresholds.row import GPU, Example, Threshold, Tier, rate, series
+from alerts.recording.record import HELD
+from alerts.thresholds.row import JOB, Example, Threshold, Tier, series
 
 BUCKET = "gpunode_serving_request_seconds_bucket"
+REQUESTS = series("gpunode_serving_request_seconds_count")
+SERVICE = JOB.replace("replica, ", "")
 
 SERVING = (
     Threshold(
         alert="ServingSlow",
         group="serving",
-        summary="Requests are served slowly",
-        summary_ko="추론 요청 응답이 느립니다",
-        says="the slowest 1% of requests take {value}",
-        meaning="An interactive answer should take no more than two seconds.",
+        summary="Requests take much longer than they did",
+        summary_ko="추론 요청 응답이 평소보다 느립니다",
+        says="the slowest 1% of requests take {value}, more than twice as long as usual",
+        meaning="Answers take more than two seconds; a chat whose answers are long is "
+        "compared with "
+        "itself.",
         remedy="Add replicas, use smaller batches, or quantise the model.",
         source="https://sre.google/sre-book/service-level-objectives/",
-        signal=f"histogram_quantile(0.99, {rate(BUCKET, f'{GPU}, le')})",
+        record="job:gpunode_serving_request:slow_p99",
+        signal=(
+            f"job:gpunode_serving_request:p99 and on ({SERVICE}) job:gpunode_serving_request:p99 "
+            f"> 2 * quantile_over_time(0.5, job:gpunode_serving_request:p99[1d] offset 15m)"
+        ),
         unit="seconds",
-        tiers=(Tier(severity="warning", threshold=2.0, after="5m"),),
-        gate="always",
+        tiers=(Tier(severity="ticket", threshold=2.0, after="10m"),),
+        scope="job",
         example=Example(
             fires={
-                series(BUCKET, le="2.0"): 0.0,
+                **HELD,
+                series(BUCKET, le="1.0"): 0.0,
                 series(BUCKET, le="5.0"): 10.0,
                 series(BUCKET, le="+Inf"): 10.0,
             },
-            quiet={series(BUCKET, le="2.0"): 10.0},
-            value=4.97,
+            quiet={series(BUCKET, le="1.0"): 10.0},
+            value=4.96,
         ),
+    ),
+    Threshold(
+        alert="ServingStopped",
+        group="serving",
+        summary="A server no longer gets requests",
+        summary_ko="추론 서버에 요청이 들어오지 않습니다",
+        says="no request for ten minutes, where {value} a second came before",
+        meaning="The servers run, but what sends them work no longer does.",
+        remedy="Check the gateway or load balancer, the service's endpoints, and the network.",
+        source="https://sre.google/sre-book/monitoring-distributed-systems/",
+        record="job:gpunode_serving_requests:before",
+        signal=(
+            "avg_over_time(job:gpunode_serving_requests:rate5m[1h] offset 15m) "
+            f"and on ({SERVICE}) job:gpunode_serving_requests:rate5m == 0"
+        ),
+        window="10m",
+        unit="number",
+        tiers=(Tier(severity="page", threshold=1.0, after="10m"),),
+        scope="job",
+        example=Example(fires={**HELD, REQUESTS: 0.0}, quiet={REQUESTS: 20.0}, value=None),
     ),
 )

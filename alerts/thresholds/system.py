@@ -1,9 +1,11 @@
-"""The node itself: its memory, kernel, filesystems and settings, and GPUs that nobody uses."""
+"""The node itself: its memory, kernel, filesystems and settings; jobs that crash or do nothing."""
 
 from __future__ import annotations
 
+from alerts.recording.record import HELD, HELD_B, TRAINS, WORKED
 from alerts.thresholds.references import CGROUP, LEDGER, STATVFS
 from alerts.thresholds.row import (
+    FILESYSTEM,
     GPU,
     NODE,
     Example,
@@ -11,6 +13,8 @@ from alerts.thresholds.row import (
     Tier,
     gained,
     ledger,
+    of_gpus,
+    of_jobs,
     rate,
     series,
 )
@@ -19,62 +23,123 @@ from gpunode.host.filesystem import LOCAL
 FAULTS = "bus_error|hung_task|lockup|machine_check|disk_error|read_only|lustre_eviction|sxid"
 """The kinds of kernel log lines that no other alert covers."""
 
-MOUNT = f"{NODE}, mountpoint"
-SHARED_MOUNT = f"{NODE}, mountpoint, fstype"
-SWAPPED_IN = series("gpunode_memory_swapped_bytes_total", direction="in")
 HUNG_TASKS = series("gpunode_kernel_log_events_total", kind="hung_task")
 SWAP_CHECK = series("gpunode_audit_ok", check="swap_used")
 
-NEARLY_FULL = (
-    Tier(severity="warning", threshold=0.1, after="15m"),
-    Tier(severity="critical", threshold=0.02, after="5m"),
-)
-"""The free share of a filesystem, on one node or on many."""
+
+def _free(types: str, by: str) -> str:
+    """The free share of filesystems that fill up within four hours at the pace of the last one."""
+    share = f"node:gpunode_filesystem:available_ratio{{{types}}}"
+    return f"min by ({by}) ({share} and predict_linear({share}[1h], 14400) < 0)"
 
 
-def _filling(**mount: str) -> Example:
-    """A filesystem with 1 % left, and then with 20 %."""
-    available = series("gpunode_filesystem_available_bytes", **mount)
-    size = series("gpunode_filesystem_size_bytes", **mount)
-    return Example(fires={available: 1.0, size: 100.0}, quiet={available: 20.0}, value=0.01)
+def _filling(mountpoint: str, fstype: str) -> Example:
+    """A filesystem that fills, and one that is as full but stays so."""
+    available = series("gpunode_filesystem_available_bytes", mountpoint=mountpoint, fstype=fstype)
+    size = series("gpunode_filesystem_size_bytes", mountpoint=mountpoint, fstype=fstype)
+    return Example(
+        fires={available: 5.0, size: 100.0},
+        quiet={available: 40.0},
+        value=0.05,
+        labels={"filesystem": mountpoint},
+    )
 
 
 SYSTEM = (
     Threshold(
-        alert="NodeSwapping",
+        alert="JobIdle",
         group="system",
-        summary="A GPU node is swapping",
-        summary_ko="GPU 노드가 스왑을 사용하고 있습니다",
-        says="{value} per second read back from swap",
-        meaning="The node is short of memory and reads from disk what its processes need.",
-        remedy="Use fewer loader workers, limit the process that grows, or disable swap.",
-        source="https://docs.kernel.org/admin-guide/mm/concepts.html",
-        signal=rate('gpunode_memory_swapped_bytes_total{direction="in"}', NODE),
-        unit="bytes",
-        tiers=(Tier(severity="warning", threshold=1e6, after="10m"),),
-        scope="node",
-        gate="always",
-        example=Example(fires={SWAPPED_IN: 5e6}, quiet={SWAPPED_IN: 1e4}, value=5e6),
+        summary="A job holds GPUs and does not use them",
+        summary_ko="작업이 GPU를 점유한 채 사용하지 않습니다",
+        says="its GPUs ran nothing for {value} of the last hour",
+        meaning="A notebook, a finished run, a pod that waits, or training that waits for itself.",
+        remedy="End the job, or set an idle time-out for notebooks; save the stack of one "
+        "that hangs.",
+        source=LEDGER,
+        record="job:gpunode_idle:ratio",
+        signal=of_jobs(
+            f'sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate1h{{state=~"free|idle"}})', "avg"
+        ),
+        window="1h",
+        unit="percent",
+        tiers=(
+            Tier(severity="info", threshold=0.95, after="1h"),
+            Tier(
+                severity="page",
+                threshold=1800.0,
+                after="1m",
+                record="job:gpunode_idle:seconds",
+                says="it trained on several GPUs, of which none has worked for {value}",
+                unit="seconds",
+            ),
+        ),
+        scope="job",
+        of_owner=True,
+        keep_firing_for="5m",
+        example=Example(
+            fires={**TRAINS, **HELD_B, **ledger(idle=1.0), WORKED: 0.0},
+            quiet={**ledger(idle=0.0), WORKED: 1.0},
+            value=1.0,
+            silenced_by={},
+        ),
     ),
     Threshold(
-        alert="OomKill",
+        alert="JobCrashLoops",
         group="system",
-        summary="The kernel killed a process to free memory",
-        summary_ko="메모리 부족으로 프로세스가 강제 종료되었습니다",
-        says="processes OOM-killed in 15 minutes: {value}",
-        meaning="The node or a cgroup ran out of memory.",
-        remedy="Raise the memory limit, or find the leak with JobMemoryGrows.",
-        source=CGROUP,
-        signal=gained("gpunode_memory_oom_kills_total", NODE),
-        window="15m",
+        summary="A training job starts again and again",
+        summary_ko="학습 작업이 반복해서 다시 시작되고 있습니다",
+        says="processes started on one of its GPUs in an hour: {value}",
+        meaning="The job's processes end and are started again before they have done much.",
+        remedy="Read the log of the last attempt; suspend the job until its fault is mended.",
+        source="https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#restart-policy",
+        record="job:gpunode_starts:count_1h",
+        window="1h",
         unit="count",
-        tiers=(Tier(severity="warning", threshold=0.5, after="0s"),),
-        scope="node",
-        gate="always",
+        tiers=(
+            Tier(severity="ticket", threshold=3.0, after="30m"),
+            Tier(severity="page", threshold=3.0, after="2h"),
+        ),
+        scope="job",
+        of_owner=True,
+        keep_firing_for="30m",
         example=Example(
-            fires={series("gpunode_memory_oom_kills_total"): 0.005},
-            quiet={series("gpunode_memory_oom_kills_total"): 0.0},
-            value=4.5,
+            fires={
+                **TRAINS,
+                **ledger(idle=0.9),
+                **{
+                    series(
+                        "gpunode_gpu_process_info",
+                        pid=str(pid),
+                        owner_namespace="",
+                        owner_pod="train-0",
+                        owner_container="",
+                        slurm_job="",
+                        user="",
+                        slurm_step="",
+                        rank="",
+                        local_rank="",
+                        world_size="",
+                    ): 1.0
+                    for pid in range(5)
+                },
+            },
+            quiet={
+                series(
+                    "gpunode_gpu_process_info",
+                    pid=str(pid),
+                    owner_namespace="",
+                    owner_pod="train-0",
+                    owner_container="",
+                    slurm_job="",
+                    user="",
+                    slurm_step="",
+                    rank="",
+                    local_rank="",
+                    world_size="",
+                ): None
+                for pid in range(5)
+            },
+            value=5.0,
         ),
     ),
     Threshold(
@@ -82,21 +147,24 @@ SYSTEM = (
         group="system",
         summary="A job is near its memory limit",
         summary_ko="작업이 메모리 한도에 근접했습니다",
-        says="its job uses {value} of its memory limit, without caches",
+        says="uses {value} of its memory limit, without caches",
         meaning="The job is OOM-killed at the limit.",
-        remedy="Raise the memory limit, or find the leak with JobMemoryGrows.",
+        remedy="Raise the memory limit, or find what grows on the job's dashboard.",
         source=CGROUP,
-        signal=(
-            f"(max by ({GPU}) (gpunode_job_memory_bytes) "
-            f"+ on ({GPU}) max by ({GPU}) (gpunode_job_memory_shmem_bytes)) "
-            f"/ on ({GPU}) max by ({GPU}) (gpunode_job_memory_limit_bytes > 0)"
+        record="job:gpunode_memory_limit:ratio",
+        signal=of_jobs(
+            f"({of_gpus('gpunode_job_memory_bytes')} "
+            f"+ on ({GPU}) {of_gpus('gpunode_job_memory_shmem_bytes')}) "
+            f"/ on ({GPU}) ({of_gpus('gpunode_job_memory_limit_bytes')} > 0)"
         ),
         window="0s",
         unit="percent",
-        tiers=(Tier(severity="warning", threshold=0.95, after="10m"),),
-        gate="always",
+        tiers=(Tier(severity="ticket", threshold=0.95, after="10m"),),
+        scope="job",
+        of_owner=True,
         example=Example(
             fires={
+                **HELD,
                 series("gpunode_job_memory_bytes"): 60.0,
                 series("gpunode_job_memory_shmem_bytes"): 39.0,
                 series("gpunode_job_memory_limit_bytes"): 100.0,
@@ -106,23 +174,32 @@ SYSTEM = (
         ),
     ),
     Threshold(
-        alert="JobMemoryGrows",
+        alert="NodeMemoryShort",
         group="system",
-        summary="A job's memory keeps growing",
-        summary_ko="작업의 메모리 사용량이 계속 증가합니다",
-        says="its job's memory grows by {value} an hour",
-        meaning="The job leaks memory or fills an unbounded queue; caches are not counted.",
-        remedy="Use arrays instead of Python lists in the data set, or restart workers regularly.",
-        source="https://github.com/pytorch/pytorch/issues/13246",
-        signal=f"sum by ({GPU}) (deriv(gpunode_job_memory_bytes[1h])) * 3600",
-        window="1h",
-        unit="bytes",
-        tiers=(Tier(severity="info", threshold=10e9, after="1h"),),
+        summary="A GPU node is short of memory",
+        summary_ko="GPU 노드의 메모리가 부족합니다",
+        says="{kind}: {value}",
+        meaning="The kernel killed a process to free memory, or reads back what it had "
+        "swapped out.",
+        remedy="Raise the job's memory limit, use fewer loader workers, or disable swap.",
+        source=CGROUP,
+        record="node:gpunode_memory_short:count",
+        signal=(
+            f"label_replace({gained('gpunode_memory_oom_kills_total', NODE)} > 0.5, "
+            '"kind", "processes killed in 15 minutes", "", "") or label_replace('
+            + rate('gpunode_memory_swapped_bytes_total{direction="in"}', NODE, "15m")
+            + ' > 1e6, "kind", "bytes a second read back from swap", "", "")'
+        ),
+        window="15m",
+        unit="number",
+        tiers=(Tier(severity="ticket", threshold=0.5, after="1m"),),
+        scope="node",
+        labels=("kind",),
         example=Example(
-            fires={series("gpunode_job_memory_bytes"): 10e6},
-            quiet={series("gpunode_job_memory_bytes"): 1e5},
-            value=36e9,
-            ramps=True,
+            fires={series("gpunode_memory_oom_kills_total"): 0.005},
+            quiet={series("gpunode_memory_oom_kills_total"): 0.0},
+            value=4.5,
+            labels={"kind": "processes killed in 15 minutes"},
         ),
     ),
     Threshold(
@@ -134,60 +211,92 @@ SYSTEM = (
         meaning="The kernel logged bus errors, hung tasks, lock-ups, disk errors or evictions.",
         remedy="Follow the kind of fault: repair the memory, the disk or the file server.",
         source="https://docs.kernel.org/admin-guide/tainted-kernels.html",
+        record="node:gpunode_kernel_log_events:increase15m",
         signal=gained(f'gpunode_kernel_log_events_total{{kind=~"{FAULTS}"}}', f"{NODE}, kind"),
         window="15m",
         unit="count",
-        tiers=(Tier(severity="warning", threshold=0.5, after="0s"),),
+        tiers=(Tier(severity="ticket", threshold=0.5, after="0s"),),
         scope="node",
         labels=("kind",),
-        gate="always",
         example=Example(fires={HUNG_TASKS: 0.01}, quiet={HUNG_TASKS: 0.0}, value=9.0),
+    ),
+    Threshold(
+        alert="NodeFilesystemFailing",
+        group="system",
+        summary="A filesystem of a node takes no more files",
+        summary_ko="노드의 파일 시스템에 쓸 수 없습니다",
+        says="{mountpoint} was made read-only, or has no inodes or space left",
+        meaning="The kernel remounts a filesystem read-only when its disk fails.",
+        remedy="Cordon the node; replace the disk, or free what fills it.",
+        source="https://docs.kernel.org/admin-guide/ext4.html",
+        record="node:gpunode_filesystem:failing",
+        window="0s",
+        unit="flag",
+        tiers=(
+            Tier(severity="ticket", threshold=0.0, after="5m"),
+            Tier(
+                severity="page",
+                threshold=0.0,
+                after="5m",
+                record="node:gpunode_filesystem:failing_in_use",
+                unless="node:kube_node_spec_unschedulable:max",
+            ),
+        ),
+        scope="node",
+        labels=("mountpoint",),
+        fault="filesystem",
+        example=Example(
+            fires={
+                **HELD,
+                series("gpunode_filesystem_files_free", mountpoint="/", fstype="ext4"): 0.0,
+                series("gpunode_filesystem_files", mountpoint="/", fstype="ext4"): 1e6,
+            },
+            quiet={series("gpunode_filesystem_files_free", mountpoint="/", fstype="ext4"): 5e5},
+            value=1.0,
+        ),
     ),
     Threshold(
         alert="FilesystemNearlyFull",
         group="system",
-        summary="A filesystem of a node is nearly full",
-        summary_ko="파일 시스템이 거의 가득 찼습니다",
-        says="{value} of {mountpoint} is free",
-        meaning="Checkpoints and caches need the space.",
+        summary="A filesystem of a node fills up",
+        summary_ko="파일 시스템이 곧 가득 찹니다",
+        says="{value} of {mountpoint} is free, and nothing will be within four hours",
+        meaning="Checkpoints and caches need the space; one that is kept full by design is "
+        "not told.",
         remedy="Remove old checkpoints, or enlarge the filesystem.",
         source=STATVFS,
-        signal=(
-            f'max by ({MOUNT}) (gpunode_filesystem_available_bytes{{fstype=~"{LOCAL}"}}) '
-            f"/ on ({MOUNT}) max by ({MOUNT}) (gpunode_filesystem_size_bytes > 0)"
-        ),
+        record="node:gpunode_filesystem:free",
+        signal=_free(f'fstype=~"{LOCAL}"', f"{NODE}, mountpoint"),
         window="0s",
         unit="percent",
         comparison="<",
-        tiers=NEARLY_FULL,
+        tiers=(Tier(severity="ticket", threshold=0.1, after="15m"),),
         scope="node",
         labels=("mountpoint",),
-        gate="always",
-        example=_filling(mountpoint="/", fstype="ext4"),
+        fault="filesystem",
+        example=_filling("/", "ext4"),
     ),
     Threshold(
         alert="SharedFilesystemNearlyFull",
         group="system",
-        summary="A shared filesystem is nearly full",
-        summary_ko="공유 파일 시스템이 거의 가득 찼습니다",
-        says="{value} of {mountpoint} ({fstype}) is free",
+        summary="A shared filesystem fills up",
+        summary_ko="공유 파일 시스템이 곧 가득 찹니다",
+        says="{value} of {filesystem} is free, and nothing will be within four hours",
         meaning="Checkpoints and caches of many nodes need the space.",
         remedy="Remove old checkpoints, or enlarge the filesystem.",
         source=STATVFS,
+        record="filesystem:gpunode_filesystem:free",
         signal=(
-            "min by (cluster, mountpoint, fstype) ("
-            f'max by ({SHARED_MOUNT}) (gpunode_filesystem_available_bytes{{fstype!~"{LOCAL}"}}) '
-            f"/ on ({SHARED_MOUNT}) max by ({SHARED_MOUNT}) (gpunode_filesystem_size_bytes > 0))"
+            f"min by ({FILESYSTEM}) (label_replace("
+            + _free(f'fstype!~"{LOCAL}"', f"{NODE}, mountpoint")
+            + ', "filesystem", "$1", "mountpoint", "(.+)"))'
         ),
         window="0s",
         unit="percent",
         comparison="<",
-        tiers=NEARLY_FULL,
-        scope="cluster",
-        labels=("mountpoint", "fstype"),
-        gate="always",
-        over_nodes=True,
-        example=_filling(mountpoint="/data", fstype="nfs"),
+        tiers=(Tier(severity="ticket", threshold=0.1, after="15m"),),
+        scope="filesystem",
+        example=_filling("/data", "nfs"),
     ),
     Threshold(
         alert="NodeAuditFailed",
@@ -198,33 +307,12 @@ SYSTEM = (
         meaning="Settings of the node differ from what training needs.",
         remedy="Run `gpunode audit` on the node and apply the remedy of each failed check.",
         source="https://github.com/gpunode/gpunode/blob/main/docs/audit.md",
-        signal=f"count by ({NODE}) (gpunode_audit_ok == 0)",
+        record="node:gpunode_audit:failed",
+        signal=f"count by ({NODE}) (max by ({NODE}, check) (gpunode_audit_ok) == 0)",
         window="0s",
         unit="count",
         tiers=(Tier(severity="info", threshold=0.0, after="1h"),),
         scope="node",
-        gate="always",
         example=Example(fires={SWAP_CHECK: 0.0}, quiet={SWAP_CHECK: 1.0}, value=1.0),
-    ),
-    Threshold(
-        alert="GpuAllocatedIdle",
-        group="system",
-        summary="A GPU is allocated but not used",
-        summary_ko="할당된 GPU가 사용되지 않고 있습니다",
-        says="allocated, but ran nothing for {value} of the last hour",
-        meaning="A pod or job holds the GPU: a notebook, a finished run, or a pod that waits.",
-        remedy="End the job, or set an idle time-out for notebooks.",
-        source=LEDGER,
-        signal=f'sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate1h{{state=~"free|idle"}})',
-        where=f"and on ({GPU}) max by ({GPU}) (gpunode_gpu_allocated) > 0",
-        window="1h",
-        unit="percent",
-        tiers=(Tier(severity="info", threshold=0.95, after="1h"),),
-        gate="always",
-        example=Example(
-            fires={series("gpunode_gpu_allocated"): 1.0, **ledger(idle=1.0)},
-            quiet={series("gpunode_gpu_allocated"): 0.0},
-            value=1.0,
-        ),
     ),
 )

@@ -4,10 +4,10 @@ The alert rules, their tests, ``docs/thresholds.md`` and the generated parts of 
 from it (``alerts/generate.py``). Where an alert draws the same line as a verdict, its row takes the
 number from ``gpunode.verdict.limits``.
 
-A signal is PromQL that keeps ``cluster`` and ``instance``, and ``gpu`` and ``uuid`` if it is about
-a GPU. ``instance`` is the name of the node (``docs/rules.md``). Rates look back on five minutes,
-which is four scrapes at an interval of a minute; where seconds count, the signal is a gauge that
-the exporter keeps.
+Every condition is a recorded series (``record``), so that an alert says in one line what it asks
+for and anyone can look at it. ``instance`` is the name of the node (``docs/rules.md``). Rates look
+back on five minutes, which is four scrapes at an interval of a minute; where seconds count, the
+signal is a gauge that the exporter keeps.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from alerts.thresholds.system import SYSTEM
 from alerts.thresholds.thermal_power import THERMAL_POWER
 
 THRESHOLDS: tuple[Threshold, ...] = (
-    *DATA_INGESTION,
     *COMMUNICATION,
+    *DATA_INGESTION,
     *MEMORY_PRECISION,
     *KERNELS,
-    *THERMAL_POWER,
+    *SERVING,
+    *SYSTEM,
     *SHARED_MEMORY,
     *HARDWARE,
+    *THERMAL_POWER,
     *NETWORK,
-    *SYSTEM,
-    *SERVING,
     *EXPORTER,
 )

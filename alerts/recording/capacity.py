@@ -1,0 +1,313 @@
+"""The ledger by GPU, node, namespace and job, over minutes, an hour, a day and a month.
+
+They keep ``cluster`` and ``instance``. Owners are joined by their share of the GPU, so that a GPU
+with several owners counts once.
+"""
+
+from __future__ import annotations
+
+from alerts.recording.jobs import OWNED, SLURM
+from alerts.recording.record import (
+    HALF,
+    NODE_A,
+    OF_GPU,
+    OF_NODE,
+    A,
+    Record,
+)
+from alerts.thresholds.row import (
+    GPU,
+    NODE,
+    Interval,
+    ledger,
+    minutes,
+    of_gpus,
+    rate,
+    series,
+)
+from gpunode.gpu.ledger import STATES
+
+SAMPLES_AN_HOUR = 120
+"""What a rule that is evaluated every 30 s records."""
+
+FOR_HOURS: Interval = "1m"
+"""For what looks back on an hour."""
+
+FOR_DAYS: Interval = "4m"
+"""For what looks back on days: a divisor of the hour, so that each hour has a first evaluation."""
+
+TESTED_AT = 122
+"""The minute at which the tests look at the results: just after an hour begins."""
+
+OF_WORKLOAD = ("cluster", "owner_namespace", "workload", "user")
+OF_NAMESPACE = ("cluster", "owner_namespace")
+WORKLOAD = "owner_namespace, workload, user"
+
+TRAINING_STEPS = series("gpunode_training_seconds_total", phase="step")
+
+MEASURED = "gpunode_nccl_bus_bandwidth_bytes_per_second"
+EXPECTED = "gpunode_nccl_expected_bus_bandwidth_bytes_per_second"
+COLLECTIVE = f"{NODE}, collective, gpus"
+
+
+def _over(
+    level: str,
+    labels: tuple[str, ...],
+    example: tuple[str, ...],
+    *,
+    hour: str,
+    rests_on: str,
+    result: float,
+) -> list[Record]:
+    """A level's shares over an hour, as ``hour`` says, over a day and over 30 days.
+
+    What looks back on days reads one sample an hour: over a fleet, reading all samples of 30 days
+    would take longer than the time between two evaluations. An hour without data counts as none,
+    so a GPU that was there for three hours has used three. The windows of sums are a little short,
+    because Prometheus 2 counts the samples at both ends.
+
+    The tests look at the series of the level whose labels are ``example``: ``rests_on`` is what the
+    hour is computed from, and ``result`` what it comes to.
+    """
+    base = f"{level}:gpunode_gpu_seconds"
+    hourly = f"{base}:rate1h_hourly"
+    kept = (*labels, "state")
+    starved = (*example, "starved")
+    own = {
+        name: value
+        for name, value in zip(kept[1:], starved, strict=True)
+        if value and name not in OF_GPU
+    }
+    return [
+        Record(
+            name=f"{base}:rate1h",
+            labels=kept,
+            interval=FOR_HOURS,
+            expression=hour,
+            purpose=f"`{base}:rate5m`, averaged over an hour.",
+            given={series(rests_on, **own): 0.25},
+            results={starved: result},
+        ),
+        Record(
+            name=hourly,
+            labels=kept,
+            interval=FOR_DAYS,
+            expression=f"{base}:rate1h and on () (minute() < {minutes(FOR_DAYS)})",
+            purpose=f"`{base}:rate1h` once an hour, for what looks back on days.",
+            given={series(f"{base}:rate1h", **own): 0.25},
+            results={starved: 0.25},
+        ),
+        *(
+            Record(
+                name=f"{base}:rate{days}d",
+                labels=kept,
+                interval=FOR_DAYS,
+                expression=f"sum_over_time({hourly}[{24 * days - 1}h59m]) / {24 * days}",
+                purpose=f"`{base}:rate1h` averaged over {days}d.",
+                given={series(hourly, **own): 0.25},
+                results={starved: (TESTED_AT + 1) * 0.25 / (24 * days)},
+            )
+            for days in (1, 30)
+        ),
+    ]
+
+
+def _by_owner(owner: str) -> str:
+    """The seconds of GPUs by state, each weighted with an owner's share of the GPU.
+
+    One side of a join may have only one series for each GPU, so each state is joined by itself.
+    """
+    states = (
+        f"label_replace(sum by (cluster, {owner}) (gpu:gpunode_gpu_owner:share "
+        f"* on ({GPU}) group_left () "
+        f'gpu:gpunode_gpu_seconds:rate5m{{state="{state}"}}), "state", "{state}", "", "")'
+        for state in STATES
+    )
+    return " or ".join(states)
+
+
+OF_NODES: tuple[Record, ...] = (
+    Record(
+        name="gpu:gpunode_gpu_seconds:rate5m",
+        labels=(*OF_GPU, "state"),
+        expression=rate("gpunode_gpu_seconds_total", f"{GPU}, state"),
+        purpose="Share of a GPU's time by state of the ledger.",
+        given=HALF,
+        results={(*A, "blocked"): 0.25},
+    ),
+    Record(
+        name="gpu:gpunode_gpu_running:rate5m",
+        labels=OF_GPU,
+        expression=(
+            f'sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate5m{{state!~"free|idle|unknown"}})'
+        ),
+        purpose="Share of a GPU's time with a job running; alerts on bottlenecks depend on it.",
+        given=ledger(idle=0.5),
+        results={A: 0.5},
+    ),
+    Record(
+        name="gpu:gpunode_training_pause:rate5m",
+        labels=OF_GPU,
+        expression=(
+            rate('gpunode_training_seconds_total{phase=~"checkpoint|evaluation|compile|other"}')
+            + f" unless on ({GPU}) {rate('gpunode_serving_request_seconds_count')} > 0"
+        ),
+        purpose="Share of a training process's time in which no step is expected, set-up included; "
+        "alerts on bottlenecks are silent meanwhile.",
+        given={
+            TRAINING_STEPS: 0.5,
+            series("gpunode_training_seconds_total", phase="evaluation"): 0.5,
+        },
+        results={A: 0.5},
+    ),
+    Record(
+        name="node:gpunode_gpu_running:max_1h",
+        labels=OF_NODE,
+        expression=(
+            f"max by ({NODE}) (max_over_time(gpu:gpunode_gpu_running:rate5m[1h])) > ${{busy_share}}"
+        ),
+        purpose="Nodes on which a GPU was at work within the hour; alerts on what can slow work "
+        "down depend on it.",
+        given=ledger(idle=0.25),
+        results={(NODE_A,): 0.75},
+    ),
+    Record(
+        name="node:gpunode_gpu_seconds:rate5m",
+        labels=(*OF_NODE, "state"),
+        expression=f"sum by ({NODE}, state) (gpu:gpunode_gpu_seconds:rate5m)",
+        purpose="GPU seconds per second, by node and state.",
+        given=HALF,
+        results={(NODE_A, "starved"): 0.25},
+    ),
+    *_over(
+        "gpu",
+        OF_GPU,
+        A,
+        hour=rate("gpunode_gpu_seconds_total", f"{GPU}, state", "1h"),
+        rests_on="gpunode_gpu_seconds_total",
+        result=0.25,
+    ),
+    *_over(
+        "node",
+        OF_NODE,
+        (NODE_A,),
+        hour=f"sum by ({NODE}, state) (gpu:gpunode_gpu_seconds:rate1h)",
+        rests_on="gpu:gpunode_gpu_seconds:rate1h",
+        result=0.25,
+    ),
+    Record(
+        name="gpu:gpunode_training_goodput:ratio_rate5m",
+        labels=OF_GPU,
+        expression=(
+            rate('gpunode_training_seconds_total{phase="step"}')
+            + f" / on ({GPU}) ({rate('gpunode_training_seconds_total')} > 0)"
+        ),
+        purpose="Share of a training process's time that goes to steps.",
+        given={
+            TRAINING_STEPS: 0.75,
+            series("gpunode_training_seconds_total", phase="data"): 0.25,
+        },
+        results={A: 0.75},
+    ),
+    Record(
+        name="gpu:gpunode_gpu_energy_joules:per_useful_second",
+        labels=OF_GPU,
+        expression=(
+            f"{rate('gpunode_gpu_energy_joules_total')} / on ({GPU}) "
+            f'(sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate5m{{state=~"compute|memory"}}) > 0)'
+        ),
+        purpose="Joules for each second of arithmetic or memory traffic.",
+        given={series("gpunode_gpu_energy_joules_total"): 400.0, **HALF},
+        results={A: 800.0},
+    ),
+    Record(
+        name="gpu:gpunode_training_step_median_seconds:ratio_to_baseline",
+        labels=OF_GPU,
+        expression=(
+            of_gpus("gpunode_training_step_median_seconds")
+            + f" / on ({GPU}) ({of_gpus('gpunode_training_step_baseline_seconds')} > 0)"
+        ),
+        purpose="Time of a step over the best pace of the same process.",
+        given={
+            series("gpunode_training_step_median_seconds"): 3.0,
+            series("gpunode_training_step_baseline_seconds"): 2.0,
+        },
+        results={A: 1.5},
+    ),
+    Record(
+        name="node:gpunode_nccl_bus_bandwidth:ratio",
+        labels=(*OF_NODE, "collective", "gpus"),
+        expression=(
+            f"max by ({COLLECTIVE}) ({MEASURED}) / on ({COLLECTIVE}) "
+            f"max by ({COLLECTIVE}) ({EXPECTED} > 0)"
+        ),
+        purpose="Measured over expected bus bandwidth.",
+        given={
+            series(
+                "gpunode_nccl_bus_bandwidth_bytes_per_second", collective="all_reduce", gpus="8"
+            ): 3e11,
+            series(
+                "gpunode_nccl_expected_bus_bandwidth_bytes_per_second",
+                collective="all_reduce",
+                gpus="8",
+            ): 4e11,
+        },
+        results={(NODE_A, "all_reduce", "8"): 0.75},
+    ),
+)
+"""Rules that need only the series of one node; each shard of Prometheus can evaluate them."""
+
+OF_CLUSTERS: tuple[Record, ...] = (
+    Record(
+        name="namespace:gpunode_gpu_seconds:rate5m",
+        labels=(*OF_NAMESPACE, "state"),
+        expression=_by_owner("owner_namespace"),
+        purpose="GPU seconds per second, by Kubernetes namespace and state.",
+        given={**HALF, **OWNED},
+        results={("research", "starved"): 0.125},
+    ),
+    Record(
+        name="job:gpunode_gpu_seconds:rate5m",
+        labels=(*OF_WORKLOAD, "state"),
+        expression=_by_owner(WORKLOAD),
+        purpose="GPU seconds per second, by job and state.",
+        given={**HALF, **SLURM},
+        results={("", "slurm-42", "kim", "starved"): 0.25},
+    ),
+    *(
+        record
+        for level, labels, example in (
+            ("namespace", OF_NAMESPACE, ("research",)),
+            ("job", OF_WORKLOAD, ("research", "a", "")),
+        )
+        for record in _over(
+            level,
+            labels,
+            example,
+            hour=f"sum_over_time({level}:gpunode_gpu_seconds:rate5m[59m59s]) / {SAMPLES_AN_HOUR}",
+            rests_on=f"{level}:gpunode_gpu_seconds:rate5m",
+            result=60 * 0.25 / SAMPLES_AN_HOUR,  # the tests have one sample a minute
+        )
+    ),
+    Record(
+        name="cluster:gpunode_gpu_lost:rate1h",
+        labels=("cluster", "state"),
+        interval=FOR_HOURS,
+        expression=(
+            'sum by (cluster, state) (gpu:gpunode_gpu_seconds:rate1h{state!~"compute|memory|free"})'
+        ),
+        purpose="GPUs lost on average over the last hour, by state; multiply by hours for GPU "
+        "hours.",
+        given=HALF,
+        results={("blocked",): 0.25, ("starved",): 0.25},
+    ),
+    Record(
+        name="cluster:gpunode_gpu_bottleneck:count",
+        labels=("cluster", "cause"),
+        expression="sum by (cluster, cause) (gpunode_gpu_bottleneck)",
+        purpose="GPUs by what holds them back.",
+        given={series("gpunode_gpu_bottleneck", cause="shm"): 1.0},
+        results={("shm",): 1.0},
+    ),
+)
+"""Rules that add up or compare nodes, for the Prometheus that sees them all."""

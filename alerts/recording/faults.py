@@ -1,0 +1,453 @@
+"""What is broken: the faults of GPUs and nodes, and those that many nodes have in common."""
+
+from __future__ import annotations
+
+from alerts.recording.record import (
+    AT_ONCE,
+    HELD,
+    NODE_A,
+    OF_GPU,
+    OF_NODE,
+    A,
+    Record,
+)
+from alerts.thresholds.row import (
+    FILESYSTEM,
+    GPU,
+    JOB,
+    NODE,
+    gained,
+    of_gpus,
+    rate,
+    series,
+)
+from gpunode.host.filesystem import LOCAL
+
+TARGETS = 'up{job=~"${scrape_jobs}"}'
+UP = series("up", job="gpunode")
+CORDONED = "node:kube_node_spec_unschedulable:max"
+
+PAGES = 2
+TELLS = 1
+"""How bad a fault is: whether it is worth waking somebody, or only worth a ticket."""
+
+PORT = f"{NODE}, device, port"
+TMPFS = f"{NODE}, tmpfs"
+MOUNT = f"{NODE}, mountpoint, fstype"
+OF_FILESYSTEM = f"{NODE}, filesystem"
+XIDS = "gpunode_gpu_xid_last_timestamp_seconds"
+LOGGED_XIDS = "gpunode_kernel_log_last_xid_timestamp_seconds"
+XID_REMEMBERED = 900
+"""Seconds for which an XID counts."""
+
+
+def _fault(level: int, true: str, reason: str, of: str = "", by: str = GPU) -> str:
+    """A fault of this level wherever an expression has a value; ``of`` is a label in its reason."""
+    source = (of, "(.+)") if of else ("", "")
+    return (
+        f'max by ({by}) (label_replace({level} + 0 * ({true}), "{by.split(", ")[-1]}", "{reason}", '
+        f'"{source[0]}", "{source[1]}"))'
+    )
+
+
+OF_A_GPU = f"{GPU}, reason"
+OF_A_NODE = f"{NODE}, fault"
+
+_BY_BUS = "cluster, instance, bus_id"
+_LOGGED = (
+    f'max by ({_BY_BUS}, xid) ({LOGGED_XIDS}{{xid=~"${{xids_of_hardware}}"}} '
+    f"> time() - {XID_REMEMBERED}) * on ({_BY_BUS}) group_left (gpu, uuid) "
+    f'max by ({_BY_BUS}, gpu, uuid) (last_over_time(gpunode_gpu_info{{parent=""}}[1h]))'
+)
+_RECENT_XID = f"max by ({GPU}, xid) ({XIDS}{{SELECTED}}) > time() - {XID_REMEMBERED}"
+_OF_HARDWARE = _RECENT_XID.replace("SELECTED", 'xid=~"${xids_of_hardware}"')
+_OF_NEITHER = _RECENT_XID.replace(
+    "SELECTED", 'xid!~"${xids_of_hardware}|${xids_of_applications}|${xids_of_repaired_memory}"'
+)
+
+GPU_FAULTS = (
+    _fault(PAGES, _OF_HARDWARE, "XID $1", "xid", OF_A_GPU),
+    _fault(PAGES, _LOGGED, "XID $1", "xid", OF_A_GPU),
+    _fault(
+        PAGES,
+        f'max by ({GPU}) (max_over_time(gpunode_source_up{{source="gpu_activity",gpu!=""}}[3m])) '
+        "== 0",
+        "does not answer",
+        by=OF_A_GPU,
+    ),
+    _fault(
+        PAGES,
+        gained('gpunode_gpu_ecc_errors_total{kind="uncorrected"}', GPU, "1h") + " > 0.5",
+        "memory lost data",
+        by=OF_A_GPU,
+    ),
+    _fault(
+        PAGES,
+        f'max by ({GPU}, action) (gpunode_gpu_recovery_action{{action!="none"}})',
+        "driver advises $1",
+        "action",
+        OF_A_GPU,
+    ),
+    _fault(
+        PAGES,
+        f"max by ({GPU}, part) (max_over_time(gpunode_gpu_fabric_healthy[5m])) == 0",
+        "NVSwitch fabric: $1",
+        "part",
+        OF_A_GPU,
+    ),
+    _fault(TELLS, _OF_NEITHER, "XID $1", "xid", OF_A_GPU),
+    _fault(
+        TELLS, of_gpus("gpunode_gpu_row_remap_pending") + " > 0", "row remap pending", by=OF_A_GPU
+    ),
+    _fault(
+        TELLS, of_gpus("gpunode_gpu_row_remap_failed") + " > 0", "row remap failed", by=OF_A_GPU
+    ),
+)
+
+THROTTLED = "gpunode_gpu_throttled_seconds_total"
+SLOWED = 0.1
+"""Share of the time with lowered clocks from which a GPU is out of order."""
+
+PORT_DOWN = 0.9
+"""A port that is up for less than this share of the last ten minutes is down, or comes and goes."""
+
+NODE_FAULTS = (
+    _fault(PAGES, "node:gpunode_down:harmed", "exporter", by=OF_A_NODE),
+    _fault(TELLS, "node:gpunode_exporter:up == 0", "exporter", by=OF_A_NODE),
+    _fault(PAGES, "gpu:gpunode_gpu_fault:worst == 2", "gpu", by=OF_A_NODE),
+    _fault(PAGES, 'node:gpunode_hardware:missing{part="gpu"} > 0', "gpu_missing", by=OF_A_NODE),
+    _fault(
+        PAGES,
+        f"node:gpunode_port:up < {PORT_DOWN} and on ({NODE}) node:gpunode_job:gpus",
+        "network",
+        by=OF_A_NODE,
+    ),
+    _fault(TELLS, f"node:gpunode_port:up < {PORT_DOWN}", "network", by=OF_A_NODE),
+    _fault(
+        PAGES,
+        rate(f'{THROTTLED}{{reason=~"sw_thermal|hw_thermal"}}') + f" > {SLOWED}",
+        "thermal",
+        by=OF_A_NODE,
+    ),
+    _fault(
+        PAGES,
+        rate(f'{THROTTLED}{{reason="hw_power_brake"}}') + f" > {SLOWED}",
+        "power_brake",
+        by=OF_A_NODE,
+    ),
+    _fault(PAGES, "node:gpunode_filesystem:failing > 0", "filesystem", by=OF_A_NODE),
+)
+
+
+def _or(parts: tuple[str, ...]) -> str:
+    """All of several expressions."""
+    return " or ".join(parts)
+
+
+def _fleet(of: str) -> str:
+    """Faults that so many nodes have that one alert speaks for all of them."""
+    nodes = f"count by (cluster, fault) ({of} unless on ({NODE}) {CORDONED})"
+    return (
+        f"{nodes} >= ${{fleet_nodes}} or on (cluster, fault) ({nodes} > 1 and on (cluster, fault) "
+        f"{nodes} / on (cluster) group_left () cluster:gpunode_node:count > ${{fleet_share}})"
+    )
+
+
+PORT_ACTIVE = series("gpunode_infiniband_active", device="mlx5_0", port="1")
+NFS = {"mountpoint": "/data", "operation": "read"}
+LIVE = series("gpunode_disk_controller_live", controller="nvme0")
+INFO = series(
+    "gpunode_gpu_info",
+    name="NVIDIA H200",
+    bus_id="0000:1b:00.0",
+    serial="1",
+    vbios="96",
+    compute_capability="9.0",
+    parent="",
+)
+
+OF_NODES: tuple[Record, ...] = (
+    Record(
+        name=CORDONED,
+        labels=OF_NODE,
+        expression=(
+            f"max by ({NODE}) (label_replace(kube_node_spec_unschedulable, "
+            '"instance", "$1", "node", "(.+)")) > 0'
+        ),
+        purpose="Nodes that are cordoned or drained (kube-state-metrics); they page nobody.",
+        given={series("kube_node_spec_unschedulable", node=NODE_A, instance="10.0.0.9:8080"): 1.0},
+        results={(NODE_A,): 1.0},
+    ),
+    Record(
+        name="node:gpunode_exporter:up",
+        labels=OF_NODE,
+        interval=AT_ONCE,
+        expression=f"max by ({NODE}) (max_over_time({TARGETS}[2m]))",
+        purpose="Whether an exporter could be scraped within two minutes.",
+        given={UP: 1.0},
+        results={(NODE_A,): 1.0},
+    ),
+    Record(
+        name="node:gpunode_down:harmed",
+        labels=OF_NODE,
+        interval=AT_ONCE,
+        expression=(
+            f"(last_over_time(node:gpunode_job:gpus[5m]) or on ({NODE}) node:gpunode_down:harmed) "
+            f"unless on ({NODE}) node:gpunode_exporter:up == 1 "
+            f"and on ({NODE}) max by ({NODE}) (present_over_time({TARGETS}[1h]))"
+        ),
+        purpose="GPUs that were held when their node was last seen, while its exporter is down; "
+        "the rule reads its own past.",
+        given={UP: 0.0, **HELD},
+        results={(NODE_A,): 1.0},
+    ),
+    Record(
+        name="node:gpunode_down:unexplained",
+        labels=OF_NODE,
+        interval=AT_ONCE,
+        expression=(
+            f"node:gpunode_exporter:up == 0 and on ({NODE}) node:gpunode_down:harmed "
+            f"unless on ({NODE}) count by ({NODE}) (gpu:gpunode_job:member_10m "
+            f"and on ({JOB}) job:gpunode_stalled:seconds)"
+        ),
+        purpose="Nodes that are down with GPUs in use, but for those of a job that stands still, "
+        "which has an alert of its own.",
+        given={UP: 0.0, **HELD},
+        results={(NODE_A,): 0.0},
+    ),
+    Record(
+        name="gpu:gpunode_gpu_fault:level",
+        labels=(*OF_GPU, "reason"),
+        interval=AT_ONCE,
+        expression=_or(GPU_FAULTS),
+        purpose="Faults of a GPU: 2 is worth waking somebody, 1 a ticket.",
+        given={
+            INFO: 1.0,
+            series("gpunode_gpu_xid_last_timestamp_seconds", xid="79"): 1.0,
+            series("gpunode_gpu_xid_last_timestamp_seconds", xid="31"): 1.0,
+            series(LOGGED_XIDS, bus_id="0000:1b:00.0", xid="119"): 1.0,
+            series("gpunode_gpu_row_remap_pending"): 1.0,
+        },
+        results={
+            (*A, "XID 79"): 2.0,
+            (*A, "XID 119"): 2.0,
+            (*A, "row remap pending"): 1.0,
+        },
+    ),
+    Record(
+        name="gpu:gpunode_gpu_fault:worst",
+        labels=OF_GPU,
+        interval=AT_ONCE,
+        expression=f"max by ({GPU}) (gpu:gpunode_gpu_fault:level)",
+        purpose="The worst fault of a GPU.",
+        given={series("gpunode_gpu_recovery_action", action="reset"): 1.0},
+        results={A: 2.0},
+    ),
+    Record(
+        name="node:gpunode_port:up",
+        labels=(*OF_NODE, "device", "port"),
+        interval=AT_ONCE,
+        expression=(
+            f"min by ({PORT}) (avg_over_time(gpunode_infiniband_active[10m])) "
+            f"and on ({PORT}) max by ({PORT}) (max_over_time(gpunode_infiniband_active[1d])) > 0 "
+            "or label_replace(min by (cluster, instance, interface) ("
+            "avg_over_time(gpunode_network_up[10m])) "
+            "and on (cluster, instance, interface) max by (cluster, instance, interface) ("
+            'max_over_time(gpunode_network_up[1d])) > 0, "device", "$1", "interface", "(.+)")'
+        ),
+        purpose="Share of the last ten minutes for which a port or interface was up that has been "
+        "up within a day.",
+        given={PORT_ACTIVE: 1.0},
+        results={(NODE_A, "mlx5_0", "1"): 1.0},
+    ),
+    Record(
+        name="node:gpunode_hardware:present",
+        labels=(*OF_NODE, "part"),
+        expression=(
+            f'label_replace(count by ({NODE}) (max by ({GPU}) (gpunode_gpu_info{{parent=""}})) '
+            f'or on ({NODE}) 0 * node:gpunode_exporter:up, "part", "gpu", "", "") '
+            f"or label_replace(count by ({NODE}) (max by ({NODE}, controller) "
+            '(gpunode_disk_controller_live == 1)), "part", "nvme", "", "") '
+            f"or label_replace(count by ({NODE}) (max by ({PORT}) (gpunode_infiniband_active)), "
+            '"part", "port", "", "")'
+        ),
+        purpose="GPUs, NVMe controllers that work, and InfiniBand ports that a node has.",
+        given={INFO: 1.0, LIVE: 1.0, PORT_ACTIVE: 1.0},
+        results={(NODE_A, "gpu"): 1.0, (NODE_A, "nvme"): 1.0, (NODE_A, "port"): 1.0},
+    ),
+    Record(
+        name="node:gpunode_hardware:missing",
+        labels=(*OF_NODE, "part"),
+        expression=(
+            f"max by ({NODE}, part) (label_replace("
+            "max_over_time(node:gpunode_hardware:present[1d]), "
+            '"of", "the past", "", "") or label_replace(label_replace('
+            f"count by ({NODE}) (max by ({NODE}, bus_id) "
+            '(gpunode_pcie_link_width_max_lanes{kind="gpu"})), "part", "gpu", "", ""), '
+            '"of", "the bus", "", "")) '
+            f"- on ({NODE}, part) node:gpunode_hardware:present > 0"
+        ),
+        purpose="What a node has had within a day, or has on its PCI bus, and lacks now.",
+        given={
+            UP: 1.0,
+            series("gpunode_pcie_link_width_max_lanes", bus_id="0000:1b:00.0", kind="gpu"): 16.0,
+        },
+        results={(NODE_A, "gpu"): 1.0},
+    ),
+    Record(
+        name="node:gpunode_filesystem:available_ratio",
+        labels=(*OF_NODE, "mountpoint", "fstype"),
+        expression=(
+            f"max by ({MOUNT}) (gpunode_filesystem_available_bytes) / on ({MOUNT}) "
+            f"max by ({MOUNT}) (gpunode_filesystem_size_bytes > 0)"
+        ),
+        purpose="Share of a filesystem that is free.",
+        given={
+            series("gpunode_filesystem_available_bytes", mountpoint="/", fstype="ext4"): 5.0,
+            series("gpunode_filesystem_size_bytes", mountpoint="/", fstype="ext4"): 10.0,
+        },
+        results={(NODE_A, "/", "ext4"): 0.5},
+    ),
+    Record(
+        name="node:gpunode_filesystem:failing",
+        labels=(*OF_NODE, "mountpoint"),
+        expression=(
+            f"max by ({NODE}, mountpoint) ("
+            f'gpunode_filesystem_readonly{{fstype=~"{LOCAL}"}} == 1 and '
+            f'min_over_time(gpunode_filesystem_readonly{{fstype=~"{LOCAL}"}}[1d]) == 0) '
+            f'or max by ({NODE}, mountpoint) (gpunode_filesystem_files_free{{fstype=~"{LOCAL}"}} '
+            f"< 0.001 * gpunode_filesystem_files) > bool -1 "
+            f"or max by ({NODE}, mountpoint) (gpunode_filesystem_available_bytes{{mountpoint="
+            '"/"} < 0.005 * gpunode_filesystem_size_bytes) > bool -1'
+        ),
+        purpose="Filesystems of a node that take no more files: made read-only within a day, "
+        "without inodes, or the root without space.",
+        given={
+            series("gpunode_filesystem_files_free", mountpoint="/", fstype="ext4"): 0.0,
+            series("gpunode_filesystem_files", mountpoint="/", fstype="ext4"): 1e6,
+        },
+        results={(NODE_A, "/"): 1.0},
+    ),
+    Record(
+        name="node:gpunode_filesystem:failing_in_use",
+        labels=(*OF_NODE, "mountpoint"),
+        expression=f"node:gpunode_filesystem:failing and on ({NODE}) node:gpunode_job:gpus",
+        purpose="Filesystems that take no more files, of nodes whose GPUs are held.",
+        given={
+            **HELD,
+            series("gpunode_filesystem_files_free", mountpoint="/", fstype="ext4"): 0.0,
+            series("gpunode_filesystem_files", mountpoint="/", fstype="ext4"): 1e6,
+        },
+        results={(NODE_A, "/"): 1.0},
+    ),
+    Record(
+        name="node:gpunode_shm_used:ratio",
+        labels=(*OF_NODE, "tmpfs"),
+        expression=(
+            f"max by ({TMPFS}) (gpunode_job_shm_used_bytes) / on ({TMPFS}) "
+            f"max by ({TMPFS}) (gpunode_job_shm_size_bytes > 0) or label_replace("
+            f"max by ({NODE}) (gpunode_shm_used_bytes) / on ({NODE}) "
+            f'max by ({NODE}) (gpunode_shm_size_bytes > 0), "tmpfs", "node", "", "")'
+        ),
+        purpose="Used share of the /dev/shm of each job, by its device, and of the node.",
+        given={
+            series("gpunode_shm_used_bytes"): 50.0,
+            series("gpunode_shm_size_bytes"): 100.0,
+        },
+        results={(NODE_A, "node"): 0.5},
+    ),
+    Record(
+        name="node:gpunode_storage_silent:active",
+        labels=(*OF_NODE, "filesystem"),
+        interval=AT_ONCE,
+        expression=(
+            f"max by ({OF_FILESYSTEM}) (gpunode_lustre_rpcs_in_flight) > 0 "
+            f"unless on ({OF_FILESYSTEM}) "
+            f"{gained('gpunode_lustre_rpcs_total', OF_FILESYSTEM, '2m')} > 0 "
+            f"or {gained('gpunode_lustre_rpc_timeouts_total', OF_FILESYSTEM, '5m')} > 0 "
+            f"and on ({OF_FILESYSTEM}) max by ({OF_FILESYSTEM}) "
+            '(gpunode_lustre_targets{connected="no"}) > 0 '
+            "or label_replace("
+            f"max by ({NODE}, mountpoint) (gpunode_nfs_requests_in_flight) > 0 "
+            f"unless on ({NODE}, mountpoint) "
+            f"{gained('gpunode_nfs_requests_total', f'{NODE}, mountpoint', '2m')} > 0 "
+            f"and on ({NODE}, mountpoint) ("
+            f"{gained('gpunode_nfs_retransmissions_total', f'{NODE}, mountpoint', '5m')} > 0 "
+            f"or {gained('gpunode_nfs_timeouts_total', f'{NODE}, mountpoint', '5m')} > 0 "
+            f"or on ({NODE}) max by ({NODE}) (gpunode_job_blocked_processes) > 0), "
+            '"filesystem", "$1", "mountpoint", "(.+)")'
+        ),
+        purpose="Filesystems from which a node has requests without an answer.",
+        given={
+            series("gpunode_lustre_rpcs_in_flight", filesystem="scratch", server="data"): 8.0,
+            series("gpunode_lustre_rpcs_total", filesystem="scratch", server="data"): 0.0,
+        },
+        results={(NODE_A, "scratch"): 8.0},
+    ),
+    Record(
+        name="node:gpunode_fault:level",
+        labels=(*OF_NODE, "fault"),
+        interval=AT_ONCE,
+        expression=f"max by ({OF_A_NODE}) ({_or(NODE_FAULTS)})",
+        purpose="Faults of a node that its neighbours may have too: 2 is worth waking somebody, 1 "
+        "a ticket.",
+        given={UP: 0.0, **HELD},
+        results={(NODE_A, "exporter"): 2.0},
+    ),
+)
+"""Rules that need only the series of one node; each shard of Prometheus can evaluate them."""
+
+OF_CLUSTERS: tuple[Record, ...] = (
+    Record(
+        name="cluster:gpunode_node:count",
+        labels=("cluster",),
+        interval=AT_ONCE,
+        expression=f"count by (cluster) (max by ({NODE}) ({TARGETS}))",
+        purpose="Nodes that Prometheus scrapes.",
+        given={UP: 0.0},
+        results={(): 1.0},
+    ),
+    Record(
+        name="cluster:gpunode_fault:fleet",
+        labels=("cluster", "fault"),
+        interval=AT_ONCE,
+        expression=_fleet("node:gpunode_fault:level == 2"),
+        purpose="Nodes with the same fault, worth waking somebody, if they are many.",
+        given={
+            UP: 0.0,
+            series("up", job="gpunode", instance="node-b"): 0.0,
+            **HELD,
+            next(iter(HELD)).__class__(
+                "gpunode_gpu_owner_info",
+                (*next(iter(HELD)).labels, ("instance", "node-b")),
+            ): 1.0,
+        },
+        results={("exporter",): 2.0},
+    ),
+    Record(
+        name="cluster:gpunode_fault:fleet_any",
+        labels=("cluster", "fault"),
+        interval=AT_ONCE,
+        expression=_fleet("node:gpunode_fault:level"),
+        purpose="Nodes with the same fault, if they are many.",
+        given={UP: 0.0, series("up", job="gpunode", instance="node-b"): 0.0},
+        results={("exporter",): 2.0},
+    ),
+    Record(
+        name="filesystem:gpunode_storage_silent:nodes",
+        labels=("cluster", "filesystem"),
+        interval=AT_ONCE,
+        expression=(
+            f"count by ({FILESYSTEM}) (node:gpunode_storage_silent:active "
+            f"and on ({NODE}) node:gpunode_job:gpus)"
+        ),
+        purpose="Nodes with jobs that wait for a filesystem which does not answer.",
+        given={
+            **HELD,
+            series("gpunode_lustre_rpcs_in_flight", filesystem="scratch", server="data"): 8.0,
+            series("gpunode_lustre_rpcs_total", filesystem="scratch", server="data"): 0.0,
+        },
+        results={("scratch",): 1.0},
+    ),
+)
+"""Rules that add up or compare nodes, for the Prometheus that sees them all."""

@@ -1,0 +1,551 @@
+"""Whose GPU is whose: the job as the unit of what training and serving are told about."""
+
+from __future__ import annotations
+
+from alerts.recording.record import (
+    AT_ONCE,
+    HELD,
+    HELD_B,
+    NODE_A,
+    OF_GPU,
+    OF_JOB,
+    ON_B,
+    STREAK,
+    STREAK_B,
+    TRAIN,
+    TRAINS,
+    TRAINS_B,
+    WORKED,
+    WORKED_B,
+    A,
+    B,
+    Record,
+)
+from alerts.thresholds.row import (
+    GPU,
+    JOB,
+    NODE,
+    OWNER,
+    Given,
+    ledger,
+    of_gpus,
+    of_jobs,
+    owner,
+    rate,
+    series,
+    state,
+)
+from gpunode.verdict.limits import LOST
+
+ROLES = "-(?:master|workers?|launcher|chief|ps|head|leader|node)"
+RANDOM = "[bcdfghjklmnpqrstvwxz2456789]"
+REPLICA = f"-({RANDOM}{{8,10}}-{RANDOM}{{5}})"
+"""What a Deployment appends to the name of each of its pods, which have no work in common.
+https://github.com/kubernetes/apimachinery/blob/master/pkg/util/rand/rand.go"""
+
+POD = f"(.+?)(?:{ROLES})?(?:-[0-9]+)*(?:-{RANDOM}{{8,10}})?(?:-{RANDOM}{{5}})?"
+"""The name of a pod: what it belongs to, its role and number, and what controllers append."""
+
+OWNED: Given = {
+    owner(owner_namespace="research", owner_pod="a-worker-0", owner_container="main"): 1.0,
+    owner(owner_namespace="team", owner_pod="b-7c9f5d6b4-x2lqz", owner_container="main"): 1.0,
+}
+SLURM: Given = {owner(slurm_job="42", user="kim"): 1.0}
+
+STANDS_STILL = 10
+"""Seconds of a streak from which a GPU is blocked, not only between two steps."""
+
+EXCUSES = "evaluating|checkpointing|preparing"
+"""What a rank visibly does while the others wait for it at a barrier."""
+
+OF_SERVERS = "serving|interactive"
+
+NO_STARVATION = "compile|checkpoint|no_requests"
+"""What a verdict says of a GPU that has nothing to run for a reason that ends by itself."""
+
+OWN_CAUSES = "thermal|power|kernel_launch|host_compute"
+"""What a GPU's verdict says if the GPU itself or its host is slow, rather than its share of the
+model larger."""
+
+PAUSES = of_gpus("gpunode_training_step_median_seconds") + (
+    f" unless on ({GPU}) " + of_gpus("gpunode_training_last_step_timestamp_seconds")
+)
+"""GPUs whose training reports its steps and says that none is due now."""
+
+
+USEFUL = f'sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate1h{{state=~"compute|memory"}})'
+
+
+def _named(metric: str, over: str = "") -> str:
+    """Series with the labels of an owner, with the job of a pod or of Slurm."""
+    of_pod, of_slurm = 'owner_pod!=""', 'owner_pod="",slurm_job!=""'
+    pods, slurm = (
+        f"{over}({metric}{{{of}}}[1h])" if over else f"{metric}{{{of}}}"
+        for of in (of_pod, of_slurm)
+    )
+    return (
+        f'label_replace(label_replace({pods}, "workload", "$1", "owner_pod", "{POD}"), '
+        f'"replica", "$1", "owner_pod", ".+{REPLICA}") '
+        f'or label_replace({slurm}, "workload", "slurm-$1", "slurm_job", "(.+)")'
+    )
+
+
+def _held(expression: str) -> str:
+    """The GPUs that a job has to itself and for which an expression has a value."""
+    return f"gpu:gpunode_job:member and on ({GPU}) {expression}"
+
+
+OF_NODES: tuple[Record, ...] = (
+    Record(
+        name="gpu:gpunode_gpu_owner:workload",
+        labels=(*OF_GPU, "owner_namespace", "owner_pod", "workload", "replica", "user"),
+        expression=(
+            f"max by ({GPU}, owner_namespace, owner_pod, workload, replica, user) "
+            f"({_named('gpunode_gpu_owner_info')} or "
+            'label_join(gpunode_gpu_owner_info{owner_pod="",slurm_job=""}, '
+            '"workload", "@", "user", "instance"))'
+        ),
+        purpose="Who holds a GPU, and for which job: the name of the pod without role, number and "
+        "suffix, the Slurm job, or else the user on the node. `replica` tells the pods of a "
+        "Deployment apart.",
+        given={**OWNED, **SLURM},
+        results={
+            (*A, "research", "a-worker-0", "a", "", ""): 1.0,
+            (*A, "team", "b-7c9f5d6b4-x2lqz", "b", "7c9f5d6b4-x2lqz", ""): 1.0,
+            (*A, "", "", "slurm-42", "", "kim"): 1.0,
+        },
+    ),
+    Record(
+        name="gpu:gpunode_gpu_owner:share",
+        labels=(*OF_GPU, *OF_JOB[1:]),
+        expression=(
+            f"sum by ({GPU}, {OWNER}) (gpu:gpunode_gpu_owner:workload) "
+            f"/ on ({GPU}) group_left () count by ({GPU}) (gpu:gpunode_gpu_owner:workload)"
+        ),
+        purpose="Each job's share of a GPU; a GPU with several owners counts once.",
+        given=OWNED,
+        results={
+            (*A, "research", "a", "", ""): 0.5,
+            (*A, "team", "b", "7c9f5d6b4-x2lqz", ""): 0.5,
+        },
+    ),
+    Record(
+        name="gpu:gpunode_job:member",
+        labels=(*OF_GPU, *OF_JOB[1:]),
+        expression="gpu:gpunode_gpu_owner:share == 1",
+        purpose="The job that has a GPU to itself. What a shared GPU does is nobody's in "
+        "particular.",
+        given=HELD,
+        results={(*A, *TRAIN): 1.0},
+    ),
+    Record(
+        name="gpu:gpunode_job:member_10m",
+        labels=(*OF_GPU, *OF_JOB[1:]),
+        expression="last_over_time(gpu:gpunode_job:member[10m])",
+        purpose="The jobs that had a GPU in the last ten minutes, which outlasts the GPU.",
+        given=HELD,
+        results={(*A, *TRAIN): 1.0},
+    ),
+    Record(
+        name="node:gpunode_job:gpus",
+        labels=("cluster", "instance"),
+        expression=f"count by ({NODE}) (max by ({GPU}) (gpu:gpunode_gpu_owner:workload))",
+        purpose="GPUs of a node that somebody holds.",
+        given=OWNED,
+        results={(NODE_A,): 1.0},
+    ),
+)
+"""Rules that need only the series of one node; each shard of Prometheus can evaluate them."""
+
+OF_CLUSTERS: tuple[Record, ...] = (
+    Record(
+        name="gpu:gpunode_job:kind",
+        labels=(*OF_GPU, *OF_JOB[1:], "kind"),
+        expression=(
+            f"max by ({GPU}, kind) (gpunode_gpu_workload == 1) "
+            f"* on ({GPU}) group_left ({OWNER}) gpu:gpunode_job:member"
+        ),
+        purpose="The kind of work that a job does on a GPU.",
+        given=TRAINS,
+        results={(*A, *TRAIN, "training"): 1.0},
+    ),
+    Record(
+        name="job:gpunode_job:gpus",
+        labels=OF_JOB,
+        expression=f"count by ({JOB}) (gpu:gpunode_job:member)",
+        purpose="GPUs that a job has to itself.",
+        given={**HELD, **HELD_B},
+        results={TRAIN: 2.0},
+    ),
+    Record(
+        name="job:gpunode_job:nodes",
+        labels=OF_JOB,
+        expression=f"count by ({JOB}) (count by ({NODE}, {OWNER}) (gpu:gpunode_job:member))",
+        purpose="Nodes on which a job has GPUs.",
+        given={**HELD, **HELD_B},
+        results={TRAIN: 1.0},
+    ),
+    Record(
+        name="job:gpunode_training:gpus",
+        labels=OF_JOB,
+        expression=f'count by ({JOB}) (gpu:gpunode_job:kind{{kind="training"}})',
+        purpose="GPUs of a job that train; alerts on training depend on it.",
+        given={**TRAINS, **TRAINS_B},
+        results={TRAIN: 2.0},
+    ),
+    Record(
+        name="job:gpunode_gpu_bottleneck:count",
+        labels=(*OF_JOB, "cause"),
+        expression=(
+            f"count by ({JOB}, cause) (max by ({GPU}, cause) (gpunode_gpu_bottleneck == 1) "
+            f"* on ({GPU}) group_left ({OWNER}) gpu:gpunode_job:member)"
+        ),
+        purpose="GPUs of a job by what holds them back.",
+        given={**HELD, series("gpunode_gpu_bottleneck", cause="shm"): 1.0},
+        results={(*TRAIN, "shm"): 1.0},
+    ),
+    Record(
+        name="job:gpunode_training_pause:rate5m",
+        labels=OF_JOB,
+        expression=of_jobs("gpu:gpunode_training_pause:rate5m"),
+        purpose="Share of the time in which some rank of a job says that no step is due.",
+        given={
+            **HELD,
+            series("gpunode_training_seconds_total", phase="step"): 0.5,
+            series("gpunode_training_seconds_total", phase="evaluation"): 0.5,
+        },
+        results={TRAIN: 0.5},
+    ),
+)
+"""Rules that add up or compare nodes, for the Prometheus that sees them all."""
+
+STARTED = series(
+    "gpunode_gpu_process_info",
+    **dict.fromkeys(
+        ("owner_namespace", "owner_container", "slurm_job", "user", "slurm_step", "rank"), ""
+    ),
+    local_rank="",
+    world_size="",
+    owner_pod="train-0",
+    pid="417",
+)
+SERVICE = tuple(label for label in OF_JOB if label != "replica")
+BY_SERVICE = ", ".join(SERVICE)
+REQUESTS = "gpunode_serving_request_seconds"
+
+OF_SERVICES: tuple[Record, ...] = (
+    Record(
+        name="job:gpunode_serving_requests:rate5m",
+        labels=SERVICE,
+        expression=f"sum by ({BY_SERVICE}) ({of_jobs(rate(f'{REQUESTS}_count'), 'sum')})",
+        purpose="Requests a second that all replicas of a service answer.",
+        given={**HELD, series(f"{REQUESTS}_count"): 5.0},
+        results={("", "train", ""): 5.0},
+    ),
+    Record(
+        name="job:gpunode_serving_request:p99",
+        labels=SERVICE,
+        expression=(
+            f"histogram_quantile(0.99, sum by ({BY_SERVICE}, le) (gpu:gpunode_job:member "
+            f"* on ({GPU}) group_right ({OWNER}) "
+            f"{rate(f'{REQUESTS}_bucket', f'{GPU}, le')}))"
+        ),
+        purpose="How long the slowest 1% of the requests to a service take.",
+        given={
+            **HELD,
+            series(f"{REQUESTS}_bucket", le="1.0"): 0.0,
+            series(f"{REQUESTS}_bucket", le="2.0"): 5.0,
+            series(f"{REQUESTS}_bucket", le="+Inf"): 5.0,
+        },
+        results={("", "train", ""): 1.99},
+    ),
+    Record(
+        name="job:gpunode_training_loss:not_finite",
+        labels=OF_JOB,
+        expression=of_jobs(f"1 - {of_gpus('gpunode_training_loss_finite', 'min')}", "sum"),
+        purpose="Ranks of a job whose last reported loss is NaN or infinite.",
+        given={**HELD, series("gpunode_training_loss_finite"): 0.0},
+        results={TRAIN: 1.0},
+    ),
+    Record(
+        name="job:gpunode_starts:count_1h",
+        labels=OF_JOB,
+        interval="1m",
+        expression=(
+            f"max by ({JOB}) (count by ({GPU}, {OWNER}) ("
+            f"max by ({GPU}, pid, {OWNER}) "
+            f"({_named('gpunode_gpu_process_info', 'count_over_time')}))) "
+            f"and on ({JOB}) job:gpunode_training:gpus "
+            f"and on ({JOB}) {of_jobs(USEFUL, 'avg')} < 0.3"
+        ),
+        purpose="Processes of a job that had the same GPU within an hour, if the GPU did little "
+        "meanwhile.",
+        given={**TRAINS, **ledger(idle=0.9), STARTED: 1.0},
+        results={TRAIN: 1.0},
+    ),
+)
+"""What a job's clients and processes tell."""
+
+OF_STALLS: tuple[Record, ...] = (
+    Record(
+        name="job:gpunode_last_work:age",
+        labels=OF_JOB,
+        interval=AT_ONCE,
+        expression=of_jobs(
+            f"min by ({GPU}) (timestamp(gpunode_job_last_work_timestamp_seconds) "
+            "- gpunode_job_last_work_timestamp_seconds)",
+            "min",
+        ),
+        purpose="Seconds since any GPU of a job last worked, as its nodes saw it when they were "
+        "scraped; absent for a job that has yet to begin.",
+        given={**HELD, **HELD_B, WORKED: 0.0, WORKED_B: 0.0},
+        results={TRAIN: 7320.0},
+    ),
+    Record(
+        name="job:gpunode_gpu_blocked:count",
+        labels=OF_JOB,
+        interval=AT_ONCE,
+        expression=f"count by ({JOB}) ("
+        + _held(of_gpus("gpunode_gpu_blocked_streak_seconds") + f" > {STANDS_STILL}")
+        + ")",
+        purpose="GPUs of a job that do nothing but wait in a collective.",
+        given={**HELD, STREAK: 60.0},
+        results={TRAIN: 1.0},
+    ),
+    Record(
+        name="job:gpunode_pause:excused",
+        labels=OF_JOB,
+        interval=AT_ONCE,
+        expression=(
+            "job:gpunode_last_work:age < ${paused_at_most} "
+            f"and on ({JOB}) (count by ({JOB}) ({_held(f'({PAUSES})')}) "
+            f"or on ({JOB}) count by ({JOB}) ("
+            + _held(of_gpus(f'gpunode_gpu_waited_for{{reason=~"{EXCUSES}"}}') + " == 1")
+            + ")) "
+            f"or on ({JOB}) (job:gpunode_last_work:age < ${{uninterruptible_at_most}} "
+            f"and on ({JOB}) count by ({JOB}) ("
+            + _held(of_gpus("gpunode_job_blocked_processes") + " > 0")
+            + "))"
+        ),
+        purpose="Jobs that stand still for a reason that ends by itself: a rank says that it "
+        "evaluates, saves or compiles, or is seen to; or a process waits for a disk or file server "
+        "and has not done so for long.",
+        given={
+            **HELD,
+            WORKED: 1.0,
+            series("gpunode_gpu_waited_for", reason="evaluating"): 1.0,
+        },
+        results={TRAIN: 0.0},
+    ),
+    Record(
+        name="job:gpunode_stalled:seconds",
+        labels=OF_JOB,
+        interval=AT_ONCE,
+        expression=(
+            "job:gpunode_last_work:age "
+            f"and on ({JOB}) job:gpunode_gpu_blocked:count "
+            f"unless on ({JOB}) (job:gpunode_pause:excused "
+            f'or on ({JOB}) count by ({JOB}) (gpu:gpunode_job:kind{{kind=~"{OF_SERVERS}"}}))'
+        ),
+        purpose="Seconds since any GPU of a job last worked, while some of them wait in a "
+        "collective and nothing excuses it.",
+        given={**TRAINS, WORKED: 0.0, STREAK: 7000.0},
+        results={TRAIN: 7320.0},
+    ),
+    Record(
+        name="job:gpunode_waiting:seconds",
+        labels=OF_JOB,
+        interval=AT_ONCE,
+        expression=(
+            of_jobs(of_gpus("gpunode_gpu_blocked_streak_seconds"))
+            + f" unless on ({JOB}) (job:gpunode_pause:excused "
+            f'or on ({JOB}) count by ({JOB}) (gpu:gpunode_job:kind{{kind=~"{OF_SERVERS}"}}))'
+        ),
+        purpose="For how long a GPU of a job has done nothing but wait in a collective, whether or "
+        "not the job has begun to work.",
+        given={**HELD, STREAK: 60.0},
+        results={TRAIN: 60.0},
+    ),
+    Record(
+        name="job:gpunode_idle:seconds",
+        labels=OF_JOB,
+        interval=AT_ONCE,
+        expression=(
+            "job:gpunode_last_work:age "
+            f"and on ({JOB}) (job:gpunode_training:gpus and on ({JOB}) job:gpunode_job:gpus > 1) "
+            f"unless on ({JOB}) (job:gpunode_gpu_blocked:count or on ({JOB}) "
+            "job:gpunode_pause:excused)"
+        ),
+        purpose="Seconds since any GPU of a training job with several of them last worked, though "
+        "none waits for another and nothing excuses it.",
+        given={**TRAINS, **HELD_B, WORKED: 0.0},
+        results={TRAIN: 7320.0},
+    ),
+    Record(
+        name="job:gpunode_late_gpu:reason",
+        labels=(*OF_GPU, *OF_JOB[1:], "reason"),
+        interval=AT_ONCE,
+        expression=(
+            f"(max by ({GPU}, reason) (gpunode_gpu_waited_for == 1) "
+            f"* on ({GPU}) group_left ({OWNER}) gpu:gpunode_job:member "
+            f"or on ({GPU}) label_replace(gpu:gpunode_job:member unless on ({GPU}) "
+            f"{of_gpus('gpunode_gpu_blocked_streak_seconds')} > {STANDS_STILL}, "
+            '"reason", "not seen from its node", "", "")) '
+            f"and on ({JOB}) job:gpunode_stalled:seconds > 20"
+        ),
+        purpose="The GPUs of a job that stands still for which its others wait, and why.",
+        given={**TRAINS, **TRAINS_B, WORKED: 0.0, WORKED_B: 0.0, STREAK: 7000.0, STREAK_B: 0.0},
+        results={(*B, *TRAIN, "not seen from its node"): 1.0},
+    ),
+    Record(
+        name="job:gpunode_awaited_rank:reason",
+        labels=("cluster", "instance", *OF_JOB[1:], "rank", "host", "pid", "reason"),
+        interval=AT_ONCE,
+        expression=(
+            "max by (cluster, instance, rank, host, pid, reason) (gpunode_nccl_awaited_rank_info) "
+            f"* on ({NODE}) group_left ({OWNER}) (max by ({NODE}, {OWNER}) "
+            f"(gpu:gpunode_job:member) "
+            f"and on ({NODE}) count by ({NODE}) (max by ({NODE}, {OWNER}) "
+            f"(gpu:gpunode_job:member)) "
+            f"== 1) and on ({JOB}) job:gpunode_stalled:seconds > 20"
+        ),
+        purpose="The ranks for which NCCL's RAS service says that others wait, of a job that "
+        "stands "
+        "still and has its nodes to itself.",
+        given={
+            **TRAINS,
+            WORKED: 0.0,
+            STREAK: 7000.0,
+            series(
+                "gpunode_nccl_awaited_rank_info",
+                communicator="1",
+                rank="3",
+                host="10.0.0.3",
+                pid="42",
+                nvml_device="3",
+                reason="behind",
+            ): 1.0,
+        },
+        results={(NODE_A, *TRAIN, "3", "10.0.0.3", "42", "behind"): 1.0},
+    ),
+    Record(
+        name="job:gpunode_stalled:explained",
+        labels=OF_JOB,
+        interval=AT_ONCE,
+        expression=(
+            f"count by ({JOB}) (gpu:gpunode_job:member_10m and on ({GPU}) "
+            "(gpu:gpunode_gpu_fault:worst == 2 "
+            f"unless on ({NODE}) node:kube_node_spec_unschedulable:max)) "
+            f"or on ({JOB}) count by ({JOB}) (gpu:gpunode_job:member_10m and on ({NODE}) "
+            f"(node:gpunode_storage_silent:active or on ({NODE}) (node:gpunode_fault:level "
+            "and on (cluster, fault) cluster:gpunode_fault:fleet)))"
+        ),
+        purpose="Jobs that a fault holds up which has an alert of its own: a GPU, a filesystem, or "
+        "what many nodes have in common.",
+        given={**HELD, series("gpunode_gpu_recovery_action", action="reset"): 1.0},
+        results={TRAIN: 1.0},
+    ),
+)
+"""How long a job has stood still. They are evaluated with the alert that asks."""
+
+OF_PACE: tuple[Record, ...] = (
+    Record(
+        name="gpu:gpunode_gpu_blocked:by_job",
+        labels=(*OF_GPU, *OF_JOB[1:]),
+        expression=(
+            f"gpu:gpunode_job:member * on ({GPU}) group_left () "
+            f'max by ({GPU}) (gpu:gpunode_gpu_seconds:rate5m{{state="blocked"}})'
+        ),
+        purpose="Share of its time in which a GPU waits for peers, with the job it belongs to.",
+        given={**ledger(blocked=0.25), **HELD},
+        results={(*A, *TRAIN): 0.25},
+    ),
+    Record(
+        name="gpu:gpunode_gpu_blocked:gap_to_job",
+        labels=(*OF_GPU, *OF_JOB[1:]),
+        expression=(
+            f"max by ({JOB}) (gpu:gpunode_gpu_blocked:by_job) "
+            f"- on ({JOB}) group_right () gpu:gpunode_gpu_blocked:by_job"
+        ),
+        purpose="How much less a GPU waits for peers than the GPU of its job that waits most; the "
+        "straggler has the largest gap.",
+        given={
+            **ledger(blocked=0.125),
+            series("gpunode_gpu_seconds_total", state="blocked", **ON_B): 0.625,
+            **HELD,
+            **HELD_B,
+        },
+        results={(*A, *TRAIN): 0.5, (*B, *TRAIN): 0.0},
+    ),
+    Record(
+        name="job:gpunode_gpu_blocked:gap",
+        labels=OF_JOB,
+        expression=f"max by ({JOB}) (gpu:gpunode_gpu_blocked:gap_to_job)",
+        purpose="How much less the GPU of a job that waits least waits than the one that waits "
+        "most.",
+        given={
+            **ledger(blocked=0.125),
+            series("gpunode_gpu_seconds_total", state="blocked", **ON_B): 0.625,
+            **HELD,
+            **HELD_B,
+        },
+        results={TRAIN: 0.5},
+    ),
+    Record(
+        name="job:gpunode_starved:ratio",
+        labels=OF_JOB,
+        expression=(
+            f"clamp_min({of_jobs(state('starved'))} - on ({JOB}) "
+            f"(job:gpunode_training_pause:rate5m or on ({JOB}) 0 * job:gpunode_job:gpus), 0) "
+            f"and on ({JOB}) job:gpunode_training:gpus "
+            f'unless on ({JOB}) job:gpunode_gpu_bottleneck:count{{cause=~"{NO_STARVATION}"}}'
+        ),
+        purpose="Share of its time in which the GPU of a training job that starves most has "
+        "nothing "
+        "to run, without the pauses that the job reports and without compilation.",
+        given={
+            **TRAINS,
+            **ledger(starved=0.5),
+            series("gpunode_training_seconds_total", phase="step"): 0.875,
+            series("gpunode_training_seconds_total", phase="evaluation"): 0.125,
+        },
+        results={TRAIN: 0.375},
+    ),
+    Record(
+        name="job:gpunode_training_step:slowdown",
+        labels=OF_JOB,
+        expression=of_jobs("gpu:gpunode_training_step_median_seconds:ratio_to_baseline"),
+        purpose="Time of a job's step over the best pace of the same run.",
+        given={
+            **HELD,
+            series("gpunode_training_step_median_seconds"): 3.0,
+            series("gpunode_training_step_baseline_seconds"): 2.0,
+        },
+        results={TRAIN: 1.5},
+    ),
+    Record(
+        name="job:gpunode_training_step:median",
+        labels=OF_JOB,
+        expression=of_jobs(of_gpus("gpunode_training_step_median_seconds")),
+        purpose="Time of a job's step, to compare runs by.",
+        given={**HELD, series("gpunode_training_step_median_seconds"): 3.0},
+        results={TRAIN: 3.0},
+    ),
+    Record(
+        name="job:gpunode_starved:slowdown",
+        labels=OF_JOB,
+        expression=(
+            f"job:gpunode_training_step:slowdown and on ({JOB}) job:gpunode_starved:ratio > "
+            f"{LOST:g}"
+        ),
+        purpose="Time of a starved job's step over the best pace of the same run.",
+        given={
+            **TRAINS,
+            **ledger(starved=0.5),
+            series("gpunode_training_step_median_seconds"): 3.0,
+            series("gpunode_training_step_baseline_seconds"): 2.0,
+        },
+        results={TRAIN: 1.5},
+    ),
+)
+"""Who waits for whom within a job, and for what."""
