@@ -159,9 +159,9 @@ LIVE = series("gpunode_disk_controller_live", controller="nvme0")
 INFO = series(
     "gpunode_gpu_info",
     name="NVIDIA H200",
-    bus_id="0000:1b:00.0",
-    serial="1",
-    vbios="96",
+    bus_id="0000:00:06.0",
+    serial="1654024076942",
+    vbios="96.00.A5.00.1A",
     compute_capability="9.0",
     parent="",
 )
@@ -225,7 +225,7 @@ OF_NODES: tuple[Record, ...] = (
             INFO: 1.0,
             series("gpunode_gpu_xid_last_timestamp_seconds", xid="79"): 1.0,
             series("gpunode_gpu_xid_last_timestamp_seconds", xid="31"): 1.0,
-            series(LOGGED_XIDS, bus_id="0000:1b:00.0", xid="119"): 1.0,
+            series(LOGGED_XIDS, bus_id="0000:00:06.0", xid="119"): 1.0,
             series("gpunode_gpu_row_remap_pending"): 1.0,
         },
         results={
@@ -283,14 +283,14 @@ OF_NODES: tuple[Record, ...] = (
             "max_over_time(node:gpunode_hardware:present[1d]), "
             '"of", "the past", "", "") or label_replace(label_replace('
             f"count by ({NODE}) (max by ({NODE}, bus_id) "
-            '(gpunode_pcie_link_width_max_lanes{kind="gpu"})), "part", "gpu", "", ""), '
+            '(gpunode_pcie_device_info{kind="gpu"})), "part", "gpu", "", ""), '
             '"of", "the bus", "", "")) '
             f"- on ({NODE}, part) node:gpunode_hardware:present > 0"
         ),
         purpose="What a node has had within a day, or has on its PCI bus, and lacks now.",
         given={
             UP: 1.0,
-            series("gpunode_pcie_link_width_max_lanes", bus_id="0000:1b:00.0", kind="gpu"): 16.0,
+            series("gpunode_pcie_device_info", bus_id="0000:1b:00.0", kind="gpu"): 1.0,
         },
         results={(NODE_A, "gpu"): 1.0},
     ),
@@ -366,7 +366,7 @@ OF_NODES: tuple[Record, ...] = (
             f"{gained('gpunode_lustre_rpcs_total', OF_FILESYSTEM, '2m')} > 0 "
             f"or {gained('gpunode_lustre_rpc_timeouts_total', OF_FILESYSTEM, '5m')} > 0 "
             f"and on ({OF_FILESYSTEM}) max by ({OF_FILESYSTEM}) "
-            '(gpunode_lustre_targets{connected="no"}) > 0 '
+            '(gpunode_lustre_targets{connected="false"}) > 0 '
             "or label_replace("
             f"max by ({NODE}, mountpoint) (gpunode_nfs_requests_in_flight) > 0 "
             f"unless on ({NODE}, mountpoint) "

@@ -163,7 +163,7 @@ EXPORTER = (
             f"min by ({NODE}, source) (max by ({NODE}, source, gpu, uuid, mountpoint) "
             f'(gpunode_source_up{{source!="gpu_activity"}})) unless on ({NODE}, source) '
             f'(max by ({NODE}, source) (gpunode_source_up{{source="gpu"}}) unless on ({NODE}) '
-            f'max by ({NODE}) (gpunode_pcie_link_width_max_lanes{{kind="gpu"}}))'
+            f'max by ({NODE}) (gpunode_pcie_device_info{{kind="gpu"}}))'
         ),
         window="0s",
         unit="flag",

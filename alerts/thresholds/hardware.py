@@ -8,7 +8,7 @@ from alerts.thresholds.row import NODE, Example, Threshold, Tier, gained, series
 
 RESET_ADVISED = series("gpunode_gpu_recovery_action", action="reset")
 LINK_DEGRADED = series("gpunode_pcie_link_degraded", bus_id="0000:1b:00.0", kind="gpu")
-ON_BUS = series("gpunode_pcie_link_width_max_lanes", bus_id="0000:1b:00.0", kind="gpu")
+ON_BUS = series("gpunode_pcie_device_info", bus_id="0000:1b:00.0", kind="gpu")
 APPLICATION_XID = series("gpunode_gpu_xid_last_timestamp_seconds", xid="31")
 
 HARDWARE = (
@@ -86,7 +86,7 @@ HARDWARE = (
         labels=("part",),
         fault="gpu_missing",
         example=Example(
-            fires={UP: 1.0, ON_BUS: 16.0, INFO: None},
+            fires={UP: 1.0, ON_BUS: 1.0, INFO: None},
             quiet={INFO: 1.0},
             value=1.0,
             labels={"part": "gpu"},
