@@ -152,8 +152,8 @@ def test_gpus_that_come_go_and_have_no_valid_name_are_found_at_the_next_look(
         [0, 1, 2, 3],
     ]
     misnamed = looks[-1][3]
-    assert misnamed["uuid"] == "GPU-\ufffd\ufffd-1"
-    assert misnamed["name"] == "NVIDIA\ufffd( H200[31m"
+    assert misnamed["uuid"] == "GPU-\ufffd\ufffd\ufffd-1"
+    assert misnamed["name"] == "NVIDIA\ufffd\ufffd( H200\ufffd[31m"
     assert misnamed["serial"] == "\ufffd\ufffd"
     assert misnamed["vbios"] == "\ufffd(\ufffd"
     assert misnamed["bus_id"] == "\ufffdf:1b"

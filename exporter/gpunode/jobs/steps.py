@@ -29,6 +29,7 @@ from gpunode.metric import Distribution, Metric, Sample
 from gpunode.node.datagram_socket import Datagram
 from gpunode.node.node import Node
 from gpunode.source import MANY, WHOLE_NODE, Absent, Place, Reading, Source
+from gpunode.text import printable
 
 SECONDS = Metric(
     "gpunode_training_seconds_total",
@@ -304,7 +305,7 @@ class OfProcess:
         """The time of kernels by names fit for a label; those beyond ``MANY`` are one."""
         found: dict[str, float] = {}
         for name, seconds in kernels.items():
-            label = "".join(c if c.isprintable() else "?" for c in name[:NAME])
+            label = printable(name, NAME)
             if label not in self.names and len(self.names) >= MANY:
                 label = OTHER
             else:

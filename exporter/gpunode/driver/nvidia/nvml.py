@@ -43,6 +43,7 @@ from gpunode.driver.nvidia import gpm
 from gpunode.driver.nvidia.dcgm import DcgmProfiling
 from gpunode.driver.nvidia.library import Library
 from gpunode.driver.nvidia.possible import Range, possible
+from gpunode.text import printable
 
 log = logging.getLogger(__name__)
 
@@ -854,9 +855,8 @@ def _scaled(value: float | None, factor: float) -> float | None:
 
 
 def _text(value: bytes | None) -> str:
-    """Text of the driver as a label: valid, without control characters, not too long."""
-    text = (value or b"").decode(errors="replace")
-    return "".join(character for character in text if character.isprintable())[:LONGEST_TEXT]
+    """Text of the driver as a label."""
+    return printable((value or b"").decode(errors="replace"), LONGEST_TEXT)
 
 
 # pynvml decodes text strictly. These return what the driver wrote.
