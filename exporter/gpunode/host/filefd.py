@@ -6,8 +6,8 @@ https://docs.kernel.org/admin-guide/sysctl/fs.html#file-max-file-nr
 from __future__ import annotations
 
 from gpunode.config import Settings
-from gpunode.host.counter import counter
 from gpunode.metric import Metric
+from gpunode.node.kernel import counter
 from gpunode.node.node import Node
 from gpunode.source import NodeSource, Reading
 

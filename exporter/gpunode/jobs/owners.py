@@ -16,8 +16,9 @@ from gpunode.driver.driver import Gpu, Process, known
 from gpunode.gpu import GPU
 from gpunode.jobs import cgroup
 from gpunode.jobs.pods import Pods
-from gpunode.jobs.processes import UNREADABLE, parse_stat
+from gpunode.jobs.processes import UNREADABLE
 from gpunode.metric import Metric, Sample
+from gpunode.node.kernel import parse_stat
 from gpunode.node.kubelet import Allocation
 from gpunode.node.node import Node
 from gpunode.source import MANY, Divided, Reading

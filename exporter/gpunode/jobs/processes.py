@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,13 +19,12 @@ from gpunode.config import Settings
 from gpunode.driver.driver import DriverError, Gpu, Identity, Process, known, listed
 from gpunode.driver.errands import Errands
 from gpunode.gpu import GPU
-from gpunode.host.counter import counter
-from gpunode.host.cpu import HERTZ
 from gpunode.host.shm import Filling
 from gpunode.jobs import cgroup
 from gpunode.jobs.cgroup import Cgroup
 from gpunode.jobs.shm import SharedMemory
 from gpunode.metric import Metric, Sample
+from gpunode.node.kernel import Stat, counter, parse_stat
 from gpunode.node.node import Filesystem, Node
 from gpunode.source import Divided, GpuSource, Reading
 
@@ -271,29 +269,6 @@ of other new processes to the next."""
 
 SHOWN = 32
 """The most processes per job that the API lists."""
-
-STAT = re.compile(r"(?P<id>\d+) \((?P<name>.*)\) (?P<state>\S) (?P<rest>.*)", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class Stat:
-    """A process or thread: its name, state, CPU time in seconds, and start in ticks since boot."""
-
-    name: str
-    state: str
-    parent: int
-    cpu: float
-    start: float
-
-
-def parse_stat(text: str) -> Stat:
-    """Parse the stat file of a process or thread. Raises ``ValueError``."""
-    match = STAT.match(text)
-    fields = match["rest"].split() if match else []
-    if match is None or len(fields) < 19:
-        raise ValueError("not the stat file of a process")
-    cpu = (counter(fields[10]) + counter(fields[11])) / HERTZ
-    return Stat(match["name"], match["state"], int(fields[0]), cpu, counter(fields[18]))
 
 
 def parse_fields(text: str) -> dict[str, float]:

@@ -8,8 +8,8 @@ from typing import ClassVar
 from gpunode.config import Settings
 from gpunode.driver.driver import Gpu, known
 from gpunode.gpu.peers import thread_names
-from gpunode.jobs.processes import Stat, parse_stat
 from gpunode.metric import Metric
+from gpunode.node.kernel import Stat, parse_stat
 from gpunode.node.node import Node
 from gpunode.source import MANY, Divided, GpuSource, Reading
 

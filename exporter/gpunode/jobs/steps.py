@@ -24,9 +24,10 @@ from gpunode.config import Settings
 from gpunode.driver.driver import Identity
 from gpunode.gpu import GPU
 from gpunode.gpu.models import model_of
-from gpunode.jobs.processes import parse_stat, running
+from gpunode.jobs.processes import running
 from gpunode.metric import Distribution, Metric, Sample
 from gpunode.node.datagram_socket import Datagram
+from gpunode.node.kernel import parse_stat
 from gpunode.node.node import Node
 from gpunode.source import MANY, WHOLE_NODE, Absent, Place, Reading, Source
 from gpunode.text import printable
