@@ -205,7 +205,7 @@ def test_one_busy_thread_among_thousands_is_found() -> None:
             found = values(samples, job.BUSIEST_THREAD)
             whole = values(samples, job.HOST_CPUS)
         assert found == pytest.approx(whole, abs=0.1)
-        assert found[0] > 0.3
+        assert found[0] > 0.05  # the others sleep
 
 
 def task(cpu: float) -> Stat:

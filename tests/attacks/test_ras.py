@@ -510,7 +510,7 @@ def test_an_answer_of_the_right_form_with_anything_in_it_is_read_or_refused(
 
 def true_answer(ranks: int) -> str:
     """What NCCL says of a job of so many ranks, the last of which is late."""
-    whole = [{**at(number, 50, f"10.0.{number // 256}.1", number)} for number in range(ranks)]
+    whole = [at(number, 50, f"10.0.{number // 256}.1", number) for number in range(ranks)]
     whole[-1] = {**whole[-1], "collective_counts": {"AllReduce": 49}}
     return status(whole)
 

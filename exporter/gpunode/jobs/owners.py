@@ -16,9 +16,8 @@ from gpunode.driver.driver import Gpu, Process, known
 from gpunode.gpu import GPU
 from gpunode.jobs import cgroup
 from gpunode.jobs.pods import Pods
-from gpunode.jobs.processes import UNREADABLE
+from gpunode.jobs.processes import UNREADABLE, stat_of
 from gpunode.metric import Metric, Sample
-from gpunode.node.kernel import parse_stat
 from gpunode.node.kubelet import Allocation
 from gpunode.node.node import Node
 from gpunode.source import MANY, Divided, Reading
@@ -148,12 +147,10 @@ class GpuOwners:
         """Read new processes only: a process's start parameters do not change."""
         found = {}
         for pid in pids:
-            try:
-                stat = parse_stat(self.node.read_text(f"/proc/{pid}/stat"))
-                # Where process 1 is the parent, the one that started it has ended.
-                start, parent = stat.start, stat.parent if stat.parent > 1 else pid
-            except (OSError, ValueError):  # in another PID namespace
-                start, parent = 0.0, pid
+            stat = stat_of(self.node, pid)
+            start = 0.0 if stat is None else stat.start
+            # Where process 1 is the parent, the one that started it has ended.
+            parent = stat.parent if stat is not None and stat.parent > 1 else pid
             before = self._started.get((pid, start))
             found[pid, start] = before or self._look_at(pid, start, parent)
         self._started = found

@@ -300,6 +300,14 @@ def running(node: Node) -> list[tuple[int, Identity]]:
     ]
 
 
+def stat_of(node: Node, pid: int | str) -> Stat | None:
+    """The stat file of a process; None if it has ended or may not be seen."""
+    try:
+        return parse_stat(node.read_text(f"/proc/{pid}/stat"))
+    except (OSError, ValueError):
+        return None
+
+
 def own_pid(node: Node, pid: int) -> int:
     """The id of a process in its own PID namespace, or ``pid`` if that cannot be read."""
     try:
@@ -431,11 +439,11 @@ class JobProcesses:
         self.every = min(self._usual, max(FIRST_EVERY, age / OFTEN))
         self._before = job
         samples = tuple(self._samples(job, used, now))
-        listed = tuple(
+        shown = tuple(
             Listed(int(pid), stat.name, used.processes.get(pid), stat.state, self._wait(pid, stat))
             for pid, stat in islice(job.processes.items(), SHOWN)
         )
-        return Reading(samples, JobDetail(listed, job.cgroup_path))
+        return Reading(samples, JobDetail(shown, job.cgroup_path))
 
     def _wait(self, pid: str, stat: Stat) -> str:
         """The kernel function in which a process waits that cannot be interrupted."""
@@ -451,17 +459,17 @@ class JobProcesses:
         found, compilers = {}, set()
         begin = self.node.clock.thread_cpu()
         for pid, stat in job.processes.items():
-            known = self._programs.get((pid, stat.start))
-            if known is None:
+            program = self._programs.get((pid, stat.start))
+            if program is None:
                 spent = self.node.clock.thread_cpu()
                 if begin is not None and spent is not None and spent - begin > PROGRAMS:
                     continue
                 try:
-                    known = self.node.program(int(pid))
+                    program = self.node.program(int(pid))
                 except OSError:
-                    known = ""
-            found[pid, stat.start] = known
-            if not COMPILER_PROGRAMS.isdisjoint((known, stat.name)):
+                    program = ""
+            found[pid, stat.start] = program
+            if not COMPILER_PROGRAMS.isdisjoint((program, stat.name)):
                 compilers.add(pid)
         self._programs = found
         if job.whole and len(found) == len(job.processes):
@@ -491,9 +499,8 @@ class JobProcesses:
 
     def _add(self, job: Job, pid: str, elapsed: float) -> bool:
         """Read one process, and its threads if it is new or was busy; False if it is unreadable."""
-        try:
-            stat = parse_stat(self.node.read_text(f"/proc/{pid}/stat"))
-        except (OSError, ValueError):
+        stat = stat_of(self.node, pid)
+        if stat is None:
             return False
         job.processes[pid] = stat
         used = _gained(self._before.processes.get(pid), stat)

@@ -24,10 +24,9 @@ from gpunode.config import Settings
 from gpunode.driver.driver import Identity
 from gpunode.gpu import GPU
 from gpunode.gpu.models import model_of
-from gpunode.jobs.processes import running
+from gpunode.jobs.processes import running, stat_of
 from gpunode.metric import Distribution, Metric, Sample
 from gpunode.node.datagram_socket import Datagram
-from gpunode.node.kernel import parse_stat
 from gpunode.node.node import Node
 from gpunode.source import MANY, WHOLE_NODE, Absent, Place, Reading, Source
 from gpunode.text import printable
@@ -549,10 +548,8 @@ class TrainingSteps:
 
     def _start(self, pid: int) -> float | None:
         """When a process started; None if it has ended or may not be seen."""
-        try:
-            return parse_stat(self.node.read_text(f"/proc/{pid}/stat")).start
-        except (OSError, ValueError):
-            return None
+        stat = stat_of(self.node, pid)
+        return None if stat is None else stat.start
 
     def _holds(self, pid: int, process: OfProcess | Datagram) -> bool:
         """Whether this very process holds a GPU, not one that had or has its PID."""

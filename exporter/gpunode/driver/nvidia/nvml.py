@@ -109,7 +109,6 @@ FABRIC_STATES = {1: "not_started", 2: "in_progress", 3: "completed"}
 FABRIC_HEALTH_BITS = {"bandwidth": 0, "route_recovery": 2, "route": 4, "access_timeout": 6}
 """Shifts of the two-bit fields of ``healthMask``: 0 not supported, 1 bad, 2 good."""
 
-
 PCIE_LANE = {
     1: 2.5e9 / 10,
     2: 5e9 / 10,
@@ -749,8 +748,7 @@ class _Gpm:
             return Activity(0.0, {})
         if self.metrics is None:
             self.metrics = tuple(m for m in self._candidates() if self._known(m))
-        values = self._means(self.metrics)
-        return Activity(seconds, values)
+        return Activity(seconds, self._means(self.metrics))
 
     def _allocate(self) -> Any:
         return self.gpu.library.call("nvmlGpmSampleAlloc", generation=self.generation)
