@@ -61,6 +61,7 @@ FOUND = {name: function for name, function in functions() if takes_a_string(func
 OF_NODE: dict[str, Callable[[str], Any]] = {
     "node.kernel.counter": kernel.counter,
     "node.kernel.parse_stat": kernel.parse_stat,
+    "node.kernel.parse_status": kernel.parse_status,
     "node.sockets.listening": sockets.listening,
 }
 PARSERS = {**FOUND, **ADAPTED, **OF_NODE}
@@ -195,6 +196,12 @@ def test_any_name_of_a_process_is_read_back(name: str, ticks: int, start: int) -
         f"12 ({name}) S 1 1 1 0 -1 4 1 2 3 4 {ticks} 0 0 0 20 0 1 0 {start} 1\n"
     )
     assert (stat.name, stat.cpu, stat.start) == (name, ticks / 100, start)
+
+
+@given(st.text().map(lambda name: name.replace("\n", "\\n")))
+def test_no_name_of_a_process_makes_up_a_field_of_its_status(name: str) -> None:
+    found = kernel.parse_status(f"Name:\t{name}\rUid:\t0\t0\nUid:\t7\t8\t9\t9\n")
+    assert found["Uid"] == ["7", "8", "9", "9"]
 
 
 @given(st.text(alphabet=st.characters(max_codepoint=126), min_size=1).map(lambda s: "/" + s))

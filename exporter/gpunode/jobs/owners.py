@@ -18,6 +18,7 @@ from gpunode.jobs import cgroup
 from gpunode.jobs.pods import Pods
 from gpunode.jobs.processes import UNREADABLE, stat_of
 from gpunode.metric import Metric, Sample
+from gpunode.node.kernel import parse_status
 from gpunode.node.kubelet import Allocation
 from gpunode.node.node import Node
 from gpunode.source import MANY, Divided, Reading
@@ -189,11 +190,9 @@ class GpuOwners:
     def _user(self, pid: int) -> str:
         """The name of a process's user, or the numeric id if /etc/passwd does not list it."""
         try:
-            # splitlines() would also end a line at a return in the name that a process gave itself.
-            status = self.node.read_text(f"/proc/{pid}/status").split("\n")
-            uid = next((line.split()[1] for line in status if line.startswith("Uid:")), "")
+            uid = parse_status(self.node.read_text(f"/proc/{pid}/status"))["Uid"][0]
             accounts = self.node.read_text("/etc/passwd").split("\n")
-        except (OSError, IndexError):
+        except (OSError, LookupError):
             return ""
         named = (account.split(":") for account in accounts)
         return next((a[0] for a in named if len(a) > 2 and a[2] == uid), uid)

@@ -24,7 +24,7 @@ from gpunode.jobs import cgroup
 from gpunode.jobs.cgroup import Cgroup
 from gpunode.jobs.shm import SharedMemory
 from gpunode.metric import Metric, Sample
-from gpunode.node.kernel import Stat, counter, parse_stat
+from gpunode.node.kernel import Stat, counter, parse_stat, parse_status
 from gpunode.node.node import Filesystem, Node
 from gpunode.source import Divided, GpuSource, Reading
 
@@ -311,12 +311,9 @@ def stat_of(node: Node, pid: int | str) -> Stat | None:
 def own_pid(node: Node, pid: int) -> int:
     """The id of a process in its own PID namespace, or ``pid`` if that cannot be read."""
     try:
-        for line in node.read_text(f"/proc/{pid}/status").split("\n"):
-            if line.startswith("NSpid:"):
-                return int(line.split()[-1])
-    except (OSError, ValueError):
-        pass
-    return pid
+        return int(parse_status(node.read_text(f"/proc/{pid}/status"))["NSpid"][-1])
+    except (OSError, ValueError, LookupError):
+        return pid
 
 
 @dataclass(slots=True)

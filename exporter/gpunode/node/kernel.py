@@ -41,3 +41,12 @@ def parse_stat(text: str) -> Stat:
         raise ValueError("not the stat file of a process")
     cpu = (counter(fields[10]) + counter(fields[11])) / HERTZ
     return Stat(match["name"], match["state"], int(fields[0]), cpu, counter(fields[18]))
+
+
+def parse_status(text: str) -> dict[str, list[str]]:
+    """The words of each field in the status file of a process.
+
+    Only a line feed ends a line: the name that a process gives itself may hold all else that does.
+    """
+    fields = (line.partition(":") for line in text.split("\n"))
+    return {name: value.split() for name, _, value in fields}

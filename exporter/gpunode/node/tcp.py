@@ -19,6 +19,7 @@ import time
 from dataclasses import dataclass
 
 from gpunode.node.capability import raised
+from gpunode.node.kernel import parse_status
 from gpunode.node.sockets import descriptors
 
 CLONE_NEWNET = 0x40000000
@@ -198,9 +199,9 @@ def _has(process: str, held: set[str] | None, server: Server) -> bool:
     """Whether a server's socket belongs to a process, or else to its user."""
     if held is not None:
         return f"socket:[{server.inode}]" in held
-    with open(f"{process}/status", encoding="utf-8", errors="replace") as file:
-        users = next((line.split() for line in file if line.startswith("Uid:")), [])
-    return str(server.user) in users[2:3]  # the effective one, which its sockets have
+    with open(f"{process}/status", encoding="utf-8", errors="replace", newline="\n") as file:
+        users = parse_status(file.read()).get("Uid", [])
+    return str(server.user) in users[1:2]  # the effective one, which its sockets have
 
 
 def _received(connection: socket.socket, deadline: float) -> str:
