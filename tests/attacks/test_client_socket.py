@@ -38,12 +38,11 @@ from tests import conftest
 from tests.conftest import values
 from tests.fakes.nvml import FakeDriver
 from tests.machine import OneGpu, exported, told
+from tests.needs import as_root
 
 NOBODY = 65534
 TOKENS = "gpunode_training_tokens_total"
 ROOT = Path(__file__).parents[2]
-
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
 
 
 @pytest.fixture

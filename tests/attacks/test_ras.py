@@ -33,9 +33,8 @@ from tests.conftest import scrape, until, values, watching
 from tests.daemon import free_ports
 from tests.fakes.nvml import FakeDriver
 from tests.machine import MachineGpu, OneGpu
+from tests.needs import as_root
 from tests.ras import HOSTS, RasNode, rank, ras_server, status, told
-
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may run programs of other users")
 
 TENANT = """
 import os, socket, sys, time

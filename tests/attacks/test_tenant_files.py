@@ -36,6 +36,7 @@ from gpunode.text import escaped, printable
 from tests.conftest import scrape, until, values, watching
 from tests.fakes.nvml import FakeDriver
 from tests.machine import MachineGpu, OneGpu, exported, told
+from tests.needs import as_root
 
 USER = 1000
 SECRET = "correct-horse-battery-staple"
@@ -46,8 +47,6 @@ LOG = f"""\
 {SECRET}:1:1 [0] NCCL WARN {SECRET}
 password={SECRET}
 """
-
-root_only = pytest.mark.skipif(os.geteuid() != 0, reason="another process's root takes root")
 
 
 @contextmanager
@@ -100,7 +99,7 @@ def own(path: Path) -> str:
     return str(path)
 
 
-@root_only
+@as_root
 @pytest.mark.parametrize("name", ["/home/nccl.log", "nccl.log", "/home/../home/./link"])
 def test_the_log_of_a_process_is_read_inside_its_root(root: Path, name: str) -> None:
     own(root / "home/nccl.log")
@@ -109,7 +108,7 @@ def test_the_log_of_a_process_is_read_inside_its_root(root: Path, name: str) -> 
         assert 'communicator="ab"' in logs_of(pid)
 
 
-@root_only
+@as_root
 def test_a_daemon_reads_the_logs_of_tenants_and_stays_who_it_is(
     root: Path, fake: FakeDriver
 ) -> None:
@@ -178,7 +177,7 @@ def a_terminal(root: Path, host_file: Path) -> str:  # noqa: ARG001
     return "/home/ptmx"
 
 
-@root_only
+@as_root
 @pytest.mark.parametrize(
     "attack",
     [
@@ -202,7 +201,7 @@ def test_a_path_leads_nowhere_that_its_process_may_not_read(
         assert logs_of(pid) == ""
 
 
-@root_only
+@as_root
 @pytest.mark.parametrize("name", ["{host}", "/proc/{pid}/root{host}", "/proc/self/environ"])
 def test_a_tenant_without_a_root_of_his_own_reads_nothing_of_others(
     host_file: Path, name: str
@@ -212,7 +211,7 @@ def test_a_tenant_without_a_root_of_his_own_reads_nothing_of_others(
         assert logs_of(pid) == ""
 
 
-@root_only
+@as_root
 def test_a_pipe_is_not_opened(root: Path) -> None:
     """Opening would let its writer go on, and reading would take what is for another."""
     os.mkfifo(root / "home/pipe", 0o666)
@@ -226,7 +225,7 @@ def test_a_pipe_is_not_opened(root: Path) -> None:
         writer.join()
 
 
-@root_only
+@as_root
 def test_a_link_in_place_of_shared_memory_stays_in_its_root(root: Path) -> None:
     (root / "dev").mkdir()
     (root / "dev/shm").symlink_to("/proc")
@@ -239,7 +238,7 @@ def test_a_link_in_place_of_shared_memory_stays_in_its_root(root: Path) -> None:
             LocalNode(Path("/")).filesystem(f"/proc/{pid}/root/dev/shm")
 
 
-@root_only
+@as_root
 def test_without_the_system_call_nothing_is_read(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,7 +250,7 @@ def test_without_the_system_call_nothing_is_read(
             LocalNode(Path("/")).lines(f"/proc/{pid}/root/home/nccl.log", 0, LINE)
 
 
-@root_only
+@as_root
 def test_a_tape_holds_nothing_of_a_file_but_what_the_parser_keeps(
     root: Path, tmp_path: Path
 ) -> None:
@@ -304,7 +303,7 @@ def waiting() -> int:
     return sum(thread.name == "patience" for thread in threading.enumerate())
 
 
-@root_only
+@as_root
 def test_a_dead_mount_keeps_one_thread_and_no_one_else_waiting(
     root: Path, dead_mount: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -330,7 +329,7 @@ def test_a_dead_mount_keeps_one_thread_and_no_one_else_waiting(
     assert f"/proc/{dead}/root/mnt/nccl.log\\x1b[2J" in said[0]
 
 
-@root_only
+@as_root
 def test_shared_memory_on_a_dead_mount_is_left(
     root: Path, dead_mount: Callable[[Path], None]
 ) -> None:
@@ -341,7 +340,7 @@ def test_shared_memory_on_a_dead_mount_is_left(
         LocalNode(Path("/")).filesystem(f"/proc/{pid}/root/dev/shm")
 
 
-@root_only
+@as_root
 def test_the_audit_ends_soon_names_what_does_not_answer_and_escapes_what_it_prints(
     root: Path, dead_mount: Callable[[Path], None], fake: FakeDriver
 ) -> None:
@@ -481,7 +480,7 @@ def test_a_process_with_very_many_descriptors_costs_little() -> None:
             child.kill()
 
 
-@root_only
+@as_root
 def test_a_variable_too_long_for_any_use_is_left_out() -> None:
     with tenant(None, RANK="3", NCCL_NET="x" * (LONGEST_VALUE + 1)) as pid:
         assert LocalNode(Path("/")).environment(pid) == {"RANK": "3"}
