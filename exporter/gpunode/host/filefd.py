@@ -38,7 +38,7 @@ class OpenFiles:
     def read(self) -> Reading:
         try:
             allocated, maximum = parse(self.node.read_text("/proc/sys/fs/file-nr"))
-        except FileNotFoundError:  # the tape predates this source
+        except FileNotFoundError:  # not on this tape
             return Reading(())
         return Reading((*ALLOCATED.at(allocated), *MAXIMUM.at(maximum)))
 
