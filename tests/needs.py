@@ -1,4 +1,4 @@
-"""Programs and libraries that tests need and pip does not install: where to find and get them."""
+"""What tests need and pip does not install: root, programs and libraries, and where to get them."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ GET = {
 GPU = "NVIDIA GPU"
 ALL = "TESTS_NEED_ALL"
 """Environment variable: if set, as in CI, a missing program fails its tests, which else skip."""
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may do what the test does")
 
 
 def find(*names: str) -> str | None:

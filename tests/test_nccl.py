@@ -21,6 +21,7 @@ from gpunode.nccl.ras import NcclRas
 from gpunode.node.local import LocalNode
 from gpunode.node.node import lines_of
 from tests.machine import MachineGpu
+from tests.needs import as_root
 from tests.ras import RasNode, rank, ras_server, status, told
 
 LOGS = Path(__file__).with_name("nccl")
@@ -230,7 +231,7 @@ def test_a_log_may_hold_anything(lines: list[str]) -> None:
     assert len(log.communicators) <= 8
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="entering a network namespace takes root")
+@as_root
 def test_a_server_in_the_network_namespace_of_another_process_is_reached() -> None:
     """A real namespace, with a real server on its own loopback."""
     code = (

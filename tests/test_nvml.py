@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -137,17 +134,7 @@ MEASURED = {"activity", "power_samples", "utilization_samples"}
 
 def ask(fake: FakeDriver, *, patience: float = 5) -> list[dict[str, Any]]:
     """Everything that the daemon could ask, of every GPU."""
-    result = subprocess.run(
-        [sys.executable, "-m", "tests.gpu.ask", str(patience)],
-        cwd=REPOSITORY,
-        env={**os.environ, **fake.environment()},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert result.returncode == 0, result.stderr
-    return list(json.loads(result.stdout))
+    return list(json.loads(fake.run("tests.gpu.ask", str(patience))))
 
 
 def test_the_fake_has_no_call_that_nobody_makes() -> None:

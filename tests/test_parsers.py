@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from gpunode import audit, gpu, host, jobs, nccl
 from gpunode.host import cpu, kernel_log, memory, mounts, pcie
 from gpunode.host.shm import Filling
-from gpunode.jobs import processes
-from gpunode.node import sockets
+from gpunode.node import kernel, sockets
 from gpunode.node.node import LONGEST_PROGRAM, program_of
 from tests.machine import MACHINES
 
@@ -59,14 +58,20 @@ def parses(name: str, function: Callable[..., Any]) -> bool:
 
 
 FOUND = {name: function for name, function in functions() if takes_a_string(function)}
-PARSERS = {**FOUND, **ADAPTED, "node.sockets.listening": sockets.listening}
+OF_NODE: dict[str, Callable[[str], Any]] = {
+    "node.kernel.counter": kernel.counter,
+    "node.kernel.parse_stat": kernel.parse_stat,
+    "node.kernel.parse_status": kernel.parse_status,
+    "node.sockets.listening": sockets.listening,
+}
+PARSERS = {**FOUND, **ADAPTED, **OF_NODE}
 
 
 def test_every_parser_is_given_anything_to_read() -> None:
     named = {name for name, function in functions() if parses(name, function)}
     assert named <= PARSERS.keys(), "adapt those that require more than a text"
     assert ADAPTED.keys() <= named - FOUND.keys()
-    assert {"host.cpu.parse", "jobs.steps.parse", "nccl.ras.parse", "host.counter.counter"} <= named
+    assert {"host.cpu.parse", "jobs.steps.parse", "nccl.ras.parse"} <= named
 
 
 TOLD = {
@@ -187,10 +192,16 @@ def test_a_list_of_cpus_is_read_back(cpus: set[int]) -> None:
 
 @given(st.text(min_size=1).filter(lambda name: "\0" not in name), COUNTS, COUNTS)
 def test_any_name_of_a_process_is_read_back(name: str, ticks: int, start: int) -> None:
-    stat = processes.parse_stat(
+    stat = kernel.parse_stat(
         f"12 ({name}) S 1 1 1 0 -1 4 1 2 3 4 {ticks} 0 0 0 20 0 1 0 {start} 1\n"
     )
     assert (stat.name, stat.cpu, stat.start) == (name, ticks / 100, start)
+
+
+@given(st.text().map(lambda name: name.replace("\n", "\\n")))
+def test_no_name_of_a_process_makes_up_a_field_of_its_status(name: str) -> None:
+    found = kernel.parse_status(f"Name:\t{name}\rUid:\t0\t0\nUid:\t7\t8\t9\t9\n")
+    assert found["Uid"] == ["7", "8", "9", "9"]
 
 
 @given(st.text(alphabet=st.characters(max_codepoint=126), min_size=1).map(lambda s: "/" + s))

@@ -577,9 +577,6 @@ def logged(message: object, *arguments: object, at: float = 0.0) -> logging.LogR
     return record
 
 
-HEAD = "1970-01-01 00:00:00,000 WARNING gpunode.x: "
-
-
 @pytest.mark.parametrize(
     ("said", "shown"),
     [

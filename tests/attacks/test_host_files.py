@@ -23,9 +23,10 @@ from gpunode.gpu.peers import THREADS, thread_names
 from gpunode.host.filesystem import READ_ONLY, Filesystems
 from gpunode.jobs import processes as job
 from gpunode.jobs import shm
-from gpunode.jobs.processes import Job, JobProcesses, Stat, Used
+from gpunode.jobs.processes import Job, JobProcesses, Used
 from gpunode.jobs.roles import ProcessRoles, RolesDetail
 from gpunode.metric import Metric, Sample
+from gpunode.node.kernel import Stat, parse_stat
 from gpunode.node.local import LocalNode
 from gpunode.node.node import SteppedClock
 from gpunode.source import Source
@@ -204,7 +205,7 @@ def test_one_busy_thread_among_thousands_is_found() -> None:
             found = values(samples, job.BUSIEST_THREAD)
             whole = values(samples, job.HOST_CPUS)
         assert found == pytest.approx(whole, abs=0.1)
-        assert found[0] > 0.3
+        assert found[0] > 0.05  # the others sleep
 
 
 def task(cpu: float) -> Stat:
@@ -291,7 +292,7 @@ def test_the_name_of_a_process_says_nothing_but_its_name(name: bytes) -> None:
         anonymous = status.memory_info().rss - status.memory_info().shared
         assert values(samples, job.MEMORY) == pytest.approx([anonymous], abs=1 << 20)
         assert job.own_pid(node, process.pid) == process.pid
-        found = job.parse_stat(node.read_text(f"/proc/{process.pid}/stat"))
+        found = parse_stat(node.read_text(f"/proc/{process.pid}/stat"))
         assert (found.name, found.parent) == (name.decode(errors="replace"), os.getpid())
 
 

@@ -8,9 +8,9 @@ import resource
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -26,7 +26,8 @@ from gpunode.loop.door import LONGEST, SERIES, Door
 from gpunode.loop.metrics import DROPPED, UP
 from gpunode.loop.watch import Watch
 from gpunode.metric import Metric, Sample
-from gpunode.node.node import Clock, SteppedClock
+from gpunode.node.local import SystemClock
+from gpunode.node.node import SteppedClock
 from gpunode.source import WHOLE_NODE, Place, Reading, Source
 from tests import strict
 from tests.conftest import parse, scrape, until, values, watching
@@ -55,19 +56,6 @@ class Finds:
         self.name = name
 
 
-class Ticks:
-    """The clocks of this machine."""
-
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-    def time(self) -> float:
-        return time.time()
-
-    def thread_cpu(self) -> float | None:
-        return time.thread_time()
-
-
 def named(*names: str) -> Reading:
     return Reading(tuple(Sample(NAMED, (name,), 1.0) for name in names))
 
@@ -87,8 +75,7 @@ def stepped(source: Source, place: Place = WHOLE_NODE) -> Loop:
 @contextmanager
 def running(*finders: Finds, find_every: float = 0.1) -> Iterator[Loop]:
     """A loop with a thread for each finder and source."""
-    clock: Clock = Ticks()
-    loop = Loop(clock, finders, find_every=find_every)
+    loop = Loop(SystemClock(), finders, find_every=find_every)
     loop.start()
     try:
         yield loop
@@ -457,12 +444,10 @@ def always_remounted() -> Place:
 
 
 def elsewhere() -> Place:
-    global places
-    places += 1
-    return Place(mountpoint=f"/dead{places}")
+    return Place(mountpoint=f"/dead{next(numbers)}")
 
 
-places = 0
+numbers = count()
 
 
 @pytest.mark.parametrize(

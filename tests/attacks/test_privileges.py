@@ -16,11 +16,10 @@ from tests.attacks import seccomp
 from tests.conftest import scrape, until, values
 from tests.daemon import Daemon, daemon
 from tests.fakes.nvml import FakeDriver
+from tests.needs import as_root
 
 PROFILE = Path(__file__).parents[2] / "docker/seccomp.json"
 NOBODY = 65534
-
-only_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, whose capabilities go")
 
 
 @contextmanager
@@ -52,7 +51,7 @@ def sees(running: Daemon) -> bool:
     return bool(values(scrape(running), "gpunode_job_io_bytes_total", direction="read"))
 
 
-@only_root
+@as_root
 def test_no_thread_keeps_the_capabilities_that_reading_a_process_takes(fake: FakeDriver) -> None:
     with tenant(fake), daemon(environment={**os.environ, **fake.environment()}) as running:
         until(lambda: sees(running))

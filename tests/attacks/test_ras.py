@@ -28,13 +28,13 @@ from gpunode.nccl import ras
 from gpunode.nccl.ras import NcclRas
 from gpunode.nccl.ras_answer import BEHIND, COLLECTIVES, FAILED, HERE, LINES, NAMED, Answer, Asked
 from gpunode.node.local import LocalNode, SystemClock
+from gpunode.node.tcp import Server, _has
 from tests.conftest import scrape, until, values, watching
 from tests.daemon import free_ports
 from tests.fakes.nvml import FakeDriver
 from tests.machine import MachineGpu, OneGpu
+from tests.needs import as_root
 from tests.ras import HOSTS, RasNode, rank, ras_server, status, told
-
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may run programs of other users")
 
 TENANT = """
 import os, socket, sys, time
@@ -211,6 +211,16 @@ def test_of_processes_that_share_an_address_the_one_in_question_answers(hire: Hi
         for tenant in (one, other):
             said = node.ask(tenant.pid, f"127.0.0.1:{one.port}", "STATUS\n")
             assert said == f"process {tenant.pid}"
+
+
+@pytest.mark.parametrize("user", [0, 1001])
+def test_the_name_of_a_process_does_not_make_the_server_of_another_user_its_own(
+    user: int, tmp_path: Path
+) -> None:
+    status = "Name:\tx\rUid:\t0\t0\nUid:\t1001\t1001\t1001\t1001\n"
+    (tmp_path / "status").write_text(status, newline="")
+    without_rights = None
+    assert _has(str(tmp_path), without_rights, Server(True, user, 0)) == (user == 1001)
 
 
 def communicators(count: int) -> str:
@@ -510,7 +520,7 @@ def test_an_answer_of_the_right_form_with_anything_in_it_is_read_or_refused(
 
 def true_answer(ranks: int) -> str:
     """What NCCL says of a job of so many ranks, the last of which is late."""
-    whole = [{**at(number, 50, f"10.0.{number // 256}.1", number)} for number in range(ranks)]
+    whole = [at(number, 50, f"10.0.{number // 256}.1", number) for number in range(ranks)]
     whole[-1] = {**whole[-1], "collective_counts": {"AllReduce": 49}}
     return status(whole)
 

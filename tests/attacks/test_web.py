@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import os
 import resource
 import signal
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 from gpunode.config import LARGEST_FILE, RunSettings, Settings, UsageError, leaves, load
 from gpunode.export import exposition
 from gpunode.export.exposition import Exposition
-from gpunode.export.web.server import CONNECTIONS, PATIENCE
+from gpunode.export.web.server import BACKLOG, CONNECTIONS, PATIENCE
 from gpunode.metric import Metric, Sample
 from gpunode.node.tape import TapeError, TapeNode
 from tests.conftest import scrape, until, values, watching
@@ -281,7 +282,7 @@ def test_it_ends_when_told_to_whatever_clients_and_drivers_do(fake: FakeDriver) 
         assert time.monotonic() - begin < 2
 
 
-def test_a_lack_of_descriptors_is_told_once(
+def test_a_lack_of_descriptors_is_told_ever_more_seldom(
     victim: Daemon, capfd: pytest.CaptureFixture[str]
 ) -> None:
     limits = resource.prlimit(victim.process.pid, resource.RLIMIT_NOFILE)
@@ -295,7 +296,10 @@ def test_a_lack_of_descriptors_is_told_once(
     resource.prlimit(victim.process.pid, resource.RLIMIT_NOFILE, limits)
     until(lambda: victim.get("/healthz") == b"ok\n")
     said = capfd.readouterr().err
-    assert said.count("accept") == 1, said
+    assert said.count("Traceback") == 0, said
+    # While descriptors lack, asyncio reports each of BACKLOG attempts to accept, every second:
+    # https://github.com/python/cpython/issues/151615
+    assert 1 <= said.count("accept") <= math.log2(10 * BACKLOG), said
 
 
 def run(*options: str, **environment: str) -> tuple[int, str, str]:

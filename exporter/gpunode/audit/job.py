@@ -10,6 +10,7 @@ from gpunode.driver.driver import Gpu, known
 from gpunode.host.cpu import parse, parse_cpu_list
 from gpunode.jobs import cgroup
 from gpunode.nccl import log as nccl_log
+from gpunode.node.kernel import parse_status
 
 FILES = 65536
 SHM = 1 << 30
@@ -64,12 +65,11 @@ def _locality(subject: Subject, pid: int, gpu: Gpu) -> str | None:
         raise CannotTell("only one NUMA node")
     bus_id = gpu.identity.bus_id
     local = parse_cpu_list(subject.text(f"/sys/bus/pci/devices/{bus_id}/local_cpulist"))
-    for line in subject.text(f"/proc/{pid}/status").splitlines():
-        name, _, value = line.partition(":")
-        if name == "Cpus_allowed_list":
-            near = parse_cpu_list(value) <= local
-            return None if near else f"may run on CPUs{value.rstrip()}, far from GPU {bus_id}"
-    raise ValueError(f"no Cpus_allowed_list in /proc/{pid}/status")
+    allowed = parse_status(subject.text(f"/proc/{pid}/status")).get("Cpus_allowed_list")
+    if not allowed:
+        raise ValueError(f"no Cpus_allowed_list in /proc/{pid}/status")
+    near = parse_cpu_list(allowed[0]) <= local
+    return None if near else f"may run on CPUs {allowed[0]}, far from GPU {bus_id}"
 
 
 def _quota(subject: Subject, pid: int, _: Gpu) -> str | None:

@@ -12,6 +12,7 @@ from gpunode.driver.driver import DriverError
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
 from gpunode.source import NodeSource, Reading
+from gpunode.text import escaped
 
 CHECKS: tuple[Check, ...] = (
     *system.CHECKS,
@@ -72,16 +73,13 @@ def _run(check: Check, subject: Subject) -> Result:
     else:
         status, found = "ok" if finding.ok else "failed", finding.found
     return Result(
-        check.name, status, shown(found), check.advised, check.why, check.remedy, check.source
-    )
-
-
-def shown(text: str) -> str:
-    """Text from outside, cut, and with escapes for what a terminal or a reader would obey."""
-    cut = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
-    # Not printable are control characters, those that turn the direction of text, and surrogates.
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut
+        check.name,
+        status,
+        escaped(found, LONGEST),
+        check.advised,
+        check.why,
+        check.remedy,
+        check.source,
     )
 
 

@@ -31,7 +31,7 @@ from gpunode.driver.driver import listed
 from gpunode.driver.errands import PATIENCE
 from gpunode.driver.vendors import open_drivers
 from gpunode.export.exposition import Exposition
-from gpunode.loop import Loop
+from gpunode.loop import MORE_THREADS, Loop
 from gpunode.nccl.bench import BANDWIDTH_LOW, Measurement
 from gpunode.nccl.run import BenchError, measure
 from gpunode.node import capability
@@ -83,7 +83,6 @@ def run(settings: RunSettings) -> None:
     loop = watch(local_node(settings), settings)
     serving = server(settings, lambda: loop)
     signal.signal(signal.SIGTERM, _end)
-    _lower_capabilities()
     _start(loop)
     log.info("gpunode %s listens on %s", __version__, settings.web.listen_address)
     serving()
@@ -100,7 +99,6 @@ def record(settings: RecordSettings) -> None:
     recorded = RecordingNode(node, tape)
     loop = watch(recorded, settings)
     signal.signal(signal.SIGTERM, _end)
-    _lower_capabilities()
     _start(loop)
     try:
         tape.filled.wait(settings.duration)
@@ -240,20 +238,16 @@ def server(settings: Settings, loop: Callable[[], Loop]) -> Callable[[], None]:
     return lambda: serve(create_app(loop), listener)
 
 
-def _lower_capabilities() -> None:
-    """Take from all threads what only reading processes needs, and is raised where it does."""
+def _start(loop: Loop) -> None:
+    """Start the loop, in threads that hold what reading processes needs only while they do."""
     try:
         capability.lower()
     except OSError as error:
         log.warning("%s: every thread keeps its own", error)
-
-
-def _start(loop: Loop) -> None:
     try:
         loop.start()
     except RuntimeError as error:
-        limits = "raise pids.max, RLIMIT_NPROC or the limit of memory"
-        raise UsageError(f"{error}: {limits}") from error
+        raise UsageError(f"{error}: {MORE_THREADS}") from error
 
 
 def _end(*_: Any) -> NoReturn:

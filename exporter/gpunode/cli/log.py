@@ -6,6 +6,8 @@ import contextlib
 import logging
 import sys
 
+from gpunode.text import escaped
+
 LONGEST = 1000
 """Characters of a line; a path has up to 4,096, a variable of a process 131,072."""
 
@@ -22,20 +24,8 @@ REMEMBERED = 256
 """Messages to recognise when they repeat."""
 
 
-def plain(text: str) -> str:
-    """The text on one line and cut, with escapes for all that does not print as itself.
-
-    So it can neither pretend to be another line, nor control a terminal, nor run backwards.
-    """
-    shown = "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:LONGEST]
-    )
-    cut = len(text) > LONGEST or len(shown) > LONGEST
-    return f"{shown[: LONGEST - 1]}…" if cut else shown
-
-
 class Lines(logging.Formatter):
-    """One line for each record; those of a traceback are indented."""
+    """One line for each record, which cannot pretend to be another; a traceback is indented."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -43,10 +33,10 @@ class Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         record.message = record.getMessage()
         record.asctime = self.formatTime(record)
-        lines = [plain(self.formatMessage(record))]
+        lines = [escaped(self.formatMessage(record), LONGEST)]
         if record.exc_info:
             traceback = self.formatException(record.exc_info).split("\n")
-            lines += [f"    {plain(line)}" for line in traceback[:TRACEBACK]]
+            lines += [f"    {escaped(line, LONGEST)}" for line in traceback[:TRACEBACK]]
         return "\n".join(lines)
 
 

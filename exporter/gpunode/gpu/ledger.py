@@ -355,11 +355,10 @@ def _split_copies(window: Window, rest: float, shares: dict[str, float]) -> floa
     if window.may_communicate:
         of_collectives = ONE_WAY * window.pcie_collective
         to_device, to_host = (_left_of(rate, of_collectives) for rate in (to_device, to_host))
+    some, too_fast = TO_HOST
+    results = _ramp(to_host / rest, some) * (1.0 - _ramp(to_host / rest, too_fast))
     slow, fast = PAGEABLE_RATES
-    some, too_fast = (_ramp(to_host / rest, rates) for rates in TO_HOST)
-    results = some * (1.0 - too_fast)
-    too_fast = _ramp(window.rate("pcie_receive") / rest, fast)
-    pageable = _ramp(to_device, slow) * (1.0 - too_fast)
+    pageable = _ramp(to_device, slow) * (1.0 - _ramp(window.rate("pcie_receive") / rest, fast))
     held_up = pageable * to_device / PAGEABLE_TO_DEVICE + results * to_host / PAGEABLE_TO_HOST
     held_up = min(rest, max(0.0, held_up - shares["copy"]))
     shares["copy"] += held_up

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpunode.config import Settings
-from gpunode.host.counter import counter
 from gpunode.metric import Metric, Sample
+from gpunode.node.kernel import HERTZ, counter
 from gpunode.node.node import Node
 from gpunode.source import NodeSource, Reading
 
@@ -44,9 +44,6 @@ SWITCHES = Metric(
 
 BUSY = 0.95
 """A core with at least this share of busy time counts as busy."""
-
-HERTZ = 100.0
-"""Ticks per second in /proc: the kernel's USER_HZ on every architecture with GPUs."""
 
 
 @dataclass(frozen=True, slots=True)

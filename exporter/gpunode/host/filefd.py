@@ -6,8 +6,8 @@ https://docs.kernel.org/admin-guide/sysctl/fs.html#file-max-file-nr
 from __future__ import annotations
 
 from gpunode.config import Settings
-from gpunode.host.counter import counter
 from gpunode.metric import Metric
+from gpunode.node.kernel import counter
 from gpunode.node.node import Node
 from gpunode.source import NodeSource, Reading
 
@@ -38,7 +38,7 @@ class OpenFiles:
     def read(self) -> Reading:
         try:
             allocated, maximum = parse(self.node.read_text("/proc/sys/fs/file-nr"))
-        except FileNotFoundError:  # the tape predates this source
+        except FileNotFoundError:  # not on this tape
             return Reading(())
         return Reading((*ALLOCATED.at(allocated), *MAXIMUM.at(maximum)))
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpunode.config import Settings
-from gpunode.host.counter import counter
 from gpunode.metric import Metric, Sample
+from gpunode.node.kernel import counter
 from gpunode.node.node import Node
 from gpunode.source import NodeSource, Reading
 

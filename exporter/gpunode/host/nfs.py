@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gpunode.config import Settings
-from gpunode.host.counter import counter
 from gpunode.host.mounts import read_as_node, unescaped
 from gpunode.metric import Metric, Sample
+from gpunode.node.kernel import counter
 from gpunode.node.node import Node
 from gpunode.source import MANY, NodeSource, Reading
 

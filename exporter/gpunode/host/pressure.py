@@ -6,8 +6,8 @@ https://docs.kernel.org/accounting/psi.html
 from __future__ import annotations
 
 from gpunode.config import Settings
-from gpunode.host.counter import counter
 from gpunode.metric import Metric, Sample
+from gpunode.node.kernel import counter
 from gpunode.node.node import Node
 from gpunode.source import NodeSource, Reading
 

@@ -12,7 +12,7 @@ from itertools import product
 from typing import TypeVar
 
 from gpunode.host import pressure
-from gpunode.host.counter import counter
+from gpunode.node.kernel import counter
 from gpunode.node.node import Node
 
 ROOT = "/sys/fs/cgroup"

@@ -16,8 +16,9 @@ from gpunode.driver.driver import Gpu, Process, known
 from gpunode.gpu import GPU
 from gpunode.jobs import cgroup
 from gpunode.jobs.pods import Pods
-from gpunode.jobs.processes import UNREADABLE, parse_stat
+from gpunode.jobs.processes import UNREADABLE, stat_of
 from gpunode.metric import Metric, Sample
+from gpunode.node.kernel import parse_status
 from gpunode.node.kubelet import Allocation
 from gpunode.node.node import Node
 from gpunode.source import MANY, Divided, Reading
@@ -147,12 +148,10 @@ class GpuOwners:
         """Read new processes only: a process's start parameters do not change."""
         found = {}
         for pid in pids:
-            try:
-                stat = parse_stat(self.node.read_text(f"/proc/{pid}/stat"))
-                # Where process 1 is the parent, the one that started it has ended.
-                start, parent = stat.start, stat.parent if stat.parent > 1 else pid
-            except (OSError, ValueError):  # in another PID namespace
-                start, parent = 0.0, pid
+            stat = stat_of(self.node, pid)
+            start = 0.0 if stat is None else stat.start
+            # Where process 1 is the parent, the one that started it has ended.
+            parent = stat.parent if stat is not None and stat.parent > 1 else pid
             before = self._started.get((pid, start))
             found[pid, start] = before or self._look_at(pid, start, parent)
         self._started = found
@@ -191,11 +190,9 @@ class GpuOwners:
     def _user(self, pid: int) -> str:
         """The name of a process's user, or the numeric id if /etc/passwd does not list it."""
         try:
-            # splitlines() would also end a line at a return in the name that a process gave itself.
-            status = self.node.read_text(f"/proc/{pid}/status").split("\n")
-            uid = next((line.split()[1] for line in status if line.startswith("Uid:")), "")
+            uid = parse_status(self.node.read_text(f"/proc/{pid}/status"))["Uid"][0]
             accounts = self.node.read_text("/etc/passwd").split("\n")
-        except (OSError, IndexError):
+        except (OSError, LookupError):
             return ""
         named = (account.split(":") for account in accounts)
         return next((a[0] for a in named if len(a) > 2 and a[2] == uid), uid)

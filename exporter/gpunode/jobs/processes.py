@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,13 +19,12 @@ from gpunode.config import Settings
 from gpunode.driver.driver import DriverError, Gpu, Identity, Process, known, listed
 from gpunode.driver.errands import Errands
 from gpunode.gpu import GPU
-from gpunode.host.counter import counter
-from gpunode.host.cpu import HERTZ
 from gpunode.host.shm import Filling
 from gpunode.jobs import cgroup
 from gpunode.jobs.cgroup import Cgroup
 from gpunode.jobs.shm import SharedMemory
 from gpunode.metric import Metric, Sample
+from gpunode.node.kernel import Stat, counter, parse_stat, parse_status
 from gpunode.node.node import Filesystem, Node
 from gpunode.source import Divided, GpuSource, Reading
 
@@ -272,29 +270,6 @@ of other new processes to the next."""
 SHOWN = 32
 """The most processes per job that the API lists."""
 
-STAT = re.compile(r"(?P<id>\d+) \((?P<name>.*)\) (?P<state>\S) (?P<rest>.*)", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class Stat:
-    """A process or thread: its name, state, CPU time in seconds, and start in ticks since boot."""
-
-    name: str
-    state: str
-    parent: int
-    cpu: float
-    start: float
-
-
-def parse_stat(text: str) -> Stat:
-    """Parse the stat file of a process or thread. Raises ``ValueError``."""
-    match = STAT.match(text)
-    fields = match["rest"].split() if match else []
-    if match is None or len(fields) < 19:
-        raise ValueError("not the stat file of a process")
-    cpu = (counter(fields[10]) + counter(fields[11])) / HERTZ
-    return Stat(match["name"], match["state"], int(fields[0]), cpu, counter(fields[18]))
-
 
 def parse_fields(text: str) -> dict[str, float]:
     """Parse lines such as ``RssAnon: 12 kB`` into bytes. Raises ``ValueError``."""
@@ -325,15 +300,20 @@ def running(node: Node) -> list[tuple[int, Identity]]:
     ]
 
 
+def stat_of(node: Node, pid: int | str) -> Stat | None:
+    """The stat file of a process; None if it has ended or may not be seen."""
+    try:
+        return parse_stat(node.read_text(f"/proc/{pid}/stat"))
+    except (OSError, ValueError):
+        return None
+
+
 def own_pid(node: Node, pid: int) -> int:
     """The id of a process in its own PID namespace, or ``pid`` if that cannot be read."""
     try:
-        for line in node.read_text(f"/proc/{pid}/status").split("\n"):
-            if line.startswith("NSpid:"):
-                return int(line.split()[-1])
-    except (OSError, ValueError):
-        pass
-    return pid
+        return int(parse_status(node.read_text(f"/proc/{pid}/status"))["NSpid"][-1])
+    except (OSError, ValueError, LookupError):
+        return pid
 
 
 @dataclass(slots=True)
@@ -456,11 +436,11 @@ class JobProcesses:
         self.every = min(self._usual, max(FIRST_EVERY, age / OFTEN))
         self._before = job
         samples = tuple(self._samples(job, used, now))
-        listed = tuple(
+        shown = tuple(
             Listed(int(pid), stat.name, used.processes.get(pid), stat.state, self._wait(pid, stat))
             for pid, stat in islice(job.processes.items(), SHOWN)
         )
-        return Reading(samples, JobDetail(listed, job.cgroup_path))
+        return Reading(samples, JobDetail(shown, job.cgroup_path))
 
     def _wait(self, pid: str, stat: Stat) -> str:
         """The kernel function in which a process waits that cannot be interrupted."""
@@ -476,17 +456,17 @@ class JobProcesses:
         found, compilers = {}, set()
         begin = self.node.clock.thread_cpu()
         for pid, stat in job.processes.items():
-            known = self._programs.get((pid, stat.start))
-            if known is None:
+            program = self._programs.get((pid, stat.start))
+            if program is None:
                 spent = self.node.clock.thread_cpu()
                 if begin is not None and spent is not None and spent - begin > PROGRAMS:
                     continue
                 try:
-                    known = self.node.program(int(pid))
+                    program = self.node.program(int(pid))
                 except OSError:
-                    known = ""
-            found[pid, stat.start] = known
-            if not COMPILER_PROGRAMS.isdisjoint((known, stat.name)):
+                    program = ""
+            found[pid, stat.start] = program
+            if not COMPILER_PROGRAMS.isdisjoint((program, stat.name)):
                 compilers.add(pid)
         self._programs = found
         if job.whole and len(found) == len(job.processes):
@@ -516,9 +496,8 @@ class JobProcesses:
 
     def _add(self, job: Job, pid: str, elapsed: float) -> bool:
         """Read one process, and its threads if it is new or was busy; False if it is unreadable."""
-        try:
-            stat = parse_stat(self.node.read_text(f"/proc/{pid}/stat"))
-        except (OSError, ValueError):
+        stat = stat_of(self.node, pid)
+        if stat is None:
             return False
         job.processes[pid] = stat
         used = _gained(self._before.processes.get(pid), stat)

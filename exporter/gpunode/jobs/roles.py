@@ -8,7 +8,7 @@ from typing import ClassVar
 from gpunode.config import Settings
 from gpunode.driver.driver import Gpu, known
 from gpunode.gpu.peers import thread_names
-from gpunode.jobs.processes import Stat, parse_stat
+from gpunode.jobs.processes import stat_of
 from gpunode.metric import Metric
 from gpunode.node.node import Node
 from gpunode.source import MANY, Divided, GpuSource, Reading
@@ -73,7 +73,7 @@ class ProcessRoles:
         return Reading((), RolesDetail(tuple(looked.role for looked in self._looked.values())))
 
     def _look(self, pid: int, now: float) -> Looked:
-        stat, before = self._stat(pid), self._looked.get(pid)
+        stat, before = stat_of(self.node, pid), self._looked.get(pid)
         start = None if stat is None else stat.start
         if before is not None and before.start != start:
             before = None  # another process has its id
@@ -94,12 +94,6 @@ class ProcessRoles:
             return self.node.program(pid)
         except OSError:
             return ""
-
-    def _stat(self, pid: int) -> Stat | None:
-        try:
-            return parse_stat(self.node.read_text(f"/proc/{pid}/stat"))
-        except (OSError, ValueError):
-            return None
 
     def _trains(self, pid: int) -> bool | None:
         names = thread_names(self.node, pid)

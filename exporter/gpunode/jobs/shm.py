@@ -74,7 +74,7 @@ class SharedMemory:
         try:
             namespace = self.node.read_link(f"/proc/{pid}/ns/mnt")
             return namespace, self.node.read_link(f"/proc/{pid}/root")
-        except FileNotFoundError:  # the tape predates this
+        except FileNotFoundError:  # not on this tape
             return (pid,)
 
     def _read_tables(self, seers: dict[tuple[str, ...], list[str]]) -> None:

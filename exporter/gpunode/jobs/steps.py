@@ -24,11 +24,12 @@ from gpunode.config import Settings
 from gpunode.driver.driver import Identity
 from gpunode.gpu import GPU
 from gpunode.gpu.models import model_of
-from gpunode.jobs.processes import parse_stat, running
+from gpunode.jobs.processes import running, stat_of
 from gpunode.metric import Distribution, Metric, Sample
 from gpunode.node.datagram_socket import Datagram
 from gpunode.node.node import Node
 from gpunode.source import MANY, WHOLE_NODE, Absent, Place, Reading, Source
+from gpunode.text import printable
 
 SECONDS = Metric(
     "gpunode_training_seconds_total",
@@ -304,7 +305,7 @@ class OfProcess:
         """The time of kernels by names fit for a label; those beyond ``MANY`` are one."""
         found: dict[str, float] = {}
         for name, seconds in kernels.items():
-            label = "".join(c if c.isprintable() else "?" for c in name[:NAME])
+            label = printable(name, NAME)
             if label not in self.names and len(self.names) >= MANY:
                 label = OTHER
             else:
@@ -547,10 +548,8 @@ class TrainingSteps:
 
     def _start(self, pid: int) -> float | None:
         """When a process started; None if it has ended or may not be seen."""
-        try:
-            return parse_stat(self.node.read_text(f"/proc/{pid}/stat")).start
-        except (OSError, ValueError):
-            return None
+        stat = stat_of(self.node, pid)
+        return None if stat is None else stat.start
 
     def _holds(self, pid: int, process: OfProcess | Datagram) -> bool:
         """Whether this very process holds a GPU, not one that had or has its PID."""

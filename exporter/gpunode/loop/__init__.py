@@ -36,6 +36,9 @@ MOST_HUNG = 16
 """The most reads of sources of one name that may hang on after their place is gone, each with its
 thread; until one returns, no other place of that name is read."""
 
+MORE_THREADS = "raise pids.max, RLIMIT_NPROC or the limit of memory"
+"""What to do where no thread can be started."""
+
 
 def _runs(worker: Search | Watch) -> bool:
     """Whether it has a thread that has not ended."""
@@ -183,8 +186,7 @@ class Loop:
         if not self._news_of_threads.worth(told):
             return
         if refused:
-            limits = "raise pids.max, RLIMIT_NPROC or the limit of memory"
-            log.warning("no thread for %s; %s", valid(told), limits)
+            log.warning("no thread for %s; %s", valid(told), MORE_THREADS)
         else:
             log.info("every source has its thread")
 

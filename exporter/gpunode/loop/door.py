@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from gpunode.metric import Sample
 from gpunode.source import Key, Reading
+from gpunode.text import printable
 
 SERIES = 10_000
 """The most series of one read. A node of 2500 cores has as many in its largest source; the
@@ -18,16 +19,8 @@ LONGEST = 512
 
 
 def valid(text: str) -> str:
-    """The text as a label: cut, with a replacement character for each that cannot be printed.
-
-    Not printable are control characters, among them those that break a line or turn its direction,
-    and surrogates, by which Python stands for bytes that are not UTF-8.
-    """
-    if len(text) <= LONGEST and text.isprintable():
-        return text
-    return "".join(
-        character if character.isprintable() else "\ufffd" for character in text[:LONGEST]
-    )
+    """The text as a label."""
+    return printable(text, LONGEST)
 
 
 class Door:

@@ -28,6 +28,7 @@ from gpunode.jobs import cgroup
 from gpunode.jobs.processes import running
 from gpunode.metric import Metric
 from gpunode.nccl.ras_answer import BEHIND, NAMED, Answer, Asked, Rank, read_json, read_text
+from gpunode.node.kernel import parse_status
 from gpunode.node.node import Node
 from gpunode.source import NodeSource, Reading
 
@@ -398,13 +399,13 @@ def _in_turns(places: dict[Key, Place], when: Callable[[Key], Any]) -> list[Key]
 
 
 def _owner(node: Node, pid: int) -> tuple[Owner, int]:
-    """Whose a process is, and its id in its own PID namespace. Raises ``OSError``."""
-    fields = {}
-    for line in node.read_text(f"/proc/{pid}/status").splitlines():
-        name, _, value = line.partition(":")
-        fields[name] = value.split()
+    """Whose a process is, and its id in its own PID namespace.
+
+    Raises ``OSError``, and ``ValueError`` if the kernel does not say that id.
+    """
+    fields = parse_status(node.read_text(f"/proc/{pid}/status"))
     place = cgroup.whose(node.read_text(f"/proc/{pid}/cgroup"))
-    user, own_pid = (fields.get(name, [""])[-1] for name in ("Uid", "NSpid"))
+    user, own_pid = ((fields.get(name) or [""])[-1] for name in ("Uid", "NSpid"))
     processes = _link(node, f"/proc/{pid}/ns/pid")
     return Owner(user, place.pod_uid, place.container_id, place.slurm_job, processes), int(own_pid)
 

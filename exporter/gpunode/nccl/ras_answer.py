@@ -407,35 +407,35 @@ def read_text(said: str, asked: Asked) -> Answer:
     """Read an answer in text: it lists only communicators in trouble, with some of their ranks."""
     if not HEADER.search(said):
         raise ValueError(f"not an answer of NCCL RAS: {said[:60]!r}")
-    answer, now = Answer(asked), Communicator()
+    answer, communicator = Answer(asked), Communicator()
     incomplete, collective, several = False, "", 0
     troubled = 0
     for line in _lines(said):
         if match := GROUP.fullmatch(line):
             answer.communicators = min(MOST_COMMUNICATORS, answer.communicators + int(match[1]))
         elif match := TROUBLE.fullmatch(line):
-            if match["name"] != now.name:
+            if match["name"] != communicator.name:
                 troubled += 1
                 if troubled > MOST_COMMUNICATORS:
                     raise ValueError(f"more than {MOST_COMMUNICATORS} communicators")
-                answer.finish(now)
-                now = Communicator(match["name"])
+                answer.finish(communicator)
+                communicator = Communicator(match["name"])
             incomplete, collective = match["what"] == "INCOMPLETE", ""
         elif match := COUNTS.fullmatch(line):
             collective = match["collective"] if match["collective"] in COLLECTIVES else "other"
         elif match := SEVERAL.fullmatch(line):
             several = int(match["count"] or 0)
             if collective:
-                now.add({collective: several})
+                communicator.add({collective: several})
         elif match := ONE.fullmatch(line):
             where = match["host"], int(match["pid"]), int(match["nvml"] or match["device"])
             rank = Rank(int(match["rank"]), *where)
             if incomplete:
-                answer.missed(now, rank, "unresponsive")
+                answer.missed(communicator, rank, "unresponsive")
             elif collective:
                 launched = int(match["count"] or 0) if match["own"] else several
-                answer.rank(now, rank, {collective: launched})
-    answer.finish(now)
+                answer.rank(communicator, rank, {collective: launched})
+    answer.finish(communicator)
     return answer
 
 

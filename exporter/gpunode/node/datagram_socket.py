@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpunode.client.protocol import LARGEST
+from gpunode.node.kernel import parse_stat
 
 log = logging.getLogger(__name__)
 
@@ -143,8 +144,8 @@ def _sender(extra: list[tuple[int, int, bytes]]) -> int:
 def start_of(pid: int) -> float | None:
     """When a process started, in ticks since boot; None if it has ended or may not be seen."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return float(file.read().rpartition(b")")[2].split()[19])
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return parse_stat(file.read()).start
     except OSError:
         return None
 

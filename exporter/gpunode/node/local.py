@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from gpunode.driver.driver import Driver
@@ -48,10 +49,9 @@ class LocalNode:
         self._sockets: dict[str, DatagramSocket] = {}
 
     def read_text(self, path: str) -> str:
-        if OF_ITS_USER.fullmatch(path):
-            with raised():
-                return self._read(path).decode("utf-8", "replace")
-        return self._read(path).decode("utf-8", "replace")
+        with _rights_for(path):
+            content = self._read(path)
+        return content.decode("utf-8", "replace")
 
     def list_directory(self, path: str) -> list[str]:
         return sorted(os.listdir(self.rootfs + path))
@@ -89,10 +89,8 @@ class LocalNode:
         return ethtool.statistics(interface)
 
     def read_link(self, path: str) -> str:
-        if OF_ITS_USER.fullmatch(path):
-            with raised():
-                return os.readlink(self.rootfs + path)
-        return os.readlink(self.rootfs + path)
+        with _rights_for(path):
+            return os.readlink(self.rootfs + path)
 
     def ask(self, pid: int, address: str, request: str) -> str:
         return tcp.ask(address, request, f"{self.rootfs}/proc/{pid}")
@@ -121,3 +119,8 @@ class LocalNode:
         finally:
             os.close(file)
         return content
+
+
+def _rights_for(path: str) -> AbstractContextManager[None]:
+    """The capabilities to hold while a file is read."""
+    return raised() if OF_ITS_USER.fullmatch(path) else nullcontext()

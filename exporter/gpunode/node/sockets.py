@@ -1,4 +1,4 @@
-"""Which processes wait for connections.
+"""The sockets of processes, and which of them wait for connections.
 
 https://docs.kernel.org/networking/proc_net_tcp.html
 """
@@ -6,12 +6,13 @@ https://docs.kernel.org/networking/proc_net_tcp.html
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from itertools import islice
 
 LISTEN = "0A"
 """The state of a socket that waits for connections, as in include/net/tcp_states.h."""
 
-DESCRIPTORS = 1024
+DESCRIPTORS = 1 << 14
 """The most descriptors of a process to look at."""
 
 TABLE = 1 << 18
@@ -26,8 +27,20 @@ def listens(process: str) -> bool:
     waiting = {f"socket:[{inode}]" for table in ("tcp", "tcp6") for inode in _table(process, table)}
     if not waiting:
         return False
-    with os.scandir(f"{process}/fd") as descriptors:
-        return any(_target(entry.path) in waiting for entry in islice(descriptors, DESCRIPTORS))
+    return any(target in waiting for target in descriptors(process))
+
+
+def descriptors(process: str) -> Iterator[str]:
+    """What the descriptors of a process refer to, such as ``socket:[INODE]``.
+
+    Raises ``OSError`` if the process has ended, or without the right to see them.
+    """
+    with os.scandir(f"{process}/fd") as entries:
+        for entry in islice(entries, DESCRIPTORS):
+            try:
+                yield os.readlink(entry.path)
+            except OSError:  # it has been closed
+                continue
 
 
 def _table(process: str, table: str) -> set[str]:
@@ -38,13 +51,6 @@ def _table(process: str, table: str) -> set[str]:
         if table == "tcp":  # the process has ended
             raise
         return set()  # without IPv6
-
-
-def _target(link: str) -> str:
-    try:
-        return os.readlink(link)
-    except OSError:  # it has been closed
-        return ""
 
 
 def listening(text: str) -> set[str]:

@@ -17,9 +17,10 @@ import struct
 import threading
 import time
 from dataclasses import dataclass
-from itertools import islice
 
 from gpunode.node.capability import raised
+from gpunode.node.kernel import parse_status
+from gpunode.node.sockets import descriptors
 
 CLONE_NEWNET = 0x40000000
 
@@ -32,9 +33,6 @@ ranks has 8.4 MiB, and without indentation 5.2 MiB."""
 
 INDENTED = 4
 """The most bytes to receive for each that is kept."""
-
-DESCRIPTORS = 1 << 14
-"""The most descriptors of a process to look at."""
 
 NEAR_PORTS = range(32768, 60999)
 """Ports for our end of a connection: Linux's default for net.ipv4.ip_local_port_range."""
@@ -191,8 +189,8 @@ def _held(process: str) -> set[str] | None:
     Raises ``OSError`` if the process has ended.
     """
     try:
-        with raised(), os.scandir(f"{process}/fd") as descriptors:
-            return {_target(found.path) for found in islice(descriptors, DESCRIPTORS)}
+        with raised():
+            return set(descriptors(process))
     except PermissionError:
         return None
 
@@ -201,16 +199,9 @@ def _has(process: str, held: set[str] | None, server: Server) -> bool:
     """Whether a server's socket belongs to a process, or else to its user."""
     if held is not None:
         return f"socket:[{server.inode}]" in held
-    with open(f"{process}/status", encoding="utf-8", errors="replace") as file:
-        users = next((line.split() for line in file if line.startswith("Uid:")), [])
-    return str(server.user) in users[2:3]  # the effective one, which its sockets have
-
-
-def _target(link: str) -> str:
-    try:
-        return os.readlink(link)
-    except OSError:  # it has been closed
-        return ""
+    with open(f"{process}/status", encoding="utf-8", errors="replace", newline="\n") as file:
+        users = parse_status(file.read()).get("Uid", [])
+    return str(server.user) in users[1:2]  # the effective one, which its sockets have
 
 
 def _received(connection: socket.socket, deadline: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -108,9 +108,7 @@ class Verdicts:
                 samples += LAST_WORK.at(worked, *at)
             workload = workloads.get(at)
             if workload is not None:
-                samples += (
-                    Sample(WORKLOAD, (*at, kind), float(kind == workload.kind)) for kind in KINDS
-                )
+                samples += _one_of(KINDS, WORKLOAD, at, workload.kind)
             case = Case(
                 facts,
                 recent,
@@ -125,16 +123,16 @@ class Verdicts:
             if verdict is None:
                 continue
             judged.append(_judgement(at, verdict, workload))
-            samples += (
-                Sample(BOTTLENECK, (*at, cause), float(cause == verdict.cause)) for cause in CAUSES
-            )
+            samples += _one_of(CAUSES, BOTTLENECK, at, verdict.cause)
             overdue = stalled(facts, at)
             if overdue is not None:
-                samples += (
-                    Sample(TRAINING_STALLED, (*at, cause), float(cause == overdue))
-                    for cause in STALLS
-                )
+                samples += _one_of(STALLS, TRAINING_STALLED, at, overdue)
         return Reading(tuple(samples), Judged(tuple(judged)))
+
+
+def _one_of(known: Iterable[str], metric: Metric, at: At, found: str) -> Iterator[Sample]:
+    """A series for each value that a label may have: 1 for the one found, 0 for the others."""
+    return (Sample(metric, (*at, each), float(each == found)) for each in known)
 
 
 def _by_gpu(readings: Readings, kind: type[D]) -> dict[At, D]:

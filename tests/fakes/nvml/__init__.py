@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 __all__ = ["LIBRARY_NAME", "FakeDriver", "build"]
@@ -11,6 +12,7 @@ __all__ = ["LIBRARY_NAME", "FakeDriver", "build"]
 LIBRARY_NAME = "libnvidia-ml.so.1"
 
 _SOURCE = Path(__file__).with_name("fake_nvml.c")
+_REPOSITORY = Path(__file__).parents[3]
 _FLAGS = ("-std=gnu11", "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror")
 
 
@@ -63,3 +65,18 @@ class FakeDriver:
             "LD_LIBRARY_PATH": os.pathsep.join(part for part in path if part),
             "FAKE_NVML": str(self.script),
         }
+
+    def run(self, module: str, *arguments: str) -> str:
+        """Return what a program of this repository prints that uses this fake driver."""
+        result = subprocess.run(
+            [sys.executable, "-X", "faulthandler", "-m", module, *arguments],
+            cwd=_REPOSITORY,
+            env={**os.environ, **self.environment()},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert result.returncode == 0, result.stderr
+        assert "Traceback" not in result.stderr, result.stderr
+        return result.stdout

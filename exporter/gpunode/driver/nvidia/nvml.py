@@ -43,6 +43,7 @@ from gpunode.driver.nvidia import gpm
 from gpunode.driver.nvidia.dcgm import DcgmProfiling
 from gpunode.driver.nvidia.library import Library
 from gpunode.driver.nvidia.possible import Range, possible
+from gpunode.text import printable
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +108,6 @@ RECOVERY_ACTIONS = {
 FABRIC_STATES = {1: "not_started", 2: "in_progress", 3: "completed"}
 FABRIC_HEALTH_BITS = {"bandwidth": 0, "route_recovery": 2, "route": 4, "access_timeout": 6}
 """Shifts of the two-bit fields of ``healthMask``: 0 not supported, 1 bad, 2 good."""
-
 
 PCIE_LANE = {
     1: 2.5e9 / 10,
@@ -748,8 +748,7 @@ class _Gpm:
             return Activity(0.0, {})
         if self.metrics is None:
             self.metrics = tuple(m for m in self._candidates() if self._known(m))
-        values = self._means(self.metrics)
-        return Activity(seconds, values)
+        return Activity(seconds, self._means(self.metrics))
 
     def _allocate(self) -> Any:
         return self.gpu.library.call("nvmlGpmSampleAlloc", generation=self.generation)
@@ -854,9 +853,8 @@ def _scaled(value: float | None, factor: float) -> float | None:
 
 
 def _text(value: bytes | None) -> str:
-    """Text of the driver as a label: valid, without control characters, not too long."""
-    text = (value or b"").decode(errors="replace")
-    return "".join(character for character in text if character.isprintable())[:LONGEST_TEXT]
+    """Text of the driver as a label."""
+    return printable((value or b"").decode(errors="replace"), LONGEST_TEXT)
 
 
 # pynvml decodes text strictly. These return what the driver wrote.

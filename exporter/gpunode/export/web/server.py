@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import time
 from typing import Any, cast
 
 import uvicorn
@@ -30,9 +29,6 @@ nearly all of them on a busy node."""
 
 BACKLOG = 128
 """Connections that the kernel keeps waiting, and the most that asyncio accepts at once."""
-
-SILENCE = 60
-"""Seconds for which a fault of the event loop is not logged again."""
 
 
 def listen(address: tuple[str, int]) -> socket.socket:
@@ -77,7 +73,7 @@ class Server(uvicorn.Server):
     """uvicorn with two wake-ups a second, not ten: they are most of an idle daemon's cost."""
 
     async def main_loop(self) -> None:
-        asyncio.get_running_loop().set_exception_handler(_Complaints())
+        asyncio.get_running_loop().set_exception_handler(_complain)
         ticks = 0
         while not await self.on_tick(ticks):
             await asyncio.sleep(TICK)
@@ -92,21 +88,9 @@ class Server(uvicorn.Server):
             connection.transport.abort()
 
 
-class _Complaints:
-    """Logs the faults of an event loop, each once in a while.
-
-    While there are too many open files, asyncio reports each of ``BACKLOG`` attempts to accept a
-    connection, every second: https://github.com/python/cpython/issues/151615
-    """
-
-    def __init__(self) -> None:
-        self._said: dict[str, float] = {}
-
-    def __call__(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        message, now = context["message"], time.monotonic()
-        if now - self._said.get(message, -SILENCE) >= SILENCE:
-            self._said[message] = now
-            log.error("%s: %r", message, context.get("exception"))
+def _complain(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log a fault of the event loop in one line, without asyncio's traceback."""
+    log.error("%s: %r", context["message"], context.get("exception"))
 
 
 def serve(app: FastAPI, listener: socket.socket) -> None:

@@ -1,0 +1,52 @@
+"""What the kernel prints alike in many files: counters, and processes.
+
+https://docs.kernel.org/filesystems/proc.html
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+HERTZ = 100.0
+"""Ticks per second in /proc: the kernel's USER_HZ on every architecture with GPUs."""
+
+STAT = re.compile(r"(?P<id>\d+) \((?P<name>.*)\) (?P<state>\S) (?P<rest>.*)", re.DOTALL)
+
+
+def counter(text: str) -> float:
+    """An unsigned 64-bit counter. Raises ``ValueError`` for anything else."""
+    value = int(text)
+    if not 0 <= value < 1 << 64:
+        raise ValueError(f"not a 64-bit counter: {text[:80]!r}")
+    return float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """A process or thread: its name, state, CPU time in seconds, and start in ticks since boot."""
+
+    name: str
+    state: str
+    parent: int
+    cpu: float
+    start: float
+
+
+def parse_stat(text: str) -> Stat:
+    """Parse the stat file of a process or thread. Raises ``ValueError``."""
+    match = STAT.match(text)
+    fields = match["rest"].split() if match else []
+    if match is None or len(fields) < 19:
+        raise ValueError("not the stat file of a process")
+    cpu = (counter(fields[10]) + counter(fields[11])) / HERTZ
+    return Stat(match["name"], match["state"], int(fields[0]), cpu, counter(fields[18]))
+
+
+def parse_status(text: str) -> dict[str, list[str]]:
+    """The words of each field in the status file of a process.
+
+    Only a line feed ends a line: the name that a process gives itself may hold all else that does.
+    """
+    fields = (line.partition(":") for line in text.split("\n"))
+    return {name: value.split() for name, _, value in fields}

@@ -1,0 +1,23 @@
+"""Text from outside, made fit to show: whatever it holds, it is short and prints as itself.
+
+Not printable are control characters, among them those that break a line, control a terminal or turn
+the direction of text, and surrogates, by which Python stands for bytes that are not UTF-8.
+"""
+
+from __future__ import annotations
+
+
+def escaped(text: str, longest: int) -> str:
+    """The text for a person, cut, with an escape for each character that cannot be printed."""
+    shown = "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:longest]
+    )
+    cut = len(text) > longest or len(shown) > longest
+    return f"{shown[: longest - 1]}…" if cut else shown
+
+
+def printable(text: str, longest: int) -> str:
+    """The text for a label, cut, with a replacement for each character that cannot be printed."""
+    if len(text) <= longest and text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else "\ufffd" for c in text[:longest])
