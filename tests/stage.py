@@ -15,7 +15,7 @@ from gpunode.metric import Metric, Sample
 from gpunode.node.node import SteppedClock
 from gpunode.source import Place, Reading, Source
 from gpunode.verdict.causes import USED
-from gpunode.verdict.last_work import LAST_WORK
+from gpunode.verdict.last_work import WORKLESS
 from gpunode.verdict.source import Judged, Judgement, Verdicts
 from gpunode.verdict.waiting import WAITED_FOR
 
@@ -193,8 +193,8 @@ class Stage:
         found = [sample.labels for sample in self.loop.samples() if sample.metric is WAITED_FOR]
         return sorted((int(gpu), reason) for gpu, _, reason in found)
 
-    def last_work(self, index: int = 0) -> float | None:
-        """How many seconds ago the job on a GPU last worked there, if that is told."""
-        found = (s for s in self.loop.samples() if s.metric is LAST_WORK)
+    def workless(self, index: int = 0) -> float | None:
+        """For how long the job on a GPU has not worked there, if that is told."""
+        found = (s for s in self.loop.samples() if s.metric is WORKLESS)
         times = [s.value for s in found if s.labels[0] == str(index)]
-        return self.clock.time() - float(times[0]) if times else None  # type: ignore[arg-type]
+        return cast(float, times[0]) if times else None

@@ -30,6 +30,7 @@ CAUSE: dict[str, tuple[str, ...]] = {
     "comm": ("communication", "communication"),
     "comm_nop2p": ("communication", "communication"),
     "hang": ("stalled_collective", "none"),
+    "h200_hang": ("stalled_collective", "stopped"),
     "straggler": ("straggler", "unexplained"),
     "membound": ("memory_bandwidth", "memory_bandwidth"),
     "launch": ("kernel_launch", "kernel_launch"),

@@ -15,8 +15,8 @@ from alerts.recording.record import (
     TRAIN,
     TRAINS,
     TRAINS_B,
-    WORKED,
-    WORKED_B,
+    WORKLESS,
+    WORKLESS_B,
     A,
     B,
     Record,
@@ -288,17 +288,13 @@ OF_SERVICES: tuple[Record, ...] = (
 
 OF_STALLS: tuple[Record, ...] = (
     Record(
-        name="job:gpunode_last_work:age",
+        name="job:gpunode_workless:seconds",
         labels=OF_JOB,
         interval=AT_ONCE,
-        expression=of_jobs(
-            f"min by ({GPU}) (timestamp(gpunode_job_last_work_timestamp_seconds) "
-            "- gpunode_job_last_work_timestamp_seconds)",
-            "min",
-        ),
-        purpose="Seconds since any GPU of a job last worked, as its nodes saw it when they were "
-        "scraped; absent for a job that has yet to begin.",
-        given={**HELD, **HELD_B, WORKED: 0.0, WORKED_B: 0.0},
+        expression=of_jobs(of_gpus("gpunode_job_workless_seconds", "min"), "min"),
+        purpose="Seconds since any GPU of a job last worked; absent for a job that has yet to "
+        "begin.",
+        given={**HELD, **HELD_B, WORKLESS: 7320.0, WORKLESS_B: 7320.0},
         results={TRAIN: 7320.0},
     ),
     Record(
@@ -317,12 +313,12 @@ OF_STALLS: tuple[Record, ...] = (
         labels=OF_JOB,
         interval=AT_ONCE,
         expression=(
-            "job:gpunode_last_work:age < ${paused_at_most} "
+            "job:gpunode_workless:seconds < ${paused_at_most} "
             f"and on ({JOB}) (count by ({JOB}) ({_held(f'({PAUSES})')}) "
             f"or on ({JOB}) count by ({JOB}) ("
             + _held(of_gpus(f'gpunode_gpu_waited_for{{reason=~"{EXCUSES}"}}') + " == 1")
             + ")) "
-            f"or on ({JOB}) (job:gpunode_last_work:age < ${{uninterruptible_at_most}} "
+            f"or on ({JOB}) (job:gpunode_workless:seconds < ${{uninterruptible_at_most}} "
             f"and on ({JOB}) count by ({JOB}) ("
             + _held(of_gpus("gpunode_job_blocked_processes") + " > 0")
             + "))"
@@ -332,7 +328,7 @@ OF_STALLS: tuple[Record, ...] = (
         "and has not done so for long.",
         given={
             **HELD,
-            WORKED: 1.0,
+            WORKLESS: 0.0,
             series("gpunode_gpu_waited_for", reason="evaluating"): 1.0,
         },
         results={TRAIN: 0.0},
@@ -342,14 +338,14 @@ OF_STALLS: tuple[Record, ...] = (
         labels=OF_JOB,
         interval=AT_ONCE,
         expression=(
-            "job:gpunode_last_work:age "
+            "job:gpunode_workless:seconds "
             f"and on ({JOB}) job:gpunode_gpu_blocked:count "
             f"unless on ({JOB}) (job:gpunode_pause:excused "
             f'or on ({JOB}) count by ({JOB}) (gpu:gpunode_job:kind{{kind=~"{OF_SERVERS}"}}))'
         ),
         purpose="Seconds since any GPU of a job last worked, while some of them wait in a "
         "collective and nothing excuses it.",
-        given={**TRAINS, WORKED: 0.0, STREAK: 7000.0},
+        given={**TRAINS, WORKLESS: 7320.0, STREAK: 7000.0},
         results={TRAIN: 7320.0},
     ),
     Record(
@@ -371,14 +367,14 @@ OF_STALLS: tuple[Record, ...] = (
         labels=OF_JOB,
         interval=AT_ONCE,
         expression=(
-            "job:gpunode_last_work:age "
+            "job:gpunode_workless:seconds "
             f"and on ({JOB}) (job:gpunode_training:gpus and on ({JOB}) job:gpunode_job:gpus > 1) "
             f"unless on ({JOB}) (job:gpunode_gpu_blocked:count or on ({JOB}) "
             "job:gpunode_pause:excused)"
         ),
         purpose="Seconds since any GPU of a training job with several of them last worked, though "
         "none waits for another and nothing excuses it.",
-        given={**TRAINS, **HELD_B, WORKED: 0.0},
+        given={**TRAINS, **HELD_B, WORKLESS: 7320.0},
         results={TRAIN: 7320.0},
     ),
     Record(
@@ -394,7 +390,14 @@ OF_STALLS: tuple[Record, ...] = (
             f"and on ({JOB}) job:gpunode_stalled:seconds > 20"
         ),
         purpose="The GPUs of a job that stands still for which its others wait, and why.",
-        given={**TRAINS, **TRAINS_B, WORKED: 0.0, WORKED_B: 0.0, STREAK: 7000.0, STREAK_B: 0.0},
+        given={
+            **TRAINS,
+            **TRAINS_B,
+            WORKLESS: 7320.0,
+            WORKLESS_B: 7320.0,
+            STREAK: 7000.0,
+            STREAK_B: 0.0,
+        },
         results={(*B, *TRAIN, "not seen from its node"): 1.0},
     ),
     Record(
@@ -414,7 +417,7 @@ OF_STALLS: tuple[Record, ...] = (
         "still and has its nodes to itself.",
         given={
             **TRAINS,
-            WORKED: 0.0,
+            WORKLESS: 7320.0,
             STREAK: 7000.0,
             series(
                 "gpunode_nccl_awaited_rank_info",

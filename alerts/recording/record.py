@@ -57,7 +57,7 @@ TRAIN = ("", "train", "", "")
 
 TRAINS: Given = {**HELD, series("gpunode_gpu_workload", kind="training"): 1.0}
 TRAINS_B: Given = {**HELD_B, series("gpunode_gpu_workload", kind="training", **ON_B): 1.0}
-WORKED = series("gpunode_job_last_work_timestamp_seconds")
-WORKED_B = series("gpunode_job_last_work_timestamp_seconds", **ON_B)
+WORKLESS = series("gpunode_job_workless_seconds")
+WORKLESS_B = series("gpunode_job_workless_seconds", **ON_B)
 STREAK_B = series("gpunode_gpu_blocked_streak_seconds", **ON_B)
 STREAK = series("gpunode_gpu_blocked_streak_seconds")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alerts.recording.capacity import EXPECTED, MEASURED
 from alerts.recording.jobs import OWN_CAUSES
-from alerts.recording.record import ON_B, STREAK, TRAINS, TRAINS_B, WORKED
+from alerts.recording.record import ON_B, STREAK, TRAINS, TRAINS_B, WORKLESS
 from alerts.thresholds.references import LEDGER, NCCL_ENV, NVML, RAS
 from alerts.thresholds.row import (
     GPU,
@@ -71,8 +71,8 @@ COMMUNICATION = (
         every="15s",
         keep_firing_for="5m",
         example=Example(
-            fires={**TRAINS, WORKED: 0.0, STREAK: 2000.0},
-            quiet={WORKED: 1.0, STREAK: 0.0},
+            fires={**TRAINS, WORKLESS: 2000.0, STREAK: 2000.0},
+            quiet={WORKLESS: 0.0, STREAK: 0.0},
             value=None,
             silenced_by={series("gpunode_gpu_waited_for", reason="evaluating"): 1.0},
         ),

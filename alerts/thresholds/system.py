@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alerts.recording.record import HELD, HELD_B, TRAINS, WORKED
+from alerts.recording.record import HELD, HELD_B, TRAINS, WORKLESS
 from alerts.thresholds.references import CGROUP, LEDGER, STATVFS
 from alerts.thresholds.row import (
     FILESYSTEM,
@@ -77,8 +77,8 @@ SYSTEM = (
         of_owner=True,
         keep_firing_for="5m",
         example=Example(
-            fires={**TRAINS, **HELD_B, **ledger(idle=1.0), WORKED: 0.0},
-            quiet={**ledger(idle=0.0), WORKED: 1.0},
+            fires={**TRAINS, **HELD_B, **ledger(idle=1.0), WORKLESS: 4000.0},
+            quiet={**ledger(idle=0.0), WORKLESS: 0.0},
             value=1.0,
             silenced_by={},
         ),

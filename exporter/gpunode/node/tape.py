@@ -3,10 +3,13 @@ r"""Tapes: recordings of what a node was asked and what it answered, with times,
 A tape is gzip-compressed JSON lines. The first line is a header; every other line is a question and
 its answer at ``t`` seconds from the start:
 
-    {"gpunode_tape": 1, "time": 1795219603.29, "comment": "…"}
+    {"gpunode_tape": 1, "time": 1795219603.29, "comment": "…", "again_from": 20.0}
     {"t": 2.001, "of": "GPU-…", "call": "temperature", "answer": 36.0}
     {"t": 2.001, "of": "GPU-…", "call": "fabric", "error": "Unsupported", "message": "…"}
     {"t": 2.004, "of": "/proc/559/comm", "call": "read_text", "answer": "python3\n"}
+
+Played to its end, a tape starts over at ``again_from`` seconds, or else at its beginning: what ends
+in a hang is not cured by that.
 
 Playback may ask at other times: a gauge is the latest answer, activity means are averaged over the
 answers since the last question, and buffers hold the samples up to now. A tape contains only what
@@ -260,7 +263,7 @@ class Track:
 class TapeNode:
     """A node played back from a tape, on the tape's clock.
 
-    After its end the tape starts over, as if the same happened again.
+    After its end the tape starts over, as if the same happened again, or what it says goes on.
     """
 
     def __init__(self, path: Path) -> None:
@@ -270,21 +273,29 @@ class TapeNode:
         self.tracks: dict[tuple[str, str], Track] = {}
         self._last_read: dict[tuple[str, str], tuple[int, float]] = {}
         lines = self._lines()
-        self.comment, self.clock = self._header(next(lines, {}))
+        header = next(lines, {})
+        self.comment, self.clock = self._header(header)
         for number, line in enumerate(lines, 2):
             self._take(f"{self.path}: line {number}", line)
+        self.again_from = self._again_from(header)
         vendors = [of for of, call in self.tracks if call == "gpus"]
         self.drivers = [TapeDriver(self, vendor) for vendor in vendors]
 
     @property
     def position(self) -> float:
         """The clock's position on the tape, in seconds."""
-        return self.clock.now - self.lap * self.end
+        return self.clock.now - self.repeated
 
     @property
     def lap(self) -> int:
         """How many times the tape has been played to its end."""
-        return max(0, math.ceil(self.clock.now / self.end) - 1) if self.end else 0
+        length = self.end - self.again_from
+        return max(0, math.ceil((self.clock.now - self.end) / length)) if length else 0
+
+    @property
+    def repeated(self) -> float:
+        """How many seconds of the tape have been played again."""
+        return self.lap * (self.end - self.again_from)
 
     def __getattr__(self, call: str) -> Callable[..., Any]:
         if call not in NODE_CALLS:
@@ -303,7 +314,8 @@ class TapeNode:
         self._last_read[of, call] = self.lap, self.position
         if lap == self.lap:
             return track.since(before, self.position)
-        return [*track.since(before, self.end), *track.since(-1.0, self.position)]
+        again = self.again_from or -1.0
+        return [*track.since(before, self.end), *track.since(again, self.position)]
 
     def recorded(self, of: str, call: str) -> Track:
         """All answers to a question. Raises ``FileNotFoundError`` if it was never asked."""
@@ -346,6 +358,12 @@ class TapeNode:
         if not 0 <= time < 1e12:
             raise TapeError(f"{self.path}: line 1: field time: not seconds since the epoch")
         return str(line.get("comment", "")), SteppedClock(float(time))
+
+    def _again_from(self, header: dict[str, Any]) -> float:
+        again_from = header.get("again_from", 0.0)
+        if not isinstance(again_from, float | int) or not 0 <= again_from <= self.end:
+            raise TapeError(f"{self.path}: line 1: field again_from: not a time on the tape")
+        return float(again_from)
 
     def _take(self, where: str, line: dict[str, Any]) -> None:
         time, of, call = line.get("t"), line.get("of"), line.get("call")
@@ -418,7 +436,9 @@ class TapeGpu:
         lap, now = self.node.lap, self.node.position
         before_lap, before = self._activity_read or (lap, now)
         self._activity_read = lap, now
-        spans = [(before, now)] if lap == before_lap else [(before, self.node.end), (0.0, now)]
+        spans = [(before, now)]
+        if lap != before_lap:
+            spans = [(before, self.node.end), (self.node.again_from, now)]
         counters: set[str] = set()
         totals: dict[str, float] = {}
         weights: dict[str, float] = {}
@@ -456,7 +476,7 @@ class TapeGpu:
             times = sorted(samples)
             self._buffers[call] = times, [samples[time] for time in times]
         times, values = self._buffers[call]
-        shift = round(self.node.lap * self.node.end * 1e6)
+        shift = round(self.node.repeated * 1e6)
         now = round(self.node.clock.time() * 1e6)
         first, last = bisect_right(times, after - shift), bisect_right(times, now - shift)
         return Buffered([(times[at] + shift, values[at]) for at in range(first, last)])

@@ -1,4 +1,4 @@
-"""When the job that holds a GPU last worked there."""
+"""For how long the job that holds a GPU has not worked there."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from gpunode.verdict.waiting import LATEST, At
 WORK = ("compute", "memory", "launch", "communication", "copy")
 """States of the ledger in which a job gets on."""
 
-LAST_WORK = Metric(
-    "gpunode_job_last_work_timestamp_seconds",
+WORKLESS = Metric(
+    "gpunode_job_workless_seconds",
     "gauge",
-    f"When the job that holds the GPU last worked there: the end of the last moment of which "
-    f"{', '.join(WORK[:-1])} and {WORK[-1]} took at least {WORKED:.0%} (the ledger). Absent if the "
-    "GPU has not worked, as far as was seen, since one of the processes on it came.",
+    f"For how long the job that holds the GPU has not worked there: since the end of the last "
+    f"moment of which {', '.join(WORK[:-1])} and {WORK[-1]} took at least {WORKED:.0%} (the "
+    "ledger). Absent if the GPU has not worked, as far as was seen, since one of the processes on "
+    "it came.",
     GPU,
 )
 
@@ -38,7 +39,7 @@ class Tenancy:
     """When (monotonic) they were first seen; what the GPU did before may be another's."""
 
     worked: float | None = None
-    """Seconds since the epoch."""
+    """When (monotonic) the GPU last worked."""
 
 
 class Tenancies:
@@ -47,8 +48,8 @@ class Tenancies:
     def __init__(self) -> None:
         self._held: dict[At, Tenancy] = {}
 
-    def last_work(self, facts: Facts, at: At, started: Iterable[Started]) -> float | None:
-        """When those who hold a GPU now last worked there; None if they were not seen to."""
+    def workless(self, facts: Facts, at: At, started: Iterable[Started]) -> float | None:
+        """Seconds since those who hold a GPU worked there; None if they were not seen to."""
         now = facts.snapshots[-1].moment
         present = {(process.pid, process.start) for process in started}
         if not present:
@@ -58,9 +59,9 @@ class Tenancies:
             tenancy = self._held[at] = Tenancy(present, now)
         end = _end_of_work(facts.recent(LATEST), at, tenancy.since)
         if end is not None:
-            tenancy.worked = facts.time - (now - end)
+            tenancy.worked = end
             tenancy.processes = present
-        return tenancy.worked
+        return None if tenancy.worked is None else now - tenancy.worked
 
 
 def _end_of_work(recent: Facts, at: At, since: float) -> float | None:

@@ -16,7 +16,7 @@ from gpunode.metric import Metric, Sample
 from gpunode.source import Reading, Readings
 from gpunode.verdict.causes import CAUSES, USED, Case, Evidence, Verdict, judge, stalled
 from gpunode.verdict.facts import Facts, Snapshot
-from gpunode.verdict.last_work import LAST_WORK, Tenancies
+from gpunode.verdict.last_work import WORKLESS, Tenancies
 from gpunode.verdict.limits import LOST, STEP_OVERDUE, STEP_OVERDUE_LEAST
 from gpunode.verdict.waiting import WAITED_FOR, At, Jobs
 from gpunode.verdict.workload import KINDS, WORKLOAD, Workload, workload_of
@@ -77,7 +77,7 @@ class Verdicts:
 
     name = "verdict"
     every = EVERY
-    metrics = (BOTTLENECK, TRAINING_STALLED, WAITED_FOR, LAST_WORK, WORKLOAD)
+    metrics = (BOTTLENECK, TRAINING_STALLED, WAITED_FOR, WORKLESS, WORKLOAD)
 
     def __init__(self) -> None:
         self._history: deque[Snapshot] = deque(maxlen=round(PERIOD / EVERY) + 1)
@@ -104,8 +104,8 @@ class Verdicts:
         judged = []
         for at in gpus:
             if at in owners:
-                worked = self._tenancies.last_work(facts, at, owners[at].processes)
-                samples += LAST_WORK.at(worked, *at)
+                workless = self._tenancies.workless(facts, at, owners[at].processes)
+                samples += WORKLESS.at(workless, *at)
             workload = workloads.get(at)
             if workload is not None:
                 samples += _one_of(KINDS, WORKLOAD, at, workload.kind)
