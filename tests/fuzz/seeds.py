@@ -126,6 +126,9 @@ PROGRAMS = (
     b"/usr/local/cuda/bin/ptxas\0-o\0/tmp/x.cubin\0",
 )
 
+DEVICES = f"Inter-|\n face |\n  eth0: {'1 ' * 16}\n"
+STAT = f"{4242} (python3) D 1 {'5 ' * 40}\n"
+
 SOCKETS = b"""\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
    0: 00000000:07E8 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1574 1

@@ -88,6 +88,9 @@ class Parser:
     allocates: int = 32
     """The most bytes allocated at a time for each byte of a long input."""
 
+    long_enough: int = 1 << 14
+    """Bytes of a long input in each run of the tests."""
+
     def tolerates(self, data: bytes) -> None:
         """Read the data, whatever it is; any exception is a finding."""
         try:
@@ -104,9 +107,11 @@ class Told(OneGpu):
         self.data = data
         self.text = data.decode("utf-8", "replace")
         self.folders = {name: list(listed) for name, listed in folders.items()}
+        self.real: dict[str, str] = {}
 
-    def read_text(self, _: str) -> str:
-        return self.text
+    def read_text(self, path: str) -> str:
+        """The text, but for a file that is to be a real one so that others are read."""
+        return self.real.get(path.rpartition("/")[2], self.text)
 
     def list_directory(self, path: str) -> list[str]:
         return self.folders.get(path.rpartition("/")[2], ["0", "1", "eth0", "nvme0"])
@@ -304,16 +309,18 @@ def of_cmdline(data: bytes) -> None:
 
 
 def of_a_process(data: bytes) -> None:
-    """All that is read of a process on a GPU, and of the job, where every file says the same."""
+    """All that is read of a process on a GPU and its job, also where it has a real stat file."""
     node = Told(data)
     gpu = MachineGpu(0, "GPU-aa", "0", (1, PID))
-    for source in (
-        GpuOwners(node, gpu, DEFAULTS, Pods(node, DEFAULTS)),
-        ProcessRoles(node, gpu, DEFAULTS),
-        processes.JobProcesses(node, gpu, DEFAULTS),
-    ):
-        node.stepped.now = 0.0
-        exports(source, node)
+    for real in ({}, {"stat": seeds.STAT}):
+        node.real = real
+        for source in (
+            GpuOwners(node, gpu, DEFAULTS, Pods(node, DEFAULTS)),
+            ProcessRoles(node, gpu, DEFAULTS),
+            processes.JobProcesses(node, gpu, DEFAULTS),
+        ):
+            node.stepped.now = 0.0
+            exports(source, node)
 
 
 class Kernel:
@@ -376,6 +383,9 @@ def of_the_host(data: bytes) -> None:
     for kind in kinds:
         node = Told(data, devices=["0000:1b:00.0"], nvme0=["hwmon1"])
         exports(kind(node, DEFAULTS), node)
+    node = Told(data)
+    node.real["dev"] = seeds.DEVICES
+    exports(network.Network(node, DEFAULTS), node)
 
 
 def of_the_audit(data: bytes) -> None:
@@ -393,6 +403,7 @@ DIAGNOSED = struct.pack("=IHHII", 88, 20, 0, 0, 0) + struct.pack("=2B2x60xII", 2
 REFUSED = struct.pack("=IHHIIi", 36, 2, 0, 0, 0, -2)
 HOST = ("proc/stat", "proc/meminfo", "proc/vmstat", "proc/diskstats", "proc/pressure/*")
 MORE = ("proc/1/net/*", "proc/sys/fs/file-nr", "sys/bus/pci/devices/*/current_link_speed")
+LINKS = ("sys/class/net/*/speed", "sys/class/net/*/operstate", "sys/class/net/*/carrier_changes")
 
 TABLE: tuple[Parser, ...] = (
     Parser("ras_json", ras_answer, seeds.RAS_JSON, largest=tcp.LARGEST, long=seeds.LONG_JSON),
@@ -422,6 +433,7 @@ TABLE: tuple[Parser, ...] = (
         LARGEST_FILE,
         seeds.LONG_YAML,
         allocates=320,
+        long_enough=1 << 10,
     ),
     Parser("mountinfo", of_mounts, files("proc/*/mountinfo")),
     Parser("status", of_status, files("proc/*/status")),
@@ -446,7 +458,7 @@ TABLE: tuple[Parser, ...] = (
         seeds.LONG_PROTOCOL,
     ),
     Parser("accept", accept, seeds.ACCEPTS, largest=1 << 16),
-    Parser("host", of_the_host, files(*HOST, *MORE)),
+    Parser("host", of_the_host, files(*HOST, *MORE, *LINKS)),
     Parser(
         "audit",
         of_the_audit,

@@ -21,9 +21,6 @@ FOUND = Path(__file__).with_name("found")
 
 EXAMPLES = 40
 
-LONG = 1 << 14
-"""Bytes of a long input here."""
-
 SHORTER = 16
 """How many times shorter the input is with which it is compared."""
 
@@ -66,7 +63,7 @@ def test_what_is_spoiled_is_read_or_refused(parser: Parser) -> None:
 
 @pytest.mark.parametrize("parser", TABLE, ids=each)
 def test_a_long_input_takes_time_and_memory_as_its_length(parser: Parser) -> None:
-    size = min(parser.largest, LONG)
+    size = min(parser.largest, parser.long_enough)
     shorter = dict(long_inputs(parser, size // SHORTER))
     for part, data in long_inputs(parser, size):
         assert allocated(parser, data) <= ANYHOW + parser.allocates * len(data), part[:80]
