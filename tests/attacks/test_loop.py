@@ -161,7 +161,7 @@ def test_a_mount_point_with_an_odd_name_has_valid_series() -> None:
 
 def owned(pod: str, setting: str) -> Reading:
     """A process on a GPU, whose pod and settings somebody named."""
-    process = Started(1, Owner(owner_pod=pod), nccl={"NCCL_DEBUG": setting, setting: "1"})
+    process = Started(1, 0.0, Owner(owner_pod=pod), nccl={"NCCL_DEBUG": setting, setting: "1"})
     return Reading((), OwnersDetail((process,)))
 
 

@@ -25,7 +25,6 @@ from gpunode.driver.driver import DriverError, Identity
 from gpunode.driver.nvidia.nvml import _text
 from gpunode.export.exposition import requested
 from gpunode.host import (
-    counter,
     cpu,
     disk,
     filefd,
@@ -47,7 +46,7 @@ from gpunode.loop.door import Door
 from gpunode.nccl import bench, ras
 from gpunode.nccl.log import HOSTNAME, LINE, DebugLog
 from gpunode.nccl.ras_answer import HERE, NAMED, Asked
-from gpunode.node import kubelet, sockets, tape, tcp
+from gpunode.node import kernel, kubelet, sockets, tape, tcp
 from gpunode.node.datagram_socket import Datagram
 from gpunode.node.kubelet import Allocation
 from gpunode.node.kubelet import podresources_pb2 as messages
@@ -372,7 +371,7 @@ def accept(data: bytes) -> None:
 def of_the_host(data: bytes) -> None:
     """The counters of the kernel, each file by its own parser and then by its source."""
     text(
-        counter.counter,
+        kernel.counter,
         cpu.parse_cpu_list,
         filefd.parse,
         network.parse_devices,
