@@ -6,7 +6,6 @@ else; ``tests/fuzz/test_fuzz.py`` and ``make fuzz`` give it mutations of ``seeds
 
 from __future__ import annotations
 
-import functools
 import gzip
 import struct
 import tempfile
@@ -242,15 +241,13 @@ def datagrams(data: bytes) -> None:
     exports(source, node)
 
 
-@functools.cache
-def _scratch() -> Path:
-    """A folder in memory for what a parser reads from a file."""
-    return Path(tempfile.mkdtemp(prefix="gpunode-fuzz", dir="/dev/shm"))
+SCRATCH = tempfile.TemporaryDirectory(prefix="gpunode-fuzz")
+"""A folder for what a parser reads from a file; it goes with the process."""
 
 
 def compressed_tape(data: bytes) -> None:
     """Play a tape to its end and over it, whatever is asked of it."""
-    path = _scratch() / "tape.jsonl.gz"
+    path = Path(SCRATCH.name) / "tape.jsonl.gz"
     path.write_bytes(data)
     node = TapeNode(path)
     for now in (0.0, node.end / 2, node.end, 1.5 * node.end):
@@ -283,7 +280,7 @@ def tape_lines(data: bytes) -> None:
 
 
 def settings_file(data: bytes) -> None:
-    path = _scratch() / "settings.yaml"
+    path = Path(SCRATCH.name) / "settings.yaml"
     path.write_bytes(data)
     if _read(path).keys() & Settings.model_fields.keys():  # the rest takes a hundred times as long
         load(Settings, "gpunode", [f"--config.file={path}"])
