@@ -154,7 +154,7 @@ def test_large_answers_are_taken_and_larger_ones_refused(root: Path, running: Fa
     pods = pods_of(root)
     running.pods = {
         ("ns", f"pod-{n}-{'x' * 1000}", "main"): [("nvidia.com/gpu", f"GPU-{n}")]
-        for n in range(10_000)
+        for n in range(3_000)
     }
     pods.read()
     running.pods[("ns", "x" * gpunode.node.kubelet.LARGEST, "main")] = []

@@ -39,8 +39,8 @@ DAY = 86_400
 Seconds = Annotated[float, Field(ge=1, le=DAY)]
 """An interval that is no shorter than what is read changes."""
 
-LARGEST_FILE = 1 << 20
-"""The most characters of a file of settings."""
+LARGEST_FILE = 1 << 16
+"""The most characters of a file of settings, each of which may take 250 bytes to read as YAML."""
 
 INCIDENTS = Path(__file__).with_name("incidents")
 """The recorded incidents in the package."""

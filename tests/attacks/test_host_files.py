@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ from gpunode.jobs import shm
 from gpunode.jobs.processes import Job, JobProcesses, Used
 from gpunode.jobs.roles import ProcessRoles, RolesDetail
 from gpunode.metric import Metric, Sample
+from gpunode.node import local
 from gpunode.node.kernel import Stat, parse_stat
 from gpunode.node.local import LocalNode
 from gpunode.node.node import SteppedClock
@@ -320,6 +322,40 @@ def test_long_command_lines_are_read_a_few_at_a_time() -> None:
             known.append(values(told(source), job.COMPILERS))
             assert node.spent - before < job.PROGRAMS + 0.03
     assert known == [[], [], [], [0], [0], [0]]
+
+
+@pytest.mark.parametrize(
+    ("line", "program"),
+    [
+        (b"python\0-u\0train.py\0" + b"--list=" + b"x" * (8 << 20), "train"),
+        (b"python\0" + b"-Wignore\0" * (8 << 16) + b"train.py\0", "python"),
+        (b"python\0/" + b"x" * (8 << 20), "python"),
+        (b"x" * (8 << 20), ""),
+    ],
+)
+def test_only_the_beginning_of_a_command_line_is_read(
+    tmp_path: Path, line: bytes, program: str
+) -> None:
+    (tmp_path / "proc/7").mkdir(parents=True)
+    (tmp_path / "proc/7/cmdline").write_bytes(line)
+    tracemalloc.start()
+    try:
+        assert LocalNode(tmp_path).program(7) == program
+        assert tracemalloc.get_traced_memory()[1] < 64 * local.MOST_ARGUMENTS
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_file_that_comes_in_small_parts_takes_time_as_its_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, size = os.read, 16 << 20
+    (tmp_path / "parts").write_bytes(bytes(size))
+    monkeypatch.setattr(local, "MAX_FILE", size)
+    monkeypatch.setattr("gpunode.node.local.os.read", lambda file, _: read(file, 1 << 10))
+    begin = time.thread_time()
+    assert len(LocalNode(tmp_path).read_text("/parts")) == size
+    assert time.thread_time() - begin < 2
 
 
 def test_a_process_that_has_the_id_of_another_has_a_role_of_its_own(tmp_path: Path) -> None:

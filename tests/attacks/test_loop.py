@@ -20,6 +20,7 @@ from starlette.testclient import TestClient
 
 from gpunode.export.exposition import Exposition
 from gpunode.export.web.app import create_app
+from gpunode.jobs.owners import Owner, OwnersDetail, Started
 from gpunode.loop import MOST_HUNG, Loop, complaints
 from gpunode.loop.complaints import LINES
 from gpunode.loop.door import LONGEST, SERIES, Door
@@ -156,6 +157,30 @@ def test_a_mount_point_with_an_odd_name_has_valid_series() -> None:
     loop = stepped(Told(lambda: named("a"), name="filesystem"), place)
     text = TestClient(create_app(lambda: loop)).get("/metrics").text
     assert values(parse(text), UP.name, mountpoint="/data\ufffd\ufffd") == [1.0]
+
+
+def owned(pod: str, setting: str) -> Reading:
+    """A process on a GPU, whose pod and settings somebody named."""
+    process = Started(1, 0.0, Owner(owner_pod=pod), nccl={"NCCL_DEBUG": setting, setting: "1"})
+    return Reading((), OwnersDetail((process,)))
+
+
+@pytest.mark.parametrize("name", [odd for told, _ in NAMES.values() for odd in told])
+def test_an_odd_name_in_a_detail_does_not_cost_the_answers_of_the_api(name: str) -> None:
+    place = Place(gpu="0", uuid="GPU-aa")
+    loop = stepped(Told(lambda: owned(name, name), name="gpu_owners"), place)
+    page = TestClient(create_app(lambda: loop)).get("/api/v1/gpus")
+    assert page.status_code == 200
+    (process,) = page.json()[0]["gpu_owners"]["processes"]
+    shown = process["owner"]["owner_pod"]
+    assert shown.isprintable()
+    assert len(shown) == len(name)
+    assert process["nccl"] == {"NCCL_DEBUG": shown, shown: "1"}
+
+
+def test_a_detail_that_is_printable_is_passed_on_as_it_is() -> None:
+    reading = owned("trainer-0", "INFO")
+    assert Door().admit(reading).detail is reading.detail
 
 
 def test_valid_names_that_were_told_before_are_passed_on_as_they_are() -> None:

@@ -48,7 +48,7 @@ def _limit(name: str, least: float) -> Callable[[Subject, int, Gpu], str | None]
     def wrong(subject: Subject, pid: int, _: Gpu) -> str | None:
         for line in subject.text(f"/proc/{pid}/limits").splitlines():
             if line.startswith(name):
-                soft = line.removeprefix(name).split()[0]
+                soft = next(iter(line.removeprefix(name).split()), "")
                 return None if soft == "unlimited" or int(soft) >= least else soft
         raise ValueError(f"no {name} in /proc/{pid}/limits")
 

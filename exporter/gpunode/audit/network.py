@@ -16,7 +16,7 @@ MTU = 4200
 """Lowest MTU: 4,096 bytes of RoCE payload and its headers; 9000 is the usual setting."""
 
 BUFFER = 16 << 20
-INTERRUPT = re.compile(r"\s*(?P<number>\d+):.*mlx5_\w+@pci:(?P<bus>[0-9a-f:.]+)")
+INTERRUPT = re.compile(r"\s*(?P<number>\d+):.*mlx5_\w{1,64}@pci:(?P<bus>[0-9a-f:.]+)")
 
 
 def _fast(subject: Subject) -> list[str]:

@@ -50,7 +50,8 @@ def _ecc(subject: Subject) -> Finding:
 def _peer_memory(subject: Subject) -> Finding:
     if not subject.rdma_ports:
         raise CannotTell(NO_ADAPTER)
-    modules = {line.split()[0] for line in subject.text("/proc/modules").splitlines() if line}
+    lines = map(str.split, subject.text("/proc/modules").splitlines())
+    modules = {words[0] for words in lines if words}
     if modules & {"nvidia_peermem", "nv_peer_mem"}:
         return Finding(True, "nvidia_peermem is loaded")
     driver = subject.text("/proc/driver/nvidia/version")

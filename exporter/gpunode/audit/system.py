@@ -40,7 +40,7 @@ def _clocksource(subject: Subject) -> Finding:
 
 def _chosen(text: str) -> str:
     """The active choice, which is the word in brackets."""
-    match = re.search(r"\[(\S+)\]", text)
+    match = re.search(r"\[([^\s[\]]+)\]", text)
     if match is None:
         raise ValueError(f"no choice in brackets: {text[:80]!r}")
     return match[1]

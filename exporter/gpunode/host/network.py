@@ -164,7 +164,7 @@ class Network:
         if state in ("up", "down", "lowerlayerdown", "dormant"):
             yield from UP.at(float(state == "up"), name)
         speed = self._text(f"{folder}/speed")  # -1 or an error without a link
-        if speed is not None and speed.isdecimal() and 0 < int(speed[:12]) < 1 << 32:
+        if speed is not None and re.fullmatch("[0-9]{1,10}", speed) and 0 < int(speed) < 1 << 32:
             yield from SPEED.at(int(speed) * MEGABIT, name)
         changes = self._text(f"{folder}/carrier_changes")
         if changes is not None and changes.isdecimal():

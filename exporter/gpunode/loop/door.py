@@ -6,6 +6,9 @@ label that cannot be encoded would cost the whole exposition.
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
 from gpunode.metric import Sample
 from gpunode.source import Key, Reading
 from gpunode.text import printable
@@ -23,6 +26,28 @@ def valid(text: str) -> str:
     return printable(text, LONGEST)
 
 
+def presentable(told: Any) -> Any:
+    """A detail in which every text is printable: itself, unless one in it was not.
+
+    A surrogate in it would cost the whole answer of the API, which is UTF-8.
+    """
+    if isinstance(told, str):
+        return printable(told, len(told))
+    if isinstance(told, dict):
+        made = {presentable(name): presentable(value) for name, value in told.items()}
+        return told if made == told else made
+    if isinstance(told, tuple | list):
+        each = [presentable(value) for value in told]
+        same = all(value is before for value, before in zip(each, told, strict=True))
+        return told if same else type(told)(each)
+    if is_dataclass(told) and not isinstance(told, type):
+        before = {field.name: getattr(told, field.name) for field in fields(told)}
+        after = {name: presentable(value) for name, value in before.items()}
+        changed = {name: value for name, value in after.items() if value is not before[name]}
+        return replace(told, **changed) if changed else told
+    return told
+
+
 class Door:
     """Admits the series of one source, and counts those that it drops."""
 
@@ -31,15 +56,16 @@ class Door:
         self._valid: set[Key] = set()
 
     def admit(self, reading: Reading) -> Reading:
-        """The reading with valid labels, and of equal series the first.
+        """The reading with valid labels, of equal series the first, and a detail that prints.
 
         A read that brings no series but those of the last is only compared with it, which takes
         about half a microsecond a series.
         """
+        detail = presentable(reading.detail)
         within = reading.samples[:SERIES]
         keys = {(sample.metric, sample.labels) for sample in within}
         if len(keys) == len(reading.samples) and keys <= self._valid:
-            return reading
+            return reading if detail is reading.detail else Reading(reading.samples, detail)
         admitted: dict[Key, Sample] = {}
         for sample in within:
             key = sample.metric, sample.labels
@@ -51,4 +77,4 @@ class Door:
                 admitted.setdefault((sample.metric, labels), made_valid)
         self._valid = keys & admitted.keys()
         self.dropped += len(reading.samples) - len(admitted)
-        return Reading(tuple(admitted.values()), reading.detail)
+        return Reading(tuple(admitted.values()), detail)

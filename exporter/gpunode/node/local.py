@@ -22,6 +22,9 @@ from gpunode.node.node import MAX_FILE, Filesystem, Lines, environment_of, lines
 OF_ITS_USER = re.compile(r"/proc/\d+/(?:environ|io|wchan|ns/.*|root)")
 """Files of a process that its user may read, and others with capabilities."""
 
+MOST_ARGUMENTS = 1 << 16
+"""Bytes of a command line, which may have megabytes; its program is among the first arguments."""
+
 
 class SystemClock:
     """The clocks of this machine."""
@@ -50,7 +53,9 @@ class LocalNode:
 
     def read_text(self, path: str) -> str:
         with _rights_for(path):
-            content = self._read(path)
+            content = self._read(path, MAX_FILE)
+        if len(content) > MAX_FILE:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
         return content.decode("utf-8", "replace")
 
     def list_directory(self, path: str) -> list[str]:
@@ -79,7 +84,10 @@ class LocalNode:
         return environment_of(self.read_text(f"/proc/{pid}/environ"))
 
     def program(self, pid: int) -> str:
-        return program_of(self.read_text(f"/proc/{pid}/cmdline").split("\0"))
+        line = self._read(f"/proc/{pid}/cmdline", MOST_ARGUMENTS)
+        if len(line) > MOST_ARGUMENTS:  # the last argument may go on
+            del line[line.rfind(b"\0") + 1 :]
+        return program_of(line.decode("utf-8", "replace").split("\0"))
 
     def listens(self, pid: int) -> bool:
         with raised():
@@ -105,17 +113,15 @@ class LocalNode:
             self._kubelets[socket] = Kubelet(self.rootfs + socket)
         return self._kubelets[socket].allocations()
 
-    def _read(self, path: str) -> bytes:
+    def _read(self, path: str, most: int) -> bytearray:
+        """A file; more than ``most`` bytes of it if it has more."""
         # pathlib and open() take three times as long, and a busy node has 3,000 threads, each with
         # a file. Without O_NONBLOCK, a pipe in place of a file would block.
         file = os.open(self.rootfs + path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            content = part = os.read(file, 1 << 16)
-            while part:
-                part = os.read(file, 1 << 16)
+            content = bytearray()  # which grows in place: a file in /proc comes a page at a time
+            while len(content) <= most and (part := os.read(file, 1 << 16)):
                 content += part
-                if len(content) > MAX_FILE:
-                    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
         finally:
             os.close(file)
         return content

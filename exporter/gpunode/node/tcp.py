@@ -174,12 +174,16 @@ def _server(kernel: socket.socket, far: Address, near: Address) -> Server | None
     size = HEAD.size + len(question)
     kernel.send(HEAD.pack(size, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, 0, 0) + question)
     answer = kernel.recv(1 << 13)
-    if HEAD.unpack_from(answer)[1] == NLMSG_ERROR:
-        number = -struct.unpack_from("=i", answer, HEAD.size)[0]
-        if number == errno.ENOENT:
-            return None
-        raise OSError(number, f"sock_diag: {os.strerror(number)}", str(far))
-    _, state, user, inode = FOUND.unpack_from(answer, HEAD.size)
+    try:
+        if HEAD.unpack_from(answer)[1] == NLMSG_ERROR:
+            number = abs(struct.unpack_from("=i", answer, HEAD.size)[0])
+            if number == errno.ENOENT:
+                return None
+            raise OSError(number, f"sock_diag: {os.strerror(number)}", str(far))
+        _, state, user, inode = FOUND.unpack_from(answer, HEAD.size)
+    except (struct.error, OverflowError) as error:
+        why = f"sock_diag: an answer of {len(answer)} bytes"
+        raise OSError(errno.EPROTO, why, str(far)) from error
     return Server(state == LISTEN, user, inode)
 
 

@@ -16,8 +16,9 @@ from gpunode.driver.vendors import VENDORS
 DEADLINE = 5.0
 """Seconds that the kubelet has to answer."""
 
-LARGEST = 16 << 20
-"""Size limit of an answer in bytes; 200 pods take 0.1 MiB."""
+LARGEST = 4 << 20
+"""Size limit of an answer in bytes, which may take 40 times as many in memory. 200 pods take
+0.1 MiB."""
 
 DEVICE_PREFIXES = tuple(prefix for v in VENDORS.values() for prefix in v.device_prefixes)
 CLAIM_DRIVERS = frozenset(vendor.claim_driver for vendor in VENDORS.values())

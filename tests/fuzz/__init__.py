@@ -1,0 +1,1 @@
+"""Gives every parser what nobody meant it to read."""

@@ -1,0 +1,305 @@
+"""Real files, and texts as other versions of the kernel, Lustre and NCCL write them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+from gpunode.config import INCIDENTS
+from gpunode.node.kubelet import podresources_pb2 as messages
+from tests.machine import MACHINES
+from tests.ras import rank, status
+
+NCCL = MACHINES.with_name("nccl")
+LONGEST = 64 << 10
+"""The most bytes of a file to begin with."""
+
+
+def files(*patterns: str) -> tuple[bytes, ...]:
+    """The different contents of the test machines' files of these names."""
+    found = [
+        path.read_bytes()
+        for pattern in patterns
+        for path in sorted(MACHINES.glob(f"*/*/{pattern}"))
+        if path.is_file() and path.stat().st_size <= LONGEST
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+KMSG = b"""\
+6,1234,5678901,-;usb 1-1: new high-speed USB device number 2 using xhci_hcd
+3,1235,5678902,-;NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', GPU has fallen off the bus.
+4,1236,5678903,c;NVRM: Xid (PCI:0000:1b:00 GPU-I:05): 94, Contained error
+4,1237,5678904,-,caller=T1;python3[4242]: segfault at 0 ip 00007f sp 00007f error 4 in libc.so.6
+ SUBSYSTEM=pci
+ DEVICE=+pci:0000:1b:00.0
+4,1238,5678905,-;Memory cgroup out of memory: Killed process 4242 (python3) total-vm:1kB
+3,1239,5678906,-;INFO: task python3:4242 blocked for more than 120 seconds.
+3,1240,5678907,-;LustreError: 167-0: a-MDT0000-mdc-ffff: This client was evicted by a-MDT0000
+3,1241,5678908,-;nfs: server filer not responding, still trying
+30,1242,5678909,-;systemd[1]: Started Session 3 of User alice.
+2,1243,5678910,-;EXT4-fs (nvme0n1p1): Remounting filesystem read-only
+4,1244,5678911,-;mlx5_core 0000:3b:00.0 ens1: Link down
+4,1245,5678912,-;pcieport 0000:00:01.0: AER: Corrected error received: 0000:01:00.0
+4,1246,5678913,-;nvidia-nvswitch3: SXid (PCI:0000:c5:00.0): 12028, Non-fatal, Link 44
+"""
+SYSLOG = b"""\
+Nov  1 12:00:00 node1 kernel: [  123.456789] NVRM: Xid (PCI:0000:1b:00): 31, pid=4242, Ch 00000010
+2026-11-01T12:00:00.123456+00:00 node1 kernel: [12345.678901] mce: [Hardware Error]: Machine check
+2026-11-01T12:00:00Z node1 kernel: watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python3:4242]
+Nov 11 12:00:00 node1 alice: NVRM: Xid (PCI:0000:1b:00): 79, forged
+"""
+
+MOUNTSTATS = b"""\
+device rootfs mounted on / with fstype rootfs
+device filer:/home mounted on /home with fstype nfs statvers=1.0
+\topts:\trw,vers=3,rsize=8192
+\tbytes:\t1 2 0 0 5000000 0 0 0
+\tRPC iostats version: 1.0  p/v: 100003/3 (nfs)
+\txprt:\ttcp 0 1 2 3 4 5 6 7 8 9 10
+\tper-op statistics
+\t        NULL: 0 0 0 0 0 0 0 0
+\t        READ: 5000 5001 2 1 1 5 60000 60050
+\t       WRITE: 10 10 0 1 1 5 6 7
+"""
+
+LUSTRE_2_15 = b"""\
+snapshot_time             1700000000.123456789 secs.nsecs
+start_time                1699000000.123456789 secs.nsecs
+elapsed_time              1000000.000000000 secs.nsecs
+read_bytes                299768458 samples [bytes] 0 4194304 6895163247966 123456789012345678901
+write_bytes               10208130 samples [bytes] 1 4194304 10917616761706 43663
+read                      120 samples [usec] 1 90 1234 5678
+open                      5 samples [usecs] 1 9 20 90
+inode_permission          77 samples [usec] 0 3 40 60
+"""
+LUSTRE_2_10 = b"""\
+snapshot_time             1637627183.394337 secs.usecs
+dirty_pages_hits          12 samples [regs]
+read_bytes                7 samples [bytes] 4096 1048576 1234567
+open                      5 samples [regs]
+close                     5 samples [regs]
+"""
+
+CGROUPS = (
+    b"0::/kubepods/burstable/pod6f1b7c1e-3a44-4f0e-9a55-1f2f6f0b7a11/" + b"3f" * 32 + b"\n",
+    b"0::/system.slice/containerd.service/kubepods-pod6f1b7c1e_3a44_4f0e_9a55_1f2f6f0b7a11.slice"
+    b":cri-containerd:" + b"3f" * 32 + b"\n",
+    b"11:memory:/docker/" + b"a0" * 32 + b"\n5:cpu,cpuacct:/docker/" + b"a0" * 32 + b"\n0::/\n",
+    b"0::/machine.slice/libpod-" + b"a0" * 32 + b".scope/container\n",
+    b"0::/../../kubepods-pod6f1b7c1e_3a44_4f0e_9a55_1f2f6f0b7a11.slice/crio-"
+    + b"0b" * 32
+    + b".scope\n",
+    b"12:cpuset:/slurm/uid_2002/job_17/step_batch\n",
+)
+CGROUP_FILES = (
+    b"usage_usec 5\nnr_periods 3\nnr_throttled 1\nthrottled_usec 7\n",
+    b"some avg10=0.00 avg60=0.00 avg300=0.00 total=12\nfull avg10=0.00 avg60=0.00 total=3\n",
+    b"max\n",
+    b"9223372036854771712\n",
+    b"oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
+)
+
+DATAGRAM = json.dumps(
+    {
+        "v": 1,
+        "phase": "step",
+        "phases": {"step": 3.0, "data": 0.5},
+        "steps": {"counts": [1, 2], "sum": 3.0},
+        "median": 1.0,
+        "since_step": 0.5,
+        "tokens": 8192,
+        "flops": 1e15,
+        "loss_finite": True,
+        "memory": {"reserved": 5, "allocated": 4, "retries": 2, "ooms": 1},
+        "kernels": {"sm90_xmma_gemm": 1.0},
+        "requests": {"counts": [3], "sum": 0.01, "items": 5},
+    }
+).encode()
+OLD_DATAGRAM = b'{"v": 1, "steps": {"counts": [1], "sum": 0.1}}'
+
+PROGRAMS = (
+    b"/usr/bin/python3\0-u\0-m\0torch.distributed.run\0train.py\0",
+    b"python\0-X\0dev\0-Werror\0/a/train/__main__.py\0--token\0hush\0",
+    b"VLLM::EngineCore\0\0\0",
+    b"gunicorn: worker [app:api]\0",
+    b"/usr/local/cuda/bin/ptxas\0-o\0/tmp/x.cubin\0",
+)
+
+DEVICES = f"Inter-|\n face |\n  eth0: {'1 ' * 16}\n"
+STAT = f"{4242} (python3) D 1 {'5 ' * 40}\n"
+
+SOCKETS = b"""\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 00000000:07E8 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1574 1
+   1: 0100007F:A237 0100007F:BFC0 06 00000000:00000000 03:00000C3D 00000000     0        0 0 3
+"""
+FIB_TRIE = b"""\
+Main:
+  +-- 0.0.0.0/0 3 0 5
+     |-- 0.0.0.0
+        /0 universe UNICAST
+     |-- 192.0.2.2
+        /32 host LOCAL
+"""
+IF_INET6 = b"""\
+00000000000000000000000000000001 01 80 10 80       lo
+fe800000000000000042acfffe110002 02 40 20 80     eth0
+"""
+
+RAS_JSON = (
+    (NCCL / "h200x2_hang_ras_json.txt").read_bytes(),
+    status([rank(0, 5), rank(1, 4)]).encode(),
+    status(
+        [rank(0, 5)],
+        [
+            {**rank(1, 0), "status": {"unresponsive": True, "considered_dead": True}},
+            {**rank(2, 0), "status": {"unresponsive": True}},
+        ],
+    ).encode(),
+)
+RAS_TEXT = (
+    (NCCL / "h200x2_hang_ras.txt").read_bytes(),
+    b"""\
+NCCL version 2.24.3 compiled with CUDA 12.8
+Job summary
+===========
+
+Communicators... (0.00s)
+=============
+
+Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
+    #  in group  per comm  per node  per comm  in group
+    0         2         2       2-3         4         8   RUNNING  INCOMPLETE,MISMATCH
+
+Errors
+======
+
+#0-0 (27a079b828ff1a75) INCOMPLETE
+  Missing communicator data from 1 job process
+  Process 3487984 on node 172.16.64.210 managing GPUs 3
+  Rank 5 -- GPU 5 managed by process 3487984 on node 172.16.64.210
+
+Warnings
+========
+
+#0-1 (27a079b828ff1a76) MISMATCH
+  Communicator ranks have different AllReduce operation counts
+  7 ranks have launched up to operation 6650
+  Rank 3 has launched up to operation 6 -- GPU 3 (NVML 7) managed by process 9 on node fd00::1
+  1 ranks have not launched any operations
+  Rank 4 has not launched any operations -- GPU 4 managed by process 100 on node 172.16.64.211
+""",
+    b"NCCL version 2.27.3\n\nNo communicator data collected!\n",
+)
+
+NCCL_LOGS = (
+    *((NCCL / name).read_bytes() for name in ("h200x2.log", "h200x2_p2p_disabled.log")),
+    b"""\
+node1:12:12 [0] NCCL INFO NCCL version 2.18.5+cuda12.2
+node1:12:40 [0] NCCL INFO Using network AWS Libfabric
+node1:12:40 [0] NCCL INFO comm 0x5 rank 0 nranks 16 cudaDev 0 nvmlDev 0 commId 0xabc1 - Init START
+node1:12:40 [0] NCCL INFO ncclCommInitRank comm 0x5 rank 0 nranks 16 commId 0xa - Init START
+node1:12:40 [0] NCCL INFO comm 0x55d0 rank 0 nRanks 16 nNodes 2 localRanks 8 localRank 0 MNNVL 0
+node1:12:40 [0] NCCL INFO Channel 00/0 : 15[7] -> 0[0] [receive] via NET/IBext/0/GDRDMA
+node1:12:40 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[1] via P2P/CUMEM
+node1:12:40 [0] NCCL INFO Channel 02/0 : 0[0] -> 8[0] [send] via NET/AWS Libfabric/1/GDRDMA(PCI)
+node1:12:40 [0] NCCL INFO Trees [0] 1/8/-1->0->-1 [1] 1/-1/-1->0->8
+node1:12:40 [0] NCCL INFO 16 coll channels, 16 collnet channels, 0 nvls channels, 16 p2p channels
+node1:12:40 [0] NCCL INFO Connected all rings
+node1:12:40 [0] NCCL INFO Connected all trees
+node1:12:99 [0] misc/socket.cc:50 NCCL WARN socketProgress: Connection closed by remote peer
+node1:12:99 [0] NCCL WARN Cuda failure 'out of memory'
+""",
+)
+
+SETTINGS = (
+    b"gpu:\n  interval: 1.0\nweb:\n  listen_address: 127.0.0.1:9816\nlog: {level: debug}\n",
+    b"host: &a\n  interval: 10\n  slow_interval: 60.5\nclient:\n  socket: ''\ncompat: dcgm\n",
+    b"kubernetes:\n  pod_resources_socket: /var/lib/kubelet/pod-resources/kubelet.sock\n",
+    b"path:\n  rootfs: /\ndiscovery:\n  interval: 0x10\n---\n",
+    b"<<: {compat: none}\n? [a]\n: !!python/object:os.system {}\n",
+)
+
+
+def kubelet() -> tuple[bytes, ...]:
+    """Answers of a kubelet with devices, shared devices, MIG instances and claims."""
+    answer = messages.ListPodResourcesResponse()
+    for at, device in enumerate(("GPU-aa", "GPU-aa::3", "MIG-bb", "nvidia0/gi7", "nvidia1")):
+        pod = answer.pod_resources.add(name=f"trainer-{at}", namespace="research")
+        held = pod.containers.add(name="main")
+        held.devices.add(resource_name="nvidia.com/gpu", device_ids=[device, "GPU-cc"])
+    pod = answer.pod_resources.add(name="claimer", namespace="research")
+    claim = pod.containers.add(name="main").dynamic_resources.add(claim_name="claim")
+    claim.claim_resources.add(driver_name="gpu.nvidia.com", device_name="gpu-0")
+    return answer.SerializeToString(), b""
+
+
+def tape() -> tuple[bytes, ...]:
+    """The beginning of recordings, not compressed."""
+    whole = [
+        gzip.decompress((INCIDENTS / f"{name}.jsonl.gz").read_bytes())
+        for name in ("straggler", "h200_four_phases")
+    ]
+    return tuple(b"\n".join(lines.split(b"\n")[:n]) + b"\n" for lines in whole for n in (3, 60))
+
+
+ACCEPTS = (
+    b"application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1"
+    b";q=0.4,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.3,text/plain;version=0.0.4;q=0.2"
+    b",*/*;q=0.1",
+    b"text/plain",
+    b"application/openmetrics-text; version=1.0.0; charset=utf-8",
+    b"",
+)
+BENCH = (
+    *((NCCL / name).read_bytes() for name in ("all_reduce_perf.txt", "all_reduce_perf.json")),
+    b'{"collective": "all_reduce", "gpus": 8, "model": "NVIDIA H200", "time": 1.7e9,'
+    b' "bandwidth": {"8388608": 1e11, "1073741824": 4.7e11}}',
+)
+
+LONG_JSON = (
+    (b'{"communicators": [', b'{"hash": "0x1", "ranks": []},', b"]}"),
+    (b'{"communicators": [{"hash": "0x1", "ranks": [', b'{"rank": 1, "pid": 1},', b"]}]}"),
+    (b'{"communicators": [{"hash": "0x1", "missing_ranks": [', b"{},", b"]}]}"),
+    (b'{"other": [', b"[[[[[]]]]],", b'], "communicators": []}'),
+    (b'{"other": "', b"\\\\u0041", b'", "communicators": []}'),
+    (b"", b"\n{", b""),
+)
+LONG_TEXT = (
+    (b"Group  Comms\n", b"#0-0 (1) MISMATCH\n#0-0 (2) MISMATCH\n", b""),
+    (
+        b"Group  Comms\n#0-0 (1) INCOMPLETE\n",
+        b"  Rank 1 -- GPU 1 managed by process 1 on node ::1\n",
+        b"",
+    ),
+    (b"Group", b" ", b"Comms"),
+    (b"", b"Group ", b""),
+)
+LONG_YAML = (
+    (b"a: [", b"&a x, *a, ", b"]"),
+    (b"a: &a {b: c}\nd:\n  <<: [", b"*a, ", b"]\n"),
+    (b"web: ", b"? ", b""),
+    (b"", b"a: 1\n", b""),
+    (b"a: '", b"''", b"'"),
+    (b'a: "', b"\\x41", b'"'),
+    (b"a: |\n", b"  b\n", b""),
+    (b"", b"# x\n", b""),
+)
+LONG_TAPE = (
+    (
+        b'{"gpunode_tape": 1, "time": 1.0}\n',
+        b'{"t": 1, "of": "/proc/stat", "call": "read_text", "answer": "cpu"}\n',
+        b"",
+    ),
+    (b'{"gpunode_tape": 1, "time": 1.0}\n', b'{"t": 1, "of": "", "call": "x"}\n', b""),
+    (
+        b'{"gpunode_tape": 1, "time": 1.0}\n{"t": 1, "of": "x", "call": "power_samples", '
+        b'"answer": {"samples": [',
+        b"[1, 1.0], ",
+        b"[1, 1.0]]}}\n",
+    ),
+)
+LONG_PROTOCOL = ((b"", b"\x0a\x00", b""), (b"", b"\x0a\x02\x1a\x00", b""))
+"""Pods, and pods with one container, of which each field is missing."""
+LONG_AUDIT = ((b"", b"[a", b""), (b"1: ", b"mlx5_", b""), (b"", b"[always] ", b""))

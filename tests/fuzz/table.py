@@ -1,0 +1,473 @@
+"""Every parser of what comes from outside, with what it reads: one row each.
+
+A parser takes bytes as they come to the reader. It may raise what its callers expect, and nothing
+else; ``tests/fuzz/test_fuzz.py`` and ``make fuzz`` give it mutations of ``seeds``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from socket import AF_INET, socket
+from typing import Any, cast
+
+from google.protobuf.message import DecodeError
+
+from gpunode.audit.source import Audit
+from gpunode.client import protocol
+from gpunode.config import LARGEST_FILE, Settings, UsageError, _read, load
+from gpunode.driver.driver import DriverError, Identity
+from gpunode.driver.nvidia.nvml import _text
+from gpunode.export.exposition import requested
+from gpunode.host import (
+    cpu,
+    disk,
+    filefd,
+    infiniband,
+    kernel_log,
+    lustre,
+    memory,
+    mounts,
+    network,
+    nfs,
+    pcie,
+    pressure,
+)
+from gpunode.jobs import cgroup, processes, steps
+from gpunode.jobs.owners import GpuOwners
+from gpunode.jobs.pods import Pods
+from gpunode.jobs.roles import ProcessRoles
+from gpunode.loop.door import Door
+from gpunode.nccl import bench, ras
+from gpunode.nccl.log import HOSTNAME, LINE, DebugLog
+from gpunode.nccl.ras_answer import HERE, NAMED, Asked
+from gpunode.node import kernel, kubelet, sockets, tape, tcp
+from gpunode.node.datagram_socket import Datagram
+from gpunode.node.kubelet import Allocation
+from gpunode.node.kubelet import podresources_pb2 as messages
+from gpunode.node.node import (
+    LONGEST_PROGRAM,
+    LONGEST_VALUE,
+    MAX_FILE,
+    MOST_READ,
+    Lines,
+    environment_of,
+    lines_of,
+    program_of,
+)
+from gpunode.node.tape import TapeError, TapeNode
+from gpunode.source import FAILURES, Source
+from tests.fuzz import seeds
+from tests.fuzz.seeds import files
+from tests.machine import MachineGpu, OneGpu
+
+PID = 4242
+DEFAULTS = Settings()
+
+
+@dataclass(frozen=True, slots=True)
+class Parser:
+    """A parser, what it reads, and the bounds that it keeps."""
+
+    name: str
+    read: Callable[[bytes], object]
+    seeds: tuple[bytes, ...]
+    refuses: tuple[type[Exception], ...] = (ValueError,)
+    largest: int = MAX_FILE
+    """The most bytes that the reader lets through."""
+
+    long: tuple[tuple[bytes, bytes, bytes], ...] = ()
+    """What is hard to read if it is repeated, besides lines of the seeds, and what is around it."""
+
+    allocates: int = 32
+    """The most bytes allocated at a time for each byte of a long input."""
+
+    long_enough: int = 1 << 14
+    """Bytes of a long input in each run of the tests."""
+
+    def tolerates(self, data: bytes) -> None:
+        """Read the data, whatever it is; any exception is a finding."""
+        try:
+            self.read(data)
+        except self.refuses:
+            return
+
+
+class Told(OneGpu):
+    """A node that answers one text whichever file is read; two processes are on its GPU."""
+
+    def __init__(self, data: bytes, **folders: Sequence[str]) -> None:
+        super().__init__(1, PID)
+        self.data = data
+        self.text = data.decode("utf-8", "replace")
+        self.folders = {name: list(listed) for name, listed in folders.items()}
+        self.real: dict[str, str] = {}
+
+    def read_text(self, path: str) -> str:
+        """The text, but for a file that is to be a real one so that others are read."""
+        return self.real.get(path.rpartition("/")[2], self.text)
+
+    def list_directory(self, path: str) -> list[str]:
+        return self.folders.get(path.rpartition("/")[2], ["0", "1", "eth0", "nvme0"])
+
+    def log_lines(self, _: str) -> list[str]:
+        return self.text.split("\n")
+
+    def lines(self, _: str, after: int, pattern: Any) -> Lines:
+        return lines_of(self.data[after : after + MOST_READ], after, pattern)
+
+    def environment(self, _: int) -> dict[str, str]:
+        return environment_of(self.text)
+
+    def program(self, _: int) -> str:
+        return program_of(self.text.split("\0"))
+
+    def read_link(self, _: str) -> str:
+        return self.text[:100]
+
+    def listens(self, _: int) -> bool:
+        return bool(sockets.listening(self.text))
+
+    def network_statistics(self, _: str) -> dict[str, int]:
+        return {"rx_prio3_pause": 1}
+
+    def datagrams(self, _: str, __: Collection[int]) -> list[Datagram]:
+        return [Datagram(PID, text[: protocol.LARGEST], 1.0) for text in self.text.split("\n")]
+
+    def allocations(self, _: str) -> list[Allocation]:
+        answer = messages.ListPodResourcesResponse.FromString(self.data)
+        return list(kubelet._flattened(answer))
+
+
+def exports(source: Source, node: Told) -> None:
+    """Read a source twice, as the loop does, and see that what it exports can be encoded."""
+    door = Door()
+    for _ in range(2):
+        try:
+            reading = source.read()
+        except FAILURES:
+            reading = None
+        if reading is not None:
+            for sample in door.admit(reading).samples:
+                assert len(sample.labels) == len(sample.metric.labels)
+                assert not any(label.encode() is None for label in sample.labels)
+                assert not isinstance(sample.value, float | int) or float(sample.value) >= -1e300
+        node.stepped.now += 60.0
+
+
+def text(*parsers: Callable[[str], object]) -> Callable[[bytes], None]:
+    """Parsers of text, which all read the same."""
+
+    def read(data: bytes) -> None:
+        decoded = data.decode("utf-8", "replace")
+        for parse in parsers:
+            try:
+                parse(decoded)
+            except ValueError:
+                continue
+
+    return read
+
+
+def ras_answer(data: bytes) -> None:
+    asked = Asked({692, 100}, {693}, {"192.0.2.2", "10.0.0.1"})
+    answer = ras.parse(data.decode("ascii", "ignore"), asked)
+    assert len(answer.missing) <= NAMED
+    assert len(answer.launched) <= HERE
+    assert all(len(rank.host) <= 64 for _, rank, _ in answer.missing)
+
+
+def nccl_log(data: bytes) -> None:
+    log = DebugLog("")
+    for at in range(0, len(data), MOST_READ):
+        log.add(lines_of(data[at : at + MOST_READ], at, LINE).kept)
+    lines_of(data[:MOST_READ], 0, HOSTNAME)
+    assert len(log.communicators) <= 8
+    assert all(len(found.transports) <= 64 for found in log.communicators.values())
+
+
+def of_the_kernel(data: bytes) -> None:
+    node = Told(data, devices=["0000:1b:00.0"])
+    source = kernel_log.KernelLog(node, DEFAULTS)
+    source._devices, source.xids = {"0000:1b:00.0"}, {"0000:1b:00.0": {}}
+    exports(source, node)
+    for line in node.text.split("\n"):
+        message = kernel_log.message_of("/var/log/messages", line)
+        if message is not None:
+            source._count(message)
+    assert all(len(counts) <= 64 + len(kernel_log.WATCHED) + 1 for counts in source.xids.values())
+
+
+def of_mounts(data: bytes) -> None:
+    for mount in mounts.parse(data.decode("utf-8", "replace")):
+        assert len(mount.point) <= len(data)
+
+
+def of_nfs(data: bytes) -> None:
+    node = Told(data)
+    exports(nfs.Nfs(node, DEFAULTS), node)
+
+
+def of_lustre(data: bytes) -> None:
+    text(lustre.parse_stats, lustre.parse_import)(data)
+    node = Told(data, osc=["a-OST0000-osc-ffff88105db50000"], llite=["a-ffff88105db50000"])
+    exports(lustre.Lustre(node, DEFAULTS), node)
+
+
+def of_infiniband(data: bytes) -> None:
+    node = Told(data, infiniband=["mlx5_0"], ports=["1"])
+    exports(infiniband.Infiniband(node, DEFAULTS), node)
+
+
+def of_a_cgroup(data: bytes) -> None:
+    text(cgroup.parse_pairs, cgroup.parse_limit, pressure.parse, cgroup.whose)(data)
+    node = Told(data)
+    place = cgroup.locate(node.text)
+    if place is not None:
+        cgroup.read(node, place)
+    cgroup.read(node, cgroup.Paths("/sys/fs/cgroup/a/b", "/sys/fs/cgroup/a/b", 2))
+    cgroup.read(node, cgroup.Paths("/sys/fs/cgroup/a/b", "/sys/fs/cgroup/a/b", 1))
+
+
+def datagrams(data: bytes) -> None:
+    node = Told(data)
+    source = steps.TrainingSteps(node, DEFAULTS)
+    source._holders = {PID: steps.Holder(Identity(0, "GPU-aa", "NVIDIA H200"), 1.0)}
+    source._looked = 1e9
+    exports(source, node)
+
+
+SCRATCH = tempfile.TemporaryDirectory(prefix="gpunode-fuzz")
+"""A folder for what a parser reads from a file; it goes with the process."""
+
+
+def compressed_tape(data: bytes) -> None:
+    """Play a tape to its end and over it, whatever is asked of it."""
+    path = Path(SCRATCH.name) / "tape.jsonl.gz"
+    path.write_bytes(data)
+    node = TapeNode(path)
+    for now in (0.0, node.end / 2, node.end, 1.5 * node.end):
+        node.clock.now = now
+        for of, call in list(node.tracks)[:200]:
+            try:
+                if call in tape.NODE_CALLS:
+                    getattr(node, call)(of)
+            except (OSError, DriverError):
+                continue
+        for driver in node.drivers:
+            try:
+                gpus = driver.gpus()
+            except (OSError, DriverError):
+                continue
+            for gpu in gpus:
+                _ask(gpu)
+
+
+def _ask(gpu: Any) -> None:
+    for call in tape.GPU_CALLS:
+        try:
+            getattr(gpu, call)(*((0,) if call.endswith("_samples") else ()))
+        except DriverError:
+            continue
+
+
+def tape_lines(data: bytes) -> None:
+    compressed_tape(gzip.compress(data, 1))
+
+
+def settings_file(data: bytes) -> None:
+    path = Path(SCRATCH.name) / "settings.yaml"
+    path.write_bytes(data)
+    if _read(path).keys() & Settings.model_fields.keys():  # the rest takes a hundred times as long
+        load(Settings, "gpunode", [f"--config.file={path}"])
+
+
+def of_status(data: bytes) -> None:
+    text(processes.parse_fields)(data)
+    node = Told(data)
+    processes.own_pid(node, 1)
+    try:
+        ras._owner(node, 1)
+    except ValueError:
+        return
+
+
+def of_environ(data: bytes) -> None:
+    found = environment_of(data.decode("utf-8", "replace"))
+    assert all(len(value) <= LONGEST_VALUE for value in found.values())
+
+
+def of_cmdline(data: bytes) -> None:
+    assert len(program_of(data.decode("utf-8", "replace").split("\0"))) <= LONGEST_PROGRAM
+
+
+def of_a_process(data: bytes) -> None:
+    """All that is read of a process on a GPU and its job, also where it has a real stat file."""
+    node = Told(data)
+    gpu = MachineGpu(0, "GPU-aa", "0", (1, PID))
+    for real in ({}, {"stat": seeds.STAT}):
+        node.real = real
+        for source in (
+            GpuOwners(node, gpu, DEFAULTS, Pods(node, DEFAULTS)),
+            ProcessRoles(node, gpu, DEFAULTS),
+            processes.JobProcesses(node, gpu, DEFAULTS),
+        ):
+            node.stepped.now = 0.0
+            exports(source, node)
+
+
+class Kernel:
+    """A netlink socket that answers what it was given."""
+
+    def __init__(self, answer: bytes) -> None:
+        self.answer = answer
+
+    def send(self, _: bytes) -> int:
+        return 0
+
+    def recv(self, size: int) -> bytes:
+        return self.answer[:size]
+
+
+def sock_diag(data: bytes) -> None:
+    near = tcp.Address(AF_INET, "127.0.0.1", 40000)
+    tcp._server(cast(socket, Kernel(data)), near, near)
+
+
+def of_sockets(data: bytes) -> None:
+    text(sockets.listening)(data)
+    node = Told(data)
+    ras._addresses(node, 1)
+
+
+def address(data: bytes) -> None:
+    tcp.Address.parse(data.decode("utf-8", "replace"))
+
+
+def driver_text(data: bytes) -> None:
+    found = _text(data)
+    assert found.isprintable()
+    assert len(found) <= 256
+
+
+def of_the_kubelet(data: bytes) -> None:
+    pods = Pods(Told(data), DEFAULTS)
+    pods.read()
+    held = pods.holders(Identity(0, "GPU-aa", "NVIDIA H200", minor=0, gpu_instance=7))
+    assert all(len(given.pod) <= 253 for given in held or ())
+
+
+def accept(data: bytes) -> None:
+    requested(data.decode("latin-1"))
+
+
+def of_the_host(data: bytes) -> None:
+    """The counters of the kernel, each file by its own parser and then by its source."""
+    text(
+        kernel.counter,
+        cpu.parse_cpu_list,
+        filefd.parse,
+        network.parse_devices,
+        network.parse_protocols,
+        pcie.parse_speed,
+        lambda told: pcie.parse_total(told, "fatal"),
+    )(data)
+    kinds = (cpu.Cpu, disk.Disks, memory.Memory, network.Network, pcie.Pcie, pressure.Pressure)
+    for kind in kinds:
+        node = Told(data, devices=["0000:1b:00.0"], nvme0=["hwmon1"])
+        exports(kind(node, DEFAULTS), node)
+    node = Told(data)
+    node.real["dev"] = seeds.DEVICES
+    exports(network.Network(node, DEFAULTS), node)
+
+
+def of_the_audit(data: bytes) -> None:
+    node = Told(data)
+    exports(Audit(node, DEFAULTS), node)
+
+
+def of_the_bench(data: bytes) -> None:
+    text(bench.parse_text, bench.parse_json)(data)
+    node = Told(data)
+    exports(bench.NcclBench(node, DEFAULTS), node)
+
+
+DIAGNOSED = struct.pack("=IHHII", 88, 20, 0, 0, 0) + struct.pack("=2B2x60xII", 2, 1, 1000, 1574)
+REFUSED = struct.pack("=IHHIIi", 36, 2, 0, 0, 0, -2)
+HOST = ("proc/stat", "proc/meminfo", "proc/vmstat", "proc/diskstats", "proc/pressure/*")
+MORE = ("proc/1/net/*", "proc/sys/fs/file-nr", "sys/bus/pci/devices/*/current_link_speed")
+LINKS = ("sys/class/net/*/speed", "sys/class/net/*/operstate", "sys/class/net/*/carrier_changes")
+
+TABLE: tuple[Parser, ...] = (
+    Parser("ras_json", ras_answer, seeds.RAS_JSON, largest=tcp.LARGEST, long=seeds.LONG_JSON),
+    Parser("ras_text", ras_answer, seeds.RAS_TEXT, largest=tcp.LARGEST, long=seeds.LONG_TEXT),
+    Parser("nccl_log", nccl_log, seeds.NCCL_LOGS),
+    Parser("kernel_log", of_the_kernel, (seeds.KMSG, seeds.SYSLOG), largest=MOST_READ),
+    Parser("mountstats", of_nfs, (*files("proc/*/mountstats"), seeds.MOUNTSTATS)),
+    Parser(
+        "lustre",
+        of_lustre,
+        (*files("**/lustre/**/stats", "**/lustre/**/import"), seeds.LUSTRE_2_10, seeds.LUSTRE_2_15),
+    ),
+    Parser("infiniband", of_infiniband, files("sys/class/infiniband/*/ports/**/*")),
+    Parser(
+        "cgroup",
+        of_a_cgroup,
+        (*files("proc/*/cgroup", "sys/fs/cgroup/**/*"), *seeds.CGROUPS, *seeds.CGROUP_FILES),
+    ),
+    Parser("datagram", datagrams, (seeds.DATAGRAM, seeds.OLD_DATAGRAM), largest=1 << 18),
+    Parser("tape", tape_lines, seeds.tape(), (TapeError,), long=seeds.LONG_TAPE),
+    Parser("tape_gzip", compressed_tape, tuple(map(gzip.compress, seeds.tape())), (TapeError,)),
+    Parser(
+        "settings",
+        settings_file,
+        seeds.SETTINGS,
+        (UsageError,),
+        LARGEST_FILE,
+        seeds.LONG_YAML,
+        allocates=320,
+        long_enough=1 << 10,
+    ),
+    Parser("mountinfo", of_mounts, files("proc/*/mountinfo")),
+    Parser("status", of_status, files("proc/*/status")),
+    Parser("environ", of_environ, files("proc/*/environ")),
+    Parser("cmdline", of_cmdline, (*files("proc/*/cmdline"), *seeds.PROGRAMS)),
+    Parser(
+        "process",
+        of_a_process,
+        (*files("proc/*/stat"), *seeds.CGROUPS, *seeds.PROGRAMS),
+        largest=1 << 12,
+    ),
+    Parser("sock_diag", sock_diag, (DIAGNOSED, REFUSED), (OSError,), 1 << 13),
+    Parser("sockets", of_sockets, (seeds.SOCKETS, seeds.FIB_TRIE, seeds.IF_INET6)),
+    Parser("address", address, (b"localhost:28028", b"[::1]:1", b"10.0.0.1:65535"), (OSError,)),
+    Parser("driver_text", driver_text, (b"NVIDIA H200", b"GPU-340afd41-8631", b"96.00.A5.00.01")),
+    Parser(
+        "kubelet",
+        of_the_kubelet,
+        seeds.kubelet(),
+        (DecodeError,),
+        kubelet.LARGEST,
+        seeds.LONG_PROTOCOL,
+    ),
+    Parser("accept", accept, seeds.ACCEPTS, largest=1 << 16),
+    Parser("host", of_the_host, files(*HOST, *MORE, *LINKS)),
+    Parser(
+        "audit",
+        of_the_audit,
+        files("proc/sys/**/*", "sys/kernel/**/*", "proc/*/limits", "proc/interrupts"),
+        long=seeds.LONG_AUDIT,
+    ),
+    Parser("nccl_bench", of_the_bench, seeds.BENCH),
+)
+"""In the order of the list in docs/security.md."""
+
+
+def named(names: Iterable[str]) -> list[Parser]:
+    """These rows, or all if none is named."""
+    wanted = set(names)
+    return [parser for parser in TABLE if not wanted or parser.name in wanted]
