@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import cast
 
 from gpunode.gpu.activity import BLOCKED_STREAK, SECONDS, WindowDetail
 from gpunode.gpu.ledger import STANDS_STILL, STATES
