@@ -93,8 +93,7 @@ def thresholds() -> str:
     lines = [
         "# Thresholds",
         "",
-        "Generated from `alerts/thresholds` and `alerts/recording.py` by `make alerts`; "
-        "do not edit.",
+        "Generated from `alerts/thresholds` and `alerts/recording` by `make alerts`; do not edit.",
         "",
         "| alert | group | severity | when | | meaning | remedy |",
         "|---|---|---|---|---|---|---|",

@@ -141,7 +141,7 @@ OF_NODES: tuple[Record, ...] = (
         expression=(
             f'sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate5m{{state!~"free|idle|unknown"}})'
         ),
-        purpose="Share of a GPU's time with a job running; alerts on bottlenecks depend on it.",
+        purpose="Share of a GPU's time with a job running.",
         given=ledger(idle=0.5),
         results={A: 0.5},
     ),
@@ -153,7 +153,7 @@ OF_NODES: tuple[Record, ...] = (
             + f" unless on ({GPU}) {rate('gpunode_serving_request_seconds_count')} > 0"
         ),
         purpose="Share of a training process's time in which no step is expected, set-up included; "
-        "alerts on bottlenecks are silent meanwhile.",
+        "JobStarved does not count it.",
         given={
             TRAINING_STEPS: 0.5,
             series("gpunode_training_seconds_total", phase="evaluation"): 0.5,

@@ -128,7 +128,7 @@ class Threshold:
     """The recorded series that is compared with each tier's threshold."""
 
     signal: str = ""
-    """The PromQL behind ``record``, where that is not in ``alerts/recording.py``."""
+    """The PromQL behind ``record``, where that is not in ``alerts/recording``."""
 
     window: str = "5m"
     """How far back the signal looks; ``0s`` where it is a gauge as it stands."""
