@@ -15,6 +15,9 @@ from gpunode.client.protocol import PHASES
 from gpunode.gpu.ledger import STATES
 from gpunode.verdict.limits import STEP_OVERDUE, STEP_OVERDUE_LEAST
 
+LATE = "is late"
+"""What the GPUs do that others wait for, if a scenario does not say."""
+
 MANY = 64
 """GPUs from which a scenario has no series of states in which none of them ever is: promtool loads
 no more than 10,000 samples for a query."""
@@ -134,7 +137,8 @@ class Fleet:
             if event.what not in EVENTS:
                 raise LookupError(f"{name}: no event is called {event.what!r}")
             for node, gpus in scenario.places(event.where):
-                for gpu in gpus if gpus is not None else (None,):
+                parts: Iterable[int | None] = (None,) if gpus is None else gpus
+                for gpu in parts:
                     self.happens.setdefault(node, []).append((event, gpu))
 
     @cached_property
@@ -189,16 +193,14 @@ class Fleet:
                 tuple(self._stretches(job, own.get((node, gpu)), (node, gpu))),
             )
 
-    def _stretches(
-        self, job: Job, selector: str | None, at: tuple[str, int]
-    ) -> Iterator[Stretch]:
+    def _stretches(self, job: Job, selector: str | None, at: tuple[str, int]) -> Iterator[Stretch]:
         told = job.does if selector is None else job.but[selector]
         if 0 not in told:
             yield Stretch(0.0, FREE)
         for begin, doing in told.items():
             options = dict(doing.options)
             late = options.pop("late", "")
-            late_does = options.pop("as", "is late")
+            late_does = options.pop("as", LATE)
             reason = options.pop("reason", "")
             if late and at in self.scenario.at(late):
                 told_reason = {"reason": reason} if reason else {}
@@ -439,9 +441,7 @@ def _serves(out: Exposition, tenant: Tenant, labels: Mapping[str, str], begin: f
     does = tenant.does(begin)
     for bound in REQUEST_BOUNDS:
         within = does.requests if does.latency <= bound else 0.0
-        out.counter(
-            "gpunode_serving_request_seconds_bucket", within, le=str(bound), **labels
-        )
+        out.counter("gpunode_serving_request_seconds_bucket", within, le=str(bound), **labels)
     out.counter("gpunode_serving_request_seconds_bucket", does.requests, le="+Inf", **labels)
     out.counter("gpunode_serving_request_seconds_count", does.requests, **labels)
     out.counter("gpunode_serving_request_seconds_sum", does.requests * does.latency, **labels)

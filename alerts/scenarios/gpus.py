@@ -86,9 +86,7 @@ BLOCKED = Behaviour(
     phases={},
     cause="stalled_collective",
 )
-TRAINS = Behaviour(
-    states=ledger(memory=0.2, communication=0.08, blocked=0.03)
-)
+TRAINS = Behaviour(states=ledger(memory=0.2, communication=0.08, blocked=0.03))
 FREE = replace(NOTHING, states={"free": 1.0}, power=0.11, process=False, holds=False, cause="none")
 SERVES = Behaviour(
     states={"compute": 0.02, "memory": 0.03, "starved": 0.95},

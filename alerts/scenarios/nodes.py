@@ -113,9 +113,9 @@ def kubernetes(on: On) -> None:
     labels = {"instance": KUBE, "node": on.out.node}
     sizes = {"resource": "nvidia_com_gpu", "unit": "integer"}
     allocatable = Line(on.number("gpus", 8.0))
-    on.out.others[
-        "kube_node_status_allocatable", tuple(sorted({**labels, **sizes}.items()))
-    ] = allocatable
+    on.out.others["kube_node_status_allocatable", tuple(sorted({**labels, **sizes}.items()))] = (
+        allocatable
+    )
     key = "kube_node_spec_unschedulable", tuple(sorted(labels.items()))
     on.out.others.setdefault(key, Line(0.0))
 
@@ -221,9 +221,7 @@ def is_hot(on: On) -> None:
     if on.active:
         on.out.gauge("gpunode_gpu_temperature_celsius", on.number("celsius", 92.0), **on.labels)
     share = on.number("throttled", 0.3) if on.active else 0.0
-    on.out.counter(
-        "gpunode_gpu_throttled_seconds_total", share, reason="hw_thermal", **on.labels
-    )
+    on.out.counter("gpunode_gpu_throttled_seconds_total", share, reason="hw_thermal", **on.labels)
 
 
 def is_capped(on: On) -> None:
@@ -237,9 +235,7 @@ def power_brake(on: On) -> None:
     share = on.number("throttled", 0.5) if on.active else 0.0
     reason = "hw_power_brake"
     on.out.counter("gpunode_gpu_throttled_seconds_total", share, reason=reason, **on.labels)
-    on.out.gauge(
-        "gpunode_gpu_clock_event_active", float(on.active), reason=reason, **on.labels
-    )
+    on.out.gauge("gpunode_gpu_clock_event_active", float(on.active), reason=reason, **on.labels)
 
 
 def nvlink(on: On) -> None:
@@ -271,18 +267,14 @@ def killed(on: On) -> None:
     on.out.gauge("gpunode_memory_oom_kills_total", on.once)
     on.out.gauge("gpunode_kernel_log_events_total", on.once, kind="oom_kill")
     if on.gpu is not None:
-        on.out.gauge(
-            "gpunode_job_memory_events_total", on.once, event="oom_kill", **on.labels
-        )
+        on.out.gauge("gpunode_job_memory_events_total", on.once, event="oom_kill", **on.labels)
 
 
 def transport(on: On) -> None:
     """NCCL's connections go over sockets or host memory."""
     if on.active:
         way = on.text("over", "NET/Socket")
-        on.out.gauge(
-            "gpunode_nccl_channels", 8.0, communicator="1", transport=way, **on.labels
-        )
+        on.out.gauge("gpunode_nccl_channels", 8.0, communicator="1", transport=way, **on.labels)
 
 
 # Memory and disks
@@ -342,16 +334,8 @@ def nvme(on: On) -> None:
         on.out.gauge("gpunode_kernel_log_events_total", on.once, kind="disk_error")
 
 
-def disk_busy(on: On) -> None:
-    """A disk is always busy."""
-    share = on.number("busy", 1.0) if on.active else 0.1
-    on.out.counter("gpunode_disk_busy_seconds_total", share, disk=on.text("disk", "nvme0n1"))
-
-
-def pressure(on: On) -> None:
-    """Tasks wait for a resource."""
-    share = on.number("share", 0.5) if on.active else 0.01
-    resource = on.text("of", "io")
+def _waits_for_io(on: On) -> None:
+    share, resource = (0.5 if on.active else 0.01), "io"
     on.out.counter("gpunode_pressure_waiting_seconds_total", share, resource=resource)
     on.out.counter("gpunode_pressure_stalled_seconds_total", share / 2, resource=resource)
 
@@ -386,11 +370,6 @@ GIVES_UP = 120.0
 """Seconds after which a request to a file server times out."""
 
 
-def lustre(on: On) -> None:
-    """A Lustre file system whose servers answer."""
-    _lustre(on, HEALTHY)
-
-
 def lustre_slow(on: On) -> None:
     """The servers of Lustre are slow."""
     _lustre(on, SLOW if on.active else HEALTHY)
@@ -403,7 +382,7 @@ def lustre_silent(on: On) -> None:
     on.out.gauge("gpunode_cpu_blocked_tasks", blocked)
     gave_up = on.happened and on.out.begin >= on.since + GIVES_UP
     on.out.gauge("gpunode_kernel_log_events_total", float(gave_up), kind="lustre")
-    pressure(On(on.out, on.gpu, on.active, on.since, {}))
+    _waits_for_io(on)
 
 
 def _lustre(on: On, server: Server) -> None:
@@ -412,9 +391,7 @@ def _lustre(on: On, server: Server) -> None:
     silent = server is SILENT
     lost = targets if silent and on.out.begin >= on.since + GIVES_UP else 0.0
     for connected, count in (("true", targets - lost), ("false", lost)):
-        on.out.gauge(
-            "gpunode_lustre_targets", count, filesystem=filesystem, connected=connected
-        )
+        on.out.gauge("gpunode_lustre_targets", count, filesystem=filesystem, connected=connected)
     for name in servers:
         labels = {"filesystem": filesystem, "server": name}
         on.out.counter("gpunode_lustre_rpcs_total", server.answers, **labels)
@@ -425,14 +402,7 @@ def _lustre(on: On, server: Server) -> None:
         timeouts = server.waiting / GIVES_UP if silent else 0.0
         on.out.counter("gpunode_lustre_rpc_timeouts_total", timeouts, **labels)
     reads = server.answers * 2.0**20
-    on.out.counter(
-        "gpunode_lustre_bytes_total", reads, filesystem=filesystem, direction="read"
-    )
-
-
-def nfs(on: On) -> None:
-    """An NFS mount whose server answers."""
-    _nfs(on, HEALTHY)
+    on.out.counter("gpunode_lustre_bytes_total", reads, filesystem=filesystem, direction="read")
 
 
 def nfs_slow(on: On) -> None:
@@ -446,7 +416,7 @@ def nfs_silent(on: On) -> None:
     on.out.gauge("gpunode_cpu_blocked_tasks", 16.0 if on.active else 0.0)
     gave_up = on.happened and on.out.begin >= on.since + GIVES_UP
     on.out.gauge("gpunode_kernel_log_events_total", float(gave_up), kind="nfs")
-    pressure(On(on.out, on.gpu, on.active, on.since, {}))
+    _waits_for_io(on)
 
 
 def _nfs(on: On, server: Server) -> None:
@@ -487,9 +457,7 @@ def rdma_errors(on: On) -> None:
     """A port loses packets."""
     labels = {"device": on.text("device", "mlx5_0"), "port": "1"}
     line = on.rises if on.active else Line(0.0)
-    on.out.line(
-        "gpunode_infiniband_transport_errors_total", line, kind="retry_exceeded", **labels
-    )
+    on.out.line("gpunode_infiniband_transport_errors_total", line, kind="retry_exceeded", **labels)
 
 
 def ethernet(on: On) -> None:
@@ -503,11 +471,6 @@ def ethernet(on: On) -> None:
         on.out.counter(
             "gpunode_network_bytes_total", 1e7 * up, interface=interface, direction="receive"
         )
-
-
-def audit(on: On) -> None:
-    """A check of the audit fails."""
-    on.out.gauge("gpunode_audit_ok", float(not on.active), check=on.text("check", "iommu"))
 
 
 def shows(on: On) -> None:
@@ -559,19 +522,14 @@ EVENTS: Mapping[str, Callable[[On], None]] = {
     "job shm": job_shm,
     "filesystem": filesystem,
     "nvme": nvme,
-    "disk busy": disk_busy,
-    "pressure": pressure,
     "kernel log": kernel_log,
-    "lustre": lustre,
     "lustre is slow": lustre_slow,
     "lustre is silent": lustre_silent,
-    "nfs": nfs,
     "nfs is slow": nfs_slow,
     "nfs is silent": nfs_silent,
     "infiniband": infiniband,
     "rdma errors": rdma_errors,
     "ethernet": ethernet,
-    "audit": audit,
     "shows": shows,
 }
 """What can happen. What a node has before and after is part of it: an event that is over, or is
