@@ -235,9 +235,9 @@ class Fleet:
         )
         for gpu in range(self.scenario.gpus[node]):
             self._gpu(out, gpu, begin, restarted)
-        for event, gpu in self.happens.get(node, ()):
+        for event, part in self.happens.get(node, ()):
             active, since = event.at(int(begin))
-            EVENTS[event.what](On(out, gpu, active, float(since), event.options))
+            EVENTS[event.what](On(out, part, active, float(since), event.options))
         return out
 
     def _gpu(self, out: Exposition, gpu: int, begin: float, restarted: float) -> None:
