@@ -18,9 +18,9 @@ from gpunode.verdict.limits import STEP_OVERDUE, STEP_OVERDUE_LEAST
 LATE = "is late"
 """What the GPUs do that others wait for, if a scenario does not say."""
 
-MANY = 64
+MANY = 8
 """GPUs from which a scenario has no series of states in which none of them ever is: promtool loads
-no more than 10,000 samples for a query."""
+no more than 10,000 samples for a query, and takes its time."""
 
 ONE_HOT = {
     "gpunode_gpu_bottleneck": "cause",
@@ -268,6 +268,8 @@ class Fleet:
             worked = tenant.worked(begin, restarted)
             if worked:
                 out.line("gpunode_job_last_work_timestamp_seconds", worked, **labels)
+            blocked = 4.0 if does.waits_for_storage else 0.0
+            out.gauge("gpunode_job_blocked_processes", blocked, **labels)
             if does.compilers:
                 out.gauge("gpunode_job_compilers", does.compilers, **labels)
                 out.gauge("gpunode_job_compiler_cpus_ratio", does.compilers, **labels)

@@ -70,6 +70,12 @@ class Behaviour:
         return self.phases.get("step", 0.0) + self.phases.get("data", 0.0)
 
     @property
+    def waits_for_storage(self) -> bool:
+        """Whether its processes cannot be interrupted."""
+        storage = self.cause == "data_loading_storage" and not self.works
+        return storage or self.reason == "uninterruptible"
+
+    @property
     def pauses(self) -> bool:
         """Whether no step is due, by the client's words."""
         return bool(self.phases) and not self.steps

@@ -22,10 +22,10 @@ Nodes ``{n: 2x8}`` are ``n-1`` and ``n-2`` with 8 GPUs each. ``n`` means both, `
 a job does is a row of ``gpus.BEHAVIOURS``, what happens to a node one of ``nodes.EVENTS``; both
 take options. ``30m..90m/2m-in-6m`` is the first 2 of every 6 minutes from 30 to 90.
 
-``notified`` names everybody who is: ``page``, ``ticket`` or ``info``, the alert (a regular
-expression), some of its labels, and optionally the time by which it must have fired and the time
-from which it must not fire any more (``gone``). ``ticket+`` is at least a ticket, and what ``may``
-come need not. Infos that are not named do not matter. There are at most as many pages as named.
+``notified`` names everybody who is: ``page``, ``ticket`` or ``info``, the alert and some of its
+labels (regular expressions), and optionally the times ``by`` which it must have fired, until which
+it ``stays``, and from which it is ``gone``. ``ticket+`` is at least a ticket, and what ``may`` come
+need not. Infos that are not named do not matter. There are at most as many pages as named.
 """
 
 from __future__ import annotations
@@ -145,6 +145,7 @@ class Wanted:
     alert: str
     labels: Options
     by: int | None
+    stays: int | None
     gone: int | None
     must: bool = True
 
@@ -168,9 +169,10 @@ def wanted(told: object) -> object:
     (*may, severity, alert), options = words(told)
     if severity not in HOW or may not in ([], ["may"]):
         raise ValueError(f"{told!r} begins with none of {', '.join(HOW)}")
-    by, gone = options.pop("by", None), options.pop("gone", None)
-    at, left = by and seconds(by), gone and seconds(gone)
-    return Wanted(HOW[severity], alert, options, at or None, left or None, not may)
+    by, stays, gone = (
+        seconds(options.pop(name)) if name in options else None for name in ("by", "stays", "gone")
+    )
+    return Wanted(HOW[severity], alert, options, by, stays, gone, not may)
 
 
 class Strict(BaseModel):
