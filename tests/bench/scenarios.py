@@ -1,0 +1,462 @@
+"""Every scenario of alerts/scenarios through the shipped rules and routes, and who is notified.
+
+``promtool test rules`` has the rules evaluated over the series of each scenario; what fires is put,
+minute by minute but in a hurry, to a real Alertmanager with the shipped routes, which notifies a
+webhook.
+
+python -m tests.bench.scenarios [part of a name]
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from alerts.scenarios.fleet import Fleet
+from alerts.scenarios.shorthand import Scenario, Told, Wanted, scenarios
+from tests.bench.incidents import ALERTMANAGER, RULES, need, program
+from tests.daemon import free_port
+
+Alert = frozenset[tuple[str, str]]
+"""The labels of an alert."""
+
+TOLD: dict[str, Told] = {
+    "page": "page",
+    "ticket": "ticket",
+    "info": "info",
+    "critical": "page",
+    "warning": "ticket",
+}
+"""How each severity of the rules reaches people."""
+
+TOGETHER = 120
+"""GPUs in one run of promtool, which loads no more than 10,000 samples for a query."""
+
+MINUTE = 0.3
+"""Seconds that a minute takes for Alertmanager."""
+
+SLOWLY = 1.0
+"""The same where something differs from what is wanted: so that a busy machine is no fault."""
+
+STILL = 15 * 60
+"""Seconds without a change after which Alertmanager has nothing more to do: longer than its
+``group_interval``. What lasts longer is cut short."""
+
+GROUP_WAIT = 0.1
+"""The least seconds for which Alertmanager collects a group: all alerts of one evaluation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Which alerts fire at each evaluation of a scenario."""
+
+    every: int
+    firing: tuple[frozenset[Alert], ...]
+
+    def spans(self) -> dict[Alert, tuple[int, int]]:
+        """The first and the last second at which each alert fires."""
+        found: dict[Alert, tuple[int, int]] = {}
+        for step, alerts in enumerate(self.firing):
+            for alert in alerts:
+                first, _ = found.get(alert, (step * self.every, 0))
+                found[alert] = (first, step * self.every)
+        return found
+
+
+@dataclass(slots=True)
+class Notified:
+    """What Alertmanager has told people about a scenario."""
+
+    alerts: dict[Told, set[Alert]] = field(
+        default_factory=lambda: {"page": set(), "ticket": set(), "info": set()}
+    )
+    opened: dict[str, dict[Told, int]] = field(default_factory=dict)
+    """Incidents by receiver: first notifications of a group, also after it was resolved."""
+
+    messages: int = 0
+
+    def count(self, told: Told) -> int:
+        """How often somebody was told of something new."""
+        return max((own.get(told, 0) for own in self.opened.values()), default=0)
+
+
+# Prometheus
+
+
+def together(chosen: Mapping[str, Scenario]) -> list[list[str]]:
+    """Scenarios that run side by side: as often evaluated, about as long, and not too large."""
+    ordered = sorted(chosen, key=lambda name: (chosen[name].every, chosen[name].lasts))
+    packs: list[list[str]] = []
+    sizes: list[int] = []
+    for name in ordered:
+        one, size = chosen[name], max(sum(chosen[name].gpus.values()), len(chosen[name].gpus))
+        first = chosen[packs[-1][0]] if packs else one
+        fits = packs and sizes[-1] + size <= TOGETHER and one.every == first.every
+        if fits and one.lasts <= 1.5 * first.lasts:
+            packs[-1].append(name)
+            sizes[-1] += size
+        else:
+            packs.append([name])
+            sizes.append(size)
+    return [pack for _, pack in sorted(zip(sizes, packs, strict=True), reverse=True)]
+
+
+def promtool_file(chosen: Mapping[str, Scenario], rules: Path = RULES) -> dict[str, Any]:
+    """A file for promtool that expects nothing to fire, so that promtool says what does."""
+    every = next(iter(chosen.values())).every
+    end = max(one.lasts for one in chosen.values())
+    return {
+        "rule_files": sorted(str(path) for path in rules.glob("*.yaml")),
+        "evaluation_interval": f"{every}s",
+        "tests": [
+            {
+                "interval": f"{every}s",
+                "input_series": [
+                    {"series": series, "values": values}
+                    for name, one in chosen.items()
+                    for series, values in Fleet(name, one).series()
+                ],
+                "promql_expr_test": [
+                    {"expr": FIRING, "eval_time": f"{moment}s"} for moment in range(0, end, every)
+                ],
+            }
+        ],
+    }
+
+
+FIRING = 'ALERTS{alertstate="firing"}'
+AT = re.compile(r"time: ((?:\d+[hms])+),")
+ALERT = re.compile(r'\{__name__="ALERTS"((?:, \w+="(?:[^"\\]|\\.)*")*)\} 1E\+00')
+LABEL = re.compile(r', (\w+)="((?:[^"\\]|\\.)*)"')
+SECONDS = {"h": 3600, "m": 60, "s": 1}
+
+
+def evaluated(chosen: Mapping[str, Scenario], rules: Path = RULES) -> dict[str, Timeline]:
+    """What fires in each scenario, from one run of promtool."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "test.json"
+        path.write_text(json.dumps(promtool_file(chosen, rules)))
+        command = [need("promtool"), "test", "rules", str(path)]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    told = ran.stdout + ran.stderr
+    if " err: " in told or (ran.returncode and "got:" not in told):
+        raise RuntimeError(f"{', '.join(chosen)}: {told.strip()[:2000]}")
+    firing: dict[str, dict[int, set[Alert]]] = {name: {} for name in chosen}
+    moment = 0
+    for line in told.splitlines():
+        if at := AT.search(line):
+            parts = re.findall(r"(\d+)([hms])", at[1])
+            moment = sum(int(number) * SECONDS[unit] for number, unit in parts)
+        for labels in ALERT.findall(line) if "got:" in line else ():
+            alert = dict(LABEL.findall(labels))
+            del alert["alertstate"]
+            own = firing.get(alert.get("cluster", ""))
+            if own is not None:
+                own.setdefault(moment, set()).add(frozenset(alert.items()))
+    return {
+        name: Timeline(
+            one.every,
+            tuple(
+                frozenset(firing[name].get(moment, ())) for moment in range(0, one.lasts, one.every)
+            ),
+        )
+        for name, one in chosen.items()
+    }
+
+
+def timelines(chosen: Mapping[str, Scenario], rules: Path = RULES) -> dict[str, Timeline]:
+    """What fires in each scenario."""
+    packs = [{name: chosen[name] for name in pack} for pack in together(chosen)]
+    with ThreadPoolExecutor(os.cpu_count()) as side_by_side:
+        found = side_by_side.map(lambda pack: evaluated(pack, rules), packs)
+        return dict(item for part in found for item in part.items())
+
+
+# Alertmanager
+
+
+def moments(timeline: Timeline) -> Iterator[tuple[float, frozenset[Alert], frozenset[Alert]]]:
+    """When what changes: seconds, what begins to fire, and what ends."""
+    clock, last = 0.0, 0
+    before: frozenset[Alert] = frozenset()
+    for step, firing in enumerate(timeline.firing):
+        if firing != before:
+            clock += min((step - last) * timeline.every, STILL)
+            yield clock, firing - before, before - firing
+            last, before = step, firing
+
+
+def hurried(routes: dict[str, Any], hook: int, minute: float) -> dict[str, Any]:
+    """The shipped routes, in a hurry, with a webhook for every receiver."""
+    routes = copy.deepcopy(routes)
+
+    def hurry(route: dict[str, Any]) -> None:
+        for name, least in (("group_wait", GROUP_WAIT), ("group_interval", 5 * GROUP_WAIT)):
+            if name in route:
+                wait = _seconds(route[name]) * minute / 60
+                route[name] = f"{max(wait, least) * 1000:.0f}ms"
+        if "repeat_interval" in route:
+            route["repeat_interval"] = "24h"
+        for child in route.get("routes", ()):
+            hurry(child)
+
+    hurry(routes["route"])
+    for one in routes["receivers"]:
+        one["webhook_configs"] = [{"url": f"http://127.0.0.1:{hook}/{one['name']}"}]
+    return routes
+
+
+def _seconds(duration: str) -> int:
+    return sum(int(n) * SECONDS[unit] for n, unit in re.findall(r"(\d+)([hms])", duration))
+
+
+@contextmanager
+def webhook(told: dict[str, Notified]) -> Iterator[int]:
+    """What Alertmanager notifies; keeps what it says of each scenario."""
+    open_groups: set[tuple[str, str]] = set()
+    lock = threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            with lock:
+                note(self.path.strip("/"), body)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    def note(receiver: str, body: dict[str, Any]) -> None:
+        group = receiver, body["groupKey"]
+        firing = [one["labels"] for one in body["alerts"] if one["status"] == "firing"]
+        opens = group not in open_groups
+        if not firing:
+            open_groups.discard(group)
+            return
+        open_groups.add(group)
+        worst: dict[str, Told] = {}
+        for labels in firing:
+            severity = TOLD[labels["severity"]]
+            own = told[labels["cluster"]]
+            own.alerts[severity].add(frozenset(labels.items()))
+            ranks: list[Told] = ["info", "ticket", "page"]
+            worst[labels["cluster"]] = max(
+                severity, worst.get(labels["cluster"], "info"), key=ranks.index
+            )
+        for name, severity in worst.items():
+            told[name].messages += 1
+            if opens:
+                counts = told[name].opened.setdefault(receiver, {})
+                counts[severity] = counts.get(severity, 0) + 1
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def notified(
+    found: Mapping[str, Timeline], minute: float = MINUTE, alertmanager: Path = ALERTMANAGER
+) -> dict[str, Notified]:
+    """Whom Alertmanager notifies in each scenario; all are played at the same time."""
+    told = {name: Notified() for name in found}
+    changes = sorted(
+        (moment, begins, ends) for one in found.values() for moment, begins, ends in moments(one)
+    )
+    with tempfile.TemporaryDirectory() as name, webhook(told) as hook:
+        folder, port = Path(name), free_port()
+        routes = hurried(yaml.safe_load(alertmanager.read_text()), hook, minute)
+        (folder / "alertmanager.yml").write_text(json.dumps(routes))
+        command = [
+            need("alertmanager", "prometheus-alertmanager"),
+            f"--config.file={folder}/alertmanager.yml",
+            f"--storage.path={folder}/am",
+            f"--web.listen-address=127.0.0.1:{port}",
+            "--cluster.listen-address=",
+        ]
+        with program(command, folder / "alertmanager.log"):
+            _await(f"http://127.0.0.1:{port}/-/ready")
+            begin = time.monotonic()
+            for moment, now in itertools.groupby(changes, key=lambda change: change[0]):
+                time.sleep(max(0.0, begin + moment * minute / 60 - time.monotonic()))
+                _post(f"http://127.0.0.1:{port}/api/v2/alerts", list(now))
+            time.sleep(STILL / 60 * minute)
+    return told
+
+
+def _await(url: str) -> None:
+    for _ in range(200):
+        try:
+            with urllib.request.urlopen(url):
+                return
+        except OSError:
+            time.sleep(0.05)
+    raise RuntimeError(f"{url} does not answer")
+
+
+Change = tuple[float, frozenset[Alert], frozenset[Alert]]
+
+
+def _post(url: str, changes: Iterable[Change]) -> None:
+    now = time.time()
+    alerts = [
+        {
+            "labels": dict(alert),
+            "startsAt": _stamp(now - 1),
+            "endsAt": _stamp(now + after),
+        }
+        for _, begins, ends in changes
+        for after, which in ((3600, begins), (0, ends))
+        for alert in which
+    ]
+    request = urllib.request.Request(
+        url, json.dumps(alerts).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request):
+        pass
+
+
+def _stamp(moment: float) -> str:
+    return datetime.fromtimestamp(moment, timezone.utc).isoformat()
+
+
+# What is wrong
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a scenario."""
+
+    name: str
+    scenario: Scenario
+    timeline: Timeline
+    notified: Notified
+
+    def faults(self) -> list[str]:
+        """What differs from what is wanted, with alert and minute."""
+        return [*self._missed(), *self._wrong(), *self._too_many()]
+
+    def _missed(self) -> Iterator[str]:
+        spans = self.timeline.spans()
+        for one in self.scenario.notified:
+            alerts = [a for told in one.told for a in self.notified.alerts[told] if matches(one, a)]
+            if not alerts:
+                if not one.must:
+                    continue
+                fired = min(
+                    (span[0] for alert, span in spans.items() if matches(one, alert)), default=None
+                )
+                held = "" if fired is None else f" (held back; fired at {fired / 60:g}m)"
+                yield f"missed: {one}{held}"
+                continue
+            first = min(spans[alert][0] for alert in alerts)
+            last = max(spans[alert][1] for alert in alerts)
+            if one.by is not None and first > one.by:
+                yield f"late: {one} at {first / 60:g}m, not by {one.by / 60:g}m"
+            if one.stays is not None and last < one.stays:
+                yield f"ends: {one} at {last / 60:g}m, not after {one.stays / 60:g}m"
+            if one.gone is not None and last >= one.gone:
+                yield f"stays: {one} until {last / 60:g}m, not gone at {one.gone / 60:g}m"
+
+    def _wrong(self) -> Iterator[str]:
+        spans = self.timeline.spans()
+        told: tuple[Told, ...] = ("page", "ticket")
+        for severity in told:
+            wrong: dict[str, list[Alert]] = {}
+            for alert in self.notified.alerts[severity]:
+                if not any(
+                    severity in one.told and matches(one, alert) for one in self.scenario.notified
+                ):
+                    wrong.setdefault(dict(alert)["alertname"], []).append(alert)
+            for name, alerts in sorted(wrong.items()):
+                first = min(alerts, key=lambda alert: spans[alert][0])
+                more = f" and {len(alerts) - 1} like it" if len(alerts) > 1 else ""
+                at = spans[first][0] / 60
+                yield f"wrong: {severity} {name} at {at:g}m: {subject(first)}{more}"
+
+    def _too_many(self) -> Iterator[str]:
+        pages = self.notified.count("page")
+        if pages > self.wanted("page"):
+            yield f"too many: {pages} pages, not {self.wanted('page')}"
+
+    def wanted(self, told: Told) -> int:
+        """How many are wanted."""
+        return sum(told in one.told for one in self.scenario.notified)
+
+
+def matches(one: Wanted, alert: Alert) -> bool:
+    """Whether an alert is what is wanted."""
+    labels = dict(alert)
+    return re.fullmatch(one.alert, labels["alertname"]) is not None and all(
+        re.fullmatch(value, labels.get(name, "")) for name, value in one.labels.items()
+    )
+
+
+def subject(alert: Alert) -> str:
+    """What an alert is about."""
+    own = ("alertname", "severity", "cluster", "group", "route")
+    return " ".join(f"{name}={value}" for name, value in sorted(alert) if name not in own)
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """Scenario, pages, tickets, and what was wanted."""
+    width = max((len(one.name) for one in outcomes), default=8)
+    lines = [f"{'scenario':{width}}  pages tickets messages wanted"]
+    for one in outcomes:
+        told: tuple[Told, Told] = ("page", "ticket")
+        pages, tickets = (one.notified.count(severity) for severity in told)
+        wants = "; ".join(map(str, one.scenario.notified)) or "nobody"
+        lines.append(f"{one.name:{width}}  {pages:5} {tickets:7} {one.notified.messages:8} {wants}")
+        lines += [f"{'':{width}}    {fault}" for fault in one.faults()]
+    wrong = sum(bool(one.faults()) for one in outcomes)
+    lines.append(f"{len(outcomes)} scenarios, {wrong} of them wrong")
+    return "\n".join(lines)
+
+
+def outcomes(chosen: Mapping[str, Scenario]) -> list[Outcome]:
+    """What comes of scenarios; Alertmanager has a second try, slowly, at those that differ."""
+    found = timelines(chosen)
+    told = notified(found)
+
+    def judged(name: str) -> Outcome:
+        return Outcome(name, chosen[name], found[name], told[name])
+
+    wrong = {name: found[name] for name in chosen if judged(name).faults()}
+    if wrong:
+        told |= notified(wrong, SLOWLY)
+    return [judged(name) for name in chosen]
+
+
+def main(part: str = "") -> None:
+    """Print the table; exit 1 where a scenario differs from what is wanted."""
+    found = outcomes({name: one for name, one in scenarios().items() if part in name})
+    print(table(found))
+    sys.exit(any(one.faults() for one in found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
