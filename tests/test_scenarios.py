@@ -132,8 +132,8 @@ def test_a_hang_looks_like_one() -> None:
     streak = "gpunode_gpu_blocked_streak_seconds"
     assert drawn(HANG, streak, gpu="0") == ["0x1 0x2 0+60x4"]
     assert drawn(HANG, streak, gpu="1") == ["0x1 0x2 0x4"]
-    worked = drawn(HANG, "gpunode_job_last_work_timestamp_seconds", gpu="0")
-    assert worked == ["_ _x1 120+60x2 300x4"]
+    workless = drawn(HANG, "gpunode_job_workless_seconds", gpu="0")
+    assert workless == ["_ _x1 0x2 0+60x4"]
     waited = drawn(HANG, "gpunode_gpu_waited_for", gpu="1", reason="stopped")
     assert waited == ["_ _x1 _ _x2 1x4"]
     assert not drawn(HANG, "gpunode_gpu_waited_for", gpu="0")
@@ -156,8 +156,8 @@ def test_an_exporter_that_restarts_forgets() -> None:
     restarts = f"{HANG}happens: [7m..8m n exporter restarts]"
     streak = drawn(restarts, "gpunode_gpu_blocked_streak_seconds", gpu="0")
     assert streak == ["0x1 0x2 0+60x1 stale 0 60"]
-    worked = drawn(restarts, "gpunode_job_last_work_timestamp_seconds", gpu="0")
-    assert worked == ["_ _x1 120+60x2 300x1 stale _ _"]
+    workless = drawn(restarts, "gpunode_job_workless_seconds", gpu="0")
+    assert workless == ["_ _x1 0x2 0+60x1 stale _ _"]
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,18 @@ OF_NODES: tuple[Record, ...] = (
         results={A: 0.5},
     ),
     Record(
+        name="gpu:gpunode_gpu_known:ever",
+        labels=OF_GPU,
+        expression=(
+            f'max by ({GPU}) (gpu:gpunode_gpu_seconds:rate5m{{state!="unknown"}}) > 0.3 '
+            f"or on ({GPU}) (gpu:gpunode_gpu_known:ever "
+            f'and on ({GPU}) gpu:gpunode_gpu_seconds:rate5m{{state="unknown"}})'
+        ),
+        purpose="GPUs whose state could be told; the rule reads its own past.",
+        given=HALF,
+        results={A: 0.5},
+    ),
+    Record(
         name="node:gpunode_gpu_running:max_1h",
         labels=OF_NODE,
         expression=(

@@ -115,7 +115,7 @@ NODE_FAULTS = (
     _fault(PAGES, "node:gpunode_down:harmed", "exporter", by=OF_A_NODE),
     _fault(TELLS, "node:gpunode_exporter:up == 0", "exporter", by=OF_A_NODE),
     _fault(PAGES, "gpu:gpunode_gpu_fault:worst == 2", "gpu", by=OF_A_NODE),
-    _fault(PAGES, 'node:gpunode_hardware:missing{part="gpu"} > 0', "gpu_missing", by=OF_A_NODE),
+    _fault(PAGES, "node:gpunode_gpus:missing", "gpu_missing", by=OF_A_NODE),
     _fault(
         PAGES,
         f"node:gpunode_port:up < {PORT_DOWN} and on ({NODE}) node:gpunode_job:gpus",
@@ -265,7 +265,8 @@ OF_NODES: tuple[Record, ...] = (
         labels=(*OF_NODE, "part"),
         expression=(
             f'label_replace(count by ({NODE}) (max by ({GPU}) (gpunode_gpu_info{{parent=""}})) '
-            f'or on ({NODE}) 0 * node:gpunode_exporter:up, "part", "gpu", "", "") '
+            f"or on ({NODE}) 0 * (max by ({NODE}) ({TARGETS}) == 1), "
+            '"part", "gpu", "", "") '
             f"or label_replace(count by ({NODE}) (max by ({NODE}, controller) "
             '(gpunode_disk_controller_live == 1)), "part", "nvme", "", "") '
             f"or label_replace(count by ({NODE}) (max by ({PORT}) (gpunode_infiniband_active)), "
@@ -288,6 +289,22 @@ OF_NODES: tuple[Record, ...] = (
             f"- on ({NODE}, part) node:gpunode_hardware:present > 0"
         ),
         purpose="What a node has had within a day, or has on its PCI bus, and lacks now.",
+        given={
+            UP: 1.0,
+            series("gpunode_pcie_device_info", bus_id="0000:1b:00.0", kind="gpu"): 1.0,
+        },
+        results={(NODE_A, "gpu"): 1.0},
+    ),
+    Record(
+        name="node:gpunode_gpus:missing",
+        labels=(*OF_NODE, "part"),
+        expression=(
+            'node:gpunode_hardware:missing{part="gpu"} '
+            f"unless on ({NODE}) max by ({NODE}) (max_over_time(gpu:gpunode_gpu_fault:worst[1h])) "
+            "== 2"
+        ),
+        purpose="GPUs that a node lacks, but for one that has just broken, which has an alert of "
+        "its own.",
         given={
             UP: 1.0,
             series("gpunode_pcie_device_info", bus_id="0000:1b:00.0", kind="gpu"): 1.0,

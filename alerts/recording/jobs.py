@@ -141,8 +141,13 @@ OF_NODES: tuple[Record, ...] = (
     Record(
         name="gpu:gpunode_job:member_10m",
         labels=(*OF_GPU, *OF_JOB[1:]),
-        expression="last_over_time(gpu:gpunode_job:member[10m])",
-        purpose="The jobs that had a GPU in the last ten minutes, which outlasts the GPU.",
+        expression=(
+            "last_over_time(gpu:gpunode_job:member[10m]) "
+            f"or on ({GPU}, {OWNER}) (gpu:gpunode_job:member_10m "
+            f"and on ({GPU}) gpu:gpunode_gpu_fault:worst == 2)"
+        ),
+        purpose="The jobs that had a GPU in the last ten minutes, or when it broke; the rule reads "
+        "its own past.",
         given=HELD,
         results={(*A, *TRAIN): 1.0},
     ),
@@ -184,6 +189,20 @@ OF_CLUSTERS: tuple[Record, ...] = (
         purpose="Nodes on which a job has GPUs.",
         given={**HELD, **HELD_B},
         results={TRAIN: 1.0},
+    ),
+    Record(
+        name="job:gpunode_job:collective",
+        labels=OF_JOB,
+        expression=(
+            f"(job:gpunode_job:gpus > 1 or on ({JOB}) count by ({JOB}) ("
+            + _held(f"max by ({GPU}) (gpunode_nccl_communicator_info)")
+            + f")) unless on ({JOB}) count by ({JOB}) "
+            f'(gpu:gpunode_job:kind{{kind=~"{OF_SERVERS}"}})'
+        ),
+        purpose="Jobs that can stand still in a collective: with several GPUs or a communicator, "
+        "and no servers or notebooks, whose GPUs may well wait for a request.",
+        given={**TRAINS, **TRAINS_B},
+        results={TRAIN: 2.0},
     ),
     Record(
         name="job:gpunode_training:gpus",
@@ -275,7 +294,7 @@ OF_SERVICES: tuple[Record, ...] = (
             f"max by ({JOB}) (count by ({GPU}, {OWNER}) ("
             f"max by ({GPU}, pid, {OWNER}) "
             f"({_named('gpunode_gpu_process_info', 'count_over_time')}))) "
-            f"and on ({JOB}) job:gpunode_training:gpus "
+            f"and on ({JOB}) last_over_time(job:gpunode_training:gpus[1h]) "
             f"and on ({JOB}) {of_jobs(USEFUL, 'avg')} < 0.3"
         ),
         purpose="Processes of a job that had the same GPU within an hour, if the GPU did little "
@@ -291,9 +310,14 @@ OF_STALLS: tuple[Record, ...] = (
         name="job:gpunode_workless:seconds",
         labels=OF_JOB,
         interval=AT_ONCE,
-        expression=of_jobs(of_gpus("gpunode_job_workless_seconds", "min"), "min"),
+        expression=(
+            of_jobs(of_gpus("gpunode_job_workless_seconds", "min"), "min")
+            + f" or on ({JOB}) (last_over_time(job:gpunode_workless:seconds[5m]) "
+            f"and on ({JOB}) job:gpunode_gpu_blocked:count)"
+        ),
         purpose="Seconds since any GPU of a job last worked; absent for a job that has yet to "
-        "begin.",
+        "begin. An exporter that restarts forgets; so, while the job waits, the rule reads its own "
+        "past.",
         given={**HELD, **HELD_B, WORKLESS: 7320.0, WORKLESS_B: 7320.0},
         results={TRAIN: 7320.0},
     ),
@@ -339,13 +363,13 @@ OF_STALLS: tuple[Record, ...] = (
         interval=AT_ONCE,
         expression=(
             "job:gpunode_workless:seconds "
-            f"and on ({JOB}) job:gpunode_gpu_blocked:count "
-            f"unless on ({JOB}) (job:gpunode_pause:excused "
-            f'or on ({JOB}) count by ({JOB}) (gpu:gpunode_job:kind{{kind=~"{OF_SERVERS}"}}))'
+            f"and on ({JOB}) (job:gpunode_gpu_blocked:count "
+            f"and on ({JOB}) job:gpunode_job:collective) "
+            f"unless on ({JOB}) job:gpunode_pause:excused"
         ),
         purpose="Seconds since any GPU of a job last worked, while some of them wait in a "
         "collective and nothing excuses it.",
-        given={**TRAINS, WORKLESS: 7320.0, STREAK: 7000.0},
+        given={**TRAINS, **TRAINS_B, WORKLESS: 7320.0, STREAK: 7000.0},
         results={TRAIN: 7320.0},
     ),
     Record(
@@ -354,12 +378,12 @@ OF_STALLS: tuple[Record, ...] = (
         interval=AT_ONCE,
         expression=(
             of_jobs(of_gpus("gpunode_gpu_blocked_streak_seconds"))
-            + f" unless on ({JOB}) (job:gpunode_pause:excused "
-            f'or on ({JOB}) count by ({JOB}) (gpu:gpunode_job:kind{{kind=~"{OF_SERVERS}"}}))'
+            + f" and on ({JOB}) job:gpunode_job:collective "
+            f"unless on ({JOB}) job:gpunode_pause:excused"
         ),
         purpose="For how long a GPU of a job has done nothing but wait in a collective, whether or "
         "not the job has begun to work.",
-        given={**HELD, STREAK: 60.0},
+        given={**HELD, **HELD_B, STREAK: 60.0},
         results={TRAIN: 60.0},
     ),
     Record(
@@ -417,6 +441,7 @@ OF_STALLS: tuple[Record, ...] = (
         "still and has its nodes to itself.",
         given={
             **TRAINS,
+            **TRAINS_B,
             WORKLESS: 7320.0,
             STREAK: 7000.0,
             series(

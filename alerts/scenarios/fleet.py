@@ -92,15 +92,15 @@ class Tenant:
         past = self.stretches[: self.index(moment) + 1]
         return sum(not one.behaviour.process for one in past)
 
-    def worked(self, moment: float, restarted: float) -> Line | None:
-        """When the present process has last worked, as an exporter knows that so long runs."""
+    def workless(self, moment: float, restarted: float) -> Line | None:
+        """For how long the present process has not worked, as an exporter can know."""
         here = self.index(moment)
         if self.stretches[here].behaviour.works:
-            return Line(moment, 1.0, moment)
+            return Line(0.0)
         while here and self.stretches[here].behaviour.process:
             ended, here = self.stretches[here].begin, here - 1
             if self.stretches[here].behaviour.works:
-                return Line(ended) if ended > restarted else None
+                return Line(0.0, 1.0, ended) if ended > restarted else None
         return None
 
     def blocked_since(self, moment: float) -> float:
@@ -265,9 +265,9 @@ class Fleet:
         for tenant in held:
             _owned(out, tenant, labels, begin)
         for tenant in here[:1]:
-            worked = tenant.worked(begin, restarted)
-            if worked:
-                out.line("gpunode_job_last_work_timestamp_seconds", worked, **labels)
+            workless = tenant.workless(begin, restarted)
+            if workless:
+                out.line("gpunode_job_workless_seconds", workless, **labels)
             blocked = 4.0 if does.waits_for_storage else 0.0
             out.gauge("gpunode_job_blocked_processes", blocked, **labels)
             if does.compilers:

@@ -71,7 +71,7 @@ COMMUNICATION = (
         every="15s",
         keep_firing_for="5m",
         example=Example(
-            fires={**TRAINS, WORKLESS: 2000.0, STREAK: 2000.0},
+            fires={**TRAINS, **HELD_B, WORKLESS: 2000.0, STREAK: 2000.0},
             quiet={WORKLESS: 0.0, STREAK: 0.0},
             value=None,
             silenced_by={series("gpunode_gpu_waited_for", reason="evaluating"): 1.0},
@@ -95,7 +95,7 @@ COMMUNICATION = (
             f"or on ({JOB}) (job:gpunode_gpu_blocked:gap - on ({JOB}) "
             "quantile_over_time(0.25, job:gpunode_gpu_blocked:gap[6h]))) "
             f"and on ({JOB}) job:gpunode_training:gpus > 1 "
-            f"unless on ({JOB}) (job:gpunode_stalled:seconds "
+            f"unless on ({JOB}) (job:gpunode_waiting:seconds > 60 "
             f"or on ({JOB}) job:gpunode_starved:ratio > 0.1)"
         ),
         unit="percent",

@@ -161,7 +161,8 @@ EXPORTER = (
         record="node:gpunode_source:up",
         signal=(
             f"min by ({NODE}, source) (max by ({NODE}, source, gpu, uuid, mountpoint) "
-            f'(gpunode_source_up{{source!="gpu_activity"}})) unless on ({NODE}, source) '
+            f'(gpunode_source_up{{source!="gpu_activity"}}) unless on ({GPU}) '
+            f"gpu:gpunode_gpu_fault:worst == 2) unless on ({NODE}, source) "
             f'(max by ({NODE}, source) (gpunode_source_up{{source="gpu"}}) unless on ({NODE}) '
             f'max by ({NODE}) (gpunode_pcie_device_info{{kind="gpu"}}))'
         ),
@@ -171,7 +172,6 @@ EXPORTER = (
         tiers=(Tier(severity="ticket", threshold=0.5, after="15m"),),
         scope="node",
         labels=("source",),
-        fault="source",
         example=Example(fires={DISK_SOURCE: 0.0}, quiet={DISK_SOURCE: 1.0}, value=0.0),
     ),
     Threshold(
@@ -186,11 +186,7 @@ EXPORTER = (
         remedy="Reset the GPU if it is lost; restart DCGM; see the exporter's log.",
         source=LEDGER,
         record="gpu:gpunode_gpu_unknown:ratio",
-        signal=(
-            f"max by ({GPU}) ({state('unknown')}) and on ({GPU}) "
-            f"max by ({GPU}) (min_over_time(gpu:gpunode_gpu_seconds:rate1h{{state="
-            f'"unknown"}}[1d])) < 0.2'
-        ),
+        signal=(f"max by ({GPU}) ({state('unknown')}) and on ({GPU}) gpu:gpunode_gpu_known:ever"),
         unit="percent",
         tiers=(Tier(severity="ticket", threshold=0.5, after="30m"),),
         scope="gpu",

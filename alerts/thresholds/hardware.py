@@ -78,7 +78,7 @@ HARDWARE = (
                 severity="page",
                 threshold=0.0,
                 after="10m",
-                record='node:gpunode_hardware:missing{part="gpu"}',
+                record="node:gpunode_gpus:missing",
                 unless=CORDONED,
             ),
         ),

@@ -44,7 +44,7 @@ NETWORK = (
         record="node:gpunode_rdma:errors",
         signal=(
             f"{gained('gpunode_infiniband_errors_total', PORT)} > 10 or "
-            f"{gained('gpunode_infiniband_transport_errors_total', PORT)} > 900"
+            f"{gained('gpunode_infiniband_transport_errors_total', PORT)} > 300"
         ),
         window="15m",
         unit="count",

@@ -69,6 +69,7 @@ SYSTEM = (
                 threshold=1800.0,
                 after="1m",
                 record="job:gpunode_idle:seconds",
+                unless="job:gpunode_stalled:explained",
                 says="it trained on several GPUs, of which none has worked for {value}",
                 unit="seconds",
             ),

@@ -7,6 +7,9 @@ from alerts.thresholds.row import Example, Threshold, Tier, of_gpus, rate, serie
 
 THERMAL_SLOWDOWN = series("gpunode_gpu_throttled_seconds_total", reason="sw_thermal")
 
+HEAT = 'gpunode_gpu_throttled_seconds_total{reason=~"sw_thermal|hw_thermal"}'
+BRAKE = 'gpunode_gpu_throttled_seconds_total{reason="hw_power_brake"}'
+
 THERMAL_POWER = (
     Threshold(
         alert="GpuHot",
@@ -59,20 +62,27 @@ THERMAL_POWER = (
         group="thermal_power",
         summary="Heat or the power supply lowers a GPU's clocks",
         summary_ko="발열 또는 전원 문제로 GPU 클럭이 낮아졌습니다",
-        says="its clocks are lowered {value} of the time (sum of sw_thermal, hw_thermal, "
-        "power brake)",
+        says="its clocks are lowered {value} of the time ({fault})",
         meaning="The driver slows the GPU down to protect it, and counts for how long.",
         remedy="Fix the cooling or the power supply; until then, keep the node out of large jobs.",
         source=NVML,
         record="gpu:gpunode_gpu_throttled:ratio",
-        signal=rate(
-            'gpunode_gpu_throttled_seconds_total{reason=~"sw_thermal|hw_thermal|hw_power_brake"}'
+        signal=(
+            f"label_replace({rate(HEAT)}, "
+            '"fault", "thermal", "", "") '
+            f"or label_replace({rate(BRAKE)}, "
+            '"fault", "power_brake", "", "")'
         ),
         unit="percent",
         tiers=(Tier(severity="ticket", threshold=0.01, after="10m"),),
         scope="gpu",
-        fault="thermal",
+        labels=("fault",),
         keep_firing_for="15m",
-        example=Example(fires={THERMAL_SLOWDOWN: 0.3}, quiet={THERMAL_SLOWDOWN: 0.005}, value=0.3),
+        example=Example(
+            fires={THERMAL_SLOWDOWN: 0.3},
+            quiet={THERMAL_SLOWDOWN: 0.005},
+            value=0.3,
+            labels={"fault": "thermal"},
+        ),
     ),
 )
