@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import http.client
 import os
 import resource
 import subprocess
 import sys
 import threading
+import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -502,3 +505,27 @@ def test_dead_mounts_that_are_mounted_anew_leave_few_threads(
         assert up(loop, "filesystem") == 0
         answers.set()
         until(lambda: up(loop, "filesystem") == 1)
+
+
+def test_a_replay_leaves_alone_and_forgets_what_is_gone() -> None:
+    read: list[str] = []
+    sources: weakref.WeakSet[Told] = weakref.WeakSet()
+
+    def find() -> list[tuple[Place, Source]]:
+        mountpoint = f"/pod{clock.now:g}"
+
+        def note() -> Reading:
+            read.append(mountpoint)
+            return named(mountpoint)
+
+        source = Told(note, "filesystem", every=5.0)
+        sources.add(source)
+        return [(Place(mountpoint=mountpoint), source)]
+
+    clock = SteppedClock(0.0)
+    loop = Loop(clock, [Finds(find)], find_every=10.0)
+    for now in loop.replay(clock, 95.0):
+        if now == 90.0:
+            gc.collect()
+            assert len(sources) <= 2
+    assert Counter(read) == {f"/pod{now}": 2 for now in range(0, 100, 10)}

@@ -8,6 +8,7 @@ always gives the same result.
 from __future__ import annotations
 
 import heapq
+import itertools
 import logging
 import threading
 from collections import Counter
@@ -203,6 +204,7 @@ class Loop:
         """
         self._replays = True
         due: list[tuple[float, int, Watch]] = []
+        number = itertools.count()
         next_find = clock.monotonic()
         while True:
             upcoming = min([next_find, *(time for time, _, _ in due)])
@@ -212,14 +214,16 @@ class Loop:
                 break
             if upcoming == next_find:
                 for watch in self.find():
-                    heapq.heappush(due, (upcoming, len(due), watch))
+                    heapq.heappush(due, (upcoming, next(number), watch))
                 next_find += self.find_every
                 continue
             time, order, watch = heapq.heappop(due)
-            watch.step()
-            heapq.heappush(due, (time + watch.source.every, order, watch))
+            if not watch.stopped.is_set():
+                watch.step()
+                heapq.heappush(due, (time + watch.source.every, order, watch))
         for _, _, watch in sorted(due, key=lambda entry: entry[1]):
-            watch.step()
+            if not watch.stopped.is_set():
+                watch.step()
 
     def batches(self) -> list[tuple[Place, Batch]]:
         """What to export of each source now, in a stable order.
