@@ -55,6 +55,7 @@ enum {
     MAX_PROCESSES = 64,
     MAX_XIDS = 256,
     MAX_QUEUE = 256,
+    MAX_ALLOCATED = 256, /* event sets, and GPM samples: nobody needs as many */
     GPM_IDS = 477,
     GPM_FIRST_UNSUPPORTED = 212,
     GPM_STRUCT_VERSION = 1, /* the GPM structs carry a bare 1, without a size */
@@ -455,8 +456,19 @@ typedef struct EventSet {
 } EventSet;
 
 static EventSet *event_sets;
+static int event_set_count;
 static Xid *fired_xids;
 static int fired_count;
+
+__attribute__((destructor)) static void forget_events(void)
+{
+    while (event_sets) {
+        EventSet *next = event_sets->next;
+        free(event_sets);
+        event_sets = next;
+    }
+    free(fired_xids);
+}
 
 static bool already_fired(const Xid *x)
 {
@@ -1873,6 +1885,8 @@ typedef struct {
     double time;
 } GpmSample;
 
+static int gpm_sample_count;
+
 typedef struct {
     const char *short_name, *long_name, *unit;
 } GpmInfo;
@@ -1899,8 +1913,9 @@ Ret nvmlGpmSampleAlloc(GpmSample **out)
     Ret r = enter(F_nvmlGpmSampleAlloc);
     if (r == OK && !out)
         r = INVALID_ARGUMENT;
-    if (r == OK && !(*out = calloc(1, sizeof **out)))
+    if (r == OK && (gpm_sample_count == MAX_ALLOCATED || !(*out = calloc(1, sizeof **out))))
         r = NO_MEMORY;
+    gpm_sample_count += r == OK;
     return leave(r);
 }
 
@@ -2024,9 +2039,10 @@ Ret nvmlEventSetCreate(EventSet **out)
     EventSet *set = NULL;
     if (r == OK && !out)
         r = INVALID_ARGUMENT;
-    if (r == OK && !(set = calloc(1, sizeof *set)))
+    if (r == OK && (event_set_count == MAX_ALLOCATED || !(set = calloc(1, sizeof *set))))
         r = NO_MEMORY;
     if (r == OK) {
+        event_set_count++;
         set->next = event_sets;
         *out = event_sets = set;
     }
