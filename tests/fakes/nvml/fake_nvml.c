@@ -369,8 +369,10 @@ typedef struct {
     Wave wave;
 } Segment;
 
+/* The first segment is in place, since most histories have no other: allocated one by one in
+ * the thread that loads the library, they would stay 3 MB of its arena after the unloading. */
 typedef struct {
-    Segment *segments;
+    Segment first, *later;
     int count;
 } History;
 
@@ -382,10 +384,15 @@ static Past pasts[MAX_GPUS][1 + MAX_MIGS];
 static double energy_epoch;   /* where the energy counter starts */
 static double clock_distance; /* CLOCK_REALTIME minus CLOCK_MONOTONIC, fixed at the first call */
 
+static const Segment *segment_at(const History *h, int i)
+{
+    return i == 0 ? &h->first : &h->later[i - 1];
+}
+
 static void history_add(History *h, double since, Wave wave)
 {
     if (h->count > 0) {
-        Segment *last = &h->segments[h->count - 1];
+        Segment *last = h->count == 1 ? &h->first : &h->later[h->count - 2];
         if (memcmp(&last->wave, &wave, sizeof wave) == 0)
             return; /* unchanged: keeps its phase */
         if (last->since >= since) {
@@ -393,10 +400,15 @@ static void history_add(History *h, double since, Wave wave)
             return;
         }
     }
-    h->segments = realloc(h->segments, (size_t)(h->count + 1) * sizeof *h->segments);
-    if (!h->segments)
-        abort();
-    h->segments[h->count++] = (Segment){since, wave};
+    if (h->count == 0) {
+        h->first = (Segment){since, wave};
+    } else {
+        h->later = realloc(h->later, (size_t)h->count * sizeof *h->later);
+        if (!h->later)
+            abort();
+        h->later[h->count - 1] = (Segment){since, wave};
+    }
+    h->count++;
 }
 
 /* A program that loads the library again and again must not grow. */
@@ -405,10 +417,10 @@ __attribute__((destructor)) static void forget_all(void)
     for (int g = 0; g < MAX_GPUS; g++) {
         for (int m = 0; m <= MAX_MIGS; m++) {
             Past *p = &pasts[g][m];
-            free(p->power.segments);
-            free(p->util.segments);
+            free(p->power.later);
+            free(p->util.later);
             for (int id = 0; id < GPM_IDS; id++)
-                free(p->gpm[id].segments);
+                free(p->gpm[id].later);
         }
     }
 }
@@ -430,9 +442,9 @@ static double history_integral(const History *h, double from, double to)
 {
     double sum = 0;
     for (int i = 0; i < h->count; i++) {
-        const Segment *s = &h->segments[i];
+        const Segment *s = segment_at(h, i);
         double a = i == 0 ? from : fmax(from, s->since);
-        double b = i + 1 == h->count ? to : fmin(to, h->segments[i + 1].since);
+        double b = i + 1 == h->count ? to : fmin(to, segment_at(h, i + 1)->since);
         if (b > a)
             sum += wave_integral(&s->wave, b - s->since) - wave_integral(&s->wave, a - s->since);
     }
