@@ -1141,8 +1141,26 @@ static Ret judge(const Device *d, Function f)
 }
 
 /* Takes the mutex, which leave gives back whatever this returns. */
+static _Atomic int calls; /* in flight */
+
+/* What would be a crash now and then in a real library is one each time in this. */
+static void end_if_called(const char *during)
+{
+    if (calls > 1) {
+        fprintf(stderr, "fake nvml: %s during %d calls\n", during, calls - 1);
+        abort();
+    }
+}
+
+__attribute__((destructor)) static void unload(void)
+{
+    calls++;
+    end_if_called("unloaded");
+}
+
 static Ret enter(Function f)
 {
+    calls++;
     pthread_mutex_lock(&mutex);
     if (initialised == 0)
         return UNINITIALIZED;
@@ -1161,6 +1179,7 @@ static Ret enter_device(const Device *d, Function f)
 static Ret leave(Ret r)
 {
     pthread_mutex_unlock(&mutex);
+    calls--;
     return r;
 }
 
@@ -1327,6 +1346,7 @@ static Ret uint_pair(const Device *d, Function f, const char *first, const char 
 Ret nvmlInitWithFlags(unsigned flags)
 {
     (void)flags;
+    calls++;
     pthread_mutex_lock(&mutex);
     refresh();
     sit_out_hang(&config.init_hang);
@@ -1337,6 +1357,9 @@ Ret nvmlInitWithFlags(unsigned flags)
 
 Ret nvmlShutdown(void)
 {
+    calls++;
+    end_if_called("shut down");
+    calls--;
     Ret r = enter(F_nvmlShutdown);
     if (r == OK)
         initialised--;
