@@ -101,12 +101,13 @@ def allocate_little(fake: FakeDriver) -> None:
         gpu.reopen(gpu.handle, gpu.generation)
         tried(gpu.xids)
         tried(gpu.activity)
-    fake.write("at 0.03 gpu 0 xid 79 1\n")
+    fake.write("")
     time.sleep(PAUSE)
     assert driver.gpus() == [gpu]
     assert gpu.xids() == []
     gpu.activity()
-    time.sleep(0.11)
+    fake.write("gpu 0 xid 79 1\n")
+    time.sleep(0.11)  # also the time between two samples
     assert gpu.xids() == [Xid(79)]
     assert "tensor" in gpu.activity().values
 
