@@ -16,6 +16,7 @@ import pytest
 
 from gpunode.cli.streams import complain
 from gpunode.config import INCIDENTS
+from gpunode.node.tape import TapeNode
 from tests.conftest import scrape, until, values
 from tests.daemon import Daemon, free_port
 
@@ -126,3 +127,37 @@ def test_a_daemon_outlives_its_log(where: str, unread: int, tmp_path: Path) -> N
         until(lambda: host() == [0.0])
         child.send_signal(signal.SIGTERM)
         assert child.wait(10) == 0
+
+
+def recording(path: Path) -> subprocess.Popen[str]:
+    """A recording with at most 16 KiB for a file, as on a disk that runs full, in a new process."""
+    limit = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (16384, 16384));"
+    gpunode = [*GPUNODE, "record", f"{path}", "--client.socket=", "--host.interval=1"]
+    start = [sys.executable, "-c", f"{limit} os.execv(sys.argv[1], sys.argv[1:])"]
+    return subprocess.Popen(
+        [*start, *gpunode, "--log.level=error"], stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_a_disk_that_runs_full_ends_a_recording_with_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "tape.jsonl.gz"
+    with recording(path) as child:
+        _, said = child.communicate(timeout=60)
+    assert (child.returncode, said) == (2, f"gpunode: {path}: File too large\n")
+    assert TapeNode(path).tracks, "what there was room for"
+
+
+def test_a_tape_that_is_removed_is_told_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "tape.jsonl.gz"
+    gpunode = [*GPUNODE, "record", f"{path}", "--client.socket=", "--log.level=error"]
+    with subprocess.Popen(gpunode, stderr=subprocess.PIPE, text=True) as child:
+        until(path.exists)
+        path.unlink()
+        until(lambda: threads_of(child.pid) > 1)  # it handles signals by now
+        child.terminate()
+        _, said = child.communicate(timeout=60)
+    assert (child.returncode, said) == (2, f"gpunode: {path}: No such file or directory\n")
+
+
+def threads_of(pid: int) -> int:
+    return psutil.Process(pid).num_threads()
