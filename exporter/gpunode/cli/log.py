@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 from gpunode.cli import streams
-
 from gpunode.text import escaped
 
 LONGEST = 1000
