@@ -100,7 +100,8 @@ def daemon(*options: str, environment: Mapping[str, str] = os.environ) -> Iterat
     """Run a daemon on this machine and wait until it is ready.
 
     A traceback in its log is a fault of ours, which the daemon isolates and this raises as
-    ``AssertionError`` in the end. With ``--log.level=error`` there would be none.
+    ``AssertionError`` in the end, as it does a crash. With ``--log.level=error`` there would be no
+    traceback.
     """
     port = free_port()
     command = [sys.executable, "-m", "gpunode", "run", f"--web.listen-address=127.0.0.1:{port}"]
@@ -125,3 +126,4 @@ def daemon(*options: str, environment: Mapping[str, str] = os.environ) -> Iterat
         child.stderr.close()
     log = b"".join(said).decode(errors="replace")
     assert "Traceback" not in log, log
+    assert child.returncode in (0, -signal.SIGKILL), child.returncode

@@ -38,11 +38,11 @@ class Gpunode(Protocol):
 
 
 @pytest.fixture
-def gpunode(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Gpunode:
+def gpunode(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Gpunode:
     """The command in this process, which has been started already."""
 
     def run(*arguments: str, **environment: str) -> Ended:
-        capsys.readouterr()
+        capfd.readouterr()
         with monkeypatch.context() as patched:
             for name, value in {"COLUMNS": "120", **environment}.items():
                 patched.setenv(name, value)
@@ -51,7 +51,7 @@ def gpunode(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
                 code = 0
             except SystemExit as end:
                 code = end.code if isinstance(end.code, int) else 1
-        return Ended(code, *capsys.readouterr())
+        return Ended(code, *capfd.readouterr())
 
     return run
 

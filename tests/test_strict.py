@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from gpunode.loop import Loop, complaints
+from gpunode.loop.door import Door
 from gpunode.loop.metrics import UP
-from gpunode.loop.watch import Watch
+from gpunode.loop.watch import Counts, Watch
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import SteppedClock
 from gpunode.source import WHOLE_NODE, Place, Reading, Source
@@ -40,7 +41,7 @@ class Told:
 
 def watch(tells: Metric | Exception) -> Watch:
     source = Told(tells)
-    return Watch(source, WHOLE_NODE, source.read, SteppedClock(0.0))
+    return Watch(source, WHOLE_NODE, source.read, SteppedClock(0.0), Counts(), Door())
 
 
 def test_a_source_that_keeps_to_what_it_declares_is_read() -> None:

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import NoReturn
 
 
-def main() -> None:
-    """Run a command; the base install contains only the training client and has none."""
+def main() -> NoReturn:
+    """Run a command; the base install contains only the training client and has none.
+
+    Ends at once: a thread may be in a driver that hangs, and an ordinary exit would tear down the
+    driver's code under it.
+    """
     try:
         from gpunode.cli.commands import main as run
     except ModuleNotFoundError as error:
         print(f"gpunode: {error.name} is missing: pip install 'gpunode[exporter]'", file=sys.stderr)
         sys.exit(2)
-    run()
+    status: object = 0
+    try:
+        run()
+    except SystemExit as end:
+        status = end.code or 0
+    os._exit(status if isinstance(status, int) else 2)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from gpunode.driver.driver import DriverError, Gpu
-from gpunode.driver.nvidia.nvml import NvmlDriver
+from gpunode.driver.driver import DriverError, Gpu, Xid
+from gpunode.driver.nvidia.nvml import NvmlDriver, NvmlGpu
 from tests.fakes.nvml import FakeDriver
 
 T = TypeVar("T")
@@ -83,6 +83,35 @@ def keep_what_a_call_hangs_in(fake: FakeDriver) -> None:
     assert tried(gpu.temperature) == 36
 
 
+def allocate_little(fake: FakeDriver) -> None:
+    """However often a GPU is lost or cannot be read, the library need not keep more for it."""
+    fake.write("")
+    time.sleep(PAUSE)
+    driver = NvmlDriver(time.monotonic)
+    (gpu,) = driver.gpus()
+    assert isinstance(gpu, NvmlGpu)
+    troubles = ("lost", "fail nvmlDeviceRegisterEvents 3", "fail nvmlGpmSampleGet 999")
+    for trouble in troubles:
+        fake.write(f"gpu 0 {trouble}\n")
+        time.sleep(PAUSE)
+        for _ in range(300):
+            tried(gpu.xids)
+            tried(gpu.activity)
+    for _ in range(300):
+        gpu.reopen(gpu.handle, gpu.generation)
+        tried(gpu.xids)
+        tried(gpu.activity)
+    fake.write("")
+    time.sleep(PAUSE)
+    assert driver.gpus() == [gpu]
+    assert gpu.xids() == []
+    gpu.activity()
+    fake.write("gpu 0 xid 79 1\n")
+    time.sleep(0.11)  # also the time between two samples
+    assert gpu.xids() == [Xid(79)]
+    assert "tensor" in gpu.activity().values
+
+
 def tried(ask: Callable[[], T]) -> T | str:
     try:
         return ask()
@@ -93,6 +122,7 @@ def tried(ask: Callable[[], T]) -> T | str:
 def main(times: int) -> None:
     fake = FakeDriver(Path(), Path(os.environ["FAKE_NVML"]))
     keep_what_a_call_hangs_in(fake)
+    allocate_little(fake)
     users = Users()
     deadline = time.monotonic() + 60 + times
     for _ in range(times):

@@ -247,6 +247,27 @@ def test_a_socket_that_is_lost_is_made_again_at_the_next_read(
     conftest.until(lambda: receivers() <= before)
 
 
+def test_a_socket_that_no_thread_could_serve_is_made_again_at_the_next_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refused(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    source = listening(OneGpu(os.getpid()), path)
+    before = receivers()
+    path.unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr("gpunode.node.datagram_socket.threading.Thread", Refused)
+        for _ in range(2):
+            with pytest.raises(OSError, match="can't start new thread"):
+                source.read()
+    found(source)
+    send(path, b'{"v":1}')
+    wait_for(source, "accepted", 1)
+    conftest.until(lambda: receivers() <= before)
+
+
 def test_a_socket_replaced_by_a_live_one_fails_the_read(path: Path) -> None:
     source = listening(OneGpu(os.getpid()), path)
     path.unlink()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpunode.driver.errands import Errands
+from gpunode.node.tape import TapeNode
 from tests.conftest import OFTEN, Series, by_label, scrape, until, values, watching
 from tests.daemon import Daemon, daemon
 from tests.fakes.nvml import FakeDriver
@@ -156,3 +157,31 @@ def test_an_errand_for_which_there_is_no_thread_is_begun_again(
 
 def refuse(_: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
+
+
+HANG_AT_EXIT = {
+    "a call": ("", "gpu 0 hang nvmlDeviceGetTemperature 600\n"),
+    "a look": ("", "gpu 0 hang nvmlDeviceGetMigMode 600\n"),
+    "the start": ("init hang 600\n", "init hang 600\n"),
+    "a reload": ("", "system 1\ninit hang 600\n"),
+}
+
+
+@pytest.mark.parametrize("what", HANG_AT_EXIT)
+def test_an_exit_tears_no_driver_down_under_what_hangs_in_it(fake: FakeDriver, what: str) -> None:
+    before, after = HANG_AT_EXIT[what]
+    fake.write(before)
+    with watching(fake) as running:
+        fake.write(after)
+        time.sleep(1.5)  # everything is asked at least once
+        running.process.terminate()
+        assert running.process.wait(10) == 0
+
+
+def test_a_recording_beside_a_gpu_that_hangs_ends_with_a_whole_tape(
+    fake: FakeDriver, tmp_path: Path
+) -> None:
+    fake.write("gpu 0 hang nvmlDeviceGetTemperature 600\n")
+    path = tmp_path / "tape.jsonl.gz"
+    fake.run("gpunode", "record", f"{path}", "--duration=2", "--client.socket=")
+    assert TapeNode(path).end > 0

@@ -616,31 +616,31 @@ def test_a_traceback_stays_readable_and_forges_no_line() -> None:
     assert len(rest) <= cli_log.TRACEBACK
 
 
-def test_what_repeats_is_logged_ever_more_seldom(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_repeats_is_logged_ever_more_seldom(capfd: pytest.CaptureFixture[str]) -> None:
     handler = StandardError()
     for second in range(100_000):
         handler.handle(logged("GPU %s: XID %d", "0", 13, at=float(second)))
         if second == 50_000:
             handler.handle(logged("GPU %s: XID %d", "0", 79, at=float(second)))
-    lines = capsys.readouterr().err.splitlines()
+    lines = capfd.readouterr().err.splitlines()
     assert len(lines) == 18
     assert lines[1].endswith(": 2 times: GPU 0: XID 13")
     assert sum(line.endswith(": GPU 0: XID 79") for line in lines) == 1
     handler.handle(logged("GPU %s: XID %d", "0", 79, at=100_000.0))
-    assert capsys.readouterr().err.endswith(": GPU 0: XID 79\n"), "after hours it is news again"
+    assert capfd.readouterr().err.endswith(": GPU 0: XID 79\n"), "after hours it is news again"
 
 
 def test_a_complaint_that_is_new_each_time_fills_no_disk(
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     handler = StandardError()
     for second in range(7000):
         handler.handle(logged("%s%s", second, LONG, at=second / 2))
-    lines = capsys.readouterr().err.splitlines()
+    lines = capfd.readouterr().err.splitlines()
     assert len(lines) == cli_log.MOST
     assert "more than 1000 lines in an hour" in lines[-1]
     handler.handle(logged("again", at=3700.0))
-    assert capsys.readouterr().err.endswith("gpunode.x: again\n")
+    assert capfd.readouterr().err.endswith("gpunode.x: again\n")
 
 
 @pytest.fixture

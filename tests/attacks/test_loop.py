@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import http.client
 import os
 import resource
 import subprocess
 import sys
 import threading
+import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -24,8 +27,8 @@ from gpunode.jobs.owners import Owner, OwnersDetail, Started
 from gpunode.loop import MOST_HUNG, Loop, complaints
 from gpunode.loop.complaints import LINES
 from gpunode.loop.door import LONGEST, SERIES, Door
-from gpunode.loop.metrics import DROPPED, UP
-from gpunode.loop.watch import Watch
+from gpunode.loop.metrics import DROPPED, DURATION, LATE, SKIPPED, UP
+from gpunode.loop.watch import Counts, Watch
 from gpunode.metric import Metric, Sample
 from gpunode.node.local import SystemClock
 from gpunode.node.node import SteppedClock
@@ -96,10 +99,14 @@ def up(loop: Loop, name: str) -> float | None:
     return found[0] if found and isinstance(found[0], float) else None
 
 
-def dropped(loop: Loop) -> float:
-    (value,) = (sample.value for sample in loop.samples() if sample.metric is DROPPED)
+def of(loop: Loop, metric: Metric, source: str) -> float:
+    (value,) = (s.value for s in loop.samples() if s.metric is metric and s.labels[0] == source)
     assert isinstance(value, float)
     return value
+
+
+def dropped(loop: Loop) -> float:
+    return of(loop, DROPPED, "told")
 
 
 # Names.
@@ -150,6 +157,80 @@ def test_whatever_the_names_every_series_is_valid_and_counted(reads: list[list[s
         gone += len(names) - len(found)
         assert door.dropped == gone
         Exposition(lambda told=samples: told).encode("")  # type: ignore[misc]
+
+
+def told(loop: Loop) -> dict[str, float]:
+    """What is exported of ``NAMED``: a page that has a series twice does not parse."""
+    page = TestClient(create_app(lambda: loop)).get("/metrics").text
+    lines = [line for line in page.split("\n") if line.startswith("gpunode_named")]
+    found = {dict(have)["name"]: v for (name, have), v in parse(page).items() if name == NAMED.name}
+    assert len(lines) == len(found)
+    return found
+
+
+def test_of_sources_that_tell_the_same_the_first_counts_until_it_fails() -> None:
+    def first() -> Reading:
+        if fails:
+            raise OSError(fails)
+        return Reading((Sample(NAMED, ("a",), 1.0), Sample(NAMED, ("b\x01",), 1.0)))
+
+    def second() -> Reading:
+        return Reading(tuple(Sample(NAMED, (name,), 2.0) for name in ("a", "b\x02", "c")))
+
+    def step() -> dict[str, float]:
+        for watch in loop.watches.values():
+            watch.step()
+        return told(loop)
+
+    fails = ""
+    loop = Loop(
+        SteppedClock(0.0), [finds(Told(first, "first"), Told(second, "second"))], find_every=10.0
+    )
+    loop.find()
+    for _ in range(3):
+        assert step() == {"a": 1.0, "b\ufffd": 1.0, "c": 2.0}
+    assert [of(loop, DROPPED, name) for name in ("first", "second")] == [0.0, 6.0]
+    fails = "gone"
+    assert step() == {"a": 2.0, "b\ufffd": 2.0, "c": 2.0}
+    fails = ""
+    assert step() == {"a": 2.0, "b\ufffd": 2.0, "c": 2.0}
+    assert [of(loop, DROPPED, name) for name in ("first", "second")] == [2.0, 6.0]
+
+
+def test_sources_that_tell_the_same_at_the_same_time_do_not_both_tell_it() -> None:
+    many = [f"{at}" for at in range(500)]
+    doors = [Door(lambda: doors) for _ in range(4)]
+    ready = threading.Barrier(len(doors))
+    counts: list[int] = []
+
+    def bring(door: Door) -> None:
+        ready.wait()
+        counts.append(len(door.admit(named(*many)).samples))
+
+    threads = [threading.Thread(target=bring, args=(door,)) for door in doors]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(counts) == [0, 0, 0, 500]
+
+
+def test_what_was_counted_of_a_source_stays_when_a_place_of_it_is_gone() -> None:
+    def find() -> list[tuple[Place, Source]]:
+        return [(Place(mountpoint=f"/{at}"), Told(twice(at), "filesystem")) for at in range(places)]
+
+    def twice(at: int) -> Callable[[], Reading]:
+        return lambda: named(f"{at}", f"{at}")
+
+    loop = Loop(SteppedClock(0.0), [Finds(find)], find_every=10.0)
+    seen: list[list[float]] = []
+    for places in (3, 1, 0, 2):  # noqa: B007 find looks at it
+        for watch in loop.find():
+            watch.step()
+        page = parse(TestClient(create_app(lambda: loop)).get("/metrics").text)
+        counters = DROPPED.name, f"{DURATION.name}_count", LATE.name, SKIPPED.name
+        seen.append([values(page, name, source="filesystem")[0] for name in counters])
+    assert seen == [[n, n, 0.0, 0.0] for n in (3.0, 4.0, 4.0, 6.0)]
 
 
 def test_a_mount_point_with_an_odd_name_has_valid_series() -> None:
@@ -298,7 +379,7 @@ def test_an_hour_of_errors_writes_a_line_a_minute_at_most(
     caplog.set_level("INFO")
     clock = SteppedClock(0.0)
     source = Told(read, every=2.0)
-    watch = Watch(source, WHOLE_NODE, source.read, clock)
+    watch = Watch(source, WHOLE_NODE, source.read, clock, Counts(), Door())
     for at in range(1800):
         clock.now = at * 2.0
         watch.step()
@@ -502,3 +583,27 @@ def test_dead_mounts_that_are_mounted_anew_leave_few_threads(
         assert up(loop, "filesystem") == 0
         answers.set()
         until(lambda: up(loop, "filesystem") == 1)
+
+
+def test_a_replay_leaves_alone_and_forgets_what_is_gone() -> None:
+    read: list[str] = []
+    sources: weakref.WeakSet[Told] = weakref.WeakSet()
+
+    def find() -> list[tuple[Place, Source]]:
+        mountpoint = f"/pod{clock.now:g}"
+
+        def note() -> Reading:
+            read.append(mountpoint)
+            return named(mountpoint)
+
+        source = Told(note, "filesystem", every=5.0)
+        sources.add(source)
+        return [(Place(mountpoint=mountpoint), source)]
+
+    clock = SteppedClock(0.0)
+    loop = Loop(clock, [Finds(find)], find_every=10.0)
+    for now in loop.replay(clock, 95.0):
+        if now == 90.0:
+            gc.collect()
+            assert len(sources) <= 2
+    assert Counter(read) == {f"/pod{now}": 2 for now in range(0, 100, 10)}

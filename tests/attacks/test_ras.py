@@ -306,6 +306,23 @@ def test_what_a_service_said_ends_when_it_does_not_answer(
         assert told(source) == ""
 
 
+def test_a_service_that_no_thread_could_ask_is_asked_at_the_next_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Refused(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    with ras_server() as server:
+        server.answer = status([rank(0, 5, os.getpid())], [gone(7)])
+        source = NcclRas(RasNode(server.port), Settings())
+        with monkeypatch.context() as patched:
+            patched.setattr(ras, "Thread", Refused)
+            with pytest.raises(OSError, match="can't start new thread"):
+                source.read()
+        assert awaited(told(source)) == {"7"}
+
+
 @pytest.mark.parametrize("form", sorted(SAID.keys() - {"silence", "a drop"}))
 def test_the_memory_for_an_answer_does_not_grow_with_it(form: str) -> None:
     text = SAID[form].replace("PID", "1")

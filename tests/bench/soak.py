@@ -6,11 +6,14 @@ process, with the fake driver, a kubelet and a RAS service, and prints a line of
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import logging
 import os
 import random
+import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -42,9 +45,18 @@ GPUS = 4
 HEALTHY = 0
 """The GPU to which nothing happens but that its driver is reloaded."""
 
-HELD = "gpunode_gpu_seconds_total{"
-RELOADED = 30.0
-"""Seconds after a reload of the driver within which the healthy GPU must be back."""
+NAME = re.compile(rf'^(gpunode_gpu_\w+)\{{gpu="{HEALTHY}"', re.MULTILINE)
+"""A series of the healthy GPU."""
+
+COUNTED = re.compile(r"^(gpunode_source_\w+_total\S+) (\S+)$", re.MULTILINE)
+"""What is counted of a source."""
+
+SETTLED = 30.0
+"""Seconds after the start, and after a reload of the driver, within which the healthy GPU must have
+all of its series."""
+
+FLOOD = 40
+"""Messages of the tenant at once; more would wait for the real time of the socket's thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +70,24 @@ class Hour:
     series: int
     scrapes: int
     lost: int
-    """Scrapes without the series of the healthy GPU, so far."""
+    """Scrapes without a series of the healthy GPU, so far."""
+
+    fell: int
+    """Counters of sources that fell from one scrape to the next, so far."""
 
 
 class Trouble:
     """What happens on the node: every minute something else."""
 
-    def __init__(self, driver: FakeDriver, pods: FakeKubelet, ras: RasServer) -> None:
+    def __init__(
+        self, driver: FakeDriver, pods: FakeKubelet, ras: RasServer, client_socket: Path
+    ) -> None:
         self.driver = driver
         self.pods = pods
         self.ras = ras
+        self.client_socket = client_socket
         self.chance = random.Random(0)
-        self.reloaded = -RELOADED
+        self.reloaded = 0.0
         self.tenant = subprocess.Popen(["sleep", "infinity"])
 
     def happen(self, now: float) -> None:
@@ -77,6 +95,7 @@ class Trouble:
         minute = round(now / TROUBLE)
         self._churn(minute)
         self._answer(minute)
+        self._flood()
         lines = [f"gpus {GPUS - minute % 2}"]
         for gpu in range(GPUS):
             draw = self.chance.choice(("690", "square 690 120 0.1 0.2", "122"))
@@ -89,7 +108,7 @@ class Trouble:
             lines.append(f"gpu 2 fail nvmlDeviceGetTemperature {self.chance.randrange(1, 30)}")
         if minute % 60 == 59:
             lines.append("system 1")
-            self.reloaded = now
+            self.reloaded = now + TROUBLE
         if minute % 10 == 0:
             self.tenant.kill()
             self.tenant.wait()
@@ -117,6 +136,14 @@ class Trouble:
         )
         self.ras.answer = forms[minute % len(forms)]
 
+    def _flood(self) -> None:
+        """What a process without a GPU sends."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)
+            for size in range(FLOOD):
+                with contextlib.suppress(OSError):  # no room, or not there yet
+                    sender.sendto(self.chance.randbytes(100 * size), str(self.client_socket))
+
     def end(self) -> None:
         """Leave nothing behind."""
         self.tenant.kill()
@@ -136,7 +163,7 @@ def played(hours: float, folder: Path) -> Iterator[Hour]:
         settings = load(RunSettings, "soak", options)
         node = LocalNode(settings.path.rootfs, open_drivers(clock.monotonic, "", ""))
         node.clock = clock  # type: ignore[assignment]
-        trouble = Trouble(driver, pods, ras)
+        trouble = Trouble(driver, pods, ras, folder / "client.sock")
         trouble.happen(0.0)
         try:
             yield from _hours(watch(node, settings), clock, trouble, hours)
@@ -147,7 +174,9 @@ def played(hours: float, folder: Path) -> Iterator[Hour]:
 def _hours(loop: Loop, clock: SteppedClock, trouble: Trouble, hours: float) -> Iterator[Hour]:
     process = psutil.Process()
     page = Exposition(loop.samples)
-    scraped, happened, hour, series, scrapes, lost = 0.0, 0.0, 1, 0, 0, 0
+    scraped, happened, hour, series, scrapes, lost, fell = 0.0, 0.0, 1, 0, 0, 0, 0
+    names: set[str] = set()
+    counted: dict[str, float] = {}
     for now in loop.replay(clock, hours * HOUR):
         if now >= happened + TROUBLE:
             happened += TROUBLE
@@ -157,13 +186,17 @@ def _hours(loop: Loop, clock: SteppedClock, trouble: Trouble, hours: float) -> I
             text = page.encode("")[0].decode()
             scrapes += 1
             series = text.count("\n") - text.count("\n#")
-            held = f'{HELD}gpu="{HEALTHY}"' in text
-            lost += not held and now > trouble.reloaded + TROUBLE + RELOADED and now > RELOADED
+            if not trouble.reloaded - TROUBLE <= now < trouble.reloaded + SETTLED:
+                found = set(NAME.findall(text))
+                names = names or found
+                lost += not names <= found
+            before, counted = counted, {name: float(n) for name, n in COUNTED.findall(text)}
+            fell += sum(counted.get(name, 0.0) < value for name, value in before.items())
         if now >= hour * HOUR:
             gc.collect()
             resident = process.memory_info().rss
             descriptors, threads = process.num_fds(), process.num_threads()
-            yield Hour(hour, resident, descriptors, threads, series, scrapes, lost)
+            yield Hour(hour, resident, descriptors, threads, series, scrapes, lost, fell)
             hour += 1
 
 
@@ -173,7 +206,7 @@ def soak(hours: int = HOURS) -> Report:
         build(Path(folder))
         environment = {**os.environ, **FakeDriver(Path(folder)).environment()}
         command = [sys.executable, "-m", "tests.bench.soak", str(hours), folder]
-        ended = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
+        ended = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=False)
     every = [Hour(**json.loads(line)) for line in ended.stdout.splitlines()]
     first, last = every[0], every[-1]
     growth = last.resident / first.resident - 1
@@ -182,8 +215,8 @@ def soak(hours: int = HOURS) -> Report:
         machine(),
         f"{last.hour} hours of {GPUS} GPUs (fake driver), played. Every minute GPUs vanish, come "
         "back, fall off the bus or fail, all pods are others, and the RAS service of a tenant says "
-        "what is no answer; every ten minutes another process holds the GPUs, and every hour the "
-        "driver is reloaded. Scraped every 15 s.",
+        "what is no answer, and another sends what is no message; every ten minutes another "
+        "process holds the GPUs, and every hour the driver is reloaded. Scraped every 15 s.",
         [
             Result(
                 "resident memory, last hour against first",
@@ -196,10 +229,17 @@ def soak(hours: int = HOURS) -> Report:
             _flat("threads", first.threads, last.threads),
             Result("series", f"{first.series} and {last.series}", "", True),
             Result(
-                "scrapes without the healthy GPU",
+                "scrapes without a series of the healthy GPU",
                 f"{last.lost} of {last.scrapes}",
                 "0",
                 not last.lost,
+            ),
+            Result("counters of sources that fell", f"{last.fell}", "0", not last.fell),
+            Result(
+                "restarts",
+                f"ended by {ended.returncode}" if ended.returncode else "0",
+                "0",
+                not ended.returncode,
             ),
         ],
         [],

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from gpunode import __version__
 from gpunode.audit.source import audit
+from gpunode.cli import streams
 from gpunode.cli.log import StandardError
 from gpunode.config import (
     AuditSettings,
@@ -48,23 +49,27 @@ one; the daemon does not wait, as it finds them later."""
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; on misuse, print one line to standard error and exit with 2."""
+    streams.open_missing()
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given in (["--version"], ["version"]):
-        print(f"gpunode {__version__}")
-        return
-    if given in (["--help"], ["-h"], ["help"]):
-        print(overview())
-        return
-    name = given.pop(0) if given and not given[0].startswith("-") else "run"
     try:
+        if given in (["--version"], ["version"]):
+            with streams.printing():
+                print(f"gpunode {__version__}")
+            return
+        if given in (["--help"], ["-h"], ["help"]):
+            with streams.printing():
+                print(overview())
+            return
+        name = given.pop(0) if given and not given[0].startswith("-") else "run"
         if name not in COMMANDS:
             raise UsageError(f"{name}: unknown command; choose from {', '.join(COMMANDS)}")
         kind, command = COMMANDS[name]
-        settings = load(kind, f"gpunode {name}", given)
+        with streams.printing():  # the help
+            settings = load(kind, f"gpunode {name}", given)
         logging.basicConfig(level=settings.log.level.upper(), handlers=[StandardError()])
         command(settings)
     except (UsageError, TapeError) as error:
-        print(f"gpunode: {error}", file=sys.stderr)
+        streams.complain(f"gpunode: {error}")
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -106,9 +111,10 @@ def record(settings: RecordSettings) -> None:
         loop.stop()
         try:
             tape.close()
+            size = settings.file.stat().st_size
         except OSError as error:
             raise UsageError(f"{settings.file}: {error.strerror}") from error
-    log.info("recorded %s, %d bytes", settings.file, settings.file.stat().st_size)
+    log.info("recorded %s, %d bytes", settings.file, size)
 
 
 def replay(settings: ReplaySettings) -> None:
@@ -119,14 +125,15 @@ def replay(settings: ReplaySettings) -> None:
         threading.Thread(target=server(settings, lambda: loop), daemon=True).start()
     for _ in play(loop, node, settings.speed, settings.times):
         pass
-    if settings.print == "metrics":
-        sys.stdout.write(Exposition(loop.samples).encode("")[0].decode())
-    else:
-        from rich.console import Console
+    with streams.printing():
+        if settings.print == "metrics":
+            print(Exposition(loop.samples).encode("")[0].decode(), end="")
+        else:
+            from rich.console import Console
 
-        from gpunode.cli.table import rows, table
+            from gpunode.cli.table import rows, table
 
-        Console().print(table(rows(loop, node.name), node.comment))
+            Console().print(table(rows(loop, node.name), node.comment))
 
 
 def demo(settings: DemoSettings) -> None:
@@ -144,7 +151,8 @@ def demo(settings: DemoSettings) -> None:
     host, port = settings.web.address
     where = f"http://{'localhost' if host in ('0.0.0.0', '::') else host}:{port}"  # noqa: S104
     caption = f"{where}/metrics serves the tape now playing, at {settings.speed:g} times real speed"
-    with Live(console=Console(), auto_refresh=False, vertical_overflow="visible") as live:
+    live = Live(console=Console(), auto_refresh=False, vertical_overflow="visible")
+    with streams.printing(), live:
         while True:
             done: list[Row] = []
             for path in tapes:
@@ -161,14 +169,15 @@ def demo(settings: DemoSettings) -> None:
 def audit_node(settings: AuditSettings) -> None:
     """Audit this node once and print the results."""
     results = audit(local_node(settings, COLD))
-    if settings.json_output:
-        print(json.dumps([asdict(result) for result in results], indent=2))
-    else:
-        from rich.console import Console
+    with streams.printing():
+        if settings.json_output:
+            print(json.dumps([asdict(result) for result in results], indent=2))
+        else:
+            from rich.console import Console
 
-        from gpunode.cli.table import audit_table
+            from gpunode.cli.table import audit_table
 
-        Console().print(audit_table(results))
+            Console().print(audit_table(results))
     if any(result.status == "failed" for result in results):
         sys.exit(1)
 
@@ -194,14 +203,15 @@ def nccl_bench(settings: NcclBenchSettings) -> None:
         fresh.rename(folder / f"{settings.collective}.json")
     except OSError as error:
         log.warning("%s: cannot save the result for the metrics: %s", folder, error.strerror)
-    if settings.json_output:
-        print(json.dumps({**asdict(measured), "expected": measured.expected}, indent=2))
-    else:
-        from rich.console import Console
+    with streams.printing():
+        if settings.json_output:
+            print(json.dumps({**asdict(measured), "expected": measured.expected}, indent=2))
+        else:
+            from rich.console import Console
 
-        from gpunode.cli.table import bench_table
+            from gpunode.cli.table import bench_table
 
-        Console().print(bench_table(measured))
+            Console().print(bench_table(measured))
     if measured.expected and measured.best < BANDWIDTH_LOW * measured.expected:
         sys.exit(1)
 

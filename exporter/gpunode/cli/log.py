@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import sys
 
+from gpunode.cli import streams
 from gpunode.text import escaped
 
 LONGEST = 1000
-"""Characters of a line; a path has up to 4,096, a variable of a process 131,072."""
+"""Characters of a line, so that it fits into a pipe at once; a path has up to 4,096, a variable of
+a process 131,072."""
 
 TRACEBACK = 100
 """Lines of the traceback of a fault; the message of an exception may have any number."""
@@ -65,9 +65,8 @@ class StandardError(logging.Handler):
         elif times > 1:
             text = f"{times} times: {text}"
         record.msg, record.args = "%s", (text,)
-        with contextlib.suppress(OSError):  # nobody reads it, so there is nobody to tell
-            sys.stderr.write(self.format(record) + "\n")
-            sys.stderr.flush()
+        for line in self.format(record).split("\n"):
+            streams.complain(line)
 
     def _count(self, text: str, now: float) -> int:
         times, last = self._times.pop(text, (0, now))

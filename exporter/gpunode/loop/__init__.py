@@ -8,6 +8,7 @@ always gives the same result.
 from __future__ import annotations
 
 import heapq
+import itertools
 import logging
 import threading
 from collections import Counter
@@ -17,10 +18,10 @@ from typing import TypeVar
 
 from gpunode.loop import complaints
 from gpunode.loop.complaints import News, isolated
-from gpunode.loop.door import valid
-from gpunode.loop.metrics import CPU_SECONDS, DROPPED, DURATION, LAST_SUCCESS, LATE, SKIPPED, UP
+from gpunode.loop.door import Door, valid
+from gpunode.loop.metrics import LAST_SUCCESS, UP
 from gpunode.loop.search import Search
-from gpunode.loop.watch import OVERDUE, Batch, Watch
+from gpunode.loop.watch import OVERDUE, Batch, Counts, Watch
 from gpunode.metric import Distribution, Metric, Sample
 from gpunode.node.node import Clock, SteppedClock
 from gpunode.source import WHOLE_NODE, Absent, Finder, Key, Place, Reading, Source, Told, View
@@ -65,6 +66,9 @@ class Loop:
         self.views = views
         self.find_every = find_every
         self.watches: dict[tuple[str, Place], Watch] = {}
+        self._counts: dict[str, Counts] = {}
+        """By the name of a source; what was counted of it stays when its last place is gone."""
+
         self._gone: list[Watch] = []
         """Watches whose source is gone, until their thread ends."""
 
@@ -96,8 +100,12 @@ class Loop:
             for key, watch in self.watches.items()
             if key in wanted and wanted[key][0] is watch.source
         }
+        new = {name: Counts() for name, _ in wanted if name not in self._counts}
+        self._counts = {**self._counts, **new}
         fresh = {
-            (name, place): Watch(source, place, read, self.clock)
+            (name, place): Watch(
+                source, place, read, self.clock, self._counts[name], Door(self._doors)
+            )
             for (name, place), (source, read) in wanted.items()
             if (name, place) not in kept
         }
@@ -203,6 +211,7 @@ class Loop:
         """
         self._replays = True
         due: list[tuple[float, int, Watch]] = []
+        number = itertools.count()
         next_find = clock.monotonic()
         while True:
             upcoming = min([next_find, *(time for time, _, _ in due)])
@@ -212,14 +221,16 @@ class Loop:
                 break
             if upcoming == next_find:
                 for watch in self.find():
-                    heapq.heappush(due, (upcoming, len(due), watch))
+                    heapq.heappush(due, (upcoming, next(number), watch))
                 next_find += self.find_every
                 continue
             time, order, watch = heapq.heappop(due)
-            watch.step()
-            heapq.heappush(due, (time + watch.source.every, order, watch))
+            if not watch.stopped.is_set():
+                watch.step()
+                heapq.heappush(due, (time + watch.source.every, order, watch))
         for _, _, watch in sorted(due, key=lambda entry: entry[1]):
-            watch.step()
+            if not watch.stopped.is_set():
+                watch.step()
 
     def batches(self) -> list[tuple[Place, Batch]]:
         """What to export of each source now, in a stable order.
@@ -239,6 +250,9 @@ class Loop:
             for watch in watches
             if watch.batch is not None and watch.up(now) and quickest[watch.subject].up(now)
         ]
+
+    def _doors(self) -> list[Door]:
+        return [watch.door for watch in self.watches.values()]
 
     def _ordered(self) -> list[Watch]:
         return sorted(
@@ -277,19 +291,9 @@ class Loop:
             nothing_to_find = up and not search.found
             if (name, WHOLE_NODE) not in self.watches and not (unrecorded or nothing_to_find):
                 yield from UP.at(float(up), name, *WHOLE_NODE)
-        by_name: dict[str, list[Watch]] = {}
         for watch in self._ordered():
-            by_name.setdefault(watch.source.name, []).append(watch)
             at = watch.source.name, *watch.place
             yield from UP.at(float(watch.up(now)), *at)
             yield from LAST_SUCCESS.at(watch.last_success, *at)
-        for name, watches in by_name.items():
-            durations = Distribution(DURATION.buckets)
-            for watch in watches:
-                durations.include(watch.durations)
-            yield Sample(DURATION, (name,), durations)
-            known = [watch.cpu_seconds for watch in watches if watch.cpu_seconds is not None]
-            yield from CPU_SECONDS.at(sum(known) if known else None, name)
-            yield from LATE.at(float(sum(watch.late for watch in watches)), name)
-            yield from SKIPPED.at(float(sum(watch.skipped for watch in watches)), name)
-            yield from DROPPED.at(float(sum(watch.door.dropped for watch in watches)), name)
+        for name, counts in sorted(self._counts.items()):
+            yield from counts.samples(name)

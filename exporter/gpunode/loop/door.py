@@ -6,6 +6,8 @@ label that cannot be encoded would cost the whole exposition.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterable, Set
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -19,6 +21,9 @@ verdicts on 72 GPUs, each in 7 MIG instances, are 8000."""
 
 LONGEST = 512
 """Characters of a label, after which it is cut; the longest that is usual is a mount point."""
+
+one_at_a_time = threading.Lock()
+"""Held while a door compares new series with those of others, so that no two admit the same."""
 
 
 def valid(text: str) -> str:
@@ -49,11 +54,16 @@ def presentable(told: Any) -> Any:
 
 
 class Door:
-    """Admits the series of one source, and counts those that it drops."""
+    """Admits the series of one source at one place, and counts those that it drops.
 
-    def __init__(self) -> None:
+    ``doors`` are those of all sources: Prometheus refuses a series that a scrape has twice.
+    """
+
+    def __init__(self, doors: Callable[[], Iterable[Door]] = tuple) -> None:
+        self.doors = doors
         self.dropped = 0
-        self._valid: set[Key] = set()
+        self.series: Set[Key] = frozenset()
+        """What was admitted of the last read."""
 
     def admit(self, reading: Reading) -> Reading:
         """The reading with valid labels, of equal series the first, and a detail that prints.
@@ -64,17 +74,32 @@ class Door:
         detail = presentable(reading.detail)
         within = reading.samples[:SERIES]
         keys = {(sample.metric, sample.labels) for sample in within}
-        if len(keys) == len(reading.samples) and keys <= self._valid:
+        if len(keys) == len(reading.samples) and keys <= self.series:
+            self.series = keys
             return reading if detail is reading.detail else Reading(reading.samples, detail)
+        with one_at_a_time:
+            admitted = self._admitted(within)
+            self.series = set(admitted)
+        self.dropped += len(reading.samples) - len(admitted)
+        return Reading(tuple(admitted.values()), detail)
+
+    def _admitted(self, samples: Iterable[Sample]) -> dict[Key, Sample]:
         admitted: dict[Key, Sample] = {}
-        for sample in within:
+        for sample in samples:
             key = sample.metric, sample.labels
-            if key in self._valid:
+            if key in self.series:
                 admitted.setdefault(key, sample)
             else:
                 labels = tuple(map(valid, sample.labels))
                 made_valid = Sample(sample.metric, labels, sample.value)
                 admitted.setdefault((sample.metric, labels), made_valid)
-        self._valid = keys & admitted.keys()
-        self.dropped += len(reading.samples) - len(admitted)
-        return Reading(tuple(admitted.values()), detail)
+        fresh = admitted.keys() - self.series
+        for door in self.doors():
+            if door is not self:
+                for key in fresh & door.series:
+                    admitted.pop(key, None)
+        return admitted
+
+    def close(self) -> None:
+        """Leave the series of the last read to whoever tells them next."""
+        self.series = frozenset()

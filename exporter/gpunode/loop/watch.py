@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 from gpunode.loop import complaints
 from gpunode.loop.complaints import News, described, isolated
 from gpunode.loop.door import SERIES, Door
-from gpunode.loop.metrics import DURATION
-from gpunode.metric import Distribution
+from gpunode.loop.metrics import CPU_SECONDS, DROPPED, DURATION, LATE, SKIPPED
+from gpunode.metric import Distribution, Sample
 from gpunode.node.node import Clock
 from gpunode.source import WHOLE_NODE, Place, Reading, Source, View
 
@@ -33,11 +33,40 @@ class Batch:
     good_until: float
 
 
+@dataclass(slots=True)
+class Counts:
+    """How the reads of one source went, at all its places and at those that are gone."""
+
+    late: int = 0
+    skipped: int = 0
+    dropped: int = 0
+    cpu_seconds: float | None = None
+    durations: Distribution = field(default_factory=lambda: Distribution(DURATION.buckets))
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held to write: each place has its thread."""
+
+    def samples(self, name: str) -> Iterator[Sample]:
+        """The counters of the source of this name."""
+        with self.lock:
+            durations = self.durations.copy()
+        yield Sample(DURATION, (name,), durations)
+        yield from CPU_SECONDS.at(self.cpu_seconds, name)
+        yield from LATE.at(float(self.late), name)
+        yield from SKIPPED.at(float(self.skipped), name)
+        yield from DROPPED.at(float(self.dropped), name)
+
+
 class Watch:
-    """One source, its last batch, and how its reads went. Only its own thread writes to it."""
+    """One source at one place, and its last batch. Only its own thread writes to it."""
 
     def __init__(
-        self, source: Source | View, place: Place, read: Callable[[], Reading | None], clock: Clock
+        self,
+        source: Source | View,
+        place: Place,
+        read: Callable[[], Reading | None],
+        clock: Clock,
+        counts: Counts,
+        door: Door,
     ) -> None:
         self.source = source
         self.place = place
@@ -50,11 +79,8 @@ class Watch:
 
         self.last_success: float | None = None
         self.longest = source.every
-        self.late = 0
-        self.skipped = 0
-        self.durations = Distribution(DURATION.buckets)
-        self.cpu_seconds: float | None = None
-        self.door = Door()
+        self.counts = counts
+        self.door = door
         self.thread: threading.Thread | None = None
         self.stopped = threading.Event()
         self._failure = ""
@@ -79,10 +105,12 @@ class Watch:
                 good_until = end + OVERDUE * self.longest
                 self.batch = Batch(reading, self.last_success, end, good_until)
                 self._tell_dropped(self.door.dropped - dropped)
-        self.durations.add([self.clock.monotonic() - begin])
-        took = self.clock.thread_cpu()
-        if cpu is not None and took is not None:
-            self.cpu_seconds = (self.cpu_seconds or 0.0) + took - cpu
+        used = self.clock.thread_cpu()
+        with self.counts.lock:
+            self.counts.durations.add([self.clock.monotonic() - begin])
+            self.counts.dropped += self.door.dropped - dropped
+            if cpu is not None and used is not None:
+                self.counts.cpu_seconds = (self.counts.cpu_seconds or 0.0) + used - cpu
         self.reading = False
 
     def _take(self) -> Reading | None:
@@ -119,7 +147,8 @@ class Watch:
         """When to read again after the read that was due at ``due``; missed times are skipped."""
         now, every = self.clock.monotonic(), self.source.every
         missed = max(0, int((now - due) / every))
-        self.skipped += missed
+        with self.counts.lock:
+            self.counts.skipped += missed
         return due + (missed + 1) * every
 
     def run(self, delay: float) -> None:
@@ -127,13 +156,15 @@ class Watch:
         due = self.clock.monotonic() + delay
         while not self.stopped.wait(max(0.0, due - self.clock.monotonic())):
             if self.clock.monotonic() - due > 0.1 * self.source.every:
-                self.late += 1
+                with self.counts.lock:
+                    self.counts.late += 1
             self.step()
             due = self.next_due(due)
 
     def fail(self, error: BaseException) -> None:
         """Drop the last batch, and log the failure when it begins, not at every read."""
         self.batch = None
+        self.door.close()
         self._failure = described(error)
         if self._news.worth(self._failure):
             complaints.complain(self.where, "read failed, its series stop", error)
@@ -145,5 +176,5 @@ class Watch:
 
     def _tell_dropped(self, series: int) -> None:
         if self._news_of_dropped.worth("dropped" if series else "") and series:
-            what = f"equal to another, or beyond the first {SERIES}"
+            what = f"equal to another of any source, or beyond the first {SERIES}"
             log.warning("%s: %d series left out: %s", self.where, series, what)

@@ -12,6 +12,7 @@ dropped when it no longer answers.
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import re
 import socket
@@ -242,7 +243,8 @@ class NcclRas:
     ) -> Iterator[tuple[Key, str | OSError, float]]:
         """The answers of the services that are due as they come, and of those asked before.
 
-        They are asked in turns, those first that answered last time.
+        They are asked in turns, those first that answered last time. Raises ``OSError`` where
+        there is no thread to ask one; it is due as before.
         """
         services, clock = self._services, self.node.clock
         due = [key for key in known if key not in self._asked and now >= services[key].due]
@@ -255,11 +257,15 @@ class NcclRas:
         while True:
             while waiting and len(self._asked) < AT_ONCE and clock.monotonic() <= begin + START:
                 key = waiting.pop(0)
-                begun.add(key)
-                self._asked.add(key)
                 given = key, services[key], places[key].pids
                 # A daemon that ends does not wait for it.
-                Thread(target=self._ask_one, args=given, daemon=True).start()
+                thread = Thread(target=self._ask_one, args=given, daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # a limit on threads or memory
+                    raise OSError(errno.EAGAIN, str(error)) from error
+                begun.add(key)
+                self._asked.add(key)
             left = begin + PATIENCE - clock.monotonic() if begun & self._asked else 0.0
             try:
                 answer = self._answers.get(timeout=max(0.0, left))

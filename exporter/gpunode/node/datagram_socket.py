@@ -92,13 +92,20 @@ class DatagramSocket:
         self._thread = threading.Thread(
             target=self._receive, args=(self._socket,), name="datagrams", daemon=True
         )
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # a limit on threads or memory
+            self._socket.close()
+            raise OSError(errno.EAGAIN, str(error)) from error
 
     def _listen_again(self) -> None:
         before = self._socket
-        self._listen()
-        with contextlib.suppress(OSError):  # its thread may have closed it
-            before.shutdown(socket.SHUT_RD)
+        try:
+            self._listen()
+        finally:
+            if self._socket is not before:
+                with contextlib.suppress(OSError):  # its thread may have closed it
+                    before.shutdown(socket.SHUT_RD)
         if time.monotonic() - self._said >= SAID_EVERY:
             self._said = time.monotonic()
             log.warning("%s was removed or replaced; it is there again", self._path)

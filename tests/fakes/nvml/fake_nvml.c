@@ -55,6 +55,7 @@ enum {
     MAX_PROCESSES = 64,
     MAX_XIDS = 256,
     MAX_QUEUE = 256,
+    MAX_ALLOCATED = 256, /* event sets, and GPM samples: nobody needs as many */
     GPM_IDS = 477,
     GPM_FIRST_UNSUPPORTED = 212,
     GPM_STRUCT_VERSION = 1, /* the GPM structs carry a bare 1, without a size */
@@ -368,8 +369,10 @@ typedef struct {
     Wave wave;
 } Segment;
 
+/* The first segment is in place, since most histories have no other: allocated one by one in
+ * the thread that loads the library, they would stay 3 MB of its arena after the unloading. */
 typedef struct {
-    Segment *segments;
+    Segment first, *later;
     int count;
 } History;
 
@@ -381,10 +384,15 @@ static Past pasts[MAX_GPUS][1 + MAX_MIGS];
 static double energy_epoch;   /* where the energy counter starts */
 static double clock_distance; /* CLOCK_REALTIME minus CLOCK_MONOTONIC, fixed at the first call */
 
+static const Segment *segment_at(const History *h, int i)
+{
+    return i == 0 ? &h->first : &h->later[i - 1];
+}
+
 static void history_add(History *h, double since, Wave wave)
 {
     if (h->count > 0) {
-        Segment *last = &h->segments[h->count - 1];
+        Segment *last = h->count == 1 ? &h->first : &h->later[h->count - 2];
         if (memcmp(&last->wave, &wave, sizeof wave) == 0)
             return; /* unchanged: keeps its phase */
         if (last->since >= since) {
@@ -392,10 +400,15 @@ static void history_add(History *h, double since, Wave wave)
             return;
         }
     }
-    h->segments = realloc(h->segments, (size_t)(h->count + 1) * sizeof *h->segments);
-    if (!h->segments)
-        abort();
-    h->segments[h->count++] = (Segment){since, wave};
+    if (h->count == 0) {
+        h->first = (Segment){since, wave};
+    } else {
+        h->later = realloc(h->later, (size_t)h->count * sizeof *h->later);
+        if (!h->later)
+            abort();
+        h->later[h->count - 1] = (Segment){since, wave};
+    }
+    h->count++;
 }
 
 /* A program that loads the library again and again must not grow. */
@@ -404,10 +417,10 @@ __attribute__((destructor)) static void forget_all(void)
     for (int g = 0; g < MAX_GPUS; g++) {
         for (int m = 0; m <= MAX_MIGS; m++) {
             Past *p = &pasts[g][m];
-            free(p->power.segments);
-            free(p->util.segments);
+            free(p->power.later);
+            free(p->util.later);
             for (int id = 0; id < GPM_IDS; id++)
-                free(p->gpm[id].segments);
+                free(p->gpm[id].later);
         }
     }
 }
@@ -429,9 +442,9 @@ static double history_integral(const History *h, double from, double to)
 {
     double sum = 0;
     for (int i = 0; i < h->count; i++) {
-        const Segment *s = &h->segments[i];
+        const Segment *s = segment_at(h, i);
         double a = i == 0 ? from : fmax(from, s->since);
-        double b = i + 1 == h->count ? to : fmin(to, h->segments[i + 1].since);
+        double b = i + 1 == h->count ? to : fmin(to, segment_at(h, i + 1)->since);
         if (b > a)
             sum += wave_integral(&s->wave, b - s->since) - wave_integral(&s->wave, a - s->since);
     }
@@ -455,8 +468,19 @@ typedef struct EventSet {
 } EventSet;
 
 static EventSet *event_sets;
+static int event_set_count;
 static Xid *fired_xids;
 static int fired_count;
+
+__attribute__((destructor)) static void forget_events(void)
+{
+    while (event_sets) {
+        EventSet *next = event_sets->next;
+        free(event_sets);
+        event_sets = next;
+    }
+    free(fired_xids);
+}
 
 static bool already_fired(const Xid *x)
 {
@@ -1117,8 +1141,26 @@ static Ret judge(const Device *d, Function f)
 }
 
 /* Takes the mutex, which leave gives back whatever this returns. */
+static _Atomic int calls; /* in flight */
+
+/* What would be a crash now and then in a real library is one each time in this. */
+static void end_if_called(const char *during)
+{
+    if (calls > 1) {
+        fprintf(stderr, "fake nvml: %s during %d calls\n", during, calls - 1);
+        abort();
+    }
+}
+
+__attribute__((destructor)) static void unload(void)
+{
+    calls++;
+    end_if_called("unloaded");
+}
+
 static Ret enter(Function f)
 {
+    calls++;
     pthread_mutex_lock(&mutex);
     if (initialised == 0)
         return UNINITIALIZED;
@@ -1137,6 +1179,7 @@ static Ret enter_device(const Device *d, Function f)
 static Ret leave(Ret r)
 {
     pthread_mutex_unlock(&mutex);
+    calls--;
     return r;
 }
 
@@ -1303,6 +1346,7 @@ static Ret uint_pair(const Device *d, Function f, const char *first, const char 
 Ret nvmlInitWithFlags(unsigned flags)
 {
     (void)flags;
+    calls++;
     pthread_mutex_lock(&mutex);
     refresh();
     sit_out_hang(&config.init_hang);
@@ -1313,6 +1357,9 @@ Ret nvmlInitWithFlags(unsigned flags)
 
 Ret nvmlShutdown(void)
 {
+    calls++;
+    end_if_called("shut down");
+    calls--;
     Ret r = enter(F_nvmlShutdown);
     if (r == OK)
         initialised--;
@@ -1873,6 +1920,8 @@ typedef struct {
     double time;
 } GpmSample;
 
+static int gpm_sample_count;
+
 typedef struct {
     const char *short_name, *long_name, *unit;
 } GpmInfo;
@@ -1899,8 +1948,9 @@ Ret nvmlGpmSampleAlloc(GpmSample **out)
     Ret r = enter(F_nvmlGpmSampleAlloc);
     if (r == OK && !out)
         r = INVALID_ARGUMENT;
-    if (r == OK && !(*out = calloc(1, sizeof **out)))
+    if (r == OK && (gpm_sample_count == MAX_ALLOCATED || !(*out = calloc(1, sizeof **out))))
         r = NO_MEMORY;
+    gpm_sample_count += r == OK;
     return leave(r);
 }
 
@@ -2024,9 +2074,10 @@ Ret nvmlEventSetCreate(EventSet **out)
     EventSet *set = NULL;
     if (r == OK && !out)
         r = INVALID_ARGUMENT;
-    if (r == OK && !(set = calloc(1, sizeof *set)))
+    if (r == OK && (event_set_count == MAX_ALLOCATED || !(set = calloc(1, sizeof *set))))
         r = NO_MEMORY;
     if (r == OK) {
+        event_set_count++;
         set->next = event_sets;
         *out = event_sets = set;
     }

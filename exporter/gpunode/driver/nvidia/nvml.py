@@ -326,17 +326,22 @@ class NvmlGpu:
         self.index = index
         self.uuid = uuid
         self.parent = parent
+        self._events: tuple[int, Any] | None = None
+        self._registered: Any = None
+        self._buffers: tuple[int, tuple[Any, Any]] | None = None
         self.reopen(handle, generation)
         self.identity = self._identify()
 
     def reopen(self, handle: Any, generation: int) -> None:
-        """Start over with a new handle: everything kept for the old one is invalid."""
+        """Start over with a new handle: what was learned through the old one may not be true.
+
+        What the library allocated, which it keeps, is used again.
+        """
         self.handle = handle
         self.gone = False
         self.lost = False
         self._unsupported: set[str] = set()
         self._gpm: _Gpm | None = None
-        self._events: tuple[int, Any] | None = None
         self._nvlink_kinds: list[int] = []
         self._nvlink_speeds: dict[int, float] = {}
         self._process_use_until = 0
@@ -702,14 +707,7 @@ class NvmlGpu:
 
     def xids(self) -> list[Xid]:
         generation = self.generation
-        kept = self._events
-        if kept is not None and kept[0] == generation:
-            _, events = kept
-        else:
-            events = self.library.call("nvmlEventSetCreate", generation=generation)
-            kind = pynvml.nvmlEventTypeXidCriticalError
-            self._call("nvmlDeviceRegisterEvents", kind, events, generation=generation)
-            self._events = generation, events
+        events = self._event_set(generation)
         found: list[Xid] = []
         for _ in range(MOST_EVENTS):
             try:
@@ -723,6 +721,32 @@ class NvmlGpu:
             found.append(Xid(int(event.eventData)))
         return found
 
+    def _event_set(self, generation: int) -> Any:
+        """The set that the XIDs of this GPU come to.
+
+        One for each life of the library, also if the GPU is lost or cannot be registered: NVML
+        keeps a set until it is freed, and a call may be waiting on it.
+        """
+        if self._events is None or self._events[0] != generation:
+            events = self.library.call("nvmlEventSetCreate", generation=generation)
+            self._events = generation, events
+            self._registered = None
+        handle = self.handle
+        if self._registered is not handle:
+            kind, events = pynvml.nvmlEventTypeXidCriticalError, self._events[1]
+            self._call("nvmlDeviceRegisterEvents", kind, events, generation=generation)
+            self._registered = handle
+        return self._events[1]
+
+    def _snapshots(self, generation: int) -> tuple[Any, Any]:
+        """Two buffers for GPM, which NVML keeps as well: one pair for each life of the library."""
+        if self._buffers is None or self._buffers[0] != generation:
+            one, other = (
+                self.library.call("nvmlGpmSampleAlloc", generation=generation) for _ in range(2)
+            )
+            self._buffers = generation, (one, other)
+        return self._buffers[1]
+
 
 class _Gpm:
     """Two alternating GPM snapshots, and the metrics that this GPU's driver knows.
@@ -733,8 +757,7 @@ class _Gpm:
     def __init__(self, gpu: NvmlGpu) -> None:
         self.gpu = gpu
         self.generation = gpu.generation
-        self.previous = self._allocate()
-        self.latest = self._allocate()
+        self.previous, self.latest = gpu._snapshots(self.generation)
         self.metrics: tuple[gpm.GpmMetric, ...] | None = None
         self.request = pynvml.c_nvmlGpmMetricsGet_t()
         self.time = self._snapshot()
@@ -749,9 +772,6 @@ class _Gpm:
         if self.metrics is None:
             self.metrics = tuple(m for m in self._candidates() if self._known(m))
         return Activity(seconds, self._means(self.metrics))
-
-    def _allocate(self) -> Any:
-        return self.gpu.library.call("nvmlGpmSampleAlloc", generation=self.generation)
 
     def _snapshot(self) -> float:
         gpu, generation = self.gpu, self.generation
