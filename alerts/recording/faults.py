@@ -286,9 +286,12 @@ OF_NODES: tuple[Record, ...] = (
             f"count by ({NODE}) (max by ({NODE}, bus_id) "
             '(gpunode_pcie_device_info{kind="gpu"})), "part", "gpu", "", ""), '
             '"of", "the bus", "", "")) '
-            f"- on ({NODE}, part) node:gpunode_hardware:present > 0"
+            f"- on ({NODE}, part) node:gpunode_hardware:present > 0 "
+            f"unless on ({NODE}, part) label_replace(max by ({NODE}) "
+            '(max_over_time(gpu:gpunode_gpu_fault:worst[1h])) == 2, "part", "gpu", "", "")'
         ),
-        purpose="What a node has had within a day, or has on its PCI bus, and lacks now.",
+        purpose="What a node has had within a day, or has on its PCI bus, and lacks now; without a GPU "
+        "that has just broken, which has an alert of its own.",
         given={
             UP: 1.0,
             series("gpunode_pcie_device_info", bus_id="0000:1b:00.0", kind="gpu"): 1.0,
@@ -298,13 +301,8 @@ OF_NODES: tuple[Record, ...] = (
     Record(
         name="node:gpunode_gpus:missing",
         labels=(*OF_NODE, "part"),
-        expression=(
-            'node:gpunode_hardware:missing{part="gpu"} '
-            f"unless on ({NODE}) max by ({NODE}) (max_over_time(gpu:gpunode_gpu_fault:worst[1h])) "
-            "== 2"
-        ),
-        purpose="GPUs that a node lacks, but for one that has just broken, which has an alert of "
-        "its own.",
+        expression='node:gpunode_hardware:missing{part="gpu"}',
+        purpose="GPUs that a node lacks.",
         given={
             UP: 1.0,
             series("gpunode_pcie_device_info", bus_id="0000:1b:00.0", kind="gpu"): 1.0,
