@@ -14,7 +14,11 @@ from alerts.scenarios.fleet import LATE, Fleet
 from alerts.scenarios.gpus import BEHAVIOURS
 from alerts.scenarios.nodes import EVENTS
 from alerts.scenarios.shorthand import Scenario, scenarios, wanted
+from gpunode.client.protocol import PHASES
+from gpunode.driver.nvidia.nvml import RECOVERY_ACTIONS, THROTTLED_NANOSECONDS
 from gpunode.gpu.ledger import STATES
+from gpunode.host.infiniband import ERROR_KINDS, TRANSPORT_ERROR_KINDS
+from gpunode.host.kernel_log import KINDS
 from gpunode.sources import METRICS
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.waiting import REASONS
@@ -77,6 +81,24 @@ def test_every_series_is_one_of_the_exporter() -> None:
             if have != declared:
                 wrong.add(f"{name}: {metric} has {sorted(have)}, not {sorted(declared)}")
     assert not wrong
+
+
+def test_every_value_of_a_label_is_one_of_the_exporter() -> None:
+    known = {
+        ("gpunode_gpu_recovery_action", "action"): {*RECOVERY_ACTIONS.values()},
+        ("gpunode_gpu_throttled_seconds_total", "reason"): {*THROTTLED_NANOSECONDS.values()},
+        ("gpunode_infiniband_errors_total", "kind"): {*ERROR_KINDS.values()},
+        ("gpunode_infiniband_transport_errors_total", "kind"): {*TRANSPORT_ERROR_KINDS.values()},
+        ("gpunode_kernel_log_events_total", "kind"): {kind for kind, _ in KINDS},
+        ("gpunode_lustre_targets", "connected"): {"true", "false"},
+        ("gpunode_training_seconds_total", "phase"): {*PHASES},
+    }
+    found: dict[tuple[str, str], set[str]] = {}
+    for name, scenario in SCENARIOS.items():
+        for (metric, labels), _ in Fleet(name, scenario).courses():
+            for label, value in labels:
+                found.setdefault((metric, label), set()).add(value)
+    assert {at: found[at] - values for at, values in known.items() if found[at] - values} == {}
 
 
 def test_every_state_cause_and_reason_is_one_of_the_exporter() -> None:
@@ -216,7 +238,7 @@ def outcome(wants: str, notified: Notified, *firing: frozenset[tuple[str, str]])
 
 def test_what_differs_is_told_with_alert_and_minute() -> None:
     stalled, hot = alert("JobStalled", workload="a"), alert("GpuHot", gpu="0")
-    told = Notified({"page": {stalled}, "ticket": set(), "info": set()}, {"pager": {"page": 1}})
+    told = Notified({"page": {stalled}, "ticket": set(), "info": set()}, {"page": 1})
     assert outcome("page JobStalled workload=a by=2m", told, stalled) == []
     assert outcome("page JobStalled workload=a by=1m", told, stalled) == [
         "late: page JobStalled workload=a at 2m, not by 1m"
@@ -231,7 +253,7 @@ def test_what_differs_is_told_with_alert_and_minute() -> None:
     assert outcome("page JobStalled, ticket GpuHot, may ticket GpuBusy", told, stalled, hot) == [
         "missed: ticket GpuHot (held back; fired at 2m)"
     ]
-    told.opened = {"pager": {"page": 2}, "chat": {"page": 1}}
+    told.opened = {"page": 2}
     assert outcome("page JobStalled", told, stalled) == ["too many: 2 pages, not 1"]
 
 

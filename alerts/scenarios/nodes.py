@@ -56,7 +56,7 @@ class On:
         """A counter that counts what happens a second, from when it does."""
         if not self.happened:
             return Line(0.0)
-        return Line(0.0, self.number("rate", 1.0), self.since)
+        return Line(0.0, self.number("rate", 5.0), self.since)
 
 
 def gpu_labels(node: str, gpu: int) -> dict[str, str]:
@@ -176,7 +176,7 @@ def asks_for(on: On) -> None:
     """The driver asks for a recovery."""
     if on.active:
         on.out.drop("gpunode_gpu_recovery_action", **on.labels)
-        action = on.text("action", "gpu_reset")
+        action = on.text("action", "reset")
         on.out.gauge("gpunode_gpu_recovery_action", 1.0, action=action, **on.labels)
 
 
@@ -457,7 +457,7 @@ def rdma_errors(on: On) -> None:
     """A port loses packets."""
     labels = {"device": on.text("device", "mlx5_0"), "port": "1"}
     line = on.rises if on.active else Line(0.0)
-    on.out.line("gpunode_infiniband_transport_errors_total", line, kind="retry_exceeded", **labels)
+    on.out.line("gpunode_infiniband_transport_errors_total", line, kind="ack_timeout", **labels)
 
 
 def ethernet(on: On) -> None:

@@ -48,6 +48,8 @@ TOLD: dict[str, Told] = {
 }
 """How each severity of the rules reaches people."""
 
+RANKS: tuple[Told, ...] = ("info", "ticket", "page")
+
 TOGETHER = 120
 """GPUs in one run of promtool, which loads no more than 10,000 samples for a query."""
 
@@ -89,14 +91,14 @@ class Notified:
     alerts: dict[Told, set[Alert]] = field(
         default_factory=lambda: {"page": set(), "ticket": set(), "info": set()}
     )
-    opened: dict[str, dict[Told, int]] = field(default_factory=dict)
-    """Incidents by receiver: first notifications of a group, also after it was resolved."""
+    opened: dict[Told, int] = field(default_factory=dict)
+    """Incidents: groups that began to be notified, also again after they were resolved."""
 
     messages: int = 0
 
     def count(self, told: Told) -> int:
         """How often somebody was told of something new."""
-        return max((own.get(told, 0) for own in self.opened.values()), default=0)
+        return self.opened.get(told, 0)
 
 
 # Prometheus
@@ -232,7 +234,7 @@ def _seconds(duration: str) -> int:
 @contextmanager
 def webhook(told: dict[str, Notified]) -> Iterator[int]:
     """What Alertmanager notifies; keeps what it says of each scenario."""
-    open_groups: set[tuple[str, str]] = set()
+    receivers: dict[tuple[Alert, Told], set[str]] = {}  # that have been told of a group
     lock = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
@@ -247,27 +249,21 @@ def webhook(told: dict[str, Notified]) -> Iterator[int]:
             pass
 
     def note(receiver: str, body: dict[str, Any]) -> None:
-        group = receiver, body["groupKey"]
-        firing = [one["labels"] for one in body["alerts"] if one["status"] == "firing"]
-        opens = group not in open_groups
-        if not firing:
-            open_groups.discard(group)
-            return
-        open_groups.add(group)
+        group: Alert = frozenset(body["groupLabels"].items())
         worst: dict[str, Told] = {}
-        for labels in firing:
-            severity = TOLD[labels["severity"]]
-            own = told[labels["cluster"]]
-            own.alerts[severity].add(frozenset(labels.items()))
-            ranks: list[Told] = ["info", "ticket", "page"]
-            worst[labels["cluster"]] = max(
-                severity, worst.get(labels["cluster"], "info"), key=ranks.index
-            )
+        for one in body["alerts"]:
+            labels, severity = one["labels"], TOLD[one["labels"]["severity"]]
+            if one["status"] == "firing":
+                told[labels["cluster"]].alerts[severity].add(frozenset(labels.items()))
+                known = worst.get(labels["cluster"], "info")
+                worst[labels["cluster"]] = max(severity, known, key=RANKS.index)
+            elif body["status"] == "resolved":
+                receivers.get((group, severity), set()).discard(receiver)
         for name, severity in worst.items():
-            told[name].messages += 1
-            if opens:
-                counts = told[name].opened.setdefault(receiver, {})
-                counts[severity] = counts.get(severity, 0) + 1
+            own, before = told[name], receivers.setdefault((group, severity), set())
+            own.messages += 1
+            own.opened[severity] = own.opened.get(severity, 0) + (not before)
+            before.add(receiver)
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
