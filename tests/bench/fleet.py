@@ -34,7 +34,8 @@ from gpunode.export.exposition import Exposition
 from gpunode.gpu.ledger import STATES
 from gpunode.node.tape import TapeNode
 from gpunode.sources import watch
-from tests.bench.incidents import INCIDENTS, RULES, need, program, prometheus_command
+from tests.bench.incidents import INCIDENTS, RULES, prometheus_command
+from tests.bench.programs import need, program
 from tests.bench.report import DOCS, Report, Result, machine, render
 from tests.daemon import Daemon, free_port
 

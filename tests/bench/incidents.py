@@ -7,18 +7,15 @@ are 30 s. The tapes play in real time, over and over.
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,8 +23,8 @@ import psutil
 import yaml
 
 from gpunode.config import INCIDENTS as TAPES
+from tests.bench.programs import Command, alertmanager, need, program
 from tests.daemon import Daemon, free_port, free_ports
-from tests.needs import find
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "alerts" / "rules"
@@ -45,7 +42,6 @@ AT_ONCE: dict[str, Any] = {
 """What Alertmanager does where nothing is to wait."""
 
 Engine = Literal["prometheus", "victoriametrics"]
-Command = list[str]
 FirstFired = dict[tuple[str, str, str, str], float]
 """When an alert was first notified, by node, alert, severity and GPU."""
 
@@ -111,48 +107,6 @@ def shortened(rules: str) -> str:
 
 
 @contextmanager
-def program(command: Command, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program for as long as the block lasts."""
-    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as child:
-        try:
-            yield child
-        finally:
-            child.terminate()
-
-
-@contextmanager
-def receiver(fired: FirstFired) -> Iterator[int]:
-    """What Alertmanager notifies: keeps when each alert came first."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            for alert in body["alerts"]:
-                labels = alert["labels"]
-                key = (
-                    labels.get("instance") or labels["cluster"],
-                    labels["alertname"],
-                    labels["severity"],
-                    labels.get("gpu", ""),
-                )
-                fired.setdefault(key, time.time())
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-@contextmanager
 def alerting(
     targets: dict[str, int], folder: Path, hurried: bool, engine: Engine = "prometheus"
 ) -> Iterator[FirstFired]:
@@ -161,26 +115,26 @@ def alerting(
     Not ``hurried``, everything is as shipped: the rules, the routes, a scrape every 15 s.
     """
     fired: FirstFired = {}
+
+    def note(_: str, body: dict[str, Any]) -> None:
+        for alert in body["alerts"]:
+            labels = alert["labels"]
+            key = (
+                labels.get("instance") or labels["cluster"],
+                labels["alertname"],
+                labels["severity"],
+                labels.get("gpu", ""),
+            )
+            fired.setdefault(key, time.time())
+
     with ExitStack() as stack:
-        hook = stack.enter_context(receiver(fired))
         rules = folder / "rules"
         rules.mkdir()
         for path in RULES.iterdir():
             text = path.read_text()
             (rules / path.name).write_text(shortened(text) if hurried else text)
-        manager = free_port()
-        routes = copy.deepcopy(AT_ONCE) if hurried else yaml.safe_load(ALERTMANAGER.read_text())
-        for one in routes["receivers"]:
-            one["webhook_configs"] = [{"url": f"http://127.0.0.1:{hook}/"}]
-        (folder / "alertmanager.yml").write_text(json.dumps(routes))
-        command = [
-            need("alertmanager", "prometheus-alertmanager"),
-            f"--config.file={folder}/alertmanager.yml",
-            f"--storage.path={folder}/am",
-            f"--web.listen-address=127.0.0.1:{manager}",
-            "--cluster.listen-address=",
-        ]
-        stack.enter_context(program(command, folder / "alertmanager.log"))
+        routes = AT_ONCE if hurried else yaml.safe_load(ALERTMANAGER.read_text())
+        manager = stack.enter_context(alertmanager(folder, routes, note))
         every = "2s" if hurried else "15s"
         commands = ENGINES[engine](folder, targets, manager, every)
         for number, command in enumerate(commands):
@@ -199,8 +153,8 @@ def _scrapes(targets: dict[str, int], every: str) -> dict[str, Any]:
     }
 
 
-def _prometheus(folder: Path, targets: dict[str, int], manager: int, every: str) -> list[Command]:
-    managers = [{"static_configs": [{"targets": [f"127.0.0.1:{manager}"]}]}]
+def _prometheus(folder: Path, targets: dict[str, int], manager: str, every: str) -> list[Command]:
+    managers = [{"static_configs": [{"targets": [manager]}]}]
     config = {
         **_scrapes(targets, every),
         "rule_files": [f"{folder}/rules/*.yaml"],
@@ -223,7 +177,7 @@ def prometheus_command(folder: Path, port: int, *options: str) -> Command:
 
 
 def _victoriametrics(
-    folder: Path, targets: dict[str, int], manager: int, every: str
+    folder: Path, targets: dict[str, int], manager: str, every: str
 ) -> list[Command]:
     (folder / "scrape.yml").write_text(json.dumps(_scrapes(targets, every)))
     port, alerts = free_ports(2)
@@ -241,13 +195,13 @@ def _victoriametrics(
             f"-rule={folder}/rules/*.yaml",
             f"-datasource.url={store}",
             f"-remoteWrite.url={store}",
-            f"-notifier.url=http://127.0.0.1:{manager}",
+            f"-notifier.url=http://{manager}",
             f"-httpListenAddr=127.0.0.1:{alerts}",
         ],
     ]
 
 
-ENGINES: dict[Engine, Callable[[Path, dict[str, int], int, str], list[Command]]] = {
+ENGINES: dict[Engine, Callable[[Path, dict[str, int], str, str], list[Command]]] = {
     "prometheus": _prometheus,
     "victoriametrics": _victoriametrics,
 }
@@ -298,13 +252,6 @@ def replay(tape: str, port: int, folder: Path) -> Iterator[subprocess.Popen[byte
     command = [sys.executable, "-m", "gpunode", "replay", str(path), *options]
     with program(command, folder / f"{port}.log") as child:
         yield child
-
-
-def need(*names: str) -> str:
-    found = find(*names)
-    if found is None:
-        raise SystemExit(f"{names[0]} is not here: make monitoring")
-    return found
 
 
 def faults(tape: str, fired: Sequence[Fired]) -> list[str]:

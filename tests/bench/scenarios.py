@@ -17,15 +17,12 @@ import re
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +30,8 @@ import yaml
 
 from alerts.scenarios.fleet import Fleet
 from alerts.scenarios.shorthand import Scenario, Told, Wanted, scenarios
-from tests.bench.incidents import ALERTMANAGER, RULES, need, program
-from tests.daemon import free_port
+from tests.bench.incidents import ALERTMANAGER, RULES
+from tests.bench.programs import Note, alertmanager, need
 
 Alert = frozenset[tuple[str, str]]
 """The labels of an alert."""
@@ -207,8 +204,8 @@ def moments(timeline: Timeline) -> Iterator[tuple[float, frozenset[Alert], froze
             last, before = step, firing
 
 
-def hurried(routes: dict[str, Any], hook: int, minute: float) -> dict[str, Any]:
-    """The shipped routes, in a hurry, with a webhook for every receiver."""
+def hurried(routes: dict[str, Any], minute: float) -> dict[str, Any]:
+    """The shipped routes, in a hurry."""
     routes = copy.deepcopy(routes)
 
     def hurry(route: dict[str, Any]) -> None:
@@ -222,8 +219,6 @@ def hurried(routes: dict[str, Any], hook: int, minute: float) -> dict[str, Any]:
             hurry(child)
 
     hurry(routes["route"])
-    for one in routes["receivers"]:
-        one["webhook_configs"] = [{"url": f"http://127.0.0.1:{hook}/{one['name']}"}]
     return routes
 
 
@@ -231,22 +226,9 @@ def _seconds(duration: str) -> int:
     return sum(int(n) * SECONDS[unit] for n, unit in re.findall(r"(\d+)([hms])", duration))
 
 
-@contextmanager
-def webhook(told: dict[str, Notified]) -> Iterator[int]:
-    """What Alertmanager notifies; keeps what it says of each scenario."""
+def noting(told: dict[str, Notified]) -> Note:
+    """What keeps what Alertmanager says of each scenario."""
     receivers: dict[tuple[Alert, Told], set[str]] = {}  # that have been told of a group
-    lock = threading.Lock()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            with lock:
-                note(self.path.strip("/"), body)
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
 
     def note(receiver: str, body: dict[str, Any]) -> None:
         group: Alert = frozenset(body["groupLabels"].items())
@@ -265,42 +247,26 @@ def webhook(told: dict[str, Notified]) -> Iterator[int]:
             own.opened[severity] = own.opened.get(severity, 0) + (not before)
             before.add(receiver)
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
-            thread.join()
+    return note
 
 
-def notified(
-    found: Mapping[str, Timeline], minute: float = MINUTE, alertmanager: Path = ALERTMANAGER
-) -> dict[str, Notified]:
+def notified(found: Mapping[str, Timeline], minute: float = MINUTE) -> dict[str, Notified]:
     """Whom Alertmanager notifies in each scenario; all are played at the same time."""
     told = {name: Notified() for name in found}
     changes = sorted(
         (moment, begins, ends) for one in found.values() for moment, begins, ends in moments(one)
     )
-    with tempfile.TemporaryDirectory() as name, webhook(told) as hook:
-        folder, port = Path(name), free_port()
-        routes = hurried(yaml.safe_load(alertmanager.read_text()), hook, minute)
-        (folder / "alertmanager.yml").write_text(json.dumps(routes))
-        command = [
-            need("alertmanager", "prometheus-alertmanager"),
-            f"--config.file={folder}/alertmanager.yml",
-            f"--storage.path={folder}/am",
-            f"--web.listen-address=127.0.0.1:{port}",
-            "--cluster.listen-address=",
-        ]
-        with program(command, folder / "alertmanager.log"):
-            _await(f"http://127.0.0.1:{port}/-/ready")
-            begin = time.monotonic()
-            for moment, now in itertools.groupby(changes, key=lambda change: change[0]):
-                time.sleep(max(0.0, begin + moment * minute / 60 - time.monotonic()))
-                _post(f"http://127.0.0.1:{port}/api/v2/alerts", list(now))
-            time.sleep(STILL / 60 * minute)
+    routes = hurried(yaml.safe_load(ALERTMANAGER.read_text()), minute)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        alertmanager(Path(folder), routes, noting(told)) as address,
+    ):
+        _await(f"http://{address}/-/ready")
+        begin = time.monotonic()
+        for moment, now in itertools.groupby(changes, key=lambda change: change[0]):
+            time.sleep(max(0.0, begin + moment * minute / 60 - time.monotonic()))
+            _post(f"http://{address}/api/v2/alerts", list(now))
+        time.sleep(STILL / 60 * minute)
     return told
 
 
