@@ -62,18 +62,18 @@ ITS_SIZE = _ask("job:gpunode_job:gpus", f" ({_number('GPU')} on ") + _ask(
 )
 ITS_CAUSES = _ask(
     "job:gpunode_gpu_bottleneck:count",
-    _list("GPUs by verdict", "{{ .Labels.cause }} {{ .Value }}"),
+    _list("GPUs by verdict:", "{{ .Labels.cause }} {{ .Value }}"),
     3,
 )
 ITS_LATE = _ask(
     "job:gpunode_late_gpu:reason",
-    _list("Waited for", "GPU {{ .Labels.gpu }} of {{ .Labels.instance }} ({{ .Labels.reason }})"),
+    _list("Waited for:", "GPU {{ .Labels.gpu }} of {{ .Labels.instance }} ({{ .Labels.reason }})"),
     3,
 )
 ITS_RANK = _ask(
     "job:gpunode_awaited_rank:reason",
     _list(
-        "NCCL names",
+        "NCCL names:",
         "rank {{ .Labels.rank }} (process {{ .Labels.pid }} on {{ .Labels.host }}, "
         "{{ .Labels.reason }})",
     ),
@@ -89,17 +89,17 @@ HELD = (
 )
 REASONS = (
     f"{{{{ with printf `gpu:gpunode_gpu_fault:level{OF_THIS_GPU}` {BY_ITS_LABELS} }}}}"
-    + _list("Reasons", "{{ .Labels.reason }}")
+    + _list("Reasons:", "{{ .Labels.reason }}")
     + "{{ end }}"
 )
 NODES = (
     "{{ with printf `topk(5, node:gpunode_fault:level{cluster=%q,fault=%q})` $labels.cluster "
-    "$labels.fault | query }}" + _list("Among them", "{{ .Labels.instance }}") + "{{ end }}"
+    "$labels.fault | query }}" + _list("Among them:", "{{ .Labels.instance }}") + "{{ end }}"
 )
 SILENT_NODES = (
     "{{ with printf `topk(5, node:gpunode_storage_silent:active{cluster=%q,filesystem=%q})` "
     "$labels.cluster $labels.filesystem | query }}"
-    + _list("Among them", "{{ .Labels.instance }}")
+    + _list("Among them:", "{{ .Labels.instance }}")
     + "{{ end }}"
 )
 
