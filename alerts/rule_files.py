@@ -53,7 +53,7 @@ def _number(what: str) -> str:
 def _list(heading: str, one: str) -> str:
     """A sentence that lists what a query finds."""
     return (
-        f" {heading}: {{{{ range $i, $_ := . }}}}{{{{ if $i }}}}, {{{{ end }}}}{one}{{{{ end }}}}."
+        f" {heading} {{{{ range $i, $_ := . }}}}{{{{ if $i }}}}, {{{{ end }}}}{one}{{{{ end }}}}."
     )
 
 

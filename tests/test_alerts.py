@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from alerts.rule_files import (
     groups,
     rule_files,
     substituted,
+    variables,
 )
 from alerts.rule_tests import Case, Course
 from alerts.thresholds.lines import COVERED, LINES
@@ -114,6 +116,40 @@ def test_a_runbook_says_what_on_call_needs(path: str) -> None:
         r"\b(?:Fleet|Gpu|Job|Nccl|Node|Nvlink|Pcie|Storage)(?:[A-Z]\w+)\b(?!=)", text
     ):
         assert name in ROWS
+
+
+COMMANDS = re.compile(r"^ *```bash\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+"""The fenced blocks of a runbook."""
+
+NAMED_BY_LOOPS = re.compile(r"\bfor ([a-z]+) in\b|\bread -r ([a-z]+)")
+
+PAGES = [row for row in THRESHOLDS if can_page(row)]
+
+
+def commands(path: str) -> list[str]:
+    """The blocks of a runbook's commands."""
+    return [dedent(block) for block in COMMANDS.findall((generate.RUNBOOKS / path).read_text())]
+
+
+@pytest.mark.parametrize("row", PAGES, ids=lambda row: row.alert)
+def test_the_commands_of_a_runbook_can_be_pasted(row: Threshold) -> None:
+    """The first block is what the alert gives; nothing is named before it has a value."""
+    given, *others = commands(f"{row.alert}.md")
+    known = set(re.findall(r"(\w+)=", variables(row)))
+    assert set(re.findall(r"(\w+)=", given)) == known
+    for block in others:
+        checked = subprocess.run(
+            ["bash", "-n"], input=block, capture_output=True, text=True, check=False
+        )
+        assert not checked.returncode, checked.stderr + block
+        known |= set(re.findall(r"\b([a-z]+)=", block))
+        known |= {name for pair in NAMED_BY_LOOPS.findall(block) for name in pair}
+        assert set(re.findall(r"\$\{?([a-z]+)", block)) <= known, block
+
+
+@pytest.mark.parametrize("row", PAGES, ids=lambda row: row.alert)
+def test_a_runbook_has_the_same_commands_in_each_language(row: Threshold) -> None:
+    assert commands(f"ko/{row.alert}.md") == commands(f"{row.alert}.md")
 
 
 def test_a_new_alert_gets_a_runbook_to_fill_in() -> None:
