@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alerts.recording.capacity import EXPECTED, MEASURED
 from alerts.recording.jobs import OWN_CAUSES
-from alerts.recording.record import ON_B, STREAK, TRAINS, TRAINS_B, WORKLESS
+from alerts.recording.record import HELD_B, ON_B, STREAK, TRAINS, TRAINS_B, WORKLESS
 from alerts.thresholds.references import LEDGER, NCCL_ENV, NVML, RAS
 from alerts.thresholds.row import (
     GPU,
