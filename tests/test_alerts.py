@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
@@ -246,21 +247,42 @@ def test_a_wrong_rule_fails_its_test(wrong: str, tmp_path: Path) -> None:
     assert row.alert in ran.stdout + ran.stderr
 
 
-@pytest.mark.parametrize("group", groups())
-def test_every_description_is_rendered(group: str, tmp_path: Path) -> None:
+def rendered(folder: Path, rows: Collection[Threshold], group: str) -> str:
     """promtool prints the alerts of a test that expects none, as Prometheus would send them."""
-    rows = {row.alert: row for row in groups()[group]}
-    cases = [rule_tests.alert_case(row) for row in rows.values()]
     rules = map(str, shipped(*dict.fromkeys((*FIRST, group))))
+    cases = [rule_tests.alert_case(row) for row in rows]
     test = rule_tests.promtool_file(rules, cases, IN_ORDER)
     test["tests"][0]["promql_expr_test"] = []
     test["tests"][0]["alert_rule_test"] = [
         {"eval_time": f"{Course.of(row).end - 3}m", "alertname": row.alert, "exp_alerts": []}
-        for row in rows.values()
+        for row in rows
     ]
-    (tmp_path / "test.json").write_text(json.dumps(test))
-    ran = run("promtool", "test", "rules", "test.json", cwd=tmp_path)
-    printed = ran.stdout + ran.stderr
+    (folder / "test.json").write_text(json.dumps(test))
+    ran = run("promtool", "test", "rules", "test.json", cwd=folder)
+    return ran.stdout + ran.stderr
+
+
+def test_a_name_that_a_tenant_chose_is_no_command(tmp_path: Path) -> None:
+    """On call pastes the variables into a shell."""
+    row = ROWS["NodeFilesystemFailing"]
+    chosen = {"mountpoint": "/x';touch owned;'$(touch owned)"}
+    fires = {
+        Series(one.metric, tuple({**dict(one.labels), **chosen}.items()))
+        if "mountpoint" in dict(one.labels)
+        else one: value
+        for one, value in row.example.fires.items()
+    }
+    changed = replace(row, example=replace(row.example, fires=fires))
+    printed = rendered(tmp_path, [changed], row.group)
+    (variables,) = set(re.findall(r'variables="(.*?)"[,}]', printed))
+    given = ["instance=node-a", "mountpoint=/x;touch owned;$(touch owned)"]
+    assert shlex.split(variables) == given
+
+
+@pytest.mark.parametrize("group", groups())
+def test_every_description_is_rendered(group: str, tmp_path: Path) -> None:
+    rows = {row.alert: row for row in groups()[group]}
+    printed = rendered(tmp_path, rows.values(), group)
     said = dict(
         re.findall(r'alertname="(\w+)".*?\bdescription="(.*?)", runbook', printed, re.DOTALL)
     )
