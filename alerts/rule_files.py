@@ -41,43 +41,66 @@ ITS_NAME = (
     "{{ with $labels.owner_namespace }}{{ . }}/{{ end }}{{ $labels.workload }}"
     "{{ with $labels.replica }}-{{ . }}{{ end }}{{ with $labels.user }} of {{ . }}{{ end }}"
 )
-ITS_SIZE = _ask("job:gpunode_job:gpus", " ({{ . | first | value }} GPUs on ") + _ask(
-    "job:gpunode_job:nodes", "{{ . | first | value }} nodes)"
+
+
+def _number(what: str) -> str:
+    """How many there are of something."""
+    return (
+        f"{{{{ . | first | value }}}} {what}{{{{ if ne (. | first | value) 1.0 }}}}s{{{{ end }}}}"
+    )
+
+
+def _list(heading: str, one: str) -> str:
+    """A sentence that lists what a query finds."""
+    return (
+        f" {heading} {{{{ range $i, $_ := . }}}}{{{{ if $i }}}}, {{{{ end }}}}{one}{{{{ end }}}}."
+    )
+
+
+ITS_SIZE = _ask("job:gpunode_job:gpus", f" ({_number('GPU')} on ") + _ask(
+    "job:gpunode_job:nodes", f"{_number('node')})"
 )
 ITS_CAUSES = _ask(
     "job:gpunode_gpu_bottleneck:count",
-    " Verdicts:{{ range . }} {{ .Labels.cause }} on {{ .Value }} GPUs;{{ end }}",
+    _list("GPUs by verdict:", "{{ .Labels.cause }} {{ .Value }}"),
     3,
 )
 ITS_LATE = _ask(
     "job:gpunode_late_gpu:reason",
-    " Waited for:{{ range . }} GPU {{ .Labels.gpu }} of {{ .Labels.instance }} "
-    "({{ .Labels.reason }});{{ end }}",
+    _list("Waited for:", "GPU {{ .Labels.gpu }} of {{ .Labels.instance }} ({{ .Labels.reason }})"),
     3,
 )
 ITS_RANK = _ask(
     "job:gpunode_awaited_rank:reason",
-    " NCCL names:{{ range . }} rank {{ .Labels.rank }} (process {{ .Labels.pid }} on "
-    "{{ .Labels.host }}, {{ .Labels.reason }});{{ end }}",
+    _list(
+        "NCCL names:",
+        "rank {{ .Labels.rank }} (process {{ .Labels.pid }} on {{ .Labels.host }}, "
+        "{{ .Labels.reason }})",
+    ),
     3,
 )
+OF_THIS_GPU = "{cluster=%q,instance=%q,uuid=%q}"
+OWNERS = f"group by (owner_pod, slurm_job, user) (gpunode_gpu_owner_info{OF_THIS_GPU})"
+BY_ITS_LABELS = "$labels.cluster $labels.instance $labels.uuid | query"
 HELD = (
-    "{{ with printf `gpunode_gpu_owner_info{instance=%q,uuid=%q}` $labels.instance $labels.uuid "
-    "| query }} Held by{{ range . }} "
-    "{{ or .Labels.owner_pod .Labels.slurm_job .Labels.user }}{{ end }}.{{ end }}"
+    f"{{{{ with printf `{OWNERS}` {BY_ITS_LABELS} }}}}"
+    + _list("Held by", "{{ or .Labels.owner_pod .Labels.slurm_job .Labels.user }}")
+    + "{{ end }}"
 )
 REASONS = (
-    "{{ with printf `gpu:gpunode_gpu_fault:level{instance=%q,uuid=%q}` $labels.instance "
-    "$labels.uuid | query }}{{ range . }} {{ .Labels.reason }};{{ end }}{{ end }}"
+    f"{{{{ with printf `gpu:gpunode_gpu_fault:level{OF_THIS_GPU}` {BY_ITS_LABELS} }}}}"
+    + _list("Reasons:", "{{ .Labels.reason }}")
+    + "{{ end }}"
 )
 NODES = (
     "{{ with printf `topk(5, node:gpunode_fault:level{cluster=%q,fault=%q})` $labels.cluster "
-    "$labels.fault | query }} Among them:{{ range . }} {{ .Labels.instance }}{{ end }}.{{ end }}"
+    "$labels.fault | query }}" + _list("Among them:", "{{ .Labels.instance }}") + "{{ end }}"
 )
 SILENT_NODES = (
     "{{ with printf `topk(5, node:gpunode_storage_silent:active{cluster=%q,filesystem=%q})` "
-    "$labels.cluster $labels.filesystem | query }} Among them:{{ range . }} "
-    "{{ .Labels.instance }}{{ end }}.{{ end }}"
+    "$labels.cluster $labels.filesystem | query }}"
+    + _list("Among them:", "{{ .Labels.instance }}")
+    + "{{ end }}"
 )
 
 PLACES: dict[Scope, str] = {
@@ -98,21 +121,19 @@ MORE: dict[Scope, str] = {
 }
 """What a description says after the figure."""
 
-EVIDENCE = {"JobStalled": ITS_LATE + ITS_RANK, "GpuUnhealthy": f":{REASONS}"}
+EVIDENCE = {"JobStalled": ITS_LATE + ITS_RANK, "GpuUnhealthy": REASONS}
 """What it says besides, for an alert that is worth it."""
 
-VARIABLES: dict[Scope, str] = {
-    "job": (
-        'namespace="{{ $labels.owner_namespace }}" job="{{ $labels.workload }}" '
-        'user="{{ $labels.user }}"'
-    ),
-    "gpu": 'instance="{{ $labels.instance }}" gpu="{{ $labels.gpu }}" uuid="{{ $labels.uuid }}"',
-    "node": 'instance="{{ $labels.instance }}"',
-    "filesystem": 'filesystem="{{ $labels.filesystem }}"',
-    "fault": 'fault="{{ $labels.fault }}"',
-    "cluster": 'cluster="{{ $labels.cluster }}"',
+VARIABLES: dict[Scope, dict[str, str]] = {
+    "job": {"namespace": "owner_namespace", "job": "workload", "user": "user"},
+    "gpu": {"instance": "instance", "gpu": "gpu", "uuid": "uuid"},
+    "node": {"instance": "instance"},
+    "filesystem": {"filesystem": "filesystem"},
+    "fault": {"fault": "fault"},
+    "cluster": {"cluster": "cluster"},
 }
-"""What the commands of a runbook name, to be pasted into a shell before them."""
+"""What the commands of a runbook name, to be pasted into a shell before them: labels by variable.
+Each value is quoted, so that no name of a tenant's is a command to the shell."""
 
 NAMES: Mapping[Severity, str] = {"page": "page", "ticket": "ticket", "info": "info"}
 """What each severity is called in the labels of the rules."""
@@ -160,10 +181,19 @@ def rule(row: Threshold, tier: Tier, names: Mapping[Severity, str] = NAMES) -> d
             "description": f"{PLACES[row.scope]}{said}.{more}",
             "runbook_url": f"{RUNBOOKS}/{row.alert}.md",
             **({"runbook_url_ko": f"{RUNBOOKS}/ko/{row.alert}.md"} if can_page(row) else {}),
-            "variables": VARIABLES[row.scope],
+            "variables": variables(row),
             "dashboard": DASHBOARDS[row.scope],
         },
     }
+
+
+def variables(row: Threshold) -> str:
+    """The assignments that make the commands of a row's runbook ready to paste."""
+    labels = VARIABLES[row.scope] | {label: label for label in row.labels}
+    return " ".join(
+        f'{name}=\'{{{{ reReplaceAll "\'" "" $labels.{label} }}}}\''
+        for name, label in labels.items()
+    )
 
 
 def file_of(row: Threshold) -> str:

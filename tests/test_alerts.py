@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -28,6 +30,7 @@ from alerts.rule_files import (
     groups,
     rule_files,
     substituted,
+    variables,
 )
 from alerts.rule_tests import Case, Course
 from alerts.thresholds.lines import COVERED, LINES
@@ -99,6 +102,10 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
     assert found == {path for path, _ in generate.runbooks()}
 
 
+COMMANDS = re.compile(r"^ *```bash\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+"""The fenced blocks of a runbook."""
+
+
 @pytest.mark.parametrize("path", [path for path, _ in generate.runbooks()])
 def test_a_runbook_says_what_on_call_needs(path: str) -> None:
     text = (generate.RUNBOOKS / path).read_text()
@@ -106,12 +113,45 @@ def test_a_runbook_says_what_on_call_needs(path: str) -> None:
     title, *sections = re.split(r"^## ", generate.BLOCK.sub("", text), flags=re.MULTILINE)
     assert not title.strip()
     written = dict(section.split("\n", 1) for section in sections)
-    assert tuple(written) == generate.PROSE
+    assert tuple(written) == generate.PROSE[generate.language_of(path)]
     assert not [title for title, prose in written.items() if not prose.strip()], "to be filled in"
     for metric in re.findall(r"(?<!:)\b(gpunode_\w+)(?!:)\b", text):
         assert rule_tests.declaration(metric), metric
-    for name in re.findall(r"\b(?:Fleet|Gpu|Job|Nccl|Node|Nvlink|Pcie|Storage)(?:[A-Z]\w+)", text):
+    said = COMMANDS.sub("", text)
+    levels = "Fleet|Gpu|Job|Nccl|Node|Nvlink|Pcie|Storage"
+    for name in re.findall(rf"\b(?:{levels})(?:[A-Z]\w+)\b(?!=)", said, re.ASCII):
         assert name in ROWS
+
+
+NAMED_BY_LOOPS = re.compile(r"\bfor ([a-z]+) in\b|\bread -r ([a-z]+)")
+
+PAGES = [row for row in THRESHOLDS if can_page(row)]
+
+
+def commands(path: str) -> list[str]:
+    """The blocks of a runbook's commands."""
+    return [dedent(block) for block in COMMANDS.findall((generate.RUNBOOKS / path).read_text())]
+
+
+@pytest.mark.parametrize("row", PAGES, ids=lambda row: row.alert)
+def test_the_commands_of_a_runbook_can_be_pasted(row: Threshold) -> None:
+    """The first block is what the alert gives; nothing is named before it has a value."""
+    given, *others = commands(f"{row.alert}.md")
+    known = set(re.findall(r"(\w+)=", variables(row)))
+    assert set(re.findall(r"(\w+)=", given)) == known
+    for block in others:
+        checked = subprocess.run(
+            ["bash", "-n"], input=block, capture_output=True, text=True, check=False
+        )
+        assert not checked.returncode, checked.stderr + block
+        known |= set(re.findall(r"(?:^| )([a-z]+)=", block, re.MULTILINE))
+        known |= {name for pair in NAMED_BY_LOOPS.findall(block) for name in pair}
+        assert set(re.findall(r"\$\{?([a-z]+)", block)) <= known, block
+
+
+@pytest.mark.parametrize("row", PAGES, ids=lambda row: row.alert)
+def test_a_runbook_has_the_same_commands_in_each_language(row: Threshold) -> None:
+    assert commands(f"ko/{row.alert}.md") == commands(f"{row.alert}.md")
 
 
 def test_a_new_alert_gets_a_runbook_to_fill_in() -> None:
@@ -207,21 +247,42 @@ def test_a_wrong_rule_fails_its_test(wrong: str, tmp_path: Path) -> None:
     assert row.alert in ran.stdout + ran.stderr
 
 
-@pytest.mark.parametrize("group", groups())
-def test_every_description_is_rendered(group: str, tmp_path: Path) -> None:
+def rendered(folder: Path, rows: Collection[Threshold], group: str) -> str:
     """promtool prints the alerts of a test that expects none, as Prometheus would send them."""
-    rows = {row.alert: row for row in groups()[group]}
-    cases = [rule_tests.alert_case(row) for row in rows.values()]
     rules = map(str, shipped(*dict.fromkeys((*FIRST, group))))
+    cases = [rule_tests.alert_case(row) for row in rows]
     test = rule_tests.promtool_file(rules, cases, IN_ORDER)
     test["tests"][0]["promql_expr_test"] = []
     test["tests"][0]["alert_rule_test"] = [
         {"eval_time": f"{Course.of(row).end - 3}m", "alertname": row.alert, "exp_alerts": []}
-        for row in rows.values()
+        for row in rows
     ]
-    (tmp_path / "test.json").write_text(json.dumps(test))
-    ran = run("promtool", "test", "rules", "test.json", cwd=tmp_path)
-    printed = ran.stdout + ran.stderr
+    (folder / "test.json").write_text(json.dumps(test))
+    ran = run("promtool", "test", "rules", "test.json", cwd=folder)
+    return ran.stdout + ran.stderr
+
+
+def test_a_name_that_a_tenant_chose_is_no_command(tmp_path: Path) -> None:
+    """On call pastes the variables into a shell."""
+    row = ROWS["NodeFilesystemFailing"]
+    chosen = {"mountpoint": "/x';touch owned;'$(touch owned)"}
+    fires = {
+        Series(one.metric, tuple({**dict(one.labels), **chosen}.items()))
+        if "mountpoint" in dict(one.labels)
+        else one: value
+        for one, value in row.example.fires.items()
+    }
+    changed = replace(row, example=replace(row.example, fires=fires))
+    printed = rendered(tmp_path, [changed], row.group)
+    (variables,) = set(re.findall(r'variables="(.*?)"[,}]', printed))
+    given = ["instance=node-a", "mountpoint=/x;touch owned;$(touch owned)"]
+    assert shlex.split(variables) == given
+
+
+@pytest.mark.parametrize("group", groups())
+def test_every_description_is_rendered(group: str, tmp_path: Path) -> None:
+    rows = {row.alert: row for row in groups()[group]}
+    printed = rendered(tmp_path, rows.values(), group)
     said = dict(
         re.findall(r'alertname="(\w+)".*?\bdescription="(.*?)", runbook', printed, re.DOTALL)
     )

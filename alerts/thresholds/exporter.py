@@ -33,7 +33,7 @@ EXPORTER = (
         group="exporter",
         summary="Many nodes have the same fault",
         summary_ko="여러 노드에서 같은 장애가 발생했습니다",
-        says="nodes with the fault {fault}: {value}",
+        says="nodes with the same fault, {fault}: {value}",
         meaning="The fault is likely one thing that they share: a switch, power, cooling, a "
         "driver, a "
         "network policy.",
@@ -65,7 +65,7 @@ EXPORTER = (
         alert="GpunodeDown",
         group="exporter",
         summary="The exporter of a GPU node does not answer",
-        summary_ko="gpunode 익스포터가 응답하지 않습니다",
+        summary_ko="GPU 노드의 gpunode 익스포터가 응답하지 않습니다",
         says="Prometheus cannot scrape the exporter",
         meaning="The node, its network or the exporter is down.",
         remedy="Bring the node back, or restart the exporter.",
@@ -153,7 +153,7 @@ EXPORTER = (
         alert="GpunodeSourceFailing",
         group="exporter",
         summary="A source of the exporter fails",
-        summary_ko="gpunode의 데이터 수집이 실패하고 있습니다",
+        summary_ko="gpunode가 일부 데이터를 수집하지 못하고 있습니다",
         says="reads of source {source} fail",
         meaning="The exporter cannot read a source, so the series of that source are absent.",
         remedy="Fix what the exporter's log names: a privilege, a mount or a driver.",
@@ -178,7 +178,7 @@ EXPORTER = (
         alert="GpuLedgerBlind",
         group="exporter",
         summary="The exporter can no longer tell what a GPU does",
-        summary_ko="GPU 상태를 더 이상 알 수 없습니다",
+        summary_ko="GPU가 무엇을 하는지 더 이상 측정할 수 없습니다",
         says="no sensor could tell what it did for {value} of the time, where one could "
         "within a day",
         meaning="The driver returns errors, or sensors are gone that were there. MIG instances and "

@@ -62,8 +62,8 @@ HARDWARE = (
         alert="HardwareMissing",
         group="hardware",
         summary="A node lacks hardware that it has had",
-        summary_ko="노드에서 하드웨어가 사라졌습니다",
-        says="missing ({part}): {value}",
+        summary_ko="노드에 있던 하드웨어가 인식되지 않습니다",
+        says="missing parts of the kind {part}: {value}",
         meaning="GPUs, NVMe controllers or InfiniBand ports that the node had within a day, "
         "or GPUs "
         "on its PCI bus that the driver does not show.",
@@ -96,7 +96,7 @@ HARDWARE = (
         alert="PcieFaulty",
         group="hardware",
         summary="A PCI Express link is degraded or reports errors",
-        summary_ko="PCIe 링크의 속도나 폭이 낮거나 오류가 발생했습니다",
+        summary_ko="PCIe 링크의 속도나 폭이 낮아졌거나 오류가 발생했습니다",
         says="{bus_id} ({kind}): {value} (1 for a degraded link, else uncorrected errors in "
         "15 min)",
         meaning="A GPU or adapter did not get all the lanes or the full speed of its slot, "

@@ -14,7 +14,7 @@ SERVING = (
         alert="ServingSlow",
         group="serving",
         summary="Requests take much longer than they did",
-        summary_ko="추론 요청 응답이 평소보다 느립니다",
+        summary_ko="추론 응답이 평소보다 훨씬 느립니다",
         says="the slowest 1% of requests take {value}, more than twice as long as usual",
         meaning="Answers take more than two seconds; a chat whose answers are long is "
         "compared with "
