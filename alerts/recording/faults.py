@@ -290,8 +290,8 @@ OF_NODES: tuple[Record, ...] = (
             f"unless on ({NODE}, part) label_replace(max by ({NODE}) "
             '(max_over_time(gpu:gpunode_gpu_fault:worst[1h])) == 2, "part", "gpu", "", "")'
         ),
-        purpose="What a node has had within a day, or has on its PCI bus, and lacks now; without a GPU "
-        "that has just broken, which has an alert of its own.",
+        purpose="What a node has had within a day, or has on its PCI bus, and lacks now; without a "
+        "GPU that has just broken, which has an alert of its own.",
         given={
             UP: 1.0,
             series("gpunode_pcie_device_info", bus_id="0000:1b:00.0", kind="gpu"): 1.0,
