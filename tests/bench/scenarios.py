@@ -47,7 +47,7 @@ TOLD: dict[str, Told] = {
 
 RANKS: tuple[Told, ...] = ("info", "ticket", "page")
 
-TOGETHER = 120
+TOGETHER = 200
 """GPUs in one run of promtool, which loads no more than 10,000 samples for a query."""
 
 MINUTE = 0.3
