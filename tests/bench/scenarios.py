@@ -116,7 +116,11 @@ def together(chosen: Mapping[str, Scenario]) -> list[list[str]]:
         else:
             packs.append([name])
             sizes.append(size)
-    return [pack for _, pack in sorted(zip(sizes, packs, strict=True), reverse=True)]
+    costs = [
+        size * max(chosen[name].lasts for name in pack) / chosen[pack[0]].every
+        for size, pack in zip(sizes, packs, strict=True)
+    ]
+    return [pack for _, pack in sorted(zip(costs, packs, strict=True), reverse=True)]
 
 
 def promtool_file(chosen: Mapping[str, Scenario], rules: Path = RULES) -> dict[str, Any]:
