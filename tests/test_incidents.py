@@ -36,7 +36,5 @@ def test_incidents_raise_their_alerts_and_healthy_nodes_none() -> None:
     for engine, fired in played.items():
         wrong = {tape: found for tape in tapes if (found := faults(tape, fired))}
         assert wrong == {}, engine
-        stalled = [alert for alert in fired if alert.alert == "JobStalled"]
-        assert min(alert.after for alert in stalled) < 70, engine
     for program in chain.from_iterable(ENGINES.values()):
         need(program)

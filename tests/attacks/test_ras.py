@@ -377,7 +377,7 @@ def test_any_number_of_silent_services_on_a_gpu_delay_none_on_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(gpunode.node.tcp, "DEADLINE", 0.1)
-    monkeypatch.setattr(ras, "PATIENCE", 0.3)
+    monkeypatch.setattr(ras, "PATIENCE", 1.5)
     monkeypatch.setattr(ras, "START", 0.05)
     done = threading.Event()
     threads = [threading.Thread(target=done.wait) for _ in range(200)]
@@ -395,7 +395,7 @@ def test_any_number_of_silent_services_on_a_gpu_delay_none_on_another(
                 server.answer = status([at(os.getpid(), look)], [gone(look)])
                 assert awaited(told(source)) == {str(look)}
                 assert threading.active_count() < others + 20
-            assert time.monotonic() - begin < 20
+            assert time.monotonic() - begin < 30
     finally:
         done.set()
         for thread in threads:
