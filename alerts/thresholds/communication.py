@@ -22,7 +22,7 @@ from alerts.thresholds.row import (
 )
 from gpunode.nccl.bench import BANDWIDTH_LOW
 
-STALLED = 25.0
+STALLED = 20.0
 """Seconds without work from which a collective does not end any more."""
 
 P2P_DISABLED = series("gpunode_nccl_setting_info", name="NCCL_P2P_DISABLE", value="1")

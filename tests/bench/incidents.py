@@ -65,7 +65,7 @@ INCIDENTS: dict[str, tuple[str, ...]] = {
     "h200_square_wave": (),
     "h200_four_phases": (),
     "h2d": (),
-    "comm": (),
+    "comm": ("JobCommunicationHigh",),
     "comm_nop2p": (),
     "hang": (),
     "h200_hang": ("JobStalled",),
