@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from gpunode.audit.source import CHECKS
 from gpunode.driver.errands import Errands
 from gpunode.node.tape import TapeNode
 from tests.conftest import OFTEN, Series, by_label, scrape, until, values, watching
@@ -78,6 +81,26 @@ def test_gpus_that_hang_from_the_start_are_found_when_they_answer(
         assert running.process.num_threads() <= threads
         fake.write("gpus 6\n")
         until(lambda: len(by_label(scrape(running), "gpunode_gpu_info", "gpu")) == 6)
+
+
+@pytest.mark.parametrize("call", ["PersistenceMode", "ComputeRunningProcesses"])
+def test_an_audit_beside_a_gpu_that_hangs_ends_and_says_what_it_cannot_tell(
+    fake: FakeDriver, call: str
+) -> None:
+    fake.write(f"gpus 2\ngpu 1 hang nvmlDeviceGet{call} 600\n")
+    ran = subprocess.run(
+        [sys.executable, "-m", "gpunode", "audit", "--json"],
+        env={**os.environ, **fake.environment()},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.stdout, ran.stderr
+    checks = json.loads(ran.stdout)
+    assert [check["check"] for check in checks] == [check.name for check in CHECKS]
+    hung = [check for check in checks if check["found"].startswith("no answer within")]
+    assert hung
+    assert {check["status"] for check in hung} == {"unknown"}
 
 
 def test_a_driver_that_hangs_from_the_start_costs_no_other_source(fake: FakeDriver) -> None:

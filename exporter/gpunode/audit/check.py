@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-from gpunode.driver.driver import Gpu, known, listed
+from gpunode.driver.driver import Gpu, known
 from gpunode.node.node import Node
 from gpunode.source import MANY
 
@@ -28,8 +28,10 @@ class Finding:
 class Subject:
     """The node as the checks see it; values that several checks need are read once."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, listed: tuple[list[Gpu], dict[str, str]]) -> None:
         self.node = node
+        self.listed = listed
+        """All GPUs and MIG instances; by vendor, the errors of drivers that do not answer."""
 
     def text(self, path: str) -> str:
         """A file without surrounding whitespace. Raises ``OSError``."""
@@ -48,11 +50,6 @@ class Subject:
         if not found:
             raise CannotTell("no GPU")
         return found
-
-    @cached_property
-    def listed(self) -> tuple[list[Gpu], dict[str, str]]:
-        """All GPUs and MIG instances; by vendor, the errors of drivers that do not answer."""
-        return listed(self.node.drivers)
 
     @property
     def gpus(self) -> list[Gpu]:

@@ -8,7 +8,8 @@ from typing import Literal
 from gpunode.audit import job, network, nvidia, storage, system
 from gpunode.audit.check import CannotTell, Check, Subject
 from gpunode.config import Settings
-from gpunode.driver.driver import DriverError
+from gpunode.driver.driver import DriverError, listed
+from gpunode.driver.errands import Errands
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
 from gpunode.source import NodeSource, Reading
@@ -33,6 +34,9 @@ OK = Metric(
 LONGEST = 400
 """Characters of a finding."""
 
+PATIENCE = 3.0
+"""Seconds for a check; a driver that hangs over a GPU never answers."""
+
 Status = Literal["ok", "failed", "unknown"]
 
 
@@ -56,22 +60,17 @@ class Audited:
     checks: tuple[Result, ...]
 
 
-def audit(node: Node) -> list[Result]:
-    """Run every check on a node."""
-    subject = Subject(node)
-    return [_run(check, subject) for check in CHECKS]
+def audit(node: Node, errands: Errands | None = None) -> list[Result]:
+    """Run every check on a node, none for long; ``errands`` knows those that hang."""
+    subject = Subject(node, listed(node.drivers))
+    errands = errands or Errands(PATIENCE)
+    return [_run(check, subject, errands) for check in CHECKS]
 
 
-def _run(check: Check, subject: Subject) -> Result:
-    status: Status
-    try:
-        finding = check.look(subject)
-    except OSError as error:
-        status, found = "unknown", f"{error.filename or ''}: {error.strerror or error}".lstrip(": ")
-    except (CannotTell, DriverError, ValueError) as error:
-        status, found = "unknown", str(error)
-    else:
-        status, found = "ok" if finding.ok else "failed", finding.found
+def _run(check: Check, subject: Subject, errands: Errands) -> Result:
+    told: list[tuple[Status, str]] = [("unknown", f"no answer within {PATIENCE:g} s")]
+    errands.run({check.name: lambda: told.append(_look(check, subject))})
+    status, found = told[-1]
     return Result(
         check.name,
         status,
@@ -83,6 +82,17 @@ def _run(check: Check, subject: Subject) -> Result:
     )
 
 
+def _look(check: Check, subject: Subject) -> tuple[Status, str]:
+    """What a check finds, or why it cannot tell."""
+    try:
+        finding = check.look(subject)
+    except OSError as error:
+        return "unknown", f"{error.filename or ''}: {error.strerror or error}".lstrip(": ")
+    except (CannotTell, DriverError, ValueError) as error:
+        return "unknown", str(error)
+    return "ok" if finding.ok else "failed", finding.found
+
+
 class Audit:
     """Audits the node periodically."""
 
@@ -92,9 +102,10 @@ class Audit:
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
         self.every = settings.host.audit_interval
+        self._errands = Errands(PATIENCE)
 
     def read(self) -> Reading:
-        results = audit(self.node)
+        results = audit(self.node, self._errands)
         samples = tuple(
             Sample(OK, (result.check,), float(result.status == "ok"))
             for result in results
