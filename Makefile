@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test tools lint bench golden docs alerts fuzz incidents monitoring fleet podresources clean
+.PHONY: demo test tools lint bench golden docs alerts fuzz incidents scenarios monitoring fleet podresources clean
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -41,6 +41,9 @@ fuzz: $(INSTALLED)  ## ten minutes of fuzzing for each parser; for less: make fu
 
 incidents: $(INSTALLED)  ## play every incident through Prometheus and Alertmanager; docs/alerts.md
 	$(BIN)/python -m tests.bench.incidents
+
+scenarios: $(INSTALLED)  ## who is notified of what happens to a fleet: alerts/scenarios
+	$(BIN)/python -m tests.bench.scenarios
 
 MONITORING := .monitoring
 BUILD := alerts/build.sh $(CURDIR)/$(MONITORING)

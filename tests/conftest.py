@@ -51,9 +51,13 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
+SLOWEST = ("test_incidents.py", "test_scenarios.py")
+"""What takes longest begins first, so that nothing waits for it in the end."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest, so that no worker is left alone with it."""
-    items.sort(key=lambda item: item.path.name != "test_incidents.py")
+    items.sort(key=lambda item: item.path.name not in SLOWEST)
 
 
 def pytest_terminal_summary(
