@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from alerts.recording.record import (
     AT_ONCE,
+    GPU_A,
     HELD,
     NODE_A,
     OF_GPU,
@@ -16,6 +17,7 @@ from alerts.thresholds.row import (
     GPU,
     JOB,
     NODE,
+    by_node,
     gained,
     of_gpus,
     rate,
@@ -54,11 +56,15 @@ OF_A_GPU = f"{GPU}, reason"
 OF_A_NODE = f"{NODE}, fault"
 
 _BY_BUS = "cluster, instance, bus_id"
+_PHYSICAL = 'gpunode_gpu_info{parent=""}'
 _LOGGED = (
     f'max by ({_BY_BUS}, xid) ({LOGGED_XIDS}{{xid=~"${{xids_of_hardware}}"}} '
     f"> time() - {XID_REMEMBERED}) * on ({_BY_BUS}) group_left (gpu, uuid) "
-    f'max by ({_BY_BUS}, gpu, uuid) (last_over_time(gpunode_gpu_info{{parent=""}}[1h]))'
+    f"(gpu:gpunode_gpu_info:by_bus and on ({_BY_BUS}) "
+    f"count by ({_BY_BUS}) (gpu:gpunode_gpu_info:by_bus) == 1)"
 )
+"""The kernel names a GPU by its place on the bus; after a reboot another GPU may have its number,
+and a join in which a place has two GPUs would fail for every node."""
 _RECENT_XID = f"max by ({GPU}, xid) ({XIDS}{{SELECTED}}) > time() - {XID_REMEMBERED}"
 _OF_HARDWARE = _RECENT_XID.replace("SELECTED", 'xid=~"${xids_of_hardware}"')
 _OF_NEITHER = _RECENT_XID.replace(
@@ -170,10 +176,7 @@ OF_NODES: tuple[Record, ...] = (
     Record(
         name=CORDONED,
         labels=OF_NODE,
-        expression=(
-            f"max by ({NODE}) (label_replace(kube_node_spec_unschedulable, "
-            '"instance", "$1", "node", "(.+)")) > 0'
-        ),
+        expression=by_node("kube_node_spec_unschedulable") + " > 0",
         purpose="Nodes that are cordoned or drained (kube-state-metrics); they page nobody.",
         given={series("kube_node_spec_unschedulable", node=NODE_A, instance="10.0.0.9:8080"): 1.0},
         results={(NODE_A,): 1.0},
@@ -214,6 +217,17 @@ OF_NODES: tuple[Record, ...] = (
         "which has an alert of its own.",
         given={UP: 0.0, **HELD},
         results={(NODE_A,): 0.0},
+    ),
+    Record(
+        name="gpu:gpunode_gpu_info:by_bus",
+        labels=(*OF_NODE, "bus_id", *OF_GPU[2:]),
+        expression=(
+            f"max by ({_BY_BUS}, gpu, uuid) ({_PHYSICAL}) or on ({_BY_BUS}) "
+            f"max by ({_BY_BUS}, gpu, uuid) (last_over_time({_PHYSICAL}[15m:3m]))"
+        ),
+        purpose="GPUs by their place on the PCI bus: those there are, or were while an XID counts.",
+        given={INFO: 1.0},
+        results={(NODE_A, "0000:00:06.0", *GPU_A): 1.0},
     ),
     Record(
         name="gpu:gpunode_gpu_fault:level",

@@ -5,7 +5,17 @@ from __future__ import annotations
 from alerts.recording.faults import CORDONED, TARGETS, UP
 from alerts.recording.record import HELD
 from alerts.thresholds.references import LEDGER
-from alerts.thresholds.row import GPU, NODE, Example, Threshold, Tier, ledger, series, state
+from alerts.thresholds.row import (
+    GPU,
+    NODE,
+    Example,
+    Threshold,
+    Tier,
+    by_node,
+    ledger,
+    series,
+    state,
+)
 
 DISK_SOURCE = series("gpunode_source_up", source="disk", gpu="", uuid="", mountpoint="")
 ALLOCATABLE_GPUS = series(
@@ -21,10 +31,7 @@ HELD_ON_B = {
     for one, value in HELD.items()
 }
 
-WITH_GPUS = (
-    f"max by ({NODE}) (label_replace("
-    'kube_node_status_allocatable{resource="nvidia_com_gpu"}, "instance", "$1", "node", "(.+)"))'
-)
+WITH_GPUS = by_node('kube_node_status_allocatable{resource="nvidia_com_gpu"}')
 """Nodes that have GPUs, as Kubernetes knows."""
 
 EXPORTER = (
