@@ -37,7 +37,7 @@ from alerts.rule_files import (
 from alerts.rule_tests import Case, Course, Phases
 from alerts.thresholds.exporter import ALLOCATABLE_GPUS
 from alerts.thresholds.lines import COVERED, LINES
-from alerts.thresholds.row import Series, Threshold, Tier, minutes
+from alerts.thresholds.row import Series, Threshold, Tier, minutes, series
 from alerts.thresholds.table import THRESHOLDS
 from gpunode.audit.source import CHECKS
 from gpunode.client.protocol import PHASES
@@ -215,6 +215,37 @@ def test_a_prometheus_without_any_target_pages(tmp_path: Path) -> None:
     labels = {"alertname": row.alert, "alertstate": "firing", "severity": "ticket"}
     case.expect(20, "ALERTS", [("ALERTS", {**labels, "group": row.group}, 1.0)])
     ran = play(tmp_path, [case], shipped("cluster_exporter"))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+NFS_IN_FLIGHT = series("gpunode_nfs_requests_in_flight", mountpoint="/data")
+NFS_DONE = series("gpunode_nfs_requests_total", mountpoint="/data", operation="READ")
+BLOCKED = series("gpunode_job_blocked_processes")
+SILENT = "node:gpunode_storage_silent:active"
+
+
+def test_a_process_that_hangs_in_a_request_is_evidence_enough(tmp_path: Path) -> None:
+    """NFS repeats a request only after a minute."""
+    case = Case("hangs")
+    for given in (NFS_IN_FLIGHT, BLOCKED):
+        case.give(given, [(10, 1.0)])
+    case.give(NFS_DONE, [(10, 0.0)])
+    labels = {"cluster": case.name, "instance": "node-a"}
+    found = (SILENT, {**labels, "mountpoint": "/data", "filesystem": "/data"}, 1.0)
+    case.expect(8, SILENT, [found])
+    ran = play(tmp_path, [case], shipped("recording"))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_storage_is_not_silent_because_a_scrape_failed(tmp_path: Path) -> None:
+    """A scrape a minute, one of which failed, is too little to know what was completed."""
+    case = Case("failed")
+    of_data = {"filesystem": "scratch", "server": "data"}
+    in_flight = series("gpunode_lustre_rpcs_in_flight", **of_data)
+    case.give(in_flight, [(5, 1.0), (1, None), (1, 1.0)])
+    case.give(series("gpunode_lustre_rpcs_total", **of_data), [(5, 10.0), (1, None), (1, 10.0)])
+    case.expect(6, SILENT)
+    ran = play(tmp_path, [case], shipped("recording"))
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 

@@ -37,6 +37,7 @@ PORT = f"{NODE}, device, port"
 TMPFS = f"{NODE}, tmpfs"
 MOUNT = f"{NODE}, mountpoint, fstype"
 OF_FILESYSTEM = f"{NODE}, filesystem"
+OF_MOUNT = f"{NODE}, mountpoint"
 XIDS = "gpunode_gpu_xid_last_timestamp_seconds"
 LOGGED_XIDS = "gpunode_kernel_log_last_xid_timestamp_seconds"
 XID_REMEMBERED = 900
@@ -158,6 +159,25 @@ def _fleet(of: str) -> str:
         f"{nodes} / on (cluster) group_left () cluster:gpunode_node:count > ${{fleet_share}})"
     )
 
+
+def _unanswered(in_flight: str, completed: str, by: str) -> str:
+    """Requests in flight of which, as is known, none was completed in two minutes."""
+    return f"max by ({by}) ({in_flight}) > 0 and on ({by}) {gained(completed, by, '2m')} == 0"
+
+
+LUSTRE_SILENT = _unanswered(
+    "gpunode_lustre_rpcs_in_flight", "gpunode_lustre_rpcs_total", OF_FILESYSTEM
+)
+LUSTRE_LOST = (
+    f"{gained('gpunode_lustre_rpc_timeouts_total', OF_FILESYSTEM, '5m')} > 0 "
+    f"and on ({OF_FILESYSTEM}) max by ({OF_FILESYSTEM}) "
+    '(gpunode_lustre_targets{connected="false"}) > 0'
+)
+NFS_SILENT = _unanswered("gpunode_nfs_requests_in_flight", "gpunode_nfs_requests_total", OF_MOUNT)
+NFS_REPEATS = (
+    f"{gained('gpunode_nfs_retransmissions_total', OF_MOUNT, '5m')} > 0 "
+    f"or {gained('gpunode_nfs_timeouts_total', OF_MOUNT, '5m')} > 0"
+)
 
 PORT_ACTIVE = series("gpunode_infiniband_active", device="mlx5_0", port="1")
 NFS = {"mountpoint": "/data", "operation": "read"}
@@ -390,20 +410,10 @@ OF_NODES: tuple[Record, ...] = (
         labels=(*OF_NODE, "filesystem"),
         interval=AT_ONCE,
         expression=(
-            f"max by ({OF_FILESYSTEM}) (gpunode_lustre_rpcs_in_flight) > 0 "
-            f"unless on ({OF_FILESYSTEM}) "
-            f"{gained('gpunode_lustre_rpcs_total', OF_FILESYSTEM, '2m')} > 0 "
-            f"or {gained('gpunode_lustre_rpc_timeouts_total', OF_FILESYSTEM, '5m')} > 0 "
-            f"and on ({OF_FILESYSTEM}) max by ({OF_FILESYSTEM}) "
-            '(gpunode_lustre_targets{connected="false"}) > 0 '
-            "or label_replace("
-            f"max by ({NODE}, mountpoint) (gpunode_nfs_requests_in_flight) > 0 "
-            f"unless on ({NODE}, mountpoint) "
-            f"{gained('gpunode_nfs_requests_total', f'{NODE}, mountpoint', '2m')} > 0 "
-            f"and on ({NODE}, mountpoint) ("
-            f"{gained('gpunode_nfs_retransmissions_total', f'{NODE}, mountpoint', '5m')} > 0 "
-            f"or {gained('gpunode_nfs_timeouts_total', f'{NODE}, mountpoint', '5m')} > 0 "
-            f"or on ({NODE}) max by ({NODE}) (gpunode_job_blocked_processes) > 0), "
+            f"{LUSTRE_SILENT} or {LUSTRE_LOST} or label_replace("
+            f"{NFS_SILENT} and on ({OF_MOUNT}) ({NFS_REPEATS}) "
+            f"or on ({OF_MOUNT}) ({NFS_SILENT} and on ({NODE}) "
+            f"max by ({NODE}) (gpunode_job_blocked_processes) > 0), "
             '"filesystem", "$1", "mountpoint", "(.+)")'
         ),
         purpose="Filesystems from which a node has requests without an answer.",
