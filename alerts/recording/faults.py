@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from alerts.recording.record import (
     AT_ONCE,
+    DAY,
+    FOR_DAYS,
     GPU_A,
     HELD,
     NODE_A,
@@ -34,6 +36,8 @@ TELLS = 1
 """How bad a fault is: whether it is worth waking somebody, or only worth a ticket."""
 
 PORT = f"{NODE}, device, port"
+INTERFACE = f"{NODE}, interface"
+READ_ONLY = f'gpunode_filesystem_readonly{{fstype=~"{LOCAL}"}}'
 TMPFS = f"{NODE}, tmpfs"
 MOUNT = f"{NODE}, mountpoint, fstype"
 OF_FILESYSTEM = f"{NODE}, filesystem"
@@ -84,7 +88,7 @@ GPU_FAULTS = (
     ),
     _fault(
         PAGES,
-        gained('gpunode_gpu_ecc_errors_total{kind="uncorrected"}', GPU, "1h") + " > 0.5",
+        gained('gpunode_gpu_ecc_errors_total{kind="uncorrected"}') + " > 0.5",
         "memory lost data",
         by=OF_A_GPU,
     ),
@@ -97,7 +101,7 @@ GPU_FAULTS = (
     ),
     _fault(
         PAGES,
-        f"max by ({GPU}, part) (max_over_time(gpunode_gpu_fabric_healthy[5m])) == 0",
+        f"max by ({GPU}, part) (max_over_time(gpunode_gpu_fabric_healthy[5m:1m])) == 0",
         "NVSwitch fabric: $1",
         "part",
         OF_A_GPU,
@@ -111,7 +115,9 @@ GPU_FAULTS = (
     ),
 )
 
-THROTTLED = "gpunode_gpu_throttled_seconds_total"
+HEAT = 'gpunode_gpu_throttled_seconds_total{reason=~"sw_thermal|hw_thermal"}'
+BRAKE = 'gpunode_gpu_throttled_seconds_total{reason="hw_power_brake"}'
+THERMAL_SLOWDOWN = series("gpunode_gpu_throttled_seconds_total", reason="sw_thermal")
 SLOWED = 0.1
 """Share of the time with lowered clocks from which a GPU is out of order."""
 
@@ -130,20 +136,26 @@ NODE_FAULTS = (
         by=OF_A_NODE,
     ),
     _fault(TELLS, f"node:gpunode_port:up < {PORT_DOWN}", "network", by=OF_A_NODE),
-    _fault(
-        PAGES,
-        rate(f'{THROTTLED}{{reason=~"sw_thermal|hw_thermal"}}') + f" > {SLOWED}",
-        "thermal",
-        by=OF_A_NODE,
-    ),
-    _fault(
-        PAGES,
-        rate(f'{THROTTLED}{{reason="hw_power_brake"}}') + f" > {SLOWED}",
-        "power_brake",
-        by=OF_A_NODE,
-    ),
+    _fault(PAGES, f"gpu:gpunode_gpu_throttled:ratio > {SLOWED}", "$1", "fault", by=OF_A_NODE),
     _fault(PAGES, "node:gpunode_filesystem:failing > 0", "filesystem", by=OF_A_NODE),
 )
+
+
+def _as_device(of_interfaces: str) -> str:
+    """Network interfaces as ports without a number."""
+    return f'label_replace({of_interfaces}, "device", "$1", "interface", "(.+)")'
+
+
+GPUS = f"count by ({NODE}) (max by ({GPU}) ({_PHYSICAL}))"
+CONTROLLERS = f"sum by ({NODE}) (max by ({NODE}, controller) (gpunode_disk_controller_live))"
+PORTS = f"count by ({NODE}) (max by ({PORT}) (gpunode_infiniband_active))"
+
+SCRAPED = f"(max by ({NODE}) ({TARGETS}) == 1)"
+"""Nodes whose exporter answers."""
+
+
+def _as_part(number: str, part: str) -> str:
+    return f'label_replace({number}, "part", "{part}", "", "")'
 
 
 def _or(parts: tuple[str, ...]) -> str:
@@ -278,16 +290,24 @@ OF_NODES: tuple[Record, ...] = (
         results={A: 2.0},
     ),
     Record(
+        name="node:gpunode_port:up_1d",
+        labels=(*OF_NODE, "device", "port"),
+        interval=FOR_DAYS,
+        expression=(
+            f"max by ({PORT}) (max_over_time(gpunode_infiniband_active{DAY})) > 0 or "
+            f"{_as_device(f'max by ({INTERFACE}) (max_over_time(gpunode_network_up{DAY}))')} > 0"
+        ),
+        purpose="Ports and interfaces that have been up within a day.",
+        given={PORT_ACTIVE: 1.0},
+        results={(NODE_A, "mlx5_0", "1"): 1.0},
+    ),
+    Record(
         name="node:gpunode_port:up",
         labels=(*OF_NODE, "device", "port"),
-        interval=AT_ONCE,
         expression=(
-            f"min by ({PORT}) (avg_over_time(gpunode_infiniband_active[10m])) "
-            f"and on ({PORT}) max by ({PORT}) (max_over_time(gpunode_infiniband_active[1d])) > 0 "
-            "or label_replace(min by (cluster, instance, interface) ("
-            "avg_over_time(gpunode_network_up[10m])) "
-            "and on (cluster, instance, interface) max by (cluster, instance, interface) ("
-            'max_over_time(gpunode_network_up[1d])) > 0, "device", "$1", "interface", "(.+)")'
+            f"(min by ({PORT}) (avg_over_time(gpunode_infiniband_active[10m])) or "
+            f"{_as_device(f'min by ({INTERFACE}) (avg_over_time(gpunode_network_up[10m]))')}) "
+            f"and on ({PORT}) node:gpunode_port:up_1d"
         ),
         purpose="Share of the last ten minutes for which a port or interface was up that has been "
         "up within a day.",
@@ -295,28 +315,45 @@ OF_NODES: tuple[Record, ...] = (
         results={(NODE_A, "mlx5_0", "1"): 1.0},
     ),
     Record(
+        name="gpu:gpunode_gpu_throttled:ratio",
+        labels=(*OF_GPU, "fault"),
+        expression=(
+            f'label_replace({rate(HEAT)}, "fault", "thermal", "", "") '
+            f'or label_replace({rate(BRAKE)}, "fault", "power_brake", "", "")'
+        ),
+        purpose="Share of the time in which heat or the power supply lowers the clocks of a GPU.",
+        given={THERMAL_SLOWDOWN: 0.25},
+        results={(*A, "thermal"): 0.25},
+    ),
+    Record(
         name="node:gpunode_hardware:present",
         labels=(*OF_NODE, "part"),
         expression=(
-            f'label_replace(count by ({NODE}) (max by ({GPU}) (gpunode_gpu_info{{parent=""}})) '
-            f"or on ({NODE}) 0 * (max by ({NODE}) ({TARGETS}) == 1), "
-            '"part", "gpu", "", "") '
-            f"or label_replace(count by ({NODE}) (max by ({NODE}, controller) "
-            '(gpunode_disk_controller_live == 1)), "part", "nvme", "", "") '
-            f"or label_replace(count by ({NODE}) (max by ({PORT}) (gpunode_infiniband_active)), "
-            '"part", "port", "", "")'
+            _as_part(f"{GPUS} or on ({NODE}) 0 * {SCRAPED}", "gpu")
+            + f" or {_as_part(CONTROLLERS, 'nvme')} or {_as_part(PORTS, 'port')} "
+            f"or on ({NODE}, part) (0 * node:gpunode_hardware:most_1d and on ({NODE}) {SCRAPED})"
         ),
-        purpose="GPUs, NVMe controllers that work, and InfiniBand ports that a node has.",
+        purpose="GPUs, NVMe controllers that work, and InfiniBand ports that a node has; zero if "
+        "it had some within a day.",
         given={INFO: 1.0, LIVE: 1.0, PORT_ACTIVE: 1.0},
         results={(NODE_A, "gpu"): 1.0, (NODE_A, "nvme"): 1.0, (NODE_A, "port"): 1.0},
+    ),
+    Record(
+        name="node:gpunode_hardware:most_1d",
+        labels=(*OF_NODE, "part"),
+        interval=FOR_DAYS,
+        expression=f"max_over_time(node:gpunode_hardware:present{DAY})",
+        purpose="The most of each part that a node has had within a day.",
+        given={UP: 1.0, LIVE: 1.0},
+        results={(NODE_A, "gpu"): 0.0, (NODE_A, "nvme"): 1.0},
     ),
     Record(
         name="node:gpunode_hardware:missing",
         labels=(*OF_NODE, "part"),
         expression=(
-            f"max by ({NODE}, part) (label_replace("
-            "max_over_time(node:gpunode_hardware:present[1d]), "
-            '"of", "the past", "", "") or label_replace(label_replace('
+            f"max by ({NODE}, part) ("
+            'label_replace(node:gpunode_hardware:most_1d, "of", "the past", "", "") '
+            "or label_replace(label_replace("
             f"count by ({NODE}) (max by ({NODE}, bus_id) "
             '(gpunode_pcie_device_info{kind="gpu"})), "part", "gpu", "", ""), '
             '"of", "the bus", "", "")) '
@@ -358,12 +395,20 @@ OF_NODES: tuple[Record, ...] = (
         results={(NODE_A, "/", "ext4"): 0.5},
     ),
     Record(
+        name="node:gpunode_filesystem:writable_1d",
+        labels=(*OF_NODE, "mountpoint"),
+        interval=FOR_DAYS,
+        expression=f"max by ({NODE}, mountpoint) (1 - min_over_time({READ_ONLY}{DAY})) > 0",
+        purpose="Filesystems of a node that could be written to within a day.",
+        given={series("gpunode_filesystem_readonly", mountpoint="/", fstype="ext4"): 0.0},
+        results={(NODE_A, "/"): 1.0},
+    ),
+    Record(
         name="node:gpunode_filesystem:failing",
         labels=(*OF_NODE, "mountpoint"),
         expression=(
-            f"max by ({NODE}, mountpoint) ("
-            f'gpunode_filesystem_readonly{{fstype=~"{LOCAL}"}} == 1 and '
-            f'min_over_time(gpunode_filesystem_readonly{{fstype=~"{LOCAL}"}}[1d]) == 0) '
+            f"max by ({NODE}, mountpoint) ({READ_ONLY} == 1) "
+            f"and on ({NODE}, mountpoint) node:gpunode_filesystem:writable_1d "
             f'or max by ({NODE}, mountpoint) (gpunode_filesystem_files_free{{fstype=~"{LOCAL}"}} '
             f"< 0.001 * gpunode_filesystem_files) > bool -1 "
             f"or max by ({NODE}, mountpoint) (gpunode_filesystem_available_bytes{{mountpoint="

@@ -17,6 +17,17 @@ AT_ONCE: Interval = "15s"
 """Where seconds count."""
 
 
+FOR_HOURS: Interval = "1m"
+"""For what looks back on an hour."""
+
+FOR_DAYS: Interval = "4m"
+"""For what looks back on days: a divisor of the hour, so that each hour has a first evaluation."""
+
+DAY = "[1d:15m]"
+"""A look at each quarter of the last day: over a fleet, reading every sample of a day would take
+longer than the time between two evaluations."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """A recording rule and its test."""
