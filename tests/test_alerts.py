@@ -22,6 +22,8 @@ import yaml
 
 from alerts import generate, rule_tests
 from alerts.recording import OF_CLUSTERS, RECORDS
+from alerts.recording.faults import INFO
+from alerts.recording.jobs import OWNED, SLURM
 from alerts.recording.record import HELD
 from alerts.rule_files import (
     alert_group,
@@ -32,9 +34,10 @@ from alerts.rule_files import (
     substituted,
     variables,
 )
-from alerts.rule_tests import Case, Course
+from alerts.rule_tests import Case, Course, Phases
+from alerts.thresholds.exporter import ALLOCATABLE_GPUS
 from alerts.thresholds.lines import COVERED, LINES
-from alerts.thresholds.row import Series, Threshold, Tier, minutes
+from alerts.thresholds.row import Series, Threshold, Tier, minutes, series
 from alerts.thresholds.table import THRESHOLDS
 from gpunode.audit.source import CHECKS
 from gpunode.client.protocol import PHASES
@@ -212,6 +215,62 @@ def test_a_prometheus_without_any_target_pages(tmp_path: Path) -> None:
     labels = {"alertname": row.alert, "alertstate": "firing", "severity": "ticket"}
     case.expect(20, "ALERTS", [("ALERTS", {**labels, "group": row.group}, 1.0)])
     ran = play(tmp_path, [case], shipped("cluster_exporter"))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+NFS_IN_FLIGHT = series("gpunode_nfs_requests_in_flight", mountpoint="/data")
+NFS_DONE = series("gpunode_nfs_requests_total", mountpoint="/data", operation="READ")
+BLOCKED = series("gpunode_job_blocked_processes")
+SILENT = "node:gpunode_storage_silent:active"
+
+
+def test_a_process_that_hangs_in_a_request_is_evidence_enough(tmp_path: Path) -> None:
+    """NFS repeats a request only after a minute."""
+    case = Case("hangs")
+    for given in (NFS_IN_FLIGHT, BLOCKED):
+        case.give(given, [(10, 1.0)])
+    case.give(NFS_DONE, [(10, 0.0)])
+    labels = {"cluster": case.name, "instance": "node-a"}
+    found = (SILENT, {**labels, "mountpoint": "/data", "filesystem": "/data"}, 1.0)
+    case.expect(8, SILENT, [found])
+    ran = play(tmp_path, [case], shipped("recording"))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_storage_is_not_silent_because_a_scrape_failed(tmp_path: Path) -> None:
+    """A scrape a minute, one of which failed, is too little to know what was completed."""
+    case = Case("failed")
+    of_data = {"filesystem": "scratch", "server": "data"}
+    in_flight = series("gpunode_lustre_rpcs_in_flight", **of_data)
+    case.give(in_flight, [(5, 1.0), (1, None), (1, 1.0)])
+    case.give(series("gpunode_lustre_rpcs_total", **of_data), [(5, 10.0), (1, None), (1, 10.0)])
+    case.expect(6, SILENT)
+    ran = play(tmp_path, [case], shipped("recording"))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_no_rule_fails_whatever_there_is_twice(tmp_path: Path) -> None:
+    """A join that finds two partners fails, and with it the rule for every node.
+
+    Everything is scraped by two jobs, kube-state-metrics runs twice, a GPU has two owners, and the
+    GPUs of a node change their numbers and boards within a minute.
+    """
+    case = Case("twice")
+    examples = [one for row in THRESHOLDS for one in row.example.fires]
+    of_records = [one for record in RECORDS for one in record.given if ":" not in one.metric]
+    for one in dict.fromkeys([*examples, *of_records]):
+        for job in ("gpunode", "gpunode-too"):
+            case.give(one, [(20, 1.0)], **({} if one.metric == "up" else {"job": job}))
+    for one in (*rule_tests.CORDONED, ALLOCATABLE_GPUS):
+        for replica in ("10.0.0.7:8080", "10.0.0.8:8080"):
+            case.give(one, [(20, 1.0)], instance=replica)
+    for minute, gpu, uuid in ((8, "0", "GPU-a"), (4, "3", "GPU-a"), (8, "3", "GPU-c")):
+        absent: Phases = [(minute, None)]
+        case.give(INFO, [*absent, (4, 1.0), (1, None)], gpu=gpu, uuid=uuid, job="renumbered")
+    for owned in (*OWNED, *SLURM):
+        case.give(owned, [(20, 1.0)], gpu="7", uuid="GPU-h")
+    case.expect(19, "gpu:gpunode_gpu_owner:share == 2")  # for promtool to play all of it
+    ran = play(tmp_path, [case], shipped(*rule_files()))
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
@@ -431,7 +490,7 @@ def test_a_rule_follows_the_craft(name: str) -> None:
     over_nodes = name in OVER_NODES or name in {line.name for line in LINES}
     for grouped in re.findall(r"\bby \(([^)]*)\)", expression):
         assert "cluster" in grouped
-        assert "instance" in grouped or over_nodes, grouped
+        assert {"instance", "node"} & {*grouped.split(", ")} or over_nodes, grouped
 
 
 OVER_NODES = {record.name for record in OF_CLUSTERS} | {

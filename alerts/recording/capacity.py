@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from alerts.recording.jobs import OWNED, SLURM
 from alerts.recording.record import (
+    FOR_DAYS,
+    FOR_HOURS,
     HALF,
+    HOUR,
     NODE_A,
     OF_GPU,
     OF_NODE,
@@ -18,7 +21,6 @@ from alerts.recording.record import (
 from alerts.thresholds.row import (
     GPU,
     NODE,
-    Interval,
     ledger,
     minutes,
     of_gpus,
@@ -26,15 +28,6 @@ from alerts.thresholds.row import (
     series,
 )
 from gpunode.gpu.ledger import STATES
-
-SAMPLES_AN_HOUR = 120
-"""What a rule that is evaluated every 30 s records."""
-
-FOR_HOURS: Interval = "1m"
-"""For what looks back on an hour."""
-
-FOR_DAYS: Interval = "4m"
-"""For what looks back on days: a divisor of the hour, so that each hour has a first evaluation."""
 
 TESTED_AT = 122
 """The minute at which the tests look at the results: just after an hour begins."""
@@ -50,24 +43,16 @@ EXPECTED = "gpunode_nccl_expected_bus_bandwidth_bytes_per_second"
 COLLECTIVE = f"{NODE}, collective, gpus"
 
 
-def _over(
-    level: str,
-    labels: tuple[str, ...],
-    example: tuple[str, ...],
-    *,
-    hour: str,
-    rests_on: str,
-    result: float,
-) -> list[Record]:
-    """A level's shares over an hour, as ``hour`` says, over a day and over 30 days.
+def _over(level: str, labels: tuple[str, ...], example: tuple[str, ...]) -> list[Record]:
+    """A level's shares over an hour, over a day and over 30 days.
 
-    What looks back on days reads one sample an hour: over a fleet, reading all samples of 30 days
-    would take longer than the time between two evaluations. An hour without data counts as none,
-    so a GPU that was there for three hours has used three. The windows of sums are a little short,
-    because Prometheus 2 counts the samples at both ends.
+    What looks back on an hour reads twelve means of five minutes, and what looks back on days one
+    mean an hour: over a fleet, reading all samples of 30 days would take longer than the time
+    between two evaluations. An hour without data counts as none, so a GPU that was there for three
+    hours has used three. The windows of sums are a little short, because Prometheus 2 counts the
+    samples at both ends.
 
-    The tests look at the series of the level whose labels are ``example``: ``rests_on`` is what the
-    hour is computed from, and ``result`` what it comes to.
+    The tests look at the series of the level whose labels are ``example``.
     """
     base = f"{level}:gpunode_gpu_seconds"
     hourly = f"{base}:rate1h_hourly"
@@ -83,10 +68,10 @@ def _over(
             name=f"{base}:rate1h",
             labels=kept,
             interval=FOR_HOURS,
-            expression=hour,
+            expression=f"sum_over_time({base}:rate5m{HOUR}) / 12",
             purpose=f"`{base}:rate5m`, averaged over an hour.",
-            given={series(rests_on, **own): 0.25},
-            results={starved: result},
+            given={series(f"{base}:rate5m", **own): 0.25},
+            results={starved: 0.25},
         ),
         Record(
             name=hourly,
@@ -146,11 +131,20 @@ OF_NODES: tuple[Record, ...] = (
         results={A: 0.5},
     ),
     Record(
+        name="gpu:gpunode_training_seconds:rate5m",
+        labels=(*OF_GPU, "phase"),
+        expression=rate("gpunode_training_seconds_total", f"{GPU}, phase"),
+        purpose="Share of a training process's time by what it says it does.",
+        given={TRAINING_STEPS: 0.5},
+        results={(*A, "step"): 0.5},
+    ),
+    Record(
         name="gpu:gpunode_training_pause:rate5m",
         labels=OF_GPU,
         expression=(
-            rate('gpunode_training_seconds_total{phase=~"checkpoint|evaluation|compile|other"}')
-            + f" unless on ({GPU}) {rate('gpunode_serving_request_seconds_count')} > 0"
+            f"sum by ({GPU}) (gpu:gpunode_training_seconds:rate5m"
+            '{phase=~"checkpoint|evaluation|compile|other"})'
+            f" unless on ({GPU}) {rate('gpunode_serving_request_seconds_count')} > 0"
         ),
         purpose="Share of a training process's time in which no step is expected, set-up included; "
         "JobStarved does not count it.",
@@ -161,23 +155,17 @@ OF_NODES: tuple[Record, ...] = (
         results={A: 0.5},
     ),
     Record(
-        name="gpu:gpunode_gpu_known:ever",
-        labels=OF_GPU,
-        expression=(
-            f'max by ({GPU}) (gpu:gpunode_gpu_seconds:rate5m{{state!="unknown"}}) > 0.3 '
-            f"or on ({GPU}) (gpu:gpunode_gpu_known:ever "
-            f'and on ({GPU}) gpu:gpunode_gpu_seconds:rate5m{{state="unknown"}})'
-        ),
-        purpose="GPUs whose state could be told; the rule reads its own past.",
-        given=HALF,
-        results={A: 0.5},
+        name="node:gpunode_gpu_running:max",
+        labels=OF_NODE,
+        expression=f"max by ({NODE}) (gpu:gpunode_gpu_running:rate5m)",
+        purpose="Share of its time for which the GPU of a node that works most has a job running.",
+        given=ledger(idle=0.25),
+        results={(NODE_A,): 0.75},
     ),
     Record(
         name="node:gpunode_gpu_running:max_1h",
         labels=OF_NODE,
-        expression=(
-            f"max by ({NODE}) (max_over_time(gpu:gpunode_gpu_running:rate5m[1h])) > ${{busy_share}}"
-        ),
+        expression="max_over_time(node:gpunode_gpu_running:max[1h]) > ${busy_share}",
         purpose="Nodes on which a GPU was at work within the hour; alerts on what can slow work "
         "down depend on it.",
         given=ledger(idle=0.25),
@@ -191,28 +179,14 @@ OF_NODES: tuple[Record, ...] = (
         given=HALF,
         results={(NODE_A, "starved"): 0.25},
     ),
-    *_over(
-        "gpu",
-        OF_GPU,
-        A,
-        hour=rate("gpunode_gpu_seconds_total", f"{GPU}, state", "1h"),
-        rests_on="gpunode_gpu_seconds_total",
-        result=0.25,
-    ),
-    *_over(
-        "node",
-        OF_NODE,
-        (NODE_A,),
-        hour=f"sum by ({NODE}, state) (gpu:gpunode_gpu_seconds:rate1h)",
-        rests_on="gpu:gpunode_gpu_seconds:rate1h",
-        result=0.25,
-    ),
+    *_over("gpu", OF_GPU, A),
+    *_over("node", OF_NODE, (NODE_A,)),
     Record(
         name="gpu:gpunode_training_goodput:ratio_rate5m",
         labels=OF_GPU,
         expression=(
-            rate('gpunode_training_seconds_total{phase="step"}')
-            + f" / on ({GPU}) ({rate('gpunode_training_seconds_total')} > 0)"
+            f'sum by ({GPU}) (gpu:gpunode_training_seconds:rate5m{{phase="step"}}) '
+            f"/ on ({GPU}) (sum by ({GPU}) (gpu:gpunode_training_seconds:rate5m) > 0)"
         ),
         purpose="Share of a training process's time that goes to steps.",
         given={
@@ -292,21 +266,15 @@ OF_CLUSTERS: tuple[Record, ...] = (
             ("namespace", OF_NAMESPACE, ("research",)),
             ("job", OF_WORKLOAD, ("research", "a", "")),
         )
-        for record in _over(
-            level,
-            labels,
-            example,
-            hour=f"sum_over_time({level}:gpunode_gpu_seconds:rate5m[59m59s]) / {SAMPLES_AN_HOUR}",
-            rests_on=f"{level}:gpunode_gpu_seconds:rate5m",
-            result=60 * 0.25 / SAMPLES_AN_HOUR,  # the tests have one sample a minute
-        )
+        for record in _over(level, labels, example)
     ),
     Record(
         name="cluster:gpunode_gpu_lost:rate1h",
         labels=("cluster", "state"),
         interval=FOR_HOURS,
         expression=(
-            'sum by (cluster, state) (gpu:gpunode_gpu_seconds:rate1h{state!~"compute|memory|free"})'
+            "sum by (cluster, state) "
+            '(node:gpunode_gpu_seconds:rate1h{state!~"compute|memory|free"})'
         ),
         purpose="GPUs lost on average over the last hour, by state; multiply by hours for GPU "
         "hours.",

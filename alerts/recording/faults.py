@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from alerts.recording.record import (
     AT_ONCE,
+    DAY,
+    FOR_DAYS,
+    GPU_A,
     HELD,
     NODE_A,
     OF_GPU,
@@ -16,6 +19,7 @@ from alerts.thresholds.row import (
     GPU,
     JOB,
     NODE,
+    by_node,
     gained,
     of_gpus,
     rate,
@@ -32,9 +36,12 @@ TELLS = 1
 """How bad a fault is: whether it is worth waking somebody, or only worth a ticket."""
 
 PORT = f"{NODE}, device, port"
+INTERFACE = f"{NODE}, interface"
+READ_ONLY = f'gpunode_filesystem_readonly{{fstype=~"{LOCAL}"}}'
 TMPFS = f"{NODE}, tmpfs"
 MOUNT = f"{NODE}, mountpoint, fstype"
 OF_FILESYSTEM = f"{NODE}, filesystem"
+OF_MOUNT = f"{NODE}, mountpoint"
 XIDS = "gpunode_gpu_xid_last_timestamp_seconds"
 LOGGED_XIDS = "gpunode_kernel_log_last_xid_timestamp_seconds"
 XID_REMEMBERED = 900
@@ -54,11 +61,15 @@ OF_A_GPU = f"{GPU}, reason"
 OF_A_NODE = f"{NODE}, fault"
 
 _BY_BUS = "cluster, instance, bus_id"
+_PHYSICAL = 'gpunode_gpu_info{parent=""}'
 _LOGGED = (
     f'max by ({_BY_BUS}, xid) ({LOGGED_XIDS}{{xid=~"${{xids_of_hardware}}"}} '
     f"> time() - {XID_REMEMBERED}) * on ({_BY_BUS}) group_left (gpu, uuid) "
-    f'max by ({_BY_BUS}, gpu, uuid) (last_over_time(gpunode_gpu_info{{parent=""}}[1h]))'
+    f"(gpu:gpunode_gpu_info:by_bus and on ({_BY_BUS}) "
+    f"count by ({_BY_BUS}) (gpu:gpunode_gpu_info:by_bus) == 1)"
 )
+"""The kernel names a GPU by its place on the bus; after a reboot another GPU may have its number,
+and a join in which a place has two GPUs would fail for every node."""
 _RECENT_XID = f"max by ({GPU}, xid) ({XIDS}{{SELECTED}}) > time() - {XID_REMEMBERED}"
 _OF_HARDWARE = _RECENT_XID.replace("SELECTED", 'xid=~"${xids_of_hardware}"')
 _OF_NEITHER = _RECENT_XID.replace(
@@ -77,7 +88,7 @@ GPU_FAULTS = (
     ),
     _fault(
         PAGES,
-        gained('gpunode_gpu_ecc_errors_total{kind="uncorrected"}', GPU, "1h") + " > 0.5",
+        gained('gpunode_gpu_ecc_errors_total{kind="uncorrected"}') + " > 0.5",
         "memory lost data",
         by=OF_A_GPU,
     ),
@@ -90,7 +101,7 @@ GPU_FAULTS = (
     ),
     _fault(
         PAGES,
-        f"max by ({GPU}, part) (max_over_time(gpunode_gpu_fabric_healthy[5m])) == 0",
+        f"max by ({GPU}, part) (max_over_time(gpunode_gpu_fabric_healthy[5m:1m])) == 0",
         "NVSwitch fabric: $1",
         "part",
         OF_A_GPU,
@@ -104,7 +115,9 @@ GPU_FAULTS = (
     ),
 )
 
-THROTTLED = "gpunode_gpu_throttled_seconds_total"
+HEAT = 'gpunode_gpu_throttled_seconds_total{reason=~"sw_thermal|hw_thermal"}'
+BRAKE = 'gpunode_gpu_throttled_seconds_total{reason="hw_power_brake"}'
+THERMAL_SLOWDOWN = series("gpunode_gpu_throttled_seconds_total", reason="sw_thermal")
 SLOWED = 0.1
 """Share of the time with lowered clocks from which a GPU is out of order."""
 
@@ -123,20 +136,26 @@ NODE_FAULTS = (
         by=OF_A_NODE,
     ),
     _fault(TELLS, f"node:gpunode_port:up < {PORT_DOWN}", "network", by=OF_A_NODE),
-    _fault(
-        PAGES,
-        rate(f'{THROTTLED}{{reason=~"sw_thermal|hw_thermal"}}') + f" > {SLOWED}",
-        "thermal",
-        by=OF_A_NODE,
-    ),
-    _fault(
-        PAGES,
-        rate(f'{THROTTLED}{{reason="hw_power_brake"}}') + f" > {SLOWED}",
-        "power_brake",
-        by=OF_A_NODE,
-    ),
+    _fault(PAGES, f"gpu:gpunode_gpu_throttled:ratio > {SLOWED}", "$1", "fault", by=OF_A_NODE),
     _fault(PAGES, "node:gpunode_filesystem:failing > 0", "filesystem", by=OF_A_NODE),
 )
+
+
+def _as_device(of_interfaces: str) -> str:
+    """Network interfaces as ports without a number."""
+    return f'label_replace({of_interfaces}, "device", "$1", "interface", "(.+)")'
+
+
+GPUS = f"count by ({NODE}) (max by ({GPU}) ({_PHYSICAL}))"
+CONTROLLERS = f"sum by ({NODE}) (max by ({NODE}, controller) (gpunode_disk_controller_live))"
+PORTS = f"count by ({NODE}) (max by ({PORT}) (gpunode_infiniband_active))"
+
+SCRAPED = f"(max by ({NODE}) ({TARGETS}) == 1)"
+"""Nodes whose exporter answers."""
+
+
+def _as_part(number: str, part: str) -> str:
+    return f'label_replace({number}, "part", "{part}", "", "")'
 
 
 def _or(parts: tuple[str, ...]) -> str:
@@ -152,6 +171,25 @@ def _fleet(of: str) -> str:
         f"{nodes} / on (cluster) group_left () cluster:gpunode_node:count > ${{fleet_share}})"
     )
 
+
+def _unanswered(in_flight: str, completed: str, by: str) -> str:
+    """Requests in flight of which, as is known, none was completed in two minutes."""
+    return f"max by ({by}) ({in_flight}) > 0 and on ({by}) {gained(completed, by, '2m')} == 0"
+
+
+LUSTRE_SILENT = _unanswered(
+    "gpunode_lustre_rpcs_in_flight", "gpunode_lustre_rpcs_total", OF_FILESYSTEM
+)
+LUSTRE_LOST = (
+    f"{gained('gpunode_lustre_rpc_timeouts_total', OF_FILESYSTEM, '5m')} > 0 "
+    f"and on ({OF_FILESYSTEM}) max by ({OF_FILESYSTEM}) "
+    '(gpunode_lustre_targets{connected="false"}) > 0'
+)
+NFS_SILENT = _unanswered("gpunode_nfs_requests_in_flight", "gpunode_nfs_requests_total", OF_MOUNT)
+NFS_REPEATS = (
+    f"{gained('gpunode_nfs_retransmissions_total', OF_MOUNT, '5m')} > 0 "
+    f"or {gained('gpunode_nfs_timeouts_total', OF_MOUNT, '5m')} > 0"
+)
 
 PORT_ACTIVE = series("gpunode_infiniband_active", device="mlx5_0", port="1")
 NFS = {"mountpoint": "/data", "operation": "read"}
@@ -170,10 +208,7 @@ OF_NODES: tuple[Record, ...] = (
     Record(
         name=CORDONED,
         labels=OF_NODE,
-        expression=(
-            f"max by ({NODE}) (label_replace(kube_node_spec_unschedulable, "
-            '"instance", "$1", "node", "(.+)")) > 0'
-        ),
+        expression=by_node("kube_node_spec_unschedulable") + " > 0",
         purpose="Nodes that are cordoned or drained (kube-state-metrics); they page nobody.",
         given={series("kube_node_spec_unschedulable", node=NODE_A, instance="10.0.0.9:8080"): 1.0},
         results={(NODE_A,): 1.0},
@@ -216,6 +251,17 @@ OF_NODES: tuple[Record, ...] = (
         results={(NODE_A,): 0.0},
     ),
     Record(
+        name="gpu:gpunode_gpu_info:by_bus",
+        labels=(*OF_NODE, "bus_id", *OF_GPU[2:]),
+        expression=(
+            f"max by ({_BY_BUS}, gpu, uuid) ({_PHYSICAL}) or on ({_BY_BUS}) "
+            f"max by ({_BY_BUS}, gpu, uuid) (last_over_time({_PHYSICAL}[15m:3m]))"
+        ),
+        purpose="GPUs by their place on the PCI bus: those there are, or were while an XID counts.",
+        given={INFO: 1.0},
+        results={(NODE_A, "0000:00:06.0", *GPU_A): 1.0},
+    ),
+    Record(
         name="gpu:gpunode_gpu_fault:level",
         labels=(*OF_GPU, "reason"),
         interval=AT_ONCE,
@@ -244,16 +290,24 @@ OF_NODES: tuple[Record, ...] = (
         results={A: 2.0},
     ),
     Record(
+        name="node:gpunode_port:up_1d",
+        labels=(*OF_NODE, "device", "port"),
+        interval=FOR_DAYS,
+        expression=(
+            f"max by ({PORT}) (max_over_time(gpunode_infiniband_active{DAY})) > 0 or "
+            f"{_as_device(f'max by ({INTERFACE}) (max_over_time(gpunode_network_up{DAY}))')} > 0"
+        ),
+        purpose="Ports and interfaces that have been up within a day.",
+        given={PORT_ACTIVE: 1.0},
+        results={(NODE_A, "mlx5_0", "1"): 1.0},
+    ),
+    Record(
         name="node:gpunode_port:up",
         labels=(*OF_NODE, "device", "port"),
-        interval=AT_ONCE,
         expression=(
-            f"min by ({PORT}) (avg_over_time(gpunode_infiniband_active[10m])) "
-            f"and on ({PORT}) max by ({PORT}) (max_over_time(gpunode_infiniband_active[1d])) > 0 "
-            "or label_replace(min by (cluster, instance, interface) ("
-            "avg_over_time(gpunode_network_up[10m])) "
-            "and on (cluster, instance, interface) max by (cluster, instance, interface) ("
-            'max_over_time(gpunode_network_up[1d])) > 0, "device", "$1", "interface", "(.+)")'
+            f"(min by ({PORT}) (avg_over_time(gpunode_infiniband_active[10m])) or "
+            f"{_as_device(f'min by ({INTERFACE}) (avg_over_time(gpunode_network_up[10m]))')}) "
+            f"and on ({PORT}) node:gpunode_port:up_1d"
         ),
         purpose="Share of the last ten minutes for which a port or interface was up that has been "
         "up within a day.",
@@ -261,28 +315,45 @@ OF_NODES: tuple[Record, ...] = (
         results={(NODE_A, "mlx5_0", "1"): 1.0},
     ),
     Record(
+        name="gpu:gpunode_gpu_throttled:ratio",
+        labels=(*OF_GPU, "fault"),
+        expression=(
+            f'label_replace({rate(HEAT)}, "fault", "thermal", "", "") '
+            f'or label_replace({rate(BRAKE)}, "fault", "power_brake", "", "")'
+        ),
+        purpose="Share of the time in which heat or the power supply lowers the clocks of a GPU.",
+        given={THERMAL_SLOWDOWN: 0.25},
+        results={(*A, "thermal"): 0.25},
+    ),
+    Record(
         name="node:gpunode_hardware:present",
         labels=(*OF_NODE, "part"),
         expression=(
-            f'label_replace(count by ({NODE}) (max by ({GPU}) (gpunode_gpu_info{{parent=""}})) '
-            f"or on ({NODE}) 0 * (max by ({NODE}) ({TARGETS}) == 1), "
-            '"part", "gpu", "", "") '
-            f"or label_replace(count by ({NODE}) (max by ({NODE}, controller) "
-            '(gpunode_disk_controller_live == 1)), "part", "nvme", "", "") '
-            f"or label_replace(count by ({NODE}) (max by ({PORT}) (gpunode_infiniband_active)), "
-            '"part", "port", "", "")'
+            _as_part(f"{GPUS} or on ({NODE}) 0 * {SCRAPED}", "gpu")
+            + f" or {_as_part(CONTROLLERS, 'nvme')} or {_as_part(PORTS, 'port')} "
+            f"or on ({NODE}, part) (0 * node:gpunode_hardware:most_1d and on ({NODE}) {SCRAPED})"
         ),
-        purpose="GPUs, NVMe controllers that work, and InfiniBand ports that a node has.",
+        purpose="GPUs, NVMe controllers that work, and InfiniBand ports that a node has; zero if "
+        "it had some within a day.",
         given={INFO: 1.0, LIVE: 1.0, PORT_ACTIVE: 1.0},
         results={(NODE_A, "gpu"): 1.0, (NODE_A, "nvme"): 1.0, (NODE_A, "port"): 1.0},
+    ),
+    Record(
+        name="node:gpunode_hardware:most_1d",
+        labels=(*OF_NODE, "part"),
+        interval=FOR_DAYS,
+        expression=f"max_over_time(node:gpunode_hardware:present{DAY})",
+        purpose="The most of each part that a node has had within a day.",
+        given={UP: 1.0, LIVE: 1.0},
+        results={(NODE_A, "gpu"): 0.0, (NODE_A, "nvme"): 1.0},
     ),
     Record(
         name="node:gpunode_hardware:missing",
         labels=(*OF_NODE, "part"),
         expression=(
-            f"max by ({NODE}, part) (label_replace("
-            "max_over_time(node:gpunode_hardware:present[1d]), "
-            '"of", "the past", "", "") or label_replace(label_replace('
+            f"max by ({NODE}, part) ("
+            'label_replace(node:gpunode_hardware:most_1d, "of", "the past", "", "") '
+            "or label_replace(label_replace("
             f"count by ({NODE}) (max by ({NODE}, bus_id) "
             '(gpunode_pcie_device_info{kind="gpu"})), "part", "gpu", "", ""), '
             '"of", "the bus", "", "")) '
@@ -324,12 +395,20 @@ OF_NODES: tuple[Record, ...] = (
         results={(NODE_A, "/", "ext4"): 0.5},
     ),
     Record(
+        name="node:gpunode_filesystem:writable_1d",
+        labels=(*OF_NODE, "mountpoint"),
+        interval=FOR_DAYS,
+        expression=f"max by ({NODE}, mountpoint) (1 - min_over_time({READ_ONLY}{DAY})) > 0",
+        purpose="Filesystems of a node that could be written to within a day.",
+        given={series("gpunode_filesystem_readonly", mountpoint="/", fstype="ext4"): 0.0},
+        results={(NODE_A, "/"): 1.0},
+    ),
+    Record(
         name="node:gpunode_filesystem:failing",
         labels=(*OF_NODE, "mountpoint"),
         expression=(
-            f"max by ({NODE}, mountpoint) ("
-            f'gpunode_filesystem_readonly{{fstype=~"{LOCAL}"}} == 1 and '
-            f'min_over_time(gpunode_filesystem_readonly{{fstype=~"{LOCAL}"}}[1d]) == 0) '
+            f"max by ({NODE}, mountpoint) ({READ_ONLY} == 1) "
+            f"and on ({NODE}, mountpoint) node:gpunode_filesystem:writable_1d "
             f'or max by ({NODE}, mountpoint) (gpunode_filesystem_files_free{{fstype=~"{LOCAL}"}} '
             f"< 0.001 * gpunode_filesystem_files) > bool -1 "
             f"or max by ({NODE}, mountpoint) (gpunode_filesystem_available_bytes{{mountpoint="
@@ -376,20 +455,10 @@ OF_NODES: tuple[Record, ...] = (
         labels=(*OF_NODE, "filesystem"),
         interval=AT_ONCE,
         expression=(
-            f"max by ({OF_FILESYSTEM}) (gpunode_lustre_rpcs_in_flight) > 0 "
-            f"unless on ({OF_FILESYSTEM}) "
-            f"{gained('gpunode_lustre_rpcs_total', OF_FILESYSTEM, '2m')} > 0 "
-            f"or {gained('gpunode_lustre_rpc_timeouts_total', OF_FILESYSTEM, '5m')} > 0 "
-            f"and on ({OF_FILESYSTEM}) max by ({OF_FILESYSTEM}) "
-            '(gpunode_lustre_targets{connected="false"}) > 0 '
-            "or label_replace("
-            f"max by ({NODE}, mountpoint) (gpunode_nfs_requests_in_flight) > 0 "
-            f"unless on ({NODE}, mountpoint) "
-            f"{gained('gpunode_nfs_requests_total', f'{NODE}, mountpoint', '2m')} > 0 "
-            f"and on ({NODE}, mountpoint) ("
-            f"{gained('gpunode_nfs_retransmissions_total', f'{NODE}, mountpoint', '5m')} > 0 "
-            f"or {gained('gpunode_nfs_timeouts_total', f'{NODE}, mountpoint', '5m')} > 0 "
-            f"or on ({NODE}) max by ({NODE}) (gpunode_job_blocked_processes) > 0), "
+            f"{LUSTRE_SILENT} or {LUSTRE_LOST} or label_replace("
+            f"{NFS_SILENT} and on ({OF_MOUNT}) ({NFS_REPEATS}) "
+            f"or on ({OF_MOUNT}) ({NFS_SILENT} and on ({NODE}) "
+            f"max by ({NODE}) (gpunode_job_blocked_processes) > 0), "
             '"filesystem", "$1", "mountpoint", "(.+)")'
         ),
         purpose="Filesystems from which a node has requests without an answer.",

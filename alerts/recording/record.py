@@ -17,6 +17,21 @@ AT_ONCE: Interval = "15s"
 """Where seconds count."""
 
 
+FOR_HOURS: Interval = "1m"
+"""For what looks back on an hour."""
+
+FOR_DAYS: Interval = "4m"
+"""For what looks back on days: a divisor of the hour, so that each hour has a first evaluation."""
+
+HOUR = "[59m59s999ms:5m]"
+"""Twelve looks at the last hour, whichever ends of a range the engine counts: means of five minutes
+make up the hour."""
+
+DAY = "[1d:15m]"
+"""A look at each quarter of the last day: over a fleet, reading every sample of a day would take
+longer than the time between two evaluations."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """A recording rule and its test."""

@@ -5,7 +5,17 @@ from __future__ import annotations
 from alerts.recording.faults import CORDONED, TARGETS, UP
 from alerts.recording.record import HELD
 from alerts.thresholds.references import LEDGER
-from alerts.thresholds.row import GPU, NODE, Example, Threshold, Tier, ledger, series, state
+from alerts.thresholds.row import (
+    GPU,
+    NODE,
+    Example,
+    Threshold,
+    Tier,
+    by_node,
+    ledger,
+    series,
+    state,
+)
 
 DISK_SOURCE = series("gpunode_source_up", source="disk", gpu="", uuid="", mountpoint="")
 ALLOCATABLE_GPUS = series(
@@ -21,10 +31,10 @@ HELD_ON_B = {
     for one, value in HELD.items()
 }
 
-WITH_GPUS = (
-    f"max by ({NODE}) (label_replace("
-    'kube_node_status_allocatable{resource="nvidia_com_gpu"}, "instance", "$1", "node", "(.+)"))'
-)
+A_LITTLE = 0.005
+"""Share of a day from which what a GPU did was known."""
+
+WITH_GPUS = by_node('kube_node_status_allocatable{resource="nvidia_com_gpu"}')
 """Nodes that have GPUs, as Kubernetes knows."""
 
 EXPORTER = (
@@ -186,7 +196,10 @@ EXPORTER = (
         remedy="Reset the GPU if it is lost; restart DCGM; see the exporter's log.",
         source=LEDGER,
         record="gpu:gpunode_gpu_unknown:ratio",
-        signal=(f"max by ({GPU}) ({state('unknown')}) and on ({GPU}) gpu:gpunode_gpu_known:ever"),
+        signal=(
+            f"max by ({GPU}) ({state('unknown')}) and on ({GPU}) "
+            f'sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate1d{{state!="unknown"}}) > {A_LITTLE}'
+        ),
         unit="percent",
         tiers=(Tier(severity="ticket", threshold=0.5, after="30m"),),
         scope="gpu",

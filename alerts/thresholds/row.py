@@ -223,6 +223,12 @@ def of_gpus(metric: str, operation: Literal["max", "min"] = "max") -> str:
     return f"{operation} by ({GPU}) ({metric})"
 
 
+def by_node(metric: str) -> str:
+    """A gauge of kube-state-metrics by the node it is about; several of them tell the same."""
+    each = f"max by (cluster, node) ({metric})"
+    return f'max by ({NODE}) (label_replace({each}, "instance", "$1", "node", "(.+)"))'
+
+
 def state(name: str) -> str:
     """The share of time that the ledger gives to a state."""
     return f'gpu:gpunode_gpu_seconds:rate5m{{state="{name}"}}'

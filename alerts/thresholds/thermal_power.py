@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
+from alerts.recording.faults import THERMAL_SLOWDOWN
 from alerts.thresholds.references import NVML
-from alerts.thresholds.row import Example, Threshold, Tier, of_gpus, rate, series
-
-THERMAL_SLOWDOWN = series("gpunode_gpu_throttled_seconds_total", reason="sw_thermal")
-
-HEAT = 'gpunode_gpu_throttled_seconds_total{reason=~"sw_thermal|hw_thermal"}'
-BRAKE = 'gpunode_gpu_throttled_seconds_total{reason="hw_power_brake"}'
+from alerts.thresholds.row import Example, Threshold, Tier, of_gpus, series
 
 THERMAL_POWER = (
     Threshold(
@@ -67,12 +63,6 @@ THERMAL_POWER = (
         remedy="Fix the cooling or the power supply; until then, keep the node out of large jobs.",
         source=NVML,
         record="gpu:gpunode_gpu_throttled:ratio",
-        signal=(
-            f"label_replace({rate(HEAT)}, "
-            '"fault", "thermal", "", "") '
-            f"or label_replace({rate(BRAKE)}, "
-            '"fault", "power_brake", "", "")'
-        ),
         unit="percent",
         tiers=(Tier(severity="ticket", threshold=0.01, after="10m"),),
         scope="gpu",
