@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from alerts.recording.jobs import OWNED, SLURM
 from alerts.recording.record import (
+    FOR_DAYS,
     HALF,
     NODE_A,
     OF_GPU,
@@ -18,7 +19,6 @@ from alerts.recording.record import (
 from alerts.thresholds.row import (
     GPU,
     NODE,
-    Interval,
     ledger,
     minutes,
     of_gpus,
@@ -29,12 +29,6 @@ from gpunode.gpu.ledger import STATES
 
 SAMPLES_AN_HOUR = 120
 """What a rule that is evaluated every 30 s records."""
-
-FOR_HOURS: Interval = "1m"
-"""For what looks back on an hour."""
-
-FOR_DAYS: Interval = "4m"
-"""For what looks back on days: a divisor of the hour, so that each hour has a first evaluation."""
 
 TESTED_AT = 122
 """The minute at which the tests look at the results: just after an hour begins."""
@@ -82,7 +76,7 @@ def _over(
         Record(
             name=f"{base}:rate1h",
             labels=kept,
-            interval=FOR_HOURS,
+            interval=FOR_DAYS,
             expression=hour,
             purpose=f"`{base}:rate5m`, averaged over an hour.",
             given={series(rests_on, **own): 0.25},
@@ -146,11 +140,20 @@ OF_NODES: tuple[Record, ...] = (
         results={A: 0.5},
     ),
     Record(
+        name="gpu:gpunode_training_seconds:rate5m",
+        labels=(*OF_GPU, "phase"),
+        expression=rate("gpunode_training_seconds_total", f"{GPU}, phase"),
+        purpose="Share of a training process's time by what it says it does.",
+        given={TRAINING_STEPS: 0.5},
+        results={(*A, "step"): 0.5},
+    ),
+    Record(
         name="gpu:gpunode_training_pause:rate5m",
         labels=OF_GPU,
         expression=(
-            rate('gpunode_training_seconds_total{phase=~"checkpoint|evaluation|compile|other"}')
-            + f" unless on ({GPU}) {rate('gpunode_serving_request_seconds_count')} > 0"
+            f"sum by ({GPU}) (gpu:gpunode_training_seconds:rate5m"
+            '{phase=~"checkpoint|evaluation|compile|other"})'
+            f" unless on ({GPU}) {rate('gpunode_serving_request_seconds_count')} > 0"
         ),
         purpose="Share of a training process's time in which no step is expected, set-up included; "
         "JobStarved does not count it.",
@@ -161,23 +164,17 @@ OF_NODES: tuple[Record, ...] = (
         results={A: 0.5},
     ),
     Record(
-        name="gpu:gpunode_gpu_known:ever",
-        labels=OF_GPU,
-        expression=(
-            f'max by ({GPU}) (gpu:gpunode_gpu_seconds:rate5m{{state!="unknown"}}) > 0.3 '
-            f"or on ({GPU}) (gpu:gpunode_gpu_known:ever "
-            f'and on ({GPU}) gpu:gpunode_gpu_seconds:rate5m{{state="unknown"}})'
-        ),
-        purpose="GPUs whose state could be told; the rule reads its own past.",
-        given=HALF,
-        results={A: 0.5},
+        name="node:gpunode_gpu_running:max",
+        labels=OF_NODE,
+        expression=f"max by ({NODE}) (gpu:gpunode_gpu_running:rate5m)",
+        purpose="Share of its time for which the GPU of a node that works most has a job running.",
+        given=ledger(idle=0.25),
+        results={(NODE_A,): 0.75},
     ),
     Record(
         name="node:gpunode_gpu_running:max_1h",
         labels=OF_NODE,
-        expression=(
-            f"max by ({NODE}) (max_over_time(gpu:gpunode_gpu_running:rate5m[1h])) > ${{busy_share}}"
-        ),
+        expression="max_over_time(node:gpunode_gpu_running:max[1h]) > ${busy_share}",
         purpose="Nodes on which a GPU was at work within the hour; alerts on what can slow work "
         "down depend on it.",
         given=ledger(idle=0.25),
@@ -211,8 +208,8 @@ OF_NODES: tuple[Record, ...] = (
         name="gpu:gpunode_training_goodput:ratio_rate5m",
         labels=OF_GPU,
         expression=(
-            rate('gpunode_training_seconds_total{phase="step"}')
-            + f" / on ({GPU}) ({rate('gpunode_training_seconds_total')} > 0)"
+            f'sum by ({GPU}) (gpu:gpunode_training_seconds:rate5m{{phase="step"}}) '
+            f"/ on ({GPU}) (sum by ({GPU}) (gpu:gpunode_training_seconds:rate5m) > 0)"
         ),
         purpose="Share of a training process's time that goes to steps.",
         given={
@@ -304,9 +301,10 @@ OF_CLUSTERS: tuple[Record, ...] = (
     Record(
         name="cluster:gpunode_gpu_lost:rate1h",
         labels=("cluster", "state"),
-        interval=FOR_HOURS,
+        interval=FOR_DAYS,
         expression=(
-            'sum by (cluster, state) (gpu:gpunode_gpu_seconds:rate1h{state!~"compute|memory|free"})'
+            "sum by (cluster, state) "
+            '(node:gpunode_gpu_seconds:rate1h{state!~"compute|memory|free"})'
         ),
         purpose="GPUs lost on average over the last hour, by state; multiply by hours for GPU "
         "hours.",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from alerts.recording.record import (
     AT_ONCE,
+    FOR_DAYS,
+    FOR_HOURS,
     HELD,
     HELD_B,
     NODE_A,
@@ -95,6 +97,17 @@ def _held(expression: str) -> str:
     return f"gpu:gpunode_job:member and on ({GPU}) {expression}"
 
 
+STARTED = series(
+    "gpunode_gpu_process_info",
+    **dict.fromkeys(
+        ("owner_namespace", "owner_container", "slurm_job", "user", "slurm_step", "rank"), ""
+    ),
+    local_rank="",
+    world_size="",
+    owner_pod="train-0",
+    pid="417",
+)
+
 OF_NODES: tuple[Record, ...] = (
     Record(
         name="gpu:gpunode_gpu_owner:workload",
@@ -149,6 +162,18 @@ OF_NODES: tuple[Record, ...] = (
         purpose="The jobs that had a GPU in the last ten minutes, or when it broke; the rule reads "
         "its own past.",
         given=HELD,
+        results={(*A, *TRAIN): 1.0},
+    ),
+    Record(
+        name="gpu:gpunode_gpu_process:count_1h",
+        labels=(*OF_GPU, *OF_JOB[1:]),
+        interval=FOR_DAYS,
+        expression=(
+            f"count by ({GPU}, {OWNER}) (max by ({GPU}, pid, {OWNER}) "
+            f"({_named('gpunode_gpu_process_info', 'count_over_time')}))"
+        ),
+        purpose="Processes of a job that had a GPU within an hour.",
+        given={STARTED: 1.0},
         results={(*A, *TRAIN): 1.0},
     ),
     Record(
@@ -238,16 +263,6 @@ OF_CLUSTERS: tuple[Record, ...] = (
 )
 """Rules that add up or compare nodes, for the Prometheus that sees them all."""
 
-STARTED = series(
-    "gpunode_gpu_process_info",
-    **dict.fromkeys(
-        ("owner_namespace", "owner_container", "slurm_job", "user", "slurm_step", "rank"), ""
-    ),
-    local_rank="",
-    world_size="",
-    owner_pod="train-0",
-    pid="417",
-)
 SERVICE = tuple(label for label in OF_JOB if label != "replica")
 BY_SERVICE = ", ".join(SERVICE)
 REQUESTS = "gpunode_serving_request_seconds"
@@ -267,9 +282,10 @@ OF_SERVICES: tuple[Record, ...] = (
         expression=(
             f"histogram_quantile(0.99, sum by ({BY_SERVICE}, le) (gpu:gpunode_job:member "
             f"* on ({GPU}) group_right ({OWNER}) "
-            f"{rate(f'{REQUESTS}_bucket', f'{GPU}, le')}))"
+            f"{rate(f'{REQUESTS}_bucket', f'{GPU}, le')})) > 0"
         ),
-        purpose="How long the slowest 1% of the requests to a service take.",
+        purpose="How long the slowest 1% of the requests to a service take; absent while there are "
+        "none.",
         given={
             **HELD,
             series(f"{REQUESTS}_bucket", le="1.0"): 0.0,
@@ -289,12 +305,10 @@ OF_SERVICES: tuple[Record, ...] = (
     Record(
         name="job:gpunode_starts:count_1h",
         labels=OF_JOB,
-        interval="1m",
+        interval=FOR_HOURS,
         expression=(
-            f"max by ({JOB}) (count by ({GPU}, {OWNER}) ("
-            f"max by ({GPU}, pid, {OWNER}) "
-            f"({_named('gpunode_gpu_process_info', 'count_over_time')}))) "
-            f"and on ({JOB}) last_over_time(job:gpunode_training:gpus[1h]) "
+            f"max by ({JOB}) (gpu:gpunode_gpu_process:count_1h) "
+            f"and on ({JOB}) last_over_time(job:gpunode_training:gpus[1h:5m]) "
             f"and on ({JOB}) {of_jobs(USEFUL, 'avg')} < 0.3"
         ),
         purpose="Processes of a job that had the same GPU within an hour, if the GPU did little "

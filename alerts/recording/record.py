@@ -21,7 +21,8 @@ FOR_HOURS: Interval = "1m"
 """For what looks back on an hour."""
 
 FOR_DAYS: Interval = "4m"
-"""For what looks back on days: a divisor of the hour, so that each hour has a first evaluation."""
+"""For what reads much to look back on an hour or on days. It is a divisor of the hour, so that each
+hour has a first evaluation."""
 
 DAY = "[1d:15m]"
 """A look at each quarter of the last day: over a fleet, reading every sample of a day would take

@@ -31,6 +31,9 @@ HELD_ON_B = {
     for one, value in HELD.items()
 }
 
+A_LITTLE = 0.005
+"""Share of a day from which what a GPU did was known."""
+
 WITH_GPUS = by_node('kube_node_status_allocatable{resource="nvidia_com_gpu"}')
 """Nodes that have GPUs, as Kubernetes knows."""
 
@@ -193,7 +196,10 @@ EXPORTER = (
         remedy="Reset the GPU if it is lost; restart DCGM; see the exporter's log.",
         source=LEDGER,
         record="gpu:gpunode_gpu_unknown:ratio",
-        signal=(f"max by ({GPU}) ({state('unknown')}) and on ({GPU}) gpu:gpunode_gpu_known:ever"),
+        signal=(
+            f"max by ({GPU}) ({state('unknown')}) and on ({GPU}) "
+            f'sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate1d{{state!="unknown"}}) > {A_LITTLE}'
+        ),
         unit="percent",
         tiers=(Tier(severity="ticket", threshold=0.5, after="30m"),),
         scope="gpu",

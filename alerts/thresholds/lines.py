@@ -67,8 +67,8 @@ LINES: tuple[Line, ...] = (
         group="data_ingestion",
         says="share of a training process's time in which it waits for a batch",
         signal=(
-            rate('gpunode_training_seconds_total{phase="data"}')
-            + f" / on ({GPU}) ({rate('gpunode_training_seconds_total')} > 0)"
+            'gpu:gpunode_training_seconds:rate5m{phase="data"} '
+            f"/ on ({GPU}) (sum by ({GPU}) (gpu:gpunode_training_seconds:rate5m) > 0)"
         ),
         unit="percent",
         comparison=">",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alerts.recording.record import TRAINS
+from alerts.recording.record import FOR_DAYS, TRAINS
 from alerts.thresholds.references import DCGM, TORCH_MEMORY
 from alerts.thresholds.row import (
     GPU,
@@ -13,10 +13,10 @@ from alerts.thresholds.row import (
     gained,
     of_gpus,
     of_jobs,
-    rate,
     series,
 )
 
+PHASES = "gpu:gpunode_training_seconds:rate5m"
 STEPS = series("gpunode_training_step_median_seconds")
 
 MEMORY_PRECISION = (
@@ -84,8 +84,8 @@ MEMORY_PRECISION = (
         source="https://pytorch.org/docs/stable/distributed.checkpoint.html",
         record="job:gpunode_checkpoints:ratio",
         signal=of_jobs(
-            rate('gpunode_training_seconds_total{phase="checkpoint"}', window="1h")
-            + f" / on ({GPU}) ({rate('gpunode_training_seconds_total', window='1h')} > 0) "
+            f'sum_over_time({PHASES}{{phase="checkpoint"}}[1h]) '
+            f"/ on ({GPU}) (sum by ({GPU}) (sum_over_time({PHASES}[1h])) > 0) "
             f"and on ({GPU}) {of_gpus('gpunode_training_step_median_seconds')}"
         ),
         window="1h",
@@ -93,6 +93,7 @@ MEMORY_PRECISION = (
         tiers=(Tier(severity="ticket", threshold=0.05, after="30m"),),
         scope="job",
         of_owner=True,
+        every=FOR_DAYS,
         example=Example(
             fires={
                 **TRAINS,

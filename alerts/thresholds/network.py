@@ -52,6 +52,7 @@ NETWORK = (
         scope="node",
         labels=("device", "port"),
         fault="network",
+        every="1m",
         example=Example(fires={SYMBOL_ERRORS: 0.1}, quiet={SYMBOL_ERRORS: 0.005}, value=90.0),
     ),
     Threshold(

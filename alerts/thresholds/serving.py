@@ -24,7 +24,7 @@ SERVING = (
         record="job:gpunode_serving_request:slow_p99",
         signal=(
             f"job:gpunode_serving_request:p99 and on ({SERVICE}) job:gpunode_serving_request:p99 "
-            f"> 2 * quantile_over_time(0.5, job:gpunode_serving_request:p99[1d] offset 15m)"
+            f"> 2 * quantile_over_time(0.5, job:gpunode_serving_request:p99[1d:5m] offset 15m)"
         ),
         unit="seconds",
         tiers=(Tier(severity="ticket", threshold=2.0, after="10m"),),

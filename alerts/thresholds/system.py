@@ -30,7 +30,7 @@ SWAP_CHECK = series("gpunode_audit_ok", check="swap_used")
 def _free(types: str, by: str) -> str:
     """The free share of filesystems that fill up within four hours at the pace of the last one."""
     share = f"node:gpunode_filesystem:available_ratio{{{types}}}"
-    return f"min by ({by}) ({share} and predict_linear({share}[1h], 14400) < 0)"
+    return f"min by ({by}) ({share} and predict_linear({share}[1h:5m], 14400) < 0)"
 
 
 def _filling(mountpoint: str, fstype: str) -> Example:
@@ -219,6 +219,7 @@ SYSTEM = (
         tiers=(Tier(severity="ticket", threshold=0.5, after="0s"),),
         scope="node",
         labels=("kind",),
+        every="1m",
         example=Example(fires={HUNG_TASKS: 0.01}, quiet={HUNG_TASKS: 0.0}, value=9.0),
     ),
     Threshold(

@@ -26,7 +26,7 @@ from urllib.parse import parse_qs, urlencode, urlparse
 import psutil
 
 from alerts.recording import OF_NODES
-from alerts.recording.capacity import FOR_DAYS
+from alerts.recording.record import FOR_DAYS
 from alerts.thresholds.row import minutes
 from gpunode.config import INCIDENTS as TAPES
 from gpunode.config import RunSettings
