@@ -9,9 +9,7 @@ from __future__ import annotations
 from alerts.recording.jobs import OWNED, SLURM
 from alerts.recording.record import (
     FOR_DAYS,
-    FOR_HOURS,
     HALF,
-    HOUR,
     NODE_A,
     OF_GPU,
     OF_NODE,
@@ -29,6 +27,9 @@ from alerts.thresholds.row import (
 )
 from gpunode.gpu.ledger import STATES
 
+SAMPLES_AN_HOUR = 120
+"""What a rule that is evaluated every 30 s records."""
+
 TESTED_AT = 122
 """The minute at which the tests look at the results: just after an hour begins."""
 
@@ -43,16 +44,24 @@ EXPECTED = "gpunode_nccl_expected_bus_bandwidth_bytes_per_second"
 COLLECTIVE = f"{NODE}, collective, gpus"
 
 
-def _over(level: str, labels: tuple[str, ...], example: tuple[str, ...]) -> list[Record]:
-    """A level's shares over an hour, over a day and over 30 days.
+def _over(
+    level: str,
+    labels: tuple[str, ...],
+    example: tuple[str, ...],
+    *,
+    hour: str,
+    rests_on: str,
+    result: float,
+) -> list[Record]:
+    """A level's shares over an hour, as ``hour`` says, over a day and over 30 days.
 
-    What looks back on an hour reads twelve means of five minutes, and what looks back on days one
-    mean an hour: over a fleet, reading all samples of 30 days would take longer than the time
-    between two evaluations. An hour without data counts as none, so a GPU that was there for three
-    hours has used three. The windows of sums are a little short, because Prometheus 2 counts the
-    samples at both ends.
+    What looks back on days reads one sample an hour: over a fleet, reading all samples of 30 days
+    would take longer than the time between two evaluations. An hour without data counts as none,
+    so a GPU that was there for three hours has used three. The windows of sums are a little short,
+    because Prometheus 2 counts the samples at both ends.
 
-    The tests look at the series of the level whose labels are ``example``.
+    The tests look at the series of the level whose labels are ``example``: ``rests_on`` is what the
+    hour is computed from, and ``result`` what it comes to.
     """
     base = f"{level}:gpunode_gpu_seconds"
     hourly = f"{base}:rate1h_hourly"
@@ -67,11 +76,11 @@ def _over(level: str, labels: tuple[str, ...], example: tuple[str, ...]) -> list
         Record(
             name=f"{base}:rate1h",
             labels=kept,
-            interval=FOR_HOURS,
-            expression=f"sum_over_time({base}:rate5m{HOUR}) / 12",
+            interval=FOR_DAYS,
+            expression=hour,
             purpose=f"`{base}:rate5m`, averaged over an hour.",
-            given={series(f"{base}:rate5m", **own): 0.25},
-            results={starved: 0.25},
+            given={series(rests_on, **own): 0.25},
+            results={starved: result},
         ),
         Record(
             name=hourly,
@@ -179,8 +188,22 @@ OF_NODES: tuple[Record, ...] = (
         given=HALF,
         results={(NODE_A, "starved"): 0.25},
     ),
-    *_over("gpu", OF_GPU, A),
-    *_over("node", OF_NODE, (NODE_A,)),
+    *_over(
+        "gpu",
+        OF_GPU,
+        A,
+        hour=rate("gpunode_gpu_seconds_total", f"{GPU}, state", "1h"),
+        rests_on="gpunode_gpu_seconds_total",
+        result=0.25,
+    ),
+    *_over(
+        "node",
+        OF_NODE,
+        (NODE_A,),
+        hour=f"sum by ({NODE}, state) (gpu:gpunode_gpu_seconds:rate1h)",
+        rests_on="gpu:gpunode_gpu_seconds:rate1h",
+        result=0.25,
+    ),
     Record(
         name="gpu:gpunode_training_goodput:ratio_rate5m",
         labels=OF_GPU,
@@ -266,12 +289,19 @@ OF_CLUSTERS: tuple[Record, ...] = (
             ("namespace", OF_NAMESPACE, ("research",)),
             ("job", OF_WORKLOAD, ("research", "a", "")),
         )
-        for record in _over(level, labels, example)
+        for record in _over(
+            level,
+            labels,
+            example,
+            hour=f"sum_over_time({level}:gpunode_gpu_seconds:rate5m[59m59s]) / {SAMPLES_AN_HOUR}",
+            rests_on=f"{level}:gpunode_gpu_seconds:rate5m",
+            result=60 * 0.25 / SAMPLES_AN_HOUR,  # the tests have one sample a minute
+        )
     ),
     Record(
         name="cluster:gpunode_gpu_lost:rate1h",
         labels=("cluster", "state"),
-        interval=FOR_HOURS,
+        interval=FOR_DAYS,
         expression=(
             "sum by (cluster, state) "
             '(node:gpunode_gpu_seconds:rate1h{state!~"compute|memory|free"})'

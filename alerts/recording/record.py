@@ -21,7 +21,8 @@ FOR_HOURS: Interval = "1m"
 """For what looks back on an hour."""
 
 FOR_DAYS: Interval = "4m"
-"""For what looks back on days: a divisor of the hour, so that each hour has a first evaluation."""
+"""For what reads much to look back on an hour or on days. It is a divisor of the hour, so that each
+hour has a first evaluation."""
 
 HOUR = "[59m59s999ms:5m]"
 """Twelve looks at the last hour, whichever ends of a range the engine counts: means of five minutes

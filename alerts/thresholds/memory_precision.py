@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alerts.recording.record import FOR_DAYS, HOUR, TRAINS
+from alerts.recording.record import FOR_DAYS, TRAINS
 from alerts.thresholds.references import DCGM, TORCH_MEMORY
 from alerts.thresholds.row import (
     GPU,
@@ -84,8 +84,8 @@ MEMORY_PRECISION = (
         source="https://pytorch.org/docs/stable/distributed.checkpoint.html",
         record="job:gpunode_checkpoints:ratio",
         signal=of_jobs(
-            f'sum_over_time({PHASES}{{phase="checkpoint"}}{HOUR}) '
-            f"/ on ({GPU}) (sum by ({GPU}) (sum_over_time({PHASES}{HOUR})) > 0) "
+            f'sum_over_time({PHASES}{{phase="checkpoint"}}[1h]) '
+            f"/ on ({GPU}) (sum by ({GPU}) (sum_over_time({PHASES}[1h])) > 0) "
             f"and on ({GPU}) {of_gpus('gpunode_training_step_median_seconds')}"
         ),
         window="1h",
