@@ -5,7 +5,17 @@ from __future__ import annotations
 from alerts.recording.faults import CORDONED, TARGETS, UP
 from alerts.recording.record import HELD
 from alerts.thresholds.references import LEDGER
-from alerts.thresholds.row import GPU, NODE, Example, Threshold, Tier, ledger, series, state
+from alerts.thresholds.row import (
+    GPU,
+    NODE,
+    Example,
+    Threshold,
+    Tier,
+    ledger,
+    of_gpus,
+    series,
+    state,
+)
 
 DISK_SOURCE = series("gpunode_source_up", source="disk", gpu="", uuid="", mountpoint="")
 ALLOCATABLE_GPUS = series(
@@ -186,7 +196,10 @@ EXPORTER = (
         remedy="Reset the GPU if it is lost; restart DCGM; see the exporter's log.",
         source=LEDGER,
         record="gpu:gpunode_gpu_unknown:ratio",
-        signal=(f"max by ({GPU}) ({state('unknown')}) and on ({GPU}) gpu:gpunode_gpu_known:ever"),
+        signal=(
+            f"max by ({GPU}) ({state('unknown')}) and on ({GPU}) gpu:gpunode_gpu_known:ever "
+            f"unless on ({GPU}) {of_gpus('gpunode_gpu_mig_mode')} == 1"
+        ),
         unit="percent",
         tiers=(Tier(severity="ticket", threshold=0.5, after="30m"),),
         scope="gpu",
