@@ -344,7 +344,7 @@ OF_STALLS: tuple[Record, ...] = (
         expression=(
             "job:gpunode_workless:seconds < ${paused_at_most} "
             f"and on ({JOB}) (count by ({JOB}) ({_held(f'({PAUSES})')}) "
-            f"or on ({JOB}) job:gpunode_gpu_bottleneck:count{{cause=\"compile\"}} "
+            f'or on ({JOB}) job:gpunode_gpu_bottleneck:count{{cause="compile"}} '
             f"or on ({JOB}) count by ({JOB}) ("
             + _held(of_gpus(f'gpunode_gpu_waited_for{{reason=~"{EXCUSES}"}}') + " == 1")
             + ")) "

@@ -7,7 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from alerts.scenarios.course import Course, Exposition, Interval, Key, Line, Unseen, intervals, values
+from alerts.scenarios.course import (
+    Course,
+    Exposition,
+    Interval,
+    Key,
+    Line,
+    Unseen,
+    intervals,
+    values,
+)
 from alerts.scenarios.gpus import FREE, Behaviour, behaviour
 from alerts.scenarios.nodes import EVENTS, GIVES_UP, RESTARTS, On, bus_id, gpu_labels
 from alerts.scenarios.shorthand import Event, Job, Kind, Scenario
