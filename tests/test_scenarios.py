@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from alerts.scenarios.course import Line, Rate, intervals, values
+from alerts.scenarios.course import Line, Rate, Unseen, intervals, values
 from alerts.scenarios.fleet import LATE, Fleet
 from alerts.scenarios.gpus import BEHAVIOURS
 from alerts.scenarios.nodes import EVENTS
@@ -201,6 +201,8 @@ def test_counters_go_on_and_begin_again() -> None:
     parts = intervals([120.0, 240.0], 360.0)
     told = values(zip(parts, [Rate(1.0), None, Rate(2.0)], strict=True), 60, 360.0)
     assert told == "0+60x1 stale _x1 0+120x1"
+    told = values(zip(parts, [Rate(1.0), Unseen(Rate(1.0)), Rate(1.0)], strict=True), 60, 360.0)
+    assert told == "0+60x1 _x1 240+60x1"
     told = values(zip(parts, [Rate(1.0), Rate(0.0), Line(7.0)], strict=True), 60, 360.0)
     assert told == "0+60x1 120x1 7x1"
 

@@ -47,6 +47,10 @@ LOGGED_XIDS = "gpunode_kernel_log_last_xid_timestamp_seconds"
 XID_REMEMBERED = 900
 """Seconds for which an XID counts."""
 
+CONTAINED = 94
+"""The XID of an error of memory that has cost one process its data and nobody else.
+https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html"""
+
 
 def _fault(level: int, true: str, reason: str, of: str = "", by: str = GPU) -> str:
     """A fault of this level wherever an expression has a value; ``of`` is a label in its reason."""
@@ -75,6 +79,7 @@ _OF_HARDWARE = _RECENT_XID.replace("SELECTED", 'xid=~"${xids_of_hardware}"')
 _OF_NEITHER = _RECENT_XID.replace(
     "SELECTED", 'xid!~"${xids_of_hardware}|${xids_of_applications}|${xids_of_repaired_memory}"'
 )
+_LOST_DATA = gained('gpunode_gpu_ecc_errors_total{kind="uncorrected"}') + " > 0.5"
 
 GPU_FAULTS = (
     _fault(PAGES, _OF_HARDWARE, "XID $1", "xid", OF_A_GPU),
@@ -88,7 +93,8 @@ GPU_FAULTS = (
     ),
     _fault(
         PAGES,
-        gained('gpunode_gpu_ecc_errors_total{kind="uncorrected"}') + " > 0.5",
+        f"{_LOST_DATA} unless on ({GPU}) "
+        f'max by ({GPU}) ({XIDS}{{xid="{CONTAINED}"}}) > time() - 3600',
         "memory lost data",
         by=OF_A_GPU,
     ),
@@ -106,6 +112,7 @@ GPU_FAULTS = (
         "part",
         OF_A_GPU,
     ),
+    _fault(TELLS, _LOST_DATA, "memory lost data", by=OF_A_GPU),
     _fault(TELLS, _OF_NEITHER, "XID $1", "xid", OF_A_GPU),
     _fault(
         TELLS, of_gpus("gpunode_gpu_row_remap_pending") + " > 0", "row remap pending", by=OF_A_GPU
@@ -128,7 +135,12 @@ NODE_FAULTS = (
     _fault(PAGES, "node:gpunode_down:harmed", "exporter", by=OF_A_NODE),
     _fault(TELLS, "node:gpunode_exporter:up == 0", "exporter", by=OF_A_NODE),
     _fault(PAGES, "gpu:gpunode_gpu_fault:worst == 2", "gpu", by=OF_A_NODE),
-    _fault(PAGES, "node:gpunode_gpus:missing", "gpu_missing", by=OF_A_NODE),
+    _fault(
+        PAGES,
+        f"node:gpunode_gpus:missing and on ({NODE}) node:gpunode_gpus:missing offset 10m",
+        "gpu_missing",
+        by=OF_A_NODE,
+    ),
     _fault(
         PAGES,
         f"node:gpunode_port:up < {PORT_DOWN} and on ({NODE}) node:gpunode_job:gpus",
@@ -137,7 +149,8 @@ NODE_FAULTS = (
     ),
     _fault(TELLS, f"node:gpunode_port:up < {PORT_DOWN}", "network", by=OF_A_NODE),
     _fault(PAGES, f"gpu:gpunode_gpu_throttled:ratio > {SLOWED}", "$1", "fault", by=OF_A_NODE),
-    _fault(PAGES, "node:gpunode_filesystem:failing > 0", "filesystem", by=OF_A_NODE),
+    _fault(PAGES, "node:gpunode_filesystem:failing_in_use > 0", "filesystem", by=OF_A_NODE),
+    _fault(TELLS, "node:gpunode_filesystem:failing > 0", "filesystem", by=OF_A_NODE),
 )
 
 
@@ -208,8 +221,9 @@ OF_NODES: tuple[Record, ...] = (
     Record(
         name=CORDONED,
         labels=OF_NODE,
-        expression=by_node("kube_node_spec_unschedulable") + " > 0",
-        purpose="Nodes that are cordoned or drained (kube-state-metrics); they page nobody.",
+        expression=by_node("last_over_time(kube_node_spec_unschedulable[10m])") + " > 0",
+        purpose="Nodes that are cordoned or drained, as kube-state-metrics last said; they page "
+        "nobody.",
         given={series("kube_node_spec_unschedulable", node=NODE_A, instance="10.0.0.9:8080"): 1.0},
         results={(NODE_A,): 1.0},
     ),
@@ -228,11 +242,13 @@ OF_NODES: tuple[Record, ...] = (
         interval=AT_ONCE,
         expression=(
             f"(last_over_time(node:gpunode_job:gpus[5m]) or on ({NODE}) node:gpunode_down:harmed) "
-            f"unless on ({NODE}) node:gpunode_exporter:up == 1 "
-            f"and on ({NODE}) max by ({NODE}) (present_over_time({TARGETS}[1h]))"
+            f"and on ({NODE}) (max by ({NODE}) ({TARGETS}) "
+            f"unless on ({NODE}) node:gpunode_exporter:up == 1) "
+            f"unless on ({NODE}) count by ({NODE}) (gpu:gpunode_job:member_10m "
+            f"and on ({JOB}) job:gpunode_workless:seconds < 60)"
         ),
-        purpose="GPUs that were held when their node was last seen, while its exporter is down; "
-        "the rule reads its own past.",
+        purpose="GPUs that were held when their node was last seen, while its exporter is down, "
+        "unless their job works elsewhere; the rule reads its own past.",
         given={UP: 0.0, **HELD},
         results={(NODE_A,): 1.0},
     ),

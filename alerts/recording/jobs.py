@@ -57,6 +57,11 @@ SLURM: Given = {owner(slurm_job="42", user="kim"): 1.0}
 STANDS_STILL = 10
 """Seconds of a streak from which a GPU is blocked, not only between two steps."""
 
+COMES_BACK = 300
+"""Seconds of standing still up to which a job that works again may have come back by itself. After
+a longer time somebody may have restarted it. PyTorch's watchdog waits for ten minutes:
+https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group"""
+
 EXCUSES = "evaluating|checkpointing|preparing"
 """What a rank visibly does while the others wait for it at a barrier."""
 
@@ -353,6 +358,7 @@ OF_STALLS: tuple[Record, ...] = (
         expression=(
             "job:gpunode_workless:seconds < ${paused_at_most} "
             f"and on ({JOB}) (count by ({JOB}) ({_held(f'({PAUSES})')}) "
+            f'or on ({JOB}) job:gpunode_gpu_bottleneck:count{{cause="compile"}} '
             f"or on ({JOB}) count by ({JOB}) ("
             + _held(of_gpus(f'gpunode_gpu_waited_for{{reason=~"{EXCUSES}"}}') + " == 1")
             + ")) "
@@ -471,6 +477,25 @@ OF_STALLS: tuple[Record, ...] = (
         results={(NODE_A, *TRAIN, "3", "10.0.0.3", "42", "behind"): 1.0},
     ),
     Record(
+        name="job:gpunode_stalled:survived",
+        labels=OF_JOB,
+        interval=AT_ONCE,
+        expression=(
+            f"(max_over_time(job:gpunode_stalled:seconds[6h]) > {STANDS_STILL} < {COMES_BACK}) "
+            f"and on ({JOB}) job:gpunode_workless:seconds < {STANDS_STILL} "
+            f"or on ({JOB}) (last_over_time(job:gpunode_stalled:survived[5m]) "
+            f"and on ({JOB}) job:gpunode_stalled:seconds)"
+        ),
+        purpose="The longest time for which a job has stood still within six hours, if it has come "
+        "back by itself each time; while it stands still again, the rule reads its own past.",
+        given={
+            **TRAINS,
+            WORKLESS: 0.0,
+            series("job:gpunode_stalled:seconds", workload="train"): 120.0,
+        },
+        results={TRAIN: 120.0},
+    ),
+    Record(
         name="job:gpunode_stalled:explained",
         labels=OF_JOB,
         interval=AT_ONCE,
@@ -480,10 +505,12 @@ OF_STALLS: tuple[Record, ...] = (
             f"unless on ({NODE}) node:kube_node_spec_unschedulable:max)) "
             f"or on ({JOB}) count by ({JOB}) (gpu:gpunode_job:member_10m and on ({NODE}) "
             f"(node:gpunode_storage_silent:active or on ({NODE}) (node:gpunode_fault:level "
-            "and on (cluster, fault) cluster:gpunode_fault:fleet)))"
+            "and on (cluster, fault) cluster:gpunode_fault:fleet))) "
+            f"or on ({JOB}) job:gpunode_stalled:seconds "
+            f"< on ({JOB}) 2 * job:gpunode_stalled:survived"
         ),
         purpose="Jobs that a fault holds up which has an alert of its own: a GPU, a filesystem, or "
-        "what many nodes have in common.",
+        "what many nodes have in common; and jobs that have come back from such a pause before.",
         given={**HELD, series("gpunode_gpu_recovery_action", action="reset"): 1.0},
         results={TRAIN: 1.0},
     ),

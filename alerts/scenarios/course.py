@@ -32,7 +32,14 @@ class Rate:
     gains: float
 
 
-Course = Line | Rate
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """What goes on while nobody reads it: Prometheus writes nothing, not even that it is gone."""
+
+    course: Line | Rate
+
+
+Course = Line | Rate | Unseen
 
 
 @dataclass(slots=True)
@@ -53,6 +60,9 @@ class Exposition:
 
     scraped_by: tuple[str, ...] = ("gpunode",)
     """The scrape jobs."""
+
+    seen: bool = True
+    """Whether there is a Prometheus that scrapes."""
 
     def gauge(self, name: str, value: float, /, **labels: str) -> None:
         """A value that stays, of a gauge or of a counter that does not count."""
@@ -77,6 +87,10 @@ class Exposition:
 
     def scraped(self) -> Iterator[tuple[Key, Course]]:
         """All series with the labels of the scrape."""
+        for key, course in self._scraped():
+            yield key, course if self.seen or isinstance(course, Unseen) else Unseen(course)
+
+    def _scraped(self) -> Iterator[tuple[Key, Course]]:
         for job in self.scraped_by if self.up is not None else ():
             target = (("instance", self.address or self.node), ("job", job))
             yield ("up", target), Line(self.up or 0.0)
@@ -106,7 +120,11 @@ def values(courses: Iterable[tuple[Interval, Course | None]], every: float, end:
             total, present = 0.0, False
             continue
         present = True
-        if isinstance(course, Rate):
+        if isinstance(course, Unseen):
+            told.append(f"_x{count - 1}" if count > 1 else "_")
+            if isinstance(course.course, Rate):
+                total += course.course.gains * every * count
+        elif isinstance(course, Rate):
             told.append(_run(total, course.gains * every, count))
             total += course.gains * every * count
         elif course.every:

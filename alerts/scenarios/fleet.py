@@ -7,7 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from alerts.scenarios.course import Course, Exposition, Interval, Key, Line, intervals, values
+from alerts.scenarios.course import (
+    Course,
+    Exposition,
+    Interval,
+    Key,
+    Line,
+    Unseen,
+    intervals,
+    values,
+)
 from alerts.scenarios.gpus import FREE, Behaviour, behaviour
 from alerts.scenarios.nodes import EVENTS, GIVES_UP, RESTARTS, On, bus_id, gpu_labels
 from alerts.scenarios.shorthand import Event, Job, Kind, Scenario
@@ -327,8 +336,9 @@ def _fill(expositions: Iterable[dict[Key, Course]]) -> None:
                 known.setdefault(_without_hot(key), {})[key] = None
     for found in expositions:
         for key in [key for key in found if key[0] in ONE_HOT]:
+            unseen = isinstance(found[key], Unseen)
             for other in known[_without_hot(key)]:
-                found.setdefault(other, Line(0.0))
+                found.setdefault(other, Unseen(Line(0.0)) if unseen else Line(0.0))
 
 
 def _without_hot(key: Key) -> Key:

@@ -133,6 +133,7 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "diverges": replace(TRAINS, loss_grows=0.5),
     "trains on NaN": replace(TRAINS, finite=False),
     "evaluates": replace(TRAINS, phases={"evaluation": 1.0}),
+    "evaluates and says nothing": replace(TRAINS, phases={}),
     "saves": ELSEWHERE,
     "compiles": replace(
         NOTHING, states={"starved": 1.0}, cause="compile", phases={"compile": 1.0}, compilers=8.0
@@ -148,6 +149,7 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     # A stall.
     "hangs": BLOCKED,
     "hangs with breaks": replace(BLOCKED, breaks=60.0, cause="straggler"),
+    "hangs in its evaluation": replace(BLOCKED, phases={"evaluation": 1.0}),
     "waits": replace(BLOCKED, cause="straggler"),
     "is late": replace(NOTHING, reason="unknown"),
     "stands": NOTHING,
@@ -180,6 +182,9 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
 }
 """What a job does on a GPU; options of a scenario replace single fields."""
 
+NUMBERS = ("power", "busy", "slower", "requests", "latency", "breaks", "loss", "loss_grows")
+"""The options that are numbers, beside the states."""
+
 
 def behaviour(name: str, options: Mapping[str, str]) -> Behaviour:
     """A row with a scenario's options; ``starved=0.3`` takes time from the other states."""
@@ -194,7 +199,7 @@ def behaviour(name: str, options: Mapping[str, str]) -> Behaviour:
             found = replace(found, states={**states, option: float(value)})
         elif option in ("cause", "reason"):
             found = replace(found, **{option: value})  # type: ignore[arg-type]
-        elif option in ("power", "busy", "slower", "requests", "latency", "breaks", "loss_grows"):
+        elif option in NUMBERS:
             found = replace(found, **{option: float(value)})  # type: ignore[arg-type]
         else:
             raise LookupError(f"a job that {name} has no option {option!r}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from alerts.scenarios.course import Exposition, Line
 from alerts.scenarios.shorthand import Options, seconds
+
+PROCESS = "gpunode_gpu_process_info"
 
 KUBE = "10.0.0.9:8080"
 """Where kube-state-metrics is scraped."""
@@ -125,6 +127,44 @@ def is_cordoned(on: On) -> None:
     labels = {"instance": KUBE, "node": on.out.node}
     key = "kube_node_spec_unschedulable", tuple(sorted(labels.items()))
     on.out.others[key] = Line(float(on.active))
+
+
+def is_unknown_to_kubernetes(on: On) -> None:
+    """kube-state-metrics has nothing to say, as while it restarts."""
+    if on.active:
+        on.out.others.clear()
+
+
+def no_prometheus(on: On) -> None:
+    """No Prometheus scrapes, as while it restarts."""
+    on.out.seen = on.out.seen and not on.active
+
+
+def kubelet_restarts(on: On) -> None:
+    """The kubelet does not tell who has its GPUs; only of their processes is it known."""
+    whole = {"source": "kubelet", "gpu": "", "uuid": "", "mountpoint": ""}
+    on.out.gauge("gpunode_source_up", float(not on.active), **whole)
+    if not on.active:
+        return
+    processes = [dict(key[1])["uuid"] for key in on.out.series if key[0] == PROCESS]
+    for (name, labels), course in list(on.out.series.items()):
+        own = dict(labels)
+        if name == "gpunode_gpu_owner_info" and own["via"] == "kubelet":
+            del on.out.series[name, labels]
+            if own["uuid"] in processes:
+                by_process = tuple(sorted({**own, "via": "process"}.items()))
+                on.out.series[name, by_process] = course
+        elif name == "gpunode_gpu_allocated" and own["uuid"] not in processes:
+            del on.out.series[name, labels]
+
+
+def has_a_wrong_clock(on: On) -> None:
+    """Its clock is ahead by so many seconds, or behind."""
+    if on.active:
+        for key, course in on.out.series.items():
+            if key[0].endswith("_timestamp_seconds") and isinstance(course, Line):
+                value = course.value + on.number("by", 600.0)
+                on.out.series[key] = replace(course, value=value)
 
 
 def source_fails(on: On) -> None:
@@ -366,6 +406,7 @@ class Server:
 HEALTHY = Server(200.0, 0.002, 1.0)
 SLOW = Server(40.0, 0.4, 16.0)
 SILENT = Server(0.0, 0.0, 16.0)
+LIMPING = Server(190.0, 0.002, 9.0)
 GIVES_UP = 120.0
 """Seconds after which a request to a file server times out."""
 
@@ -385,11 +426,20 @@ def lustre_silent(on: On) -> None:
     _waits_for_io(on)
 
 
-def _lustre(on: On, server: Server) -> None:
+def lustre_loses_a_target(on: On) -> None:
+    """One of the servers of Lustre does not answer; the others do."""
+    _lustre(on, LIMPING if on.active else HEALTHY, 1.0)
+    on.out.gauge("gpunode_cpu_blocked_tasks", 4.0 if on.active else 0.0)
+    gave_up = on.happened and on.out.begin >= on.since + GIVES_UP
+    on.out.gauge("gpunode_kernel_log_events_total", float(gave_up), kind="lustre")
+
+
+def _lustre(on: On, server: Server, loses: float | None = None) -> None:
     filesystem = on.text("filesystem", "scratch")
     servers, targets = on.text("servers", "data,metadata").split(","), on.number("targets", 5.0)
-    silent = server is SILENT
-    lost = targets if silent and on.out.begin >= on.since + GIVES_UP else 0.0
+    silent = server in (SILENT, LIMPING)
+    loses = targets if loses is None else loses
+    lost = loses if silent and on.out.begin >= on.since + GIVES_UP else 0.0
     for connected, count in (("true", targets - lost), ("false", lost)):
         on.out.gauge("gpunode_lustre_targets", count, filesystem=filesystem, connected=connected)
     for name in servers:
@@ -499,6 +549,10 @@ EVENTS: Mapping[str, Callable[[On], None]] = {
     "has default labels": has_default_labels,
     "kubernetes": kubernetes,
     "is cordoned": is_cordoned,
+    "is unknown to Kubernetes": is_unknown_to_kubernetes,
+    "no Prometheus": no_prometheus,
+    "kubelet restarts": kubelet_restarts,
+    "has a wrong clock": has_a_wrong_clock,
     "source fails": source_fails,
     "xid": xid,
     "xid in the log": logged,
@@ -525,6 +579,7 @@ EVENTS: Mapping[str, Callable[[On], None]] = {
     "kernel log": kernel_log,
     "lustre is slow": lustre_slow,
     "lustre is silent": lustre_silent,
+    "lustre loses a target": lustre_loses_a_target,
     "nfs is slow": nfs_slow,
     "nfs is silent": nfs_silent,
     "infiniband": infiniband,

@@ -93,7 +93,8 @@ COMMUNICATION = (
             f"(max by ({JOB}) (gpu:gpunode_gpu_blocked:gap_to_job and on ({GPU}) "
             f'max by ({GPU}) (gpunode_gpu_bottleneck{{cause=~"{OWN_CAUSES}"}}) == 1) '
             f"or on ({JOB}) (job:gpunode_gpu_blocked:gap - on ({JOB}) "
-            "quantile_over_time(0.25, job:gpunode_gpu_blocked:gap[6h:5m]))) "
+            "quantile_over_time(0.25, job:gpunode_gpu_blocked:gap[6h:5m]) "
+            f"unless on ({JOB}) job:gpunode_training_step:slowdown < 1.1)) "
             f"and on ({JOB}) job:gpunode_training:gpus > 1 "
             f"unless on ({JOB}) (job:gpunode_waiting:seconds > 60 "
             f"or on ({JOB}) job:gpunode_starved:ratio > 0.1)"

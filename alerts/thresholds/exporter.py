@@ -13,6 +13,7 @@ from alerts.thresholds.row import (
     Tier,
     by_node,
     ledger,
+    of_gpus,
     series,
     state,
 )
@@ -198,7 +199,8 @@ EXPORTER = (
         record="gpu:gpunode_gpu_unknown:ratio",
         signal=(
             f"max by ({GPU}) ({state('unknown')}) and on ({GPU}) "
-            f'sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate1d{{state!="unknown"}}) > {A_LITTLE}'
+            f'sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate1d{{state!="unknown"}}) > {A_LITTLE} '
+            f"unless on ({GPU}) {of_gpus('gpunode_gpu_mig_mode')} == 1"
         ),
         unit="percent",
         tiers=(Tier(severity="ticket", threshold=0.5, after="30m"),),

@@ -73,11 +73,11 @@ HARDWARE = (
         window="0s",
         unit="count",
         tiers=(
-            Tier(severity="ticket", threshold=0.0, after="5m"),
+            Tier(severity="ticket", threshold=0.0, after="10m"),
             Tier(
                 severity="page",
                 threshold=0.0,
-                after="10m",
+                after="15m",
                 record="node:gpunode_gpus:missing",
                 unless=CORDONED,
             ),

@@ -8,6 +8,7 @@ from alerts.thresholds.row import NODE, Example, Threshold, Tier, gained, rate, 
 
 PORT = f"{NODE}, device, port"
 SYMBOL_ERRORS = series("gpunode_infiniband_errors_total", device="mlx5_0", port="1", kind="symbol")
+LINK_DOWNED = 'gpunode_infiniband_errors_total{kind="link_downed"}'
 DROPS = series("gpunode_network_drops_total", interface="eth0", direction="receive")
 DAMAGED = series("gpunode_network_errors_total", interface="eth0", direction="receive")
 
@@ -37,18 +38,21 @@ NETWORK = (
         group="network",
         summary="An RDMA link reports errors or loses packets",
         summary_ko="RDMA 링크에서 오류나 패킷 손실이 발생했습니다",
-        says="errors on port {port} of {device} in 15 minutes: {value}",
-        meaning="Symbol errors, link recoveries, time-outs and packets out of sequence.",
+        says="errors of port {port} of {device} in 15 minutes, or times that its link was lost "
+        "in an hour: {value}",
+        meaning="Symbol errors, link recoveries, time-outs and packets out of sequence; a link "
+        "that is lost again and again.",
         remedy="Clean, reseat or replace the cable; check the lossless traffic class.",
         source=INFINIBAND,
         record="node:gpunode_rdma:errors",
         signal=(
             f"{gained('gpunode_infiniband_errors_total', PORT)} > 10 or "
-            f"{gained('gpunode_infiniband_transport_errors_total', PORT)} > 300"
+            f"{gained('gpunode_infiniband_transport_errors_total', PORT)} > 300 or "
+            f"{gained(LINK_DOWNED, PORT, '1h')} > 2"
         ),
         window="15m",
         unit="count",
-        tiers=(Tier(severity="ticket", threshold=10.0, after="5m"),),
+        tiers=(Tier(severity="ticket", threshold=2.0, after="5m"),),
         scope="node",
         labels=("device", "port"),
         fault="network",

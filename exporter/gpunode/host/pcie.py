@@ -22,7 +22,8 @@ INFO = Metric(
     "gpunode_pcie_device_info",
     "gauge",
     "Always 1; a GPU or network adapter in the list of PCI devices, whether or not its driver "
-    "works, and also in a virtual machine without links (/sys/bus/pci/devices).",
+    "works, and also in a virtual machine without links, but not if it is passed through to one "
+    "(/sys/bus/pci/devices).",
     DEVICE,
 )
 WIDTH = Metric(
@@ -72,6 +73,9 @@ NEAREST = Metric(
 )
 
 DEVICES = "/sys/bus/pci/devices"
+PASSED_THROUGH = "/sys/bus/pci/drivers/vfio-pci"
+"""Devices that virtual machines have: https://docs.kernel.org/driver-api/vfio.html"""
+
 GPU_VENDORS = frozenset(vendor.pci_id for vendor in VENDORS.values())
 SEVERITIES = {"correctable": "COR", "nonfatal": "NONFATAL", "fatal": "FATAL"}
 ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -125,7 +129,8 @@ class Pcie:
 
     def read(self) -> Reading:
         try:
-            listed = self.node.list_directory(DEVICES)
+            passed_through = self._list(PASSED_THROUGH)
+            listed = [d for d in self.node.list_directory(DEVICES) if d not in passed_through]
         except FileNotFoundError:
             listed = []
         if listed != self._listed:
