@@ -24,10 +24,6 @@ FOR_DAYS: Interval = "4m"
 """For what reads much to look back on an hour or on days. It is a divisor of the hour, so that each
 hour has a first evaluation."""
 
-HOUR = "[59m59s999ms:5m]"
-"""Twelve looks at the last hour, whichever ends of a range the engine counts: means of five minutes
-make up the hour."""
-
 DAY = "[1d:15m]"
 """A look at each quarter of the last day: over a fleet, reading every sample of a day would take
 longer than the time between two evaluations."""
