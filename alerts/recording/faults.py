@@ -237,36 +237,6 @@ OF_NODES: tuple[Record, ...] = (
         results={(NODE_A,): 1.0},
     ),
     Record(
-        name="node:gpunode_down:harmed",
-        labels=OF_NODE,
-        interval=AT_ONCE,
-        expression=(
-            f"(last_over_time(node:gpunode_job:gpus[5m]) or on ({NODE}) node:gpunode_down:harmed) "
-            f"and on ({NODE}) (max by ({NODE}) ({TARGETS}) "
-            f"unless on ({NODE}) node:gpunode_exporter:up == 1) "
-            f"unless on ({NODE}) count by ({NODE}) (gpu:gpunode_job:member_10m "
-            f"and on ({JOB}) job:gpunode_workless:seconds < 60)"
-        ),
-        purpose="GPUs that were held when their node was last seen, while its exporter is down, "
-        "unless their job works elsewhere; the rule reads its own past.",
-        given={UP: 0.0, **HELD},
-        results={(NODE_A,): 1.0},
-    ),
-    Record(
-        name="node:gpunode_down:unexplained",
-        labels=OF_NODE,
-        interval=AT_ONCE,
-        expression=(
-            f"node:gpunode_exporter:up == 0 and on ({NODE}) node:gpunode_down:harmed "
-            f"unless on ({NODE}) count by ({NODE}) (gpu:gpunode_job:member_10m "
-            f"and on ({JOB}) job:gpunode_stalled:seconds)"
-        ),
-        purpose="Nodes that are down with GPUs in use, but for those of a job that stands still, "
-        "which has an alert of its own.",
-        given={UP: 0.0, **HELD},
-        results={(NODE_A,): 0.0},
-    ),
-    Record(
         name="gpu:gpunode_gpu_info:by_bus",
         labels=(*OF_NODE, "bus_id", *OF_GPU[2:]),
         expression=(
@@ -484,16 +454,6 @@ OF_NODES: tuple[Record, ...] = (
         },
         results={(NODE_A, "scratch"): 8.0},
     ),
-    Record(
-        name="node:gpunode_fault:level",
-        labels=(*OF_NODE, "fault"),
-        interval=AT_ONCE,
-        expression=f"max by ({OF_A_NODE}) ({_or(NODE_FAULTS)})",
-        purpose="Faults of a node that its neighbours may have too: 2 is worth waking somebody, 1 "
-        "a ticket.",
-        given={UP: 0.0, **HELD},
-        results={(NODE_A, "exporter"): 2.0},
-    ),
 )
 """Rules that need only the series of one node; each shard of Prometheus can evaluate them."""
 
@@ -506,6 +466,32 @@ OF_CLUSTERS: tuple[Record, ...] = (
         purpose="Nodes that Prometheus scrapes.",
         given={UP: 0.0},
         results={(): 1.0},
+    ),
+    Record(
+        name="node:gpunode_down:harmed",
+        labels=OF_NODE,
+        interval=AT_ONCE,
+        expression=(
+            f"(last_over_time(node:gpunode_job:gpus[5m]) or on ({NODE}) node:gpunode_down:harmed) "
+            f"and on ({NODE}) (max by ({NODE}) ({TARGETS}) "
+            f"unless on ({NODE}) node:gpunode_exporter:up == 1) "
+            f"unless on ({NODE}) (gpu:gpunode_job:member_lately "
+            f"and on ({JOB}) job:gpunode_workless:seconds < 60)"
+        ),
+        purpose="GPUs that were held when their node was last seen, while its exporter is down, "
+        "unless their job works elsewhere; the rule reads its own past.",
+        given={UP: 0.0, **HELD},
+        results={(NODE_A,): 1.0},
+    ),
+    Record(
+        name="node:gpunode_fault:level",
+        labels=(*OF_NODE, "fault"),
+        interval=AT_ONCE,
+        expression=f"max by ({OF_A_NODE}) ({_or(NODE_FAULTS)})",
+        purpose="Faults of a node that its neighbours may have too: 2 is worth waking somebody, 1 "
+        "a ticket.",
+        given={UP: 0.0, **HELD},
+        results={(NODE_A, "exporter"): 2.0},
     ),
     Record(
         name="cluster:gpunode_fault:fleet",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from alerts.recording.faults import CORDONED
 from alerts.recording.record import (
     AT_ONCE,
     FOR_DAYS,
@@ -11,6 +12,7 @@ from alerts.recording.record import (
     NODE_A,
     OF_GPU,
     OF_JOB,
+    OF_NODE,
     ON_B,
     STREAK,
     STREAK_B,
@@ -61,6 +63,8 @@ COMES_BACK = 300
 """Seconds of standing still up to which a job that works again may have come back by itself. After
 a longer time somebody may have restarted it. PyTorch's watchdog waits for ten minutes:
 https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group"""
+
+STILL = "job:gpunode_workless:seconds > 60"
 
 EXCUSES = "evaluating|checkpointing|preparing"
 """What a rank visibly does while the others wait for it at a barrier."""
@@ -153,19 +157,6 @@ OF_NODES: tuple[Record, ...] = (
         expression="gpu:gpunode_gpu_owner:share == 1",
         purpose="The job that has a GPU to itself. What a shared GPU does is nobody's in "
         "particular.",
-        given=HELD,
-        results={(*A, *TRAIN): 1.0},
-    ),
-    Record(
-        name="gpu:gpunode_job:member_10m",
-        labels=(*OF_GPU, *OF_JOB[1:]),
-        expression=(
-            "last_over_time(gpu:gpunode_job:member[10m]) "
-            f"or on ({GPU}, {OWNER}) (gpu:gpunode_job:member_10m "
-            f"and on ({GPU}) gpu:gpunode_gpu_fault:worst == 2)"
-        ),
-        purpose="The jobs that had a GPU in the last ten minutes, or when it broke; the rule reads "
-        "its own past.",
         given=HELD,
         results={(*A, *TRAIN): 1.0},
     ),
@@ -496,14 +487,40 @@ OF_STALLS: tuple[Record, ...] = (
         results={TRAIN: 120.0},
     ),
     Record(
+        name="gpu:gpunode_job:member_lately",
+        labels=(*OF_GPU, *OF_JOB[1:]),
+        interval=AT_ONCE,
+        expression=(
+            "last_over_time(gpu:gpunode_job:member[5m]) "
+            f"or on ({GPU}, {OWNER}) (gpu:gpunode_job:member_lately and on ({JOB}) {STILL})"
+        ),
+        purpose="The jobs that had a GPU in the last minutes, or when they came to stand still: a "
+        "GPU that breaks, or whose node does, is no longer seen to be anybody's. The rule reads "
+        "its own past, until the job works again.",
+        given=HELD,
+        results={(*A, *TRAIN): 1.0},
+    ),
+    Record(
+        name="job:gpunode_broken_gpu:count",
+        labels=OF_JOB,
+        interval=AT_ONCE,
+        expression=(
+            f"count by ({JOB}) (gpu:gpunode_job:member_lately and on ({GPU}) "
+            f"(gpu:gpunode_gpu_fault:worst == 2 unless on ({NODE}) {CORDONED})) "
+            f"or on ({JOB}) (job:gpunode_broken_gpu:count and on ({JOB}) {STILL})"
+        ),
+        purpose="GPUs of a job of which GpuUnhealthy has told somebody. The rule reads its own "
+        "past, until the job works again: the driver tells of an XID once.",
+        given={**HELD, series("gpunode_gpu_recovery_action", action="reset"): 1.0},
+        results={TRAIN: 1.0},
+    ),
+    Record(
         name="job:gpunode_stalled:explained",
         labels=OF_JOB,
         interval=AT_ONCE,
         expression=(
-            f"count by ({JOB}) (gpu:gpunode_job:member_10m and on ({GPU}) "
-            "(gpu:gpunode_gpu_fault:worst == 2 "
-            f"unless on ({NODE}) node:kube_node_spec_unschedulable:max)) "
-            f"or on ({JOB}) count by ({JOB}) (gpu:gpunode_job:member_10m and on ({NODE}) "
+            f"job:gpunode_broken_gpu:count or on ({JOB}) count by ({JOB}) "
+            f"(gpu:gpunode_job:member_lately and on ({NODE}) "
             f"(node:gpunode_storage_silent:active or on ({NODE}) (node:gpunode_fault:level "
             "and on (cluster, fault) cluster:gpunode_fault:fleet))) "
             f"or on ({JOB}) job:gpunode_stalled:seconds "
@@ -513,6 +530,20 @@ OF_STALLS: tuple[Record, ...] = (
         "what many nodes have in common; and jobs that have come back from such a pause before.",
         given={**HELD, series("gpunode_gpu_recovery_action", action="reset"): 1.0},
         results={TRAIN: 1.0},
+    ),
+    Record(
+        name="node:gpunode_down:unexplained",
+        labels=OF_NODE,
+        interval=AT_ONCE,
+        expression=(
+            f"node:gpunode_exporter:up == 0 and on ({NODE}) node:gpunode_down:harmed "
+            f"unless on ({NODE}) (gpu:gpunode_job:member_lately "
+            f"and on ({JOB}) job:gpunode_stalled:seconds)"
+        ),
+        purpose="Nodes that are down with GPUs in use, but for those of a job that stands still, "
+        "which has an alert of its own.",
+        given={series("up", job="gpunode"): 0.0, **HELD},
+        results={(NODE_A,): 0.0},
     ),
 )
 """How long a job has stood still. They are evaluated with the alert that asks."""

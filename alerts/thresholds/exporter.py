@@ -98,6 +98,7 @@ EXPORTER = (
         ),
         scope="node",
         fault="exporter",
+        needs_all_nodes=True,
         example=Example(fires={UP: 0.0, **HELD}, quiet={UP: 1.0}, value=0.0),
     ),
     Threshold(

@@ -147,7 +147,7 @@ class Threshold:
     """Whether it is the job's owner who can mend it, rather than who runs the cluster."""
 
     needs_all_nodes: bool = False
-    """Whether it compares nodes though it is about one."""
+    """Whether it asks for other nodes though it is about one."""
 
     every: Interval = "30s"
     keep_firing_for: str = ""
