@@ -18,7 +18,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from alerts.figures import bound
 from alerts.recording import RECORDS
-from alerts.rule_files import NAMES, can_page, in_words, laid_out, rule_files, substituted
+from alerts.rule_files import (
+    NAMES,
+    can_page,
+    handed_on,
+    in_words,
+    laid_out,
+    rule_files,
+    substituted,
+)
 from alerts.thresholds.lines import COVERED, LINES
 from alerts.thresholds.row import Severity, Threshold, Tier, minutes
 from alerts.thresholds.settings import SETTINGS
@@ -142,6 +150,17 @@ def thresholds() -> str:
     lines += [f"| `{record.name}` | {record.purpose} |" for record in RECORDS]
     lines += [
         f"| `{row.record}` | What {row.alert} looks at. |" for row in THRESHOLDS if row.signal
+    ]
+    lines += [
+        "",
+        "## What shards hand on",
+        "",
+        "What the rules in `cluster_*.yaml` ask for and do not record "
+        "([beyond one Prometheus](rules.md#beyond-one-prometheus)):",
+        "",
+        "```",
+        *handed_on(),
+        "```",
     ]
     return "\n".join(lines) + "\n"
 

@@ -315,6 +315,22 @@ def rule_files(
     return {name: {"groups": groups} for name, groups in found.items()}
 
 
+ASKED = re.compile(r"(?<![\w:])(?:up(?={)|(?:gpunode|kube)_\w+|(?:gpu|node):[\w:]+)")
+
+
+def handed_on() -> list[str]:
+    """The series that rules over all nodes ask for and do not record: what shards hand on."""
+    rules = [
+        rule
+        for name, file in rule_files().items()
+        if name.startswith("cluster_")
+        for group in file["groups"]
+        for rule in group["rules"]
+    ]
+    asked = {name for rule in rules for name in ASKED.findall(rule["expr"])}
+    return sorted(asked - {rule.get("record") for rule in rules})
+
+
 def substituted(expression: str, settings: Mapping[str, str | float] | None = None) -> str:
     """An expression with the values of the settings that it names."""
     values = {name: setting.value for name, setting in SETTINGS.items()}

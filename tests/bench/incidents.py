@@ -100,7 +100,8 @@ class Fired:
 
 def shortened(rules: str) -> str:
     """The same rules, in a hurry: minutes of waiting are seconds."""
-    rules = re.sub(r"\[(5m|15m|1h|6h|1d|30d)\]", lambda match: f"[{SHORT[match[1]]}]", rules)
+    window = re.compile(r"\[(5m|15m|1h|6h|1d|30d)(:\d+m)?\]")
+    rules = window.sub(lambda at: f"[{SHORT[at[1]]}{':2s' if at[2] else ''}]", rules)
     rules = re.sub(r"(for|keep_firing_for): (\d+)m", r"\1: \2s", rules)
     rules = re.sub(r"for: (\d+)h", "for: 60s", rules)
     return re.sub(r"interval: \w+", "interval: 2s", rules)
