@@ -94,7 +94,7 @@ GPU_FAULTS = (
     _fault(
         PAGES,
         f"{_LOST_DATA} unless on ({GPU}) "
-        f'max by ({GPU}) ({XIDS}{{xid="{CONTAINED}"}}) > time() - 3600',
+        f'max by ({GPU}) ({XIDS}{{xid="{CONTAINED}"}}) > time() - {2 * XID_REMEMBERED}',
         "memory lost data",
         by=OF_A_GPU,
     ),
@@ -473,8 +473,8 @@ OF_CLUSTERS: tuple[Record, ...] = (
         interval=AT_ONCE,
         expression=(
             f"(last_over_time(node:gpunode_job:gpus[5m]) or on ({NODE}) node:gpunode_down:harmed) "
-            f"and on ({NODE}) (max by ({NODE}) ({TARGETS}) "
-            f"unless on ({NODE}) node:gpunode_exporter:up == 1) "
+            f"and on ({NODE}) (max by ({NODE}) ({TARGETS}) == 0 "
+            f"and on ({NODE}) node:gpunode_exporter:up == 0) "
             f"unless on ({NODE}) (gpu:gpunode_job:member_lately "
             f"and on ({JOB}) job:gpunode_workless:seconds < 60)"
         ),
