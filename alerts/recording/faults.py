@@ -473,8 +473,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
         interval=AT_ONCE,
         expression=(
             f"(last_over_time(node:gpunode_job:gpus[5m]) or on ({NODE}) node:gpunode_down:harmed) "
-            f"and on ({NODE}) (max by ({NODE}) ({TARGETS}) "
-            f"unless on ({NODE}) node:gpunode_exporter:up == 1) "
+            f"and on ({NODE}) node:gpunode_exporter:up == 0 and on ({NODE}) {TARGETS} "
             f"unless on ({NODE}) (gpu:gpunode_job:member_lately "
             f"and on ({JOB}) job:gpunode_workless:seconds < 60)"
         ),
