@@ -31,7 +31,7 @@ CAUSES: dict[str, str] = {
     "compile": "#CCCCEE",
     "checkpoint": "#6688EE",
     "no_requests": STATES["free"],
-    "stopped": "#444466",
+    "stopped": "#8888BB",
     "unexplained": STATES["idle"],
     "communication": STATES["communication"],
     "straggler": STATES["blocked"],
