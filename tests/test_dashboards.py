@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
@@ -20,7 +21,10 @@ from dashboards.generate import FOLDER, files
 from dashboards.queries import METRIC, labels_of
 from gpunode.gpu.ledger import STATES
 from gpunode.verdict.causes import CAUSES
+from tests.bench.dashboards import TAPES, answers, faults, filled, scraped
 from tests.colours import distance
+from tests.daemon import free_port
+from tests.needs import need
 
 ROOT = Path(__file__).parents[1]
 Content = dict[str, Any]
@@ -48,21 +52,6 @@ LABELS_OF_ALERTS = {
     *("cluster", "severity", "group", "instance", "gpu", "uuid", "owner_namespace"),
     *("workload", "replica", "user", "filesystem", "fault"),
 }
-VARIABLES = {
-    "$__rate_interval": "5m",
-    "$__range_s": "3600",
-    "$__range": "1h",
-    "${cluster:regex}": ".*",
-    "${namespace:regex}": ".*",
-    "${job:regex}": ".*",
-    "${node:regex}": ".*",
-    "$cluster": ".*",
-    "$namespace": ".*",
-    "$job": ".*",
-    "$node": ".*",
-    "$gpu": ".*",
-    "$price": "2.5",
-}
 
 each = pytest.mark.parametrize("uid", LOADED)
 
@@ -77,13 +66,6 @@ def expressions(content: Content) -> Iterator[str]:
             yield target["expr"]
     for annotation in content["annotations"]["list"]:
         yield annotation["expr"]
-
-
-def filled(expression: str) -> str:
-    """An expression as Grafana sends it."""
-    for name, value in VARIABLES.items():
-        expression = expression.replace(name, value)
-    return expression
 
 
 def variables(content: Content) -> dict[str, Content]:
@@ -353,3 +335,15 @@ def test_the_folder_that_is_mounted_names_where_the_dashboards_are() -> None:
     ]
     assert provider["options"]["path"] == "/var/lib/grafana/dashboards/gpunode"
     assert provider["allowUiUpdates"] is False
+
+
+def test_every_query_finds_something() -> None:
+    """A real Prometheus, the shipped rules, recorded incidents and the examples of every rule."""
+    need("prometheus")
+    with scraped(TAPES, free_port()) as prometheus:
+        give_up = time.monotonic() + 150
+        while wrong := faults(list(answers(prometheus))):
+            if time.monotonic() > give_up:
+                break
+            time.sleep(5)
+    assert wrong == []

@@ -69,8 +69,10 @@ TRAINING: Given = {
     series(
         "gpunode_infiniband_congestion_events_total", device="mlx5_0", port="1", kind="cnp"
     ): 300.0,
+    series("gpunode_infiniband_errors_total", device="mlx5_0", port="1", kind="symbol"): 5.0,
     series("gpunode_tcp_segments_total", kind="first"): 5000.0,
     series("gpunode_tcp_segments_total", kind="retransmitted"): 20.0,
+    series("gpunode_gpu_ecc_errors_total", kind="uncorrected"): 0.1,
     series("gpunode_gpu_row_remap_pending"): 1.0,
     series("gpunode_gpu_row_remap_failed"): 1.0,
     series("gpunode_gpu_row_remaps_total", kind="uncorrected"): 0.01,
