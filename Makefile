@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test tools lint bench golden docs alerts fuzz incidents scenarios monitoring fleet podresources clean
+.PHONY: demo test tools lint bench golden docs alerts dashboards fuzz incidents scenarios monitoring fleet podresources clean
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -34,6 +34,9 @@ docs: $(INSTALLED)  ## rewrite what is generated
 
 alerts: $(INSTALLED)  ## rewrite the rules, what is generated in the runbooks, and docs/thresholds.md
 	$(BIN)/python -m alerts.generate
+
+dashboards: $(INSTALLED)  ## rewrite the JSON of Grafana's dashboards
+	$(BIN)/python -m dashboards.generate
 
 fuzz: $(INSTALLED)  ## ten minutes of fuzzing for each parser; for less: make fuzz FUZZ="--seconds 60 tape"
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[fuzz]'

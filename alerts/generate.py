@@ -144,8 +144,8 @@ def thresholds() -> str:
         "|---|---|---|",
     ]
     for name, setting in SETTINGS.items():
-        value = str(setting.value).replace("|", "\\|")
-        lines.append(f"| `{name}` | `{value}` | {setting.meaning} |")
+        value = "`{}`".format(str(setting.value).replace("|", "\\|")) if setting.value else "empty"
+        lines.append(f"| `{name}` | {value} | {setting.meaning} |")
     lines += ["", "## Recording rules", "", "| rule | what it is |", "|---|---|"]
     lines += [f"| `{record.name}` | {record.purpose} |" for record in RECORDS]
     lines += [

@@ -15,18 +15,21 @@ from alerts.thresholds.settings import SETTINGS
 from alerts.thresholds.table import THRESHOLDS
 
 RUNBOOKS = "https://github.com/gpunode/gpunode/blob/main/alerts/runbooks"
-JOB_PAGE = (
-    "/d/gpunode-job?var-namespace={{ $labels.owner_namespace }}&var-job={{ $labels.workload }}"
-)
-NODE_PAGE = "/d/gpunode-node?var-instance={{ $labels.instance }}"
+ITS_CLUSTER = "{{ with $labels.cluster }}&var-cluster={{ . }}{{ end }}"
+NODE_PAGE = f"${{grafana_url}}/d/gpunode-node?var-node={{{{ $labels.instance }}}}{ITS_CLUSTER}"
+FLEET_PAGE = f"${{grafana_url}}/d/gpunode-fleet?{ITS_CLUSTER}"
 DASHBOARDS: dict[Scope, str] = {
-    "job": JOB_PAGE,
-    "gpu": "/d/gpunode-gpu?var-instance={{ $labels.instance }}&var-uuid={{ $labels.uuid }}",
+    "job": (
+        "${grafana_url}/d/gpunode-job?var-namespace={{ $labels.owner_namespace }}"
+        f"&var-job={{{{ $labels.workload }}}}{ITS_CLUSTER}"
+    ),
+    "gpu": NODE_PAGE.replace("gpunode-node", "gpunode-gpu") + "&var-gpu={{ $labels.gpu }}",
     "node": NODE_PAGE,
-    "filesystem": "/d/gpunode-fleet",
-    "fault": "/d/gpunode-fleet",
-    "cluster": "/d/gpunode-fleet",
+    "filesystem": FLEET_PAGE,
+    "fault": FLEET_PAGE,
+    "cluster": FLEET_PAGE,
 }
+"""The dashboard about what an alert is about."""
 
 
 def _ask(record: str, what: str, most: int = 0) -> str:
@@ -312,6 +315,9 @@ def rule_files(
     for group in (group for groups in found.values() for group in groups):
         for one in group["rules"]:
             one["expr"] = substituted(one["expr"], settings)
+            if "annotations" in one:
+                page = one["annotations"]["dashboard"]
+                one["annotations"]["dashboard"] = substituted(page, settings)
     return {name: {"groups": groups} for name, groups in found.items()}
 
 

@@ -13,6 +13,7 @@ from alerts.recording.record import (
     NODE_A,
     OF_GPU,
     OF_NODE,
+    TRAINS,
     A,
     Record,
 )
@@ -219,6 +220,14 @@ OF_NODES: tuple[Record, ...] = (
         results={A: 0.75},
     ),
     Record(
+        name="node:gpunode_gpu_power:watts",
+        labels=OF_NODE,
+        expression=rate("gpunode_gpu_energy_joules_total", NODE),
+        purpose="Mean power draw of all GPUs of a node.",
+        given={series("gpunode_gpu_energy_joules_total"): 400.0},
+        results={(NODE_A,): 400.0},
+    ),
+    Record(
         name="gpu:gpunode_gpu_energy_joules:per_useful_second",
         labels=OF_GPU,
         expression=(
@@ -297,6 +306,38 @@ OF_CLUSTERS: tuple[Record, ...] = (
             rests_on=f"{level}:gpunode_gpu_seconds:rate5m",
             result=60 * 0.25 / SAMPLES_AN_HOUR,  # the tests have one sample a minute
         )
+    ),
+    Record(
+        name="cluster:gpunode_gpu_seconds:rate5m",
+        labels=("cluster", "state"),
+        expression="sum by (cluster, state) (node:gpunode_gpu_seconds:rate5m)",
+        purpose="GPU seconds per second, by cluster and state.",
+        given=HALF,
+        results={("starved",): 0.25},
+    ),
+    *_over(
+        "cluster",
+        ("cluster",),
+        (),
+        hour="sum by (cluster, state) (node:gpunode_gpu_seconds:rate1h)",
+        rests_on="node:gpunode_gpu_seconds:rate1h",
+        result=0.25,
+    ),
+    Record(
+        name="cluster:gpunode_job_kind:gpus",
+        labels=("cluster", "kind"),
+        expression="count by (cluster, kind) (gpu:gpunode_job:kind)",
+        purpose="GPUs by the kind of work that the job on them does.",
+        given=TRAINS,
+        results={("training",): 1.0},
+    ),
+    Record(
+        name="cluster:gpunode_gpu_power:watts",
+        labels=("cluster",),
+        expression="sum by (cluster) (node:gpunode_gpu_power:watts)",
+        purpose="Mean power draw of all GPUs of a cluster.",
+        given={series("gpunode_gpu_energy_joules_total"): 400.0},
+        results={(): 400.0},
     ),
     Record(
         name="cluster:gpunode_gpu_lost:rate1h",

@@ -26,6 +26,9 @@ SETTINGS: dict[str, Setting] = {
     "scrape_jobs": Setting(
         ".*gpunode.*", "Pattern of the names of the scrape jobs that scrape gpunode."
     ),
+    "grafana_url": Setting(
+        "", "Address of Grafana, such as https://grafana.example.org, to which alerts lead."
+    ),
     "fleet_nodes": Setting(
         5, "From this many nodes with the same fault on, one alert speaks for all of them."
     ),

@@ -1,0 +1,1 @@
+"""Grafana dashboards: one file each in ``boards``, from which ``generate`` writes the JSON."""

@@ -1,0 +1,330 @@
+"""All clusters at a glance: what holds GPUs up, since when, whose they are, and what is broken.
+
+It asks only for series of clusters and jobs and for the few of nodes with a fault, so that it loads
+at once however many GPUs there are.
+"""
+
+from __future__ import annotations
+
+from alerts.thresholds.row import JOB
+from dashboards import palette
+from dashboards.layout import GROUPS, Board, link_to, row, section
+from dashboards.panels import (
+    KUBERNETES,
+    NOTHING_WRONG,
+    RULES,
+    SHARE,
+    areas,
+    bars,
+    figure,
+    lines,
+    rows_of,
+)
+from dashboards.queries import FLEET as CLUSTERS
+from dashboards.queries import JOBS, Query, selected
+from dashboards.variables import datasource, of_many
+
+LEDGER = "cluster:gpunode_gpu_seconds:rate5m"
+VERDICTS = "cluster:gpunode_gpu_bottleneck:count"
+USEFUL = 'state=~"compute|memory"'
+HELD = 'state!="free"'
+LOST = 'state!~"compute|memory|free"'
+HELD_UP = 'cause!~"none|no_requests|memory_bandwidth|memory_capacity|precision"'
+"""Causes for which a GPU waits, rather than those that limit what it does."""
+
+OWNED = "cluster, owner_namespace, workload, user"
+LOSING = f"sum by ({OWNED}) (job:gpunode_gpu_seconds:rate5m{{{LOST}}})"
+WORST = f"topk(20, {LOSING} > 0.05)"
+"""What is lost now by the jobs that lose most."""
+
+
+def _asked(expression: str, legend: str = "") -> Query:
+    return Query(selected(expression, JOBS), legend)
+
+
+def _of_worst(expression: str) -> Query:
+    """A figure of the jobs that lose most."""
+    return _asked(f"{expression} and on ({OWNED}) {WORST}")
+
+
+def _goodput(series: str, of: str = "{}") -> str:
+    """The useful share of the time that jobs hold GPUs; ``of`` says what of the series counts."""
+    useful, held = (of.format(f"{series}{{{states}}}") for states in (USEFUL, HELD))
+    return f"sum ({useful}) / (sum ({held}) > 0)"
+
+
+BY_CAUSE = f"sum by (cause) ({VERDICTS}{{{HELD_UP}}})"
+
+FIRST_SCREEN = (
+    row(
+        3,
+        figure(
+            "GPUs",
+            "How many GPUs are there?",
+            [_asked(f"sum ({LEDGER})")],
+            "none",
+            needs=RULES,
+            decimals=0,
+        ),
+        figure(
+            "Held by jobs",
+            "How many GPUs does a job hold?",
+            [_asked(f"sum ({LEDGER}{{{HELD}}})")],
+            "none",
+            needs=RULES,
+            decimals=0,
+        ),
+        figure(
+            "Held up",
+            "How many GPUs wait for something, by their verdicts?",
+            [_asked(f"sum ({VERDICTS}{{{HELD_UP}}})")],
+            "none",
+            needs=RULES,
+            decimals=0,
+        ),
+        figure(
+            "Mostly by",
+            "What holds most GPUs up now?",
+            [_asked(f"topk(1, {BY_CAUSE} > 0)", "{{cause}}")],
+            "none",
+            named=True,
+            nothing=NOTHING_WRONG,
+            colours=palette.CAUSES,
+            decimals=0,
+        ),
+        figure(
+            "Goodput now",
+            "Which share of the time of the GPUs that jobs hold goes to arithmetic and memory?",
+            [_asked(_goodput(LEDGER))],
+            SHARE,
+            needs=RULES,
+        ),
+        figure(
+            "Goodput of the week",
+            "What is usual? The mean of the last seven days.",
+            [
+                _asked(
+                    _goodput("cluster:gpunode_gpu_seconds:rate1h_hourly", "sum_over_time({}[7d])")
+                )
+            ],
+            SHARE,
+            needs=RULES,
+        ),
+        figure(
+            "Pages",
+            "How many alerts that wake somebody fire now?",
+            [
+                _asked(
+                    f'sum (ALERTS{{alertstate="firing",severity="page",group=~"{GROUPS}",'
+                    'cluster=~"$cluster|"})'
+                )
+            ],
+            "none",
+            nothing=NOTHING_WRONG,
+        ),
+        widths=(3, 3, 3, 6, 3, 3, 3),
+    ),
+    row(
+        8,
+        areas(
+            "GPUs held up, by cause",
+            "Which resource is the bottleneck, of how many GPUs, and since when? Causes that limit "
+            "the work itself, such as memory bandwidth, are left out.",
+            [_asked(f"{BY_CAUSE} > 0", "{{cause}}")],
+            "none",
+            needs=RULES,
+            colours=palette.CAUSES,
+        ),
+        rows_of(
+            "What holds GPUs up",
+            "Since when has each cause held at least one GPU up? Empty if for six hours.",
+            {
+                "GPUs": (_asked(f"{BY_CAUSE} > 0"), "none"),
+                "Since": (
+                    _asked(
+                        f"1000 * max_over_time(timestamp({BY_CAUSE} == 0)[6h:1m]) "
+                        f"and on (cause) ({BY_CAUSE} > 0)"
+                    ),
+                    "dateTimeFromNow",
+                ),
+            },
+            names={"cause": "Cause"},
+            sort_by="GPUs",
+            nothing=NOTHING_WRONG,
+            values={"Cause": palette.CAUSES},
+        ),
+        rows_of(
+            "Nodes in trouble",
+            "Which nodes have a fault of their own? 2 is worth waking somebody, 1 a ticket. "
+            "The node leads to its dashboard.",
+            {"Level": (_asked("topk(50, node:gpunode_fault:level)"), "none")},
+            names={"cluster": "Cluster", "instance": "Node", "fault": "Fault"},
+            sort_by="Level",
+            nothing=NOTHING_WRONG,
+            links={"Node": link_to("gpunode-node", cluster="cluster", node="instance")},
+        ),
+        widths=(12, 6, 6),
+    ),
+    row(
+        9,
+        rows_of(
+            "Jobs that lose most",
+            "Whose GPUs lose the most time, to what, and how much since yesterday? "
+            "The job leads to its dashboard.",
+            {
+                "GPUs": (_of_worst(f"sum by ({OWNED}) (job:gpunode_gpu_seconds:rate5m)"), "none"),
+                "GPUs lost": (_asked(WORST), "none"),
+                "Share lost": (
+                    _asked(
+                        f"{WORST} / on ({OWNED}) sum by ({OWNED}) (job:gpunode_gpu_seconds:rate5m)"
+                    ),
+                    SHARE,
+                ),
+                "GPU hours lost in a day": (
+                    _of_worst(f"24 * sum by ({OWNED}) (job:gpunode_gpu_seconds:rate1d{{{LOST}}})"),
+                    "none",
+                ),
+                "GPUs with the cause": (
+                    _of_worst(
+                        f"topk by ({OWNED}) (1, sum by ({OWNED}, cause) "
+                        '(job:gpunode_gpu_bottleneck:count{cause!="none"}))'
+                    ),
+                    "none",
+                ),
+            },
+            names={
+                "cluster": "Cluster",
+                "owner_namespace": "Namespace",
+                "workload": "Job",
+                "user": "User",
+                "cause": "Cause",
+            },
+            sort_by="GPUs lost",
+            nothing=NOTHING_WRONG,
+            links={
+                "Job": link_to(
+                    "gpunode-job", cluster="cluster", namespace="owner_namespace", job="workload"
+                )
+            },
+            values={"Cause": palette.CAUSES},
+        ),
+        rows_of(
+            "Firing alerts",
+            "What has told somebody, and since when?",
+            {
+                "Since": (
+                    _asked(
+                        "1000 * max by (severity, alertname, cluster, owner_namespace, workload, "
+                        "instance, filesystem, fault) (ALERTS_FOR_STATE{"
+                        f'severity=~"page|ticket",group=~"{GROUPS}",cluster=~"$cluster|"}} '
+                        "and ignoring (alertstate) "
+                        'ALERTS{alertstate="firing"})'
+                    ),
+                    "dateTimeFromNow",
+                )
+            },
+            names={
+                "severity": "Severity",
+                "alertname": "Alert",
+                "owner_namespace": "Namespace",
+                "workload": "Job",
+                "instance": "Node",
+                "filesystem": "Filesystem",
+            },
+            sort_by="Since",
+            nothing=NOTHING_WRONG,
+            values={"Severity": palette.SEVERITIES},
+        ),
+        widths=(14, 10),
+    ),
+)
+
+FLEET = Board(
+    uid="gpunode-fleet",
+    title="GPU fleet",
+    description="Which resource is the bottleneck, since when, on how many GPUs, and whose?",
+    variables=(datasource(), of_many("cluster"), of_many("namespace"), of_many("job")),
+    selection=CLUSTERS,
+    sections=(
+        section("", *FIRST_SCREEN),
+        section(
+            "Where the time goes",
+            row(
+                8,
+                areas(
+                    "GPUs by state",
+                    "What do the GPUs do?",
+                    [_asked(f"sum by (state) ({LEDGER})", "{{state}}")],
+                    "none",
+                    needs=RULES,
+                    colours=palette.STATES,
+                ),
+                lines(
+                    "Goodput",
+                    "Is it better or worse than a week ago?",
+                    [
+                        _asked(_goodput(LEDGER), "now"),
+                        _asked(_goodput(LEDGER, "{} offset 1w"), "a week ago"),
+                    ],
+                    SHARE,
+                    needs=RULES,
+                    highest=1,
+                ),
+            ),
+            row(
+                8,
+                bars(
+                    "GPUs lost by namespace",
+                    "Which teams lose the most, over the last day?",
+                    [
+                        _asked(
+                            "sort_desc(topk(15, sum by (owner_namespace) "
+                            f"(namespace:gpunode_gpu_seconds:rate1d{{{LOST}}})))",
+                            "{{owner_namespace}}",
+                        )
+                    ],
+                    "none",
+                    needs=RULES,
+                ),
+                lines(
+                    "GPUs by kind of work",
+                    "How many GPUs train, serve or wait for a person?",
+                    [_asked("sum by (kind) (cluster:gpunode_job_kind:gpus)", "{{kind}}")],
+                    "none",
+                    needs=RULES,
+                ),
+                lines(
+                    "Power",
+                    "How much do all GPUs draw?",
+                    [_asked("sum by (cluster) (cluster:gpunode_gpu_power:watts)", "{{cluster}}")],
+                    "watt",
+                    needs=RULES,
+                ),
+            ),
+            row(
+                7,
+                lines(
+                    "Nodes",
+                    "How many nodes are scraped, and how many of them are cordoned?",
+                    [
+                        _asked("sum (cluster:gpunode_node:count)", "scraped"),
+                        _asked("count (node:kube_node_spec_unschedulable:max)", "cordoned"),
+                    ],
+                    "none",
+                    needs=f"{KUBERNETES} for the cordoned ones",
+                ),
+                lines(
+                    "Jobs that stand still",
+                    "Since when has no GPU of a job worked, while some wait in a collective?",
+                    [
+                        _asked(
+                            f"topk(10, max by ({JOB}) (job:gpunode_stalled:seconds))",
+                            "{{owner_namespace}} {{workload}} {{replica}} {{user}}",
+                        )
+                    ],
+                    "s",
+                ),
+            ),
+        ),
+    ),
+)

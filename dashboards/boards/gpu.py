@@ -1,0 +1,398 @@
+"""One GPU under the lens: every sensor, its owners and its health."""
+
+from __future__ import annotations
+
+from alerts.thresholds.row import GPU, of_gpus
+from dashboards import palette
+from dashboards.layout import Board, link_to, row, section
+from dashboards.panels import (
+    CLIENT,
+    NOTHING_WRONG,
+    SHARE,
+    areas,
+    figure,
+    heat,
+    lines,
+    rows_of,
+    timeline,
+)
+from dashboards.queries import GPUS as SELECTED
+from dashboards.queries import Query, in_hour, limit, numbered, rate, selected, signal
+from dashboards.variables import datasource, of_few
+
+ONE = "{{instance}} GPU {{gpu}}"
+ACTIVE = "gpunode_gpu_active_seconds_total"
+GPM = "GPM: Hopper or later, or DCGM"
+TENSOR = rate(f'{ACTIVE}{{unit="tensor"}}')
+PEAK = of_gpus('gpunode_gpu_peak_flops_per_second{precision="half"}')
+
+
+def _asked(expression: str, legend: str = ONE) -> Query:
+    return Query(selected(expression, SELECTED), legend)
+
+
+def _active(*units: tuple[str, str]) -> list[Query]:
+    return [_asked(rate(f'{ACTIVE}{{unit="{unit}"}}'), f"{ONE} {name}") for unit, name in units]
+
+
+def _kinds(metric: str, label: str) -> Query:
+    """What a counter of errors gained in an hour, by kind."""
+    return _asked(in_hour(metric, f"{GPU}, {label}"), f"{ONE} {{{{{label}}}}}")
+
+
+NOW = (
+    row(
+        3,
+        figure(
+            "Useful",
+            "Which share of its time does the GPU spend on arithmetic and memory?",
+            [_asked(rate('gpunode_gpu_seconds_total{state=~"compute|memory"}'))],
+            SHARE,
+        ),
+        figure(
+            "Driver's utilisation",
+            "What does nvidia-smi say? A kernel that waits counts as busy.",
+            [_asked(of_gpus("gpunode_gpu_utilization_ratio"))],
+            SHARE,
+        ),
+        figure(
+            "Power now",
+            "How much does it draw?",
+            [_asked(of_gpus("gpunode_gpu_power_watts"))],
+            "watt",
+        ),
+        figure(
+            "Temperature",
+            "How hot is it?",
+            [_asked(of_gpus("gpunode_gpu_temperature_celsius"))],
+            "celsius",
+            limit=limit("GpuHot"),
+        ),
+        figure(
+            "Memory in use",
+            "How much of its memory is in use?",
+            [_asked(signal("gpu_memory_used"))],
+            SHARE,
+            limit=limit("gpu_memory_used"),
+        ),
+        figure(
+            "FLOP/s",
+            "How much arithmetic do the tensor cores do, if it is in half precision?",
+            [_asked(f"{TENSOR} * on ({GPU}) {PEAK}")],
+            "flops",
+            needs=f"{GPM}; a known model",
+        ),
+    ),
+    row(
+        6,
+        timeline(
+            "What holds the GPU up",
+            "Which resource is the bottleneck, and since when?",
+            [_asked(numbered("gpunode_gpu_bottleneck", "cause", palette.CAUSES))],
+            names=palette.CAUSES,
+        ),
+        rows_of(
+            "Identity",
+            "Which GPU is this?",
+            {"": (_asked("gpunode_gpu_info", ""), "none")},
+            names={
+                "instance": "Node",
+                "gpu": "GPU",
+                "name": "Model",
+                "serial": "Serial number",
+                "bus_id": "PCI address",
+                "uuid": "UUID",
+                "vbios": "VBIOS",
+            },
+            sort_by="GPU",
+            links={"Node": link_to("gpunode-node", node="instance")},
+        ),
+        widths=(14, 10),
+    ),
+    row(
+        9,
+        areas(
+            "Ledger",
+            "Where does each second go? The states add up to one for each GPU.",
+            [_asked(rate("gpunode_gpu_seconds_total", f"{GPU}, state"), "{{state}}")],
+            SHARE,
+            colours=palette.STATES,
+        ),
+        lines(
+            "Roofline",
+            "Which roof is nearer, that of arithmetic or that of HBM? Shares of each roof.",
+            _active(("tensor", "tensor cores"), ("fp32", "FP32 pipe"), ("dram", "HBM")),
+            SHARE,
+            needs=GPM,
+            highest=1,
+        ),
+    ),
+)
+
+GPU_BOARD = Board(
+    uid="gpunode-gpu",
+    title="GPU",
+    description="What does this GPU do, who holds it, and is it healthy?",
+    variables=(datasource(), of_few("cluster"), of_few("node"), of_few("gpu")),
+    selection={"cluster": "cluster", "instance": "node"},
+    sections=(
+        section("", *NOW),
+        section(
+            "Work",
+            row(
+                8,
+                lines(
+                    "SMs",
+                    "Do kernels run, and do they fill the SMs?",
+                    [
+                        *_active(("graphics", "a kernel runs"), ("sm", "SMs")),
+                        _asked(rate("gpunode_gpu_sm_occupancy_seconds_total"), f"{ONE} occupancy"),
+                    ],
+                    SHARE,
+                    needs=GPM,
+                    highest=1,
+                ),
+                lines(
+                    "SM efficiency",
+                    "Which share of the SMs is active while kernels run?",
+                    [_asked(signal("sm_efficiency"))],
+                    SHARE,
+                    needs=GPM,
+                    limit=limit("sm_efficiency"),
+                    highest=1,
+                ),
+                lines(
+                    "Pipes",
+                    "On which pipes does it compute?",
+                    _active(
+                        ("tensor_half", "tensor, half"),
+                        ("tensor_integer", "tensor, integer"),
+                        ("tensor_fp64", "tensor, FP64"),
+                        ("fp16", "FP16"),
+                        ("fp64", "FP64"),
+                        ("integer", "integer"),
+                    ),
+                    SHARE,
+                    needs=GPM,
+                ),
+            ),
+            row(
+                8,
+                lines(
+                    "Model FLOPs utilisation",
+                    "Which share of the peak does the model use?",
+                    [_asked(signal("mfu"))],
+                    SHARE,
+                    needs=f"{CLIENT}, with FLOPs per token",
+                    limit=limit("mfu"),
+                ),
+                lines(
+                    "Time of a step",
+                    "How long is a step, by the client and by the rhythm of the power?",
+                    [
+                        _asked(of_gpus("gpunode_training_step_median_seconds"), f"{ONE} client"),
+                        _asked(of_gpus("gpunode_gpu_step_period_seconds"), f"{ONE} power"),
+                    ],
+                    "s",
+                    needs=f"{CLIENT}, or work with a regular rhythm",
+                ),
+                lines(
+                    "Waits in one collective",
+                    "For how long has it spun, with nothing moved or launched?",
+                    [_asked(of_gpus("gpunode_gpu_blocked_streak_seconds"))],
+                    "s",
+                ),
+            ),
+        ),
+        section(
+            "Power and heat",
+            row(
+                8,
+                lines(
+                    "Power",
+                    "How much does it draw, and what is its limit?",
+                    [
+                        _asked(of_gpus("gpunode_gpu_power_watts"), f"{ONE} draw"),
+                        _asked(of_gpus("gpunode_gpu_power_limit_watts"), f"{ONE} limit"),
+                    ],
+                    "watt",
+                ),
+                heat(
+                    "Power at 50 Hz",
+                    "How is the draw distributed, as a share of its limit? Two bands are work and "
+                    "rest in turn.",
+                    [
+                        _asked(
+                            "sum by (le) (rate(gpunode_gpu_power_draw_ratio_bucket"
+                            "[$__rate_interval]))",
+                            "{{le}}",
+                        )
+                    ],
+                    SHARE,
+                    buckets=True,
+                ),
+                lines(
+                    "Power swings",
+                    "How often does it swing between load and rest, in a minute?",
+                    [_asked(signal("power_swings"))],
+                    "none",
+                    limit=limit("power_swings"),
+                ),
+            ),
+            row(
+                8,
+                lines(
+                    "Clocks",
+                    "How fast do the SMs and the memory run?",
+                    [
+                        _asked(of_gpus("gpunode_gpu_sm_clock_hertz"), f"{ONE} SM"),
+                        _asked(of_gpus("gpunode_gpu_sm_clock_max_hertz"), f"{ONE} SM at most"),
+                        _asked(of_gpus("gpunode_gpu_memory_clock_hertz"), f"{ONE} memory"),
+                    ],
+                    "hertz",
+                ),
+                lines(
+                    "Clocks lowered, by reason",
+                    "Which share of the time are the clocks lowered? sw_power_cap is usual at "
+                    "full load.",
+                    [
+                        _asked(
+                            rate("gpunode_gpu_throttled_seconds_total", f"{GPU}, reason"),
+                            f"{ONE} {{{{reason}}}}",
+                        )
+                    ],
+                    SHARE,
+                    limit=limit("GpuThrottled"),
+                ),
+                lines(
+                    "Temperature of GPU and memory",
+                    "How hot are they, and how far from slowing down?",
+                    [
+                        _asked(of_gpus("gpunode_gpu_temperature_celsius"), f"{ONE} GPU"),
+                        _asked(of_gpus("gpunode_gpu_memory_temperature_celsius"), f"{ONE} memory"),
+                        _asked(of_gpus("gpunode_gpu_temperature_margin_celsius"), f"{ONE} margin"),
+                    ],
+                    "celsius",
+                    limit=limit("GpuHot"),
+                ),
+            ),
+        ),
+        section(
+            "Memory and links",
+            row(
+                8,
+                lines(
+                    "Memory",
+                    "How much is in use, and by which process?",
+                    [
+                        _asked(of_gpus("gpunode_gpu_memory_used_bytes"), f"{ONE} used"),
+                        _asked(of_gpus("gpunode_gpu_memory_size_bytes"), f"{ONE} size"),
+                        _asked(
+                            f"max by ({GPU}, pid) (gpunode_gpu_process_memory_bytes)",
+                            f"{ONE} process {{{{pid}}}}",
+                        ),
+                    ],
+                    "bytes",
+                ),
+                lines(
+                    "NVLink",
+                    "How much moves over NVLink?",
+                    [
+                        _asked(
+                            rate("gpunode_gpu_nvlink_bytes_total", f"{GPU}, direction"),
+                            f"{ONE} {{{{direction}}}}",
+                        )
+                    ],
+                    "Bps",
+                    needs="NVLink",
+                ),
+                lines(
+                    "PCI Express",
+                    "How much moves to and from the host?",
+                    [
+                        _asked(
+                            rate("gpunode_gpu_pcie_bytes_total", f"{GPU}, direction"),
+                            f"{ONE} {{{{direction}}}}",
+                        )
+                    ],
+                    "Bps",
+                ),
+            ),
+        ),
+        section(
+            "Owners and health",
+            row(
+                8,
+                timeline(
+                    "Owners",
+                    "Who held the GPU, and when?",
+                    [
+                        _asked(
+                            "max by (cluster, instance, gpu, owner_namespace, workload, user) "
+                            "(gpu:gpunode_gpu_owner:share > bool 0)",
+                            f"{ONE} · {{{{owner_namespace}}}} {{{{workload}}}} {{{{user}}}}",
+                        )
+                    ],
+                    names={"free": palette.STATES["free"], "held": palette.STATES["compute"]},
+                    nothing="Nobody",
+                ),
+                rows_of(
+                    "Faults",
+                    "What is wrong with it? 2 is worth waking somebody, 1 a ticket.",
+                    {"Level": (_asked("gpu:gpunode_gpu_fault:level", ""), "none")},
+                    names={"instance": "Node", "gpu": "GPU", "reason": "Reason"},
+                    sort_by="Level",
+                    nothing=NOTHING_WRONG,
+                ),
+                rows_of(
+                    "XIDs",
+                    "Which errors has the driver reported, and when last?",
+                    {
+                        "Last": (
+                            _asked(
+                                f"1000 * max by ({GPU}, xid) "
+                                "(gpunode_gpu_xid_last_timestamp_seconds)",
+                                "",
+                            ),
+                            "dateTimeFromNow",
+                        )
+                    },
+                    names={"instance": "Node", "gpu": "GPU", "xid": "XID"},
+                    sort_by="Last",
+                    nothing=NOTHING_WRONG,
+                ),
+            ),
+            row(
+                8,
+                lines(
+                    "ECC errors and remapped rows in an hour",
+                    "Does its memory fail?",
+                    [
+                        _kinds("gpunode_gpu_ecc_errors_total", "kind"),
+                        _kinds("gpunode_gpu_row_remaps_total", "kind"),
+                    ],
+                    "none",
+                    needs="a GPU with ECC",
+                ),
+                lines(
+                    "NVLink errors in an hour",
+                    "Do its links fail?",
+                    [_kinds("gpunode_gpu_nvlink_errors_total", "kind")],
+                    "none",
+                    needs="NVLink",
+                ),
+                lines(
+                    "PCI Express errors in an hour",
+                    "Does its slot fail?",
+                    [
+                        _kinds("gpunode_gpu_pcie_errors_total", "kind"),
+                        _asked(in_hour("gpunode_gpu_pcie_replays_total"), f"{ONE} replays"),
+                    ],
+                    "none",
+                ),
+            ),
+        ),
+    ),
+    since="now-1h",
+    refresh="30s",
+)

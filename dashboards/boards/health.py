@@ -1,0 +1,470 @@
+"""What is broken, anywhere: GPUs, links, adapters, disks, settings, and the exporters themselves.
+
+Most of it asks for recorded series that exist only where something is wrong.
+"""
+
+from __future__ import annotations
+
+from alerts.thresholds.row import GPU, NODE
+from alerts.thresholds.settings import SETTINGS
+from dashboards.layout import Board, link_to, row, section
+from dashboards.panels import (
+    INFINIBAND,
+    KUBERNETES,
+    NOTHING_WRONG,
+    RULES,
+    SHARE,
+    figure,
+    lines,
+    rows_of,
+)
+from dashboards.queries import NODES as SELECTED
+from dashboards.queries import Query, limit, selected
+from dashboards.variables import datasource, of_many
+
+TO_NODE = link_to("gpunode-node", cluster="cluster", node="instance")
+TO_GPU = link_to("gpunode-gpu", cluster="cluster", node="instance", gpu="gpu")
+ON_GPU = {"cluster": "Cluster", "instance": "Node", "gpu": "GPU"}
+ON_NODE = {"cluster": "Cluster", "instance": "Node"}
+LINKS = {"Node": TO_NODE, "GPU": TO_GPU}
+EXPORTER = f'{{cluster=~"$cluster",instance=~"$node",job=~"{SETTINGS["scrape_jobs"].value}"}}'
+"""Series that every program has, of gpunode's alone."""
+
+MOST = 50
+"""Rows of a table at most: where there are more, it is one fault of the fleet."""
+
+
+def _asked(expression: str, legend: str = "") -> Query:
+    return Query(selected(expression, SELECTED), legend)
+
+
+def _most(expression: str) -> Query:
+    return _asked(f"topk({MOST}, {expression})")
+
+
+def _count(expression: str) -> list[Query]:
+    return [_asked(f"count ({expression})")]
+
+
+HEALTH = Board(
+    uid="gpunode-health",
+    title="GPU fleet health",
+    description="What is broken, and where?",
+    variables=(datasource(), of_many("cluster"), of_many("node")),
+    selection=SELECTED,
+    sections=(
+        section(
+            "",
+            row(
+                3,
+                figure(
+                    "GPUs with faults",
+                    "How many GPUs have a fault?",
+                    _count("gpu:gpunode_gpu_fault:worst > 0"),
+                    "none",
+                    limit=limit("GpuUnhealthy"),
+                    nothing=NOTHING_WRONG,
+                ),
+                figure(
+                    "Nodes with faults",
+                    "How many nodes have a fault that others may have, too?",
+                    _count(f"count by ({NODE}) (node:gpunode_fault:level)"),
+                    "none",
+                    limit=limit("FleetFault"),
+                    nothing=NOTHING_WRONG,
+                ),
+                figure(
+                    "Missing parts",
+                    "How many GPUs, disks and ports have gone?",
+                    [_asked("sum (node:gpunode_hardware:missing > 0)")],
+                    "none",
+                    limit=limit("HardwareMissing"),
+                    nothing=NOTHING_WRONG,
+                ),
+                figure(
+                    "Exporters down",
+                    "How many exporters cannot be scraped?",
+                    _count("node:gpunode_exporter:up == 0"),
+                    "none",
+                    nothing=NOTHING_WRONG,
+                ),
+                figure(
+                    "GPUs without an exporter",
+                    "How many GPUs that Kubernetes lists does nobody watch?",
+                    [_asked("sum (node:gpunode_gpus:unwatched)")],
+                    "none",
+                    needs=KUBERNETES,
+                    limit=limit("GpunodeMissing"),
+                    nothing=f"None, or there is no {KUBERNETES}",
+                ),
+                figure(
+                    "Nodes cordoned",
+                    "How many nodes are out of service?",
+                    _count("node:kube_node_spec_unschedulable:max"),
+                    "none",
+                    needs=KUBERNETES,
+                    nothing=f"None, or there is no {KUBERNETES}",
+                ),
+            ),
+            row(
+                8,
+                rows_of(
+                    "Faults of GPUs",
+                    "Which GPUs need attention: XIDs, lost memory, row remaps, recovery that the "
+                    "driver advises, the NVSwitch fabric? 2 is worth waking somebody, 1 a ticket.",
+                    {"Level": (_most("gpu:gpunode_gpu_fault:level"), "none")},
+                    names={**ON_GPU, "reason": "Reason"},
+                    sort_by="Level",
+                    nothing=NOTHING_WRONG,
+                    links=LINKS,
+                ),
+                rows_of(
+                    "Faults of nodes",
+                    "Which nodes have a fault that their neighbours may have, too?",
+                    {"Level": (_most("node:gpunode_fault:level"), "none")},
+                    names={**ON_NODE, "fault": "Fault"},
+                    sort_by="Level",
+                    nothing=NOTHING_WRONG,
+                    links={"Node": TO_NODE},
+                ),
+                lines(
+                    "Nodes by fault",
+                    "Did it happen to many at once?",
+                    [_asked("count by (fault) (node:gpunode_fault:level)", "{{fault}}")],
+                    "none",
+                ),
+            ),
+        ),
+        section(
+            "GPUs",
+            row(
+                8,
+                rows_of(
+                    "XIDs",
+                    "Which errors did drivers report, and when last? By the driver's events.",
+                    {
+                        "Last": (
+                            _most(
+                                f"1000 * max by ({GPU}, xid) "
+                                "(gpunode_gpu_xid_last_timestamp_seconds)"
+                            ),
+                            "dateTimeFromNow",
+                        )
+                    },
+                    names={**ON_GPU, "xid": "XID"},
+                    sort_by="Last",
+                    nothing=NOTHING_WRONG,
+                    links=LINKS,
+                ),
+                rows_of(
+                    "Uncorrected ECC errors",
+                    "Which GPUs have ever lost data in memory?",
+                    {
+                        "Errors": (
+                            _most(
+                                f"max by ({GPU}) "
+                                '(gpunode_gpu_ecc_errors_total{kind="uncorrected"}) > 0'
+                            ),
+                            "none",
+                        )
+                    },
+                    names=ON_GPU,
+                    sort_by="Errors",
+                    nothing=NOTHING_WRONG,
+                    links=LINKS,
+                ),
+                rows_of(
+                    "Remapped rows",
+                    "Which GPUs have replaced rows of memory, and which wait for a reset?",
+                    {
+                        "Rows": (
+                            _most(f"sum by ({GPU}) (gpunode_gpu_row_remaps_total) > 0"),
+                            "none",
+                        ),
+                        "Wait for a reset": (
+                            _most(f"max by ({GPU}) (gpunode_gpu_row_remap_pending) > 0"),
+                            "none",
+                        ),
+                        "Failed": (
+                            _most(f"max by ({GPU}) (gpunode_gpu_row_remap_failed) > 0"),
+                            "none",
+                        ),
+                    },
+                    names=ON_GPU,
+                    sort_by="Rows",
+                    nothing=NOTHING_WRONG,
+                    links=LINKS,
+                ),
+            ),
+            row(
+                8,
+                rows_of(
+                    "Recovery that drivers advise",
+                    "Which GPUs should be reset, drained or rebooted?",
+                    {
+                        "": (
+                            _most(
+                                f"max by ({GPU}, action) "
+                                '(gpunode_gpu_recovery_action{action!="none"})'
+                            ),
+                            "none",
+                        )
+                    },
+                    names={**ON_GPU, "action": "Action"},
+                    sort_by="Node",
+                    nothing=NOTHING_WRONG,
+                    links=LINKS,
+                ),
+                lines(
+                    "Slowdown",
+                    "Which GPUs are slowed down most, by heat or a power brake?",
+                    [
+                        _asked(
+                            "topk(10, gpu:gpunode_gpu_throttled:ratio > 0)",
+                            "{{instance}} GPU {{gpu}} {{fault}}",
+                        )
+                    ],
+                    SHARE,
+                    limit=limit("GpuThrottled"),
+                ),
+                lines(
+                    "Hottest GPUs",
+                    "Which GPUs are the hottest?",
+                    [
+                        _asked(
+                            "topk(10, gpu:gpunode_gpu_temperature:celsius)",
+                            "{{instance}} GPU {{gpu}}",
+                        )
+                    ],
+                    "celsius",
+                    limit=limit("GpuHot"),
+                ),
+            ),
+        ),
+        section(
+            "Links and adapters",
+            row(
+                8,
+                rows_of(
+                    "NVLink",
+                    "Which GPUs have lost links, or retransmit on them?",
+                    {"Count": (_most("gpu:gpunode_nvlink_fault:count > 0"), "none")},
+                    names={**ON_GPU, "kind": "Kind"},
+                    sort_by="Count",
+                    nothing=NOTHING_WRONG,
+                    links=LINKS,
+                ),
+                rows_of(
+                    "PCI Express",
+                    "Which devices have a degraded link, or errors (AER)?",
+                    {"Count": (_most("node:gpunode_pcie:faults > 0"), "none")},
+                    names={**ON_NODE, "bus_id": "PCI address", "kind": "Kind"},
+                    sort_by="Count",
+                    nothing=NOTHING_WRONG,
+                    links={"Node": TO_NODE},
+                ),
+                rows_of(
+                    "Ports",
+                    "Which ports were down in the last ten minutes, or have errors?",
+                    {
+                        "Share of time up": (_most("node:gpunode_port:up < 1"), SHARE),
+                        "Errors in 15 minutes": (_most("node:gpunode_rdma:errors > 0"), "none"),
+                    },
+                    names={**ON_NODE, "device": "Device", "port": "Port"},
+                    sort_by="Errors in 15 minutes",
+                    nothing=f"None, or there are no {INFINIBAND}",
+                    links={"Node": TO_NODE},
+                ),
+            ),
+            row(
+                8,
+                rows_of(
+                    "NCCL bandwidth",
+                    "Which nodes reach less than expected, by gpunode nccl-bench?",
+                    {"Of expected": (_asked("node:gpunode_nccl_bus_bandwidth:ratio"), SHARE)},
+                    names={**ON_NODE, "collective": "Collective", "gpus": "GPUs"},
+                    sort_by="Of expected",
+                    needs="a run of gpunode nccl-bench",
+                    links={"Node": TO_NODE},
+                ),
+                lines(
+                    "Packets dropped",
+                    "Which interfaces drop or damage most packets?",
+                    [
+                        _asked(
+                            "topk(10, node:gpunode_network_drops:rate5m > 0)",
+                            "{{instance}} {{interface}}",
+                        )
+                    ],
+                    "pps",
+                    limit=limit("NetworkDrops"),
+                ),
+                lines(
+                    "File servers",
+                    "How long does a request to each filesystem take?",
+                    [_asked("filesystem:gpunode_storage:latency", "{{filesystem}}")],
+                    "s",
+                    needs="Lustre or NFS, and jobs that use it",
+                    limit=limit("StorageSlow"),
+                ),
+            ),
+        ),
+        section(
+            "Nodes",
+            row(
+                8,
+                rows_of(
+                    "Parts missing",
+                    "What did a node have within a day, and lacks now?",
+                    {"Missing": (_most("node:gpunode_hardware:missing > 0"), "none")},
+                    names={**ON_NODE, "part": "Part"},
+                    sort_by="Missing",
+                    nothing=NOTHING_WRONG,
+                    links={"Node": TO_NODE},
+                ),
+                rows_of(
+                    "Disks and filesystems",
+                    "Which filesystems take no more files?",
+                    {"": (_most("node:gpunode_filesystem:failing"), "none")},
+                    names={**ON_NODE, "mountpoint": "Mountpoint"},
+                    sort_by="Node",
+                    nothing=NOTHING_WRONG,
+                    links={"Node": TO_NODE},
+                ),
+                rows_of(
+                    "Kernel log",
+                    "Which kinds of complaint did kernels log in 15 minutes?",
+                    {"Lines": (_most("node:gpunode_kernel_log_events:increase15m > 0"), "none")},
+                    names={**ON_NODE, "kind": "Kind"},
+                    sort_by="Lines",
+                    nothing=NOTHING_WRONG,
+                    links={"Node": TO_NODE},
+                ),
+            ),
+            row(
+                8,
+                rows_of(
+                    "Audit",
+                    "Which checks of the tuning audit fail, on how many nodes?",
+                    {
+                        "Nodes": (
+                            _asked(
+                                f"count by (check) (max by ({NODE}, check) (gpunode_audit_ok) == 0)"
+                            ),
+                            "none",
+                        )
+                    },
+                    names={"check": "Check"},
+                    sort_by="Nodes",
+                    nothing=NOTHING_WRONG,
+                ),
+                rows_of(
+                    "Versions",
+                    "Do all nodes run the same version of gpunode?",
+                    {
+                        "Nodes": (
+                            _asked("count by (version, python) (gpunode_build_info)"),
+                            "none",
+                        )
+                    },
+                    names={"version": "Version", "python": "Python"},
+                    sort_by="Nodes",
+                ),
+                rows_of(
+                    "GPUs without a ledger",
+                    "Of which GPUs could no sensor tell what they did, where one could before?",
+                    {"Unknown": (_most("gpu:gpunode_gpu_unknown:ratio > 0.05"), SHARE)},
+                    names=ON_GPU,
+                    sort_by="Unknown",
+                    nothing=NOTHING_WRONG,
+                    links=LINKS,
+                ),
+            ),
+        ),
+        section(
+            "Exporters",
+            row(
+                8,
+                rows_of(
+                    "Sources that fail",
+                    "What can an exporter not read?",
+                    {"": (_most("node:gpunode_source:up == 0"), "none")},
+                    names={**ON_NODE, "source": "Source"},
+                    sort_by="Node",
+                    nothing=NOTHING_WRONG,
+                    links={"Node": TO_NODE},
+                ),
+                lines(
+                    "Cost of an exporter",
+                    "How much of one core does an exporter use?",
+                    [
+                        _asked(
+                            f"quantile (0.5, rate(process_cpu_seconds_total{EXPORTER}"
+                            "[$__rate_interval]))",
+                            "median",
+                        ),
+                        _asked(
+                            f"max (rate(process_cpu_seconds_total{EXPORTER}[$__rate_interval]))",
+                            "highest",
+                        ),
+                    ],
+                    SHARE,
+                ),
+                lines(
+                    "Late and skipped reads",
+                    "Do exporters keep up? Reads a second of all of them, by source.",
+                    [
+                        _asked(
+                            "topk(10, sum by (source) "
+                            "(rate(gpunode_source_late_reads_total[$__rate_interval])))",
+                            "{{source}} late",
+                        ),
+                        _asked(
+                            "topk(10, sum by (source) "
+                            "(rate(gpunode_source_skipped_reads_total[$__rate_interval])))",
+                            "{{source}} skipped",
+                        ),
+                    ],
+                    "cps",
+                ),
+            ),
+            row(
+                8,
+                lines(
+                    "Scrapes",
+                    "How many exporters answer?",
+                    [
+                        _asked("count (node:gpunode_exporter:up == 1)", "up"),
+                        _asked("count (node:gpunode_exporter:up == 0)", "down"),
+                    ],
+                    "none",
+                    needs=RULES,
+                ),
+                lines(
+                    "Memory of an exporter",
+                    "How much memory does an exporter use?",
+                    [
+                        _asked(
+                            f"quantile (0.5, process_resident_memory_bytes{EXPORTER})", "median"
+                        ),
+                        _asked(f"max (process_resident_memory_bytes{EXPORTER})", "highest"),
+                    ],
+                    "bytes",
+                ),
+                lines(
+                    "Messages of training clients",
+                    "Are clients heard? Messages a second, by what became of them.",
+                    [
+                        _asked(
+                            "sum by (result) "
+                            "(rate(gpunode_client_messages_total[$__rate_interval]))",
+                            "{{result}}",
+                        )
+                    ],
+                    "cps",
+                ),
+            ),
+        ),
+    ),
+    since="now-24h",
+)

@@ -1,0 +1,470 @@
+"""One node: compute, I/O and communication side by side on one time axis.
+
+The columns are read from top to bottom and compared from left to right: the column that breaks
+first is the cause, and what breaks after it in the others is the effect.
+"""
+
+from __future__ import annotations
+
+from alerts.thresholds.row import GPU, NODE, of_gpus
+from dashboards import palette
+from dashboards.layout import Board, link_to, row, section
+from dashboards.panels import (
+    INFINIBAND,
+    LUSTRE,
+    NCCL_LOG,
+    NFS,
+    NOTHING_WRONG,
+    RAS,
+    SHARE,
+    areas,
+    lines,
+    rows_of,
+    timeline,
+)
+from dashboards.queries import GPUS as SELECTED
+from dashboards.queries import Query, limit, numbered, rate, ratio, selected, signal
+from dashboards.variables import datasource, of_few, of_many
+
+ONE = "{{instance}} GPU {{gpu}}"
+BYTES = "Bps"
+ACTIVE = "gpunode_gpu_active_seconds_total"
+SECONDS = "gpunode_gpu_seconds_total"
+PORT = f"{NODE}, device, port"
+
+
+def _asked(expression: str, legend: str = "") -> Query:
+    return Query(selected(expression, SELECTED), legend)
+
+
+def _each(expression: str, legend: str = ONE) -> Query:
+    """A figure of each GPU."""
+    return _asked(expression, legend)
+
+
+def _mean(expression: str, legend: str) -> Query:
+    """A figure of the GPUs together."""
+    return _asked(f"avg ({expression})", legend)
+
+
+def _state(*names: str) -> str:
+    return rate(f'{SECONDS}{{state=~"{"|".join(names)}"}}')
+
+
+def _moved(metric: str, by: str) -> list[Query]:
+    """Bytes a second in each direction."""
+    every = rate(metric, f"{by}, direction")
+    return [_asked(f"sum by ({by}, direction) ({every})", _named(by))]
+
+
+def _named(by: str) -> str:
+    own = " ".join(f"{{{{{label}}}}}" for label in by.split(", ")[1:])
+    return f"{own} {{{{direction}}}}"
+
+
+VERDICTS = (
+    row(
+        9,
+        timeline(
+            "What holds each GPU up",
+            "Which resource is the bottleneck, of which GPU, and since when?",
+            [_each(numbered("gpunode_gpu_bottleneck", "cause", palette.CAUSES))],
+            names=palette.CAUSES,
+            rows=16,
+        ),
+    ),
+)
+
+COLUMNS = (
+    row(
+        8,
+        areas(
+            "Compute: GPUs by state",
+            "What do the GPUs do?",
+            [_asked(f"sum by (state) ({rate(SECONDS, f'{GPU}, state')})", "{{state}}")],
+            "none",
+            colours=palette.STATES,
+        ),
+        lines(
+            "I/O: pressure",
+            "Do tasks wait for storage, for a CPU or for memory (pressure stall information)?",
+            [
+                _asked(
+                    rate("gpunode_pressure_waiting_seconds_total", f"{NODE}, resource"),
+                    "{{instance}} {{resource}}",
+                )
+            ],
+            SHARE,
+            limit=limit("NodeStoragePressure"),
+            needs="a kernel with PSI",
+        ),
+        lines(
+            "Communication: time that GPUs wait or move data",
+            "Does a GPU spin for its peers, or only move data?",
+            [
+                _each(_state("blocked"), f"{ONE} blocked"),
+                _each(_state("communication"), f"{ONE} communication"),
+            ],
+            SHARE,
+            limit=limit("JobCommunicationHigh"),
+        ),
+    ),
+    row(
+        8,
+        lines(
+            "Compute: SMs, tensor cores and HBM",
+            "What limits the kernels? Means over the GPUs.",
+            [
+                _mean(rate(f'{ACTIVE}{{unit="{unit}"}}'), name)
+                for unit, name in (
+                    ("graphics", "a kernel runs"),
+                    ("sm", "SMs"),
+                    ("tensor", "tensor cores"),
+                    ("dram", "HBM"),
+                )
+            ],
+            SHARE,
+            needs="GPM: Hopper or later, or DCGM",
+            highest=1,
+        ),
+        lines(
+            "I/O: disks",
+            "Is a disk always busy?",
+            [_asked(signal("disk_busy"), "{{instance}} {{disk}}")],
+            SHARE,
+            limit=limit("disk_busy"),
+        ),
+        lines(
+            "Communication: NVLink in use",
+            "Which share of the links' bandwidth is in use?",
+            [_each(signal("nvlink_used"))],
+            SHARE,
+            limit=limit("nvlink_used"),
+            needs="NVLink",
+        ),
+    ),
+    row(
+        8,
+        lines(
+            "Compute: power draw",
+            "Does a GPU draw far less than its board's limit?",
+            [_each(signal("power_of_default_limit"))],
+            SHARE,
+            limit=limit("power_of_default_limit"),
+        ),
+        lines(
+            "I/O: file servers, throughput",
+            "How much do programs read and write?",
+            [
+                *_moved("gpunode_lustre_bytes_total", f"{NODE}, filesystem"),
+                *_moved("gpunode_nfs_bytes_total", f"{NODE}, mountpoint"),
+            ],
+            BYTES,
+            needs=f"{LUSTRE}, or {NFS}",
+        ),
+        lines(
+            "Communication: PCI Express",
+            "How much moves between GPUs and the host?",
+            [
+                _asked(
+                    rate("gpunode_gpu_pcie_bytes_total", f"{GPU}, direction"),
+                    f"{ONE} {{{{direction}}}}",
+                )
+            ],
+            BYTES,
+        ),
+    ),
+    row(
+        8,
+        lines(
+            "Compute: power swings",
+            "Does the power swing between load and rest, as it does when a GPU starves?",
+            [_each(signal("power_swings"))],
+            "none",
+            limit=limit("power_swings"),
+        ),
+        lines(
+            "I/O: file servers, latency",
+            "How long does a request take?",
+            [
+                _asked(
+                    ratio(
+                        rate("gpunode_lustre_rpc_seconds_total", f"{NODE}, filesystem"),
+                        rate("gpunode_lustre_rpcs_total", f"{NODE}, filesystem"),
+                        f"{NODE}, filesystem",
+                    ),
+                    "{{instance}} {{filesystem}}",
+                ),
+                _asked(
+                    ratio(
+                        rate("gpunode_nfs_rtt_seconds_total", f"{NODE}, mountpoint"),
+                        rate("gpunode_nfs_requests_total", f"{NODE}, mountpoint"),
+                        f"{NODE}, mountpoint",
+                    ),
+                    "{{instance}} {{mountpoint}}",
+                ),
+            ],
+            "s",
+            needs=f"{LUSTRE}, or {NFS}",
+            limit=limit("StorageSlow"),
+        ),
+        lines(
+            "Communication: InfiniBand and RoCE",
+            "Which share of the link's rate is in use?",
+            [
+                _asked(
+                    ratio(
+                        rate("gpunode_infiniband_bytes_total", f"{PORT}, direction"),
+                        f"max by ({PORT}) (gpunode_infiniband_rate_bytes_per_second)",
+                        PORT,
+                    ).replace("(max by", "group_left () (max by"),
+                    "{{instance}} {{device}}/{{port}} {{direction}}",
+                )
+            ],
+            SHARE,
+            needs=INFINIBAND,
+            highest=1,
+        ),
+    ),
+    row(
+        8,
+        lines(
+            "Compute: SM clock",
+            "Are the clocks lowered? A share of the highest clock.",
+            [_each(signal("sm_clock"))],
+            SHARE,
+            limit=limit("sm_clock"),
+        ),
+        lines(
+            "I/O: requests without an answer",
+            "Does a file server no longer answer?",
+            [
+                _asked(
+                    f"sum by ({NODE}, filesystem) (gpunode_lustre_rpcs_in_flight)",
+                    "{{instance}} {{filesystem}}",
+                ),
+                _asked(
+                    f"max by ({NODE}, mountpoint) (gpunode_nfs_requests_in_flight)",
+                    "{{instance}} {{mountpoint}}",
+                ),
+            ],
+            "none",
+            needs=f"{LUSTRE}, or {NFS}",
+        ),
+        lines(
+            "Communication: congestion",
+            "Does the network slow the adapters down?",
+            [_asked(signal("rdma_congestion"), "{{instance}} {{device}}/{{port}}")],
+            "cps",
+            needs=INFINIBAND,
+            limit=limit("rdma_congestion"),
+        ),
+    ),
+    row(
+        8,
+        lines(
+            "Compute: slowdown",
+            "Does heat or a power brake slow a GPU down?",
+            [_asked("gpu:gpunode_gpu_throttled:ratio", f"{ONE} {{{{fault}}}}")],
+            SHARE,
+            limit=limit("GpuThrottled"),
+        ),
+        lines(
+            "I/O: busiest thread of each job",
+            "Does one thread prepare all the data?",
+            [_each(signal("busiest_thread"))],
+            SHARE,
+            limit=limit("busiest_thread"),
+        ),
+        lines(
+            "Communication: errors of adapters",
+            "Are packets lost or sent again, in 15 minutes?",
+            [_asked("node:gpunode_rdma:errors", "{{instance}} {{device}}/{{port}}")],
+            "none",
+            needs=INFINIBAND,
+            limit=limit("RdmaErrors"),
+        ),
+    ),
+    row(
+        8,
+        lines(
+            "Compute: temperature",
+            "How hot are the GPUs?",
+            [_each(of_gpus("gpunode_gpu_temperature_celsius"))],
+            "celsius",
+            limit=limit("GpuHot"),
+        ),
+        lines(
+            "I/O: /dev/shm of the node and of each pod",
+            "Is shared memory nearly full?",
+            [_asked("node:gpunode_shm_used:ratio", "{{instance}} {{tmpfs}}")],
+            SHARE,
+            limit=limit("ShmNearlyFull"),
+            highest=1,
+        ),
+        lines(
+            "Communication: Ethernet",
+            "How much goes over the network interfaces? RDMA bypasses them.",
+            _moved("gpunode_network_bytes_total", f"{NODE}, interface"),
+            BYTES,
+        ),
+    ),
+    row(
+        8,
+        lines(
+            "Compute: GPU memory",
+            "Is the memory of a GPU full?",
+            [_each(signal("gpu_memory_used"))],
+            SHARE,
+            limit=limit("gpu_memory_used"),
+            highest=1,
+        ),
+        areas(
+            "I/O: memory and page cache",
+            "Is there memory left, and does the data set fit into the page cache?",
+            [
+                _asked(f"max by ({NODE}) ({metric})", f"{{{{instance}}}} {name}")
+                for metric, name in (
+                    ("gpunode_memory_anonymous_bytes", "programs"),
+                    ("gpunode_memory_cached_bytes", "page cache"),
+                    ("gpunode_memory_free_bytes", "unused"),
+                )
+            ],
+            "bytes",
+        ),
+        lines(
+            "Communication: packets dropped",
+            "Does an interface drop or damage packets?",
+            [_asked("node:gpunode_network_drops:rate5m", "{{instance}} {{interface}}")],
+            "pps",
+            limit=limit("NetworkDrops"),
+        ),
+    ),
+    row(
+        8,
+        lines(
+            "Compute: period of the power draw",
+            "How long is a step, as the power shows it without a client?",
+            [_each(of_gpus("gpunode_gpu_step_period_seconds"))],
+            "s",
+            needs="work with a regular rhythm",
+        ),
+        lines(
+            "I/O: CPUs",
+            "Are the CPUs busy, or do they wait for I/O?",
+            [
+                _asked(signal("iowait"), "{{instance}} iowait"),
+                _asked(
+                    f"max by ({NODE}) (gpunode_cpu_busiest_core_ratio)",
+                    "{{instance}} busiest core",
+                ),
+            ],
+            SHARE,
+            limit=limit("iowait"),
+            highest=1,
+        ),
+        lines(
+            "Communication: TCP sent again",
+            "Which share of the segments is sent again?",
+            [_asked(signal("tcp_retransmitted"), "{{instance}}")],
+            SHARE,
+            limit=limit("tcp_retransmitted"),
+        ),
+    ),
+)
+
+TABLES = (
+    row(
+        8,
+        rows_of(
+            "Jobs on the node",
+            "Whose GPUs are these? The job and the GPU lead to their dashboards.",
+            {
+                "Share": (_asked("gpu:gpunode_gpu_owner:share"), SHARE),
+            },
+            names={
+                "gpu": "GPU",
+                "cluster": "Cluster",
+                "instance": "Node",
+                "owner_namespace": "Namespace",
+                "workload": "Job",
+                "user": "User",
+            },
+            sort_by="Share",
+            needs="a job on the node",
+            links={
+                "Job": link_to(
+                    "gpunode-job", cluster="cluster", namespace="owner_namespace", job="workload"
+                ),
+                "GPU": link_to("gpunode-gpu", cluster="cluster", node="instance", gpu="gpu"),
+            },
+        ),
+        rows_of(
+            "Communication: NCCL connections",
+            "Which way do the ranks on this node talk?",
+            {
+                "Connections": (
+                    _asked(
+                        f"sum by ({GPU}, transport) (max by ({GPU}, communicator, transport) "
+                        "(gpunode_nccl_channels))"
+                    ),
+                    "none",
+                )
+            },
+            names={"gpu": "GPU", "transport": "Transport"},
+            sort_by="Connections",
+            needs=NCCL_LOG,
+        ),
+        rows_of(
+            "Faults",
+            "What is wrong with the node or its GPUs? 2 is worth waking somebody, 1 a ticket.",
+            {
+                "Level": (
+                    _asked("gpu:gpunode_gpu_fault:level or node:gpunode_fault:level"),
+                    "none",
+                )
+            },
+            names={"instance": "Node", "gpu": "GPU", "reason": "Reason", "fault": "Fault"},
+            sort_by="Level",
+            nothing=NOTHING_WRONG,
+        ),
+    ),
+    row(
+        7,
+        timeline(
+            "Waited for",
+            "For which GPU do the others of its job wait, and what does its process do instead?",
+            [_each(numbered("gpunode_gpu_waited_for", "reason", palette.REASONS))],
+            names=palette.REASONS,
+            nothing="Nobody is waited for",
+        ),
+        lines(
+            "Stalled communicators",
+            "Does NCCL itself say that a collective does not go on?",
+            [
+                _asked(
+                    f"max by ({NODE}) (gpunode_nccl_stalled_communicators)",
+                    "{{instance}} stalled",
+                ),
+                _asked(f"max by ({NODE}) (gpunode_nccl_communicators)", "{{instance}} all"),
+            ],
+            "none",
+            needs=RAS,
+        ),
+    ),
+)
+
+NODE_BOARD = Board(
+    uid="gpunode-node",
+    title="GPU node",
+    description="Which of compute, I/O and communication broke first?",
+    variables=(datasource(), of_many("cluster"), of_few("node"), of_many("gpu")),
+    selection={"cluster": "cluster", "instance": "node"},
+    sections=(
+        section("", *VERDICTS),
+        section("Compute | I/O | Communication", *COLUMNS),
+        section("Whose GPUs, and what is wrong", *TABLES),
+    ),
+    since="now-3h",
+    refresh="30s",
+)

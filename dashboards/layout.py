@@ -1,0 +1,172 @@
+"""A dashboard from its panels: places, numbers, links, annotations, and what all share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from grafana_foundation_sdk.models.dashboard import (
+    AnnotationContainer,
+    AnnotationQuery,
+    Dashboard,
+    DashboardCursorSync,
+    DashboardDashboardTemplating,
+    DashboardDashboardTime,
+    DashboardLink,
+    DashboardLinkType,
+    GridPos,
+    Panel,
+    RowPanel,
+    TimePickerConfig,
+    VariableModel,
+)
+
+from alerts.thresholds.table import THRESHOLDS
+from dashboards import palette
+from dashboards.panels import DATASOURCE
+from dashboards.queries import Selection
+
+TAG = "gpunode"
+WIDTH = 24
+"""Columns of Grafana's grid."""
+
+SCHEMA = 38
+"""Of Grafana 10.0; later ones migrate it."""
+
+VERSION = 1
+GROUPS = "|".join(dict.fromkeys(row.group for row in THRESHOLDS))
+"""The values of the label that only gpunode's alerts have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Panels beside one another."""
+
+    height: int
+    panels: tuple[Panel, ...]
+    widths: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Rows under a heading; the first section of a dashboard has none."""
+
+    title: str
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """A dashboard, as its file describes it."""
+
+    uid: str
+    title: str
+    description: str
+    variables: tuple[VariableModel, ...]
+    selection: Selection
+    """What its annotations are narrowed to."""
+
+    sections: tuple[Section, ...]
+    since: str = "now-6h"
+    refresh: str = "1m"
+
+
+def row(height: int, *panels: Panel, widths: Sequence[int] = ()) -> Row:
+    """Panels beside one another, of the same width unless ``widths`` says otherwise."""
+    return Row(height, panels, tuple(widths) or (WIDTH // len(panels),) * len(panels))
+
+
+def section(title: str, *rows: Row) -> Section:
+    """Rows under a heading."""
+    return Section(title, rows)
+
+
+def dashboard(board: Board) -> Dashboard:
+    """What Grafana loads."""
+    return Dashboard(
+        uid=board.uid,
+        title=board.title,
+        description=board.description,
+        tags=[TAG],
+        timezone="browser",
+        editable=False,
+        graph_tooltip=DashboardCursorSync.CROSSHAIR,
+        time=DashboardDashboardTime(from_val=board.since, to="now"),
+        timepicker=TimePickerConfig(refresh_intervals=["30s", "1m", "5m", "15m", "1h"]),
+        refresh=board.refresh,
+        schema_version=SCHEMA,
+        version=VERSION,
+        panels=list(placed(board.sections)),
+        templating=DashboardDashboardTemplating(list_val=list(board.variables)),
+        annotations=AnnotationContainer(
+            list_val=[firing(severity, board.selection) for severity in ("page", "ticket")]
+        ),
+        links=[
+            DashboardLink(
+                title="gpunode",
+                type_val=DashboardLinkType.DASHBOARDS,
+                icon="external link",
+                tooltip="The other dashboards, with the same selection and time",
+                tags=[TAG],
+                as_dropdown=False,
+                include_vars=True,
+                keep_time=True,
+            )
+        ],
+    )
+
+
+def placed(sections: Iterable[Section]) -> Iterable[Panel | RowPanel]:
+    """The panels with their numbers and places, from top to bottom."""
+    number, top = 0, 0
+    for one in sections:
+        if one.title:
+            number += 1
+            yield RowPanel(
+                id_val=number,
+                title=one.title,
+                collapsed=False,
+                grid_pos=GridPos(h=1, w=WIDTH, x=0, y=top),
+                panels=[],
+            )
+            top += 1
+        for line in one.rows:
+            left = 0
+            for panel, width in zip(line.panels, line.widths, strict=True):
+                number += 1
+                panel.id_val = number
+                panel.grid_pos = GridPos(h=line.height, w=width, x=left, y=top)
+                left += width
+                yield panel
+            top += line.height
+
+
+def firing(severity: str, selection: Selection) -> AnnotationQuery:
+    """Marks on every graph while an alert of this severity fires.
+
+    An alert about a whole job names no node, and one about hardware no job; so an absent label
+    matches every selection.
+    """
+    matchers = "".join(f',{label}=~"${{{name}:regex}}|"' for label, name in selection.items())
+    return AnnotationQuery(
+        name="pages" if severity == "page" else f"{severity}s",
+        datasource=DATASOURCE,
+        enable=severity == "page",
+        hide=False,
+        icon_color=palette.SEVERITIES[severity],
+        expr=f'ALERTS{{alertstate="firing",severity="{severity}",group=~"{GROUPS}"{matchers}}}',
+        step="60s",
+        title_format="{{alertname}}",
+        text_format="{{owner_namespace}} {{workload}} {{instance}} {{filesystem}} {{fault}}",
+        tag_keys="severity,group",
+        use_value_for_time=False,
+    )
+
+
+def link_to(uid: str, **variables: str) -> str:
+    """The address of a dashboard, with some variables from a row of a table, others as they are."""
+    chosen = "".join(
+        f"&var-{name}=${{__data.fields[{field!r}]}}".replace("'", '"')
+        for name, field in variables.items()
+    )
+    return f"/d/{uid}?${{__url_time_range}}&${{datasource:queryparam}}{chosen}"

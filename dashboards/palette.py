@@ -1,0 +1,79 @@
+"""The colours of the ledger's states and of the verdict's causes, the same wherever they are shown.
+
+They stay apart for people who do not see red or green: the base is the palette of Okabe and Ito
+(https://jfly.uni-koeln.de/color/), the other causes are the colours farthest from it and from one
+another. Colours alone tell nothing: the name is always beside them.
+"""
+
+from __future__ import annotations
+
+STATES: dict[str, str] = {
+    "compute": "#009E73",
+    "memory": "#56B4E9",
+    "communication": "#0072B2",
+    "blocked": "#D55E00",
+    "copy": "#AA3377",
+    "launch": "#F0E442",
+    "starved": "#E69F00",
+    "idle": "#A6A6B0",
+    "free": "#DDDDDD",
+    "unknown": "#444448",
+}
+
+CAUSES: dict[str, str] = {
+    "none": STATES["compute"],
+    "data_loading": STATES["starved"],
+    "data_loading_cpu": "#AA4420",
+    "data_loading_storage": "#4466EE",
+    "data_loading_copy": STATES["copy"],
+    "shm": "#2020EE",
+    "host_compute": "#BB5555",
+    "compile": "#CCCCEE",
+    "checkpoint": "#6688EE",
+    "no_requests": STATES["free"],
+    "stopped": "#8888BB",
+    "unexplained": STATES["idle"],
+    "communication": STATES["communication"],
+    "straggler": STATES["blocked"],
+    "stalled_collective": "#882020",
+    "kernel_launch": STATES["launch"],
+    "thermal": "#20EE88",
+    "power": "#66EE66",
+    "precision": "#66AA44",
+    "memory_bandwidth": STATES["memory"],
+    "memory_capacity": "#2044AA",
+}
+"""A cause that takes the time of one state has that state's colour."""
+
+REASONS: dict[str, str] = {
+    "gone": "#882020",
+    "stopped": CAUSES["stopped"],
+    "uninterruptible": CAUSES["shm"],
+    "checkpointing": CAUSES["checkpoint"],
+    "evaluating": STATES["compute"],
+    "preparing": CAUSES["data_loading"],
+    "computing": STATES["memory"],
+    "cpu_bound": CAUSES["data_loading_cpu"],
+    "unknown": STATES["unknown"],
+}
+"""Why the other GPUs of a job wait for one."""
+
+SEVERITIES: dict[str, str] = {"page": "#D55E00", "ticket": "#E69F00", "info": "#56B4E9"}
+
+PHASES: dict[str, str] = {
+    "step": STATES["compute"],
+    "data": STATES["starved"],
+    "checkpoint": CAUSES["checkpoint"],
+    "evaluation": STATES["memory"],
+    "compile": CAUSES["compile"],
+    "other": STATES["idle"],
+}
+"""The phases that training reports."""
+
+LIMIT = "#D55E00"
+"""The line of a threshold, and what is beyond it."""
+
+FINE = "#009E73"
+
+PLAIN = "#0072B2"
+"""What has no meaning of its own."""

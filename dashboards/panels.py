@@ -1,0 +1,480 @@
+"""Panels, each made from its title, the question it answers, its queries and its unit.
+
+Only panels that every Grafana from 10 on has. A panel's place and number come from ``layout``.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from grafana_foundation_sdk.models import (
+    bargauge,
+    common,
+    heatmap,
+    prometheus,
+    stat,
+    statetimeline,
+    table,
+)
+from grafana_foundation_sdk.models.dashboard import (
+    DashboardFieldConfigSourceOverrides,
+    DashboardLink,
+    DashboardLinkType,
+    DataTransformerConfig,
+    DynamicConfigValue,
+    FieldColor,
+    FieldColorModeId,
+    FieldConfig,
+    FieldConfigSource,
+    MatcherConfig,
+    Panel,
+    Threshold,
+    ThresholdsConfig,
+    ThresholdsMode,
+    ValueMap,
+    ValueMappingResult,
+)
+
+from dashboards import palette
+from dashboards.queries import Limit, Query
+
+DATASOURCE = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
+
+CLIENT = "the training client: docs/training.md"
+SERVING = "a server that reports its requests: docs/training.md"
+RAS = "NCCL's RAS service, NCCL 2.24 or later"
+NCCL_LOG = "NCCL's log: NCCL_DEBUG_FILE, docs/training.md"
+INFINIBAND = "InfiniBand or RoCE adapters"
+LUSTRE = "a mounted Lustre filesystem"
+NFS = "a mounted NFS filesystem"
+KUBERNETES = "kube-state-metrics"
+RULES = "gpunode's recording rules: docs/rules.md"
+"""What a panel needs that not every site has; it says so where it would be empty."""
+
+NOTHING_WRONG = "None"
+"""What a panel says that lists what is wrong, where nothing is."""
+
+SHARE = "percentunit"
+Colours = Mapping[str, str]
+
+
+def lines(
+    title: str,
+    description: str,
+    queries: Sequence[Query],
+    unit: str,
+    *,
+    needs: str = "",
+    limit: Limit | None = None,
+    colours: Colours | None = None,
+    highest: float | None = None,
+) -> Panel:
+    """Series over time."""
+    return _graph(
+        title, description, queries, unit, needs, limit, colours, highest, fill=0, stacked=False
+    )
+
+
+def areas(
+    title: str,
+    description: str,
+    queries: Sequence[Query],
+    unit: str,
+    *,
+    needs: str = "",
+    colours: Colours | None = None,
+    highest: float | None = None,
+) -> Panel:
+    """Series over time, on top of one another: parts of a whole."""
+    return _graph(
+        title, description, queries, unit, needs, None, colours, highest, fill=80, stacked=True
+    )
+
+
+def _graph(
+    title: str,
+    description: str,
+    queries: Sequence[Query],
+    unit: str,
+    needs: str,
+    limit: Limit | None,
+    colours: Colours | None,
+    highest: float | None,
+    *,
+    fill: float,
+    stacked: bool,
+) -> Panel:
+    custom = common.GraphFieldConfig(
+        draw_style=common.GraphDrawStyle.LINE,
+        line_width=0 if stacked else 1,
+        fill_opacity=fill,
+        show_points=common.VisibilityMode.NEVER,
+        stacking=common.StackingConfig(
+            mode=common.StackingMode.NORMAL if stacked else common.StackingMode.NONE, group="A"
+        ),
+        thresholds_style=common.GraphThresholdsStyleConfig(
+            mode=common.GraphThresholdsStyleMode.DASHED
+            if limit
+            else common.GraphThresholdsStyleMode.OFF
+        ),
+        axis_soft_min=0,
+        axis_soft_max=limit.threshold * 1.1 if limit else None,
+        span_nulls=False,
+    )
+    options = {
+        "legend": common.VizLegendOptions(
+            display_mode=common.LegendDisplayMode.TABLE,
+            placement=common.LegendPlacement.BOTTOM,
+            show_legend=True,
+            calcs=["lastNotNull", "max"],
+            sort_by="Max",
+            sort_desc=True,
+        ),
+        "tooltip": common.VizTooltipOptions(
+            mode=common.TooltipDisplayMode.MULTI, sort=common.SortOrder.DESCENDING
+        ),
+    }
+    panel = _panel("timeseries", title, description, queries, unit, needs, limit, options, custom)
+    defaults = _defaults(panel)
+    defaults.max_val = highest
+    if stacked:
+        defaults.min_val = 0
+    _coloured(panel, colours or {})
+    return panel
+
+
+def figure(
+    title: str,
+    description: str,
+    queries: Sequence[Query],
+    unit: str,
+    *,
+    needs: str = "",
+    limit: Limit | None = None,
+    named: bool = False,
+    nothing: str = "",
+    colours: Colours | None = None,
+    decimals: int | None = None,
+) -> Panel:
+    """One large figure, or the name of what is largest."""
+    text = common.BigValueTextMode
+    options = stat.Options(
+        graph_mode=common.BigValueGraphMode.NONE,
+        color_mode=common.BigValueColorMode.VALUE,
+        justify_mode=common.BigValueJustifyMode.CENTER,
+        text_mode=text.VALUE_AND_NAME if named or len(queries) > 1 else text.VALUE,
+        reduce_options=common.ReduceDataOptions(values=False, calcs=["lastNotNull"], fields=""),
+        orientation=common.VizOrientation.AUTO,
+    )
+    panel = _panel(
+        "stat", title, description, queries, unit, needs, limit, options, None, instant=True
+    )
+    defaults = _defaults(panel)
+    defaults.decimals = decimals
+    if nothing:
+        defaults.no_value = nothing
+    _coloured(panel, colours or {})
+    return panel
+
+
+def bars(
+    title: str,
+    description: str,
+    queries: Sequence[Query],
+    unit: str,
+    *,
+    needs: str = "",
+    limit: Limit | None = None,
+    colours: Colours | None = None,
+) -> Panel:
+    """A bar for each series, as they are now."""
+    options = bargauge.Options(
+        display_mode=common.BarGaugeDisplayMode.BASIC,
+        value_mode=common.BarGaugeValueMode.TEXT,
+        name_placement=common.BarGaugeNamePlacement.LEFT,
+        show_unfilled=False,
+        orientation=common.VizOrientation.HORIZONTAL,
+        reduce_options=common.ReduceDataOptions(values=False, calcs=["lastNotNull"], fields=""),
+        legend=common.VizLegendOptions(
+            display_mode=common.LegendDisplayMode.LIST,
+            placement=common.LegendPlacement.BOTTOM,
+            show_legend=False,
+            calcs=[],
+        ),
+    )
+    panel = _panel(
+        "bargauge", title, description, queries, unit, needs, limit, options, None, instant=True
+    )
+    _defaults(panel).min_val = 0
+    _coloured(panel, colours or {})
+    return panel
+
+
+def timeline(
+    title: str,
+    description: str,
+    queries: Sequence[Query],
+    *,
+    names: Colours,
+    needs: str = "",
+    nothing: str = "",
+    rows: int = 20,
+) -> Panel:
+    """A row for each series, in which ``numbered`` values are shown by their names and colours."""
+    legend = common.VizLegendOptions(
+        display_mode=common.LegendDisplayMode.LIST,
+        placement=common.LegendPlacement.BOTTOM,
+        show_legend=True,
+        calcs=[],
+    )
+    options = statetimeline.Options(
+        show_value=common.VisibilityMode.AUTO,
+        row_height=0.9,
+        merge_values=True,
+        align_value=common.TimelineValueAlignment.LEFT,
+        legend=legend,
+        tooltip=common.VizTooltipOptions(
+            mode=common.TooltipDisplayMode.SINGLE, sort=common.SortOrder.NONE
+        ),
+        per_page=rows,
+    )
+    custom = statetimeline.FieldConfig(line_width=0, fill_opacity=85, span_nulls=False)
+    panel = _panel(
+        "state-timeline", title, description, queries, "none", needs, None, options, custom
+    )
+    defaults = _defaults(panel)
+    defaults.mappings = [_named(names)]
+    if nothing:
+        defaults.no_value = nothing
+    return panel
+
+
+def heat(
+    title: str,
+    description: str,
+    queries: Sequence[Query],
+    unit: str,
+    *,
+    needs: str = "",
+    buckets: bool = False,
+) -> Panel:
+    """A row for each series, or for each bucket of a histogram; the darker, the more."""
+    options = heatmap.Options(
+        calculate=False,
+        color=heatmap.HeatmapColorOptions(
+            mode=heatmap.HeatmapColorMode.SCHEME,
+            scheme="Oranges",
+            fill="dark-orange",
+            scale=heatmap.HeatmapColorScale.EXPONENTIAL,
+            exponent=0.5,
+            steps=64,
+        ),
+        cell_gap=1,
+        y_axis=heatmap.YAxisConfig(
+            axis_placement=common.AxisPlacement.LEFT, unit=unit if buckets else None
+        ),
+        legend=heatmap.HeatmapLegend(show=True),
+        tooltip=heatmap.HeatmapTooltip(
+            mode=common.TooltipDisplayMode.SINGLE, y_histogram=False, show_color_scale=True
+        ),
+        cell_values=heatmap.CellValues(unit="none" if buckets else unit),
+        rows_frame=heatmap.RowsHeatmapOptions(layout=common.HeatmapCellLayout.AUTO),
+    )
+    panel = _panel("heatmap", title, description, queries, unit, needs, None, options, None)
+    for target in panel.targets or []:
+        if isinstance(target, prometheus.Dataquery):
+            target.format_val = (
+                prometheus.PromQueryFormat.HEATMAP
+                if buckets
+                else prometheus.PromQueryFormat.TIME_SERIES
+            )
+    return panel
+
+
+def rows_of(
+    title: str,
+    description: str,
+    columns: Mapping[str, tuple[Query, str]],
+    *,
+    names: Mapping[str, str],
+    sort_by: str,
+    needs: str = "",
+    nothing: str = "",
+    links: Mapping[str, str] | None = None,
+    values: Mapping[str, Colours] | None = None,
+) -> Panel:
+    """A table: a row for each set of labels, a column for each query with its unit.
+
+    ``names`` are the labels that are shown, by what each is called; ``links`` the pages to which
+    columns lead, ``values`` the colours of the values of columns. A column without a name is not
+    shown: what its query finds is in the labels.
+    """
+    options = table.Options(
+        show_header=True,
+        cell_height=common.TableCellHeight.SM,
+        sort_by=[common.TableSortByFieldState(display_name=sort_by, desc=True)],
+        footer=common.TableFooterOptions(show=False, reducer=["sum"], count_rows=False),
+    )
+    queries = [query for query, _ in columns.values()]
+    custom = {"align": "auto", "filterable": False, "inspect": False}
+    panel = _panel(
+        "table", title, description, queries, "none", needs, None, options, custom, instant=True
+    )
+    for target in panel.targets or []:
+        if isinstance(target, prometheus.Dataquery):
+            target.format_val = prometheus.PromQueryFormat.TABLE
+    asked = [f"Value #{letter}" for letter in string.ascii_uppercase[: len(queries)]]
+    alone = len(queries) == 1
+    figures = dict(zip(["Value"] if alone else asked, columns, strict=True))
+    shown = {**names, **{field: column for field, column in figures.items() if column}}
+    panel.transformations = [
+        *([] if alone else [DataTransformerConfig(id_val="merge", options={})]),
+        DataTransformerConfig(
+            id_val="filterFieldsByName",
+            options={"include": {"pattern": f"^({'|'.join(shown)})$"}},
+        ),
+        DataTransformerConfig(
+            id_val="organize",
+            options={
+                "excludeByName": {},
+                "indexByName": {field: at for at, field in enumerate(shown)},
+                "renameByName": shown,
+            },
+        ),
+    ]
+    if nothing:
+        _defaults(panel).no_value = nothing
+    for column, unit in ((column, unit) for column, (_, unit) in columns.items() if column):
+        _override(panel, column, unit=unit)
+    for column, url in (links or {}).items():
+        _override(panel, column, links=[{"title": f"Show this {column}", "url": url}])
+    for column, colours in (values or {}).items():
+        mapping = ValueMap(
+            options={
+                name: ValueMappingResult(text=name, color=colour, index=at)
+                for at, (name, colour) in enumerate(colours.items())
+            }
+        )
+        _override(
+            panel,
+            column,
+            mappings=[mapping],
+            **{"custom.cellOptions": {"type": "color-text"}},
+        )
+    return panel
+
+
+def _panel(
+    kind: str,
+    title: str,
+    description: str,
+    queries: Sequence[Query],
+    unit: str,
+    needs: str,
+    limit: Limit | None,
+    options: object,
+    custom: object,
+    *,
+    instant: bool = False,
+) -> Panel:
+    """What all panels have."""
+    asked = f"{description} Needs {needs}." if needs else description
+    links = [("Runbook", limit.runbook)] if limit and limit.runbook else []
+    return Panel(
+        type_val=kind,
+        title=title,
+        description=asked,
+        datasource=DATASOURCE,
+        targets=[
+            prometheus.Dataquery(
+                datasource=DATASOURCE,
+                expr=query.expression,
+                legend_format=query.legend or "__auto",
+                ref_id=letter,
+                instant=instant,
+                range_val=not instant,
+                editor_mode=prometheus.QueryEditorMode.CODE,
+                format_val=prometheus.PromQueryFormat.TIME_SERIES,
+            )
+            for letter, query in zip(string.ascii_uppercase, queries, strict=False)
+        ],
+        links=[
+            DashboardLink(title=name, type_val=DashboardLinkType.LINK, url=url, target_blank=True)
+            for name, url in links
+        ],
+        options=options,
+        field_config=FieldConfigSource(
+            defaults=FieldConfig(
+                unit=unit,
+                no_value=f"No data. Needs {needs}" if needs else "No data",
+                thresholds=_steps(limit),
+                color=FieldColor(
+                    mode=FieldColorModeId.THRESHOLDS
+                    if limit and instant
+                    else FieldColorModeId.FIXED
+                    if instant
+                    else FieldColorModeId.PALETTE_CLASSIC,
+                    fixed_color=palette.PLAIN if instant and not limit else None,
+                ),
+                mappings=[],
+                custom=custom or {},
+            ),
+            overrides=[],
+        ),
+    )
+
+
+def _defaults(panel: Panel) -> FieldConfig:
+    if panel.field_config is None or panel.field_config.defaults is None:
+        raise LookupError(f"{panel.title} has no defaults")
+    return panel.field_config.defaults
+
+
+def _steps(limit: Limit | None) -> ThresholdsConfig:
+    """Beyond the limit there is one colour, on this side of it none that draws the eye."""
+    absolute = ThresholdsMode.ABSOLUTE
+    if limit is None:
+        return ThresholdsConfig(mode=absolute, steps=[Threshold(value=None, color=palette.PLAIN)])
+    below, above = (
+        (palette.FINE, palette.LIMIT) if limit.comparison == ">" else (palette.LIMIT, palette.FINE)
+    )
+    return ThresholdsConfig(
+        mode=absolute,
+        steps=[
+            Threshold(value=None, color=below),
+            Threshold(value=limit.threshold, color=above),
+        ],
+    )
+
+
+def _named(names: Colours) -> ValueMap:
+    """Numbers by the names that ``numbered`` counted."""
+    return ValueMap(
+        options={
+            str(number): ValueMappingResult(text=name, color=colour, index=number)
+            for number, (name, colour) in enumerate(names.items())
+        }
+    )
+
+
+def _coloured(panel: Panel, colours: Colours) -> None:
+    """Series in their fixed colours, by their names."""
+    for name, colour in colours.items():
+        fixed: dict[str, Any] = {"mode": "fixed", "fixedColor": colour}
+        _override(panel, name, color=fixed)
+
+
+def _override(panel: Panel, name: str, **properties: object) -> None:
+    if panel.field_config is None:
+        raise LookupError(f"{panel.title} has no fields")
+    panel.field_config.overrides = [
+        *(panel.field_config.overrides or []),
+        DashboardFieldConfigSourceOverrides(
+            matcher=MatcherConfig(id_val="byName", options=name),
+            properties=[
+                DynamicConfigValue(id_val=one, value=value) for one, value in properties.items()
+            ],
+        ),
+    ]

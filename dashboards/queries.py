@@ -1,0 +1,124 @@
+"""The queries of panels: expressions as in the rules, narrowed to what a dashboard has selected."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from alerts.recording import RECORDS
+from alerts.rule_files import RUNBOOKS
+from alerts.thresholds import row
+from alerts.thresholds.lines import LINES
+from alerts.thresholds.row import DECLARED, GPU, Comparison
+from alerts.thresholds.table import THRESHOLDS
+
+WINDOW = "$__rate_interval"
+"""At least four scrapes, and no less than the time between two points of a graph:
+https://grafana.com/docs/grafana/latest/datasources/prometheus/template-variables/"""
+
+Selection = Mapping[str, str]
+"""What a dashboard has selected: the name of a variable by the label that it selects."""
+
+FLEET: Selection = {"cluster": "cluster"}
+JOBS: Selection = {**FLEET, "owner_namespace": "namespace", "workload": "job"}
+NODES: Selection = {**FLEET, "instance": "node"}
+GPUS: Selection = {**NODES, "gpu": "gpu"}
+JOB: Selection = {**JOBS, "instance": "node"}
+"""One job, and the nodes on which it runs: raw series know the node, but not the job."""
+
+OF_EVERY_TARGET = ("cluster", "instance")
+"""The labels that a scrape adds."""
+
+LABELS: dict[str, tuple[str, ...]] = {
+    **{name: (*OF_EVERY_TARGET, *metric.labels) for name, metric in DECLARED.items()},
+    **{record.name: record.labels for record in RECORDS},
+    **{one.record: one.identity for one in THRESHOLDS if one.signal},
+    "up": OF_EVERY_TARGET,
+}
+"""The labels of every series that a dashboard may ask for."""
+
+METRIC = re.compile(r"((?:\b[a-z]+:)?\b(?:gpunode_[a-z0-9_]+)(?::[a-z0-9_]+)?)(\{)?")
+STRING = re.compile(r'("[^"]*")')
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A question to Prometheus, and what each answer is called."""
+
+    expression: str
+    legend: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The threshold that a panel draws, and the page that says what to do beyond it."""
+
+    threshold: float
+    comparison: Comparison
+    runbook: str = ""
+
+
+def labels_of(metric: str) -> tuple[str, ...]:
+    """The labels of a metric; a histogram's parts are metrics of their own."""
+    return LABELS[metric if metric in LABELS else re.sub("_(bucket|count|sum)$", "", metric)]
+
+
+def selected(expression: str, selection: Selection) -> str:
+    """The expression, with every metric narrowed by those selected labels that it has."""
+
+    def narrowed(found: re.Match[str]) -> str:
+        name, opened = found[1], found[2]
+        matchers = ",".join(
+            f'{label}=~"${variable}"'
+            for label, variable in selection.items()
+            if label in labels_of(name)
+        )
+        if not matchers:
+            return found[0]
+        return f"{name}{{{matchers}" + ("," if opened else "}")
+
+    parts = STRING.split(expression)
+    return "".join(part if part.startswith('"') else METRIC.sub(narrowed, part) for part in parts)
+
+
+def rate(metric: str, by: str = GPU) -> str:
+    """What a counter gains a second."""
+    return row.rate(metric, by, WINDOW)
+
+
+def in_hour(metric: str, by: str = GPU) -> str:
+    """What a counter gained in the hour before."""
+    return row.gained(metric, by, "1h")
+
+
+def ratio(part: str, whole: str, by: str = GPU) -> str:
+    """A share, where there is something to share."""
+    return f"{part} / on ({by}) ({whole} > 0)"
+
+
+def signal(line: str) -> str:
+    """What a line of the threshold table looks at."""
+    (found,) = (one for one in LINES if one.name == line)
+    return found.signal.replace("[5m]", f"[{WINDOW}]")
+
+
+def limit(name: str) -> Limit:
+    """The threshold of an alert's first tier, or of a line that alerts nobody."""
+    for alert in THRESHOLDS:
+        if alert.alert == name:
+            tier = alert.tiers[0]
+            return Limit(tier.threshold, alert.comparison, f"{RUNBOOKS}/{name}.md")
+    (line,) = (one for one in LINES if one.name == name)
+    return Limit(line.threshold, line.comparison)
+
+
+def numbered(metric: str, label: str, values: Iterable[str], by: str = GPU) -> str:
+    """One series for each GPU: the number of the value of ``label`` whose series is 1.
+
+    A state timeline shows one value a row, and PromQL has no way to make a number of a label.
+    """
+    return " or ".join(
+        f'{number} * (max by ({by}) ({metric}{{{label}="{value}"}}) == 1)'
+        for number, value in enumerate(values)
+    )

@@ -1,0 +1,205 @@
+"""Every query of every dashboard, to a real Prometheus that has scraped the recorded incidents.
+
+The daemon replays them, Prometheus evaluates the shipped rules in a hurry, and each panel must find
+something or be known to need what there is not. With ``--stay``, Prometheus goes on until Ctrl-C,
+for a look at the dashboards in Grafana.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from argparse import ArgumentParser
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from dashboards.generate import FOLDER
+from tests.bench.examples import served
+from tests.bench.incidents import RULES, prometheus_command, replay, shortened
+from tests.bench.programs import program
+from tests.daemon import Daemon, free_port, free_ports
+
+TAPES = ("h200_hang", "h200_shm", "straggler", "comm_nop2p", "h200_storage", "healthy")
+"""Incidents that between them fill what tapes can fill."""
+
+CLUSTER = "demo"
+SINCE = 60
+"""Seconds that a graph shows here."""
+
+CHOSEN: Mapping[str, str] = {
+    "$__rate_interval": "30s",
+    "$__range_s": str(SINCE),
+    "$__range": f"{SINCE}s",
+    "$price": "2.5",
+    "${cluster:regex}": ".*",
+    "${namespace:regex}": ".*",
+    "${job:regex}": ".*",
+    "${node:regex}": ".*",
+    "$cluster": ".*",
+    "$namespace": ".*",
+    "$job": ".*",
+    "$node": ".*",
+    "$gpu": ".*",
+}
+
+EMPTY: Mapping[tuple[str, str, str], str] = {
+    ("gpunode-capacity", "Against the month before", "A"): "60 days of series",
+    ("gpunode-fleet", "Goodput", "B"): "a week of series",
+    ("gpunode-fleet", "What holds GPUs up", "B"): "a cause that began while Prometheus ran",
+    ("gpunode-health", "Exporters down", "A"): "an exporter that went down",
+    ("gpunode-health", "Scrapes", "B"): "an exporter that went down",
+    ("gpunode-health", "GPUs without an exporter", "A"): "a node that is not scraped",
+    ("gpunode-health", "GPUs without a ledger", "A"): "sensors that failed within a day",
+    ("gpunode-health", "Missing parts", "A"): "a part that went while Prometheus ran",
+    ("gpunode-health", "Parts missing", "A"): "a part that went while Prometheus ran",
+    ("gpunode-health", "Ports", "A"): "a port that went down while Prometheus ran",
+    ("gpunode-job", "Ranks that others wait for", "A"): "a job that stands still, and RAS",
+}
+"""Queries that find nothing here, by dashboard, panel and letter, and what they would take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What Prometheus said to a query of a panel."""
+
+    uid: str
+    panel: str
+    letter: str
+    series: int
+    seconds: float
+    error: str
+
+
+def in_a_hurry(rules: str) -> str:
+    """The rules with short windows; what is recorded once an hour is recorded all the time."""
+    return shortened(rules).replace("and on () (minute() < 4)", "")
+
+
+@contextmanager
+def scraped(tapes: Sequence[str], port: int) -> Iterator[str]:
+    """A Prometheus that scrapes what replays the tapes; its address."""
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder = Path(name)
+        ports = dict(zip(tapes, free_ports(len(tapes)), strict=True))
+        started = {at: stack.enter_context(replay(tape, at, folder)) for tape, at in ports.items()}
+        for at, child in started.items():
+            Daemon(psutil.Process(child.pid), at).wait_for("/healthz", child)
+        (folder / "rules").mkdir()
+        for path in RULES.iterdir():
+            (folder / "rules" / path.name).write_text(in_a_hurry(path.read_text()))
+        nodes = [
+            {"targets": [f"127.0.0.1:{at}"], "labels": {"instance": tape, "cluster": CLUSTER}}
+            for tape, at in ports.items()
+        ]
+        others = [{"targets": [f"127.0.0.1:{stack.enter_context(served(CLUSTER))}"]}]
+        config = {
+            "global": {"scrape_interval": "2s"},
+            "scrape_configs": [
+                {"job_name": "gpunode", "static_configs": nodes},
+                {"job_name": "examples", "honor_labels": True, "static_configs": others},
+            ],
+            "rule_files": [f"{folder}/rules/*.yaml"],
+        }
+        (folder / "prometheus.yml").write_text(json.dumps(config))
+        stack.enter_context(program(prometheus_command(folder, port), folder / "prometheus.log"))
+        address = f"http://127.0.0.1:{port}"
+        wait_for(f"{address}/-/ready")
+        yield address
+
+
+def wait_for(url: str, seconds: float = 30.0) -> None:
+    """Until a page answers; raises the last error if it does not."""
+    give_up = time.monotonic() + seconds
+    while True:
+        try:
+            urllib.request.urlopen(url).close()
+        except OSError:
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(0.2)
+        else:
+            return
+
+
+def filled(expression: str, chosen: Mapping[str, str] = CHOSEN) -> str:
+    """An expression as Grafana sends it."""
+    for name, value in chosen.items():
+        expression = expression.replace(name, value)
+    return expression
+
+
+def ask(prometheus: str, expression: str, instant: bool) -> dict[str, Any]:
+    """What Prometheus answers to Grafana."""
+    now = time.time()
+    when = {"time": now} if instant else {"start": now - SINCE, "end": now, "step": 5}
+    query = urllib.parse.urlencode({"query": expression, **when}).encode()
+    path = "query" if instant else "query_range"
+    try:
+        with urllib.request.urlopen(f"{prometheus}/api/v1/{path}", query) as answer:
+            found: dict[str, Any] = json.load(answer)
+    except urllib.error.HTTPError as error:
+        found = json.load(error)
+    return found
+
+
+def answers(prometheus: str, chosen: Mapping[str, str] = CHOSEN) -> Iterator[Asked]:
+    """What every query of every dashboard finds."""
+    for path in sorted(FOLDER.glob("*.json")):
+        content = json.loads(path.read_text())
+        for panel in content["panels"]:
+            for target in panel.get("targets", ()):
+                begin = time.perf_counter()
+                found = ask(prometheus, filled(target["expr"], chosen), target["instant"])
+                yield Asked(
+                    content["uid"],
+                    panel["title"],
+                    target["refId"],
+                    len(found.get("data", {}).get("result", ())),
+                    time.perf_counter() - begin,
+                    found.get("error", ""),
+                )
+
+
+def faults(found: Sequence[Asked]) -> list[str]:
+    """What is wrong with the answers: errors, and panels that are empty though they need not be."""
+    return [
+        f"{one.uid}: {one.panel}: {one.letter}: {one.error or 'nothing'}"
+        for one in found
+        if one.error or not (one.series or (one.uid, one.panel, one.letter) in EMPTY)
+    ]
+
+
+def main() -> None:
+    """Play the incidents and ask; exit 1 if Prometheus refuses a query or finds nothing."""
+    parser = ArgumentParser(prog="python -m tests.bench.dashboards", description=main.__doc__)
+    parser.add_argument("--seconds", type=float, default=120.0, help="how long to play first")
+    parser.add_argument("--port", type=int, default=0, help="where Prometheus listens")
+    parser.add_argument("--stay", action="store_true", help="go on until Ctrl-C")
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
+    with scraped(TAPES, given.port or free_port()) as prometheus:
+        time.sleep(given.seconds)
+        found = list(answers(prometheus))
+        print(*faults(found), sep="\n")
+        print(
+            f"{sum(bool(one.series) for one in found)} of {len(found)} queries find something",
+            flush=True,
+        )
+        while given.stay:
+            time.sleep(3600)
+    sys.exit(bool(faults(found)))
+
+
+if __name__ == "__main__":
+    main()
