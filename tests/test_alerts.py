@@ -564,7 +564,7 @@ def test_every_line_is_promql(tmp_path: Path) -> None:
 
 def test_every_setting_decides_something() -> None:
     named = set(re.findall(r"\${(\w+)}", " ".join(unset_expressions().values())))
-    assert named == SETTINGS.keys()
+    assert named | {"grafana_url"} == SETTINGS.keys(), "links to dashboards have the address"
 
 
 def test_names_of_recording_rules_say_level_metric_and_operation() -> None:
