@@ -54,7 +54,7 @@ OWNER = (
 TWO_GPUS = {name: raises for name, raises in INCIDENTS.items() if not name.startswith("h200_")}
 QUIET = [name for name, raises in TWO_GPUS.items() if not raises]
 TROUBLED = [name for name, raises in TWO_GPUS.items() if raises]
-"""What one node in ten lives through."""
+"""What nodes in trouble live through."""
 
 
 def expositions(tape: str) -> list[str]:
@@ -83,17 +83,18 @@ def eight(text: str) -> tuple[str, str]:
 
 
 class Fleet:
-    """Serves every node at one port."""
+    """Serves every node at one port, of which one in so many is in trouble."""
 
-    def __init__(self) -> None:
+    def __init__(self, one_in: int) -> None:
+        self.one_in = one_in
         self.begin = time.monotonic()
         self.shown = {tape: [eight(text) for text in expositions(tape)] for tape in TWO_GPUS}
 
     def text(self, node: int) -> bytes:
         """What a node shows now."""
         at = min(KEPT - 2, int((time.monotonic() - self.begin) / SCRAPE))
-        tapes = QUIET if node % 10 else TROUBLED
-        shown = self.shown[tapes[node // 10 % len(tapes)]]
+        tapes = QUIET if node % self.one_in else TROUBLED
+        shown = self.shown[tapes[node // self.one_in % len(tapes)]]
         others, pattern = shown[min(at, len(shown) - 1)]
         copies = (
             pattern.replace("@0@", str(2 * copy))
@@ -152,9 +153,11 @@ def prometheus(folder: Path, port: int, *options: str) -> Iterator[subprocess.Po
         yield child
 
 
-def run(seconds: float) -> Report:
-    """Scrape the fleet for so long and see what Prometheus takes for it."""
-    server = serve(Fleet())
+def run(seconds: float, one_in: int) -> Report:
+    """Scrape for so long a fleet of which one node in so many is in trouble, and see what
+    Prometheus takes for it.
+    """
+    server = serve(Fleet(one_in))
     own = server.server_address[1]
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
@@ -196,7 +199,7 @@ def run(seconds: float) -> Report:
     return Report(
         "A fleet before one Prometheus",
         machine(),
-        f"{NODES} nodes of 8 GPUs, one in ten playing a recorded incident, scraped every "
+        f"{NODES} nodes of 8 GPUs, one in {one_in} playing a recorded incident, scraped every "
         f"{SCRAPE} s for {seconds:.0f} s by one Prometheus {version} that evaluates the shipped "
         "rules; the process that plays the nodes runs on the same machine.",
         [
@@ -264,8 +267,14 @@ def days(gpus: int = 200) -> Result:
 
 
 if __name__ == "__main__":
-    report = run(float(sys.argv[1]) if len(sys.argv) > 1 else 900.0)
-    report = replace(report, results=[*report.results, days()])
+    lasts = float(sys.argv[1]) if len(sys.argv) > 1 else 900.0
+    report = run(lasts, 10)
+    in_trouble = run(lasts, 1)
+    print("\n".join(in_trouble.details))
+    everywhere = [
+        replace(one, what=f"every node in trouble: {one.what}") for one in in_trouble.results[2:]
+    ]
+    report = replace(report, results=[*report.results, *everywhere, days()])
     report.save("12-fleet", DOCS / "performance")
     report.print()
     print("\n".join(report.details))
