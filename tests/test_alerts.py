@@ -26,6 +26,7 @@ from alerts.recording.faults import INFO
 from alerts.recording.jobs import OWNED, SLURM
 from alerts.recording.record import HELD
 from alerts.rule_files import (
+    DASHBOARDS,
     alert_group,
     can_page,
     expression,
@@ -563,7 +564,9 @@ def test_every_line_is_promql(tmp_path: Path) -> None:
 
 
 def test_every_setting_decides_something() -> None:
-    named = set(re.findall(r"\${(\w+)}", " ".join(unset_expressions().values())))
+    named = set(
+        re.findall(r"\${(\w+)}", " ".join([*unset_expressions().values(), *DASHBOARDS.values()]))
+    )
     assert named == SETTINGS.keys()
 
 

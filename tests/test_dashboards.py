@@ -343,7 +343,7 @@ def test_queries_find_what_they_look_for_and_incidents_are_seen_where_the_docume
     with scraped(TAPES, free_port()) as prometheus:
 
         def wrong() -> dict[str, object]:
-            found: dict[str, object] = {one: "" for one in faults(list(answers(prometheus)))}
+            found: dict[str, object] = dict.fromkeys(faults(list(answers(prometheus))), "")
             for incident, (cause, crossed) in WALK.items():
                 causes, seen = walked(prometheus, incident)
                 if seen != crossed or (cause and cause not in causes):
