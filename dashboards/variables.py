@@ -43,7 +43,7 @@ def datasource() -> VariableModel:
     return VariableModel(
         type_val=VariableType.DATASOURCE,
         name="datasource",
-        label="data source",
+        label="Data source",
         query="prometheus",
         hide=VariableHide.DONT_HIDE,
         refresh=VariableRefresh.ON_DASHBOARD_LOAD,

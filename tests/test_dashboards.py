@@ -21,7 +21,7 @@ from dashboards.generate import FOLDER, files
 from dashboards.queries import METRIC, labels_of
 from gpunode.gpu.ledger import STATES
 from gpunode.verdict.causes import CAUSES
-from tests.bench.dashboards import TAPES, answers, faults, filled, scraped
+from tests.bench.dashboards import TAPES, WALK, answers, faults, filled, scraped, walked
 from tests.colours import distance
 from tests.daemon import free_port
 from tests.needs import need
@@ -337,13 +337,29 @@ def test_the_folder_that_is_mounted_names_where_the_dashboards_are() -> None:
     assert provider["allowUiUpdates"] is False
 
 
-def test_every_query_finds_something() -> None:
+def test_queries_find_what_they_look_for_and_incidents_are_seen_where_the_document_says() -> None:
     """A real Prometheus, the shipped rules, recorded incidents and the examples of every rule."""
     need("prometheus")
     with scraped(TAPES, free_port()) as prometheus:
-        give_up = time.monotonic() + 150
-        while wrong := faults(list(answers(prometheus))):
-            if time.monotonic() > give_up:
-                break
+
+        def wrong() -> dict[str, object]:
+            found: dict[str, object] = dict.fromkeys(faults(list(answers(prometheus))), "")
+            for incident, (cause, crossed) in WALK.items():
+                causes, seen = walked(prometheus, incident)
+                if seen != crossed or (cause and cause not in causes):
+                    found[incident] = (causes, seen)
+            return found
+
+        give_up = time.monotonic() + 150  # the rules must fill their windows
+        while (left := wrong()) and time.monotonic() < give_up:
             time.sleep(5)
-    assert wrong == []
+    assert left == {}
+
+
+@pytest.mark.parametrize("incident", WALK)
+def test_the_document_says_where_an_incident_is_seen(incident: str) -> None:
+    cause, crossed = WALK[incident]
+    document = (ROOT / "docs/dashboards.md").read_text()
+    (line,) = re.findall(rf"^\| `{incident}` \|.*$", document, re.M)
+    assert cause in line
+    assert all(panel in line for panel in crossed)

@@ -350,18 +350,11 @@ COLUMNS = (
             needs="work with a regular rhythm",
         ),
         lines(
-            "I/O: CPUs",
-            "Are the CPUs busy, or do they wait for I/O?",
-            [
-                _asked(signal("iowait"), "{{instance}} iowait"),
-                _asked(
-                    f"max by ({NODE}) (gpunode_cpu_busiest_core_ratio)",
-                    "{{instance}} busiest core",
-                ),
-            ],
+            "I/O: iowait",
+            "Do CPUs without work wait for I/O? A hint; pressure counts the tasks that wait.",
+            [_asked(signal("iowait"), "{{instance}}")],
             SHARE,
             limit=limit("iowait"),
-            highest=1,
         ),
         lines(
             "Communication: TCP sent again",

@@ -24,14 +24,33 @@ from typing import Any
 
 import psutil
 
+from dashboards import palette
 from dashboards.generate import FOLDER
 from tests.bench.examples import served
 from tests.bench.incidents import RULES, prometheus_command, replay, shortened
 from tests.bench.programs import program
 from tests.daemon import Daemon, free_port, free_ports
 
-TAPES = ("h200_hang", "h200_shm", "straggler", "comm_nop2p", "h200_storage", "healthy")
+TAPES = ("starved", "h200_shm", "h200_hang", "straggler", "comm_nop2p", "h200_storage", "healthy")
 """Incidents that between them fill what tapes can fill."""
+
+SWINGS = "Compute: power swings"
+SLOWDOWN = "Compute: slowdown"
+PRESSURE = "I/O: pressure"
+SHM = "I/O: /dev/shm of the node and of each pod"
+PEERS = "Communication: time that GPUs wait or move data"
+WALK: Mapping[str, tuple[str, frozenset[str]]] = {
+    "starved": ("unexplained", frozenset({SWINGS})),
+    "h200_shm": ("shm", frozenset({SWINGS, SHM})),
+    "h200_hang": ("stalled_collective", frozenset({PEERS})),
+    "straggler": ("straggler", frozenset({PEERS, SWINGS})),
+    "comm_nop2p": ("communication", frozenset({PEERS})),
+    "h200_storage": ("data_loading_storage", frozenset({SWINGS, PRESSURE})),
+    "healthy": ("none", frozenset()),
+    "GpuThrottled": ("", frozenset({SLOWDOWN})),
+}
+"""What the node's dashboard shows of an incident: a cause on a GPU's row at the top, and which of
+these panels cross their lines. The last is an example of the rules' tests."""
 
 CLUSTER = "demo"
 SINCE = 60
@@ -169,6 +188,30 @@ def answers(prometheus: str, chosen: Mapping[str, str] = CHOSEN) -> Iterator[Ask
                     time.perf_counter() - begin,
                     found.get("error", ""),
                 )
+
+
+def walked(prometheus: str, node: str) -> tuple[set[str], frozenset[str]]:
+    """The causes on the node's dashboard, and which of the panels of ``WALK`` cross their lines."""
+    content = json.loads((FOLDER / "gpunode-node.json").read_text())
+    panels = {panel["title"]: panel for panel in content["panels"]}
+
+    def values(title: str) -> list[float]:
+        expressions = [target["expr"] for target in panels[title]["targets"]]
+        found = [
+            ask(prometheus, filled(one, {**CHOSEN, "$node": node}), False) for one in expressions
+        ]
+        series = [one for answer in found for one in answer["data"]["result"]]
+        return [float(value) for one in series for _, value in one["values"]]
+
+    names = list(palette.CAUSES)
+    causes = {names[int(value)] for value in values("What holds each GPU up")}
+    crossed = {
+        title
+        for title in (SWINGS, SLOWDOWN, PRESSURE, SHM, PEERS)
+        if max(values(title), default=0.0)
+        > panels[title]["fieldConfig"]["defaults"]["thresholds"]["steps"][1]["value"]
+    }
+    return causes, frozenset(crossed)
 
 
 def faults(found: Sequence[Asked]) -> list[str]:
