@@ -111,12 +111,12 @@ def held_by(processes: int) -> list[Process]:
         ),
         pytest.param(
             window(steady(125), graphics=1.0, sm=0.0076, pcie_transmit=0.3e6, peers=False),
-            {"compute": 1.0},
+            {"compute": 0.79, "memory": 0.21},
             id="one small kernel of a process that has no peer",
         ),
         pytest.param(
             window(steady(156), graphics=0.76, sm=0.1, tensor=0.024, dram=0.002, peers=False),
-            {"compute": 0.76, "launch": 0.24},
+            {"compute": 0.45, "memory": 0.31, "launch": 0.24},
             id="an LSTM of a process that has no peer",
         ),
         pytest.param(

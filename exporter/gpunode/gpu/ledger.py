@@ -84,8 +84,13 @@ COPIES = 17.0
 """Bytes that the GPU reads over PCIe for a copy from the host, per byte that it sends."""
 
 PAGEABLE_TO_DEVICE = 7.9e9
-PAGEABLE_TO_HOST = 2.1e9
-"""Bytes per second of a copy from or to memory that is not pinned: a CPU copies it once more."""
+PAGEABLE_TO_HOST = (1.7e9, 3.5e9)
+"""Bytes per second of a copy from or to memory that is not pinned: a CPU copies it once more. To
+the host there are two, as memory that was not used before has to be found page by page."""
+
+RETURNED = (0.5, 0.9)
+"""Bytes to the device per byte to the host from which a CPU works on what it gets, and sends it
+back: it uses the same memory again."""
 
 PAGEABLE_RATES = ((2.5e9, 5e9), (9.5e9, 28e9))
 """Bytes per second to the device from which copies count as pageable, as less may be pinned copies
@@ -132,6 +137,10 @@ UNSEEN = (0.05, 0.15)
 EFFICIENT = (0.66, 0.97)
 """What pipes and HBM explain, per SM second: small kernels stay at the first, large ones reach the
 second."""
+
+WAITS_FOR_MEMORY = 0.5
+"""How much of the time for which kernels hold SMs, but pipes and HBM explain nothing, they wait for
+memory: as small elementwise kernels do, whose data is in the cache."""
 
 ROUNDS = 4
 """Rounds in which the share of work and its SMs settle; a fifth changes less than 0.01."""
@@ -259,8 +268,12 @@ def _split_kernels(window: Window, graphics: float, shares: dict[str, float]) ->
     fetching = min(MOST_FETCHED * work, fetching / max(1, len(window.processes or ())))
     shares["launch"] += fetching
     work -= fetching
-    arithmetic = max(tensor / ceilings.tensor_of_models, pipes / ceilings.pipe_of_models) + NOTHING
-    arithmetic /= arithmetic + memory * ceilings.dram / ceilings.dram_of_models
+    arithmetic = max(tensor / ceilings.tensor_of_models, pipes / ceilings.pipe_of_models)
+    arithmetic += NOTHING * graphics
+    accesses = memory * ceilings.dram / ceilings.dram_of_models
+    held = sm - _held_by_collectives(window) * narrow
+    accesses += WAITS_FOR_MEMORY * max(0.0, held - arithmetic - accesses)
+    arithmetic /= arithmetic + accesses
     shares["compute"] += work * arithmetic
     shares["memory"] += work * (1.0 - arithmetic)
     shares["communication"] += moving
@@ -359,7 +372,10 @@ def _split_copies(window: Window, rest: float, shares: dict[str, float]) -> floa
     results = _ramp(to_host / rest, some) * (1.0 - _ramp(to_host / rest, too_fast))
     slow, fast = PAGEABLE_RATES
     pageable = _ramp(to_device, slow) * (1.0 - _ramp(window.rate("pcie_receive") / rest, fast))
-    held_up = pageable * to_device / PAGEABLE_TO_DEVICE + results * to_host / PAGEABLE_TO_HOST
+    returned = results * _ramp(to_device / max(1.0, to_host), RETURNED)
+    new, used = PAGEABLE_TO_HOST
+    held_up = results * to_host / (new + (used - new) * returned)
+    held_up += max(pageable, returned) * to_device / PAGEABLE_TO_DEVICE
     held_up = min(rest, max(0.0, held_up - shares["copy"]))
     shares["copy"] += held_up
     return held_up

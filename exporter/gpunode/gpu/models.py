@@ -24,7 +24,7 @@ class Ceilings:
     tensor: float = 0.92
     """Tensor share of a large matrix product, the highest that was reached."""
 
-    tensor_of_models: float = 0.59
+    tensor_of_models: float = 0.62
     """Tensor share of the matrix products and attention of whole models (0.5 to 0.88)."""
 
     pipe: float = 0.75
@@ -33,8 +33,9 @@ class Ceilings:
     pipe_of_models: float = 0.61
     """The same in whole models."""
 
-    pipe_of_dram: float = 0.1
-    """Share of the FP32 pipe in elementwise kernels, per HBM share."""
+    pipe_of_dram: float = 0.2
+    """Share of the FP32 pipe in elementwise kernels and Fourier transforms, per HBM share (0.05 to
+    0.25)."""
 
     dram: float = 0.87
     """HBM share of an elementwise kernel, the highest that was reached."""

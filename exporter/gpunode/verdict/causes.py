@@ -137,8 +137,11 @@ class Case:
         return self.facts.now(metric, *self.at, *labels) or 0.0
 
     def rate(self, metric: Metric, *labels: str) -> float:
-        """The increase per second of a counter of this GPU, 0 if it is not known."""
-        return self.facts.rate(metric, *self.at, *labels) or 0.0
+        """The increase per second of a counter of this GPU, while the shares were measured.
+
+        0 if it is not known.
+        """
+        return self.recent.rate(metric, *self.at, *labels) or 0.0
 
     @property
     def without_work(self) -> float:
@@ -225,7 +228,7 @@ def _checkpoint(case: Case) -> Iterator[Evidence]:
 
 def _phase(case: Case, phase: str) -> Iterator[Evidence]:
     """What the client says the process did for most of the time without work."""
-    share = case.recent.rate(steps.SECONDS, *case.at, phase) or 0.0
+    share = case.rate(steps.SECONDS, phase)
     least = IN_PHASE * case.without_work
     if share >= max(least, LOST):
         meaning = f"share of time that the process reports as {phase}"
@@ -424,7 +427,7 @@ def _held_down(case: Case, reasons: Iterable[str], cause: str) -> Verdict | None
 
 
 def _precision(case: Case) -> Verdict | None:
-    work, tensor = case.shares["compute"], case.facts.rate(ACTIVE, *case.at, "tensor")
+    work, tensor = case.shares["compute"], case.recent.rate(ACTIVE, *case.at, "tensor")
     if work < BOUND or tensor is None or tensor / work >= TENSOR_IDLE:
         return None
     for pipe in ("fp32", "fp64"):
