@@ -41,17 +41,22 @@ from tests.daemon import Daemon, free_port
 
 NODES = 1250
 SCRAPE = 30
+NODES_OF_JOB = 4
 KEPT = 40
 """Expositions of each tape: twenty minutes."""
 
 OWNER = (
-    'gpunode_gpu_owner_info{{gpu="{gpu}",uuid="GPU-00000000-0000-0000-0000-00000000000{of_two}-'
-    '{node}-{copy}",owner_namespace="team-{team}",owner_pod="train-{job}-worker-{node}",'
+    'gpunode_gpu_owner_info{{gpu="{gpu}",uuid="GPU-{of_two}-{node}-{copy}",'
+    'owner_namespace="team-{team}",owner_pod="train-{job}-worker-{node}",'
     'owner_container="main",slurm_job="",user="",via="kubelet"}} 1'
 )
-"""A job on four nodes, and four jobs in a namespace."""
+"""Four jobs in a namespace."""
 
-TWO_GPUS = {name: raises for name, raises in INCIDENTS.items() if not name.startswith("h200_")}
+TWO_GPUS = {
+    name: raises
+    for name, raises in INCIDENTS.items()
+    if name == "h200_hang" or not name.startswith("h200_")
+}
 QUIET = [name for name, raises in TWO_GPUS.items() if not raises]
 TROUBLED = [name for name, raises in TWO_GPUS.items() if raises]
 """What nodes in trouble live through."""
@@ -71,19 +76,20 @@ def expositions(tape: str) -> list[str]:
 
 
 def eight(text: str) -> tuple[str, str]:
-    """The lines of the node, and those of its two GPUs as a pattern for eight."""
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    """The lines of the node, and those of its two GPUs as a pattern for eight, without owners."""
+    left_out = ("#", "gpunode_gpu_owner_info")
+    lines = [line for line in text.splitlines() if not line.startswith(left_out)]
     gpus = [line for line in lines if 'gpu="' in line and 'gpu=""' not in line]
     others = [line for line in lines if line not in set(gpus)]
     pattern = "\n".join(
-        re.sub(r'uuid="([^"]*)"', r'uuid="\1-@U@"', re.sub(r'gpu="(\d+)"', r'gpu="@\1@"', line))
+        re.sub(r'gpu="(\d+)"(.*)uuid="[^"]*"', r'gpu="@\1@"\2uuid="GPU-\1-@U@"', line)
         for line in gpus
     )
     return "\n".join(others), pattern
 
 
 class Fleet:
-    """Serves every node at one port, of which one in so many is in trouble."""
+    """Serves every node at one port, of whose jobs one in so many is in trouble."""
 
     def __init__(self, one_in: int) -> None:
         self.one_in = one_in
@@ -93,8 +99,9 @@ class Fleet:
     def text(self, node: int) -> bytes:
         """What a node shows now."""
         at = min(KEPT - 2, int((time.monotonic() - self.begin) / SCRAPE))
-        tapes = QUIET if node % self.one_in else TROUBLED
-        shown = self.shown[tapes[node // self.one_in % len(tapes)]]
+        job = node // NODES_OF_JOB
+        tapes = QUIET if job % self.one_in else TROUBLED
+        shown = self.shown[tapes[job // self.one_in % len(tapes)]]
         others, pattern = shown[min(at, len(shown) - 1)]
         copies = (
             pattern.replace("@0@", str(2 * copy))
@@ -104,7 +111,12 @@ class Fleet:
         )
         held = (
             OWNER.format(
-                gpu=gpu, of_two=gpu % 2, copy=gpu // 2, node=node, job=node // 4, team=node // 16
+                gpu=gpu,
+                of_two=gpu % 2,
+                copy=gpu // 2,
+                node=node,
+                job=node // NODES_OF_JOB,
+                team=node // 16,
             )
             for gpu in range(8)
         )
@@ -154,7 +166,7 @@ def prometheus(folder: Path, port: int, *options: str) -> Iterator[subprocess.Po
 
 
 def run(seconds: float, one_in: int) -> Report:
-    """Scrape for so long a fleet of which one node in so many is in trouble, and see what
+    """Scrape for so long a fleet of whose jobs one in so many is in trouble, and see what
     Prometheus takes for it.
     """
     server = serve(Fleet(one_in))
@@ -199,7 +211,7 @@ def run(seconds: float, one_in: int) -> Report:
     return Report(
         "A fleet before one Prometheus",
         machine(),
-        f"{NODES} nodes of 8 GPUs, one in {one_in} playing a recorded incident, scraped every "
+        f"{NODES} nodes of 8 GPUs, {NODES_OF_JOB} of them a job, one job in {one_in} playing a recorded incident, scraped every "
         f"{SCRAPE} s for {seconds:.0f} s by one Prometheus {version} that evaluates the shipped "
         "rules; the process that plays the nodes runs on the same machine.",
         [
