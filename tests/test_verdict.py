@@ -94,6 +94,7 @@ ENDED: dict[str, tuple[str, ...]] = {
     "killed": ("stalled_collective", "none"),
     "looping": ("stalled_collective", "host_compute"),
     "serve_fp32": ("no_requests", "precision"),
+    "slow_rank": ("straggler", "data_loading_cpu"),
 }
 KINDS = {"serve_fp32": ("serving", "training")}
 """What was said of each GPU in the end, where not ``training`` of both."""

@@ -42,7 +42,7 @@ def truth() -> Iterator[tuple[str, Report]]:
     outcome.measure(RESULTS, workloads.chosen(list(names)))
     for path in sorted(RESULTS.glob("truth-*.jsonl")):
         model = path.stem.removeprefix("truth-")
-        yield f"12-truth-{model}", report.report(model, outcome.load(path))
+        yield f"14-truth-{model}", report.report(model, outcome.load(path))
 
 
 def anywhere() -> Iterator[tuple[str, Report]]:
