@@ -142,7 +142,9 @@ def placed(sections: Iterable[Section]) -> Iterable[Panel | RowPanel]:
 
 
 def firing(severity: str, selection: Selection) -> AnnotationQuery:
-    """Marks on every graph while an alert of this severity fires.
+    """Marks on every graph where what fires now, or did, with this severity began.
+
+    A mark for the whole time would hide the graph.
 
     An alert about a whole job names no node, and one about hardware no job; so an absent label
     matches every selection.
@@ -154,12 +156,13 @@ def firing(severity: str, selection: Selection) -> AnnotationQuery:
         enable=severity == "page",
         hide=False,
         icon_color=palette.SEVERITIES[severity],
-        expr=f'ALERTS{{alertstate="firing",severity="{severity}",group=~"{GROUPS}"{matchers}}}',
+        expr=f'1000 * (ALERTS_FOR_STATE{{severity="{severity}",group=~"{GROUPS}"{matchers}}} '
+        'and ignoring (alertstate) ALERTS{alertstate="firing"})',
         step="60s",
         title_format="{{alertname}}",
         text_format="{{owner_namespace}} {{workload}} {{instance}} {{filesystem}} {{fault}}",
         tag_keys="severity,group",
-        use_value_for_time=False,
+        use_value_for_time=True,
     )
 
 

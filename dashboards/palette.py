@@ -15,7 +15,7 @@ STATES: dict[str, str] = {
     "copy": "#AA3377",
     "launch": "#F0E442",
     "starved": "#E69F00",
-    "idle": "#A6A6B0",
+    "idle": "#B8B8C2",
     "free": "#DDDDDD",
     "unknown": "#444448",
 }
@@ -37,7 +37,7 @@ CAUSES: dict[str, str] = {
     "straggler": STATES["blocked"],
     "stalled_collective": "#882020",
     "kernel_launch": STATES["launch"],
-    "thermal": "#20EE88",
+    "thermal": "#58F0A0",
     "power": "#66EE66",
     "precision": "#66AA44",
     "memory_bandwidth": STATES["memory"],

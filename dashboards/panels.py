@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any
 
 from grafana_foundation_sdk.models import (
@@ -22,6 +23,7 @@ from grafana_foundation_sdk.models.dashboard import (
     DashboardFieldConfigSourceOverrides,
     DashboardLink,
     DashboardLinkType,
+    DashboardSpecialValueMapOptions,
     DataTransformerConfig,
     DynamicConfigValue,
     FieldColor,
@@ -30,6 +32,8 @@ from grafana_foundation_sdk.models.dashboard import (
     FieldConfigSource,
     MatcherConfig,
     Panel,
+    SpecialValueMap,
+    SpecialValueMatch,
     Threshold,
     ThresholdsConfig,
     ThresholdsMode,
@@ -53,8 +57,19 @@ KUBERNETES = "kube-state-metrics"
 RULES = "gpunode's recording rules: docs/rules.md"
 """What a panel needs that not every site has; it says so where it would be empty."""
 
+ABSENT = "-"
+"""What a cell of a table says that has no value."""
+
 NOTHING_WRONG = "None"
 """What a panel says that lists what is wrong, where nothing is."""
+
+NONE_OF = "-1 * absent"
+OR_NONE = " or on () vector(0)"
+"""How the query begins for the row of a timeline that would have none, and how that of a heat map
+ends: without rows, both show an error."""
+
+NARROW = {"Cluster": 75, "GPU": 50, "Severity": 75}
+"""Pixels of columns whose words are short."""
 
 SHARE = "percentunit"
 Colours = Mapping[str, str]
@@ -67,14 +82,18 @@ def lines(
     unit: str,
     *,
     needs: str = "",
+    nothing: str = "",
     limit: Limit | None = None,
     colours: Colours | None = None,
     highest: float | None = None,
 ) -> Panel:
     """Series over time."""
-    return _graph(
+    panel = _graph(
         title, description, queries, unit, needs, limit, colours, highest, fill=0, stacked=False
     )
+    if nothing:
+        _defaults(panel).no_value = nothing
+    return panel
 
 
 def areas(
@@ -173,8 +192,8 @@ def figure(
     )
     defaults = _defaults(panel)
     defaults.decimals = decimals
-    if nothing:
-        defaults.no_value = nothing
+    # A figure is as large as its panel allows, and the description says the rest.
+    defaults.no_value = nothing or (f"Needs {needs.split(':')[0]}" if needs else "No data")
     _coloured(panel, colours or {})
     return panel
 
@@ -195,6 +214,7 @@ def bars(
         value_mode=common.BarGaugeValueMode.TEXT,
         name_placement=common.BarGaugeNamePlacement.LEFT,
         show_unfilled=False,
+        text=common.VizTextDisplayOptions(title_size=13, value_size=13),
         orientation=common.VizOrientation.HORIZONTAL,
         reduce_options=common.ReduceDataOptions(values=False, calcs=["lastNotNull"], fields=""),
         legend=common.VizLegendOptions(
@@ -233,7 +253,7 @@ def timeline(
         show_value=common.VisibilityMode.AUTO,
         row_height=0.9,
         merge_values=True,
-        align_value=common.TimelineValueAlignment.LEFT,
+        align_value=common.TimelineValueAlignment.CENTER,
         legend=legend,
         tooltip=common.VizTooltipOptions(
             mode=common.TooltipDisplayMode.SINGLE, sort=common.SortOrder.NONE
@@ -246,8 +266,7 @@ def timeline(
     )
     defaults = _defaults(panel)
     defaults.mappings = [_named(names)]
-    if nothing:
-        defaults.no_value = nothing
+    _says(panel, nothing or f"No data. Needs {needs}")
     return panel
 
 
@@ -283,13 +302,12 @@ def heat(
         rows_frame=heatmap.RowsHeatmapOptions(layout=common.HeatmapCellLayout.AUTO),
     )
     panel = _panel("heatmap", title, description, queries, unit, needs, None, options, None)
-    for target in panel.targets or []:
-        if isinstance(target, prometheus.Dataquery):
-            target.format_val = (
-                prometheus.PromQueryFormat.HEATMAP
-                if buckets
-                else prometheus.PromQueryFormat.TIME_SERIES
-            )
+    if buckets:
+        for target in _asked(panel):
+            target.format_val = prometheus.PromQueryFormat.HEATMAP
+    else:
+        for target in _asked(panel):
+            target.expr += OR_NONE
     return panel
 
 
@@ -318,13 +336,12 @@ def rows_of(
         footer=common.TableFooterOptions(show=False, reducer=["sum"], count_rows=False),
     )
     queries = [query for query, _ in columns.values()]
-    custom = {"align": "auto", "filterable": False, "inspect": False}
+    custom = {"align": "auto", "filterable": False, "inspect": False, "minWidth": 50}
     panel = _panel(
         "table", title, description, queries, "none", needs, None, options, custom, instant=True
     )
-    for target in panel.targets or []:
-        if isinstance(target, prometheus.Dataquery):
-            target.format_val = prometheus.PromQueryFormat.TABLE
+    for target in _asked(panel):
+        target.format_val = prometheus.PromQueryFormat.TABLE
     asked = [f"Value #{letter}" for letter in string.ascii_uppercase[: len(queries)]]
     alone = len(queries) == 1
     figures = dict(zip(["Value"] if alone else asked, columns, strict=True))
@@ -346,8 +363,21 @@ def rows_of(
     ]
     if nothing:
         _defaults(panel).no_value = nothing
+    # A cell without a value would say what an empty table says.
+    _defaults(panel).mappings = [
+        SpecialValueMap(
+            options=DashboardSpecialValueMapOptions(
+                match=match, result=ValueMappingResult(text=ABSENT)
+            )
+        )
+        for match in (SpecialValueMatch.NULL_AND_NAN, SpecialValueMatch.EMPTY)
+    ]
     for column, unit in ((column, unit) for column, (_, unit) in columns.items() if column):
-        _override(panel, column, unit=unit)
+        width = max(120 if unit == "dateTimeFromNow" else 60, 26 + 7 * len(column))
+        _override(panel, column, unit=unit, **{"custom.width": width})
+    for column, pixels in NARROW.items():
+        if column in shown.values():
+            _override(panel, column, **{"custom.width": pixels})
     for column, url in (links or {}).items():
         _override(panel, column, links=[{"title": f"Show this {column}", "url": url}])
     for column, colours in (values or {}).items():
@@ -361,7 +391,7 @@ def rows_of(
             panel,
             column,
             mappings=[mapping],
-            **{"custom.cellOptions": {"type": "color-text"}},
+            **{"custom.cellOptions": {"type": "color-background", "mode": "basic"}},
         )
     return panel
 
@@ -426,6 +456,20 @@ def _panel(
     )
 
 
+def _says(panel: Panel, nothing: str) -> None:
+    """A row of a timeline that says so where there would be none."""
+    whole = " or ".join(f"({one.expr})" for one in _asked(panel))
+    (first, *_) = asked = _asked(panel)
+    letter = string.ascii_uppercase[len(asked)]
+    row = copy(first)
+    row.expr, row.ref_id, row.legend_format = f"{NONE_OF}({whole})", letter, nothing
+    panel.targets = [*(panel.targets or []), row]
+
+
+def _asked(panel: Panel) -> list[prometheus.Dataquery]:
+    return [one for one in panel.targets or [] if isinstance(one, prometheus.Dataquery)]
+
+
 def _defaults(panel: Panel) -> FieldConfig:
     if panel.field_config is None or panel.field_config.defaults is None:
         raise LookupError(f"{panel.title} has no defaults")
@@ -456,6 +500,7 @@ def _named(names: Colours) -> ValueMap:
             str(number): ValueMappingResult(text=name, color=colour, index=number)
             for number, (name, colour) in enumerate(names.items())
         }
+        | {"-1": ValueMappingResult(text=ABSENT, color=palette.STATES["unknown"])}
     )
 
 

@@ -114,7 +114,7 @@ def test_every_panel_says_what_it_answers(uid: str) -> None:
         assert defaults["noValue"], panel["title"]
         assert defaults["thresholds"]["steps"], panel["title"]
         if "Needs" in panel["description"]:
-            assert "eeds" in defaults["noValue"] or "there " in defaults["noValue"], panel["title"]
+            assert re.search("eeds|known", defaults["noValue"]), panel["title"]
         if panel["type"] in ("timeseries", "state-timeline"):
             assert panel["options"]["legend"]["showLegend"] is True, panel["title"]
         if panel["type"] in ("timeseries", "state-timeline", "heatmap"):
@@ -310,7 +310,7 @@ def test_runbooks_to_which_panels_lead_exist(uid: str) -> None:
 def test_alerts_are_shown_on_the_graphs(uid: str) -> None:
     found = LOADED[uid]["annotations"]["list"]
     assert [one["name"] for one in found] == ["pages", "tickets"]
-    assert all(one["expr"].startswith('ALERTS{alertstate="firing"') for one in found)
+    assert all('ALERTS{alertstate="firing"}' in one["expr"] for one in found)
 
 
 def test_colours_are_for_what_there_is() -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models.dashboard import Panel
 
-from alerts.thresholds.row import GPU
+from alerts.recording import RECORDS
+from alerts.thresholds.row import GPU, seconds
 from dashboards import palette
 from dashboards.layout import Board, link_to, row, section
 from dashboards.panels import NOTHING_WRONG, RULES, SHARE, areas, bars, figure, lines, rows_of
@@ -23,6 +24,7 @@ HELD = 'state!="free"'
 LOST = 'state!~"compute|memory|free"'
 IDLE = 'state="idle"'
 OWNED = "cluster, owner_namespace, workload, user"
+(VERDICTS,) = (one for one in RECORDS if one.name == "cluster:gpunode_gpu_bottleneck:count")
 KEEPS = f"{RULES}; a Prometheus that keeps the range"
 
 
@@ -101,22 +103,22 @@ CAPACITY = Board(
                     needs=KEEPS,
                 ),
                 figure(
-                    "Price of what was lost",
+                    "Price of it",
                     "What did they cost, at the price above?",
                     [_asked(f"{_hours('cluster', LOST)} * $price")],
                     "short",
                     needs=KEEPS,
                 ),
                 figure(
-                    "Goodput, 30 days",
+                    "Goodput",
                     "Which share of the time that jobs held GPUs was useful, in the last 30 days?",
                     [_asked(_goodput())],
                     SHARE,
                     needs=KEEPS,
                 ),
                 figure(
-                    "Against the month before",
-                    "Has goodput risen or fallen, in percentage points?",
+                    "Change",
+                    "Has goodput risen or fallen against the 30 days before, in percentage points?",
                     [_asked(f"{_goodput()} - ({_goodput(' offset 30d')})")],
                     SHARE,
                     needs="60 days of recorded series",
@@ -149,8 +151,9 @@ CAPACITY = Board(
                     {
                         name: (
                             _asked(
-                                "sum by (cause) (avg_over_time(cluster:gpunode_gpu_bottleneck:count"
-                                f'{{cause!="none"}}[$__range])) * $__range_s / 3600{times}'
+                                "sum by (cause) (sum_over_time("
+                                f'{VERDICTS.name}{{cause!="none"}}[$__range])) '
+                                f"* {seconds(VERDICTS.interval) / 3600:.6f}{times}"
                             ),
                             "short",
                         )
@@ -181,7 +184,7 @@ CAPACITY = Board(
                             ("Used", USED, ""),
                             ("Useful", USEFUL, ""),
                             ("Lost", LOST, ""),
-                            ("Price of what was lost", LOST, " * $price"),
+                            ("Price", LOST, " * $price"),
                         )
                     },
                     names={"cluster": "Cluster", "owner_namespace": "Namespace"},
@@ -254,7 +257,9 @@ CAPACITY = Board(
                         "Who held them?",
                         [
                             _asked(
-                                f"topk(15, {_hours('namespace', HELD, 'owner_namespace', '1d')})",
+                                "label_replace(topk(15, "
+                                f"{_hours('namespace', HELD, 'owner_namespace', '1d')}), "
+                                '"owner_namespace", "no namespace", "owner_namespace", "")',
                                 "{{owner_namespace}}",
                             )
                         ],

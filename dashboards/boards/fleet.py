@@ -93,15 +93,15 @@ FIRST_SCREEN = (
             decimals=0,
         ),
         figure(
-            "Goodput now",
+            "Goodput",
             "Which share of the time of the GPUs that jobs hold goes to arithmetic and memory?",
             [_asked(_goodput(LEDGER))],
             SHARE,
             needs=RULES,
         ),
         figure(
-            "Goodput of the week",
-            "What is usual? The mean of the last seven days.",
+            "This week",
+            "Which goodput is usual? The mean of the last seven days.",
             [
                 _asked(
                     _goodput("cluster:gpunode_gpu_seconds:rate1h_hourly", "sum_over_time({}[7d])")
@@ -169,8 +169,8 @@ FIRST_SCREEN = (
         9,
         rows_of(
             "Jobs that lose most",
-            "Whose GPUs lose the most time, to what, and how much since yesterday? "
-            "The job leads to its dashboard.",
+            "Whose GPUs lose the most time, to what, and how many GPU hours a day? With it: the "
+            "GPUs that the cause holds up. The job leads to its dashboard.",
             {
                 "GPUs": (_of_worst(f"sum by ({OWNED}) (job:gpunode_gpu_seconds:rate5m)"), "none"),
                 "GPUs lost": (_asked(WORST), "none"),
@@ -180,11 +180,11 @@ FIRST_SCREEN = (
                     ),
                     SHARE,
                 ),
-                "GPU hours lost in a day": (
+                "Hours a day": (
                     _of_worst(f"24 * sum by ({OWNED}) (job:gpunode_gpu_seconds:rate1d{{{LOST}}})"),
                     "none",
                 ),
-                "GPUs with the cause": (
+                "With it": (
                     _of_worst(
                         f"topk by ({OWNED}) (1, sum by ({OWNED}, cause) "
                         '(job:gpunode_gpu_bottleneck:count{cause!="none"}))'
@@ -260,7 +260,7 @@ FLEET = Board(
                     colours=palette.STATES,
                 ),
                 lines(
-                    "Goodput",
+                    "Goodput, week on week",
                     "Is it better or worse than a week ago?",
                     [
                         _asked(_goodput(LEDGER), "now"),
@@ -278,8 +278,9 @@ FLEET = Board(
                     "Which teams lose the most, over the last day?",
                     [
                         _asked(
-                            "sort_desc(topk(15, sum by (owner_namespace) "
-                            f"(namespace:gpunode_gpu_seconds:rate1d{{{LOST}}})))",
+                            "sort_desc(label_replace(topk(15, sum by (owner_namespace) "
+                            f"(namespace:gpunode_gpu_seconds:rate1d{{{LOST}}})), "
+                            '"owner_namespace", "no namespace", "owner_namespace", ""))',
                             "{{owner_namespace}}",
                         )
                     ],

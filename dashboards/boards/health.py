@@ -89,13 +89,13 @@ HEALTH = Board(
                     nothing=NOTHING_WRONG,
                 ),
                 figure(
-                    "GPUs without an exporter",
+                    "GPUs unwatched",
                     "How many GPUs that Kubernetes lists does nobody watch?",
                     [_asked("sum (node:gpunode_gpus:unwatched)")],
                     "none",
                     needs=KUBERNETES,
                     limit=limit("GpunodeMissing"),
-                    nothing=f"None, or there is no {KUBERNETES}",
+                    nothing="None known",
                 ),
                 figure(
                     "Nodes cordoned",
@@ -103,7 +103,7 @@ HEALTH = Board(
                     _count("node:kube_node_spec_unschedulable:max"),
                     "none",
                     needs=KUBERNETES,
-                    nothing=f"None, or there is no {KUBERNETES}",
+                    nothing="None known",
                 ),
             ),
             row(

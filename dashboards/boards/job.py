@@ -78,7 +78,7 @@ OVERVIEW = (
             needs=CLIENT,
         ),
         figure(
-            "Against its best pace",
+            "Slowdown",
             "How many times as long as at the best pace of this run does a step take?",
             [_asked("max (job:gpunode_training_step:slowdown)")],
             "none",

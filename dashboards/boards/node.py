@@ -237,19 +237,11 @@ COLUMNS = (
         ),
         lines(
             "I/O: requests without an answer",
-            "Does a file server no longer answer?",
-            [
-                _asked(
-                    f"sum by ({NODE}, filesystem) (gpunode_lustre_rpcs_in_flight)",
-                    "{{instance}} {{filesystem}}",
-                ),
-                _asked(
-                    f"max by ({NODE}, mountpoint) (gpunode_nfs_requests_in_flight)",
-                    "{{instance}} {{mountpoint}}",
-                ),
-            ],
+            "Does a file server no longer answer? Requests in flight to those that answer none.",
+            [_asked("node:gpunode_storage_silent:active", "{{instance}} {{filesystem}}")],
             "none",
-            needs=f"{LUSTRE}, or {NFS}",
+            nothing=NOTHING_WRONG,
+            limit=limit("StorageDown"),
         ),
         lines(
             "Communication: congestion",

@@ -26,8 +26,10 @@ import psutil
 
 from dashboards import palette
 from dashboards.generate import FOLDER
+from dashboards.panels import NONE_OF, OR_NONE
 from tests.bench.examples import served
 from tests.bench.incidents import RULES, prometheus_command, replay, shortened
+from tests.bench.past import live_through
 from tests.bench.programs import program
 from tests.daemon import Daemon, free_port, free_ports
 
@@ -38,6 +40,7 @@ SWINGS = "Compute: power swings"
 SLOWDOWN = "Compute: slowdown"
 PRESSURE = "I/O: pressure"
 SHM = "I/O: /dev/shm of the node and of each pod"
+SILENT = "I/O: requests without an answer"
 PEERS = "Communication: time that GPUs wait or move data"
 WALK: Mapping[str, tuple[str, frozenset[str]]] = {
     "starved": ("unexplained", frozenset({SWINGS})),
@@ -48,9 +51,10 @@ WALK: Mapping[str, tuple[str, frozenset[str]]] = {
     "h200_storage": ("data_loading_storage", frozenset({SWINGS, PRESSURE})),
     "healthy": ("none", frozenset()),
     "GpuThrottled": ("", frozenset({SLOWDOWN})),
+    "StorageDown": ("", frozenset({SILENT})),
 }
 """What the node's dashboard shows of an incident: a cause on a GPU's row at the top, and which of
-these panels cross their lines. The last is an example of the rules' tests."""
+these panels cross their lines. The last two are examples of the rules' tests."""
 
 CLUSTER = "demo"
 SINCE = 60
@@ -73,12 +77,12 @@ CHOSEN: Mapping[str, str] = {
 }
 
 EMPTY: Mapping[tuple[str, str, str], str] = {
-    ("gpunode-capacity", "Against the month before", "A"): "60 days of series",
-    ("gpunode-fleet", "Goodput", "B"): "a week of series",
+    ("gpunode-capacity", "Change", "A"): "60 days of series",
+    ("gpunode-fleet", "Goodput, week on week", "B"): "a week of series",
     ("gpunode-fleet", "What holds GPUs up", "B"): "a cause that began while Prometheus ran",
     ("gpunode-health", "Exporters down", "A"): "an exporter that went down",
     ("gpunode-health", "Scrapes", "B"): "an exporter that went down",
-    ("gpunode-health", "GPUs without an exporter", "A"): "a node that is not scraped",
+    ("gpunode-health", "GPUs unwatched", "A"): "a node that is not scraped",
     ("gpunode-health", "GPUs without a ledger", "A"): "sensors that failed within a day",
     ("gpunode-health", "Missing parts", "A"): "a part that went while Prometheus ran",
     ("gpunode-health", "Parts missing", "A"): "a part that went while Prometheus ran",
@@ -131,7 +135,13 @@ def scraped(tapes: Sequence[str], port: int) -> Iterator[str]:
             "rule_files": [f"{folder}/rules/*.yaml"],
         }
         (folder / "prometheus.yml").write_text(json.dumps(config))
-        stack.enter_context(program(prometheus_command(folder, port), folder / "prometheus.log"))
+        live_through(folder, CLUSTER)
+        stack.enter_context(
+            program(
+                prometheus_command(folder, port, "--storage.tsdb.retention.time=90d"),
+                folder / "prometheus.log",
+            )
+        )
         address = f"http://127.0.0.1:{port}"
         wait_for(f"{address}/-/ready")
         yield address
@@ -178,8 +188,14 @@ def answers(prometheus: str, chosen: Mapping[str, str] = CHOSEN) -> Iterator[Ask
         content = json.loads(path.read_text())
         for panel in content["panels"]:
             for target in panel.get("targets", ()):
+                if target["expr"].startswith(NONE_OF):
+                    continue
                 begin = time.perf_counter()
-                found = ask(prometheus, filled(target["expr"], chosen), target["instant"])
+                found = ask(
+                    prometheus,
+                    filled(target["expr"].removesuffix(OR_NONE), chosen),
+                    target["instant"],
+                )
                 yield Asked(
                     content["uid"],
                     panel["title"],
@@ -207,7 +223,7 @@ def walked(prometheus: str, node: str) -> tuple[set[str], frozenset[str]]:
     causes = {names[int(value)] for value in values("What holds each GPU up")}
     crossed = {
         title
-        for title in (SWINGS, SLOWDOWN, PRESSURE, SHM, PEERS)
+        for title in (SWINGS, SLOWDOWN, PRESSURE, SHM, SILENT, PEERS)
         if max(values(title), default=0.0)
         > panels[title]["fieldConfig"]["defaults"]["thresholds"]["steps"][1]["value"]
     }

@@ -211,8 +211,9 @@ def run(seconds: float, one_in: int) -> Report:
     return Report(
         "A fleet before one Prometheus",
         machine(),
-        f"{NODES} nodes of 8 GPUs, {NODES_OF_JOB} of them a job, one job in {one_in} playing a recorded incident, scraped every "
-        f"{SCRAPE} s for {seconds:.0f} s by one Prometheus {version} that evaluates the shipped "
+        f"{NODES} nodes of 8 GPUs, {NODES_OF_JOB} of them a job, one job in {one_in} playing a "
+        f"recorded incident, scraped every {SCRAPE} s for {seconds:.0f} s by one Prometheus "
+        f"{version} that evaluates the shipped "
         "rules; the process that plays the nodes runs on the same machine.",
         [
             Result("nodes up", f"{up:.0f}", f"{NODES}", up == NODES),

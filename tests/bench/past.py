@@ -1,0 +1,69 @@
+"""Sixty days of what the rules record once an hour, for dashboards that look back."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpunode.gpu.ledger import STATES
+from tests.bench.programs import need
+
+DAYS = 62
+GPUS = 72
+BY_HOUR = "gpunode_gpu_seconds:rate1h_hourly"
+Shares = dict[str, float]
+"""GPUs by state."""
+
+
+def live_through(folder: Path, cluster: str) -> None:
+    """Write the past of a cluster as blocks for a Prometheus that keeps its samples in a folder."""
+    now = int(time.time()) // 3600 * 3600
+    by_name: dict[str, dict[str, list[str]]] = {}
+    for at in range(now - DAYS * 86400, now - 3600, 3600):
+        for name, labels, value in recorded(at, (now - at) / (DAYS * 86400)):
+            series = ",".join(
+                f'{one}="{text}"' for one, text in {"cluster": cluster, **labels}.items()
+            )
+            line = f"{name}{{{series}}} {value:.3f} {at}"
+            by_name.setdefault(name, {}).setdefault(series, []).append(line)
+    with (folder / "past").open("w") as file:
+        for name, every in by_name.items():
+            file.write(f"# TYPE {name} gauge\n")
+            file.writelines(f"{line}\n" for lines in every.values() for line in lines)
+        file.write("# EOF\n")
+    backfill = [need("promtool"), "tsdb", "create-blocks-from", "openmetrics", "--quiet"]
+    command = [*backfill, "--max-block-duration=1500h", str(folder / "past"), str(folder / "tsdb")]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def recorded(at: int, age: float) -> Iterator[tuple[str, dict[str, str], float]]:
+    """What is recorded in an hour: names, labels and values; ``age`` is 1 for the first."""
+    whole = dict.fromkeys(STATES, 0.0)
+    for kind, shares in (("training", _trains(age)), ("serving", _serves(at))):
+        job = {"owner_namespace": kind, "workload": f"{kind}-a"}
+        for state, gpus in shares.items():
+            whole[state] += gpus
+            yield f"job:{BY_HOUR}", {**job, "state": state}, gpus
+            yield f"namespace:{BY_HOUR}", {"owner_namespace": kind, "state": state}, gpus
+        yield "cluster:gpunode_job_kind:gpus", {"kind": kind}, sum(shares.values())
+    held = sum(whole.values())
+    whole["free"] = GPUS - held
+    for state, gpus in whole.items():
+        yield f"cluster:{BY_HOUR}", {"state": state}, gpus
+        yield "cluster:gpunode_gpu_seconds:rate30d", {"state": state}, gpus
+    yield "cluster:gpunode_gpu_power:watts", {}, 300 * held + 8000
+
+
+def _trains(age: float) -> Shares:
+    """A team that trains day and night and waits less from week to week."""
+    waits = {"communication": 6.0, "blocked": 2 + 3 * age, "starved": 4 + 3 * age, "idle": 2.0}
+    return {"compute": 26 - 6 * age, "memory": 12.0, **waits}
+
+
+def _serves(at: int) -> Shares:
+    """A team that serves people, who sleep at night."""
+    awake = 0.5 + 0.5 * math.sin((at / 3600 % 24 - 9) / 24 * 2 * math.pi)
+    return {"compute": 3 + 5 * awake, "memory": 1 + 3 * awake, "idle": 8 - 7 * awake, "launch": 1.0}
