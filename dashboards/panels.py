@@ -279,7 +279,7 @@ def heat(
     needs: str = "",
     buckets: bool = False,
 ) -> Panel:
-    """A row for each series, or for each bucket of a histogram; the darker, the more."""
+    """A row for the share of each series, or for each bucket of a histogram."""
     options = heatmap.Options(
         calculate=False,
         color=heatmap.HeatmapColorOptions(
@@ -289,6 +289,8 @@ def heat(
             scale=heatmap.HeatmapColorScale.EXPONENTIAL,
             exponent=0.5,
             steps=64,
+            min_val=None if buckets else 0,
+            max_val=None if buckets else 1,
         ),
         cell_gap=1,
         y_axis=heatmap.YAxisConfig(
@@ -500,7 +502,7 @@ def _named(names: Colours) -> ValueMap:
             str(number): ValueMappingResult(text=name, color=colour, index=number)
             for number, (name, colour) in enumerate(names.items())
         }
-        | {"-1": ValueMappingResult(text=ABSENT, color=palette.STATES["unknown"])}
+        | {"-1": ValueMappingResult(text=ABSENT, color=palette.STATES["free"])}
     )
 
 

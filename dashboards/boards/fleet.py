@@ -214,11 +214,12 @@ FIRST_SCREEN = (
             {
                 "Since": (
                     _asked(
-                        "1000 * max by (severity, alertname, cluster, owner_namespace, workload, "
-                        "instance, filesystem, fault) (ALERTS_FOR_STATE{"
+                        "label_join(1000 * max by (severity, alertname, cluster, owner_namespace, "
+                        "workload, instance, filesystem, fault) (ALERTS_FOR_STATE{"
                         f'severity=~"page|ticket",group=~"{GROUPS}",cluster=~"$cluster|"}} '
                         "and ignoring (alertstate) "
-                        'ALERTS{alertstate="firing"})'
+                        'ALERTS{alertstate="firing"}), "about", " ", "owner_namespace", '
+                        '"workload", "instance", "filesystem", "fault")'
                     ),
                     "dateTimeFromNow",
                 )
@@ -226,10 +227,7 @@ FIRST_SCREEN = (
             names={
                 "severity": "Severity",
                 "alertname": "Alert",
-                "owner_namespace": "Namespace",
-                "workload": "Job",
-                "instance": "Node",
-                "filesystem": "Filesystem",
+                "about": "About",
             },
             sort_by="Since",
             nothing=NOTHING_WRONG,
