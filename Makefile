@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test tools lint bench golden docs alerts dashboards fuzz incidents scenarios monitoring fleet podresources clean
+.PHONY: demo test tools lint bench golden docs alerts dashboards dashboards-data fuzz incidents scenarios monitoring fleet podresources clean
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -37,6 +37,9 @@ alerts: $(INSTALLED)  ## rewrite the rules, what is generated in the runbooks, a
 
 dashboards: $(INSTALLED)  ## rewrite the JSON of Grafana's dashboards
 	$(BIN)/python -m dashboards.generate
+
+dashboards-data: $(INSTALLED) monitoring  ## a Prometheus on port 9090 with incidents for the dashboards
+	$(BIN)/python -m tests.bench.dashboards --stay --port 9090
 
 fuzz: $(INSTALLED)  ## ten minutes of fuzzing for each parser; for less: make fuzz FUZZ="--seconds 60 tape"
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[fuzz]'

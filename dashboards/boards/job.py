@@ -154,7 +154,7 @@ OVERVIEW = (
         ),
         heat(
             "Time each rank waits for its peers",
-            "Who is the straggler? The rank that waits least, in the pale row.",
+            "Who is the straggler? The rank that waits least.",
             [_ranks(f'{LEDGER}{{state="blocked"}}')],
             SHARE,
         ),

@@ -168,10 +168,11 @@ def filled(expression: str, chosen: Mapping[str, str] = CHOSEN) -> str:
     return expression
 
 
-def ask(prometheus: str, expression: str, instant: bool) -> dict[str, Any]:
-    """What Prometheus answers to Grafana."""
+def ask(prometheus: str, expression: str, instant: bool, since: int = SINCE) -> dict[str, Any]:
+    """What Prometheus answers to Grafana about so many seconds."""
     now = time.time()
-    when = {"time": now} if instant else {"start": now - SINCE, "end": now, "step": 5}
+    step = max(5, since // 500)
+    when = {"time": now} if instant else {"start": now - since, "end": now, "step": step}
     query = urllib.parse.urlencode({"query": expression, **when}).encode()
     path = "query" if instant else "query_range"
     try:
@@ -182,20 +183,19 @@ def ask(prometheus: str, expression: str, instant: bool) -> dict[str, Any]:
     return found
 
 
-def answers(prometheus: str, chosen: Mapping[str, str] = CHOSEN) -> Iterator[Asked]:
-    """What every query of every dashboard finds."""
-    for path in sorted(FOLDER.glob("*.json")):
+def answers(
+    prometheus: str, chosen: Mapping[str, str] = CHOSEN, uid: str = "*", since: int = SINCE
+) -> Iterator[Asked]:
+    """What every query of every dashboard finds, or of one."""
+    for path in sorted(FOLDER.glob(f"{uid}.json")):
         content = json.loads(path.read_text())
         for panel in content["panels"]:
             for target in panel.get("targets", ()):
                 if target["expr"].startswith(NONE_OF):
                     continue
+                expression = filled(target["expr"].removesuffix(OR_NONE), chosen)
                 begin = time.perf_counter()
-                found = ask(
-                    prometheus,
-                    filled(target["expr"].removesuffix(OR_NONE), chosen),
-                    target["instant"],
-                )
+                found = ask(prometheus, expression, target["instant"], since)
                 yield Asked(
                     content["uid"],
                     panel["title"],

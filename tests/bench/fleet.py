@@ -34,7 +34,9 @@ from gpunode.export.exposition import Exposition
 from gpunode.gpu.ledger import STATES
 from gpunode.node.tape import TapeNode
 from gpunode.sources import watch
+from tests.bench.dashboards import CHOSEN, answers
 from tests.bench.incidents import INCIDENTS, RULES, prometheus_command
+from tests.bench.past import DAYS, live_through
 from tests.bench.programs import need, program
 from tests.bench.report import DOCS, Report, Result, machine, render
 from tests.daemon import Daemon, free_port
@@ -165,13 +167,12 @@ def prometheus(folder: Path, port: int, *options: str) -> Iterator[subprocess.Po
         yield child
 
 
-def run(seconds: float, one_in: int) -> Report:
-    """Scrape for so long a fleet of whose jobs one in so many is in trouble, and see what
-    Prometheus takes for it.
-    """
+@contextmanager
+def scraped(one_in: int, *, past: bool = False) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A Prometheus that scrapes a fleet of whose jobs one in so many is in trouble; its port."""
     server = serve(Fleet(one_in))
     own = server.server_address[1]
-    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         port = free_port()
         targets = [
@@ -187,7 +188,17 @@ def run(seconds: float, one_in: int) -> Report:
             "scrape_configs": [{"job_name": "gpunode", "static_configs": targets}],
         }
         (folder / "prometheus.yml").write_text(json.dumps(config))
-        child = stack.enter_context(prometheus(folder, port))
+        if past:
+            live_through(folder, "fleet", NODES // NODES_OF_JOB // 2)
+        with prometheus(folder, port, "--storage.tsdb.retention.time=90d") as child:
+            yield child, port
+    server.shutdown()
+    server.server_close()
+
+
+def run(seconds: float, one_in: int) -> Report:
+    """Scrape a fleet for so long, and see what Prometheus takes for it."""
+    with scraped(one_in) as (child, port):
         slowest: dict[str, float] = {}
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -203,8 +214,6 @@ def run(seconds: float, one_in: int) -> Report:
         up = query(port, "sum(up)")
         version = ask(port, "/api/v1/status/buildinfo")["data"]["version"]
         firing = query(port, 'count(ALERTS{alertstate="firing"})')
-    server.shutdown()
-    server.server_close()
     worst = max(groups, key=lambda group: slowest[group["name"]] / group["interval"])
     share = slowest[worst["name"]] / worst["interval"]
     used = (cpu.user + cpu.system) / seconds
@@ -233,6 +242,49 @@ def run(seconds: float, one_in: int) -> Report:
             f"{group['interval']:.0f} s, {len(group['rules'])} rules"
             for group in groups
         ],
+    )
+
+
+ABOUT = {"$job": "train-3", "$node": "node-14"}
+DASHBOARDS: dict[str, tuple[int, dict[str, str], float | None]] = {
+    "gpunode-fleet": (6 * 3600, {}, 2.0),
+    "gpunode-health": (6 * 3600, {}, None),
+    "gpunode-capacity": (30 * 86400, {}, 3.0),
+    "gpunode-job": (6 * 3600, ABOUT, None),
+    "gpunode-node": (6 * 3600, ABOUT, None),
+    "gpunode-gpu": (6 * 3600, {**ABOUT, "$gpu": "3"}, None),
+}
+"""The seconds that each shows at first, what is selected, and in how many it must load."""
+
+
+def dashboards(seconds: float) -> Report:
+    """How long Prometheus takes for all queries of each dashboard."""
+    results = []
+    with scraped(10, past=True) as (_, port):
+        time.sleep(seconds)
+        for uid, (since, selected, limit) in DASHBOARDS.items():
+            ranges = {"$__range_s": str(since), "$__range": f"{since}s", "$__rate_interval": "2m"}
+            chosen = {**CHOSEN, **ranges, **selected}
+            found = list(answers(f"http://127.0.0.1:{port}", chosen, uid, since))
+            took = sorted(one.seconds for one in found)
+            errors = [one.error for one in found if one.error]
+            met = not errors and (limit is None or sum(took) <= limit)
+            figures = (
+                f"{sum(took):.2f} s; median {statistics.median(took) * 1e3:.0f} ms, "
+                f"p95 {took[int(0.95 * len(took))] * 1e3:.0f} ms"
+            )
+            what = f"{uid}, {len(took)} queries one after the other"
+            target = "" if limit is None else f"≤ {limit:g} s"
+            results.append(Result(what, errors[0] if errors else figures, target, met))
+    return Report(
+        "Dashboards of a fleet",
+        machine(),
+        f"{NODES} nodes of 8 GPUs, scraped for {seconds:.0f} s, with {DAYS} days of what is "
+        f"recorded once an hour of {NODES // NODES_OF_JOB} jobs before. Each dashboard asks for "
+        "the time that it shows at first: of everything, or of one job, node or GPU if it is about "
+        "one.",
+        results,
+        [],
     )
 
 
@@ -281,6 +333,9 @@ def days(gpus: int = 200) -> Result:
 
 if __name__ == "__main__":
     lasts = float(sys.argv[1]) if len(sys.argv) > 1 else 900.0
+    asked = dashboards(min(lasts, 300.0))
+    asked.save("15-dashboards", DOCS / "performance")
+    asked.print()
     report = run(lasts, 10)
     in_trouble = run(lasts, 1)
     print("\n".join(in_trouble.details))

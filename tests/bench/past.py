@@ -18,12 +18,15 @@ Shares = dict[str, float]
 """GPUs by state."""
 
 
-def live_through(folder: Path, cluster: str) -> None:
-    """Write the past of a cluster as blocks for a Prometheus that keeps its samples in a folder."""
+def live_through(folder: Path, cluster: str, jobs: int = 1) -> None:
+    """Write the past of a cluster as blocks for a Prometheus that keeps its samples in a folder.
+
+    ``jobs`` is how many each of the two teams has.
+    """
     now = int(time.time()) // 3600 * 3600
     by_name: dict[str, dict[str, list[str]]] = {}
     for at in range(now - DAYS * 86400, now - 3600, 3600):
-        for name, labels, value in recorded(at, (now - at) / (DAYS * 86400)):
+        for name, labels, value in recorded(at, (now - at) / (DAYS * 86400), jobs):
             series = ",".join(
                 f'{one}="{text}"' for one, text in {"cluster": cluster, **labels}.items()
             )
@@ -39,14 +42,15 @@ def live_through(folder: Path, cluster: str) -> None:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
-def recorded(at: int, age: float) -> Iterator[tuple[str, dict[str, str], float]]:
+def recorded(at: int, age: float, jobs: int) -> Iterator[tuple[str, dict[str, str], float]]:
     """What is recorded in an hour: names, labels and values; ``age`` is 1 for the first."""
     whole = dict.fromkeys(STATES, 0.0)
     for kind, shares in (("training", _trains(age)), ("serving", _serves(at))):
-        job = {"owner_namespace": kind, "workload": f"{kind}-a"}
         for state, gpus in shares.items():
             whole[state] += gpus
-            yield f"job:{BY_HOUR}", {**job, "state": state}, gpus
+            for job in range(jobs):
+                labels = {"owner_namespace": kind, "workload": f"{kind}-{job}", "state": state}
+                yield f"job:{BY_HOUR}", labels, gpus / jobs
             yield f"namespace:{BY_HOUR}", {"owner_namespace": kind, "state": state}, gpus
         yield "cluster:gpunode_job_kind:gpus", {"kind": kind}, sum(shares.values())
     held = sum(whole.values())
