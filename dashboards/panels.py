@@ -266,7 +266,7 @@ def timeline(
     )
     defaults = _defaults(panel)
     defaults.mappings = [_named(names)]
-    _says(panel, nothing or f"No data. Needs {needs}")
+    _says(panel, nothing or defaults.no_value or "")
     return panel
 
 
@@ -304,11 +304,10 @@ def heat(
         rows_frame=heatmap.RowsHeatmapOptions(layout=common.HeatmapCellLayout.AUTO),
     )
     panel = _panel("heatmap", title, description, queries, unit, needs, None, options, None)
-    if buckets:
-        for target in _asked(panel):
+    for target in _asked(panel):
+        if buckets:
             target.format_val = prometheus.PromQueryFormat.HEATMAP
-    else:
-        for target in _asked(panel):
+        else:
             target.expr += OR_NONE
     return panel
 

@@ -62,7 +62,6 @@ SINCE = 60
 
 CHOSEN: Mapping[str, str] = {
     "$__rate_interval": "30s",
-    "$__range_s": str(SINCE),
     "$__range": f"{SINCE}s",
     "$price": "2.5",
     "${cluster:regex}": ".*",
@@ -168,11 +167,13 @@ def filled(expression: str, chosen: Mapping[str, str] = CHOSEN) -> str:
     return expression
 
 
-def ask(prometheus: str, expression: str, instant: bool, since: int = SINCE) -> dict[str, Any]:
-    """What Prometheus answers to Grafana about so many seconds."""
+def ask(
+    prometheus: str, expression: str, instant: bool, since: float = SINCE, points: int = 12
+) -> dict[str, Any]:
+    """What Prometheus answers to Grafana about so many seconds, in so many points."""
     now = time.time()
-    step = max(5, since // 500)
-    when = {"time": now} if instant else {"start": now - since, "end": now, "step": step}
+    over_time = {"start": now - since, "end": now, "step": since / points}
+    when = {"time": now} if instant else over_time
     query = urllib.parse.urlencode({"query": expression, **when}).encode()
     path = "query" if instant else "query_range"
     try:
@@ -184,7 +185,11 @@ def ask(prometheus: str, expression: str, instant: bool, since: int = SINCE) -> 
 
 
 def answers(
-    prometheus: str, chosen: Mapping[str, str] = CHOSEN, uid: str = "*", since: int = SINCE
+    prometheus: str,
+    chosen: Mapping[str, str] = CHOSEN,
+    uid: str = "*",
+    since: float = SINCE,
+    points: int = 12,
 ) -> Iterator[Asked]:
     """What every query of every dashboard finds, or of one."""
     for path in sorted(FOLDER.glob(f"{uid}.json")):
@@ -195,7 +200,7 @@ def answers(
                     continue
                 expression = filled(target["expr"].removesuffix(OR_NONE), chosen)
                 begin = time.perf_counter()
-                found = ask(prometheus, expression, target["instant"], since)
+                found = ask(prometheus, expression, target["instant"], since, points)
                 yield Asked(
                     content["uid"],
                     panel["title"],

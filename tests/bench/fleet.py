@@ -246,15 +246,20 @@ def run(seconds: float, one_in: int) -> Report:
 
 
 ABOUT = {"$job": "train-3", "$node": "node-14"}
-DASHBOARDS: dict[str, tuple[int, dict[str, str], float | None]] = {
-    "gpunode-fleet": (6 * 3600, {}, 2.0),
-    "gpunode-health": (6 * 3600, {}, None),
-    "gpunode-capacity": (30 * 86400, {}, 3.0),
-    "gpunode-job": (6 * 3600, ABOUT, None),
-    "gpunode-node": (6 * 3600, ABOUT, None),
-    "gpunode-gpu": (6 * 3600, {**ABOUT, "$gpu": "3"}, None),
+MONTH = 30 * 86400.0
+DASHBOARDS: dict[str, tuple[float | None, dict[str, str], float | None]] = {
+    "gpunode-fleet": (None, {}, 2.0),
+    "gpunode-health": (None, {}, None),
+    "gpunode-capacity": (MONTH, {}, 3.0),
+    "gpunode-job": (None, ABOUT, None),
+    "gpunode-node": (None, ABOUT, None),
+    "gpunode-gpu": (None, {**ABOUT, "$gpu": "3"}, None),
 }
-"""The seconds that each shows at first, what is selected, and in how many it must load."""
+"""The seconds that each shows, if not all that were scraped; what is selected; and the seconds in
+which it must load."""
+
+POINTS = 500
+"""As many as a graph has in half the width of a screen."""
 
 
 def dashboards(seconds: float) -> Report:
@@ -262,16 +267,18 @@ def dashboards(seconds: float) -> Report:
     results = []
     with scraped(10, past=True) as (_, port):
         time.sleep(seconds)
-        for uid, (since, selected, limit) in DASHBOARDS.items():
-            ranges = {"$__range_s": str(since), "$__range": f"{since}s", "$__rate_interval": "2m"}
+        for uid, (range_, selected, limit) in DASHBOARDS.items():
+            since = range_ or seconds
+            ranges = {"$__range": f"{since:.0f}s", "$__rate_interval": "2m"}
             chosen = {**CHOSEN, **ranges, **selected}
-            found = list(answers(f"http://127.0.0.1:{port}", chosen, uid, since))
+            found = list(answers(f"http://127.0.0.1:{port}", chosen, uid, since, POINTS))
             took = sorted(one.seconds for one in found)
             errors = [one.error for one in found if one.error]
             met = not errors and (limit is None or sum(took) <= limit)
             figures = (
                 f"{sum(took):.2f} s; median {statistics.median(took) * 1e3:.0f} ms, "
-                f"p95 {took[int(0.95 * len(took))] * 1e3:.0f} ms"
+                f"p95 {took[int(0.95 * len(took))] * 1e3:.0f} ms, "
+                f"{sum(bool(one.series) for one in found)} find something"
             )
             what = f"{uid}, {len(took)} queries one after the other"
             target = "" if limit is None else f"≤ {limit:g} s"
@@ -281,8 +288,8 @@ def dashboards(seconds: float) -> Report:
         machine(),
         f"{NODES} nodes of 8 GPUs, scraped for {seconds:.0f} s, with {DAYS} days of what is "
         f"recorded once an hour of {NODES // NODES_OF_JOB} jobs before. Each dashboard asks for "
-        "the time that it shows at first: of everything, or of one job, node or GPU if it is about "
-        "one.",
+        f"{POINTS} points of that time, Capacity of 30 days: of everything, or of one job, node or "
+        "GPU if it is about one.",
         results,
         [],
     )
