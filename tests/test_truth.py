@@ -476,7 +476,7 @@ def test_results_of_two_machines_stand_side_by_side(
     monkeypatch.setenv("TRUTH_WORKLOADS", "stalls,LSTM")
     for model in ("h200", "h100"):
         outcome.keep(tmp_path / f"truth-{model}.jsonl", GOOD)
-    Report("A later one", "", "", [], []).save("13-later", tmp_path)
+    Report("A later one", "", "", [], []).save("15-later", tmp_path)
     Report("An earlier one", "", "", [], []).save("2-earlier", tmp_path)
     for name, found in bench_program.truth():
         found.save(name, tmp_path)
