@@ -217,7 +217,8 @@ def walked(prometheus: str, node: str) -> tuple[set[str], frozenset[str]]:
     panels = {panel["title"]: panel for panel in content["panels"]}
 
     def values(title: str) -> list[float]:
-        expressions = [target["expr"] for target in panels[title]["targets"]]
+        every = [target["expr"] for target in panels[title]["targets"]]
+        expressions = [one for one in every if not one.startswith(NONE_OF)]
         found = [
             ask(prometheus, filled(one, {**CHOSEN, "$node": node}), False) for one in expressions
         ]
