@@ -200,9 +200,96 @@ def test_a_log_is_followed_and_each_warning_counted_once(log_file: Path, tmp_pat
     source = NcclLogs(LogNode(tmp_path), MachineGpu(0, "GPU-aa", "0", (7,)), Settings())
     assert 'gpunode_nccl_warnings_total{gpu="0",uuid="GPU-aa"} 0.0' in told(source)
     with log_file.open("a") as log:
-        log.write("pod-0:1:1 [0] NCCL WARN Error: failed to extend /dev/shm/nccl-03v824\n")
+        log.write(
+            "\npod-0:1:1 [0] misc/shmutils.cc:87 NCCL WARN Error: failed to extend /dev/shm\n"
+        )
     assert 'gpunode_nccl_warnings_total{gpu="0",uuid="GPU-aa"} 1.0' in told(source)
     assert 'gpunode_nccl_warnings_total{gpu="0",uuid="GPU-aa"} 1.0' in told(source)
+
+
+INIT = "rank 3 nranks 8 cudaDev 1 nvmlDev 1 busId 3b000"
+SPLIT = "rank 1 nranks 4 cudaDev 1 nvmlDev 1 busId 3b000 parent 0x55a0"
+FORMS = {
+    "2.16": [f"comm 0x55a0 {INIT} commId 0xabc - Init COMPLETE"],
+    "2.18": [f"comm 0x55a0 {INIT} commId 0xabc - Init START"],
+    "2.21": [f"ncclCommInitRank comm 0x55a0 {INIT} commId 0xabc - Init START"],
+    "2.29": [f"[Rank 3] ncclCommInitRank comm 0x55a0 {INIT} commId 0xabc - Init START"],
+}
+"""How NCCL's minor versions say that a communicator begins: src/init.cc."""
+
+
+def logged(*lines: str) -> DebugLog:
+    log = DebugLog("/nccl.log")
+    log.add(lines_of("\n".join([*lines, ""]).encode(), 0, LINE).kept)
+    return log
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("time", ["", "[2026-11-22 09:00:00] ", "[09:00:00.123]", "Sun 09:00:00 "])
+def test_every_version_tells_its_communicators(form: str, time: str) -> None:
+    lines = [
+        "NCCL version 2.18.6+cuda12.2",
+        "Using network AWS Libfabric",
+        *FORMS[form],
+        "Channel 00/0 : 3[3b000] -> 4[86000] [send] via NET/AWS Libfabric/0",
+        "16 coll channels, 0 nvls channels, 16 p2p channels, 2 p2p channels per peer",
+    ]
+    log = logged(*(f"{time}node-1:77:81 [1] NCCL INFO {line}" for line in lines))
+    (found,) = log.communicators.values()
+    assert (found.id, found.rank, found.ranks) == ("abc", "3", "8")
+    assert found.transports == {"NET/AWS": 1}
+    assert (log.version, log.network) == ("2.18.6", "AWS Libfabric")
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "node-1:77:81 [1] transport/net_socket.cc:412",
+        "[2026-11-22 09:00:00] node-1:77:81 [-1] ras/client_support.cc:159",
+        "[09:00:00.123]node-1:77:81 [0] /build/src/misc/socket.cc:9",
+    ],
+)
+def test_a_warning_is_counted_however_it_begins(before: str) -> None:
+    assert (
+        logged("", f"{before} NCCL WARN Call to bind failed: Address already in use").warnings == 1
+    )
+
+
+def test_no_line_but_nccls_is_a_warning() -> None:
+    assert logged("NCCL WARN", "node-1: NCCL WARN", "[1] a.cc:1 NCCL WARN").warnings == 0
+
+
+@pytest.mark.parametrize("count", ["splitCount", "childCount"])
+def test_what_a_communicator_is_split_into_is_one_of_its_own(count: str) -> None:
+    child = f"ncclCommSplit comm 0x77b0 {SPLIT} {count} 1 color 2 key 0- Init START"
+    log = logged(
+        *(
+            f"node-1:77:81 [1] NCCL INFO {line}"
+            for line in (
+                *FORMS["2.21"],
+                "Channel 00/0 : 3[1] -> 4[0] via NET/IB/0",
+                child,
+                "Channel 00/0 : 1[1] -> 2[2] via P2P/CUMEM",
+                "Channel 01/0 : 1[1] -> 2[2] via P2P/CUMEM",
+            )
+        )
+    )
+    found = {name: dict(one.transports) for name, one in log.communicators.items()}
+    assert found == {"abc": {"NET/IB": 1}, "abc.1.2": {"P2P/CUMEM": 2}}
+    assert log.communicators["abc.1.2"].ranks == "4"
+
+
+def test_the_name_of_a_split_communicator_stays_short() -> None:
+    lines = list(FORMS["2.21"])
+    for depth in range(40):
+        parent, own = 0x55A0 + depth, 0x55A1 + depth
+        lines.append(
+            f"ncclCommSplit comm 0x{own:x} rank 1 nranks 4 cudaDev 1 parent 0x{parent:x} "
+            "splitCount 1 color 1234567890 key 0 - Init START"
+        )
+    log = logged(*(f"node-1:77:81 [1] NCCL INFO {line}" for line in lines))
+    assert len(log.communicators) == 8
+    assert max(map(len, log.communicators)) <= 64
 
 
 @pytest.mark.parametrize(

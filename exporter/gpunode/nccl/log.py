@@ -6,6 +6,7 @@ https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-debug-fi
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -54,11 +55,17 @@ LATEST = 8
 
 # Line formats: https://github.com/NVIDIA/nccl, src/init.cc and src/transport/*.cc
 VERSION = re.compile(r"NCCL version (?P<version>[\d.]{1,20})")
-NETWORK = re.compile(r"Using network (?P<network>\w{1,20})")
+NETWORK = re.compile(r"Using network (?P<network>\w{1,20}(?: \w{1,20}){0,2})")
 BEGIN = re.compile(
-    r"\w{1,64} comm 0x[0-9a-f]{1,16} rank (?P<rank>\d{1,8}) nranks (?P<ranks>\d{1,8}) "
-    r"(?:\w{1,32} \w{1,32} ){0,8}commId 0x(?P<id>[0-9a-f]{1,16}) - Init (?:START|COMPLETE)"
+    r"(?:\[Rank \d{1,8}\] )?(?:\w{1,64} )?comm 0x(?P<comm>[0-9a-f]{1,16}) "
+    r"rank (?P<rank>\d{1,8}) nranks (?P<ranks>\d{1,8}) (?:\w{1,32} \w{1,32} ){0,8}"
+    r"(?:commId 0x(?P<id>[0-9a-f]{1,16})|parent 0x(?P<parent>[0-9a-f]{1,16}) "
+    r"(?:split|child)Count (?P<count>\d{1,10}) color (?P<color>-?\d{1,10}) key -?\d{1,10}) ?"
+    r"- Init (?:START|COMPLETE)"
 )
+"""NCCL 2.16 and 2.18 to 2.20 name no function, 2.29 and later the rank before it. The one that a
+communicator is split into has no id of its own from 2.23 on."""
+
 NODES = re.compile(r"comm 0x[0-9a-f]{1,16} rank \d{1,8} nRanks \d{1,8} nNodes (?P<nodes>\d{1,8})")
 CHANNEL = re.compile(
     r"Channel \d{1,4}(?:/\d{1,4})? : \d{1,8}\[\w{1,16}\] -> \d{1,8}\[\w{1,16}\]"
@@ -66,17 +73,23 @@ CHANNEL = re.compile(
     r"via (?P<via>[A-Z]\w{1,15}(?:/\w{1,16}(?:[\w/(). ]{0,64}/GDRDMA)?)?)"
 )
 COUNTS = re.compile(
-    r"(?P<coll>\d{1,4}) coll channels, \d{1,4} collnet channels, (?P<nvls>\d{1,4}) nvls channels"
+    r"(?P<coll>\d{1,4}) coll channels, (?:\d{1,4} collnet channels, )?"
+    r"(?P<nvls>\d{1,4}) nvls channels"
 )
 TREES = re.compile(r"Trees \[[-\d/>\[\] ]{1,4096}")
 CONNECTED = re.compile(r"Connected all (?:rings|trees)")
 FACTS = (VERSION, NETWORK, BEGIN, NODES, CHANNEL, COUNTS, TREES, CONNECTED)
 LINE = re.compile(
-    r"^\S{1,256}?:\d{1,10}:\d{1,10} \[-?\d{1,4}\] NCCL "
+    r"^(?:\S{1,64} ){0,4}?\S{1,256}?:\d{1,10}:\d{1,10} \[-?\d{1,4}\] "
+    r"(?:\S{1,256}:\d{1,10} )?NCCL "
     rf"(?P<kept>WARN|INFO (?:{'|'.join(fact.pattern for fact in FACTS)}))",
     re.ASCII | re.MULTILINE,
 )
-"""A line of NCCL's and what is kept of it, which holds no text that others may have put there."""
+"""A line of NCCL's and what is kept of it, which holds no text that others may have put there.
+
+Before the host there may be a time, by default of warnings of 2.26 and later, and before a warning
+are the source file and its line (src/debug.cc of 2.12 to 2.30).
+"""
 
 TRANSPORT = re.compile(r"(?P<kind>P2P|SHM|NET|COLLNET)(?:/(?P<how>[A-Za-z0-9]{1,16}))?")
 WAYS = {
@@ -92,6 +105,13 @@ https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-net
 
 HOSTNAME = re.compile(r"^([\w-]{1,64})", re.ASCII)
 """A host's name as in the name of a log: up to the first dot."""
+
+
+MOST_NAMES = 64
+"""The most addresses of communicators to remember the names of."""
+
+LONGEST_NAME = 64
+"""Characters of a communicator's name; that of one split off again and again is digested."""
 
 
 @dataclass(slots=True)
@@ -118,6 +138,7 @@ class DebugLog:
         self.communicators: dict[str, Communicator] = {}
         self._now: Communicator | None = None
         self._channels: dict[str, float] = {}
+        self._names: dict[str, str] = {}
 
     def follow(self, node: Node) -> None:
         """Add what the log has gained, or a part of it if that is much. Raises ``OSError``."""
@@ -159,7 +180,8 @@ class DebugLog:
             now.topologies["tree"] = self._channels.get("tree", 0.0)
 
     def _begin(self, match: re.Match[str]) -> None:
-        name = match["id"]
+        name = match["id"] or self._child(match)
+        self._names = {**dict(list(self._names.items())[1 - MOST_NAMES :]), match["comm"]: name}
         if name not in self.communicators:
             self._channels = {}
         self._now = self.communicators.setdefault(
@@ -167,6 +189,14 @@ class DebugLog:
         )
         while len(self.communicators) > LATEST:
             del self.communicators[next(iter(self.communicators))]
+
+    def _child(self, match: re.Match[str]) -> str:
+        """The name of what a communicator is split into: the same on all its ranks."""
+        parent = self._names.get(match["parent"], match["parent"])
+        name = f"{parent}.{match['count']}.{match['color']}"
+        if len(name) > LONGEST_NAME:
+            return hashlib.sha256(name.encode()).hexdigest()[:16]
+        return name
 
 
 def transport(via: str) -> str:
