@@ -20,7 +20,10 @@ from alerts.thresholds.row import (
 )
 from gpunode.host.filesystem import LOCAL
 
-FAULTS = "bus_error|hung_task|lockup|machine_check|disk_error|read_only|lustre_eviction|sxid"
+FAULTS = (
+    "bus_error|hung_task|lockup|machine_check|disk_error|read_only|lustre_eviction|sxid|"
+    "network_adapter"
+)
 """The kinds of kernel log lines that no other alert covers."""
 
 HUNG_TASKS = series("gpunode_kernel_log_events_total", kind="hung_task")
@@ -209,7 +212,7 @@ SYSTEM = (
         summary="The kernel of a GPU node logs faults",
         summary_ko="GPU 노드의 커널 로그에 오류가 기록되고 있습니다",
         says="kernel log lines of kind {kind} in 15 minutes: {value}",
-        meaning="The kernel logged bus errors, hung tasks, lock-ups, disk errors or evictions.",
+        meaning="The kernel logged bus errors, hung tasks, lock-ups, dead disks or adapters, or evictions.",
         remedy="Follow the kind of fault: repair the memory, the disk or the file server.",
         source="https://docs.kernel.org/admin-guide/tainted-kernels.html",
         record="node:gpunode_kernel_log_events:increase15m",

@@ -350,7 +350,8 @@ def line(message: str, tag: str = "kernel") -> str:
         (KMSG, "3,339,5140900,-,caller=T1;" + XID, "xid"),
         (SYSLOG, line(XID), "xid"),
         (SYSLOG, f"2026-11-22T05:23:32.123456+00:00 node.x.org kernel: {XID}", "xid"),
-        (KMSG, record("oom-kill:constraint=CONSTRAINT_MEMCG,task=python"), "oom_kill"),
+        (KMSG, record("Memory cgroup out of memory: Killed process 12 (python)"), "oom_kill"),
+        (KMSG, record("oom-kill:constraint=CONSTRAINT_MEMCG,task=python"), None),
         (KMSG, record("traps: python[12] trap: bus error ip:7f"), "bus_error"),
         (KMSG, record("pcieport 0000:18:01.0: AER: Corrected error received"), "pcie_aer"),
         (KMSG, record("nvidia 0000:19:00.0: PCIe Bus Error: severity=Corrected"), "pcie_aer"),
@@ -372,7 +373,7 @@ def line(message: str, tag: str = "kernel") -> str:
         (KMSG, f" {XID}", None),
         (KMSG, line(XID), None),
         # the name of a cgroup, a process or a file
-        (KMSG, record(f"oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/user/{XID}"), "oom_kill"),
+        (KMSG, record(f"oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/user/{XID}"), None),
         (KMSG, record(f"Tasks in /user.slice/{XID} are going to be killed"), None),
         (KMSG, record(f"Out of memory: Killed process 12 ({XID})"), "oom_kill"),
         (KMSG, record("NVRM: Xid (PCI:[12]: segfault at 0 ip 0 sp 0 error 4 in a"), None),

@@ -65,8 +65,10 @@ SECTOR = 512.0
 
 WHOLE = re.compile(
     r"nvme\d+n\d+|sd[a-z]+|vd[a-z]+|xvd[a-z]+|hd[a-z]+|md\d+|mmcblk\d+|dasd[a-z]+|pmem\d+"
+    r"|rbd\d+|nbd\d+|drbd\d+|bcache\d+|zd\d+"
 )
-"""Whole disks and md arrays: no partitions, and no loop, RAM or device-mapper devices."""
+"""Whole disks, md arrays and disks over a network: no partitions, and no loop, RAM or device-mapper
+devices."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ FOLLOWED = Metric(
 ADDRESS = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
 # https://github.com/NVIDIA/open-gpu-kernel-modules/blob/main/src/nvidia/src/kernel/gpu/rc/kernel_rc.c
 XID = re.compile(
-    rf"NVRM: Xid \(PCI:(?P<address>{ADDRESS})(?: GPU-C?I:[0-9]{{1,3}}){{0,2}}\): "
+    rf"NVRM: Xid \((?:PCI:)?(?P<address>{ADDRESS})(?: GPU-C?I:[0-9]{{1,3}}){{0,2}}\): "
     r"(?P<xid>[0-9]{1,5})\b"
 )
 
@@ -68,13 +68,18 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (kind, re.compile(pattern))
     for kind, pattern in (
         ("xid", XID.pattern),
-        ("sxid", rf"nvidia-nvswitch[0-9]{{1,3}}: SXid \(PCI:{ADDRESS}\): [0-9]"),
-        ("nvrm", r"NVRM: .{0,200}(?:[Ee]rror|failed|fallen off|timed? ?out|GSP)"),
-        ("oom_kill", r"Out of memory: Kill|Memory cgroup out of memory: Kill|oom-kill:constraint="),
+        (
+            "sxid",
+            rf"nvidia-nvswitch[0-9]{{1,3}}: SXid \(PCI:{ADDRESS}\): "
+            r"(?![0-9]{1,6}, (?:Severity|Data) )[0-9]",
+        ),
+        ("nvrm", r"NVRM: .{0,200}(?:[Ee]rror|[Ff]ailed|fallen off|timed? ?out|GSP)"),
+        ("oom_kill", r"Out of memory: Kill|Memory cgroup out of memory: Kill"),
         (
             "bus_error",
             r"traps: .{1,40} trap: bus error|.{1,40}: bus error|.{1,40} signal 7\b"
-            r"|(?:MCE: |Memory failure: 0x[0-9a-f]{1,16}: )Killing .{1,200} due to",
+            r"|(?:MCE: |Memory failure: 0x[0-9a-f]{1,16}: )"
+            r"(?:Killing|Sending SIGBUS to) .{1,200} due to",
         ),
         (
             "lustre_eviction",
@@ -84,24 +89,40 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("nfs", r"nfs: server \S{1,200} not responding"),
         (
             "pcie_aer",
-            rf"[\w-]{{1,32}} {ADDRESS}: (?:AER: .{{0,80}}[Ee]rror|PCIe Bus Error: severity=)",
+            rf"[\w-]{{1,32}} {ADDRESS}: (?:AER: .{{0,80}}[Ee]rror|PCIe Bus Error: severity="
+            r"|DPC: containment event)",
         ),
-        ("hung_task", r"INFO: task .{1,200} blocked for more than [0-9]+ seconds"),
+        ("hung_task", r"INFO: task .{1,200} blocked (?:in I/O wait )?for more than [0-9]+ sec"),
         (
             "lockup",
             r"(?:NMI )?(?:watchdog: )?(?:BUG: soft lockup - CPU|Watchdog detected hard LOCKUP)"
-            r"|(?:rcu: )?INFO: rcu.{0,40} detected stalls",
+            r"|(?:rcu: )?INFO: rcu.{0,40} (?:self-)?detected (?:expedited )?stall",
         ),
-        ("machine_check", r"mce: \[Hardware Error\]|EDAC .{0,80}(?:CE|UE) "),
+        (
+            "machine_check",
+            r"mce: \[Hardware Error\]|EDAC .{0,80}(?:CE|UE) "
+            r"|\{[0-9]{1,8}\}\[Hardware Error\]: Hardware error from APEI",
+        ),
         (
             "disk_error",
             r"(?:\w{1,32}: )?(?:I/O|critical (?:medium|target)) error, dev "
-            r"|nvme nvme[0-9]{1,4}: .{1,80}timeout",
+            r"|nvme nvme[0-9]{1,4}: .{1,80}timeout|EXT4-fs error \(device "
+            r"|md/raid\w{0,2}:\w{1,16}: Disk failure on ",
         ),
-        ("read_only", r"[\w-]{1,16} \(.{1,64}\): [Rr]emounting filesystem read-only"),
+        (
+            "read_only",
+            r"[\w-]{1,16} \(.{1,64}\): [Rr]emounting filesystem read-only"
+            r"|XFS \(.{1,64}\): (?:.{1,200}Shutting down filesystem|Filesystem has been shut down)",
+        ),
         (
             "link_down",
-            rf"mlx5_core {ADDRESS}.{{1,100}}(?:Link down|[Pp]ort module .{{0,60}}unplug)",
+            rf"mlx5_core {ADDRESS}.{{1,100}}(?:Link down|[Pp]ort module .{{0,60}}"
+            r"(?:unplug|Cable error))"
+            r"|[\w.-]{1,16}: (?:\(slave [\w.-]{1,16}\): )?link status definitely down",
+        ),
+        (
+            "network_adapter",
+            rf"mlx5_core {ADDRESS}: .{{0,60}}(?:synd 0x|device's health compromised)",
         ),
     )
 )

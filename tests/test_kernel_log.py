@@ -1,0 +1,96 @@
+"""Lines of the kernel's log by kind, as several versions of its drivers write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpunode.host.kernel_log import XID, kind_of
+
+MLX5 = "mlx5_core 0000:5e:00.0"
+SXID = "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 12028"
+
+LINES = {
+    "lockup": [
+        "rcu: INFO: rcu_sched self-detected stall on CPU",
+        "INFO: rcu_sched self-detected stall on CPU { 12}",
+        "rcu: INFO: rcu_preempt detected expedited stalls on CPUs/tasks: { 3-... } 21 jiffies",
+        "rcu: INFO: rcu_sched detected stalls on CPUs/tasks:",
+        "watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python3:4242]",
+    ],
+    "hung_task": [
+        "INFO: task dd:456 blocked for more than 120 seconds.",
+        "INFO: task dd:456 blocked in I/O wait for more than 122 seconds.",
+    ],
+    "disk_error": [
+        "nvme nvme4: I/O 22 QID 3 timeout, aborting",
+        "nvme nvme4: I/O tag 22 (2016) opcode 0x2 (Admin Cmd) QID 0 timeout, reset controller",
+        "EXT4-fs error (device sda1): ext4_find_entry:1455: inode #2: comm ls: reading directory",
+        "md/raid1:md0: Disk failure on sdb1, disabling device.",
+        "md/raid:md127: Disk failure on nvme1n1, disabling device.",
+    ],
+    "read_only": [
+        "EXT4-fs (sda1): Remounting filesystem read-only",
+        "XFS (nvme0n1): Corruption of in-memory data (0x8) detected. Shutting down filesystem.",
+        "XFS (sda1): Log I/O Error (0x2) detected at xlog_ioend_work. Shutting down filesystem.",
+        "XFS (dm-0): Filesystem has been shut down due to log error (0x2).",
+    ],
+    "bus_error": [
+        "Memory failure: 0x12f7c8: Killing x:33395 due to hardware memory corruption",
+        "Memory failure: 0x12f7c8: Sending SIGBUS to x:33395 due to hardware memory corruption",
+    ],
+    "link_down": [
+        f"{MLX5}: Port module event: module 1, Cable unplugged",
+        f"{MLX5}: Port module event[error]: module 0, Cable error, Bus stuck",
+        f"{MLX5} ens1f0np0: Link down",
+        "bond0: (slave eth0): link status definitely down, disabling slave",
+        "bond0: link status definitely down for interface eth0, disabling it",
+    ],
+    "network_adapter": [
+        f"{MLX5}: print_health_info:416:(pid 0): synd 0x1: firmware internal error",
+        f"{MLX5}: poll_health:840:(pid 0): device's health compromised - reached miss count",
+    ],
+    "nvrm": ["NVRM: knvlinkUpdatePostRxDetectLinkMask_IMPL: Failed to update Rx Detect Link mask!"],
+    "xid": [
+        "NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=1, name=x",
+        "NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.",
+        "NVRM: Xid (0000:01:00): 14, Channel 00000001",
+    ],
+    "sxid": [f"{SXID}, Non-fatal, Link 32 egress non-posted PRIV error (First)"],
+    "pcie_aer": [
+        "pcieport 0000:00:01.0: DPC: containment event, status:0x1f01 source:0x0000",
+        "pcieport 0000:00:01.0: AER: Corrected error received: 0000:01:00.0",
+    ],
+    "machine_check": [
+        "{1}[Hardware Error]: Hardware error from APEI Generic Hardware Error Source: 4",
+        "mce: [Hardware Error]: Machine check events logged",
+    ],
+    "oom_kill": [
+        "Memory cgroup out of memory: Killed process 123 (python) total-vm:1kB",
+        "Out of memory: Kill process 123 (python) score 900 or sacrifice child",
+    ],
+}
+
+AGAIN = [
+    "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/",
+    f"{SXID}, Severity 0 Engine instance 32 Sub-engine instance 00",
+    f"{SXID}, Data {{0x00140004, 0x00000000}}",
+    f"{MLX5}: print_health_info:424:(pid 0): Health issue observed, firmware internal error",
+]
+"""Further lines about an event that has been counted."""
+
+
+@pytest.mark.parametrize(("kind", "line"), [(kind, line) for kind in LINES for line in LINES[kind]])
+def test_a_line_is_of_its_kind(kind: str, line: str) -> None:
+    assert kind_of(line) == kind
+
+
+@pytest.mark.parametrize("line", AGAIN)
+def test_an_event_counts_once(line: str) -> None:
+    assert kind_of(line) is None
+
+
+@pytest.mark.parametrize(("line", "xid"), list(zip(LINES["xid"], ("94", "79", "14"), strict=True)))
+def test_an_xid_tells_its_gpu(line: str, xid: str) -> None:
+    match = XID.match(line)
+    assert match is not None
+    assert (match["address"], match["xid"]) == ("0000:01:00", xid)
