@@ -12,7 +12,7 @@ import pytest
 
 from gpunode.config import Settings
 from gpunode.export.exposition import Exposition
-from gpunode.nccl.bench import NcclBench
+from gpunode.nccl.bench import NcclBench, parse_text
 from gpunode.node.local import LocalNode
 from tests.fakes.nvml import FakeDriver
 
@@ -106,3 +106,37 @@ def test_without_a_gpu_it_says_so(fake: FakeDriver, tmp_path: Path) -> None:
 def test_where_it_never_ran_nothing_is_exported(tmp_path: Path) -> None:
     (tmp_path / "node").mkdir()
     assert exported(tmp_path) == ""
+
+
+OLD_ALL_REDUCE = """\
+# size  count  type  redop  time  algbw  busbw  error  time  algbw  busbw  error
+# (B)  (elements)  (us)  (GB/s)  (GB/s)  (us)  (GB/s)  (GB/s)
+  8388608  2097152  float  sum  80.12  104.70  183.22  0e+00  79.80  105.12  183.96  0e+00
+  8589934592  2147483648  float  sum  31845  269.74  472.05  0e+00  31790  270.21  472.87  0e+00
+"""
+OLD_ALL_GATHER = """\
+# size  count  type  time  algbw  busbw  error  time  algbw  busbw  error
+  8388608  262144  float  80.12  104.70  91.61  0e+00  79.80  105.12  91.98  0e+00
+"""
+OLD_BROADCAST = """\
+# size  count  type  root  time  algbw  busbw  error  time  algbw  busbw  error
+  8388608  2097152  float  0  80.12  104.70  104.70  0e+00  79.80  105.12  105.12  0e+00
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "gigabytes"),
+    [
+        (TEXT, {8388608: 183.96, 8589934592: 472.87}),
+        (OLD_ALL_REDUCE, {8388608: 183.96, 8589934592: 472.87}),
+        (OLD_ALL_GATHER, {8388608: 91.98}),
+        (OLD_BROADCAST, {8388608: 105.12}),
+    ],
+    ids=["2.17", "2.10 all_reduce", "2.10 all_gather", "2.10 broadcast"],
+)
+@pytest.mark.parametrize("tag", ["", "[1,0]<stdout>:", "[1,12]<stdout>: ", "0: "])
+def test_the_output_of_any_version_is_read(
+    text: str, gigabytes: dict[int, float], tag: str
+) -> None:
+    tagged = "\n".join(tag + line for line in text.splitlines())
+    assert parse_text(tagged) == {size: speed * 1e9 for size, speed in gigabytes.items()}

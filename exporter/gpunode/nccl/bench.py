@@ -5,6 +5,7 @@ https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md explains bus
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import get_args
@@ -73,14 +74,25 @@ class Measurement:
 MEASUREMENT = TypeAdapter(Measurement)
 
 
+TAG = re.compile(r"(?:\[[\d,]{1,16}\]<\w{1,8}>:|\d{1,8}:) ?", re.ASCII)
+"""What ``mpirun --tag-output`` and ``srun --label`` put before each line."""
+
+COLUMNS = (7, 11)
+"""Places of the bus bandwidth, out of place and in place, from nccl-tests 2.13 on. Before, there
+are fewer columns, which depend on the collective; the heading names them."""
+
+
 def parse_text(text: str) -> dict[int, float]:
     """Bus bandwidth by size from the output of nccl-tests. Raises ``ValueError`` if none."""
     found: dict[int, float] = {}
+    places: tuple[int, ...] = COLUMNS
     for line in text.splitlines():
-        # size count type redop root, then time algbw busbw #wrong twice: out of place, in place
-        fields = line.split()
-        if len(fields) >= 12 and fields[0].isdecimal() and len(fields[0]) < 16:
-            speeds = [float(fields[place]) for place in (7, 11) if _is_number(fields[place])]
+        tag = TAG.match(line)
+        fields = line[tag.end() if tag else 0 :].lstrip("# ").split()
+        if "busbw" in fields:
+            places = tuple(place for place, name in enumerate(fields) if name == "busbw")
+        elif len(fields) > max(places) and fields[0].isdecimal() and len(fields[0]) < 16:
+            speeds = [float(fields[place]) for place in places if _is_number(fields[place])]
             if speeds:
                 found[int(fields[0])] = max(speeds) * GB
     if not found:
