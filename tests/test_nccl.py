@@ -18,6 +18,7 @@ from gpunode.config import Settings
 from gpunode.nccl import ras
 from gpunode.nccl.log import LINE, DebugLog, NcclLogs, transport
 from gpunode.nccl.ras import NcclRas
+from gpunode.nccl.ras_answer import Rank
 from gpunode.node.local import LocalNode
 from gpunode.node.node import lines_of
 from tests.machine import MachineGpu
@@ -87,6 +88,89 @@ def test_dead_and_unresponsive_ranks_are_named_at_once() -> None:
     assert 'rank="3",reason="dead"' in found
     assert 'rank="4",reason="unresponsive"' in found
     assert 'rank="5"' not in found
+
+
+GROUPS = """\
+Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
+    #  in group  per comm  per node  per comm  in group
+    0         1         4         8        32        32   RUNNING  INCOMPLETE,ERROR
+
+Errors
+======
+
+"""
+DEAD = """\
+DEAD
+  1 job process is considered dead (unreachable via the RAS network)
+  Process 3487984 on node 10.0.0.7 managing GPU 5
+
+"""
+MUTE = """\
+INCOMPLETE
+  Missing communicator data from 1 job process
+  Process 4711 on node 10.0.0.8 managing GPU 0 (NVML 6)
+
+"""
+LOST = "#0-0 (cafe) INCOMPLETE\n  Missing communicator data from"
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        (
+            f"{DEAD}{LOST} 1 rank\n  The missing rank: 21\n",
+            [(Rank(21, "10.0.0.7", 3487984, 5), "dead")],
+        ),
+        (
+            f"{MUTE}{LOST} 1 rank\n  The missing rank: 21\n",
+            [(Rank(21, "10.0.0.8", 4711, 6), "unresponsive")],
+        ),
+        (
+            f"{MUTE}{DEAD}{LOST} 2 ranks\n  The missing ranks: 3,21\n",
+            [(Rank(3), "unresponsive"), (Rank(21), "unresponsive")],
+        ),
+        (
+            f"{MUTE}{DEAD}{LOST} 3 ranks\n"
+            "  Rank 3 -- GPU 0 (NVML 6) managed by process 4711 on node 10.0.0.8\n"
+            "  Rank 21 -- GPU 5 managed by process 3487984 on node 10.0.0.7\n"
+            "  Rank 22 -- [process information not found]\n",
+            [
+                (Rank(3, "10.0.0.8", 4711, 6), "unresponsive"),
+                (Rank(21, "10.0.0.7", 3487984, 5), "dead"),
+                (Rank(22), "unresponsive"),
+            ],
+        ),
+    ],
+    ids=["2.24, dead", "2.24, mute", "2.24, one of each", "2.26 and later"],
+)
+def test_the_text_of_any_version_names_who_is_gone(
+    text: str, missing: list[tuple[Rank, str]]
+) -> None:
+    answer = ras.parse(GROUPS + text)
+    assert answer.missing == [("cafe", *each) for each in missing]
+
+
+@pytest.mark.parametrize(
+    ("text", "errors"),
+    [
+        (
+            "  Asynchronous error on 1 rank\n"
+            "  Rank 3 reported Remote process error -- GPU 3 managed by process 9 on node ::1\n",
+            1,
+        ),
+        (
+            "  Asynchronous errors on 2 ranks\n  2 ranks reported System error\n"
+            "  Rank 3 -- GPU 3 managed by process 9 on node 10.0.0.7\n"
+            "  Rank 4 -- GPU 4 managed by process 10 on node 10.0.0.7\n",
+            2,
+        ),
+        ("  Initialization errors on 31 ranks\n  31 ranks reported Internal error\n", 31),
+        ("  Initialization error on 1 rank\n  Rank 3 reported Unexpected error -- [process ", 0),
+    ],
+)
+def test_ranks_with_an_error_are_counted_in_a_text(text: str, errors: int) -> None:
+    answer = ras.parse(f"{GROUPS}#0-0 (cafe) ERROR\n{text}\nWarnings\n========\n")
+    assert len(answer.failed) == errors
 
 
 def test_only_the_node_of_rank_0_asks_often() -> None:

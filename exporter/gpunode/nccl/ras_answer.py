@@ -170,7 +170,9 @@ class Answer:
     missing: list[tuple[str, Rank, str]] = field(default_factory=list)
     """Ranks that do not answer, with their communicator and why."""
 
-    failed: set[tuple[str, int | None]] = field(default_factory=set)
+    failed: set[tuple[str, int]] = field(default_factory=set)
+    """Their hosts and processes; where those are unknown, the rank below zero."""
+
     launched: dict[tuple[str, int], tuple[Rank, Launches]] = field(default_factory=dict)
     """What the ranks that the asked run here launched, by communicator and rank."""
 
@@ -198,7 +200,7 @@ class Answer:
     def fail(self, rank: Rank) -> None:
         """Count a rank whose initialisation or last operation failed."""
         if len(self.failed) < FAILED:
-            self.failed.add((rank.host, rank.pid))
+            self.failed.add((rank.host, -1 - rank.number if rank.pid is None else rank.pid))
 
     def finish(self, communicator: Communicator) -> None:
         """Take a communicator of which all ranks have been read."""
@@ -395,10 +397,19 @@ SEVERAL = re.compile(
 )
 ONE = re.compile(
     r" +Rank (?P<rank>\d{1,8})"
-    r"(?P<own> has (?:launched up to operation (?P<count>\d{1,18})|not launched any operations))?"
-    r" -- GPU (?P<device>\d{1,4})(?: \(NVML (?P<nvml>\d{1,4})\))?"
+    r"(?P<own> has (?:launched up to operation (?P<count>\d{1,18})|not launched any operations)"
+    r"| reported [A-Za-z ]{1,40})?"
+    r" -- (?:GPU (?P<device>\d{1,4})(?: \(NVML (?P<nvml>\d{1,4})\))?"
     r" managed by process (?P<pid>\d{1,9}) on node (?P<host>[0-9a-fA-F.:]{1,64})"
+    r"|\[process information not found\])"
 )
+SECTION = re.compile(r"INCOMPLETE|DEAD|TIMEOUT|Warnings")
+PROCESS = re.compile(
+    r" +Process (?P<pid>\d{1,9}) on node (?P<host>[0-9a-fA-F.:]{1,64}) managing GPUs? "
+    r"(?P<device>\d{1,4})?(?: \(NVML (?P<nvml>\d{1,4})\))?.*"
+)
+MISSING = re.compile(r" +The missing ranks?: (?P<ranks>[\d,]{1,200})")
+REPORTED = re.compile(r" +(?P<ranks>\d{1,8}) ranks reported [A-Za-z ]{1,40}")
 LINE = re.compile(r"[^\r\n]+")
 HEADER = re.compile(r"Group +Comms|No communicator data collected!")
 
@@ -407,36 +418,115 @@ def read_text(said: str, asked: Asked) -> Answer:
     """Read an answer in text: it lists only communicators in trouble, with some of their ranks."""
     if not HEADER.search(said):
         raise ValueError(f"not an answer of NCCL RAS: {said[:60]!r}")
-    answer, communicator = Answer(asked), Communicator()
-    incomplete, collective, several = False, "", 0
-    troubled = 0
+    reader = TextReader(Answer(asked))
     for line in _lines(said):
-        if match := GROUP.fullmatch(line):
-            answer.communicators = min(MOST_COMMUNICATORS, answer.communicators + int(match[1]))
+        reader.read(line)
+    return reader.finish()
+
+
+@dataclass(slots=True)
+class TextReader:
+    """Where the reader of a text is, and what of it is to be put together.
+
+    NCCL 2.24 and 2.25 tell the processes that are gone and the ranks that are missing, but not
+    which belong together: that is known where there is one of each.
+    """
+
+    answer: Answer
+    communicator: Communicator = field(default_factory=Communicator)
+    section: str = ""
+    """What the lines are about: processes that are gone, or what ails the communicator."""
+
+    collective: str = ""
+    several: int = 0
+    """What the ranks launched that are listed next."""
+
+    unlisted: int = 0
+    """Ranks with an error that are not listed, or not yet."""
+
+    troubled: int = 0
+    gone: dict[tuple[str, int], tuple[int | None, str]] = field(default_factory=dict)
+    """The processes that are gone: the GPU of each, if it is one, and why."""
+
+    def read(self, line: str) -> None:
+        """Take a line."""
+        if (match := ONE.fullmatch(line)) is None:
+            self._count_unlisted()
+        if match:
+            self._rank(match)
+        elif match := GROUP.fullmatch(line):
+            known = self.answer.communicators + int(match[1])
+            self.answer.communicators = min(MOST_COMMUNICATORS, known)
         elif match := TROUBLE.fullmatch(line):
-            if match["name"] != communicator.name:
-                troubled += 1
-                if troubled > MOST_COMMUNICATORS:
-                    raise ValueError(f"more than {MOST_COMMUNICATORS} communicators")
-                answer.finish(communicator)
-                communicator = Communicator(match["name"])
-            incomplete, collective = match["what"] == "INCOMPLETE", ""
+            self._begin(match["name"], match["what"])
+        elif SECTION.fullmatch(line):
+            self._begin("", line)
         elif match := COUNTS.fullmatch(line):
-            collective = match["collective"] if match["collective"] in COLLECTIVES else "other"
+            self.collective = match["collective"] if match["collective"] in COLLECTIVES else "other"
         elif match := SEVERAL.fullmatch(line):
-            several = int(match["count"] or 0)
-            if collective:
-                communicator.add({collective: several})
-        elif match := ONE.fullmatch(line):
-            where = match["host"], int(match["pid"]), int(match["nvml"] or match["device"])
-            rank = Rank(int(match["rank"]), *where)
-            if incomplete:
-                answer.missed(communicator, rank, "unresponsive")
-            elif collective:
-                launched = int(match["count"] or 0) if match["own"] else several
-                answer.rank(communicator, rank, {collective: launched})
-    answer.finish(communicator)
-    return answer
+            self.several = int(match["count"] or 0)
+            if self.collective:
+                self.communicator.add({self.collective: self.several})
+        elif self.section == "ERROR" and (match := REPORTED.fullmatch(line)):
+            self.unlisted = min(FAILED, int(match["ranks"]))
+        elif not self.communicator.name and (match := PROCESS.fullmatch(line)):
+            self._process(match)
+        elif self.section == "INCOMPLETE" and (match := MISSING.fullmatch(line)):
+            self._missing([int(rank) for rank in match["ranks"].split(",") if rank][:NAMED])
+
+    def finish(self) -> Answer:
+        """What the text told."""
+        self._count_unlisted()
+        self.answer.finish(self.communicator)
+        return self.answer
+
+    def _begin(self, name: str, section: str) -> None:
+        if name != self.communicator.name:
+            self.troubled += bool(name)
+            if self.troubled > MOST_COMMUNICATORS:
+                raise ValueError(f"more than {MOST_COMMUNICATORS} communicators")
+            self.answer.finish(self.communicator)
+            self.communicator = Communicator(name)
+        self.section, self.collective = section, ""
+
+    def _rank(self, match: re.Match[str]) -> None:
+        if match["pid"] is None:
+            rank = Rank(int(match["rank"]))
+        else:
+            device = int(match["nvml"] or match["device"])
+            rank = Rank(int(match["rank"]), match["host"], int(match["pid"]), device)
+        if self.section == "INCOMPLETE":
+            _, why = self.gone.get((rank.host, rank.pid or 0), (None, "unresponsive"))
+            self.answer.missed(self.communicator, rank, why)
+        elif self.section == "ERROR":
+            self.unlisted -= bool(self.unlisted)
+            self.answer.fail(rank)
+        elif self.collective:
+            launched = int(match["count"] or 0) if match["own"] else self.several
+            self.answer.rank(self.communicator, rank, {self.collective: launched})
+
+    def _process(self, match: re.Match[str]) -> None:
+        why = {"DEAD": "dead", "INCOMPLETE": "unresponsive"}.get(self.section)
+        if why and len(self.gone) < FAILED:
+            device = match["nvml"] or match["device"]
+            place = None if device is None else int(device)
+            self.gone[match["host"], int(match["pid"])] = place, why
+
+    def _missing(self, ranks: list[int]) -> None:
+        reasons = {why for _, why in self.gone.values()}
+        why = reasons.pop() if len(reasons) == 1 else "unresponsive"
+        for number in ranks:
+            rank = Rank(number)
+            if len(ranks) == len(self.gone) == 1:
+                (((host, pid), (device, _)),) = self.gone.items()
+                rank = Rank(number, host, pid, device)
+            self.answer.missed(self.communicator, rank, why)
+
+    def _count_unlisted(self) -> None:
+        """Count ranks with an error of which only the number is told."""
+        for number in range(self.unlisted):
+            self.answer.fail(Rank(number))
+        self.unlisted = 0
 
 
 def _lines(text: str) -> Iterator[str]:
