@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from gpunode.gpu.activity import BLOCKED_STREAK, SECONDS, WindowDetail
+from gpunode.gpu.health import GpuHealth
 from gpunode.gpu.ledger import STANDS_STILL, STATES
 from gpunode.jobs.owners import OwnersDetail, Started
 from gpunode.jobs.processes import JobDetail, Listed
@@ -84,6 +85,7 @@ class Sources:
         place = Place(*self.actor.at)
         yield place, Teller("gpu_activity", 2.0, self.activity)
         yield place, Teller("training_steps", 2.0, self.series)
+        yield place, Teller("gpu_health", 30.0, self.health)
         yield place, Teller("job_processes", 10.0, self.processes)
         yield place, Teller("gpu_owners", 5.0, self.owners)
         yield place, Teller("process_roles", 5.0, self.roles)
@@ -118,16 +120,17 @@ class Sources:
         return Reading((*samples, Sample(BLOCKED_STREAK, at, self.streak)), window)
 
     def series(self) -> Reading:
-        at = self.actor.at
-        return Reading(
-            (
-                *(Sample(metric, at, value) for metric, value in self.actor.gauges.items()),
-                *(
-                    Sample(metric, (*at, *labels), self.counted.get((metric, labels), 0.0))
-                    for metric, labels in self.actor.rates
-                ),
-            )
-        )
+        gauges = (Sample(metric, self.actor.at, to) for metric, to in self.actor.gauges.items())
+        others = (found for found in self.counters() if found.metric not in GpuHealth.metrics)
+        return Reading((*gauges, *others))
+
+    def health(self) -> Reading:
+        return Reading(tuple(c for c in self.counters() if c.metric in GpuHealth.metrics))
+
+    def counters(self) -> Iterator[Sample]:
+        for metric, labels in self.actor.rates:
+            value = self.counted.get((metric, labels), 0.0)
+            yield Sample(metric, (*self.actor.at, *labels), value)
 
     def processes(self) -> Reading:
         commands = self.actor.commands if self.actor.jobs else ()

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gpunode.client.protocol import PHASES
 from gpunode.export.exposition import Exposition
+from gpunode.gpu.health import THROTTLED
 from gpunode.gpu.ledger import STATES
 from gpunode.gpu.units import PCIE_BYTES
 from gpunode.host.pressure import RESOURCES
@@ -119,6 +120,33 @@ def test_time_without_work_is_put_down_to_what_the_node_shows(actor: Actor, caus
     for evidence in verdict.evidence:
         assert f"\n{evidence.series} " in exported
     assert cause == "none" or verdict.evidence
+
+
+@pytest.mark.parametrize(
+    ("reason", "share", "cause"),
+    [
+        ("hw_thermal", 0.3, "thermal"),
+        ("sw_thermal", 0.3, "thermal"),
+        ("hw_power_brake", 0.3, "power"),
+        ("hw_thermal", 0.02, "none"),
+        ("sw_power_cap", 0.9, "none"),
+    ],
+)
+def test_throttling_is_seen_though_it_is_read_rarely(reason: str, share: float, cause: str) -> None:
+    stage = Stage(Actor(0, rates={(THROTTLED, (reason,)): share}))
+    stage.play(65)
+    assert stage.causes == [cause]
+
+
+def test_what_the_process_before_copied_is_not_held_against_the_next() -> None:
+    actor = Actor(0, {"copy": 0.9, "compute": 0.1}, RESTS, BATCHES)
+    stage = Stage(actor)
+    stage.play(40)
+    assert stage.causes == ["data_loading_copy"]
+    actor.states = {"copy": 0.5, "starved": 0.4, "compute": 0.1}
+    actor.gauges, actor.rates = {job.HOST_THREAD: 1.0, job.HOST_CPUS: 4.0}, RESULTS
+    stage.play(15)
+    assert stage.causes == ["host_compute"]
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "compile", "data"])

@@ -137,11 +137,12 @@ class Case:
         return self.facts.now(metric, *self.at, *labels) or 0.0
 
     def rate(self, metric: Metric, *labels: str) -> float:
-        """The increase per second of a counter of this GPU, while the shares were measured.
+        """The increase per second of a counter of this GPU, 0 if it is not known.
 
-        0 if it is not known.
+        While the shares were measured, or longer if it is read less often than that.
         """
-        return self.recent.rate(metric, *self.at, *labels) or 0.0
+        recent = self.recent.rate(metric, *self.at, *labels)
+        return self.facts.rate(metric, *self.at, *labels) or 0.0 if recent is None else recent
 
     @property
     def without_work(self) -> float:
