@@ -67,6 +67,7 @@ LINES = {
     "oom_kill": [
         "Memory cgroup out of memory: Killed process 123 (python) total-vm:1kB",
         "Out of memory: Kill process 123 (python) score 900 or sacrifice child",
+        "Out of memory (oom_kill_allocating_task): Killed process 123 (python) total-vm:1kB",
     ],
 }
 

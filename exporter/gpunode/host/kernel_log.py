@@ -74,7 +74,11 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             r"(?![0-9]{1,6}, (?:Severity|Data) )[0-9]",
         ),
         ("nvrm", r"NVRM: .{0,200}(?:[Ee]rror|[Ff]ailed|fallen off|timed? ?out|GSP)"),
-        ("oom_kill", r"Out of memory: Kill|Memory cgroup out of memory: Kill"),
+        (
+            "oom_kill",
+            r"Out of memory(?: \(oom_kill_allocating_task\))?: Kill"
+            r"|Memory cgroup out of memory: Kill",
+        ),
         (
             "bus_error",
             r"traps: .{1,40} trap: bus error|.{1,40}: bus error|.{1,40} signal 7\b"
