@@ -88,12 +88,17 @@ def lines(
     highest: float | None = None,
 ) -> Panel:
     """Series over time."""
-    panel = _graph(
-        title, description, queries, unit, needs, limit, colours, highest, fill=0, stacked=False
+    return _graph(
+        title,
+        description,
+        queries,
+        unit,
+        needs=needs,
+        nothing=nothing,
+        limit=limit,
+        colours=colours,
+        highest=highest,
     )
-    if nothing:
-        _defaults(panel).no_value = nothing
-    return panel
 
 
 def areas(
@@ -108,7 +113,14 @@ def areas(
 ) -> Panel:
     """Series over time, on top of one another: parts of a whole."""
     return _graph(
-        title, description, queries, unit, needs, None, colours, highest, fill=80, stacked=True
+        title,
+        description,
+        queries,
+        unit,
+        needs=needs,
+        colours=colours,
+        highest=highest,
+        stacked=True,
     )
 
 
@@ -117,18 +129,18 @@ def _graph(
     description: str,
     queries: Sequence[Query],
     unit: str,
+    *,
     needs: str,
-    limit: Limit | None,
+    nothing: str = "",
+    limit: Limit | None = None,
     colours: Colours | None,
     highest: float | None,
-    *,
-    fill: float,
-    stacked: bool,
+    stacked: bool = False,
 ) -> Panel:
     custom = common.GraphFieldConfig(
         draw_style=common.GraphDrawStyle.LINE,
         line_width=0 if stacked else 1,
-        fill_opacity=fill,
+        fill_opacity=80 if stacked else 0,
         show_points=common.VisibilityMode.NEVER,
         stacking=common.StackingConfig(
             mode=common.StackingMode.NORMAL if stacked else common.StackingMode.NONE, group="A"
@@ -155,7 +167,18 @@ def _graph(
             mode=common.TooltipDisplayMode.MULTI, sort=common.SortOrder.DESCENDING
         ),
     }
-    panel = _panel("timeseries", title, description, queries, unit, needs, limit, options, custom)
+    panel = _panel(
+        "timeseries",
+        title,
+        description,
+        queries,
+        unit,
+        needs,
+        limit,
+        options,
+        custom,
+        nothing=nothing,
+    )
     defaults = _defaults(panel)
     defaults.max_val = highest
     if stacked:
@@ -187,13 +210,22 @@ def figure(
         reduce_options=common.ReduceDataOptions(values=False, calcs=["lastNotNull"], fields=""),
         orientation=common.VizOrientation.AUTO,
     )
-    panel = _panel(
-        "stat", title, description, queries, unit, needs, limit, options, None, instant=True
-    )
-    defaults = _defaults(panel)
-    defaults.decimals = decimals
     # A figure is as large as its panel allows, and the description says the rest.
-    defaults.no_value = nothing or (f"Needs {needs.split(':')[0]}" if needs else "No data")
+    short = nothing or (f"Needs {needs.split(':')[0]}" if needs else "")
+    panel = _panel(
+        "stat",
+        title,
+        description,
+        queries,
+        unit,
+        needs,
+        limit,
+        options,
+        None,
+        nothing=short,
+        instant=True,
+    )
+    _defaults(panel).decimals = decimals
     _coloured(panel, colours or {})
     return panel
 
@@ -262,11 +294,20 @@ def timeline(
     )
     custom = statetimeline.FieldConfig(line_width=0, fill_opacity=85, span_nulls=False)
     panel = _panel(
-        "state-timeline", title, description, queries, "none", needs, None, options, custom
+        "state-timeline",
+        title,
+        description,
+        queries,
+        "none",
+        needs,
+        None,
+        options,
+        custom,
+        nothing=nothing,
     )
     defaults = _defaults(panel)
     defaults.mappings = [_named(names)]
-    _says(panel, nothing or defaults.no_value or "")
+    _say_so(panel)
     return panel
 
 
@@ -339,7 +380,17 @@ def rows_of(
     queries = [query for query, _ in columns.values()]
     custom = {"align": "auto", "filterable": False, "inspect": False, "minWidth": 50}
     panel = _panel(
-        "table", title, description, queries, "none", needs, None, options, custom, instant=True
+        "table",
+        title,
+        description,
+        queries,
+        "none",
+        needs,
+        None,
+        options,
+        custom,
+        nothing=nothing,
+        instant=True,
     )
     for target in _asked(panel):
         target.format_val = prometheus.PromQueryFormat.TABLE
@@ -362,8 +413,6 @@ def rows_of(
             },
         ),
     ]
-    if nothing:
-        _defaults(panel).no_value = nothing
     # A cell without a value would say what an empty table says.
     _defaults(panel).mappings = [
         SpecialValueMap(
@@ -408,9 +457,10 @@ def _panel(
     options: object,
     custom: object,
     *,
+    nothing: str = "",
     instant: bool = False,
 ) -> Panel:
-    """What all panels have."""
+    """What all panels have; ``nothing`` is what it says where it would be empty."""
     asked = f"{description} Needs {needs}." if needs else description
     links = [("Runbook", limit.runbook)] if limit and limit.runbook else []
     return Panel(
@@ -439,7 +489,7 @@ def _panel(
         field_config=FieldConfigSource(
             defaults=FieldConfig(
                 unit=unit,
-                no_value=f"No data. Needs {needs}" if needs else "No data",
+                no_value=nothing or (f"No data. Needs {needs}" if needs else "No data"),
                 thresholds=_steps(limit),
                 color=FieldColor(
                     mode=FieldColorModeId.THRESHOLDS
@@ -457,13 +507,17 @@ def _panel(
     )
 
 
-def _says(panel: Panel, nothing: str) -> None:
-    """A row of a timeline that says so where there would be none."""
+def _say_so(panel: Panel) -> None:
+    """A row of a timeline that says what the panel says where there would be none."""
     whole = " or ".join(f"({one.expr})" for one in _asked(panel))
     (first, *_) = asked = _asked(panel)
     letter = string.ascii_uppercase[len(asked)]
     row = copy(first)
-    row.expr, row.ref_id, row.legend_format = f"{NONE_OF}({whole})", letter, nothing
+    row.expr, row.ref_id, row.legend_format = (
+        f"{NONE_OF}({whole})",
+        letter,
+        _defaults(panel).no_value,
+    )
     panel.targets = [*(panel.targets or []), row]
 
 

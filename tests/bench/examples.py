@@ -6,16 +6,15 @@ all of them are one target for Prometheus.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from alerts.recording import RECORDS
 from alerts.rule_tests import NODE_AND_GPU, is_counter, known_labels, with_labels
 from alerts.thresholds.row import Given, owner, series
 from alerts.thresholds.table import THRESHOLDS
+from tests.bench.programs import exporter
 
 TRAINING: Given = {
     owner(owner_pod="llm-worker-0", owner_namespace="research"): 1.0,
@@ -112,21 +111,5 @@ def served(cluster: str) -> Iterator[int]:
     """The examples for Prometheus; the port."""
     begin = time.time()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.end_headers()
-            self.wfile.write(exposition(begin, cluster).encode())
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
-            thread.join()
+    with exporter(lambda _: exposition(begin, cluster).encode()) as port:
+        yield port

@@ -12,13 +12,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlparse
@@ -37,7 +35,7 @@ from gpunode.sources import watch
 from tests.bench.dashboards import CHOSEN, answers
 from tests.bench.incidents import INCIDENTS, RULES, prometheus_command
 from tests.bench.past import DAYS, live_through
-from tests.bench.programs import need, program
+from tests.bench.programs import exporter, need, program
 from tests.bench.report import DOCS, Report, Result, machine, render
 from tests.daemon import Daemon, free_port
 
@@ -98,8 +96,9 @@ class Fleet:
         self.begin = time.monotonic()
         self.shown = {tape: [eight(text) for text in expositions(tape)] for tape in TWO_GPUS}
 
-    def text(self, node: int) -> bytes:
-        """What a node shows now."""
+    def text(self, path: str) -> bytes:
+        """What a node shows now: ``/metrics?node=N``."""
+        node = int(parse_qs(urlparse(path).query)["node"][0])
         at = min(KEPT - 2, int((time.monotonic() - self.begin) / SCRAPE))
         job = node // NODES_OF_JOB
         tapes = QUIET if job % self.one_in else TROUBLED
@@ -125,29 +124,6 @@ class Fleet:
         return "\n".join([others, *copies, *held, ""]).encode()
 
 
-def serve(fleet: Fleet) -> ThreadingHTTPServer:
-    """Answer ``/metrics?node=N``."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            (node,) = parse_qs(urlparse(self.path).query)["node"]
-            body = fleet.text(int(node))
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
-
-
 def ask(port: int, path: str) -> Any:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
         return json.loads(answer.read())
@@ -170,9 +146,7 @@ def prometheus(folder: Path, port: int, *options: str) -> Iterator[subprocess.Po
 @contextmanager
 def scraped(one_in: int, *, past: bool = False) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """A Prometheus that scrapes a fleet of whose jobs one in so many is in trouble; its port."""
-    server = serve(Fleet(one_in))
-    own = server.server_address[1]
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, exporter(Fleet(one_in).text) as own:
         folder = Path(name)
         port = free_port()
         targets = [
@@ -192,8 +166,6 @@ def scraped(one_in: int, *, past: bool = False) -> Iterator[tuple[subprocess.Pop
             live_through(folder, "fleet", NODES // NODES_OF_JOB // 2)
         with prometheus(folder, port, "--storage.tsdb.retention.time=90d") as child:
             yield child, port
-    server.shutdown()
-    server.server_close()
 
 
 def run(seconds: float, one_in: int) -> Report:

@@ -55,7 +55,36 @@ def webhook(note: Note) -> Iterator[int]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with served(Handler) as port:
+        yield port
+
+
+@contextmanager
+def exporter(text: Callable[[str], bytes | None]) -> Iterator[int]:
+    """Metrics for Prometheus by the path asked for, or a failure if there are none; its port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            body = text(self.path)
+            self.send_response(500 if body is None else 200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.send_header("Content-Length", str(len(body or b"")))
+            self.end_headers()
+            self.wfile.write(body or b"")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with served(Handler) as port:
+        yield port
+
+
+@contextmanager
+def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
+    """What a handler answers, while the block lasts; its port."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import json
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlparse
@@ -24,7 +22,7 @@ import yaml
 
 from alerts.rule_files import handed_on
 from tests.bench.incidents import ALERTMANAGER, RULES, prometheus_command, shortened
-from tests.bench.programs import alertmanager, program
+from tests.bench.programs import alertmanager, exporter, program
 from tests.daemon import free_ports
 
 OF_THE_JOB = range(8)
@@ -66,24 +64,13 @@ def fleet() -> Iterator[int]:
     """Answers for every node at one port."""
     begin = time.monotonic()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            (node,) = parse_qs(urlparse(self.path).query)["node"]
-            still = max(0.0, time.monotonic() - begin - WORKS)
-            self.send_response(500 if still and int(node) in DOWN else 200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.end_headers()
-            self.wfile.write(shown(int(node), still).encode())
+    def text(path: str) -> bytes | None:
+        (node,) = parse_qs(urlparse(path).query)["node"]
+        still = max(0.0, time.monotonic() - begin - WORKS)
+        return None if still and int(node) in DOWN else shown(int(node), still).encode()
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
+    with exporter(text) as port:
+        yield port
 
 
 def _rules(folder: Path, of: Callable[[str], bool]) -> str:

@@ -96,7 +96,10 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             rf"[\w-]{{1,32}} {ADDRESS}: (?:AER: .{{0,80}}[Ee]rror|PCIe Bus Error: severity="
             r"|DPC: containment event)",
         ),
-        ("hung_task", r"INFO: task .{1,200} blocked (?:in I/O wait )?for more than [0-9]+ sec"),
+        (
+            "hung_task",
+            r"INFO: task .{1,200} blocked (?:in I/O wait )?for more than [0-9]+ seconds",
+        ),
         (
             "lockup",
             r"(?:NMI )?(?:watchdog: )?(?:BUG: soft lockup - CPU|Watchdog detected hard LOCKUP)"

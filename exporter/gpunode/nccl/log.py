@@ -181,7 +181,9 @@ class DebugLog:
 
     def _begin(self, match: re.Match[str]) -> None:
         name = match["id"] or self._child(match)
-        self._names = {**dict(list(self._names.items())[1 - MOST_NAMES :]), match["comm"]: name}
+        self._names[match["comm"]] = name
+        if len(self._names) > MOST_NAMES:
+            del self._names[next(iter(self._names))]
         if name not in self.communicators:
             self._channels = {}
         self._now = self.communicators.setdefault(

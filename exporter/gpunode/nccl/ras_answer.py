@@ -408,7 +408,7 @@ PROCESS = re.compile(
     r" +Process (?P<pid>\d{1,9}) on node (?P<host>[0-9a-fA-F.:]{1,64}) managing GPUs? "
     r"(?P<device>\d{1,4})?(?: \(NVML (?P<nvml>\d{1,4})\))?.*"
 )
-MISSING = re.compile(r" +The missing ranks?: (?P<ranks>[\d,]{1,200})")
+MISSING = re.compile(r" +The missing ranks?: (?P<ranks>\d{1,8}(?:,\d{1,8}){0,63})")
 REPORTED = re.compile(r" +(?P<ranks>\d{1,8}) ranks reported [A-Za-z ]{1,40}")
 LINE = re.compile(r"[^\r\n]+")
 HEADER = re.compile(r"Group +Comms|No communicator data collected!")
@@ -444,6 +444,9 @@ class TextReader:
     unlisted: int = 0
     """Ranks with an error that are not listed, or not yet."""
 
+    counted: int = 0
+    """The most of them that any communicator had; those of another are taken for the same."""
+
     troubled: int = 0
     gone: dict[tuple[str, int], tuple[int | None, str]] = field(default_factory=dict)
     """The processes that are gone: the GPU of each, if it is one, and why."""
@@ -472,7 +475,7 @@ class TextReader:
         elif not self.communicator.name and (match := PROCESS.fullmatch(line)):
             self._process(match)
         elif self.section == "INCOMPLETE" and (match := MISSING.fullmatch(line)):
-            self._missing([int(rank) for rank in match["ranks"].split(",") if rank][:NAMED])
+            self._missing([int(rank) for rank in match["ranks"].split(",")][:NAMED])
 
     def finish(self) -> Answer:
         """What the text told."""
@@ -524,9 +527,9 @@ class TextReader:
 
     def _count_unlisted(self) -> None:
         """Count ranks with an error of which only the number is told."""
-        for number in range(self.unlisted):
+        for number in range(self.counted, self.unlisted):
             self.answer.fail(Rank(number))
-        self.unlisted = 0
+        self.counted, self.unlisted = max(self.counted, self.unlisted), 0
 
 
 def _lines(text: str) -> Iterator[str]:

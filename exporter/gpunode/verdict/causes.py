@@ -141,8 +141,10 @@ class Case:
 
         While the shares were measured, or longer if it is read less often than that.
         """
-        recent = self.recent.rate(metric, *self.at, *labels)
-        return self.facts.rate(metric, *self.at, *labels) or 0.0 if recent is None else recent
+        known = self.recent.rate(metric, *self.at, *labels)
+        if known is None:
+            known = self.facts.rate(metric, *self.at, *labels)
+        return known or 0.0
 
     @property
     def without_work(self) -> float:
