@@ -150,6 +150,11 @@ def test_the_text_of_any_version_names_who_is_gone(
     assert answer.missing == [("cafe", *each) for each in missing]
 
 
+def test_a_rank_of_too_many_digits_is_none() -> None:
+    answer = ras.parse(f"{GROUPS}{LOST} 1 rank\n  The missing rank: {'9' * 150}\n")
+    assert answer.missing == []
+
+
 @pytest.mark.parametrize(
     ("text", "errors"),
     [

@@ -562,6 +562,17 @@ LONG: dict[str, Callable[[int], str]] = {
     "different lines": lambda size: (
         TEXT_HEAD + "".join(f"#0-0 ({number:x}) MISMATCH\n" for number in range(size // 22))
     ),
+    "errors": lambda size: (
+        TEXT_HEAD + "#0-0 (1) ERROR\n" + " 99999999 ranks reported x\n\ny\n" * (size // 36)
+    ),
+    "processes": lambda size: (
+        TEXT_HEAD
+        + "DEAD\n"
+        + "".join(f" Process {pid} on node 1 managing GPU 1\n" for pid in range(size // 45))
+    ),
+    "missing": lambda size: (
+        TEXT_HEAD + "#0-0 (1) INCOMPLETE\n" + f" The missing ranks: {'1,' * 60}1\n" * (size // 144)
+    ),
     "numbers": lambda size: TEXT_HEAD + "1 " * (size // 2),
     "digits": lambda size: TEXT_HEAD + "1" * size,
 }
