@@ -18,6 +18,9 @@ from typing import IO, Any
 
 import psutil
 
+SETTLE = 30.0
+"""Seconds before a daemon's cost is measured: what is read once at the start is over by then."""
+
 
 def free_port() -> int:
     """A TCP port that nothing listens on."""

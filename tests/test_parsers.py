@@ -62,7 +62,7 @@ OF_NODE: dict[str, Callable[[str], Any]] = {
     "node.kernel.counter": kernel.counter,
     "node.kernel.parse_stat": kernel.parse_stat,
     "node.kernel.parse_status": kernel.parse_status,
-    "node.sockets.listening": sockets.listening,
+    "node.sockets.listening": lambda text: sockets.listening(text.splitlines()),
 }
 PARSERS = {**FOUND, **ADAPTED, **OF_NODE}
 
@@ -248,8 +248,8 @@ def test_when_something_is_full_follows_from_the_last_minute() -> None:
 
 
 def test_a_socket_that_listens_is_told_from_one_that_is_connected() -> None:
-    assert sockets.listening(SOCKETS) == {"1574"}
-    assert sockets.listening(SOCKETS.splitlines()[0]) == set()
+    assert sockets.listening(SOCKETS.splitlines()) == {"1574"}
+    assert sockets.listening(SOCKETS.splitlines()[:1]) == set()
 
 
 COMPILE_WORKER = "/opt/lib/python3.12/site-packages/torch/_inductor/compile_worker/__main__.py"

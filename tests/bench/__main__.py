@@ -25,7 +25,7 @@ def gpus() -> Iterator[tuple[str, Report]]:
     """On several GPUs: what the daemon costs, disturbs and reports while NCCL runs."""
     from tests.bench import gpu
 
-    yield "5-gpus-cost", gpu.cost(40.0)
+    yield "5-gpus-cost", gpu.cost(60.0)
     yield "6-gpus-disturbance", gpu.disturbance(5, 4.0)
     yield "11-gpus-jobs", gpu.jobs()
 

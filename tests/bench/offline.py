@@ -24,15 +24,12 @@ from gpunode.gpu.activity import WindowDetail
 from gpunode.node.tape import TapeNode
 from tests.bench.node_tree import CORES, DISKS, GPUS, LOADERS, LUSTRES, PORTS, THREADS, NodeTree
 from tests.bench.report import Report, Result, machine
-from tests.daemon import Daemon, daemon, free_port
+from tests.daemon import SETTLE, Daemon, daemon, free_port
 from tests.fakes.kubelet import FakeKubelet, kubelet
 from tests.fakes.nvml import FakeDriver, build
 from tests.ras import rank, ras_server, status
 from tests.replay import replayed
 from tests.tapes.truth import TRUTH, errors
-
-SETTLE = 30.0
-"""Seconds before the cost is measured: what is read once at the start is over by then."""
 
 SCRAPE_EVERY = 10.0
 SCRAPES = 9

@@ -130,7 +130,7 @@ class Told(OneGpu):
         return self.text[:100]
 
     def listens(self, _: int) -> bool:
-        return bool(sockets.listening(self.text))
+        return bool(sockets.listening(self.text.splitlines()))
 
     def network_statistics(self, _: str) -> dict[str, int]:
         return {"rx_prio3_pause": 1}
@@ -339,7 +339,7 @@ def sock_diag(data: bytes) -> None:
 
 
 def of_sockets(data: bytes) -> None:
-    text(sockets.listening)(data)
+    text(lambda table: sockets.listening(table.splitlines()))(data)
     node = Told(data)
     ras._addresses(node, 1)
 

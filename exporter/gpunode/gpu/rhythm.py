@@ -39,13 +39,14 @@ class Rhythm:
 
     def add(self, samples: Sequence[tuple[float, float]]) -> None:
         """Add (seconds, watts) samples; start over after a gap, because lags would be wrong."""
-        times = [*list(self._times)[-1:], *(time for time, _ in samples)]
-        if any(not 0 < until - since < HOLE for since, until in pairwise(times)):
+        times = [time for time, _ in samples]
+        before = [self._times[-1]] if self._times else []
+        if any(not 0 < until - since < HOLE for since, until in pairwise(before + times)):
             for kept in (self._times, self._fine, self._coarse, self._partial):
                 kept.clear()
             return
         watts = [w for _, w in samples]
-        self._times.extend(time for time, _ in samples)
+        self._times.extend(times)
         self._fine.extend(watts)
         self._partial += watts
         while len(self._partial) >= COARSE:

@@ -36,6 +36,8 @@ def presentable(told: Any) -> Any:
 
     A surrogate in it would cost the whole answer of the API, which is UTF-8.
     """
+    if told is None or isinstance(told, float | int):
+        return told
     if isinstance(told, str):
         return printable(told, len(told))
     if isinstance(told, dict):

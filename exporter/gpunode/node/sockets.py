@@ -6,8 +6,8 @@ https://docs.kernel.org/networking/proc_net_tcp.html
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterable, Iterator
+from itertools import islice, takewhile
 
 LISTEN = "0A"
 """The state of a socket that waits for connections, as in include/net/tcp_states.h."""
@@ -15,8 +15,12 @@ LISTEN = "0A"
 DESCRIPTORS = 1 << 14
 """The most descriptors of a process to look at."""
 
-TABLE = 1 << 18
-"""The most bytes of a table to read, 1,700 sockets; those that wait come first."""
+ROWS = 2000
+"""The most rows of a table to look at."""
+
+AT_ONCE = 600
+"""Bytes to read at a time, four rows: those that wait come first, and to find the others the kernel
+walks its table of all connections, which takes 5 ms where it has room for 262,144."""
 
 
 def listens(process: str) -> bool:
@@ -45,15 +49,16 @@ def descriptors(process: str) -> Iterator[str]:
 
 def _table(process: str, table: str) -> set[str]:
     try:
-        with open(f"{process}/net/{table}", encoding="ascii") as file:
-            return listening(file.read(TABLE))
+        with open(f"{process}/net/{table}", "rb", buffering=AT_ONCE) as file:
+            return listening(line.decode("ascii", "replace") for line in file)
     except FileNotFoundError:
         if table == "tcp":  # the process has ended
             raise
         return set()  # without IPv6
 
 
-def listening(text: str) -> set[str]:
-    """The inodes of the sockets in a table that wait for connections."""
-    rows = (line.split() for line in text.splitlines()[1:])
-    return {row[9] for row in rows if len(row) > 9 and row[3] == LISTEN}
+def listening(lines: Iterable[str]) -> set[str]:
+    """The inodes of the sockets in a table that wait for connections, which are its first rows."""
+    rows = (line.split() for line in islice(lines, 1, ROWS))
+    waiting = takewhile(lambda row: len(row) > 9 and row[3] == LISTEN, rows)
+    return {row[9] for row in waiting}

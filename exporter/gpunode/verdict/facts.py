@@ -34,15 +34,16 @@ class Facts:
 
     def now(self, metric: Metric, *labels: str) -> float | None:
         """The latest value of a series."""
-        found = self._at(self.snapshots[-1], metric, labels)
+        found = self._last(metric, labels)
         return None if found is None else found[0]
 
     def rate(self, metric: Metric, *labels: str) -> float | None:
         """The increase of a counter per second; None if it is new or was reset."""
-        after = self._at(self.snapshots[-1], metric, labels)
-        told = (found for s in self.snapshots if (found := self._at(s, metric, labels)))
-        before = next(told, None)
-        if before is None or after is None or after[1] <= before[1] or after[0] < before[0]:
+        after = self._last(metric, labels)
+        if after is None:
+            return None
+        before = next(self._each(metric, labels), after)
+        if after[1] <= before[1] or after[0] < before[0]:
             return None
         return (after[0] - before[0]) / (after[1] - before[1])
 
@@ -56,13 +57,12 @@ class Facts:
 
     def readings(self, metric: Metric, *labels: str) -> list[tuple[float, float]]:
         """The values of a series, each with the time at which it was read, oldest first."""
-        told = (found for s in self.snapshots if (found := self._at(s, metric, labels)))
+        told = self._each(metric, labels)
         return list({time: (value, time) for value, time in told}.values())
 
     def peak(self, metric: Metric, *labels: str) -> float:
         """The highest value of a gauge, 0 without one."""
-        told = (found for s in self.snapshots if (found := self._at(s, metric, labels)))
-        return max((value for value, _ in told), default=0.0)
+        return max((value for value, _ in self._each(metric, labels)), default=0.0)
 
     def recent(self, seconds: float) -> Facts:
         """The same facts, limited to the last ``seconds``."""
@@ -83,11 +83,14 @@ class Facts:
         total = sum(rates.values())
         return {state: rate / total for state, rate in rates.items()} if total else {}
 
-    def _at(
-        self, snapshot: Snapshot, metric: Metric, labels: tuple[str, ...]
-    ) -> tuple[float, float] | None:
+    def _last(self, metric: Metric, labels: tuple[str, ...]) -> tuple[float, float] | None:
         self._check(metric)
-        return snapshot.values.get((metric, labels))
+        return self.snapshots[-1].values.get((metric, labels))
+
+    def _each(self, metric: Metric, labels: tuple[str, ...]) -> Iterator[tuple[float, float]]:
+        self._check(metric)
+        key = metric, labels
+        return (found for s in self.snapshots if (found := s.values.get(key)))
 
     def _check(self, metric: Metric) -> None:
         if metric not in self.metrics:

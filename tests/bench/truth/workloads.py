@@ -123,7 +123,7 @@ WORKLOADS = (
     Workload("torch.compile", "single:compiling", ("compile",), traced=0.0),
     # These launch so many kernels that a long trace would take minutes to read.
     Workload(
-        "eager decoding", "single:decode", ("kernel_launch",), kinds="unknown serving", traced=4.5
+        "eager decoding", "single:decode", ("kernel_launch",), kinds="unknown serving", traced=7.5
     ),
     Workload(
         "decoding with CUDA graphs",

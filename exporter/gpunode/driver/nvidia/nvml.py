@@ -42,7 +42,7 @@ from gpunode.driver.errands import PATIENCE, Errands
 from gpunode.driver.nvidia import gpm
 from gpunode.driver.nvidia.dcgm import DcgmProfiling
 from gpunode.driver.nvidia.library import Library
-from gpunode.driver.nvidia.possible import Range, possible
+from gpunode.driver.nvidia.possible import NOT_AVAILABLE, Range, possible
 from gpunode.text import printable
 
 log = logging.getLogger(__name__)
@@ -143,9 +143,11 @@ NUMBERS = 0.0, 2.0**16
 PIDS = 1.0, 2.0**22
 ROWS = 0.0, 1e6
 SHARES = 0.0, 1.0
-TIMES = 0.0, 2.0**62
 WATTS = 0.0, 2e4
 """What is physically possible, generously, in base units; anything else is no reading."""
+
+LATEST = 2**62
+"""The last time in microseconds that a clock can show; beyond, the driver knows none."""
 
 LONGEST_TEXT = 96
 """Characters of a text: ``NVML_DEVICE_NAME_V2_BUFFER_SIZE``."""
@@ -503,11 +505,12 @@ class NvmlGpu:
             if isinstance(error.__cause__, pynvml.NVMLError_NotFound):
                 return Buffered()  # an empty buffer, not a failure
             raise
+        most = within[1] / scale
         return Buffered(
             [
                 (time, value * scale)
                 for time, value in SAMPLE.iter_unpack(packed)
-                if possible(time, TIMES) is not None and possible(value * scale, within) is not None
+                if time <= LATEST and value <= most and value != NOT_AVAILABLE
             ]
         )
 
@@ -604,7 +607,7 @@ class NvmlGpu:
                 return []
             raise
         samples = sorted(
-            (sample for sample in samples if possible(sample.timeStamp, TIMES) is not None),
+            (sample for sample in samples if 0 <= sample.timeStamp <= LATEST),
             key=lambda sample: sample.timeStamp,
         )
         self._process_use_until = samples[-1].timeStamp if samples else 0
