@@ -53,8 +53,9 @@ class Identity:
     """The identity of a GPU. The driver assigns ``index``; ``uuid`` never changes.
 
     A MIG instance has the index of its parent, and the parent's UUID in ``parent``. ``minor`` is
-    the N in /dev/nvidiaN, ``gpu_instance`` the ID of a MIG instance on its GPU. ``bus_id`` is its
-    name in /sys/bus/pci/devices.
+    the N in /dev/nvidiaN, ``gpu_instance`` the ID of a MIG instance on its GPU, ``mig_profile`` the
+    ID of its profile and ``mig_start`` the first memory slice that it has. ``bus_id`` is its name in
+    /sys/bus/pci/devices.
     """
 
     index: int
@@ -68,6 +69,8 @@ class Identity:
     mig: bool = False
     minor: int | None = None
     gpu_instance: int | None = None
+    mig_profile: int | None = None
+    mig_start: int | None = None
     vendor: str = "nvidia"
     """A name in ``driver/vendors.py``."""
 
@@ -277,7 +280,7 @@ class Vendor:
     sources of ``Activity``. ``watched_errors`` are the numbers of ``Gpu.xids`` to export as 0 from
     the start, so that the first occurrence is an increase. The kubelet names a device by an ID that
     starts with one of ``device_prefixes``, or in a claim of ``claim_driver`` (dynamic resource
-    allocation); ``is_device`` says whether such a name is that of a GPU.
+    allocation); ``is_device`` says whether such a name is that of a GPU, or None if it may be.
     """
 
     name: str
@@ -286,7 +289,7 @@ class Vendor:
     watched_errors: tuple[int, ...]
     device_prefixes: tuple[str, ...]
     claim_driver: str
-    is_device: Callable[[Identity, str], bool]
+    is_device: Callable[[Identity, str], bool | None]
 
 
 class Driver(Protocol):

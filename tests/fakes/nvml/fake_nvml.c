@@ -148,6 +148,11 @@ typedef struct Device {
 
 typedef struct {
     Device *device;
+    unsigned id, profile, start, size;
+} GpuInstanceInfo;
+
+typedef struct {
+    Device *device;
     unsigned long long type, data;
     unsigned gpu_instance, compute_instance;
 } EventData;
@@ -174,7 +179,7 @@ _Static_assert(sizeof(Fabric) == 0x24, "pynvml: nvmlGpuFabricInfo_v2");
     X(nvmlDeviceGetCurrPcieLinkGeneration) X(nvmlDeviceGetCurrPcieLinkWidth) \
     X(nvmlDeviceGetMaxPcieLinkGeneration) X(nvmlDeviceGetMaxPcieLinkWidth) X(nvmlDeviceGetPcieReplayCounter) \
     X(nvmlDeviceGetGpuFabricInfoV) X(nvmlDeviceGetMigMode) X(nvmlDeviceGetMaxMigDeviceCount) \
-    X(nvmlDeviceGetMigDeviceHandleByIndex) X(nvmlDeviceGetGpuInstanceId) \
+    X(nvmlDeviceGetMigDeviceHandleByIndex) X(nvmlDeviceGetGpuInstanceId) X(nvmlDeviceGetGpuInstanceById) \
     X(nvmlDeviceGetComputeRunningProcesses) X(nvmlDeviceGetGraphicsRunningProcesses) \
     X(nvmlDeviceGetMPSComputeRunningProcesses) X(nvmlDeviceGetProcessUtilization) \
     X(nvmlDeviceGetFieldValues) X(nvmlDeviceGetSamples) X(nvmlGpmSampleAlloc) X(nvmlGpmSampleGet) \
@@ -241,6 +246,8 @@ static const struct {
     {"GpuFabricInfoV.state", 3},
     {"GpuFabricInfoV.health_mask", 426},
     {"MaxMigDeviceCount", 7},
+    {"GpuInstanceInfo.profile", 19},
+    {"GpuInstanceInfo.start", NAN},
 };
 enum { READING_COUNT = sizeof readings / sizeof readings[0] };
 
@@ -1262,6 +1269,8 @@ static double derived_reading(const Device *d, const char *name)
         return d->mig >= 0 ? 17716740096.0 : 150754820096.0;
     if (strcmp(name, "MemoryInfo.reserved") == 0)
         return d->mig >= 0 ? 0 : 644939776;
+    if (strcmp(name, "GpuInstanceInfo.start") == 0)
+        return d->mig;
     fprintf(stderr, "fake nvml: no derived reading %s\n", name);
     abort();
 }
@@ -1687,6 +1696,31 @@ Ret nvmlDeviceGetGpuInstanceId(Device *d, unsigned *id)
         r = INVALID_ARGUMENT;
     if (r == OK)
         *id = (unsigned)d->mig + 1;
+    return leave(r);
+}
+
+/* The handle of a GPU instance is that of its only MIG device. */
+Ret nvmlDeviceGetGpuInstanceById(Device *d, unsigned id, Device **out)
+{
+    Ret r = enter_device(d, F_nvmlDeviceGetGpuInstanceById);
+    if (r == OK && (!out || d->mig >= 0))
+        r = INVALID_ARGUMENT;
+    if (r == OK && (id == 0 || id > (unsigned)settings_of(d)->migs))
+        r = NOT_FOUND;
+    if (r == OK)
+        *out = &devices[d->gpu][id];
+    return leave(r);
+}
+
+Ret nvmlGpuInstanceGetInfo(Device *d, GpuInstanceInfo *out)
+{
+    Ret r = enter_device(d, F_nvmlDeviceGetGpuInstanceById);
+    if (r == OK && !out)
+        r = INVALID_ARGUMENT;
+    if (r == OK)
+        *out = (GpuInstanceInfo){&devices[d->gpu][0], (unsigned)d->mig + 1,
+                                 to_uint(reading(d, "GpuInstanceInfo.profile")),
+                                 to_uint(reading(d, "GpuInstanceInfo.start")), 1};
     return leave(r);
 }
 

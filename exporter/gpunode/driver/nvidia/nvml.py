@@ -406,6 +406,8 @@ class NvmlGpu:
     def _identify(self) -> Identity:
         board = self.parent or self
         pci = board._told("nvmlDeviceGetPciInfo")
+        instance = self._number("nvmlDeviceGetGpuInstanceId") if self.parent else None
+        place = None if instance is None else board._told(_get_instance_info, instance)
         return Identity(
             index=self.index,
             uuid=self.uuid,
@@ -417,7 +419,9 @@ class NvmlGpu:
             parent=self.parent.uuid if self.parent else None,
             mig=self.parent is not None,
             minor=board._number("nvmlDeviceGetMinorNumber"),
-            gpu_instance=self._number("nvmlDeviceGetGpuInstanceId") if self.parent else None,
+            gpu_instance=instance,
+            mig_profile=place and _whole(place.profileId),
+            mig_start=place and _whole(place.placement.start),
         )
 
     def _capability(self) -> str | None:
@@ -425,13 +429,12 @@ class NvmlGpu:
         return "{}.{}".format(*version) if version and max(version) < 100 else None
 
     def _number(self, function: str) -> int | None:
-        number = possible(self._told(function), NUMBERS)
-        return None if number is None else int(number)
+        return _whole(self._told(function))
 
-    def _told(self, function: str | Callable[..., Any]) -> Any:
+    def _told(self, function: str | Callable[..., Any], *arguments: Any) -> Any:
         """Something that is good to know of a GPU, or None: no reason not to read the rest."""
         try:
-            return self._call(function)
+            return self._call(function, *arguments)
         except DriverError:
             return None
 
@@ -843,6 +846,11 @@ def _get_samples(handle: Any, kind: int, after: int) -> bytes:
     return bytes(samples)[: count.value * SAMPLE.size]
 
 
+def _get_instance_info(handle: Any, instance: int) -> Any:
+    """Profile and place of a GPU instance."""
+    return pynvml.nvmlGpuInstanceGetInfo(pynvml.nvmlDeviceGetGpuInstanceById(handle, instance))
+
+
 def _field_value(field: Any) -> float | None:
     """The member of the union that ``valueType`` selects; None if that can be no reading."""
     member = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
@@ -866,6 +874,12 @@ def _reading(what: str, value: float, within: Range) -> float:
     if reading is None:
         raise Unsupported(f"{what}: {value:g} is no reading")
     return reading
+
+
+def _whole(value: float | None) -> int | None:
+    """A small whole number, or None if it can be no reading."""
+    number = possible(value, NUMBERS)
+    return None if number is None else int(number)
 
 
 def _scaled(value: float | None, factor: float) -> float | None:

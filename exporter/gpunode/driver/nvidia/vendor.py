@@ -11,14 +11,26 @@ from gpunode.driver.nvidia import xids
 GKE_DEVICE = re.compile(r"nvidia(?P<minor>\d+)(?:/gi(?P<instance>\d+))?(?:/vgpu\d+)?")
 # Instance names before driver 470: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
 OLD_MIG = re.compile(r"MIG-(?P<parent>GPU-[^/]+)/(?P<instance>\d+)/\d+")
-# https://github.com/NVIDIA/k8s-dra-driver-gpu
-CLAIMED_DEVICE = re.compile(r"gpu-(?P<minor>\d+)")
+# Devices of claims: https://github.com/NVIDIA/k8s-dra-driver-gpu (CanonicalName). A MIG instance is
+# named by the ID and place of its profile, with the profile's name before them since 25.12 and its
+# size behind them before. A gpu-vfio-0 has left the driver for a virtual machine.
+CLAIMED_GPU = re.compile(r"gpu-(?P<minor>\d+)")
+CLAIMED_MIG = re.compile(
+    r"""gpu-(?P<minor>\d+)-mig-(
+        (?P<profile>\d+)-(?P<start>\d+)-\d+
+        | [0-9a-z-]*[a-z][0-9a-z-]*-(?P<named_profile>\d+)-(?P<named_start>\d+)
+    )""",
+    re.VERBOSE,
+)
 
 
-def is_device(gpu: Identity, device: str) -> bool:
-    """Whether a kubelet device ID is this GPU or MIG instance, or a time slice of it."""
+def is_device(gpu: Identity, device: str) -> bool | None:
+    """Whether a kubelet device ID is this GPU or MIG instance, or a share of it.
+
+    None if it may be, and the driver does not tell.
+    """
     device = device.partition("::")[0]  # GPU-…::3 is the fourth replica of a shared GPU
-    if device == gpu.uuid:
+    if device == gpu.uuid or _is_slot(gpu, device):
         return True
     minor = gpu.index if gpu.minor is None else gpu.minor
     if match := GKE_DEVICE.fullmatch(device):
@@ -26,9 +38,26 @@ def is_device(gpu: Identity, device: str) -> bool:
         return int(match["minor"]) == minor and instance == gpu.gpu_instance
     if match := OLD_MIG.fullmatch(device):
         return match["parent"] == gpu.parent and int(match["instance"]) == gpu.gpu_instance
-    if match := CLAIMED_DEVICE.fullmatch(device):
+    if match := CLAIMED_GPU.fullmatch(device):
         return int(match["minor"]) == minor and not gpu.mig
+    if match := CLAIMED_MIG.fullmatch(device):
+        if int(match["minor"]) != minor or not gpu.mig:
+            return False
+        if gpu.mig_profile is None or gpu.mig_start is None:
+            return None
+        profile = match["profile"] or match["named_profile"]
+        start = match["start"] or match["named_start"]
+        return (int(profile), int(start)) == (gpu.mig_profile, gpu.mig_start)
     return False
+
+
+def _is_slot(gpu: Identity, device: str) -> bool:
+    """Whether it is one of the slots GPU-…-0, GPU-…-1, … into which HAMi divides a GPU.
+
+    https://github.com/Project-HAMi/HAMi (GetPluginDevices)
+    """
+    uuid, _, slot = device.rpartition("-")
+    return uuid == gpu.uuid and slot.isascii() and slot.isdecimal()
 
 
 NVIDIA = Vendor(
