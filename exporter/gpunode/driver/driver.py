@@ -54,8 +54,8 @@ class Identity:
 
     A MIG instance has the index of its parent, and the parent's UUID in ``parent``. ``minor`` is
     the N in /dev/nvidiaN, ``gpu_instance`` the ID of a MIG instance on its GPU, ``mig_profile`` the
-    ID of its profile and ``mig_start`` the first memory slice that it has. ``bus_id`` is its name in
-    /sys/bus/pci/devices.
+    ID of its profile and ``mig_start`` the first slice of memory that it has. ``bus_id`` is its
+    name in /sys/bus/pci/devices.
     """
 
     index: int
@@ -90,6 +90,7 @@ class Limits:
     pcie_bytes_per_second: float | None = None
     """One direction, at the maximum of GPU and slot; an idle link slows down to save power."""
     sm_clock_hertz: float | None = None
+    memory_clock_hertz: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +153,33 @@ class PowerLimits:
 
     enforced: float
     default: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PowerRange:
+    """Watts: the limit that was asked for, and the range in which it may be set."""
+
+    asked: float | None
+    least: float | None
+    most: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TemperatureLimits:
+    """Degrees Celsius at which the GPU slows down or shuts down, and up to which it may operate."""
+
+    slowdown: float | None
+    shutdown: float | None
+    gpu: float | None
+    memory: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class VideoUse:
+    """Shares of the driver's last sample period in which video was encoded, and decoded."""
+
+    encoder: float | None
+    decoder: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +276,13 @@ class Gpu(Protocol):
         ...
 
     def power_limits(self) -> PowerLimits: ...
+    def power_range(self) -> PowerRange: ...
+    def power_now(self) -> float:
+        """Watts at this moment, where ``power`` is a mean."""
+        ...
+
+    def temperature_limits(self) -> TemperatureLimits: ...
+    def video_use(self) -> VideoUse: ...
     def processes(self) -> list[Process]: ...
     def process_use(self) -> list[ProcessUse]:
         """The processes that had work on the GPU since the previous call of this method."""
@@ -257,6 +292,19 @@ class Gpu(Protocol):
         """``corrected`` and ``uncorrected`` ECC errors over the life of the GPU."""
         ...
 
+    def volatile_ecc_errors(self) -> dict[str, float]:
+        """``corrected`` and ``uncorrected`` ECC errors since the driver was loaded."""
+        ...
+
+    def violations(self) -> dict[str, float]:
+        """Seconds since the driver was loaded that the GPU was held back, by the limit."""
+        ...
+
+    def inforom_valid(self) -> bool:
+        """Whether the checksums of the board's own memory of settings are right."""
+        ...
+
+    def driver_version(self) -> str: ...
     def remapped_rows(self) -> RemappedRows: ...
     def recovery_action(self) -> str: ...
     def pcie_link(self) -> PcieLink: ...

@@ -174,6 +174,9 @@ _Static_assert(sizeof(Fabric) == 0x24, "pynvml: nvmlGpuFabricInfo_v2");
     X(nvmlDeviceGetMarginTemperature) X(nvmlDeviceGetUtilizationRates) X(nvmlDeviceGetMemoryInfo) \
     X(nvmlDeviceGetPowerUsage) X(nvmlDeviceGetEnforcedPowerLimit) \
     X(nvmlDeviceGetPowerManagementDefaultLimit) X(nvmlDeviceGetCurrentClocksEventReasons) \
+    X(nvmlDeviceGetPowerManagementLimit) X(nvmlDeviceGetPowerManagementLimitConstraints) \
+    X(nvmlDeviceGetTemperatureThreshold) X(nvmlDeviceGetEncoderUtilization) \
+    X(nvmlDeviceGetDecoderUtilization) X(nvmlDeviceValidateInforom) X(nvmlSystemGetDriverVersion) \
     X(nvmlDeviceGetCurrentClocksThrottleReasons) X(nvmlDeviceGetTotalEnergyConsumption) \
     X(nvmlDeviceGetTotalEccErrors) X(nvmlDeviceGetRemappedRows) X(nvmlDeviceGetPersistenceMode) \
     X(nvmlDeviceGetCurrPcieLinkGeneration) X(nvmlDeviceGetCurrPcieLinkWidth) \
@@ -230,7 +233,20 @@ static const struct {
     {"MarginTemperature", 47},
     {"EnforcedPowerLimit", 700000},
     {"PowerManagementDefaultLimit", 700000},
+    {"PowerManagementLimit", 700000},
+    {"PowerManagementLimitConstraints.min", 200000},
+    {"PowerManagementLimitConstraints.max", 700000},
+    {"TemperatureThreshold.shutdown", 95},
+    {"TemperatureThreshold.slowdown", 89},
+    {"TemperatureThreshold.mem_max", 95},
+    {"TemperatureThreshold.gpu_max", 87},
+    {"EncoderUtilization.percent", 0},
+    {"EncoderUtilization.period", 100000},
+    {"DecoderUtilization.percent", 0},
+    {"DecoderUtilization.period", 100000},
     {"CurrentClocksEventReasons", 1},
+    {"TotalEccErrors.corrected_volatile", 0},
+    {"TotalEccErrors.uncorrected_volatile", 0},
     {"TotalEccErrors.corrected_aggregate", 0},
     {"TotalEccErrors.uncorrected_aggregate", 0},
     {"RemappedRows.corrected", 0},
@@ -1391,6 +1407,14 @@ const char *nvmlErrorString(Ret code)
 
 /* --- devices and who they are --- */
 
+Ret nvmlSystemGetDriverVersion(char *version, unsigned length)
+{
+    Ret r = enter(F_nvmlSystemGetDriverVersion);
+    if (r == OK)
+        r = copy_string("580.159.04", version, length);
+    return leave(r);
+}
+
 Ret nvmlDeviceGetCount_v2(unsigned *count)
 {
     Ret r = enter(F_nvmlDeviceGetCount);
@@ -1501,6 +1525,7 @@ UINT_GETTER(MemoryBusWidth)
 UINT_GETTER(PowerUsage)
 UINT_GETTER(EnforcedPowerLimit)
 UINT_GETTER(PowerManagementDefaultLimit)
+UINT_GETTER(PowerManagementLimit)
 UINT_GETTER(PersistenceMode)
 UINT_GETTER(CurrPcieLinkGeneration)
 UINT_GETTER(CurrPcieLinkWidth)
@@ -1511,6 +1536,9 @@ UINT_GETTER(MaxMigDeviceCount)
 ULL_GETTER(CurrentClocksThrottleReasons)
 ULL_GETTER(TotalEnergyConsumption)
 PAIR_GETTER(CudaComputeCapability, major, minor)
+PAIR_GETTER(PowerManagementLimitConstraints, min, max)
+PAIR_GETTER(EncoderUtilization, percent, period)
+PAIR_GETTER(DecoderUtilization, percent, period)
 
 #ifndef OLD_DRIVER
 ULL_GETTER(CurrentClocksEventReasons)
@@ -1546,15 +1574,24 @@ Ret nvmlDeviceGetTemperature(Device *d, unsigned sensor, unsigned *temperature)
     return uint_choice(d, F_nvmlDeviceGetTemperature, names, 1, sensor, temperature);
 }
 
+Ret nvmlDeviceGetTemperatureThreshold(Device *d, unsigned kind, unsigned *temperature)
+{
+    static const char *const names[] = {"TemperatureThreshold.shutdown", "TemperatureThreshold.slowdown",
+                                        "TemperatureThreshold.mem_max", "TemperatureThreshold.gpu_max"};
+    return uint_choice(d, F_nvmlDeviceGetTemperatureThreshold, names, 4, kind, temperature);
+}
+
+Ret nvmlDeviceValidateInforom(Device *d) { return leave(enter_device(d, F_nvmlDeviceValidateInforom)); }
+
 Ret nvmlDeviceGetTotalEccErrors(Device *d, unsigned error, unsigned counter, unsigned long long *count)
 {
-    static const char *const names[] = {"TotalEccErrors.corrected_aggregate", "TotalEccErrors.uncorrected_aggregate"};
-    const unsigned aggregate = 1;
-    if (error > 1 || counter != aggregate) {
+    static const char *const names[] = {"TotalEccErrors.corrected_volatile", "TotalEccErrors.uncorrected_volatile",
+                                        "TotalEccErrors.corrected_aggregate", "TotalEccErrors.uncorrected_aggregate"};
+    if (error > 1 || counter > 1) {
         Ret r = enter_device(d, F_nvmlDeviceGetTotalEccErrors);
         return leave(r == OK ? INVALID_ARGUMENT : r);
     }
-    return ull_scalar(d, F_nvmlDeviceGetTotalEccErrors, names[error], count);
+    return ull_scalar(d, F_nvmlDeviceGetTotalEccErrors, names[2 * counter + error], count);
 }
 
 /* --- readings in a struct --- */
@@ -1812,6 +1849,11 @@ static const struct FieldKind {
     double value;
 } field_kinds[] = {
     {74, TYPE_ULL, NO_SCOPE, 0},  /* violation time, power, ns */
+    {75, TYPE_ULL, NO_SCOPE, 0},  /* … heat */
+    {76, TYPE_ULL, NO_SCOPE, 0},  /* … boost in step with others */
+    {77, TYPE_ULL, NO_SCOPE, 0},  /* … board limit */
+    {78, TYPE_ULL, NO_SCOPE, 0},  /* … low utilisation */
+    {79, TYPE_ULL, NO_SCOPE, 0},  /* … reliability */
     {269, TYPE_ULL, NO_SCOPE, 0}, /* … software thermal slowdown */
     {270, TYPE_ULL, NO_SCOPE, 0}, /* … hardware thermal slowdown */
     {271, TYPE_ULL, NO_SCOPE, 0}, /* … power brake */
@@ -1824,6 +1866,7 @@ static const struct FieldKind {
     {163, TYPE_UINT, LINK, 0},
     {164, TYPE_UINT, LINK, 26562}, /* NVLink speed, MB/s */
     {165, TYPE_UINT, LINK, 1}, /* NVLink state */
+    {186, TYPE_UINT, NO_SCOPE, 70000}, /* power now, mW */
     {230, TYPE_UINT, NO_SCOPE, 0}, /* recovery action */
 };
 
