@@ -177,6 +177,10 @@ FIELDS: tuple[tuple[Metric, Callable[[DcgmFields], float | None]], ...] = (
         _gauge("DEV_ECC_DBE_VOL_TOTAL", "Uncorrected ECC errors since the driver was loaded."),
         lambda told: told.ecc.get("uncorrected"),
     ),
+    (
+        _gauge("DEV_VGPU_LICENSE_STATUS", "Whether this is a virtual GPU with a licence."),
+        lambda told: None if told.vgpu_licensed is None else float(told.vgpu_licensed),
+    ),
     _violation("power", "the power limit"),
     _violation("thermal", "heat"),
     _violation("sync_boost", "the slowest GPU of its group"),

@@ -50,6 +50,7 @@ class DcgmFields:
 
     violations: dict[str, float]
     inforom_valid: bool | None
+    vgpu_licensed: bool | None
 
 
 class GpuDcgmFields:
@@ -69,11 +70,13 @@ class GpuDcgmFields:
         self._power_range = NO_RANGE
         self._temperature_limits = NO_LIMITS
         self._inforom_valid: bool | None = None
+        self._vgpu_licensed: bool | None = None
 
     def read(self) -> Reading:
         gpu, now = self.sensors, self.clock.monotonic()
         if self._limits_due.at(now):
             self._driver_version = known(gpu.driver_version) or ""
+            self._vgpu_licensed = known(gpu.vgpu_licensed)
             self._power_range = known(gpu.power_range) or NO_RANGE
             self._temperature_limits = known(gpu.temperature_limits) or NO_LIMITS
         if self._inforom_due.at(now):
@@ -91,5 +94,6 @@ class GpuDcgmFields:
                 ecc=known(gpu.volatile_ecc_errors) or {},
                 violations=known(gpu.violations) or {},
                 inforom_valid=self._inforom_valid,
+                vgpu_licensed=self._vgpu_licensed,
             ),
         )

@@ -147,6 +147,17 @@ typedef struct Device {
 } Device;
 
 typedef struct {
+    int supported;
+    unsigned count;
+    struct {
+        unsigned code, state;
+        char info[128], product[128];
+        unsigned enabled;
+        uint32_t expiry[4];
+    } features[3];
+} GridFeatures;
+
+typedef struct {
     Device *device;
     unsigned id, profile, start, size;
 } GpuInstanceInfo;
@@ -159,6 +170,7 @@ typedef struct {
 
 _Static_assert(sizeof(MemoryV2) == 0x28, "pynvml: nvmlMemory_v2");
 _Static_assert(sizeof(MarginTemperature) == 0x8, "pynvml: nvmlMarginTemperature_v1");
+_Static_assert(sizeof(GridFeatures) == 860, "pynvml: c_nvmlGridLicensableFeatures_v4_t");
 _Static_assert(sizeof(Fabric) == 0x24, "pynvml: nvmlGpuFabricInfo_v2");
 
 /* ------------------------------------------------------------------------
@@ -176,7 +188,7 @@ _Static_assert(sizeof(Fabric) == 0x24, "pynvml: nvmlGpuFabricInfo_v2");
     X(nvmlDeviceGetPowerManagementDefaultLimit) X(nvmlDeviceGetCurrentClocksEventReasons) \
     X(nvmlDeviceGetPowerManagementLimit) X(nvmlDeviceGetPowerManagementLimitConstraints) \
     X(nvmlDeviceGetTemperatureThreshold) X(nvmlDeviceGetEncoderUtilization) \
-    X(nvmlDeviceGetDecoderUtilization) X(nvmlDeviceValidateInforom) X(nvmlSystemGetDriverVersion) \
+    X(nvmlDeviceGetDecoderUtilization) X(nvmlDeviceGetGridLicensableFeatures) X(nvmlDeviceValidateInforom) X(nvmlSystemGetDriverVersion) \
     X(nvmlDeviceGetCurrentClocksThrottleReasons) X(nvmlDeviceGetTotalEnergyConsumption) \
     X(nvmlDeviceGetTotalEccErrors) X(nvmlDeviceGetRemappedRows) X(nvmlDeviceGetPersistenceMode) \
     X(nvmlDeviceGetCurrPcieLinkGeneration) X(nvmlDeviceGetCurrPcieLinkWidth) \
@@ -262,6 +274,8 @@ static const struct {
     {"GpuFabricInfoV.state", 3},
     {"GpuFabricInfoV.health_mask", 426},
     {"MaxMigDeviceCount", 7},
+    {"GridLicensableFeatures.supported", 0},
+    {"GridLicensableFeatures.state", 0},
     {"GpuInstanceInfo.profile", 19},
     {"GpuInstanceInfo.start", NAN},
 };
@@ -1699,6 +1713,23 @@ Ret nvmlDeviceGetGpuFabricInfoV(Device *d, Fabric *f)
     return leave(r);
 }
 #endif
+
+/* A guest's licence for a virtual GPU, or none. */
+Ret nvmlDeviceGetGridLicensableFeatures_v4(Device *d, GridFeatures *out)
+{
+    const unsigned vgpu = 1;
+    Ret r = enter_device(d, F_nvmlDeviceGetGridLicensableFeatures);
+    if (r == OK && !out)
+        r = INVALID_ARGUMENT;
+    if (r == OK) {
+        memset(out, 0, sizeof *out);
+        out->supported = reading(d, "GridLicensableFeatures.supported") != 0;
+        out->count = (unsigned)out->supported;
+        out->features[0].code = vgpu;
+        out->features[0].state = to_uint(reading(d, "GridLicensableFeatures.state"));
+    }
+    return leave(r);
+}
 
 /* --- MIG --- */
 

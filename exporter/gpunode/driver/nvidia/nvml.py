@@ -688,6 +688,15 @@ class NvmlGpu:
             raise
         return True
 
+    def vgpu_licensed(self) -> bool:
+        told = self._call("nvmlDeviceGetGridLicensableFeatures_v4")
+        if not told.isGridLicenseSupported:
+            return False
+        for feature in told.gridLicensableFeatures[: told.licensableFeaturesCount]:
+            if feature.featureCode == pynvml.NVML_GRID_LICENSE_FEATURE_CODE_VGPU:
+                return bool(_reading("licence", feature.featureState, FLAGS))
+        raise Unsupported(f"licence: GPU {self.index} has none for a virtual GPU")
+
     def driver_version(self) -> str:
         version = self.library.call(_get_driver_version, generation=self.generation)
         return _text(version)
