@@ -326,8 +326,9 @@ class DcgmNames:
             if metric is units.NVLINK_BYTES:
                 last = before.get(labels, Moved(value, time, None))
                 rate = last.rate
-                if time > last.time and value >= last.bytes:
-                    rate = (value - last.bytes) / (time - last.time)
+                if time > last.time:
+                    moved, passed = value - last.bytes, time - last.time
+                    rate = moved / passed if moved >= 0 else None  # None where it was reset
                 self._moved[labels] = Moved(value, time, rate)
 
     def _activity(self, who: Identity, window: gpu.WindowDetail | None) -> dict[str, float]:
