@@ -86,7 +86,6 @@ DEVICES = (
     ("NVIDIA's DRA driver 25.12, MIG", "gpu-2-mig-1g18gb-me-19-4", False, True),
     ("NVIDIA's DRA driver 25.12, MIG", "gpu-2-mig-1g18gb-20-4", False, False),
     ("NVIDIA's DRA driver 25.12, MIG", "gpu-2-mig-1g18gb-19-3", False, False),
-    ("NVIDIA's DRA driver 25.12, passed through", "gpu-vfio-2", False, False),
     ("HAMi", "GPU-aa-0", True, False),
     ("HAMi", "GPU-aa-9", True, False),
     ("HAMi", "GPU-aaa-0", False, False),
@@ -100,6 +99,20 @@ DEVICES = (
     ("nothing known", "", False, False),
 )
 """Who names devices, an ID, and whether it is GPU 4, which is /dev/nvidia2, or its instance."""
+
+UNATTRIBUTED = (
+    (
+        "NVIDIA's DRA driver 25.12, passed through",
+        "gpu-vfio-2",
+        "no series: the GPU has left the driver for a virtual machine; its pod is counted",
+    ),
+    (
+        "NVIDIA's DRA driver, pre-releases of 25.3",
+        "gpu-4",
+        "taken for the N of /dev/nvidiaN, as since the release; these numbered as nvidia-smi does",
+    ),
+)
+"""Who names devices, an ID, and why it is nobody's here."""
 
 
 @pytest.mark.parametrize(("of", "device", "gpu", "instance"), DEVICES)
@@ -128,6 +141,20 @@ def test_a_claim_of_an_instance_whose_place_the_driver_does_not_tell(
     running.pods = {("a", "plain", "main"): [("nvidia.com/gpu", "MIG-bb")]}
     pods.read()
     assert [held.pod for held in pods.holders(hidden) or ()] == ["plain"]
+
+
+@pytest.mark.parametrize(("of", "device", "reason"), UNATTRIBUTED)
+def test_what_is_no_gpu_of_this_driver_is_given_to_none(
+    of: str,  # noqa: ARG001
+    device: str,
+    reason: str,  # noqa: ARG001
+    root: Path,
+    running: FakeKubelet,
+) -> None:
+    assert (is_device(WHOLE, device), is_device(INSTANCE, device)) == (False, False)
+    pods = pods_of(root)
+    running.claims = {("b", "dra", "main"): [("gpu.nvidia.com", device)]}
+    assert exported(told(pods)).count("gpunode_kubelet_gpu_pods 1.0") == 1
 
 
 @given(st.text())
