@@ -105,7 +105,8 @@ def document() -> str:
         "dcgm-exporter calls it after 4.8, are the variable `NODE_NAME`, or else the name of the "
         "host; `hpc_job` is the Slurm job. A MIG instance has the card's `UUID` and `modelName`, "
         "and `GPU_I_ID` and `GPU_I_PROFILE`. `nvidia_gpu_jobId` and `nvidia_gpu_duty_cycle` are "
-        "those of the exporter of [jobstats](https://github.com/PrincetonUniversity/jobstats), to which jobscope joins.",
+        "those of [jobstats](https://github.com/PrincetonUniversity/jobstats), to which jobscope "
+        "joins.",
         "",
         "## Lustre",
         "",

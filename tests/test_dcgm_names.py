@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -444,7 +445,12 @@ class Held:
         return Reading(samples, NOTHING)
 
 
-def test_each_job_has_a_series_and_each_user_none(tmp_path: Path) -> None:
+def test_each_job_has_a_series_and_each_user_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NODE_NAME", raising=False)
+    (tmp_path / "proc/sys/kernel").mkdir(parents=True)
+    (tmp_path / "proc/sys/kernel/hostname").write_text("node-8\n")
     node = LocalNode(tmp_path)
     loop = Loop(node.clock, [Held()], find_every=10.0)
     for watched in loop.find():
@@ -454,8 +460,23 @@ def test_each_job_has_a_series_and_each_user_none(tmp_path: Path) -> None:
     assert len(of_temperature) == 2
     assert all('GPU_I_PROFILE="3g.20gb"' in line for line in of_temperature)
     assert all('modelName="NVIDIA A100-SXM4-40GB"' in line for line in of_temperature)
+    assert all('Hostname="node-8"' in line for line in of_temperature)
     assert len([line for line in found if line.startswith("nvidia_gpu_jobId")]) == 1
     assert found == list(dict.fromkeys(found))
+
+
+@pytest.mark.parametrize("name", ["\udcff", "a\nb", "x" * 9999])
+def test_a_name_of_the_node_may_be_anything(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NODE_NAME", name)
+    node = LocalNode(tmp_path)
+    loop = Loop(node.clock, [Held()], find_every=10.0)
+    for watched in loop.find():
+        watched.step()
+    found = exported(DcgmNames(node, Settings()).read(loop).samples).splitlines()
+    (host,) = {re.findall(r'hostname="([^"]*)"', line)[0] for line in found if "DCGM" in line}
+    assert 1 <= len(host) <= 253
 
 
 def test_without_gpm_the_links_counters_tell_their_rate(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ declared as gauges here, because OpenMetrics would append ``_total``.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,9 +25,11 @@ from gpunode.gpu import health as state
 from gpunode.gpu import nvlink, power, units, xids
 from gpunode.gpu.dcgm_fields import DcgmFields
 from gpunode.jobs.owners import OWNER
+from gpunode.jobs.pods import LONGEST
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
 from gpunode.source import Key, Reading, Readings
+from gpunode.text import printable
 
 LABELS = (
     "gpu",
@@ -46,6 +49,9 @@ LABELS = (
 )
 """``Hostname`` was renamed to ``hostname`` after dcgm-exporter 4.8.2; a label without a value is
 none to Prometheus."""
+
+JOB_ID = re.compile(r"[0-9]{1,15}")
+"""Digits that a sample holds exactly."""
 
 INSTANCE_NAME = re.compile(r"(?P<board>.+) MIG (?:\d+c\.)?(?P<profile>\d+g\.\d+gb\S*)")
 """How NVML names a MIG instance, or a part of one: ``NVIDIA H200 MIG 1c.2g.35gb``."""
@@ -312,12 +318,11 @@ class DcgmNames:
 
         https://github.com/NVIDIA/dcgm-exporter/blob/main/internal/pkg/hostname/hostname.go
         """
-        if name := os.environ.get("NODE_NAME"):
-            return name
-        try:
-            return self.node.read_text("/proc/sys/kernel/hostname").strip()
-        except OSError:
-            return ""
+        name = os.environ.get("NODE_NAME", "")
+        if not name:
+            with contextlib.suppress(OSError):
+                name = self.node.read_text("/proc/sys/kernel/hostname").strip()
+        return printable(name, LONGEST)
 
     def _follow_links(self, found: Mapping[Key, tuple[float, float]]) -> None:
         """Keep the NVLinks' counters: of GPUs without GPM, only they tell the rates."""
@@ -390,7 +395,7 @@ def _last_xid(values: Values, labels: tuple[str, ...]) -> Iterator[Sample]:
 
 def _of_jobstats(values: Values, who: Identity, owners: Iterable[tuple[str, ...]]) -> list[Sample]:
     """The newest Slurm job on a GPU, and how busy the GPU is."""
-    jobs = [int(job) for *_, job in owners if job.isdecimal()]
+    jobs = [int(job) for *_, job in owners if JOB_ID.fullmatch(job)]
     if not jobs:
         return []
     labels = str(who.index if who.minor is None else who.minor), who.name, who.uuid

@@ -591,11 +591,9 @@ class NvmlGpu:
         return PowerLimits(_reading("limit", enforced, LIMITS), possible(default, LIMITS))
 
     def power_range(self) -> PowerRange:
-        asked = _scaled(self._optional("nvmlDeviceGetPowerManagementLimit"), 1e-3)
-        least, most = self._call("nvmlDeviceGetPowerManagementLimitConstraints")
-        return PowerRange(
-            possible(asked, LIMITS), possible(least * 1e-3, LIMITS), possible(most * 1e-3, LIMITS)
-        )
+        asked = self._optional("nvmlDeviceGetPowerManagementLimit")
+        range_ = self._optional("nvmlDeviceGetPowerManagementLimitConstraints") or (None, None)
+        return PowerRange(*(possible(_scaled(w, 1e-3), LIMITS) for w in (asked, *range_)))
 
     def power_now(self) -> float:
         (milliwatts,) = self._fields(pynvml.NVML_FI_DEV_POWER_INSTANT).values()
