@@ -237,6 +237,8 @@ def test_the_labels_of_a_gpu_a_job_and_an_instance(running: Running) -> None:
     assert of_instance["modelName"] == "NVIDIA H200"
     assert of_instance["UUID"].startswith("GPU-")
     assert set(of_job) | set(of_instance) < set(LABELS)
+    of_board = _labels(running, f"{DEV}POWER_USAGE", gpu="2")
+    assert of_board == {k: v for k, v in of_instance.items() if not k.startswith("GPU_I_")}
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)

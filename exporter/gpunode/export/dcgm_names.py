@@ -348,7 +348,8 @@ class DcgmNames:
 
 def _scaled(values: Values, told: DcgmFields) -> Iterator[tuple[Metric, float | None]]:
     for theirs, ours, labels, factor in SCALED:
-        yield theirs, _times(values.get((ours, labels)), factor)
+        value = values.get((ours, labels), told.whole.get(ours))
+        yield theirs, _times(value, factor)
     for theirs, tell in FIELDS:
         yield theirs, tell(told)
     total, used = (values.get((metric, ())) for metric in (gpu.MEMORY_TOTAL, gpu.MEMORY_USED))

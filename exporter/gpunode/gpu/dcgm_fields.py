@@ -6,7 +6,8 @@ of the InfoROM takes 70 ms more, once an hour as in DCGM.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from gpunode.config import Settings
@@ -18,7 +19,9 @@ from gpunode.driver.driver import (
     VideoUse,
     known,
 )
+from gpunode.gpu.activity import MEMORY_CLOCK, SM_CLOCK, TEMPERATURE
 from gpunode.gpu.due import Due
+from gpunode.gpu.power import POWER
 from gpunode.metric import Metric
 from gpunode.node.node import Node
 from gpunode.source import Divided, Reading
@@ -29,6 +32,13 @@ LIMITS_EVERY = 300.0
 INFOROM_EVERY = 3600.0
 """Seconds between checks of the InfoROM."""
 
+
+WHOLE: dict[Metric, Callable[[Gpu], Callable[[], float]]] = {
+    POWER: lambda gpu: gpu.power,
+    TEMPERATURE: lambda gpu: gpu.temperature,
+    SM_CLOCK: lambda gpu: gpu.sm_clock,
+    MEMORY_CLOCK: lambda gpu: gpu.memory_clock,
+}
 
 NO_RANGE = PowerRange(None, None, None)
 NO_LIMITS = TemperatureLimits(None, None, None, None)
@@ -51,6 +61,8 @@ class DcgmFields:
     violations: dict[str, float]
     inforom_valid: bool | None
     vgpu_licensed: bool | None
+    whole: Mapping[Metric, float | None] = field(default_factory=dict)
+    """What gpunode otherwise reads of the instances alone, for a GPU in MIG mode."""
 
 
 class GpuDcgmFields:
@@ -81,6 +93,9 @@ class GpuDcgmFields:
             self._temperature_limits = known(gpu.temperature_limits) or NO_LIMITS
         if self._inforom_due.at(now):
             self._inforom_valid = known(gpu.inforom_valid)
+        whole: dict[Metric, float | None] = {}
+        if not gpu.identity.mig and known(gpu.mig_mode):
+            whole = {metric: known(read(gpu)) for metric, read in WHOLE.items()}
         return Reading(
             (),
             DcgmFields(
@@ -95,5 +110,6 @@ class GpuDcgmFields:
                 violations=known(gpu.violations) or {},
                 inforom_valid=self._inforom_valid,
                 vgpu_licensed=self._vgpu_licensed,
+                whole=whole,
             ),
         )
