@@ -11,17 +11,10 @@ from gpunode.driver.nvidia import xids
 GKE_DEVICE = re.compile(r"nvidia(?P<minor>\d+)(?:/gi(?P<instance>\d+))?(?:/vgpu\d+)?")
 # Instance names before driver 470: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
 OLD_MIG = re.compile(r"MIG-(?P<parent>GPU-[^/]+)/(?P<instance>\d+)/\d+")
-# Devices of claims: https://github.com/NVIDIA/k8s-dra-driver-gpu (CanonicalName). A MIG instance is
-# named by the ID and place of its profile, with the profile's name before them since 25.12 and its
-# size behind them before. A gpu-vfio-0 has left the driver for a virtual machine.
+# Devices of claims: https://github.com/NVIDIA/k8s-dra-driver-gpu (CanonicalName). A gpu-vfio-0 has
+# left the driver for a virtual machine.
 CLAIMED_GPU = re.compile(r"gpu-(?P<minor>\d+)")
-CLAIMED_MIG = re.compile(
-    r"""gpu-(?P<minor>\d+)-mig-(
-        (?P<profile>\d+)-(?P<start>\d+)-\d+
-        | [0-9a-z-]*[a-z][0-9a-z-]*-(?P<named_profile>\d+)-(?P<named_start>\d+)
-    )""",
-    re.VERBOSE,
-)
+CLAIMED_MIG = re.compile(r"gpu-(?P<minor>\d+)-mig-(?P<place>[0-9a-z]+(?:-[0-9a-z]+){2,})")
 
 
 def is_device(gpu: Identity, device: str) -> bool | None:
@@ -41,14 +34,25 @@ def is_device(gpu: Identity, device: str) -> bool | None:
     if match := CLAIMED_GPU.fullmatch(device):
         return int(match["minor"]) == minor and not gpu.mig
     if match := CLAIMED_MIG.fullmatch(device):
-        if int(match["minor"]) != minor or not gpu.mig:
+        claimed = _profile_and_start(match["place"].split("-"))
+        if claimed is None or int(match["minor"]) != minor or not gpu.mig:
             return False
         if gpu.mig_profile is None or gpu.mig_start is None:
             return None
-        profile = match["profile"] or match["named_profile"]
-        start = match["start"] or match["named_start"]
-        return (int(profile), int(start)) == (gpu.mig_profile, gpu.mig_start)
+        return claimed == (gpu.mig_profile, gpu.mig_start)
     return False
+
+
+def _profile_and_start(parts: list[str]) -> tuple[int, int] | None:
+    """The ID of a MIG profile, and the first slice of memory.
+
+    Since 25.12, the profile's name stands before these: ``1g18gb-19-4``; before, the size behind
+    them: ``19-4-1``.
+    """
+    if len(parts) == 3 and all(part.isdecimal() for part in parts):
+        parts = parts[:2]
+    profile, start = parts[-2:]
+    return (int(profile), int(start)) if profile.isdecimal() and start.isdecimal() else None
 
 
 def _is_slot(gpu: Identity, device: str) -> bool:
