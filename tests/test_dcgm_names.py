@@ -366,7 +366,7 @@ HEALTH = (
 """Lines of the script, and what the health of each part is then."""
 
 
-def test_health_is_told_in_dcgms_words(fake: FakeDriver) -> None:
+def test_health_and_xids_are_told_in_dcgms_words(fake: FakeDriver) -> None:
     name = "DCGM_EXP_GPU_HEALTH_STATUS"
     fake.write(HEALTH[0][0])
     with watching(fake, "--compat=dcgm", "--gpu.nvlink-interval=1") as running:
@@ -382,6 +382,9 @@ def test_health_is_told_in_dcgms_words(fake: FakeDriver) -> None:
             fake.write(script)
             until(lambda e=expected: e.items() <= told().items())  # type: ignore[misc]
         assert told().keys() & WATCHES_NOT_ANSWERED.keys() == set()
+        fake.write("gpu 0 xid 79 1\n")
+        until(lambda: values(scrape(running), f"{DEV}XID_ERRORS", err_code="79") == [79])
+        assert len(values(scrape(running), f"{DEV}XID_ERRORS")) == 1
 
 
 def test_what_nvml_does_not_answer_has_no_series(fake: FakeDriver) -> None:
