@@ -82,10 +82,10 @@ DEVICES = (
     ("NVIDIA's DRA driver 25.3 and 25.8, MIG", "gpu-2-mig-19-4-1", False, True),
     ("NVIDIA's DRA driver 25.3 and 25.8, MIG", "gpu-2-mig-19-5-1", False, False),
     ("NVIDIA's DRA driver 25.3 and 25.8, MIG", "gpu-3-mig-19-4-1", False, False),
-    ("NVIDIA's DRA driver 25.12, MIG", "gpu-2-mig-1g18gb-19-4", False, True),
-    ("NVIDIA's DRA driver 25.12, MIG", "gpu-2-mig-1g18gb-me-19-4", False, True),
-    ("NVIDIA's DRA driver 25.12, MIG", "gpu-2-mig-1g18gb-20-4", False, False),
-    ("NVIDIA's DRA driver 25.12, MIG", "gpu-2-mig-1g18gb-19-3", False, False),
+    ("NVIDIA's DRA driver 25.12 and 0.4, MIG", "gpu-2-mig-1g18gb-19-4", False, True),
+    ("NVIDIA's DRA driver 25.12 and 0.4, MIG", "gpu-2-mig-1g18gb-me-19-4", False, True),
+    ("NVIDIA's DRA driver 25.12 and 0.4, MIG", "gpu-2-mig-1g18gb-20-4", False, False),
+    ("NVIDIA's DRA driver 25.12 and 0.4, MIG", "gpu-2-mig-1g18gb-19-3", False, False),
     ("HAMi", "GPU-aa-0", True, False),
     ("HAMi", "GPU-aa-9", True, False),
     ("HAMi", "GPU-aaa-0", False, False),
@@ -105,7 +105,7 @@ DEVICES = (
 
 UNATTRIBUTED = (
     (
-        "NVIDIA's DRA driver 25.12, passed through",
+        "NVIDIA's DRA driver 25.12 and 0.4, passed through",
         "gpu-vfio-2",
         "no series: the GPU has left the driver for a virtual machine; its pod is counted",
     ),
