@@ -31,6 +31,7 @@ golden: $(INSTALLED)  ## rewrite the golden expositions
 
 docs: $(INSTALLED)  ## rewrite what is generated
 	$(BIN)/python -m gpunode.catalogue docs
+	$(BIN)/python -m tests.compatibility docs/compatibility.md
 
 alerts: $(INSTALLED)  ## rewrite the rules, what is generated in the runbooks, and docs/thresholds.md
 	$(BIN)/python -m alerts.generate

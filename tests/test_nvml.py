@@ -22,6 +22,10 @@ gpu 0 set MarginTemperature 18
 gpu 0 set PowerUsage 412500
 gpu 0 set TotalEnergyConsumption 5000250
 gpu 0 set EnforcedPowerLimit 650000
+gpu 0 set PowerManagementLimit 600000
+gpu 0 field 186 - 415250
+gpu 0 set EncoderUtilization.percent 12
+gpu 0 set DecoderUtilization.percent 7
 gpu 0 set UtilizationRates.gpu 87
 gpu 0 set UtilizationRates.memory 43
 gpu 0 set MemoryInfo.total 150000000000
@@ -32,7 +36,13 @@ gpu 0 set ClockInfo.mem 3201
 gpu 0 set CurrentClocksEventReasons 0x44
 gpu 0 field 74 - 1500000000
 gpu 0 field 269 - 2500000000
+gpu 0 field 75 - 500000000
 gpu 0 field 82 - 66
+gpu 0 fail nvmlDeviceValidateInforom 14
+gpu 0 set GridLicensableFeatures.supported 1
+gpu 0 set GridLicensableFeatures.state 1
+gpu 0 set TotalEccErrors.corrected_volatile 4
+gpu 0 set TotalEccErrors.uncorrected_volatile 1
 gpu 0 set TotalEccErrors.corrected_aggregate 5
 gpu 0 set TotalEccErrors.uncorrected_aggregate 2
 gpu 0 set RemappedRows.corrected 3
@@ -75,6 +85,8 @@ EXPECTED: dict[str, Any] = {
         "mig": False,
         "minor": 0,
         "gpu_instance": None,
+        "mig_profile": None,
+        "mig_start": None,
         "vendor": "nvidia",
     },
     "limits": {
@@ -82,6 +94,7 @@ EXPECTED: dict[str, Any] = {
         "nvlink_bytes_per_second": 17 * LINK_BYTES_PER_SECOND,
         "pcie_bytes_per_second": pytest.approx(16 * 32e9 / 8 * 128 / 130),
         "sm_clock_hertz": 1980e6,
+        "memory_clock_hertz": 3201e6,
     },
     "utilization": {"gpu": 0.87, "memory": 0.43},
     "power": 412.5,
@@ -90,17 +103,39 @@ EXPECTED: dict[str, Any] = {
     "sm_clock": 1755e6,
     "memory_clock": 3201e6,
     "clock_events": ["sw_power_cap", "hw_thermal"],
-    "throttled": {"sw_power_cap": 1.5, "sw_thermal": 2.5, "hw_thermal": 0, "hw_power_brake": 0},
+    "throttled": {
+        "sw_power_cap": 1.5,
+        "sync_boost": 0,
+        "sw_thermal": 2.5,
+        "hw_thermal": 0,
+        "hw_power_brake": 0,
+    },
+    "violations": {
+        "power": 1.5,
+        "thermal": 0.5,
+        "sync_boost": 0,
+        "board": 0,
+        "low_utilization": 0,
+        "reliability": 0,
+    },
     "temperature": 71,
     "memory_temperature": 66,
     "temperature_margin": 18,
+    "temperature_limits": {"slowdown": 89, "shutdown": 95, "gpu": 87, "memory": 95},
     "power_limits": {"enforced": 650, "default": 700},
+    "power_range": {"asked": 600, "least": 200, "most": 700},
+    "power_now": pytest.approx(415.25),
+    "video_use": {"encoder": 0.12, "decoder": 0.07},
     "process_use": [{"pid": 4242, "gpu": 0.43}, {"pid": 4243, "gpu": 0.43}],
     "processes": [
         {"pid": 4242, "memory": 1e6, "kind": "compute"},
         {"pid": 4243, "memory": None, "kind": "graphics"},
     ],
     "ecc_errors": {"corrected": 5, "uncorrected": 2},
+    "volatile_ecc_errors": {"corrected": 4, "uncorrected": 1},
+    "inforom_valid": False,
+    "vgpu_licensed": True,
+    "driver_version": "580.159.04",
     "remapped_rows": {"corrected": 3, "uncorrected": 1, "pending": True, "failed": False},
     "recovery_action": "reset",
     "pcie_link": {"generation": 4, "width": 8, "max_generation": 5, "max_width": 16},
@@ -244,6 +279,7 @@ def test_mig_instances_are_gpus_of_their_own(fake: FakeDriver) -> None:
         "gpu 0 mig 2\n"
         "mig 0 0 uuid MIG-first\nmig 0 0 gpm 1 60\n"
         "mig 0 1 uuid MIG-second\nmig 0 1 gpm 1 20\n"
+        "mig 0 1 set GpuInstanceInfo.profile 14\nmig 0 1 set GpuInstanceInfo.start 2\n"
     )
     parent, first, second = ask(fake, patience=0)
     assert parent["mig_mode"] is True
@@ -253,3 +289,6 @@ def test_mig_instances_are_gpus_of_their_own(fake: FakeDriver) -> None:
         assert instance["identity"]["parent"] == parent["identity"]["uuid"]
         assert instance["activity"]["values"]["graphics"] == pytest.approx(graphics)
         assert is_unsupported(instance["utilization"])
+    for instance, place in ((first, (1, 19, 0)), (second, (2, 14, 2))):
+        names = "gpu_instance", "mig_profile", "mig_start"
+        assert tuple(instance["identity"][name] for name in names) == place

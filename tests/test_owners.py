@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,17 @@ from tests.machine import MachineGpu, exported, told
 
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 WHOLE = Identity(4, "GPU-aa", "NVIDIA H200", minor=2)
-INSTANCE = Identity(4, "MIG-bb", "NVIDIA H200", parent="GPU-aa", mig=True, minor=2, gpu_instance=1)
+INSTANCE = Identity(
+    4,
+    "MIG-bb",
+    "NVIDIA H200",
+    parent="GPU-aa",
+    mig=True,
+    minor=2,
+    gpu_instance=1,
+    mig_profile=19,
+    mig_start=4,
+)
 
 
 @pytest.fixture
@@ -52,30 +63,101 @@ def owners(root: Path, pods: Pods, pids: tuple[int, ...] = ()) -> str:
     return exported(told(source))
 
 
-@pytest.mark.parametrize(
-    ("device", "gpu", "instance"),
-    [
-        ("GPU-aa", True, False),
-        ("GPU-aa::3", True, False),
-        ("GPU-aaa", False, False),
-        ("MIG-bb", False, True),
-        ("MIG-bb::0", False, True),
-        ("MIG-GPU-aa/1/0", False, True),
-        ("MIG-GPU-aa/2/0", False, False),
-        ("nvidia2", True, False),
-        ("nvidia4", False, False),
-        ("nvidia2/vgpu7", True, False),
-        ("nvidia2/gi1", False, True),
-        ("nvidia2/gi1/vgpu0", False, True),
-        ("nvidia2/gi5", False, False),
-        ("gpu-2", True, False),
-        ("gpu-2-mig-19-0-1", False, False),
-        ("nvidia", False, False),
-        ("", False, False),
-    ],
+DEVICES = (
+    ("the device plugin", "GPU-aa", True, False),
+    ("the device plugin", "GPU-aaa", False, False),
+    ("the device plugin, shared in time or by MPS", "GPU-aa::3", True, False),
+    ("the device plugin, MIG", "MIG-bb", False, True),
+    ("the device plugin, MIG shared in time", "MIG-bb::0", False, True),
+    ("the device plugin, MIG before driver 470", "MIG-GPU-aa/1/0", False, True),
+    ("the device plugin, MIG before driver 470", "MIG-GPU-aa/2/0", False, False),
+    ("Google's device plugin", "nvidia2", True, False),
+    ("Google's device plugin", "nvidia4", False, False),
+    ("Google's device plugin, shared", "nvidia2/vgpu7", True, False),
+    ("Google's device plugin, MIG", "nvidia2/gi1", False, True),
+    ("Google's device plugin, MIG", "nvidia2/gi5", False, False),
+    ("Google's device plugin, MIG shared", "nvidia2/gi1/vgpu0", False, True),
+    ("NVIDIA's DRA driver", "gpu-2", True, False),
+    ("NVIDIA's DRA driver", "gpu-4", False, False),
+    ("NVIDIA's DRA driver 25.3 and 25.8, MIG", "gpu-2-mig-19-4-1", False, True),
+    ("NVIDIA's DRA driver 25.3 and 25.8, MIG", "gpu-2-mig-19-5-1", False, False),
+    ("NVIDIA's DRA driver 25.3 and 25.8, MIG", "gpu-3-mig-19-4-1", False, False),
+    ("NVIDIA's DRA driver 25.12 and 0.4, MIG", "gpu-2-mig-1g18gb-19-4", False, True),
+    ("NVIDIA's DRA driver 25.12 and 0.4, MIG", "gpu-2-mig-1g18gb-me-19-4", False, True),
+    ("NVIDIA's DRA driver 25.12 and 0.4, MIG", "gpu-2-mig-1g18gb-20-4", False, False),
+    ("NVIDIA's DRA driver 25.12 and 0.4, MIG", "gpu-2-mig-1g18gb-19-3", False, False),
+    ("HAMi", "GPU-aa-0", True, False),
+    ("HAMi", "GPU-aa-9", True, False),
+    ("HAMi", "GPU-aaa-0", False, False),
+    ("HAMi", "GPU-aa-0-1", False, False),
+    ("HAMi, MIG", "MIG-bb", False, True),
+    ("nothing known", "GPU-aa-", False, False),
+    ("nothing known", "GPU-aa-x", False, False),
+    ("nothing known", "gpu-2-mig-19", False, False),
+    ("nothing known", "gpu-2-mig-19-4", False, False),
+    ("nothing known", "gpu-2-mig-19-4-x", False, False),
+    ("nothing known", "gpu-2-mig-19-4-1-1", False, False),
+    ("nothing known", "gpu-2-mig--19-4", False, False),
+    ("nothing known", "nvidia", False, False),
+    ("nothing known", "", False, False),
 )
-def test_every_form_of_a_device_id_names_its_gpu(device: str, gpu: bool, instance: bool) -> None:
+"""Who names devices, an ID, and whether it is GPU 4, which is /dev/nvidia2, or its instance."""
+
+UNATTRIBUTED = (
+    (
+        "NVIDIA's DRA driver 25.12 and 0.4, passed through",
+        "gpu-vfio-2",
+        "no series: the GPU has left the driver for a virtual machine; its pod is counted",
+    ),
+    (
+        "NVIDIA's DRA driver, pre-releases of 25.3",
+        "gpu-4",
+        "taken for the N of /dev/nvidiaN, as since the release; these numbered as nvidia-smi does",
+    ),
+)
+"""Who names devices, an ID, and why it is nobody's here."""
+
+
+@pytest.mark.parametrize(("of", "device", "gpu", "instance"), DEVICES)
+def test_every_form_of_a_device_id_names_its_gpu(
+    of: str,  # noqa: ARG001
+    device: str,
+    gpu: bool,
+    instance: bool,
+) -> None:
     assert (is_device(WHOLE, device), is_device(INSTANCE, device)) == (gpu, instance)
+
+
+@pytest.mark.parametrize("device", ["gpu-2-mig-19-4-1", "gpu-2-mig-1g18gb-19-4"])
+def test_a_claim_of_an_instance_whose_place_the_driver_does_not_tell(
+    root: Path, running: FakeKubelet, device: str
+) -> None:
+    """It may be this instance: it is not said to be taken, nor to be free."""
+    hidden = replace(INSTANCE, mig_start=None)
+    assert is_device(hidden, device) is None
+    assert is_device(hidden, device.replace("gpu-2", "gpu-3")) is False
+    pods = pods_of(root)
+    running.claims = {("b", "dra", "main"): [("gpu.nvidia.com", device)]}
+    pods.read()
+    assert pods.holders(hidden) is None
+    assert [held.pod for held in pods.holders(INSTANCE) or ()] == ["dra"]
+    running.pods = {("a", "plain", "main"): [("nvidia.com/gpu", "MIG-bb")]}
+    pods.read()
+    assert [held.pod for held in pods.holders(hidden) or ()] == ["plain"]
+
+
+@pytest.mark.parametrize(("of", "device", "reason"), UNATTRIBUTED)
+def test_what_is_no_gpu_of_this_driver_is_given_to_none(
+    of: str,  # noqa: ARG001
+    device: str,
+    reason: str,  # noqa: ARG001
+    root: Path,
+    running: FakeKubelet,
+) -> None:
+    assert (is_device(WHOLE, device), is_device(INSTANCE, device)) == (False, False)
+    pods = pods_of(root)
+    running.claims = {("b", "dra", "main"): [("gpu.nvidia.com", device)]}
+    assert exported(told(pods)).count("gpunode_kubelet_gpu_pods 1.0") == 1
 
 
 @given(st.text())

@@ -18,6 +18,7 @@ from gpunode import audit, gpu, host, jobs, nccl
 from gpunode.config import Settings
 from gpunode.driver.driver import DriverError, Gpu
 from gpunode.export.dcgm_names import DcgmNames
+from gpunode.gpu.dcgm_fields import GpuDcgmFields
 from gpunode.host.filesystem import Filesystems
 from gpunode.host.own_process import OwnProcess
 from gpunode.jobs.owners import GpuOwners
@@ -127,9 +128,10 @@ class GpuSources:
 
     def _open(self, found: Gpu) -> list[tuple[Divided, Source]]:
         not_of = "board" if found.identity.mig else None
+        compatible = (GpuDcgmFields,) if self.settings.compat == "dcgm" else ()
         return [
             (kind.divided, kind(self.node, found, self.settings))
-            for kind in GPU_SOURCES
+            for kind in (*GPU_SOURCES, *compatible)
             if kind.divided != not_of
         ] + [
             (GpuOwners.divided, GpuOwners(self.node, found, self.settings, self.pods)),

@@ -53,7 +53,8 @@ class Identity:
     """The identity of a GPU. The driver assigns ``index``; ``uuid`` never changes.
 
     A MIG instance has the index of its parent, and the parent's UUID in ``parent``. ``minor`` is
-    the N in /dev/nvidiaN, ``gpu_instance`` the ID of a MIG instance on its GPU. ``bus_id`` is its
+    the N in /dev/nvidiaN, ``gpu_instance`` the ID of a MIG instance on its GPU, ``mig_profile`` the
+    ID of its profile and ``mig_start`` the first slice of memory that it has. ``bus_id`` is its
     name in /sys/bus/pci/devices.
     """
 
@@ -68,6 +69,8 @@ class Identity:
     mig: bool = False
     minor: int | None = None
     gpu_instance: int | None = None
+    mig_profile: int | None = None
+    mig_start: int | None = None
     vendor: str = "nvidia"
     """A name in ``driver/vendors.py``."""
 
@@ -87,6 +90,7 @@ class Limits:
     pcie_bytes_per_second: float | None = None
     """One direction, at the maximum of GPU and slot; an idle link slows down to save power."""
     sm_clock_hertz: float | None = None
+    memory_clock_hertz: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +153,33 @@ class PowerLimits:
 
     enforced: float
     default: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PowerRange:
+    """Watts: the limit that was asked for, and the range in which it may be set."""
+
+    asked: float | None
+    least: float | None
+    most: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TemperatureLimits:
+    """Degrees Celsius at which the GPU slows down or shuts down, and up to which it may operate."""
+
+    slowdown: float | None
+    shutdown: float | None
+    gpu: float | None
+    memory: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class VideoUse:
+    """Shares of the driver's last sample period in which video was encoded, and decoded."""
+
+    encoder: float | None
+    decoder: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +276,13 @@ class Gpu(Protocol):
         ...
 
     def power_limits(self) -> PowerLimits: ...
+    def power_range(self) -> PowerRange: ...
+    def power_now(self) -> float:
+        """Watts at this moment, where ``power`` is a mean."""
+        ...
+
+    def temperature_limits(self) -> TemperatureLimits: ...
+    def video_use(self) -> VideoUse: ...
     def processes(self) -> list[Process]: ...
     def process_use(self) -> list[ProcessUse]:
         """The processes that had work on the GPU since the previous call of this method."""
@@ -254,6 +292,23 @@ class Gpu(Protocol):
         """``corrected`` and ``uncorrected`` ECC errors over the life of the GPU."""
         ...
 
+    def volatile_ecc_errors(self) -> dict[str, float]:
+        """``corrected`` and ``uncorrected`` ECC errors since the driver was loaded."""
+        ...
+
+    def violations(self) -> dict[str, float]:
+        """Seconds since the driver was loaded that the GPU was held back, by the limit."""
+        ...
+
+    def inforom_valid(self) -> bool:
+        """Whether the checksums of the board's own memory of settings are right."""
+        ...
+
+    def vgpu_licensed(self) -> bool:
+        """Whether this is a virtual GPU of a guest, with a licence."""
+        ...
+
+    def driver_version(self) -> str: ...
     def remapped_rows(self) -> RemappedRows: ...
     def recovery_action(self) -> str: ...
     def pcie_link(self) -> PcieLink: ...
@@ -277,7 +332,7 @@ class Vendor:
     sources of ``Activity``. ``watched_errors`` are the numbers of ``Gpu.xids`` to export as 0 from
     the start, so that the first occurrence is an increase. The kubelet names a device by an ID that
     starts with one of ``device_prefixes``, or in a claim of ``claim_driver`` (dynamic resource
-    allocation); ``is_device`` says whether such a name is that of a GPU.
+    allocation); ``is_device`` says whether such a name is that of a GPU, or None if it may be.
     """
 
     name: str
@@ -286,7 +341,7 @@ class Vendor:
     watched_errors: tuple[int, ...]
     device_prefixes: tuple[str, ...]
     claim_driver: str
-    is_device: Callable[[Identity, str], bool]
+    is_device: Callable[[Identity, str], bool | None]
 
 
 class Driver(Protocol):

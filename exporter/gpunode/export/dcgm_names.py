@@ -1,21 +1,35 @@
 """The readings under the names and labels of dcgm-exporter: ``--compat=dcgm``.
 
-For dashboards, alerts and autoscalers built for it: the counters of its default set and of its
-dashboards. https://github.com/NVIDIA/dcgm-exporter/blob/main/etc/default-counters.csv
-Its counters are declared as gauges here, because OpenMetrics would append ``_total``.
+For dashboards, alerts and programs built for it: the counters of its default set, and those that
+public dashboards and rules ask for. ``docs/compatibility.md`` lists both, and what is missing.
+https://github.com/NVIDIA/dcgm-exporter/blob/main/etc/default-counters.csv
+
+Units and meaning are DCGM's: https://github.com/NVIDIA/DCGM/blob/master/dcgmlib/dcgm_fields.h, or
+how DcgmCacheManager.cpp computes the field where that says no more than its name. Counters are
+declared as gauges here, because OpenMetrics would append ``_total``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from gpunode.config import Settings
+from gpunode.driver.driver import DIRECTIONS, Identity
+from gpunode.export.dcgm_health import HEALTH_READ, Values, health
 from gpunode.gpu import activity as gpu
-from gpunode.gpu import health, power, xids
+from gpunode.gpu import health as state
+from gpunode.gpu import nvlink, power, units, xids
+from gpunode.gpu.dcgm_fields import DcgmFields
 from gpunode.jobs.owners import OWNER
+from gpunode.jobs.pods import LONGEST
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
 from gpunode.source import Key, Reading, Readings
+from gpunode.text import printable
 
 LABELS = (
     "gpu",
@@ -24,56 +38,178 @@ LABELS = (
     "device",
     "modelName",
     "Hostname",
+    "hostname",
     "GPU_I_ID",
+    "GPU_I_PROFILE",
+    "DCGM_FI_DRIVER_VERSION",
     "container",
     "namespace",
     "pod",
+    "hpc_job",
 )
+"""``Hostname`` was renamed to ``hostname`` after dcgm-exporter 4.8.2; a label without a value is
+none to Prometheus."""
+
+JOB_ID = re.compile(r"[0-9]{1,15}")
+"""Digits that a sample holds exactly."""
+
+INSTANCE_NAME = re.compile(r"(?P<board>.+) MIG (?:\d+c\.)?(?P<profile>\d+g\.\d+gb\S*)")
+"""How NVML names a MIG instance, or a part of one: ``NVIDIA H200 MIG 1c.2g.35gb``."""
 
 
-def _gauge(name: str, text: str) -> Metric:
-    return Metric(f"DCGM_FI_{name}", "gauge", text, LABELS)
+def _gauge(name: str, text: str, *labels: str) -> Metric:
+    return Metric(f"DCGM_FI_{name}", "gauge", text, (*LABELS, *labels))
 
 
 MEBI = 1 / 2**20
 SCALED: tuple[tuple[Metric, Metric, tuple[str, ...], float], ...] = (
     (_gauge("DEV_SM_CLOCK", "SM clock (MHz)."), gpu.SM_CLOCK, (), 1e-6),
     (_gauge("DEV_MEM_CLOCK", "Memory clock (MHz)."), gpu.MEMORY_CLOCK, (), 1e-6),
-    (_gauge("DEV_MEMORY_TEMP", "Memory temperature (C)."), health.MEMORY_TEMPERATURE, (), 1),
+    (_gauge("DEV_MAX_SM_CLOCK", "Maximum SM clock (MHz)."), gpu.SM_CLOCK_MAX, (), 1e-6),
+    (_gauge("DEV_MAX_MEM_CLOCK", "Maximum memory clock (MHz)."), gpu.MEMORY_CLOCK_MAX, (), 1e-6),
+    (_gauge("DEV_MEMORY_TEMP", "Memory temperature (C)."), state.MEMORY_TEMPERATURE, (), 1),
     (_gauge("DEV_GPU_TEMP", "GPU temperature (C)."), gpu.TEMPERATURE, (), 1),
     (_gauge("DEV_POWER_USAGE", "Power draw (W)."), power.POWER, (), 1),
+    (_gauge("DEV_ENFORCED_POWER_LIMIT", "Power limit in force (W)."), power.POWER_LIMIT, (), 1),
     (
-        _gauge("DEV_TOTAL_ENERGY_CONSUMPTION", "Energy since the daemon started (mJ)."),
-        power.ENERGY,
+        _gauge("DEV_POWER_MGMT_LIMIT_DEF", "Default power limit (W)."),
+        power.POWER_DEFAULT_LIMIT,
         (),
-        1e3,
+        1,
     ),
-    (_gauge("DEV_PCIE_REPLAY_COUNTER", "PCIe retries."), health.PCIE_REPLAYS, (), 1),
+    (_gauge("DEV_PCIE_REPLAY_COUNTER", "PCIe retries."), state.PCIE_REPLAYS, (), 1),
     (_gauge("DEV_GPU_UTIL", "GPU utilization (%)."), gpu.UTILIZATION, (), 100),
     (_gauge("DEV_FB_USED", "Frame buffer in use (MiB)."), gpu.MEMORY_USED, (), MEBI),
     (_gauge("DEV_FB_RESERVED", "Frame buffer reserved (MiB)."), gpu.MEMORY_RESERVED, (), MEBI),
     (_gauge("DEV_FB_TOTAL", "Frame buffer (MiB)."), gpu.MEMORY_TOTAL, (), MEBI),
     (
+        _gauge("DEV_ECC_SBE_AGG_TOTAL", "Corrected ECC errors over the life of the GPU."),
+        state.ECC,
+        ("corrected",),
+        1,
+    ),
+    (
+        _gauge("DEV_ECC_DBE_AGG_TOTAL", "Uncorrected ECC errors over the life of the GPU."),
+        state.ECC,
+        ("uncorrected",),
+        1,
+    ),
+    (
         _gauge("DEV_UNCORRECTABLE_REMAPPED_ROWS", "Rows remapped for uncorrectable errors."),
-        health.ROW_REMAPS,
+        state.ROW_REMAPS,
         ("uncorrected",),
         1,
     ),
     (
         _gauge("DEV_CORRECTABLE_REMAPPED_ROWS", "Rows remapped for correctable errors."),
-        health.ROW_REMAPS,
+        state.ROW_REMAPS,
         ("corrected",),
         1,
     ),
-    (_gauge("DEV_ROW_REMAP_FAILURE", "Whether a row remap failed."), health.REMAP_FAILED, (), 1),
+    (_gauge("DEV_ROW_REMAP_FAILURE", "Whether a row remap failed."), state.REMAP_FAILED, (), 1),
+    (_gauge("DEV_ROW_REMAP_PENDING", "Whether a row remap is due."), state.REMAP_PENDING, (), 1),
+    (
+        _gauge("DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", "NVLink retries."),
+        nvlink.NVLINK_ERRORS,
+        ("replay",),
+        1,
+    ),
+    (
+        _gauge("DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "NVLink recoveries."),
+        nvlink.NVLINK_ERRORS,
+        ("recovery",),
+        1,
+    ),
 )
 """Their metrics that equal one of ours in other units: theirs, ours, further labels, factor."""
+
+
+def _violation(name: str, what: str) -> tuple[Metric, Callable[[DcgmFields], float | None]]:
+    held_back = _gauge(f"DEV_{name.upper()}_VIOLATION", f"Time held back by {what} (ns).")
+    limit = {"board_limit": "board", "low_util": "low_utilization"}.get(name, name)
+    return held_back, lambda told: _times(told.violations.get(limit), 1e9)
+
+
+FIELDS: tuple[tuple[Metric, Callable[[DcgmFields], float | None]], ...] = (
+    (
+        _gauge("DEV_TOTAL_ENERGY_CONSUMPTION", "Energy since the driver was loaded (mJ)."),
+        lambda told: _times(told.energy, 1e3),
+    ),
+    (
+        _gauge("DEV_POWER_USAGE_INSTANT", "Power draw at this moment (W)."),
+        lambda told: told.power_now,
+    ),
+    (
+        _gauge("DEV_POWER_MGMT_LIMIT", "Power limit that was asked for (W)."),
+        lambda told: told.power_range.asked,
+    ),
+    (
+        _gauge("DEV_POWER_MGMT_LIMIT_MIN", "Least power limit that can be set (W)."),
+        lambda told: told.power_range.least,
+    ),
+    (
+        _gauge("DEV_POWER_MGMT_LIMIT_MAX", "Greatest power limit that can be set (W)."),
+        lambda told: told.power_range.most,
+    ),
+    (
+        _gauge("DEV_SLOWDOWN_TEMP", "Temperature at which the GPU slows down (C)."),
+        lambda told: told.temperature_limits.slowdown,
+    ),
+    (
+        _gauge("DEV_SHUTDOWN_TEMP", "Temperature at which the GPU shuts down (C)."),
+        lambda told: told.temperature_limits.shutdown,
+    ),
+    (
+        _gauge("DEV_GPU_MAX_OP_TEMP", "Maximum operating temperature of the GPU (C)."),
+        lambda told: told.temperature_limits.gpu,
+    ),
+    (
+        _gauge("DEV_MEM_MAX_OP_TEMP", "Maximum operating temperature of the memory (C)."),
+        lambda told: told.temperature_limits.memory,
+    ),
+    (
+        _gauge("DEV_ENC_UTIL", "Encoder utilization (%)."),
+        lambda told: _times(told.video.encoder, 100),
+    ),
+    (
+        _gauge("DEV_DEC_UTIL", "Decoder utilization (%)."),
+        lambda told: _times(told.video.decoder, 100),
+    ),
+    (
+        _gauge("DEV_ECC_SBE_VOL_TOTAL", "Corrected ECC errors since the driver was loaded."),
+        lambda told: told.ecc.get("corrected"),
+    ),
+    (
+        _gauge("DEV_ECC_DBE_VOL_TOTAL", "Uncorrected ECC errors since the driver was loaded."),
+        lambda told: told.ecc.get("uncorrected"),
+    ),
+    (
+        _gauge("DEV_VGPU_LICENSE_STATUS", "Whether this is a virtual GPU with a licence."),
+        lambda told: None if told.vgpu_licensed is None else float(told.vgpu_licensed),
+    ),
+    _violation("power", "the power limit"),
+    _violation("thermal", "heat"),
+    _violation("sync_boost", "the slowest GPU of its group"),
+    _violation("board_limit", "a limit of the board"),
+    _violation("low_util", "too little work"),
+    _violation("reliability", "the limits of reliability"),
+)
+"""Their metrics that only the driver's own answers give."""
 
 PROFILED = {
     "graphics": _gauge("PROF_GR_ENGINE_ACTIVE", "Share of time the graphics engine is active."),
     "sm": _gauge("PROF_SM_ACTIVE", "Share of time an SM has a warp, averaged over all SMs."),
     "occupancy": _gauge("PROF_SM_OCCUPANCY", "Resident warps over the maximum."),
     "tensor": _gauge("PROF_PIPE_TENSOR_ACTIVE", "Share of time the tensor pipes are active."),
+    "tensor_half": _gauge(
+        "PROF_PIPE_TENSOR_HMMA_ACTIVE", "Share of time the tensor pipes compute in FP16 or BF16."
+    ),
+    "tensor_integer": _gauge(
+        "PROF_PIPE_TENSOR_IMMA_ACTIVE", "Share of time the tensor pipes compute with integers."
+    ),
+    "tensor_fp64": _gauge(
+        "PROF_PIPE_TENSOR_DFMA_ACTIVE", "Share of time the tensor pipes compute in FP64."
+    ),
     "dram": _gauge("PROF_DRAM_ACTIVE", "Share of time the memory transfers data."),
     "fp64": _gauge("PROF_PIPE_FP64_ACTIVE", "Share of time the FP64 pipes are active."),
     "fp32": _gauge("PROF_PIPE_FP32_ACTIVE", "Share of time the FP32 pipes are active."),
@@ -85,14 +221,51 @@ PROFILED = {
 }
 """By unit or link of ``Activity``, over the last window."""
 
-XID = _gauge("DEV_XID_ERRORS", "The last XID error; 0 if there was none.")
+XID = _gauge("DEV_XID_ERRORS", "The last XID error, also `err_code`; 0 if none.", "err_code")
 COPY = _gauge("DEV_MEM_COPY_UTIL", "Memory utilization (%).")
 FREE = _gauge("DEV_FB_FREE", "Frame buffer free (MiB).")
-METRICS = (*(theirs for theirs, *_ in SCALED), *PROFILED.values(), XID, COPY, FREE)
+COUNT = _gauge("DEV_COUNT", "GPUs on the node.")
+NVLINK = _gauge("DEV_NVLINK_BANDWIDTH_TOTAL", "Data over all NVLinks, both ways (MB/s).")
+NVLINK_MEGABYTE = 1024 * 1000
+"""DCGM divides the kibibytes that NVML counts by 1000."""
 
-USED = frozenset({*(ours for _, ours, *_ in SCALED), xids.XIDS, xids.XID_TIME, health.INFO, OWNER})
+HEALTH = Metric(
+    "DCGM_EXP_GPU_HEALTH_STATUS",
+    "gauge",
+    "Health of a part (`health_watch`) as gpunode sees it: 0 good, 10 a warning, 20 a failure.",
+    (*LABELS, "health_watch", "health_error_code"),
+)
+JOB = Metric(
+    "nvidia_gpu_jobId",
+    "gauge",
+    "The Slurm job that holds the GPU, as in the exporter of jobstats, by which programs join the "
+    "others to a job.",
+    ("minor_number", "name", "uuid"),
+)
+DUTY = Metric("nvidia_gpu_duty_cycle", "gauge", "GPU utilization (%), as there.", JOB.labels)
 
-Values = dict[Key, float]
+METRICS = (
+    *(theirs for theirs, *_ in SCALED),
+    *(theirs for theirs, _ in FIELDS),
+    *PROFILED.values(),
+    *(XID, COPY, FREE, COUNT, NVLINK, HEALTH, JOB, DUTY),
+)
+
+USED = frozenset(
+    {
+        *(ours for _, ours, *_ in SCALED),
+        *HEALTH_READ,
+        *(xids.XIDS, xids.XID_TIME, units.NVLINK_BYTES, OWNER),
+    }
+)
+
+
+class Moved(NamedTuple):
+    """A counter of bytes, when it was read, and its rate since the read before."""
+
+    bytes: float
+    time: float
+    rate: float | None
 
 
 class DcgmNames:
@@ -104,57 +277,132 @@ class DcgmNames:
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
         self.every = settings.gpu.interval
+        self._moved: dict[tuple[str, ...], Moved] = {}
 
     def read(self, readings: Readings) -> Reading:
-        try:
-            host = self.node.read_text("/proc/sys/kernel/hostname").strip()
-        except OSError:
-            host = ""
-        values = {key: value for key, (value, _) in readings.values(USED).items()}
+        found = readings.values(USED)
+        self._follow_links(found)
+        values: dict[tuple[str, ...], dict[tuple[Metric, tuple[str, ...]], float]] = {}
+        for (metric, labels), (value, _) in found.items():
+            values.setdefault(labels[:2], {})[metric, labels[2:]] = value
         windows = {told.place.uuid: told.detail for told in readings.details(gpu.WindowDetail)}
-        infos = [labels for metric, labels in values if metric is health.INFO]
-        return Reading(
-            tuple(
-                sample
-                for info in infos
-                for labels in _labels(values, info, host)
-                for sample in _samples(values, info[:2], windows.get(info[1]), labels)
-            )
-        )
+        fields = [told.detail for told in readings.details(DcgmFields)]
+        boards = float(sum(not told.identity.mig for told in fields))
+        host = self._host()
+        samples: list[Sample] = []
+        for told in fields:
+            who = told.identity
+            of_gpu = values.get(who.labels, {})
+            activity = self._activity(who, windows.get(who.uuid))
+            shares = windows[who.uuid].memory_busy if who.uuid in windows else None
+            known = [
+                *_scaled(of_gpu, told),
+                *((theirs, activity.get(name)) for name, theirs in PROFILED.items()),
+                (NVLINK, _bandwidth(activity)),
+                (COPY, _times(shares, 100)),
+                (COUNT, boards),
+            ]
+            owners = {labels[:4] for metric, labels in of_gpu if metric is OWNER}
+            for owner in sorted(owners) or [("", "", "", "")]:
+                labels = _labels(told, host, *owner)
+                for theirs, reading in known:
+                    samples += theirs.at(reading, *labels)
+                samples += _last_xid(of_gpu, labels)
+                for watch, verdict, error in health(of_gpu, told):
+                    samples += HEALTH.at(float(verdict), *labels, watch, error)
+            samples += _of_jobstats(of_gpu, who, owners)
+        return Reading(tuple(samples))
+
+    def _host(self) -> str:
+        """The name of the node; a pod knows it by the variable that dcgm-exporter reads as well.
+
+        https://github.com/NVIDIA/dcgm-exporter/blob/main/internal/pkg/hostname/hostname.go
+        """
+        name = os.environ.get("NODE_NAME", "")
+        if not name:
+            with contextlib.suppress(OSError):
+                name = self.node.read_text("/proc/sys/kernel/hostname").strip()
+        return printable(name, LONGEST)
+
+    def _follow_links(self, found: Mapping[Key, tuple[float, float]]) -> None:
+        """Keep the NVLinks' counters: of GPUs without GPM, only they tell the rates."""
+        before, self._moved = self._moved, {}
+        for (metric, labels), (value, time) in found.items():
+            if metric is units.NVLINK_BYTES:
+                last = before.get(labels, Moved(value, time, None))
+                rate = last.rate
+                if time > last.time:
+                    moved, passed = value - last.bytes, time - last.time
+                    rate = moved / passed if moved >= 0 else None  # None where it was reset
+                self._moved[labels] = Moved(value, time, rate)
+
+    def _activity(self, who: Identity, window: gpu.WindowDetail | None) -> dict[str, float]:
+        """What each unit and link did in the last window."""
+        rates = {
+            f"nvlink_{direction}": counted.rate
+            for direction in DIRECTIONS
+            if (counted := self._moved.get((*who.labels, direction))) and counted.rate is not None
+        }
+        return {**rates, **((window.activity if window else None) or {})}
 
 
-def _labels(values: Values, info: tuple[str, ...], host: str) -> Iterator[tuple[str, ...]]:
-    """The labels of a GPU: once, or once for each container that holds it, as in dcgm-exporter."""
-    index, uuid, model, bus, *_, parent = info
-    address = bus.upper().rjust(len("00000000:1B:00.0"), "0") if bus else ""
-    who = index, parent or uuid, address, f"nvidia{index}", model, host, uuid if parent else ""
-    owners = {  # owners outside containers have no names here, and count as one
-        labels[2:5] for metric, labels in values if metric is OWNER and labels[:2] == info[:2]
-    }
-    for namespace, pod, container in sorted(owners) or [("", "", "")]:
-        yield (*who, container, namespace, pod)
+def _scaled(values: Values, told: DcgmFields) -> Iterator[tuple[Metric, float | None]]:
+    for theirs, ours, labels, factor in SCALED:
+        value = values.get((ours, labels), told.whole.get(ours))
+        yield theirs, _times(value, factor)
+    for theirs, tell in FIELDS:
+        yield theirs, tell(told)
+    total, used = (values.get((metric, ())) for metric in (gpu.MEMORY_TOTAL, gpu.MEMORY_USED))
+    if total is not None and used is not None:
+        yield FREE, (total - used - values.get((gpu.MEMORY_RESERVED, ()), 0.0)) * MEBI
 
 
-def _samples(
-    values: Values, at: tuple[str, ...], window: gpu.WindowDetail | None, labels: tuple[str, ...]
-) -> Iterator[Sample]:
-    for theirs, ours, suffix, factor in SCALED:
-        value = values.get((ours, (*at, *suffix)))
-        yield from theirs.at(None if value is None else value * factor, *labels)
-    activity = (window.activity if window else None) or {}
-    for name, theirs in PROFILED.items():
-        yield from theirs.at(activity.get(name), *labels)
-    copying = window.memory_busy if window else None
-    yield from COPY.at(None if copying is None else copying * 100, *labels)
-    memory = [values.get((metric, at)) for metric in (gpu.MEMORY_TOTAL, gpu.MEMORY_USED)]
-    if memory[0] is not None and memory[1] is not None:
-        reserved = values.get((gpu.MEMORY_RESERVED, at), 0.0)
-        yield from FREE.at((memory[0] - memory[1] - reserved) * MEBI, *labels)
-    times = {
-        found[2]: time
-        for (metric, found), time in values.items()
-        if metric is xids.XID_TIME and found[:2] == at
-    }
-    if any(metric is xids.XIDS and found[:2] == at for metric, found in values):
+def _bandwidth(activity: Mapping[str, float]) -> float | None:
+    sent, received = (activity.get(f"nvlink_{direction}") for direction in DIRECTIONS)
+    return None if sent is None or received is None else (sent + received) / NVLINK_MEGABYTE
+
+
+def _labels(
+    told: DcgmFields, host: str, namespace: str, pod: str, container: str, job: str
+) -> tuple[str, ...]:
+    who = told.identity
+    address = who.bus_id.upper().rjust(len("00000000:1B:00.0"), "0") if who.bus_id else ""
+    instance = INSTANCE_NAME.fullmatch(who.name)
+    return (
+        str(who.index),
+        who.parent or who.uuid,
+        address,
+        f"nvidia{who.index}",
+        instance["board"] if instance else who.name,
+        host,
+        host,
+        "" if who.gpu_instance is None else str(who.gpu_instance),
+        instance["profile"] if instance else "",
+        told.driver_version,
+        container,
+        namespace,
+        pod,
+        job,
+    )
+
+
+def _last_xid(values: Values, labels: tuple[str, ...]) -> Iterator[Sample]:
+    """None where the GPU does not report XIDs, or the last has no number."""
+    times = {of[0]: time for (metric, of), time in values.items() if metric is xids.XID_TIME}
+    if any(metric is xids.XIDS for metric, _ in values):
         last = max(times, key=times.__getitem__, default="0")
-        yield from XID.at(float(last) if last.isdecimal() else None, *labels)
+        yield from XID.at(float(last) if last.isdecimal() else None, *labels, last)
+
+
+def _of_jobstats(values: Values, who: Identity, owners: Iterable[tuple[str, ...]]) -> list[Sample]:
+    """The newest Slurm job on a GPU, and how busy the GPU is."""
+    jobs = [int(job) for *_, job in owners if JOB_ID.fullmatch(job)]
+    if not jobs:
+        return []
+    labels = str(who.index if who.minor is None else who.minor), who.name, who.uuid
+    busy = _times(values.get((gpu.UTILIZATION, ())), 100)
+    return [*JOB.at(float(max(jobs)), *labels), *DUTY.at(busy, *labels)]
+
+
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor

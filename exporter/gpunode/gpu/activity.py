@@ -89,6 +89,12 @@ SM_CLOCK_MAX = Metric(
 MEMORY_CLOCK = Metric(
     "gpunode_gpu_memory_clock_hertz", "gauge", "Current memory clock (nvmlDeviceGetClockInfo).", GPU
 )
+MEMORY_CLOCK_MAX = Metric(
+    "gpunode_gpu_memory_clock_max_hertz",
+    "gauge",
+    "Maximum memory clock (nvmlDeviceGetMaxClockInfo).",
+    GPU,
+)
 TEMPERATURE = Metric(
     "gpunode_gpu_temperature_celsius", "gauge", "GPU temperature (nvmlDeviceGetTemperature).", GPU
 )
@@ -159,6 +165,7 @@ class GpuActivity:
         SM_CLOCK,
         SM_CLOCK_MAX,
         MEMORY_CLOCK,
+        MEMORY_CLOCK_MAX,
         TEMPERATURE,
         PROCESSES,
         *units.METRICS,
@@ -290,6 +297,7 @@ class GpuActivity:
         yield from SM_CLOCK.at(known(gpu.sm_clock), *at)
         yield from SM_CLOCK_MAX.at(self.limits.sm_clock_hertz, *at)
         yield from MEMORY_CLOCK.at(known(gpu.memory_clock), *at)
+        yield from MEMORY_CLOCK_MAX.at(self.limits.memory_clock_hertz, *at)
         yield from TEMPERATURE.at(known(gpu.temperature), *at)
         if window.processes is not None:
             for engine in ("compute", "graphics", "mps"):

@@ -74,12 +74,18 @@ class Pods:
         return Reading(tuple(GPU_PODS.at(float(len(pods)))))
 
     def holders(self, gpu: Identity) -> list[Allocation] | None:
-        """The containers to which a GPU is allocated, or None without a recent kubelet answer."""
+        """The containers to which a GPU is allocated.
+
+        None without a recent answer of the kubelet, or if it names a device that may be this one.
+        """
         told = self._told
         if told is None or self.node.clock.monotonic() - told[1] > 3 * self.every:
             return None
         is_device = VENDORS[gpu.vendor].is_device
-        held = (a for a in told[0] if len(a.device) <= LONGEST and is_device(gpu, a.device))
+        named = [(a, is_device(gpu, a.device)) for a in told[0] if len(a.device) <= LONGEST]
+        if not any(is_it for _, is_it in named) and any(is_it is None for _, is_it in named):
+            return None
+        held = (allocation for allocation, is_it in named if is_it)
         return [
             replace(
                 a,

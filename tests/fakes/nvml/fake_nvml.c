@@ -147,6 +147,22 @@ typedef struct Device {
 } Device;
 
 typedef struct {
+    int supported;
+    unsigned count;
+    struct {
+        unsigned code, state;
+        char info[128], product[128];
+        unsigned enabled;
+        uint32_t expiry[4];
+    } features[3];
+} GridFeatures;
+
+typedef struct {
+    Device *device;
+    unsigned id, profile, start, size;
+} GpuInstanceInfo;
+
+typedef struct {
     Device *device;
     unsigned long long type, data;
     unsigned gpu_instance, compute_instance;
@@ -154,6 +170,7 @@ typedef struct {
 
 _Static_assert(sizeof(MemoryV2) == 0x28, "pynvml: nvmlMemory_v2");
 _Static_assert(sizeof(MarginTemperature) == 0x8, "pynvml: nvmlMarginTemperature_v1");
+_Static_assert(sizeof(GridFeatures) == 860, "pynvml: c_nvmlGridLicensableFeatures_v4_t");
 _Static_assert(sizeof(Fabric) == 0x24, "pynvml: nvmlGpuFabricInfo_v2");
 
 /* ------------------------------------------------------------------------
@@ -169,12 +186,15 @@ _Static_assert(sizeof(Fabric) == 0x24, "pynvml: nvmlGpuFabricInfo_v2");
     X(nvmlDeviceGetMarginTemperature) X(nvmlDeviceGetUtilizationRates) X(nvmlDeviceGetMemoryInfo) \
     X(nvmlDeviceGetPowerUsage) X(nvmlDeviceGetEnforcedPowerLimit) \
     X(nvmlDeviceGetPowerManagementDefaultLimit) X(nvmlDeviceGetCurrentClocksEventReasons) \
+    X(nvmlDeviceGetPowerManagementLimit) X(nvmlDeviceGetPowerManagementLimitConstraints) \
+    X(nvmlDeviceGetTemperatureThreshold) X(nvmlDeviceGetEncoderUtilization) \
+    X(nvmlDeviceGetDecoderUtilization) X(nvmlDeviceGetGridLicensableFeatures) X(nvmlDeviceValidateInforom) X(nvmlSystemGetDriverVersion) \
     X(nvmlDeviceGetCurrentClocksThrottleReasons) X(nvmlDeviceGetTotalEnergyConsumption) \
     X(nvmlDeviceGetTotalEccErrors) X(nvmlDeviceGetRemappedRows) X(nvmlDeviceGetPersistenceMode) \
     X(nvmlDeviceGetCurrPcieLinkGeneration) X(nvmlDeviceGetCurrPcieLinkWidth) \
     X(nvmlDeviceGetMaxPcieLinkGeneration) X(nvmlDeviceGetMaxPcieLinkWidth) X(nvmlDeviceGetPcieReplayCounter) \
     X(nvmlDeviceGetGpuFabricInfoV) X(nvmlDeviceGetMigMode) X(nvmlDeviceGetMaxMigDeviceCount) \
-    X(nvmlDeviceGetMigDeviceHandleByIndex) X(nvmlDeviceGetGpuInstanceId) \
+    X(nvmlDeviceGetMigDeviceHandleByIndex) X(nvmlDeviceGetGpuInstanceId) X(nvmlDeviceGetGpuInstanceById) \
     X(nvmlDeviceGetComputeRunningProcesses) X(nvmlDeviceGetGraphicsRunningProcesses) \
     X(nvmlDeviceGetMPSComputeRunningProcesses) X(nvmlDeviceGetProcessUtilization) \
     X(nvmlDeviceGetFieldValues) X(nvmlDeviceGetSamples) X(nvmlGpmSampleAlloc) X(nvmlGpmSampleGet) \
@@ -225,7 +245,20 @@ static const struct {
     {"MarginTemperature", 47},
     {"EnforcedPowerLimit", 700000},
     {"PowerManagementDefaultLimit", 700000},
+    {"PowerManagementLimit", 700000},
+    {"PowerManagementLimitConstraints.min", 200000},
+    {"PowerManagementLimitConstraints.max", 700000},
+    {"TemperatureThreshold.shutdown", 95},
+    {"TemperatureThreshold.slowdown", 89},
+    {"TemperatureThreshold.mem_max", 95},
+    {"TemperatureThreshold.gpu_max", 87},
+    {"EncoderUtilization.percent", 0},
+    {"EncoderUtilization.period", 100000},
+    {"DecoderUtilization.percent", 0},
+    {"DecoderUtilization.period", 100000},
     {"CurrentClocksEventReasons", 1},
+    {"TotalEccErrors.corrected_volatile", 0},
+    {"TotalEccErrors.uncorrected_volatile", 0},
     {"TotalEccErrors.corrected_aggregate", 0},
     {"TotalEccErrors.uncorrected_aggregate", 0},
     {"RemappedRows.corrected", 0},
@@ -241,6 +274,10 @@ static const struct {
     {"GpuFabricInfoV.state", 3},
     {"GpuFabricInfoV.health_mask", 426},
     {"MaxMigDeviceCount", 7},
+    {"GridLicensableFeatures.supported", 0},
+    {"GridLicensableFeatures.state", 0},
+    {"GpuInstanceInfo.profile", 19},
+    {"GpuInstanceInfo.start", NAN},
 };
 enum { READING_COUNT = sizeof readings / sizeof readings[0] };
 
@@ -1262,6 +1299,8 @@ static double derived_reading(const Device *d, const char *name)
         return d->mig >= 0 ? 17716740096.0 : 150754820096.0;
     if (strcmp(name, "MemoryInfo.reserved") == 0)
         return d->mig >= 0 ? 0 : 644939776;
+    if (strcmp(name, "GpuInstanceInfo.start") == 0)
+        return d->mig;
     fprintf(stderr, "fake nvml: no derived reading %s\n", name);
     abort();
 }
@@ -1382,6 +1421,14 @@ const char *nvmlErrorString(Ret code)
 
 /* --- devices and who they are --- */
 
+Ret nvmlSystemGetDriverVersion(char *version, unsigned length)
+{
+    Ret r = enter(F_nvmlSystemGetDriverVersion);
+    if (r == OK)
+        r = copy_string("580.159.04", version, length);
+    return leave(r);
+}
+
 Ret nvmlDeviceGetCount_v2(unsigned *count)
 {
     Ret r = enter(F_nvmlDeviceGetCount);
@@ -1492,6 +1539,7 @@ UINT_GETTER(MemoryBusWidth)
 UINT_GETTER(PowerUsage)
 UINT_GETTER(EnforcedPowerLimit)
 UINT_GETTER(PowerManagementDefaultLimit)
+UINT_GETTER(PowerManagementLimit)
 UINT_GETTER(PersistenceMode)
 UINT_GETTER(CurrPcieLinkGeneration)
 UINT_GETTER(CurrPcieLinkWidth)
@@ -1502,6 +1550,9 @@ UINT_GETTER(MaxMigDeviceCount)
 ULL_GETTER(CurrentClocksThrottleReasons)
 ULL_GETTER(TotalEnergyConsumption)
 PAIR_GETTER(CudaComputeCapability, major, minor)
+PAIR_GETTER(PowerManagementLimitConstraints, min, max)
+PAIR_GETTER(EncoderUtilization, percent, period)
+PAIR_GETTER(DecoderUtilization, percent, period)
 
 #ifndef OLD_DRIVER
 ULL_GETTER(CurrentClocksEventReasons)
@@ -1537,15 +1588,24 @@ Ret nvmlDeviceGetTemperature(Device *d, unsigned sensor, unsigned *temperature)
     return uint_choice(d, F_nvmlDeviceGetTemperature, names, 1, sensor, temperature);
 }
 
+Ret nvmlDeviceGetTemperatureThreshold(Device *d, unsigned kind, unsigned *temperature)
+{
+    static const char *const names[] = {"TemperatureThreshold.shutdown", "TemperatureThreshold.slowdown",
+                                        "TemperatureThreshold.mem_max", "TemperatureThreshold.gpu_max"};
+    return uint_choice(d, F_nvmlDeviceGetTemperatureThreshold, names, 4, kind, temperature);
+}
+
+Ret nvmlDeviceValidateInforom(Device *d) { return leave(enter_device(d, F_nvmlDeviceValidateInforom)); }
+
 Ret nvmlDeviceGetTotalEccErrors(Device *d, unsigned error, unsigned counter, unsigned long long *count)
 {
-    static const char *const names[] = {"TotalEccErrors.corrected_aggregate", "TotalEccErrors.uncorrected_aggregate"};
-    const unsigned aggregate = 1;
-    if (error > 1 || counter != aggregate) {
+    static const char *const names[] = {"TotalEccErrors.corrected_volatile", "TotalEccErrors.uncorrected_volatile",
+                                        "TotalEccErrors.corrected_aggregate", "TotalEccErrors.uncorrected_aggregate"};
+    if (error > 1 || counter > 1) {
         Ret r = enter_device(d, F_nvmlDeviceGetTotalEccErrors);
         return leave(r == OK ? INVALID_ARGUMENT : r);
     }
-    return ull_scalar(d, F_nvmlDeviceGetTotalEccErrors, names[error], count);
+    return ull_scalar(d, F_nvmlDeviceGetTotalEccErrors, names[2 * counter + error], count);
 }
 
 /* --- readings in a struct --- */
@@ -1654,6 +1714,23 @@ Ret nvmlDeviceGetGpuFabricInfoV(Device *d, Fabric *f)
 }
 #endif
 
+/* A guest's licence for a virtual GPU, or none. */
+Ret nvmlDeviceGetGridLicensableFeatures_v4(Device *d, GridFeatures *out)
+{
+    const unsigned vgpu = 1;
+    Ret r = enter_device(d, F_nvmlDeviceGetGridLicensableFeatures);
+    if (r == OK && !out)
+        r = INVALID_ARGUMENT;
+    if (r == OK) {
+        memset(out, 0, sizeof *out);
+        out->supported = reading(d, "GridLicensableFeatures.supported") != 0;
+        out->count = (unsigned)out->supported;
+        out->features[0].code = vgpu;
+        out->features[0].state = to_uint(reading(d, "GridLicensableFeatures.state"));
+    }
+    return leave(r);
+}
+
 /* --- MIG --- */
 
 Ret nvmlDeviceGetMigMode(Device *d, unsigned *current, unsigned *pending)
@@ -1687,6 +1764,31 @@ Ret nvmlDeviceGetGpuInstanceId(Device *d, unsigned *id)
         r = INVALID_ARGUMENT;
     if (r == OK)
         *id = (unsigned)d->mig + 1;
+    return leave(r);
+}
+
+/* The handle of a GPU instance is that of its only MIG device. */
+Ret nvmlDeviceGetGpuInstanceById(Device *d, unsigned id, Device **out)
+{
+    Ret r = enter_device(d, F_nvmlDeviceGetGpuInstanceById);
+    if (r == OK && (!out || d->mig >= 0))
+        r = INVALID_ARGUMENT;
+    if (r == OK && (id == 0 || id > (unsigned)settings_of(d)->migs))
+        r = NOT_FOUND;
+    if (r == OK)
+        *out = &devices[d->gpu][id];
+    return leave(r);
+}
+
+Ret nvmlGpuInstanceGetInfo(Device *d, GpuInstanceInfo *out)
+{
+    Ret r = enter_device(d, F_nvmlDeviceGetGpuInstanceById);
+    if (r == OK && !out)
+        r = INVALID_ARGUMENT;
+    if (r == OK)
+        *out = (GpuInstanceInfo){&devices[d->gpu][0], (unsigned)d->mig + 1,
+                                 to_uint(reading(d, "GpuInstanceInfo.profile")),
+                                 to_uint(reading(d, "GpuInstanceInfo.start")), 1};
     return leave(r);
 }
 
@@ -1778,6 +1880,11 @@ static const struct FieldKind {
     double value;
 } field_kinds[] = {
     {74, TYPE_ULL, NO_SCOPE, 0},  /* violation time, power, ns */
+    {75, TYPE_ULL, NO_SCOPE, 0},  /* … heat */
+    {76, TYPE_ULL, NO_SCOPE, 0},  /* … boost in step with others */
+    {77, TYPE_ULL, NO_SCOPE, 0},  /* … board limit */
+    {78, TYPE_ULL, NO_SCOPE, 0},  /* … low utilisation */
+    {79, TYPE_ULL, NO_SCOPE, 0},  /* … reliability */
     {269, TYPE_ULL, NO_SCOPE, 0}, /* … software thermal slowdown */
     {270, TYPE_ULL, NO_SCOPE, 0}, /* … hardware thermal slowdown */
     {271, TYPE_ULL, NO_SCOPE, 0}, /* … power brake */
@@ -1790,6 +1897,7 @@ static const struct FieldKind {
     {163, TYPE_UINT, LINK, 0},
     {164, TYPE_UINT, LINK, 26562}, /* NVLink speed, MB/s */
     {165, TYPE_UINT, LINK, 1}, /* NVLink state */
+    {186, TYPE_UINT, NO_SCOPE, 70000}, /* power now, mW */
     {230, TYPE_UINT, NO_SCOPE, 0}, /* recovery action */
 };
 

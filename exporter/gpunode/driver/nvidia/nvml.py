@@ -31,11 +31,14 @@ from gpunode.driver.driver import (
     NvLink,
     PcieLink,
     PowerLimits,
+    PowerRange,
     Process,
     ProcessUse,
     RemappedRows,
+    TemperatureLimits,
     Unsupported,
     Utilization,
+    VideoUse,
     Xid,
 )
 from gpunode.driver.errands import PATIENCE, Errands
@@ -79,6 +82,14 @@ THROTTLED_NANOSECONDS = {
     269: "sw_thermal",  # NVML_FI_DEV_CLOCKS_EVENT_REASON_*, since nvml.h 12.9
     270: "hw_thermal",
     271: "hw_power_brake",
+}
+VIOLATION_NANOSECONDS = {
+    pynvml.NVML_FI_DEV_PERF_POLICY_POWER: "power",
+    pynvml.NVML_FI_DEV_PERF_POLICY_THERMAL: "thermal",
+    pynvml.NVML_FI_DEV_PERF_POLICY_SYNC_BOOST: "sync_boost",
+    pynvml.NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT: "board",
+    pynvml.NVML_FI_DEV_PERF_POLICY_LOW_UTILIZATION: "low_utilization",
+    pynvml.NVML_FI_DEV_PERF_POLICY_RELIABILITY: "reliability",
 }
 PCIE_ERRORS = {
     pynvml.NVML_FI_DEV_PCIE_COUNT_CORRECTABLE_ERRORS: "correctable",
@@ -408,6 +419,8 @@ class NvmlGpu:
     def _identify(self) -> Identity:
         board = self.parent or self
         pci = board._told("nvmlDeviceGetPciInfo")
+        instance = self._number("nvmlDeviceGetGpuInstanceId") if self.parent else None
+        place = None if instance is None else board._told(_get_instance_info, instance)
         return Identity(
             index=self.index,
             uuid=self.uuid,
@@ -419,7 +432,9 @@ class NvmlGpu:
             parent=self.parent.uuid if self.parent else None,
             mig=self.parent is not None,
             minor=board._number("nvmlDeviceGetMinorNumber"),
-            gpu_instance=self._number("nvmlDeviceGetGpuInstanceId") if self.parent else None,
+            gpu_instance=instance,
+            mig_profile=place and _whole(place.profileId),
+            mig_start=place and _whole(place.placement.start),
         )
 
     def _capability(self) -> str | None:
@@ -427,13 +442,12 @@ class NvmlGpu:
         return "{}.{}".format(*version) if version and max(version) < 100 else None
 
     def _number(self, function: str) -> int | None:
-        number = possible(self._told(function), NUMBERS)
-        return None if number is None else int(number)
+        return _whole(self._told(function))
 
-    def _told(self, function: str | Callable[..., Any]) -> Any:
+    def _told(self, function: str | Callable[..., Any], *arguments: Any) -> Any:
         """Something that is good to know of a GPU, or None: no reason not to read the rest."""
         try:
-            return self._call(function)
+            return self._call(function, *arguments)
         except DriverError:
             return None
 
@@ -455,6 +469,7 @@ class NvmlGpu:
                 PCIE_LANE[generation] * lanes if generation in PCIE_LANE and lanes else None
             ),
             sm_clock_hertz=sm_clock or None,
+            memory_clock_hertz=memory_clock or None,
         )
 
     def _max_clock(self, kind: int) -> float | None:
@@ -578,6 +593,35 @@ class NvmlGpu:
         enforced = self._call("nvmlDeviceGetEnforcedPowerLimit") * 1e-3
         return PowerLimits(_reading("limit", enforced, LIMITS), possible(default, LIMITS))
 
+    def power_range(self) -> PowerRange:
+        asked = self._optional("nvmlDeviceGetPowerManagementLimit")
+        range_ = self._optional("nvmlDeviceGetPowerManagementLimitConstraints") or (None, None)
+        return PowerRange(*(possible(_scaled(w, 1e-3), LIMITS) for w in (asked, *range_)))
+
+    def power_now(self) -> float:
+        (milliwatts,) = self._fields(pynvml.NVML_FI_DEV_POWER_INSTANT).values()
+        return _reading("power", milliwatts * 1e-3, WATTS)
+
+    def temperature_limits(self) -> TemperatureLimits:
+        def ask(kind: int) -> float | None:
+            return possible(self._optional("nvmlDeviceGetTemperatureThreshold", kind), CELSIUS)
+
+        return TemperatureLimits(
+            slowdown=ask(pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
+            shutdown=ask(pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
+            gpu=ask(pynvml.NVML_TEMPERATURE_THRESHOLD_GPU_MAX),
+            memory=ask(pynvml.NVML_TEMPERATURE_THRESHOLD_MEM_MAX),
+        )
+
+    def video_use(self) -> VideoUse:
+        def ask(name: str) -> float | None:
+            answer = self._optional(name)
+            return None if answer is None else possible(answer[0] / 100, SHARES)
+
+        return VideoUse(
+            ask("nvmlDeviceGetEncoderUtilization"), ask("nvmlDeviceGetDecoderUtilization")
+        )
+
     def processes(self) -> list[Process]:
         calls: tuple[tuple[str, Literal["compute", "graphics", "mps"]], ...] = (
             ("nvmlDeviceGetComputeRunningProcesses_v3", "compute"),
@@ -615,18 +659,48 @@ class NvmlGpu:
         return [ProcessUse(pid, share) for pid, share in latest.items() if share is not None]
 
     def ecc_errors(self) -> dict[str, float]:
+        return self._ecc_errors(pynvml.NVML_AGGREGATE_ECC)
+
+    def volatile_ecc_errors(self) -> dict[str, float]:
+        return self._ecc_errors(pynvml.NVML_VOLATILE_ECC)
+
+    def _ecc_errors(self, since: int) -> dict[str, float]:
         kinds = {
             "corrected": pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED,
             "uncorrected": pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
         }
         return {
             name: _reading(
-                "ECC errors",
-                self._call("nvmlDeviceGetTotalEccErrors", kind, pynvml.NVML_AGGREGATE_ECC),
-                COUNTS,
+                "ECC errors", self._call("nvmlDeviceGetTotalEccErrors", kind, since), COUNTS
             )
             for name, kind in kinds.items()
         }
+
+    def violations(self) -> dict[str, float]:
+        values = self._fields(*VIOLATION_NANOSECONDS)
+        return {VIOLATION_NANOSECONDS[field]: ns / 1e9 for (field, _), ns in values.items()}
+
+    def inforom_valid(self) -> bool:
+        try:
+            self._call("nvmlDeviceValidateInforom")
+        except DriverError as error:
+            if isinstance(error.__cause__, pynvml.NVMLError_CorruptedInforom):
+                return False
+            raise
+        return True
+
+    def vgpu_licensed(self) -> bool:
+        told = self._call("nvmlDeviceGetGridLicensableFeatures_v4")
+        if not told.isGridLicenseSupported:
+            return False
+        for feature in told.gridLicensableFeatures[: told.licensableFeaturesCount]:
+            if feature.featureCode == pynvml.NVML_GRID_LICENSE_FEATURE_CODE_VGPU:
+                return bool(_reading("licence", feature.featureState, FLAGS))
+        raise Unsupported(f"licence: GPU {self.index} has none for a virtual GPU")
+
+    def driver_version(self) -> str:
+        version = self.library.call(_get_driver_version, generation=self.generation)
+        return _text(version)
 
     def remapped_rows(self) -> RemappedRows:
         corrected, uncorrected, pending, failed = self._call("nvmlDeviceGetRemappedRows")
@@ -846,6 +920,11 @@ def _get_samples(handle: Any, kind: int, after: int) -> bytes:
     return bytes(samples)[: count.value * SAMPLE.size]
 
 
+def _get_instance_info(handle: Any, instance: int) -> Any:
+    """Profile and place of a GPU instance."""
+    return pynvml.nvmlGpuInstanceGetInfo(pynvml.nvmlDeviceGetGpuInstanceById(handle, instance))
+
+
 def _field_value(field: Any) -> float | None:
     """The member of the union that ``valueType`` selects; None if that can be no reading."""
     member = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
@@ -871,6 +950,12 @@ def _reading(what: str, value: float, within: Range) -> float:
     return reading
 
 
+def _whole(value: float | None) -> int | None:
+    """A small whole number, or None if it can be no reading."""
+    number = possible(value, NUMBERS)
+    return None if number is None else int(number)
+
+
 def _scaled(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
@@ -885,6 +970,7 @@ _get_name = pynvml.nvmlDeviceGetName.__wrapped__
 _get_uuid = pynvml.nvmlDeviceGetUUID.__wrapped__
 _get_serial = pynvml.nvmlDeviceGetSerial.__wrapped__
 _get_vbios = pynvml.nvmlDeviceGetVbiosVersion.__wrapped__
+_get_driver_version = pynvml.nvmlSystemGetDriverVersion.__wrapped__
 
 
 def _bus_id(pci: Any) -> bytes:

@@ -11,14 +11,19 @@ from gpunode.driver.nvidia import xids
 GKE_DEVICE = re.compile(r"nvidia(?P<minor>\d+)(?:/gi(?P<instance>\d+))?(?:/vgpu\d+)?")
 # Instance names before driver 470: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
 OLD_MIG = re.compile(r"MIG-(?P<parent>GPU-[^/]+)/(?P<instance>\d+)/\d+")
-# https://github.com/NVIDIA/k8s-dra-driver-gpu
-CLAIMED_DEVICE = re.compile(r"gpu-(?P<minor>\d+)")
+# Devices of claims: https://github.com/NVIDIA/k8s-dra-driver-gpu (CanonicalName). A gpu-vfio-0 has
+# left the driver for a virtual machine.
+CLAIMED_GPU = re.compile(r"gpu-(?P<minor>\d+)")
+CLAIMED_MIG = re.compile(r"gpu-(?P<minor>\d+)-mig-(?P<place>[0-9a-z]+(?:-[0-9a-z]+){2,})")
 
 
-def is_device(gpu: Identity, device: str) -> bool:
-    """Whether a kubelet device ID is this GPU or MIG instance, or a time slice of it."""
+def is_device(gpu: Identity, device: str) -> bool | None:
+    """Whether a kubelet device ID is this GPU or MIG instance, or a share of it.
+
+    None if it may be, and the driver does not tell.
+    """
     device = device.partition("::")[0]  # GPU-…::3 is the fourth replica of a shared GPU
-    if device == gpu.uuid:
+    if device == gpu.uuid or _is_slot(gpu, device):
         return True
     minor = gpu.index if gpu.minor is None else gpu.minor
     if match := GKE_DEVICE.fullmatch(device):
@@ -26,9 +31,37 @@ def is_device(gpu: Identity, device: str) -> bool:
         return int(match["minor"]) == minor and instance == gpu.gpu_instance
     if match := OLD_MIG.fullmatch(device):
         return match["parent"] == gpu.parent and int(match["instance"]) == gpu.gpu_instance
-    if match := CLAIMED_DEVICE.fullmatch(device):
+    if match := CLAIMED_GPU.fullmatch(device):
         return int(match["minor"]) == minor and not gpu.mig
+    if match := CLAIMED_MIG.fullmatch(device):
+        claimed = _profile_and_start(match["place"].split("-"))
+        if claimed is None or int(match["minor"]) != minor or not gpu.mig:
+            return False
+        if gpu.mig_profile is None or gpu.mig_start is None:
+            return None
+        return claimed == (gpu.mig_profile, gpu.mig_start)
     return False
+
+
+def _profile_and_start(parts: list[str]) -> tuple[int, int] | None:
+    """The ID of a MIG profile, and the first slice of memory.
+
+    Since 25.12, the profile's name stands before these: ``1g18gb-19-4``; before, the size behind
+    them: ``19-4-1``.
+    """
+    if len(parts) == 3 and all(part.isdecimal() for part in parts):
+        parts = parts[:2]
+    profile, start = parts[-2:]
+    return (int(profile), int(start)) if profile.isdecimal() and start.isdecimal() else None
+
+
+def _is_slot(gpu: Identity, device: str) -> bool:
+    """Whether it is one of the slots GPU-…-0, GPU-…-1, … into which HAMi divides a GPU.
+
+    https://github.com/Project-HAMi/HAMi (GetPluginDevices)
+    """
+    uuid, _, slot = device.rpartition("-")
+    return uuid == gpu.uuid and slot.isascii() and slot.isdecimal()
 
 
 NVIDIA = Vendor(

@@ -1,0 +1,115 @@
+"""What DCGM reads of a GPU and gpunode otherwise does not: read only with ``--compat=dcgm``.
+
+On an H100 with driver 580.159, all of it takes 5 ms, of which the energy counter takes 4; the check
+of the InfoROM takes 70 ms more, once an hour as in DCGM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from gpunode.config import Settings
+from gpunode.driver.driver import (
+    Gpu,
+    Identity,
+    PowerRange,
+    TemperatureLimits,
+    VideoUse,
+    known,
+)
+from gpunode.gpu.activity import MEMORY_CLOCK, SM_CLOCK, TEMPERATURE
+from gpunode.gpu.due import Due
+from gpunode.gpu.power import POWER
+from gpunode.metric import Metric
+from gpunode.node.node import Node
+from gpunode.source import Divided, Reading
+
+LIMITS_EVERY = 300.0
+"""Seconds between reads of what rarely changes."""
+
+INFOROM_EVERY = 3600.0
+"""Seconds between checks of the InfoROM."""
+
+
+WHOLE: dict[Metric, Callable[[Gpu], Callable[[], float]]] = {
+    POWER: lambda gpu: gpu.power,
+    TEMPERATURE: lambda gpu: gpu.temperature,
+    SM_CLOCK: lambda gpu: gpu.sm_clock,
+    MEMORY_CLOCK: lambda gpu: gpu.memory_clock,
+}
+
+NO_RANGE = PowerRange(None, None, None)
+NO_LIMITS = TemperatureLimits(None, None, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class DcgmFields:
+    """Values of one GPU or MIG instance in base units; what the driver does not tell is None."""
+
+    identity: Identity
+    driver_version: str
+    energy: float | None
+    power_now: float | None
+    power_range: PowerRange
+    temperature_limits: TemperatureLimits
+    video: VideoUse
+    ecc: dict[str, float]
+    """Since the driver was loaded."""
+
+    violations: dict[str, float]
+    inforom_valid: bool | None
+    vgpu_licensed: bool | None
+    whole: Mapping[Metric, float | None] = field(default_factory=dict)
+    """What gpunode otherwise reads of the instances alone, for a GPU in MIG mode."""
+
+
+class GpuDcgmFields:
+    """Reads them of one GPU or MIG instance."""
+
+    name = "gpu_dcgm_fields"
+    divided: ClassVar[Divided] = "both"
+    metrics: tuple[Metric, ...] = ()
+
+    def __init__(self, node: Node, gpu: Gpu, settings: Settings) -> None:
+        self.clock = node.clock
+        self.sensors = gpu
+        self.every = settings.gpu.health_interval
+        self._limits_due = Due(LIMITS_EVERY)
+        self._inforom_due = Due(INFOROM_EVERY)
+        self._driver_version = ""
+        self._power_range = NO_RANGE
+        self._temperature_limits = NO_LIMITS
+        self._inforom_valid: bool | None = None
+        self._vgpu_licensed: bool | None = None
+
+    def read(self) -> Reading:
+        gpu, now = self.sensors, self.clock.monotonic()
+        if self._limits_due.at(now):
+            self._driver_version = known(gpu.driver_version) or ""
+            self._vgpu_licensed = known(gpu.vgpu_licensed)
+            self._power_range = known(gpu.power_range) or NO_RANGE
+            self._temperature_limits = known(gpu.temperature_limits) or NO_LIMITS
+        if self._inforom_due.at(now):
+            self._inforom_valid = known(gpu.inforom_valid)
+        whole: dict[Metric, float | None] = {}
+        if not gpu.identity.mig and known(gpu.mig_mode):
+            whole = {metric: known(read(gpu)) for metric, read in WHOLE.items()}
+        return Reading(
+            (),
+            DcgmFields(
+                identity=gpu.identity,
+                driver_version=self._driver_version,
+                energy=known(gpu.energy),
+                power_now=known(gpu.power_now),
+                power_range=self._power_range,
+                temperature_limits=self._temperature_limits,
+                video=known(gpu.video_use) or VideoUse(None, None),
+                ecc=known(gpu.volatile_ecc_errors) or {},
+                violations=known(gpu.violations) or {},
+                inforom_valid=self._inforom_valid,
+                vgpu_licensed=self._vgpu_licensed,
+                whole=whole,
+            ),
+        )

@@ -1,0 +1,134 @@
+"""Who reads dcgm-exporter's metrics, and which: the names and labels that public files ask for.
+
+Their files stay where they are; these are the names that stand in them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jobscope.dcgm
+import kempnerpulse.translate.mapping
+
+DEV = "DCGM_FI_DEV_"
+PROF = "DCGM_FI_PROF_"
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """What reads the metrics: their names, and the labels that it selects or groups by."""
+
+    name: str
+    source: str
+    names: tuple[str, ...]
+    labels: tuple[str, ...] = ()
+
+
+def _of(prefix: str, names: str) -> tuple[str, ...]:
+    return tuple(prefix + name for name in names.split())
+
+
+ACTIVE = "SM_ACTIVE SM_OCCUPANCY PIPE_TENSOR_ACTIVE DRAM_ACTIVE"
+PIPES = "PIPE_FP16_ACTIVE PIPE_FP32_ACTIVE PIPE_FP64_ACTIVE"
+ECC = "ECC_DBE_AGG_TOTAL ECC_DBE_VOL_TOTAL ECC_SBE_AGG_TOTAL ECC_SBE_VOL_TOTAL"
+ROWS = "CORRECTABLE_REMAPPED_ROWS UNCORRECTABLE_REMAPPED_ROWS ROW_REMAP_FAILURE"
+VIOLATIONS = (
+    "POWER_VIOLATION THERMAL_VIOLATION SYNC_BOOST_VIOLATION BOARD_LIMIT_VIOLATION "
+    "RELIABILITY_VIOLATION"
+)
+OCI = "https://github.com/oracle-quickstart/oci-hpc/tree/master/playbooks/roles"
+
+CLIENTS = (
+    Client(
+        "dcgm-exporter's default set, 2.2 to 4.8",
+        "https://github.com/NVIDIA/dcgm-exporter/blob/main/etc/default-counters.csv",
+        (
+            *_of(DEV, "SM_CLOCK MEM_CLOCK MEMORY_TEMP GPU_TEMP POWER_USAGE XID_ERRORS"),
+            *_of(DEV, "TOTAL_ENERGY_CONSUMPTION PCIE_TX_THROUGHPUT PCIE_RX_THROUGHPUT"),
+            *_of(DEV, "PCIE_REPLAY_COUNTER GPU_UTIL MEM_COPY_UTIL ENC_UTIL DEC_UTIL"),
+            *_of(DEV, "FB_FREE FB_USED FB_RESERVED NVLINK_BANDWIDTH_TOTAL"),
+            *_of(DEV, f"VGPU_LICENSE_STATUS {ROWS}"),
+            *_of(PROF, "GR_ENGINE_ACTIVE PIPE_TENSOR_ACTIVE DRAM_ACTIVE"),
+            *_of(PROF, "PCIE_TX_BYTES PCIE_RX_BYTES"),
+        ),
+        ("gpu", "UUID", "pci_bus_id", "device", "modelName", "DCGM_FI_DRIVER_VERSION"),
+    ),
+    Client(
+        "dcgm-exporter's dashboard for Grafana",
+        "https://grafana.com/grafana/dashboards/12239",
+        (
+            *_of(DEV, "GPU_TEMP POWER_USAGE SM_CLOCK GPU_UTIL FB_USED"),
+            *_of(PROF, "PIPE_TENSOR_ACTIVE"),
+        ),
+        ("gpu",),
+    ),
+    Client(
+        "oci-hpc, recording rules",
+        f"{OCI}/prometheus/files",
+        (
+            "DCGM_EXP_GPU_HEALTH_STATUS",
+            *_of(DEV, f"{VIOLATIONS} {ECC} {ROWS} ROW_REMAP_PENDING XID_ERRORS"),
+        ),
+        ("hostname",),
+    ),
+    Client(
+        "oci-hpc, alerts",
+        f"{OCI}/grafana/files",
+        (
+            *_of(DEV, f"{VIOLATIONS} LOW_UTIL_VIOLATION GPU_TEMP GPU_UTIL MEMORY_TEMP"),
+            *_of(DEV, "SLOWDOWN_TEMP SHUTDOWN_TEMP"),
+        ),
+        ("hostname", "gpu"),
+    ),
+    Client(
+        "oci-hpc, dashboards",
+        f"{OCI}/grafana/files",
+        (
+            *_of(DEV, f"{ECC} {ROWS} COUNT DEC_UTIL ENC_UTIL FB_FREE FB_USED GPU_TEMP GPU_UTIL"),
+            *_of(DEV, "MEMORY_TEMP MEM_CLOCK MEM_COPY_UTIL NVLINK_BANDWIDTH_TOTAL POWER_USAGE"),
+            *_of(DEV, "PCIE_REPLAY_COUNTER SHUTDOWN_TEMP SLOWDOWN_TEMP SM_CLOCK XID_ERRORS"),
+            *_of(DEV, "TOTAL_ENERGY_CONSUMPTION"),
+            *_of(PROF, f"{ACTIVE} {PIPES} PCIE_TX_BYTES PCIE_RX_BYTES"),
+        ),
+        ("Hostname", "gpu"),
+    ),
+    Client(
+        "OpenShift's console",
+        "https://github.com/rh-ecosystem-edge/console-plugin-nvidia-gpu",
+        (
+            *_of(DEV, "DEC_UTIL ENC_UTIL GPU_TEMP MAX_MEM_CLOCK MAX_SM_CLOCK MEM_CLOCK"),
+            *_of(DEV, "MEM_COPY_UTIL POWER_MGMT_LIMIT_MAX POWER_USAGE SM_CLOCK"),
+            *_of(PROF, "GR_ENGINE_ACTIVE"),
+        ),
+        ("UUID", "modelName"),
+    ),
+    Client(
+        "KempnerPulse 0.5.0",
+        "https://pypi.org/project/kempnerpulse",
+        tuple(kempnerpulse.translate.mapping.SOURCE_FIELD_MAP),
+        ("gpu", "UUID"),
+    ),
+    Client(
+        "jobscope 0.1.1",
+        "https://pypi.org/project/jobscope",
+        (*(spec.metric for spec in jobscope.dcgm.METRICS), "nvidia_gpu_jobId"),
+    ),
+)
+
+NOT_ANSWERED = {
+    f"{DEV}PCIE_TX_THROUGHPUT": "takes 20 ms of the driver; PROF_PCIE_TX_BYTES tells the same, "
+    "and DCGM itself no longer answers",
+    f"{DEV}PCIE_RX_THROUGHPUT": "takes 20 ms of the driver; PROF_PCIE_RX_BYTES tells the same, "
+    "and DCGM itself no longer answers",
+    f"{PROF}PIPE_TENSOR_DMMA_ACTIVE": "no field of DCGM",
+    f"{PROF}PIPE_TENSOR_QMMA_ACTIVE": "no field of DCGM",
+}
+"""Names for which there is no series on any GPU, and why."""
+
+WATCHES_NOT_ANSWERED = {
+    "PMU": "NVML has no reading of it",
+    "MCU": "NVML has no reading of it",
+    "SM": "NVML has no reading of it",
+    "ALL": "what DCGM puts here is an XID",
+}
+"""Values of ``health_watch`` for which there is no series, and why."""
