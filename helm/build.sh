@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Builds a Kubernetes control plane into a folder, and puts the Prometheus Operator's CRDs beside it:
+# FOLDER KUBERNETES OPERATOR, the latter two as versions of their Go modules.
+# Kubernetes replaces its parts by folders of its repository: a module of our own has its list of
+# what it requires, and takes the parts as they are published, as v0.X for v1.X.
+set -euo pipefail
+folder=$1 kubernetes=$2 operator=$3
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$folder"
+cd "$work"
+source_of() { go mod download -json "$1" | sed -n 's/^\t"Dir": "\(.*\)",/\1/p'; }
+
+from=$(source_of "k8s.io/kubernetes@$kubernetes")
+sed -e 's|^module .*|module cluster|' -e "s|=> \./staging/src/\(.*\)|=> \1 v0.${kubernetes#v1.}|" "$from/go.mod" >go.mod
+cat "$from/go.sum" >go.sum
+go mod edit -require "k8s.io/kubernetes@$kubernetes"
+named="-s -w -X k8s.io/component-base/version.gitVersion=$kubernetes"
+programs=(kube-apiserver kube-controller-manager kubectl)
+go build -mod=mod -ldflags "$named" -o "$work/" "${programs[@]/#/k8s.io/kubernetes/cmd/}" go.etcd.io/etcd/server/v3
+mv server etcd
+mkdir -p "$folder/crds"
+crds=$(source_of "github.com/prometheus-operator/prometheus-operator@$operator")/example/prometheus-operator-crd
+for kind in podmonitors servicemonitors prometheusrules; do
+    install -m 644 "$crds/monitoring.coreos.com_$kind.yaml" "$folder/crds/"
+done
+mv etcd "${programs[@]}" "$folder/" # last, so that they are there only if all is

@@ -1,0 +1,118 @@
+{{- define "gpunode.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "gpunode.fullname" -}}
+{{- $name := include "gpunode.name" . -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- else if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What never changes between two versions: a DaemonSet's selector may not. */}}
+{{- define "gpunode.selector" -}}
+app.kubernetes.io/name: {{ include "gpunode.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "gpunode.labels" -}}
+{{ include "gpunode.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "gpunode.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+
+{{- define "gpunode.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{ .Values.serviceAccount.name | default (include "gpunode.fullname" .) }}
+{{- else -}}
+{{ .Values.serviceAccount.name | default "default" }}
+{{- end -}}
+{{- end -}}
+
+{{/* Non-empty where an object of a CRD is wanted: by "true", or by "auto" if the CRD is there. */}}
+{{- define "gpunode.wanted" -}}
+{{- $enabled := toString .enabled -}}
+{{- if or (eq $enabled "true") (and (eq $enabled "auto") (.root.Capabilities.APIVersions.Has (printf "monitoring.coreos.com/v1/%s" .kind))) -}}
+yes
+{{- end -}}
+{{- end -}}
+
+{{/* What each profile adds to the one before. */}}
+{{- define "gpunode.profile" -}}
+{{- $level := dict "restricted" 0 "node" 1 "pods" 2 "jobs" 3 "network" 4 | dig .Values.profile 0 -}}
+{{- $hostPaths := list -}}
+{{- if .Values.hostRoot -}}
+{{- if eq $level 0 -}}{{- fail "hostRoot needs a profile other than restricted" -}}{{- end -}}
+{{- $hostPaths = append $hostPaths "/" -}}
+{{- else -}}
+{{- if ge $level 1 -}}{{- $hostPaths = concat $hostPaths (list "/proc" "/sys") -}}{{- end -}}
+{{- if ge $level 2 -}}{{- $hostPaths = append $hostPaths "/var/lib/kubelet/pod-resources" -}}{{- end -}}
+{{- if ge $level 3 -}}{{- $hostPaths = concat $hostPaths (list "/var/log/pods" "/var/log/containers") -}}{{- end -}}
+{{- end -}}
+{{- $capabilities := list -}}
+{{- if ge $level 3 -}}{{- $capabilities = concat $capabilities (list "DAC_READ_SEARCH" "SETGID" "SETUID" "SYS_PTRACE") -}}{{- end -}}
+{{- if ge $level 4 -}}{{- $capabilities = append $capabilities "SYS_ADMIN" -}}{{- end -}}
+{{- dict
+  "hostPaths" $hostPaths
+  "capabilities" $capabilities
+  "root" (ge $level 2)
+  "hostPID" (ge $level 3)
+  "hostNetwork" (ge $level 4)
+  "clientSocket" (and (ge $level 3) .Values.clientSocket.enabled)
+| toJson -}}
+{{- end -}}
+
+{{- define "gpunode.podSecurityContext" -}}
+{{- $user := ternary 0 65534 (include "gpunode.profile" . | fromJson).root -}}
+{{- $context := dict "runAsUser" $user "runAsGroup" $user "runAsNonRoot" (ne $user 0) "seccompProfile" (dict "type" "RuntimeDefault") -}}
+{{- mergeOverwrite $context (deepCopy .Values.podSecurityContext) | toYaml -}}
+{{- end -}}
+
+{{- define "gpunode.securityContext" -}}
+{{- $profile := include "gpunode.profile" . | fromJson -}}
+{{- $capabilities := dict "drop" (list "ALL") -}}
+{{- with $profile.capabilities -}}{{- $_ := set $capabilities "add" . -}}{{- end -}}
+{{- $context := dict "readOnlyRootFilesystem" true "capabilities" $capabilities -}}
+{{- if .Values.driver.hostPath -}}
+{{- $_ := set $context "privileged" true -}}
+{{- else -}}
+{{- $_ := set $context "allowPrivilegeEscalation" false -}}
+{{- end -}}
+{{- mergeOverwrite $context (deepCopy .Values.securityContext) | toYaml -}}
+{{- end -}}
+
+{{/* Relabelings that every scrape needs: the rules ask for them. */}}
+{{- define "gpunode.relabelings" -}}
+- targetLabel: job
+  replacement: gpunode
+- sourceLabels: [__meta_kubernetes_pod_node_name]
+  targetLabel: instance
+{{- with .Values.cluster }}
+- targetLabel: cluster
+  replacement: {{ . | quote }}
+{{- end }}
+{{- with .Values.monitor.relabelings }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* A number as it was written: Helm reads all of them as floats. */}}
+{{- define "gpunode.number" -}}
+{{- if kindIs "string" . -}}{{ . }}{{- else -}}{{ printf "%v" . }}{{- end -}}
+{{- end -}}
