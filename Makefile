@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test tools lint bench golden docs alerts dashboards dashboards-data fuzz incidents scenarios monitoring fleet podresources clean
+.PHONY: demo test tools lint bench golden docs alerts dashboards dashboards-data fuzz incidents scenarios monitoring kubernetes chart chart-files fleet podresources clean
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -39,6 +39,12 @@ alerts: $(INSTALLED)  ## rewrite the rules, what is generated in the runbooks, a
 dashboards: $(INSTALLED)  ## rewrite the JSON of Grafana's dashboards
 	$(BIN)/python -m dashboards.generate
 
+chart-files: $(INSTALLED)  ## rewrite what the Helm chart has from elsewhere
+	$(BIN)/python -m helm.generate
+
+chart: $(INSTALLED) kubernetes  ## test the Helm chart with Helm and a real Kubernetes API server
+	$(BIN)/pytest tests/test_chart.py tests/test_chart_cluster.py
+
 dashboards-data: $(INSTALLED) monitoring  ## a Prometheus on port 9090 with incidents for the dashboards
 	$(BIN)/python -m tests.bench.dashboards --stay --port 9090
 
@@ -65,6 +71,12 @@ $(MONITORING)/vmalert:
 	$(BUILD) github.com/VictoriaMetrics/VictoriaMetrics v1.93.0 app/vmalert app/victoria-metrics
 $(MONITORING)/pint:
 	$(BUILD) github.com/cloudflare/pint v0.62.0 cmd/pint
+
+kubernetes: $(addprefix $(MONITORING)/, helm kube-apiserver)  ## Helm, and a Kubernetes control plane with etcd, built with Go
+$(MONITORING)/helm:
+	$(BUILD) helm.sh/helm/v4 v4.2.4 cmd/helm
+$(MONITORING)/kube-apiserver:
+	helm/build.sh $(CURDIR)/$(MONITORING) v1.36.3 v0.85.0
 
 $(MONITORING)/promtool:
 	-$(BUILD) github.com/prometheus/prometheus v0.313.5 cmd/promtool

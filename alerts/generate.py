@@ -240,13 +240,13 @@ class Changes(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     alerts: dict[str, Literal[False] | dict[Severity, Literal[False] | Change]] = {}
-    settings: dict[str, str | float] = {}
+    settings: dict[str, str | int | float] = {}
     severities: dict[Severity, Annotated[str, Field(pattern=r"^[a-z_]+$")]] = {}
     """Other names for the label ``severity``."""
 
     @field_validator("settings")
     @classmethod
-    def known(cls, settings: dict[str, str | float]) -> dict[str, str | float]:
+    def known(cls, settings: dict[str, str | int | float]) -> dict[str, str | int | float]:
         """Refuse settings that no rule has, and values of another kind than their defaults."""
         for name, value in settings.items():
             if name not in SETTINGS:

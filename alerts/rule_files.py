@@ -157,6 +157,10 @@ def can_page(row: Threshold) -> bool:
     return any(tier.severity == "page" for tier in row.tiers)
 
 
+PAGES = frozenset(row.alert for row in THRESHOLDS if can_page(row))
+"""The alerts with a runbook in Korean, whatever a user makes of their severities."""
+
+
 def in_words(row: Threshold, tier: Tier, value: str, label: str) -> str:
     """What a tier says, with its figure, and with each label as ``label`` writes a name."""
     labels = {name: label.replace("NAME", name) for name in row.identity}
@@ -183,7 +187,7 @@ def rule(row: Threshold, tier: Tier, names: Mapping[Severity, str] = NAMES) -> d
             "summary_ko": row.summary_ko,
             "description": f"{PLACES[row.scope]}{said}.{more}",
             "runbook_url": f"{RUNBOOKS}/{row.alert}.md",
-            **({"runbook_url_ko": f"{RUNBOOKS}/ko/{row.alert}.md"} if can_page(row) else {}),
+            **({"runbook_url_ko": f"{RUNBOOKS}/ko/{row.alert}.md"} if row.alert in PAGES else {}),
             "variables": variables(row),
             "dashboard": DASHBOARDS[row.scope],
         },

@@ -21,6 +21,11 @@ GET = {
     "victoria-metrics": BUILT,
     "vmalert": BUILT,
     "pint": BUILT,
+    **dict.fromkeys(
+        ("helm", "kubectl", "etcd", "kube-apiserver", "kube-controller-manager"),
+        "make kubernetes, with Go",
+    ),
+    "openssl": "apt-get install openssl",
     "torch": "apt-get install python3-torch",
 }
 """Programs and libraries, and the command that gets each."""

@@ -1,0 +1,394 @@
+"""The Helm chart, rendered by Helm: valid everywhere, strict, and with the project's own rules."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from alerts.generate import Changes
+from alerts.rule_files import NAMES, RUNBOOKS, rule_files
+from alerts.thresholds.table import THRESHOLDS
+from dashboards.generate import FOLDER
+from gpunode import __version__
+from gpunode.config import RunSettings, load
+from helm import generate
+from tests.needs import need
+
+CHART = generate.CHART
+CI = sorted((CHART / "ci").glob("*.yaml"))
+OPERATOR = ("monitoring.coreos.com/v1/PodMonitor", "monitoring.coreos.com/v1/PrometheusRule")
+OLDEST, NEWEST = "1.25.0", "1.37.0"
+PROFILES = ("restricted", "node", "pods", "jobs", "network")
+
+Object = dict[str, Any]
+
+
+def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [need("helm"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def render(folder: Path, values: Object | None = None, *options: str | Path) -> list[Object]:
+    """The objects of a release called ``gpunode`` in the namespace ``monitoring``."""
+    (folder / "values.yaml").write_text(yaml.safe_dump(values or {}))
+    given = f"--values={folder / 'values.yaml'}"
+    ran = helm("template", "gpunode", CHART, "--namespace=monitoring", given, *options)
+    assert ran.returncode == 0, ran.stderr
+    return [found for found in yaml.safe_load_all(ran.stdout) if found]
+
+
+def the(objects: list[Object], kind: str) -> Object:
+    (found,) = (one for one in objects if one["kind"] == kind)
+    return found
+
+
+def rendered_rules(folder: Path, values: Object, **rules: Any) -> list[Object]:
+    """The groups of the PrometheusRule."""
+    objects = render(folder, {**values, "rules": {"enabled": True, **rules}})
+    return list(the(objects, "PrometheusRule")["spec"]["groups"])
+
+
+def groups(files: dict[str, Object]) -> list[Object]:
+    return [group for _, file in sorted(files.items()) for group in file["groups"]]
+
+
+# What is generated
+
+
+def test_what_the_chart_has_from_elsewhere_is_up_to_date() -> None:
+    made = generate.files()
+    found = {path: path.read_text() for path in made if path.exists()}
+    assert found == made, "make chart-files"
+    files = {path for path in (CHART / "files").rglob("*") if path.is_file()}
+    assert files <= made.keys(), "left over: remove it"
+
+
+def test_every_value_has_a_description() -> None:
+    bare = [
+        v.name for v in generate.values() if not v.description and not isinstance(v.default, dict)
+    ]
+    assert bare == []
+
+
+def test_the_chart_has_the_version_and_the_defaults_of_the_program() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    settings = RunSettings(_cli_parse_args=[])
+    assert values["port"] == settings.web.address[1]
+    assert values["compat"] == settings.compat
+    assert f"{values['clientSocket']['hostPath']}/client.sock" == settings.client.socket
+
+
+# Renders
+
+
+@pytest.mark.parametrize("values", [None, *CI], ids=lambda path: path.stem if path else "defaults")
+def test_it_renders_what_kubernetes_knows(values: Path | None, tmp_path: Path) -> None:
+    options = () if values is None else (f"--values={values}",)
+    linted = helm("lint", "--strict", CHART, *options)
+    assert linted.returncode == 0, linted.stdout
+    apis = [f"--api-versions={api}" for api in OPERATOR]
+    for objects in (render(tmp_path, {}, *options), render(tmp_path, {}, *options, *apis)):
+        assert the(objects, "DaemonSet")
+        for one in objects:
+            assert one["metadata"]["labels"]["app.kubernetes.io/instance"] == "gpunode"
+            if one["apiVersion"].partition("/")[0].endswith((".coreos.com", ".integreatly.org")):
+                continue
+            for version in (OLDEST, NEWEST):
+                assert kubernetes_validate.validate(one, version, strict=True)
+
+
+def test_by_default_it_needs_no_crd_and_uses_those_that_are_there(tmp_path: Path) -> None:
+    assert {"PodMonitor", "PrometheusRule"}.isdisjoint(one["kind"] for one in render(tmp_path))
+    there = render(tmp_path, {}, *(f"--api-versions={api}" for api in OPERATOR))
+    assert the(there, "PodMonitor")
+    assert the(there, "PrometheusRule")
+
+
+@pytest.mark.parametrize(
+    "typo",
+    [
+        "profil: jobs",
+        "profile: job",
+        "image: {tags: v1}",
+        "image: {digest: latest}",
+        "port: '9816'",
+        "port: 98160",
+        "config: {gpu: {intervall: 1}}",
+        "config: {web: {listen_address: '0.0.0.0:1'}}",
+        "monitor: {intervall: 30s}",
+        "monitor: {interval: 30}",
+        "monitor: {kind: podMonitor}",
+        "monitor: {relabellings: []}",
+        "rules: {enabled: 'yes'}",
+        "rules: {alerts: {JobStarfed: false}}",
+        "rules: {alerts: {JobStarved: {info: false}}}",
+        "rules: {alerts: {JobStarved: {ticket: {treshold: 1}}}}",
+        "rules: {alerts: {JobStarved: {ticket: {for: soon}}}}",
+        "rules: {settings: {flet_nodes: 7}}",
+        "rules: {settings: {fleet_nodes: many}}",
+        "rules: {severities: {warning: ticket}}",
+        "dashboards: {enable: true}",
+        "resources: {limit: {memory: 1Gi}}",
+        "tolerations: {operator: Exists}",
+        "updateStrategy: {maxUnavailable: 1}",
+        "networkpolicy: {enabled: true}",
+    ],
+)
+def test_a_typo_is_refused(typo: str, tmp_path: Path) -> None:
+    (tmp_path / "values.yaml").write_text(typo)
+    ran = helm("template", "gpunode", CHART, f"--values={tmp_path}/values.yaml")
+    assert ran.returncode != 0
+    assert "don't meet the specifications of the schema" in ran.stderr
+
+
+def test_what_contradicts_itself_is_refused() -> None:
+    for values, why in (
+        ("profile=restricted,hostRoot=true", "hostRoot needs a profile"),
+        (
+            "monitor.enabled=true,monitor.kind=ServiceMonitor,service.enabled=false",
+            "service.enabled",
+        ),
+    ):
+        ran = helm("template", "gpunode", CHART, f"--set={values}")
+        assert why in ran.stderr
+
+
+# Profiles
+
+
+def daemon_of(objects: list[Object]) -> tuple[Object, Object]:
+    """The pod of the DaemonSet and its one container."""
+    pod = the(objects, "DaemonSet")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    return pod, container
+
+
+def privileges(pod: Object, container: Object) -> set[str]:
+    """What a pod may that others may not."""
+    own = container["securityContext"]
+    found = {name for name in ("hostPID", "hostNetwork", "hostIPC") if pod.get(name)}
+    found |= {f"hostPath {v['hostPath']['path']}" for v in pod["volumes"] or () if "hostPath" in v}
+    found |= set(own["capabilities"].get("add", ()))
+    return found | {"root"} if pod["securityContext"]["runAsUser"] == 0 else found
+
+
+def test_each_profile_adds_to_the_one_before(tmp_path: Path) -> None:
+    before: set[str] = set()
+    added = {}
+    for profile in PROFILES:
+        objects = render(tmp_path, {"profile": profile})
+        pod, container = daemon_of(objects)
+        may = privileges(pod, container)
+        assert before <= may
+        added[profile], before = may - before, may
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pod["securityContext"]["runAsNonRoot"] is (profile in ("restricted", "node"))
+        assert pod["automountServiceAccountToken"] is False
+        assert "nvidia.com/gpu" not in json.dumps(container["resources"])
+        for mount in container["volumeMounts"] or ():
+            assert mount.get("readOnly") or mount["mountPath"] == "/run/gpunode"
+        assert the(objects, "DaemonSet")["spec"]["selector"]["matchLabels"].keys() == {
+            "app.kubernetes.io/name",
+            "app.kubernetes.io/instance",
+        }
+    assert added == {
+        "restricted": set(),
+        "node": {"hostPath /proc", "hostPath /sys"},
+        "pods": {"root", "hostPath /var/lib/kubelet/pod-resources"},
+        "jobs": {
+            *("hostPID", "DAC_READ_SEARCH", "SETGID", "SETUID", "SYS_PTRACE"),
+            *("hostPath /run/gpunode", "hostPath /var/log/pods", "hostPath /var/log/containers"),
+        },
+        "network": {"hostNetwork", "SYS_ADMIN"},
+    }
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_the_daemon_takes_the_options_it_is_given(profile: str, tmp_path: Path) -> None:
+    _, container = daemon_of(render(tmp_path, {"profile": profile, "compat": "dcgm"}))
+    command, *options = container["args"]
+    assert command == "run"
+    given = [f"--path.rootfs={tmp_path}" if "rootfs" in one else one for one in options]
+    settings = load(RunSettings, "gpunode run", given)
+    assert settings.compat == "dcgm"
+    assert settings.web == RunSettings().web
+    assert bool(settings.client.socket) is (profile in ("jobs", "network"))
+
+
+def test_the_settings_of_a_file_are_those_that_the_daemon_reads(tmp_path: Path) -> None:
+    config = {"gpu": {"interval": 1.5}, "host": {"slow_interval": 120}, "log": {"level": "debug"}}
+    objects = render(tmp_path, {"config": config})
+    (found,) = (one for one in objects if one["metadata"]["name"] == "gpunode" and "data" in one)
+    (tmp_path / "gpunode.yaml").write_text(found["data"]["gpunode.yaml"])
+    settings = load(RunSettings, "gpunode run", [f"--config.file={tmp_path}/gpunode.yaml"])
+    assert (settings.gpu.interval, settings.host.slow_interval) == (1.5, 120)
+    assert settings.log.level == "debug"
+
+
+# Rules
+
+
+def test_the_rules_of_the_chart_are_those_that_the_scenarios_test(tmp_path: Path) -> None:
+    assert rendered_rules(tmp_path, {}) == groups(rule_files())
+
+
+def test_rules_for_shards_and_for_the_engine_that_sees_them_all_are_two_parts(
+    tmp_path: Path,
+) -> None:
+    nodes = rendered_rules(tmp_path, {}, part="nodes")
+    clusters = rendered_rules(tmp_path, {}, part="clusters")
+    files = rule_files()
+    of_clusters = {name: file for name, file in files.items() if name.startswith("cluster_")}
+    assert clusters == groups(of_clusters)
+    assert nodes == groups({name: files[name] for name in files.keys() - of_clusters.keys()})
+
+
+def as_a_site_changes(number: int) -> Object:
+    """Changes of every tier of every alert; ``number`` varies them."""
+    severities = ("page", "ticket", "info")
+    changes: Object = {}
+    for at, row in enumerate(THRESHOLDS):
+        tiers: Object = {}
+        for tier in row.tiers:
+            kind = (at + number + len(tiers)) % 5
+            tiers[tier.severity] = [
+                {"threshold": tier.threshold / 4 + 0.5},
+                {"for": "7m", "severity": severities[(at + number) % 3]},
+                False,
+                {"threshold": 0, "for": "0s"},
+                {"severity": "ticket"},
+            ][kind]
+        changes[row.alert] = False if (at + number) % 7 == 0 else tiers
+    return changes
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_what_a_site_changes_reaches_the_rules_as_with_the_generator(
+    number: int, tmp_path: Path
+) -> None:
+    given = {
+        "alerts": as_a_site_changes(number),
+        "settings": {"fleet_nodes": 20, "xids_of_hardware": "79|94", "busy_share": 0.125},
+        "severities": {"page": "critical"},
+    }
+    changes = Changes.model_validate(given)
+    expected = rule_files(
+        changes.changed(THRESHOLDS), changes.settings, {**NAMES, **changes.severities}
+    )
+    found = rendered_rules(tmp_path, {}, **given)
+    assert found == groups(expected)
+    assert found != groups(rule_files())
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": found}))
+    checked = subprocess.run(
+        [need("promtool"), "check", "rules", "--lint=all", "--lint-fatal", tmp_path / "rules.yaml"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_alerts_carry_what_a_site_adds(tmp_path: Path) -> None:
+    found = rendered_rules(
+        tmp_path,
+        {},
+        keepFiringFor=False,
+        alertLabels={"team": "ml"},
+        alertAnnotations={"channel": "#gpus"},
+        runbooks="https://wiki.example.org/gpu/",
+        settings={"grafana_url": "https://grafana.example.org"},
+    )
+    alerts = [rule for group in found for rule in group["rules"] if "alert" in rule]
+    assert alerts
+    for alert in alerts:
+        assert "keep_firing_for" not in alert
+        assert alert["labels"]["team"] == "ml"
+        noted = alert["annotations"]
+        assert noted["channel"] == "#gpus"
+        assert noted["runbook_url"] == f"https://wiki.example.org/gpu/{alert['alert']}.md"
+        assert noted["dashboard"].startswith("https://grafana.example.org/d/gpunode-")
+    assert RUNBOOKS not in json.dumps(found)
+
+
+def test_rule_files_for_a_prometheus_without_the_operator(tmp_path: Path) -> None:
+    objects = render(tmp_path, {"rules": {"enabled": True, "kind": "ConfigMap"}})
+    (found,) = (one for one in objects if one["metadata"]["name"] == "gpunode-rules")
+    read = {
+        name.removesuffix(".yaml"): yaml.safe_load(text) for name, text in found["data"].items()
+    }
+    assert read == rule_files()
+
+
+# What finds the pods, and what shows them
+
+
+def scrapes(objects: list[Object]) -> Iterator[Object]:
+    for one in objects:
+        if one["kind"] in ("PodMonitor", "ServiceMonitor"):
+            yield from one["spec"].get("endpoints") or one["spec"]["podMetricsEndpoints"]
+
+
+@pytest.mark.parametrize("kind", ["PodMonitor", "ServiceMonitor"])
+def test_a_target_is_called_after_its_node_and_its_job_is_one_that_the_rules_know(
+    kind: str, tmp_path: Path
+) -> None:
+    monitor = {"enabled": True, "kind": kind, "relabelings": [{"action": "labelmap"}]}
+    values = {"monitor": monitor, "cluster": "east", "nameOverride": "gpus"}
+    (endpoint,) = scrapes(render(tmp_path, values))
+    assert endpoint["relabelings"] == [
+        {"targetLabel": "job", "replacement": "gpunode"},
+        {"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "instance"},
+        {"targetLabel": "cluster", "replacement": "east"},
+        {"action": "labelmap"},
+    ]
+
+
+def test_dashboards_are_the_projects_and_fit_into_an_object(tmp_path: Path) -> None:
+    values = {"dashboards": {"folder": "GPUs", "namespace": "grafana"}}
+    found = [
+        one for one in render(tmp_path, values) if one["metadata"]["name"].endswith("dashboard")
+    ]
+    shown = {name: text for one in found for name, text in one["data"].items()}
+    assert shown.keys() == {path.name for path in FOLDER.glob("*.json")}
+    for name, text in shown.items():
+        assert json.loads(text) == json.loads((FOLDER / name).read_text())
+        assert len(text) < 1 << 20
+    for one in found:
+        assert one["metadata"]["namespace"] == "grafana"
+        assert one["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert one["metadata"]["annotations"] == {"grafana_folder": "GPUs"}
+
+
+def test_only_who_is_named_reaches_the_port(tmp_path: Path) -> None:
+    objects = render(tmp_path, {"networkPolicy": {"enabled": True}})
+    policy = the(objects, "NetworkPolicy")["spec"]
+    labels = the(objects, "DaemonSet")["spec"]["template"]["metadata"]["labels"]
+    assert policy["podSelector"]["matchLabels"].items() <= labels.items()
+    (rule,) = policy["ingress"]
+    assert rule["ports"] == [{"port": "metrics", "protocol": "TCP"}]
+    assert rule["from"][0]["namespaceSelector"]["matchLabels"] == {
+        "kubernetes.io/metadata.name": "monitoring"
+    }
+    assert policy["egress"] == []
+
+
+def test_a_driver_that_no_runtime_injects_is_found(tmp_path: Path) -> None:
+    pod, container = daemon_of(render(tmp_path, {"driver": {"hostPath": "/run/nvidia/driver"}}))
+    (path,) = (one["value"] for one in container["env"] if one["name"] == "LD_LIBRARY_PATH")
+    assert "/driver/usr/lib/x86_64-linux-gnu" in path.split(":")
+    assert container["securityContext"]["privileged"] is True
+    assert "allowPrivilegeEscalation" not in container["securityContext"], "the API refuses both"
+    assert any(one["mountPath"] == "/driver" for one in container["volumeMounts"])
+    assert pod["securityContext"]["runAsUser"] == 65534
