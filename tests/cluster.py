@@ -74,7 +74,7 @@ def control_plane(folder: Path) -> Iterator[Cluster]:
     """Run a control plane for as long as the block lasts."""
     etcd, peer, api = free_ports(3)
     key, config = folder / "service-accounts.key", folder / "kubeconfig"
-    make_key = [need("openssl"), "genrsa", "-out", key, "2048"]
+    make_key = [need("openssl"), "genrsa", "-out", str(key), "2048"]
     subprocess.run(make_key, capture_output=True, check=True)
     (folder / "tokens.csv").write_text(f"{TOKEN},admin,admin,system:masters\n")
     access = {
@@ -100,6 +100,7 @@ def control_plane(folder: Path) -> Iterator[Cluster]:
             "service-cluster-ip-range": "10.0.0.0/24",
             "token-auth-file": folder / "tokens.csv",
             "authorization-mode": "RBAC",
+            "allow-privileged": "true",
             "service-account-issuer": "https://kubernetes.default.svc",
             "service-account-key-file": key,
             "service-account-signing-key-file": key,
