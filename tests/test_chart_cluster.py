@@ -120,7 +120,7 @@ def test_the_api_server_knows_every_field(cluster: Cluster, values: Path) -> Non
         f"--api-versions=monitoring.coreos.com/v1/{kind}"
         for kind in ("PodMonitor", "PrometheusRule")
     ]
-    options = (f"--values={values}", "--set=dashboards.grafanaOperator=false", *apis)
+    options = (f"--values={values}", "--set=dashboards.grafanaOperator=false", *APIS)
     made = yaml.safe_load_all(helm(cluster, "template", "gpunode", str(CHART), *options))
     own = [one for one in made if one]
     for one in own:
