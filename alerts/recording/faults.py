@@ -29,7 +29,7 @@ from gpunode.host.filesystem import LOCAL
 
 TARGETS = 'up{job=~"${scrape_jobs}"}'
 UP = series("up", job="gpunode")
-CORDONED = "node:kube_node_spec_unschedulable:max"
+CORDONED = "node:gpunode_drained:max"
 
 PAGES = 2
 TELLS = 1
@@ -221,11 +221,17 @@ OF_NODES: tuple[Record, ...] = (
     Record(
         name=CORDONED,
         labels=OF_NODE,
-        expression=by_node("last_over_time(kube_node_spec_unschedulable[10m])") + " > 0",
-        purpose="Nodes that are cordoned or drained, as kube-state-metrics last said; they page "
-        "nobody.",
-        given={series("kube_node_spec_unschedulable", node=NODE_A, instance="10.0.0.9:8080"): 1.0},
-        results={(NODE_A,): 1.0},
+        expression=by_node("last_over_time(kube_node_spec_unschedulable[10m])")
+        + f" > 0 or max by ({NODE}) (last_over_time(gpunode_node_drained[1h])) > 0",
+        purpose="Nodes that are cordoned or drained, as kube-state-metrics or the file of "
+        "`--node.drained-file` last said; they page nobody.",
+        given={
+            series("kube_node_spec_unschedulable", node=NODE_A, instance="10.0.0.9:8080"): 1.0,
+            series("gpunode_node_drained", instance=NODE_A): 0.0,
+            series("gpunode_node_drained", instance="node-b"): 1.0,
+            series("gpunode_node_drained", instance="node-c"): 0.0,
+        },
+        results={(NODE_A,): 1.0, ("node-b",): 1.0},
     ),
     Record(
         name="node:gpunode_exporter:up",

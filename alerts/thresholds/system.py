@@ -244,7 +244,7 @@ SYSTEM = (
                 threshold=0.0,
                 after="5m",
                 record="node:gpunode_filesystem:failing_in_use",
-                unless="node:kube_node_spec_unschedulable:max",
+                unless="node:gpunode_drained:max",
             ),
         ),
         scope="node",

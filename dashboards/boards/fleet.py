@@ -307,7 +307,7 @@ FLEET = Board(
                     "How many nodes are scraped, and how many of them are cordoned?",
                     [
                         _asked("sum (cluster:gpunode_node:count)", "scraped"),
-                        _asked("count (node:kube_node_spec_unschedulable:max)", "cordoned"),
+                        _asked("count (node:gpunode_drained:max)", "cordoned"),
                     ],
                     "none",
                     needs=f"{KUBERNETES} for the cordoned ones",

@@ -100,7 +100,7 @@ HEALTH = Board(
                 figure(
                     "Nodes cordoned",
                     "How many nodes are out of service?",
-                    _count("node:kube_node_spec_unschedulable:max"),
+                    _count("node:gpunode_drained:max"),
                     "none",
                     needs=KUBERNETES,
                     nothing="None known",

@@ -82,6 +82,17 @@ class PathSettings(Section):
         return path
 
 
+class NodeSettings(Section):
+    """What is known of the node from elsewhere."""
+
+    drained_file: str = Field(
+        "",
+        pattern=r"^(/.*[^/])?$",
+        description="file on the node that is there while the node is drained, so that it pages "
+        "nobody; empty for none",
+    )
+
+
 class WebSettings(Section):
     """The HTTP server."""
 
@@ -214,6 +225,7 @@ class Settings(BaseSettings):
     )
 
     path: PathSettings = PathSettings()
+    node: NodeSettings = NodeSettings()
     web: WebSettings = WebSettings()
     gpu: GpuSettings = GpuSettings()
     dcgm: DcgmSettings = DcgmSettings()
