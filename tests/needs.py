@@ -25,6 +25,8 @@ GET = {
         ("helm", "kubectl", "etcd", "kube-apiserver", "kube-controller-manager"),
         "make kubernetes, with Go",
     ),
+    "bwrap": "apt-get install bubblewrap",
+    **dict.fromkeys(("setpriv", "nsenter"), "apt-get install util-linux"),
     "openssl": "apt-get install openssl",
     "torch": "apt-get install python3-torch",
 }

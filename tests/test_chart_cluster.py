@@ -13,6 +13,7 @@ import yaml
 
 from helm.generate import CHART
 from tests.cluster import Cluster, control_plane, until
+from tests.test_chart import CI, OPERATOR
 
 EXAMPLES = CHART.parent / "examples"
 GPU_NODES, OTHER_NODES = 50, 5
@@ -112,15 +113,13 @@ def test_a_profile_is_admitted_from_the_level_on_that_it_names(
         helm(cluster, "uninstall", "gpunode", f"--namespace={namespace}")
 
 
-@pytest.mark.parametrize(
-    "values", sorted((CHART / "ci").glob("*.yaml")), ids=lambda path: path.stem
-)
+@pytest.mark.parametrize("values", CI, ids=lambda path: path.stem)
 def test_the_api_server_knows_every_field(cluster: Cluster, values: Path) -> None:
-    apis = [
-        f"--api-versions=monitoring.coreos.com/v1/{kind}"
-        for kind in ("PodMonitor", "PrometheusRule")
-    ]
-    options = (f"--values={values}", "--set=dashboards.grafanaOperator=false", *APIS)
+    options = (
+        f"--values={values}",
+        "--set=dashboards.grafanaOperator=false",
+        *(f"--api-versions={api}" for api in OPERATOR),
+    )
     made = yaml.safe_load_all(helm(cluster, "template", "gpunode", str(CHART), *options))
     own = [one for one in made if one]
     for one in own:

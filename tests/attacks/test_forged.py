@@ -182,7 +182,7 @@ def test_any_cgroup_has_an_owner_of_few_characters_or_none(text: str) -> None:
     place = whose(text)
     assert all(len(found) <= 64 for found in astuple(place))
     assert place.slurm_job == "" or (place.slurm_job.isascii() and place.slurm_job.isdecimal())
-    cgroup.locate(text)
+    cgroup.locate(text, LocalNode(Path("/")))
 
 
 @given(TEXTS)

@@ -226,7 +226,7 @@ def of_infiniband(data: bytes) -> None:
 def of_a_cgroup(data: bytes) -> None:
     text(cgroup.parse_pairs, cgroup.parse_limit, pressure.parse, cgroup.whose)(data)
     node = Told(data)
-    place = cgroup.locate(node.text)
+    place = cgroup.locate(node.text, node)
     if place is not None:
         cgroup.read(node, place)
     cgroup.read(node, cgroup.Paths("/sys/fs/cgroup/a/b", "/sys/fs/cgroup/a/b", 2))

@@ -73,7 +73,7 @@ def _locality(subject: Subject, pid: int, gpu: Gpu) -> str | None:
 
 
 def _quota(subject: Subject, pid: int, _: Gpu) -> str | None:
-    paths = cgroup.locate(subject.text(f"/proc/{pid}/cgroup"))
+    paths = cgroup.locate(subject.text(f"/proc/{pid}/cgroup"), subject.node)
     if paths is None:
         raise CannotTell("the cgroup is outside this namespace")
     found = cgroup.read(subject.node, paths)

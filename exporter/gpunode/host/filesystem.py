@@ -40,8 +40,12 @@ KINDS = re.compile(
 )
 """Filesystem types that hold the data of jobs."""
 
-UNWATCHED = ("/var/lib/kubelet/", "/var/lib/containerd/", "/var/lib/docker/", "/run/", "/boot")
-"""Mount points to skip: per-pod mounts of filesystems watched elsewhere, and /boot."""
+UNWATCHED = (
+    *("/var/lib/kubelet/", "/var/lib/containerd/", "/var/lib/docker/", "/run/", "/boot"),
+    *("/etc/", "/dev/"),
+)
+"""Mount points to skip: per-pod mounts of filesystems watched elsewhere, /boot, and single files
+that a container runtime mounts, such as /etc/hosts."""
 
 MOST_THREADS = 32
 """The most filesystems to watch, each in its own thread."""
@@ -59,14 +63,17 @@ class FilesystemSpace:
         self.every = settings.host.slow_interval
 
     def read(self) -> Reading:
-        """Its space and state now; nothing if another is mounted there by now, or none."""
+        """Its space and state now; nothing if it is gone, or not in the daemon's container."""
         mount = visible(parse(read_as_node(self.node, "mountinfo")), self.mount.point)
         if mount is None or (mount.device, mount.kind) != (self.mount.device, self.mount.kind):
             return Reading(())
         return Reading(tuple(self._samples(mount)))
 
     def _samples(self, mount: Mount) -> Iterator[Sample]:
-        space = self.node.filesystem(mount.point)
+        try:
+            space = self.node.filesystem(mount.point)
+        except FileNotFoundError:
+            return
         at = mount.point, mount.kind
         yield from SIZE.at(space.size, *at)
         yield from AVAILABLE.at(space.available, *at)

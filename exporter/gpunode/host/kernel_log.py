@@ -191,7 +191,7 @@ class KernelLog:
         self._failure: str | None = None
 
     def read(self) -> Reading:
-        """Count the lines since the last read.
+        """Count the lines since the last read; nothing where there is no log, as in a container.
 
         Raises ``OSError`` if no log could be read yet. Where it could, what was counted stays true.
         """
@@ -199,6 +199,8 @@ class KernelLog:
         failure = None
         try:
             lines = self._lines()
+        except FileNotFoundError:
+            return Reading(tuple(self._samples()) if self.path else ())
         except OSError as error:
             if self.path is None:
                 raise
@@ -209,16 +211,22 @@ class KernelLog:
         return Reading(tuple(self._samples()))
 
     def _lines(self) -> list[str]:
-        """The new lines of the first log that can be read."""
+        """The new lines of the first log that can be read. Raises ``OSError``."""
+        here = False
         for path in LOGS:
             try:
                 lines = self.node.log_lines(path)
+            except FileNotFoundError:
+                continue
             except OSError:
+                here = True
                 continue
             before, self.path = self.path, path
             # Another log may hold what was counted already.
             messages = [message_of(path, line) for line in lines if before in (None, path)]
             return [message for message in messages if message is not None]
+        if not here:
+            raise FileNotFoundError
         raise OSError(
             f"cannot read any of {', '.join(LOGS)}: /dev/kmsg requires CAP_SYSLOG if "
             "kernel.dmesg_restrict is 1, the files require the group adm",

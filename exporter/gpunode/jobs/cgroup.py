@@ -5,6 +5,7 @@ https://docs.kernel.org/admin-guide/cgroup-v2.html; version 1 is supported too.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -46,17 +47,18 @@ class Cgroup:
     events: dict[str, float] = field(default_factory=dict)
 
 
-def locate(text: str) -> Paths | None:
+def locate(text: str, node: Node) -> Paths | None:
     """The folders of a cgroup, from /proc/PID/cgroup; None if they are not visible."""
     places: dict[str, str] = {}
     for line in text.split("\n"):  # a name may hold what else ends a line for splitlines()
         hierarchy, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        # A path outside this process's cgroup namespace begins with /../
-        if not path.startswith("/") or "/.." in path:
+        if not path.startswith("/"):
             continue
-        if hierarchy == "0" and not controllers:
-            places["unified"] = path
+        if hierarchy == "0" and not controllers and (found := _from_the_root(path, node)):
+            places["unified"] = found
+        if "/.." in path:
+            continue
         for controller in controllers.split(","):
             places[controller] = f"/{controllers}{path}"
     if "cpu" in places and "memory" in places:
@@ -64,6 +66,19 @@ def locate(text: str) -> Paths | None:
     if "unified" in places:
         path = (ROOT + places["unified"]).rstrip("/")
         return Paths(path, path, 2)
+    return None
+
+
+def _from_the_root(path: str, node: Node) -> str | None:
+    """A path of version 2 as the node has it, whatever the cgroup namespace of this process."""
+    above = ABOVE.match(path)
+    if above is None:
+        return path
+    below = path[above.end() :]
+    for ancestor in () if "/.." in below else (*ANCESTORS, *CLASSES):
+        with contextlib.suppress(OSError):
+            node.list_directory(f"{ROOT}{ancestor}{below}")
+            return f"{ancestor}{below}"
     return None
 
 
@@ -183,6 +198,17 @@ ANCESTORS = (
 """What ``/../..`` may stand for. A daemon in a cgroup namespace sees that in place of the cgroups
 which its own path and another process's have in common, and which only a runtime can have made:
 https://man7.org/linux/man-pages/man7/cgroup_namespaces.7.html"""
+
+CLASSES = tuple(
+    f"{parent}{form}"
+    for name in ("burstable", "besteffort")
+    for parent, form in (
+        ("/kubepods", f"/{name}"),
+        ("/kubepods.slice", f"/kubepods-{name}.slice"),
+        ("/kubelet.slice/kubelet-kubepods.slice", f"/kubelet-kubepods-{name}.slice"),
+    )
+)
+"""What it may also stand for, where the pods of both have the same class."""
 
 
 @dataclass(frozen=True, slots=True)

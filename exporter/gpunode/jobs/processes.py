@@ -559,7 +559,7 @@ class JobProcesses:
         """Read the cgroup of the first process that has one: a job's processes share it."""
         for pid in job.roots:
             try:
-                paths = cgroup.locate(self.node.read_text(f"/proc/{pid}/cgroup"))
+                paths = cgroup.locate(self.node.read_text(f"/proc/{pid}/cgroup"), self.node)
             except OSError:
                 continue
             if paths is not None:

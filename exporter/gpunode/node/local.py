@@ -62,7 +62,13 @@ class LocalNode:
         return sorted(os.listdir(self.rootfs + path))
 
     def filesystem(self, path: str) -> Filesystem:
-        answer = self._inside.space(path) if is_inside(path) else os.statvfs(self.rootfs + path)
+        if is_inside(path):
+            answer = self._inside.space(path)
+        elif self.rootfs and not os.path.ismount(self.rootfs):
+            # Only single folders of the node are mounted: all else there is the container's own.
+            raise FileNotFoundError(errno.ENOENT, "the root of the node is not mounted", path)
+        else:
+            answer = os.statvfs(self.rootfs + path)
         block = answer.f_frsize
         return Filesystem(
             answer.f_blocks * block,

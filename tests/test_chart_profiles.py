@@ -1,0 +1,191 @@
+"""What the daemon sees under each profile of the chart: it runs as the rendered pod says it may.
+
+Bubblewrap makes the container's mounts and namespaces; setpriv gives it the user and capabilities,
+as a container runtime does, and the seccomp profile is the project's. The node is this machine,
+whose driver, kubelet and job are fakes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helm.generate import CHART
+from tests.cluster import until
+from tests.fakes.kubelet import kubelet
+from tests.fakes.nvml import FakeDriver, build
+from tests.needs import ROOT, as_root, need
+from tests.test_chart import PROFILES, daemon_of, render
+
+UUID = "GPU-5a1c2c1e-0000-4000-8000-000000000000"
+PORT = 9816
+FAMILY = re.compile(r"^(gpunode_\w+?)(?:_bucket|_sum|_count)?(?:\{| )", re.MULTILINE)
+TENANT = 1000
+PYTHON = Path(sys.executable).resolve()
+
+pytestmark = as_root
+
+
+@contextmanager
+def opened_folder() -> Iterator[Path]:
+    """A folder that every user may look into."""
+    with tempfile.TemporaryDirectory(prefix="gpunode-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+
+
+@contextmanager
+def machine(folder: Path, host_pid: bool) -> Iterator[None]:
+    """A node: a driver with one GPU, a process of a tenant on it, and the pod that has the GPU.
+
+    A driver tells a process of others only if it can see them.
+    """
+    job = {"RANK": "3", "WORLD_SIZE": "8", "PATH": os.environ["PATH"]}
+    as_tenant = [need("setpriv"), f"--reuid={TENANT}", f"--regid={TENANT}", "--clear-groups"]
+    socket = folder / "kubelet" / "kubelet.sock"
+    with kubelet(socket) as fake, subprocess.Popen([*as_tenant, "sleep", "600"], env=job) as child:
+        socket.chmod(0o755)  # as the kubelet's, which it makes with the umask 022
+        socket.parent.chmod(0o750)
+        fake.pods = {("research", "llama-0", "train"): [("nvidia.com/gpu", UUID)]}
+        driver = FakeDriver(build(folder / "driver").parent)
+        process = f"gpu 0 process {child.pid} 1000000\n" if host_pid else ""
+        driver.write(f"gpus 1\ngpu 0 uuid {UUID}\n{process}")
+        try:
+            yield
+        finally:
+            child.kill()
+
+
+def sandbox(pod: dict[str, Any], container: dict[str, Any], node: Path) -> list[str]:
+    """What makes the container of a pod, with this machine's programs for an image."""
+    image = {
+        **{name: Path(name) for name in ("/usr", "/etc")},
+        "/python": PYTHON.parents[1],
+        "/site": Path(sysconfig.get_path("purelib")),
+        "/app": ROOT / "exporter",
+        "/confine": ROOT / "tests" / "attacks",
+        "/seccomp": ROOT / "docker",
+        "/driver": node / "driver",
+    }
+    command = [need("bwrap"), "--die-with-parent", "--cap-add", "ALL"]
+    command += ["--unshare-ipc", "--unshare-uts", "--hostname", "gpunode-x7kq2"]
+    command += [] if pod.get("hostPID") else ["--unshare-pid"]
+    command += [] if pod.get("hostNetwork") else ["--unshare-net"]
+    for place, path in image.items():
+        command += ["--ro-bind", str(path), place]
+    for name in ("bin", "lib", "lib64", "sbin"):
+        command += ["--symlink", f"usr/{name}", f"/{name}"]
+    command += ["--dir", "/host", "--proc", "/proc", "--dev", "/dev", "--ro-bind", "/sys", "/sys"]
+    of_node = {
+        "/var/lib/kubelet/pod-resources": node / "kubelet",
+        "/var/log/pods": node / "logs",
+        "/var/log/containers": node / "logs",
+        "/run/gpunode": node / "client",
+    }
+    paths = {one["name"]: one["hostPath"]["path"] for one in pod["volumes"] or ()}
+    for mount in container["volumeMounts"] or ():
+        path = paths[mount["name"]]
+        how = "--ro-bind" if mount.get("readOnly") else "--bind"
+        command += [how, str(of_node.get(path, path)), mount["mountPath"]]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    return [*command, "--remount-ro", "/"]
+
+
+def rights(pod: dict[str, Any], container: dict[str, Any]) -> list[str]:
+    """What gives a process the user and the capabilities of a container, and no way to others."""
+    who, own = pod["securityContext"], container["securityContext"]
+    assert own["capabilities"]["drop"] == ["ALL"]
+    assert own["allowPrivilegeEscalation"] is False
+    kept = [f"+{name.lower()}" for name in own["capabilities"].get("add", ())]
+    return [
+        *("setpriv", f"--reuid={who['runAsUser']}", f"--regid={who['runAsGroup']}"),
+        *("--clear-groups", "--inh-caps=-all", "--no-new-privs"),
+        f"--bounding-set={','.join(['-all', *kept])}",
+    ]
+
+
+@contextmanager
+def running(profile: str, folder: Path) -> Iterator[Callable[[], str]]:
+    """A daemon in the pod that a profile renders; what a scrape of it says, empty until it does."""
+    pod, container = daemon_of(render(folder, {"profile": profile}))
+    with opened_folder() as node, machine(node, bool(pod.get("hostPID"))):
+        for name in ("logs", "client"):
+            (node / name).mkdir()
+        python = f"/python/bin/{PYTHON.name}"
+        command = [
+            *sandbox(pod, container, node),
+            *rights(pod, container),
+            *(python, "/confine/seccomp.py", "/seccomp/seccomp.json"),
+            *(python, "-m", "gpunode", *container["args"]),
+        ]
+        environment = {
+            "PATH": "/usr/sbin:/usr/bin",
+            "PYTHONPATH": "/app:/site",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "LD_LIBRARY_PATH": "/driver:/python/lib",
+            "FAKE_NVML": "/driver/nvml.script",
+        }
+        with subprocess.Popen(command, env=environment) as child:
+            try:
+                yield lambda: scraped(child)
+            finally:
+                child.terminate()
+
+
+SCRAPE = f"""
+from urllib.request import urlopen
+print(urlopen("http://127.0.0.1:{PORT}/metrics", timeout=5).read().decode())
+"""
+
+
+def scraped(child: subprocess.Popen[bytes]) -> str:
+    """What the daemon in a sandbox says, asked from inside its network namespace."""
+    assert child.poll() is None, "the daemon has ended"
+    inside = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+    namespace = f"--net=/proc/{inside[0] if inside else child.pid}/ns/net"
+    command = [need("nsenter"), namespace, sys.executable, "-c", SCRAPE]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
+README = (CHART / "README.md").read_text()
+ROWS = {
+    profile: set(re.findall(r"`(gpunode_\w+)`", adds.partition("Where")[0]))
+    for profile, adds in re.findall(
+        r"^\| `(\w+)` \|.*\|([^|]*)\|$", README.partition("## Values")[0], re.MULTILINE
+    )
+}
+"""What each profile adds, as the chart's README says; without what takes hardware."""
+
+
+def test_the_readme_tells_of_every_profile() -> None:
+    assert tuple(ROWS) == PROFILES
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_profile_shows_what_it_promises_and_no_more(profile: str, tmp_path: Path) -> None:
+    steps = PROFILES.index(profile) + 1
+    promised = set[str]().union(*(ROWS[one] for one in PROFILES[:steps]))
+    others = set[str]().union(*(ROWS[one] for one in PROFILES[steps:]))
+    with running(profile, tmp_path) as scrape:
+
+        def found() -> set[str]:
+            return set(FAMILY.findall(scrape()))
+
+        until(lambda: promised <= found())
+        text = scrape()
+    found_at_last = set(FAMILY.findall(text))
+    assert promised <= found_at_last
+    assert others & found_at_last == set()
+    failing = re.findall(r'^gpunode_source_up{.*source="(\w+)".*} 0', text, re.MULTILINE)
+    assert failing == [], "it would make a ticket for ever"
