@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import yaml
 
 from tests.bench.programs import program
+from tests.conftest import until
 from tests.daemon import free_ports
 from tests.needs import ROOT, need
 
@@ -59,14 +59,6 @@ class Cluster:
             "create", "-f-", given=[{"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}]
         )
         return name
-
-
-def until(found: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """What a function returns once it is something; what it last returned if it never is."""
-    deadline = time.monotonic() + seconds
-    while not (answer := found()) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    return answer
 
 
 @contextmanager
@@ -120,7 +112,7 @@ def control_plane(folder: Path) -> Iterator[Cluster]:
             written = [f"--{option}={value}" for option, value in options.items()]
             running.enter_context(program([need(name), *written], folder / f"{name}.log"))
             if name == "kube-apiserver":
-                ready = until(lambda: cluster.run("kubectl", "get", "--raw=/readyz").stdout == "ok")
-                assert ready, (folder / f"{name}.log").read_text()[-2000:]
+                readyz = ("kubectl", "get", "--raw=/readyz")
+                until(lambda: cluster.run(*readyz).stdout == "ok", timeout=90)
         cluster.kubectl("apply", "--server-side", f"--filename={CRDS}")
         yield cluster

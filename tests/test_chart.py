@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from dashboards.generate import FOLDER
 from gpunode import __version__
 from gpunode.config import RunSettings, load
 from helm import generate
+from tests.conftest import until, watching
+from tests.fakes.nvml import FakeDriver
 from tests.needs import need
 
 CHART = generate.CHART
@@ -384,11 +387,31 @@ def test_only_who_is_named_reaches_the_port(tmp_path: Path) -> None:
     assert policy["egress"] == []
 
 
-def test_a_driver_that_no_runtime_injects_is_found(tmp_path: Path) -> None:
-    pod, container = daemon_of(render(tmp_path, {"driver": {"hostPath": "/run/nvidia/driver"}}))
-    (path,) = (one["value"] for one in container["env"] if one["name"] == "LD_LIBRARY_PATH")
-    assert "/driver/usr/lib/x86_64-linux-gnu" in path.split(":")
+def test_a_driver_that_no_runtime_injects_is_mounted(tmp_path: Path) -> None:
+    library = "/home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.1"
+    pod, container = daemon_of(render(tmp_path, {"driver": {"library": library}}))
+    (volume,) = (one for one in pod["volumes"] if one["name"] == "driver")
+    assert volume["hostPath"] == {"path": library, "type": "File"}
+    (mount,) = (one for one in container["volumeMounts"] if one["name"] == "driver")
+    assert mount["mountPath"].startswith("/usr/local/nvidia/lib64/"), "where the image looks"
     assert container["securityContext"]["privileged"] is True
     assert "allowPrivilegeEscalation" not in container["securityContext"], "the API refuses both"
-    assert any(one["mountPath"] == "/driver" for one in container["volumeMounts"])
     assert pod["securityContext"]["runAsUser"] == 65534
+
+
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_helm_test_says_whether_a_pod_answers_and_has_gpus(
+    gpus: int, fake: FakeDriver, tmp_path: Path
+) -> None:
+    fake.write(f"gpus {gpus}\n")
+    with watching(fake) as running:
+        until(lambda: b"gpunode_gpu_info{" in running.get("/metrics") or not gpus)
+        values = {"fullnameOverride": "localhost", "port": running.port}
+        pod = the(render(tmp_path, values, "--show-only=templates/tests/scrape.yaml"), "Pod")
+        (container,) = pod["spec"]["containers"]
+        assert container["command"] == ["python3", "-c"]
+        command = [sys.executable, "-c", *container["args"]]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ran.returncode == 0) is bool(gpus)
+    assert f"answers, with {gpus} GPUs" in ran.stdout
+    assert ("set runtimeClassName" in ran.stderr) is not bool(gpus)

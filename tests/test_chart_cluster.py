@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from helm.generate import CHART
-from tests.cluster import Cluster, control_plane, until
+from tests.cluster import Cluster, control_plane
+from tests.conftest import until
 from tests.test_chart import CI, OPERATOR
 
 EXAMPLES = CHART.parent / "examples"
@@ -76,7 +77,7 @@ def test_every_gpu_node_has_a_pod_until_it_is_uninstalled(cluster: Cluster) -> N
     def pods() -> list[dict[str, Any]]:
         return list(cluster.get("pods", f"--namespace={namespace}")["items"])
 
-    assert until(lambda: len(pods()) == GPU_NODES)
+    until(lambda: len(pods()) == GPU_NODES, timeout=60)
     terms = [
         pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
         for pod in pods()
@@ -86,7 +87,7 @@ def test_every_gpu_node_has_a_pod_until_it_is_uninstalled(cluster: Cluster) -> N
     for one in pods():
         assert "nvidia.com/gpu" not in json.dumps(one["spec"]["containers"][0]["resources"])
     helm(cluster, "uninstall", "gpunode", f"--namespace={namespace}", "--wait")
-    assert until(lambda: not objects(cluster, namespace)), objects(cluster, namespace)
+    until(lambda: not objects(cluster, namespace), timeout=60)
 
 
 @pytest.mark.parametrize("profile", NEEDED)
@@ -106,9 +107,9 @@ def test_a_profile_is_admitted_from_the_level_on_that_it_names(
             return " ".join(one["message"] for one in events if one["reason"] == "FailedCreate")
 
         if LEVELS.index(level) >= LEVELS.index(NEEDED[profile]):
-            assert until(lambda: status().get("currentNumberScheduled") == GPU_NODES), refusals()
+            until(lambda: status().get("currentNumberScheduled") == GPU_NODES, timeout=60)
         else:
-            assert f'violates PodSecurity "{level}:latest"' in until(refusals)
+            assert f'violates PodSecurity "{level}:latest"' in until(refusals, timeout=60)
             assert status()["currentNumberScheduled"] == 0
         helm(cluster, "uninstall", "gpunode", f"--namespace={namespace}")
 
@@ -213,7 +214,7 @@ def test_a_policy_mounts_the_socket_where_there_is_a_gpu(cluster: Cluster) -> No
     def in_force() -> bool:
         return "/run/gpunode" in mounted(job("with"))["train"]
 
-    assert until(in_force), "the API server looks for policies at intervals"
+    until(in_force, timeout=60)  # the API server looks for policies at intervals
     assert "/run/gpunode" not in mounted(job("with"))["log"]
     assert "/run/gpunode" not in mounted(job("without"))["train"]
     (volume,) = (v for v in created(job("with"))["volumes"] if v["name"] == "gpunode")
@@ -238,6 +239,6 @@ def test_a_claim_gives_the_socket_to_a_restricted_namespace(cluster: Cluster) ->
     claim = {"claimName": "gpunode", "readOnly": True}
     create = ("kubectl", "create", "--dry-run=server", "-f-")
     pod["spec"]["volumes"] = [{"name": "gpunode", "persistentVolumeClaim": claim}]
-    assert until(lambda: cluster.run(*create, given=[pod]).returncode == 0), "admitted"
+    until(lambda: cluster.run(*create, given=[pod]).returncode == 0)  # its account comes first
     pod["spec"]["volumes"] = [{"name": "gpunode", "hostPath": {"path": "/run/gpunode"}}]
     assert "violates PodSecurity" in cluster.run(*create, given=[pod]).stderr

@@ -89,7 +89,7 @@ yes
 {{- $capabilities := dict "drop" (list "ALL") -}}
 {{- with $profile.capabilities -}}{{- $_ := set $capabilities "add" . -}}{{- end -}}
 {{- $context := dict "readOnlyRootFilesystem" true "capabilities" $capabilities -}}
-{{- if .Values.driver.hostPath -}}
+{{- if .Values.driver.library -}}
 {{- $_ := set $context "privileged" true -}}
 {{- else -}}
 {{- $_ := set $context "allowPrivilegeEscalation" false -}}
