@@ -51,6 +51,10 @@ class Cluster:
         """Objects of the API."""
         return dict(json.loads(self.kubectl("get", "-o", "json", *arguments)))
 
+    def is_ready(self) -> bool:
+        """Whether the API server answers."""
+        return self.run("kubectl", "get", "--raw=/readyz").stdout == "ok"
+
     def namespace(self, name: str, level: str) -> str:
         """A namespace that enforces a level of Pod Security."""
         label = {"pod-security.kubernetes.io/enforce": level}
@@ -112,7 +116,6 @@ def control_plane(folder: Path) -> Iterator[Cluster]:
             written = [f"--{option}={value}" for option, value in options.items()]
             running.enter_context(program([need(name), *written], folder / f"{name}.log"))
             if name == "kube-apiserver":
-                readyz = ("kubectl", "get", "--raw=/readyz")
-                until(lambda: cluster.run(*readyz).stdout == "ok", timeout=90)
+                until(cluster.is_ready, timeout=90)
         cluster.kubectl("apply", "--server-side", f"--filename={CRDS}")
         yield cluster
