@@ -326,7 +326,7 @@ def test_alerts_carry_what_a_site_adds(tmp_path: Path) -> None:
 
 
 def test_rule_files_for_a_prometheus_without_the_operator(tmp_path: Path) -> None:
-    objects = render(tmp_path, {"rules": {"enabled": True, "kind": "ConfigMap"}})
+    objects = render(tmp_path, {"rules": {"kind": "ConfigMap"}})
     (found,) = (one for one in objects if one["metadata"]["name"] == "gpunode-rules")
     read = {
         name.removesuffix(".yaml"): yaml.safe_load(text) for name, text in found["data"].items()

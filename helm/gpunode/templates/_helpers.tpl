@@ -45,10 +45,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* Non-empty where an object of a CRD is wanted: by "true", or by "auto" if the CRD is there. */}}
+{{/* Non-empty where an object is wanted: by "true", or by "auto" if its CRD is there or it needs none. */}}
 {{- define "gpunode.wanted" -}}
 {{- $enabled := toString .enabled -}}
-{{- if or (eq $enabled "true") (and (eq $enabled "auto") (.root.Capabilities.APIVersions.Has (printf "monitoring.coreos.com/v1/%s" .kind))) -}}
+{{- $there := or (eq .kind "ConfigMap") (.root.Capabilities.APIVersions.Has (printf "monitoring.coreos.com/v1/%s" .kind)) -}}
+{{- if or (eq $enabled "true") (and (eq $enabled "auto") $there) -}}
 yes
 {{- end -}}
 {{- end -}}
