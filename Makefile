@@ -43,7 +43,7 @@ chart-files: $(INSTALLED)  ## rewrite what the Helm chart has from elsewhere
 	$(BIN)/python -m helm.generate
 
 chart: $(INSTALLED) kubernetes  ## test the Helm chart with Helm and a real Kubernetes API server
-	$(BIN)/pytest tests/test_chart.py tests/test_chart_cluster.py
+	$(BIN)/pytest tests/test_chart.py tests/test_chart_cluster.py tests/test_chart_profiles.py
 
 dashboards-data: $(INSTALLED) monitoring  ## a Prometheus on port 9090 with incidents for the dashboards
 	$(BIN)/python -m tests.bench.dashboards --stay --port 9090
