@@ -31,13 +31,16 @@ golden: $(INSTALLED)  ## rewrite the golden expositions
 
 docs: $(INSTALLED)  ## rewrite what is generated
 	$(BIN)/python -m gpunode.catalogue docs
+	$(BIN)/python -m helm.generate
 	$(BIN)/python -m tests.compatibility docs/compatibility.md
 
 alerts: $(INSTALLED)  ## rewrite the rules, what is generated in the runbooks, and docs/thresholds.md
 	$(BIN)/python -m alerts.generate
+	$(BIN)/python -m helm.generate
 
 dashboards: $(INSTALLED)  ## rewrite the JSON of Grafana's dashboards
 	$(BIN)/python -m dashboards.generate
+	$(BIN)/python -m helm.generate
 
 chart-files: $(INSTALLED)  ## rewrite what the Helm chart has from elsewhere
 	$(BIN)/python -m helm.generate
