@@ -129,6 +129,11 @@ def is_cordoned(on: On) -> None:
     on.out.others[key] = Line(float(on.active))
 
 
+def is_drained(on: On) -> None:
+    """The file that says so is there, which the daemon of every other node looks for in vain."""
+    on.out.gauge("gpunode_node_drained", float(on.active))
+
+
 def is_unknown_to_kubernetes(on: On) -> None:
     """kube-state-metrics has nothing to say, as while it restarts."""
     if on.active:
@@ -549,6 +554,7 @@ EVENTS: Mapping[str, Callable[[On], None]] = {
     "has default labels": has_default_labels,
     "kubernetes": kubernetes,
     "is cordoned": is_cordoned,
+    "is drained": is_drained,
     "is unknown to Kubernetes": is_unknown_to_kubernetes,
     "no Prometheus": no_prometheus,
     "kubelet restarts": kubelet_restarts,
