@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpunode.config import Settings
-from gpunode.host.filesystem import Filesystems
+from gpunode.host.filesystem import READ_ONLY, Filesystems
 from gpunode.host.kernel_log import KernelLog
 from gpunode.jobs import cgroup
 from gpunode.node.local import LocalNode
@@ -52,13 +52,13 @@ def test_a_log_that_may_not_be_read_is_a_failure(tmp_path: Path) -> None:
         KernelLog(LocalNode(tmp_path), Settings()).read()
 
 
-def test_filesystems_are_shown_only_if_the_root_of_the_node_is_mounted(tmp_path: Path) -> None:
+def test_space_is_shown_only_if_the_root_of_the_node_is_mounted(tmp_path: Path) -> None:
     (tmp_path / "proc/1").mkdir(parents=True)
     (tmp_path / "proc/1/mountinfo").write_text("1 0 8:1 / / rw - ext4 /dev/sda1 rw\n")
     ((_, source),) = Filesystems(LocalNode(tmp_path), Settings()).find()
     reading = source.read()
     assert reading is not None
-    assert reading.samples == ()
+    assert reading.samples == tuple(READ_ONLY.at(0.0, "/", "ext4")), "which the node tells"
     with pytest.raises(FileNotFoundError) as caught:
         LocalNode(tmp_path).filesystem("/")
     assert caught.value.errno == errno.ENOENT

@@ -10,6 +10,7 @@ import pkgutil
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,12 +20,15 @@ from hypothesis import strategies as st
 from gpunode import audit, gpu, host, jobs, nccl
 from gpunode.host import cpu, kernel_log, memory, mounts, pcie
 from gpunode.host.shm import Filling
+from gpunode.jobs import cgroup
 from gpunode.node import kernel, sockets
+from gpunode.node.local import LocalNode
 from gpunode.node.node import LONGEST_PROGRAM, program_of
 from tests.machine import MACHINES
 
 PACKAGES = (audit, gpu, host, jobs, nccl)
 ADAPTED: dict[str, Callable[[str], Any]] = {
+    "jobs.cgroup.locate": lambda text: cgroup.locate(text, LocalNode(Path("/gone"))),
     "host.memory.parse_vmstat": lambda text: memory.parse_vmstat(text, memory.WANTED),
     "host.pcie.parse_total": lambda text: pcie.parse_total(text, "fatal"),
 }

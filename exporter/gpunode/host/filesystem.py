@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator
 
@@ -63,23 +64,21 @@ class FilesystemSpace:
         self.every = settings.host.slow_interval
 
     def read(self) -> Reading:
-        """Its space and state now; nothing if it is gone, or not in the daemon's container."""
+        """Its space and state now; nothing if another is mounted there by now, or none."""
         mount = visible(parse(read_as_node(self.node, "mountinfo")), self.mount.point)
         if mount is None or (mount.device, mount.kind) != (self.mount.device, self.mount.kind):
             return Reading(())
         return Reading(tuple(self._samples(mount)))
 
     def _samples(self, mount: Mount) -> Iterator[Sample]:
-        try:
-            space = self.node.filesystem(mount.point)
-        except FileNotFoundError:
-            return
         at = mount.point, mount.kind
-        yield from SIZE.at(space.size, *at)
-        yield from AVAILABLE.at(space.available, *at)
-        if space.files:
-            yield from FILES.at(space.files, *at)
-            yield from FILES_FREE.at(space.files_free, *at)
+        with contextlib.suppress(FileNotFoundError):  # only what is told of it is in our container
+            space = self.node.filesystem(mount.point)
+            yield from SIZE.at(space.size, *at)
+            yield from AVAILABLE.at(space.available, *at)
+            if space.files:
+                yield from FILES.at(space.files, *at)
+                yield from FILES_FREE.at(space.files_free, *at)
         yield from READ_ONLY.at(float("ro" in mount.options), *at)
 
 
