@@ -38,7 +38,9 @@ commId 0x7c - Init START
 n:7:7 [0] NCCL INFO Channel 00/0 : 15[7] -> 0[0] [receive] via NET/Socket/0
 """
 NIC = "0000:3b:00.0"
-GPU_BUS = "0000:1b:00.0"
+GPU_BUS = "0000:00:06.0"
+"""The GPU of the logs in NCCL_LOGS: busId 60."""
+
 LIMITS = """\
 Limit                     Soft Limit           Hard Limit           Units
 Max open files            1048576              1048576              files
@@ -88,8 +90,8 @@ GOOD_FILES = {
     "/sys/bus/pci/devices/0000:3b:00.0/max_link_speed": "32.0 GT/s PCIe\n",
     "/sys/bus/pci/devices/0000:3b:00.0/current_link_width": "16\n",
     "/sys/bus/pci/devices/0000:3b:00.0/max_link_width": "16\n",
-    "/sys/bus/pci/devices/0000:1b:00.0/class": "0x030200\n",
-    "/sys/bus/pci/devices/0000:1b:00.0/local_cpulist": "0-3\n",
+    "/sys/bus/pci/devices/0000:00:06.0/class": "0x030200\n",
+    "/sys/bus/pci/devices/0000:00:06.0/local_cpulist": "0-3\n",
     "/sys/module/nvidia/version": "580.159\n",
     "/sys/module/nvidia_uvm/version": "580.159\n",
 }

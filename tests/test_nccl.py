@@ -296,15 +296,66 @@ def test_a_log_is_followed_and_each_warning_counted_once(log_file: Path, tmp_pat
     assert 'gpunode_nccl_warnings_total{gpu="0",uuid="GPU-aa"} 1.0' in told(source)
 
 
+OLD = "rank 3 nranks 8 cudaDev 1 busId 3b000"
 INIT = "rank 3 nranks 8 cudaDev 1 nvmlDev 1 busId 3b000"
 SPLIT = "rank 1 nranks 4 cudaDev 1 nvmlDev 1 busId 3b000 parent 0x55a0"
+VIA_NET = "Channel 00/0 : 3[3b000] -> 4[86000] [send] via NET/AWS Libfabric/0"
+UP_TO_2_18_1 = (
+    "Trees [0] -1/-1/-1->3->2 [1] 2/-1/-1->3->-1",
+    VIA_NET,
+    "Connected all rings",
+    "Connected all trees",
+)
+FROM_2_22 = (
+    "16 coll channels, 16 collnet channels, 0 nvls channels, 16 p2p channels, 2 p2p channels per "
+    "peer",
+    VIA_NET,
+    "Connected all rings, use ring PXN 0 GDR 1",
+    "Connected all trees",
+)
 FORMS = {
-    "2.16": [f"comm 0x55a0 {INIT} commId 0xabc - Init COMPLETE"],
-    "2.18": [f"comm 0x55a0 {INIT} commId 0xabc - Init START"],
-    "2.21": [f"ncclCommInitRank comm 0x55a0 {INIT} commId 0xabc - Init START"],
-    "2.29": [f"[Rank 3] ncclCommInitRank comm 0x55a0 {INIT} commId 0xabc - Init START"],
+    "2.12": [
+        *UP_TO_2_18_1,
+        "16 coll channels, 16 p2p channels, 2 p2p channels per peer",
+        f"comm 0x55a0 {OLD} - Init COMPLETE",
+    ],
+    "2.16": [
+        *UP_TO_2_18_1,
+        "16 coll channels, 16 p2p channels, 2 p2p channels per peer",
+        f"comm 0x55a0 {OLD} commId 0xabc - Init COMPLETE",
+    ],
+    "2.18.1": [
+        *UP_TO_2_18_1,
+        "16 coll channels, 0 nvls channels, 16 p2p channels, 2 p2p channels per peer",
+        f"comm 0x55a0 {OLD} commId 0xabc - Init COMPLETE",
+    ],
+    "2.18.3": [
+        f"comm 0x55a0 {INIT} commId 0xabc - Init START",
+        *UP_TO_2_18_1,
+        "16 coll channels, 0 nvls channels, 16 p2p channels, 2 p2p channels per peer",
+        f"comm 0x55a0 {INIT} commId 0xabc - Init COMPLETE",
+    ],
+    "2.21": [
+        f"ncclCommInitRank comm 0x55a0 {INIT} commId 0xabc - Init START",
+        *UP_TO_2_18_1,
+        FROM_2_22[0],
+        f"ncclCommInitRank comm 0x55a0 {INIT} commId 0xabc - Init COMPLETE",
+    ],
+    "2.22": [
+        f"ncclCommInitRank comm 0x55a0 {INIT} commId 0xabc - Init START",
+        UP_TO_2_18_1[0],
+        f"ncclCommInitRank comm 0x55a0 {INIT} commId 0xabc - Init COMPLETE",
+        *FROM_2_22,
+    ],
+    "2.29": [
+        f"[Rank 3] ncclCommInitRank comm 0x55a0 {INIT} commId 0xabc - Init START",
+        UP_TO_2_18_1[0],
+        f"ncclCommInitRank comm 0x55a0 {INIT} commId 0xabc - Init COMPLETE",
+        *FROM_2_22,
+    ],
 }
-"""How NCCL's minor versions say that a communicator begins: src/init.cc."""
+"""How NCCL's minor versions tell of a communicator, in this order: src/init.cc. Up to 2.18.1, its
+name comes last; from 2.22 on, it is connected when it is used."""
 
 
 def logged(*lines: str) -> DebugLog:
@@ -313,21 +364,87 @@ def logged(*lines: str) -> DebugLog:
     return log
 
 
+def informed(*lines: str, gpu: int = 1, time: str = "") -> list[str]:
+    """The lines as the log has them, from a GPU of the process."""
+    return [f"{time}node-1:77:{81 + gpu} [{gpu}] NCCL INFO {line}" for line in lines]
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("time", ["", "[2026-11-22 09:00:00] ", "[09:00:00.123]", "Sun 09:00:00 "])
 def test_every_version_tells_its_communicators(form: str, time: str) -> None:
-    lines = [
-        "NCCL version 2.18.6+cuda12.2",
-        "Using network AWS Libfabric",
-        *FORMS[form],
-        "Channel 00/0 : 3[3b000] -> 4[86000] [send] via NET/AWS Libfabric/0",
-        "16 coll channels, 0 nvls channels, 16 p2p channels, 2 p2p channels per peer",
-    ]
-    log = logged(*(f"{time}node-1:77:81 [1] NCCL INFO {line}" for line in lines))
-    (found,) = log.communicators.values()
-    assert (found.id, found.rank, found.ranks) == ("abc", "3", "8")
+    lines = ["NCCL version 2.18.6+cuda12.2", "Using network AWS Libfabric", *FORMS[form]]
+    log = logged(*informed(*lines, time=time))
+    (found,) = log.communicators
+    named = "0x55a0" if form == "2.12" else "abc"
+    assert (found.id, found.rank, found.ranks, found.bus) == (named, "3", "8", 0x3B000)
     assert found.transports == {"NET/AWS": 1}
+    nvls = {} if form in ("2.12", "2.16") else {"nvls": 0.0}
+    assert found.topologies == {"ring": 16.0, "tree": 2.0, **nvls}
     assert (log.version, log.network) == ("2.18.6", "AWS Libfabric")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_next_communicator_takes_nothing_from_the_one_before(form: str) -> None:
+    """Also where its lines come before its name."""
+    second = [
+        line.replace("0x55a0", "0x99e0")
+        .replace("0xabc", "0xdef")
+        .replace("via NET/AWS Libfabric/0", "via P2P/IPC")
+        for line in FORMS[form]
+    ]
+    log = logged(*informed(*FORMS[form], *second))
+    first, last = log.communicators
+    assert (first.transports, last.transports) == ({"NET/AWS": 1}, {"P2P/IPC": 1})
+    assert first.id != last.id
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_process_with_several_gpus_is_a_rank_on_each(
+    form: str, log_file: Path, tmp_path: Path
+) -> None:
+    """Its threads write one log, a line of each in turn."""
+    ranks = [
+        informed(
+            *(
+                line.replace("0x55a0", f"0x55a{gpu}")
+                .replace("rank 3 ", f"rank {gpu} ")
+                .replace("cudaDev 1", f"cudaDev {gpu}")
+                .replace("busId 3b000", f"busId {gpu + 1}b000")
+                .replace(
+                    "via NET/AWS Libfabric/0", "via SHM/direct/direct" if gpu else "via P2P/IPC"
+                )
+                for line in FORMS[form]
+            ),
+            gpu=gpu,
+        )
+        for gpu in range(4)
+    ]
+    log_file.write_text(
+        "\n".join(line for turn in zip(*ranks, strict=True) for line in turn) + "\n"
+    )
+    for gpu in range(4):
+        sensors = MachineGpu(gpu, f"GPU-{gpu}", f"0000:{gpu + 1}b:00.0", (7,))
+        found = told(NcclLogs(LogNode(tmp_path), sensors, Settings()))
+        assert found.count("gpunode_nccl_communicator_info") == 1
+        assert f'rank="{gpu}",ranks="8"' in found
+        assert found.count("gpunode_nccl_channels") == 1
+        assert f'transport="{"SHM" if gpu else "P2P/IPC"}",uuid="GPU-{gpu}"}} 1.0' in found
+
+
+def test_a_log_that_begins_anew_adds_nothing_to_what_it_told() -> None:
+    log = logged(*informed(*FORMS["2.22"], *FORMS["2.22"]))
+    (found,) = log.communicators
+    assert found.transports == {"NET/AWS": 1}
+
+
+def test_a_process_on_the_gpu_of_another_rank_is_no_rank_there(
+    log_file: Path, tmp_path: Path
+) -> None:
+    """As of a program that allocates a little on GPU 0 before it chooses its own."""
+    log_file.write_text("\n".join(informed(*FORMS["2.22"])) + "\n")
+    sensors = MachineGpu(0, "GPU-aa", "0000:1b:00.0", (7,))
+    found = told(NcclLogs(LogNode(tmp_path), sensors, Settings()))
+    assert "gpunode_nccl_communicator_info" not in found
 
 
 @pytest.mark.parametrize(
@@ -352,33 +469,42 @@ def test_no_line_but_nccls_is_a_warning() -> None:
 def test_what_a_communicator_is_split_into_is_one_of_its_own(count: str) -> None:
     child = f"ncclCommSplit comm 0x77b0 {SPLIT} {count} 1 color 2 key 0- Init START"
     log = logged(
-        *(
-            f"node-1:77:81 [1] NCCL INFO {line}"
-            for line in (
-                *FORMS["2.21"],
-                "Channel 00/0 : 3[1] -> 4[0] via NET/IB/0",
-                child,
-                "Channel 00/0 : 1[1] -> 2[2] via P2P/CUMEM",
-                "Channel 01/0 : 1[1] -> 2[2] via P2P/CUMEM",
-            )
+        *informed(
+            *FORMS["2.22"],
+            child,
+            "Channel 00/0 : 1[1] -> 2[2] via P2P/CUMEM",
+            "Channel 01/0 : 1[1] -> 2[2] via P2P/CUMEM",
         )
     )
-    found = {name: dict(one.transports) for name, one in log.communicators.items()}
-    assert found == {"abc": {"NET/IB": 1}, "abc.1.2": {"P2P/CUMEM": 2}}
-    assert log.communicators["abc.1.2"].ranks == "4"
+    found = {one.id: dict(one.transports) for one in log.communicators}
+    assert found == {"abc": {"NET/AWS": 1}, "abc.1.2": {"P2P/CUMEM": 2}}
+    assert log.communicators[1].ranks == "4"
+
+
+@pytest.mark.parametrize(
+    ("child", "name"),
+    [
+        (f"{SPLIT} color 2 key -1 commId 0xdef - Init START", "def"),
+        (f"{SPLIT} color 2 key 0- Init START", "abc.2"),
+    ],
+    ids=["2.21", "2.23"],
+)
+def test_a_split_communicator_has_a_name_in_every_version(child: str, name: str) -> None:
+    log = logged(*informed(*FORMS["2.22"], f"ncclCommSplit comm 0x77b0 {child}"))
+    assert [one.id for one in log.communicators] == ["abc", name]
 
 
 def test_the_name_of_a_split_communicator_stays_short() -> None:
-    lines = list(FORMS["2.21"])
+    lines = FORMS["2.22"][:1]
     for depth in range(40):
         parent, own = 0x55A0 + depth, 0x55A1 + depth
         lines.append(
-            f"ncclCommSplit comm 0x{own:x} rank 1 nranks 4 cudaDev 1 parent 0x{parent:x} "
+            f"ncclCommSplit comm 0x{own:x} rank 1 nranks 4 cudaDev 1 busId 60 parent 0x{parent:x} "
             "splitCount 1 color 1234567890 key 0 - Init START"
         )
-    log = logged(*(f"node-1:77:81 [1] NCCL INFO {line}" for line in lines))
-    assert len(log.communicators) == 8
-    assert max(map(len, log.communicators)) <= 64
+    log = logged(*informed(*lines))
+    assert len([one for one in log.communicators if one.bus == 0x60]) == 8
+    assert max(len(one.id) for one in log.communicators) <= 64
 
 
 @pytest.mark.parametrize(
@@ -393,6 +519,7 @@ def test_the_name_of_a_split_communicator_stays_short() -> None:
         ("NET/AWS Libfabric/0", "NET/AWS"),
         ("NET/Socket/0", "NET/Socket"),
         ("COLLNET/SHARP/0", "COLLNET"),
+        ("direct shared memory", "SHM"),
         ("a pigeon", "other"),
     ],
 )

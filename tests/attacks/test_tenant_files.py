@@ -42,7 +42,7 @@ USER = 1000
 SECRET = "correct-horse-battery-staple"
 LOG = f"""\
 {SECRET}:1:1 [0] NCCL INFO NCCL version 2.28.9 {SECRET}
-{SECRET}:1:1 [0] NCCL INFO ncclCommInitRank comm 0x5 rank 0 nranks 2 commId 0xab - Init START
+{SECRET}:1:1 [0] NCCL INFO fn comm 0x5 rank 0 nranks 2 busId 1b000 commId 0xab - Init START
 {SECRET}:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read {SECRET}
 {SECRET}:1:1 [0] NCCL WARN {SECRET}
 password={SECRET}
@@ -494,7 +494,7 @@ facts = st.one_of(
         "Channel 00 : 0[0] -> 1[1] via {}/{}/GDRDMA".format, st.sampled_from(["P2P", "NET"]), names
     ),
     st.builds(
-        "x comm 0x{:x} rank {} nranks {} commId 0x{:x} - Init START".format,
+        "x comm 0x{:x} rank {} nranks {} busId 60 commId 0x{:x} - Init START".format,
         numbers,
         numbers,
         numbers,

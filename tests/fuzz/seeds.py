@@ -198,8 +198,8 @@ NCCL_LOGS = (
     b"""\
 node1:12:12 [0] NCCL INFO NCCL version 2.18.5+cuda12.2
 node1:12:40 [0] NCCL INFO Using network AWS Libfabric
-node1:12:40 [0] NCCL INFO comm 0x5 rank 0 nranks 16 cudaDev 0 nvmlDev 0 commId 0xabc1 - Init START
-node1:12:40 [0] NCCL INFO ncclCommInitRank comm 0x5 rank 0 nranks 16 commId 0xa - Init START
+node1:12:40 [0] NCCL INFO comm 0x5 rank 0 nranks 16 cudaDev 0 busId 60 commId 0xabc1 - Init START
+n:12:40 [0] NCCL INFO ncclCommInitRank comm 0x5 rank 0 nranks 16 busId 60 commId 0xa - Init START
 node1:12:40 [0] NCCL INFO comm 0x55d0 rank 0 nRanks 16 nNodes 2 localRanks 8 localRank 0 MNNVL 0
 node1:12:40 [0] NCCL INFO Channel 00/0 : 15[7] -> 0[0] [receive] via NET/IBext/0/GDRDMA
 node1:12:40 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[1] via P2P/CUMEM

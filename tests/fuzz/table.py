@@ -43,7 +43,7 @@ from gpunode.jobs.pods import Pods
 from gpunode.jobs.roles import ProcessRoles
 from gpunode.loop.door import Door
 from gpunode.nccl import bench, ras
-from gpunode.nccl.log import HOSTNAME, LINE, DebugLog
+from gpunode.nccl.log import HOSTNAME, LINE, MOST, DebugLog
 from gpunode.nccl.ras_answer import HERE, NAMED, Asked
 from gpunode.node import kernel, kubelet, sockets, tape, tcp
 from gpunode.node.datagram_socket import Datagram
@@ -186,8 +186,9 @@ def nccl_log(data: bytes) -> None:
     for at in range(0, len(data), MOST_READ):
         log.add(lines_of(data[at : at + MOST_READ], at, LINE).kept)
     lines_of(data[:MOST_READ], 0, HOSTNAME)
-    assert len(log.communicators) <= 8
-    assert all(len(found.transports) <= 64 for found in log.communicators.values())
+    assert len(log.communicators) <= MOST
+    assert len(log.on(None)) <= 8
+    assert all(len(found.transports) <= 64 for found in log.communicators)
 
 
 def of_the_kernel(data: bytes) -> None:

@@ -95,28 +95,29 @@ def _transport(subject: Subject, pid: int, _: Gpu) -> str | None:
     return f"NCCL_NET={chosen}" if chosen.lower() == "socket" else None
 
 
-def _log_of(subject: Subject, pid: int) -> nccl_log.DebugLog:
+def _communicators(subject: Subject, pid: int, gpu: Gpu) -> list[nccl_log.Communicator]:
     log = nccl_log.read(subject.node, pid)
-    if log is None or not log.communicators:
+    found = log.on(gpu.identity.bus_id) if log else []
+    if not found:
         raise CannotTell("no communicator in an NCCL_DEBUG_FILE")
-    return log
+    return found
 
 
-def _uses(log: nccl_log.DebugLog, transport: str) -> str | None:
-    used = sum(found.transports[transport] for found in log.communicators.values())
+def _uses(communicators: list[nccl_log.Communicator], transport: str) -> str | None:
+    used = sum(found.transports[transport] for found in communicators)
     return f"{used} channels over {transport}" if used else None
 
 
-def _fell_back(subject: Subject, pid: int, _: Gpu) -> str | None:
+def _fell_back(subject: Subject, pid: int, gpu: Gpu) -> str | None:
     if not subject.rdma_ports:
         raise CannotTell(NO_ADAPTER)
-    return _uses(_log_of(subject, pid), "NET/Socket")
+    return _uses(_communicators(subject, pid, gpu), "NET/Socket")
 
 
 def _around_nvlink(subject: Subject, pid: int, gpu: Gpu) -> str | None:
     if not any(link.up for link in known(gpu.nvlinks) or []):
         raise CannotTell("no NVLink")
-    return _uses(_log_of(subject, pid), "SHM")
+    return _uses(_communicators(subject, pid, gpu), "SHM")
 
 
 def _threads(subject: Subject, pid: int, _: Gpu) -> str | None:

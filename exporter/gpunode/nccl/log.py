@@ -51,47 +51,54 @@ WARNINGS = Metric(
 )
 
 LATEST = 8
-"""The most communicators per process to export: the latest."""
+"""The most communicators of a process on a GPU to export: the latest."""
 
 # Line formats: https://github.com/NVIDIA/nccl, src/init.cc and src/transport/*.cc
 VERSION = re.compile(r"NCCL version (?P<version>[\d.]{1,20})")
 NETWORK = re.compile(r"Using network (?P<network>\w{1,20}(?: \w{1,20}){0,2})")
 BEGIN = re.compile(
     r"(?:\[Rank \d{1,8}\] )?(?:\w{1,64} )?comm 0x(?P<comm>[0-9a-f]{1,16}) "
-    r"rank (?P<rank>\d{1,8}) nranks (?P<ranks>\d{1,8}) (?:\w{1,32} \w{1,32} ){0,8}"
-    r"(?:commId 0x(?P<id>[0-9a-f]{1,16})|parent 0x(?P<parent>[0-9a-f]{1,16}) "
-    r"(?:split|child)Count (?P<count>\d{1,10}) color (?P<color>-?\d{1,10}) key -?\d{1,10}) ?"
-    r"- Init (?:START|COMPLETE)"
+    r"rank (?P<rank>\d{1,8}) nranks (?P<ranks>\d{1,8}) (?:(?!busId)\w{1,32} \w{1,32} ){0,8}"
+    r"busId (?P<bus>[0-9a-f]{1,16}) "
+    r"(?:parent 0x(?P<parent>[0-9a-f]{1,16}) (?:(?:split|child)Count (?P<count>\d{1,10}) )?"
+    r"color (?P<color>-?\d{1,10}) key -?\d{1,10} ?)?"
+    r"(?:commId 0x(?P<id>[0-9a-f]{1,16}) )?- Init (?P<state>START|COMPLETE)"
 )
-"""NCCL 2.16 and 2.18 to 2.20 name no function, 2.29 and later the rank before it. The one that a
-communicator is split into has no id of its own from 2.23 on."""
+"""NCCL up to 2.20 names no function, 2.29 and later the rank before it. Up to 2.18.1 only COMPLETE
+is told, and up to 2.15 no id. What a communicator is split into has none from 2.23 on."""
 
-NODES = re.compile(r"comm 0x[0-9a-f]{1,16} rank \d{1,8} nRanks \d{1,8} nNodes (?P<nodes>\d{1,8})")
+NODES = re.compile(
+    r"comm 0x(?P<of>[0-9a-f]{1,16}) rank \d{1,8} nRanks \d{1,8} nNodes (?P<nodes>\d{1,8})"
+)
 CHANNEL = re.compile(
-    r"Channel \d{1,4}(?:/\d{1,4})? : \d{1,8}\[\w{1,16}\] -> \d{1,8}\[\w{1,16}\]"
-    r"(?: \[(?:send|receive)\])? "
-    r"via (?P<via>[A-Z]\w{1,15}(?:/\w{1,16}(?:[\w/(). ]{0,64}/GDRDMA)?)?)"
+    r"(?:Channel \d{1,4}(?:/\d{1,4})? : \d{1,8}\[\w{1,16}\] -> \d{1,8}\[\w{1,16}\]"
+    r"(?: \[(?:send|receive)\])?|CollNet \d{1,4}(?:/\d{1,4})? : \d{1,8} \[(?:send|receive)\]) "
+    r"via (?P<via>direct shared memory|[A-Z]\w{1,15}(?:/\w{1,16}(?:[\w/(). ]{0,64}/GDRDMA)?)?)"
 )
 COUNTS = re.compile(
     r"(?P<coll>\d{1,4}) coll channels, (?:\d{1,4} collnet channels, )?"
-    r"(?P<nvls>\d{1,4}) nvls channels"
+    r"(?:(?P<nvls>\d{1,4}) nvls channels|\d{1,4} p2p channels)"
 )
 TREES = re.compile(r"Trees \[[-\d/>\[\] ]{1,4096}")
-CONNECTED = re.compile(r"Connected all (?:rings|trees)")
+CONNECTED = re.compile(r"Connected all (?P<what>ring|tree)s")
 FACTS = (VERSION, NETWORK, BEGIN, NODES, CHANNEL, COUNTS, TREES, CONNECTED)
+INFORMED = re.compile(r"\[(?P<device>-?\d{1,4})\] NCCL INFO ")
 LINE = re.compile(
-    r"^(?:\S{1,64} ){0,4}?\S{1,256}?:\d{1,10}:\d{1,10} \[-?\d{1,4}\] "
-    r"(?:\S{1,256}:\d{1,10} )?NCCL "
-    rf"(?P<kept>WARN|INFO (?:{'|'.join(fact.pattern for fact in FACTS)}))",
+    r"^(?:\S{1,64} ){0,4}?\S{1,256}?:\d{1,10}:\d{1,10} "
+    r"(?:\[-?\d{1,4}\] (?:\S{1,256}:\d{1,10} )?NCCL (?=WARN)|(?=\[-?\d{1,4}\] NCCL INFO ))"
+    rf"(?P<kept>WARN|\[-?\d{{1,4}}\] NCCL INFO (?:{'|'.join(fact.pattern for fact in FACTS)}))",
     re.ASCII | re.MULTILINE,
 )
 """A line of NCCL's and what is kept of it, which holds no text that others may have put there.
 
 Before the host there may be a time, by default of warnings of 2.26 and later, and before a warning
-are the source file and its line (src/debug.cc of 2.12 to 2.30).
+are the source file and its line (src/debug.cc of 2.12 to 2.30). In brackets is the CUDA device.
 """
 
 TRANSPORT = re.compile(r"(?P<kind>P2P|SHM|NET|COLLNET)(?:/(?P<how>[A-Za-z0-9]{1,16}))?")
+SHARED_MEMORY = "direct shared memory"
+"""What NCCL 2.12 calls SHM."""
+
 WAYS = {
     "P2P": frozenset({"CUMEM", "IPC", "direct", "indirect"}),
     "NET": frozenset(
@@ -106,9 +113,11 @@ https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-net
 HOSTNAME = re.compile(r"^([\w-]{1,64})", re.ASCII)
 """A host's name as in the name of a log: up to the first dot."""
 
+MOST_DEVICES = 64
+"""The most GPUs of a process; one may have all GPUs of a node."""
 
-MOST_NAMES = 64
-"""The most addresses of communicators to remember the names of."""
+MOST = LATEST * MOST_DEVICES
+"""The most communicators of a process to know."""
 
 LONGEST_NAME = 64
 """Characters of a communicator's name; that of one split off again and again is digested."""
@@ -116,14 +125,45 @@ LONGEST_NAME = 64
 
 @dataclass(slots=True)
 class Communicator:
-    """One communicator in the log."""
+    """A rank of one communicator in the log."""
 
-    id: str
-    rank: str
-    ranks: str
+    id: str = ""
+    rank: str = ""
+    ranks: str = ""
+    bus: int | None = None
+    """The PCI address of its GPU, as ``bus_number`` makes it."""
+
     nodes: str = ""
     transports: Counter[str] = field(default_factory=Counter)
-    topologies: dict[str, float] = field(default_factory=dict)
+    channels: dict[str, float] = field(default_factory=dict)
+    """Of each topology; those of rings and trees count once they are connected."""
+
+    connected: set[str] = field(default_factory=set)
+    complete: bool = False
+
+    @property
+    def who(self) -> tuple[str, str, int | None]:
+        """What no two ranks of a process share."""
+        return self.id, self.rank, self.bus
+
+    @property
+    def topologies(self) -> dict[str, float]:
+        """The channels of each topology in use; up to 2.21, NCCL connects before it counts."""
+        used = {"nvls", *self.connected}
+        return {which: number for which, number in self.channels.items() if which in used}
+
+    def take(self, text: str) -> None:
+        """Take a line that does not say which communicator it is about."""
+        if match := CHANNEL.match(text):
+            self.transports[transport(match["via"])] += 1
+        elif TREES.match(text):
+            self.channels["tree"] = float(text.count("->") // 2)
+        elif match := COUNTS.match(text):
+            self.channels["ring"] = float(match["coll"])
+            if match["nvls"]:
+                self.channels["nvls"] = float(match["nvls"])
+        elif match := CONNECTED.match(text):
+            self.connected.add(match["what"])
 
 
 class DebugLog:
@@ -135,10 +175,14 @@ class DebugLog:
         self.version = ""
         self.network = ""
         self.warnings = 0
-        self.communicators: dict[str, Communicator] = {}
-        self._now: Communicator | None = None
-        self._channels: dict[str, float] = {}
-        self._names: dict[str, str] = {}
+        self.communicators: list[Communicator] = []
+        """The latest of each GPU: a process with several GPUs is a rank on each."""
+
+        self._now: dict[str, Communicator] = {}
+        """Which one a line is about, by the process's number of the GPU."""
+
+        self._at: dict[str, Communicator] = {}
+        """By address."""
 
     def follow(self, node: Node) -> None:
         """Add what the log has gained, or a part of it if that is much. Raises ``OSError``."""
@@ -149,63 +193,90 @@ class DebugLog:
     def add(self, kept: Iterable[str]) -> None:
         """Add what ``LINE`` keeps of lines."""
         for line in kept:
-            level, _, text = line.partition(" ")
-            if level == "WARN":
+            if line == "WARN":
                 self.warnings += 1
-            elif level == "INFO":
-                self._take(text)
+            elif match := INFORMED.match(line):
+                self._take(match["device"], line[match.end() :])
 
-    def _take(self, text: str) -> None:
-        now = self._now
+    def on(self, bus_id: str | None) -> list[Communicator]:
+        """The latest on the GPU of a PCI address, or on any if that is not known."""
+        bus = bus_number(bus_id)
+        found = [one for one in self.communicators if bus is None or one.bus == bus]
+        return found[-LATEST:]
+
+    def _take(self, device: str, text: str) -> None:
         if match := VERSION.match(text):
             self.version = match["version"]
         elif match := NETWORK.match(text):
             self.network = match["network"]
         elif match := BEGIN.match(text):
-            self._begin(match)
-        elif now is None:
-            return
-        elif match := CHANNEL.match(text):
-            now.transports[transport(match["via"])] += 1
+            self._name(device, match)
         elif match := NODES.match(text):
-            now.nodes = match["nodes"]
-        elif TREES.match(text):
-            self._channels["tree"] = float(text.count("->") // 2)
-        elif match := COUNTS.match(text):
-            self._channels["ring"] = float(match["coll"])
-            now.topologies["nvls"] = float(match["nvls"])
-        elif text.startswith("Connected all rings"):
-            now.topologies["ring"] = self._channels.get("ring", 0.0)
-        elif text.startswith("Connected all trees"):
-            now.topologies["tree"] = self._channels.get("tree", 0.0)
+            if match["of"] in self._at:
+                self._at[match["of"]].nodes = match["nodes"]
+        else:
+            now = self._now.get(device)
+            if TREES.match(text) and (now is None or now.complete):
+                now = self._about(device, Communicator())  # NCCL names it once it is complete
+            if now is not None:
+                now.take(text)
 
-    def _begin(self, match: re.Match[str]) -> None:
-        name = match["id"] or self._child(match)
-        self._names[match["comm"]] = name
-        if len(self._names) > MOST_NAMES:
-            del self._names[next(iter(self._names))]
-        if name not in self.communicators:
-            self._channels = {}
-        self._now = self.communicators.setdefault(
-            name, Communicator(name, match["rank"], match["ranks"])
-        )
-        while len(self.communicators) > LATEST:
-            del self.communicators[next(iter(self.communicators))]
+    def _name(self, device: str, match: re.Match[str]) -> None:
+        """Take a line that names a communicator, as it begins or once it is complete."""
+        complete = match["state"] == "COMPLETE"
+        now = self._now.get(device)
+        before = self._at.get(match["comm"])
+        if complete and before is not None and not before.complete:
+            before.complete = True
+            return
+        if not complete or now is None or now.complete:
+            now = self._about(device, Communicator())
+        now.id, now.rank, now.ranks = self._id(match), match["rank"], match["ranks"]
+        now.bus, now.complete = int(match["bus"], 16), complete
+        self._at.pop(match["comm"], None)
+        self._at[match["comm"]] = now
+        # One of the same name is gone, or the log was read again from its beginning.
+        others = [one for one in self.communicators if one.who != now.who]
+        self.communicators = [*others, now]
+        of_gpu = [one for one in self.communicators if one.bus == now.bus]
+        if len(of_gpu) > LATEST:
+            self.communicators.remove(of_gpu[0])
+        del self.communicators[:-MOST]
+        if len(self._at) > MOST:
+            del self._at[next(iter(self._at))]
 
-    def _child(self, match: re.Match[str]) -> str:
-        """The name of what a communicator is split into: the same on all its ranks."""
-        parent = self._names.get(match["parent"], match["parent"])
-        name = f"{parent}.{match['count']}.{match['color']}"
+    def _about(self, device: str, communicator: Communicator) -> Communicator:
+        """Take the next lines of a GPU to be about this communicator."""
+        self._now[device] = communicator
+        if len(self._now) > MOST_DEVICES:
+            del self._now[next(iter(self._now))]
+        return communicator
+
+    def _id(self, match: re.Match[str]) -> str:
+        """What NCCL calls a communicator, the same on all its ranks; else its address."""
+        if match["id"]:
+            return match["id"]
+        if not match["parent"]:
+            return f"0x{match['comm']}"
+        parent = self._at.get(match["parent"])
+        above = f"0x{match['parent']}" if parent is None else parent.id
+        name = ".".join(filter(None, (above, match["count"], match["color"])))
         if len(name) > LONGEST_NAME:
             return hashlib.sha256(name.encode()).hexdigest()[:16]
         return name
+
+
+def bus_number(bus_id: str | None) -> int | None:
+    """The PCI address that NCCL writes as one number (ncclBusIdToInt64); None if it is none."""
+    digits = re.sub(r"[:.]", "", bus_id or "")
+    return int(digits, 16) if re.fullmatch(r"[0-9A-Fa-f]{8,16}", digits) else None
 
 
 def transport(via: str) -> str:
     """A transport as a label, from the text after ``via``, without devices and modes."""
     match = TRANSPORT.match(via)
     if match is None:
-        return "other"
+        return "SHM" if via == SHARED_MEMORY else "other"
     kind, how = match["kind"], match["how"]
     if kind not in WAYS:
         return kind
@@ -288,8 +359,8 @@ class NcclLogs:
         channels: Counter[tuple[str, str]] = Counter()
         topologies: dict[tuple[str, str], float] = {}
         for log in logs:
-            for name, found in log.communicators.items():
-                nodes, network = found.nodes, log.network
+            for found in log.on(self.sensors.identity.bus_id):
+                name, nodes, network = found.id, found.nodes, log.network
                 places[name, found.rank, found.ranks, nodes, network, log.version] = None
                 for kind, count in sorted(found.transports.items()):
                     channels[name, kind] += count
