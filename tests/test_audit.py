@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,8 +13,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from rich.console import Console
 
 from gpunode.audit.source import CHECKS, OK, Audit, Audited, audit
+from gpunode.cli.table import audit_table
 from gpunode.config import Settings
 from gpunode.driver.driver import (
     Fabric,
@@ -255,3 +259,11 @@ def test_the_command_prints_json_and_ends_with_1_where_something_failed(tmp_path
     assert "sysctl -w vm.swappiness=10" in table.stdout
     node(tmp_path, {})
     assert subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def test_the_table_says_once_why_checks_cannot_tell(tmp_path: Path) -> None:
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(audit_table(audit(AuditedNode(tmp_path, None))))
+    text = console.export_text()
+    assert text.count("no GPU") == 1
+    assert {check.name for check in CHECKS} <= set(re.findall(r"\w+", text))

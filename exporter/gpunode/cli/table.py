@@ -94,16 +94,25 @@ STATUS = {"failed": "bold red", "ok": "green", "unknown": "dim"}
 
 
 def audit_table(results: Iterable[Result]) -> Table:
-    """Every check with its finding, and the remedy if it failed."""
+    """Every check with its finding, and the remedy if it failed; once why others cannot tell."""
     table = Table(box=None, padding=(0, 1, 0, 0))
     for heading in ("check", "", "found", "advised, and the remedy"):
         table.add_column(heading, overflow="fold")
+    untold: dict[str, list[str]] = {}
     for result in sorted(results, key=lambda result: list(STATUS).index(result.status)):
+        if result.status == "unknown":
+            untold.setdefault(result.found, []).append(result.check)
+            continue
         advice = Text(result.advised)
         if result.status == "failed":
             advice.append(f"\n{result.why}\n", style="dim").append(result.remedy, style="cyan")
         status = Text(result.status, style=STATUS[result.status])
         table.add_row(result.check, status, Text(result.found), advice)
+    for why, checks in untold.items():
+        status = Text("unknown", style=STATUS["unknown"])
+        count = checks[0] if len(checks) == 1 else f"{len(checks)} checks"
+        names = Text(", ".join(checks), style="dim") if len(checks) > 1 else Text()
+        table.add_row(count, status, Text(why), names)
     return table
 
 
