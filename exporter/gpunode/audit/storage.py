@@ -35,8 +35,8 @@ def _access_times(subject: Subject) -> Finding:
     table = mounts.parse(mounts.read_as_node(subject.node, "mountinfo"))
     return each(
         {
-            mount.point: None if mount.options & {"noatime", "relatime", "ro"} else "strictatime"
-            for mount in filesystem.watched(table)
+            name: None if mount.options & {"noatime", "relatime", "ro"} else "strictatime"
+            for name, mount in filesystem.watched(subject.node, table).items()
         }
     )
 

@@ -1,19 +1,31 @@
-"""Space in the filesystems that jobs use; each has its own thread because a read can hang."""
+"""Space in the filesystems that jobs use; each has its own thread because a read can hang.
+
+A filesystem that is mounted only as a volume of pods is called by the name of the volume, which
+stays when its pods go.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
 
 from gpunode.config import Settings
-from gpunode.host.mounts import Mount, parse, read_as_node, visible
+from gpunode.host.mounts import Mount, parse, read_as_node, visible, volume
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
 from gpunode.source import Place, Reading, Source
 
 MOUNT = ("mountpoint", "fstype")
-SIZE = Metric("gpunode_filesystem_size_bytes", "gauge", "Size of the filesystem (statvfs).", MOUNT)
+SIZE = Metric(
+    "gpunode_filesystem_size_bytes",
+    "gauge",
+    "Size of the filesystem (statvfs). Where it is mounted only as a volume of pods, `mountpoint` "
+    "is the name of the PersistentVolume, or the server and folder.",
+    MOUNT,
+)
 AVAILABLE = Metric(
     "gpunode_filesystem_available_bytes",
     "gauge",
@@ -45,8 +57,8 @@ UNWATCHED = (
     *("/var/lib/kubelet/", "/var/lib/containerd/", "/var/lib/docker/", "/run/", "/boot"),
     *("/etc/", "/dev/"),
 )
-"""Mount points to skip: per-pod mounts of filesystems watched elsewhere, /boot, and single files
-that a container runtime mounts, such as /etc/hosts."""
+"""Mount points to skip: what containers consist of, single files that a container runtime mounts,
+such as /etc/hosts, and /boot. Volumes of pods have names."""
 
 MOST_THREADS = 32
 """The most filesystems to watch, each in its own thread."""
@@ -58,20 +70,26 @@ class FilesystemSpace:
     name = "filesystem"
     metrics = (SIZE, AVAILABLE, FILES, FILES_FREE, READ_ONLY)
 
-    def __init__(self, node: Node, mount: Mount, settings: Settings) -> None:
+    def __init__(self, node: Node, mount: Mount, settings: Settings, called: str = "") -> None:
         self.node = node
         self.mount = mount
         self.every = settings.host.slow_interval
+        self.called = called or mount.point
 
     def read(self) -> Reading:
         """Its space and state now; nothing if another is mounted there by now, or none."""
         mount = visible(parse(read_as_node(self.node, "mountinfo")), self.mount.point)
         if mount is None or (mount.device, mount.kind) != (self.mount.device, self.mount.kind):
             return Reading(())
-        return Reading(tuple(self._samples(mount)))
+        try:
+            return Reading(tuple(self._samples(mount)))
+        except PermissionError:
+            if self.called == mount.point:
+                raise
+            return Reading(())  # a volume of pods, in the kubelet's folder
 
     def _samples(self, mount: Mount) -> Iterator[Sample]:
-        at = mount.point, mount.kind
+        at = self.called, mount.kind
         with contextlib.suppress(FileNotFoundError):  # only what is told of it is in our container
             space = self.node.filesystem(mount.point)
             yield from SIZE.at(space.size, *at)
@@ -79,7 +97,8 @@ class FilesystemSpace:
             if space.files:
                 yield from FILES.at(space.files, *at)
                 yield from FILES_FREE.at(space.files_free, *at)
-        yield from READ_ONLY.at(float("ro" in mount.options), *at)
+        if self.called == mount.point:  # a pod may choose to mount its volume read-only
+            yield from READ_ONLY.at(float("ro" in mount.options), *at)
 
 
 class Filesystems:
@@ -90,29 +109,70 @@ class Filesystems:
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
         self.settings = settings
-        self._sources: dict[tuple[str, str, str], FilesystemSpace] = {}
+        self._sources: dict[tuple[str, Mount], FilesystemSpace] = {}
 
     def find(self) -> Iterable[tuple[Place, Source]]:
         try:
-            mounts = watched(parse(read_as_node(self.node, "mountinfo")))
+            mounts = parse(read_as_node(self.node, "mountinfo"))
         except OSError:
             mounts = []
         known, self._sources = self._sources, {}
-        for mount in mounts:
-            which = mount.device, mount.point, mount.kind
-            source = known.get(which) or FilesystemSpace(self.node, mount, self.settings)
+        for name, mount in watched(self.node, mounts).items():
+            which = name, replace(mount, options=frozenset())
+            source = known.get(which) or FilesystemSpace(self.node, mount, self.settings, name)
             self._sources[which] = source
-            yield Place(mountpoint=mount.point), source
+            yield Place(mountpoint=name), source
 
 
-def watched(mounts: Iterable[Mount]) -> list[Mount]:
-    """The mounts that hold the data of jobs; of each filesystem, the one with the shortest path."""
-    views: dict[str, Mount] = {}
+def watched(node: Node, mounts: Iterable[Mount]) -> dict[str, Mount]:
+    """The mounts that hold the data of jobs: of each filesystem one, and what it is called.
+
+    That is the one with the shortest path; if it is mounted only as volumes of pods, the first by
+    name, which stays the same whichever pods there are.
+    """
+    reached = _reached(node)
+    views: dict[tuple[str, str], View] = {}
     # A later mount hides an earlier one at the same mount point.
     for mount in {mount.point: mount for mount in mounts}.values():
-        if not KINDS.fullmatch(mount.kind) or mount.point.startswith(UNWATCHED):
+        if not KINDS.fullmatch(mount.kind) or (reached and mount.device not in reached):
             continue
-        known = views.get(mount.device)
-        if known is None or len(mount.point) < len(known.point):
-            views[mount.device] = mount
-    return list(views.values())[:MOST_THREADS]
+        name = volume(node, mount.point, mount.source)
+        if name is not None or not mount.point.startswith(UNWATCHED):
+            view = View(mount, name or mount.point)
+            views[mount.identity] = min(views.get(mount.identity, view), view, key=View.order)
+    found: dict[str, Mount] = {}
+    for view in sorted(views.values(), key=lambda view: view.of_pods):
+        # A pod may call its volume what another is called already.
+        taken = view.name in found
+        found.setdefault(f"{view.name} ({view.mount.source})" if taken else view.name, view.mount)
+    return dict(list(found.items())[:MOST_THREADS])
+
+
+class View(NamedTuple):
+    """A mount, and what users call it."""
+
+    mount: Mount
+    name: str
+
+    @property
+    def of_pods(self) -> bool:
+        return self.name != self.mount.point
+
+    def order(self) -> tuple[object, ...]:
+        """Less, the better the name is."""
+        point = self.mount.point
+        if not self.of_pods:
+            return False, len(point), point
+        return True, point.endswith("/globalmount"), self.name, point
+
+
+def _reached(node: Node) -> set[str]:
+    """The filesystems that this process sees, by device; empty if unknown.
+
+    A container sees those that the node mounts later only if they are propagated to it, and else
+    the folder below, of another size: https://man7.org/linux/man-pages/man7/mount_namespaces.7.html
+    """
+    try:
+        return {mount.device for mount in parse(node.read_text("/proc/self/mountinfo"))}
+    except OSError:
+        return set()

@@ -5,10 +5,12 @@ https://man7.org/linux/man-pages/man5/proc_pid_mountinfo.5.html
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpunode.node.kubelet import FOLDER
 from gpunode.node.node import Node
 
 READ_ONLY = frozenset(("ro", "emergency_ro"))
@@ -31,6 +33,60 @@ class Mount:
 
     kind: str
     source: str
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """The same for mounts of one filesystem.
+
+        A client of Lustre or NFS may number each mount of a filesystem on its own, but names its
+        server. What FUSE says of its server is up to whoever mounts it.
+        """
+        names_server = ":" in self.source or self.source.startswith("//")
+        if names_server and not self.kind.startswith("fuse"):
+            return self.kind, self.source
+        return "", self.device
+
+
+VOLUME = re.compile(
+    FOLDER + r"/pods/[0-9a-f-]{32,36}/volumes/kubernetes\.io~(?P<plugin>[a-z0-9-]{1,63})/"
+    r"(?P<name>[^/]{1,253})(?:/mount)?",
+    re.DOTALL,
+)
+"""Where the kubelet mounts a volume for a pod.
+https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/kubelet_getters.go
+"""
+
+STAGED = re.compile(
+    rf"(?P<folder>{FOLDER}/plugins/kubernetes\.io/csi/"
+    r"(?:pv/(?P<name>[^/]{1,253})|[^/]+/[0-9a-f]{64}))/globalmount",
+    re.DOTALL,
+)
+"""Where a CSI driver mounts a volume before it does so for each pod.
+https://github.com/kubernetes/kubernetes/blob/master/pkg/volume/csi/csi_attacher.go
+"""
+
+
+def volume(node: Node, point: str, source: str) -> str | None:
+    """What users call the volume of pods that is mounted at a point; None if it is none.
+
+    That is the name of its PersistentVolume, or the server and folder that a pod names: the name of
+    a volume within a pod is not unique, and the kubelet writes down no claim.
+    """
+    if found := VOLUME.fullmatch(point):
+        return source if ":" in source and found["plugin"] != "csi" else found["name"]
+    if found := STAGED.fullmatch(point):
+        return found["name"] or _staged(node, found["folder"]) or source
+    return None
+
+
+def _staged(node: Node, folder: str) -> str | None:
+    """The name of the volume in a folder, as the kubelet keeps it; None if it cannot be read."""
+    try:
+        told = json.loads(node.read_text(f"{folder}/vol_data.json"))
+        name = told["specVolID"]
+    except (OSError, ValueError, RecursionError, LookupError, TypeError):
+        return None
+    return name if isinstance(name, str) and name else None
 
 
 def parse(text: str) -> list[Mount]:

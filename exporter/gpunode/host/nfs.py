@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gpunode.config import Settings
-from gpunode.host.mounts import read_as_node, unescaped
+from gpunode.host.mounts import read_as_node, unescaped, volume
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import counter
 from gpunode.node.node import Node
@@ -92,8 +92,9 @@ class Operation:
 
 @dataclass(slots=True)
 class NfsMount:
-    """Counters of one mount."""
+    """Counters of one mount, and what is mounted."""
 
+    source: str = ""
     read: float | None = None
     written: float | None = None
     sent: float | None = None
@@ -116,7 +117,7 @@ def parse(text: str) -> dict[str, NfsMount]:
             if "fstype" in words[:-1] and len(words) > 4:
                 kind = words[words.index("fstype") + 1]
                 if kind in ("nfs", "nfs4") and len(found) < MANY:
-                    mount = found[unescaped(words[4])] = NfsMount()
+                    mount = found[unescaped(words[4])] = NfsMount(unescaped(words[1]))
         elif mount is not None:
             _add(mount, words)
     return found
@@ -185,11 +186,31 @@ class Nfs:
 
     def read(self) -> Reading:
         try:
-            mounts = parse(read_as_node(self.node, "mountstats"))
+            mounts = self._named(parse(read_as_node(self.node, "mountstats")))
         except FileNotFoundError:
             mounts = {}
         self._unanswered = {point: self._unanswered.get(point) or Unanswered() for point in mounts}
         return Reading(tuple(self._samples(mounts)))
+
+    def _named(self, mounts: dict[str, NfsMount]) -> dict[str, NfsMount]:
+        """By mount point; what is mounted only as volumes of pods once, by the first name.
+
+        Mounts of the same folder of a server share their counters.
+        """
+        named: dict[str, NfsMount] = {}
+        volumes: dict[str, tuple[str, NfsMount]] = {}
+        for point, mount in mounts.items():
+            name = volume(self.node, point, mount.source)
+            if name is None:
+                named[point] = mount
+            else:
+                known, _ = volumes.get(mount.source, (name, mount))
+                volumes[mount.source] = min(name, known), mount
+        elsewhere = {mount.source for mount in named.values()}
+        for source, (name, mount) in volumes.items():
+            if source not in elsewhere:
+                named.setdefault(name, mount)
+        return named
 
     def _samples(self, mounts: dict[str, NfsMount]) -> Iterator[Sample]:
         now = self.node.clock.monotonic()

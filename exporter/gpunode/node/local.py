@@ -15,12 +15,18 @@ from gpunode.node import ethtool, sockets, tcp
 from gpunode.node.capability import raised
 from gpunode.node.datagram_socket import Datagram, DatagramSocket
 from gpunode.node.inside import Inside, is_inside
-from gpunode.node.kubelet import Allocation, Kubelet
+from gpunode.node.kubelet import FOLDER, Allocation, Kubelet
 from gpunode.node.log import Log
 from gpunode.node.node import MAX_FILE, Filesystem, Lines, environment_of, lines_of, program_of
 
 OF_ITS_USER = re.compile(r"/proc/\d+/(?:environ|io|wchan|ns/.*|root)")
 """Files of a process that its user may read, and others with capabilities."""
+
+OF_THE_KUBELET = re.compile(
+    FOLDER + r"/(?:pods/[0-9a-f-]{32,36}/volumes/[^/]+/[^/]+(?:/mount)?"
+    r"|plugins/kubernetes\.io/csi/[^/]+/[^/]+/(?:globalmount|vol_data\.json))"
+)
+"""Where the kubelet mounts volumes: only root may enter these folders, and nobody else writes."""
 
 MOST_ARGUMENTS = 1 << 16
 """Bytes of a command line, which may have megabytes; its program is among the first arguments."""
@@ -68,7 +74,8 @@ class LocalNode:
             # Only single folders of the node are mounted: all else there is the container's own.
             raise FileNotFoundError(errno.ENOENT, "the root of the node is not mounted", path)
         else:
-            answer = os.statvfs(self.rootfs + path)
+            with _rights_for(path):
+                answer = os.statvfs(self.rootfs + path)
         block = answer.f_frsize
         return Filesystem(
             answer.f_blocks * block,
@@ -135,4 +142,6 @@ class LocalNode:
 
 def _rights_for(path: str) -> AbstractContextManager[None]:
     """The capabilities to hold while a file is read."""
-    return raised() if OF_ITS_USER.fullmatch(path) else nullcontext()
+    if OF_ITS_USER.fullmatch(path):
+        return raised()
+    return raised(("DAC_READ_SEARCH",)) if OF_THE_KUBELET.fullmatch(path) else nullcontext()

@@ -13,6 +13,9 @@ from typing import Any
 
 from gpunode.driver.vendors import VENDORS
 
+FOLDER = r"/var/(?:lib/kubelet|lib/k0s/kubelet|snap/microk8s/common/var/lib/kubelet)"
+"""Where the kubelet keeps volumes, as a pattern: by default, of k0s and of MicroK8s."""
+
 DEADLINE = 5.0
 """Seconds that the kubelet has to answer."""
 

@@ -1,0 +1,177 @@
+"""Volumes of pods: what a tenant mounts, and what the daemon may not see or enter."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpunode.config import Settings
+from gpunode.host.filesystem import MOST_THREADS, Filesystems
+from gpunode.node.local import LocalNode
+from gpunode.node.node import Filesystem
+from gpunode.source import Source
+from tests.machine import told
+from tests.needs import as_root
+
+KUBELET = "/var/lib/kubelet"
+PODS = [f"{number:08x}-5b7d-4c68-9a10-7e2d41b6f0aa" for number in range(100)]
+STAGED = f"{KUBELET}/plugins/kubernetes.io/csi/some.csi.driver/{'ab' * 32}"
+
+
+def at(pod: int, volume: str, plugin: str = "csi") -> str:
+    """Where the kubelet mounts a volume of a pod."""
+    inside = "/mount" if plugin == "csi" else ""
+    return f"{KUBELET}/pods/{PODS[pod]}/volumes/kubernetes.io~{plugin}/{volume}{inside}"
+
+
+def line(device: str, point: str, kind: str = "nfs4", source: str = "10.0.0.5:/x") -> str:
+    return f"9 1 {device} / {point} rw,relatime shared:1 - {kind} {source} rw\n"
+
+
+ROOT = line("259:1", "/", "ext4", "/dev/nvme0n1p1")
+
+
+class Mounted(LocalNode):
+    """A node with a table of mounts, all of one size."""
+
+    def __init__(self, root: Path, *lines: str) -> None:
+        super().__init__(root)
+        (root / "proc/1").mkdir(parents=True)
+        (root / "proc/1/mountinfo").write_text("".join([ROOT, *lines]))
+
+    def filesystem(self, path: str) -> Filesystem:  # noqa: ARG002
+        return Filesystem(100.0, 50.0, 50.0)
+
+    def found(self) -> dict[str, Source]:
+        return {
+            place.mountpoint: source for place, source in Filesystems(self, Settings()).find()
+        }
+
+
+def test_the_volume_of_a_pod_takes_no_other_its_name(tmp_path: Path) -> None:
+    node = Mounted(
+        tmp_path,
+        line("0:50", at(0, "datasets"), "lustre", "10.1.2.3@tcp:/fsx"),
+        line("0:51", at(1, "datasets"), "fuse.sshfs", "me"),
+        line("0:52", at(2, "datasets"), "fuse.sshfs", "me"),
+        line("0:53", at(3, "10.1.2.3@tcp:"), "fuse.sshfs", "me"),
+    )
+    assert list(node.found()) == ["/", "datasets", "datasets (me)", "10.1.2.3@tcp:"]
+
+
+def test_no_volume_hides_what_the_node_mounts_or_another_pod(tmp_path: Path) -> None:
+    """Not even with a FUSE that claims to be of the same server, at a shorter path."""
+    node = Mounted(
+        tmp_path,
+        line("0:60", "/f", "fuse.sshfs", "10.0.0.5:/data"),
+        line("0:61", "/mnt/long/data", "fuse.sshfs", "10.0.0.5:/data"),
+        line("0:62", "/mnt/even/longer/data", "nfs4", "10.0.0.5:/data"),
+        line("0:63", at(0, "data", "nfs"), "nfs4", "10.0.0.5:/data"),
+        *(line(f"0:{100 + pod}", at(pod, f"v{pod}"), source=f"h:/{pod}") for pod in range(100)),
+    )
+    found = list(node.found())
+    assert len(found) == MOST_THREADS
+    assert found[:4] == ["/", "/f", "/mnt/long/data", "/mnt/even/longer/data"]
+
+
+def test_pods_that_come_and_go_leave_a_volume_its_name(tmp_path: Path) -> None:
+    mounts = [line(f"0:{70 + pod}", at(pod, f"pv-{pod % 3}")) for pod in range(9)]
+    for number, there in enumerate((mounts, mounts[3:], mounts[::-1], mounts[:1])):
+        assert list(Mounted(tmp_path / str(number), *there).found()) == ["/", "pv-0"]
+
+
+@pytest.mark.parametrize(
+    "told_by_the_kubelet",
+    ["", "{", "[]", "3", '{"specVolID": 3}', '{"specVolID": ""}', "[" * 99_999, "\0", '{"a": 1}'],
+)
+def test_a_staged_volume_that_nobody_names_is_called_by_its_source(
+    tmp_path: Path, told_by_the_kubelet: str
+) -> None:
+    node = Mounted(tmp_path, line("8:16", f"{STAGED}/globalmount", "ext4", "/dev/sdb"))
+    folder = tmp_path / STAGED.lstrip("/")
+    folder.mkdir(parents=True)
+    assert list(node.found()) == ["/", "/dev/sdb"]
+    (folder / "vol_data.json").write_text(told_by_the_kubelet)
+    assert list(node.found()) == ["/", "/dev/sdb"]
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        f"{KUBELET}/pods/{PODS[0]}/volume-subpaths/data/trainer/0",
+        f"{KUBELET}/pods/{PODS[0]}/volumes/kubernetes.io~csi/x/mount/deeper",
+        f"{KUBELET}/pods/../../etc/volumes/kubernetes.io~csi/x/mount",
+        f"{KUBELET}/plugins/kubernetes.io/csi/some.csi.driver/short/globalmount",
+        f"{KUBELET}/device-plugins",
+    ],
+)
+def test_what_is_no_volume_below_the_kubelets_folder_is_not_watched(
+    tmp_path: Path, point: str
+) -> None:
+    assert list(Mounted(tmp_path, line("0:50", point)).found()) == ["/"]
+
+
+def test_what_a_container_does_not_see_is_not_measured(tmp_path: Path) -> None:
+    """It would find the folder below, of another size."""
+    node = Mounted(tmp_path, line("0:50", "/data", source="h:/a"), line("0:51", at(0, "pv")))
+    (tmp_path / "proc/self").mkdir()
+    own = tmp_path / "proc/self/mountinfo"
+    own.write_text(ROOT + line("0:50", "/host/data", source="h:/a"))
+    assert list(node.found()) == ["/", "/data"]
+    own.write_text(ROOT + line("0:51", f"/host{at(0, 'pv')}"))
+    assert list(node.found()) == ["/", "pv"]
+
+
+REAL = """
+import os, subprocess, sys
+from gpunode.config import Settings
+from gpunode.host.filesystem import Filesystems
+from gpunode.node import capability
+from gpunode.node.local import LocalNode
+image, point, how = sys.argv[1:]
+run = lambda *command: subprocess.run(command, check=True)
+run("mount", "-t", "tmpfs", "-o", "mode=755", "kubelet", "/var/lib")
+os.makedirs(point)
+os.chmod("/var/lib/kubelet", 0o750)
+if subprocess.run(["mount", "-o", "loop", image, point]).returncode:
+    sys.exit(77)
+class Node(LocalNode):
+    def read_text(self, path):
+        return super().read_text(path.replace("/proc/1/", "/proc/self/"))
+if how == "nobody":
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+if how == "lowered":
+    capability.lower()
+for place, source in Filesystems(Node("/"), Settings()).find():
+    if place.mountpoint == "pv-real":
+        print([sample.metric.name for sample in source.read().samples], flush=True)
+"""
+
+
+@as_root
+@pytest.mark.parametrize("how", ["root", "lowered", "nobody"])
+def test_a_real_volume_is_read_by_who_may_enter_the_folder_of_the_kubelet(
+    tmp_path: Path, how: str
+) -> None:
+    if not all(map(shutil.which, ("mkfs.ext4", "mount", "unshare"))):
+        pytest.skip("takes mkfs.ext4, mount and unshare")
+    image = tmp_path / "disk"
+    with image.open("wb") as file:
+        file.truncate(16 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-F", str(image)], check=True)
+    done = subprocess.run(
+        ["unshare", "--mount", sys.executable, "-c", REAL, str(image), at(0, "pv-real"), how],
+        capture_output=True,
+        text=True,
+        env=os.environ,
+    )
+    if done.returncode == 77:
+        pytest.skip(f"not allowed here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    assert ("gpunode_filesystem_size_bytes" in done.stdout) == (how != "nobody")
+    assert done.stdout.strip() != ""
