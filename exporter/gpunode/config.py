@@ -278,6 +278,12 @@ class AuditSettings(Settings):
     json_output: bool = Field(False, alias="json", description="print JSON instead of a table")
 
 
+class DoctorSettings(Settings):
+    """Say which sources give data on this node now, and what each of the others takes."""
+
+    json_output: bool = Field(False, alias="json", description="print JSON instead of a table")
+
+
 class NcclBenchSettings(Settings):
     """Measure a collective and keep the result for the metrics; exit with 1 if it is slow."""
 

@@ -84,6 +84,11 @@ class NodeSource(Protocol):
     @property
     def name(self) -> str: ...
     @property
+    def needs(self) -> str:
+        """What it takes to have data from it, for a user who has none."""
+        ...
+
+    @property
     def metrics(self) -> tuple[Metric, ...]: ...
     def __call__(self, node: Node, settings: Settings) -> Source: ...
 
@@ -93,6 +98,11 @@ class GpuSource(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def needs(self) -> str:
+        """What it takes to have data from it, for a user who has none."""
+        ...
+
     @property
     def metrics(self) -> tuple[Metric, ...]: ...
     @property

@@ -19,7 +19,7 @@ from gpunode.config import Settings
 from gpunode.driver.driver import DriverError, Gpu
 from gpunode.export.dcgm_names import DcgmNames
 from gpunode.gpu.dcgm_fields import GpuDcgmFields
-from gpunode.host.filesystem import Filesystems
+from gpunode.host.filesystem import Filesystems, FilesystemSpace
 from gpunode.host.own_process import OwnProcess
 from gpunode.jobs.owners import GpuOwners
 from gpunode.jobs.pods import Pods
@@ -47,6 +47,17 @@ log = logging.getLogger(__name__)
 class Declares(Protocol):
     """Anything that lists the metrics it may emit."""
 
+    @property
+    def metrics(self) -> tuple[Metric, ...]: ...
+
+
+class Kind(Protocol):
+    """A class of finders or sources that tells users what it takes."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def needs(self) -> str: ...
     @property
     def metrics(self) -> tuple[Metric, ...]: ...
 
@@ -85,6 +96,11 @@ class GpuSources:
     """The sources of every GPU of every vendor."""
 
     name = "gpu"
+    needs = (
+        "a GPU and its driver; in a container, the NVIDIA runtime with NVIDIA_VISIBLE_DEVICES=all "
+        "and NVIDIA_DRIVER_CAPABILITIES=utility"
+    )
+    metrics = METRICS["GPU"]
 
     def __init__(self, node: Node, settings: Settings, pods: Pods) -> None:
         self.node = node
@@ -142,6 +158,8 @@ class NodeSources:
     """One source for each thing that every node has, and one for each mounted filesystem."""
 
     name = "host"
+    needs = "the node's root, mounted at path.rootfs"
+    metrics = METRICS["Node"]
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
@@ -157,6 +175,15 @@ class NodeSources:
             pass  # the node is there; its sources report what is wrong
         yield from ((WHOLE_NODE, source) for source in self._sources)
         yield from self._filesystems.find()
+
+
+KINDS: dict[Kind, tuple[Kind, ...]] = {
+    GpuSources: (*GPU_SOURCES, GpuOwners),
+    Pods: (Pods,),
+    TrainingSteps: (TrainingSteps,),
+    NodeSources: (*NODE_SOURCES, FilesystemSpace),
+}
+"""By what finds them, the kinds of sources."""
 
 
 def finders(node: Node, settings: Settings) -> list[Finder]:

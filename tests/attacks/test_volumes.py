@@ -48,9 +48,7 @@ class Mounted(LocalNode):
         return Filesystem(100.0, 50.0, 50.0)
 
     def found(self) -> dict[str, Source]:
-        return {
-            place.mountpoint: source for place, source in Filesystems(self, Settings()).find()
-        }
+        return {place.mountpoint: source for place, source in Filesystems(self, Settings()).find()}
 
 
 def test_the_volume_of_a_pod_takes_no_other_its_name(tmp_path: Path) -> None:
@@ -121,10 +119,14 @@ def test_what_a_container_does_not_see_is_not_measured(tmp_path: Path) -> None:
     node = Mounted(tmp_path, line("0:50", "/data", source="h:/a"), line("0:51", at(0, "pv")))
     (tmp_path / "proc/self").mkdir()
     own = tmp_path / "proc/self/mountinfo"
-    own.write_text(ROOT + line("0:50", "/host/data", source="h:/a"))
-    assert list(node.found()) == ["/", "/data"]
-    own.write_text(ROOT + line("0:51", f"/host{at(0, 'pv')}"))
-    assert list(node.found()) == ["/", "pv"]
+    for seen, unseen in (("/data", "pv"), ("pv", "/data")):
+        device = {"/data": "0:50", "pv": "0:51"}[seen]
+        own.write_text(ROOT + line(device, "/host/wherever"))
+        found = node.found()
+        assert told(found["/"])
+        assert told(found[seen])
+        with pytest.raises(OSError, match="HostToContainer"):
+            found[unseen].read()
 
 
 REAL = """

@@ -97,6 +97,7 @@ class Audit:
     """Audits the node periodically."""
 
     name = "audit"
+    needs = "files of the node: its root at path.rootfs"
     metrics = (OK,)
 
     def __init__(self, node: Node, settings: Settings) -> None:

@@ -16,10 +16,12 @@ from typing import Any, NoReturn
 from gpunode import __version__
 from gpunode.audit.source import audit
 from gpunode.cli import streams
+from gpunode.cli.doctor import examine
 from gpunode.cli.log import StandardError
 from gpunode.config import (
     AuditSettings,
     DemoSettings,
+    DoctorSettings,
     NcclBenchSettings,
     RecordSettings,
     ReplaySettings,
@@ -182,6 +184,27 @@ def audit_node(settings: AuditSettings) -> None:
         sys.exit(1)
 
 
+def doctor(settings: DoctorSettings) -> None:
+    """Examine every source for some seconds and print what it gives."""
+    logging.getLogger("gpunode").setLevel(logging.ERROR)  # what fails is in the table
+    try:
+        capability.lower()
+        found = examine(local_node(settings), settings)
+    except (OSError, RuntimeError) as error:
+        raise UsageError(f"{error}: {MORE_THREADS}") from error
+    with streams.printing():
+        if settings.json_output:
+            print(json.dumps(asdict(found), indent=2))
+        else:
+            from rich.console import Console
+
+            from gpunode.cli.table import doctor_table
+
+            console = Console()
+            console.print(doctor_table(found.sources))
+            console.print(f"\n{found.process}; {found.daemon}.", highlight=False, markup=False)
+
+
 def nccl_bench(settings: NcclBenchSettings) -> None:
     """Measure a collective, print the result, and save it for the daemon."""
     try:
@@ -275,5 +298,6 @@ COMMANDS: dict[str, tuple[type[Settings], Callable[[Any], None]]] = {
     "replay": (ReplaySettings, replay),
     "demo": (DemoSettings, demo),
     "audit": (AuditSettings, audit_node),
+    "doctor": (DoctorSettings, doctor),
     "nccl-bench": (NcclBenchSettings, nccl_bench),
 }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
 from rich.text import Text
 
 from gpunode.audit.source import Result
+from gpunode.cli.doctor import Finding
 from gpunode.gpu.activity import WindowDetail
 from gpunode.loop import Loop
 from gpunode.nccl.bench import Measurement
@@ -114,6 +115,47 @@ def audit_table(results: Iterable[Result]) -> Table:
         names = Text(", ".join(checks), style="dim") if len(checks) > 1 else Text()
         table.add_row(count, status, Text(why), names)
     return table
+
+
+DOCTOR = {
+    "failed": "bold red",
+    "nothing": "yellow",
+    "untried": "dim",
+    "data": "green",
+}
+"""Colours by status of a source."""
+
+
+def doctor_table(findings: Iterable[Finding]) -> Table:
+    """Every source, how much it gives, and what it takes where something is missing."""
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for heading in ("source", "", "metrics"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("what is missing, and what it takes", overflow="fold")
+    for finding in findings:
+        said = Text(finding.why)
+        if finding.failed and finding.places > 1:
+            said.append(f" (at {finding.failed} of {finding.places} places)")
+        if finding.series and finding.empty:
+            said.append(
+                f"{'; ' if said else ''}nothing at {finding.empty} of {finding.places} places"
+            )
+        if finding.also:
+            said.append(f"; so there is no {', '.join(finding.also)}")
+        if finding.status == "data" and finding.missing:
+            said.append(f"{'; ' if said else ''}no {_some(finding.missing)}", style="dim")
+        if finding.needs:
+            said.append("\n" if said else "").append(finding.needs, style="cyan")
+        given = finding.metrics - len(finding.missing)
+        status = Text(finding.status, style=DOCTOR[finding.status])
+        table.add_row(finding.source, status, f"{given} of {finding.metrics}", said)
+    return table
+
+
+def _some(metrics: Sequence[str]) -> str:
+    """The first of these names, and how many more there are."""
+    more = f" and {len(metrics) - 3} more" if len(metrics) > 3 else ""
+    return ", ".join(metrics[:3]) + more
 
 
 def _largest(shares: Mapping[str, float]) -> list[tuple[str, float]]:

@@ -153,6 +153,10 @@ class GpuActivity:
     """Reads one GPU's activity sensors once per window and keeps its counters."""
 
     name = "gpu_activity"
+    needs = (
+        "an NVIDIA driver; for the shares of SMs, tensor cores and memory, a Hopper GPU or "
+        "later, or DCGM at dcgm.address"
+    )
     divided: ClassVar[Divided] = "instances"
     metrics = (
         SECONDS,

@@ -145,6 +145,7 @@ class GpuHealth:
     """Reads one GPU's slow sensors, together several milliseconds."""
 
     name = "gpu_health"
+    needs = "an NVIDIA driver; each sensor, a GPU that has it"
     divided: ClassVar[Divided] = "both"
     metrics = (
         INFO,

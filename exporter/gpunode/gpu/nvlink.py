@@ -46,6 +46,7 @@ class GpuNvLink:
     """Reads the state and the error counters of one GPU's NVLinks."""
 
     name = "gpu_nvlink"
+    needs = "a GPU with NVLink"
     divided: ClassVar[Divided] = "board"
     metrics = (NVLINK_UP, NVLINK_SPEED, NVLINK_ERRORS)
 

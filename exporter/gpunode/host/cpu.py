@@ -115,6 +115,7 @@ class Cpu:
     """Reads the cores; their NUMA nodes are read only once."""
 
     name = "cpu"
+    needs = "/proc of the node: its root at path.rootfs"
     metrics = (SECONDS, CORES, BUSY_CORES, BUSIEST_CORE, RUNNABLE, BLOCKED, SWITCHES)
 
     def __init__(self, node: Node, settings: Settings) -> None:

@@ -108,6 +108,7 @@ class Disks:
     """Reads all disks, and the state and temperature of NVMe controllers."""
 
     name = "disk"
+    needs = "a disk, and /proc and /sys of the node: its root at path.rootfs"
     metrics = (OPERATIONS, BYTES, WAIT, BUSY, IN_FLIGHT, TEMPERATURE, STATE)
 
     def __init__(self, node: Node, settings: Settings) -> None:

@@ -29,6 +29,7 @@ class OpenFiles:
     """Reads the number of open files and its limit."""
 
     name = "filefd"
+    needs = "/proc/sys of the node: its root at path.rootfs"
     metrics = (ALLOCATED, MAXIMUM)
 
     def __init__(self, node: Node, settings: Settings) -> None:

@@ -7,6 +7,7 @@ stays when its pods go.
 from __future__ import annotations
 
 import contextlib
+import errno
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -68,6 +69,10 @@ class FilesystemSpace:
     """Reads one filesystem; if its server is gone, only this source hangs."""
 
     name = "filesystem"
+    needs = (
+        "the node's root at path.rootfs, mounted with HostToContainer propagation; "
+        "DAC_READ_SEARCH for volumes that are mounted only for pods"
+    )
     metrics = (SIZE, AVAILABLE, FILES, FILES_FREE, READ_ONLY)
 
     def __init__(self, node: Node, mount: Mount, settings: Settings, called: str = "") -> None:
@@ -75,6 +80,7 @@ class FilesystemSpace:
         self.mount = mount
         self.every = settings.host.slow_interval
         self.called = called or mount.point
+        """What users call it: its mount point, or the name of a volume."""
 
     def read(self) -> Reading:
         """Its space and state now; nothing if another is mounted there by now, or none."""
@@ -88,10 +94,25 @@ class FilesystemSpace:
                 raise
             return Reading(())  # a volume of pods, in the kubelet's folder
 
+    def _check_is_seen(self, mount: Mount) -> None:
+        """Raise ``OSError`` if this process does not see a mount, but the folder below it.
+
+        A container sees what the node mounts later only if it is propagated to it:
+        https://man7.org/linux/man-pages/man7/mount_namespaces.7.html
+        """
+        try:
+            own = parse(self.node.read_text("/proc/self/mountinfo"))
+        except OSError:  # not on this tape
+            return
+        if mount.device not in {each.device for each in own}:
+            why = "not seen here: mount the node's root with HostToContainer propagation"
+            raise OSError(errno.ENXIO, why, mount.point)
+
     def _samples(self, mount: Mount) -> Iterator[Sample]:
         at = self.called, mount.kind
         with contextlib.suppress(FileNotFoundError):  # only what is told of it is in our container
             space = self.node.filesystem(mount.point)
+            self._check_is_seen(mount)
             yield from SIZE.at(space.size, *at)
             yield from AVAILABLE.at(space.available, *at)
             if space.files:
@@ -130,11 +151,10 @@ def watched(node: Node, mounts: Iterable[Mount]) -> dict[str, Mount]:
     That is the one with the shortest path; if it is mounted only as volumes of pods, the first by
     name, which stays the same whichever pods there are.
     """
-    reached = _reached(node)
     views: dict[tuple[str, str], View] = {}
     # A later mount hides an earlier one at the same mount point.
     for mount in {mount.point: mount for mount in mounts}.values():
-        if not KINDS.fullmatch(mount.kind) or (reached and mount.device not in reached):
+        if not KINDS.fullmatch(mount.kind):
             continue
         name = volume(node, mount.point, mount.source)
         if name is not None or not mount.point.startswith(UNWATCHED):
@@ -164,15 +184,3 @@ class View(NamedTuple):
         if not self.of_pods:
             return False, len(point), point
         return True, point.endswith("/globalmount"), self.name, point
-
-
-def _reached(node: Node) -> set[str]:
-    """The filesystems that this process sees, by device; empty if unknown.
-
-    A container sees those that the node mounts later only if they are propagated to it, and else
-    the folder below, of another size: https://man7.org/linux/man-pages/man7/mount_namespaces.7.html
-    """
-    try:
-        return {mount.device for mount in parse(node.read_text("/proc/self/mountinfo"))}
-    except OSError:
-        return set()

@@ -177,6 +177,10 @@ class KernelLog:
     """Follows the kernel log, beginning at its end when the daemon starts."""
 
     name = "kernel_log"
+    needs = (
+        "/dev/kmsg: as root or with SYSLOG; or the group adm for the log in /var/log; a "
+        "container of gpunode takes --device /dev/kmsg"
+    )
     metrics = (EVENTS, LAST, XIDS, LAST_XID, FOLLOWED)
 
     def __init__(self, node: Node, settings: Settings) -> None:

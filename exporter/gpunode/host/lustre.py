@@ -164,6 +164,7 @@ class Lustre:
     """Reads every Lustre filesystem mounted on this node."""
 
     name = "lustre"
+    needs = "a Lustre filesystem; from Lustre 2.13 on, root, for its files below /sys/kernel/debug"
     metrics = (
         BYTES,
         OPERATIONS,

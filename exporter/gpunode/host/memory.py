@@ -123,6 +123,7 @@ class Memory:
     """Reads the memory of the whole node."""
 
     name = "memory"
+    needs = "/proc of the node: its root at path.rootfs"
     metrics = (
         *AMOUNTS.values(),
         HUGE_PAGES,

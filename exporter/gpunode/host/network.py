@@ -127,6 +127,9 @@ class Network:
     """Reads the interfaces that are not virtual, and TCP of the whole node."""
 
     name = "network"
+    needs = (
+        "a network adapter; a container of gpunode takes hostPID or the node's root at path.rootfs"
+    )
     metrics = (
         BYTES,
         DROPS,

@@ -177,6 +177,9 @@ class Nfs:
     """Reads the statistics of every NFS mount."""
 
     name = "nfs"
+    needs = (
+        "an NFS filesystem; a container of gpunode takes hostPID or the node's root at path.rootfs"
+    )
     metrics = (BYTES, REQUESTS, RETRANSMISSIONS, TIMEOUTS, IN_FLIGHT, RTT_SECONDS, WAIT_SECONDS)
 
     def __init__(self, node: Node, settings: Settings) -> None:

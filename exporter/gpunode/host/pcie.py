@@ -119,6 +119,7 @@ class Pcie:
     """Reads the links; searches for devices again only when the list of PCI devices changes."""
 
     name = "pcie"
+    needs = "a GPU or network adapter on PCI Express, and /sys of the node: its root at path.rootfs"
     metrics = (INFO, WIDTH, WIDTH_MAX, SPEED, SPEED_MAX, DEGRADED, AER, NEAREST)
 
     def __init__(self, node: Node, settings: Settings) -> None:

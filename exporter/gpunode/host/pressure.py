@@ -48,6 +48,10 @@ class Pressure:
     """Reads the pressure on the whole node; emits nothing if the kernel lacks PSI."""
 
     name = "pressure"
+    needs = (
+        "Linux with pressure stall information: CONFIG_PSI, and psi=1 on the command line of "
+        "the kernel where it is off by default"
+    )
     metrics = (WAITING, STALLED)
 
     def __init__(self, node: Node, settings: Settings) -> None:

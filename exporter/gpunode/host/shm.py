@@ -43,6 +43,7 @@ class Shm:
     """Reads the /dev/shm that the node's own processes see."""
 
     name = "shm"
+    needs = "the node's /dev/shm: its root at path.rootfs"
     metrics = (SIZE, USED, FULL)
 
     def __init__(self, node: Node, settings: Settings) -> None:

@@ -121,6 +121,10 @@ class GpuOwners:
     """Reads the owners of one GPU or MIG instance."""
 
     name = "gpu_owners"
+    needs = (
+        "a process on the GPU, or its allocation by the kubelet; a container of gpunode takes "
+        "hostPID and the node's root at path.rootfs"
+    )
     divided: ClassVar[Divided] = "instances"
     metrics = (OWNER, ALLOCATED, PROCESS, PROCESS_MEMORY, PROCESS_USE, NCCL_SETTING, UNREADABLE)
 

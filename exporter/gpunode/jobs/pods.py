@@ -44,6 +44,7 @@ class Pods:
     """Asks the kubelet, and keeps its last answer for the sources of GPU owners."""
 
     name = "pods"
+    needs = "Kubernetes: the kubelet's socket, as root, from /var/lib/kubelet/pod-resources"
     metrics = (GPU_PODS,)
 
     def __init__(self, node: Node, settings: Settings) -> None:

@@ -367,6 +367,11 @@ class JobProcesses:
     """Reads the processes on one GPU and their children."""
 
     name = "job_processes"
+    needs = (
+        "a process on the GPU, and to see it: hostPID and the node's root at path.rootfs; "
+        "SYS_PTRACE and DAC_READ_SEARCH for the I/O, environment and /dev/shm of other users' "
+        "processes"
+    )
     divided: ClassVar[Divided] = "both"
     metrics = (
         PROCESSES,

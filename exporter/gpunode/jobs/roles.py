@@ -57,6 +57,7 @@ class ProcessRoles:
     """Looks at what the processes on one GPU are."""
 
     name = "process_roles"
+    needs = "a process on the GPU"
     divided: ClassVar[Divided] = "instances"
     metrics: ClassVar[tuple[Metric, ...]] = ()
 

@@ -465,6 +465,9 @@ class TrainingSteps:
     """Receives client messages and assigns each to the GPU that its sender holds."""
 
     name = "training_steps"
+    needs = (
+        "a training process that uses gpunode.client; its container has the folder of client.socket"
+    )
     metrics = (
         SECONDS,
         STEP,

@@ -83,7 +83,9 @@ class Watch:
         self.door = door
         self.thread: threading.Thread | None = None
         self.stopped = threading.Event()
-        self._failure = ""
+        self.failure = ""
+        """Why the last read failed; empty if it did not."""
+
         self._news = News(clock)
         self._news_of_dropped = News(clock)
 
@@ -139,7 +141,7 @@ class Watch:
 
     def told(self, now: float) -> bool:
         """Whether a read has returned a result or failed, or takes too long to wait for."""
-        if self.batch is not None or self._failure:
+        if self.batch is not None or self.failure:
             return True
         return self.begun is not None and now - self.begun > OVERDUE * self.source.every
 
@@ -165,12 +167,12 @@ class Watch:
         """Drop the last batch, and log the failure when it begins, not at every read."""
         self.batch = None
         self.door.close()
-        self._failure = described(error)
-        if self._news.worth(self._failure):
+        self.failure = described(error)
+        if self._news.worth(self.failure):
             complaints.complain(self.where, "read failed, its series stop", error)
 
     def _recover(self) -> None:
-        self._failure = ""
+        self.failure = ""
         if self._news.worth(""):
             log.info("%s: reads succeed again", self.where)
 

@@ -142,6 +142,7 @@ class NcclBench:
     """Reads the results that ``gpunode nccl-bench`` left."""
 
     name = "nccl_bench"
+    needs = "a result in host.nccl_bench_folder: run gpunode nccl-bench"
     metrics = (BANDWIDTH, EXPECTED, TIME)
 
     def __init__(self, node: Node, settings: Settings) -> None:

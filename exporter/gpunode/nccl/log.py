@@ -315,6 +315,10 @@ class NcclLogs:
     """Follows the logs of the processes on one GPU."""
 
     name = "nccl_log"
+    needs = (
+        "a process on the GPU that was started with NCCL_DEBUG=INFO and NCCL_DEBUG_FILE; "
+        "SYS_PTRACE and DAC_READ_SEARCH if it is another user's"
+    )
     divided: ClassVar[Divided] = "instances"
     metrics = (INFO, CHANNELS, TOPOLOGY, WARNINGS)
 

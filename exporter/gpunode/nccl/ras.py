@@ -188,6 +188,10 @@ class NcclRas:
     """Asks the RAS services of the NCCL jobs with processes on this node's GPUs."""
 
     name = "nccl_ras"
+    needs = (
+        "a job with NCCL 2.24 or later whose rank 0 is on this node, without NCCL_RAS_ENABLE=0;"
+        " SYS_ADMIN, SYS_PTRACE and DAC_READ_SEARCH if it is in a pod"
+    )
     metrics = (COMMUNICATORS, STALLED, AWAITED, ERRORS, COLLECTIVES, UNANSWERED)
 
     def __init__(self, node: Node, settings: Settings) -> None:

@@ -16,6 +16,9 @@ from contextlib import contextmanager
 NUMBERS = {"DAC_OVERRIDE": 1, "DAC_READ_SEARCH": 2, "SYS_PTRACE": 19}
 """Those that are lowered, as in include/uapi/linux/capability.h."""
 
+ALL = {**NUMBERS, "SETGID": 6, "SETUID": 7, "SYS_ADMIN": 21, "SYSLOG": 34}
+"""All that the daemon uses; it keeps the others."""
+
 FOR_PROCESSES = ("DAC_READ_SEARCH", "SYS_PTRACE")
 """What it takes to read the environment, I/O, descriptors and root of another user's process: its
 files in /proc belong to its user, and the kernel also asks whether it may be traced."""
@@ -57,6 +60,13 @@ def _call(function: ctypes._NamedFuncPointer, header: Header, words: ctypes.Arra
     if function(ctypes.byref(header), words):
         number = ctypes.get_errno()
         raise OSError(number, f"capabilities: {os.strerror(number)}")
+
+
+def permitted() -> list[str]:
+    """Those of ``ALL`` that this thread may use. Raises ``OSError``."""
+    _, words = _sets()
+    has = words[0].permitted | words[1].permitted << 32
+    return [name for name, number in ALL.items() if has >> number & 1]
 
 
 def lower() -> None:

@@ -1,0 +1,185 @@
+"""``gpunode doctor``: which sources give data on this node now, and what each of the others takes.
+
+Every source is read as the daemon does it, a few times and each in a thread of its own. What it
+takes stands with each source.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.client import HTTPException
+from typing import Literal
+
+from gpunode.config import ClientSettings, Settings
+from gpunode.host.own_process import OwnProcess
+from gpunode.jobs.steps import TrainingSteps
+from gpunode.loop import Loop
+from gpunode.loop.search import Search
+from gpunode.loop.watch import Watch
+from gpunode.node import capability
+from gpunode.node.node import Node
+from gpunode.sources import KINDS, Kind, finders
+
+PATIENCE = 12.0
+"""Seconds to wait for the first reads; a driver that hangs never answers."""
+
+AGAIN = 3.0
+"""Seconds to go on, because some numbers come from two reads."""
+
+CAPABILITY = re.compile("|".join(capability.ALL))
+
+NO_ANSWER = f"no answer within {PATIENCE + AGAIN:g} s"
+
+INTERVAL = 1.0
+"""Seconds between the reads, where the daemon may take longer."""
+
+Status = Literal["data", "nothing", "failed", "untried"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """How a source does at all its places, such as GPUs and mounts, taken together."""
+
+    source: str
+    status: Status
+    """``failed`` if it fails at any place."""
+
+    places: int
+    failed: int
+    """Places at which it fails."""
+
+    empty: int
+    """Places at which it has nothing to say."""
+
+    series: int
+    metrics: int
+    """How many it has at best."""
+
+    why: str
+    """The first failure, or why it was not read."""
+
+    missing: tuple[str, ...]
+    """The metrics that it gives at no place."""
+
+    needs: str
+    """What it takes to have data, or the rest of it if that is a capability; else empty."""
+
+    also: tuple[str, ...] = ()
+    """The sources that there are not, for the same reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What was found about every source, with which rights, and whether a daemon answers."""
+
+    process: str
+    daemon: str
+    sources: tuple[Finding, ...]
+
+
+def examine(node: Node, settings: Settings) -> Examination:
+    """Read every source of a node for some seconds."""
+    quick = settings.model_copy(
+        update={
+            "host": settings.host.model_copy(update={"interval": INTERVAL}),
+            "gpu": settings.gpu.model_copy(
+                update={"processes_interval": INTERVAL, "owners_interval": INTERVAL}
+            ),
+            "client": ClientSettings(socket=""),  # it belongs to the daemon, and is not taken away
+        }
+    )
+    found = [each for each in finders(node, quick) if not isinstance(each, OwnProcess)]
+    loop = Loop(node.clock, found, find_every=settings.discovery.interval)
+    loop.start()
+    begin = time.monotonic()
+    while not loop.ready and time.monotonic() - begin < PATIENCE:
+        time.sleep(0.05)
+    time.sleep(AGAIN)
+    loop.stop()
+    return Examination(process(settings), daemon(settings), tuple(_findings(loop)))
+
+
+def process(settings: Settings) -> str:
+    """Who this program is, in words."""
+    held = ", ".join(capability.permitted()) or "no capability"
+    return f"as user {os.geteuid()} with {held}, the node's root at {settings.path.rootfs}"
+
+
+def daemon(settings: Settings) -> str:
+    """Whether a daemon answers at the address in the settings, in a sentence."""
+    host, port = settings.web.address
+    url = f"http://{_reachable(host)}:{port}"
+    try:
+        with urllib.request.urlopen(f"{url}/healthz", timeout=2) as answer:  # noqa: S310 our own
+            said = answer.read(16)
+    except (urllib.error.HTTPError, HTTPException):
+        said = b""
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        return f"no daemon answers at {url}: {getattr(reason, 'strerror', None) or reason}"
+    return f"a daemon answers at {url}" if said == b"ok\n" else f"another program answers at {url}"
+
+
+def _reachable(host: str) -> str:
+    """An address of this machine at which a server listens; one that listens at all is at one."""
+    host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
+    return f"[{host}]" if ":" in host else host
+
+
+def _findings(loop: Loop) -> Iterator[Finding]:
+    """The findings of all sources; once for those that a finder does not find."""
+    searches = {search.finder.name: search for search in loop.searches}
+    for finder, kinds in KINDS.items():
+        search = searches[finder.name]
+        if search.found:
+            for kind in kinds:
+                watches = [w for (name, _), w in loop.watches.items() if name == kind.name]
+                yield _finding(kind, watches)
+        else:
+            also = tuple(kind.name for kind in kinds if kind is not finder)
+            yield _absent(finder, search, also)
+
+
+def _absent(finder: Kind, search: Search, also: tuple[str, ...]) -> Finding:
+    status: Status = "failed" if search.absent or search.found is None else "nothing"
+    why = search.absent or ("" if search.found is not None else NO_ANSWER)
+    if finder is TrainingSteps:
+        status, why = "untried", "only one program can listen at its socket: the daemon"
+    missing = tuple(metric.name for metric in finder.metrics)
+    return Finding(finder.name, status, 0, 0, 0, 0, len(missing), why, missing, finder.needs, also)
+
+
+def _finding(kind: Kind, watches: list[Watch]) -> Finding:
+    failures = [why for watch in watches if (why := _failure(watch))]
+    samples = [s for watch in watches if watch.batch for s in watch.batch.reading.samples]
+    given = {sample.metric for sample in samples}
+    missing = tuple(metric.name for metric in kind.metrics if metric not in given)
+    status: Status = "failed" if failures else "data" if samples else "nothing"
+    first = failures[0] if failures else ""
+    empty = sum(not (w.batch and w.batch.reading.samples) for w in watches) - len(failures)
+    lacks = not set(capability.permitted()) >= set(CAPABILITY.findall(kind.needs))
+    return Finding(
+        source=kind.name,
+        status=status,
+        places=len(watches),
+        failed=len(failures),
+        empty=empty,
+        series=len(samples),
+        metrics=len(kind.metrics),
+        why=first,
+        missing=missing,
+        needs=kind.needs if status != "data" or empty or (missing and lacks) else "",
+    )
+
+
+def _failure(watch: Watch) -> str:
+    """Why a source has no batch, if that is a failure."""
+    if watch.batch is None and watch.reading:
+        return NO_ANSWER
+    return watch.failure
