@@ -209,3 +209,19 @@ def test_capabilities_are_named_as_sources_name_them() -> None:
     named = {name for kind in KINDS_OF_ALL for name in doctor.CAPABILITY.findall(kind.needs)}
     assert named <= set(ALL)
     assert named >= {"SYS_PTRACE", "DAC_READ_SEARCH", "SYS_ADMIN", "SYSLOG"}
+
+
+@as_root
+def test_a_container_that_shows_itself_as_the_node_is_told() -> None:
+    if doctor._namespace() != doctor.NODES_PROCESSES:
+        pytest.skip("these tests run in a container")
+    here = "from gpunode.cli.doctor import process; from gpunode.config import Settings;"
+    command = [sys.executable, "-c", f"{here} print(process(Settings()))"]
+    outside = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    inside = subprocess.run(
+        ["unshare", "--pid", "--fork", "--mount-proc", *command], capture_output=True, text=True
+    )
+    if inside.returncode:
+        pytest.skip(f"not allowed here: {inside.stderr.strip()}")
+    assert "container" not in outside
+    assert "mount the node's root and set path.rootfs" in inside.stdout

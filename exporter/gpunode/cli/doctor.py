@@ -39,6 +39,9 @@ NO_ANSWER = f"no answer within {PATIENCE + AGAIN:g} s"
 INTERVAL = 1.0
 """Seconds between the reads, where the daemon may take longer."""
 
+NODES_PROCESSES = "pid:[4026531836]"
+"""The PID namespace of the node: PROC_PID_INIT_INO in include/linux/proc_ns.h."""
+
 Status = Literal["data", "nothing", "failed", "untried"]
 
 
@@ -106,9 +109,24 @@ def examine(node: Node, settings: Settings) -> Examination:
 
 
 def process(settings: Settings) -> str:
-    """Who this program is, in words."""
+    """Who this program is, and what it sees as the node, in words."""
     held = ", ".join(capability.permitted()) or "no capability"
-    return f"as user {os.geteuid()} with {held}, the node's root at {settings.path.rootfs}"
+    root = settings.path.rootfs
+    said = f"as user {os.geteuid()} with {held}, the node's root at {root}"
+    if str(root) == "/" and _namespace() not in (NODES_PROCESSES, ""):
+        said += (
+            "; in a container, which shows its own processes, mounts and network as the node's: "
+            "mount the node's root and set path.rootfs"
+        )
+    return said
+
+
+def _namespace() -> str:
+    """The PID namespace of this program, empty if unknown."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
 
 
 def daemon(settings: Settings) -> str:
