@@ -183,7 +183,7 @@ KINDS: dict[Kind, tuple[Kind, ...]] = {
     TrainingSteps: (TrainingSteps,),
     NodeSources: (*NODE_SOURCES, FilesystemSpace),
 }
-"""By what finds them, the kinds of sources."""
+"""By what finds them, the kinds of sources; those without metrics only serve others."""
 
 
 def finders(node: Node, settings: Settings) -> list[Finder]:

@@ -153,8 +153,8 @@ def _reachable(host: str) -> str:
 def _findings(loop: Loop) -> Iterator[Finding]:
     """The findings of all sources; once for those that a finder does not find."""
     searches = {search.finder.name: search for search in loop.searches}
-    for finder, kinds in KINDS.items():
-        search = searches[finder.name]
+    for finder, found in KINDS.items():
+        search, kinds = searches[finder.name], [kind for kind in found if kind.metrics]
         if search.found:
             for kind in kinds:
                 watches = [w for (name, _), w in loop.watches.items() if name == kind.name]
