@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import gpunode.node.tcp
 from gpunode.config import Settings
 from gpunode.nccl import ras
-from gpunode.nccl.log import LINE, DebugLog, NcclLogs, transport
+from gpunode.nccl.log import LINE, DebugLog, NcclLogs, child_hash, transport
 from gpunode.nccl.ras import NcclRas
 from gpunode.nccl.ras_answer import Rank
 from gpunode.node.local import LocalNode
@@ -73,7 +73,7 @@ def test_an_answer_in_text_names_the_rank_too() -> None:
         found = told(source)
     assert "gpunode_nccl_communicators 2.0" in found
     assert (
-        'gpunode_nccl_awaited_rank_info{communicator="00000000deadbeef",host="10.0.0.7",nvml_device="6",'
+        'gpunode_nccl_awaited_rank_info{communicator="deadbeef",host="10.0.0.7",nvml_device="6",'
         'pid="4711",rank="2",reason="behind"} 1.0'
     ) in found
 
@@ -492,6 +492,28 @@ def test_what_a_communicator_is_split_into_is_one_of_its_own(count: str) -> None
 def test_a_split_communicator_has_a_name_in_every_version(child: str, name: str) -> None:
     log = logged(*informed(*FORMS["2.22"], f"ncclCommSplit comm 0x77b0 {child}"))
     assert [one.id for one in log.communicators] == ["abc", name]
+
+
+@pytest.mark.parametrize(
+    ("parent", "count", "color", "child"),
+    [
+        (0xABC, 1, 2, "dcd4a20bd41b54dd"),
+        (0x7C38BB8CFFD3FB51, 3, 1234567890, "6898bc2de2ea48b0"),
+        (2**64 - 1, 1, -1, "8d9e006306975d6f"),
+    ],
+)
+def test_a_child_is_called_as_ras_calls_it(parent: int, count: int, color: int, child: str) -> None:
+    """As NCCL's own code in C answers."""
+    assert child_hash(parent, count, color) == child
+    log = logged(
+        *informed(
+            "NCCL version 2.28.9+cuda13.0",
+            f"f comm 0x1 rank 0 nranks 4 busId 60 commId 0x{parent:x} - Init START",
+            f"f comm 0x2 rank 0 nranks 2 busId 60 parent 0x1 splitCount {count} color {color} key 0"
+            "- Init START",
+        )
+    )
+    assert [one.id for one in log.communicators] == [f"{parent:x}", child]
 
 
 def test_the_name_of_a_split_communicator_stays_short() -> None:

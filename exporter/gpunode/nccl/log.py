@@ -113,6 +113,13 @@ https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-net
 HOSTNAME = re.compile(r"^([\w-]{1,64})", re.ASCII)
 """A host's name as in the name of a log: up to the first dot."""
 
+HASH = re.compile(r"[0-9a-f]{1,16}")
+HASHES_CHILDREN = (2, 26)
+"""The version from which on the id of a communicator in the log is that of NCCL's RAS service, and
+decides that of what it is split into."""
+
+ALL_BITS = (1 << 64) - 1
+
 MOST_DEVICES = 64
 """The most GPUs of a process; one may have all GPUs of a node."""
 
@@ -260,10 +267,29 @@ class DebugLog:
             return f"0x{match['comm']}"
         parent = self._at.get(match["parent"])
         above = f"0x{match['parent']}" if parent is None else parent.id
+        version = tuple(int(part) for part in self.version.split(".")[:2] if part)
+        if match["count"] and HASH.fullmatch(above) and version >= HASHES_CHILDREN:
+            return child_hash(int(above, 16), int(match["count"]), int(match["color"]))
         name = ".".join(filter(None, (above, match["count"], match["color"])))
         if len(name) > LONGEST_NAME:
             return hashlib.sha256(name.encode()).hexdigest()[:16]
         return name
+
+
+def child_hash(parent: int, count: int, color: int) -> str:
+    """What NCCL's RAS service calls a communicator that another is split into.
+
+    https://github.com/NVIDIA/nccl/blob/v2.28.9-1/src/include/bitops.h (eatHash, digestHash)
+    """
+    one, two = 1, 1
+    for number, size in ((parent, 8), (count, 4), (color, 4)):
+        one = ((one ^ size) + two) & ALL_BITS
+        two ^= one
+        one = (one ^ one >> 31) * 0x9DE62BBC8CEF3CE3 & ALL_BITS
+        two = (two ^ two >> 32) * 0x485CD6311B599E79 & ALL_BITS
+        one = (one + (number & (1 << 8 * size) - 1)) & ALL_BITS
+    digest = ((one ^ one >> 31) * 0xBAC3BD562846DE6B + two) & ALL_BITS
+    return f"{(digest ^ digest >> 32) * 0x995A187A14E7B445 & ALL_BITS:x}"
 
 
 def bus_number(bus_id: str | None) -> int | None:

@@ -74,7 +74,7 @@ https://github.com/NVIDIA/nccl/blob/master/src/collectives.cc (ncclFuncToString)
 FINE = (0, 7)
 """ncclSuccess and ncclInProgress."""
 
-NAME = re.compile(r"(?:0x)?([0-9a-f]{1,16})")
+NAME = re.compile(r"(?:0x)?0{0,15}([0-9a-f]{1,16})")
 NOT_IN_A_HOST = re.compile(r"[^0-9A-Za-z.:%_-]")
 
 Launches = dict[str, int]
@@ -387,7 +387,7 @@ def _known(found: object) -> int | None:
 
 
 GROUP = re.compile(r" *\d{1,5} +(\d{1,8}) +\d{1,8} +[\d-]{1,17} +\d{1,8} +\d{1,8} +[A-Z]+ +[A-Z,]+")
-TROUBLE = re.compile(r"#\d{1,9}-\d{1,9} \((?P<name>[0-9a-f]{1,16})\) (?P<what>[A-Z]+)")
+TROUBLE = re.compile(r"#\d{1,9}-\d{1,9} \(0{0,15}(?P<name>[0-9a-f]{1,16})\) (?P<what>[A-Z]+)")
 COUNTS = re.compile(
     r" +Communicator ranks have different (?P<collective>\w{1,32}) operation counts"
 )
