@@ -57,6 +57,7 @@ def test_a_rank_that_does_not_join_is_named_at_the_second_look() -> None:
             'gpunode_nccl_collectives_total{collective="Broadcast",gpu="0",uuid="GPU-aa"} 0.0\n'
             "gpunode_nccl_communicators 1.0\n"
             "gpunode_nccl_rank_errors 0.0\n"
+            'gpunode_nccl_ras_unanswered{reason="ambiguous"} 0.0\n'
             'gpunode_nccl_ras_unanswered{reason="garbled"} 0.0\n'
             'gpunode_nccl_ras_unanswered{reason="no_permission"} 0.0\n'
             "gpunode_nccl_stalled_communicators 1.0"

@@ -7,6 +7,10 @@ Each request queries every process of the job, so only the node of rank 0 asks o
 The services belong to tenants, who may listen and answer as they like. An answer counts for the
 processes of its owner alone, each service has its own budgets and its own pace, and what it said is
 dropped when it no longer answers.
+
+All jobs of a user share an address, so an answer is that of the job whose processes it names. In
+text, it names few: then the number of its processes has to tell, or the logs that have its
+communicators.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import math
 import re
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
@@ -28,6 +32,7 @@ from gpunode.gpu import GPU
 from gpunode.jobs import cgroup
 from gpunode.jobs.processes import running
 from gpunode.metric import Metric
+from gpunode.nccl import log
 from gpunode.nccl.ras_answer import BEHIND, NAMED, Answer, Asked, Rank, read_json, read_text
 from gpunode.node.kernel import parse_status
 from gpunode.node.node import Node
@@ -66,8 +71,9 @@ COLLECTIVES = Metric(
 UNANSWERED = Metric(
     "gpunode_nccl_ras_unanswered",
     "gauge",
-    "NCCL RAS services of GPU processes that gave no valid answer (`garbled`), or whose network "
-    "namespace cannot be entered without CAP_SYS_ADMIN (`no_permission`).",
+    "NCCL RAS services of GPU processes that gave no valid answer (`garbled`), whose network "
+    "namespace cannot be entered without CAP_SYS_ADMIN (`no_permission`), or that several jobs of "
+    "a user share and that did not say for which of them they answered (`ambiguous`).",
     ("reason",),
 )
 
@@ -136,6 +142,13 @@ class Key:
     namespace: str
     address: str
     owner: Owner
+    job: int = 0
+    """A process of the job: of those here that an answer named together, the first. 0 before."""
+
+    @property
+    def shared(self) -> Key:
+        """What the jobs of its owner at this address have in common."""
+        return replace(self, job=0)
 
 
 @dataclass(slots=True)
@@ -148,6 +161,16 @@ class Place:
 
     ranks: set[str] = field(default_factory=set)
     """The ranks of its processes, if known."""
+
+    own_pids: dict[int, int] = field(default_factory=dict)
+    """The id of each process in its own PID namespace."""
+
+    def add(self, other: Place) -> None:
+        """Add the processes of another place."""
+        self.pids += other.pids
+        self.gpus |= other.gpus
+        self.ranks |= other.ranks
+        self.own_pids |= other.own_pids
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +199,15 @@ class Service:
     to answer, so the others are remembered."""
 
     launched: dict[tuple[str, int], dict[str, int]] = field(default_factory=dict)
+    gpus: frozenset[str] = frozenset()
+    """Of the processes that its last answer was about, by UUID."""
+
+    ambiguous: bool = False
+    """Whether its last answer did not tell which job it was about."""
 
     def drop(self, error: OSError | ValueError | None = None) -> None:
         """Forget what it said, also what the traceback of an error still holds of it."""
-        self.said, self.error = None, error
+        self.said, self.error, self.ambiguous = None, error, False
         if error is not None:
             error.__traceback__ = error.__cause__ = error.__context__ = None
 
@@ -198,6 +226,9 @@ class NcclRas:
         self.node = node
         self.every = settings.host.interval
         self._services: dict[Key, Service] = {}
+        self._jobs: dict[tuple[Key, int], int] = {}
+        """The job of each process, for ``Key.job``, by what its jobs share and its own id."""
+
         self._launched: dict[tuple[str, str, str], float] = {}
         self._asked: set[Key] = set()
         self._answers: SimpleQueue[tuple[Key, str | OSError, float]] = SimpleQueue()
@@ -213,7 +244,7 @@ class NcclRas:
             if now > service.good_until:
                 service.drop()
         for key, answer, took in self._ask(known, places, now):
-            if key in self._services:
+            if key in known and key in self._services:
                 self._take(key, answer, took, places, now)
             del answer
         for key in self._asked.intersection(self._services):
@@ -223,6 +254,7 @@ class NcclRas:
     def _places(self) -> dict[Key, Place]:
         """Where GPU processes may offer RAS."""
         places: dict[Key, Place] = {}
+        jobs: dict[tuple[Key, int], int] = {}
         for pid, identity in running(self.node):
             try:
                 owner, own_pid = _owner(self.node, pid)
@@ -235,11 +267,15 @@ class NcclRas:
             if environment.get("NCCL_RAS_ENABLE") != "0":
                 namespace = _link(self.node, f"/proc/{pid}/ns/net")
                 address = environment.get("NCCL_RAS_ADDR", ADDRESS)[:LONGEST_ADDRESS]
-                place = places.setdefault(Key(namespace, address, owner), Place())
+                key = Key(namespace, address, owner)
+                job = jobs[key, own_pid] = self._jobs.get((key, own_pid), 0)
+                place = places.setdefault(replace(key, job=job), Place())
                 if pid not in place.pids:
                     place.pids.append(pid)
+                place.own_pids[pid] = own_pid
                 place.gpus.setdefault(own_pid, []).append(identity)
                 place.ranks |= {environment["RANK"]} if "RANK" in environment else set()
+        self._jobs = {process: job for process, job in jobs.items() if job}
         return places
 
     def _ask(
@@ -301,42 +337,79 @@ class NcclRas:
         self, key: Key, said: str | OSError, took: float, places: dict[Key, Place], now: float
     ) -> None:
         """Take what a service said, or drop what it said before."""
-        service, place = self._services[key], places[key]
+        asked, whole = self._services[key], _whole(places, key)
         begin = self.node.clock.monotonic()
-        answer: Answer | None = None
+        about, answer, processes = key, None, set[int]()
         try:
             if isinstance(said, OSError):
                 raise said
-            answer = parse(said, self._those_asked(key, places))
+            answer = parse(said, self._those_asked(key, places, whole))
+            processes = self._processes(answer, whole)
+            about = self._about(key, processes)
         except ENDED:
-            service.drop()
+            asked.drop()
         except (OSError, ValueError) as error:
-            service.drop(error)
+            asked.drop(error)
+        service = self._services.setdefault(about, Service(now))
         took += self.node.clock.monotonic() - begin
         pause = min(RESERVE_INTERVAL, GENTLY * took)
         if answer is not None:
-            leads = _leads(answer, place)
+            leads = _leads(answer, whole.ranks)
             pause = pause if leads else RESERVE_INTERVAL
             if leads:
-                self._count(service, place, answer)
+                self._count(service, whole, answer)
                 service.said, service.error = _said(service, answer, now), None
+                service.gpus = frozenset(i.uuid for pid in processes for i in whole.gpus[pid])
+                service.ambiguous = not processes and answer.communicators > 0
             else:
                 service.drop()
-        service.asked = now
         # A pause no longer than the interval is none: reads do not begin to the millisecond.
-        service.due = now + pause if pause > self.every else now
+        due = now + pause if pause > self.every else now
+        service.asked = asked.asked = now
+        service.due = due
         service.good_until = now + OVERDUE * max(pause, self.every)
+        if about != key:
+            # The others at its place have not been heard, unless none of the job are at it.
+            asked.due = now if processes & places[key].gpus.keys() else due
 
-    def _those_asked(self, key: Key, places: dict[Key, Place]) -> Asked:
-        """Those whose service answers."""
+    def _those_asked(self, key: Key, places: dict[Key, Place], whole: Place) -> Asked:
+        """Those whose service answers: the jobs of an owner may answer for each other."""
         strangers = {
             pid
             for other, place in places.items()
             if other.owner != key.owner and other.owner.processes == key.owner.processes
             for pid in place.gpus
         }
-        place = places[key]
-        return Asked(place.gpus.keys(), strangers, _addresses(self.node, place.pids[0]))
+        hosts = _addresses(self.node, places[key].pids[0])
+        return Asked(whole.gpus.keys(), strangers, hosts)
+
+    def _processes(self, answer: Answer, whole: Place) -> set[int]:
+        """The processes here of the job that answered; empty if that cannot be told."""
+        if answer.per_node is None:
+            return answer.here
+        if len(whole.gpus) <= min(answer.per_node):
+            return set(whole.gpus)
+        named = answer.here | self._logging(answer, whole)
+        return named if answer.per_node == {len(named)} else set()
+
+    def _logging(self, answer: Answer, whole: Place) -> set[int]:
+        """The processes whose logs have one of the communicators that an answer names."""
+        names = {behind.name for behind in answer.behind} | {name for name, _, _ in answer.missing}
+        found = set()
+        for pid in whole.pids[:PROCESSES] if names else []:
+            with contextlib.suppress(OSError):
+                written = log.read(self.node, pid)
+                if written and any(one.id in names for one in written.communicators):
+                    found.add(whole.own_pids[pid])
+        return found
+
+    def _about(self, key: Key, processes: set[int]) -> Key:
+        """The job that answered, whose processes are known to belong together from now on."""
+        if not processes:
+            return key
+        about = replace(key, job=min(processes))
+        self._jobs |= {(key.shared, pid): about.job for pid in processes}
+        return about
 
     def _count(self, service: Service, place: Place, answer: Answer) -> None:
         """Add the collectives that the owner's ranks on this node launched since the last look."""
@@ -365,6 +438,7 @@ class NcclRas:
         unanswered = (
             *UNANSWERED.at(float(len(failures)), "garbled"),
             *UNANSWERED.at(float(closed), "no_permission"),
+            *UNANSWERED.at(float(sum(s.ambiguous for s in services.values())), "ambiguous"),
         )
         if not said:
             return Reading(unanswered if closed else ())
@@ -373,7 +447,7 @@ class NcclRas:
         ]
         present = {identity.uuid for identity in identities}
         self._launched = {at: n for at, n in self._launched.items() if at[1] in present}
-        answering = {i.uuid for key in said for found in places[key].gpus.values() for i in found}
+        answering = {uuid for key in said for uuid in services[key].gpus}
         awaited = {labels for each in said.values() for labels in each.awaited}
         return Reading(
             (
@@ -440,11 +514,20 @@ def _addresses(node: Node, pid: int) -> set[str] | None:
     return found
 
 
-def _leads(answer: Answer, place: Place) -> bool:
+def _whole(places: dict[Key, Place], key: Key) -> Place:
+    """The places of all jobs of an owner at an address."""
+    whole = Place()
+    for other, place in places.items():
+        if other.shared == key.shared:
+            whole.add(place)
+    return whole
+
+
+def _leads(answer: Answer, ranks: set[str]) -> bool:
     """Whether a rank 0 runs on this node."""
     if answer.leads is not None:
         return answer.leads
-    return not place.ranks or "0" in place.ranks  # a text answer may not name rank 0
+    return not ranks or "0" in ranks  # a text answer may not name rank 0
 
 
 def _said(service: Service, answer: Answer, now: float) -> Said:

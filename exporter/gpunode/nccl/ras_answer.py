@@ -176,16 +176,29 @@ class Answer:
     launched: dict[tuple[str, int], tuple[Rank, Launches]] = field(default_factory=dict)
     """What the ranks that the asked run here launched, by communicator and rank."""
 
+    here: set[int] = field(default_factory=set)
+    """The processes of the asked that it names: in JSON, all that its job has here."""
+
+    per_node: frozenset[int] | None = None
+    """In text, how many processes of the job each node has; None in JSON."""
+
     leads: bool | None = None
     """Whether the asked run a rank 0 here; None if the answer names none."""
 
     listed: int = 0
 
+    def place(self, rank: Rank) -> bool:
+        """Whether a rank is a process of the asked here, which is noted."""
+        here = self.asked.has(rank)
+        if here and rank.pid is not None:
+            self.here.add(rank.pid)
+        return here
+
     def rank(self, into: Communicator, rank: Rank, launches: Launches) -> None:
         """Take a rank that answered."""
         self._count_ranks()
         into.add(launches, rank)
-        here = self.asked.has(rank)
+        here = self.place(rank)
         if rank.number == 0:
             self.leads = bool(self.leads) or here
         if here and len(into.ranks) < HERE:
@@ -194,6 +207,7 @@ class Answer:
     def missed(self, into: Communicator, rank: Rank, why: str) -> None:
         """Take a rank that did not answer."""
         self._count_ranks()
+        self.place(rank)
         if len(into.missing) < NAMED and self.asked.may_name(rank):
             into.missing.append((rank, why))
 
@@ -353,11 +367,14 @@ def _read_rank(found: object, communicator: Communicator, answer: Answer) -> Non
 
 def _read_missing(found: object, communicator: Communicator, answer: Answer) -> None:
     entry = _object(found)
+    rank = _rank(entry)
     status = _object(entry.get("status", {}))
     if status.get("considered_dead") is True:
-        answer.missed(communicator, _rank(entry), "dead")
+        answer.missed(communicator, rank, "dead")
     elif status.get("unresponsive") is True:
-        answer.missed(communicator, _rank(entry), "unresponsive")
+        answer.missed(communicator, rank, "unresponsive")
+    else:
+        answer.place(rank)
 
 
 def _object(found: object) -> dict[str, object]:
@@ -411,6 +428,12 @@ PROCESS = re.compile(
 MISSING = re.compile(r" +The missing ranks?: (?P<ranks>\d{1,8}(?:,\d{1,8}){0,63})")
 REPORTED = re.compile(r" +(?P<ranks>\d{1,8}) ranks reported [A-Za-z ]{1,40}")
 LINE = re.compile(r"[^\r\n]+")
+SUMMARY = re.compile(
+    r"Nodes +Processes[^\n]{0,99}\n[^\n]{0,99}per node[^\n]{0,99}\n"
+    r"(?P<rows>(?: *\d{1,9}(?: +\d{1,9}){1,4} *\n){1,64})"
+)
+"""How many nodes have how many processes each."""
+
 HEADER = re.compile(r"Group +Comms|No communicator data collected!")
 
 
@@ -418,7 +441,10 @@ def read_text(said: str, asked: Asked) -> Answer:
     """Read an answer in text: it lists only communicators in trouble, with some of their ranks."""
     if not HEADER.search(said):
         raise ValueError(f"not an answer of NCCL RAS: {said[:60]!r}")
-    reader = TextReader(Answer(asked))
+    summary = SUMMARY.search(said)
+    rows = summary["rows"].splitlines() if summary else []
+    counts = frozenset(int(row.split()[1]) for row in rows) or frozenset((0,))
+    reader = TextReader(Answer(asked, per_node=counts))
     for line in _lines(said):
         reader.read(line)
     return reader.finish()
@@ -502,6 +528,7 @@ class TextReader:
             _, why = self.gone.get((rank.host, rank.pid or 0), (None, "unresponsive"))
             self.answer.missed(self.communicator, rank, why)
         elif self.section == "ERROR":
+            self.answer.place(rank)
             self.unlisted -= bool(self.unlisted)
             self.answer.fail(rank)
         elif self.collective:
