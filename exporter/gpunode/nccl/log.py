@@ -114,9 +114,7 @@ HOSTNAME = re.compile(r"^([\w-]{1,64})", re.ASCII)
 """A host's name as in the name of a log: up to the first dot."""
 
 HASH = re.compile(r"[0-9a-f]{1,16}")
-HASHES_CHILDREN = (2, 26)
-"""The version from which on the id of a communicator in the log is that of NCCL's RAS service, and
-decides that of what it is split into."""
+"""The id of a communicator; from NCCL 2.26 on that of its RAS service, up to 2.25 another."""
 
 ALL_BITS = (1 << 64) - 1
 
@@ -267,8 +265,7 @@ class DebugLog:
             return f"0x{match['comm']}"
         parent = self._at.get(match["parent"])
         above = f"0x{match['parent']}" if parent is None else parent.id
-        version = tuple(int(part) for part in self.version.split(".")[:2] if part)
-        if match["count"] and HASH.fullmatch(above) and version >= HASHES_CHILDREN:
+        if match["count"] and HASH.fullmatch(above):
             return child_hash(int(above, 16), int(match["count"]), int(match["color"]))
         name = ".".join(filter(None, (above, match["count"], match["color"])))
         if len(name) > LONGEST_NAME:
@@ -277,7 +274,7 @@ class DebugLog:
 
 
 def child_hash(parent: int, count: int, color: int) -> str:
-    """What NCCL's RAS service calls a communicator that another is split into.
+    """What NCCL calls a communicator that another is split into.
 
     https://github.com/NVIDIA/nccl/blob/v2.28.9-1/src/include/bitops.h (eatHash, digestHash)
     """
