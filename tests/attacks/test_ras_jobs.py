@@ -10,7 +10,9 @@ import pytest
 
 import gpunode.node.tcp
 from gpunode.config import Settings
-from gpunode.nccl.ras import NcclRas
+from gpunode.driver.driver import Identity
+from gpunode.nccl.ras import NcclRas, Owner, Place, _gpu_of
+from gpunode.nccl.ras_answer import Rank
 from tests.attacks.test_ras import Hire, Shared, Tenant, at, awaited, counted, gone, hire
 from tests.ras import status, told
 
@@ -194,6 +196,35 @@ def test_the_logs_tell_whose_communicator_a_text_names(hire: Hire) -> None:
     assert awaited(found) == {"1"}
     assert re.search(r'collective="AllReduce",gpu="1"', found)
     assert not re.search(r'collective="AllReduce",gpu="[023]"', found)
+
+
+@pytest.mark.parametrize(
+    ("container", "held", "devices", "expected"),
+    [
+        ("", (0, 1, 2, 3), (0, 1, 2, 3), {0: 0, 1: 1, 2: 2, 3: 3}),
+        ("c1", (4, 5, 6, 7), (0, 1, 2, 3), {0: 4, 1: 5, 2: 6, 3: 7}),
+        ("c1", (2, 3, 4, 5), (0, 1, 2, 3), {0: 2, 1: 3, 2: 4, 3: 5}),
+        ("c1", (2, 5), (1, 3), {1: 2, 3: 5}),
+        ("c1", (6,), (0,), {0: 6}),
+        # A process that holds more than it uses: only without a container is the number the node's.
+        ("", (0, 2, 3), (2, 3), {2: 2, 3: 3}),
+        ("c1", (0, 2, 3), (1, 2), {1: None, 2: None}),
+        ("", (0, 1), (None, 1), {1: 1}),
+    ],
+)
+def test_the_gpus_of_a_process_are_told_apart_also_in_a_container(
+    container: str,
+    held: tuple[int, ...],
+    devices: tuple[int | None, ...],
+    expected: dict[int, int | None],
+) -> None:
+    owner = Owner("1000", "", container, "", "")
+    gpus = [Identity(index, f"GPU-{index}", "NVIDIA H200") for index in held]
+    place = Place(gpus={9: gpus[::-1]})
+    found = {
+        device: _gpu_of(Rank(0, "h", 9, device), owner, place, set(devices)) for device in expected
+    }
+    assert {device: gpu and gpu.index for device, gpu in found.items()} == expected
 
 
 @pytest.mark.parametrize("seed", range(3))

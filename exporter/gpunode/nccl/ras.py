@@ -20,7 +20,7 @@ import errno
 import math
 import re
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -357,7 +357,7 @@ class NcclRas:
             leads = _leads(answer, whole.ranks)
             pause = pause if leads else RESERVE_INTERVAL
             if leads:
-                self._count(service, whole, answer)
+                self._count(key, service, whole, answer)
                 service.said, service.error = _said(service, answer, now), None
                 service.gpus = frozenset(i.uuid for pid in processes for i in whole.gpus[pid])
                 service.ambiguous = not processes and answer.communicators > 0
@@ -411,19 +411,20 @@ class NcclRas:
         self._jobs |= {(key.shared, pid): about.job for pid in processes}
         return about
 
-    def _count(self, service: Service, place: Place, answer: Answer) -> None:
+    def _count(self, key: Key, service: Service, whole: Place, answer: Answer) -> None:
         """Add the collectives that the owner's ranks on this node launched since the last look."""
         before, service.launched = service.launched, {}
-        for key, (rank, launched) in answer.launched.items():
-            mine = [] if rank.pid is None else place.gpus[rank.pid]
-            # NCCL's index counts only the GPUs that its container sees.
-            at = [i for i in mine if len(mine) == 1 or i.index == rank.device]
-            if not at:
+        devices: dict[int, set[int | None]] = {}
+        for rank, _ in answer.launched.values():
+            devices.setdefault(rank.pid or 0, set()).add(rank.device)
+        for at, (rank, launched) in answer.launched.items():
+            gpu = _gpu_of(rank, key.owner, whole, devices[rank.pid or 0])
+            if gpu is None:
                 continue
-            service.launched[key] = launched
+            service.launched[at] = launched
             for name, count in launched.items():
-                labels = str(at[0].index), at[0].uuid, name
-                gained = max(0, count - before.get(key, launched).get(name, 0))
+                labels = str(gpu.index), gpu.uuid, name
+                gained = max(0, count - before.get(at, launched).get(name, 0))
                 self._launched[labels] = self._launched.get(labels, 0.0) + gained
 
     def _told(self, places: dict[Key, Place]) -> Reading:
@@ -521,6 +522,24 @@ def _whole(places: dict[Key, Place], key: Key) -> Place:
         if other.shared == key.shared:
             whole.add(place)
     return whole
+
+
+def _gpu_of(
+    rank: Rank, owner: Owner, whole: Place, devices: Collection[int | None]
+) -> Identity | None:
+    """The GPU of a rank, given the devices of all ranks of its process; None if it is not known.
+
+    NCCL's numbers count only the GPUs that its container sees, but in the same order.
+    """
+    mine = sorted(whole.gpus.get(rank.pid or 0, ()), key=lambda gpu: gpu.index)
+    if len(mine) == 1:
+        return mine[0]
+    known = sorted(device for device in devices if device is not None)
+    if len(known) == len(devices) == len(mine) and rank.device is not None:
+        return mine[known.index(rank.device)]
+    if owner.pod or owner.container:
+        return None
+    return next((gpu for gpu in mine if gpu.index == rank.device), None)
 
 
 def _leads(answer: Answer, ranks: set[str]) -> bool:
