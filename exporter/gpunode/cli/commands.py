@@ -189,7 +189,7 @@ def doctor(settings: DoctorSettings) -> None:
     logging.getLogger("gpunode").setLevel(logging.ERROR)  # what fails is in the table
     try:
         capability.lower()
-        found = examine(local_node(settings), settings)
+        found = examine(local_node(settings, COLD), settings, COLD)
     except (OSError, RuntimeError) as error:
         raise UsageError(f"{error}: {MORE_THREADS}") from error
     with streams.printing():

@@ -27,14 +27,14 @@ from gpunode.node.node import Node
 from gpunode.sources import KINDS, Kind, finders
 
 PATIENCE = 12.0
-"""Seconds to wait for the first reads; a driver that hangs never answers."""
+"""Seconds to wait for the first reads; what hangs never answers."""
 
 AGAIN = 3.0
 """Seconds to go on, because some numbers come from two reads."""
 
 CAPABILITY = re.compile("|".join(capability.ALL))
 
-NO_ANSWER = f"no answer within {PATIENCE + AGAIN:g} s"
+NO_ANSWER = "no answer in time"
 
 INTERVAL = 1.0
 """Seconds between the reads, where the daemon may take longer."""
@@ -86,8 +86,8 @@ class Examination:
     sources: tuple[Finding, ...]
 
 
-def examine(node: Node, settings: Settings) -> Examination:
-    """Read every source of a node for some seconds."""
+def examine(node: Node, settings: Settings, patience: float = PATIENCE) -> Examination:
+    """Read every source of a node for some seconds; ``patience`` is for its GPU drivers."""
     quick = settings.model_copy(
         update={
             "host": settings.host.model_copy(update={"interval": INTERVAL}),
@@ -101,7 +101,10 @@ def examine(node: Node, settings: Settings) -> Examination:
     loop = Loop(node.clock, found, find_every=settings.discovery.interval)
     loop.start()
     begin = time.monotonic()
-    while not loop.ready and time.monotonic() - begin < PATIENCE:
+    while not loop.ready:
+        looking = any(search.found is None for search in loop.searches)
+        if time.monotonic() - begin > (patience if looking else PATIENCE):
+            break
         time.sleep(0.05)
     time.sleep(AGAIN)
     loop.stop()
