@@ -27,6 +27,7 @@ from gpunode.host import (
     cpu,
     disk,
     filefd,
+    filesystem,
     infiniband,
     kernel_log,
     lustre,
@@ -204,8 +205,11 @@ def of_the_kernel(data: bytes) -> None:
 
 
 def of_mounts(data: bytes) -> None:
-    for mount in mounts.parse(data.decode("utf-8", "replace")):
+    found = mounts.parse(data.decode("utf-8", "replace"))
+    for mount in found:
         assert len(mount.point) <= len(data)
+    watched = filesystem.watched(Told(b'{"specVolID": "pv"}'), found)
+    assert len(watched) <= filesystem.MOST_THREADS
 
 
 def of_nfs(data: bytes) -> None:
