@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from gpunode.cli import doctor
 from gpunode.cli.doctor import Finding, examine
 from gpunode.cli.table import doctor_table
 from gpunode.config import KubernetesSettings, Settings, WebSettings
+from gpunode.driver.driver import Process
 from gpunode.host.own_process import OwnProcess
 from gpunode.node.capability import ALL
 from gpunode.node.local import LocalNode
@@ -164,20 +166,23 @@ def test_a_kubelet_whose_socket_is_not_here_is_told(tmp_path: Path) -> None:
 
 
 class Hanging(MachineGpu):
-    """A GPU whose driver never says which processes it has."""
+    """A GPU whose driver does not say which processes it has, until the test is over."""
 
-    def processes(self) -> list[Any]:
-        import threading
+    over = threading.Event()
 
-        threading.Event().wait()
-        raise AssertionError
+    def processes(self) -> list[Process]:
+        self.over.wait()
+        return []
 
 
 @pytest.mark.usefixtures("quick")
 def test_what_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "PATIENCE", 1.0)
     gpus = [Hanging(0, "GPU-a", "0000:01:00.0"), MachineGpu(1, "GPU-b", "0000:02:00.0")]
-    sources = found(LocalNode(Path("/"), [MachineDriver(gpus)]))
+    try:
+        sources = found(LocalNode(Path("/"), [MachineDriver(gpus)]))
+    finally:
+        Hanging.over.set()
     owners = sources["gpu_owners"]
     assert (owners.status, owners.places, owners.failed) == ("failed", 2, 1)
     assert owners.why == doctor.NO_ANSWER
