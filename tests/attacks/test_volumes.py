@@ -177,3 +177,60 @@ def test_a_real_volume_is_read_by_who_may_enter_the_folder_of_the_kubelet(
     assert done.returncode == 0, done.stderr
     assert ("gpunode_filesystem_size_bytes" in done.stdout) == (how != "nobody")
     assert done.stdout.strip() != ""
+
+
+DEAD = """
+import ctypes, os, sys, time
+from gpunode.config import HostSettings, Settings
+from gpunode.loop import Loop
+from gpunode.node.local import LocalNode
+from gpunode.sources import NodeSources
+point = sys.argv[1]
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.mount(b"kubelet", b"/var/lib", b"tmpfs", 0, b"mode=755"):
+    sys.exit(77)
+os.makedirs(point)
+server = os.open("/dev/fuse", os.O_RDWR)
+options = f"fd={server},rootmode=40000,user_id=0,group_id=0,allow_other"
+if libc.mount(b"me", point.encode(), b"fuse.sshfs", 0, options.encode()):
+    sys.exit(77)
+class Node(LocalNode):
+    def read_text(self, path):
+        return super().read_text(path.replace("/proc/1/", "/proc/self/"))
+settings = Settings(host=HostSettings(interval=1.0, slow_interval=1.0))
+node = Node("/")
+loop = Loop(node.clock, [NodeSources(node, settings)], find_every=1.0)
+loop.start()
+end = time.monotonic() + 20
+def read():
+    return {
+        place.mountpoint or name: watch.batch is not None
+        for (name, place), watch in loop.watches.items()
+    }
+while time.monotonic() < end:
+    time.sleep(0.1)
+    now = read()
+    if len(now) > 5 and all(done for what, done in now.items() if what != "pv-dead"):
+        break
+time.sleep(1)
+now = read()
+print(now.pop("pv-dead"), all(now.values()), flush=True)
+os.close(server)
+os._exit(0)
+"""
+
+
+@as_root
+def test_a_volume_whose_server_is_gone_keeps_nothing_else_waiting() -> None:
+    if not shutil.which("unshare") or not os.path.exists("/dev/fuse"):
+        pytest.skip("takes unshare and /dev/fuse")
+    done = subprocess.run(
+        ["unshare", "--mount", sys.executable, "-c", DEAD, at(0, "pv-dead")],
+        capture_output=True,
+        text=True,
+        env=os.environ,
+        timeout=60,
+    )
+    if done.returncode == 77:
+        pytest.skip("not allowed here")
+    assert done.stdout == "False True\n", done.stdout + done.stderr
