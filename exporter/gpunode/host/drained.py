@@ -21,6 +21,7 @@ class Drained:
     """Looks for the file, if there is a setting that names one."""
 
     name = "drained"
+    needs = "node.drained_file, with a script of Slurm's that makes and removes that file"
     metrics = (DRAINED,)
 
     def __init__(self, node: Node, settings: Settings) -> None:
