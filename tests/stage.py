@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -15,7 +15,7 @@ from gpunode.jobs.roles import Role, RolesDetail
 from gpunode.loop import Loop
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import SteppedClock
-from gpunode.source import Place, Reading, Source
+from gpunode.source import Finder, Place, Reading, Source, View
 from gpunode.verdict.causes import USED
 from gpunode.verdict.last_work import WORKLESS
 from gpunode.verdict.source import Judged, Judgement, Verdicts
@@ -46,6 +46,7 @@ class Actor:
     world_size: str = ""
     peers: bool | None = False
     commands: tuple[str, ...] = ("python3",)
+    watts: float | None = None
 
     @property
     def at(self) -> tuple[str, str]:
@@ -108,8 +109,8 @@ class Sources:
             activity=None,
             busy=None,
             memory_busy=None,
-            power_watts=None,
-            power_limit_watts=None,
+            power_watts=actor.watts,
+            power_limit_watts=None if actor.watts is None else 700.0,
             power_mean_watts=None,
             power_swings=0,
             link_load=0.0,
@@ -166,9 +167,12 @@ class Cast:
 class Stage:
     """Plays the daemon's verdicts on some GPUs."""
 
-    def __init__(self, *actors: Actor) -> None:
+    def __init__(
+        self, *actors: Actor, finders: Sequence[Finder] = (), views: Sequence[View] = ()
+    ) -> None:
         self.clock = SteppedClock(1_700_000_000.0)
-        self.loop = Loop(self.clock, [Cast(actors, self.clock)], [Verdicts()], find_every=1e6)
+        found = [Cast(actors, self.clock), *finders]
+        self.loop = Loop(self.clock, found, [Verdicts(), *views], find_every=1e6)
         self._steps = self.loop.replay(self.clock, 1e5)
 
     def play(self, seconds: float) -> None:

@@ -19,6 +19,7 @@ from alerts.thresholds.row import (
     series,
 )
 from gpunode.host.filesystem import LOCAL
+from gpunode.verdict.limits import FILESYSTEM_FREE
 
 FAULTS = (
     "bus_error|hung_task|lockup|machine_check|disk_error|read_only|lustre_eviction|sxid|"
@@ -275,7 +276,7 @@ SYSTEM = (
         window="0s",
         unit="percent",
         comparison="<",
-        tiers=(Tier(severity="ticket", threshold=0.1, after="15m"),),
+        tiers=(Tier(severity="ticket", threshold=FILESYSTEM_FREE, after="15m"),),
         scope="node",
         labels=("mountpoint",),
         fault="filesystem",
@@ -299,7 +300,7 @@ SYSTEM = (
         window="0s",
         unit="percent",
         comparison="<",
-        tiers=(Tier(severity="ticket", threshold=0.1, after="15m"),),
+        tiers=(Tier(severity="ticket", threshold=FILESYSTEM_FREE, after="15m"),),
         scope="filesystem",
         example=_filling("/data", "nfs"),
     ),

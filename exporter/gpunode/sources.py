@@ -20,6 +20,8 @@ from gpunode.driver.driver import DriverError, Gpu
 from gpunode.export.dcgm_names import DcgmNames
 from gpunode.gpu.dcgm_fields import GpuDcgmFields
 from gpunode.host.filesystem import Filesystems, FilesystemSpace
+from gpunode.export.history import History
+from gpunode.host.filesystem import Filesystems
 from gpunode.host.own_process import OwnProcess
 from gpunode.jobs.owners import GpuOwners
 from gpunode.jobs.pods import Pods
@@ -39,6 +41,7 @@ from gpunode.source import (
     Source,
     View,
 )
+from gpunode.verdict.shortages import Shortages
 from gpunode.verdict.source import Verdicts
 
 log = logging.getLogger(__name__)
@@ -201,7 +204,7 @@ def finders(node: Node, settings: Settings) -> list[Finder]:
 def views(node: Node, settings: Settings) -> list[View]:
     """The views of everything that was read."""
     names: list[View] = [DcgmNames(node, settings)] if settings.compat == "dcgm" else []
-    return [*names, Verdicts()]
+    return [*names, Verdicts(), Shortages(node), History()]
 
 
 def watch(node: Node, settings: Settings) -> Loop:

@@ -13,6 +13,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -29,6 +30,20 @@ from gpunode.source import WHOLE_NODE, Absent, Finder, Key, Place, Reading, Sour
 log = logging.getLogger(__name__)
 
 D = TypeVar("D")
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """A source that does not answer, or a finder that finds nothing: where, since when, and why.
+
+    ``since`` is when it last answered, in seconds since the epoch, if it ever did.
+    """
+
+    source: str
+    place: Place
+    since: float | None
+    why: str
+
 
 STAGGER = 0.037
 """Seconds between the first reads of two sources, so that not all wake at once."""
@@ -282,6 +297,20 @@ class Loop:
         for _, batch in self.batches():
             yield from batch.reading.samples
         yield from self._own_samples()
+
+    def silent(self) -> list[Silent]:
+        """The sources that do not answer now; one that has only begun is not among them."""
+        now = self.clock.monotonic()
+        found = [
+            Silent(search.finder.name, WHOLE_NODE, None, search.absent or "looks for too long")
+            for search in self.searches
+            if not search.up(now) and not (self._replays and search.absent)
+        ]
+        for watch in self._ordered():
+            if watch.told(now) and not watch.up(now):
+                why = watch.failure or "a read has not returned"
+                found.append(Silent(watch.source.name, watch.place, watch.last_success, why))
+        return found
 
     def _own_samples(self) -> Iterator[Sample]:
         now = self.clock.monotonic()

@@ -104,3 +104,9 @@ PIPE_BUSY = 0.15
 
 MEMORY_FULL = 0.97
 """At this share in use, excluding the driver's reserve, the frame buffer is full."""
+
+HOST_MEMORY_FULL = 0.95
+"""At this share of the node's memory in use, caches not counted, the next job may not fit."""
+
+FILESYSTEM_FREE = 0.1
+"""Below this share of free space, a filesystem is nearly full."""

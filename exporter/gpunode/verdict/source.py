@@ -18,7 +18,7 @@ from gpunode.verdict.causes import CAUSES, USED, Case, Evidence, Verdict, judge,
 from gpunode.verdict.facts import Facts, Snapshot
 from gpunode.verdict.last_work import WORKLESS, Tenancies
 from gpunode.verdict.limits import LOST, STEP_OVERDUE, STEP_OVERDUE_LEAST
-from gpunode.verdict.waiting import WAITED_FOR, At, Jobs
+from gpunode.verdict.waiting import WAITED_FOR, At, Jobs, WaitedFor
 from gpunode.verdict.workload import KINDS, WORKLOAD, Workload, workload_of
 
 D = TypeVar("D")
@@ -63,6 +63,8 @@ class Judgement:
     share: float
     evidence: tuple[Evidence, ...]
     workload: Workload
+    waits_for: tuple[WaitedFor, ...] = ()
+    """The GPUs of its job on this node that it waits for, and why they do not come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ class Verdicts:
             verdict = judge(case)
             if verdict is None:
                 continue
-            judged.append(_judgement(at, verdict, workload))
+            judged.append(_judgement(at, verdict, workload, waiting.get(at, ())))
             samples += _one_of(CAUSES, BOTTLENECK, at, verdict.cause)
             overdue = stalled(facts, at)
             if overdue is not None:
@@ -161,7 +163,9 @@ def _workloads(
     }
 
 
-def _judgement(at: At, verdict: Verdict, workload: Workload | None) -> Judgement:
+def _judgement(
+    at: At, verdict: Verdict, workload: Workload | None, late: tuple[WaitedFor, ...]
+) -> Judgement:
     return Judgement(
         *at,
         verdict.cause,
@@ -169,4 +173,5 @@ def _judgement(at: At, verdict: Verdict, workload: Workload | None) -> Judgement
         verdict.share,
         verdict.evidence,
         workload or Workload("unknown", "no process on the GPU"),
+        late,
     )

@@ -8,6 +8,7 @@ from typing import get_args, get_type_hints
 from pydantic import BaseModel, Field
 
 from gpunode.audit.source import Audited, Result
+from gpunode.export.history import STEP, History, Line
 from gpunode.gpu.activity import WindowDetail
 from gpunode.gpu.nvlink import NvLinkDetail
 from gpunode.jobs.owners import OwnersDetail
@@ -58,3 +59,24 @@ def verdicts(readings: Readings) -> list[Judgement]:
 def checks(readings: Readings) -> list[Result]:
     """The audit: which settings are as advised, which are not, and the remedies."""
     return [check for told in readings.details(Audited) for check in told.detail.checks]
+
+
+class Hour(BaseModel):
+    """Every GPU over the last hour; `null` where nothing was read."""
+
+    step_seconds: float = Field(description="seconds between two points")
+    times: list[float] = Field(description="of each point, in seconds since the epoch")
+    gpus: list[Line]
+
+
+def history(readings: Readings, since: float = 0.0) -> Hour:
+    """The points after a time, oldest first."""
+    for told in readings.details(History):
+        times, gpus = told.detail.after(since)
+        return Hour(step_seconds=STEP, times=times, gpus=gpus)
+    return Hour(step_seconds=STEP, times=[], gpus=[])
+
+
+def points(readings: Readings) -> int:
+    """How many points there ever were."""
+    return sum(told.detail.count for told in readings.details(History))

@@ -9,34 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Query, Request, Response
 from fastapi.middleware.gzip import GZipMiddleware
-from fastapi.responses import HTMLResponse, PlainTextResponse
+from fastapi.responses import PlainTextResponse
 
 from gpunode import __version__
 from gpunode.audit.source import Result
 from gpunode.export.exposition import Exposition
-from gpunode.export.web import api
+from gpunode.export.web import api, page
+from gpunode.export.web.node import NodeNow, node
+from gpunode.export.web.prepared import Remembered, every_moment
 from gpunode.loop import Loop
 from gpunode.verdict.source import Judgement
 
 T = TypeVar("T", bound=Callable[..., Any])
-
-INDEX = f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>gpunode</title></head>
-<body><h1>gpunode {__version__}</h1>
-<p>Every second of every GPU accounted for.</p>
-<ul>
-<li><a href="/metrics">/metrics</a>: for Prometheus</li>
-<li><a href="/api/v1/gpus">/api/v1/gpus</a>: the last window of every GPU</li>
-<li><a href="/api/v1/verdict">/api/v1/verdict</a>: the bottleneck of each GPU, and why</li>
-<li><a href="/api/v1/audit">/api/v1/audit</a>: how the node is set up</li>
-<li><a href="/healthz">/healthz</a>, <a href="/readyz">/readyz</a></li>
-</ul></body></html>
-"""
-
 
 def create_app(loop: Callable[[], Loop]) -> FastAPI:
     """The application that serves what the current loop has read."""
@@ -49,50 +37,63 @@ def create_app(loop: Callable[[], Loop]) -> FastAPI:
     )
     # Level 1 takes a fifth of the time of level 6, for a tenth more bytes.
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=1)
-    page = partial(_page, app)
+    at = partial(_at, app)
     exposition = Exposition(lambda: loop().samples())
 
-    @page("/", response_class=HTMLResponse, include_in_schema=False)
-    async def index() -> str:
-        return INDEX
+    now = Remembered(node, every_moment)
+    last_hour = Remembered(api.history, api.points)
+    for path, file in page.files().items():
+        at(path, include_in_schema=False)(page.sends(file))
 
-    @page("/metrics", response_class=PlainTextResponse)
+    @at("/metrics", response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
         """All metrics, in the text format or OpenMetrics, as ``Accept`` requests."""
         content, content_type = exposition.encode(request.headers.get("accept", ""))
         return Response(content, headers={"content-type": content_type})
 
-    @page("/healthz", response_class=PlainTextResponse)
+    @at("/healthz", response_class=PlainTextResponse)
     async def healthz() -> str:
         """200 as long as this process answers."""
         return "ok\n"
 
-    @page("/readyz", response_class=PlainTextResponse)
+    @at("/readyz", response_class=PlainTextResponse)
     async def readyz() -> Response:
         """200 once every kind of source has reported, 503 before."""
         if loop().ready:
             return PlainTextResponse("ready\n")
         return PlainTextResponse("not every source has reported yet\n", status_code=503)
 
-    @page("/api/v1/gpus")
+    @at("/api/v1/gpus")
     async def gpus() -> list[api.GpuState]:
         """Every GPU with its last window, its ledger and the sensors that they use."""
         return api.gpus(loop())
 
-    @page("/api/v1/verdict")
+    @at("/api/v1/verdict")
     async def verdict() -> list[Judgement]:
         """The bottleneck of each GPU over the last minute, with the evidence."""
         return api.verdicts(loop())
 
-    @page("/api/v1/audit")
+    @at("/api/v1/audit")
     async def audit() -> list[Result]:
         """The audit: which settings are as advised, which are not, and the remedies."""
         return api.checks(loop())
 
+    @at("/api/v1/node", response_model=NodeNow)
+    async def node_now(request: Request) -> Response:
+        """The node now, in words: what is wrong, what to do, every GPU. The page shows this."""
+        return now(loop()).answer(request)
+
+    @at("/api/v1/history", response_model=api.Hour)
+    async def history(request: Request, since: Annotated[float, Query(ge=0)] = 0.0) -> Response:
+        """The last hour of each GPU, a point each ten seconds: those after `since` (Unix time)."""
+        if since == 0.0:
+            return last_hour(loop()).answer(request)
+        return Remembered(partial(api.history, since=since), api.points)(loop()).answer(request)
+
     return app
 
 
-def _page(app: FastAPI, path: str, **options: Any) -> Callable[[T], T]:
+def _at(app: FastAPI, path: str, **options: Any) -> Callable[[T], T]:
     """Answer GET, and HEAD, which the schema does not list once more."""
 
     def add(answer: T) -> T:

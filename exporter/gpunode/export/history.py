@@ -1,0 +1,169 @@
+"""The last hour of every GPU, a point each ten seconds, in a memory that does not grow.
+
+What a page over ``kubectl port-forward`` needs where there is no Prometheus; it is lost when the
+daemon ends.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpunode.gpu.activity import MEMORY_USED, SECONDS
+from gpunode.gpu.ledger import STATES
+from gpunode.gpu.power import ENERGY
+from gpunode.metric import Metric
+from gpunode.source import Reading, Readings
+from gpunode.verdict.causes import CAUSES
+from gpunode.verdict.source import BOTTLENECK
+
+STEP = 10.0
+"""Seconds between two points."""
+
+POINTS = 361
+"""Points that are kept: an hour, and the place of the one that is being written."""
+
+MOST = 128
+"""GPUs that are kept: about 20 kB each."""
+
+USED = frozenset({SECONDS, ENERGY, MEMORY_USED, BOTTLENECK})
+
+At = tuple[str, str]
+
+NAMES = tuple(CAUSES)
+UNKNOWN = len(NAMES)
+"""In place of a cause, where there was no verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One GPU over time: for each point its value, None where it was not read.
+
+    ``states`` has the share of the time since the point before that went to each state; those in
+    which the GPU never was are left out. ``power_watts`` is the mean since the point before.
+    """
+
+    gpu: str
+    uuid: str
+    states: dict[str, list[float | None]]
+    power_watts: list[float | None]
+    memory_used_bytes: list[float | None]
+    cause: list[str | None]
+
+
+class Ring:
+    """The points of one GPU; the place of a point is the same in all columns."""
+
+    __slots__ = ("causes", "energy", "ledger", "memory", "power", "shares")
+
+    def __init__(self) -> None:
+        nothing = array("f", [math.nan]) * POINTS
+        self.shares = [nothing[:] for _ in STATES]
+        self.power, self.memory = nothing[:], nothing[:]
+        self.causes = bytearray([UNKNOWN]) * POINTS
+        self.ledger: Sequence[float] = ()
+        """Seconds of each state at the last point; empty if it was not read."""
+
+        self.energy: tuple[float, float] | None = None
+        """Joules at the last point, and when (monotonic) they were read."""
+
+    def put(
+        self,
+        place: int,
+        seconds: Sequence[float],
+        energy: tuple[float, float] | None,
+        memory: float,
+        cause: int,
+    ) -> None:
+        """Keep a point; what is not known of it is NaN."""
+        spent = [now - before for now, before in zip(seconds, self.ledger, strict=False)]
+        total = sum(spent)
+        known = total > 0 and min(spent) >= 0
+        for at, column in enumerate(self.shares):
+            column[place] = spent[at] / total if known else math.nan
+        self.power[place] = _watts(self.energy, energy)
+        self.memory[place] = memory
+        self.causes[place] = cause
+        self.ledger, self.energy = seconds, energy
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is known of the last hour."""
+        return not self.ledger and all(math.isnan(share) for share in self.shares[0])
+
+
+class History:
+    """Keeps the last hour. One thread writes a point, then counts it; requests read up to there."""
+
+    name = "history"
+    every = STEP
+    metrics: tuple[Metric, ...] = ()
+
+    def __init__(self) -> None:
+        self.rings: dict[At, Ring] = {}
+        self.times = array("d", [math.nan]) * POINTS
+        self.count = 0
+        """Points that were ever put; the last is at ``(count - 1) % POINTS``."""
+
+    def read(self, readings: Readings) -> Reading:
+        """Put the next point of every GPU."""
+        place = self.count % POINTS
+        values = readings.values(USED)
+        found = dict.fromkeys((g, u) for m, (g, u, *_) in values if m is SECONDS)
+        causes = {
+            (g, u): NAMES.index(rest[0])
+            for (m, (g, u, *rest)), (value, _) in values.items()
+            if m is BOTTLENECK and value
+        }
+        rings = {at: ring for at, ring in self.rings.items() if at in found or not ring.empty}
+        for at in found:
+            if len(rings) < MOST:
+                rings.setdefault(at, Ring())
+        for at, ring in rings.items():
+            seconds = [values[SECONDS, (*at, s)][0] for s in STATES] if at in found else []
+            memory, _ = values.get((MEMORY_USED, at), (math.nan, 0.0))
+            energy = values.get((ENERGY, at))
+            ring.put(place, seconds, energy, memory, causes.get(at, UNKNOWN))
+        self.times[place] = readings.clock.time()
+        self.rings = rings
+        self.count += 1
+        return Reading((), self)
+
+    def after(self, since: float) -> tuple[list[float], list[Line]]:
+        """The times of the points after a time, oldest first, and the GPUs at these."""
+        places = [
+            place
+            for number in range(max(0, self.count - POINTS + 1), self.count)
+            if self.times[place := number % POINTS] > since
+        ]
+        rings = sorted(self.rings.items(), key=lambda item: (int(item[0][0]), item[0][1]))
+        times = [round(self.times[place], 1) for place in places]
+        return times, [_line(at, ring, places) for at, ring in rings]
+
+
+def _watts(before: tuple[float, float] | None, after: tuple[float, float] | None) -> float:
+    """The mean power between two readings of the energy; NaN if it is not known."""
+    if before is None or after is None or after[1] <= before[1] or after[0] < before[0]:
+        return math.nan
+    return (after[0] - before[0]) / (after[1] - before[1])
+
+
+def _line(at: At, ring: Ring, places: Sequence[int]) -> Line:
+    shares = ((s, c) for s, c in zip(STATES, ring.shares, strict=True))
+    return Line(
+        *at,
+        {
+            state: list(_rounded(column, places, 3))
+            for state, column in shares
+            if any(column[place] > 0 for place in places)
+        },
+        list(_rounded(ring.power, places, 1)),
+        list(_rounded(ring.memory, places, 0)),
+        [NAMES[c] if (c := ring.causes[place]) < UNKNOWN else None for place in places],
+    )
+
+
+def _rounded(column: array[float], places: Sequence[int], digits: int) -> Iterator[float | None]:
+    return (None if math.isnan(v := column[place]) else round(v, digits) for place in places)

@@ -1,0 +1,66 @@
+"""The node page: its files, read once at the start, so that a request reads none."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from fastapi import Request, Response
+
+from gpunode.export import palette
+from gpunode.export.web.prepared import Prepared
+
+FOLDER = Path(__file__).parent
+
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'self'",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+"""No text of the node can become a script or a style: https://www.w3.org/TR/CSP3/"""
+
+URGENCIES = {
+    "now": palette.SEVERITIES["page"],
+    "soon": palette.SEVERITIES["ticket"],
+    "note": palette.SEVERITIES["info"],
+    "fine": palette.FINE,
+}
+
+TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+def files() -> dict[str, Prepared]:
+    """The files of the page by their path."""
+    names = ("page.css", "page.js", "icon.svg")
+    found = {f"/page/{name}": _file(name) for name in names}
+    return {
+        "/": _file("index.html"),
+        "/page/palette.css": Prepared(colours().encode(), TYPES[".css"], HEADERS),
+        **found,
+    }
+
+
+def colours() -> str:
+    """The palette as a style sheet: an element with a state or an urgency knows its colour."""
+    rules = [
+        f'[data-{kind}="{name}"] {{ --colour: {colour}; }}'
+        for kind, of in (("state", palette.STATES), ("urgency", URGENCIES))
+        for name, colour in of.items()
+    ]
+    return "\n".join([*rules, ""])
+
+
+def sends(file: Prepared) -> Callable[[Request], Awaitable[Response]]:
+    """The endpoint of a file."""
+
+    async def send(request: Request) -> Response:
+        return file.answer(request)
+
+    return send
+
+
+def _file(name: str) -> Prepared:
+    path = FOLDER / name
+    return Prepared(path.read_bytes(), TYPES[path.suffix], HEADERS)

@@ -1,0 +1,362 @@
+"""What the node is short of, and which of its parts are broken: compute, I/O and communication.
+
+The figures that GPUs wait for, each beside the limit from which the verdicts take it for a cause.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from gpunode.driver.nvidia.xids import OF_HARDWARE
+from gpunode.gpu import health, nvlink, units, xids
+from gpunode.host import cpu, disk, filesystem, infiniband, lustre, memory, network, nfs
+from gpunode.host import pressure, shm
+from gpunode.metric import Metric
+from gpunode.nccl import ras
+from gpunode.node.node import Node
+from gpunode.source import Reading, Readings
+from gpunode.verdict.causes import REMOTE
+from gpunode.verdict.facts import Facts, Snapshot
+from gpunode.verdict.limits import (
+    CPU_PRESSURE,
+    DISK_BUSY,
+    FILESYSTEM_FREE,
+    HOST_MEMORY_FULL,
+    IO_PRESSURE,
+    REMOTE_LATENCY,
+    REMOTE_SHARE,
+    SHM_FULL,
+)
+
+Column = Literal["compute", "io", "communication"]
+Unit = Literal["ratio", "seconds", "bytes_per_second", "bytes", "number"]
+
+EVERY = 10.0
+"""Seconds between reads; most sources of the node are read as often."""
+
+PERIOD = 30.0
+"""Seconds over which rates are taken."""
+
+XID_REMEMBERED = 900.0
+"""Seconds for which an XID counts, as in the alerts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of the node; ``short`` if it is beyond its limit.
+
+    ``of`` is what there is of it in all, where that is known; ``what`` names the part that has it.
+    """
+
+    column: Column
+    name: str
+    value: float
+    unit: Unit
+    of: float | None = None
+    limit: float | None = None
+    short: bool = False
+    what: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A part that is broken: a GPU by its labels, or one of the node."""
+
+    what: str
+    remedy: str
+    gpu: str = ""
+    uuid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """The figures of the node, and its broken parts."""
+
+    node: str
+    figures: tuple[Figure, ...]
+    faults: tuple[Fault, ...]
+
+
+Look = Callable[[Facts], Iterable[Figure]]
+
+
+def _largest(found: Iterable[tuple[float, str]]) -> tuple[float, str] | None:
+    return max(found, default=None)
+
+
+def _sum(facts: Facts, metric: Metric) -> float | None:
+    """The sum of a gauge over all its series; None without one."""
+    found = [facts.now(metric, *labels) or 0.0 for labels in facts.series(metric)]
+    return sum(found) if found else None
+
+
+def _rates(facts: Facts, metric: Metric) -> Iterator[tuple[tuple[str, ...], float]]:
+    """The increase per second of every series of a counter that is known."""
+    for labels in facts.series(metric):
+        rate = facts.rate(metric, *labels)
+        if rate is not None:
+            yield labels, rate
+
+
+def _cores(facts: Facts) -> Iterator[Figure]:
+    cores, busy = _sum(facts, cpu.CORES), _sum(facts, cpu.BUSY_CORES)
+    if cores and busy is not None:
+        yield Figure("compute", "CPU cores that are always busy", busy, "number", cores)
+
+
+def _pressure(column: Column, resource: str, name: str, limit: float, remedy: str) -> Look:
+    def look(facts: Facts) -> Iterator[Figure]:
+        share = facts.rate(pressure.WAITING, resource)
+        if share is not None:
+            short = share >= limit
+            yield Figure(column, name, min(1.0, share), "ratio", 1.0, limit, short, remedy=remedy)
+
+    return look
+
+
+def _memory(facts: Facts) -> Iterator[Figure]:
+    size, available = facts.now(memory.SIZE), facts.now(memory.AVAILABLE)
+    if size and available is not None:
+        used = size - available
+        yield Figure(
+            "compute",
+            "Host memory in use",
+            used,
+            "bytes",
+            size,
+            HOST_MEMORY_FULL * size,
+            used >= HOST_MEMORY_FULL * size,
+            remedy="Raise the job's memory limit or move a job; fewer loader workers need less.",
+        )
+
+
+def _disks(facts: Facts) -> Iterator[Figure]:
+    busiest = _largest((rate, labels[0]) for labels, rate in _rates(facts, disk.BUSY))
+    if busiest is not None:
+        yield Figure(
+            "io",
+            "Busiest disk",
+            min(1.0, busiest[0]),
+            "ratio",
+            1.0,
+            DISK_BUSY,
+            busiest[0] >= DISK_BUSY,
+            busiest[1],
+            "See what reads or writes it (`iotop`). Move data to another disk, or cache it in memory.",
+        )
+    moved = [rate for _, rate in _rates(facts, disk.BYTES)]
+    if moved:
+        yield Figure("io", "Disks read and write", sum(moved), "bytes_per_second")
+
+
+def _servers(facts: Facts) -> Iterator[Figure]:
+    slowest: tuple[float, str] | None = None
+    for seconds, requests in REMOTE:
+        waited: dict[str, float] = {}
+        done: dict[str, float] = {}
+        for metric, into in ((seconds, waited), (requests, done)):
+            for labels, rate in _rates(facts, metric):
+                into[labels[0]] = into.get(labels[0], 0.0) + rate
+        busy = ((w / done[at], at) for at, w in waited.items() if w >= REMOTE_SHARE and done.get(at))
+        slowest = _largest([*busy, *([slowest] if slowest else [])])
+    if slowest is not None:
+        yield Figure(
+            "io",
+            "Slowest file server, per request",
+            slowest[0],
+            "seconds",
+            None,
+            REMOTE_LATENCY,
+            slowest[0] >= REMOTE_LATENCY,
+            slowest[1],
+            "Call who runs the file server; larger files and caching on local disks ask it less.",
+        )
+    moved = [rate for m in (nfs.BYTES, lustre.BYTES) for _, rate in _rates(facts, m)]
+    if moved:
+        yield Figure("io", "File servers read and written", sum(moved), "bytes_per_second")
+
+
+def _filesystems(facts: Facts) -> Iterator[Figure]:
+    used, size = facts.now(shm.USED), facts.now(shm.SIZE)
+    if size and used is not None:
+        yield Figure(
+            "io",
+            "/dev/shm in use",
+            used,
+            "bytes",
+            size,
+            SHM_FULL * size,
+            used >= SHM_FULL * size,
+            remedy="Remove what dead processes left in it.",
+        )
+    taken = []
+    for labels in facts.series(filesystem.SIZE):
+        total = facts.now(filesystem.SIZE, *labels)
+        free = facts.now(filesystem.AVAILABLE, *labels)
+        if total and free is not None and labels[0] != "/dev/shm":  # noqa: S108 told above
+            taken.append((1.0 - free / total, labels[0]))
+    fullest = _largest(taken)
+    if fullest is not None:
+        yield Figure(
+            "io",
+            "Fullest filesystem",
+            fullest[0],
+            "ratio",
+            1.0,
+            1.0 - FILESYSTEM_FREE,
+            fullest[0] >= 1.0 - FILESYSTEM_FREE,
+            fullest[1],
+            "Remove old checkpoints and caches, or enlarge it.",
+        )
+
+
+def _links(facts: Facts) -> Iterator[Figure]:
+    """NVLinks and InfiniBand ports that are up; those that never were are no loss."""
+    states = [facts.now(nvlink.NVLINK_UP, *labels) for labels in facts.series(nvlink.NVLINK_UP)]
+    if states:
+        up = float(sum(bool(state) for state in states))
+        remedy = "Check the fabric manager and the GPU's XIDs; drain the node and reset the GPUs."
+        yield _of_links("NVLinks up", up, len(states), remedy)
+    ports = [facts.now(infiniband.ACTIVE, *at) for at in facts.series(infiniband.ACTIVE)]
+    if ports:
+        up = float(sum(bool(port) for port in ports))
+        remedy = "Check cable, switch port and, for InfiniBand, the subnet manager."
+        yield _of_links("RDMA ports active", up, len(ports), remedy)
+
+
+def _of_links(name: str, up: float, links: int, remedy: str) -> Figure:
+    return Figure("communication", name, up, "number", links, None, up < links, "", remedy)
+
+
+def _traffic(facts: Facts) -> Iterator[Figure]:
+    for name, metric in (("NVLink, all GPUs", units.NVLINK_BYTES), ("PCIe, all GPUs", units.PCIE_BYTES)):
+        moved = [rate for _, rate in _rates(facts, metric)]
+        if moved:
+            yield Figure("communication", name, sum(moved), "bytes_per_second")
+    for name, metric, speed in (
+        ("Busiest RDMA port", infiniband.BYTES, infiniband.RATE),
+        ("Busiest network interface", network.BYTES, network.SPEED),
+    ):
+        rates = ((rate, labels) for labels, rate in _rates(facts, metric))
+        busiest = max(rates, default=None)
+        if busiest is not None:
+            at = busiest[1][:-1]
+            of = facts.now(speed, *at)
+            what = "/".join(at)
+            yield Figure("communication", name, busiest[0], "bytes_per_second", of, what=what)
+
+
+def _nccl(facts: Facts) -> Iterator[Figure]:
+    stalled, known = facts.now(ras.STALLED), facts.now(ras.COMMUNICATORS)
+    if stalled is not None and known:
+        yield Figure(
+            "communication",
+            "NCCL communicators that stall",
+            stalled,
+            "number",
+            known,
+            None,
+            stalled > 0,
+            remedy="The GPUs above say who is waited for; keep py-spy dumps, then restart the job.",
+        )
+
+
+LOOKS: tuple[Look, ...] = (
+    _cores,
+    _pressure(
+        "compute",
+        "cpu",
+        "Time in which tasks wait for a CPU",
+        CPU_PRESSURE,
+        "Give the job more CPUs, or move the neighbour that takes them.",
+    ),
+    _memory,
+    _pressure(
+        "io",
+        "io",
+        "Time in which tasks wait for storage",
+        IO_PRESSURE,
+        "Look for the slow disk or file server below.",
+    ),
+    _disks,
+    _servers,
+    _filesystems,
+    _links,
+    _traffic,
+    _nccl,
+)
+
+
+def _faults(facts: Facts) -> Iterator[Fault]:
+    drain = "Drain the node; then reset the GPU (`nvidia-smi --gpu-reset -i {gpu}`)."
+    for *at, action in facts.series(health.RECOVERY_ACTION):
+        if action != "none":
+            yield _of_gpu(at, f"its driver asks for: {action.replace('_', ' ')}", drain)
+    for metric, what in (
+        (health.REMAP_FAILED, "a bad row of its memory cannot be replaced"),
+        (health.REMAP_PENDING, "a bad row of its memory is replaced at the next reset"),
+    ):
+        for labels in facts.series(metric):
+            if facts.now(metric, *labels):
+                yield _of_gpu(labels, what, drain)
+    for *at, xid in facts.series(xids.XID_TIME):
+        when = facts.now(xids.XID_TIME, *at, xid)
+        recent = when is not None and facts.time - when < XID_REMEMBERED
+        if recent and xid.isdigit() and int(xid) in OF_HARDWARE:
+            yield _of_gpu(at, f"XID {xid}, an error of the hardware", drain)
+    for metric, what in (
+        (health.FABRIC_READY, "it has not joined the NVSwitch fabric"),
+    ):
+        for labels in facts.series(metric):
+            if facts.now(metric, *labels) == 0.0:
+                yield _of_gpu(labels, what, "Check the fabric manager (`nvidia-fabricmanager`).")
+    for (controller,) in facts.series(disk.STATE):
+        if facts.now(disk.STATE, controller) == 0.0:
+            yield Fault(f"disk {controller} does not work", "Drain the node and replace the disk.")
+
+
+def _of_gpu(at: Iterable[str], what: str, remedy: str) -> Fault:
+    gpu, uuid = at
+    return Fault(what, remedy.replace("{gpu}", gpu), gpu, uuid)
+
+
+USED = frozenset(
+    {
+        *(cpu.CORES, cpu.BUSY_CORES, memory.SIZE, memory.AVAILABLE, pressure.WAITING),
+        *(disk.BUSY, disk.BYTES, disk.STATE, nfs.BYTES, lustre.BYTES),
+        *(metric for pair in REMOTE for metric in pair),
+        *(shm.USED, shm.SIZE, filesystem.SIZE, filesystem.AVAILABLE),
+        *(nvlink.NVLINK_UP, infiniband.ACTIVE, infiniband.BYTES, infiniband.RATE),
+        *(network.BYTES, network.SPEED, units.NVLINK_BYTES, units.PCIE_BYTES),
+        *(ras.STALLED, ras.COMMUNICATORS, xids.XID_TIME, health.RECOVERY_ACTION),
+        *(health.REMAP_FAILED, health.REMAP_PENDING, health.FABRIC_READY),
+    }
+)
+"""The metrics that the figures rest on; ``Facts`` knows no others."""
+
+
+class Shortages:
+    """Reports what the node is short of."""
+
+    name = "shortages"
+    every = EVERY
+    metrics: tuple[Metric, ...] = ()
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self._history: deque[Snapshot] = deque(maxlen=round(PERIOD / EVERY) + 1)
+
+    def read(self, readings: Readings) -> Reading:
+        clock = readings.clock
+        self._history.append(Snapshot(clock.monotonic(), readings.values(USED)))
+        facts = Facts(tuple(self._history), USED, clock.time())
+        try:
+            name = self.node.read_text("/proc/sys/kernel/hostname").strip()
+        except OSError:  # not on this tape
+            name = ""
+        figures = tuple(figure for look in LOOKS for figure in look(facts))
+        return Reading((), Shortage(name, figures, tuple(_faults(facts))))
