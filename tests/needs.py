@@ -29,6 +29,7 @@ GET = {
     **dict.fromkeys(("setpriv", "nsenter"), "apt-get install util-linux"),
     "openssl": "apt-get install openssl",
     "torch": "apt-get install python3-torch",
+    "chromium": "apt-get install chromium",
 }
 """Programs and libraries, and the command that gets each."""
 

@@ -16,7 +16,7 @@ from gpunode.loop import Loop
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import SteppedClock
 from gpunode.source import Finder, Place, Reading, Source, View
-from gpunode.verdict.causes import USED
+from gpunode.sources import METRICS
 from gpunode.verdict.last_work import WORKLESS
 from gpunode.verdict.source import Judged, Judgement, Verdicts
 from gpunode.verdict.waiting import WAITED_FOR
@@ -68,7 +68,7 @@ class Teller:
     name: str
     every: float
     read: Callable[[], Reading]
-    metrics: tuple[Metric, ...] = tuple(USED)
+    metrics: tuple[Metric, ...] = tuple(m for declared in METRICS.values() for m in declared)
 
 
 class Sources:

@@ -16,9 +16,9 @@ from gpunode.gpu.units import NVLINK_BYTES
 from gpunode.host import cpu, disk, infiniband, memory, pressure, shm
 from gpunode.jobs import processes as job
 from gpunode.jobs.owners import OWNER, PROCESS
-from gpunode.metric import Metric, Sample
+from gpunode.metric import Sample
 from gpunode.node.node import Node
-from gpunode.source import WHOLE_NODE, Absent, Place, Reading, Source
+from gpunode.source import WHOLE_NODE, Place, Reading, Source
 from gpunode.verdict.shortages import Shortages
 from tests.stage import Actor, Labelled, Stage, Teller
 
@@ -59,7 +59,6 @@ class Scene:
         self.failed: tuple[Result, ...] = ()
         self.lost: set[int] = set()
         self.silent: dict[str, str] = {}
-        self.absent = ""
         self.stage = Stage(*actors, finders=[self], views=[Shortages(self.node), History()])
 
     @property
@@ -71,12 +70,10 @@ class Scene:
         return f"{self.name}\n"
 
     def find(self) -> Iterator[tuple[Place, Source]]:
-        if self.absent:
-            raise Absent(self.absent)
         for actor in self.actors:
             read = self._of(actor)
-            yield Place(*actor.at), Teller("gpu_health_of_page", 10.0, read, (INFO, OWNER, PROCESS))
-        yield WHOLE_NODE, Teller("host_of_page", 10.0, self._host)
+            yield Place(*actor.at), Teller("gpu_names", 10.0, read)
+        yield WHOLE_NODE, Teller("host", 10.0, self._host)
         yield WHOLE_NODE, Teller("audit", 60.0, self._audit)
         for name, why in self.silent.items():
             yield WHOLE_NODE, Teller(name, 10.0, _failing(why))
@@ -107,7 +104,7 @@ class Scene:
         return Reading((), Audited((*self.failed, *passed)))
 
     def play(self, seconds: float) -> Scene:
-        self.stage.play(self.stage.clock.monotonic() + seconds)
+        self.stage.play(seconds)
         return self
 
 
@@ -253,25 +250,19 @@ def idle(seconds: float = 600.0) -> Scene:
     return scene.play(seconds)
 
 
-def no_gpu() -> Scene:
-    """A node without a GPU driver."""
-    scene = Scene()
-    scene.stage.loop.searches[0].finder = Missing()
-    return scene.play(60)
+class Slice(Actor):
+    """A MIG instance of GPU 0: its index here is its number among these."""
 
-
-class Missing:
-    """Finds no GPU."""
-
-    name = "gpu"
-
-    def find(self) -> Iterator[tuple[Place, Source]]:
-        raise Absent("no NVIDIA driver on this node: libnvidia-ml.so.1 cannot be loaded")
+    @property
+    def at(self) -> tuple[str, str]:
+        return "0", f"MIG-{self.index}"
 
 
 def slices(seconds: float = 300.0) -> Scene:
     """GPU 0 in seven slices, GPU 1 whole."""
-    parts = [actor(n, {"compute": 0.7, "memory": 0.3}, 60.0, used=15.0) for n in range(7)]
+    parts = [Slice(n, peers=False) for n in range(7)]
+    for one in parts:
+        act(one, {"compute": 0.7, "memory": 0.3}, 60.0, used=15.0)
     whole = actor(7, WORK, 640.0)
     scene = Scene(*parts, whole)
     for n, one in enumerate(parts):
@@ -324,8 +315,3 @@ def hostile(seconds: float = 120.0) -> Scene:
         Result(HOSTILE[0], "failed", HOSTILE[1], HOSTILE[2], HOSTILE[3], HOSTILE[4], HOSTILE[2]),
     )
     return scene.play(seconds)
-
-
-def metrics_of(scene: Scene) -> set[Metric]:
-    """Every metric that a scene tells."""
-    return {sample.metric for sample in scene.stage.loop.samples()}

@@ -24,6 +24,7 @@ from gpunode.verdict.causes import Evidence
 from gpunode.verdict.limits import BOUND
 from gpunode.verdict.shortages import Fault, Figure, Shortage
 from gpunode.verdict.source import Judged, Judgement
+from gpunode.verdict.waiting import REASONS
 
 At = tuple[str, str]
 
@@ -67,6 +68,7 @@ class Finding(BaseModel):
     urgency: Urgency
     title: str
     remedy: str
+    detail: str = Field("", description="what the daemon was told, where that says more")
     evidence: list[Evidence] = []
     gpus: list[str] = Field([], description="the GPUs that it is about, by `label`")
 
@@ -174,6 +176,7 @@ def node(loop: Loop) -> NodeNow:
         at: [labels[late.at] for late in found.waits_for if late.at in labels]
         for at, found in judged.items()
     }
+    late = {one.at: one.reason for found in judged.values() for one in found.waits_for}
     gpus = []
     for at, label in labels.items():
         window = windows[at].detail if at in windows else None
@@ -186,7 +189,7 @@ def node(loop: Loop) -> NodeNow:
             label=label,
             name=names.get(at, ""),
             urgency=advice.urgency,
-            does=advice.does,
+            does=_does(advice, waiting.get(at, ()), late.get(at)),
             remedy=_with_pid(advice.remedy, pids.get(at, ())),
             cause=verdict.cause if verdict else None,
             share=verdict.share if verdict else None,
@@ -212,7 +215,7 @@ def node(loop: Loop) -> NodeNow:
         *_waits(known),
         *_causes(known, gpus),
         *_of_node(shortage, labels),
-        *_finders(silent),
+        *_finders(silent, labels),
     ]
     found.sort(key=lambda one: URGENCIES.index(one.urgency))
     return NodeNow(
@@ -229,6 +232,16 @@ def node(loop: Loop) -> NodeNow:
         audit=[check for check in checks if check.status == "failed"],
         audited=sum(check.status != "unknown" for check in checks),
     )
+
+
+def _does(advice: Advice, waits_for: Collection[str], reason: str | None) -> str:
+    """What a GPU does, where it waits for another or is waited for."""
+    if reason is not None:
+        return f"waited for: {REASONS[reason]}"
+    if waits_for and advice in (ADVICE["straggler"], ADVICE["stalled_collective"]):
+        verb = "hanging: waits" if advice.urgency == "now" else "waiting"
+        return f"{verb} for {counted(waits_for)}"
+    return advice.does
 
 
 def _labels(found: Collection[At]) -> dict[At, str]:
@@ -267,16 +280,23 @@ def counted(labels: Iterable[str]) -> str:
             runs[-1].append(label)
         else:
             runs.append([label])
-    words = [f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(run) for run in runs]  # noqa: RUF001
+    words = [
+        word for run in runs for word in ([f"{run[0]}–{run[-1]}"] if len(run) > 2 else run)
+    ]
     several = "s" if len(ordered) > 1 else ""
     last = f" and {words[-1]}" if len(words) > 1 else ""
-    return f"GPU{several} {', '.join(words[:-1]) or words[-1]}{last}"
+    return f"GPU{several} {', '.join(words[:-1] or words)}{last}"
 
 
 def _lost(lost: dict[At, Silent], labels: dict[At, str]) -> Iterator[Finding]:
     for at, one in lost.items():
-        title = f"GPU {labels[at]} does not answer: {one.why}"
-        yield Finding(urgency="now", title=title, remedy=LOST.remedy, gpus=[labels[at]])
+        yield Finding(
+            urgency="now",
+            title=f"GPU {labels[at]} does not answer",
+            remedy=LOST.remedy,
+            detail=one.why,
+            gpus=[labels[at]],
+        )
 
 
 def _waits(known: Known) -> Iterator[Finding]:
@@ -338,9 +358,13 @@ def _of_node(shortage: Shortage, labels: dict[At, str]) -> Iterator[Finding]:
             remedy=fault.remedy,
             gpus=[labels[at]] if (at := (fault.gpu, fault.uuid)) in labels else [],
         )
-    for figure in shortage.figures:
-        if figure.short:
-            yield Finding(urgency="soon", title=_short(figure), remedy=figure.remedy)
+    short = [figure for figure in shortage.figures if figure.short]
+    if short:
+        yield Finding(
+            urgency="soon",
+            title=f"The node is short: {'; '.join(map(_short, short))}",
+            remedy=" ".join(dict.fromkeys(figure.remedy for figure in short)),
+        )
 
 
 def _sentence(fault: Fault, labels: dict[At, str]) -> str:
@@ -350,25 +374,34 @@ def _sentence(fault: Fault, labels: dict[At, str]) -> str:
 
 
 def _short(figure: Figure) -> str:
-    where = f" ({figure.what})" if figure.what else ""
+    name = figure.name if figure.name[1:2].isupper() else figure.name[:1].lower() + figure.name[1:]
+    where = f" {figure.what}" if figure.what else ""
     if figure.unit == "ratio" or (figure.unit == "bytes" and figure.of):
-        return f"{figure.name}{where}: {figure.value / (figure.of or 1.0):.0%}"
+        return f"{name}{where} {figure.value / (figure.of or 1.0):.0%}".replace("%", " %")
     if figure.unit == "number" and figure.of:
-        return f"{figure.name}: {figure.value:g} of {figure.of:g}"
+        return f"{name} {figure.value:g} of {figure.of:g}"
     if figure.unit == "seconds":
-        return f"{figure.name}{where}: {figure.value * 1000:.0f} ms"
-    return f"{figure.name}{where}: {figure.value:g}"
+        return f"{name}{where} {figure.value * 1000:.0f} ms"
+    return f"{name}{where} {figure.value:g}"
 
 
-def _finders(silent: Iterable[Silent]) -> Iterator[Finding]:
+def _finders(silent: Iterable[Silent], gpus: Collection[At]) -> Iterator[Finding]:
     for one in silent:
         if one.source == "gpu" and not one.place.gpu:
             yield Finding(
                 urgency="now",
-                title=f"No GPU is seen on this node: {one.why}",
+                title="No GPU is seen on this node",
                 remedy="Is this a GPU node? Then run `nvidia-smi` on it, and check that gpunode may "
                 "load the driver's library: `gpunode audit`.",
+                detail=one.why,
             )
+            return
+    if not gpus:
+        yield Finding(
+            urgency="note",
+            title="No GPU has been seen yet",
+            remedy="gpunode looks for GPUs every few seconds, and opens a window on each it finds.",
+        )
 
 
 def _where(silent: Silent, labels: dict[At, str]) -> str:

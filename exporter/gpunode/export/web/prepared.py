@@ -36,7 +36,6 @@ class Prepared:
         headers = {
             "etag": self.tag,
             "cache-control": "no-cache",
-            "vary": "Accept-Encoding",
             **self.headers,
         }
         if request.headers.get("if-none-match") == self.tag:

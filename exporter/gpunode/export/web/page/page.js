@@ -130,8 +130,9 @@ function showFindings(node) {
   all.forEach((one, at) => {
     const why = list.children[at].querySelector(".why");
     const figures = one.evidence.filter((each) => each.value !== each.threshold).slice(0, 3);
-    put(why, figures.length ? `Because: ${figures.map(evidence).join(" · ")}` : "");
-    why.hidden = !figures.length;
+    const words = [...(one.detail ? [one.detail] : []), ...figures.map(evidence)];
+    put(why, words.length ? `Because: ${words.join(" · ")}` : "");
+    why.hidden = !words.length;
   });
   const worst = all[0];
   document.title = `${pressing ? `${worst.title} · ` : ""}${node.node || "gpunode"}`;
@@ -177,6 +178,7 @@ class Row {
   show(gpu, node) {
     this.gpu = gpu;
     this.item.dataset.urgency = gpu.urgency;
+    this.item.classList.toggle("awaited", gpu.waited_for_by.length > 0 && gpu.urgency !== "note");
     const ranks = gpu.ranks.length ? `rank ${gpu.ranks.join(", ")}` : "";
     const key = `${gpu.label} ${ranks}`;
     if (this.title.dataset.key !== key) {
@@ -196,8 +198,7 @@ class Row {
 
   rest(gpu, node) {
     const words = [];
-    if (gpu.waits_for.length) words.push(`waits for ${named(gpu.waits_for)}`);
-    if (gpu.waited_for_by.length) words.push(`${named(gpu.waited_for_by)} ${gpu.waited_for_by.length > 1 ? "wait" : "waits"} for it`);
+    if (gpu.waited_for_by.length) words.push(`holds up ${gpu.waited_for_by.length > 2 ? `${gpu.waited_for_by.length} GPUs` : named(gpu.waited_for_by)}`);
     if (gpu.cause && gpu.cause !== "none" && gpu.share !== null) words.push(`${percent(gpu.share)} of its time`);
     const since = sinceWhen(gpu);
     if (since !== null && gpu.urgency !== "fine") words.push(`for ${lasting(node.time - since)}`);
@@ -236,6 +237,8 @@ class Row {
     fact("Work", gpu.workload && gpu.workload !== "unknown" ? gpu.workload : "");
     fact("PID", gpu.pids.join(", "));
     fact("Rank", gpu.ranks.join(", "));
+    fact("Waits for", gpu.waits_for.length ? named(gpu.waits_for) : "");
+    fact("Waited for by", gpu.waited_for_by.length ? named(gpu.waited_for_by) : "");
     fact("Temperature", gpu.temperature_celsius === null ? "" : `${Math.round(gpu.temperature_celsius)} °C`);
     fact("Utilisation", gpu.utilization_ratio === null ? "" : `${percent(gpu.utilization_ratio)}, as nvidia-smi tells it`);
     fact("Step time", gpu.step_period_seconds ? `about ${gpu.step_period_seconds.toFixed(2)} s, by its power draw` : "");
@@ -505,9 +508,9 @@ function keyed(list, entries, item, none) {
 
 function showNode(node) {
   const models = new Map();
-  for (const gpu of node.gpus) models.set(gpu.name, (models.get(gpu.name) ?? 0) + 1);
+  for (const gpu of node.gpus.filter((one) => one.name)) models.set(gpu.name, (models.get(gpu.name) ?? 0) + 1);
   put($("node"), node.node || "This node");
-  put($("inventory"), [...models].map(([name, count]) => `${count} × ${name || "GPU"}`).join(", ")); // ×
+  put($("inventory"), [...models].map(([name, count]) => `${count} × ${name}`).join(", "));
   put($("version"), node.version);
   showFindings(node);
   showGpus(node);

@@ -1,0 +1,83 @@
+"""A browser, and scenes served to it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from gpunode.export.web.app import create_app
+from gpunode.export.web.server import listen, serve
+from gpunode.loop import Loop
+from tests.needs import need
+
+FRESH = 5000
+"""Milliseconds between two looks of the page at the node."""
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium."""
+    executable = need("chromium")
+    with sync_playwright() as playwright:
+        sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+        started = playwright.chromium.launch(executable_path=executable, args=sandbox)
+        yield started
+        started.close()
+
+
+@contextmanager
+def served(loop: Loop) -> Iterator[str]:
+    """The address of a page over a loop; it is served until the tests end."""
+    listener = listen(("127.0.0.1", 0))
+    app = create_app(lambda: loop)
+    threading.Thread(target=serve, args=(app, listener), daemon=True).start()
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+
+
+@contextmanager
+def context(
+    browser: Browser, width: int = 1600, theme: str = "light", height: int = 900
+) -> Iterator[BrowserContext]:
+    opened = browser.new_context(
+        viewport={"width": width, "height": height},
+        color_scheme="dark" if theme == "dark" else "light",
+    )
+    opened.set_default_timeout(10_000)
+    yield opened
+    opened.close()
+
+
+class Faults(list[str]):
+    """What a page complained of: errors of scripts, refused content, requests to elsewhere."""
+
+    def watch(self, page: Page, origin: str) -> None:
+        page.on("pageerror", lambda error: self.append(f"error: {error}"))
+        page.on("console", lambda said: said.type == "error" and self.append(said.text))
+        page.on("request", lambda asked: asked.url.startswith(origin) or self.append(asked.url))
+
+
+@contextmanager
+def opened(
+    browser: Browser, address: str, width: int = 1600, theme: str = "light", height: int = 900
+) -> Iterator[Page]:
+    """The page, once it shows the node; it must have nothing to complain of."""
+    faults = Faults()
+    with context(browser, width, theme, height) as within:
+        page = within.new_page()
+        faults.watch(page, address)
+        page.clock.install()
+        page.goto(address)
+        page.wait_for_selector("#version:not(:empty)")
+        yield page
+    assert not faults
+
+
+def look_again(page: Page) -> None:
+    """Let the page's time go on until it has asked once more."""
+    with page.expect_response("**/api/v1/node"):
+        page.clock.run_for(FRESH)
