@@ -114,6 +114,12 @@ class WebSettings(Section):
         host, _, port = self.listen_address.rpartition(":")
         return host.strip("[]"), int(port)
 
+    @property
+    def here(self) -> str:
+        """The address of the page in a browser on this machine."""
+        host, _, port = self.listen_address.rpartition(":")
+        return f"http://{'localhost' if host in ('', '0.0.0.0', '[::]') else host}:{port}/"  # noqa: S104
+
 
 class GpuSettings(Section):
     """How often the driver is read."""
@@ -270,6 +276,22 @@ class DemoSettings(Settings):
     folder: CliPositionalArg[Path] = Field(INCIDENTS, description="folder of tapes to play")
     speed: float = Field(4.0, gt=0, description="multiple of real time")
     once: bool = Field(False, description="exit after the last tape instead of starting over")
+
+
+class TopSettings(Settings):
+    """Show the GPUs of a running daemon in this terminal, live."""
+
+    url: str = Field(
+        "", description="address of the daemon; by default where web.listen-address has it listen"
+    )
+    interval: Seconds = Field(2.0, description="seconds between two looks")
+
+    @field_validator("url")
+    @classmethod
+    def _is_http(cls, url: str) -> str:
+        if url and not re.fullmatch(r"https?://[!-.0-~]+(/[!-~]*)?", url):
+            raise ValueError(f"{url!r} is not http://HOST:PORT or https://HOST:PORT")
+        return url
 
 
 class AuditSettings(Settings):

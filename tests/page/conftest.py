@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
-from gpunode.export.web.app import create_app
-from gpunode.export.web.server import listen, serve
-from gpunode.loop import Loop
 from tests.needs import need
 
 FRESH = 5000
@@ -28,15 +24,6 @@ def browser() -> Iterator[Browser]:
         started = playwright.chromium.launch(executable_path=executable, args=sandbox)
         yield started
         started.close()
-
-
-@contextmanager
-def served(loop: Loop) -> Iterator[str]:
-    """The address of a page over a loop; it is served until the tests end."""
-    listener = listen(("127.0.0.1", 0))
-    app = create_app(lambda: loop)
-    threading.Thread(target=serve, args=(app, listener), daemon=True).start()
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
 
 
 @contextmanager
@@ -57,8 +44,8 @@ class Faults(list[str]):
 
     def watch(self, page: Page, origin: str) -> None:
         page.on("pageerror", lambda error: self.append(f"error: {error}"))
-        page.on("console", lambda said: said.type == "error" and self.append(said.text))
-        page.on("request", lambda asked: asked.url.startswith(origin) or self.append(asked.url))
+        page.on("console", lambda said: self.extend([said.text] * (said.type == "error")))
+        page.on("request", lambda asked: self.extend([asked.url] * (origin not in asked.url)))
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 from gpunode.audit.source import Audited, Result
 from gpunode.driver.driver import DriverError
@@ -63,7 +64,7 @@ class Scene:
 
     @property
     def node(self) -> Node:
-        return self  # type: ignore[return-value] asked for its name only
+        return cast(Node, self)  # asked for its name only
 
     def read_text(self, path: str) -> str:
         assert path == "/proc/sys/kernel/hostname"
@@ -117,7 +118,9 @@ def _failing(why: str) -> Callable[[], Reading]:
 
 def host() -> Host:
     """The host of a node on which nothing is short."""
-    links = {(NVLINK_UP, (str(g), f"GPU-{g}", str(n))): 1.0 for g in range(8) for n in range(18)}
+    links: dict[Labelled, float] = {
+        (NVLINK_UP, (str(g), f"GPU-{g}", str(n))): 1.0 for g in range(8) for n in range(18)
+    }
     ports = [(f"mlx5_{n}", "1") for n in range(8)]
     return Host(
         {
@@ -266,7 +269,8 @@ def slices(seconds: float = 300.0) -> Scene:
     whole = actor(7, WORK, 640.0)
     scene = Scene(*parts, whole)
     for n, one in enumerate(parts):
-        scene.named[n] = Named("NVIDIA H200 MIG 1g.18gb", ("team-a", f"nb-{n}", "", "", ""), (), "GPU-x")
+        owner = ("team-a", f"nb-{n}", "", "", "")
+        scene.named[n] = Named("NVIDIA H200 MIG 1g.18gb", owner, (), "GPU-x")
         one.jobs = ("a",) if n < 5 else ()
         if n >= 5:
             act(one, {"free": 1.0}, 10.0, used=0.0, utilization=0.0)

@@ -16,8 +16,9 @@ from gpunode.export import palette
 from tests.conftest import watching
 from tests.fakes.nvml import FakeDriver
 from tests.page import scenes
-from tests.page.conftest import context, look_again, opened, served
+from tests.page.conftest import context, look_again, opened
 from tests.page.scenes import HOSTILE, Scene
+from tests.page.serve import served
 
 WIDTHS = {1600: 900, 1280: 800, 390: 844}
 SCENES: dict[str, Callable[[], Scene]] = {
@@ -38,8 +39,7 @@ def address() -> Callable[[str], str]:
 
     def of(name: str) -> str:
         if name not in known:
-            with served(SCENES[name]().stage.loop) as url:
-                known[name] = url
+            known[name] = served(SCENES[name]().stage.loop)
         return known[name]
 
     return of
@@ -205,7 +205,7 @@ def test_a_keyboard_opens_why_and_it_stays_open(
 def test_it_follows_what_happens(browser: Browser) -> None:
     scene = scenes.at_work()
     scene.play(120)
-    with served(scene.stage.loop) as url, opened(browser, url) as page:
+    with opened(browser, served(scene.stage.loop)) as page:
         assert first(page) == "All is well"
         points = len(page.locator(".strip path").first.get_attribute("d") or "")
         for one in scene.actors[:2]:
@@ -214,7 +214,10 @@ def test_it_follows_what_happens(browser: Browser) -> None:
         look_again(page)
         look_again(page)
         assert "GPUs 0 and 1 are held with nothing to run" in first(page)
-        assert len(page.locator(".strip path").first.get_attribute("d") or "") > points
+        page.wait_for_function(
+            "points => document.querySelector('.strip path').getAttribute('d').length > points",
+            arg=points,
+        )
         for one in scene.actors[:2]:
             scenes.act(one, scenes.WORK, 640.0)
         scene.play(60)
@@ -258,12 +261,12 @@ def test_it_says_since_when_the_daemon_is_gone(browser: Browser, fake: FakeDrive
 
 
 def test_a_node_without_gpus_says_so(browser: Browser, fake: FakeDriver) -> None:
+    fake.write("gpus 0\n")
     with watching(fake, "--dcgm.address=") as running, context(browser) as within:
-        fake.write("gpus 0\n")
         page = within.new_page()
         page.goto(f"http://127.0.0.1:{running.port}/")
         page.wait_for_selector("#version:not(:empty)")
-        assert "No GPU" in first(page)
+        assert first(page) == "Worth knowing\nNo GPU has been seen yet"
 
 
 class Proxy(http.server.BaseHTTPRequestHandler):
@@ -280,7 +283,8 @@ class Proxy(http.server.BaseHTTPRequestHandler):
             content = answer.read()
             self.send_response(200)
             self.send_header("content-type", answer.headers["content-type"])
-            self.send_header("content-security-policy", answer.headers["content-security-policy"] or "")
+            policy = "content-security-policy"
+            self.send_header(policy, answer.headers[policy] or "")
             self.end_headers()
             self.wfile.write(content)
 

@@ -27,6 +27,7 @@ from gpunode.config import (
     ReplaySettings,
     RunSettings,
     Settings,
+    TopSettings,
     UsageError,
     load,
 )
@@ -150,9 +151,8 @@ def demo(settings: DemoSettings) -> None:
         raise UsageError(f"{settings.folder}: no tapes (*.jsonl.gz) in this folder")
     stage = [watch(TapeNode(tapes[0]), settings)]
     threading.Thread(target=server(settings, lambda: stage[0]), daemon=True).start()
-    host, port = settings.web.address
-    where = f"http://{'localhost' if host in ('0.0.0.0', '::') else host}:{port}"  # noqa: S104
-    caption = f"{where}/metrics serves the tape now playing, at {settings.speed:g} times real speed"
+    speed = f"at {settings.speed:g} times real speed"
+    caption = f"{settings.web.here} shows the tape now playing, {speed}"
     live = Live(console=Console(), auto_refresh=False, vertical_overflow="visible")
     with streams.printing(), live:
         while True:
@@ -166,6 +166,14 @@ def demo(settings: DemoSettings) -> None:
                 done += rows(stage[0], node.name)
             if settings.once:
                 return
+
+
+def top(settings: TopSettings) -> None:
+    """Show the GPUs of a running daemon until told to quit."""
+    from gpunode.cli.top import show
+
+    with streams.printing():
+        show(settings.url or settings.web.here, settings.interval)
 
 
 def audit_node(settings: AuditSettings) -> None:
@@ -297,6 +305,7 @@ COMMANDS: dict[str, tuple[type[Settings], Callable[[Any], None]]] = {
     "record": (RecordSettings, record),
     "replay": (ReplaySettings, replay),
     "demo": (DemoSettings, demo),
+    "top": (TopSettings, top),
     "audit": (AuditSettings, audit_node),
     "doctor": (DoctorSettings, doctor),
     "nccl-bench": (NcclBenchSettings, nccl_bench),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from rich.table import Table
 from rich.text import Text
@@ -14,31 +16,68 @@ from gpunode.export.palette import STATES
 from gpunode.gpu.activity import WindowDetail
 from gpunode.loop import Loop
 from gpunode.nccl.bench import Measurement
+from gpunode.verdict.advice import Urgency
 
 BAR = 8
-COLUMNS = {
-    "incident": 12,
-    "GPU": 3,
-    "time": BAR,
-    "went to": None,
-    "watts": 5,
-    "swings/s": 8,
-    "step s": 6,
-}
-"""Headings, and the width that each keeps in a narrow terminal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One GPU in one incident."""
+    """One GPU: in an incident so far, or on a node now."""
 
-    incident: str
     gpu: str
-    seconds: float
-    shares: dict[str, float]
+    shares: Mapping[str, float]
     watts: float | None
-    swings: int
-    period: float | None
+    period: float | None = None
+    incident: str = ""
+    seconds: float = 0.0
+    swings: int = 0
+    memory: float | None = None
+    """Share in use."""
+
+    owner: str = ""
+    does: str = ""
+    urgency: Urgency = "fine"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A heading, the width that it keeps in a narrow terminal, and what it shows of a row."""
+
+    heading: str
+    width: int | None
+    cell: Callable[[Row], Text]
+    right: bool = False
+
+
+GPU = Column("GPU", 3, lambda row: Text(row.gpu))
+TIME = Column("time", BAR, lambda row: _bar(row.shares))
+WENT_TO = Column("went to", None, lambda row: _words(row.shares))
+WATTS = Column("watts", 5, lambda row: Text(_figure(row.watts, "{:.0f}")), right=True)
+STEP = Column("step s", 6, lambda row: Text(f"{row.period:.2f}" if row.period else ""))
+
+OF_INCIDENTS = (
+    Column("incident", 12, lambda row: Text(row.incident)),
+    GPU,
+    TIME,
+    WENT_TO,
+    WATTS,
+    Column("swings/s", 8, lambda row: Text(_figure(_swings(row), "{:.1f}")), right=True),
+    STEP,
+)
+OF_A_NODE = (
+    GPU,
+    Column("now", 20, lambda row: Text(row.does, style=URGENCIES[row.urgency])),
+    TIME,
+    WENT_TO,
+    WATTS,
+    Column("memory", 6, lambda row: Text(_figure(row.memory, "{:.0%}")), right=True),
+    STEP,
+    Column("owner", 8, lambda row: Text(row.owner)),
+)
+
+URGENCIES: dict[Urgency, str] = {"now": "bold red", "soon": "yellow", "note": "cyan", "fine": ""}
+"""Styles of what a GPU does."""
 
 
 def rows(loop: Loop, incident: str) -> list[Row]:
@@ -59,22 +98,25 @@ def _row(incident: str, gpu: str, window: WindowDetail) -> Row:
     )
 
 
-def table(entries: Iterable[Row], caption: str) -> Table:
+def table(
+    entries: Iterable[Row], caption: str = "", columns: Iterable[Column] = OF_INCIDENTS
+) -> Table:
     """All rows, with a bar and the shares of the largest states."""
-    result = Table(caption=caption, caption_justify="left", box=None, padding=(0, 1, 0, 0))
-    for heading, width in COLUMNS.items():
-        result.add_column(heading, no_wrap=True, min_width=width)
+    result = Table(caption=Text(caption), caption_justify="left", box=None, padding=(0, 1, 0, 0))
+    for column in columns:
+        justify: Literal["right", "left"] = "right" if column.right else "left"
+        result.add_column(column.heading, no_wrap=True, min_width=column.width, justify=justify)
     for entry in entries:
-        result.add_row(
-            entry.incident,
-            entry.gpu,
-            _bar(entry.shares),
-            _words(entry.shares),
-            "-" if entry.watts is None else f"{entry.watts:.0f}",
-            f"{entry.swings / entry.seconds:.1f}" if entry.seconds else "-",
-            f"{entry.period:.2f}" if entry.period else "",
-        )
+        result.add_row(*(column.cell(entry) for column in columns))
     return result
+
+
+def _figure(value: float | None, pattern: str) -> str:
+    return "-" if value is None else pattern.format(value)
+
+
+def _swings(row: Row) -> float | None:
+    return row.swings / row.seconds if row.seconds else None
 
 
 STATUS = {"failed": "bold red", "ok": "green", "unknown": "dim"}

@@ -78,8 +78,8 @@ ADVICE: dict[str, Advice] = {
     "stopped": Advice(
         "now",
         "at a standstill: the process is stopped, or waits in the kernel",
-        "If it was stopped, continue it: `kill -CONT PID`. If it waits in the kernel, look for a disk "
-        "or file server that does not answer, under I/O.",
+        "If it was stopped, continue it: `kill -CONT PID`. If it waits in the kernel, look for a "
+        "disk or file server that does not answer, under I/O.",
     ),
     "unexplained": Advice(
         "soon",
@@ -118,14 +118,14 @@ ADVICE: dict[str, Advice] = {
     "power": Advice(
         "soon",
         "slowed down by a power limit or power brake",
-        "Set the board's default limit (`nvidia-smi -pl WATTS`). If the node brakes, check its power "
-        "supplies.",
+        "Set the board's default limit (`nvidia-smi -pl WATTS`). If the node brakes, check its "
+        "power supplies.",
     ),
     "precision": Advice(
         "note",
         "computing without tensor cores",
-        "Tell the owner: BF16, or TF32 with `torch.set_float32_matmul_precision('high')`, is several "
-        "times faster.",
+        "Tell the owner: BF16, or TF32 with `torch.set_float32_matmul_precision('high')`, is "
+        "several times faster.",
     ),
     "memory_bandwidth": Advice(
         "fine",

@@ -12,8 +12,18 @@ from typing import Literal
 
 from gpunode.driver.nvidia.xids import OF_HARDWARE
 from gpunode.gpu import health, nvlink, units, xids
-from gpunode.host import cpu, disk, filesystem, infiniband, lustre, memory, network, nfs
-from gpunode.host import pressure, shm
+from gpunode.host import (
+    cpu,
+    disk,
+    filesystem,
+    infiniband,
+    lustre,
+    memory,
+    network,
+    nfs,
+    pressure,
+    shm,
+)
 from gpunode.metric import Metric
 from gpunode.nccl import ras
 from gpunode.node.node import Node
@@ -146,7 +156,7 @@ def _disks(facts: Facts) -> Iterator[Figure]:
             DISK_BUSY,
             busiest[0] >= DISK_BUSY,
             busiest[1],
-            "See what reads or writes it (`iotop`). Move data to another disk, or cache it in memory.",
+            "See what reads or writes it (`iotop`). Cache the data, or move it to another disk.",
         )
     moved = [rate for _, rate in _rates(facts, disk.BYTES)]
     if moved:
@@ -161,7 +171,9 @@ def _servers(facts: Facts) -> Iterator[Figure]:
         for metric, into in ((seconds, waited), (requests, done)):
             for labels, rate in _rates(facts, metric):
                 into[labels[0]] = into.get(labels[0], 0.0) + rate
-        busy = ((w / done[at], at) for at, w in waited.items() if w >= REMOTE_SHARE and done.get(at))
+        busy = (
+            (w / done[at], at) for at, w in waited.items() if w >= REMOTE_SHARE and done.get(at)
+        )
         slowest = _largest([*busy, *([slowest] if slowest else [])])
     if slowest is not None:
         yield Figure(
@@ -185,7 +197,7 @@ def _filesystems(facts: Facts) -> Iterator[Figure]:
     if size and used is not None:
         yield Figure(
             "io",
-            "/dev/shm in use",
+            "/dev/shm in use",  # noqa: S108 not a file of ours
             used,
             "bytes",
             size,
@@ -233,7 +245,10 @@ def _of_links(name: str, up: float, links: int, remedy: str) -> Figure:
 
 
 def _traffic(facts: Facts) -> Iterator[Figure]:
-    for name, metric in (("NVLink, all GPUs", units.NVLINK_BYTES), ("PCIe, all GPUs", units.PCIE_BYTES)):
+    for name, metric in (
+        ("NVLink, all GPUs", units.NVLINK_BYTES),
+        ("PCIe, all GPUs", units.PCIE_BYTES),
+    ):
         moved = [rate for _, rate in _rates(facts, metric)]
         if moved:
             yield Figure("communication", name, sum(moved), "bytes_per_second")
@@ -308,12 +323,10 @@ def _faults(facts: Facts) -> Iterator[Fault]:
         recent = when is not None and facts.time - when < XID_REMEMBERED
         if recent and xid.isdigit() and int(xid) in OF_HARDWARE:
             yield _of_gpu(at, f"XID {xid}, an error of the hardware", drain)
-    for metric, what in (
-        (health.FABRIC_READY, "it has not joined the NVSwitch fabric"),
-    ):
-        for labels in facts.series(metric):
-            if facts.now(metric, *labels) == 0.0:
-                yield _of_gpu(labels, what, "Check the fabric manager (`nvidia-fabricmanager`).")
+    for labels in facts.series(health.FABRIC_READY):
+        if facts.now(health.FABRIC_READY, *labels) == 0.0:
+            what = "it has not joined the NVSwitch fabric"
+            yield _of_gpu(labels, what, "Check the fabric manager (`nvidia-fabricmanager`).")
     for (controller,) in facts.series(disk.STATE):
         if facts.now(disk.STATE, controller) == 0.0:
             yield Fault(f"disk {controller} does not work", "Drain the node and replace the disk.")

@@ -26,6 +26,7 @@ from gpunode.verdict.source import Judgement
 
 T = TypeVar("T", bound=Callable[..., Any])
 
+
 def create_app(loop: Callable[[], Loop]) -> FastAPI:
     """The application that serves what the current loop has read."""
     app = FastAPI(

@@ -14,11 +14,14 @@ from gpunode.gpu.activity import (
     MEMORY_USED,
     TEMPERATURE,
     UTILIZATION,
+    GpuActivity,
     WindowDetail,
 )
 from gpunode.gpu.health import INFO
 from gpunode.jobs.owners import OWNER, PROCESS
 from gpunode.loop import Loop, Silent
+from gpunode.metric import Metric
+from gpunode.source import Key
 from gpunode.verdict.advice import ADVICE, OF_REASONS, URGENCIES, Advice, Urgency
 from gpunode.verdict.causes import Evidence
 from gpunode.verdict.limits import BOUND
@@ -38,6 +41,15 @@ GAUGES = {
     UTILIZATION: "utilization_ratio",
 }
 USED = frozenset({*GAUGES, INFO, OWNER, PROCESS})
+
+RANK = PROCESS.labels[2:].index("rank")
+"""Where the rank is among the labels of a process after those of its GPU."""
+
+GPUS = "gpu"
+"""The finder of GPUs."""
+
+SPINNING = ("straggler", "stalled_collective")
+"""Causes of a GPU that waits for its peers."""
 
 WITHOUT_LOSS: dict[str, Advice] = {
     "free": Advice("fine", "free: no process holds it", ""),
@@ -127,95 +139,80 @@ class NodeNow(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What was read of all GPUs, and how each is called."""
+    """What was read of all GPUs."""
 
     labels: dict[At, str]
-    names: dict[At, str]
-    judged: dict[At, Judgement]
-    pids: dict[At, list[str]]
+    """How each GPU is called, in order."""
 
-    def advice(self, at: At, states: dict[str, float]) -> Advice:
-        """What a GPU does, and what to do about it."""
-        found = self.judged.get(at)
-        if found is None:
-            return NOT_YET
-        if found.cause == "none":
-            most = next((s for s in WITHOUT_LOSS if states.get(s, 0.0) >= BOUND), "")
-            return WITHOUT_LOSS.get(most, ADVICE["none"])
-        return ADVICE[found.cause]
+    windows: dict[At, WindowDetail]
+    judged: dict[At, Judgement]
+    values: dict[Key, float]
+    infos: dict[At, list[tuple[str, ...]]]
+    owners: dict[At, list[tuple[str, ...]]]
+    processes: dict[At, list[tuple[str, ...]]]
+    """The other labels of the series of each GPU."""
+
+    late: dict[At, str]
+    """The GPUs that others wait for, and why they do not come."""
+
+    def called(self, found: Iterable[At]) -> list[str]:
+        """GPUs by their labels, in order."""
+        wanted = set(found)
+        return [label for at, label in self.labels.items() if at in wanted]
+
+    def waits_for(self, at: At) -> tuple[At, ...]:
+        """The GPUs that one waits for."""
+        return tuple(one.at for one in self.judged[at].waits_for) if at in self.judged else ()
+
+    def hangs(self, at: At) -> bool:
+        """Whether a GPU spins for GPUs of this node."""
+        return bool(self.waits_for(at)) and self.judged[at].cause in SPINNING
+
+    def pids(self, gpus: Iterable[At]) -> list[str]:
+        """The processes on some GPUs."""
+        found = (labels[0] for at in gpus for labels in self.processes.get(at, ()))
+        return list(dict.fromkeys(found))
+
+
+def known(loop: Loop, silent: Iterable[Silent]) -> Known:
+    """Everything that was read of the GPUs; one whose activity cannot be read is lost."""
+    windows = {
+        (told.place.gpu, told.place.uuid): told.detail for told in loop.details(WindowDetail)
+    }
+    lost = {one.place[:2] for one in silent if one.source == GpuActivity.name and one.place.gpu}
+    judged = {
+        (one.gpu, one.uuid): one for told in loop.details(Judged) for one in told.detail.verdicts
+    }
+    values = {key: value for key, (value, _) in loop.values(USED).items()}
+    described: dict[Metric, dict[At, list[tuple[str, ...]]]] = {INFO: {}, OWNER: {}, PROCESS: {}}
+    for metric, (gpu, uuid, *rest) in values:
+        if metric in described:
+            described[metric].setdefault((gpu, uuid), []).append(tuple(rest))
+    return Known(
+        labels=_labels({*windows, *lost}),
+        windows=windows,
+        judged=judged,
+        values=values,
+        infos=described[INFO],
+        owners=described[OWNER],
+        processes=described[PROCESS],
+        late={one.at: one.reason for found in judged.values() for one in found.waits_for},
+    )
 
 
 def node(loop: Loop) -> NodeNow:
     """The node as it was last read."""
-    windows = {(t.place.gpu, t.place.uuid): t for t in loop.details(WindowDetail)}
-    values = {key: value for key, (value, _) in loop.values(USED).items()}
     silent = loop.silent()
-    lost = {
-        (one.place.gpu, one.place.uuid): one
-        for one in silent
-        if one.source == "gpu_activity" and one.place.gpu
-    }
-    labels = _labels({*windows, *lost})
-    judged = {(j.gpu, j.uuid): j for t in loop.details(Judged) for j in t.detail.verdicts}
-    pids: dict[At, list[str]] = {}
-    ranks: dict[At, list[str]] = {}
-    owners: dict[At, list[str]] = {}
-    names: dict[At, str] = {}
-    for metric, (gpu, uuid, *rest) in values:
-        at = gpu, uuid
-        if metric is INFO:
-            names[at] = rest[0]
-        elif metric is OWNER:
-            owners.setdefault(at, []).append(_owner(*rest[:5]))
-        elif metric is PROCESS:
-            pids.setdefault(at, []).append(rest[0])
-            if rest[7]:
-                ranks.setdefault(at, []).append(rest[7])
-    known = Known(labels, names, judged, pids)
-    waiting = {
-        at: [labels[late.at] for late in found.waits_for if late.at in labels]
-        for at, found in judged.items()
-    }
-    late = {one.at: one.reason for found in judged.values() for one in found.waits_for}
-    gpus = []
-    for at, label in labels.items():
-        window = windows[at].detail if at in windows else None
-        states = dict(window.state) if window else {}
-        advice = known.advice(at, states) if window else LOST
-        verdict = judged.get(at)
-        now = GpuNow(
-            gpu=at[0],
-            uuid=at[1],
-            label=label,
-            name=names.get(at, ""),
-            urgency=advice.urgency,
-            does=_does(advice, waiting.get(at, ()), late.get(at)),
-            remedy=_with_pid(advice.remedy, pids.get(at, ())),
-            cause=verdict.cause if verdict else None,
-            share=verdict.share if verdict else None,
-            evidence=list(verdict.evidence) if verdict else [],
-            states={state: share for state, share in states.items() if share > 0},
-            power_watts=window.power_watts if window else None,
-            power_limit_watts=window.power_limit_watts if window else None,
-            step_period_seconds=window.step_period_seconds if window else None,
-            workload=verdict.workload.kind if verdict and pids.get(at) else None,
-            owners=sorted(filter(None, owners.get(at, ()))),
-            ranks=sorted(ranks.get(at, ()), key=int),
-            pids=pids.get(at, []),
-            waits_for=waiting.get(at, []),
-            waited_for_by=[labels[o] for o, late in waiting.items() if label in late],
-        )
-        for metric, field in GAUGES.items():
-            setattr(now, field, values.get((metric, at)))
-        gpus.append(now)
+    all_gpus = known(loop, silent)
+    gpus = [_gpu(all_gpus, at) for at in all_gpus.labels]
     shortage = next((told.detail for told in loop.details(Shortage)), Shortage("", (), ()))
     checks = [check for told in loop.details(Audited) for check in told.detail.checks]
     found = [
-        *_lost(lost, labels),
-        *_waits(known),
-        *_causes(known, gpus),
-        *_of_node(shortage, labels),
-        *_finders(silent, labels),
+        *_lost(silent, all_gpus),
+        *_waits(all_gpus),
+        *_causes(all_gpus, gpus),
+        *_of_node(shortage, all_gpus.labels),
+        *_without_gpus(silent, gpus),
     ]
     found.sort(key=lambda one: URGENCIES.index(one.urgency))
     return NodeNow(
@@ -226,21 +223,65 @@ def node(loop: Loop) -> NodeNow:
         gpus=gpus,
         figures=list(shortage.figures),
         silent=[
-            SilentSource(source=s.source, where=_where(s, labels), since=s.since, why=s.why)
-            for s in silent
+            SilentSource(
+                source=one.source, where=_where(one, all_gpus.labels), since=one.since, why=one.why
+            )
+            for one in silent
         ],
         audit=[check for check in checks if check.status == "failed"],
         audited=sum(check.status != "unknown" for check in checks),
     )
 
 
-def _does(advice: Advice, waits_for: Collection[str], reason: str | None) -> str:
-    """What a GPU does, where it waits for another or is waited for."""
-    if reason is not None:
-        return f"waited for: {REASONS[reason]}"
-    if waits_for and advice in (ADVICE["straggler"], ADVICE["stalled_collective"]):
+def _gpu(all_gpus: Known, at: At) -> GpuNow:
+    window, verdict = all_gpus.windows.get(at), all_gpus.judged.get(at)
+    advice = _advice(window, verdict)
+    names, processes = all_gpus.infos.get(at, ()), all_gpus.processes.get(at, ())
+    gauges = {field: all_gpus.values.get((metric, at)) for metric, field in GAUGES.items()}
+    owners = {_owner(*labels[:5]) for labels in all_gpus.owners.get(at, ())}
+    return GpuNow(
+        gpu=at[0],
+        uuid=at[1],
+        label=all_gpus.labels[at],
+        name=names[0][0] if names else "",
+        urgency=advice.urgency,
+        does=_does(all_gpus, at, advice),
+        remedy=_with_pid(advice.remedy, all_gpus.pids([at])),
+        cause=verdict.cause if verdict else None,
+        share=verdict.share if verdict else None,
+        evidence=list(verdict.evidence) if verdict else [],
+        states={state: share for state, share in window.state.items() if share} if window else {},
+        power_watts=window.power_watts if window else None,
+        power_limit_watts=window.power_limit_watts if window else None,
+        step_period_seconds=window.step_period_seconds if window else None,
+        workload=verdict.workload.kind if verdict and processes else None,
+        owners=sorted(filter(None, owners)),
+        ranks=sorted((labels[RANK] for labels in processes if labels[RANK]), key=int),
+        pids=all_gpus.pids([at]),
+        waits_for=all_gpus.called(all_gpus.waits_for(at)),
+        waited_for_by=all_gpus.called(o for o in all_gpus.judged if at in all_gpus.waits_for(o)),
+        **gauges,
+    )
+
+
+def _advice(window: WindowDetail | None, verdict: Judgement | None) -> Advice:
+    if window is None:
+        return LOST
+    if verdict is None:
+        return NOT_YET
+    if verdict.cause != "none":
+        return ADVICE[verdict.cause]
+    most = next((state for state in WITHOUT_LOSS if window.state.get(state, 0.0) >= BOUND), "")
+    return WITHOUT_LOSS.get(most, ADVICE["none"])
+
+
+def _does(all_gpus: Known, at: At, advice: Advice) -> str:
+    """What a GPU does, by whom it waits for and who waits for it if anybody does."""
+    if at in all_gpus.late:
+        return f"waited for: {REASONS[all_gpus.late[at]]}"
+    if all_gpus.hangs(at):
         verb = "hanging: waits" if advice.urgency == "now" else "waiting"
-        return f"{verb} for {counted(waits_for)}"
+        return f"{verb} for {counted(all_gpus.called(all_gpus.waits_for(at)))}"
     return advice.does
 
 
@@ -281,71 +322,71 @@ def counted(labels: Iterable[str]) -> str:
         else:
             runs.append([label])
     words = [
-        word for run in runs for word in ([f"{run[0]}–{run[-1]}"] if len(run) > 2 else run)
+        word
+        for run in runs
+        for word in ([f"{run[0]}\N{EN DASH}{run[-1]}"] if len(run) > 2 else run)
     ]
     several = "s" if len(ordered) > 1 else ""
     last = f" and {words[-1]}" if len(words) > 1 else ""
     return f"GPU{several} {', '.join(words[:-1] or words)}{last}"
 
 
-def _lost(lost: dict[At, Silent], labels: dict[At, str]) -> Iterator[Finding]:
-    for at, one in lost.items():
+def _lost(silent: Iterable[Silent], all_gpus: Known) -> Iterator[Finding]:
+    for one in silent:
+        if one.source == GpuActivity.name and one.place.gpu:
+            label = all_gpus.labels[one.place.gpu, one.place.uuid]
+            yield Finding(
+                urgency="now",
+                title=f"GPU {label} does not answer",
+                remedy=LOST.remedy,
+                detail=one.why,
+                gpus=[label],
+            )
+
+
+def _waits(all_gpus: Known) -> Iterator[Finding]:
+    """Who waits for whom, one finding for all that wait for the same GPUs."""
+    groups: dict[tuple[At, ...], list[At]] = {}
+    for at in all_gpus.labels:
+        if all_gpus.hangs(at):
+            groups.setdefault(all_gpus.waits_for(at), []).append(at)
+    for late, members in groups.items():
+        advice = OF_REASONS[all_gpus.late[late[0]]]
+        causes = {all_gpus.judged[at].cause for at in members}
+        hangs = "stalled_collective" in causes and advice.urgency != "note"
+        one = len(members) == 1
+        if hangs:
+            verb = "hangs: it waits" if one else "hang: they wait"
+        else:
+            verb = "waits" if one else "wait"
+        waiting, awaited = all_gpus.called(members), all_gpus.called(late)
         yield Finding(
-            urgency="now",
-            title=f"GPU {labels[at]} does not answer",
-            remedy=LOST.remedy,
-            detail=one.why,
-            gpus=[labels[at]],
+            urgency="now" if hangs else advice.urgency,
+            title=f"{counted(waiting)} {verb} for {counted(awaited)}, {advice.does}",
+            remedy=_with_pid(advice.remedy, all_gpus.pids(late)),
+            evidence=list(all_gpus.judged[members[0]].evidence),
+            gpus=[*awaited, *waiting],
         )
 
 
-def _waits(known: Known) -> Iterator[Finding]:
-    """Who waits for whom, where this node knows."""
-    waiting: dict[tuple[tuple[At, str], ...], list[At]] = {}
-    for at in known.labels:
-        found = known.judged.get(at)
-        late = tuple((w.at, w.reason) for w in found.waits_for) if found else ()
-        if late and found and found.cause in ("straggler", "stalled_collective"):
-            waiting.setdefault(late, []).append(at)
-    for late, members in waiting.items():
-        causes = {known.judged[at].cause for at in members}
-        advice = OF_REASONS[late[0][1]]
-        stalls = "stalled_collective" in causes and advice.urgency != "note"
-        awaited = [known.labels[at] for at, _ in late if at in known.labels]
-        who = counted(known.labels[at] for at in members)
-        verb = ("hang: they wait" if len(members) > 1 else "hangs: it waits") if stalls else (
-            "wait" if len(members) > 1 else "waits"
-        )
-        pids = [pid for at, _ in late for pid in known.pids.get(at, ())]
-        yield Finding(
-            urgency="now" if stalls else advice.urgency,
-            title=f"{who} {verb} for {counted(awaited)}, {advice.does}",
-            remedy=_with_pid(advice.remedy, pids),
-            evidence=list(known.judged[members[0]].evidence),
-            gpus=[*awaited, *(known.labels[at] for at in members)],
-        )
-
-
-def _causes(known: Known, gpus: Iterable[GpuNow]) -> Iterator[Finding]:
-    """What holds GPUs up, one finding for all that one cause does; not who waits for whom."""
-    told = {late.at for found in known.judged.values() for late in found.waits_for}
-    groups: dict[str, list[GpuNow]] = {}
+def _causes(all_gpus: Known, gpus: Iterable[GpuNow]) -> Iterator[Finding]:
+    """What holds GPUs up, one finding for all that do the same; who waits is told already."""
+    groups: dict[Advice, list[At]] = {}
     for now in gpus:
-        explained = now.waits_for and now.cause in ("straggler", "stalled_collective")
-        if now.urgency != "fine" and now.states and not explained:
-            if (now.gpu, now.uuid) not in told or now.urgency == "note":
-                groups.setdefault(now.does, []).append(now)
-    for does, members in groups.items():
-        first = max(members, key=lambda now: now.share or 0.0)
-        verb = "are" if len(members) > 1 else "is"
-        pids = [pid for now in members for pid in now.pids]
-        pattern = ADVICE[first.cause].remedy if first.cause in ADVICE else ""
+        at = now.gpu, now.uuid
+        told = all_gpus.hangs(at) or at in all_gpus.late or at not in all_gpus.windows
+        if now.urgency != "fine" and not told:
+            advice = _advice(all_gpus.windows[at], all_gpus.judged.get(at))
+            groups.setdefault(advice, []).append(at)
+    for advice, members in groups.items():
+        worst = max((all_gpus.judged[at] for at in members), key=lambda verdict: verdict.share)
+        labels = all_gpus.called(members)
         yield Finding(
-            urgency=first.urgency,
-            title=f"{counted(now.label for now in members)} {verb} {does}",
-            remedy=_with_pid(pattern, pids) if pattern else first.remedy,
-            evidence=first.evidence,
-            gpus=[now.label for now in members],
+            urgency=advice.urgency,
+            title=f"{counted(labels)} {'is' if len(labels) == 1 else 'are'} {advice.does}",
+            remedy=_with_pid(advice.remedy, all_gpus.pids(members)),
+            evidence=list(worst.evidence),
+            gpus=labels,
         )
 
 
@@ -385,22 +426,22 @@ def _short(figure: Figure) -> str:
     return f"{name}{where} {figure.value:g}"
 
 
-def _finders(silent: Iterable[Silent], gpus: Collection[At]) -> Iterator[Finding]:
-    for one in silent:
-        if one.source == "gpu" and not one.place.gpu:
-            yield Finding(
-                urgency="now",
-                title="No GPU is seen on this node",
-                remedy="Is this a GPU node? Then run `nvidia-smi` on it, and check that gpunode may "
-                "load the driver's library: `gpunode audit`.",
-                detail=one.why,
-            )
-            return
-    if not gpus:
+def _without_gpus(silent: Iterable[Silent], gpus: Collection[GpuNow]) -> Iterator[Finding]:
+    """Why no GPU is shown, if none is."""
+    why = next((one.why for one in silent if one.source == GPUS), "")
+    if why:
+        yield Finding(
+            urgency="now",
+            title="No GPU is seen on this node",
+            remedy="If it has GPUs, run `nvidia-smi` on it. If that sees them, let gpunode load "
+            "the driver's library: `gpunode audit` says what it lacks.",
+            detail=why,
+        )
+    elif not gpus:
         yield Finding(
             urgency="note",
             title="No GPU has been seen yet",
-            remedy="gpunode looks for GPUs every few seconds, and opens a window on each it finds.",
+            remedy="gpunode looks for GPUs every few seconds, and for a window before it tells.",
         )
 
 

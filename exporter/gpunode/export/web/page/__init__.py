@@ -28,7 +28,12 @@ URGENCIES = {
     "fine": palette.FINE,
 }
 
-TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
 
 
 def files() -> dict[str, Prepared]:

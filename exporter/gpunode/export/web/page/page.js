@@ -107,8 +107,8 @@ function summary(node) {
 function showFindings(node) {
   const pressing = node.findings.some((one) => one.urgency === "now" || one.urgency === "soon");
   const all = [...node.findings];
-  if (!pressing) {
-    const told = node.gpus.length ? `${node.gpus.length} GPU${node.gpus.length > 1 ? "s" : ""}: ${summary(node)}.` : "";
+  if (!pressing && node.gpus.length) {
+    const told = `${node.gpus.length} GPU${node.gpus.length > 1 ? "s" : ""}: ${summary(node)}.`;
     all.unshift({ urgency: "fine", title: "All is well", remedy: told, evidence: [], gpus: [] });
   }
   const list = $("finding-list");

@@ -1,0 +1,157 @@
+"""``gpunode top``: the GPUs of a running daemon, in a terminal, live.
+
+It asks the daemon over HTTP, as the page does, so it needs neither a driver nor a privilege.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import termios
+import time
+import tty
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from pydantic import ValidationError
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from gpunode.cli.table import OF_A_NODE, URGENCIES, Row, table
+from gpunode.config import UsageError
+from gpunode.export.web.node import Finding, GpuNow, NodeNow
+from gpunode.text import printable
+from gpunode.verdict.advice import URGENCIES as ORDER
+
+PATIENCE = 5.0
+"""Seconds for an answer."""
+
+LARGEST = 16 << 20
+"""Bytes of an answer that can be of a daemon."""
+
+LONGEST = 200
+"""Characters of a text."""
+
+FINDINGS = 3
+"""Findings above the table; the page has them all."""
+
+KEYS: dict[str, tuple[str, Callable[[Row], tuple[float, str]]]] = {
+    "g": ("GPU", lambda _: (0.0, "")),
+    "u": ("urgency", lambda row: (ORDER.index(row.urgency), "")),
+    "w": ("watts", lambda row: (-(row.watts or 0.0), "")),
+    "m": ("memory", lambda row: (-(row.memory or 0.0), "")),
+    "o": ("owner", lambda row: (0.0, row.owner)),
+}
+"""What each key sorts by; rows that are equal keep the order of the GPUs."""
+
+HELP = "  ".join(f"{key}: by {name}" for key, (name, _) in KEYS.items()) + "  r: reverse  q: quit"
+
+
+class NoDaemon(Exception):
+    """No daemon answered; ``str()`` says why."""
+
+
+def show(url: str, interval: float) -> None:
+    """Show the node until the user quits; once, where nobody could. Raises ``UsageError``."""
+    console = Console()
+    try:
+        node = ask(url)
+    except NoDaemon as error:
+        raise UsageError(
+            f"{url}: {error}; start one with `gpunode run`, or name another with --url"
+        ) from error
+    if not (console.is_terminal and sys.stdin.isatty()):
+        console.print(screen(node, "g", False, ""))
+        return
+    key, backwards, since = "g", False, time.time()
+    with keys() as pressed, Live(console=console, auto_refresh=False, screen=True) as live:
+        trouble = ""
+        while True:
+            live.update(screen(node, key, backwards, trouble), refresh=True)
+            struck = pressed(interval)
+            if struck in ("q", "\x03", "\x04", "\x1b"):
+                return
+            if struck in KEYS:
+                key = struck
+            elif struck == "r":
+                backwards = not backwards
+            if struck:
+                continue
+            try:
+                node, trouble, since = ask(url), "", time.time()
+            except NoDaemon as error:
+                at = time.strftime("%H:%M:%S", time.localtime(since))
+                trouble = f"No answer since {at} ({error}). This is what was seen then."
+
+
+def ask(url: str) -> NodeNow:
+    """The node now. Raises ``NoDaemon``."""
+    try:
+        with urllib.request.urlopen(  # noqa: S310 the settings allow http and https only
+            f"{url.rstrip('/')}/api/v1/node", timeout=PATIENCE
+        ) as answer:
+            return NodeNow.model_validate_json(answer.read(LARGEST))
+    except ValidationError as error:
+        raise NoDaemon("what answers is no gpunode of this version") from error
+    except urllib.error.HTTPError as error:
+        raise NoDaemon(f"what answers is no gpunode of this version ({error.code})") from error
+    except (OSError, ValueError) as error:
+        why = getattr(error, "reason", error)
+        words = why.strerror if isinstance(why, OSError) and why.strerror else str(why)
+        raise NoDaemon(f"no daemon answers: {printable(words, LONGEST)}") from error
+
+
+def screen(node: NodeNow, key: str, backwards: bool, trouble: str) -> Group:
+    """What is wrong, and below it every GPU."""
+    name, order = KEYS[key]
+    rows = sorted((_row(gpu) for gpu in node.gpus), key=order, reverse=backwards)
+    head = Text(printable(node.node or "this node", LONGEST), style="bold")
+    head.append(time.strftime("  %H:%M:%S", time.localtime(node.time)), style="dim")
+    lines = [Text(trouble, style="bold red")] if trouble else []
+    wrong = [_finding(one) for one in node.findings[:FINDINGS]]
+    caption = f"sorted by {name}{', reversed' if backwards else ''}.  {HELP}"
+    wrong = wrong or [Text("All is well", style="green")]
+    return Group(head, *lines, *wrong, Text(), table(rows, caption, OF_A_NODE))
+
+
+def _finding(one: Finding) -> Text:
+    text = Text(printable(one.title, LONGEST), style=URGENCIES[one.urgency])
+    remedy = printable(one.remedy, 2 * LONGEST).replace("`", "")
+    text.append(f"\n  {remedy}", style="default not bold")
+    return text
+
+
+def _row(gpu: GpuNow) -> Row:
+    used, size = gpu.memory_used_bytes, gpu.memory_size_bytes
+    ranks = f"rank {', '.join(gpu.ranks)}  " if gpu.ranks else ""
+    return Row(
+        gpu=gpu.label,
+        shares=gpu.states,
+        watts=gpu.power_watts,
+        period=gpu.step_period_seconds,
+        memory=used / size if used is not None and size else None,
+        owner=printable(ranks + ", ".join(gpu.owners), LONGEST),
+        does=gpu.does,
+        urgency=gpu.urgency,
+    )
+
+
+@contextmanager
+def keys() -> Iterator[Callable[[float], str]]:
+    """Read keys as they are struck: a function that waits for one for so many seconds."""
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+
+    def pressed(seconds: float) -> str:
+        ready, _, _ = select.select([terminal], [], [], seconds)
+        return os.read(terminal, 8).decode(errors="replace") if ready else ""
+
+    try:
+        tty.setcbreak(terminal)
+        yield pressed
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)

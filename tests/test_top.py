@@ -1,0 +1,163 @@
+"""``gpunode top`` in a real terminal, over scenes that are served."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.conftest import watching
+from tests.daemon import free_port
+from tests.fakes.nvml import FakeDriver
+from tests.page import scenes
+from tests.page.serve import served
+
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Terminal:
+    """A program in a terminal of 40 lines and 160 columns."""
+
+    def __init__(self, *command: str) -> None:
+        self.side, inner = pty.openpty()
+        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 160, 0, 0))
+        environment = {**os.environ, "TERM": "xterm-256color"}
+        environment = {k: v for k, v in environment.items() if k not in ("COLUMNS", "NO_COLOR")}
+        self.child = subprocess.Popen(
+            command, stdin=inner, stdout=inner, stderr=inner, env=environment, close_fds=True
+        )
+        os.close(inner)
+        self.raw = ""
+
+    def shows(self, text: str, seconds: float = 20) -> str:
+        """Wait until a text has been shown since the last wait; all that was."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            plain = ESCAPES.sub("", self.raw)
+            if text in plain:
+                self.raw = ""
+                return plain
+            if select.select([self.side], [], [], 0.1)[0]:
+                try:
+                    self.raw += os.read(self.side, 65536).decode()
+                except OSError:  # the program has ended
+                    break
+        raise AssertionError(f"{text!r} was not shown, but: {ESCAPES.sub('', self.raw)!r}")
+
+    def strike(self, key: str) -> None:
+        os.write(self.side, key.encode())
+
+
+@contextmanager
+def top(*options: str) -> Iterator[Terminal]:
+    terminal = Terminal(sys.executable, "-m", "gpunode", "top", *options)
+    try:
+        yield terminal
+    finally:
+        terminal.child.kill()
+        terminal.child.wait()
+        os.close(terminal.side)
+
+
+def order(shown: str) -> list[str]:
+    """The GPUs of the last table, from top to bottom."""
+    lines = shown.rpartition("GPU now")[2].splitlines()
+    return [found[1] for line in lines if (found := re.match(r"\s*(\d+)  ", line))]
+
+
+def test_it_shows_what_is_wrong_and_sorts_until_told_to_quit() -> None:
+    scene = scenes.hang(before=60, after=60)
+    with top(f"--url={served(scene.stage.loop)}") as terminal:
+        shown = terminal.shows("q: quit")
+        assert "GPUs 0–4, 6 and 7 hang: they wait for GPU 5" in shown  # noqa: RUF001
+        assert "kill -CONT 41205" in shown
+        assert "research/llama-70b-worker-0" in shown
+        assert order(shown) == [str(n) for n in range(8)]
+        terminal.strike("w")
+        assert order(terminal.shows("sorted by watts"))[-1] == "5"
+        terminal.strike("r")
+        assert order(terminal.shows("sorted by watts, reversed"))[0] == "5"
+        terminal.strike("q")
+        assert terminal.child.wait(10) == 0
+
+
+def test_it_says_since_when_the_daemon_is_gone(fake: FakeDriver) -> None:
+    fake.write("gpus 2\n")
+    with (
+        watching(fake) as running,
+        top(f"--url=http://127.0.0.1:{running.port}", "--interval=1") as terminal,
+    ):
+        terminal.shows("q: quit")
+        running.process.terminate()
+        terminal.shows("No answer since ")
+        terminal.strike("q")
+        assert terminal.child.wait(10) == 0
+
+
+def test_names_of_tenants_cannot_control_the_terminal() -> None:
+    scene = scenes.hostile(30)
+    evil = "\x1b]0;owned\x07[bold]x[/]\x1b[2J"
+    scene.named[0].owner = (evil, evil, "", "", "")
+    scene.play(30)
+    said = run("--url", served(scene.stage.loop))
+    assert said.returncode == 0
+    assert "\x1b" not in said.stdout
+    assert "[bold]x[/]" in said.stdout
+
+
+def run(*options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gpunode", "top", *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+        env={**os.environ, "COLUMNS": "250"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        (f"http://127.0.0.1:{free_port()}", "Connection refused"),
+        ("http://nowhere.invalid:1", "no daemon answers"),
+        ("file:///etc/passwd", "is not http://HOST:PORT"),
+        ("http://", "is not http://HOST:PORT"),
+    ],
+)
+def test_without_a_daemon_it_says_what_to_do(url: str, why: str) -> None:
+    said = run("--url", url)
+    assert said.returncode == 2
+    assert said.stdout == ""
+    (line,) = said.stderr.splitlines()
+    assert why in line
+
+
+def test_what_is_no_daemon_is_told(tmp_path: object) -> None:
+    server = subprocess.Popen(
+        [sys.executable, "-m", "http.server", str(port := free_port()), "--bind", "127.0.0.1"],
+        cwd=str(tmp_path),
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        for _ in range(100):
+            said = run("--url", f"http://127.0.0.1:{port}")
+            if "refused" not in said.stderr:
+                break
+    finally:
+        server.kill()
+        server.wait()
+    assert said.returncode == 2
+    (line,) = said.stderr.splitlines()
+    assert "what answers is no gpunode" in line
