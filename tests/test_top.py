@@ -130,7 +130,7 @@ def run(*options: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        (f"http://127.0.0.1:{free_port()}", "Connection refused"),
+        ("http://127.0.0.1:1", "Connection refused"),
         ("http://nowhere.invalid:1", "no daemon answers"),
         ("file:///etc/passwd", "is not http://HOST:PORT"),
         ("http://", "is not http://HOST:PORT"),
