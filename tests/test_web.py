@@ -7,7 +7,14 @@ from fastapi.routing import APIRoute
 from starlette.testclient import TestClient
 
 from gpunode.export.web.app import create_app
+from gpunode.export.web.node import counted, node
 from gpunode.gpu.ledger import STATES
+from gpunode.loop import Loop
+from gpunode.node.node import SteppedClock
+from gpunode.source import Absent, Place, Source
+from gpunode.verdict.advice import ADVICE, OF_REASONS
+from gpunode.verdict.causes import CAUSES
+from gpunode.verdict.waiting import REASONS
 from tests.replay import loop_over, replayed, tape
 
 
@@ -76,3 +83,83 @@ def test_the_api_tells_each_gpu_and_what_its_ledger_rests_on(client: TestClient)
     assert activity["sensors"]["gpm"] is True
     assert sum(activity["state"].values()) == pytest.approx(1)
     assert activity["activity"]["graphics"] > 0.9
+
+
+PAGE = ["/", "/page/page.js", "/page/page.css", "/page/palette.css", "/page/icon.svg"]
+
+
+@pytest.mark.parametrize("path", PAGE)
+def test_the_page_runs_no_script_and_style_but_its_own(client: TestClient, path: str) -> None:
+    headers = client.get(path).headers
+    rules = headers["content-security-policy"].split(";")
+    policy = dict(rule.strip().split(" ", 1) for rule in rules)
+    assert policy["default-src"] == "'none'"
+    assert {policy[kind] for kind in ("script-src", "style-src", "connect-src", "img-src")} == {
+        "'self'"
+    }
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("path", [*PAGE, "/api/v1/node", "/api/v1/history"])
+def test_what_a_browser_has_is_not_sent_again(client: TestClient, path: str) -> None:
+    first = client.get(path)
+    again = client.get(path, headers={"if-none-match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    other = client.get(path, headers={"if-none-match": 'W/"other"'})
+    assert (other.status_code, other.content) == (200, first.content)
+    plain = client.get(path, headers={"accept-encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    assert plain.content == first.content
+
+
+def test_a_request_reads_no_file(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*_: object, **__: object) -> None:
+        raise AssertionError("a file is opened")
+
+    for path in PAGE:  # what imports late has done so
+        client.get(path)
+    for name in ("builtins.open", "io.open", "os.open", "pathlib.Path.open"):
+        monkeypatch.setattr(name, read)
+    for path in [*PAGE, "/api/v1/node", "/api/v1/history?since=5", "/metrics"]:
+        assert client.get(path).status_code == 200
+
+
+class Nothing:
+    """Finds no GPU, and says why."""
+
+    name = "gpu"
+
+    def find(self) -> list[tuple[Place, Source]]:
+        raise Absent("libnvidia-ml.so.1 cannot be loaded")
+
+
+def test_the_node_says_why_it_has_no_gpu() -> None:
+    loop = Loop(SteppedClock(0.0), [Nothing()], find_every=10.0)
+    loop.find()
+    (finding,) = node(loop).findings
+    assert finding.urgency == "now"
+    assert finding.title == "No GPU is seen on this node"
+    assert finding.detail == "libnvidia-ml.so.1 cannot be loaded"
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (["3"], "GPU 3"),
+        (["0", "1"], "GPUs 0 and 1"),
+        (["0", "1", "2"], "GPUs 0–2"),  # noqa: RUF001
+        (["0", "1", "2", "5"], "GPUs 0–2 and 5"),  # noqa: RUF001
+        (["0", "2", "3", "9", "10", "11"], "GPUs 0, 2, 3 and 9–11"),  # noqa: RUF001
+        (["0:0", "0:1", "1"], "GPUs 0:0, 0:1 and 1"),
+    ],
+)
+def test_gpus_are_counted_in_words(labels: list[str], words: str) -> None:
+    assert counted(labels) == words
+
+
+def test_every_cause_and_reason_has_advice() -> None:
+    assert ADVICE.keys() == CAUSES.keys()
+    assert OF_REASONS.keys() == REASONS.keys()
+    for advice in [*ADVICE.values(), *OF_REASONS.values()]:
+        assert advice.remedy.count("`") % 2 == 0
+        assert advice.urgency == "fine" or advice.remedy

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpunode.config import INCIDENTS
+from gpunode.export.web.page import FOLDER
 from tests.tapes.truth import TRUTH
 
 ROOT = Path(__file__).parents[1]
@@ -30,6 +31,10 @@ def test_the_wheel_holds_the_package_with_its_types_and_incidents(wheel: Path) -
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert {name.partition("/")[0] for name in names} == {"gpunode"}
     assert {"gpunode/py.typed", "gpunode/client/__init__.py"} <= names
+    page = "gpunode/export/web/page/"
+    files = {f"{page}{path.name}" for path in FOLDER.iterdir() if path.is_file()}
+    assert len(files) == 5
+    assert files == {name for name in names if name.startswith(page)}
     tapes = {f"gpunode/incidents/{path.name}" for path in INCIDENTS.glob("*.jsonl.gz")}
     assert tapes
     assert tapes == {name for name in names if "/incidents/" in name}
