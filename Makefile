@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test tools lint bench golden docs alerts dashboards dashboards-data fuzz incidents scenarios monitoring kubernetes chart chart-files fleet podresources clean
+.PHONY: demo test tools lint bench golden docs alerts dashboards dashboards-data page fuzz incidents scenarios monitoring kubernetes chart chart-files fleet podresources clean
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -47,6 +47,9 @@ chart-files: $(INSTALLED)  ## rewrite what the Helm chart has from elsewhere
 
 chart: $(INSTALLED) kubernetes  ## test the Helm chart with Helm and a real Kubernetes API server
 	$(BIN)/pytest tests/test_chart.py tests/test_chart_cluster.py tests/test_chart_profiles.py
+
+page: $(INSTALLED)  ## take the pictures of docs/page.md, with Chromium
+	$(BIN)/python -m tests.page.pictures
 
 dashboards-data: $(INSTALLED) monitoring  ## a Prometheus on port 9090 with incidents for the dashboards
 	$(BIN)/python -m tests.bench.dashboards --stay --port 9090

@@ -262,7 +262,9 @@ class RecordSettings(Settings):
 class ReplaySettings(Settings):
     """Play back a tape through the same code and serve its metrics."""
 
-    file: CliPositionalArg[Path] = Field(description="tape to play")
+    file: CliPositionalArg[Path] = Field(
+        description="tape to play, or the name of a recorded incident, such as h200_hang"
+    )
     speed: float = Field(
         1.0, ge=0, description="multiple of real time, or 0 for as fast as possible"
     )

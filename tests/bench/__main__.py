@@ -47,13 +47,14 @@ def truth() -> Iterator[tuple[str, Report]]:
 
 def anywhere() -> Iterator[tuple[str, Report]]:
     """Without a GPU: the recorded incidents, and the cost over the fake driver."""
-    from tests.bench import offline
+    from tests.bench import offline, page
 
     yield "1-tapes", offline.ledger()
     yield "7-memory", offline.memory()
     yield "8-scrapes", offline.scrapes()
     yield "9-node", offline.node()
     yield "10-jobs", offline.jobs()
+    yield "16-page", page.page()
 
 
 def soak() -> Iterator[tuple[str, Report]]:

@@ -107,21 +107,21 @@ def _widen(source: Path, target: Path, times: int) -> None:
 
 def scrapes() -> Report:
     """How long a scrape takes with eight GPUs, also while one of them hangs."""
-    busy = _busy(dict.fromkeys(range(8), 1))
+    at_work = busy(dict.fromkeys(range(8), 1))
     with tempfile.TemporaryDirectory() as folder:
         build(Path(folder))
         driver = FakeDriver(Path(folder))
-        driver.write("\n".join(["gpus 8", *busy]) + "\n")
+        driver.write("\n".join(["gpus 8", *at_work]) + "\n")
         with daemon(
             "--log.level=error", environment={**os.environ, **driver.environment()}
         ) as watched:
             for gpu in range(8):
                 watched.next_window(gpu)
-            healthy = _percentile(watched)
+            healthy = percentile(watched)
             series = watched.series()
             hang = "gpu 3 hang nvmlDeviceGetUtilizationRates 60"
-            driver.write("\n".join(["gpus 8", *busy, hang]) + "\n")
-            hanging = _percentile(watched)
+            driver.write("\n".join(["gpus 8", *at_work, hang]) + "\n")
+            hanging = percentile(watched)
     return Report(
         "Scrapes with eight GPUs",
         machine(),
@@ -148,7 +148,7 @@ def node() -> Report:
         build(Path(folder))
         driver = FakeDriver(Path(folder))
         pids = {gpu: tree.main_process(gpu) for gpu in range(GPUS)}
-        driver.write("\n".join(["gpus 8", *_busy(pids)]) + "\n")
+        driver.write("\n".join(["gpus 8", *busy(pids)]) + "\n")
         options = ["--log.level=error", f"--path.rootfs={tree.root}"]
         environment = {**os.environ, **driver.environment()}
         with (
@@ -160,7 +160,7 @@ def node() -> Report:
             time.sleep(SETTLE)
             ours, ours_host, theirs = _cost_a_scrape([whole, host, peer])
             series = [program.series() for program in (whole, host, peer)]
-            taken = _percentile(whole)
+            taken = percentile(whole)
             resident = whole.process.memory_info().rss / 2**20
     share = ours / SCRAPE_EVERY
     return Report(
@@ -232,7 +232,7 @@ def jobs() -> Report:
         ]
         pids = {gpu: tree.main_process(gpu) for gpu in range(GPUS)}
         lines = [f"gpu {gpu} process {child.pid} 1000000" for gpu, child in enumerate(clients)]
-        driver.write("\n".join([f"gpus {GPUS}", *_busy(pids), *lines]) + "\n")
+        driver.write("\n".join([f"gpus {GPUS}", *busy(pids), *lines]) + "\n")
         for pid in pids.values():
             tree.write(f"/proc/{pid}/environ", f"RANK=0\0NCCL_RAS_ADDR=127.0.0.1:{ras.port}\0")
             # The service runs here, so the processes hold its sockets as this one does.
@@ -253,7 +253,7 @@ def jobs() -> Report:
         text = whole.get("/metrics").decode()
         left = sum("gpunode_gpu_owner_info{" in line for line in text.splitlines())
         accepted = _value(text, 'gpunode_client_messages_total{result="accepted"}')
-        taken = _percentile(whole)
+        taken = percentile(whole)
         before, begin = whole.cpu_seconds(), time.monotonic()
         sent, dropped = _flood(listens)
         flooded = (whole.cpu_seconds() - before) / (time.monotonic() - begin)
@@ -378,7 +378,7 @@ def node_exporter(root: Path) -> Iterator[Daemon]:
         child.wait(5)
 
 
-def _busy(pids: Mapping[int, int]) -> list[str]:
+def busy(pids: Mapping[int, int]) -> list[str]:
     """Lines for the fake driver: every GPU at work for a process."""
     return [
         line
@@ -393,7 +393,7 @@ def _busy(pids: Mapping[int, int]) -> list[str]:
     ]
 
 
-def _percentile(watched: Daemon) -> float:
+def percentile(watched: Daemon) -> float:
     """Milliseconds within which 99 of 100 scrapes were answered."""
     accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
     taken = []

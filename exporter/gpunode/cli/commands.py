@@ -19,6 +19,7 @@ from gpunode.cli import streams
 from gpunode.cli.doctor import examine
 from gpunode.cli.log import StandardError
 from gpunode.config import (
+    INCIDENTS,
     AuditSettings,
     DemoSettings,
     DoctorSettings,
@@ -122,7 +123,9 @@ def record(settings: RecordSettings) -> None:
 
 def replay(settings: ReplaySettings) -> None:
     """Play one tape and print the result."""
-    node = TapeNode(settings.file)
+    incident = INCIDENTS / f"{settings.file}.jsonl.gz"
+    found = not settings.file.exists() and settings.file.name == str(settings.file)
+    node = TapeNode(incident if found and incident.exists() else settings.file)
     loop = watch(node, settings)
     if settings.speed:
         threading.Thread(target=server(settings, lambda: loop), daemon=True).start()

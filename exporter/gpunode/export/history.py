@@ -122,7 +122,8 @@ class History:
             if len(rings) < MOST:
                 rings.setdefault(at, Ring())
         for at, ring in rings.items():
-            seconds = [values[SECONDS, (*at, s)][0] for s in STATES] if at in found else []
+            ledger = [values.get((SECONDS, (*at, state))) for state in STATES]
+            seconds = [reading[0] for reading in ledger if reading is not None]
             memory, _ = values.get((MEMORY_USED, at), (math.nan, 0.0))
             energy = values.get((ENERGY, at))
             ring.put(place, seconds, energy, memory, causes.get(at, UNKNOWN))

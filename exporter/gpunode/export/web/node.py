@@ -403,7 +403,7 @@ def _of_node(shortage: Shortage, labels: dict[At, str]) -> Iterator[Finding]:
     if short:
         yield Finding(
             urgency="soon",
-            title=f"The node is short: {'; '.join(map(_short, short))}",
+            title=f"Past the limit on this node: {'; '.join(map(_short, short))}",
             remedy=" ".join(dict.fromkeys(figure.remedy for figure in short)),
         )
 

@@ -122,7 +122,9 @@ function showFindings(node) {
         const title = make("h3");
         if (URGENCY[one.urgency]) title.append(make("span", "urgency", URGENCY[one.urgency]));
         title.append(one.title);
-        item.append(title, written(make("p", "remedy"), one.remedy), make("p", "why"));
+        const why = make("p", "why");
+        why.setAttribute("aria-live", "off"); // its figures change all the time
+        item.append(title, written(make("p", "remedy"), one.remedy), why);
         return item;
       }),
     );
@@ -206,6 +208,8 @@ class Row {
   }
 
   showDetail() {
+    const selection = getSelection();
+    if (!selection.isCollapsed && this.detail.contains(selection.anchorNode)) return; // to copy it
     const gpu = this.gpu;
     const left = make("div");
     const block = (heading, ...content) => {
