@@ -99,6 +99,7 @@ class WebSettings(Section):
     listen_address: str = Field(
         "0.0.0.0:9816", description="address and port on which to serve HTTP"
     )
+    node_name: str = Field("", description="name of this node on its page, if not its hostname")
 
     @field_validator("listen_address")
     @classmethod

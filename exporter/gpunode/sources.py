@@ -204,7 +204,7 @@ def finders(node: Node, settings: Settings) -> list[Finder]:
 def views(node: Node, settings: Settings) -> list[View]:
     """The views of everything that was read."""
     names: list[View] = [DcgmNames(node, settings)] if settings.compat == "dcgm" else []
-    return [*names, Verdicts(), Shortages(node), History()]
+    return [*names, Verdicts(), Shortages(node, settings), History()]
 
 
 def watch(node: Node, settings: Settings) -> Loop:

@@ -64,7 +64,8 @@ def opened(
     assert not faults
 
 
-def look_again(page: Page) -> None:
-    """Let the page's time go on until it has asked once more."""
-    with page.expect_response("**/api/v1/node"):
-        page.clock.run_for(FRESH)
+def look_again(page: Page, times: int = 1) -> None:
+    """Let the page's time go on until it has asked so many times more."""
+    for _ in range(times):
+        with page.expect_response("**/api/v1/node"):
+            page.clock.run_for(FRESH)

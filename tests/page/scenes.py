@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from gpunode.audit.source import Audited, Result
+from gpunode.config import Settings
 from gpunode.driver.driver import DriverError
 from gpunode.export.history import History
 from gpunode.gpu.activity import MEMORY_TOTAL, MEMORY_USED, TEMPERATURE, UTILIZATION
@@ -58,9 +59,10 @@ class Scene:
         self.named = {actor.index: Named(ranks=(actor.index,)) for actor in actors}
         self.host = host()
         self.failed: tuple[Result, ...] = ()
-        self.lost: set[int] = set()
         self.silent: dict[str, str] = {}
-        self.stage = Stage(*actors, finders=[self], views=[Shortages(self.node), History()])
+        self.stage = Stage(
+            *actors, finders=[self], views=[Shortages(self.node, Settings()), History()]
+        )
 
     @property
     def node(self) -> Node:

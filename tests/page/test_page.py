@@ -211,8 +211,7 @@ def test_it_follows_what_happens(browser: Browser) -> None:
         for one in scene.actors[:2]:
             scenes.act(one, scenes.STARVED, 290.0)
         scene.play(60)
-        look_again(page)
-        look_again(page)
+        look_again(page, times=4)
         assert "GPUs 0 and 1 are held with nothing to run" in first(page)
         page.wait_for_function(
             "points => document.querySelector('.strip path').getAttribute('d').length > points",

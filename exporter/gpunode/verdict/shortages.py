@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from gpunode.config import Settings
 from gpunode.driver.nvidia.xids import OF_HARDWARE
 from gpunode.gpu import health, nvlink, units, xids
 from gpunode.host import (
@@ -359,17 +360,22 @@ class Shortages:
     every = EVERY
     metrics: tuple[Metric, ...] = ()
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
+        self.name_of_node = settings.web.node_name
         self._history: deque[Snapshot] = deque(maxlen=round(PERIOD / EVERY) + 1)
 
     def read(self, readings: Readings) -> Reading:
         clock = readings.clock
         self._history.append(Snapshot(clock.monotonic(), readings.values(USED)))
         facts = Facts(tuple(self._history), USED, clock.time())
-        try:
-            name = self.node.read_text("/proc/sys/kernel/hostname").strip()
-        except OSError:  # not on this tape
-            name = ""
         figures = tuple(figure for look in LOOKS for figure in look(facts))
-        return Reading((), Shortage(name, figures, tuple(_faults(facts))))
+        return Reading((), Shortage(self._name(), figures, tuple(_faults(facts))))
+
+    def _name(self) -> str:
+        if self.name_of_node:
+            return self.name_of_node
+        try:
+            return self.node.read_text("/proc/sys/kernel/hostname").strip()
+        except OSError:  # not on this tape
+            return ""

@@ -2,7 +2,7 @@
 // from any path. Text of the node goes into the page as text only: never as markup.
 
 const EVERY = 5000; // milliseconds between two looks at the node
-const POINT = 10000; // and at its history, which has a point as often
+const POINT = 20000; // and at its history: two points, the width of a hair
 const PATIENCE = 8000; // for an answer
 const SPANS = [600, 1800, 3600]; // seconds that the strips may show
 const STATES = [
