@@ -34,6 +34,9 @@ from tests.tapes.truth import TRUTH, errors
 SCRAPE_EVERY = 10.0
 SCRAPES = 9
 
+ACCEPT = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+"""What Prometheus asks for."""
+
 PEER_COLLECTORS = """
 cpu diskstats filesystem infiniband loadavg meminfo mountstats netclass netdev netstat
 pressure stat vmstat
@@ -395,11 +398,10 @@ def busy(pids: Mapping[int, int]) -> list[str]:
 
 def percentile(watched: Daemon) -> float:
     """Milliseconds within which 99 of 100 scrapes were answered."""
-    accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
     taken = []
     for _ in range(300):
         time.sleep(0.03)
         begin = time.perf_counter()
-        watched.get("/metrics", accept)
+        watched.get("/metrics", ACCEPT)
         taken.append(time.perf_counter() - begin)
     return sorted(taken)[296] * 1e3

@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from gpunode.export.web.node import node
 from gpunode.export.web.prepared import Prepared
 from gpunode.loop import Loop
 from tests.bench.node_tree import GPUS, NodeTree
-from tests.bench.offline import SETTLE, busy, percentile
+from tests.bench.offline import ACCEPT, SETTLE, busy
 from tests.bench.report import Report, Result, machine
 from tests.daemon import Daemon, daemon
 from tests.fakes.nvml import FakeDriver, build
@@ -44,30 +44,37 @@ def page() -> Report:
         driver.write("\n".join(["gpus 8", *busy(pids)]) + "\n")
         options = ["--log.level=error", f"--path.rootfs={tree.root}"]
         environment = {**os.environ, **driver.environment()}
-        with tree.running(), daemon(*options, environment=environment) as watched:
-            percentile(watched)  # memory of encoding, once
+        with (
+            tree.running(),
+            daemon(*options, environment=environment) as alone,
+            daemon(*options, environment=environment) as with_one,
+            daemon(*options, environment=environment) as with_many,
+            _open_pages((with_one, 1), (with_many, PAGES)),
+        ):
             time.sleep(SETTLE)
-            alone = _cpu(watched)
-            alone_p99, alone_rss = _best(watched), _rss(watched)
-            with _open_pages(f"http://127.0.0.1:{watched.port}/", 1):
-                one = _cpu(watched) - alone
-            with _open_pages(f"http://127.0.0.1:{watched.port}/", PAGES):
-                many = (_cpu(watched) - alone) / PAGES
-                p99, rss = _best(watched), _rss(watched)
-            answer = len(watched.get("/api/v1/node"))
+            base, one, many = _cpu([alone, with_one, with_many])
+            one, many = one - base, (many - base) / PAGES
+            alone_p99, p99 = _percentiles([alone, with_many])
+            alone_rss, rss = _rss(alone), _rss(with_many)
+            answer = len(alone.get("/api/v1/node"))
     loop = scenes.hang(before=3000.0, after=700.0).stage.loop
     kept = _kept(loop)
     now, hour = _taken(lambda: node(loop)), _taken(lambda: history(loop))
     return Report(
         "The node page",
         machine(),
-        f"The large node above, looked at by {PAGES} tabs of Chromium for {MEASURED:g} s; the "
-        f"page asks every five seconds. The hour is that of {GPUS} GPUs.",
+        f"Three daemons at the same time over the large node above, looked at for {MEASURED:g} s "
+        f"by no tab, one and {PAGES} tabs of Chromium on the same machine, and scraped in turn. "
+        f"The hour is that of {GPUS} GPUs.",
         [
             Result("CPU, one page alone", f"{one:.3%}", "≤ 0.1 % of a core", one <= 0.001),
             Result("CPU, each of ten pages", f"{many:.3%}", "≤ 0.1 % of a core", many <= 0.001),
-            Result("/metrics p99, no page", f"{alone_p99:.1f} ms", "≤ 15 ms", alone_p99 <= 15),
-            Result("/metrics p99, ten pages", f"{p99:.1f} ms", "≤ 15 ms", p99 <= 15),
+            Result(
+                "/metrics p99, no page and ten pages",
+                f"{alone_p99:.1f} ms and {p99:.1f} ms",
+                "≤ 15 ms, or a quarter longer",
+                p99 <= max(15, 1.25 * alone_p99),
+            ),
             Result(
                 "resident memory, no page", f"{alone_rss:.0f} MiB", "≤ 120 MiB", alone_rss <= 120
             ),
@@ -82,39 +89,47 @@ def page() -> Report:
 
 
 @contextmanager
-def _open_pages(url: str, count: int) -> Iterator[None]:
-    """Tabs that show the node."""
+def _open_pages(*tabs: tuple[Daemon, int]) -> Iterator[None]:
+    """So many tabs that show the node of each daemon, in a browser that yields to the daemons."""
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        polite = (
-            Path(folder) / "chromium"
-        )  # a browser is not on the node: it must not take its CPUs
+        polite = Path(folder) / "chromium"
         polite.write_text(f'#!/bin/sh\nexec nice -n 39 {find("chromium")} "$@"\n')
         polite.chmod(0o755)
         browser = playwright.chromium.launch(executable_path=polite, args=["--no-sandbox"])
-        for _ in range(count):
-            tab = browser.new_page()
-            tab.goto(url)
-            tab.wait_for_selector(".gpu")
+        for watched, count in tabs:
+            for _ in range(count):
+                tab = browser.new_page()
+                tab.goto(f"http://127.0.0.1:{watched.port}/")
+                tab.wait_for_selector(".gpu")
         yield
         browser.close()
 
 
-def _best(watched: Daemon) -> float:
-    """The best of three: what else runs on this machine only adds to it."""
-    return min(percentile(watched) for _ in range(3))
+def _percentiles(daemons: Sequence[Daemon]) -> list[float]:
+    """Milliseconds within which 99 of 100 scrapes of each were answered, scraped in turn."""
+    taken: list[list[float]] = [[] for _ in daemons]
+    for _ in range(600):
+        time.sleep(0.03)
+        for watched, of_it in zip(daemons, taken, strict=True):
+            begin = time.perf_counter()
+            watched.get("/metrics", ACCEPT)
+            of_it.append(time.perf_counter() - begin)
+    return [sorted(of_it)[593] * 1e3 for of_it in taken]
 
 
-def _cpu(watched: Daemon) -> float:
+def _cpu(daemons: Sequence[Daemon]) -> list[float]:
     """Share of a core that the thread uses which answers requests; the others read sources."""
 
-    def used() -> int:
+    def used() -> list[int]:
         # https://docs.kernel.org/scheduler/sched-stats.html#proc-pid-schedstat
-        pid = watched.process.pid
-        return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0])
+        pids = [watched.process.pid for watched in daemons]
+        files = [Path(f"/proc/{pid}/task/{pid}/schedstat") for pid in pids]
+        return [int(file.read_text().split()[0]) for file in files]
 
     before, begin = used(), time.monotonic()
     time.sleep(MEASURED)
-    return (used() - before) / 1e9 / (time.monotonic() - begin)
+    seconds = time.monotonic() - begin
+    return [(now - then) / 1e9 / seconds for then, now in zip(before, used(), strict=True)]
 
 
 def _rss(watched: Daemon) -> float:

@@ -176,7 +176,7 @@ def test_hostile_names_stay_text(browser: Browser, address: Callable[[str], str]
 
 
 @pytest.mark.parametrize("name", SCENES)
-@pytest.mark.parametrize(("width", "theme"), [(1600, "light"), (1280, "dark"), (390, "dark")])
+@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (390, "dark")])
 def test_it_is_accessible(
     browser: Browser, address: Callable[[str], str], name: str, width: int, theme: str
 ) -> None:

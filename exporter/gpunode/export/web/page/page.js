@@ -201,7 +201,7 @@ class Row {
   rest(gpu, node) {
     const words = [];
     if (gpu.waited_for_by.length) words.push(`holds up ${gpu.waited_for_by.length > 2 ? `${gpu.waited_for_by.length} GPUs` : named(gpu.waited_for_by)}`);
-    if (gpu.cause && gpu.cause !== "none" && gpu.share !== null) words.push(`${percent(gpu.share)} of its time`);
+    if (gpu.cause && gpu.cause !== "none" && gpu.share < 0.995) words.push(`${percent(gpu.share)} of its time`);
     const since = sinceWhen(gpu);
     if (since !== null && gpu.urgency !== "fine") words.push(`for ${lasting(node.time - since)}`);
     return words.join(" · ");
