@@ -21,6 +21,7 @@ from gpunode.export.dcgm_names import DcgmNames
 from gpunode.gpu.dcgm_fields import GpuDcgmFields
 from gpunode.host.filesystem import Filesystems, FilesystemSpace
 from gpunode.export.history import History
+from gpunode.gpu.dcgm_fields import GpuDcgmFields
 from gpunode.host.filesystem import Filesystems
 from gpunode.host.own_process import OwnProcess
 from gpunode.jobs.owners import GpuOwners
