@@ -18,7 +18,7 @@ from alerts.rule_files import NAMES, RUNBOOKS, rule_files
 from alerts.thresholds.table import THRESHOLDS
 from dashboards.generate import FOLDER
 from gpunode import __version__
-from gpunode.config import RunSettings, load
+from gpunode.config import RunSettings, WebSettings, load
 from helm import generate
 from tests.conftest import until, watching
 from tests.fakes.nvml import FakeDriver
@@ -226,7 +226,7 @@ def test_the_daemon_takes_the_options_it_is_given(profile: str, tmp_path: Path) 
     given = [f"--path.rootfs={tmp_path}" if "rootfs" in one else one for one in options]
     settings = load(RunSettings, "gpunode run", given)
     assert settings.compat == "dcgm"
-    assert settings.web == RunSettings().web
+    assert settings.web == WebSettings(node_name="$(NODE_NAME)")  # which Kubernetes fills in
     assert bool(settings.client.socket) is (profile in ("jobs", "network"))
 
 

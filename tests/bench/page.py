@@ -90,9 +90,7 @@ def page() -> Report:
             Result("the last hour", f"{kept / MIB:.2f} MiB", "≤ 2 MiB", kept <= 2 * MIB),
             Result("/api/v1/node", f"{answer / 1024:.0f} KiB before compression", "", True),
         ],
-        [
-            f"load average of the machine meanwhile: {os.getloadavg()[1]:.1f} on {os.cpu_count()} cores"
-        ],
+        [f"load average meanwhile: {os.getloadavg()[1]:.1f} on {os.cpu_count()} cores"],
     )
 
 
