@@ -15,6 +15,7 @@ from gpunode.source import Absent, Place, Source
 from gpunode.verdict.advice import ADVICE, OF_REASONS
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.waiting import REASONS
+from tests.page import scenes
 from tests.replay import loop_over, replayed, tape
 
 
@@ -163,3 +164,34 @@ def test_every_cause_and_reason_has_advice() -> None:
     for advice in [*ADVICE.values(), *OF_REASONS.values()]:
         assert advice.remedy.count("`") % 2 == 0
         assert advice.urgency == "fine" or advice.remedy
+
+
+@pytest.mark.parametrize(
+    ("alone", "urgency", "words"),
+    [
+        ({"compute": 0.9, "communication": 0.1}, "soon", "which takes longer than the others"),
+        ({"starved": 1.0}, "soon", "and nothing on this node tells why"),
+    ],
+)
+def test_a_gpu_that_is_waited_for_is_as_urgent_as_the_wait(
+    alone: dict[str, float], urgency: str, words: str
+) -> None:
+    waiting = [scenes.actor(n, scenes.WAITING) for n in range(3)]
+    scene = scenes.Scene(*waiting, scenes.actor(3, alone))
+    now = node(scene.play(60).stage.loop)
+    (finding,) = now.findings
+    assert finding.urgency == urgency
+    assert finding.title == f"GPUs 0\N{EN DASH}2 wait for GPU 3, {words}"
+    assert finding.gpus == ["3", "0", "1", "2"]
+    assert [gpu.urgency for gpu in now.gpus] == [urgency] * 4
+    assert now.gpus[3].waited_for_by == ["0", "1", "2"]
+
+
+def test_a_wait_that_ends_by_itself_is_no_alarm() -> None:
+    waiting = [scenes.actor(n, {"blocked": 1.0}) for n in range(3)]
+    scene = scenes.Scene(*waiting, scenes.actor(3, {"compute": 1.0}))
+    now = node(scene.play(60).stage.loop)
+    (finding,) = now.findings
+    assert finding.urgency == "note"
+    assert finding.title.endswith("wait for GPU 3, which is at work alone, as in an evaluation")
+    assert {gpu.urgency for gpu in now.gpus} == {"note"}

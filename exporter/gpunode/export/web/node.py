@@ -196,7 +196,12 @@ def known(loop: Loop, silent: Iterable[Silent]) -> Known:
         infos=described[INFO],
         owners=described[OWNER],
         processes=described[PROCESS],
-        late={one.at: one.reason for found in judged.values() for one in found.waits_for},
+        late={
+            one.at: one.reason
+            for found in judged.values()
+            for one in found.waits_for
+            if found.cause in SPINNING
+        },
     )
 
 
@@ -244,7 +249,7 @@ def _gpu(all_gpus: Known, at: At) -> GpuNow:
         uuid=at[1],
         label=all_gpus.labels[at],
         name=names[0][0] if names else "",
-        urgency=advice.urgency,
+        urgency=_urgency(all_gpus, at, advice),
         does=_does(all_gpus, at, advice),
         remedy=_with_pid(advice.remedy, all_gpus.pids([at])),
         cause=verdict.cause if verdict else None,
@@ -273,6 +278,17 @@ def _advice(window: WindowDetail | None, verdict: Judgement | None) -> Advice:
         return ADVICE[verdict.cause]
     most = next((state for state in WITHOUT_LOSS if window.state.get(state, 0.0) >= BOUND), "")
     return WITHOUT_LOSS.get(most, ADVICE["none"])
+
+
+def _urgency(all_gpus: Known, at: At, advice: Advice) -> Urgency:
+    """How urgent a GPU is: as what it is waited for, and at ease where that ends by itself."""
+    if at in all_gpus.late:
+        of_reason = OF_REASONS[all_gpus.late[at]].urgency
+        return min(advice.urgency, of_reason, key=URGENCIES.index)
+    if all_gpus.hangs(at):
+        reasons = {OF_REASONS[all_gpus.late[late]].urgency for late in all_gpus.waits_for(at)}
+        return "note" if reasons == {"note"} else advice.urgency
+    return advice.urgency
 
 
 def _does(all_gpus: Known, at: At, advice: Advice) -> str:
