@@ -18,11 +18,9 @@ from gpunode import audit, gpu, host, jobs, nccl
 from gpunode.config import Settings
 from gpunode.driver.driver import DriverError, Gpu
 from gpunode.export.dcgm_names import DcgmNames
-from gpunode.gpu.dcgm_fields import GpuDcgmFields
-from gpunode.host.filesystem import Filesystems, FilesystemSpace
 from gpunode.export.history import History
 from gpunode.gpu.dcgm_fields import GpuDcgmFields
-from gpunode.host.filesystem import Filesystems
+from gpunode.host.filesystem import Filesystems, FilesystemSpace
 from gpunode.host.own_process import OwnProcess
 from gpunode.jobs.owners import GpuOwners
 from gpunode.jobs.pods import Pods
