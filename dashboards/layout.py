@@ -22,9 +22,9 @@ from grafana_foundation_sdk.models.dashboard import (
 )
 
 from alerts.thresholds.table import THRESHOLDS
-from dashboards import palette
 from dashboards.panels import DATASOURCE
 from dashboards.queries import Selection
+from gpunode.export import palette
 
 TAG = "gpunode"
 WIDTH = 24

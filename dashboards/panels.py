@@ -41,8 +41,8 @@ from grafana_foundation_sdk.models.dashboard import (
     ValueMappingResult,
 )
 
-from dashboards import palette
 from dashboards.queries import Limit, Query
+from gpunode.export import palette
 
 DATASOURCE = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
 

@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 from alerts.rule_files import DASHBOARDS, RUNBOOKS, rule_files
-from dashboards import palette
 from dashboards.boards import BOARDS
 from dashboards.generate import FOLDER, files
 from dashboards.queries import METRIC, labels_of
+from gpunode.export import palette
 from gpunode.gpu.ledger import STATES
 from gpunode.verdict.causes import CAUSES
 from tests.bench.dashboards import TAPES, WALK, answers, faults, filled, scraped, walked

@@ -10,12 +10,12 @@ from grafana_foundation_sdk.models.dashboard import Panel
 
 from alerts.recording import RECORDS
 from alerts.thresholds.row import GPU, seconds
-from dashboards import palette
 from dashboards.layout import Board, link_to, row, section
 from dashboards.panels import NOTHING_WRONG, RULES, SHARE, areas, bars, figure, lines, rows_of
 from dashboards.queries import FLEET as CLUSTERS
 from dashboards.queries import JOBS, Query, selected
 from dashboards.variables import datasource, of_many, price
+from gpunode.export import palette
 
 HOURS = "rate1h_hourly"
 USEFUL = 'state=~"compute|memory"'

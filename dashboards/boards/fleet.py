@@ -7,7 +7,6 @@ at once however many GPUs there are.
 from __future__ import annotations
 
 from alerts.thresholds.row import JOB
-from dashboards import palette
 from dashboards.layout import GROUPS, Board, link_to, row, section
 from dashboards.panels import (
     KUBERNETES,
@@ -23,6 +22,7 @@ from dashboards.panels import (
 from dashboards.queries import FLEET as CLUSTERS
 from dashboards.queries import JOBS, Query, selected
 from dashboards.variables import datasource, of_many
+from gpunode.export import palette
 
 LEDGER = "cluster:gpunode_gpu_seconds:rate5m"
 VERDICTS = "cluster:gpunode_gpu_bottleneck:count"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from alerts.thresholds.row import GPU, of_gpus
-from dashboards import palette
 from dashboards.layout import Board, link_to, row, section
 from dashboards.panels import (
     CLIENT,
@@ -19,6 +18,7 @@ from dashboards.panels import (
 from dashboards.queries import GPUS as SELECTED
 from dashboards.queries import Query, in_hour, limit, numbered, rate, selected, signal
 from dashboards.variables import datasource, of_few
+from gpunode.export import palette
 
 ONE = "{{instance}} GPU {{gpu}}"
 ACTIVE = "gpunode_gpu_active_seconds_total"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from alerts.thresholds.row import GPU, of_gpus
-from dashboards import palette
 from dashboards.layout import Board, link_to, row, section
 from dashboards.panels import (
     CLIENT,
@@ -23,6 +22,7 @@ from dashboards.panels import (
 from dashboards.queries import JOB as SELECTED
 from dashboards.queries import Query, limit, numbered, rate, selected, signal
 from dashboards.variables import datasource, nodes_of_job, of_few, of_many
+from gpunode.export import palette
 
 MEMBER = "gpu:gpunode_job:member"
 RANKED = (

@@ -7,7 +7,6 @@ first is the cause, and what breaks after it in the others is the effect.
 from __future__ import annotations
 
 from alerts.thresholds.row import GPU, NODE, of_gpus
-from dashboards import palette
 from dashboards.layout import Board, link_to, row, section
 from dashboards.panels import (
     INFINIBAND,
@@ -25,6 +24,7 @@ from dashboards.panels import (
 from dashboards.queries import GPUS as SELECTED
 from dashboards.queries import Query, limit, numbered, rate, ratio, selected, signal
 from dashboards.variables import datasource, of_few, of_many
+from gpunode.export import palette
 
 ONE = "{{instance}} GPU {{gpu}}"
 BYTES = "Bps"

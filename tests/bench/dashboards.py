@@ -24,9 +24,9 @@ from typing import Any
 
 import psutil
 
-from dashboards import palette
 from dashboards.generate import FOLDER
 from dashboards.panels import NONE_OF, OR_NONE
+from gpunode.export import palette
 from tests.bench.examples import served
 from tests.bench.incidents import RULES, prometheus_command, replay, shortened
 from tests.bench.past import live_through

@@ -10,23 +10,10 @@ from rich.text import Text
 
 from gpunode.audit.source import Result
 from gpunode.cli.doctor import Finding
+from gpunode.export.palette import STATES
 from gpunode.gpu.activity import WindowDetail
 from gpunode.loop import Loop
 from gpunode.nccl.bench import Measurement
-
-COLOURS = {
-    "compute": "#009e73",
-    "memory": "#0072b2",
-    "communication": "#56b4e9",
-    "blocked": "#d55e00",
-    "copy": "#cc79a7",
-    "launch": "#e69f00",
-    "starved": "#f0e442",
-    "idle": "#999999",
-    "free": "#555555",
-    "unknown": "#ffffff",
-}
-"""Okabe and Ito's palette, safe for colour-blind readers: https://jfly.uni-koeln.de/color/"""
 
 BAR = 8
 COLUMNS = {
@@ -165,7 +152,7 @@ def _largest(shares: Mapping[str, float]) -> list[tuple[str, float]]:
 def _bar(shares: Mapping[str, float]) -> Text:
     bar = Text()
     for state, share in _largest(shares):
-        bar.append("█" * round(share * BAR), style=COLOURS[state])
+        bar.append("█" * round(share * BAR), style=STATES[state])
     bar.truncate(BAR)
     return bar
 
@@ -174,7 +161,7 @@ def _words(shares: Mapping[str, float]) -> Text:
     words = Text()
     for state, share in _largest(shares)[:2]:
         if share >= 0.03:
-            words.append(f"{state} {share:.0%} ", style=COLOURS[state])
+            words.append(f"{state} {share:.0%} ", style=STATES[state])
     return words
 
 
