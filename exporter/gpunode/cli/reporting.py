@@ -15,10 +15,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from gpunode.cli import streams
 from gpunode.config import PASSWORD_VARIABLE, TOKEN_VARIABLE, ReportSettings, UsageError
-from gpunode.report.figures import Figures, Report
+from gpunode.report.document import Report
 from gpunode.report.history import HOUR, LATE, STATES, Asking, Past, Period
 from gpunode.report.page import FORMATS
 from gpunode.report.prometheus import Prometheus, Secrets
+from gpunode.report.sections import report
+from gpunode.report.view import View
 
 LONG = {"h": HOUR, "d": 24 * HOUR, "w": 7 * 24 * HOUR}
 LARGEST_SECRET = 1 << 16
@@ -73,7 +75,8 @@ def ask(settings: ReportSettings) -> Report:
         then.states()
         if before.clusters:
             then.ask(whole=False)
-    return Figures(past, before, settings.price, settings.by).report(server.url, server.warnings)
+    view = View(past, before, settings.price, settings.by)
+    return report(view, server.url, server.warnings)
 
 
 def _period(settings: ReportSettings, now: float) -> Period:

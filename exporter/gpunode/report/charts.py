@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from html import escape
 
 import svg
+from markupsafe import Markup
 
 from gpunode.report.words import Unit, written
 
@@ -50,9 +51,22 @@ class Part:
     name: str
     colour: str
     values: Sequence[float | None]
+    dots: bool = True
+    """Whether each value is marked, as what was measured is."""
 
 
-def stacks(title: str, says: str, places: Sequence[str], parts: Sequence[Part], unit: Unit) -> str:
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart with its caption, and the colours that its parts have."""
+
+    title: str
+    drawn: Markup
+    legend: Mapping[str, str]
+
+
+def stacks(
+    title: str, says: str, places: Sequence[str], parts: Sequence[Part], unit: Unit
+) -> Chart:
     """A bar for each place, made of parts."""
     height = 300
     sums = [sum(part.values[at] or 0.0 for part in parts) for at in range(len(places))]
@@ -77,7 +91,7 @@ def stacks(title: str, says: str, places: Sequence[str], parts: Sequence[Part], 
                     elements=[_title(f"{place}, {part.name}: {written(value, unit)} {unit}")],
                 )
             )
-    return _chart(title, says, height, drawn)
+    return _chart(title, says, height, drawn, parts)
 
 
 def bars(
@@ -86,7 +100,7 @@ def bars(
     rows: Sequence[tuple[str, float]],
     unit: Unit,
     colours: Mapping[str, str],
-) -> str:
+) -> Chart:
     """A horizontal bar for each row, the name at its left and the figure at its right."""
     height = TOP + len(rows) * ROW + 6
     scale = Scale(max((value for _, value in rows), default=0.0), NAMES, WIDTH - 110)
@@ -118,7 +132,7 @@ def lines(
     *,
     band: tuple[Sequence[float | None], Sequence[float | None]] | None = None,
     highest: float | None = None,
-) -> str:
+) -> Chart:
     """Lines over the same places; a gap where there is no value. A band lies behind them."""
     height = 300
     values = [value for part in parts for value in part.values if value is not None]
@@ -148,6 +162,8 @@ def lines(
             point = (x(at), scale(value))
             path.append(svg.L(*point) if joined else svg.M(*point))
             joined = True
+            if not part.dots:
+                continue
             drawn.append(
                 svg.Circle(
                     cx=point[0],
@@ -159,7 +175,7 @@ def lines(
             )
         if path:
             drawn.append(svg.Path(d=path, stroke=part.colour, class_=["line"]))
-    return _chart(title, says, height, drawn)
+    return _chart(title, says, height, drawn, parts)
 
 
 def heat(
@@ -168,7 +184,7 @@ def heat(
     rows: Sequence[str],
     columns: Sequence[str],
     share: Mapping[tuple[int, int], float],
-) -> str:
+) -> Chart:
     """A cell for each row and column, the darker the larger its share."""
     height = TOP + len(rows) * CELL + BOTTOM
     step = (WIDTH - LEFT - RIGHT) / len(columns)
@@ -197,9 +213,11 @@ def heat(
     return _chart(title, says, height, drawn)
 
 
-def _chart(title: str, says: str, height: int, drawn: list[svg.Element]) -> str:
+def _chart(
+    title: str, says: str, height: int, drawn: list[svg.Element], parts: Sequence[Part] = ()
+) -> Chart:
     number = next(_numbers)
-    return str(
+    image = str(
         svg.SVG(
             viewBox=svg.ViewBoxSpec(0, 0, WIDTH, height),
             class_=["chart"],
@@ -211,10 +229,12 @@ def _chart(title: str, says: str, height: int, drawn: list[svg.Element]) -> str:
             ],
         )
     )
+    legend = {part.name: part.colour for part in parts} if len(parts) > 1 else {}
+    return Chart(title, Markup(image), legend)  # noqa: S704 every text in it is escaped
 
 
 def _title(text: str) -> svg.Title:
-    """What shows beside the pointer. The library writes text as it is, so that it is escaped here."""
+    """What shows beside the pointer. The library writes text as it is, so it is escaped here."""
     return svg.Title(text=escape(text))
 
 

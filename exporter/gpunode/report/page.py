@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from jinja2 import Environment, PackageLoader
-from markupsafe import Markup
 
 from gpunode import __version__
 from gpunode.export import palette
 from gpunode.report import charts
-from gpunode.report.charts import Part
-from gpunode.report.figures import WEEKDAYS, Report, Section, Table, Value
+from gpunode.report.charts import Chart, Part
+from gpunode.report.document import Report, Section, Table, Value
+from gpunode.report.sections.outlook import WEEKDAYS
 from gpunode.report.words import written
 
 MOST_BARS = 120
@@ -32,21 +32,12 @@ def html(report: Report) -> str:
     )
     environment.filters["written"] = written
     drawn = {
-        section.name: [Markup(one) for one in DRAWN[section.name](section)]  # noqa: S704 escaped there
+        section.name: DRAWN[section.name](section)
         for section in report.sections
         if section.name in DRAWN
     }
-    legends = {
-        "summary": {state: palette.STATES[state] for state in _states(report)},
-        "training": TRAINING,
-        "demand": {
-            "busiest hour of a day": "var(--plain)",
-            "GPUs": "var(--limit)",
-            "trend": "var(--ink)",
-        },
-    }
     page = environment.get_template("report.html")
-    return page.render(report=report, charts=drawn, legends=legends, version=__version__)
+    return page.render(report=report, charts=drawn, version=__version__)
 
 
 def as_json(report: Report) -> str:
@@ -96,15 +87,6 @@ def _cell(value: Value) -> str:
     return repr(value)
 
 
-def _states(report: Report) -> list[str]:
-    (summary,) = (section for section in report.sections if section.name == "summary")
-    return [str(row[0]) for row in summary.table("states").rows if _float(row[2])]
-
-
-def _float(value: Value) -> float:
-    return value if isinstance(value, float) else 0.0
-
-
 def _numbers(table: Table, name: str) -> list[float | None]:
     at = [column.name for column in table.columns].index(name)
     return [
@@ -125,7 +107,7 @@ def _rows(table: Table, name: str, value: str) -> list[tuple[str, float]]:
     ]
 
 
-def _summary(section: Section) -> list[str]:
+def _summary(section: Section) -> list[Chart]:
     days = section.table("days")
     begins = _texts(days, "day")
     each = 7 if len(begins) > MOST_BARS else 1
@@ -147,19 +129,19 @@ def _summary(section: Section) -> list[str]:
     ]
 
 
-def _causes(section: Section) -> list[str]:
+def _causes(section: Section) -> list[Chart]:
     rows = _rows(section.table("causes"), "cause", "gpu_hours")[:10]
     says = "The longest bar is the cause that held GPUs up for most hours."
     return [charts.bars("GPU hours by cause", says, rows, "GPU hours", palette.CAUSES)] * bool(rows)
 
 
-def _losers(section: Section) -> list[str]:
+def _losers(section: Section) -> list[Chart]:
     rows = _rows(section.table("jobs"), "job", "lost")
     says = "The hours that each of these jobs held without use."
     return [charts.bars("GPU hours lost by job", says, rows, "GPU hours", {})] * bool(rows)
 
 
-def _idle(section: Section) -> list[str]:
+def _idle(section: Section) -> list[Chart]:
     rows = [
         (f"{share:.0%} useful", gpus)
         for share, gpus in zip(
@@ -175,15 +157,18 @@ def _idle(section: Section) -> list[str]:
 
 
 TRAINING = {
-    "useful": palette.STATES["compute"],
-    "goodput": palette.STATES["communication"],
-    "mfu": palette.STATES["blocked"],
+    "useful": ("useful", palette.STATES["compute"]),
+    "goodput": ("goodput", palette.STATES["communication"]),
+    "mfu": ("MFU", palette.STATES["blocked"]),
 }
+"""The lines of the weeks of training by their column."""
 
 
-def _training(section: Section) -> list[str]:
+def _training(section: Section) -> list[Chart]:
     weeks = section.table("weeks")
-    parts = [Part(name, colour, _numbers(weeks, name)) for name, colour in TRAINING.items()]
+    parts = [
+        Part(name, colour, _numbers(weeks, column)) for column, (name, colour) in TRAINING.items()
+    ]
     if not weeks.rows:
         return []
     title = "Useful share, goodput and MFU of training by week"
@@ -191,7 +176,7 @@ def _training(section: Section) -> list[str]:
     return [charts.lines(title, says, _texts(weeks, "week"), parts, "share", highest=1.0)]
 
 
-def _energy(section: Section) -> list[str]:
+def _energy(section: Section) -> list[Chart]:
     weeks = section.table("weeks")
     values = _numbers(weeks, "per_useful_hour")
     if not any(values):
@@ -202,13 +187,13 @@ def _energy(section: Section) -> list[str]:
     return [charts.lines(title, says, _texts(weeks, "week"), [part], "kWh")]
 
 
-def _failures(section: Section) -> list[str]:
+def _failures(section: Section) -> list[Chart]:
     rows = _rows(section.table("faults"), "fault", "lost")
     says = "The GPU hours for which each kind of fault was there."
     return [charts.bars("GPU hours lost by fault", says, rows[:10], "GPU hours", {})] * bool(rows)
 
 
-def _demand(section: Section) -> list[str]:
+def _demand(section: Section) -> list[Chart]:
     week = section.table("week")
     share = {
         (WEEKDAYS.index(day), int(hour)): part
@@ -230,13 +215,13 @@ def _demand(section: Section) -> list[str]:
     if days.rows:
         drawn.append(
             charts.lines(
-                "GPUs held in the busiest hour of each day, and GPUs there were",
+                "GPUs held in the busiest hour of each day, GPUs there were, and the trend",
                 section.says,
                 _texts(days, "day"),
                 [
-                    Part("GPUs", "var(--limit)", _numbers(days, "supply")),
-                    Part("trend", "var(--ink)", _numbers(days, "trend")),
-                    Part("busiest hour", "var(--plain)", _numbers(days, "busiest")),
+                    Part("GPUs", "var(--limit)", _numbers(days, "supply"), dots=False),
+                    Part("trend", "var(--ink)", _numbers(days, "trend"), dots=False),
+                    Part("busiest hour of a day", "var(--plain)", _numbers(days, "busiest")),
                 ],
                 "GPUs",
                 band=(_numbers(days, "low"), _numbers(days, "high")),
@@ -245,7 +230,7 @@ def _demand(section: Section) -> list[str]:
     return drawn
 
 
-DRAWN: dict[str, Callable[[Section], list[str]]] = {
+DRAWN: dict[str, Callable[[Section], list[Chart]]] = {
     "summary": _summary,
     "causes": _causes,
     "losers": _losers,
