@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +31,7 @@ USEFUL = ("compute", "memory")
 Shares = Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Job:
     """A job on whole nodes from one hour to another, with the same ledger all the time."""
 
@@ -169,8 +169,7 @@ class Fleet:
             self._write_faults(file.write)
             file.write("# EOF\n")
 
-    def _write_faults(self, write: object) -> None:
-        assert callable(write)
+    def _write_faults(self, write: Callable[[str], object]) -> None:
         for name, of_gpus in (
             ("gpu:gpunode_gpu_fault:level", True),
             ("node:gpunode_fault:level", False),

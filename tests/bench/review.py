@@ -104,7 +104,8 @@ def review() -> Report:
         f"`gpunode report --format json` over {DAYS} days of {NODES} nodes of {GPUS} GPUs with "
         f"{len(known.jobs):,} jobs: {samples / 1e6:.0f} million samples of what the rules record "
         "and the report reads, in blocks that promtool made, behind one Prometheus on the same "
-        "machine that has just started.",
+        "machine that has just started. There are no samples of the time before, with which the "
+        "report compares.",
         [
             Result("time", f"{took:.1f} s", f"≤ {SLOWEST:g} s", took <= SLOWEST),
             Result(

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import time
+from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -46,7 +47,6 @@ def write(settings: ReportSettings) -> None:
 def ask(settings: ReportSettings) -> Report:
     """Ask for everything; a bar on a terminal shows how far it is."""
     period = _period(settings, time.time())
-    server = Prometheus(settings.prometheus, _secrets(settings))
     past, before = Past(period), Past(period.before)
     columns = (
         TextColumn("{task.description}"),
@@ -55,15 +55,16 @@ def ask(settings: ReportSettings) -> Report:
         TimeElapsedColumn(),
     )
     console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task(server.url, total=2 * period.hours)
+    bar = Progress(*columns, console=console, disable=not console.is_terminal)
+    with closing(Prometheus(settings.prometheus, _secrets(settings))) as server, bar:
+        task = bar.add_task(server.url)
 
         def done(moments: int) -> None:
-            progress.advance(task, moments)
+            bar.advance(task, moments)
 
         now, then = Asking(server, past, done), Asking(server, before, done)
-        more = now.moments(whole=True) + then.moments(whole=False)
-        progress.update(task, total=2 * period.hours + more)
+        moments = now.moments(whole=True) + then.moments(whole=False)
+        bar.update(task, total=2 * period.hours + moments)
         now.states()
         if not past.clusters:
             raise UsageError(

@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 
 Labels = Mapping[str, str]
 
-PIECE = 7
-"""Moments for which one request asks at most: a week of days. What a server must hold in memory for
-it, and what it answers, stays bounded."""
+PIECE = 7 * 86_400
+"""Seconds for which one request asks at most. What a server must hold in memory for it, and what it
+answers, stays bounded."""
 
 LARGEST_ANSWER = 256 << 20
 """Bytes of an answer from which on less is asked for at a time."""
@@ -118,11 +118,15 @@ class Prometheus:
             timeout=settings.timeout,
         )
 
+    def close(self) -> None:
+        """End the connections to it."""
+        self._client.close()
+
     def over(
         self, expression: str, moments: Moments, done: Callable[[int], None]
     ) -> Iterator[tuple[Labels, int, float]]:
         """What an expression comes to at each moment; tells of how many are ``done``."""
-        waiting = list(moments.pieces(PIECE))[::-1]
+        waiting = list(moments.pieces(PIECE // moments.step))[::-1]
         while waiting:
             piece = waiting.pop()
             form: dict[str, str | int] = {
@@ -160,7 +164,7 @@ class Prometheus:
         patiently = tenacity.Retrying(
             sleep=self._sleep,
             stop=tenacity.stop_after_attempt(ATTEMPTS),
-            wait=tenacity.wait_exponential_jitter(initial=0.5, max=10.0),
+            wait=tenacity.wait_exponential(multiplier=0.5, max=10.0),
             retry=tenacity.retry_if_exception_type(Busy),
             before_sleep=self._told,
             reraise=True,

@@ -51,8 +51,8 @@ def finding(view: View) -> str:
         worst = max(LOST, key=lambda state: total.get(state, 0.0))
         price = f", worth {number(lost(total) * view.price)}" if view.price else ""
         says.append(
-            f"{number(lost(total))} were held without use{price}; the largest part, "
-            f"{written(ratio(total[worst], lost(total)), 'share')} of them, went to "
+            f"Jobs held {number(lost(total))} of them without use{price}; the largest part, "
+            f"{written(ratio(total[worst], lost(total)), 'share')}, went to "
             f"{words.STATES[worst]} ({worst})."
         )
     ranked = view.ranked_jobs()
@@ -124,7 +124,7 @@ def demand(view: View) -> Section:
                 "",
                 "GPUs a week"
                 + (
-                    f" (80\u202f%: {line.gains()[0] * 7:+.0f} to {line.gains()[1] * 7:+.0f})"
+                    f" (80\u202f%: {line.gains()[0] * 7:+,.3g} to {line.gains()[1] * 7:+,.3g})"
                     if line
                     else ""
                 ),
@@ -195,8 +195,8 @@ def _forecast(view: View, line: Trend | None, supply: float | None, full: int) -
     likely, early, late = line.reaches(supply)
     low, high = (gain * 7 for gain in line.gains())
     says += (
-        f"The busiest hour of a day gains {line.gain * 7:+.0f} GPUs a week "
-        f"(80\u202f% interval {low:+.0f} to {high:+.0f}). "
+        f"The busiest hour of a day gains {line.gain * 7:+,.3g} GPUs a week "
+        f"(80\u202f% interval {low:+,.3g} to {high:+,.3g}). "
     )
     end = view.past.period.end
     if likely == 0:
