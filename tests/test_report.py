@@ -22,6 +22,7 @@ from urllib.parse import parse_qs
 
 import httpx2
 import promql_parser
+import psutil
 import pytest
 
 from alerts.recording import RECORDS
@@ -33,7 +34,8 @@ from gpunode.report.history import HOUR, Query
 from gpunode.report.sections.trend import trend
 from gpunode.verdict.causes import CAUSES
 from tests.bench.known import GPUS, USEFUL, Fault, Fleet, Job, kept
-from tests.bench.programs import served
+from tests.bench.programs import program, served
+from tests.daemon import Daemon, free_port
 from tests.needs import need
 
 DAY = 24
@@ -551,6 +553,37 @@ def test_a_period_that_is_no_whole_number_of_days(run: Run, url: str) -> None:
     assert near(jobs["llm"]["held"], llm)
 
 
+def figures_of(report: Written) -> list[Any]:
+    """Every figure and cell, in order."""
+    return [
+        *(f["value"] for one in report.sections.values() for f in one["figures"]),
+        *(
+            cell
+            for one in report.sections.values()
+            for table in one["tables"]
+            for row in table["rows"]
+            for cell in row
+        ),
+    ]
+
+
+def test_victoriametrics_gives_the_same_figures(run: Run, written: Written, tmp_path: Path) -> None:
+    FLEET.write(tmp_path / "past")
+    port = free_port()
+    command = [need("victoria-metrics"), f"-storageDataPath={tmp_path}/vm", "-retentionPeriod=100y"]
+    with program([*command, f"-httpListenAddr=127.0.0.1:{port}"], tmp_path / "log") as child:
+        there = Daemon(psutil.Process(child.pid), port)
+        there.wait_for("/health", child)
+        lines = (tmp_path / "past").read_text().splitlines()
+        samples = "\n".join(f"{line}000" for line in lines if not line.startswith("#"))
+        httpx2.post(f"http://127.0.0.1:{port}/api/v1/import/prometheus", content=samples)
+        there.get("/internal/force_flush")
+        options = ("--price=2.5", "--format=json", "--output=-")
+        found = Written(run(f"http://127.0.0.1:{port}", *TIMES, *options).out)
+    for ours, theirs in zip(figures_of(written), figures_of(found), strict=True):
+        assert theirs == (pytest.approx(ours, rel=1e-3) if isinstance(ours, float) else ours)
+
+
 Reply = tuple[int, str, bytes]
 """A status, a type of content and a body."""
 
@@ -775,9 +808,7 @@ def test_a_missing_library_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_straight_line_reaches_its_value_when_it_does() -> None:
     line = trend({float(day): 100.0 + day for day in range(-60, 1)})
     assert line is not None
-    likely, early, late = line.reaches(130.0)
-    assert likely == pytest.approx(30.0)
-    assert (early, late) == (pytest.approx(30.0), pytest.approx(30.0))
+    assert line.reaches(130.0) == pytest.approx((30.0, 30.0, 30.0))
     assert line.reaches(90.0)[0] == 0.0
 
 

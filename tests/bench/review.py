@@ -38,7 +38,7 @@ def fleet(nodes: int, days: int) -> Fleet:
     chance = random.Random(SEED)
     hours = days * 24
     names = [f"node-{at:04}" for at in range(nodes)]
-    jobs = []
+    jobs: list[Job] = []
     for first in range(0, nodes, NODES_OF_JOB):
         own = tuple(names[first : first + NODES_OF_JOB])
         begin = chance.randrange(24)

@@ -9,6 +9,7 @@ from gpunode.gpu.ledger import STATES
 from gpunode.report import history
 from gpunode.report.document import Column, Value
 from gpunode.report.history import DAY, NOT_USED, USEFUL, Amounts, Job, JobPast, Node, Past
+from gpunode.report.words import clock
 from gpunode.text import printable
 
 LONGEST_NAME = 80
@@ -154,3 +155,7 @@ class View:
         """The ends of the period's days; the first may be shorter than the others."""
         period = self.past.period
         return range(self.past.day(period.start + 1), period.end + 1, DAY)
+
+    def begin(self, end: int) -> str:
+        """When the day began that ends then; the first begins with the period."""
+        return clock(max(end - DAY, self.past.period.start))

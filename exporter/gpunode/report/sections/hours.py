@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from gpunode.gpu.ledger import STATES
 from gpunode.report import history, words
 from gpunode.report.document import Column, Figure, Section, Table
-from gpunode.report.history import DAY, Amounts, Job, JobPast
+from gpunode.report.history import Amounts, Job, JobPast
 from gpunode.report.view import (
     MOST_ROWS,
     WEEK,
@@ -79,7 +79,7 @@ def summary(view: View) -> Section:
         days[view.past.day(at)].append(states)
     by_day = tuple(
         (
-            clock(end - DAY),
+            view.begin(end),
             float(len(seen)),
             *(sum(one.get(s, 0.0) for one in seen) if seen else None for s in STATES),
         )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from gpunode.report import history, words
 from gpunode.report.document import Column, Figure, Section, Table, Value
-from gpunode.report.history import DAY, Amounts, Job, JobPast
+from gpunode.report.history import Amounts, Job, JobPast
 from gpunode.report.sections.losses import loss_of
 from gpunode.report.view import (
     LEAST_HELD,
@@ -126,7 +126,8 @@ def idle(view: View) -> Section:
         "idle",
         "Held but idle",
         f"Jobs held {number(total_idle)} GPU hours in which nothing had run for ten seconds or "
-        f"more; notebooks held {number(kinds.get('interactive', 0.0))} GPU hours in all.",
+        f"more; notebooks held {number(kinds.get('interactive', 0.0))} GPU hours in all. A GPU "
+        "with several owners counts for no kind of work.",
         (
             Figure(
                 "idle",
@@ -305,7 +306,7 @@ def _regressions(view: View) -> Iterator[tuple[Job, float, float, float, str]]:
                 for at, day in enumerate(days)
                 if all(past.steps[later] > middle for later in days[at : at + third])
             )
-            yield job, before, after, after / before, clock(since - DAY)
+            yield job, before, after, after / before, view.begin(since)
 
 
 def _merge(into: JobPast, past: JobPast) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from gpunode.report import history
 from gpunode.report.document import Column, Figure, Section, Table
-from gpunode.report.history import DAY, HOUR, Amounts, Job, Node
+from gpunode.report.history import HOUR, Amounts, Job, Node
 from gpunode.report.view import (
     MOST_ROWS,
     TOP,
@@ -174,7 +174,7 @@ def coverage(view: View) -> Section:
     rows = tuple(
         (
             view.node_name(node),
-            clock(seen.first - DAY),
+            view.begin(seen.first),
             clock(seen.last),
             seen.hours,
             view.gpus(node),

@@ -182,7 +182,7 @@ def _trend_rows(
     end = view.past.period.end
     for at in view.days():
         beside = line.at((at - end) / DAY) if line else (None, None, None)
-        yield (clock(at - DAY), *days.get(at, (None, None)), *beside)
+        yield (view.begin(at), *days.get(at, (None, None)), *beside)
     if line:
         for day in range(1, len(view.days()) // 2 + 1):
             yield (clock(end + (day - 1) * DAY), None, supply, *line.at(day))
