@@ -67,7 +67,7 @@ def review() -> Iterator[tuple[str, Report]]:
     """Without a GPU: the capacity report on a fleet, whose past takes minutes to write."""
     from tests.bench import review
 
-    yield "15-review", review.review()
+    yield "16-review", review.review()
 
 
 GROUPS = {
