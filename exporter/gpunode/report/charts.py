@@ -19,8 +19,9 @@ from gpunode.report.words import Unit, written
 
 WIDTH = 960
 LEFT, RIGHT, TOP, BOTTOM = 76, 16, 12, 30
-NAMES = 230
-"""Width of the names beside horizontal bars."""
+BARS = 640
+NAMES = 210
+"""Widths of a chart of horizontal bars, and of the names beside them."""
 
 LONGEST_NAME = 32
 ROW = 28
@@ -103,7 +104,7 @@ def bars(
 ) -> Chart:
     """A horizontal bar for each row, the name at its left and the figure at its right."""
     height = TOP + len(rows) * ROW + 6
-    scale = Scale(max((value for _, value in rows), default=0.0), NAMES, WIDTH - 110)
+    scale = Scale(max((value for _, value in rows), default=0.0), NAMES, BARS - 90)
     drawn: list[svg.Element] = []
     for at, (name, value) in enumerate(rows):
         y = TOP + at * ROW
@@ -120,7 +121,7 @@ def bars(
             ),
             _text(written(value, unit), scale(value) + 8, y + 15, "start", strong=True),
         ]
-    return _chart(title, says, height, drawn)
+    return _chart(title, says, height, drawn, width=BARS)
 
 
 def lines(
@@ -214,13 +215,18 @@ def heat(
 
 
 def _chart(
-    title: str, says: str, height: int, drawn: list[svg.Element], parts: Sequence[Part] = ()
+    title: str,
+    says: str,
+    height: int,
+    drawn: list[svg.Element],
+    parts: Sequence[Part] = (),
+    width: int = WIDTH,
 ) -> Chart:
     number = next(_numbers)
     image = str(
         svg.SVG(
-            viewBox=svg.ViewBoxSpec(0, 0, WIDTH, height),
-            class_=["chart"],
+            viewBox=svg.ViewBoxSpec(0, 0, width, height),
+            class_=["chart", "wide"] if width == WIDTH else ["chart"],
             extra={"role": "img", "aria-labelledby": f"chart-{number}-t chart-{number}-d"},
             elements=[
                 svg.Title(id=f"chart-{number}-t", text=escape(title)),

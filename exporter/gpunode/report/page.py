@@ -116,7 +116,7 @@ def _summary(section: Section) -> list[Chart]:
         values = [value or 0.0 for value in _numbers(days, state)]
         sums = [sum(values[at : at + each]) for at in range(0, len(values), each)]
         if any(sums):
-            parts.append(Part(state, colour, sums))
+            parts.append(Part(state, "var(--free)" if state == "free" else colour, sums))
     what = "day" if each == 1 else "week"
     return [
         charts.stacks(

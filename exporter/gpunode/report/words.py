@@ -93,7 +93,7 @@ STATES: dict[str, str] = {
     "copy": "copies to and from the host",
     "launch": "gaps between small kernels",
     "starved": "waiting for data or the host",
-    "idle": "held, nothing running",
+    "idle": "idling while held",
     "free": "held by nobody",
     "unknown": "unknown",
 }

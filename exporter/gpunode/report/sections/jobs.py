@@ -94,6 +94,7 @@ def idle(view: View) -> Section:
         item
         for item in jobs
         if held(item[1].states) >= LEAST_HELD
+        and kind(item[1]) != "interactive"
         and 0 < used(item[1].states) / held(item[1].states) < HALF
     ]
     half.sort(key=lambda item: used(item[1].states) - held(item[1].states))
@@ -135,7 +136,7 @@ def idle(view: View) -> Section:
                 total_idle,
                 "GPU hours",
                 f'sum (sum_over_time(cluster:{history.LEDGER}{{state="idle"}}[{view.window}]))',
-                "held, nothing running",
+                "held, with nothing running",
             ),
             *(
                 Figure(
@@ -180,7 +181,7 @@ def idle(view: View) -> Section:
                 columns,
                 tuple(row(*item) for item in half[:TOP]),
                 asked,
-                note=f"Of jobs with {LEAST_HELD:g} GPU hours or more.",
+                note=f"Of jobs with {LEAST_HELD:g} GPU hours or more, without notebooks.",
             ),
         ),
     )
