@@ -321,9 +321,9 @@ def backfill(folder: Path) -> None:
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+def served(folder: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A Prometheus over the blocks in a folder, and its address."""
     (folder / "prometheus.yml").write_text("{}")
-    port = free_port()
+    port = port or free_port()
     with prometheus(folder, port, "--storage.tsdb.retention.time=10y") as child:
         yield child, f"http://127.0.0.1:{port}"

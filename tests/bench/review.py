@@ -1,7 +1,12 @@
-"""How long a report on 90 days of 1,250 nodes takes, from one Prometheus."""
+"""How long a report on 90 days of 1,250 nodes takes, from one Prometheus.
+
+``python -m tests.bench.review --port 9091`` leaves a Prometheus there with eight weeks of a smaller
+fleet, to try the report on.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import random
@@ -26,11 +31,15 @@ LARGEST = 1 << 30
 
 PATTERNS = (
     ({"compute": 0.6, "memory": 0.2, "communication": 0.1, "blocked": 0.1}, {"straggler": 0.1}),
-    ({"compute": 0.4, "memory": 0.1, "starved": 0.4, "blocked": 0.1}, {"data_loading_cpu": 0.5}),
+    ({"compute": 0.4, "memory": 0.1, "starved": 0.3, "blocked": 0.2}, {"data_loading_cpu": 0.5}),
     ({"compute": 0.5, "memory": 0.1, "launch": 0.3, "copy": 0.1}, {"kernel_launch": 0.6}),
     ({"compute": 0.1, "idle": 0.9}, {"no_requests": 0.05}),
 )
 KINDS = ("training", "training", "training", "interactive")
+NAMES = ("asr", "diffusion", "embeddings", "llama", "ranker", "vit")
+TEAMS = ("language", "platform", "search", "speech", "vision")
+SLOW = 5
+"""The node for which others wait."""
 
 
 def fleet(nodes: int, days: int) -> Fleet:
@@ -49,8 +58,8 @@ def fleet(nodes: int, days: int) -> Fleet:
             trains = KINDS[kind] == "training"
             jobs.append(
                 Job(
-                    workload=f"job-{len(jobs)}",
-                    namespace=f"team-{first // 64}",
+                    workload=f"{chance.choice(NAMES)}-{len(jobs)}",
+                    namespace=chance.choice(TEAMS),
                     nodes=own,
                     begin=begin,
                     end=end,
@@ -60,6 +69,8 @@ def fleet(nodes: int, days: int) -> Fleet:
                     phases={"step": 0.85, "data": 0.1, "checkpoint": 0.05} if trains else {},
                     mfu=chance.uniform(0.2, 0.5) if trains else 0.0,
                     steps=(1.0, 1.0, chance.choice((1.0, 1.0, 1.3))) if trains else (),
+                    blocked={names[SLOW]: 0.0},
+                    working_hours=not trains,
                 )
             )
             begin = end + chance.randrange(12)
@@ -75,6 +86,7 @@ def fleet(nodes: int, days: int) -> Fleet:
         nodes=dict.fromkeys(names, (0, hours)),
         jobs=tuple(jobs),
         faults=faults,
+        missing=frozenset(range(hours // 2, hours // 2 + 9)),
     )
 
 
@@ -127,6 +139,17 @@ def review() -> Report:
     )
 
 
+def stay(port: int) -> None:
+    """Serve the past of a small fleet until somebody ends it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        fleet(48, 56).write(folder / "past")
+        backfill(folder)
+        with served(folder, port) as (child, url):
+            print(f"{url} has eight weeks of 48 nodes; Ctrl-C ends it", flush=True)
+            child.wait()
+
+
 def _report(url: str, known: Fleet, folder: Path, server: psutil.Process) -> tuple[float, int, int]:
     """The seconds that the command takes, and the most memory it and Prometheus take."""
     command = [sys.executable, "-m", "gpunode", "report", f"--prometheus.url={url}"]
@@ -146,3 +169,9 @@ def _report(url: str, known: Fleet, folder: Path, server: psutil.Process) -> tup
     if child.returncode:
         raise SystemExit(f"the report ended with {child.returncode}")
     return time.monotonic() - begin, usage.ru_maxrss * 1024, most
+
+
+if __name__ == "__main__":
+    asked = argparse.ArgumentParser()
+    asked.add_argument("--port", type=int, required=True)
+    stay(asked.parse_args().port)
