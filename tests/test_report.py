@@ -14,7 +14,8 @@ import time
 import xml.etree.ElementTree as ET
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,16 +25,20 @@ import httpx2
 import promql_parser
 import psutil
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from alerts.recording import RECORDS
 from dashboards.boards import capacity
 from gpunode.cli.commands import main
+from gpunode.config import UsageError
 from gpunode.gpu.ledger import STATES
-from gpunode.report import history, words
+from gpunode.report import history, prometheus, words
 from gpunode.report.history import HOUR, Query
 from gpunode.report.sections.trend import trend
 from gpunode.verdict.causes import CAUSES
-from tests.bench.known import GPUS, USEFUL, Fault, Fleet, Job, kept
+from tests.bench.known import GPUS, USEFUL, Fault, Fleet, Job, backfill, kept
+from tests.bench.known import served as serving
 from tests.bench.programs import program, served
 from tests.daemon import Daemon, free_port
 from tests.needs import need
@@ -293,6 +298,14 @@ def test_what_was_held_and_not_used(written: Written) -> None:
     assert near(idle["slurm-77"]["idle"], 0.8 * hours["slurm-77"])
     assert written.by("idle", "notebooks", "job").keys() == {HOSTILE}
     assert written.by("idle", "half_used", "job").keys() == {"slurm-77"}
+
+
+def test_gpus_by_the_share_that_was_useful(written: Written) -> None:
+    expected: dict[float, int] = defaultdict(int)
+    for share in FLEET.useful_lately().values():
+        expected[round(share, 1)] += GPUS
+    rows = written.rows("idle", "useful_shares")
+    assert {row["share"]: row["gpus"] for row in rows} == expected
 
 
 def test_training_over_weeks(written: Written) -> None:
@@ -582,6 +595,36 @@ def test_victoriametrics_gives_the_same_figures(run: Run, written: Written, tmp_
         found = Written(run(f"http://127.0.0.1:{port}", *TIMES, *options).out)
     for ours, theirs in zip(figures_of(written), figures_of(found), strict=True):
         assert theirs == (pytest.approx(ours, rel=1e-3) if isinstance(ours, float) else ours)
+
+
+def test_two_clusters_whose_nodes_have_the_same_names(run: Run, tmp_path: Path) -> None:
+    need("prometheus")
+    need("promtool")
+    (job,) = (one for one in FLEET.jobs if one.workload == "llm")
+    whole = replace(FLEET, jobs=(job,), faults=(), cluster="west")
+    holed = replace(whole, cluster="east", missing=frozenset(range(20 * DAY, 21 * DAY)))
+    for fleet in (whole, holed):
+        fleet.write(tmp_path / "past")
+        backfill(tmp_path)
+    with serving(tmp_path) as (_, url):
+        found = Written(run(url, *TIMES, "--by=node", "--format=json", "--output=-").out)
+    expected = [sum(fleet.by_state(BEGIN, END).values()) for fleet in (whole, holed)]
+    assert near(found.figure("summary", "gpu_hours"), sum(expected))
+    jobs = found.by("losers", "jobs", "cluster")
+    assert near(jobs["west"]["held"], whole.job_hours(BEGIN, END)[job])
+    assert near(jobs["east"]["held"], holed.job_hours(BEGIN, END)[job])
+    gaps = {(row["cluster"], row["hours"]) for row in found.rows("coverage", "gaps")}
+    assert gaps == {("west", 6), ("east", 24)}
+    assert "For 30 of 672 hours" in found.whole["finding"]
+    assert {"n0 (east)", "n0 (west)"} <= found.by("groups", "groups", "name").keys()
+
+
+@given(st.integers(100, 599), st.binary() | st.from_regex(r'\{"status":.*', fullmatch=True))
+def test_any_answer_is_read_or_refused(status: int, body: bytes | str) -> None:
+    content = body.encode(errors="replace") if isinstance(body, str) else body
+    response = httpx2.Response(status, headers={"content-type": "x\ty"})
+    with suppress(UsageError, prometheus.TooMuch, prometheus.Busy):
+        prometheus._read(response, content, "http://x")
 
 
 Reply = tuple[int, str, bytes]

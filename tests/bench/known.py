@@ -26,9 +26,11 @@ RECORDED_AFTER = 157
 
 GPUS = 8
 MODEL = "NVIDIA H200"
-CLUSTER = "known"
+MONTH = 30 * 24
 USEFUL = ("compute", "memory")
 Shares = Mapping[str, float]
+Recorded = Iterator[tuple[dict[str, str], dict[int, float]]]
+"""Labels of series, and their values by the hour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -98,6 +100,8 @@ class Fleet:
     watts: float = 500.0
     """What a GPU draws."""
 
+    cluster: str = "known"
+
     def known(self, hours: Iterable[int]) -> Iterator[int]:
         return (hour for hour in hours if hour not in self.missing)
 
@@ -124,6 +128,17 @@ class Fleet:
                 found[state] += hours * share
         return dict(found)
 
+    def useful_lately(self) -> dict[str, float]:
+        """The share of the last 30 days that was useful, of each GPU of a node at the end."""
+        found = {node: 0.0 for node, (_, end) in self.nodes.items() if end == self.hours}
+        for job in self.jobs:
+            useful = sum(job.shares.get(state, 0.0) for state in USEFUL)
+            hours = sum(hour >= self.hours - MONTH for hour in self.known(job.hours()))
+            for node in job.nodes:
+                if node in found:
+                    found[node] += hours * useful / MONTH
+        return found
+
     # What is recorded of it
 
     def write(self, path: Path) -> None:
@@ -131,10 +146,10 @@ class Fleet:
         at = [self.start + (hour + 1) * HOUR + RECORDED_AFTER for hour in range(self.hours)]
         with path.open("w") as file:
             for name, every in (
-                (f"job:{HOURLY}", self._of_jobs(with_state=True)),
+                (f"job:{HOURLY}", self._of_jobs()),
                 (f"namespace:{HOURLY}", self._of_namespaces()),
                 ("job:gpunode_gpu_bottleneck:gpus_hourly", self._causes()),
-                ("job:gpunode_job_kind:gpus_hourly", self._of_jobs(with_state=False)),
+                ("job:gpunode_job_kind:gpus_hourly", self._kinds()),
                 ("job:gpunode_training_seconds:rate1h_hourly", self._phases()),
                 ("job:gpunode_training_mfu:ratio_hourly", self._mfu()),
                 ("job:gpunode_training_step:median_hourly", self._steps()),
@@ -145,7 +160,7 @@ class Fleet:
             ):
                 file.write(f"# TYPE {name} gauge\n")
                 for labels, values in every:
-                    begin = _series(name, labels)
+                    begin = self._series(name, labels)
                     file.writelines(
                         f"{begin} {value:.7g} {at[hour]}\n"
                         for hour, value in sorted(values.items())
@@ -158,7 +173,7 @@ class Fleet:
             ):
                 file.write(f"# TYPE {name} gauge\n")
                 for labels, values in often:
-                    begin = _series(name, labels)
+                    begin = self._series(name, labels)
                     for hour, value in sorted(values.items()):
                         if hour not in self.missing:
                             first = self.start + hour * HOUR + 11
@@ -166,6 +181,13 @@ class Fleet:
                                 f"{begin} {value:.7g} {first + second}\n"
                                 for second in range(0, HOUR, EVERY)
                             )
+            name = "gpu:gpunode_gpu_seconds:rate30d"
+            file.write(f"# TYPE {name} gauge\n")
+            for node, share in self.useful_lately().items():
+                for gpu in range(GPUS):
+                    labels = {"instance": node, "gpu": str(gpu), "uuid": f"GPU-{node}-{gpu}"}
+                    begin = self._series(name, {**labels, "state": "compute"})
+                    file.write(f"{begin} {share:.7g} {at[-1]}\n")
             self._write_faults(file.write)
             file.write("# EOF\n")
 
@@ -191,20 +213,26 @@ class Fleet:
                     labels["fault"] = one.fault
                 for second in range(0, one.seconds, AT_ONCE):
                     at = self.start + one.begin + second + 1
-                    write(f"{_series(name, labels)} {one.level} {at}\n")
+                    write(f"{self._series(name, labels)} {one.level} {at}\n")
 
-    def _of_jobs(
-        self, *, with_state: bool
-    ) -> Iterator[tuple[Shares | dict[str, str], dict[int, float]]]:
+    def _series(self, name: str, labels: Mapping[str, object]) -> str:
+        """A series with its labels, escaped as OpenMetrics asks."""
+        written = ",".join(
+            f"{label}={json.dumps(str(text), ensure_ascii=False)}"
+            for label, text in {"cluster": self.cluster, **labels}.items()
+        )
+        return f"{name}{{{written}}}"
+
+    def _of_jobs(self) -> Recorded:
         for job in self.jobs:
-            if with_state:
-                for state, share in job.shares.items():
-                    labels = {**_labels(job), "state": state}
-                    yield labels, dict.fromkeys(job.hours(), job.gpus * share)
-            else:
-                yield {**_labels(job), "kind": job.kind}, dict.fromkeys(job.hours(), job.gpus)
+            for state, share in job.shares.items():
+                yield {**_labels(job), "state": state}, dict.fromkeys(job.hours(), job.gpus * share)
 
-    def _of_namespaces(self) -> Iterator[tuple[dict[str, str], dict[int, float]]]:
+    def _kinds(self) -> Recorded:
+        for job in self.jobs:
+            yield {**_labels(job), "kind": job.kind}, dict.fromkeys(job.hours(), job.gpus)
+
+    def _of_namespaces(self) -> Recorded:
         sums: dict[tuple[str, str], dict[int, float]] = defaultdict(lambda: defaultdict(float))
         for job in self.jobs:
             for state, share in job.shares.items():
@@ -214,34 +242,34 @@ class Fleet:
         for (namespace, state), values in sums.items():
             yield {"owner_namespace": namespace, "state": state}, values
 
-    def _causes(self) -> Iterator[tuple[dict[str, str], dict[int, float]]]:
+    def _causes(self) -> Recorded:
         for job in self.jobs:
             for cause, share in job.causes.items():
                 yield {**_labels(job), "cause": cause}, dict.fromkeys(job.hours(), job.gpus * share)
 
-    def _phases(self) -> Iterator[tuple[dict[str, str], dict[int, float]]]:
+    def _phases(self) -> Recorded:
         for job in self.jobs:
             for phase, share in job.phases.items():
                 yield {**_labels(job), "phase": phase}, dict.fromkeys(job.hours(), job.gpus * share)
 
-    def _mfu(self) -> Iterator[tuple[dict[str, str], dict[int, float]]]:
+    def _mfu(self) -> Recorded:
         for job in self.jobs:
             if job.mfu:
                 yield _labels(job), dict.fromkeys(job.hours(), job.mfu)
 
-    def _steps(self) -> Iterator[tuple[dict[str, str], dict[int, float]]]:
+    def _steps(self) -> Recorded:
         for job in self.jobs:
             if job.steps:
                 yield _labels(job), {hour: job.step(hour) for hour in job.hours()}
 
-    def _blocked(self) -> Iterator[tuple[dict[str, str], dict[int, float]]]:
+    def _blocked(self) -> Recorded:
         for job in self.jobs:
             if len(job.nodes) > 1:
                 for node in job.nodes:
                     share = job.blocked.get(node, job.shares.get("blocked", 0.0))
                     yield {**_labels(job), "instance": node}, dict.fromkeys(job.hours(), share)
 
-    def _of_nodes(self) -> Iterator[tuple[dict[str, str], dict[int, float]]]:
+    def _of_nodes(self) -> Recorded:
         of: dict[str, list[Job]] = defaultdict(list)
         for job in self.jobs:
             for node in job.nodes:
@@ -259,7 +287,7 @@ class Fleet:
             for state, values in states.items():
                 yield {"instance": node, "state": state}, values
 
-    def _of_all(self, more: dict[str, str]) -> Iterator[tuple[dict[str, str], dict[int, float]]]:
+    def _of_all(self, more: dict[str, str]) -> Recorded:
         whole = [dict.fromkeys(STATES, 0.0) for _ in range(self.hours)]
         for begin, end in self.nodes.values():
             for hour in range(begin, end):
@@ -272,7 +300,7 @@ class Fleet:
         for state in STATES:
             yield {**more, "state": state}, {hour: one[state] for hour, one in enumerate(whole)}
 
-    def _by(self, label: str) -> Iterator[tuple[dict[str, str], dict[int, float]]]:
+    def _by(self, label: str) -> Recorded:
         sums: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
         for job in self.jobs:
             shares = job.causes if label == "cause" else {job.kind: 1.0}
@@ -282,7 +310,7 @@ class Fleet:
         for name, values in sums.items():
             yield {label: name}, values
 
-    def _watts(self) -> Iterator[tuple[dict[str, str], dict[int, float]]]:
+    def _watts(self) -> Recorded:
         gpus: dict[int, float] = defaultdict(float)
         for begin, end in self.nodes.values():
             for hour in range(begin, end):
@@ -293,15 +321,6 @@ class Fleet:
 def _labels(job: Job) -> dict[str, str]:
     named = {"owner_namespace": job.namespace, "workload": job.workload, "user": job.user}
     return {name: text for name, text in named.items() if text}
-
-
-def _series(name: str, labels: Mapping[str, object]) -> str:
-    """A series with its labels, escaped as OpenMetrics asks."""
-    written = ",".join(
-        f"{label}={json.dumps(str(text), ensure_ascii=False)}"
-        for label, text in {"cluster": CLUSTER, **labels}.items()
-    )
-    return f"{name}{{{written}}}"
 
 
 @contextmanager

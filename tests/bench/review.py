@@ -92,7 +92,7 @@ def fleet(nodes: int, days: int) -> Fleet:
 
 def review() -> Report:
     """Write a report as a user does, and see what it and Prometheus take."""
-    known = fleet(NODES, DAYS)
+    known = fleet(NODES, 2 * DAYS)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         known.write(folder / "past")
@@ -106,18 +106,17 @@ def review() -> Report:
             took, resident, most = _report(url, known, folder, server)
             used = sum(server.cpu_times()[:2]) - before
         written = json.loads((folder / "report.json").read_text())
-        truth = known.by_state(0, known.hours)
+        truth = known.by_state(DAYS * 24, known.hours)
         figures = {one["name"]: one["value"] for one in written["sections"][0]["figures"]}
     hours = sum(truth.values())
     wrong = abs(figures["gpu_hours"] / hours - 1)
     return Report(
         "The capacity report",
         machine(),
-        f"`gpunode report --format json` over {DAYS} days of {NODES} nodes of {GPUS} GPUs with "
-        f"{len(known.jobs):,} jobs: {samples / 1e6:.0f} million samples of what the rules record "
-        "and the report reads, in blocks that promtool made, behind one Prometheus on the same "
-        "machine that has just started. There are no samples of the time before, with which the "
-        "report compares.",
+        f"`gpunode report --format json` over {DAYS} days of {NODES} nodes of {GPUS} GPUs and "
+        f"as many days before, with {len(known.jobs):,} jobs: {samples / 1e6:.0f} million samples "
+        "of what the rules record and the report reads, in blocks that promtool made, behind one "
+        "Prometheus on the same machine that has just started.",
         [
             Result("time", f"{took:.1f} s", f"≤ {SLOWEST:g} s", took <= SLOWEST),
             Result(
