@@ -30,6 +30,7 @@ def test_the_wheel_holds_the_package_with_its_types_and_incidents(wheel: Path) -
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert {name.partition("/")[0] for name in names} == {"gpunode"}
     assert {"gpunode/py.typed", "gpunode/client/__init__.py"} <= names
+    assert {f"gpunode/report/templates/report.{kind}" for kind in ("html", "css")} <= names
     tapes = {f"gpunode/incidents/{path.name}" for path in INCIDENTS.glob("*.jsonl.gz")}
     assert tapes
     assert tapes == {name for name in names if "/incidents/" in name}

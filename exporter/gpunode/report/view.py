@@ -9,7 +9,7 @@ from gpunode.gpu.ledger import STATES
 from gpunode.report import history
 from gpunode.report.document import Column, Value
 from gpunode.report.history import DAY, NOT_USED, USEFUL, Amounts, Job, JobPast, Node, Past
-from gpunode.report.words import clock
+from gpunode.report.words import clock, counted
 from gpunode.text import printable
 
 LONGEST_NAME = 80
@@ -102,7 +102,8 @@ class View:
 
     def length(self) -> str:
         hours = self.past.period.hours
-        return f"{hours // 24} days" if hours % 24 == 0 and hours > 24 else f"{hours} hours"
+        whole = hours % 24 == 0 and hours > 24
+        return counted(hours // 24, "day") if whole else counted(hours, "hour")
 
     def over(self, query: history.Query) -> str:
         """An expression over the whole period, to be asked at the report's moment."""

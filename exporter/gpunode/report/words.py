@@ -95,7 +95,7 @@ STATES: dict[str, str] = {
     "starved": "waiting for data or the host",
     "idle": "idling while held",
     "free": "held by nobody",
-    "unknown": "unknown",
+    "unknown": "what sensors could not tell",
 }
 """The states of the ledger for somebody who does not know it."""
 
@@ -114,6 +114,11 @@ def number(value: float) -> str:
     if abs(value) >= 100 or value == round(value):
         return f"{value:,.0f}"
     return f"{value:,.1f}" if abs(value) >= 10 else f"{value:,.2f}"
+
+
+def counted(count: float, what: str) -> str:
+    """So many of something."""
+    return f"{number(count)} {what}" if count == 1 else f"{number(count)} {what}s"
 
 
 def written(value: float | str | None, unit: Unit) -> str:

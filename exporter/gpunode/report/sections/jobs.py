@@ -67,7 +67,7 @@ def losers(view: View) -> Section:
         "Hours that a job held without use. To get back, at most, are the hours of the states "
         "that the cause takes, divided among the causes that were named."
         if jobs
-        else "No job held GPUs.",
+        else "No job lost any.",
         (),
         (
             Table("jobs", "Jobs that lost most", (*view.job_columns(), *columns), jobs, asked),

@@ -48,6 +48,7 @@ def loss_of(states: Mapping[str, float], causes: Mapping[str, float]) -> Loss:
     share = written(ratio(states.get(worst, 0.0), held(states)), "share")
     evidence = f"{worst} for {share} of the time held ({words.STATES[worst]})"
     if not cause or back[cause] < states.get(worst, 0.0) / 2:
-        return Loss(worst, "", evidence, OF_STATES[worst], states.get(worst, 0.0))
+        back_at_most = states.get(worst, 0.0) if worst != "unknown" else 0.0
+        return Loss(worst, "", evidence, OF_STATES[worst], back_at_most)
     evidence += f"; verdict {cause} for {number(causes[cause])} GPU hours"
     return Loss(worst, cause, evidence, REMEDIES[cause].do, back[cause])

@@ -16,7 +16,7 @@ from gpunode.report.view import (
     ratio,
     shown,
 )
-from gpunode.report.words import clock, number
+from gpunode.report.words import clock, counted, number
 
 LATE_SHARE = 0.05
 """From which share of their time on a node makes its peers wait for it, it is named."""
@@ -112,13 +112,20 @@ def failures(view: View) -> Section:
         if rows
         else "No fault was recorded that is worth waking somebody.",
         (
-            Figure("failures", "Faults", failures, "count", "", "that began"),
+            Figure(
+                "failures",
+                "Faults",
+                failures,
+                "count",
+                f"{history.NODE_FAULTS.over('15m')} or {history.GPU_FAULTS.over('15m')}",
+                "that began",
+            ),
             Figure(
                 "node_hours_between",
                 "Between two faults of a node",
                 _days(ratio(node_hours, failures)),
                 "days",
-                "",
+                view.over(history.NODE_HOURS),
                 "days on average",
             ),
         ),
@@ -181,14 +188,15 @@ def coverage(view: View) -> Section:
         )
         for node, seen in joined[:MOST_ROWS]
     )
+    by_hour = history.STATES.over("1h")
     missing = view.missing_hours()
     expected = view.expected_hours()
     return Section(
         "coverage",
         "What is not known",
-        f"Of {number(expected)} hours, {number(missing)} have no data. "
-        f"{number(len(view.past.nodes))} nodes were seen, {number(len(joined))} of them for "
-        "part of the time. What was not seen is not counted anywhere."
+        f"{number(missing)} of {counted(expected, 'hour')} have no data. "
+        f"{counted(len(view.past.nodes), 'node')} in all, {number(len(joined))} seen for part of "
+        "the time. What was not seen is not counted anywhere."
         + (
             f" {number(view.total['unknown'])} GPU hours are unknown because sensors were "
             "missing; they count as held and as lost."
@@ -196,8 +204,8 @@ def coverage(view: View) -> Section:
             else ""
         ),
         (
-            Figure("hours", "Hours", float(expected), "count", "", "in the period"),
-            Figure("hours_missing", "Without data", float(missing), "count", "", "hours"),
+            Figure("hours", "Hours", float(expected), "count", by_hour, "in the period"),
+            Figure("hours_missing", "Without data", float(missing), "count", by_hour, "hours"),
             Figure(
                 "nodes",
                 "Nodes",

@@ -27,7 +27,7 @@ from gpunode.report.view import (
     used,
     useful,
 )
-from gpunode.report.words import clock, date, number, written
+from gpunode.report.words import clock, counted, date, number, written
 
 FULL = 0.995
 """Share of the GPUs from which on they are all held."""
@@ -59,10 +59,10 @@ def finding(view: View) -> str:
     if ranked:
         job, past = ranked[0]
         loss = loss_of(past.states, past.causes)
+        back = f", of which up to {number(loss.given_back)} can be had back"
         says.append(
             f"The job {shown(job.workload)} of {owner(job)} lost most: "
-            f"{number(lost(past.states))}, of which up to {number(loss.given_back)} can be had "
-            f"back. {loss.remedy}"
+            f"{number(lost(past.states))}{back if loss.given_back else ''}. {loss.remedy}"
         )
     if (change := view.useful_change()) is not None:
         word = "rose" if change >= 0 else "fell"
@@ -73,7 +73,7 @@ def finding(view: View) -> str:
     missing = view.missing_hours()
     if missing:
         says.append(
-            f"For {number(missing)} of {number(view.expected_hours())} hours there are no "
+            f"For {number(missing)} of {counted(view.expected_hours(), 'hour')} there are no "
             "data; they are left out, not filled."
         )
     return " ".join(says)
@@ -81,9 +81,9 @@ def finding(view: View) -> str:
 
 def demand(view: View) -> Section:
     """When GPUs are held, and when they run out."""
-    by_hour: dict[int, list[Amounts]] = defaultdict(list)
+    of_week: dict[int, list[Amounts]] = defaultdict(list)
     for at, states in view.hours.items():
-        by_hour[_hour_of_week(at - HOUR)].append(states)
+        of_week[_hour_of_week(at - HOUR)].append(states)
     rows = tuple(
         (
             WEEKDAYS[hour // 24],
@@ -92,8 +92,9 @@ def demand(view: View) -> Section:
             sum(sum(one.values()) for one in of) / len(of),
             ratio(sum(held(one) for one in of), sum(sum(one.values()) for one in of)),
         )
-        for hour, of in sorted(by_hour.items())
+        for hour, of in sorted(of_week.items())
     )
+    by_hour = history.STATES.over("1h")
     busiest: dict[int, list[tuple[float, float]]] = defaultdict(list)
     full = 0
     for at, states in view.hours.items():
@@ -114,14 +115,16 @@ def demand(view: View) -> Section:
         "Demand and supply",
         _forecast(view, line, supply_now, full),
         (
-            Figure("supply", "GPUs", supply_now, "GPUs", "", "in the last week"),
-            Figure("full_hours", "Hours with every GPU held", float(full), "count", "", "of them"),
+            Figure("supply", "GPUs", supply_now, "GPUs", by_hour, "in the last week"),
+            Figure(
+                "full_hours", "Hours with every GPU held", float(full), "count", by_hour, "of them"
+            ),
             Figure(
                 "demand_gain",
                 "Demand grows",
                 line.gain * 7 if line else None,
                 "GPUs",
-                "",
+                by_hour,
                 "GPUs a week"
                 + (
                     f" (80\u202f%: {line.gains()[0] * 7:+,.3g} to {line.gains()[1] * 7:+,.3g})"
@@ -134,7 +137,7 @@ def demand(view: View) -> Section:
                 "Supply runs out in",
                 line.reaches(supply_now)[0] if line and supply_now else None,
                 "days",
-                "",
+                by_hour,
                 "days, if the trend goes on",
             ),
         ),
@@ -189,7 +192,7 @@ def _trend_rows(
 
 
 def _forecast(view: View, line: Trend | None, supply: float | None, full: int) -> str:
-    says = f"In {number(full)} of {number(len(view.hours))} hours every GPU was held. "
+    says = f"In {number(full)} of {counted(len(view.hours), 'hour')} every GPU was held. "
     if line is None or supply is None:
         return says + "There are too few days of data for a trend; it takes two weeks of them."
     likely, early, late = line.reaches(supply)
@@ -282,7 +285,7 @@ def change(view: View) -> Section:
     known = len({at for own in before.clusters.values() for at in own})
     says = (
         f"Compared with the {view.length()} before, of which "
-        f"{number(known)} of {number(before.period.hours)} hours have data.{energy}"
+        f"{number(known)} of {counted(before.period.hours, 'hour')} have data.{energy}"
         if rows
         else f"There are no data of the {view.length()} before to compare with."
     )
