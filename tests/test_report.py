@@ -509,6 +509,7 @@ def test_the_page_is_one_file_that_runs_nothing(run: Run, url: str, written: Wri
         title = image.find("{http://www.w3.org/2000/svg}title")
         assert title is not None
         assert title.text
+        assert image.get("aria-label", "").startswith(title.text)
     for section in written.whole["sections"]:
         for figure in section["figures"]:
             assert words.written(figure["value"], figure["unit"]) in page
@@ -527,6 +528,7 @@ def test_without_a_price_there_is_none(run: Run, url: str) -> None:
     ("options", "named"),
     [
         (["--from=2020-01-01", "--to=2020-02-01"], "nothing from 2020-01-01"),
+        (["--from=1990-01-01"], "three years"),
         (["--from=yesterday"], "from: 'yesterday' is no date"),
         (["--to=2026-13-01"], "to: '2026-13-01' is no date"),
         (["--from=2026-08-29", "--to=2026-08-15"], "is not before"),

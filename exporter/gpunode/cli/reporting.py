@@ -24,6 +24,7 @@ from gpunode.report.sections import report
 from gpunode.report.view import View
 
 LONG = {"h": HOUR, "d": 24 * HOUR, "w": 7 * 24 * HOUR}
+LONGEST = 3 * 366 * 24 * HOUR
 LARGEST_SECRET = 1 << 16
 
 
@@ -89,8 +90,8 @@ def _period(settings: ReportSettings, now: float) -> Period:
         start = _moment(settings.since, "from")
     if start >= end:
         raise UsageError(f"from: {settings.since!r} is not before {settings.until!r}")
-    if start < 0:
-        raise UsageError(f"from: {settings.since!r} is too long ago")
+    if end - start > LONGEST:
+        raise UsageError(f"from: {settings.since!r} is more than three years before the end")
     return Period(start, end)
 
 

@@ -6,7 +6,6 @@ is dark in the dark. What a chart shows is in a table of the report, too.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,8 +27,6 @@ ROW = 28
 TICKS = 5
 MOST_LABELS = 9
 CELL = 22
-
-_numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,15 +219,14 @@ def _chart(
     parts: Sequence[Part] = (),
     width: int = WIDTH,
 ) -> Chart:
-    number = next(_numbers)
     image = str(
         svg.SVG(
             viewBox=svg.ViewBoxSpec(0, 0, width, height),
             class_=["chart", "wide"] if width == WIDTH else ["chart"],
-            extra={"role": "img", "aria-labelledby": f"chart-{number}-t chart-{number}-d"},
+            extra={"role": "img", "aria-label": escape(f"{title}. {says}")},
             elements=[
-                svg.Title(id=f"chart-{number}-t", text=escape(title)),
-                svg.Desc(id=f"chart-{number}-d", text=escape(says)),
+                svg.Title(text=escape(title)),
+                svg.Desc(text=escape(says)),
                 *drawn,
             ],
         )

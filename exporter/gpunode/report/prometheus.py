@@ -9,7 +9,7 @@ import logging
 import re
 import ssl
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import httpx2
@@ -94,8 +94,8 @@ class Busy(Exception):
 class Secrets:
     """What proves to the server who asks; none of it is ever shown."""
 
-    token: str = ""
-    password: str = ""
+    token: str = field(default="", repr=False)
+    password: str = field(default="", repr=False)
 
 
 class Prometheus:
