@@ -35,6 +35,7 @@ from gpunode.config import UsageError
 from gpunode.gpu.ledger import STATES
 from gpunode.report import history, prometheus, words
 from gpunode.report.history import HOUR, Query
+from gpunode.report.sections.losses import loss_of
 from gpunode.report.sections.trend import trend
 from gpunode.verdict.causes import CAUSES
 from tests.bench.known import GPUS, USEFUL, Fault, Fleet, Job, backfill, kept
@@ -240,6 +241,27 @@ def test_jobs_that_lost_most_and_what_would_give_it_back(written: Written) -> No
     owners = written.by("losers", "owners", "owner")
     assert near(owners["research"]["lost"], lost["llm"] + lost["vision"])
     assert near(owners["kim"]["lost"], lost["slurm-77"])
+
+
+@pytest.mark.parametrize(
+    ("states", "causes", "expected"),
+    [
+        ({"starved": 40, "idle": 30}, {"shm": 50}, ("starved", "shm", 40)),
+        ({"starved": 40, "idle": 30}, {"shm": 20}, ("idle", "", 30)),
+        ({"starved": 40}, {"shm": 30, "compile": 90}, ("starved", "compile", 30)),
+        ({"idle": 50, "launch": 45}, {"kernel_launch": 60}, ("idle", "", 50)),
+        ({"idle": 50, "launch": 55}, {"kernel_launch": 60}, ("launch", "kernel_launch", 55)),
+        ({"compute": 50, "launch": 5}, {"thermal": 40}, ("launch", "", 5)),
+        ({"unknown": 50, "launch": 5}, {}, ("unknown", "", 0)),
+    ],
+)
+def test_what_would_give_back_most(
+    states: dict[str, float], causes: dict[str, float], expected: tuple[str, str, float]
+) -> None:
+    loss = loss_of(states, causes)
+    assert (loss.state, loss.cause, loss.given_back) == expected
+    assert loss.evidence.startswith(loss.state)
+    assert loss.given_back <= sum(states.values())
 
 
 def test_hours_by_cause(written: Written) -> None:

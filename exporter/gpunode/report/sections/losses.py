@@ -28,27 +28,36 @@ class Loss:
 
 
 def loss_of(states: Mapping[str, float], causes: Mapping[str, float]) -> Loss:
-    """The cause that would give back most hours of GPUs with this ledger and these verdicts.
+    """What would give back most hours of GPUs with this ledger and these verdicts.
 
-    The hours of the states that a cause takes are divided among the causes that take them, as the
-    verdicts named them. For what no verdict explains, no cause is made up.
+    The hours of a state are divided among the causes that take it, as the verdicts named them, and
+    no cause gets more than it was named for. What no verdict explains is the state's own.
     """
     back: Amounts = defaultdict(float)
+    unexplained: Amounts = {}
     for state in LOST:
         named = {
             cause: hours
             for cause, hours in causes.items()
             if cause in REMEDIES and state in REMEDIES[cause].states and hours > 0
         }
+        own, all_named = states.get(state, 0.0), sum(named.values())
+        unexplained[state] = max(0.0, own - all_named)
         for cause, hours in named.items():
-            own = states.get(state, 0.0)
-            back[cause] += own * hours / max(own, sum(named.values()))
-    worst = max(LOST, key=lambda state: states.get(state, 0.0))
+            back[cause] += own * hours / max(own, all_named)
+    nobody_knows = unexplained.pop("unknown")
     cause = max(back, key=lambda name: back[name], default="")
-    share = written(ratio(states.get(worst, 0.0), held(states)), "share")
-    evidence = f"{worst} for {share} of the time held ({words.STATES[worst]})"
-    if not cause or back[cause] < states.get(worst, 0.0) / 2:
-        back_at_most = states.get(worst, 0.0) if worst != "unknown" else 0.0
-        return Loss(worst, "", evidence, OF_STATES[worst], back_at_most)
-    evidence += f"; verdict {cause} for {number(causes[cause])} GPU hours"
-    return Loss(worst, cause, evidence, REMEDIES[cause].do, back[cause])
+    state = max(unexplained, key=lambda name: unexplained[name])
+    if cause and back[cause] >= unexplained[state]:
+        taken = max(REMEDIES[cause].states, key=lambda name: states.get(name, 0.0))
+        verdict = f"; verdict {cause} for {number(causes[cause])} GPU hours"
+        evidence = _share(taken, states) + verdict
+        return Loss(taken, cause, evidence, REMEDIES[cause].do, back[cause])
+    if unexplained[state] < nobody_knows:
+        return Loss("unknown", "", _share("unknown", states), OF_STATES["unknown"], 0.0)
+    return Loss(state, "", _share(state, states), OF_STATES[state], unexplained[state])
+
+
+def _share(state: str, states: Mapping[str, float]) -> str:
+    share = written(ratio(states.get(state, 0.0), held(states)), "share")
+    return f"{state} for {share} of the time held ({words.STATES[state]})"
