@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+import psutil
 import pytest
 
 from tests.daemon import free_ports
@@ -136,5 +137,9 @@ def test_every_command_of_the_tour_works(shell: Shell) -> None:
     assert len(WALK) == len(SEEN)
     for number, (block, until) in enumerate(zip(WALK, SEEN, strict=True)):
         shell.run(block, number, until)
+    deadline = time.monotonic() + PATIENCE
+    while psutil.Process(shell.process.pid).children(recursive=True):
+        assert time.monotonic() < deadline, "what the tour starts has not ended"
+        time.sleep(0.1)
     report = Path(shell.replace["--price 2.50"].split()[-1])
     assert "GPU hours, jobs held" in report.read_text()

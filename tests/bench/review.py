@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -30,7 +31,7 @@ SLOWEST = 60.0
 LARGEST = 1 << 30
 
 PATTERNS = (
-    ({"compute": 0.6, "memory": 0.2, "communication": 0.1, "blocked": 0.1}, {"straggler": 0.1}),
+    ({"compute": 0.5, "memory": 0.2, "communication": 0.1, "blocked": 0.2}, {"straggler": 0.1}),
     ({"compute": 0.4, "memory": 0.1, "starved": 0.3, "blocked": 0.2}, {"data_loading_cpu": 0.5}),
     ({"compute": 0.5, "memory": 0.1, "launch": 0.3, "copy": 0.1}, {"kernel_launch": 0.6}),
     ({"compute": 0.1, "idle": 0.9}, {"no_requests": 0.05}),
@@ -43,7 +44,7 @@ SLOW = 5
 
 
 def fleet(nodes: int, days: int) -> Fleet:
-    """Jobs on four nodes each, one after the other, for some days each."""
+    """Jobs on four nodes each, one after the other, for some days each, with ever shorter gaps."""
     chance = random.Random(SEED)
     hours = days * 24
     names = [f"node-{at:04}" for at in range(nodes)]
@@ -73,7 +74,7 @@ def fleet(nodes: int, days: int) -> Fleet:
                     working_hours=not trains,
                 )
             )
-            begin = end + chance.randrange(12)
+            begin = end + chance.randrange(1, 12 + 150 * (hours - end) // hours)
     faults = tuple(
         Fault(chance.choice(names), fault, chance.randrange(hours - 24) * HOUR, 1800)
         for fault in ("network", "exporter", "thermal", "filesystem")
@@ -140,6 +141,7 @@ def review() -> Report:
 
 def stay(port: int) -> None:
     """Serve the past of a small fleet until somebody ends it."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # and Prometheus with it
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         fleet(48, 56).write(folder / "past")

@@ -111,7 +111,7 @@ def number(value: float) -> str:
     """A number with three digits, or all of those before the point."""
     if abs(value) >= 1e6:
         return f"{value / 1e6:,.2f} million"
-    if abs(value) >= 100 or value == round(value):
+    if abs(value) >= 100 or round(value, 6) == round(value):
         return f"{value:,.0f}"
     return f"{value:,.1f}" if abs(value) >= 10 else f"{value:,.2f}"
 
@@ -131,13 +131,13 @@ def written(value: float | str | None, unit: Unit) -> str:
         return f"{value:.1%}".replace("%", "\u202f%")
     if unit == "points":
         return f"{value * 100:+.1f}"
-    if unit in ("GPUs", "count"):
+    if unit == "count" or (unit == "GPUs" and abs(value) >= 10):
         return f"{value:,.0f}"
     if unit == "times":
         return f"{value:.2f} times"
     if unit == "seconds":
         return f"{value:.3g} s"
-    if unit in ("GPU hours", "hours", "price", "kWh", "days"):
+    if unit in ("GPUs", "GPU hours", "hours", "price", "kWh", "days"):
         return number(value)
     return str(value)
 

@@ -35,6 +35,8 @@ def slow(view: View) -> Section:
             continue
         for node, own in waits.items():
             peers = statistics.median(wait for other, wait in waits.items() if other != node)
+            if max(peers, own) < LATE_SHARE:
+                continue  # nobody waits, so nothing tells who is slow
             hours = nodes[node][1]
             gpus = sum(view.gpus(other) or 0.0 for other in waits if other != node)
             sums = behind[node]
@@ -63,7 +65,7 @@ def slow(view: View) -> Section:
                     Column("node", "Node"),
                     Column("behind", "Waits less than its peers by", "share"),
                     Column("jobs", "In jobs", "count"),
-                    Column("hours", "Hours together", "hours"),
+                    Column("hours", "Hours with waiting", "hours"),
                     Column("waited", "Others waited", "GPU hours"),
                 ),
                 tuple(

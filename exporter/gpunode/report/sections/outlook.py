@@ -127,7 +127,7 @@ def demand(view: View) -> Section:
                 by_hour,
                 "GPUs a week"
                 + (
-                    f" (80\u202f%: {line.gains()[0] * 7:+,.3g} to {line.gains()[1] * 7:+,.3g})"
+                    f" (80\u202f%: {line.gains()[0] * 7:+,.1f} to {line.gains()[1] * 7:+,.1f})"
                     if line
                     else ""
                 ),
@@ -198,8 +198,8 @@ def _forecast(view: View, line: Trend | None, supply: float | None, full: int) -
     likely, early, late = line.reaches(supply)
     low, high = (gain * 7 for gain in line.gains())
     says += (
-        f"The busiest hour of a day gains {line.gain * 7:+,.3g} GPUs a week "
-        f"(80\u202f% interval {low:+,.3g} to {high:+,.3g}). "
+        f"The busiest hour of a day gains {line.gain * 7:+,.1f} GPUs a week "
+        f"(80\u202f% interval {low:+,.1f} to {high:+,.1f}). "
     )
     end = view.past.period.end
     if likely == 0:
