@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test tools lint bench golden docs alerts dashboards dashboards-data page fuzz incidents scenarios monitoring kubernetes chart chart-files fleet podresources clean
+.PHONY: demo test tools lint bench golden docs alerts dashboards dashboards-data report-data page fuzz incidents scenarios monitoring kubernetes chart chart-files fleet podresources clean
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -53,6 +53,9 @@ page: $(INSTALLED)  ## take the pictures of docs/page.md, with Chromium
 
 dashboards-data: $(INSTALLED) monitoring  ## a Prometheus on port 9090 with incidents for the dashboards
 	$(BIN)/python -m tests.bench.dashboards --stay --port 9090
+
+report-data: $(INSTALLED) monitoring  ## a Prometheus on port 9091 with eight weeks of a fleet for the report
+	$(BIN)/python -m tests.bench.review --port 9091
 
 fuzz: $(INSTALLED)  ## ten minutes of fuzzing for each parser; for less: make fuzz FUZZ="--seconds 60 tape"
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[fuzz]'

@@ -289,6 +289,17 @@ def test_no_rule_fails_whatever_there_is_twice(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
+def test_a_gpu_that_two_jobs_scrape_is_held_up_once(tmp_path: Path) -> None:
+    """Its hours by cause would be twice as many."""
+    case = Case("counted twice")
+    for job in ("gpunode", "gpunode-too"):
+        case.give(series("gpunode_gpu_bottleneck", cause="shm"), [(20, 1.0)], job=job)
+    name = "cluster:gpunode_gpu_bottleneck:count"
+    case.expect(19, name, [(name, {"cluster": case.name, "cause": "shm"}, 1.0)])
+    ran = play(tmp_path, [case], shipped(*FIRST))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
 def _of_one_tier(row: Threshold, **changes: Any) -> Threshold:
     return replace(row, tiers=tuple(replace(tier, **changes) for tier in row.tiers))
 

@@ -35,6 +35,7 @@ def test_the_wheel_holds_the_package_with_its_types_and_incidents(wheel: Path) -
     files = {f"{page}{path.name}" for path in FOLDER.iterdir() if path.is_file()}
     assert len(files) == 5
     assert files == {name for name in names if name.startswith(page)}
+    assert {f"gpunode/report/templates/report.{kind}" for kind in ("html", "css")} <= names
     tapes = {f"gpunode/incidents/{path.name}" for path in INCIDENTS.glob("*.jsonl.gz")}
     assert tapes
     assert tapes == {name for name in names if "/incidents/" in name}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alerts.recording import capacity, faults, jobs
+from alerts.recording import capacity, faults, jobs, review
 from alerts.recording.record import Record
 
 OF_NODES: tuple[Record, ...] = (*capacity.OF_NODES, *jobs.OF_NODES, *faults.OF_NODES)
@@ -15,6 +15,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
     *faults.OF_CLUSTERS,
     *jobs.OF_STALLS,
     *capacity.OF_CLUSTERS,
+    *review.REVIEWED,
 )
 """Rules that add up or compare nodes, for the Prometheus that sees them all."""
 

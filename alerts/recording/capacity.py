@@ -355,7 +355,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
     Record(
         name="cluster:gpunode_gpu_bottleneck:count",
         labels=("cluster", "cause"),
-        expression="sum by (cluster, cause) (gpunode_gpu_bottleneck)",
+        expression=f"sum by (cluster, cause) (max by ({GPU}, cause) (gpunode_gpu_bottleneck))",
         purpose="GPUs by what holds them back.",
         given={series("gpunode_gpu_bottleneck", cause="shm"): 1.0},
         results={("shm",): 1.0},

@@ -42,6 +42,10 @@ Seconds = Annotated[float, Field(ge=1, le=DAY)]
 LARGEST_FILE = 1 << 16
 """The most characters of a file of settings, each of which may take 250 bytes to read as YAML."""
 
+TOKEN_VARIABLE = "GPUNODE_PROMETHEUS_TOKEN"  # noqa: S105 a name
+PASSWORD_VARIABLE = "GPUNODE_PROMETHEUS_PASSWORD"  # noqa: S105 a name
+"""Environment variables with what may be no option: other users see the options of a process."""
+
 INCIDENTS = Path(__file__).with_name("incidents")
 """The recorded incidents in the package."""
 
@@ -189,6 +193,40 @@ class ClientSettings(Section):
     )
 
 
+class PrometheusSettings(Section):
+    """A Prometheus, Thanos, Mimir or VictoriaMetrics with the series of the recording rules."""
+
+    url: str = Field(
+        "http://localhost:9090", description="address of Prometheus, up to where /api/v1 begins"
+    )
+    timeout: float = Field(60.0, ge=1, le=3600, description="seconds to wait for one answer")
+    token_file: Path | None = Field(
+        None, description=f"file with a bearer token, which {TOKEN_VARIABLE} can hold instead"
+    )
+    username: str = Field("", description="user name for basic authentication")
+    password_file: Path | None = Field(
+        None, description=f"file with the password, which {PASSWORD_VARIABLE} can hold instead"
+    )
+    tenant: str = Field("", description="tenant of Mimir or Thanos, sent as X-Scope-OrgID")
+    ca_file: Path | None = Field(
+        None, description="PEM file of the authorities that may sign the server's certificate"
+    )
+    cert_file: Path | None = Field(None, description="PEM file of the certificate to show it")
+    key_file: Path | None = Field(None, description="PEM file of that certificate's key")
+
+    @field_validator("url")
+    @classmethod
+    def _has_no_password(cls, url: str) -> str:
+        if "@" in url.partition("://")[2].partition("/")[0]:
+            raise ValueError(
+                "has a password, which other users see in the list of processes; see "
+                "prometheus.username and prometheus.password-file"
+            )
+        if not re.match("https?://.", url):
+            raise ValueError(f"{url!r} does not begin with http:// or https://")
+        return url
+
+
 class LogSettings(Section):
     """What is logged to standard error."""
 
@@ -320,6 +358,24 @@ class NcclBenchSettings(Settings):
     json_output: bool = Field(False, alias="json", description="print JSON instead of a table")
 
 
+class ReportSettings(Settings):
+    """Write a report on the GPU hours of weeks or months, from what Prometheus has recorded."""
+
+    prometheus: PrometheusSettings = PrometheusSettings()
+    since: str = Field(
+        "30d", alias="from", description="begin: a date, a time in UTC, or so long before the end"
+    )
+    until: str = Field("now", alias="to", description="end: a date or a time in UTC, or now")
+    by: Literal["namespace", "job", "user", "node", "model", "kind"] = Field(
+        "namespace", description="what GPU hours are listed by"
+    )
+    price: float | None = Field(None, ge=0, description="price of a GPU hour, in your currency")
+    format: Literal["html", "json", "csv"] = Field("html", description="format to write")
+    output: str = Field(
+        "", description="file to write, or - for standard output; empty for gpunode-report.FORMAT"
+    )
+
+
 T = TypeVar("T", bound=Settings)
 
 
@@ -371,7 +427,7 @@ def _check_environment() -> None:
         for path, field in leaves(kind.model_fields)
         if not field.is_required()  # the command line is the only place for it
     }
-    known.add(protocol.SOCKET_VARIABLE)
+    known |= {protocol.SOCKET_VARIABLE, TOKEN_VARIABLE, PASSWORD_VARIABLE}
     for name, value in os.environ.items():
         written = name.upper()
         service = SERVICE.fullmatch(f"{name}={value}")

@@ -1,4 +1,4 @@
-"""Runs benchmarks: ``python -m tests.bench [anywhere] [soak] [gpu] [gpus] [truth]``."""
+"""Runs benchmarks: ``python -m tests.bench [anywhere] [soak] [gpu] [gpus] [truth] [review]``."""
 
 from __future__ import annotations
 
@@ -64,7 +64,21 @@ def soak() -> Iterator[tuple[str, Report]]:
     yield "13-soak", soak.soak()
 
 
-GROUPS = {"gpu": gpu, "gpus": gpus, "truth": truth, "anywhere": anywhere, "soak": soak}
+def review() -> Iterator[tuple[str, Report]]:
+    """Without a GPU: the capacity report on a fleet, whose past takes minutes to write."""
+    from tests.bench import review
+
+    yield "17-review", review.review()
+
+
+GROUPS = {
+    "gpu": gpu,
+    "gpus": gpus,
+    "truth": truth,
+    "anywhere": anywhere,
+    "soak": soak,
+    "review": review,
+}
 
 
 def main(names: list[str]) -> None:

@@ -26,6 +26,7 @@ from gpunode.config import (
     NcclBenchSettings,
     RecordSettings,
     ReplaySettings,
+    ReportSettings,
     RunSettings,
     Settings,
     TopSettings,
@@ -250,6 +251,15 @@ def nccl_bench(settings: NcclBenchSettings) -> None:
         sys.exit(1)
 
 
+def report(settings: ReportSettings) -> None:
+    """Write the capacity report."""
+    try:
+        from gpunode.cli import reporting
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{error.name} is missing: pip install 'gpunode[report]'") from error
+    reporting.write(settings)
+
+
 def local_node(settings: Settings, patience: float = PATIENCE) -> LocalNode:
     """The machine that this process runs on; ``patience`` is for its GPU drivers."""
     dcgm = settings.dcgm
@@ -312,4 +322,5 @@ COMMANDS: dict[str, tuple[type[Settings], Callable[[Any], None]]] = {
     "audit": (AuditSettings, audit_node),
     "doctor": (DoctorSettings, doctor),
     "nccl-bench": (NcclBenchSettings, nccl_bench),
+    "report": (ReportSettings, report),
 }

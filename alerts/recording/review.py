@@ -1,0 +1,121 @@
+"""What a report on weeks and months reads of jobs, models and nodes: one sample an hour.
+
+The samples of a fleet's jobs that are recorded every 30 s are too many to read back over months.
+"""
+
+from __future__ import annotations
+
+from alerts.recording.capacity import OF_WORKLOAD, SAMPLES_AN_HOUR, TRAINING_STEPS
+from alerts.recording.faults import INFO
+from alerts.recording.record import FOR_DAYS, HALF, HELD, NODE_A, OF_JOB, OF_NODE, TRAINS, Record
+from alerts.thresholds.row import GPU, NODE, OWNER, ledger, minutes, of_gpus, of_jobs, series
+
+HOUR = "[59m59s]"
+"""Prometheus 2 counts the samples at both ends of a window."""
+
+WORKLOAD = ", ".join(OF_WORKLOAD)
+OF_TRAIN = ("", "train", "")
+"""The labels of the tests' job after ``cluster``, without a replica."""
+
+TESTED = 60 / SAMPLES_AN_HOUR
+"""The share of an hour's samples that the tests have, which is one a minute."""
+
+MFU = "gpunode_training_mfu_ratio"
+
+
+def _hourly(hour: str) -> str:
+    return f"{hour} and on () (minute() < {minutes(FOR_DAYS)})"
+
+
+REVIEWED: tuple[Record, ...] = (
+    Record(
+        name="model:gpunode_gpu_seconds:rate1h_hourly",
+        labels=("cluster", "name", "state"),
+        interval=FOR_DAYS,
+        expression=_hourly(
+            "sum by (cluster, name, state) (gpu:gpunode_gpu_seconds:rate1h "
+            f"* on ({GPU}) group_left (name) max by ({GPU}, name) (gpunode_gpu_info))"
+        ),
+        purpose="GPU seconds per second, by model of GPU and state, once an hour.",
+        given={**HALF, INFO: 1.0},
+        results={("NVIDIA H200", "starved"): 0.25},
+    ),
+    Record(
+        name="job:gpunode_gpu_bottleneck:gpus_hourly",
+        labels=(*OF_WORKLOAD, "cause"),
+        interval=FOR_DAYS,
+        expression=_hourly(
+            f"sum by ({WORKLOAD}, cause) (sum_over_time(job:gpunode_gpu_bottleneck:count{HOUR})) "
+            f"/ {SAMPLES_AN_HOUR}"
+        ),
+        purpose="GPUs of a job by what held them back, averaged over an hour, once an hour.",
+        given={**HELD, series("gpunode_gpu_bottleneck", cause="shm"): 1.0},
+        results={(*OF_TRAIN, "shm"): TESTED},
+    ),
+    Record(
+        name="job:gpunode_job_kind:gpus_hourly",
+        labels=(*OF_WORKLOAD, "kind"),
+        interval=FOR_DAYS,
+        expression=_hourly(f"count by ({WORKLOAD}, kind) (gpu:gpunode_job:kind)"),
+        purpose="GPUs of a job by the kind of work that it does on them, once an hour.",
+        given=TRAINS,
+        results={(*OF_TRAIN, "training"): 1.0},
+    ),
+    Record(
+        name="job:gpunode_training_seconds:rate5m",
+        labels=(*OF_WORKLOAD, "phase"),
+        expression=(
+            f"sum by ({WORKLOAD}, phase) (gpu:gpunode_job:member * on ({GPU}) "
+            f"group_right ({OWNER}) gpu:gpunode_training_seconds:rate5m)"
+        ),
+        purpose="GPUs of a job by what its training says it does.",
+        given={**HELD, TRAINING_STEPS: 0.5},
+        results={(*OF_TRAIN, "step"): 0.5},
+    ),
+    Record(
+        name="job:gpunode_training_seconds:rate1h_hourly",
+        labels=(*OF_WORKLOAD, "phase"),
+        interval=FOR_DAYS,
+        expression=_hourly(
+            f"sum_over_time(job:gpunode_training_seconds:rate5m{HOUR}) / {SAMPLES_AN_HOUR}"
+        ),
+        purpose="`job:gpunode_training_seconds:rate5m`, averaged over an hour, once an hour.",
+        given={**HELD, TRAINING_STEPS: 0.5},
+        results={(*OF_TRAIN, "step"): 0.5 * TESTED},
+    ),
+    Record(
+        name="job:gpunode_training_mfu:ratio_hourly",
+        labels=OF_WORKLOAD,
+        interval=FOR_DAYS,
+        expression=_hourly(
+            f"avg by ({WORKLOAD}) (" + of_jobs(of_gpus(f"avg_over_time({MFU}[1h])"), "avg") + ")"
+        ),
+        purpose="Model FLOPs utilisation of a job over an hour, once an hour.",
+        given={**HELD, series(MFU): 0.5},
+        results={OF_TRAIN: 0.5},
+    ),
+    Record(
+        name="job:gpunode_training_step:median_hourly",
+        labels=OF_WORKLOAD,
+        interval=FOR_DAYS,
+        expression=_hourly(
+            f"max by ({WORKLOAD}) (avg_over_time(job:gpunode_training_step:median{HOUR}))"
+        ),
+        purpose="Time of a job's step over an hour, once an hour.",
+        given={**HELD, series("gpunode_training_step_median_seconds"): 3.0},
+        results={OF_TRAIN: 3.0},
+    ),
+    Record(
+        name="node:gpunode_gpu_blocked:by_job_hourly",
+        labels=(*OF_NODE, *OF_JOB[1:]),
+        interval=FOR_DAYS,
+        expression=_hourly(
+            f"avg by ({NODE}, {OWNER}) (avg_over_time(gpu:gpunode_gpu_blocked:by_job{HOUR}))"
+        ),
+        purpose="Share of an hour in which a node's GPUs wait for the peers of a job, once an "
+        "hour. The node of a job that waits least is the one for which the others wait.",
+        given={**HELD, **ledger(blocked=0.25)},
+        results={(NODE_A, "", "train", "", ""): 0.25},
+    ),
+)
+"""Rules that add up or compare nodes, for the Prometheus that sees them all."""

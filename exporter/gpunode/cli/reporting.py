@@ -1,0 +1,136 @@
+"""``gpunode report``: asks Prometheus, and writes what it says."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import time
+from contextlib import closing
+from datetime import datetime, timezone
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from gpunode.cli import streams
+from gpunode.config import PASSWORD_VARIABLE, TOKEN_VARIABLE, ReportSettings, UsageError
+from gpunode.report.document import Report
+from gpunode.report.history import HOUR, LATE, STATES, Asking, Past, Period
+from gpunode.report.page import FORMATS
+from gpunode.report.prometheus import Prometheus, Secrets
+from gpunode.report.sections import report
+from gpunode.report.view import View
+
+LONG = {"h": HOUR, "d": 24 * HOUR, "w": 7 * 24 * HOUR}
+LONGEST = 3 * 366 * 24 * HOUR
+LARGEST_SECRET = 1 << 16
+
+
+def write(settings: ReportSettings) -> None:
+    """Write the report that the settings ask for."""
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line for each request
+    name = settings.output or f"gpunode-report.{settings.format}"
+    text = FORMATS[settings.format](ask(settings))
+    if name == "-":
+        with streams.printing():
+            sys.stdout.write(text)
+        return
+    try:
+        Path(name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{name}: {error.strerror}") from error
+    with streams.printing():
+        sys.stdout.write(f"{name}\n")
+
+
+def ask(settings: ReportSettings) -> Report:
+    """Ask for everything; a bar on a terminal shows how far it is."""
+    period = _period(settings, time.time())
+    past, before = Past(period), Past(period.before)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    console = Console(stderr=True)
+    bar = Progress(*columns, console=console, disable=not console.is_terminal)
+    with closing(Prometheus(settings.prometheus, _secrets(settings))) as server, bar:
+        task = bar.add_task(server.url)
+
+        def done(moments: int) -> None:
+            bar.advance(task, moments)
+
+        now, then = Asking(server, past, done), Asking(server, before, done)
+        moments = now.moments(whole=True) + then.moments(whole=False)
+        bar.update(task, total=2 * period.hours + moments)
+        now.states()
+        if not past.clusters:
+            raise UsageError(
+                f"{server.url}: nothing from {settings.since} to {settings.until} of "
+                f"{STATES.over('1h')}; does it evaluate gpunode's recording rules, and keep its "
+                "samples for so long?"
+            )
+        now.ask(whole=True)
+        then.states()
+        if before.clusters:
+            then.ask(whole=False)
+    view = View(past, before, settings.price, settings.by)
+    return report(view, server.url, server.warnings)
+
+
+def _period(settings: ReportSettings, now: float) -> Period:
+    latest = int(now - LATE) // HOUR * HOUR
+    end = min(latest, latest if settings.until == "now" else _moment(settings.until, "to"))
+    if lasting := re.fullmatch(r"(\d{1,5})([hdw])", settings.since):
+        start = end - int(lasting[1]) * LONG[lasting[2]]
+    else:
+        start = _moment(settings.since, "from")
+    if start >= end:
+        raise UsageError(f"from: {settings.since!r} is not before {settings.until!r}")
+    if end - start > LONGEST:
+        raise UsageError(f"from: {settings.since!r} is more than three years before the end")
+    return Period(start, end)
+
+
+def _moment(text: str, name: str) -> int:
+    """A date or time in UTC, at the full hour, in Unix seconds."""
+    try:
+        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError as error:
+        raise UsageError(
+            f"{name}: {text!r} is no date (2026-08-31), no time (2026-08-31T18:00)"
+            + (", nor a length (30d, 12w, 24h)" if name == "from" else " and not now")
+        ) from error
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    return int(moment.timestamp()) // HOUR * HOUR
+
+
+def _secrets(settings: ReportSettings) -> Secrets:
+    asked = settings.prometheus
+    token = _secret(asked.token_file, TOKEN_VARIABLE)
+    password = _secret(asked.password_file, PASSWORD_VARIABLE)
+    if token and asked.username:
+        raise UsageError("prometheus: give either a token or a user name, not both")
+    return Secrets(token, password)
+
+
+def _secret(file: Path | None, variable: str) -> str:
+    """The first line of a file, else of an environment variable."""
+    if file is None:
+        text = os.environ.get(variable, "")
+    else:
+        try:
+            with file.open(encoding="ascii") as opened:
+                text = opened.read(LARGEST_SECRET)
+        except OSError as error:
+            raise UsageError(f"{file}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{file}: not ASCII text") from error
+    secret = text.strip()
+    if not secret.isascii() or not all(c.isprintable() for c in secret):
+        raise UsageError(f"{file or variable}: more than one line, or not ASCII text")
+    return secret

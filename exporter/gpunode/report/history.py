@@ -1,0 +1,346 @@
+"""What the report asks Prometheus for, and what a period was like by the answers.
+
+Everything that is recorded once an hour is recorded in the first four minutes after it, so that the
+windows of such series end four minutes after the hour. An hour without a sample stays unknown.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gpunode.report.prometheus import Labels, Moments, Prometheus
+
+HOUR = 3600
+DAY = 24 * HOUR
+LATE = 240
+"""Seconds after the hour within which the recording rules record it."""
+
+EVERY = 30
+AT_ONCE = 15
+"""Seconds between two samples of what is recorded more often than once an hour."""
+
+FAULT_WINDOW = 900
+"""Seconds for which faults are counted together."""
+
+USEFUL = ("compute", "memory")
+NOT_USED = ("free", "idle", "unknown")
+"""As on the dashboard Capacity: the states of GPU hours that were useful, and those in which no job
+ran. All but ``free`` are held."""
+
+LEDGER = "gpunode_gpu_seconds:rate1h_hourly"
+OWNER = "owner_namespace, workload, user"
+OF_JOB = f"cluster, {OWNER}"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """An expression over a window, and how long after its end the last sample of it may come."""
+
+    expression: str
+    late: int = LATE
+
+    def over(self, window: str) -> str:
+        return self.expression.replace("WINDOW", window)
+
+
+STATES = Query(f"sum by (cluster, state) (sum_over_time(cluster:{LEDGER}[WINDOW]))")
+JOBS = Query(f"sum by ({OF_JOB}, state) (sum_over_time(job:{LEDGER}[WINDOW]))")
+NODES = Query(f"sum by (cluster, instance, state) (sum_over_time(node:{LEDGER}[WINDOW]))")
+NODE_HOURS = Query(f"max by (cluster, instance) (count_over_time(node:{LEDGER}[WINDOW]))")
+MODELS = Query(f"sum by (name, state) (sum_over_time(model:{LEDGER}[WINDOW]))")
+NAMESPACES = Query(f"sum by (owner_namespace, state) (sum_over_time(namespace:{LEDGER}[WINDOW]))")
+JOB_CAUSES = Query(
+    f"sum by ({OF_JOB}, cause) "
+    '(sum_over_time(job:gpunode_gpu_bottleneck:gpus_hourly{cause!="none"}[WINDOW]))'
+)
+JOB_KINDS = Query(
+    f"sum by ({OF_JOB}, kind) (sum_over_time(job:gpunode_job_kind:gpus_hourly[WINDOW]))"
+)
+PHASES = Query(
+    f"sum by ({OF_JOB}, phase) (sum_over_time(job:gpunode_training_seconds:rate1h_hourly[WINDOW]))"
+)
+MFU = Query(f"max by ({OF_JOB}) (avg_over_time(job:gpunode_training_mfu:ratio_hourly[WINDOW]))")
+STEPS = Query(f"max by ({OF_JOB}) (avg_over_time(job:gpunode_training_step:median_hourly[WINDOW]))")
+_BLOCKED = "node:gpunode_gpu_blocked:by_job_hourly[WINDOW]"
+BLOCKED = Query(f"max by (cluster, instance, {OWNER}) (sum_over_time({_BLOCKED}))")
+BLOCKED_HOURS = Query(f"max by (cluster, instance, {OWNER}) (count_over_time({_BLOCKED}))")
+CAUSES = Query(
+    'sum by (cause) (sum_over_time(cluster:gpunode_gpu_bottleneck:count{cause!="none"}[WINDOW])) '
+    f"* {EVERY} / {HOUR}",
+    late=0,
+)
+KINDS = Query(
+    f"sum by (kind) (sum_over_time(cluster:gpunode_job_kind:gpus[WINDOW])) * {EVERY} / {HOUR}",
+    late=0,
+)
+ENERGY = Query(
+    f"sum (sum_over_time(cluster:gpunode_gpu_power:watts[WINDOW])) * {EVERY} / {HOUR} / 1000",
+    late=0,
+)
+"""Kilowatt hours."""
+
+_NODE_FAULT = 'node:gpunode_fault:level{fault!="gpu"}[WINDOW]'
+_GPU_FAULT = "gpu:gpunode_gpu_fault:level[WINDOW]"
+NODE_FAULTS = Query(
+    f"sum by (cluster, instance, fault) (sum_over_time({_NODE_FAULT}) "
+    f"- count_over_time({_NODE_FAULT})) * {AT_ONCE} / {HOUR}",
+    late=0,
+)
+GPU_FAULTS = Query(
+    f"sum by (cluster, instance, gpu, uuid, reason) (sum_over_time({_GPU_FAULT}) "
+    f"- count_over_time({_GPU_FAULT})) * {AT_ONCE} / {HOUR}",
+    late=0,
+)
+"""Hours of faults that are worth waking somebody, whose level is 2; the others' is 1."""
+
+BY_USEFUL_SHARE = (
+    'count_values("useful", round(sum by (cluster, instance, gpu, uuid) '
+    '(gpu:gpunode_gpu_seconds:rate30d{state=~"compute|memory"}), 0.1))'
+)
+"""GPUs by the share of the 30 days before that was useful."""
+
+Amounts = dict[str, float]
+"""GPU hours by state, cause, kind or phase."""
+
+
+class Job(NamedTuple):
+    """Who holds GPUs, as the recording rules tell jobs apart."""
+
+    cluster: str
+    owner_namespace: str
+    workload: str
+    user: str
+
+
+class Node(NamedTuple):
+    """A node of a cluster."""
+
+    cluster: str
+    instance: str
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """From one full hour to another, in Unix seconds."""
+
+    start: int
+    end: int
+
+    @property
+    def hours(self) -> int:
+        return (self.end - self.start) // HOUR
+
+    @property
+    def before(self) -> Period:
+        """The period of the same length that ends where this one begins."""
+        return Period(2 * self.start - self.end, self.start)
+
+    def windows(self, step: int) -> Iterator[tuple[str, Moments]]:
+        """Windows that cover it, by their length and ends; the first may be shorter."""
+        first = self.end - (self.end - self.start) // step * step
+        if first > self.start:
+            yield f"{(first - self.start) // HOUR}h", Moments(first, first, step)
+        if first < self.end:
+            length = f"{step // HOUR}h" if step >= HOUR else f"{step // 60}m"
+            yield length, Moments(first + step, self.end, step)
+
+
+@dataclass(slots=True)
+class JobPast:
+    """A job's GPU hours by state, cause and kind of work, and its days by their end."""
+
+    states: Amounts = field(default_factory=lambda: defaultdict(float))
+    causes: Amounts = field(default_factory=lambda: defaultdict(float))
+    kinds: Amounts = field(default_factory=lambda: defaultdict(float))
+    useful: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    held: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    phases: dict[int, Amounts] = field(default_factory=dict)
+    mfu: dict[int, float] = field(default_factory=dict)
+    steps: dict[int, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class NodePast:
+    """A node's GPU hours by state, the hours for which it was seen, and its first and last day."""
+
+    states: Amounts = field(default_factory=lambda: defaultdict(float))
+    hours: float = 0.0
+    first: int = 0
+    last: int = 0
+
+
+@dataclass(slots=True)
+class Past:
+    """What a period was like."""
+
+    period: Period
+    clusters: dict[str, dict[int, Amounts]] = field(default_factory=dict)
+    """GPU hours by state, of each hour by its end, of each cluster."""
+
+    jobs: dict[Job, JobPast] = field(default_factory=lambda: defaultdict(JobPast))
+    nodes: dict[Node, NodePast] = field(default_factory=lambda: defaultdict(NodePast))
+    models: dict[str, Amounts] = field(default_factory=dict)
+    namespaces: dict[str, Amounts] = field(default_factory=dict)
+    causes: Amounts = field(default_factory=lambda: defaultdict(float))
+    kinds: Amounts = field(default_factory=lambda: defaultdict(float))
+    energy: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    """Kilowatt hours by the end of the day."""
+
+    blocked: dict[tuple[Job, int], dict[Node, list[float]]] = field(default_factory=dict)
+    """Hours that a node's GPUs waited for the peers of a job, and hours in all, by day."""
+
+    faults: dict[tuple[str, Node, str], dict[int, float]] = field(default_factory=dict)
+    """Hours of each fault of each node and GPU (empty for a node), by the end of the window."""
+
+    by_useful_share: Amounts = field(default_factory=dict)
+
+    def day(self, at: int) -> int:
+        """The end of the day of the period to which a time belongs."""
+        return self.period.end - (self.period.end - at) // DAY * DAY
+
+
+Put = Callable[[Labels, int, float], None]
+
+
+class Asking:
+    """Asks for a period; ``done`` is told of the moments that were answered."""
+
+    def __init__(
+        self, server: Prometheus, past: Past, done: Callable[[int], None] = lambda _: None
+    ) -> None:
+        self.server = server
+        self.past = past
+        self.done = done
+
+    def moments(self, *, whole: bool) -> int:
+        """For how many moments it will ask."""
+        plan = self._whole() if whole else self._brief()
+        return sum(len(at) for _, step, _ in plan for _, at in self.past.period.windows(step))
+
+    def states(self) -> None:
+        """Ask for the ledger of each hour."""
+        self._put([(STATES, HOUR, self._state)])
+
+    def ask(self, *, whole: bool) -> None:
+        """Ask for the rest: all of it, or what the next period is compared with."""
+        self._put(self._whole() if whole else self._brief())
+        if whole:
+            for labels, value in self.server.at(BY_USEFUL_SHARE, self.past.period.end + LATE):
+                self.past.by_useful_share[labels.get("useful", "")] = value
+
+    def _brief(self) -> list[tuple[Query, int, Put]]:
+        return [
+            (CAUSES, DAY, self._cause),
+            (ENERGY, DAY, self._energy),
+            (NAMESPACES, DAY, self._namespace),
+            (PHASES, DAY, self._phase),
+        ]
+
+    def _whole(self) -> list[tuple[Query, int, Put]]:
+        return [
+            *self._brief(),
+            (JOBS, DAY, self._job),
+            (JOB_CAUSES, DAY, self._job_cause),
+            (JOB_KINDS, DAY, self._job_kind),
+            (KINDS, DAY, self._kind),
+            (MFU, DAY, self._mfu),
+            (STEPS, DAY, self._step),
+            (NODES, DAY, self._node),
+            (NODE_HOURS, DAY, self._node_hours),
+            (MODELS, DAY, self._model),
+            (BLOCKED, DAY, self._blocked),
+            (BLOCKED_HOURS, DAY, self._blocked_hours),
+            (NODE_FAULTS, FAULT_WINDOW, self._fault),
+            (GPU_FAULTS, FAULT_WINDOW, self._fault),
+        ]
+
+    def _put(self, plan: list[tuple[Query, int, Put]]) -> None:
+        for query, step, put in plan:
+            for window, at in self.past.period.windows(step):
+                late = Moments(at.first + query.late, at.last + query.late, at.step)
+                for labels, moment, value in self.server.over(query.over(window), late, self.done):
+                    put(labels, moment - query.late, value)
+
+    def _state(self, labels: Labels, at: int, hours: float) -> None:
+        cluster = self.past.clusters.setdefault(labels.get("cluster", ""), {})
+        cluster.setdefault(at, {})[labels.get("state", "")] = hours
+
+    def _job(self, labels: Labels, at: int, hours: float) -> None:
+        job = self.past.jobs[_job(labels)]
+        state = labels.get("state", "")
+        job.states[state] += hours
+        if state != "free":
+            job.held[at] += hours
+        if state in USEFUL:
+            job.useful[at] += hours
+
+    def _job_cause(self, labels: Labels, _: int, hours: float) -> None:
+        self.past.jobs[_job(labels)].causes[labels.get("cause", "")] += hours
+
+    def _job_kind(self, labels: Labels, _: int, hours: float) -> None:
+        self.past.jobs[_job(labels)].kinds[labels.get("kind", "")] += hours
+
+    def _phase(self, labels: Labels, at: int, hours: float) -> None:
+        phases = self.past.jobs[_job(labels)].phases.setdefault(at, {})
+        phases[labels.get("phase", "")] = hours
+
+    def _mfu(self, labels: Labels, at: int, ratio: float) -> None:
+        self.past.jobs[_job(labels)].mfu[at] = ratio
+
+    def _step(self, labels: Labels, at: int, seconds: float) -> None:
+        self.past.jobs[_job(labels)].steps[at] = seconds
+
+    def _node(self, labels: Labels, _: int, hours: float) -> None:
+        self.past.nodes[_node(labels)].states[labels.get("state", "")] += hours
+
+    def _node_hours(self, labels: Labels, at: int, hours: float) -> None:
+        node = self.past.nodes[_node(labels)]
+        node.hours += hours
+        node.first = min(node.first or at, at)
+        node.last = max(node.last, at)
+
+    def _model(self, labels: Labels, _: int, hours: float) -> None:
+        _add(self.past.models, labels.get("name", ""), labels.get("state", ""), hours)
+
+    def _namespace(self, labels: Labels, _: int, hours: float) -> None:
+        name = labels.get("owner_namespace", "")
+        _add(self.past.namespaces, name, labels.get("state", ""), hours)
+
+    def _cause(self, labels: Labels, _: int, hours: float) -> None:
+        self.past.causes[labels.get("cause", "")] += hours
+
+    def _kind(self, labels: Labels, _: int, hours: float) -> None:
+        self.past.kinds[labels.get("kind", "")] += hours
+
+    def _energy(self, _: Labels, at: int, kilowatt_hours: float) -> None:
+        self.past.energy[at] += kilowatt_hours
+
+    def _blocked(self, labels: Labels, at: int, hours: float) -> None:
+        nodes = self.past.blocked.setdefault((_job(labels), at), {})
+        nodes.setdefault(_node(labels), [0.0, 0.0])[0] += hours
+
+    def _blocked_hours(self, labels: Labels, at: int, hours: float) -> None:
+        nodes = self.past.blocked.setdefault((_job(labels), at), {})
+        nodes.setdefault(_node(labels), [0.0, 0.0])[1] += hours
+
+    def _fault(self, labels: Labels, at: int, hours: float) -> None:
+        if hours > 0:
+            fault = labels.get("fault") or labels.get("reason", "")
+            of = (labels.get("uuid", ""), _node(labels), fault)
+            self.past.faults.setdefault(of, {})[at] = hours
+
+
+def _add(amounts: dict[str, Amounts], name: str, part: str, hours: float) -> None:
+    own = amounts.setdefault(name, {})
+    own[part] = own.get(part, 0.0) + hours
+
+
+def _job(labels: Labels) -> Job:
+    return Job(*(labels.get(name, "") for name in Job._fields))
+
+
+def _node(labels: Labels) -> Node:
+    return Node(labels.get("cluster", ""), labels.get("instance", ""))

@@ -1,0 +1,243 @@
+"""Writes the report: one HTML file without anything from elsewhere, or JSON, or CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+
+from jinja2 import Environment, PackageLoader
+
+from gpunode import __version__
+from gpunode.export import palette
+from gpunode.report import charts
+from gpunode.report.charts import Chart, Part
+from gpunode.report.document import Report, Section, Table, Value
+from gpunode.report.sections.outlook import WEEKDAYS
+from gpunode.report.words import written
+
+MOST_BARS = 120
+"""Days from which on a bar is a week."""
+
+
+def html(report: Report) -> str:
+    """The report as a page."""
+    environment = Environment(
+        loader=PackageLoader("gpunode.report"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["written"] = written
+    drawn = {
+        section.name: DRAWN[section.name](section)
+        for section in report.sections
+        if section.name in DRAWN
+    }
+    page = environment.get_template("report.html")
+    return page.render(report=report, charts=drawn, version=__version__)
+
+
+def as_json(report: Report) -> str:
+    """The report as JSON."""
+    return json.dumps(asdict(report), indent=1, ensure_ascii=False) + "\n"
+
+
+def as_csv(report: Report) -> str:
+    """Every figure as a line: section, table, row, name, value, unit and the PromQL behind it."""
+    file = io.StringIO()
+    out = csv.writer(file, lineterminator="\n")
+    out.writerow(("section", "table", "row", "name", "value", "unit", "promql"))
+    for section in report.sections:
+        for figure in section.figures:
+            value = "" if figure.value is None else repr(figure.value)
+            out.writerow((section.name, "", "", figure.name, value, figure.unit, figure.promql))
+        for table in section.tables:
+            asked = " ; ".join(table.promql)
+            for number, row in enumerate(table.rows, 1):
+                for column, cell in zip(table.columns, row, strict=True):
+                    out.writerow(
+                        (
+                            section.name,
+                            table.name,
+                            number,
+                            column.name,
+                            _cell(cell),
+                            column.unit,
+                            asked,
+                        )
+                    )
+    return file.getvalue()
+
+
+FORMATS: dict[str, Callable[[Report], str]] = {"html": html, "json": as_json, "csv": as_csv}
+
+
+def _cell(value: Value) -> str:
+    """A cell that no spreadsheet takes for a formula.
+
+    https://owasp.org/www-community/attacks/CSV_Injection
+    """
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return f"'{value}" if value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+    return repr(value)
+
+
+def _numbers(table: Table, name: str) -> list[float | None]:
+    at = [column.name for column in table.columns].index(name)
+    return [
+        value if isinstance(value, float) else None for value in (row[at] for row in table.rows)
+    ]
+
+
+def _texts(table: Table, name: str) -> list[str]:
+    at = [column.name for column in table.columns].index(name)
+    return [str(row[at]) for row in table.rows]
+
+
+def _rows(table: Table, name: str, value: str) -> list[tuple[str, float]]:
+    return [
+        (text, number)
+        for text, number in zip(_texts(table, name), _numbers(table, value), strict=True)
+        if number
+    ]
+
+
+def _summary(section: Section) -> list[Chart]:
+    days = section.table("days")
+    begins = _texts(days, "day")
+    each = 7 if len(begins) > MOST_BARS else 1
+    parts = []
+    for state, colour in palette.STATES.items():
+        values = [value or 0.0 for value in _numbers(days, state)]
+        sums = [sum(values[at : at + each]) for at in range(0, len(values), each)]
+        if any(sums):
+            parts.append(Part(state, "var(--free)" if state == "free" else colour, sums))
+    what = "day" if each == 1 else "week"
+    return [
+        charts.stacks(
+            f"GPU hours by {what} and state",
+            f"{section.says} The table below has the sums.",
+            begins[::each],
+            parts,
+            "GPU hours",
+        )
+    ]
+
+
+def _causes(section: Section) -> list[Chart]:
+    rows = _rows(section.table("causes"), "cause", "gpu_hours")[:10]
+    says = "The longest bar is the cause that held GPUs up for most hours."
+    return [charts.bars("GPU hours by cause", says, rows, "GPU hours", palette.CAUSES)] * bool(rows)
+
+
+def _losers(section: Section) -> list[Chart]:
+    rows = _rows(section.table("jobs"), "job", "lost")
+    says = "The hours that each of these jobs held without use."
+    return [charts.bars("GPU hours lost by job", says, rows, "GPU hours", {})] * bool(rows)
+
+
+def _idle(section: Section) -> list[Chart]:
+    rows = [
+        (f"{share:.0%} useful", gpus)
+        for share, gpus in zip(
+            _numbers(section.table("useful_shares"), "share"),
+            _numbers(section.table("useful_shares"), "gpus"),
+            strict=True,
+        )
+        if share is not None and gpus
+    ]
+    title = "GPUs by the share of the last 30 days that was useful"
+    says = "Whether all GPUs work a little, or few all the time."
+    return [charts.bars(title, says, rows, "GPUs", {})] * bool(rows)
+
+
+TRAINING = {
+    "useful": ("useful", palette.STATES["compute"]),
+    "goodput": ("goodput", palette.STATES["communication"]),
+    "mfu": ("MFU", palette.STATES["blocked"]),
+}
+"""The lines of the weeks of training by their column."""
+
+
+def _training(section: Section) -> list[Chart]:
+    weeks = section.table("weeks")
+    parts = [
+        Part(name, colour, _numbers(weeks, column)) for column, (name, colour) in TRAINING.items()
+    ]
+    if not weeks.rows:
+        return []
+    title = "Useful share, goodput and MFU of training by week"
+    says = "The table below has the figures."
+    return [charts.lines(title, says, _texts(weeks, "week"), parts, "share", highest=1.0)]
+
+
+def _energy(section: Section) -> list[Chart]:
+    weeks = section.table("weeks")
+    values = _numbers(weeks, "per_useful_hour")
+    if not any(values):
+        return []
+    part = Part("kWh for a useful GPU hour", "var(--plain)", values)
+    title = "Energy for a useful GPU hour by week"
+    says = "The table below has the figures."
+    return [charts.lines(title, says, _texts(weeks, "week"), [part], "kWh")]
+
+
+def _failures(section: Section) -> list[Chart]:
+    rows = _rows(section.table("faults"), "fault", "lost")
+    says = "The GPU hours for which each kind of fault was there."
+    return [charts.bars("GPU hours lost by fault", says, rows[:10], "GPU hours", {})] * bool(rows)
+
+
+def _demand(section: Section) -> list[Chart]:
+    week = section.table("week")
+    share = {
+        (WEEKDAYS.index(day), int(hour)): part
+        for day, hour, part in zip(
+            _texts(week, "weekday"), _numbers(week, "hour"), _numbers(week, "share"), strict=True
+        )
+        if hour is not None and part is not None
+    }
+    drawn = [
+        charts.heat(
+            "Share of the GPUs that was held, by hour of the week",
+            "The darker a cell, the more of the GPUs were held in that hour, in UTC.",
+            WEEKDAYS,
+            [f"{hour:02}" for hour in range(24)],
+            share,
+        )
+    ]
+    days = section.table("trend")
+    if days.rows:
+        drawn.append(
+            charts.lines(
+                "GPUs held in the busiest hour of each day, GPUs there were, and the trend",
+                section.says,
+                _texts(days, "day"),
+                [
+                    Part("GPUs", "var(--limit)", _numbers(days, "supply"), dots=False),
+                    Part("trend", "var(--ink)", _numbers(days, "trend"), dots=False),
+                    Part("busiest hour of a day", "var(--plain)", _numbers(days, "busiest")),
+                ],
+                "GPUs",
+                band=(_numbers(days, "low"), _numbers(days, "high")),
+            )
+        )
+    return drawn
+
+
+DRAWN: dict[str, Callable[[Section], list[Chart]]] = {
+    "summary": _summary,
+    "causes": _causes,
+    "losers": _losers,
+    "idle": _idle,
+    "training": _training,
+    "energy": _energy,
+    "failures": _failures,
+    "demand": _demand,
+}
+"""The charts of a section, by its name."""

@@ -1,0 +1,42 @@
+"""The sections of the report, each a question, and the order in which they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpunode.report import history
+from gpunode.report.document import Report
+from gpunode.report.sections import hours, jobs, nodes, outlook
+from gpunode.report.view import View
+from gpunode.report.words import clock, date
+
+SECTIONS = (
+    hours.summary,
+    hours.causes,
+    jobs.losers,
+    hours.groups,
+    jobs.idle,
+    jobs.training,
+    hours.energy,
+    nodes.slow,
+    nodes.failures,
+    outlook.demand,
+    outlook.change,
+    nodes.coverage,
+)
+
+
+def report(view: View, source: str, warnings: Iterable[str]) -> Report:
+    """Everything that there is to say about a period."""
+    period = view.past.period
+    return Report(
+        title=f"GPU capacity, {date(period.start)} to {date(period.end)}",
+        start=clock(period.start),
+        end=clock(period.end),
+        moment=period.end + history.LATE,
+        source=source,
+        price=view.price,
+        finding=outlook.finding(view),
+        sections=tuple(section(view) for section in SECTIONS),
+        warnings=tuple(sorted(warnings)),
+    )

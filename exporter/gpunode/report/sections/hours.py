@@ -1,0 +1,282 @@
+"""Where the GPU hours went: by state, by cause, by who held them, and their energy."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+from gpunode.gpu.ledger import STATES
+from gpunode.report import history, words
+from gpunode.report.document import Column, Figure, Section, Table
+from gpunode.report.history import Amounts, Job, JobPast
+from gpunode.report.view import (
+    MOST_ROWS,
+    WEEK,
+    View,
+    added,
+    held,
+    kind,
+    lost,
+    owner,
+    ratio,
+    shown,
+    used,
+    useful,
+)
+from gpunode.report.words import REMEDIES, clock
+from gpunode.verdict.causes import CAUSES
+
+
+def summary(view: View) -> Section:
+    """Every GPU hour by state, and by day."""
+    total = view.total
+    whole = sum(total.values())
+    ledger = f"cluster:{history.LEDGER}"
+
+    def asked(states: str) -> str:
+        return f"sum (sum_over_time({ledger}{states}[{view.window}]))"
+
+    everything = asked("")
+    is_held, is_used = '{state!="free"}', '{state!~"free|idle|unknown"}'
+    is_useful, is_lost = '{state=~"compute|memory"}', '{state!~"compute|memory|free"}'
+    figures = [
+        Figure("gpu_hours", "GPU hours", whole, "GPU hours", everything, "that there were"),
+        *(
+            Figure(
+                name,
+                title,
+                ratio(of(total), whole),
+                "share",
+                f"{asked(states)} / {everything}",
+                note,
+            )
+            for name, title, of, states, note in (
+                ("allocated", "Allocated", held, is_held, "held by jobs"),
+                ("used", "Used", used, is_used, "a job was running"),
+                ("useful", "Useful", useful, is_useful, "arithmetic and memory traffic"),
+            )
+        ),
+        Figure("lost", "Held without use", lost(total), "GPU hours", asked(is_lost), "GPU hours"),
+    ]
+    if view.price is not None:
+        figures.append(
+            Figure(
+                "lost_cost",
+                "Price of it",
+                lost(total) * view.price,
+                "price",
+                f"{asked(is_lost)} * {view.price:g}",
+                f"at {view.price:g} for a GPU hour",
+            )
+        )
+    rows = tuple(
+        (state, words.STATES[state], hours, ratio(hours, whole), *view.cost(hours))
+        for state in STATES
+        if (hours := total.get(state, 0.0)) or state in total
+    )
+    days: dict[int, list[Amounts]] = {end: [] for end in view.days()}
+    for at, states in view.hours.items():
+        days[view.past.day(at)].append(states)
+    by_day = tuple(
+        (
+            view.begin(end),
+            float(len(seen)),
+            *(sum(one.get(s, 0.0) for one in seen) if seen else None for s in STATES),
+        )
+        for end, seen in days.items()
+    )
+    return Section(
+        "summary",
+        "Where the GPU hours went",
+        "Every GPU second is in one state of the ledger. Useful is arithmetic and memory "
+        "traffic; all other time of a GPU that a job holds is lost.",
+        tuple(figures),
+        (
+            Table(
+                "states",
+                "GPU hours by state",
+                (
+                    Column("state", "State"),
+                    Column("meaning", "What the GPU did"),
+                    Column("gpu_hours", "GPU hours", "GPU hours"),
+                    Column("share", "Share", "share"),
+                    *view.cost_column(),
+                ),
+                rows,
+                (f"sum by (state) (sum_over_time({ledger}[{view.window}]))",),
+            ),
+            Table(
+                "days",
+                "GPU hours by day",
+                (
+                    Column("day", "Begins"),
+                    Column("hours", "Hours with data", "count"),
+                    *(Column(state, state, "GPU hours") for state in STATES),
+                ),
+                by_day,
+                (history.STATES.over("1d"),),
+                hidden=True,
+            ),
+        ),
+    )
+
+
+def causes(view: View) -> Section:
+    """What held GPUs up."""
+    causes = {cause: hours for cause, hours in view.past.causes.items() if hours > 0}
+    rows = tuple(
+        (cause, hours, *view.cost(hours), CAUSES.get(cause, ""), _remedy(cause))
+        for cause, hours in sorted(causes.items(), key=lambda item: -item[1])
+    )
+    return Section(
+        "causes",
+        "What held GPUs up",
+        "The verdict names, for every GPU at any time, the one resource that costs it most. A "
+        "GPU that is held up is not wholly lost, so these hours are more than those above."
+        if rows
+        else "No verdict named a cause.",
+        (),
+        (
+            Table(
+                "causes",
+                "GPU hours by cause",
+                (
+                    Column("cause", "Cause"),
+                    Column("gpu_hours", "GPU hours", "GPU hours"),
+                    *view.cost_column(),
+                    Column("meaning", "What it means"),
+                    Column("remedy", "What helps"),
+                ),
+                rows,
+                (view.over(history.CAUSES),),
+            ),
+        ),
+    )
+
+
+def groups(view: View) -> Section:
+    """Who held GPUs."""
+    groups: dict[str, Amounts] = {}
+    asked = view.over(history.JOBS)
+    if view.by == "node":
+        asked = view.over(history.NODES)
+        for node, seen in view.past.nodes.items():
+            _put(groups, view.node_name(node), seen.states)
+    elif view.by == "model":
+        asked = view.over(history.MODELS)
+        for model, states in view.past.models.items():
+            _put(groups, shown(model), states)
+    else:
+        of: dict[str, Callable[[Job, JobPast], str]] = {
+            "namespace": lambda job, _: job.owner_namespace or "no namespace",
+            "job": lambda job, _: f"{job.workload} ({owner(job)})",
+            "user": lambda job, _: job.user or "no user",
+            "kind": lambda _, past: words.KINDS.get(kind(past), kind(past)),
+        }
+        for job, past in view.past.jobs.items():
+            _put(groups, shown(of[view.by](job, past)), past.states)
+    ranked = sorted(groups.items(), key=lambda item: -held(item[1]))
+    listed = ranked[:MOST_ROWS]
+    if rest := ranked[MOST_ROWS:]:
+        listed.append((f"{len(rest)} others", added(states for _, states in rest)))
+    rows = tuple(
+        (
+            name,
+            held(states),
+            ratio(used(states), held(states)),
+            ratio(useful(states), held(states)),
+            lost(states),
+            *view.cost(lost(states)),
+        )
+        for name, states in listed
+    )
+    note = {
+        "kind": "A job counts as the kind of work that it did for most of its hours.",
+        "node": "",
+        "model": "A slice of MIG counts as a GPU.",
+    }.get(view.by, "A GPU with several owners is divided among them.")
+    return Section(
+        "groups",
+        f"Who held GPUs, by {view.by}",
+        f"{note} Used and useful are shares of what was held.".strip(),
+        (),
+        (
+            Table(
+                "groups",
+                f"GPU hours by {view.by}",
+                (
+                    Column("name", view.by.capitalize()),
+                    Column("held", "Held", "GPU hours"),
+                    Column("used", "Used", "share"),
+                    Column("useful", "Useful", "share"),
+                    Column("lost", "Lost", "GPU hours"),
+                    *view.cost_column("Cost of it"),
+                ),
+                rows,
+                (asked,),
+            ),
+        ),
+    )
+
+
+def energy(view: View) -> Section:
+    """Energy, and what a useful hour took."""
+    weeks: dict[int, Amounts] = defaultdict(lambda: defaultdict(float))
+    useful_hours: Amounts = defaultdict(float)
+    days: dict[int, float] = defaultdict(float)
+    for at, states in view.hours.items():
+        days[view.past.day(at)] += useful(states)
+    for at, hours in days.items():
+        if at in view.past.energy:
+            weeks[view.week(at)]["useful"] += hours
+            weeks[view.week(at)]["energy"] += view.past.energy[at]
+    useful_hours = added(weeks.values())
+    energy = sum(view.past.energy.values())
+    asked = view.over(history.ENERGY)
+    return Section(
+        "energy",
+        "Energy",
+        "What the GPUs drew, divided by the GPU hours that were useful."
+        if energy
+        else "No power is recorded.",
+        (
+            Figure("energy", "Energy", energy or None, "kWh", asked, "kWh"),
+            Figure(
+                "energy_per_useful_hour",
+                "For a useful GPU hour",
+                ratio(useful_hours.get("energy", 0.0), useful_hours.get("useful", 0.0)),
+                "kWh",
+                f"{asked} / sum (sum_over_time(cluster:{history.LEDGER}"
+                f'{{state=~"compute|memory"}}[{view.window}]))',
+                "kWh",
+            ),
+        ),
+        (
+            Table(
+                "weeks",
+                "Energy by week",
+                (
+                    Column("week", "Begins"),
+                    Column("energy", "Energy", "kWh"),
+                    Column("per_useful_hour", "kWh for a useful GPU hour", "kWh"),
+                ),
+                tuple(
+                    (
+                        clock(max(end - WEEK, view.past.period.start)),
+                        week["energy"],
+                        ratio(week["energy"], week["useful"]),
+                    )
+                    for end, week in sorted(weeks.items())
+                ),
+                (history.ENERGY.over("1d"),),
+            ),
+        ),
+    )
+
+
+def _remedy(cause: str) -> str:
+    return REMEDIES[cause].do if cause in REMEDIES else ""
+
+
+def _put(groups: dict[str, Amounts], name: str, states: Mapping[str, float]) -> None:
+    groups[name] = added((groups.get(name, {}), states))

@@ -1,0 +1,317 @@
+"""What jobs lost, to what, and how training goes."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator
+
+from gpunode.report import history, words
+from gpunode.report.document import Column, Figure, Section, Table, Value
+from gpunode.report.history import Amounts, Job, JobPast
+from gpunode.report.sections.losses import loss_of
+from gpunode.report.view import (
+    LEAST_HELD,
+    TOP,
+    WEEK,
+    View,
+    added,
+    held,
+    kind,
+    lost,
+    owner,
+    ratio,
+    used,
+)
+from gpunode.report.words import clock, number
+
+HALF = 0.5
+SLOWER = 1.1
+"""From how much longer a step takes than before it is a regression."""
+
+
+def losers(view: View) -> Section:
+    """The jobs and owners that lost most."""
+    owners: dict[str, JobPast] = defaultdict(JobPast)
+    for job, past in view.past.jobs.items():
+        _merge(owners[owner(job)], past)
+    by_owner = sorted(owners.items(), key=lambda item: -lost(item[1].states))
+    columns = (
+        Column("held", "Held", "GPU hours"),
+        Column("lost", "Lost", "GPU hours"),
+        *view.cost_column("Cost of it"),
+        Column("given_back", "To get back", "GPU hours"),
+        Column("cause", "Cause"),
+        Column("evidence", "Evidence"),
+        Column("remedy", "What helps"),
+    )
+
+    def cells(past: JobPast) -> tuple[Value, ...]:
+        loss = loss_of(past.states, past.causes)
+        lost_hours = lost(past.states)
+        return (
+            held(past.states),
+            lost_hours,
+            *view.cost(lost_hours),
+            loss.given_back,
+            loss.cause or loss.state,
+            loss.evidence,
+            loss.remedy,
+        )
+
+    asked = (view.over(history.JOBS), view.over(history.JOB_CAUSES))
+    jobs = tuple((*view.job_cells(job), *cells(past)) for job, past in view.ranked_jobs()[:TOP])
+    return Section(
+        "losers",
+        "Who lost most",
+        "Hours that a job held without use. To get back, at most, are the hours of the states "
+        "that the cause takes, divided among the causes that were named."
+        if jobs
+        else "No job lost any.",
+        (),
+        (
+            Table("jobs", "Jobs that lost most", (*view.job_columns(), *columns), jobs, asked),
+            Table(
+                "owners",
+                "Owners that lost most",
+                (Column("owner", "Owner"), *columns),
+                tuple(
+                    (name, *cells(past)) for name, past in by_owner[:TOP] if lost(past.states) > 0
+                ),
+                asked,
+            ),
+        ),
+    )
+
+
+def idle(view: View) -> Section:
+    """What was held and not used."""
+    jobs = [(job, past) for job, past in view.past.jobs.items() if held(past.states) > 0]
+    idle = sorted(jobs, key=lambda item: -item[1].states.get("idle", 0.0))[:TOP]
+    notebooks = [item for item in jobs if kind(item[1]) == "interactive"]
+    notebooks.sort(key=lambda item: -lost(item[1].states))
+    half = [
+        item
+        for item in jobs
+        if held(item[1].states) >= LEAST_HELD
+        and kind(item[1]) != "interactive"
+        and 0 < used(item[1].states) / held(item[1].states) < HALF
+    ]
+    half.sort(key=lambda item: used(item[1].states) - held(item[1].states))
+    columns = (
+        *view.job_columns(),
+        Column("held", "Held", "GPU hours"),
+        Column("used", "Used", "share"),
+        Column("idle", "Idle", "GPU hours"),
+        *view.cost_column("Cost of idling"),
+    )
+
+    def row(job: Job, past: JobPast) -> tuple[Value, ...]:
+        idle_hours = past.states.get("idle", 0.0)
+        share = ratio(used(past.states), held(past.states))
+        return (
+            *view.job_cells(job),
+            held(past.states),
+            share,
+            idle_hours,
+            *view.cost(idle_hours),
+        )
+
+    asked = (view.over(history.JOBS),)
+    kinds = view.past.kinds
+    distribution = sorted(
+        (float(share), gpus) for share, gpus in view.past.by_useful_share.items() if share
+    )
+    total_idle = view.total.get("idle", 0.0)
+    return Section(
+        "idle",
+        "Held but idle",
+        f"Jobs held {number(total_idle)} GPU hours in which nothing had run for ten seconds or "
+        f"more; notebooks held {number(kinds.get('interactive', 0.0))} GPU hours in all. A GPU "
+        "with several owners counts for no kind of work.",
+        (
+            Figure(
+                "idle",
+                "Idle",
+                total_idle,
+                "GPU hours",
+                f'sum (sum_over_time(cluster:{history.LEDGER}{{state="idle"}}[{view.window}]))',
+                "held, with nothing running",
+            ),
+            *(
+                Figure(
+                    f"held_{kind}",
+                    f"Held by {words.KINDS.get(kind, kind)}",
+                    hours,
+                    "GPU hours",
+                    view.over(history.KINDS),
+                    "GPU hours",
+                )
+                for kind, hours in sorted(kinds.items())
+            ),
+        ),
+        (
+            Table(
+                "useful_shares",
+                "GPUs by the share of the last 30 days that was useful",
+                (Column("share", "Useful", "share"), Column("gpus", "GPUs", "GPUs")),
+                tuple(distribution),
+                (history.BY_USEFUL_SHARE,),
+                note="Of the 30 days up to the end, whatever the period. Time in which a GPU "
+                "was not there counts as none.",
+                hidden=True,
+            ),
+            Table(
+                "idle",
+                "Jobs that held idle GPUs",
+                columns,
+                tuple(row(*item) for item in idle if item[1].states.get("idle", 0.0) >= 1),
+                asked,
+            ),
+            Table(
+                "notebooks",
+                "Notebooks",
+                columns,
+                tuple(row(*item) for item in notebooks[:TOP]),
+                (*asked, view.over(history.JOB_KINDS)),
+            ),
+            Table(
+                "half_used",
+                "Jobs that used less than half of what they held",
+                columns,
+                tuple(row(*item) for item in half[:TOP]),
+                asked,
+                note=f"Of jobs with {LEAST_HELD:g} GPU hours or more, without notebooks.",
+            ),
+        ),
+    )
+
+
+def training(view: View) -> Section:
+    """Goodput, MFU and steps."""
+    weeks: dict[int, Amounts] = defaultdict(lambda: defaultdict(float))
+    mfu_hours = mfu_weighted = 0.0
+    for past in view.past.jobs.values():
+        if kind(past) == "training":
+            for at, hours in past.held.items():
+                weeks[view.week(at)]["held"] += hours
+            for at, hours in past.useful.items():
+                weeks[view.week(at)]["useful"] += hours
+        for at, phases in past.phases.items():
+            week = weeks[view.week(at)]
+            week["step"] += phases.get("step", 0.0)
+            week["all"] += sum(phases.values())
+            if at in past.mfu:
+                week["mfu_hours"] += sum(phases.values())
+                week["mfu"] += past.mfu[at] * sum(phases.values())
+    for week in weeks.values():
+        mfu_hours += week["mfu_hours"]
+        mfu_weighted += week["mfu"]
+    total = added(weeks.values())
+    rows = tuple(
+        (
+            clock(max(end - WEEK, view.past.period.start)),
+            ratio(week["useful"], week["held"]),
+            ratio(week["step"], week["all"]),
+            ratio(week["mfu"], week["mfu_hours"]),
+            week["held"],
+        )
+        for end, week in sorted(weeks.items())
+    )
+    slower = sorted(_regressions(view), key=lambda found: -found[3])
+    return Section(
+        "training",
+        "Training",
+        "Useful is the share of the time that training jobs held GPUs. Goodput is the share of "
+        "their own time that they gave to steps, and MFU what they reached of the GPUs' peak, "
+        "of jobs that report it."
+        if rows
+        else "No job trained, as far as is recorded.",
+        (
+            Figure(
+                "training_useful",
+                "Useful in training",
+                ratio(total.get("useful", 0.0), total.get("held", 0.0)),
+                "share",
+                view.over(history.JOBS),
+                "of what training held",
+            ),
+            Figure(
+                "goodput",
+                "Goodput",
+                ratio(total.get("step", 0.0), total.get("all", 0.0)),
+                "share",
+                view.over(history.PHASES),
+                "of jobs that report steps",
+            ),
+            Figure(
+                "mfu",
+                "MFU",
+                ratio(mfu_weighted, mfu_hours),
+                "share",
+                history.MFU.over("1d"),
+                "each job by its GPU hours",
+            ),
+        ),
+        (
+            Table(
+                "weeks",
+                "Training by week",
+                (
+                    Column("week", "Begins"),
+                    Column("useful", "Useful", "share"),
+                    Column("goodput", "Goodput", "share"),
+                    Column("mfu", "MFU", "share"),
+                    Column("held", "Held", "GPU hours"),
+                ),
+                rows,
+                (
+                    history.JOBS.over("1d"),
+                    history.PHASES.over("1d"),
+                    history.MFU.over("1d"),
+                ),
+            ),
+            Table(
+                "step_regressions",
+                "Jobs whose steps take longer than before",
+                (
+                    *view.job_columns(),
+                    Column("before", "Step in its first days", "seconds"),
+                    Column("after", "Step in its last days", "seconds"),
+                    Column("ratio", "Slower", "times"),
+                    Column("since", "Since"),
+                ),
+                tuple((*view.job_cells(found[0]), *found[1:]) for found in slower[:TOP]),
+                (history.STEPS.over("1d"),),
+                note="The median of the last third of a job's days against that of the first "
+                f"third, of jobs with six days or more, from {SLOWER:g} times on. Runs of one "
+                "name count as one job.",
+            ),
+        ),
+    )
+
+
+def _regressions(view: View) -> Iterator[tuple[Job, float, float, float, str]]:
+    """Jobs with their step times before and after, the ratio and the first slow day."""
+    for job, past in view.past.jobs.items():
+        days = sorted(past.steps)
+        third = len(days) // 3
+        if third < 2:
+            continue
+        before = statistics.median(past.steps[day] for day in days[:third])
+        after = statistics.median(past.steps[day] for day in days[-third:])
+        if before > 0 and after / before >= SLOWER:
+            middle = (before + after) / 2
+            since = next(
+                day
+                for at, day in enumerate(days)
+                if all(past.steps[later] > middle for later in days[at : at + third])
+            )
+            yield job, before, after, after / before, view.begin(since)
+
+
+def _merge(into: JobPast, past: JobPast) -> None:
+    for state, hours in past.states.items():
+        into.states[state] += hours
+    for cause, hours in past.causes.items():
+        into.causes[cause] += hours

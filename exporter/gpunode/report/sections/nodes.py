@@ -1,0 +1,275 @@
+"""Which nodes are slow, which failed, and which were not seen."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from gpunode.report import history
+from gpunode.report.document import Column, Figure, Section, Table
+from gpunode.report.history import HOUR, Amounts, Job, Node
+from gpunode.report.view import (
+    MOST_ROWS,
+    TOP,
+    View,
+    ratio,
+    shown,
+)
+from gpunode.report.words import clock, counted, number
+
+LATE_SHARE = 0.05
+"""From which share of their time on a node makes its peers wait for it, it is named."""
+
+LEAST_PEERS = 3
+LEAST_HOURS_TOGETHER = 12.0
+
+
+def slow(view: View) -> Section:
+    """Nodes for which others wait."""
+    behind: dict[Node, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    jobs: dict[Node, set[Job]] = defaultdict(set)
+    for (job, _), nodes in view.past.blocked.items():
+        waits = {node: sums[0] / sums[1] for node, sums in nodes.items() if sums[1] > 0}
+        if len(waits) < LEAST_PEERS:
+            continue
+        for node, own in waits.items():
+            peers = statistics.median(wait for other, wait in waits.items() if other != node)
+            if max(peers, own) < LATE_SHARE:
+                continue  # nobody waits, so nothing tells who is slow
+            hours = nodes[node][1]
+            gpus = sum(view.gpus(other) or 0.0 for other in waits if other != node)
+            sums = behind[node]
+            sums[0] += (peers - own) * hours
+            sums[1] += hours
+            sums[2] += max(0.0, peers - own) * hours * gpus
+            jobs[node].add(job)
+    found = [
+        (node, gap / hours, hours, waited)
+        for node, (gap, hours, waited) in behind.items()
+        if hours >= LEAST_HOURS_TOGETHER and gap / hours >= LATE_SHARE
+    ]
+    found.sort(key=lambda one: -one[3])
+    return Section(
+        "slow_nodes",
+        "Nodes slower than their peers",
+        "In a collective everyone waits for the slowest. A node that waits less than the "
+        "others of the same job, on the same day, is the one they wait for. If that is so in "
+        "several jobs, it is the node.",
+        (),
+        (
+            Table(
+                "slow_nodes",
+                "Nodes for which others wait",
+                (
+                    Column("node", "Node"),
+                    Column("behind", "Waits less than its peers by", "share"),
+                    Column("jobs", "In jobs", "count"),
+                    Column("hours", "Hours with waiting", "hours"),
+                    Column("waited", "Others waited", "GPU hours"),
+                ),
+                tuple(
+                    (view.node_name(node), gap, float(len(jobs[node])), hours, waited)
+                    for node, gap, hours, waited in found[:TOP]
+                ),
+                (history.BLOCKED.over("1d"), history.BLOCKED_HOURS.over("1d")),
+                note=f"Of jobs on {LEAST_PEERS} nodes or more, from {LATE_SHARE:.0%} on.",
+            ),
+        ),
+    )
+
+
+def failures(view: View) -> Section:
+    """What broke, and for how long."""
+    classes: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    affected: dict[str, set[Node]] = defaultdict(set)
+    worst: dict[Node, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for (uuid, node, fault), windows in view.past.faults.items():
+        gpus = 1.0 if uuid else (view.gpus(node) or 0.0)
+        count = _episodes(windows)
+        hours = sum(windows.values()) * gpus
+        for sums in (classes[fault], worst[node]):
+            sums[0] += count
+            sums[1] += hours
+        affected[fault].add(node)
+    node_hours = sum(seen.hours for seen in view.past.nodes.values())
+    failures = sum(count for count, _ in classes.values())
+    asked = (view.over(history.NODE_FAULTS), view.over(history.GPU_FAULTS))
+    rows = tuple(
+        (
+            shown(fault),
+            count,
+            float(len(affected[fault])),
+            hours,
+            *view.cost(hours),
+            ratio(len(view.hours), count),
+        )
+        for fault, (count, hours) in sorted(classes.items(), key=lambda item: -item[1][1])
+    )
+    return Section(
+        "failures",
+        "Failures",
+        "Faults that are worth waking somebody. Lost are the hours of the GPU, or of all GPUs "
+        "of the node, while the fault was there. One failure may show as several faults."
+        if rows
+        else "No fault was recorded that is worth waking somebody.",
+        (
+            Figure(
+                "failures",
+                "Faults",
+                failures,
+                "count",
+                f"{history.NODE_FAULTS.over('15m')} or {history.GPU_FAULTS.over('15m')}",
+                "that began",
+            ),
+            Figure(
+                "node_hours_between",
+                "Between two faults of a node",
+                _days(ratio(node_hours, failures)),
+                "days",
+                view.over(history.NODE_HOURS),
+                "days on average",
+            ),
+        ),
+        (
+            Table(
+                "faults",
+                "GPU hours lost by kind of fault",
+                (
+                    Column("fault", "Fault"),
+                    Column("count", "Times", "count"),
+                    Column("nodes", "Nodes", "count"),
+                    Column("lost", "Lost", "GPU hours"),
+                    *view.cost_column(),
+                    Column("between", "Hours between two, in the fleet", "hours"),
+                ),
+                rows,
+                asked,
+            ),
+            Table(
+                "nodes",
+                "Nodes that failed most",
+                (
+                    Column("node", "Node"),
+                    Column("count", "Times", "count"),
+                    Column("lost", "Lost", "GPU hours"),
+                ),
+                tuple(
+                    (view.node_name(node), count, hours)
+                    for node, (count, hours) in sorted(worst.items(), key=lambda item: -item[1][1])[
+                        :TOP
+                    ]
+                ),
+                asked,
+            ),
+        ),
+    )
+
+
+def coverage(view: View) -> Section:
+    """Gaps, and nodes that came and went."""
+    period = view.past.period
+    gaps = tuple(
+        (shown(cluster) or "the only one", clock(first - HOUR), clock(last), float(hours))
+        for cluster, own in sorted(view.past.clusters.items())
+        for first, last, hours in _gaps(own, period)
+    )
+    joined = [
+        (node, seen)
+        for node, seen in view.past.nodes.items()
+        if seen.hours < view.seen_at_most(node)
+    ]
+    joined.sort(key=lambda item: item[1].hours)
+    rows = tuple(
+        (
+            view.node_name(node),
+            view.begin(seen.first),
+            clock(seen.last),
+            seen.hours,
+            view.gpus(node),
+        )
+        for node, seen in joined[:MOST_ROWS]
+    )
+    by_hour = history.STATES.over("1h")
+    missing = view.missing_hours()
+    expected = view.expected_hours()
+    return Section(
+        "coverage",
+        "What is not known",
+        f"{number(missing)} of {counted(expected, 'hour')} have no data. "
+        f"{counted(len(view.past.nodes), 'node')} in all, {number(len(joined))} seen for part of "
+        "the time. What was not seen is not counted anywhere."
+        + (
+            f" {number(view.total['unknown'])} GPU hours are unknown because sensors were "
+            "missing; they count as held and as lost."
+            if view.total.get("unknown", 0.0) >= 1
+            else ""
+        ),
+        (
+            Figure("hours", "Hours", float(expected), "count", by_hour, "in the period"),
+            Figure("hours_missing", "Without data", float(missing), "count", by_hour, "hours"),
+            Figure(
+                "nodes",
+                "Nodes",
+                float(len(view.past.nodes)),
+                "count",
+                f"count ({view.over(history.NODE_HOURS)})",
+                "seen at some time",
+            ),
+        ),
+        (
+            Table(
+                "gaps",
+                "Hours without data",
+                (
+                    Column("cluster", "Cluster"),
+                    Column("from", "From"),
+                    Column("to", "To"),
+                    Column("hours", "Hours", "count"),
+                ),
+                gaps[:MOST_ROWS],
+                (history.STATES.over("1h"),),
+            ),
+            Table(
+                "nodes",
+                "Nodes that came, went or were not seen",
+                (
+                    Column("node", "Node"),
+                    Column("first", "First day"),
+                    Column("last", "Last day until"),
+                    Column("hours", "Hours seen", "count"),
+                    Column("gpus", "GPUs", "GPUs"),
+                ),
+                rows,
+                (history.NODE_HOURS.over("1d"),),
+                note=f"The {MOST_ROWS} seen least." if len(joined) > MOST_ROWS else "",
+            ),
+        ),
+    )
+
+
+def _episodes(windows: Mapping[int, float]) -> int:
+    """How often a fault began: windows that follow one another are one time."""
+    ends = sorted(windows)
+    return sum(
+        after - before > history.FAULT_WINDOW
+        for before, after in zip([-history.FAULT_WINDOW * 9, *ends], ends, strict=False)
+    )
+
+
+def _gaps(own: Mapping[int, Amounts], period: history.Period) -> Iterator[tuple[int, int, int]]:
+    """Hours of a period without data that follow one another: ends of the first and last."""
+    first = last = 0
+    for at in range(period.start + HOUR, period.end + HOUR, HOUR):
+        if at in own:
+            if first:
+                yield first, last, (last - first) // HOUR + 1
+            first = 0
+        else:
+            first, last = first or at, at
+    if first:
+        yield first, last, (last - first) // HOUR + 1
+
+
+def _days(hours: float | None) -> float | None:
+    return hours / 24 if hours is not None else None

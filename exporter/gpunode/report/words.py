@@ -1,0 +1,153 @@
+"""What the states and causes mean to somebody who decides, what to do, and how figures read."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+Unit = Literal[
+    "text",
+    "GPU hours",
+    "hours",
+    "share",
+    "points",
+    "price",
+    "seconds",
+    "kWh",
+    "GPUs",
+    "count",
+    "times",
+    "days",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What to do about a cause, and the states of the ledger whose time that gives back."""
+
+    states: tuple[str, ...]
+    do: str
+
+
+REMEDIES: dict[str, Remedy] = {
+    "data_loading_cpu": Remedy(
+        ("starved",), "Give the job more CPUs and loader workers, or prepare its data beforehand."
+    ),
+    "data_loading_storage": Remedy(
+        ("starved",), "Cache the data on local disks, use larger files and prefetch more."
+    ),
+    "data_loading_copy": Remedy(("copy",), "Pin host memory and copy while the GPU computes."),
+    "data_loading": Remedy(
+        ("starved",), "Profile the data loader: it waits for something beyond the node."
+    ),
+    "shm": Remedy(("starved",), "Mount a larger /dev/shm, or start fewer loader workers."),
+    "host_compute": Remedy(
+        ("starved",), "Move what the process computes on CPUs to the GPU or to loader workers."
+    ),
+    "compile": Remedy(("starved",), "Keep the compile cache between runs."),
+    "checkpoint": Remedy(("starved",), "Write checkpoints asynchronously, sharded or less often."),
+    "no_requests": Remedy(
+        ("idle", "starved"), "Run fewer replicas, or let several services share a GPU."
+    ),
+    "stopped": Remedy(
+        ("idle", "starved"), "End the job; look for a debugger or a file server that hung."
+    ),
+    "unexplained": Remedy(
+        ("starved",), "Profile the process: nothing on its node explains why it pauses."
+    ),
+    "communication": Remedy(
+        ("communication",), "Check NVLink and RDMA; overlap communication, use larger batches."
+    ),
+    "straggler": Remedy(
+        ("blocked",), "Replace the slow node, or balance the work between the ranks."
+    ),
+    "stalled_collective": Remedy(
+        ("blocked", "idle"), "Set a time-out for collectives and restart from a checkpoint."
+    ),
+    "kernel_launch": Remedy(("launch",), "Use CUDA graphs, torch.compile or larger batches."),
+    "thermal": Remedy((), "Have the cooling of the nodes checked."),
+    "power": Remedy((), "Set the board's default power limit; check the power supplies."),
+    "precision": Remedy((), "Compute in BF16 or TF32, so that the tensor cores work."),
+    "memory_bandwidth": Remedy((), "Nothing is lost; fused kernels would move fewer bytes."),
+    "memory_capacity": Remedy((), "Nothing is lost; use a smaller batch, or shard the model."),
+}
+"""By cause of a verdict, all but ``none``."""
+
+OF_STATES: dict[str, str] = {
+    "communication": REMEDIES["communication"].do,
+    "blocked": REMEDIES["straggler"].do,
+    "copy": REMEDIES["data_loading_copy"].do,
+    "launch": REMEDIES["kernel_launch"].do,
+    "starved": "Profile the data loader and what else runs between steps.",
+    "idle": "End the job when it is done; set an idle time-out for notebooks.",
+    "unknown": "Give the exporter its sensors back: nobody knows what these hours went to.",
+}
+"""By state of the ledger that is a loss, where no verdict names a cause."""
+
+STATES: dict[str, str] = {
+    "compute": "arithmetic",
+    "memory": "memory traffic",
+    "communication": "communication",
+    "blocked": "waiting for peers",
+    "copy": "copies to and from the host",
+    "launch": "gaps between small kernels",
+    "starved": "waiting for data or the host",
+    "idle": "idling while held",
+    "free": "held by nobody",
+    "unknown": "what sensors could not tell",
+}
+"""The states of the ledger for somebody who does not know it."""
+
+KINDS: dict[str, str] = {
+    "training": "training",
+    "serving": "serving",
+    "interactive": "notebooks",
+    "unknown": "unknown kind of work",
+}
+
+
+def number(value: float) -> str:
+    """A number with three digits, or all of those before the point."""
+    if abs(value) >= 1e6:
+        return f"{value / 1e6:,.2f} million"
+    if abs(value) >= 100 or round(value, 6) == round(value):
+        return f"{value:,.0f}"
+    return f"{value:,.1f}" if abs(value) >= 10 else f"{value:,.2f}"
+
+
+def counted(count: float, what: str) -> str:
+    """So many of something."""
+    return f"{number(count)} {what}" if count == 1 else f"{number(count)} {what}s"
+
+
+def written(value: float | str | None, unit: Unit) -> str:
+    """A figure for a reader; a dash where it is not known."""
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value
+    if unit == "share":
+        return f"{value:.1%}".replace("%", "\u202f%")
+    if unit == "points":
+        return f"{value * 100:+.1f}"
+    if unit == "count" or (unit == "GPUs" and abs(value) >= 10):
+        return f"{value:,.0f}"
+    if unit == "times":
+        return f"{value:.2f} times"
+    if unit == "seconds":
+        return f"{value:.3g} s"
+    if unit in ("GPUs", "GPU hours", "hours", "price", "kWh", "days"):
+        return number(value)
+    return str(value)
+
+
+def date(at: float) -> str:
+    """A moment as a date: ``3 Aug 2026``, in UTC."""
+    moment = time.gmtime(at)
+    return f"{moment.tm_mday} {time.strftime('%b %Y', moment)}"
+
+
+def clock(at: float) -> str:
+    """A moment to the minute, in UTC."""
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(at))

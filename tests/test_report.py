@@ -1,0 +1,921 @@
+"""The capacity report: its figures against a fleet whose truth is known, and what can go wrong."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import xml.etree.ElementTree as ET
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs
+
+import httpx2
+import promql_parser
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alerts.recording import RECORDS
+from dashboards.boards import capacity
+from gpunode.cli.commands import main
+from gpunode.config import UsageError
+from gpunode.gpu.ledger import STATES
+from gpunode.report import history, prometheus, words
+from gpunode.report.history import HOUR, Query
+from gpunode.report.sections.losses import loss_of
+from gpunode.report.sections.trend import trend
+from gpunode.verdict.causes import CAUSES
+from tests.bench.known import GPUS, USEFUL, Fault, Fleet, Job, backfill, kept
+from tests.bench.known import served as serving
+from tests.bench.programs import program, served
+from tests.daemon import Daemon, free_port
+from tests.needs import need
+
+DAY = 24
+START = 1_785_542_400
+"""2026-08-01, 00:00 UTC."""
+
+BEGIN, END = 14 * DAY, 28 * DAY
+"""The hours of the fleet that the report is on; those before are what it compares them with."""
+
+HOSTILE = '<script>alert("1")</script>'
+TOLERANCE = 0.01
+TIMES = ("--from=2026-08-15", "--to=2026-08-29")
+
+FLEET = Fleet(
+    start=START,
+    hours=END,
+    nodes={
+        **{f"n{at}": (0, END) for at in range(10)},
+        "new": (20 * DAY, END),
+        "gone": (0, 16 * DAY),
+    },
+    jobs=(
+        Job(
+            workload="llm",
+            namespace="research",
+            nodes=("n0", "n1", "n2"),
+            begin=0,
+            end=END,
+            shares={"compute": 0.5, "memory": 0.1, "starved": 0.3, "blocked": 0.1},
+            causes={"data_loading_cpu": 0.6, "straggler": 0.1},
+            phases={"step": 0.8, "data": 0.15, "checkpoint": 0.05},
+            mfu=0.42,
+            steps=(1.0, 1.0, 1.0, 1.3),
+            blocked={"n1": 0.02},
+        ),
+        Job(
+            workload="vision",
+            namespace="research",
+            nodes=("n3", "n4", "n5"),
+            begin=16 * DAY,
+            end=27 * DAY,
+            shares={"compute": 0.7, "communication": 0.2, "launch": 0.1},
+            causes={"communication": 0.3, "kernel_launch": 0.2},
+            phases={"step": 0.95, "data": 0.05},
+            mfu=0.3,
+        ),
+        Job(
+            workload="slurm-77",
+            user="kim",
+            nodes=("n6",),
+            begin=14 * DAY,
+            end=26 * DAY,
+            shares={"compute": 0.2, "idle": 0.8},
+        ),
+        Job(
+            workload=HOSTILE,
+            namespace="=cmd()",
+            nodes=("n7",),
+            kind="interactive",
+            begin=0,
+            end=END,
+            shares={"idle": 0.95, "compute": 0.05},
+            working_hours=True,
+        ),
+        Job(
+            workload="chat",
+            namespace="web",
+            nodes=("n8",),
+            kind="serving",
+            begin=0,
+            end=END,
+            shares={"compute": 0.3, "memory": 0.3, "starved": 0.4},
+            causes={"no_requests": 0.4},
+        ),
+    ),
+    faults=(
+        Fault("n9", "network", 15 * DAY * HOUR + 500, 7200),
+        Fault("n9", "network", 19 * DAY * HOUR, 3600),
+        Fault("n6", "XID 79", 18 * DAY * HOUR, 3600, gpu="2"),
+        Fault("n9", "exporter", 16 * DAY * HOUR, 900, level=1),
+    ),
+    missing=frozenset(range(17 * DAY + 3, 17 * DAY + 9)),
+)
+
+
+class Ended(NamedTuple):
+    """How the command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The command, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return lambda url, *more: _run(capfd, url, *more)
+
+
+def _run(capfd: pytest.CaptureFixture[str] | None, url: str, *more: str) -> Ended:
+    try:
+        main(["report", f"--prometheus.url={url}", *more])
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    return Ended(code, *(capfd.readouterr() if capfd else ("", "")))
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Prometheus with the fleet's past."""
+    need("prometheus")
+    need("promtool")
+    with kept(FLEET, tmp_path_factory.mktemp("past")) as found:
+        yield found
+
+
+class Written:
+    """A report as JSON."""
+
+    def __init__(self, text: str) -> None:
+        self.whole: dict[str, Any] = json.loads(text)
+        self.sections = {one["name"]: one for one in self.whole["sections"]}
+
+    def figure(self, section: str, name: str) -> Any:
+        (found,) = (one for one in self.sections[section]["figures"] if one["name"] == name)
+        return found["value"]
+
+    def rows(self, section: str, name: str) -> list[dict[str, Any]]:
+        (found,) = (one for one in self.sections[section]["tables"] if one["name"] == name)
+        names = [column["name"] for column in found["columns"]]
+        return [dict(zip(names, row, strict=True)) for row in found["rows"]]
+
+    def by(self, section: str, table: str, key: str) -> dict[str, dict[str, Any]]:
+        return {row[key]: row for row in self.rows(section, table)}
+
+
+@pytest.fixture(scope="module")
+def written(url: str, tmp_path_factory: pytest.TempPathFactory) -> Written:
+    file = tmp_path_factory.mktemp("report") / "report.json"
+    options = ("--price=2.5", "--format=json", f"--output={file}")
+    assert _run(None, url, *TIMES, *options).code == 0
+    return Written(file.read_text())
+
+
+# The figures are those of the fleet
+
+
+def near(found: float, truth: float) -> bool:
+    return found == pytest.approx(truth, rel=TOLERANCE)
+
+
+def truth(first: int = BEGIN, last: int = END) -> dict[Job, float]:
+    return FLEET.job_hours(first, last)
+
+
+def test_hours_by_state_and_their_price(written: Written) -> None:
+    expected = FLEET.by_state(BEGIN, END)
+    rows = written.by("summary", "states", "state")
+    assert {state for state, row in rows.items() if row["gpu_hours"]} == expected.keys()
+    for state, hours in expected.items():
+        assert near(rows[state]["gpu_hours"], hours)
+        assert near(rows[state]["cost"], 2.5 * hours)
+    whole = sum(expected.values())
+    useful = sum(expected[state] for state in USEFUL)
+    held = whole - expected["free"]
+    assert near(written.figure("summary", "gpu_hours"), whole)
+    assert near(written.figure("summary", "allocated"), held / whole)
+    assert near(written.figure("summary", "used"), (held - expected["idle"]) / whole)
+    assert near(written.figure("summary", "useful"), useful / whole)
+    assert near(written.figure("summary", "lost"), held - useful)
+    assert near(written.figure("summary", "lost_cost"), 2.5 * (held - useful))
+
+
+def test_jobs_that_lost_most_and_what_would_give_it_back(written: Written) -> None:
+    rows = written.rows("losers", "jobs")
+    lost = {
+        job.workload: hours * sum(s for state, s in job.shares.items() if state not in USEFUL)
+        for job, hours in truth().items()
+    }
+    assert [row["job"] for row in rows] == sorted(lost, key=lambda name: -lost[name])
+    for row in rows:
+        assert near(row["lost"], lost[row["job"]])
+        assert near(row["cost"], 2.5 * lost[row["job"]])
+    of = {row["job"]: row for row in rows}
+    hours = {job.workload: held for job, held in truth().items()}
+    assert (of["llm"]["cause"], of["slurm-77"]["cause"]) == ("data_loading_cpu", "idle")
+    assert near(of["llm"]["given_back"], 0.3 * hours["llm"])
+    assert near(of["vision"]["given_back"], 0.2 * hours["vision"])
+    assert near(of["slurm-77"]["given_back"], 0.8 * hours["slurm-77"])
+    assert of["llm"]["remedy"] == words.REMEDIES["data_loading_cpu"].do
+    assert "starved for 30.0" in of["llm"]["evidence"]
+    owners = written.by("losers", "owners", "owner")
+    assert near(owners["research"]["lost"], lost["llm"] + lost["vision"])
+    assert near(owners["kim"]["lost"], lost["slurm-77"])
+
+
+@pytest.mark.parametrize(
+    ("states", "causes", "expected"),
+    [
+        ({"starved": 40, "idle": 30}, {"shm": 50}, ("starved", "shm", 40)),
+        ({"starved": 40, "idle": 30}, {"shm": 20}, ("idle", "", 30)),
+        ({"starved": 40}, {"shm": 30, "compile": 90}, ("starved", "compile", 30)),
+        ({"idle": 50, "launch": 45}, {"kernel_launch": 60}, ("idle", "", 50)),
+        ({"idle": 50, "launch": 55}, {"kernel_launch": 60}, ("launch", "kernel_launch", 55)),
+        ({"compute": 50, "launch": 5}, {"thermal": 40}, ("launch", "", 5)),
+        ({"unknown": 50, "launch": 5}, {}, ("unknown", "", 0)),
+    ],
+)
+def test_what_would_give_back_most(
+    states: dict[str, float], causes: dict[str, float], expected: tuple[str, str, float]
+) -> None:
+    loss = loss_of(states, causes)
+    assert (loss.state, loss.cause, loss.given_back) == expected
+    assert loss.evidence.startswith(loss.state)
+    assert loss.given_back <= sum(states.values())
+
+
+def test_hours_by_cause(written: Written) -> None:
+    expected: dict[str, float] = defaultdict(float)
+    for job, hours in truth().items():
+        for cause, share in job.causes.items():
+            expected[cause] += hours * share
+    rows = written.by("causes", "causes", "cause")
+    assert rows.keys() == expected.keys()
+    for cause, hours in expected.items():
+        assert near(rows[cause]["gpu_hours"], hours)
+
+
+GROUPS: dict[str, Callable[[Job], str]] = {
+    "namespace": lambda job: job.namespace or "no namespace",
+    "user": lambda job: job.user or "no user",
+    "job": lambda job: f"{job.workload} ({job.namespace or job.user})",
+    "kind": lambda job: words.KINDS[job.kind],
+}
+
+
+@pytest.mark.parametrize("by", GROUPS)
+def test_hours_by_who_held_them(run: Run, url: str, by: str) -> None:
+    ended = run(url, *TIMES, f"--by={by}", "--format=json", "--output=-")
+    rows = Written(ended.out).by("groups", "groups", "name")
+    expected: dict[str, float] = defaultdict(float)
+    for job, hours in truth().items():
+        expected[GROUPS[by](job)] += hours
+    assert rows.keys() == expected.keys()
+    for name, hours in expected.items():
+        assert near(rows[name]["held"], hours)
+
+
+@pytest.mark.parametrize("by", ["node", "model"])
+def test_hours_by_node_and_model(run: Run, url: str, by: str) -> None:
+    rows = Written(run(url, *TIMES, f"--by={by}", "--format=json", "--output=-").out)
+    held = sum(truth().values())
+    found = rows.by("groups", "groups", "name")
+    assert near(sum(row["held"] for row in found.values()), held)
+    if by == "node":
+        assert near(found["n8"]["useful"], 0.6)
+    else:
+        assert near(found["NVIDIA H200"]["held"], held)
+
+
+def test_what_was_held_and_not_used(written: Written) -> None:
+    hours = {job.workload: held for job, held in truth().items()}
+    assert near(written.figure("idle", "idle"), FLEET.by_state(BEGIN, END)["idle"])
+    assert near(written.figure("idle", "held_interactive"), hours[HOSTILE])
+    assert near(written.figure("idle", "held_serving"), hours["chat"])
+    assert near(
+        written.figure("idle", "held_training"),
+        sum(hours.values()) - hours["chat"] - hours[HOSTILE],
+    )
+    idle = written.by("idle", "idle", "job")
+    assert near(idle["slurm-77"]["idle"], 0.8 * hours["slurm-77"])
+    assert written.by("idle", "notebooks", "job").keys() == {HOSTILE}
+    assert written.by("idle", "half_used", "job").keys() == {"slurm-77"}
+
+
+def test_gpus_by_the_share_that_was_useful(written: Written) -> None:
+    expected: dict[float, int] = defaultdict(int)
+    for share in FLEET.useful_lately().values():
+        expected[round(share, 1)] += GPUS
+    rows = written.rows("idle", "useful_shares")
+    assert {row["share"]: row["gpus"] for row in rows} == expected
+
+
+def test_training_over_weeks(written: Written) -> None:
+    hours = {job.workload: held for job, held in truth().items()}
+    llm, vision = hours["llm"], hours["vision"]
+    assert near(written.figure("training", "goodput"), (0.8 * llm + 0.95 * vision) / (llm + vision))
+    assert near(written.figure("training", "mfu"), (0.42 * llm + 0.3 * vision) / (llm + vision))
+    weeks = written.rows("training", "weeks")
+    assert len(weeks) == 2
+    for week, (first, last) in zip(weeks, ((14, 21), (21, 28)), strict=True):
+        of = truth(first * DAY, last * DAY)
+        held = sum(h for job, h in of.items() if job.kind == "training")
+        useful = sum(
+            h * sum(job.shares.get(state, 0.0) for state in USEFUL)
+            for job, h in of.items()
+            if job.kind == "training"
+        )
+        assert near(week["held"], held)
+        assert near(week["useful"], useful / held)
+    (slower,) = written.rows("training", "step_regressions")
+    assert slower["job"] == "llm"
+    assert near(slower["ratio"], 1.3)
+    assert slower["since"] == "2026-08-22 00:00"
+
+
+def test_energy(written: Written) -> None:
+    states = FLEET.by_state(BEGIN, END)
+    energy = sum(states.values()) * FLEET.watts / 1000
+    assert near(written.figure("energy", "energy"), energy)
+    useful = sum(states[state] for state in USEFUL)
+    assert near(written.figure("energy", "energy_per_useful_hour"), energy / useful)
+
+
+def test_nodes_slower_than_their_peers(written: Written) -> None:
+    (node,) = written.rows("slow_nodes", "slow_nodes")
+    assert node["node"] == "n1"
+    assert near(node["behind"], 0.08)
+    assert near(node["hours"], END - BEGIN - len(FLEET.missing))
+    assert near(node["waited"], 0.08 * node["hours"] * 2 * GPUS)
+
+
+def test_failures(written: Written) -> None:
+    faults = written.by("failures", "faults", "fault")
+    assert faults.keys() == {"network", "XID 79"}
+    assert faults["network"]["count"] == 2
+    assert near(faults["network"]["lost"], 3 * GPUS)
+    assert near(faults["XID 79"]["lost"], 1)
+    there = FLEET.by_state(BEGIN, END)
+    days = sum(there.values()) / GPUS / 24
+    assert near(written.figure("failures", "node_hours_between"), days / 3)
+
+
+def test_demand_by_hour_of_the_week(written: Written) -> None:
+    rows = {(row["weekday"], int(row["hour"])): row for row in written.rows("demand", "week")}
+    assert len(rows) == 7 * 24
+    for weekday, day in (("Sat", 14), ("Sun", 15)):
+        hour = day * DAY + 12
+        held = [
+            sum(job.gpus for job in FLEET.jobs if at in set(job.hours()))
+            for at in (hour, hour + 7 * DAY)
+        ]
+        assert near(rows[weekday, 12]["held"], sum(held) / 2)
+
+
+def test_better_or_worse_than_before(written: Written) -> None:
+    now, before = FLEET.by_state(BEGIN, END), FLEET.by_state(0, BEGIN)
+    rows = written.by("change", "change", "what")
+    for row, of in ((rows["Useful, of what was held"], USEFUL),):
+        new, old = (
+            sum(states[state] for state in of) / (sum(states.values()) - states["free"])
+            for states in (now, before)
+        )
+        assert near(row["now"], new)
+        assert near(row["before"], old)
+        assert near(row["change"], new - old)
+        assert row["verdict"] == ("better" if new > old else "worse")
+
+
+def test_what_is_not_known(written: Written) -> None:
+    (gap,) = written.rows("coverage", "gaps")
+    assert (gap["from"], gap["to"], gap["hours"]) == ("2026-08-18 03:00", "2026-08-18 09:00", 6)
+    assert written.figure("coverage", "hours_missing") == 6
+    nodes = written.by("coverage", "nodes", "node")
+    assert nodes.keys() == {"new", "gone"}
+    assert nodes["new"]["first"] == "2026-08-21 00:00"
+    assert nodes["gone"]["hours"] == 2 * DAY
+    assert "For 6 of 336 hours there are no data" in written.whole["finding"]
+    days = written.by("summary", "days", "day")
+    assert days["2026-08-18 00:00"]["hours"] == 18
+
+
+def test_the_finding_says_the_largest_loss(written: Written) -> None:
+    finding = written.whole["finding"]
+    assert "starved" in finding
+    assert "llm of research lost most" in finding
+    assert words.REMEDIES["data_loading_cpu"].do in finding
+
+
+# Every figure can be asked for
+
+
+def answer(url: str, promql: str, moment: float) -> list[Any]:
+    form = {"query": promql, "time": moment}
+    found = httpx2.post(f"{url}/api/v1/query", data=form).json()
+    assert found["status"] == "success", found
+    return list(found["data"]["result"])
+
+
+def test_the_promql_of_a_figure_gives_it(url: str, written: Written) -> None:
+    moment = written.whole["moment"]
+    derived = {"training_useful", "goodput", "mfu", "failures", "node_hours_between", "supply"}
+    derived |= {"full_hours", "demand_gain", "days_until_full", "hours", "hours_missing"}
+    asked = 0
+    for section in written.whole["sections"]:
+        for figure in section["figures"]:
+            assert figure["promql"], figure
+            promql_parser.parse(figure["promql"])
+            if figure["name"] not in derived:
+                found = [float(one["value"][1]) for one in answer(url, figure["promql"], moment)]
+                assert any(near(value, figure["value"]) for value in found), figure
+                asked += 1
+        for table in section["tables"]:
+            for promql in table["promql"]:
+                assert answer(url, promql, moment) or not table["rows"], promql
+    assert asked >= 10
+
+
+def test_the_dashboard_has_the_same_figures(url: str, written: Written) -> None:
+    """Capacity, of the same time."""
+    moment, window = written.whole["moment"], f"{END - BEGIN}h"
+    for states, name in (("", "gpu_hours"), (capacity.LOST, "lost")):
+        promql = capacity._hours("cluster", states, over=window)
+        (found,) = answer(url, promql, moment)
+        assert near(float(found["value"][1]), written.figure("summary", name))
+    counted = f'{capacity.VERDICTS.name}{{cause!="none"}}[{window}]'
+    promql = f"sum by (cause) (sum_over_time({counted})) * 30 / 3600"
+    causes = written.by("causes", "causes", "cause")
+    for one in answer(url, promql, moment - history.LATE):
+        assert near(float(one["value"][1]), causes[one["metric"]["cause"]]["gpu_hours"])
+
+
+QUERIES = [value for value in vars(history).values() if isinstance(value, Query)]
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.expression[:60])
+def test_what_is_asked_for_is_recorded_with_these_labels(query: Query) -> None:
+    expression = query.over("1d")
+    promql_parser.parse(expression)
+    recorded = {record.name: record for record in RECORDS}
+    names = set(re.findall(r"[a-z]+:gpunode_[a-z0-9_]+:[a-z0-9_]+", expression))
+    assert names
+    by = re.search(r"by \(([^)]*)\)", expression)
+    for name in names:
+        assert name in recorded
+        assert set(by[1].split(", ") if by else ()) <= set(recorded[name].labels)
+        every = {history.EVERY: "30s", history.AT_ONCE: "15s"}
+        scale = re.search(r"\* (\d+) / 3600", expression)
+        if scale:
+            assert recorded[name].interval == every[int(scale[1])]
+
+
+def test_every_cause_and_state_has_words() -> None:
+    assert words.REMEDIES.keys() == CAUSES.keys() - {"none"}
+    assert list(words.STATES) == list(STATES)
+    assert words.OF_STATES.keys() == set(STATES) - {*USEFUL, "free"}
+    assert all(set(one.states) <= set(STATES) for one in words.REMEDIES.values())
+
+
+# Formats
+
+
+def test_csv_has_the_figures_of_json(run: Run, url: str, written: Written) -> None:
+    ended = run(url, *TIMES, "--price=2.5", "--format=csv", "--output=-")
+    rows = list(csv.DictReader(io.StringIO(ended.out)))
+    figures = {(row["section"], row["name"]): row for row in rows if not row["table"]}
+    for section in written.whole["sections"]:
+        for figure in section["figures"]:
+            row = figures[section["name"], figure["name"]]
+            assert row["promql"] == figure["promql"]
+            assert (float(row["value"]) if row["value"] else None) == figure["value"]
+    cells = sum(
+        len(row)
+        for section in written.whole["sections"]
+        for table in section["tables"]
+        for row in table["rows"]
+    )
+    assert cells == sum(bool(row["table"]) for row in rows)
+    assert "'=cmd()" in {row["value"] for row in rows}, "a spreadsheet would run it"
+
+
+def test_the_page_is_one_file_that_runs_nothing(run: Run, url: str, written: Written) -> None:
+    ended = run(url, *TIMES, "--price=2.5", "--output=page.html")
+    assert (ended.code, ended.out, ended.err) == (0, "page.html\n", "")
+    page = Path("page.html").read_text()
+    assert "<script" not in page
+    assert "default-src 'none'" in page
+    assert not re.search(r'(src|href)="(?!#)', page)
+    assert written.whole["finding"].replace('"', "&#34;") in page
+    for drawing in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
+        image = ET.fromstring(drawing)
+        title = image.find("{http://www.w3.org/2000/svg}title")
+        assert title is not None
+        assert title.text
+        assert image.get("aria-label", "").startswith(title.text)
+    for section in written.whole["sections"]:
+        for figure in section["figures"]:
+            assert words.written(figure["value"], figure["unit"]) in page
+
+
+def test_without_a_price_there_is_none(run: Run, url: str) -> None:
+    ended = run(url, *TIMES, "--format=json", "--output=-")
+    assert "lost_cost" not in ended.out
+    assert '"cost"' not in ended.out
+
+
+# What is not there, and servers that do not answer
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--from=2020-01-01", "--to=2020-02-01"], "nothing from 2020-01-01"),
+        (["--from=1990-01-01"], "three years"),
+        (["--from=yesterday"], "from: 'yesterday' is no date"),
+        (["--to=2026-13-01"], "to: '2026-13-01' is no date"),
+        (["--from=2026-08-29", "--to=2026-08-15"], "is not before"),
+        (["--price=-1"], "price"),
+        (["--by=mood"], "by"),
+        ([*TIMES, "--output=/no/such/folder/x"], "/no/such/folder/x"),
+        (["--prometheus.token-file=/no/such/file"], "/no/such/file"),
+        (["--prometheus.ca-file=/no/such/ca"], "/no/such/ca"),
+        (["--prometheus.url=ftp://x"], "does not begin with http"),
+        (["--prometheus.url=http://me:secret@x"], "has a password"),
+        (["--prometheus.token=secret"], "--prometheus.token"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(run: Run, url: str, options: list[str], named: str) -> None:
+    ended = run(url, *options)
+    assert (ended.code, ended.out) == (2, "")
+    (line,) = ended.err.splitlines()
+    assert named in line
+
+
+def test_half_the_data_is_a_report_that_says_so(run: Run, url: str) -> None:
+    ended = run(url, "--from=2026-07-18", "--to=2026-08-15", "--format=json", "--output=-")
+    half = Written(ended.out)
+    assert "For 336 of 672 hours there are no data" in half.whole["finding"]
+    assert near(half.figure("summary", "gpu_hours"), sum(FLEET.by_state(0, BEGIN).values()))
+    assert half.rows("change", "change") == []
+    assert half.rows("summary", "days")[0]["compute"] is None, "unknown, not zero"
+
+
+def test_a_period_that_is_no_whole_number_of_days(run: Run, url: str) -> None:
+    times = ("--from=2026-08-15T07:00", "--to=2026-08-29")
+    ended = run(url, *times, "--format=json", "--output=-")
+    expected = FLEET.by_state(BEGIN + 7, END)
+    found = Written(ended.out).by("summary", "states", "state")
+    for state, hours in expected.items():
+        assert near(found[state]["gpu_hours"], hours)
+    jobs = Written(ended.out).by("losers", "jobs", "job")
+    (llm,) = (hours for job, hours in truth(BEGIN + 7).items() if job.workload == "llm")
+    assert near(jobs["llm"]["held"], llm)
+
+
+def figures_of(report: Written) -> list[Any]:
+    """Every figure and cell, in order."""
+    return [
+        *(f["value"] for one in report.sections.values() for f in one["figures"]),
+        *(
+            cell
+            for one in report.sections.values()
+            for table in one["tables"]
+            for row in table["rows"]
+            for cell in row
+        ),
+    ]
+
+
+def test_victoriametrics_gives_the_same_figures(run: Run, written: Written, tmp_path: Path) -> None:
+    FLEET.write(tmp_path / "past")
+    port = free_port()
+    command = [need("victoria-metrics"), f"-storageDataPath={tmp_path}/vm", "-retentionPeriod=100y"]
+    with program([*command, f"-httpListenAddr=127.0.0.1:{port}"], tmp_path / "log") as child:
+        there = Daemon(psutil.Process(child.pid), port)
+        there.wait_for("/health", child)
+        lines = (tmp_path / "past").read_text().splitlines()
+        samples = "\n".join(f"{line}000" for line in lines if not line.startswith("#"))
+        httpx2.post(f"http://127.0.0.1:{port}/api/v1/import/prometheus", content=samples)
+        there.get("/internal/force_flush")
+        options = ("--price=2.5", "--format=json", "--output=-")
+        found = Written(run(f"http://127.0.0.1:{port}", *TIMES, *options).out)
+    for ours, theirs in zip(figures_of(written), figures_of(found), strict=True):
+        assert theirs == (pytest.approx(ours, rel=1e-3) if isinstance(ours, float) else ours)
+
+
+def test_two_clusters_whose_nodes_have_the_same_names(run: Run, tmp_path: Path) -> None:
+    need("prometheus")
+    need("promtool")
+    (job,) = (one for one in FLEET.jobs if one.workload == "llm")
+    whole = replace(FLEET, jobs=(job,), faults=(), cluster="west")
+    holed = replace(whole, cluster="east", missing=frozenset(range(20 * DAY, 21 * DAY)))
+    for fleet in (whole, holed):
+        fleet.write(tmp_path / "past")
+        backfill(tmp_path)
+    with serving(tmp_path) as (_, url):
+        found = Written(run(url, *TIMES, "--by=node", "--format=json", "--output=-").out)
+    expected = [sum(fleet.by_state(BEGIN, END).values()) for fleet in (whole, holed)]
+    assert near(found.figure("summary", "gpu_hours"), sum(expected))
+    jobs = found.by("losers", "jobs", "cluster")
+    assert near(jobs["west"]["held"], whole.job_hours(BEGIN, END)[job])
+    assert near(jobs["east"]["held"], holed.job_hours(BEGIN, END)[job])
+    gaps = {(row["cluster"], row["hours"]) for row in found.rows("coverage", "gaps")}
+    assert gaps == {("west", 6), ("east", 24)}
+    assert "For 30 of 672 hours" in found.whole["finding"]
+    assert {"n0 (east)", "n0 (west)"} <= found.by("groups", "groups", "name").keys()
+
+
+@given(st.integers(100, 599), st.binary() | st.from_regex(r'\{"status":.*', fullmatch=True))
+def test_any_answer_is_read_or_refused(status: int, body: bytes | str) -> None:
+    content = body.encode(errors="replace") if isinstance(body, str) else body
+    response = httpx2.Response(status, headers={"content-type": "x\ty"})
+    with suppress(UsageError, prometheus.TooMuch, prometheus.Busy):
+        prometheus._read(response, content, "http://x")
+
+
+Reply = tuple[int, str, bytes]
+"""A status, a type of content and a body."""
+
+
+@contextmanager
+def server(reply: Callable[[Mapping[str, list[str]], Any], Reply]) -> Iterator[str]:
+    """A server that answers every question as told."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            status, kind, body = reply(form, self.headers)
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            if status == 302:
+                self.send_header("Location", "https://login.example/")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with served(Handler) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+def error(kind: str, text: str) -> bytes:
+    return json.dumps({"status": "error", "errorType": kind, "error": text}).encode()
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits before asking again."""
+    monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: None)
+
+
+JSON = "application/json"
+TOO_MANY = "query processing would load too many samples into memory in query execution"
+
+
+@pytest.mark.usefixtures("hurried")
+@pytest.mark.parametrize(
+    ("reply", "named"),
+    [
+        ((401, "text/plain", b"Unauthorized"), "refuses access (401)"),
+        ((403, JSON, error("forbidden", "no")), "refuses access (403)"),
+        ((404, "text/html", b"<html>"), "prometheus.url is what comes before /api/v1"),
+        ((200, "text/html", b"<html>a login page</html>"), "text/html, not with Prometheus's JSON"),
+        ((200, JSON, b'{"status":"success","data":[1]}'), "not with Prometheus's JSON"),
+        ((302, "text/html", b""), "redirects to https://login.example/"),
+        ((422, JSON, error("execution", TOO_MANY)), "too many samples"),
+        ((400, JSON, error("bad_data", "parse\nerror \x1b[31m")), "parse error \\x1b[31m (400)"),
+        ((503, JSON, error("timeout", "query timed out in expression evaluation")), "timed out"),
+        ((500, "text/plain", b"oops"), "answers with 500"),
+        ((429, "text/plain", b"slow down"), "answers with 429"),
+        ((413, "text/plain", b""), "too large"),
+    ],
+)
+def test_what_a_server_refuses_is_told_in_one_line(run: Run, reply: Reply, named: str) -> None:
+    with server(lambda *_: reply) as url:
+        ended = run(url, *TIMES)
+    assert (ended.code, ended.out) == (2, "")
+    (line,) = ended.err.splitlines()
+    assert named in line
+    assert url in line
+    assert not Path("gpunode-report.html").exists()
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_server_that_is_not_there(run: Run) -> None:
+    ended = run("http://127.0.0.1:9", *TIMES)
+    assert ended.code == 2
+    (line,) = ended.err.splitlines()
+    assert "http://127.0.0.1:9: cannot be reached" in line
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_server_that_never_answers(run: Run) -> None:
+    over = threading.Event()
+
+    def wait(*_: object) -> Reply:
+        over.wait(10.0)
+        return 200, JSON, b"{}"
+
+    with server(wait) as url:
+        ended = run(url, "--from=2h", "--prometheus.timeout=1")
+        over.set()
+    assert ended.code == 2
+    (line,) = ended.err.splitlines()
+    assert "no answer within 1 s" in line
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_busy_server_is_asked_again_and_a_small_one_for_less(run: Run, url: str) -> None:
+    """It fails every third time, and takes no more than two days at once."""
+    asked = 0
+    most = 0
+
+    def reply(form: Mapping[str, list[str]], _: object) -> Reply:
+        nonlocal asked, most
+        asked += 1
+        if asked % 3 == 0:
+            return 503, "text/plain", b"restarting"
+        moments = 1
+        if "start" in form:
+            start, end, step = (int(form[name][0]) for name in ("start", "end", "step"))
+            moments = (end - start) // step + 1
+            most = max(most, moments * (step >= 24 * HOUR))
+            if moments > 2 and step >= 24 * HOUR:
+                return 422, JSON, error("execution", TOO_MANY)
+        path = "query_range" if "start" in form else "query"
+        found = httpx2.post(f"{url}/api/v1/{path}", data={k: v[0] for k, v in form.items()})
+        return found.status_code, JSON, found.content
+
+    with server(reply) as front:
+        small = run(front, "--from=2026-08-24", "--to=2026-08-29", "--format=json", "--output=-")
+    whole = run(url, "--from=2026-08-24", "--to=2026-08-29", "--format=json", "--output=-")
+    assert most > 2
+    assert small.code == 0
+    assert Written(small.out).whole["sections"] == Written(whole.out).whole["sections"]
+
+
+def test_who_asks_is_shown_as_the_server_wants(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def reply(_: object, headers: Any) -> Reply:
+        seen.append((headers["Authorization"], headers["X-Scope-OrgID"]))
+        return 401, JSON, b""
+
+    (tmp_path / "token").write_text("s3cret\n")
+    with server(reply) as url:
+        file = run(url, f"--prometheus.token-file={tmp_path / 'token'}", "--prometheus.tenant=team")
+        monkeypatch.setenv("GPUNODE_PROMETHEUS_TOKEN", "other")
+        run(url)
+        monkeypatch.delenv("GPUNODE_PROMETHEUS_TOKEN")
+        monkeypatch.setenv("GPUNODE_PROMETHEUS_PASSWORD", "word")
+        run(url, "--prometheus.username=me")
+    assert seen == [("Bearer s3cret", "team"), ("Bearer other", None), ("Basic bWU6d29yZA==", None)]
+    assert "s3cret" not in file.err
+
+
+def test_tls_with_a_certificate_of_both(run: Run, tmp_path: Path) -> None:
+    made = tmp_path / "pem"
+    new = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+    ]
+    name = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
+    subprocess.run(
+        [*new, *name, "-keyout", f"{made}.key", "-out", str(made)], check=True, capture_output=True
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made, f"{made}.key")
+    context.load_verify_locations(made)
+    context.verify_mode = ssl.CERT_REQUIRED
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(401)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    class Quiet(ThreadingHTTPServer):
+        def handle_error(self, *_: object) -> None:
+            pass
+
+    with Quiet(("127.0.0.1", 0), Handler) as tls:
+        tls.socket = context.wrap_socket(tls.socket, server_side=True)
+        thread = threading.Thread(target=tls.serve_forever, daemon=True)
+        thread.start()
+        url = f"https://127.0.0.1:{tls.server_address[1]}"
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("tenacity.nap.time.sleep", lambda _: None)
+            strange = run(url)
+            known = [f"--prometheus.ca-file={made}", f"--prometheus.cert-file={made}"]
+            shown = run(url, *known, f"--prometheus.key-file={made}.key")
+        tls.shutdown()
+        thread.join()
+    assert "CERTIFICATE_VERIFY_FAILED" in strange.err
+    assert "refuses access (401)" in shown.err, shown.err
+    assert strange.err.count("\n") == shown.err.count("\n") == 1
+
+
+# The rest of the program goes on without
+
+
+def test_the_daemon_does_not_load_the_libraries_of_the_report() -> None:
+    code = (
+        "import sys; import gpunode.cli.commands, gpunode.sources, gpunode.export.web.app; "
+        "print([n for n in ('jinja2', 'svg', 'httpx2', 'tenacity') if n in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"
+
+
+def test_a_missing_library_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [
+        name for name in sys.modules if name.startswith(("gpunode.report", "gpunode.cli.reporting"))
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr("gpunode.cli.reporting", raising=False)
+    monkeypatch.setitem(sys.modules, "svg", None)
+    ended = run("http://127.0.0.1:9")
+    assert ended.code == 2
+    assert ended.err == "gpunode: svg is missing: pip install 'gpunode[report]'\n"
+
+
+# When supply runs out
+
+
+def test_a_straight_line_reaches_its_value_when_it_does() -> None:
+    line = trend({float(day): 100.0 + day for day in range(-60, 1)})
+    assert line is not None
+    assert line.reaches(130.0) == pytest.approx((30.0, 30.0, 30.0))
+    assert line.reaches(90.0)[0] == 0.0
+
+
+def test_noise_widens_the_interval_and_flat_demand_never_runs_out() -> None:
+    def saw(day: int) -> float:
+        return 10.0 * ((day * 7919) % 13 - 6) / 6
+
+    noisy = trend({float(day): 100.0 + 0.2 * day + saw(day) for day in range(-60, 1)})
+    assert noisy is not None
+    _, early, late = noisy.reaches(120.0)
+    assert early is not None
+    assert late is None or late - early > 20
+    flat = trend({float(day): 100.0 for day in range(-60, 1)})
+    assert flat is not None
+    assert flat.reaches(120.0) == (None, None, None)
+    assert trend({float(day): 1.0 for day in range(13)}) is None
+
+
+def test_the_interval_holds_what_it_says() -> None:
+    """Of lines with noise that lasts for days, four in five have the truth in the interval."""
+    import random
+
+    chance = random.Random(3)
+    inside = 0
+    for _ in range(40):
+        noise = 0.0
+        values = {}
+        for day in range(-83, 1):
+            noise = 0.5 * noise + chance.gauss(0, 5)
+            values[float(day)] = 500 + 1.5 * day + noise
+        line = trend(values)
+        assert line is not None
+        low, high = line.gains()
+        inside += low <= 1.5 <= high
+    assert inside >= 24, inside
+
+
+def test_a_report_takes_no_longer_than_its_questions(run: Run, url: str) -> None:
+    begin = time.monotonic()
+    assert run(url, "--from=2026-08-28", "--to=2026-08-29").code == 0
+    assert time.monotonic() - begin < 20
