@@ -62,7 +62,8 @@ def finding(view: View) -> str:
         back = f", of which up to {number(loss.given_back)} can be had back"
         says.append(
             f"The job {shown(job.workload)} of {owner(job)} lost most: "
-            f"{number(lost(past.states))}{back if loss.given_back else ''}. {loss.remedy}"
+            f"{counted(lost(past.states), 'GPU hour')}{back if loss.given_back else ''}. "
+            f"{loss.remedy}"
         )
     if (change := view.useful_change()) is not None:
         word = "rose" if change >= 0 else "fell"
