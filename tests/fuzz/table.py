@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from gpunode.audit.source import Audit
 from gpunode.client import protocol
-from gpunode.config import LARGEST_FILE, Settings, UsageError, _read, load
+from gpunode.config import LARGEST_FILE, Settings, UsageError, load, read_yaml
 from gpunode.driver.driver import DriverError, Identity
 from gpunode.driver.nvidia.nvml import _text
 from gpunode.export.exposition import requested
@@ -287,7 +287,9 @@ def tape_lines(data: bytes) -> None:
 def settings_file(data: bytes) -> None:
     path = Path(SCRATCH.name) / "settings.yaml"
     path.write_bytes(data)
-    if _read(path).keys() & Settings.model_fields.keys():  # the rest takes a hundred times as long
+    if (
+        read_yaml(path).keys() & Settings.model_fields.keys()
+    ):  # the rest takes a hundred times as long
         load(Settings, "gpunode", [f"--config.file={path}"])
 
 
