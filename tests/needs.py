@@ -28,6 +28,8 @@ GET = {
     "bwrap": "apt-get install bubblewrap",
     **dict.fromkeys(("setpriv", "nsenter"), "apt-get install util-linux"),
     "openssl": "apt-get install openssl",
+    "buildah": "apt-get install buildah",
+    "mmdebstrap": "apt-get install mmdebstrap",
     "torch": "apt-get install python3-torch",
     "chromium": "apt-get install chromium",
 }
