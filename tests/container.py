@@ -42,7 +42,7 @@ BASES: dict[str, Sequence[str]] = {
     "base": (
         "--variant=extract",  # no shell and no package manager that works, as in distroless images
         "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
-        "--include=python3,libstdc++6",
+        "--include=python3",
     ),
 }
 
