@@ -30,6 +30,7 @@ GET = {
     "openssl": "apt-get install openssl",
     "buildah": "apt-get install buildah",
     "mmdebstrap": "apt-get install mmdebstrap",
+    "systemd-analyze": "apt-get install systemd",
     "torch": "apt-get install python3-torch",
     "chromium": "apt-get install chromium",
 }
