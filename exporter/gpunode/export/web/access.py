@@ -207,7 +207,7 @@ class Found:
             context.set_ciphers(":".join(ciphers))
         # Nobody comes back to a session: the certificate of the client is asked for each time.
         context.num_tickets = 0
-        context.options |= ssl.OP_NO_TICKET
+        context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
         with in_memory(self.cert) as cert, in_memory(self.key) as key:
             context.load_cert_chain(cert, key, password=_no_password)
         context.verify_mode = CLIENTS[tls.client_auth_type]
