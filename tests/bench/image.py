@@ -44,8 +44,8 @@ def image() -> Report:
         "The image",
         machine(),
         "Built from Debian's packages, without a shell, as tests/container.py does; eight GPUs "
-        f"(fake driver), a kubelet, user 65534 without a capability, Python 3.13. Median of {STARTS} starts; "
-        f"memory after {SETTLE:g} s.",
+        "(fake driver), a kubelet, user 65534 without a capability, Python 3.13. Median of "
+        f"{STARTS} starts; memory after {SETTLE:g} s.",
         [
             Result("compressed", f"{compressed:.0f} MB", "< 80 MB", compressed < 80),
             Result(
