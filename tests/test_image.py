@@ -22,6 +22,7 @@ from tests.conftest import by_label, scrape, until, values
 from tests.daemon import Daemon
 from tests.fakes.kubelet import kubelet
 from tests.fakes.nvml import FakeDriver, build
+from tests.test_chart import daemon_of, render
 
 ROOT = Path(__file__).parents[1]
 OWNER = "gpunode_gpu_owner_info"
@@ -123,6 +124,22 @@ def test_without_any_right_it_serves_all_that_needs_none(
     assert status["Uid"].split() == ["65534"] * 4
     assert int(status["CapPrm"], 16) == int(status["CapBnd"], 16) == 0
     assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+
+
+def test_its_rights_are_those_of_the_charts_pod(tmp_path: Path) -> None:
+    pod, rendered = daemon_of(render(tmp_path))
+    assert pod["securityContext"] == {
+        "runAsUser": container.NOBODY,
+        "runAsGroup": container.NOBODY,
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert rendered["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+    assert rendered["args"][0] == "run"  # in place of the image's own command
 
 
 def test_there_is_nothing_to_open_a_shell_with_or_to_install_more(image: container.Image) -> None:
