@@ -101,7 +101,8 @@ class Call:
             number = ERRORS.get(status or "", errno.EPROTO)
             message = unquote(self._headers.get("grpc-message", ""))
             raise OSError(number, f"gRPC status {status}: {message}")
-        if self._answer[:PREFIX] != b"\0" + (len(self._answer) - PREFIX).to_bytes(4, "big"):
+        length = int.from_bytes(self._answer[1:PREFIX], "big")
+        if self._answer[:1] != b"\0" or len(self._answer) != PREFIX + length:
             raise OSError(errno.EPROTO, "not one message without compression")
         return bytes(self._answer[PREFIX:])
 
