@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test tools lint bench golden docs alerts dashboards dashboards-data report-data page fuzz incidents scenarios monitoring kubernetes chart chart-files fleet podresources clean
+.PHONY: demo test tools lint bench golden docs alerts dashboards dashboards-data report-data page fuzz incidents scenarios monitoring kubernetes chart chart-files fleet podresources lock image clean
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -101,6 +101,21 @@ fleet: $(INSTALLED)  ## 1,250 simulated nodes before one Prometheus
 
 podresources: $(INSTALLED)  ## rewrite what is generated from the kubelet's protocol
 	cd exporter/gpunode/node/kubelet && $(CURDIR)/$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. podresources.proto
+
+lock: $(INSTALLED)  ## newest versions of what the image carries, with hashes
+	$(BIN)/uv pip compile --quiet --upgrade $(LOCK)
+
+# Adds what pyproject.toml newly asks for; otherwise the versions stay.
+docker/requirements.txt: pyproject.toml $(INSTALLED)
+	$(BIN)/uv pip compile --quiet $(LOCK)
+
+LOCK := pyproject.toml --extra exporter --python-version 3.13 --generate-hashes --no-header --no-annotate --no-emit-index-url --output-file docker/requirements.txt
+
+ENGINE ?= docker
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' exporter/gpunode/__init__.py)
+image:  ## the image, with docker, or ENGINE=podman or buildah
+	$(ENGINE) build --file docker/Dockerfile --tag gpunode:$(VERSION) --build-arg VERSION=$(VERSION) \
+	  --build-arg REVISION=$$(git rev-parse HEAD) --build-arg CREATED=$$(git log -1 --format=%cI) .
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .grimp_cache .fuzz .hypothesis dist

@@ -48,14 +48,21 @@ class Daemon:
         with urllib.request.urlopen(request, timeout=10) as answer:
             return bytes(answer.read())
 
+    def connect(self) -> None:
+        """See whether anything listens. Raises ``OSError``."""
+        socket.create_connection(("127.0.0.1", self.port), 10).close()
+
     def wait_for(self, path: str, child: subprocess.Popen[bytes]) -> None:
-        """Return once a page answers. Raises ``RuntimeError`` where the program ends or hangs."""
+        """Return once a page answers, or the port if the page is none.
+
+        Raises ``RuntimeError`` where the program ends or hangs.
+        """
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             if child.poll() is not None:
                 raise RuntimeError(f"the program ended with {child.returncode}")
             try:
-                self.get(path)
+                self.get(path) if path else self.connect()
             except OSError:
                 time.sleep(0.1)
             else:
@@ -99,8 +106,10 @@ def pass_on(errors: IO[bytes], said: list[bytes]) -> None:
 
 
 @contextmanager
-def daemon(*options: str, environment: Mapping[str, str] = os.environ) -> Iterator[Daemon]:
-    """Run a daemon on this machine and wait until it is ready.
+def daemon(
+    *options: str, environment: Mapping[str, str] = os.environ, ready: str = "/readyz"
+) -> Iterator[Daemon]:
+    """Run a daemon on this machine and wait until the page says that it is ready.
 
     A traceback in its log is a fault of ours, which the daemon isolates and this raises as
     ``AssertionError`` in the end, as it does a crash. With ``--log.level=error`` there would be no
@@ -116,7 +125,7 @@ def daemon(*options: str, environment: Mapping[str, str] = os.environ) -> Iterat
     listener.start()
     running = Daemon(psutil.Process(child.pid), port)
     try:
-        running.wait_for("/readyz", child)
+        running.wait_for(ready, child)
         yield running
     finally:
         child.send_signal(signal.SIGTERM)

@@ -28,6 +28,9 @@ GET = {
     "bwrap": "apt-get install bubblewrap",
     **dict.fromkeys(("setpriv", "nsenter"), "apt-get install util-linux"),
     "openssl": "apt-get install openssl",
+    "buildah": "apt-get install buildah",
+    "mmdebstrap": "apt-get install mmdebstrap",
+    "systemd-analyze": "apt-get install systemd",
     "torch": "apt-get install python3-torch",
     "chromium": "apt-get install chromium",
 }

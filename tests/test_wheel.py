@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gpunode import __version__
 from gpunode.config import INCIDENTS
 from gpunode.export.web.page import FOLDER
 from tests.tapes.truth import TRUTH
@@ -29,7 +30,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_holds_the_package_with_its_types_and_incidents(wheel: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert {name.partition("/")[0] for name in names} == {"gpunode"}
+    unit = f"gpunode-{__version__}.data/data/lib/systemd/system/gpunode.service"
+    assert {name.partition("/")[0] for name in names - {unit}} == {"gpunode"}
+    assert unit in names
     assert {"gpunode/py.typed", "gpunode/client/__init__.py"} <= names
     page = "gpunode/export/web/page/"
     files = {f"{page}{path.name}" for path in FOLDER.iterdir() if path.is_file()}

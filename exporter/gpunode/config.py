@@ -97,6 +97,15 @@ class NodeSettings(Section):
     )
 
 
+class WebConfigSettings(Section):
+    """The file that says who may read the pages."""
+
+    file: Path | None = Field(
+        None,
+        description="file in the format of Prometheus' exporters that turns on TLS and passwords",
+    )
+
+
 class WebSettings(Section):
     """The HTTP server."""
 
@@ -104,6 +113,7 @@ class WebSettings(Section):
         "0.0.0.0:9816", description="address and port on which to serve HTTP"
     )
     node_name: str = Field("", description="name of this node on its page, if not its hostname")
+    config: WebConfigSettings = WebConfigSettings()
 
     @field_validator("listen_address")
     @classmethod
@@ -409,13 +419,19 @@ def load(kind: type[T], program: str, arguments: Sequence[str]) -> T:
             _cli_prog_name=program,
         )
     except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"{name}: {first['msg'].removeprefix('Value error, ')}") from error
+        raise UsageError(first_mistake(error)) from error
     except SettingsError as error:
         raise UsageError(str(error).removeprefix("error parsing CLI: ")) from error
     except RecursionError as error:
         raise UsageError("an option is nested too deeply") from error
+
+
+def first_mistake(error: ValidationError) -> str:
+    """Where the first mistake is, and what it is."""
+    first = error.errors()[0]
+    name = ".".join(str(part) for part in first["loc"])
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{name}: {message}" if name else message
 
 
 def _check_environment() -> None:
@@ -438,7 +454,7 @@ def _check_environment() -> None:
 
 def _with_file(kind: type[T], path: Path) -> type[T]:
     """A subclass that also reads a YAML file."""
-    content = _read(path)
+    content = read_yaml(path)
 
     class WithFile(kind):  # type: ignore[valid-type, misc]
         @classmethod
@@ -454,15 +470,31 @@ def _with_file(kind: type[T], path: Path) -> type[T]:
     return WithFile
 
 
-def _read(path: Path) -> dict[str, Any]:
+class Loader(yaml.BaseLoader):
+    """Every value is text: the settings say what is a number. A key may come only once.
+
+    Other loaders take a text like 2024-99-99 for a date.
+    """
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    problem = f"{key.value[:80]!r} is there twice"
+                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
     """The content of a YAML file, with every value as text. Raises ``UsageError``."""
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(LARGEST_FILE + 1)
         if len(text) > LARGEST_FILE:
             raise UsageError(f"{path}: more than {LARGEST_FILE} characters")
-        # The settings say what is a number. Other loaders take a text like 2024-99-99 for a date.
-        content = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 makes no objects
+        content = yaml.load(text, Loader=Loader)  # noqa: S506 makes no objects
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

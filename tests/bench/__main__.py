@@ -1,4 +1,4 @@
-"""Runs benchmarks: ``python -m tests.bench [anywhere] [soak] [gpu] [gpus] [truth] [review]``."""
+"""Runs benchmarks: ``python -m tests.bench [anywhere] [soak] [image] [gpu] [gpus] [truth] [review]``."""
 
 from __future__ import annotations
 
@@ -71,6 +71,13 @@ def review() -> Iterator[tuple[str, Report]]:
     yield "17-review", review.review()
 
 
+def image() -> Iterator[tuple[str, Report]]:
+    """Without a GPU: the image, built and run; root only."""
+    from tests.bench import image
+
+    yield "16-image", image.image()
+
+
 GROUPS = {
     "gpu": gpu,
     "gpus": gpus,
@@ -78,6 +85,7 @@ GROUPS = {
     "anywhere": anywhere,
     "soak": soak,
     "review": review,
+    "image": image,
 }
 
 

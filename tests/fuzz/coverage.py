@@ -13,7 +13,7 @@ import sys
 
 import atheris
 
-with atheris.instrument_imports(include=["gpunode", "json", "yaml"]):
+with atheris.instrument_imports(include=["gpunode", "h2", "hpack", "hyperframe", "json", "yaml"]):
     from tests.fuzz.mutations import mutated
     from tests.fuzz.table import named
 

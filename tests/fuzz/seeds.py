@@ -5,8 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+
 from gpunode.config import INCIDENTS
 from gpunode.node.kubelet import podresources_pb2 as messages
+from gpunode.node.kubelet import unary
 from tests.machine import MACHINES
 from tests.ras import rank, status
 
@@ -220,6 +224,32 @@ SETTINGS = (
     b"path:\n  rootfs: /\ndiscovery:\n  interval: 0x10\n---\n",
     b"<<: {compat: none}\n? [a]\n: !!python/object:os.system {}\n",
 )
+
+
+HASHED = b"$2b$04$" + b"." * 53
+WEB_FILES = (
+    b"tls_server_config:\n  cert: a\n  key: b\n  client_auth_type: RequireAndVerifyClientCert\n",
+    b"tls_server_config: {cert_file: a, key_file: b, cipher_suites: [TLS_AES_128_GCM_SHA256]}\n",
+    b"tls_server_config:\n  min_version: TLS13\n  client_allowed_sans:\n    - a\n",
+    b"basic_auth_users:\n  alice: " + HASHED + b"\n  bob: ''\n",
+    b"http_server_config:\n  http2: false\n  headers:\n    X-Frame-Options: deny\n",
+)
+
+
+def grpc() -> tuple[bytes, ...]:
+    """Answers of servers of gRPC: a message, an error, and one in many frames."""
+    answers = []
+    for code, parts in (("0", (b"\0\0\0\0\2ab",)), ("8", ()), ("0", (b"\0\0\0", b"\0\0"))):
+        server = H2Connection(H2Configuration(client_side=False))
+        server.initiate_connection()
+        server.receive_data(unary.Call("/a/B", b"", 100, 5.0).to_send())
+        server.send_headers(1, [(":status", "200"), ("content-type", "application/grpc")])
+        for part in parts:
+            server.send_data(1, part)
+        trailers = [("grpc-status", code), ("grpc-message", "not%20now")]
+        server.send_headers(1, trailers, end_stream=True)
+        answers.append(server.data_to_send())
+    return tuple(answers)
 
 
 def kubelet() -> tuple[bytes, ...]:

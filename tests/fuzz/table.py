@@ -19,10 +19,11 @@ from google.protobuf.message import DecodeError
 
 from gpunode.audit.source import Audit
 from gpunode.client import protocol
-from gpunode.config import LARGEST_FILE, Settings, UsageError, _read, load
+from gpunode.config import LARGEST_FILE, Settings, UsageError, load, read_yaml
 from gpunode.driver.driver import DriverError, Identity
 from gpunode.driver.nvidia.nvml import _text
 from gpunode.export.exposition import requested
+from gpunode.export.web.access import WebFile, look
 from gpunode.host import (
     cpu,
     disk,
@@ -48,7 +49,7 @@ from gpunode.nccl.log import HOSTNAME, LINE, MOST, DebugLog
 from gpunode.nccl.ras_answer import HERE, NAMED, Asked
 from gpunode.node import kernel, kubelet, sockets, tape, tcp
 from gpunode.node.datagram_socket import Datagram
-from gpunode.node.kubelet import Allocation
+from gpunode.node.kubelet import Allocation, unary
 from gpunode.node.kubelet import podresources_pb2 as messages
 from gpunode.node.node import (
     LONGEST_PROGRAM,
@@ -287,7 +288,9 @@ def tape_lines(data: bytes) -> None:
 def settings_file(data: bytes) -> None:
     path = Path(SCRATCH.name) / "settings.yaml"
     path.write_bytes(data)
-    if _read(path).keys() & Settings.model_fields.keys():  # the rest takes a hundred times as long
+    if (
+        read_yaml(path).keys() & Settings.model_fields.keys()
+    ):  # the rest takes a hundred times as long
         load(Settings, "gpunode", [f"--config.file={path}"])
 
 
@@ -364,6 +367,22 @@ def of_the_kubelet(data: bytes) -> None:
     pods.read()
     held = pods.holders(Identity(0, "GPU-aa", "NVIDIA H200", minor=0, gpu_instance=7))
     assert all(len(given.pod) <= 253 for given in held or ())
+
+
+def of_grpc(data: bytes) -> None:
+    calling = unary.Call("/a/B", b"", kubelet.LARGEST, 5.0)
+    for at in range(0, len(data), unary.READ):
+        calling.to_send()
+        if calling.take(data[at : at + unary.READ]):
+            calling.answer()
+            return
+
+
+def web_file(data: bytes) -> None:
+    path = Path(SCRATCH.name) / "web.yml"
+    path.write_bytes(data)
+    if read_yaml(path).keys() & WebFile.model_fields.keys():
+        look(path)
 
 
 def accept(data: bytes) -> None:
@@ -458,6 +477,17 @@ TABLE: tuple[Parser, ...] = (
         (DecodeError,),
         kubelet.LARGEST,
         seeds.LONG_PROTOCOL,
+    ),
+    Parser("grpc", of_grpc, seeds.grpc(), (OSError,), kubelet.LARGEST),
+    Parser(
+        "web_file",
+        web_file,
+        seeds.WEB_FILES,
+        (UsageError,),
+        LARGEST_FILE,
+        seeds.LONG_YAML,
+        allocates=320,
+        long_enough=1 << 10,
     ),
     Parser("accept", accept, seeds.ACCEPTS, largest=1 << 16),
     Parser("host", of_the_host, files(*HOST, *MORE, *LINKS)),

@@ -281,15 +281,18 @@ def play(loop: Loop, node: TapeNode, speed: float, times: int) -> Iterator[None]
 
 def server(settings: Settings, loop: Callable[[], Loop]) -> Callable[[], None]:
     """A function that serves the loop over HTTP; the port is bound before this returns."""
+    from gpunode.export.web.access import AccessFile
     from gpunode.export.web.app import create_app
     from gpunode.export.web.server import listen, serve
 
+    path = settings.web.config.file
+    access = AccessFile(path) if path else None
     try:
         listener = listen(settings.web.address)
     except OSError as error:
         address = settings.web.listen_address
         raise UsageError(f"web.listen_address: {address}: {error.strerror}") from error
-    return lambda: serve(create_app(loop), listener)
+    return lambda: serve(create_app(loop), listener, access)
 
 
 def _start(loop: Loop) -> None:

@@ -35,6 +35,8 @@ def create_app(loop: Callable[[], Loop]) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,  # a redirect would repeat the Host header, whatever it says
+        # Nothing is sent to anyone who has not asked, whatever the environment says.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     # Level 1 takes a fifth of the time of level 6, for a tenth more bytes.
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=1)

@@ -5,11 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from gpunode.export.web.access import Access, AccessFile
+from gpunode.export.web.guard import Guard
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +38,9 @@ nearly all of them on a busy node."""
 BACKLOG = 128
 """Connections that the kernel keeps waiting, and the most that asyncio accepts at once."""
 
+LOOK = 5.0
+"""Seconds between looks at the file that says who may read the pages, and at its certificates."""
+
 
 def listen(address: tuple[str, int]) -> socket.socket:
     """A listening socket. Raises ``OSError`` if the address is in use or not local."""
@@ -41,15 +52,48 @@ class Connection(H11Protocol):
     """A connection for one request, which ends in time.
 
     Where there are too many, the oldest makes way for the newest, so that idle or slow clients
-    cannot keep a scraper out.
+    cannot keep a scraper out. Both count from before TLS begins, and TLS is as configured then.
     """
 
+    def __init__(self, *, access: Callable[[], Access], **given: Any) -> None:
+        super().__init__(**given)
+        self.access = access
+        self.early = b""
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.deadline = self.loop.call_later(PATIENCE, transport.abort)
+        self.transport = transport
+        self.deadline = self.loop.call_later(PATIENCE, self.abort)
         connections = cast(set[Connection], self.connections)
+        connections.add(self)
         if len(connections) > CONNECTIONS:
             min(connections, key=lambda connection: connection.deadline.when()).abort()
+        access = self.access()
+        if access.tls is None:
+            super().connection_made(transport)
+        else:
+            transport.pause_reading()  # the first bytes are for TLS
+            self.encrypting = self.loop.create_task(self._encrypt(access, access.tls))
+
+    async def _encrypt(self, access: Access, tls: ssl.SSLContext) -> None:
+        try:
+            encrypted = await self.loop.start_tls(
+                self.transport, self, tls, server_side=True, ssl_handshake_timeout=PATIENCE
+            )
+        except OSError as error:  # its client's matter, like a request that is malformed
+            log.debug("TLS: %s", error)
+            encrypted = None
+        if encrypted is None or not access.welcomes(encrypted.get_extra_info("peercert")):
+            self.abort()
+        else:
+            super().connection_made(encrypted)
+            if self.early:
+                self.data_received(self.early)
+
+    def data_received(self, data: bytes) -> None:
+        if self.flow is None:  # it came with the last bytes of the handshake
+            self.early += data
+        else:
+            super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.deadline.cancel()
@@ -57,6 +101,7 @@ class Connection(H11Protocol):
 
     def abort(self) -> None:
         """End now, with what is not sent yet."""
+        self.deadline.cancel()
         self.connections.discard(self)
         if self.cycle is not None:
             self.cycle.disconnected = True  # its answer goes nowhere
@@ -93,11 +138,18 @@ def _complain(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None
     log.error("%s: %r", context["message"], context.get("exception"))
 
 
-def serve(app: FastAPI, listener: socket.socket) -> None:
+def serve(app: FastAPI, listener: socket.socket, file: AccessFile | None) -> None:
     """Serve until SIGTERM or SIGINT in the main thread, forever in any other."""
+    everyone = Access()
+
+    def access() -> Access:
+        return file.access if file else everyone
+
+    if file:
+        threading.Thread(target=_follow, args=(file,), name="web_config", daemon=True).start()
     config = uvicorn.Config(
-        app,
-        http=Connection,
+        Guard(app, access),
+        http=cast(type[asyncio.Protocol], partial(Connection, access=access)),
         ws="none",
         loop="asyncio",
         workers=1,
@@ -111,3 +163,10 @@ def serve(app: FastAPI, listener: socket.socket) -> None:
         backlog=BACKLOG,
     )
     Server(config).run(sockets=[listener])
+
+
+def _follow(file: AccessFile) -> None:
+    """Keep up with the file; not in the event loop, as a mount may take its time."""
+    while True:
+        time.sleep(LOOK)
+        file.look_again()

@@ -43,54 +43,43 @@ class Allocation:
 
 
 class Kubelet:
-    """Asks a kubelet over its socket, and keeps the connection."""
+    """Asks a kubelet over its socket."""
 
     def __init__(self, socket: str) -> None:
         self.socket = socket
-        self._list: Any = None
 
     def allocations(self) -> list[Allocation]:
         """The devices of containers whose names look like those of GPUs.
 
         Raises ``OSError`` without a socket, a listener, or a valid answer in time.
         """
-        os.stat(self.socket)
-        # Imported here, so that only nodes with a kubelet pay for gRPC: 18 MiB.
-        import grpc
+        # Imported here, so that only nodes with a kubelet pay for HTTP/2 and protobuf.
+        from google.protobuf.message import DecodeError
 
         from gpunode.node.kubelet import podresources_pb2 as messages
+        from gpunode.node.kubelet.unary import call
 
-        if self._list is None:
-            channel = grpc.insecure_channel(
-                f"unix:{self.socket}",
-                options=[
-                    ("grpc.max_receive_message_length", LARGEST),
-                    ("grpc.enable_http_proxy", 0),
-                    ("grpc.max_reconnect_backoff_ms", 5000),
-                ],
-            )
-            self._list = channel.unary_unary(
-                "/v1.PodResourcesLister/List",
-                request_serializer=messages.ListPodResourcesRequest.SerializeToString,
-                response_deserializer=messages.ListPodResourcesResponse.FromString,
-            )
+        request = messages.ListPodResourcesRequest().SerializeToString()
         try:
-            answer = self._list(messages.ListPodResourcesRequest(), timeout=DEADLINE)
-        except grpc.RpcError as error:
+            answer = messages.ListPodResourcesResponse.FromString(
+                call(self.socket, "/v1.PodResourcesLister/List", request, LARGEST, DEADLINE)
+            )
+        except (OSError, DecodeError) as error:
             raise _explained(error, self.socket) from error
         return list(_flattened(answer))
 
 
-def _explained(error: Any, socket: str) -> OSError:
-    """A failed call as an ``OSError``, which a tape can store."""
-    number = {
-        "UNAVAILABLE": errno.ECONNREFUSED,
-        "DEADLINE_EXCEEDED": errno.ETIMEDOUT,
-        "RESOURCE_EXHAUSTED": errno.EMSGSIZE,
-        "PERMISSION_DENIED": errno.EACCES,
-        "UNIMPLEMENTED": errno.EOPNOTSUPP,
-    }.get(error.code().name, errno.EPROTO)
-    return OSError(number, f"the kubelet: {os.strerror(number)} ({error.details()})", socket)
+def _explained(error: Exception, socket: str) -> OSError:
+    """A failed call as an ``OSError`` with a number, which a tape can store."""
+    number = errno.EPROTO
+    if isinstance(error, TimeoutError):
+        number = errno.ETIMEDOUT
+    elif isinstance(error, OSError) and error.errno:
+        number = error.errno
+    reason = os.strerror(number)
+    detail = error.strerror if isinstance(error, OSError) else str(error)
+    told = f"{reason} ({detail})" if detail and detail != reason else reason
+    return OSError(number, f"the kubelet: {told}", socket)
 
 
 def _flattened(answer: Any) -> Iterator[Allocation]:

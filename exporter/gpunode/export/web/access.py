@@ -1,0 +1,311 @@
+"""The file of ``--web.config.file``: who may read the pages, and how they travel.
+
+Its format is that of Prometheus' exporters:
+https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import re
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+
+from gpunode.config import Section, UsageError, first_mistake, read_yaml
+
+log = logging.getLogger(__name__)
+
+LARGEST_CERTIFICATES = 1 << 20
+"""Bytes of a file of certificates: those of all public authorities are a quarter of it."""
+
+CIPHERS: Mapping[str, str | None] = {
+    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-ECDSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA": "ECDHE-ECDSA-AES128-SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA": "ECDHE-ECDSA-AES256-SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256": "ECDHE-RSA-AES128-GCM-SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384": "ECDHE-RSA-AES256-GCM-SHA384",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-RSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA": "ECDHE-RSA-AES128-SHA",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA": "ECDHE-RSA-AES256-SHA",
+    "TLS_AES_128_GCM_SHA256": None,
+    "TLS_AES_256_GCM_SHA384": None,
+    "TLS_CHACHA20_POLY1305_SHA256": None,
+}
+"""The names that Go gives its secure ciphers (https://pkg.go.dev/crypto/tls#CipherSuites), and
+OpenSSL's for them; those of TLS 1.3 are always on."""
+
+VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
+Version = Literal["TLS12", "TLS13"]
+
+CLIENTS = {
+    "NoClientCert": ssl.CERT_NONE,
+    "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
+    "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
+}
+Clients = Literal["NoClientCert", "VerifyClientCertIfGiven", "RequireAndVerifyClientCert"]
+
+HEADERS: Mapping[str, tuple[str, ...]] = {
+    "Content-Security-Policy": (),
+    "Strict-Transport-Security": (),
+    "X-Content-Type-Options": ("nosniff",),
+    "X-Frame-Options": ("deny", "sameorigin"),
+    "X-XSS-Protection": (),
+}
+"""The headers that may be added, and their values, if not any."""
+
+HASH = re.compile(r"\$2[aby]\$(0[4-9]|1[0-8])\$[./A-Za-z0-9]{21}[.Oeu][./A-Za-z0-9]{31}")
+"""A password as bcrypt keeps it: the cost, 16 bytes of salt, 23 of hash. Beyond a cost of 18 it
+takes longer than anyone waits for an answer."""
+
+
+def _is_cipher(name: str) -> str:
+    if name not in CIPHERS:
+        raise ValueError(f"{name[:80]!r} is unknown; choose from {', '.join(CIPHERS)}")
+    return name
+
+
+def _are_headers(headers: dict[str, str]) -> dict[str, str]:
+    for name, value in headers.items():
+        if name not in HEADERS:
+            raise ValueError(f"{name[:80]!r} cannot be set; choose from {', '.join(HEADERS)}")
+        if HEADERS[name] and value not in HEADERS[name]:
+            raise ValueError(f"{name} must be {' or '.join(HEADERS[name])}")
+        if not (value.isascii() and value.isprintable()):
+            raise ValueError(f"{name} must be one line of ASCII")
+    return headers
+
+
+def _are_hashes(users: dict[str, str]) -> dict[str, str]:
+    for name, hashed in users.items():
+        if not HASH.fullmatch(hashed):
+            shown = f"the password of {name[:80]!r}"
+            raise ValueError(f"{shown} is not hashed with bcrypt at a cost of 4 to 18")
+        if ":" in name:
+            raise ValueError(f"{name[:80]!r} has a colon, which ends a name in HTTP")
+    return users
+
+
+class Part(Section):
+    """A part of the file, where a key without a value is as good as none."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty(cls, given: Any) -> Any:
+        if given == "":
+            return {}
+        if not isinstance(given, dict):
+            return given
+        return {k: v for k, v in given.items() if v != "" or k not in cls.model_fields}
+
+
+class TlsPart(Part):
+    """``tls_server_config``."""
+
+    cert: str = ""
+    key: str = Field("", repr=False)
+    client_ca: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    client_ca_file: str = ""
+    client_auth_type: Clients = "NoClientCert"
+    client_allowed_sans: tuple[str, ...] = ()
+    min_version: Version = "TLS12"
+    max_version: Version = "TLS13"
+    cipher_suites: tuple[Annotated[str, AfterValidator(_is_cipher)], ...] = ()
+    prefer_server_cipher_suites: bool = True
+
+    @model_validator(mode="after")
+    def _fits(self) -> TlsPart:
+        for name in ("cert", "key", "client_ca"):
+            if getattr(self, name) and getattr(self, f"{name}_file"):
+                raise ValueError(f"{name} and {name}_file are both given")
+        for name in ("cert", "key"):
+            if self.model_fields_set and not (getattr(self, name) or getattr(self, f"{name}_file")):
+                raise ValueError(f"{name}_file is missing")
+        if (self.client_ca or self.client_ca_file) and self.client_auth_type == "NoClientCert":
+            raise ValueError("client_ca_file does nothing without a client_auth_type")
+        if self.client_allowed_sans and self.client_auth_type != "RequireAndVerifyClientCert":
+            raise ValueError("client_allowed_sans needs RequireAndVerifyClientCert")
+        if VERSIONS[self.min_version] > VERSIONS[self.max_version]:
+            raise ValueError("min_version is above max_version")
+        return self
+
+
+class HttpPart(Part):
+    """``http_server_config``; HTTP/2 is never spoken, which every client can do without."""
+
+    http2: bool = True
+    headers: Annotated[dict[str, str], AfterValidator(_are_headers)] = Field({})
+
+
+class WebFile(Part):
+    """The whole file."""
+
+    tls_server_config: TlsPart = TlsPart()
+    http_server_config: HttpPart = HttpPart()
+    basic_auth_users: Annotated[dict[str, str], AfterValidator(_are_hashes)] = Field({}, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may read the pages; by default everyone, and so may who listens on the way."""
+
+    tls: ssl.SSLContext | None = None
+    names: frozenset[str] = frozenset()
+    """A certificate of a client must have one of these; any will do if there are none."""
+    users: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    def welcomes(self, certificate: Mapping[str, Any] | None) -> bool:
+        """Whether a client with this verified certificate may send a request."""
+        if not self.names:
+            return True
+        names = (certificate or {}).get("subjectAltName", ())
+        return any(_comparable(name) in self.names for _, name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the file and those that it names contain."""
+
+    file: WebFile
+    cert: bytes
+    key: bytes = field(repr=False)
+    client_ca: bytes
+
+    def access(self) -> Access:
+        """What follows from it. Raises ``ValueError`` or ``ssl.SSLError``."""
+        return Access(
+            tls=self._context() if self.cert else None,
+            names=frozenset(map(_comparable, self.file.tls_server_config.client_allowed_sans)),
+            users={name: h.encode() for name, h in self.file.basic_auth_users.items()},
+            headers=tuple(
+                (name.lower().encode(), value.encode())
+                for name, value in self.file.http_server_config.headers.items()
+            ),
+        )
+
+    def _context(self) -> ssl.SSLContext:
+        tls = self.file.tls_server_config
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = VERSIONS[tls.min_version]
+        context.maximum_version = VERSIONS[tls.max_version]
+        if not tls.prefer_server_cipher_suites:
+            context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
+        ciphers = [known for name in tls.cipher_suites if (known := CIPHERS[name])]
+        if ciphers:
+            context.set_ciphers(":".join(ciphers))
+        # Nobody comes back to a session: the certificate of the client is asked for each time.
+        context.num_tickets = 0
+        context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
+        with in_memory(self.cert) as cert, in_memory(self.key) as key:
+            context.load_cert_chain(cert, key, password=_no_password)
+        context.verify_mode = CLIENTS[tls.client_auth_type]
+        if self.client_ca:
+            with in_memory(self.client_ca) as authorities:
+                context.load_verify_locations(authorities)
+        elif context.verify_mode != ssl.CERT_NONE:
+            context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
+        return context
+
+
+class AccessFile:
+    """The file, read again when asked; what it said last holds until it says something valid."""
+
+    def __init__(self, path: Path) -> None:
+        """Read it. Raises ``UsageError``."""
+        self._path = path
+        self._found = look(path)
+        self._mistake = ""
+        self.access = _access(path, self._found)
+
+    def look_again(self) -> None:
+        """Take what changed, in the file or in one that it names."""
+        try:
+            found = look(self._path)
+            if found == self._found:
+                self._mistake = ""
+                return
+            self.access = _access(self._path, found)
+        except UsageError as error:
+            if str(error) != self._mistake:
+                log.warning("%s; what was read before stays in force", error)
+            self._mistake = str(error)
+        else:
+            self._found, self._mistake = found, ""
+            log.info("%s: read anew", self._path)
+
+
+def look(path: Path) -> Found:
+    """Read the file and those that it names, relative to its folder. Raises ``UsageError``."""
+    try:
+        file = WebFile.model_validate(read_yaml(path))
+    except ValidationError as error:
+        raise UsageError(f"{path}: {first_mistake(error)}") from error
+    tls = file.tls_server_config
+    return Found(
+        file,
+        cert=_content(path, tls.cert_file, tls.cert),
+        key=_content(path, tls.key_file, tls.key),
+        client_ca=_content(path, tls.client_ca_file, tls.client_ca),
+    )
+
+
+def _content(path: Path, named: str, inline: str) -> bytes:
+    if not named:
+        return inline.encode()
+    wanted = path.parent / named
+    try:
+        with wanted.open("rb") as file:
+            content = file.read(LARGEST_CERTIFICATES + 1)
+    except OSError as error:
+        raise UsageError(f"{wanted}: {error.strerror}") from error
+    except ValueError as error:  # a zero byte in the name
+        raise UsageError(f"{path}: {error}") from error
+    if not content or len(content) > LARGEST_CERTIFICATES:
+        raise UsageError(f"{wanted}: not between 1 and {LARGEST_CERTIFICATES} bytes")
+    return content
+
+
+def _access(path: Path, found: Found) -> Access:
+    """What follows from what was found. Raises ``UsageError``."""
+    try:
+        return found.access()
+    except ssl.SSLError as error:
+        reason = (error.reason or "no PEM").replace("_", " ").lower()
+        raise UsageError(f"{path}: the certificate, key or client CA is none: {reason}") from error
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
+@contextmanager
+def in_memory(content: bytes) -> Iterator[str]:
+    """The path of a file with this content: OpenSSL is given what was compared, not read later."""
+    descriptor = os.memfd_create("gpunode", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, content)
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+def _no_password() -> bytes:
+    raise ValueError("the key is encrypted, and nobody is there to type its password")
+
+
+def _comparable(name: str) -> str:
+    """A name of a certificate, with addresses written in one way only."""
+    try:
+        return str(ipaddress.ip_address(name))
+    except ValueError:
+        return name

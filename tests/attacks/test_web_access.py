@@ -1,0 +1,124 @@
+"""Guessing passwords, and TLS that never begins."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import bcrypt
+import pytest
+
+from gpunode.export.web.guard import SHARE
+from gpunode.export.web.server import CONNECTIONS
+from tests.conftest import until
+from tests.daemon import Daemon
+from tests.test_web_access import BASIC, HASHED, SERVER, Papers, ask, basic, behind, papers
+
+__all__ = ["papers"]
+
+COSTLY = bcrypt.hashpw(b"correct horse", bcrypt.gensalt(10)).decode()
+USERS = f"basic_auth_users:\n  alice: {COSTLY}\n  bob: {COSTLY}\n"
+
+
+@pytest.fixture
+def locked(papers: Papers) -> Iterator[Daemon]:
+    """A daemon whose passwords take as long to compare as htpasswd makes them."""
+    with behind(papers.write(USERS)) as running:
+        until(lambda: ask(running, "/readyz")[0] == 200)
+        yield running
+
+
+def guess(running: Daemon, stack: ExitStack, number: int, source: str = "127.0.0.1") -> None:
+    """Send a wrong password, and do not wait for the answer."""
+    client = stack.enter_context(
+        socket.create_connection(("127.0.0.1", running.port), 5, source_address=(source, 0))
+    )
+    wrong = basic(f"alice:{number}".encode())
+    client.sendall(f"GET /metrics HTTP/1.1\r\nHost: a\r\nAuthorization: {wrong}\r\n\r\n".encode())
+
+
+def test_guessing_passwords_costs_little_and_keeps_nobody_out(locked: Daemon) -> None:
+    assert ask(locked, authorization=BASIC)[0] == 200
+    with ExitStack() as stack:
+        guess(locked, stack, 0, "127.0.0.2")
+        time.sleep(1)  # until it is known who guesses
+        begin, cpu = time.monotonic(), locked.cpu_seconds()
+        for number in range(50):
+            guess(locked, stack, number, "127.0.0.2")
+        asked = time.monotonic()
+        assert ask(locked, authorization=BASIC)[0] == 200
+        assert time.monotonic() - asked < 0.5, "a scraper that is known waits for nothing"
+        asked = time.monotonic()
+        assert ask(locked, authorization=basic(b"bob:correct horse"))[0] == 200
+        assert time.monotonic() - asked < 5, "who guessed least is first"
+        time.sleep(2)
+        spent = (locked.cpu_seconds() - cpu) / (time.monotonic() - begin)
+    assert spent < 3 * SHARE
+
+
+def test_the_end_waits_for_no_password(locked: Daemon) -> None:
+    with ExitStack() as stack:
+        for number in range(CONNECTIONS - 4):
+            guess(locked, stack, number)
+        begin = time.monotonic()
+        locked.process.terminate()
+        locked.process.wait(5)
+        assert time.monotonic() - begin < 2
+
+
+def test_clients_that_never_begin_with_tls_keep_nobody_out(papers: Papers) -> None:
+    with behind(papers.write(SERVER)) as running, ExitStack() as stack:
+        tls = papers.client(None)
+        until(lambda: ask(running, "/readyz", tls)[0] == 200)
+        before = running.process.num_fds()
+        for _ in range(3 * CONNECTIONS):
+            silent = socket.create_connection(("127.0.0.1", running.port), 5)
+            stack.enter_context(silent)
+        assert ask(running, tls=tls)[0] == 200
+        assert running.process.num_fds() - before <= CONNECTIONS + 2
+        until(lambda: running.process.num_fds() - before <= 2, 20)
+        assert ask(running, tls=tls)[0] == 200
+
+
+NO_TLS = {
+    "HTTP": b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n",
+    "zeros": bytes(100_000),
+    "a record of 64 KiB": b"\x16\x03\x01\xff\xff" + bytes(65535),
+    "half a hello": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(40),
+    "an alert": b"\x15\x03\x01\x00\x02\x02\x28",
+    "nothing": b"",
+}
+
+
+def test_what_is_no_tls_is_hung_up_on(papers: Papers) -> None:
+    with behind(papers.write(SERVER)) as running:
+        for content in NO_TLS.values():
+            with socket.create_connection(("127.0.0.1", running.port), 5) as client:
+                try:
+                    client.sendall(content)
+                    client.shutdown(socket.SHUT_WR)
+                    while client.recv(65536):
+                        pass
+                except OSError:
+                    pass
+        assert ask(running, tls=papers.client(None))[0] == 200
+
+
+def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind(papers: Papers) -> None:
+    with behind(papers.write(SERVER + USERS.replace(COSTLY, HASHED))) as running:
+        until(lambda: ask(running, "/readyz", papers.client(None))[0] == 200)
+        before = running.process.num_fds()
+        for _ in range(50):
+            with socket.create_connection(("127.0.0.1", running.port), 5) as client:
+                client.settimeout(0)
+                context = papers.client(None)
+                incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+                hello = context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+                with pytest.raises(ssl.SSLWantReadError):
+                    hello.do_handshake()
+                client.sendall(outgoing.read())
+        until(lambda: running.process.num_fds() <= before + 1)
+        assert ask(running, tls=papers.client(None), authorization=BASIC)[0] == 200

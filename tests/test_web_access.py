@@ -1,0 +1,451 @@
+"""TLS, certificates of clients and passwords, as ``--web.config.file`` says."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import socket
+import ssl
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+
+import bcrypt
+import pytest
+import trustme
+
+from gpunode.config import UsageError
+from gpunode.export.web.access import CIPHERS, AccessFile
+from tests import needs
+from tests.conftest import until
+from tests.daemon import Daemon, daemon, free_port
+
+PASSWORD = "correct horse"
+HASHED = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
+BASIC = f"Basic {base64.b64encode(f'alice:{PASSWORD}'.encode()).decode()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Papers:
+    """A folder with an authority, a certificate for the server and one for a client."""
+
+    folder: Path
+    authority: trustme.CA
+
+    def issue(self, name: str, *identities: str) -> None:
+        """Put a certificate and its key into the folder."""
+        issued = self.authority.issue_cert(*identities)
+        issued.private_key_pem.write_to_path(str(self.folder / f"{name}.key"))
+        (self.folder / f"{name}.crt").unlink(missing_ok=True)
+        for part in issued.cert_chain_pems:
+            part.write_to_path(str(self.folder / f"{name}.crt"), append=True)
+
+    def write(self, text: str) -> Path:
+        """The file of ``--web.config.file``."""
+        path = self.folder / "web.yml"
+        path.write_text(text)
+        return path
+
+    def client(self, certificate: str | None = "client") -> ssl.SSLContext:
+        """A client that trusts the authority, and shows a certificate."""
+        context = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
+        if certificate:
+            chain, key = (self.folder / f"{certificate}.{end}" for end in ("crt", "key"))
+            context.load_cert_chain(chain, key)
+        return context
+
+
+@pytest.fixture
+def papers(tmp_path: Path) -> Papers:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.crt"))
+    papers = Papers(tmp_path, authority)
+    papers.issue("server", "127.0.0.1", "localhost")
+    papers.issue("client", "prometheus.monitoring")
+    return papers
+
+
+SERVER = "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n"
+MUTUAL = f"{SERVER}  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n"
+USERS = f"basic_auth_users:\n  alice: {HASHED}\n"
+HEADERS = "http_server_config:\n  headers:\n    X-Frame-Options: deny\n"
+
+
+def ask(
+    running: Daemon,
+    path: str = "/metrics",
+    tls: ssl.SSLContext | None = None,
+    authorization: str | None = None,
+) -> tuple[int, dict[str, str]]:
+    """The status and headers of the answer. Raises ``OSError`` where there is none."""
+    url = f"{'https' if tls else 'http'}://127.0.0.1:{running.port}{path}"
+    request = urllib.request.Request(url)
+    if authorization is not None:
+        request.add_header("Authorization", authorization)
+    try:
+        with urllib.request.urlopen(request, timeout=10, context=tls) as answer:
+            return answer.status, {k.lower(): v for k, v in answer.headers.items()}
+    except HTTPError as error:
+        with error:
+            return error.code, {k.lower(): v for k, v in error.headers.items()}
+
+
+@contextmanager
+def behind(path: Path) -> Iterator[Daemon]:
+    with daemon(f"--web.config.file={path}", "--dcgm.address=", ready="") as running:
+        yield running
+
+
+def test_with_tls_plain_http_gets_nothing_and_https_everything(papers: Papers) -> None:
+    with behind(papers.write(SERVER + HEADERS)) as running:
+        status, headers = ask(running, tls=papers.client(None))
+        assert (status, headers["x-frame-options"]) == (200, "deny")
+        with pytest.raises((OSError, HTTPException)):
+            ask(running)
+        with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):  # an unknown authority
+            urllib.request.urlopen(f"https://127.0.0.1:{running.port}/metrics", timeout=5)
+
+
+def test_who_has_to_show_a_certificate_gets_nothing_without(papers: Papers) -> None:
+    stranger = Papers(papers.folder / "stranger", trustme.CA())
+    stranger.folder.mkdir()
+    stranger.issue("client", "prometheus.monitoring")
+    (stranger.folder / "ca.crt").write_bytes((papers.folder / "ca.crt").read_bytes())
+    with behind(papers.write(MUTUAL)) as running:
+        assert ask(running, tls=papers.client())[0] == 200
+        for refused in (papers.client(None), stranger.client()):
+            for path in ("/metrics", "/healthz"):
+                with pytest.raises(OSError, match=r"(?i)certificate|reset|closed|eof"):
+                    ask(running, path, tls=refused)
+
+
+def test_a_certificate_must_have_one_of_the_names(papers: Papers) -> None:
+    papers.issue("other", "grafana.monitoring")
+    papers.issue("address", "2001:db8::1")
+    names = "  client_allowed_sans: [prometheus.monitoring, '2001:0DB8:0:0::1']\n"
+    with behind(papers.write(MUTUAL + names)) as running:
+        assert ask(running, tls=papers.client())[0] == 200
+        assert ask(running, tls=papers.client("address"))[0] == 200
+        with pytest.raises(OSError):  # noqa: PT011 a client sees this in more than one way
+            ask(running, tls=papers.client("other"))
+
+
+def test_a_password_opens_every_page_and_nobody_needs_one_for_health(papers: Papers) -> None:
+    with behind(papers.write(SERVER + USERS + HEADERS)) as running:
+        tls = papers.client(None)
+        for path in ("/metrics", "/", "/api/v1/gpus", "/openapi.json"):
+            status, headers = ask(running, path, tls)
+            assert (status, headers["www-authenticate"][:5]) == (401, "Basic")
+            assert headers["x-frame-options"] == "deny"
+            assert ask(running, path, tls, BASIC)[0] == 200
+        until(lambda: ask(running, "/readyz", tls)[0] == 200)
+        assert ask(running, "/healthz", tls)[0] == 200
+        for path in ("//healthz", "/healthz/../metrics", "/healthz/", "/metrics?/healthz"):
+            assert ask(running, path, tls)[0] == 401
+
+
+def basic(text: bytes) -> str:
+    return f"Basic {base64.b64encode(text).decode()}"
+
+
+WRONG = {
+    "another password": basic(b"alice:wrong"),
+    "no password": basic(b"alice:"),
+    "no colon": basic(b"alice"),
+    "nothing": basic(b""),
+    "another user": basic(b"bob:" + PASSWORD.encode()),
+    "a user that is no text": basic(b"\xff:" + PASSWORD.encode()),
+    "no Base64": "Basic a",
+    "another scheme": f"Bearer {BASIC[6:]}",
+    "the hash": basic(f"alice:{HASHED}".encode()),
+    "more than bcrypt reads": basic(b"alice:" + b"x" * 10_000),
+    "a zero byte": basic(b"alice:" + PASSWORD.encode() + b"\0"),
+}
+
+
+def test_what_is_not_the_password_is_refused_also_after_the_right_one(papers: Papers) -> None:
+    with behind(papers.write(USERS)) as running:
+        for _ in range(2):
+            for name, authorization in WRONG.items():
+                assert ask(running, authorization=authorization)[0] == 401, name
+            assert ask(running, authorization=BASIC)[0] == 200
+
+
+def swap(papers: Papers, target: str) -> None:
+    """What the kubelet does with a volume: one rename replaces all files at once."""
+    fresh = papers.folder / "..data.new"
+    fresh.symlink_to(target)
+    fresh.rename(papers.folder / "..data")
+
+
+def serial(running: Daemon, tls: ssl.SSLContext) -> str:
+    """The number of the certificate that a daemon shows now."""
+    with (
+        socket.create_connection(("127.0.0.1", running.port), 5) as plain,
+        tls.wrap_socket(plain, server_hostname="127.0.0.1") as client,
+    ):
+        return str((client.getpeercert() or {})["serialNumber"])
+
+
+def test_a_certificate_that_the_kubelet_replaces_is_shown_without_a_restart(
+    papers: Papers,
+) -> None:
+    for turn in ("first", "second"):
+        folder = papers.folder / turn
+        folder.mkdir()
+        Papers(folder, papers.authority).issue("server", "127.0.0.1")
+    swap(papers, "first")
+    path = papers.write(SERVER.replace("server.", "..data/server."))
+    with behind(path) as running:
+        first = serial(running, papers.client(None))
+        swap(papers, "second")
+        until(lambda: serial(running, papers.client(None)) != first)
+
+
+def test_users_and_authorities_change_without_a_restart_and_a_mistake_changes_nothing(
+    papers: Papers, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = AccessFile(papers.write(SERVER + USERS))
+    before = file.access
+    file.look_again()
+    assert file.access is before
+
+    mistakes: list[tuple[str, Callable[[], object]]] = [
+        ("unclosed", lambda: papers.write("tls_server_config: [")),
+        ("wrong key", lambda: papers.write(SERVER.replace("server.key", "client.key"))),
+        ("no file", lambda: (papers.folder / "web.yml").unlink()),
+    ]
+    for name, mistake in mistakes:
+        caplog.clear()
+        mistake()
+        for _ in range(3):
+            file.look_again()
+        assert file.access is before, name
+        (record,) = caplog.records
+        assert "stays in force" in record.getMessage()
+        assert record.levelno == logging.WARNING
+
+    papers.write(MUTUAL + USERS.replace("alice", "bob"))
+    file.look_again()
+    assert file.access.users.keys() == {"bob"}
+    assert file.access.tls is not None
+    assert file.access.tls.verify_mode == ssl.CERT_REQUIRED
+    before = file.access
+    Papers(papers.folder, trustme.CA()).authority.cert_pem.write_to_path(
+        str(papers.folder / "ca.crt")
+    )
+    file.look_again()
+    assert file.access is not before
+
+
+GOOD = {
+    "nothing": "",
+    "parts without a key": "tls_server_config:\nbasic_auth_users:\nhttp_server_config:\n",
+    "no policy": SERVER,
+    "no policy by name": f"{SERVER}  client_auth_type: NoClientCert\n",
+    "the authorities of the system": f"{SERVER}  client_auth_type: VerifyClientCertIfGiven\n",
+    "certificates of clients": MUTUAL,
+    "names of clients": f"{MUTUAL}  client_allowed_sans:\n    - one\n",
+    "every cipher": f"{SERVER}  cipher_suites: [{', '.join(CIPHERS)}]\n",
+    "one version": f"{SERVER}  min_version: TLS13\n  max_version: TLS13\n",
+    "order of the client": f"{SERVER}  prefer_server_cipher_suites: false\n",
+    "no HTTP/2": "http_server_config:\n  http2: false\n",
+    "all headers": """
+        http_server_config:
+          headers:
+            X-Frame-Options: sameorigin
+            Strict-Transport-Security: max-age=31536000; includeSubDomains
+            X-Content-Type-Options: nosniff
+            X-XSS-Protection: 1
+            Content-Security-Policy: "default-src 'self'"
+        """,
+    "users": f"basic_auth_users:\n  alice: {HASHED}\n  'böb': {HASHED.replace('$2b', '$2y')}\n",
+    "a file elsewhere": SERVER.replace("server.crt", "{folder}/server.crt"),
+}
+
+BAD = {
+    "junk": ("hWkNKCp3fvIx3jKnsaBI\nTuEjdwNS8A2vYdFbiKqr\n", "not a mapping"),
+    "unknown part": ("tls_config: {}", "tls_config: Extra inputs are not permitted"),
+    "unknown key": ("tls_server_config:\n  cert_filse: a\n", "tls_server_config.cert_filse"),
+    "unknown key without a value": ("rate_limit:\n", "rate_limit: Extra inputs"),
+    "a key twice": (f"{USERS}  alice: {HASHED}\n", "line 3: 'alice' is there twice"),
+    "no certificate": ("tls_server_config:\n  key_file: server.key\n", "cert_file is missing"),
+    "an empty key": (SERVER.replace("server.key", '""'), "key_file is missing"),
+    "an empty inline key": (
+        SERVER.replace("key_file: server.key", 'key: ""'),
+        "key_file is missing",
+    ),
+    "a version alone": ("tls_server_config:\n  min_version: TLS13\n", "cert_file is missing"),
+    "no such certificate": (SERVER.replace("server.crt", "none"), "none: No such file"),
+    "no such key": (SERVER.replace("server.key", "none"), "none: No such file"),
+    "no such authority": (MUTUAL.replace("ca.crt", "none"), "none: No such file"),
+    "an empty authority": (MUTUAL.replace("ca.crt", "/dev/null"), "/dev/null: not between 1"),
+    "a folder": (SERVER.replace("server.crt", "."), "Is a directory"),
+    "a key of another": (SERVER.replace("server.key", "client.key"), "key values mismatch"),
+    "a key that is none": (SERVER.replace("server.key", "server.crt"), "certificate, key or"),
+    "an authority that is none": (MUTUAL.replace("ca.crt", "server.key"), "certificate, key or"),
+    "both": (f"{SERVER}  cert: x\n", "cert and cert_file are both given"),
+    "an authority for nothing": (f"{SERVER}  client_ca_file: ca.crt\n", "client_auth_type"),
+    "an unknown policy": (f"{SERVER}  client_auth_type: RequireClient\n", "client_auth_type"),
+    "a policy that verifies nothing": (
+        f"{SERVER}  client_auth_type: RequireAnyClientCert\n",
+        "should be 'NoClientCert', 'VerifyClientCertIfGiven' or 'RequireAndVerifyClientCert'",
+    ),
+    "names that nobody must have": (f"{SERVER}  client_allowed_sans: [a]\n", "needs Require"),
+    "an unknown cipher": (
+        f"{SERVER}  cipher_suites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA2048]\n",
+        "cipher_suites.0: 'TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA2048' is unknown; choose from",
+    ),
+    "an unknown version": (f"{SERVER}  min_version: TLS111\n", "'TLS12' or 'TLS13'"),
+    "versions the wrong way round": (
+        f"{SERVER}  min_version: TLS13\n  max_version: TLS12\n",
+        "min_version is above max_version",
+    ),
+    "curves": (f"{SERVER}  curve_preferences: [CurveP521]\n", "curve_preferences"),
+    "a password": ("basic_auth_users:\n  john: doe\n", "the password of 'john' is not hashed"),
+    "a user without a password": ("basic_auth_users:\n  john:\n", "the password of 'john'"),
+    "a hash that takes years": (USERS.replace("$04$", "$31$"), "at a cost of 4 to 18"),
+    "a colon in a name": (USERS.replace("alice", "'a:b'"), "colon"),
+    "another header": (HEADERS.replace("X-Frame-Options", "Set-Cookie"), "'Set-Cookie' cannot"),
+    "a value of a header": (HEADERS.replace("deny", "foo"), "must be deny or sameorigin"),
+    "two lines in a header": (
+        'http_server_config:\n  headers:\n    X-XSS-Protection: "1\\r\\nA: b"\n',
+        "one line of ASCII",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_file_of_another_exporter_is_read(papers: Papers, name: str) -> None:
+    text = GOOD[name].replace("{folder}", str(papers.folder))
+    AccessFile(papers.write(text))
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_mistake_is_told_with_its_place_and_no_secret(papers: Papers, name: str) -> None:
+    text, told = BAD[name]
+    with pytest.raises(UsageError) as caught:
+        AccessFile(papers.write(text))
+    line = str(caught.value)
+    assert told in line
+    assert "\n" not in line
+    assert HASHED[8:] not in line
+    assert "PRIVATE KEY" not in line
+
+
+def test_keys_may_be_in_the_file_itself(papers: Papers) -> None:
+    parts = {
+        "cert": "server.crt",
+        "key": "server.key",
+        "client_ca": "ca.crt",
+    }
+    inline = {part: (papers.folder / name).read_text() for part, name in parts.items()}
+    inline["client_auth_type"] = "RequireAndVerifyClientCert"
+    with behind(papers.write(json.dumps({"tls_server_config": inline}))) as running:
+        assert ask(running, tls=papers.client())[0] == 200
+
+
+def test_an_encrypted_key_asks_nobody_for_its_password(papers: Papers) -> None:
+    key = papers.folder / "server.key"
+    openssl = ["openssl", "pkey", "-aes256", "-passout", "pass:x", "-in", str(key)]
+    key.write_bytes(subprocess.run(openssl, capture_output=True, check=True).stdout)
+    with pytest.raises(UsageError, match="key is encrypted"):
+        AccessFile(papers.write(SERVER))
+
+
+def test_a_wrong_file_ends_the_program_with_one_line(papers: Papers) -> None:
+    path = papers.write("basic_auth_users:\n  john: doe\n")
+    command = [sys.executable, "-m", "gpunode", f"--web.config.file={path}"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1
+    assert ended.stderr.startswith(f"gpunode: {path}: basic_auth_users: ")
+
+
+@pytest.mark.parametrize(("version", "cipher"), [("TLSv1.2", "ECDHE-ECDSA"), ("TLSv1.3", None)])
+def test_only_the_versions_and_ciphers_of_the_file_are_spoken(
+    papers: Papers, version: str, cipher: str | None
+) -> None:
+    """The certificate has an elliptic key: of RSA's ciphers none fits."""
+    limits = {"TLSv1.2": "max_version: TLS12", "TLSv1.3": "min_version: TLS13"}[version]
+    with behind(papers.write(f"{SERVER}  {limits}\n")) as running:
+        client = papers.client(None)
+        with (
+            socket.create_connection(("127.0.0.1", running.port), 5) as plain,
+            client.wrap_socket(plain, server_hostname="127.0.0.1") as encrypted,
+        ):
+            assert encrypted.version() == version
+            assert cipher is None or (encrypted.cipher() or "")[0].startswith(cipher)
+        client = papers.client(None)
+        if version == "TLSv1.2":
+            client.minimum_version = ssl.TLSVersion.TLSv1_3
+        else:
+            client.maximum_version = ssl.TLSVersion.TLSv1_2
+        with pytest.raises(OSError, match=r"(?i)version|protocol|handshake|reset|eof"):
+            ask(running, tls=client)
+
+
+JOB = """
+  - job_name: {name}
+    scheme: https
+    basic_auth: {{username: alice, password: {password}}}
+    tls_config: {{ca_file: ca.crt, cert_file: {certificate}.crt, key_file: {certificate}.key}}
+    static_configs: [{{targets: ['127.0.0.1:{port}']}}]
+"""
+
+JOBS = {
+    "invited": ("client", PASSWORD),
+    "guessing": ("client", "wrong"),
+    "stranger": ("stranger", PASSWORD),
+}
+
+
+def test_prometheus_scrapes_with_its_certificate_and_password(papers: Papers) -> None:
+    prometheus = needs.need("prometheus")
+    Papers(papers.folder, trustme.CA()).issue("stranger", "prometheus.monitoring")
+    with behind(papers.write(MUTUAL + USERS)) as running:
+        jobs = [
+            JOB.format(name=name, port=running.port, password=password, certificate=certificate)
+            for name, (certificate, password) in JOBS.items()
+        ]
+        config = papers.folder / "prometheus.yml"
+        config.write_text(f"global: {{scrape_interval: 1s}}\nscrape_configs:{''.join(jobs)}")
+        port = free_port()
+        command = [
+            prometheus,
+            f"--config.file={config}",
+            f"--storage.tsdb.path={papers.folder / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+            "--log.level=error",
+        ]
+        with subprocess.Popen(command) as child:
+            try:
+                targets = until(lambda: seen(f"http://127.0.0.1:{port}/api/v1/targets"), 30)
+            finally:
+                child.terminate()
+    found = {target["labels"]["job"]: target for target in targets}
+    assert {job: target["health"] for job, target in found.items()} == {
+        "invited": "up",
+        "guessing": "down",
+        "stranger": "down",
+    }
+    assert "401" in found["guessing"]["lastError"]
+    assert "401" not in found["stranger"]["lastError"]
+
+
+def seen(url: str) -> list[dict[str, Any]]:
+    """The targets of a Prometheus once each was scraped."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            targets = json.load(answer)["data"]["activeTargets"]
+    except OSError:
+        return []
+    return targets if all(target["health"] != "unknown" for target in targets) else []
