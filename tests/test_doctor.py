@@ -208,7 +208,9 @@ def test_another_program_at_the_port_is_no_daemon() -> None:
         said = doctor.daemon(Settings(web=WebSettings(listen_address=f"[::]:{server.port}")))
         assert said.startswith("no daemon answers at http://[::1]:")
         said = doctor.daemon(Settings(web=WebSettings(listen_address=f":{server.port}")))
-        assert said.startswith("another program answers at http://127.0.0.1:")
+        assert said.startswith(
+            "another program, or a daemon with TLS, answers at http://127.0.0.1:"
+        )
 
 
 def test_capabilities_are_named_as_sources_name_them() -> None:

@@ -449,3 +449,36 @@ def seen(url: str) -> list[dict[str, Any]]:
     except OSError:
         return []
     return targets if all(target["health"] != "unknown" for target in targets) else []
+
+
+CERTIFICATE = (("cert", "crt"), ("key", "key"))
+
+
+def top(*options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gpunode", "top", *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_top_shows_a_certificate_and_a_password(papers: Papers) -> None:
+    secret = papers.folder / "password"
+    secret.write_text(f"{PASSWORD}\n")
+    certificate = [f"--{part}-file={papers.folder}/client.{end}" for part, end in CERTIFICATE]
+    trusted = f"--ca-file={papers.folder}/ca.crt"
+    known = ["--username=alice", f"--password-file={secret}"]
+    with behind(papers.write(MUTUAL + USERS)) as running:
+        url = f"--url=https://127.0.0.1:{running.port}"
+        until(lambda: top(url, trusted, *certificate, *known).returncode == 0, timeout=30)
+        shown = top(url, trusted, *certificate, *known)
+        assert "q: quit" in shown.stdout, shown
+        assert PASSWORD not in shown.stdout
+        refusals = {
+            "wants another --username": top(url, trusted, *certificate),
+            "certificate verify failed": top(url, *certificate, *known),
+            "no daemon answers": top(url, trusted, *known),
+            "nothing.crt: No such file": top(url, f"--ca-file={papers.folder}/nothing.crt"),
+            "no certificate, or not of this key": top(url, f"--ca-file={secret}"),
+        }
+    for why, refused in refusals.items():
+        assert refused.returncode == 2, refused
+        assert why in refused.stderr, refused
+        assert refused.stderr.count("\n") == 1, refused

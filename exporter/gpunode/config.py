@@ -336,6 +336,13 @@ class TopSettings(Settings):
         "", description="address of the daemon; by default where web.listen-address has it listen"
     )
     interval: Seconds = Field(2.0, description="seconds between two looks")
+    username: str = Field("", description="user name, if the daemon asks for one")
+    password_file: Path | None = Field(None, description="file with the user's password")
+    ca_file: Path | None = Field(
+        None, description="PEM file of the authorities that may sign the daemon's certificate"
+    )
+    cert_file: Path | None = Field(None, description="PEM file of the certificate to show it")
+    key_file: Path | None = Field(None, description="PEM file of that certificate's key")
 
     @field_validator("url")
     @classmethod

@@ -174,10 +174,11 @@ def demo(settings: DemoSettings) -> None:
 
 def top(settings: TopSettings) -> None:
     """Show the GPUs of a running daemon until told to quit."""
-    from gpunode.cli.top import show
+    from gpunode.cli.top import Server, show
 
+    server = Server.of(settings)
     with streams.printing():
-        show(settings.url or settings.web.here, settings.interval)
+        show(server, settings.interval)
 
 
 def audit_node(settings: AuditSettings) -> None:

@@ -144,7 +144,11 @@ def daemon(settings: Settings) -> str:
     except OSError as error:
         reason = getattr(error, "reason", error)
         return f"no daemon answers at {url}: {getattr(reason, 'strerror', None) or reason}"
-    return f"a daemon answers at {url}" if said == b"ok\n" else f"another program answers at {url}"
+    return (
+        f"a daemon answers at {url}"
+        if said == b"ok\n"
+        else f"another program, or a daemon with TLS, answers at {url}"
+    )
 
 
 def _reachable(host: str) -> str:

@@ -5,16 +5,20 @@ It asks the daemon over HTTP, as the page does, so it needs neither a driver nor
 
 from __future__ import annotations
 
+import base64
 import os
 import select
+import ssl
 import sys
 import termios
 import time
 import tty
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
 
 from pydantic import ValidationError
 from rich.console import Console, Group
@@ -22,7 +26,7 @@ from rich.live import Live
 from rich.text import Text
 
 from gpunode.cli.table import OF_A_NODE, URGENCIES, Row, table
-from gpunode.config import UsageError
+from gpunode.config import TopSettings, UsageError
 from gpunode.export.web.node import Finding, GpuNow, NodeNow
 from gpunode.text import printable
 from gpunode.verdict.advice import URGENCIES as ORDER
@@ -55,14 +59,49 @@ class NoDaemon(Exception):
     """No daemon answered; ``str()`` says why."""
 
 
-def show(url: str, interval: float) -> None:
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where a daemon answers, and what it takes to be let in."""
+
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tls: ssl.SSLContext | None = None
+
+    @staticmethod
+    def of(settings: TopSettings) -> Server:
+        """What the settings say. Raises ``UsageError`` for a file that cannot be used."""
+        url = (settings.url or settings.web.here).rstrip("/")
+        headers = {}
+        try:
+            if settings.password_file:
+                password = settings.password_file.read_text().rstrip("\n")
+                known = base64.b64encode(f"{settings.username}:{password}".encode()).decode()
+                headers["Authorization"] = f"Basic {known}"
+            if not url.startswith("https:"):
+                return Server(url, headers)
+            for file in filter(None, (settings.ca_file, settings.cert_file, settings.key_file)):
+                file.read_bytes()  # the error of ssl does not name the file
+            tls = ssl.create_default_context(cafile=settings.ca_file)
+            if settings.cert_file:
+                tls.load_cert_chain(settings.cert_file, settings.key_file, lambda: "")
+        except ssl.SSLError as error:
+            files = ", ".join(str(f) for f in (settings.ca_file, settings.cert_file) if f)
+            raise UsageError(f"{files}: no certificate, or not of this key") from error
+        except OSError as error:
+            raise UsageError(f"{error.filename}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{settings.password_file}: not UTF-8") from error
+        return Server(url, headers, tls)
+
+
+def show(server: Server, interval: float) -> None:
     """Show the node until the user quits; once, where nobody could. Raises ``UsageError``."""
     console = Console()
     try:
-        node = ask(url)
+        node = ask(server)
     except NoDaemon as error:
         raise UsageError(
-            f"{url}: {error}; start one with `gpunode run`, or name another with --url"
+            f"{server.url}: {error}; start one with `gpunode run`, or name another with --url"
         ) from error
     if not (console.is_terminal and sys.stdin.isatty()):
         console.print(screen(node, "g", False, ""))
@@ -82,22 +121,23 @@ def show(url: str, interval: float) -> None:
             if struck:
                 continue
             try:
-                node, trouble, since = ask(url), "", time.time()
+                node, trouble, since = ask(server), "", time.time()
             except NoDaemon as error:
                 at = time.strftime("%H:%M:%S", time.localtime(since))
                 trouble = f"No answer since {at} ({error}). This is what was seen then."
 
 
-def ask(url: str) -> NodeNow:
+def ask(server: Server) -> NodeNow:
     """The node now. Raises ``NoDaemon``."""
+    request = urllib.request.Request(f"{server.url}/api/v1/node", headers=dict(server.headers))  # noqa: S310 the settings allow http and https only
     try:
-        with urllib.request.urlopen(  # noqa: S310 the settings allow http and https only
-            f"{url.rstrip('/')}/api/v1/node", timeout=PATIENCE
-        ) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE, context=server.tls) as answer:  # noqa: S310
             return NodeNow.model_validate_json(answer.read(LARGEST))
     except ValidationError as error:
         raise NoDaemon("what answers is no gpunode of this version") from error
     except urllib.error.HTTPError as error:
+        if error.code == HTTPStatus.UNAUTHORIZED:
+            raise NoDaemon("it wants another --username and --password-file") from error
         raise NoDaemon(f"what answers is no gpunode of this version ({error.code})") from error
     except (OSError, ValueError) as error:
         why = getattr(error, "reason", error)
