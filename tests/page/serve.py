@@ -13,5 +13,5 @@ def served(loop: Loop) -> str:
     """The address of a page over a loop; it is served until the tests end."""
     listener = listen(("127.0.0.1", 0))
     app = create_app(lambda: loop)
-    threading.Thread(target=serve, args=(app, listener), daemon=True).start()
+    threading.Thread(target=serve, args=(app, listener, None), daemon=True).start()
     return f"http://127.0.0.1:{listener.getsockname()[1]}/"
