@@ -212,6 +212,8 @@ def test_a_driver_that_went_away_is_opened_anew_and_counters_go_on(
         until(lambda: driver_found(running) == 0)
         if code == 18:
             install(fake_library, tmp_path)
+        # The old library stays wrong: what answers from here on must be the one that is installed.
+        until(lambda: mapped(running, library) == {library.stat().st_ino})
         fake.write(working)
         series = await_back(running, 0)
         assert mapped(running, library) == {library.stat().st_ino}
