@@ -236,6 +236,9 @@ def jobs() -> Report:
         pids = {gpu: tree.main_process(gpu) for gpu in range(GPUS)}
         lines = [f"gpu {gpu} process {child.pid} 1000000" for gpu, child in enumerate(clients)]
         driver.write("\n".join([f"gpus {GPUS}", *busy(pids), *lines]) + "\n")
+        for child in clients:  # real processes, which the node shows as it does its own
+            stat = f"/proc/{child.pid}/stat"
+            tree.write(stat, Path(stat).read_text())
         for pid in pids.values():
             tree.write(f"/proc/{pid}/environ", f"RANK=0\0NCCL_RAS_ADDR=127.0.0.1:{ras.port}\0")
             # The service runs here, so the processes hold its sockets as this one does.
