@@ -16,6 +16,8 @@ LINES = {
         "rcu: INFO: rcu_preempt detected expedited stalls on CPUs/tasks: { 3-... } 21 jiffies",
         "rcu: INFO: rcu_sched detected stalls on CPUs/tasks:",
         "watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python3:4242]",
+        "watchdog: Watchdog detected hard LOCKUP on cpu 3",
+        "watchdog: CPU7: Watchdog detected hard LOCKUP on cpu 3",
     ],
     "hung_task": [
         "INFO: task dd:456 blocked for more than 120 seconds.",
@@ -24,6 +26,11 @@ LINES = {
     "disk_error": [
         "nvme nvme4: I/O 22 QID 3 timeout, aborting",
         "nvme nvme4: I/O tag 22 (2016) opcode 0x2 (Admin Cmd) QID 0 timeout, reset controller",
+        "nvme nvme4: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0x10",
+        "nvme nvme4: Device not ready; aborting reset, CSTS=0x1",
+        "nvme nvme4: Disabling device after reset failure: -19",
+        'XFS (nvme0n1): metadata I/O error in "xfs_da_read_buf+0xd9/0x130" at daddr 0x2 len 8',
+        "XFS (md0): log I/O error -5",
         "EXT4-fs error (device sda1): ext4_find_entry:1455: inode #2: comm ls: reading directory",
         "md/raid1:md0: Disk failure on sdb1, disabling device.",
         "md/raid:md127: Disk failure on nvme1n1, disabling device.",
@@ -33,6 +40,7 @@ LINES = {
         "XFS (nvme0n1): Corruption of in-memory data (0x8) detected. Shutting down filesystem.",
         "XFS (sda1): Log I/O Error (0x2) detected at xlog_ioend_work. Shutting down filesystem.",
         "XFS (dm-0): Filesystem has been shut down due to log error (0x2).",
+        "BTRFS info (device sdb1: state EA): forced readonly",
     ],
     "bus_error": [
         "Memory failure: 0x12f7c8: Killing x:33395 due to hardware memory corruption",
@@ -42,6 +50,8 @@ LINES = {
         f"{MLX5}: Port module event: module 1, Cable unplugged",
         f"{MLX5}: Port module event[error]: module 0, Cable error, Bus stuck",
         f"{MLX5} ens1f0np0: Link down",
+        f"{MLX5} mlx5_5: Port: 1 Link DOWN",
+        "bnxt_en 0000:31:00.0 enp49s0f0np0: NIC Link is Down",
         "bond0: (slave eth0): link status definitely down, disabling slave",
         "bond0: link status definitely down for interface eth0, disabling it",
     ],

@@ -453,6 +453,8 @@ def test_a_process_on_the_gpu_of_another_rank_is_no_rank_there(
         "node-1:77:81 [1] transport/net_socket.cc:412",
         "[2026-11-22 09:00:00] node-1:77:81 [-1] ras/client_support.cc:159",
         "[09:00:00.123]node-1:77:81 [0] /build/src/misc/socket.cc:9",
+        "[2026-11-22 09:00:00] node-1:77:81 [3] transport/net_ib/p2p.cc:403 (ncclIbTest)",
+        "[2026-11-22 09:00:00] node-1:77:81 [3] proxy.cc:9 (operator())",
     ],
 )
 def test_a_warning_is_counted_however_it_begins(before: str) -> None:

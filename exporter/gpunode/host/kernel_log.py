@@ -102,7 +102,8 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ),
         (
             "lockup",
-            r"(?:NMI )?(?:watchdog: )?(?:BUG: soft lockup - CPU|Watchdog detected hard LOCKUP)"
+            r"(?:NMI )?(?:watchdog: )?"
+            r"(?:BUG: soft lockup - CPU|(?:CPU[0-9]{1,5}: )?Watchdog detected hard LOCKUP)"
             r"|(?:rcu: )?INFO: rcu.{0,40} (?:self-)?detected (?:expedited )?stall",
         ),
         (
@@ -113,18 +114,22 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         (
             "disk_error",
             r"(?:\w{1,32}: )?(?:I/O|critical (?:medium|target)) error, dev "
-            r"|nvme nvme[0-9]{1,4}: .{1,80}timeout|EXT4-fs error \(device "
+            r"|nvme nvme[0-9]{1,4}: (?:.{1,80}timeout|controller is down|Device not ready"
+            r"|Disabling device after reset failure)"
+            r"|EXT4-fs error \(device |XFS \(.{1,64}\): (?:metadata|log) I/O error"
             r"|md/raid\w{0,2}:\w{1,16}: Disk failure on ",
         ),
         (
             "read_only",
             r"[\w-]{1,16} \(.{1,64}\): [Rr]emounting filesystem read-only"
-            r"|XFS \(.{1,64}\): (?:.{1,200}Shutting down filesystem|Filesystem has been shut down)",
+            r"|XFS \(.{1,64}\): (?:.{1,200}Shutting down filesystem|Filesystem has been shut down)"
+            r"|BTRFS info \(device .{1,80}\): forced readonly",
         ),
         (
             "link_down",
-            rf"mlx5_core {ADDRESS}.{{1,100}}(?:Link down|[Pp]ort module .{{0,60}}"
+            rf"mlx5_core {ADDRESS}.{{1,100}}(?:Link (?:down|DOWN)|[Pp]ort module .{{0,60}}"
             r"(?:unplug|Cable error))"
+            rf"|[\w-]{{1,32}} {ADDRESS} [\w.-]{{1,16}}: NIC Link is Down"
             r"|[\w.-]{1,16}: (?:\(slave [\w.-]{1,16}\): )?link status definitely down",
         ),
         (

@@ -85,14 +85,16 @@ FACTS = (VERSION, NETWORK, BEGIN, NODES, CHANNEL, COUNTS, TREES, CONNECTED)
 INFORMED = re.compile(r"\[(?P<device>-?\d{1,4})\] NCCL INFO ")
 LINE = re.compile(
     r"^(?:\S{1,64} ){0,4}?\S{1,256}?:\d{1,10}:\d{1,10} "
-    r"(?:\[-?\d{1,4}\] (?:\S{1,256}:\d{1,10} )?NCCL (?=WARN)|(?=\[-?\d{1,4}\] NCCL INFO ))"
+    r"(?:\[-?\d{1,4}\] (?:\S{1,256}:\d{1,10} (?:\(\S{1,256}\) )?)?NCCL (?=WARN)"
+    r"|(?=\[-?\d{1,4}\] NCCL INFO ))"
     rf"(?P<kept>WARN|\[-?\d{{1,4}}\] NCCL INFO (?:{'|'.join(fact.pattern for fact in FACTS)}))",
     re.ASCII | re.MULTILINE,
 )
 """A line of NCCL's and what is kept of it, which holds no text that others may have put there.
 
 Before the host there may be a time, by default of warnings of 2.26 and later, and before a warning
-are the source file and its line (src/debug.cc of 2.12 to 2.30). In brackets is the CUDA device.
+are the source file and its line (src/debug.cc of 2.12 to 2.30) and, from 2.30.7 on, the function.
+In brackets is the CUDA device.
 """
 
 TRANSPORT = re.compile(r"(?P<kind>P2P|SHM|NET|COLLNET)(?:/(?P<how>[A-Za-z0-9]{1,16}))?")
