@@ -398,6 +398,25 @@ def test_the_next_communicator_takes_nothing_from_the_one_before(form: str) -> N
     assert first.id != last.id
 
 
+@pytest.mark.parametrize("form", ["2.22", "2.29"])
+def test_a_communicator_that_is_used_late_has_its_own_channels(form: str) -> None:
+    """As of groups that a program makes first, all of them, and then uses."""
+    child = f"ncclCommSplit comm 0x77b0 {SPLIT} splitCount 1 color 2 key 0 - Init"
+    made = [line for line in FORMS[form] if "Init" in line]
+    of_the_first = [
+        VIA_NET,
+        "Channel 00/0 : 7[7] -> 3[3] [receive] via NET/IB/0/GDRDMA",
+        "CollNet 00/0 : 3 [send] via COLLNET/SHARP/0",
+    ]
+    of_the_second = ["Channel 00/0 : 1[1] -> 2[2] via P2P/CUMEM"]
+    of_another = ["Channel 00/0 : 5[5] -> 6[6] via SHM/direct/direct"]
+    lines = [*made, f"{child} START", f"{child} COMPLETE"]
+    log = logged(*informed(*lines, *of_the_first, *of_the_second, *of_another))
+    first, second = log.communicators
+    assert first.transports == {"NET/AWS": 1, "NET/IB/GDRDMA": 1, "COLLNET": 1}
+    assert second.transports == {"P2P/CUMEM": 1}
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_a_process_with_several_gpus_is_a_rank_on_each(
     form: str, log_file: Path, tmp_path: Path
@@ -408,6 +427,7 @@ def test_a_process_with_several_gpus_is_a_rank_on_each(
             *(
                 line.replace("0x55a0", f"0x55a{gpu}")
                 .replace("rank 3 ", f"rank {gpu} ")
+                .replace(" : 3[", f" : {gpu}[")
                 .replace("cudaDev 1", f"cudaDev {gpu}")
                 .replace("busId 3b000", f"busId {gpu + 1}b000")
                 .replace(

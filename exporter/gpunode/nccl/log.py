@@ -71,10 +71,13 @@ NODES = re.compile(
     r"comm 0x(?P<of>[0-9a-f]{1,16}) rank \d{1,8} nRanks \d{1,8} nNodes (?P<nodes>\d{1,8})"
 )
 CHANNEL = re.compile(
-    r"(?:Channel \d{1,4}(?:/\d{1,4})? : \d{1,8}\[\w{1,16}\] -> \d{1,8}\[\w{1,16}\]"
-    r"(?: \[(?:send|receive)\])?|CollNet \d{1,4}(?:/\d{1,4})? : \d{1,8} \[(?:send|receive)\]) "
+    r"(?:Channel \d{1,4}(?:/\d{1,4})? : (?P<sender>\d{1,8})\[\w{1,16}\] -> "
+    r"(?P<receiver>\d{1,8})\[\w{1,16}\](?: \[(?:send|(?P<receives>receive))\])?"
+    r"|CollNet \d{1,4}(?:/\d{1,4})? : (?P<alone>\d{1,8}) \[(?:send|receive)\]) "
     r"via (?P<via>direct shared memory|[A-Z]\w{1,15}(?:/\w{1,16}(?:[\w/(). ]{0,64}/GDRDMA)?)?)"
 )
+"""The line is the receiver's if it says so, else the sender's."""
+
 COUNTS = re.compile(
     r"(?P<coll>\d{1,4}) coll channels, (?:\d{1,4} collnet channels, )?"
     r"(?:(?P<nvls>\d{1,4}) nvls channels|\d{1,4} p2p channels)"
@@ -159,11 +162,16 @@ class Communicator:
         used = {"nvls", *self.connected}
         return {which: number for which, number in self.channels.items() if which in used}
 
+    def may_have(self, channel: re.Match[str]) -> bool:
+        """Whether a channel joins this rank to another of the communicator."""
+        sender, receiver = channel["sender"], channel["receiver"]
+        own = channel["alone"] or (receiver if channel["receives"] else sender)
+        most = max(int(rank) for rank in (own, sender or own, receiver or own))
+        return own == self.rank and most < int(self.ranks)
+
     def take(self, text: str) -> None:
         """Take a line that does not say which communicator it is about."""
-        if match := CHANNEL.match(text):
-            self.transports[transport(match["via"])] += 1
-        elif TREES.match(text):
+        if TREES.match(text):
             self.channels["tree"] = float(text.count("->") // 2)
         elif match := COUNTS.match(text):
             self.channels["ring"] = float(match["coll"])
@@ -221,12 +229,27 @@ class DebugLog:
         elif match := NODES.match(text):
             if match["of"] in self._at:
                 self._at[match["of"]].nodes = match["nodes"]
+        elif match := CHANNEL.match(text):
+            if about := self._joined(device, match):
+                about.transports[transport(match["via"])] += 1
         else:
             now = self._now.get(device)
             if TREES.match(text) and (now is None or now.complete):
                 now = self._about(device, Communicator())  # NCCL names it once it is complete
             if now is not None:
                 now.take(text)
+
+    def _joined(self, device: str, channel: re.Match[str]) -> Communicator | None:
+        """The communicator of a channel: the latest that may have it.
+
+        From NCCL 2.22 on, a communicator is connected when it is used, which may be after others
+        were made. Until it is complete, no other is connected.
+        """
+        now = self._now.get(device)
+        if now is None or not now.complete:
+            return now
+        of_gpu = (one for one in reversed(self.communicators) if one.bus == now.bus)
+        return next((one for one in of_gpu if one.may_have(channel)), None)
 
     def _name(self, device: str, match: re.Match[str]) -> None:
         """Take a line that names a communicator, as it begins or once it is complete."""
