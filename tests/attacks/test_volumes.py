@@ -12,6 +12,7 @@ import pytest
 
 from gpunode.config import Settings
 from gpunode.host.filesystem import MOST_THREADS, Filesystems
+from gpunode.host.nfs import Nfs
 from gpunode.node.local import LocalNode
 from gpunode.node.node import Filesystem
 from gpunode.source import Source
@@ -134,6 +135,7 @@ import os, subprocess, sys
 from gpunode.config import Settings
 from gpunode.host.filesystem import Filesystems
 from gpunode.node import capability
+from gpunode.host.nfs import Nfs
 from gpunode.node.local import LocalNode
 image, point, how = sys.argv[1:]
 run = lambda *command: subprocess.run(command, check=True)
@@ -183,6 +185,7 @@ DEAD = """
 import ctypes, os, sys, time
 from gpunode.config import HostSettings, Settings
 from gpunode.loop import Loop
+from gpunode.host.nfs import Nfs
 from gpunode.node.local import LocalNode
 from gpunode.sources import NodeSources
 point = sys.argv[1]
@@ -234,3 +237,40 @@ def test_a_volume_whose_server_is_gone_keeps_nothing_else_waiting() -> None:
     if done.returncode == 77:
         pytest.skip("not allowed here")
     assert done.stdout == "False True\n", done.stdout + done.stderr
+
+
+def test_volumes_behind_tunnels_are_told_apart(tmp_path: Path) -> None:
+    """Each Amazon EFS is mounted from this node's own address, at a port of its tunnel."""
+    node = Mounted(
+        tmp_path,
+        line("0:60", "/efs", source="127.0.0.1:/"),
+        line("0:61", at(0, "models"), source="127.0.0.1:/"),
+        line("0:62", at(1, "models"), source="127.0.0.1:/"),
+        line("0:63", at(1, "datasets"), source="127.0.0.1:/"),
+    )
+    assert list(node.found()) == ["/", "/efs", "models", "datasets"]
+    statistics = (
+        f"device 127.0.0.1:/ mounted on {point} with fstype nfs4 statvers=1.1\n"
+        f"\tbytes:\t0 0 0 0 {number} 0 0 0\n"
+        for number, point in enumerate(["/efs", at(0, "models"), at(1, "datasets")])
+    )
+    (tmp_path / "proc/1/mountstats").write_text("".join(statistics))
+    read = {of.labels[0]: of.value for of in told(Nfs(node, Settings())) if "read" in of.labels}
+    assert read == {"/efs": 0.0, "models": 1.0, "datasets": 2.0}
+
+
+def test_a_bucket_that_a_pod_mounts_is_watched(tmp_path: Path) -> None:
+    """No filesystem of the node's own that says no more than FUSE."""
+    node = Mounted(
+        tmp_path,
+        line("0:60", at(0, "bucket"), "fuse", "mountpoint-s3"),
+        line("0:61", "/home/me/.cache/doc", "fuse", "portal"),
+    )
+    assert list(node.found()) == ["/", "bucket"]
+
+
+@pytest.mark.parametrize("folder", ["/data/k8s/kubelet", "/opt/rke2/kubelet"])
+def test_a_kubelet_may_have_its_folder_anywhere(folder: str, tmp_path: Path) -> None:
+    """The name is not that of a pod, which would be another for each."""
+    node = Mounted(tmp_path, line("0:60", at(0, "models").replace(KUBELET, folder)))
+    assert list(node.found()) == ["/", "models"]

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gpunode.config import Settings
-from gpunode.host.mounts import Mount, parse, read_as_node, visible, volume
+from gpunode.host.mounts import TUNNEL, Mount, parse, read_as_node, visible, volume
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
 from gpunode.source import Place, Reading, Source
@@ -53,6 +53,10 @@ KINDS = re.compile(
     r"fuse\.(juicefs|ceph|glusterfs|s3fs|goofys|mount-s3|gcsfuse|blobfuse2?|dfuse|sshfs|alluxio.*)"
 )
 """Filesystem types that hold the data of jobs."""
+
+PLAIN_FUSE = "fuse"
+"""The type of a FUSE that does not name its own, as of the CSI drivers for Amazon S3, Google Cloud
+Storage and Azure Blob Storage."""
 
 UNWATCHED = (
     *("/var/lib/kubelet/", "/var/lib/containerd/", "/var/lib/docker/", "/run/", "/boot"),
@@ -154,12 +158,15 @@ def watched(node: Node, mounts: Iterable[Mount]) -> dict[str, Mount]:
     views: dict[tuple[str, str], View] = {}
     # A later mount hides an earlier one at the same mount point.
     for mount in {mount.point: mount for mount in mounts}.values():
-        if not KINDS.fullmatch(mount.kind):
-            continue
         name = volume(node, mount.point, mount.source)
-        if name is not None or not mount.point.startswith(UNWATCHED):
+        of_pods = name is not None
+        if not KINDS.fullmatch(mount.kind) and not (of_pods and mount.kind == PLAIN_FUSE):
+            continue
+        if of_pods or not mount.point.startswith(UNWATCHED):
             view = View(mount, name or mount.point)
-            views[mount.identity] = min(views.get(mount.identity, view), view, key=View.order)
+            tunnelled = of_pods and TUNNEL.match(mount.source)
+            which = (mount.kind, view.name) if tunnelled else mount.identity
+            views[which] = min(views.get(which, view), view, key=View.order)
     found: dict[str, Mount] = {}
     for view in sorted(views.values(), key=lambda view: view.of_pods):
         # A pod may call its volume what another is called already.

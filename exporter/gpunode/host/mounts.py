@@ -10,7 +10,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpunode.node.kubelet import FOLDER
 from gpunode.node.node import Node
 
 READ_ONLY = frozenset(("ro", "emergency_ro"))
@@ -42,13 +41,21 @@ class Mount:
         server. What FUSE says of its server is up to whoever mounts it.
         """
         names_server = ":" in self.source or self.source.startswith("//")
-        if names_server and not self.kind.startswith("fuse"):
+        if names_server and not self.kind.startswith("fuse") and not TUNNEL.match(self.source):
             return self.kind, self.source
         return "", self.device
 
 
+TUNNEL = re.compile(r"127\.|localhost:|\[?::1\]?:")
+"""A server's address on this node: each filesystem has a tunnel of its own, all of one name.
+https://github.com/aws/efs-utils#encryption-of-data-in-transit
+"""
+
+ANY_FOLDER = r"/.{1,200}?"
+"""Where the kubelet keeps volumes, which whoever installs it chooses."""
+
 VOLUME = re.compile(
-    FOLDER + r"/pods/[0-9a-f-]{32,36}/volumes/kubernetes\.io~(?P<plugin>[a-z0-9-]{1,63})/"
+    ANY_FOLDER + r"/pods/[0-9a-f-]{32,36}/volumes/kubernetes\.io~(?P<plugin>[a-z0-9-]{1,63})/"
     r"(?P<name>[^/]{1,253})(?:/mount)?",
     re.DOTALL,
 )
@@ -57,7 +64,7 @@ https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/kubelet_getters
 """
 
 STAGED = re.compile(
-    rf"(?P<folder>{FOLDER}/plugins/kubernetes\.io/csi/"
+    rf"(?P<folder>{ANY_FOLDER}/plugins/kubernetes\.io/csi/"
     r"(?:pv/(?P<name>[^/]{1,253})|[^/]+/[0-9a-f]{64}))/globalmount",
     re.DOTALL,
 )

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gpunode.config import Settings
-from gpunode.host.mounts import read_as_node, unescaped, volume
+from gpunode.host.mounts import TUNNEL, read_as_node, unescaped, volume
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import counter
 from gpunode.node.node import Node
@@ -206,6 +206,8 @@ class Nfs:
             name = volume(self.node, point, mount.source)
             if name is None:
                 named[point] = mount
+            elif TUNNEL.match(mount.source):
+                volumes.setdefault(name, (name, mount))
             else:
                 known, _ = volumes.get(mount.source, (name, mount))
                 volumes[mount.source] = min(name, known), mount
