@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from rich.console import Console
 
@@ -102,6 +103,15 @@ def test_without_a_gpu_that_is_said_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
+def test_where_no_proc_is_mounted_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+    host = found(LocalNode(tmp_path))["host"]
+    assert (host.status, host.series) == ("failed", 0)
+    assert host.why.startswith("no /proc/stat")
+
+
 def test_a_container_without_the_root_of_the_node_is_told_to_mount_it(tmp_path: Path) -> None:
     sources = found(LocalNode(tmp_path))
     assert sources["host"].status == "failed"

@@ -38,9 +38,6 @@ class OwnProcess:
     every = 10.0
     metrics = METRICS
 
-    def __init__(self) -> None:
-        self.process = psutil.Process()
-
     def find(self) -> Iterable[tuple[Place, Source]]:
         """Always this source itself."""
         return ((WHOLE_NODE, self),)
@@ -50,12 +47,13 @@ class OwnProcess:
 
     def _samples(self) -> Iterator[Sample]:
         yield from BUILD_INFO.at(1.0, __version__, platform.python_version())
-        with self.process.oneshot():
-            times, memory = self.process.cpu_times(), self.process.memory_info()
+        process = psutil.Process()  # fails where no /proc is mounted
+        with process.oneshot():
+            times, memory = process.cpu_times(), process.memory_info()
             yield from CPU.at(times.user + times.system)
             yield from RESIDENT.at(float(memory.rss))
             yield from VIRTUAL.at(float(memory.vms))
-            yield from START.at(self.process.create_time())
-            yield from OPEN_FILES.at(float(self.process.num_fds()))
-            yield from MAX_FILES.at(float(self.process.rlimit(psutil.RLIMIT_NOFILE)[0]))
-            yield from THREADS.at(float(self.process.num_threads()))
+            yield from START.at(process.create_time())
+            yield from OPEN_FILES.at(float(process.num_fds()))
+            yield from MAX_FILES.at(float(process.rlimit(psutil.RLIMIT_NOFILE)[0]))
+            yield from THREADS.at(float(process.num_threads()))
