@@ -201,6 +201,8 @@ def test_values_are_in_dcgms_units(running: Running) -> None:
         for part in ("FREE", "USED", "RESERVED", "TOTAL")
     )
     assert free + used + reserved == pytest.approx(total)
+    share = values(series, f"{DEV}FB_USED_PERCENT", UUID=UUID)
+    assert share == [pytest.approx(used / (total - reserved))]
 
 
 def _labels(running: Running, name: str, **wanted: str) -> dict[str, str]:

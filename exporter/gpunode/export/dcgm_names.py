@@ -224,6 +224,7 @@ PROFILED = {
 XID = _gauge("DEV_XID_ERRORS", "The last XID error, also `err_code`; 0 if none.", "err_code")
 COPY = _gauge("DEV_MEM_COPY_UTIL", "Memory utilization (%).")
 FREE = _gauge("DEV_FB_FREE", "Frame buffer free (MiB).")
+USED_SHARE = _gauge("DEV_FB_USED_PERCENT", "Frame buffer in use / not reserved (0 to 1).")
 COUNT = _gauge("DEV_COUNT", "GPUs on the node.")
 NVLINK = _gauge("DEV_NVLINK_BANDWIDTH_TOTAL", "Data over all NVLinks, both ways (MB/s).")
 NVLINK_MEGABYTE = 1024 * 1000
@@ -248,7 +249,7 @@ METRICS = (
     *(theirs for theirs, *_ in SCALED),
     *(theirs for theirs, _ in FIELDS),
     *PROFILED.values(),
-    *(XID, COPY, FREE, COUNT, NVLINK, HEALTH, JOB, DUTY),
+    *(XID, COPY, FREE, USED_SHARE, COUNT, NVLINK, HEALTH, JOB, DUTY),
 )
 
 USED = frozenset(
@@ -354,7 +355,9 @@ def _scaled(values: Values, told: DcgmFields) -> Iterator[tuple[Metric, float | 
         yield theirs, tell(told)
     total, used = (values.get((metric, ())) for metric in (gpu.MEMORY_TOTAL, gpu.MEMORY_USED))
     if total is not None and used is not None:
-        yield FREE, (total - used - values.get((gpu.MEMORY_RESERVED, ()), 0.0)) * MEBI
+        usable = total - values.get((gpu.MEMORY_RESERVED, ()), 0.0)
+        yield FREE, (usable - used) * MEBI
+        yield USED_SHARE, used / usable if usable > 0 else None
 
 
 def _bandwidth(activity: Mapping[str, float]) -> float | None:
