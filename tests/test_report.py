@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import resource
 import ssl
 import subprocess
 import sys
@@ -569,6 +570,24 @@ def test_a_mistake_is_told_in_one_line(run: Run, url: str, options: list[str], n
     assert (ended.code, ended.out) == (2, "")
     (line,) = ended.err.splitlines()
     assert named in line
+
+
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_asked(run: Run) -> None:
+    ended = run("http://127.0.0.1:1", "--output=/no/such/folder/x")
+    assert (ended.code, ended.err) == (2, "gpunode: /no/such/folder/x: No such file or directory\n")
+
+
+def test_a_full_disk_leaves_the_report_that_was_there(run: Run, url: str, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    file.write_text("of last month")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        ended = run(url, *TIMES, f"--output={file}")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (ended.code, ended.err) == (2, f"gpunode: {file}: File too large\n")
+    assert {path: path.read_text() for path in tmp_path.iterdir()} == {file: "of last month"}
 
 
 def test_half_the_data_is_a_report_that_says_so(run: Run, url: str) -> None:

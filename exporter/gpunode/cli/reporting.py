@@ -7,7 +7,8 @@ import os
 import re
 import sys
 import time
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -32,17 +33,48 @@ def write(settings: ReportSettings) -> None:
     """Write the report that the settings ask for."""
     logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line for each request
     name = settings.output or f"gpunode-report.{settings.format}"
-    text = FORMATS[settings.format](ask(settings))
+    form = FORMATS[settings.format]
     if name == "-":
+        text = form(ask(settings))
         with streams.printing():
             sys.stdout.write(text)
         return
-    try:
-        Path(name).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{name}: {error.strerror}") from error
+    with _whole_or_none(Path(name)) as put:
+        put(form(ask(settings)))
     with streams.printing():
         sys.stdout.write(f"{name}\n")
+
+
+@contextmanager
+def _whole_or_none(path: Path) -> Iterator[Callable[[str], None]]:
+    """A function that writes a file, which keeps what it had until all of it is written.
+
+    Says at once if it cannot be written: the answers may take minutes.
+    """
+    special = path.exists() and not path.is_file()  # a folder, a device or a pipe
+    part = path if special else path.with_name(f"{path.name}.part")
+
+    def put(text: str) -> None:
+        with _telling_of(path):
+            part.write_text(text, encoding="utf-8")
+            if part != path:
+                part.replace(path.resolve())
+
+    with _telling_of(path):
+        part.open("w").close()
+    try:
+        yield put
+    finally:
+        if part != path:
+            part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _telling_of(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
 
 
 def ask(settings: ReportSettings) -> Report:
