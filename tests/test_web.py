@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 from fastapi.routing import APIRoute
 from starlette.testclient import TestClient
 
+from gpunode.config import Settings
 from gpunode.export.web.app import create_app
 from gpunode.export.web.node import counted, node
 from gpunode.gpu.ledger import STATES
+from gpunode.host import memory
 from gpunode.loop import Loop
-from gpunode.node.node import SteppedClock
+from gpunode.node.node import Node, SteppedClock
 from gpunode.source import Absent, Place, Source
+from gpunode.sources import watch
 from gpunode.verdict.advice import ADVICE, OF_REASONS
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.waiting import REASONS
 from tests.page import scenes
-from tests.replay import loop_over, replayed, tape
+from tests.replay import loop_over, play, replayed, tape
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +190,36 @@ def test_a_gpu_that_is_waited_for_is_as_urgent_as_the_wait(
     assert finding.gpus == ["3", "0", "1", "2"]
     assert [gpu.urgency for gpu in now.gpus] == [urgency] * 4
     assert now.gpus[3].waited_for_by == ["0", "1", "2"]
+
+
+def watched(name: str) -> Loop:
+    """All sources and views of a node, after a tape."""
+    of_tape = tape(name)
+    loop = watch(cast(Node, of_tape), Settings())
+    play(loop, of_tape)
+    return loop
+
+
+def test_an_idle_gpu_beside_a_hang_is_not_told_to_be_well() -> None:
+    hang, idle = node(watched("hang")).findings  # a tape without the jobs of processes
+    assert (hang.urgency, hang.gpus) == ("now", ["0"])
+    assert (idle.urgency, idle.gpus) == ("soon", ["1"])
+    assert "the one that does not come" in idle.remedy
+    (alone,) = node(watched("h200_held")).findings
+    assert alone.urgency == "note"
+    assert "Nothing is broken" in alone.remedy
+
+
+def test_what_is_unexplained_sends_nobody_away_from_a_node_that_is_short() -> None:
+    scene = scenes.Scene(scenes.actor(0, {"starved": 1.0}))
+    unexplained, *rest = node(scene.play(60).stage.loop).findings
+    assert "nothing on this node explains it" in unexplained.title
+    assert rest == []
+    scene.host.gauges[memory.AVAILABLE, ()] = 0.0
+    starved, short = node(scene.play(60).stage.loop).findings
+    assert starved.title == "GPU 0 is held with nothing to run"
+    assert "begin there" in starved.remedy
+    assert "host memory in use" in short.title
 
 
 def test_a_wait_that_ends_by_itself_is_no_alarm() -> None:

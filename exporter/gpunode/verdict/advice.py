@@ -102,8 +102,8 @@ ADVICE: dict[str, Advice] = {
     "stalled_collective": Advice(
         "now",
         "hanging in a collective: a rank of the job does not come",
-        "Keep evidence first: `py-spy dump --pid PID`. If no GPU here is named, the rank is on "
-        "another node. Then restart the job.",
+        "Keep evidence first: `py-spy dump --pid PID`. If no GPU here is named, look at the "
+        "idle ones here, then at the job's other nodes. Then restart the job.",
     ),
     "kernel_launch": Advice(
         "soon",

@@ -51,6 +51,12 @@ GPUS = "gpu"
 SPINNING = ("straggler", "stalled_collective")
 """Causes of a GPU that waits for its peers."""
 
+UNCERTAIN = ("unexplained", "data_loading")
+"""Causes of a GPU that starves while nothing that its job uses on this node is at its limit."""
+
+STARVING = ("compute", "io")
+"""Columns of what a GPU may starve of."""
+
 WITHOUT_LOSS: dict[str, Advice] = {
     "free": Advice("fine", "free: no process holds it", ""),
     "idle": Advice(
@@ -65,6 +71,22 @@ WITHOUT_LOSS: dict[str, Advice] = {
     ),
 }
 """By the state that took most of the time, of a GPU of which no verdict names a loss."""
+
+IDLE_IN_A_HANG = Advice(
+    "soon",
+    "held, and has run nothing for a while, as another GPU hangs",
+    "If both are of one job, its rank here is the one that does not come: see where it stands, "
+    "`py-spy dump --pid PID`. If they are not, nothing is broken here.",
+)
+"""Of an idle GPU, where one hangs and it is not known which GPUs are of its job."""
+
+WHILE_SHORT = Advice(
+    "soon",
+    "held with nothing to run",
+    "The node is past a limit, which may be why: begin there. If that is not of this job, see what "
+    "the process waits for: `py-spy dump --pid PID`.",
+)
+"""Of a GPU for which nothing on its node is found, though the node is short of something."""
 
 NOT_YET = Advice("fine", "not judged yet", "")
 LOST = Advice(
@@ -155,6 +177,9 @@ class Known:
     late: dict[At, str]
     """The GPUs that others wait for, and why they do not come."""
 
+    short: bool
+    """Whether the node is short of what a GPU may starve of."""
+
     def called(self, found: Iterable[At]) -> list[str]:
         """GPUs by their labels, in order."""
         wanted = set(found)
@@ -163,6 +188,28 @@ class Known:
     def waits_for(self, at: At) -> tuple[At, ...]:
         """The GPUs that one waits for."""
         return tuple(one.at for one in self.judged[at].waits_for) if at in self.judged else ()
+
+    @property
+    def misses_a_rank(self) -> bool:
+        """Whether a GPU hangs, and nobody knows for whom."""
+        judged = self.judged.values()
+        return any(one.cause == "stalled_collective" and not one.waits_for for one in judged)
+
+    def advice(self, at: At) -> Advice:
+        """What to do about a GPU."""
+        window, verdict = self.windows.get(at), self.judged.get(at)
+        if window is None:
+            return LOST
+        if verdict is None:
+            return NOT_YET
+        if verdict.cause in UNCERTAIN and self.short:
+            return WHILE_SHORT
+        if verdict.cause != "none":
+            return ADVICE[verdict.cause]
+        most = next((state for state in WITHOUT_LOSS if window.state.get(state, 0.0) >= BOUND), "")
+        if most == "idle" and self.misses_a_rank:
+            return IDLE_IN_A_HANG
+        return WITHOUT_LOSS.get(most, ADVICE["none"])
 
     def hangs(self, at: At) -> bool:
         """Whether a GPU spins for GPUs of this node."""
@@ -174,7 +221,7 @@ class Known:
         return list(dict.fromkeys(found))
 
 
-def known(loop: Loop, silent: Iterable[Silent]) -> Known:
+def known(loop: Loop, silent: Iterable[Silent], shortage: Shortage) -> Known:
     """Everything that was read of the GPUs; one whose activity cannot be read is lost."""
     windows = {
         (told.place.gpu, told.place.uuid): told.detail for told in loop.details(WindowDetail)
@@ -202,15 +249,16 @@ def known(loop: Loop, silent: Iterable[Silent]) -> Known:
             for one in found.waits_for
             if found.cause in SPINNING
         },
+        short=any(figure.short and figure.column in STARVING for figure in shortage.figures),
     )
 
 
 def node(loop: Loop) -> NodeNow:
     """The node as it was last read."""
     silent = loop.silent()
-    all_gpus = known(loop, silent)
-    gpus = [_gpu(all_gpus, at) for at in all_gpus.labels]
     shortage = next((told.detail for told in loop.details(Shortage)), Shortage("", (), ()))
+    all_gpus = known(loop, silent, shortage)
+    gpus = [_gpu(all_gpus, at) for at in all_gpus.labels]
     checks = [check for told in loop.details(Audited) for check in told.detail.checks]
     found = [
         *_lost(silent, all_gpus),
@@ -240,7 +288,7 @@ def node(loop: Loop) -> NodeNow:
 
 def _gpu(all_gpus: Known, at: At) -> GpuNow:
     window, verdict = all_gpus.windows.get(at), all_gpus.judged.get(at)
-    advice = _advice(window, verdict)
+    advice = all_gpus.advice(at)
     names, processes = all_gpus.infos.get(at, ()), all_gpus.processes.get(at, ())
     gauges = {field: all_gpus.values.get((metric, at)) for metric, field in GAUGES.items()}
     owners = {_owner(*labels[:5]) for labels in all_gpus.owners.get(at, ())}
@@ -267,17 +315,6 @@ def _gpu(all_gpus: Known, at: At) -> GpuNow:
         waited_for_by=all_gpus.called(o for o in all_gpus.judged if at in all_gpus.waits_for(o)),
         **gauges,
     )
-
-
-def _advice(window: WindowDetail | None, verdict: Judgement | None) -> Advice:
-    if window is None:
-        return LOST
-    if verdict is None:
-        return NOT_YET
-    if verdict.cause != "none":
-        return ADVICE[verdict.cause]
-    most = next((state for state in WITHOUT_LOSS if window.state.get(state, 0.0) >= BOUND), "")
-    return WITHOUT_LOSS.get(most, ADVICE["none"])
 
 
 def _urgency(all_gpus: Known, at: At, advice: Advice) -> Urgency:
@@ -392,7 +429,7 @@ def _causes(all_gpus: Known, gpus: Iterable[GpuNow]) -> Iterator[Finding]:
         at = now.gpu, now.uuid
         told = all_gpus.hangs(at) or at in all_gpus.late or at not in all_gpus.windows
         if now.urgency != "fine" and not told:
-            advice = _advice(all_gpus.windows[at], all_gpus.judged.get(at))
+            advice = all_gpus.advice(at)
             groups.setdefault(advice, []).append(at)
     for advice, members in groups.items():
         worst = max((all_gpus.judged[at] for at in members), key=lambda verdict: verdict.share)
