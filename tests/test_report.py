@@ -35,7 +35,9 @@ from gpunode.cli.commands import main
 from gpunode.config import UsageError
 from gpunode.gpu.ledger import STATES
 from gpunode.report import history, prometheus, words
+from gpunode.report.document import Column, Report, Section, Table
 from gpunode.report.history import HOUR, Query
+from gpunode.report.page import as_csv
 from gpunode.report.sections.losses import loss_of
 from gpunode.report.sections.trend import trend
 from gpunode.verdict.causes import CAUSES
@@ -519,6 +521,20 @@ def test_csv_has_the_figures_of_json(run: Run, url: str, written: Written) -> No
     assert "'=cmd()" in {row["value"] for row in rows}, "a spreadsheet would run it"
 
 
+@pytest.mark.parametrize(
+    "name", ["=1+1", "+1", "-1", "@SUM(A1)", "\uff1d1+1", " =1+1", "\u3000\uff0b1"]
+)
+def test_no_spelling_of_a_formula_reaches_a_spreadsheet(name: str) -> None:
+    table = Table(
+        "jobs", "Jobs", (Column("job", "Job"), Column("lost", "Lost")), ((name, -1.5),), ()
+    )
+    section = Section("losers", "Who lost", "Nobody.", tables=(table,))
+    report = Report("", "", "", 0, "", None, "", (section,), ())
+    job, lost = csv.DictReader(io.StringIO(as_csv(report)))
+    assert job["value"] == f"'{name}"
+    assert lost["value"] == "-1.5"
+
+
 def test_the_page_is_one_file_that_runs_nothing(run: Run, url: str, written: Written) -> None:
     ended = run(url, *TIMES, "--price=2.5", "--output=page.html")
     assert (ended.code, ended.out, ended.err) == (0, "page.html\n", "")
@@ -556,6 +572,7 @@ def test_without_a_price_there_is_none(run: Run, url: str) -> None:
         (["--to=2026-13-01"], "to: '2026-13-01' is no date"),
         (["--from=2026-08-29", "--to=2026-08-15"], "is not before"),
         (["--price=-1"], "price"),
+        (["--price=1e308"], "price"),
         (["--by=mood"], "by"),
         ([*TIMES, "--output=/no/such/folder/x"], "/no/such/folder/x"),
         (["--prometheus.token-file=/no/such/file"], "/no/such/file"),

@@ -386,7 +386,9 @@ class ReportSettings(Settings):
     by: Literal["namespace", "job", "user", "node", "model", "kind"] = Field(
         "namespace", description="what GPU hours are listed by"
     )
-    price: float | None = Field(None, ge=0, description="price of a GPU hour, in your currency")
+    price: float | None = Field(
+        None, ge=0, le=1e9, description="price of a GPU hour, in your currency"
+    )
     format: Literal["html", "json", "csv"] = Field("html", description="format to write")
     output: str = Field(
         "", description="file to write, or - for standard output; empty for gpunode-report.FORMAT"

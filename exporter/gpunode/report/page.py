@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import unicodedata
 from collections.abc import Callable
 from dataclasses import asdict
 
@@ -17,6 +18,8 @@ from gpunode.report.charts import Chart, Part
 from gpunode.report.document import Report, Section, Table, Value
 from gpunode.report.sections.outlook import WEEKDAYS
 from gpunode.report.words import written
+
+FORMULAS = ("=", "+", "-", "@")
 
 MOST_BARS = 120
 """Days from which on a bar is a week."""
@@ -83,7 +86,8 @@ def _cell(value: Value) -> str:
     if value is None:
         return ""
     if isinstance(value, str):
-        return f"'{value}" if value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+        first = unicodedata.normalize("NFKC", value).lstrip()[:1]  # or full-width, or after blanks
+        return f"'{value}" if first in FORMULAS or value[:1].isspace() else value
     return repr(value)
 
 
