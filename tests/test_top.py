@@ -29,10 +29,10 @@ ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 class Terminal:
     """A program in a terminal of 40 lines and 160 columns."""
 
-    def __init__(self, *command: str) -> None:
+    def __init__(self, *command: str, kind: str = "xterm-256color") -> None:
         self.side, inner = pty.openpty()
         fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 160, 0, 0))
-        environment = {**os.environ, "TERM": "xterm-256color"}
+        environment = {**os.environ, "TERM": kind}
         environment = {k: v for k, v in environment.items() if k not in ("COLUMNS", "NO_COLOR")}
         self.child = subprocess.Popen(
             command, stdin=inner, stdout=inner, stderr=inner, env=environment, close_fds=True
@@ -60,14 +60,14 @@ class Terminal:
 
 
 @contextmanager
-def top(*options: str) -> Iterator[Terminal]:
-    terminal = Terminal(sys.executable, "-m", "gpunode", "top", *options)
+def top(*options: str, terminal: str = "xterm-256color") -> Iterator[Terminal]:
+    opened = Terminal(sys.executable, "-m", "gpunode", "top", *options, kind=terminal)
     try:
-        yield terminal
+        yield opened
     finally:
-        terminal.child.kill()
-        terminal.child.wait()
-        os.close(terminal.side)
+        opened.child.kill()
+        opened.child.wait()
+        os.close(opened.side)
 
 
 def order(shown: str) -> list[str]:
@@ -89,6 +89,30 @@ def test_it_shows_what_is_wrong_and_sorts_until_told_to_quit() -> None:
         terminal.strike("r")
         assert order(terminal.shows("sorted by watts, reversed"))[0] == "5"
         terminal.strike("q")
+        assert terminal.child.wait(10) == 0
+
+
+def test_keys_that_come_together_all_count() -> None:
+    scene = scenes.hang(before=60, after=60)
+    with top(f"--url={served(scene.stage.loop)}") as terminal:
+        terminal.shows("q: quit")
+        terminal.strike("wr")
+        terminal.shows("sorted by watts, reversed")
+        terminal.strike("qq")
+        assert terminal.child.wait(10) == 0
+
+
+@pytest.mark.parametrize("width", [26, 40, 60, 80])
+def test_a_narrow_terminal_shows_which_gpu_it_is(width: int) -> None:
+    said = run(f"--url={served(scenes.hang(60, 60).stage.loop)}", width=width).stdout
+    lines = said.partition("\nGPU now")[2].splitlines()[1:9]
+    assert [line.split()[0] for line in lines] == [str(n) for n in range(8)]
+
+
+def test_a_dumb_terminal_gets_the_table_once() -> None:
+    address = served(scenes.hang(60, 60).stage.loop)
+    with top(f"--url={address}", terminal="dumb") as terminal:
+        assert "kill -CONT 41205" in terminal.shows("q: quit")
         assert terminal.child.wait(10) == 0
 
 
@@ -116,14 +140,14 @@ def test_names_of_tenants_cannot_control_the_terminal() -> None:
     assert "[bold]x[/]" in said.stdout
 
 
-def run(*options: str) -> subprocess.CompletedProcess[str]:
+def run(*options: str, width: int = 250) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "gpunode", "top", *options],
         capture_output=True,
         text=True,
         check=False,
         timeout=30,
-        env={**os.environ, "COLUMNS": "250"},
+        env={**os.environ, "COLUMNS": str(width)},
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
 from rich.table import Table
@@ -79,6 +80,12 @@ URGENCIES: dict[Urgency, str] = {"now": "bold red", "soon": "yellow", "note": "c
 """Styles of what a GPU does."""
 
 
+def fitting(columns: Sequence[Column], width: int) -> list[Column]:
+    """The first of the columns, as many as a terminal shows with the widths that they keep."""
+    ends = accumulate((column.width or BAR) + 1 for column in columns)
+    return [column for column, end in zip(columns, ends, strict=True) if end <= width]
+
+
 def rows(loop: Loop, incident: str) -> list[Row]:
     """The ledger of every GPU so far."""
     return [_row(incident, told.place.gpu, told.detail) for told in loop.details(WindowDetail)]
@@ -104,10 +111,20 @@ def table(
     result = Table(caption=Text(caption), caption_justify="left", box=None, padding=(0, 1, 0, 0))
     for column in columns:
         justify: Literal["right", "left"] = "right" if column.right else "left"
-        result.add_column(column.heading, no_wrap=True, min_width=column.width, justify=justify)
+        heading = _line(Text(column.heading))
+        result.add_column(heading, min_width=column.width, justify=justify)
     for entry in entries:
-        result.add_row(*(column.cell(entry) for column in columns))
+        result.add_row(*(_line(column.cell(entry)) for column in columns))
     return result
+
+
+def _line(text: Text) -> Text:
+    """The text on one line, cut where its column ends.
+
+    Rich takes room from the widest columns only where these may wrap, else from all alike.
+    """
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
 
 
 def _figure(value: float | None, pattern: str) -> str:

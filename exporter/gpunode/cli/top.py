@@ -25,7 +25,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from gpunode.cli.table import OF_A_NODE, URGENCIES, Row, table
+from gpunode.cli.table import OF_A_NODE, URGENCIES, Row, fitting, table
 from gpunode.config import TopSettings, UsageError
 from gpunode.export.web.node import Finding, GpuNow, NodeNow
 from gpunode.text import printable
@@ -103,21 +103,24 @@ def show(server: Server, interval: float) -> None:
         raise UsageError(
             f"{server.url}: {error}; start one with `gpunode run`, or name another with --url"
         ) from error
-    if not (console.is_terminal and sys.stdin.isatty()):
-        console.print(screen(node, "g", False, ""))
+    if not (console.is_terminal and sys.stdin.isatty()) or console.is_dumb_terminal:
+        console.print(screen(node, "g", False, "", console.width))
         return
     key, backwards, since = "g", False, time.time()
     with keys() as pressed, Live(console=console, auto_refresh=False, screen=True) as live:
         trouble = ""
         while True:
-            live.update(screen(node, key, backwards, trouble), refresh=True)
+            live.update(screen(node, key, backwards, trouble, console.width), refresh=True)
             struck = pressed(interval)
-            if struck in ("q", "\x03", "\x04", "\x1b"):
+            if struck == "\x1b":
                 return
-            if struck in KEYS:
-                key = struck
-            elif struck == "r":
-                backwards = not backwards
+            for one in struck if not struck.startswith("\x1b") else "":  # an arrow is no letter
+                if one in ("q", "\x03", "\x04"):
+                    return
+                if one in KEYS:
+                    key = one
+                elif one == "r":
+                    backwards = not backwards
             if struck:
                 continue
             try:
@@ -145,7 +148,7 @@ def ask(server: Server) -> NodeNow:
         raise NoDaemon(f"no daemon answers: {printable(words, LONGEST)}") from error
 
 
-def screen(node: NodeNow, key: str, backwards: bool, trouble: str) -> Group:
+def screen(node: NodeNow, key: str, backwards: bool, trouble: str, width: int) -> Group:
     """What is wrong, and below it every GPU."""
     name, order = KEYS[key]
     rows = sorted((_row(gpu) for gpu in node.gpus), key=order, reverse=backwards)
@@ -155,7 +158,7 @@ def screen(node: NodeNow, key: str, backwards: bool, trouble: str) -> Group:
     wrong = [_finding(one) for one in node.findings[:FINDINGS]]
     caption = f"sorted by {name}{', reversed' if backwards else ''}.  {HELP}"
     wrong = wrong or [Text("All is well", style="green")]
-    return Group(head, *lines, *wrong, Text(), table(rows, caption, OF_A_NODE))
+    return Group(head, *lines, *wrong, Text(), table(rows, caption, fitting(OF_A_NODE, width)))
 
 
 def _finding(one: Finding) -> Text:
