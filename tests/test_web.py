@@ -210,6 +210,12 @@ def test_an_idle_gpu_beside_a_hang_is_not_told_to_be_well() -> None:
     assert "Nothing is broken" in alone.remedy
 
 
+def test_every_gpu_of_a_hang_has_the_remedy_of_the_headline() -> None:
+    now = node(watched("h200_hang"))
+    remedies = {now.findings[0].remedy, *(gpu.remedy for gpu in now.gpus)}
+    assert remedies == {"Continue it: `kill -CONT 2711`. Or detach the debugger, or end the job."}
+
+
 def test_what_is_unexplained_sends_nobody_away_from_a_node_that_is_short() -> None:
     scene = scenes.Scene(scenes.actor(0, {"starved": 1.0}))
     unexplained, *rest = node(scene.play(60).stage.loop).findings

@@ -7,6 +7,7 @@ import re
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 from axe_core_python.sync_playwright import Axe
@@ -196,7 +197,7 @@ def test_a_keyboard_opens_why_and_it_stays_open(
         page.keyboard.press("Enter")
         detail = page.locator(".detail").first
         expect(detail).to_contain_text('gpunode_gpu_blocked_streak_seconds{gpu="0"')
-        expect(detail).to_contain_text("py-spy dump --pid 41200")
+        expect(detail).to_contain_text("kill -CONT 41205")
         look_again(page)
         assert page.evaluate("document.activeElement.getAttribute('aria-expanded')") == "true"
         expect(detail).to_be_visible()
@@ -257,6 +258,17 @@ def test_it_says_since_when_the_daemon_is_gone(browser: Browser, fake: FakeDrive
         assert re.match(r"gpunode has not answered since \d", said)
         assert page.locator("#stale").get_attribute("role") == "alert"
         expect(page.locator("#updated")).to_have_text("Not connected")
+        assert page.title().startswith("Not connected"), "a tab must not tell what was"
+
+
+def test_without_scripts_it_promises_nothing(
+    browser: Browser, address: Callable[[str], str]
+) -> None:
+    with closing(browser.new_context(java_script_enabled=False)) as within:
+        page = within.new_page()
+        page.goto(address("hang"))
+        assert "needs JavaScript" in page.inner_text("body")
+        assert "Connecting" not in page.inner_text("body")
 
 
 def test_a_node_without_gpus_says_so(browser: Browser, fake: FakeDriver) -> None:

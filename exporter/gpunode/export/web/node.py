@@ -299,7 +299,7 @@ def _gpu(all_gpus: Known, at: At) -> GpuNow:
         name=names[0][0] if names else "",
         urgency=_urgency(all_gpus, at, advice),
         does=_does(all_gpus, at, advice),
-        remedy=_with_pid(advice.remedy, all_gpus.pids([at])),
+        remedy=_remedy(all_gpus, at, advice),
         cause=verdict.cause if verdict else None,
         share=verdict.share if verdict else None,
         evidence=list(verdict.evidence) if verdict else [],
@@ -336,6 +336,14 @@ def _does(all_gpus: Known, at: At, advice: Advice) -> str:
         verb = "hanging: waits" if advice.urgency == "now" else "waiting"
         return f"{verb} for {counted(all_gpus.called(all_gpus.waits_for(at)))}"
     return advice.does
+
+
+def _remedy(all_gpus: Known, at: At, advice: Advice) -> str:
+    """What to do about a GPU; about the one that is waited for, where that is known."""
+    late = (at,) if at in all_gpus.late else all_gpus.waits_for(at) if all_gpus.hangs(at) else ()
+    if late:
+        return _with_pid(OF_REASONS[all_gpus.late[late[0]]].remedy, all_gpus.pids(late))
+    return _with_pid(advice.remedy, all_gpus.pids([at]))
 
 
 def _labels(found: Collection[At]) -> dict[At, str]:

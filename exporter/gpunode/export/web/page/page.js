@@ -602,8 +602,10 @@ function tell() {
   put($("updated"), failed ? "Not connected" : `Updated ${clock(shown.time)}`);
   if (failed) put(stale, `gpunode has not answered since ${clock(seen / 1000)}. What you see is from then. Is the daemon running, and the port still forwarded?`);
   stale.hidden = !failed;
+  if (failed) document.title = `Not connected · ${shown.node || "gpunode"}`;
 }
 
+put($("updated"), "Connecting…");
 setInterval(look, EVERY);
 document.addEventListener("visibilitychange", look);
 look();
