@@ -160,9 +160,62 @@ def test_what_contradicts_itself_is_refused() -> None:
             "monitor.enabled=true,monitor.kind=ServiceMonitor,service.enabled=false",
             "service.enabled",
         ),
+        ("monitor.enabled=true,monitor.interval=5s", "scrapeTimeout 10s is longer"),
+        ("monitor.enabled=true,monitor.interval=1m,monitor.scrapeTimeout=2m", "longer"),
     ):
         ran = helm("template", "gpunode", CHART, f"--set={values}")
         assert why in ran.stderr
+
+
+@pytest.mark.parametrize("name", ["123", "true", "null", "1e3", "my.release"])
+def test_names_are_text_whatever_they_look_like(name: str, tmp_path: Path) -> None:
+    options = ("template", name, CHART, f"--namespace={name.replace('.', '-')}")
+    given = f"nameOverride={name},webConfigSecret={name},priorityClassName={name}"
+    apis = [f"--api-versions={api}" for api in OPERATOR]
+    for more in ("", f",fullnameOverride={name}"):
+        ran = helm(*options, f"--set-string={given}{more}", *apis)
+        assert ran.returncode == 0, ran.stderr
+        for one in yaml.safe_load_all(ran.stdout):
+            metadata = one["metadata"]
+            names = [metadata["name"], metadata["namespace"], *metadata["labels"].values()]
+            assert all(isinstance(text, str) for text in names), metadata
+            assert one["kind"] != "Service" or "." not in metadata["name"]
+            if not one["apiVersion"].startswith("monitoring"):
+                assert kubernetes_validate.validate(one, NEWEST, strict=True)
+
+
+def test_the_name_of_the_test_pod_fits_into_a_label(tmp_path: Path) -> None:
+    labels = the(render(tmp_path, {"nameOverride": 63 * "a"}), "Pod")["metadata"]["labels"]
+    assert len(labels["app.kubernetes.io/name"]) <= 63
+
+
+class Strict(yaml.SafeLoader):
+    """Refuses a key that is there twice, of which one value would be lost."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key) for key, _ in node.value]
+        assert len(keys) == len(set(keys)), keys
+        return super().construct_mapping(node, deep)
+
+
+def test_labels_of_one_object_win_over_those_of_all_and_never_over_the_selector(
+    tmp_path: Path,
+) -> None:
+    values = tmp_path / "values.yaml"
+    every = {"team": "all", "release": "all", "app.kubernetes.io/name": "other"}
+    own = {"labels": {"release": "kps"}}
+    given = {"commonLabels": every, "podLabels": {"team": "pods"}, "monitor": own, "rules": own}
+    values.write_text(yaml.safe_dump(given))
+    apis = [f"--api-versions={api}" for api in OPERATOR]
+    ran = helm("template", "gpunode", CHART, f"--values={values}", *apis)
+    objects = [one for one in yaml.load_all(ran.stdout, Strict) if one]
+    daemons = the(objects, "DaemonSet")
+    pod = daemons["spec"]["template"]["metadata"]["labels"]
+    assert daemons["metadata"]["labels"]["team"] == "all"
+    assert pod["team"] == "pods"
+    assert daemons["spec"]["selector"]["matchLabels"].items() <= pod.items()
+    for kind in ("PodMonitor", "PrometheusRule"):
+        assert the(objects, kind)["metadata"]["labels"]["release"] == "kps"
 
 
 # Profiles
@@ -216,6 +269,30 @@ def test_each_profile_adds_to_the_one_before(tmp_path: Path) -> None:
         },
         "network": {"hostNetwork", "SYS_ADMIN"},
     }
+
+
+def test_a_capability_of_the_site_is_added_to_those_of_the_profile(tmp_path: Path) -> None:
+    site = {"capabilities": {"add": ["SYSLOG", "SYS_PTRACE"]}}
+    _, container = daemon_of(render(tmp_path, {"profile": "jobs", "securityContext": site}))
+    given = container["securityContext"]["capabilities"]
+    assert given["drop"] == ["ALL"]
+    assert sorted(given["add"]) == ["DAC_READ_SEARCH", "SETGID", "SETUID", "SYSLOG", "SYS_PTRACE"]
+
+
+def test_a_site_may_make_it_privileged(tmp_path: Path) -> None:
+    _, container = daemon_of(render(tmp_path, {"securityContext": {"privileged": True}}))
+    assert container["securityContext"]["privileged"] is True
+    # which the API server refuses beside it
+    assert "allowPrivilegeEscalation" not in container["securityContext"]
+
+
+def test_a_probe_asks_in_one_way(tmp_path: Path) -> None:
+    probe = {"httpGet": {"path": "/healthz", "port": "metrics", "scheme": "HTTPS"}}
+    given = {"webConfigSecret": "web", "livenessProbe": probe}
+    _, container = daemon_of(render(tmp_path, given))
+    timing = {"periodSeconds": 20, "timeoutSeconds": 5}
+    assert container["livenessProbe"] == probe | timing
+    assert "tcpSocket" in container["readinessProbe"]
 
 
 @pytest.mark.parametrize("profile", PROFILES)
