@@ -168,7 +168,7 @@ def test_what_contradicts_itself_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["123", "true", "null", "1e3", "my.release"])
-def test_names_are_text_whatever_they_look_like(name: str, tmp_path: Path) -> None:
+def test_names_are_text_whatever_they_look_like(name: str) -> None:
     options = ("template", name, CHART, f"--namespace={name.replace('.', '-')}")
     given = f"nameOverride={name},webConfigSecret={name},priorityClassName={name}"
     apis = [f"--api-versions={api}" for api in OPERATOR]
