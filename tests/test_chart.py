@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from gpunode.config import RunSettings, WebSettings, load
 from helm import generate
 from tests.conftest import until, watching
 from tests.fakes.nvml import FakeDriver
-from tests.needs import need
+from tests.needs import ROOT, need
 
 CHART = generate.CHART
 CI = sorted((CHART / "ci").glob("*.yaml"))
@@ -449,6 +450,27 @@ def test_dashboards_are_the_projects_and_fit_into_an_object(tmp_path: Path) -> N
         assert one["metadata"]["namespace"] == "grafana"
         assert one["metadata"]["labels"]["grafana_dashboard"] == "1"
         assert one["metadata"]["annotations"] == {"grafana_folder": "GPUs"}
+
+
+def test_dashboards_and_routes_ask_for_severities_by_the_names_of_the_site(tmp_path: Path) -> None:
+    shown = {"dashboards": {"enabled": True}, "alertmanagerExample": {"enabled": True}}
+    # also where two change places
+    for names in ({"page": "critical", "ticket": "warning"}, {"page": "ticket", "ticket": "page"}):
+        names |= {"info": "notice"}
+        objects = render(tmp_path, {**shown, "rules": {"severities": names}})
+        texts = [t for one in objects if one["kind"] == "ConfigMap" for t in one["data"].values()]
+        sources = [*FOLDER.glob("*.json"), ROOT / "alerts" / "alertmanager.yaml"]
+        asked = r'severity=~?\\?"([a-z|]+)'
+        before = [one for path in sources for one in re.findall(asked, path.read_text())]
+        after = [one for text in texts for one in re.findall(asked, text)]
+        renamed = ["|".join(names[part] for part in one.split("|")) for one in before]
+        assert len(before) > 20
+        assert sorted(after) == sorted(renamed)
+        (fleet,) = (text for text in texts if '"uid": "gpunode-fleet"' in text)
+        board = json.loads(fleet)
+        colored = {text for text in names.values() if f'"text": "{text}"' in fleet}
+        assert board["title"]
+        assert {names["page"], names["ticket"]} <= colored
 
 
 def test_only_who_is_named_reaches_the_port(tmp_path: Path) -> None:

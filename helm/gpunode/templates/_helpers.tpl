@@ -124,6 +124,20 @@ yes
 {{- end }}
 {{- end -}}
 
+{{/* A text that asks for severities, such as a dashboard, with the names that `rules.severities` gives
+them. A dashboard also has them as keys of its colors. */}}
+{{- define "gpunode.renamed" -}}
+{{- $text := .text -}}
+{{- range list "page" "ticket" "info" -}}
+{{- $text = regexReplaceAll (printf `(severity=~?\\?"(?:[a-z|<>]*[|])?)%s([|"\\])` .) $text (printf "${1}<%s>${2}" .) -}}
+{{- $text = regexReplaceAll (printf `"%s": \{(\s+)"text": "%s"` . .) $text (printf `"<%s>": {${1}"text": "<%s>"` . .) -}}
+{{- end -}}
+{{- range list "page" "ticket" "info" -}}
+{{- $text = $text | replace (printf "<%s>" .) (dig . . $.severities) -}}
+{{- end -}}
+{{- $text -}}
+{{- end -}}
+
 {{/* A number as it was written: Helm reads all of them as floats. */}}
 {{- define "gpunode.number" -}}
 {{- if kindIs "string" . -}}{{ . }}{{- else -}}{{ printf "%v" . }}{{- end -}}
