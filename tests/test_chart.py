@@ -219,6 +219,19 @@ def test_labels_of_one_object_win_over_those_of_all_and_never_over_the_selector(
         assert the(objects, kind)["metadata"]["labels"]["release"] == "kps"
 
 
+@pytest.mark.parametrize(
+    ("given", "asks"),
+    [
+        ("compat=none", "curl http://"),
+        ("webConfigSecret=web,monitor.scheme=https", "curl -k https://"),
+        ("webConfigSecret=web,monitor.basicAuth.username.name=scrape", "curl -u USER http://"),
+    ],
+)
+def test_the_notes_ask_as_prometheus_does(given: str, asks: str) -> None:
+    ran = helm("install", "gpunode", CHART, "--dry-run=client", f"--set={given}")
+    assert f"\n  {asks}localhost:9816/metrics" in ran.stdout
+
+
 # Profiles
 
 
