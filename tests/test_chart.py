@@ -285,6 +285,17 @@ def test_each_profile_adds_to_the_one_before(tmp_path: Path) -> None:
     }
 
 
+def test_a_kubelet_in_another_folder_is_asked_there(tmp_path: Path) -> None:
+    folder = "/var/lib/k0s/kubelet/pod-resources"
+    pod, container = daemon_of(render(tmp_path, {"profile": "pods", "kubeletPath": folder}))
+    assert f"hostPath {folder}" in privileges(pod, container)
+    assert f"/host{folder}" in {mount["mountPath"] for mount in container["volumeMounts"]}
+    _, *options = container["args"]
+    given = [f"--path.rootfs={tmp_path}" if "rootfs" in one else one for one in options]
+    settings = load(RunSettings, "gpunode run", given)
+    assert settings.kubernetes.pod_resources_socket == f"{folder}/kubelet.sock"
+
+
 def test_a_capability_of_the_site_is_added_to_those_of_the_profile(tmp_path: Path) -> None:
     site = {"capabilities": {"add": ["SYSLOG", "SYS_PTRACE"]}}
     _, container = daemon_of(render(tmp_path, {"profile": "jobs", "securityContext": site}))

@@ -61,6 +61,11 @@ yes
 {{- end -}}
 {{- end -}}
 
+{{/* Values that an upgrade with --reuse-values keeps may be older than the key. */}}
+{{- define "gpunode.kubeletPath" -}}
+{{- .Values.kubeletPath | default "/var/lib/kubelet/pod-resources" -}}
+{{- end -}}
+
 {{/* What each profile adds to the one before. */}}
 {{- define "gpunode.profile" -}}
 {{- $level := dict "restricted" 0 "node" 1 "pods" 2 "jobs" 3 "network" 4 | dig .Values.profile 0 -}}
@@ -70,7 +75,7 @@ yes
 {{- $hostPaths = append $hostPaths "/" -}}
 {{- else -}}
 {{- if ge $level 1 -}}{{- $hostPaths = concat $hostPaths (list "/proc" "/sys") -}}{{- end -}}
-{{- if ge $level 2 -}}{{- $hostPaths = append $hostPaths "/var/lib/kubelet/pod-resources" -}}{{- end -}}
+{{- if ge $level 2 -}}{{- $hostPaths = append $hostPaths (include "gpunode.kubeletPath" .) -}}{{- end -}}
 {{- if ge $level 3 -}}{{- $hostPaths = concat $hostPaths (list "/var/log/pods" "/var/log/containers") -}}{{- end -}}
 {{- end -}}
 {{- $capabilities := list -}}
