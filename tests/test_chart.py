@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from gpunode.config import RunSettings, WebSettings, load
 from helm import generate
 from tests.conftest import until, watching
 from tests.fakes.nvml import FakeDriver
-from tests.needs import need
+from tests.needs import ROOT, need
 
 CHART = generate.CHART
 CI = sorted((CHART / "ci").glob("*.yaml"))
@@ -160,9 +161,75 @@ def test_what_contradicts_itself_is_refused() -> None:
             "monitor.enabled=true,monitor.kind=ServiceMonitor,service.enabled=false",
             "service.enabled",
         ),
+        ("monitor.enabled=true,monitor.interval=5s", "scrapeTimeout 10s is longer"),
+        ("monitor.enabled=true,monitor.interval=1m,monitor.scrapeTimeout=2m", "longer"),
     ):
         ran = helm("template", "gpunode", CHART, f"--set={values}")
         assert why in ran.stderr
+
+
+@pytest.mark.parametrize("name", ["123", "true", "null", "1e3", "my.release"])
+def test_names_are_text_whatever_they_look_like(name: str) -> None:
+    options = ("template", name, CHART, f"--namespace={name.replace('.', '-')}")
+    given = f"nameOverride={name},webConfigSecret={name},priorityClassName={name}"
+    apis = [f"--api-versions={api}" for api in OPERATOR]
+    for more in ("", f",fullnameOverride={name}"):
+        ran = helm(*options, f"--set-string={given}{more}", *apis)
+        assert ran.returncode == 0, ran.stderr
+        for one in yaml.safe_load_all(ran.stdout):
+            metadata = one["metadata"]
+            names = [metadata["name"], metadata["namespace"], *metadata["labels"].values()]
+            assert all(isinstance(text, str) for text in names), metadata
+            assert one["kind"] != "Service" or "." not in metadata["name"]
+            if not one["apiVersion"].startswith("monitoring"):
+                assert kubernetes_validate.validate(one, NEWEST, strict=True)
+
+
+def test_the_name_of_the_test_pod_fits_into_a_label(tmp_path: Path) -> None:
+    labels = the(render(tmp_path, {"nameOverride": 63 * "a"}), "Pod")["metadata"]["labels"]
+    assert len(labels["app.kubernetes.io/name"]) <= 63
+
+
+class Strict(yaml.SafeLoader):
+    """Refuses a key that is there twice, of which one value would be lost."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key) for key, _ in node.value]
+        assert len(keys) == len(set(keys)), keys
+        return super().construct_mapping(node, deep)
+
+
+def test_labels_of_one_object_win_over_those_of_all_and_never_over_the_selector(
+    tmp_path: Path,
+) -> None:
+    values = tmp_path / "values.yaml"
+    every = {"team": "all", "release": "all", "app.kubernetes.io/name": "other"}
+    own = {"labels": {"release": "kps"}}
+    given = {"commonLabels": every, "podLabels": {"team": "pods"}, "monitor": own, "rules": own}
+    values.write_text(yaml.safe_dump(given))
+    apis = [f"--api-versions={api}" for api in OPERATOR]
+    ran = helm("template", "gpunode", CHART, f"--values={values}", *apis)
+    objects = [one for one in yaml.load_all(ran.stdout, Strict) if one]
+    daemons = the(objects, "DaemonSet")
+    pod = daemons["spec"]["template"]["metadata"]["labels"]
+    assert daemons["metadata"]["labels"]["team"] == "all"
+    assert pod["team"] == "pods"
+    assert daemons["spec"]["selector"]["matchLabels"].items() <= pod.items()
+    for kind in ("PodMonitor", "PrometheusRule"):
+        assert the(objects, kind)["metadata"]["labels"]["release"] == "kps"
+
+
+@pytest.mark.parametrize(
+    ("given", "asks"),
+    [
+        ("compat=none", "curl http://"),
+        ("webConfigSecret=web,monitor.scheme=https", "curl -k https://"),
+        ("webConfigSecret=web,monitor.basicAuth.username.name=scrape", "curl -u USER http://"),
+    ],
+)
+def test_the_notes_ask_as_prometheus_does(given: str, asks: str) -> None:
+    ran = helm("install", "gpunode", CHART, "--dry-run=client", f"--set={given}")
+    assert f"\n  {asks}localhost:9816/metrics" in ran.stdout
 
 
 # Profiles
@@ -216,6 +283,41 @@ def test_each_profile_adds_to_the_one_before(tmp_path: Path) -> None:
         },
         "network": {"hostNetwork", "SYS_ADMIN"},
     }
+
+
+def test_a_kubelet_in_another_folder_is_asked_there(tmp_path: Path) -> None:
+    folder = "/var/lib/k0s/kubelet/pod-resources"
+    pod, container = daemon_of(render(tmp_path, {"profile": "pods", "kubeletPath": folder}))
+    assert f"hostPath {folder}" in privileges(pod, container)
+    assert f"/host{folder}" in {mount["mountPath"] for mount in container["volumeMounts"]}
+    _, *options = container["args"]
+    given = [f"--path.rootfs={tmp_path}" if "rootfs" in one else one for one in options]
+    settings = load(RunSettings, "gpunode run", given)
+    assert settings.kubernetes.pod_resources_socket == f"{folder}/kubelet.sock"
+
+
+def test_a_capability_of_the_site_is_added_to_those_of_the_profile(tmp_path: Path) -> None:
+    site = {"capabilities": {"add": ["SYSLOG", "SYS_PTRACE"]}}
+    _, container = daemon_of(render(tmp_path, {"profile": "jobs", "securityContext": site}))
+    given = container["securityContext"]["capabilities"]
+    assert given["drop"] == ["ALL"]
+    assert sorted(given["add"]) == ["DAC_READ_SEARCH", "SETGID", "SETUID", "SYSLOG", "SYS_PTRACE"]
+
+
+def test_a_site_may_make_it_privileged(tmp_path: Path) -> None:
+    _, container = daemon_of(render(tmp_path, {"securityContext": {"privileged": True}}))
+    assert container["securityContext"]["privileged"] is True
+    # which the API server refuses beside it
+    assert "allowPrivilegeEscalation" not in container["securityContext"]
+
+
+def test_a_probe_asks_in_one_way(tmp_path: Path) -> None:
+    probe = {"httpGet": {"path": "/healthz", "port": "metrics", "scheme": "HTTPS"}}
+    given = {"webConfigSecret": "web", "livenessProbe": probe}
+    _, container = daemon_of(render(tmp_path, given))
+    timing = {"periodSeconds": 20, "timeoutSeconds": 5}
+    assert container["livenessProbe"] == probe | timing
+    assert "tcpSocket" in container["readinessProbe"]
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -372,6 +474,27 @@ def test_dashboards_are_the_projects_and_fit_into_an_object(tmp_path: Path) -> N
         assert one["metadata"]["namespace"] == "grafana"
         assert one["metadata"]["labels"]["grafana_dashboard"] == "1"
         assert one["metadata"]["annotations"] == {"grafana_folder": "GPUs"}
+
+
+def test_dashboards_and_routes_ask_for_severities_by_the_names_of_the_site(tmp_path: Path) -> None:
+    shown = {"dashboards": {"enabled": True}, "alertmanagerExample": {"enabled": True}}
+    # also where two change places
+    for names in ({"page": "critical", "ticket": "warning"}, {"page": "ticket", "ticket": "page"}):
+        names |= {"info": "notice"}
+        objects = render(tmp_path, {**shown, "rules": {"severities": names}})
+        texts = [t for one in objects if one["kind"] == "ConfigMap" for t in one["data"].values()]
+        sources = [*FOLDER.glob("*.json"), ROOT / "alerts" / "alertmanager.yaml"]
+        asked = r'severity=~?\\?"([a-z|]+)'
+        before = [one for path in sources for one in re.findall(asked, path.read_text())]
+        after = [one for text in texts for one in re.findall(asked, text)]
+        renamed = ["|".join(names[part] for part in one.split("|")) for one in before]
+        assert len(before) > 20
+        assert sorted(after) == sorted(renamed)
+        (fleet,) = (text for text in texts if '"uid": "gpunode-fleet"' in text)
+        board = json.loads(fleet)
+        colored = {text for text in names.values() if f'"text": "{text}"' in fleet}
+        assert board["title"]
+        assert {names["page"], names["ticket"]} <= colored
 
 
 def test_only_who_is_named_reaches_the_port(tmp_path: Path) -> None:

@@ -155,6 +155,9 @@ def test_an_upgrade_that_reuses_values_keeps_the_pods_selected(
     (before / "Chart.yaml").write_text(
         yaml.safe_dump(chart | {"version": "0.0.1", "appVersion": "0.0.1"})
     )
+    values = yaml.safe_load((before / "values.yaml").read_text())
+    del values["kubeletPath"]  # as in a version from before the key
+    (before / "values.yaml").write_text(yaml.safe_dump(values))
     given = f"--namespace={namespace}"
     helm(cluster, "install", "gpunode", str(before), given, "--set=profile=jobs,cluster=east")
     helm(cluster, "upgrade", "gpunode", str(CHART), given, "--reuse-values", "--set=compat=dcgm")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import cast
 
 import pytest
@@ -11,6 +12,7 @@ from starlette.testclient import TestClient
 from gpunode.config import Settings
 from gpunode.export.web.app import create_app
 from gpunode.export.web.node import counted, node
+from gpunode.export.web.server import listen
 from gpunode.gpu.ledger import STATES
 from gpunode.host import memory
 from gpunode.loop import Loop
@@ -236,3 +238,15 @@ def test_a_wait_that_ends_by_itself_is_no_alarm() -> None:
     assert finding.urgency == "note"
     assert finding.title.endswith("wait for GPU 3, which is at work alone, as in an evaluation")
     assert {gpu.urgency for gpu in now.gpus} == {"note"}
+
+
+def test_a_port_without_an_address_is_open_to_ipv4_and_ipv6(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for of_both in (True, False):  # as where the kernel was started without IPv6
+        if not of_both:
+            monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+        with listen(("", 0)) as listener:
+            port = listener.getsockname()[1]
+            for host in ("127.0.0.1", "::1") if socket.has_dualstack_ipv6() else ("127.0.0.1",):
+                socket.create_connection((host, port), 5).close()

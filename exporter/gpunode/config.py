@@ -110,7 +110,9 @@ class WebSettings(Section):
     """The HTTP server."""
 
     listen_address: str = Field(
-        "0.0.0.0:9816", description="address and port on which to serve HTTP"
+        ":9816",
+        description="address and port on which to serve HTTP; without an address, on all of both "
+        "IPv4 and IPv6",
     )
     node_name: str = Field("", description="name of this node on its page, if not its hostname")
     config: WebConfigSettings = WebConfigSettings()

@@ -2,31 +2,38 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
+{{/* No dots, which the name of a release may have and that of a Service may not. */}}
 {{- define "gpunode.fullname" -}}
 {{- $name := include "gpunode.name" . -}}
 {{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- .Values.fullnameOverride | replace "." "-" | trunc 63 | trimSuffix "-" -}}
 {{- else if contains $name .Release.Name -}}
-{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- .Release.Name | replace "." "-" | trunc 63 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name $name | trunc 63 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name $name | replace "." "-" | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 
 {{/* What never changes between two versions: a DaemonSet's selector may not. */}}
 {{- define "gpunode.selector" -}}
-app.kubernetes.io/name: {{ include "gpunode.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "gpunode.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "gpunode.labels" -}}
-{{ include "gpunode.selector" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{- include "gpunode.labelsWith" (dict "root" . "more" dict) -}}
+{{- end -}}
+
+{{/* The labels of an object that has some of its own: they win over those for all objects, but not
+over the selector's. */}}
+{{- define "gpunode.labelsWith" -}}
+{{- $labels := include "gpunode.selector" .root | fromYaml -}}
+{{- $own := dict
+  "app.kubernetes.io/version" .root.Chart.AppVersion
+  "app.kubernetes.io/managed-by" .root.Release.Service
+  "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_")
+-}}
+{{- merge $labels .more (.root.Values.commonLabels | default dict) $own | toYaml -}}
 {{- end -}}
 
 {{- define "gpunode.image" -}}
@@ -54,6 +61,11 @@ yes
 {{- end -}}
 {{- end -}}
 
+{{/* Values that an upgrade with --reuse-values keeps may be older than the key. */}}
+{{- define "gpunode.kubeletPath" -}}
+{{- .Values.kubeletPath | default "/var/lib/kubelet/pod-resources" -}}
+{{- end -}}
+
 {{/* What each profile adds to the one before. */}}
 {{- define "gpunode.profile" -}}
 {{- $level := dict "restricted" 0 "node" 1 "pods" 2 "jobs" 3 "network" 4 | dig .Values.profile 0 -}}
@@ -63,7 +75,7 @@ yes
 {{- $hostPaths = append $hostPaths "/" -}}
 {{- else -}}
 {{- if ge $level 1 -}}{{- $hostPaths = concat $hostPaths (list "/proc" "/sys") -}}{{- end -}}
-{{- if ge $level 2 -}}{{- $hostPaths = append $hostPaths "/var/lib/kubelet/pod-resources" -}}{{- end -}}
+{{- if ge $level 2 -}}{{- $hostPaths = append $hostPaths (include "gpunode.kubeletPath" .) -}}{{- end -}}
 {{- if ge $level 3 -}}{{- $hostPaths = concat $hostPaths (list "/var/log/pods" "/var/log/containers") -}}{{- end -}}
 {{- end -}}
 {{- $capabilities := list -}}
@@ -88,14 +100,18 @@ yes
 {{- define "gpunode.securityContext" -}}
 {{- $profile := include "gpunode.profile" . | fromJson -}}
 {{- $capabilities := dict "drop" (list "ALL") -}}
-{{- with $profile.capabilities -}}{{- $_ := set $capabilities "add" . -}}{{- end -}}
+{{- $given := deepCopy (.Values.securityContext | default dict) -}}
+{{- with concat $profile.capabilities (dig "capabilities" "add" list $given) | uniq -}}
+{{- $_ := set $capabilities "add" . -}}
+{{- if hasKey $given "capabilities" -}}{{- $_ := set $given.capabilities "add" . -}}{{- end -}}
+{{- end -}}
 {{- $context := dict "readOnlyRootFilesystem" true "capabilities" $capabilities -}}
-{{- if .Values.driver.library -}}
+{{- if or .Values.driver.library $given.privileged -}}
 {{- $_ := set $context "privileged" true -}}
 {{- else -}}
 {{- $_ := set $context "allowPrivilegeEscalation" false -}}
 {{- end -}}
-{{- mergeOverwrite $context (deepCopy .Values.securityContext) | toYaml -}}
+{{- mergeOverwrite $context $given | toYaml -}}
 {{- end -}}
 
 {{/* Relabelings that every scrape needs: the rules ask for them. */}}
@@ -111,6 +127,20 @@ yes
 {{- with .Values.monitor.relabelings }}
 {{ toYaml . }}
 {{- end }}
+{{- end -}}
+
+{{/* A text that asks for severities, such as a dashboard, with the names that `rules.severities` gives
+them. A dashboard also has them as keys of its colors. */}}
+{{- define "gpunode.renamed" -}}
+{{- $text := .text -}}
+{{- range list "page" "ticket" "info" -}}
+{{- $text = regexReplaceAll (printf `(severity=~?\\?"(?:[a-z|<>]*[|])?)%s([|"\\])` .) $text (printf "${1}<%s>${2}" .) -}}
+{{- $text = regexReplaceAll (printf `"%s": \{(\s+)"text": "%s"` . .) $text (printf `"<%s>": {${1}"text": "<%s>"` . .) -}}
+{{- end -}}
+{{- range list "page" "ticket" "info" -}}
+{{- $text = $text | replace (printf "<%s>" .) (dig . . $.severities) -}}
+{{- end -}}
+{{- $text -}}
 {{- end -}}
 
 {{/* A number as it was written: Helm reads all of them as floats. */}}

@@ -44,6 +44,11 @@ LOOK = 5.0
 
 def listen(address: tuple[str, int]) -> socket.socket:
     """A listening socket. Raises ``OSError`` if the address is in use or not local."""
+    if not address[0] and socket.has_dualstack_ipv6():
+        # A pod may have an address of one kind only.
+        return socket.create_server(
+            address, family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True
+        )
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     return socket.create_server(address, family=family, backlog=BACKLOG)
 
