@@ -26,6 +26,7 @@ from alerts.thresholds.row import (
     series,
 )
 from gpunode.host.filesystem import LOCAL
+from gpunode.verdict.limits import XID_REMEMBERED
 
 TARGETS = 'up{job=~"${scrape_jobs}"}'
 UP = series("up", job="gpunode")
@@ -44,9 +45,6 @@ OF_FILESYSTEM = f"{NODE}, filesystem"
 OF_MOUNT = f"{NODE}, mountpoint"
 XIDS = "gpunode_gpu_xid_last_timestamp_seconds"
 LOGGED_XIDS = "gpunode_kernel_log_last_xid_timestamp_seconds"
-XID_REMEMBERED = 900
-"""Seconds for which an XID counts."""
-
 CONTAINED = 94
 """The XID of an error of memory that has cost one process its data and nobody else.
 https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html"""

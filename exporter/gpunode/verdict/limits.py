@@ -110,3 +110,6 @@ HOST_MEMORY_FULL = 0.95
 
 FILESYSTEM_FREE = 0.1
 """Below this share of free space, a filesystem is nearly full."""
+
+XID_REMEMBERED = 900
+"""Seconds for which an XID counts."""

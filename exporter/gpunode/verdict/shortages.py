@@ -40,6 +40,7 @@ from gpunode.verdict.limits import (
     REMOTE_LATENCY,
     REMOTE_SHARE,
     SHM_FULL,
+    XID_REMEMBERED,
 )
 
 Column = Literal["compute", "io", "communication"]
@@ -50,9 +51,6 @@ EVERY = 10.0
 
 PERIOD = 30.0
 """Seconds over which rates are taken."""
-
-XID_REMEMBERED = 900.0
-"""Seconds for which an XID counts, as in the alerts."""
 
 
 @dataclass(frozen=True, slots=True)
