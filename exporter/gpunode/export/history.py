@@ -17,6 +17,7 @@ from gpunode.gpu.power import ENERGY
 from gpunode.metric import Metric
 from gpunode.source import Reading, Readings
 from gpunode.verdict.causes import CAUSES
+from gpunode.verdict.facts import increase
 from gpunode.verdict.source import BOTTLENECK
 
 STEP = 10.0
@@ -146,9 +147,8 @@ class History:
 
 def _watts(before: tuple[float, float] | None, after: tuple[float, float] | None) -> float:
     """The mean power between two readings of the energy; NaN if it is not known."""
-    if before is None or after is None or after[1] <= before[1] or after[0] < before[0]:
-        return math.nan
-    return (after[0] - before[0]) / (after[1] - before[1])
+    watts = increase(before, after) if before and after else None
+    return math.nan if watts is None else watts
 
 
 def _line(at: At, ring: Ring, places: Sequence[int]) -> Line:

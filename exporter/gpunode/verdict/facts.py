@@ -42,10 +42,7 @@ class Facts:
         after = self._last(metric, labels)
         if after is None:
             return None
-        before = next(self._each(metric, labels), after)
-        if after[1] <= before[1] or after[0] < before[0]:
-            return None
-        return (after[0] - before[0]) / (after[1] - before[1])
+        return increase(next(self._each(metric, labels), after), after)
 
     def last_rate(self, metric: Metric, *labels: str) -> float | None:
         """The increase of a counter per second between its last two readings."""
@@ -95,6 +92,16 @@ class Facts:
     def _check(self, metric: Metric) -> None:
         if metric not in self.metrics:
             raise LookupError(f"{metric.name}: used by a rule but not in causes.USED, add it there")
+
+
+def increase(before: tuple[float, float], after: tuple[float, float]) -> float | None:
+    """The increase per second between two readings of a counter, each a value and its time.
+
+    None if they are the same reading, or the counter was reset.
+    """
+    if after[1] <= before[1] or after[0] < before[0]:
+        return None
+    return (after[0] - before[0]) / (after[1] - before[1])
 
 
 def series_name(metric: Metric, labels: tuple[str, ...]) -> str:
