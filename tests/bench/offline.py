@@ -13,7 +13,7 @@ import tempfile
 import time
 import timeit
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
@@ -143,28 +143,40 @@ def scrapes() -> Report:
     )
 
 
-def node() -> Report:
-    """What everything on a large node costs, beside what node_exporter takes for its part of it."""
+@contextmanager
+def large_node() -> Iterator[tuple[Path, dict[str, str]]]:
+    """The root of a large node whose GPUs are at work, and the environment with its driver."""
     with tempfile.TemporaryDirectory() as folder:
         tree = NodeTree(Path(folder) / "node")
         tree.build()
         build(Path(folder))
         driver = FakeDriver(Path(folder))
         pids = {gpu: tree.main_process(gpu) for gpu in range(GPUS)}
-        driver.write("\n".join(["gpus 8", *busy(pids)]) + "\n")
-        options = ["--log.level=error", f"--path.rootfs={tree.root}"]
-        environment = {**os.environ, **driver.environment()}
-        with (
-            tree.running(),
-            daemon(*options, environment=environment) as whole,
-            daemon(*options) as host,
-            node_exporter(tree.root) as peer,
-        ):
-            time.sleep(SETTLE)
-            ours, ours_host, theirs = _cost_a_scrape([whole, host, peer])
-            series = [program.series() for program in (whole, host, peer)]
-            taken = percentile(whole)
-            resident = whole.process.memory_info().rss / 2**20
+        driver.write("\n".join([f"gpus {GPUS}", *busy(pids)]) + "\n")
+        with tree.running():
+            yield tree.root, {**os.environ, **driver.environment()}
+
+
+def watching(
+    root: Path, environment: Mapping[str, str] = os.environ
+) -> AbstractContextManager[Daemon]:
+    """A daemon on a node."""
+    return daemon("--log.level=error", f"--path.rootfs={root}", environment=environment)
+
+
+def node() -> Report:
+    """What everything on a large node costs, beside what node_exporter takes for its part of it."""
+    with (
+        large_node() as (root, environment),
+        watching(root, environment) as whole,
+        watching(root) as host,
+        node_exporter(root) as peer,
+    ):
+        time.sleep(SETTLE)
+        ours, ours_host, theirs = _cost_a_scrape([whole, host, peer])
+        series = [program.series() for program in (whole, host, peer)]
+        taken = percentile(whole)
+        resident = whole.process.memory_info().rss / 2**20
     share = ours / SCRAPE_EVERY
     return Report(
         "The whole node",

@@ -18,11 +18,10 @@ from gpunode.export.web.api import history
 from gpunode.export.web.node import node
 from gpunode.export.web.prepared import Prepared
 from gpunode.loop import Loop
-from tests.bench.node_tree import GPUS, NodeTree
-from tests.bench.offline import ACCEPT, busy
+from tests.bench.node_tree import GPUS
+from tests.bench.offline import ACCEPT, large_node, watching
 from tests.bench.report import Report, Result, machine
-from tests.daemon import SETTLE, Daemon, daemon
-from tests.fakes.nvml import FakeDriver, build
+from tests.daemon import SETTLE, Daemon
 from tests.needs import find
 from tests.page import scenes
 
@@ -35,28 +34,19 @@ MIB = 1 << 20
 
 def page() -> Report:
     """CPU time, memory and scrapes with ten open pages, against none; and the kept hour."""
-    with tempfile.TemporaryDirectory() as folder:
-        tree = NodeTree(Path(folder) / "node")
-        tree.build()
-        build(Path(folder))
-        driver = FakeDriver(Path(folder))
-        pids = {gpu: tree.main_process(gpu) for gpu in range(GPUS)}
-        driver.write("\n".join(["gpus 8", *busy(pids)]) + "\n")
-        options = ["--log.level=error", f"--path.rootfs={tree.root}"]
-        environment = {**os.environ, **driver.environment()}
-        with (
-            tree.running(),
-            daemon(*options, environment=environment) as alone,
-            daemon(*options, environment=environment) as with_one,
-            daemon(*options, environment=environment) as with_many,
-            _open_pages((with_one, 1), (with_many, PAGES)),
-        ):
-            time.sleep(SETTLE)
-            base, one, many = _cpu([alone, with_one, with_many])
-            one, many = one - base, (many - base) / PAGES
-            (half, alone_p99), (many_half, p99) = _percentiles([alone, with_many])
-            alone_rss, rss = _rss(alone), _rss(with_many)
-            answer = len(alone.get("/api/v1/node"))
+    with (
+        large_node() as (root, environment),
+        watching(root, environment) as alone,
+        watching(root, environment) as with_one,
+        watching(root, environment) as with_many,
+        _open_pages((with_one, 1), (with_many, PAGES)),
+    ):
+        time.sleep(SETTLE)
+        base, one, many = _cpu([alone, with_one, with_many])
+        one, many = one - base, (many - base) / PAGES
+        (half, alone_p99), (many_half, p99) = _percentiles([alone, with_many])
+        alone_rss, rss = _rss(alone), _rss(with_many)
+        answer = len(alone.get("/api/v1/node"))
     loop = scenes.hang(before=3000.0, after=700.0).stage.loop
     kept = _kept(loop)
     now, hour = _taken(lambda: node(loop)), _taken(lambda: history(loop))
