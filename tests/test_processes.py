@@ -157,6 +157,23 @@ def test_children_that_come_and_go_hide_no_thread(tmp_path: Path) -> None:
     assert told(reading, job.LOADER_THREAD) == pytest.approx(0.9, abs=0.01)
 
 
+def test_workers_that_are_new_in_each_epoch_are_known_by_their_whole_life(tmp_path: Path) -> None:
+    proc = Proc(tmp_path, {1: Task({1: 0.3})})
+    source = proc.source()
+    for epoch in range(4):
+        workers = (10 * epoch + 2, 10 * epoch + 3)
+        proc.tasks[1].children = workers
+        # What began 4 s ago has used 3.6 s of a CPU; what began just now tells nothing.
+        proc.tasks[workers[0]] = Task({workers[0]: 0.36, 10 * workers[0]: 0.0}, start=109_600)
+        proc.tasks[workers[1]] = Task({workers[1]: 0.05}, start=109_950)
+        proc.pass_by(10)
+        (tmp_path / "proc/uptime").write_text("1100.00 9000.00\n")
+        reading = source.read()
+        assert (told(reading, job.LOADER_THREAD) is None) == (epoch == 0)
+    assert told(reading, job.LOADER_THREAD) == pytest.approx(0.9, abs=0.01)
+    assert told(reading, job.HOST_THREAD) == pytest.approx(0.3, abs=0.01)
+
+
 def test_what_a_process_of_one_cpu_does_is_known_at_the_second_look(tmp_path: Path) -> None:
     proc = Proc(tmp_path, {1: Task({1: 0.1, 10: 0.0})})
     source = proc.source()

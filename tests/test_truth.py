@@ -118,6 +118,14 @@ def test_a_trace_has_what_ran_on_the_gpu_and_outlives_its_file(tmp_path: Path) -
     assert Trace.of([], on_gpu=lambda _: True).begin == float("inf")
 
 
+def test_a_kernel_that_waited_for_its_turn_ran_as_long_as_others_of_its_name() -> None:
+    events = [Event("sgemm", at * 10**9, 50_000 + at) for at in range(9)]
+    events.append(Event("sgemm", 9 * 10**9, 2_550_000))
+    for in_turns, longest in ((False, 2.55e-3), (True, 50e-6)):
+        begins, ends = Trace.of(events, lambda _: True, in_turns).kernels["compute"].T
+        assert max(ends - begins) == pytest.approx(longest, rel=1e-3)
+
+
 CELL = 0.003
 """Seconds of a cell of the simulations: no number of cells is as long as the longest launch gap."""
 
@@ -598,7 +606,7 @@ import json, os, sys, time
 from pathlib import Path
 import numpy as np
 from tests.bench.truth.kernels import KINDS, Trace
-program, gpu, shared = sys.argv[1:]
+program, gpu, _, shared = sys.argv[1:]
 def say(word):
     print(json.dumps([time.time(), word]), flush=True)
 say("loaded")

@@ -24,7 +24,7 @@ from gpunode.jobs import cgroup
 from gpunode.jobs.cgroup import Cgroup
 from gpunode.jobs.shm import SharedMemory
 from gpunode.metric import Metric, Sample
-from gpunode.node.kernel import Stat, counter, parse_stat, parse_status
+from gpunode.node.kernel import HERTZ, Stat, counter, parse_stat, parse_status
 from gpunode.node.node import Filesystem, Node
 from gpunode.source import Divided, GpuSource, Reading
 
@@ -253,6 +253,10 @@ BUSY = 0.95
 LOOK_CLOSER = 0.5
 """CPUs a process must use before its threads are read; a training process has 300."""
 
+SETTLED = 1.0
+"""Age in seconds from which what a process does is told from its start: workers that prepare data
+are often new ones with each epoch, and busy from then on."""
+
 LOOKED_AT = 512
 """The most processes to read per job; with new ones only, they take 0.1 s of CPU."""
 
@@ -322,6 +326,7 @@ class Job:
 
     ``whole`` is False if it has more than may be read. ``compilers`` is None if not every program
     is known. ``partly`` are the processes of whose threads some should have been read and were not.
+    ``born`` has the age in seconds, if it is known, of processes that began since the last read.
     """
 
     roots: tuple[str, ...] = ()
@@ -330,6 +335,7 @@ class Job:
     processes: dict[str, Stat] = field(default_factory=dict)
     threads: dict[tuple[str, str], Stat] = field(default_factory=dict)
     partly: set[str] = field(default_factory=set)
+    born: dict[str, float] = field(default_factory=dict)
     unreadable: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(("stat", "io", "shm"), 0)
     )
@@ -456,6 +462,19 @@ class JobProcesses:
         except OSError:
             return ""
 
+    def _look_at_births(self, job: Job) -> None:
+        """Find the children that were not there at the last read, where all were looked for."""
+        if job.roots != self._before.roots or not self._before.whole:
+            return
+        new = job.processes.keys() - self._before.processes.keys() - set(job.roots)
+        if not new:
+            return
+        try:
+            uptime = float(self.node.read_text("/proc/uptime").split()[0])
+        except (OSError, ValueError, IndexError):
+            return
+        job.born = {pid: uptime - job.processes[pid].start / HERTZ for pid in new}
+
     def _look_at_programs(self, job: Job) -> None:
         """Read what each process runs, once."""
         found, compilers = {}, set()
@@ -492,6 +511,7 @@ class JobProcesses:
                     break
                 if self._add(job, child, elapsed):
                     queue.append(child)
+        self._look_at_births(job)
         self._look_at_programs(job)
         self._look_at_memory(job)
         seen = self._shm.look([pid for pid in job.roots if pid in job.processes])
@@ -656,7 +676,7 @@ class Used:
     ``gains`` are those of the threads that were read twice. ``threads`` also has an entry without a
     thread for each process that used too little for a closer look. It is empty if a busier thread
     than those in it is possible: of a busy process whose threads have been read only once, or not
-    all, so that some of its CPU time is unexplained. A new process is not in it.
+    all, so that some of its CPU time is unexplained. A process that has just begun is not in it.
     """
 
     processes: dict[str, float]
@@ -675,6 +695,13 @@ class Used:
             key: used / elapsed
             for key, stat in job.threads.items()
             if (used := _gained(before.threads.get(key), stat)) is not None
+        }
+        ages = {pid: age for pid, age in job.born.items() if age >= SETTLED}
+        processes |= {pid: job.processes[pid].cpu / age for pid, age in ages.items()}
+        gains |= {
+            (pid, thread): stat.cpu / ages[pid]
+            for (pid, thread), stat in job.threads.items()
+            if pid in ages
         }
         closer = {pid for pid, _ in job.threads} | job.partly
         shares: dict[str, list[float]] = {pid: [] for pid in closer & processes.keys()}

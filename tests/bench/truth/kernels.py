@@ -24,6 +24,9 @@ Intervals = NDArray[np.float64]
 LONG_GAP = 0.02
 """Seconds from which a gap is no longer the time between two launches."""
 
+TURN = 1e6
+"""Nanoseconds that a kernel waits at least if another process has its turn; on an H200, 2.5 ms."""
+
 AROUND = 1.0
 """Seconds before and after a window in which the true ends of its first and last gap are sought."""
 
@@ -90,18 +93,26 @@ class Trace:
         return min(begins, default=math.inf)
 
     @staticmethod
-    def of(events: Iterable[Traced], on_gpu: Callable[[Traced], bool]) -> Trace:
-        """Of what ran on a GPU. A name is looked at once: a trace has a million events."""
-        times: dict[str, list[tuple[int, int]]] = {kind: [] for kind in KINDS}
-        known: dict[str, list[tuple[int, int]] | None] = {}
+    def of(
+        events: Iterable[Traced], on_gpu: Callable[[Traced], bool], in_turns: bool = False
+    ) -> Trace:
+        """Of what ran on a GPU, alone or in turns with other processes.
+
+        A name is looked at once: a trace has a million events.
+        """
+        times: dict[str, list[tuple[int, int]] | None] = {}
         for event in events:
             name = event.name()
-            if name not in known:
-                known[name] = times[kind_of(name)] if on_gpu(event) else None
-            kept = known[name]
+            if name not in times:
+                times[name] = [] if on_gpu(event) else None
+            kept = times[name]
             if kept is not None:
                 kept.append((event.start_ns(), event.duration_ns()))
-        return Trace({kind: _seconds(kept) for kind, kept in times.items()})
+        kernels: dict[str, list[Intervals]] = {kind: [np.empty((0, 2))] for kind in KINDS}
+        for name, kept in times.items():
+            if kept is not None:
+                kernels[kind_of(name)].append(_seconds(kept, in_turns))
+        return Trace({kind: np.concatenate(found) for kind, found in kernels.items()})
 
     def save(self, path: Path) -> None:
         arrays: dict[str, Any] = dict(self.kernels)
@@ -113,9 +124,17 @@ class Trace:
             return Trace({kind: kept[kind] for kind in KINDS})
 
 
-def _seconds(times: Sequence[tuple[int, int]]) -> Intervals:
-    """Intervals from begins and durations in ns."""
+def _seconds(times: Sequence[tuple[int, int]], in_turns: bool) -> Intervals:
+    """Intervals from the begins and durations in ns of the kernels of one name.
+
+    A kernel that lasts a turn longer than others of its name waited for one. It ran for as long as
+    they do.
+    """
     columns = np.array(times, dtype=np.int64).reshape(-1, 2)
+    if in_turns:
+        usual = np.median(columns[:, 1])
+        waited = columns[:, 1] > usual + TURN
+        columns[waited, 1] = usual
     return np.column_stack((columns[:, 0], columns.sum(axis=1))) * 1e-9
 
 
@@ -172,8 +191,8 @@ def shares(
 ) -> dict[str, float]:
     """Shares of the time from ``begin`` to ``end`` by state, for the processes of one GPU.
 
-    Processes take turns of some milliseconds, which a trace does not show: a kernel seems to run
-    while it waits for its turn. Time in which several ran is shared out in proportion.
+    Processes take turns of some milliseconds, which a trace does not show. Time in which several
+    ran is shared out in proportion.
     """
     seconds = dict.fromkeys(STATES, 0.0)
     for busy in processes:

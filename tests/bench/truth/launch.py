@@ -200,9 +200,10 @@ def _launch(each: Placed, folder: Path) -> None:
                     "MASTER_ADDR": "127.0.0.1",
                     "MASTER_PORT": str(port),
                 }
+            arguments = (workload.program, str(one.gpu), str(workload.copies), str(shared))
             with (own / f"errors.{one.rank}").open("w") as errors:
                 child = subprocess.Popen(
-                    [sys.executable, *RANK, workload.program, str(one.gpu), str(shared)],
+                    [sys.executable, *RANK, *arguments],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=errors,

@@ -61,11 +61,11 @@ def tracer() -> torch.profiler.profile:
     return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
 
 
-def traced(profiler: torch.profiler.profile) -> Trace:
+def traced(profiler: torch.profiler.profile, in_turns: bool) -> Trace:
     """What a tracer that was stopped has seen run on the GPU."""
     cuda = torch.autograd.DeviceType.CUDA
     events = profiler.profiler.kineto_results.events()
-    return Trace.of(events, on_gpu=lambda event: event.device_type() == cuda)
+    return Trace.of(events, lambda event: event.device_type() == cuda, in_turns)
 
 
 class Orders:
@@ -112,8 +112,11 @@ def steps(step: Step, rank: Rank, orders: Orders) -> torch.profiler.profile | No
     return profiler
 
 
-def main(program: str, gpu: int, shared: Path) -> None:
-    """Be one process of a program on a GPU; ``shared`` is the file that all its ranks share."""
+def main(program: str, gpu: int, copies: int, shared: Path) -> None:
+    """Be one process of a program on a GPU, which takes turns with its copies there.
+
+    ``shared`` is the file that all its ranks share.
+    """
     module, function = program.split(":")
     prepare = getattr(importlib.import_module(f"tests.bench.truth.{module}"), function)
     say("loaded")
@@ -133,10 +136,10 @@ def main(program: str, gpu: int, shared: Path) -> None:
     torch.cuda.synchronize()
     if profiler is not None:
         profiler.stop()
-        traced(profiler).save(rank.folder / f"trace.{os.getpid()}.npz")
+        traced(profiler, in_turns=copies > 1).save(rank.folder / f"trace.{os.getpid()}.npz")
         say("traced")
     os._exit(0)  # a program may hold threads and process groups that would wait for each other
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
