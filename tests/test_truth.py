@@ -122,8 +122,16 @@ def test_a_kernel_that_waited_for_its_turn_ran_as_long_as_others_of_its_name() -
     events = [Event("sgemm", at * 10**9, 50_000 + at) for at in range(9)]
     events.append(Event("sgemm", 9 * 10**9, 2_550_000))
     for in_turns, longest in ((False, 2.55e-3), (True, 50e-6)):
-        begins, ends = Trace.of(events, lambda _: True, in_turns).kernels["compute"].T
-        assert max(ends - begins) == pytest.approx(longest, rel=1e-3)
+        found = Trace.of(events, lambda _: True, in_turns).kernels
+        assert max(end - begin for begin, end in found["compute"]) == pytest.approx(
+            longest, rel=1e-3
+        )
+        waited = sum(end - begin for begin, end in found["turns"])
+        assert waited == pytest.approx(2.55e-3 - longest, abs=1e-7)
+        # Another process runs meanwhile: the GPU has no gap.
+        busy = kernels.states(Trace(found), [])
+        whole = shares([busy, busy], 9.0, 9.00255)
+        assert whole["compute"] == pytest.approx(1.0, abs=1e-3)
 
 
 CELL = 0.003

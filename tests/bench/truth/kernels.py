@@ -49,7 +49,10 @@ COLLECTIVE = re.compile(r"nccl", re.IGNORECASE)
 HOST_COPY = re.compile(r"memcpy.*(HtoD|DtoH|host)", re.IGNORECASE)
 PEER_COPY = re.compile(r"memcpy.*PtoP", re.IGNORECASE)
 
-KINDS = ("compute", "memory", "collective", "communication", "copy")
+TURNS = "turns"
+"""The time for which kernels of a process waited for their turn."""
+
+KINDS = ("compute", "memory", "collective", "communication", "copy", TURNS)
 PRIORITY = ("compute", "memory", "communication", "blocked", "copy")
 STATES = (*PRIORITY, "launch", "starved")
 
@@ -111,7 +114,9 @@ class Trace:
         kernels: dict[str, list[Intervals]] = {kind: [np.empty((0, 2))] for kind in KINDS}
         for name, kept in times.items():
             if kept is not None:
-                kernels[kind_of(name)].append(_seconds(kept, in_turns))
+                ran, waited = _seconds(kept, in_turns)
+                kernels[kind_of(name)].append(ran)
+                kernels[TURNS].append(waited)
         return Trace({kind: np.concatenate(found) for kind, found in kernels.items()})
 
     def save(self, path: Path) -> None:
@@ -124,18 +129,21 @@ class Trace:
             return Trace({kind: kept[kind] for kind in KINDS})
 
 
-def _seconds(times: Sequence[tuple[int, int]], in_turns: bool) -> Intervals:
-    """Intervals from the begins and durations in ns of the kernels of one name.
+def _seconds(times: Sequence[tuple[int, int]], in_turns: bool) -> tuple[Intervals, Intervals]:
+    """When the kernels of one name ran and waited for a turn, from begins and durations in ns.
 
     A kernel that lasts a turn longer than others of its name waited for one. It ran for as long as
     they do.
     """
     columns = np.array(times, dtype=np.int64).reshape(-1, 2)
+    begins, ends = columns[:, 0], columns.sum(axis=1)
+    ran = ends.copy()
     if in_turns:
         usual = np.median(columns[:, 1])
-        waited = columns[:, 1] > usual + TURN
-        columns[waited, 1] = usual
-    return np.column_stack((columns[:, 0], columns.sum(axis=1))) * 1e-9
+        late = columns[:, 1] > usual + TURN
+        ran[late] = begins[late] + int(usual)
+    waited = np.column_stack((ran, ends))[ran < ends]
+    return np.column_stack((begins, ran)) * 1e-9, waited * 1e-9
 
 
 def merged(intervals: Intervals) -> Intervals:
@@ -181,6 +189,7 @@ def states(trace: Trace, peers: Sequence[Trace]) -> dict[str, Intervals]:
         trace.kernels["collective"], [peer.kernels["collective"] for peer in peers]
     )
     found = {kind: merged(trace.kernels[kind]) for kind in ("compute", "memory", "copy")}
+    found[TURNS] = merged(trace.kernels[TURNS])
     found["blocked"] = merged(waiting)
     found["communication"] = merged(np.concatenate((moving, trace.kernels["communication"])))
     return found
@@ -191,8 +200,8 @@ def shares(
 ) -> dict[str, float]:
     """Shares of the time from ``begin`` to ``end`` by state, for the processes of one GPU.
 
-    Processes take turns of some milliseconds, which a trace does not show. Time in which several
-    ran is shared out in proportion.
+    Processes take turns of some milliseconds. Time in which several ran, or waited for their turns,
+    is shared out in proportion.
     """
     seconds = dict.fromkeys(STATES, 0.0)
     for busy in processes:
