@@ -59,6 +59,9 @@ gpus 3
 gpu 0 uuid {UUID}
 gpu 0 set ClockInfo.sm 1980
 gpu 0 set Temperature 71
+gpu 0 set PerformanceState 2
+gpu 0 set CurrentClocksEventReasons 0x144
+gpu 0 set CurrPcieLinkWidth 8
 gpu 0 set TotalEnergyConsumption 123456789
 gpu 0 set EncoderUtilization.percent 12
 gpu 0 set DecoderUtilization.percent 7
@@ -87,6 +90,12 @@ EXPECTED = {
     f"{DEV}MAX_SM_CLOCK": 1980,
     f"{DEV}MAX_MEM_CLOCK": 3201,
     f"{DEV}GPU_TEMP": 71,
+    f"{DEV}PSTATE": 2,
+    f"{DEV}CLOCKS_EVENT_REASONS": 0x144,
+    f"{DEV}CLOCK_THROTTLE_REASONS": 0x144,
+    f"{DEV}PCIE_LINK_GEN": 5,
+    f"{DEV}PCIE_LINK_WIDTH": 8,
+    f"{DEV}PCIE_MAX_LINK_WIDTH": 16,
     f"{DEV}SLOWDOWN_TEMP": 89,
     f"{DEV}SHUTDOWN_TEMP": 95,
     f"{DEV}GPU_MAX_OP_TEMP": 87,
@@ -425,6 +434,8 @@ NOTHING = DcgmFields(
     power_range=PowerRange(None, None, None),
     temperature_limits=TemperatureLimits(None, None, None, None),
     video=VideoUse(None, None),
+    clock_events=None,
+    performance_state=None,
     ecc={},
     violations={},
     inforom_valid=None,

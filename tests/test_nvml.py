@@ -59,6 +59,7 @@ gpu 0 field 138 - 1000
 gpu 0 field 139 - 2000
 gpu 0 set GpuFabricInfoV.health_mask 0x6a
 gpu 0 set PersistenceMode 0
+gpu 0 set PerformanceState 2
 gpu 0 power 300
 gpu 0 util 40
 gpu 0 gpm 1 80
@@ -103,6 +104,7 @@ EXPECTED: dict[str, Any] = {
     "sm_clock": 1755e6,
     "memory_clock": 3201e6,
     "clock_events": ["sw_power_cap", "hw_thermal"],
+    "performance_state": 2,
     "throttled": {
         "sw_power_cap": 1.5,
         "sync_boost": 0,

@@ -265,6 +265,10 @@ class Gpu(Protocol):
         """Names of the reasons why the clocks are throttled now."""
         ...
 
+    def performance_state(self) -> int:
+        """0 at full performance to 15."""
+        ...
+
     def throttled(self) -> dict[str, float]:
         """Throttled seconds by reason since the driver was loaded, from its own counters."""
         ...

@@ -78,6 +78,15 @@ SCALED: tuple[tuple[Metric, Metric, tuple[str, ...], float], ...] = (
         1,
     ),
     (_gauge("DEV_PCIE_REPLAY_COUNTER", "PCIe retries."), state.PCIE_REPLAYS, (), 1),
+    (_gauge("DEV_PCIE_LINK_GEN", "PCIe generation of the link."), state.PCIE_GENERATION, (), 1),
+    (_gauge("DEV_PCIE_LINK_WIDTH", "PCIe lanes of the link."), state.PCIE_WIDTH, (), 1),
+    (
+        _gauge("DEV_PCIE_MAX_LINK_GEN", "Maximum PCIe generation."),
+        state.PCIE_GENERATION_MAX,
+        (),
+        1,
+    ),
+    (_gauge("DEV_PCIE_MAX_LINK_WIDTH", "Maximum PCIe lanes."), state.PCIE_WIDTH_MAX, (), 1),
     (_gauge("DEV_GPU_UTIL", "GPU utilization (%)."), gpu.UTILIZATION, (), 100),
     (_gauge("DEV_FB_USED", "Frame buffer in use (MiB)."), gpu.MEMORY_USED, (), MEBI),
     (_gauge("DEV_FB_RESERVED", "Frame buffer reserved (MiB)."), gpu.MEMORY_RESERVED, (), MEBI),
@@ -122,6 +131,25 @@ SCALED: tuple[tuple[Metric, Metric, tuple[str, ...], float], ...] = (
     ),
 )
 """Their metrics that equal one of ours in other units: theirs, ours, further labels, factor."""
+
+
+EVENTS = (
+    "gpu_idle",
+    "clocks_setting",
+    "sw_power_cap",
+    "hw_slowdown",
+    "sync_boost",
+    "sw_thermal",
+    "hw_thermal",
+    "hw_power_brake",
+    "display_clocks",
+)
+"""Reasons why the clocks are lowered, by the bit that DCGM has for each."""
+
+
+def _event_bits(told: DcgmFields) -> float | None:
+    events = told.clock_events
+    return None if events is None else float(sum(1 << EVENTS.index(event) for event in events))
 
 
 def _violation(name: str, what: str) -> tuple[Metric, Callable[[DcgmFields], float | None]]:
@@ -187,6 +215,12 @@ FIELDS: tuple[tuple[Metric, Callable[[DcgmFields], float | None]], ...] = (
         _gauge("DEV_VGPU_LICENSE_STATUS", "Whether this is a virtual GPU with a licence."),
         lambda told: None if told.vgpu_licensed is None else float(told.vgpu_licensed),
     ),
+    (
+        _gauge("DEV_PSTATE", "Performance state (0 at full performance to 15)."),
+        lambda told: _times(told.performance_state, 1),
+    ),
+    (_gauge("DEV_CLOCKS_EVENT_REASONS", "Why the clocks are lowered (bits)."), _event_bits),
+    (_gauge("DEV_CLOCK_THROTTLE_REASONS", "The same, as DCGM called it before 4."), _event_bits),
     _violation("power", "the power limit"),
     _violation("thermal", "heat"),
     _violation("sync_boost", "the slowest GPU of its group"),

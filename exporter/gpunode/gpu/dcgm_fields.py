@@ -55,6 +55,8 @@ class DcgmFields:
     power_range: PowerRange
     temperature_limits: TemperatureLimits
     video: VideoUse
+    clock_events: tuple[str, ...] | None
+    performance_state: int | None
     ecc: dict[str, float]
     """Since the driver was loaded."""
 
@@ -93,6 +95,7 @@ class GpuDcgmFields:
             self._temperature_limits = known(gpu.temperature_limits) or NO_LIMITS
         if self._inforom_due.at(now):
             self._inforom_valid = known(gpu.inforom_valid)
+        events = known(gpu.clock_events)
         whole: dict[Metric, float | None] = {}
         if not gpu.identity.mig and known(gpu.mig_mode):
             whole = {metric: known(read(gpu)) for metric, read in WHOLE.items()}
@@ -106,6 +109,8 @@ class GpuDcgmFields:
                 power_range=self._power_range,
                 temperature_limits=self._temperature_limits,
                 video=known(gpu.video_use) or VideoUse(None, None),
+                clock_events=None if events is None else tuple(events),
+                performance_state=known(gpu.performance_state),
                 ecc=known(gpu.volatile_ecc_errors) or {},
                 violations=known(gpu.violations) or {},
                 inforom_valid=self._inforom_valid,

@@ -191,6 +191,7 @@ _Static_assert(sizeof(Fabric) == 0x24, "pynvml: nvmlGpuFabricInfo_v2");
     X(nvmlDeviceGetDecoderUtilization) X(nvmlDeviceGetGridLicensableFeatures) X(nvmlDeviceValidateInforom) X(nvmlSystemGetDriverVersion) \
     X(nvmlDeviceGetCurrentClocksThrottleReasons) X(nvmlDeviceGetTotalEnergyConsumption) \
     X(nvmlDeviceGetTotalEccErrors) X(nvmlDeviceGetRemappedRows) X(nvmlDeviceGetPersistenceMode) \
+    X(nvmlDeviceGetPerformanceState) \
     X(nvmlDeviceGetCurrPcieLinkGeneration) X(nvmlDeviceGetCurrPcieLinkWidth) \
     X(nvmlDeviceGetMaxPcieLinkGeneration) X(nvmlDeviceGetMaxPcieLinkWidth) X(nvmlDeviceGetPcieReplayCounter) \
     X(nvmlDeviceGetGpuFabricInfoV) X(nvmlDeviceGetMigMode) X(nvmlDeviceGetMaxMigDeviceCount) \
@@ -257,6 +258,7 @@ static const struct {
     {"DecoderUtilization.percent", 0},
     {"DecoderUtilization.period", 100000},
     {"CurrentClocksEventReasons", 1},
+    {"PerformanceState", 0},
     {"TotalEccErrors.corrected_volatile", 0},
     {"TotalEccErrors.uncorrected_volatile", 0},
     {"TotalEccErrors.corrected_aggregate", 0},
@@ -1541,6 +1543,7 @@ UINT_GETTER(EnforcedPowerLimit)
 UINT_GETTER(PowerManagementDefaultLimit)
 UINT_GETTER(PowerManagementLimit)
 UINT_GETTER(PersistenceMode)
+UINT_GETTER(PerformanceState)
 UINT_GETTER(CurrPcieLinkGeneration)
 UINT_GETTER(CurrPcieLinkWidth)
 UINT_GETTER(MaxPcieLinkGeneration)

@@ -75,6 +75,7 @@ CLOCK_EVENTS = {
     pynvml.nvmlClocksEventReasonSwThermalSlowdown: "sw_thermal",
     pynvml.nvmlClocksEventReasonHwThermalSlowdown: "hw_thermal",
     pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown: "hw_power_brake",
+    pynvml.nvmlClocksEventReasonDisplayClockSetting: "display_clocks",
 }
 THROTTLED_NANOSECONDS = {
     pynvml.NVML_FI_DEV_PERF_POLICY_POWER: "sw_power_cap",
@@ -151,6 +152,7 @@ LIMITS = 1.0, 2e4
 LINKS = 0.0, 64.0
 MARGINS = -200.0, 200.0
 NUMBERS = 0.0, 2.0**16
+PERFORMANCE_STATES = 0.0, 15.0
 PIDS = 1.0, 2.0**22
 ROWS = 0.0, 1e6
 SHARES = 0.0, 1.0
@@ -572,6 +574,10 @@ class NvmlGpu:
         if mask == ALL_ONES:
             raise Unsupported(f"clock events: {mask:#x} is no reading")
         return [name for bit, name in CLOCK_EVENTS.items() if mask & bit]
+
+    def performance_state(self) -> int:
+        state = self._call("nvmlDeviceGetPerformanceState")
+        return int(_reading("performance state", state, PERFORMANCE_STATES))
 
     def throttled(self) -> dict[str, float]:
         values = self._fields(*THROTTLED_NANOSECONDS)
