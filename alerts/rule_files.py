@@ -316,9 +316,10 @@ def rule_files(
             for name, part in by_file.items()
         },
     }
+    in_promql = {name: quoted(value) for name, value in (settings or {}).items()}
     for group in (group for groups in found.values() for group in groups):
         for one in group["rules"]:
-            one["expr"] = substituted(one["expr"], settings)
+            one["expr"] = substituted(one["expr"], in_promql)
             if "annotations" in one:
                 page = one["annotations"]["dashboard"]
                 one["annotations"]["dashboard"] = substituted(page, settings)
@@ -339,6 +340,13 @@ def handed_on() -> list[str]:
     ]
     asked = {name for rule in rules for name in ASKED.findall(rule["expr"])}
     return sorted(asked - {rule.get("record") for rule in rules})
+
+
+def quoted(value: str | float) -> str | float:
+    """A value as it stands between the quotes of a PromQL string."""
+    if isinstance(value, str):
+        return value.replace("\\", "\\\\").replace('"', '\\"')
+    return value
 
 
 def substituted(expression: str, settings: Mapping[str, str | float] | None = None) -> str:

@@ -385,7 +385,12 @@ def test_what_a_site_changes_reaches_the_rules_as_with_the_generator(
 ) -> None:
     given = {
         "alerts": as_a_site_changes(number),
-        "settings": {"fleet_nodes": 20, "xids_of_hardware": "79|94", "busy_share": 0.125},
+        "settings": {
+            "fleet_nodes": 20,
+            "xids_of_hardware": "79|94",
+            "busy_share": 0.125,
+            "scrape_jobs": r'gpu\.exporter|"node"',
+        },
         "severities": {"page": "critical"},
     }
     changes = Changes.model_validate(given)
@@ -495,6 +500,25 @@ def test_dashboards_and_routes_ask_for_severities_by_the_names_of_the_site(tmp_p
         colored = {text for text in names.values() if f'"text": "{text}"' in fleet}
         assert board["title"]
         assert {names["page"], names["ticket"]} <= colored
+
+
+def test_dashboards_ask_for_the_job_that_the_site_has(tmp_path: Path) -> None:
+    jobs = r"gpu\.exporter|(?:gpunode)"
+    values = {"dashboards": {"enabled": True}, "rules": {"settings": {"scrape_jobs": jobs}}}
+    objects = render(tmp_path, values)
+    texts = [t for one in objects if one["kind"] == "ConfigMap" for t in one["data"].values()]
+    (health,) = (text for text in texts if '"uid": "gpunode-health"' in text)
+    asked = set(re.findall(r'job=~"([^"]*)"', " ".join(_strings(json.loads(health)))))
+    assert asked == {jobs.replace("\\", "\\\\")}  # as PromQL quotes it
+
+
+def _strings(one: Any) -> Iterator[str]:
+    """Every text in a JSON document."""
+    if isinstance(one, str):
+        yield one
+    elif isinstance(one, dict | list):
+        for part in one.values() if isinstance(one, dict) else one:
+            yield from _strings(part)
 
 
 def test_only_who_is_named_reaches_the_port(tmp_path: Path) -> None:

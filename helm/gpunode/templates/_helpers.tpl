@@ -130,7 +130,7 @@ yes
 {{- end -}}
 
 {{/* A text that asks for severities, such as a dashboard, with the names that `rules.severities` gives
-them. A dashboard also has them as keys of its colors. */}}
+them. A dashboard also has them as keys of its colors, and asks for the job that scrapes the exporter. */}}
 {{- define "gpunode.renamed" -}}
 {{- $text := .text -}}
 {{- range list "page" "ticket" "info" -}}
@@ -140,7 +140,16 @@ them. A dashboard also has them as keys of its colors. */}}
 {{- range list "page" "ticket" "info" -}}
 {{- $text = $text | replace (printf "<%s>" .) (dig . . $.severities) -}}
 {{- end -}}
+{{- if dig "given" "" (.job | default dict) -}}
+{{- $given := include "gpunode.quoted" .job.given | toJson | trimPrefix `"` | trimSuffix `"` -}}
+{{- $text = $text | replace (printf `job=~\"%s\"` .job.default) (printf `job=~\"%s\"` $given) -}}
+{{- end -}}
 {{- $text -}}
+{{- end -}}
+
+{{/* A value as it stands between the quotes of a PromQL string. */}}
+{{- define "gpunode.quoted" -}}
+{{- . | replace `\` `\\` | replace `"` `\"` -}}
 {{- end -}}
 
 {{/* A number as it was written: Helm reads all of them as floats. */}}

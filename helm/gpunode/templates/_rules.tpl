@@ -43,7 +43,7 @@ files/rules.yaml has every rule with its defaults. A change is applied as `pytho
 {{- range $name, $default := $defaults -}}
 {{- $value := $default -}}
 {{- if hasKey $rules.settings $name -}}{{- $value = include "gpunode.number" (get $rules.settings $name) -}}{{- end -}}
-{{- $expr = $expr | replace (printf "${%s}" $name) $value -}}
+{{- $expr = $expr | replace (printf "${%s}" $name) (include "gpunode.quoted" $value) -}}
 {{- $dashboard = $dashboard | replace (printf "${%s}" $name) $value -}}
 {{- end -}}
 {{- $one := dict "expr" $expr -}}
