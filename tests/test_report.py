@@ -701,13 +701,14 @@ def server(reply: Callable[[Mapping[str, list[str]], Any], Reply]) -> Iterator[s
         def do_POST(self) -> None:
             form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
             status, kind, body = reply(form, self.headers)
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            if status == 302:
-                self.send_header("Location", "https://login.example/")
-            self.end_headers()
-            self.wfile.write(body)
+            with suppress(OSError):  # who asked may have lost patience
+                self.send_response(status)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                if status == 302:
+                    self.send_header("Location", "https://login.example/")
+                self.end_headers()
+                self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
             pass
@@ -776,6 +777,31 @@ def test_a_server_that_never_answers(run: Run) -> None:
 
     with server(wait) as url:
         ended = run(url, "--from=2h", "--prometheus.timeout=1")
+        over.set()
+    assert ended.code == 2
+    (line,) = ended.err.splitlines()
+    assert "no answer within 1 s" in line
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_server_that_answers_a_byte_at_a_time(run: Run) -> None:
+    over = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Type", JSON)
+            self.end_headers()
+            with suppress(OSError):
+                while not over.wait(0.05):
+                    self.wfile.write(b" ")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with served(Handler) as port:
+        ended = run(f"http://127.0.0.1:{port}", "--from=2h", "--prometheus.timeout=1")
         over.set()
     assert ended.code == 2
     (line,) = ended.err.splitlines()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import re
 import ssl
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -181,6 +182,8 @@ class Prometheus:
         log.info("%s: %s; asks again", self.url, error)
 
     def _once(self, path: str, form: Mapping[str, str | int]) -> Answer:
+        late = f"no answer within {self.timeout:g} s (prometheus.timeout)"
+        until = time.monotonic() + self.timeout  # the client's own is for each part of an answer
         try:
             with self._client.stream("POST", f"{self.url}{path}", data=form) as response:
                 body = bytearray()
@@ -188,10 +191,12 @@ class Prometheus:
                     body += part
                     if len(body) > LARGEST_ANSWER:
                         raise TooMuch(f"the answer has more than {LARGEST_ANSWER >> 20} MiB")
+                    if time.monotonic() > until:
+                        raise TooMuch(late)
         except httpx2.ConnectTimeout as error:
             raise Busy(f"cannot connect within {self.timeout:g} s") from error
         except httpx2.TimeoutException as error:
-            raise TooMuch(f"no answer within {self.timeout:g} s (prometheus.timeout)") from error
+            raise TooMuch(late) from error
         except (httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
             raise UsageError(f"prometheus.url: {self.url}: {_line(str(error))}") from error
         except httpx2.TransportError as error:
