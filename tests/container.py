@@ -134,17 +134,15 @@ def certificates() -> str:
 
 
 @contextmanager
-def container(
-    image: Image, driver: FakeDriver, kubelet: Path, *options: str, user: int = NOBODY
-) -> Iterator[Daemon]:
+def container(image: Image, driver: FakeDriver, kubelet: Path, *options: str) -> Iterator[Daemon]:
     """Run the image with no right that a pod may be without, and wait until it is ready.
 
-    It has no capability and no way to get one, a root that is read-only, a process namespace of its
-    own, and the system calls of ``docker/seccomp.json``.
+    It has user 65534, no capability and no way to get one, a root that is read-only, a process
+    namespace of its own, and the system calls of ``docker/seccomp.json``.
     """
-    command = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+    command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
     command += ["--no-new-privs", "--bounding-set=-all"]
-    command += ["bwrap", "--unshare-user", "--uid", str(user), "--gid", str(user)]
+    command += ["bwrap", "--unshare-user", "--uid", str(NOBODY), "--gid", str(NOBODY)]
     command += ["--unshare-pid", "--as-pid-1", "--unshare-ipc", "--unshare-uts"]
     command += ["--ro-bind", str(image.root), "/", "--proc", "/proc"]
     command += ["--ro-bind", str(driver.directory), DRIVER]

@@ -1,8 +1,9 @@
 """What the daemon sees under each profile of the chart: it runs as the rendered pod says it may.
 
-Bubblewrap makes the container's mounts and namespaces; setpriv gives it the user and capabilities,
-as a container runtime does, and the seccomp profile is the project's. The node is this machine,
-whose driver, kubelet and job are fakes.
+Bubblewrap makes the container's mounts and namespaces; it gets the user and capabilities as from a
+container runtime, and the seccomp profile is the project's. The node is this machine, whose driver,
+kubelet and job are fakes. In the container are this machine's programs; tests/test_image.py has
+those of the image there.
 """
 
 from __future__ import annotations
@@ -13,25 +14,30 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from helm.generate import CHART
+from tests.attacks.seccomp import NUMBERS
 from tests.conftest import until
+from tests.container import DRIVER, Image
+from tests.daemon import free_port
 from tests.fakes.kubelet import kubelet
 from tests.fakes.nvml import FakeDriver, build
 from tests.needs import ROOT, as_root, need
 from tests.test_chart import PROFILES, daemon_of, render
 
 UUID = "GPU-5a1c2c1e-0000-4000-8000-000000000000"
-PORT = 9816
 FAMILY = re.compile(r"^(gpunode_\w+?)(?:_bucket|_sum|_count)?(?:\{| )", re.MULTILINE)
 TENANT = 1000
 PYTHON = Path(sys.executable).resolve()
+CONFINE, SECCOMP = "/confine", "/seccomp"
+CAPABILITY = re.compile(r"^#define CAP_(\w+)\s+(\d+)$", re.MULTILINE)
 
 pytestmark = as_root
 
@@ -67,25 +73,60 @@ def machine(folder: Path, host_pid: bool) -> Iterator[None]:
             child.kill()
 
 
-def sandbox(pod: dict[str, Any], container: dict[str, Any], node: Path) -> list[str]:
-    """What makes the container of a pod, with this machine's programs for an image."""
-    image = {
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """What is in a container: the options of bubblewrap that put it there, and how it is run."""
+
+    root: tuple[str, ...]
+    driver: str
+    """The folder in which the driver's library is looked for."""
+
+    python: str
+    environment: Mapping[str, str]
+
+
+def own_programs() -> Programs:
+    """This machine's, for an image."""
+    placed = {
         **{name: Path(name) for name in ("/usr", "/etc")},
         "/python": PYTHON.parents[1],
         "/site": Path(sysconfig.get_path("purelib")),
         "/app": ROOT / "exporter",
-        "/confine": ROOT / "tests" / "attacks",
-        "/seccomp": ROOT / "docker",
-        "/driver": node / "driver",
     }
+    root = [word for place, path in placed.items() for word in ("--ro-bind", str(path), place)]
+    for name in ("bin", "lib", "lib64", "sbin"):
+        root += ["--symlink", f"usr/{name}", f"/{name}"]
+    environment = {
+        "PATH": "/usr/sbin:/usr/bin",
+        "PYTHONPATH": "/app:/site",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "LD_LIBRARY_PATH": "/driver:/python/lib",
+    }
+    return Programs(tuple(root), "/driver", f"/python/bin/{PYTHON.name}", environment)
+
+
+def programs_of(image: Image) -> Programs:
+    """Those of the image, in a root to which a runtime adds what it mounts."""
+    for place in (DRIVER, CONFINE, SECCOMP, NUMBERS.parent, "/host", "/run/gpunode"):
+        (image.root / str(place)[1:]).mkdir(parents=True, exist_ok=True)
+    added = ("--ro-bind", str(NUMBERS.parent), str(NUMBERS.parent))
+    python, *_ = image.config["Entrypoint"]
+    root = "--bind", str(image.root), "/", *added
+    return Programs(root, DRIVER, python, image.environment)
+
+
+def sandbox(
+    pod: dict[str, Any], container: dict[str, Any], node: Path, programs: Programs
+) -> list[str]:
+    """What makes the container of a pod."""
     command = [need("bwrap"), "--die-with-parent", "--cap-add", "ALL"]
     command += ["--unshare-ipc", "--unshare-uts", "--hostname", "gpunode-x7kq2"]
     command += [] if pod.get("hostPID") else ["--unshare-pid"]
     command += [] if pod.get("hostNetwork") else ["--unshare-net"]
-    for place, path in image.items():
-        command += ["--ro-bind", str(path), place]
-    for name in ("bin", "lib", "lib64", "sbin"):
-        command += ["--symlink", f"usr/{name}", f"/{name}"]
+    command += programs.root
+    for place, path in ((CONFINE, "tests/attacks"), (SECCOMP, "docker")):
+        command += ["--ro-bind", str(ROOT / path), place]
+    command += ["--ro-bind", str(node / "driver"), programs.driver]
     command += ["--dir", "/host", "--proc", "/proc", "--dev", "/dev", "--ro-bind", "/sys", "/sys"]
     of_node = {
         "/var/lib/kubelet/pod-resources": node / "kubelet",
@@ -102,16 +143,17 @@ def sandbox(pod: dict[str, Any], container: dict[str, Any], node: Path) -> list[
     return [*command, "--remount-ro", "/"]
 
 
-def rights(pod: dict[str, Any], container: dict[str, Any]) -> list[str]:
+def rights(pod: dict[str, Any], container: dict[str, Any], python: str) -> list[str]:
     """What gives a process the user and the capabilities of a container, and no way to others."""
     who, own = pod["securityContext"], container["securityContext"]
     assert own["capabilities"]["drop"] == ["ALL"]
     assert own["allowPrivilegeEscalation"] is False
-    kept = [f"+{name.lower()}" for name in own["capabilities"].get("add", ())]
+    known = dict(CAPABILITY.findall(Path("/usr/include/linux/capability.h").read_text()))
+    kept = ",".join(known[name] for name in own["capabilities"].get("add", ()))
+    user, group = str(who["runAsUser"]), str(who["runAsGroup"])
     return [
-        *("setpriv", f"--reuid={who['runAsUser']}", f"--regid={who['runAsGroup']}"),
-        *("--clear-groups", "--inh-caps=-all", "--no-new-privs"),
-        f"--bounding-set={','.join(['-all', *kept])}",
+        *(python, f"{CONFINE}/rights.py", user, group, kept),
+        *(python, f"{CONFINE}/seccomp.py", f"{SECCOMP}/seccomp.json"),
     ]
 
 
@@ -125,45 +167,39 @@ def namespaces() -> None:
 
 
 @contextmanager
-def running(profile: str, folder: Path) -> Iterator[Callable[[], str]]:
+def running(profile: str, folder: Path, programs: Programs) -> Iterator[Callable[[], str]]:
     """A daemon in the pod that a profile renders; what a scrape of it says, empty until it does."""
-    pod, container = daemon_of(render(folder, {"profile": profile}))
+    port = free_port()  # one profile has the node's
+    pod, container = daemon_of(render(folder, {"profile": profile, "port": port}))
     with opened_folder() as node, machine(node, bool(pod.get("hostPID"))):
         for name in ("logs", "client"):
             (node / name).mkdir()
-        python = f"/python/bin/{PYTHON.name}"
         command = [
-            *sandbox(pod, container, node),
-            *rights(pod, container),
-            *(python, "/confine/seccomp.py", "/seccomp/seccomp.json"),
-            *(python, "-m", "gpunode", *container["args"]),
+            *sandbox(pod, container, node, programs),
+            *rights(pod, container, programs.python),
+            *(programs.python, "-m", "gpunode", *container["args"]),
         ]
-        environment = {
-            "PATH": "/usr/sbin:/usr/bin",
-            "PYTHONPATH": "/app:/site",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "LD_LIBRARY_PATH": "/driver:/python/lib",
-            "FAKE_NVML": "/driver/nvml.script",
-        }
+        environment = {**programs.environment, "FAKE_NVML": f"{programs.driver}/nvml.script"}
         with subprocess.Popen(command, env=environment) as child:
             try:
-                yield lambda: scraped(child)
+                yield lambda: scraped(child, port)
             finally:
                 child.terminate()
 
 
-SCRAPE = f"""
+SCRAPE = """
+import sys
 from urllib.request import urlopen
-print(urlopen("http://127.0.0.1:{PORT}/metrics", timeout=5).read().decode())
+print(urlopen(f"http://127.0.0.1:{sys.argv[1]}/metrics", timeout=5).read().decode())
 """
 
 
-def scraped(child: subprocess.Popen[bytes]) -> str:
+def scraped(child: subprocess.Popen[bytes], port: int) -> str:
     """What the daemon in a sandbox says, asked from inside its network namespace."""
     assert child.poll() is None, "the daemon has ended"
     inside = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
     namespace = f"--net=/proc/{inside[0] if inside else child.pid}/ns/net"
-    command = [need("nsenter"), namespace, sys.executable, "-c", SCRAPE]
+    command = [need("nsenter"), namespace, sys.executable, "-c", SCRAPE, str(port)]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
@@ -183,10 +219,15 @@ def test_the_readme_tells_of_every_profile() -> None:
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_a_profile_shows_what_it_promises_and_no_more(profile: str, tmp_path: Path) -> None:
+    shows_what_it_promises(profile, tmp_path, own_programs())
+
+
+def shows_what_it_promises(profile: str, folder: Path, programs: Programs) -> None:
+    """Fails unless the daemon shows what the chart's README says of a profile, and no more."""
     steps = PROFILES.index(profile) + 1
     promised = set[str]().union(*(ROWS[one] for one in PROFILES[:steps]))
     others = set[str]().union(*(ROWS[one] for one in PROFILES[steps:]))
-    with running(profile, tmp_path) as scrape:
+    with running(profile, folder, programs) as scrape:
         # Of what is not read yet, some sources are not up yet.
         until(lambda: promised <= families(text := scrape()) and not failing(text), timeout=60)
         assert others & families(scrape()) == set()

@@ -22,7 +22,8 @@ from tests.conftest import by_label, scrape, until, values
 from tests.daemon import Daemon
 from tests.fakes.kubelet import kubelet
 from tests.fakes.nvml import FakeDriver, build
-from tests.test_chart import daemon_of, render
+from tests.test_chart import PROFILES, daemon_of, render
+from tests.test_chart_profiles import programs_of, shows_what_it_promises
 
 ROOT = Path(__file__).parents[1]
 OWNER = "gpunode_gpu_owner_info"
@@ -126,23 +127,11 @@ def test_without_any_right_it_serves_all_that_needs_none(
     assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
 
 
-def test_in_the_pod_of_the_profile_pods_it_asks_a_kubelet_that_belongs_to_root(
-    image: container.Image, driver: FakeDriver, tmp_path: Path
+@pytest.mark.parametrize("profile", PROFILES)
+def test_in_the_pod_of_each_profile_it_shows_what_that_promises(
+    image: container.Image, profile: str, tmp_path: Path
 ) -> None:
-    pod, rendered = daemon_of(render(tmp_path, {"profile": "pods"}))
-    user = pod["securityContext"]["runAsUser"]
-    assert rendered["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    sockets = image.root.parent / "pod-resources"
-    with kubelet(sockets / "kubelet.sock") as fake:
-        (sockets / "kubelet.sock").chmod(0o755)  # as the kubelet makes it, with the umask 022
-        sockets.chmod(0o750)
-        with container.container(
-            image, driver, sockets, *rendered["args"][1:], "--client.socket=", user=user
-        ) as inside:
-            find = "gpunode_gpu_info", "uuid"
-            uuid = until(lambda: min(by_label(scrape(inside), *find), default=""))
-            fake.pods = {("research", "trainer-0", "main"): [("nvidia.com/gpu", uuid)]}
-            until(lambda: told(inside))
+    shows_what_it_promises(profile, tmp_path, programs_of(image))
 
 
 def test_its_rights_are_those_of_the_charts_pod(tmp_path: Path) -> None:
