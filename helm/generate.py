@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import yaml
 
-from alerts.generate import Layout
+from alerts.generate import SEVERITY, Layout
 from alerts.rule_files import RUNBOOKS, rule_files
 from alerts.thresholds.row import Severity, Threshold
 from alerts.thresholds.settings import SETTINGS
@@ -33,6 +33,12 @@ OF_THE_CHART = {
     *(("compat",), ("config", "file"), ("web", "config_file"), ("web", "config", "file")),
 }
 """Settings that the chart gives the daemon as options, which would override those of a file."""
+
+ENABLED = {
+    "type": "boolean",
+    "description": "Of no effect here: the condition of a chart that depends on this one.",
+}
+"""https://helm.sh/docs/topics/charts/#tags-and-condition-fields-in-dependencies"""
 
 DURATION = r"^[0-9]+[smh]$"
 
@@ -165,7 +171,7 @@ def schema() -> dict[str, Any]:
     made: dict[str, Any] = {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Values of the chart gpunode",
-        **_closed({"global": {"type": "object"}}),
+        **_closed({"global": {"type": "object"}, "enabled": ENABLED}),
         "definitions": {"tier": _change_of_tier()},
     }
     special = _special()
@@ -188,7 +194,7 @@ def schema() -> dict[str, Any]:
 
 def _special() -> dict[str, dict[str, Any]]:
     """The schemas of values whose keys are listed elsewhere."""
-    severity = {"type": "string", "pattern": "^[a-z_]+$"}
+    severity = {"type": "string", "pattern": SEVERITY}
     kinds = {str: "string", int: "number", float: "number"}
     scalar = {"type": ["string", "number", "boolean"]}
     texts = {"type": "object", "additionalProperties": {"type": "string"}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -152,6 +153,34 @@ def test_a_typo_is_refused(typo: str, tmp_path: Path) -> None:
     ran = helm("template", "gpunode", CHART, f"--values={tmp_path}/values.yaml")
     assert ran.returncode != 0
     assert "don't meet the specifications of the schema" in ran.stderr
+
+
+def test_a_key_without_a_value_is_as_good_as_none(tmp_path: Path) -> None:
+    """As where a site has a comment on every line below the key."""
+    optional = ("monitor", "rules", "networkPolicy", "alertmanagerExample")
+    shown = f"--set={','.join(f'{name}.enabled=true' for name in optional)}"
+    before = render(tmp_path, {}, shown)
+    for value in generate.values():
+        # what may be empty and is a map or a list
+        if value.description and value.default in ({}, []):
+            given: Object = {value.path[-1]: None}
+            for part in reversed(value.path[:-1]):
+                given = {part: given}
+            assert render(tmp_path, given, shown) == before, value.name
+
+
+def test_a_chart_that_depends_on_it_may_leave_it_out(tmp_path: Path) -> None:
+    depends = {"name": "gpunode", "version": "*", "condition": "gpunode.enabled"}
+    about = {"apiVersion": "v2", "name": "site", "version": "1.0.0", "dependencies": [depends]}
+    (tmp_path / "Chart.yaml").write_text(yaml.safe_dump(about))
+    shutil.copytree(CHART, tmp_path / "charts" / "gpunode")
+    made = {
+        enabled: helm("template", "site", tmp_path, f"--set=gpunode.enabled={enabled}")
+        for enabled in ("true", "false")
+    }
+    assert [ran.returncode for ran in made.values()] == [0, 0], made["true"].stderr
+    assert "kind: DaemonSet" in made["true"].stdout
+    assert made["false"].stdout.strip() == ""
 
 
 def test_what_contradicts_itself_is_refused() -> None:
@@ -304,6 +333,18 @@ def test_a_capability_of_the_site_is_added_to_those_of_the_profile(tmp_path: Pat
     assert sorted(given["add"]) == ["DAC_READ_SEARCH", "SETGID", "SETUID", "SYSLOG", "SYS_PTRACE"]
 
 
+def test_a_site_may_give_another_value_to_each_variable(tmp_path: Path) -> None:
+    given = [
+        {"name": "NODE_NAME", "value": "a"},
+        {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"},
+        {"name": "TZ", "value": "UTC"},
+    ]
+    _, container = daemon_of(render(tmp_path, {"extraEnv": given}))
+    of_the_chart = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
+    # Kubernetes refuses a name that is there twice
+    assert sorted(container["env"], key=str) == sorted([of_the_chart, *given], key=str)
+
+
 def test_a_site_may_make_it_privileged(tmp_path: Path) -> None:
     _, container = daemon_of(render(tmp_path, {"securityContext": {"privileged": True}}))
     assert container["securityContext"]["privileged"] is True
@@ -391,7 +432,7 @@ def test_what_a_site_changes_reaches_the_rules_as_with_the_generator(
             "busy_share": 0.125,
             "scrape_jobs": r'gpu\.exporter|"node"',
         },
-        "severities": {"page": "critical"},
+        "severities": {"page": "P1"},
     }
     changes = Changes.model_validate(given)
     expected = rule_files(
@@ -455,14 +496,23 @@ def test_a_target_is_called_after_its_node_and_its_job_is_one_that_the_rules_kno
     kind: str, tmp_path: Path
 ) -> None:
     monitor = {"enabled": True, "kind": kind, "relabelings": [{"action": "labelmap"}]}
-    values = {"monitor": monitor, "cluster": "east", "nameOverride": "gpus"}
+    values = {"monitor": monitor, "cluster": "east$1", "nameOverride": "gpus"}
     (endpoint,) = scrapes(render(tmp_path, values))
     assert endpoint["relabelings"] == [
         {"targetLabel": "job", "replacement": "gpunode"},
         {"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "instance"},
-        {"targetLabel": "cluster", "replacement": "east"},
+        {"targetLabel": "cluster", "replacement": "east$$1"},
         {"action": "labelmap"},
     ]
+
+
+def test_pods_are_looked_for_where_they_are(tmp_path: Path) -> None:
+    """Left out where that is the namespace of the object, as a post-renderer may change both."""
+    for namespace, asked in (("", None), ("prometheus", {"matchNames": ["monitoring"]})):
+        given = {"monitor": {"enabled": True, "namespace": namespace}}
+        found = the(render(tmp_path, given), "PodMonitor")
+        assert found["metadata"]["namespace"] == (namespace or "monitoring")
+        assert found["spec"].get("namespaceSelector") == asked
 
 
 def test_dashboards_are_the_projects_and_fit_into_an_object(tmp_path: Path) -> None:
@@ -484,12 +534,12 @@ def test_dashboards_are_the_projects_and_fit_into_an_object(tmp_path: Path) -> N
 def test_dashboards_and_routes_ask_for_severities_by_the_names_of_the_site(tmp_path: Path) -> None:
     shown = {"dashboards": {"enabled": True}, "alertmanagerExample": {"enabled": True}}
     # also where two change places
-    for names in ({"page": "critical", "ticket": "warning"}, {"page": "ticket", "ticket": "page"}):
+    for names in ({"page": "P1", "ticket": "sev-2"}, {"page": "ticket", "ticket": "page"}):
         names |= {"info": "notice"}
         objects = render(tmp_path, {**shown, "rules": {"severities": names}})
         texts = [t for one in objects if one["kind"] == "ConfigMap" for t in one["data"].values()]
         sources = [*FOLDER.glob("*.json"), ROOT / "alerts" / "alertmanager.yaml"]
-        asked = r'severity=~?\\?"([a-z|]+)'
+        asked = r'severity=~?\\?"([\w|-]+)'
         before = [one for path in sources for one in re.findall(asked, path.read_text())]
         after = [one for text in texts for one in re.findall(asked, text)]
         renamed = ["|".join(names[part] for part in one.split("|")) for one in before]
@@ -532,6 +582,23 @@ def test_only_who_is_named_reaches_the_port(tmp_path: Path) -> None:
         "kubernetes.io/metadata.name": "monitoring"
     }
     assert policy["egress"] == []
+    test = the(objects, "Pod")["metadata"]["labels"]
+    assert rule["from"][-1]["podSelector"]["matchLabels"].items() <= test.items()
+    everyone = render(tmp_path, {"networkPolicy": {"enabled": True, "from": []}})
+    assert "from" not in the(everyone, "NetworkPolicy")["spec"]["ingress"][0]
+
+
+def test_the_pod_of_helm_test_is_like_the_others_and_none_of_them(tmp_path: Path) -> None:
+    """Also where a policy asks of every pod for labels, requests and limits."""
+    objects = render(tmp_path, {"commonLabels": {"team": "ml"}})
+    test, daemons = the(objects, "Pod"), the(objects, "DaemonSet")
+    labels = test["metadata"]["labels"]
+    assert labels["team"] == "ml"
+    for kind in ("DaemonSet", "Service"):
+        selector = the(objects, kind)["spec"]["selector"]
+        assert not selector.get("matchLabels", selector).items() <= labels.items()
+    pod = daemons["spec"]["template"]["spec"]
+    assert test["spec"]["containers"][0]["resources"] == pod["containers"][0]["resources"]
 
 
 def test_a_driver_that_no_runtime_injects_is_mounted(tmp_path: Path) -> None:

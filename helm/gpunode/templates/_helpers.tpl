@@ -20,6 +20,16 @@ app.kubernetes.io/name: {{ include "gpunode.name" . | quote }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
+{{/* What selects the pod of `helm test`, and neither the DaemonSet nor the Service does. */}}
+{{- define "gpunode.testSelector" -}}
+app.kubernetes.io/name: {{ printf "%s-test" (include "gpunode.name" . | trunc 58) | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+{{- end -}}
+
+{{- define "gpunode.testLabels" -}}
+{{- merge (include "gpunode.testSelector" . | fromYaml) (include "gpunode.labels" . | fromYaml) | toYaml -}}
+{{- end -}}
+
 {{- define "gpunode.labels" -}}
 {{- include "gpunode.labelsWith" (dict "root" . "more" dict) -}}
 {{- end -}}
@@ -33,7 +43,7 @@ over the selector's. */}}
   "app.kubernetes.io/managed-by" .root.Release.Service
   "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_")
 -}}
-{{- merge $labels .more (.root.Values.commonLabels | default dict) $own | toYaml -}}
+{{- merge $labels (.more | default dict) (.root.Values.commonLabels | default dict) $own | toYaml -}}
 {{- end -}}
 
 {{- define "gpunode.image" -}}
@@ -94,7 +104,7 @@ yes
 {{- define "gpunode.podSecurityContext" -}}
 {{- $user := ternary 0 65534 (include "gpunode.profile" . | fromJson).root -}}
 {{- $context := dict "runAsUser" $user "runAsGroup" $user "runAsNonRoot" (ne $user 0) "seccompProfile" (dict "type" "RuntimeDefault") -}}
-{{- mergeOverwrite $context (deepCopy .Values.podSecurityContext) | toYaml -}}
+{{- mergeOverwrite $context (deepCopy (.Values.podSecurityContext | default dict)) | toYaml -}}
 {{- end -}}
 
 {{- define "gpunode.securityContext" -}}
@@ -122,7 +132,7 @@ yes
   targetLabel: instance
 {{- with .Values.cluster }}
 - targetLabel: cluster
-  replacement: {{ . | quote }}
+  replacement: {{ . | replace "$" "$$" | quote }}
 {{- end }}
 {{- with .Values.monitor.relabelings }}
 {{ toYaml . }}
@@ -138,7 +148,7 @@ them. A dashboard also has them as keys of its colors, and asks for the job that
 {{- $text = regexReplaceAll (printf `"%s": \{(\s+)"text": "%s"` . .) $text (printf `"<%s>": {${1}"text": "<%s>"` . .) -}}
 {{- end -}}
 {{- range list "page" "ticket" "info" -}}
-{{- $text = $text | replace (printf "<%s>" .) (dig . . $.severities) -}}
+{{- $text = $text | replace (printf "<%s>" .) (dig . . ($.severities | default dict)) -}}
 {{- end -}}
 {{- if dig "given" "" (.job | default dict) -}}
 {{- $given := include "gpunode.quoted" .job.given | toJson | trimPrefix `"` | trimSuffix `"` -}}

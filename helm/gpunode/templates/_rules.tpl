@@ -3,7 +3,11 @@
 files/rules.yaml has every rule with its defaults. A change is applied as `python -m alerts.generate
 --changes` applies it: of two tiers that end up with one severity, the first stays. */}}
 {{- define "gpunode.ruleGroups" -}}
-{{- $rules := .root.Values.rules -}}
+{{- /* What a values file names without a value, Helm takes away. */ -}}
+{{- $rules := deepCopy .root.Values.rules -}}
+{{- range list "alerts" "settings" "severities" "alertLabels" "alertAnnotations" -}}
+{{- $_ := set $rules . (get $rules . | default dict) -}}
+{{- end -}}
 {{- $defaults := .file.settings -}}
 {{- $groups := list -}}
 {{- $seen := dict -}}
