@@ -221,7 +221,9 @@ def test_users_and_authorities_change_without_a_restart_and_a_mistake_changes_no
     mistakes: list[tuple[str, Callable[[], object]]] = [
         ("unclosed", lambda: papers.write("tls_server_config: [")),
         ("wrong key", lambda: papers.write(SERVER.replace("server.key", "client.key"))),
+        ("emptied", lambda: papers.write("")),
         ("no file", lambda: (papers.folder / "web.yml").unlink()),
+        ("without values", lambda: papers.write("basic_auth_users:\ntls_server_config:\n")),
     ]
     for name, mistake in mistakes:
         caplog.clear()

@@ -236,6 +236,8 @@ class AccessFile:
             if found == self._found:
                 self._mistake = ""
                 return
+            if found.file == WebFile():  # as between the two steps of a shell that writes it
+                raise UsageError(f"{self._path}: empty, and would let everyone in")
             self.access = _access(self._path, found)
         except UsageError as error:
             if str(error) != self._mistake:
