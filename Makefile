@@ -114,8 +114,8 @@ LOCK := pyproject.toml --extra exporter --python-version 3.13 --generate-hashes 
 ENGINE ?= docker
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' exporter/gpunode/__init__.py)
 image:  ## the image, with docker, or ENGINE=podman or buildah
-	$(ENGINE) build --file docker/Dockerfile --tag gpunode:$(VERSION) --build-arg VERSION=$(VERSION) \
-	  --build-arg REVISION=$$(git rev-parse HEAD) --build-arg CREATED=$$(git log -1 --format=%cI) .
+	$(ENGINE) build --file docker/Dockerfile --tag gpunode --tag gpunode:$(VERSION) \
+	  --build-arg VERSION=$(VERSION) --build-arg REVISION=$$(git rev-parse HEAD) --build-arg CREATED=$$(git log -1 --format=%cI) .
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .grimp_cache .fuzz .hypothesis dist

@@ -30,6 +30,9 @@ CHART = generate.CHART
 CI = sorted((CHART / "ci").glob("*.yaml"))
 OPERATOR = ("monitoring.coreos.com/v1/PodMonitor", "monitoring.coreos.com/v1/PrometheusRule")
 OLDEST, NEWEST = "1.25.0", "1.37.0"
+ANNOTATIONS = 1 << 18
+"""Bytes that the annotations of an object may have:
+https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/apimachinery/pkg/api/validation/objectmeta.go"""
 PROFILES = ("restricted", "node", "pods", "jobs", "network")
 
 Object = dict[str, Any]
@@ -104,6 +107,8 @@ def test_it_renders_what_kubernetes_knows(values: Path | None, tmp_path: Path) -
     for objects in (render(tmp_path, {}, *options), render(tmp_path, {}, *options, *apis)):
         assert the(objects, "DaemonSet")
         for one in objects:
+            # kubectl apply, and so Argo CD, keeps the object in an annotation
+            assert len(json.dumps(one)) < ANNOTATIONS
             assert one["metadata"]["labels"]["app.kubernetes.io/instance"] == "gpunode"
             if one["apiVersion"].partition("/")[0].endswith((".coreos.com", ".integreatly.org")):
                 continue

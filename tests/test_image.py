@@ -59,6 +59,13 @@ def test_the_dockerfile_is_as_hadolint_advises() -> None:
     subprocess.run([hadolint, "docker/Dockerfile"], cwd=ROOT, check=True)
 
 
+def test_what_make_builds_is_what_the_document_runs() -> None:
+    made = subprocess.run(["make", "-n", "image"], cwd=ROOT, capture_output=True, text=True)
+    run = (ROOT / "docs/image.md").read_text().split("docker run ", 1)[1].partition("\n\n")[0]
+    assert " gpunode run " in run
+    assert " --tag gpunode " in made.stdout
+
+
 def test_the_images_to_begin_with_are_pinned() -> None:
     dockerfile = (ROOT / "docker/Dockerfile").read_text()
     defaults = re.findall(r"^ARG (?:BUILD|BASE)=(.*)$", dockerfile, re.MULTILINE)
@@ -213,7 +220,8 @@ def test_the_bill_of_materials_has_the_packages_of_debian_and_of_distroless(
 def test_it_says_what_it_is_and_is_no_larger_than_it_must(image: container.Image) -> None:
     labels = image.config["Labels"]
     named = {name.removeprefix("org.opencontainers.image.") for name in labels}
-    assert named >= {"title", "description", "licenses", "version", "revision", "created"}
+    assert named >= {"title", "description", "licenses", "source"}
+    assert named >= {"version", "revision", "created"}
     assert labels["org.opencontainers.image.version"] == __version__
     assert image.config["User"] == "65534:65534"
     assert list(image.config["ExposedPorts"]) == ["9816/tcp"]
