@@ -83,6 +83,22 @@ def test_clients_that_never_begin_with_tls_keep_nobody_out(papers: Papers) -> No
         assert ask(running, tls=tls)[0] == 200
 
 
+def test_a_flood_of_clients_that_never_finish_with_tls_takes_no_memory(papers: Papers) -> None:
+    with behind(papers.write(SERVER)) as running, ExitStack() as stack:
+        tls = papers.client(None)
+        until(lambda: ask(running, "/readyz", tls)[0] == 200)
+        before = running.process.memory_info().rss
+        for _ in range(50):
+            for _ in range(2 * CONNECTIONS):
+                client = stack.enter_context(socket.socket())
+                client.setblocking(False)
+                client.connect_ex(("127.0.0.1", running.port))
+            assert ask(running, "/readyz", tls)[0] == 200
+            stack.pop_all().close()
+        # asyncio keeps 256 KiB for each connection with TLS
+        assert running.process.memory_info().rss - before < 2 * CONNECTIONS << 18
+
+
 NO_TLS = {
     "HTTP": b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n",
     "zeros": bytes(100_000),

@@ -64,6 +64,7 @@ class Connection(H11Protocol):
         super().__init__(**given)
         self.access = access
         self.early = b""
+        self.encrypting: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
@@ -85,7 +86,9 @@ class Connection(H11Protocol):
                 self.transport, self, tls, server_side=True, ssl_handshake_timeout=PATIENCE
             )
         except OSError as error:  # its client's matter, like a request that is malformed
-            log.debug("TLS: %s", error)
+            # Its traceback leads to what asyncio keeps of it, 256 KiB, which leads back to it: only
+            # the next garbage collection would free that.
+            log.debug("TLS: %s", error.with_traceback(None))
             encrypted = None
         if encrypted is None or not access.welcomes(encrypted.get_extra_info("peercert")):
             self.abort()
@@ -108,6 +111,11 @@ class Connection(H11Protocol):
         """End now, with what is not sent yet."""
         self.deadline.cancel()
         self.connections.discard(self)
+        if self.encrypting is not None:
+            # On a transport that is closed, TLS would wait for its timeout. What was cancelled has
+            # its buffers in its traceback, and goes with it at once where nothing refers to it.
+            self.encrypting.cancel()
+            self.encrypting = None
         if self.cycle is not None:
             self.cycle.disconnected = True  # its answer goes nowhere
         self.transport.abort()
