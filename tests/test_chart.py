@@ -130,6 +130,8 @@ def test_by_default_it_needs_no_crd_and_uses_those_that_are_there(tmp_path: Path
         "profile: job",
         "image: {tags: v1}",
         "image: {digest: latest}",
+        "nameOverride: GPUs",
+        "fullnameOverride: GPU-node",
         "port: '9816'",
         "port: 98160",
         "config: {gpu: {intervall: 1}}",
