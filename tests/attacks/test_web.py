@@ -267,6 +267,19 @@ def test_a_thousand_half_requests_keep_nobody_out(
     assert capfd.readouterr().err == ""
 
 
+def test_a_crowd_from_one_address_makes_way_before_a_slow_client_of_another(
+    victim: Daemon,
+) -> None:
+    with ExitStack() as clients:
+        slow = clients.enter_context(connect(victim))
+        slow.sendall(HALF)
+        for _ in range(2 * CONNECTIONS):
+            address = ("127.0.0.1", victim.port)
+            clients.enter_context(socket.create_connection(address, 5, ("127.0.0.2", 0)))
+        slow.sendall(b"\r\n")
+        assert slow.recv(12) == b"HTTP/1.1 200"
+
+
 def test_it_ends_when_told_to_whatever_clients_and_drivers_do(fake: FakeDriver) -> None:
     fake.write("gpus 2\n")
     with ExitStack() as open_now:

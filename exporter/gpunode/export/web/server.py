@@ -8,6 +8,7 @@ import socket
 import ssl
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
@@ -56,8 +57,9 @@ def listen(address: tuple[str, int]) -> socket.socket:
 class Connection(H11Protocol):
     """A connection for one request, which ends in time.
 
-    Where there are too many, the oldest makes way for the newest, so that idle or slow clients
-    cannot keep a scraper out. Both count from before TLS begins, and TLS is as configured then.
+    Where there are too many, the oldest of the address that has most makes way, so that idle or
+    slow clients cannot keep a scraper out. Both count from before TLS begins, and TLS is as
+    configured then.
     """
 
     def __init__(self, *, access: Callable[[], Access], **given: Any) -> None:
@@ -71,8 +73,11 @@ class Connection(H11Protocol):
         self.deadline = self.loop.call_later(PATIENCE, self.abort)
         connections = cast(set[Connection], self.connections)
         connections.add(self)
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if peer else ""  # gone again already
         if len(connections) > CONNECTIONS:
-            min(connections, key=lambda connection: connection.deadline.when()).abort()
+            of = Counter(connection.address for connection in connections)
+            min(connections, key=lambda one: (-of[one.address], one.deadline.when())).abort()
         access = self.access()
         if access.tls is None:
             super().connection_made(transport)
