@@ -174,6 +174,19 @@ def test_workers_that_are_new_in_each_epoch_are_known_by_their_whole_life(tmp_pa
     assert told(reading, job.HOST_THREAD) == pytest.approx(0.3, abs=0.01)
 
 
+def test_a_new_child_that_ends_while_it_is_looked_at_hides_no_thread(tmp_path: Path) -> None:
+    proc = Proc(tmp_path, {1: Task({1: 0.9}, children=(2,)), 2: Task({2: 0.9})})
+    source = proc.source()
+    for child in (3, 4):
+        proc.pass_by(10)
+        (tmp_path / f"proc/{child}").mkdir()  # its stat is still there, its threads are not
+        (tmp_path / f"proc/{child}/stat").write_text(stat("ld", 500, start=100_000))
+        (tmp_path / "proc/1/task/1/children").write_text(f"2 {child}")
+        (tmp_path / "proc/uptime").write_text("1010.00 9000.00\n")
+        reading = source.read()
+    assert told(reading, job.LOADER_THREAD) == pytest.approx(0.9, abs=0.01)
+
+
 def test_what_a_process_of_one_cpu_does_is_known_at_the_second_look(tmp_path: Path) -> None:
     proc = Proc(tmp_path, {1: Task({1: 0.1, 10: 0.0})})
     source = proc.source()

@@ -696,7 +696,9 @@ class Used:
             for key, stat in job.threads.items()
             if (used := _gained(before.threads.get(key), stat)) is not None
         }
-        ages = {pid: age for pid, age in job.born.items() if age >= SETTLED}
+        ages = {
+            pid: age for pid, age in job.born.items() if age >= SETTLED and pid not in job.partly
+        }
         processes |= {pid: job.processes[pid].cpu / age for pid, age in ages.items()}
         gains |= {
             (pid, thread): stat.cpu / ages[pid]
