@@ -58,9 +58,9 @@ def rows(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {row["source"]: row for row in answer["sources"]}
 
 
-def shown(findings: tuple[Finding, ...]) -> str:
-    console = Console(width=200, record=True, file=io.StringIO())
-    console.print(doctor_table(findings))
+def shown(findings: tuple[Finding, ...], width: int = 200) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(doctor_table(findings, width))
     return console.export_text()
 
 
@@ -119,6 +119,15 @@ def test_a_container_without_the_root_of_the_node_is_told_to_mount_it(tmp_path: 
     assert set(sources["host"].also) >= {"cpu", "lustre", "filesystem"}
     assert "cpu" not in sources
     assert shown(tuple(sources.values())).count("path.rootfs") == 2  # why, and what it takes
+
+
+def test_a_narrow_terminal_breaks_no_word(tmp_path: Path) -> None:
+    text = shown(tuple(found(LocalNode(tmp_path)).values()), 40)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 40
+    assert "host failed 0 of " in text
+    words = set(text.split())
+    assert {"path.rootfs", "NVIDIA_VISIBLE_DEVICES=all"} <= {word.strip(":;,") for word in words}
 
 
 @as_root
