@@ -79,6 +79,29 @@ def test_an_answer_in_text_names_the_rank_too() -> None:
     ) in found
 
 
+AHEAD = """\
+  3 ranks have launched up to operation 611
+  Rank 2 has launched up to operation 612 -- GPU 0 managed by process 4711 on node 10.0.0.7
+"""
+
+
+def test_ranks_that_are_ahead_are_not_awaited() -> None:
+    """NCCL lists the fewer, here those that wait; the others are behind."""
+    head, _, _ = TEXT.partition("  3 ranks have")
+    with ras_server() as server:
+        node = RasNode(server.port)
+        source = NcclRas(node, Settings())
+        server.answer = head + AHEAD
+        assert "gpunode_nccl_stalled_communicators 0.0" in told(source)
+        node.stepped.now += 10
+        found = told(source)
+        assert "gpunode_nccl_stalled_communicators 1.0" in found
+        assert "gpunode_nccl_awaited_rank_info" not in found
+        server.answer = head + AHEAD.replace("612", "613")
+        node.stepped.now += 10
+        assert "gpunode_nccl_stalled_communicators 0.0" in told(source)
+
+
 def test_dead_and_unresponsive_ranks_are_named_at_once() -> None:
     gone = {"rank": 3, "host": "h", "pid": 9, "nvml_dev": 3, "status": {"considered_dead": True}}
     mute = {"rank": 4, "host": "h", "pid": 8, "nvml_dev": 4, "status": {"unresponsive": True}}
