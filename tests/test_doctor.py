@@ -121,6 +121,14 @@ def test_a_container_without_the_root_of_the_node_is_told_to_mount_it(tmp_path: 
     assert shown(tuple(sources.values())).count("path.rootfs") == 2  # why, and what it takes
 
 
+@pytest.mark.parametrize(("why", "said"), [("", "there is"), ("lost", "lost; so there is")])
+def test_what_there_is_not_is_a_sentence(why: str, said: str) -> None:
+    """Of a driver that lists no GPU, nothing more is known."""
+    gone = Finding("gpu", "nothing", 0, 0, 0, 0, 1, why, ("a",), "", also=("gpu_health",))
+    line = next(line for line in shown((gone,)).splitlines() if "gpu_health" in line)
+    assert line.split("0 of 1")[1].strip() == f"{said} no gpu_health"
+
+
 def test_a_narrow_terminal_breaks_no_word(tmp_path: Path) -> None:
     text = shown(tuple(found(LocalNode(tmp_path)).values()), 40)
     lines = text.splitlines()

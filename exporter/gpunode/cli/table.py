@@ -211,7 +211,7 @@ def _said(finding: Finding) -> Text:
     if finding.series and finding.empty:
         said.append(f"{'; ' if said else ''}nothing at {finding.empty} of {finding.places} places")
     if finding.also:
-        said.append(f"; so there is no {', '.join(finding.also)}")
+        said.append(f"{'; so ' if said else ''}there is no {', '.join(finding.also)}")
     if finding.status == "data" and finding.missing:
         said.append(f"{'; ' if said else ''}no {_some(finding.missing)}", style="dim")
     if finding.needs:
