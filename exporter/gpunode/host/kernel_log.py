@@ -121,7 +121,8 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             "disk_error",
             r"(?:\w{1,32}: )?(?:I/O|critical (?:medium|target)) error, dev (?!fd[0-9]|sr[0-9])"
             r"|nvme nvme[0-9]{1,4}: (?:(?!Shutdown ).{1,80}timeout|controller is down"
-            r"|Device not ready|Disabling device after reset failure)"
+            r"|Device not ready|Disabling device after reset failure|Removing after probe failure)"
+            r"|block nvme\w{1,16}: no available path - failing I/O"
             r"|EXT4-fs error \(device |XFS \(.{1,64}\): (?:metadata|log) I/O error"
             r"|md/raid\w{0,2}:\w{1,16}: Disk failure on ",
         ),
@@ -135,12 +136,14 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             "link_down",
             rf"mlx5_core {ADDRESS}.{{1,100}}(?:Link (?:down|DOWN)|[Pp]ort module .{{0,60}}"
             r"(?:unplug|Cable error))"
-            rf"|[\w-]{{1,32}} {ADDRESS} [\w.-]{{1,16}}: NIC Link is Down"
+            rf"|[\w-]{{1,32}} {ADDRESS} [\w.-]{{1,16}}: (?:\w{{1,16}}: [\w.-]{{1,16}} )?"
+            r"(?:NIC |Device )?[Ll]ink is [Dd]own"
             r"|[\w.-]{1,16}: (?:\(slave [\w.-]{1,16}\): )?link status definitely down",
         ),
         (
             "network_adapter",
-            rf"mlx5_core {ADDRESS}: .{{0,60}}(?:synd 0x|device's health compromised)",
+            rf"mlx5_core {ADDRESS}.{{1,80}}(?:synd 0x|device's health compromised"
+            r"|TX timeout detected|High temperature on sensors)",
         ),
     )
 )
