@@ -36,6 +36,11 @@ VIOLATIONS = (
     "POWER_VIOLATION THERMAL_VIOLATION SYNC_BOOST_VIOLATION BOARD_LIMIT_VIOLATION "
     "RELIABILITY_VIOLATION"
 )
+BASIC = "GPU_TEMP GPU_UTIL POWER_USAGE FB_USED SM_CLOCK MEM_CLOCK MEM_COPY_UTIL"
+NVLINK_ERRORS = (
+    "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL NVLINK_CRC_DATA_ERROR_COUNT_TOTAL "
+    "NVLINK_REPLAY_ERROR_COUNT_TOTAL NVLINK_RECOVERY_ERROR_COUNT_TOTAL"
+)
 OCI = "https://github.com/oracle-quickstart/oci-hpc/tree/master/playbooks/roles"
 
 CLIENTS = (
@@ -113,6 +118,64 @@ CLIENTS = (
         "https://pypi.org/project/jobscope",
         (*(spec.metric for spec in jobscope.dcgm.METRICS), "nvidia_gpu_jobId"),
     ),
+    Client(
+        "Google Cloud's dashboards",
+        "https://github.com/GoogleCloudPlatform/monitoring-dashboard-samples/tree/master/dashboards/nvidia-gpu",
+        (
+            *_of(DEV, f"{BASIC} FB_TOTAL MEMORY_TEMP TOTAL_ENERGY_CONSUMPTION"),
+            *_of(PROF, f"{ACTIVE} {PIPES} GR_ENGINE_ACTIVE PCIE_TX_BYTES PCIE_RX_BYTES"),
+            *_of(PROF, "NVLINK_TX_BYTES NVLINK_RX_BYTES"),
+        ),
+        ("Hostname", "modelName", "gpu"),
+    ),
+    Client(
+        "AWS's counters, dashboard and alerts",
+        "https://github.com/aws-samples/awsome-distributed-training",
+        (
+            "DCGM_EXP_XID_ERRORS_COUNT",
+            *_of(DEV, f"{BASIC} FB_FREE MEMORY_TEMP XID_ERRORS TOTAL_ENERGY_CONSUMPTION {ECC}"),
+            *_of(DEV, f"{ROWS} {VIOLATIONS} LOW_UTIL_VIOLATION ENC_UTIL DEC_UTIL {NVLINK_ERRORS}"),
+            *_of(DEV, "PCIE_REPLAY_COUNTER NVLINK_BANDWIDTH_TOTAL NVLINK_BANDWIDTH_L0"),
+            *_of(DEV, "RETIRED_SBE RETIRED_DBE RETIRED_PENDING VGPU_LICENSE_STATUS"),
+            *_of(PROF, f"{ACTIVE} {PIPES} GR_ENGINE_ACTIVE PCIE_TX_BYTES PCIE_RX_BYTES"),
+        ),
+        ("Hostname", "gpu"),
+    ),
+    Client(
+        "Datadog's check",
+        "https://github.com/DataDog/integrations-core/tree/master/dcgm",
+        (
+            *_of(DEV, f"{BASIC} {ROWS} DEC_UTIL ENC_UTIL FB_FREE FB_RESERVED FB_TOTAL"),
+            *_of(DEV, "FB_USED_PERCENT NVLINK_BANDWIDTH_TOTAL PCIE_REPLAY_COUNTER MEMORY_TEMP"),
+            *_of(DEV, "TOTAL_ENERGY_CONSUMPTION VGPU_LICENSE_STATUS XID_ERRORS COUNT FAN_SPEED"),
+            *_of(DEV, "CLOCK_THROTTLE_REASONS POWER_MGMT_LIMIT PSTATE SLOWDOWN_TEMP"),
+            *_of(PROF, f"{ACTIVE} {PIPES} GR_ENGINE_ACTIVE PCIE_TX_BYTES PCIE_RX_BYTES"),
+        ),
+    ),
+    Client(
+        "OpenCost",
+        "https://github.com/opencost/opencost",
+        _of(PROF, "GR_ENGINE_ACTIVE"),
+        ("container", "namespace", "exported_pod"),
+    ),
+    Client(
+        "CEEMS, recording rules",
+        "https://github.com/mahendrapaipuri/ceems/tree/main/etc/prometheus/rules",
+        (
+            *_of(DEV, "FB_FREE FB_USED GPU_UTIL POWER_USAGE POWER_USAGE_INSTANT"),
+            *_of(PROF, "GR_ENGINE_ACTIVE SM_ACTIVE SM_OCCUPANCY"),
+        ),
+        ("UUID",),
+    ),
+    Client(
+        "Netdata, time that clocks are held back",
+        "https://github.com/netdata/netdata/tree/master/src/go/plugin/go.d/collector/dcgm",
+        _of(
+            f"{DEV}CLOCKS_EVENT_REASON_",
+            "SW_POWER_CAP_NS SW_THERM_SLOWDOWN_NS HW_THERM_SLOWDOWN_NS HW_POWER_BRAKE_SLOWDOWN_NS",
+        ),
+        ("UUID", "gpu"),
+    ),
 )
 
 NOT_ANSWERED = {
@@ -120,6 +183,14 @@ NOT_ANSWERED = {
     "and DCGM itself no longer answers",
     f"{DEV}PCIE_RX_THROUGHPUT": "takes 20 ms of the driver; PROF_PCIE_RX_BYTES tells the same, "
     "and DCGM itself no longer answers",
+    f"{DEV}FAN_SPEED": "GPUs of data centres have no fan",
+    f"{DEV}NVLINK_BANDWIDTH_L0": "one link of many; NVLINK_BANDWIDTH_TOTAL has all of them",
+    f"{DEV}NVLINK_CRC_DATA_ERROR_COUNT_TOTAL": "the driver counts all CRC errors in one, as "
+    "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
+    **{
+        f"{DEV}RETIRED_{pages}": "of GPUs before Ampere; the others remap rows"
+        for pages in ("SBE", "DBE", "PENDING")
+    },
     f"{PROF}PIPE_TENSOR_DMMA_ACTIVE": "no field of DCGM",
     f"{PROF}PIPE_TENSOR_QMMA_ACTIVE": "no field of DCGM",
 }

@@ -32,18 +32,18 @@ from gpunode.driver.driver import (
 from gpunode.node.local import LocalNode
 from gpunode.node.node import Filesystem
 from tests.machine import MachineDriver
+from tests.test_nccl import recorded
 
 PID = 4242
-NCCL_LOGS = Path(__file__).with_name("nccl")
 NCCL_LOG = f"/proc/{PID}/root/tmp/nccl.{PID}.log"
-NCCL_SOCKETS = """\
-n:7:7 [0] NCCL INFO ncclCommInitRankConfig comm 0x1d rank 0 nranks 16 cudaDev 0 nvmlDev 0 busId 60 \
-commId 0x7c - Init START
-n:7:7 [0] NCCL INFO Channel 00/0 : 15[7] -> 0[0] [receive] via NET/Socket/0
+NCCL_SOCKETS = f"""\
+n:{PID}:7 [0] NCCL INFO ncclCommInitRankConfig comm 0x1d rank 0 nranks 16 cudaDev 0 nvmlDev 0 \
+busId 60 commId 0x7c - Init START
+n:{PID}:7 [0] NCCL INFO Channel 00/0 : 15[7] -> 0[0] [receive] via NET/Socket/0
 """
 NIC = "0000:3b:00.0"
 GPU_BUS = "0000:00:06.0"
-"""The GPU of the logs in NCCL_LOGS: busId 60."""
+"""The GPU of the recorded logs: busId 60."""
 
 LIMITS = """\
 Limit                     Soft Limit           Hard Limit           Units
@@ -69,7 +69,7 @@ GOOD_FILES = {
     f"/proc/{PID}/status": "Name:\tpython\nCpus_allowed_list:\t0-3\n",
     f"/proc/{PID}/cgroup": "0::/training\n",
     f"/proc/{PID}/environ": "OMP_NUM_THREADS=4\0HOME=/root\0NCCL_DEBUG_FILE=/tmp/nccl.%p.log\0",
-    f"/proc/{PID}/root/tmp/nccl.{PID}.log": (NCCL_LOGS / "h200x2.log").read_text(),
+    f"/proc/{PID}/root/tmp/nccl.{PID}.log": recorded("h200x2", PID),
     "/sys/fs/cgroup/training/cpu.stat": "nr_periods 100\nnr_throttled 0\nthrottled_usec 0\n",
     "/sys/devices/system/cpu/cpufreq/policy0/scaling_governor": "performance\n",
     "/sys/devices/system/cpu/cpu0/cpuidle/state0/latency": "0\n",
@@ -164,7 +164,7 @@ FAULTS: dict[str, dict[str, Any]] = {
     "nccl_switched_off": {f"/proc/{PID}/environ": "OMP_NUM_THREADS=4\0NCCL_P2P_DISABLE=1\0"},
     "nccl_transport": {f"/proc/{PID}/environ": "OMP_NUM_THREADS=4\0NCCL_NET=Socket\0"},
     "nccl_sockets": {NCCL_LOG: NCCL_SOCKETS},
-    "nccl_shared_memory": {NCCL_LOG: (NCCL_LOGS / "h200x2_p2p_disabled.log").read_text()},
+    "nccl_shared_memory": {NCCL_LOG: recorded("h200x2_p2p_disabled", PID)},
     "omp_threads": {f"/proc/{PID}/environ": "OMP_NUM_THREADS=64\0"},
 }
 """What to change of the good node so that this check and no other fails."""

@@ -34,6 +34,7 @@ from gpunode.export.dcgm_names import LABELS, DcgmNames
 from gpunode.gpu.activity import TEMPERATURE
 from gpunode.gpu.dcgm_fields import DcgmFields
 from gpunode.gpu.units import NVLINK_BYTES
+from gpunode.gpu.xids import XIDS
 from gpunode.jobs.owners import OWNER
 from gpunode.loop import Loop
 from gpunode.node.local import LocalNode
@@ -72,6 +73,7 @@ gpu 0 set RemappedRows.corrected 2
 gpu 0 field 186 - 512345
 gpu 0 field 74 - 1500000000
 gpu 0 field 75 - 250000000
+gpu 0 field 271 - 125000000
 gpu 0 gpm 1 97
 gpu 0 gpm 2 90
 gpu 0 gpm 5 62
@@ -116,6 +118,9 @@ EXPECTED = {
     f"{DEV}POWER_VIOLATION": 1500000000,
     f"{DEV}THERMAL_VIOLATION": 250000000,
     f"{DEV}LOW_UTIL_VIOLATION": 0,
+    f"{DEV}CLOCKS_EVENT_REASON_SW_POWER_CAP_NS": 1500000000,
+    f"{DEV}CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN_NS": 125000000,
+    f"{DEV}NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL": 0,
     f"{DEV}VGPU_LICENSE_STATUS": 0,
     f"{DEV}XID_ERRORS": 0,
     f"{DEV}COUNT": 3,
@@ -448,8 +453,9 @@ class Held:
 
     name = "held"
     every = 1.0
-    metrics = (OWNER, TEMPERATURE, NVLINK_BYTES)
+    metrics = (OWNER, TEMPERATURE, NVLINK_BYTES, XIDS)
     moved = 0.0
+    xids: float | None = None
 
     def find(self) -> list[tuple[Place, Source]]:
         return [(Place("0", UUID), self)]
@@ -459,7 +465,8 @@ class Held:
         held = (("1", "kim"), ("1", "lee"), ("2", "kim"))
         jobs = (OWNER.at(1.0, *at, "", "", "", job, user, "process") for job, user in held)
         links = (NVLINK_BYTES.at(self.moved, *at, way) for way in ("transmit", "receive"))
-        samples = (*chain(*jobs), *chain(*links), *TEMPERATURE.at(71.0, *at))
+        counted = XIDS.at(self.xids, *at, "31")
+        samples = (*chain(*jobs), *chain(*links), *TEMPERATURE.at(71.0, *at), *counted)
         return Reading(samples, NOTHING)
 
 
@@ -513,6 +520,31 @@ def test_without_gpm_the_links_counters_tell_their_rate(tmp_path: Path) -> None:
     assert rates() == [2000, 2000]  # MB/s, half of it sent and half received, for each job
     clock.now, held.moved = 2.0, 0.0
     assert rates() == []  # the counter was reset
+
+
+def test_the_xids_of_the_last_minutes_are_counted(tmp_path: Path) -> None:
+    node, held, clock = LocalNode(tmp_path), Held(), SteppedClock(1.0)
+    loop = Loop(clock, [held], find_every=10.0)
+    view = DcgmNames(node, Settings())
+    (watched,) = loop.find()
+
+    def count(at: float, xids: float | None) -> dict[str, float]:
+        clock.now, held.xids = at, xids
+        watched.step()
+        samples = exported(view.read(loop).samples).splitlines()
+        found = [s for s in samples if s.startswith("DCGM_EXP_XID_ERRORS_COUNT")]
+        assert all('window_size_in_ms="300000"' in line for line in found)
+        return {re.findall(r'xid="(\d*)"', s)[0]: float(s.split()[-1]) for s in found}
+
+    assert count(0.0, None) == {}
+    assert count(1.0, 0.0) == {"": 0}
+    assert count(2.0, 2.0) == {"31": 2}
+    assert count(200.0, 3.0) == {"31": 3}
+    assert count(303.0, 3.0) == {"31": 1}
+    assert count(501.0, 3.0) == {"": 0}
+    assert count(502.0, None) == {}
+    assert count(503.0, 3.0) == {"": 0}, "none of them is new"
+    assert count(504.0, 1.0) == {"31": 1}, "the count began anew"
 
 
 def test_they_are_not_there_unless_asked_for(fake: FakeDriver) -> None:

@@ -58,9 +58,9 @@ def rows(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {row["source"]: row for row in answer["sources"]}
 
 
-def shown(findings: tuple[Finding, ...]) -> str:
-    console = Console(width=200, record=True, file=io.StringIO())
-    console.print(doctor_table(findings))
+def shown(findings: tuple[Finding, ...], width: int = 200) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(doctor_table(findings, width))
     return console.export_text()
 
 
@@ -119,6 +119,23 @@ def test_a_container_without_the_root_of_the_node_is_told_to_mount_it(tmp_path: 
     assert set(sources["host"].also) >= {"cpu", "lustre", "filesystem"}
     assert "cpu" not in sources
     assert shown(tuple(sources.values())).count("path.rootfs") == 2  # why, and what it takes
+
+
+@pytest.mark.parametrize(("why", "said"), [("", "there is"), ("lost", "lost; so there is")])
+def test_what_there_is_not_is_a_sentence(why: str, said: str) -> None:
+    """Of a driver that lists no GPU, nothing more is known."""
+    gone = Finding("gpu", "nothing", 0, 0, 0, 0, 1, why, ("a",), "", also=("gpu_health",))
+    line = next(line for line in shown((gone,)).splitlines() if "gpu_health" in line)
+    assert line.split("0 of 1")[1].strip() == f"{said} no gpu_health"
+
+
+def test_a_narrow_terminal_breaks_no_word(tmp_path: Path) -> None:
+    text = shown(tuple(found(LocalNode(tmp_path)).values()), 40)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 40
+    assert "host failed 0 of " in text
+    words = set(text.split())
+    assert {"path.rootfs", "NVIDIA_VISIBLE_DEVICES=all"} <= {word.strip(":;,") for word in words}
 
 
 @as_root

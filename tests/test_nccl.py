@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 import gpunode.node.tcp
 from gpunode.config import Settings
 from gpunode.nccl import ras
-from gpunode.nccl.log import LINE, DebugLog, NcclLogs, child_hash, transport
+from gpunode.nccl.log import DebugLog, NcclLogs, child_hash, transport
 from gpunode.nccl.ras import NcclRas
 from gpunode.nccl.ras_answer import Rank
 from gpunode.node.local import LocalNode
@@ -76,6 +77,29 @@ def test_an_answer_in_text_names_the_rank_too() -> None:
         'gpunode_nccl_awaited_rank_info{communicator="deadbeef",host="10.0.0.7",nvml_device="6",'
         'pid="4711",rank="2",reason="behind"} 1.0'
     ) in found
+
+
+AHEAD = """\
+  3 ranks have launched up to operation 611
+  Rank 2 has launched up to operation 612 -- GPU 0 managed by process 4711 on node 10.0.0.7
+"""
+
+
+def test_ranks_that_are_ahead_are_not_awaited() -> None:
+    """NCCL lists the fewer, here those that wait; the others are behind."""
+    head, _, _ = TEXT.partition("  3 ranks have")
+    with ras_server() as server:
+        node = RasNode(server.port)
+        source = NcclRas(node, Settings())
+        server.answer = head + AHEAD
+        assert "gpunode_nccl_stalled_communicators 0.0" in told(source)
+        node.stepped.now += 10
+        found = told(source)
+        assert "gpunode_nccl_stalled_communicators 1.0" in found
+        assert "gpunode_nccl_awaited_rank_info" not in found
+        server.answer = head + AHEAD.replace("612", "613")
+        node.stepped.now += 10
+        assert "gpunode_nccl_stalled_communicators 0.0" in told(source)
 
 
 def test_dead_and_unresponsive_ranks_are_named_at_once() -> None:
@@ -249,6 +273,15 @@ def test_lines_of_an_answer_may_come_in_any_order(lines: list[str]) -> None:
         ras.parse("\n".join(lines))
 
 
+OWN_PID = 77
+"""The id of the process that writes a log, in its own PID namespace."""
+
+
+def recorded(name: str, pid: int = OWN_PID) -> str:
+    """A log that H200s wrote, as of the process with this id."""
+    return re.sub(r"^vm:\d+", f"vm:{pid}", (LOGS / f"{name}.log").read_text(), flags=re.M)
+
+
 class LogNode(LocalNode):
     """A node on which process 7 was started with a debug file."""
 
@@ -260,9 +293,9 @@ class LogNode(LocalNode):
 def log_file(tmp_path: Path) -> Path:
     (tmp_path / "proc/7/root/etc").mkdir(parents=True)
     (tmp_path / "proc/7/root/tmp").mkdir()
-    (tmp_path / "proc/7/status").write_text("Name:\tpython\nNSpid:\t7\t1\n")
+    (tmp_path / "proc/7/status").write_text(f"Name:\tpython\nNSpid:\t7\t{OWN_PID}\n")
     (tmp_path / "proc/7/root/etc/hostname").write_text("pod-0\n")
-    return tmp_path / "proc/7/root/tmp/nccl.pod-0.1.log"
+    return tmp_path / f"proc/7/root/tmp/nccl.pod-0.{OWN_PID}.log"
 
 
 @pytest.mark.parametrize(
@@ -275,7 +308,7 @@ def log_file(tmp_path: Path) -> Path:
 def test_the_logs_of_h200s_tell_their_transports(
     name: str, expected: str, log_file: Path, tmp_path: Path
 ) -> None:
-    log_file.write_text((LOGS / f"{name}.log").read_text())
+    log_file.write_text(recorded(name))
     source = NcclLogs(LogNode(tmp_path), MachineGpu(0, "GPU-aa", "0", (7, 8)), Settings())
     found = told(source)
     assert expected in found
@@ -285,12 +318,12 @@ def test_the_logs_of_h200s_tell_their_transports(
 
 
 def test_a_log_is_followed_and_each_warning_counted_once(log_file: Path, tmp_path: Path) -> None:
-    log_file.write_text((LOGS / "h200x2.log").read_text())
+    log_file.write_text(recorded("h200x2"))
     source = NcclLogs(LogNode(tmp_path), MachineGpu(0, "GPU-aa", "0", (7,)), Settings())
     assert 'gpunode_nccl_warnings_total{gpu="0",uuid="GPU-aa"} 0.0' in told(source)
     with log_file.open("a") as log:
         log.write(
-            "\npod-0:1:1 [0] misc/shmutils.cc:87 NCCL WARN Error: failed to extend /dev/shm\n"
+            f"\npod-0:{OWN_PID}:1 [0] misc/shmutils.cc:87 NCCL WARN failed to extend /dev/shm\n"
         )
     assert 'gpunode_nccl_warnings_total{gpu="0",uuid="GPU-aa"} 1.0' in told(source)
     assert 'gpunode_nccl_warnings_total{gpu="0",uuid="GPU-aa"} 1.0' in told(source)
@@ -359,14 +392,14 @@ name comes last; from 2.22 on, it is connected when it is used."""
 
 
 def logged(*lines: str) -> DebugLog:
-    log = DebugLog("/nccl.log")
-    log.add(lines_of("\n".join([*lines, ""]).encode(), 0, LINE).kept)
+    log = DebugLog("/nccl.log", OWN_PID)
+    log.add(lines_of("\n".join([*lines, ""]).encode(), 0, log.line).kept)
     return log
 
 
 def informed(*lines: str, gpu: int = 1, time: str = "") -> list[str]:
     """The lines as the log has them, from a GPU of the process."""
-    return [f"{time}node-1:77:{81 + gpu} [{gpu}] NCCL INFO {line}" for line in lines]
+    return [f"{time}node-1:{OWN_PID}:{81 + gpu} [{gpu}] NCCL INFO {line}" for line in lines]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -470,6 +503,9 @@ def test_a_process_on_the_gpu_of_another_rank_is_no_rank_there(
 @pytest.mark.parametrize(
     "before",
     [
+        ":77:81 [1] transport/net_socket.cc:412",
+        "node-1:77:81 [1] ofi_init_connection:912",
+        "[2026-11-22 09:00:00] node-1:77:81 [1] int rx_done(efa_request_t*, fid_cq*, uint16_t):46",
         "node-1:77:81 [1] transport/net_socket.cc:412",
         "[2026-11-22 09:00:00] node-1:77:81 [-1] ras/client_support.cc:159",
         "[09:00:00.123]node-1:77:81 [0] /build/src/misc/socket.cc:9",
@@ -483,8 +519,31 @@ def test_a_warning_is_counted_however_it_begins(before: str) -> None:
     )
 
 
-def test_no_line_but_nccls_is_a_warning() -> None:
-    assert logged("NCCL WARN", "node-1: NCCL WARN", "[1] a.cc:1 NCCL WARN").warnings == 0
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NCCL WARN",
+        "node-1: NCCL WARN",
+        "[1] a.cc:1 NCCL WARN",
+        "node-1:77:81 [1] NCCL INFO said a.cc:1 NCCL WARN",
+        "node-1:78:81 [1] a.cc:1 NCCL WARN of another process",
+    ],
+)
+def test_no_line_but_its_own_nccls_is_a_warning(line: str) -> None:
+    assert logged(line).warnings == 0
+
+
+def test_a_log_that_processes_share_tells_each_its_own_lines() -> None:
+    """Of one node or several, named without ``%p``: all write to the same file."""
+    others = [
+        line.replace(f":{OWN_PID}:", ":1977:").replace("via NET/AWS Libfabric/0", "via P2P/IPC")
+        for line in informed("Using network Socket", *FORMS["2.22"])
+    ]
+    own = informed("Using network gIB", *FORMS["2.22"])
+    log = logged(*(line for pair in zip(own, others, strict=True) for line in pair))
+    (found,) = log.communicators
+    assert found.transports == {"NET/AWS": 1}
+    assert log.network == "gIB"
 
 
 @pytest.mark.parametrize("count", ["splitCount", "childCount"])
@@ -554,6 +613,7 @@ def test_the_name_of_a_split_communicator_stays_short() -> None:
     ("via", "label"),
     [
         ("P2P/CUMEM/read", "P2P/CUMEM"),
+        ("P2P/MNNVL", "P2P/MNNVL"),
         ("P2P/IPC", "P2P/IPC"),
         ("P2P/direct pointer", "P2P/direct"),
         ("SHM/direct/direct", "SHM"),
@@ -561,6 +621,8 @@ def test_the_name_of_a_split_communicator_stays_short() -> None:
         ("NET/IB/3(2)/GDRDMA(PCI)/Shared", "NET/IB/GDRDMA"),
         ("NET/AWS Libfabric/0", "NET/AWS"),
         ("NET/Socket/0", "NET/Socket"),
+        ("NET/gIB/1/GDRDMA", "NET/gIB/GDRDMA"),
+        ("NET/IBext_v10/3/GDRDMA(PCI)", "NET/IBext/GDRDMA"),
         ("COLLNET/SHARP/0", "COLLNET"),
         ("direct shared memory", "SHM"),
         ("a pigeon", "other"),
@@ -570,10 +632,10 @@ def test_a_transport_is_a_label_of_few_values(via: str, label: str) -> None:
     assert transport(via) == label
 
 
-@given(st.lists(st.sampled_from((LOGS / "h200x2.log").read_text().splitlines()) | st.text()))
+@given(st.lists(st.sampled_from(recorded("h200x2").splitlines()) | st.text()))
 def test_a_log_may_hold_anything(lines: list[str]) -> None:
-    log = DebugLog("/nccl.log")
-    log.add(lines_of("\n".join([*lines, ""]).encode(), 0, LINE).kept)
+    log = DebugLog("/nccl.log", OWN_PID)
+    log.add(lines_of("\n".join([*lines, ""]).encode(), 0, log.line).kept)
     assert len(log.communicators) <= 8
 
 

@@ -134,7 +134,13 @@ OLD_BROADCAST = """\
     ],
     ids=["2.17", "2.10 all_reduce", "2.10 all_gather", "2.10 broadcast"],
 )
-@pytest.mark.parametrize("tag", ["", "[1,0]<stdout>:", "[1,12]<stdout>: ", "0: "])
+@pytest.mark.parametrize(
+    "tag",
+    [
+        *("", "[1,0]<stdout>:", "[1,12]<stdout>: ", "[prterun-node-1-77@1,0]<stdout>: "),
+        *("0: ", " 0: ", "12: ", "[0] "),
+    ],
+)
 def test_the_output_of_any_version_is_read(
     text: str, gigabytes: dict[int, float], tag: str
 ) -> None:

@@ -361,7 +361,7 @@ class AuditSettings(Settings):
 
 
 class DoctorSettings(Settings):
-    """Say which sources give data on this node now, and what each of the others takes."""
+    """Say which sources give data here now, and what the others take; exit with 0 in any case."""
 
     json_output: bool = Field(False, alias="json", description="print JSON instead of a table")
 

@@ -354,7 +354,7 @@ def line(message: str, tag: str = "kernel") -> str:
         (KMSG, record("oom-kill:constraint=CONSTRAINT_MEMCG,task=python"), None),
         (KMSG, record("traps: python[12] trap: bus error ip:7f"), "bus_error"),
         (KMSG, record("pcieport 0000:18:01.0: AER: Corrected error received"), "pcie_aer"),
-        (KMSG, record("nvidia 0000:19:00.0: PCIe Bus Error: severity=Corrected"), "pcie_aer"),
+        (KMSG, record("nvidia 0000:19:00.0: PCIe Bus Error: severity=Corrected"), None),
         (KMSG, record("INFO: task python:4242 blocked for more than 120 seconds."), "hung_task"),
         (KMSG, record("watchdog: BUG: soft lockup - CPU#3 stuck for 22s!"), "lockup"),
         (KMSG, record("rcu: INFO: rcu_sched detected stalls on CPUs/tasks:"), "lockup"),

@@ -180,10 +180,11 @@ class Logging(Shared):
 def test_the_logs_tell_whose_communicator_a_text_names(hire: Hire) -> None:
     one, two = jobs(hire, 2, 2)
     logs = [Path(f"/tmp/ras-jobs-{each.pid}.log") for each in (*one, *two)]
-    begin = "n:1:1 [0] NCCL INFO f comm 0x1 rank 0 nranks 2 busId 60 commId 0x{} - Init START\n"
+    begin = "n:{}:1 [0] NCCL INFO f comm 0x1 rank 0 nranks 2 busId 60 commId 0x{} - Init START\n"
     try:
-        for path, name in zip(logs, ("abc", "abc", "def", "def"), strict=True):
-            path.write_text(begin.format(name))
+        names = ("abc", "abc", "def", "def")
+        for path, each, name in zip(logs, (*one, *two), names, strict=True):
+            path.write_text(begin.format(each.pid, name))
         text(one, stalls=True)
         text(two)
         node = Jobs(one, two)

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from gpunode.audit.source import LONGEST, audit
 from gpunode.config import Settings
-from gpunode.nccl.log import LINE, NcclLogs, transport
+from gpunode.nccl.log import NcclLogs, line_of, transport
 from gpunode.node import inside, patience
 from gpunode.node.local import LocalNode
 from gpunode.node.node import LONGEST_VALUE, MOST_READ, Lines, lines_of
@@ -93,18 +93,22 @@ def logs_of(*pids: int) -> str:
     return exported(told(NcclLogs(OneGpu(*pids), MachineGpu(0, "GPU-aa", "0", pids), Settings())))
 
 
-def own(path: Path) -> str:
-    path.write_text(LOG)
+def log_of(pid: int) -> str:
+    return LOG.replace(":1:1 ", f":{pid}:{pid} ")
+
+
+def own(path: Path, pid: int) -> Path:
+    path.write_text(log_of(pid))
     os.chown(path, USER, USER)
-    return str(path)
+    return path
 
 
 @as_root
 @pytest.mark.parametrize("name", ["/home/nccl.log", "nccl.log", "/home/../home/./link"])
 def test_the_log_of_a_process_is_read_inside_its_root(root: Path, name: str) -> None:
-    own(root / "home/nccl.log")
     (root / "home/link").symlink_to("/home/nccl.log")
     with tenant(root, NCCL_DEBUG_FILE=name) as pid:
+        own(root / "home/nccl.log", pid)
         assert 'communicator="ab"' in logs_of(pid)
 
 
@@ -112,9 +116,8 @@ def test_the_log_of_a_process_is_read_inside_its_root(root: Path, name: str) -> 
 def test_a_daemon_reads_the_logs_of_tenants_and_stays_who_it_is(
     root: Path, fake: FakeDriver
 ) -> None:
-    log = Path(own(root / "home/nccl.log"))
-    log.chmod(0o600)
     with tenant(root, NCCL_DEBUG_FILE="/home/nccl.log") as pid:
+        own(root / "home/nccl.log", pid).chmod(0o600)
         fake.write(f"gpu 0 process {pid} 1000\n")
         with watching(fake, "--gpu.processes-interval=1") as running:
             until(lambda: values(scrape(running), "gpunode_nccl_communicator_info"))
@@ -242,12 +245,12 @@ def test_a_link_in_place_of_shared_memory_stays_in_its_root(root: Path) -> None:
 def test_without_the_system_call_nothing_is_read(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own(root / "home/nccl.log")
     monkeypatch.setattr(inside, "OPENAT2", 9999)
     with tenant(root, NCCL_DEBUG_FILE="/home/nccl.log") as pid:
+        own(root / "home/nccl.log", pid)
         assert logs_of(pid) == ""
         with pytest.raises(OSError, match=r"takes openat2\(2\): Linux 5.6"):
-            LocalNode(Path("/")).lines(f"/proc/{pid}/root/home/nccl.log", 0, LINE)
+            LocalNode(Path("/")).lines(f"/proc/{pid}/root/home/nccl.log", 0, line_of(1))
 
 
 @as_root
@@ -256,16 +259,16 @@ def test_a_tape_holds_nothing_of_a_file_but_what_the_parser_keeps(
 ) -> None:
     (root / "etc").mkdir()
     (root / "etc/hostname").write_text(f"pod-0\n{SECRET}\n")
-    own(root / "home/nccl.pod-0.log")
     path = tmp_path / "tape.jsonl.gz"
     with tenant(root, NCCL_DEBUG_FILE="/home/nccl.%h.log") as pid:
+        own(root / "home/nccl.pod-0.log", pid)
         node = OneGpu(pid)
         tape = TapeWriter(path, node, 1 << 20)
         gpu = MachineGpu(0, "GPU-aa", "0", (pid,))
         source = NcclLogs(RecordingNode(node, tape), gpu, Settings())
         found = [exported(told(source))]
         with (root / "home/nccl.pod-0.log").open("a") as log:
-            log.write(LOG.splitlines()[3] + "\n")
+            log.write(log_of(pid).splitlines()[3] + "\n")
         node.stepped.now += 10
         found.append(exported(told(source)))
         audit(RecordingNode(node, tape))
@@ -307,7 +310,6 @@ def waiting() -> int:
 def test_a_dead_mount_keeps_one_thread_and_no_one_else_waiting(
     root: Path, dead_mount: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    own(root / "home/nccl.log")
     (root / "mnt").mkdir()
     dead_mount(root / "mnt")
     before = waiting()
@@ -315,6 +317,7 @@ def test_a_dead_mount_keeps_one_thread_and_no_one_else_waiting(
         tenant(root, NCCL_DEBUG_FILE="/mnt/nccl.log\x1b[2J") as dead,
         tenant(root, NCCL_DEBUG_FILE="/home/nccl.log") as alive,
     ):
+        own(root / "home/nccl.log", alive)
         pids = dead, alive
         source = NcclLogs(OneGpu(*pids), MachineGpu(0, "GPU-aa", "0", pids), Settings())
         first = exported(told(source))
@@ -346,12 +349,12 @@ def test_the_audit_ends_soon_names_what_does_not_answer_and_escapes_what_it_prin
 ) -> None:
     (root / "mnt").mkdir()
     dead_mount(root / "mnt")
-    own(root / "home/nccl.log")
     evil = "1\x1b]0;owned\x07\x9b2J\u202e" + "x" * 2000
     with (
         tenant(root, NCCL_DEBUG_FILE="/mnt/nccl.log") as dead,
         tenant(root, NCCL_DEBUG_FILE="/home/nccl.log", NCCL_P2P_DISABLE=evil) as alive,
     ):
+        own(root / "home/nccl.log", alive)
         fake.write(f"gpu 0 process {dead} 1000\ngpu 0 process {alive} 1000\n")
         command = [sys.executable, "-m", "gpunode", "audit"]
         environment = {**os.environ, **fake.environment(), "COLUMNS": "160"}
@@ -412,7 +415,7 @@ def test_logs_of_processes_that_end_leave_no_descriptor(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for pid in range(100):
         (tmp_path / f"proc/{pid}/root").mkdir(parents=True)
-        (tmp_path / f"proc/{pid}/root/nccl.log").write_text(LOG)
+        (tmp_path / f"proc/{pid}/root/nccl.log").write_text(log_of(pid))
     for start in range(0, 100, 50):
         gpu = MachineGpu(0, "GPU-aa", "0", tuple(range(start, start + 50)))
         source = NcclLogs(node, gpu, Settings())
@@ -424,10 +427,10 @@ def test_a_log_that_is_cut_or_gone_is_followed_from_there(tmp_path: Path) -> Non
     log = tmp_path / "proc/7/root/nccl.log"
     log.parent.mkdir(parents=True)
     source = NcclLogs(Logging(tmp_path), MachineGpu(0, "GPU-aa", "0", (7,)), Settings())
-    warning = "host:1:1 [0] NCCL WARN\n"
+    warning = "host:7:1 [0] NCCL WARN\n"
     for text, warnings in [
         (warning * 3, 3),
-        (warning * 4 + "host:1:1 [0] NCCL WA", 4),
+        (warning * 4 + "host:7:1 [0] NCCL WA", 4),
         (warning * 5, 5),
         ("", 5),
         (warning * 2, 7),
@@ -445,9 +448,9 @@ def test_a_log_that_is_cut_or_gone_is_followed_from_there(tmp_path: Path) -> Non
 
 def test_a_flood_is_read_in_parts_and_an_endless_line_passed_over() -> None:
     whole = b"h:1:1 [0] NCCL WARN\n"
-    assert lines_of(whole + b"rest", 5, LINE).end == 5 + len(whole)
-    assert lines_of(b"x" * MOST_READ, 5, LINE).end == 5 + MOST_READ
-    assert lines_of(b"x" * 100, 5, LINE).end == 5
+    assert lines_of(whole + b"rest", 5, line_of(1)).end == 5 + len(whole)
+    assert lines_of(b"x" * MOST_READ, 5, line_of(1)).end == 5 + MOST_READ
+    assert lines_of(b"x" * 100, 5, line_of(1)).end == 5
 
 
 MANY_FILES = """\
@@ -530,12 +533,12 @@ def test_any_log_makes_few_series_with_short_labels(found: list[str]) -> None:
 
 
 TRANSPORTS = {
-    *(f"P2P/{way}" for way in ("CUMEM", "IPC", "direct", "indirect", "other")),
+    *(f"P2P/{way}" for way in ("CUMEM", "IPC", "MNNVL", "direct", "indirect", "other")),
     *(
         f"NET/{way}{direct}"
         for way in (
             *("AWS", "FasTrak", "GPUDirectTCPX", "IB", "IBext", "Libfabric", "OFI", "Socket"),
-            *("UCX", "other"),
+            *("UCX", "gIB", "other"),
         )
         for direct in ("", "/GDRDMA")
     ),
@@ -565,5 +568,5 @@ def test_no_transport_is_invented(via: str) -> None:
 def test_no_log_takes_long_to_parse(part: str, end: str) -> None:
     content = ((part + end) * (MOST_READ // len(part))).encode()[:MOST_READ]
     begin = time.thread_time()
-    lines_of(content, 0, LINE)
+    lines_of(content, 0, line_of(1))
     assert time.thread_time() - begin < 3

@@ -269,6 +269,34 @@ def test_a_bucket_that_a_pod_mounts_is_watched(tmp_path: Path) -> None:
     assert list(node.found()) == ["/", "bucket"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "source"),
+    [
+        ("fuse", "mountpoint-s3"),
+        ("fuse", "blobfuse2"),
+        ("fuse.gcsfuse", "bucket-1"),
+        ("fuse.daos", "dfuse"),
+        ("fuse.hf3fs", "hf3fs.stage"),
+        ("fuse.geesefs", "bucket-1"),
+        ("fuse.rclone", "remote:bucket-1"),
+        ("pvfs2", "tcp://10.0.0.5:3334/orangefs"),
+    ],
+)
+def test_what_a_node_mounts_for_its_jobs_is_watched(kind: str, source: str, tmp_path: Path) -> None:
+    """As the mount table names it, which is not always by the name of the program."""
+    assert list(Mounted(tmp_path, line("0:60", "/data", kind, source)).found()) == ["/", "/data"]
+
+
+def test_a_volume_of_juicefs_is_called_by_its_own_name(tmp_path: Path) -> None:
+    """Its driver mounts it for the node, under another name each time, and binds it for pods."""
+    node = Mounted(
+        tmp_path,
+        line("0:60", "/var/lib/juicefs/volume/models-qzkwfj", "fuse.juicefs", "JuiceFS:me"),
+        line("0:60", at(0, "models"), "fuse.juicefs", "JuiceFS:me"),
+    )
+    assert list(node.found()) == ["/", "models"]
+
+
 @pytest.mark.parametrize("folder", ["/data/k8s/kubelet", "/opt/rke2/kubelet"])
 def test_a_kubelet_may_have_its_folder_anywhere(folder: str, tmp_path: Path) -> None:
     """The name is not that of a pod, which would be another for each."""

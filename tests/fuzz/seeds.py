@@ -197,8 +197,12 @@ Warnings
     b"NCCL version 2.27.3\n\nNo communicator data collected!\n",
 )
 
+NCCL_PID = 12
 NCCL_LOGS = (
-    *((NCCL / name).read_bytes() for name in ("h200x2.log", "h200x2_p2p_disabled.log")),
+    *(
+        (NCCL / name).read_bytes().replace(b"vm:%d:" % pid, b"vm:%d:" % NCCL_PID)
+        for name, pid in (("h200x2.log", 749), ("h200x2_p2p_disabled.log", 785))
+    ),
     b"""\
 node1:12:12 [0] NCCL INFO NCCL version 2.18.5+cuda12.2
 node1:12:40 [0] NCCL INFO Using network AWS Libfabric

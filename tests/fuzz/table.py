@@ -45,7 +45,7 @@ from gpunode.jobs.pods import Pods
 from gpunode.jobs.roles import ProcessRoles
 from gpunode.loop.door import Door
 from gpunode.nccl import bench, ras
-from gpunode.nccl.log import HOSTNAME, LINE, MOST, DebugLog
+from gpunode.nccl.log import HOSTNAME, MOST, DebugLog
 from gpunode.nccl.ras_answer import HERE, NAMED, Asked
 from gpunode.node import kernel, kubelet, sockets, tape, tcp
 from gpunode.node.datagram_socket import Datagram
@@ -184,9 +184,9 @@ def ras_answer(data: bytes) -> None:
 
 
 def nccl_log(data: bytes) -> None:
-    log = DebugLog("")
+    log = DebugLog("", seeds.NCCL_PID)
     for at in range(0, len(data), MOST_READ):
-        log.add(lines_of(data[at : at + MOST_READ], at, LINE).kept)
+        log.add(lines_of(data[at : at + MOST_READ], at, log.line).kept)
     lines_of(data[:MOST_READ], 0, HOSTNAME)
     assert len(log.communicators) <= MOST
     assert len(log.on(None)) <= 8

@@ -214,7 +214,7 @@ def doctor(settings: DoctorSettings) -> None:
             from gpunode.cli.table import doctor_table
 
             console = Console()
-            console.print(doctor_table(found.sources))
+            console.print(doctor_table(found.sources, console.width))
             console.print(f"\n{found.process}; {found.daemon}.", highlight=False, markup=False)
 
 

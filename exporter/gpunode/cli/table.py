@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
+from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -171,30 +173,50 @@ DOCTOR = {
 """Colours by status of a source."""
 
 
-def doctor_table(findings: Iterable[Finding]) -> Table:
+NARROW = 72
+"""Characters of a terminal below which what is said of a source stands under its name."""
+
+
+def doctor_table(findings: Iterable[Finding], width: int) -> RenderableType:
     """Every source, how much it gives, and what it takes where something is missing."""
+    if width < NARROW:
+        return Group(*(each for finding in findings for each in _stacked(finding)))
     table = Table(box=None, padding=(0, 1, 0, 0))
     for heading in ("source", "", "metrics"):
         table.add_column(heading, no_wrap=True)
     table.add_column("what is missing, and what it takes", overflow="fold")
     for finding in findings:
-        said = Text(finding.why)
-        if finding.failed and finding.places > 1:
-            said.append(f" (at {finding.failed} of {finding.places} places)")
-        if finding.series and finding.empty:
-            said.append(
-                f"{'; ' if said else ''}nothing at {finding.empty} of {finding.places} places"
-            )
-        if finding.also:
-            said.append(f"; so there is no {', '.join(finding.also)}")
-        if finding.status == "data" and finding.missing:
-            said.append(f"{'; ' if said else ''}no {_some(finding.missing)}", style="dim")
-        if finding.needs:
-            said.append("\n" if said else "").append(finding.needs, style="cyan")
-        given = finding.metrics - len(finding.missing)
-        status = Text(finding.status, style=DOCTOR[finding.status])
-        table.add_row(finding.source, status, f"{given} of {finding.metrics}", said)
+        table.add_row(finding.source, *_given(finding), _said(finding))
     return table
+
+
+def _stacked(finding: Finding) -> Iterator[RenderableType]:
+    status, given = _given(finding)
+    yield Text.assemble(finding.source, " ", status, f" {given}")
+    if said := _said(finding):
+        yield Padding(said, (0, 0, 0, 2))
+
+
+def _given(finding: Finding) -> tuple[Text, str]:
+    """How a source does, and how many of its metrics it gives."""
+    given = finding.metrics - len(finding.missing)
+    return Text(finding.status, style=DOCTOR[finding.status]), f"{given} of {finding.metrics}"
+
+
+def _said(finding: Finding) -> Text:
+    """What is missing of a source, and what it takes."""
+    said = Text(finding.why, overflow="fold")
+    if finding.failed and finding.places > 1:
+        said.append(f" (at {finding.failed} of {finding.places} places)")
+    if finding.series and finding.empty:
+        said.append(f"{'; ' if said else ''}nothing at {finding.empty} of {finding.places} places")
+    if finding.also:
+        said.append(f"{'; so ' if said else ''}there is no {', '.join(finding.also)}")
+    if finding.status == "data" and finding.missing:
+        said.append(f"{'; ' if said else ''}no {_some(finding.missing)}", style="dim")
+    if finding.needs:
+        said.append("\n" if said else "").append(finding.needs, style="cyan")
+    return said
 
 
 def _some(metrics: Sequence[str]) -> str:

@@ -129,6 +129,27 @@ SCALED: tuple[tuple[Metric, Metric, tuple[str, ...], float], ...] = (
         ("recovery",),
         1,
     ),
+    (
+        _gauge("DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", "NVLink CRC errors."),
+        nvlink.NVLINK_ERRORS,
+        ("crc",),
+        1,
+    ),
+    *(
+        (
+            _gauge(f"DEV_CLOCKS_EVENT_REASON_{name}_NS", f"Time held back by {what} (ns)."),
+            state.THROTTLED,
+            (reason,),
+            1e9,
+        )
+        for name, what, reason in (
+            ("SW_POWER_CAP", "the power limit", "sw_power_cap"),
+            ("SYNC_BOOST", "the slowest GPU of its group", "sync_boost"),
+            ("SW_THERM_SLOWDOWN", "heat, by the driver", "sw_thermal"),
+            ("HW_THERM_SLOWDOWN", "heat, by the GPU", "hw_thermal"),
+            ("HW_POWER_BRAKE_SLOWDOWN", "the power brake", "hw_power_brake"),
+        )
+    ),
 )
 """Their metrics that equal one of ours in other units: theirs, ours, further labels, factor."""
 
@@ -264,6 +285,15 @@ NVLINK = _gauge("DEV_NVLINK_BANDWIDTH_TOTAL", "Data over all NVLinks, both ways 
 NVLINK_MEGABYTE = 1024 * 1000
 """DCGM divides the kibibytes that NVML counts by 1000."""
 
+XID_WINDOW = 300.0
+"""Seconds, as dcgm-exporter counts by default (``--xid-count-window-size``)."""
+
+XID_COUNT = Metric(
+    "DCGM_EXP_XID_ERRORS_COUNT",
+    "gauge",
+    "XID errors of the last `window_size_in_ms`, by `xid`; 0 without `xid` if none.",
+    (*LABELS, "window_size_in_ms", "xid"),
+)
 HEALTH = Metric(
     "DCGM_EXP_GPU_HEALTH_STATUS",
     "gauge",
@@ -283,7 +313,7 @@ METRICS = (
     *(theirs for theirs, *_ in SCALED),
     *(theirs for theirs, _ in FIELDS),
     *PROFILED.values(),
-    *(XID, COPY, FREE, USED_SHARE, COUNT, NVLINK, HEALTH, JOB, DUTY),
+    *(XID, XID_COUNT, COPY, FREE, USED_SHARE, COUNT, NVLINK, HEALTH, JOB, DUTY),
 )
 
 USED = frozenset(
@@ -303,6 +333,13 @@ class Moved(NamedTuple):
     rate: float | None
 
 
+class Increments(NamedTuple):
+    """A counter, and when it grew by how much."""
+
+    total: float
+    grown: tuple[tuple[float, float], ...]
+
+
 class DcgmNames:
     """Exports the readings of the GPU sources under dcgm-exporter's names."""
 
@@ -313,10 +350,12 @@ class DcgmNames:
         self.node = node
         self.every = settings.gpu.interval
         self._moved: dict[tuple[str, ...], Moved] = {}
+        self._xids: dict[tuple[str, ...], Increments] = {}
 
     def read(self, readings: Readings) -> Reading:
         found = readings.values(USED)
         self._follow_links(found)
+        self._follow_xids(found, readings.clock.monotonic() - XID_WINDOW)
         values: dict[tuple[str, ...], dict[tuple[Metric, tuple[str, ...]], float]] = {}
         for (metric, labels), (value, _) in found.items():
             values.setdefault(labels[:2], {})[metric, labels[2:]] = value
@@ -343,6 +382,7 @@ class DcgmNames:
                 for theirs, reading in known:
                     samples += theirs.at(reading, *labels)
                 samples += _last_xid(of_gpu, labels)
+                samples += self._recent_xids(of_gpu, who, labels)
                 for watch, verdict, error in health(of_gpu, told):
                     samples += HEALTH.at(float(verdict), *labels, watch, error)
             samples += _of_jobstats(of_gpu, who, owners)
@@ -370,6 +410,33 @@ class DcgmNames:
                     moved, passed = value - last.bytes, time - last.time
                     rate = moved / passed if moved >= 0 else None  # None where it was reset
                 self._moved[labels] = Moved(value, time, rate)
+
+    def _follow_xids(self, found: Mapping[Key, tuple[float, float]], since: float) -> None:
+        """Keep when the counts of XIDs grew, which begin with 0 as the daemon does.
+
+        A count that is not told for a while is no new one when it comes back.
+        """
+        for (metric, labels), (value, time) in found.items():
+            if metric is xids.XIDS:
+                count, grown = self._xids.get(labels, Increments(0.0, ()))
+                more = value - count if value >= count else value  # it began anew
+                if more > 0:
+                    grown += ((time, more),)
+                recent = tuple(each for each in grown if each[0] >= since)
+                self._xids[labels] = Increments(value, recent)
+
+    def _recent_xids(
+        self, of_gpu: Values, who: Identity, labels: tuple[str, ...]
+    ) -> Iterator[Sample]:
+        """As dcgm-exporter has them; none where the GPU does not report XIDs."""
+        window = f"{XID_WINDOW * 1000:.0f}"
+        reported = [of[0] for metric, of in of_gpu if metric is xids.XIDS]
+        told = {xid: self._xids[(*who.labels, xid)].grown for xid in reported}
+        recent = {xid: sum(number for _, number in grown) for xid, grown in told.items() if grown}
+        if told and not recent:
+            yield from XID_COUNT.at(0.0, *labels, window, "")
+        for xid, number in recent.items():
+            yield from XID_COUNT.at(number, *labels, window, xid)
 
     def _activity(self, who: Identity, window: gpu.WindowDetail | None) -> dict[str, float]:
         """What each unit and link did in the last window."""

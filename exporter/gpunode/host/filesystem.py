@@ -49,8 +49,9 @@ LOCAL = "ext[234]|xfs|btrfs|zfs|bcachefs"
 
 KINDS = re.compile(
     LOCAL + r"|nfs4?|lustre|gpfs|beegfs(_nodev)?|ceph|cifs|smb3|wekafs|"
-    r"glusterfs|panfs|orangefs|daos|virtiofs|9p|"
-    r"fuse\.(juicefs|ceph|glusterfs|s3fs|goofys|mount-s3|gcsfuse|blobfuse2?|dfuse|sshfs|alluxio.*)"
+    r"glusterfs|panfs|pvfs2|daos|virtiofs|9p|"
+    r"fuse\.(juicefs|ceph|glusterfs|s3fs|goofys|geesefs|mount-s3|gcsfuse|blobfuse2?|dfuse|daos|hf3fs|"
+    r"rclone|sshfs|alluxio.*)"
 )
 """Filesystem types that hold the data of jobs."""
 
@@ -58,12 +59,16 @@ PLAIN_FUSE = "fuse"
 """The type of a FUSE that does not name its own, as of the CSI drivers for Amazon S3, Google Cloud
 Storage and Azure Blob Storage."""
 
+BUCKETS = frozenset(("mountpoint-s3", "blobfuse", "blobfuse2", "gcsfuse"))
+"""What those say in place of a device, wherever they are mounted."""
+
 UNWATCHED = (
     *("/var/lib/kubelet/", "/var/lib/containerd/", "/var/lib/docker/", "/run/", "/boot"),
-    *("/etc/", "/dev/"),
+    *("/etc/", "/dev/", "/var/lib/juicefs/"),
 )
 """Mount points to skip: what containers consist of, single files that a container runtime mounts,
-such as /etc/hosts, and /boot. Volumes of pods have names."""
+such as /etc/hosts, /boot, and where JuiceFS mounts the volumes of pods, each time by another name:
+https://github.com/juicedata/juicefs-csi-driver. Volumes of pods have names."""
 
 MOST_THREADS = 32
 """The most filesystems to watch, each in its own thread."""
@@ -160,7 +165,8 @@ def watched(node: Node, mounts: Iterable[Mount]) -> dict[str, Mount]:
     for mount in {mount.point: mount for mount in mounts}.values():
         name = volume(node, mount.point, mount.source)
         of_pods = name is not None
-        if not KINDS.fullmatch(mount.kind) and not (of_pods and mount.kind == PLAIN_FUSE):
+        plain = mount.kind == PLAIN_FUSE and (of_pods or mount.source in BUCKETS)
+        if not KINDS.fullmatch(mount.kind) and not plain:
             continue
         if of_pods or not mount.point.startswith(UNWATCHED):
             view = View(mount, name or mount.point)

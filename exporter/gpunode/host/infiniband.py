@@ -95,7 +95,7 @@ class Infiniband:
     """Reads the ports of every RDMA adapter."""
 
     name = "infiniband"
-    needs = "an InfiniBand or RoCE adapter"
+    needs = "an InfiniBand or RoCE adapter, and /sys of the node: its root at path.rootfs"
     metrics = (BYTES, WAIT, ERRORS, CONGESTION_EVENTS, TRANSPORT_ERRORS, RATE, ACTIVE)
 
     def __init__(self, node: Node, settings: Settings) -> None:

@@ -73,7 +73,12 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             rf"nvidia-nvswitch[0-9]{{1,3}}: SXid \(PCI:{ADDRESS}\): "
             r"(?![0-9]{1,6}, (?:Severity|Data) )[0-9]",
         ),
-        ("nvrm", r"NVRM: .{0,200}(?:[Ee]rror|[Ff]ailed|fallen off|timed? ?out|GSP)"),
+        (
+            "nvrm",
+            r"NVRM: "
+            r"(?!.{0,8}[0-9]{1,5} +[0-9]{1,5} +[A-Z]|GPU[0-9]{1,3} (?:GSP )?RPC |Rate limiting )"
+            r".{0,200}(?:[Ee]rror|[Ff]ailed|fallen off|timed? ?out|GSP|API mismatch)",
+        ),
         (
             "oom_kill",
             r"Out of memory(?: \(oom_kill_allocating_task\))?: Kill"
@@ -93,7 +98,7 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("nfs", r"nfs: server \S{1,200} not responding"),
         (
             "pcie_aer",
-            rf"[\w-]{{1,32}} {ADDRESS}: (?:AER: .{{0,80}}[Ee]rror|PCIe Bus Error: severity="
+            rf"[\w-]{{1,32}} {ADDRESS}: (?:AER: .{{0,40}} error (?:message )?received"
             r"|DPC: containment event)",
         ),
         (
@@ -108,14 +113,16 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ),
         (
             "machine_check",
-            r"mce: \[Hardware Error\]|EDAC .{0,80}(?:CE|UE) "
+            r"mce: \[Hardware Error\]: (?:CPU [0-9]{1,5}: Machine Check|Machine check events)"
+            r"|EDAC .{0,80}\b(?:CE|UE) "
             r"|\{[0-9]{1,8}\}\[Hardware Error\]: Hardware error from APEI",
         ),
         (
             "disk_error",
-            r"(?:\w{1,32}: )?(?:I/O|critical (?:medium|target)) error, dev "
-            r"|nvme nvme[0-9]{1,4}: (?:.{1,80}timeout|controller is down|Device not ready"
-            r"|Disabling device after reset failure)"
+            r"(?:\w{1,32}: )?(?:I/O|critical (?:medium|target)) error, dev (?!fd[0-9]|sr[0-9])"
+            r"|nvme nvme[0-9]{1,4}: (?:(?!Shutdown ).{1,80}timeout|controller is down"
+            r"|Device not ready|Disabling device after reset failure|Removing after probe failure)"
+            r"|block nvme\w{1,16}: no available path - failing I/O"
             r"|EXT4-fs error \(device |XFS \(.{1,64}\): (?:metadata|log) I/O error"
             r"|md/raid\w{0,2}:\w{1,16}: Disk failure on ",
         ),
@@ -129,16 +136,21 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             "link_down",
             rf"mlx5_core {ADDRESS}.{{1,100}}(?:Link (?:down|DOWN)|[Pp]ort module .{{0,60}}"
             r"(?:unplug|Cable error))"
-            rf"|[\w-]{{1,32}} {ADDRESS} [\w.-]{{1,16}}: NIC Link is Down"
+            rf"|[\w-]{{1,32}} {ADDRESS} [\w.-]{{1,16}}: (?:\w{{1,16}}: [\w.-]{{1,16}} )?"
+            r"(?:NIC |Device )?[Ll]ink is [Dd]own"
             r"|[\w.-]{1,16}: (?:\(slave [\w.-]{1,16}\): )?link status definitely down",
         ),
         (
             "network_adapter",
-            rf"mlx5_core {ADDRESS}: .{{0,60}}(?:synd 0x|device's health compromised)",
+            rf"mlx5_core {ADDRESS}.{{1,80}}(?:synd 0x|device's health compromised"
+            r"|TX timeout detected|High temperature on sensors)",
         ),
     )
 )
-"""The first pattern that matches the beginning of a message decides: the rest of a message may hold
+"""Of what takes several lines to tell, one is matched: of a GSP's timeout not the history of calls,
+of a PCIe error not the devices that reported it.
+
+The first pattern that matches the beginning of a message decides: the rest of a message may hold
 the name of a process, a cgroup or a file. Wildcards are bounded so that none is slow to match."""
 
 # NAME[1234]: segfault at …, NAME (1234) used …, NAME invoked oom-killer, NAME: page allocation …
@@ -157,10 +169,11 @@ KMSG = "/dev/kmsg"
 LOGS = (KMSG, "/var/log/kern.log", "/var/log/messages", "/var/log/syslog")
 # PRIORITY,SEQUENCE,TIME,FLAGS[,…];MESSAGE; the priority is 8 x facility + level.
 RECORD = re.compile(r"[0-7],[0-9]{1,20},[0-9]{1,20},[^;]{1,64};")
-# Nov  1 12:00:00 HOST kernel: [  123.456789] MESSAGE, or with a time of RFC 3339
+# Nov  1 12:00:00 HOST kernel: [  123.456789] MESSAGE, or with a time of RFC 3339, or the thread or
+# core that wrote it: [  123.456789][ T4242] MESSAGE
 SYSLOG = re.compile(
     r"(?:[A-Z][a-z]{2} [ 0-9][0-9] [0-9:]{8}|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.+Z-]{8,24})"
-    r" \S{1,255} kernel: (?:\[ {0,8}[0-9]{1,12}\.[0-9]{6}\] )?"
+    r" \S{1,255} kernel: (?:\[ {0,8}[0-9]{1,12}\.[0-9]{6}\](?:\[ {0,8}[CT][0-9]{1,10}\])? )?"
 )
 LONGEST = 4096
 """Characters of a line to match; the kernel writes at most 1,024 per record."""

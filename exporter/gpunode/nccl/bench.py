@@ -74,8 +74,11 @@ class Measurement:
 MEASUREMENT = TypeAdapter(Measurement)
 
 
-TAG = re.compile(r"(?:\[[\d,]{1,16}\]<\w{1,8}>:|\d{1,8}:) ?", re.ASCII)
-"""What ``mpirun --tag-output`` and ``srun --label`` put before each line."""
+TAG = re.compile(
+    r" {0,8}(?:\[(?:[\w.-]{1,128}@)?[\d,]{1,16}\](?:<\w{1,8}>:)?|\d{1,8}:)(?: |(?=[\d#]))", re.ASCII
+)
+"""What ``mpirun --tag-output`` of Open MPI 4, ``--output tag`` of 5, ``-prepend-rank`` of MPICH and
+``srun --label`` put before each line."""
 
 COLUMNS = (7, 11)
 """Places of the bus bandwidth, out of place and in place, from nccl-tests 2.13 on. Before, there

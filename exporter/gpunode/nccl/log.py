@@ -86,28 +86,42 @@ TREES = re.compile(r"Trees \[[-\d/>\[\] ]{1,4096}")
 CONNECTED = re.compile(r"Connected all (?P<what>ring|tree)s")
 FACTS = (VERSION, NETWORK, BEGIN, NODES, CHANNEL, COUNTS, TREES, CONNECTED)
 INFORMED = re.compile(r"\[(?P<device>-?\d{1,4})\] NCCL INFO ")
-LINE = re.compile(
-    r"^(?:\S{1,64} ){0,4}?\S{1,256}?:\d{1,10}:\d{1,10} "
-    r"(?:\[-?\d{1,4}\] (?:\S{1,256}:\d{1,10} (?:\(\S{1,256}\) )?)?NCCL (?=WARN)"
-    r"|(?=\[-?\d{1,4}\] NCCL INFO ))"
-    rf"(?P<kept>WARN|\[-?\d{{1,4}}\] NCCL INFO (?:{'|'.join(fact.pattern for fact in FACTS)}))",
-    re.ASCII | re.MULTILINE,
+OWN = re.compile(
+    r":\d{1,10} (?:\[-?\d{1,4}\] (?:(?!NCCL )[^\n]{1,512}?:\d{1,10} (?:\(\S{1,256}\) )?)?"
+    r"NCCL (?=WARN)|(?=\[-?\d{1,4}\] NCCL INFO ))"
+    rf"(?P<kept>WARN|\[-?\d{{1,4}}\] NCCL INFO (?:{'|'.join(fact.pattern for fact in FACTS)}))"
 )
-"""A line of NCCL's and what is kept of it, which holds no text that others may have put there.
+"""What follows the id of a process in a line of NCCL's, and what is kept of it, which holds no text
+that others may have put there.
 
-Before the host there may be a time, by default of warnings of 2.26 and later, and before a warning
-are the source file and its line (src/debug.cc of 2.12 to 2.30) and, from 2.30.7 on, the function.
-In brackets is the CUDA device.
+In brackets is the CUDA device. Before a warning are the source file and its line (src/debug.cc of
+2.12 to 2.30) and, from 2.30.7 on, the function. A plugin may name its function instead, as C++
+does, with spaces:
+https://github.com/aws/aws-ofi-nccl/blob/v1.17.2/include/nccl_ofi_log.h (__PRETTY_FUNCTION__)
 """
+
+
+def line_of(pid: int) -> re.Pattern[str]:
+    """A line of the process that has this id in its own PID namespace.
+
+    A log that is named without ``%p`` may hold those of other processes, also of other nodes.
+    Before the host there may be a time, by default of warnings of 2.26 and later.
+    """
+    before = rf"^(?:\S{{1,64}} ){{0,4}}?\S{{0,256}}?:{pid}"
+    return re.compile(before + OWN.pattern, re.ASCII | re.MULTILINE)
+
 
 TRANSPORT = re.compile(r"(?P<kind>P2P|SHM|NET|COLLNET)(?:/(?P<how>[A-Za-z0-9]{1,16}))?")
 SHARED_MEMORY = "direct shared memory"
 """What NCCL 2.12 calls SHM."""
 
 WAYS = {
-    "P2P": frozenset({"CUMEM", "IPC", "direct", "indirect"}),
+    "P2P": frozenset({"CUMEM", "IPC", "MNNVL", "direct", "indirect"}),
     "NET": frozenset(
-        {"AWS", "FasTrak", "GPUDirectTCPX", "IB", "IBext", "Libfabric", "OFI", "Socket", "UCX"}
+        {
+            *("AWS", "FasTrak", "GPUDirectTCPX", "IB", "IBext", "Libfabric", "OFI", "Socket"),
+            *("UCX", "gIB"),
+        }
     ),
 }
 """What a transport goes over: NCCL's own ways and the networks of common plugins, by their names.
@@ -182,10 +196,11 @@ class Communicator:
 
 
 class DebugLog:
-    """The log at a path so far, up to the byte ``end``."""
+    """What a process, by its own id, wrote to the log at a path so far, up to the byte ``end``."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, pid: int) -> None:
         self.path = path
+        self.line = line_of(pid)
         self.end = 0
         self.version = ""
         self.network = ""
@@ -201,12 +216,12 @@ class DebugLog:
 
     def follow(self, node: Node) -> None:
         """Add what the log has gained, or a part of it if that is much. Raises ``OSError``."""
-        found = node.lines(self.path, self.end, LINE)
+        found = node.lines(self.path, self.end, self.line)
         self.add(found.kept)
         self.end = found.end
 
     def add(self, kept: Iterable[str]) -> None:
-        """Add what ``LINE`` keeps of lines."""
+        """Add what ``line_of`` keeps of lines."""
         for line in kept:
             if line == "WARN":
                 self.warnings += 1
@@ -352,7 +367,7 @@ def read(node: Node, pid: int) -> DebugLog | None:
     path = path_of(node, pid)
     if path is None:
         return None
-    log, before = DebugLog(path), -1
+    log, before = DebugLog(path, own_pid(node, pid)), -1
     while before < log.end < MAX_FILE:
         before = log.end
         log.follow(node)
@@ -398,7 +413,7 @@ class NcclLogs:
         if path is None:
             return None
         if log is None or log.path != path:
-            log = self._logs[pid] = DebugLog(path)
+            log = self._logs[pid] = DebugLog(path, own_pid(self.node, pid))
         before = log.warnings
         log.follow(self.node)
         self.warnings += log.warnings - before

@@ -122,6 +122,7 @@ class Communicator:
 
     name: str = ""
     furthest: Launches = field(default_factory=dict)
+    least: Launches = field(default_factory=dict)
     alike: dict[tuple[tuple[str, int], ...], list[Rank]] = field(default_factory=dict)
     state: int = 0
     """Differs where a rank launched something; the same in whichever order they are listed."""
@@ -134,12 +135,21 @@ class Communicator:
         """Take what a rank launched, or what several did that are not named."""
         for name, count in launches.items():
             self.furthest[name] = max(self.furthest.get(name, 0), count)
+            self.least[name] = min(self.least.get(name, count), count)
         kind = tuple(sorted(launches.items()))
         self.state = (self.state + hash((rank.number if rank else None, kind))) % (1 << 64)
         if rank is not None and (kind in self.alike or len(self.alike) < KINDS):
             named = self.alike.setdefault(kind, [])
             if len(named) < NAMED:
                 named.append(rank)
+
+    @property
+    def differs(self) -> bool:
+        """Whether a rank has launched fewer collectives than another.
+
+        A text that tells of few ranks ahead names none of those behind.
+        """
+        return self.least != self.furthest
 
     def behind(self) -> list[Rank]:
         """The first ranks that have launched fewer collectives than another, the rarest first."""
@@ -153,7 +163,7 @@ class Communicator:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """A communicator in which ranks are behind, and how far it has come."""
+    """A communicator in which ranks are behind, those that are named, and how far it has come."""
 
     name: str
     state: int
@@ -218,9 +228,8 @@ class Answer:
 
     def finish(self, communicator: Communicator) -> None:
         """Take a communicator of which all ranks have been read."""
-        late = communicator.behind()
-        if late and len(self.behind) < BEHIND:
-            named = [rank for rank in late if self.asked.may_name(rank)]
+        if communicator.differs and len(self.behind) < BEHIND:
+            named = [rank for rank in communicator.behind() if self.asked.may_name(rank)]
             self.behind.append(Behind(communicator.name, communicator.state, named))
         room = NAMED - len(self.missing)
         self.missing += [(communicator.name, *each) for each in communicator.missing[:room]]
