@@ -27,11 +27,13 @@ ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Terminal:
-    """A program in a terminal of 40 lines and 160 columns."""
+    """A program in a terminal of so many lines and columns."""
 
-    def __init__(self, *command: str, kind: str = "xterm-256color") -> None:
+    def __init__(
+        self, *command: str, kind: str = "xterm-256color", size: tuple[int, int] = (40, 160)
+    ) -> None:
         self.side, inner = pty.openpty()
-        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 160, 0, 0))
+        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
         environment = {**os.environ, "TERM": kind}
         environment = {k: v for k, v in environment.items() if k not in ("COLUMNS", "NO_COLOR")}
         self.child = subprocess.Popen(
@@ -60,8 +62,10 @@ class Terminal:
 
 
 @contextmanager
-def top(*options: str, terminal: str = "xterm-256color") -> Iterator[Terminal]:
-    opened = Terminal(sys.executable, "-m", "gpunode", "top", *options, kind=terminal)
+def top(
+    *options: str, terminal: str = "xterm-256color", size: tuple[int, int] = (40, 160)
+) -> Iterator[Terminal]:
+    opened = Terminal(sys.executable, "-m", "gpunode", "top", *options, kind=terminal, size=size)
     try:
         yield opened
     finally:
@@ -107,6 +111,24 @@ def test_a_narrow_terminal_shows_which_gpu_it_is(width: int) -> None:
     said = run(f"--url={served(scenes.hang(60, 60).stage.loop)}", width=width).stdout
     lines = said.partition("\nGPU now")[2].splitlines()[1:9]
     assert [line.split()[0] for line in lines] == [str(n) for n in range(8)]
+
+
+@pytest.mark.parametrize("width", [40, 60, 72, 79, 80, 100])
+def test_nothing_is_lost_at_the_edge_of_a_terminal(width: int) -> None:
+    said = run(f"--url={served(scenes.hang(60, 60).stage.loop)}", width=width).stdout
+    assert max(map(len, said.splitlines())) <= width
+    assert " ".join(said.split()).endswith("m: by memory o: by owner r: reverse q: quit")
+    (gpu,) = [line.rstrip() for line in said.splitlines() if line.startswith("2  ")]
+    assert gpu.endswith("…") or "llama-70b-worker-0" in gpu or width < 72
+
+
+@pytest.mark.parametrize(("lines", "first"), [(20, "The first of 16 GPUs, sorted"), (30, "sorted")])
+def test_a_low_terminal_says_that_there_are_more_gpus(lines: int, first: str) -> None:
+    address = served(scenes.hang(60, 60, count=16).stage.loop)
+    with top(f"--url={address}", size=(lines, 140)) as terminal:
+        shown = terminal.shows("q: quit")
+        assert f"\n{first} by GPU." in shown.replace("\r", "")
+        assert order(shown) == [str(n) for n in range(16)][: lines - 6]
 
 
 def test_a_dumb_terminal_gets_the_table_once() -> None:

@@ -44,22 +44,24 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A heading, the width that it keeps in a narrow terminal, and what it shows of a row."""
+    """A heading, the width that it should have, and what it shows of a row."""
 
     heading: str
     width: int | None
     cell: Callable[[Row], Text]
     right: bool = False
+    gives: bool = False
+    """Whether it is cut where the terminal is too narrow for all."""
 
 
 GPU = Column("GPU", 3, lambda row: Text(row.gpu))
 TIME = Column("time", BAR, lambda row: _bar(row.shares))
-WENT_TO = Column("went to", None, lambda row: _words(row.shares))
+WENT_TO = Column("went to", None, lambda row: _words(row.shares), gives=True)
 WATTS = Column("watts", 5, lambda row: Text(_figure(row.watts, "{:.0f}")), right=True)
 STEP = Column("step s", 6, lambda row: Text(f"{row.period:.2f}" if row.period else ""))
 
 OF_INCIDENTS = (
-    Column("incident", 12, lambda row: Text(row.incident)),
+    Column("incident", 12, lambda row: Text(row.incident), gives=True),
     GPU,
     TIME,
     WENT_TO,
@@ -69,13 +71,13 @@ OF_INCIDENTS = (
 )
 OF_A_NODE = (
     GPU,
-    Column("now", 20, lambda row: Text(row.does, style=URGENCIES[row.urgency])),
+    Column("now", 20, lambda row: Text(row.does, style=URGENCIES[row.urgency]), gives=True),
     TIME,
     WENT_TO,
     WATTS,
     Column("memory", 6, lambda row: Text(_figure(row.memory, "{:.0%}")), right=True),
     STEP,
-    Column("owner", 8, lambda row: Text(row.owner)),
+    Column("owner", 8, lambda row: Text(row.owner), gives=True),
 )
 
 URGENCIES: dict[Urgency, str] = {"now": "bold red", "soon": "yellow", "note": "cyan", "fine": ""}
@@ -83,7 +85,7 @@ URGENCIES: dict[Urgency, str] = {"now": "bold red", "soon": "yellow", "note": "c
 
 
 def fitting(columns: Sequence[Column], width: int) -> list[Column]:
-    """The first of the columns, as many as a terminal shows with the widths that they keep."""
+    """The first of the columns, as many as a terminal shows with the widths that they should have."""
     ends = accumulate((column.width or BAR) + 1 for column in columns)
     return [column for column, end in zip(columns, ends, strict=True) if end <= width]
 
@@ -114,17 +116,14 @@ def table(
     for column in columns:
         justify: Literal["right", "left"] = "right" if column.right else "left"
         heading = _line(Text(column.heading))
-        result.add_column(heading, min_width=column.width, justify=justify)
+        result.add_column(heading, no_wrap=not column.gives, justify=justify)
     for entry in entries:
         result.add_row(*(_line(column.cell(entry)) for column in columns))
     return result
 
 
 def _line(text: Text) -> Text:
-    """The text on one line, cut where its column ends.
-
-    Rich takes room from the widest columns only where these may wrap, else from all alike.
-    """
+    """The text on one line, cut where its column ends."""
     text.no_wrap, text.overflow = True, "ellipsis"
     return text
 

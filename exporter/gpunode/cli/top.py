@@ -104,13 +104,14 @@ def show(server: Server, interval: float) -> None:
             f"{server.url}: {error}; start one with `gpunode run`, or name another with --url"
         ) from error
     if not (console.is_terminal and sys.stdin.isatty()) or console.is_dumb_terminal:
-        console.print(screen(node, "g", False, "", console.width))
+        console.print(screen(node, "g", False, "", console))
         return
     key, backwards, since = "g", False, time.time()
     with keys() as pressed, Live(console=console, auto_refresh=False, screen=True) as live:
         trouble = ""
         while True:
-            live.update(screen(node, key, backwards, trouble, console.width), refresh=True)
+            shown = screen(node, key, backwards, trouble, console, console.height)
+            live.update(shown, refresh=True)
             struck = pressed(interval)
             if struck == "\x1b":
                 return
@@ -148,17 +149,27 @@ def ask(server: Server) -> NodeNow:
         raise NoDaemon(f"no daemon answers: {printable(words, LONGEST)}") from error
 
 
-def screen(node: NodeNow, key: str, backwards: bool, trouble: str, width: int) -> Group:
-    """What is wrong, and below it every GPU."""
+def screen(
+    node: NodeNow, key: str, backwards: bool, trouble: str, console: Console, height: int = 0
+) -> Group:
+    """What is wrong, and below it every GPU, or as many as a height has room for."""
     name, order = KEYS[key]
     rows = sorted((_row(gpu) for gpu in node.gpus), key=order, reverse=backwards)
     head = Text(printable(node.node or "this node", LONGEST), style="bold")
     head.append(time.strftime("  %H:%M:%S", time.localtime(node.time)), style="dim")
-    lines = [Text(trouble, style="bold red")] if trouble else []
+    alarm = [Text(trouble, style="bold red")] if trouble else []
     wrong = [_finding(one) for one in node.findings[:FINDINGS]]
     caption = f"sorted by {name}{', reversed' if backwards else ''}.  {HELP}"
     wrong = wrong or [Text("All is well", style="green")]
-    return Group(head, *lines, *wrong, Text(), table(rows, caption, fitting(OF_A_NODE, width)))
+    above = Group(head, *alarm, *wrong, Text())
+    columns = fitting(OF_A_NODE, console.width)
+    if height:
+        cut = f"The first of {len(rows)} GPUs, {caption}"
+        lines = console.render_lines(Group(above, table(rows, caption, columns)))
+        if len(lines) > height:
+            lines = console.render_lines(Group(above, table(rows, cut, columns)))
+            rows, caption = rows[: max(1, height - len(lines) + len(rows))], cut
+    return Group(above, table(rows, caption, columns))
 
 
 def _finding(one: Finding) -> Text:
