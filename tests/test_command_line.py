@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -70,7 +71,7 @@ def complaint(gpunode: Gpunode) -> Callable[..., str]:
     return run
 
 
-def installed(*arguments: str) -> subprocess.CompletedProcess[str]:
+def installed(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """The command as a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "gpunode", *arguments],
@@ -78,7 +79,7 @@ def installed(*arguments: str) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
         timeout=60,
-        env={**os.environ, "COLUMNS": "120"},
+        env={**os.environ, "COLUMNS": "120", **environment},
     )
 
 
@@ -199,10 +200,19 @@ def test_a_replay_prints_the_ledger_or_the_metrics(gpunode: Gpunode) -> None:
     assert 'gpunode_gpu_seconds_total{gpu="0",state="blocked"' in metrics
 
 
+def test_a_terminal_without_unicode_gets_the_table() -> None:
+    ended = installed("replay", TAPE, "--speed=0", PYTHONIOENCODING="latin-1")
+    assert ended.returncode == 0, ended.stderr
+    assert "????????" in ended.stdout
+    assert "blocked 76%" in ended.stdout
+
+
 def test_the_demo_tells_the_incidents_apart() -> None:
     ended = installed("demo", "--once", "--speed=400", "--web.listen-address=127.0.0.1:0")
     assert ended.returncode == 0, ended.stderr
     assert "Traceback" not in ended.stderr
+    (port,) = re.findall(r"http://127\.0\.0\.1:(\d+)/ shows the tape", ended.stdout)
+    assert int(port), "the port that was free, not the one that was asked for"
     rows = {line.split()[0]: line for line in ended.stdout.splitlines() if line.strip()}
     assert TRUTH.keys() <= rows.keys()
     for incident, state in (("hang", "idle"), ("comm", "communication"), ("h2d", "copy")):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 import resource
 import ssl
@@ -605,6 +606,17 @@ def test_a_full_disk_leaves_the_report_that_was_there(run: Run, url: str, tmp_pa
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert (ended.code, ended.err) == (2, f"gpunode: {file}: File too large\n")
     assert {path: path.read_text() for path in tmp_path.iterdir()} == {file: "of last month"}
+
+
+def test_standard_output_gets_utf8_whatever_the_terminal_has(url: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "gpunode", "report", f"--prometheus.url={url}", *TIMES]
+        + ["--format=json", "--output=-"],
+        capture_output=True,
+        check=True,
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+    )
+    assert "80\u202f%" in ended.stdout.decode()
 
 
 def test_half_the_data_is_a_report_that_says_so(run: Run, url: str) -> None:

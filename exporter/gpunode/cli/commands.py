@@ -31,6 +31,7 @@ from gpunode.config import (
     Settings,
     TopSettings,
     UsageError,
+    WebSettings,
     load,
 )
 from gpunode.driver.driver import listed
@@ -91,10 +92,10 @@ def run(settings: RunSettings) -> None:
     """Watch this node until told to stop."""
     signal.signal(signal.SIGHUP, _stay)
     loop = watch(local_node(settings), settings)
-    serving = server(settings, lambda: loop)
+    web, serving = server(settings, lambda: loop)
     signal.signal(signal.SIGTERM, _end)
     _start(loop)
-    log.info("gpunode %s listens on %s", __version__, settings.web.listen_address)
+    log.info("gpunode %s listens on %s", __version__, web.listen_address)
     serving()
     loop.stop()
 
@@ -129,7 +130,8 @@ def replay(settings: ReplaySettings) -> None:
     node = TapeNode(incident if found and incident.exists() else settings.file)
     loop = watch(node, settings)
     if settings.speed:
-        threading.Thread(target=server(settings, lambda: loop), daemon=True).start()
+        _, serving = server(settings, lambda: loop)
+        threading.Thread(target=serving, daemon=True).start()
     for _ in play(loop, node, settings.speed, settings.times):
         pass
     with streams.printing():
@@ -154,9 +156,10 @@ def demo(settings: DemoSettings) -> None:
     if not tapes:
         raise UsageError(f"{settings.folder}: no tapes (*.jsonl.gz) in this folder")
     stage = [watch(TapeNode(tapes[0]), settings)]
-    threading.Thread(target=server(settings, lambda: stage[0]), daemon=True).start()
+    web, serving = server(settings, lambda: stage[0])
+    threading.Thread(target=serving, daemon=True).start()
     speed = f"at {settings.speed:g} times real speed"
-    caption = f"{settings.web.here} shows the tape now playing, {speed}"
+    caption = f"{web.here} shows the tape now playing, {speed}"
     live = Live(console=Console(), auto_refresh=False, vertical_overflow="visible")
     with streams.printing(), live:
         while True:
@@ -280,8 +283,11 @@ def play(loop: Loop, node: TapeNode, speed: float, times: int) -> Iterator[None]
     yield
 
 
-def server(settings: Settings, loop: Callable[[], Loop]) -> Callable[[], None]:
-    """A function that serves the loop over HTTP; the port is bound before this returns."""
+def server(settings: Settings, loop: Callable[[], Loop]) -> tuple[WebSettings, Callable[[], None]]:
+    """Where the loop is served, and a function that serves it; the port is bound already.
+
+    Where the settings have port 0, it is one that was free.
+    """
     from gpunode.export.web.access import AccessFile
     from gpunode.export.web.app import create_app
     from gpunode.export.web.server import listen, serve
@@ -293,7 +299,10 @@ def server(settings: Settings, loop: Callable[[], Loop]) -> Callable[[], None]:
     except OSError as error:
         address = settings.web.listen_address
         raise UsageError(f"web.listen_address: {address}: {error.strerror}") from error
-    return lambda: serve(create_app(loop), listener, access)
+    host, _, _ = settings.web.listen_address.rpartition(":")
+    bound = f"{host}:{listener.getsockname()[1]}"
+    web = settings.web.model_copy(update={"listen_address": bound})
+    return web, lambda: serve(create_app(loop), listener, access)
 
 
 def _start(loop: Loop) -> None:

@@ -37,7 +37,7 @@ def write(settings: ReportSettings) -> None:
     if name == "-":
         text = form(ask(settings))
         with streams.printing():
-            sys.stdout.write(text)
+            sys.stdout.buffer.write(text.encode())  # as a file, whatever the terminal's encoding
         return
     with _whole_or_none(Path(name)) as put:
         put(form(ask(settings)))

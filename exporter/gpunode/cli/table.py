@@ -85,7 +85,7 @@ URGENCIES: dict[Urgency, str] = {"now": "bold red", "soon": "yellow", "note": "c
 
 
 def fitting(columns: Sequence[Column], width: int) -> list[Column]:
-    """The first of the columns, as many as a terminal shows with the widths that they should have."""
+    """The first of the columns, as many as a terminal shows with the width each should have."""
     ends = accumulate((column.width or BAR) + 1 for column in columns)
     return [column for column, end in zip(columns, ends, strict=True) if end <= width]
 
