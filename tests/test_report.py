@@ -609,9 +609,9 @@ def test_a_full_disk_leaves_the_report_that_was_there(run: Run, url: str, tmp_pa
 
 
 def test_standard_output_gets_utf8_whatever_the_terminal_has(url: str) -> None:
+    stdout = ("--format=json", "--output=-")
     ended = subprocess.run(
-        [sys.executable, "-m", "gpunode", "report", f"--prometheus.url={url}", *TIMES]
-        + ["--format=json", "--output=-"],
+        [sys.executable, "-m", "gpunode", "report", f"--prometheus.url={url}", *TIMES, *stdout],
         capture_output=True,
         check=True,
         env={**os.environ, "PYTHONIOENCODING": "latin-1"},

@@ -122,6 +122,14 @@ def test_nothing_is_lost_at_the_edge_of_a_terminal(width: int) -> None:
     assert gpu.endswith("…") or "llama-70b-worker-0" in gpu or width < 72
 
 
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(2, "Nothing is known to be wrong"), (60, "All is well")]
+)
+def test_it_says_that_all_is_well_once_that_is_known(seconds: float, said: str) -> None:
+    shown = run(f"--url={served(scenes.at_work().play(seconds).stage.loop)}").stdout
+    assert shown.splitlines()[1].strip() == said
+
+
 @pytest.mark.parametrize(("lines", "first"), [(20, "The first of 16 GPUs, sorted"), (30, "sorted")])
 def test_a_low_terminal_says_that_there_are_more_gpus(lines: int, first: str) -> None:
     address = served(scenes.hang(60, 60, count=16).stage.loop)

@@ -14,7 +14,7 @@ from gpunode.export.web.app import create_app
 from gpunode.export.web.node import counted, node
 from gpunode.export.web.server import listen
 from gpunode.gpu.ledger import STATES
-from gpunode.host import memory
+from gpunode.host import cpu, memory
 from gpunode.loop import Loop
 from gpunode.node.node import Node, SteppedClock
 from gpunode.source import Absent, Place, Source
@@ -228,6 +228,28 @@ def test_what_is_unexplained_sends_nobody_away_from_a_node_that_is_short() -> No
     assert starved.title == "GPU 0 is held with nothing to run"
     assert "begin there" in starved.remedy
     assert "host memory in use" in short.title
+
+
+def test_what_is_not_read_is_not_said_to_explain_nothing() -> None:
+    scene = scenes.Scene(scenes.actor(0, {"starved": 1.0}))
+    scene.host.gauges = {(cpu.CORES, ("0",)): 8.0, (cpu.BUSY_CORES, ("0",)): 1.0}
+    scene.host.rates = {}
+    (unexplained,) = node(scene.play(60).stage.loop).findings
+    assert "what may explain it is not all read on this node" in unexplained.title
+    assert "`gpunode doctor`" in unexplained.remedy
+
+
+def test_all_is_well_only_where_every_gpu_is_known_to_be() -> None:
+    scene = scenes.at_work(2)
+    assert node(scene.play(2).stage.loop).calm == "Nothing is known to be wrong"
+    assert node(scene.play(60).stage.loop).calm == "All is well"
+    scenes.act(scene.actors[1], {"unknown": 1.0}, 300.0)
+    now = node(scene.play(60).stage.loop)
+    assert now.calm == "Nothing is known to be wrong"
+    assert [one.title for one in now.findings] == ["GPU 1 is in use, but no sensor tells what for"]
+    scenes.act(scene.actors[0], scenes.STARVED, 300.0)
+    assert node(scene.play(60).stage.loop).calm == ""
+    assert node(scenes.Scene().play(60).stage.loop).calm == ""
 
 
 def test_a_wait_that_ends_by_itself_is_no_alarm() -> None:

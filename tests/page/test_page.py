@@ -11,7 +11,7 @@ from contextlib import closing
 
 import pytest
 from axe_core_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from gpunode.export import palette
 from tests.conftest import watching
@@ -145,6 +145,30 @@ def test_a_lost_gpu_stays_on_the_page(browser: Browser, address: Callable[[str],
         assert "–" in row(page, "3")  # noqa: RUF001 no held value
         assert "At work" in row(page, "2")
         expect(page.locator("#silent")).to_contain_text("gpu_activity, GPU 3: since")
+
+
+def test_a_gpu_that_comes_back_opens_its_own_evidence(
+    browser: Browser, address: Callable[[str], str]
+) -> None:
+    def without_one(route: Route) -> None:
+        told = route.fetch().json()
+        route.fulfill(json={**told, "gpus": told["gpus"][1:]})
+
+    with opened(browser, address("idle")) as page:
+        page.route("**/api/v1/node", without_one)
+        look_again(page)
+        expect(page.locator(".gpu")).to_have_count(7)
+        page.unroute("**/api/v1/node")
+        look_again(page)
+        expect(page.locator(".gpu")).to_have_count(8)
+        ids = [detail.get_attribute("id") for detail in page.locator(".detail").all()]
+        assert len(set(ids)) == 8
+
+
+def test_a_node_that_was_not_judged_yet_is_not_said_to_be_well(browser: Browser) -> None:
+    with opened(browser, served(scenes.at_work().play(2).stage.loop)) as page:
+        assert first(page) == "Nothing is known to be wrong"
+        expect(page.locator(".finding").first).to_contain_text("8 GPUs: 8 not judged yet.")
 
 
 def test_slices_have_numbers_of_their_own(browser: Browser, address: Callable[[str], str]) -> None:

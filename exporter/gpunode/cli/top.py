@@ -160,8 +160,8 @@ def screen(
     alarm = [Text(trouble, style="bold red")] if trouble else []
     wrong = [_finding(one) for one in node.findings[:FINDINGS]]
     caption = f"sorted by {name}{', reversed' if backwards else ''}.  {HELP}"
-    wrong = wrong or [Text("All is well", style="green")]
-    above = Group(head, *alarm, *wrong, Text())
+    calm = [Text(node.calm, style="bold")] if node.calm else []
+    above = Group(head, *alarm, *calm, *wrong, Text())
     columns = fitting(OF_A_NODE, console.width)
     if height:
         cut = f"The first of {len(rows)} GPUs, {caption}"

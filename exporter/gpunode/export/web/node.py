@@ -48,6 +48,9 @@ RANK = PROCESS.labels[2:].index("rank")
 GPUS = "gpu"
 """The finder of GPUs."""
 
+PRESSING: tuple[Urgency, ...] = ("now", "soon")
+"""What somebody must do something about."""
+
 SPINNING = ("straggler", "stalled_collective")
 """Causes of a GPU that waits for its peers."""
 
@@ -66,7 +69,7 @@ WITHOUT_LOSS: dict[str, Advice] = {
     ),
     "unknown": Advice(
         "note",
-        "in use, but its sensors do not tell what for",
+        "in use, but no sensor tells what for",
         "See which sensors the ledger lacks: `/api/v1/gpus`.",
     ),
 }
@@ -87,6 +90,14 @@ WHILE_SHORT = Advice(
     "the process waits for: `py-spy dump --pid PID`.",
 )
 """Of a GPU for which nothing on its node is found, though the node is short of something."""
+
+UNREAD = Advice(
+    "soon",
+    "held with nothing to run, and what may explain it is not all read on this node",
+    "See what the process waits for: `py-spy dump --pid PID`. `gpunode doctor` says what it takes "
+    "to read the rest of the node.",
+)
+"""Of a GPU for which nothing on its node is found, where it was not looked for everywhere."""
 
 NOT_YET = Advice("fine", "not judged yet", "")
 LOST = Advice(
@@ -151,6 +162,7 @@ class NodeNow(BaseModel):
     node: str
     version: str
     time: float
+    calm: str = Field(description="what comes first where nothing presses, else empty")
     findings: list[Finding]
     gpus: list[GpuNow]
     figures: list[Figure]
@@ -180,6 +192,9 @@ class Known:
     short: bool
     """Whether the node is short of what a GPU may starve of."""
 
+    unread: bool
+    """Whether nothing is read of a kind of what a GPU may starve of."""
+
     def called(self, found: Iterable[At]) -> list[str]:
         """GPUs by their labels, in order."""
         wanted = set(found)
@@ -195,6 +210,11 @@ class Known:
         judged = self.judged.values()
         return any(one.cause == "stalled_collective" and not one.waits_for for one in judged)
 
+    def knows(self, at: At) -> bool:
+        """Whether a GPU was judged, by sensors that tell what its time goes to."""
+        window = self.windows.get(at)
+        return at in self.judged and window is not None and window.state.get("unknown", 0.0) < BOUND
+
     def advice(self, at: At) -> Advice:
         """What to do about a GPU."""
         window, verdict = self.windows.get(at), self.judged.get(at)
@@ -204,6 +224,8 @@ class Known:
             return NOT_YET
         if verdict.cause in UNCERTAIN and self.short:
             return WHILE_SHORT
+        if verdict.cause in UNCERTAIN and self.unread:
+            return UNREAD
         if verdict.cause != "none":
             return ADVICE[verdict.cause]
         most = next((state for state in WITHOUT_LOSS if window.state.get(state, 0.0) >= BOUND), "")
@@ -250,6 +272,7 @@ def known(loop: Loop, silent: Iterable[Silent], shortage: Shortage) -> Known:
             if found.cause in SPINNING
         },
         short=any(figure.short and figure.column in STARVING for figure in shortage.figures),
+        unread=not {figure.column for figure in shortage.figures}.issuperset(STARVING),
     )
 
 
@@ -272,6 +295,7 @@ def node(loop: Loop) -> NodeNow:
         node=shortage.node,
         version=__version__,
         time=loop.clock.time(),
+        calm=_calm(all_gpus, found),
         findings=found[:MOST],
         gpus=gpus,
         figures=list(shortage.figures),
@@ -284,6 +308,14 @@ def node(loop: Loop) -> NodeNow:
         audit=[check for check in checks if check.status == "failed"],
         audited=sum(check.status != "unknown" for check in checks),
     )
+
+
+def _calm(all_gpus: Known, found: Iterable[Finding]) -> str:
+    """That all is well, where nothing presses: only of GPUs of which it is known."""
+    if not all_gpus.labels or any(one.urgency in PRESSING for one in found):
+        return ""
+    known = all(map(all_gpus.knows, all_gpus.labels))
+    return "All is well" if known else "Nothing is known to be wrong"
 
 
 def _gpu(all_gpus: Known, at: At) -> GpuNow:

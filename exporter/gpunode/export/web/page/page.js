@@ -107,9 +107,9 @@ function summary(node) {
 function showFindings(node) {
   const pressing = node.findings.some((one) => one.urgency === "now" || one.urgency === "soon");
   const all = [...node.findings];
-  if (!pressing && node.gpus.length) {
+  if (node.calm) {
     const told = `${node.gpus.length} GPU${node.gpus.length > 1 ? "s" : ""}: ${summary(node)}.`;
-    all.unshift({ urgency: "fine", title: "All is well", remedy: told, evidence: [], gpus: [] });
+    all.unshift({ urgency: "fine", title: node.calm, remedy: told, evidence: [], gpus: [] });
   }
   const list = $("finding-list");
   const key = JSON.stringify(all.map((one) => [one.urgency, one.title, one.remedy]));
@@ -165,7 +165,7 @@ class Row {
     this.more.addEventListener("click", () => this.open(this.detail.hidden));
     this.detail = make("div", "detail");
     this.detail.hidden = true;
-    this.detail.id = `detail-${rows.size}`;
+    this.detail.id = `detail-${gpu.uuid}`;
     this.more.setAttribute("aria-controls", this.detail.id);
     facts.append(who, does, this.strip.element, this.power.element, this.memory.element, this.more);
     this.item.append(facts, this.detail);
