@@ -45,6 +45,28 @@ def test_the_causes_are_documented() -> None:
         assert f"| `{cause}` |" in document
 
 
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("alerts/**/*.md")]
+FENCED = re.compile(r"```.*?```", re.S)
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors of a page, as GitHub makes them of its headings."""
+    text = FENCED.sub("", page.read_text())
+    found = re.findall(r"^#+ (.*)$", text, re.M)
+    return {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in found}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_link_to_another_page_leads_there(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", FENCED.sub("", page.read_text())):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in headings(target), link
+
+
 def test_the_source_in_the_architecture_is_one_that_runs() -> None:
     (example,) = re.findall(
         r"```python\n(.*?)```", (ROOT / "docs/architecture.md").read_text(), re.S

@@ -15,6 +15,7 @@ from typing import IO
 import psutil
 import pytest
 
+from gpunode.cli.commands import main
 from tests.daemon import free_ports
 from tests.needs import find, need
 
@@ -100,12 +101,12 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     started = Shell(
         tmp_path,
         {
-            "docs/tour/prometheus.yml": f"{own} --web.listen-address=127.0.0.1:{prometheus}",
+            "docs/tour/prometheus.yml": str(own),
             "/tmp/gpunode-tour": str(tmp_path / "tsdb"),
             "--speed 40": "--speed 400",
             "--times 100": f"--times 100 --web.listen-address=127.0.0.1:{node}",
             "127.0.0.1:9816": f"127.0.0.1:{node}",
-            "127.0.0.1:9090": f"127.0.0.1:{prometheus}",
+            "127.0.0.1:9095": f"127.0.0.1:{prometheus}",
             "9091": str(past),
             "--price 2.50": f"--price 2.50 --output {tmp_path}/gpunode-report.html",
             "curl -s": "curl -s --retry 30 --retry-connrefused --retry-delay 1",
@@ -129,6 +130,23 @@ def test_what_the_tour_shows_is_there() -> None:
         assert (ROOT / "docs" / target).exists(), target
     for path in re.findall(r"`((?:dashboards|alerts|exporter)/[^` ]+)`", TOUR):
         assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize(
+    ("incident", "gpus"), [("comm", 2), ("comm_nop2p", 2), ("h2d", 2), ("hang", 1)]
+)
+def test_what_nvidia_smi_takes_for_work_is_none(
+    incident: str, gpus: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"`{incident}`" in TOUR
+    main(["replay", incident, "--speed=0", "--print=metrics"])
+    told = capsys.readouterr().out
+    for gpu in range(gpus):
+        (shown,) = re.findall(rf'gpunode_gpu_utilization_ratio{{gpu="{gpu}".*}} (\S+)', told)
+        ledger = rf'gpunode_gpu_seconds_total{{gpu="{gpu}",state="(\w+)".*}} (\S+)'
+        hours = {state: float(seconds) for state, seconds in re.findall(ledger, told)}
+        assert float(shown) >= 0.98
+        assert hours["compute"] + hours["memory"] < 0.02 * sum(hours.values())
 
 
 def test_every_command_of_the_tour_works(shell: Shell) -> None:
