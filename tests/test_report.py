@@ -571,7 +571,8 @@ def test_without_a_price_there_is_none(run: Run, url: str) -> None:
         (["--from=1990-01-01"], "three years"),
         (["--from=yesterday"], "from: 'yesterday' is no date"),
         (["--to=2026-13-01"], "to: '2026-13-01' is no date"),
-        (["--from=2026-08-29", "--to=2026-08-15"], "is not before"),
+        (["--from=2026-08-29", "--to=2026-08-15"], "is not before the end, 2026-08-15 00:00 UTC"),
+        (["--from=9999-01-01"], "is not before the end, 20"),
         (["--price=-1"], "price"),
         (["--price=1e308"], "price"),
         (["--by=mood"], "by"),
@@ -588,6 +589,17 @@ def test_a_mistake_is_told_in_one_line(run: Run, url: str, options: list[str], n
     assert (ended.code, ended.out) == (2, "")
     (line,) = ended.err.splitlines()
     assert named in line
+
+
+def test_an_end_that_is_yet_to_come_is_told(
+    run: Run, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended = run(url, "--from=2026-08-15", "--to=2096-01-01", "--format=json", "--output=-")
+    end = json.loads(ended.out)["end"]
+    assert f"to: '2096-01-01' is yet to come; the report ends at {end} UTC" in caplog.messages
+    caplog.clear()
+    assert run(url, "--from=2026-08-15", "--format=json", "--output=-").code == 0
+    assert caplog.messages == []
 
 
 def test_a_file_that_cannot_be_written_is_told_before_anything_is_asked(run: Run) -> None:

@@ -23,10 +23,13 @@ from gpunode.report.page import FORMATS
 from gpunode.report.prometheus import Prometheus, Secrets
 from gpunode.report.sections import report
 from gpunode.report.view import View
+from gpunode.report.words import clock
 
 LONG = {"h": HOUR, "d": 24 * HOUR, "w": 7 * 24 * HOUR}
 LONGEST = 3 * 366 * 24 * HOUR
 LARGEST_SECRET = 1 << 16
+
+log = logging.getLogger(__name__)
 
 
 def write(settings: ReportSettings) -> None:
@@ -102,8 +105,8 @@ def ask(settings: ReportSettings) -> Report:
         if not past.clusters:
             raise UsageError(
                 f"{server.url}: nothing from {settings.since} to {settings.until} of "
-                f"{STATES.over('1h')}; does it evaluate gpunode's recording rules, and keep its "
-                "samples for so long?"
+                f"{STATES.over('1h')}; does it evaluate gpunode's recording rules, which record "
+                "once an hour, and keep its samples for so long?"
             )
         now.ask(whole=True)
         then.states()
@@ -114,14 +117,19 @@ def ask(settings: ReportSettings) -> Report:
 
 
 def _period(settings: ReportSettings, now: float) -> Period:
-    latest = int(now - LATE) // HOUR * HOUR
-    end = min(latest, latest if settings.until == "now" else _moment(settings.until, "to"))
+    latest = int(now - LATE) // HOUR * HOUR  # the last hour that is recorded
+    wanted = latest if settings.until == "now" else _moment(settings.until, "to")
+    end = min(latest, wanted)
+    if wanted > end:
+        log.warning(
+            "to: %r is yet to come; the report ends at %s UTC", settings.until, clock(latest)
+        )
     if lasting := re.fullmatch(r"(\d{1,5})([hdw])", settings.since):
         start = end - int(lasting[1]) * LONG[lasting[2]]
     else:
         start = _moment(settings.since, "from")
     if start >= end:
-        raise UsageError(f"from: {settings.since!r} is not before {settings.until!r}")
+        raise UsageError(f"from: {settings.since!r} is not before the end, {clock(end)} UTC")
     if end - start > LONGEST:
         raise UsageError(f"from: {settings.since!r} is more than three years before the end")
     return Period(start, end)

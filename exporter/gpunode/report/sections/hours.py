@@ -132,7 +132,8 @@ def causes(view: View) -> Section:
         "causes",
         "What held GPUs up",
         "The verdict names, for every GPU at any time, the one resource that costs it most. A "
-        "GPU that is held up is not wholly lost, so these hours are more than those above."
+        "GPU that is held up is not wholly lost, and one that loses little has no cause: these "
+        "hours do not add up to those that were lost."
         if rows
         else "No verdict named a cause.",
         (),
