@@ -7,16 +7,20 @@ import os
 import pty
 import re
 import select
+import signal
+import socket
 import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
+from gpunode.cli.top import NoDaemon, Server, ask
 from tests.conftest import watching
 from tests.daemon import free_port
 from tests.fakes.nvml import FakeDriver
@@ -157,6 +161,33 @@ def test_it_says_since_when_the_daemon_is_gone(fake: FakeDriver) -> None:
         terminal.shows("No answer since ")
         terminal.strike("q")
         assert terminal.child.wait(10) == 0
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_leaves_the_terminal_as_it_was(sent: signal.Signals) -> None:
+    with top(f"--url={served(scenes.hang(60, 60).stage.loop)}") as terminal:
+        terminal.shows("q: quit")
+        assert not termios.tcgetattr(terminal.side)[3] & termios.ECHO
+        terminal.child.send_signal(sent)
+        terminal.child.wait(10)
+        assert termios.tcgetattr(terminal.side)[3] & termios.ECHO
+
+
+def test_an_answer_that_drips_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpunode.cli.top.PATIENCE", 0.3)
+
+    def drip(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):
+            connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n")
+            while True:
+                connection.sendall(b" ")
+                time.sleep(0.01)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=drip, args=(listener,), daemon=True).start()
+        with pytest.raises(NoDaemon, match="no whole answer within"):
+            ask(Server(f"http://127.0.0.1:{listener.getsockname()[1]}"))
 
 
 def test_names_of_tenants_cannot_control_the_terminal() -> None:

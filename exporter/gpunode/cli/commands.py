@@ -180,6 +180,8 @@ def top(settings: TopSettings) -> None:
     from gpunode.cli.top import Server, show
 
     server = Server.of(settings)
+    signal.signal(signal.SIGTERM, _end)  # so that the terminal is left as it was
+    signal.signal(signal.SIGHUP, _end)
     with streams.printing():
         show(server, settings.interval)
 

@@ -6,6 +6,7 @@ It asks the daemon over HTTP, as the page does, so it needs neither a driver nor
 from __future__ import annotations
 
 import base64
+import http.client
 import os
 import select
 import ssl
@@ -32,7 +33,7 @@ from gpunode.text import printable
 from gpunode.verdict.advice import URGENCIES as ORDER
 
 PATIENCE = 5.0
-"""Seconds for an answer."""
+"""Seconds for an answer, during which no key is read."""
 
 LARGEST = 16 << 20
 """Bytes of an answer that can be of a daemon."""
@@ -136,7 +137,7 @@ def ask(server: Server) -> NodeNow:
     request = urllib.request.Request(f"{server.url}/api/v1/node", headers=dict(server.headers))  # noqa: S310 the settings allow http and https only
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE, context=server.tls) as answer:  # noqa: S310
-            return NodeNow.model_validate_json(answer.read(LARGEST))
+            return NodeNow.model_validate_json(_body(answer))
     except ValidationError as error:
         raise NoDaemon("what answers is no gpunode of this version") from error
     except urllib.error.HTTPError as error:
@@ -147,6 +148,17 @@ def ask(server: Server) -> NodeNow:
         why = getattr(error, "reason", error)
         words = why.strerror if isinstance(why, OSError) and why.strerror else str(why)
         raise NoDaemon(f"no daemon answers: {printable(words, LONGEST)}") from error
+
+
+def _body(answer: http.client.HTTPResponse) -> bytes:
+    """What an answer holds. Raises ``TimeoutError``: the time-out of a socket is for each part."""
+    until = time.monotonic() + PATIENCE
+    body = bytearray()
+    while len(body) < LARGEST and (part := answer.read1()):
+        body += part
+        if time.monotonic() > until:
+            raise TimeoutError(f"no whole answer within {PATIENCE:g} s")
+    return bytes(body)
 
 
 def screen(
