@@ -190,6 +190,28 @@ def test_an_answer_that_drips_ends(monkeypatch: pytest.MonkeyPatch) -> None:
             ask(Server(f"http://127.0.0.1:{listener.getsockname()[1]}"))
 
 
+@pytest.mark.parametrize(
+    "greeting",
+    [
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 300 + b"\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+    ids=["another protocol", "headers", "chunks"],
+)
+def test_what_does_not_speak_http_is_told(greeting: bytes) -> None:
+    def greet(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(greeting)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=greet, args=(listener,), daemon=True).start()
+        with pytest.raises(NoDaemon, match="what answers is no gpunode"):
+            ask(Server(f"http://127.0.0.1:{listener.getsockname()[1]}"))
+
+
 def test_names_of_tenants_cannot_control_the_terminal() -> None:
     scene = scenes.hostile(30)
     evil = "\x1b]0;owned\x07[bold]x[/]\x1b[2J"

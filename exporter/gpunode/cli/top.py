@@ -138,7 +138,7 @@ def ask(server: Server) -> NodeNow:
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE, context=server.tls) as answer:  # noqa: S310
             return NodeNow.model_validate_json(_body(answer))
-    except ValidationError as error:
+    except (ValidationError, http.client.HTTPException) as error:
         raise NoDaemon("what answers is no gpunode of this version") from error
     except urllib.error.HTTPError as error:
         if error.code == HTTPStatus.UNAUTHORIZED:
