@@ -56,6 +56,22 @@ class Said:
             self.said[BOTTLENECK, (*at, "none")] = 1.0, now
 
 
+def test_a_clock_that_is_set_back_leaves_no_point_in_the_future() -> None:
+    told, history = Said(), History()
+    for _ in range(60):
+        told.say(1, compute=1.0)
+        history.read(told)
+    told.clock.epoch -= 300
+    for _ in range(12):
+        told.say(1, idle=1.0)
+        history.read(told)
+    times, (line,) = history.after(0.0)
+    assert times == sorted(set(times))
+    assert times[-1] == told.clock.time()
+    assert len(times) == 60 - 30 + 12
+    assert line.states["idle"][-12:] == [1.0] * 12
+
+
 def test_an_hour_of_eight_gpus_takes_less_than_two_mebibytes() -> None:
     told = Said()
     told.say(8, compute=1.0)

@@ -134,12 +134,18 @@ class History:
         return Reading((), self)
 
     def after(self, since: float) -> tuple[list[float], list[Line]]:
-        """The times of the points after a time, oldest first, and the GPUs at these."""
-        places = [
-            place
-            for number in range(max(0, self.count - POINTS + 1), self.count)
-            if self.times[place := number % POINTS] > since
-        ]
+        """The times of the points after a time, oldest first, and the GPUs at these.
+
+        Where the clock was set back, the points that it took for the future are left out.
+        """
+        places: list[int] = []
+        next_time = math.inf
+        for number in reversed(range(max(0, self.count - POINTS + 1), self.count)):
+            place = number % POINTS
+            if since < self.times[place] < next_time:
+                places.append(place)
+                next_time = self.times[place]
+        places.reverse()
         rings = sorted(self.rings.items(), key=lambda item: (int(item[0][0]), item[0][1]))
         times = [round(self.times[place], 1) for place in places]
         return times, [_line(at, ring, places) for at, ring in rings]
