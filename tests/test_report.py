@@ -11,6 +11,7 @@ import resource
 import ssl
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import xml.etree.ElementTree as ET
@@ -577,6 +578,7 @@ def test_without_a_price_there_is_none(run: Run, url: str) -> None:
         (["--price=1e308"], "price"),
         (["--by=mood"], "by"),
         ([*TIMES, "--output=/no/such/folder/x"], "/no/such/folder/x"),
+        ([*TIMES, f"--output={'x' * 300}"], "File name too long"),
         (["--prometheus.token-file=/no/such/file"], "/no/such/file"),
         (["--prometheus.ca-file=/no/such/ca"], "/no/such/ca"),
         (["--prometheus.url=ftp://x"], "does not begin with http"),
@@ -618,6 +620,33 @@ def test_a_full_disk_leaves_the_report_that_was_there(run: Run, url: str, tmp_pa
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert (ended.code, ended.err) == (2, f"gpunode: {file}: File too large\n")
     assert {path: path.read_text() for path in tmp_path.iterdir()} == {file: "of last month"}
+
+
+def test_a_link_is_written_through_to_another_disk(run: Run, url: str, tmp_path: Path) -> None:
+    other = Path("/dev/shm")
+    if not other.is_dir() or other.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("no other disk")
+    with tempfile.TemporaryDirectory(dir=other) as folder:
+        link, file = tmp_path / "report.html", Path(folder) / "report.html"
+        link.symlink_to(file)
+        assert run(url, *TIMES, f"--output={link}").code == 0
+        assert "GPU capacity" in file.read_text()
+        assert link.is_symlink()
+
+
+def test_what_lies_beside_the_report_is_not_touched(run: Run, url: str, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    beside = [tmp_path / f"report.html{end}" for end in (".part", ".tmp", "~")]
+    beside.append(tmp_path / f".report.html.{os.getpid()}")
+    for link in beside:
+        link.symlink_to(precious)
+    ended = run(url, *TIMES, f"--output={tmp_path}/report.html")
+    assert (ended.code, ended.err) == (2, f"gpunode: {tmp_path}/report.html: File exists\n")
+    beside.pop().unlink()
+    assert run(url, *TIMES, f"--output={tmp_path}/report.html").code == 0
+    assert precious.read_text() == "mine"
+    assert all(link.is_symlink() for link in beside)
 
 
 def test_standard_output_gets_utf8_whatever_the_terminal_has(url: str) -> None:

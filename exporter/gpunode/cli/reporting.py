@@ -52,23 +52,28 @@ def write(settings: ReportSettings) -> None:
 def _whole_or_none(path: Path) -> Iterator[Callable[[str], None]]:
     """A function that writes a file, which keeps what it had until all of it is written.
 
-    Says at once if it cannot be written: the answers may take minutes.
+    Says at once if it cannot be written: the answers may take minutes. What is there under the name
+    of the part is never written to, as it may be a link that somebody else left.
     """
-    special = path.exists() and not path.is_file()  # a folder, a device or a pipe
-    part = path if special else path.with_name(f"{path.name}.part")
+    target = Path(os.path.realpath(path))  # the part must be on the disk to which a link leads
+    with _telling_of(path):
+        special = target.exists() and not target.is_file()  # a folder, a device or a pipe
+        part = target if special else target.with_name(f".{target.name}.{os.getpid()}")
+        file = part.open("wb" if special else "xb", buffering=0)
 
     def put(text: str) -> None:
         with _telling_of(path):
-            part.write_text(text, encoding="utf-8")
-            if part != path:
-                part.replace(path.resolve())
+            rest = text.encode()
+            while rest:
+                rest = rest[file.write(rest) :]
+            if not special:
+                part.replace(target)
 
-    with _telling_of(path):
-        part.open("w").close()
     try:
-        yield put
+        with file:
+            yield put
     finally:
-        if part != path:
+        if not special:
             part.unlink(missing_ok=True)
 
 
