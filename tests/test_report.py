@@ -861,6 +861,31 @@ def test_a_server_that_answers_a_byte_at_a_time(run: Run) -> None:
     assert "no answer within 1 s" in line
 
 
+PARTIAL = "<b>store 10.0.0.7:10901: no such host"
+
+
+@pytest.mark.parametrize("form", ["html", "json", "csv"])
+def test_what_a_server_warns_of_is_told(
+    run: Run, url: str, form: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As Thanos does of a store that does not answer: the figures may lack its part."""
+
+    def reply(asked: Mapping[str, list[str]], _: object) -> Reply:
+        path = "query_range" if "start" in asked else "query"
+        found = httpx2.post(f"{url}/api/v1/{path}", data={k: v[0] for k, v in asked.items()})
+        return 200, JSON, json.dumps({**found.json(), "warnings": [PARTIAL]}).encode()
+
+    with server(reply) as front:
+        ended = run(front, *TIMES, f"--format={form}", "--output=-")
+    assert ended.code == 0
+    assert caplog.messages == [f"{front} warns: {PARTIAL}"]
+    if form == "html":
+        before, _, _ = ended.out.partition("<main>")
+        assert "The server warns:</strong> &lt;b&gt;store" in before
+    elif form == "json":
+        assert json.loads(ended.out)["warnings"] == [PARTIAL]
+
+
 @pytest.mark.usefixtures("hurried")
 def test_a_busy_server_is_asked_again_and_a_small_one_for_less(run: Run, url: str) -> None:
     """It fails every third time, and takes no more than two days at once."""

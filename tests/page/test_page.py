@@ -14,6 +14,8 @@ from axe_core_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, Route, expect
 
 from gpunode.export import palette
+from gpunode.report.document import Report
+from gpunode.report.page import html
 from tests.conftest import watching
 from tests.fakes.nvml import FakeDriver
 from tests.page import scenes
@@ -340,3 +342,14 @@ def test_it_works_below_any_path(browser: Browser, proxied: str) -> None:
     with opened(browser, proxied) as page:
         assert first(page) == "All is well"
         assert page.locator(".gpu").count() == 8
+
+
+def test_a_report_is_printed_on_white(browser: Browser) -> None:
+    report = Report("GPU capacity", "", "", 0, "", None, "", (), ())
+    with context(browser, theme="dark") as within:
+        page = within.new_page()
+        page.set_content(html(report))
+        paper = "getComputedStyle(document.body).backgroundColor"
+        assert page.evaluate(paper) == "rgb(21, 23, 26)"
+        page.emulate_media(media="print")
+        assert page.evaluate(paper) == "rgb(252, 252, 250)"

@@ -174,7 +174,9 @@ class Prometheus:
             answer: Answer = patiently(self._once, path, form)
         except Busy as error:
             raise UsageError(f"{self.url}: {error}") from error
-        self.warnings.update(escaped(text, LONGEST_LINE) for text in answer.warnings)
+        for warning in {escaped(text, LONGEST_LINE) for text in answer.warnings} - self.warnings:
+            log.warning("%s warns: %s", self.url, warning)
+            self.warnings.add(warning)
         return answer
 
     def _told(self, state: tenacity.RetryCallState) -> None:
