@@ -19,6 +19,7 @@ from gpunode import __version__
 from gpunode.cli.commands import main
 from gpunode.config import INCIDENTS, AuditSettings, load
 from tests.tapes.truth import TRUTH
+from tests.terminal import Terminal
 
 TAPE = str(INCIDENTS / "straggler.jsonl.gz")
 
@@ -217,3 +218,12 @@ def test_the_demo_tells_the_incidents_apart() -> None:
     assert TRUTH.keys() <= rows.keys()
     for incident, state in (("hang", "idle"), ("comm", "communication"), ("h2d", "copy")):
         assert state in rows[incident]
+
+
+def test_the_demo_draws_over_itself_in_a_terminal_that_is_too_low_for_it() -> None:
+    demo = ("-m", "gpunode", "demo", "--once", "--speed=100", "--log.level=error")
+    terminal = Terminal(sys.executable, *demo, "--web.listen-address=127.0.0.1:0", size=(24, 100))
+    left = terminal.scrolled_off()
+    os.close(terminal.side)
+    assert terminal.child.wait(10) == 0
+    assert left < 46, "the table at the end, once"

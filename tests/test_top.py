@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
 import re
-import select
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import termios
@@ -26,43 +22,7 @@ from tests.daemon import free_port
 from tests.fakes.nvml import FakeDriver
 from tests.page import scenes
 from tests.page.serve import served
-
-ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-
-
-class Terminal:
-    """A program in a terminal of so many lines and columns."""
-
-    def __init__(
-        self, *command: str, kind: str = "xterm-256color", size: tuple[int, int] = (40, 160)
-    ) -> None:
-        self.side, inner = pty.openpty()
-        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
-        environment = {**os.environ, "TERM": kind}
-        environment = {k: v for k, v in environment.items() if k not in ("COLUMNS", "NO_COLOR")}
-        self.child = subprocess.Popen(
-            command, stdin=inner, stdout=inner, stderr=inner, env=environment, close_fds=True
-        )
-        os.close(inner)
-        self.raw = ""
-
-    def shows(self, text: str, seconds: float = 20) -> str:
-        """Wait until a text has been shown since the last wait; all that was."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            plain = ESCAPES.sub("", self.raw)
-            if text in plain:
-                self.raw = ""
-                return plain
-            if select.select([self.side], [], [], 0.1)[0]:
-                try:
-                    self.raw += os.read(self.side, 65536).decode()
-                except OSError:  # the program has ended
-                    break
-        raise AssertionError(f"{text!r} was not shown, but: {ESCAPES.sub('', self.raw)!r}")
-
-    def strike(self, key: str) -> None:
-        os.write(self.side, key.encode())
+from tests.terminal import Terminal
 
 
 @contextmanager

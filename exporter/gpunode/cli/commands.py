@@ -160,7 +160,8 @@ def demo(settings: DemoSettings) -> None:
     threading.Thread(target=serving, daemon=True).start()
     speed = f"at {settings.speed:g} times real speed"
     caption = f"{web.here} shows the tape now playing, {speed}"
-    live = Live(console=Console(), auto_refresh=False, vertical_overflow="visible")
+    console = Console()
+    live = Live(console=console, auto_refresh=False, vertical_overflow="visible")
     with streams.printing(), live:
         while True:
             done: list[Row] = []
@@ -168,10 +169,12 @@ def demo(settings: DemoSettings) -> None:
                 node = TapeNode(path)
                 stage[0] = watch(node, settings)
                 for _ in play(stage[0], node, settings.speed, 1):
-                    playing = rows(stage[0], node.name)
-                    live.update(table([*done, *playing], caption), refresh=True)
+                    # The last that fit: what has scrolled off a terminal cannot be drawn anew.
+                    shown = [*done, *rows(stage[0], node.name)][-max(1, console.height - 4) :]
+                    live.update(table(shown, caption), refresh=True)
                 done += rows(stage[0], node.name)
             if settings.once:
+                live.update(table(done, caption))  # all of them, drawn when ``live`` ends
                 return
 
 

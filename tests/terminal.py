@@ -1,0 +1,72 @@
+"""A terminal, and a program in it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import termios
+import time
+
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Terminal:
+    """A program in a terminal of so many lines and columns."""
+
+    def __init__(
+        self, *command: str, kind: str = "xterm-256color", size: tuple[int, int] = (40, 160)
+    ) -> None:
+        self.side, inner = pty.openpty()
+        self.lines, _ = size
+        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+        environment = {**os.environ, "TERM": kind}
+        environment = {k: v for k, v in environment.items() if k not in ("COLUMNS", "NO_COLOR")}
+        self.child = subprocess.Popen(
+            command, stdin=inner, stdout=inner, stderr=inner, env=environment, close_fds=True
+        )
+        os.close(inner)
+        self.raw = ""
+
+    def shows(self, text: str, seconds: float = 20) -> str:
+        """Wait until a text has been shown since the last wait; all that was."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            plain = ESCAPES.sub("", self.raw)
+            if text in plain:
+                self.raw = ""
+                return plain
+            if select.select([self.side], [], [], 0.1)[0]:
+                try:
+                    self.raw += os.read(self.side, 65536).decode()
+                except OSError:  # the program has ended
+                    break
+        raise AssertionError(f"{text!r} was not shown, but: {ESCAPES.sub('', self.raw)!r}")
+
+    def strike(self, key: str) -> None:
+        os.write(self.side, key.encode())
+
+    def scrolled_off(self, seconds: float = 60) -> int:
+        """How many lines have left it at the top when the program ends."""
+        self._to_the_end(seconds)
+        bottom = self.lines - 1
+        row = left = 0
+        for up, down in re.findall(r"\x1b\[(\d+)A|(\n)", self.raw):
+            row += 1 if down else -min(row, int(up))
+            left += row > bottom
+            row = min(row, bottom)
+        return left
+
+    def _to_the_end(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if select.select([self.side], [], [], 0.1)[0]:
+                try:
+                    self.raw += os.read(self.side, 65536).decode(errors="replace")
+                except OSError:
+                    return
+        raise AssertionError(f"it goes on after {seconds} s")
