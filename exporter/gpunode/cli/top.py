@@ -138,7 +138,7 @@ def ask(server: Server) -> NodeNow:
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE, context=server.tls) as answer:  # noqa: S310
             return NodeNow.model_validate_json(_body(answer))
-    except (ValidationError, http.client.HTTPException) as error:
+    except ValidationError as error:
         raise NoDaemon("what answers is no gpunode of this version") from error
     except urllib.error.HTTPError as error:
         if error.code == HTTPStatus.UNAUTHORIZED:
@@ -148,6 +148,8 @@ def ask(server: Server) -> NodeNow:
         why = getattr(error, "reason", error)
         words = why.strerror if isinstance(why, OSError) and why.strerror else str(why)
         raise NoDaemon(f"no daemon answers: {printable(words, LONGEST)}") from error
+    except http.client.HTTPException as error:  # some of these, as a hang-up, are ``OSError``, too
+        raise NoDaemon("what answers is no gpunode of this version") from error
 
 
 def _body(answer: http.client.HTTPResponse) -> bytes:
