@@ -24,8 +24,8 @@ class Terminal:
         self.side, inner = pty.openpty()
         self.lines, _ = size
         fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
-        environment = {**os.environ, "TERM": kind}
-        environment = {k: v for k, v in environment.items() if k not in ("COLUMNS", "NO_COLOR")}
+        others = {"COLUMNS", "LINES", "NO_COLOR"}  # of the terminal in which the tests run
+        environment = {k: v for k, v in os.environ.items() if k not in others} | {"TERM": kind}
         self.child = subprocess.Popen(
             command, stdin=inner, stdout=inner, stderr=inner, env=environment, close_fds=True
         )

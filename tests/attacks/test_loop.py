@@ -410,7 +410,7 @@ def test_without_descriptors_sources_fail_and_recover(
         until(lambda: values(scrape(served), UP.name, source="memory") == [1.0])
         before = served.process.rlimit(resource.RLIMIT_NOFILE)
         served.process.rlimit(resource.RLIMIT_NOFILE, (3, before[1]))
-        until(failures)
+        until(failures, timeout=60)
         served.process.rlimit(resource.RLIMIT_NOFILE, before)
         until(lambda: values(scrape(served), UP.name, source="memory") == [1.0])
     assert failures() == 1
