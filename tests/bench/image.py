@@ -12,7 +12,7 @@ from tests.fakes.kubelet import kubelet
 from tests.fakes.nvml import FakeDriver, build
 
 STARTS = 5
-SETTLE = 600.0
+SETTLE = 3600.0
 """Seconds until memory is looked at; everything was read several times by then."""
 
 MIB = 1 << 20
