@@ -30,6 +30,7 @@ from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
 from gpunode.source import Key, Reading, Readings
 from gpunode.text import printable
+from gpunode.verdict.facts import increase
 
 LABELS = (
     "gpu",
@@ -407,8 +408,7 @@ class DcgmNames:
                 last = before.get(labels, Moved(value, time, None))
                 rate = last.rate
                 if time > last.time:
-                    moved, passed = value - last.bytes, time - last.time
-                    rate = moved / passed if moved >= 0 else None  # None where it was reset
+                    rate = increase((last.bytes, last.time), (value, time))
                 self._moved[labels] = Moved(value, time, rate)
 
     def _follow_xids(self, found: Mapping[Key, tuple[float, float]], since: float) -> None:
