@@ -30,7 +30,8 @@ from gpunode.driver.driver import (
     TemperatureLimits,
     VideoUse,
 )
-from gpunode.export.dcgm_names import LABELS, DcgmNames
+from gpunode.driver.nvidia.nvml import CLOCK_EVENTS
+from gpunode.export.dcgm_names import EVENTS, LABELS, DcgmNames
 from gpunode.gpu.activity import TEMPERATURE
 from gpunode.gpu.dcgm_fields import DcgmFields
 from gpunode.gpu.units import NVLINK_BYTES
@@ -217,6 +218,10 @@ def test_values_are_in_dcgms_units(running: Running) -> None:
     assert free + used + reserved == pytest.approx(total)
     share = values(series, f"{DEV}FB_USED_PERCENT", UUID=UUID)
     assert share == [pytest.approx(used / (total - reserved))]
+
+
+def test_each_reason_for_lower_clocks_has_the_bit_that_the_driver_gives_it() -> None:
+    assert dict(CLOCK_EVENTS) == {1 << bit: name for bit, name in enumerate(EVENTS)}
 
 
 def _labels(running: Running, name: str, **wanted: str) -> dict[str, str]:
