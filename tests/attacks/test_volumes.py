@@ -135,7 +135,6 @@ import os, subprocess, sys
 from gpunode.config import Settings
 from gpunode.host.filesystem import Filesystems
 from gpunode.node import capability
-from gpunode.host.nfs import Nfs
 from gpunode.node.local import LocalNode
 image, point, how = sys.argv[1:]
 run = lambda *command: subprocess.run(command, check=True)
@@ -185,7 +184,6 @@ DEAD = """
 import ctypes, os, sys, time
 from gpunode.config import HostSettings, Settings
 from gpunode.loop import Loop
-from gpunode.host.nfs import Nfs
 from gpunode.node.local import LocalNode
 from gpunode.sources import NodeSources
 point = sys.argv[1]
