@@ -27,12 +27,12 @@ bench: $(INSTALLED)  ## figures for docs/performance.md; on a machine with GPUs:
 	$(BIN)/python -m tests.bench $(BENCH)
 
 golden: $(INSTALLED)  ## rewrite the golden expositions
-	GPUNODE_REWRITE_GOLDEN=1 $(BIN)/pytest -q tests/test_exposition.py tests/test_host.py
+	GPUNODE_REWRITE_GOLDEN=1 $(BIN)/pytest -q tests/export/test_exposition.py tests/host/test_host.py
 
 docs: $(INSTALLED)  ## rewrite what is generated
 	$(BIN)/python -m gpunode.catalogue docs
 	$(BIN)/python -m helm.generate
-	$(BIN)/python -m tests.compatibility docs/compatibility.md
+	$(BIN)/python -m tests.docs.compatibility docs/compatibility.md
 
 alerts: $(INSTALLED)  ## rewrite the rules, what is generated in the runbooks, and docs/thresholds.md
 	$(BIN)/python -m alerts.generate
@@ -46,10 +46,10 @@ chart-files: $(INSTALLED)  ## rewrite what the Helm chart has from elsewhere
 	$(BIN)/python -m helm.generate
 
 chart: $(INSTALLED) kubernetes  ## test the Helm chart with Helm and a real Kubernetes API server
-	$(BIN)/pytest tests/test_chart.py tests/test_chart_cluster.py tests/test_chart_profiles.py
+	$(BIN)/pytest tests/helm/test_chart.py tests/helm/test_chart_cluster.py tests/helm/test_chart_profiles.py
 
 page: $(INSTALLED)  ## take the pictures of docs/page.md, with Chromium
-	$(BIN)/python -m tests.page.pictures
+	$(BIN)/python -m tests.export.page.pictures
 
 dashboards-data: $(INSTALLED) monitoring  ## a Prometheus on port 9090 with incidents for the dashboards
 	$(BIN)/python -m tests.bench.dashboards --stay --port 9090
@@ -64,7 +64,7 @@ fuzz: $(INSTALLED)  ## ten minutes of fuzzing for each parser; for less: make fu
 incidents: $(INSTALLED)  ## play every incident through Prometheus and Alertmanager; docs/alerts.md
 	$(BIN)/python -m tests.bench.incidents
 
-scenarios: $(INSTALLED)  ## who is notified of what happens to a fleet: alerts/scenarios
+scenarios: $(INSTALLED)  ## who is notified of what happens to a fleet: tests/alerts/scenarios
 	$(BIN)/python -m tests.bench.scenarios
 
 MONITORING := .monitoring

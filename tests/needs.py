@@ -73,7 +73,7 @@ def farewell(reasons: Iterable[str]) -> list[str]:
     reasons = list(reasons)
     lines = []
     if any(GPU in reason or "NVIDIA driver" in reason for reason in reasons):
-        lines.append("tests/gpu was skipped: it needs an NVIDIA GPU")
+        lines.append("tests/hardware was skipped: it needs an NVIDIA GPU")
     lacking = named(reasons)
     if lacking:
         how = "; ".join(f"{name} ({GET[name]})" for name in lacking)

@@ -33,8 +33,8 @@ from tests.conftest import scrape, until, values, watching
 from tests.daemon import free_ports
 from tests.fakes.nvml import FakeDriver
 from tests.machine import MachineGpu, OneGpu
+from tests.nccl.ras import HOSTS, RasNode, rank, ras_server, status, told
 from tests.needs import as_root
-from tests.ras import HOSTS, RasNode, rank, ras_server, status, told
 
 TENANT = """
 import os, socket, sys, time
@@ -440,7 +440,9 @@ def test_a_host_is_made_printable_and_short(host: str) -> None:
     assert re.fullmatch(r"[?\w.:%\[\]-]{1,64}", label, re.ASCII)
 
 
-ANSWERS = [path.read_text() for path in sorted(Path(__file__).parents[1].glob("nccl/*ras*.txt"))]
+ANSWERS = [
+    path.read_text() for path in sorted(Path(__file__).parents[1].glob("nccl/recorded/*ras*.txt"))
+]
 MINE = Asked({692, 693}, {7}, frozenset(HOSTS))
 
 

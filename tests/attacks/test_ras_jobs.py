@@ -14,7 +14,7 @@ from gpunode.driver.driver import Identity
 from gpunode.nccl.ras import NcclRas, Owner, Place, _gpu_of
 from gpunode.nccl.ras_answer import Rank
 from tests.attacks.test_ras import Hire, Shared, Tenant, at, awaited, counted, gone, hire
-from tests.ras import status, told
+from tests.nccl.ras import status, told
 
 __all__ = ["hire"]
 

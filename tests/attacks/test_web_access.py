@@ -15,7 +15,7 @@ from gpunode.export.web.guard import SHARE
 from gpunode.export.web.server import CONNECTIONS
 from tests.conftest import until
 from tests.daemon import Daemon
-from tests.test_web_access import BASIC, HASHED, SERVER, Papers, ask, basic, behind, papers
+from tests.export.test_web_access import BASIC, HASHED, SERVER, Papers, ask, basic, behind, papers
 
 __all__ = ["papers"]
 

@@ -24,7 +24,7 @@ import pynvml
 from tests.bench.incidents import FirstFired, alerting
 from tests.bench.report import Report, Result, machine
 from tests.daemon import SETTLE, Daemon, daemon
-from tests.gpu.jobs import STEPS, hanging, named, training
+from tests.hardware.jobs import STEPS, hanging, named, training
 
 STATE = {"matmul": "compute", "elementwise": "memory", "copy": "copy", "sleep": "starved"}
 

@@ -6,8 +6,8 @@ import statistics
 import time
 from pathlib import Path
 
-from tests import container
 from tests.bench.report import Report, Result, machine
+from tests.docker import container
 from tests.fakes.kubelet import kubelet
 from tests.fakes.nvml import FakeDriver, build
 
@@ -43,7 +43,7 @@ def image() -> Report:
     return Report(
         "The image",
         machine(),
-        "Built from Debian's packages, without a shell, as tests/container.py does; eight GPUs "
+        "Built from Debian's packages, without a shell, as the tests do; eight GPUs "
         "(fake driver), a kubelet, user 65534 without a capability, Python 3.13. Median of "
         f"{STARTS} starts; memory after {SETTLE:g} s.",
         [

@@ -27,7 +27,7 @@ from tests.bench.report import Report, Result, machine
 from tests.daemon import SETTLE, Daemon, daemon, free_port
 from tests.fakes.kubelet import FakeKubelet, kubelet
 from tests.fakes.nvml import FakeDriver, build
-from tests.ras import rank, ras_server, status
+from tests.nccl.ras import rank, ras_server, status
 from tests.replay import replayed
 from tests.tapes.truth import TRUTH, errors
 

@@ -22,8 +22,8 @@ from tests.bench.node_tree import GPUS
 from tests.bench.offline import ACCEPT, large_node, watching
 from tests.bench.report import Report, Result, machine
 from tests.daemon import SETTLE, Daemon
+from tests.export.page import scenes
 from tests.needs import find
-from tests.page import scenes
 
 PAGES = 10
 MEASURED = 40.0

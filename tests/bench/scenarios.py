@@ -1,4 +1,4 @@
-"""Every scenario of alerts/scenarios through the shipped rules and routes, and who is notified.
+"""Every scenario of tests/alerts through the shipped rules and routes, and who is notified.
 
 ``promtool test rules`` has the rules evaluated over the series of each scenario; what fires is put,
 minute by minute but in a hurry, to a real Alertmanager with the shipped routes, which notifies a
@@ -28,8 +28,8 @@ from typing import Any
 
 import yaml
 
-from alerts.scenarios.fleet import Fleet
-from alerts.scenarios.shorthand import Scenario, Told, Wanted, scenarios
+from tests.alerts.scenarios.fleet import Fleet
+from tests.alerts.scenarios.shorthand import Scenario, Told, Wanted, scenarios
 from tests.bench.incidents import ALERTMANAGER, RULES
 from tests.bench.programs import Note, alertmanager, need
 

@@ -33,7 +33,7 @@ from gpunode.sources import watch
 from tests.bench.report import Report, Result, machine
 from tests.fakes.kubelet import FakeKubelet, kubelet
 from tests.fakes.nvml import FakeDriver, build
-from tests.ras import RasServer, ras_server
+from tests.nccl.ras import RasServer, ras_server
 
 HOURS = 24
 HOUR = 3600.0

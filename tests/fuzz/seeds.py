@@ -12,9 +12,9 @@ from gpunode.config import INCIDENTS
 from gpunode.node.kubelet import podresources_pb2 as messages
 from gpunode.node.kubelet import unary
 from tests.machine import MACHINES
-from tests.ras import rank, status
+from tests.nccl.ras import rank, status
 
-NCCL = MACHINES.with_name("nccl")
+NCCL = MACHINES.with_name("nccl") / "recorded"
 LONGEST = 64 << 10
 """The most bytes of a file to begin with."""
 

@@ -1,0 +1,460 @@
+"""A scenario as series: what Prometheus would have of the fleet, scrape by scrape."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from gpunode.client.protocol import PHASES
+from gpunode.gpu.ledger import STATES
+from gpunode.verdict.limits import STEP_OVERDUE, STEP_OVERDUE_LEAST
+from tests.alerts.scenarios.course import (
+    Course,
+    Exposition,
+    Interval,
+    Key,
+    Line,
+    Unseen,
+    intervals,
+    values,
+)
+from tests.alerts.scenarios.gpus import FREE, Behaviour, behaviour
+from tests.alerts.scenarios.nodes import EVENTS, GIVES_UP, RESTARTS, On, bus_id, gpu_labels
+from tests.alerts.scenarios.shorthand import Event, Job, Kind, Scenario
+
+LATE = "is late"
+"""What the GPUs do that others wait for, if a scenario does not say."""
+
+MANY = 8
+"""GPUs from which a scenario has no series of states in which none of them ever is: promtool loads
+no more than 10,000 samples for a query, and takes its time."""
+
+ONE_HOT = {
+    "gpunode_gpu_bottleneck": "cause",
+    "gpunode_gpu_workload": "kind",
+    "gpunode_gpu_waited_for": "reason",
+    "gpunode_training_stalled": "cause",
+}
+"""Metrics of which one series is 1, and the label that tells which."""
+
+LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+"""https://github.com/kubernetes/apimachinery/blob/master/pkg/util/rand/rand.go"""
+
+BOARD_WATTS = 700.0
+REQUEST_BOUNDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+
+
+def letters(text: str, count: int = 5) -> str:
+    """What Kubernetes appends to the name of a pod."""
+    number = zlib.crc32(text.encode())
+    return "".join(LETTERS[number // 27**place % 27] for place in range(count))
+
+
+def pod_name(controller: str, name: str, pod: int) -> str:
+    """The name of a pod, as its controller makes it."""
+    own = letters(f"{name} {pod}")
+    return {
+        "deployment": f"{name}-7c9f5d6b4-{own}",
+        "statefulset": f"{name}-{pod}",
+        "indexed-job": f"{name}-{pod}-{own}",
+        "pytorchjob": f"{name}-worker-{pod - 1}" if pod else f"{name}-master-0",
+        "job": f"{name}-{own}",
+        "pod": name,
+        "ray": f"{name}-workers-worker-{own}",
+    }[controller]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What a job does on a GPU, and from when."""
+
+    begin: float
+    behaviour: Behaviour
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """A job on one GPU."""
+
+    name: str
+    job: Job
+    owner: Mapping[str, str]
+    node: str
+    gpu: int
+    rank: int
+    local_rank: int
+    world: int
+    stretches: tuple[Stretch, ...]
+
+    def index(self, moment: float) -> int:
+        """Which of its stretches it is in."""
+        return max(i for i, one in enumerate(self.stretches) if one.begin <= moment)
+
+    def does(self, moment: float) -> Behaviour:
+        """What it does."""
+        return self.stretches[self.index(moment)].behaviour
+
+    def life(self, moment: float) -> int:
+        """How many processes have ended before the present one."""
+        past = self.stretches[: self.index(moment) + 1]
+        return sum(not one.behaviour.process for one in past)
+
+    def workless(self, moment: float, restarted: float) -> Line | None:
+        """For how long the present process has not worked, as an exporter can know."""
+        here = self.index(moment)
+        if self.stretches[here].behaviour.works:
+            return Line(0.0)
+        while here and self.stretches[here].behaviour.process:
+            ended, here = self.stretches[here].begin, here - 1
+            if self.stretches[here].behaviour.works:
+                return Line(0.0, 1.0, ended) if ended > restarted else None
+        return None
+
+    def blocked_since(self, moment: float) -> float:
+        """Since when every window is blocked."""
+        here = self.index(moment)
+        while here and self.stretches[here - 1].behaviour.streak:
+            here -= 1
+        return self.stretches[here].begin
+
+    def stepped(self, moment: float) -> float:
+        """When its last step ended, if no step ends now."""
+        here = self.index(moment)
+        while here and not self.stretches[here - 1].behaviour.steps:
+            here -= 1
+        return self.stretches[here].begin
+
+    def best_loss(self, moment: float) -> float:
+        """Its lowest loss so far."""
+        return min(one.behaviour.loss for one in self.stretches if one.begin <= moment)
+
+
+class Fleet:
+    """The series of a scenario."""
+
+    def __init__(self, name: str, scenario: Scenario) -> None:
+        self.name = name
+        self.scenario = scenario
+        self.tenants: dict[tuple[str, int], list[Tenant]] = {}
+        for title, job in scenario.jobs.items():
+            for tenant in self._tenants(title, job):
+                self.tenants.setdefault((tenant.node, tenant.gpu), []).append(tenant)
+        self.happens: dict[str, list[tuple[Event, int | None]]] = {}
+        for event in scenario.happens:
+            if event.what not in EVENTS:
+                raise LookupError(f"{name}: no event is called {event.what!r}")
+            for node, gpus in scenario.places(event.where):
+                parts: Iterable[int | None] = (None,) if gpus is None else gpus
+                for gpu in parts:
+                    self.happens.setdefault(node, []).append((event, gpu))
+
+    @cached_property
+    def states(self) -> tuple[str, ...]:
+        """The states of which there are series."""
+        if sum(self.scenario.gpus.values()) < MANY:
+            return tuple(STATES)
+        seen = {
+            state
+            for tenants in self.tenants.values()
+            for tenant in tenants
+            for stretch in tenant.stretches
+            for state, share in stretch.behaviour.states.items()
+            if share
+        }
+        return tuple(state for state in STATES if state in seen)
+
+    def series(self) -> Iterator[tuple[str, str]]:
+        """Every series as PromQL writes it, and its values in promtool's notation."""
+        every, end = self.scenario.every, float(self.scenario.lasts)
+        for (name, labels), courses in self.courses():
+            told = ",".join(f'{k}="{v}"' for k, v in (("cluster", self.name), *labels))
+            yield f"{name}{{{told}}}", values(courses, every, end)
+
+    def courses(self) -> Iterator[tuple[Key, list[tuple[Interval, Course | None]]]]:
+        """Every series and how it goes on, node by node."""
+        for node in self.scenario.gpus:
+            parts = intervals(self._points(node), float(self.scenario.lasts))
+            seen = [(part, dict(self._exposition(node, part[0]).scraped())) for part in parts]
+            _fill(found for _, found in seen)
+            for key in dict.fromkeys(key for _, found in seen for key in found):
+                yield key, [(part, found.get(key)) for part, found in seen]
+
+    def _tenants(self, title: str, job: Job) -> Iterator[Tenant]:
+        where = self.scenario.at(job.gpus)
+        own = {at: selector for selector in job.but for at in self.scenario.at(selector)}
+        local: dict[str, int] = {}
+        pods: dict[object, int] = {}
+        for rank, (node, gpu) in enumerate(where):
+            pod = pods.setdefault(node if job.pod_has == "node" else (node, gpu), len(pods))
+            local_rank = local.get(node, 0)
+            local[node] = local_rank + 1
+            yield Tenant(
+                title,
+                job,
+                _owner(job.owner, pod),
+                node,
+                gpu,
+                rank,
+                local_rank,
+                len(where),
+                tuple(self._stretches(job, own.get((node, gpu)), (node, gpu))),
+            )
+
+    def _stretches(self, job: Job, selector: str | None, at: tuple[str, int]) -> Iterator[Stretch]:
+        told = job.does if selector is None else job.but[selector]
+        if 0 not in told:
+            yield Stretch(0.0, FREE)
+        for begin, doing in told.items():
+            options = dict(doing.options)
+            late = options.pop("late", "")
+            late_does = options.pop("as", LATE)
+            reason = options.pop("reason", "")
+            if late and at in self.scenario.at(late):
+                told_reason = {"reason": reason} if reason else {}
+                yield Stretch(float(begin), behaviour(late_does, told_reason))
+            else:
+                yield Stretch(float(begin), behaviour(doing.name, options))
+
+    def _points(self, node: str) -> Iterator[float]:
+        """When something changes on a node."""
+        for event, _ in self.happens.get(node, ()):
+            for begin, end in event.spans:
+                yield from (float(begin), begin + GIVES_UP, float(end))
+        for gpu in range(self.scenario.gpus[node]):
+            for tenant in self.tenants.get((node, gpu), ()):
+                for stretch in tenant.stretches:
+                    yield stretch.begin
+                    if tenant.job.client:
+                        yield stretch.begin + _overdue(tenant.job)
+
+    def _exposition(self, node: str, begin: float) -> Exposition:
+        """What a node exports from a moment on."""
+        out = Exposition(node, begin)
+        restarted = max(
+            (
+                float(end)
+                for event, _ in self.happens.get(node, ())
+                if event.what == RESTARTS
+                for _, end in event.spans
+                if end <= begin
+            ),
+            default=0.0,
+        )
+        for gpu in range(self.scenario.gpus[node]):
+            self._gpu(out, gpu, begin, restarted)
+        for event, part in self.happens.get(node, ()):
+            active, since = event.at(int(begin))
+            EVENTS[event.what](On(out, part, active, float(since), event.options))
+        return out
+
+    def _gpu(self, out: Exposition, gpu: int, begin: float, restarted: float) -> None:
+        labels = gpu_labels(out.node, gpu)
+        tenants = self.tenants.get((out.node, gpu), [])
+        here = [tenant for tenant in tenants if tenant.does(begin).process]
+        does = here[0].does(begin) if here else FREE
+        _hardware(out, gpu, labels, does)
+        for state in self.states:
+            share = does.states.get(state, 0.0)
+            out.counter("gpunode_gpu_seconds_total", share, state=state, **labels)
+        kind: Kind = here[0].job.kind if here else "unknown"
+        out.gauge("gpunode_gpu_bottleneck", 1.0, cause=does.cause, **labels)
+        out.gauge("gpunode_gpu_workload", 1.0, kind=kind, **labels)
+        out.gauge("gpunode_gpu_processes", float(len(here)), engine="compute", **labels)
+        held = [tenant for tenant in tenants if tenant.does(begin).holds]
+        by_kubelet = any(job.owner.split()[0] not in ("slurm", "user") for job in self._jobs())
+        if held or by_kubelet:
+            out.gauge("gpunode_gpu_allocated", float(bool(held)), **labels)
+        streak = Line(0.0)
+        if does.streak:
+            since = max(here[0].blocked_since(begin), restarted)
+            streak = Line(0.0, 1.0, since, does.breaks)
+        out.line("gpunode_gpu_blocked_streak_seconds", streak, **labels)
+        for tenant in held:
+            _owned(out, tenant, labels, begin)
+        for tenant in here[:1]:
+            workless = tenant.workless(begin, restarted)
+            if workless:
+                out.line("gpunode_job_workless_seconds", workless, **labels)
+            blocked = 4.0 if does.waits_for_storage else 0.0
+            out.gauge("gpunode_job_blocked_processes", blocked, **labels)
+            if does.compilers:
+                out.gauge("gpunode_job_compilers", does.compilers, **labels)
+                out.gauge("gpunode_job_compiler_cpus_ratio", does.compilers, **labels)
+            if does.reason and self._awaited(tenant, begin):
+                out.gauge("gpunode_gpu_waited_for", 1.0, reason=does.reason, **labels)
+            if tenant.job.ras:
+                self._ras(out, tenant, begin)
+            if tenant.job.client:
+                (_trains if kind == "training" else _serves)(out, tenant, labels, begin)
+
+    def _jobs(self) -> Iterable[Job]:
+        return self.scenario.jobs.values()
+
+    def _awaited(self, tenant: Tenant, moment: float) -> bool:
+        """Whether its node sees that another GPU of the job waits for this one."""
+        others = (
+            other
+            for gpu in range(self.scenario.gpus[tenant.node])
+            for other in self.tenants.get((tenant.node, gpu), ())
+            if other.name == tenant.name and gpu != tenant.gpu
+        )
+        return any(other.does(moment).streak for other in others)
+
+    def _ras(self, out: Exposition, tenant: Tenant, begin: float) -> None:
+        """What the node of rank 0 is told of the job."""
+        if tenant.rank:
+            return
+        out.gauge("gpunode_nccl_communicators", 1.0)
+        mine = [t for own in self.tenants.values() for t in own if t.name == tenant.name]
+        stalled = any(one.does(begin).streak for one in mine)
+        out.gauge("gpunode_nccl_stalled_communicators", float(stalled))
+        for one in mine if stalled else ():
+            does = one.does(begin)
+            if does.streak:
+                continue
+            out.gauge(
+                "gpunode_nccl_awaited_rank_info",
+                1.0,
+                communicator="1",
+                rank=str(one.rank),
+                host=one.node,
+                pid=_pid(one, begin),
+                nvml_device=str(one.gpu),
+                reason="behind" if does.process else "dead",
+            )
+
+
+def _fill(expositions: Iterable[dict[Key, Course]]) -> None:
+    """Give every other label of a one-hot metric its 0."""
+    expositions = list(expositions)
+    known: dict[Key, dict[Key, None]] = {}
+    for found in expositions:
+        for key in found:
+            if key[0] in ONE_HOT:
+                known.setdefault(_without_hot(key), {})[key] = None
+    for found in expositions:
+        for key in [key for key in found if key[0] in ONE_HOT]:
+            unseen = isinstance(found[key], Unseen)
+            for other in known[_without_hot(key)]:
+                found.setdefault(other, Unseen(Line(0.0)) if unseen else Line(0.0))
+
+
+def _without_hot(key: Key) -> Key:
+    name, labels = key
+    return name, tuple(label for label in labels if label[0] != ONE_HOT[name])
+
+
+def _overdue(job: Job) -> float:
+    return max(STEP_OVERDUE * job.step, STEP_OVERDUE_LEAST)
+
+
+def _owner(told: str, pod: int) -> dict[str, str]:
+    """The owner of a GPU as the exporter writes it."""
+    controller, who, *number = told.split()
+    nobody = dict.fromkeys(
+        ("owner_namespace", "owner_pod", "owner_container", "slurm_job", "user"), ""
+    )
+    if controller == "slurm":
+        return {**nobody, "slurm_job": number[0], "user": who}
+    if controller == "user":
+        return {**nobody, "user": who}
+    namespace, _, name = who.partition("/")
+    return {
+        **nobody,
+        "owner_namespace": namespace,
+        "owner_pod": pod_name(controller, name, pod),
+        "owner_container": "main",
+    }
+
+
+def _pid(tenant: Tenant, begin: float) -> str:
+    own = zlib.crc32(tenant.name.encode()) % 100
+    return str(10_000 * (1 + tenant.life(begin)) + 100 * own + tenant.local_rank)
+
+
+def _hardware(out: Exposition, gpu: int, labels: Mapping[str, str], does: Behaviour) -> None:
+    out.gauge("gpunode_gpu_power_limit_watts", BOARD_WATTS, **labels)
+    out.gauge("gpunode_gpu_power_default_limit_watts", BOARD_WATTS, **labels)
+    watts = does.power * BOARD_WATTS
+    out.gauge("gpunode_gpu_power_watts", watts, **labels)
+    out.counter("gpunode_gpu_energy_joules_total", watts, **labels)
+    out.gauge("gpunode_gpu_utilization_ratio", does.busy, **labels)
+    out.gauge("gpunode_gpu_temperature_celsius", 40.0 + 30.0 * does.power, **labels)
+    out.gauge("gpunode_gpu_ecc_errors_total", 0.0, kind="uncorrected", **labels)
+    out.gauge("gpunode_gpu_recovery_action", 1.0, action="none", **labels)
+    out.gauge("gpunode_source_up", 1.0, source="gpu_activity", mountpoint="", **labels)
+    info = {"name": "NVIDIA H100 80GB HBM3", "bus_id": bus_id(gpu), "serial": "", "vbios": ""}
+    out.gauge("gpunode_gpu_info", 1.0, **info, compute_capability="9.0", parent="", **labels)
+
+
+def _owned(out: Exposition, tenant: Tenant, labels: Mapping[str, str], begin: float) -> None:
+    via = "kubelet" if tenant.owner["owner_pod"] else "process"
+    out.gauge("gpunode_gpu_owner_info", 1.0, via=via, **tenant.owner, **labels)
+    if not tenant.does(begin).process:
+        return
+    ranked = tenant.job.ranks
+    out.gauge(
+        "gpunode_gpu_process_info",
+        1.0,
+        pid=_pid(tenant, begin),
+        slurm_step="0" if tenant.owner["slurm_job"] else "",
+        rank=str(tenant.rank) if ranked else "",
+        local_rank=str(tenant.local_rank) if ranked else "",
+        world_size=str(tenant.world) if ranked else "",
+        **tenant.owner,
+        **labels,
+    )
+    if tenant.job.communicator:
+        out.gauge(
+            "gpunode_nccl_communicator_info",
+            1.0,
+            communicator="1",
+            rank=str(tenant.rank),
+            ranks=str(tenant.world),
+            nodes="",
+            network="IB",
+            version="2.27.3",
+            **labels,
+        )
+
+
+def _trains(out: Exposition, tenant: Tenant, labels: Mapping[str, str], begin: float) -> None:
+    """What a client in a training loop says."""
+    does, job = tenant.does(begin), tenant.job
+    for phase in PHASES:
+        share = does.phases.get(phase, 0.0)
+        out.counter("gpunode_training_seconds_total", share, phase=phase, **labels)
+    step = job.step * does.slower
+    out.counter("gpunode_training_step_seconds_count", does.steps / step, **labels)
+    out.gauge("gpunode_training_step_baseline_seconds", job.step, **labels)
+    out.gauge("gpunode_training_step_median_seconds", step, **labels)
+    overdue = False
+    if does.steps:
+        out.line("gpunode_training_last_step_timestamp_seconds", Line(begin, 1.0, begin), **labels)
+    elif not does.pauses:
+        last = tenant.stepped(begin)
+        overdue = begin >= last + _overdue(job)
+        out.gauge("gpunode_training_last_step_timestamp_seconds", last, **labels)
+    cause = "collective" if does.streak else "input"
+    out.gauge("gpunode_training_stalled", float(overdue), cause=cause, **labels)
+    out.gauge("gpunode_training_loss_finite", float(does.finite), **labels)
+    lost = 0.0 if does.finite else 1.0 / step
+    out.counter("gpunode_training_nonfinite_losses_total", lost, **labels)
+    if does.finite:
+        since = tenant.stretches[tenant.index(begin)].begin
+        out.line("gpunode_training_loss", Line(does.loss, does.loss_grows / 60, since), **labels)
+    out.gauge("gpunode_training_loss_best", tenant.best_loss(begin), **labels)
+
+
+def _serves(out: Exposition, tenant: Tenant, labels: Mapping[str, str], begin: float) -> None:
+    """What a client in a server says."""
+    does = tenant.does(begin)
+    for bound in REQUEST_BOUNDS:
+        within = does.requests if does.latency <= bound else 0.0
+        out.counter("gpunode_serving_request_seconds_bucket", within, le=str(bound), **labels)
+    out.counter("gpunode_serving_request_seconds_bucket", does.requests, le="+Inf", **labels)
+    out.counter("gpunode_serving_request_seconds_count", does.requests, **labels)
+    out.counter("gpunode_serving_request_seconds_sum", does.requests * does.latency, **labels)
+    out.counter("gpunode_serving_inputs_total", does.requests, **labels)

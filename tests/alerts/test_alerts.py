@@ -1,0 +1,690 @@
+"""The alert rules: generated from the table, valid, and doing what they should in Prometheus.
+
+``promtool test rules`` plays the examples of the table through the rules and looks at which alert
+fires, about whom, in which severity and when.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+import yaml
+
+from alerts import generate
+from alerts.recording import OF_CLUSTERS, RECORDS
+from alerts.recording.faults import INFO
+from alerts.recording.jobs import OWNED, SLURM
+from alerts.recording.record import HELD
+from alerts.rule_files import (
+    alert_group,
+    can_page,
+    expression,
+    groups,
+    rule_files,
+    substituted,
+    variables,
+)
+from alerts.thresholds.exporter import ALLOCATABLE_GPUS
+from alerts.thresholds.lines import COVERED, LINES
+from alerts.thresholds.row import Series, Threshold, Tier, minutes, series
+from alerts.thresholds.settings import SETTINGS
+from alerts.thresholds.table import THRESHOLDS
+from gpunode.audit.source import CHECKS
+from gpunode.client.protocol import PHASES
+from gpunode.driver.nvidia.nvml import FABRIC_HEALTH_BITS, NVLINK_ERRORS, RECOVERY_ACTIONS
+from gpunode.nccl.bench import COLLECTIVES
+from gpunode.nccl.log import transport
+from gpunode.node.node import ENVIRONMENT
+from gpunode.sources import GPU_SOURCES, NODE_SOURCES
+from gpunode.verdict.causes import CAUSES
+from gpunode.verdict.source import STALLS
+from gpunode.verdict.waiting import REASONS
+from gpunode.verdict.workload import KINDS
+from tests.alerts import rule_tests
+from tests.alerts.rule_tests import Case, Course, Phases
+from tests.needs import find
+
+ROOT = Path(__file__).parents[2]
+ALERTS = ROOT / "alerts"
+ROWS = {row.alert: row for row in THRESHOLDS}
+
+
+FIRST = ("recording", "cluster_recording", "cluster_at_once")
+IN_ORDER = [
+    group["name"]
+    for name, file in sorted(rule_files().items(), key=lambda file: file[0] not in FIRST)
+    for group in file["groups"]
+]
+"""The groups of rules, each after those on which it rests."""
+
+
+def run(
+    program: str, *arguments: str | Path, cwd: Path = ALERTS
+) -> subprocess.CompletedProcess[str]:
+    found = find(program)
+    if found is None:
+        pytest.skip(f"{program} is not here: make monitoring")
+    return subprocess.run(
+        [found, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, check=False
+    )
+
+
+def play(
+    folder: Path, cases: Iterable[Case], rules: Iterable[Path]
+) -> subprocess.CompletedProcess[str]:
+    """Put cases to promtool."""
+    test = rule_tests.promtool_file(map(str, rules), cases, IN_ORDER)
+    (folder / "test.json").write_text(json.dumps(test))
+    return run("promtool", "test", "rules", "test.json", cwd=folder)
+
+
+def shipped(*names: str) -> list[Path]:
+    return [ALERTS / "rules" / f"{name}.yaml" for name in names]
+
+
+# What is in the repository
+
+
+def test_what_is_committed_is_what_the_table_says() -> None:
+    found = {path: (ROOT / path).read_text() for path in generate.files()}
+    assert found == generate.files(), "make alerts"
+    rules = {path.name for path in (ALERTS / "rules").iterdir()}
+    assert rules == {f"{name}.yaml" for name in rule_files()}
+
+
+def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
+    found = {str(path.relative_to(generate.RUNBOOKS)) for path in generate.RUNBOOKS.rglob("*.md")}
+    assert found == {path for path, _ in generate.runbooks()}
+
+
+COMMANDS = re.compile(r"^ *```bash\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+"""The fenced blocks of a runbook."""
+
+
+@pytest.mark.parametrize("path", [path for path, _ in generate.runbooks()])
+def test_a_runbook_says_what_on_call_needs(path: str) -> None:
+    text = (generate.RUNBOOKS / path).read_text()
+    assert generate.BLOCK.findall(text) == ["alert", "rule"], "each once: make alerts"
+    title, *sections = re.split(r"^## ", generate.BLOCK.sub("", text), flags=re.MULTILINE)
+    assert not title.strip()
+    written = dict(section.split("\n", 1) for section in sections)
+    assert tuple(written) == generate.PROSE[generate.language_of(path)]
+    assert not [title for title, prose in written.items() if not prose.strip()], "to be filled in"
+    for metric in re.findall(r"(?<!:)\b(gpunode_\w+)(?!:)\b", text):
+        assert rule_tests.declaration(metric), metric
+    said = COMMANDS.sub("", text)
+    levels = "Fleet|Gpu|Job|Nccl|Node|Nvlink|Pcie|Storage"
+    for name in re.findall(rf"\b(?:{levels})(?:[A-Z]\w+)\b(?!=)", said, re.ASCII):
+        assert name in ROWS
+
+
+NAMED_BY_LOOPS = re.compile(r"\bfor ([a-z]+) in\b|\bread -r ([a-z]+)")
+
+PAGES = [row for row in THRESHOLDS if can_page(row)]
+
+
+def commands(path: str) -> list[str]:
+    """The blocks of a runbook's commands."""
+    return [dedent(block) for block in COMMANDS.findall((generate.RUNBOOKS / path).read_text())]
+
+
+@pytest.mark.parametrize("row", PAGES, ids=lambda row: row.alert)
+def test_the_commands_of_a_runbook_can_be_pasted(row: Threshold) -> None:
+    """The first block is what the alert gives; nothing is named before it has a value."""
+    given, *others = commands(f"{row.alert}.md")
+    known = set(re.findall(r"(\w+)=", variables(row)))
+    assert set(re.findall(r"(\w+)=", given)) == known
+    for block in others:
+        checked = subprocess.run(
+            ["bash", "-n"], input=block, capture_output=True, text=True, check=False
+        )
+        assert not checked.returncode, checked.stderr + block
+        known |= set(re.findall(r"(?:^| )([a-z]+)=", block, re.MULTILINE))
+        known |= {name for pair in NAMED_BY_LOOPS.findall(block) for name in pair}
+        assert set(re.findall(r"\$\{?([a-z]+)", block)) <= known, block
+
+
+@pytest.mark.parametrize("row", PAGES, ids=lambda row: row.alert)
+def test_a_runbook_has_the_same_commands_in_each_language(row: Threshold) -> None:
+    assert commands(f"ko/{row.alert}.md") == commands(f"{row.alert}.md")
+
+
+def test_a_new_alert_gets_a_runbook_to_fill_in() -> None:
+    row = replace(ROWS["GpuHot"], alert="GpuFrozen")
+    text = generate.runbook(row, "")
+    assert "# GpuFrozen" in text
+    assert "## Diagnosis" in text
+    assert generate.runbook(row, text) == text
+
+
+@pytest.mark.parametrize("row", THRESHOLDS, ids=lambda row: row.alert)
+def test_a_row_can_tell_its_alerts_apart(row: Threshold) -> None:
+    severities = [tier.severity for tier in row.tiers]
+    assert len(set(severities)) == len(severities)
+    assert not {"alertname", "severity", "group"} & {*row.identity}, "the rule sets these labels"
+    assert re.search("[가-힣]", row.summary_ko)
+
+
+# What programs say of the rules
+
+
+def test_the_rules_are_valid() -> None:
+    ran = run("promtool", "check", "rules", "--lint=all", "--lint-fatal", *shipped(*rule_files()))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_pint_finds_nothing_wrong_with_the_rules() -> None:
+    ran = run("pint", "--offline", "--no-color", "lint", "--min-severity=info", "rules")
+    assert ran.returncode == 0, ran.stderr
+    assert "Problems found" not in ran.stderr, ran.stderr
+
+
+def test_victoriametrics_accepts_the_rules() -> None:
+    ran = run("vmalert", "-dryRun", "-rule=rules/*.yaml")
+    assert ran.returncode == 0, ran.stderr
+
+
+# What the rules do
+
+
+@pytest.mark.parametrize("group", groups())
+def test_alerts_fire_when_they_should_and_only_then(group: str, tmp_path: Path) -> None:
+    cases = [case for row in groups()[group] for case in rule_tests.cases_of(row)]
+    ran = play(tmp_path, cases, shipped(*dict.fromkeys((*FIRST, group))))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_records_come_to_their_results(tmp_path: Path) -> None:
+    cases = [rule_tests.record_case(record) for record in RECORDS]
+    ran = play(tmp_path, cases, shipped(*FIRST))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_a_prometheus_without_any_target_pages(tmp_path: Path) -> None:
+    """Then no series says which cluster it was."""
+    row = ROWS["GpunodeAbsent"]
+    case = Case("")
+    labels = {"alertname": row.alert, "alertstate": "firing", "severity": "ticket"}
+    case.expect(20, "ALERTS", [("ALERTS", {**labels, "group": row.group}, 1.0)])
+    ran = play(tmp_path, [case], shipped("cluster_exporter"))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+NFS_IN_FLIGHT = series("gpunode_nfs_requests_in_flight", mountpoint="/data")
+NFS_DONE = series("gpunode_nfs_requests_total", mountpoint="/data", operation="READ")
+BLOCKED = series("gpunode_job_blocked_processes")
+SILENT = "node:gpunode_storage_silent:active"
+
+
+def test_a_process_that_hangs_in_a_request_is_evidence_enough(tmp_path: Path) -> None:
+    """NFS repeats a request only after a minute."""
+    case = Case("hangs")
+    for given in (NFS_IN_FLIGHT, BLOCKED):
+        case.give(given, [(10, 1.0)])
+    case.give(NFS_DONE, [(10, 0.0)])
+    labels = {"cluster": case.name, "instance": "node-a"}
+    found = (SILENT, {**labels, "mountpoint": "/data", "filesystem": "/data"}, 1.0)
+    case.expect(8, SILENT, [found])
+    ran = play(tmp_path, [case], shipped("recording"))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_storage_is_not_silent_because_a_scrape_failed(tmp_path: Path) -> None:
+    """A scrape a minute, one of which failed, is too little to know what was completed."""
+    case = Case("failed")
+    of_data = {"filesystem": "scratch", "server": "data"}
+    in_flight = series("gpunode_lustre_rpcs_in_flight", **of_data)
+    case.give(in_flight, [(5, 1.0), (1, None), (1, 1.0)])
+    case.give(series("gpunode_lustre_rpcs_total", **of_data), [(5, 10.0), (1, None), (1, 10.0)])
+    case.expect(6, SILENT)
+    ran = play(tmp_path, [case], shipped("recording"))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_a_restart_of_prometheus_is_no_fault_of_the_nodes(tmp_path: Path) -> None:
+    """After a while without scrapes, targets are scraped again one after the other."""
+    case = Case("restarted")
+    for node in range(6):
+        labels = f'{{cluster="{case.name}",instance="n{node}",job="gpunode",'
+        values = f"1x9 _x4 {'_ ' * (node % 2)}1x9"
+        owned = 'gpu="0",uuid="GPU-a",owner_pod="train-0"}'
+        case.inputs.append({"series": f"up{labels[:-1]}}}", "values": values})
+        case.inputs.append({"series": f"gpunode_gpu_owner_info{labels}{owned}", "values": values})
+    case.expect(20, "count_over_time(node:gpunode_down:harmed[20m])")
+    ran = play(tmp_path, [case], shipped(*FIRST))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_no_rule_fails_whatever_there_is_twice(tmp_path: Path) -> None:
+    """A join that finds two partners fails, and with it the rule for every node.
+
+    Everything is scraped by two jobs, kube-state-metrics runs twice, a GPU has two owners, and the
+    GPUs of a node change their numbers and boards within a minute.
+    """
+    case = Case("twice")
+    examples = [one for row in THRESHOLDS for one in row.example.fires]
+    of_records = [one for record in RECORDS for one in record.given if ":" not in one.metric]
+    for one in dict.fromkeys([*examples, *of_records]):
+        for job in ("gpunode", "gpunode-too"):
+            case.give(one, [(20, 1.0)], **({} if one.metric == "up" else {"job": job}))
+    for one in (*rule_tests.CORDONED, ALLOCATABLE_GPUS):
+        for replica in ("10.0.0.7:8080", "10.0.0.8:8080"):
+            case.give(one, [(20, 1.0)], instance=replica)
+    for minute, gpu, uuid in ((8, "0", "GPU-a"), (4, "3", "GPU-a"), (8, "3", "GPU-c")):
+        absent: Phases = [(minute, None)]
+        case.give(INFO, [*absent, (4, 1.0), (1, None)], gpu=gpu, uuid=uuid, job="renumbered")
+    for owned in (*OWNED, *SLURM):
+        case.give(owned, [(20, 1.0)], gpu="7", uuid="GPU-h")
+    case.expect(19, "gpu:gpunode_gpu_owner:share == 2")  # for promtool to play all of it
+    ran = play(tmp_path, [case], shipped(*rule_files()))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_a_gpu_that_two_jobs_scrape_is_held_up_once(tmp_path: Path) -> None:
+    """Its hours by cause would be twice as many."""
+    case = Case("counted twice")
+    for job in ("gpunode", "gpunode-too"):
+        case.give(series("gpunode_gpu_bottleneck", cause="shm"), [(20, 1.0)], job=job)
+    name = "cluster:gpunode_gpu_bottleneck:count"
+    case.expect(19, name, [(name, {"cluster": case.name, "cause": "shm"}, 1.0)])
+    ran = play(tmp_path, [case], shipped(*FIRST))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def _of_one_tier(row: Threshold, **changes: Any) -> Threshold:
+    return replace(row, tiers=tuple(replace(tier, **changes) for tier in row.tiers))
+
+
+HOT = ROWS["GpuHot"]
+WRONG = {
+    "threshold out of reach": _of_one_tier(HOT, threshold=99.0),
+    "threshold too low": _of_one_tier(HOT, threshold=70.0),
+    "severity": _of_one_tier(HOT, severity="info"),
+    "for too short": _of_one_tier(HOT, after="5m"),
+    "for too long": _of_one_tier(HOT, after="25m"),
+    "not kept": replace(HOT, keep_firing_for=""),
+    "group": replace(HOT, group="hardware"),
+    "a label too few": replace(HOT, signal=HOT.signal.replace(", gpu", "")),
+    "fault": replace(HOT, fault="gpu"),
+    "pages about a cordoned node": _of_one_tier(ROWS["GpuUnhealthy"], unless=""),
+    "no route": replace(ROWS["JobLaunchBound"], of_owner=False),
+}
+"""Rules with one mistake each."""
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_rule_fails_its_test(wrong: str, tmp_path: Path) -> None:
+    row = WRONG[wrong]
+    rules = tmp_path / "wrong.yaml"
+    rules.write_text(generate.dump({"groups": alert_group(row.group, [row])}))
+    cases = rule_tests.cases_of(ROWS[row.alert])
+    ran = play(tmp_path, cases, [*shipped(*FIRST), rules])
+    assert ran.returncode == 1
+    assert row.alert in ran.stdout + ran.stderr
+
+
+def rendered(folder: Path, rows: Collection[Threshold], group: str) -> str:
+    """promtool prints the alerts of a test that expects none, as Prometheus would send them."""
+    rules = map(str, shipped(*dict.fromkeys((*FIRST, group))))
+    cases = [rule_tests.alert_case(row) for row in rows]
+    test = rule_tests.promtool_file(rules, cases, IN_ORDER)
+    test["tests"][0]["promql_expr_test"] = []
+    test["tests"][0]["alert_rule_test"] = [
+        {"eval_time": f"{Course.of(row).end - 3}m", "alertname": row.alert, "exp_alerts": []}
+        for row in rows
+    ]
+    (folder / "test.json").write_text(json.dumps(test))
+    ran = run("promtool", "test", "rules", "test.json", cwd=folder)
+    return ran.stdout + ran.stderr
+
+
+def test_a_name_that_a_tenant_chose_is_no_command(tmp_path: Path) -> None:
+    """On call pastes the variables into a shell."""
+    row = ROWS["NodeFilesystemFailing"]
+    chosen = {"mountpoint": "/x';touch owned;'$(touch owned)"}
+    fires = {
+        Series(one.metric, tuple({**dict(one.labels), **chosen}.items()))
+        if "mountpoint" in dict(one.labels)
+        else one: value
+        for one, value in row.example.fires.items()
+    }
+    changed = replace(row, example=replace(row.example, fires=fires))
+    printed = rendered(tmp_path, [changed], row.group)
+    (variables,) = set(re.findall(r'variables="(.*?)"[,}]', printed))
+    given = ["instance=node-a", "mountpoint=/x;touch owned;$(touch owned)"]
+    assert shlex.split(variables) == given
+
+
+@pytest.mark.parametrize("group", groups())
+def test_every_description_is_rendered(group: str, tmp_path: Path) -> None:
+    rows = {row.alert: row for row in groups()[group]}
+    printed = rendered(tmp_path, rows.values(), group)
+    said = dict(
+        re.findall(r'alertname="(\w+)".*?\bdescription="(.*?)", runbook', printed, re.DOTALL)
+    )
+    assert said.keys() == rows.keys()
+    assert "error expanding template" not in printed
+    assert "no value" not in printed
+    assert "{{" not in printed
+    for alert, row in rows.items():
+        assert ("Held by train-0" in said[alert]) == (row.scope == "gpu"), said[alert]
+        assert said[alert].startswith("train (") == (row.scope == "job"), said[alert]
+
+
+# What the examples of the table are made of
+
+FREE = frozenset(
+    (
+        *("instance", "job", "node", "le"),
+        *("gpu", "uuid", "bus_id", "link", "cpu"),
+        *("device", "port", "interface", "disk", "mountpoint", "filesystem", "tmpfs"),
+        *("communicator", "rank", "host", "pid", "nvml_device", "gpus", "value"),
+        *("owner_namespace", "owner_pod", "owner_container", "slurm_job", "user", "workload"),
+    )
+)
+"""Labels whose values are names or numbers that differ from node to node."""
+
+KUBERNETES = {
+    "up": {"job"},
+    "kube_node_status_allocatable": {"node", "resource", "unit"},
+    "kube_node_spec_unschedulable": {"node"},
+}
+"""What Prometheus and kube-state-metrics give their own series.
+https://github.com/kubernetes/kube-state-metrics/blob/main/docs/metrics/cluster/node-metrics.md"""
+
+CONSTANTS: dict[tuple[str, str], Iterable[str]] = {
+    ("gpunode_audit_ok", "check"): [check.name for check in CHECKS],
+    ("gpunode_gpu_bottleneck", "cause"): CAUSES,
+    ("gpunode_gpu_fabric_healthy", "part"): FABRIC_HEALTH_BITS,
+    ("gpunode_gpu_nvlink_errors_total", "kind"): NVLINK_ERRORS.values(),
+    ("gpunode_gpu_owner_info", "via"): ("kubelet", "process"),
+    ("gpunode_gpu_recovery_action", "action"): RECOVERY_ACTIONS.values(),
+    ("gpunode_gpu_xid_last_timestamp_seconds", "xid"): map(str, range(1, 200)),
+    ("gpunode_kernel_log_last_xid_timestamp_seconds", "xid"): map(str, range(1, 200)),
+    ("gpunode_nccl_awaited_rank_info", "reason"): ("behind", "unresponsive", "dead"),
+    ("gpunode_gpu_waited_for", "reason"): REASONS,
+    ("gpunode_gpu_workload", "kind"): KINDS,
+    ("gpunode_nccl_bus_bandwidth_bytes_per_second", "collective"): COLLECTIVES,
+    ("gpunode_nccl_channels", "transport"): map(transport, ("NET/Socket/0", "SHM/direct/direct")),
+    ("gpunode_nccl_expected_bus_bandwidth_bytes_per_second", "collective"): COLLECTIVES,
+    ("gpunode_nccl_setting_info", "name"): ENVIRONMENT,
+    ("gpunode_source_up", "source"): {
+        *(kind.name for kind in NODE_SOURCES),
+        *(kind.name for kind in GPU_SOURCES),
+    },
+    ("gpunode_training_seconds_total", "phase"): PHASES,
+    ("gpunode_training_stalled", "cause"): STALLS,
+    ("kube_node_status_allocatable", "resource"): ("nvidia_com_gpu",),
+    ("kube_node_status_allocatable", "unit"): ("integer",),
+}
+"""Values of labels in the code, for what no golden exposition shows completely."""
+
+
+def _known_values() -> dict[tuple[str, str], set[str]]:
+    known: dict[tuple[str, str], set[str]] = {}
+    for path in ROOT.glob("tests/**/golden/*.txt"):
+        for name, labels in re.findall(r"^(\w+){(.*)} ", path.read_text(), re.MULTILINE):
+            for label, value in re.findall(r'(\w+)="([^"]*)"', labels):
+                known.setdefault((name, label), set()).add(value)
+    for at, values in CONSTANTS.items():
+        known.setdefault(at, set()).update(values)
+    for record in RECORDS:
+        known[record.name, "state"] = known["gpunode_gpu_seconds_total", "state"]
+    return known
+
+
+KNOWN_VALUES = _known_values()
+
+
+def _examples() -> list[Series]:
+    found = [*rule_tests.CORDONED, *HELD]
+    for row in THRESHOLDS:
+        found += [*row.example.fires, *row.example.quiet, *row.example.silenced_by]
+    for record in RECORDS:
+        found += record.given
+    return sorted(set(found), key=repr)
+
+
+@pytest.mark.parametrize("one", _examples(), ids=str)
+def test_an_example_is_a_series_that_can_be_exported(one: Series) -> None:
+    labels = dict(one.labels)
+    known = {*rule_tests.known_labels(one.metric), *KUBERNETES.get(one.metric, ())}
+    known |= {"le"} if one.metric.endswith("_bucket") else set()
+    given = {*labels, *(known & {"cluster", *rule_tests.NODE_AND_GPU})}
+    if one.metric in rule_tests.RECORDED:
+        assert given <= known
+    else:
+        assert rule_tests.declaration(one.metric) or one.metric in KUBERNETES
+        assert given == known
+    for label, value in labels.items():
+        assert label in FREE or value in KNOWN_VALUES.get((one.metric, label), ()), label
+
+
+# What the expressions are made of
+
+
+def expressions() -> dict[str, str]:
+    """Every expression of a rule by its name, with the values of the settings."""
+    return {name: substituted(text) for name, text in unset_expressions().items()}
+
+
+def unset_expressions() -> dict[str, str]:
+    """Every expression of a rule by its name."""
+    found = {
+        f"{row.alert} {tier.severity}": expression(row, tier)
+        for row in THRESHOLDS
+        for tier in row.tiers
+    }
+    found |= {row.record: row.signal for row in THRESHOLDS if row.signal}
+    found |= {line.name: line.signal for line in LINES}
+    found |= {record.name: record.expression for record in RECORDS}
+    return found
+
+
+RECORDED = {name for name in expressions() if ":" in name}
+
+
+@pytest.mark.parametrize("name", expressions())
+def test_a_rule_asks_for_metrics_and_values_that_exist(name: str) -> None:
+    expression = expressions()[name]
+    bare = re.sub(r'"[^"]*"', '""', expression)
+    for metric in set(re.findall(r"\b(?:gpu|node|cluster|filesystem|namespace|job):[\w:]+", bare)):
+        assert metric in RECORDED
+    for metric in set(re.findall(r"(?<!:)\b(gpunode_\w+)", bare)):
+        assert rule_tests.declaration(metric), metric
+    for metric, selected in re.findall(r"\b(gpunode_\w+){([^}]*)}", expression):
+        for label, wanted in re.findall(r'(\w+)=~?"([^"]+)"', selected):
+            if label not in FREE | {"fstype"}:
+                assert set(wanted.split("|")) <= KNOWN_VALUES[metric, label]
+
+
+@pytest.mark.parametrize("name", expressions())
+def test_a_rule_follows_the_craft(name: str) -> None:
+    expression = expressions()[name]
+    assert not re.search(r"\b(topk|bottomk)\b", expression)
+    for counter in re.findall(r"\b(?:rate|increase)\((\w+)", expression):
+        assert rule_tests.is_counter(counter), f"{counter} is no counter"
+    for divisor in re.findall(r"/ (?:on \([^)]*\) (?:group_left \(\) )?)?(.{0,400})", expression):
+        constant = re.match(r"\d+\b", divisor)
+        assert (
+            constant or re.search(r"> [0-9]", divisor) or name == "gpu:gpunode_gpu_owner:share"
+        ), divisor
+    over_nodes = name in OVER_NODES or name in {line.name for line in LINES}
+    for grouped in re.findall(r"\bby \(([^)]*)\)", expression):
+        assert "cluster" in grouped
+        assert {"instance", "node"} & {*grouped.split(", ")} or over_nodes, grouped
+
+
+OVER_NODES = {record.name for record in OF_CLUSTERS} | {
+    name
+    for row in THRESHOLDS
+    if row.over_nodes
+    for name in (row.record, *(f"{row.alert} {tier.severity}" for tier in row.tiers))
+}
+"""Rules that need the Prometheus which sees all nodes."""
+
+
+def test_the_rules_for_a_shard_need_no_other_nodes() -> None:
+    of_clusters = {record.name for record in OF_CLUSTERS}
+    of_clusters |= {row.record for row in THRESHOLDS if row.over_nodes and row.signal}
+    for name, text in expressions().items():
+        if name not in OVER_NODES and name not in {line.name for line in LINES}:
+            assert not any(other in text for other in of_clusters), name
+
+
+PAGING = [(row, tier) for row in THRESHOLDS for tier in row.tiers if tier.severity == "page"]
+
+
+@pytest.mark.parametrize(("row", "tier"), PAGING, ids=lambda one: getattr(one, "alert", ""))
+def test_what_wakes_somebody_can_be_read_at_night(row: Threshold, tier: Tier) -> None:
+    asked = expression(row, tier)
+    assert len(asked) <= 160
+    assert "\n" not in asked
+    assert asked.count("unless") <= 1
+    assert minutes(tier.after) or row.keep_firing_for, "or it flaps"
+
+
+def test_few_alerts_wake_somebody() -> None:
+    assert sum(can_page(row) for row in THRESHOLDS) <= 12
+    assert len(THRESHOLDS) <= 45
+
+
+def test_what_users_ask_for_is_answered_by_an_alert_or_a_line() -> None:
+    known = {*ROWS, *(line.name for line in LINES)}
+    assert {answer for _, answers in COVERED for answer in answers} <= known
+
+
+def test_every_line_is_promql(tmp_path: Path) -> None:
+    drawn = [
+        {"record": f"line:{line.name}:drawn", "expr": substituted(line.signal)} for line in LINES
+    ]
+    rules = {"groups": [{"name": "lines", "rules": drawn}]}
+    (tmp_path / "lines.yaml").write_text(yaml.safe_dump(rules))
+    ran = run("promtool", "check", "rules", "--lint=all", "--lint-fatal", tmp_path / "lines.yaml")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_every_setting_decides_something() -> None:
+    named = set(re.findall(r"\${(\w+)}", " ".join(unset_expressions().values())))
+    assert named | {"grafana_url"} == SETTINGS.keys(), "links to dashboards have the address"
+
+
+def test_names_of_recording_rules_say_level_metric_and_operation() -> None:
+    for name in RECORDED:
+        assert re.fullmatch(r"[a-z_]+:[a-z0-9_]+:[a-z0-9_]+", name)
+
+
+# What a user changes
+
+
+def generated(folder: Path, changes: str, *options: str) -> subprocess.CompletedProcess[str]:
+    (folder / "changes.yaml").write_text(changes)
+    command = [sys.executable, "-m", "alerts.generate", f"--into={folder}/rules", *options]
+    return subprocess.run(
+        [*command, f"--changes={folder}/changes.yaml"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_every_alert_can_be_changed_or_left_out(tmp_path: Path) -> None:
+    changes = """
+alerts:
+  JobStarved: {ticket: {threshold: 0.25, for: 40m}, page: off}
+  GpuHot: {ticket: {severity: info}}
+  JobStalled: {page: {severity: ticket}}
+  JobLaunchBound: off
+settings: {fleet_nodes: 20, xids_of_hardware: "79"}
+severities: {page: critical, ticket: warning}
+"""
+    ran = generated(tmp_path, changes, "--no-keep-firing-for")
+    assert ran.returncode == 0, ran.stderr
+    rendered = sorted((tmp_path / "rules").iterdir())
+    checked = run("promtool", "check", "rules", "--lint=all", "--lint-fatal", *rendered)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    text = "".join(path.read_text() for path in rendered)
+    assert ">= 20" in text
+    assert 'xid=~"79"' in text
+    rules = [
+        rule
+        for path in rendered
+        for group in yaml.safe_load(path.read_text())["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    ]
+    named = {(rule["alert"], rule["labels"]["severity"]): rule for rule in rules}
+    starved = named["JobStarved", "warning"]
+    assert starved["for"] == "40m"
+    assert starved["expr"].endswith(" > 0.25")
+    assert ("JobStarved", "critical") not in named
+    assert ("GpuHot", "info") in named
+    assert [severity for alert, severity in named if alert == "JobStalled"] == ["warning"]
+    assert "JobLaunchBound" not in {alert for alert, _ in named}
+    assert not any("keep_firing_for" in rule for rule in rules)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ("alerts: {JobStarfed: off}", "no alert is called JobStarfed"),
+        ("alerts: {JobStarved: {info: off}}", "JobStarved has no tier info"),
+        ("alerts: {JobStarved: {ticket: {for: soon}}}", "String should match"),
+        ("alerts: {JobStarved: {ticket: {treshold: 1}}}", "treshold: Extra inputs"),
+        ("settings: {flet_nodes: 7}", "no setting is called flet_nodes"),
+        ("settings: {fleet_nodes: many}", "fleet_nodes is of another kind"),
+        ("[1, 2]", "valid dictionary"),
+        ("{", "changes.yaml"),
+    ],
+)
+def test_a_change_that_means_nothing_is_refused(
+    changes: str, complaint: str, tmp_path: Path
+) -> None:
+    ran = generated(tmp_path, changes)
+    assert ran.returncode == 2
+    assert complaint in ran.stderr
+    assert not (tmp_path / "rules").exists()
+
+
+# The example for Alertmanager
+
+
+def test_the_example_for_alertmanager_is_valid() -> None:
+    ran = run("amtool", "check-config", "alertmanager.yaml")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("labels", "to"),
+    [
+        (("severity=page",), "pager"),
+        (("severity=page", "route=job_owner"), "owner-pager"),
+        (("severity=ticket",), "tickets"),
+        (("severity=ticket", "route=job_owner"), "owner-tickets"),
+        (("severity=info",), "review"),
+    ],
+)
+def test_a_severity_goes_where_it_should(labels: tuple[str, ...], to: str) -> None:
+    named = ("alertname=JobStarved", *labels)
+    ran = run("amtool", "config", "routes", "test", "--config.file=alertmanager.yaml", *named)
+    assert ran.stdout.strip() == to
+
+
+def test_the_example_for_alertmanager_names_what_the_rules_have() -> None:
+    text = (ALERTS / "alertmanager.yaml").read_text()
+    named = {n for found in re.findall(r'alertname=~?"([^"]+)"', text) for n in found.split("|")}
+    assert named - {"Job.*"} <= ROWS.keys()
+    same = set(yaml.safe_load(text)["inhibit_rules"][0]["equal"])
+    labels = {label for row in THRESHOLDS for label in row.identity}
+    assert labels | {"alertname", "fault"} <= same, "or one device's page hides another's ticket"

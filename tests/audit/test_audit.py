@@ -1,0 +1,269 @@
+"""Every check of the audit: where all is well, where it is not, and where nothing can be told."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from rich.console import Console
+
+from gpunode.audit.source import CHECKS, OK, Audit, Audited, audit
+from gpunode.cli.table import audit_table
+from gpunode.config import Settings
+from gpunode.driver.driver import (
+    Fabric,
+    Gpu,
+    Identity,
+    NvLink,
+    PcieLink,
+    PowerLimits,
+    Process,
+    RemappedRows,
+    Unsupported,
+)
+from gpunode.node.local import LocalNode
+from gpunode.node.node import Filesystem
+from tests.machine import MachineDriver
+from tests.nccl.test_nccl import recorded
+
+PID = 4242
+NCCL_LOG = f"/proc/{PID}/root/tmp/nccl.{PID}.log"
+NCCL_SOCKETS = f"""\
+n:{PID}:7 [0] NCCL INFO ncclCommInitRankConfig comm 0x1d rank 0 nranks 16 cudaDev 0 nvmlDev 0 \
+busId 60 commId 0x7c - Init START
+n:{PID}:7 [0] NCCL INFO Channel 00/0 : 15[7] -> 0[0] [receive] via NET/Socket/0
+"""
+NIC = "0000:3b:00.0"
+GPU_BUS = "0000:00:06.0"
+"""The GPU of the recorded logs: busId 60."""
+
+LIMITS = """\
+Limit                     Soft Limit           Hard Limit           Units
+Max open files            1048576              1048576              files
+Max locked memory         unlimited            unlimited            bytes
+"""
+GOOD_FILES = {
+    "/proc/stat": "".join(f"cpu{core} 1 0 1 1 0 0 0 0 0 0\n" for core in range(8)),
+    "/proc/meminfo": "MemTotal: 1000000 kB\nSwapTotal: 1000 kB\nSwapFree: 1000 kB\n",
+    "/proc/cmdline": "ro quiet iommu=pt\n",
+    "/proc/modules": "nvidia_peermem 16384 0 - Live 0x0\n",
+    "/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module 580.159\n",
+    "/proc/sys/vm/swappiness": "10\n",
+    "/proc/sys/vm/zone_reclaim_mode": "0\n",
+    "/proc/sys/vm/max_map_count": "1048576\n",
+    "/proc/sys/kernel/numa_balancing": "0\n",
+    "/proc/sys/net/core/rmem_max": "67108864\n",
+    "/proc/sys/net/core/wmem_max": "67108864\n",
+    "/proc/interrupts": f" 77: 1 2 IR-PCI-MSI 1048576-edge mlx5_comp0@pci:{NIC}\n",
+    "/proc/irq/77/smp_affinity_list": "2\n",
+    "/proc/1/mountinfo": "22 1 259:1 / / rw,noatime - ext4 /dev/nvme0n1p1 rw\n",
+    f"/proc/{PID}/limits": LIMITS,
+    f"/proc/{PID}/status": "Name:\tpython\nCpus_allowed_list:\t0-3\n",
+    f"/proc/{PID}/cgroup": "0::/training\n",
+    f"/proc/{PID}/environ": "OMP_NUM_THREADS=4\0HOME=/root\0NCCL_DEBUG_FILE=/tmp/nccl.%p.log\0",
+    f"/proc/{PID}/root/tmp/nccl.{PID}.log": recorded("h200x2", PID),
+    "/sys/fs/cgroup/training/cpu.stat": "nr_periods 100\nnr_throttled 0\nthrottled_usec 0\n",
+    "/sys/devices/system/cpu/cpufreq/policy0/scaling_governor": "performance\n",
+    "/sys/devices/system/cpu/cpu0/cpuidle/state0/latency": "0\n",
+    "/sys/devices/system/cpu/cpu0/cpuidle/state0/disable": "0\n",
+    "/sys/devices/system/cpu/cpu0/cpuidle/state1/latency": "600\n",
+    "/sys/devices/system/cpu/cpu0/cpuidle/state1/disable": "1\n",
+    "/sys/devices/system/clocksource/clocksource0/current_clocksource": "tsc\n",
+    "/sys/devices/system/node/node0/cpulist": "0-3\n",
+    "/sys/devices/system/node/node1/cpulist": "4-7\n",
+    "/sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
+    "/sys/kernel/mm/transparent_hugepage/defrag": "always defer [madvise] never\n",
+    "/sys/class/iommu/dmar0/type": "\n",
+    "/sys/block/nvme0n1/queue/scheduler": "[none] mq-deadline\n",
+    "/sys/block/nvme0n1/queue/read_ahead_kb": "4096\n",
+    "/sys/class/net/eth0/speed": "400000\n",
+    "/sys/class/net/eth0/type": "1\n",
+    "/sys/class/net/eth0/mtu": "9000\n",
+    "/sys/class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE\n",
+    "/sys/bus/pci/devices/0000:3b:00.0/class": "0x020000\n",
+    "/sys/bus/pci/devices/0000:3b:00.0/local_cpulist": "0-3\n",
+    "/sys/bus/pci/devices/0000:3b:00.0/current_link_speed": "32.0 GT/s PCIe\n",
+    "/sys/bus/pci/devices/0000:3b:00.0/max_link_speed": "32.0 GT/s PCIe\n",
+    "/sys/bus/pci/devices/0000:3b:00.0/current_link_width": "16\n",
+    "/sys/bus/pci/devices/0000:3b:00.0/max_link_width": "16\n",
+    "/sys/bus/pci/devices/0000:00:06.0/class": "0x030200\n",
+    "/sys/bus/pci/devices/0000:00:06.0/local_cpulist": "0-3\n",
+    "/sys/module/nvidia/version": "580.159\n",
+    "/sys/module/nvidia_uvm/version": "580.159\n",
+}
+GOOD_GPU: dict[str, Any] = {
+    "persistence": True,
+    "power_limits": PowerLimits(700.0, 700.0),
+    "clock_events": ["gpu_idle"],
+    "ecc_errors": {"corrected": 0.0, "uncorrected": 0.0},
+    "remapped_rows": RemappedRows(0, 0, False, False),
+    "recovery_action": "none",
+    "pcie_link": PcieLink(5, 16, 5, 16),
+    "nvlinks": [NvLink(0, True, None, {}), NvLink(1, True, None, {})],
+    "fabric": Fabric("completed", {}),
+    "processes": [Process(PID, None, "compute")],
+}
+GOOD_SHM = Filesystem(2**34, 2**34, 2**34)
+
+FAULTS: dict[str, dict[str, Any]] = {
+    "cpu_governor": {"/sys/devices/system/cpu/cpufreq/policy0/scaling_governor": "powersave\n"},
+    "cpu_idle_states": {"/sys/devices/system/cpu/cpu0/cpuidle/state1/disable": "0\n"},
+    "clocksource": {
+        "/sys/devices/system/clocksource/clocksource0/current_clocksource": "hpet\n",
+    },
+    "transparent_huge_pages": {
+        "/sys/kernel/mm/transparent_hugepage/enabled": "always madvise [never]\n",
+    },
+    "transparent_huge_pages_defrag": {
+        "/sys/kernel/mm/transparent_hugepage/defrag": "[always] defer madvise never\n",
+    },
+    "swappiness": {"/proc/sys/vm/swappiness": "60\n"},
+    "swap_used": {
+        "/proc/meminfo": "MemTotal: 1000000 kB\nSwapTotal: 90000 kB\nSwapFree: 1000 kB\n",
+    },
+    "numa_balancing": {"/proc/sys/kernel/numa_balancing": "1\n"},
+    "zone_reclaim": {"/proc/sys/vm/zone_reclaim_mode": "1\n"},
+    "memory_maps": {"/proc/sys/vm/max_map_count": "65530\n"},
+    "iommu": {"/proc/cmdline": "ro quiet intel_iommu=on\n"},
+    "io_scheduler": {"/sys/block/nvme0n1/queue/scheduler": "none [mq-deadline]\n"},
+    "read_ahead": {"/sys/block/nvme0n1/queue/read_ahead_kb": "16\n"},
+    "access_times": {"/proc/1/mountinfo": "22 1 259:1 / / rw - ext4 /dev/nvme0n1p1 rw\n"},
+    "mtu": {"/sys/class/net/eth0/mtu": "1500\n"},
+    "tcp_buffers": {"/proc/sys/net/core/rmem_max": "212992\n"},
+    "nic_interrupts": {"/proc/irq/77/smp_affinity_list": "4-7\n"},
+    "infiniband_ports": {"/sys/class/infiniband/mlx5_0/ports/1/state": "1: DOWN\n"},
+    "gpudirect_rdma": {"/proc/modules": "nvidia 16384 0 - Live 0x0\n"},
+    "nic_pcie_link": {"/sys/bus/pci/devices/0000:3b:00.0/current_link_width": "8\n"},
+    "persistence_mode": {"persistence": False},
+    "gpu_power_limit": {"power_limits": PowerLimits(500.0, 700.0)},
+    "gpu_clocks": {"clock_events": ["clocks_setting"]},
+    "ecc": {"ecc_errors": None},
+    "gpu_memory_repair": {"remapped_rows": RemappedRows(1, 0, True, False)},
+    "gpu_recovery": {"recovery_action": "reset"},
+    "gpu_pcie_link": {"pcie_link": PcieLink(5, 8, 5, 16)},
+    "nvlinks": {"nvlinks": [NvLink(0, True, None, {}), NvLink(1, False, None, {})]},
+    "fabric_manager": {"fabric": Fabric("in_progress", {})},
+    "driver_versions": {"/sys/module/nvidia_uvm/version": "570.86\n"},
+    "locked_memory": {
+        f"/proc/{PID}/limits": LIMITS.replace("unlimited            unlimited", "65536   65536"),
+    },
+    "open_files": {f"/proc/{PID}/limits": LIMITS.replace("1048576 ", "1024 ")},
+    "shm_size": {"shm": Filesystem(2**26, 2**26, 2**26)},
+    "numa_placement": {f"/proc/{PID}/status": "Name:\tpython\nCpus_allowed_list:\t0-7\n"},
+    "cpu_quota": {
+        "/sys/fs/cgroup/training/cpu.stat": "nr_periods 100\nnr_throttled 7\nthrottled_usec 9\n",
+    },
+    "nccl_switched_off": {f"/proc/{PID}/environ": "OMP_NUM_THREADS=4\0NCCL_P2P_DISABLE=1\0"},
+    "nccl_transport": {f"/proc/{PID}/environ": "OMP_NUM_THREADS=4\0NCCL_NET=Socket\0"},
+    "nccl_sockets": {NCCL_LOG: NCCL_SOCKETS},
+    "nccl_shared_memory": {NCCL_LOG: recorded("h200x2_p2p_disabled", PID)},
+    "omp_threads": {f"/proc/{PID}/environ": "OMP_NUM_THREADS=64\0"},
+}
+"""What to change of the good node so that this check and no other fails."""
+
+
+class AuditedNode(LocalNode):
+    """A folder of files with one GPU, or without."""
+
+    def __init__(self, root: Path, gpu: dict[str, Any] | None, shm: Filesystem = GOOD_SHM) -> None:
+        listed = [cast(Gpu, AuditedGpu(gpu))] if gpu is not None else []
+        super().__init__(root, [MachineDriver(listed)])
+        self.shm = shm
+
+    def filesystem(self, path: str) -> Filesystem:
+        return self.shm if path.endswith("/root/dev/shm") else super().filesystem(path)
+
+
+class AuditedGpu:
+    """Answers what it was given; None stands for a sensor that it does not have."""
+
+    identity = Identity(0, "GPU-1", "NVIDIA H200", GPU_BUS)
+
+    def __init__(self, answers: dict[str, Any]) -> None:
+        self.answers = answers
+
+    def __getattr__(self, call: str) -> Callable[[], Any]:
+        def answer() -> Any:
+            if self.answers.get(call) is None:
+                raise Unsupported(call)
+            return self.answers[call]
+
+        return answer
+
+
+def node(root: Path, changes: dict[str, Any]) -> AuditedNode:
+    for path, text in {**GOOD_FILES, **changes}.items():
+        if path.startswith("/"):
+            file = root / path.lstrip("/")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+    gpu = {**GOOD_GPU, **{k: v for k, v in changes.items() if k in GOOD_GPU}}
+    return AuditedNode(root, gpu, changes.get("shm", GOOD_SHM))
+
+
+def test_every_check_has_a_fault() -> None:
+    assert FAULTS.keys() == {check.name for check in CHECKS}
+
+
+def test_on_a_good_node_every_check_is_ok(tmp_path: Path) -> None:
+    results = audit(node(tmp_path, {}))
+    assert [r for r in results if r.status != "ok"] == []
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_fails_its_check_and_no_other(tmp_path: Path, name: str) -> None:
+    results = {r.check: r for r in audit(node(tmp_path, FAULTS[name]))}
+    assert [check for check, result in results.items() if result.status == "failed"] == [name]
+    assert results[name].found
+
+
+def test_on_an_empty_node_nothing_fails(tmp_path: Path) -> None:
+    results = audit(AuditedNode(tmp_path, None))
+    assert [r.check for r in results if r.status == "failed"] == []
+    assert {r.check for r in results if r.status == "ok"} <= {"iommu"}
+    assert all(result.found for result in results)
+
+
+def test_what_cannot_be_told_has_no_series(tmp_path: Path) -> None:
+    reading = Audit(AuditedNode(tmp_path, None), Settings()).read()
+    assert isinstance(reading.detail, Audited)
+    told = {c.check for c in reading.detail.checks if c.status != "unknown"}
+    assert {sample.labels for sample in reading.samples} == {(name,) for name in told}
+    assert {sample.metric for sample in reading.samples} <= {OK}
+
+
+def test_the_command_prints_json_and_ends_with_1_where_something_failed(tmp_path: Path) -> None:
+    node(tmp_path, FAULTS["swappiness"])
+    command = [sys.executable, "-m", "gpunode", "audit", f"--path.rootfs={tmp_path}"]
+    found = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert [c["check"] for c in json.loads(found.stdout) if c["status"] == "failed"] == [
+        "swappiness"
+    ]
+    table = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "COLUMNS": "160"},
+    )
+    assert table.returncode == 1
+    assert "sysctl -w vm.swappiness=10" in table.stdout
+    node(tmp_path, {})
+    assert subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def test_the_table_says_once_why_checks_cannot_tell(tmp_path: Path) -> None:
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(audit_table(audit(AuditedNode(tmp_path, None))))
+    text = console.export_text()
+    assert text.count("no GPU") == 1
+    assert {check.name for check in CHECKS} <= set(re.findall(r"\w+", text))

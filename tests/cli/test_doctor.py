@@ -1,0 +1,262 @@
+"""``gpunode doctor`` says what each source gives, and what the others take."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from rich.console import Console
+
+from gpunode.cli import doctor
+from gpunode.cli.doctor import Finding, examine
+from gpunode.cli.table import doctor_table
+from gpunode.config import KubernetesSettings, Settings, WebSettings
+from gpunode.driver.driver import Process
+from gpunode.host.own_process import OwnProcess
+from gpunode.node.capability import ALL
+from gpunode.node.local import LocalNode
+from gpunode.sources import GPU_SOURCES, KINDS, NODE_SOURCES, finders
+from tests.daemon import daemon, free_port
+from tests.fakes.nvml import FakeDriver
+from tests.machine import MachineDriver, MachineGpu
+from tests.nccl.ras import RasNode, ras_server
+from tests.needs import as_root
+
+COMMAND = (sys.executable, "-m", "gpunode", "doctor")
+KINDS_OF_ALL = {kind for finder, kinds in KINDS.items() for kind in (finder, *kinds)}
+
+
+def run(
+    *options: str, before: tuple[str, ...] = (), environment: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """What the command prints as JSON; it ends with 0 whatever it finds."""
+    done = subprocess.run(
+        [*before, *COMMAND, "--json", *options],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **(environment or {})},
+        timeout=60,
+        check=True,
+    )
+    assert done.stderr == ""
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def rows(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {row["source"]: row for row in answer["sources"]}
+
+
+def shown(findings: tuple[Finding, ...], width: int = 200) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(doctor_table(findings, width))
+    return console.export_text()
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One read of each source is enough."""
+    monkeypatch.setattr(doctor, "AGAIN", 0.0)
+
+
+def found(node: LocalNode, **settings: Any) -> dict[str, Finding]:
+    settings.setdefault("web", WebSettings(listen_address=f"127.0.0.1:{free_port()}"))
+    return {each.source: each for each in examine(node, Settings(**settings)).sources}
+
+
+def test_every_source_says_what_it_takes() -> None:
+    assert {*GPU_SOURCES, *NODE_SOURCES} <= KINDS_OF_ALL
+    for kind in KINDS_OF_ALL:
+        assert kind.needs.isprintable()
+        assert kind.needs.strip(". ") == kind.needs != ""
+
+
+def test_every_finder_of_the_daemon_has_its_sources() -> None:
+    names = {finder.name for finder in finders(LocalNode(Path("/")), Settings())}
+    assert {kind.name for kind in KINDS} == names - {OwnProcess.name}
+
+
+def test_without_a_gpu_that_is_said_once(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, f"--web.listen-address=127.0.0.1:{free_port()}"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "200", "LD_LIBRARY_PATH": str(tmp_path)},
+        check=True,
+    )
+    assert done.stdout.count("nvmlInit") == 1
+    assert done.stdout.count("gpu_activity") == 1
+    assert "\ngpu_" not in done.stdout
+    assert "no daemon answers at http://127.0.0.1:" in done.stdout
+    assert "NVIDIA_VISIBLE_DEVICES=all" in done.stdout
+
+
+@pytest.mark.usefixtures("quick")
+def test_where_no_proc_is_mounted_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+    host = found(LocalNode(tmp_path))["host"]
+    assert (host.status, host.series) == ("failed", 0)
+    assert host.why.startswith("no /proc/stat")
+
+
+def test_a_container_without_the_root_of_the_node_is_told_to_mount_it(tmp_path: Path) -> None:
+    sources = found(LocalNode(tmp_path))
+    assert sources["host"].status == "failed"
+    assert "check path.rootfs" in sources["host"].why
+    assert set(sources["host"].also) >= {"cpu", "lustre", "filesystem"}
+    assert "cpu" not in sources
+    assert shown(tuple(sources.values())).count("path.rootfs") == 2  # why, and what it takes
+
+
+@pytest.mark.parametrize(("why", "said"), [("", "there is"), ("lost", "lost; so there is")])
+def test_what_there_is_not_is_a_sentence(why: str, said: str) -> None:
+    """Of a driver that lists no GPU, nothing more is known."""
+    gone = Finding("gpu", "nothing", 0, 0, 0, 0, 1, why, ("a",), "", also=("gpu_health",))
+    line = next(line for line in shown((gone,)).splitlines() if "gpu_health" in line)
+    assert line.split("0 of 1")[1].strip() == f"{said} no gpu_health"
+
+
+def test_a_narrow_terminal_breaks_no_word(tmp_path: Path) -> None:
+    text = shown(tuple(found(LocalNode(tmp_path)).values()), 40)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 40
+    assert "host failed 0 of " in text
+    words = set(text.split())
+    assert {"path.rootfs", "NVIDIA_VISIBLE_DEVICES=all"} <= {word.strip(":;,") for word in words}
+
+
+@as_root
+def test_a_capability_that_is_missing_is_named(fake: FakeDriver) -> None:
+    if not shutil.which("setpriv"):
+        pytest.skip("takes setpriv")
+    with subprocess.Popen(["sleep", "infinity"], user=65534, group=65534) as job:
+        try:
+            fake.write(f"gpus 1\ngpu 0 process {job.pid} 1000000000\n")
+            without = ("setpriv", "--bounding-set", "-all", "--inh-caps", "-all")
+            free = run(environment=fake.environment())
+            bare = run(environment=fake.environment(), before=without)
+        finally:
+            job.kill()
+    assert "SYS_PTRACE" in free["process"]
+    assert "with no capability" in bare["process"]
+    may, may_not = rows(free)["job_processes"], rows(bare)["job_processes"]
+    assert "gpunode_job_io_bytes_total" not in may["missing"]
+    assert (may["status"], may["needs"]) == ("data", "")
+    assert "gpunode_job_io_bytes_total" in may_not["missing"]
+    assert "SYS_PTRACE" in may_not["needs"]
+    assert rows(free)["gpu_activity"]["status"] == "data"
+    assert "process_roles" not in rows(free)  # it has no metrics
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_source_that_fails_says_why_and_what_it_takes() -> None:
+    with ras_server() as server:
+        server.answer = "garbage"
+        ras = found(RasNode(server.port))["nccl_ras"]
+    assert ras.status == "failed"
+    assert "not an answer of NCCL RAS" in ras.why
+    assert "NCCL 2.24" in ras.needs
+
+
+@pytest.mark.usefixtures("quick")
+def test_where_nothing_listens_a_source_has_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    ras = found(RasNode(port))["nccl_ras"]
+    assert (ras.status, ras.why, ras.series) == ("nothing", "", 0)
+    assert "NCCL 2.24" in ras.needs
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_kubelet_whose_socket_is_not_here_is_told(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/stat").write_text("cpu0 1 0 1 1 0 0 0 0 0 0\n")
+    (tmp_path / "var/lib/kubelet").mkdir(parents=True)
+    pods = found(LocalNode(tmp_path))["pods"]
+    assert pods.status == "failed"
+    assert "no /var/lib/kubelet/pod-resources/kubelet.sock" in pods.why
+    switched_off = KubernetesSettings(pod_resources_socket="")
+    assert found(LocalNode(tmp_path), kubernetes=switched_off)["pods"].status == "nothing"
+
+
+class Hanging(MachineGpu):
+    """A GPU whose driver does not say which processes it has, until the test is over."""
+
+    over = threading.Event()
+
+    def processes(self) -> list[Process]:
+        self.over.wait()
+        return []
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "PATIENCE", 1.0)
+    gpus = [Hanging(0, "GPU-a", "0000:01:00.0"), MachineGpu(1, "GPU-b", "0000:02:00.0")]
+    try:
+        sources = found(LocalNode(Path("/"), [MachineDriver(gpus)]))
+    finally:
+        Hanging.over.set()
+    owners = sources["gpu_owners"]
+    assert (owners.status, owners.places, owners.failed) == ("failed", 2, 1)
+    assert owners.why == doctor.NO_ANSWER
+    assert sources["memory"].status == "data"
+
+
+def test_a_daemon_that_runs_is_told_and_keeps_its_socket(tmp_path: Path) -> None:
+    client = tmp_path / "folder/client.sock"
+    client.parent.mkdir(mode=0o755)
+    with daemon(f"--client.socket={client}") as running:
+        answer = run(f"--web.listen-address=0.0.0.0:{running.port}", f"--client.socket={client}")
+        assert answer["daemon"] == f"a daemon answers at http://127.0.0.1:{running.port}"
+        assert rows(answer)["training_steps"]["status"] == "untried"
+        assert 'up{gpu="",mountpoint="",source="training_steps",uuid=""} 1.0' in (
+            running.get("/metrics").decode()
+        )
+        assert client.exists()
+
+
+def test_another_program_at_the_port_is_no_daemon() -> None:
+    with ras_server() as server:
+        server.answer = "SERVER PROTOCOL 2\n"
+        said = doctor.daemon(Settings(web=WebSettings(listen_address=f"[::]:{server.port}")))
+        assert said.startswith("no daemon answers at http://[::1]:")
+        said = doctor.daemon(Settings(web=WebSettings(listen_address=f":{server.port}")))
+        assert said.startswith(
+            "another program, or a daemon with TLS, answers at http://127.0.0.1:"
+        )
+
+
+def test_capabilities_are_named_as_sources_name_them() -> None:
+    named = {name for kind in KINDS_OF_ALL for name in doctor.CAPABILITY.findall(kind.needs)}
+    assert named <= set(ALL)
+    assert named >= {"SYS_PTRACE", "DAC_READ_SEARCH", "SYS_ADMIN", "SYSLOG"}
+
+
+@as_root
+def test_a_container_that_shows_itself_as_the_node_is_told() -> None:
+    if doctor._namespace() != doctor.NODES_PROCESSES:
+        pytest.skip("these tests run in a container")
+    here = "from gpunode.cli.doctor import process; from gpunode.config import Settings;"
+    command = [sys.executable, "-c", f"{here} print(process(Settings()))"]
+    outside = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    inside = subprocess.run(
+        ["unshare", "--pid", "--fork", "--mount-proc", *command], capture_output=True, text=True
+    )
+    if inside.returncode:
+        pytest.skip(f"not allowed here: {inside.stderr.strip()}")
+    assert "container" not in outside
+    assert "mount the node's root and set path.rootfs" in inside.stdout

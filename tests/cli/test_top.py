@@ -1,0 +1,230 @@
+"""``gpunode top`` in a real terminal, over scenes that are served."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from gpunode.cli.top import NoDaemon, Server, ask
+from tests.conftest import watching
+from tests.daemon import free_port
+from tests.export.page import scenes
+from tests.export.page.serve import served
+from tests.fakes.nvml import FakeDriver
+from tests.terminal import Terminal
+
+
+@contextmanager
+def top(
+    *options: str, terminal: str = "xterm-256color", size: tuple[int, int] = (40, 160)
+) -> Iterator[Terminal]:
+    opened = Terminal(sys.executable, "-m", "gpunode", "top", *options, kind=terminal, size=size)
+    try:
+        yield opened
+    finally:
+        opened.child.kill()
+        opened.child.wait()
+        os.close(opened.side)
+
+
+def order(shown: str) -> list[str]:
+    """The GPUs of the last table, from top to bottom."""
+    lines = shown.rpartition("GPU now")[2].splitlines()
+    return [found[1] for line in lines if (found := re.match(r"\s*(\d+)  ", line))]
+
+
+def test_it_shows_what_is_wrong_and_sorts_until_told_to_quit() -> None:
+    scene = scenes.hang(before=60, after=60)
+    with top(f"--url={served(scene.stage.loop)}") as terminal:
+        shown = terminal.shows("q: quit")
+        assert "GPUs 0–4, 6 and 7 hang: they wait for GPU 5" in shown  # noqa: RUF001
+        assert "kill -CONT 41205" in shown
+        assert "research/llama-70b-worker-0" in shown
+        assert order(shown) == [str(n) for n in range(8)]
+        terminal.strike("w")
+        assert order(terminal.shows("sorted by watts"))[-1] == "5"
+        terminal.strike("r")
+        assert order(terminal.shows("sorted by watts, reversed"))[0] == "5"
+        terminal.strike("q")
+        assert terminal.child.wait(10) == 0
+
+
+def test_keys_that_come_together_all_count() -> None:
+    scene = scenes.hang(before=60, after=60)
+    with top(f"--url={served(scene.stage.loop)}") as terminal:
+        terminal.shows("q: quit")
+        terminal.strike("wr")
+        terminal.shows("sorted by watts, reversed")
+        terminal.strike("qq")
+        assert terminal.child.wait(10) == 0
+
+
+@pytest.mark.parametrize("width", [26, 40, 60, 80])
+def test_a_narrow_terminal_shows_which_gpu_it_is(width: int) -> None:
+    said = run(f"--url={served(scenes.hang(60, 60).stage.loop)}", width=width).stdout
+    lines = said.partition("\nGPU now")[2].splitlines()[1:9]
+    assert [line.split()[0] for line in lines] == [str(n) for n in range(8)]
+
+
+@pytest.mark.parametrize("width", [40, 60, 72, 79, 80, 100])
+def test_nothing_is_lost_at_the_edge_of_a_terminal(width: int) -> None:
+    said = run(f"--url={served(scenes.hang(60, 60).stage.loop)}", width=width).stdout
+    assert max(map(len, said.splitlines())) <= width
+    assert " ".join(said.split()).endswith("m: by memory o: by owner r: reverse q: quit")
+    (gpu,) = [line.rstrip() for line in said.splitlines() if line.startswith("2  ")]
+    assert gpu.endswith("…") or "llama-70b-worker-0" in gpu or width < 72
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(2, "Nothing is known to be wrong"), (60, "All is well")]
+)
+def test_it_says_that_all_is_well_once_that_is_known(seconds: float, said: str) -> None:
+    shown = run(f"--url={served(scenes.at_work().play(seconds).stage.loop)}").stdout
+    assert shown.splitlines()[1].strip() == said
+
+
+@pytest.mark.parametrize(("lines", "first"), [(20, "The first of 16 GPUs, sorted"), (30, "sorted")])
+def test_a_low_terminal_says_that_there_are_more_gpus(lines: int, first: str) -> None:
+    address = served(scenes.hang(60, 60, count=16).stage.loop)
+    with top(f"--url={address}", size=(lines, 140)) as terminal:
+        shown = terminal.shows("q: quit")
+        assert f"\n{first} by GPU." in shown.replace("\r", "")
+        assert order(shown) == [str(n) for n in range(16)][: lines - 6]
+
+
+def test_a_dumb_terminal_gets_the_table_once() -> None:
+    address = served(scenes.hang(60, 60).stage.loop)
+    with top(f"--url={address}", terminal="dumb") as terminal:
+        assert "kill -CONT 41205" in terminal.shows("q: quit")
+        assert terminal.child.wait(10) == 0
+
+
+def test_it_says_since_when_the_daemon_is_gone(fake: FakeDriver) -> None:
+    fake.write("gpus 2\n")
+    with (
+        watching(fake) as running,
+        top(f"--url=http://127.0.0.1:{running.port}", "--interval=1") as terminal,
+    ):
+        terminal.shows("q: quit")
+        running.process.terminate()
+        terminal.shows("No answer since ")
+        terminal.strike("q")
+        assert terminal.child.wait(10) == 0
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_leaves_the_terminal_as_it_was(sent: signal.Signals) -> None:
+    with top(f"--url={served(scenes.hang(60, 60).stage.loop)}") as terminal:
+        terminal.shows("q: quit")
+        assert not termios.tcgetattr(terminal.side)[3] & termios.ECHO
+        terminal.child.send_signal(sent)
+        terminal.child.wait(10)
+        assert termios.tcgetattr(terminal.side)[3] & termios.ECHO
+
+
+def test_an_answer_that_drips_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpunode.cli.top.PATIENCE", 0.3)
+
+    def drip(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):
+            connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n")
+            while True:
+                connection.sendall(b" ")
+                time.sleep(0.01)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=drip, args=(listener,), daemon=True).start()
+        with pytest.raises(NoDaemon, match="no whole answer within"):
+            ask(Server(f"http://127.0.0.1:{listener.getsockname()[1]}"))
+
+
+@pytest.mark.parametrize(
+    "greeting",
+    [
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 300 + b"\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+    ids=["another protocol", "headers", "chunks"],
+)
+def test_what_does_not_speak_http_is_told(greeting: bytes) -> None:
+    def greet(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(greeting)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=greet, args=(listener,), daemon=True).start()
+        with pytest.raises(NoDaemon, match="what answers is no gpunode"):
+            ask(Server(f"http://127.0.0.1:{listener.getsockname()[1]}"))
+
+
+def test_names_of_tenants_cannot_control_the_terminal() -> None:
+    scene = scenes.hostile(30)
+    evil = "\x1b]0;owned\x07[bold]x[/]\x1b[2J"
+    scene.named[0].owner = (evil, evil, "", "", "")
+    scene.play(30)
+    said = run("--url", served(scene.stage.loop))
+    assert said.returncode == 0
+    assert "\x1b" not in said.stdout
+    assert "[bold]x[/]" in said.stdout
+
+
+def run(*options: str, width: int = 250) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gpunode", "top", *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+        env={**os.environ, "COLUMNS": str(width)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("http://127.0.0.1:1", "Connection refused"),
+        ("http://nowhere.invalid:1", "no daemon answers"),
+        ("file:///etc/passwd", "is not http://HOST:PORT"),
+        ("http://", "is not http://HOST:PORT"),
+    ],
+)
+def test_without_a_daemon_it_says_what_to_do(url: str, why: str) -> None:
+    said = run("--url", url)
+    assert said.returncode == 2
+    assert said.stdout == ""
+    (line,) = said.stderr.splitlines()
+    assert why in line
+
+
+def test_what_is_no_daemon_is_told(tmp_path: object) -> None:
+    server = subprocess.Popen(
+        [sys.executable, "-m", "http.server", str(port := free_port()), "--bind", "127.0.0.1"],
+        cwd=str(tmp_path),
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        for _ in range(100):
+            said = run("--url", f"http://127.0.0.1:{port}")
+            if "refused" not in said.stderr:
+                break
+    finally:
+        server.kill()
+        server.wait()
+    assert said.returncode == 2
+    (line,) = said.stderr.splitlines()
+    assert "what answers is no gpunode" in line

@@ -1,0 +1,636 @@
+"""Training code tells the daemon: real sockets, real processes, real PyTorch where there is one."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpunode.client import Session
+from gpunode.client.protocol import BEST_OF, PHASES, VERSION
+from gpunode.client.sender import Account
+from gpunode.config import ClientSettings, Settings
+from gpunode.driver.driver import DriverError, Gpu, Process
+from gpunode.jobs.steps import TrainingSteps, parse
+from gpunode.node.datagram_socket import Datagram, start_of
+from gpunode.source import Absent
+from tests import conftest
+from tests.conftest import Series
+from tests.daemon import Daemon
+from tests.fakes.nvml import FakeDriver
+from tests.machine import MachineGpu, OneGpu, exported, told
+from tests.needs import missing
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def path() -> Iterator[str]:
+    """A socket's path: 108 bytes at most."""
+    with tempfile.TemporaryDirectory(prefix="g", dir="/tmp") as folder:
+        yield f"{folder}/client.sock"
+
+
+def settings(path: str) -> Settings:
+    return Settings(client=ClientSettings(socket=path))
+
+
+def listening(node: OneGpu, path: str) -> TrainingSteps:
+    source = TrainingSteps(node, settings(path))
+    assert [found for _, found in source.find()] == [source]
+    return source
+
+
+def values(source: TrainingSteps) -> dict[str, float]:
+    """What is exported, without the labels of the GPU."""
+    lines = (line.rpartition(" ") for line in exported(told(source)).splitlines())
+    return {
+        name.replace('gpu="0",', "")
+        .replace(',uuid="GPU-aa"', "")
+        .replace('{uuid="GPU-aa"}', ""): float(value)
+        for name, _, value in lines
+    }
+
+
+def wait_for(source: TrainingSteps, name: str, at_least: float) -> dict[str, float]:
+    """Read until a value has arrived; the receiver has a thread of its own."""
+    deadline = time.monotonic() + 10
+    while (found := values(source)).get(name, 0.0) < at_least:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.01)
+    return found
+
+
+def send(path: str, *messages: bytes) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
+        for message in messages:
+            client.sendto(message, path)
+
+
+ACCEPTED = 'gpunode_client_messages_total{result="accepted"}'
+
+
+def test_what_a_client_tells_is_exported(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUNODE_CLIENT_SOCKET", path)
+    source = listening(OneGpu(os.getpid()), path)
+    session = Session()
+    session.configure(flops_per_token=6e9)
+    for batch in session.watch([1, 2, 3]):
+        session.step(tokens=1000, samples=batch, loss=0.5)
+    with session.phase("evaluation"):
+        pass
+    session.step(loss=float("nan"))
+    session.flush()
+    found = wait_for(source, ACCEPTED, 1)
+    assert found["gpunode_training_tokens_total"] == 3000
+    assert found["gpunode_training_samples_total"] == 6
+    assert found["gpunode_training_flops_total"] == 3000 * 6e9
+    assert found["gpunode_training_step_seconds_count"] == 3
+    assert found["gpunode_training_loss_finite"] == 0
+    assert found["gpunode_training_loss"] == 0.5
+    assert "gpunode_training_loss_best" not in found
+    assert found["gpunode_training_nonfinite_losses_total"] == 1
+    assert {f'gpunode_training_seconds_total{{phase="{phase}"}}' for phase in PHASES} <= {
+        name.replace(',uuid="GPU-aa"', "") for name in found
+    }
+
+
+def test_a_loss_that_turns_nan_while_a_message_is_sent_is_in_the_next(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sender clears what it has sent; what came meanwhile is not part of that."""
+    monkeypatch.setenv("GPUNODE_CLIENT_SOCKET", path)
+    source = listening(OneGpu(os.getpid()), path)
+    session = Session()
+    session.step(loss=0.5)
+    assert session._sender is not None
+    socket_of_sender = session._sender._socket
+
+    class Meanwhile:
+        """Sends, and has the training go on in between."""
+
+        def sendto(self, message: bytes, address: str) -> None:
+            socket_of_sender.sendto(message, address)
+            session._sender._socket = socket_of_sender  # type: ignore[union-attr]
+            session.step(loss=math.nan)
+
+    session._sender._socket = Meanwhile()  # type: ignore[assignment]
+    session.flush()
+    session.flush()
+    found = wait_for(source, "gpunode_training_nonfinite_losses_total", 1)
+    assert found["gpunode_training_loss_finite"] == 0
+
+
+def test_a_loss_that_diverges_is_told_beside_the_best_that_the_process_had(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUNODE_CLIENT_SOCKET", path)
+    node = OneGpu(os.getpid())
+    source = listening(node, path)
+    session = Session()
+    for loss in (*(9.0,) * BEST_OF, *(1.0, 3.0, math.nan) * BEST_OF, *(1e300,) * BEST_OF):
+        session.step(loss=loss)
+    session.flush()
+    found = wait_for(source, ACCEPTED, 1)
+    assert found["gpunode_training_loss"] == 1e300
+    assert found["gpunode_training_loss_best"] == 2.0
+    assert found["gpunode_training_loss_finite"] == 1
+    node.pids = ()
+    node.stepped.now += 60
+    assert not any(name.startswith("gpunode_training_loss") for name in values(source))
+
+
+@given(st.lists(st.floats(), max_size=4 * BEST_OF))
+def test_whatever_the_losses_are_the_daemon_reads_the_message(losses: list[float]) -> None:
+    account = Account()
+    for loss in losses:
+        account.loss(loss)
+    message = parse(account.message().decode())
+    finite = [loss for loss in losses if math.isfinite(loss)]
+    assert message.loss == (finite[-1] if finite else None)
+    assert message.nonfinite_losses == len(losses) - len(finite)
+    if len(finite) < BEST_OF:
+        assert message.loss_best is None
+    else:
+        assert message.loss_best is not None
+        assert min(finite) <= message.loss_best <= max(finite) or math.isclose(
+            message.loss_best, finite[0], rel_tol=1e-9, abs_tol=1e-300
+        )
+
+
+def test_a_client_and_a_daemon_of_another_age_understand_each_other(path: str) -> None:
+    source = listening(OneGpu(os.getpid()), path)
+    before_losses_were_told = {"v": VERSION, "loss_finite": True, "nonfinite_losses": 0}
+    send(path, json.dumps(before_losses_were_told).encode())
+    found = wait_for(source, ACCEPTED, 1)
+    assert found["gpunode_training_loss_finite"] == 1
+    assert "gpunode_training_loss" not in found
+    of_a_later_client = {"v": VERSION, "loss": 2.5, "perplexity": {"of": [12.2]}}
+    send(path, json.dumps(of_a_later_client).encode())
+    assert wait_for(source, ACCEPTED, 2)["gpunode_training_loss"] == 2.5
+
+
+def test_the_baseline_is_the_best_pace_that_a_process_has_kept(path: str) -> None:
+    source = listening(OneGpu(os.getpid()), path)
+
+    def tell(steps: int, median: float) -> dict[str, float]:
+        before = values(source)[ACCEPTED]
+        counted = {"counts": [steps], "sum": steps * median}
+        send(path, json.dumps({"v": VERSION, "steps": counted, "median": median}).encode())
+        return wait_for(source, ACCEPTED, before + 1)
+
+    baseline = "gpunode_training_step_baseline_seconds"
+    assert baseline not in tell(20, 0.1), "too few to tell"
+    assert tell(44, 1.0)[baseline] == 1.0
+    assert tell(10, 0.9)[baseline] == 0.9
+    found = tell(10, 3.0)
+    assert found[baseline] == 0.9
+    assert found["gpunode_training_step_median_seconds"] == 3.0
+
+
+def test_what_two_processes_on_a_gpu_count_is_counted_once(path: str) -> None:
+    memory = {"reserved": 5, "allocated": 4, "retries": 2, "ooms": 1}
+    text = json.dumps({"v": VERSION, "memory": memory})
+
+    class TwoSenders(OneGpu):
+        def datagrams(self, *_: object) -> list[Datagram]:
+            return [Datagram(pid, text, start_of(pid)) for pid in self.pids]
+
+    source = TrainingSteps(TwoSenders(os.getpid(), 1), settings(path))
+    for _ in range(5):
+        found = values(source)
+    assert found["gpunode_torch_ooms_total"] == 2
+    assert found["gpunode_torch_alloc_retries_total"] == 4
+
+
+def test_two_processes_on_a_gpu_each_have_their_own_pace(path: str) -> None:
+    def step(median: float) -> str:
+        steps = {"counts": [5], "sum": 5 * median}
+        return json.dumps({"v": VERSION, "steps": steps, "median": median, "phase": "step"})
+
+    class TwoSenders(OneGpu):
+        def datagrams(self, *_: object) -> list[Datagram]:
+            return [
+                Datagram(pid, step(median), start_of(pid))
+                for pid, median in ((1, 0.1), (os.getpid(), 0.9))
+            ]
+
+    source = TrainingSteps(TwoSenders(os.getpid(), 1), settings(path))
+    for _ in range(20):
+        found = values(source)
+    assert found["gpunode_training_step_median_seconds"] == 0.9
+    assert found["gpunode_training_step_baseline_seconds"] == 0.9
+
+
+def test_what_a_process_counted_outlives_it_for_a_while(path: str) -> None:
+    node = OneGpu(os.getpid())
+    source = listening(node, path)
+    memory = {"reserved": 5, "allocated": 4, "retries": 0, "ooms": 0}
+    told = {"v": VERSION, "steps": {"counts": [3], "sum": 3.0}, "median": 1.0, "memory": memory}
+    send(path, json.dumps(told).encode())
+    assert "gpunode_torch_memory_reserved_bytes" in wait_for(source, ACCEPTED, 1)
+    node.pids = ()
+    send(path, json.dumps({**told, "memory": {**memory, "ooms": 1}}).encode())
+    found = wait_for(source, ACCEPTED, 2)
+    assert found["gpunode_torch_ooms_total"] == 1
+    node.stepped.now += 60
+    found = values(source)
+    assert found["gpunode_torch_ooms_total"] == 1
+    assert found["gpunode_training_step_seconds_count"] == 6
+    assert "gpunode_torch_memory_reserved_bytes" not in found
+    assert "gpunode_training_step_median_seconds" not in found
+    node.stepped.now += 600
+    assert "gpunode_torch_ooms_total" not in values(source)
+
+
+def test_every_second_of_a_process_goes_to_one_phase() -> None:
+    account = Account()
+    for time_, phase in ((0.0, "data"), (1.0, "step"), (4.0, "checkpoint"), (9.0, "other")):
+        account.add(time_, phase, 0, 0, 0)
+    account.pass_time(10.0)
+    assert account.phases == {
+        "data": 1.0,
+        "step": 3.0,
+        "checkpoint": 5.0,
+        "other": 1.0,
+        "evaluation": 0,
+        "compile": 0,
+    }
+
+
+def test_a_checkpoint_is_no_part_of_the_step_around_it() -> None:
+    account = Account()
+    account.add(0.0, "step", 1, 0, 0)
+    account.add(1.0, "checkpoint", 0, 0, 0)
+    account.add(61.0, "data", 0, 0, 0)
+    account.add(62.0, "step", 1, 0, 0)
+    assert account.steps.sum == 2.0
+
+
+def test_an_iteration_without_a_call_of_step_is_a_step() -> None:
+    session = Session()
+    seen = list(session.watch(iter("abcd")))
+    assert seen == list("abcd")
+    assert sum(event.steps for event in session._events) == 4
+
+
+def test_a_watched_loader_is_what_it_was() -> None:
+    watched = Session().watch([1, 2, 3])
+    assert len(watched) == 3
+    assert watched.index(2) == 1
+
+
+def test_a_tensor_on_a_gpu_is_not_looked_at() -> None:
+    class Tensor:
+        is_cuda = True
+
+        def __float__(self) -> float:
+            raise AssertionError("training would wait")
+
+    session = Session()
+    session.step(tokens=Tensor(), loss=Tensor())  # type: ignore[arg-type]
+    assert b'"tokens":0.0' in session._drain().message()
+
+
+@pytest.mark.parametrize("loss", [10**400, "0.5", None, object()])
+def test_a_loss_that_is_no_number_is_ignored(loss: Any) -> None:
+    session = Session()
+    session.loss(loss)
+    assert not session._drain().nonfinite_losses
+
+
+def test_a_loss_that_refuses_to_be_a_number_is_ignored() -> None:
+    class Pair:
+        """Like a tensor of two elements."""
+
+        def __float__(self) -> float:
+            raise RuntimeError("a Tensor with 2 elements cannot be converted to Scalar")
+
+    Session().loss(Pair())  # type: ignore[arg-type]
+
+
+def test_a_process_that_falls_silent_has_no_mfu(path: str) -> None:
+    node = OneGpu(os.getpid())
+    source = listening(node, path)
+    message = {"v": 1, "flops": 989e12 * 2.0, "tokens": 1, "phases": {"step": 5.0}}
+    send(path, json.dumps(message).encode())
+    assert "gpunode_training_mfu_ratio" in wait_for(source, ACCEPTED, 1)
+    node.stepped.now += 11
+    assert "gpunode_training_mfu_ratio" not in values(source)
+
+
+@pytest.mark.parametrize("pause", [5.0, 30.0], ids=["steady", "after a pause"])
+def test_mfu_is_the_share_of_the_peak(path: str, pause: float) -> None:
+    """However late messages arrive: each has the FLOPs of the time that it accounts for."""
+    node = OneGpu(os.getpid())
+    source = listening(node, path)
+    message = json.dumps({"v": 1, "flops": 989e12 * 2.0, "tokens": 1, "phases": {"step": 5.0}})
+    for count in range(1, 12):
+        node.stepped.now += pause if count == 6 else 4.0 + count % 3
+        send(path, message.encode())
+        found = wait_for(source, ACCEPTED, count)
+    assert found["gpunode_training_mfu_ratio"] == pytest.approx(0.4)
+
+
+def test_processes_that_share_a_gpu_add_up_to_its_mfu(path: str) -> None:
+    text = json.dumps({"v": 1, "flops": 989e12, "tokens": 1, "phases": {"step": 5.0}})
+
+    class TwoSenders(OneGpu):
+        def datagrams(self, *_: object) -> list[Datagram]:
+            return [Datagram(pid, text, start_of(pid)) for pid in self.pids]
+
+    source = TrainingSteps(TwoSenders(os.getpid(), 1), settings(path))
+    assert values(source)["gpunode_training_mfu_ratio"] == pytest.approx(0.4)
+
+
+def test_the_last_step_stays_where_it_was_while_nothing_is_told(path: str) -> None:
+    last_step = "gpunode_training_last_step_timestamp_seconds"
+    node = OneGpu(os.getpid())
+    source = listening(node, path)
+    send(path, b'{"v":1,"since_step":3.0,"phase":"step"}')
+    wait_for(source, ACCEPTED, 1)
+    node.stepped.now += 40
+    assert values(source)[last_step] == -3.0
+    send(path, b'{"v":1,"since_step":41.0,"phase":"step"}')
+    assert wait_for(source, ACCEPTED, 2)[last_step] == -3.0, "a message that came late"
+    send(path, b'{"v":1,"since_step":1.0,"steps":{"counts":[1]},"phase":"step"}')
+    assert wait_for(source, ACCEPTED, 3)[last_step] == 39.0
+    send(path, b'{"v":1,"since_step":3.0,"phase":"evaluation"}')
+    assert last_step not in wait_for(source, ACCEPTED, 4)
+
+
+def test_a_gpu_that_is_lost_takes_no_other_trainings_with_it(path: str) -> None:
+    class Lost(MachineGpu):
+        def processes(self) -> list[Process]:
+            raise DriverError("nvmlDeviceGetComputeRunningProcesses_v3: GPU is lost")
+
+    class TwoGpus(OneGpu):
+        def gpus(self) -> list[Gpu]:
+            return [Lost(1, "GPU-bb", "1"), *super().gpus()]
+
+    source = listening(TwoGpus(os.getpid()), path)
+    send(path, b'{"v":1,"tokens":5}')
+    assert "gpunode_training_tokens_total" in wait_for(source, ACCEPTED, 1)
+
+
+def test_a_process_without_a_gpu_is_not_believed(path: str) -> None:
+    source = listening(OneGpu(1), path)
+    send(path, b'{"v":1,"tokens":5,"pid":1}')
+    found = wait_for(source, 'gpunode_client_messages_total{result="no_gpu"}', 1)
+    assert "gpunode_training_tokens_total" not in found
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"\xff\xfe",
+        b"[1]",
+        b'{"v":2}',
+        b'{"v":1,"tokens":-1}',
+        b'{"v":1,"tokens":NaN}',
+        b'{"v":1,"loss":NaN}',
+        b'{"v":1,"loss":1e999}',
+        b'{"v":1,"loss_best":-Infinity}',
+        b'{"v":1,"loss":"low"}',
+        b'{"v":1,"phases":{"lunch":3}}',
+        b'{"v":1,"phases":{"step":1e99}}',
+        b'{"v":1,"steps":{"counts":[' + b"1," * 40 + b"1]}}",
+        b'{"v":1,"kernels":{' + b",".join(b'"k%d":1' % n for n in range(30)) + b"}}",
+        b'{"v":1,"memory":{"reserved":-5}}',
+        b'{"v":1,"kernels":{"\\ud800":1}}',  # is not UTF-8, as an exposition must be
+        b"[" * 8000,
+        b'{"v":1,' + b" " * 20_000 + b"}",
+    ],
+)
+def test_a_malformed_message_is_counted_and_ignored(message: bytes, path: str) -> None:
+    source = listening(OneGpu(os.getpid()), path)
+    send(path, message)
+    found = wait_for(source, 'gpunode_client_messages_total{result="malformed"}', 1)
+    assert not any(name.startswith("gpunode_training") for name in found)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            ["v", "steps", "phases", "memory", "kernels", "tokens", "loss", "loss_best"]
+        ),
+        st.integers() | st.text() | st.dictionaries(st.text(), st.floats()),
+    )
+)
+def test_a_message_may_hold_anything(fields: dict[str, object]) -> None:
+    with contextlib.suppress(ValueError):
+        parse(json.dumps({"v": 1, **fields}))
+
+
+def test_the_socket_of_a_live_daemon_is_not_taken(path: str) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        other.bind(path)
+        with pytest.raises(
+            Absent, match=r"Address already in use; training metrics are not available"
+        ):
+            listening(OneGpu(), path)
+
+
+def test_the_socket_of_a_dead_daemon_is_taken(path: str) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as dead:
+        dead.bind(path)
+    listening(OneGpu(), path)
+
+
+def test_a_daemon_that_may_not_listen_says_so() -> None:
+    with pytest.raises(Absent, match=r"cannot listen at /proc/nowhere/client.sock"):
+        listening(OneGpu(), "/proc/nowhere/client.sock")
+
+
+def test_without_a_daemon_nothing_happens(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.setenv("GPUNODE_CLIENT_SOCKET", path)
+    session = Session()
+    for _ in session.watch(range(10)):
+        session.step()
+    session.flush()
+    assert session._drain().steps.sum == 0.0
+
+
+def test_a_forked_child_tells_nothing() -> None:
+    session = Session()
+    session.step()
+    child = os.fork()
+    if child == 0:
+        os._exit(len(session._events) + (session._sender is not None))
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_nothing_is_raised_into_training(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    monkeypatch.setenv("GPUNODE_CLIENT_SOCKET", path)
+    monkeypatch.setattr("gpunode.client.sender.torch_memory", fail)
+    session = Session()
+    session.profile(every=2)  # without torch
+    for _ in session.watch(range(10)):
+        session.step(loss="not a number")  # type: ignore[arg-type]
+    session.flush()
+
+
+def test_importing_the_client_takes_the_standard_library_alone() -> None:
+    code = "import sys; from gpunode import client; print([m for m in sys.modules if '.' not in m])"
+    ran = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, 'exporter'); {code}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = {name for name in eval(ran.stdout) if not name.startswith("_")}
+    assert loaded - set(sys.stdlib_module_names) <= {"gpunode"}
+
+
+# Real PyTorch, in the Python that has it.
+
+
+@functools.cache
+def python_with_torch() -> str | None:
+    for python in (sys.executable, "/usr/bin/python3"):
+        probe = "import importlib.util, sys; sys.exit(not importlib.util.find_spec('torch'))"
+        if subprocess.run([python, "-c", probe], check=False).returncode == 0:
+            return python
+    return None
+
+
+@pytest.fixture
+def torch_python() -> str:
+    python = python_with_torch()
+    if python is None:
+        pytest.skip(missing("torch"))
+    return python
+
+
+@contextlib.contextmanager
+def training(python: str, path: str, steps: int, pause: float) -> Iterator[subprocess.Popen[str]]:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "exporter"),
+        "GPUNODE_CLIENT_SOCKET": path,
+    }
+    with subprocess.Popen(
+        [python, "-W", "ignore", str(ROOT / "tests/client/trainer.py"), str(steps), str(pause)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def watching(fake: FakeDriver, path: str) -> AbstractContextManager[Daemon]:
+    """A daemon with one GPU that listens at a path."""
+    fake.write("gpus 1\n")
+    return conftest.watching(fake, f"--client.socket={path}", "--client.interval=1")
+
+
+def total(series: Series, name: str, **labels: str) -> float:
+    return sum(conftest.values(series, name, **labels))
+
+
+def complete(series: Series) -> Series | None:
+    """The series, once they hold what the trainer tells last."""
+    return series if total(series, "gpunode_serving_inputs_total") >= 4 else None
+
+
+def test_pytorch_tells_a_daemon_how_its_training_goes(
+    torch_python: str, path: str, fake: FakeDriver
+) -> None:
+    with (
+        watching(fake, path) as running,
+        training(torch_python, path, 30, 0.05) as process,
+    ):
+        fake.write(f"gpus 1\ngpu 0 process {process.pid} 1000000\n")
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        found = conftest.until(lambda: complete(conftest.scrape(running)))
+    assert float(out) > 0
+    assert total(found, "gpunode_training_tokens_total") == 30 * 8 * 64
+    assert total(found, "gpunode_training_step_seconds_count") == 30
+    assert 0.05 <= total(found, "gpunode_training_step_median_seconds") < 0.5
+    assert total(found, "gpunode_training_seconds_total", phase="checkpoint") >= 0.2
+    assert total(found, "gpunode_training_kernel_seconds") > 0
+    assert total(found, "gpunode_training_loss_finite") == 1
+
+
+def test_training_goes_on_when_the_daemon_is_killed(
+    torch_python: str, path: str, fake: FakeDriver
+) -> None:
+    with training(torch_python, path, 20, 0.1) as process:
+        with contextlib.suppress(RuntimeError), watching(fake, path) as running:
+            fake.write(f"gpus 1\ngpu 0 process {process.pid} 1000000\n")
+            running.process.send_signal(signal.SIGKILL)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert err == ""
+    with training(torch_python, path, 20, 0.0) as alone:
+        assert alone.communicate(timeout=60)[0] == out
+
+
+FLOOD = """
+import socket, sys, time
+s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); s.setblocking(False)
+sent = dropped = 0
+end = time.monotonic() + 0.5
+while time.monotonic() < end:
+    try: s.sendto(b'{"v":1,"tokens":1}', sys.argv[1]); sent += 1
+    except BlockingIOError: dropped += 1
+print(sent, dropped)
+"""
+
+
+def test_a_flood_is_absorbed_or_dropped_without_harm(path: str) -> None:
+    """10,000 datagrams a second and more: the sender drops what is too much, the daemon lives."""
+    source = listening(OneGpu(os.getpid()), path)
+    ran = subprocess.run(
+        [sys.executable, "-c", FLOOD, path], capture_output=True, text=True, check=True
+    )
+    sent, dropped = map(int, ran.stdout.split())
+    assert sent + dropped >= 5_000
+    assert sent < 10_000
+    found = values(source)
+    taken = sum(v for name, v in found.items() if name.startswith("gpunode_client_messages"))
+    assert taken <= 2048
+    send_and_wait = wait_for_own(source, path)
+    assert send_and_wait["gpunode_training_tokens_total"] >= 7
+
+
+def wait_for_own(source: TrainingSteps, path: str) -> dict[str, float]:
+    deadline = time.monotonic() + 10
+    while True:
+        with (
+            contextlib.suppress(BlockingIOError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client,
+        ):
+            client.setblocking(False)
+            client.sendto(b'{"v":1,"tokens":7}', path)
+        found = values(source)
+        if found.get(ACCEPTED, 0) >= 1:
+            return found
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -1,0 +1,365 @@
+"""The dashboards: what is committed is what is generated, and it keeps to what Grafana expects."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml
+
+from alerts.rule_files import DASHBOARDS, RUNBOOKS, rule_files
+from dashboards.boards import BOARDS
+from dashboards.generate import FOLDER, files
+from dashboards.queries import METRIC, labels_of
+from gpunode.export import palette
+from gpunode.gpu.ledger import STATES
+from gpunode.verdict.causes import CAUSES
+from tests.bench.dashboards import TAPES, WALK, answers, faults, filled, scraped, walked
+from tests.daemon import free_port
+from tests.dashboards.colours import distance
+from tests.needs import need
+
+ROOT = Path(__file__).parents[2]
+Content = dict[str, Any]
+
+LOADED: dict[str, Content] = {
+    path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))
+}
+CORE = {"timeseries", "stat", "bargauge", "table", "state-timeline", "heatmap", "row"}
+"""Panels of Grafana 10 to 13 that are not a plugin, as far as they are used."""
+
+ABOUT = {
+    "gpunode-job": {"job"},
+    "gpunode-node": {"node"},
+    "gpunode-gpu": {"cluster", "node", "gpu"},
+}
+"""The variables that do not offer all, because the dashboard is about one or a few."""
+
+OTHER_LABELS = {
+    "ALERTS": {"alertname", "alertstate"},
+    "ALERTS_FOR_STATE": {"alertname"},
+    "process_cpu_seconds_total": {"cluster", "instance", "job"},
+    "process_resident_memory_bytes": {"cluster", "instance", "job"},
+}
+LABELS_OF_ALERTS = {
+    *("cluster", "severity", "group", "instance", "gpu", "uuid", "owner_namespace"),
+    *("workload", "replica", "user", "filesystem", "fault"),
+}
+
+each = pytest.mark.parametrize("uid", LOADED)
+
+
+def panels(content: Content) -> list[Content]:
+    return [panel for panel in content["panels"] if panel["type"] != "row"]
+
+
+def expressions(content: Content) -> Iterator[str]:
+    for panel in panels(content):
+        for target in panel["targets"]:
+            yield target["expr"]
+    for annotation in content["annotations"]["list"]:
+        yield annotation["expr"]
+
+
+def variables(content: Content) -> dict[str, Content]:
+    return {variable["name"]: variable for variable in content["templating"]["list"]}
+
+
+def test_what_is_committed_is_what_is_generated() -> None:
+    assert {path: path.read_text() for path in FOLDER.iterdir()} == files(), "run: make dashboards"
+
+
+def test_there_are_six() -> None:
+    about = ("fleet", "job", "node", "gpu", "health", "capacity")
+    assert [board.uid for board in BOARDS] == [f"gpunode-{name}" for name in about]
+
+
+@each
+def test_a_dashboard_has_what_identifies_it(uid: str) -> None:
+    content = LOADED[uid]
+    assert content["uid"] == uid
+    assert content["title"]
+    assert content["description"].endswith("?")
+    assert content["tags"] == ["gpunode"]
+    assert content["editable"] is False
+    assert content["version"] >= 1
+    assert content["schemaVersion"] == 38
+    assert content["graphTooltip"] == 1, "the crosshair is shared"
+    assert "id" not in content
+
+
+@each
+def test_a_dashboard_is_small_enough_to_load_at_once(uid: str) -> None:
+    assert len(panels(LOADED[uid])) <= 40
+    assert sum(len(panel["targets"]) for panel in panels(LOADED[uid])) <= 60
+
+
+@each
+def test_every_panel_says_what_it_answers(uid: str) -> None:
+    for panel in LOADED[uid]["panels"]:
+        assert panel["type"] in CORE
+        assert panel["title"]
+        if panel["type"] == "row":
+            continue
+        assert re.search(r"[?]|Needs", panel["description"]), panel["title"]
+        defaults = panel["fieldConfig"]["defaults"]
+        assert defaults["unit"], panel["title"]
+        assert defaults["noValue"], panel["title"]
+        assert defaults["thresholds"]["steps"], panel["title"]
+        if "Needs" in panel["description"]:
+            assert re.search("eeds|known", defaults["noValue"]), panel["title"]
+        if panel["type"] in ("timeseries", "state-timeline"):
+            assert panel["options"]["legend"]["showLegend"] is True, panel["title"]
+        if panel["type"] in ("timeseries", "state-timeline", "heatmap"):
+            assert panel["options"]["tooltip"]["mode"] != "none", panel["title"]
+
+
+@each
+def test_a_title_is_there_once(uid: str) -> None:
+    titles = [panel["title"] for panel in panels(LOADED[uid])]
+    assert sorted(set(titles)) == sorted(titles)
+
+
+@each
+def test_every_query_is_sent_to_the_chosen_data_source(uid: str) -> None:
+    chosen = {"type": "prometheus", "uid": "${datasource}"}
+    for panel in panels(LOADED[uid]):
+        assert panel["datasource"] == chosen
+        letters = [target["refId"] for target in panel["targets"]]
+        assert letters == list("ABCDEFGHIJ"[: len(letters)])
+        assert letters
+        for target in panel["targets"]:
+            assert target["datasource"] == chosen
+            assert target["instant"] is not target["range"]
+    for annotation in LOADED[uid]["annotations"]["list"]:
+        assert annotation["datasource"] == chosen
+
+
+@each
+def test_panels_have_numbers_and_do_not_overlap(uid: str) -> None:
+    numbers = [panel["id"] for panel in LOADED[uid]["panels"]]
+    assert numbers == list(range(1, len(numbers) + 1))
+    taken: set[tuple[int, int]] = set()
+    for panel in LOADED[uid]["panels"]:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        cells = {
+            (place["x"] + right, place["y"] + down)
+            for right in range(place["w"])
+            for down in range(place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        taken |= cells
+
+
+def test_the_fleet_is_seen_without_scrolling() -> None:
+    """At 1600 x 900, Grafana shows 20 rows of its grid below the bars."""
+    content = LOADED["gpunode-fleet"]
+    heading = next(panel for panel in content["panels"] if panel["type"] == "row")
+    assert heading["gridPos"]["y"] <= 20
+
+
+def test_the_node_has_three_columns_below_the_verdicts() -> None:
+    content = LOADED["gpunode-node"]
+    first, *others = panels(content)
+    assert (first["type"], first["gridPos"]["w"]) == ("state-timeline", 24)
+    columns = {"Compute": 0, "I/O": 8, "Communication": 16}
+    of_column = [panel for panel in others if panel["title"].partition(":")[0] in columns]
+    graphs = [panel for panel in of_column if panel["type"] == "timeseries"]
+    assert len(graphs) >= 3 * 9
+    for panel in graphs:
+        assert panel["gridPos"]["x"] == columns[panel["title"].partition(":")[0]]
+        assert panel["gridPos"]["w"] == 8
+
+
+@each
+def test_variables_select_any_number(uid: str) -> None:
+    found = variables(LOADED[uid])
+    assert next(iter(found)) == "datasource"
+    for name, variable in found.items():
+        if variable["type"] != "query":
+            assert name in ("datasource", "price")
+            continue
+        assert variable["multi"] is True
+        assert variable["refresh"] == 2, "on a change of the time range"
+        assert variable["sort"] in (1, 3)
+        assert variable["definition"] == variable["query"]["query"]
+        assert re.match(
+            r"label_values\((gpunode_gpu_info|gpu:gpunode_gpu_owner:workload)[{,]",
+            variable["definition"],
+        )
+        whole = name not in ABOUT.get(uid, set())
+        assert variable["includeAll"] is whole, name
+        if whole and (uid, name) != ("gpunode-job", "node"):
+            assert variable["allValue"] == ".*"
+
+
+@each
+def test_queries_use_the_variables_that_there_are(uid: str) -> None:
+    known = set(variables(LOADED[uid]))
+    asked = " ".join(
+        [
+            *expressions(LOADED[uid]),
+            *(v["definition"] for v in variables(LOADED[uid]).values() if v["type"] == "query"),
+        ]
+    )
+    used = {name for name in re.findall(r"\$\{?(\w+)", asked) if not name.startswith("__")}
+    assert used <= known
+    assert known - {"datasource"} <= used
+
+
+@each
+def test_every_query_is_promql(uid: str) -> None:
+    for expression in expressions(LOADED[uid]):
+        promql_parser.parse(filled(expression))
+
+
+@each
+def test_rates_look_back_as_far_as_the_graph_asks(uid: str) -> None:
+    for expression in expressions(LOADED[uid]):
+        for window in re.findall(r"\b(?:rate|irate)\([^\[]*\[([^\]]+)\]", expression):
+            assert window == "$__rate_interval" or "1h" in window, expression
+        assert "[$__interval]" not in expression
+
+
+@each
+def test_every_metric_and_label_exists(uid: str) -> None:
+    for expression in expressions(LOADED[uid]):
+        for name, matched in selectors(filled(expression)):
+            known = OTHER_LABELS.get(name)
+            if known is None:
+                labels = labels_of(name)
+                known = {*labels, "le"} if name.endswith("_bucket") else set(labels)
+            elif name.startswith("ALERTS"):
+                known |= LABELS_OF_ALERTS
+            assert matched <= known, expression
+
+
+def selectors(expression: str) -> Iterator[tuple[str, set[str]]]:
+    """Every metric of an expression, and the labels by which it is narrowed."""
+    for name, matchers in re.findall(r"([a-zA-Z_:][\w:]*)\{([^}]*)\}", expression):
+        yield name, set(re.findall(r'(\w+)(?:=~|!~|!=|=)"', matchers))
+    for found in METRIC.finditer(re.sub(r'"[^"]*"', '""', expression)):
+        yield found[1], set()
+
+
+def test_a_metric_that_does_not_exist_is_noticed() -> None:
+    with pytest.raises(KeyError):
+        labels_of("gpunode_gpu_happiness_ratio")
+
+
+@each
+def test_links_lead_to_dashboards_with_the_variables_they_have(uid: str) -> None:
+    text = json.dumps(LOADED[uid])
+    for target, query in re.findall(r"/d/([\w-]+)\?([^\"]*?)(?:\"|$)", text.replace('\\"', "'")):
+        assert set(re.findall(r"var-(\w+)=", query)) <= set(variables(LOADED[target]))
+        assert "${__url_time_range}" in query
+        assert "${datasource:queryparam}" in query
+    (others,) = LOADED[uid]["links"]
+    assert (others["type"], others["tags"]) == ("dashboards", ["gpunode"])
+    assert others["includeVars"] is True
+    assert others["keepTime"] is True
+
+
+def test_one_goes_from_the_fleet_to_a_job_a_node_and_a_gpu() -> None:
+    def leads(uid: str) -> set[str]:
+        return set(re.findall(r"/d/([\w-]+)", json.dumps(LOADED[uid])))
+
+    assert leads("gpunode-fleet") >= {"gpunode-job", "gpunode-node"}
+    assert leads("gpunode-job") >= {"gpunode-node", "gpunode-gpu"}
+    assert leads("gpunode-node") >= {"gpunode-job", "gpunode-gpu"}
+    assert leads("gpunode-health") >= {"gpunode-node", "gpunode-gpu"}
+
+
+@pytest.mark.parametrize("scope", DASHBOARDS)
+def test_alerts_lead_to_dashboards_with_the_variables_they_have(scope: Any) -> None:
+    address = re.sub(r"\{\{.*?\}\}", "", DASHBOARDS[scope])
+    found = re.fullmatch(r"\$\{grafana_url\}/d/([\w-]+)\?(.*)", address)
+    assert found
+    assert set(re.findall(r"var-(\w+)=", found[2])) <= set(variables(LOADED[found[1]]))
+
+
+def test_the_address_of_grafana_is_a_setting() -> None:
+    generated = rule_files(settings={"grafana_url": "https://grafana.example.org"})
+    (first, *_) = (
+        rule["annotations"]["dashboard"]
+        for groups in generated.values()
+        for group in groups["groups"]
+        for rule in group["rules"]
+        if "annotations" in rule
+    )
+    assert first.startswith("https://grafana.example.org/d/gpunode-")
+
+
+@each
+def test_runbooks_to_which_panels_lead_exist(uid: str) -> None:
+    for panel in panels(LOADED[uid]):
+        for link in panel["links"]:
+            name = link["url"].removeprefix(f"{RUNBOOKS}/")
+            assert (ROOT / "alerts" / "runbooks" / name).exists()
+
+
+@each
+def test_alerts_are_shown_on_the_graphs(uid: str) -> None:
+    found = LOADED[uid]["annotations"]["list"]
+    assert [one["name"] for one in found] == ["pages", "tickets"]
+    assert all('ALERTS{alertstate="firing"}' in one["expr"] for one in found)
+
+
+def test_colours_are_for_what_there_is() -> None:
+    assert palette.STATES.keys() == STATES.keys()
+    assert palette.CAUSES.keys() == CAUSES.keys()
+
+
+@pytest.mark.parametrize("name", ["STATES", "CAUSES", "PHASES", "REASONS", "SEVERITIES"])
+def test_colours_differ_for_everybody(name: str) -> None:
+    """A difference of 2.3 can just be seen: https://en.wikipedia.org/wiki/Color_difference."""
+    colours = getattr(palette, name)
+    near = {
+        (one, other): distance(colours[one], colours[other])
+        for one, other in combinations(colours, 2)
+    }
+    assert min(near.values()) > 10, min(near, key=near.__getitem__)
+
+
+def test_the_folder_that_is_mounted_names_where_the_dashboards_are() -> None:
+    (provider,) = yaml.safe_load((FOLDER.parent / "provisioning" / "gpunode.yaml").read_text())[
+        "providers"
+    ]
+    assert provider["options"]["path"] == "/var/lib/grafana/dashboards/gpunode"
+    assert provider["allowUiUpdates"] is False
+
+
+def test_queries_find_what_they_look_for_and_incidents_are_seen_where_the_document_says() -> None:
+    """A real Prometheus, the shipped rules, recorded incidents and the examples of every rule."""
+    need("prometheus")
+    with scraped(TAPES, free_port()) as prometheus:
+
+        def wrong() -> dict[str, object]:
+            found: dict[str, object] = dict.fromkeys(faults(list(answers(prometheus))), "")
+            for incident, (cause, crossed) in WALK.items():
+                causes, seen = walked(prometheus, incident)
+                if seen != crossed or (cause and cause not in causes):
+                    found[incident] = (causes, seen)
+            return found
+
+        give_up = time.monotonic() + 150  # the rules must fill their windows
+        while (left := wrong()) and time.monotonic() < give_up:
+            time.sleep(5)
+    assert left == {}
+
+
+@pytest.mark.parametrize("incident", WALK)
+def test_the_document_says_where_an_incident_is_seen(incident: str) -> None:
+    cause, crossed = WALK[incident]
+    document = (ROOT / "docs/dashboards.md").read_text()
+    (line,) = re.findall(rf"^\| `{incident}` \|.*$", document, re.M)
+    assert cause in line
+    assert all(panel in line for panel in crossed)

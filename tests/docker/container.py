@@ -1,0 +1,204 @@
+"""The image as buildah builds it, and a container of it as a cluster confines it, by bubblewrap.
+
+Where no registry of images is reached, Debian's packages make the two images to begin with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from gpunode import __version__
+from tests.attacks import seccomp
+from tests.daemon import Daemon, free_port, pass_on
+from tests.fakes.nvml import FakeDriver
+
+ROOT = Path(__file__).parents[2]
+KEPT = ROOT / ".image"
+"""Where the images to begin with are kept, as they take a minute to make."""
+
+PROGRAMS = ("buildah", "mmdebstrap", "bwrap")
+
+NOBODY = 65534
+
+SUITE = "trixie"
+"""The release of Debian with the Python of ``docker/Dockerfile``."""
+
+BASES: dict[str, Sequence[str]] = {
+    "build": ("--variant=minbase", "--include=python3,python3-pip,ca-certificates"),
+    "base": (
+        "--variant=extract",  # no shell and no package manager that works, as in distroless images
+        "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
+        "--include=python3",
+    ),
+}
+
+NODE = "/mnt"
+"""Where the node is mounted: a folder that every root has."""
+
+KUBELET = "/var/lib/kubelet/pod-resources"
+DRIVER = "/usr/local/nvidia/lib64"
+
+
+def bases() -> Iterator[tuple[str, Path]]:
+    """The roots that the image is built from."""
+    KEPT.mkdir(exist_ok=True)
+    for name, options in BASES.items():
+        made = KEPT / f"{SUITE}-{name}-{zlib.crc32(' '.join(options).encode()):x}.tar"
+        if not made.exists():
+            half = made.with_suffix(".new.tar")
+            command = ["mmdebstrap", "--quiet", '--aptopt=APT::Install-Recommends "false"']
+            subprocess.run([*command, *options, SUITE, str(half)], check=True)
+            half.rename(made)
+        yield name, made
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image that was built: its root, what it says of itself, and its layers compressed."""
+
+    root: Path
+    config: dict[str, Any]
+    compressed: int
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return dict(variable.split("=", 1) for variable in self.config["Env"])
+
+
+@contextmanager
+def image() -> Iterator[Image]:
+    """Build the image as ``docker/Dockerfile`` says, by root."""
+    with tempfile.TemporaryDirectory(prefix="gpunode-image-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)  # the container's user looks for its root here
+        store = ["--storage-driver=vfs", f"--root={folder}/store", f"--runroot={folder}/run"]
+
+        def buildah(*arguments: str) -> str:
+            command = ["buildah", *store, *arguments]
+            ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+            assert ended.returncode == 0, f"{command}: {ended.stdout[-3000:]}{ended.stderr[-3000:]}"
+            return ended.stdout.strip()
+
+        for name, root in bases():
+            begun = buildah("from", "scratch")
+            buildah("add", "--quiet", begun, str(root), "/")
+            buildah(
+                "commit", "--quiet", "--rm", "--disable-compression", begun, f"localhost/{name}"
+            )
+        pip = folder / "pip.conf"
+        pip.write_text(f"[global]\ncert = {certificates()}\n")
+        buildah(
+            *("build", "--isolation=chroot", "--pull-never", "--tag=localhost/gpunode"),
+            *("--build-arg=BUILD=localhost/build", "--build-arg=BASE=localhost/base"),
+            *(
+                f"--build-arg=VERSION={__version__}",
+                "--build-arg=REVISION=",
+                "--build-arg=CREATED=",
+            ),
+            "--ignorefile=docker/Dockerfile.dockerignore",
+            f"--volume={certificates()}:{certificates()}:ro",
+            f"--volume={pip}:/etc/pip.conf:ro",
+            *("--file=docker/Dockerfile", "."),
+        )
+        buildah("push", "--quiet", "localhost/gpunode", f"oci:{folder}/pushed")
+        blobs = folder / "pushed/blobs/sha256"
+        mounted = buildah("mount", buildah("from", "localhost/gpunode"))
+        root = folder / "root"
+        subprocess.run(["cp", "--archive", mounted, str(root)], check=True)
+        root.chmod(0o755)
+        for place in ("proc", "sys", "dev", NODE[1:], DRIVER[1:]):
+            (root / place).mkdir(parents=True, exist_ok=True)  # where a runtime mounts things
+        told = json.loads(buildah("inspect", "--type=image", "localhost/gpunode"))
+        compressed = sum(blob.stat().st_size for blob in blobs.iterdir())
+        shutil.rmtree(folder / "store")
+        yield Image(root, told["OCIv1"]["config"], compressed)
+
+
+def certificates() -> str:
+    """Those that this machine trusts, for pip to reach its registry as here."""
+    return os.environ.get("PIP_CERT", "/etc/ssl/certs/ca-certificates.crt")
+
+
+@contextmanager
+def container(image: Image, driver: FakeDriver, kubelet: Path, *options: str) -> Iterator[Daemon]:
+    """Run the image with no right that a pod may be without, and wait until it is ready.
+
+    It has user 65534, no capability and no way to get one, a root that is read-only, a process
+    namespace of its own, and the system calls of ``docker/seccomp.json``.
+    """
+    command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    command += ["--no-new-privs", "--bounding-set=-all"]
+    command += ["bwrap", "--unshare-user", "--uid", str(NOBODY), "--gid", str(NOBODY)]
+    command += ["--unshare-pid", "--as-pid-1", "--unshare-ipc", "--unshare-uts"]
+    command += ["--ro-bind", str(image.root), "/", "--proc", "/proc"]
+    command += ["--ro-bind", str(driver.directory), DRIVER]
+    environment = {**image.environment, "FAKE_NVML": f"{DRIVER}/{driver.script.name}"}
+    program = [*image.config["Entrypoint"], *image.config["Cmd"], *options]
+    with tempfile.TemporaryFile() as filter_:
+        filter_.write(seccomp.program(ROOT / "docker/seccomp.json"))
+        filter_.seek(0)
+        command += ["--seccomp", str(filter_.fileno())]
+        with _running(command, environment, kubelet, program, filter_.fileno()) as running:
+            yield running
+
+
+@contextmanager
+def outside(driver: FakeDriver, kubelet: Path, *options: str) -> Iterator[Daemon]:
+    """Run this checkout's daemon on the same node as root, with every right."""
+    environment = {**os.environ, **driver.environment()}
+    program = [sys.executable, "-m", "gpunode", "run", *options]
+    with _running(["bwrap", "--ro-bind", "/", "/"], environment, kubelet, program) as running:
+        yield running
+
+
+@contextmanager
+def _running(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    kubelet: Path,
+    program: Sequence[str],
+    *descriptors: int,
+) -> Iterator[Daemon]:
+    """Run a program under bubblewrap, beside what a pod mounts of its node."""
+    mounts = ["--die-with-parent", "--dev", "/dev", "--ro-bind", "/sys", "/sys", "--tmpfs", NODE]
+    for part in ("/proc", "/sys", "/etc"):
+        mounts += ["--ro-bind", part, f"{NODE}{part}"]
+    mounts += ["--ro-bind", str(kubelet), f"{NODE}{KUBELET}", "--remount-ro", NODE, "--clearenv"]
+    for name, value in environment.items():
+        mounts += ["--setenv", name, value]
+    port = free_port()
+    served = [f"--path.rootfs={NODE}", f"--web.listen-address=127.0.0.1:{port}"]
+    child = subprocess.Popen(
+        [*command, *mounts, *program, *served], stderr=subprocess.PIPE, pass_fds=descriptors
+    )
+    assert child.stderr is not None
+    said: list[bytes] = []
+    listener = threading.Thread(target=pass_on, args=(child.stderr, said))
+    listener.start()
+    try:
+        bubble = psutil.Process(child.pid)
+        Daemon(bubble, port).wait_for("/readyz", child)
+        (daemon,) = bubble.children()
+        yield Daemon(daemon, port)
+        daemon.terminate()
+        assert child.wait(5) == 0
+    finally:
+        child.kill()
+        child.wait()
+        listener.join()
+        child.stderr.close()
+    assert b"Traceback" not in b"".join(said), b"".join(said).decode(errors="replace")

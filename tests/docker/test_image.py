@@ -1,0 +1,230 @@
+"""The image: built for real, and run with no right that a pod may be without."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from gpunode import __version__
+from tests import needs
+from tests.conftest import by_label, scrape, until, values
+from tests.daemon import Daemon
+from tests.docker import container
+from tests.fakes.kubelet import kubelet
+from tests.fakes.nvml import FakeDriver, build
+from tests.helm.test_chart import PROFILES, daemon_of, render
+from tests.helm.test_chart_profiles import programs_of, shows_what_it_promises
+
+ROOT = Path(__file__).parents[2]
+OWNER = "gpunode_gpu_owner_info"
+PINNED = re.compile(r"^([a-z0-9-]+)==(\S+) \\$", re.MULTILINE)
+
+
+def locked() -> dict[str, str]:
+    """The versions that the image is made of."""
+    return dict(PINNED.findall((ROOT / "docker/requirements.txt").read_text()))
+
+
+def test_every_dependency_is_locked_in_a_version_that_fits() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    listed = project.split("\nexporter = [", 1)[1].split("\n]", 1)[0]
+    wanted = [Requirement(text) for text in re.findall(r'"(.+)"', listed)]
+    assert len(wanted) > 8
+    versions = locked()
+    for each in wanted:
+        assert versions[each.name] in each.specifier, f"{each}: make docker/requirements.txt"
+
+
+def test_the_lock_has_hashes_and_no_address() -> None:
+    text = (ROOT / "docker/requirements.txt").read_text()
+    assert "://" not in text
+    entries = re.split(r"\n(?=\S)", text.strip())
+    assert len(entries) == len(locked())
+    assert all("--hash=sha256:" in entry for entry in entries)
+
+
+def test_the_dockerfile_is_as_hadolint_advises() -> None:
+    hadolint = shutil.which("hadolint", path=sysconfig.get_path("scripts"))
+    assert hadolint
+    subprocess.run([hadolint, "docker/Dockerfile"], cwd=ROOT, check=True)
+
+
+def test_what_make_builds_is_what_the_document_runs() -> None:
+    made = subprocess.run(["make", "-n", "image"], cwd=ROOT, capture_output=True, text=True)
+    run = (ROOT / "docs/image.md").read_text().split("docker run ", 1)[1].partition("\n\n")[0]
+    assert " gpunode run " in run
+    assert " --tag gpunode " in made.stdout
+
+
+def test_the_images_to_begin_with_are_pinned() -> None:
+    dockerfile = (ROOT / "docker/Dockerfile").read_text()
+    defaults = re.findall(r"^ARG (?:BUILD|BASE)=(.*)$", dockerfile, re.MULTILINE)
+    assert len(defaults) == 2
+    assert all(re.search(r"@sha256:[0-9a-f]{64}$", default) for default in defaults)
+
+
+@pytest.fixture(scope="module")
+def image() -> Iterator[container.Image]:
+    if os.geteuid() != 0:
+        pytest.skip("only root may build the image")
+    for program in container.PROGRAMS:
+        needs.need(program)
+    with container.image() as built:
+        yield built
+
+
+@pytest.fixture
+def driver(image: container.Image) -> FakeDriver:
+    """A driver of eight GPUs that user 65534 can read."""
+    folder = image.root.parent / "driver"
+    build(folder)
+    driver = FakeDriver(folder)
+    driver.write(f"gpus 8\ngpu 0 process {os.getpid()} 1000000000\n")
+    return driver
+
+
+PRIVILEGED = {"gpunode_job_shm_size_bytes", "gpunode_job_shm_used_bytes"}
+"""What takes a right, as docs/security.md says, and is not exported without."""
+
+
+def names(running: Daemon) -> set[str]:
+    """All that a daemon exports."""
+    return {name for name, _ in scrape(running)}
+
+
+def told(running: Daemon) -> bool:
+    """Whether it sees the GPUs and the pod that holds one."""
+    series = scrape(running)
+    owned = values(series, OWNER, owner_namespace="research", owner_pod="trainer-0")
+    return bool(owned) and len(values(series, "gpunode_gpu_info")) == 8
+
+
+def test_without_any_right_it_serves_all_that_needs_none(
+    image: container.Image, driver: FakeDriver
+) -> None:
+    sockets = image.root.parent / "pod-resources"
+    given = (driver, sockets, "--client.socket=")
+    with (
+        kubelet(sockets / "kubelet.sock") as fake,
+        container.container(image, *given) as inside,
+        container.outside(*given) as outside,
+    ):
+        (sockets / "kubelet.sock").chmod(0o666)  # in a cluster it belongs to root
+        uuid = until(lambda: min(by_label(scrape(inside), "gpunode_gpu_info", "uuid"), default=""))
+        fake.pods = {("research", "trainer-0", "main"): [("nvidia.com/gpu", uuid)]}
+        until(lambda: told(inside) and told(outside))
+        with suppress(AssertionError):  # which would not say what differs
+            until(lambda: names(inside) == names(outside) - PRIVILEGED)
+        assert names(outside) - names(inside) == PRIVILEGED
+        assert not names(inside) - names(outside)
+        lines = Path(f"/proc/{inside.process.pid}/status").read_text().splitlines()
+    status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    assert status["Uid"].split() == ["65534"] * 4
+    assert int(status["CapPrm"], 16) == int(status["CapBnd"], 16) == 0
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_in_the_pod_of_each_profile_it_shows_what_that_promises(
+    image: container.Image, profile: str, tmp_path: Path
+) -> None:
+    shows_what_it_promises(profile, tmp_path, programs_of(image))
+
+
+def test_its_rights_are_those_of_the_charts_pod(tmp_path: Path) -> None:
+    pod, rendered = daemon_of(render(tmp_path))
+    assert pod["securityContext"] == {
+        "runAsUser": container.NOBODY,
+        "runAsGroup": container.NOBODY,
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert rendered["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+    assert rendered["args"][0] == "run"  # in place of the image's own command
+
+
+def test_there_is_nothing_to_open_a_shell_with_or_to_install_more(image: container.Image) -> None:
+    programs = {path.name for path in image.root.glob("usr/*bin/*")}
+    assert "python3" in programs
+    tools = {"sh", "bash", "dash", "busybox", "pip", "pip3", "uv", "cc", "gcc", "perl", "apt-get"}
+    assert not programs & tools
+    assert not list(image.root.glob("opt/gpunode/pip*"))
+    assert not list(image.root.glob("usr/lib/python3*/ensurepip"))
+
+
+def test_nobody_but_root_may_change_what_it_runs(image: container.Image) -> None:
+    for path in (image.root / "opt").rglob("*"):
+        found = path.lstat()
+        assert found.st_uid == 0
+        assert path.is_symlink() or not found.st_mode & 0o022, path
+
+
+def test_everything_that_it_imports_is_compiled(image: container.Image) -> None:
+    for folder in ("opt/gpunode", "usr/lib/python3.13/asyncio"):
+        sources = {path.stem for path in (image.root / folder).rglob("*.py")}
+        compiled = (image.root / "opt/pycache" / folder).rglob("*.pyc")
+        assert sources
+        assert sources == {path.name.partition(".")[0] for path in compiled}
+
+
+def test_the_bill_of_materials_names_everything_in_its_version(image: container.Image) -> None:
+    bom = json.loads((image.root / "opt/gpunode/sbom.cdx.json").read_text())
+    assert (bom["bomFormat"], bom["specVersion"]) == ("CycloneDX", "1.6")
+    assert bom["metadata"]["component"]["purl"] == f"pkg:pypi/gpunode@{__version__}"
+    named = {found["purl"] for found in bom["components"]}
+    assert {purl for purl in named if purl.startswith("pkg:pypi/")} == {
+        f"pkg:pypi/{name}@{version}" for name, version in locked().items()
+    }
+
+
+def test_the_bill_of_materials_has_the_packages_of_debian_and_of_distroless(
+    tmp_path: Path,
+) -> None:
+    packages, base = tmp_path / "packages", tmp_path / "base"
+    (packages / "gpunode").mkdir(parents=True)
+    (packages / "gpunode/__init__.py").write_text('__version__ = "1.2"\n')
+    info = packages / "Some_Thing-2.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: Some_Thing\nVersion: 2.0\nLicense-Expression: MIT\n")
+    paragraph = "Package: {}\nVersion: {}\nDescription: what\n it is\n"
+    status = base / "var/lib/dpkg"
+    (status / "status.d").mkdir(parents=True)
+    installed = (("libc6", "2.41-12"), ("zlib1g", "1:1.3.dfsg+really1"))
+    (status / "status").write_text("\n".join(paragraph.format(*each) for each in installed))
+    (status / "status.d/tzdata").write_text(paragraph.format("tzdata", "2026a"))
+    (status / "status.d/tzdata.md5sums").write_text("0 a\n")
+    command = [sys.executable, "docker/sbom.py", str(packages), str(base)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    assert [found["purl"] for found in json.loads(ended.stdout)["components"]] == [
+        "pkg:deb/debian/libc6@2.41-12",
+        "pkg:deb/debian/tzdata@2026a",
+        "pkg:deb/debian/zlib1g@1%3A1.3.dfsg%2Breally1",
+        "pkg:pypi/some-thing@2.0",
+    ]
+
+
+def test_it_says_what_it_is_and_is_no_larger_than_it_must(image: container.Image) -> None:
+    labels = image.config["Labels"]
+    named = {name.removeprefix("org.opencontainers.image.") for name in labels}
+    assert named >= {"title", "description", "licenses", "source"}
+    assert named >= {"version", "revision", "created"}
+    assert labels["org.opencontainers.image.version"] == __version__
+    assert image.config["User"] == "65534:65534"
+    assert list(image.config["ExposedPorts"]) == ["9816/tcp"]
+    assert (image.root / "opt/gpunode/LICENSE").is_file()
+    assert image.compressed < 80_000_000

@@ -1,0 +1,210 @@
+"""Which versions and forms of others' programs are read: from the tables of the tests of each.
+
+python -m tests.docs.compatibility docs/compatibility.md
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tests.nccl.test_nccl
+from gpunode.host.infiniband import CONGESTION_KINDS, TRANSPORT_ERROR_KINDS
+from gpunode.host.lustre import Lustre
+from tests.export.dcgm_clients import CLIENTS, NOT_ANSWERED, WATCHES_NOT_ANSWERED
+from tests.jobs.test_owners import DEVICES, UNATTRIBUTED
+from tests.machine import MACHINES
+
+READ = "✓"
+NOT_ASKED = ""
+
+NEWEST = 30
+"""The newest minor version of NCCL 2 whose source the forms were held against."""
+
+RAS_FROM = (2, 24)
+"""NCCL's first version with its RAS service."""
+
+RAS_JSON = tests.nccl.test_nccl.LOGS / "h200x2_hang_ras_json.txt"
+
+LUSTRE = {"2.12 (`/proc`)": "scratch", "2.16 (debugfs)": "a361000"}
+"""The filesystems of tests/machines/lustre by the version of the client."""
+
+LUSTRE_LACKS = {
+    ("2.12 (`/proc`)", "gpunode_lustre_operation_seconds_total"): "the client counts operations, "
+    "and not their time, before 2.14",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A version of the driver of mlx5 adapters, and the counters of ours that it has not."""
+
+    name: str
+    lacks: frozenset[str]
+
+
+SINCE_5_0 = frozenset({"roce_adp_retrans", "roce_slow_restart"})
+OFED = (
+    Adapter("MLNX_OFED 4.1 to 4.9, Linux before 5.6", SINCE_5_0),
+    Adapter("MLNX_OFED 5.0 and later, DOCA-OFED, Linux 5.6 and later", frozenset()),
+)
+"""https://enterprise-support.nvidia.com/s/article/understanding-mlx5-linux-counters-and-status-parameters"""
+
+Row = tuple[str, ...]
+
+
+def document() -> str:
+    """The document."""
+    lines = [
+        "# What is read of other programs",
+        "",
+        "Generated from the tables of the tests by `make docs`; do not edit. Every ✓ is a case "
+        "that a test tries, in a form that the program's own source, or what it wrote, has.",
+        "",
+        "## NCCL",
+        "",
+        "A log (`NCCL_DEBUG_FILE`) tells communicators, transports and warnings; the RAS service "
+        "tells which rank a collective waits for. The form is that of the version in brackets.",
+        "",
+        *_table(("version", "log", "RAS, text", "RAS, JSON"), _nccl()),
+        "",
+        "## Device IDs",
+        "",
+        "What the kubelet's pod-resources API calls a GPU, or a share of one.",
+        "",
+        *_table(("named by", "for example", "is"), _devices()),
+        "",
+        "A claim of a MIG instance names the instance's profile and place; where the driver does "
+        "not tell these, the instance is neither said to be taken nor free. HAMi before 2.9 may "
+        "give a container another GPU than that of its slot; the owners of processes "
+        '(`via="process"`) are always right.',
+        "",
+        "## dcgm-exporter",
+        "",
+        "`--compat=dcgm` exports its metrics: those of its default set, and those that public "
+        "dashboards, rules and programs ask for. The tests run the two programs, and ask a real "
+        "Prometheus for each name with the labels that each of these selects and groups by.",
+        "",
+        *(f"{at}. [{client.name}]({client.source})" for at, client in enumerate(CLIENTS, 1)),
+        "",
+        *_table(("metric", *map(str, range(1, len(CLIENTS) + 1))), _dcgm()),
+        "",
+        "No series:",
+        "",
+        *(f"- `{name}`: {reason}" for name, reason in sorted(NOT_ANSWERED.items())),
+        *(
+            f'- `DCGM_EXP_GPU_HEALTH_STATUS{{health_watch="{watch}"}}`: {reason}'
+            for watch, reason in WATCHES_NOT_ANSWERED.items()
+        ),
+        "",
+        "A sensor that a GPU lacks has no series either. `Hostname` and `hostname`, as "
+        "dcgm-exporter calls it after 4.8, are the variable `NODE_NAME`, or else the name of the "
+        "host; `hpc_job` is the Slurm job. A MIG instance has the card's `UUID` and `modelName`, "
+        "and `GPU_I_ID` and `GPU_I_PROFILE`. `nvidia_gpu_jobId` and `nvidia_gpu_duty_cycle` are "
+        "those of [jobstats](https://github.com/PrincetonUniversity/jobstats), to which jobscope "
+        "joins.",
+        "",
+        "## Lustre",
+        "",
+        *_table(("metric", *(f"client {version}" for version in LUSTRE)), _lustre()),
+        "",
+        "## OFED",
+        "",
+        "Counters of mlx5 adapters in `hw_counters/`; those in `counters/` are the same in all.",
+        "",
+        *_table(("counter", *(adapter.name for adapter in OFED)), _ofed()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _table(header: Row, rows: Iterable[Row]) -> Iterator[str]:
+    for row in (header, ("---",) * len(header), *rows):
+        yield f"| {' | '.join(row)} |"
+
+
+def _nccl() -> Iterator[Row]:
+    logs = tuple(tests.nccl.test_nccl.FORMS)
+    text = _versions("text")
+    recorded = re.findall(r'"nccl_version": "([\d.]+)"', RAS_JSON.read_text())
+    json = {*recorded, *_versions("json")}
+    for minor in range(min(map(_number, logs))[1], NEWEST + 1):
+        last = f"2.{minor}.99"
+        no_ras = "no RAS service" if _number(last) < RAS_FROM else ""
+        yield (
+            f"2.{minor}",
+            _read_as(last, logs),
+            no_ras or _read_as(last, text),
+            no_ras or _read_as(last, json) or "in text only",
+        )
+
+
+def _versions(kind: str) -> set[str]:
+    """The versions of NCCL in the names of the cases of every test of this kind of answer."""
+    found: set[str] = set()
+    for name, test in vars(tests.nccl.test_nccl).items():
+        if name.startswith("test_") and kind in name.split("_"):
+            for mark in getattr(test, "pytestmark", ()):
+                found |= set(_named(mark))
+    return found
+
+
+def _named(mark: Any) -> Iterator[str]:
+    if mark.name == "parametrize":
+        cases = mark.kwargs.get("ids") or [case for case in mark.args[1] if isinstance(case, str)]
+        for case in cases:
+            yield from re.findall(r"\b2\.\d+(?:\.\d+)?\b", str(case))
+
+
+def _read_as(version: str, forms: Iterable[str]) -> str:
+    """That a version is read in its newest form, empty if there is none."""
+    known = [form for form in forms if _number(form) <= _number(version)]
+    return f"{READ} ({max(known, key=_number)})" if known else ""
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
+def _devices() -> Iterator[Row]:
+    told: dict[tuple[str, str], str] = {}
+    for of, device, gpu, instance in DEVICES:
+        if gpu or instance:
+            told.setdefault((of, "a GPU" if gpu else "a MIG instance"), device)
+    for (of, what), device in told.items():
+        yield of, f"`{device}`", f"{READ} {what}"
+    for of, device, reason in UNATTRIBUTED:
+        yield of, f"`{device}`", reason
+
+
+def _dcgm() -> Iterator[Row]:
+    names = sorted({name for client in CLIENTS for name in client.names})
+    for name in names:
+        cell = "no" if name in NOT_ANSWERED else READ
+        yield f"`{name}`", *(cell if name in client.names else NOT_ASKED for client in CLIENTS)
+
+
+def _lustre() -> Iterator[Row]:
+    golden = (MACHINES / "lustre/golden/lustre.txt").read_text()
+    for metric in Lustre.metrics:
+        cells = []
+        for version, filesystem in LUSTRE.items():
+            found = re.search(rf'^{metric.name}{{[^}}]*filesystem="{filesystem}"', golden, re.M)
+            cells.append(READ if found else LUSTRE_LACKS[version, metric.name])
+        yield f"`{metric.name}`", *cells
+
+
+def _ofed() -> Iterator[Row]:
+    counters: Mapping[str, str] = CONGESTION_KINDS | TRANSPORT_ERROR_KINDS
+    for name in counters:
+        yield (
+            f"`{name}`",
+            *("the driver has none" if name in adapter.lacks else READ for adapter in OFED),
+        )
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(document())

@@ -1,0 +1,73 @@
+"""DCGM beside the driver: counters of GPUs without GPM."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import by_label, scrape, until, values
+from tests.daemon import Daemon, daemon
+from tests.fakes.nvml import FakeDriver
+
+BINDINGS = Path(__file__).parents[1] / "fakes/dcgm"
+UUID = "GPU-5a1e0000-0000-0000-0000-000000000000"
+
+BUSY_A100 = {"1001": 1.0, "1002": 0.9, "1004": 0.7, "1005": 0.4, "1007": 0.1}
+
+
+@contextmanager
+def with_dcgm(fake: FakeDriver, script: Path, *options: str) -> Iterator[Daemon]:
+    environment = {**os.environ, **fake.environment(), "FAKE_DCGM": str(script)}
+    settings = (f"--dcgm.bindings={BINDINGS}", "--gpu.interval=1")
+    with daemon(*settings, *options, environment=environment) as running:
+        yield running
+
+
+@pytest.fixture
+def a100(old_fake: FakeDriver) -> FakeDriver:
+    """A GPU without GPM at work."""
+    old_fake.write(f"gpu 0 uuid {UUID}\ngpu 0 process 1 1000\ngpu 0 util 100\ngpu 0 power 390\n")
+    return old_fake
+
+
+def test_a_gpu_without_gpm_has_the_counters_of_a_running_dcgm(
+    a100: FakeDriver, tmp_path: Path
+) -> None:
+    script = tmp_path / "dcgm.json"
+    script.write_text(json.dumps({"uuids": {"0": UUID}, "values": BUSY_A100}))
+    with with_dcgm(a100, script) as running:
+        tensor = "gpunode_gpu_active_seconds_total"
+        until(lambda: values(scrape(running), tensor, unit="tensor") > [1.0])
+        series = scrape(running)
+        assert by_label(series, "gpunode_gpu_ledger_sensor", "sensor")["dcgm"] == 1
+        assert by_label(series, "gpunode_gpu_ledger_sensor", "sensor")["gpm"] == 0
+        active = by_label(series, tensor, "unit")
+        assert active["tensor"] / active["sm"] == pytest.approx(7 / 9)
+        script.write_text(json.dumps({"uuids": {"0": UUID}, "values": BUSY_A100, "blank": True}))
+        until(lambda: _stands_still(running, tensor))
+        script.write_text(json.dumps({"error": "the host engine is gone"}))
+        until(lambda: by_label(scrape(running), "gpunode_gpu_ledger_sensor", "sensor")["dcgm"] == 0)
+
+
+def _stands_still(running: Daemon, name: str) -> bool:
+    """Whether a counter gained nothing in a window."""
+    before = values(scrape(running), name, unit="tensor")
+    running.next_window()
+    running.next_window()
+    return values(scrape(running), name, unit="tensor") == before
+
+
+def test_without_dcgm_the_ledger_does_without(a100: FakeDriver, tmp_path: Path) -> None:
+    script = tmp_path / "dcgm.json"
+    script.write_text(json.dumps({"error": "connection refused"}))
+    with with_dcgm(a100, script) as running:
+        running.next_window()
+        series = scrape(running)
+    sensors = by_label(series, "gpunode_gpu_ledger_sensor", "sensor")
+    assert (sensors["dcgm"], sensors["gpm"], sensors["utilization"]) == (0, 0, 1)
+    assert sum(values(series, "gpunode_gpu_seconds_total")) > 0

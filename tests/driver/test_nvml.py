@@ -1,0 +1,296 @@
+"""What the driver answers reaches the daemon in base units, whatever the driver's own are."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpunode.node.tape import GPU_CALLS
+from tests.fakes.nvml import FakeDriver
+
+REPOSITORY = Path(__file__).parents[2]
+FAKE = REPOSITORY / "tests/fakes/nvml/fake_nvml.c"
+
+ONE_OF_EACH = """
+gpu 0 set Temperature 71
+gpu 0 set MarginTemperature 18
+gpu 0 set PowerUsage 412500
+gpu 0 set TotalEnergyConsumption 5000250
+gpu 0 set EnforcedPowerLimit 650000
+gpu 0 set PowerManagementLimit 600000
+gpu 0 field 186 - 415250
+gpu 0 set EncoderUtilization.percent 12
+gpu 0 set DecoderUtilization.percent 7
+gpu 0 set UtilizationRates.gpu 87
+gpu 0 set UtilizationRates.memory 43
+gpu 0 set MemoryInfo.total 150000000000
+gpu 0 set MemoryInfo.reserved 600000000
+gpu 0 set MemoryInfo.used 50000000000
+gpu 0 set ClockInfo.sm 1755
+gpu 0 set ClockInfo.mem 3201
+gpu 0 set CurrentClocksEventReasons 0x44
+gpu 0 field 74 - 1500000000
+gpu 0 field 269 - 2500000000
+gpu 0 field 75 - 500000000
+gpu 0 field 82 - 66
+gpu 0 fail nvmlDeviceValidateInforom 14
+gpu 0 set GridLicensableFeatures.supported 1
+gpu 0 set GridLicensableFeatures.state 1
+gpu 0 set TotalEccErrors.corrected_volatile 4
+gpu 0 set TotalEccErrors.uncorrected_volatile 1
+gpu 0 set TotalEccErrors.corrected_aggregate 5
+gpu 0 set TotalEccErrors.uncorrected_aggregate 2
+gpu 0 set RemappedRows.corrected 3
+gpu 0 set RemappedRows.uncorrected 1
+gpu 0 set RemappedRows.pending 1
+gpu 0 field 230 - 1
+gpu 0 set CurrPcieLinkGeneration 4
+gpu 0 set CurrPcieLinkWidth 8
+gpu 0 set PcieReplayCounter 9
+gpu 0 field 173 - 4
+gpu 0 field 165 2 0
+gpu 0 field 161 3 7
+gpu 0 field 138 - 1000
+gpu 0 field 139 - 2000
+gpu 0 set GpuFabricInfoV.health_mask 0x6a
+gpu 0 set PersistenceMode 0
+gpu 0 set PerformanceState 2
+gpu 0 power 300
+gpu 0 util 40
+gpu 0 gpm 1 80
+gpu 0 gpm 5 25
+gpu 0 gpm 20 10
+gpu 0 gpm 61 nan
+gpu 0 process 4242 1000000 compute
+gpu 0 process 4243 unknown graphics
+at 1 gpu 0 xid 79 1
+"""
+
+LINK_BYTES_PER_SECOND = 26562e6
+
+EXPECTED: dict[str, Any] = {
+    "identity": {
+        "index": 0,
+        "uuid": "GPU-5ca1ab1e-0000-4000-8000-000000000000",
+        "name": "NVIDIA H200",
+        "bus_id": "0000:1b:00.0",
+        "serial": "1654000000000",
+        "vbios": "96.00.BC.00.01",
+        "compute_capability": "9.0",
+        "parent": None,
+        "mig": False,
+        "minor": 0,
+        "gpu_instance": None,
+        "mig_profile": None,
+        "mig_start": None,
+        "vendor": "nvidia",
+    },
+    "limits": {
+        "memory_bytes_per_second": pytest.approx(6144 / 8 * 3201e6 * 2),
+        "nvlink_bytes_per_second": 17 * LINK_BYTES_PER_SECOND,
+        "pcie_bytes_per_second": pytest.approx(16 * 32e9 / 8 * 128 / 130),
+        "sm_clock_hertz": 1980e6,
+        "memory_clock_hertz": 3201e6,
+    },
+    "utilization": {"gpu": 0.87, "memory": 0.43},
+    "power": 412.5,
+    "energy": 5000.25,
+    "memory": {"total": 150e9, "used": 50e9, "reserved": 600e6},
+    "sm_clock": 1755e6,
+    "memory_clock": 3201e6,
+    "clock_events": ["sw_power_cap", "hw_thermal"],
+    "performance_state": 2,
+    "throttled": {
+        "sw_power_cap": 1.5,
+        "sync_boost": 0,
+        "sw_thermal": 2.5,
+        "hw_thermal": 0,
+        "hw_power_brake": 0,
+    },
+    "violations": {
+        "power": 1.5,
+        "thermal": 0.5,
+        "sync_boost": 0,
+        "board": 0,
+        "low_utilization": 0,
+        "reliability": 0,
+    },
+    "temperature": 71,
+    "memory_temperature": 66,
+    "temperature_margin": 18,
+    "temperature_limits": {"slowdown": 89, "shutdown": 95, "gpu": 87, "memory": 95},
+    "power_limits": {"enforced": 650, "default": 700},
+    "power_range": {"asked": 600, "least": 200, "most": 700},
+    "power_now": pytest.approx(415.25),
+    "video_use": {"encoder": 0.12, "decoder": 0.07},
+    "process_use": [{"pid": 4242, "gpu": 0.43}, {"pid": 4243, "gpu": 0.43}],
+    "processes": [
+        {"pid": 4242, "memory": 1e6, "kind": "compute"},
+        {"pid": 4243, "memory": None, "kind": "graphics"},
+    ],
+    "ecc_errors": {"corrected": 5, "uncorrected": 2},
+    "volatile_ecc_errors": {"corrected": 4, "uncorrected": 1},
+    "inforom_valid": False,
+    "vgpu_licensed": True,
+    "driver_version": "580.159.04",
+    "remapped_rows": {"corrected": 3, "uncorrected": 1, "pending": True, "failed": False},
+    "recovery_action": "reset",
+    "pcie_link": {"generation": 4, "width": 8, "max_generation": 5, "max_width": 16},
+    "pcie_replays": 9,
+    "pcie_errors": {"correctable": 4},
+    "nvlinks": [
+        {
+            "link": link,
+            "up": link != 2,
+            "bytes_per_second": LINK_BYTES_PER_SECOND,
+            "errors": {"replay": 7 if link == 3 else 0, "recovery": 0, "crc": 0},
+        }
+        for link in range(18)
+    ],
+    "nvlink_bytes": {"transmit": 1000 * 1024, "receive": 2000 * 1024},
+    "fabric": {
+        "state": "completed",
+        "healthy": {
+            "bandwidth": True,
+            "route_recovery": True,
+            "route": True,
+            "access_timeout": False,
+        },
+    },
+    "persistence": False,
+    "mig_mode": False,
+    "xids": [{"number": 79}],
+}
+MEASURED = {"activity", "power_samples", "utilization_samples"}
+
+
+def ask(fake: FakeDriver, *, patience: float = 5) -> list[dict[str, Any]]:
+    """Everything that the daemon could ask, of every GPU."""
+    return list(json.loads(fake.run("tests.hardware.ask", str(patience))))
+
+
+def test_the_fake_has_no_call_that_nobody_makes() -> None:
+    functions = re.findall(r"X\((nvml\w+)\)", FAKE.read_text())
+    assert "nvmlDeviceGetName" in functions
+    modules = (REPOSITORY / "exporter/gpunode/driver/nvidia").glob("*.py")
+    made = "".join(module.read_text() for module in modules)
+    assert [name for name in functions if name not in made] == []
+
+
+def test_every_reading_is_in_base_units(fake: FakeDriver) -> None:
+    fake.write(ONE_OF_EACH)
+    (gpu,) = ask(fake)
+    assert gpu.keys() == {*GPU_CALLS, "identity"} == EXPECTED.keys() | MEASURED
+    assert {name: gpu[name] for name in EXPECTED} == EXPECTED
+
+    activity = gpu["activity"]
+    assert activity["seconds"] >= 0.3
+    assert activity["values"]["graphics"] == pytest.approx(0.8)
+    assert activity["values"]["tensor"] == pytest.approx(0.25)
+    assert activity["values"]["sm"] == 0
+    assert activity["values"]["pcie_transmit"] == pytest.approx(10 * 2**20)
+    assert "nvlink_transmit" not in activity["values"]
+
+    assert_sampled(gpu["power_samples"], 300, every=0.02)
+    assert_sampled(gpu["utilization_samples"], 0.4, every=0.2)
+
+
+def assert_sampled(buffered: Any, value: float, every: float) -> None:
+    times, found = zip(*buffered["samples"], strict=True)
+    assert found[-1] == pytest.approx(value)
+    assert [later - earlier for earlier, later in pairwise(times)] == [
+        pytest.approx(every * 1e6)
+    ] * (len(times) - 1)
+
+
+def test_an_old_driver_answers_what_it_can(old_fake: FakeDriver) -> None:
+    old_fake.write(ONE_OF_EACH)
+    (gpu,) = ask(old_fake)
+    missing = {"activity", "temperature_margin", "fabric"}
+    assert {name for name, answer in gpu.items() if is_unsupported(answer)} == missing
+    # The first version of the call counts what the driver reserves as used.
+    memory = {"total": 150e9, "used": 50e9 + 600e6, "reserved": None}
+    expected = {**EXPECTED, "memory": memory}
+    assert {n: gpu[n] for n in expected.keys() - missing} == {
+        n: a for n, a in expected.items() if n not in missing
+    }
+    assert_sampled(gpu["power_samples"], 300, every=0.02)
+    assert_sampled(gpu["utilization_samples"], 0.4, every=0.2)
+
+
+def is_unsupported(answer: Any) -> bool:
+    return isinstance(answer, dict) and answer.get("error") == "Unsupported"
+
+
+def test_a_missing_sensor_is_told_from_a_failing_one(fake: FakeDriver) -> None:
+    codes = {3: "Unsupported", 4: "Unsupported", 13: "Unsupported", 25: "Unsupported"}
+    codes |= {10: "DriverError", 15: "DriverError", 999: "DriverError"}
+    script = [f"gpus {len(codes)}"]
+    script += [f"gpu {n} fail nvmlDeviceGetTemperature {code}" for n, code in enumerate(codes)]
+    fake.write("\n".join(script))
+    answers = [gpu["temperature"] for gpu in ask(fake, patience=0)]
+    assert [answer["error"] for answer in answers] == list(codes.values())
+    for code, answer in zip(codes, answers, strict=True):
+        assert answer["message"].startswith("nvmlDeviceGetTemperature: ")
+        assert answer["message"].endswith(f"(NVML error {code})")
+
+
+def test_a_power_buffer_that_is_empty_or_failing(fake: FakeDriver) -> None:
+    not_found, unknown = 6, 999
+    fake.write(
+        "gpus 2\n"
+        f"gpu 0 fail nvmlDeviceGetSamples {not_found}\n"
+        f"gpu 1 fail nvmlDeviceGetSamples {unknown}\n"
+    )
+    empty, failing = ask(fake, patience=0)
+    assert empty["power_samples"] == {"samples": []}
+    assert failing["power_samples"]["error"] == "DriverError"
+
+
+def test_one_metric_that_the_driver_does_not_know_hides_no_other(fake: FakeDriver) -> None:
+    fake.write("gpu 0 gpm 1 80\ngpu 0 gpm_unknown 5\ngpu 0 gpm 6 fail 3\n")
+    (gpu,) = ask(fake, patience=0)
+    activity = gpu["activity"]["values"]
+    assert activity["graphics"] == pytest.approx(0.8)
+    assert activity.keys().isdisjoint({"tensor", "tensor_fp64"})
+    assert {"sm", "dram", "pcie_receive", "nvlink_receive"} <= activity.keys()
+
+
+@pytest.mark.parametrize(
+    ("told", "in_sysfs"),
+    [
+        ("00000000:1B:00.0", "0000:1b:00.0"),
+        ("00000001:00:00.0", "0001:00:00.0"),
+        ("00010000:E1:00.0", "10000:e1:00.0"),
+        ("0000:3B:00.0", "0000:3b:00.0"),
+    ],
+)
+def test_a_pci_address_is_that_of_the_kernel(fake: FakeDriver, told: str, in_sysfs: str) -> None:
+    fake.write(f"gpus 1\ngpu 0 bus_id {told}\n")
+    (gpu,) = ask(fake)
+    assert gpu["identity"]["bus_id"] == in_sysfs
+
+
+def test_mig_instances_are_gpus_of_their_own(fake: FakeDriver) -> None:
+    fake.write(
+        "gpu 0 mig 2\n"
+        "mig 0 0 uuid MIG-first\nmig 0 0 gpm 1 60\n"
+        "mig 0 1 uuid MIG-second\nmig 0 1 gpm 1 20\n"
+        "mig 0 1 set GpuInstanceInfo.profile 14\nmig 0 1 set GpuInstanceInfo.start 2\n"
+    )
+    parent, first, second = ask(fake, patience=0)
+    assert parent["mig_mode"] is True
+    for instance, uuid, graphics in ((first, "MIG-first", 0.6), (second, "MIG-second", 0.2)):
+        assert instance["identity"]["uuid"] == uuid
+        assert instance["identity"]["mig"] is True
+        assert instance["identity"]["parent"] == parent["identity"]["uuid"]
+        assert instance["activity"]["values"]["graphics"] == pytest.approx(graphics)
+        assert is_unsupported(instance["utilization"])
+    for instance, place in ((first, (1, 19, 0)), (second, (2, 14, 2))):
+        names = "gpu_instance", "mig_profile", "mig_start"
+        assert tuple(instance["identity"][name] for name in names) == place

@@ -1,0 +1,85 @@
+"""Recorded incidents: what the daemon says of each against what the workload really did."""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpunode.config import INCIDENTS
+from tests.replay import activities, replayed, shares
+from tests.tapes.truth import TRUTH, errors
+
+TRACE = Path(__file__).parents[3] / "shared/traces/h200x2.jsonl.gz"
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("incident", TRUTH)
+def test_every_state_is_within_a_tenth_of_the_truth(incident: str, times: int) -> None:
+    loop, node = replayed(incident, times)
+    for truth, activity in zip(TRUTH[incident], activities(loop), strict=True):
+        wrong = errors(truth, shares(activity))
+        assert max(wrong.values(), key=abs) == pytest.approx(0, abs=0.10), wrong
+        assert sum(activity.ledger.values()) == pytest.approx(node.end * times, rel=0.01)
+
+
+@pytest.mark.parametrize("incident", ["starved", "straggler", "hang", "h2d", "launch", "comm"])
+def test_shorter_windows_tell_the_same(incident: str) -> None:
+    loop, _ = replayed(incident, interval=1.5)
+    for truth, activity in zip(TRUTH[incident], activities(loop), strict=True):
+        wrong = errors(truth, shares(activity))
+        assert max(wrong.values(), key=abs) == pytest.approx(0, abs=0.10), wrong
+
+
+def test_a_square_wave_of_load_is_counted_and_timed() -> None:
+    loop, node = replayed("h200_square_wave")
+    (activity,) = activities(loop)
+    assert activity.power_swings == pytest.approx(node.end / 0.2, rel=0.02)
+    assert activity.step_period_seconds == pytest.approx(0.2, rel=0.02)
+    assert shares(activity)["compute"] == pytest.approx(0.30, abs=0.05)
+    assert shares(activity)["starved"] == pytest.approx(0.70, abs=0.05)
+
+
+def test_four_phases_take_a_quarter_each() -> None:
+    loop, _ = replayed("h200_four_phases")
+    (activity,) = activities(loop)
+    for state in ("compute", "memory", "copy", "starved"):
+        assert shares(activity)[state] == pytest.approx(0.25, abs=0.05), state
+
+
+@pytest.mark.parametrize(("tape", "state"), [("h200_free", "free"), ("h200_held", "idle")])
+def test_a_gpu_without_work_is_free_or_idle(tape: str, state: str) -> None:
+    loop, _ = replayed(tape)
+    (activity,) = activities(loop)
+    assert shares(activity)[state] == pytest.approx(1, abs=0.001)
+
+
+@pytest.mark.parametrize("incident", ["compute", "healthy", "hang", "membound", "launch"])
+def test_a_steady_draw_has_no_period_and_no_swings(incident: str) -> None:
+    loop, _ = replayed(incident, times=4)
+    found = [(each.step_period_seconds, each.power_swings) for each in activities(loop)]
+    assert found == [(None, 0)] * 2
+
+
+def test_energy_is_the_mean_draw_over_time() -> None:
+    loop, node = replayed("compute")
+    samples = {(s.metric.name, s.labels): s.value for s in loop.samples()}
+    joules = [v for (name, _), v in samples.items() if name == "gpunode_gpu_energy_joules_total"]
+    assert len(joules) == 2
+    # The recorder's last drain came 0.6 s before the end.
+    assert joules == pytest.approx([692 * (node.end - 0.6)] * 2, rel=0.03)
+
+
+@pytest.mark.skipif(not TRACE.exists(), reason=f"the original trace is not here: {TRACE}")
+def test_the_committed_tapes_are_what_the_conversion_makes(tmp_path: Path) -> None:
+    convert = Path(__file__).parents[1] / "tapes/convert.py"
+    subprocess.run([sys.executable, str(convert), str(TRACE), str(tmp_path)], check=True)
+    made = sorted(tmp_path.glob("*.gz"))
+    assert {path.name for path in made} == {f"{incident}.jsonl.gz" for incident in TRUTH}
+    for path in made:
+        assert gzip.decompress(path.read_bytes()) == gzip.decompress(
+            (INCIDENTS / path.name).read_bytes()
+        ), path.name

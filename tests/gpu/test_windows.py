@@ -1,0 +1,256 @@
+"""Windows of real workloads, whose every kernel was traced, and windows made up from signatures.
+
+``windows`` has what the sensors of each model measured in windows of 2 s, the draw in watts
+every 20 ms, and the truth: shares of the time by state. ``python -m tests.bench.truth`` recorded it
+in several runs.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpunode.driver.driver import Activity, Limits, Process
+from gpunode.gpu.buffers import PowerWindow
+from gpunode.gpu.ledger import STATES, split, stands_still
+from gpunode.gpu.models import model_of
+from gpunode.gpu.window import Window
+
+RECORDED = Path(__file__).with_name("windows")
+MODELS = ("h200", "h100")
+H200 = Limits(
+    memory_bytes_per_second=4.8e12,
+    nvlink_bytes_per_second=478e9,
+    pcie_bytes_per_second=63e9,
+)
+MEMORY_OF_H100 = 3.35e12
+LIMIT = 700.0
+RESTING = 0.175 * LIMIT
+CLIFF = 0.05
+"""The most that a share may change where one reading of a recorded window changes by 1 %."""
+
+STEEP = 0.08
+"""The same of a window made up from signatures, in one of some hundred."""
+
+
+def window(
+    values: dict[str, float],
+    watts: list[float],
+    busy: float | None = None,
+    peers: bool | None = None,
+    seconds: float = 2.0,
+) -> Window:
+    """A window of an H200 that a process holds."""
+    return Window(
+        seconds=seconds,
+        activity=Activity(seconds, values),
+        busy=busy,
+        power=PowerWindow(tuple((0.02 * place, draw) for place, draw in enumerate(watts))),
+        power_limit=LIMIT,
+        nvlink=max(values.get("nvlink_receive", 0.0), values.get("nvlink_transmit", 0.0)),
+        pcie=max(values.get("pcie_receive", 0.0), values.get("pcie_transmit", 0.0)),
+        processes=[Process(1, None, "compute")],
+        limits=H200,
+        peers=peers,
+        resting_power=RESTING,
+    )
+
+
+def recorded(model: str) -> list[dict[str, Any]]:
+    with gzip.open(RECORDED / f"{model}.jsonl.gz", "rt") as file:
+        return [json.loads(line) for line in file]
+
+
+def of(model: str, line: dict[str, Any]) -> Window:
+    seen = window(line["values"], line["watts"], line["busy"], line["peers"], line["seconds"])
+    known = model_of(model)
+    assert known is not None
+    limits = H200 if model == "h200" else replace(H200, memory_bytes_per_second=MEMORY_OF_H100)
+    return replace(
+        seen,
+        processes=[Process(1, None, "compute")] * line["processes"],
+        limits=limits,
+        ceilings=known.ceilings,
+        resting_power=known.ceilings.resting_power * LIMIT,
+    )
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_ledger_is_right_on_real_workloads(model: str) -> None:
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for line in recorded(model):
+        shares, truth = split(of(model, line)).shares, line["truth"]
+        shares["starved"] += shares.pop("idle")  # which is how long it has lasted already
+        for state in shares:
+            error = shares[state] - truth.get(state, 0.0)
+            found[f"{line['workload']}, GPU {line['gpu']}, {line['run']}"][state].append(error)
+    worst = {
+        workload: max(abs(sum(errors) / len(errors)) for errors in states.values())
+        for workload, states in found.items()
+    }
+    assert max(worst.values()) <= 0.28, worst  # copies on a host that was slow
+    assert sum(error <= 0.10 for error in worst.values()) >= 0.97 * len(worst), worst
+    assert sum(error <= 0.05 for error in worst.values()) >= 0.8 * len(worst), worst
+
+
+def neighbours(seen: Window) -> Iterator[tuple[str, Window]]:
+    """The window with one reading changed by 1 %, for each reading."""
+    assert seen.activity is not None
+    assert seen.power is not None
+    assert seen.resting_power is not None
+    for factor in (0.99, 1.01):
+        for name, value in seen.activity.values.items():
+            values = {**seen.activity.values, name: factor * value}
+            changed = replace(seen, activity=Activity(seen.seconds, values))
+            nvlink = max(values.get("nvlink_receive", 0.0), values.get("nvlink_transmit", 0.0))
+            pcie = max(values.get("pcie_receive", 0.0), values.get("pcie_transmit", 0.0))
+            yield name, replace(changed, nvlink=nvlink, pcie=pcie)
+        if seen.busy is not None:
+            yield "busy", replace(seen, busy=factor * seen.busy)
+        draws = tuple((time, factor * watts) for time, watts in seen.power.samples)
+        yield "power", replace(seen, power=PowerWindow(draws))
+        yield "resting power", replace(seen, resting_power=factor * seen.resting_power)
+
+
+def cliffs(seen: Window, most: float = CLIFF) -> dict[str, dict[str, float]]:
+    """What changes by more than ``most`` in a neighbour, by reading."""
+    shares = split(seen).shares
+    found = {}
+    for name, neighbour in neighbours(seen):
+        others = split(neighbour).shares
+        moved = {s: others[s] - shares[s] for s in STATES if abs(others[s] - shares[s]) > most}
+        if moved:
+            found[name] = moved
+    return found
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_readings_that_differ_by_a_hair_give_shares_that_differ_by_a_hair(model: str) -> None:
+    for line in recorded(model):
+        assert not cliffs(of(model, line)), line
+
+
+SIGNATURES: dict[str, tuple[dict[str, float], float]] = {
+    "compute": ({"graphics": 1, "sm": 0.97, "tensor": 0.9, "dram": 0.17}, 690),
+    "memory": ({"graphics": 1, "sm": 0.95, "dram": 0.86}, 480),
+    "nvlink": (
+        {
+            "graphics": 1,
+            "sm": 0.18,
+            "dram": 0.2,
+            "nvlink_receive": 250e9,
+            "nvlink_transmit": 250e9,
+        },
+        290,
+    ),
+    "pcie": ({"graphics": 1, "sm": 0.03, "pcie_receive": 31e9, "pcie_transmit": 34e9}, 141),
+    "spinning": ({"graphics": 1, "sm": 0.18, "pcie_receive": 0.6e6, "pcie_transmit": 0.6e6}, 126),
+    "barrier": ({"graphics": 1, "sm": 0.0076, "pcie_receive": 1e5, "pcie_transmit": 3e5}, 124),
+    "pinned": ({"pcie_receive": 55e9, "pcie_transmit": 3.2e9}, 130),
+    "pageable": ({"pcie_receive": 8.7e9, "pcie_transmit": 0.52e9}, 130),
+    "results": ({"pcie_receive": 1e5, "pcie_transmit": 2.5e9}, 128),
+    "launching": ({"pcie_receive": 90e6, "pcie_transmit": 17e6}, 160),
+    "starving": ({"pcie_receive": 1e5, "pcie_transmit": 3e5}, 123),
+}
+
+
+@st.composite
+def mixtures(draw: st.DrawFn) -> Window:
+    """Some signatures, each for a share of the window, with the draw that goes with them."""
+    names = draw(st.lists(st.sampled_from(sorted(SIGNATURES)), min_size=1, max_size=5))
+    weights = draw(st.lists(st.floats(0.01, 1), min_size=len(names), max_size=len(names)))
+    values: dict[str, float] = defaultdict(float, sm=0.0, tensor=0.0, dram=0.0, graphics=0.0)
+    watts: list[float] = []
+    for name, weight in zip(names, weights, strict=True):
+        share = weight / sum(weights)
+        signature, power = SIGNATURES[name]
+        for sensor, value in signature.items():
+            values[sensor] += share * value * draw(st.floats(0.7, 1.0))
+        watts += [power * draw(st.floats(0.97, 1.05))] * round(100 * share)
+    smooth = draw(st.floats(0, 1))
+    mean = sum(watts) / max(1, len(watts))
+    values["graphics"] = min(1.0, values["graphics"])
+    pinned = sum(w for n, w in zip(names, weights, strict=True) if n == "pinned") / sum(weights)
+    busy = draw(st.none() | st.just(min(1.0, values["graphics"] + pinned)))
+    return window(
+        dict(values),
+        [smooth * mean + (1 - smooth) * draw_ for draw_ in watts],
+        busy,
+        draw(st.sampled_from([True, False, None])),
+    )
+
+
+@settings(max_examples=500, deadline=None, derandomize=True)
+@given(mixtures())
+def test_no_mixture_of_signatures_stands_at_a_cliff(seen: Window) -> None:
+    assert not cliffs(seen, STEEP)
+
+
+@given(mixtures())
+def test_a_process_without_a_peer_waits_for_nobody(seen: Window) -> None:
+    shares = split(replace(seen, peers=False)).shares
+    assert shares["blocked"] == 0
+    assert shares["communication"] <= max(0.0, (seen.busy or 0.0) - (seen.share("graphics") or 0.0))
+
+
+def moving(sensor: str, other: str, full: float) -> list[float]:
+    """The share of communication in a collective whose links move tenths of their rate."""
+    found = []
+    for tenth in range(11):
+        values = {"graphics": 1.0, "sm": 0.02, "tensor": 0.0, "dram": 0.0}
+        values |= {sensor: full * tenth / 10, other: full * tenth / 10}
+        found.append(split(window(values, [126.0] * 100, peers=True)).shares["communication"])
+    return found
+
+
+def test_what_nvlink_moves_at_its_known_rate_is_not_waiting() -> None:
+    shares = moving("nvlink_receive", "nvlink_transmit", 250e9)
+    assert shares == pytest.approx([tenth / 10 for tenth in range(11)], abs=0.03)
+
+
+def test_what_pcie_moves_may_be_all_that_a_slower_network_takes() -> None:
+    shares = moving("pcie_receive", "pcie_transmit", 31e9)
+    assert shares[0] == 0
+    assert shares == sorted(shares)
+    assert 0.4 < shares[1] < 0.5
+    assert shares[10] > 0.95
+
+
+@pytest.mark.parametrize("sms", [1, 4, 24, 32, 64])
+def test_a_hang_is_one_whatever_the_number_of_channels(sms: int) -> None:
+    values = {"graphics": 1.0, "sm": sms / 132, "tensor": 0.0, "dram": 0.0}
+    values |= {"pcie_receive": 2e5, "pcie_transmit": 4e5}
+    seen = window(values, [126.0] * 100, peers=True)
+    assert stands_still(seen, split(seen).shares)
+
+
+@pytest.mark.parametrize(
+    ("change", "watts"),
+    [
+        pytest.param({"pcie_receive": 2e9, "pcie_transmit": 2e9}, 140.0, id="a slow network"),
+        pytest.param({"nvlink_receive": 3e7, "nvlink_transmit": 3e7}, 126.0, id="small messages"),
+        pytest.param({"pcie_receive": 60e6, "pcie_transmit": 15e6}, 126.0, id="launches"),
+        pytest.param({}, 300.0, id="a kernel that draws"),
+        pytest.param({"dram": 0.3}, 126.0, id="a kernel that reads memory"),
+    ],
+)
+def test_what_goes_on_slowly_is_no_hang(change: dict[str, float], watts: float) -> None:
+    values = {"graphics": 1.0, "sm": 0.05, "tensor": 0.0, "dram": 0.0}
+    values |= {"pcie_receive": 2e5, "pcie_transmit": 4e5, **change}
+    seen = window(values, [watts] * 100, peers=True)
+    assert not stands_still(seen, split(seen).shares)
+
+
+def test_a_missing_sensor_is_no_evidence_of_a_hang() -> None:
+    values = {"graphics": 1.0, "sm": 0.05, "tensor": 0.0, "dram": 0.0}
+    seen = window(values, [126.0] * 100, peers=True)
+    assert not stands_still(seen, split(seen).shares)

@@ -1,0 +1,243 @@
+"""What the daemon sees under each profile of the chart: it runs as the rendered pod says it may.
+
+Bubblewrap makes the container's mounts and namespaces; it gets the user and capabilities as from a
+container runtime, and the seccomp profile is the project's. The node is this machine, whose driver,
+kubelet and job are fakes. In the container are this machine's programs; test_image.py has
+those of the image there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helm.generate import CHART
+from tests.attacks.seccomp import NUMBERS
+from tests.conftest import until
+from tests.daemon import free_port
+from tests.docker.container import DRIVER, Image
+from tests.fakes.kubelet import kubelet
+from tests.fakes.nvml import FakeDriver, build
+from tests.helm.test_chart import PROFILES, daemon_of, render
+from tests.needs import ROOT, as_root, need
+
+UUID = "GPU-5a1c2c1e-0000-4000-8000-000000000000"
+FAMILY = re.compile(r"^(gpunode_\w+?)(?:_bucket|_sum|_count)?(?:\{| )", re.MULTILINE)
+TENANT = 1000
+PYTHON = Path(sys.executable).resolve()
+CONFINE, SECCOMP = "/confine", "/seccomp"
+CAPABILITY = re.compile(r"^#define CAP_(\w+)\s+(\d+)$", re.MULTILINE)
+
+pytestmark = as_root
+
+
+@contextmanager
+def opened_folder() -> Iterator[Path]:
+    """A folder that every user may look into."""
+    with tempfile.TemporaryDirectory(prefix="gpunode-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+
+
+@contextmanager
+def machine(folder: Path, host_pid: bool) -> Iterator[None]:
+    """A node: a driver with one GPU, a process of a tenant on it, and the pod that has the GPU.
+
+    A driver tells a process of others only if it can see them.
+    """
+    job = {"RANK": "3", "WORLD_SIZE": "8", "PATH": os.environ["PATH"]}
+    as_tenant = [need("setpriv"), f"--reuid={TENANT}", f"--regid={TENANT}", "--clear-groups"]
+    socket = folder / "kubelet" / "kubelet.sock"
+    with kubelet(socket) as fake, subprocess.Popen([*as_tenant, "sleep", "600"], env=job) as child:
+        socket.chmod(0o755)  # as the kubelet's, which it makes with the umask 022
+        socket.parent.chmod(0o750)
+        fake.pods = {("research", "llama-0", "train"): [("nvidia.com/gpu", UUID)]}
+        driver = FakeDriver(build(folder / "driver").parent)
+        process = f"gpu 0 process {child.pid} 1000000\n" if host_pid else ""
+        driver.write(f"gpus 1\ngpu 0 uuid {UUID}\n{process}")
+        try:
+            yield
+        finally:
+            child.kill()
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """What is in a container: the options of bubblewrap that put it there, and how it is run."""
+
+    root: tuple[str, ...]
+    driver: str
+    """The folder in which the driver's library is looked for."""
+
+    python: str
+    environment: Mapping[str, str]
+
+
+def own_programs() -> Programs:
+    """This machine's, for an image."""
+    placed = {
+        **{name: Path(name) for name in ("/usr", "/etc")},
+        "/python": PYTHON.parents[1],
+        "/site": Path(sysconfig.get_path("purelib")),
+        "/app": ROOT / "exporter",
+    }
+    root = [word for place, path in placed.items() for word in ("--ro-bind", str(path), place)]
+    for name in ("bin", "lib", "lib64", "sbin"):
+        root += ["--symlink", f"usr/{name}", f"/{name}"]
+    environment = {
+        "PATH": "/usr/sbin:/usr/bin",
+        "PYTHONPATH": "/app:/site",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "LD_LIBRARY_PATH": "/driver:/python/lib",
+    }
+    return Programs(tuple(root), "/driver", f"/python/bin/{PYTHON.name}", environment)
+
+
+def programs_of(image: Image) -> Programs:
+    """Those of the image, in a root to which a runtime adds what it mounts."""
+    for place in (DRIVER, CONFINE, SECCOMP, NUMBERS.parent, "/host", "/run/gpunode"):
+        (image.root / str(place)[1:]).mkdir(parents=True, exist_ok=True)
+    added = ("--ro-bind", str(NUMBERS.parent), str(NUMBERS.parent))
+    python, *_ = image.config["Entrypoint"]
+    root = "--bind", str(image.root), "/", *added
+    return Programs(root, DRIVER, python, image.environment)
+
+
+def sandbox(
+    pod: dict[str, Any], container: dict[str, Any], node: Path, programs: Programs
+) -> list[str]:
+    """What makes the container of a pod."""
+    command = [need("bwrap"), "--die-with-parent", "--cap-add", "ALL"]
+    command += ["--unshare-ipc", "--unshare-uts", "--hostname", "gpunode-x7kq2"]
+    command += [] if pod.get("hostPID") else ["--unshare-pid"]
+    command += [] if pod.get("hostNetwork") else ["--unshare-net"]
+    command += programs.root
+    for place, path in ((CONFINE, "tests/attacks"), (SECCOMP, "docker")):
+        command += ["--ro-bind", str(ROOT / path), place]
+    command += ["--ro-bind", str(node / "driver"), programs.driver]
+    command += ["--dir", "/host", "--proc", "/proc", "--dev", "/dev", "--ro-bind", "/sys", "/sys"]
+    of_node = {
+        "/var/lib/kubelet/pod-resources": node / "kubelet",
+        "/var/log/pods": node / "logs",
+        "/var/log/containers": node / "logs",
+        "/run/gpunode": node / "client",
+    }
+    paths = {one["name"]: one["hostPath"]["path"] for one in pod["volumes"] or ()}
+    for mount in container["volumeMounts"] or ():
+        path = paths[mount["name"]]
+        how = "--ro-bind" if mount.get("readOnly") else "--bind"
+        command += [how, str(of_node.get(path, path)), mount["mountPath"]]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    return [*command, "--remount-ro", "/"]
+
+
+def rights(pod: dict[str, Any], container: dict[str, Any], python: str) -> list[str]:
+    """What gives a process the user and the capabilities of a container, and no way to others."""
+    who, own = pod["securityContext"], container["securityContext"]
+    assert own["capabilities"]["drop"] == ["ALL"]
+    assert own["allowPrivilegeEscalation"] is False
+    known = dict(CAPABILITY.findall(Path("/usr/include/linux/capability.h").read_text()))
+    kept = ",".join(known[name] for name in own["capabilities"].get("add", ()))
+    user, group = str(who["runAsUser"]), str(who["runAsGroup"])
+    return [
+        *(python, f"{CONFINE}/rights.py", user, group, kept),
+        *(python, f"{CONFINE}/seccomp.py", f"{SECCOMP}/seccomp.json"),
+    ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def namespaces() -> None:
+    """Skip where even root may not make namespaces, as in a container."""
+    tried = [need("bwrap"), "--unshare-pid", "--unshare-net", "--ro-bind", "/", "/", "true"]
+    ran = subprocess.run(tried, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        pytest.skip(f"no right to make namespaces: {ran.stderr}")
+
+
+@contextmanager
+def running(profile: str, folder: Path, programs: Programs) -> Iterator[Callable[[], str]]:
+    """A daemon in the pod that a profile renders; what a scrape of it says, empty until it does."""
+    port = free_port()  # one profile has the node's
+    pod, container = daemon_of(render(folder, {"profile": profile, "port": port}))
+    with opened_folder() as node, machine(node, bool(pod.get("hostPID"))):
+        for name in ("logs", "client"):
+            (node / name).mkdir()
+        command = [
+            *sandbox(pod, container, node, programs),
+            *rights(pod, container, programs.python),
+            *(programs.python, "-m", "gpunode", *container["args"]),
+        ]
+        environment = {**programs.environment, "FAKE_NVML": f"{programs.driver}/nvml.script"}
+        with subprocess.Popen(command, env=environment) as child:
+            try:
+                yield lambda: scraped(child, port)
+            finally:
+                child.terminate()
+
+
+SCRAPE = """
+import sys
+from urllib.request import urlopen
+print(urlopen(f"http://127.0.0.1:{sys.argv[1]}/metrics", timeout=5).read().decode())
+"""
+
+
+def scraped(child: subprocess.Popen[bytes], port: int) -> str:
+    """What the daemon in a sandbox says, asked from inside its network namespace."""
+    assert child.poll() is None, "the daemon has ended"
+    inside = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+    namespace = f"--net=/proc/{inside[0] if inside else child.pid}/ns/net"
+    command = [need("nsenter"), namespace, sys.executable, "-c", SCRAPE, str(port)]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
+README = (CHART / "README.md").read_text()
+ROWS = {
+    profile: set(re.findall(r"`(gpunode_\w+)`", adds.partition("Where")[0]))
+    for profile, adds in re.findall(
+        r"^\| `(\w+)` \|.*\|([^|]*)\|$", README.partition("## Values")[0], re.MULTILINE
+    )
+}
+"""What each profile adds, as the chart's README says; without what takes hardware."""
+
+
+def test_the_readme_tells_of_every_profile() -> None:
+    assert tuple(ROWS) == PROFILES
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_profile_shows_what_it_promises_and_no_more(profile: str, tmp_path: Path) -> None:
+    shows_what_it_promises(profile, tmp_path, own_programs())
+
+
+def shows_what_it_promises(profile: str, folder: Path, programs: Programs) -> None:
+    """Fails unless the daemon shows what the chart's README says of a profile, and no more."""
+    steps = PROFILES.index(profile) + 1
+    promised = set[str]().union(*(ROWS[one] for one in PROFILES[:steps]))
+    others = set[str]().union(*(ROWS[one] for one in PROFILES[steps:]))
+    with running(profile, folder, programs) as scrape:
+        # Of what is not read yet, some sources are not up yet.
+        until(lambda: promised <= families(text := scrape()) and not failing(text), timeout=60)
+        assert others & families(scrape()) == set()
+
+
+def families(text: str) -> set[str]:
+    """The names of the metrics in an exposition."""
+    return set(FAMILY.findall(text))
+
+
+def failing(text: str) -> list[str]:
+    """The sources whose reads fail; each would make a ticket for ever."""
+    return re.findall(r'^gpunode_source_up{.*source="(\w+)".*} 0', text, re.MULTILINE)

@@ -1,0 +1,326 @@
+"""Who holds a GPU: a real kubelet protocol on a real socket, cgroups and environments in files."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gpunode.node.kubelet
+from gpunode.config import Settings
+from gpunode.driver.driver import Identity
+from gpunode.driver.nvidia.vendor import is_device
+from gpunode.jobs.owners import GpuOwners, OwnersDetail
+from gpunode.jobs.pods import Pods
+from gpunode.node.local import LocalNode
+from gpunode.source import Absent
+from tests.fakes.kubelet import FakeKubelet, kubelet
+from tests.machine import MACHINES, MachineGpu, exported, told
+
+SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
+WHOLE = Identity(4, "GPU-aa", "NVIDIA H200", minor=2)
+INSTANCE = Identity(
+    4,
+    "MIG-bb",
+    "NVIDIA H200",
+    parent="GPU-aa",
+    mig=True,
+    minor=2,
+    gpu_instance=1,
+    mig_profile=19,
+    mig_start=4,
+)
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """A node's root with a short path: a socket's has 108 bytes at most."""
+    with tempfile.TemporaryDirectory(prefix="g", dir="/tmp") as folder:
+        (Path(folder) / SOCKET[1:]).parent.mkdir(parents=True)
+        yield Path(folder)
+
+
+@pytest.fixture
+def running(root: Path) -> Iterator[FakeKubelet]:
+    with kubelet(Path(f"{root}{SOCKET}")) as fake:
+        yield fake
+
+
+def pods_of(root: Path) -> Pods:
+    return Pods(LocalNode(root), Settings())
+
+
+def owners(root: Path, pods: Pods, pids: tuple[int, ...] = ()) -> str:
+    """What is exported of GPU 0, as text without comments."""
+    source = GpuOwners(LocalNode(root), MachineGpu(0, "GPU-aa", "0", pids), Settings(), pods)
+    return exported(told(source))
+
+
+DEVICES = (
+    ("the device plugin", "GPU-aa", True, False),
+    ("the device plugin", "GPU-aaa", False, False),
+    ("the device plugin, shared in time or by MPS", "GPU-aa::3", True, False),
+    ("the device plugin, MIG", "MIG-bb", False, True),
+    ("the device plugin, MIG shared in time", "MIG-bb::0", False, True),
+    ("the device plugin, MIG before driver 470", "MIG-GPU-aa/1/0", False, True),
+    ("the device plugin, MIG before driver 470", "MIG-GPU-aa/2/0", False, False),
+    ("Google's device plugin", "nvidia2", True, False),
+    ("Google's device plugin", "nvidia4", False, False),
+    ("Google's device plugin, shared", "nvidia2/vgpu7", True, False),
+    ("Google's device plugin, MIG", "nvidia2/gi1", False, True),
+    ("Google's device plugin, MIG", "nvidia2/gi5", False, False),
+    ("Google's device plugin, MIG shared", "nvidia2/gi1/vgpu0", False, True),
+    ("NVIDIA's DRA driver", "gpu-2", True, False),
+    ("NVIDIA's DRA driver", "gpu-4", False, False),
+    ("NVIDIA's DRA driver 25.3 and 25.8, MIG", "gpu-2-mig-19-4-1", False, True),
+    ("NVIDIA's DRA driver 25.3 and 25.8, MIG", "gpu-2-mig-19-5-1", False, False),
+    ("NVIDIA's DRA driver 25.3 and 25.8, MIG", "gpu-3-mig-19-4-1", False, False),
+    ("NVIDIA's DRA driver 25.12 and 0.4, MIG", "gpu-2-mig-1g18gb-19-4", False, True),
+    ("NVIDIA's DRA driver 25.12 and 0.4, MIG", "gpu-2-mig-1g18gb-me-19-4", False, True),
+    ("NVIDIA's DRA driver 25.12 and 0.4, MIG", "gpu-2-mig-1g18gb-20-4", False, False),
+    ("NVIDIA's DRA driver 25.12 and 0.4, MIG", "gpu-2-mig-1g18gb-19-3", False, False),
+    ("HAMi", "GPU-aa-0", True, False),
+    ("HAMi", "GPU-aa-9", True, False),
+    ("HAMi", "GPU-aaa-0", False, False),
+    ("HAMi", "GPU-aa-0-1", False, False),
+    ("HAMi, MIG", "MIG-bb", False, True),
+    ("nothing known", "GPU-aa-", False, False),
+    ("nothing known", "GPU-aa-x", False, False),
+    ("nothing known", "gpu-2-mig-19", False, False),
+    ("nothing known", "gpu-2-mig-19-4", False, False),
+    ("nothing known", "gpu-2-mig-19-4-x", False, False),
+    ("nothing known", "gpu-2-mig-19-4-1-1", False, False),
+    ("nothing known", "gpu-2-mig--19-4", False, False),
+    ("nothing known", "nvidia", False, False),
+    ("nothing known", "", False, False),
+)
+"""Who names devices, an ID, and whether it is GPU 4, which is /dev/nvidia2, or its instance."""
+
+UNATTRIBUTED = (
+    (
+        "NVIDIA's DRA driver 25.12 and 0.4, passed through",
+        "gpu-vfio-2",
+        "no series: the GPU has left the driver for a virtual machine; its pod is counted",
+    ),
+    (
+        "NVIDIA's DRA driver, pre-releases of 25.3",
+        "gpu-4",
+        "taken for the N of /dev/nvidiaN, as since the release; these numbered as nvidia-smi does",
+    ),
+)
+"""Who names devices, an ID, and why it is nobody's here."""
+
+
+@pytest.mark.parametrize(("of", "device", "gpu", "instance"), DEVICES)
+def test_every_form_of_a_device_id_names_its_gpu(
+    of: str,  # noqa: ARG001
+    device: str,
+    gpu: bool,
+    instance: bool,
+) -> None:
+    assert (is_device(WHOLE, device), is_device(INSTANCE, device)) == (gpu, instance)
+
+
+@pytest.mark.parametrize("device", ["gpu-2-mig-19-4-1", "gpu-2-mig-1g18gb-19-4"])
+def test_a_claim_of_an_instance_whose_place_the_driver_does_not_tell(
+    root: Path, running: FakeKubelet, device: str
+) -> None:
+    """It may be this instance: it is not said to be taken, nor to be free."""
+    hidden = replace(INSTANCE, mig_start=None)
+    assert is_device(hidden, device) is None
+    assert is_device(hidden, device.replace("gpu-2", "gpu-3")) is False
+    pods = pods_of(root)
+    running.claims = {("b", "dra", "main"): [("gpu.nvidia.com", device)]}
+    pods.read()
+    assert pods.holders(hidden) is None
+    assert [held.pod for held in pods.holders(INSTANCE) or ()] == ["dra"]
+    running.pods = {("a", "plain", "main"): [("nvidia.com/gpu", "MIG-bb")]}
+    pods.read()
+    assert [held.pod for held in pods.holders(hidden) or ()] == ["plain"]
+
+
+@pytest.mark.parametrize(("of", "device", "reason"), UNATTRIBUTED)
+def test_what_is_no_gpu_of_this_driver_is_given_to_none(
+    of: str,  # noqa: ARG001
+    device: str,
+    reason: str,  # noqa: ARG001
+    root: Path,
+    running: FakeKubelet,
+) -> None:
+    assert (is_device(WHOLE, device), is_device(INSTANCE, device)) == (False, False)
+    pods = pods_of(root)
+    running.claims = {("b", "dra", "main"): [("gpu.nvidia.com", device)]}
+    assert exported(told(pods)).count("gpunode_kubelet_gpu_pods 1.0") == 1
+
+
+@given(st.text())
+def test_a_device_id_may_be_anything(device: str) -> None:
+    is_device(INSTANCE, device)
+
+
+def test_a_gpu_that_is_allocated_and_idle_is_told_from_a_free_one(
+    root: Path, running: FakeKubelet
+) -> None:
+    pods = pods_of(root)
+    running.pods = {("research", "trainer-0", "main"): [("nvidia.com/gpu", "GPU-aa")]}
+    pods.read()
+    assert owners(root, pods) == (
+        'gpunode_gpu_allocated{gpu="0",uuid="GPU-aa"} 1.0\n'
+        'gpunode_gpu_owner_info{gpu="0",owner_container="main",owner_namespace="research",'
+        'owner_pod="trainer-0",slurm_job="",user="",uuid="GPU-aa",via="kubelet"} 1.0'
+    )
+    running.pods = {}
+    pods.read()
+    assert owners(root, pods) == 'gpunode_gpu_allocated{gpu="0",uuid="GPU-aa"} 0.0'
+
+
+def test_time_slices_and_claims_have_an_owner_each(root: Path, running: FakeKubelet) -> None:
+    pods = pods_of(root)
+    running.pods = {
+        ("a", f"p{n}", "main"): [("nvidia.com/gpu.shared", f"GPU-aa::{n}")] for n in range(3)
+    }
+    running.claims = {("b", "dra", "main"): [("gpu.nvidia.com", "gpu-0"), ("net.example", "gpu-0")]}
+    pods.read()
+    found = owners(root, pods)
+    assert found.count("gpunode_gpu_owner_info") == 4
+    assert 'owner_pod="dra"' in found
+
+
+def test_the_owners_follow_a_churn_of_pods(root: Path, running: FakeKubelet) -> None:
+    """A thousand pods come and go; what is kept is of those that are there."""
+    pods = pods_of(root)
+    for day in range(5):
+        running.pods = {
+            ("ns", f"pod-{day}-{n}", "main"): [("nvidia.com/gpu", f"GPU-aa::{n}")]
+            for n in range(200)
+        }
+        pods.read()
+        found = owners(root, pods)
+        assert found.count("gpunode_gpu_owner_info") == 200
+        assert found.count(f'owner_pod="pod-{day}-') == 200
+
+
+def test_a_kubelet_that_hangs_is_left_after_the_deadline(
+    root: Path, running: FakeKubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpunode.node.kubelet, "DEADLINE", 0.2)
+    pods = pods_of(root)
+    running.hang = True
+    with pytest.raises(TimeoutError, match="the kubelet: Connection timed out"):
+        pods.read()
+    assert pods.holders(WHOLE) is None
+    running.hang = False
+    pods.read()
+    assert pods.holders(WHOLE) == []
+
+
+@pytest.mark.parametrize("raw", [b"\xff" * 100, b"garbage", b"\x0a\xff\xff\xff\xff\x0f"])
+def test_a_kubelet_that_speaks_garbage_is_a_failed_read(
+    root: Path, running: FakeKubelet, raw: bytes
+) -> None:
+    running.raw = raw
+    pods = pods_of(root)
+    with pytest.raises(OSError, match="the kubelet: "):
+        pods.read()
+    assert owners(root, pods) == ""
+
+
+def test_large_answers_are_taken_and_larger_ones_refused(root: Path, running: FakeKubelet) -> None:
+    pods = pods_of(root)
+    running.pods = {
+        ("ns", f"pod-{n}-{'x' * 1000}", "main"): [("nvidia.com/gpu", f"GPU-{n}")]
+        for n in range(3_000)
+    }
+    pods.read()
+    running.pods[("ns", "x" * gpunode.node.kubelet.LARGEST, "main")] = []
+    with pytest.raises(OSError, match="Message too long"):
+        pods.read()
+
+
+def test_a_socket_without_a_kubelet_is_a_failed_read(root: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(f"{root}{SOCKET}")
+    with pytest.raises(ConnectionRefusedError, match="the kubelet"):
+        pods_of(root).read()
+
+
+def test_what_is_missing_is_said_where_there_is_a_kubelet_without_its_socket(root: Path) -> None:
+    with pytest.raises(Absent, match="mount /var/lib/kubelet/pod-resources into this container"):
+        pods_of(root).find()
+
+
+def test_a_node_without_a_kubelet_is_not_complained_about(tmp_path: Path) -> None:
+    assert list(pods_of(tmp_path).find()) == []
+
+
+def test_a_secret_in_the_environment_is_never_read() -> None:
+    golden = MACHINES / "pod" / "golden" / "gpu_owners.txt"
+    assert "NCCL_IB_DISABLE" in golden.read_text()
+    assert "hush" not in golden.read_text()
+
+
+POD = "/kubepods.slice/kubepods-pod{}.slice/cri-containerd-{}.scope"
+ONE_POD = POD.format("0a0a0a0a_0000_0000_0000_000000000001", "a" * 64)
+OTHER_POD = POD.format("0a0a0a0a_0000_0000_0000_000000000002", "b" * 64)
+SLURM_STEP = "/system.slice/slurmstepd.scope/job_42/step_0/user/task_{}"
+
+
+def job_of(root: Path, pid: int, cgroup: str, parent: int | None, *environment: str) -> str:
+    """What a process's job is called; without a parent, its stat file cannot be read."""
+    folder = root / f"proc/{pid}"
+    folder.mkdir(parents=True)
+    (folder / "cgroup").write_text(f"0::{cgroup}\n")
+    (folder / "environ").write_text("\0".join(environment))
+    if parent is not None:
+        stat = f"{pid} (python) S {parent} 1 1 0 -1 4 1 2 3 4 5 6 7 8 20 0 1 0 1000 1\n"
+        (folder / "stat").write_text(stat)
+    source = GpuOwners(
+        LocalNode(root), MachineGpu(0, "GPU-aa", "0", (pid,)), Settings(), pods_of(root)
+    )
+    detail = source.read().detail
+    assert isinstance(detail, OwnersDetail)
+    (found,) = detail.processes
+    assert found.job
+    return found.job
+
+
+NODE = "MASTER_ADDR=10.0.0.7", "MASTER_PORT=29500"
+LOOPBACK = "MASTER_ADDR=127.0.0.1", "MASTER_PORT=29500"
+LOCALHOST = "MASTER_ADDR=localhost", "MASTER_PORT=29500"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ((ONE_POD, 70, *NODE), (ONE_POD, 70, *NODE), True),
+        ((ONE_POD, 70, *NODE), (OTHER_POD, 80, *NODE), True),  # a pod for each rank
+        ((ONE_POD, 70, *NODE), (ONE_POD, 70, NODE[0], "MASTER_PORT=29501"), False),
+        ((SLURM_STEP.format(0), 70, *NODE), (SLURM_STEP.format(1), 71, *NODE), True),
+        # torchrun in two pods, each with its own loopback interface
+        ((ONE_POD, 70, *LOOPBACK), (ONE_POD, 70, *LOOPBACK), True),
+        ((ONE_POD, 70, *LOOPBACK), (OTHER_POD, 80, *LOOPBACK), False),
+        ((ONE_POD, 70, *LOCALHOST), (OTHER_POD, 80, *LOCALHOST), False),
+        ((ONE_POD, 70, LOOPBACK[1]), (OTHER_POD, 80, LOOPBACK[1]), False),
+        (("/user.slice", 70, *LOOPBACK), ("/user.slice", 71, *LOOPBACK), True),
+        # without a rendezvous: the children of one process
+        (("/user.slice", 70), ("/user.slice", 70), True),
+        (("/user.slice", 70), ("/user.slice", 71), False),
+        ((ONE_POD, 70), (OTHER_POD, 70), False),
+        (("/user.slice", 1), ("/user.slice", 1), False),
+        (("/user.slice", None), ("/user.slice", None), False),
+    ],
+)
+def test_processes_have_a_job_in_common_or_not(
+    root: Path,
+    one: tuple[Any, ...],
+    other: tuple[Any, ...],
+    same: bool,
+) -> None:
+    assert (job_of(root, 100, *one) == job_of(root, 101, *other)) is same

@@ -1,0 +1,65 @@
+"""What ``pip install 'gpunode[exporter]'`` puts on a machine, built and installed for real."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from gpunode import __version__
+from gpunode.config import INCIDENTS
+from gpunode.export.web.page import FOLDER
+from tests.tapes.truth import TRUTH
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_the_package_with_its_types_and_incidents(wheel: Path) -> None:
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    unit = f"gpunode-{__version__}.data/data/lib/systemd/system/gpunode.service"
+    assert {name.partition("/")[0] for name in names - {unit}} == {"gpunode"}
+    assert unit in names
+    assert {"gpunode/py.typed", "gpunode/client/__init__.py"} <= names
+    page = "gpunode/export/web/page/"
+    files = {f"{page}{path.name}" for path in FOLDER.iterdir() if path.is_file()}
+    assert len(files) == 5
+    assert files == {name for name in names if name.startswith(page)}
+    assert {f"gpunode/report/templates/report.{kind}" for kind in ("html", "css")} <= names
+    tapes = {f"gpunode/incidents/{path.name}" for path in INCIDENTS.glob("*.jsonl.gz")}
+    assert tapes
+    assert tapes == {name for name in names if "/incidents/" in name}
+
+
+def test_the_demo_plays_from_an_installed_wheel(wheel: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    install = ["pip", "install", "--quiet", "--no-deps", "--no-index", f"--target={site}"]
+    subprocess.run([sys.executable, "-m", *install, str(wheel)], check=True)
+    demo = ["demo", "--once", "--speed=400", "--web.listen-address=127.0.0.1:0"]
+    # Without the editable installation of this repository, but with what the exporter depends on.
+    path = os.pathsep.join([str(site), sysconfig.get_path("purelib")])
+    ended = subprocess.run(
+        [sys.executable, "-S", "-m", "gpunode", *demo],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path, "COLUMNS": "120"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert TRUTH.keys() <= {line.split()[0] for line in ended.stdout.splitlines() if line.strip()}

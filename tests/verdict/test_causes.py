@@ -1,0 +1,236 @@
+"""What time without work is put down to: one GPU whose sources say one thing after another."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpunode.client.protocol import PHASES
+from gpunode.export.exposition import Exposition
+from gpunode.gpu.health import THROTTLED
+from gpunode.gpu.ledger import STATES
+from gpunode.gpu.units import PCIE_BYTES
+from gpunode.host.pressure import RESOURCES
+from gpunode.jobs import processes as job
+from gpunode.jobs import steps
+from gpunode.metric import Metric
+from gpunode.verdict.causes import CAUSES
+from tests.verdict.stage import Actor, Labelled, Stage
+
+GAPS = {"compute": 0.6, "starved": 0.4}
+NOTHING = {"starved": 1.0}
+IDLE = {"idle": 1.0}
+RESULTS: dict[Labelled, float] = {
+    (PCIE_BYTES, ("transmit",)): 5e9,
+    (PCIE_BYTES, ("receive",)): 5e9,
+}
+BATCHES: dict[Labelled, float] = {
+    (PCIE_BYTES, ("transmit",)): 1e8,
+    (PCIE_BYTES, ("receive",)): 6.8e9,
+}
+
+
+def phase(name: str, share: float = 1.0) -> dict[Labelled, float]:
+    return {(steps.SECONDS, (name,)): share}
+
+
+WRITES: dict[Labelled, float] = {(job.IO_BYTES, ("write",)): 8e8}
+RESTS = {job.HOST_THREAD: 0.02, job.HOST_CPUS: 0.02}
+ONE_THREAD = {job.HOST_THREAD: 1.0, job.HOST_CPUS: 1.0}
+PREPARES = {job.HOST_THREAD: 0.1, job.HOST_CPUS: 0.1, job.LOADER_THREAD: 0.99}
+
+
+def server(
+    states: dict[str, float],
+    gauges: dict[Metric, float],
+    rates: dict[Labelled, float] | None = None,
+) -> Actor:
+    return Actor(0, states, gauges, rates or {}, program="VLLM::EngineCore")
+
+
+def notebook(
+    states: dict[str, float],
+    gauges: dict[Metric, float],
+    rates: dict[Labelled, float] | None = None,
+) -> Actor:
+    return Actor(0, states, gauges, rates or {}, program="ipykernel_launcher")
+
+
+@pytest.mark.parametrize(
+    ("actor", "cause"),
+    [
+        # Nothing explains it.
+        (Actor(0, GAPS), "unexplained"),
+        (Actor(0, NOTHING), "unexplained"),
+        (Actor(0, GAPS, {job.LOADER_THREAD: 0.3, **RESTS}), "unexplained"),
+        (Actor(0, IDLE, RESTS), "none"),
+        (Actor(0, {"compute": 0.95, "starved": 0.05}, ONE_THREAD), "none"),
+        # Compilation.
+        (Actor(0, NOTHING, rates=phase("compile")), "compile"),
+        (Actor(0, NOTHING, {job.COMPILER_CPUS: 2.5}), "compile"),
+        (Actor(0, IDLE, {job.COMPILER_CPUS: 2.5}), "compile"),
+        (Actor(0, NOTHING, {job.COMPILER_CPUS: 0.0, **ONE_THREAD}), "host_compute"),
+        (Actor(0, GAPS, {job.COMPILER_CPUS: 0.0}), "unexplained"),
+        (Actor(0, GAPS, {job.COMPILER_CPUS: 0.0, **PREPARES}), "data_loading_cpu"),
+        # A checkpoint.
+        (Actor(0, NOTHING, rates=phase("checkpoint")), "checkpoint"),
+        (Actor(0, NOTHING, ONE_THREAD, WRITES), "checkpoint"),
+        (Actor(0, IDLE, rates=WRITES), "checkpoint"),
+        (Actor(0, GAPS, rates=phase("checkpoint", 0.05)), "unexplained"),
+        # Computation on CPUs.
+        (Actor(0, GAPS, {job.HOST_THREAD: 1.0, job.HOST_CPUS: 12.0}), "host_compute"),
+        (Actor(0, NOTHING, ONE_THREAD), "host_compute"),
+        (Actor(0, IDLE, ONE_THREAD), "host_compute"),
+        (Actor(0, {"compute": 0.5, "copy": 0.5}, ONE_THREAD, RESULTS), "host_compute"),
+        # One thread between steps prepares data, as far as anyone can see.
+        (Actor(0, GAPS, {job.HOST_THREAD: 0.85, job.HOST_CPUS: 0.85}), "data_loading_cpu"),
+        (Actor(0, GAPS, {job.HOST_THREAD: 0.7, job.HOST_CPUS: 0.7}), "unexplained"),
+        (Actor(0, GAPS, PREPARES), "data_loading_cpu"),
+        # A server without requests, a notebook whose user thinks.
+        (server(NOTHING, RESTS), "no_requests"),
+        (server(IDLE, RESTS), "no_requests"),
+        (server(GAPS, RESTS), "no_requests"),
+        (Actor(0, GAPS, RESTS, phase("data", 0.0), listens=True), "no_requests"),
+        (notebook(IDLE, RESTS), "no_requests"),
+        (server(GAPS, ONE_THREAD), "data_loading_cpu"),
+        (server(NOTHING, {job.STOPPED: 1.0, **RESTS}), "stopped"),
+        # Cells that train: the loader is at its limit, or the user knows more than we.
+        (notebook(GAPS, PREPARES), "data_loading_cpu"),
+        (notebook(GAPS, RESTS), "unexplained"),
+        (notebook(GAPS, RESTS, phase("data", 0.4)), "data_loading"),
+        # The client's words, unless something shows why.
+        (Actor(0, GAPS, rates=phase("data", 0.4)), "data_loading"),
+        (Actor(0, GAPS, PREPARES, phase("data", 0.4)), "data_loading_cpu"),
+        (Actor(0, GAPS, rates=phase("data", 0.15)), "unexplained"),
+        # Copies.
+        (Actor(0, {"compute": 0.15, "copy": 0.85}, rates=BATCHES), "data_loading_copy"),
+        (Actor(0, {"compute": 0.15, "copy": 0.85}), "data_loading_copy"),
+        (Actor(0, {"compute": 0.5, "copy": 0.5}, RESTS, RESULTS), "data_loading_copy"),
+        (Actor(0, {"compute": 0.3, "copy": 0.2, "starved": 0.5}, RESTS, RESULTS), "unexplained"),
+        (Actor(0, {"compute": 0.95, "copy": 0.05}, rates=BATCHES), "none"),
+    ],
+)
+def test_time_without_work_is_put_down_to_what_the_node_shows(actor: Actor, cause: str) -> None:
+    stage = Stage(actor)
+    stage.play(60)
+    verdict = stage.verdict()
+    assert verdict.cause == cause
+    exported = Exposition(stage.loop.samples).encode("")[0].decode()
+    for evidence in verdict.evidence:
+        assert f"\n{evidence.series} " in exported
+    assert cause == "none" or verdict.evidence
+
+
+@pytest.mark.parametrize(
+    ("reason", "share", "cause"),
+    [
+        ("hw_thermal", 0.3, "thermal"),
+        ("sw_thermal", 0.3, "thermal"),
+        ("hw_power_brake", 0.3, "power"),
+        ("hw_thermal", 0.02, "none"),
+        ("sw_power_cap", 0.9, "none"),
+    ],
+)
+def test_throttling_is_seen_though_it_is_read_rarely(reason: str, share: float, cause: str) -> None:
+    stage = Stage(Actor(0, rates={(THROTTLED, (reason,)): share}))
+    stage.play(80)  # it was last read after 60
+    assert stage.causes == [cause]
+
+
+def test_what_the_process_before_copied_is_not_held_against_the_next() -> None:
+    actor = Actor(0, {"copy": 0.9, "compute": 0.1}, RESTS, BATCHES)
+    stage = Stage(actor)
+    stage.play(40)
+    assert stage.causes == ["data_loading_copy"]
+    actor.states = {"copy": 0.5, "starved": 0.4, "compute": 0.1}
+    actor.gauges, actor.rates = {job.HOST_THREAD: 1.0, job.HOST_CPUS: 4.0}, RESULTS
+    stage.play(15)
+    assert stage.causes == ["host_compute"]
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "compile", "data"])
+def test_a_phase_is_believed_within_ten_seconds_and_no_longer_than_it_lasts(name: str) -> None:
+    cause = "data_loading" if name == "data" else name
+    actor = Actor(0, rates={**phase("step"), **phase(name, 0.0)})
+    stage = Stage(actor)
+    stage.play(60)
+    assert stage.causes == ["none"]
+    actor.states, actor.rates = NOTHING, {**phase("step", 0.0), **phase(name)}
+    stage.play(10)
+    assert stage.causes == [cause]
+    stage.play(60)
+    actor.rates = {**phase("step", 0.0), **phase(name, 0.0)}
+    stage.play(10)
+    assert stage.causes == ["unexplained"]
+
+
+def test_a_rank_whose_peers_wait_is_asked_for_its_reason_even_if_idle() -> None:
+    late, waiting = Actor(0, IDLE, RESTS, peers=True), Actor(1, peers=True)
+    waiting.block()
+    stage = Stage(late, waiting)
+    stage.play(30)
+    assert stage.causes == ["unexplained", "stalled_collective"]
+
+
+def test_ranks_that_take_turns_to_wait_for_data_want_data() -> None:
+    """Of two ranks whose loader is slow, each spins while the other still waits for its batch."""
+    one, other = (
+        Actor(each, {"compute": 0.5, "blocked": 0.2, "starved": 0.3}, PREPARES, peers=True)
+        for each in (0, 1)
+    )
+    stage = Stage(one, other)
+    stage.play(30)
+    assert stage.causes == ["data_loading_cpu"] * 2
+    assert stage.verdict(0).share == pytest.approx(0.5)
+
+
+GAUGES = (
+    job.BLOCKED,
+    job.COMPILER_CPUS,
+    job.HOST_CPUS,
+    job.HOST_THREAD,
+    job.LOADER_THREAD,
+    job.STOPPED,
+)
+COUNTERS: tuple[Labelled, ...] = (
+    *((steps.SECONDS, (name,)) for name in PHASES),
+    *((PCIE_BYTES, (way,)) for way in ("transmit", "receive")),
+    *((job.PRESSURE_WAITING, (resource,)) for resource in RESOURCES),
+    (job.IO_BYTES, ("write",)),
+)
+AMOUNTS = st.sampled_from([0.0, 0.05, 0.2, 0.5, 0.96, 1.0, 3.0, 6e7])
+
+
+@st.composite
+def actors(draw: st.DrawFn, index: int) -> Actor:
+    """Any GPU: what its ledger and its processes say need not make sense together."""
+    parts = draw(st.dictionaries(st.sampled_from(sorted(STATES)), st.floats(0.01, 1), min_size=1))
+    gauges: dict[Metric, float] = {
+        metric: draw(AMOUNTS) for metric in draw(st.sets(st.sampled_from(GAUGES)))
+    }
+    return Actor(
+        index,
+        {state: part / sum(parts.values()) for state, part in parts.items()},
+        gauges,
+        draw(st.dictionaries(st.sampled_from(COUNTERS), AMOUNTS)),
+        draw(st.sampled_from([("train",), ("other",), ("train", "other"), ()])),
+        draw(st.sampled_from(["train", "VLLM::EngineCore", "ipykernel_launcher"])),
+    )
+
+
+@given(actors(0), actors(1), st.integers(1, 20))
+@settings(max_examples=60)
+def test_whatever_the_sources_say_one_cause_is_named_with_evidence(
+    one: Actor, other: Actor, seconds: int
+) -> None:
+    stage = Stage(one, other)
+    stage.play(20)
+    one.states, other.states = other.states, one.states
+    stage.play(seconds)
+    for index in (0, 1):
+        verdict = stage.verdict(index)
+        assert verdict.cause in CAUSES
+        assert 0 <= verdict.share <= 1.001
+        assert verdict.cause == "none" or verdict.evidence
+    assert all(gpu in (0, 1) for gpu, _ in stage.waited_for)

@@ -1,0 +1,119 @@
+"""What the node is short of, and which of its parts are broken, as sources tell it."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpunode.export.web.node import NodeNow, node
+from gpunode.gpu.health import FABRIC_READY, RECOVERY_ACTION, REMAP_PENDING
+from gpunode.gpu.nvlink import NVLINK_UP
+from gpunode.gpu.xids import XID_TIME
+from gpunode.host import disk, filesystem, infiniband, memory, nfs, pressure, shm
+from gpunode.nccl import ras
+from tests.export.page import scenes
+from tests.export.page.scenes import TB, Host
+from tests.verdict.stage import Labelled
+
+AT = "3", "GPU-3"
+BEGIN = 1_700_000_000.0
+
+
+def told(gauges: dict[Labelled, float], rates: dict[Labelled, float]) -> NodeNow:
+    """The page over a healthy node, where the host tells this as well."""
+    scene = scenes.at_work()
+    scene.host.gauges |= gauges
+    scene.host.rates |= rates
+    return node(scene.play(60).stage.loop)
+
+
+def test_nothing_is_wrong_on_a_healthy_node() -> None:
+    now = told({}, {})
+    assert now.findings == []
+    assert len(now.figures) > 8
+    assert not any(figure.short for figure in now.figures)
+
+
+SHORT: dict[str, tuple[dict[Labelled, float], dict[Labelled, float], str]] = {
+    "cpu": ({}, {(pressure.WAITING, ("cpu",)): 0.4}, "time in which tasks wait for a CPU 40 %"),
+    "io": ({}, {(pressure.WAITING, ("io",)): 0.3}, "time in which tasks wait for storage 30 %"),
+    "memory": ({(memory.AVAILABLE, ()): 0.04 * TB}, {}, "host memory in use 98 %"),
+    "disk": ({}, {(disk.BUSY, ("sdq",)): 1.0}, "busiest disk sdq 100 %"),
+    "nfs": (
+        {},
+        {
+            (nfs.RTT_SECONDS, ("/data", "READ")): 3.0,
+            (nfs.REQUESTS, ("/data", "READ")): 10.0,
+        },
+        "slowest file server, per request /data 300 ms",
+    ),
+    "shm": ({(shm.USED, ()): 0.99 * TB}, {}, "/dev/shm in use 99 %"),
+    "filesystem": (
+        {
+            (filesystem.SIZE, ("/scratch", "xfs")): 100.0,
+            (filesystem.AVAILABLE, ("/scratch", "xfs")): 4.0,
+        },
+        {},
+        "fullest filesystem /scratch 96 %",
+    ),
+    "nvlink": ({(NVLINK_UP, (*AT, "2")): 0.0}, {}, "NVLinks up 143 of 144"),
+    "port": ({(infiniband.ACTIVE, ("mlx5_4", "1")): 0.0}, {}, "RDMA ports active 7 of 8"),
+    "nccl": (
+        {(ras.STALLED, ()): 1.0, (ras.COMMUNICATORS, ()): 4.0},
+        {},
+        "NCCL communicators that stall 1 of 4",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_what_is_past_its_limit_is_told_with_a_remedy(name: str) -> None:
+    gauges, rates, words = SHORT[name]
+    (finding,) = told(gauges, rates).findings
+    assert finding.urgency == "soon"
+    assert finding.title == f"Past the limit on this node: {words}"
+    assert finding.remedy
+
+
+BROKEN: dict[str, tuple[dict[Labelled, float], str]] = {
+    "xid": ({(XID_TIME, (*AT, "79")): BEGIN}, "GPU 3: XID 79, an error of the hardware"),
+    "remap": (
+        {(REMAP_PENDING, AT): 1.0},
+        "GPU 3: a bad row of its memory is replaced at the next reset",
+    ),
+    "action": (
+        {(RECOVERY_ACTION, (*AT, "drain_and_reset")): 1.0},
+        "GPU 3: its driver asks for: drain and reset",
+    ),
+    "fabric": ({(FABRIC_READY, AT): 0.0}, "GPU 3: it has not joined the NVSwitch fabric"),
+    "controller": ({(disk.STATE, ("nvme3",)): 0.0}, "Disk nvme3 does not work"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_part_is_urgent(name: str) -> None:
+    gauges, title = BROKEN[name]
+    (finding,) = told(gauges, {}).findings
+    assert (finding.urgency, finding.title) == ("now", title)
+    assert "{" not in finding.remedy
+    assert finding.gpus == (["3"] if "GPU" in title else [])
+
+
+@pytest.mark.parametrize(
+    "gauges",
+    [
+        {(XID_TIME, (*AT, "79")): BEGIN - 1000.0},  # long ago
+        {(XID_TIME, (*AT, "13")): BEGIN},  # of a program
+        {(RECOVERY_ACTION, (*AT, "none")): 1.0},
+        {(FABRIC_READY, AT): 1.0, (REMAP_PENDING, AT): 0.0},
+    ],
+)
+def test_what_is_no_fault_is_not_told(gauges: dict[Labelled, float]) -> None:
+    assert told(gauges, {}).findings == []
+
+
+def test_a_node_that_tells_nothing_has_no_figures() -> None:
+    scene = scenes.at_work(1)
+    scene.host = Host()
+    now = node(scene.play(60).stage.loop)
+    assert {figure.name for figure in now.figures} == {"NVLink, all GPUs"}
+    assert now.findings == []

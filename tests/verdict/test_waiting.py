@@ -1,0 +1,222 @@
+"""Who is waited for: jobs on four GPUs of a node whose ranks do not come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gpunode.client.protocol import PHASES
+from gpunode.jobs import processes as job
+from gpunode.jobs import steps
+from tests.verdict.stage import Actor, Stage
+
+
+def stop(rank: Actor) -> None:
+    rank.states, rank.gauges = {"starved": 1.0}, {job.STOPPED: 1.0}
+
+
+def wait_for_a_device(rank: Actor) -> None:
+    rank.states, rank.gauges = {"starved": 1.0}, {job.BLOCKED: 1.0}
+
+
+def loop_in_python(rank: Actor) -> None:
+    rank.states, rank.gauges = {"starved": 1.0}, {job.HOST_THREAD: 1.0, job.HOST_CPUS: 1.0}
+
+
+def sleep(rank: Actor) -> None:
+    rank.states, rank.gauges = {"idle": 1.0}, {job.HOST_THREAD: 0.0}
+
+
+def compute_alone(rank: Actor) -> None:
+    rank.states = {"compute": 0.7, "memory": 0.2, "launch": 0.1}
+
+
+def say(phase: str) -> Callable[[Actor], None]:
+    def report(rank: Actor) -> None:
+        rank.states = {"starved": 1.0}
+        rank.rates = {(steps.SECONDS, (phase,)): 1.0}
+
+    return report
+
+
+def write(rank: Actor) -> None:
+    rank.states, rank.rates = {"starved": 1.0}, {(job.IO_BYTES, ("write",)): 1e9}
+
+
+def ranks(count: int, name: str = "train", first: int = 0) -> list[Actor]:
+    return [
+        Actor(first + each, jobs=(name,), world_size=str(count), peers=True)
+        for each in range(count)
+    ]
+
+
+def report_steps(*actors: Actor) -> None:
+    """Their clients have counters of every phase from the start, as a real one has."""
+    for actor in actors:
+        actor.rates = {(steps.SECONDS, (p,)): float(p == "step") for p in PHASES}
+
+
+@pytest.mark.parametrize(
+    ("happens", "reason", "cause"),
+    [
+        (stop, "stopped", "stalled_collective"),
+        (wait_for_a_device, "uninterruptible", "stalled_collective"),
+        (loop_in_python, "cpu_bound", "stalled_collective"),
+        (sleep, "unknown", "stalled_collective"),
+        (Actor.leave, "gone", "stalled_collective"),
+        (compute_alone, "evaluating", "straggler"),
+        (say("evaluation"), "evaluating", "straggler"),
+        (say("checkpoint"), "checkpointing", "straggler"),
+        (write, "checkpointing", "straggler"),
+    ],
+)
+def test_the_rank_that_does_not_come_is_named_with_what_it_does(
+    happens: Callable[[Actor], None], reason: str, cause: str
+) -> None:
+    actors = ranks(4)
+    stage = Stage(*actors)
+    stage.play(60)
+    assert stage.waited_for == []
+    assert stage.causes == ["none"] * 4
+    happens(actors[2])
+    for waiting in (0, 1, 3):
+        actors[waiting].block()
+    stage.play(15)
+    assert stage.waited_for == [(2, reason)]
+    assert [stage.causes[waiting] for waiting in (0, 1, 3)] == [cause] * 3
+    assert any(f'reason="{reason}"' in each.series for each in stage.verdict(0).evidence)
+    stage.play(300)
+    assert stage.waited_for == [(2, reason)]
+    assert [stage.causes[waiting] for waiting in (0, 1, 3)] == [cause] * 3
+
+
+def test_nobody_is_waited_for_once_the_late_rank_has_come() -> None:
+    actors = ranks(4)
+    stage = Stage(*actors)
+    stage.play(30)
+    loop_in_python(actors[1])
+    for waiting in (0, 2, 3):
+        actors[waiting].block()
+    stage.play(30)
+    assert stage.waited_for == [(1, "cpu_bound")]
+    for actor in actors:
+        actor.states, actor.gauges = {"compute": 1.0}, {}
+    stage.play(12)
+    assert stage.waited_for == []
+    assert stage.causes == ["none"] * 4
+
+
+def test_two_ranks_may_be_waited_for_at_once() -> None:
+    actors = ranks(4)
+    stage = Stage(*actors)
+    stage.play(30)
+    stop(actors[0])
+    actors[1].leave()
+    actors[2].block()
+    actors[3].block()
+    stage.play(15)
+    assert stage.waited_for == [(0, "stopped"), (1, "gone")]
+
+
+def test_a_job_is_not_held_up_by_another_on_the_same_node() -> None:
+    one, other = ranks(2, "a:29500"), ranks(2, "b:29500", first=2)
+    stage = Stage(*one, *other)
+    stage.play(30)
+    one[0].block()
+    stop(one[1])
+    sleep(other[0])
+    stage.play(30)
+    assert stage.waited_for == [(1, "stopped")]
+    assert stage.causes[0] == "stalled_collective"
+    assert stage.causes[3] == "none"
+
+
+def test_processes_of_unknown_jobs_do_not_wait_for_each_other() -> None:
+    actors = ranks(2, name="")
+    stage = Stage(*actors)
+    stage.play(30)
+    actors[0].block()
+    stop(actors[1])
+    stage.play(30)
+    assert stage.waited_for == []
+
+
+def test_a_gpu_that_two_jobs_share_waits_for_both() -> None:
+    shared, first, second = Actor(0, jobs=("a", "b")), Actor(1, jobs=("a",)), Actor(2, jobs=("b",))
+    stage = Stage(shared, first, second)
+    stage.play(30)
+    shared.block()
+    stop(first)
+    loop_in_python(second)
+    stage.play(15)
+    assert stage.waited_for == [(1, "stopped"), (2, "cpu_bound")]
+    named = " ".join(each.series for each in stage.verdict(0).evidence)
+    assert 'gpu="1"' in named
+    assert 'gpu="2"' in named
+
+
+def test_where_all_wait_the_culprit_is_on_another_node_until_the_job_ends() -> None:
+    actors = ranks(4)
+    stage = Stage(*actors)
+    stage.play(30)
+    for actor in actors:
+        actor.block()
+    stage.play(15)
+    assert stage.waited_for == []
+    assert stage.causes == ["stalled_collective"] * 4
+    for actor in actors:
+        actor.leave()
+    stage.play(12)
+    assert stage.waited_for == []
+    for actor in actors[:2]:
+        actor.jobs, actor.peers = ("next",), True
+        actor.block()
+    stage.play(60)
+    assert stage.waited_for == []
+    assert stage.causes[:2] == ["stalled_collective"] * 2
+
+
+def test_a_job_that_goes_on_with_fewer_ranks_does_not_wait_for_the_others() -> None:
+    actors = ranks(4)
+    stage = Stage(*actors)
+    stage.play(30)
+    actors[3].leave()
+    stage.play(120)
+    stop(actors[2])
+    actors[0].block()
+    actors[1].block()
+    stage.play(15)
+    assert stage.waited_for == [(2, "stopped")]
+
+
+def test_a_rank_that_spun_until_it_ended_does_not_wait_for_itself() -> None:
+    actors = ranks(2)
+    stage = Stage(*actors)
+    stage.play(30)
+    actors[0].block()
+    actors[1].block()
+    stage.play(30)
+    actors[1].leave()
+    for _ in range(10):
+        stage.play(2)
+        assert not any("waited_for" in each.series for each in stage.verdict(1).evidence)
+    assert stage.waited_for == [(1, "gone")]
+
+
+@pytest.mark.parametrize("phase", ["checkpoint", "evaluation"])
+def test_a_hang_soon_after_a_phase_of_its_own_is_a_stall_in_time(phase: str) -> None:
+    actors = ranks(4)
+    report_steps(*actors)
+    stage = Stage(*actors)
+    stage.play(60)
+    say(phase)(actors[0])
+    for waiting in actors[1:]:
+        waiting.block()
+    stage.play(20)
+    assert set(stage.causes[1:]) == {"straggler"}
+    actors[0].rates = {(steps.SECONDS, (phase,)): 0.0}
+    sleep(actors[0])
+    stage.play(15)
+    assert stage.waited_for == [(0, "unknown")]
+    assert set(stage.causes[1:]) == {"stalled_collective"}
