@@ -21,7 +21,7 @@ from gpunode.audit.source import Audit
 from gpunode.client import protocol
 from gpunode.config import LARGEST_FILE, Settings, UsageError, load, read_yaml
 from gpunode.driver.driver import DriverError, Identity
-from gpunode.driver.nvidia.nvml import _text
+from gpunode.driver.nvidia import identity
 from gpunode.export.exposition import requested
 from gpunode.export.web.access import WebFile, look
 from gpunode.host import (
@@ -357,7 +357,7 @@ def address(data: bytes) -> None:
 
 
 def driver_text(data: bytes) -> None:
-    found = _text(data)
+    found = identity.label(data)
     assert found.isprintable()
     assert len(found) <= 256
 
