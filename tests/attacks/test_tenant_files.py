@@ -29,7 +29,7 @@ from gpunode.config import Settings
 from gpunode.nccl.log import NcclLogs, line_of, transport
 from gpunode.node import inside, patience
 from gpunode.node.local import LocalNode
-from gpunode.node.node import LONGEST_VALUE, MOST_READ, Lines, lines_of
+from gpunode.node.node import LONGEST_VALUE, MOST_READ, KeptLines, lines_of
 from gpunode.node.patience import Patience
 from gpunode.node.tape import RecordingNode, TapeNode, TapeWriter
 from gpunode.text import escaped, printable
@@ -520,7 +520,7 @@ class Written(Logging):
         super().__init__(Path("/nowhere"))
         self.text = text
 
-    def lines(self, path: str, after: int, pattern: re.Pattern[str]) -> Lines:  # noqa: ARG002
+    def lines(self, path: str, after: int, pattern: re.Pattern[str]) -> KeptLines:  # noqa: ARG002
         return lines_of(self.text.encode("utf-8", "replace")[after:], after, pattern)
 
 

@@ -56,7 +56,7 @@ from gpunode.node.node import (
     LONGEST_VALUE,
     MAX_FILE,
     MOST_READ,
-    Lines,
+    KeptLines,
     environment_of,
     lines_of,
     program_of,
@@ -119,7 +119,7 @@ class Told(OneGpu):
     def log_lines(self, _: str) -> list[str]:
         return self.text.split("\n")
 
-    def lines(self, _: str, after: int, pattern: Any) -> Lines:
+    def lines(self, _: str, after: int, pattern: Any) -> KeptLines:
         return lines_of(self.data[after : after + MOST_READ], after, pattern)
 
     def environment(self, _: int) -> dict[str, str]:
@@ -370,7 +370,7 @@ def of_the_kubelet(data: bytes) -> None:
 
 
 def of_grpc(data: bytes) -> None:
-    calling = unary.Call("/a/B", b"", kubelet.LARGEST, 5.0)
+    calling = unary.UnaryCall("/a/B", b"", kubelet.LARGEST, 5.0)
     for at in range(0, len(data), unary.READ):
         calling.to_send()
         if calling.take(data[at : at + unary.READ]):
@@ -400,7 +400,7 @@ def of_the_host(data: bytes) -> None:
         pcie.parse_speed,
         lambda told: pcie.parse_total(told, "fatal"),
     )(data)
-    kinds = (cpu.Cpu, disk.Disks, memory.Memory, network.Network, pcie.Pcie, pressure.Pressure)
+    kinds = (cpu.Cpu, disk.Disks, memory.NodeMemory, network.Network, pcie.Pcie, pressure.Pressure)
     for kind in kinds:
         node = Told(data, devices=["0000:1b:00.0"], nvme0=["hwmon1"])
         exports(kind(node, DEFAULTS), node)

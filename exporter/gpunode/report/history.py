@@ -106,7 +106,7 @@ Amounts = dict[str, float]
 """GPU hours by state, cause, kind or phase."""
 
 
-class Job(NamedTuple):
+class JobKey(NamedTuple):
     """Who holds GPUs, as the recording rules tell jobs apart."""
 
     cluster: str
@@ -115,7 +115,7 @@ class Job(NamedTuple):
     user: str
 
 
-class Node(NamedTuple):
+class NodeKey(NamedTuple):
     """A node of a cluster."""
 
     cluster: str
@@ -180,8 +180,8 @@ class Past:
     clusters: dict[str, dict[int, Amounts]] = field(default_factory=dict)
     """GPU hours by state, of each hour by its end, of each cluster."""
 
-    jobs: dict[Job, JobPast] = field(default_factory=lambda: defaultdict(JobPast))
-    nodes: dict[Node, NodePast] = field(default_factory=lambda: defaultdict(NodePast))
+    jobs: dict[JobKey, JobPast] = field(default_factory=lambda: defaultdict(JobPast))
+    nodes: dict[NodeKey, NodePast] = field(default_factory=lambda: defaultdict(NodePast))
     models: dict[str, Amounts] = field(default_factory=dict)
     namespaces: dict[str, Amounts] = field(default_factory=dict)
     causes: Amounts = field(default_factory=lambda: defaultdict(float))
@@ -189,10 +189,10 @@ class Past:
     energy: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     """Kilowatt hours by the end of the day."""
 
-    blocked: dict[tuple[Job, int], dict[Node, list[float]]] = field(default_factory=dict)
+    blocked: dict[tuple[JobKey, int], dict[NodeKey, list[float]]] = field(default_factory=dict)
     """Hours that a node's GPUs waited for the peers of a job, and hours in all, by day."""
 
-    faults: dict[tuple[str, Node, str], dict[int, float]] = field(default_factory=dict)
+    faults: dict[tuple[str, NodeKey, str], dict[int, float]] = field(default_factory=dict)
     """Hours of each fault of each node and GPU (empty for a node), by the end of the window."""
 
     by_useful_share: Amounts = field(default_factory=dict)
@@ -338,9 +338,9 @@ def _add(amounts: dict[str, Amounts], name: str, part: str, hours: float) -> Non
     own[part] = own.get(part, 0.0) + hours
 
 
-def _job(labels: Labels) -> Job:
-    return Job(*(labels.get(name, "") for name in Job._fields))
+def _job(labels: Labels) -> JobKey:
+    return JobKey(*(labels.get(name, "") for name in JobKey._fields))
 
 
-def _node(labels: Labels) -> Node:
-    return Node(labels.get("cluster", ""), labels.get("instance", ""))
+def _node(labels: Labels) -> NodeKey:
+    return NodeKey(labels.get("cluster", ""), labels.get("instance", ""))

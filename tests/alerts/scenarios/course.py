@@ -11,7 +11,7 @@ Key = tuple[str, Labels]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Linear:
     """A value, and what it gains a second from a moment on; with ``every``, it begins again."""
 
     value: float
@@ -36,10 +36,10 @@ class Rate:
 class Unseen:
     """What goes on while nobody reads it: Prometheus writes nothing, not even that it is gone."""
 
-    course: Line | Rate
+    course: Linear | Rate
 
 
-Course = Line | Rate | Unseen
+Course = Linear | Rate | Unseen
 
 
 @dataclass(slots=True)
@@ -66,13 +66,13 @@ class Exposition:
 
     def gauge(self, name: str, value: float, /, **labels: str) -> None:
         """A value that stays, of a gauge or of a counter that does not count."""
-        self.series[name, tuple(sorted(labels.items()))] = Line(value)
+        self.series[name, tuple(sorted(labels.items()))] = Linear(value)
 
     def counter(self, name: str, gains: float, /, **labels: str) -> None:
         """A counter and what it gains a second."""
         self.series[name, tuple(sorted(labels.items()))] = Rate(gains)
 
-    def line(self, name: str, line: Line, /, **labels: str) -> None:
+    def line(self, name: str, line: Linear, /, **labels: str) -> None:
         """A gauge that changes evenly."""
         self.series[name, tuple(sorted(labels.items()))] = line
 
@@ -93,7 +93,7 @@ class Exposition:
     def _scraped(self) -> Iterator[tuple[Key, Course]]:
         for job in self.scraped_by if self.up is not None else ():
             target = (("instance", self.address or self.node), ("job", job))
-            yield ("up", target), Line(self.up or 0.0)
+            yield ("up", target), Linear(self.up or 0.0)
             if self.up:
                 for (name, labels), course in self.series.items():
                     yield (name, (*target, *labels)), course

@@ -99,7 +99,7 @@ Seconds = Annotated[int, BeforeValidator(lambda told: seconds(str(told)))]
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ScenarioEvent:
     """What happens to nodes or to their GPUs, and when."""
 
     spans: tuple[tuple[int, int], ...]
@@ -132,7 +132,7 @@ def event(told: object) -> object:
         length, _, every = share.partition("-in-")
         starts = range(seconds(begin), until, seconds(every))
         spans = [(start, start + seconds(length)) for start in starts]
-    return Event(tuple(spans), where, " ".join(what), options)
+    return ScenarioEvent(tuple(spans), where, " ".join(what), options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Job(Strict):
+class ScenarioJob(Strict):
     """A job, the GPUs it has, and what it does on them."""
 
     owner: str
@@ -222,8 +222,8 @@ class Scenario(Strict):
     """The time between two scrapes and evaluations."""
 
     nodes: dict[str, Annotated[str, Field(pattern=r"^\d+x\d+$")]]
-    jobs: dict[str, Job] = Field(default_factory=dict)
-    happens: tuple[Annotated[Event, BeforeValidator(event)], ...] = ()
+    jobs: dict[str, ScenarioJob] = Field(default_factory=dict)
+    happens: tuple[Annotated[ScenarioEvent, BeforeValidator(event)], ...] = ()
     notified: tuple[Annotated[Wanted, BeforeValidator(wanted)], ...] = ()
 
     @property

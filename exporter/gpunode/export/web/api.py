@@ -8,7 +8,7 @@ from typing import get_args, get_type_hints
 from pydantic import BaseModel, Field
 
 from gpunode.audit.source import Audited, Result
-from gpunode.export.history import STEP, History, Line
+from gpunode.export.history import STEP, GpuHistory, History
 from gpunode.gpu.activity import WindowDetail
 from gpunode.gpu.nvlink import NvLinkDetail
 from gpunode.jobs.owners import OwnersDetail
@@ -66,7 +66,7 @@ class Hour(BaseModel):
 
     step_seconds: float = Field(description="seconds between two points")
     times: list[float] = Field(description="of each point, in seconds since the epoch")
-    gpus: list[Line]
+    gpus: list[GpuHistory]
 
 
 def history(readings: Readings, since: float = 0.0) -> Hour:

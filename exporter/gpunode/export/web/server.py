@@ -132,7 +132,7 @@ class Connection(H11Protocol):
             self.abort()
 
 
-class Server(uvicorn.Server):
+class WebServer(uvicorn.Server):
     """uvicorn with two wake-ups a second, not ten: they are most of an idle daemon's cost."""
 
     async def main_loop(self) -> None:
@@ -180,7 +180,7 @@ def serve(app: FastAPI, listener: socket.socket, file: AccessFile | None) -> Non
         headers=[("connection", "close")],
         backlog=BACKLOG,
     )
-    Server(config).run(sockets=[listener])
+    WebServer(config).run(sockets=[listener])
 
 
 def _follow(file: AccessFile) -> None:
