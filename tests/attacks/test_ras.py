@@ -546,7 +546,7 @@ def true_answer(ranks: int) -> str:
 
 def test_a_true_answer_of_16384_ranks_fits_and_names_the_late_one() -> None:
     text = true_answer(16_384)
-    assert len(re.sub(" +", " ", text)) < gpunode.node.tcp.LARGEST
+    assert len(re.sub(" +", " ", text)) < gpunode.node.tcp.LARGEST_ANSWER
     begin = time.process_time()
     (behind,) = ras.parse(text).behind
     assert time.process_time() - begin < 3

@@ -11,7 +11,7 @@ from typing import TypeVar
 import pytest
 from starlette.testclient import TestClient
 
-from gpunode.export.history import MOST, POINTS, STEP, History
+from gpunode.export.history import MOST_GPUS, POINTS, STEP, History
 from gpunode.export.web.app import create_app
 from gpunode.gpu.activity import MEMORY_USED, SECONDS
 from gpunode.gpu.ledger import STATES
@@ -143,9 +143,9 @@ def test_a_counter_that_falls_is_no_share() -> None:
 def test_no_number_of_gpus_makes_it_grow() -> None:
     told, history = Said(), History()
     for _ in range(2):
-        told.say(MOST + 50, compute=1.0)
+        told.say(MOST_GPUS + 50, compute=1.0)
         history.read(told)
-    assert len(history.after(0.0)[1]) == MOST
+    assert len(history.after(0.0)[1]) == MOST_GPUS
 
 
 @pytest.fixture(scope="module")

@@ -138,7 +138,9 @@ class Told(OneGpu):
         return {"rx_prio3_pause": 1}
 
     def datagrams(self, _: str, __: Collection[int]) -> list[Datagram]:
-        return [Datagram(PID, text[: protocol.LARGEST], 1.0) for text in self.text.split("\n")]
+        return [
+            Datagram(PID, text[: protocol.LARGEST_MESSAGE], 1.0) for text in self.text.split("\n")
+        ]
 
     def allocations(self, _: str) -> list[Allocation]:
         answer = messages.ListPodResourcesResponse.FromString(self.data)
@@ -370,7 +372,7 @@ def of_the_kubelet(data: bytes) -> None:
 
 
 def of_grpc(data: bytes) -> None:
-    calling = unary.UnaryCall("/a/B", b"", kubelet.LARGEST, 5.0)
+    calling = unary.UnaryCall("/a/B", b"", kubelet.LARGEST_ANSWER, 5.0)
     for at in range(0, len(data), unary.READ):
         calling.to_send()
         if calling.take(data[at : at + unary.READ]):
@@ -427,8 +429,12 @@ MORE = ("proc/1/net/*", "proc/sys/fs/file-nr", "sys/bus/pci/devices/*/current_li
 LINKS = ("sys/class/net/*/speed", "sys/class/net/*/operstate", "sys/class/net/*/carrier_changes")
 
 TABLE: tuple[Parser, ...] = (
-    Parser("ras_json", ras_answer, seeds.RAS_JSON, largest=tcp.LARGEST, long=seeds.LONG_JSON),
-    Parser("ras_text", ras_answer, seeds.RAS_TEXT, largest=tcp.LARGEST, long=seeds.LONG_TEXT),
+    Parser(
+        "ras_json", ras_answer, seeds.RAS_JSON, largest=tcp.LARGEST_ANSWER, long=seeds.LONG_JSON
+    ),
+    Parser(
+        "ras_text", ras_answer, seeds.RAS_TEXT, largest=tcp.LARGEST_ANSWER, long=seeds.LONG_TEXT
+    ),
     Parser("nccl_log", nccl_log, seeds.NCCL_LOGS),
     Parser("kernel_log", of_the_kernel, (seeds.KMSG, seeds.SYSLOG), largest=MOST_READ),
     Parser("mountstats", of_nfs, (*files("proc/*/mountstats"), seeds.MOUNTSTATS)),
@@ -475,10 +481,10 @@ TABLE: tuple[Parser, ...] = (
         of_the_kubelet,
         seeds.kubelet(),
         (DecodeError,),
-        kubelet.LARGEST,
+        kubelet.LARGEST_ANSWER,
         seeds.LONG_PROTOCOL,
     ),
-    Parser("grpc", of_grpc, seeds.grpc(), (OSError,), kubelet.LARGEST),
+    Parser("grpc", of_grpc, seeds.grpc(), (OSError,), kubelet.LARGEST_ANSWER),
     Parser(
         "web_file",
         web_file,

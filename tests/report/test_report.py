@@ -488,7 +488,7 @@ def test_what_is_asked_for_is_recorded_with_these_labels(query: Query) -> None:
     for name in names:
         assert name in recorded
         assert set(by[1].split(", ") if by else ()) <= set(recorded[name].labels)
-        every = {history.EVERY: "30s", history.AT_ONCE: "15s"}
+        every = {history.RULE_INTERVAL: "30s", history.FAULT_RULE_INTERVAL: "15s"}
         scale = re.search(r"\* (\d+) / 3600", expression)
         if scale:
             assert recorded[name].interval == every[int(scale[1])]

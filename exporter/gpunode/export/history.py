@@ -26,7 +26,7 @@ STEP = 10.0
 POINTS = 361
 """Points that are kept: an hour, and the place of the one that is being written."""
 
-MOST = 128
+MOST_GPUS = 128
 """GPUs that are kept: about 20 kB each."""
 
 USED = frozenset({SECONDS, ENERGY, MEMORY_USED, BOTTLENECK})
@@ -120,7 +120,7 @@ class History:
         }
         rings = {at: ring for at, ring in self.rings.items() if at in found or not ring.empty}
         for at in found:
-            if len(rings) < MOST:
+            if len(rings) < MOST_GPUS:
                 rings.setdefault(at, Ring())
         for at, ring in rings.items():
             ledger = [values.get((SECONDS, (*at, state))) for state in STATES]

@@ -19,7 +19,7 @@ SERIES = 10_000
 """The most series of one read. A node of 2500 cores has as many in its largest source; the
 verdicts on 72 GPUs, each in 7 MIG instances, are 8000."""
 
-LONGEST = 512
+LONGEST_LABEL = 512
 """Characters of a label, after which it is cut; the longest that is usual is a mount point."""
 
 one_at_a_time = threading.Lock()
@@ -28,7 +28,7 @@ one_at_a_time = threading.Lock()
 
 def valid(text: str) -> str:
     """The text as a label."""
-    return printable(text, LONGEST)
+    return printable(text, LONGEST_LABEL)
 
 
 def presentable(told: Any) -> Any:

@@ -27,7 +27,7 @@ CLONE_NEWNET = 0x40000000
 DEADLINE = 8.0
 """Seconds allowed for the whole answer, however slowly the server accepts and sends."""
 
-LARGEST = 8 << 20
+LARGEST_ANSWER = 8 << 20
 """Size limit of an answer in bytes, each run of spaces counted as one: one of NCCL RAS with 16,384
 ranks has 8.4 MiB, and without indentation 5.2 MiB."""
 
@@ -217,7 +217,7 @@ def _received(connection: socket.socket, deadline: float) -> str:
         size += len(part)
         if not part:
             return answer.decode("ascii", "ignore")
-        if len(answer) > LARGEST or size > INDENTED * LARGEST:
+        if len(answer) > LARGEST_ANSWER or size > INDENTED * LARGEST_ANSWER:
             raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
         if time.monotonic() > deadline:
             raise TimeoutError

@@ -18,8 +18,8 @@ DAY = 24 * HOUR
 LATE = 240
 """Seconds after the hour within which the recording rules record it."""
 
-EVERY = 30
-AT_ONCE = 15
+RULE_INTERVAL = 30
+FAULT_RULE_INTERVAL = 15
 """Seconds between two samples of what is recorded more often than once an hour."""
 
 FAULT_WINDOW = 900
@@ -69,15 +69,17 @@ BLOCKED = Query(f"max by (cluster, instance, {OWNER}) (sum_over_time({_BLOCKED})
 BLOCKED_HOURS = Query(f"max by (cluster, instance, {OWNER}) (count_over_time({_BLOCKED}))")
 CAUSES = Query(
     'sum by (cause) (sum_over_time(cluster:gpunode_gpu_bottleneck:count{cause!="none"}[WINDOW])) '
-    f"* {EVERY} / {HOUR}",
+    f"* {RULE_INTERVAL} / {HOUR}",
     late=0,
 )
 KINDS = Query(
-    f"sum by (kind) (sum_over_time(cluster:gpunode_job_kind:gpus[WINDOW])) * {EVERY} / {HOUR}",
+    "sum by (kind) (sum_over_time(cluster:gpunode_job_kind:gpus[WINDOW])) "
+    f"* {RULE_INTERVAL} / {HOUR}",
     late=0,
 )
 ENERGY = Query(
-    f"sum (sum_over_time(cluster:gpunode_gpu_power:watts[WINDOW])) * {EVERY} / {HOUR} / 1000",
+    "sum (sum_over_time(cluster:gpunode_gpu_power:watts[WINDOW])) "
+    f"* {RULE_INTERVAL} / {HOUR} / 1000",
     late=0,
 )
 """Kilowatt hours."""
@@ -86,12 +88,12 @@ _NODE_FAULT = 'node:gpunode_fault:level{fault!="gpu"}[WINDOW]'
 _GPU_FAULT = "gpu:gpunode_gpu_fault:level[WINDOW]"
 NODE_FAULTS = Query(
     f"sum by (cluster, instance, fault) (sum_over_time({_NODE_FAULT}) "
-    f"- count_over_time({_NODE_FAULT})) * {AT_ONCE} / {HOUR}",
+    f"- count_over_time({_NODE_FAULT})) * {FAULT_RULE_INTERVAL} / {HOUR}",
     late=0,
 )
 GPU_FAULTS = Query(
     f"sum by (cluster, instance, gpu, uuid, reason) (sum_over_time({_GPU_FAULT}) "
-    f"- count_over_time({_GPU_FAULT})) * {AT_ONCE} / {HOUR}",
+    f"- count_over_time({_GPU_FAULT})) * {FAULT_RULE_INTERVAL} / {HOUR}",
     late=0,
 )
 """Hours of faults that are worth waking somebody, whose level is 2; the others' is 1."""
