@@ -18,7 +18,7 @@ from gpunode.gpu.ledger import STATES
 from gpunode.gpu.power import ENERGY
 from gpunode.metric import Metric
 from gpunode.node.node import SteppedClock
-from gpunode.source import Key, Told
+from gpunode.source import Key, Reported
 from gpunode.verdict.source import BOTTLENECK
 from tests.export.page import scenes
 
@@ -38,7 +38,7 @@ class Said:
     def values(self, metrics: Collection[Metric]) -> dict[Key, tuple[float, float]]:
         return {key: value for key, value in self.said.items() if key[0] in metrics}
 
-    def details(self, kind: type[D]) -> list[Told[D]]:  # noqa: ARG002
+    def details(self, kind: type[D]) -> list[Reported[D]]:  # noqa: ARG002
         return []
 
     def say(self, gpus: int, **shares: float) -> None:

@@ -68,9 +68,9 @@ def audit(node: Node, errands: Errands | None = None) -> list[Result]:
 
 
 def _run(check: Check, subject: Subject, errands: Errands) -> Result:
-    told: list[tuple[Status, str]] = [("unknown", f"no answer within {CHECK_TIMEOUT:g} s")]
-    errands.run({check.name: lambda: told.append(_look(check, subject))})
-    status, found = told[-1]
+    answers: list[tuple[Status, str]] = [("unknown", f"no answer within {CHECK_TIMEOUT:g} s")]
+    errands.run({check.name: lambda: answers.append(_look(check, subject))})
+    status, found = answers[-1]
     return Result(
         check.name,
         status,

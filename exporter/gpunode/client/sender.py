@@ -127,7 +127,7 @@ class Account:
         if self._last_step is not None and self._time is not None:
             since = round(self._time - self._last_step - self._aside, 3)
         flops = self.tokens * self.flops_per_token if self.flops_per_token else None
-        told = {
+        fields = {
             "v": VERSION,
             "phase": self.phase,
             "phases": {name: round(s, 6) for name, s in self.phases.items() if s},
@@ -145,12 +145,12 @@ class Account:
             "kernels": self.kernel_seconds,
         }
         if any(self.requests.counts):
-            told["requests"] = {
+            fields["requests"] = {
                 "counts": self.requests.counts,
                 "sum": round(self.requests.sum, 6),
                 "items": self.request_items,
             }
-        return json.dumps(told, separators=(",", ":")).encode()
+        return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def amount(value: object) -> float:

@@ -119,7 +119,7 @@ class FilesystemSpace:
 
     def _samples(self, mount: Mount) -> Iterator[Sample]:
         at = self.called, mount.kind
-        with contextlib.suppress(FileNotFoundError):  # only what is told of it is in our container
+        with contextlib.suppress(FileNotFoundError):  # in the mount table, but not in our container
             space = self.node.filesystem(mount.point)
             self._check_is_seen(mount)
             yield from SIZE.at(space.size, *at)

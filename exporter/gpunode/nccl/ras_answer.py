@@ -172,7 +172,7 @@ class Behind:
 
 @dataclass(slots=True)
 class Answer:
-    """What a service told of its job."""
+    """What a service reported of its job."""
 
     asked: Asked
     communicators: int = 0
@@ -513,7 +513,7 @@ class TextReader:
             self._missing([int(rank) for rank in match["ranks"].split(",")][:NAMED])
 
     def finish(self) -> Answer:
-        """What the text told."""
+        """What the text says."""
         self._count_unlisted()
         self.answer.finish(self.communicator)
         return self.answer
@@ -562,7 +562,7 @@ class TextReader:
             self.answer.missed(self.communicator, rank, why)
 
     def _count_unlisted(self) -> None:
-        """Count ranks with an error of which only the number is told."""
+        """Count ranks with an error of which only the number is reported."""
         for number in range(self.counted, self.unlisted):
             self.answer.fail(Rank(number))
         self.counted, self.unlisted = max(self.counted, self.unlisted), 0

@@ -208,7 +208,7 @@ Put = Callable[[Labels, int, float], None]
 
 
 class Asking:
-    """Asks for a period; ``done`` is told of the moments that were answered."""
+    """Asks for a period; ``done`` is called with how many moments were answered."""
 
     def __init__(
         self, server: Prometheus, past: Past, done: Callable[[int], None] = lambda _: None

@@ -167,7 +167,7 @@ class Prometheus:
             stop=tenacity.stop_after_attempt(ATTEMPTS),
             wait=tenacity.wait_exponential(multiplier=0.5, max=10.0),
             retry=tenacity.retry_if_exception_type(Busy),
-            before_sleep=self._told,
+            before_sleep=self._log_retry,
             reraise=True,
         )
         try:
@@ -179,7 +179,7 @@ class Prometheus:
             self.warnings.add(warning)
         return answer
 
-    def _told(self, state: tenacity.RetryCallState) -> None:
+    def _log_retry(self, state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         log.info("%s: %s; asks again", self.url, error)
 

@@ -108,7 +108,7 @@ def values(courses: Iterable[tuple[Interval, Course | None]], every: float, end:
 
     https://prometheus.io/docs/prometheus/latest/configuration/unit_testing_rules/#series
     """
-    told: list[str] = []
+    notation: list[str] = []
     total, present = 0.0, False
     for (begin, until), course in courses:
         first, last = -int(-begin // every), -int(-min(until, end) // every)
@@ -116,23 +116,26 @@ def values(courses: Iterable[tuple[Interval, Course | None]], every: float, end:
         if count <= 0:
             continue
         if course is None:
-            told += [*(["stale"] if present else ["_"]), *([f"_x{count - 1}"] if count > 1 else [])]
+            notation += [
+                *(["stale"] if present else ["_"]),
+                *([f"_x{count - 1}"] if count > 1 else []),
+            ]
             total, present = 0.0, False
             continue
         present = True
         if isinstance(course, Unseen):
-            told.append(f"_x{count - 1}" if count > 1 else "_")
+            notation.append(f"_x{count - 1}" if count > 1 else "_")
             if isinstance(course.course, Rate):
                 total += course.course.gains * every * count
         elif isinstance(course, Rate):
-            told.append(_run(total, course.gains * every, count))
+            notation.append(_run(total, course.gains * every, count))
             total += course.gains * every * count
         elif course.every:
-            told += [_number(course.at(step * every)) for step in range(first, last)]
+            notation += [_number(course.at(step * every)) for step in range(first, last)]
         else:
-            told.append(_run(course.at(first * every), course.slope * every, count))
+            notation.append(_run(course.at(first * every), course.slope * every, count))
             total = course.at(last * every)
-    return " ".join(told)
+    return " ".join(notation)
 
 
 def _number(value: float) -> str:

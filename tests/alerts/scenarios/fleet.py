@@ -169,8 +169,8 @@ class Fleet:
         """Every series as PromQL writes it, and its values in promtool's notation."""
         every, end = self.scenario.every, float(self.scenario.lasts)
         for (name, labels), courses in self.courses():
-            told = ",".join(f'{k}="{v}"' for k, v in (("cluster", self.name), *labels))
-            yield f"{name}{{{told}}}", values(courses, every, end)
+            selector = ",".join(f'{k}="{v}"' for k, v in (("cluster", self.name), *labels))
+            yield f"{name}{{{selector}}}", values(courses, every, end)
 
     def courses(self) -> Iterator[tuple[Key, list[tuple[Interval, Course | None]]]]:
         """Every series and how it goes on, node by node."""
@@ -205,17 +205,17 @@ class Fleet:
     def _stretches(
         self, job: ScenarioJob, selector: str | None, at: tuple[str, int]
     ) -> Iterator[Stretch]:
-        told = job.does if selector is None else job.but[selector]
-        if 0 not in told:
+        timeline = job.does if selector is None else job.but[selector]
+        if 0 not in timeline:
             yield Stretch(0.0, FREE)
-        for begin, doing in told.items():
+        for begin, doing in timeline.items():
             options = dict(doing.options)
             late = options.pop("late", "")
             late_does = options.pop("as", LATE)
             reason = options.pop("reason", "")
             if late and at in self.scenario.at(late):
-                told_reason = {"reason": reason} if reason else {}
-                yield Stretch(float(begin), behaviour(late_does, told_reason))
+                because = {"reason": reason} if reason else {}
+                yield Stretch(float(begin), behaviour(late_does, because))
             else:
                 yield Stretch(float(begin), behaviour(doing.name, options))
 
@@ -305,7 +305,7 @@ class Fleet:
         return any(other.does(moment).streak for other in others)
 
     def _ras(self, out: Exposition, tenant: Tenant, begin: float) -> None:
-        """What the node of rank 0 is told of the job."""
+        """What the node of rank 0 learns of the job."""
         if tenant.rank:
             return
         out.gauge("gpunode_nccl_communicators", 1.0)
@@ -352,9 +352,9 @@ def _overdue(job: ScenarioJob) -> float:
     return max(STEP_OVERDUE * job.step, STEP_OVERDUE_LEAST)
 
 
-def _owner(told: str, pod: int) -> dict[str, str]:
+def _owner(owner: str, pod: int) -> dict[str, str]:
     """The owner of a GPU as the exporter writes it."""
-    controller, who, *number = told.split()
+    controller, who, *number = owner.split()
     nobody = dict.fromkeys(
         ("owner_namespace", "owner_pod", "owner_container", "slurm_job", "user"), ""
     )

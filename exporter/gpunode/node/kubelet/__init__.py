@@ -78,8 +78,8 @@ def _explained(error: Exception, socket: str) -> OSError:
         number = error.errno
     reason = os.strerror(number)
     detail = error.strerror if isinstance(error, OSError) else str(error)
-    told = f"{reason} ({detail})" if detail and detail != reason else reason
-    return OSError(number, f"the kubelet: {told}", socket)
+    message = f"{reason} ({detail})" if detail and detail != reason else reason
+    return OSError(number, f"the kubelet: {message}", socket)
 
 
 def _flattened(answer: Any) -> Iterator[Allocation]:
