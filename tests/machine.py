@@ -21,7 +21,14 @@ from gpunode.metric import Sample
 from gpunode.node.datagram_socket import Datagram
 from gpunode.node.kubelet import Allocation
 from gpunode.node.local import LocalNode
-from gpunode.node.node import Filesystem, Lines, SteppedClock, environment_of, lines_of, program_of
+from gpunode.node.node import (
+    Filesystem,
+    KeptLines,
+    SteppedClock,
+    environment_of,
+    lines_of,
+    program_of,
+)
 from gpunode.source import Source
 from tests.strict import declared
 
@@ -81,7 +88,7 @@ class Machine:
         statistics: dict[str, int] = self._answer("network_statistics", interface)
         return statistics
 
-    def lines(self, path: str, after: int, pattern: re.Pattern[str]) -> Lines:
+    def lines(self, path: str, after: int, pattern: re.Pattern[str]) -> KeptLines:
         return lines_of(self.read_text(path).encode()[after:], after, pattern)
 
     def environment(self, pid: int) -> dict[str, str]:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from gpunode.cli import log as cli_log
 from gpunode.cli.log import Lines, StandardError
 from gpunode.config import Settings
-from gpunode.host.kernel_log import KMSG, LONGEST, WATCHED, KernelLog, kind_of, message_of
+from gpunode.host.kernel_log import KMSG, LONGEST_LINE, WATCHED, KernelLog, kind_of, message_of
 from gpunode.jobs import cgroup
 from gpunode.jobs.cgroup import Place, whose
 from gpunode.jobs.owners import GpuOwners, Owner, OwnersDetail, Started
@@ -567,7 +567,7 @@ def test_a_long_line_of_a_log_takes_no_time(start: str, part: str) -> None:
     for path in (KMSG, SYSLOG):
         message = message_of(path, text)
         if message is not None:
-            assert len(message) <= LONGEST
+            assert len(message) <= LONGEST_LINE
             kind_of(message)
     assert time.thread_time() - begin < 1
 

@@ -28,7 +28,7 @@ from gpunode.nccl import ras
 from gpunode.nccl.ras import NcclRas
 from gpunode.nccl.ras_answer import BEHIND, COLLECTIVES, FAILED, HERE, LINES, NAMED, Answer, Asked
 from gpunode.node.local import LocalNode, SystemClock
-from gpunode.node.tcp import Server, _has
+from gpunode.node.tcp import ServerSocket, _has
 from tests.conftest import scrape, until, values, watching
 from tests.daemon import free_ports
 from tests.fakes.nvml import FakeDriver
@@ -220,7 +220,7 @@ def test_the_name_of_a_process_does_not_make_the_server_of_another_user_its_own(
     status = "Name:\tx\rUid:\t0\t0\nUid:\t1001\t1001\t1001\t1001\n"
     (tmp_path / "status").write_text(status, newline="")
     without_rights = None
-    assert _has(str(tmp_path), without_rights, Server(True, user, 0)) == (user == 1001)
+    assert _has(str(tmp_path), without_rights, ServerSocket(True, user, 0)) == (user == 1001)
 
 
 def communicators(count: int) -> str:
@@ -546,7 +546,7 @@ def true_answer(ranks: int) -> str:
 
 def test_a_true_answer_of_16384_ranks_fits_and_names_the_late_one() -> None:
     text = true_answer(16_384)
-    assert len(re.sub(" +", " ", text)) < gpunode.node.tcp.LARGEST
+    assert len(re.sub(" +", " ", text)) < gpunode.node.tcp.LARGEST_ANSWER
     begin = time.process_time()
     (behind,) = ras.parse(text).behind
     assert time.process_time() - begin < 3

@@ -24,12 +24,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpunode.audit.source import LONGEST, audit
+from gpunode.audit.source import LONGEST_FINDING, audit
 from gpunode.config import Settings
 from gpunode.nccl.log import NcclLogs, line_of, transport
 from gpunode.node import inside, patience
 from gpunode.node.local import LocalNode
-from gpunode.node.node import LONGEST_VALUE, MOST_READ, Lines, lines_of
+from gpunode.node.node import LONGEST_VALUE, MOST_READ, KeptLines, lines_of
 from gpunode.node.patience import Patience
 from gpunode.node.tape import RecordingNode, TapeNode, TapeWriter
 from gpunode.text import escaped, printable
@@ -369,15 +369,15 @@ def test_the_audit_ends_soon_names_what_does_not_answer_and_escapes_what_it_prin
     checks = {check["check"]: check["found"] for check in json.loads(ran.stdout)}
     assert f"/proc/{dead}/root/mnt/nccl.log does not answer" in checks["nccl_shared_memory"]
     assert "NCCL_P2P_DISABLE=1\\x1b]0;owned\\x07\\x9b2J\\u202e" in checks["nccl_switched_off"]
-    assert all(len(found) <= LONGEST for found in checks.values())
+    assert all(len(found) <= LONGEST_FINDING for found in checks.values())
     assert not set("\x1b\x07\x9b\u202e") & set(table)
 
 
 @given(st.text() | st.text().map(lambda text: text * 100))
 def test_what_is_shown_of_text_from_outside_is_printable_and_short(text: str) -> None:
-    for shown in (escaped(text, LONGEST), printable(text, LONGEST)):
+    for shown in (escaped(text, LONGEST_FINDING), printable(text, LONGEST_FINDING)):
         assert shown.isprintable()
-        assert len(shown) <= LONGEST
+        assert len(shown) <= LONGEST_FINDING
 
 
 def test_each_tenant_has_a_few_threads_and_leaves_some_to_others(
@@ -520,7 +520,7 @@ class Written(Logging):
         super().__init__(Path("/nowhere"))
         self.text = text
 
-    def lines(self, path: str, after: int, pattern: re.Pattern[str]) -> Lines:  # noqa: ARG002
+    def lines(self, path: str, after: int, pattern: re.Pattern[str]) -> KeptLines:  # noqa: ARG002
         return lines_of(self.text.encode("utf-8", "replace")[after:], after, pattern)
 
 

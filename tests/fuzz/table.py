@@ -21,7 +21,7 @@ from gpunode.audit.source import Audit
 from gpunode.client import protocol
 from gpunode.config import LARGEST_FILE, Settings, UsageError, load, read_yaml
 from gpunode.driver.driver import DriverError, Identity
-from gpunode.driver.nvidia.nvml import _text
+from gpunode.driver.nvidia import identity
 from gpunode.export.exposition import requested
 from gpunode.export.web.access import WebFile, look
 from gpunode.host import (
@@ -56,7 +56,7 @@ from gpunode.node.node import (
     LONGEST_VALUE,
     MAX_FILE,
     MOST_READ,
-    Lines,
+    KeptLines,
     environment_of,
     lines_of,
     program_of,
@@ -119,7 +119,7 @@ class Told(OneGpu):
     def log_lines(self, _: str) -> list[str]:
         return self.text.split("\n")
 
-    def lines(self, _: str, after: int, pattern: Any) -> Lines:
+    def lines(self, _: str, after: int, pattern: Any) -> KeptLines:
         return lines_of(self.data[after : after + MOST_READ], after, pattern)
 
     def environment(self, _: int) -> dict[str, str]:
@@ -138,7 +138,9 @@ class Told(OneGpu):
         return {"rx_prio3_pause": 1}
 
     def datagrams(self, _: str, __: Collection[int]) -> list[Datagram]:
-        return [Datagram(PID, text[: protocol.LARGEST], 1.0) for text in self.text.split("\n")]
+        return [
+            Datagram(PID, text[: protocol.LARGEST_MESSAGE], 1.0) for text in self.text.split("\n")
+        ]
 
     def allocations(self, _: str) -> list[Allocation]:
         answer = messages.ListPodResourcesResponse.FromString(self.data)
@@ -357,7 +359,7 @@ def address(data: bytes) -> None:
 
 
 def driver_text(data: bytes) -> None:
-    found = _text(data)
+    found = identity.label(data)
     assert found.isprintable()
     assert len(found) <= 256
 
@@ -370,7 +372,7 @@ def of_the_kubelet(data: bytes) -> None:
 
 
 def of_grpc(data: bytes) -> None:
-    calling = unary.Call("/a/B", b"", kubelet.LARGEST, 5.0)
+    calling = unary.UnaryCall("/a/B", b"", kubelet.LARGEST_ANSWER, 5.0)
     for at in range(0, len(data), unary.READ):
         calling.to_send()
         if calling.take(data[at : at + unary.READ]):
@@ -400,7 +402,7 @@ def of_the_host(data: bytes) -> None:
         pcie.parse_speed,
         lambda told: pcie.parse_total(told, "fatal"),
     )(data)
-    kinds = (cpu.Cpu, disk.Disks, memory.Memory, network.Network, pcie.Pcie, pressure.Pressure)
+    kinds = (cpu.Cpu, disk.Disks, memory.NodeMemory, network.Network, pcie.Pcie, pressure.Pressure)
     for kind in kinds:
         node = Told(data, devices=["0000:1b:00.0"], nvme0=["hwmon1"])
         exports(kind(node, DEFAULTS), node)
@@ -427,8 +429,12 @@ MORE = ("proc/1/net/*", "proc/sys/fs/file-nr", "sys/bus/pci/devices/*/current_li
 LINKS = ("sys/class/net/*/speed", "sys/class/net/*/operstate", "sys/class/net/*/carrier_changes")
 
 TABLE: tuple[Parser, ...] = (
-    Parser("ras_json", ras_answer, seeds.RAS_JSON, largest=tcp.LARGEST, long=seeds.LONG_JSON),
-    Parser("ras_text", ras_answer, seeds.RAS_TEXT, largest=tcp.LARGEST, long=seeds.LONG_TEXT),
+    Parser(
+        "ras_json", ras_answer, seeds.RAS_JSON, largest=tcp.LARGEST_ANSWER, long=seeds.LONG_JSON
+    ),
+    Parser(
+        "ras_text", ras_answer, seeds.RAS_TEXT, largest=tcp.LARGEST_ANSWER, long=seeds.LONG_TEXT
+    ),
     Parser("nccl_log", nccl_log, seeds.NCCL_LOGS),
     Parser("kernel_log", of_the_kernel, (seeds.KMSG, seeds.SYSLOG), largest=MOST_READ),
     Parser("mountstats", of_nfs, (*files("proc/*/mountstats"), seeds.MOUNTSTATS)),
@@ -475,10 +481,10 @@ TABLE: tuple[Parser, ...] = (
         of_the_kubelet,
         seeds.kubelet(),
         (DecodeError,),
-        kubelet.LARGEST,
+        kubelet.LARGEST_ANSWER,
         seeds.LONG_PROTOCOL,
     ),
-    Parser("grpc", of_grpc, seeds.grpc(), (OSError,), kubelet.LARGEST),
+    Parser("grpc", of_grpc, seeds.grpc(), (OSError,), kubelet.LARGEST_ANSWER),
     Parser(
         "web_file",
         web_file,

@@ -239,7 +239,7 @@ def test_large_answers_are_taken_and_larger_ones_refused(root: Path, running: Fa
         for n in range(3_000)
     }
     pods.read()
-    running.pods[("ns", "x" * gpunode.node.kubelet.LARGEST, "main")] = []
+    running.pods[("ns", "x" * gpunode.node.kubelet.LARGEST_ANSWER, "main")] = []
     with pytest.raises(OSError, match="Message too long"):
         pods.read()
 

@@ -260,7 +260,7 @@ def test_a_server_that_takes_too_long_is_left(how: str, monkeypatch: pytest.Monk
 
 
 def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpunode.node.tcp, "LARGEST", 1000)
+    monkeypatch.setattr(gpunode.node.tcp, "LARGEST_ANSWER", 1000)
     with ras_server() as server:
         server.answer = "x" * 100_000
         with pytest.raises(OSError, match="Message too long"):
