@@ -37,7 +37,8 @@ def failing(on: str, error: BaseException) -> Callable[[Cause], Cause]:
     """The same cause, of which the looks fail on one GPU."""
 
     def broken(cause: Cause) -> Cause:
-        return replace(cause, looks=tuple(replace(look, look=of(look)) for look in cause.looks))
+        looks = (replace(cast(Any, look), look=of(look)) for look in cause.looks)
+        return replace(cause, looks=tuple(looks))
 
     def of(look: Explains | Loses | Bounds) -> Callable[[Case], Any]:
         def asked(case: Case) -> Any:
