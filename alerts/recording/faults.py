@@ -26,7 +26,7 @@ from alerts.thresholds.row import (
     series,
 )
 from gpunode.host.filesystem import LOCAL
-from gpunode.verdict.limits import XID_REMEMBERED
+from gpunode.verdict.shortages import XID_REMEMBERED
 
 TARGETS = 'up{job=~"${scrape_jobs}"}'
 UP = series("up", job="gpunode")

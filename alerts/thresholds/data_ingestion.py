@@ -17,7 +17,8 @@ from alerts.thresholds.row import (
     series,
     state,
 )
-from gpunode.verdict.limits import LOST, REMOTE_LATENCY, REMOTE_SHARE
+from gpunode.verdict.causes.cause import LOST
+from gpunode.verdict.causes.data import REMOTE_LATENCY, REMOTE_SHARE
 
 MOUNT = f"{NODE}, mountpoint"
 LATELY = f"and on ({NODE}) node:gpunode_gpu_running:max_1h"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from alerts.recording.record import TRAINS
 from alerts.thresholds.references import LEDGER
 from alerts.thresholds.row import JOB, Example, Threshold, Tier, ledger, of_jobs, state
-from gpunode.verdict.limits import LAUNCHES
+from gpunode.verdict.causes.limits import LAUNCHES
 
 KERNELS = (
     Threshold(

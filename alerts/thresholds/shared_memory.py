@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alerts.thresholds.references import TMPFS
 from alerts.thresholds.row import NODE, Example, Threshold, Tier, gained, series
-from gpunode.verdict.limits import SHM_FULL
+from gpunode.verdict.causes.data import SHM_FULL
 
 JOB_SHM_USED = series("gpunode_job_shm_used_bytes", tmpfs="0:301")
 JOB_SHM_SIZE = series("gpunode_job_shm_size_bytes", tmpfs="0:301")

@@ -19,7 +19,7 @@ from alerts.thresholds.row import (
     series,
 )
 from gpunode.host.filesystem import LOCAL
-from gpunode.verdict.limits import FILESYSTEM_FREE
+from gpunode.verdict.shortages import FILESYSTEM_FREE
 
 FAULTS = (
     "bus_error|hung_task|lockup|machine_check|disk_error|read_only|lustre_eviction|sxid|"

@@ -48,8 +48,8 @@ from gpunode.nccl.log import transport
 from gpunode.node.node import ENVIRONMENT
 from gpunode.sources import GPU_SOURCES, NODE_SOURCES
 from gpunode.verdict.causes import CAUSES
-from gpunode.verdict.source import STALLS
-from gpunode.verdict.waiting import REASONS
+from gpunode.verdict.overdue import STALLS
+from gpunode.verdict.reasons import REASONS
 from gpunode.verdict.workload import KINDS
 from tests.alerts import rule_tests
 from tests.alerts.rule_tests import Case, Course, Phases

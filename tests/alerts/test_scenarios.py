@@ -17,7 +17,7 @@ from gpunode.host.infiniband import ERROR_KINDS, TRANSPORT_ERROR_KINDS
 from gpunode.host.kernel_log import KINDS
 from gpunode.sources import METRICS
 from gpunode.verdict.causes import CAUSES
-from gpunode.verdict.waiting import REASONS
+from gpunode.verdict.reasons import REASONS
 from tests.alerts.scenarios.course import Linear, Rate, Unseen, intervals, values
 from tests.alerts.scenarios.fleet import LATE, Fleet
 from tests.alerts.scenarios.gpus import BEHAVIOURS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.catalogue import DOCUMENTS, Setting, settings_of
+from gpunode.catalogue import BLOCK, BLOCKS, DOCUMENTS, Setting, renewed, settings_of
 from gpunode.cli.commands import COMMANDS
 from gpunode.gpu.ledger import STATES
 from gpunode.verdict.causes import CAUSES
@@ -37,6 +37,13 @@ def test_the_states_are_documented() -> None:
     document = (ROOT / "docs/ledger.md").read_text()
     for state in STATES:
         assert f"| `{state}` |" in document
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_what_is_generated_within_a_document_is_up_to_date(name: str) -> None:
+    document = (ROOT / "docs" / name).read_text()
+    assert [block[1] for block in BLOCK.finditer(document)] == list(BLOCKS[name])
+    assert document == renewed(name, document), "run: make docs"
 
 
 def test_the_causes_are_documented() -> None:

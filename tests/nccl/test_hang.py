@@ -20,7 +20,8 @@ from gpunode.nccl.ras import NcclRas
 from gpunode.node.node import Clock, Node
 from gpunode.source import WHOLE_NODE, Place, Reading, Source
 from gpunode.sources import finders, watch
-from gpunode.verdict.source import STALLS, TRAINING_STALLED, Judged, Verdicts
+from gpunode.verdict.overdue import STALLS, TRAINING_STALLED
+from gpunode.verdict.source import Judged, Verdicts
 from tests.nccl.ras import RasNode, rank, ras_server, status, told
 from tests.replay import activities, play, shares, tape
 

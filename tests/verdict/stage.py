@@ -18,8 +18,8 @@ from gpunode.node.node import SteppedClock
 from gpunode.source import Finder, Place, Reading, Source, View
 from gpunode.sources import METRICS
 from gpunode.verdict.last_work import WORKLESS
+from gpunode.verdict.reasons import WAITED_FOR
 from gpunode.verdict.source import Judged, Judgement, Verdicts
-from gpunode.verdict.waiting import WAITED_FOR
 
 Labelled = tuple[Metric, tuple[str, ...]]
 """A series of a GPU: its metric, and its labels after those of the GPU."""

@@ -29,6 +29,9 @@ WORKLOAD = Metric(
     (*GPU, "kind"),
 )
 
+USES = (steps.MEDIAN, steps.REQUEST_ITEMS)
+"""The metrics by which a client tells."""
+
 NOTEBOOKS = frozenset(
     {
         "colab_kernel_launcher",

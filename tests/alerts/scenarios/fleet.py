@@ -9,7 +9,7 @@ from functools import cached_property
 
 from gpunode.client.protocol import PHASES
 from gpunode.gpu.ledger import STATES
-from gpunode.verdict.limits import STEP_OVERDUE, STEP_OVERDUE_LEAST
+from gpunode.verdict.overdue import STEP_OVERDUE, STEP_OVERDUE_LEAST
 from tests.alerts.scenarios.course import (
     Course,
     Exposition,

@@ -22,12 +22,13 @@ from gpunode.jobs.owners import OWNER, PROCESS
 from gpunode.loop import Loop, Silent
 from gpunode.metric import Metric
 from gpunode.source import Key
-from gpunode.verdict.advice import ADVICE, OF_REASONS, URGENCIES, Advice, Urgency
-from gpunode.verdict.causes import Evidence
-from gpunode.verdict.limits import BOUND
+from gpunode.verdict.advice import URGENCIES, Advice, Urgency
+from gpunode.verdict.case import Evidence
+from gpunode.verdict.causes import CAUSES, NONE
+from gpunode.verdict.causes.cause import BOUND
+from gpunode.verdict.reasons import REASONS
 from gpunode.verdict.shortages import Fault, Figure, Shortage
 from gpunode.verdict.source import Judged, Judgement
-from gpunode.verdict.waiting import REASONS
 
 At = tuple[str, str]
 
@@ -50,12 +51,6 @@ GPUS = "gpu"
 
 PRESSING: tuple[Urgency, ...] = ("now", "soon")
 """What somebody must do something about."""
-
-SPINNING = ("straggler", "stalled_collective")
-"""Causes of a GPU that waits for its peers."""
-
-UNCERTAIN = ("unexplained", "data_loading")
-"""Causes of a GPU that starves while nothing that its job uses on this node is at its limit."""
 
 STARVING = ("compute", "io")
 """Columns of what a GPU may starve of."""
@@ -222,20 +217,21 @@ class Known:
             return LOST
         if verdict is None:
             return NOT_YET
-        if verdict.cause in UNCERTAIN and self.short:
+        cause = CAUSES[verdict.cause]
+        if cause.uncertain and self.short:
             return WHILE_SHORT
-        if verdict.cause in UNCERTAIN and self.unread:
+        if cause.uncertain and self.unread:
             return UNREAD
-        if verdict.cause != "none":
-            return ADVICE[verdict.cause]
+        if cause is not NONE:
+            return cause.advice
         most = next((state for state in WITHOUT_LOSS if window.state.get(state, 0.0) >= BOUND), "")
         if most == "idle" and self.misses_a_rank:
             return IDLE_IN_A_HANG
-        return WITHOUT_LOSS.get(most, ADVICE["none"])
+        return WITHOUT_LOSS.get(most, NONE.advice)
 
     def hangs(self, at: At) -> bool:
         """Whether a GPU spins for GPUs of this node."""
-        return bool(self.waits_for(at)) and self.judged[at].cause in SPINNING
+        return bool(self.waits_for(at)) and CAUSES[self.judged[at].cause].waits_for_peers
 
     def pids(self, gpus: Iterable[At]) -> list[str]:
         """The processes on some GPUs."""
@@ -269,7 +265,7 @@ def known(loop: Loop, silent: Iterable[Silent], shortage: Shortage) -> Known:
             one.at: one.reason
             for found in judged.values()
             for one in found.waits_for
-            if found.cause in SPINNING
+            if CAUSES[found.cause].waits_for_peers
         },
         short=any(figure.short and figure.column in STARVING for figure in shortage.figures),
         unread=not {figure.column for figure in shortage.figures}.issuperset(STARVING),
@@ -352,10 +348,10 @@ def _gpu(all_gpus: Known, at: At) -> GpuNow:
 def _urgency(all_gpus: Known, at: At, advice: Advice) -> Urgency:
     """How urgent a GPU is: as what it is waited for, and at ease where that ends by itself."""
     if at in all_gpus.late:
-        of_reason = OF_REASONS[all_gpus.late[at]].urgency
+        of_reason = REASONS[all_gpus.late[at]].advice.urgency
         return min(advice.urgency, of_reason, key=URGENCIES.index)
     if all_gpus.hangs(at):
-        reasons = {OF_REASONS[all_gpus.late[late]].urgency for late in all_gpus.waits_for(at)}
+        reasons = {REASONS[all_gpus.late[late]].advice.urgency for late in all_gpus.waits_for(at)}
         return "note" if reasons == {"note"} else advice.urgency
     return advice.urgency
 
@@ -363,7 +359,7 @@ def _urgency(all_gpus: Known, at: At, advice: Advice) -> Urgency:
 def _does(all_gpus: Known, at: At, advice: Advice) -> str:
     """What a GPU does, by whom it waits for and who waits for it if anybody does."""
     if at in all_gpus.late:
-        return f"waited for: {REASONS[all_gpus.late[at]]}"
+        return f"waited for: {REASONS[all_gpus.late[at]].meaning}"
     if all_gpus.hangs(at):
         verb = "hanging: waits" if advice.urgency == "now" else "waiting"
         return f"{verb} for {counted(all_gpus.called(all_gpus.waits_for(at)))}"
@@ -374,7 +370,7 @@ def _remedy(all_gpus: Known, at: At, advice: Advice) -> str:
     """What to do about a GPU; about the one that is waited for, where that is known."""
     late = (at,) if at in all_gpus.late else all_gpus.waits_for(at) if all_gpus.hangs(at) else ()
     if late:
-        return _with_pid(OF_REASONS[all_gpus.late[late[0]]].remedy, all_gpus.pids(late))
+        return _with_pid(REASONS[all_gpus.late[late[0]]].advice.remedy, all_gpus.pids(late))
     return _with_pid(advice.remedy, all_gpus.pids([at]))
 
 
@@ -444,7 +440,7 @@ def _waits(all_gpus: Known) -> Iterator[Finding]:
         if all_gpus.hangs(at):
             groups.setdefault(all_gpus.waits_for(at), []).append(at)
     for late, members in groups.items():
-        advice = OF_REASONS[all_gpus.late[late[0]]]
+        advice = REASONS[all_gpus.late[late[0]]].advice
         causes = {all_gpus.judged[at].cause for at in members}
         hangs = "stalled_collective" in causes and advice.urgency != "note"
         one = len(members) == 1

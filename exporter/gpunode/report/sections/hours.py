@@ -125,7 +125,7 @@ def causes(view: View) -> ReportSection:
     """What held GPUs up."""
     causes = {cause: hours for cause, hours in view.past.causes.items() if hours > 0}
     rows = tuple(
-        (cause, hours, *view.cost(hours), CAUSES.get(cause, ""), _remedy(cause))
+        (cause, hours, *view.cost(hours), _meaning(cause), _remedy(cause))
         for cause, hours in sorted(causes.items(), key=lambda item: -item[1])
     )
     return ReportSection(
@@ -273,6 +273,10 @@ def energy(view: View) -> ReportSection:
             ),
         ),
     )
+
+
+def _meaning(cause: str) -> str:
+    return CAUSES[cause].meaning if cause in CAUSES else ""
 
 
 def _remedy(cause: str) -> str:
