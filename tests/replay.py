@@ -6,7 +6,7 @@ from typing import cast
 
 from gpunode.config import INCIDENTS, GpuSettings, KubernetesSettings, Settings
 from gpunode.gpu.activity import WindowDetail
-from gpunode.jobs.pods import Pods
+from gpunode.holders.pods import Pods
 from gpunode.loop import Loop
 from gpunode.node.node import Node
 from gpunode.node.tape import TapeNode

@@ -20,10 +20,10 @@ from gpunode.driver.driver import DriverError, Gpu
 from gpunode.export.dcgm_names import DcgmNames
 from gpunode.export.history import History
 from gpunode.gpu.dcgm_fields import GpuDcgmFields
+from gpunode.holders.pods import Pods
 from gpunode.host.filesystem import Filesystems, FilesystemSpace
 from gpunode.host.own_process import OwnProcess
 from gpunode.jobs.owners import GpuOwners
-from gpunode.jobs.pods import Pods
 from gpunode.jobs.steps import TrainingSteps
 from gpunode.loop import Loop
 from gpunode.loop.metrics import METRICS as OF_SOURCES

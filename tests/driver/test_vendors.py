@@ -10,7 +10,7 @@ import pytest
 from gpunode.config import Settings
 from gpunode.driver.driver import Driver, DriverUnavailable, Gpu, Identity, Vendor
 from gpunode.driver.vendors import VENDORS
-from gpunode.jobs.pods import Pods
+from gpunode.holders.pods import Pods
 from gpunode.loop import Loop
 from gpunode.node.local import LocalNode
 from gpunode.node.node import SteppedClock

@@ -24,6 +24,8 @@ from gpunode.driver.driver import DriverError, Identity
 from gpunode.driver.nvidia.nvml import _text
 from gpunode.export.exposition import requested
 from gpunode.export.web.access import WebFile, look
+from gpunode.holders.cgroup import whose
+from gpunode.holders.pods import Pods
 from gpunode.host import (
     cpu,
     disk,
@@ -41,7 +43,6 @@ from gpunode.host import (
 )
 from gpunode.jobs import cgroup, processes, steps
 from gpunode.jobs.owners import GpuOwners
-from gpunode.jobs.pods import Pods
 from gpunode.jobs.roles import ProcessRoles
 from gpunode.loop.door import Door
 from gpunode.nccl import bench, ras
@@ -230,7 +231,7 @@ def of_infiniband(data: bytes) -> None:
 
 
 def of_a_cgroup(data: bytes) -> None:
-    text(cgroup.parse_pairs, cgroup.parse_limit, pressure.parse, cgroup.whose)(data)
+    text(cgroup.parse_pairs, cgroup.parse_limit, pressure.parse, whose)(data)
     node = Told(data)
     place = cgroup.locate(node.text, node)
     if place is not None:

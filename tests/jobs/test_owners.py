@@ -17,8 +17,8 @@ import gpunode.node.kubelet
 from gpunode.config import Settings
 from gpunode.driver.driver import Identity
 from gpunode.driver.nvidia.vendor import is_device
+from gpunode.holders.pods import Pods
 from gpunode.jobs.owners import GpuOwners, OwnersDetail
-from gpunode.jobs.pods import Pods
 from gpunode.node.local import LocalNode
 from gpunode.source import Absent
 from tests.fakes.kubelet import FakeKubelet, kubelet

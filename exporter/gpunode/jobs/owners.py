@@ -14,8 +14,8 @@ from typing import ClassVar
 from gpunode.config import Settings
 from gpunode.driver.driver import Gpu, Process, known
 from gpunode.gpu import GPU
-from gpunode.jobs import cgroup
-from gpunode.jobs.pods import Pods
+from gpunode.holders import cgroup
+from gpunode.holders.pods import Pods
 from gpunode.jobs.processes import UNREADABLE, stat_of
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import parse_status
@@ -164,7 +164,7 @@ class GpuOwners:
         try:
             place = cgroup.whose(self.node.read_text(f"/proc/{pid}/cgroup"))
         except OSError:
-            place = cgroup.Place()
+            place = cgroup.CgroupOwner()
         try:
             environment, environment_read = self.node.environment(pid), True
         except OSError:
@@ -183,7 +183,7 @@ class GpuOwners:
             _job(environment, owner, place, parent),
         )
 
-    def _owner(self, pid: int, place: cgroup.Place) -> Owner:
+    def _owner(self, pid: int, place: cgroup.CgroupOwner) -> Owner:
         if place.pod_uid:
             namespace, pod = self.pods.name_of(place.pod_uid) or ("", place.pod_uid)
             container = self.pods.container_of(place.container_id) or place.container_id[:12]
@@ -233,7 +233,7 @@ class GpuOwners:
         yield from UNREADABLE.at(float(unread) if started else None, *at, "environ")
 
 
-def _job(environment: dict[str, str], owner: Owner, place: cgroup.Place, parent: int) -> str:
+def _job(environment: dict[str, str], owner: Owner, place: cgroup.CgroupOwner, parent: int) -> str:
     """What the processes of one job on a node have in common, and no others.
 
     A job may have a pod for each rank, but only in one namespace.

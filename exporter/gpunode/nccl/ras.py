@@ -29,7 +29,7 @@ from typing import Any
 from gpunode.config import Settings
 from gpunode.driver.driver import Identity
 from gpunode.gpu import GPU
-from gpunode.jobs import cgroup
+from gpunode.holders import cgroup
 from gpunode.jobs.processes import running
 from gpunode.metric import Metric
 from gpunode.nccl import log
