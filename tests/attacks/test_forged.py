@@ -21,12 +21,14 @@ from hypothesis import strategies as st
 from gpunode.cli import log as cli_log
 from gpunode.cli.log import Lines, StandardError
 from gpunode.config import Settings
+from gpunode.holders.census import Census
 from gpunode.holders.cgroup import CgroupOwner, whose
+from gpunode.holders.owner import Owner, Started
 from gpunode.holders.pods import HOLDERS, Pods
 from gpunode.holders.pods import LONGEST as NAME
 from gpunode.host.kernel_log import KMSG, LONGEST, WATCHED, KernelLog, kind_of, message_of
 from gpunode.jobs import cgroup
-from gpunode.jobs.owners import GpuOwners, Owner, OwnersDetail, Started
+from gpunode.jobs.owners import GpuOwners, OwnersDetail
 from gpunode.node.kubelet import Allocation
 from gpunode.node.local import LocalNode
 from gpunode.source import MANY
@@ -230,7 +232,9 @@ def a_process(root: Path, pid: int, path: str, name: str, uid: int, **environmen
 
 def owners_of(root: Path, *pids: int) -> GpuOwners:
     node = LocalNode(root)
-    return GpuOwners(node, MachineGpu(0, "GPU-aa", "0", pids), Settings(), Pods(node, Settings()))
+    return GpuOwners(
+        Census(node), MachineGpu(0, "GPU-aa", "0", pids), Settings(), Pods(node, Settings())
+    )
 
 
 def seen(root: Path, *pids: int) -> tuple[Started, ...]:

@@ -10,6 +10,7 @@ import pytest
 from gpunode.config import Settings
 from gpunode.driver.driver import Driver, DriverUnavailable, Gpu, Identity, Vendor
 from gpunode.driver.vendors import VENDORS
+from gpunode.holders.census import Census
 from gpunode.holders.pods import Pods
 from gpunode.loop import Loop
 from gpunode.node.local import LocalNode
@@ -71,7 +72,7 @@ def other_vendor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sources_of(node: TwoVendors) -> GpuSources:
-    return GpuSources(node, Settings(), Pods(node, Settings()))
+    return GpuSources(Census(node), Settings(), Pods(node, Settings()))
 
 
 def told(root: Path, *drivers: Driver) -> str:

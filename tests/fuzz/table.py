@@ -24,7 +24,10 @@ from gpunode.driver.driver import DriverError, Identity
 from gpunode.driver.nvidia.nvml import _text
 from gpunode.export.exposition import requested
 from gpunode.export.web.access import WebFile, look
+from gpunode.holders.census import Census
 from gpunode.holders.cgroup import whose
+from gpunode.holders.holder import Holder
+from gpunode.holders.owner import tenant
 from gpunode.holders.pods import Pods
 from gpunode.host import (
     cpu,
@@ -42,8 +45,7 @@ from gpunode.host import (
     pressure,
 )
 from gpunode.jobs import cgroup, processes, steps
-from gpunode.jobs.owners import GpuOwners
-from gpunode.jobs.roles import ProcessRoles
+from gpunode.jobs.owners import GpuOwners, ProcessRoles
 from gpunode.loop.door import Door
 from gpunode.nccl import bench, ras
 from gpunode.nccl.log import HOSTNAME, MOST, DebugLog
@@ -242,8 +244,8 @@ def of_a_cgroup(data: bytes) -> None:
 
 def datagrams(data: bytes) -> None:
     node = Told(data)
-    source = steps.TrainingSteps(node, DEFAULTS)
-    source._holders = {PID: steps.Holder(Identity(0, "GPU-aa", "NVIDIA H200"), 1.0)}
+    source = steps.TrainingSteps(Census(node), DEFAULTS)
+    source._holders = {PID: (1.0, Identity(0, "GPU-aa", "NVIDIA H200"))}
     source._looked = 1e9
     exports(source, node)
 
@@ -297,10 +299,10 @@ def settings_file(data: bytes) -> None:
 
 def of_status(data: bytes) -> None:
     text(processes.parse_fields)(data)
-    node = Told(data)
-    processes.own_pid(node, 1)
+    holder = Holder(Told(data), 1, None)
+    tenant(holder)
     try:
-        ras._owner(node, 1)
+        holder.own_pid()
     except ValueError:
         return
 
@@ -321,9 +323,9 @@ def of_a_process(data: bytes) -> None:
     for real in ({}, {"stat": seeds.STAT}):
         node.real = real
         for source in (
-            GpuOwners(node, gpu, DEFAULTS, Pods(node, DEFAULTS)),
-            ProcessRoles(node, gpu, DEFAULTS),
-            processes.JobProcesses(node, gpu, DEFAULTS),
+            GpuOwners(Census(node), gpu, DEFAULTS, Pods(node, DEFAULTS)),
+            ProcessRoles(Census(node), gpu, DEFAULTS),
+            processes.JobProcesses(Census(node), gpu, DEFAULTS),
         ):
             node.stepped.now = 0.0
             exports(source, node)
@@ -349,8 +351,7 @@ def sock_diag(data: bytes) -> None:
 
 def of_sockets(data: bytes) -> None:
     text(lambda table: sockets.listening(table.splitlines()))(data)
-    node = Told(data)
-    ras._addresses(node, 1)
+    ras._addresses(Holder(Told(data), 1, None))
 
 
 def address(data: bytes) -> None:
