@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from gpunode.config import GpuSettings, Settings
 from gpunode.driver.driver import Identity, Process
 from gpunode.holders.census import Census
-from gpunode.holders.holder import THREADS, Holder, thread_names
+from gpunode.holders.holder import THREADS, Holder, stat_of, thread_names
 from gpunode.host.filesystem import READ_ONLY, Filesystems
 from gpunode.jobs import processes as job
 from gpunode.jobs import shm
@@ -294,7 +294,7 @@ def test_the_name_of_a_process_says_nothing_but_its_name(name: bytes) -> None:
         status = psutil.Process(process.pid)
         anonymous = status.memory_info().rss - status.memory_info().shared
         assert values(samples, job.MEMORY) == pytest.approx([anonymous], abs=1 << 20)
-        assert Holder(node, process.pid, None).own_pid() == process.pid
+        assert Holder(node, process.pid, stat_of(node, process.pid)).own_pid() == process.pid
         found = parse_stat(node.read_text(f"/proc/{process.pid}/stat"))
         assert (found.name, found.parent) == (name.decode(errors="replace"), os.getpid())
 

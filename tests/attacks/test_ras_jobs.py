@@ -191,7 +191,7 @@ def test_the_logs_tell_whose_communicator_a_text_names(hire: Hire) -> None:
         text(two)
         node = Jobs(one, two)
         node.node = Logging(*one, *two)
-        node.source.node = node.node
+        node.source = NcclRas(Census(node.node), Settings())
         found = [node.read() for _ in range(LAST)][-1]
     finally:
         for path in logs:

@@ -34,9 +34,10 @@ from gpunode.node.node import LONGEST_VALUE, MOST_READ, Lines, lines_of
 from gpunode.node.patience import Patience
 from gpunode.node.tape import RecordingNode, TapeNode, TapeWriter
 from gpunode.text import escaped, printable
+from tests import machine
 from tests.conftest import scrape, until, values, watching
 from tests.fakes.nvml import FakeDriver
-from tests.machine import MachineGpu, OneGpu, exported, stat, told
+from tests.machine import MachineGpu, OneGpu, exported, told
 from tests.needs import as_root
 
 USER = 1000
@@ -413,7 +414,7 @@ class Logging(LocalNode):
         return {"NCCL_DEBUG_FILE": "/nccl.log"}
 
     def read_text(self, path: str) -> str:
-        return stat(1) if path.endswith("/stat") else super().read_text(path)
+        return machine.stat(1) if path.endswith("/stat") else super().read_text(path)
 
 
 def test_logs_of_processes_that_end_leave_no_descriptor(tmp_path: Path) -> None:

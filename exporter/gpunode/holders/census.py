@@ -91,9 +91,12 @@ class Census:
             return self._publish(gpu.identity.uuid, now, processes, stats)
 
     def everywhere(self, within: float = FRESH) -> list[tuple[Gpu, Look]]:
-        """Every GPU and MIG instance with its processes, but those that do not answer in time."""
+        """Every GPU and MIG instance with its processes, but those that do not answer in time.
+
+        Within 0 s, the GPUs are listed anew, too.
+        """
         now = self.node.clock.monotonic()
-        if now - self._listed >= LISTED or not self._gpus:
+        if within <= 0.0 or now - self._listed >= LISTED or not self._gpus:
             self._gpus, _ = listed(self.node.drivers)
             self._listed = now
         gpus = {gpu.identity.uuid: gpu for gpu in self._gpus}

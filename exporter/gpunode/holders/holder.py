@@ -14,8 +14,7 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from gpunode.holders import cgroup
 from gpunode.node.kernel import Stat, parse_stat, parse_status
@@ -90,21 +89,6 @@ class Pauses:
         return True
 
 
-class Fact(Generic[T]):
-    """Something about a process that does not change: once it could be read, it is remembered."""
-
-    def __init__(self, holder: Holder, ask: Callable[[], T]) -> None:
-        self._holder = holder
-        self._ask = ask
-        self._known: list[T] = []
-
-    def get(self) -> T:
-        """The fact. Raises what the question raises, and ``OSError`` if the process has ended."""
-        if not self._known:
-            self._known = [self._holder.ask(self._ask)]
-        return self._known[0]
-
-
 class Holder:
     """A process that holds a GPU: its PID, and when it started in ticks since boot.
 
@@ -121,13 +105,11 @@ class Holder:
         self.communicated = False
         """Whether data moved over NVLink while it held a GPU."""
 
-        self._environment = Fact(self, partial(node.environment, pid))
-        self._cgroup = Fact(self, lambda: cgroup.whose(node.read_text(f"/proc/{pid}/cgroup")))
-        self._ids = Fact(self, lambda: _ids(node.read_text(f"/proc/{pid}/status")))
-        self._namespaces = {
-            kind: Fact(self, partial(node.read_link, f"/proc/{pid}/ns/{kind}"))
-            for kind in ("net", "pid")
-        }
+        # What does not change, empty before it could be read.
+        self._environment: list[dict[str, str]] = []
+        self._cgroup: list[cgroup.CgroupOwner] = []
+        self._ids: list[tuple[list[str], list[str]]] = []
+        self._namespaces: dict[str, list[str]] = {"net": [], "pid": []}
         self._threads = Threads()
         self._threads_pauses = Pauses(THREADS_FIRST, THREADS_LAST)
         self._role = Role(pid, "", "", None, None)
@@ -148,26 +130,38 @@ class Holder:
             raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), f"/proc/{self.pid}")
         return answer
 
+    def _once(self, known: list[T], question: Callable[[], T]) -> T:
+        """What does not change: the answer to a question, which is remembered in ``known``."""
+        if not known:
+            known.append(self.ask(question))
+        return known[0]
+
     def environment(self) -> dict[str, str]:
         """Its initial environment, as far as ``Node.environment`` reads it. Raises ``OSError``."""
-        return self._environment.get()
+        return self._once(self._environment, lambda: self.node.environment(self.pid))
 
     def cgroup(self) -> cgroup.CgroupOwner:
         """Whose it is by its cgroup. Raises ``OSError``."""
-        return self._cgroup.get()
+        path = f"/proc/{self.pid}/cgroup"
+        return self._once(self._cgroup, lambda: cgroup.whose(self.node.read_text(path)))
 
     def users(self) -> list[str]:
         """The ids of its user: real, effective, saved and of the filesystem. Raises ``OSError``."""
-        return self._ids.get()[0]
+        return self._identifiers()[0]
 
     def own_pid(self) -> int:
         """Its id in its own PID namespace. Raises ``OSError``, ``ValueError`` if it is not told."""
-        return int((self._ids.get()[1] or [""])[-1])
+        return int((self._identifiers()[1] or [""])[-1])
+
+    def _identifiers(self) -> tuple[list[str], list[str]]:
+        path = f"/proc/{self.pid}/status"
+        return self._once(self._ids, lambda: _ids(self.node.read_text(path)))
 
     def namespace(self, kind: str) -> str:
         """Its namespace of a kind, ``net`` or ``pid``; empty if that cannot be read."""
+        path = f"/proc/{self.pid}/ns/{kind}"
         try:
-            return self._namespaces[kind].get()
+            return self._once(self._namespaces[kind], lambda: self.node.read_link(path))
         except OSError:
             return ""
 
