@@ -189,6 +189,19 @@ def exported(samples: Iterable[Sample]) -> str:
     return "\n".join(sorted(line for line in text.splitlines() if not line.startswith("#")))
 
 
+def stat(pid: int, start: int = 1000, parent: int = 1) -> str:
+    """The stat file of a process that began at a time in ticks since boot."""
+    return f"{pid} (python3) S {parent} {'0 ' * 17}{start} 0\n"
+
+
+def begin(root: Path, pid: int, start: int = 1000, parent: int = 1) -> Path:
+    """Put a process into the /proc below a root, or another with the same PID; its folder."""
+    folder = root / f"proc/{pid}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "stat").write_text(stat(pid, start, parent))
+    return folder
+
+
 class OneGpu(LocalNode):
     """This machine with one GPU, which some processes hold; time is the test's."""
 

@@ -24,6 +24,7 @@ from gpunode.client import Session
 from gpunode.client.protocol import KERNELS, LARGEST_MESSAGE, PHASES, VERSION
 from gpunode.client.sender import SEND_TIMEOUT
 from gpunode.config import ClientSettings, Settings
+from gpunode.holders.census import Census
 from gpunode.jobs.steps import KEPT, OTHER, Message, TrainingSteps, parse
 from gpunode.node.datagram_socket import (
     EACH,
@@ -53,7 +54,7 @@ def path() -> Iterator[Path]:
 
 
 def listening(node: OneGpu, path: Path) -> TrainingSteps:
-    source = TrainingSteps(node, Settings(client=ClientSettings(socket=str(path))))
+    source = TrainingSteps(Census(node), Settings(client=ClientSettings(socket=str(path))))
     list(source.find())
     return source
 

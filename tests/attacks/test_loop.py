@@ -23,7 +23,8 @@ from starlette.testclient import TestClient
 
 from gpunode.export.exposition import Exposition
 from gpunode.export.web.app import create_app
-from gpunode.jobs.owners import Owner, OwnersDetail, Started
+from gpunode.holders.owner import Owner, Started
+from gpunode.jobs.owners import OwnersDetail
 from gpunode.loop import MOST_HUNG, Loop, complaints
 from gpunode.loop.complaints import LINES
 from gpunode.loop.door import LONGEST_LABEL, SERIES, Door

@@ -6,6 +6,7 @@ else; ``tests/fuzz/test_fuzz.py`` and ``make fuzz`` give it mutations of ``seeds
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import struct
 import tempfile
@@ -24,6 +25,11 @@ from gpunode.driver.driver import DriverError, Identity
 from gpunode.driver.nvidia import identity
 from gpunode.export.exposition import requested
 from gpunode.export.web.access import WebFile, look
+from gpunode.holders.census import Census
+from gpunode.holders.cgroup import whose
+from gpunode.holders.holder import Holder
+from gpunode.holders.owner import tenant
+from gpunode.holders.pods import Pods
 from gpunode.host import (
     cpu,
     disk,
@@ -40,9 +46,7 @@ from gpunode.host import (
     pressure,
 )
 from gpunode.jobs import cgroup, processes, steps
-from gpunode.jobs.owners import GpuOwners
-from gpunode.jobs.pods import Pods
-from gpunode.jobs.roles import ProcessRoles
+from gpunode.jobs.owners import GpuOwners, ProcessRoles
 from gpunode.loop.door import Door
 from gpunode.nccl import bench, ras
 from gpunode.nccl.log import HOSTNAME, MOST, DebugLog
@@ -232,7 +236,7 @@ def of_infiniband(data: bytes) -> None:
 
 
 def of_a_cgroup(data: bytes) -> None:
-    text(cgroup.parse_pairs, cgroup.parse_limit, pressure.parse, cgroup.whose)(data)
+    text(cgroup.parse_pairs, cgroup.parse_limit, pressure.parse, whose)(data)
     node = Told(data)
     place = cgroup.locate(node.text, node)
     if place is not None:
@@ -243,8 +247,8 @@ def of_a_cgroup(data: bytes) -> None:
 
 def datagrams(data: bytes) -> None:
     node = Told(data)
-    source = steps.TrainingSteps(node, DEFAULTS)
-    source._holders = {PID: steps.Holder(Identity(0, "GPU-aa", "NVIDIA H200"), 1.0)}
+    source = steps.TrainingSteps(Census(node), DEFAULTS)
+    source._holders = {PID: (1.0, Identity(0, "GPU-aa", "NVIDIA H200"))}
     source._looked = 1e9
     exports(source, node)
 
@@ -298,12 +302,10 @@ def settings_file(data: bytes) -> None:
 
 def of_status(data: bytes) -> None:
     text(processes.parse_fields)(data)
-    node = Told(data)
-    processes.own_pid(node, 1)
-    try:
-        ras._owner(node, 1)
-    except ValueError:
-        return
+    holder = Holder(Told(data), 1, None)
+    for fact in (lambda: tenant(holder), holder.own_pid):
+        with contextlib.suppress(OSError, ValueError):
+            fact()
 
 
 def of_environ(data: bytes) -> None:
@@ -322,9 +324,9 @@ def of_a_process(data: bytes) -> None:
     for real in ({}, {"stat": seeds.STAT}):
         node.real = real
         for source in (
-            GpuOwners(node, gpu, DEFAULTS, Pods(node, DEFAULTS)),
-            ProcessRoles(node, gpu, DEFAULTS),
-            processes.JobProcesses(node, gpu, DEFAULTS),
+            GpuOwners(Census(node), gpu, DEFAULTS, Pods(node, DEFAULTS)),
+            ProcessRoles(Census(node), gpu, DEFAULTS),
+            processes.JobProcesses(Census(node), gpu, DEFAULTS),
         ):
             node.stepped.now = 0.0
             exports(source, node)
@@ -350,8 +352,7 @@ def sock_diag(data: bytes) -> None:
 
 def of_sockets(data: bytes) -> None:
     text(lambda table: sockets.listening(table.splitlines()))(data)
-    node = Told(data)
-    ras._addresses(node, 1)
+    ras._addresses(Holder(Told(data), 1, None))
 
 
 def address(data: bytes) -> None:

@@ -24,8 +24,8 @@ from gpunode.gpu import activity as gpu
 from gpunode.gpu import health as state
 from gpunode.gpu import nvlink, power, units, xids
 from gpunode.gpu.dcgm_fields import DcgmFields
+from gpunode.holders.pods import LONGEST
 from gpunode.jobs.owners import OWNER
-from gpunode.jobs.pods import LONGEST
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
 from gpunode.source import Key, Reading, Readings
