@@ -14,6 +14,7 @@ from gpunode.gpu.ledger import STATES
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.source import JUDGED
 from tests.bench.report import FIGURES, render
+from tests.docs.figures import FIGURES as PICTURES
 from tests.fuzz.table import TABLE
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +35,11 @@ def test_a_setting_is_described_by_one_sentence(setting: Setting) -> None:
     assert setting.description
     assert not setting.description.endswith(".")
     assert ". " not in setting.description
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_is_up_to_date(name: str) -> None:
+    assert (ROOT / "docs/figures" / name).read_text() == PICTURES[name](), "run: make docs"
 
 
 def test_the_page_of_performance_is_up_to_date() -> None:
