@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import cast
+from typing import Literal, cast
 
 import svg
 
@@ -40,7 +40,7 @@ def _text(
     x: float,
     y: float,
     *,
-    anchor: str = "start",
+    anchor: Literal["start", "middle", "end"] = "start",
     size: int = 14,
     colour: str = INK,
     strong: bool = False,
@@ -52,7 +52,7 @@ def _text(
         text_anchor=anchor,
         font_size=size,
         fill=colour,
-        font_weight=600 if strong else 400,
+        font_weight="600" if strong else "400",
     )
 
 
@@ -76,7 +76,7 @@ def _picture(title: str, says: str, height: float, drawn: Drawn) -> str:
     """The whole picture; ``says`` is read out in its place."""
     head = svg.Marker(
         id="arrow",
-        viewBox="0 0 8 8",
+        viewBox=svg.ViewBoxSpec(0, 0, 8, 8),
         refX=7,
         refY=4,
         markerWidth=7,
@@ -86,7 +86,7 @@ def _picture(title: str, says: str, height: float, drawn: Drawn) -> str:
     )
     ground = svg.Rect(width=WIDTH, height=height, rx=10, fill=PAPER, stroke=LINE)
     picture = svg.SVG(
-        viewBox=f"0 0 {WIDTH} {height:g}",
+        viewBox=svg.ViewBoxSpec(0, 0, WIDTH, height),
         width=WIDTH,
         height=height,
         elements=[
@@ -105,7 +105,7 @@ def _picture(title: str, says: str, height: float, drawn: Drawn) -> str:
 INCIDENT = "straggler"
 SAYS = (
     "GPU 0: works, then spins in the all-reduce until GPU 1 arrives",
-    "GPU 1: works, then has nothing to run because its data is late",
+    "GPU 1: works, then has nothing to run, and so arrives late",
 )
 LEFT, RIGHT = 76, 788
 DRAW, BAR, LANE = 96, 46, 208
@@ -169,10 +169,9 @@ def ledger() -> str:
             *_watts(floor),
             svg.Polyline(
                 points=[
-                    round(value, 1)
+                    svg.Point(x(seconds), round(floor - DRAW * watts / HIGHEST_WATTS, 1))
                     for seconds, watts in gpu.draw
                     if seconds >= 0.0
-                    for value in (x(seconds), floor - DRAW * watts / HIGHEST_WATTS)
                 ],
                 fill="none",
                 stroke=INK,
@@ -275,7 +274,7 @@ def verdict() -> str:
     named = {*EXPLAINED, *LIMITS, *(cause for found in LOSSES.values() for cause in found)}
     assert named | {"unexplained", "none"} == set(CAUSES)
     left, middle, width = 24, 500, 436
-    drawn = [
+    drawn: Drawn = [
         _text(
             f"1. What was lost over the last {JUDGED:g} s, as a share of time?", 24, 36, strong=True
         )
@@ -290,12 +289,12 @@ def verdict() -> str:
     ]
     for at, cause in enumerate(EXPLAINED):
         column, row = divmod(at, columns)
-        x, y = left + 18 + column * 206, top + 68 + row * STEP
+        x, line = left + 18 + column * 206, top + 68 + row * STEP
         drawn += [
-            _text(f"{at + 1}", x + 18, y + 20, anchor="end", size=12, colour=QUIET),
-            *_pill(cause, x + 24, y, 170),
+            _text(f"{at + 1}", x + 18, line + 20, anchor="end", size=12, colour=QUIET),
+            *_pill(cause, x + 24, line, 170),
         ]
-    y = top + 68 + columns * STEP
+    y: float = top + 68 + columns * STEP
     drawn += [
         _text("no evidence on this node:", left + 18, y + 26, colour=QUIET),
         *_pill("unexplained", left + 18 + 206 + 24, y + 6, 170),
