@@ -33,6 +33,7 @@ docs: $(INSTALLED)  ## rewrite what is generated
 	$(BIN)/python -m gpunode.catalogue docs
 	$(BIN)/python -m helm.generate
 	$(BIN)/python -m tests.docs.compatibility docs/compatibility.md
+	$(BIN)/python -m tests.docs.figures docs/figures
 
 alerts: $(INSTALLED)  ## rewrite the rules, what is generated in the runbooks, and docs/thresholds.md
 	$(BIN)/python -m alerts.generate

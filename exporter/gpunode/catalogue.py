@@ -182,8 +182,8 @@ def causes() -> str:
         "|---|---|",
         *(f"| `{cause.name}` | {cause.named_when} |" for cause in (*rows, NONE)),
         "",
-        "An alert on a job names the causes that most of its GPUs have, and JobStarved is silent",
-        f"where one of them is {', '.join(most)} or {last}.",
+        "An alert on a job names the causes that most of its GPUs have. JobStarved stays silent if",
+        f"one of them is {', '.join(most)} or {last}.",
     ]
     return "\n".join(lines)
 

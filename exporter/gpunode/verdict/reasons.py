@@ -28,7 +28,7 @@ class Reason:
 GONE = Reason(
     "gone",
     "its process has ended",
-    "the process has left the GPU, while others of its job are still there",
+    "the process has left the GPU, while other processes of its job still hold theirs",
     Advice(
         "now",
         "whose process has ended",
@@ -39,7 +39,7 @@ GONE = Reason(
 STOPPED = Reason(
     "stopped",
     "its process is stopped by a signal or a debugger",
-    "its state (SIGSTOP, a debugger)",
+    "the state of the process (SIGSTOP, a debugger)",
     Advice(
         "now",
         "whose process is stopped by a signal or a debugger",
@@ -50,7 +50,7 @@ STOPPED = Reason(
 UNINTERRUPTIBLE = Reason(
     "uninterruptible",
     "its process waits in the kernel and cannot be interrupted",
-    "its state; `/api/v1/gpus` has the kernel function in which it waits",
+    "the state of the process; `/api/v1/gpus` has the kernel function in which it waits",
     Advice(
         "now",
         "whose process waits in the kernel and cannot be interrupted",
@@ -62,7 +62,7 @@ UNINTERRUPTIBLE = Reason(
 CHECKPOINTING = Reason(
     "checkpointing",
     "its process saves the state of the training",
-    "what the job writes, or its client",
+    "the bytes that the job writes, or a report of its client",
     Advice(
         "note",
         "which saves the state of the training",
@@ -73,7 +73,7 @@ CHECKPOINTING = Reason(
 EVALUATING = Reason(
     "evaluating",
     "its GPU is at work while the others wait all the time, as in an evaluation",
-    "the GPU is at work while the others wait all the time, or the client says so",
+    "the GPU works while the others wait all the time, or a report of the client",
     Advice(
         "note",
         "which is at work alone, as in an evaluation",
@@ -107,7 +107,7 @@ COMPUTING = Reason(
 CPU_BOUND = Reason(
     "cpu_bound",
     "a thread of its process uses a whole CPU",
-    "one of its threads uses a CPU",
+    "one thread of the process uses a CPU",
     Advice(
         "soon",
         "whose process keeps a whole CPU busy",

@@ -52,7 +52,7 @@ def gpus(readings: Readings) -> list[GpuState]:
 
 
 def verdicts(readings: Readings) -> list[Judgement]:
-    """The bottleneck of each GPU over the last minute, with the evidence."""
+    """The last verdict on each GPU, with the evidence."""
     return [verdict for one in readings.details(Judged) for verdict in one.detail.verdicts]
 
 

@@ -22,8 +22,10 @@ STALLED = 6.0
 COMMUNICATION = Cause(
     name="communication",
     meaning="data moves between GPUs or nodes while nothing is computed",
-    named_when="data moves between GPUs or nodes for at least a quarter of the time, with no "
-    "computation meanwhile",
+    named_when=(
+        "data moves between GPUs or nodes for at least a quarter of the time, with no "
+        "computation meanwhile"
+    ),
     looks=(takes("communication", COMMUNICATES),),
     advice=Advice(
         "soon",
@@ -76,8 +78,10 @@ def _straggler(case: Case) -> Found | None:
 STRAGGLER = Cause(
     name="straggler",
     meaning="kernels spin in a collective until a peer arrives",
-    named_when="this GPU spins in a collective (`blocked`) until a peer arrives; the evidence "
-    "names the peer",
+    named_when=(
+        "the GPU spins in a collective (`blocked`) until a peer arrives; the evidence "
+        "names the peer"
+    ),
     looks=(Loses(_straggler),),
     uses=(AWAITED, BLOCKED_STREAK),
     advice=Advice(
@@ -100,8 +104,10 @@ def _stalled(case: Case) -> Found | None:
 STALLED_COLLECTIVE = Cause(
     name="stalled_collective",
     meaning="kernels spin in a collective and no peer arrives",
-    named_when="it has spun for six seconds or more while nothing moved and nothing was launched, "
-    "and no peer is seen evaluating, saving or preparing",
+    named_when=(
+        "the GPU has spun for six seconds or more while nothing moved and nothing was "
+        "launched, and no peer is seen evaluating, saving or preparing data"
+    ),
     looks=(Loses(_stalled),),
     uses=(AWAITED, BLOCKED_STREAK),
     advice=Advice(

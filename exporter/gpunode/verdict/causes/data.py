@@ -53,7 +53,7 @@ def _data(case: Case) -> Iterator[Evidence]:
 DATA_LOADING = Cause(
     name="data_loading",
     meaning="starved, and the training waits for data, by its client's words",
-    named_when="`starved`, and the client reports that the training waits for data",
+    named_when="the GPU is `starved`, and the client reports that the training waits for data",
     looks=(Explains(_data, rank=90),),
     uses=(steps.SECONDS,),
     advice=Advice(
@@ -109,9 +109,11 @@ def _pressure(facts: Facts, at: At, resource: str) -> tuple[str, float] | None:
 DATA_LOADING_CPU = Cause(
     name="data_loading_cpu",
     meaning="starved, and the CPUs that prepare the data are at their limit",
-    named_when="`starved`, and a thread that prepares data uses a CPU, or the thread that runs the "
-    "training was busy for most of the gaps, or the job's CPU quota throttles it, or its tasks "
-    "wait for a CPU (PSI)",
+    named_when=(
+        "the GPU is `starved`, and the CPUs are the reason: a thread that prepares data "
+        "is at its limit, or the thread that runs the training was busy for most of the "
+        "gaps, or the job's CPU quota throttles it, or its tasks wait for a CPU (PSI)"
+    ),
     looks=(
         Explains(_loader, rank=70),
         Explains(_data_on_host, rank=80),
@@ -162,8 +164,10 @@ def _storage(case: Case) -> Iterator[Evidence]:
 DATA_LOADING_STORAGE = Cause(
     name="data_loading_storage",
     meaning="starved, and the job waits for storage",
-    named_when="`starved`, and the job's tasks wait for I/O (PSI), or a disk is always busy, or an "
-    "NFS or Lustre server answers slowly",
+    named_when=(
+        "the GPU is `starved`, and storage is the reason: the job's tasks wait for I/O "
+        "(PSI), or a disk is always busy, or an NFS or Lustre server answers slowly"
+    ),
     looks=(Explains(_storage, rank=60),),
     uses=(
         disk.BUSY,
@@ -198,8 +202,10 @@ DATA_LOADING_COPY = Cause(
     name="data_loading_copy",
     meaning="copies between host and device run while the compute engines wait; they are slow from "
     "memory that is not pinned",
-    named_when="copies between host and device run while the compute engines wait, which takes "
-    "long from memory that is not pinned",
+    named_when=(
+        "copies between host and device run while the compute engines wait; such copies "
+        "take long from memory that is not pinned"
+    ),
     looks=(Loses(_copies),),
     uses=(PCIE_BYTES, *CHECKPOINT.uses, *HOST_COMPUTE.uses),
     advice=Advice(
@@ -225,7 +231,7 @@ def _shm(case: Case) -> Iterator[Evidence]:
 SHM = Cause(
     name="shm",
     meaning="starved, and the job's /dev/shm is full",
-    named_when="`starved`, and the `/dev/shm` of the job is full",
+    named_when="the GPU is `starved`, and the `/dev/shm` of the job is full",
     looks=(Explains(_shm, rank=40),),
     uses=(job.SHM_SIZE, job.SHM_USED),
     advice=Advice(

@@ -77,9 +77,11 @@ def _host_compute(case: Case) -> Iterator[Evidence]:
 HOST_COMPUTE = Cause(
     name="host_compute",
     meaning="starved, while the process on the GPU computes on CPUs",
-    named_when="`starved`, while the process on the GPU computes on several CPUs, or on one with "
-    "results that it copied from the GPU (an optimizer on the CPU), or on one while no step runs "
-    "at all",
+    named_when=(
+        "the GPU is `starved` while its process computes: on several CPUs, or on one CPU "
+        "with results from the GPU (such as an optimizer on the CPU), or on one CPU while "
+        "no step runs at all"
+    ),
     looks=(Explains(_host_compute, rank=100, of_idle=True),),
     uses=(PCIE_BYTES, job.HOST_CPUS, job.HOST_THREAD),
     advice=Advice(
@@ -108,7 +110,9 @@ def _compile(case: Case) -> Iterator[Evidence]:
 COMPILE = Cause(
     name="compile",
     meaning="starved, while kernels are compiled",
-    named_when="`starved`, while compilers run in the job, or the client says so",
+    named_when=(
+        "the GPU is `starved` while compilers run in the job, or the client reports a compilation"
+    ),
     looks=(Explains(_compile, rank=30, of_idle=True),),
     uses=(job.COMPILER_CPUS, steps.SECONDS),
     advice=Advice(
@@ -133,8 +137,10 @@ def _checkpoint(case: Case) -> Iterator[Evidence]:
 CHECKPOINT = Cause(
     name="checkpoint",
     meaning="starved, while the job saves its state",
-    named_when=f"`starved`, while the job writes at least {WRITES / 1e6:g} MB/s, or the client "
-    "says so",
+    named_when=(
+        f"the GPU is `starved` while the job writes at least {WRITES / 1e6:g} MB/s, or the "
+        "client reports a checkpoint"
+    ),
     looks=(Explains(_checkpoint, rank=20, of_idle=True),),
     uses=(job.IO_BYTES, steps.SECONDS),
     advice=Advice(
@@ -168,8 +174,10 @@ def _no_requests(case: Case) -> Iterator[Evidence]:
 NO_REQUESTS = Cause(
     name="no_requests",
     meaning="nothing asks the server or notebook for work",
-    named_when="a server whose threads have time left or whose GPU runs nothing, or a notebook "
-    "with both: nothing asks it for work",
+    named_when=(
+        "a server or a notebook holds the GPU, and nothing asks it for work: the server's "
+        "threads have time left or its GPU runs nothing; for a notebook, both"
+    ),
     looks=(Explains(_no_requests, rank=50, of_idle=True),),
     uses=(job.HOST_THREAD, job.LOADER_THREAD),
     advice=Advice(
@@ -199,8 +207,7 @@ def _uninterruptible(case: Case) -> Iterator[Evidence]:
 STOPPED = Cause(
     name="stopped",
     meaning="starved, because the process is stopped or cannot be interrupted",
-    named_when="nothing runs, because the process is stopped (SIGSTOP, a debugger) or in "
-    "uninterruptible sleep",
+    named_when="the state of the process (SIGSTOP, a debugger)",
     looks=(
         Explains(_stopped, rank=10, of_idle=True),
         Explains(_uninterruptible, rank=120),
@@ -221,8 +228,10 @@ STOPPED = Cause(
 UNEXPLAINED = Cause(
     name="unexplained",
     meaning="starved, and nothing on this node explains it",
-    named_when="`starved`, with no sign of a cause on this node: perhaps a remote service, a sleep "
-    "or a lock",
+    named_when=(
+        "the GPU is `starved`, and nothing on this node shows a cause; a remote service, "
+        "a sleep or a lock is likely"
+    ),
     advice=Advice(
         "soon",
         "held with nothing to run, and nothing on this node explains it",

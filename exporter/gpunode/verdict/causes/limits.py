@@ -37,7 +37,7 @@ MEMORY_FULL = 0.97
 KERNEL_LAUNCH = Cause(
     name="kernel_launch",
     meaning="gaps between small kernels",
-    named_when="the gaps between small kernels take the time",
+    named_when=f"gaps between small kernels take at least {LAUNCHES:g} of the time",
     looks=(takes("launch", LAUNCHES),),
     advice=Advice(
         "soon",
@@ -132,8 +132,10 @@ def _precision(case: Case) -> Found | None:
 PRECISION = Cause(
     name="precision",
     meaning="matrix products run without tensor cores",
-    named_when="at least half the time goes to arithmetic on the FP32 or FP64 pipe, with the "
-    "tensor cores idle",
+    named_when=(
+        "at least half of the time goes to arithmetic that keeps the FP32 or FP64 pipe "
+        "busy and the tensor cores idle"
+    ),
     looks=(Bounds(_precision),),
     uses=(ACTIVE,),
     advice=Advice(
@@ -159,8 +161,10 @@ def _memory_bandwidth(case: Case) -> Found | None:
 MEMORY_BANDWIDTH = Cause(
     name="memory_bandwidth",
     meaning="the work waits for HBM",
-    named_when="at least half the time goes to HBM, which is active for "
-    f"{MEMORY_BUSY:g} of the time or more",
+    named_when=(
+        f"at least half of the time goes to HBM, which is active for {MEMORY_BUSY:g} of "
+        "the time or more"
+    ),
     looks=(Bounds(_memory_bandwidth),),
     uses=(ACTIVE,),
     advice=Advice(
