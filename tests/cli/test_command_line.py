@@ -130,6 +130,8 @@ def test_misuse_is_told_in_one_line(
         ("gpus: 3", "gpus"),
         ("gpu: {interval: 7}", "gpu.interval"),
         ("gpu: \x00", "settings.yaml"),
+        ("\ngpu: " + "[" * 17, "line 2: nested more than 16 deep"),
+        ("- " * 17, "line 1: nested more than 16 deep"),
     ],
 )
 def test_a_malformed_settings_file_is_told_by_line_or_field(

@@ -279,6 +279,7 @@ BAD = {
     "unknown key": ("tls_server_config:\n  cert_filse: a\n", "tls_server_config.cert_filse"),
     "unknown key without a value": ("rate_limit:\n", "rate_limit: Extra inputs"),
     "a key twice": (f"{USERS}  alice: {HASHED}\n", "line 3: 'alice' is there twice"),
+    "nested": ("basic_auth_users: " + "{a: " * 16, "line 1: nested more than 16 deep"),
     "no certificate": ("tls_server_config:\n  key_file: server.key\n", "cert_file is missing"),
     "an empty key": (SERVER.replace("server.key", '""'), "key_file is missing"),
     "an empty inline key": (
