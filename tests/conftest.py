@@ -33,7 +33,8 @@ OFTEN = (f"--gpu.interval={INTERVAL}", "--gpu.health-interval=1", "--discovery.i
 """Options of a daemon that looks at everything as often as it can."""
 
 
-ATTACKS = "tests/attacks/"
+ATTACKS = Path(__file__).with_name("attacks")
+"""The folder of what ``make attacks`` runs, as it does whatever else is marked so."""
 
 skipped = pytest.StashKey[list[str]]()
 
@@ -55,8 +56,12 @@ SLOWEST = ("test_incidents.py", "test_scenarios.py", "test_image.py")
 """What takes longest begins first, so that nothing waits for it in the end."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest, so that no worker is left alone with it."""
+    """Mark the attacks, and begin with what takes longest."""
+    for item in items:
+        if ATTACKS in item.path.parents:
+            item.add_marker("attack")
     items.sort(key=lambda item: item.path.name not in SLOWEST)
 
 
@@ -66,7 +71,7 @@ def pytest_terminal_summary(
     reports = terminalreporter.getreports("skipped")
     config.stash[skipped] = [str(report.longrepr) for report in reports]
     survived, failed = (
-        sum(report.nodeid.startswith(ATTACKS) for report in terminalreporter.getreports(outcome))
+        sum("attack" in report.keywords for report in terminalreporter.getreports(outcome))
         for outcome in ("passed", "failed")
     )
     if survived or failed:

@@ -33,6 +33,8 @@ MARKS = (
 )
 """Labels of GPU nodes, as operators and clouds set them."""
 
+pytestmark = pytest.mark.integration
+
 
 def node(name: str, labels: dict[str, str], cordoned: bool = False) -> dict[str, Any]:
     taint = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}

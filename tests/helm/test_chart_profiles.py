@@ -39,7 +39,7 @@ PYTHON = Path(sys.executable).resolve()
 CONFINE, SECCOMP = "/confine", "/seccomp"
 CAPABILITY = re.compile(r"^#define CAP_(\w+)\s+(\d+)$", re.MULTILINE)
 
-pytestmark = as_root
+pytestmark = [pytest.mark.integration, as_root]
 
 
 @contextmanager
