@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpunode.loop.watch import Watch
 from tests import needs, strict
-from tests.daemon import Daemon, daemon
+from tests.daemon import PATIENCE, Daemon, daemon
 from tests.fakes.nvml import FakeDriver, build
 
 T = TypeVar("T")
@@ -151,7 +151,7 @@ def by_label(series: Series, name: str, label: str, **labels: str) -> dict[str, 
     }
 
 
-def until(predicate: Callable[[], T | None], timeout: float = 15) -> T:
+def until(predicate: Callable[[], T | None], timeout: float = PATIENCE) -> T:
     """Ask until the answer is true, and return it."""
     deadline = time.monotonic() + timeout
     while not (answer := predicate()):

@@ -18,6 +18,7 @@ import pytest
 from gpunode import __version__
 from gpunode.cli.commands import main
 from gpunode.config import INCIDENTS, AuditSettings, load
+from tests.daemon import PATIENCE
 from tests.tapes.truth import TRUTH
 from tests.terminal import Terminal
 
@@ -79,7 +80,7 @@ def installed(*arguments: str, **environment: str) -> subprocess.CompletedProces
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE,
         env={**os.environ, "COLUMNS": "120", **environment},
     )
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from tests.daemon import PATIENCE
 from tests.needs import need
 
 FRESH = 5000
@@ -34,7 +35,7 @@ def context(
         viewport={"width": width, "height": height},
         color_scheme="dark" if theme == "dark" else "light",
     )
-    opened.set_default_timeout(10_000)
+    opened.set_default_timeout(1000 * PATIENCE)
     yield opened
     opened.close()
 

@@ -17,6 +17,7 @@ from gpunode.export import palette
 from gpunode.report.document import Report
 from gpunode.report.page import html
 from tests.conftest import watching
+from tests.daemon import PATIENCE
 from tests.export.page import scenes
 from tests.export.page.conftest import context, look_again, opened
 from tests.export.page.scenes import HOSTILE, Scene
@@ -279,7 +280,7 @@ def test_it_says_since_when_the_daemon_is_gone(browser: Browser, fake: FakeDrive
         page.wait_for_selector(".gpu")
         expect(page.locator("#stale")).to_be_hidden()
         running.process.terminate()
-        expect(page.locator("#stale")).to_be_visible(timeout=15_000)
+        expect(page.locator("#stale")).to_be_visible(timeout=1000 * PATIENCE)
         said = page.locator("#stale").inner_text()
         assert re.match(r"gpunode has not answered since \d", said)
         assert page.locator("#stale").get_attribute("role") == "alert"
