@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.daemon import PATIENCE
 from tests.needs import need
+
+expect.set_options(timeout=1000 * PATIENCE)
 
 FRESH = 5000
 """Milliseconds between two looks of the page at the node."""
