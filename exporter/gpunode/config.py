@@ -42,6 +42,9 @@ Seconds = Annotated[float, Field(ge=1, le=DAY)]
 LARGEST_FILE = 1 << 16
 """The most characters of a file of settings, each of which may take 250 bytes to read as YAML."""
 
+DEEPEST = 16
+"""The most collections that may lie in each other: settings take three."""
+
 TOKEN_VARIABLE = "GPUNODE_PROMETHEUS_TOKEN"  # noqa: S105 a name
 PASSWORD_VARIABLE = "GPUNODE_PROMETHEUS_PASSWORD"  # noqa: S105 a name
 """Environment variables with what may be no option: other users see the options of a process."""
@@ -484,8 +487,26 @@ def _with_file(kind: type[T], path: Path) -> type[T]:
 class Loader(yaml.BaseLoader):
     """Every value is text: the settings say what is a number. A key may come only once.
 
-    Other loaders take a text like 2024-99-99 for a date.
+    Other loaders take a text like 2024-99-99 for a date, and the time that they take grows faster
+    than the length of what is nested: the scanner looks at each open collection at each token
+    (``stale_possible_simple_keys`` of https://github.com/yaml/pyyaml/blob/main/lib/yaml/scanner.py).
     """
+
+    def fetch_flow_collection_start(self, TokenClass: type[yaml.Token]) -> None:  # noqa: N803
+        """Enter a collection in brackets."""
+        super().fetch_flow_collection_start(TokenClass)
+        self._refuse_depth()
+
+    def add_indent(self, column: int) -> bool:
+        """Enter a collection that is indented, if the column says that one begins."""
+        enters = super().add_indent(column)
+        self._refuse_depth()
+        return enters
+
+    def _refuse_depth(self) -> None:
+        if len(self.indents) + self.flow_level > DEEPEST:
+            problem = f"nested more than {DEEPEST} deep"
+            raise yaml.scanner.ScannerError(None, None, problem, self.get_mark())
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -517,8 +538,6 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path}: not YAML: {str(error).splitlines()[0]}") from error
     except (ValueError, OverflowError) as error:  # an escape sequence or version beyond all numbers
         raise UsageError(f"{path}: not YAML: {error}") from error
-    except RecursionError as error:
-        raise UsageError(f"{path}: nested too deeply") from error
     if not isinstance(content, dict | None):
         raise UsageError(f"{path}: line 1: not a mapping of settings")
     return {str(name): value for name, value in (content or {}).items()}

@@ -54,6 +54,7 @@ def show(capsys: pytest.CaptureFixture[str]) -> Show:
 # Who is notified
 
 
+@pytest.mark.integration
 def test_who_is_notified_of_what(show: Show) -> None:
     need("promtool")
     need("alertmanager", "prometheus-alertmanager")

@@ -111,11 +111,13 @@ while True:
         os.unlink({str(path)!r}); os.symlink({str(victim)!r}, {str(path)!r})
     except OSError: pass
 """
-    with subprocess.Popen([sys.executable, "-c", swap]) as attacker:
+    with subprocess.Popen([sys.executable, "-c", swap]) as attacker, socket.socket() as another:
         deadline = time.monotonic() + 2
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError):
-                DatagramSocket(str(path))._socket.shutdown(socket.SHUT_RD)
+                receiver = DatagramSocket(str(path))
+                listener, receiver._socket = receiver._socket, another  # its thread ends at
+                listener.shutdown(socket.SHUT_RD)  # the next datagram, or the end of all
             path.unlink(missing_ok=True)
         attacker.kill()
     assert stat.S_IMODE(victim.stat().st_mode) == 0o600

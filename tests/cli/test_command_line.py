@@ -18,6 +18,7 @@ import pytest
 from gpunode import __version__
 from gpunode.cli.commands import main
 from gpunode.config import INCIDENTS, AuditSettings, load
+from tests.daemon import PATIENCE
 from tests.tapes.truth import TRUTH
 from tests.terminal import Terminal
 
@@ -79,7 +80,7 @@ def installed(*arguments: str, **environment: str) -> subprocess.CompletedProces
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE,
         env={**os.environ, "COLUMNS": "120", **environment},
     )
 
@@ -130,6 +131,8 @@ def test_misuse_is_told_in_one_line(
         ("gpus: 3", "gpus"),
         ("gpu: {interval: 7}", "gpu.interval"),
         ("gpu: \x00", "settings.yaml"),
+        ("\ngpu: " + "[" * 17, "line 2: nested more than 16 deep"),
+        ("- " * 17, "line 1: nested more than 16 deep"),
     ],
 )
 def test_a_malformed_settings_file_is_told_by_line_or_field(

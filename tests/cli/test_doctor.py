@@ -27,7 +27,7 @@ from gpunode.host.own_process import OwnProcess
 from gpunode.node.capability import ALL
 from gpunode.node.local import LocalNode
 from gpunode.sources import GPU_SOURCES, HOLDERS_SOURCES, KINDS, NODE_SOURCES, finders
-from tests.daemon import daemon, free_port
+from tests.daemon import PATIENCE, daemon, free_port
 from tests.fakes.nvml import FakeDriver
 from tests.machine import MachineDriver, MachineGpu
 from tests.nccl.ras import RasNode, ras_server
@@ -46,7 +46,7 @@ def run(
         capture_output=True,
         text=True,
         env={**os.environ, **(environment or {})},
-        timeout=60,
+        timeout=PATIENCE,
         check=True,
     )
     assert done.stderr == ""

@@ -149,6 +149,7 @@ def test_what_nvidia_smi_takes_for_work_is_none(
         assert hours["compute"] + hours["memory"] < 0.02 * sum(hours.values())
 
 
+@pytest.mark.integration
 def test_every_command_of_the_tour_works(shell: Shell) -> None:
     need("prometheus")
     need("promtool")

@@ -92,6 +92,9 @@ class Parser:
     allocates: int = 32
     """The most bytes allocated at a time for each byte of a long input."""
 
+    runs: int = 128
+    """The most lines of Python that run for each byte of a long input."""
+
     long_enough: int = 1 << 14
     """Bytes of a long input in each run of the tests."""
 
@@ -461,6 +464,7 @@ TABLE: tuple[Parser, ...] = (
         LARGEST_FILE,
         seeds.LONG_YAML,
         allocates=320,
+        runs=512,
         long_enough=1 << 10,
     ),
     Parser("mountinfo", of_mounts, files("proc/*/mountinfo")),
@@ -472,6 +476,7 @@ TABLE: tuple[Parser, ...] = (
         of_a_process,
         (*files("proc/*/stat"), *seeds.CGROUPS, *seeds.PROGRAMS),
         largest=1 << 12,
+        runs=512,
     ),
     Parser("sock_diag", sock_diag, (DIAGNOSED, REFUSED), (OSError,), 1 << 13),
     Parser("sockets", of_sockets, (seeds.SOCKETS, seeds.FIB_TRIE, seeds.IF_INET6)),
@@ -494,6 +499,7 @@ TABLE: tuple[Parser, ...] = (
         LARGEST_FILE,
         seeds.LONG_YAML,
         allocates=320,
+        runs=512,
         long_enough=1 << 10,
     ),
     Parser("accept", accept, seeds.ACCEPTS, largest=1 << 16),

@@ -23,6 +23,7 @@ from gpunode import __version__
 from gpunode.config import RunSettings, WebSettings, load
 from helm import generate
 from tests.conftest import until, watching
+from tests.daemon import PATIENCE
 from tests.fakes.nvml import FakeDriver
 from tests.needs import ROOT, need
 
@@ -40,7 +41,7 @@ Object = dict[str, Any]
 
 def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [need("helm"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
 
 
 def render(folder: Path, values: Object | None = None, *options: str | Path) -> list[Object]:

@@ -40,6 +40,7 @@ from gpunode.node.node import MAX_FILE, Filesystem
 from gpunode.source import Reading
 from gpunode.sources import NodeSources
 from tests import machine
+from tests.daemon import PATIENCE
 
 ROOT = os.geteuid() == 0
 HERE = LocalNode(Path("/"))
@@ -84,7 +85,7 @@ def in_namespace(*options: str, program: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE,
         env={**os.environ, "PYTHON": sys.executable},
     )
     if "unshare" in ran.stderr or "Operation not permitted" in ran.stderr:
@@ -330,7 +331,7 @@ def started(node: LocalNode, *late: str) -> Loop:
     settings = Settings(host=HostSettings(interval=1.0, slow_interval=1.0))
     loop = Loop(node.clock, [NodeSources(Census(node), settings)], find_every=10.0)
     loop.start()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline and not {"filesystem/", *late} <= exported(loop).keys():
         time.sleep(0.02)
     return loop

@@ -157,6 +157,7 @@ def test_a_parser_of_anything_returns_or_raises_value_error(text: str) -> None:
 LONG = ("[", '{"a":', "(", " ", "1 ", "a", "\n", "a: 1 kB\n", "cpu0 1 2 3 4 5 6\n", "0-9,", "\\040")
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("name", PARSERS)
 def test_a_parser_of_a_long_text_takes_no_time(name: str) -> None:
     for part in LONG:
@@ -231,6 +232,7 @@ def test_a_filesystem_is_read_only_by_its_mount_or_after_an_error(
     assert ("ro" in mount.options) == read_only
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     "start", ["", "task ", "NVRM: Xid (PCI:", "AER: ", "LustreError: ", "mlx5_core "]
 )

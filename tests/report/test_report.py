@@ -1059,6 +1059,7 @@ def test_the_interval_holds_what_it_says() -> None:
     assert inside >= 24, inside
 
 
+@pytest.mark.attack
 def test_a_report_takes_no_longer_than_its_questions(run: Run, url: str) -> None:
     begin = time.monotonic()
     assert run(url, "--from=2026-08-28", "--to=2026-08-29").code == 0
