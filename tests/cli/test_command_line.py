@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -18,8 +17,6 @@ import pytest
 from gpunode import __version__
 from gpunode.cli.commands import main
 from gpunode.config import INCIDENTS, AuditSettings, load
-from tests.tapes.truth import TRUTH
-from tests.terminal import Terminal
 
 TAPE = str(INCIDENTS / "straggler.jsonl.gz")
 
@@ -206,24 +203,3 @@ def test_a_terminal_without_unicode_gets_the_table() -> None:
     assert ended.returncode == 0, ended.stderr
     assert "????????" in ended.stdout
     assert "blocked 76%" in ended.stdout
-
-
-def test_the_demo_tells_the_incidents_apart() -> None:
-    ended = installed("demo", "--once", "--speed=400", "--web.listen-address=127.0.0.1:0")
-    assert ended.returncode == 0, ended.stderr
-    assert "Traceback" not in ended.stderr
-    (port,) = re.findall(r"http://127\.0\.0\.1:(\d+)/ shows the tape", ended.stdout)
-    assert int(port), "the port that was free, not the one that was asked for"
-    rows = {line.split()[0]: line for line in ended.stdout.splitlines() if line.strip()}
-    assert TRUTH.keys() <= rows.keys()
-    for incident, state in (("hang", "idle"), ("comm", "communication"), ("h2d", "copy")):
-        assert state in rows[incident]
-
-
-def test_the_demo_draws_over_itself_in_a_terminal_that_is_too_low_for_it() -> None:
-    demo = ("-m", "gpunode", "demo", "--once", "--speed=100", "--log.level=error")
-    terminal = Terminal(sys.executable, *demo, "--web.listen-address=127.0.0.1:0", size=(24, 100))
-    left = terminal.scrolled_off()
-    os.close(terminal.side)
-    assert terminal.child.wait(10) == 0
-    assert left < 46, "the table at the end, once"

@@ -146,11 +146,8 @@ def replay(settings: ReplaySettings) -> None:
 
 
 def demo(settings: DemoSettings) -> None:
-    """Play every tape of a folder beside a live table, then start over."""
-    from rich.console import Console
-    from rich.live import Live
-
-    from gpunode.cli.table import Row, rows, table
+    """Play every tape of a folder and show what happens, then start over."""
+    from gpunode.cli.demo import showing
 
     tapes = sorted(settings.folder.glob("*.jsonl.gz"))
     if not tapes:
@@ -159,22 +156,17 @@ def demo(settings: DemoSettings) -> None:
     web, serving = server(settings, lambda: stage[0])
     threading.Thread(target=serving, daemon=True).start()
     speed = f"at {settings.speed:g} times real speed"
-    caption = f"{web.here} shows the tape now playing, {speed}"
-    console = Console()
-    live = Live(console=console, auto_refresh=False, vertical_overflow="visible")
-    with streams.printing(), live:
+    with streams.printing(), showing(f"{web.here} shows the tape now playing, {speed}") as show:
         while True:
-            done: list[Row] = []
             for path in tapes:
-                node = TapeNode(path)
-                stage[0] = watch(node, settings)
-                for _ in play(stage[0], node, settings.speed, 1):
-                    # The last that fit: what has scrolled off a terminal cannot be drawn anew.
-                    shown = [*done, *rows(stage[0], node.name)][-max(1, console.height - 4) :]
-                    live.update(table(shown, caption), refresh=True)
-                done += rows(stage[0], node.name)
+                tape = TapeNode(path)
+                stage[0] = watch(tape, settings)
+                show.playing(tape, stage[0])
+                for _ in play(stage[0], tape, settings.speed, 1):
+                    show.playing(tape, stage[0])
+                show.played(tape, stage[0])
+            show.ended()
             if settings.once:
-                live.update(table(done, caption))  # all of them, drawn when ``live`` ends
                 return
 
 
