@@ -16,7 +16,7 @@ import pytest
 
 from gpunode import __version__
 from gpunode.cli.commands import main
-from gpunode.config import INCIDENTS, AuditSettings, load
+from gpunode.config import INCIDENTS, AuditSettings, TopSettings, load
 
 TAPE = str(INCIDENTS / "straggler.jsonl.gz")
 
@@ -124,7 +124,8 @@ def test_misuse_is_told_in_one_line(
         ("gpu:\n  interval: 1\n bad", "line 3"),
         ("- a\n- b\n", "not a mapping"),
         ("gpu: {intervall: 1}", "gpu.intervall"),
-        ("gpus: 3", "gpus"),
+        ("gpuss: 3", "gpuss"),
+        ("prometheus: {url: http://a, gpu: 1}", "prometheus.gpu"),
         ("gpu: {interval: 7}", "gpu.interval"),
         ("gpu: \x00", "settings.yaml"),
     ],
@@ -158,6 +159,20 @@ def test_the_environment_of_other_programs_is_not_read(monkeypatch: pytest.Monke
     monkeypatch.setenv("JSON", "nonsense")
     monkeypatch.setenv("GPUNODE_JSON", "true")
     assert load(AuditSettings, "gpunode audit", []).json_output
+
+
+def test_what_the_environment_and_the_file_have_for_other_commands_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "settings.yaml"
+    path.write_text("web: {listen_address: ':1', node_name: a}\ngpu: {interval: 1}\nprice: 2\n")
+    monkeypatch.setenv("GPUNODE_WEB__CONFIG__FILE", "/no/such/file")
+    monkeypatch.setenv("GPUNODE_GPU__INTERVAL", "often")
+    settings = load(TopSettings, "gpunode top", [f"--config.file={path}"])
+    assert settings.model_dump(exclude_defaults=True) == {
+        "config": {"file": path},
+        "web": {"listen_address": ":1"},
+    }
 
 
 def test_a_taken_port_is_told(complaint: Callable[..., str]) -> None:

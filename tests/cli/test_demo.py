@@ -49,7 +49,7 @@ def piped(*command: str, **environment: str) -> Iterator[tuple[subprocess.Popen[
 
 def until_finding(lines: Iterator[str]) -> list[str]:
     """The lines about the next incident, to the empty one after its finding."""
-    found = []
+    found: list[str] = []
     for line in lines:
         assert all(character.isprintable() for character in line.rstrip("\n")), line
         if line == "\n":
