@@ -278,7 +278,7 @@ def report(settings: ReportSettings) -> None:
     try:
         from gpunode.cli import reporting
     except ModuleNotFoundError as error:
-        raise UsageError(f"{error.name} is missing: pip install 'gpunode[report]'") from error
+        raise UsageError(f"{error.name} is missing: install gpunode[report]") from error
     reporting.write(settings)
 
 
