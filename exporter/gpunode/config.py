@@ -475,13 +475,13 @@ T = TypeVar("T", bound=CommandSettings)
 POSITIONAL = get_args(CliPositionalArg)[1]
 """How pydantic marks an argument that is not an option."""
 
-Setting = tuple[str, ...]
+SettingName = tuple[str, ...]
 """The names of the sections of a setting, and its own."""
 
 
 def leaves(
-    fields: Mapping[str, FieldInfo], within: Setting = ()
-) -> Iterator[tuple[Setting, FieldInfo]]:
+    fields: Mapping[str, FieldInfo], within: SettingName = ()
+) -> Iterator[tuple[SettingName, FieldInfo]]:
     """Every setting in these fields."""
     for name, field in fields.items():
         path = (*within, field.alias or name)
@@ -497,14 +497,14 @@ def _section(field: FieldInfo) -> type[Section] | None:
     return kind if isinstance(kind, type) and issubclass(kind, Section) else None
 
 
-def option(path: Setting, field: FieldInfo) -> str:
+def option(path: SettingName, field: FieldInfo) -> str:
     """The option of a setting, or the name of an argument that is none."""
     if POSITIONAL in field.metadata:
         return path[-1].upper()
     return f"--{'.'.join(path).replace('_', '-')}"
 
 
-def variable(path: Setting) -> str:
+def variable(path: SettingName) -> str:
     """The environment variable of a setting."""
     return PREFIX + "__".join(path).upper()
 
@@ -539,7 +539,7 @@ def first_mistake(error: ValidationError) -> str:
     return f"{name}: {message}" if name else message
 
 
-def _shared() -> set[Setting]:
+def _shared() -> set[SettingName]:
     """The settings of all commands that may be in the environment and in a file."""
     kinds = [CommandSettings]
     for kind in kinds:  # which grows
@@ -552,7 +552,7 @@ def _shared() -> set[Setting]:
     }
 
 
-def _check_environment(shared: Iterable[Setting]) -> None:
+def _check_environment(shared: Iterable[SettingName]) -> None:
     """Raise ``UsageError`` for a variable that no command has: it would be ignored in silence."""
     known = {variable(path) for path in shared}
     known |= {protocol.SOCKET_VARIABLE, TOKEN_VARIABLE, PASSWORD_VARIABLE}
@@ -564,7 +564,7 @@ def _check_environment(shared: Iterable[Setting]) -> None:
             raise UsageError(f"{name}: unknown environment variable; the nearest is {nearest}")
 
 
-def _check_keys(shared: Collection[Setting], content: Mapping[Any, Any], *within: str) -> None:
+def _check_keys(shared: Collection[SettingName], content: Mapping[Any, Any], *within: str) -> None:
     """Raise ``UsageError`` for a key that no command has."""
     for name, value in content.items():
         path = (*within, str(name))

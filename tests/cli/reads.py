@@ -11,13 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from gpunode.cli import commands, reporting
-from gpunode.config import CommandSettings, Section, Setting, leaves
+from gpunode.config import CommandSettings, Section, SettingName, leaves
 from tests.machine import MachineDriver, MachineGpu
 
 
-def places(kind: type[CommandSettings]) -> dict[tuple[type, str], Setting]:
+def places(kind: type[CommandSettings]) -> dict[tuple[type, str], SettingName]:
     """The settings of a command by the class that has them as an attribute, and its name."""
-    found: dict[tuple[type, str], Setting] = {}
+    found: dict[tuple[type, str], SettingName] = {}
     for path, _ in leaves(kind.model_fields):
         owner: Any = kind
         for section in path[:-1]:
@@ -30,7 +30,7 @@ def places(kind: type[CommandSettings]) -> dict[tuple[type, str], Setting]:
 def record(kind: type[CommandSettings], file: Path) -> None:
     """Write a line for each setting of a command that anything asks for."""
     of = places(kind)
-    seen: set[Setting] = set()
+    seen: set[SettingName] = set()
 
     def asked(self: object, name: str) -> Any:
         for owner in type(self).__mro__:
