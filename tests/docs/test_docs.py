@@ -102,6 +102,20 @@ def test_a_link_to_another_page_leads_there(page: Path) -> None:
         assert not anchor or anchor in headings(target), link
 
 
+RELEASED = re.search(r"^## \[\d", (ROOT / "CHANGELOG.md").read_text(), re.M) is not None
+PUBLISHED = re.compile(r"^.*pip install '?gpunode.*$", re.M)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_installs_from_a_checkout_until_there_is_a_release(page: Path) -> None:
+    text = page.read_text()
+    if RELEASED:
+        assert "first release" not in text
+    elif told := PUBLISHED.findall(text):
+        assert all("`" in line for line in told), "a command, which would fail"
+        assert "first release" in text
+
+
 def test_the_source_in_the_architecture_is_one_that_runs() -> None:
     (example,) = re.findall(
         r"```python\n(.*?)```", (ROOT / "docs/architecture.md").read_text(), re.S

@@ -1012,7 +1012,7 @@ def test_a_missing_library_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "svg", None)
     ended = run("http://127.0.0.1:9")
     assert ended.code == 2
-    assert ended.err == "gpunode: svg is missing: pip install 'gpunode[report]'\n"
+    assert ended.err == "gpunode: svg is missing: install gpunode[report]\n"
 
 
 # When supply runs out
