@@ -214,7 +214,7 @@ FIRST_SCREEN = (
         ),
         rows_of(
             "Firing alerts",
-            "What has told somebody, and since when?",
+            "What has notified somebody, and since when?",
             {
                 "Since": (
                     _asked(

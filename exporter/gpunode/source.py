@@ -132,7 +132,7 @@ Key = tuple[Metric, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Told(Generic[D]):
+class Reported(Generic[D]):
     """A detail that a source reported, with its place and time (seconds since the epoch)."""
 
     place: Place
@@ -150,7 +150,7 @@ class Readings(Protocol):
         """Current values of these metrics, with the times (monotonic) of their reads."""
         ...
 
-    def details(self, kind: type[D]) -> list[Told[D]]:
+    def details(self, kind: type[D]) -> list[Reported[D]]:
         """The reported details of this type, ordered by place."""
         ...
 

@@ -39,13 +39,14 @@ from alerts.thresholds.lines import COVERED, LINES
 from alerts.thresholds.row import Series, Threshold, Tier, minutes, series
 from alerts.thresholds.settings import SETTINGS
 from alerts.thresholds.table import THRESHOLDS
+from gpunode import sources
 from gpunode.audit.source import CHECKS
 from gpunode.client.protocol import PHASES
-from gpunode.driver.nvidia.nvml import FABRIC_HEALTH_BITS, NVLINK_ERRORS, RECOVERY_ACTIONS
+from gpunode.driver.nvidia.health import RECOVERY_ACTIONS
+from gpunode.driver.nvidia.links import FABRIC_HEALTH_BITS, NVLINK_ERRORS
 from gpunode.nccl.bench import COLLECTIVES
 from gpunode.nccl.log import transport
 from gpunode.node.node import ENVIRONMENT
-from gpunode.sources import GPU_SOURCES, NODE_SOURCES
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.overdue import STALLS
 from gpunode.verdict.reasons import REASONS
@@ -419,8 +420,7 @@ CONSTANTS: dict[tuple[str, str], Iterable[str]] = {
     ("gpunode_nccl_expected_bus_bandwidth_bytes_per_second", "collective"): COLLECTIVES,
     ("gpunode_nccl_setting_info", "name"): ENVIRONMENT,
     ("gpunode_source_up", "source"): {
-        *(kind.name for kind in NODE_SOURCES),
-        *(kind.name for kind in GPU_SOURCES),
+        *(kind.name for kinds in sources.KINDS.values() for kind in kinds),
     },
     ("gpunode_training_seconds_total", "phase"): PHASES,
     ("gpunode_training_stalled", "cause"): STALLS,

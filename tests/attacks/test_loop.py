@@ -23,10 +23,11 @@ from starlette.testclient import TestClient
 
 from gpunode.export.exposition import Exposition
 from gpunode.export.web.app import create_app
-from gpunode.jobs.owners import Owner, OwnersDetail, Started
+from gpunode.holders.owner import Owner, Started
+from gpunode.jobs.owners import OwnersDetail
 from gpunode.loop import MOST_HUNG, Loop, complaints
 from gpunode.loop.complaints import LINES
-from gpunode.loop.door import LONGEST, SERIES, Door
+from gpunode.loop.door import LONGEST_LABEL, SERIES, Door
 from gpunode.loop.metrics import DROPPED, DURATION, LATE, SKIPPED, UP
 from gpunode.loop.watch import Counts, Watch
 from gpunode.metric import Metric, Sample
@@ -117,8 +118,8 @@ NAMES = {
     "a line": (["a\nb"], ["a\ufffdb"]),
     "a terminal": (["\x1b[2J\x00\x9b"], ["\ufffd[2J\ufffd\ufffd"]),
     "right to left": (["\u202egnp.exe"], ["\ufffdgnp.exe"]),
-    "long": (["x" * 10**6], ["x" * LONGEST]),
-    "long and odd": (["\udcff" * 10**6], ["\ufffd" * LONGEST]),
+    "long": (["x" * 10**6], ["x" * LONGEST_LABEL]),
+    "long and odd": (["\udcff" * 10**6], ["\ufffd" * LONGEST_LABEL]),
     "equal when valid": (["a\x01", "b", "a\x02", "a\ufffd"], ["a\ufffd", "b"]),
     "told twice": (["a", "a", "a"], ["a"]),
     "foreign": (["노드", "größe", "a b", 'a"\\'], ["노드", "größe", "a b", 'a"\\']),
@@ -394,7 +395,7 @@ def test_an_error_is_one_short_line_whatever_it_holds(caplog: pytest.LogCaptureF
     (record,) = caplog.records
     line = record.getMessage()
     assert line.isprintable()
-    assert len(line) < 2 * LONGEST
+    assert len(line) < 2 * LONGEST_LABEL
 
 
 def test_without_descriptors_sources_fail_and_recover(

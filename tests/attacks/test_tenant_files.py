@@ -24,15 +24,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpunode.audit.source import LONGEST, audit
+from gpunode.audit.source import LONGEST_FINDING, audit
 from gpunode.config import Settings
+from gpunode.holders.census import Census
 from gpunode.nccl.log import NcclLogs, line_of, transport
 from gpunode.node import inside, patience
 from gpunode.node.local import LocalNode
-from gpunode.node.node import LONGEST_VALUE, MOST_READ, Lines, lines_of
+from gpunode.node.node import LONGEST_VALUE, MOST_READ, KeptLines, lines_of
 from gpunode.node.patience import Patience
 from gpunode.node.tape import RecordingNode, TapeNode, TapeWriter
 from gpunode.text import escaped, printable
+from tests import machine
 from tests.conftest import scrape, until, values, watching
 from tests.fakes.nvml import FakeDriver
 from tests.machine import MachineGpu, OneGpu, exported, told
@@ -90,7 +92,9 @@ def host_file(tmp_path: Path) -> Path:
 
 def logs_of(*pids: int) -> str:
     """What the source of NCCL's logs exports for these processes."""
-    return exported(told(NcclLogs(OneGpu(*pids), MachineGpu(0, "GPU-aa", "0", pids), Settings())))
+    return exported(
+        told(NcclLogs(Census(OneGpu(*pids)), MachineGpu(0, "GPU-aa", "0", pids), Settings()))
+    )
 
 
 def log_of(pid: int) -> str:
@@ -265,7 +269,7 @@ def test_a_tape_holds_nothing_of_a_file_but_what_the_parser_keeps(
         node = OneGpu(pid)
         tape = TapeWriter(path, node, 1 << 20)
         gpu = MachineGpu(0, "GPU-aa", "0", (pid,))
-        source = NcclLogs(RecordingNode(node, tape), gpu, Settings())
+        source = NcclLogs(Census(RecordingNode(node, tape)), gpu, Settings())
         found = [exported(told(source))]
         with (root / "home/nccl.pod-0.log").open("a") as log:
             log.write(log_of(pid).splitlines()[3] + "\n")
@@ -275,7 +279,7 @@ def test_a_tape_holds_nothing_of_a_file_but_what_the_parser_keeps(
         tape.close()
     assert SECRET not in gzip.decompress(path.read_bytes()).decode()
     played = TapeNode(path)
-    source = NcclLogs(played, gpu, Settings())
+    source = NcclLogs(Census(played), gpu, Settings())
     assert exported(told(source)) == found[0]
     played.clock.now = played.end
     assert exported(told(source)) == found[1]
@@ -319,7 +323,7 @@ def test_a_dead_mount_keeps_one_thread_and_no_one_else_waiting(
     ):
         own(root / "home/nccl.log", alive)
         pids = dead, alive
-        source = NcclLogs(OneGpu(*pids), MachineGpu(0, "GPU-aa", "0", pids), Settings())
+        source = NcclLogs(Census(OneGpu(*pids)), MachineGpu(0, "GPU-aa", "0", pids), Settings())
         first = exported(told(source))
         begin = time.monotonic()
         later = [exported(told(source)) for _ in range(10)]
@@ -369,15 +373,15 @@ def test_the_audit_ends_soon_names_what_does_not_answer_and_escapes_what_it_prin
     checks = {check["check"]: check["found"] for check in json.loads(ran.stdout)}
     assert f"/proc/{dead}/root/mnt/nccl.log does not answer" in checks["nccl_shared_memory"]
     assert "NCCL_P2P_DISABLE=1\\x1b]0;owned\\x07\\x9b2J\\u202e" in checks["nccl_switched_off"]
-    assert all(len(found) <= LONGEST for found in checks.values())
+    assert all(len(found) <= LONGEST_FINDING for found in checks.values())
     assert not set("\x1b\x07\x9b\u202e") & set(table)
 
 
 @given(st.text() | st.text().map(lambda text: text * 100))
 def test_what_is_shown_of_text_from_outside_is_printable_and_short(text: str) -> None:
-    for shown in (escaped(text, LONGEST), printable(text, LONGEST)):
+    for shown in (escaped(text, LONGEST_FINDING), printable(text, LONGEST_FINDING)):
         assert shown.isprintable()
-        assert len(shown) <= LONGEST
+        assert len(shown) <= LONGEST_FINDING
 
 
 def test_each_tenant_has_a_few_threads_and_leaves_some_to_others(
@@ -409,6 +413,9 @@ class Logging(LocalNode):
     def environment(self, pid: int) -> dict[str, str]:  # noqa: ARG002
         return {"NCCL_DEBUG_FILE": "/nccl.log"}
 
+    def read_text(self, path: str) -> str:
+        return machine.stat(1) if path.endswith("/stat") else super().read_text(path)
+
 
 def test_logs_of_processes_that_end_leave_no_descriptor(tmp_path: Path) -> None:
     node = Logging(tmp_path)
@@ -418,7 +425,7 @@ def test_logs_of_processes_that_end_leave_no_descriptor(tmp_path: Path) -> None:
         (tmp_path / f"proc/{pid}/root/nccl.log").write_text(log_of(pid))
     for start in range(0, 100, 50):
         gpu = MachineGpu(0, "GPU-aa", "0", tuple(range(start, start + 50)))
-        source = NcclLogs(node, gpu, Settings())
+        source = NcclLogs(Census(node), gpu, Settings())
         assert exported(told(source)).count("gpunode_nccl_communicator_info") == 1
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -426,7 +433,7 @@ def test_logs_of_processes_that_end_leave_no_descriptor(tmp_path: Path) -> None:
 def test_a_log_that_is_cut_or_gone_is_followed_from_there(tmp_path: Path) -> None:
     log = tmp_path / "proc/7/root/nccl.log"
     log.parent.mkdir(parents=True)
-    source = NcclLogs(Logging(tmp_path), MachineGpu(0, "GPU-aa", "0", (7,)), Settings())
+    source = NcclLogs(Census(Logging(tmp_path)), MachineGpu(0, "GPU-aa", "0", (7,)), Settings())
     warning = "host:7:1 [0] NCCL WARN\n"
     for text, warnings in [
         (warning * 3, 3),
@@ -520,14 +527,14 @@ class Written(Logging):
         super().__init__(Path("/nowhere"))
         self.text = text
 
-    def lines(self, path: str, after: int, pattern: re.Pattern[str]) -> Lines:  # noqa: ARG002
+    def lines(self, path: str, after: int, pattern: re.Pattern[str]) -> KeptLines:  # noqa: ARG002
         return lines_of(self.text.encode("utf-8", "replace")[after:], after, pattern)
 
 
 @given(st.lists(facts, max_size=60))
 def test_any_log_makes_few_series_with_short_labels(found: list[str]) -> None:
     text = "".join(f"host:1:1 [0] NCCL INFO {fact}\n" for fact in found)
-    samples = told(NcclLogs(Written(text), MachineGpu(0, "GPU-aa", "0", (7,)), Settings()))
+    samples = told(NcclLogs(Census(Written(text)), MachineGpu(0, "GPU-aa", "0", (7,)), Settings()))
     assert len(samples) <= 8 * (1 + len(TRANSPORTS) + 3) + 1
     assert all(len(label) <= 20 for sample in samples for label in sample.labels)
 

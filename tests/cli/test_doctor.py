@@ -26,7 +26,7 @@ from gpunode.driver.driver import Process
 from gpunode.host.own_process import OwnProcess
 from gpunode.node.capability import ALL
 from gpunode.node.local import LocalNode
-from gpunode.sources import GPU_SOURCES, KINDS, NODE_SOURCES, finders
+from gpunode.sources import GPU_SOURCES, HOLDERS_SOURCES, KINDS, NODE_SOURCES, finders
 from tests.daemon import daemon, free_port
 from tests.fakes.nvml import FakeDriver
 from tests.machine import MachineDriver, MachineGpu
@@ -76,7 +76,7 @@ def found(node: LocalNode, **settings: Any) -> dict[str, Finding]:
 
 
 def test_every_source_says_what_it_takes() -> None:
-    assert {*GPU_SOURCES, *NODE_SOURCES} <= KINDS_OF_ALL
+    assert {*GPU_SOURCES, *HOLDERS_SOURCES, *NODE_SOURCES} <= KINDS_OF_ALL
     for kind in KINDS_OF_ALL:
         assert kind.needs.isprintable()
         assert kind.needs.strip(". ") == kind.needs != ""

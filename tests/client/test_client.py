@@ -27,6 +27,7 @@ from gpunode.client.protocol import BEST_OF, PHASES, VERSION
 from gpunode.client.sender import Account
 from gpunode.config import ClientSettings, Settings
 from gpunode.driver.driver import DriverError, Gpu, Process
+from gpunode.holders.census import Census
 from gpunode.jobs.steps import TrainingSteps, parse
 from gpunode.node.datagram_socket import Datagram, start_of
 from gpunode.source import Absent
@@ -52,7 +53,7 @@ def settings(path: str) -> Settings:
 
 
 def listening(node: OneGpu, path: str) -> TrainingSteps:
-    source = TrainingSteps(node, settings(path))
+    source = TrainingSteps(Census(node), settings(path))
     assert [found for _, found in source.find()] == [source]
     return source
 
@@ -212,7 +213,7 @@ def test_what_two_processes_on_a_gpu_count_is_counted_once(path: str) -> None:
         def datagrams(self, *_: object) -> list[Datagram]:
             return [Datagram(pid, text, start_of(pid)) for pid in self.pids]
 
-    source = TrainingSteps(TwoSenders(os.getpid(), 1), settings(path))
+    source = TrainingSteps(Census(TwoSenders(os.getpid(), 1)), settings(path))
     for _ in range(5):
         found = values(source)
     assert found["gpunode_torch_ooms_total"] == 2
@@ -231,7 +232,7 @@ def test_two_processes_on_a_gpu_each_have_their_own_pace(path: str) -> None:
                 for pid, median in ((1, 0.1), (os.getpid(), 0.9))
             ]
 
-    source = TrainingSteps(TwoSenders(os.getpid(), 1), settings(path))
+    source = TrainingSteps(Census(TwoSenders(os.getpid(), 1)), settings(path))
     for _ in range(20):
         found = values(source)
     assert found["gpunode_training_step_median_seconds"] == 0.9
@@ -355,7 +356,7 @@ def test_processes_that_share_a_gpu_add_up_to_its_mfu(path: str) -> None:
         def datagrams(self, *_: object) -> list[Datagram]:
             return [Datagram(pid, text, start_of(pid)) for pid in self.pids]
 
-    source = TrainingSteps(TwoSenders(os.getpid(), 1), settings(path))
+    source = TrainingSteps(Census(TwoSenders(os.getpid(), 1)), settings(path))
     assert values(source)["gpunode_training_mfu_ratio"] == pytest.approx(0.4)
 
 

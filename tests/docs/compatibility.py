@@ -16,7 +16,7 @@ import tests.nccl.test_nccl
 from gpunode.host.infiniband import CONGESTION_KINDS, TRANSPORT_ERROR_KINDS
 from gpunode.host.lustre import Lustre
 from tests.export.dcgm_clients import CLIENTS, NOT_ANSWERED, WATCHES_NOT_ANSWERED
-from tests.jobs.test_owners import DEVICES, UNATTRIBUTED
+from tests.holders.test_owners import DEVICES, UNATTRIBUTED
 from tests.machine import MACHINES
 
 READ = "✓"

@@ -30,7 +30,7 @@ from gpunode.driver.driver import (
     TemperatureLimits,
     VideoUse,
 )
-from gpunode.driver.nvidia.nvml import CLOCK_EVENTS
+from gpunode.driver.nvidia.gpu import CLOCK_EVENTS
 from gpunode.export.dcgm_names import EVENTS, LABELS, DcgmNames
 from gpunode.gpu.activity import TEMPERATURE
 from gpunode.gpu.dcgm_fields import DcgmFields

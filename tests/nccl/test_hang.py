@@ -14,6 +14,7 @@ import pytest
 
 from gpunode.config import Settings
 from gpunode.gpu.activity import BLOCKED_STREAK
+from gpunode.holders.census import Census
 from gpunode.jobs.steps import LAST_STEP, MEDIAN
 from gpunode.loop import Loop
 from gpunode.nccl.ras import NcclRas
@@ -44,7 +45,7 @@ def test_the_gpu_that_waits_is_blocked_and_its_streak_grows() -> None:
 def test_a_rank_that_does_not_join_is_named_at_the_second_look() -> None:
     with ras_server() as server:
         node = RasNode(server.port)
-        source = NcclRas(node, Settings())
+        source = NcclRas(Census(node), Settings())
         server.answer = status([rank(0, 50, os.getpid()), rank(1, 50), rank(9, 50)])
         assert "gpunode_nccl_stalled_communicators 0.0" in told(source)
         node.stepped.now += 10
@@ -69,7 +70,7 @@ def test_a_rank_that_does_not_join_is_named_at_the_second_look() -> None:
 def test_what_nccl_answered_about_a_hang_names_its_rank(form: str) -> None:
     with ras_server() as server:
         node = RasNode(server.port)
-        source = NcclRas(node, Settings())
+        source = NcclRas(Census(node), Settings())
         real = (ANSWERS / form).read_text()
         server.answer = re.sub(r"\b692\b", str(os.getpid()), real)
         told(source)

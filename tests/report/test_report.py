@@ -37,7 +37,7 @@ from gpunode.cli.commands import main
 from gpunode.config import UsageError
 from gpunode.gpu.ledger import STATES
 from gpunode.report import history, prometheus, words
-from gpunode.report.document import Column, Report, Section, Table
+from gpunode.report.document import Report, ReportSection, Table, TableColumn
 from gpunode.report.history import HOUR, Query
 from gpunode.report.page import as_csv
 from gpunode.report.sections.losses import loss_of
@@ -488,7 +488,7 @@ def test_what_is_asked_for_is_recorded_with_these_labels(query: Query) -> None:
     for name in names:
         assert name in recorded
         assert set(by[1].split(", ") if by else ()) <= set(recorded[name].labels)
-        every = {history.EVERY: "30s", history.AT_ONCE: "15s"}
+        every = {history.RULE_INTERVAL: "30s", history.FAULT_RULE_INTERVAL: "15s"}
         scale = re.search(r"\* (\d+) / 3600", expression)
         if scale:
             assert recorded[name].interval == every[int(scale[1])]
@@ -528,9 +528,13 @@ def test_csv_has_the_figures_of_json(run: Run, url: str, written: Written) -> No
 )
 def test_no_spelling_of_a_formula_reaches_a_spreadsheet(name: str) -> None:
     table = Table(
-        "jobs", "Jobs", (Column("job", "Job"), Column("lost", "Lost")), ((name, -1.5),), ()
+        "jobs",
+        "Jobs",
+        (TableColumn("job", "Job"), TableColumn("lost", "Lost")),
+        ((name, -1.5),),
+        (),
     )
-    section = Section("losers", "Who lost", "Nobody.", tables=(table,))
+    section = ReportSection("losers", "Who lost", "Nobody.", tables=(table,))
     report = Report("", "", "", 0, "", None, "", (section,), ())
     job, lost = csv.DictReader(io.StringIO(as_csv(report)))
     assert job["value"] == f"'{name}"

@@ -9,9 +9,10 @@ from typing import cast
 from gpunode.gpu.activity import BLOCKED_STREAK, SECONDS, WindowDetail
 from gpunode.gpu.health import GpuHealth
 from gpunode.gpu.ledger import STANDS_STILL, STATES
-from gpunode.jobs.owners import OwnersDetail, Started
+from gpunode.holders.holder import Role
+from gpunode.holders.owner import Started
+from gpunode.jobs.owners import OwnersDetail, RolesDetail
 from gpunode.jobs.processes import JobDetail, Listed
-from gpunode.jobs.roles import Role, RolesDetail
 from gpunode.loop import Loop
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import SteppedClock

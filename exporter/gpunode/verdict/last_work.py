@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpunode.gpu import GPU
 from gpunode.gpu.activity import SECONDS
-from gpunode.jobs.owners import Started
+from gpunode.holders.owner import Started
 from gpunode.metric import Metric
 from gpunode.verdict.facts import At, Facts
 from gpunode.verdict.waiting import LATEST

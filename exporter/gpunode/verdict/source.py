@@ -9,9 +9,8 @@ from typing import TypeVar
 
 from gpunode.gpu import GPU
 from gpunode.gpu.activity import SECONDS, WindowDetail
-from gpunode.jobs.owners import OwnersDetail
+from gpunode.jobs.owners import OwnersDetail, RolesDetail
 from gpunode.jobs.processes import JobDetail
-from gpunode.jobs.roles import RolesDetail
 from gpunode.metric import Metric, Sample
 from gpunode.source import Reading, Readings
 from gpunode.verdict import judge, last_work, overdue, waiting

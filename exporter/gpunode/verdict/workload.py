@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpunode.gpu import GPU
+from gpunode.holders.holder import Role
+from gpunode.holders.owner import Started
 from gpunode.jobs import steps
-from gpunode.jobs.owners import Started
 from gpunode.jobs.processes import Listed
-from gpunode.jobs.roles import Role
 from gpunode.metric import Metric
 from gpunode.verdict.facts import Facts
 
