@@ -1,7 +1,8 @@
 """The interface of a source: it reads one thing on the node, on its own schedule, and fails alone.
 
 A ``NODE_SOURCE`` declared in a module of ``host/``, ``audit/`` or ``nccl/`` is read on every node;
-a ``GPU_SOURCE`` declared in a module of ``gpu/``, ``jobs/`` or ``nccl/`` is read on every GPU.
+a ``GPU_SOURCE`` or ``HOLDERS_SOURCE`` (``holders/source.py``) declared in a module of ``gpu/``,
+``jobs/`` or ``nccl/`` is read on every GPU.
 ``sources.py`` finds these declarations; nothing else registers a source.
 """
 

@@ -420,11 +420,11 @@ class NcclLogs:
 
     def _follow(self, holder: Holder) -> DebugLog | None:
         """The log of a process with what it has gained. Raises ``OSError``."""
-        path = path_of(holder)
         log = self._logs.get(holder)
-        if path is None:
-            return None
-        if log is None or log.path != path:
+        if log is None:
+            path = path_of(holder)
+            if path is None:
+                return None
             log = self._logs[holder] = DebugLog(path, own_pid(holder))
         before = log.warnings
         log.follow(holder)
