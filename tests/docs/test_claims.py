@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -17,10 +18,30 @@ import pytest
 from gpunode.cli.commands import COMMANDS
 from gpunode.config import Section, Settings
 from gpunode.metric import Metric
+from gpunode.sources import METRICS
 from tests.fuzz.table import TABLE
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "exporter/gpunode"
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_names_what_there_is(page: Path) -> None:
+    """Targets of make, paths that begin with a folder of ours, and metrics."""
+    text = page.read_text()
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M)
+    assert set(re.findall(r"(?:`|^ {4})make ([a-z-]+)", text, re.M)) <= set(targets)
+    for path in re.findall(r"`((?:[\w.-]+/)+[\w.-]*)`", text):
+        first, *_ = path.split("/")
+        homes = [home for home in (ROOT, SOURCES) if (home / first).is_dir()]
+        made_up = any(part.partition(".")[0].isupper() for part in Path(path).parts)
+        assert not homes or made_up or any((home / path).exists() for home in homes), path
+    names = {metric.name for declared in METRICS.values() for metric in declared}
+    recorded = "".join(each.read_text() for each in ROOT.glob("alerts/rules/*.yaml"))
+    for name in re.findall(r"\bgpunode_[a-z0-9_]+", text):
+        of_histogram = re.sub("_(bucket|count|sum)$", "", name)
+        assert {name, of_histogram} & names or f":{name}" in recorded, name
 
 
 @cache
