@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 
 from gpunode.audit.source import CHECKS
 from gpunode.cli.commands import COMMANDS
-from gpunode.config import INCIDENTS, CommandSettings, leaves, option, variable
+from gpunode.config import INCIDENTS, CommandSettings, HostSettings, leaves, option, variable
 from gpunode.export.web.app import create_app
 from gpunode.loop import Loop
 from gpunode.node.node import SteppedClock
@@ -60,8 +60,8 @@ def checks() -> str:
         "Generated from the declarations by `make docs`; do not edit.",
         "",
         "`gpunode audit` runs every check once and prints the results. The daemon runs them every "
-        "ten minutes and exports `gpunode_audit_ok{check}`; a check that cannot be decided on this "
-        "node has no series.",
+        f"{HostSettings().audit_interval / 60:g} minutes and exports `gpunode_audit_ok{{check}}`; "
+        "a check that cannot be decided on this node has no series.",
     ]
     for check in CHECKS:
         lines += [

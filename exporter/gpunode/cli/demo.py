@@ -13,10 +13,10 @@ from rich.live import Live
 from rich.text import Text
 
 from gpunode.cli.table import IN_PLAIN_TEXT, Row, rows, table
-from gpunode.export.web.node import NodeNow, counted, node
 from gpunode.loop import Loop
 from gpunode.node.tape import TapeNode
 from gpunode.text import printable
+from gpunode.verdict.findings import in_a_sentence, status
 
 PROGRESS = 1.0
 """Seconds between two lines that say how far an incident has played."""
@@ -91,21 +91,8 @@ class Written:
             self.console.print(table(rows(loop, tape.name), columns=IN_PLAIN_TEXT))
         for line in drawn.get().splitlines():
             print(f"  {line.rstrip()}")
-        print(f"{printable(f'{tape.name}: {finding(node(loop))}', LONGEST)}\n")
+        print(f"{printable(f'{tape.name}: {in_a_sentence(status(loop))}', LONGEST)}\n")
         self.said = -PROGRESS
 
     def ended(self) -> None:
         """Nothing: every incident has been written."""
-
-
-def finding(now: NodeNow) -> str:
-    """What is wrong on a node in a sentence; where nothing is, what its GPUs do."""
-    found = [one.title for one in now.findings]
-    doing: dict[str, list[str]] = {}
-    for gpu in now.gpus:
-        doing.setdefault(gpu.does, []).append(gpu.label)
-    well = [
-        f"{counted(labels)} {'is' if len(labels) == 1 else 'are'} {does}"
-        for does, labels in doing.items()
-    ]
-    return f"{'; '.join(found or well)}."

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from gpunode.gpu.activity import GpuActivity, WindowDetail
 from gpunode.gpu.health import INFO
-from gpunode.jobs.owners import OWNER, OWNER_LABELS, PROCESS, Owner
+from gpunode.holders.owner import Owner
+from gpunode.jobs.owners import OWNER, OWNER_LABELS, PROCESS
 from gpunode.loop import Loop, Silent
 from gpunode.metric import Metric
 from gpunode.verdict.advice import URGENCIES, Advice, Urgency
@@ -232,6 +233,18 @@ def status(loop: Loop) -> NodeStatus:
     found.sort(key=lambda one: URGENCIES.index(one.urgency))
     calm = _calm(known, found)
     return NodeStatus(shortage.node, calm, tuple(found[:MOST]), gpus, shortage.figures, silent)
+
+
+def in_a_sentence(now: NodeStatus) -> str:
+    """What is wrong on a node; where nothing is, what its GPUs do."""
+    doing: dict[str, list[str]] = {}
+    for gpu in now.gpus:
+        doing.setdefault(gpu.does, []).append(gpu.label)
+    well = [
+        f"{counted(labels)} {'is' if len(labels) == 1 else 'are'} {does}"
+        for does, labels in doing.items()
+    ]
+    return f"{'; '.join([one.title for one in now.findings] or well)}."
 
 
 def _known(loop: Loop, silent: Iterable[Silent], shortage: Shortage) -> Known:
