@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from weakref import WeakValueDictionary
 
@@ -44,7 +44,7 @@ class Look:
     moment: float
     processes: tuple[Process, ...]
     holders: tuple[Holder, ...]
-    first: dict[int, float] = field(default_factory=dict)
+    first: dict[int, float]
     """When the process started that had each PID when the driver began to list it, if known."""
 
     @property

@@ -81,12 +81,14 @@ class Pauses:
         self._again = -math.inf
 
     def over(self, now: float) -> bool:
-        """Whether it is time to look, which begins the next pause."""
-        if now < self._again:
-            return False
-        self._pause = min(self.last, 2 * self._pause) or self.first
-        self._again = now + self._pause
-        return True
+        """Whether it is time to look."""
+        return now >= self._again
+
+    def looked(self, now: float) -> None:
+        """Begin the next pause; another thread may have done so for the same look."""
+        if self.over(now):
+            self._pause = min(self.last, 2 * self._pause) or self.first
+            self._again = now + self._pause
 
 
 class Holder:
@@ -191,11 +193,13 @@ class Holder:
         seen = self._threads
         if seen.nccl and seen.autograd:
             return seen
-        if self._threads_pauses.over(self.node.clock.monotonic()):
+        now = self.node.clock.monotonic()
+        if self._threads_pauses.over(now):
             try:
                 names = self.ask(lambda: thread_names(self.node, self.pid))
             except OSError:
                 names = None
+            seen = self._threads  # another thread may have looked, too
             if names is None:
                 seen = Threads(seen.nccl or None, seen.autograd or None)
             else:
@@ -204,11 +208,13 @@ class Holder:
                     seen.autograd or any(name.startswith(AUTOGRAD) for name in names),
                 )
             self._threads = seen
+            self._threads_pauses.looked(now)
         return seen
 
     def role(self) -> Role:
         """Its role, looked at less and less."""
-        if self._role_pauses.over(self.node.clock.monotonic()):
+        now = self.node.clock.monotonic()
+        if self._role_pauses.over(now):
             self._role = Role(
                 self.pid,
                 self._or("", lambda: self.node.program(self.pid)),
@@ -216,6 +222,7 @@ class Holder:
                 self._or(None, lambda: self.node.listens(self.pid)),
                 None,
             )
+            self._role_pauses.looked(now)
         return replace(self._role, trains=self.threads().autograd)
 
     def _parent_s_program(self) -> str:
