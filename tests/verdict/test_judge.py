@@ -20,7 +20,7 @@ from gpunode.verdict import judge
 from gpunode.verdict.advice import Advice
 from gpunode.verdict.case import Case, Evidence
 from gpunode.verdict.causes import CAUSES, NONE, USES, communication, data, host, limits
-from gpunode.verdict.causes.cause import Bounds, Cause, Explains, Found, Loses
+from gpunode.verdict.causes.cause import Bounds, Cause, Effect, Explains, Loses
 from gpunode.verdict.facts import Facts, Snapshot
 from gpunode.verdict.source import USED
 from tests import strict
@@ -248,7 +248,7 @@ def test_of_several_explanations_the_lowest_rank_is_named(
 def test_the_largest_loss_is_named(
     share: float, named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = Found(share, (Evidence("made_up", share, 0.1, "made up"),))
+    found = Effect(share, (Evidence("made_up", share, 0.1, "made up"),))
     made_up = replace(MADE_UP, looks=(Loses(lambda _: found),))
     monkeypatch.setattr(judge, "LOSSES", (*judge.LOSSES, (made_up, made_up.looks[0])))
     stage = Stage(Actor(0, GAPS, PREPARES))

@@ -103,7 +103,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class RankedProcess:
     """A process on a GPU, and its rank; empty if it has none."""
 
     pid: str
@@ -127,7 +127,7 @@ class GpuStatus:
     verdict: Judgement | None
     model: str
     owners: tuple[str, ...]
-    processes: tuple[Process, ...]
+    processes: tuple[RankedProcess, ...]
     waits_for: tuple[str, ...]
     waited_for_by: tuple[str, ...]
 
@@ -157,7 +157,7 @@ class Known:
     judged: dict[At, Judgement]
     models: dict[At, str]
     owners: dict[At, tuple[Owner, ...]]
-    processes: dict[At, tuple[Process, ...]]
+    processes: dict[At, tuple[RankedProcess, ...]]
 
     late: dict[At, Reason]
     """The GPUs that others wait for, and why they do not come."""
@@ -258,7 +258,7 @@ def _known(loop: Loop, silent: Iterable[Silent], shortage: Shortage) -> Known:
     }
     models: dict[At, str] = {}
     owners: dict[At, tuple[Owner, ...]] = {}
-    processes: dict[At, tuple[Process, ...]] = {}
+    processes: dict[At, tuple[RankedProcess, ...]] = {}
     for at, metric, labels in _described(loop):
         if metric is INFO:
             models.setdefault(at, labels["name"])
@@ -266,7 +266,7 @@ def _known(loop: Loop, silent: Iterable[Silent], shortage: Shortage) -> Known:
             owner = Owner(**{name: labels[name] for name in OWNER_LABELS})
             owners[at] = (*owners.get(at, ()), owner)
         else:
-            process = Process(labels["pid"], labels["rank"])
+            process = RankedProcess(labels["pid"], labels["rank"])
             processes[at] = (*processes.get(at, ()), process)
     return Known(
         labels=_labels({*windows, *lost}),

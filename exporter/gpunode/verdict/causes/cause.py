@@ -17,7 +17,7 @@ BOUND = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Effect:
     """The share of time that a cause affects, and the evidence."""
 
     share: float
@@ -47,22 +47,22 @@ class Explains:
 class Loses:
     """A look for a loss of time of its own; the largest loss is named."""
 
-    look: Callable[[Case], Found | None]
+    look: Callable[[Case], Effect | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """A look for what bounds the work itself; the first is named, if no time is lost."""
 
-    look: Callable[[Case], Found | None]
+    look: Callable[[Case], Effect | None]
 
 
 def takes(state: str, least: float) -> Loses:
     """A look that needs only the ledger: a state that takes at least this share of the time."""
 
-    def look(case: Case) -> Found | None:
+    def look(case: Case) -> Effect | None:
         share = case.shares[state]
-        return Found(share, (case.state(state, least),)) if share >= least else None
+        return Effect(share, (case.state(state, least),)) if share >= least else None
 
     return Loses(look)
 

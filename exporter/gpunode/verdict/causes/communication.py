@@ -8,7 +8,7 @@ from gpunode.gpu.activity import BLOCKED_STREAK
 from gpunode.nccl.ras import AWAITED
 from gpunode.verdict.advice import Advice
 from gpunode.verdict.case import Case, Evidence
-from gpunode.verdict.causes.cause import LOST, Cause, Found, Loses, Remedy, takes
+from gpunode.verdict.causes.cause import LOST, Cause, Effect, Loses, Remedy, takes
 from gpunode.verdict.facts import series_name
 from gpunode.verdict.reasons import AT_WORK, REASONS, WAITED_FOR
 
@@ -40,14 +40,14 @@ COMMUNICATION = Cause(
 )
 
 
-def _stands_still(case: Case) -> Found | None:
+def _stands_still(case: Case) -> Effect | None:
     """Nothing has moved for longer than a collective takes."""
     streak = case.now(BLOCKED_STREAK)
     if streak < STALLED:
         return None
     meaning = "seconds for which nothing moved and nothing was launched"
     ledger = case.evidence(BLOCKED_STREAK, streak, STALLED, meaning)
-    return Found(1.0, (ledger, *_late(case)))
+    return Effect(1.0, (ledger, *_late(case)))
 
 
 def _at_work(case: Case) -> bool:
@@ -65,14 +65,14 @@ def _late(case: Case) -> Iterator[Evidence]:
         yield Evidence(series_name(AWAITED, labels), 1.0, 1.0, "the rank that others wait for")
 
 
-def _straggler(case: Case) -> Found | None:
+def _straggler(case: Case) -> Effect | None:
     """Waiting for a peer that is slow, or at work on something else."""
     if still := _stands_still(case):
         return still if _at_work(case) else None
     share = case.shares["blocked"]
     if share < LOST or (case.peers_starve and case.shares["starved"] >= LOST):
         return None
-    return Found(share, (case.state("blocked", LOST), *_late(case)))
+    return Effect(share, (case.state("blocked", LOST), *_late(case)))
 
 
 STRAGGLER = Cause(
@@ -96,7 +96,7 @@ STRAGGLER = Cause(
 )
 
 
-def _stalled(case: Case) -> Found | None:
+def _stalled(case: Case) -> Effect | None:
     """Waiting for a peer that does not come, unless it is seen at work."""
     return None if _at_work(case) else _stands_still(case)
 

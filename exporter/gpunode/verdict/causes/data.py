@@ -10,7 +10,7 @@ from gpunode.jobs import processes as job
 from gpunode.jobs import steps
 from gpunode.verdict.advice import Advice
 from gpunode.verdict.case import Case, Evidence
-from gpunode.verdict.causes.cause import LOST, Cause, Explains, Found, Loses, Remedy
+from gpunode.verdict.causes.cause import LOST, Cause, Effect, Explains, Loses, Remedy
 from gpunode.verdict.causes.host import (
     CHECKPOINT,
     HOST_COMPUTE,
@@ -188,14 +188,14 @@ DATA_LOADING_STORAGE = Cause(
 )
 
 
-def _copies(case: Case) -> Found | None:
+def _copies(case: Case) -> Effect | None:
     """Copies that wait for nothing else; what computes or saves the results explains the rest."""
     share = case.shares["copy"]
     if share < LOST:
         return None
     if case.results and (explained_by(CHECKPOINT, case) or explained_by(HOST_COMPUTE, case)):
         return None
-    return Found(share, (case.state("copy", LOST),))
+    return Effect(share, (case.state("copy", LOST),))
 
 
 DATA_LOADING_COPY = Cause(

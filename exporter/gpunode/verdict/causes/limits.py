@@ -10,7 +10,7 @@ from gpunode.gpu.power import POWER_DEFAULT_LIMIT, POWER_LIMIT
 from gpunode.gpu.units import ACTIVE
 from gpunode.verdict.advice import Advice
 from gpunode.verdict.case import Case
-from gpunode.verdict.causes.cause import BOUND, Bounds, Cause, Found, Loses, Remedy, takes
+from gpunode.verdict.causes.cause import BOUND, Bounds, Cause, Effect, Loses, Remedy, takes
 
 LAUNCHES = 0.15
 """Minimum share of time in gaps between kernels to count; healthy training has half of it."""
@@ -50,7 +50,7 @@ KERNEL_LAUNCH = Cause(
 )
 
 
-def _held_down(case: Case, reasons: Iterable[str]) -> Found | None:
+def _held_down(case: Case, reasons: Iterable[str]) -> Effect | None:
     """Clocks that are throttled for any of these reasons."""
     meaning = "share of time with the clocks throttled"
     evidence = tuple(
@@ -58,10 +58,10 @@ def _held_down(case: Case, reasons: Iterable[str]) -> Found | None:
         for reason in reasons
         if (rate := case.rate(THROTTLED, reason)) >= THROTTLED_SHARE
     )
-    return Found(max(e.value for e in evidence), evidence) if evidence else None
+    return Effect(max(e.value for e in evidence), evidence) if evidence else None
 
 
-def _thermal(case: Case) -> Found | None:
+def _thermal(case: Case) -> Effect | None:
     return _held_down(case, ("sw_thermal", "hw_thermal"))
 
 
@@ -82,7 +82,7 @@ THERMAL = Cause(
 )
 
 
-def _power(case: Case) -> Found | None:
+def _power(case: Case) -> Effect | None:
     braked = _held_down(case, ("hw_power_brake",))
     capped = _held_down(case, ("sw_power_cap",))
     limit, default = case.now(POWER_LIMIT), case.now(POWER_DEFAULT_LIMIT)
@@ -90,7 +90,7 @@ def _power(case: Case) -> Found | None:
         return braked  # at the board's default limit, a GPU does all it can
     meaning = "enforced over default limit"
     lowered = case.evidence(POWER_LIMIT, limit / default, LIMIT_LOWERED, meaning)
-    return Found(capped.share, (*capped.evidence, lowered))
+    return Effect(capped.share, (*capped.evidence, lowered))
 
 
 POWER = Cause(
@@ -111,7 +111,7 @@ POWER = Cause(
 )
 
 
-def _precision(case: Case) -> Found | None:
+def _precision(case: Case) -> Effect | None:
     work, tensor = case.shares["compute"], case.recent.rate(ACTIVE, *case.at, "tensor")
     if work < BOUND or tensor is None or tensor / work >= TENSOR_IDLE:
         return None
@@ -125,7 +125,7 @@ def _precision(case: Case) -> Found | None:
                 case.evidence(ACTIVE, tensor / work, TENSOR_IDLE, idle, "tensor"),
                 case.evidence(ACTIVE, busy, PIPE_BUSY, active, pipe),
             )
-            return Found(work, evidence)
+            return Effect(work, evidence)
     return None
 
 
@@ -149,13 +149,13 @@ PRECISION = Cause(
 )
 
 
-def _memory_bandwidth(case: Case) -> Found | None:
+def _memory_bandwidth(case: Case) -> Effect | None:
     """Most of the time goes to HBM, and HBM is indeed busy; else it is slow for other reasons."""
     busy, share = case.rate(ACTIVE, "dram"), case.shares["memory"]
     if share < BOUND or busy < MEMORY_BUSY:
         return None
     active = case.evidence(ACTIVE, busy, MEMORY_BUSY, "share of time with HBM active", "dram")
-    return Found(share, (case.state("memory", BOUND), active))
+    return Effect(share, (case.state("memory", BOUND), active))
 
 
 MEMORY_BANDWIDTH = Cause(
@@ -177,14 +177,14 @@ MEMORY_BANDWIDTH = Cause(
 )
 
 
-def _memory_capacity(case: Case) -> Found | None:
+def _memory_capacity(case: Case) -> Effect | None:
     total, used = case.now(MEMORY_TOTAL), case.now(MEMORY_USED)
     usable = total - case.now(MEMORY_RESERVED)
     if usable <= 0 or used / usable < MEMORY_FULL or case.shares["free"] >= BOUND:
         return None
     meaning = "share of the frame buffer in use"
     evidence = case.evidence(MEMORY_USED, used / usable, MEMORY_FULL, meaning)
-    return Found(1.0, (evidence,))
+    return Effect(1.0, (evidence,))
 
 
 MEMORY_CAPACITY = Cause(
