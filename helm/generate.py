@@ -22,7 +22,7 @@ from alerts.thresholds.row import Severity, Threshold
 from alerts.thresholds.settings import SETTINGS
 from alerts.thresholds.table import THRESHOLDS
 from dashboards import generate as dashboards
-from gpunode.config import Settings, leaves
+from gpunode.config import RunSettings, leaves
 
 ROOT = Path(__file__).parents[1]
 CHART = ROOT / "helm" / "gpunode"
@@ -205,7 +205,7 @@ def _special() -> dict[str, dict[str, Any]]:
         and isinstance(value.default, dict)
     }
     settings = _closed({})
-    for path, field in leaves(Settings.model_fields):
+    for path, field in leaves(RunSettings.model_fields):
         if path in OF_THE_CHART:
             continue
         where = settings
