@@ -52,7 +52,7 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
-SLOWEST = ("test_incidents.py", "test_scenarios.py", "test_image.py")
+SLOWEST = ("test_incidents.py", "test_scenarios.py", "test_image.py", "test_alerts.py")
 """What takes longest begins first, so that nothing waits for it in the end."""
 
 

@@ -44,13 +44,18 @@ def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
 
 
+def documents(text: str) -> Iterator[Any]:
+    """What YAML of many documents holds, read in C: it is ten times as fast."""
+    return yaml.load_all(text, yaml.CSafeLoader)
+
+
 def render(folder: Path, values: Object | None = None, *options: str | Path) -> list[Object]:
     """The objects of a release called ``gpunode`` in the namespace ``monitoring``."""
     (folder / "values.yaml").write_text(yaml.safe_dump(values or {}))
     given = f"--values={folder / 'values.yaml'}"
     ran = helm("template", "gpunode", CHART, "--namespace=monitoring", given, *options)
     assert ran.returncode == 0, ran.stderr
-    return [found for found in yaml.safe_load_all(ran.stdout) if found]
+    return [found for found in documents(ran.stdout) if found]
 
 
 def the(objects: list[Object], kind: str) -> Object:
@@ -213,7 +218,7 @@ def test_names_are_text_whatever_they_look_like(name: str) -> None:
     for more in ("", f",fullnameOverride={name}"):
         ran = helm(*options, f"--set-string={given}{more}", *apis)
         assert ran.returncode == 0, ran.stderr
-        for one in yaml.safe_load_all(ran.stdout):
+        for one in documents(ran.stdout):
             metadata = one["metadata"]
             names = [metadata["name"], metadata["namespace"], *metadata["labels"].values()]
             assert all(isinstance(text, str) for text in names), metadata
