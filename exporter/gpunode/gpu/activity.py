@@ -131,7 +131,7 @@ class WindowDetail:
     """The last window: what the sensors measured, and which states its time went to.
 
     ``state`` has shares of the window, ``ledger`` seconds since the daemon started, ``sensors``
-    which sensors the ledger uses. What was not measured is None.
+    which sensors the ledger uses. A value that was not measured is None.
     """
 
     seconds: float

@@ -78,7 +78,7 @@ https://github.com/pytorch/pytorch/blob/main/torch/utils/data/_utils/worker.py""
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The kind of work on a GPU, and what it was told from."""
+    """The kind of work on a GPU, and the evidence for it."""
 
     kind: str
     evidence: str
