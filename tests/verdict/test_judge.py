@@ -115,22 +115,32 @@ def test_whatever_fails_every_gpu_has_a_verdict(
     ]
 
 
+UNDECLARED = Metric("gpunode_undeclared", "gauge", "Used by no cause.", GPU)
+
+
+def asks_for_another(cause: Cause) -> Cause:
+    """The same cause, of which the looks ask for a metric that no cause declares."""
+
+    def look(case: Case) -> Iterator[Evidence]:
+        yield case.evidence(UNDECLARED, case.now(UNDECLARED), 0.0, "undeclared")
+
+    return replace(cause, looks=tuple(Explains(look, 1) for _ in cause.looks))
+
+
 @pytest.mark.usefixtures("as_on_a_node")
-def test_a_metric_that_a_cause_does_not_declare_costs_that_cause(
+def test_a_metric_that_nobody_declares_costs_the_cause_that_asks(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    change(monkeypatch, lambda cause: replace(cause, uses=()), "data_loading_cpu")
+    change(monkeypatch, asks_for_another, "shm")
     stage = Stage(Actor(0, GAPS, PREPARES))
     stage.play(10)
-    assert stage.causes == ["unexplained"]
-    assert "asked for but not declared, add it to `uses`" in caplog.text
+    assert stage.causes == ["data_loading_cpu"]
+    assert "gpunode_undeclared: asked for but not declared, add it to `uses`" in caplog.text
 
 
-def test_a_metric_that_a_cause_does_not_declare_fails_a_test(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    change(monkeypatch, lambda cause: replace(cause, uses=()), "data_loading_cpu")
-    with pytest.raises(LookupError, match="gpunode_job_loader_thread_ratio"):
+def test_a_metric_that_nobody_declares_fails_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    change(monkeypatch, asks_for_another, "shm")
+    with pytest.raises(LookupError, match="gpunode_undeclared"):
         Stage(Actor(0, GAPS, PREPARES)).play(10)
 
 
@@ -191,7 +201,8 @@ def test_a_cause_declares_what_its_looks_ask_for(cause: Cause, all_cases: list[C
     asked = Asked()
     for case in all_cases:
         for look in cause.looks:
-            view = case.limited(asked)
+            facts = replace(case.facts, metrics=asked)
+            view = replace(case, facts=facts, recent=facts)
             if isinstance(look, Explains):
                 look.evidence(view)
             else:

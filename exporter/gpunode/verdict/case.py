@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gpunode.gpu.activity import SECONDS
 from gpunode.gpu.ledger import STATES
@@ -56,11 +55,6 @@ class Case:
 
     peers_starve: bool = False
     """Whether another GPU of the job has nothing to run for as long as others wait."""
-
-    def limited(self, metrics: Collection[Metric]) -> Case:
-        """The same case for one who has declared these metrics, and may ask for no others."""
-        facts, recent = self.facts.limited(metrics), self.recent.limited(metrics)
-        return replace(self, facts=facts, recent=recent)
 
     def now(self, metric: Metric, *labels: str) -> float:
         """The latest value of a series of this GPU, 0 without one."""

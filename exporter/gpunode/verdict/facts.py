@@ -26,8 +26,8 @@ class Snapshot:
 class Facts:
     """What is known about the time that the snapshots cover, oldest first.
 
-    ``metrics`` are those that may be asked for. Asking for another raises ``LookupError``: the
-    snapshots hold what was declared and nothing else, so it would never be found.
+    ``metrics`` are those in the snapshots. Asking for another raises ``LookupError``: nobody has
+    declared that it is used, so it would never be found.
     """
 
     snapshots: tuple[Snapshot, ...]
@@ -69,10 +69,6 @@ class Facts:
         end = self.snapshots[-1].moment
         kept = tuple(s for s in self.snapshots if end - s.moment < seconds)
         return replace(self, snapshots=kept)
-
-    def limited(self, metrics: Collection[Metric]) -> Facts:
-        """The same facts for one who has declared these metrics, and may ask for no others."""
-        return replace(self, metrics=metrics)
 
     def series(self, metric: Metric, *labels: str) -> Iterator[tuple[str, ...]]:
         """The labels of every series of a metric whose first labels are these."""

@@ -87,7 +87,7 @@ class Judge:
 
     def _starved(self, case: Case) -> Verdict | None:
         """Time without work, put down to the first explanation that has evidence."""
-        results = case.limited(USES).results
+        results = case.results
         share = case.without_work + results
         if share < LOST:
             return None
@@ -120,8 +120,8 @@ class Judge:
                 yield Verdict(cause, found.share, found.evidence)
 
     def _asked(self, cause: Cause, case: Case, look: Callable[[Case], T]) -> T | None:
-        """What a look says, of what its cause has declared; None if it fails."""
-        found = isolated(partial(look, case.limited(cause.uses)))
+        """What a look of a cause says; None if it fails."""
+        found = isolated(partial(look, case))
         if not isinstance(found, BaseException):
             return found
         self._failures[cause.name] += 1

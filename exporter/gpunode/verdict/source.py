@@ -92,9 +92,9 @@ class Verdicts:
         facts = Facts(tuple(self._history), USED, clock.time())
         gpus = [(gpu, uuid) for gpu, uuid, state in facts.series(SECONDS) if state == "unknown"]
         owners = _by_gpu(readings, OwnersDetail)
-        workloads = _workloads(readings, facts.limited(kinds.USES), gpus, owners)
+        workloads = _workloads(readings, facts, gpus, owners)
         holders = {at: {process.job for process in found.processes} for at, found in owners.items()}
-        waits = self._jobs.waited_for(facts.limited(waiting.USES), holders)
+        waits = self._jobs.waited_for(facts, holders)
         recent = facts.recent(JUDGED)
         shares = {at: recent.shares(at) for at in gpus}
         starving = {at for at, found in shares.items() if found.get("starved", 0.0) >= LOST}
@@ -105,8 +105,7 @@ class Verdicts:
         judged = []
         for at in gpus:
             if at in owners:
-                told = facts.limited(last_work.USES)
-                workless = self._tenancies.workless(told, at, owners[at].processes)
+                workless = self._tenancies.workless(facts, at, owners[at].processes)
                 samples += WORKLESS.at(workless, *at)
             workload = workloads.get(at)
             if workload is not None:
@@ -126,7 +125,7 @@ class Verdicts:
                 continue
             judged.append(_judgement(at, verdict, workload, waits.get(at, ())))
             samples += _one_of(CAUSES, BOTTLENECK, at, verdict.cause.name)
-            why = stalled(facts.limited(overdue.USES), at)
+            why = stalled(facts, at)
             if why is not None:
                 samples += _one_of(STALLS, TRAINING_STALLED, at, why)
         samples += self._judge.failures()
