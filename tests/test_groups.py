@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from tests.conftest import ATTACKS
+
 pytest_plugins = ["pytester"]
 
 SELECTED = re.compile(r'^\t\$\(BIN\)/pytest .*-m "(.+)"$', re.MULTILINE)
@@ -39,3 +41,8 @@ def test_every_test_runs_in_one_group(
         collected = pytester.runpytest(suite, "--collect-only", "-q", "-m", group)
         ran += re.findall(r"::(\w+)$", collected.stdout.str(), re.MULTILINE)
     assert sorted(ran) == ["test_attack", "test_both", "test_integration", "test_quick"]
+
+
+def test_what_is_among_the_attacks_is_marked_as_one(request: pytest.FixtureRequest) -> None:
+    attacks = [item for item in request.session.items if ATTACKS in item.path.parents]
+    assert all(item.get_closest_marker("attack") for item in attacks)
