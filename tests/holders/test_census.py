@@ -15,6 +15,7 @@ from gpunode.holders.census import FORGOTTEN, FRESH
 from gpunode.holders.holder import ROLE_FIRST, THREADS_FIRST, THREADS_LAST, Holder
 from gpunode.source import MANY
 from tests.holders.proc import Card, Proc
+from tests.machine import begin
 
 
 @pytest.fixture
@@ -237,6 +238,25 @@ def test_a_process_that_listens_later_is_seen_to(
         proc.clock.now += 1
         looks += proc.holder().role().listens is listens
     assert 0 < looks < 600
+
+
+def test_a_parent_that_ends_while_it_is_looked_at_has_no_name(
+    proc: Proc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its PID may be another's before its program is read."""
+
+    def program(pid: int) -> str:
+        if ends:
+            begin(proc.root, 7, parent=1)
+        return f"program {pid}"
+
+    monkeypatch.setattr(proc.node, "program", program)
+    begin(proc.root, 7, parent=5)
+    ends = False
+    assert proc.holder().role().parent == "program 5"
+    begin(proc.root, 7, start=1001, parent=5)
+    ends = True
+    assert proc.holder().role().parent == ""
 
 
 def test_the_names_of_threads_are_read_once_for_all_that_they_tell(

@@ -22,7 +22,7 @@ from gpunode.jobs.steps import TrainingSteps
 from gpunode.nccl.log import NcclLogs
 from gpunode.nccl.ras import NcclRas
 from gpunode.node.datagram_socket import Datagram
-from gpunode.node.node import Filesystem
+from gpunode.node.node import Filesystem, Lines
 from gpunode.source import Reading
 from tests.holders.proc import Card, Proc
 from tests.machine import exported
@@ -155,6 +155,18 @@ def test_the_log_of_the_next_process_begins_at_its_beginning(proc: Proc, card: S
     assert source.read().samples == ()
     card.hold()
     assert source.read().samples == ()
+
+
+def test_what_the_next_process_logs_while_a_log_is_read_is_its_own(
+    proc: Proc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lines(*_: object) -> Lines:
+        proc.run(7, start=1001)
+        return Lines(["WARN"], 1)
+
+    monkeypatch.setattr(proc.node, "lines", lines)
+    proc.run(7, environment="NCCL_DEBUG_FILE=/log")
+    assert NcclLogs(proc.census, proc.gpu, Settings()).read().samples == ()
 
 
 def test_the_service_of_the_next_process_is_not_its_predecessor_s(
