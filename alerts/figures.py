@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from alerts.thresholds.row import Unit
+from alerts.model import Unit
 
 FORMATS: dict[Unit, str] = {
     "percent": "{{ $value | humanizePercentage }}",

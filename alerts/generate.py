@@ -17,6 +17,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from alerts.figures import bound
+from alerts.model import Severity, Threshold, Tier, minutes
 from alerts.recording import RECORDS
 from alerts.rule_files import (
     NAMES,
@@ -27,9 +28,8 @@ from alerts.rule_files import (
     rule_files,
     substituted,
 )
+from alerts.settings import SETTINGS
 from alerts.thresholds.lines import COVERED, LINES
-from alerts.thresholds.row import Severity, Threshold, Tier, minutes
-from alerts.thresholds.settings import SETTINGS
 from alerts.thresholds.table import THRESHOLDS
 
 ROOT = Path(__file__).parents[1]

@@ -8,10 +8,10 @@ from string import Template
 from typing import Any
 
 from alerts.figures import FORMATS
+from alerts.model import AT_ONCE, IDENTITY, Record, Scope, Severity, Threshold, Tier, seconds
+from alerts.promql import JOB, NODE
 from alerts.recording import OF_CLUSTERS, OF_NODES
-from alerts.recording.record import AT_ONCE, Record
-from alerts.thresholds.row import IDENTITY, JOB, NODE, Scope, Severity, Threshold, Tier, seconds
-from alerts.thresholds.settings import SETTINGS
+from alerts.settings import SETTINGS
 from alerts.thresholds.table import THRESHOLDS
 
 RUNBOOKS = "https://github.com/gpunode/gpunode/blob/main/alerts/runbooks"

@@ -17,9 +17,9 @@ from typing import Any, Literal, get_args, get_origin
 import yaml
 
 from alerts.generate import SEVERITY, Layout
+from alerts.model import Severity, Threshold
 from alerts.rule_files import RUNBOOKS, rule_files
-from alerts.thresholds.row import Severity, Threshold
-from alerts.thresholds.settings import SETTINGS
+from alerts.settings import SETTINGS
 from alerts.thresholds.table import THRESHOLDS
 from dashboards import generate as dashboards
 from gpunode.config import Settings, leaves

@@ -6,26 +6,10 @@ with several owners counts once.
 
 from __future__ import annotations
 
+from alerts.examples import HALF, NODE_A, OF_GPU, OF_NODE, TRAINS, A, ledger, series
+from alerts.model import FOR_DAYS, Record, minutes
+from alerts.promql import GPU, NODE, of_gpus, rate
 from alerts.recording.jobs import OWNED, SLURM
-from alerts.recording.record import (
-    FOR_DAYS,
-    HALF,
-    NODE_A,
-    OF_GPU,
-    OF_NODE,
-    TRAINS,
-    A,
-    Record,
-)
-from alerts.thresholds.row import (
-    GPU,
-    NODE,
-    ledger,
-    minutes,
-    of_gpus,
-    rate,
-    series,
-)
 from gpunode.gpu.ledger import STATES
 
 SAMPLES_AN_HOUR = 120

@@ -2,29 +2,9 @@
 
 from __future__ import annotations
 
-from alerts.recording.record import (
-    AT_ONCE,
-    DAY,
-    FOR_DAYS,
-    GPU_A,
-    HELD,
-    NODE_A,
-    OF_GPU,
-    OF_NODE,
-    A,
-    Record,
-)
-from alerts.thresholds.row import (
-    FILESYSTEM,
-    GPU,
-    JOB,
-    NODE,
-    by_node,
-    gained,
-    of_gpus,
-    rate,
-    series,
-)
+from alerts.examples import GPU_A, HELD, NODE_A, OF_GPU, OF_NODE, A, series
+from alerts.model import AT_ONCE, FOR_DAYS, Record
+from alerts.promql import DAY, FILESYSTEM, GPU, JOB, NODE, by_node, gained, of_gpus, rate
 from gpunode.host.filesystem import LOCAL
 from gpunode.verdict.limits import XID_REMEMBERED
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from alerts.recording.faults import CORDONED
-from alerts.recording.record import (
-    AT_ONCE,
-    FOR_DAYS,
-    FOR_HOURS,
+from alerts.examples import (
     HELD,
     HELD_B,
     NODE_A,
@@ -23,22 +19,13 @@ from alerts.recording.record import (
     WORKLESS_B,
     A,
     B,
-    Record,
-)
-from alerts.thresholds.row import (
-    GPU,
-    JOB,
-    NODE,
-    OWNER,
-    Given,
     ledger,
-    of_gpus,
-    of_jobs,
     owner,
-    rate,
     series,
-    state,
 )
+from alerts.model import AT_ONCE, FOR_DAYS, FOR_HOURS, Given, Record
+from alerts.promql import GPU, JOB, NODE, OWNER, of_gpus, of_jobs, rate, state
+from alerts.recording.faults import CORDONED
 from gpunode.verdict.limits import LOST
 
 ROLES = "-(?:master|workers?|launcher|chief|ps|head|leader|node)"

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
+from alerts.examples import HELD_B, ON_B, STREAK, TRAINS, TRAINS_B, WORKLESS, ledger, series
+from alerts.model import Example, Threshold, Tier
+from alerts.promql import GPU, JOB, NODE, gained, of_gpus, of_jobs, state
 from alerts.recording.capacity import EXPECTED, MEASURED
 from alerts.recording.jobs import OWN_CAUSES
-from alerts.recording.record import HELD_B, ON_B, STREAK, TRAINS, TRAINS_B, WORKLESS
 from alerts.thresholds.references import LEDGER, NCCL_ENV, NVML, RAS
-from alerts.thresholds.row import (
-    GPU,
-    JOB,
-    NODE,
-    Example,
-    Threshold,
-    Tier,
-    gained,
-    ledger,
-    of_gpus,
-    of_jobs,
-    series,
-    state,
-)
 from gpunode.nccl.bench import BANDWIDTH_LOW
 
 STALLED = 20.0

@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from alerts.recording.record import HELD, TRAINS
+from alerts.examples import HELD, TRAINS, ledger, series
+from alerts.model import Example, Threshold, Tier
+from alerts.promql import FILESYSTEM, JOB, NODE, of_jobs, rate, state
 from alerts.thresholds.references import LEDGER, LUSTRE, PSI
-from alerts.thresholds.row import (
-    FILESYSTEM,
-    JOB,
-    NODE,
-    Example,
-    Threshold,
-    Tier,
-    ledger,
-    of_jobs,
-    rate,
-    series,
-    state,
-)
 from gpunode.verdict.limits import LOST, REMOTE_LATENCY, REMOTE_SHARE
 
 MOUNT = f"{NODE}, mountpoint"

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
+from alerts.examples import HELD, ledger, series
+from alerts.model import Example, Threshold, Tier
+from alerts.promql import GPU, NODE, by_node, of_gpus, state
 from alerts.recording.faults import CORDONED, TARGETS, UP
-from alerts.recording.record import HELD
 from alerts.thresholds.references import LEDGER
-from alerts.thresholds.row import (
-    GPU,
-    NODE,
-    Example,
-    Threshold,
-    Tier,
-    by_node,
-    ledger,
-    of_gpus,
-    series,
-    state,
-)
 
 DISK_SOURCE = series("gpunode_source_up", source="disk", gpu="", uuid="", mountpoint="")
 ALLOCATABLE_GPUS = series(

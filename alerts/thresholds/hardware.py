@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from alerts.examples import series
+from alerts.model import Example, Threshold, Tier
+from alerts.promql import NODE, gained
 from alerts.recording.faults import CORDONED, INFO, UP
 from alerts.thresholds.references import NVML, XIDS
-from alerts.thresholds.row import NODE, Example, Threshold, Tier, gained, series
 
 RESET_ADVISED = series("gpunode_gpu_recovery_action", action="reset")
 LINK_DEGRADED = series("gpunode_pcie_link_degraded", bus_id="0000:1b:00.0", kind="gpu")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from alerts.thresholds.row import GPU, JOB, NODE, Line, gained, of_gpus, of_jobs, rate, state
+from alerts.model import Line
+from alerts.promql import GPU, JOB, NODE, gained, of_gpus, of_jobs, rate, state
 from gpunode.verdict.limits import (
     DISK_BUSY,
     LIMIT_LOWERED,

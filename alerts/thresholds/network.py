@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from alerts.examples import series
+from alerts.model import Example, Threshold, Tier
+from alerts.promql import NODE, gained, rate
 from alerts.recording.faults import PORT_ACTIVE, PORT_DOWN
 from alerts.thresholds.references import INFINIBAND
-from alerts.thresholds.row import NODE, Example, Threshold, Tier, gained, rate, series
 
 PORT = f"{NODE}, device, port"
 SYMBOL_ERRORS = series("gpunode_infiniband_errors_total", device="mlx5_0", port="1", kind="symbol")

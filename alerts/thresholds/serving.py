@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from alerts.recording.record import HELD
-from alerts.thresholds.row import JOB, Example, Threshold, Tier, series
+from alerts.examples import HELD, series
+from alerts.model import Example, Threshold, Tier
+from alerts.promql import JOB
 
 BUCKET = "gpunode_serving_request_seconds_bucket"
 REQUESTS = series("gpunode_serving_request_seconds_count")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from alerts.examples import series
+from alerts.model import Example, Threshold, Tier
+from alerts.promql import NODE, gained
 from alerts.thresholds.references import TMPFS
-from alerts.thresholds.row import NODE, Example, Threshold, Tier, gained, series
 from gpunode.verdict.limits import SHM_FULL
 
 JOB_SHM_USED = series("gpunode_job_shm_used_bytes", tmpfs="0:301")

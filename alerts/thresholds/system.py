@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-from alerts.recording.record import HELD, HELD_B, TRAINS, WORKLESS
+from alerts.examples import HELD, HELD_B, TRAINS, WORKLESS, ledger, series
+from alerts.model import Example, Threshold, Tier
+from alerts.promql import FILESYSTEM, GPU, NODE, gained, of_gpus, of_jobs, rate
 from alerts.thresholds.references import CGROUP, LEDGER, STATVFS
-from alerts.thresholds.row import (
-    FILESYSTEM,
-    GPU,
-    NODE,
-    Example,
-    Threshold,
-    Tier,
-    gained,
-    ledger,
-    of_gpus,
-    of_jobs,
-    rate,
-    series,
-)
 from gpunode.host.filesystem import LOCAL
 from gpunode.verdict.limits import FILESYSTEM_FREE
 

@@ -5,8 +5,8 @@ Most of it asks for recorded series that exist only where something is wrong.
 
 from __future__ import annotations
 
-from alerts.thresholds.row import GPU, NODE
-from alerts.thresholds.settings import SETTINGS
+from alerts.promql import GPU, NODE
+from alerts.settings import SETTINGS
 from dashboards.layout import Board, link_to, row, section
 from dashboards.panels import (
     INFINIBAND,

@@ -21,10 +21,11 @@ import pytest
 import yaml
 
 from alerts import generate
+from alerts.examples import HELD, series
+from alerts.model import Series, Threshold, Tier, minutes
 from alerts.recording import OF_CLUSTERS, RECORDS
 from alerts.recording.faults import INFO
 from alerts.recording.jobs import OWNED, SLURM
-from alerts.recording.record import HELD
 from alerts.rule_files import (
     alert_group,
     can_page,
@@ -34,10 +35,9 @@ from alerts.rule_files import (
     substituted,
     variables,
 )
+from alerts.settings import SETTINGS
 from alerts.thresholds.exporter import ALLOCATABLE_GPUS
 from alerts.thresholds.lines import COVERED, LINES
-from alerts.thresholds.row import Series, Threshold, Tier, minutes, series
-from alerts.thresholds.settings import SETTINGS
 from alerts.thresholds.table import THRESHOLDS
 from gpunode.audit.source import CHECKS
 from gpunode.client.protocol import PHASES
