@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Severity = Literal["page", "ticket", "info"]
-"""Who is told: somebody is woken; somebody looks in working hours; it is kept for a review."""
+from gpunode.rules.document import Severity
 
 Unit = Literal["percent", "celsius", "seconds", "bytes", "number", "count", "flag"]
 """How a figure is written; a ``count`` is of whole things, a ``flag`` has no figure."""
@@ -111,7 +110,11 @@ class Threshold:
     summary: str
     summary_ko: str
     says: str
-    """What the signal is, in words: ``{value}`` is its figure, any other name in braces a label."""
+    """What the signal is, in words: ``{value}`` is its figure, any other name in braces a label or
+    a setting that the signal names."""
+
+    when: str = ""
+    """The condition in words, where its signal compares with figures of its own."""
 
     meaning: str
     """One sentence."""

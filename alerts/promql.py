@@ -35,6 +35,15 @@ def gained(metric: str, by: str = GPU, window: str = "15m") -> str:
     return _summed(f"increase({metric}[{window}])", metric, by)
 
 
+def happened(metric: str, by: str = GPU, window: str = "15m") -> str:
+    """Where a counter of events has gained at least one.
+
+    What one event adds is not exactly 1, because ``increase()`` extrapolates:
+    https://prometheus.io/docs/prometheus/latest/querying/functions/#increase
+    """
+    return f"{gained(metric, by, window)} > 0.5"
+
+
 def _summed(expression: str, metric: str, by: str) -> str:
     """The sum by some labels, in which two scrapes of the same exporter count once."""
     name = re.sub("{.*", "", metric)

@@ -10,7 +10,7 @@ from alerts import promql
 from alerts.model import Comparison
 from alerts.promql import DECLARED, GPU
 from alerts.recording import RECORDS
-from alerts.rule_files import RUNBOOKS
+from alerts.settings import RUNBOOKS_URL, Setting
 from alerts.thresholds.lines import LINES
 from alerts.thresholds.table import THRESHOLDS
 
@@ -104,12 +104,15 @@ def signal(line: str) -> str:
     return found.signal.replace("[5m]", f"[{WINDOW}]")
 
 
-def limit(name: str) -> Limit:
-    """The threshold of an alert's first tier, or of a line that alerts nobody."""
+def limit(name: str, compared: Setting | None = None) -> Limit:
+    """The threshold of an alert's first tier, or of a line that alerts nobody.
+
+    An alert whose signal compares with figures of its own has the threshold in one of them.
+    """
     for alert in THRESHOLDS:
         if alert.alert == name:
-            tier = alert.tiers[0]
-            return Limit(tier.threshold, alert.comparison, f"{RUNBOOKS}/{name}.md")
+            threshold = compared.figure if compared else alert.tiers[0].threshold
+            return Limit(threshold, alert.comparison, f"{RUNBOOKS_URL.value}/{name}.md")
     (line,) = (one for one in LINES if one.name == name)
     return Limit(line.threshold, line.comparison)
 
