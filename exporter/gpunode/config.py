@@ -397,6 +397,15 @@ class ReportSettings(Settings):
     )
 
 
+class RulesSettings(Settings):
+    """Write the rules for Prometheus, with what a site changes about them."""
+
+    into: Path = Field(description="folder to write rules/ and alertmanager.yaml to")
+    changes: Path | None = Field(
+        None, description="file of YAML with changes of thresholds, severities and settings"
+    )
+
+
 T = TypeVar("T", bound=Settings)
 
 

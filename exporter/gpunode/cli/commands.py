@@ -27,6 +27,7 @@ from gpunode.config import (
     RecordSettings,
     ReplaySettings,
     ReportSettings,
+    RulesSettings,
     RunSettings,
     Settings,
     TopSettings,
@@ -269,6 +270,13 @@ def report(settings: ReportSettings) -> None:
     reporting.write(settings)
 
 
+def write_rules(settings: RulesSettings) -> None:
+    """Write the rules for Prometheus."""
+    from gpunode.cli import rules
+
+    rules.write(settings)
+
+
 def local_node(settings: Settings, patience: float = PATIENCE) -> LocalNode:
     """The machine that this process runs on; ``patience`` is for its GPU drivers."""
     dcgm = settings.dcgm
@@ -341,4 +349,5 @@ COMMANDS: dict[str, tuple[type[Settings], Callable[[Any], None]]] = {
     "doctor": (DoctorSettings, doctor),
     "nccl-bench": (NcclBenchSettings, nccl_bench),
     "report": (ReportSettings, report),
+    "rules": (RulesSettings, write_rules),
 }
