@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test tools lint bench golden docs alerts dashboards dashboards-data report-data page fuzz incidents scenarios monitoring kubernetes chart chart-files fleet podresources lock image clean
+.PHONY: demo test attacks integration tools lint bench golden docs alerts dashboards dashboards-data report-data page fuzz incidents scenarios monitoring kubernetes chart chart-files fleet podresources lock image clean
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -14,8 +14,15 @@ $(INSTALLED): pyproject.toml
 demo: $(INSTALLED)  ## play the recorded incidents, no GPU needed
 	$(BIN)/gpunode demo --log.level=error $(DEMO)
 
-test: $(INSTALLED) lint tools  ## every check; the last line says which could not run
-	$(BIN)/pytest -n auto
+# Each test is in one of three groups: tests/test_groups.py.
+test: $(INSTALLED) lint tools  ## every quick check; the last line says which could not run
+	$(BIN)/pytest -n auto -m "not attack and not integration"
+
+attacks: $(INSTALLED)  ## attack, starve and time daemons and parsers: on a machine with nothing else to do
+	$(BIN)/pytest -n auto -m "attack"
+
+integration: $(INSTALLED) tools  ## the image, a Kubernetes control plane, incidents through Prometheus
+	$(BIN)/pytest -n auto -m "integration and not attack"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -33,6 +40,7 @@ docs: $(INSTALLED)  ## rewrite what is generated
 	$(BIN)/python -m gpunode.catalogue docs
 	$(BIN)/python -m helm.generate
 	$(BIN)/python -m tests.docs.compatibility docs/compatibility.md
+	$(BIN)/python -m tests.docs.figures docs/figures
 
 alerts: $(INSTALLED)  ## rewrite the rules, what is generated in the runbooks, and docs/thresholds.md
 	$(BIN)/python -m alerts.generate

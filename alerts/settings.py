@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 from alerts.model import Unit
 from gpunode.driver.nvidia.xids import FROM_APPLICATIONS, OF_HARDWARE, OF_REPAIRED_MEMORY
-from gpunode.verdict.limits import LOST, REMOTE_SHARE, SHM_FULL, XID_REMEMBERED
+from gpunode.verdict.causes.cause import LOST
+from gpunode.verdict.causes.data import REMOTE_SHARE, SHM_FULL
+from gpunode.verdict.shortages import XID_REMEMBERED
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from alerts.model import Threshold
 from alerts.settings import RUNBOOKS_URL, SETTINGS
 from alerts.thresholds.table import THRESHOLDS
 from dashboards import generate as dashboards
-from gpunode.config import Settings, leaves
+from gpunode.config import RunSettings, leaves
 from gpunode.rules.changes import DURATION, NAME_OF_SEVERITY
 from gpunode.rules.document import Severity
 
@@ -164,7 +164,7 @@ def _special() -> dict[str, dict[str, Any]]:
         and isinstance(value.default, dict)
     }
     settings = _closed({})
-    for path, field in leaves(Settings.model_fields):
+    for path, field in leaves(RunSettings.model_fields):
         if path in OF_THE_CHART:
             continue
         where = settings

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpunode.loop.watch import Watch
 from tests import needs, strict
-from tests.daemon import Daemon, daemon
+from tests.daemon import PATIENCE, Daemon, daemon
 from tests.fakes.nvml import FakeDriver, build
 
 T = TypeVar("T")
@@ -33,7 +33,8 @@ OFTEN = (f"--gpu.interval={INTERVAL}", "--gpu.health-interval=1", "--discovery.i
 """Options of a daemon that looks at everything as often as it can."""
 
 
-ATTACKS = "tests/attacks/"
+ATTACKS = Path(__file__).with_name("attacks")
+"""The folder of what ``make attacks`` runs, as it does whatever else is marked so."""
 
 skipped = pytest.StashKey[list[str]]()
 
@@ -51,12 +52,16 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
-SLOWEST = ("test_incidents.py", "test_scenarios.py", "test_image.py")
+SLOWEST = ("test_incidents.py", "test_scenarios.py", "test_image.py", "test_alerts.py")
 """What takes longest begins first, so that nothing waits for it in the end."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest, so that no worker is left alone with it."""
+    """Mark the attacks, and begin with what takes longest."""
+    for item in items:
+        if ATTACKS in item.path.parents:
+            item.add_marker("attack")
     items.sort(key=lambda item: item.path.name not in SLOWEST)
 
 
@@ -66,7 +71,7 @@ def pytest_terminal_summary(
     reports = terminalreporter.getreports("skipped")
     config.stash[skipped] = [str(report.longrepr) for report in reports]
     survived, failed = (
-        sum(report.nodeid.startswith(ATTACKS) for report in terminalreporter.getreports(outcome))
+        sum("attack" in report.keywords for report in terminalreporter.getreports(outcome))
         for outcome in ("passed", "failed")
     )
     if survived or failed:
@@ -146,7 +151,7 @@ def by_label(series: Series, name: str, label: str, **labels: str) -> dict[str, 
     }
 
 
-def until(predicate: Callable[[], T | None], timeout: float = 15) -> T:
+def until(predicate: Callable[[], T | None], timeout: float = PATIENCE) -> T:
     """Ask until the answer is true, and return it."""
     deadline = time.monotonic() + timeout
     while not (answer := predicate()):

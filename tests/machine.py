@@ -21,7 +21,14 @@ from gpunode.metric import Sample
 from gpunode.node.datagram_socket import Datagram
 from gpunode.node.kubelet import Allocation
 from gpunode.node.local import LocalNode
-from gpunode.node.node import Filesystem, Lines, SteppedClock, environment_of, lines_of, program_of
+from gpunode.node.node import (
+    Filesystem,
+    KeptLines,
+    SteppedClock,
+    environment_of,
+    lines_of,
+    program_of,
+)
 from gpunode.source import Source
 from tests.strict import declared
 
@@ -81,7 +88,7 @@ class Machine:
         statistics: dict[str, int] = self._answer("network_statistics", interface)
         return statistics
 
-    def lines(self, path: str, after: int, pattern: re.Pattern[str]) -> Lines:
+    def lines(self, path: str, after: int, pattern: re.Pattern[str]) -> KeptLines:
         return lines_of(self.read_text(path).encode()[after:], after, pattern)
 
     def environment(self, pid: int) -> dict[str, str]:
@@ -180,6 +187,19 @@ def exported(samples: Iterable[Sample]) -> str:
 
     text = Exposition(lambda: samples).encode("")[0].decode()
     return "\n".join(sorted(line for line in text.splitlines() if not line.startswith("#")))
+
+
+def stat(pid: int, start: int = 1000, parent: int = 1) -> str:
+    """The stat file of a process that began at a time in ticks since boot."""
+    return f"{pid} (python3) S {parent} {'0 ' * 17}{start} 0\n"
+
+
+def begin(root: Path, pid: int, start: int = 1000, parent: int = 1) -> Path:
+    """Put a process into the /proc below a root, or another with the same PID; its folder."""
+    folder = root / f"proc/{pid}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "stat").write_text(stat(pid, start, parent))
+    return folder
 
 
 class OneGpu(LocalNode):

@@ -6,7 +6,8 @@ from typing import cast
 
 from gpunode.config import INCIDENTS, GpuSettings, KubernetesSettings, Settings
 from gpunode.gpu.activity import WindowDetail
-from gpunode.jobs.pods import Pods
+from gpunode.holders.census import Census
+from gpunode.holders.pods import Pods
 from gpunode.loop import Loop
 from gpunode.node.node import Node
 from gpunode.node.tape import TapeNode
@@ -24,7 +25,9 @@ def loop_over(node: TapeNode | Node, interval: float = 2.0) -> Loop:
         gpu=GpuSettings(interval=interval), kubernetes=KubernetesSettings(pod_resources_socket="")
     )
     asked = cast(Node, node)
-    return Loop(asked.clock, [GpuSources(asked, settings, Pods(asked, settings))], find_every=10.0)
+    return Loop(
+        asked.clock, [GpuSources(Census(asked), settings, Pods(asked, settings))], find_every=10.0
+    )
 
 
 def play(loop: Loop, node: TapeNode, times: int = 1) -> None:

@@ -12,6 +12,8 @@ import subprocess
 import termios
 import time
 
+from tests.daemon import PATIENCE
+
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -32,7 +34,7 @@ class Terminal:
         os.close(inner)
         self.raw = ""
 
-    def shows(self, text: str, seconds: float = 20) -> str:
+    def shows(self, text: str, seconds: float = PATIENCE) -> str:
         """Wait until a text has been shown since the last wait; all that was."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -50,7 +52,7 @@ class Terminal:
     def strike(self, key: str) -> None:
         os.write(self.side, key.encode())
 
-    def scrolled_off(self, seconds: float = 60) -> int:
+    def scrolled_off(self, seconds: float = PATIENCE) -> int:
         """How many lines have left it at the top when the program ends."""
         self._to_the_end(seconds)
         bottom = self.lines - 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from alerts.examples import (
     HELD,
     HELD_B,
@@ -37,6 +39,10 @@ from alerts.settings import (
     STILL_FROM,
     UNINTERRUPTIBLE_AT_MOST,
 )
+from gpunode.gpu.ledger import STATES
+from gpunode.verdict.causes import CAUSES
+from gpunode.verdict.causes.cause import Cause
+from gpunode.verdict.reasons import AT_WORK
 
 ROLES = "-(?:master|workers?|launcher|chief|ps|head|leader|node)"
 RANDOM = "[bcdfghjklmnpqrstvwxz2456789]"
@@ -55,15 +61,24 @@ SLURM: Given = {owner(slurm_job="42", user="kim"): 1.0}
 
 STILL = f"job:gpunode_workless:seconds > {STILL_FROM}"
 
-EXCUSES = "evaluating|checkpointing|preparing"
+EXCUSES = "|".join(AT_WORK)
 """What a rank visibly does while the others wait for it at a barrier."""
 
 OF_SERVERS = "serving|interactive"
 
-NO_STARVATION = "compile|checkpoint|no_requests"
+
+def _causes(counts: Callable[[Cause], bool]) -> str:
+    """A regular expression for the causes that count, in the order of the time that they take."""
+    states = list(STATES)
+    found = filter(counts, CAUSES.values())
+    ordered = sorted(found, key=lambda cause: [*map(states.index, cause.gives_back)])
+    return "|".join(cause.name for cause in ordered)
+
+
+NO_STARVATION = _causes(lambda cause: cause.ends_by_itself)
 """What a verdict says of a GPU that has nothing to run for a reason that ends by itself."""
 
-OWN_CAUSES = "thermal|power|kernel_launch|host_compute"
+OWN_CAUSES = _causes(lambda cause: cause.slows_its_gpu)
 """What a GPU's verdict says if the GPU itself or its host is slow, rather than its share of the
 model larger."""
 

@@ -7,7 +7,8 @@ from alerts.model import Example, Threshold, Tier
 from alerts.promql import FILESYSTEM, JOB, NODE, of_jobs, rate, state
 from alerts.settings import REMOTE_REQUESTS, STARVED_FROM
 from alerts.thresholds.references import LEDGER, LUSTRE, PSI
-from gpunode.verdict.limits import LOST, REMOTE_LATENCY
+from gpunode.verdict.causes.cause import LOST
+from gpunode.verdict.causes.data import REMOTE_LATENCY
 
 MOUNT = f"{NODE}, mountpoint"
 LATELY = f"and on ({NODE}) node:gpunode_gpu_running:max_1h"

@@ -6,7 +6,7 @@ from alerts.examples import TRAINS, ledger
 from alerts.model import Example, Threshold, Tier
 from alerts.promql import JOB, of_jobs, state
 from alerts.thresholds.references import LEDGER
-from gpunode.verdict.limits import LAUNCHES
+from gpunode.verdict.causes.limits import LAUNCHES
 
 KERNELS = (
     Threshold(

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from alerts.model import Line
 from alerts.promql import GPU, JOB, NODE, gained, of_gpus, of_jobs, rate, state
-from gpunode.verdict.limits import (
-    DISK_BUSY,
-    LIMIT_LOWERED,
-    MEMORY_FULL,
-    QUOTA_THROTTLED,
-    THREAD_BUSY,
-)
+from gpunode.verdict.causes.data import DISK_BUSY, QUOTA_THROTTLED
+from gpunode.verdict.causes.host import THREAD_BUSY
+from gpunode.verdict.causes.limits import LIMIT_LOWERED, MEMORY_FULL
 
 LINES: tuple[Line, ...] = (
     Line(

@@ -8,7 +8,7 @@ from alerts.promql import FILESYSTEM, GPU, NODE, gained, happened, of_gpus, of_j
 from alerts.settings import FILLS_WITHIN, SWAP_READ
 from alerts.thresholds.references import CGROUP, LEDGER, STATVFS
 from gpunode.host.filesystem import LOCAL
-from gpunode.verdict.limits import FILESYSTEM_FREE
+from gpunode.verdict.shortages import FILESYSTEM_FREE
 
 FAULTS = (
     "bus_error|hung_task|lockup|machine_check|disk_error|read_only|lustre_eviction|sxid|"

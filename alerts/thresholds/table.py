@@ -2,7 +2,7 @@
 
 The alert rules, their tests, ``docs/thresholds.md`` and the generated parts of the runbooks derive
 from it (``alerts/generate.py``). Where an alert draws the same line as a verdict, its row takes the
-number from ``gpunode.verdict.limits``.
+number from ``gpunode.verdict``.
 
 Every condition is a recorded series (``record``), so that an alert says in one line what it asks
 for and anyone can look at it. ``instance`` is the name of the node (``docs/rules.md``). Rates look

@@ -23,13 +23,17 @@ from dashboards.queries import FLEET as CLUSTERS
 from dashboards.queries import JOBS, Query, selected
 from dashboards.variables import datasource, of_many
 from gpunode.export import palette
+from gpunode.verdict.causes import NONE
+from gpunode.verdict.causes.host import NO_REQUESTS
+from gpunode.verdict.judge import BOUNDS
 
 LEDGER = "cluster:gpunode_gpu_seconds:rate5m"
 VERDICTS = "cluster:gpunode_gpu_bottleneck:count"
 USEFUL = 'state=~"compute|memory"'
 HELD = 'state!="free"'
 LOST = 'state!~"compute|memory|free"'
-HELD_UP = 'cause!~"none|no_requests|memory_bandwidth|memory_capacity|precision"'
+BOUNDING = sorted(cause.name for cause, _ in BOUNDS)
+HELD_UP = f'cause!~"{"|".join((NONE.name, NO_REQUESTS.name, *BOUNDING))}"'
 """Causes for which a GPU waits, rather than those that limit what it does."""
 
 OWNED = "cluster, owner_namespace, workload, user"
@@ -210,7 +214,7 @@ FIRST_SCREEN = (
         ),
         rows_of(
             "Firing alerts",
-            "What has told somebody, and since when?",
+            "What has notified somebody, and since when?",
             {
                 "Since": (
                     _asked(

@@ -30,7 +30,7 @@ LINKS = {"Node": TO_NODE, "GPU": TO_GPU}
 EXPORTER = f'{{cluster=~"$cluster",instance=~"$node",job=~"{SCRAPE_JOBS.value}"}}'
 """Series that every program has, of gpunode's alone."""
 
-MOST = 50
+MOST_ROWS = 50
 """Rows of a table at most: where there are more, it is one fault of the fleet."""
 
 
@@ -39,7 +39,7 @@ def _asked(expression: str, legend: str = "") -> Query:
 
 
 def _most(expression: str) -> Query:
-    return _asked(f"topk({MOST}, {expression})")
+    return _asked(f"topk({MOST_ROWS}, {expression})")
 
 
 def _count(expression: str) -> list[Query]:

@@ -16,7 +16,7 @@ def main() -> NoReturn:
     try:
         from gpunode.cli.commands import main as run
     except ModuleNotFoundError as error:
-        print(f"gpunode: {error.name} is missing: pip install 'gpunode[exporter]'", file=sys.stderr)
+        print(f"gpunode: {error.name} is missing: install gpunode[exporter]", file=sys.stderr)
         sys.exit(2)
     status: object = 0
     try:

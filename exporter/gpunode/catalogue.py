@@ -7,25 +7,25 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
-from pydantic_settings import CliPositionalArg
 
 from gpunode.audit.source import CHECKS
 from gpunode.cli.commands import COMMANDS
-from gpunode.config import INCIDENTS, Settings, leaves, variable
+from gpunode.config import INCIDENTS, CommandSettings, HostSettings, leaves, option, variable
 from gpunode.export.web.app import create_app
 from gpunode.loop import Loop
 from gpunode.node.node import SteppedClock
 from gpunode.sources import METRICS
-
-POSITIONAL = get_args(CliPositionalArg)[1]
-"""How pydantic marks an argument that is not an option."""
+from gpunode.verdict.causes import CAUSES, NONE
+from gpunode.verdict.reasons import REASONS
 
 
 def metrics() -> str:
@@ -60,8 +60,8 @@ def checks() -> str:
         "Generated from the declarations by `make docs`; do not edit.",
         "",
         "`gpunode audit` runs every check once and prints the results. The daemon runs them every "
-        "ten minutes and exports `gpunode_audit_ok{check}`; a check that cannot be decided on this "
-        "node has no series.",
+        f"{HostSettings().audit_interval / 60:g} minutes and exports `gpunode_audit_ok{{check}}`; "
+        "a check that cannot be decided on this node has no series.",
     ]
     for check in CHECKS:
         lines += [
@@ -91,24 +91,21 @@ class Setting:
         return f"{self.description[:1].upper()}{self.description[1:]}."
 
 
-def settings_of(kind: type[Settings]) -> Iterator[Setting]:
-    """Every setting of a command, the common ones included."""
+def settings_of(kind: type[CommandSettings]) -> Iterator[Setting]:
+    """Every setting that a command reads."""
     for path, field in leaves(kind.model_fields):
         yield _setting(path, field)
 
 
 def _setting(path: tuple[str, ...], field: FieldInfo) -> Setting:
-    key = ".".join(path)
-    option = f"--{key.replace('_', '-')}"
-    if POSITIONAL in field.metadata:
-        option = key.upper()
-    elif get_origin(field.annotation) is Literal:
-        option = f"{option} {{{','.join(get_args(field.annotation))}}}"
+    key, written = ".".join(path), option(path, field)
+    if get_origin(field.annotation) is Literal:
+        written = f"{written} {{{','.join(get_args(field.annotation))}}}"
     description = field.description or ""
     if field.is_required():  # the command line is the only place for it
-        return Setting(option, "", "", "", description)
+        return Setting(written, "", "", "", description)
     in_file = key if key != "config.file" else ""  # a file does not name another
-    return Setting(option, variable(path), in_file, _written(field.default), description)
+    return Setting(written, variable(path), in_file, _written(field.default), description)
 
 
 def _written(default: object) -> str:
@@ -135,39 +132,69 @@ environment, and the environment overrides the file. These three commands do the
     GPUNODE_GPU__INTERVAL=1 gpunode run
     gpunode run --config.file=gpunode.yaml
 
-A key that the command does not have is an error, and so is an environment variable `GPUNODE_…` that
-no command has. Settings are read at the start: the daemon ignores SIGHUP. `gpunode COMMAND --help`
-lists the options of a command.
+Every command takes the options that it reads, and refuses those of others. The environment and the
+file are shared: what is there for another command is left out. A key or an environment variable
+`GPUNODE_…` that no command reads is an error. Settings are read at the start: the daemon ignores
+SIGHUP. `gpunode COMMAND --help` lists the options of a command.
 
-## Every command
+## Of several commands
 """
 
 
 def settings() -> str:
     """The reference of all settings."""
-    common = list(settings_of(Settings))
-    lines = [SETTINGS, *_table(common)]
+    read_by: dict[Setting, list[str]] = {}
     for name, (kind, _) in COMMANDS.items():
-        own = [setting for setting in settings_of(kind) if setting not in common]
+        for setting in settings_of(kind):
+            read_by.setdefault(setting, []).append(name)
+    shared = {setting: names for setting, names in read_by.items() if len(names) > 1}
+    lines = [SETTINGS, *_table(shared, shared.values())]
+    for name, (kind, _) in COMMANDS.items():
+        own = [setting for setting, names in read_by.items() if names == [name]]
         if own:
             lines += ["", f"## `gpunode {name}`", "", kind.__doc__ or "", "", *_table(own)]
     return "\n".join(lines) + "\n"
 
 
-def _table(rows: Iterable[Setting]) -> Iterator[str]:
-    yield "| option | environment variable | key | default | meaning |"
-    yield "|---|---|---|---|---|"
-    for row in rows:
+def _table(rows: Iterable[Setting], read_by: Iterable[Collection[str]] = ()) -> Iterator[str]:
+    """The settings, with the commands that read each if they are given."""
+    named = " read by |" if read_by else ""
+    yield f"| option | environment variable | key | default | meaning |{named}"
+    yield f"|---|---|---|---|---|{'---|' if read_by else ''}"
+    for row, commands in zip_longest(rows, read_by):
         option, variable, key = (
             f"`{name}`" if name else "" for name in (row.option, row.variable, row.key)
         )
-        yield f"| {option} | {variable} | {key} | {row.default} | {row.sentence} |"
+        everyone = commands and len(commands) == len(COMMANDS)
+        named = f" {'every command' if everyone else ', '.join(commands)} |" if commands else ""
+        yield f"| {option} | {variable} | {key} | {row.default} | {row.sentence} |{named}"
 
 
 def api() -> str:
     """The schema of the HTTP API."""
     app = create_app(lambda: Loop(SteppedClock(0.0), (), find_every=math.inf))
     return json.dumps(app.openapi(), indent=2) + "\n"
+
+
+def causes() -> str:
+    """The table of causes; ``none`` comes last, as it is named if no other is."""
+    rows = [cause for cause in CAUSES.values() if cause is not NONE]
+    *most, last = [f"`{cause.name}`" for cause in rows if cause.ends_by_itself]
+    lines = [
+        "| cause | named when |",
+        "|---|---|",
+        *(f"| `{cause.name}` | {cause.named_when} |" for cause in (*rows, NONE)),
+        "",
+        "An alert on a job names the causes that most of its GPUs have. JobStarved stays silent if",
+        f"one of them is {', '.join(most)} or {last}.",
+    ]
+    return "\n".join(lines)
+
+
+def reasons() -> str:
+    """The table of the reasons why a GPU is waited for."""
+    rows = [f"| `{name}` | {reason.seen_from} |" for name, reason in REASONS.items()]
+    return "\n".join(["| reason | seen from |", "|---|---|", *rows])
 
 
 DOCUMENTS = {
@@ -177,6 +204,26 @@ DOCUMENTS = {
     "openapi.json": api,
 }
 
+BLOCK = re.compile("<!-- generated by make docs: ([a-z]+) -->\n.*?<!-- end -->", re.DOTALL)
+BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
+    "verdict.md": {"causes": causes, "reasons": reasons},
+}
+"""What is generated within documents that are written by hand."""
+
+
+def renewed(name: str, written: str) -> str:
+    """A document with its generated blocks written anew. Raises ``KeyError`` for another block."""
+    return BLOCK.sub(
+        lambda block: "\n".join(
+            [block[0].partition("\n")[0], BLOCKS[name][block[1]](), "<!-- end -->"]
+        ),
+        written,
+    )
+
+
 if __name__ == "__main__":
+    folder = Path(sys.argv[1])
     for name, document in DOCUMENTS.items():
-        Path(sys.argv[1], name).write_text(document())
+        (folder / name).write_text(document())
+    for name in BLOCKS:
+        (folder / name).write_text(renewed(name, (folder / name).read_text()))

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -26,6 +26,7 @@ from pydantic_settings import (
 )
 
 from gpunode.client import protocol
+from gpunode.text import escaped
 
 Collective = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "sendrecv"
@@ -41,6 +42,12 @@ Seconds = Annotated[float, Field(ge=1, le=DAY)]
 
 LARGEST_FILE = 1 << 16
 """The most characters of a file of settings, each of which may take 250 bytes to read as YAML."""
+
+DEEPEST = 16
+"""The most collections that may lie in each other: settings take three."""
+
+LONGEST_KEY = 200
+"""Characters of a key that is told."""
 
 TOKEN_VARIABLE = "GPUNODE_PROMETHEUS_TOKEN"  # noqa: S105 a name
 PASSWORD_VARIABLE = "GPUNODE_PROMETHEUS_PASSWORD"  # noqa: S105 a name
@@ -106,16 +113,14 @@ class WebConfigSettings(Section):
     )
 
 
-class WebSettings(Section):
-    """The HTTP server."""
+class ListenSettings(Section):
+    """Where the HTTP server listens."""
 
     listen_address: str = Field(
         ":9816",
         description="address and port on which to serve HTTP; without an address, on all of both "
         "IPv4 and IPv6",
     )
-    node_name: str = Field("", description="name of this node on its page, if not its hostname")
-    config: WebConfigSettings = WebConfigSettings()
 
     @field_validator("listen_address")
     @classmethod
@@ -136,6 +141,18 @@ class WebSettings(Section):
         """The address of the page in a browser on this machine."""
         host, _, port = self.listen_address.rpartition(":")
         return f"http://{'localhost' if host in ('', '0.0.0.0', '[::]') else host}:{port}/"  # noqa: S104
+
+
+class NodeNameSettings(Section):
+    """What the node is called."""
+
+    node_name: str = Field("", description="name of this node on its page, if not its hostname")
+
+
+class WebSettings(NodeNameSettings, ListenSettings):
+    """The HTTP server."""
+
+    config: WebConfigSettings = WebConfigSettings()
 
 
 class GpuSettings(Section):
@@ -170,7 +187,16 @@ class DcgmSettings(Section):
     )
 
 
-class HostSettings(Section):
+class BenchSettings(Section):
+    """Where measurements of collectives are."""
+
+    nccl_bench_folder: str = Field(
+        "/var/lib/gpunode/nccl-bench",
+        description="folder on the node where nccl-bench leaves its results for the daemon",
+    )
+
+
+class HostSettings(BenchSettings):
     """How often to read the rest of the node."""
 
     interval: Seconds = Field(10.0, description="seconds between reads of the node's counters")
@@ -178,19 +204,20 @@ class HostSettings(Section):
         60.0, description="seconds between reads of filesystems and PCI Express links"
     )
     audit_interval: Seconds = Field(600.0, description="seconds between audits of the node")
-    nccl_bench_folder: str = Field(
-        "/var/lib/gpunode/nccl-bench",
-        description="folder on the node where nccl-bench leaves its results for the daemon",
-    )
 
 
-class KubernetesSettings(Section):
-    """The kubelet of this node."""
+class KubeletSettings(Section):
+    """Where the kubelet of this node answers."""
 
     pod_resources_socket: str = Field(
         "/var/lib/kubelet/pod-resources/kubelet.sock",
         description="socket of the kubelet's pod-resources API, or empty to do without it",
     )
+
+
+class KubernetesSettings(KubeletSettings):
+    """The kubelet of this node, and how often to ask it."""
+
     interval: Seconds = Field(5.0, description="seconds between requests to the kubelet")
 
 
@@ -264,8 +291,18 @@ class DiscoverySettings(Section):
     )
 
 
-class Settings(BaseSettings):
-    """The settings that every command has."""
+Compat = Annotated[
+    Literal["none", "dcgm"],
+    Field(description="other exporter whose metric names and labels to export as well"),
+]
+
+
+class CommandSettings(BaseSettings):
+    """The settings that every command reads.
+
+    The class of a command has what that command reads, and nothing else. The environment and the
+    file are shared: what another command reads is left out.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -281,28 +318,48 @@ class Settings(BaseSettings):
         cli_avoid_json=True,
     )
 
-    path: PathSettings = PathSettings()
+    log: LogSettings = LogSettings()
+    config: ConfigSettings = ConfigSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        found = _own(settings_cls.model_fields, env_settings())
+        return init_settings, InitSettingsSource(settings_cls, found)
+
+
+class Settings(CommandSettings):
+    """What the sources of a node and the views of them read."""
+
     node: NodeSettings = NodeSettings()
-    web: WebSettings = WebSettings()
+    web: NodeNameSettings = NodeNameSettings()
     gpu: GpuSettings = GpuSettings()
-    dcgm: DcgmSettings = DcgmSettings()
     host: HostSettings = HostSettings()
     discovery: DiscoverySettings = DiscoverySettings()
     kubernetes: KubernetesSettings = KubernetesSettings()
     client: ClientSettings = ClientSettings()
-    log: LogSettings = LogSettings()
-    compat: Literal["none", "dcgm"] = Field(
-        "none", description="other exporter whose metric names and labels to export as well"
-    )
-    config: ConfigSettings = ConfigSettings()
+    compat: Compat = "none"
 
 
 class RunSettings(Settings):
     """Watch this node and serve its metrics."""
 
+    path: PathSettings = PathSettings()
+    web: WebSettings = WebSettings()
+    dcgm: DcgmSettings = DcgmSettings()
+
 
 class RecordSettings(Settings):
     """Watch this node and record its answers on a tape."""
+
+    path: PathSettings = PathSettings()
+    dcgm: DcgmSettings = DcgmSettings()
 
     file: CliPositionalArg[Path] = Field(description="tape to write")
     duration: float = Field(60.0, gt=0, le=DAY, description="seconds to record")
@@ -312,6 +369,8 @@ class RecordSettings(Settings):
 
 class ReplaySettings(Settings):
     """Play back a tape through the same code and serve its metrics."""
+
+    web: WebSettings = WebSettings()
 
     file: CliPositionalArg[Path] = Field(
         description="tape to play, or the name of a recorded incident, such as h200_hang"
@@ -326,13 +385,17 @@ class ReplaySettings(Settings):
 class DemoSettings(Settings):
     """Play recorded incidents and show where the time of each GPU went."""
 
+    web: WebSettings = WebSettings()
+
     folder: CliPositionalArg[Path] = Field(INCIDENTS, description="folder of tapes to play")
     speed: float = Field(4.0, gt=0, description="multiple of real time")
     once: bool = Field(False, description="exit after the last tape instead of starting over")
 
 
-class TopSettings(Settings):
+class TopSettings(CommandSettings):
     """Show the GPUs of a running daemon in this terminal, live."""
+
+    web: ListenSettings = ListenSettings()
 
     url: str = Field(
         "", description="address of the daemon; by default where web.listen-address has it listen"
@@ -354,20 +417,33 @@ class TopSettings(Settings):
         return url
 
 
-class AuditSettings(Settings):
+class AuditSettings(CommandSettings):
     """List what on this node is not set up for training; exit with 1 if anything is not."""
 
+    path: PathSettings = PathSettings()
+
     json_output: bool = Field(False, alias="json", description="print JSON instead of a table")
 
 
-class DoctorSettings(Settings):
+class DoctorSettings(CommandSettings):
     """Say which sources give data here now, and what the others take; exit with 0 in any case."""
 
+    path: PathSettings = PathSettings()
+    node: NodeSettings = NodeSettings()
+    web: ListenSettings = ListenSettings()
+    dcgm: DcgmSettings = DcgmSettings()
+    host: BenchSettings = BenchSettings()
+    kubernetes: KubeletSettings = KubeletSettings()
+    compat: Compat = "none"
+
     json_output: bool = Field(False, alias="json", description="print JSON instead of a table")
 
 
-class NcclBenchSettings(Settings):
+class NcclBenchSettings(CommandSettings):
     """Measure a collective and keep the result for the metrics; exit with 1 if it is slow."""
+
+    path: PathSettings = PathSettings()
+    host: BenchSettings = BenchSettings()
 
     collective: Collective = Field("all_reduce", description="collective to measure")
     gpus: int = Field(0, ge=0, le=1024, description="number of GPUs to use, or 0 for all")
@@ -377,7 +453,7 @@ class NcclBenchSettings(Settings):
     json_output: bool = Field(False, alias="json", description="print JSON instead of a table")
 
 
-class ReportSettings(Settings):
+class ReportSettings(CommandSettings):
     """Write a report on the GPU hours of weeks or months, from what Prometheus has recorded."""
 
     prometheus: PrometheusSettings = PrometheusSettings()
@@ -397,7 +473,7 @@ class ReportSettings(Settings):
     )
 
 
-class RulesSettings(Settings):
+class RulesSettings(CommandSettings):
     """Write the rules for Prometheus, with what a site changes about them."""
 
     into: Path = Field(description="folder to write rules/ and alertmanager.yaml to")
@@ -406,35 +482,56 @@ class RulesSettings(Settings):
     )
 
 
-T = TypeVar("T", bound=Settings)
+T = TypeVar("T", bound=CommandSettings)
+
+POSITIONAL = get_args(CliPositionalArg)[1]
+"""How pydantic marks an argument that is not an option."""
+
+SettingName = tuple[str, ...]
+"""The names of the sections of a setting, and its own."""
 
 
 def leaves(
-    fields: Mapping[str, FieldInfo], within: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], FieldInfo]]:
-    """Every setting in these fields, with the names of its sections and its own."""
+    fields: Mapping[str, FieldInfo], within: SettingName = ()
+) -> Iterator[tuple[SettingName, FieldInfo]]:
+    """Every setting in these fields."""
     for name, field in fields.items():
         path = (*within, field.alias or name)
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, Section):
-            yield from leaves(kind.model_fields, path)
+        section = _section(field)
+        if section:
+            yield from leaves(section.model_fields, path)
         else:
             yield path, field
 
 
-def variable(path: tuple[str, ...]) -> str:
+def _section(field: FieldInfo) -> type[Section] | None:
+    kind = field.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+
+
+def option(path: SettingName, field: FieldInfo) -> str:
+    """The option of a setting, or the name of an argument that is none."""
+    if POSITIONAL in field.metadata:
+        return path[-1].upper()
+    return f"--{'.'.join(path).replace('_', '-')}"
+
+
+def variable(path: SettingName) -> str:
     """The environment variable of a setting."""
     return PREFIX + "__".join(path).upper()
 
 
 def load(kind: type[T], program: str, arguments: Sequence[str]) -> T:
     """The settings of a command, from all three places. Raises ``UsageError``."""
-    _check_environment()
+    shared = _shared()
+    _check_environment(shared)
     try:
         settings = kind(_cli_parse_args=list(arguments), _cli_prog_name=program)
         if settings.config.file is None:
             return settings
-        return _with_file(kind, settings.config.file)(
+        content = read_yaml(settings.config.file)
+        _check_keys(shared, content)
+        return _with_file(kind, content)(
             _cli_parse_args=list(arguments),
             _cli_prog_name=program,
         )
@@ -454,15 +551,22 @@ def first_mistake(error: ValidationError) -> str:
     return f"{name}: {message}" if name else message
 
 
-def _check_environment() -> None:
-    """Raise ``UsageError`` for a variable that no command has: it would be ignored in silence."""
-    kinds: list[type[Settings]] = [Settings, *Settings.__subclasses__()]
-    known = {
-        variable(path)
+def _shared() -> set[SettingName]:
+    """The settings of all commands that may be in the environment and in a file."""
+    kinds = [CommandSettings]
+    for kind in kinds:  # which grows
+        kinds += kind.__subclasses__()
+    return {
+        path
         for kind in kinds
         for path, field in leaves(kind.model_fields)
         if not field.is_required()  # the command line is the only place for it
     }
+
+
+def _check_environment(shared: Iterable[SettingName]) -> None:
+    """Raise ``UsageError`` for a variable that no command has: it would be ignored in silence."""
+    known = {variable(path) for path in shared}
     known |= {protocol.SOCKET_VARIABLE, TOKEN_VARIABLE, PASSWORD_VARIABLE}
     for name, value in os.environ.items():
         written = name.upper()
@@ -472,20 +576,43 @@ def _check_environment() -> None:
             raise UsageError(f"{name}: unknown environment variable; the nearest is {nearest}")
 
 
-def _with_file(kind: type[T], path: Path) -> type[T]:
-    """A subclass that also reads a YAML file."""
-    content = read_yaml(path)
+def _check_keys(shared: Collection[SettingName], content: Mapping[Any, Any], *within: str) -> None:
+    """Raise ``UsageError`` for a key that no command has."""
+    for name, value in content.items():
+        path = (*within, str(name))
+        if any(known[: len(path)] == path for known in shared):
+            if path not in shared and isinstance(value, dict):
+                _check_keys(shared, value, *path)
+            continue
+        told = escaped(".".join(path), LONGEST_KEY)
+        (nearest,) = get_close_matches(told, sorted(map(".".join, shared)), n=1, cutoff=0)
+        raise UsageError(f"{told}: unknown setting; the nearest is {nearest}")
+
+
+def _own(fields: Mapping[str, FieldInfo], content: Mapping[str, Any]) -> dict[str, Any]:
+    """What belongs to these fields; the rest of what is shared is of other commands."""
+    found = {}
+    for name, field in fields.items():
+        key = field.alias or name
+        if key in content:
+            section, value = _section(field), content[key]
+            if section and isinstance(value, dict):
+                value = _own(section.model_fields, value)
+            found[key] = value
+    return found
+
+
+def _with_file(kind: type[T], content: Mapping[str, Any]) -> type[T]:
+    """A subclass that also reads the content of a file."""
 
     class WithFile(kind):  # type: ignore[valid-type, misc]
         @classmethod
         def settings_customise_sources(
-            cls,
-            settings_cls: type[BaseSettings],
-            init_settings: PydanticBaseSettingsSource,
-            env_settings: PydanticBaseSettingsSource,
-            **_: PydanticBaseSettingsSource,
+            cls, settings_cls: type[BaseSettings], **sources: PydanticBaseSettingsSource
         ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return init_settings, env_settings, InitSettingsSource(settings_cls, content)
+            before = kind.settings_customise_sources(settings_cls, **sources)
+            found = _own(settings_cls.model_fields, content)
+            return *before, InitSettingsSource(settings_cls, found)
 
     return WithFile
 
@@ -493,8 +620,26 @@ def _with_file(kind: type[T], path: Path) -> type[T]:
 class Loader(yaml.BaseLoader):
     """Every value is text: the settings say what is a number. A key may come only once.
 
-    Other loaders take a text like 2024-99-99 for a date.
+    Other loaders take a text like 2024-99-99 for a date, and the time that they take grows faster
+    than the length of what is nested: the scanner looks at each open collection at each token
+    (``stale_possible_simple_keys`` of https://github.com/yaml/pyyaml/blob/main/lib/yaml/scanner.py).
     """
+
+    def fetch_flow_collection_start(self, TokenClass: type[yaml.Token]) -> None:  # noqa: N803
+        """Enter a collection in brackets."""
+        super().fetch_flow_collection_start(TokenClass)
+        self._refuse_depth()
+
+    def add_indent(self, column: int) -> bool:
+        """Enter a collection that is indented, if the column says that one begins."""
+        enters = super().add_indent(column)
+        self._refuse_depth()
+        return enters
+
+    def _refuse_depth(self) -> None:
+        if len(self.indents) + self.flow_level > DEEPEST:
+            problem = f"nested more than {DEEPEST} deep"
+            raise yaml.scanner.ScannerError(None, None, problem, self.get_mark())
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -526,8 +671,6 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path}: not YAML: {str(error).splitlines()[0]}") from error
     except (ValueError, OverflowError) as error:  # an escape sequence or version beyond all numbers
         raise UsageError(f"{path}: not YAML: {error}") from error
-    except RecursionError as error:
-        raise UsageError(f"{path}: nested too deeply") from error
     if not isinstance(content, dict | None):
         raise UsageError(f"{path}: line 1: not a mapping of settings")
     return {str(name): value for name, value in (content or {}).items()}

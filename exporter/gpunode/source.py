@@ -1,7 +1,8 @@
 """The interface of a source: it reads one thing on the node, on its own schedule, and fails alone.
 
 A ``NODE_SOURCE`` declared in a module of ``host/``, ``audit/`` or ``nccl/`` is read on every node;
-a ``GPU_SOURCE`` declared in a module of ``gpu/``, ``jobs/`` or ``nccl/`` is read on every GPU.
+a ``GPU_SOURCE`` or ``HOLDERS_SOURCE`` (``holders/source.py``) declared in a module of ``gpu/``,
+``jobs/`` or ``nccl/`` is read on every GPU.
 ``sources.py`` finds these declarations; nothing else registers a source.
 """
 
@@ -132,7 +133,7 @@ Key = tuple[Metric, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Told(Generic[D]):
+class Reported(Generic[D]):
     """A detail that a source reported, with its place and time (seconds since the epoch)."""
 
     place: Place
@@ -150,7 +151,7 @@ class Readings(Protocol):
         """Current values of these metrics, with the times (monotonic) of their reads."""
         ...
 
-    def details(self, kind: type[D]) -> list[Told[D]]:
+    def details(self, kind: type[D]) -> list[Reported[D]]:
         """The reported details of this type, ordered by place."""
         ...
 

@@ -20,14 +20,17 @@ from gpunode.driver.driver import DriverError, Gpu
 from gpunode.export.dcgm_names import DcgmNames
 from gpunode.export.history import History
 from gpunode.gpu.dcgm_fields import GpuDcgmFields
+from gpunode.holders.census import Census
+from gpunode.holders.pods import Pods
+from gpunode.holders.source import HoldersSource
 from gpunode.host.filesystem import Filesystems, FilesystemSpace
 from gpunode.host.own_process import OwnProcess
 from gpunode.jobs.owners import GpuOwners
-from gpunode.jobs.pods import Pods
 from gpunode.jobs.steps import TrainingSteps
 from gpunode.loop import Loop
 from gpunode.loop.metrics import METRICS as OF_SOURCES
 from gpunode.metric import Metric
+from gpunode.nccl.ras import NcclRas
 from gpunode.node.node import Node
 from gpunode.source import (
     WHOLE_NODE,
@@ -80,12 +83,13 @@ def _metrics(*kinds: Declares) -> tuple[Metric, ...]:
 
 NODE_SOURCES: tuple[NodeSource, ...] = tuple(_declared("NODE_SOURCE", host, nccl, audit))
 GPU_SOURCES: tuple[GpuSource, ...] = tuple(_declared("GPU_SOURCE", gpu, jobs, nccl))
+HOLDERS_SOURCES: tuple[HoldersSource, ...] = tuple(_declared("HOLDERS_SOURCE", gpu, jobs, nccl))
 
 METRICS: dict[str, tuple[Metric, ...]] = {
-    "GPU": _metrics(*GPU_SOURCES, GpuOwners),
+    "GPU": _metrics(*GPU_SOURCES, *HOLDERS_SOURCES, GpuOwners),
     "Pods": Pods.metrics,
     "Training": TrainingSteps.metrics,
-    "Node": _metrics(*NODE_SOURCES, Filesystems),
+    "Node": _metrics(*NODE_SOURCES, NcclRas, Filesystems),
     "Verdicts": Verdicts.metrics,
     "dcgm-exporter's, with `--compat=dcgm`": DcgmNames.metrics,
     "Sources": OF_SOURCES,
@@ -104,8 +108,9 @@ class GpuSources:
     )
     metrics = METRICS["GPU"]
 
-    def __init__(self, node: Node, settings: Settings, pods: Pods) -> None:
-        self.node = node
+    def __init__(self, census: Census, settings: Settings, pods: Pods) -> None:
+        self.census = census
+        self.node = census.node
         self.settings = settings
         self.pods = pods
         self._listed: dict[int, list[Gpu]] = {}
@@ -147,12 +152,19 @@ class GpuSources:
     def _open(self, found: Gpu) -> list[tuple[Divided, Source]]:
         not_of = "board" if found.identity.mig else None
         compatible = (GpuDcgmFields,) if self.settings.compat == "dcgm" else ()
+        owners = GpuOwners(self.census, found, self.settings, self.pods)
         return [
-            (kind.divided, kind(self.node, found, self.settings))
-            for kind in (*GPU_SOURCES, *compatible)
-            if kind.divided != not_of
-        ] + [
-            (GpuOwners.divided, GpuOwners(self.node, found, self.settings, self.pods)),
+            *(
+                (kind.divided, kind(self.census, found, self.settings))
+                for kind in HOLDERS_SOURCES
+                if kind.divided != not_of
+            ),
+            *(
+                (kind.divided, kind(self.node, found, self.settings))
+                for kind in (*GPU_SOURCES, *compatible)
+                if kind.divided != not_of
+            ),
+            (owners.divided, owners),
         ]
 
 
@@ -163,9 +175,10 @@ class NodeSources:
     needs = "the node's root, mounted at path.rootfs"
     metrics = METRICS["Node"]
 
-    def __init__(self, node: Node, settings: Settings) -> None:
-        self.node = node
+    def __init__(self, census: Census, settings: Settings) -> None:
+        self.node = node = census.node
         self._sources: list[Source] = [kind(node, settings) for kind in NODE_SOURCES]
+        self._sources.append(NcclRas(census, settings))
         self._filesystems = Filesystems(node, settings)
 
     def find(self) -> Iterable[tuple[Place, Source]]:
@@ -180,22 +193,22 @@ class NodeSources:
 
 
 KINDS: dict[Kind, tuple[Kind, ...]] = {
-    GpuSources: (*GPU_SOURCES, GpuOwners),
+    GpuSources: (*GPU_SOURCES, *HOLDERS_SOURCES, GpuOwners),
     Pods: (Pods,),
     TrainingSteps: (TrainingSteps,),
-    NodeSources: (*NODE_SOURCES, FilesystemSpace),
+    NodeSources: (*NODE_SOURCES, NcclRas, FilesystemSpace),
 }
 """By what finds them, the kinds of sources; those without metrics only serve others."""
 
 
 def finders(node: Node, settings: Settings) -> list[Finder]:
     """The finders of everything that can be read on a node."""
-    pods = Pods(node, settings)
+    census, pods = Census(node), Pods(node, settings)
     return [
-        GpuSources(node, settings, pods),
+        GpuSources(census, settings, pods),
         pods,
-        TrainingSteps(node, settings),
-        NodeSources(node, settings),
+        TrainingSteps(census, settings),
+        NodeSources(census, settings),
         OwnProcess(),
     ]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
+import pytest
+
 from gpunode.config import INCIDENTS as TAPES
 from tests.bench.incidents import INCIDENTS, Engine, faults, play
 from tests.needs import find, need
@@ -21,6 +23,7 @@ ENGINES: dict[Engine, tuple[str, ...]] = {
 """What evaluates the rules, and the programs that takes."""
 
 
+@pytest.mark.integration
 def test_incidents_raise_their_alerts_and_healthy_nodes_none() -> None:
     need("alertmanager", "prometheus-alertmanager")
     engines = [engine for engine, programs in ENGINES.items() if all(map(find, programs))]

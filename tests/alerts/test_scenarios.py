@@ -10,14 +10,15 @@ import pytest
 import yaml
 
 from gpunode.client.protocol import PHASES
-from gpunode.driver.nvidia.nvml import RECOVERY_ACTIONS, THROTTLED_NANOSECONDS
+from gpunode.driver.nvidia.gpu import THROTTLED_NANOSECONDS
+from gpunode.driver.nvidia.health import RECOVERY_ACTIONS
 from gpunode.gpu.ledger import STATES
 from gpunode.host.infiniband import ERROR_KINDS, TRANSPORT_ERROR_KINDS
 from gpunode.host.kernel_log import KINDS
 from gpunode.sources import METRICS
 from gpunode.verdict.causes import CAUSES
-from gpunode.verdict.waiting import REASONS
-from tests.alerts.scenarios.course import Line, Rate, Unseen, intervals, values
+from gpunode.verdict.reasons import REASONS
+from tests.alerts.scenarios.course import Linear, Rate, Unseen, intervals, values
 from tests.alerts.scenarios.fleet import LATE, Fleet
 from tests.alerts.scenarios.gpus import BEHAVIOURS
 from tests.alerts.scenarios.nodes import EVENTS
@@ -53,6 +54,7 @@ def show(capsys: pytest.CaptureFixture[str]) -> Show:
 # Who is notified
 
 
+@pytest.mark.integration
 def test_who_is_notified_of_what(show: Show) -> None:
     need("promtool")
     need("alertmanager", "prometheus-alertmanager")
@@ -203,7 +205,7 @@ def test_counters_go_on_and_begin_again() -> None:
     assert told == "0+60x1 stale _x1 0+120x1"
     told = values(zip(parts, [Rate(1.0), Unseen(Rate(1.0)), Rate(1.0)], strict=True), 60, 360.0)
     assert told == "0+60x1 _x1 240+60x1"
-    told = values(zip(parts, [Rate(1.0), Rate(0.0), Line(7.0)], strict=True), 60, 360.0)
+    told = values(zip(parts, [Rate(1.0), Rate(0.0), Linear(7.0)], strict=True), 60, 360.0)
     assert told == "0+60x1 120x1 7x1"
 
 

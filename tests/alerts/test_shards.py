@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.bench import shards
 from tests.needs import need
 
 
+@pytest.mark.integration
 def test_a_job_over_both_shards_stands_still_once() -> None:
     """The node that goes down with it is no page of its own; one that goes down alone is."""
     need("prometheus")

@@ -15,10 +15,11 @@ from pathlib import Path
 from gpunode.config import Settings
 from gpunode.driver.driver import DriverError, Gpu
 from gpunode.driver.nvidia.nvml import NvmlDriver
+from gpunode.holders.census import Census
 from gpunode.metric import Distribution, Sample
 from gpunode.node.local import LocalNode
 from gpunode.source import FAILURES
-from gpunode.sources import GPU_SOURCES
+from gpunode.sources import GPU_SOURCES, HOLDERS_SOURCES
 from tests.fakes.nvml import FakeDriver
 
 FAKE = Path(__file__).parents[1] / "fakes/nvml/fake_nvml.c"
@@ -68,7 +69,11 @@ def cases() -> Iterator[list[str]]:
 
 def read(gpu: Gpu, node: LocalNode) -> list[Sample]:
     """What the sources of one GPU export at their second read; failures cost only themselves."""
-    sources = [kind(node, gpu, Settings()) for kind in GPU_SOURCES if kind.name[:4] == "gpu_"]
+    sources = [
+        *(kind(node, gpu, Settings()) for kind in GPU_SOURCES),
+        *(kind(Census(node), gpu, Settings()) for kind in HOLDERS_SOURCES),
+    ]
+    sources = [source for source in sources if source.name[:4] == "gpu_"]
     samples: list[Sample] = []
     for again in (False, True):
         for source in sources:

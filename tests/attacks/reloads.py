@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpunode.driver.driver import DriverError, Gpu, Xid
-from gpunode.driver.nvidia.nvml import NvmlDriver, NvmlGpu
+from gpunode.driver.nvidia.gpu import NvmlGpu
+from gpunode.driver.nvidia.nvml import NvmlDriver
 from tests.fakes.nvml import FakeDriver
 
 T = TypeVar("T")
@@ -98,7 +99,7 @@ def allocate_little(fake: FakeDriver) -> None:
             tried(gpu.xids)
             tried(gpu.activity)
     for _ in range(300):
-        gpu.reopen(gpu.handle, gpu.generation)
+        gpu.reopen(gpu.device.handle, gpu.device.generation)
         tried(gpu.xids)
         tried(gpu.activity)
     fake.write("")

@@ -21,9 +21,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpunode.client import Session
-from gpunode.client.protocol import KERNELS, LARGEST, PHASES, VERSION
-from gpunode.client.sender import PATIENCE
+from gpunode.client.protocol import KERNELS, LARGEST_MESSAGE, PHASES, VERSION
+from gpunode.client.sender import SEND_TIMEOUT
 from gpunode.config import ClientSettings, Settings
+from gpunode.holders.census import Census
 from gpunode.jobs.steps import KEPT, OTHER, Message, TrainingSteps, parse
 from gpunode.node.datagram_socket import (
     EACH,
@@ -53,7 +54,7 @@ def path() -> Iterator[Path]:
 
 
 def listening(node: OneGpu, path: Path) -> TrainingSteps:
-    source = TrainingSteps(node, Settings(client=ClientSettings(socket=str(path))))
+    source = TrainingSteps(Census(node), Settings(client=ClientSettings(socket=str(path))))
     list(source.find())
     return source
 
@@ -110,11 +111,13 @@ while True:
         os.unlink({str(path)!r}); os.symlink({str(victim)!r}, {str(path)!r})
     except OSError: pass
 """
-    with subprocess.Popen([sys.executable, "-c", swap]) as attacker:
+    with subprocess.Popen([sys.executable, "-c", swap]) as attacker, socket.socket() as another:
         deadline = time.monotonic() + 2
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError):
-                DatagramSocket(str(path))._socket.shutdown(socket.SHUT_RD)
+                receiver = DatagramSocket(str(path))
+                listener, receiver._socket = receiver._socket, another  # its thread ends at
+                listener.shutdown(socket.SHUT_RD)  # the next datagram, or the end of all
             path.unlink(missing_ok=True)
         attacker.kill()
     assert stat.S_IMODE(victim.stat().st_mode) == 0o600
@@ -481,7 +484,7 @@ LIKELY = st.recursive(
 )
 def test_any_bytes_are_a_valid_message_or_none(content: bytes) -> None:
     try:
-        message = parse(content[:LARGEST].decode("utf-8", "replace"))
+        message = parse(content[:LARGEST_MESSAGE].decode("utf-8", "replace"))
     except ValueError:
         return
     assert message.v == VERSION
@@ -504,11 +507,11 @@ def test_any_bytes_are_a_valid_message_or_none(content: bytes) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "[" * LARGEST,
-        '{"a":' * (LARGEST // 5),
-        '{"v":' + "9" * LARGEST,
-        '{"v":1,"tokens":' + "9" * (LARGEST - 20) + "}",
-        '{"v":1,"tokens":0.' + "1" * (LARGEST - 20) + "}",
+        "[" * LARGEST_MESSAGE,
+        '{"a":' * (LARGEST_MESSAGE // 5),
+        '{"v":' + "9" * LARGEST_MESSAGE,
+        '{"v":1,"tokens":' + "9" * (LARGEST_MESSAGE - 20) + "}",
+        '{"v":1,"tokens":0.' + "1" * (LARGEST_MESSAGE - 20) + "}",
         '{"v":1,"kernels":{' + ",".join(f'"{n}":[]' for n in range(800)) + "}}",
         '{"v":1,"phases":{' + ",".join(f'"{n}":-1' for n in range(800)) + "}}",
         '{"v":1,"steps":{"counts":[' + "x," * 4000 + "]}}",
@@ -526,7 +529,7 @@ def test_no_datagram_takes_long_to_parse(text: str) -> None:
             parse(of)
         return time.thread_time() - begin
 
-    assert min(seconds(text[:LARGEST]) for _ in range(5)) < 0.02
+    assert min(seconds(text[:LARGEST_MESSAGE]) for _ in range(5)) < 0.02
 
 
 # How much of it.
@@ -534,7 +537,7 @@ def test_no_datagram_takes_long_to_parse(text: str) -> None:
 
 def test_who_sends_too_much_waits_in_a_bounded_room(path: Path) -> None:
     receiver = DatagramSocket(str(path))
-    send(path, *[b"x" * LARGEST] * 3 * EACH)
+    send(path, *[b"x" * LARGEST_MESSAGE] * 3 * EACH)
     conftest.until(lambda: receiver._dropped == 3 * EACH - STRANGER_EACH)
     taken = receiver.take([os.getpid()])
     assert len(taken) == STRANGER_EACH + 1
@@ -548,7 +551,7 @@ def test_ever_new_processes_leave_room_for_a_known_one(path: Path) -> None:
     receiver = DatagramSocket(str(path))
     receiver.take([os.getpid()])
     for pid in range(-1, -3 * STRANGERS, -1):
-        receiver._keep(pid, b"x" * LARGEST)
+        receiver._keep(pid, b"x" * LARGEST_MESSAGE)
     send(path, b"mine")
     conftest.until(lambda: os.getpid() in receiver._waiting)
     taken = receiver.take([])
@@ -626,7 +629,7 @@ def tokens(full: socket.socket) -> Iterator[int]:
     full.setblocking(False)
     with contextlib.suppress(BlockingIOError):
         while True:
-            received = full.recv(LARGEST)
+            received = full.recv(LARGEST_MESSAGE)
             if received != b"x":
                 yield json.loads(received)["tokens"]
 
@@ -649,7 +652,7 @@ def test_training_goes_on_while_the_sender_waits(full: socket.socket) -> None:
     conftest.until(steps_meanwhile)
     begin = time.monotonic()
     session.flush()
-    assert time.monotonic() - begin < 10 * PATIENCE
+    assert time.monotonic() - begin < 10 * SEND_TIMEOUT
     arrived: list[int] = []
 
     def all_arrived() -> bool:
@@ -664,7 +667,7 @@ def test_training_goes_on_while_the_sender_waits(full: socket.socket) -> None:
 def test_a_client_gets_its_turn_at_a_full_socket(full: socket.socket) -> None:
     session = Session()
     session.step(tokens=1)
-    reader = threading.Timer(PATIENCE / 5, full.recv, (LARGEST,))
+    reader = threading.Timer(SEND_TIMEOUT / 5, full.recv, (LARGEST_MESSAGE,))
     reader.start()
     session.flush()
     reader.join()

@@ -6,14 +6,12 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from gpunode.audit.source import CHECKS
-from gpunode.driver.errands import Errands
 from gpunode.node.tape import TapeNode
 from tests.conftest import OFTEN, Series, by_label, scrape, until, values, watching
 from tests.daemon import Daemon, daemon
@@ -170,21 +168,6 @@ def test_gpus_that_come_go_and_have_no_valid_name_are_found_at_the_next_look(
 
 def test_no_error_or_garbage_of_one_gpu_is_exported_or_costs_another(fake: FakeDriver) -> None:
     assert fake.run("tests.attacks.campaign") == ""
-
-
-def test_an_errand_for_which_there_is_no_thread_is_begun_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    errands, done = Errands(), list[int]()
-    with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", refuse)
-        assert errands.run({"a GPU": lambda: done.append(1)}) == {"a GPU"}
-    assert errands.run({"a GPU": lambda: done.append(2)}) == set()
-    assert done == [2]
-
-
-def refuse(_: threading.Thread) -> None:
-    raise RuntimeError("can't start new thread")
 
 
 HANG_AT_EXIT = {

@@ -21,12 +21,14 @@ from hypothesis import strategies as st
 from gpunode.cli import log as cli_log
 from gpunode.cli.log import Lines, StandardError
 from gpunode.config import Settings
-from gpunode.host.kernel_log import KMSG, LONGEST, WATCHED, KernelLog, kind_of, message_of
+from gpunode.holders.census import Census
+from gpunode.holders.cgroup import CgroupOwner, whose
+from gpunode.holders.owner import Owner, Started
+from gpunode.holders.pods import HOLDERS, Pods
+from gpunode.holders.pods import LONGEST as NAME
+from gpunode.host.kernel_log import KMSG, LONGEST_LINE, WATCHED, KernelLog, kind_of, message_of
 from gpunode.jobs import cgroup
-from gpunode.jobs.cgroup import Place, whose
-from gpunode.jobs.owners import GpuOwners, Owner, OwnersDetail, Started
-from gpunode.jobs.pods import HOLDERS, Pods
-from gpunode.jobs.pods import LONGEST as NAME
+from gpunode.jobs.owners import GpuOwners, OwnersDetail
 from gpunode.node.kubelet import Allocation
 from gpunode.node.local import LocalNode
 from gpunode.source import MANY
@@ -38,7 +40,7 @@ UID = "0a0a0a0a-0000-0000-0000-000000000001"
 SLICE = UID.replace("-", "_")
 HASH = "0123456789abcdef0123456789abcdef"
 ID, NODE = "a" * 64, "b" * 64
-IN_POD = Place(UID, ID)
+IN_POD = CgroupOwner(UID, ID)
 USERS = "/user.slice/user-1000.slice/user@1000.service/app.slice"
 
 
@@ -55,8 +57,8 @@ USERS = "/user.slice/user-1000.slice/user@1000.service/app.slice"
         ),
         (f"/kubepods/pod{UID}/{ID}", IN_POD),
         (f"/kubepods/burstable/pod{UID}/{ID}/docker/{NODE}", IN_POD),
-        (f"/kubepods/burstable/pod{HASH}/{ID}", Place(HASH, ID)),
-        (f"/kubepods/burstable/pod{UID}", Place(UID)),
+        (f"/kubepods/burstable/pod{HASH}/{ID}", CgroupOwner(HASH, ID)),
+        (f"/kubepods/burstable/pod{UID}", CgroupOwner(UID)),
         (f"/kubepods-burstable-pod{SLICE}.slice:cri-containerd:{ID}", IN_POD),
         (
             f"/system.slice/containerd.service/kubepods-pod{SLICE}.slice:cri-containerd:{ID}",
@@ -82,31 +84,34 @@ USERS = "/user.slice/user-1000.slice/user@1000.service/app.slice"
         (f"/../../pod{UID}/{ID}", IN_POD),
         (f"/../../../burstable/pod{UID}/{ID}", IN_POD),
         (f"/../../kubelet-kubepods-pod{SLICE}.slice/cri-containerd-{ID}.scope", IN_POD),
-        ("/../../../../system.slice/slurmstepd.scope/job_42/step_0", Place("", "", "42", "0")),
+        (
+            "/../../../../system.slice/slurmstepd.scope/job_42/step_0",
+            CgroupOwner("", "", "42", "0"),
+        ),
         # the daemon is a container of Docker's
-        (f"/../docker-{ID}.scope", Place("", ID)),
-        (f"/../{ID}", Place("", ID)),
-        ("/../slurmstepd.scope/job_42/step_0/user/task_0", Place("", "", "42", "0")),
+        (f"/../docker-{ID}.scope", CgroupOwner("", ID)),
+        (f"/../{ID}", CgroupOwner("", ID)),
+        ("/../slurmstepd.scope/job_42/step_0/user/task_0", CgroupOwner("", "", "42", "0")),
         (f"/../../kubepods.slice/kubepods-pod{SLICE}.slice/crio-{ID}.scope", IN_POD),
         # Slurm
-        ("/system.slice/slurmstepd.scope/job_42", Place("", "", "42")),
+        ("/system.slice/slurmstepd.scope/job_42", CgroupOwner("", "", "42")),
         (
             "/system.slice/slurmstepd.scope/job_42/step_extern/user/task_special",
-            Place("", "", "42", "extern"),
+            CgroupOwner("", "", "42", "extern"),
         ),
         (
             "/system.slice/gpu-7.cluster_slurmstepd.scope/job_42/step_0+1/user/task_0",
-            Place("", "", "42", "0+1"),
+            CgroupOwner("", "", "42", "0+1"),
         ),
-        ("/slurm/uid_1000/job_42/step_batch/task_0", Place("", "", "42", "batch")),
-        ("/slurm_gpu-7/uid_1000/job_42/step_0", Place("", "", "42", "0")),
+        ("/slurm/uid_1000/job_42/step_batch/task_0", CgroupOwner("", "", "42", "batch")),
+        ("/slurm_gpu-7/uid_1000/job_42/step_0", CgroupOwner("", "", "42", "0")),
         # containers
-        (f"/docker/{ID}", Place("", ID)),
-        (f"/system.slice/docker-{ID}.scope/init.scope", Place("", ID)),
-        (f"/machine.slice/libpod-{ID}.scope/container", Place("", ID)),
+        (f"/docker/{ID}", CgroupOwner("", ID)),
+        (f"/system.slice/docker-{ID}.scope/init.scope", CgroupOwner("", ID)),
+        (f"/machine.slice/libpod-{ID}.scope/container", CgroupOwner("", ID)),
     ],
 )
-def test_a_cgroup_that_a_runtime_made_has_an_owner(path: str, place: Place) -> None:
+def test_a_cgroup_that_a_runtime_made_has_an_owner(path: str, place: CgroupOwner) -> None:
     assert whose(f"0::{path}\n") == place
     assert whose(f"12:cpuset:/\n5:memory:{path}\n1:name=systemd:/\n0::/\n") == place
 
@@ -129,7 +134,7 @@ def test_a_cgroup_that_a_runtime_made_has_an_owner(path: str, place: Place) -> N
 )
 def test_a_cgroup_that_a_user_made_below_his_own_has_none(above: str, named: str) -> None:
     above = above + USERS if above.endswith("..") else above
-    assert whose(f"0::{above}{named}\n") == Place()
+    assert whose(f"0::{above}{named}\n") == CgroupOwner()
 
 
 @pytest.mark.parametrize(
@@ -153,8 +158,8 @@ def test_a_cgroup_that_a_user_made_below_his_own_has_none(above: str, named: str
 )
 def test_a_path_that_only_looks_like_a_runtime_s_has_no_owner(path: str) -> None:
     assert {whose(f"0::{USERS}{path}\n"), whose(f"0::{path}\n")} <= {
-        Place(),
-        Place("", NODE),  # the container that is its own, and nothing that it made below
+        CgroupOwner(),
+        CgroupOwner("", NODE),  # the container that is its own, and nothing that it made below
     }
 
 
@@ -187,7 +192,7 @@ def test_any_cgroup_has_an_owner_of_few_characters_or_none(text: str) -> None:
 
 @given(TEXTS)
 def test_nothing_below_the_cgroup_of_a_user_has_an_owner(text: str) -> None:
-    assert whose(f"0::{USERS}/" + text.replace("\n", "")) == Place()
+    assert whose(f"0::{USERS}/" + text.replace("\n", "")) == CgroupOwner()
 
 
 @pytest.mark.parametrize(
@@ -227,7 +232,9 @@ def a_process(root: Path, pid: int, path: str, name: str, uid: int, **environmen
 
 def owners_of(root: Path, *pids: int) -> GpuOwners:
     node = LocalNode(root)
-    return GpuOwners(node, MachineGpu(0, "GPU-aa", "0", pids), Settings(), Pods(node, Settings()))
+    return GpuOwners(
+        Census(node), MachineGpu(0, "GPU-aa", "0", pids), Settings(), Pods(node, Settings())
+    )
 
 
 def seen(root: Path, *pids: int) -> tuple[Started, ...]:
@@ -567,7 +574,7 @@ def test_a_long_line_of_a_log_takes_no_time(start: str, part: str) -> None:
     for path in (KMSG, SYSLOG):
         message = message_of(path, text)
         if message is not None:
-            assert len(message) <= LONGEST
+            assert len(message) <= LONGEST_LINE
             kind_of(message)
     assert time.thread_time() - begin < 1
 

@@ -20,12 +20,13 @@ from hypothesis import strategies as st
 
 from gpunode.config import GpuSettings, Settings
 from gpunode.driver.driver import Identity, Process
-from gpunode.gpu.peers import THREADS, thread_names
+from gpunode.holders.census import Census
+from gpunode.holders.holder import THREADS, Holder, stat_of, thread_names
 from gpunode.host.filesystem import READ_ONLY, Filesystems
 from gpunode.jobs import processes as job
 from gpunode.jobs import shm
+from gpunode.jobs.owners import ProcessRoles, RolesDetail
 from gpunode.jobs.processes import Job, JobProcesses, Used
-from gpunode.jobs.roles import ProcessRoles, RolesDetail
 from gpunode.metric import Metric, Sample
 from gpunode.node import local
 from gpunode.node.kernel import Stat, parse_stat
@@ -66,7 +67,7 @@ class HeldBy:
 
 def job_of(node: LocalNode, *pids: int) -> JobProcesses:
     settings = Settings(gpu=GpuSettings(processes_interval=1.0))
-    return JobProcesses(node, HeldBy(*pids), settings)  # type: ignore[arg-type]
+    return JobProcesses(Census(node), HeldBy(*pids), settings)  # type: ignore[arg-type]
 
 
 def told(source: Source) -> tuple[Sample, ...]:
@@ -293,7 +294,7 @@ def test_the_name_of_a_process_says_nothing_but_its_name(name: bytes) -> None:
         status = psutil.Process(process.pid)
         anonymous = status.memory_info().rss - status.memory_info().shared
         assert values(samples, job.MEMORY) == pytest.approx([anonymous], abs=1 << 20)
-        assert job.own_pid(node, process.pid) == process.pid
+        assert Holder(node, process.pid, stat_of(node, process.pid)).own_pid() == process.pid
         found = parse_stat(node.read_text(f"/proc/{process.pid}/stat"))
         assert (found.name, found.parent) == (name.decode(errors="replace"), os.getpid())
 
@@ -362,7 +363,7 @@ def test_a_process_that_has_the_id_of_another_has_a_role_of_its_own(tmp_path: Pa
     folder = tmp_path / "proc/7"
     (folder / "task/7").mkdir(parents=True)
     found = []
-    source = ProcessRoles(Watched(tmp_path), HeldBy(7), Settings())  # type: ignore[arg-type]
+    source = ProcessRoles(Census(Watched(tmp_path)), HeldBy(7), Settings())  # type: ignore[arg-type]
     for start, name in ((10, "train"), (10, "train"), (11, "serve")):
         (folder / "stat").write_text(f"7 (x) S 1 {'0 ' * 17}{start} 0")
         (folder / "cmdline").write_text(f"{name}\0")

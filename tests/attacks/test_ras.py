@@ -24,11 +24,12 @@ from hypothesis import strategies as st
 import gpunode.node.tcp
 from gpunode.config import Settings
 from gpunode.driver.driver import Gpu
+from gpunode.holders.census import Census
 from gpunode.nccl import ras
 from gpunode.nccl.ras import NcclRas
 from gpunode.nccl.ras_answer import BEHIND, COLLECTIVES, FAILED, HERE, LINES, NAMED, Answer, Asked
 from gpunode.node.local import LocalNode, SystemClock
-from gpunode.node.tcp import Server, _has
+from gpunode.node.tcp import ServerSocket, _has
 from tests.conftest import scrape, until, values, watching
 from tests.daemon import free_ports
 from tests.fakes.nvml import FakeDriver
@@ -160,7 +161,7 @@ def awaited(found: str) -> set[str]:
 @as_root
 def test_an_answer_adds_nothing_to_the_gpu_of_another_tenant(hire: Hire) -> None:
     liar, victim = hire(1001), hire(1002)
-    source = NcclRas(Shared(liar, victim), Settings())
+    source = NcclRas(Census(Shared(liar, victim)), Settings())
     victim.says(status([at(victim.pid, 50)], name="0xb"))
     for launched in (0, 7_000_000):
         mine = [at(liar.pid, launched), at(victim.pid, launched, number=1)]
@@ -176,7 +177,7 @@ def test_a_rank_that_others_await_here_is_never_at_the_process_of_another_tenant
     liar, victim = hire(1001), hire(1002)
     forged = [gone(5, "127.0.0.1", victim.pid), gone(6, "10.9.9.9", victim.pid)]
     liar.says(status([at(liar.pid, 1)], forged))
-    assert awaited(told(NcclRas(Shared(liar, victim), Settings()))) == {"6"}
+    assert awaited(told(NcclRas(Census(Shared(liar, victim)), Settings()))) == {"6"}
 
 
 @as_root
@@ -184,7 +185,7 @@ def test_forged_ranks_crowd_out_no_true_one(hire: Hire) -> None:
     liar, victim = hire(1001), hire(1002)
     liar.says(status([at(liar.pid, 1)], [gone(number) for number in range(100, 1100)], "0x0"))
     victim.says(status([at(victim.pid, 1)], [gone(7)], name="0xf"))
-    found = awaited(told(NcclRas(Shared(liar, victim), Settings())))
+    found = awaited(told(NcclRas(Census(Shared(liar, victim)), Settings())))
     assert "7" in found
     assert len(found) == NAMED + 1
 
@@ -195,7 +196,7 @@ def test_a_process_that_serves_where_another_says_it_does_is_not_asked(hire: Hir
     victim = hire(1002, port)
     liar = hire(1001, claims=port)
     victim.says(status([at(liar.pid, 1)], [gone(7)]))
-    assert told(NcclRas(Shared(liar), Settings())) == ""
+    assert told(NcclRas(Census(Shared(liar)), Settings())) == ""
     victim.process.kill()
     assert victim.process.stdout is not None
     assert victim.process.stdout.read() == ""
@@ -220,7 +221,7 @@ def test_the_name_of_a_process_does_not_make_the_server_of_another_user_its_own(
     status = "Name:\tx\rUid:\t0\t0\nUid:\t1001\t1001\t1001\t1001\n"
     (tmp_path / "status").write_text(status, newline="")
     without_rights = None
-    assert _has(str(tmp_path), without_rights, Server(True, user, 0)) == (user == 1001)
+    assert _has(str(tmp_path), without_rights, ServerSocket(True, user, 0)) == (user == 1001)
 
 
 def communicators(count: int) -> str:
@@ -274,7 +275,7 @@ def test_what_one_tenant_says_harms_no_other(
     monkeypatch.setattr(ras, "PATIENCE", 0.5)
     liar, victim = hire(1001), hire(1002)
     node = Shared(liar, victim)
-    source = NcclRas(node, Settings())
+    source = NcclRas(Census(node), Settings())
     liar.says(SAID[form].replace("PID", str(liar.pid)))
     victim.says(status([at(victim.pid, 50)], [gone(7)]))
     begin = time.monotonic()
@@ -297,7 +298,7 @@ def test_what_a_service_said_ends_when_it_does_not_answer(
     monkeypatch.setattr(ras, "PATIENCE", 0.2)
     tenant = hire(0)
     node = Shared(tenant)
-    source = NcclRas(node, Settings())
+    source = NcclRas(Census(node), Settings())
     tenant.says(status([at(tenant.pid, 50)], [gone(7)]))
     assert awaited(told(source)) == {"7"}
     tenant.says(answer)
@@ -315,7 +316,7 @@ def test_a_service_that_no_thread_could_ask_is_asked_at_the_next_read(
 
     with ras_server() as server:
         server.answer = status([rank(0, 5, os.getpid())], [gone(7)])
-        source = NcclRas(RasNode(server.port), Settings())
+        source = NcclRas(Census(RasNode(server.port)), Settings())
         with monkeypatch.context() as patched:
             patched.setattr(ras, "Thread", Refused)
             with pytest.raises(OSError, match="can't start new thread"):
@@ -338,7 +339,7 @@ def test_the_memory_for_an_answer_does_not_grow_with_it(form: str) -> None:
 def test_nothing_of_an_answer_is_kept_once_it_is_refused() -> None:
     with ras_server() as server:
         server.answer = "x" * 2_000_000
-        source = NcclRas(RasNode(server.port), Settings())
+        source = NcclRas(Census(RasNode(server.port)), Settings())
         tracemalloc.start()
         try:
             with contextlib.suppress(ValueError):
@@ -388,7 +389,7 @@ def test_any_number_of_silent_services_on_a_gpu_delay_none_on_another(
             native = [thread.native_id for thread in threads]
             crowd = [number for number in native if number is not None]
             node = Crowd(silent.getsockname()[1], crowd, server.port)
-            source = NcclRas(node, Settings())
+            source = NcclRas(Census(node), Settings())
             others = threading.active_count()
             begin = time.monotonic()
             for look in range(5):
@@ -414,13 +415,13 @@ def test_no_address_leads_out_of_the_machine_or_to_a_name_server(
     monkeypatch.setattr(socket.socket, "connect", never)
     monkeypatch.setattr(socket, "getaddrinfo", never)
     with contextlib.suppress(OSError):
-        assert told(NcclRas(RasNode(0, {"NCCL_RAS_ADDR": address}), Settings())) == ""
+        assert told(NcclRas(Census(RasNode(0, {"NCCL_RAS_ADDR": address})), Settings())) == ""
 
 
 def test_a_rank_of_another_node_with_the_same_pid_counts_for_no_gpu_here() -> None:
     with ras_server() as server:
         node = RasNode(server.port)
-        source = NcclRas(node, Settings())
+        source = NcclRas(Census(node), Settings())
         for launched in (0, 100):
             mine, other = at(os.getpid(), 7), at(os.getpid(), launched, "10.9.9.9", 8)
             server.answer = status([mine, other])
@@ -435,7 +436,7 @@ def test_a_rank_of_another_node_with_the_same_pid_counts_for_no_gpu_here() -> No
 def test_a_host_is_made_printable_and_short(host: str) -> None:
     with ras_server() as server:
         server.answer = status([at(os.getpid(), 7)], [gone(7, host[:500])])
-        found = told(NcclRas(RasNode(server.port), Settings()))
+        found = told(NcclRas(Census(RasNode(server.port)), Settings()))
     (label,) = re.findall(r'awaited_rank_info\{.*host="([^"]*)"', found)
     assert re.fullmatch(r"[?\w.:%\[\]-]{1,64}", label, re.ASCII)
 
@@ -546,7 +547,7 @@ def true_answer(ranks: int) -> str:
 
 def test_a_true_answer_of_16384_ranks_fits_and_names_the_late_one() -> None:
     text = true_answer(16_384)
-    assert len(re.sub(" +", " ", text)) < gpunode.node.tcp.LARGEST
+    assert len(re.sub(" +", " ", text)) < gpunode.node.tcp.LARGEST_ANSWER
     begin = time.process_time()
     (behind,) = ras.parse(text).behind
     assert time.process_time() - begin < 3

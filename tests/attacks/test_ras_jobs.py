@@ -11,7 +11,9 @@ import pytest
 import gpunode.node.tcp
 from gpunode.config import Settings
 from gpunode.driver.driver import Identity
-from gpunode.nccl.ras import NcclRas, Owner, Place, _gpu_of
+from gpunode.holders import owner as owners
+from gpunode.holders.census import Census
+from gpunode.nccl.ras import NcclRas, Place, _gpu_of
 from gpunode.nccl.ras_answer import Rank
 from tests.attacks.test_ras import Hire, Shared, Tenant, at, awaited, counted, gone, hire
 from tests.nccl.ras import status, told
@@ -47,7 +49,7 @@ class Jobs:
 
     def __init__(self, *jobs: list[Tenant]) -> None:
         self.node = Shared(*(tenant for job in jobs for tenant in job))
-        self.source = NcclRas(self.node, Settings())
+        self.source = NcclRas(Census(self.node), Settings())
 
     def read(self, times: int = 1) -> str:
         for _ in range(times):
@@ -189,7 +191,7 @@ def test_the_logs_tell_whose_communicator_a_text_names(hire: Hire) -> None:
         text(two)
         node = Jobs(one, two)
         node.node = Logging(*one, *two)
-        node.source.node = node.node
+        node.source = NcclRas(Census(node.node), Settings())
         found = [node.read() for _ in range(LAST)][-1]
     finally:
         for path in logs:
@@ -219,7 +221,7 @@ def test_the_gpus_of_a_process_are_told_apart_also_in_a_container(
     devices: tuple[int | None, ...],
     expected: dict[int, int | None],
 ) -> None:
-    owner = Owner("1000", "", container, "", "")
+    owner = owners.Tenant("1000", "", container, "", "")
     gpus = [Identity(index, f"GPU-{index}", "NVIDIA H200") for index in held]
     place = Place(gpus={9: gpus[::-1]})
     found = {

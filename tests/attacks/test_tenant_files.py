@@ -10,106 +10,39 @@ import gzip
 import json
 import os
 import re
-import stat
 import subprocess
 import sys
 import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpunode.audit.source import LONGEST, audit
+from gpunode.audit.source import LONGEST_FINDING, audit
 from gpunode.config import Settings
+from gpunode.holders.census import Census
 from gpunode.nccl.log import NcclLogs, line_of, transport
-from gpunode.node import inside, patience
+from gpunode.node import patience
 from gpunode.node.local import LocalNode
-from gpunode.node.node import LONGEST_VALUE, MOST_READ, Lines, lines_of
-from gpunode.node.patience import Patience
+from gpunode.node.node import LONGEST_VALUE, MOST_READ, KeptLines, lines_of
 from gpunode.node.tape import RecordingNode, TapeNode, TapeWriter
 from gpunode.text import escaped, printable
+from tests import machine
 from tests.conftest import scrape, until, values, watching
 from tests.fakes.nvml import FakeDriver
 from tests.machine import MachineGpu, OneGpu, exported, told
 from tests.needs import as_root
-
-USER = 1000
-SECRET = "correct-horse-battery-staple"
-LOG = f"""\
-{SECRET}:1:1 [0] NCCL INFO NCCL version 2.28.9 {SECRET}
-{SECRET}:1:1 [0] NCCL INFO fn comm 0x5 rank 0 nranks 2 busId 1b000 commId 0xab - Init START
-{SECRET}:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read {SECRET}
-{SECRET}:1:1 [0] NCCL WARN {SECRET}
-password={SECRET}
-"""
-
-
-@contextmanager
-def tenant(root: Path | None, user: int = USER, **environment: str) -> Iterator[int]:
-    """A process of a user, in a root of its own if there is one; it waits."""
-    code = (
-        "import os,sys\n"
-        "root,user=sys.argv[1:]\n"
-        "if root: os.chroot(root); os.chdir('/home')\n"
-        "os.setgroups([]); os.setgid(int(user)); os.setuid(int(user))\n"
-        "print('ready',flush=True); sys.stdin.read()"
-    )
-    command = [sys.executable, "-I", "-S", "-c", code, str(root or ""), str(user)]
-    with subprocess.Popen(
-        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as child:
-        try:
-            assert child.stdout is not None
-            assert child.stdout.readline() == "ready\n"
-            yield child.pid
-        finally:
-            child.kill()
+from tests.tenant import SECRET, log_of, own, root_with_home, tenant
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """The root of a container, whose user has a home."""
-    home = tmp_path / "root/home"
-    home.mkdir(parents=True)
-    os.chown(home, USER, USER)
-    return home.parent
-
-
-@pytest.fixture
-def host_file(tmp_path: Path) -> Path:
-    """A log outside that root."""
-    path = tmp_path / "host.log"
-    path.write_text(LOG)
-    return path
-
-
-def logs_of(*pids: int) -> str:
-    """What the source of NCCL's logs exports for these processes."""
-    return exported(told(NcclLogs(OneGpu(*pids), MachineGpu(0, "GPU-aa", "0", pids), Settings())))
-
-
-def log_of(pid: int) -> str:
-    return LOG.replace(":1:1 ", f":{pid}:{pid} ")
-
-
-def own(path: Path, pid: int) -> Path:
-    path.write_text(log_of(pid))
-    os.chown(path, USER, USER)
-    return path
-
-
-@as_root
-@pytest.mark.parametrize("name", ["/home/nccl.log", "nccl.log", "/home/../home/./link"])
-def test_the_log_of_a_process_is_read_inside_its_root(root: Path, name: str) -> None:
-    (root / "home/link").symlink_to("/home/nccl.log")
-    with tenant(root, NCCL_DEBUG_FILE=name) as pid:
-        own(root / "home/nccl.log", pid)
-        assert 'communicator="ab"' in logs_of(pid)
+    return root_with_home(tmp_path)
 
 
 @as_root
@@ -125,134 +58,6 @@ def test_a_daemon_reads_the_logs_of_tenants_and_stays_who_it_is(
             assert "Uid:\t0\t0\t0\t0" in status
 
 
-def absolute_link(root: Path, host_file: Path) -> str:
-    (root / "home/log").symlink_to(host_file)
-    return "/home/log"
-
-
-def relative_link(root: Path, host_file: Path) -> str:
-    (root / "home/log").symlink_to(f"../../{host_file.name}")
-    return "/home/log"
-
-
-def link_to_a_folder(root: Path, host_file: Path) -> str:
-    (root / "home/folder").symlink_to(host_file.parent)
-    return f"/home/folder/{host_file.name}"
-
-
-def dots(root: Path, host_file: Path) -> str:  # noqa: ARG001
-    return f"/../../{host_file.name}"
-
-
-def dots_from_the_working_directory(root: Path, host_file: Path) -> str:  # noqa: ARG001
-    return f"../../{host_file.name}"
-
-
-def link_from_the_working_directory(root: Path, host_file: Path) -> str:
-    (root / "home/log").symlink_to(host_file)
-    return "log"
-
-
-def of_another_user(root: Path, host_file: Path) -> str:  # noqa: ARG001
-    (root / "home/log").write_text(LOG)
-    (root / "home/log").chmod(0o600)
-    return "/home/log"
-
-
-def of_its_group_only(root: Path, host_file: Path) -> str:  # noqa: ARG001
-    (root / "home/log").write_text(LOG)
-    (root / "home/log").chmod(0o640)
-    return "/home/log"
-
-
-def in_a_folder_of_another_user(root: Path, host_file: Path) -> str:  # noqa: ARG001
-    (root / "private").mkdir(mode=0o700)
-    (root / "private/log").write_text(LOG)
-    return "/private/log"
-
-
-def a_folder(root: Path, host_file: Path) -> str:  # noqa: ARG001
-    return "/home"
-
-
-def a_terminal(root: Path, host_file: Path) -> str:  # noqa: ARG001
-    os.mknod(root / "home/ptmx", stat.S_IFCHR | 0o666, os.makedev(5, 2))
-    return "/home/ptmx"
-
-
-@as_root
-@pytest.mark.parametrize(
-    "attack",
-    [
-        absolute_link,
-        relative_link,
-        link_to_a_folder,
-        dots,
-        dots_from_the_working_directory,
-        link_from_the_working_directory,
-        of_another_user,
-        of_its_group_only,
-        in_a_folder_of_another_user,
-        a_folder,
-        a_terminal,
-    ],
-)
-def test_a_path_leads_nowhere_that_its_process_may_not_read(
-    root: Path, host_file: Path, attack: Callable[[Path, Path], str]
-) -> None:
-    with tenant(root, NCCL_DEBUG_FILE=attack(root, host_file)) as pid:
-        assert logs_of(pid) == ""
-
-
-@as_root
-@pytest.mark.parametrize("name", ["{host}", "/proc/{pid}/root{host}", "/proc/self/environ"])
-def test_a_tenant_without_a_root_of_his_own_reads_nothing_of_others(
-    host_file: Path, name: str
-) -> None:
-    host_file.chmod(0o600)
-    with tenant(None, NCCL_DEBUG_FILE=name.format(host=host_file, pid=os.getpid())) as pid:
-        assert logs_of(pid) == ""
-
-
-@as_root
-def test_a_pipe_is_not_opened(root: Path) -> None:
-    """Opening would let its writer go on, and reading would take what is for another."""
-    os.mkfifo(root / "home/pipe", 0o666)
-    with tenant(root, NCCL_DEBUG_FILE="/home/pipe") as pid:
-        writer = threading.Thread(target=(root / "home/pipe").write_text, args=("x",))
-        writer.start()
-        assert logs_of(pid) == ""
-        writer.join(0.3)
-        assert writer.is_alive()
-        assert (root / "home/pipe").read_text() == "x"
-        writer.join()
-
-
-@as_root
-def test_a_link_in_place_of_shared_memory_stays_in_its_root(root: Path) -> None:
-    (root / "dev").mkdir()
-    (root / "dev/shm").symlink_to("/proc")
-    (root / "proc").mkdir()
-    with tenant(root) as pid:
-        space = LocalNode(Path("/")).filesystem(f"/proc/{pid}/root/dev/shm")
-        assert space.size == os.statvfs(root).f_blocks * os.statvfs(root).f_frsize
-        (root / "proc").rmdir()
-        with pytest.raises(FileNotFoundError):
-            LocalNode(Path("/")).filesystem(f"/proc/{pid}/root/dev/shm")
-
-
-@as_root
-def test_without_the_system_call_nothing_is_read(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(inside, "OPENAT2", 9999)
-    with tenant(root, NCCL_DEBUG_FILE="/home/nccl.log") as pid:
-        own(root / "home/nccl.log", pid)
-        assert logs_of(pid) == ""
-        with pytest.raises(OSError, match=r"takes openat2\(2\): Linux 5.6"):
-            LocalNode(Path("/")).lines(f"/proc/{pid}/root/home/nccl.log", 0, line_of(1))
-
-
 @as_root
 def test_a_tape_holds_nothing_of_a_file_but_what_the_parser_keeps(
     root: Path, tmp_path: Path
@@ -265,7 +70,7 @@ def test_a_tape_holds_nothing_of_a_file_but_what_the_parser_keeps(
         node = OneGpu(pid)
         tape = TapeWriter(path, node, 1 << 20)
         gpu = MachineGpu(0, "GPU-aa", "0", (pid,))
-        source = NcclLogs(RecordingNode(node, tape), gpu, Settings())
+        source = NcclLogs(Census(RecordingNode(node, tape)), gpu, Settings())
         found = [exported(told(source))]
         with (root / "home/nccl.pod-0.log").open("a") as log:
             log.write(log_of(pid).splitlines()[3] + "\n")
@@ -275,7 +80,7 @@ def test_a_tape_holds_nothing_of_a_file_but_what_the_parser_keeps(
         tape.close()
     assert SECRET not in gzip.decompress(path.read_bytes()).decode()
     played = TapeNode(path)
-    source = NcclLogs(played, gpu, Settings())
+    source = NcclLogs(Census(played), gpu, Settings())
     assert exported(told(source)) == found[0]
     played.clock.now = played.end
     assert exported(told(source)) == found[1]
@@ -319,7 +124,7 @@ def test_a_dead_mount_keeps_one_thread_and_no_one_else_waiting(
     ):
         own(root / "home/nccl.log", alive)
         pids = dead, alive
-        source = NcclLogs(OneGpu(*pids), MachineGpu(0, "GPU-aa", "0", pids), Settings())
+        source = NcclLogs(Census(OneGpu(*pids)), MachineGpu(0, "GPU-aa", "0", pids), Settings())
         first = exported(told(source))
         begin = time.monotonic()
         later = [exported(told(source)) for _ in range(10)]
@@ -369,38 +174,15 @@ def test_the_audit_ends_soon_names_what_does_not_answer_and_escapes_what_it_prin
     checks = {check["check"]: check["found"] for check in json.loads(ran.stdout)}
     assert f"/proc/{dead}/root/mnt/nccl.log does not answer" in checks["nccl_shared_memory"]
     assert "NCCL_P2P_DISABLE=1\\x1b]0;owned\\x07\\x9b2J\\u202e" in checks["nccl_switched_off"]
-    assert all(len(found) <= LONGEST for found in checks.values())
+    assert all(len(found) <= LONGEST_FINDING for found in checks.values())
     assert not set("\x1b\x07\x9b\u202e") & set(table)
 
 
 @given(st.text() | st.text().map(lambda text: text * 100))
 def test_what_is_shown_of_text_from_outside_is_printable_and_short(text: str) -> None:
-    for shown in (escaped(text, LONGEST), printable(text, LONGEST)):
+    for shown in (escaped(text, LONGEST_FINDING), printable(text, LONGEST_FINDING)):
         assert shown.isprintable()
-        assert len(shown) <= LONGEST
-
-
-def test_each_tenant_has_a_few_threads_and_leaves_some_to_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(patience, "WAIT", 0.01)
-    over, asked = threading.Event(), Patience()
-    before = waiting()
-    try:
-        for number in range(50):
-            with pytest.raises(TimeoutError):
-                asked.ask("greedy", f"/proc/{number}/root/x", over.wait)
-        assert waiting() - before == patience.OF_A_TENANT
-        assert asked.ask("another", "/proc/1/root/y", lambda: 3) == 3
-        for number in range(100):
-            with pytest.raises(TimeoutError):
-                asked.ask(f"tenant {number}", f"/proc/{number}/root/x", over.wait)
-        assert waiting() - before == patience.OF_ALL
-    finally:
-        over.set()
-    while waiting() > before:
-        time.sleep(0.01)
-    assert asked.ask("greedy", "/proc/1/root/x", over.wait)
+        assert len(shown) <= LONGEST_FINDING
 
 
 class Logging(LocalNode):
@@ -408,6 +190,9 @@ class Logging(LocalNode):
 
     def environment(self, pid: int) -> dict[str, str]:  # noqa: ARG002
         return {"NCCL_DEBUG_FILE": "/nccl.log"}
+
+    def read_text(self, path: str) -> str:
+        return machine.stat(1) if path.endswith("/stat") else super().read_text(path)
 
 
 def test_logs_of_processes_that_end_leave_no_descriptor(tmp_path: Path) -> None:
@@ -418,7 +203,7 @@ def test_logs_of_processes_that_end_leave_no_descriptor(tmp_path: Path) -> None:
         (tmp_path / f"proc/{pid}/root/nccl.log").write_text(log_of(pid))
     for start in range(0, 100, 50):
         gpu = MachineGpu(0, "GPU-aa", "0", tuple(range(start, start + 50)))
-        source = NcclLogs(node, gpu, Settings())
+        source = NcclLogs(Census(node), gpu, Settings())
         assert exported(told(source)).count("gpunode_nccl_communicator_info") == 1
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -426,7 +211,7 @@ def test_logs_of_processes_that_end_leave_no_descriptor(tmp_path: Path) -> None:
 def test_a_log_that_is_cut_or_gone_is_followed_from_there(tmp_path: Path) -> None:
     log = tmp_path / "proc/7/root/nccl.log"
     log.parent.mkdir(parents=True)
-    source = NcclLogs(Logging(tmp_path), MachineGpu(0, "GPU-aa", "0", (7,)), Settings())
+    source = NcclLogs(Census(Logging(tmp_path)), MachineGpu(0, "GPU-aa", "0", (7,)), Settings())
     warning = "host:7:1 [0] NCCL WARN\n"
     for text, warnings in [
         (warning * 3, 3),
@@ -520,14 +305,14 @@ class Written(Logging):
         super().__init__(Path("/nowhere"))
         self.text = text
 
-    def lines(self, path: str, after: int, pattern: re.Pattern[str]) -> Lines:  # noqa: ARG002
+    def lines(self, path: str, after: int, pattern: re.Pattern[str]) -> KeptLines:  # noqa: ARG002
         return lines_of(self.text.encode("utf-8", "replace")[after:], after, pattern)
 
 
 @given(st.lists(facts, max_size=60))
 def test_any_log_makes_few_series_with_short_labels(found: list[str]) -> None:
     text = "".join(f"host:1:1 [0] NCCL INFO {fact}\n" for fact in found)
-    samples = told(NcclLogs(Written(text), MachineGpu(0, "GPU-aa", "0", (7,)), Settings()))
+    samples = told(NcclLogs(Census(Written(text)), MachineGpu(0, "GPU-aa", "0", (7,)), Settings()))
     assert len(samples) <= 8 * (1 + len(TRANSPORTS) + 3) + 1
     assert all(len(label) <= 20 for sample in samples for label in sample.labels)
 

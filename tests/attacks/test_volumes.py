@@ -183,6 +183,7 @@ def test_a_real_volume_is_read_by_who_may_enter_the_folder_of_the_kubelet(
 DEAD = """
 import ctypes, os, sys, time
 from gpunode.config import HostSettings, Settings
+from gpunode.holders.census import Census
 from gpunode.loop import Loop
 from gpunode.node.local import LocalNode
 from gpunode.sources import NodeSources
@@ -200,7 +201,7 @@ class Node(LocalNode):
         return super().read_text(path.replace("/proc/1/", "/proc/self/"))
 settings = Settings(host=HostSettings(interval=1.0, slow_interval=1.0))
 node = Node("/")
-loop = Loop(node.clock, [NodeSources(node, settings)], find_every=1.0)
+loop = Loop(node.clock, [NodeSources(Census(node), settings)], find_every=1.0)
 loop.start()
 end = time.monotonic() + 20
 def read():

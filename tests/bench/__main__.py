@@ -23,11 +23,12 @@ def gpu() -> Iterator[tuple[str, Report]]:
 
 def gpus() -> Iterator[tuple[str, Report]]:
     """On several GPUs: what the daemon costs, disturbs and reports while NCCL runs."""
-    from tests.bench import gpu
+    from tests.bench import census, gpu
 
     yield "5-gpus-cost", gpu.cost(60.0)
     yield "6-gpus-disturbance", gpu.disturbance(5, 4.0)
     yield "11-gpus-jobs", gpu.jobs()
+    yield "19-census", census.census()
 
 
 def truth() -> Iterator[tuple[str, Report]]:
@@ -47,7 +48,7 @@ def truth() -> Iterator[tuple[str, Report]]:
 
 def anywhere() -> Iterator[tuple[str, Report]]:
     """Without a GPU: the recorded incidents, and the cost over the fake driver."""
-    from tests.bench import offline, page
+    from tests.bench import census, offline, page
 
     yield "1-tapes", offline.ledger()
     yield "7-memory", offline.memory()
@@ -55,6 +56,7 @@ def anywhere() -> Iterator[tuple[str, Report]]:
     yield "9-node", offline.node()
     yield "10-jobs", offline.jobs()
     yield "16-page", page.page()
+    yield "20-census-fake", census.census()
 
 
 def soak() -> Iterator[tuple[str, Report]]:

@@ -335,7 +335,7 @@ def jobs() -> Report:
             fired = stack.enter_context(alerting({"node": running.port}, folder, hurried=False))
             job = stack.enter_context(hanging(_gpu_count(), folder))
             told = named(running, job)
-            while (alert := _first(fired, "CollectiveStalled")) is None:
+            while (alert := _first(fired, "JobStalled")) is None:
                 if time.time() > job.since + 120:
                     raise TimeoutError(f"no alert: {fired}")
                 time.sleep(0.2)
@@ -359,7 +359,7 @@ def jobs() -> Report:
                 told.seconds <= 30,
             ),
             Result(
-                "notified of CollectiveStalled after",
+                "notified of the stall after",
                 f"{alert - job.since:.1f} s",
                 "≤ 60 s",
                 alert - job.since <= 60,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpunode.gpu.ledger import STATES
-from gpunode.report.history import AT_ONCE, EVERY, HOUR
+from gpunode.report.history import FAULT_RULE_INTERVAL, HOUR, RULE_INTERVAL
 from tests.bench.fleet import prometheus
 from tests.bench.programs import need
 from tests.daemon import free_port
@@ -179,7 +179,7 @@ class Fleet:
                             first = self.start + hour * HOUR + 11
                             file.writelines(
                                 f"{begin} {value:.7g} {first + second}\n"
-                                for second in range(0, HOUR, EVERY)
+                                for second in range(0, HOUR, RULE_INTERVAL)
                             )
             name = "gpu:gpunode_gpu_seconds:rate30d"
             file.write(f"# TYPE {name} gauge\n")
@@ -211,7 +211,7 @@ class Fleet:
                     }
                 else:
                     labels["fault"] = one.fault
-                for second in range(0, one.seconds, AT_ONCE):
+                for second in range(0, one.seconds, FAULT_RULE_INTERVAL):
                     at = self.start + one.begin + second + 1
                     write(f"{self._series(name, labels)} {one.level} {at}\n")
 

@@ -29,14 +29,14 @@ from typing import Any
 import yaml
 
 from tests.alerts.scenarios.fleet import Fleet
-from tests.alerts.scenarios.shorthand import Scenario, Told, Wanted, scenarios
+from tests.alerts.scenarios.shorthand import Scenario, Severity, Wanted, scenarios
 from tests.bench.incidents import ALERTMANAGER, RULES
 from tests.bench.programs import Note, alertmanager, need
 
 Alert = frozenset[tuple[str, str]]
 """The labels of an alert."""
 
-TOLD: dict[str, Told] = {
+SEVERITIES: dict[str, Severity] = {
     "page": "page",
     "ticket": "ticket",
     "info": "info",
@@ -45,7 +45,7 @@ TOLD: dict[str, Told] = {
 }
 """How each severity of the rules reaches people."""
 
-RANKS: tuple[Told, ...] = ("info", "ticket", "page")
+RANKS: tuple[Severity, ...] = ("info", "ticket", "page")
 
 TOGETHER = 200
 """GPUs in one run of promtool, which loads no more than 10,000 samples for a query."""
@@ -83,19 +83,19 @@ class Timeline:
 
 @dataclass(slots=True)
 class Notified:
-    """What Alertmanager has told people about a scenario."""
+    """What Alertmanager has notified people of in a scenario."""
 
-    alerts: dict[Told, set[Alert]] = field(
+    alerts: dict[Severity, set[Alert]] = field(
         default_factory=lambda: {"page": set(), "ticket": set(), "info": set()}
     )
-    opened: dict[Told, int] = field(default_factory=dict)
+    opened: dict[Severity, int] = field(default_factory=dict)
     """Incidents: groups that began to be notified, also again after they were resolved."""
 
     messages: int = 0
 
-    def count(self, told: Told) -> int:
-        """How often somebody was told of something new."""
-        return self.opened.get(told, 0)
+    def count(self, severity: Severity) -> int:
+        """How often somebody was notified of something new."""
+        return self.opened.get(severity, 0)
 
 
 # Prometheus
@@ -160,12 +160,12 @@ def evaluated(chosen: Mapping[str, Scenario], rules: Path = RULES) -> dict[str, 
         path.write_text(json.dumps(promtool_file(chosen, rules)))
         command = [need("promtool"), "test", "rules", str(path)]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    told = ran.stdout + ran.stderr
-    if " err: " in told or (ran.returncode and "got:" not in told):
-        raise RuntimeError(f"{', '.join(chosen)}: {told.strip()[:2000]}")
+    output = ran.stdout + ran.stderr
+    if " err: " in output or (ran.returncode and "got:" not in output):
+        raise RuntimeError(f"{', '.join(chosen)}: {output.strip()[:2000]}")
     firing: dict[str, dict[int, set[Alert]]] = {name: {} for name in chosen}
     moment = 0
-    for line in told.splitlines():
+    for line in output.splitlines():
         if at := AT.search(line):
             parts = re.findall(r"(\d+)([hms])", at[1])
             moment = sum(int(number) * SECONDS[unit] for number, unit in parts)
@@ -230,23 +230,23 @@ def _seconds(duration: str) -> int:
     return sum(int(n) * SECONDS[unit] for n, unit in re.findall(r"(\d+)([hms])", duration))
 
 
-def noting(told: dict[str, Notified]) -> Note:
+def noting(by_scenario: dict[str, Notified]) -> Note:
     """What keeps what Alertmanager says of each scenario."""
-    receivers: dict[tuple[Alert, Told], set[str]] = {}  # that have been told of a group
+    receivers: dict[tuple[Alert, Severity], set[str]] = {}  # that have been notified of a group
 
     def note(receiver: str, body: dict[str, Any]) -> None:
         group: Alert = frozenset(body["groupLabels"].items())
-        worst: dict[str, Told] = {}
+        worst: dict[str, Severity] = {}
         for one in body["alerts"]:
-            labels, severity = one["labels"], TOLD[one["labels"]["severity"]]
+            labels, severity = one["labels"], SEVERITIES[one["labels"]["severity"]]
             if one["status"] == "firing":
-                told[labels["cluster"]].alerts[severity].add(frozenset(labels.items()))
+                by_scenario[labels["cluster"]].alerts[severity].add(frozenset(labels.items()))
                 known = worst.get(labels["cluster"], "info")
                 worst[labels["cluster"]] = max(severity, known, key=RANKS.index)
             elif body["status"] == "resolved":
                 receivers.get((group, severity), set()).discard(receiver)
         for name, severity in worst.items():
-            own, before = told[name], receivers.setdefault((group, severity), set())
+            own, before = by_scenario[name], receivers.setdefault((group, severity), set())
             own.messages += 1
             own.opened[severity] = own.opened.get(severity, 0) + (not before)
             before.add(receiver)
@@ -256,14 +256,14 @@ def noting(told: dict[str, Notified]) -> Note:
 
 def notified(found: Mapping[str, Timeline], minute: float = MINUTE) -> dict[str, Notified]:
     """Whom Alertmanager notifies in each scenario; all are played at the same time."""
-    told = {name: Notified() for name in found}
+    by_scenario = {name: Notified() for name in found}
     changes = sorted(
         (moment, begins, ends) for one in found.values() for moment, begins, ends in moments(one)
     )
     routes = hurried(yaml.safe_load(ALERTMANAGER.read_text()), minute)
     with (
         tempfile.TemporaryDirectory() as folder,
-        alertmanager(Path(folder), routes, noting(told)) as address,
+        alertmanager(Path(folder), routes, noting(by_scenario)) as address,
     ):
         _await(f"http://{address}/-/ready")
         begin = time.monotonic()
@@ -271,7 +271,7 @@ def notified(found: Mapping[str, Timeline], minute: float = MINUTE) -> dict[str,
             time.sleep(max(0.0, begin + moment * minute / 60 - time.monotonic()))
             _post(f"http://{address}/api/v2/alerts", list(now))
         time.sleep(STILL / 60 * minute)
-    return told
+    return by_scenario
 
 
 def _await(url: str) -> None:
@@ -329,7 +329,9 @@ class Outcome:
     def _missed(self) -> Iterator[str]:
         spans = self.timeline.spans()
         for one in self.scenario.notified:
-            alerts = [a for told in one.told for a in self.notified.alerts[told] if matches(one, a)]
+            alerts = [
+                a for how in one.severities for a in self.notified.alerts[how] if matches(one, a)
+            ]
             if not alerts:
                 if not one.must:
                     continue
@@ -350,12 +352,13 @@ class Outcome:
 
     def _wrong(self) -> Iterator[str]:
         spans = self.timeline.spans()
-        told: tuple[Told, ...] = ("page", "ticket")
-        for severity in told:
+        severities: tuple[Severity, ...] = ("page", "ticket")
+        for severity in severities:
             wrong: dict[str, list[Alert]] = {}
             for alert in self.notified.alerts[severity]:
                 if not any(
-                    severity in one.told and matches(one, alert) for one in self.scenario.notified
+                    severity in one.severities and matches(one, alert)
+                    for one in self.scenario.notified
                 ):
                     wrong.setdefault(dict(alert)["alertname"], []).append(alert)
             for name, alerts in sorted(wrong.items()):
@@ -369,9 +372,9 @@ class Outcome:
         if pages > self.wanted("page"):
             yield f"too many: {pages} pages, not {self.wanted('page')}"
 
-    def wanted(self, told: Told) -> int:
+    def wanted(self, severity: Severity) -> int:
         """How many are wanted."""
-        return sum(told in one.told for one in self.scenario.notified)
+        return sum(severity in one.severities for one in self.scenario.notified)
 
 
 def matches(one: Wanted, alert: Alert) -> bool:
@@ -393,8 +396,8 @@ def table(outcomes: Sequence[Outcome]) -> str:
     width = max((len(one.name) for one in outcomes), default=8)
     lines = [f"{'scenario':{width}}  pages tickets messages wanted"]
     for one in outcomes:
-        told: tuple[Told, Told] = ("page", "ticket")
-        pages, tickets = (one.notified.count(severity) for severity in told)
+        severities: tuple[Severity, Severity] = ("page", "ticket")
+        pages, tickets = (one.notified.count(severity) for severity in severities)
         wants = "; ".join(map(str, one.scenario.notified)) or "nobody"
         lines.append(f"{one.name:{width}}  {pages:5} {tickets:7} {one.notified.messages:8} {wants}")
         lines += [f"{'':{width}}    {fault}" for fault in one.faults()]
@@ -406,14 +409,14 @@ def table(outcomes: Sequence[Outcome]) -> str:
 def outcomes(chosen: Mapping[str, Scenario]) -> list[Outcome]:
     """What comes of scenarios; Alertmanager has a second try, slowly, at those that differ."""
     found = timelines(chosen)
-    told = notified(found)
+    by_scenario = notified(found)
 
     def judged(name: str) -> Outcome:
-        return Outcome(name, chosen[name], found[name], told[name])
+        return Outcome(name, chosen[name], found[name], by_scenario[name])
 
     wrong = {name: found[name] for name in chosen if judged(name).faults()}
     if wrong:
-        told |= notified(wrong, SLOWLY)
+        by_scenario |= notified(wrong, SLOWLY)
     return [judged(name) for name in chosen]
 
 

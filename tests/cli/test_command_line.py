@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -17,9 +16,8 @@ import pytest
 
 from gpunode import __version__
 from gpunode.cli.commands import main
-from gpunode.config import INCIDENTS, AuditSettings, load
-from tests.tapes.truth import TRUTH
-from tests.terminal import Terminal
+from gpunode.config import INCIDENTS, AuditSettings, TopSettings, load
+from tests.daemon import PATIENCE
 
 TAPE = str(INCIDENTS / "straggler.jsonl.gz")
 
@@ -79,7 +77,7 @@ def installed(*arguments: str, **environment: str) -> subprocess.CompletedProces
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE,
         env={**os.environ, "COLUMNS": "120", **environment},
     )
 
@@ -127,9 +125,12 @@ def test_misuse_is_told_in_one_line(
         ("gpu:\n  interval: 1\n bad", "line 3"),
         ("- a\n- b\n", "not a mapping"),
         ("gpu: {intervall: 1}", "gpu.intervall"),
-        ("gpus: 3", "gpus"),
+        ("gpuss: 3", "gpuss"),
+        ("prometheus: {url: http://a, gpu: 1}", "prometheus.gpu"),
         ("gpu: {interval: 7}", "gpu.interval"),
         ("gpu: \x00", "settings.yaml"),
+        ("\ngpu: " + "[" * 17, "line 2: nested more than 16 deep"),
+        ("- " * 17, "line 1: nested more than 16 deep"),
     ],
 )
 def test_a_malformed_settings_file_is_told_by_line_or_field(
@@ -161,6 +162,20 @@ def test_the_environment_of_other_programs_is_not_read(monkeypatch: pytest.Monke
     monkeypatch.setenv("JSON", "nonsense")
     monkeypatch.setenv("GPUNODE_JSON", "true")
     assert load(AuditSettings, "gpunode audit", []).json_output
+
+
+def test_what_the_environment_and_the_file_have_for_other_commands_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "settings.yaml"
+    path.write_text("web: {listen_address: ':1', node_name: a}\ngpu: {interval: 1}\nprice: 2\n")
+    monkeypatch.setenv("GPUNODE_WEB__CONFIG__FILE", "/no/such/file")
+    monkeypatch.setenv("GPUNODE_GPU__INTERVAL", "often")
+    settings = load(TopSettings, "gpunode top", [f"--config.file={path}"])
+    assert settings.model_dump(exclude_defaults=True) == {
+        "config": {"file": path},
+        "web": {"listen_address": ":1"},
+    }
 
 
 def test_a_taken_port_is_told(complaint: Callable[..., str]) -> None:
@@ -206,24 +221,3 @@ def test_a_terminal_without_unicode_gets_the_table() -> None:
     assert ended.returncode == 0, ended.stderr
     assert "????????" in ended.stdout
     assert "blocked 76%" in ended.stdout
-
-
-def test_the_demo_tells_the_incidents_apart() -> None:
-    ended = installed("demo", "--once", "--speed=400", "--web.listen-address=127.0.0.1:0")
-    assert ended.returncode == 0, ended.stderr
-    assert "Traceback" not in ended.stderr
-    (port,) = re.findall(r"http://127\.0\.0\.1:(\d+)/ shows the tape", ended.stdout)
-    assert int(port), "the port that was free, not the one that was asked for"
-    rows = {line.split()[0]: line for line in ended.stdout.splitlines() if line.strip()}
-    assert TRUTH.keys() <= rows.keys()
-    for incident, state in (("hang", "idle"), ("comm", "communication"), ("h2d", "copy")):
-        assert state in rows[incident]
-
-
-def test_the_demo_draws_over_itself_in_a_terminal_that_is_too_low_for_it() -> None:
-    demo = ("-m", "gpunode", "demo", "--once", "--speed=100", "--log.level=error")
-    terminal = Terminal(sys.executable, *demo, "--web.listen-address=127.0.0.1:0", size=(24, 100))
-    left = terminal.scrolled_off()
-    os.close(terminal.side)
-    assert terminal.child.wait(10) == 0
-    assert left < 46, "the table at the end, once"

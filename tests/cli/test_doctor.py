@@ -21,13 +21,13 @@ from rich.console import Console
 from gpunode.cli import doctor
 from gpunode.cli.doctor import Finding, examine
 from gpunode.cli.table import doctor_table
-from gpunode.config import KubernetesSettings, Settings, WebSettings
+from gpunode.config import DoctorSettings, KubeletSettings, ListenSettings, Settings
 from gpunode.driver.driver import Process
 from gpunode.host.own_process import OwnProcess
 from gpunode.node.capability import ALL
 from gpunode.node.local import LocalNode
-from gpunode.sources import GPU_SOURCES, KINDS, NODE_SOURCES, finders
-from tests.daemon import daemon, free_port
+from gpunode.sources import GPU_SOURCES, HOLDERS_SOURCES, KINDS, NODE_SOURCES, finders
+from tests.daemon import PATIENCE, daemon, free_port
 from tests.fakes.nvml import FakeDriver
 from tests.machine import MachineDriver, MachineGpu
 from tests.nccl.ras import RasNode, ras_server
@@ -46,7 +46,7 @@ def run(
         capture_output=True,
         text=True,
         env={**os.environ, **(environment or {})},
-        timeout=60,
+        timeout=PATIENCE,
         check=True,
     )
     assert done.stderr == ""
@@ -71,12 +71,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def found(node: LocalNode, **settings: Any) -> dict[str, Finding]:
-    settings.setdefault("web", WebSettings(listen_address=f"127.0.0.1:{free_port()}"))
-    return {each.source: each for each in examine(node, Settings(**settings)).sources}
+    settings.setdefault("web", ListenSettings(listen_address=f"127.0.0.1:{free_port()}"))
+    return {each.source: each for each in examine(node, DoctorSettings(**settings)).sources}
 
 
 def test_every_source_says_what_it_takes() -> None:
-    assert {*GPU_SOURCES, *NODE_SOURCES} <= KINDS_OF_ALL
+    assert {*GPU_SOURCES, *HOLDERS_SOURCES, *NODE_SOURCES} <= KINDS_OF_ALL
     for kind in KINDS_OF_ALL:
         assert kind.needs.isprintable()
         assert kind.needs.strip(". ") == kind.needs != ""
@@ -188,7 +188,7 @@ def test_a_kubelet_whose_socket_is_not_here_is_told(tmp_path: Path) -> None:
     pods = found(LocalNode(tmp_path))["pods"]
     assert pods.status == "failed"
     assert "no /var/lib/kubelet/pod-resources/kubelet.sock" in pods.why
-    switched_off = KubernetesSettings(pod_resources_socket="")
+    switched_off = KubeletSettings(pod_resources_socket="")
     assert found(LocalNode(tmp_path), kubernetes=switched_off)["pods"].status == "nothing"
 
 
@@ -220,7 +220,8 @@ def test_a_daemon_that_runs_is_told_and_keeps_its_socket(tmp_path: Path) -> None
     client = tmp_path / "folder/client.sock"
     client.parent.mkdir(mode=0o755)
     with daemon(f"--client.socket={client}") as running:
-        answer = run(f"--web.listen-address=0.0.0.0:{running.port}", f"--client.socket={client}")
+        address = f"--web.listen-address=0.0.0.0:{running.port}"
+        answer = run(address, environment={"GPUNODE_CLIENT__SOCKET": str(client)})
         assert answer["daemon"] == f"a daemon answers at http://127.0.0.1:{running.port}"
         assert rows(answer)["training_steps"]["status"] == "untried"
         assert 'up{gpu="",mountpoint="",source="training_steps",uuid=""} 1.0' in (
@@ -232,9 +233,9 @@ def test_a_daemon_that_runs_is_told_and_keeps_its_socket(tmp_path: Path) -> None
 def test_another_program_at_the_port_is_no_daemon() -> None:
     with ras_server() as server:
         server.answer = "SERVER PROTOCOL 2\n"
-        said = doctor.daemon(Settings(web=WebSettings(listen_address=f"[::]:{server.port}")))
+        said = doctor.daemon(ListenSettings(listen_address=f"[::]:{server.port}"))
         assert said.startswith("no daemon answers at http://[::1]:")
-        said = doctor.daemon(Settings(web=WebSettings(listen_address=f":{server.port}")))
+        said = doctor.daemon(ListenSettings(listen_address=f":{server.port}"))
         assert said.startswith(
             "another program, or a daemon with TLS, answers at http://127.0.0.1:"
         )
@@ -250,8 +251,8 @@ def test_capabilities_are_named_as_sources_name_them() -> None:
 def test_a_container_that_shows_itself_as_the_node_is_told() -> None:
     if doctor._namespace() != doctor.NODES_PROCESSES:
         pytest.skip("these tests run in a container")
-    here = "from gpunode.cli.doctor import process; from gpunode.config import Settings;"
-    command = [sys.executable, "-c", f"{here} print(process(Settings()))"]
+    here = "from gpunode.cli.doctor import process; from gpunode.config import PathSettings;"
+    command = [sys.executable, "-c", f"{here} print(process(PathSettings()))"]
     outside = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     inside = subprocess.run(
         ["unshare", "--pid", "--fork", "--mount-proc", *command], capture_output=True, text=True

@@ -18,7 +18,7 @@ import pytest
 
 from gpunode.cli.top import NoDaemon, Server, ask
 from tests.conftest import watching
-from tests.daemon import free_port
+from tests.daemon import PATIENCE, free_port
 from tests.export.page import scenes
 from tests.export.page.serve import served
 from tests.fakes.nvml import FakeDriver
@@ -57,7 +57,7 @@ def test_it_shows_what_is_wrong_and_sorts_until_told_to_quit() -> None:
         terminal.strike("r")
         assert order(terminal.shows("sorted by watts, reversed"))[0] == "5"
         terminal.strike("q")
-        assert terminal.child.wait(10) == 0
+        assert terminal.child.wait(PATIENCE) == 0
 
 
 def test_keys_that_come_together_all_count() -> None:
@@ -67,7 +67,7 @@ def test_keys_that_come_together_all_count() -> None:
         terminal.strike("wr")
         terminal.shows("sorted by watts, reversed")
         terminal.strike("qq")
-        assert terminal.child.wait(10) == 0
+        assert terminal.child.wait(PATIENCE) == 0
 
 
 @pytest.mark.parametrize("width", [26, 40, 60, 80])
@@ -107,7 +107,7 @@ def test_a_dumb_terminal_gets_the_table_once() -> None:
     address = served(scenes.hang(60, 60).stage.loop)
     with top(f"--url={address}", terminal="dumb") as terminal:
         assert "kill -CONT 41205" in terminal.shows("q: quit")
-        assert terminal.child.wait(10) == 0
+        assert terminal.child.wait(PATIENCE) == 0
 
 
 def test_it_says_since_when_the_daemon_is_gone(fake: FakeDriver) -> None:
@@ -120,7 +120,7 @@ def test_it_says_since_when_the_daemon_is_gone(fake: FakeDriver) -> None:
         running.process.terminate()
         terminal.shows("No answer since ")
         terminal.strike("q")
-        assert terminal.child.wait(10) == 0
+        assert terminal.child.wait(PATIENCE) == 0
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
@@ -129,7 +129,7 @@ def test_a_signal_leaves_the_terminal_as_it_was(sent: signal.Signals) -> None:
         terminal.shows("q: quit")
         assert not termios.tcgetattr(terminal.side)[3] & termios.ECHO
         terminal.child.send_signal(sent)
-        terminal.child.wait(10)
+        terminal.child.wait(PATIENCE)
         assert termios.tcgetattr(terminal.side)[3] & termios.ECHO
 
 
@@ -189,7 +189,7 @@ def run(*options: str, width: int = 250) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=PATIENCE,
         env={**os.environ, "COLUMNS": str(width)},
     )
 

@@ -341,6 +341,7 @@ def test_the_folder_that_is_mounted_names_where_the_dashboards_are() -> None:
     assert provider["allowUiUpdates"] is False
 
 
+@pytest.mark.integration
 def test_queries_find_what_they_look_for_and_incidents_are_seen_where_the_document_says() -> None:
     """A real Prometheus, the shipped rules, recorded incidents and the examples of every rule."""
     need("prometheus")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -51,6 +52,14 @@ NODE = "/mnt"
 
 KUBELET = "/var/lib/kubelet/pod-resources"
 DRIVER = "/usr/local/nvidia/lib64"
+
+
+PINNED = re.compile(r"^([a-z0-9-]+)==(\S+) \\$", re.MULTILINE)
+
+
+def locked() -> dict[str, str]:
+    """The versions that the image is made of."""
+    return dict(PINNED.findall((ROOT / "docker/requirements.txt").read_text()))
 
 
 def bases() -> Iterator[tuple[str, Path]]:

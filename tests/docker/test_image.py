@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shutil
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 
 from gpunode import __version__
 from tests import needs
@@ -23,55 +19,12 @@ from tests.daemon import Daemon
 from tests.docker import container
 from tests.fakes.kubelet import kubelet
 from tests.fakes.nvml import FakeDriver, build
-from tests.helm.test_chart import PROFILES, daemon_of, render
+from tests.helm.test_chart import PROFILES
 from tests.helm.test_chart_profiles import programs_of, shows_what_it_promises
 
-ROOT = Path(__file__).parents[2]
 OWNER = "gpunode_gpu_owner_info"
-PINNED = re.compile(r"^([a-z0-9-]+)==(\S+) \\$", re.MULTILINE)
 
-
-def locked() -> dict[str, str]:
-    """The versions that the image is made of."""
-    return dict(PINNED.findall((ROOT / "docker/requirements.txt").read_text()))
-
-
-def test_every_dependency_is_locked_in_a_version_that_fits() -> None:
-    project = (ROOT / "pyproject.toml").read_text()
-    listed = project.split("\nexporter = [", 1)[1].split("\n]", 1)[0]
-    wanted = [Requirement(text) for text in re.findall(r'"(.+)"', listed)]
-    assert len(wanted) > 8
-    versions = locked()
-    for each in wanted:
-        assert versions[each.name] in each.specifier, f"{each}: make docker/requirements.txt"
-
-
-def test_the_lock_has_hashes_and_no_address() -> None:
-    text = (ROOT / "docker/requirements.txt").read_text()
-    assert "://" not in text
-    entries = re.split(r"\n(?=\S)", text.strip())
-    assert len(entries) == len(locked())
-    assert all("--hash=sha256:" in entry for entry in entries)
-
-
-def test_the_dockerfile_is_as_hadolint_advises() -> None:
-    hadolint = shutil.which("hadolint", path=sysconfig.get_path("scripts"))
-    assert hadolint
-    subprocess.run([hadolint, "docker/Dockerfile"], cwd=ROOT, check=True)
-
-
-def test_what_make_builds_is_what_the_document_runs() -> None:
-    made = subprocess.run(["make", "-n", "image"], cwd=ROOT, capture_output=True, text=True)
-    run = (ROOT / "docs/image.md").read_text().split("docker run ", 1)[1].partition("\n\n")[0]
-    assert " gpunode run " in run
-    assert " --tag gpunode " in made.stdout
-
-
-def test_the_images_to_begin_with_are_pinned() -> None:
-    dockerfile = (ROOT / "docker/Dockerfile").read_text()
-    defaults = re.findall(r"^ARG (?:BUILD|BASE)=(.*)$", dockerfile, re.MULTILINE)
-    assert len(defaults) == 2
-    assert all(re.search(r"@sha256:[0-9a-f]{64}$", default) for default in defaults)
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
@@ -142,22 +95,6 @@ def test_in_the_pod_of_each_profile_it_shows_what_that_promises(
     shows_what_it_promises(profile, tmp_path, programs_of(image))
 
 
-def test_its_rights_are_those_of_the_charts_pod(tmp_path: Path) -> None:
-    pod, rendered = daemon_of(render(tmp_path))
-    assert pod["securityContext"] == {
-        "runAsUser": container.NOBODY,
-        "runAsGroup": container.NOBODY,
-        "runAsNonRoot": True,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-    assert rendered["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "readOnlyRootFilesystem": True,
-    }
-    assert rendered["args"][0] == "run"  # in place of the image's own command
-
-
 def test_there_is_nothing_to_open_a_shell_with_or_to_install_more(image: container.Image) -> None:
     programs = {path.name for path in image.root.glob("usr/*bin/*")}
     assert "python3" in programs
@@ -188,7 +125,7 @@ def test_the_bill_of_materials_names_everything_in_its_version(image: container.
     assert bom["metadata"]["component"]["purl"] == f"pkg:pypi/gpunode@{__version__}"
     named = {found["purl"] for found in bom["components"]}
     assert {purl for purl in named if purl.startswith("pkg:pypi/")} == {
-        f"pkg:pypi/{name}@{version}" for name, version in locked().items()
+        f"pkg:pypi/{name}@{version}" for name, version in container.locked().items()
     }
 
 
@@ -209,7 +146,7 @@ def test_the_bill_of_materials_has_the_packages_of_debian_and_of_distroless(
     (status / "status.d/tzdata").write_text(paragraph.format("tzdata", "2026a"))
     (status / "status.d/tzdata.md5sums").write_text("0 a\n")
     command = [sys.executable, "docker/sbom.py", str(packages), str(base)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    ended = subprocess.run(command, cwd=container.ROOT, capture_output=True, check=True)
     assert [found["purl"] for found in json.loads(ended.stdout)["components"]] == [
         "pkg:deb/debian/libc6@2.41-12",
         "pkg:deb/debian/tzdata@2026a",

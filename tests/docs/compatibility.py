@@ -16,7 +16,7 @@ import tests.nccl.test_nccl
 from gpunode.host.infiniband import CONGESTION_KINDS, TRANSPORT_ERROR_KINDS
 from gpunode.host.lustre import Lustre
 from tests.export.dcgm_clients import CLIENTS, NOT_ANSWERED, WATCHES_NOT_ANSWERED
-from tests.jobs.test_owners import DEVICES, UNATTRIBUTED
+from tests.holders.test_owners import DEVICES, UNATTRIBUTED
 from tests.machine import MACHINES
 
 READ = "✓"
@@ -60,34 +60,36 @@ Row = tuple[str, ...]
 def document() -> str:
     """The document."""
     lines = [
-        "# What is read of other programs",
+        "# Compatibility",
         "",
         "Generated from the tables of the tests by `make docs`; do not edit. Every ✓ is a case "
-        "that a test tries, in a form that the program's own source, or what it wrote, has.",
+        "that a test tries. Its input comes from the program itself or from its source.",
         "",
         "## NCCL",
         "",
-        "A log (`NCCL_DEBUG_FILE`) tells communicators, transports and warnings; the RAS service "
-        "tells which rank a collective waits for. The form is that of the version in brackets.",
+        "A log (`NCCL_DEBUG_FILE`) has communicators, transports and warnings. The RAS service "
+        "knows the rank that a collective waits for. Each version is read in the form of the "
+        "version in brackets.",
         "",
         *_table(("version", "log", "RAS, text", "RAS, JSON"), _nccl()),
         "",
         "## Device IDs",
         "",
-        "What the kubelet's pod-resources API calls a GPU, or a share of one.",
+        "The kubelet's pod-resources API names GPUs, and shares of GPUs, in these ways.",
         "",
         *_table(("named by", "for example", "is"), _devices()),
         "",
-        "A claim of a MIG instance names the instance's profile and place; where the driver does "
-        "not tell these, the instance is neither said to be taken nor free. HAMi before 2.9 may "
-        "give a container another GPU than that of its slot; the owners of processes "
+        "A claim of a MIG instance names the instance's profile and place. If the driver does not "
+        "report these, the claim adds no `gpunode_gpu_allocated` for the instance. HAMi before 2.9 "
+        "may give a container another GPU than that of its slot; the owners of processes "
         '(`via="process"`) are always right.',
         "",
         "## dcgm-exporter",
         "",
         "`--compat=dcgm` exports its metrics: those of its default set, and those that public "
-        "dashboards, rules and programs ask for. The tests run the two programs, and ask a real "
-        "Prometheus for each name with the labels that each of these selects and groups by.",
+        "dashboards, rules and programs ask for. The tests run KempnerPulse and jobscope, and "
+        "ask a real Prometheus for each name, with the labels that each entry of this list "
+        "selects and groups by.",
         "",
         *(f"{at}. [{client.name}]({client.source})" for at, client in enumerate(CLIENTS, 1)),
         "",

@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.catalogue import DOCUMENTS, Setting, settings_of
+from gpunode.catalogue import BLOCK, BLOCKS, DOCUMENTS, Setting, renewed, settings_of
 from gpunode.cli.commands import COMMANDS
 from gpunode.gpu.ledger import STATES
 from gpunode.verdict.causes import CAUSES
+from gpunode.verdict.source import JUDGED
+from tests.bench.report import FIGURES, render
+from tests.docs.figures import FIGURES as PICTURES
+from tests.fuzz.table import TABLE
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "exporter/gpunode"
@@ -33,16 +37,47 @@ def test_a_setting_is_described_by_one_sentence(setting: Setting) -> None:
     assert ". " not in setting.description
 
 
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_is_up_to_date(name: str) -> None:
+    assert (ROOT / "docs/figures" / name).read_text() == PICTURES[name](), "run: make docs"
+
+
+def test_the_page_of_performance_is_up_to_date() -> None:
+    page = (ROOT / "docs/performance.md").read_text()
+    assert page == render(), "run: make bench"
+    opening, _, _ = page.partition("\n## ")
+    assert len(re.findall(r"^\| \[", opening, re.M)) == len(FIGURES) == 10
+
+
 def test_the_states_are_documented() -> None:
     document = (ROOT / "docs/ledger.md").read_text()
     for state in STATES:
         assert f"| `{state}` |" in document
 
 
+@pytest.mark.parametrize("name", BLOCKS)
+def test_what_is_generated_within_a_document_is_up_to_date(name: str) -> None:
+    document = (ROOT / "docs" / name).read_text()
+    assert [block[1] for block in BLOCK.finditer(document)] == list(BLOCKS[name])
+    assert document == renewed(name, document), "run: make docs"
+
+
 def test_the_causes_are_documented() -> None:
     document = (ROOT / "docs/verdict.md").read_text()
     for cause in CAUSES:
         assert f"| `{cause}` |" in document
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/verdict.md"])
+def test_a_verdict_covers_as_long_as_is_said(page: str) -> None:
+    assert f"last {JUDGED:g} seconds" in " ".join((ROOT / page).read_text().split())
+
+
+def test_every_parser_that_is_fuzzed_is_in_the_list_of_what_was_found() -> None:
+    listed = re.findall(
+        r"^\| `(\w+)` \|.*\| [\d,]+ \|", (ROOT / "docs/security.md").read_text(), re.M
+    )
+    assert listed == [parser.name for parser in TABLE]
 
 
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("alerts/**/*.md")]
@@ -65,6 +100,20 @@ def test_a_link_to_another_page_leads_there(page: Path) -> None:
         target = page.parent / path if path else page
         assert target.exists(), link
         assert not anchor or anchor in headings(target), link
+
+
+RELEASED = re.search(r"^## \[\d", (ROOT / "CHANGELOG.md").read_text(), re.M) is not None
+PUBLISHED = re.compile(r"^.*pip install '?gpunode.*$", re.M)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_installs_from_a_checkout_until_there_is_a_release(page: Path) -> None:
+    text = page.read_text()
+    if RELEASED:
+        assert "first release" not in text
+    elif told := PUBLISHED.findall(text):
+        assert all("`" in line for line in told), "a command, which would fail"
+        assert "first release" in text
 
 
 def test_the_source_in_the_architecture_is_one_that_runs() -> None:

@@ -16,6 +16,9 @@ from tests.conftest import INTERVAL, Series, by_label, scrape, until, values, wa
 from tests.daemon import Daemon
 from tests.fakes.nvml import LIBRARY_NAME, FakeDriver
 
+pytestmark = pytest.mark.attack
+"""Windows of half a second of a daemon in real time."""
+
 COMPUTING = """
 gpu {gpu} process 4242 1000000000
 gpu {gpu} power 690

@@ -10,7 +10,8 @@ import pytest
 from gpunode.config import Settings
 from gpunode.driver.driver import Driver, DriverUnavailable, Gpu, Identity, Vendor
 from gpunode.driver.vendors import VENDORS
-from gpunode.jobs.pods import Pods
+from gpunode.holders.census import Census
+from gpunode.holders.pods import Pods
 from gpunode.loop import Loop
 from gpunode.node.local import LocalNode
 from gpunode.node.node import SteppedClock
@@ -71,7 +72,7 @@ def other_vendor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sources_of(node: TwoVendors) -> GpuSources:
-    return GpuSources(node, Settings(), Pods(node, Settings()))
+    return GpuSources(Census(node), Settings(), Pods(node, Settings()))
 
 
 def told(root: Path, *drivers: Driver) -> str:

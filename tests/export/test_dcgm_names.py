@@ -30,7 +30,7 @@ from gpunode.driver.driver import (
     TemperatureLimits,
     VideoUse,
 )
-from gpunode.driver.nvidia.nvml import CLOCK_EVENTS
+from gpunode.driver.nvidia.gpu import CLOCK_EVENTS
 from gpunode.export.dcgm_names import EVENTS, LABELS, DcgmNames
 from gpunode.gpu.activity import TEMPERATURE
 from gpunode.gpu.dcgm_fields import DcgmFields
@@ -43,7 +43,7 @@ from gpunode.node.node import SteppedClock
 from gpunode.source import Place, Reading, Source
 from tests.bench.fleet import ask, prometheus
 from tests.conftest import Series, scrape, until, values, watching
-from tests.daemon import Daemon, free_port
+from tests.daemon import PATIENCE, Daemon, free_port
 from tests.export.dcgm_clients import CLIENTS, DEV, NOT_ANSWERED, PROF, WATCHES_NOT_ANSWERED, Client
 from tests.fakes.kubelet import kubelet
 from tests.fakes.nvml import FakeDriver
@@ -305,7 +305,7 @@ def test_kempnerpulse_reads_the_page(running: Running) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     first, second = list(csv.DictReader(io.StringIO(told.stdout)))[:2]
     assert float(first["tensor_active_pct"]) == 62

@@ -11,14 +11,14 @@ from typing import TypeVar
 import pytest
 from starlette.testclient import TestClient
 
-from gpunode.export.history import MOST, POINTS, STEP, History
+from gpunode.export.history import MOST_GPUS, POINTS, STEP, History
 from gpunode.export.web.app import create_app
 from gpunode.gpu.activity import MEMORY_USED, SECONDS
 from gpunode.gpu.ledger import STATES
 from gpunode.gpu.power import ENERGY
 from gpunode.metric import Metric
 from gpunode.node.node import SteppedClock
-from gpunode.source import Key, Told
+from gpunode.source import Key, Reported
 from gpunode.verdict.source import BOTTLENECK
 from tests.export.page import scenes
 
@@ -38,7 +38,7 @@ class Said:
     def values(self, metrics: Collection[Metric]) -> dict[Key, tuple[float, float]]:
         return {key: value for key, value in self.said.items() if key[0] in metrics}
 
-    def details(self, kind: type[D]) -> list[Told[D]]:  # noqa: ARG002
+    def details(self, kind: type[D]) -> list[Reported[D]]:  # noqa: ARG002
         return []
 
     def say(self, gpus: int, **shares: float) -> None:
@@ -143,9 +143,9 @@ def test_a_counter_that_falls_is_no_share() -> None:
 def test_no_number_of_gpus_makes_it_grow() -> None:
     told, history = Said(), History()
     for _ in range(2):
-        told.say(MOST + 50, compute=1.0)
+        told.say(MOST_GPUS + 50, compute=1.0)
         history.read(told)
-    assert len(history.after(0.0)[1]) == MOST
+    assert len(history.after(0.0)[1]) == MOST_GPUS
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from gpunode.config import Settings
 from gpunode.export.web.app import create_app
-from gpunode.export.web.node import counted, node
+from gpunode.export.web.node import node
 from gpunode.export.web.server import listen
 from gpunode.gpu.ledger import STATES
 from gpunode.host import cpu, memory
@@ -19,9 +19,10 @@ from gpunode.loop import Loop
 from gpunode.node.node import Node, SteppedClock
 from gpunode.source import Absent, Place, Source
 from gpunode.sources import watch
-from gpunode.verdict.advice import ADVICE, OF_REASONS
 from gpunode.verdict.causes import CAUSES
-from gpunode.verdict.waiting import REASONS
+from gpunode.verdict.causes.cause import Cause
+from gpunode.verdict.findings import counted
+from gpunode.verdict.reasons import REASONS, Reason
 from tests.export.page import scenes
 from tests.replay import loop_over, play, replayed, tape
 
@@ -166,9 +167,8 @@ def test_gpus_are_counted_in_words(labels: list[str], words: str) -> None:
 
 
 def test_every_cause_and_reason_has_advice() -> None:
-    assert ADVICE.keys() == CAUSES.keys()
-    assert OF_REASONS.keys() == REASONS.keys()
-    for advice in [*ADVICE.values(), *OF_REASONS.values()]:
+    told: list[Cause | Reason] = [*CAUSES.values(), *REASONS.values()]
+    for advice in (one.advice for one in told):
         assert advice.remedy.count("`") % 2 == 0
         assert advice.urgency == "fine" or advice.remedy
 
@@ -189,7 +189,7 @@ def test_a_gpu_that_is_waited_for_is_as_urgent_as_the_wait(
     (finding,) = now.findings
     assert finding.urgency == urgency
     assert finding.title == f"GPUs 0\N{EN DASH}2 wait for GPU 3, {words}"
-    assert finding.gpus == ["3", "0", "1", "2"]
+    assert finding.gpus == ("3", "0", "1", "2")
     assert [gpu.urgency for gpu in now.gpus] == [urgency] * 4
     assert now.gpus[3].waited_for_by == ["0", "1", "2"]
 
@@ -204,8 +204,8 @@ def watched(name: str) -> Loop:
 
 def test_an_idle_gpu_beside_a_hang_is_not_told_to_be_well() -> None:
     hang, idle = node(watched("hang")).findings  # a tape without the jobs of processes
-    assert (hang.urgency, hang.gpus) == ("now", ["0"])
-    assert (idle.urgency, idle.gpus) == ("soon", ["1"])
+    assert (hang.urgency, hang.gpus) == ("now", ("0",))
+    assert (idle.urgency, idle.gpus) == ("soon", ("1",))
     assert "the one that does not come" in idle.remedy
     (alone,) = node(watched("h200_held")).findings
     assert alone.urgency == "note"

@@ -26,7 +26,7 @@ from gpunode.config import UsageError
 from gpunode.export.web.access import CIPHERS, AccessFile
 from tests import needs
 from tests.conftest import until
-from tests.daemon import Daemon, daemon, free_port
+from tests.daemon import PATIENCE, Daemon, daemon, free_port
 
 PASSWORD = "correct horse"
 HASHED = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
@@ -91,7 +91,7 @@ def ask(
     if authorization is not None:
         request.add_header("Authorization", authorization)
     try:
-        with urllib.request.urlopen(request, timeout=10, context=tls) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE, context=tls) as answer:
             return answer.status, {k.lower(): v for k, v in answer.headers.items()}
     except HTTPError as error:
         with error:
@@ -111,7 +111,7 @@ def test_with_tls_plain_http_gets_nothing_and_https_everything(papers: Papers) -
         with pytest.raises((OSError, HTTPException)):
             ask(running)
         with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):  # an unknown authority
-            urllib.request.urlopen(f"https://127.0.0.1:{running.port}/metrics", timeout=5)
+            urllib.request.urlopen(f"https://127.0.0.1:{running.port}/metrics", timeout=PATIENCE)
 
 
 def test_who_has_to_show_a_certificate_gets_nothing_without(papers: Papers) -> None:
@@ -279,6 +279,7 @@ BAD = {
     "unknown key": ("tls_server_config:\n  cert_filse: a\n", "tls_server_config.cert_filse"),
     "unknown key without a value": ("rate_limit:\n", "rate_limit: Extra inputs"),
     "a key twice": (f"{USERS}  alice: {HASHED}\n", "line 3: 'alice' is there twice"),
+    "nested": ("basic_auth_users: " + "{a: " * 16, "line 1: nested more than 16 deep"),
     "no certificate": ("tls_server_config:\n  key_file: server.key\n", "cert_file is missing"),
     "an empty key": (SERVER.replace("server.key", '""'), "key_file is missing"),
     "an empty inline key": (
@@ -366,7 +367,7 @@ def test_an_encrypted_key_asks_nobody_for_its_password(papers: Papers) -> None:
 def test_a_wrong_file_ends_the_program_with_one_line(papers: Papers) -> None:
     path = papers.write("basic_auth_users:\n  john: doe\n")
     command = [sys.executable, "-m", "gpunode", f"--web.config.file={path}"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert ended.returncode == 2
     assert ended.stderr.count("\n") == 1
     assert ended.stderr.startswith(f"gpunode: {path}: basic_auth_users: ")
@@ -446,7 +447,7 @@ def test_prometheus_scrapes_with_its_certificate_and_password(papers: Papers) ->
 def seen(url: str) -> list[dict[str, Any]]:
     """The targets of a Prometheus once each was scraped."""
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
             targets = json.load(answer)["data"]["activeTargets"]
     except OSError:
         return []
@@ -458,7 +459,7 @@ CERTIFICATE = (("cert", "crt"), ("key", "key"))
 
 def top(*options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "gpunode", "top", *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 def test_top_shows_a_certificate_and_a_password(papers: Papers) -> None:
@@ -469,7 +470,7 @@ def test_top_shows_a_certificate_and_a_password(papers: Papers) -> None:
     known = ["--username=alice", f"--password-file={secret}"]
     with behind(papers.write(MUTUAL + USERS)) as running:
         url = f"--url=https://127.0.0.1:{running.port}"
-        until(lambda: top(url, trusted, *certificate, *known).returncode == 0, timeout=30)
+        until(lambda: top(url, trusted, *certificate, *known).returncode == 0)
         shown = top(url, trusted, *certificate, *known)
         assert "q: quit" in shown.stdout, shown
         assert PASSWORD not in shown.stdout

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import tracemalloc
 from collections.abc import Iterator
+from types import FrameType
+from typing import Any
 
 from tests.fuzz.table import Parser
 
@@ -25,6 +28,24 @@ def long_inputs(parser: Parser, size: int) -> Iterator[tuple[bytes, bytes]]:
     for before, part, after in parser.long:
         room = size - len(before) - len(after)
         yield part, before + part * (room // len(part)) + after
+
+
+def lines_run(parser: Parser, data: bytes) -> int:
+    """The lines of Python that run to read something: the same number on any machine."""
+    count = 0
+
+    def run(_: FrameType, event: str, __: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        return run
+
+    before = sys.gettrace()
+    sys.settrace(run)
+    try:
+        parser.tolerates(data)
+    finally:
+        sys.settrace(before)
+    return count
 
 
 def seconds(parser: Parser, data: bytes) -> float:

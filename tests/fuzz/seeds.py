@@ -253,7 +253,7 @@ def grpc() -> tuple[bytes, ...]:
     for code, parts in (("0", (b"\0\0\0\0\2ab",)), ("8", ()), ("0", (b"\0\0\0", b"\0\0"))):
         server = H2Connection(H2Configuration(client_side=False))
         server.initiate_connection()
-        server.receive_data(unary.Call("/a/B", b"", 100, 5.0).to_send())
+        server.receive_data(unary.UnaryCall("/a/B", b"", 100, 5.0).to_send())
         server.send_headers(1, [(":status", "200"), ("content-type", "application/grpc")])
         for part in parts:
             server.send_data(1, part)

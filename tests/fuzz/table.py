@@ -6,6 +6,7 @@ else; ``tests/fuzz/test_fuzz.py`` and ``make fuzz`` give it mutations of ``seeds
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import struct
 import tempfile
@@ -21,9 +22,14 @@ from gpunode.audit.source import Audit
 from gpunode.client import protocol
 from gpunode.config import LARGEST_FILE, Settings, UsageError, load, read_yaml
 from gpunode.driver.driver import DriverError, Identity
-from gpunode.driver.nvidia.nvml import _text
+from gpunode.driver.nvidia import identity
 from gpunode.export.exposition import requested
 from gpunode.export.web.access import WebFile, look
+from gpunode.holders.census import Census
+from gpunode.holders.cgroup import whose
+from gpunode.holders.holder import Holder
+from gpunode.holders.owner import tenant
+from gpunode.holders.pods import Pods
 from gpunode.host import (
     cpu,
     disk,
@@ -40,9 +46,7 @@ from gpunode.host import (
     pressure,
 )
 from gpunode.jobs import cgroup, processes, steps
-from gpunode.jobs.owners import GpuOwners
-from gpunode.jobs.pods import Pods
-from gpunode.jobs.roles import ProcessRoles
+from gpunode.jobs.owners import GpuOwners, ProcessRoles
 from gpunode.loop.door import Door
 from gpunode.nccl import bench, ras
 from gpunode.nccl.log import HOSTNAME, MOST, DebugLog
@@ -56,7 +60,7 @@ from gpunode.node.node import (
     LONGEST_VALUE,
     MAX_FILE,
     MOST_READ,
-    Lines,
+    KeptLines,
     environment_of,
     lines_of,
     program_of,
@@ -91,6 +95,9 @@ class Parser:
     allocates: int = 32
     """The most bytes allocated at a time for each byte of a long input."""
 
+    runs: int = 128
+    """The most lines of Python that run for each byte of a long input."""
+
     long_enough: int = 1 << 14
     """Bytes of a long input in each run of the tests."""
 
@@ -122,7 +129,7 @@ class Told(OneGpu):
     def log_lines(self, _: str) -> list[str]:
         return self.text.split("\n")
 
-    def lines(self, _: str, after: int, pattern: Any) -> Lines:
+    def lines(self, _: str, after: int, pattern: Any) -> KeptLines:
         return lines_of(self.data[after : after + MOST_READ], after, pattern)
 
     def environment(self, _: int) -> dict[str, str]:
@@ -141,7 +148,9 @@ class Told(OneGpu):
         return {"rx_prio3_pause": 1}
 
     def datagrams(self, _: str, __: Collection[int]) -> list[Datagram]:
-        return [Datagram(PID, text[: protocol.LARGEST], 1.0) for text in self.text.split("\n")]
+        return [
+            Datagram(PID, text[: protocol.LARGEST_MESSAGE], 1.0) for text in self.text.split("\n")
+        ]
 
     def allocations(self, _: str) -> list[Allocation]:
         answer = messages.ListPodResourcesResponse.FromString(self.data)
@@ -233,7 +242,7 @@ def of_infiniband(data: bytes) -> None:
 
 
 def of_a_cgroup(data: bytes) -> None:
-    text(cgroup.parse_pairs, cgroup.parse_limit, pressure.parse, cgroup.whose)(data)
+    text(cgroup.parse_pairs, cgroup.parse_limit, pressure.parse, whose)(data)
     node = Told(data)
     place = cgroup.locate(node.text, node)
     if place is not None:
@@ -244,8 +253,8 @@ def of_a_cgroup(data: bytes) -> None:
 
 def datagrams(data: bytes) -> None:
     node = Told(data)
-    source = steps.TrainingSteps(node, DEFAULTS)
-    source._holders = {PID: steps.Holder(Identity(0, "GPU-aa", "NVIDIA H200"), 1.0)}
+    source = steps.TrainingSteps(Census(node), DEFAULTS)
+    source._holders = {PID: (1.0, Identity(0, "GPU-aa", "NVIDIA H200"))}
     source._looked = 1e9
     exports(source, node)
 
@@ -299,12 +308,10 @@ def settings_file(data: bytes) -> None:
 
 def of_status(data: bytes) -> None:
     text(processes.parse_fields)(data)
-    node = Told(data)
-    processes.own_pid(node, 1)
-    try:
-        ras._owner(node, 1)
-    except ValueError:
-        return
+    holder = Holder(Told(data), 1, None)
+    for fact in (lambda: tenant(holder), holder.own_pid):
+        with contextlib.suppress(OSError, ValueError):
+            fact()
 
 
 def of_environ(data: bytes) -> None:
@@ -323,9 +330,9 @@ def of_a_process(data: bytes) -> None:
     for real in ({}, {"stat": seeds.STAT}):
         node.real = real
         for source in (
-            GpuOwners(node, gpu, DEFAULTS, Pods(node, DEFAULTS)),
-            ProcessRoles(node, gpu, DEFAULTS),
-            processes.JobProcesses(node, gpu, DEFAULTS),
+            GpuOwners(Census(node), gpu, DEFAULTS, Pods(node, DEFAULTS)),
+            ProcessRoles(Census(node), gpu, DEFAULTS),
+            processes.JobProcesses(Census(node), gpu, DEFAULTS),
         ):
             node.stepped.now = 0.0
             exports(source, node)
@@ -351,8 +358,7 @@ def sock_diag(data: bytes) -> None:
 
 def of_sockets(data: bytes) -> None:
     text(lambda table: sockets.listening(table.splitlines()))(data)
-    node = Told(data)
-    ras._addresses(node, 1)
+    ras._addresses(Holder(Told(data), 1, None))
 
 
 def address(data: bytes) -> None:
@@ -360,7 +366,7 @@ def address(data: bytes) -> None:
 
 
 def driver_text(data: bytes) -> None:
-    found = _text(data)
+    found = identity.label(data)
     assert found.isprintable()
     assert len(found) <= 256
 
@@ -373,7 +379,7 @@ def of_the_kubelet(data: bytes) -> None:
 
 
 def of_grpc(data: bytes) -> None:
-    calling = unary.Call("/a/B", b"", kubelet.LARGEST, 5.0)
+    calling = unary.UnaryCall("/a/B", b"", kubelet.LARGEST_ANSWER, 5.0)
     for at in range(0, len(data), unary.READ):
         calling.to_send()
         if calling.take(data[at : at + unary.READ]):
@@ -409,7 +415,7 @@ def of_the_host(data: bytes) -> None:
         pcie.parse_speed,
         lambda told: pcie.parse_total(told, "fatal"),
     )(data)
-    kinds = (cpu.Cpu, disk.Disks, memory.Memory, network.Network, pcie.Pcie, pressure.Pressure)
+    kinds = (cpu.Cpu, disk.Disks, memory.NodeMemory, network.Network, pcie.Pcie, pressure.Pressure)
     for kind in kinds:
         node = Told(data, devices=["0000:1b:00.0"], nvme0=["hwmon1"])
         exports(kind(node, DEFAULTS), node)
@@ -436,8 +442,12 @@ MORE = ("proc/1/net/*", "proc/sys/fs/file-nr", "sys/bus/pci/devices/*/current_li
 LINKS = ("sys/class/net/*/speed", "sys/class/net/*/operstate", "sys/class/net/*/carrier_changes")
 
 TABLE: tuple[Parser, ...] = (
-    Parser("ras_json", ras_answer, seeds.RAS_JSON, largest=tcp.LARGEST, long=seeds.LONG_JSON),
-    Parser("ras_text", ras_answer, seeds.RAS_TEXT, largest=tcp.LARGEST, long=seeds.LONG_TEXT),
+    Parser(
+        "ras_json", ras_answer, seeds.RAS_JSON, largest=tcp.LARGEST_ANSWER, long=seeds.LONG_JSON
+    ),
+    Parser(
+        "ras_text", ras_answer, seeds.RAS_TEXT, largest=tcp.LARGEST_ANSWER, long=seeds.LONG_TEXT
+    ),
     Parser("nccl_log", nccl_log, seeds.NCCL_LOGS),
     Parser("kernel_log", of_the_kernel, (seeds.KMSG, seeds.SYSLOG), largest=MOST_READ),
     Parser("mountstats", of_nfs, (*files("proc/*/mountstats"), seeds.MOUNTSTATS)),
@@ -463,6 +473,7 @@ TABLE: tuple[Parser, ...] = (
         LARGEST_FILE,
         seeds.LONG_YAML,
         allocates=320,
+        runs=512,
         long_enough=1 << 10,
     ),
     Parser(
@@ -484,6 +495,7 @@ TABLE: tuple[Parser, ...] = (
         of_a_process,
         (*files("proc/*/stat"), *seeds.CGROUPS, *seeds.PROGRAMS),
         largest=1 << 12,
+        runs=512,
     ),
     Parser("sock_diag", sock_diag, (DIAGNOSED, REFUSED), (OSError,), 1 << 13),
     Parser("sockets", of_sockets, (seeds.SOCKETS, seeds.FIB_TRIE, seeds.IF_INET6)),
@@ -494,10 +506,10 @@ TABLE: tuple[Parser, ...] = (
         of_the_kubelet,
         seeds.kubelet(),
         (DecodeError,),
-        kubelet.LARGEST,
+        kubelet.LARGEST_ANSWER,
         seeds.LONG_PROTOCOL,
     ),
-    Parser("grpc", of_grpc, seeds.grpc(), (OSError,), kubelet.LARGEST),
+    Parser("grpc", of_grpc, seeds.grpc(), (OSError,), kubelet.LARGEST_ANSWER),
     Parser(
         "web_file",
         web_file,
@@ -506,6 +518,7 @@ TABLE: tuple[Parser, ...] = (
         LARGEST_FILE,
         seeds.LONG_YAML,
         allocates=320,
+        runs=512,
         long_enough=1 << 10,
     ),
     Parser("accept", accept, seeds.ACCEPTS, largest=1 << 16),

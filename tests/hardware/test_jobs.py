@@ -20,7 +20,10 @@ from tests.hardware.jobs import HERE, STEPS, hanging, named, trainer, training, 
 
 NVIDIA = Path("/dev/nvidia0").exists()
 
-pytestmark = pytest.mark.skipif(not NVIDIA, reason="no NVIDIA GPU on this machine")
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(not NVIDIA, reason="no NVIDIA GPU on this machine"),
+]
 
 
 def test_a_rank_that_does_not_join_is_named_within_30_seconds(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from tests.daemon import daemon
 REPOSITORY = Path(__file__).parents[2]
 NOBODY = 65534
 
+pytestmark = pytest.mark.integration
+
 
 @cache
 def ask(user: int) -> list[dict[str, Any]]:

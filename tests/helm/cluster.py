@@ -15,7 +15,7 @@ import yaml
 
 from tests.bench.programs import program
 from tests.conftest import until
-from tests.daemon import free_ports
+from tests.daemon import PATIENCE, free_ports
 from tests.needs import ROOT, need
 
 TOKEN = "of-a-test-that-ends-soon"
@@ -37,7 +37,7 @@ class Cluster:
             input=None if given is None else yaml.safe_dump_all(given),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=PATIENCE,
             check=False,
         )
 
@@ -116,6 +116,6 @@ def control_plane(folder: Path) -> Iterator[Cluster]:
             written = [f"--{option}={value}" for option, value in options.items()]
             running.enter_context(program([need(name), *written], folder / f"{name}.log"))
             if name == "kube-apiserver":
-                until(cluster.is_ready, timeout=90)
+                until(cluster.is_ready)
         cluster.kubectl("apply", "--server-side", f"--filename={CRDS}")
         yield cluster

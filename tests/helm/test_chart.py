@@ -29,6 +29,7 @@ from gpunode.rules.document import Severity
 from gpunode.rules.render import rendered
 from helm import generate
 from tests.conftest import until, watching
+from tests.daemon import PATIENCE
 from tests.fakes.nvml import FakeDriver
 from tests.needs import ROOT, need
 
@@ -46,7 +47,12 @@ Object = dict[str, Any]
 
 def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [need("helm"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+
+
+def documents(text: str) -> Iterator[Any]:
+    """What YAML of many documents holds, read in C: it is ten times as fast."""
+    return yaml.load_all(text, yaml.CSafeLoader)
 
 
 def render(folder: Path, values: Object | None = None, *options: str | Path) -> list[Object]:
@@ -55,7 +61,7 @@ def render(folder: Path, values: Object | None = None, *options: str | Path) -> 
     given = f"--values={folder / 'values.yaml'}"
     ran = helm("template", "gpunode", CHART, "--namespace=monitoring", given, *options)
     assert ran.returncode == 0, ran.stderr
-    return [found for found in yaml.safe_load_all(ran.stdout) if found]
+    return [found for found in documents(ran.stdout) if found]
 
 
 def the(objects: list[Object], kind: str) -> Object:
@@ -218,7 +224,7 @@ def test_names_are_text_whatever_they_look_like(name: str) -> None:
     for more in ("", f",fullnameOverride={name}"):
         ran = helm(*options, f"--set-string={given}{more}", *apis)
         assert ran.returncode == 0, ran.stderr
-        for one in yaml.safe_load_all(ran.stdout):
+        for one in documents(ran.stdout):
             metadata = one["metadata"]
             names = [metadata["name"], metadata["namespace"], *metadata["labels"].values()]
             assert all(isinstance(text, str) for text in names), metadata

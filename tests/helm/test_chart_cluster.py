@@ -33,6 +33,8 @@ MARKS = (
 )
 """Labels of GPU nodes, as operators and clouds set them."""
 
+pytestmark = pytest.mark.integration
+
 
 def node(name: str, labels: dict[str, str], cordoned: bool = False) -> dict[str, Any]:
     taint = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
@@ -77,7 +79,7 @@ def test_every_gpu_node_has_a_pod_until_it_is_uninstalled(cluster: Cluster) -> N
     def pods() -> list[dict[str, Any]]:
         return list(cluster.get("pods", f"--namespace={namespace}")["items"])
 
-    until(lambda: len(pods()) == GPU_NODES, timeout=60)
+    until(lambda: len(pods()) == GPU_NODES)
     terms = [
         pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
         for pod in pods()
@@ -87,7 +89,7 @@ def test_every_gpu_node_has_a_pod_until_it_is_uninstalled(cluster: Cluster) -> N
     for one in pods():
         assert "nvidia.com/gpu" not in json.dumps(one["spec"]["containers"][0]["resources"])
     helm(cluster, "uninstall", "gpunode", f"--namespace={namespace}", "--wait")
-    until(lambda: not objects(cluster, namespace), timeout=60)
+    until(lambda: not objects(cluster, namespace))
 
 
 @pytest.mark.parametrize("profile", NEEDED)
@@ -107,9 +109,9 @@ def test_a_profile_is_admitted_from_the_level_on_that_it_names(
             return " ".join(one["message"] for one in events if one["reason"] == "FailedCreate")
 
         if LEVELS.index(level) >= LEVELS.index(NEEDED[profile]):
-            until(lambda: status().get("currentNumberScheduled") == GPU_NODES, timeout=60)
+            until(lambda: status().get("currentNumberScheduled") == GPU_NODES)
         else:
-            assert f'violates PodSecurity "{level}:latest"' in until(refusals, timeout=60)
+            assert f'violates PodSecurity "{level}:latest"' in until(refusals)
             assert status()["currentNumberScheduled"] == 0
         helm(cluster, "uninstall", "gpunode", f"--namespace={namespace}")
 
@@ -217,7 +219,7 @@ def test_a_policy_mounts_the_socket_where_there_is_a_gpu(cluster: Cluster) -> No
     def in_force() -> bool:
         return "/run/gpunode" in mounted(job("with"))["train"]
 
-    until(in_force, timeout=60)  # the API server looks for policies at intervals
+    until(in_force)  # the API server looks for policies at intervals
     assert "/run/gpunode" not in mounted(job("with"))["log"]
     assert "/run/gpunode" not in mounted(job("without"))["train"]
     (volume,) = (v for v in created(job("with"))["volumes"] if v["name"] == "gpunode")

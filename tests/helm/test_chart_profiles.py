@@ -39,7 +39,7 @@ PYTHON = Path(sys.executable).resolve()
 CONFINE, SECCOMP = "/confine", "/seccomp"
 CAPABILITY = re.compile(r"^#define CAP_(\w+)\s+(\d+)$", re.MULTILINE)
 
-pytestmark = as_root
+pytestmark = [pytest.mark.integration, as_root]
 
 
 @contextmanager
@@ -229,7 +229,7 @@ def shows_what_it_promises(profile: str, folder: Path, programs: Programs) -> No
     others = set[str]().union(*(ROWS[one] for one in PROFILES[steps:]))
     with running(profile, folder, programs) as scrape:
         # Of what is not read yet, some sources are not up yet.
-        until(lambda: promised <= families(text := scrape()) and not failing(text), timeout=60)
+        until(lambda: promised <= families(text := scrape()) and not failing(text))
         assert others & families(scrape()) == set()
 
 

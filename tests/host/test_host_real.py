@@ -21,7 +21,8 @@ import pytest
 
 from gpunode.config import GpuSettings, HostSettings, Settings
 from gpunode.driver.driver import Identity, Process
-from gpunode.gpu.peers import thread_names
+from gpunode.holders.census import Census
+from gpunode.holders.holder import ROLE_FIRST, Role, thread_names
 from gpunode.host.cpu import Cpu
 from gpunode.host.disk import Disks
 from gpunode.host.filesystem import READ_ONLY, Filesystems, FilesystemSpace
@@ -29,8 +30,8 @@ from gpunode.host.mounts import parse
 from gpunode.host.pressure import WAITING, Pressure
 from gpunode.host.shm import SIZE, USED, Shm
 from gpunode.jobs import processes as job
+from gpunode.jobs.owners import ProcessRoles, RolesDetail
 from gpunode.jobs.processes import JobProcesses
-from gpunode.jobs.roles import FIRST_LOOK, ProcessRoles, Role, RolesDetail
 from gpunode.loop import Loop
 from gpunode.metric import Distribution, Metric, Sample
 from gpunode.node import ethtool
@@ -39,6 +40,7 @@ from gpunode.node.node import MAX_FILE, Filesystem
 from gpunode.source import Reading
 from gpunode.sources import NodeSources
 from tests import machine
+from tests.daemon import PATIENCE
 
 ROOT = os.geteuid() == 0
 HERE = LocalNode(Path("/"))
@@ -59,7 +61,7 @@ class OneGpu:
 
 def job_of(*pids: int) -> JobProcesses:
     settings = Settings(gpu=GpuSettings(processes_interval=1.0))
-    return JobProcesses(HERE, OneGpu(*pids), settings)  # type: ignore[arg-type]
+    return JobProcesses(Census(HERE), OneGpu(*pids), settings)  # type: ignore[arg-type]
 
 
 def value(reading: Reading | None, metric: Metric, *labels: str) -> float | None:
@@ -83,7 +85,7 @@ def in_namespace(*options: str, program: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE,
         env={**os.environ, "PYTHON": sys.executable},
     )
     if "unshare" in ran.stderr or "Operation not permitted" in ran.stderr:
@@ -327,9 +329,9 @@ def exported(loop: Loop) -> dict[str, list[Sample]]:
 def started(node: LocalNode, *late: str) -> Loop:
     """A loop whose last sources, such as the filesystem that answers, have told something."""
     settings = Settings(host=HostSettings(interval=1.0, slow_interval=1.0))
-    loop = Loop(node.clock, [NodeSources(node, settings)], find_every=10.0)
+    loop = Loop(node.clock, [NodeSources(Census(node), settings)], find_every=10.0)
     loop.start()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline and not {"filesystem/", *late} <= exported(loop).keys():
         time.sleep(0.02)
     return loop
@@ -459,14 +461,14 @@ def test_what_a_process_does_is_seen_once_it_does_it(tmp_path: Path) -> None:
 
     with python("-u", str(script), "--token", "hush") as child:
         node = machine.OneGpu(child.pid)
-        source = ProcessRoles(node, node.gpus()[0], Settings())
+        source = ProcessRoles(Census(node), node.gpus()[0], Settings())
         parent = HERE.program(os.getpid())
         quiet = Role(child.pid, "finetune", parent, listens=False, trains=False)
         busy = Role(child.pid, "finetune", parent, listens=True, trains=True)
         assert roles() == (quiet,)
         tell(child)
         assert roles() == (quiet,)  # it is not looked at each time
-        node.stepped.now += FIRST_LOOK
+        node.stepped.now += ROLE_FIRST
         assert roles() == (busy,)
     node.stepped.now += 60
     assert roles() == (Role(child.pid, "", "", None, None),)
@@ -475,7 +477,7 @@ def test_what_a_process_does_is_seen_once_it_does_it(tmp_path: Path) -> None:
 def test_a_process_that_is_stopped_counts_until_it_goes_on() -> None:
     with python("-c", WAITS) as child:
         node = machine.OneGpu(child.pid)
-        source = JobProcesses(node, node.gpus()[0], Settings())
+        source = JobProcesses(Census(node), node.gpus()[0], Settings())
         found = []
         for order, awaited in (
             (signal.SIGSTOP, os.WUNTRACED),
@@ -519,7 +521,7 @@ def test_two_threads_that_share_the_gil_count_as_one() -> None:
         stop(child)
         node = machine.OneGpu(child.pid)
         settings = Settings(gpu=GpuSettings(processes_interval=1.0))
-        source = JobProcesses(node, node.gpus()[0], settings)
+        source = JobProcesses(Census(node), node.gpus()[0], settings)
         source.read()
         for _ in range(2):  # threads are looked at once the process is seen to be busy
             # Time passes as if the child had had a CPU for itself.
@@ -540,7 +542,7 @@ def test_a_compile_worker_is_known_by_the_folder_of_its_program(tmp_path: Path) 
     """)
     with python("-c", starts) as child:
         node = machine.OneGpu(child.pid)
-        source = JobProcesses(node, node.gpus()[0], Settings())
+        source = JobProcesses(Census(node), node.gpus()[0], Settings())
         source.read()
         node.stepped.now += 10
         reading = source.read()

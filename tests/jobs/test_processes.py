@@ -10,6 +10,7 @@ import pytest
 
 from gpunode.config import GpuSettings, Settings
 from gpunode.driver.driver import DriverError, Identity, Process
+from gpunode.holders.census import Census
 from gpunode.jobs import processes as job
 from gpunode.jobs.processes import JobProcesses
 from gpunode.metric import Metric
@@ -56,7 +57,7 @@ class Proc:
 
     def source(self, interval: float = 10.0) -> JobProcesses:
         settings = Settings(gpu=GpuSettings(processes_interval=interval))
-        return JobProcesses(self.node, self, settings)  # type: ignore[arg-type]
+        return JobProcesses(Census(self.node), self, settings)  # type: ignore[arg-type]
 
     def pass_by(self, seconds: float) -> None:
         self.clock.now += seconds

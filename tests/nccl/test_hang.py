@@ -14,13 +14,15 @@ import pytest
 
 from gpunode.config import Settings
 from gpunode.gpu.activity import BLOCKED_STREAK
+from gpunode.holders.census import Census
 from gpunode.jobs.steps import LAST_STEP, MEDIAN
 from gpunode.loop import Loop
 from gpunode.nccl.ras import NcclRas
 from gpunode.node.node import Clock, Node
 from gpunode.source import WHOLE_NODE, Place, Reading, Source
 from gpunode.sources import finders, watch
-from gpunode.verdict.source import STALLS, TRAINING_STALLED, Judged, Verdicts
+from gpunode.verdict.overdue import STALLS, TRAINING_STALLED
+from gpunode.verdict.source import Judged, Verdicts
 from tests.nccl.ras import RasNode, rank, ras_server, status, told
 from tests.replay import activities, play, shares, tape
 
@@ -43,7 +45,7 @@ def test_the_gpu_that_waits_is_blocked_and_its_streak_grows() -> None:
 def test_a_rank_that_does_not_join_is_named_at_the_second_look() -> None:
     with ras_server() as server:
         node = RasNode(server.port)
-        source = NcclRas(node, Settings())
+        source = NcclRas(Census(node), Settings())
         server.answer = status([rank(0, 50, os.getpid()), rank(1, 50), rank(9, 50)])
         assert "gpunode_nccl_stalled_communicators 0.0" in told(source)
         node.stepped.now += 10
@@ -68,7 +70,7 @@ def test_a_rank_that_does_not_join_is_named_at_the_second_look() -> None:
 def test_what_nccl_answered_about_a_hang_names_its_rank(form: str) -> None:
     with ras_server() as server:
         node = RasNode(server.port)
-        source = NcclRas(node, Settings())
+        source = NcclRas(Census(node), Settings())
         real = (ANSWERS / form).read_text()
         server.answer = re.sub(r"\b692\b", str(os.getpid()), real)
         told(source)

@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 
 import gpunode.node.tcp
 from gpunode.config import Settings
+from gpunode.holders.census import Census
 from gpunode.nccl import ras
 from gpunode.nccl.log import DebugLog, NcclLogs, child_hash, transport
 from gpunode.nccl.ras import NcclRas
 from gpunode.nccl.ras_answer import Rank
 from gpunode.node.local import LocalNode
 from gpunode.node.node import lines_of
-from tests.machine import MachineGpu
+from tests.machine import MachineGpu, begin
 from tests.nccl.ras import RasNode, rank, ras_server, status, told
 from tests.needs import as_root
 
@@ -67,7 +68,7 @@ Warnings
 def test_an_answer_in_text_names_the_rank_too() -> None:
     with ras_server() as server:
         node = RasNode(server.port)
-        source = NcclRas(node, Settings())
+        source = NcclRas(Census(node), Settings())
         server.answer = TEXT
         told(source)
         node.stepped.now += 10
@@ -90,7 +91,7 @@ def test_ranks_that_are_ahead_are_not_awaited() -> None:
     head, _, _ = TEXT.partition("  3 ranks have")
     with ras_server() as server:
         node = RasNode(server.port)
-        source = NcclRas(node, Settings())
+        source = NcclRas(Census(node), Settings())
         server.answer = head + AHEAD
         assert "gpunode_nccl_stalled_communicators 0.0" in told(source)
         node.stepped.now += 10
@@ -108,7 +109,7 @@ def test_dead_and_unresponsive_ranks_are_named_at_once() -> None:
     left = {"rank": 5, "host": "h", "pid": 7, "nvml_dev": 5, "status": {}}
     with ras_server() as server:
         server.answer = status([rank(0, 5, os.getpid())], [gone, mute, left])
-        found = told(NcclRas(RasNode(server.port), Settings()))
+        found = told(NcclRas(Census(RasNode(server.port)), Settings()))
     assert 'rank="3",reason="dead"' in found
     assert 'rank="4",reason="unresponsive"' in found
     assert 'rank="5"' not in found
@@ -205,7 +206,7 @@ def test_ranks_with_an_error_are_counted_in_a_text(text: str, errors: int) -> No
 def test_only_the_node_of_rank_0_asks_often() -> None:
     with ras_server() as server:
         node = RasNode(server.port)
-        source = NcclRas(node, Settings())
+        source = NcclRas(Census(node), Settings())
         server.answer = status([rank(0, 5, pid=7), rank(1, 5, os.getpid() - 1)])
         for _ in range(40):
             assert told(source) == ""
@@ -216,9 +217,9 @@ def test_only_the_node_of_rank_0_asks_often() -> None:
 def test_where_no_ras_listens_nothing_is_told_and_nothing_fails() -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
-    assert told(NcclRas(RasNode(port), Settings())) == ""
+    assert told(NcclRas(Census(RasNode(port)), Settings())) == ""
     switched_off = RasNode(port, {"NCCL_RAS_ENABLE": "0", "NCCL_RAS_ADDR": "192.0.2.1:1"})
-    assert told(NcclRas(switched_off, Settings())) == ""
+    assert told(NcclRas(Census(switched_off), Settings())) == ""
 
 
 def test_a_namespace_that_may_not_be_entered_is_counted_and_fails_nothing() -> None:
@@ -226,14 +227,14 @@ def test_a_namespace_that_may_not_be_entered_is_counted_and_fails_nothing() -> N
         def ask(self, pid: int, address: str, request: str) -> str:
             raise PermissionError(f"{pid} {address} {request}")
 
-    found = told(NcclRas(Closed(0), Settings()))
+    found = told(NcclRas(Census(Closed(0)), Settings()))
     assert 'gpunode_nccl_ras_unanswered{reason="no_permission"} 1.0' in found
 
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:http", "127.0.0.1:99999999"])
 def test_an_address_without_sense_is_a_failed_read(address: str) -> None:
     with pytest.raises(OSError, match=address):
-        NcclRas(RasNode(0, {"NCCL_RAS_ADDR": address}), Settings()).read()
+        NcclRas(Census(RasNode(0, {"NCCL_RAS_ADDR": address})), Settings()).read()
 
 
 NO_UNICODE = '{"communicators": [{"hash": "\\ud800", "size": 1}]}'
@@ -247,7 +248,7 @@ def test_garbage_is_a_failed_read(answer: str) -> None:
     with ras_server() as server:
         server.answer = "SERVER PROTOCOL 2\n" + answer
         with pytest.raises(ValueError, match=r"."):
-            NcclRas(RasNode(server.port), Settings()).read()
+            NcclRas(Census(RasNode(server.port)), Settings()).read()
 
 
 @pytest.mark.parametrize("how", ["hang", "drip"])
@@ -256,15 +257,15 @@ def test_a_server_that_takes_too_long_is_left(how: str, monkeypatch: pytest.Monk
     with ras_server() as server:
         setattr(server, how, True)
         with pytest.raises(TimeoutError):
-            NcclRas(RasNode(server.port), Settings()).read()
+            NcclRas(Census(RasNode(server.port)), Settings()).read()
 
 
 def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpunode.node.tcp, "LARGEST", 1000)
+    monkeypatch.setattr(gpunode.node.tcp, "LARGEST_ANSWER", 1000)
     with ras_server() as server:
         server.answer = "x" * 100_000
         with pytest.raises(OSError, match="Message too long"):
-            NcclRas(RasNode(server.port), Settings()).read()
+            NcclRas(Census(RasNode(server.port)), Settings()).read()
 
 
 @given(st.lists(st.sampled_from(TEXT.splitlines()) | st.text()))
@@ -293,6 +294,7 @@ class LogNode(LocalNode):
 def log_file(tmp_path: Path) -> Path:
     (tmp_path / "proc/7/root/etc").mkdir(parents=True)
     (tmp_path / "proc/7/root/tmp").mkdir()
+    begin(tmp_path, 7)
     (tmp_path / "proc/7/status").write_text(f"Name:\tpython\nNSpid:\t7\t{OWN_PID}\n")
     (tmp_path / "proc/7/root/etc/hostname").write_text("pod-0\n")
     return tmp_path / f"proc/7/root/tmp/nccl.pod-0.{OWN_PID}.log"
@@ -309,7 +311,7 @@ def test_the_logs_of_h200s_tell_their_transports(
     name: str, expected: str, log_file: Path, tmp_path: Path
 ) -> None:
     log_file.write_text(recorded(name))
-    source = NcclLogs(LogNode(tmp_path), MachineGpu(0, "GPU-aa", "0", (7, 8)), Settings())
+    source = NcclLogs(Census(LogNode(tmp_path)), MachineGpu(0, "GPU-aa", "0", (7, 8)), Settings())
     found = told(source)
     assert expected in found
     assert 'network="Socket",nodes="1",rank="0",ranks="2"' in found
@@ -319,7 +321,7 @@ def test_the_logs_of_h200s_tell_their_transports(
 
 def test_a_log_is_followed_and_each_warning_counted_once(log_file: Path, tmp_path: Path) -> None:
     log_file.write_text(recorded("h200x2"))
-    source = NcclLogs(LogNode(tmp_path), MachineGpu(0, "GPU-aa", "0", (7,)), Settings())
+    source = NcclLogs(Census(LogNode(tmp_path)), MachineGpu(0, "GPU-aa", "0", (7,)), Settings())
     assert 'gpunode_nccl_warnings_total{gpu="0",uuid="GPU-aa"} 0.0' in told(source)
     with log_file.open("a") as log:
         log.write(
@@ -477,7 +479,7 @@ def test_a_process_with_several_gpus_is_a_rank_on_each(
     )
     for gpu in range(4):
         sensors = MachineGpu(gpu, f"GPU-{gpu}", f"0000:{gpu + 1}b:00.0", (7,))
-        found = told(NcclLogs(LogNode(tmp_path), sensors, Settings()))
+        found = told(NcclLogs(Census(LogNode(tmp_path)), sensors, Settings()))
         assert found.count("gpunode_nccl_communicator_info") == 1
         assert f'rank="{gpu}",ranks="8"' in found
         assert found.count("gpunode_nccl_channels") == 1
@@ -496,7 +498,7 @@ def test_a_process_on_the_gpu_of_another_rank_is_no_rank_there(
     """As of a program that allocates a little on GPU 0 before it chooses its own."""
     log_file.write_text("\n".join(informed(*FORMS["2.22"])) + "\n")
     sensors = MachineGpu(0, "GPU-aa", "0000:1b:00.0", (7,))
-    found = told(NcclLogs(LogNode(tmp_path), sensors, Settings()))
+    found = told(NcclLogs(Census(LogNode(tmp_path)), sensors, Settings()))
     assert "gpunode_nccl_communicator_info" not in found
 
 

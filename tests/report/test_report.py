@@ -37,7 +37,7 @@ from gpunode.cli.commands import main
 from gpunode.config import UsageError
 from gpunode.gpu.ledger import STATES
 from gpunode.report import history, prometheus, words
-from gpunode.report.document import Column, Report, Section, Table
+from gpunode.report.document import Report, ReportSection, Table, TableColumn
 from gpunode.report.history import HOUR, Query
 from gpunode.report.page import as_csv
 from gpunode.report.sections.losses import loss_of
@@ -488,7 +488,7 @@ def test_what_is_asked_for_is_recorded_with_these_labels(query: Query) -> None:
     for name in names:
         assert name in recorded
         assert set(by[1].split(", ") if by else ()) <= set(recorded[name].labels)
-        every = {history.EVERY: "30s", history.AT_ONCE: "15s"}
+        every = {history.RULE_INTERVAL: "30s", history.FAULT_RULE_INTERVAL: "15s"}
         scale = re.search(r"\* (\d+) / 3600", expression)
         if scale:
             assert recorded[name].interval == every[int(scale[1])]
@@ -528,9 +528,13 @@ def test_csv_has_the_figures_of_json(run: Run, url: str, written: Written) -> No
 )
 def test_no_spelling_of_a_formula_reaches_a_spreadsheet(name: str) -> None:
     table = Table(
-        "jobs", "Jobs", (Column("job", "Job"), Column("lost", "Lost")), ((name, -1.5),), ()
+        "jobs",
+        "Jobs",
+        (TableColumn("job", "Job"), TableColumn("lost", "Lost")),
+        ((name, -1.5),),
+        (),
     )
-    section = Section("losers", "Who lost", "Nobody.", tables=(table,))
+    section = ReportSection("losers", "Who lost", "Nobody.", tables=(table,))
     report = Report("", "", "", 0, "", None, "", (section,), ())
     job, lost = csv.DictReader(io.StringIO(as_csv(report)))
     assert job["value"] == f"'{name}"
@@ -1008,7 +1012,7 @@ def test_a_missing_library_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "svg", None)
     ended = run("http://127.0.0.1:9")
     assert ended.code == 2
-    assert ended.err == "gpunode: svg is missing: pip install 'gpunode[report]'\n"
+    assert ended.err == "gpunode: svg is missing: install gpunode[report]\n"
 
 
 # When supply runs out
@@ -1055,6 +1059,7 @@ def test_the_interval_holds_what_it_says() -> None:
     assert inside >= 24, inside
 
 
+@pytest.mark.attack
 def test_a_report_takes_no_longer_than_its_questions(run: Run, url: str) -> None:
     begin = time.monotonic()
     assert run(url, "--from=2026-08-28", "--to=2026-08-29").code == 0

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpunode.driver.nvidia import gpm
-from gpunode.driver.nvidia.nvml import CLOCK_EVENTS
+from gpunode.driver.nvidia.gpu import CLOCK_EVENTS
 
 Row = dict[str, Any]
 

@@ -9,17 +9,18 @@ from typing import cast
 from gpunode.gpu.activity import BLOCKED_STREAK, SECONDS, WindowDetail
 from gpunode.gpu.health import GpuHealth
 from gpunode.gpu.ledger import STANDS_STILL, STATES
-from gpunode.jobs.owners import OwnersDetail, Started
+from gpunode.holders.holder import Role
+from gpunode.holders.owner import Started
+from gpunode.jobs.owners import OwnersDetail, RolesDetail
 from gpunode.jobs.processes import JobDetail, Listed
-from gpunode.jobs.roles import Role, RolesDetail
 from gpunode.loop import Loop
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import SteppedClock
 from gpunode.source import Finder, Place, Reading, Source, View
 from gpunode.sources import METRICS
 from gpunode.verdict.last_work import WORKLESS
+from gpunode.verdict.reasons import WAITED_FOR
 from gpunode.verdict.source import Judged, Judgement, Verdicts
-from gpunode.verdict.waiting import WAITED_FOR
 
 Labelled = tuple[Metric, tuple[str, ...]]
 """A series of a GPU: its metric, and its labels after those of the GPU."""

@@ -95,7 +95,7 @@ def test_a_broken_part_is_urgent(name: str) -> None:
     (finding,) = told(gauges, {}).findings
     assert (finding.urgency, finding.title) == ("now", title)
     assert "{" not in finding.remedy
-    assert finding.gpus == (["3"] if "GPU" in title else [])
+    assert finding.gpus == (("3",) if "GPU" in title else ())
 
 
 @pytest.mark.parametrize(

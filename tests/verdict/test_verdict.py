@@ -14,8 +14,8 @@ from gpunode.node.node import Node
 from gpunode.node.tape import TapeNode
 from gpunode.sources import watch
 from gpunode.verdict.causes import CAUSES
+from gpunode.verdict.reasons import WAITED_FOR
 from gpunode.verdict.source import Judged, Judgement
-from gpunode.verdict.waiting import WAITED_FOR
 from tests.replay import play, tape
 
 CAUSE: dict[str, tuple[str, ...]] = {

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-from gpunode.driver.driver import Gpu, known
+from gpunode.driver.driver import Gpu
+from gpunode.holders.census import Census
+from gpunode.holders.holder import Holder
 from gpunode.node.node import Node
 from gpunode.source import MANY
 
@@ -71,12 +73,19 @@ class Subject:
         }
 
     @cached_property
-    def processes(self) -> dict[int, Gpu]:
+    def holders(self) -> dict[Holder, Gpu]:
         """The processes on the GPUs. Raises ``CannotTell`` if there are none."""
-        found = {process.pid: gpu for gpu in self.gpus for process in known(gpu.processes) or []}
+        census = Census(self.node)
+        looks = ((gpu, census.look(gpu)) for gpu in self.gpus)
+        found = {
+            holder.pid: (holder, gpu)
+            for gpu, look in looks
+            if look is not None
+            for holder in look.holders
+        }
         if not found:
             raise CannotTell("no process runs on a GPU")
-        return dict(list(found.items())[:MANY])
+        return dict(list(found.values())[:MANY])
 
 
 @dataclass(frozen=True, slots=True)

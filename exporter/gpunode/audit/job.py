@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from gpunode.audit.check import NO_ADAPTER, CannotTell, Check, Finding, Subject, each
 from gpunode.audit.system import numa_nodes
 from gpunode.driver.driver import Gpu, known
+from gpunode.holders.holder import Holder
 from gpunode.host.cpu import parse, parse_cpu_list
 from gpunode.jobs import cgroup
 from gpunode.nccl import log as nccl_log
@@ -19,61 +21,65 @@ PATH = 128
 
 NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 
+Wrong = Callable[[Subject, Holder, Gpu], "str | None"]
+"""What is wrong with a process, if anything."""
 
-def _of_each(wrong: Callable[[Subject, int, Gpu], str | None]) -> Callable[[Subject], Finding]:
+
+def _of_each(wrong: Wrong) -> Callable[[Subject], Finding]:
     """Check every readable process on a GPU."""
 
     def look(subject: Subject) -> Finding:
         findings: dict[str, str | None] = {}
         problem: OSError | None = None
         silent = ""
-        for pid, gpu in subject.processes.items():
+        for holder, gpu in subject.holders.items():
             try:
-                findings[f"process {pid}"] = wrong(subject, pid, gpu)
+                found = holder.ask(partial(wrong, subject, holder, gpu))
+                findings[f"process {holder.pid}"] = found
             except OSError as error:  # it has ended, belongs to another user, or does not answer
                 problem = error
                 if isinstance(error, TimeoutError) and not silent:
                     silent = f"; {str(error.filename)[:PATH]} {error.strerror}"
         if not findings and problem is not None:
             raise problem
-        found = each(findings)
-        return Finding(found.ok, found.found + silent)
+        finding = each(findings)
+        return Finding(finding.ok, finding.found + silent)
 
     return look
 
 
-def _limit(name: str, least: float) -> Callable[[Subject, int, Gpu], str | None]:
+def _limit(name: str, least: float) -> Wrong:
     """Check that a soft limit is at least ``least``."""
 
-    def wrong(subject: Subject, pid: int, _: Gpu) -> str | None:
-        for line in subject.text(f"/proc/{pid}/limits").splitlines():
+    def wrong(subject: Subject, holder: Holder, _: Gpu) -> str | None:
+        for line in subject.text(f"/proc/{holder.pid}/limits").splitlines():
             if line.startswith(name):
                 soft = next(iter(line.removeprefix(name).split()), "")
                 return None if soft == "unlimited" or int(soft) >= least else soft
-        raise ValueError(f"no {name} in /proc/{pid}/limits")
+        raise ValueError(f"no {name} in /proc/{holder.pid}/limits")
 
     return wrong
 
 
-def _shm(subject: Subject, pid: int, _: Gpu) -> str | None:
-    space = subject.node.filesystem(f"/proc/{pid}/root/dev/shm")
+def _shm(subject: Subject, holder: Holder, _: Gpu) -> str | None:
+    space = subject.node.filesystem(f"/proc/{holder.pid}/root/dev/shm")
     return None if space.size >= SHM else f"{space.size / 2**20:.0f} MiB"
 
 
-def _locality(subject: Subject, pid: int, gpu: Gpu) -> str | None:
+def _locality(subject: Subject, holder: Holder, gpu: Gpu) -> str | None:
     if len(numa_nodes(subject)) < 2:
         raise CannotTell("only one NUMA node")
     bus_id = gpu.identity.bus_id
     local = parse_cpu_list(subject.text(f"/sys/bus/pci/devices/{bus_id}/local_cpulist"))
-    allowed = parse_status(subject.text(f"/proc/{pid}/status")).get("Cpus_allowed_list")
+    allowed = parse_status(subject.text(f"/proc/{holder.pid}/status")).get("Cpus_allowed_list")
     if not allowed:
-        raise ValueError(f"no Cpus_allowed_list in /proc/{pid}/status")
+        raise ValueError(f"no Cpus_allowed_list in /proc/{holder.pid}/status")
     near = parse_cpu_list(allowed[0]) <= local
     return None if near else f"may run on CPUs {allowed[0]}, far from GPU {bus_id}"
 
 
-def _quota(subject: Subject, pid: int, _: Gpu) -> str | None:
-    paths = cgroup.locate(subject.text(f"/proc/{pid}/cgroup"), subject.node)
+def _quota(subject: Subject, holder: Holder, _: Gpu) -> str | None:
+    paths = cgroup.locate(subject.text(f"/proc/{holder.pid}/cgroup"), subject.node)
     if paths is None:
         raise CannotTell("the cgroup is outside this namespace")
     found = cgroup.read(subject.node, paths)
@@ -81,22 +87,22 @@ def _quota(subject: Subject, pid: int, _: Gpu) -> str | None:
     return f"throttled in {throttled / periods:.0%} of periods" if throttled else None
 
 
-def _switched_off(subject: Subject, pid: int, _: Gpu) -> str | None:
-    values = subject.node.environment(pid)
+def _switched_off(_subject: Subject, holder: Holder, _: Gpu) -> str | None:
+    values = holder.environment()
     names = ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "NCCL_SHM_DISABLE")
     found = [f"{name}={values[name]}" for name in names if values.get(name, "0") != "0"]
     return ", ".join(found) or None
 
 
-def _transport(subject: Subject, pid: int, _: Gpu) -> str | None:
+def _transport(subject: Subject, holder: Holder, _: Gpu) -> str | None:
     if not subject.rdma_ports:
         raise CannotTell(NO_ADAPTER)
-    chosen = subject.node.environment(pid).get("NCCL_NET", "")
+    chosen = holder.environment().get("NCCL_NET", "")
     return f"NCCL_NET={chosen}" if chosen.lower() == "socket" else None
 
 
-def _communicators(subject: Subject, pid: int, gpu: Gpu) -> list[nccl_log.Communicator]:
-    log = nccl_log.read(subject.node, pid)
+def _communicators(holder: Holder, gpu: Gpu) -> list[nccl_log.Communicator]:
+    log = nccl_log.read(holder)
     found = log.on(gpu.identity.bus_id) if log else []
     if not found:
         raise CannotTell("no communicator in an NCCL_DEBUG_FILE")
@@ -108,24 +114,24 @@ def _uses(communicators: list[nccl_log.Communicator], transport: str) -> str | N
     return f"{used} channels over {transport}" if used else None
 
 
-def _fell_back(subject: Subject, pid: int, gpu: Gpu) -> str | None:
+def _fell_back(subject: Subject, holder: Holder, gpu: Gpu) -> str | None:
     if not subject.rdma_ports:
         raise CannotTell(NO_ADAPTER)
-    return _uses(_communicators(subject, pid, gpu), "NET/Socket")
+    return _uses(_communicators(holder, gpu), "NET/Socket")
 
 
-def _around_nvlink(subject: Subject, pid: int, gpu: Gpu) -> str | None:
+def _around_nvlink(_subject: Subject, holder: Holder, gpu: Gpu) -> str | None:
     if not any(link.up for link in known(gpu.nvlinks) or []):
         raise CannotTell("no NVLink")
-    return _uses(_communicators(subject, pid, gpu), "SHM")
+    return _uses(_communicators(holder, gpu), "SHM")
 
 
-def _threads(subject: Subject, pid: int, _: Gpu) -> str | None:
+def _threads(subject: Subject, holder: Holder, _: Gpu) -> str | None:
     cores = len(parse(subject.text("/proc/stat")).cores)
-    share = cores // len(subject.processes)
-    value = subject.node.environment(pid).get("OMP_NUM_THREADS")
+    share = cores // len(subject.holders)
+    value = holder.environment().get("OMP_NUM_THREADS")
     if value is None:
-        return "not set" if len(subject.processes) > 1 else None
+        return "not set" if len(subject.holders) > 1 else None
     return None if int(value) <= max(1, share) else f"OMP_NUM_THREADS={value}, {share} cores each"
 
 

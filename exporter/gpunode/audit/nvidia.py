@@ -8,7 +8,7 @@ from typing import TypeVar
 from gpunode.audit.check import NO_ADAPTER, CannotTell, Check, Finding, Subject, each
 from gpunode.driver.driver import Gpu, known
 from gpunode.driver.nvidia.vendor import NVIDIA
-from gpunode.verdict.limits import LIMIT_LOWERED
+from gpunode.verdict.causes.limits import LIMIT_LOWERED
 
 T = TypeVar("T")
 NVML = "https://docs.nvidia.com/deploy/nvml-api"

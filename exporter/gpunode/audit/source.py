@@ -31,10 +31,10 @@ OK = Metric(
     ("check",),
 )
 
-LONGEST = 400
+LONGEST_FINDING = 400
 """Characters of a finding."""
 
-PATIENCE = 3.0
+CHECK_TIMEOUT = 3.0
 """Seconds for a check; a driver that hangs over a GPU never answers."""
 
 Status = Literal["ok", "failed", "unknown"]
@@ -63,18 +63,18 @@ class Audited:
 def audit(node: Node, errands: Errands | None = None) -> list[Result]:
     """Run every check on a node, none for long; ``errands`` knows those that hang."""
     subject = Subject(node, listed(node.drivers))
-    errands = errands or Errands(PATIENCE)
+    errands = errands or Errands(CHECK_TIMEOUT)
     return [_run(check, subject, errands) for check in CHECKS]
 
 
 def _run(check: Check, subject: Subject, errands: Errands) -> Result:
-    told: list[tuple[Status, str]] = [("unknown", f"no answer within {PATIENCE:g} s")]
-    errands.run({check.name: lambda: told.append(_look(check, subject))})
-    status, found = told[-1]
+    answers: list[tuple[Status, str]] = [("unknown", f"no answer within {CHECK_TIMEOUT:g} s")]
+    errands.run({check.name: lambda: answers.append(_look(check, subject))})
+    status, found = answers[-1]
     return Result(
         check.name,
         status,
-        escaped(found, LONGEST),
+        escaped(found, LONGEST_FINDING),
         check.advised,
         check.why,
         check.remedy,
@@ -103,7 +103,7 @@ class Audit:
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
         self.every = settings.host.audit_interval
-        self._errands = Errands(PATIENCE)
+        self._errands = Errands(CHECK_TIMEOUT)
 
     def read(self) -> Reading:
         results = audit(self.node, self._errands)

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,19 +21,23 @@ from gpunode.cli.log import StandardError
 from gpunode.config import (
     INCIDENTS,
     AuditSettings,
+    CommandSettings,
+    DcgmSettings,
     DemoSettings,
     DoctorSettings,
     NcclBenchSettings,
+    PathSettings,
     RecordSettings,
     ReplaySettings,
     ReportSettings,
     RulesSettings,
     RunSettings,
-    Settings,
     TopSettings,
     UsageError,
     WebSettings,
+    leaves,
     load,
+    option,
 )
 from gpunode.driver.driver import listed
 from gpunode.driver.errands import PATIENCE
@@ -71,6 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if name not in COMMANDS:
             raise UsageError(f"{name}: unknown command; choose from {', '.join(COMMANDS)}")
         kind, command = COMMANDS[name]
+        _refuse_options_of_others(name, given)
         with streams.printing():  # the help
             settings = load(kind, f"gpunode {name}", given)
         logging.basicConfig(level=settings.log.level.upper(), handlers=[StandardError()])
@@ -89,11 +94,27 @@ def overview() -> str:
     return "\n".join([*lines, "", "gpunode COMMAND --help shows its options."])
 
 
+def _refuse_options_of_others(name: str, given: Iterable[str]) -> None:
+    """Raise ``UsageError`` for an option that only other commands have, and name them."""
+    having: dict[str, list[str]] = {}
+    for command, (kind, _) in COMMANDS.items():
+        for path, field in leaves(kind.model_fields):
+            having.setdefault(option(path, field), []).append(command)
+    for argument in given:
+        wanted = argument.partition("=")[0].replace("--no-", "--")
+        commands = having.get(wanted, [name]) if wanted.startswith("--") else [name]
+        if name not in commands:
+            raise UsageError(
+                f"{wanted}: `gpunode {name}` has no such option; these commands have it: "
+                f"{', '.join(commands)}"
+            )
+
+
 def run(settings: RunSettings) -> None:
     """Watch this node until told to stop."""
     signal.signal(signal.SIGHUP, _stay)
-    loop = watch(local_node(settings), settings)
-    web, serving = server(settings, lambda: loop)
+    loop = watch(local_node(settings.path, settings.dcgm), settings)
+    web, serving = server(settings.web, lambda: loop)
     signal.signal(signal.SIGTERM, _end)
     _start(loop)
     log.info("gpunode %s listens on %s", __version__, web.listen_address)
@@ -103,7 +124,7 @@ def run(settings: RunSettings) -> None:
 
 def record(settings: RecordSettings) -> None:
     """Record what this node answers to a tape."""
-    node = local_node(settings)
+    node = local_node(settings.path, settings.dcgm)
     try:
         tape = TapeWriter(settings.file, node, settings.max_bytes, settings.comment)
     except OSError as error:
@@ -131,7 +152,7 @@ def replay(settings: ReplaySettings) -> None:
     node = TapeNode(incident if found and incident.exists() else settings.file)
     loop = watch(node, settings)
     if settings.speed:
-        _, serving = server(settings, lambda: loop)
+        _, serving = server(settings.web, lambda: loop)
         threading.Thread(target=serving, daemon=True).start()
     for _ in play(loop, node, settings.speed, settings.times):
         pass
@@ -147,35 +168,27 @@ def replay(settings: ReplaySettings) -> None:
 
 
 def demo(settings: DemoSettings) -> None:
-    """Play every tape of a folder beside a live table, then start over."""
-    from rich.console import Console
-    from rich.live import Live
-
-    from gpunode.cli.table import Row, rows, table
+    """Play every tape of a folder and show what happens, then start over."""
+    from gpunode.cli.demo import showing
 
     tapes = sorted(settings.folder.glob("*.jsonl.gz"))
     if not tapes:
         raise UsageError(f"{settings.folder}: no tapes (*.jsonl.gz) in this folder")
     stage = [watch(TapeNode(tapes[0]), settings)]
-    web, serving = server(settings, lambda: stage[0])
+    web, serving = server(settings.web, lambda: stage[0])
     threading.Thread(target=serving, daemon=True).start()
     speed = f"at {settings.speed:g} times real speed"
-    caption = f"{web.here} shows the tape now playing, {speed}"
-    console = Console()
-    live = Live(console=console, auto_refresh=False, vertical_overflow="visible")
-    with streams.printing(), live:
+    with streams.printing(), showing(f"{web.here} shows the tape now playing, {speed}") as show:
         while True:
-            done: list[Row] = []
             for path in tapes:
-                node = TapeNode(path)
-                stage[0] = watch(node, settings)
-                for _ in play(stage[0], node, settings.speed, 1):
-                    # The last that fit: what has scrolled off a terminal cannot be drawn anew.
-                    shown = [*done, *rows(stage[0], node.name)][-max(1, console.height - 4) :]
-                    live.update(table(shown, caption), refresh=True)
-                done += rows(stage[0], node.name)
+                tape = TapeNode(path)
+                stage[0] = watch(tape, settings)
+                show.playing(tape, stage[0])
+                for _ in play(stage[0], tape, settings.speed, 1):
+                    show.playing(tape, stage[0])
+                show.played(tape, stage[0])
+            show.ended()
             if settings.once:
-                live.update(table(done, caption))  # all of them, drawn when ``live`` ends
                 return
 
 
@@ -192,7 +205,7 @@ def top(settings: TopSettings) -> None:
 
 def audit_node(settings: AuditSettings) -> None:
     """Audit this node once and print the results."""
-    results = audit(local_node(settings, COLD))
+    results = audit(local_node(settings.path, patience=COLD))
     with streams.printing():
         if settings.json_output:
             print(json.dumps([asdict(result) for result in results], indent=2))
@@ -211,7 +224,7 @@ def doctor(settings: DoctorSettings) -> None:
     logging.getLogger("gpunode").setLevel(logging.ERROR)  # what fails is in the table
     try:
         capability.lower()
-        found = examine(local_node(settings, COLD), settings, COLD)
+        found = examine(local_node(settings.path, settings.dcgm, COLD), settings, COLD)
     except (OSError, RuntimeError) as error:
         raise UsageError(f"{error}: {MORE_THREADS}") from error
     with streams.printing():
@@ -230,7 +243,7 @@ def doctor(settings: DoctorSettings) -> None:
 def nccl_bench(settings: NcclBenchSettings) -> None:
     """Measure a collective, print the result, and save it for the daemon."""
     try:
-        found, errors = listed(local_node(settings, COLD).drivers)
+        found, errors = listed(local_node(settings.path, patience=COLD).drivers)
         gpus = [gpu for gpu in found if not gpu.identity.mig]
         if not gpus:
             raise BenchError("; ".join(errors.values()) or "the driver lists no GPU")
@@ -266,7 +279,7 @@ def report(settings: ReportSettings) -> None:
     try:
         from gpunode.cli import reporting
     except ModuleNotFoundError as error:
-        raise UsageError(f"{error.name} is missing: pip install 'gpunode[report]'") from error
+        raise UsageError(f"{error.name} is missing: install gpunode[report]") from error
     reporting.write(settings)
 
 
@@ -277,11 +290,12 @@ def write_rules(settings: RulesSettings) -> None:
     rules.write(settings)
 
 
-def local_node(settings: Settings, patience: float = PATIENCE) -> LocalNode:
+def local_node(
+    path: PathSettings, dcgm: DcgmSettings | None = None, patience: float = PATIENCE
+) -> LocalNode:
     """The machine that this process runs on; ``patience`` is for its GPU drivers."""
-    dcgm = settings.dcgm
-    drivers = open_drivers(time.monotonic, dcgm.address, dcgm.bindings, patience)
-    return LocalNode(settings.path.rootfs, drivers)
+    address, bindings = (dcgm.address, dcgm.bindings) if dcgm else ("", "")
+    return LocalNode(path.rootfs, open_drivers(time.monotonic, address, bindings, patience))
 
 
 def play(loop: Loop, node: TapeNode, speed: float, times: int) -> Iterator[None]:
@@ -296,7 +310,7 @@ def play(loop: Loop, node: TapeNode, speed: float, times: int) -> Iterator[None]
     yield
 
 
-def server(settings: Settings, loop: Callable[[], Loop]) -> tuple[WebSettings, Callable[[], None]]:
+def server(asked: WebSettings, loop: Callable[[], Loop]) -> tuple[WebSettings, Callable[[], None]]:
     """Where the loop is served, and a function that serves it; the port is bound already.
 
     Where the settings have port 0, it is one that was free.
@@ -305,16 +319,16 @@ def server(settings: Settings, loop: Callable[[], Loop]) -> tuple[WebSettings, C
     from gpunode.export.web.app import create_app
     from gpunode.export.web.server import listen, serve
 
-    path = settings.web.config.file
+    path = asked.config.file
     access = AccessFile(path) if path else None
     try:
-        listener = listen(settings.web.address)
+        listener = listen(asked.address)
     except OSError as error:
-        address = settings.web.listen_address
+        address = asked.listen_address
         raise UsageError(f"web.listen_address: {address}: {error.strerror}") from error
-    host, _, _ = settings.web.listen_address.rpartition(":")
+    host, _, _ = asked.listen_address.rpartition(":")
     bound = f"{host}:{listener.getsockname()[1]}"
-    web = settings.web.model_copy(update={"listen_address": bound})
+    web = asked.model_copy(update={"listen_address": bound})
     return web, lambda: serve(create_app(loop), listener, access)
 
 
@@ -339,7 +353,7 @@ def _stay(*_: Any) -> None:
     log.warning("SIGHUP: the settings are read at the start only; restart gpunode for new ones")
 
 
-COMMANDS: dict[str, tuple[type[Settings], Callable[[Any], None]]] = {
+COMMANDS: dict[str, tuple[type[CommandSettings], Callable[[Any], None]]] = {
     "run": (RunSettings, run),
     "record": (RecordSettings, record),
     "replay": (ReplaySettings, replay),

@@ -16,7 +16,16 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Literal
 
-from gpunode.config import ClientSettings, Settings
+from gpunode.config import (
+    ClientSettings,
+    DoctorSettings,
+    GpuSettings,
+    HostSettings,
+    KubernetesSettings,
+    ListenSettings,
+    PathSettings,
+    Settings,
+)
 from gpunode.host.own_process import OwnProcess
 from gpunode.jobs.steps import TrainingSteps
 from gpunode.loop import Loop
@@ -86,19 +95,20 @@ class Examination:
     sources: tuple[Finding, ...]
 
 
-def examine(node: Node, settings: Settings, patience: float = PATIENCE) -> Examination:
+def examine(node: Node, settings: DoctorSettings, patience: float = PATIENCE) -> Examination:
     """Read every source of a node for some seconds; ``patience`` is for its GPU drivers."""
-    quick = settings.model_copy(
-        update={
-            "host": settings.host.model_copy(update={"interval": INTERVAL}),
-            "gpu": settings.gpu.model_copy(
-                update={"processes_interval": INTERVAL, "owners_interval": INTERVAL}
-            ),
-            "client": ClientSettings(socket=""),  # it belongs to the daemon, and is not taken away
-        }
+    quick = Settings.model_construct(
+        node=settings.node,
+        gpu=GpuSettings(processes_interval=INTERVAL, owners_interval=INTERVAL),
+        host=HostSettings(interval=INTERVAL, nccl_bench_folder=settings.host.nccl_bench_folder),
+        kubernetes=KubernetesSettings(
+            pod_resources_socket=settings.kubernetes.pod_resources_socket
+        ),
+        client=ClientSettings(socket=""),  # it belongs to the daemon, and is not taken away
+        compat=settings.compat,
     )
     found = [each for each in finders(node, quick) if not isinstance(each, OwnProcess)]
-    loop = Loop(node.clock, found, find_every=settings.discovery.interval)
+    loop = Loop(node.clock, found, find_every=quick.discovery.interval)
     loop.start()
     begin = time.monotonic()
     while not loop.ready:
@@ -108,13 +118,13 @@ def examine(node: Node, settings: Settings, patience: float = PATIENCE) -> Exami
         time.sleep(0.05)
     time.sleep(AGAIN)
     loop.stop()
-    return Examination(process(settings), daemon(settings), tuple(_findings(loop)))
+    return Examination(process(settings.path), daemon(settings.web), tuple(_findings(loop)))
 
 
-def process(settings: Settings) -> str:
+def process(path: PathSettings) -> str:
     """Who this program is, and what it sees as the node, in words."""
     held = ", ".join(capability.permitted()) or "no capability"
-    root = settings.path.rootfs
+    root = path.rootfs
     said = f"as user {os.geteuid()} with {held}, the node's root at {root}"
     if str(root) == "/" and _namespace() not in (NODES_PROCESSES, ""):
         said += (
@@ -132,9 +142,9 @@ def _namespace() -> str:
         return ""
 
 
-def daemon(settings: Settings) -> str:
+def daemon(web: ListenSettings) -> str:
     """Whether a daemon answers at the address in the settings, in a sentence."""
-    host, port = settings.web.address
+    host, port = web.address
     url = f"http://{_reachable(host)}:{port}"
     try:
         with urllib.request.urlopen(f"{url}/healthz", timeout=2) as answer:  # noqa: S310 our own

@@ -30,11 +30,11 @@ def open_missing() -> None:
 def printing() -> Iterator[None]:
     """Print to the end, or end the program: with a line for a full disk, none for a closed pipe.
 
-    What the terminal's encoding lacks, such as the blocks of a bar in Latin-1, becomes ``?``.
-    Raises ``UsageError``.
+    Whoever reads a pipe gets each line when it is printed. What the terminal's encoding lacks, such
+    as the blocks of a bar in Latin-1, becomes ``?``. Raises ``UsageError``.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
+        sys.stdout.reconfigure(errors="replace", line_buffering=True)
     try:
         try:
             yield

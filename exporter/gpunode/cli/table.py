@@ -58,6 +58,7 @@ GPU = Column("GPU", 3, lambda row: Text(row.gpu))
 TIME = Column("time", BAR, lambda row: _bar(row.shares))
 WENT_TO = Column("went to", None, lambda row: _words(row.shares), gives=True)
 WATTS = Column("watts", 5, lambda row: Text(_figure(row.watts, "{:.0f}")), right=True)
+SWINGS = Column("swings/s", 8, lambda row: Text(_figure(_swings(row), "{:.1f}")), right=True)
 STEP = Column("step s", 6, lambda row: Text(f"{row.period:.2f}" if row.period else ""))
 
 OF_INCIDENTS = (
@@ -66,9 +67,12 @@ OF_INCIDENTS = (
     TIME,
     WENT_TO,
     WATTS,
-    Column("swings/s", 8, lambda row: Text(_figure(_swings(row), "{:.1f}")), right=True),
+    SWINGS,
     STEP,
 )
+IN_PLAIN_TEXT = (GPU, WENT_TO, WATTS, SWINGS, STEP)
+"""Of one incident, for where there are no colours."""
+
 OF_A_NODE = (
     GPU,
     Column("now", 20, lambda row: Text(row.does, style=URGENCIES[row.urgency]), gives=True),

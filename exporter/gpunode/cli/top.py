@@ -28,9 +28,10 @@ from rich.text import Text
 
 from gpunode.cli.table import OF_A_NODE, URGENCIES, Row, fitting, table
 from gpunode.config import TopSettings, UsageError
-from gpunode.export.web.node import Finding, GpuNow, NodeNow
+from gpunode.export.web.node import GpuNow, NodeNow
 from gpunode.text import printable
 from gpunode.verdict.advice import URGENCIES as ORDER
+from gpunode.verdict.findings import Finding
 
 PATIENCE = 5.0
 """Seconds for an answer, during which no key is read."""

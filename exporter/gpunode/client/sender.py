@@ -20,7 +20,7 @@ from typing import Any
 from gpunode.client.protocol import (
     BEST_OF,
     KERNELS,
-    LARGEST,
+    LARGEST_MESSAGE,
     MEDIAN_OF,
     NAME,
     PHASES,
@@ -33,13 +33,13 @@ from gpunode.metric import Distribution
 
 log = logging.getLogger(__name__)
 
-EVERY = 1.0
+SEND_INTERVAL = 1.0
 """Seconds between messages."""
 
 KEPT = 10.0
 """Seconds to keep unsent counts for the next message while the daemon's socket is full."""
 
-PATIENCE = 0.25
+SEND_TIMEOUT = 0.25
 """Seconds for which the sender's thread waits, without the GIL, while the daemon's socket is full.
 Whoever does not wait gets no turn beside a process that floods the socket."""
 
@@ -127,7 +127,7 @@ class Account:
         if self._last_step is not None and self._time is not None:
             since = round(self._time - self._last_step - self._aside, 3)
         flops = self.tokens * self.flops_per_token if self.flops_per_token else None
-        told = {
+        fields = {
             "v": VERSION,
             "phase": self.phase,
             "phases": {name: round(s, 6) for name, s in self.phases.items() if s},
@@ -145,12 +145,12 @@ class Account:
             "kernels": self.kernel_seconds,
         }
         if any(self.requests.counts):
-            told["requests"] = {
+            fields["requests"] = {
                 "counts": self.requests.counts,
                 "sum": round(self.requests.sum, 6),
                 "items": self.request_items,
             }
-        return json.dumps(told, separators=(",", ":")).encode()
+        return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def amount(value: object) -> float:
@@ -178,7 +178,7 @@ class Sender:
         self._drain = drain
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         # Not settimeout(), which would poll a socket that is always ready to send.
-        wait = struct.pack("@ll", 0, int(PATIENCE * 1e6))
+        wait = struct.pack("@ll", 0, int(SEND_TIMEOUT * 1e6))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
         self._lock = threading.Lock()
         self._sent = monotonic()
@@ -195,7 +195,7 @@ class Sender:
         with self._lock:
             account = self._drain()
             message = account.message()
-            if len(message) > LARGEST:
+            if len(message) > LARGEST_MESSAGE:
                 account.kernel_seconds = {}
                 message = account.message()
             try:
@@ -209,5 +209,5 @@ class Sender:
 
     def _run(self) -> None:
         wait = threading.Event()
-        while not wait.wait(EVERY):
+        while not wait.wait(SEND_INTERVAL):
             self.send()

@@ -44,16 +44,16 @@ Found = tuple[bool | float | None, int, str]
 """Whether a fault is there, None if that is not known; how bad it is; DCGM's name for it."""
 
 
-def health(values: Values, told: DcgmFields) -> Iterator[tuple[str, int, str]]:
+def health(values: Values, fields: DcgmFields) -> Iterator[tuple[str, int, str]]:
     """Each watch of which something is known, the worst that it found, and DCGM's error."""
-    for watch, faults in _faults(values, told).items():
+    for watch, faults in _faults(values, fields).items():
         known = [(bad, error) for there, bad, error in faults if there]
         if known or any(there is not None for there, *_ in faults):
             bad, error = max(known, default=(GOOD, "OK"))
             yield watch, bad, f"DCGM_FR_{error}"
 
 
-def _faults(values: Values, told: DcgmFields) -> dict[str, list[Found]]:
+def _faults(values: Values, fields: DcgmFields) -> dict[str, list[Found]]:
     def now(reason: str) -> float | None:
         return values.get((state.CLOCK_EVENT, (reason,)))
 
@@ -61,7 +61,7 @@ def _faults(values: Values, told: DcgmFields) -> dict[str, list[Found]]:
     fabric = [healthy for (metric, _), healthy in values.items() if metric is state.FABRIC_HEALTHY]
     width, widest = (values.get((m, ())) for m in (state.PCIE_WIDTH, state.PCIE_WIDTH_MAX))
     narrow = None if width is None or widest is None else width < widest
-    valid = told.inforom_valid
+    valid = fields.inforom_valid
     actions = [labels[0] for metric, labels in values if metric is state.RECOVERY_ACTION]
     return {
         "PCIE": [(narrow, WARNING, "PCIE_WIDTH")],
@@ -71,7 +71,7 @@ def _faults(values: Values, told: DcgmFields) -> dict[str, list[Found]]:
         ],
         "MEM": [
             (values.get((state.REMAP_FAILED, ())), FAILURE, "ROW_REMAP_FAILURE"),
-            (told.ecc.get("uncorrected"), FAILURE, "VOLATILE_DBE_DETECTED"),
+            (fields.ecc.get("uncorrected"), FAILURE, "VOLATILE_DBE_DETECTED"),
             (values.get((state.REMAP_PENDING, ())), WARNING, "PENDING_ROW_REMAP"),
         ],
         "INFOROM": [(None if valid is None else not valid, WARNING, "CORRUPT_INFOROM")],

@@ -24,8 +24,8 @@ from gpunode.gpu import activity as gpu
 from gpunode.gpu import health as state
 from gpunode.gpu import nvlink, power, units, xids
 from gpunode.gpu.dcgm_fields import DcgmFields
+from gpunode.holders.pods import LONGEST
 from gpunode.jobs.owners import OWNER
-from gpunode.jobs.pods import LONGEST
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
 from gpunode.source import Key, Reading, Readings
@@ -169,77 +169,77 @@ EVENTS = (
 """Reasons why the clocks are lowered, by the bit that DCGM has for each."""
 
 
-def _event_bits(told: DcgmFields) -> float | None:
-    events = told.clock_events
+def _event_bits(fields: DcgmFields) -> float | None:
+    events = fields.clock_events
     return None if events is None else float(sum(1 << EVENTS.index(event) for event in events))
 
 
 def _violation(name: str, what: str) -> tuple[Metric, Callable[[DcgmFields], float | None]]:
     held_back = _gauge(f"DEV_{name.upper()}_VIOLATION", f"Time held back by {what} (ns).")
     limit = {"board_limit": "board", "low_util": "low_utilization"}.get(name, name)
-    return held_back, lambda told: _times(told.violations.get(limit), 1e9)
+    return held_back, lambda fields: _times(fields.violations.get(limit), 1e9)
 
 
 FIELDS: tuple[tuple[Metric, Callable[[DcgmFields], float | None]], ...] = (
     (
         _gauge("DEV_TOTAL_ENERGY_CONSUMPTION", "Energy since the driver was loaded (mJ)."),
-        lambda told: _times(told.energy, 1e3),
+        lambda fields: _times(fields.energy, 1e3),
     ),
     (
         _gauge("DEV_POWER_USAGE_INSTANT", "Power draw at this moment (W)."),
-        lambda told: told.power_now,
+        lambda fields: fields.power_now,
     ),
     (
         _gauge("DEV_POWER_MGMT_LIMIT", "Power limit that was asked for (W)."),
-        lambda told: told.power_range.asked,
+        lambda fields: fields.power_range.asked,
     ),
     (
         _gauge("DEV_POWER_MGMT_LIMIT_MIN", "Least power limit that can be set (W)."),
-        lambda told: told.power_range.least,
+        lambda fields: fields.power_range.least,
     ),
     (
         _gauge("DEV_POWER_MGMT_LIMIT_MAX", "Greatest power limit that can be set (W)."),
-        lambda told: told.power_range.most,
+        lambda fields: fields.power_range.most,
     ),
     (
         _gauge("DEV_SLOWDOWN_TEMP", "Temperature at which the GPU slows down (C)."),
-        lambda told: told.temperature_limits.slowdown,
+        lambda fields: fields.temperature_limits.slowdown,
     ),
     (
         _gauge("DEV_SHUTDOWN_TEMP", "Temperature at which the GPU shuts down (C)."),
-        lambda told: told.temperature_limits.shutdown,
+        lambda fields: fields.temperature_limits.shutdown,
     ),
     (
         _gauge("DEV_GPU_MAX_OP_TEMP", "Maximum operating temperature of the GPU (C)."),
-        lambda told: told.temperature_limits.gpu,
+        lambda fields: fields.temperature_limits.gpu,
     ),
     (
         _gauge("DEV_MEM_MAX_OP_TEMP", "Maximum operating temperature of the memory (C)."),
-        lambda told: told.temperature_limits.memory,
+        lambda fields: fields.temperature_limits.memory,
     ),
     (
         _gauge("DEV_ENC_UTIL", "Encoder utilization (%)."),
-        lambda told: _times(told.video.encoder, 100),
+        lambda fields: _times(fields.video.encoder, 100),
     ),
     (
         _gauge("DEV_DEC_UTIL", "Decoder utilization (%)."),
-        lambda told: _times(told.video.decoder, 100),
+        lambda fields: _times(fields.video.decoder, 100),
     ),
     (
         _gauge("DEV_ECC_SBE_VOL_TOTAL", "Corrected ECC errors since the driver was loaded."),
-        lambda told: told.ecc.get("corrected"),
+        lambda fields: fields.ecc.get("corrected"),
     ),
     (
         _gauge("DEV_ECC_DBE_VOL_TOTAL", "Uncorrected ECC errors since the driver was loaded."),
-        lambda told: told.ecc.get("uncorrected"),
+        lambda fields: fields.ecc.get("uncorrected"),
     ),
     (
         _gauge("DEV_VGPU_LICENSE_STATUS", "Whether this is a virtual GPU with a licence."),
-        lambda told: None if told.vgpu_licensed is None else float(told.vgpu_licensed),
+        lambda fields: None if fields.vgpu_licensed is None else float(fields.vgpu_licensed),
     ),
     (
         _gauge("DEV_PSTATE", "Performance state (0 at full performance to 15)."),
-        lambda told: _times(told.performance_state, 1),
+        lambda fields: _times(fields.performance_state, 1),
     ),
     (_gauge("DEV_CLOCKS_EVENT_REASONS", "Why the clocks are lowered (bits)."), _event_bits),
     (_gauge("DEV_CLOCK_THROTTLE_REASONS", "The same, as DCGM called it before 4."), _event_bits),
@@ -360,18 +360,18 @@ class DcgmNames:
         values: dict[tuple[str, ...], dict[tuple[Metric, tuple[str, ...]], float]] = {}
         for (metric, labels), (value, _) in found.items():
             values.setdefault(labels[:2], {})[metric, labels[2:]] = value
-        windows = {told.place.uuid: told.detail for told in readings.details(gpu.WindowDetail)}
-        fields = [told.detail for told in readings.details(DcgmFields)]
-        boards = float(sum(not told.identity.mig for told in fields))
+        windows = {one.place.uuid: one.detail for one in readings.details(gpu.WindowDetail)}
+        by_gpu = [one.detail for one in readings.details(DcgmFields)]
+        boards = float(sum(not fields.identity.mig for fields in by_gpu))
         host = self._host()
         samples: list[Sample] = []
-        for told in fields:
-            who = told.identity
+        for fields in by_gpu:
+            who = fields.identity
             of_gpu = values.get(who.labels, {})
             activity = self._activity(who, windows.get(who.uuid))
             shares = windows[who.uuid].memory_busy if who.uuid in windows else None
             known = [
-                *_scaled(of_gpu, told),
+                *_scaled(of_gpu, fields),
                 *((theirs, activity.get(name)) for name, theirs in PROFILED.items()),
                 (NVLINK, _bandwidth(activity)),
                 (COPY, _times(shares, 100)),
@@ -379,12 +379,12 @@ class DcgmNames:
             ]
             owners = {labels[:4] for metric, labels in of_gpu if metric is OWNER}
             for owner in sorted(owners) or [("", "", "", "")]:
-                labels = _labels(told, host, *owner)
+                labels = _labels(fields, host, *owner)
                 for theirs, reading in known:
                     samples += theirs.at(reading, *labels)
                 samples += _last_xid(of_gpu, labels)
                 samples += self._recent_xids(of_gpu, who, labels)
-                for watch, verdict, error in health(of_gpu, told):
+                for watch, verdict, error in health(of_gpu, fields):
                     samples += HEALTH.at(float(verdict), *labels, watch, error)
             samples += _of_jobstats(of_gpu, who, owners)
         return Reading(tuple(samples))
@@ -414,7 +414,7 @@ class DcgmNames:
     def _follow_xids(self, found: Mapping[Key, tuple[float, float]], since: float) -> None:
         """Keep when the counts of XIDs grew, which begin with 0 as the daemon does.
 
-        A count that is not told for a while is no new one when it comes back.
+        A count that is not reported for a while is no new one when it comes back.
         """
         for (metric, labels), (value, time) in found.items():
             if metric is xids.XIDS:
@@ -431,9 +431,9 @@ class DcgmNames:
         """As dcgm-exporter has them; none where the GPU does not report XIDs."""
         window = f"{XID_WINDOW * 1000:.0f}"
         reported = [of[0] for metric, of in of_gpu if metric is xids.XIDS]
-        told = {xid: self._xids[(*who.labels, xid)].grown for xid in reported}
-        recent = {xid: sum(number for _, number in grown) for xid, grown in told.items() if grown}
-        if told and not recent:
+        increments = {xid: self._xids[(*who.labels, xid)].grown for xid in reported}
+        recent = {xid: sum(n for _, n in grown) for xid, grown in increments.items() if grown}
+        if increments and not recent:
             yield from XID_COUNT.at(0.0, *labels, window, "")
         for xid, number in recent.items():
             yield from XID_COUNT.at(number, *labels, window, xid)
@@ -448,12 +448,12 @@ class DcgmNames:
         return {**rates, **((window.activity if window else None) or {})}
 
 
-def _scaled(values: Values, told: DcgmFields) -> Iterator[tuple[Metric, float | None]]:
+def _scaled(values: Values, fields: DcgmFields) -> Iterator[tuple[Metric, float | None]]:
     for theirs, ours, labels, factor in SCALED:
-        value = values.get((ours, labels), told.whole.get(ours))
+        value = values.get((ours, labels), fields.whole.get(ours))
         yield theirs, _times(value, factor)
     for theirs, tell in FIELDS:
-        yield theirs, tell(told)
+        yield theirs, tell(fields)
     total, used = (values.get((metric, ())) for metric in (gpu.MEMORY_TOTAL, gpu.MEMORY_USED))
     if total is not None and used is not None:
         usable = total - values.get((gpu.MEMORY_RESERVED, ()), 0.0)
@@ -467,9 +467,9 @@ def _bandwidth(activity: Mapping[str, float]) -> float | None:
 
 
 def _labels(
-    told: DcgmFields, host: str, namespace: str, pod: str, container: str, job: str
+    fields: DcgmFields, host: str, namespace: str, pod: str, container: str, job: str
 ) -> tuple[str, ...]:
-    who = told.identity
+    who = fields.identity
     address = who.bus_id.upper().rjust(len("00000000:1B:00.0"), "0") if who.bus_id else ""
     instance = INSTANCE_NAME.fullmatch(who.name)
     return (
@@ -482,7 +482,7 @@ def _labels(
         host,
         "" if who.gpu_instance is None else str(who.gpu_instance),
         instance["profile"] if instance else "",
-        told.driver_version,
+        fields.driver_version,
         container,
         namespace,
         pod,

@@ -26,7 +26,7 @@ STEP = 10.0
 POINTS = 361
 """Points that are kept: an hour, and the place of the one that is being written."""
 
-MOST = 128
+MOST_GPUS = 128
 """GPUs that are kept: about 20 kB each."""
 
 USED = frozenset({SECONDS, ENERGY, MEMORY_USED, BOTTLENECK})
@@ -39,7 +39,7 @@ UNKNOWN = len(NAMES)
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class GpuHistory:
     """One GPU over time: for each point its value, None where it was not read.
 
     ``states`` has the share of the time since the point before that went to each state; those in
@@ -120,7 +120,7 @@ class History:
         }
         rings = {at: ring for at, ring in self.rings.items() if at in found or not ring.empty}
         for at in found:
-            if len(rings) < MOST:
+            if len(rings) < MOST_GPUS:
                 rings.setdefault(at, Ring())
         for at, ring in rings.items():
             ledger = [values.get((SECONDS, (*at, state))) for state in STATES]
@@ -133,7 +133,7 @@ class History:
         self.count += 1
         return Reading((), self)
 
-    def after(self, since: float) -> tuple[list[float], list[Line]]:
+    def after(self, since: float) -> tuple[list[float], list[GpuHistory]]:
         """The times of the points after a time, oldest first, and the GPUs at these.
 
         Where the clock was set back, the points that it took for the future are left out.
@@ -148,7 +148,7 @@ class History:
         places.reverse()
         rings = sorted(self.rings.items(), key=lambda item: (int(item[0][0]), item[0][1]))
         times = [round(self.times[place], 1) for place in places]
-        return times, [_line(at, ring, places) for at, ring in rings]
+        return times, [_of_gpu(at, ring, places) for at, ring in rings]
 
 
 def _watts(before: tuple[float, float] | None, after: tuple[float, float] | None) -> float:
@@ -157,9 +157,9 @@ def _watts(before: tuple[float, float] | None, after: tuple[float, float] | None
     return math.nan if watts is None else watts
 
 
-def _line(at: At, ring: Ring, places: Sequence[int]) -> Line:
+def _of_gpu(at: At, ring: Ring, places: Sequence[int]) -> GpuHistory:
     shares = ((s, c) for s, c in zip(STATES, ring.shares, strict=True))
-    return Line(
+    return GpuHistory(
         *at,
         {
             state: list(_rounded(column, places, 3))

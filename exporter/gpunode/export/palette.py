@@ -7,6 +7,8 @@ another. Colours alone tell nothing: the name is always beside them.
 
 from __future__ import annotations
 
+from gpunode.verdict import causes, reasons
+
 STATES: dict[str, str] = {
     "compute": "#009E73",
     "memory": "#56B4E9",
@@ -21,40 +23,13 @@ STATES: dict[str, str] = {
 }
 
 CAUSES: dict[str, str] = {
-    "none": STATES["compute"],
-    "data_loading": STATES["starved"],
-    "data_loading_cpu": "#AA4420",
-    "data_loading_storage": "#4466EE",
-    "data_loading_copy": STATES["copy"],
-    "shm": "#2020EE",
-    "host_compute": "#BB5555",
-    "compile": "#CCCCEE",
-    "checkpoint": "#6688EE",
-    "no_requests": STATES["free"],
-    "stopped": "#8888BB",
-    "unexplained": STATES["idle"],
-    "communication": STATES["communication"],
-    "straggler": STATES["blocked"],
-    "stalled_collective": "#882020",
-    "kernel_launch": STATES["launch"],
-    "thermal": "#58F0A0",
-    "power": "#66EE66",
-    "precision": "#66AA44",
-    "memory_bandwidth": STATES["memory"],
-    "memory_capacity": "#2044AA",
+    name: STATES.get(cause.colour, cause.colour) for name, cause in causes.CAUSES.items()
 }
 """A cause that takes the time of one state has that state's colour."""
 
 REASONS: dict[str, str] = {
-    "gone": "#882020",
-    "stopped": CAUSES["stopped"],
-    "uninterruptible": CAUSES["shm"],
-    "checkpointing": CAUSES["checkpoint"],
-    "evaluating": STATES["compute"],
-    "preparing": CAUSES["data_loading"],
-    "computing": STATES["memory"],
-    "cpu_bound": CAUSES["data_loading_cpu"],
-    "unknown": STATES["unknown"],
+    name: {**STATES, **CAUSES}.get(reason.colour, reason.colour)
+    for name, reason in reasons.REASONS.items()
 }
 """Why the other GPUs of a job wait for one."""
 

@@ -24,14 +24,15 @@ from gpunode.gpu.ledger import (
     stands_still,
 )
 from gpunode.gpu.models import ceilings_of
-from gpunode.gpu.peers import Peers
 from gpunode.gpu.power import Power
 from gpunode.gpu.units import Units
 from gpunode.gpu.window import HOUSEKEEPING, Window
 from gpunode.gpu.xids import Xids
+from gpunode.holders.census import Census, Look
+from gpunode.holders.holder import Holder
+from gpunode.holders.source import HoldersSource
 from gpunode.metric import Metric, Sample
-from gpunode.node.node import Node
-from gpunode.source import Divided, GpuSource, Reading
+from gpunode.source import Divided, Reading
 
 SECONDS = Metric(
     "gpunode_gpu_seconds_total",
@@ -130,7 +131,7 @@ class WindowDetail:
     """The last window: what the sensors measured, and which states its time went to.
 
     ``state`` has shares of the window, ``ledger`` seconds since the daemon started, ``sensors``
-    which sensors the ledger uses. What was not measured is None.
+    which sensors the ledger uses. A value that was not measured is None.
     """
 
     seconds: float
@@ -177,8 +178,9 @@ class GpuActivity:
         *xids.METRICS,
     )
 
-    def __init__(self, node: Node, gpu: Gpu, settings: Settings) -> None:
-        self.clock = node.clock
+    def __init__(self, census: Census, gpu: Gpu, settings: Settings) -> None:
+        self.clock = census.node.clock
+        self.census = census
         self.sensors = gpu
         self.labels = gpu.identity.labels
         self.interval = self.every = settings.gpu.interval
@@ -188,9 +190,11 @@ class GpuActivity:
         self.ceilings = ceilings_of(gpu.identity)
         self.units = Units(gpu)
         self.power = Power(gpu)
-        self.xids = Xids(gpu, node.clock)
+        self.xids = Xids(gpu, self.clock)
         self.utilization = UtilizationBuffer(gpu)
-        self._peers = Peers(node)
+        self._held_by: frozenset[Holder] = frozenset()
+        """The processes that could compute at the end of the last window."""
+
         self._counters = VENDORS[gpu.identity.vendor].counters
         self._opened: Moment | None = None
         self._last_work = -math.inf
@@ -240,7 +244,7 @@ class GpuActivity:
             rates = activity.values
             self.units.count(activity)
         utilization = known(self.sensors.utilization)
-        processes = known(self.sensors.processes)
+        look = self.census.look(self.sensors, within=self.interval / 2)
         pcie, nvlink = _busier(rates, "pcie"), _busier(rates, "nvlink")
         graphics = rates.get("graphics")
         busy = None
@@ -257,15 +261,27 @@ class GpuActivity:
             power_limit=self.power.limits.enforced if self.power.limits else None,
             nvlink=nvlink,
             pcie=pcie,
-            processes=processes,
+            processes=None if look is None else list(look.processes),
             quiet_for=closed.monotonic - self._last_work,
-            peers=self._peers.known(
-                processes, closed.monotonic, moved=(nvlink or 0.0) >= HOUSEKEEPING
-            ),
+            peers=self._peers(look, moved=(nvlink or 0.0) >= HOUSEKEEPING),
             resting_power=self._resting_power(),
             limits=self.limits,
             ceilings=self.ceilings,
         )
+
+    def _peers(self, look: Look | None, *, moved: bool) -> bool | None:
+        """Whether any process has peers on other GPUs; None if that is not known.
+
+        ``moved`` says whether data went over NVLink in this window.
+        """
+        if look is None:
+            return True if moved else None
+        could, self._held_by = self._held_by, frozenset(look.computing)
+        for holder in could & self._held_by if moved else ():
+            # What moved before a process came was not its own.
+            holder.communicated = True
+        answers = {holder.peers() for holder in self._held_by}
+        return True if True in answers else None if None in answers else False
 
     def _resting_power(self) -> float | None:
         """Watts that the GPU drew when it last rested; before, what its model commonly does."""
@@ -361,4 +377,4 @@ def _busier(rates: Mapping[str, float], link: str) -> float | None:
     return max(found, default=None)
 
 
-GPU_SOURCE: GpuSource = GpuActivity
+HOLDERS_SOURCE: HoldersSource = GpuActivity

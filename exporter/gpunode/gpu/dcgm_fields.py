@@ -76,7 +76,7 @@ class GpuDcgmFields:
 
     def __init__(self, node: Node, gpu: Gpu, settings: Settings) -> None:
         self.clock = node.clock
-        self.sensors = gpu
+        self.gpu = gpu
         self.every = settings.gpu.health_interval
         self._limits_due = Due(LIMITS_EVERY)
         self._inforom_due = Due(INFOROM_EVERY)
@@ -87,7 +87,7 @@ class GpuDcgmFields:
         self._vgpu_licensed: bool | None = None
 
     def read(self) -> Reading:
-        gpu, now = self.sensors, self.clock.monotonic()
+        gpu, now = self.gpu, self.clock.monotonic()
         if self._limits_due.at(now):
             self._driver_version = known(gpu.driver_version) or ""
             self._vgpu_licensed = known(gpu.vgpu_licensed)

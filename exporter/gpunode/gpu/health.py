@@ -173,7 +173,7 @@ class GpuHealth:
 
     def __init__(self, node: Node, gpu: Gpu, settings: Settings) -> None:
         self.clock = node.clock
-        self.sensors = gpu
+        self.gpu = gpu
         self.labels = gpu.identity.labels
         self.every = settings.gpu.health_interval
         self._sampled_throttle: dict[str, float] = {}
@@ -184,7 +184,7 @@ class GpuHealth:
         return Reading(tuple(self._samples()))
 
     def _samples(self) -> Iterator[Sample]:
-        gpu, at, who = self.sensors, self.labels, self.sensors.identity
+        gpu, at, who = self.gpu, self.labels, self.gpu.identity
         fields = (who.name, who.bus_id, who.serial, who.vbios, who.compute_capability, who.parent)
         yield Sample(INFO, (*at, *(field or "" for field in fields)), 1.0)
         if who.mig:
@@ -208,8 +208,8 @@ class GpuHealth:
         now = self.clock.monotonic()
         elapsed = now - self._time if self._time is not None else 0.0
         self._time = now
-        active = known(self.sensors.clock_events)
-        throttled = known(self.sensors.throttled)
+        active = known(self.gpu.clock_events)
+        throttled = known(self.gpu.throttled)
         if active is not None:
             for reason in REASONS:
                 yield from CLOCK_EVENT.at(float(reason in active), *at, reason)
@@ -223,27 +223,27 @@ class GpuHealth:
             yield from THROTTLED.at(seconds, *at, reason)
 
     def _memory_error_samples(self, at: tuple[str, str]) -> Iterator[Sample]:
-        for kind, count in (known(self.sensors.ecc_errors) or {}).items():
+        for kind, count in (known(self.gpu.ecc_errors) or {}).items():
             yield from ECC.at(count, *at, kind)
-        rows = known(self.sensors.remapped_rows)
+        rows = known(self.gpu.remapped_rows)
         if rows is not None:
             yield from ROW_REMAPS.at(rows.corrected, *at, "corrected")
             yield from ROW_REMAPS.at(rows.uncorrected, *at, "uncorrected")
             yield from REMAP_PENDING.at(float(rows.pending), *at)
             yield from REMAP_FAILED.at(float(rows.failed), *at)
-        action = known(self.sensors.recovery_action)
+        action = known(self.gpu.recovery_action)
         if action is not None:
             yield from RECOVERY_ACTION.at(1.0, *at, action)
 
     def _pcie_samples(self, at: tuple[str, str]) -> Iterator[Sample]:
-        link = known(self.sensors.pcie_link)
+        link = known(self.gpu.pcie_link)
         if link is not None:
             yield from PCIE_GENERATION.at(link.generation, *at)
             yield from PCIE_GENERATION_MAX.at(link.max_generation, *at)
             yield from PCIE_WIDTH.at(link.width, *at)
             yield from PCIE_WIDTH_MAX.at(link.max_width, *at)
-        yield from PCIE_REPLAYS.at(known(self.sensors.pcie_replays), *at)
-        for kind, count in (known(self.sensors.pcie_errors) or {}).items():
+        yield from PCIE_REPLAYS.at(known(self.gpu.pcie_replays), *at)
+        for kind, count in (known(self.gpu.pcie_errors) or {}).items():
             yield from PCIE_ERRORS.at(count, *at, kind)
 
     def _fabric_samples(self, fabric: Fabric, at: tuple[str, str]) -> Iterator[Sample]:

@@ -156,7 +156,7 @@ ONE_WAY = 1.3
 """What a collective over PCIe moves in its busier direction, per byte in the other."""
 
 COPIED_OVER = (0.05e9, 0.6e9)
-"""Bytes per second to the GPU above which launches cannot be told from copies."""
+"""Bytes per second to the GPU above which launches cannot be distinguished from copies."""
 
 NOTHING = 5e-3
 """A share so small that any evidence outweighs it."""

@@ -51,13 +51,13 @@ class GpuNvLink:
     metrics = (NVLINK_UP, NVLINK_SPEED, NVLINK_ERRORS)
 
     def __init__(self, node: Node, gpu: Gpu, settings: Settings) -> None:  # noqa: ARG002
-        self.sensors = gpu
+        self.gpu = gpu
         self.labels = gpu.identity.labels
         self.every = settings.gpu.nvlink_interval
 
     def read(self) -> Reading:
         """Every link; no samples for a GPU that has none."""
-        links = known(self.sensors.nvlinks) or []
+        links = known(self.gpu.nvlinks) or []
         errors = {link.link: link.errors for link in links if any(link.errors.values())}
         return Reading(tuple(self._samples(links)), NvLinkDetail(errors))
 

@@ -75,7 +75,7 @@ class Power:
     """Keeps the power draw, energy and step period of one GPU."""
 
     def __init__(self, gpu: Gpu) -> None:
-        self.sensors = gpu
+        self.gpu = gpu
         self.labels = gpu.identity.labels
         self.buffer = PowerBuffer(gpu)
         self.limits: PowerLimits | None = None
@@ -92,7 +92,7 @@ class Power:
     def drain(self, now: float) -> PowerWindow | None:
         """The samples since the last call; None if the GPU keeps none."""
         if self._limits_due.at(now):
-            self.limits = known(self.sensors.power_limits)
+            self.limits = known(self.gpu.power_limits)
         return self.buffer.drain(self.limits.enforced if self.limits else None)
 
     def count(self, window: PowerWindow | None, now: float) -> None:
@@ -110,7 +110,7 @@ class Power:
         self._counted = total
         if not self._calibration_due.at(now):
             return
-        counter = known(self.sensors.energy)
+        counter = known(self.gpu.energy)
         if counter is None:
             return
         before, self._calibrated_at = self._calibrated_at, (counter, total)
@@ -127,7 +127,7 @@ class Power:
     def samples(self, window: PowerWindow | None) -> Iterator[Sample]:
         """The metrics to export after a window."""
         mean, at = window.mean if window else None, self.labels
-        yield from POWER.at(known(self.sensors.power) if mean is None else mean, *at)
+        yield from POWER.at(known(self.gpu.power) if mean is None else mean, *at)
         if self.limits is not None:
             yield from POWER_LIMIT.at(self.limits.enforced, *at)
             yield from POWER_DEFAULT_LIMIT.at(self.limits.default, *at)

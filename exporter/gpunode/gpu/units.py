@@ -52,7 +52,7 @@ class Units:
     """Adds up the activity of one GPU."""
 
     def __init__(self, gpu: Gpu) -> None:
-        self.sensors = gpu
+        self.gpu = gpu
         self.labels = gpu.identity.labels
         self._seconds: dict[str, float] = {}
         self._bytes: dict[str, float] = {}
@@ -67,7 +67,7 @@ class Units:
     def count_nvlinks(self, seconds: float) -> dict[str, float]:
         """Add the increase of the NVLink counters, without GPM; returns bytes per second."""
         rates: dict[str, float] = {}
-        for direction, value in (known(self.sensors.nvlink_bytes) or {}).items():
+        for direction, value in (known(self.gpu.nvlink_bytes) or {}).items():
             name = f"nvlink_{direction}"
             before = self._nvlink_counters.get(name)
             self._nvlink_counters[name] = value

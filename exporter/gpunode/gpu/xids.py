@@ -33,7 +33,7 @@ class Xids:
     """Collects the XID events of one GPU."""
 
     def __init__(self, gpu: Gpu, clock: Clock) -> None:
-        self.sensors = gpu
+        self.gpu = gpu
         self.labels = gpu.identity.labels
         self.clock = clock
         self._counts = dict.fromkeys(map(str, VENDORS[gpu.identity.vendor].watched_errors), 0)
@@ -41,7 +41,7 @@ class Xids:
 
     def samples(self) -> Iterator[Sample]:
         """The counts, with events since the last call; none if the GPU reports no events."""
-        events = known(self.sensors.xids)
+        events = known(self.gpu.xids)
         if events is None:
             return
         for event in events:

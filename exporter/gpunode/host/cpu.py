@@ -62,14 +62,14 @@ class Core:
 
 
 @dataclass(frozen=True, slots=True)
-class Stat:
+class CpuStat:
     """The contents of /proc/stat."""
 
     cores: dict[str, Core]
     numbers: dict[str, float]
 
 
-def parse(text: str) -> Stat:
+def parse(text: str) -> CpuStat:
     """Parse /proc/stat. Raises ``ValueError`` if it lists no cores."""
     cores, numbers = {}, {}
     for line in text.splitlines():
@@ -80,7 +80,7 @@ def parse(text: str) -> Stat:
             numbers[name] = counter(rest)
     if not cores:
         raise ValueError("/proc/stat: no cores listed")
-    return Stat(cores, numbers)
+    return CpuStat(cores, numbers)
 
 
 def _core(fields: str) -> Core:
@@ -143,7 +143,7 @@ class Cpu:
         return Reading(tuple(self._samples(stat, busy, self._numa)))
 
     def _samples(
-        self, stat: Stat, busy: dict[str, float], numa: dict[str, str]
+        self, stat: CpuStat, busy: dict[str, float], numa: dict[str, str]
     ) -> Iterator[Sample]:
         for cpu, core in stat.cores.items():
             yield Sample(SECONDS, (cpu, "user"), core.user)

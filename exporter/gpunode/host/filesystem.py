@@ -119,7 +119,7 @@ class FilesystemSpace:
 
     def _samples(self, mount: Mount) -> Iterator[Sample]:
         at = self.called, mount.kind
-        with contextlib.suppress(FileNotFoundError):  # only what is told of it is in our container
+        with contextlib.suppress(FileNotFoundError):  # in the mount table, but not in our container
             space = self.node.filesystem(mount.point)
             self._check_is_seen(mount)
             yield from SIZE.at(space.size, *at)
@@ -160,7 +160,7 @@ def watched(node: Node, mounts: Iterable[Mount]) -> dict[str, Mount]:
     That is the one with the shortest path; if it is mounted only as volumes of pods, the first by
     name, which stays the same whichever pods there are.
     """
-    views: dict[tuple[str, str], View] = {}
+    named: dict[tuple[str, str], NamedMount] = {}
     # A later mount hides an earlier one at the same mount point.
     for mount in {mount.point: mount for mount in mounts}.values():
         name = volume(node, mount.point, mount.source)
@@ -169,19 +169,22 @@ def watched(node: Node, mounts: Iterable[Mount]) -> dict[str, Mount]:
         if not KINDS.fullmatch(mount.kind) and not plain:
             continue
         if of_pods or not mount.point.startswith(UNWATCHED):
-            view = View(mount, name or mount.point)
+            candidate = NamedMount(mount, name or mount.point)
             tunnelled = of_pods and TUNNEL.match(mount.source)
-            which = (mount.kind, view.name) if tunnelled else mount.identity
-            views[which] = min(views.get(which, view), view, key=View.order)
+            which = (mount.kind, candidate.name) if tunnelled else mount.identity
+            named[which] = min(named.get(which, candidate), candidate, key=NamedMount.order)
     found: dict[str, Mount] = {}
-    for view in sorted(views.values(), key=lambda view: view.of_pods):
+    for candidate in sorted(named.values(), key=lambda candidate: candidate.of_pods):
         # A pod may call its volume what another is called already.
-        taken = view.name in found
-        found.setdefault(f"{view.name} ({view.mount.source})" if taken else view.name, view.mount)
+        taken = candidate.name in found
+        found.setdefault(
+            f"{candidate.name} ({candidate.mount.source})" if taken else candidate.name,
+            candidate.mount,
+        )
     return dict(list(found.items())[:MOST_THREADS])
 
 
-class View(NamedTuple):
+class NamedMount(NamedTuple):
     """A mount, and what users call it."""
 
     mount: Mount

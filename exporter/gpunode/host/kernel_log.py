@@ -175,7 +175,7 @@ SYSLOG = re.compile(
     r"(?:[A-Z][a-z]{2} [ 0-9][0-9] [0-9:]{8}|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.+Z-]{8,24})"
     r" \S{1,255} kernel: (?:\[ {0,8}[0-9]{1,12}\.[0-9]{6}\](?:\[ {0,8}[CT][0-9]{1,10}\])? )?"
 )
-LONGEST = 4096
+LONGEST_LINE = 4096
 """Characters of a line to match; the kernel writes at most 1,024 per record."""
 
 
@@ -187,8 +187,8 @@ def kind_of(message: str) -> str | None:
 
 def message_of(path: str, line: str) -> str | None:
     """The message in a line of a log, or None if the kernel did not write it."""
-    start = (RECORD if path == KMSG else SYSLOG).match(line[:LONGEST])
-    return line[start.end() : LONGEST] if start else None
+    start = (RECORD if path == KMSG else SYSLOG).match(line[:LONGEST_LINE])
+    return line[start.end() : LONGEST_LINE] if start else None
 
 
 class KernelLog:

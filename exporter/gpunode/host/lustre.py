@@ -109,7 +109,7 @@ class Import:
 
 
 @dataclass(slots=True)
-class Filesystem:
+class LustreFilesystem:
     """The result of one read of a filesystem, over all its targets."""
 
     stats: dict[str, Count] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class Filesystem:
     targets: dict[bool, int] = field(default_factory=dict)
 
 
-class Totals:
+class LustreTotals:
     """Sums of counters over targets that come and go; each target counts from its first read."""
 
     def __init__(self) -> None:
@@ -179,29 +179,29 @@ class Lustre:
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
         self.every = settings.host.interval
-        self.totals = Totals()
+        self.totals = LustreTotals()
 
     def read(self) -> Reading:
-        found: dict[str, Filesystem] = {}
+        found: dict[str, LustreFilesystem] = {}
         for root in ROOTS:
             self._read_clients(root, found)
             for kind, server in SERVERS.items():
                 self._read_targets(f"{root}/{kind}", server, found)
         return Reading((*_samples(found), *self._total_samples(found)))
 
-    def _total_samples(self, found: dict[str, Filesystem]) -> Iterator[Sample]:
+    def _total_samples(self, found: dict[str, LustreFilesystem]) -> Iterator[Sample]:
         """The totals of filesystems that are still mounted."""
         for (metric, filesystem, server), total in self.totals.sums.items():
             if filesystem in found:
                 yield from metric.at(total, filesystem, server)
 
-    def _read_clients(self, root: str, found: dict[str, Filesystem]) -> None:
+    def _read_clients(self, root: str, found: dict[str, LustreFilesystem]) -> None:
         for name, fsname in self._devices(f"{root}/llite", LLITE, found):
             stats = self._stats(f"{root}/llite/{name}/stats")
             if stats is not None:
                 found[fsname].stats = stats
 
-    def _read_targets(self, folder: str, server: str, found: dict[str, Filesystem]) -> None:
+    def _read_targets(self, folder: str, server: str, found: dict[str, LustreFilesystem]) -> None:
         for name, fsname in self._devices(folder, CLIENT, found):
             filesystem = found[fsname]
             waited = (self._stats(f"{folder}/{name}/stats") or {}).get("req_waittime")
@@ -220,7 +220,7 @@ class Lustre:
                 self.totals.add(TIMEOUTS, fsname, server, name, link.timeouts)
 
     def _devices(
-        self, folder: str, form: re.Pattern[str], found: dict[str, Filesystem]
+        self, folder: str, form: re.Pattern[str], found: dict[str, LustreFilesystem]
     ) -> Iterator[tuple[str, str]]:
         """The devices in a folder, each with the name of its filesystem."""
         try:
@@ -233,7 +233,7 @@ class Lustre:
                 continue
             filesystem = match["filesystem"]
             if filesystem in found or len(found) < MANY:
-                found.setdefault(filesystem, Filesystem())
+                found.setdefault(filesystem, LustreFilesystem())
                 yield name, filesystem
 
     def _stats(self, path: str) -> dict[str, Count] | None:
@@ -247,7 +247,7 @@ def _add(totals: dict[str, float], key: str, value: float) -> None:
     totals[key] = totals.get(key, 0.0) + value
 
 
-def _samples(found: dict[str, Filesystem]) -> Iterator[Sample]:
+def _samples(found: dict[str, LustreFilesystem]) -> Iterator[Sample]:
     for name, filesystem in found.items():
         yield from _operation_samples(name, filesystem.stats)
         for server, value in filesystem.in_flight.items():

@@ -119,7 +119,7 @@ def parse_vmstat(text: str, wanted: frozenset[str]) -> dict[str, float]:
 WANTED = frozenset({"pswpin", "pswpout", "pgmajfault", "oom_kill", "numa_miss"})
 
 
-class Memory:
+class NodeMemory:
     """Reads the memory of the whole node."""
 
     name = "memory"
@@ -162,4 +162,4 @@ def _counter_samples(counters: dict[str, float]) -> Iterator[Sample]:
     yield from NUMA_MISSES.at(counters.get("numa_miss"))
 
 
-NODE_SOURCE: NodeSource = Memory
+NODE_SOURCE: NodeSource = NodeMemory

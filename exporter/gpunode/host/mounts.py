@@ -89,8 +89,8 @@ def volume(node: Node, point: str, source: str) -> str | None:
 def _staged(node: Node, folder: str) -> str | None:
     """The name of the volume in a folder, as the kubelet keeps it; None if it cannot be read."""
     try:
-        told = json.loads(node.read_text(f"{folder}/vol_data.json"))
-        name = told["specVolID"]
+        volume_data = json.loads(node.read_text(f"{folder}/vol_data.json"))
+        name = volume_data["specVolID"]
     except (OSError, ValueError, RecursionError, LookupError, TypeError):
         return None
     return name if isinstance(name, str) and name else None

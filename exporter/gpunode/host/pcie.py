@@ -87,7 +87,7 @@ NEAREST_NICS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class PciDevice:
     """A GPU or network adapter; ``above`` are the bridges above it, beginning at the root."""
 
     bus_id: str
@@ -126,7 +126,7 @@ class Pcie:
         self.node = node
         self.every = settings.host.slow_interval
         self._listed: list[str] = []
-        self._devices: list[Device] = []
+        self._devices: list[PciDevice] = []
 
     def read(self) -> Reading:
         try:
@@ -144,7 +144,7 @@ class Pcie:
             samples += self._error_samples(device)
         return Reading((*samples, *nearest(self._devices)))
 
-    def _find(self, listed: list[str]) -> Iterator[Device]:
+    def _find(self, listed: list[str]) -> Iterator[PciDevice]:
         above = dict(self._paths("/sys/devices", ()))
         for bus_id in listed:
             folder = f"{DEVICES}/{bus_id}"
@@ -157,7 +157,7 @@ class Pcie:
                 continue
             numa_node = self._text(f"{folder}/numa_node")
             names = [n for part in ("infiniband", "net") for n in self._list(f"{folder}/{part}")]
-            yield Device(bus_id, name, above.get(bus_id, ()), numa_node, tuple(names))
+            yield PciDevice(bus_id, name, above.get(bus_id, ()), numa_node, tuple(names))
 
     def _paths(self, folder: str, above: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Every device below a folder with the bridges above it, which are the parent folders."""
@@ -170,7 +170,7 @@ class Pcie:
                 continue
             yield from self._paths(f"{folder}/{name}", (*above, name))
 
-    def _link_samples(self, device: Device) -> Iterator[Sample]:
+    def _link_samples(self, device: PciDevice) -> Iterator[Sample]:
         at, folder = (device.bus_id, device.kind), f"{DEVICES}/{device.bus_id}"
         try:
             width = counter(self.node.read_text(f"{folder}/current_link_width"))
@@ -186,7 +186,7 @@ class Pcie:
         slower = device.kind != "gpu" and speed < speed_max
         yield from DEGRADED.at(float(width < width_max or slower), *at)
 
-    def _error_samples(self, device: Device) -> Iterator[Sample]:
+    def _error_samples(self, device: PciDevice) -> Iterator[Sample]:
         for severity in SEVERITIES:
             try:
                 text = self.node.read_text(f"{DEVICES}/{device.bus_id}/aer_dev_{severity}")
@@ -208,7 +208,7 @@ class Pcie:
             return []
 
 
-def nearest(devices: list[Device]) -> Iterator[Sample]:
+def nearest(devices: list[PciDevice]) -> Iterator[Sample]:
     """The adapters that share the most with each GPU."""
     adapters = [device for device in devices if device.kind == "nic"]
     for gpu in (device for device in devices if device.kind == "gpu"):
@@ -220,7 +220,7 @@ def nearest(devices: list[Device]) -> Iterator[Sample]:
                 yield Sample(NEAREST, (gpu.bus_id, nic.bus_id, name, words), 1.0)
 
 
-def closeness(one: Device, other: Device) -> tuple[int, str]:
+def closeness(one: PciDevice, other: PciDevice) -> tuple[int, str]:
     """How close two devices are: a rank to compare, and a label."""
     shared = 0
     for mine, theirs in zip(one.above, other.above, strict=False):

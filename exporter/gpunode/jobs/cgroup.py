@@ -1,4 +1,4 @@
-"""The cgroup of a process: its limits, use, pressure and owner.
+"""The cgroup of a process: its limits, use and pressure.
 
 https://docs.kernel.org/admin-guide/cgroup-v2.html; version 1 is supported too.
 """
@@ -6,12 +6,11 @@ https://docs.kernel.org/admin-guide/cgroup-v2.html; version 1 is supported too.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import product
 from typing import TypeVar
 
+from gpunode.holders.cgroup import ABOVE, ANCESTORS
 from gpunode.host import pressure
 from gpunode.node.kernel import counter
 from gpunode.node.node import Node
@@ -20,6 +19,17 @@ ROOT = "/sys/fs/cgroup"
 EVENTS = ("high", "max", "oom_kill")
 UNLIMITED = float(1 << 62)
 """Memory limits of cgroup v1 from this value on mean no limit."""
+
+CLASSES = tuple(
+    f"{parent}{form}"
+    for name in ("burstable", "besteffort")
+    for parent, form in (
+        ("/kubepods", f"/{name}"),
+        ("/kubepods.slice", f"/kubepods-{name}.slice"),
+        ("/kubelet.slice/kubelet-kubepods.slice", f"/kubelet-kubepods-{name}.slice"),
+    )
+)
+"""What ``/../..`` may also stand for: the class that the pods of both have in common."""
 
 T = TypeVar("T")
 
@@ -149,94 +159,3 @@ def parse_limit(text: str) -> float | None:
         return None
     limit = counter(text)
     return limit if limit < UNLIMITED else None
-
-
-# A user may give the cgroups below his own any name: systemd gives every user some, and so do many
-# container runtimes. What counts is therefore a whole path from the root, where only root can make
-# cgroups, and nothing further down.
-ID = r"(?P<container>[0-9a-f]{64})"
-UID = r"(?P<pod>[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})"
-KUBEPODS = r"(?:kubelet-)?kubepods"
-CLASS = r"(?:burstable|besteffort)"
-PLACES = tuple(
-    re.compile(path + r"(?:/|$)", re.ASCII)
-    for path in (
-        # /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice/crio-ID.scope, or
-        # /kubepods/burstable/podUID/ID:
-        # https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/cm/cgroup_manager_linux.go
-        # In kind they are below /kubelet, which is below the container that serves as node:
-        # https://github.com/kubernetes-sigs/kind/blob/main/pkg/cluster/internal/kubeadm/config.go
-        r"(?:/docker/[0-9a-f]{64}|/system\.slice/docker-[0-9a-f]{64}\.scope)?(?:/kubelet(?:\.slice)?)?"
-        rf"/{KUBEPODS}(?:\.slice)?(?:/(?:{KUBEPODS}-)?{CLASS}(?:\.slice)?)?"
-        rf"/(?:{KUBEPODS}-(?:{CLASS}-)?)?pod{UID}(?:\.slice)?(?:/(?:[a-z-]{{1,32}}-)?{ID}(?:\.scope)?)?",
-        # where the kubelet uses systemd and containerd does not:
-        # https://github.com/containerd/containerd/blob/main/docs/cri/config.md#cgroup-driver
-        r"(?:/system\.slice/containerd\.service)?"
-        rf"/kubepods-(?:{CLASS}-)?pod{UID}\.slice:cri-containerd:{ID}",
-        # https://slurm.schedmd.com/cgroup_v2.html#slurm_hierarchy, with the name of the node where
-        # one machine serves as several; in version 1: https://slurm.schedmd.com/cgroups.html
-        r"(?:/system\.slice/(?:[\w.-]{1,64}_)?slurmstepd\.scope|/slurm(?:_[\w.-]{1,64})?/uid_\d{1,10})"
-        r"/job_(?P<job>\d{1,10})(?:/step_(?P<step>[\w+.-]{1,32}))?",
-        # https://docs.docker.com/engine/containers/runmetrics/, and Podman's containers of root
-        rf"(?:/docker/|/system\.slice/(?:docker|nerdctl)-|/(?:machine\.slice|libpod_parent)/libpod-)"
-        rf"{ID}(?:\.scope)?",
-    )
-)
-ABOVE = re.compile(r"(?:/\.\.)+(?=/)")
-ANCESTORS = (
-    "",
-    "/system.slice",
-    "/system.slice/containerd.service",
-    "/machine.slice",
-    "/docker",
-    "/kubepods",
-    "/kubepods.slice",
-    "/kubelet",
-    "/kubelet.slice",
-    "/kubelet.slice/kubelet-kubepods.slice",
-)
-"""What ``/../..`` may stand for. A daemon in a cgroup namespace sees that in place of the cgroups
-which its own path and another process's have in common, and which only a runtime can have made:
-https://man7.org/linux/man-pages/man7/cgroup_namespaces.7.html"""
-
-CLASSES = tuple(
-    f"{parent}{form}"
-    for name in ("burstable", "besteffort")
-    for parent, form in (
-        ("/kubepods", f"/{name}"),
-        ("/kubepods.slice", f"/kubepods-{name}.slice"),
-        ("/kubelet.slice/kubelet-kubepods.slice", f"/kubelet-kubepods-{name}.slice"),
-    )
-)
-"""What it may also stand for, where the pods of both have the same class."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The owner of a cgroup, from its path; unknown fields are empty."""
-
-    pod_uid: str = ""
-    container_id: str = ""
-    slurm_job: str = ""
-    slurm_step: str = ""
-
-
-def whose(text: str) -> Place:
-    """The owner of a process, from its /proc/PID/cgroup."""
-    for line in text.split("\n"):
-        path = line.partition(":")[2].partition(":")[2]
-        above = ABOVE.match(path)
-        candidates = [a + path[above.end() :] for a in ANCESTORS] if above else [path]
-        for form, candidate in product(PLACES, candidates):
-            if match := form.match(candidate):
-                return _place(match.groupdict())
-    return Place()
-
-
-def _place(found: dict[str, str | None]) -> Place:
-    return Place(
-        (found.get("pod") or "").replace("_", "-"),
-        found.get("container") or "",
-        found.get("job") or "",
-        found.get("step") or "",
-    )

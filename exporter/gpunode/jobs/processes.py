@@ -6,27 +6,27 @@ children of a training process prepare its data. https://docs.kernel.org/filesys
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from heapq import nlargest
 from itertools import islice
 from typing import ClassVar
 
 from gpunode.config import Settings
-from gpunode.driver.driver import DriverError, Gpu, Identity, Process, known, listed
-from gpunode.driver.errands import Errands
+from gpunode.driver.driver import Gpu
 from gpunode.gpu import GPU
+from gpunode.holders.census import Census
+from gpunode.holders.holder import stat_of
+from gpunode.holders.source import HoldersSource
 from gpunode.host.shm import Filling
 from gpunode.jobs import cgroup
 from gpunode.jobs.cgroup import Cgroup
 from gpunode.jobs.shm import SharedMemory
 from gpunode.metric import Metric, Sample
-from gpunode.node.kernel import HERTZ, Stat, counter, parse_stat, parse_status
-from gpunode.node.node import Filesystem, Node
-from gpunode.source import Divided, GpuSource, Reading
+from gpunode.node.kernel import HERTZ, Stat, counter, parse_stat
+from gpunode.node.node import Filesystem
+from gpunode.source import Divided, Reading
 
 PROCESSES = Metric(
     "gpunode_job_processes",
@@ -286,40 +286,6 @@ def parse_fields(text: str) -> dict[str, float]:
     return found
 
 
-def running(node: Node) -> list[tuple[int, Identity]]:
-    """Every process on a GPU or MIG instance, skipping GPUs that fail or do not answer in time."""
-    gpus, _ = listed(node.drivers)
-    answers: dict[int, list[Process]] = {}
-
-    def ask(place: int, gpu: Gpu) -> None:
-        with contextlib.suppress(DriverError):
-            answers[place] = gpu.processes()
-
-    silent = Errands().run({place: partial(ask, place, gpu) for place, gpu in enumerate(gpus)})
-    return [
-        (process.pid, gpu.identity)
-        for place, gpu in enumerate(gpus)
-        if place not in silent
-        for process in answers.get(place, ())
-    ]
-
-
-def stat_of(node: Node, pid: int | str) -> Stat | None:
-    """The stat file of a process; None if it has ended or may not be seen."""
-    try:
-        return parse_stat(node.read_text(f"/proc/{pid}/stat"))
-    except (OSError, ValueError):
-        return None
-
-
-def own_pid(node: Node, pid: int) -> int:
-    """The id of a process in its own PID namespace, or ``pid`` if that cannot be read."""
-    try:
-        return int(parse_status(node.read_text(f"/proc/{pid}/status"))["NSpid"][-1])
-    except (OSError, ValueError, LookupError):
-        return pid
-
-
 @dataclass(slots=True)
 class Job:
     """One read of a job's processes; ``roots`` are those with a context on the GPU.
@@ -408,8 +374,9 @@ class JobProcesses:
         SHM_FULL,
     )
 
-    def __init__(self, node: Node, gpu: Gpu, settings: Settings) -> None:
-        self.node = node
+    def __init__(self, census: Census, gpu: Gpu, settings: Settings) -> None:
+        self.census = census
+        self.node = node = census.node
         self.sensors = gpu
         self.labels = gpu.identity.labels
         self.every = settings.gpu.processes_interval
@@ -431,10 +398,10 @@ class JobProcesses:
         elapsed = now - self._time
         if elapsed < self.every / 2:
             return None
-        processes = known(self.sensors.processes)
-        if processes is None:
+        found = self.census.look(self.sensors)
+        if found is None:
             return Reading((), JobDetail((), ""))
-        roots = sorted({str(process.pid) for process in processes})
+        roots = sorted(str(holder.pid) for holder in found.holders)
         job = self._look(roots, elapsed)
         self._time = now
         used = Used.of(self._before, job, elapsed)
@@ -751,4 +718,4 @@ class Used:
         return sum(self.processes.get(pid, 1.0) for pid in compilers)
 
 
-GPU_SOURCE: GpuSource = JobProcesses
+HOLDERS_SOURCE: HoldersSource = JobProcesses

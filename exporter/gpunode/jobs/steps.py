@@ -24,10 +24,9 @@ from gpunode.config import Settings
 from gpunode.driver.driver import Identity
 from gpunode.gpu import GPU
 from gpunode.gpu.models import model_of
-from gpunode.jobs.processes import running, stat_of
+from gpunode.holders.census import FRESH, Census
 from gpunode.metric import Distribution, Metric, Sample
 from gpunode.node.datagram_socket import Datagram
-from gpunode.node.node import Node
 from gpunode.source import MANY, WHOLE_NODE, Absent, Place, Reading, Source
 from gpunode.text import printable
 
@@ -453,14 +452,6 @@ class Training:
             yield from KERNEL.at(seconds, *at, name)
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """A process on a GPU, and when it started in ticks since boot, as read when first seen."""
-
-    identity: Identity
-    start: float
-
-
 class TrainingSteps:
     """Receives client messages and assigns each to the GPU that its sender holds."""
 
@@ -492,13 +483,16 @@ class TrainingSteps:
         MESSAGES,
     )
 
-    def __init__(self, node: Node, settings: Settings) -> None:
-        self.node = node
+    def __init__(self, census: Census, settings: Settings) -> None:
+        self.census = census
+        self.node = census.node
         self.socket = settings.client.socket
         self.every = settings.client.interval
         self._results = dict.fromkeys(RESULTS, 0.0)
         self._trainings: dict[str, Training] = {}
-        self._holders: dict[int, Holder] = {}
+        self._holders: dict[int, tuple[float, Identity]] = {}
+        """The processes on GPUs by their PIDs: when each started, and its GPU."""
+
         self._looked = -math.inf
         self._listens = False
 
@@ -519,8 +513,10 @@ class TrainingSteps:
         datagrams = self.node.datagrams(self.socket, self._holders)
         now = self.node.clock.monotonic()
         senders = {datagram.pid for datagram in datagrams}
-        if now - self._looked >= PROCESSES_EVERY or not senders <= self._holders.keys() | {0}:
-            self._look_at_gpus(now)
+        if not senders <= self._holders.keys() | {0}:
+            self._look_at_gpus(now, within=0.0)  # one may be new on its GPU
+        elif now - self._looked >= PROCESSES_EVERY:
+            self._look_at_gpus(now, within=FRESH)
         for datagram in datagrams:
             if datagram.dropped:
                 self._results["dropped"] += datagram.dropped
@@ -528,19 +524,18 @@ class TrainingSteps:
                 self._results[self._take(datagram, now)] += 1
         return Reading(tuple(self._samples(now)))
 
-    def _look_at_gpus(self, now: float) -> None:
+    def _look_at_gpus(self, now: float, within: float) -> None:
         """Update which process is on which GPU; one on several counts for the first."""
         self._looked = now
+        found = self.census.everywhere(within)
         # Later entries win: MIG instances over their GPU, low indices over high ones.
-        found = sorted(running(self.node), key=lambda held: (held[1].mig, -held[1].index))
-        holders = {}
-        for pid, identity in found:
-            # A driver may list a process that has ended, and its PID be another's by now.
-            known = self._holders.get(pid)
-            start = known.start if known else self._start(pid)
-            if start is not None:
-                holders[pid] = Holder(identity, start)
-        self._holders = holders
+        found.sort(key=lambda each: (each[0].identity.mig, -each[0].identity.index))
+        self._holders = {
+            holder.pid: (holder.start, gpu.identity)
+            for gpu, look in found
+            for holder in look.certain
+            if holder.start is not None
+        }
         for uuid, training in list(self._trainings.items()):
             for pid, process in training.processes.items():
                 if self._holds(pid, process):
@@ -549,14 +544,9 @@ class TrainingSteps:
             if not training.processes:
                 del self._trainings[uuid]
 
-    def _start(self, pid: int) -> float | None:
-        """When a process started; None if it has ended or may not be seen."""
-        stat = stat_of(self.node, pid)
-        return None if stat is None else stat.start
-
     def _holds(self, pid: int, process: OfProcess | Datagram) -> bool:
         """Whether this very process holds a GPU, not one that had or has its PID."""
-        return pid in self._holders and self._holders[pid].start == process.start
+        return pid in self._holders and self._holders[pid][0] == process.start
 
     def _take(self, datagram: Datagram, now: float) -> str:
         """Process one message; returns its result."""
@@ -579,7 +569,7 @@ class TrainingSteps:
     def _identity(self, sender: Datagram) -> Identity | None:
         """The GPU of a process, also if it has just left it: its last message may arrive later."""
         if self._holds(sender.pid, sender):
-            return self._holders[sender.pid].identity
+            return self._holders[sender.pid][1]
         for training in self._trainings.values():
             process = training.processes.get(sender.pid)
             if process is not None and process.start == sender.start:

@@ -25,7 +25,7 @@ from gpunode.loop.search import Search
 from gpunode.loop.watch import OVERDUE, Batch, Counts, Watch
 from gpunode.metric import Distribution, Metric, Sample
 from gpunode.node.node import Clock, SteppedClock
-from gpunode.source import WHOLE_NODE, Absent, Finder, Key, Place, Reading, Source, Told, View
+from gpunode.source import WHOLE_NODE, Absent, Finder, Key, Place, Reading, Reported, Source, View
 
 log = logging.getLogger(__name__)
 
@@ -141,9 +141,9 @@ class Loop:
         if self._checked is not None and now - self._checked > OVERDUE * self.find_every:
             return False
         kinds = {watch.source.name for watch in self.watches.values()}
-        told = {watch.source.name for watch in self.watches.values() if watch.told(now)}
-        all_looked = all(search.told(now) for search in self.searches)
-        return not self._without_thread and all_looked and kinds == told
+        reported = {watch.source.name for watch in self.watches.values() if watch.reported(now)}
+        all_looked = all(search.reported(now) for search in self.searches)
+        return not self._without_thread and all_looked and kinds == reported
 
     def start(self) -> None:
         """Start the thread that starts all others. Raises ``RuntimeError`` if there can be none."""
@@ -205,11 +205,11 @@ class Loop:
                 yield watch
 
     def _tell_refused(self, refused: dict[str, Exception]) -> None:
-        told = f"{', '.join(refused)}: {next(iter(refused.values()))}" if refused else ""
-        if not self._news_of_threads.worth(told):
+        complaint = f"{', '.join(refused)}: {next(iter(refused.values()))}" if refused else ""
+        if not self._news_of_threads.worth(complaint):
             return
         if refused:
-            log.warning("no thread for %s; %s", valid(told), MORE_THREADS)
+            log.warning("no thread for %s; %s", valid(complaint), MORE_THREADS)
         else:
             log.info("every source has its thread")
 
@@ -275,10 +275,10 @@ class Loop:
             key=lambda watch: (watch.source.name, watch.place.uuid, watch.place.mountpoint),
         )
 
-    def details(self, kind: type[D]) -> list[Told[D]]:
+    def details(self, kind: type[D]) -> list[Reported[D]]:
         """The reported details of this type, ordered by place."""
         return [
-            Told(place, batch.time, batch.reading.detail)
+            Reported(place, batch.time, batch.reading.detail)
             for place, batch in self.batches()
             if isinstance(batch.reading.detail, kind)
         ]
@@ -307,7 +307,7 @@ class Loop:
             if not search.up(now) and not (self._replays and search.absent)
         ]
         for watch in self._ordered():
-            if watch.told(now) and not watch.up(now):
+            if watch.reported(now) and not watch.up(now):
                 why = watch.failure or "a read has not returned"
                 found.append(Silent(watch.source.name, watch.place, watch.last_success, why))
         return found

@@ -1,4 +1,4 @@
-"""What a source or finder raises: it is isolated, and told once in the log, which stays short."""
+"""What a source or finder raises: it is isolated, and logged once, so that the log stays short."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-from gpunode.loop.door import LONGEST, valid
+from gpunode.loop.door import LONGEST_LABEL, valid
 from gpunode.node.node import Clock
 from gpunode.source import FAILURES, Absent
 
@@ -57,7 +57,7 @@ def complain(where: str, what: str, error: BaseException) -> None:
 
 def described(error: BaseException) -> str:
     """The error in one line that is fit for a log, whatever a file or a peer put into it."""
-    text = " ".join(str(error)[:LONGEST].split())
+    text = " ".join(str(error)[:LONGEST_LABEL].split())
     return valid(text if isinstance(error, Absent) else f"{type(error).__name__}: {text}")
 
 
@@ -71,10 +71,10 @@ class News:
 
     def worth(self, text: str) -> bool:
         """Whether to say this now; empty if all is well. What was not said now may be later."""
-        now, told = self.clock.monotonic(), NUMBER.sub("#", text)
+        now, unnumbered = self.clock.monotonic(), NUMBER.sub("#", text)
         full = len(self._times) == LINES and now - self._times[0] < LINES * MINUTE
-        if told == self._last or full:
+        if unnumbered == self._last or full:
             return False
-        self._last = told
+        self._last = unnumbered
         self._times.append(now)
         return True

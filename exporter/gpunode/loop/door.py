@@ -19,7 +19,7 @@ SERIES = 10_000
 """The most series of one read. A node of 2500 cores has as many in its largest source; the
 verdicts on 72 GPUs, each in 7 MIG instances, are 8000."""
 
-LONGEST = 512
+LONGEST_LABEL = 512
 """Characters of a label, after which it is cut; the longest that is usual is a mount point."""
 
 one_at_a_time = threading.Lock()
@@ -28,31 +28,31 @@ one_at_a_time = threading.Lock()
 
 def valid(text: str) -> str:
     """The text as a label."""
-    return printable(text, LONGEST)
+    return printable(text, LONGEST_LABEL)
 
 
-def presentable(told: Any) -> Any:
+def presentable(detail: Any) -> Any:
     """A detail in which every text is printable: itself, unless one in it was not.
 
     A surrogate in it would cost the whole answer of the API, which is UTF-8.
     """
-    if told is None or isinstance(told, float | int):
-        return told
-    if isinstance(told, str):
-        return printable(told, len(told))
-    if isinstance(told, dict):
-        made = {presentable(name): presentable(value) for name, value in told.items()}
-        return told if made == told else made
-    if isinstance(told, tuple | list):
-        each = [presentable(value) for value in told]
-        same = all(value is before for value, before in zip(each, told, strict=True))
-        return told if same else type(told)(each)
-    if is_dataclass(told) and not isinstance(told, type):
-        before = {field.name: getattr(told, field.name) for field in fields(told)}
+    if detail is None or isinstance(detail, float | int):
+        return detail
+    if isinstance(detail, str):
+        return printable(detail, len(detail))
+    if isinstance(detail, dict):
+        made = {presentable(name): presentable(value) for name, value in detail.items()}
+        return detail if made == detail else made
+    if isinstance(detail, tuple | list):
+        each = [presentable(value) for value in detail]
+        same = all(value is before for value, before in zip(each, detail, strict=True))
+        return detail if same else type(detail)(each)
+    if is_dataclass(detail) and not isinstance(detail, type):
+        before = {field.name: getattr(detail, field.name) for field in fields(detail)}
         after = {name: presentable(value) for name, value in before.items()}
         changed = {name: value for name, value in after.items() if value is not before[name]}
-        return replace(told, **changed) if changed else told
-    return told
+        return replace(detail, **changed) if changed else detail
+    return detail
 
 
 class Door:

@@ -64,7 +64,7 @@ class Search:
         begun = self.begun
         return begun is not None and now - begun > OVERDUE * self.every
 
-    def told(self, now: float) -> bool:
+    def reported(self, now: float) -> bool:
         """Whether it has looked, or takes too long to wait for."""
         return self.found is not None or self.overdue(now)
 

@@ -139,7 +139,7 @@ class Watch:
         """Whether the last read succeeded and is not overdue."""
         return self.batch is not None and now <= self.batch.good_until
 
-    def told(self, now: float) -> bool:
+    def reported(self, now: float) -> bool:
         """Whether a read has returned a result or failed, or takes too long to wait for."""
         if self.batch is not None or self.failure:
             return True

@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from gpunode.config import Settings
-from gpunode.driver.driver import Gpu, known
+from gpunode.driver.driver import Gpu
 from gpunode.gpu import GPU
-from gpunode.jobs.processes import own_pid
+from gpunode.holders.census import Census
+from gpunode.holders.holder import Holder
+from gpunode.holders.source import HoldersSource
 from gpunode.metric import Metric, Sample
-from gpunode.node.node import MAX_FILE, Node
-from gpunode.source import MANY, Divided, GpuSource, Reading
+from gpunode.node.node import MAX_FILE
+from gpunode.source import MANY, Divided, Reading
 
 COMMUNICATOR = (*GPU, "communicator")
 INFO = Metric(
@@ -214,9 +216,9 @@ class DebugLog:
         self._at: dict[str, Communicator] = {}
         """By address."""
 
-    def follow(self, node: Node) -> None:
+    def follow(self, holder: Holder) -> None:
         """Add what the log has gained, or a part of it if that is much. Raises ``OSError``."""
-        found = node.lines(self.path, self.end, self.line)
+        found = holder.ask(lambda: holder.node.lines(self.path, self.end, self.line))
         self.add(found.kept)
         self.end = found.end
 
@@ -347,30 +349,38 @@ def transport(via: str) -> str:
     return f"{kind}/{how}{direct}" if how in WAYS[kind] else f"{kind}/other{direct}"
 
 
-def path_of(node: Node, pid: int) -> str | None:
+def path_of(holder: Holder) -> str | None:
     """The path of a process's log on the node; None if it writes none. Raises ``OSError``."""
-    name = node.environment(pid).get("NCCL_DEBUG_FILE", "")
+    name, pid = holder.environment().get("NCCL_DEBUG_FILE", ""), holder.pid
     if not name:
         return None
     if "%h" in name:
-        found = node.lines(f"/proc/{pid}/root/etc/hostname", 0, HOSTNAME).kept
+        found = holder.node.lines(f"/proc/{pid}/root/etc/hostname", 0, HOSTNAME).kept
         name = name.replace("%h", found[0] if found else "")
-    name = name.replace("%p", str(own_pid(node, pid)))
+    name = name.replace("%p", str(own_pid(holder)))
     return f"/proc/{pid}/root{name}" if name.startswith("/") else f"/proc/{pid}/cwd/{name}"
 
 
-def read(node: Node, pid: int) -> DebugLog | None:
+def own_pid(holder: Holder) -> int:
+    """The id of a process in its own PID namespace, or in ours if that cannot be read."""
+    try:
+        return holder.own_pid()
+    except (OSError, ValueError):
+        return holder.pid
+
+
+def read(holder: Holder) -> DebugLog | None:
     """The current log of a process up to ``MAX_FILE``; None if it writes none.
 
     Raises ``OSError``.
     """
-    path = path_of(node, pid)
+    path = path_of(holder)
     if path is None:
         return None
-    log, before = DebugLog(path, own_pid(node, pid)), -1
+    log, before = DebugLog(path, own_pid(holder)), -1
     while before < log.end < MAX_FILE:
         before = log.end
-        log.follow(node)
+        log.follow(holder)
     return log
 
 
@@ -385,37 +395,39 @@ class NcclLogs:
     divided: ClassVar[Divided] = "instances"
     metrics = (INFO, CHANNELS, TOPOLOGY, WARNINGS)
 
-    def __init__(self, node: Node, gpu: Gpu, settings: Settings) -> None:
-        self.node = node
+    def __init__(self, census: Census, gpu: Gpu, settings: Settings) -> None:
+        self.census = census
         self.sensors = gpu
         self.labels = gpu.identity.labels
         self.every = settings.gpu.processes_interval
         self.warnings = 0
-        self._logs: dict[int, DebugLog] = {}
+        self._logs: dict[Holder, DebugLog] = {}
 
     def read(self) -> Reading:
-        pids = [process.pid for process in known(self.sensors.processes) or []][:MANY]
-        self._logs = {pid: log for pid, log in self._logs.items() if pid in pids}
+        look = self.census.look(self.sensors)
+        known = [holder for holder in look.holders if holder.start is not None] if look else []
+        holders = known[:MANY]
+        self._logs = {holder: log for holder, log in self._logs.items() if holder in holders}
         read = []
-        for pid in pids:
+        for holder in holders:
             try:
-                log = self._follow(pid)
+                log = self._follow(holder)
             except OSError:
                 continue  # not readable, not written yet, or no answer
             if log is not None:
                 read.append(log)
         return Reading(tuple(self._samples(read)))
 
-    def _follow(self, pid: int) -> DebugLog | None:
+    def _follow(self, holder: Holder) -> DebugLog | None:
         """The log of a process with what it has gained. Raises ``OSError``."""
-        path = path_of(self.node, pid)
-        log = self._logs.get(pid)
-        if path is None:
-            return None
-        if log is None or log.path != path:
-            log = self._logs[pid] = DebugLog(path, own_pid(self.node, pid))
+        log = self._logs.get(holder)
+        if log is None:
+            path = path_of(holder)
+            if path is None:
+                return None
+            log = self._logs[holder] = DebugLog(path, own_pid(holder))
         before = log.warnings
-        log.follow(self.node)
+        log.follow(holder)
         self.warnings += log.warnings - before
         return log
 
@@ -443,4 +455,4 @@ class NcclLogs:
             yield from WARNINGS.at(float(self.warnings), *at)
 
 
-GPU_SOURCE: GpuSource = NcclLogs
+HOLDERS_SOURCE: HoldersSource = NcclLogs

@@ -22,6 +22,8 @@ import re
 import socket
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
@@ -29,14 +31,13 @@ from typing import Any
 from gpunode.config import Settings
 from gpunode.driver.driver import Identity
 from gpunode.gpu import GPU
-from gpunode.jobs import cgroup
-from gpunode.jobs.processes import running
+from gpunode.holders.census import Census
+from gpunode.holders.holder import Holder
+from gpunode.holders.owner import Tenant, tenant
 from gpunode.metric import Metric
 from gpunode.nccl import log
 from gpunode.nccl.ras_answer import BEHIND, NAMED, Answer, Asked, Rank, read_json, read_text
-from gpunode.node.kernel import parse_status
-from gpunode.node.node import Node
-from gpunode.source import NodeSource, Reading
+from gpunode.source import Reading
 
 COMMUNICATORS = Metric(
     "gpunode_nccl_communicators",
@@ -124,24 +125,12 @@ def parse(text: str, asked: Asked = Asked()) -> Answer:  # noqa: B008 it is froz
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
-    """Whose a process is, as the kernel tells it."""
-
-    user: str
-    pod: str
-    container: str
-    slurm_job: str
-    processes: str
-    """Its PID namespace, empty if that cannot be read."""
-
-
-@dataclass(frozen=True, slots=True)
 class Key:
     """A service: all ranks of a user share an address, and any of them may answer."""
 
     namespace: str
     address: str
-    owner: Owner
+    owner: Tenant
     job: int = 0
     """A process of the job: of those here that an answer named together, the first. 0 before."""
 
@@ -155,7 +144,9 @@ class Key:
 class Place:
     """Where a service may be, and the processes on GPUs that it may speak for."""
 
-    pids: list[int] = field(default_factory=list)
+    holders: dict[int, Holder] = field(default_factory=dict)
+    """Its processes by their PIDs."""
+
     gpus: dict[int, list[Identity]] = field(default_factory=dict)
     """The GPUs of each process, by its id in its own PID namespace."""
 
@@ -167,7 +158,7 @@ class Place:
 
     def add(self, other: Place) -> None:
         """Add the processes of another place."""
-        self.pids += other.pids
+        self.holders |= other.holders
         self.gpus |= other.gpus
         self.ranks |= other.ranks
         self.own_pids |= other.own_pids
@@ -222,12 +213,13 @@ class NcclRas:
     )
     metrics = (COMMUNICATORS, STALLED, AWAITED, ERRORS, COLLECTIVES, UNANSWERED)
 
-    def __init__(self, node: Node, settings: Settings) -> None:
-        self.node = node
+    def __init__(self, census: Census, settings: Settings) -> None:
+        self.census = census
+        self.node = census.node
         self.every = settings.host.interval
         self._services: dict[Key, Service] = {}
-        self._jobs: dict[tuple[Key, int], int] = {}
-        """The job of each process, for ``Key.job``, by what its jobs share and its own id."""
+        self._jobs: dict[tuple[Key, Holder], int] = {}
+        """The job of each process, for ``Key.job``, by what the jobs of its owner share."""
 
         self._launched: dict[tuple[str, str, str], float] = {}
         self._asked: set[Key] = set()
@@ -254,26 +246,26 @@ class NcclRas:
     def _places(self) -> dict[Key, Place]:
         """Where GPU processes may offer RAS."""
         places: dict[Key, Place] = {}
-        jobs: dict[tuple[Key, int], int] = {}
-        for pid, identity in running(self.node):
-            try:
-                owner, own_pid = _owner(self.node, pid)
-            except (OSError, ValueError):  # it has ended, or may not be seen
-                continue
-            try:
-                environment = self.node.environment(pid)
-            except OSError:
-                environment = {}
-            if environment.get("NCCL_RAS_ENABLE") != "0":
-                namespace = _link(self.node, f"/proc/{pid}/ns/net")
+        jobs: dict[tuple[Key, Holder], int] = {}
+        for gpu, look in self.census.everywhere():
+            for holder in look.holders:
+                try:
+                    owner, own_pid = tenant(holder), holder.own_pid()
+                except (OSError, ValueError):  # it has ended, or may not be seen
+                    continue
+                try:
+                    environment = holder.environment()
+                except OSError:
+                    environment = {}
+                if environment.get("NCCL_RAS_ENABLE") == "0":
+                    continue
                 address = environment.get("NCCL_RAS_ADDR", ADDRESS)[:LONGEST_ADDRESS]
-                key = Key(namespace, address, owner)
-                job = jobs[key, own_pid] = self._jobs.get((key, own_pid), 0)
+                key = Key(holder.namespace("net"), address, owner)
+                job = jobs[key, holder] = self._jobs.get((key, holder), 0)
                 place = places.setdefault(replace(key, job=job), Place())
-                if pid not in place.pids:
-                    place.pids.append(pid)
-                place.own_pids[pid] = own_pid
-                place.gpus.setdefault(own_pid, []).append(identity)
+                place.holders.setdefault(holder.pid, holder)
+                place.own_pids[holder.pid] = own_pid
+                place.gpus.setdefault(own_pid, []).append(gpu.identity)
                 place.ranks |= {environment["RANK"]} if "RANK" in environment else set()
         self._jobs = {process: job for process, job in jobs.items() if job}
         return places
@@ -297,7 +289,7 @@ class NcclRas:
         while True:
             while waiting and len(self._asked) < AT_ONCE and clock.monotonic() <= begin + START:
                 key = waiting.pop(0)
-                given = key, services[key], places[key].pids
+                given = key, services[key], list(places[key].holders.values())
                 # A daemon that ends does not wait for it.
                 thread = Thread(target=self._ask_one, args=given, daemon=True)
                 try:
@@ -315,15 +307,16 @@ class NcclRas:
             yield answer
             del answer  # it may be large, and the next is waited for
 
-    def _ask_one(self, key: Key, service: Service, pids: list[int]) -> None:
+    def _ask_one(self, key: Key, service: Service, holders: list[Holder]) -> None:
         """Ask the processes of a service until one serves, and queue what it says or why not."""
         begin = self.node.clock.monotonic()
         said: str | OSError = ConnectionRefusedError()
         try:
-            for _ in pids[:PROCESSES]:
+            for _ in holders[:PROCESSES]:
                 service.turn += 1
+                holder = holders[service.turn % len(holders)]
                 try:
-                    said = self.node.ask(pids[service.turn % len(pids)], key.address, REQUEST)
+                    said = holder.ask(partial(self.node.ask, holder.pid, key.address, REQUEST))
                     break
                 except ENDED:
                     continue
@@ -345,7 +338,7 @@ class NcclRas:
                 raise said
             answer = parse(said, self._those_asked(key, places, whole))
             processes = self._processes(answer, whole)
-            about = self._about(key, processes)
+            about = self._about(key, processes, whole)
         except ENDED:
             asked.drop()
         except (OSError, ValueError) as error:
@@ -380,7 +373,7 @@ class NcclRas:
             if other.owner != key.owner and other.owner.processes == key.owner.processes
             for pid in place.gpus
         }
-        hosts = _addresses(self.node, places[key].pids[0])
+        hosts = _addresses(next(iter(places[key].holders.values())))
         return Asked(whole.gpus.keys(), strangers, hosts)
 
     def _processes(self, answer: Answer, whole: Place) -> set[int]:
@@ -396,19 +389,21 @@ class NcclRas:
         """The processes whose logs have one of the communicators that an answer names."""
         names = {behind.name for behind in answer.behind} | {name for name, _, _ in answer.missing}
         found = set()
-        for pid in whole.pids[:PROCESSES] if names else []:
+        for holder in islice(whole.holders.values(), PROCESSES) if names else ():
             with contextlib.suppress(OSError):
-                written = log.read(self.node, pid)
+                written = log.read(holder)
                 if written and any(one.id in names for one in written.communicators):
-                    found.add(whole.own_pids[pid])
+                    found.add(whole.own_pids[holder.pid])
         return found
 
-    def _about(self, key: Key, processes: set[int]) -> Key:
+    def _about(self, key: Key, processes: set[int], whole: Place) -> Key:
         """The job that answered, whose processes are known to belong together from now on."""
         if not processes:
             return key
         about = replace(key, job=min(processes))
-        self._jobs |= {(key.shared, pid): about.job for pid in processes}
+        for pid, holder in whole.holders.items():
+            if whole.own_pids[pid] in processes:
+                self._jobs[key.shared, holder] = about.job
         return about
 
     def _count(self, key: Key, service: Service, whole: Place, answer: Answer) -> None:
@@ -483,34 +478,16 @@ def _in_turns(places: dict[Key, Place], when: Callable[[Key], Any]) -> list[Key]
     return sorted(turns, key=lambda key: (turns[key], when(key)))
 
 
-def _owner(node: Node, pid: int) -> tuple[Owner, int]:
-    """Whose a process is, and its id in its own PID namespace.
-
-    Raises ``OSError``, and ``ValueError`` if the kernel does not say that id.
-    """
-    fields = parse_status(node.read_text(f"/proc/{pid}/status"))
-    place = cgroup.whose(node.read_text(f"/proc/{pid}/cgroup"))
-    user, own_pid = ((fields.get(name) or [""])[-1] for name in ("Uid", "NSpid"))
-    processes = _link(node, f"/proc/{pid}/ns/pid")
-    return Owner(user, place.pod_uid, place.container_id, place.slurm_job, processes), int(own_pid)
-
-
-def _link(node: Node, path: str) -> str:
-    """The target of a link, empty if it cannot be read."""
-    try:
-        return node.read_link(path)
-    except OSError:
-        return ""
-
-
-def _addresses(node: Node, pid: int) -> set[str] | None:
+def _addresses(holder: Holder) -> set[str] | None:
     """The node's own addresses in the network namespace of a process; None if unknown."""
+    net = f"/proc/{holder.pid}/net"
     try:
-        found = set(OWN_ADDRESS.findall(node.read_text(f"/proc/{pid}/net/fib_trie")))
+        routes = holder.ask(lambda: holder.node.read_text(f"{net}/fib_trie"))
     except OSError:
         return None
+    found = set(OWN_ADDRESS.findall(routes))
     with contextlib.suppress(OSError, ValueError):  # without IPv6
-        for line in node.read_text(f"/proc/{pid}/net/if_inet6").splitlines():
+        for line in holder.ask(lambda: holder.node.read_text(f"{net}/if_inet6")).splitlines():
             found.add(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(line[:32])))
     return found
 
@@ -525,7 +502,7 @@ def _whole(places: dict[Key, Place], key: Key) -> Place:
 
 
 def _gpu_of(
-    rank: Rank, owner: Owner, whole: Place, devices: Collection[int | None]
+    rank: Rank, owner: Tenant, whole: Place, devices: Collection[int | None]
 ) -> Identity | None:
     """The GPU of a rank, given the devices of all ranks of its process; None if it is not known.
 
@@ -571,7 +548,3 @@ def _said(service: Service, answer: Answer, now: float) -> Said:
 def _labels(communicator: str, rank: Rank, reason: str) -> tuple[str, ...]:
     pid, device = ("" if number is None else str(number) for number in (rank.pid, rank.device))
     return communicator, str(rank.number), rank.host, pid, device, reason
-
-
-NODE_SOURCE: NodeSource = NcclRas
-"""Asks the RAS services of the node."""

@@ -117,7 +117,7 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Communicator:
+class RasCommunicator:
     """A communicator while it is read: of the ranks that launched the same, only the first few."""
 
     name: str = ""
@@ -172,7 +172,7 @@ class Behind:
 
 @dataclass(slots=True)
 class Answer:
-    """What a service told of its job."""
+    """What a service reported of its job."""
 
     asked: Asked
     communicators: int = 0
@@ -204,7 +204,7 @@ class Answer:
             self.here.add(rank.pid)
         return here
 
-    def rank(self, into: Communicator, rank: Rank, launches: Launches) -> None:
+    def rank(self, into: RasCommunicator, rank: Rank, launches: Launches) -> None:
         """Take a rank that answered."""
         self._count_ranks()
         into.add(launches, rank)
@@ -214,7 +214,7 @@ class Answer:
         if here and len(into.ranks) < HERE:
             into.ranks.append((rank, launches))
 
-    def missed(self, into: Communicator, rank: Rank, why: str) -> None:
+    def missed(self, into: RasCommunicator, rank: Rank, why: str) -> None:
         """Take a rank that did not answer."""
         self._count_ranks()
         self.place(rank)
@@ -226,7 +226,7 @@ class Answer:
         if len(self.failed) < FAILED:
             self.failed.add((rank.host, -1 - rank.number if rank.pid is None else rank.pid))
 
-    def finish(self, communicator: Communicator) -> None:
+    def finish(self, communicator: RasCommunicator) -> None:
         """Take a communicator of which all ranks have been read."""
         if communicator.differs and len(self.behind) < BEHIND:
             named = [rank for rank in communicator.behind() if self.asked.may_name(rank)]
@@ -341,7 +341,7 @@ def read_json(said: str, at: int, asked: Asked) -> Answer:
 
 
 def _read_communicator(walk: Json, answer: Answer) -> None:
-    communicator = Communicator()
+    communicator = RasCommunicator()
     for name in walk.fields():
         if name == "ranks":
             for _ in walk.items():
@@ -361,7 +361,7 @@ def _read_communicator(walk: Json, answer: Answer) -> None:
     answer.finish(communicator)
 
 
-def _read_rank(found: object, communicator: Communicator, answer: Answer) -> None:
+def _read_rank(found: object, communicator: RasCommunicator, answer: Answer) -> None:
     entry = _object(found)
     rank = _rank(entry)
     launches: Launches = {}
@@ -374,7 +374,7 @@ def _read_rank(found: object, communicator: Communicator, answer: Answer) -> Non
     answer.rank(communicator, rank, launches)
 
 
-def _read_missing(found: object, communicator: Communicator, answer: Answer) -> None:
+def _read_missing(found: object, communicator: RasCommunicator, answer: Answer) -> None:
     entry = _object(found)
     rank = _rank(entry)
     status = _object(entry.get("status", {}))
@@ -468,7 +468,7 @@ class TextReader:
     """
 
     answer: Answer
-    communicator: Communicator = field(default_factory=Communicator)
+    communicator: RasCommunicator = field(default_factory=RasCommunicator)
     section: str = ""
     """What the lines are about: processes that are gone, or what ails the communicator."""
 
@@ -513,7 +513,7 @@ class TextReader:
             self._missing([int(rank) for rank in match["ranks"].split(",")][:NAMED])
 
     def finish(self) -> Answer:
-        """What the text told."""
+        """What the text says."""
         self._count_unlisted()
         self.answer.finish(self.communicator)
         return self.answer
@@ -524,7 +524,7 @@ class TextReader:
             if self.troubled > MOST_COMMUNICATORS:
                 raise ValueError(f"more than {MOST_COMMUNICATORS} communicators")
             self.answer.finish(self.communicator)
-            self.communicator = Communicator(name)
+            self.communicator = RasCommunicator(name)
         self.section, self.collective = section, ""
 
     def _rank(self, match: re.Match[str]) -> None:
@@ -562,7 +562,7 @@ class TextReader:
             self.answer.missed(self.communicator, rank, why)
 
     def _count_unlisted(self) -> None:
-        """Count ranks with an error of which only the number is told."""
+        """Count ranks with an error of which only the number is reported."""
         for number in range(self.counted, self.unlisted):
             self.answer.fail(Rank(number))
         self.counted, self.unlisted = max(self.counted, self.unlisted), 0

@@ -19,7 +19,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpunode.client.protocol import LARGEST
+from gpunode.client.protocol import LARGEST_MESSAGE
 from gpunode.node.kernel import parse_stat
 
 log = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ class DatagramSocket:
         begun, count = time.monotonic(), 0
         with listener:
             while listener is self._socket:
-                content, extra, _, _ = listener.recvmsg(LARGEST, space)
+                content, extra, _, _ = listener.recvmsg(LARGEST_MESSAGE, space)
                 self._keep(_sender(extra), content)
                 count += 1
                 if count == BURST:

@@ -17,7 +17,7 @@ from gpunode.node.datagram_socket import Datagram, DatagramSocket
 from gpunode.node.inside import Inside, is_inside
 from gpunode.node.kubelet import FOLDER, Allocation, Kubelet
 from gpunode.node.log import Log
-from gpunode.node.node import MAX_FILE, Filesystem, Lines, environment_of, lines_of, program_of
+from gpunode.node.node import MAX_FILE, Filesystem, KeptLines, environment_of, lines_of, program_of
 
 OF_ITS_USER = re.compile(r"/proc/\d+/(?:environ|io|wchan|ns/.*|root)")
 """Files of a process that its user may read, and others with capabilities."""
@@ -90,7 +90,7 @@ class LocalNode:
             self._logs[path] = Log(self.rootfs + path)
         return self._logs[path].new_lines()
 
-    def lines(self, path: str, after: int, pattern: re.Pattern[str]) -> Lines:
+    def lines(self, path: str, after: int, pattern: re.Pattern[str]) -> KeptLines:
         return lines_of(*self._inside.part(path, after), pattern)
 
     def environment(self, pid: int) -> dict[str, str]:

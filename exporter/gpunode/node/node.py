@@ -139,7 +139,7 @@ class Filesystem:
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class KeptLines:
     """What was kept of a part of a file, and the byte at which the next part begins."""
 
     kept: list[str]
@@ -152,14 +152,14 @@ def environment_of(text: str) -> dict[str, str]:
     return {n: value for n, _, value in pairs if n in ENVIRONMENT and len(value) <= LONGEST_VALUE}
 
 
-def lines_of(part: bytes, begin: int, pattern: re.Pattern[str]) -> Lines:
+def lines_of(part: bytes, begin: int, pattern: re.Pattern[str]) -> KeptLines:
     """What is kept of the whole lines in a part of a file: the first group of each match.
 
     A line that does not end yet belongs to the next part, unless it fills this one.
     """
     end = part.rfind(b"\n") + 1 or (len(part) if len(part) == MOST_READ else 0)
     text = part[:end].decode("utf-8", "replace")
-    return Lines([match[1] for match in pattern.finditer(text)], begin + end)
+    return KeptLines([match[1] for match in pattern.finditer(text)], begin + end)
 
 
 def program_of(arguments: list[str]) -> str:
@@ -242,7 +242,7 @@ class Node(Protocol):
         """
         ...
 
-    def lines(self, path: str, after: int, pattern: re.Pattern[str]) -> Lines:
+    def lines(self, path: str, after: int, pattern: re.Pattern[str]) -> KeptLines:
         """What ``pattern`` keeps of the lines of a tenant's file from the byte ``after``.
 
         The path is below /proc/PID/root or /proc/PID/cwd, and is followed only inside the root of

@@ -58,10 +58,10 @@ FORMAT = 1
 LONGEST_LINE = 32 << 20
 """The most characters of a line that is played: more than the largest file that is recorded."""
 
-LARGEST = 1 << 30
+MOST_CHARACTERS = 1 << 30
 """The most characters of a tape that are played: gzip makes a terabyte of a gigabyte of zeros."""
 
-LONGEST = 31_536_000
+MOST_SECONDS = 31_536_000
 """The most seconds of a tape that are played: a year."""
 
 
@@ -330,7 +330,7 @@ class TapeNode:
             with gzip.open(self.path, "rt", encoding="utf-8") as file:
                 while text := file.readline(LONGEST_LINE + 1):
                     number, length = number + 1, length + len(text)
-                    if len(text) > LONGEST_LINE or length > LARGEST:
+                    if len(text) > LONGEST_LINE or length > MOST_CHARACTERS:
                         raise TapeError(f"{self.path}: line {number}: too long to be played")
                     line = json.loads(text)
                     if not isinstance(line, dict):
@@ -367,7 +367,7 @@ class TapeNode:
 
     def _take(self, where: str, line: dict[str, Any]) -> None:
         time, of, call = line.get("t"), line.get("of"), line.get("call")
-        if not isinstance(time, float | int) or not 0 <= time < LONGEST:
+        if not isinstance(time, float | int) or not 0 <= time < MOST_SECONDS:
             raise TapeError(f"{where}: field t: not a time in seconds: {time!r:.40}")
         if not isinstance(of, str):
             raise TapeError(f"{where}: field of: not a string: {of!r}")

@@ -27,7 +27,7 @@ CLONE_NEWNET = 0x40000000
 DEADLINE = 8.0
 """Seconds allowed for the whole answer, however slowly the server accepts and sends."""
 
-LARGEST = 8 << 20
+LARGEST_ANSWER = 8 << 20
 """Size limit of an answer in bytes, each run of spaces counted as one: one of NCCL RAS with 16,384
 ranks has 8.4 MiB, and without indentation 5.2 MiB."""
 
@@ -61,7 +61,7 @@ https://github.com/torvalds/linux/blob/master/include/uapi/linux/inet_diag.h
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerSocket:
     """A server's end of a connection, as the kernel knows it; ``inode`` is 0 until it accepts."""
 
     listens: bool
@@ -167,7 +167,7 @@ def _wait_until_accepted(
         pause = min(2 * pause, LONGEST_PAUSE)
 
 
-def _server(kernel: socket.socket, far: Address, near: Address) -> Server | None:
+def _server(kernel: socket.socket, far: Address, near: Address) -> ServerSocket | None:
     """Who has our connection, or would be given it; None if nobody listens there."""
     ends = ENDS.pack(far.port, near.port, far.packed(), near.packed()) + ANY_INTERFACE_AND_COOKIE
     question = QUESTION.pack(far.family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF) + ends
@@ -184,7 +184,7 @@ def _server(kernel: socket.socket, far: Address, near: Address) -> Server | None
     except (struct.error, OverflowError) as error:
         why = f"sock_diag: an answer of {len(answer)} bytes"
         raise OSError(errno.EPROTO, why, str(far)) from error
-    return Server(state == LISTEN, user, inode)
+    return ServerSocket(state == LISTEN, user, inode)
 
 
 def _held(process: str) -> set[str] | None:
@@ -199,7 +199,7 @@ def _held(process: str) -> set[str] | None:
         return None
 
 
-def _has(process: str, held: set[str] | None, server: Server) -> bool:
+def _has(process: str, held: set[str] | None, server: ServerSocket) -> bool:
     """Whether a server's socket belongs to a process, or else to its user."""
     if held is not None:
         return f"socket:[{server.inode}]" in held
@@ -217,7 +217,7 @@ def _received(connection: socket.socket, deadline: float) -> str:
         size += len(part)
         if not part:
             return answer.decode("ascii", "ignore")
-        if len(answer) > LARGEST or size > INDENTED * LARGEST:
+        if len(answer) > LARGEST_ANSWER or size > INDENTED * LARGEST_ANSWER:
             raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
         if time.monotonic() > deadline:
             raise TimeoutError

@@ -43,7 +43,7 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ChartPart:
     """A stack's part or a line: its name, its colour and a value for each place, if it has one."""
 
     name: str
@@ -63,7 +63,7 @@ class Chart:
 
 
 def stacks(
-    title: str, says: str, places: Sequence[str], parts: Sequence[Part], unit: Unit
+    title: str, says: str, places: Sequence[str], parts: Sequence[ChartPart], unit: Unit
 ) -> Chart:
     """A bar for each place, made of parts."""
     height = 300
@@ -125,7 +125,7 @@ def lines(
     title: str,
     says: str,
     places: Sequence[str],
-    parts: Sequence[Part],
+    parts: Sequence[ChartPart],
     unit: Unit,
     *,
     band: tuple[Sequence[float | None], Sequence[float | None]] | None = None,
@@ -216,7 +216,7 @@ def _chart(
     says: str,
     height: int,
     drawn: list[svg.Element],
-    parts: Sequence[Part] = (),
+    parts: Sequence[ChartPart] = (),
     width: int = WIDTH,
 ) -> Chart:
     image = str(

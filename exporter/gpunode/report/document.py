@@ -22,7 +22,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """What a column of a table holds."""
 
     name: str
@@ -36,7 +36,7 @@ class Table:
 
     name: str
     title: str
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     rows: tuple[tuple[Value, ...], ...]
     promql: tuple[str, ...]
     note: str = ""
@@ -45,7 +45,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class ReportSection:
     """A question that the report answers: in words, in figures and in tables."""
 
     name: str
@@ -71,5 +71,5 @@ class Report:
     source: str
     price: float | None
     finding: str
-    sections: tuple[Section, ...]
+    sections: tuple[ReportSection, ...]
     warnings: tuple[str, ...]

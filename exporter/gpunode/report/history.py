@@ -18,8 +18,8 @@ DAY = 24 * HOUR
 LATE = 240
 """Seconds after the hour within which the recording rules record it."""
 
-EVERY = 30
-AT_ONCE = 15
+RULE_INTERVAL = 30
+FAULT_RULE_INTERVAL = 15
 """Seconds between two samples of what is recorded more often than once an hour."""
 
 FAULT_WINDOW = 900
@@ -69,15 +69,17 @@ BLOCKED = Query(f"max by (cluster, instance, {OWNER}) (sum_over_time({_BLOCKED})
 BLOCKED_HOURS = Query(f"max by (cluster, instance, {OWNER}) (count_over_time({_BLOCKED}))")
 CAUSES = Query(
     'sum by (cause) (sum_over_time(cluster:gpunode_gpu_bottleneck:count{cause!="none"}[WINDOW])) '
-    f"* {EVERY} / {HOUR}",
+    f"* {RULE_INTERVAL} / {HOUR}",
     late=0,
 )
 KINDS = Query(
-    f"sum by (kind) (sum_over_time(cluster:gpunode_job_kind:gpus[WINDOW])) * {EVERY} / {HOUR}",
+    "sum by (kind) (sum_over_time(cluster:gpunode_job_kind:gpus[WINDOW])) "
+    f"* {RULE_INTERVAL} / {HOUR}",
     late=0,
 )
 ENERGY = Query(
-    f"sum (sum_over_time(cluster:gpunode_gpu_power:watts[WINDOW])) * {EVERY} / {HOUR} / 1000",
+    "sum (sum_over_time(cluster:gpunode_gpu_power:watts[WINDOW])) "
+    f"* {RULE_INTERVAL} / {HOUR} / 1000",
     late=0,
 )
 """Kilowatt hours."""
@@ -86,12 +88,12 @@ _NODE_FAULT = 'node:gpunode_fault:level{fault!="gpu"}[WINDOW]'
 _GPU_FAULT = "gpu:gpunode_gpu_fault:level[WINDOW]"
 NODE_FAULTS = Query(
     f"sum by (cluster, instance, fault) (sum_over_time({_NODE_FAULT}) "
-    f"- count_over_time({_NODE_FAULT})) * {AT_ONCE} / {HOUR}",
+    f"- count_over_time({_NODE_FAULT})) * {FAULT_RULE_INTERVAL} / {HOUR}",
     late=0,
 )
 GPU_FAULTS = Query(
     f"sum by (cluster, instance, gpu, uuid, reason) (sum_over_time({_GPU_FAULT}) "
-    f"- count_over_time({_GPU_FAULT})) * {AT_ONCE} / {HOUR}",
+    f"- count_over_time({_GPU_FAULT})) * {FAULT_RULE_INTERVAL} / {HOUR}",
     late=0,
 )
 """Hours of faults that are worth waking somebody, whose level is 2; the others' is 1."""
@@ -106,7 +108,7 @@ Amounts = dict[str, float]
 """GPU hours by state, cause, kind or phase."""
 
 
-class Job(NamedTuple):
+class JobKey(NamedTuple):
     """Who holds GPUs, as the recording rules tell jobs apart."""
 
     cluster: str
@@ -115,7 +117,7 @@ class Job(NamedTuple):
     user: str
 
 
-class Node(NamedTuple):
+class NodeKey(NamedTuple):
     """A node of a cluster."""
 
     cluster: str
@@ -180,8 +182,8 @@ class Past:
     clusters: dict[str, dict[int, Amounts]] = field(default_factory=dict)
     """GPU hours by state, of each hour by its end, of each cluster."""
 
-    jobs: dict[Job, JobPast] = field(default_factory=lambda: defaultdict(JobPast))
-    nodes: dict[Node, NodePast] = field(default_factory=lambda: defaultdict(NodePast))
+    jobs: dict[JobKey, JobPast] = field(default_factory=lambda: defaultdict(JobPast))
+    nodes: dict[NodeKey, NodePast] = field(default_factory=lambda: defaultdict(NodePast))
     models: dict[str, Amounts] = field(default_factory=dict)
     namespaces: dict[str, Amounts] = field(default_factory=dict)
     causes: Amounts = field(default_factory=lambda: defaultdict(float))
@@ -189,10 +191,10 @@ class Past:
     energy: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     """Kilowatt hours by the end of the day."""
 
-    blocked: dict[tuple[Job, int], dict[Node, list[float]]] = field(default_factory=dict)
+    blocked: dict[tuple[JobKey, int], dict[NodeKey, list[float]]] = field(default_factory=dict)
     """Hours that a node's GPUs waited for the peers of a job, and hours in all, by day."""
 
-    faults: dict[tuple[str, Node, str], dict[int, float]] = field(default_factory=dict)
+    faults: dict[tuple[str, NodeKey, str], dict[int, float]] = field(default_factory=dict)
     """Hours of each fault of each node and GPU (empty for a node), by the end of the window."""
 
     by_useful_share: Amounts = field(default_factory=dict)
@@ -206,7 +208,7 @@ Put = Callable[[Labels, int, float], None]
 
 
 class Asking:
-    """Asks for a period; ``done`` is told of the moments that were answered."""
+    """Asks for a period; ``done`` is called with how many moments were answered."""
 
     def __init__(
         self, server: Prometheus, past: Past, done: Callable[[int], None] = lambda _: None
@@ -338,9 +340,9 @@ def _add(amounts: dict[str, Amounts], name: str, part: str, hours: float) -> Non
     own[part] = own.get(part, 0.0) + hours
 
 
-def _job(labels: Labels) -> Job:
-    return Job(*(labels.get(name, "") for name in Job._fields))
+def _job(labels: Labels) -> JobKey:
+    return JobKey(*(labels.get(name, "") for name in JobKey._fields))
 
 
-def _node(labels: Labels) -> Node:
-    return Node(labels.get("cluster", ""), labels.get("instance", ""))
+def _node(labels: Labels) -> NodeKey:
+    return NodeKey(labels.get("cluster", ""), labels.get("instance", ""))

@@ -14,8 +14,8 @@ from jinja2 import Environment, PackageLoader
 from gpunode import __version__
 from gpunode.export import palette
 from gpunode.report import charts
-from gpunode.report.charts import Chart, Part
-from gpunode.report.document import Report, Section, Table, Value
+from gpunode.report.charts import Chart, ChartPart
+from gpunode.report.document import Report, ReportSection, Table, Value
 from gpunode.report.sections.outlook import WEEKDAYS
 from gpunode.report.words import written
 
@@ -111,7 +111,7 @@ def _rows(table: Table, name: str, value: str) -> list[tuple[str, float]]:
     ]
 
 
-def _summary(section: Section) -> list[Chart]:
+def _summary(section: ReportSection) -> list[Chart]:
     days = section.table("days")
     begins = _texts(days, "day")
     each = 7 if len(begins) > MOST_BARS else 1
@@ -120,7 +120,7 @@ def _summary(section: Section) -> list[Chart]:
         values = [value or 0.0 for value in _numbers(days, state)]
         sums = [sum(values[at : at + each]) for at in range(0, len(values), each)]
         if any(sums):
-            parts.append(Part(state, "var(--free)" if state == "free" else colour, sums))
+            parts.append(ChartPart(state, "var(--free)" if state == "free" else colour, sums))
     what = "day" if each == 1 else "week"
     return [
         charts.stacks(
@@ -133,19 +133,19 @@ def _summary(section: Section) -> list[Chart]:
     ]
 
 
-def _causes(section: Section) -> list[Chart]:
+def _causes(section: ReportSection) -> list[Chart]:
     rows = _rows(section.table("causes"), "cause", "gpu_hours")[:10]
     says = "The longest bar is the cause that held GPUs up for most hours."
     return [charts.bars("GPU hours by cause", says, rows, "GPU hours", palette.CAUSES)] * bool(rows)
 
 
-def _losers(section: Section) -> list[Chart]:
+def _losers(section: ReportSection) -> list[Chart]:
     rows = _rows(section.table("jobs"), "job", "lost")
     says = "The hours that each of these jobs held without use."
     return [charts.bars("GPU hours lost by job", says, rows, "GPU hours", {})] * bool(rows)
 
 
-def _idle(section: Section) -> list[Chart]:
+def _idle(section: ReportSection) -> list[Chart]:
     rows = [
         (f"{share:.0%} useful", gpus)
         for share, gpus in zip(
@@ -168,10 +168,11 @@ TRAINING = {
 """The lines of the weeks of training by their column."""
 
 
-def _training(section: Section) -> list[Chart]:
+def _training(section: ReportSection) -> list[Chart]:
     weeks = section.table("weeks")
     parts = [
-        Part(name, colour, _numbers(weeks, column)) for column, (name, colour) in TRAINING.items()
+        ChartPart(name, colour, _numbers(weeks, column))
+        for column, (name, colour) in TRAINING.items()
     ]
     if not weeks.rows:
         return []
@@ -180,24 +181,24 @@ def _training(section: Section) -> list[Chart]:
     return [charts.lines(title, says, _texts(weeks, "week"), parts, "share", highest=1.0)]
 
 
-def _energy(section: Section) -> list[Chart]:
+def _energy(section: ReportSection) -> list[Chart]:
     weeks = section.table("weeks")
     values = _numbers(weeks, "per_useful_hour")
     if not any(values):
         return []
-    part = Part("kWh for a useful GPU hour", "var(--plain)", values)
+    part = ChartPart("kWh for a useful GPU hour", "var(--plain)", values)
     title = "Energy for a useful GPU hour by week"
     says = "The table below has the figures."
     return [charts.lines(title, says, _texts(weeks, "week"), [part], "kWh")]
 
 
-def _failures(section: Section) -> list[Chart]:
+def _failures(section: ReportSection) -> list[Chart]:
     rows = _rows(section.table("faults"), "fault", "lost")
     says = "The GPU hours for which each kind of fault was there."
     return [charts.bars("GPU hours lost by fault", says, rows[:10], "GPU hours", {})] * bool(rows)
 
 
-def _demand(section: Section) -> list[Chart]:
+def _demand(section: ReportSection) -> list[Chart]:
     week = section.table("week")
     share = {
         (WEEKDAYS.index(day), int(hour)): part
@@ -223,9 +224,9 @@ def _demand(section: Section) -> list[Chart]:
                 section.says,
                 _texts(days, "day"),
                 [
-                    Part("GPUs", "var(--limit)", _numbers(days, "supply"), dots=False),
-                    Part("trend", "var(--ink)", _numbers(days, "trend"), dots=False),
-                    Part("busiest hour of a day", "var(--plain)", _numbers(days, "busiest")),
+                    ChartPart("GPUs", "var(--limit)", _numbers(days, "supply"), dots=False),
+                    ChartPart("trend", "var(--ink)", _numbers(days, "trend"), dots=False),
+                    ChartPart("busiest hour of a day", "var(--plain)", _numbers(days, "busiest")),
                 ],
                 "GPUs",
                 band=(_numbers(days, "low"), _numbers(days, "high")),
@@ -234,7 +235,7 @@ def _demand(section: Section) -> list[Chart]:
     return drawn
 
 
-DRAWN: dict[str, Callable[[Section], list[Chart]]] = {
+DRAWN: dict[str, Callable[[ReportSection], list[Chart]]] = {
     "summary": _summary,
     "causes": _causes,
     "losers": _losers,

@@ -74,7 +74,7 @@ class Data(BaseModel):
     result: list[Series] = []
 
 
-class Answer(BaseModel):
+class QueryResponse(BaseModel):
     """What Prometheus answers."""
 
     status: Literal["success", "error"]
@@ -160,18 +160,18 @@ class Prometheus:
             if series.value is not None and abs(series.value[1]) < float("inf"):
                 yield series.metric, series.value[1]
 
-    def _ask(self, path: str, form: Mapping[str, str | int]) -> Answer:
+    def _ask(self, path: str, form: Mapping[str, str | int]) -> QueryResponse:
         """An answer, even of a server that is busy or restarts. Raises ``TooMuch``."""
         patiently = tenacity.Retrying(
             sleep=self._sleep,
             stop=tenacity.stop_after_attempt(ATTEMPTS),
             wait=tenacity.wait_exponential(multiplier=0.5, max=10.0),
             retry=tenacity.retry_if_exception_type(Busy),
-            before_sleep=self._told,
+            before_sleep=self._log_retry,
             reraise=True,
         )
         try:
-            answer: Answer = patiently(self._once, path, form)
+            answer: QueryResponse = patiently(self._once, path, form)
         except Busy as error:
             raise UsageError(f"{self.url}: {error}") from error
         for warning in {escaped(text, LONGEST_LINE) for text in answer.warnings} - self.warnings:
@@ -179,11 +179,11 @@ class Prometheus:
             self.warnings.add(warning)
         return answer
 
-    def _told(self, state: tenacity.RetryCallState) -> None:
+    def _log_retry(self, state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         log.info("%s: %s; asks again", self.url, error)
 
-    def _once(self, path: str, form: Mapping[str, str | int]) -> Answer:
+    def _once(self, path: str, form: Mapping[str, str | int]) -> QueryResponse:
         late = f"no answer within {self.timeout:g} s (prometheus.timeout)"
         until = time.monotonic() + self.timeout  # the client's own is for each part of an answer
         try:
@@ -208,7 +208,7 @@ class Prometheus:
         return _read(response, bytes(body), f"{self.url}{path}")
 
 
-def _read(response: httpx2.Response, body: bytes, url: str) -> Answer:
+def _read(response: httpx2.Response, body: bytes, url: str) -> QueryResponse:
     """The answer in a response. Raises ``TooMuch``, ``Busy`` and ``UsageError``."""
     status = response.status_code
     if response.is_redirect:
@@ -222,7 +222,7 @@ def _read(response: httpx2.Response, body: bytes, url: str) -> Answer:
     if status == 404:
         raise UsageError(f"{url}: not found; prometheus.url is what comes before /api/v1")
     try:
-        answer = Answer.model_validate_json(body)
+        answer = QueryResponse.model_validate_json(body)
     except ValidationError as error:
         kind = escaped(response.headers.get("content-type", "no type"), 60)
         if status == 413:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from gpunode.gpu.ledger import STATES
 from gpunode.report import history
-from gpunode.report.document import Column, Value
-from gpunode.report.history import DAY, NOT_USED, USEFUL, Amounts, Job, JobPast, Node, Past
+from gpunode.report.document import TableColumn, Value
+from gpunode.report.history import DAY, NOT_USED, USEFUL, Amounts, JobKey, JobPast, NodeKey, Past
 from gpunode.report.words import clock, counted
 from gpunode.text import printable
 
@@ -53,7 +53,7 @@ def shown(text: str) -> str:
     return printable(text, LONGEST_NAME)
 
 
-def owner(job: Job) -> str:
+def owner(job: JobKey) -> str:
     """Who a job belongs to: its namespace, or else its user."""
     return shown(job.owner_namespace or job.user or "unknown")
 
@@ -114,18 +114,18 @@ class View:
     def cost(self, hours: float) -> tuple[Value, ...]:
         return (hours * self.price,) if self.price is not None else ()
 
-    def cost_column(self, title: str = "Cost") -> tuple[Column, ...]:
-        return (Column("cost", title, "price"),) if self.price is not None else ()
+    def cost_column(self, title: str = "Cost") -> tuple[TableColumn, ...]:
+        return (TableColumn("cost", title, "price"),) if self.price is not None else ()
 
-    def ranked_jobs(self) -> list[tuple[Job, JobPast]]:
+    def ranked_jobs(self) -> list[tuple[JobKey, JobPast]]:
         jobs = [(job, past) for job, past in self.past.jobs.items() if lost(past.states) > 0]
         return sorted(jobs, key=lambda item: (-lost(item[1].states), item[0]))
 
-    def job_columns(self) -> tuple[Column, ...]:
-        cluster = (Column("cluster", "Cluster"),) if self.several_clusters else ()
-        return (*cluster, Column("job", "Job"), Column("owner", "Owner"))
+    def job_columns(self) -> tuple[TableColumn, ...]:
+        cluster = (TableColumn("cluster", "Cluster"),) if self.several_clusters else ()
+        return (*cluster, TableColumn("job", "Job"), TableColumn("owner", "Owner"))
 
-    def job_cells(self, job: Job) -> tuple[Value, ...]:
+    def job_cells(self, job: JobKey) -> tuple[Value, ...]:
         cluster = (shown(job.cluster),) if self.several_clusters else ()
         return (*cluster, shown(job.workload), owner(job))
 
@@ -133,12 +133,12 @@ class View:
         """The end of the week of the period to which the end of a day belongs."""
         return self.past.period.end - (self.past.period.end - at) // WEEK * WEEK
 
-    def gpus(self, node: Node) -> float | None:
+    def gpus(self, node: NodeKey) -> float | None:
         """GPUs of a node while it was seen; None for one that was not."""
         seen = self.past.nodes.get(node)
         return ratio(sum(seen.states.values()), seen.hours) if seen else None
 
-    def node_name(self, node: Node) -> str:
+    def node_name(self, node: NodeKey) -> str:
         cluster = f" ({shown(node.cluster)})" if self.several_clusters else ""
         return f"{shown(node.instance)}{cluster}"
 
@@ -148,7 +148,7 @@ class View:
     def missing_hours(self) -> int:
         return self.expected_hours() - sum(len(own) for own in self.past.clusters.values())
 
-    def seen_at_most(self, node: Node) -> int:
+    def seen_at_most(self, node: NodeKey) -> int:
         """The hours for which a node's cluster has data."""
         return len(self.past.clusters.get(node.cluster, {}))
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import Literal
+
+from gpunode.verdict.causes import CAUSES
+from gpunode.verdict.causes.cause import Remedy
 
 Unit = Literal[
     "text",
@@ -22,55 +24,8 @@ Unit = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Remedy:
-    """What to do about a cause, and the states of the ledger whose time that gives back."""
-
-    states: tuple[str, ...]
-    do: str
-
-
 REMEDIES: dict[str, Remedy] = {
-    "data_loading_cpu": Remedy(
-        ("starved",), "Give the job more CPUs and loader workers, or prepare its data beforehand."
-    ),
-    "data_loading_storage": Remedy(
-        ("starved",), "Cache the data on local disks, use larger files and prefetch more."
-    ),
-    "data_loading_copy": Remedy(("copy",), "Pin host memory and copy while the GPU computes."),
-    "data_loading": Remedy(
-        ("starved",), "Profile the data loader: it waits for something beyond the node."
-    ),
-    "shm": Remedy(("starved",), "Mount a larger /dev/shm, or start fewer loader workers."),
-    "host_compute": Remedy(
-        ("starved",), "Move what the process computes on CPUs to the GPU or to loader workers."
-    ),
-    "compile": Remedy(("starved",), "Keep the compile cache between runs."),
-    "checkpoint": Remedy(("starved",), "Write checkpoints asynchronously, sharded or less often."),
-    "no_requests": Remedy(
-        ("idle", "starved"), "Run fewer replicas, or let several services share a GPU."
-    ),
-    "stopped": Remedy(
-        ("idle", "starved"), "End the job; look for a debugger or a file server that hung."
-    ),
-    "unexplained": Remedy(
-        ("starved",), "Profile the process: nothing on its node explains why it pauses."
-    ),
-    "communication": Remedy(
-        ("communication",), "Check NVLink and RDMA; overlap communication, use larger batches."
-    ),
-    "straggler": Remedy(
-        ("blocked",), "Replace the slow node, or balance the work between the ranks."
-    ),
-    "stalled_collective": Remedy(
-        ("blocked", "idle"), "Set a time-out for collectives and restart from a checkpoint."
-    ),
-    "kernel_launch": Remedy(("launch",), "Use CUDA graphs, torch.compile or larger batches."),
-    "thermal": Remedy((), "Have the cooling of the nodes checked."),
-    "power": Remedy((), "Set the board's default power limit; check the power supplies."),
-    "precision": Remedy((), "Compute in BF16 or TF32, so that the tensor cores work."),
-    "memory_bandwidth": Remedy((), "Nothing is lost; fused kernels would move fewer bytes."),
-    "memory_capacity": Remedy((), "Nothing is lost; use a smaller batch, or shard the model."),
+    name: cause.remedy for name, cause in CAUSES.items() if cause.remedy is not None
 }
 """By cause of a verdict, all but ``none``."""
 

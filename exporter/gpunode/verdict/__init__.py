@@ -1,1 +1,1 @@
-"""The bottleneck of each GPU: the ledger, combined with the node's readings of that minute."""
+"""The bottleneck of each GPU: the ledger, combined with the node's readings of the same seconds."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from gpunode.gpu.activity import SECONDS
 from gpunode.gpu.ledger import STATES
 from gpunode.metric import Metric
 from gpunode.source import Key
+
+At = tuple[str, str]
+"""A GPU: its index and its UUID."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +26,12 @@ class Snapshot:
 class Facts:
     """What is known about the time that the snapshots cover, oldest first.
 
-    ``metrics`` are those in the snapshots. Asking for another raises ``LookupError``, because a
-    rule that uses it would never apply.
+    ``metrics`` are those in the snapshots. Asking for another raises ``LookupError``: nobody has
+    declared that it is used, so it would never be found.
     """
 
     snapshots: tuple[Snapshot, ...]
-    metrics: frozenset[Metric]
+    metrics: Collection[Metric]
     time: float
     """Seconds since the epoch at the last snapshot."""
 
@@ -74,7 +77,7 @@ class Facts:
             if asked is metric and found[: len(labels)] == labels:
                 yield found
 
-    def shares(self, at: tuple[str, str]) -> dict[str, float]:
+    def shares(self, at: At) -> dict[str, float]:
         """The ledger's states as shares of the time; empty if it covers none."""
         rates = {state: self.rate(SECONDS, *at, state) or 0.0 for state in STATES}
         total = sum(rates.values())
@@ -91,7 +94,7 @@ class Facts:
 
     def _check(self, metric: Metric) -> None:
         if metric not in self.metrics:
-            raise LookupError(f"{metric.name}: used by a rule but not in causes.USED, add it there")
+            raise LookupError(f"{metric.name}: asked for but not declared, add it to `uses`")
 
 
 def increase(before: tuple[float, float], after: tuple[float, float]) -> float | None:

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 
 from gpunode.gpu import GPU
 from gpunode.gpu.activity import SECONDS
-from gpunode.jobs.owners import Started
+from gpunode.holders.owner import Started
 from gpunode.metric import Metric
-from gpunode.verdict.facts import Facts
-from gpunode.verdict.limits import WORKED
-from gpunode.verdict.waiting import LATEST, At
+from gpunode.verdict.facts import At, Facts
+from gpunode.verdict.waiting import LATEST
 
 WORK = ("compute", "memory", "launch", "communication", "copy")
 """States of the ledger in which a job gets on."""
+
+WORKED = 0.05
+"""At this share of time at work, a GPU has worked; below, it may be the ledger's inaccuracy."""
 
 WORKLESS = Metric(
     "gpunode_job_workless_seconds",
@@ -25,6 +27,9 @@ WORKLESS = Metric(
     "it came.",
     GPU,
 )
+
+USES = (SECONDS,)
+"""The metrics that tell."""
 
 Process = tuple[int, float]
 """A process: its PID and when it started."""

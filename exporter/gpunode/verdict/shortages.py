@@ -29,19 +29,16 @@ from gpunode.metric import Metric
 from gpunode.nccl import ras
 from gpunode.node.node import Node
 from gpunode.source import Reading, Readings
-from gpunode.verdict.causes import REMOTE
-from gpunode.verdict.facts import Facts, Snapshot
-from gpunode.verdict.limits import (
+from gpunode.verdict.causes.data import (
     CPU_PRESSURE,
     DISK_BUSY,
-    FILESYSTEM_FREE,
-    HOST_MEMORY_FULL,
     IO_PRESSURE,
+    REMOTE,
     REMOTE_LATENCY,
     REMOTE_SHARE,
     SHM_FULL,
-    XID_REMEMBERED,
 )
+from gpunode.verdict.facts import Facts, Snapshot
 
 Column = Literal["compute", "io", "communication"]
 Unit = Literal["ratio", "seconds", "bytes_per_second", "bytes", "number"]
@@ -51,6 +48,16 @@ EVERY = 10.0
 
 PERIOD = 30.0
 """Seconds over which rates are taken."""
+
+
+HOST_MEMORY_FULL = 0.95
+"""At this share of the node's memory in use, caches not counted, the next job may not fit."""
+
+FILESYSTEM_FREE = 0.1
+"""Below this share of free space, a filesystem is nearly full."""
+
+XID_REMEMBERED = 900
+"""Seconds for which an XID counts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,16 +9,22 @@ from typing import TypeVar
 
 from gpunode.gpu import GPU
 from gpunode.gpu.activity import SECONDS, WindowDetail
-from gpunode.jobs.owners import OwnersDetail
+from gpunode.jobs.owners import OwnersDetail, RolesDetail
 from gpunode.jobs.processes import JobDetail
-from gpunode.jobs.roles import RolesDetail
 from gpunode.metric import Metric, Sample
 from gpunode.source import Reading, Readings
-from gpunode.verdict.causes import CAUSES, USED, Case, Evidence, Verdict, judge, stalled
-from gpunode.verdict.facts import Facts, Snapshot
+from gpunode.verdict import judge, last_work, overdue, waiting
+from gpunode.verdict import workload as kinds
+from gpunode.verdict.case import Case, Evidence, WaitedFor
+from gpunode.verdict.causes import CAUSES
+from gpunode.verdict.causes import USES as OF_CAUSES
+from gpunode.verdict.causes.cause import LOST
+from gpunode.verdict.facts import At, Facts, Snapshot
+from gpunode.verdict.judge import FAILURES, Judge, Verdict
 from gpunode.verdict.last_work import WORKLESS, Tenancies
-from gpunode.verdict.limits import LOST, STEP_OVERDUE, STEP_OVERDUE_LEAST
-from gpunode.verdict.waiting import WAITED_FOR, At, Jobs, WaitedFor
+from gpunode.verdict.overdue import STALLS, TRAINING_STALLED, stalled
+from gpunode.verdict.reasons import WAITED_FOR
+from gpunode.verdict.waiting import Jobs
 from gpunode.verdict.workload import KINDS, WORKLOAD, Workload, workload_of
 
 D = TypeVar("D")
@@ -31,16 +37,8 @@ BOTTLENECK = Metric(
     (*GPU, "cause"),
 )
 
-STALLS = ("collective", "input", "unknown")
-
-TRAINING_STALLED = Metric(
-    "gpunode_training_stalled",
-    "gauge",
-    f"Whether no training step has ended for {STEP_OVERDUE:g} times the median step time and at "
-    f"least {STEP_OVERDUE_LEAST:g} s. The cause is `collective` if the GPU spins for a peer, "
-    "`input` if it has nothing to do, else `unknown`.",
-    (*GPU, "cause"),
-)
+USED = OF_CAUSES.union(judge.USES, last_work.USES, overdue.USES, waiting.USES, kinds.USES)
+"""The metrics that verdicts rest on; ``Facts`` knows no others."""
 
 PERIOD = 30.0
 """Seconds of readings on which evidence may rest; most sources are read every 10 s."""
@@ -79,12 +77,13 @@ class Verdicts:
 
     name = "verdict"
     every = EVERY
-    metrics = (BOTTLENECK, TRAINING_STALLED, WAITED_FOR, WORKLESS, WORKLOAD)
+    metrics = (BOTTLENECK, FAILURES, TRAINING_STALLED, WAITED_FOR, WORKLESS, WORKLOAD)
 
     def __init__(self) -> None:
         self._history: deque[Snapshot] = deque(maxlen=round(PERIOD / EVERY) + 1)
         self._jobs = Jobs()
         self._tenancies = Tenancies()
+        self._judge = Judge()
 
     def read(self, readings: Readings) -> Reading:
         """The verdict on every GPU whose ledger reaches back far enough."""
@@ -95,11 +94,11 @@ class Verdicts:
         owners = _by_gpu(readings, OwnersDetail)
         workloads = _workloads(readings, facts, gpus, owners)
         holders = {at: {process.job for process in found.processes} for at, found in owners.items()}
-        waiting = self._jobs.waited_for(facts, holders)
+        waits = self._jobs.waited_for(facts, holders)
         recent = facts.recent(JUDGED)
         shares = {at: recent.shares(at) for at in gpus}
         starving = {at for at, found in shares.items() if found.get("starved", 0.0) >= LOST}
-        late = {one.at: one for found in waiting.values() for one in found}
+        late = {one.at: one for found in waits.values() for one in found}
         samples: list[Sample] = [
             Sample(WAITED_FOR, (*one.at, one.reason), 1.0) for one in late.values()
         ]
@@ -117,18 +116,19 @@ class Verdicts:
                 at,
                 shares[at],
                 workload.kind if workload else "unknown",
-                waiting.get(at, ()),
+                waits.get(at, ()),
                 late.get(at),
                 not starving.isdisjoint(self._jobs.peers(at)),
             )
-            verdict = judge(case)
+            verdict = self._judge.verdict(case)
             if verdict is None:
                 continue
-            judged.append(_judgement(at, verdict, workload, waiting.get(at, ())))
-            samples += _one_of(CAUSES, BOTTLENECK, at, verdict.cause)
-            overdue = stalled(facts, at)
-            if overdue is not None:
-                samples += _one_of(STALLS, TRAINING_STALLED, at, overdue)
+            judged.append(_judgement(at, verdict, workload, waits.get(at, ())))
+            samples += _one_of(CAUSES, BOTTLENECK, at, verdict.cause.name)
+            why = stalled(facts, at)
+            if why is not None:
+                samples += _one_of(STALLS, TRAINING_STALLED, at, why)
+        samples += self._judge.failures()
         return Reading(tuple(samples), Judged(tuple(judged)))
 
 
@@ -168,8 +168,8 @@ def _judgement(
 ) -> Judgement:
     return Judgement(
         *at,
-        verdict.cause,
-        CAUSES[verdict.cause],
+        verdict.cause.name,
+        verdict.cause.meaning,
         verdict.share,
         verdict.evidence,
         workload or Workload("unknown", "no process on the GPU"),

@@ -7,48 +7,39 @@ This needs no answer of any rank, so it works where a rank is stopped or gone; N
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
-from gpunode.gpu import GPU
-from gpunode.gpu.activity import BLOCKED_STREAK
+from gpunode.gpu.activity import BLOCKED_STREAK, SECONDS
 from gpunode.jobs import processes as job
 from gpunode.jobs import steps
-from gpunode.metric import Metric
-from gpunode.verdict.facts import Facts
-from gpunode.verdict.limits import (
-    BOUND,
-    DOES_NOT_WAIT,
-    EXPLAINED,
-    GOES_ON,
-    THREAD_BUSY,
-    THROUGHOUT,
-    WAITS,
-    WORKS,
-    WRITES,
+from gpunode.verdict.case import WaitedFor
+from gpunode.verdict.causes.cause import BOUND
+from gpunode.verdict.causes.host import EXPLAINED, GOES_ON, THREAD_BUSY, WRITES
+from gpunode.verdict.facts import At, Facts
+from gpunode.verdict.reasons import (
+    CHECKPOINTING,
+    COMPUTING,
+    CPU_BOUND,
+    EVALUATING,
+    GONE,
+    PREPARING,
+    STOPPED,
+    UNINTERRUPTIBLE,
+    UNKNOWN,
+    Reason,
 )
 
-REASONS = {
-    "gone": "its process has ended",
-    "stopped": "its process is stopped by a signal or a debugger",
-    "uninterruptible": "its process waits in the kernel and cannot be interrupted",
-    "checkpointing": "its process saves the state of the training",
-    "evaluating": "its GPU is at work while the others wait all the time, as in an evaluation",
-    "preparing": "other processes of its job use CPUs, as when data is prepared",
-    "computing": "its GPU takes longer than the others",
-    "cpu_bound": "a thread of its process uses a whole CPU",
-    "unknown": "nothing on this node tells why",
-}
+WAITS = 0.5
+"""At this share of the last seconds spent spinning, a GPU waits for its peers."""
 
-WAITED_FOR = Metric(
-    "gpunode_gpu_waited_for",
-    "gauge",
-    "The other GPUs of the job on this node wait for this one (1), and what its process does "
-    "meanwhile: " + "; ".join(f"`{reason}`: {words}" for reason, words in REASONS.items()) + ".",
-    (*GPU, "reason"),
-)
+DOES_NOT_WAIT = 0.3
+"""Below this multiple of what its peers spend spinning, a GPU is waited for."""
 
-AT_WORK = ("evaluating", "checkpointing", "preparing")
-"""Reasons that end by themselves."""
+WORKS = 0.2
+"""At this share of time at work, a GPU for which others wait throughout is busy with something that
+they do not do, as in evaluation."""
+
+THROUGHOUT = 0.9
+"""At this share of the last seconds spent spinning, a GPU waits all the time."""
 
 RECENT = 7.0
 """Seconds over which it is seen who waits."""
@@ -59,15 +50,18 @@ LATEST = 4.5
 MISSED = 60.0
 """A job that does not wait this many seconds after a process ended goes on without it."""
 
-At = tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class WaitedFor:
-    """A GPU for which its peers wait, and why its process does not come."""
-
-    at: At
-    reason: str
+USES = (
+    BLOCKED_STREAK,
+    SECONDS,
+    job.BLOCKED,
+    job.HOST_CPUS,
+    job.HOST_THREAD,
+    job.IO_BYTES,
+    job.LOADER_THREAD,
+    job.STOPPED,
+    steps.SECONDS,
+)
+"""The metrics that tell who waits, and why another does not come."""
 
 
 class Jobs:
@@ -101,7 +95,7 @@ class Jobs:
             if len(members) < 2:
                 continue
             late = tuple(
-                WaitedFor(at, _reason(facts, at, most) if at in present[name] else "gone")
+                WaitedFor(at, (_reason(facts, at, most) if at in present[name] else GONE).name)
                 for at, share in blocked.items()
                 if (share < DOES_NOT_WAIT * most and at in present[name])
                 or (at in holders and not holders[at])
@@ -124,27 +118,27 @@ def _blocked(recent: Facts, at: At) -> float:
     return recent.shares(at).get("blocked", 0.0)
 
 
-def _reason(facts: Facts, at: At, most: float) -> str:
+def _reason(facts: Facts, at: At, most: float) -> Reason:
     """What the process on a GPU does while the others wait for ``most`` of the time."""
     if facts.now(job.STOPPED, *at):
-        return "stopped"
+        return STOPPED
     if saves(facts, at):
-        return "checkpointing"
+        return CHECKPOINTING
     latest = facts.recent(LATEST)
     shares = latest.shares(at)
     working = sum(shares.get(state, 0.0) for state in ("compute", "memory", "launch"))
     evaluates = (latest.rate(steps.SECONDS, *at, "evaluation") or 0.0) >= WAITS
     if evaluates or (working >= WORKS and most >= THROUGHOUT):
-        return "evaluating"
+        return EVALUATING
     if working >= BOUND:
-        return "computing"
+        return COMPUTING
     if facts.now(job.BLOCKED, *at) and (facts.now(job.HOST_CPUS, *at) or 0.0) < GOES_ON:
-        return "uninterruptible"
+        return UNINTERRUPTIBLE
     if (facts.now(job.LOADER_THREAD, *at) or 0.0) >= THREAD_BUSY:
-        return "preparing"
+        return PREPARING
     if (facts.now(job.HOST_THREAD, *at) or 0.0) >= 1.0 - EXPLAINED * (1.0 - working):
-        return "cpu_bound"
-    return "unknown"
+        return CPU_BOUND
+    return UNKNOWN
 
 
 def saves(facts: Facts, at: At) -> bool:

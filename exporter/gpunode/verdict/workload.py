@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpunode.gpu import GPU
+from gpunode.holders.holder import Role
+from gpunode.holders.owner import Started
 from gpunode.jobs import steps
-from gpunode.jobs.owners import Started
 from gpunode.jobs.processes import Listed
-from gpunode.jobs.roles import Role
 from gpunode.metric import Metric
 from gpunode.verdict.facts import Facts
 
@@ -28,6 +28,9 @@ WORKLOAD = Metric(
     "notebook's kernel. /api/v1/verdict says which.",
     (*GPU, "kind"),
 )
+
+USES = (steps.MEDIAN, steps.REQUEST_ITEMS)
+"""The metrics by which a client tells."""
 
 NOTEBOOKS = frozenset(
     {
@@ -75,7 +78,7 @@ https://github.com/pytorch/pytorch/blob/main/torch/utils/data/_utils/worker.py""
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The kind of work on a GPU, and what it was told from."""
+    """The kind of work on a GPU, and the evidence for it."""
 
     kind: str
     evidence: str

@@ -11,7 +11,7 @@ Key = tuple[str, Labels]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Linear:
     """A value, and what it gains a second from a moment on; with ``every``, it begins again."""
 
     value: float
@@ -36,10 +36,10 @@ class Rate:
 class Unseen:
     """What goes on while nobody reads it: Prometheus writes nothing, not even that it is gone."""
 
-    course: Line | Rate
+    course: Linear | Rate
 
 
-Course = Line | Rate | Unseen
+Course = Linear | Rate | Unseen
 
 
 @dataclass(slots=True)
@@ -66,13 +66,13 @@ class Exposition:
 
     def gauge(self, name: str, value: float, /, **labels: str) -> None:
         """A value that stays, of a gauge or of a counter that does not count."""
-        self.series[name, tuple(sorted(labels.items()))] = Line(value)
+        self.series[name, tuple(sorted(labels.items()))] = Linear(value)
 
     def counter(self, name: str, gains: float, /, **labels: str) -> None:
         """A counter and what it gains a second."""
         self.series[name, tuple(sorted(labels.items()))] = Rate(gains)
 
-    def line(self, name: str, line: Line, /, **labels: str) -> None:
+    def line(self, name: str, line: Linear, /, **labels: str) -> None:
         """A gauge that changes evenly."""
         self.series[name, tuple(sorted(labels.items()))] = line
 
@@ -93,7 +93,7 @@ class Exposition:
     def _scraped(self) -> Iterator[tuple[Key, Course]]:
         for job in self.scraped_by if self.up is not None else ():
             target = (("instance", self.address or self.node), ("job", job))
-            yield ("up", target), Line(self.up or 0.0)
+            yield ("up", target), Linear(self.up or 0.0)
             if self.up:
                 for (name, labels), course in self.series.items():
                     yield (name, (*target, *labels)), course
@@ -108,7 +108,7 @@ def values(courses: Iterable[tuple[Interval, Course | None]], every: float, end:
 
     https://prometheus.io/docs/prometheus/latest/configuration/unit_testing_rules/#series
     """
-    told: list[str] = []
+    notation: list[str] = []
     total, present = 0.0, False
     for (begin, until), course in courses:
         first, last = -int(-begin // every), -int(-min(until, end) // every)
@@ -116,23 +116,26 @@ def values(courses: Iterable[tuple[Interval, Course | None]], every: float, end:
         if count <= 0:
             continue
         if course is None:
-            told += [*(["stale"] if present else ["_"]), *([f"_x{count - 1}"] if count > 1 else [])]
+            notation += [
+                *(["stale"] if present else ["_"]),
+                *([f"_x{count - 1}"] if count > 1 else []),
+            ]
             total, present = 0.0, False
             continue
         present = True
         if isinstance(course, Unseen):
-            told.append(f"_x{count - 1}" if count > 1 else "_")
+            notation.append(f"_x{count - 1}" if count > 1 else "_")
             if isinstance(course.course, Rate):
                 total += course.course.gains * every * count
         elif isinstance(course, Rate):
-            told.append(_run(total, course.gains * every, count))
+            notation.append(_run(total, course.gains * every, count))
             total += course.gains * every * count
         elif course.every:
-            told += [_number(course.at(step * every)) for step in range(first, last)]
+            notation += [_number(course.at(step * every)) for step in range(first, last)]
         else:
-            told.append(_run(course.at(first * every), course.slope * every, count))
+            notation.append(_run(course.at(first * every), course.slope * every, count))
             total = course.at(last * every)
-    return " ".join(told)
+    return " ".join(notation)
 
 
 def _number(value: float) -> str:

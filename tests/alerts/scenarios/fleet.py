@@ -9,20 +9,20 @@ from functools import cached_property
 
 from gpunode.client.protocol import PHASES
 from gpunode.gpu.ledger import STATES
-from gpunode.verdict.limits import STEP_OVERDUE, STEP_OVERDUE_LEAST
+from gpunode.verdict.overdue import STEP_OVERDUE, STEP_OVERDUE_LEAST
 from tests.alerts.scenarios.course import (
     Course,
     Exposition,
     Interval,
     Key,
-    Line,
+    Linear,
     Unseen,
     intervals,
     values,
 )
 from tests.alerts.scenarios.gpus import FREE, Behaviour, behaviour
 from tests.alerts.scenarios.nodes import EVENTS, GIVES_UP, RESTARTS, On, bus_id, gpu_labels
-from tests.alerts.scenarios.shorthand import Event, Job, Kind, Scenario
+from tests.alerts.scenarios.shorthand import Kind, Scenario, ScenarioEvent, ScenarioJob
 
 LATE = "is late"
 """What the GPUs do that others wait for, if a scenario does not say."""
@@ -79,7 +79,7 @@ class Tenant:
     """A job on one GPU."""
 
     name: str
-    job: Job
+    job: ScenarioJob
     owner: Mapping[str, str]
     node: str
     gpu: int
@@ -101,15 +101,15 @@ class Tenant:
         past = self.stretches[: self.index(moment) + 1]
         return sum(not one.behaviour.process for one in past)
 
-    def workless(self, moment: float, restarted: float) -> Line | None:
+    def workless(self, moment: float, restarted: float) -> Linear | None:
         """For how long the present process has not worked, as an exporter can know."""
         here = self.index(moment)
         if self.stretches[here].behaviour.works:
-            return Line(0.0)
+            return Linear(0.0)
         while here and self.stretches[here].behaviour.process:
             ended, here = self.stretches[here].begin, here - 1
             if self.stretches[here].behaviour.works:
-                return Line(0.0, 1.0, ended) if ended > restarted else None
+                return Linear(0.0, 1.0, ended) if ended > restarted else None
         return None
 
     def blocked_since(self, moment: float) -> float:
@@ -141,7 +141,7 @@ class Fleet:
         for title, job in scenario.jobs.items():
             for tenant in self._tenants(title, job):
                 self.tenants.setdefault((tenant.node, tenant.gpu), []).append(tenant)
-        self.happens: dict[str, list[tuple[Event, int | None]]] = {}
+        self.happens: dict[str, list[tuple[ScenarioEvent, int | None]]] = {}
         for event in scenario.happens:
             if event.what not in EVENTS:
                 raise LookupError(f"{name}: no event is called {event.what!r}")
@@ -169,8 +169,8 @@ class Fleet:
         """Every series as PromQL writes it, and its values in promtool's notation."""
         every, end = self.scenario.every, float(self.scenario.lasts)
         for (name, labels), courses in self.courses():
-            told = ",".join(f'{k}="{v}"' for k, v in (("cluster", self.name), *labels))
-            yield f"{name}{{{told}}}", values(courses, every, end)
+            selector = ",".join(f'{k}="{v}"' for k, v in (("cluster", self.name), *labels))
+            yield f"{name}{{{selector}}}", values(courses, every, end)
 
     def courses(self) -> Iterator[tuple[Key, list[tuple[Interval, Course | None]]]]:
         """Every series and how it goes on, node by node."""
@@ -181,7 +181,7 @@ class Fleet:
             for key in dict.fromkeys(key for _, found in seen for key in found):
                 yield key, [(part, found.get(key)) for part, found in seen]
 
-    def _tenants(self, title: str, job: Job) -> Iterator[Tenant]:
+    def _tenants(self, title: str, job: ScenarioJob) -> Iterator[Tenant]:
         where = self.scenario.at(job.gpus)
         own = {at: selector for selector in job.but for at in self.scenario.at(selector)}
         local: dict[str, int] = {}
@@ -202,18 +202,20 @@ class Fleet:
                 tuple(self._stretches(job, own.get((node, gpu)), (node, gpu))),
             )
 
-    def _stretches(self, job: Job, selector: str | None, at: tuple[str, int]) -> Iterator[Stretch]:
-        told = job.does if selector is None else job.but[selector]
-        if 0 not in told:
+    def _stretches(
+        self, job: ScenarioJob, selector: str | None, at: tuple[str, int]
+    ) -> Iterator[Stretch]:
+        timeline = job.does if selector is None else job.but[selector]
+        if 0 not in timeline:
             yield Stretch(0.0, FREE)
-        for begin, doing in told.items():
+        for begin, doing in timeline.items():
             options = dict(doing.options)
             late = options.pop("late", "")
             late_does = options.pop("as", LATE)
             reason = options.pop("reason", "")
             if late and at in self.scenario.at(late):
-                told_reason = {"reason": reason} if reason else {}
-                yield Stretch(float(begin), behaviour(late_does, told_reason))
+                because = {"reason": reason} if reason else {}
+                yield Stretch(float(begin), behaviour(late_does, because))
             else:
                 yield Stretch(float(begin), behaviour(doing.name, options))
 
@@ -266,10 +268,10 @@ class Fleet:
         by_kubelet = any(job.owner.split()[0] not in ("slurm", "user") for job in self._jobs())
         if held or by_kubelet:
             out.gauge("gpunode_gpu_allocated", float(bool(held)), **labels)
-        streak = Line(0.0)
+        streak = Linear(0.0)
         if does.streak:
             since = max(here[0].blocked_since(begin), restarted)
-            streak = Line(0.0, 1.0, since, does.breaks)
+            streak = Linear(0.0, 1.0, since, does.breaks)
         out.line("gpunode_gpu_blocked_streak_seconds", streak, **labels)
         for tenant in held:
             _owned(out, tenant, labels, begin)
@@ -289,7 +291,7 @@ class Fleet:
             if tenant.job.client:
                 (_trains if kind == "training" else _serves)(out, tenant, labels, begin)
 
-    def _jobs(self) -> Iterable[Job]:
+    def _jobs(self) -> Iterable[ScenarioJob]:
         return self.scenario.jobs.values()
 
     def _awaited(self, tenant: Tenant, moment: float) -> bool:
@@ -303,7 +305,7 @@ class Fleet:
         return any(other.does(moment).streak for other in others)
 
     def _ras(self, out: Exposition, tenant: Tenant, begin: float) -> None:
-        """What the node of rank 0 is told of the job."""
+        """What the node of rank 0 learns of the job."""
         if tenant.rank:
             return
         out.gauge("gpunode_nccl_communicators", 1.0)
@@ -338,7 +340,7 @@ def _fill(expositions: Iterable[dict[Key, Course]]) -> None:
         for key in [key for key in found if key[0] in ONE_HOT]:
             unseen = isinstance(found[key], Unseen)
             for other in known[_without_hot(key)]:
-                found.setdefault(other, Unseen(Line(0.0)) if unseen else Line(0.0))
+                found.setdefault(other, Unseen(Linear(0.0)) if unseen else Linear(0.0))
 
 
 def _without_hot(key: Key) -> Key:
@@ -346,13 +348,13 @@ def _without_hot(key: Key) -> Key:
     return name, tuple(label for label in labels if label[0] != ONE_HOT[name])
 
 
-def _overdue(job: Job) -> float:
+def _overdue(job: ScenarioJob) -> float:
     return max(STEP_OVERDUE * job.step, STEP_OVERDUE_LEAST)
 
 
-def _owner(told: str, pod: int) -> dict[str, str]:
+def _owner(owner: str, pod: int) -> dict[str, str]:
     """The owner of a GPU as the exporter writes it."""
-    controller, who, *number = told.split()
+    controller, who, *number = owner.split()
     nobody = dict.fromkeys(
         ("owner_namespace", "owner_pod", "owner_container", "slurm_job", "user"), ""
     )
@@ -432,7 +434,9 @@ def _trains(out: Exposition, tenant: Tenant, labels: Mapping[str, str], begin: f
     out.gauge("gpunode_training_step_median_seconds", step, **labels)
     overdue = False
     if does.steps:
-        out.line("gpunode_training_last_step_timestamp_seconds", Line(begin, 1.0, begin), **labels)
+        out.line(
+            "gpunode_training_last_step_timestamp_seconds", Linear(begin, 1.0, begin), **labels
+        )
     elif not does.pauses:
         last = tenant.stepped(begin)
         overdue = begin >= last + _overdue(job)
@@ -444,7 +448,7 @@ def _trains(out: Exposition, tenant: Tenant, labels: Mapping[str, str], begin: f
     out.counter("gpunode_training_nonfinite_losses_total", lost, **labels)
     if does.finite:
         since = tenant.stretches[tenant.index(begin)].begin
-        out.line("gpunode_training_loss", Line(does.loss, does.loss_grows / 60, since), **labels)
+        out.line("gpunode_training_loss", Linear(does.loss, does.loss_grows / 60, since), **labels)
     out.gauge("gpunode_training_loss_best", tenant.best_loss(begin), **labels)
 
 

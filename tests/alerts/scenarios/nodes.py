@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from tests.alerts.scenarios.course import Exposition, Line
+from tests.alerts.scenarios.course import Exposition, Linear
 from tests.alerts.scenarios.shorthand import Options, seconds
 
 PROCESS = "gpunode_gpu_process_info"
@@ -54,11 +54,11 @@ class On:
         return float(self.happened)
 
     @property
-    def rises(self) -> Line:
+    def rises(self) -> Linear:
         """A counter that counts what happens a second, from when it does."""
         if not self.happened:
-            return Line(0.0)
-        return Line(0.0, self.number("rate", 5.0), self.since)
+            return Linear(0.0)
+        return Linear(0.0, self.number("rate", 5.0), self.since)
 
 
 def gpu_labels(node: str, gpu: int) -> dict[str, str]:
@@ -114,19 +114,19 @@ def kubernetes(on: On) -> None:
     """kube-state-metrics knows it, with so many GPUs."""
     labels = {"instance": KUBE, "node": on.out.node}
     sizes = {"resource": "nvidia_com_gpu", "unit": "integer"}
-    allocatable = Line(on.number("gpus", 8.0))
+    allocatable = Linear(on.number("gpus", 8.0))
     on.out.others["kube_node_status_allocatable", tuple(sorted({**labels, **sizes}.items()))] = (
         allocatable
     )
     key = "kube_node_spec_unschedulable", tuple(sorted(labels.items()))
-    on.out.others.setdefault(key, Line(0.0))
+    on.out.others.setdefault(key, Linear(0.0))
 
 
 def is_cordoned(on: On) -> None:
     """Nothing new is scheduled on it."""
     labels = {"instance": KUBE, "node": on.out.node}
     key = "kube_node_spec_unschedulable", tuple(sorted(labels.items()))
-    on.out.others[key] = Line(float(on.active))
+    on.out.others[key] = Linear(float(on.active))
 
 
 def is_drained(on: On) -> None:
@@ -167,7 +167,7 @@ def has_a_wrong_clock(on: On) -> None:
     """Its clock is ahead by so many seconds, or behind."""
     if on.active:
         for key, course in on.out.series.items():
-            if key[0].endswith("_timestamp_seconds") and isinstance(course, Line):
+            if key[0].endswith("_timestamp_seconds") and isinstance(course, Linear):
                 value = course.value + on.number("by", 600.0)
                 on.out.series[key] = replace(course, value=value)
 
@@ -397,7 +397,7 @@ def kernel_log(on: On) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class FileServer:
     """How a file server answers a node."""
 
     answers: float
@@ -408,10 +408,10 @@ class Server:
     """Requests without an answer."""
 
 
-HEALTHY = Server(200.0, 0.002, 1.0)
-SLOW = Server(40.0, 0.4, 16.0)
-SILENT = Server(0.0, 0.0, 16.0)
-LIMPING = Server(190.0, 0.002, 9.0)
+HEALTHY = FileServer(200.0, 0.002, 1.0)
+SLOW = FileServer(40.0, 0.4, 16.0)
+SILENT = FileServer(0.0, 0.0, 16.0)
+LIMPING = FileServer(190.0, 0.002, 9.0)
 GIVES_UP = 120.0
 """Seconds after which a request to a file server times out."""
 
@@ -439,7 +439,7 @@ def lustre_loses_a_target(on: On) -> None:
     on.out.gauge("gpunode_kernel_log_events_total", float(gave_up), kind="lustre")
 
 
-def _lustre(on: On, server: Server, loses: float | None = None) -> None:
+def _lustre(on: On, server: FileServer, loses: float | None = None) -> None:
     filesystem = on.text("filesystem", "scratch")
     servers, targets = on.text("servers", "data,metadata").split(","), on.number("targets", 5.0)
     silent = server in (SILENT, LIMPING)
@@ -474,7 +474,7 @@ def nfs_silent(on: On) -> None:
     _waits_for_io(on)
 
 
-def _nfs(on: On, server: Server) -> None:
+def _nfs(on: On, server: FileServer) -> None:
     where = {"mountpoint": on.text("mountpoint", "/data")}
     labels = {**where, "operation": "read"}
     silent = server is SILENT
@@ -511,7 +511,7 @@ def infiniband(on: On) -> None:
 def rdma_errors(on: On) -> None:
     """A port loses packets."""
     labels = {"device": on.text("device", "mlx5_0"), "port": "1"}
-    line = on.rises if on.active else Line(0.0)
+    line = on.rises if on.active else Linear(0.0)
     on.out.line("gpunode_infiniband_transport_errors_total", line, kind="ack_timeout", **labels)
 
 

@@ -39,7 +39,7 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-Told = Literal["page", "ticket", "info"]
+Severity = Literal["page", "ticket", "info"]
 Kind = Literal["training", "serving", "interactive", "unknown"]
 Options = dict[str, str]
 
@@ -77,12 +77,12 @@ def doing(text: object) -> object:
     return Doing(" ".join(name), options)
 
 
-def timeline(told: object) -> object:
+def timeline(given: object) -> object:
     """What is done from when, in order; ``30m..90m/10m`` says it again every 10 minutes."""
-    if not isinstance(told, dict):
-        return told
+    if not isinstance(given, dict):
+        return given
     found: dict[int, object] = {}
-    for when, what in told.items():
+    for when, what in given.items():
         begin, _, rest = str(when).partition("..")
         if not rest:
             found[seconds(begin)] = doing(what)
@@ -95,11 +95,11 @@ def timeline(told: object) -> object:
 
 
 Timeline = Annotated[dict[int, Doing], BeforeValidator(timeline)]
-Seconds = Annotated[int, BeforeValidator(lambda told: seconds(str(told)))]
+Seconds = Annotated[int, BeforeValidator(lambda text: seconds(str(text)))]
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ScenarioEvent:
     """What happens to nodes or to their GPUs, and when."""
 
     spans: tuple[tuple[int, int], ...]
@@ -119,11 +119,11 @@ class Event:
 FOREVER = 10**9
 
 
-def event(told: object) -> object:
+def event(given: object) -> object:
     """``30m..90m n-1 unreachable``."""
-    if not isinstance(told, str):
-        return told
-    (when, where, *what), options = words(told)
+    if not isinstance(given, str):
+        return given
+    (when, where, *what), options = words(given)
     begin, _, rest = when.partition("..")
     end, _, share = rest.partition("/")
     until = seconds(end) if end else FOREVER
@@ -132,15 +132,15 @@ def event(told: object) -> object:
         length, _, every = share.partition("-in-")
         starts = range(seconds(begin), until, seconds(every))
         spans = [(start, start + seconds(length)) for start in starts]
-    return Event(tuple(spans), where, " ".join(what), options)
+    return ScenarioEvent(tuple(spans), where, " ".join(what), options)
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Somebody who is notified."""
 
-    told: tuple[Told, ...]
-    """How: one of these."""
+    severities: tuple[Severity, ...]
+    """One of these."""
 
     alert: str
     labels: Options
@@ -151,10 +151,10 @@ class Wanted:
 
     def __str__(self) -> str:
         subject = "".join(f" {name}={value}" for name, value in self.labels.items())
-        return f"{'' if self.must else 'may '}{' or '.join(self.told)} {self.alert}{subject}"
+        return f"{'' if self.must else 'may '}{' or '.join(self.severities)} {self.alert}{subject}"
 
 
-HOW: dict[str, tuple[Told, ...]] = {
+HOW: dict[str, tuple[Severity, ...]] = {
     "page": ("page",),
     "ticket+": ("ticket", "page"),
     "ticket": ("ticket",),
@@ -162,13 +162,13 @@ HOW: dict[str, tuple[Told, ...]] = {
 }
 
 
-def wanted(told: object) -> object:
+def wanted(given: object) -> object:
     """``page JobStalled workload=llama by=22m``."""
-    if not isinstance(told, str):
-        return told
-    (*may, severity, alert), options = words(told)
+    if not isinstance(given, str):
+        return given
+    (*may, severity, alert), options = words(given)
     if severity not in HOW or may not in ([], ["may"]):
-        raise ValueError(f"{told!r} begins with none of {', '.join(HOW)}")
+        raise ValueError(f"{given!r} begins with none of {', '.join(HOW)}")
     by, stays, gone = (
         seconds(options.pop(name)) if name in options else None for name in ("by", "stays", "gone")
     )
@@ -181,7 +181,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Job(Strict):
+class ScenarioJob(Strict):
     """A job, the GPUs it has, and what it does on them."""
 
     owner: str
@@ -222,14 +222,14 @@ class Scenario(Strict):
     """The time between two scrapes and evaluations."""
 
     nodes: dict[str, Annotated[str, Field(pattern=r"^\d+x\d+$")]]
-    jobs: dict[str, Job] = Field(default_factory=dict)
-    happens: tuple[Annotated[Event, BeforeValidator(event)], ...] = ()
+    jobs: dict[str, ScenarioJob] = Field(default_factory=dict)
+    happens: tuple[Annotated[ScenarioEvent, BeforeValidator(event)], ...] = ()
     notified: tuple[Annotated[Wanted, BeforeValidator(wanted)], ...] = ()
 
     @property
     def gpus(self) -> dict[str, int]:
         """How many GPUs each node has."""
-        sizes = {pool: told.split("x") for pool, told in self.nodes.items()}
+        sizes = {pool: size.split("x") for pool, size in self.nodes.items()}
         return {
             f"{pool}-{number}": int(gpus)
             for pool, (count, gpus) in sizes.items()
@@ -274,11 +274,11 @@ def scenarios(folder: Path = Path(__file__).parent) -> dict[str, Scenario]:
     """All scenarios by name."""
     found: dict[str, Scenario] = {}
     for path in sorted(folder.glob("*.yaml")):
-        for name, told in yaml.safe_load(path.read_text()).items():
+        for name, given in yaml.safe_load(path.read_text()).items():
             if name in found:
                 raise ValueError(f"{path.name}: there are two scenarios {name!r}")
             try:
-                found[name] = Scenario.model_validate(told)
+                found[name] = Scenario.model_validate(given)
             except ValueError as error:
                 raise ValueError(f"{path.name}: {name}: {error}") from error
     return found

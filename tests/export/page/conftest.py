@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
+from tests.daemon import PATIENCE
 from tests.needs import need
+
+expect.set_options(timeout=1000 * PATIENCE)
 
 FRESH = 5000
 """Milliseconds between two looks of the page at the node."""
@@ -34,7 +37,7 @@ def context(
         viewport={"width": width, "height": height},
         color_scheme="dark" if theme == "dark" else "light",
     )
-    opened.set_default_timeout(10_000)
+    opened.set_default_timeout(1000 * PATIENCE)
     yield opened
     opened.close()
 

@@ -45,13 +45,13 @@ FIELDS = {
 }
 """DCGM_FI_PROF_* by number, named as in ``gpm.METRICS``: shares, and bytes per second."""
 
-EVERY = 1.0
+SAMPLE_INTERVAL = 1.0
 """Seconds between the samples that DCGM takes, and between reads of them."""
 
-AGAIN = 60.0
+RECONNECT_AFTER = 60.0
 """Seconds before the next attempt to reach a host engine that did not answer."""
 
-STALE = 5.0
+STALE_AFTER = 5.0
 """Seconds after which the latest values are too old to be a reading."""
 
 
@@ -65,7 +65,7 @@ class DcgmProfiling:
         self._lock = threading.Lock()
         self._heard: dict[str, dict[str, list[float]]] = {}
         self._taken: dict[str, float] = {}
-        self._time = -STALE
+        self._time = -STALE_AFTER
         self._started = False
 
     def activity(self, uuid: str) -> Activity:
@@ -76,7 +76,7 @@ class DcgmProfiling:
                 threading.Thread(target=self._follow, name="dcgm", daemon=True).start()
         now = self.monotonic()
         with self._lock:
-            if now - self._time > STALE or uuid not in self._heard:
+            if now - self._time > STALE_AFTER or uuid not in self._heard:
                 raise Unsupported(f"DCGM at {self.address}: no values for {uuid}")
             heard, self._heard[uuid] = self._heard[uuid], {}
             since, self._taken[uuid] = self._taken.get(uuid, now), now
@@ -95,22 +95,22 @@ class DcgmProfiling:
             try:
                 self._read(reader)
             except (structures.DCGMError, OSError) as error:
-                log.info("dcgm: %s: %s; trying again in %g s", self.address, error, AGAIN)
-            time.sleep(AGAIN)
+                log.info("dcgm: %s: %s; trying again in %g s", self.address, error, RECONNECT_AFTER)
+            time.sleep(RECONNECT_AFTER)
 
     def _read(self, reader: Any) -> None:
         """Read for as long as the host engine answers."""
         with reader(
             hostname=self.address,
             fieldIds=list(FIELDS),
-            updateFrequency=round(EVERY * 1e6),
+            updateFrequency=round(SAMPLE_INTERVAL * 1e6),
             maxKeepAge=60.0,
             fieldGroupName="gpunode",
         ) as dcgm:
             dcgm.Init()
             while dcgm.m_gpuIdToUUId:
                 self._hear(dcgm.m_gpuIdToUUId, dcgm.GetAllGpuValuesAsFieldIdDictSinceLastCall())
-                time.sleep(EVERY)
+                time.sleep(SAMPLE_INTERVAL)
 
     def _hear(self, uuids: dict[int, str], values: dict[int, dict[int, list[Any]]]) -> None:
         """Keep the values of each GPU until they are asked for; blanks are ignored."""
@@ -129,4 +129,4 @@ class DcgmProfiling:
                     ]
                     if fresh:
                         kept = heard.get(FIELDS[field], []) + fresh
-                        heard[FIELDS[field]] = kept[-round(60 / EVERY) :]
+                        heard[FIELDS[field]] = kept[-round(60 / SAMPLE_INTERVAL) :]

@@ -27,7 +27,7 @@ UNSUPPORTED = {
 }
 
 
-class Call(NamedTuple):
+class CallInFlight(NamedTuple):
     """A call in flight: the function, the GPU that it asks, and since when."""
 
     name: str
@@ -42,7 +42,7 @@ class Library:
         self.monotonic = monotonic
         self.generation = 0
         self._open = False
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, CallInFlight] = {}
         self._idle = threading.Condition()
 
     @property
@@ -71,7 +71,7 @@ class Library:
                 raise DriverError(f"{name}: the driver was reloaded")
             if gpu is not None:
                 self._refuse_to_hang(name, gpu)
-            self._calls[thread] = Call(name, gpu, self.monotonic())
+            self._calls[thread] = CallInFlight(name, gpu, self.monotonic())
         try:
             return perform(*arguments)
         except pynvml.NVMLError as error:

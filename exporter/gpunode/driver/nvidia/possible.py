@@ -2,8 +2,30 @@
 
 from __future__ import annotations
 
+from gpunode.driver.driver import Unsupported
+
 Range = tuple[float, float]
 """The least and the greatest number that is physically possible."""
+
+BYTES = 1.0, 2.0**50
+BUS_BITS = 1.0, 2.0**16
+BYTES_PER_SECOND = 0.0, 1e14
+CELSIUS = -60.0, 200.0
+COUNTS = 0.0, 1e18
+FLAGS = 0.0, 1.0
+GENERATIONS = 1.0, 16.0
+HERTZ = 0.0, 1e11
+LANES = 1.0, 32.0
+LIMITS = 1.0, 2e4
+LINKS = 0.0, 64.0
+MARGINS = -200.0, 200.0
+NUMBERS = 0.0, 2.0**16
+PERFORMANCE_STATES = 0.0, 15.0
+PIDS = 1.0, 2.0**22
+ROWS = 0.0, 1e6
+SHARES = 0.0, 1.0
+WATTS = 0.0, 2e4
+"""What is physically possible, generously, in base units; anything else is no reading."""
 
 NOT_AVAILABLE = 2**32 - 1
 """``(unsigned)-1``: NVML has no reading, and no counter of 32 bits got that far."""
@@ -15,3 +37,25 @@ def possible(value: float | None, within: Range) -> float | None:
     if value is None or value == NOT_AVAILABLE or not least <= value <= most:
         return None
     return value
+
+
+def reading(what: str, value: float, within: Range) -> float:
+    """A number in a range that is physically possible.
+
+    Raises ``Unsupported`` for any other: drivers answer -1 or all ones for a missing sensor.
+    """
+    found = possible(value, within)
+    if found is None:
+        raise Unsupported(f"{what}: {value:g} is no reading")
+    return found
+
+
+def whole(value: float | None) -> int | None:
+    """A small whole number, or None if it can be no reading."""
+    number = possible(value, NUMBERS)
+    return None if number is None else int(number)
+
+
+def scaled(value: float | None, factor: float) -> float | None:
+    """The number times a factor to base units; None if there is none."""
+    return None if value is None else value * factor

@@ -95,7 +95,7 @@ def _are_hashes(users: dict[str, str]) -> dict[str, str]:
     return users
 
 
-class Part(Section):
+class WebFilePart(Section):
     """A part of the file, where a key without a value is as good as none."""
 
     @model_validator(mode="before")
@@ -108,7 +108,7 @@ class Part(Section):
         return {k: v for k, v in given.items() if v != "" or k not in cls.model_fields}
 
 
-class TlsPart(Part):
+class TlsPart(WebFilePart):
     """``tls_server_config``."""
 
     cert: str = ""
@@ -141,14 +141,14 @@ class TlsPart(Part):
         return self
 
 
-class HttpPart(Part):
+class HttpPart(WebFilePart):
     """``http_server_config``; HTTP/2 is never spoken, which every client can do without."""
 
     http2: bool = True
     headers: Annotated[dict[str, str], AfterValidator(_are_headers)] = Field({})
 
 
-class WebFile(Part):
+class WebFile(WebFilePart):
     """The whole file."""
 
     tls_server_config: TlsPart = TlsPart()
@@ -175,7 +175,7 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class AccessFiles:
     """What the file and those that it names contain."""
 
     file: WebFile
@@ -248,14 +248,14 @@ class AccessFile:
             log.info("%s: read anew", self._path)
 
 
-def look(path: Path) -> Found:
+def look(path: Path) -> AccessFiles:
     """Read the file and those that it names, relative to its folder. Raises ``UsageError``."""
     try:
         file = WebFile.model_validate(read_yaml(path))
     except ValidationError as error:
         raise UsageError(f"{path}: {first_mistake(error)}") from error
     tls = file.tls_server_config
-    return Found(
+    return AccessFiles(
         file,
         cert=_content(path, tls.cert_file, tls.cert),
         key=_content(path, tls.key_file, tls.key),
@@ -279,7 +279,7 @@ def _content(path: Path, named: str, inline: str) -> bytes:
     return content
 
 
-def _access(path: Path, found: Found) -> Access:
+def _access(path: Path, found: AccessFiles) -> Access:
     """What follows from what was found. Raises ``UsageError``."""
     try:
         return found.access()

@@ -8,12 +8,12 @@ from typing import get_args, get_type_hints
 from pydantic import BaseModel, Field
 
 from gpunode.audit.source import Audited, Result
-from gpunode.export.history import STEP, History, Line
+from gpunode.export.history import STEP, GpuHistory, History
 from gpunode.gpu.activity import WindowDetail
 from gpunode.gpu.nvlink import NvLinkDetail
 from gpunode.jobs.owners import OwnersDetail
 from gpunode.jobs.processes import JobDetail
-from gpunode.source import Readings, Told
+from gpunode.source import Readings, Reported
 from gpunode.verdict.source import Judged, Judgement
 
 
@@ -42,23 +42,23 @@ def gpus(readings: Readings) -> list[GpuState]:
     """Every GPU with any reading, ordered by index."""
     found: dict[str, GpuState] = {}
     for name, kind in DETAILS.items():
-        told: Told[object]
-        for told in readings.details(kind):
-            gpu, uuid = told.place.gpu, told.place.uuid
+        one: Reported[object]
+        for one in readings.details(kind):
+            gpu, uuid = one.place.gpu, one.place.uuid
             state = found.setdefault(uuid, GpuState(gpu=gpu, uuid=uuid, times={}))
-            state.times[name] = told.time
-            setattr(state, name, told.detail)
+            state.times[name] = one.time
+            setattr(state, name, one.detail)
     return sorted(found.values(), key=lambda state: (int(state.gpu), state.uuid))
 
 
 def verdicts(readings: Readings) -> list[Judgement]:
-    """The bottleneck of each GPU over the last minute, with the evidence."""
-    return [verdict for told in readings.details(Judged) for verdict in told.detail.verdicts]
+    """The last verdict on each GPU, with the evidence."""
+    return [verdict for one in readings.details(Judged) for verdict in one.detail.verdicts]
 
 
 def checks(readings: Readings) -> list[Result]:
     """The audit: which settings are as advised, which are not, and the remedies."""
-    return [check for told in readings.details(Audited) for check in told.detail.checks]
+    return [check for one in readings.details(Audited) for check in one.detail.checks]
 
 
 class Hour(BaseModel):
@@ -66,17 +66,17 @@ class Hour(BaseModel):
 
     step_seconds: float = Field(description="seconds between two points")
     times: list[float] = Field(description="of each point, in seconds since the epoch")
-    gpus: list[Line]
+    gpus: list[GpuHistory]
 
 
 def history(readings: Readings, since: float = 0.0) -> Hour:
     """The points after a time, oldest first."""
-    for told in readings.details(History):
-        times, gpus = told.detail.after(since)
+    for one in readings.details(History):
+        times, gpus = one.detail.after(since)
         return Hour(step_seconds=STEP, times=times, gpus=gpus)
     return Hour(step_seconds=STEP, times=[], gpus=[])
 
 
 def points(readings: Readings) -> int:
     """How many points there ever were."""
-    return sum(told.detail.count for told in readings.details(History))
+    return sum(one.detail.count for one in readings.details(History))

@@ -22,7 +22,7 @@ from gpunode.export.web import api, page
 from gpunode.export.web.node import NodeNow, node
 from gpunode.export.web.prepared import Remembered, every_moment
 from gpunode.loop import Loop
-from gpunode.verdict.source import Judgement
+from gpunode.verdict.source import JUDGED, PERIOD, Judgement
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -71,9 +71,12 @@ def create_app(loop: Callable[[], Loop]) -> FastAPI:
         """Every GPU with its last window, its ledger and the sensors that they use."""
         return api.gpus(loop())
 
-    @at("/api/v1/verdict")
+    @at(
+        "/api/v1/verdict",
+        description=f"The bottleneck of each GPU over the last {JUDGED:g} seconds, with the "
+        f"evidence, which may be up to {PERIOD:g} seconds old.",
+    )
     async def verdict() -> list[Judgement]:
-        """The bottleneck of each GPU over the last minute, with the evidence."""
         return api.verdicts(loop())
 
     @at("/api/v1/audit")

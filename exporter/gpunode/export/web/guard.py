@@ -34,7 +34,7 @@ CHALLENGE = {"WWW-Authenticate": 'Basic realm="gpunode", charset="UTF-8"'}
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Asked:
+class PasswordCheck:
     """A password to compare; first come those who were wrong least often."""
 
     wrong: int
@@ -54,7 +54,7 @@ class Passwords:
         self._secret = os.urandom(32)
         self._right: dict[str, bytes] = {}
         self._wrong: dict[str, int] = {}
-        self._waiting: list[Asked] = []
+        self._waiting: list[PasswordCheck] = []
         self._number = count()
         self._working: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, "passwords")
@@ -72,15 +72,15 @@ class Passwords:
             return False
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         wrong, number = self._wrong.get(address, 0), next(self._number)
-        asked = Asked(wrong, number, address, user, known, hashed, password, answer)
-        self._waiting.append(asked)
+        check = PasswordCheck(wrong, number, address, user, known, hashed, password, answer)
+        self._waiting.append(check)
         if self._working is None:
             self._working = asyncio.create_task(self._work())
         try:
             return await answer
         finally:  # also if the client hangs up
-            if asked in self._waiting:
-                self._waiting.remove(asked)
+            if check in self._waiting:
+                self._waiting.remove(check)
 
     def _remembers(self, user: str, hashed: bytes, password: bytes) -> bool:
         return hmac.compare_digest(self._right.get(user, b""), self._mark(hashed, password))
@@ -89,31 +89,31 @@ class Passwords:
         """What is kept in memory of a password: of use in this process only."""
         return hashlib.blake2b(hashed + password, key=self._secret).digest()
 
-    def _tell(self, asked: Asked, answer: bool) -> None:
-        if asked in self._waiting:
-            self._waiting.remove(asked)
-        if not asked.answer.done():
-            asked.answer.set_result(answer)
+    def _tell(self, check: PasswordCheck, answer: bool) -> None:
+        if check in self._waiting:
+            self._waiting.remove(check)
+        if not check.answer.done():
+            check.answer.set_result(answer)
 
     async def _work(self) -> None:
         """Compare until nobody waits, and rest after each for as long as keeps to the share."""
         while self._waiting:
-            asked = min(self._waiting)
-            if asked.known and self._remembers(asked.user, asked.hashed, asked.password):
-                self._tell(asked, True)
+            check = min(self._waiting)
+            if check.known and self._remembers(check.user, check.hashed, check.password):
+                self._tell(check, True)
                 continue
             same, took = await asyncio.get_running_loop().run_in_executor(
-                self._thread, compared, asked.password, asked.hashed
+                self._thread, compared, check.password, check.hashed
             )
-            right = same and asked.known
-            wrong = self._wrong.pop(asked.address, 0)
+            right = same and check.known
+            wrong = self._wrong.pop(check.address, 0)
             if right:
-                self._right[asked.user] = self._mark(asked.hashed, asked.password)
+                self._right[check.user] = self._mark(check.hashed, check.password)
             else:
-                self._wrong[asked.address] = wrong + 1
+                self._wrong[check.address] = wrong + 1
                 if len(self._wrong) > REMEMBERED:
                     del self._wrong[next(iter(self._wrong))]
-            self._tell(asked, right)
+            self._tell(check, right)
             await asyncio.sleep(took / SHARE - took)
         self._working = None
 

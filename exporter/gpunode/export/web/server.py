@@ -28,7 +28,7 @@ TICK = 0.5
 GRACE = 0.5
 """Seconds that running scrapes have to finish at shutdown."""
 
-PATIENCE = 10
+REQUEST_TIMEOUT = 10
 """Seconds that a client has to send its request and read the answer: what Prometheus waits for a
 scrape by default (``scrape_timeout``)."""
 
@@ -70,7 +70,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
-        self.deadline = self.loop.call_later(PATIENCE, self.abort)
+        self.deadline = self.loop.call_later(REQUEST_TIMEOUT, self.abort)
         connections = cast(set[Connection], self.connections)
         connections.add(self)
         peer = transport.get_extra_info("peername")
@@ -88,7 +88,7 @@ class Connection(H11Protocol):
     async def _encrypt(self, access: Access, tls: ssl.SSLContext) -> None:
         try:
             encrypted = await self.loop.start_tls(
-                self.transport, self, tls, server_side=True, ssl_handshake_timeout=PATIENCE
+                self.transport, self, tls, server_side=True, ssl_handshake_timeout=REQUEST_TIMEOUT
             )
         except OSError as error:  # its client's matter, like a request that is malformed
             # Its traceback leads to what asyncio keeps of it, 256 KiB, which leads back to it: only
@@ -132,7 +132,7 @@ class Connection(H11Protocol):
             self.abort()
 
 
-class Server(uvicorn.Server):
+class WebServer(uvicorn.Server):
     """uvicorn with two wake-ups a second, not ten: they are most of an idle daemon's cost."""
 
     async def main_loop(self) -> None:
@@ -180,7 +180,7 @@ def serve(app: FastAPI, listener: socket.socket, file: AccessFile | None) -> Non
         headers=[("connection", "close")],
         backlog=BACKLOG,
     )
-    Server(config).run(sockets=[listener])
+    WebServer(config).run(sockets=[listener])
 
 
 def _follow(file: AccessFile) -> None:

@@ -19,7 +19,7 @@ FOLDER = r"/var/(?:lib/kubelet|lib/k0s/kubelet|snap/microk8s/common/var/lib/kube
 DEADLINE = 5.0
 """Seconds that the kubelet has to answer."""
 
-LARGEST = 4 << 20
+LARGEST_ANSWER = 4 << 20
 """Size limit of an answer in bytes, which may take 40 times as many in memory. 200 pods take
 0.1 MiB."""
 
@@ -62,7 +62,7 @@ class Kubelet:
         request = messages.ListPodResourcesRequest().SerializeToString()
         try:
             answer = messages.ListPodResourcesResponse.FromString(
-                call(self.socket, "/v1.PodResourcesLister/List", request, LARGEST, DEADLINE)
+                call(self.socket, "/v1.PodResourcesLister/List", request, LARGEST_ANSWER, DEADLINE)
             )
         except (OSError, DecodeError) as error:
             raise _explained(error, self.socket) from error
@@ -78,8 +78,8 @@ def _explained(error: Exception, socket: str) -> OSError:
         number = error.errno
     reason = os.strerror(number)
     detail = error.strerror if isinstance(error, OSError) else str(error)
-    told = f"{reason} ({detail})" if detail and detail != reason else reason
-    return OSError(number, f"the kubelet: {told}", socket)
+    message = f"{reason} ({detail})" if detail and detail != reason else reason
+    return OSError(number, f"the kubelet: {message}", socket)
 
 
 def _flattened(answer: Any) -> Iterator[Allocation]:

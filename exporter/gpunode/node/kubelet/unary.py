@@ -41,7 +41,7 @@ ERRORS = {
 https://grpc.io/docs/guides/status-codes/"""
 
 
-class Call:
+class UnaryCall:
     """The client's side of a call, apart from the socket."""
 
     def __init__(self, method: str, request: bytes, largest: int, deadline: float) -> None:
@@ -113,7 +113,7 @@ def call(path: str, method: str, request: bytes, largest: int, deadline: float) 
     Raises ``OSError`` without a listener, or without a valid answer in so many seconds.
     """
     until = time.monotonic() + deadline
-    calling = Call(method, request, largest, deadline)
+    calling = UnaryCall(method, request, largest, deadline)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connected:
         connected.settimeout(deadline)
         connected.connect(path)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 
 from gpunode.gpu.ledger import STATES
 from gpunode.report import history, words
-from gpunode.report.document import Column, Figure, Section, Table
-from gpunode.report.history import Amounts, Job, JobPast
+from gpunode.report.document import Figure, ReportSection, Table, TableColumn
+from gpunode.report.history import Amounts, JobKey, JobPast
 from gpunode.report.view import (
     MOST_ROWS,
     WEEK,
@@ -27,7 +27,7 @@ from gpunode.report.words import REMEDIES, clock
 from gpunode.verdict.causes import CAUSES
 
 
-def summary(view: View) -> Section:
+def summary(view: View) -> ReportSection:
     """Every GPU hour by state, and by day."""
     total = view.total
     whole = sum(total.values())
@@ -85,7 +85,7 @@ def summary(view: View) -> Section:
         )
         for end, seen in days.items()
     )
-    return Section(
+    return ReportSection(
         "summary",
         "Where the GPU hours went",
         "Every GPU second is in one state of the ledger. Useful is arithmetic and memory "
@@ -96,10 +96,10 @@ def summary(view: View) -> Section:
                 "states",
                 "GPU hours by state",
                 (
-                    Column("state", "State"),
-                    Column("meaning", "What the GPU did"),
-                    Column("gpu_hours", "GPU hours", "GPU hours"),
-                    Column("share", "Share", "share"),
+                    TableColumn("state", "State"),
+                    TableColumn("meaning", "What the GPU did"),
+                    TableColumn("gpu_hours", "GPU hours", "GPU hours"),
+                    TableColumn("share", "Share", "share"),
                     *view.cost_column(),
                 ),
                 rows,
@@ -109,9 +109,9 @@ def summary(view: View) -> Section:
                 "days",
                 "GPU hours by day",
                 (
-                    Column("day", "Begins"),
-                    Column("hours", "Hours with data", "count"),
-                    *(Column(state, state, "GPU hours") for state in STATES),
+                    TableColumn("day", "Begins"),
+                    TableColumn("hours", "Hours with data", "count"),
+                    *(TableColumn(state, state, "GPU hours") for state in STATES),
                 ),
                 by_day,
                 (history.STATES.over("1d"),),
@@ -121,14 +121,14 @@ def summary(view: View) -> Section:
     )
 
 
-def causes(view: View) -> Section:
+def causes(view: View) -> ReportSection:
     """What held GPUs up."""
     causes = {cause: hours for cause, hours in view.past.causes.items() if hours > 0}
     rows = tuple(
-        (cause, hours, *view.cost(hours), CAUSES.get(cause, ""), _remedy(cause))
+        (cause, hours, *view.cost(hours), _meaning(cause), _remedy(cause))
         for cause, hours in sorted(causes.items(), key=lambda item: -item[1])
     )
-    return Section(
+    return ReportSection(
         "causes",
         "What held GPUs up",
         "The verdict names, for every GPU at any time, the one resource that costs it most. A "
@@ -142,11 +142,11 @@ def causes(view: View) -> Section:
                 "causes",
                 "GPU hours by cause",
                 (
-                    Column("cause", "Cause"),
-                    Column("gpu_hours", "GPU hours", "GPU hours"),
+                    TableColumn("cause", "Cause"),
+                    TableColumn("gpu_hours", "GPU hours", "GPU hours"),
                     *view.cost_column(),
-                    Column("meaning", "What it means"),
-                    Column("remedy", "What helps"),
+                    TableColumn("meaning", "What it means"),
+                    TableColumn("remedy", "What helps"),
                 ),
                 rows,
                 (view.over(history.CAUSES),),
@@ -155,7 +155,7 @@ def causes(view: View) -> Section:
     )
 
 
-def groups(view: View) -> Section:
+def groups(view: View) -> ReportSection:
     """Who held GPUs."""
     groups: dict[str, Amounts] = {}
     asked = view.over(history.JOBS)
@@ -168,7 +168,7 @@ def groups(view: View) -> Section:
         for model, states in view.past.models.items():
             _put(groups, shown(model), states)
     else:
-        of: dict[str, Callable[[Job, JobPast], str]] = {
+        of: dict[str, Callable[[JobKey, JobPast], str]] = {
             "namespace": lambda job, _: job.owner_namespace or "no namespace",
             "job": lambda job, _: f"{job.workload} ({owner(job)})",
             "user": lambda job, _: job.user or "no user",
@@ -196,7 +196,7 @@ def groups(view: View) -> Section:
         "node": "",
         "model": "A slice of MIG counts as a GPU.",
     }.get(view.by, "A GPU with several owners is divided among them.")
-    return Section(
+    return ReportSection(
         "groups",
         f"Who held GPUs, by {view.by}",
         f"{note} Used and useful are shares of what was held.".strip(),
@@ -206,11 +206,11 @@ def groups(view: View) -> Section:
                 "groups",
                 f"GPU hours by {view.by}",
                 (
-                    Column("name", view.by.capitalize()),
-                    Column("held", "Held", "GPU hours"),
-                    Column("used", "Used", "share"),
-                    Column("useful", "Useful", "share"),
-                    Column("lost", "Lost", "GPU hours"),
+                    TableColumn("name", view.by.capitalize()),
+                    TableColumn("held", "Held", "GPU hours"),
+                    TableColumn("used", "Used", "share"),
+                    TableColumn("useful", "Useful", "share"),
+                    TableColumn("lost", "Lost", "GPU hours"),
                     *view.cost_column("Cost of it"),
                 ),
                 rows,
@@ -220,7 +220,7 @@ def groups(view: View) -> Section:
     )
 
 
-def energy(view: View) -> Section:
+def energy(view: View) -> ReportSection:
     """Energy, and what a useful hour took."""
     weeks: dict[int, Amounts] = defaultdict(lambda: defaultdict(float))
     useful_hours: Amounts = defaultdict(float)
@@ -234,7 +234,7 @@ def energy(view: View) -> Section:
     useful_hours = added(weeks.values())
     energy = sum(view.past.energy.values())
     asked = view.over(history.ENERGY)
-    return Section(
+    return ReportSection(
         "energy",
         "Energy",
         "What the GPUs drew, divided by the GPU hours that were useful."
@@ -257,9 +257,9 @@ def energy(view: View) -> Section:
                 "weeks",
                 "Energy by week",
                 (
-                    Column("week", "Begins"),
-                    Column("energy", "Energy", "kWh"),
-                    Column("per_useful_hour", "kWh for a useful GPU hour", "kWh"),
+                    TableColumn("week", "Begins"),
+                    TableColumn("energy", "Energy", "kWh"),
+                    TableColumn("per_useful_hour", "kWh for a useful GPU hour", "kWh"),
                 ),
                 tuple(
                     (
@@ -273,6 +273,10 @@ def energy(view: View) -> Section:
             ),
         ),
     )
+
+
+def _meaning(cause: str) -> str:
+    return CAUSES[cause].meaning if cause in CAUSES else ""
 
 
 def _remedy(cause: str) -> str:

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from gpunode.report import history, words
-from gpunode.report.document import Column, Figure, Section, Table, Value
-from gpunode.report.history import Amounts, Job, JobPast
+from gpunode.report.document import Figure, ReportSection, Table, TableColumn, Value
+from gpunode.report.history import Amounts, JobKey, JobPast
 from gpunode.report.sections.losses import loss_of
 from gpunode.report.view import (
     LEAST_HELD,
@@ -30,20 +30,20 @@ SLOWER = 1.1
 """From how much longer a step takes than before it is a regression."""
 
 
-def losers(view: View) -> Section:
+def losers(view: View) -> ReportSection:
     """The jobs and owners that lost most."""
     owners: dict[str, JobPast] = defaultdict(JobPast)
     for job, past in view.past.jobs.items():
         _merge(owners[owner(job)], past)
     by_owner = sorted(owners.items(), key=lambda item: -lost(item[1].states))
     columns = (
-        Column("held", "Held", "GPU hours"),
-        Column("lost", "Lost", "GPU hours"),
+        TableColumn("held", "Held", "GPU hours"),
+        TableColumn("lost", "Lost", "GPU hours"),
         *view.cost_column("Cost of it"),
-        Column("given_back", "To get back", "GPU hours"),
-        Column("cause", "Cause"),
-        Column("evidence", "Evidence"),
-        Column("remedy", "What helps"),
+        TableColumn("given_back", "To get back", "GPU hours"),
+        TableColumn("cause", "Cause"),
+        TableColumn("evidence", "Evidence"),
+        TableColumn("remedy", "What helps"),
     )
 
     def cells(past: JobPast) -> tuple[Value, ...]:
@@ -61,7 +61,7 @@ def losers(view: View) -> Section:
 
     asked = (view.over(history.JOBS), view.over(history.JOB_CAUSES))
     jobs = tuple((*view.job_cells(job), *cells(past)) for job, past in view.ranked_jobs()[:TOP])
-    return Section(
+    return ReportSection(
         "losers",
         "Who lost most",
         "Hours that a job held without use. To get back, at most, are the hours of the states "
@@ -74,7 +74,7 @@ def losers(view: View) -> Section:
             Table(
                 "owners",
                 "Owners that lost most",
-                (Column("owner", "Owner"), *columns),
+                (TableColumn("owner", "Owner"), *columns),
                 tuple(
                     (name, *cells(past)) for name, past in by_owner[:TOP] if lost(past.states) > 0
                 ),
@@ -84,7 +84,7 @@ def losers(view: View) -> Section:
     )
 
 
-def idle(view: View) -> Section:
+def idle(view: View) -> ReportSection:
     """What was held and not used."""
     jobs = [(job, past) for job, past in view.past.jobs.items() if held(past.states) > 0]
     idle = sorted(jobs, key=lambda item: -item[1].states.get("idle", 0.0))[:TOP]
@@ -100,13 +100,13 @@ def idle(view: View) -> Section:
     half.sort(key=lambda item: used(item[1].states) - held(item[1].states))
     columns = (
         *view.job_columns(),
-        Column("held", "Held", "GPU hours"),
-        Column("used", "Used", "share"),
-        Column("idle", "Idle", "GPU hours"),
+        TableColumn("held", "Held", "GPU hours"),
+        TableColumn("used", "Used", "share"),
+        TableColumn("idle", "Idle", "GPU hours"),
         *view.cost_column("Cost of idling"),
     )
 
-    def row(job: Job, past: JobPast) -> tuple[Value, ...]:
+    def row(job: JobKey, past: JobPast) -> tuple[Value, ...]:
         idle_hours = past.states.get("idle", 0.0)
         share = ratio(used(past.states), held(past.states))
         return (
@@ -123,7 +123,7 @@ def idle(view: View) -> Section:
         (float(share), gpus) for share, gpus in view.past.by_useful_share.items() if share
     )
     total_idle = view.total.get("idle", 0.0)
-    return Section(
+    return ReportSection(
         "idle",
         "Held but idle",
         f"Jobs held {number(total_idle)} GPU hours in which nothing had run for ten seconds or "
@@ -154,7 +154,7 @@ def idle(view: View) -> Section:
             Table(
                 "useful_shares",
                 "GPUs by the share of the last 30 days that was useful",
-                (Column("share", "Useful", "share"), Column("gpus", "GPUs", "GPUs")),
+                (TableColumn("share", "Useful", "share"), TableColumn("gpus", "GPUs", "GPUs")),
                 tuple(distribution),
                 (history.BY_USEFUL_SHARE,),
                 note="Of the 30 days up to the end, whatever the period. Time in which a GPU "
@@ -187,7 +187,7 @@ def idle(view: View) -> Section:
     )
 
 
-def training(view: View) -> Section:
+def training(view: View) -> ReportSection:
     """Goodput, MFU and steps."""
     weeks: dict[int, Amounts] = defaultdict(lambda: defaultdict(float))
     mfu_hours = mfu_weighted = 0.0
@@ -219,7 +219,7 @@ def training(view: View) -> Section:
         for end, week in sorted(weeks.items())
     )
     slower = sorted(_regressions(view), key=lambda found: -found[3])
-    return Section(
+    return ReportSection(
         "training",
         "Training",
         "Useful is the share of the time that training jobs held GPUs. Goodput is the share of "
@@ -258,11 +258,11 @@ def training(view: View) -> Section:
                 "weeks",
                 "Training by week",
                 (
-                    Column("week", "Begins"),
-                    Column("useful", "Useful", "share"),
-                    Column("goodput", "Goodput", "share"),
-                    Column("mfu", "MFU", "share"),
-                    Column("held", "Held", "GPU hours"),
+                    TableColumn("week", "Begins"),
+                    TableColumn("useful", "Useful", "share"),
+                    TableColumn("goodput", "Goodput", "share"),
+                    TableColumn("mfu", "MFU", "share"),
+                    TableColumn("held", "Held", "GPU hours"),
                 ),
                 rows,
                 (
@@ -276,10 +276,10 @@ def training(view: View) -> Section:
                 "Jobs whose steps take longer than before",
                 (
                     *view.job_columns(),
-                    Column("before", "Step in its first days", "seconds"),
-                    Column("after", "Step in its last days", "seconds"),
-                    Column("ratio", "Slower", "times"),
-                    Column("since", "Since"),
+                    TableColumn("before", "Step in its first days", "seconds"),
+                    TableColumn("after", "Step in its last days", "seconds"),
+                    TableColumn("ratio", "Slower", "times"),
+                    TableColumn("since", "Since"),
                 ),
                 tuple((*view.job_cells(found[0]), *found[1:]) for found in slower[:TOP]),
                 (history.STEPS.over("1d"),),
@@ -291,7 +291,7 @@ def training(view: View) -> Section:
     )
 
 
-def _regressions(view: View) -> Iterator[tuple[Job, float, float, float, str]]:
+def _regressions(view: View) -> Iterator[tuple[JobKey, float, float, float, str]]:
     """Jobs with their step times before and after, the ratio and the first slow day."""
     for job, past in view.past.jobs.items():
         days = sorted(past.steps)

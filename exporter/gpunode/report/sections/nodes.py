@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from gpunode.report import history
-from gpunode.report.document import Column, Figure, Section, Table
-from gpunode.report.history import HOUR, Amounts, Job, Node
+from gpunode.report.document import Figure, ReportSection, Table, TableColumn
+from gpunode.report.history import HOUR, Amounts, JobKey, NodeKey
 from gpunode.report.view import (
     MOST_ROWS,
     TOP,
@@ -25,10 +25,10 @@ LEAST_PEERS = 3
 LEAST_HOURS_TOGETHER = 12.0
 
 
-def slow(view: View) -> Section:
+def slow(view: View) -> ReportSection:
     """Nodes for which others wait."""
-    behind: dict[Node, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
-    jobs: dict[Node, set[Job]] = defaultdict(set)
+    behind: dict[NodeKey, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    jobs: dict[NodeKey, set[JobKey]] = defaultdict(set)
     for (job, _), nodes in view.past.blocked.items():
         waits = {node: sums[0] / sums[1] for node, sums in nodes.items() if sums[1] > 0}
         if len(waits) < LEAST_PEERS:
@@ -50,7 +50,7 @@ def slow(view: View) -> Section:
         if hours >= LEAST_HOURS_TOGETHER and gap / hours >= LATE_SHARE
     ]
     found.sort(key=lambda one: -one[3])
-    return Section(
+    return ReportSection(
         "slow_nodes",
         "Nodes slower than their peers",
         "In a collective everyone waits for the slowest. A node that waits less than the "
@@ -62,11 +62,11 @@ def slow(view: View) -> Section:
                 "slow_nodes",
                 "Nodes for which others wait",
                 (
-                    Column("node", "Node"),
-                    Column("behind", "Waits less than its peers by", "share"),
-                    Column("jobs", "In jobs", "count"),
-                    Column("hours", "Hours with waiting", "hours"),
-                    Column("waited", "Others waited", "GPU hours"),
+                    TableColumn("node", "Node"),
+                    TableColumn("behind", "Waits less than its peers by", "share"),
+                    TableColumn("jobs", "In jobs", "count"),
+                    TableColumn("hours", "Hours with waiting", "hours"),
+                    TableColumn("waited", "Others waited", "GPU hours"),
                 ),
                 tuple(
                     (view.node_name(node), gap, float(len(jobs[node])), hours, waited)
@@ -79,11 +79,11 @@ def slow(view: View) -> Section:
     )
 
 
-def failures(view: View) -> Section:
+def failures(view: View) -> ReportSection:
     """What broke, and for how long."""
     classes: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    affected: dict[str, set[Node]] = defaultdict(set)
-    worst: dict[Node, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    affected: dict[str, set[NodeKey]] = defaultdict(set)
+    worst: dict[NodeKey, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for (uuid, node, fault), windows in view.past.faults.items():
         gpus = 1.0 if uuid else (view.gpus(node) or 0.0)
         count = _episodes(windows)
@@ -106,7 +106,7 @@ def failures(view: View) -> Section:
         )
         for fault, (count, hours) in sorted(classes.items(), key=lambda item: -item[1][1])
     )
-    return Section(
+    return ReportSection(
         "failures",
         "Failures",
         "Faults that are worth waking somebody. Lost are the hours of the GPU, or of all GPUs "
@@ -136,12 +136,12 @@ def failures(view: View) -> Section:
                 "faults",
                 "GPU hours lost by kind of fault",
                 (
-                    Column("fault", "Fault"),
-                    Column("count", "Times", "count"),
-                    Column("nodes", "Nodes", "count"),
-                    Column("lost", "Lost", "GPU hours"),
+                    TableColumn("fault", "Fault"),
+                    TableColumn("count", "Times", "count"),
+                    TableColumn("nodes", "Nodes", "count"),
+                    TableColumn("lost", "Lost", "GPU hours"),
                     *view.cost_column(),
-                    Column("between", "Hours between two, in the fleet", "hours"),
+                    TableColumn("between", "Hours between two, in the fleet", "hours"),
                 ),
                 rows,
                 asked,
@@ -150,9 +150,9 @@ def failures(view: View) -> Section:
                 "nodes",
                 "Nodes that failed most",
                 (
-                    Column("node", "Node"),
-                    Column("count", "Times", "count"),
-                    Column("lost", "Lost", "GPU hours"),
+                    TableColumn("node", "Node"),
+                    TableColumn("count", "Times", "count"),
+                    TableColumn("lost", "Lost", "GPU hours"),
                 ),
                 tuple(
                     (view.node_name(node), count, hours)
@@ -166,7 +166,7 @@ def failures(view: View) -> Section:
     )
 
 
-def coverage(view: View) -> Section:
+def coverage(view: View) -> ReportSection:
     """Gaps, and nodes that came and went."""
     period = view.past.period
     gaps = tuple(
@@ -193,7 +193,7 @@ def coverage(view: View) -> Section:
     by_hour = history.STATES.over("1h")
     missing = view.missing_hours()
     expected = view.expected_hours()
-    return Section(
+    return ReportSection(
         "coverage",
         "What is not known",
         f"{number(missing)} of {counted(expected, 'hour')} have no data. "
@@ -222,10 +222,10 @@ def coverage(view: View) -> Section:
                 "gaps",
                 "Hours without data",
                 (
-                    Column("cluster", "Cluster"),
-                    Column("from", "From"),
-                    Column("to", "To"),
-                    Column("hours", "Hours", "count"),
+                    TableColumn("cluster", "Cluster"),
+                    TableColumn("from", "From"),
+                    TableColumn("to", "To"),
+                    TableColumn("hours", "Hours", "count"),
                 ),
                 gaps[:MOST_ROWS],
                 (history.STATES.over("1h"),),
@@ -234,11 +234,11 @@ def coverage(view: View) -> Section:
                 "nodes",
                 "Nodes that came, went or were not seen",
                 (
-                    Column("node", "Node"),
-                    Column("first", "First day"),
-                    Column("last", "Last day until"),
-                    Column("hours", "Hours seen", "count"),
-                    Column("gpus", "GPUs", "GPUs"),
+                    TableColumn("node", "Node"),
+                    TableColumn("first", "First day"),
+                    TableColumn("last", "Last day until"),
+                    TableColumn("hours", "Hours seen", "count"),
+                    TableColumn("gpus", "GPUs", "GPUs"),
                 ),
                 rows,
                 (history.NODE_HOURS.over("1d"),),

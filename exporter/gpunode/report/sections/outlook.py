@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from gpunode.report import history, words
-from gpunode.report.document import Column, Figure, Section, Table, Value
+from gpunode.report.document import Figure, ReportSection, Table, TableColumn, Value
 from gpunode.report.history import DAY, HOUR, Amounts, Past
 from gpunode.report.sections.losses import loss_of
 from gpunode.report.sections.trend import Trend, trend
@@ -80,7 +80,7 @@ def finding(view: View) -> str:
     return " ".join(says)
 
 
-def demand(view: View) -> Section:
+def demand(view: View) -> ReportSection:
     """When GPUs are held, and when they run out."""
     of_week: dict[int, list[Amounts]] = defaultdict(list)
     for at, states in view.hours.items():
@@ -111,7 +111,7 @@ def demand(view: View) -> Section:
     line = trend({(at - end) / DAY: gpus for at, (gpus, _) in days.items()})
     lately = [supply for at, (_, supply) in days.items() if end - at < WEEK]
     supply_now = statistics.fmean(lately) if lately else None
-    return Section(
+    return ReportSection(
         "demand",
         "Demand and supply",
         _forecast(view, line, supply_now, full),
@@ -147,11 +147,11 @@ def demand(view: View) -> Section:
                 "week",
                 "Demand by hour of the week, UTC",
                 (
-                    Column("weekday", "Day"),
-                    Column("hour", "Hour", "count"),
-                    Column("held", "GPUs held", "GPUs"),
-                    Column("supply", "GPUs", "GPUs"),
-                    Column("share", "Held", "share"),
+                    TableColumn("weekday", "Day"),
+                    TableColumn("hour", "Hour", "count"),
+                    TableColumn("held", "GPUs held", "GPUs"),
+                    TableColumn("supply", "GPUs", "GPUs"),
+                    TableColumn("share", "Held", "share"),
                 ),
                 rows,
                 (history.STATES.over("1h"),),
@@ -161,12 +161,12 @@ def demand(view: View) -> Section:
                 "trend",
                 "Busiest hour of each day, and the trend",
                 (
-                    Column("day", "Day"),
-                    Column("busiest", "GPUs held", "GPUs"),
-                    Column("supply", "GPUs", "GPUs"),
-                    Column("trend", "Trend", "GPUs"),
-                    Column("low", "Trend, low", "GPUs"),
-                    Column("high", "Trend, high", "GPUs"),
+                    TableColumn("day", "Day"),
+                    TableColumn("busiest", "GPUs held", "GPUs"),
+                    TableColumn("supply", "GPUs", "GPUs"),
+                    TableColumn("trend", "Trend", "GPUs"),
+                    TableColumn("low", "Trend, low", "GPUs"),
+                    TableColumn("high", "Trend, high", "GPUs"),
                 ),
                 tuple(_trend_rows(view, days, line, supply_now)),
                 (history.STATES.over("1h"),),
@@ -218,7 +218,7 @@ def _forecast(view: View, line: Trend | None, supply: float | None, full: int) -
     )
 
 
-def change(view: View) -> Section:
+def change(view: View) -> ReportSection:
     """Now and before."""
     before = view.before
     then, now = totals(before), view.total
@@ -290,7 +290,7 @@ def change(view: View) -> Section:
         if rows
         else f"There are no data of the {view.length()} before to compare with."
     )
-    return Section(
+    return ReportSection(
         "change",
         "Better or worse than before",
         says,
@@ -300,11 +300,11 @@ def change(view: View) -> Section:
                 "change",
                 "Shares, now and before",
                 (
-                    Column("what", "What"),
-                    Column("now", "Now", "share"),
-                    Column("before", "Before", "share"),
-                    Column("change", "Change, points", "points"),
-                    Column("verdict", "So it is"),
+                    TableColumn("what", "What"),
+                    TableColumn("now", "Now", "share"),
+                    TableColumn("before", "Before", "share"),
+                    TableColumn("change", "Change, points", "points"),
+                    TableColumn("verdict", "So it is"),
                 ),
                 tuple(rows),
                 (

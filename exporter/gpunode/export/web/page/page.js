@@ -108,8 +108,8 @@ function showFindings(node) {
   const pressing = node.findings.some((one) => one.urgency === "now" || one.urgency === "soon");
   const all = [...node.findings];
   if (node.calm) {
-    const told = `${node.gpus.length} GPU${node.gpus.length > 1 ? "s" : ""}: ${summary(node)}.`;
-    all.unshift({ urgency: "fine", title: node.calm, remedy: told, evidence: [], gpus: [] });
+    const sentence = `${node.gpus.length} GPU${node.gpus.length > 1 ? "s" : ""}: ${summary(node)}.`;
+    all.unshift({ urgency: "fine", title: node.calm, remedy: sentence, evidence: [], gpus: [] });
   }
   const list = $("finding-list");
   const key = JSON.stringify(all.map((one) => [one.urgency, one.title, one.remedy]));

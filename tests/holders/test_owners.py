@@ -17,8 +17,9 @@ import gpunode.node.kubelet
 from gpunode.config import Settings
 from gpunode.driver.driver import Identity
 from gpunode.driver.nvidia.vendor import is_device
+from gpunode.holders.census import Census
+from gpunode.holders.pods import Pods
 from gpunode.jobs.owners import GpuOwners, OwnersDetail
-from gpunode.jobs.pods import Pods
 from gpunode.node.local import LocalNode
 from gpunode.source import Absent
 from tests.fakes.kubelet import FakeKubelet, kubelet
@@ -59,7 +60,9 @@ def pods_of(root: Path) -> Pods:
 
 def owners(root: Path, pods: Pods, pids: tuple[int, ...] = ()) -> str:
     """What is exported of GPU 0, as text without comments."""
-    source = GpuOwners(LocalNode(root), MachineGpu(0, "GPU-aa", "0", pids), Settings(), pods)
+    source = GpuOwners(
+        Census(LocalNode(root)), MachineGpu(0, "GPU-aa", "0", pids), Settings(), pods
+    )
     return exported(told(source))
 
 
@@ -239,7 +242,7 @@ def test_large_answers_are_taken_and_larger_ones_refused(root: Path, running: Fa
         for n in range(3_000)
     }
     pods.read()
-    running.pods[("ns", "x" * gpunode.node.kubelet.LARGEST, "main")] = []
+    running.pods[("ns", "x" * gpunode.node.kubelet.LARGEST_ANSWER, "main")] = []
     with pytest.raises(OSError, match="Message too long"):
         pods.read()
 
@@ -282,7 +285,7 @@ def job_of(root: Path, pid: int, cgroup: str, parent: int | None, *environment: 
         stat = f"{pid} (python) S {parent} 1 1 0 -1 4 1 2 3 4 5 6 7 8 20 0 1 0 1000 1\n"
         (folder / "stat").write_text(stat)
     source = GpuOwners(
-        LocalNode(root), MachineGpu(0, "GPU-aa", "0", (pid,)), Settings(), pods_of(root)
+        Census(LocalNode(root)), MachineGpu(0, "GPU-aa", "0", (pid,)), Settings(), pods_of(root)
     )
     detail = source.read().detail
     assert isinstance(detail, OwnersDetail)

@@ -1,0 +1,103 @@
+"""What tells whether a GPU is healthy: XID events, memory errors, and what the driver advises."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pynvml
+
+from gpunode.driver.driver import DriverError, RemappedRows, Xid
+from gpunode.driver.nvidia.device import Device
+from gpunode.driver.nvidia.possible import COUNTS, FLAGS, ROWS, reading
+
+RECOVERY_ACTIONS = {
+    pynvml.NVML_GPU_RECOVERY_ACTION_NONE: "none",
+    pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: "reset",
+    pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: "reboot",
+    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: "drain_p2p",
+    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: "drain_and_reset",
+}
+MOST_EVENTS = 256
+"""More XID events than a window has."""
+
+
+class XidEvents:
+    """Takes the XID events of one GPU out of the set that they come to.
+
+    There is one set for each life of the library, also if the GPU is lost or cannot be registered:
+    NVML keeps a set until it is freed, and a call may be waiting on it.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._set: tuple[int, Any] | None = None
+        self._registered: Any = None
+
+    def read(self) -> list[Xid]:
+        """Events since the last call; never waits for one."""
+        device, generation = self.device, self.device.generation
+        events = self._event_set(generation)
+        found: list[Xid] = []
+        for _ in range(MOST_EVENTS):
+            try:
+                event = device.library.call(
+                    "nvmlEventSetWait_v2", events, 0, gpu=device.uuid, generation=generation
+                )
+            except DriverError as error:
+                if isinstance(error.__cause__, pynvml.NVMLError_Timeout):
+                    return found
+                raise
+            found.append(Xid(int(event.eventData)))
+        return found
+
+    def _event_set(self, generation: int) -> Any:
+        if self._set is None or self._set[0] != generation:
+            events = self.device.library.call("nvmlEventSetCreate", generation=generation)
+            self._set = generation, events
+            self._registered = None
+        handle = self.device.handle
+        if self._registered is not handle:
+            kind, events = pynvml.nvmlEventTypeXidCriticalError, self._set[1]
+            self.device.call("nvmlDeviceRegisterEvents", kind, events, generation=generation)
+            self._registered = handle
+        return self._set[1]
+
+
+def ecc_errors(device: Device, since: int) -> dict[str, float]:
+    """ECC errors by whether they were corrected; ``since`` is a counter of NVML."""
+    kinds = {
+        "corrected": pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED,
+        "uncorrected": pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+    }
+    return {
+        name: reading("ECC errors", device.call("nvmlDeviceGetTotalEccErrors", kind, since), COUNTS)
+        for name, kind in kinds.items()
+    }
+
+
+def remapped_rows(device: Device) -> RemappedRows:
+    """Rows of memory that spares stand in for; see ``driver.Gpu``, as for the functions below."""
+    corrected, uncorrected, pending, failed = device.call("nvmlDeviceGetRemappedRows")
+    return RemappedRows(
+        reading("remapped rows", corrected, ROWS),
+        reading("remapped rows", uncorrected, ROWS),
+        bool(reading("pending remap", pending, FLAGS)),
+        bool(reading("failed remap", failed, FLAGS)),
+    )
+
+
+def recovery_action(device: Device) -> str:
+    """What the driver advises, one of ``RECOVERY_ACTIONS`` or ``other``."""
+    (action,) = device.fields(pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION).values()
+    return RECOVERY_ACTIONS.get(int(action), "other")
+
+
+def inforom_valid(device: Device) -> bool:
+    """Whether the checksums of the board's own memory of settings are right."""
+    try:
+        device.call("nvmlDeviceValidateInforom")
+    except DriverError as error:
+        if isinstance(error.__cause__, pynvml.NVMLError_CorruptedInforom):
+            return False
+        raise
+    return True

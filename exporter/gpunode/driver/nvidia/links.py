@@ -1,0 +1,153 @@
+"""What connects a GPU: PCI Express, NVLink, and the fabric of NVSwitches."""
+
+from __future__ import annotations
+
+import pynvml
+
+from gpunode.driver.driver import Fabric, NvLink, PcieLink, Unsupported
+from gpunode.driver.nvidia.device import Device
+from gpunode.driver.nvidia.possible import (
+    BYTES_PER_SECOND,
+    COUNTS,
+    FLAGS,
+    GENERATIONS,
+    LANES,
+    LINKS,
+    Range,
+    possible,
+    reading,
+    scaled,
+)
+
+ALL_LINKS = 0xFFFFFFFF
+"""``scopeId`` that sums an NVLink field over all links."""
+
+PCIE_ERRORS = {
+    pynvml.NVML_FI_DEV_PCIE_COUNT_CORRECTABLE_ERRORS: "correctable",
+    pynvml.NVML_FI_DEV_PCIE_COUNT_NON_FATAL_ERROR: "non_fatal",
+    pynvml.NVML_FI_DEV_PCIE_COUNT_FATAL_ERROR: "fatal",
+    pynvml.NVML_FI_DEV_PCIE_COUNT_BAD_TLP: "bad_tlp",
+    pynvml.NVML_FI_DEV_PCIE_COUNT_BAD_DLLP: "bad_dllp",
+    pynvml.NVML_FI_DEV_PCIE_L0_TO_RECOVERY_COUNTER: "link_recovery",
+}
+NVLINK_ERRORS = {
+    pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY: "replay",
+    pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY: "recovery",
+    pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_CRC: "crc",
+    213: "recovery_successful",  # NVLink 5 (Blackwell) replaces the three above
+    214: "recovery_failed",
+    208: "receive",
+    219: "effective",
+    221: "symbol",
+}
+FABRIC_STATES = {1: "not_started", 2: "in_progress", 3: "completed"}
+FABRIC_HEALTH_BITS = {"bandwidth": 0, "route_recovery": 2, "route": 4, "access_timeout": 6}
+"""Shifts of the two-bit fields of ``healthMask``: 0 not supported, 1 bad, 2 good."""
+
+PCIE_LANE = {
+    1: 2.5e9 / 10,
+    2: 5e9 / 10,
+    3: 8e9 / 8 * 128 / 130,
+    4: 16e9 / 8 * 128 / 130,
+    5: 32e9 / 8 * 128 / 130,
+    6: 64e9 / 8 * 242 / 256,
+}
+"""Bytes/s in one direction by generation: https://en.wikipedia.org/wiki/PCI_Express#Comparison_table"""
+
+
+class NvLinks:
+    """Reads the NVLinks of one GPU.
+
+    Fields are slow: kinds that no link supports are asked for once, and so are the speeds.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._kinds: list[int] = []
+        self._speeds: dict[int, float] = {}
+
+    def read(self) -> list[NvLink]:
+        """Every link whose state is known. Raises ``Unsupported`` for a GPU without NVLink."""
+        fields = self.device.fields
+        ((_, count),) = fields(pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT).items()
+        count = reading("NVLinks", count, LINKS)
+        links, state = range(int(count)), pynvml.NVML_FI_DEV_NVLINK_GET_STATE
+        kinds = self._kinds or [state, *NVLINK_ERRORS]
+        values = fields(*((kind, link) for link in links for kind in kinds))
+        self._kinds = sorted({kind for kind, _ in values})
+        if not self._speeds:
+            speed = pynvml.NVML_FI_DEV_NVLINK_GET_SPEED
+            answers = fields(*((speed, link) for link in links))
+            self._speeds = {link: megabytes for (_, link), megabytes in answers.items()}
+        return [
+            NvLink(
+                link=link,
+                up=values[state, link] == 1,
+                bytes_per_second=possible(scaled(self._speeds.get(link), 1e6), BYTES_PER_SECOND),
+                errors={
+                    name: values[field, link]
+                    for field, name in NVLINK_ERRORS.items()
+                    if (field, link) in values
+                },
+            )
+            for link in links
+            if possible(values.get((state, link)), FLAGS) is not None
+        ]
+
+    def read_if_any(self) -> list[NvLink]:
+        """The same, and none for a GPU without NVLink."""
+        try:
+            return self.read()
+        except Unsupported:
+            return []
+
+
+def nvlink_bytes(device: Device) -> dict[str, float]:
+    """Bytes over all links by direction; see ``driver.Gpu``, as for the functions below."""
+    transmit = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX
+    receive = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
+    values = device.fields((transmit, ALL_LINKS), (receive, ALL_LINKS))
+    names = {transmit: "transmit", receive: "receive"}
+    return {names[field]: kib * 1024 for (field, _), kib in values.items()}
+
+
+def fabric(device: Device) -> Fabric:
+    """Registration with the NVSwitches, and what is healthy there."""
+    info = pynvml.c_nvmlGpuFabricInfoV_t()
+    device.call("nvmlDeviceGetGpuFabricInfoV", pynvml.byref(info))
+    if info.state not in FABRIC_STATES:
+        raise Unsupported(f"fabric: GPU {device.index} has none")
+    bits = {name: info.healthMask >> at & 3 for name, at in FABRIC_HEALTH_BITS.items()}
+    healthy = {name: bit == 2 for name, bit in bits.items() if bit in (1, 2)}
+    return Fabric(FABRIC_STATES[info.state], healthy)
+
+
+def pcie_link(device: Device) -> PcieLink:
+    """Generation and lanes, now and at most."""
+
+    def ask(name: str, within: Range) -> int:
+        return int(reading(name, device.call(name), within))
+
+    return PcieLink(
+        generation=ask("nvmlDeviceGetCurrPcieLinkGeneration", GENERATIONS),
+        width=ask("nvmlDeviceGetCurrPcieLinkWidth", LANES),
+        max_generation=ask("nvmlDeviceGetMaxPcieLinkGeneration", GENERATIONS),
+        max_width=ask("nvmlDeviceGetMaxPcieLinkWidth", LANES),
+    )
+
+
+def pcie_bytes_per_second(board: Device) -> float | None:
+    """What the widest and fastest link of GPU and slot can carry, in one direction."""
+    generation = board.if_supported("nvmlDeviceGetMaxPcieLinkGeneration")
+    lanes = possible(board.if_supported("nvmlDeviceGetMaxPcieLinkWidth"), LANES)
+    return PCIE_LANE[generation] * lanes if generation in PCIE_LANE and lanes else None
+
+
+def pcie_replays(device: Device) -> float:
+    """Packets that were sent again."""
+    return reading("PCIe replays", device.call("nvmlDeviceGetPcieReplayCounter"), COUNTS)
+
+
+def pcie_errors(device: Device) -> dict[str, float]:
+    """Errors of the link by kind."""
+    return {PCIE_ERRORS[f]: count for (f, _), count in device.fields(*PCIE_ERRORS).items()}

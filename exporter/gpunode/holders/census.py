@@ -1,0 +1,151 @@
+"""A census of the processes on each GPU: one look for all sources that ask.
+
+Each source asks in a thread of its own, and a driver may never answer. So no lock is held while a
+driver or /proc is asked, and nobody waits for the look of another: a source for which the last look
+is too old takes one itself and publishes it. It does no harm if two do so at a time.
+
+A process is its PID and its start. A look serves another source only if each process in it is still
+there, so a PID that is used again is never taken for its predecessor. Where a start cannot be read,
+nobody could tell: such a look serves nobody else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from dataclasses import dataclass
+from functools import partial
+from weakref import WeakValueDictionary
+
+from gpunode.driver.driver import DriverError, Gpu, Process, known, listed
+from gpunode.driver.errands import PATIENCE, Errands
+from gpunode.holders.holder import Holder, stat_of
+from gpunode.node.kernel import Stat
+from gpunode.node.node import Node
+
+FRESH = 2.5
+"""Seconds for which a look serves others: the ledger takes one every two."""
+
+LISTED = 10.0
+"""Seconds for which the list of GPUs serves: asking for it costs a thread for each GPU."""
+
+FORGOTTEN = 600.0
+"""Seconds after which the last look at a GPU that nobody asks about is dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a driver listed on a GPU at a moment (monotonic), and who the processes are.
+
+    A process may be listed several times, by each of its contexts, and is one holder.
+    """
+
+    moment: float
+    processes: tuple[Process, ...]
+    holders: tuple[Holder, ...]
+    first: dict[int, float]
+    """When the process started that had each PID when the driver began to list it, if known."""
+
+    @property
+    def computing(self) -> list[Holder]:
+        """The processes that do not only draw."""
+        pids = {process.pid for process in self.processes if process.kind != "graphics"}
+        return [holder for holder in self.holders if holder.pid in pids]
+
+    @property
+    def certain(self) -> list[Holder]:
+        """The processes that the driver means.
+
+        It may go on to list one that has ended, whose PID is another's by now.
+        """
+        return [holder for holder in self.holders if self.first.get(holder.pid) == holder.start]
+
+
+class Census:
+    """The processes on all GPUs of a node."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self._lock = threading.Lock()  # for both of these; never held while anything is asked
+        self._looks: dict[str, Look] = {}
+        self._holders: WeakValueDictionary[tuple[int, float], Holder] = WeakValueDictionary()
+        self._errands = Errands()
+        self._gpus: list[Gpu] = []
+        self._listed = -math.inf
+
+    def look(self, gpu: Gpu, within: float = FRESH) -> Look | None:
+        """The processes on a GPU, as the driver listed them less than so many seconds ago.
+
+        None if the GPU cannot tell. Raises ``DriverError``.
+        """
+        now = self.node.clock.monotonic()
+        recent = self._recent(gpu.identity.uuid, now - within)
+        if recent is not None:
+            return recent
+        processes = known(gpu.processes)
+        if processes is None:
+            return None
+        stats = {pid: stat_of(self.node, pid) for pid in dict.fromkeys(p.pid for p in processes)}
+        with self._lock:
+            return self._publish(gpu.identity.uuid, now, processes, stats)
+
+    def everywhere(self, within: float = FRESH) -> list[tuple[Gpu, Look]]:
+        """Every GPU and MIG instance with its processes, but those that do not answer in time.
+
+        Within 0 s, the GPUs are listed anew, too.
+        """
+        now = self.node.clock.monotonic()
+        if within <= 0.0 or now - self._listed >= LISTED or not self._gpus:
+            self._gpus, _ = listed(self.node.drivers)
+            self._listed = now
+        gpus = {gpu.identity.uuid: gpu for gpu in self._gpus}
+        found = {uuid: self._recent(uuid, now - within) for uuid in gpus}
+        asked = {uuid: partial(self._ask, gpu) for uuid, gpu in gpus.items() if not found[uuid]}
+        silent = self._errands.run(asked) if asked else set()
+        for uuid in asked.keys() - silent:
+            look = self._looks.get(uuid)
+            # An errand that another began may have taken its look a moment before.
+            found[uuid] = look if look and look.moment > now - PATIENCE else None
+        return [(gpu, look) for uuid, gpu in gpus.items() if (look := found[uuid])]
+
+    def _ask(self, gpu: Gpu) -> None:
+        with contextlib.suppress(DriverError):
+            self.look(gpu, within=0.0)
+
+    def _recent(self, uuid: str, since: float) -> Look | None:
+        """The last look at a GPU, if it was taken after that and all processes are still there."""
+        look = self._looks.get(uuid)
+        if look is None or look.moment <= since:
+            return None
+        same = all(holder.start is not None and holder.lives() for holder in look.holders)
+        return look if same else None
+
+    def _publish(
+        self, uuid: str, now: float, processes: list[Process], stats: dict[int, Stat | None]
+    ) -> Look:
+        """Make a look of what was asked, in which a process that is known is the same object."""
+        before = self._looks.get(uuid)
+        starts = {pid: stat.start for pid, stat in stats.items() if stat is not None}
+        first = starts if before is None else {**starts, **before.first}
+        look = Look(
+            now,
+            tuple(processes),
+            tuple(self._holder(pid, stat) for pid, stat in stats.items()),
+            {pid: first[pid] for pid in stats if pid in first},
+        )
+        if before is None or before.moment <= now:
+            self._looks = {
+                **{u: last for u, last in self._looks.items() if now - last.moment < FORGOTTEN},
+                uuid: look,
+            }
+        return look
+
+    def _holder(self, pid: int, stat: Stat | None) -> Holder:
+        """The process, as known from any GPU."""
+        if stat is None:
+            return Holder(self.node, pid, None)
+        known = self._holders.get((pid, stat.start))
+        if known is None:
+            known = self._holders[pid, stat.start] = Holder(self.node, pid, stat)
+        return known

@@ -1,0 +1,270 @@
+"""A process on a GPU, and what can be seen of it: by the kernel's word, or by its own.
+
+Its environment takes SYS_PTRACE, the names of its threads cost CPU, and its sockets a walk of
+/proc/net/tcp. So each fact is read when it is first asked for. What does not change is read once;
+what may change is looked at again after pauses that double.
+https://docs.kernel.org/filesystems/proc.html
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from gpunode.holders import cgroup
+from gpunode.node.kernel import Stat, parse_stat, parse_status
+from gpunode.node.node import Node
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+THREADS_FIRST, THREADS_LAST = 2.0, 60.0
+"""Seconds between looks at the names of threads, at first and in the end, doubling."""
+
+ROLE_FIRST, ROLE_LAST = 5.0, 60.0
+"""Seconds between looks at a process's role, at first and in the end, doubling: it may listen
+later."""
+
+THREADS = 2048
+"""The most threads of a process to look at, in 0.04 s of CPU; a training process has 300."""
+
+NCCL = "nccl"
+"""In the name of a thread: PyTorch names one for each communicator of NCCL, and so does NCCL with
+NCCL_SET_THREAD_NAME=1. The names of threads may be read by anyone.
+https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp
+(``pt_nccl_watchdg``), https://github.com/NVIDIA/nccl/blob/master/src/misc/utils.cc
+(``ncclSetThreadName``)."""
+
+AUTOGRAD = "pt_autograd"
+"""https://github.com/pytorch/pytorch/blob/main/torch/csrc/autograd/engine.cpp, thread_init."""
+
+SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+"""Where launchers say how many processes a job has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """The names of a process's program and of its parent's, and what it does.
+
+    ``listens``: it waits for TCP connections. ``trains``: it has had threads of PyTorch's autograd,
+    which start with the first backward pass. A name is empty and the others are None if they cannot
+    be read.
+    """
+
+    pid: int
+    program: str
+    parent: str
+    listens: bool | None
+    trains: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """What the names of threads tell; None if they cannot be read. What was seen once stays."""
+
+    nccl: bool | None = None
+    autograd: bool | None = None
+
+
+class Pauses:
+    """When to look again: after a pause that doubles with each look."""
+
+    def __init__(self, first: float, last: float) -> None:
+        self.first = first
+        self.last = last
+        self._pause = 0.0
+        self._again = -math.inf
+
+    def over(self, now: float) -> bool:
+        """Whether it is time to look."""
+        return now >= self._again
+
+    def looked(self, now: float) -> None:
+        """Begin the next pause; another thread may have done so for the same look."""
+        if self.over(now):
+            self._pause = min(self.last, 2 * self._pause) or self.first
+            self._again = now + self._pause
+
+
+class Holder:
+    """A process that holds a GPU: its PID, and when it started in ticks since boot.
+
+    ``start`` is None if that cannot be read: then the next process with its PID could not be told
+    from it, and the census makes a new object for each look. ``parent`` is the process that started
+    it, 0 if unknown. No lock is held while anything is read: threads that ask at a time all read.
+    """
+
+    def __init__(self, node: Node, pid: int, stat: Stat | None) -> None:
+        self.node = node
+        self.pid = pid
+        self.start = None if stat is None else stat.start
+        self.parent = 0 if stat is None else stat.parent
+        self.communicated = False
+        """Whether data moved over NVLink while it held a GPU."""
+
+        # What does not change, empty before it could be read.
+        self._environment: list[dict[str, str]] = []
+        self._cgroup: list[cgroup.CgroupOwner] = []
+        self._ids: list[tuple[list[str], list[str]]] = []
+        self._namespaces: dict[str, list[str]] = {"net": [], "pid": []}
+        self._threads = Threads()
+        self._threads_pauses = Pauses(THREADS_FIRST, THREADS_LAST)
+        self._role = Role(pid, "", "", None, None)
+        self._role_pauses = Pauses(ROLE_FIRST, ROLE_LAST)
+
+    def lives(self) -> bool:
+        """Whether this very process is there, or its start still cannot be read."""
+        stat = stat_of(self.node, self.pid)
+        return (None if stat is None else stat.start) == self.start
+
+    def ask(self, question: Callable[[], T]) -> T:
+        """What a question about the process gives, which may read its files.
+
+        Raises ``ProcessLookupError`` if the process has ended, because another may have its PID.
+        """
+        answer = question()
+        if not self.lives():
+            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), f"/proc/{self.pid}")
+        return answer
+
+    def _once(self, known: list[T], question: Callable[[], T]) -> T:
+        """What does not change: the answer to a question, which is remembered in ``known``."""
+        if not known:
+            known.append(self.ask(question))
+        return known[0]
+
+    def environment(self) -> dict[str, str]:
+        """Its initial environment, as far as ``Node.environment`` reads it. Raises ``OSError``."""
+        return self._once(self._environment, lambda: self.node.environment(self.pid))
+
+    def cgroup(self) -> cgroup.CgroupOwner:
+        """Whose it is by its cgroup. Raises ``OSError``."""
+        path = f"/proc/{self.pid}/cgroup"
+        return self._once(self._cgroup, lambda: cgroup.whose(self.node.read_text(path)))
+
+    def users(self) -> list[str]:
+        """The ids of its user: real, effective, saved and of the filesystem. Raises ``OSError``."""
+        return self._identifiers()[0]
+
+    def own_pid(self) -> int:
+        """Its id in its own PID namespace. Raises ``OSError``, ``ValueError`` if it is not told."""
+        return int((self._identifiers()[1] or [""])[-1])
+
+    def _identifiers(self) -> tuple[list[str], list[str]]:
+        path = f"/proc/{self.pid}/status"
+        return self._once(self._ids, lambda: _ids(self.node.read_text(path)))
+
+    def namespace(self, kind: str) -> str:
+        """Its namespace of a kind, ``net`` or ``pid``; empty if that cannot be read."""
+        path = f"/proc/{self.pid}/ns/{kind}"
+        try:
+            return self._once(self._namespaces[kind], lambda: self.node.read_link(path))
+        except OSError:
+            return ""
+
+    def peers(self) -> bool | None:
+        """Whether it has peers on other GPUs, for which its kernels may wait; None if unknown.
+
+        It has if data moved over NVLink while it held a GPU, if its launcher told it of others, or
+        if it has a communicator of NCCL.
+        """
+        if self.communicated:
+            return True
+        ranks = self._ranks()
+        # A communicator of one has no peer.
+        return self.threads().nccl if ranks is None else ranks > 1
+
+    def _ranks(self) -> int | None:
+        """How many processes the launcher says the job has; None if unknown."""
+        try:
+            environment = self.environment()
+        except OSError:
+            return None
+        sizes = (environment.get(name, "") for name in SIZES)
+        return max((int(s) for s in sizes if s.isdecimal() and len(s) < 10), default=None)
+
+    def threads(self) -> Threads:
+        """What the names of its threads tell, looked at less and less until they have told all."""
+        seen = self._threads
+        if seen.nccl and seen.autograd:
+            return seen
+        now = self.node.clock.monotonic()
+        if self._threads_pauses.over(now):
+            try:
+                names = self.ask(lambda: thread_names(self.node, self.pid))
+            except OSError:
+                names = None
+            seen = self._threads  # another thread may have looked, too
+            if names is None:
+                seen = Threads(seen.nccl or None, seen.autograd or None)
+            else:
+                seen = Threads(
+                    seen.nccl or any(NCCL in name.lower() for name in names),
+                    seen.autograd or any(name.startswith(AUTOGRAD) for name in names),
+                )
+            self._threads = seen
+            self._threads_pauses.looked(now)
+        return seen
+
+    def role(self) -> Role:
+        """Its role, looked at less and less."""
+        now = self.node.clock.monotonic()
+        if self._role_pauses.over(now):
+            self._role = Role(
+                self.pid,
+                self._or("", lambda: self.node.program(self.pid)),
+                self._or("", self._parent_s_program),
+                self._or(None, lambda: self.node.listens(self.pid)),
+                None,
+            )
+            self._role_pauses.looked(now)
+        return replace(self._role, trains=self.threads().autograd)
+
+    def _parent_s_program(self) -> str:
+        """The program of its parent now. Raises ``OSError``, also if that ends meanwhile."""
+        stat = stat_of(self.node, self.pid)
+        parent = 0 if stat is None else stat.parent
+        program = self.node.program(parent)
+        stat = stat_of(self.node, self.pid)
+        return program if stat is not None and stat.parent == parent else ""
+
+    def _or(self, unknown: U, question: Callable[[], T]) -> T | U:
+        """The answer to a question about the process, or what stands for none."""
+        try:
+            return self.ask(question)
+        except OSError:
+            return unknown
+
+
+def _ids(status: str) -> tuple[list[str], list[str]]:
+    """The ids of its user, and its own in each PID namespace, from the outermost."""
+    fields = parse_status(status)
+    return fields.get("Uid") or [], fields.get("NSpid") or []
+
+
+def stat_of(node: Node, pid: int | str) -> Stat | None:
+    """The stat file of a process; None if it has ended or may not be seen."""
+    try:
+        return parse_stat(node.read_text(f"/proc/{pid}/stat"))
+    except (OSError, ValueError):
+        return None
+
+
+def thread_names(node: Node, pid: int) -> set[str] | None:
+    """The names of a process's threads; None if they cannot be read or are too many."""
+    try:
+        threads = node.list_directory(f"/proc/{pid}/task")
+    except OSError:
+        return None
+    if len(threads) > THREADS:
+        return None
+    found = set()
+    for thread in threads:
+        with contextlib.suppress(OSError):  # it has ended
+            found.add(node.read_text(f"/proc/{pid}/task/{thread}/comm").strip())
+    return found

@@ -1,0 +1,140 @@
+"""Whose a process on a GPU is, and its place in its job.
+
+The owner is what the kernel says: the path of its cgroup and its user. Its environment, which it
+may choose, only tells its place in its job and its settings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass, field
+
+from gpunode.holders.cgroup import CgroupOwner
+from gpunode.holders.holder import Holder
+from gpunode.holders.pods import Pods
+
+LONGEST = 64
+"""Characters of a setting's value to export, and of the host name of a rendezvous to compare."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who holds a GPU; fields that do not apply or are unknown are empty. The fields are labels.
+
+    No field is called ``pod`` or ``job``: Prometheus attaches these to the exporter itself, and
+    would rename ours, or fill in its own if ours is empty.
+    """
+
+    owner_namespace: str = ""
+    owner_pod: str = ""
+    owner_container: str = ""
+    slurm_job: str = ""
+    user: str = ""
+    """The user who runs the process, outside pods."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A process on a GPU, its owner and its start parameters."""
+
+    pid: int
+    start: float = 0.0
+    """Ticks since boot, which tell it from another that had its PID; 0 if they cannot be read."""
+
+    owner: Owner = Owner()
+    slurm_step: str = ""
+    rank: str = ""
+    local_rank: str = ""
+    world_size: str = ""
+    nccl: dict[str, str] = field(default_factory=dict)
+    environment_read: bool = False
+    job: str = ""
+    """The same for all processes of one job on this node: the address of its rendezvous and whose
+    it is, with its cgroup where that is a loopback address; or its cgroup and the process that
+    started it."""
+
+
+def started(holder: Holder, pods: Pods) -> Started:
+    """A process with its owner and start parameters; what cannot be read of it is empty."""
+    try:
+        place = holder.cgroup()
+    except OSError:
+        place = CgroupOwner()
+    try:
+        environment, environment_read = holder.environment(), True
+    except OSError:
+        environment, environment_read = {}, False
+    owner = _owner(holder, place, pods)
+    # Where process 1 is the parent, the one that started it has ended.
+    parent = holder.parent if holder.parent > 1 else holder.pid
+    return Started(
+        holder.pid,
+        holder.start or 0.0,
+        owner,
+        place.slurm_step,
+        _number(environment.get("RANK") or environment.get("SLURM_PROCID", "")),
+        _number(environment.get("LOCAL_RANK") or environment.get("SLURM_LOCALID", "")),
+        _number(environment.get("WORLD_SIZE") or environment.get("SLURM_NTASKS", "")),
+        {n: v[:LONGEST] for n, v in environment.items() if n.startswith(("NCCL_", "TORCH_"))},
+        environment_read,
+        _job(environment, owner, place, parent),
+    )
+
+
+def _owner(holder: Holder, place: CgroupOwner, pods: Pods) -> Owner:
+    if place.pod_uid:
+        namespace, pod = pods.name_of(place.pod_uid) or ("", place.pod_uid)
+        container = pods.container_of(place.container_id) or place.container_id[:12]
+        return Owner(namespace, pod, container)
+    container, user = place.container_id[:12], _user(holder)
+    return Owner(owner_container=container, slurm_job=place.slurm_job, user=user)
+
+
+def _user(holder: Holder) -> str:
+    """The name of a process's user, or the numeric id if /etc/passwd does not list it."""
+    try:
+        uid = holder.users()[0]
+        accounts = holder.node.read_text("/etc/passwd").split("\n")
+    except (OSError, LookupError):
+        return ""
+    named = (account.split(":") for account in accounts)
+    return next((a[0] for a in named if len(a) > 2 and a[2] == uid), uid)
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Whose a process is, as the kernel alone tells it; what it does not tell is empty."""
+
+    user: str
+    pod: str
+    container: str
+    slurm_job: str
+    processes: str
+    """Its PID namespace, empty if that cannot be read."""
+
+
+def tenant(holder: Holder) -> Tenant:
+    """Whose a process is. Raises ``OSError``."""
+    place = holder.cgroup()
+    user = (holder.users() or [""])[-1]
+    processes = holder.namespace("pid")
+    return Tenant(user, place.pod_uid, place.container_id, place.slurm_job, processes)
+
+
+def _job(environment: dict[str, str], owner: Owner, place: CgroupOwner, parent: int) -> str:
+    """What the processes of one job on a node have in common, and no others.
+
+    A job may have a pod for each rank, but only in one namespace.
+    """
+    if "MASTER_PORT" not in environment:
+        return " ".join((*astuple(place), str(parent)))
+    host, port = environment.get("MASTER_ADDR", "")[:LONGEST], environment["MASTER_PORT"][:LONGEST]
+    address = f"{host}:{port}"
+    if host and host != "localhost" and not host.startswith(("127.", "::1")):
+        return " ".join((owner.owner_namespace, owner.slurm_job, owner.user, address))
+    # torchrun's default: every pod may have a job at the same address.
+    return " ".join((*astuple(place), owner.user, address))
+
+
+def _number(text: str) -> str:
+    """The text if it is a number, otherwise empty: an environment may hold anything."""
+    return text if text.isdecimal() and len(text) < 10 else ""

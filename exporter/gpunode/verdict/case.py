@@ -1,0 +1,93 @@
+"""What is known of one GPU when its verdict falls, and the evidence that a cause takes from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpunode.gpu.activity import SECONDS
+from gpunode.gpu.ledger import STATES
+from gpunode.gpu.units import PCIE_BYTES
+from gpunode.metric import Metric
+from gpunode.verdict.facts import At, Facts, series_name
+
+TO_HOST = 0.5
+"""From this many bytes sent per byte received, copies bring results to the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A figure behind a verdict: the series, its value, and the threshold that it passed.
+
+    ``value`` is the increase per second for a counter and the current value for a gauge, unless
+    ``meaning`` says otherwise.
+    """
+
+    series: str
+    value: float
+    threshold: float
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitedFor:
+    """A GPU for which its peers wait, and why its process does not come."""
+
+    at: At
+    reason: str
+    """A name of ``reasons.REASONS``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is known of one GPU: its ledger's shares, its kind of work, and for whom it waits.
+
+    ``recent`` are the facts of the time that the shares cover.
+    """
+
+    facts: Facts
+    recent: Facts
+    at: At
+    shares: dict[str, float]
+    kind: str
+    waits_for: tuple[WaitedFor, ...] = ()
+    waited_for: WaitedFor | None = None
+    """This GPU, if others wait for it."""
+
+    peers_starve: bool = False
+    """Whether another GPU of the job has nothing to run for as long as others wait."""
+
+    def now(self, metric: Metric, *labels: str) -> float:
+        """The latest value of a series of this GPU, 0 without one."""
+        return self.facts.now(metric, *self.at, *labels) or 0.0
+
+    def rate(self, metric: Metric, *labels: str) -> float:
+        """The increase per second of a counter of this GPU, 0 if it is not known.
+
+        While the shares were measured, or longer if it is read less often than that.
+        """
+        known = self.recent.rate(metric, *self.at, *labels)
+        if known is None:
+            known = self.facts.rate(metric, *self.at, *labels)
+        return known or 0.0
+
+    @property
+    def without_work(self) -> float:
+        """Share of time in which a process held the GPU and nothing ran."""
+        return self.shares["starved"] + self.shares["idle"]
+
+    @property
+    def results(self) -> float:
+        """Share of time in which results were copied to the host; told from ``PCIE_BYTES``."""
+        sent, received = (self.rate(PCIE_BYTES, way) for way in ("transmit", "receive"))
+        return self.shares["copy"] if sent and sent >= TO_HOST * received else 0.0
+
+    def evidence(
+        self, metric: Metric, value: float, threshold: float, meaning: str, *labels: str
+    ) -> Evidence:
+        """Evidence from a series of this GPU."""
+        return Evidence(series_name(metric, (*self.at, *labels)), value, threshold, meaning)
+
+    def state(self, state: str, threshold: float) -> Evidence:
+        """Evidence from the ledger."""
+        meaning = f"share of time: {STATES[state]}"
+        return self.evidence(SECONDS, self.shares[state], threshold, meaning, state)

@@ -1,0 +1,29 @@
+"""The causes that a verdict can name, a file for each family.
+
+Everything else that is said of causes derives from ``CAUSES``: the series and their order, the
+documents, the colours, the classes of the rules and the remedies of the report.
+"""
+
+from __future__ import annotations
+
+from gpunode.metric import Metric
+from gpunode.verdict.advice import Advice
+from gpunode.verdict.causes import communication, data, host, limits
+from gpunode.verdict.causes.cause import Cause
+
+NONE = Cause(
+    name="none",
+    meaning="no significant time is lost",
+    named_when="none of these",
+    advice=Advice("fine", "at work", ""),
+    colour="compute",
+)
+
+CAUSES: dict[str, Cause] = {
+    cause.name: cause
+    for cause in (NONE, *data.CAUSES, *host.CAUSES, *communication.CAUSES, *limits.CAUSES)
+}
+"""By name, in the order in which they are shown."""
+
+USES: frozenset[Metric] = frozenset(metric for cause in CAUSES.values() for metric in cause.uses)
+"""The metrics that causes rest on."""

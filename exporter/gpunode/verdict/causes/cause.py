@@ -1,0 +1,121 @@
+"""What a cause is: all that gpunode knows of it and says about it, in one object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from gpunode.metric import Metric
+from gpunode.verdict.advice import Advice
+from gpunode.verdict.case import Case, Evidence
+
+LOST = 0.1
+"""Minimum share of time for a loss to count."""
+
+BOUND = 0.5
+"""Minimum share of time for a resource to count as bounding the work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """The share of time that a cause affects, and the evidence."""
+
+    share: float
+    evidence: tuple[Evidence, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Explains:
+    """A look for what explains time without work: it finds evidence or none.
+
+    Of several with evidence, the one of the lowest rank is named: first what can be nothing else,
+    as a process that is stopped, and last what is only likely, as a busy CPU.
+    """
+
+    look: Callable[[Case], Iterable[Evidence]]
+    rank: int
+    of_idle: bool = False
+    """Whether it is looked for where the GPU has run nothing for a while, and nobody may want
+    anything of it."""
+
+    def evidence(self, case: Case) -> tuple[Evidence, ...]:
+        """All that the look finds."""
+        return tuple(self.look(case))
+
+
+@dataclass(frozen=True, slots=True)
+class Loses:
+    """A look for a loss of time of its own; the largest loss is named."""
+
+    look: Callable[[Case], Effect | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """A look for what bounds the work itself; the first is named, if no time is lost."""
+
+    look: Callable[[Case], Effect | None]
+
+
+def takes(state: str, least: float) -> Loses:
+    """A look that needs only the ledger: a state that takes at least this share of the time."""
+
+    def look(case: Case) -> Effect | None:
+        share = case.shares[state]
+        return Effect(share, (case.state(state, least),)) if share >= least else None
+
+    return Loses(look)
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What to do about a cause for good, and the states of the ledger that give back their time."""
+
+    states: tuple[str, ...]
+    do: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One thing that holds GPUs up, with the looks that find it."""
+
+    name: str
+    """The value of the label ``cause``."""
+
+    meaning: str
+    """In a few words, for the API and the report."""
+
+    named_when: str
+    """What must be seen for it to be named, for the documents."""
+
+    advice: Advice
+    """For who is on call."""
+
+    colour: str
+    """A colour, or the state of the ledger whose colour it has."""
+
+    looks: tuple[Explains | Loses | Bounds, ...] = ()
+
+    uses: tuple[Metric, ...] = ()
+    """The metrics that its looks ask for, without the ledger, which every case has."""
+
+    remedy: Remedy | None = None
+    """For who decides about the fleet; None if there is nothing to mend."""
+
+    ends_by_itself: bool = False
+    """Whether a GPU that starves for it needs nobody: JobStarved is silent."""
+
+    slows_its_gpu: bool = False
+    """Whether it makes this GPU or its host slow, rather than its share of the model larger:
+    JobStraggler tells of it."""
+
+    waits_for_peers: bool = False
+    """Whether a GPU that has it waits for another, which is to be told of first."""
+
+    uncertain: bool = False
+    """Whether nothing that the job uses on this node is at its limit, as far as was seen."""
+
+    @property
+    def gives_back(self) -> tuple[str, ...]:
+        """The states of the ledger whose time comes back when it is mended."""
+        return self.remedy.states if self.remedy else ()

@@ -1,0 +1,126 @@
+"""The GPU exchanges data with its peers, or waits for one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpunode.gpu.activity import BLOCKED_STREAK
+from gpunode.nccl.ras import AWAITED
+from gpunode.verdict.advice import Advice
+from gpunode.verdict.case import Case, Evidence
+from gpunode.verdict.causes.cause import LOST, Cause, Effect, Loses, Remedy, takes
+from gpunode.verdict.facts import series_name
+from gpunode.verdict.reasons import AT_WORK, REASONS, WAITED_FOR
+
+COMMUNICATES = 0.25
+"""Minimum share of time for exposed communication to count; healthy training has some."""
+
+STALLED = 6.0
+"""A collective has stalled if every window was `blocked` for this many seconds."""
+
+
+COMMUNICATION = Cause(
+    name="communication",
+    meaning="data moves between GPUs or nodes while nothing is computed",
+    named_when=(
+        "data moves between GPUs or nodes for at least a quarter of the time, with no "
+        "computation meanwhile"
+    ),
+    looks=(takes("communication", COMMUNICATES),),
+    advice=Advice(
+        "soon",
+        "moving data between GPUs while nothing is computed",
+        "Check that NCCL uses NVLink and RDMA (links up, `NCCL_P2P_DISABLE` unset); larger batches "
+        "and overlap hide what remains.",
+    ),
+    remedy=Remedy(
+        ("communication",), "Check NVLink and RDMA; overlap communication, use larger batches."
+    ),
+    colour="communication",
+)
+
+
+def _stands_still(case: Case) -> Effect | None:
+    """Nothing has moved for longer than a collective takes."""
+    streak = case.now(BLOCKED_STREAK)
+    if streak < STALLED:
+        return None
+    meaning = "seconds for which nothing moved and nothing was launched"
+    ledger = case.evidence(BLOCKED_STREAK, streak, STALLED, meaning)
+    return Effect(1.0, (ledger, *_late(case)))
+
+
+def _at_work(case: Case) -> bool:
+    """Whether a peer is seen to do what ends by itself."""
+    return any(late.reason in AT_WORK for late in case.waits_for)
+
+
+def _late(case: Case) -> Iterator[Evidence]:
+    """For whom a GPU waits, as seen from this node and as NCCL says."""
+    for late in case.waits_for:
+        series = series_name(WAITED_FOR, (*late.at, late.reason))
+        meaning = f"the GPU that others wait for: {REASONS[late.reason].meaning}"
+        yield Evidence(series, 1.0, 1.0, meaning)
+    for labels in case.facts.series(AWAITED):
+        yield Evidence(series_name(AWAITED, labels), 1.0, 1.0, "the rank that others wait for")
+
+
+def _straggler(case: Case) -> Effect | None:
+    """Waiting for a peer that is slow, or at work on something else."""
+    if still := _stands_still(case):
+        return still if _at_work(case) else None
+    share = case.shares["blocked"]
+    if share < LOST or (case.peers_starve and case.shares["starved"] >= LOST):
+        return None
+    return Effect(share, (case.state("blocked", LOST), *_late(case)))
+
+
+STRAGGLER = Cause(
+    name="straggler",
+    meaning="kernels spin in a collective until a peer arrives",
+    named_when=(
+        "the GPU spins in a collective (`blocked`) until a peer arrives; the evidence "
+        "names the peer"
+    ),
+    looks=(Loses(_straggler),),
+    uses=(AWAITED, BLOCKED_STREAK),
+    advice=Advice(
+        "soon",
+        "waiting for a slower rank of the job",
+        "Look at the GPU that is waited for. If it is on another node, ask that node's page, or "
+        "NCCL's RAS service.",
+    ),
+    remedy=Remedy(("blocked",), "Replace the slow node, or balance the work between the ranks."),
+    colour="blocked",
+    waits_for_peers=True,
+)
+
+
+def _stalled(case: Case) -> Effect | None:
+    """Waiting for a peer that does not come, unless it is seen at work."""
+    return None if _at_work(case) else _stands_still(case)
+
+
+STALLED_COLLECTIVE = Cause(
+    name="stalled_collective",
+    meaning="kernels spin in a collective and no peer arrives",
+    named_when=(
+        "the GPU has spun for six seconds or more while nothing moved and nothing was "
+        "launched, and no peer is seen evaluating, saving or preparing data"
+    ),
+    looks=(Loses(_stalled),),
+    uses=(AWAITED, BLOCKED_STREAK),
+    advice=Advice(
+        "now",
+        "hanging in a collective: a rank of the job does not come",
+        "Keep evidence first: `py-spy dump --pid PID`. If no GPU here is named, look at the "
+        "idle ones here, then at the job's other nodes. Then restart the job.",
+    ),
+    remedy=Remedy(
+        ("blocked", "idle"), "Set a time-out for collectives and restart from a checkpoint."
+    ),
+    colour="#882020",
+    waits_for_peers=True,
+)
+
+CAUSES = (COMMUNICATION, STRAGGLER, STALLED_COLLECTIVE)

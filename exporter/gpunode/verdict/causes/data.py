@@ -1,0 +1,247 @@
+"""The data does not arrive in time: the CPUs, the storage or the copies that bring it are slow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpunode.gpu.units import PCIE_BYTES
+from gpunode.host import disk, lustre, nfs, pressure
+from gpunode.jobs import processes as job
+from gpunode.jobs import steps
+from gpunode.verdict.advice import Advice
+from gpunode.verdict.case import Case, Evidence
+from gpunode.verdict.causes.cause import LOST, Cause, Effect, Explains, Loses, Remedy
+from gpunode.verdict.causes.host import (
+    CHECKPOINT,
+    HOST_COMPUTE,
+    THREAD_BUSY,
+    busy_thread,
+    explained_by,
+    phase,
+)
+from gpunode.verdict.facts import At, Facts, series_name
+
+REMOTE = ((nfs.RTT_SECONDS, nfs.REQUESTS), (lustre.RPC_SECONDS, lustre.RPCS))
+"""Of each kind of file server, the seconds that requests waited, and the requests."""
+
+SHM_FULL = 0.95
+"""At this share of /dev/shm in use, the next batch may not fit."""
+
+IO_PRESSURE = 0.1
+"""At this share of time with a task waiting for I/O, storage delays the job."""
+
+DISK_BUSY = 0.95
+"""At this share of time with requests, a disk is saturated."""
+
+REMOTE_LATENCY = 0.05
+"""At this many seconds per request, a file server is slow; 0.001 to 0.01 is usual."""
+
+REMOTE_SHARE = 0.1
+"""Minimum mean requests in flight for a slow file server to matter."""
+
+CPU_PRESSURE = 0.25
+"""At this share of time with a task waiting for a CPU, the job has too few CPUs."""
+
+QUOTA_THROTTLED = 0.05
+"""At this share of throttled quota periods, the quota delays the job."""
+
+
+def _data(case: Case) -> Iterator[Evidence]:
+    return phase(case, "data")
+
+
+DATA_LOADING = Cause(
+    name="data_loading",
+    meaning="starved, and the training waits for data, by its client's words",
+    named_when="the GPU is `starved`, and the client reports that the training waits for data",
+    looks=(Explains(_data, rank=90),),
+    uses=(steps.SECONDS,),
+    advice=Advice(
+        "soon",
+        "starved: the training waits for data, and nothing on this node is at its limit",
+        "See what the loader waits for: `py-spy dump --pid PID`. Often it is a remote service.",
+    ),
+    remedy=Remedy(("starved",), "Profile the data loader: it waits for something beyond the node."),
+    colour="starved",
+    uncertain=True,
+)
+
+
+def _loader(case: Case) -> Iterator[Evidence]:
+    loader = case.now(job.LOADER_THREAD)
+    if loader >= THREAD_BUSY:
+        meaning = "share of a CPU used by one thread of a process that prepares data"
+        yield case.evidence(job.LOADER_THREAD, loader, THREAD_BUSY, meaning)
+
+
+def _data_on_host(case: Case) -> Iterator[Evidence]:
+    """The thread that runs the training prepares its data, by its client's words."""
+    data, busy = tuple(_data(case)), tuple(busy_thread(case))
+    if data and busy:
+        yield from (*data, *busy)
+
+
+def _cpu(case: Case) -> Iterator[Evidence]:
+    periods, throttled = case.rate(job.QUOTA_PERIODS), case.rate(job.QUOTA_THROTTLED_PERIODS)
+    if periods and throttled / periods >= QUOTA_THROTTLED:
+        meaning = "share of CPU quota periods that were throttled"
+        yield case.evidence(
+            job.QUOTA_THROTTLED_PERIODS, throttled / periods, QUOTA_THROTTLED, meaning
+        )
+    waits = _pressure(case.facts, case.at, "cpu")
+    if waits is not None and waits[1] >= CPU_PRESSURE:
+        yield Evidence(*waits, CPU_PRESSURE, "share of time with a task waiting for a CPU")
+    yield from busy_thread(case)
+
+
+def _pressure(facts: Facts, at: At, resource: str) -> tuple[str, float] | None:
+    """Share of time that tasks waited for a resource: those of the job, else of the node."""
+    for metric, labels in (
+        (job.PRESSURE_WAITING, (*at, resource)),
+        (pressure.WAITING, (resource,)),
+    ):
+        rate = facts.rate(metric, *labels)
+        if rate is not None:
+            return series_name(metric, labels), rate
+    return None
+
+
+DATA_LOADING_CPU = Cause(
+    name="data_loading_cpu",
+    meaning="starved, and the CPUs that prepare the data are at their limit",
+    named_when=(
+        "the GPU is `starved`, and the CPUs are the reason: a thread that prepares data "
+        "is at its limit, or the thread that runs the training was busy for most of the "
+        "gaps, or the job's CPU quota throttles it, or its tasks wait for a CPU (PSI)"
+    ),
+    looks=(
+        Explains(_loader, rank=70),
+        Explains(_data_on_host, rank=80),
+        Explains(_cpu, rank=110),
+    ),
+    uses=(
+        job.HOST_THREAD,
+        job.LOADER_THREAD,
+        job.PRESSURE_WAITING,
+        job.QUOTA_PERIODS,
+        job.QUOTA_THROTTLED_PERIODS,
+        pressure.WAITING,
+        steps.SECONDS,
+    ),
+    advice=Advice(
+        "soon",
+        "starved: the CPUs that prepare the data are at their limit",
+        "Give the job more CPUs and loader workers, and no CPU limit. If a neighbour takes the "
+        "CPUs, move the neighbour.",
+    ),
+    remedy=Remedy(
+        ("starved",), "Give the job more CPUs and loader workers, or prepare its data beforehand."
+    ),
+    colour="#AA4420",
+)
+
+
+def _storage(case: Case) -> Iterator[Evidence]:
+    facts, at = case.facts, case.at
+    waits = _pressure(facts, at, "io")
+    if waits is not None and waits[1] >= IO_PRESSURE:
+        yield Evidence(*waits, IO_PRESSURE, "share of time with a task waiting for I/O")
+    for labels in facts.series(disk.BUSY):
+        busy = facts.rate(disk.BUSY, *labels)
+        if busy is not None and busy >= DISK_BUSY:
+            series = series_name(disk.BUSY, labels)
+            yield Evidence(series, busy, DISK_BUSY, "share of time with requests on the disk")
+    for seconds, requests in REMOTE:
+        for labels in facts.series(seconds):
+            waited, done = facts.rate(seconds, *labels), facts.rate(requests, *labels)
+            if not waited or not done or waited < REMOTE_SHARE:
+                continue
+            if waited / done >= REMOTE_LATENCY:
+                series = series_name(seconds, labels)
+                yield Evidence(series, waited / done, REMOTE_LATENCY, "seconds per request")
+
+
+DATA_LOADING_STORAGE = Cause(
+    name="data_loading_storage",
+    meaning="starved, and the job waits for storage",
+    named_when=(
+        "the GPU is `starved`, and storage is the reason: the job's tasks wait for I/O "
+        "(PSI), or a disk is always busy, or an NFS or Lustre server answers slowly"
+    ),
+    looks=(Explains(_storage, rank=60),),
+    uses=(
+        disk.BUSY,
+        job.PRESSURE_WAITING,
+        pressure.WAITING,
+        *(metric for pair in REMOTE for metric in pair),
+    ),
+    advice=Advice(
+        "soon",
+        "starved: storage is too slow",
+        "Look for the slow disk or file server under I/O. If several jobs suffer, call the storage "
+        "team; else cache the data on local disks, use larger files, prefetch more.",
+    ),
+    remedy=Remedy(
+        ("starved",), "Cache the data on local disks, use larger files and prefetch more."
+    ),
+    colour="#4466EE",
+)
+
+
+def _copies(case: Case) -> Effect | None:
+    """Copies that wait for nothing else; what computes or saves the results explains the rest."""
+    share = case.shares["copy"]
+    if share < LOST:
+        return None
+    if case.results and (explained_by(CHECKPOINT, case) or explained_by(HOST_COMPUTE, case)):
+        return None
+    return Effect(share, (case.state("copy", LOST),))
+
+
+DATA_LOADING_COPY = Cause(
+    name="data_loading_copy",
+    meaning="copies between host and device run while the compute engines wait; they are slow from "
+    "memory that is not pinned",
+    named_when=(
+        "copies between host and device run while the compute engines wait; such copies "
+        "take long from memory that is not pinned"
+    ),
+    looks=(Loses(_copies),),
+    uses=(PCIE_BYTES, *CHECKPOINT.uses, *HOST_COMPUTE.uses),
+    advice=Advice(
+        "soon",
+        "waiting for copies between host and GPU",
+        "Pin the host memory (`pin_memory=True`), copy with `non_blocking=True`, and bring fewer "
+        "results back to the host.",
+    ),
+    remedy=Remedy(("copy",), "Pin host memory and copy while the GPU computes."),
+    colour="copy",
+)
+
+
+def _shm(case: Case) -> Iterator[Evidence]:
+    facts = case.facts
+    for labels in facts.series(job.SHM_SIZE, *case.at):
+        size, used = facts.now(job.SHM_SIZE, *labels), facts.now(job.SHM_USED, *labels)
+        if size and used is not None and used / size >= SHM_FULL:
+            series = series_name(job.SHM_USED, labels)
+            yield Evidence(series, used / size, SHM_FULL, "share of /dev/shm in use")
+
+
+SHM = Cause(
+    name="shm",
+    meaning="starved, and the job's /dev/shm is full",
+    named_when="the GPU is `starved`, and the `/dev/shm` of the job is full",
+    looks=(Explains(_shm, rank=40),),
+    uses=(job.SHM_SIZE, job.SHM_USED),
+    advice=Advice(
+        "soon",
+        "starved: the job's /dev/shm is full",
+        "Remove what dead processes left in it. Start the job again with a larger /dev/shm (in "
+        "Kubernetes an `emptyDir` of medium Memory) or fewer loader workers.",
+    ),
+    remedy=Remedy(("starved",), "Mount a larger /dev/shm, or start fewer loader workers."),
+    colour="#2020EE",
+)
+
+CAUSES = (DATA_LOADING, DATA_LOADING_CPU, DATA_LOADING_STORAGE, DATA_LOADING_COPY, SHM)

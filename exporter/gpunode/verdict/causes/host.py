@@ -1,0 +1,247 @@
+"""The process on the GPU does something else, or nothing can be asked of the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpunode.gpu.units import PCIE_BYTES
+from gpunode.jobs import processes as job
+from gpunode.jobs import steps
+from gpunode.verdict.advice import Advice
+from gpunode.verdict.case import Case, Evidence
+from gpunode.verdict.causes.cause import LOST, Cause, Explains, Remedy
+from gpunode.verdict.workload import WORKLOAD
+
+THREAD_BUSY = 0.8
+"""At this share of a CPU, a thread that prepares data or answers requests holds the GPU up."""
+
+EXPLAINED = 0.5
+"""A thread of the process on the GPU explains its gaps if it was busy for this share of them."""
+
+SEVERAL_CPUS = 1.5
+"""From this many CPUs, a process computes on them, not only in Python's main thread."""
+
+RUNS_NOTHING = 0.95
+"""At this share of time without work, no step runs that could wait for data."""
+
+GOES_ON = 0.1
+"""From this many CPUs, a process is not stuck, whatever state it is seen in."""
+
+COMPILES = 0.2
+"""From this many CPUs used by compilers, kernels are being compiled."""
+
+WRITES = 50e6
+"""From this many bytes per second that a job writes while the GPU waits, it saves its state."""
+
+IN_PHASE = 0.5
+"""Share of the GPU's lost time that the client's phase must cover to explain it."""
+
+
+def explained_by(cause: Cause, case: Case) -> bool:
+    """Whether a cause has evidence that it explains the time without work."""
+    return any(look.evidence(case) for look in cause.looks if isinstance(look, Explains))
+
+
+def phase(case: Case, phase: str) -> Iterator[Evidence]:
+    """What the client (``steps.SECONDS``) says was done for most of the time without work."""
+    share = case.rate(steps.SECONDS, phase)
+    least = IN_PHASE * case.without_work
+    if share >= max(least, LOST):
+        meaning = f"share of time that the process reports as {phase}"
+        yield case.evidence(steps.SECONDS, share, max(least, LOST), meaning, phase)
+
+
+def busy_thread(case: Case) -> Iterator[Evidence]:
+    """The thread on the GPU's process (``HOST_THREAD``) was busy while the GPU had nothing to run.
+
+    It may be busy while the GPU works as well, waiting for it: only what goes beyond counts.
+    """
+    busy, least = case.now(job.HOST_THREAD), 1.0 - EXPLAINED * case.without_work
+    if busy >= least:
+        meaning = "share of a CPU used by one thread, or by all that share one, of the process"
+        yield case.evidence(job.HOST_THREAD, busy, least, meaning)
+
+
+def _host_compute(case: Case) -> Iterator[Evidence]:
+    """Like a thread that prepares data, but it computes with what the GPU sent, or on many CPUs."""
+    cpus, results = case.now(job.HOST_CPUS), case.results >= LOST
+    evidence = tuple(busy_thread(case))
+    several = cpus >= SEVERAL_CPUS and (evidence or results)
+    if (evidence and (results or case.without_work >= RUNS_NOTHING)) or several:
+        yield from evidence
+    if several:
+        meaning = "CPUs that the process on the GPU uses"
+        yield case.evidence(job.HOST_CPUS, cpus, SEVERAL_CPUS, meaning)
+
+
+HOST_COMPUTE = Cause(
+    name="host_compute",
+    meaning="starved, while the process on the GPU computes on CPUs",
+    named_when=(
+        "the GPU is `starved` while its process computes: on several CPUs, or on one CPU "
+        "with results from the GPU (such as an optimizer on the CPU), or on one CPU while "
+        "no step runs at all"
+    ),
+    looks=(Explains(_host_compute, rank=100, of_idle=True),),
+    uses=(PCIE_BYTES, job.HOST_CPUS, job.HOST_THREAD),
+    advice=Advice(
+        "soon",
+        "starved while the process computes on CPUs",
+        "See what it computes: `py-spy dump --pid PID`. Move that to the GPU or to loader workers.",
+    ),
+    remedy=Remedy(
+        ("starved",), "Move what the process computes on CPUs to the GPU or to loader workers."
+    ),
+    colour="#BB5555",
+    slows_its_gpu=True,
+)
+
+
+def _compile(case: Case) -> Iterator[Evidence]:
+    yield from phase(case, "compile")
+    used = case.facts.peak(job.COMPILER_CPUS, *case.at)
+    # Most of a compilation is Python's, between calls of compilers.
+    if case.now(job.COMPILER_CPUS) >= COMPILES or (
+        used >= COMPILES and case.without_work >= RUNS_NOTHING
+    ):
+        yield case.evidence(job.COMPILER_CPUS, used, COMPILES, "CPUs used by compilers")
+
+
+COMPILE = Cause(
+    name="compile",
+    meaning="starved, while kernels are compiled",
+    named_when=(
+        "the GPU is `starved` while compilers run in the job, or the client reports a compilation"
+    ),
+    looks=(Explains(_compile, rank=30, of_idle=True),),
+    uses=(job.COMPILER_CPUS, steps.SECONDS),
+    advice=Advice(
+        "note",
+        "idle while kernels are compiled",
+        "Nothing, if it ends within minutes. Keep a compile cache if every start pays for it.",
+    ),
+    remedy=Remedy(("starved",), "Keep the compile cache between runs."),
+    colour="#CCCCEE",
+    ends_by_itself=True,
+)
+
+
+def _checkpoint(case: Case) -> Iterator[Evidence]:
+    yield from phase(case, "checkpoint")
+    written = case.facts.last_rate(job.IO_BYTES, *case.at, "write") or 0.0
+    if written >= WRITES:
+        meaning = "bytes per second that the job writes"
+        yield case.evidence(job.IO_BYTES, written, WRITES, meaning, "write")
+
+
+CHECKPOINT = Cause(
+    name="checkpoint",
+    meaning="starved, while the job saves its state",
+    named_when=(
+        f"the GPU is `starved` while the job writes at least {WRITES / 1e6:g} MB/s, or the "
+        "client reports a checkpoint"
+    ),
+    looks=(Explains(_checkpoint, rank=20, of_idle=True),),
+    uses=(job.IO_BYTES, steps.SECONDS),
+    advice=Advice(
+        "note",
+        "idle while the job saves its state",
+        "Nothing, if it ends by itself. If it comes often, save asynchronously or less often.",
+    ),
+    remedy=Remedy(("starved",), "Write checkpoints asynchronously, sharded or less often."),
+    colour="#6688EE",
+    ends_by_itself=True,
+)
+
+
+def _no_requests(case: Case) -> Iterator[Evidence]:
+    """A server has gaps between requests; a notebook's GPU runs nothing while its user thinks.
+
+    A server that polls for requests keeps a CPU busy although it has none.
+    """
+    busy = case.facts.now(job.HOST_THREAD, *case.at)
+    if busy is None or case.now(job.LOADER_THREAD) >= THREAD_BUSY:
+        return
+    nothing, idle = case.without_work >= RUNS_NOTHING, busy < THREAD_BUSY
+    serves, interacts = case.kind == "serving", case.kind == "interactive"
+    if (serves and (nothing or idle)) or (interacts and nothing and idle):
+        yield case.evidence(WORKLOAD, 1.0, 1.0, "the kind of work", case.kind)
+        if idle:
+            meaning = "share of a CPU used by one thread of the process"
+            yield case.evidence(job.HOST_THREAD, busy, THREAD_BUSY, meaning)
+
+
+NO_REQUESTS = Cause(
+    name="no_requests",
+    meaning="nothing asks the server or notebook for work",
+    named_when=(
+        "a server or a notebook holds the GPU, and nothing asks it for work: the server's "
+        "threads have time left or its GPU runs nothing; for a notebook, both"
+    ),
+    looks=(Explains(_no_requests, rank=50, of_idle=True),),
+    uses=(job.HOST_THREAD, job.LOADER_THREAD),
+    advice=Advice(
+        "note",
+        "held, but nobody asks for work",
+        "Nothing is broken. If this goes on for hours, ask the owner to give the GPU back.",
+    ),
+    remedy=Remedy(("idle", "starved"), "Run fewer replicas, or let several services share a GPU."),
+    colour="free",
+    ends_by_itself=True,
+)
+
+
+def _stopped(case: Case) -> Iterator[Evidence]:
+    stopped = case.now(job.STOPPED)
+    if stopped and case.without_work >= RUNS_NOTHING:
+        yield case.evidence(job.STOPPED, stopped, 1.0, "processes on the GPU that are stopped")
+
+
+def _uninterruptible(case: Case) -> Iterator[Evidence]:
+    """Processes that wait in the kernel for good; one that waits for a disk soon goes on."""
+    waiting = case.now(job.BLOCKED)
+    if waiting and case.without_work >= RUNS_NOTHING and case.now(job.HOST_CPUS) < GOES_ON:
+        yield case.evidence(job.BLOCKED, waiting, 1.0, "processes that cannot be interrupted")
+
+
+STOPPED = Cause(
+    name="stopped",
+    meaning="starved, because the process is stopped or cannot be interrupted",
+    named_when="the state of the process (SIGSTOP, a debugger)",
+    looks=(
+        Explains(_stopped, rank=10, of_idle=True),
+        Explains(_uninterruptible, rank=120),
+    ),
+    uses=(job.BLOCKED, job.HOST_CPUS, job.STOPPED),
+    advice=Advice(
+        "now",
+        "at a standstill: the process is stopped, or waits in the kernel",
+        "If it was stopped, continue it: `kill -CONT PID`. If it waits in the kernel, look for a "
+        "disk or file server that does not answer, under I/O.",
+    ),
+    remedy=Remedy(
+        ("idle", "starved"), "End the job; look for a debugger or a file server that hung."
+    ),
+    colour="#8888BB",
+)
+
+UNEXPLAINED = Cause(
+    name="unexplained",
+    meaning="starved, and nothing on this node explains it",
+    named_when=(
+        "the GPU is `starved`, and nothing on this node shows a cause; a remote service, "
+        "a sleep or a lock is likely"
+    ),
+    advice=Advice(
+        "soon",
+        "held with nothing to run, and nothing on this node explains it",
+        "See what the process waits for: `py-spy dump --pid PID`. Often it is a remote service, a "
+        "sleep or a lock.",
+    ),
+    remedy=Remedy(("starved",), "Profile the process: nothing on its node explains why it pauses."),
+    colour="idle",
+    uncertain=True,
+)
+"""What is named if nothing explains time without work."""
+
+CAUSES = (HOST_COMPUTE, COMPILE, CHECKPOINT, NO_REQUESTS, STOPPED, UNEXPLAINED)

@@ -1,0 +1,205 @@
+"""The GPU is at a limit of its own: of launches, clocks, pipes or memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpunode.gpu.activity import MEMORY_RESERVED, MEMORY_TOTAL, MEMORY_USED
+from gpunode.gpu.health import THROTTLED
+from gpunode.gpu.power import POWER_DEFAULT_LIMIT, POWER_LIMIT
+from gpunode.gpu.units import ACTIVE
+from gpunode.verdict.advice import Advice
+from gpunode.verdict.case import Case
+from gpunode.verdict.causes.cause import BOUND, Bounds, Cause, Effect, Loses, Remedy, takes
+
+LAUNCHES = 0.15
+"""Minimum share of time in gaps between kernels to count; healthy training has half of it."""
+
+THROTTLED_SHARE = 0.05
+"""Minimum share of time with throttled clocks for throttling to count."""
+
+LIMIT_LOWERED = 0.95
+"""A power limit below this share of the default counts as lowered."""
+
+TENSOR_IDLE = 0.05
+"""Below this tensor share of the compute time, matrix products do not use tensor cores."""
+
+PIPE_BUSY = 0.15
+"""At this share of the compute time, the FP32 or FP64 pipe does the matrix products."""
+
+MEMORY_BUSY = 0.4
+"""Minimum HBM share for its bandwidth to bound the work."""
+
+MEMORY_FULL = 0.97
+"""At this share in use, excluding the driver's reserve, the frame buffer is full."""
+
+
+KERNEL_LAUNCH = Cause(
+    name="kernel_launch",
+    meaning="gaps between small kernels",
+    named_when=f"gaps between small kernels take at least {LAUNCHES:g} of the time",
+    looks=(takes("launch", LAUNCHES),),
+    advice=Advice(
+        "soon",
+        "waiting between kernels that are too small",
+        "Launch fewer and larger kernels: CUDA graphs, `torch.compile`, larger batches.",
+    ),
+    remedy=Remedy(("launch",), "Use CUDA graphs, torch.compile or larger batches."),
+    colour="launch",
+    slows_its_gpu=True,
+)
+
+
+def _held_down(case: Case, reasons: Iterable[str]) -> Effect | None:
+    """Clocks that are throttled for any of these reasons."""
+    meaning = "share of time with the clocks throttled"
+    evidence = tuple(
+        case.evidence(THROTTLED, rate, THROTTLED_SHARE, meaning, reason)
+        for reason in reasons
+        if (rate := case.rate(THROTTLED, reason)) >= THROTTLED_SHARE
+    )
+    return Effect(max(e.value for e in evidence), evidence) if evidence else None
+
+
+def _thermal(case: Case) -> Effect | None:
+    return _held_down(case, ("sw_thermal", "hw_thermal"))
+
+
+THERMAL = Cause(
+    name="thermal",
+    meaning="clocks are throttled by heat",
+    named_when="heat held the clocks down",
+    looks=(Loses(_thermal),),
+    uses=(THROTTLED,),
+    advice=Advice(
+        "soon",
+        "slowed down by heat",
+        "Check fans, air flow and inlet temperature. Drain the node if it goes on.",
+    ),
+    remedy=Remedy((), "Have the cooling of the nodes checked."),
+    colour="#58F0A0",
+    slows_its_gpu=True,
+)
+
+
+def _power(case: Case) -> Effect | None:
+    braked = _held_down(case, ("hw_power_brake",))
+    capped = _held_down(case, ("sw_power_cap",))
+    limit, default = case.now(POWER_LIMIT), case.now(POWER_DEFAULT_LIMIT)
+    if capped is None or not limit or not default or limit / default >= LIMIT_LOWERED:
+        return braked  # at the board's default limit, a GPU does all it can
+    meaning = "enforced over default limit"
+    lowered = case.evidence(POWER_LIMIT, limit / default, LIMIT_LOWERED, meaning)
+    return Effect(capped.share, (*capped.evidence, lowered))
+
+
+POWER = Cause(
+    name="power",
+    meaning="clocks are throttled by a power limit below the board's default, or by a power brake",
+    named_when="a power brake, or a power limit below the board's default, held the clocks down",
+    looks=(Loses(_power),),
+    uses=(POWER_DEFAULT_LIMIT, POWER_LIMIT, THROTTLED),
+    advice=Advice(
+        "soon",
+        "slowed down by a power limit or power brake",
+        "Set the board's default limit (`nvidia-smi -pl WATTS`). If the node brakes, check its "
+        "power supplies.",
+    ),
+    remedy=Remedy((), "Set the board's default power limit; check the power supplies."),
+    colour="#66EE66",
+    slows_its_gpu=True,
+)
+
+
+def _precision(case: Case) -> Effect | None:
+    work, tensor = case.shares["compute"], case.recent.rate(ACTIVE, *case.at, "tensor")
+    if work < BOUND or tensor is None or tensor / work >= TENSOR_IDLE:
+        return None
+    for pipe in ("fp32", "fp64"):
+        busy = case.rate(ACTIVE, pipe) / work
+        if busy >= PIPE_BUSY:
+            idle = "share of the compute time with tensor cores active"
+            active = f"share of the compute time with the {pipe} pipe active"
+            evidence = (
+                case.state("compute", BOUND),
+                case.evidence(ACTIVE, tensor / work, TENSOR_IDLE, idle, "tensor"),
+                case.evidence(ACTIVE, busy, PIPE_BUSY, active, pipe),
+            )
+            return Effect(work, evidence)
+    return None
+
+
+PRECISION = Cause(
+    name="precision",
+    meaning="matrix products run without tensor cores",
+    named_when=(
+        "at least half of the time goes to arithmetic that keeps the FP32 or FP64 pipe "
+        "busy and the tensor cores idle"
+    ),
+    looks=(Bounds(_precision),),
+    uses=(ACTIVE,),
+    advice=Advice(
+        "note",
+        "computing without tensor cores",
+        "Tell the owner: BF16, or TF32 with `torch.set_float32_matmul_precision('high')`, is "
+        "several times faster.",
+    ),
+    remedy=Remedy((), "Compute in BF16 or TF32, so that the tensor cores work."),
+    colour="#66AA44",
+)
+
+
+def _memory_bandwidth(case: Case) -> Effect | None:
+    """Most of the time goes to HBM, and HBM is indeed busy; else it is slow for other reasons."""
+    busy, share = case.rate(ACTIVE, "dram"), case.shares["memory"]
+    if share < BOUND or busy < MEMORY_BUSY:
+        return None
+    active = case.evidence(ACTIVE, busy, MEMORY_BUSY, "share of time with HBM active", "dram")
+    return Effect(share, (case.state("memory", BOUND), active))
+
+
+MEMORY_BANDWIDTH = Cause(
+    name="memory_bandwidth",
+    meaning="the work waits for HBM",
+    named_when=(
+        f"at least half of the time goes to HBM, which is active for {MEMORY_BUSY:g} of "
+        "the time or more"
+    ),
+    looks=(Bounds(_memory_bandwidth),),
+    uses=(ACTIVE,),
+    advice=Advice(
+        "fine",
+        "at work, limited by memory bandwidth",
+        "Nothing is wrong. Fused kernels (`torch.compile`) do more for each byte.",
+    ),
+    remedy=Remedy((), "Nothing is lost; fused kernels would move fewer bytes."),
+    colour="memory",
+)
+
+
+def _memory_capacity(case: Case) -> Effect | None:
+    total, used = case.now(MEMORY_TOTAL), case.now(MEMORY_USED)
+    usable = total - case.now(MEMORY_RESERVED)
+    if usable <= 0 or used / usable < MEMORY_FULL or case.shares["free"] >= BOUND:
+        return None
+    meaning = "share of the frame buffer in use"
+    evidence = case.evidence(MEMORY_USED, used / usable, MEMORY_FULL, meaning)
+    return Effect(1.0, (evidence,))
+
+
+MEMORY_CAPACITY = Cause(
+    name="memory_capacity",
+    meaning="the GPU's memory is full",
+    named_when="the GPU's memory is full",
+    looks=(Bounds(_memory_capacity),),
+    uses=(MEMORY_RESERVED, MEMORY_TOTAL, MEMORY_USED),
+    advice=Advice(
+        "note",
+        "at work, with memory nearly full",
+        "Nothing yet. A larger batch or longer sequence may end in an out-of-memory error.",
+    ),
+    remedy=Remedy((), "Nothing is lost; use a smaller batch, or shard the model."),
+    colour="#2044AA",
+)
+
+CAUSES = (KERNEL_LAUNCH, THERMAL, POWER, PRECISION, MEMORY_BANDWIDTH, MEMORY_CAPACITY)

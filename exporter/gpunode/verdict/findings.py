@@ -1,0 +1,511 @@
+"""What a person is told of a node: what is wrong, what to do about it, and what each GPU does.
+
+The node page, ``gpunode top`` and the demo show it; ``export/web/node.py`` gives it its JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from gpunode.gpu.activity import GpuActivity, WindowDetail
+from gpunode.gpu.health import INFO
+from gpunode.holders.owner import Owner
+from gpunode.jobs.owners import OWNER, OWNER_LABELS, PROCESS
+from gpunode.loop import Loop, Silent
+from gpunode.metric import Metric
+from gpunode.verdict.advice import URGENCIES, Advice, Urgency
+from gpunode.verdict.case import Evidence
+from gpunode.verdict.causes import CAUSES, NONE
+from gpunode.verdict.causes.cause import BOUND, Cause
+from gpunode.verdict.causes.communication import STALLED_COLLECTIVE
+from gpunode.verdict.facts import At
+from gpunode.verdict.reasons import REASONS, Reason
+from gpunode.verdict.shortages import Fault, Figure, Shortage
+from gpunode.verdict.source import Judged, Judgement
+
+MOST = 16
+"""Findings that are told; more help nobody."""
+
+DESCRIBES = frozenset({INFO, OWNER, PROCESS})
+"""The metrics that say in their labels what a GPU is, whose, and for which processes."""
+
+GPUS = "gpu"
+"""The finder of GPUs."""
+
+PRESSING: tuple[Urgency, ...] = ("now", "soon")
+"""What somebody must do something about."""
+
+STARVING = ("compute", "io")
+"""Columns of what a GPU may starve of."""
+
+WITHOUT_LOSS: dict[str, Advice] = {
+    "free": Advice("fine", "free: no process holds it", ""),
+    "idle": Advice(
+        "note",
+        "held, and has run nothing for a while",
+        "Nothing is broken. If this goes on for hours, ask the owner to give the GPU back.",
+    ),
+    "unknown": Advice(
+        "note",
+        "in use, but no sensor tells what for",
+        "See which sensors the ledger lacks: `/api/v1/gpus`.",
+    ),
+}
+"""By the state that took most of the time, of a GPU of which no verdict names a loss."""
+
+IDLE_IN_A_HANG = Advice(
+    "soon",
+    "held, and has run nothing for a while, as another GPU hangs",
+    "If both are of one job, its rank here is the one that does not come: see where it stands, "
+    "`py-spy dump --pid PID`. If they are not, nothing is broken here.",
+)
+"""Of an idle GPU, where one hangs and it is not known which GPUs are of its job."""
+
+WHILE_SHORT = Advice(
+    "soon",
+    "held with nothing to run",
+    "The node is past a limit, which may be why: begin there. If that is not of this job, see what "
+    "the process waits for: `py-spy dump --pid PID`.",
+)
+"""Of a GPU for which nothing on its node is found, though the node is short of something."""
+
+UNREAD = Advice(
+    "soon",
+    "held with nothing to run, and what may explain it is not all read on this node",
+    "See what the process waits for: `py-spy dump --pid PID`. `gpunode doctor` says what it takes "
+    "to read the rest of the node.",
+)
+"""Of a GPU for which nothing on its node is found, where it was not looked for everywhere."""
+
+NOT_YET = Advice("fine", "not judged yet", "")
+LOST = Advice(
+    "now",
+    "not answering",
+    "Read the kernel log for XIDs (`dmesg`), then drain the node and reset or replace the GPU.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is wrong, or worth knowing: the most urgent is told first.
+
+    ``detail`` is what the daemon was told, where that says more. ``gpus`` are the GPUs that it is
+    about, by their labels.
+    """
+
+    urgency: Urgency
+    title: str
+    remedy: str
+    detail: str = ""
+    evidence: tuple[Evidence, ...] = ()
+    gpus: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RankedProcess:
+    """A process on a GPU, and its rank; empty if it has none."""
+
+    pid: str
+    rank: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuStatus:
+    """One GPU in words, with what was read of it; GPUs that it names are named by their labels."""
+
+    at: At
+    label: str
+    """The index; of a MIG instance with a number of its own."""
+
+    urgency: Urgency
+    does: str
+    """What it does, in a few words that follow its name."""
+
+    remedy: str
+    window: WindowDetail | None
+    verdict: Judgement | None
+    model: str
+    owners: tuple[str, ...]
+    processes: tuple[RankedProcess, ...]
+    waits_for: tuple[str, ...]
+    waited_for_by: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """A node in words: what is wrong, and every GPU; with what was read of it beside them."""
+
+    node: str
+    calm: str
+    """What comes first where nothing presses, else empty."""
+
+    findings: tuple[Finding, ...]
+    gpus: tuple[GpuStatus, ...]
+    figures: tuple[Figure, ...]
+    silent: tuple[Silent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What was read of all GPUs."""
+
+    labels: dict[At, str]
+    """How each GPU is called, in order."""
+
+    windows: dict[At, WindowDetail]
+    judged: dict[At, Judgement]
+    models: dict[At, str]
+    owners: dict[At, tuple[Owner, ...]]
+    processes: dict[At, tuple[RankedProcess, ...]]
+
+    late: dict[At, Reason]
+    """The GPUs that others wait for, and why they do not come."""
+
+    short: bool
+    """Whether the node is short of what a GPU may starve of."""
+
+    unread: bool
+    """Whether nothing is read of a kind of what a GPU may starve of."""
+
+    def called(self, found: Iterable[At]) -> tuple[str, ...]:
+        """GPUs by their labels, in order."""
+        wanted = set(found)
+        return tuple(label for at, label in self.labels.items() if at in wanted)
+
+    def waits_for(self, at: At) -> tuple[At, ...]:
+        """The GPUs that one waits for."""
+        return tuple(one.at for one in self.judged[at].waits_for) if at in self.judged else ()
+
+    @property
+    def misses_a_rank(self) -> bool:
+        """Whether a GPU hangs, and nobody knows for whom."""
+        judged = self.judged.values()
+        return any(_cause(one) is STALLED_COLLECTIVE and not one.waits_for for one in judged)
+
+    def knows(self, at: At) -> bool:
+        """Whether a GPU was judged, by sensors that tell what its time goes to."""
+        window = self.windows.get(at)
+        return at in self.judged and window is not None and window.state.get("unknown", 0.0) < BOUND
+
+    def advice(self, at: At) -> Advice:
+        """What to do about a GPU."""
+        window, verdict = self.windows.get(at), self.judged.get(at)
+        if window is None:
+            return LOST
+        if verdict is None:
+            return NOT_YET
+        cause = _cause(verdict)
+        if cause.uncertain and self.short:
+            return WHILE_SHORT
+        if cause.uncertain and self.unread:
+            return UNREAD
+        if cause is not NONE:
+            return cause.advice
+        most = next((state for state in WITHOUT_LOSS if window.state.get(state, 0.0) >= BOUND), "")
+        if most == "idle" and self.misses_a_rank:
+            return IDLE_IN_A_HANG
+        return WITHOUT_LOSS.get(most, NONE.advice)
+
+    def hangs(self, at: At) -> bool:
+        """Whether a GPU spins for GPUs of this node."""
+        return bool(self.waits_for(at)) and _cause(self.judged[at]).waits_for_peers
+
+    def pids(self, gpus: Iterable[At]) -> tuple[str, ...]:
+        """The processes on some GPUs."""
+        found = (process.pid for at in gpus for process in self.processes.get(at, ()))
+        return tuple(dict.fromkeys(found))
+
+
+def status(loop: Loop) -> NodeStatus:
+    """The node as it was last read."""
+    silent = tuple(loop.silent())
+    shortage = next((told.detail for told in loop.details(Shortage)), Shortage("", (), ()))
+    known = _known(loop, silent, shortage)
+    gpus = tuple(_gpu(known, at) for at in known.labels)
+    found = [
+        *_lost(silent, known),
+        *_waits(known),
+        *_causes(known, gpus),
+        *_of_node(shortage, known.labels),
+        *_without_gpus(silent, gpus),
+    ]
+    found.sort(key=lambda one: URGENCIES.index(one.urgency))
+    calm = _calm(known, found)
+    return NodeStatus(shortage.node, calm, tuple(found[:MOST]), gpus, shortage.figures, silent)
+
+
+def in_a_sentence(now: NodeStatus) -> str:
+    """What is wrong on a node; where nothing is, what its GPUs do."""
+    doing: dict[str, list[str]] = {}
+    for gpu in now.gpus:
+        doing.setdefault(gpu.does, []).append(gpu.label)
+    well = [
+        f"{counted(labels)} {'is' if len(labels) == 1 else 'are'} {does}"
+        for does, labels in doing.items()
+    ]
+    return f"{'; '.join([one.title for one in now.findings] or well)}."
+
+
+def _known(loop: Loop, silent: Iterable[Silent], shortage: Shortage) -> Known:
+    """Everything that was read of the GPUs; one whose activity cannot be read is lost."""
+    windows = {
+        (told.place.gpu, told.place.uuid): told.detail for told in loop.details(WindowDetail)
+    }
+    lost = {one.place[:2] for one in silent if one.source == GpuActivity.name and one.place.gpu}
+    judged = {
+        (one.gpu, one.uuid): one for told in loop.details(Judged) for one in told.detail.verdicts
+    }
+    models: dict[At, str] = {}
+    owners: dict[At, tuple[Owner, ...]] = {}
+    processes: dict[At, tuple[RankedProcess, ...]] = {}
+    for at, metric, labels in _described(loop):
+        if metric is INFO:
+            models.setdefault(at, labels["name"])
+        elif metric is OWNER:
+            owner = Owner(**{name: labels[name] for name in OWNER_LABELS})
+            owners[at] = (*owners.get(at, ()), owner)
+        else:
+            process = RankedProcess(labels["pid"], labels["rank"])
+            processes[at] = (*processes.get(at, ()), process)
+    return Known(
+        labels=_labels({*windows, *lost}),
+        windows=windows,
+        judged=judged,
+        models=models,
+        owners=owners,
+        processes=processes,
+        late={
+            one.at: REASONS[one.reason]
+            for found in judged.values()
+            for one in found.waits_for
+            if _cause(found).waits_for_peers
+        },
+        short=any(figure.short and figure.column in STARVING for figure in shortage.figures),
+        unread=not {figure.column for figure in shortage.figures}.issuperset(STARVING),
+    )
+
+
+def _described(loop: Loop) -> Iterator[tuple[At, Metric, dict[str, str]]]:
+    """What is told of GPUs in labels: the GPU, the metric, and the labels by their names."""
+    for metric, values in loop.values(DESCRIBES):
+        labels = dict(zip(metric.labels, values, strict=True))
+        yield (labels["gpu"], labels["uuid"]), metric, labels
+
+
+def _cause(verdict: Judgement) -> Cause:
+    return CAUSES[verdict.cause]
+
+
+def _calm(known: Known, found: Iterable[Finding]) -> str:
+    """That all is well, where nothing presses: only of GPUs of which it is known."""
+    if not known.labels or any(one.urgency in PRESSING for one in found):
+        return ""
+    return "All is well" if all(map(known.knows, known.labels)) else "Nothing is known to be wrong"
+
+
+def _gpu(known: Known, at: At) -> GpuStatus:
+    advice = known.advice(at)
+    waiting = (other for other in known.judged if at in known.waits_for(other))
+    return GpuStatus(
+        at=at,
+        label=known.labels[at],
+        urgency=_urgency(known, at, advice),
+        does=_does(known, at, advice),
+        remedy=_remedy(known, at, advice),
+        window=known.windows.get(at),
+        verdict=known.judged.get(at),
+        model=known.models.get(at, ""),
+        owners=tuple(sorted(filter(None, set(map(_in_words, known.owners.get(at, ())))))),
+        processes=known.processes.get(at, ()),
+        waits_for=known.called(known.waits_for(at)),
+        waited_for_by=known.called(waiting),
+    )
+
+
+def _urgency(known: Known, at: At, advice: Advice) -> Urgency:
+    """How urgent a GPU is: as what it is waited for, and at ease where that ends by itself."""
+    if at in known.late:
+        return min(advice.urgency, known.late[at].advice.urgency, key=URGENCIES.index)
+    if known.hangs(at):
+        reasons = {known.late[late].advice.urgency for late in known.waits_for(at)}
+        return "note" if reasons == {"note"} else advice.urgency
+    return advice.urgency
+
+
+def _does(known: Known, at: At, advice: Advice) -> str:
+    """What a GPU does, by whom it waits for and who waits for it if anybody does."""
+    if at in known.late:
+        return f"waited for: {known.late[at].meaning}"
+    if known.hangs(at):
+        verb = "hanging: waits" if advice.urgency == "now" else "waiting"
+        return f"{verb} for {counted(known.called(known.waits_for(at)))}"
+    return advice.does
+
+
+def _remedy(known: Known, at: At, advice: Advice) -> str:
+    """What to do about a GPU; about the one that is waited for, where that is known."""
+    late = (at,) if at in known.late else known.waits_for(at) if known.hangs(at) else ()
+    if late:
+        return _with_pid(known.late[late[0]].advice.remedy, known.pids(late))
+    return _with_pid(advice.remedy, known.pids([at]))
+
+
+def _labels(found: Collection[At]) -> dict[At, str]:
+    """How each GPU is called, in order: its index, and among those of one index its number."""
+    ordered = sorted(found, key=lambda at: (int(at[0]), at[1]))
+    members: dict[str, list[At]] = {}
+    for at in ordered:
+        members.setdefault(at[0], []).append(at)
+    return {
+        at: at[0] if len(members[at[0]]) == 1 else f"{at[0]}:{members[at[0]].index(at)}"
+        for at in ordered
+    }
+
+
+def _in_words(owner: Owner) -> str:
+    """An owner in words: a pod, a Slurm job, or the user of a process."""
+    if owner.owner_pod:
+        return "/".join(filter(None, (owner.owner_namespace, owner.owner_pod)))
+    words = [f"Slurm job {owner.slurm_job}" if owner.slurm_job else "", owner.user]
+    if owner.owner_container and not owner.slurm_job:
+        words.append(f"container {owner.owner_container}")
+    return ", ".join(filter(None, words))
+
+
+def _with_pid(remedy: str, pids: Collection[str]) -> str:
+    """A remedy that names the process, where there is only one."""
+    return remedy.replace("PID", next(iter(pids))) if len(pids) == 1 else remedy
+
+
+def counted(labels: Iterable[str]) -> str:
+    """GPUs in words: ``GPU 3``, ``GPUs 0-2 and 5``."""
+    ordered = list(labels)
+    runs: list[list[str]] = []
+    for label in ordered:
+        after = runs and label.isdecimal() and runs[-1][-1].isdecimal()
+        if after and int(label) == int(runs[-1][-1]) + 1:
+            runs[-1].append(label)
+        else:
+            runs.append([label])
+    words = [
+        word
+        for run in runs
+        for word in ([f"{run[0]}\N{EN DASH}{run[-1]}"] if len(run) > 2 else run)
+    ]
+    several = "s" if len(ordered) > 1 else ""
+    last = f" and {words[-1]}" if len(words) > 1 else ""
+    return f"GPU{several} {', '.join(words[:-1] or words)}{last}"
+
+
+def _lost(silent: Iterable[Silent], known: Known) -> Iterator[Finding]:
+    for one in silent:
+        if one.source == GpuActivity.name and one.place.gpu:
+            label = known.labels[one.place.gpu, one.place.uuid]
+            yield Finding(
+                urgency="now",
+                title=f"GPU {label} does not answer",
+                remedy=LOST.remedy,
+                detail=one.why,
+                gpus=(label,),
+            )
+
+
+def _waits(known: Known) -> Iterator[Finding]:
+    """Who waits for whom, one finding for all that wait for the same GPUs."""
+    groups: dict[tuple[At, ...], list[At]] = {}
+    for at in known.labels:
+        if known.hangs(at):
+            groups.setdefault(known.waits_for(at), []).append(at)
+    for late, members in groups.items():
+        advice = known.late[late[0]].advice
+        stalled = any(_cause(known.judged[at]) is STALLED_COLLECTIVE for at in members)
+        hangs = stalled and advice.urgency != "note"
+        one = len(members) == 1
+        if hangs:
+            verb = "hangs: it waits" if one else "hang: they wait"
+        else:
+            verb = "waits" if one else "wait"
+        waiting, awaited = known.called(members), known.called(late)
+        yield Finding(
+            urgency="now" if hangs else advice.urgency,
+            title=f"{counted(waiting)} {verb} for {counted(awaited)}, {advice.does}",
+            remedy=_with_pid(advice.remedy, known.pids(late)),
+            evidence=known.judged[members[0]].evidence,
+            gpus=(*awaited, *waiting),
+        )
+
+
+def _causes(known: Known, gpus: Iterable[GpuStatus]) -> Iterator[Finding]:
+    """What holds GPUs up, one finding for all that do the same; who waits is told already."""
+    groups: dict[Advice, list[At]] = {}
+    for gpu in gpus:
+        at = gpu.at
+        told = known.hangs(at) or at in known.late or at not in known.windows
+        if gpu.urgency != "fine" and not told:
+            groups.setdefault(known.advice(at), []).append(at)
+    for advice, members in groups.items():
+        worst = max((known.judged[at] for at in members), key=lambda verdict: verdict.share)
+        labels = known.called(members)
+        yield Finding(
+            urgency=advice.urgency,
+            title=f"{counted(labels)} {'is' if len(labels) == 1 else 'are'} {advice.does}",
+            remedy=_with_pid(advice.remedy, known.pids(members)),
+            evidence=worst.evidence,
+            gpus=labels,
+        )
+
+
+def _of_node(shortage: Shortage, labels: dict[At, str]) -> Iterator[Finding]:
+    """Broken parts, and what the node is short of."""
+    for fault in shortage.faults:
+        yield Finding(
+            urgency="now",
+            title=_sentence(fault, labels),
+            remedy=fault.remedy,
+            gpus=(labels[at],) if (at := (fault.gpu, fault.uuid)) in labels else (),
+        )
+    short = [figure for figure in shortage.figures if figure.short]
+    if short:
+        yield Finding(
+            urgency="soon",
+            title=f"Past the limit on this node: {'; '.join(map(_short, short))}",
+            remedy=" ".join(dict.fromkeys(figure.remedy for figure in short)),
+        )
+
+
+def _sentence(fault: Fault, labels: dict[At, str]) -> str:
+    if not fault.gpu:
+        return f"{fault.what[:1].upper()}{fault.what[1:]}"
+    return f"GPU {labels.get((fault.gpu, fault.uuid), fault.gpu)}: {fault.what}"
+
+
+def _short(figure: Figure) -> str:
+    name = figure.name if figure.name[1:2].isupper() else figure.name[:1].lower() + figure.name[1:]
+    where = f" {figure.what}" if figure.what else ""
+    if figure.unit == "ratio" or (figure.unit == "bytes" and figure.of):
+        return f"{name}{where} {figure.value / (figure.of or 1.0):.0%}".replace("%", " %")
+    if figure.unit == "number" and figure.of:
+        return f"{name} {figure.value:g} of {figure.of:g}"
+    if figure.unit == "seconds":
+        return f"{name}{where} {figure.value * 1000:.0f} ms"
+    return f"{name}{where} {figure.value:g}"
+
+
+def _without_gpus(silent: Iterable[Silent], gpus: Collection[GpuStatus]) -> Iterator[Finding]:
+    """Why no GPU is shown, if none is."""
+    why = next((one.why for one in silent if one.source == GPUS), "")
+    if why:
+        yield Finding(
+            urgency="now",
+            title="No GPU is seen on this node",
+            remedy="If it has GPUs, run `nvidia-smi` on it. If that sees them, let gpunode load "
+            "the driver's library: `gpunode audit` says what it lacks.",
+            detail=why,
+        )
+    elif not gpus:
+        yield Finding(
+            urgency="note",
+            title="No GPU has been seen yet",
+            remedy="gpunode looks for GPUs every few seconds, and for a window before it tells.",
+        )

@@ -1,0 +1,133 @@
+"""The bottleneck of one GPU: a cause, and the evidence for it.
+
+A verdict names one cause. The largest loss of time wins; only if almost none was lost does the
+verdict name what bounds the work itself. Each verdict keeps its evidence: exported series, with the
+value that counted and the threshold that it passed, so that anyone can check it in Prometheus.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from gpunode.gpu.units import PCIE_BYTES
+from gpunode.loop import complaints
+from gpunode.loop.complaints import isolated
+from gpunode.metric import Metric, Sample
+from gpunode.verdict.case import Case, Evidence
+from gpunode.verdict.causes import CAUSES, NONE
+from gpunode.verdict.causes.cause import LOST, Bounds, Cause, Explains, Loses
+from gpunode.verdict.causes.host import UNEXPLAINED
+
+T = TypeVar("T")
+
+USES = (PCIE_BYTES,)
+"""The metrics that a verdict rests on beside those of the causes."""
+
+FAILURES = Metric(
+    "gpunode_verdict_failures_total",
+    "counter",
+    "Times that looking for this cause on a GPU failed, by a fault of gpunode that the log has. "
+    "The verdict was made of the other causes.",
+    ("cause",),
+)
+
+LOSSES = tuple(
+    (cause, one) for cause in CAUSES.values() for one in cause.looks if isinstance(one, Loses)
+)
+BOUNDS = tuple(
+    (cause, one) for cause in CAUSES.values() for one in cause.looks if isinstance(one, Bounds)
+)
+EXPLANATIONS = tuple(
+    sorted(
+        (
+            (cause, one)
+            for cause in CAUSES.values()
+            for one in cause.looks
+            if isinstance(one, Explains)
+        ),
+        key=lambda pair: pair[1].rank,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A cause, the share of time that it affects, and the evidence."""
+
+    cause: Cause
+    share: float
+    evidence: tuple[Evidence, ...] = ()
+
+
+class Judge:
+    """Makes the verdicts. A look that raises costs its cause on that GPU, and nothing else."""
+
+    def __init__(self) -> None:
+        self._failures = Counter(dict.fromkeys(CAUSES, 0))
+        self._logged: set[tuple[str, type[BaseException]]] = set()
+
+    def verdict(self, case: Case) -> Verdict | None:
+        """The verdict on one GPU, or None if its ledger does not reach back far enough."""
+        if not case.shares:
+            return None
+        starved = self._starved(case)
+        lost = [*([starved] if starved else []), *self._found(LOSSES, case)]
+        if lost:
+            return max(lost, key=lambda verdict: verdict.share)
+        work = sum(case.shares[state] for state in ("compute", "memory"))
+        return next(self._found(BOUNDS, case), Verdict(NONE, work))
+
+    def failures(self) -> Iterator[Sample]:
+        """How often each look has failed since the start."""
+        return (Sample(FAILURES, (name,), float(many)) for name, many in self._failures.items())
+
+    def _starved(self, case: Case) -> Verdict | None:
+        """Time without work, put down to the first explanation that has evidence."""
+        results = case.results
+        share = case.without_work + results
+        if share < LOST:
+            return None
+        wanted = (
+            case.shares["starved"] + results >= LOST
+            or case.waited_for is not None
+            or case.kind == "training"
+        )
+        state = max(("starved", "idle", "copy"), key=lambda state: case.shares[state])
+        of_peers = case.shares["blocked"] if case.peers_starve else 0.0
+        for cause, explains in EXPLANATIONS:
+            if not (wanted or explains.of_idle):
+                continue
+            evidence = self._asked(cause, case, explains.evidence)
+            if evidence:
+                ledger = case.state(state, LOST)
+                return Verdict(cause, share + of_peers, (ledger, *evidence))
+        share = case.without_work  # copies explain themselves: DATA_LOADING_COPY
+        if not wanted or share < LOST:
+            return None
+        state = max(("starved", "idle"), key=lambda state: case.shares[state])
+        return Verdict(UNEXPLAINED, share + of_peers, (case.state(state, LOST),))
+
+    def _found(
+        self, looks: Iterable[tuple[Cause, Loses | Bounds]], case: Case
+    ) -> Iterator[Verdict]:
+        for cause, one in looks:
+            found = self._asked(cause, case, one.look)
+            if found is not None:
+                yield Verdict(cause, found.share, found.evidence)
+
+    def _asked(self, cause: Cause, case: Case, look: Callable[[Case], T]) -> T | None:
+        """What a look of a cause says; None if it fails."""
+        found = isolated(partial(look, case))
+        if not isinstance(found, BaseException):
+            return found
+        self._failures[cause.name] += 1
+        kind = cause.name, type(found)
+        if kind not in self._logged:
+            self._logged.add(kind)
+            where = f"verdict, GPU {case.at[0]}"
+            complaints.complain(where, f"cannot look for {cause.name}", found)
+        return None

@@ -1,0 +1,156 @@
+"""Why a GPU is waited for by the others of its job: each reason with all that is said of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpunode.gpu import GPU
+from gpunode.metric import Metric
+from gpunode.verdict.advice import Advice
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """What the process on a GPU does while the other GPUs of its job wait for it."""
+
+    name: str
+    meaning: str
+    seen_from: str
+    """What it is told from, for the documents."""
+
+    advice: Advice
+    """``does`` goes on after the name of the GPU."""
+
+    colour: str
+    """A colour, or the cause or state of the ledger whose colour it has."""
+
+
+GONE = Reason(
+    "gone",
+    "its process has ended",
+    "the process has left the GPU, while other processes of its job still hold theirs",
+    Advice(
+        "now",
+        "whose process has ended",
+        "Read the first error in the log of the rank that ended, then restart the job.",
+    ),
+    "stalled_collective",
+)
+STOPPED = Reason(
+    "stopped",
+    "its process is stopped by a signal or a debugger",
+    "the state of the process (SIGSTOP, a debugger)",
+    Advice(
+        "now",
+        "whose process is stopped by a signal or a debugger",
+        "Continue it: `kill -CONT PID`. Or detach the debugger, or end the job.",
+    ),
+    "stopped",
+)
+UNINTERRUPTIBLE = Reason(
+    "uninterruptible",
+    "its process waits in the kernel and cannot be interrupted",
+    "the state of the process; `/api/v1/gpus` has the kernel function in which it waits",
+    Advice(
+        "now",
+        "whose process waits in the kernel and cannot be interrupted",
+        "Look for a disk or file server that does not answer, under I/O. The job goes on when it "
+        "does.",
+    ),
+    "shm",
+)
+CHECKPOINTING = Reason(
+    "checkpointing",
+    "its process saves the state of the training",
+    "the bytes that the job writes, or a report of its client",
+    Advice(
+        "note",
+        "which saves the state of the training",
+        "Nothing, if it ends by itself. If it comes often, save from all ranks, or asynchronously.",
+    ),
+    "checkpoint",
+)
+EVALUATING = Reason(
+    "evaluating",
+    "its GPU is at work while the others wait all the time, as in an evaluation",
+    "the GPU works while the others wait all the time, or a report of the client",
+    Advice(
+        "note",
+        "which is at work alone, as in an evaluation",
+        "Nothing, if it ends by itself. If it comes often, evaluate on all ranks.",
+    ),
+    "compute",
+)
+PREPARING = Reason(
+    "preparing",
+    "other processes of its job use CPUs, as when data is prepared",
+    "other processes of the job use CPUs",
+    Advice(
+        "note",
+        "whose job prepares data on CPUs",
+        "Nothing, if it ends by itself. If it comes often, give the job more CPUs.",
+    ),
+    "data_loading",
+)
+COMPUTING = Reason(
+    "computing",
+    "its GPU takes longer than the others",
+    "the GPU works longer than the others: it is slower, or has more to do",
+    Advice(
+        "soon",
+        "which takes longer than the others",
+        "Compare its clock, temperature and load with the others: either it is slow, or it has "
+        "more to do.",
+    ),
+    "memory",
+)
+CPU_BOUND = Reason(
+    "cpu_bound",
+    "a thread of its process uses a whole CPU",
+    "one thread of the process uses a CPU",
+    Advice(
+        "soon",
+        "whose process keeps a whole CPU busy",
+        "See what that thread does: `py-spy dump --pid PID`.",
+    ),
+    "data_loading_cpu",
+)
+UNKNOWN = Reason(
+    "unknown",
+    "nothing on this node tells why",
+    "none of these",
+    Advice(
+        "soon",
+        "and nothing on this node tells why",
+        "See where it stands: `py-spy dump --pid PID`. Restart the job if it does not come.",
+    ),
+    "unknown",
+)
+
+REASONS: dict[str, Reason] = {
+    reason.name: reason
+    for reason in (
+        GONE,
+        STOPPED,
+        UNINTERRUPTIBLE,
+        CHECKPOINTING,
+        EVALUATING,
+        PREPARING,
+        COMPUTING,
+        CPU_BOUND,
+        UNKNOWN,
+    )
+}
+
+AT_WORK = (EVALUATING.name, CHECKPOINTING.name, PREPARING.name)
+"""Reasons that end by themselves."""
+
+WAITED_FOR = Metric(
+    "gpunode_gpu_waited_for",
+    "gauge",
+    "The other GPUs of the job on this node wait for this one (1), and what its process does "
+    "meanwhile: "
+    + "; ".join(f"`{name}`: {reason.meaning}" for name, reason in REASONS.items())
+    + ".",
+    (*GPU, "reason"),
+)

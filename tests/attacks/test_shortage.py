@@ -1,0 +1,116 @@
+"""A daemon that is short of descriptors, memory, threads or a driver, or is shown odd names."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpunode.loop.metrics import UP
+from tests.conftest import scrape, until, values, watching
+from tests.daemon import PATIENCE, Daemon, daemon
+from tests.fakes.nvml import FakeDriver
+
+
+def test_a_file_with_an_odd_name_does_not_end_the_exposition(tmp_path: Path) -> None:
+    for device in (b"mlx5_\xff", b"mlx5_\xfe", b"mlx5_0\x07", b"mlx5_1"):
+        counters = os.fsencode(tmp_path) + b"/sys/class/infiniband/" + device + b"/ports/1/counters"
+        os.makedirs(counters)
+        Path(os.fsdecode(counters), "port_rcv_data").write_text("1\n")
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/stat").write_text("cpu0 1 0 1 1 0 0 0 0 0 0 0\n")
+    with daemon(f"--path.rootfs={tmp_path}") as served:
+        read = until(lambda: values(scrape(served), "gpunode_infiniband_bytes_total"))
+        series = scrape(served)
+    assert read
+    assert values(series, "gpunode_infiniband_bytes_total", device="mlx5_1") == [4.0]
+    assert all(value.isprintable() for _, have in series for _, value in have)
+
+
+def test_without_descriptors_sources_fail_and_recover(
+    fake: FakeDriver, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said: list[str] = []
+
+    def failures() -> int:
+        said.append(capfd.readouterr().err)
+        return "".join(said).count("memory: read failed")
+
+    with watching(fake, "--host.interval=1") as served:
+        until(lambda: values(scrape(served), UP.name, source="memory") == [1.0])
+        before = served.process.rlimit(resource.RLIMIT_NOFILE)
+        served.process.rlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+        until(failures, timeout=60)
+        served.process.rlimit(resource.RLIMIT_NOFILE, before)
+        until(lambda: values(scrape(served), UP.name, source="memory") == [1.0])
+    assert failures() == 1
+
+
+def status(served: Daemon, path: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=10)
+    connection.request("GET", path)
+    code = connection.getresponse().status
+    connection.close()
+    return code
+
+
+def test_without_memory_for_threads_what_runs_goes_on_and_the_rest_follows(
+    fake: FakeDriver,
+) -> None:
+    def up(gpu: str) -> list[float]:
+        return values(scrape(served), UP.name, source="gpu_activity", gpu=gpu)
+
+    fake.write("gpus 2\ngpu 1 fail nvmlDeviceGetHandleByIndex 15\n")
+    with watching(fake) as served:
+        until(lambda: up("0") == [1.0])
+        assert up("1") == []
+        before = served.process.rlimit(resource.RLIMIT_AS)
+        # Less than a thread's stack of 8 MiB is left.
+        served.process.rlimit(
+            resource.RLIMIT_AS, (served.process.memory_info().vms + (6 << 20), before[1])
+        )
+        fake.write("gpus 2\n")
+        for _ in range(3):
+            served.next_window(0)
+        assert up("0") == [1.0]
+        served.process.rlimit(resource.RLIMIT_AS, before)
+        until(lambda: up("1") == [1.0])
+        until(lambda: status(served, "/readyz") == 200)
+
+
+NO_THREADS = """
+import threading
+
+def refuse(self):
+    raise RuntimeError("can't start new thread")
+
+threading.Thread.start = refuse
+"""
+
+
+def test_a_daemon_without_any_thread_ends_with_one_line(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NO_THREADS)
+    ended = subprocess.run(
+        [sys.executable, "-m", "gpunode", "--web.listen-address=127.0.0.1:0"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert "can't start new thread: raise pids.max" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_driver_that_hangs_as_it_is_opened_hides_nothing_of_the_host(fake: FakeDriver) -> None:
+    fake.write("gpus 1\ngpu 0 hang nvmlDeviceGetHandleByIndex 600\n")
+    with watching(fake) as served:
+        series = scrape(served)
+    assert values(series, UP.name, source="memory") == [1.0]
+    assert values(series, UP.name, source="cpu") == [1.0]

@@ -1,0 +1,99 @@
+"""Every command has the options that it reads, and no others."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gpunode.cli.commands import COMMANDS, main
+from gpunode.config import leaves, option
+
+PATIENCE = 120.0
+"""Seconds for what takes a few, on a machine that is busy with other tests."""
+
+HERE = "--web.listen-address=127.0.0.1:0"
+NOBODY = "127.0.0.1:9"
+"""Where no daemon answers."""
+
+USES: dict[str, list[list[str]]] = {
+    "run": [[HERE, "--client.socket="]],
+    "record": [["{folder}/tape.jsonl.gz", "--duration=0.1", "--client.socket="]],
+    "replay": [["h200_hang", "--speed=1000", HERE]],
+    "demo": [["--once", "--speed=1000", HERE]],
+    "top": [
+        [f"--web.listen-address={NOBODY}"],
+        [f"--url=https://{NOBODY}", "--username=ann", "--password-file={folder}/password"],
+    ],
+    "audit": [[]],
+    "doctor": [[f"--web.listen-address={NOBODY}"]],
+    "nccl-bench": [["--path.rootfs={folder}"]],
+    "report": [["--output={folder}/report.html"]],
+}
+"""By command, with which options it reads everything that it can."""
+
+
+def options(command: str) -> set[str]:
+    """The options and arguments of a command."""
+    kind, _ = COMMANDS[command]
+    return {option(path, field) for path, field in leaves(kind.model_fields)}
+
+
+def of_others(command: str) -> set[str]:
+    """The options that only other commands have."""
+    everything = set().union(*map(options, COMMANDS))
+    return {one for one in everything - options(command) if one.startswith("--")}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_reads_each_setting_that_it_has(command: str, tmp_path: Path) -> None:
+    kind, _ = COMMANDS[command]
+    expected = {".".join(path) for path, _ in leaves(kind.model_fields)}
+    (tmp_path / "password").write_text("secret\n")
+    found: set[str] = set()
+    for number, given in enumerate(USES[command]):
+        reads = tmp_path / f"reads-{number}"
+        reads.touch()
+        arguments = [one.format(folder=tmp_path) for one in given]
+        program = [sys.executable, "-m", "tests.cli.reads", str(reads), command, *arguments]
+        with (tmp_path / "errors").open("wb") as errors:
+            child = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=errors)
+        deadline = time.monotonic() + PATIENCE
+        before = set(found)
+        while child.poll() is None and not expected <= found and time.monotonic() < deadline:
+            time.sleep(0.1)
+            found = before | set(reads.read_text().splitlines())
+        child.kill()
+        child.wait()
+        found = before | set(reads.read_text().splitlines())
+    assert found == expected, (tmp_path / "errors").read_text()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_lists_its_options_alone(
+    command: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    listed = set(re.findall(r"^  (--[\w.-]+|[A-Z]+\b)", capfd.readouterr().out, re.M))
+    assert listed == options(command)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_option_of_another_command_is_refused_and_told_whose_it_is(
+    command: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for given in of_others(command):
+        with pytest.raises(SystemExit) as ended:
+            main([command, f"{given}=1"])
+        assert ended.value.code == 2
+        said = capfd.readouterr()
+        assert (said.out, said.err.count("\n")) == ("", 1)
+        assert given in said.err
+        having = [other for other in COMMANDS if given in options(other)]
+        assert said.err.rstrip().endswith(", ".join(having))

@@ -1,0 +1,312 @@
+"""One look at the processes on a GPU for all that ask: who takes it, and whom it serves."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from gpunode.driver.driver import DriverError, Process
+from gpunode.driver.errands import PATIENCE
+from gpunode.holders import census
+from gpunode.holders.census import FORGOTTEN, FRESH
+from gpunode.holders.holder import ROLE_FIRST, THREADS_FIRST, THREADS_LAST, Holder
+from gpunode.source import MANY
+from tests.holders.proc import Card, Proc
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Proc:
+    """A node with a GPU that process 7 holds."""
+    proc = Proc(tmp_path)
+    proc.run(7, "python3")
+    proc.cards[0].hold(7)
+    return proc
+
+
+def test_a_look_serves_others_for_a_while(proc: Proc) -> None:
+    holder = proc.holder()
+    proc.clock.now += FRESH / 2
+    assert proc.holder() is holder
+    assert proc.cards[0].asked == 1
+    proc.clock.now += FRESH / 2
+    assert proc.holder() is holder
+    assert proc.cards[0].asked == 2
+    proc.holders(within=0.0)
+    assert proc.cards[0].asked == 3
+
+
+def test_a_process_that_ends_leaves_the_look_at_once(proc: Proc) -> None:
+    proc.holder()
+    proc.end(7)
+    proc.cards[0].hold()
+    assert proc.holders() == ()
+
+
+def test_a_pid_that_is_used_again_is_another_process(proc: Proc) -> None:
+    proc.run(7, environment="RANK=1", start=1000)
+    before = proc.holder()
+    assert before.environment() == {"RANK": "1"}
+    proc.run(7, environment="RANK=2", start=1001)
+    after = proc.holder()
+    assert after is not before
+    assert (after.start, after.environment()) == (1001, {"RANK": "2"})
+
+
+def test_what_is_asked_about_an_ended_process_is_not_answered_by_the_next_with_its_pid(
+    proc: Proc,
+) -> None:
+    holder = proc.holder()
+    proc.run(7, "pt_nccl_watchdg", start=1001, environment="WORLD_SIZE=8", program="serve")
+    for ask in (holder.environment, holder.cgroup, holder.users, holder.own_pid):
+        with pytest.raises(ProcessLookupError):
+            ask()
+    assert holder.peers() is None
+    assert (holder.role().program, holder.role().trains) == ("", None)
+
+
+def test_a_process_whose_start_cannot_be_read_is_looked_at_each_time(proc: Proc) -> None:
+    proc.run(7, environment="RANK=1")
+    proc.end(7)
+    before = proc.holder()
+    assert before.start is None
+    assert before.environment() == {"RANK": "1"}
+    (proc.root / "proc/7/environ").write_text("RANK=2")
+    after = proc.holder()
+    assert after is not before
+    assert after.environment() == {"RANK": "2"}
+    assert proc.cards[0].asked == 2
+
+
+def test_a_pid_that_the_driver_has_listed_since_before_is_not_certain(proc: Proc) -> None:
+    """It may list a process that has ended, while another has its PID."""
+
+    def certain() -> list[float | None]:
+        ((_, look),) = proc.census.everywhere()
+        return [holder.start for holder in look.certain]
+
+    assert certain() == [1000]
+    proc.end(7)
+    assert certain() == []
+    proc.run(7, start=1001)
+    assert certain() == []
+    proc.cards[0].hold()
+    proc.clock.now += FRESH
+    assert certain() == []
+    proc.cards[0].hold(7)
+    proc.clock.now += FRESH
+    assert certain() == [1001]
+
+
+def test_a_process_on_several_gpus_is_looked_at_once(tmp_path: Path) -> None:
+    proc = Proc(tmp_path, [Card(0), Card(1)])
+    proc.run(7)
+    for card in proc.cards:
+        card.hold(7)
+    (_, one), (_, other) = proc.census.everywhere()
+    assert one.holders == other.holders
+
+
+def test_a_process_is_one_holder_whatever_contexts_it_has(proc: Proc) -> None:
+    kinds = Process(7, 1.0, "compute"), Process(7, 1.0, "graphics"), Process(8, 1.0, "graphics")
+    proc.run(8)
+    proc.cards[0].running = list(kinds)
+    look = proc.census.look(proc.gpu)
+    assert look is not None
+    assert [holder.pid for holder in look.holders] == [7, 8]
+    assert [holder.pid for holder in look.computing] == [7]
+    assert look.processes == kinds
+
+
+def test_of_many_processes_all_are_in_the_look(proc: Proc) -> None:
+    pids = range(100, 100 + 3 * MANY)
+    for pid in pids:
+        proc.run(pid)
+    proc.cards[0].hold(*pids)
+    assert [holder.pid for holder in proc.holders()] == list(pids)
+
+
+def test_a_gpu_that_fails_has_no_look_and_another_has(tmp_path: Path) -> None:
+    proc = Proc(tmp_path, [Card(0), Card(1)])
+    proc.cards[0].fails = True
+    with pytest.raises(DriverError):
+        proc.holders()
+    assert [gpu.identity.index for gpu, _ in proc.census.everywhere()] == [1]
+
+
+def test_a_gpu_that_hangs_keeps_nobody_from_the_others_and_one_thread(tmp_path: Path) -> None:
+    proc = Proc(tmp_path, [Card(0), Card(1)])
+    hangs, works = proc.cards
+    proc.run(7)
+    works.hold(7)
+    hangs.answers.clear()
+    threading.Thread(target=proc.holders, daemon=True).start()  # its own source
+    begin = time.monotonic()
+    try:
+        for _ in range(3):
+            found = proc.census.everywhere(within=0.0)
+            assert [gpu.identity.index for gpu, _ in found] == [1]
+            assert [holder.pid for holder in found[0][1].holders] == [7]
+        # It is waited for once.
+        assert time.monotonic() - begin < 2 * PATIENCE
+        assert hangs.asked == 2
+    finally:
+        hangs.answers.set()
+
+
+def test_a_late_look_does_not_replace_a_later_one(proc: Proc) -> None:
+    card = proc.cards[0]
+    card.answers.clear()
+    late = threading.Thread(target=proc.holders)
+    late.start()
+    while not card.asked:
+        time.sleep(0.001)
+    begun, card.asked = proc.clock.now, 0
+    proc.clock.now += 1
+    waits = card.answers
+    card.answers = threading.Event()
+    card.answers.set()
+    proc.run(8)
+    card.hold(7, 8)
+    assert len(proc.holders()) == 2
+    card.hold(7)
+    waits.set()
+    late.join()
+    assert begun < proc.clock.now
+    assert len(proc.holders()) == 2
+    assert card.asked == 1
+
+
+def test_threads_that_look_at_a_time_know_the_same_processes(proc: Proc) -> None:
+    pids = range(100, 150)
+    for pid in pids:
+        proc.run(pid)
+    proc.cards[0].hold(*pids)
+    found: list[object] = []
+    threads = [
+        threading.Thread(target=lambda: found.extend(proc.holders(within=0.0))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8 * len(pids)
+    assert len(set(found)) == len(pids)
+
+
+def test_what_is_gone_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = 0
+
+    class Counted(Holder):
+        def __init__(self, *given: object) -> None:
+            nonlocal made
+            made += 1
+            super().__init__(*given)  # type: ignore[arg-type]
+
+        def __del__(self) -> None:
+            nonlocal made
+            made -= 1
+
+    monkeypatch.setattr(census, "Holder", Counted)
+    proc = Proc(tmp_path, [Card(0), Card(1)])
+    for pid in range(100, 120):
+        proc.run(pid)
+        proc.cards[0].hold(pid)
+        proc.clock.now += FRESH
+        proc.holders()
+    assert made == 1
+    proc.clock.now += FORGOTTEN
+    proc.census.look(proc.cards[1])  # type: ignore[arg-type]
+    assert made == 0
+
+
+def test_a_process_that_listens_later_is_seen_to(
+    proc: Proc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listens = False
+    monkeypatch.setattr(proc.node, "listens", lambda _: listens)
+    assert proc.holder().role().listens is False
+    listens, pause, looks = True, ROLE_FIRST, 0
+    assert proc.holder().role().listens is False
+    proc.clock.now += pause
+    assert proc.holder().role().listens is True
+    for _ in range(600):
+        listens = not listens
+        proc.clock.now += 1
+        looks += proc.holder().role().listens is listens
+    assert 0 < looks < 600
+
+
+def test_the_names_of_threads_are_read_once_for_all_that_they_tell(
+    proc: Proc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = 0
+
+    def names(*_: object) -> set[str]:
+        nonlocal read
+        read += 1
+        return {"python3", "pt_autograd_0"} if read > 2 else {"python3"}
+
+    monkeypatch.setattr("gpunode.holders.holder.thread_names", names)
+    for _ in range(3):
+        holder = proc.holder()
+        assert holder.peers() is False
+        assert holder.role().trains is (read > 2)
+        proc.clock.now += THREADS_LAST
+    assert read == 3
+
+
+def test_what_the_threads_have_told_is_asked_no_more(proc: Proc) -> None:
+    proc.run(7, "python3", "pt_nccl_watchdg", "pt_autograd_0")
+    assert proc.holder().peers() is True
+    assert proc.holder().role().trains is True
+    proc.run(7, "a", "b", "c")
+    proc.clock.now += THREADS_LAST
+    assert proc.holder().peers() is True
+    assert proc.holder().role().trains is True
+
+
+def test_a_process_is_looked_at_less_and_less_until_it_has_peers(proc: Proc) -> None:
+    pause = THREADS_FIRST
+    assert proc.holder().peers() is False
+    while pause < THREADS_LAST:
+        proc.clock.now += pause
+        assert proc.holder().peers() is False
+        pause = min(THREADS_LAST, 2 * pause)
+    proc.run(7, "python3", "pt_nccl_watchdg")
+    proc.clock.now += THREADS_LAST - 1
+    assert proc.holder().peers() is False
+    proc.clock.now += 1
+    assert proc.holder().peers() is True
+
+
+@pytest.mark.parametrize(
+    ("thread", "peers"),
+    [
+        ("pt_nccl_watchdg", True),
+        ("NCCL Service 0", True),
+        ("pt_nccl_heartbt", True),
+        ("pt_autograd_0", False),
+        ("cuda-EvtHandlr", False),
+    ],
+)
+def test_a_communicator_shows_in_the_names_of_threads(proc: Proc, thread: str, peers: bool) -> None:
+    proc.run(7, "python3", thread)
+    assert proc.holder().peers() is peers
+
+
+@pytest.mark.parametrize(
+    ("environment", "peers"),
+    [
+        ("WORLD_SIZE=8", True),
+        ("OMPI_COMM_WORLD_SIZE=2", True),
+        ("WORLD_SIZE=1", False),
+        ("WORLD_SIZE=many", False),
+        ("WORLD_SIZE=", False),
+    ],
+)
+def test_a_launcher_tells_of_peers(proc: Proc, environment: str, peers: bool) -> None:
+    proc.run(7, "python3", environment=f"HOME=/root\0{environment}\0")
+    assert proc.holder().peers() is peers

@@ -1,0 +1,173 @@
+"""Files that tenants name are opened inside their roots, and only if they may read them.
+
+The tenants are real processes with a root of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpunode.nccl.log import line_of
+from gpunode.node import inside, patience
+from gpunode.node.local import LocalNode
+from tests.daemon import PATIENCE
+from tests.needs import as_root
+from tests.tenant import LOG, logs_of, own, root_with_home, tenant
+
+pytestmark = as_root
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for a file as long as a busy machine takes."""
+    monkeypatch.setattr(patience, "WAIT", PATIENCE)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return root_with_home(tmp_path)
+
+
+@pytest.fixture
+def host_file(tmp_path: Path) -> Path:
+    """A log outside that root."""
+    path = tmp_path / "host.log"
+    path.write_text(LOG)
+    return path
+
+
+@pytest.mark.parametrize("name", ["/home/nccl.log", "nccl.log", "/home/../home/./link"])
+def test_the_log_of_a_process_is_read_inside_its_root(root: Path, name: str) -> None:
+    (root / "home/link").symlink_to("/home/nccl.log")
+    with tenant(root, NCCL_DEBUG_FILE=name) as pid:
+        own(root / "home/nccl.log", pid)
+        assert 'communicator="ab"' in logs_of(pid)
+
+
+def absolute_link(root: Path, host_file: Path) -> str:
+    (root / "home/log").symlink_to(host_file)
+    return "/home/log"
+
+
+def relative_link(root: Path, host_file: Path) -> str:
+    (root / "home/log").symlink_to(f"../../{host_file.name}")
+    return "/home/log"
+
+
+def link_to_a_folder(root: Path, host_file: Path) -> str:
+    (root / "home/folder").symlink_to(host_file.parent)
+    return f"/home/folder/{host_file.name}"
+
+
+def dots(root: Path, host_file: Path) -> str:  # noqa: ARG001
+    return f"/../../{host_file.name}"
+
+
+def dots_from_the_working_directory(root: Path, host_file: Path) -> str:  # noqa: ARG001
+    return f"../../{host_file.name}"
+
+
+def link_from_the_working_directory(root: Path, host_file: Path) -> str:
+    (root / "home/log").symlink_to(host_file)
+    return "log"
+
+
+def of_another_user(root: Path, host_file: Path) -> str:  # noqa: ARG001
+    (root / "home/log").write_text(LOG)
+    (root / "home/log").chmod(0o600)
+    return "/home/log"
+
+
+def of_its_group_only(root: Path, host_file: Path) -> str:  # noqa: ARG001
+    (root / "home/log").write_text(LOG)
+    (root / "home/log").chmod(0o640)
+    return "/home/log"
+
+
+def in_a_folder_of_another_user(root: Path, host_file: Path) -> str:  # noqa: ARG001
+    (root / "private").mkdir(mode=0o700)
+    (root / "private/log").write_text(LOG)
+    return "/private/log"
+
+
+def a_folder(root: Path, host_file: Path) -> str:  # noqa: ARG001
+    return "/home"
+
+
+def a_terminal(root: Path, host_file: Path) -> str:  # noqa: ARG001
+    os.mknod(root / "home/ptmx", stat.S_IFCHR | 0o666, os.makedev(5, 2))
+    return "/home/ptmx"
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        absolute_link,
+        relative_link,
+        link_to_a_folder,
+        dots,
+        dots_from_the_working_directory,
+        link_from_the_working_directory,
+        of_another_user,
+        of_its_group_only,
+        in_a_folder_of_another_user,
+        a_folder,
+        a_terminal,
+    ],
+)
+def test_a_path_leads_nowhere_that_its_process_may_not_read(
+    root: Path, host_file: Path, attack: Callable[[Path, Path], str]
+) -> None:
+    with tenant(root, NCCL_DEBUG_FILE=attack(root, host_file)) as pid:
+        assert logs_of(pid) == ""
+
+
+@pytest.mark.parametrize("name", ["{host}", "/proc/{pid}/root{host}", "/proc/self/environ"])
+def test_a_tenant_without_a_root_of_his_own_reads_nothing_of_others(
+    host_file: Path, name: str
+) -> None:
+    host_file.chmod(0o600)
+    with tenant(None, NCCL_DEBUG_FILE=name.format(host=host_file, pid=os.getpid())) as pid:
+        assert logs_of(pid) == ""
+
+
+def test_a_pipe_is_not_opened(root: Path) -> None:
+    """Opening would let its writer go on, and reading would take what is for another."""
+    os.mkfifo(root / "home/pipe", 0o666)
+    with tenant(root, NCCL_DEBUG_FILE="/home/pipe") as pid:
+        writer = threading.Thread(target=(root / "home/pipe").write_text, args=("x",))
+        writer.start()
+        assert logs_of(pid) == ""
+        writer.join(0.3)
+        assert writer.is_alive()
+        assert (root / "home/pipe").read_text() == "x"
+        writer.join()
+
+
+def test_a_link_in_place_of_shared_memory_stays_in_its_root(root: Path) -> None:
+    (root / "dev").mkdir()
+    (root / "dev/shm").symlink_to("/proc")
+    (root / "proc").mkdir()
+    with tenant(root) as pid:
+        space = LocalNode(Path("/")).filesystem(f"/proc/{pid}/root/dev/shm")
+        assert space.size == os.statvfs(root).f_blocks * os.statvfs(root).f_frsize
+        (root / "proc").rmdir()
+        with pytest.raises(FileNotFoundError):
+            LocalNode(Path("/")).filesystem(f"/proc/{pid}/root/dev/shm")
+
+
+def test_without_the_system_call_nothing_is_read(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inside, "OPENAT2", 9999)
+    with tenant(root, NCCL_DEBUG_FILE="/home/nccl.log") as pid:
+        own(root / "home/nccl.log", pid)
+        assert logs_of(pid) == ""
+        with pytest.raises(OSError, match=r"takes openat2\(2\): Linux 5.6"):
+            LocalNode(Path("/")).lines(f"/proc/{pid}/root/home/nccl.log", 0, line_of(1))

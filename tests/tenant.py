@@ -1,0 +1,71 @@
+"""A tenant: a real process, in a root of its own if it has one, with a log that a source reads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gpunode.config import Settings
+from gpunode.holders.census import Census
+from gpunode.nccl.log import NcclLogs
+from tests.machine import MachineGpu, OneGpu, exported, told
+
+USER = 1000
+SECRET = "correct-horse-battery-staple"
+LOG = f"""\
+{SECRET}:1:1 [0] NCCL INFO NCCL version 2.28.9 {SECRET}
+{SECRET}:1:1 [0] NCCL INFO fn comm 0x5 rank 0 nranks 2 busId 1b000 commId 0xab - Init START
+{SECRET}:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read {SECRET}
+{SECRET}:1:1 [0] NCCL WARN {SECRET}
+password={SECRET}
+"""
+
+
+@contextmanager
+def tenant(root: Path | None, user: int = USER, **environment: str) -> Iterator[int]:
+    """A process of a user, in a root of its own if there is one; it waits."""
+    code = (
+        "import os,sys\n"
+        "root,user=sys.argv[1:]\n"
+        "if root: os.chroot(root); os.chdir('/home')\n"
+        "os.setgroups([]); os.setgid(int(user)); os.setuid(int(user))\n"
+        "print('ready',flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-I", "-S", "-c", code, str(root or ""), str(user)]
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "ready\n"
+            yield child.pid
+        finally:
+            child.kill()
+
+
+def logs_of(*pids: int) -> str:
+    """What the source of NCCL's logs exports for these processes."""
+    gpu = MachineGpu(0, "GPU-aa", "0", pids)
+    return exported(told(NcclLogs(Census(OneGpu(*pids)), gpu, Settings())))
+
+
+def log_of(pid: int) -> str:
+    return LOG.replace(":1:1 ", f":{pid}:{pid} ")
+
+
+def own(path: Path, pid: int) -> Path:
+    path.write_text(log_of(pid))
+    os.chown(path, USER, USER)
+    return path
+
+
+def root_with_home(folder: Path) -> Path:
+    """The root of a container, whose user has a home."""
+    home = folder / "root/home"
+    home.mkdir(parents=True)
+    os.chown(home, USER, USER)
+    return home.parent
