@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from alerts.thresholds.row import Unit
+from alerts.model import Unit
 
 FORMATS: dict[Unit, str] = {
     "percent": "{{ $value | humanizePercentage }}",
@@ -20,7 +20,16 @@ FORMATS: dict[Unit, str] = {
 }
 """The templates with which Prometheus writes the value of an alert."""
 
-MORE_OR_LESS: dict[Literal[">", "<"], str] = {">": "more than", "<": "less than"}
+OF_SETTINGS: dict[Unit, str] = {
+    **dict.fromkeys(("number", "count"), "NAME"),
+    "percent": "{{ NAME | humanizePercentage }}",
+    "celsius": "NAME °C",
+    "seconds": "{{ NAME | humanizeDuration }}",
+    "bytes": "{{ NAME | humanize }}B",
+}
+"""How the text of an alert writes a figure that is in it from the beginning."""
+
+MORE_OR_LESS = {">": "more than", ">=": "at least", "<": "less than", "<=": "at most"}
 
 
 def bound(unit: Unit, comparison: Literal[">", "<"], threshold: float) -> str:
@@ -46,6 +55,8 @@ def written(unit: Unit, figure: float) -> str:
 def _duration(seconds: float) -> str:
     if seconds < 1:
         return f"{seconds * 1000:g} ms"
+    if seconds >= 7200 and seconds % 3600 == 0:
+        return f"{seconds / 3600:g} h"
     if seconds >= 60 and seconds % 60 == 0:
         return f"{seconds / 60:g} min"
     return f"{seconds:g} s"

@@ -1,26 +1,30 @@
-"""The rule files of Prometheus, from the threshold table and the recording rules."""
+"""The document with every rule, from the threshold table and the recording rules.
+
+``gpunode.rules`` makes the rule files of it, with or without a site's changes, and so does the Helm
+chart.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from string import Template
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from alerts.figures import FORMATS
-from alerts.recording import OF_CLUSTERS, OF_NODES
-from alerts.recording.record import AT_ONCE, Record
-from alerts.thresholds.row import IDENTITY, JOB, NODE, Scope, Severity, Threshold, Tier, seconds
-from alerts.thresholds.settings import SETTINGS
+from alerts.figures import FORMATS, MORE_OR_LESS, OF_SETTINGS
+from alerts.model import AT_ONCE, IDENTITY, Interval, Record, Scope, Threshold, Tier, seconds
+from alerts.promql import JOB, NODE
+from alerts.recording import OF_CLUSTERS, OF_NODES, RECORDS
+from alerts.settings import GRAFANA_URL, RUNBOOKS_URL, SETTINGS, Setting
 from alerts.thresholds.table import THRESHOLDS
+from gpunode.rules.document import Document, Group, Rule
+from gpunode.rules.render import rendered, with_values
 
-RUNBOOKS = "https://github.com/gpunode/gpunode/blob/main/alerts/runbooks"
 ITS_CLUSTER = "{{ with $labels.cluster }}&var-cluster={{ . }}{{ end }}"
-NODE_PAGE = f"${{grafana_url}}/d/gpunode-node?var-node={{{{ $labels.instance }}}}{ITS_CLUSTER}"
-FLEET_PAGE = f"${{grafana_url}}/d/gpunode-fleet?{ITS_CLUSTER}"
+NODE_PAGE = f"{GRAFANA_URL}/d/gpunode-node?var-node={{{{ $labels.instance }}}}{ITS_CLUSTER}"
+FLEET_PAGE = f"{GRAFANA_URL}/d/gpunode-fleet?{ITS_CLUSTER}"
 DASHBOARDS: dict[Scope, str] = {
     "job": (
-        "${grafana_url}/d/gpunode-job?var-namespace={{ $labels.owner_namespace }}"
+        f"{GRAFANA_URL}/d/gpunode-job?var-namespace={{{{ $labels.owner_namespace }}}}"
         f"&var-job={{{{ $labels.workload }}}}{ITS_CLUSTER}"
     ),
     "gpu": NODE_PAGE.replace("gpunode-node", "gpunode-gpu") + "&var-gpu={{ $labels.gpu }}",
@@ -138,13 +142,10 @@ VARIABLES: dict[Scope, dict[str, str]] = {
 """What the commands of a runbook name, to be pasted into a shell before them: labels by variable.
 Each value is quoted, so that no name of a tenant's is a command to the shell."""
 
-NAMES: Mapping[Severity, str] = {"page": "page", "ticket": "ticket", "info": "info"}
-"""What each severity is called in the labels of the rules."""
-
 
 def expression(row: Threshold, tier: Tier) -> str:
     """The expression of an alert: a recorded series, its threshold, and what silences it."""
-    compared = f"{tier.record or row.record} {row.comparison} {tier.threshold:g}"
+    compared = f"{tier.record or row.record} {row.comparison} ${{threshold}}"
     if not tier.unless:
         return compared
     level = tier.unless.partition(":")[0]
@@ -157,27 +158,71 @@ def can_page(row: Threshold) -> bool:
     return any(tier.severity == "page" for tier in row.tiers)
 
 
-PAGES = frozenset(row.alert for row in THRESHOLDS if can_page(row))
-"""The alerts with a runbook in Korean, whatever a user makes of their severities."""
+def in_words(
+    text: str,
+    row: Threshold,
+    record: str,
+    *,
+    value: str,
+    label: str,
+    figure: Callable[[Setting], str],
+) -> str:
+    """A text about what a row looks at, with its figures and its labels.
+
+    A setting that its expressions compare with is there with the comparison: ``more than 10%``.
+    """
+    known = {name: label.replace("NAME", name) for name in row.identity}
+    for setting in SETTINGS.values():
+        if f"{{{setting.name}}}" in text:
+            said = MORE_OR_LESS.get(_comparison(setting, record), "")
+            known[setting.name] = f"{said} {figure(setting)}".strip()
+    return text.format(value=value, **known)
 
 
-def in_words(row: Threshold, tier: Tier, value: str, label: str) -> str:
-    """What a tier says, with its figure, and with each label as ``label`` writes a name."""
-    labels = {name: label.replace("NAME", name) for name in row.identity}
-    return (tier.says or row.says).format(value=value, **labels)
+EXPRESSIONS: dict[str, str] = {
+    **{record.name: record.expression for record in RECORDS},
+    **{row.record: row.signal for row in THRESHOLDS if row.signal},
+}
+"""What is recorded, by name."""
+
+RECORDED = re.compile(r"\b[a-z]+:[a-z0-9_]+:[a-z0-9_]+")
 
 
-def rule(row: Threshold, tier: Tier, names: Mapping[Severity, str] = NAMES) -> dict[str, Any]:
+def _comparison(setting: Setting, record: str) -> str:
+    """How a recorded series, or what it is recorded from, compares with a setting."""
+    asked, looked_at = [record], set[str]()
+    while asked:
+        name = asked.pop(0)
+        if name in looked_at:
+            continue
+        looked_at.add(name)
+        found = re.search(rf"([<>]=?) {re.escape(str(setting))}", EXPRESSIONS[name])
+        if found:
+            return found[1]
+        asked += RECORDED.findall(EXPRESSIONS[name])
+    return ""
+
+
+def _in_alert(setting: Setting) -> str:
+    return OF_SETTINGS[setting.unit].replace("NAME", str(setting)) if setting.unit else str(setting)
+
+
+def rule(row: Threshold, tier: Tier) -> Rule:
     """One alert rule."""
-    said = in_words(row, tier, FORMATS[tier.unit or row.unit], "{{ $labels.NAME }}")
+    said = in_words(
+        tier.says or row.says,
+        row,
+        tier.record or row.record,
+        value=FORMATS[tier.unit or row.unit],
+        label="{{ $labels.NAME }}",
+        figure=_in_alert,
+    )
     more = EVIDENCE.get(row.alert, "") + MORE[row.scope]
-    return {
+    made: Rule = {
         "alert": row.alert,
+        "tier": tier.severity,
         "expr": expression(row, tier),
-        **({"for": tier.after} if tier.after != "0s" else {}),
-        **({"keep_firing_for": row.keep_firing_for} if row.keep_firing_for else {}),
         "labels": {
-            "severity": names[tier.severity],
             "group": row.group,
             **({"route": "job_owner"} if row.of_owner else {}),
             **({"fault": row.fault} if row.fault else {}),
@@ -186,12 +231,15 @@ def rule(row: Threshold, tier: Tier, names: Mapping[Severity, str] = NAMES) -> d
             "summary": row.summary,
             "summary_ko": row.summary_ko,
             "description": f"{PLACES[row.scope]}{said}.{more}",
-            "runbook_url": f"{RUNBOOKS}/{row.alert}.md",
-            **({"runbook_url_ko": f"{RUNBOOKS}/ko/{row.alert}.md"} if row.alert in PAGES else {}),
+            "runbook_url": f"{RUNBOOKS_URL}/{row.alert}.md",
+            **({"runbook_url_ko": f"{RUNBOOKS_URL}/ko/{row.alert}.md"} if can_page(row) else {}),
             "variables": variables(row),
             "dashboard": DASHBOARDS[row.scope],
         },
     }
+    if row.keep_firing_for:
+        made["keep_firing_for"] = row.keep_firing_for
+    return made
 
 
 def variables(row: Threshold) -> str:
@@ -227,7 +275,7 @@ def laid_out(expression: str, indent: str = "") -> str:
     Each operand of a set operator has a line of its own, and what is in parentheses is indented
     where it is long.
     """
-    if len(indent) + len(expression) <= WIDTH:
+    if len(indent) + len(substituted(expression)) <= WIDTH:
         return indent + expression
     parts = _operands(expression)
     if len(parts) > 1:
@@ -264,66 +312,68 @@ def _operands(expression: str) -> list[str]:
     return [expression[begin:end].strip() for begin, end in zip([0, *cuts], ends, strict=True)]
 
 
-def recorded(record: Record) -> dict[str, str]:
+def recorded(record: Record) -> Rule:
     """One recording rule."""
     return {"record": record.name, "expr": laid_out(record.expression)}
 
 
-def _group(name: str, interval: str, rules: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"name": f"gpunode.{name}_{interval}", "interval": interval, "rules": rules}
+def _in_groups(name: str, rules: Iterable[tuple[Interval, Rule]]) -> list[Group]:
+    """Groups of rules, one for each interval."""
+    found: dict[Interval, list[Rule]] = {}
+    for interval, one in rules:
+        found.setdefault(interval, []).append(one)
+    return [
+        {"name": f"gpunode.{name}_{interval}", "interval": interval, "rules": found[interval]}
+        for interval in sorted(found, key=seconds)
+    ]
 
 
-def recording_groups(name: str, records: Iterable[Record]) -> list[dict[str, Any]]:
-    """Groups of recording rules, one for each interval."""
-    found: dict[str, list[dict[str, Any]]] = {}
+def _records(records: Iterable[Record]) -> Iterator[tuple[Interval, Rule]]:
     for record in records:
-        found.setdefault(record.interval, []).append(recorded(record))
-    return [_group(name, interval, found[interval]) for interval in sorted(found, key=seconds)]
+        yield record.interval, recorded(record)
 
 
-def alert_group(
-    name: str,
-    rows: Iterable[Threshold],
-    before: Iterable[Record] = (),
-    names: Mapping[Severity, str] = NAMES,
-) -> list[dict[str, Any]]:
-    """Groups of alerts, each after what it looks at, one for each interval."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for record in before:
-        found.setdefault(record.interval, []).append(recorded(record))
+def _alerts(rows: Iterable[Threshold]) -> Iterator[tuple[Interval, Rule]]:
+    """The alerts of some rows, each after what it looks at."""
     for row in rows:
-        rules = found.setdefault(row.every, [])
         if row.signal:
-            rules.append({"record": row.record, "expr": laid_out(row.signal)})
-        rules += [rule(row, tier, names) for tier in row.tiers]
-    return [_group(name, interval, found[interval]) for interval in sorted(found, key=seconds)]
+            asked: Rule = {"record": row.record, "expr": laid_out(row.signal)}
+            yield row.every, {**asked, "asked_by": row.alert}
+        for tier in row.tiers:
+            yield row.every, rule(row, tier)
 
 
-def rule_files(
-    rows: Iterable[Threshold] = THRESHOLDS,
-    settings: Mapping[str, str | float] | None = None,
-    names: Mapping[Severity, str] = NAMES,
-) -> dict[str, dict[str, Any]]:
-    """What Prometheus loads, by the name of the file."""
+def document(rows: Sequence[Threshold] = THRESHOLDS) -> Document:
+    """Every rule, with names for what a site may change."""
     at_once = [record for record in OF_CLUSTERS if record.interval == AT_ONCE]
     others = [record for record in OF_CLUSTERS if record.interval != AT_ONCE]
     by_file = {"cluster_at_once": [], **groups(rows)}
-    found = {
-        "recording": recording_groups("recording", OF_NODES),
-        "cluster_recording": recording_groups("cluster_recording", others),
-        **{
-            name: alert_group(name, part, at_once if name == "cluster_at_once" else (), names)
-            for name, part in by_file.items()
+    return {
+        "settings": {name: setting.value for name, setting in SETTINGS.items()},
+        "alerts": {
+            row.alert: [
+                {"severity": tier.severity, "threshold": tier.threshold, "for": tier.after}
+                for tier in row.tiers
+            ]
+            for row in rows
+        },
+        "files": {
+            "recording": _in_groups("recording", _records(OF_NODES)),
+            "cluster_recording": _in_groups("cluster_recording", _records(others)),
+            **{
+                name: _in_groups(
+                    name,
+                    [*_records(at_once if name == "cluster_at_once" else ()), *_alerts(part)],
+                )
+                for name, part in by_file.items()
+            },
         },
     }
-    in_promql = {name: quoted(value) for name, value in (settings or {}).items()}
-    for group in (group for groups in found.values() for group in groups):
-        for one in group["rules"]:
-            one["expr"] = substituted(one["expr"], in_promql)
-            if "annotations" in one:
-                page = one["annotations"]["dashboard"]
-                one["annotations"]["dashboard"] = substituted(page, settings)
-    return {name: {"groups": groups} for name, groups in found.items()}
+
+
+def rule_files(rows: Sequence[Threshold] = THRESHOLDS) -> dict[str, dict[str, Any]]:
+    """What Prometheus loads, by the name of the file."""
+    return rendered(document(rows))
 
 
 ASKED = re.compile(r"(?<![\w:])(?:up(?={)|(?:gpunode|kube)_\w+|(?:gpu|node):[\w:]+)")
@@ -342,14 +392,6 @@ def handed_on() -> list[str]:
     return sorted(asked - {rule.get("record") for rule in rules})
 
 
-def quoted(value: str | float) -> str | float:
-    """A value as it stands between the quotes of a PromQL string."""
-    if isinstance(value, str):
-        return value.replace("\\", "\\\\").replace('"', '\\"')
-    return value
-
-
-def substituted(expression: str, settings: Mapping[str, str | float] | None = None) -> str:
-    """An expression with the values of the settings that it names."""
-    values = {name: setting.value for name, setting in SETTINGS.items()}
-    return Template(expression).safe_substitute(values | dict(settings or {}))
+def substituted(text: str) -> str:
+    """A text with the default values of the settings that it names."""
+    return with_values(text, {name: setting.value for name, setting in SETTINGS.items()})

@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from alerts import promql
+from alerts.model import Comparison
+from alerts.promql import DECLARED, GPU
 from alerts.recording import RECORDS
-from alerts.rule_files import RUNBOOKS
-from alerts.thresholds import row
+from alerts.settings import RUNBOOKS_URL, Setting
 from alerts.thresholds.lines import LINES
-from alerts.thresholds.row import DECLARED, GPU, Comparison
 from alerts.thresholds.table import THRESHOLDS
 
 WINDOW = "$__rate_interval"
@@ -84,12 +85,12 @@ def selected(expression: str, selection: Selection) -> str:
 
 def rate(metric: str, by: str = GPU) -> str:
     """What a counter gains a second."""
-    return row.rate(metric, by, WINDOW)
+    return promql.rate(metric, by, WINDOW)
 
 
 def in_hour(metric: str, by: str = GPU) -> str:
     """What a counter gained in the hour before."""
-    return row.gained(metric, by, "1h")
+    return promql.gained(metric, by, "1h")
 
 
 def ratio(part: str, whole: str, by: str = GPU) -> str:
@@ -103,12 +104,15 @@ def signal(line: str) -> str:
     return found.signal.replace("[5m]", f"[{WINDOW}]")
 
 
-def limit(name: str) -> Limit:
-    """The threshold of an alert's first tier, or of a line that alerts nobody."""
+def limit(name: str, compared: Setting | None = None) -> Limit:
+    """The threshold of an alert's first tier, or of a line that alerts nobody.
+
+    An alert whose signal compares with figures of its own has the threshold in one of them.
+    """
     for alert in THRESHOLDS:
         if alert.alert == name:
-            tier = alert.tiers[0]
-            return Limit(tier.threshold, alert.comparison, f"{RUNBOOKS}/{name}.md")
+            threshold = compared.figure if compared else alert.tiers[0].threshold
+            return Limit(threshold, alert.comparison, f"{RUNBOOKS_URL.value}/{name}.md")
     (line,) = (one for one in LINES if one.name == name)
     return Limit(line.threshold, line.comparison)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from alerts.model import Record
 from alerts.recording import capacity, faults, jobs, review
-from alerts.recording.record import Record
 
 OF_NODES: tuple[Record, ...] = (*capacity.OF_NODES, *jobs.OF_NODES, *faults.OF_NODES)
 """Rules that need only the series of one node; each shard of Prometheus can evaluate them."""

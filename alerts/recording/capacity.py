@@ -6,26 +6,11 @@ with several owners counts once.
 
 from __future__ import annotations
 
+from alerts.examples import HALF, NODE_A, OF_GPU, OF_NODE, TRAINS, A, ledger, series
+from alerts.model import FOR_DAYS, Record, minutes
+from alerts.promql import GPU, NODE, of_gpus, rate
 from alerts.recording.jobs import OWNED, SLURM
-from alerts.recording.record import (
-    FOR_DAYS,
-    HALF,
-    NODE_A,
-    OF_GPU,
-    OF_NODE,
-    TRAINS,
-    A,
-    Record,
-)
-from alerts.thresholds.row import (
-    GPU,
-    NODE,
-    ledger,
-    minutes,
-    of_gpus,
-    rate,
-    series,
-)
+from alerts.settings import BUSY_SHARE
 from gpunode.gpu.ledger import STATES
 
 SAMPLES_AN_HOUR = 120
@@ -175,7 +160,7 @@ OF_NODES: tuple[Record, ...] = (
     Record(
         name="node:gpunode_gpu_running:max_1h",
         labels=OF_NODE,
-        expression="max_over_time(node:gpunode_gpu_running:max[1h]) > ${busy_share}",
+        expression=f"max_over_time(node:gpunode_gpu_running:max[1h]) > {BUSY_SHARE}",
         purpose="Nodes on which a GPU was at work within the hour; alerts on what can slow work "
         "down depend on it.",
         given=ledger(idle=0.25),

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from alerts.recording.record import (
-    AT_ONCE,
-    DAY,
-    FOR_DAYS,
-    GPU_A,
-    HELD,
-    NODE_A,
-    OF_GPU,
-    OF_NODE,
-    A,
-    Record,
-)
-from alerts.thresholds.row import (
-    FILESYSTEM,
-    GPU,
-    JOB,
-    NODE,
-    by_node,
-    gained,
-    of_gpus,
-    rate,
-    series,
+from alerts.examples import GPU_A, HELD, NODE_A, OF_GPU, OF_NODE, A, series
+from alerts.model import AT_ONCE, FOR_DAYS, Record
+from alerts.promql import DAY, FILESYSTEM, GPU, JOB, NODE, by_node, gained, happened, of_gpus, rate
+from alerts.settings import (
+    CONTAINED_REMEMBERED,
+    FLEET_LEAST,
+    FLEET_NODES,
+    FLEET_SHARE,
+    INODES_FREE,
+    PORT_DOWN,
+    ROOT_FREE,
+    SCRAPE_JOBS,
+    STILL_FROM,
+    THROTTLED,
+    XID_REMEMBERED_FOR,
+    XIDS_OF_APPLICATIONS,
+    XIDS_OF_HARDWARE,
+    XIDS_OF_REPAIRED_MEMORY,
 )
 from gpunode.host.filesystem import LOCAL
-from gpunode.verdict.shortages import XID_REMEMBERED
 
-TARGETS = 'up{job=~"${scrape_jobs}"}'
+TARGETS = f'up{{job=~"{SCRAPE_JOBS}"}}'
 UP = series("up", job="gpunode")
 CORDONED = "node:gpunode_drained:max"
 
@@ -65,19 +60,25 @@ OF_A_NODE = f"{NODE}, fault"
 _BY_BUS = "cluster, instance, bus_id"
 _PHYSICAL = 'gpunode_gpu_info{parent=""}'
 _LOGGED = (
-    f'max by ({_BY_BUS}, xid) ({LOGGED_XIDS}{{xid=~"${{xids_of_hardware}}"}} '
-    f"> time() - {XID_REMEMBERED}) * on ({_BY_BUS}) group_left (gpu, uuid) "
+    f'max by ({_BY_BUS}, xid) ({LOGGED_XIDS}{{xid=~"{XIDS_OF_HARDWARE}"}} '
+    f"> time() - {XID_REMEMBERED_FOR}) * on ({_BY_BUS}) group_left (gpu, uuid) "
     f"(gpu:gpunode_gpu_info:by_bus and on ({_BY_BUS}) "
     f"count by ({_BY_BUS}) (gpu:gpunode_gpu_info:by_bus) == 1)"
 )
 """The kernel names a GPU by its place on the bus; after a reboot another GPU may have its number,
 and a join in which a place has two GPUs would fail for every node."""
-_RECENT_XID = f"max by ({GPU}, xid) ({XIDS}{{SELECTED}}) > time() - {XID_REMEMBERED}"
-_OF_HARDWARE = _RECENT_XID.replace("SELECTED", 'xid=~"${xids_of_hardware}"')
-_OF_NEITHER = _RECENT_XID.replace(
-    "SELECTED", 'xid!~"${xids_of_hardware}|${xids_of_applications}|${xids_of_repaired_memory}"'
+
+
+def _recent_xid(selected: str) -> str:
+    """GPUs and the XIDs that their driver told lately."""
+    return f"max by ({GPU}, xid) ({XIDS}{{{selected}}}) > time() - {XID_REMEMBERED_FOR}"
+
+
+_OF_HARDWARE = _recent_xid(f'xid=~"{XIDS_OF_HARDWARE}"')
+_OF_NEITHER = _recent_xid(
+    f'xid!~"{XIDS_OF_HARDWARE}|{XIDS_OF_APPLICATIONS}|{XIDS_OF_REPAIRED_MEMORY}"'
 )
-_LOST_DATA = gained('gpunode_gpu_ecc_errors_total{kind="uncorrected"}') + " > 0.5"
+_LOST_DATA = happened('gpunode_gpu_ecc_errors_total{kind="uncorrected"}')
 
 GPU_FAULTS = (
     _fault(PAGES, _OF_HARDWARE, "XID $1", "xid", OF_A_GPU),
@@ -92,7 +93,7 @@ GPU_FAULTS = (
     _fault(
         PAGES,
         f"{_LOST_DATA} unless on ({GPU}) "
-        f'max by ({GPU}) ({XIDS}{{xid="{CONTAINED}"}}) > time() - {2 * XID_REMEMBERED}',
+        f'max by ({GPU}) ({XIDS}{{xid="{CONTAINED}"}}) > time() - {CONTAINED_REMEMBERED}',
         "memory lost data",
         by=OF_A_GPU,
     ),
@@ -123,12 +124,6 @@ GPU_FAULTS = (
 HEAT = 'gpunode_gpu_throttled_seconds_total{reason=~"sw_thermal|hw_thermal"}'
 BRAKE = 'gpunode_gpu_throttled_seconds_total{reason="hw_power_brake"}'
 THERMAL_SLOWDOWN = series("gpunode_gpu_throttled_seconds_total", reason="sw_thermal")
-SLOWED = 0.1
-"""Share of the time with lowered clocks from which a GPU is out of order."""
-
-PORT_DOWN = 0.9
-"""A port that is up for less than this share of the last ten minutes is down, or comes and goes."""
-
 NODE_FAULTS = (
     _fault(PAGES, "node:gpunode_down:harmed", "exporter", by=OF_A_NODE),
     _fault(TELLS, "node:gpunode_exporter:up == 0", "exporter", by=OF_A_NODE),
@@ -146,7 +141,7 @@ NODE_FAULTS = (
         by=OF_A_NODE,
     ),
     _fault(TELLS, f"node:gpunode_port:up < {PORT_DOWN}", "network", by=OF_A_NODE),
-    _fault(PAGES, f"gpu:gpunode_gpu_throttled:ratio > {SLOWED}", "$1", "fault", by=OF_A_NODE),
+    _fault(PAGES, f"gpu:gpunode_gpu_throttled:ratio > {THROTTLED}", "$1", "fault", by=OF_A_NODE),
     _fault(PAGES, "node:gpunode_filesystem:failing_in_use > 0", "filesystem", by=OF_A_NODE),
     _fault(TELLS, "node:gpunode_filesystem:failing > 0", "filesystem", by=OF_A_NODE),
 )
@@ -178,8 +173,9 @@ def _fleet(of: str) -> str:
     """Faults that so many nodes have that one alert speaks for all of them."""
     nodes = f"count by (cluster, fault) ({of} unless on ({NODE}) {CORDONED})"
     return (
-        f"{nodes} >= ${{fleet_nodes}} or on (cluster, fault) ({nodes} > 1 and on (cluster, fault) "
-        f"{nodes} / on (cluster) group_left () cluster:gpunode_node:count > ${{fleet_share}})"
+        f"{nodes} >= {FLEET_NODES} or on (cluster, fault) ({nodes} >= {FLEET_LEAST} "
+        f"and on (cluster, fault) {nodes} / on (cluster) group_left () cluster:gpunode_node:count "
+        f"> {FLEET_SHARE})"
     )
 
 
@@ -400,9 +396,9 @@ OF_NODES: tuple[Record, ...] = (
             f"max by ({NODE}, mountpoint) ({READ_ONLY} == 1) "
             f"and on ({NODE}, mountpoint) node:gpunode_filesystem:writable_1d "
             f'or max by ({NODE}, mountpoint) (gpunode_filesystem_files_free{{fstype=~"{LOCAL}"}} '
-            f"< 0.001 * gpunode_filesystem_files) > bool -1 "
+            f"< {INODES_FREE} * gpunode_filesystem_files) > bool -1 "
             f"or max by ({NODE}, mountpoint) (gpunode_filesystem_available_bytes{{mountpoint="
-            '"/"} < 0.005 * gpunode_filesystem_size_bytes) > bool -1'
+            f'"/"}} < {ROOT_FREE} * gpunode_filesystem_size_bytes) > bool -1'
         ),
         purpose="Filesystems of a node that take no more files: made read-only within a day, "
         "without inodes, or the root without space.",
@@ -480,7 +476,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
             f"and on ({NODE}) (max by ({NODE}) ({TARGETS}) == 0 "
             f"and on ({NODE}) node:gpunode_exporter:up == 0) "
             f"unless on ({NODE}) (gpu:gpunode_job:member_lately "
-            f"and on ({JOB}) job:gpunode_workless:seconds < 60)"
+            f"and on ({JOB}) job:gpunode_workless:seconds < {STILL_FROM})"
         ),
         purpose="GPUs that were held when their node was last seen, while its exporter is down, "
         "unless their job works elsewhere; the rule reads its own past.",

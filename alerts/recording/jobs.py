@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from alerts.recording.faults import CORDONED
-from alerts.recording.record import (
-    AT_ONCE,
-    FOR_DAYS,
-    FOR_HOURS,
+from alerts.examples import (
     HELD,
     HELD_B,
     NODE_A,
@@ -25,25 +21,27 @@ from alerts.recording.record import (
     WORKLESS_B,
     A,
     B,
-    Record,
-)
-from alerts.thresholds.row import (
-    GPU,
-    JOB,
-    NODE,
-    OWNER,
-    Given,
     ledger,
-    of_gpus,
-    of_jobs,
     owner,
-    rate,
     series,
-    state,
+)
+from alerts.model import AT_ONCE, FOR_DAYS, FOR_HOURS, Given, Record
+from alerts.promql import GPU, JOB, NODE, OWNER, of_gpus, of_jobs, rate, state
+from alerts.recording.faults import CORDONED
+from alerts.settings import (
+    BLOCKED_FROM,
+    COMES_BACK_AGAIN,
+    COMES_BACK_WITHIN,
+    PAUSED_AT_MOST,
+    RESTARTED_USEFUL,
+    STALLED_FROM,
+    STARVED_FROM,
+    STILL_FROM,
+    UNINTERRUPTIBLE_AT_MOST,
 )
 from gpunode.gpu.ledger import STATES
 from gpunode.verdict.causes import CAUSES
-from gpunode.verdict.causes.cause import LOST, Cause
+from gpunode.verdict.causes.cause import Cause
 from gpunode.verdict.reasons import AT_WORK
 
 ROLES = "-(?:master|workers?|launcher|chief|ps|head|leader|node)"
@@ -61,15 +59,7 @@ OWNED: Given = {
 }
 SLURM: Given = {owner(slurm_job="42", user="kim"): 1.0}
 
-STANDS_STILL = 10
-"""Seconds of a streak from which a GPU is blocked, not only between two steps."""
-
-COMES_BACK = 300
-"""Seconds of standing still up to which a job that works again may have come back by itself. After
-a longer time somebody may have restarted it. PyTorch's watchdog waits for ten minutes:
-https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group"""
-
-STILL = "job:gpunode_workless:seconds > 60"
+STILL = f"job:gpunode_workless:seconds > {STILL_FROM}"
 
 EXCUSES = "|".join(AT_WORK)
 """What a rank visibly does while the others wait for it at a barrier."""
@@ -319,7 +309,7 @@ OF_SERVICES: tuple[Record, ...] = (
         expression=(
             f"max by ({JOB}) (gpu:gpunode_gpu_process:count_1h) "
             f"and on ({JOB}) last_over_time(job:gpunode_training:gpus[1h:5m]) "
-            f"and on ({JOB}) {of_jobs(USEFUL, 'avg')} < 0.3"
+            f"and on ({JOB}) {of_jobs(USEFUL, 'avg')} < {RESTARTED_USEFUL}"
         ),
         purpose="Processes of a job that had the same GPU within an hour, if the GPU did little "
         "meanwhile.",
@@ -350,7 +340,7 @@ OF_STALLS: tuple[Record, ...] = (
         labels=OF_JOB,
         interval=AT_ONCE,
         expression=f"count by ({JOB}) ("
-        + _held(of_gpus("gpunode_gpu_blocked_streak_seconds") + f" > {STANDS_STILL}")
+        + _held(of_gpus("gpunode_gpu_blocked_streak_seconds") + f" > {BLOCKED_FROM}")
         + ")",
         purpose="GPUs of a job that do nothing but wait in a collective.",
         given={**HELD, STREAK: 60.0},
@@ -361,13 +351,13 @@ OF_STALLS: tuple[Record, ...] = (
         labels=OF_JOB,
         interval=AT_ONCE,
         expression=(
-            "job:gpunode_workless:seconds < ${paused_at_most} "
+            f"job:gpunode_workless:seconds < {PAUSED_AT_MOST} "
             f"and on ({JOB}) (count by ({JOB}) ({_held(f'({PAUSES})')}) "
             f'or on ({JOB}) job:gpunode_gpu_bottleneck:count{{cause="compile"}} '
             f"or on ({JOB}) count by ({JOB}) ("
             + _held(of_gpus(f'gpunode_gpu_waited_for{{reason=~"{EXCUSES}"}}') + " == 1")
             + ")) "
-            f"or on ({JOB}) (job:gpunode_workless:seconds < ${{uninterruptible_at_most}} "
+            f"or on ({JOB}) (job:gpunode_workless:seconds < {UNINTERRUPTIBLE_AT_MOST} "
             f"and on ({JOB}) count by ({JOB}) ("
             + _held(of_gpus("gpunode_job_blocked_processes") + " > 0")
             + "))"
@@ -434,9 +424,9 @@ OF_STALLS: tuple[Record, ...] = (
             f"(max by ({GPU}, reason) (gpunode_gpu_waited_for == 1) "
             f"* on ({GPU}) group_left ({OWNER}) gpu:gpunode_job:member "
             f"or on ({GPU}) label_replace(gpu:gpunode_job:member unless on ({GPU}) "
-            f"{of_gpus('gpunode_gpu_blocked_streak_seconds')} > {STANDS_STILL}, "
+            f"{of_gpus('gpunode_gpu_blocked_streak_seconds')} > {BLOCKED_FROM}, "
             '"reason", "not seen from its node", "", "")) '
-            f"and on ({JOB}) job:gpunode_stalled:seconds > 20"
+            f"and on ({JOB}) job:gpunode_stalled:seconds > {STALLED_FROM}"
         ),
         purpose="The GPUs of a job that stands still for which its others wait, and why.",
         given={
@@ -459,7 +449,7 @@ OF_STALLS: tuple[Record, ...] = (
             f"(gpu:gpunode_job:member) "
             f"and on ({NODE}) count by ({NODE}) (max by ({NODE}, {OWNER}) "
             f"(gpu:gpunode_job:member)) "
-            f"== 1) and on ({JOB}) job:gpunode_stalled:seconds > 20"
+            f"== 1) and on ({JOB}) job:gpunode_stalled:seconds > {STALLED_FROM}"
         ),
         purpose="The ranks for which NCCL's RAS service says that others wait, of a job that "
         "stands "
@@ -486,8 +476,9 @@ OF_STALLS: tuple[Record, ...] = (
         labels=OF_JOB,
         interval=AT_ONCE,
         expression=(
-            f"(max_over_time(job:gpunode_stalled:seconds[6h]) > {STANDS_STILL} < {COMES_BACK}) "
-            f"and on ({JOB}) job:gpunode_workless:seconds < {STANDS_STILL} "
+            f"(max_over_time(job:gpunode_stalled:seconds[6h]) > {BLOCKED_FROM} "
+            f"< {COMES_BACK_WITHIN}) "
+            f"and on ({JOB}) job:gpunode_workless:seconds < {BLOCKED_FROM} "
             f"or on ({JOB}) (last_over_time(job:gpunode_stalled:survived[5m]) "
             f"and on ({JOB}) job:gpunode_stalled:seconds)"
         ),
@@ -538,7 +529,7 @@ OF_STALLS: tuple[Record, ...] = (
             f"(node:gpunode_storage_silent:active or on ({NODE}) (node:gpunode_fault:level "
             "and on (cluster, fault) cluster:gpunode_fault:fleet))) "
             f"or on ({JOB}) job:gpunode_stalled:seconds "
-            f"< on ({JOB}) 2 * job:gpunode_stalled:survived"
+            f"< on ({JOB}) {COMES_BACK_AGAIN} * job:gpunode_stalled:survived"
         ),
         purpose="Jobs that a fault holds up which has an alert of its own: a GPU, a filesystem, or "
         "what many nodes have in common; and jobs that have come back from such a pause before.",
@@ -650,7 +641,7 @@ OF_PACE: tuple[Record, ...] = (
         labels=OF_JOB,
         expression=(
             f"job:gpunode_training_step:slowdown and on ({JOB}) job:gpunode_starved:ratio > "
-            f"{LOST:g}"
+            f"{STARVED_FROM}"
         ),
         purpose="Time of a starved job's step over the best pace of the same run.",
         given={

@@ -5,10 +5,11 @@ The samples of a fleet's jobs that are recorded every 30 s are too many to read 
 
 from __future__ import annotations
 
+from alerts.examples import HALF, HELD, NODE_A, OF_JOB, OF_NODE, TRAINS, ledger, series
+from alerts.model import FOR_DAYS, Record, minutes
+from alerts.promql import GPU, NODE, OWNER, of_gpus, of_jobs
 from alerts.recording.capacity import OF_WORKLOAD, SAMPLES_AN_HOUR, TRAINING_STEPS
 from alerts.recording.faults import INFO
-from alerts.recording.record import FOR_DAYS, HALF, HELD, NODE_A, OF_JOB, OF_NODE, TRAINS, Record
-from alerts.thresholds.row import GPU, NODE, OWNER, ledger, minutes, of_gpus, of_jobs, series
 
 HOUR = "[59m59s]"
 """Prometheus 2 counts the samples at both ends of a window."""

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
+from alerts.examples import HELD_B, ON_B, STREAK, TRAINS, TRAINS_B, WORKLESS, ledger, series
+from alerts.model import Example, Threshold, Tier
+from alerts.promql import GPU, JOB, NODE, gained, of_gpus, of_jobs, state
 from alerts.recording.capacity import EXPECTED, MEASURED
 from alerts.recording.jobs import OWN_CAUSES
-from alerts.recording.record import HELD_B, ON_B, STREAK, TRAINS, TRAINS_B, WORKLESS
-from alerts.thresholds.references import LEDGER, NCCL_ENV, NVML, RAS
-from alerts.thresholds.row import (
-    GPU,
-    JOB,
-    NODE,
-    Example,
-    Threshold,
-    Tier,
-    gained,
-    ledger,
-    of_gpus,
-    of_jobs,
-    series,
-    state,
+from alerts.settings import (
+    NVLINK_ERRORS,
+    STALLED_FROM,
+    STARVED_FROM,
+    STILL_FROM,
+    STRAGGLER_SLOWDOWN,
 )
+from alerts.thresholds.references import LEDGER, NCCL_ENV, NVML, RAS
 from gpunode.nccl.bench import BANDWIDTH_LOW
-
-STALLED = 20.0
-"""Seconds without work from which a collective does not end any more."""
 
 P2P_DISABLED = series("gpunode_nccl_setting_info", name="NCCL_P2P_DISABLE", value="1")
 SETTINGS_OFF = (
@@ -55,7 +47,7 @@ COMMUNICATION = (
         tiers=(
             Tier(
                 severity="page",
-                threshold=STALLED,
+                threshold=STALLED_FROM.figure,
                 after="0s",
                 unless="job:gpunode_stalled:explained",
             ),
@@ -83,6 +75,10 @@ COMMUNICATION = (
         summary="A GPU holds back the others of its job",
         summary_ko="한 GPU가 같은 작업의 다른 GPU들을 지연시키고 있습니다",
         says="one GPU waits less for its peers than another, by {value} of the time",
+        when="one GPU waits less for its peers than another, by {value} of the time, unless steps "
+        "take {straggler_slowdown} times as long as at the run's best pace and the GPU's verdict "
+        "names nothing of its own, and unless a GPU of the job has no data {starved_from} of the "
+        "time",
         meaning="Everyone waits for the slowest rank, which waits least; here it is slow by "
         "a fault "
         "of its own, or has become so.",
@@ -94,10 +90,10 @@ COMMUNICATION = (
             f'max by ({GPU}) (gpunode_gpu_bottleneck{{cause=~"{OWN_CAUSES}"}}) == 1) '
             f"or on ({JOB}) (job:gpunode_gpu_blocked:gap - on ({JOB}) "
             "quantile_over_time(0.25, job:gpunode_gpu_blocked:gap[6h:5m]) "
-            f"unless on ({JOB}) job:gpunode_training_step:slowdown < 1.1)) "
+            f"unless on ({JOB}) job:gpunode_training_step:slowdown < {STRAGGLER_SLOWDOWN})) "
             f"and on ({JOB}) job:gpunode_training:gpus > 1 "
-            f"unless on ({JOB}) (job:gpunode_waiting:seconds > 60 "
-            f"or on ({JOB}) job:gpunode_starved:ratio > 0.1)"
+            f"unless on ({JOB}) (job:gpunode_waiting:seconds > {STILL_FROM} "
+            f"or on ({JOB}) job:gpunode_starved:ratio > {STARVED_FROM})"
         ),
         unit="percent",
         tiers=(Tier(severity="ticket", threshold=0.2, after="15m"),),
@@ -232,6 +228,8 @@ COMMUNICATION = (
         summary="An NVLink of a GPU is down or reports errors",
         summary_ko="NVLink가 끊어졌거나 오류가 발생했습니다",
         says="{kind}: {value}",
+        when="a link is down while others are up, or there were {nvlink_errors} errors of a kind "
+        "in 15 minutes",
         meaning="A GPU has lost some of its NVLinks, or retransmits on them.",
         remedy="Reset the GPU; if that does not help, have the baseboard or bridge replaced.",
         source=NVML,
@@ -240,8 +238,8 @@ COMMUNICATION = (
             f"label_replace(count by ({GPU}) (max by ({GPU}, link) (gpunode_gpu_nvlink_up) == 0) "
             f"and on ({GPU}) {of_gpus('gpunode_gpu_nvlink_up')} > 0, "
             '"kind", "links down while others are up", "", "") '
-            f"or label_replace({gained('gpunode_gpu_nvlink_errors_total', f'{GPU}, kind')} > 10, "
-            '"kind", "$1 errors in 15 minutes", "kind", "(.+)")'
+            f"or label_replace({gained('gpunode_gpu_nvlink_errors_total', f'{GPU}, kind')} > "
+            f'{NVLINK_ERRORS}, "kind", "$1 errors in 15 minutes", "kind", "(.+)")'
         ),
         window="15m",
         unit="count",

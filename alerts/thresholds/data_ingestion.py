@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from alerts.recording.record import HELD, TRAINS
+from alerts.examples import HELD, TRAINS, ledger, series
+from alerts.model import Example, Threshold, Tier
+from alerts.promql import FILESYSTEM, JOB, NODE, of_jobs, rate, state
+from alerts.settings import REMOTE_REQUESTS, STARVED_FROM
 from alerts.thresholds.references import LEDGER, LUSTRE, PSI
-from alerts.thresholds.row import (
-    FILESYSTEM,
-    JOB,
-    NODE,
-    Example,
-    Threshold,
-    Tier,
-    ledger,
-    of_jobs,
-    rate,
-    series,
-    state,
-)
 from gpunode.verdict.causes.cause import LOST
-from gpunode.verdict.causes.data import REMOTE_LATENCY, REMOTE_SHARE
+from gpunode.verdict.causes.data import REMOTE_LATENCY
 
 MOUNT = f"{NODE}, mountpoint"
 LATELY = f"and on ({NODE}) node:gpunode_gpu_running:max_1h"
@@ -30,7 +20,7 @@ def _mean(seconds: str, requests: str, by: str) -> str:
 
     def summed(counter: str) -> str:
         suffers = (
-            f"{rate(counter, by)} and on ({by}) {rate(seconds, by)} > {REMOTE_SHARE:g} {LATELY}"
+            f"{rate(counter, by)} and on ({by}) {rate(seconds, by)} > {REMOTE_REQUESTS} {LATELY}"
         )
         named = f'label_replace({suffers}, "filesystem", "$1", "{place}", "(.+)")'
         return f"sum by ({FILESYSTEM}) ({named})"
@@ -65,7 +55,8 @@ DATA_INGESTION = (
                 threshold=2.0,
                 after="30m",
                 record="job:gpunode_starved:slowdown",
-                says="lacks data, and a step takes {value} times as long as at the run's best pace",
+                says="lacks data {starved_from} of the time, and a step takes {value} times as "
+                "long as at the run's best pace",
                 unit="number",
             ),
         ),
@@ -104,14 +95,15 @@ DATA_INGESTION = (
         group="data_ingestion",
         summary="Storage holds back the GPUs of a node",
         summary_ko="스토리지 I/O 때문에 노드의 GPU가 대기하고 있습니다",
-        says="some task waits for I/O {value} of the time, and a GPU is starved",
+        says="some task waits for I/O {value} of the time, and a GPU lacks data {starved_from} "
+        "of it",
         meaning="Tasks on the node are stalled until storage answers (pressure stall information).",
         remedy="Spread reads, cache the data set on local disks, or move checkpoints elsewhere.",
         source=PSI,
         record="node:gpunode_storage_pressure:ratio",
         signal=(
             rate('gpunode_pressure_waiting_seconds_total{resource="io"}', NODE)
-            + f" and on ({NODE}) max by ({NODE}) ({state('starved')}) > {LOST:g}"
+            + f" and on ({NODE}) max by ({NODE}) ({state('starved')}) > {STARVED_FROM}"
         ),
         unit="percent",
         tiers=(Tier(severity="ticket", threshold=0.2, after="10m"),),
@@ -157,7 +149,8 @@ DATA_INGESTION = (
         group="data_ingestion",
         summary="A shared filesystem answers slowly",
         summary_ko="공유 파일 시스템의 응답이 느립니다",
-        says="a request to {filesystem} takes {value} on average over the nodes with jobs",
+        says="a request to {filesystem} takes {value} on average over the nodes with jobs that "
+        "have {remote_requests} of them in flight",
         meaning="Requests take longer than the usual 1 to 10 ms.",
         remedy="Restripe hot files, spread small files, cache, or move the data to local disks.",
         source=LUSTRE,

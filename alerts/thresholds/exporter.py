@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
+from alerts.examples import HELD, ledger, series
+from alerts.model import Example, Threshold, Tier
+from alerts.promql import GPU, NODE, by_node, of_gpus, state
 from alerts.recording.faults import CORDONED, TARGETS, UP
-from alerts.recording.record import HELD
+from alerts.settings import KNOWN_SHARE
 from alerts.thresholds.references import LEDGER
-from alerts.thresholds.row import (
-    GPU,
-    NODE,
-    Example,
-    Threshold,
-    Tier,
-    by_node,
-    ledger,
-    of_gpus,
-    series,
-    state,
-)
 
 DISK_SOURCE = series("gpunode_source_up", source="disk", gpu="", uuid="", mountpoint="")
 ALLOCATABLE_GPUS = series(
@@ -32,9 +23,6 @@ HELD_ON_B = {
     for one, value in HELD.items()
 }
 
-A_LITTLE = 0.005
-"""Share of a day from which what a GPU did was known."""
-
 WITH_GPUS = by_node('kube_node_status_allocatable{resource="nvidia_com_gpu"}')
 """Nodes that have GPUs, as Kubernetes knows."""
 
@@ -45,6 +33,8 @@ EXPORTER = (
         summary="Many nodes have the same fault",
         summary_ko="여러 노드에서 같은 장애가 발생했습니다",
         says="nodes with the same fault, {fault}: {value}",
+        when="{fleet_nodes} nodes have the same fault, {fault}, or {fleet_least} that are "
+        "{fleet_share} of the nodes",
         meaning="The fault is likely one thing that they share: a switch, power, cooling, a "
         "driver, a "
         "network policy.",
@@ -192,7 +182,7 @@ EXPORTER = (
         summary="The exporter can no longer tell what a GPU does",
         summary_ko="GPU가 무엇을 하는지 더 이상 측정할 수 없습니다",
         says="no sensor could tell what it did for {value} of the time, where one could "
-        "within a day",
+        "for {known_share} of a day",
         meaning="The driver returns errors, or sensors are gone that were there. MIG instances and "
         "GPUs before Hopper have none without DCGM, which is told nobody.",
         remedy="Reset the GPU if it is lost; restart DCGM; see the exporter's log.",
@@ -200,7 +190,7 @@ EXPORTER = (
         record="gpu:gpunode_gpu_unknown:ratio",
         signal=(
             f"max by ({GPU}) ({state('unknown')}) and on ({GPU}) "
-            f'sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate1d{{state!="unknown"}}) > {A_LITTLE} '
+            f'sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate1d{{state!="unknown"}}) > {KNOWN_SHARE} '
             f"unless on ({GPU}) {of_gpus('gpunode_gpu_mig_mode')} == 1"
         ),
         unit="percent",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from alerts.examples import series
+from alerts.model import Example, Threshold, Tier
+from alerts.promql import NODE, happened
 from alerts.recording.faults import CORDONED, INFO, UP
+from alerts.settings import XID_REMEMBERED_FOR, XIDS_OF_APPLICATIONS
 from alerts.thresholds.references import NVML, XIDS
-from alerts.thresholds.row import NODE, Example, Threshold, Tier, gained, series
 
 RESET_ADVISED = series("gpunode_gpu_recovery_action", action="reset")
 LINK_DEGRADED = series("gpunode_pcie_link_degraded", bus_id="0000:1b:00.0", kind="gpu")
@@ -48,12 +51,13 @@ HARDWARE = (
         record="gpu:gpunode_gpu_xid_of_application:age",
         signal=(
             "time() - max by (cluster, instance, gpu, uuid, xid) ("
-            'gpunode_gpu_xid_last_timestamp_seconds{xid=~"${xids_of_applications}"}) < 900'
+            f'gpunode_gpu_xid_last_timestamp_seconds{{xid=~"{XIDS_OF_APPLICATIONS}"}}) '
+            f"< {XID_REMEMBERED_FOR}"
         ),
         window="15m",
         unit="seconds",
         comparison="<",
-        tiers=(Tier(severity="info", threshold=900.0, after="0s"),),
+        tiers=(Tier(severity="info", threshold=XID_REMEMBERED_FOR.figure, after="0s"),),
         scope="gpu",
         labels=("xid",),
         example=Example(fires={APPLICATION_XID: 1.0}, quiet={APPLICATION_XID: None}, value=0.0),
@@ -106,10 +110,9 @@ HARDWARE = (
         record="node:gpunode_pcie:faults",
         signal=(
             f"max by ({NODE}, bus_id, kind) (gpunode_pcie_link_degraded) > 0 or "
-            + gained(
+            + happened(
                 'gpunode_pcie_aer_errors_total{severity!="correctable"}', f"{NODE}, bus_id, kind"
             )
-            + " > 0.5"
         ),
         window="15m",
         unit="count",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from alerts.recording.record import TRAINS
+from alerts.examples import TRAINS, ledger
+from alerts.model import Example, Threshold, Tier
+from alerts.promql import JOB, of_jobs, state
 from alerts.thresholds.references import LEDGER
-from alerts.thresholds.row import JOB, Example, Threshold, Tier, ledger, of_jobs, state
 from gpunode.verdict.causes.limits import LAUNCHES
 
 KERNELS = (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from alerts.thresholds.row import GPU, JOB, NODE, Line, gained, of_gpus, of_jobs, rate, state
+from alerts.model import Line
+from alerts.promql import GPU, JOB, NODE, gained, of_gpus, of_jobs, rate, state
 from gpunode.verdict.causes.data import DISK_BUSY, QUOTA_THROTTLED
 from gpunode.verdict.causes.host import THREAD_BUSY
 from gpunode.verdict.causes.limits import LIMIT_LOWERED, MEMORY_FULL

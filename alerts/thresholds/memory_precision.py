@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from alerts.recording.record import FOR_DAYS, TRAINS
+from alerts.examples import TRAINS, series
+from alerts.model import FOR_DAYS, Example, Threshold, Tier
+from alerts.promql import GPU, JOB, gained, of_gpus, of_jobs
 from alerts.thresholds.references import DCGM, TORCH_MEMORY
-from alerts.thresholds.row import (
-    GPU,
-    JOB,
-    Example,
-    Threshold,
-    Tier,
-    gained,
-    of_gpus,
-    of_jobs,
-    series,
-)
 
 PHASES = "gpu:gpunode_training_seconds:rate5m"
 STEPS = series("gpunode_training_step_median_seconds")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from alerts.recording.faults import PORT_ACTIVE, PORT_DOWN
+from alerts.examples import series
+from alerts.model import Example, Threshold, Tier
+from alerts.promql import NODE, gained, rate
+from alerts.recording.faults import PORT_ACTIVE
+from alerts.settings import PORT_DOWN, RDMA_LINK_ERRORS, RDMA_LINKS_LOST, RDMA_LOST_PACKETS
 from alerts.thresholds.references import INFINIBAND
-from alerts.thresholds.row import NODE, Example, Threshold, Tier, gained, rate, series
 
 PORT = f"{NODE}, device, port"
 SYMBOL_ERRORS = series("gpunode_infiniband_errors_total", device="mlx5_0", port="1", kind="symbol")
@@ -26,7 +29,7 @@ NETWORK = (
         window="10m",
         unit="percent",
         comparison="<",
-        tiers=(Tier(severity="ticket", threshold=PORT_DOWN, after="5m"),),
+        tiers=(Tier(severity="ticket", threshold=PORT_DOWN.figure, after="5m"),),
         scope="node",
         labels=("device", "port"),
         fault="network",
@@ -40,19 +43,22 @@ NETWORK = (
         summary_ko="RDMA 링크에서 오류나 패킷 손실이 발생했습니다",
         says="errors of port {port} of {device} in 15 minutes, or times that its link was lost "
         "in an hour: {value}",
+        when="port {port} of {device} has {rdma_link_errors} errors of its link or "
+        "{rdma_lost_packets} signs of lost packets in 15 minutes, or loses its link "
+        "{rdma_links_lost} times in an hour",
         meaning="Symbol errors, link recoveries, time-outs and packets out of sequence; a link "
         "that is lost again and again.",
         remedy="Clean, reseat or replace the cable; check the lossless traffic class.",
         source=INFINIBAND,
         record="node:gpunode_rdma:errors",
         signal=(
-            f"{gained('gpunode_infiniband_errors_total', PORT)} > 10 or "
-            f"{gained('gpunode_infiniband_transport_errors_total', PORT)} > 300 or "
-            f"{gained(LINK_DOWNED, PORT, '1h')} > 2"
+            f"{gained('gpunode_infiniband_errors_total', PORT)} > {RDMA_LINK_ERRORS} or "
+            f"{gained('gpunode_infiniband_transport_errors_total', PORT)} > {RDMA_LOST_PACKETS} or "
+            f"{gained(LINK_DOWNED, PORT, '1h')} > {RDMA_LINKS_LOST}"
         ),
         window="15m",
         unit="count",
-        tiers=(Tier(severity="ticket", threshold=2.0, after="5m"),),
+        tiers=(Tier(severity="ticket", threshold=0.0, after="5m"),),
         scope="node",
         labels=("device", "port"),
         fault="network",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from alerts.recording.record import HELD
-from alerts.thresholds.row import JOB, Example, Threshold, Tier, series
+from alerts.examples import HELD, series
+from alerts.model import Example, Threshold, Tier
+from alerts.promql import JOB
+from alerts.settings import SERVING_SLOWDOWN
 
 BUCKET = "gpunode_serving_request_seconds_bucket"
 REQUESTS = series("gpunode_serving_request_seconds_count")
@@ -15,16 +17,17 @@ SERVING = (
         group="serving",
         summary="Requests take much longer than they did",
         summary_ko="추론 응답이 평소보다 훨씬 느립니다",
-        says="the slowest 1% of requests take {value}, more than twice as long as usual",
-        meaning="Answers take more than two seconds; a chat whose answers are long is "
-        "compared with "
-        "itself.",
+        says="the slowest 1% of requests take {value}, and {serving_slowdown} times as long as "
+        "usual",
+        meaning="Answers take long, and longer than they did: a chat whose answers are long is "
+        "compared with itself.",
         remedy="Add replicas, use smaller batches, or quantise the model.",
         source="https://sre.google/sre-book/service-level-objectives/",
         record="job:gpunode_serving_request:slow_p99",
         signal=(
             f"job:gpunode_serving_request:p99 and on ({SERVICE}) job:gpunode_serving_request:p99 "
-            f"> 2 * quantile_over_time(0.5, job:gpunode_serving_request:p99[1d:5m] offset 15m)"
+            f"> {SERVING_SLOWDOWN} "
+            "* quantile_over_time(0.5, job:gpunode_serving_request:p99[1d:5m] offset 15m)"
         ),
         unit="seconds",
         tiers=(Tier(severity="ticket", threshold=2.0, after="10m"),),
@@ -45,7 +48,7 @@ SERVING = (
         group="serving",
         summary="A server no longer gets requests",
         summary_ko="추론 서버에 요청이 들어오지 않습니다",
-        says="no request for ten minutes, where {value} a second came before",
+        says="no request comes, where {value} a second came before",
         meaning="The servers run, but what sends them work no longer does.",
         remedy="Check the gateway or load balancer, the service's endpoints, and the network.",
         source="https://sre.google/sre-book/monitoring-distributed-systems/",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from alerts.examples import series
+from alerts.model import Example, Threshold, Tier
+from alerts.promql import NODE, gained
+from alerts.settings import SHM_FULL_WITHIN, SHM_HARMS_FROM
 from alerts.thresholds.references import TMPFS
-from alerts.thresholds.row import NODE, Example, Threshold, Tier, gained, series
-from gpunode.verdict.causes.data import SHM_FULL
 
 JOB_SHM_USED = series("gpunode_job_shm_used_bytes", tmpfs="0:301")
 JOB_SHM_SIZE = series("gpunode_job_shm_size_bytes", tmpfs="0:301")
@@ -28,6 +30,8 @@ SHARED_MEMORY = (
         summary="A /dev/shm is nearly full",
         summary_ko="공유 메모리(/dev/shm)가 거의 가득 찼습니다",
         says="{value} of the /dev/shm with the device {tmpfs} is in use, and it fills or does harm",
+        when="{value} of the /dev/shm with the device {tmpfs} is in use, and it is full in "
+        "{shm_full_within}, or {shm_harms_from} of it is in use and harms a job",
         meaning="DataLoader workers and NCCL exchange data there; a write beyond its size is "
         "fatal.",
         remedy="Mount a larger one (an emptyDir of medium Memory), or remove what dead "
@@ -35,8 +39,8 @@ SHARED_MEMORY = (
         source=TMPFS,
         record="node:gpunode_shm_endangered:ratio",
         signal=(
-            f"node:gpunode_shm_used:ratio and on ({TMPFS_OF}) ({FILLS}) < 600 "
-            f"or node:gpunode_shm_used:ratio > {SHM_FULL:g} and on ({NODE}) ({HARMS})"
+            f"node:gpunode_shm_used:ratio and on ({TMPFS_OF}) ({FILLS}) < {SHM_FULL_WITHIN} "
+            f"or node:gpunode_shm_used:ratio > {SHM_HARMS_FROM} and on ({NODE}) ({HARMS})"
         ),
         window="0s",
         unit="percent",

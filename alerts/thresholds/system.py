@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from alerts.recording.record import HELD, HELD_B, TRAINS, WORKLESS
+from alerts.examples import HELD, HELD_B, TRAINS, WORKLESS, ledger, series
+from alerts.model import Example, Threshold, Tier
+from alerts.promql import FILESYSTEM, GPU, NODE, gained, happened, of_gpus, of_jobs, rate
+from alerts.settings import FILLS_WITHIN, SWAP_READ
 from alerts.thresholds.references import CGROUP, LEDGER, STATVFS
-from alerts.thresholds.row import (
-    FILESYSTEM,
-    GPU,
-    NODE,
-    Example,
-    Threshold,
-    Tier,
-    gained,
-    ledger,
-    of_gpus,
-    of_jobs,
-    rate,
-    series,
-)
 from gpunode.host.filesystem import LOCAL
 from gpunode.verdict.shortages import FILESYSTEM_FREE
 
@@ -32,9 +21,9 @@ SWAP_CHECK = series("gpunode_audit_ok", check="swap_used")
 
 
 def _free(types: str, by: str) -> str:
-    """The free share of filesystems that fill up within four hours at the pace of the last one."""
+    """The free share of filesystems that fill up soon at the pace of the last hour."""
     share = f"node:gpunode_filesystem:available_ratio{{{types}}}"
-    return f"min by ({by}) ({share} and predict_linear({share}[1h:5m], 14400) < 0)"
+    return f"min by ({by}) ({share} and predict_linear({share}[1h:5m], {FILLS_WITHIN}) < 0)"
 
 
 def _filling(mountpoint: str, fstype: str) -> Example:
@@ -93,7 +82,8 @@ SYSTEM = (
         group="system",
         summary="A training job starts again and again",
         summary_ko="학습 작업이 반복해서 다시 시작되고 있습니다",
-        says="processes started on one of its GPUs in an hour: {value}",
+        says="processes started on one of its GPUs in an hour: {value}; it computed for "
+        "{restarted_useful} of it",
         meaning="The job's processes end and are started again before they have done much.",
         remedy="Read the log of the last attempt; suspend the job until its fault is mended.",
         source="https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#restart-policy",
@@ -184,20 +174,22 @@ SYSTEM = (
         summary="A GPU node is short of memory",
         summary_ko="GPU 노드의 메모리가 부족합니다",
         says="{kind}: {value}",
+        when="the kernel killed a process in 15 minutes, or {swap_read} a second are read back "
+        "from swap",
         meaning="The kernel killed a process to free memory, or reads back what it had "
         "swapped out.",
         remedy="Raise the job's memory limit, use fewer loader workers, or disable swap.",
         source=CGROUP,
         record="node:gpunode_memory_short:count",
         signal=(
-            f"label_replace({gained('gpunode_memory_oom_kills_total', NODE)} > 0.5, "
+            f"label_replace({happened('gpunode_memory_oom_kills_total', NODE)}, "
             '"kind", "processes killed in 15 minutes", "", "") or label_replace('
             + rate('gpunode_memory_swapped_bytes_total{direction="in"}', NODE, "15m")
-            + ' > 1e6, "kind", "bytes a second read back from swap", "", "")'
+            + f' > {SWAP_READ}, "kind", "bytes a second read back from swap", "", "")'
         ),
         window="15m",
         unit="number",
-        tiers=(Tier(severity="ticket", threshold=0.5, after="1m"),),
+        tiers=(Tier(severity="ticket", threshold=0.0, after="1m"),),
         scope="node",
         labels=("kind",),
         example=Example(
@@ -231,7 +223,8 @@ SYSTEM = (
         group="system",
         summary="A filesystem of a node takes no more files",
         summary_ko="노드의 파일 시스템에 쓸 수 없습니다",
-        says="{mountpoint} was made read-only, or has no inodes or space left",
+        says="{mountpoint} was made read-only, has {inodes_free} of its inodes left, or is the "
+        "root and has {root_free} of its space left",
         meaning="The kernel remounts a filesystem read-only when its disk fails.",
         remedy="Cordon the node; replace the disk, or free what fills it.",
         source="https://docs.kernel.org/admin-guide/ext4.html",
@@ -266,7 +259,7 @@ SYSTEM = (
         group="system",
         summary="A filesystem of a node fills up",
         summary_ko="노드의 파일 시스템이 곧 가득 찹니다",
-        says="{value} of {mountpoint} is free, and at this pace none within four hours",
+        says="{value} of {mountpoint} is free, and at this pace none within {fills_within}",
         meaning="Checkpoints and caches need the space; one that is kept full by design is "
         "not told.",
         remedy="Remove old checkpoints, or enlarge the filesystem.",
@@ -287,7 +280,7 @@ SYSTEM = (
         group="system",
         summary="A shared filesystem fills up",
         summary_ko="공유 파일 시스템이 곧 가득 찹니다",
-        says="{value} of {filesystem} is free, and at this pace none within four hours",
+        says="{value} of {filesystem} is free, and at this pace none within {fills_within}",
         meaning="Checkpoints and caches of many nodes need the space.",
         remedy="Remove old checkpoints, or enlarge the filesystem.",
         source=STATVFS,

@@ -12,6 +12,7 @@ signal is a gauge that the exporter keeps.
 
 from __future__ import annotations
 
+from alerts.model import Threshold
 from alerts.thresholds.communication import COMMUNICATION
 from alerts.thresholds.data_ingestion import DATA_INGESTION
 from alerts.thresholds.exporter import EXPORTER
@@ -19,7 +20,6 @@ from alerts.thresholds.hardware import HARDWARE
 from alerts.thresholds.kernels import KERNELS
 from alerts.thresholds.memory_precision import MEMORY_PRECISION
 from alerts.thresholds.network import NETWORK
-from alerts.thresholds.row import Threshold
 from alerts.thresholds.serving import SERVING
 from alerts.thresholds.shared_memory import SHARED_MEMORY
 from alerts.thresholds.system import SYSTEM

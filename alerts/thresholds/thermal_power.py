@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from alerts.examples import series
+from alerts.model import Example, Threshold, Tier
+from alerts.promql import of_gpus
 from alerts.recording.faults import THERMAL_SLOWDOWN
 from alerts.thresholds.references import NVML
-from alerts.thresholds.row import Example, Threshold, Tier, of_gpus, series
 
 THERMAL_POWER = (
     Threshold(

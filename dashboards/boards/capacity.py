@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models.dashboard import Panel
 
+from alerts.model import seconds
+from alerts.promql import GPU
 from alerts.recording import RECORDS
-from alerts.thresholds.row import GPU, seconds
 from dashboards.layout import Board, link_to, row, section
 from dashboards.panels import NOTHING_WRONG, RULES, SHARE, areas, bars, figure, lines, rows_of
 from dashboards.queries import FLEET as CLUSTERS

@@ -6,7 +6,7 @@ at once however many GPUs there are.
 
 from __future__ import annotations
 
-from alerts.thresholds.row import JOB
+from alerts.promql import JOB
 from dashboards.layout import GROUPS, Board, link_to, row, section
 from dashboards.panels import (
     KUBERNETES,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alerts.thresholds.row import GPU, of_gpus
+from alerts.promql import GPU, of_gpus
 from dashboards.layout import Board, link_to, row, section
 from dashboards.panels import (
     CLIENT,

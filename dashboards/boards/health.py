@@ -5,8 +5,8 @@ Most of it asks for recorded series that exist only where something is wrong.
 
 from __future__ import annotations
 
-from alerts.thresholds.row import GPU, NODE
-from alerts.thresholds.settings import SETTINGS
+from alerts.promql import GPU, NODE
+from alerts.settings import FLEET_LEAST, SCRAPE_JOBS
 from dashboards.layout import Board, link_to, row, section
 from dashboards.panels import (
     INFINIBAND,
@@ -27,7 +27,7 @@ TO_GPU = link_to("gpunode-gpu", cluster="cluster", node="instance", gpu="gpu")
 ON_GPU = {"cluster": "Cluster", "instance": "Node", "gpu": "GPU"}
 ON_NODE = {"cluster": "Cluster", "instance": "Node"}
 LINKS = {"Node": TO_NODE, "GPU": TO_GPU}
-EXPORTER = f'{{cluster=~"$cluster",instance=~"$node",job=~"{SETTINGS["scrape_jobs"].value}"}}'
+EXPORTER = f'{{cluster=~"$cluster",instance=~"$node",job=~"{SCRAPE_JOBS.value}"}}'
 """Series that every program has, of gpunode's alone."""
 
 MOST_ROWS = 50
@@ -70,7 +70,7 @@ HEALTH = Board(
                     "How many nodes have a fault that others may have, too?",
                     _count(f"count by ({NODE}) (node:gpunode_fault:level)"),
                     "none",
-                    limit=limit("FleetFault"),
+                    limit=limit("FleetFault", FLEET_LEAST),
                     nothing=NOTHING_WRONG,
                 ),
                 figure(

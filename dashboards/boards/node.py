@@ -6,7 +6,7 @@ first is the cause, and what breaks after it in the others is the effect.
 
 from __future__ import annotations
 
-from alerts.thresholds.row import GPU, NODE, of_gpus
+from alerts.promql import GPU, NODE, of_gpus
 from dashboards.layout import Board, link_to, row, section
 from dashboards.panels import (
     INFINIBAND,

@@ -473,6 +473,15 @@ class ReportSettings(CommandSettings):
     )
 
 
+class RulesSettings(CommandSettings):
+    """Write the rules for Prometheus, with what a site changes about them."""
+
+    into: Path = Field(description="folder to write rules/ and alertmanager.yaml to")
+    changes: Path | None = Field(
+        None, description="file of YAML with changes of thresholds, severities and settings"
+    )
+
+
 T = TypeVar("T", bound=CommandSettings)
 
 POSITIONAL = get_args(CliPositionalArg)[1]

@@ -12,20 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from alerts.examples import GPU_A, HELD, NODE_A, TRAIN, ledger, series
+from alerts.model import IDENTITY, Given, Record, Series, Threshold, minutes
+from alerts.promql import DECLARED
 from alerts.recording import RECORDS
 from alerts.recording.capacity import TESTED_AT
 from alerts.recording.faults import CORDONED as CORDONED_NODES
-from alerts.recording.record import GPU_A, HELD, NODE_A, TRAIN, Record
-from alerts.thresholds.row import (
-    DECLARED,
-    IDENTITY,
-    Given,
-    Series,
-    Threshold,
-    ledger,
-    minutes,
-    series,
-)
 from gpunode.metric import Metric
 
 Labels = Mapping[str, str]

@@ -10,8 +10,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from alerts.examples import owner, series
+from alerts.model import Given
 from alerts.recording import RECORDS
-from alerts.thresholds.row import Given, owner, series
 from alerts.thresholds.table import THRESHOLDS
 from tests.alerts.rule_tests import NODE_AND_GPU, is_counter, known_labels, with_labels
 from tests.bench.programs import exporter

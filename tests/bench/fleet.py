@@ -23,9 +23,8 @@ from urllib.parse import parse_qs, urlencode, urlparse
 
 import psutil
 
+from alerts.model import FOR_DAYS, minutes
 from alerts.recording import OF_NODES
-from alerts.recording.record import FOR_DAYS
-from alerts.thresholds.row import minutes
 from gpunode.config import INCIDENTS as TAPES
 from gpunode.config import RunSettings
 from gpunode.export.exposition import Exposition

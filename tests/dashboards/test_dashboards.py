@@ -14,12 +14,15 @@ import promql_parser
 import pytest
 import yaml
 
-from alerts.rule_files import DASHBOARDS, RUNBOOKS, rule_files
+from alerts.rule_files import DASHBOARDS, document
+from alerts.settings import RUNBOOKS_URL
 from dashboards.boards import BOARDS
 from dashboards.generate import FOLDER, files
 from dashboards.queries import METRIC, labels_of
 from gpunode.export import palette
 from gpunode.gpu.ledger import STATES
+from gpunode.rules.changes import Changes
+from gpunode.rules.render import rendered
 from gpunode.verdict.causes import CAUSES
 from tests.bench.dashboards import TAPES, WALK, answers, faults, filled, scraped, walked
 from tests.daemon import free_port
@@ -287,7 +290,8 @@ def test_alerts_lead_to_dashboards_with_the_variables_they_have(scope: Any) -> N
 
 
 def test_the_address_of_grafana_is_a_setting() -> None:
-    generated = rule_files(settings={"grafana_url": "https://grafana.example.org"})
+    changes = Changes(settings={"grafana_url": "https://grafana.example.org"})
+    generated = rendered(document(), changes)
     (first, *_) = (
         rule["annotations"]["dashboard"]
         for groups in generated.values()
@@ -302,7 +306,7 @@ def test_the_address_of_grafana_is_a_setting() -> None:
 def test_runbooks_to_which_panels_lead_exist(uid: str) -> None:
     for panel in panels(LOADED[uid]):
         for link in panel["links"]:
-            name = link["url"].removeprefix(f"{RUNBOOKS}/")
+            name = link["url"].removeprefix(f"{RUNBOOKS_URL.value}/")
             assert (ROOT / "alerts" / "runbooks" / name).exists()
 
 

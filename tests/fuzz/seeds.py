@@ -221,6 +221,13 @@ node1:12:99 [0] NCCL WARN Cuda failure 'out of memory'
 """,
 )
 
+CHANGES_OF_RULES = (
+    b"alerts:\n  JobStarved: {ticket: {threshold: 0.2, for: 30m}, page: off}\n  GpuHot: off\n",
+    b"settings: {fleet_nodes: 20, scrape_jobs: '.*'}\nseverities: {page: P1}\n",
+    b"alerts: {JobStalled: {page: {severity: ticket}}}\nkeep_firing_for: off\n",
+)
+
+
 SETTINGS = (
     b"gpu:\n  interval: 1.0\nweb:\n  listen_address: 127.0.0.1:9816\nlog: {level: debug}\n",
     b"host: &a\n  interval: 10\n  slow_interval: 60.5\nclient:\n  socket: ''\ncompat: dcgm\n",

@@ -66,6 +66,9 @@ from gpunode.node.node import (
     program_of,
 )
 from gpunode.node.tape import TapeError, TapeNode
+from gpunode.rules import changes
+from gpunode.rules.document import shipped
+from gpunode.rules.render import rendered
 from gpunode.source import FAILURES, Source
 from tests.fuzz import seeds
 from tests.fuzz.seeds import files
@@ -384,6 +387,12 @@ def of_grpc(data: bytes) -> None:
             return
 
 
+def changes_of_rules(data: bytes) -> None:
+    path = Path(SCRATCH.name) / "changes.yaml"
+    path.write_bytes(data)
+    rendered(shipped(), changes.read(path, shipped()))
+
+
 def web_file(data: bytes) -> None:
     path = Path(SCRATCH.name) / "web.yml"
     path.write_bytes(data)
@@ -465,6 +474,16 @@ TABLE: tuple[Parser, ...] = (
         seeds.LONG_YAML,
         allocates=320,
         runs=512,
+        long_enough=1 << 10,
+    ),
+    Parser(
+        "changes_of_rules",
+        changes_of_rules,
+        seeds.CHANGES_OF_RULES,
+        (UsageError,),
+        LARGEST_FILE,
+        seeds.LONG_YAML,
+        allocates=320,
         long_enough=1 << 10,
     ),
     Parser("mountinfo", of_mounts, files("proc/*/mountinfo")),

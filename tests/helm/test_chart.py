@@ -9,18 +9,24 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import kubernetes_validate
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from alerts.generate import Changes
-from alerts.rule_files import NAMES, RUNBOOKS, rule_files
+from alerts.model import Threshold
+from alerts.rule_files import document, rule_files
+from alerts.settings import RUNBOOKS_URL, SETTINGS
 from alerts.thresholds.table import THRESHOLDS
 from dashboards.generate import FOLDER
 from gpunode import __version__
 from gpunode.config import RunSettings, WebSettings, load
+from gpunode.rules.changes import Changes
+from gpunode.rules.document import Severity
+from gpunode.rules.render import rendered
 from helm import generate
 from tests.conftest import until, watching
 from tests.daemon import PATIENCE
@@ -414,46 +420,93 @@ def test_rules_for_shards_and_for_the_engine_that_sees_them_all_are_two_parts(
     assert nodes == groups({name: files[name] for name in files.keys() - of_clusters.keys()})
 
 
-def as_a_site_changes(number: int) -> Object:
-    """Changes of every tier of every alert; ``number`` varies them."""
-    severities = ("page", "ticket", "info")
-    changes: Object = {}
-    for at, row in enumerate(THRESHOLDS):
-        tiers: Object = {}
-        for tier in row.tiers:
-            kind = (at + number + len(tiers)) % 5
-            tiers[tier.severity] = [
+SOME_NUMBERS = st.floats(0, 1e9, allow_nan=False) | st.integers(0, 1000) | st.just(0)
+SOME_TEXTS = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="$"))
+
+
+def tier_changes() -> st.SearchStrategy[Any]:
+    return st.just(False) | st.fixed_dictionaries(
+        {},
+        optional={
+            "threshold": SOME_NUMBERS,
+            "for": st.sampled_from(("0s", "7m", "2h")),
+            "severity": st.sampled_from(get_args(Severity)),
+        },
+    )
+
+
+def alert_changes(row: Threshold) -> st.SearchStrategy[Any]:
+    tiers = {tier.severity: tier_changes() for tier in row.tiers}
+    return st.just(False) | st.fixed_dictionaries({}, optional=tiers)
+
+
+SITES = st.fixed_dictionaries(
+    {
+        "alerts": st.fixed_dictionaries(
+            {}, optional={row.alert: alert_changes(row) for row in THRESHOLDS}
+        ),
+        "settings": st.fixed_dictionaries(
+            {},
+            optional={
+                name: SOME_TEXTS if isinstance(one.value, str) else SOME_NUMBERS
+                for name, one in SETTINGS.items()
+                if one is not RUNBOOKS_URL
+            },
+        ),
+        "severities": st.fixed_dictionaries(
+            {}, optional=dict.fromkeys(get_args(Severity), st.sampled_from(("P1", "sev-2", "low")))
+        ),
+    }
+)
+"""What a site may change, of all that it can."""
+
+
+def with_plain_numbers(one: Any) -> Any:
+    """Rules in which numbers are written in one way: Helm writes ``1e+06``, and so on."""
+    if isinstance(one, dict):
+        return {key: with_plain_numbers(value) for key, value in one.items()}
+    if isinstance(one, list):
+        return [with_plain_numbers(value) for value in one]
+    if isinstance(one, str):
+        return re.sub(
+            r"\b[0-9]+(?:\.[0-9]+)?(?:e[-+][0-9]+)?\b", lambda found: repr(float(found[0])), one
+        )
+    return one
+
+
+@given(site=SITES, keeps=st.booleans())
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+def test_what_a_site_changes_reaches_the_rules_as_with_the_program(
+    site: Object, keeps: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    found = rendered_rules(tmp_path_factory.mktemp("site"), {}, **site, keepFiringFor=keeps)
+    changes = Changes.model_validate({**site, "keep_firing_for": keeps})
+    expected = groups(rendered(document(), changes))
+    assert with_plain_numbers(found) == with_plain_numbers(expected)
+
+
+def test_a_chart_with_every_kind_of_change_has_valid_rules(tmp_path: Path) -> None:
+    severities = get_args(Severity)
+    changes = {
+        row.alert: {
+            tier.severity: (
                 {"threshold": tier.threshold / 4 + 0.5},
-                {"for": "7m", "severity": severities[(at + number) % 3]},
-                False,
+                {"for": "7m", "severity": severities[at % 3]},
                 {"threshold": 0, "for": "0s"},
                 {"severity": "ticket"},
-            ][kind]
-        changes[row.alert] = False if (at + number) % 7 == 0 else tiers
-    return changes
-
-
-@pytest.mark.parametrize("number", range(3))
-def test_what_a_site_changes_reaches_the_rules_as_with_the_generator(
-    number: int, tmp_path: Path
-) -> None:
-    given = {
-        "alerts": as_a_site_changes(number),
-        "settings": {
-            "fleet_nodes": 20,
-            "xids_of_hardware": "79|94",
-            "busy_share": 0.125,
-            "scrape_jobs": r'gpu\.exporter|"node"',
-        },
-        "severities": {"page": "P1"},
+            )[at % 4]
+            for tier in row.tiers
+        }
+        for at, row in enumerate(THRESHOLDS)
     }
-    changes = Changes.model_validate(given)
-    expected = rule_files(
-        changes.changed(THRESHOLDS), changes.settings, {**NAMES, **changes.severities}
-    )
-    found = rendered_rules(tmp_path, {}, **given)
-    assert found == groups(expected)
-    assert found != groups(rule_files())
+    given = {
+        "fleet_nodes": 20,
+        "xids_of_hardware": "79|94",
+        "busy_share": 0.125,
+        "fleet_share": 0,
+        "scrape_jobs": r'gpu\.exporter|"node"',
+    }
+    found = rendered_rules(tmp_path, {}, alerts=changes, settings=given)
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": found}))
     checked = subprocess.run(
         [need("promtool"), "check", "rules", "--lint=all", "--lint-fatal", tmp_path / "rules.yaml"],
@@ -483,7 +536,7 @@ def test_alerts_carry_what_a_site_adds(tmp_path: Path) -> None:
         assert noted["channel"] == "#gpus"
         assert noted["runbook_url"] == f"https://wiki.example.org/gpu/{alert['alert']}.md"
         assert noted["dashboard"].startswith("https://grafana.example.org/d/gpunode-")
-    assert RUNBOOKS not in json.dumps(found)
+    assert str(RUNBOOKS_URL.value) not in json.dumps(found)
 
 
 def test_rule_files_for_a_prometheus_without_the_operator(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ def test_the_wheel_holds_the_package_with_its_types_and_incidents(wheel: Path) -
     assert {name.partition("/")[0] for name in names - {unit}} == {"gpunode"}
     assert unit in names
     assert {"gpunode/py.typed", "gpunode/client/__init__.py"} <= names
+    assert {"gpunode/rules/rules.yaml", "gpunode/rules/alertmanager.yaml"} <= names
     page = "gpunode/export/web/page/"
     files = {f"{page}{path.name}" for path in FOLDER.iterdir() if path.is_file()}
     assert len(files) == 5

@@ -30,6 +30,7 @@ from gpunode.config import (
     RecordSettings,
     ReplaySettings,
     ReportSettings,
+    RulesSettings,
     RunSettings,
     TopSettings,
     UsageError,
@@ -282,6 +283,13 @@ def report(settings: ReportSettings) -> None:
     reporting.write(settings)
 
 
+def write_rules(settings: RulesSettings) -> None:
+    """Write the rules for Prometheus."""
+    from gpunode.cli import rules
+
+    rules.write(settings)
+
+
 def local_node(
     path: PathSettings, dcgm: DcgmSettings | None = None, patience: float = PATIENCE
 ) -> LocalNode:
@@ -355,4 +363,5 @@ COMMANDS: dict[str, tuple[type[CommandSettings], Callable[[Any], None]]] = {
     "doctor": (DoctorSettings, doctor),
     "nccl-bench": (NcclBenchSettings, nccl_bench),
     "report": (ReportSettings, report),
+    "rules": (RulesSettings, write_rules),
 }

@@ -1,72 +1,79 @@
-{{/* The rule groups of one file, with the changes of `.Values.rules`, as JSON: {"groups": […]}.
-
-files/rules.yaml has every rule with its defaults. A change is applied as `python -m alerts.generate
---changes` applies it: of two tiers that end up with one severity, the first stays. */}}
-{{- define "gpunode.ruleGroups" -}}
-{{- /* What a values file names without a value, Helm takes away. */ -}}
-{{- $rules := deepCopy .root.Values.rules -}}
-{{- range list "alerts" "settings" "severities" "alertLabels" "alertAnnotations" -}}
-{{- $_ := set $rules . (get $rules . | default dict) -}}
+{{/* The tiers that a site leaves of each alert, as JSON: by alert, and there by the severity that the
+tier has by default. Of tiers that get the same severity the first stays. A key without a value is none. */}}
+{{- define "gpunode.tiersLeft" -}}
+{{- $left := dict -}}
+{{- range $alert, $tiers := .alerts -}}
+{{- $kept := dict -}}
+{{- $taken := dict -}}
+{{- $changes := get $.changes $alert -}}
+{{- range ternary list $tiers (kindIs "bool" $changes) -}}
+{{- $change := get ($changes | default dict) .severity -}}
+{{- if not (kindIs "bool" $change) -}}
+{{- $tier := include "gpunode.withDefaults" (dict "given" $change "defaults" .) | fromJson -}}
+{{- if not (hasKey $taken $tier.severity) -}}{{- $_ := set $kept .severity $tier -}}{{- end -}}
+{{- $_ := set $taken $tier.severity true -}}
 {{- end -}}
-{{- $defaults := .file.settings -}}
+{{- end -}}
+{{- $_ := set $left $alert $kept -}}
+{{- end -}}
+{{- $left | toJson -}}
+{{- end -}}
+
+{{/* What is given, and the defaults of the rest, as JSON; `merge` would take a zero for nothing. */}}
+{{- define "gpunode.withDefaults" -}}
+{{- $all := deepCopy (.given | default dict) -}}
+{{- range $key, $default := .defaults -}}
+{{- if not (hasKey $all $key) -}}{{- $_ := set $all $key $default -}}{{- end -}}
+{{- end -}}
+{{- $all | toJson -}}
+{{- end -}}
+
+{{/* The text with values in place of their names in braces; `within` says how a value is written. */}}
+{{- define "gpunode.withValues" -}}
+{{- $text := .text -}}
+{{- range $name, $value := .values -}}
+{{- $named := printf "${%s}" $name -}}
+{{- if contains $named $text -}}{{- $text = $text | replace $named (include $.within $value) -}}{{- end -}}
+{{- end -}}
+{{- $text -}}
+{{- end -}}
+
+{{/* A number or a text as it stands in PromQL. */}}
+{{- define "gpunode.inPromql" -}}
+{{- include "gpunode.quoted" (include "gpunode.number" .) -}}
+{{- end -}}
+
+{{/* The rule groups of one file as JSON, {"groups": […]}, from files/rules.yaml and `.Values.rules`: what
+`gpunode rules` makes of the same file, with the site's labels and annotations. */}}
+{{- define "gpunode.ruleGroups" -}}
+{{- $rules := .root.Values.rules -}}
+{{- $settings := include "gpunode.withDefaults" (dict "given" $rules.settings "defaults" .document.settings) | fromJson -}}
+{{- $_ := set $settings "runbooks_url" (trimSuffix "/" $rules.runbooks) -}}
+{{- $left := include "gpunode.tiersLeft" (dict "alerts" .document.alerts "changes" ($rules.alerts | default dict)) | fromJson -}}
 {{- $groups := list -}}
-{{- $seen := dict -}}
 {{- range $group := .groups -}}
 {{- $kept := list -}}
 {{- range $rule := $group.rules -}}
-{{- $changes := dig ($rule.of | default "") (dict) $rules.alerts -}}
-{{- $tier := $rule.tier | default "" -}}
-{{- $change := dict -}}
-{{- $wanted := true -}}
-{{- if kindIs "bool" $changes -}}
-{{- $wanted = false -}}
-{{- else if $tier -}}
-{{- $change = dig $tier (dict) $changes -}}
-{{- if kindIs "bool" $change -}}
-{{- $wanted = false -}}
-{{- end -}}
-{{- else if $rule.tiers -}}
-{{- /* a recording rule of an alert goes with the last tier of it */ -}}
-{{- $wanted = false -}}
-{{- range $rule.tiers -}}{{- if not (kindIs "bool" (dig . (dict) $changes)) -}}{{- $wanted = true -}}{{- end -}}{{- end -}}
-{{- end -}}
-{{- if and $wanted $tier -}}
-{{- $severity := $change.severity | default $tier -}}
-{{- $key := printf "%s/%s" $rule.of $severity -}}
-{{- if hasKey $seen $key -}}{{- $wanted = false -}}{{- end -}}
-{{- $_ := set $seen $key true -}}
-{{- end -}}
-{{- if $wanted -}}
-{{- $expr := $rule.expr -}}
+{{- $tier := dig ($rule.alert | default "") ($rule.tier | default "") dict $left -}}
+{{- if $rule.alert -}}
 {{- if $tier -}}
-{{- $threshold := $rule.threshold -}}
-{{- if hasKey $change "threshold" -}}{{- $threshold = include "gpunode.number" $change.threshold -}}{{- end -}}
-{{- $expr = $expr | replace "${threshold}" $threshold -}}
+{{- $one := pick $rule "alert" "keep_firing_for" -}}
+{{- if not $rules.keepFiringFor -}}{{- $one = omit $one "keep_firing_for" -}}{{- end -}}
+{{- $values := merge (dict "threshold" $tier.threshold) $settings -}}
+{{- $_ := set $one "expr" (include "gpunode.withValues" (dict "text" $rule.expr "values" $values "within" "gpunode.inPromql")) -}}
+{{- if ne $tier.for "0s" -}}{{- $_ := set $one "for" $tier.for -}}{{- end -}}
+{{- $severity := get ($rules.severities | default dict) $tier.severity | default $tier.severity -}}
+{{- $_ := set $one "labels" (merge (dict) ($rules.alertLabels | default dict) (dict "severity" $severity) $rule.labels) -}}
+{{- $annotations := dict -}}
+{{- range $name, $text := $rule.annotations -}}
+{{- $_ := set $annotations $name (include "gpunode.withValues" (dict "text" $text "values" $settings "within" "gpunode.number")) -}}
 {{- end -}}
-{{- $dashboard := dig "annotations" "dashboard" "" $rule -}}
-{{- range $name, $default := $defaults -}}
-{{- $value := $default -}}
-{{- if hasKey $rules.settings $name -}}{{- $value = include "gpunode.number" (get $rules.settings $name) -}}{{- end -}}
-{{- $expr = $expr | replace (printf "${%s}" $name) (include "gpunode.quoted" $value) -}}
-{{- $dashboard = $dashboard | replace (printf "${%s}" $name) $value -}}
-{{- end -}}
-{{- $one := dict "expr" $expr -}}
-{{- if $tier -}}
-{{- $_ := set $one "alert" $rule.of -}}
-{{- with $change.for | default $rule.for -}}{{- if ne . "0s" -}}{{- $_ := set $one "for" . -}}{{- end -}}{{- end -}}
-{{- if $rules.keepFiringFor -}}{{- with $rule.keep_firing_for -}}{{- $_ := set $one "keep_firing_for" . -}}{{- end -}}{{- end -}}
-{{- $severity := $change.severity | default $tier -}}
-{{- $labels := merge (dict "severity" (dig $severity $severity $rules.severities)) $rule.labels -}}
-{{- $_ := set $one "labels" (merge (deepCopy $rules.alertLabels) $labels) -}}
-{{- $annotations := merge (dict "dashboard" $dashboard) $rule.annotations -}}
-{{- range $name := list "runbook_url" "runbook_url_ko" -}}
-{{- with get $annotations $name -}}{{- $_ := set $annotations $name (printf "%s/%s" (trimSuffix "/" $rules.runbooks) .) -}}{{- end -}}
-{{- end -}}
-{{- $_ := set $one "annotations" (merge (deepCopy $rules.alertAnnotations) $annotations) -}}
-{{- else -}}
-{{- $_ := set $one "record" $rule.record -}}
-{{- end -}}
+{{- $_ := set $one "annotations" (merge (dict) ($rules.alertAnnotations | default dict) $annotations) -}}
 {{- $kept = append $kept $one -}}
+{{- end -}}
+{{- else if or (not $rule.asked_by) (get $left ($rule.asked_by | default "")) -}}
+{{- $expr := include "gpunode.withValues" (dict "text" $rule.expr "values" $settings "within" "gpunode.inPromql") -}}
+{{- $kept = append $kept (dict "record" $rule.record "expr" $expr) -}}
 {{- end -}}
 {{- end -}}
 {{- if $kept -}}

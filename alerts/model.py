@@ -1,18 +1,13 @@
-"""What a row of the threshold table says, and the PromQL that rows share."""
+"""What an alert, a recording rule and a line on a dashboard say, and what their tests are given."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gpunode.metric import Metric
-from gpunode.sources import METRICS
-
-Severity = Literal["page", "ticket", "info"]
-"""Who is told: somebody is woken; somebody looks in working hours; it is kept for a review."""
+from gpunode.rules.document import Severity
 
 Unit = Literal["percent", "celsius", "seconds", "bytes", "number", "count", "flag"]
 """How a figure is written; a ``count`` is of whole things, a ``flag`` has no figure."""
@@ -27,6 +22,19 @@ Interval = Literal["15s", "30s", "1m", "4m"]
 """Time between two evaluations. Prometheus drops a series from queries after five minutes:
 https://prometheus.io/docs/prometheus/latest/querying/basics/#staleness"""
 
+EVERY: Interval = "30s"
+"""The usual time between two evaluations."""
+
+AT_ONCE: Interval = "15s"
+"""Where seconds count."""
+
+FOR_HOURS: Interval = "1m"
+"""For what looks back on an hour."""
+
+FOR_DAYS: Interval = "4m"
+"""For what reads much to look back on an hour or on days. It is a divisor of the hour, so that each
+hour has a first evaluation."""
+
 IDENTITY: dict[Scope, tuple[str, ...]] = {
     "job": ("cluster", "owner_namespace", "workload", "replica", "user"),
     "gpu": ("cluster", "instance", "gpu", "uuid"),
@@ -39,17 +47,6 @@ IDENTITY: dict[Scope, tuple[str, ...]] = {
 
 OF_ONE_NODE: tuple[Scope, ...] = ("gpu", "node")
 """Scopes whose rules need only the series of one node."""
-
-JOB = ", ".join(IDENTITY["job"])
-OWNER = ", ".join(IDENTITY["job"][1:])
-"""The labels that a GPU gets from its job."""
-
-GPU = ", ".join(IDENTITY["gpu"])
-NODE = ", ".join(IDENTITY["node"])
-FILESYSTEM = ", ".join(IDENTITY["filesystem"])
-
-DECLARED: dict[str, Metric] = {m.name: m for section in METRICS.values() for m in section}
-"""What the exporter exports, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +110,11 @@ class Threshold:
     summary: str
     summary_ko: str
     says: str
-    """What the signal is, in words: ``{value}`` is its figure, any other name in braces a label."""
+    """What the signal is, in words: ``{value}`` is its figure, any other name in braces a label or
+    a setting that the signal names."""
+
+    when: str = ""
+    """The condition in words, where its signal compares with figures of its own."""
 
     meaning: str
     """One sentence."""
@@ -165,6 +166,24 @@ class Threshold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A recording rule and its test."""
+
+    name: str
+    labels: tuple[str, ...]
+    """The labels that its series have."""
+
+    interval: Interval = EVERY
+    expression: str
+    purpose: str
+    given: Given
+    """Series of the test: the value of a gauge, or what a counter gains a second."""
+
+    results: Mapping[tuple[str, ...], float]
+    """Some of the series that come out, by the values of their labels after ``cluster``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
     """A threshold that is drawn on a dashboard and alerts nobody."""
 
@@ -188,68 +207,3 @@ def seconds(duration: str) -> int:
 def minutes(duration: str) -> int:
     """A duration of Prometheus in minutes, rounded up."""
     return math.ceil(seconds(duration) / 60)
-
-
-def rate(metric: str, by: str = GPU, window: str = "5m") -> str:
-    """What a counter gains a second."""
-    return _summed(f"rate({metric}[{window}])", metric, by)
-
-
-def gained(metric: str, by: str = GPU, window: str = "15m") -> str:
-    """How much a counter gained."""
-    return _summed(f"increase({metric}[{window}])", metric, by)
-
-
-def _summed(expression: str, metric: str, by: str) -> str:
-    """The sum by some labels, in which two scrapes of the same exporter count once."""
-    name = re.sub("{.*", "", metric)
-    declared = DECLARED.get(name) or DECLARED[re.sub(r"_(bucket|count|sum)$", "", name)]
-    own = (*IDENTITY["node"], *declared.labels, *(("le",) if name.endswith("_bucket") else ()))
-    each = f"max by ({', '.join(own)}) ({expression})"
-    return each if by == ", ".join(own) else f"sum by ({by}) ({each})"
-
-
-def of_jobs(
-    expression: str, operation: Literal["max", "min", "sum", "avg", "count"] = "max"
-) -> str:
-    """A figure for each GPU as one for each job, over its GPUs that are not shared."""
-    return (
-        f"{operation} by ({JOB}) (gpu:gpunode_job:member * on ({GPU}) group_left () ({expression}))"
-    )
-
-
-def of_gpus(metric: str, operation: Literal["max", "min"] = "max") -> str:
-    """A gauge of each GPU, whatever other labels it has."""
-    return f"{operation} by ({GPU}) ({metric})"
-
-
-def by_node(metric: str) -> str:
-    """A gauge of kube-state-metrics by the node it is about; several of them tell the same."""
-    each = f"max by (cluster, node) ({metric})"
-    return f'max by ({NODE}) (label_replace({each}, "instance", "$1", "node", "(.+)"))'
-
-
-def state(name: str) -> str:
-    """The share of time that the ledger gives to a state."""
-    return f'gpu:gpunode_gpu_seconds:rate5m{{state="{name}"}}'
-
-
-def series(metric: str, **labels: str) -> Series:
-    """A series of a test."""
-    return Series(metric, tuple(labels.items()))
-
-
-def ledger(**shares: float) -> dict[Series, float]:
-    """The ledger of a GPU, by state; the rest of its time is ``compute``."""
-    rest = {"compute": 1.0 - sum(shares.values())}
-    return {
-        series("gpunode_gpu_seconds_total", state=state): share
-        for state, share in {**rest, **shares}.items()
-    }
-
-
-def owner(**known: str) -> Series:
-    """Who holds a GPU; what is not known of the owner is empty, as the exporter has it."""
-    labels = ("owner_namespace", "owner_pod", "owner_container", "slurm_job", "user")
-    given = {**dict.fromkeys(labels, ""), "via": "process", **known}
-    return series("gpunode_gpu_owner_info", **given)

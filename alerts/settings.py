@@ -1,0 +1,290 @@
+"""What a site may want otherwise than the rules have it: a threshold in an expression, a pattern.
+
+An expression names a setting (``f"{expression} > {NVLINK_ERRORS}"``), so that the expression, the
+words about it and what a site changes have one figure. A threshold that only a tier of an alert
+has is in that tier.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from alerts.model import Unit
+from gpunode.driver.nvidia.xids import FROM_APPLICATIONS, OF_HARDWARE, OF_REPAIRED_MEMORY
+from gpunode.verdict.causes.cause import LOST
+from gpunode.verdict.causes.data import REMOTE_SHARE, SHM_FULL
+from gpunode.verdict.shortages import XID_REMEMBERED
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value that expressions name, and what it decides."""
+
+    name: str
+    value: str | float
+    meaning: str
+    unit: Unit | None = None
+    """How a figure is written; None for a text."""
+
+    def __str__(self) -> str:
+        """The setting as expressions and annotations name it."""
+        return f"${{{self.name}}}"
+
+    @property
+    def figure(self) -> float:
+        """The value of a setting that is a figure. Raises ``TypeError`` for a text."""
+        if isinstance(self.value, str):
+            raise TypeError(f"{self.name} is a text")
+        return float(self.value)
+
+
+def _any(xids: tuple[int, ...]) -> str:
+    return "|".join(str(xid) for xid in sorted(xids))
+
+
+SCRAPE_JOBS = Setting(
+    "scrape_jobs",
+    ".*gpunode.*",
+    "Pattern of the names of the scrape jobs that scrape gpunode.",
+)
+GRAFANA_URL = Setting(
+    "grafana_url",
+    "",
+    "Address of Grafana, such as https://grafana.example.org, to which alerts lead.",
+)
+RUNBOOKS_URL = Setting(
+    "runbooks_url",
+    "https://github.com/gpunode/gpunode/blob/main/alerts/runbooks",
+    "Address of the runbooks, to which their names are appended; the chart's is `rules.runbooks`.",
+)
+
+# Faults that many nodes have
+
+FLEET_NODES = Setting(
+    "fleet_nodes",
+    5,
+    "From this many nodes with the same fault on, one alert speaks for all of them.",
+    "count",
+)
+FLEET_SHARE = Setting(
+    "fleet_share",
+    0.05,
+    "Above this share of the nodes as well, if they are as many as `fleet_least`.",
+    "percent",
+)
+FLEET_LEAST = Setting(
+    "fleet_least",
+    2,
+    "Fewer nodes than this are no fault of the fleet, whatever their share.",
+    "count",
+)
+THROTTLED = Setting(
+    "throttled",
+    0.1,
+    "Above this share of the time with lowered clocks, a GPU has a fault that counts for "
+    "FleetFault.",
+    "percent",
+)
+PORT_DOWN = Setting(
+    "port_down",
+    0.9,
+    "A port that is up for less than this share of ten minutes has a fault that counts for "
+    "FleetFault; the threshold of NetworkPortDown, too, as long as no other is set there.",
+    "percent",
+)
+
+# Jobs that stand still
+
+BUSY_SHARE = Setting(
+    "busy_share",
+    0.25,
+    "Above this share of its time at work, a GPU runs something that can be harmed.",
+    "percent",
+)
+PAUSED_AT_MOST = Setting(
+    "paused_at_most",
+    3600,
+    "Seconds for which a pause that training reports excuses that nothing moves.",
+    "seconds",
+)
+UNINTERRUPTIBLE_AT_MOST = Setting(
+    "uninterruptible_at_most",
+    180,
+    "Seconds for which a process that waits for a disk or file server excuses that nothing "
+    "moves; then its storage is either back or has an alert of its own.",
+    "seconds",
+)
+BLOCKED_FROM = Setting(
+    "blocked_from",
+    10,
+    "Seconds of waiting after which a GPU is blocked, not only between two steps.",
+    "seconds",
+)
+STALLED_FROM = Setting(
+    "stalled_from",
+    20,
+    "Seconds of a stall after which the rules look for those for whom the others wait; the "
+    "threshold of JobStalled, too, as long as no other is set there.",
+    "seconds",
+)
+STILL_FROM = Setting(
+    "still_from",
+    60,
+    "Seconds without work after which a job stands still: it keeps the GPUs that it had, and is "
+    "not held up by a straggler.",
+    "seconds",
+)
+COMES_BACK_WITHIN = Setting(
+    "comes_back_within",
+    300,
+    "Seconds of standing still up to which a job that works again has come back by itself; after "
+    "a longer time somebody may have restarted it.",
+    "seconds",
+)
+"""PyTorch's watchdog waits for ten minutes:
+https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group"""
+
+COMES_BACK_AGAIN = Setting(
+    "comes_back_again",
+    2,
+    "A job that has come back by itself is told after this multiple of its longest pause.",
+    "number",
+)
+STARVED_FROM = Setting(
+    "starved_from",
+    LOST,
+    "Above this share of its time without data, a GPU is starved, where another alert asks.",
+    "percent",
+)
+STRAGGLER_SLOWDOWN = Setting(
+    "straggler_slowdown",
+    1.1,
+    "A job whose steps take less than this multiple of the best pace has no straggler, unless "
+    "the GPU has a fault of its own.",
+    "number",
+)
+RESTARTED_USEFUL = Setting(
+    "restarted_useful",
+    0.3,
+    "A job that computes for this share of an hour does not crash in a loop.",
+    "percent",
+)
+
+# Requests to servers
+
+SERVING_SLOWDOWN = Setting(
+    "serving_slowdown",
+    2,
+    "Requests that take more than this multiple of what they took for a day are slow.",
+    "number",
+)
+
+# Memory and filesystems
+
+SWAP_READ = Setting(
+    "swap_read",
+    1e6,
+    "Bytes a second read back from swap above which a node is short of memory.",
+    "bytes",
+)
+SHM_FULL_WITHIN = Setting(
+    "shm_full_within",
+    600,
+    "A /dev/shm that will be full in fewer seconds is in danger.",
+    "seconds",
+)
+SHM_HARMS_FROM = Setting(
+    "shm_harms_from",
+    SHM_FULL,
+    "Above this share of /dev/shm in use, harm on its node is its doing.",
+    "percent",
+)
+FILLS_WITHIN = Setting(
+    "fills_within",
+    14400,
+    "A filesystem fills up if it will be full within these seconds, at the pace of the last hour.",
+    "seconds",
+)
+INODES_FREE = Setting(
+    "inodes_free",
+    0.001,
+    "A filesystem with less than this share of its inodes takes no more files.",
+    "percent",
+)
+ROOT_FREE = Setting(
+    "root_free",
+    0.005,
+    "A root filesystem with less than this share of its space takes no more files.",
+    "percent",
+)
+REMOTE_REQUESTS = Setting(
+    "remote_requests",
+    REMOTE_SHARE,
+    "A node with no more requests in flight to a file server, on average, does not suffer if they "
+    "are slow.",
+    "number",
+)
+
+# Hardware
+
+NVLINK_ERRORS = Setting(
+    "nvlink_errors",
+    10,
+    "Errors of one kind in 15 minutes above which the NVLinks of a GPU are faulty.",
+    "number",
+)
+RDMA_LINK_ERRORS = Setting(
+    "rdma_link_errors",
+    10,
+    "Errors of an RDMA port's link in 15 minutes above which it is faulty.",
+    "number",
+)
+RDMA_LOST_PACKETS = Setting(
+    "rdma_lost_packets",
+    300,
+    "Signs of packets that an RDMA port lost and sent again in 15 minutes above which it is "
+    "faulty.",
+    "number",
+)
+RDMA_LINKS_LOST = Setting(
+    "rdma_links_lost",
+    2,
+    "Times in an hour that an RDMA port lost its link above which it is faulty.",
+    "number",
+)
+XID_REMEMBERED_FOR = Setting(
+    "xid_remembered",
+    XID_REMEMBERED,
+    "Seconds for which an XID counts.",
+    "seconds",
+)
+CONTAINED_REMEMBERED = Setting(
+    "contained_remembered",
+    2 * XID_REMEMBERED,
+    "Seconds for which an error of memory that was contained (XID 94) excuses lost data.",
+    "seconds",
+)
+XIDS_OF_HARDWARE = Setting(
+    "xids_of_hardware", _any(OF_HARDWARE), "XIDs of a GPU that somebody must attend to."
+)
+XIDS_OF_APPLICATIONS = Setting(
+    "xids_of_applications",
+    _any(FROM_APPLICATIONS),
+    "XIDs of programs; they are only kept for a review.",
+)
+XIDS_OF_REPAIRED_MEMORY = Setting(
+    "xids_of_repaired_memory",
+    _any(OF_REPAIRED_MEMORY),
+    "XIDs of memory that the driver has repaired; nobody is told.",
+)
+KNOWN_SHARE = Setting(
+    "known_share",
+    0.005,
+    "Above this share of a day, what a GPU did was known.",
+    "percent",
+)
+
+SETTINGS: dict[str, Setting] = {
+    one.name: one for one in tuple(vars().values()) if isinstance(one, Setting)
+}
+"""Every setting by its name."""
