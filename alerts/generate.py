@@ -124,18 +124,18 @@ def thresholds() -> str:
     for row in THRESHOLDS:
         for tier in row.tiers:
             name = f"[{row.alert}](../alerts/runbooks/{row.alert}.md)"
-            told = (
+            cells = (
                 *(name, row.group, tier.severity, when(row, tier), lasting(tier)),
                 *(row.meaning, row.remedy),
             )
-            lines.append("| " + " | ".join(told) + " |")
+            lines.append("| " + " | ".join(cells) + " |")
     lines += [
         "",
         "## Lines on dashboards",
         "",
         "Thresholds that dashboards draw and that alert nobody.",
         "",
-        "| line | what it is | threshold | why nobody is told |",
+        "| line | what it is | threshold | why nobody is notified |",
         "|---|---|---|---|",
     ]
     for line in LINES:

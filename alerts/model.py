@@ -22,7 +22,7 @@ Interval = Literal["15s", "30s", "1m", "4m"]
 """Time between two evaluations. Prometheus drops a series from queries after five minutes:
 https://prometheus.io/docs/prometheus/latest/querying/basics/#staleness"""
 
-EVERY: Interval = "30s"
+RULE_INTERVAL: Interval = "30s"
 """The usual time between two evaluations."""
 
 AT_ONCE: Interval = "15s"
@@ -173,7 +173,7 @@ class Record:
     labels: tuple[str, ...]
     """The labels that its series have."""
 
-    interval: Interval = EVERY
+    interval: Interval = RULE_INTERVAL
     expression: str
     purpose: str
     given: Given
@@ -184,7 +184,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class DashboardLine:
     """A threshold that is drawn on a dashboard and alerts nobody."""
 
     name: str
@@ -196,7 +196,7 @@ class Line:
     threshold: float
     scope: Scope
     reason: str
-    """Why nobody is told."""
+    """Why nobody is notified."""
 
 
 def seconds(duration: str) -> int:

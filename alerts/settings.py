@@ -147,7 +147,7 @@ https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_pro
 COMES_BACK_AGAIN = Setting(
     "comes_back_again",
     2,
-    "A job that has come back by itself is told after this multiple of its longest pause.",
+    "A job that has come back by itself is reported after this multiple of its longest pause.",
     "number",
 )
 STARVED_FROM = Setting(
@@ -275,7 +275,7 @@ XIDS_OF_APPLICATIONS = Setting(
 XIDS_OF_REPAIRED_MEMORY = Setting(
     "xids_of_repaired_memory",
     _any(OF_REPAIRED_MEMORY),
-    "XIDs of memory that the driver has repaired; nobody is told.",
+    "XIDs of memory that the driver has repaired; nobody is notified.",
 )
 KNOWN_SHARE = Setting(
     "known_share",

@@ -11,17 +11,6 @@ SOURCES = Path(__file__).parents[1] / "exporter/gpunode"
 BY_DESIGN = {"GpunodeCallback"}
 """Lightning's and Hugging Face's have the name by which users of either look for one."""
 
-STILL_SHARED = {
-    "Figure",
-    "Finding",
-    "Looked",
-    "Owner",
-    "Place",
-    "Table",
-    "View",
-}
-"""Names that wait for their rename."""
-
 
 def test_no_two_public_classes_share_a_name() -> None:
     places = defaultdict(set)
@@ -30,6 +19,6 @@ def test_no_two_public_classes_share_a_name() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].add(str(path.relative_to(SOURCES)))
     shared = {name: sorted(paths) for name, paths in places.items() if len(paths) > 1}
-    new = {n: paths for n, paths in shared.items() if n not in BY_DESIGN | STILL_SHARED}
+    new = {n: paths for n, paths in shared.items() if n not in BY_DESIGN}
     assert not new, "give each a name that says what it is"
-    assert not (BY_DESIGN | STILL_SHARED) - shared.keys(), "no longer shared: take it off the list"
+    assert not BY_DESIGN - shared.keys(), "no longer shared: take it off the list"

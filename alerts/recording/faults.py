@@ -70,7 +70,7 @@ and a join in which a place has two GPUs would fail for every node."""
 
 
 def _recent_xid(selected: str) -> str:
-    """GPUs and the XIDs that their driver told lately."""
+    """GPUs and the XIDs that their driver reported lately."""
     return f"max by ({GPU}, xid) ({XIDS}{{{selected}}}) > time() - {XID_REMEMBERED_FOR}"
 
 

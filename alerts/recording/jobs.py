@@ -1,4 +1,4 @@
-"""Whose GPU is whose: the job as the unit of what training and serving are told about."""
+"""Whose GPU is whose: the job is the unit of alerts about training and serving."""
 
 from __future__ import annotations
 
@@ -514,7 +514,7 @@ OF_STALLS: tuple[Record, ...] = (
             f"(gpu:gpunode_gpu_fault:worst == 2 unless on ({NODE}) {CORDONED})) "
             f"or on ({JOB}) (job:gpunode_broken_gpu:count and on ({JOB}) {STILL})"
         ),
-        purpose="GPUs of a job of which GpuUnhealthy has told somebody. The rule reads its own "
+        purpose="GPUs of a job of which GpuUnhealthy has notified somebody. The rule reads its own "
         "past, until the job works again: the driver tells of an XID once.",
         given={**HELD, series("gpunode_gpu_recovery_action", action="reset"): 1.0},
         results={TRAIN: 1.0},

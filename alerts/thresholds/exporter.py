@@ -184,7 +184,7 @@ EXPORTER = (
         says="no sensor could tell what it did for {value} of the time, where one could "
         "for {known_share} of a day",
         meaning="The driver returns errors, or sensors are gone that were there. MIG instances and "
-        "GPUs before Hopper have none without DCGM, which is told nobody.",
+        "GPUs before Hopper have none without DCGM, of which nobody is notified.",
         remedy="Reset the GPU if it is lost; restart DCGM; see the exporter's log.",
         source=LEDGER,
         record="gpu:gpunode_gpu_unknown:ratio",

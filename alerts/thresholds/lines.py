@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from alerts.model import Line
+from alerts.model import DashboardLine
 from alerts.promql import GPU, JOB, NODE, gained, of_gpus, of_jobs, rate, state
 from gpunode.verdict.causes.data import DISK_BUSY, QUOTA_THROTTLED
 from gpunode.verdict.causes.host import THREAD_BUSY
 from gpunode.verdict.causes.limits import LIMIT_LOWERED, MEMORY_FULL
 
-LINES: tuple[Line, ...] = (
-    Line(
+LINES: tuple[DashboardLine, ...] = (
+    DashboardLine(
         name="gpu_busy",
         group="data_ingestion",
         says="share of an hour in which the GPU had work",
@@ -22,7 +22,7 @@ LINES: tuple[Line, ...] = (
         scope="gpu",
         reason="JobStarved, JobLaunchBound and JobIdle tell of what the gaps consist.",
     ),
-    Line(
+    DashboardLine(
         name="power_swings",
         group="data_ingestion",
         says="swings of the power draw a minute, from load to rest and back",
@@ -33,7 +33,7 @@ LINES: tuple[Line, ...] = (
         scope="gpu",
         reason="The saw-tooth is how JobStarved looks.",
     ),
-    Line(
+    DashboardLine(
         name="power_of_default_limit",
         group="data_ingestion",
         says="power draw as a share of the board's default limit, whatever cap is set",
@@ -48,7 +48,7 @@ LINES: tuple[Line, ...] = (
         reason="Decoding is bound by memory and draws little; JobStarved tells if it is "
         "starvation.",
     ),
-    Line(
+    DashboardLine(
         name="busiest_thread",
         group="data_ingestion",
         says="share of a core that the busiest thread of a job uses",
@@ -59,7 +59,7 @@ LINES: tuple[Line, ...] = (
         scope="gpu",
         reason="It is the evidence of the cause data_loading_cpu, which JobStarved names.",
     ),
-    Line(
+    DashboardLine(
         name="data_wait",
         group="data_ingestion",
         says="share of a training process's time in which it waits for a batch",
@@ -73,7 +73,7 @@ LINES: tuple[Line, ...] = (
         scope="gpu",
         reason="JobStarved tells if the GPU has to wait too.",
     ),
-    Line(
+    DashboardLine(
         name="iowait",
         group="data_ingestion",
         says="share of the CPUs' time that is iowait",
@@ -87,7 +87,7 @@ LINES: tuple[Line, ...] = (
         scope="node",
         reason="A hint; NodeStoragePressure tells when it starves a GPU.",
     ),
-    Line(
+    DashboardLine(
         name="disk_busy",
         group="data_ingestion",
         says="share of the time in which a disk has requests",
@@ -98,7 +98,7 @@ LINES: tuple[Line, ...] = (
         scope="node",
         reason="A disk that serves requests in parallel may have room; NodeStoragePressure tells.",
     ),
-    Line(
+    DashboardLine(
         name="shared_filesystem_read",
         group="data_ingestion",
         says="bytes a second that the nodes of a cluster read from Lustre",
@@ -111,7 +111,7 @@ LINES: tuple[Line, ...] = (
         scope="filesystem",
         reason="How much is enough depends on the jobs; JobStarved tells when it is not.",
     ),
-    Line(
+    DashboardLine(
         name="lustre_metadata",
         group="data_ingestion",
         says="metadata operations a second of a node",
@@ -122,7 +122,7 @@ LINES: tuple[Line, ...] = (
         scope="node",
         reason="StorageSlow tells when the servers suffer.",
     ),
-    Line(
+    DashboardLine(
         name="nvlink_used",
         group="communication",
         says="share of the NVLinks' bandwidth in use",
@@ -136,7 +136,7 @@ LINES: tuple[Line, ...] = (
         scope="gpu",
         reason="JobTransport tells when NCCL does not use them.",
     ),
-    Line(
+    DashboardLine(
         name="rdma_congestion",
         group="communication",
         says="signs of congestion a second",
@@ -148,7 +148,7 @@ LINES: tuple[Line, ...] = (
         reason="Congestion slows traffic and loses nothing; JobCommunicationHigh tells of "
         "the time.",
     ),
-    Line(
+    DashboardLine(
         name="step_time_of_a_week",
         group="communication",
         says="time of a job's step over the shortest of the last seven days' runs",
@@ -162,7 +162,7 @@ LINES: tuple[Line, ...] = (
         scope="job",
         reason="Runs of the same name may differ in what they train.",
     ),
-    Line(
+    DashboardLine(
         name="gpu_memory_used",
         group="memory_precision",
         says="share of the GPU's memory in use",
@@ -177,7 +177,7 @@ LINES: tuple[Line, ...] = (
         scope="gpu",
         reason="Allocators keep what they once had; JobOutOfGpuMemory tells when it is not enough.",
     ),
-    Line(
+    DashboardLine(
         name="torch_reserved",
         group="memory_precision",
         says="memory that PyTorch has reserved as a share of the GPU's",
@@ -191,7 +191,7 @@ LINES: tuple[Line, ...] = (
         scope="gpu",
         reason="As above.",
     ),
-    Line(
+    DashboardLine(
         name="mfu",
         group="memory_precision",
         says="model FLOPs utilisation",
@@ -202,7 +202,7 @@ LINES: tuple[Line, ...] = (
         scope="gpu",
         reason="What is good depends on the model; the ledger tells what is lost.",
     ),
-    Line(
+    DashboardLine(
         name="sm_efficiency",
         group="kernels",
         says="share of the SMs that are active while kernels run",
@@ -218,7 +218,7 @@ LINES: tuple[Line, ...] = (
         scope="gpu",
         reason="Small kernels are a property of the model; JobLaunchBound tells of gaps.",
     ),
-    Line(
+    DashboardLine(
         name="sm_clock",
         group="thermal_power",
         says="SM clock as a share of its maximum",
@@ -232,7 +232,7 @@ LINES: tuple[Line, ...] = (
         scope="gpu",
         reason="An idle GPU lowers its clocks; GpuThrottled tells of lowered ones.",
     ),
-    Line(
+    DashboardLine(
         name="power_limit",
         group="thermal_power",
         says="power limit as a share of the board's default",
@@ -246,7 +246,7 @@ LINES: tuple[Line, ...] = (
         scope="gpu",
         reason="Somebody has lowered it on purpose.",
     ),
-    Line(
+    DashboardLine(
         name="job_memory_growth",
         group="system",
         says="bytes by which a job's memory grows in an hour",
@@ -257,7 +257,7 @@ LINES: tuple[Line, ...] = (
         scope="gpu",
         reason="JobMemoryNearLimit tells when it is about to matter.",
     ),
-    Line(
+    DashboardLine(
         name="request_time",
         group="serving",
         says="duration of the slowest 1% of interactive requests",
@@ -268,7 +268,7 @@ LINES: tuple[Line, ...] = (
         scope="job",
         reason="A chat streams its answer for longer; ServingSlow compares each with itself.",
     ),
-    Line(
+    DashboardLine(
         name="batch_time",
         group="serving",
         says="mean duration of a request, for services that answer in batches",
@@ -282,7 +282,7 @@ LINES: tuple[Line, ...] = (
         scope="job",
         reason="As above.",
     ),
-    Line(
+    DashboardLine(
         name="torch_alloc_retries",
         group="memory_precision",
         says="allocations that flushed PyTorch's cache in 15 minutes",
@@ -293,7 +293,7 @@ LINES: tuple[Line, ...] = (
         scope="gpu",
         reason="JobOutOfGpuMemory tells.",
     ),
-    Line(
+    DashboardLine(
         name="cpu_quota",
         group="data_ingestion",
         says="share of its CPU quota's periods in which a job is throttled",
@@ -307,7 +307,7 @@ LINES: tuple[Line, ...] = (
         scope="gpu",
         reason="It is evidence of the cause data_loading_cpu, which JobStarved names.",
     ),
-    Line(
+    DashboardLine(
         name="tcp_retransmitted",
         group="network",
         says="share of the TCP segments that are sent again",
@@ -323,7 +323,7 @@ LINES: tuple[Line, ...] = (
         scope="node",
         reason="NetworkDrops, RdmaErrors and StorageSlow tell when a job suffers.",
     ),
-    Line(
+    DashboardLine(
         name="starved",
         group="data_ingestion",
         says="share of the time in which the GPU is starved",
@@ -369,4 +369,4 @@ COVERED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("clocks or power limit lowered", ("sm_clock", "power_limit")),
     ("responses within 2 s, batches within 100 ms", ("ServingSlow", "request_time", "batch_time")),
 )
-"""What users ask to be told of, and the alerts and lines that answer."""
+"""What users ask to be notified of, and the alerts and lines that answer."""

@@ -261,7 +261,7 @@ SYSTEM = (
         summary_ko="노드의 파일 시스템이 곧 가득 찹니다",
         says="{value} of {mountpoint} is free, and at this pace none within {fills_within}",
         meaning="Checkpoints and caches need the space; one that is kept full by design is "
-        "not told.",
+        "not reported.",
         remedy="Remove old checkpoints, or enlarge the filesystem.",
         source=STATVFS,
         record="node:gpunode_filesystem:free",

@@ -47,7 +47,7 @@ DEEPEST = 16
 """The most collections that may lie in each other: settings take three."""
 
 LONGEST_KEY = 200
-"""Characters of a key that is told."""
+"""Characters of a key in a message."""
 
 TOKEN_VARIABLE = "GPUNODE_PROMETHEUS_TOKEN"  # noqa: S105 a name
 PASSWORD_VARIABLE = "GPUNODE_PROMETHEUS_PASSWORD"  # noqa: S105 a name
@@ -584,9 +584,9 @@ def _check_keys(shared: Collection[SettingName], content: Mapping[Any, Any], *wi
             if path not in shared and isinstance(value, dict):
                 _check_keys(shared, value, *path)
             continue
-        told = escaped(".".join(path), LONGEST_KEY)
-        (nearest,) = get_close_matches(told, sorted(map(".".join, shared)), n=1, cutoff=0)
-        raise UsageError(f"{told}: unknown setting; the nearest is {nearest}")
+        unknown = escaped(".".join(path), LONGEST_KEY)
+        (nearest,) = get_close_matches(unknown, sorted(map(".".join, shared)), n=1, cutoff=0)
+        raise UsageError(f"{unknown}: unknown setting; the nearest is {nearest}")
 
 
 def _own(fields: Mapping[str, FieldInfo], content: Mapping[str, Any]) -> dict[str, Any]:

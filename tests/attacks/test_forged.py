@@ -19,13 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpunode.cli import log as cli_log
-from gpunode.cli.log import Lines, StandardError
+from gpunode.cli.log import OneLineFormatter, StandardError
 from gpunode.config import Settings
 from gpunode.holders.census import Census
 from gpunode.holders.cgroup import CgroupOwner, whose
 from gpunode.holders.owner import Owner, Started
 from gpunode.holders.pods import HOLDERS, Pods
-from gpunode.holders.pods import LONGEST as NAME
+from gpunode.holders.pods import LONGEST_NAME as NAME
 from gpunode.host.kernel_log import KMSG, LONGEST_LINE, WATCHED, KernelLog, kind_of, message_of
 from gpunode.jobs import cgroup
 from gpunode.jobs.owners import GpuOwners, OwnersDetail
@@ -599,14 +599,14 @@ def logged(message: object, *arguments: object, at: float = 0.0) -> logging.LogR
     ],
 )
 def test_a_line_of_the_log_is_one_line_and_shows_what_is_in_it(said: str, shown: str) -> None:
-    assert Lines().format(logged("%s", said)).endswith(f" WARNING gpunode.x: {shown}")
-    assert Lines().format(logged(said)).endswith(f" WARNING gpunode.x: {shown}")
+    assert OneLineFormatter().format(logged("%s", said)).endswith(f" WARNING gpunode.x: {shown}")
+    assert OneLineFormatter().format(logged(said)).endswith(f" WARNING gpunode.x: {shown}")
 
 
 @given(st.text() | st.text().map(lambda text: text * 1000))
 def test_a_line_of_the_log_is_short_and_prints_as_itself(said: str) -> None:
-    found = Lines().format(logged("%s", said))
-    assert len(found) <= cli_log.LONGEST
+    found = OneLineFormatter().format(logged("%s", said))
+    assert len(found) <= cli_log.LONGEST_LINE
     assert found.isprintable()
 
 
@@ -616,7 +616,7 @@ def test_a_traceback_stays_readable_and_forges_no_line() -> None:
     except ValueError as error:
         record = logged("failed")
         record.exc_info = type(error), error, error.__traceback__
-    first, *rest = Lines().format(record).split("\n")
+    first, *rest = OneLineFormatter().format(record).split("\n")
     assert first.endswith("gpunode.x: failed")
     assert rest[0] == "    Traceback (most recent call last):"
     assert "in test_a_traceback_stays_readable_and_forges_no_line" in rest[1]
@@ -645,7 +645,7 @@ def test_a_complaint_that_is_new_each_time_fills_no_disk(
     for second in range(7000):
         handler.handle(logged("%s%s", second, LONG, at=second / 2))
     lines = capfd.readouterr().err.splitlines()
-    assert len(lines) == cli_log.MOST
+    assert len(lines) == cli_log.MOST_LINES
     assert "more than 1000 lines in an hour" in lines[-1]
     handler.handle(logged("again", at=3700.0))
     assert capfd.readouterr().err.endswith("gpunode.x: again\n")
@@ -671,7 +671,7 @@ def test_a_daemon_tells_and_logs_of_a_hostile_process_what_the_kernel_says(
     assert labels["slurm_job"] == ""
     assert size < 500_000
     errors = capfd.readouterr().err.splitlines()
-    assert all(text.isprintable() and len(text) <= cli_log.LONGEST for text in errors)
+    assert all(text.isprintable() and len(text) <= cli_log.LONGEST_LINE for text in errors)
 
 
 def owner_in(text: str) -> dict[str, str] | None:

@@ -26,10 +26,10 @@ from gpunode.host.filesystem import READ_ONLY, Filesystems
 from gpunode.jobs import processes as job
 from gpunode.jobs import shm
 from gpunode.jobs.owners import ProcessRoles, RolesDetail
-from gpunode.jobs.processes import Job, JobProcesses, Used
+from gpunode.jobs.processes import JobProcesses, JobRead, Used
 from gpunode.metric import Metric, Sample
 from gpunode.node import local
-from gpunode.node.kernel import Stat, parse_stat
+from gpunode.node.kernel import ProcessStat, parse_stat
 from gpunode.node.local import LocalNode
 from gpunode.node.node import SteppedClock
 from gpunode.source import Source
@@ -172,11 +172,11 @@ def test_a_mount_table_is_read_once_for_all_processes_that_share_it() -> None:
         source = job_of(node, shell.pid, *pids)
         try:
             for _ in range(10):
-                node.stepped.now += shm.AGAIN / 10
+                node.stepped.now += shm.READ_AGAIN_AFTER / 10
                 assert values(told(source), job.SHM_SIZE) == [4 << 20]
             assert node.count("/mountinfo") == 1
             subprocess.run(["nsenter", f"--mount=/proc/{shell.pid}/ns/mnt", "umount", "/dev/shm"])
-            node.stepped.now += shm.AGAIN
+            node.stepped.now += shm.READ_AGAIN_AFTER
             assert 4 << 20 not in values(told(source), job.SHM_SIZE)
         finally:
             for pid in pids:
@@ -211,8 +211,8 @@ def test_one_busy_thread_among_thousands_is_found() -> None:
         assert found[0] > 0.05  # the others sleep
 
 
-def task(cpu: float) -> Stat:
-    return Stat("python3", "S", 1, cpu, 1.0)
+def task(cpu: float) -> ProcessStat:
+    return ProcessStat("python3", "S", 1, cpu, 1.0)
 
 
 @given(st.lists(st.floats(0, 1), min_size=1), st.data())
@@ -220,7 +220,7 @@ def test_no_thread_is_told_to_be_busiest_if_another_may_be(
     shares: list[float], data: st.DataObject
 ) -> None:
     looked = data.draw(st.sets(st.sampled_from(range(len(shares)))))
-    before, after = Job(), Job(partly=set() if len(looked) == len(shares) else {"1"})
+    before, after = JobRead(), JobRead(partly=set() if len(looked) == len(shares) else {"1"})
     before.processes["1"], after.processes["1"] = task(0.0), task(10 * sum(shares))
     for at in looked:
         before.threads["1", str(at)] = task(0.0)

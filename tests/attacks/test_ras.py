@@ -272,7 +272,7 @@ def test_what_one_tenant_says_harms_no_other(
     form: str, hire: Hire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpunode.node.tcp, "DEADLINE", 2.0)
-    monkeypatch.setattr(ras, "PATIENCE", 0.5)
+    monkeypatch.setattr(ras, "ANSWERS_TIMEOUT", 0.5)
     liar, victim = hire(1001), hire(1002)
     node = Shared(liar, victim)
     source = NcclRas(Census(node), Settings())
@@ -295,7 +295,7 @@ def test_what_a_service_said_ends_when_it_does_not_answer(
     answer: str, hire: Hire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpunode.node.tcp, "DEADLINE", 0.4)
-    monkeypatch.setattr(ras, "PATIENCE", 0.2)
+    monkeypatch.setattr(ras, "ANSWERS_TIMEOUT", 0.2)
     tenant = hire(0)
     node = Shared(tenant)
     source = NcclRas(Census(node), Settings())
@@ -378,7 +378,7 @@ def test_any_number_of_silent_services_on_a_gpu_delay_none_on_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(gpunode.node.tcp, "DEADLINE", 0.1)
-    monkeypatch.setattr(ras, "PATIENCE", 1.5)
+    monkeypatch.setattr(ras, "ANSWERS_TIMEOUT", 1.5)
     monkeypatch.setattr(ras, "START", 0.05)
     done = threading.Event()
     threads = [threading.Thread(target=done.wait) for _ in range(200)]

@@ -13,7 +13,7 @@ from gpunode.config import Settings
 from gpunode.driver.driver import Identity
 from gpunode.holders import owner as owners
 from gpunode.holders.census import Census
-from gpunode.nccl.ras import NcclRas, Place, _gpu_of
+from gpunode.nccl.ras import NcclRas, ServiceProcesses, _gpu_of
 from gpunode.nccl.ras_answer import Rank
 from tests.attacks.test_ras import Hire, Shared, Tenant, at, awaited, counted, gone, hire
 from tests.nccl.ras import status, told
@@ -223,7 +223,7 @@ def test_the_gpus_of_a_process_are_told_apart_also_in_a_container(
 ) -> None:
     owner = owners.Tenant("1000", "", container, "", "")
     gpus = [Identity(index, f"GPU-{index}", "NVIDIA H200") for index in held]
-    place = Place(gpus={9: gpus[::-1]})
+    place = ServiceProcesses(gpus={9: gpus[::-1]})
     found = {
         device: _gpu_of(Rank(0, "h", 9, device), owner, place, set(devices)) for device in expected
     }

@@ -19,7 +19,7 @@ import pytest
 from rich.console import Console
 
 from gpunode.cli import doctor
-from gpunode.cli.doctor import Finding, examine
+from gpunode.cli.doctor import SourceHealth, examine
 from gpunode.cli.table import doctor_table
 from gpunode.config import DoctorSettings, KubeletSettings, ListenSettings, Settings
 from gpunode.driver.driver import Process
@@ -58,7 +58,7 @@ def rows(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {row["source"]: row for row in answer["sources"]}
 
 
-def shown(findings: tuple[Finding, ...], width: int = 200) -> str:
+def shown(findings: tuple[SourceHealth, ...], width: int = 200) -> str:
     console = Console(width=width, record=True, file=io.StringIO())
     console.print(doctor_table(findings, width))
     return console.export_text()
@@ -67,10 +67,10 @@ def shown(findings: tuple[Finding, ...], width: int = 200) -> str:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """One read of each source is enough."""
-    monkeypatch.setattr(doctor, "AGAIN", 0.0)
+    monkeypatch.setattr(doctor, "SECOND_READ_AFTER", 0.0)
 
 
-def found(node: LocalNode, **settings: Any) -> dict[str, Finding]:
+def found(node: LocalNode, **settings: Any) -> dict[str, SourceHealth]:
     settings.setdefault("web", ListenSettings(listen_address=f"127.0.0.1:{free_port()}"))
     return {each.source: each for each in examine(node, DoctorSettings(**settings)).sources}
 
@@ -124,7 +124,7 @@ def test_a_container_without_the_root_of_the_node_is_told_to_mount_it(tmp_path: 
 @pytest.mark.parametrize(("why", "said"), [("", "there is"), ("lost", "lost; so there is")])
 def test_what_there_is_not_is_a_sentence(why: str, said: str) -> None:
     """Of a driver that lists no GPU, nothing more is known."""
-    gone = Finding("gpu", "nothing", 0, 0, 0, 0, 1, why, ("a",), "", also=("gpu_health",))
+    gone = SourceHealth("gpu", "nothing", 0, 0, 0, 0, 1, why, ("a",), "", also=("gpu_health",))
     line = next(line for line in shown((gone,)).splitlines() if "gpu_health" in line)
     assert line.split("0 of 1")[1].strip() == f"{said} no gpu_health"
 
@@ -204,7 +204,7 @@ class Hanging(MachineGpu):
 
 @pytest.mark.usefixtures("quick")
 def test_what_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "PATIENCE", 1.0)
+    monkeypatch.setattr(doctor, "EXAMINATION_TIMEOUT", 1.0)
     gpus = [Hanging(0, "GPU-a", "0000:01:00.0"), MachineGpu(1, "GPU-b", "0000:02:00.0")]
     try:
         sources = found(LocalNode(Path("/"), [MachineDriver(gpus)]))

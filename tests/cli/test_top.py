@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from gpunode.cli.top import NoDaemon, Server, ask
+from gpunode.cli.top import DaemonAddress, NoDaemon, ask
 from tests.conftest import watching
 from tests.daemon import PATIENCE, free_port
 from tests.export.page import scenes
@@ -134,7 +134,7 @@ def test_a_signal_leaves_the_terminal_as_it_was(sent: signal.Signals) -> None:
 
 
 def test_an_answer_that_drips_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpunode.cli.top.PATIENCE", 0.3)
+    monkeypatch.setattr("gpunode.cli.top.ANSWER_TIMEOUT", 0.3)
 
     def drip(listener: socket.socket) -> None:
         connection, _ = listener.accept()
@@ -147,7 +147,7 @@ def test_an_answer_that_drips_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=drip, args=(listener,), daemon=True).start()
         with pytest.raises(NoDaemon, match="no whole answer within"):
-            ask(Server(f"http://127.0.0.1:{listener.getsockname()[1]}"))
+            ask(DaemonAddress(f"http://127.0.0.1:{listener.getsockname()[1]}"))
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_what_does_not_speak_http_is_told(greeting: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=greet, args=(listener,), daemon=True).start()
         with pytest.raises(NoDaemon, match="what answers is no gpunode"):
-            ask(Server(f"http://127.0.0.1:{listener.getsockname()[1]}"))
+            ask(DaemonAddress(f"http://127.0.0.1:{listener.getsockname()[1]}"))
 
 
 def test_names_of_tenants_cannot_control_the_terminal() -> None:

@@ -49,7 +49,7 @@ from gpunode.jobs import cgroup, processes, steps
 from gpunode.jobs.owners import GpuOwners, ProcessRoles
 from gpunode.loop.door import Door
 from gpunode.nccl import bench, ras
-from gpunode.nccl.log import HOSTNAME, MOST, DebugLog
+from gpunode.nccl.log import HOSTNAME, MOST_COMMUNICATORS, DebugLog
 from gpunode.nccl.ras_answer import HERE, NAMED, Asked
 from gpunode.node import kernel, kubelet, sockets, tape, tcp
 from gpunode.node.datagram_socket import Datagram
@@ -200,7 +200,7 @@ def nccl_log(data: bytes) -> None:
     for at in range(0, len(data), MOST_READ):
         log.add(lines_of(data[at : at + MOST_READ], at, log.line).kept)
     lines_of(data[:MOST_READ], 0, HOSTNAME)
-    assert len(log.communicators) <= MOST
+    assert len(log.communicators) <= MOST_COMMUNICATORS
     assert len(log.on(None)) <= 8
     assert all(len(found.transports) <= 64 for found in log.communicators)
 

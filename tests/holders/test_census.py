@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpunode.driver.driver import DriverError, Process
-from gpunode.driver.errands import PATIENCE
+from gpunode.driver.errands import DRIVER_TIMEOUT
 from gpunode.holders import census
 from gpunode.holders.census import FORGOTTEN, FRESH
 from gpunode.holders.holder import ROLE_FIRST, THREADS_FIRST, THREADS_LAST, Holder
@@ -151,7 +151,7 @@ def test_a_gpu_that_hangs_keeps_nobody_from_the_others_and_one_thread(tmp_path: 
             assert [gpu.identity.index for gpu, _ in found] == [1]
             assert [holder.pid for holder in found[0][1].holders] == [7]
         # It is waited for once.
-        assert time.monotonic() - begin < 2 * PATIENCE
+        assert time.monotonic() - begin < 2 * DRIVER_TIMEOUT
         assert hangs.asked == 2
     finally:
         hangs.answers.set()

@@ -22,7 +22,7 @@ from gpunode.jobs.steps import TrainingSteps
 from gpunode.nccl.log import NcclLogs
 from gpunode.nccl.ras import NcclRas
 from gpunode.node.datagram_socket import Datagram
-from gpunode.node.node import Filesystem, Lines
+from gpunode.node.node import Filesystem, KeptLines
 from gpunode.source import Reading
 from tests.holders.proc import Card, Proc
 from tests.machine import exported
@@ -160,9 +160,9 @@ def test_the_log_of_the_next_process_begins_at_its_beginning(proc: Proc, card: S
 def test_what_the_next_process_logs_while_a_log_is_read_is_its_own(
     proc: Proc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lines(*_: object) -> Lines:
+    def lines(*_: object) -> KeptLines:
         proc.run(7, start=1001)
-        return Lines(["WARN"], 1)
+        return KeptLines(["WARN"], 1)
 
     monkeypatch.setattr(proc.node, "lines", lines)
     proc.run(7, environment="NCCL_DEBUG_FILE=/log")

@@ -20,7 +20,7 @@ class CannotTell(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Observation:
     """What a check found, in a few words, and whether it matches the advice."""
 
     ok: bool
@@ -100,15 +100,15 @@ class Check:
     why: str
     remedy: str
     source: str
-    look: Callable[[Subject], Finding]
+    look: Callable[[Subject], Observation]
 
 
-def each(findings: dict[str, str | None]) -> Finding:
+def each(findings: dict[str, str | None]) -> Observation:
     """Combine findings by name: None means as advised, anything else is listed."""
     if not findings:
         raise CannotTell("nothing to check on this node")
     wrong = [f"{name}: {what}" for name, what in findings.items() if what is not None]
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-        return Finding(False, "; ".join(wrong[:3]) + more)
-    return Finding(True, f"{len(findings)} of {len(findings)}")
+        return Observation(False, "; ".join(wrong[:3]) + more)
+    return Observation(True, f"{len(findings)} of {len(findings)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from gpunode.audit.check import NO_ADAPTER, CannotTell, Check, Finding, Subject, each
+from gpunode.audit.check import NO_ADAPTER, CannotTell, Check, Observation, Subject, each
 from gpunode.audit.system import numa_nodes
 from gpunode.driver.driver import Gpu, known
 from gpunode.holders.holder import Holder
@@ -25,10 +25,10 @@ Wrong = Callable[[Subject, Holder, Gpu], "str | None"]
 """What is wrong with a process, if anything."""
 
 
-def _of_each(wrong: Wrong) -> Callable[[Subject], Finding]:
+def _of_each(wrong: Wrong) -> Callable[[Subject], Observation]:
     """Check every readable process on a GPU."""
 
-    def look(subject: Subject) -> Finding:
+    def look(subject: Subject) -> Observation:
         findings: dict[str, str | None] = {}
         problem: OSError | None = None
         silent = ""
@@ -43,7 +43,7 @@ def _of_each(wrong: Wrong) -> Callable[[Subject], Finding]:
         if not findings and problem is not None:
             raise problem
         finding = each(findings)
-        return Finding(finding.ok, finding.found + silent)
+        return Observation(finding.ok, finding.found + silent)
 
     return look
 
@@ -101,7 +101,7 @@ def _transport(subject: Subject, holder: Holder, _: Gpu) -> str | None:
     return f"NCCL_NET={chosen}" if chosen.lower() == "socket" else None
 
 
-def _communicators(holder: Holder, gpu: Gpu) -> list[nccl_log.Communicator]:
+def _communicators(holder: Holder, gpu: Gpu) -> list[nccl_log.LoggedRank]:
     log = nccl_log.read(holder)
     found = log.on(gpu.identity.bus_id) if log else []
     if not found:
@@ -109,7 +109,7 @@ def _communicators(holder: Holder, gpu: Gpu) -> list[nccl_log.Communicator]:
     return found
 
 
-def _uses(communicators: list[nccl_log.Communicator], transport: str) -> str | None:
+def _uses(communicators: list[nccl_log.LoggedRank], transport: str) -> str | None:
     used = sum(found.transports[transport] for found in communicators)
     return f"{used} channels over {transport}" if used else None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpunode.audit.check import NO_ADAPTER, CannotTell, Check, Finding, Subject, each
+from gpunode.audit.check import NO_ADAPTER, CannotTell, Check, Observation, Subject, each
 from gpunode.audit.system import numa_nodes
 from gpunode.host.cpu import parse_cpu_list
 from gpunode.host.network import VIRTUAL
@@ -37,19 +37,19 @@ def _fast(subject: Subject) -> list[str]:
     return found
 
 
-def _mtu(subject: Subject) -> Finding:
+def _mtu(subject: Subject) -> Observation:
     mtus = {name: int(subject.text(f"/sys/class/net/{name}/mtu")) for name in _fast(subject)}
     return each({name: None if mtu >= MTU else str(mtu) for name, mtu in mtus.items()})
 
 
-def _buffers(subject: Subject) -> Finding:
+def _buffers(subject: Subject) -> Observation:
     _fast(subject)
     names = ("rmem_max", "wmem_max")
     sizes = {f"net.core.{n}": int(subject.text(f"/proc/sys/net/core/{n}")) for n in names}
     return each({name: None if size >= BUFFER else str(size) for name, size in sizes.items()})
 
 
-def _interrupts(subject: Subject) -> Finding:
+def _interrupts(subject: Subject) -> Observation:
     if len(numa_nodes(subject)) < 2:
         raise CannotTell("only one NUMA node")
     findings: dict[str, str | None] = {}
@@ -64,14 +64,14 @@ def _interrupts(subject: Subject) -> Finding:
     return each(findings)
 
 
-def _ports_active(subject: Subject) -> Finding:
+def _ports_active(subject: Subject) -> Observation:
     if not subject.rdma_ports:
         raise CannotTell(NO_ADAPTER)
     states = {name: subject.text(f"{folder}/state") for name, folder in subject.rdma_ports.items()}
     return each({name: None if "ACTIVE" in state else state for name, state in states.items()})
 
 
-def _links(subject: Subject) -> Finding:
+def _links(subject: Subject) -> Observation:
     folder = "/sys/bus/pci/devices"
     findings: dict[str, str | None] = {}
     for bus_id in subject.names(folder):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from gpunode.audit.check import NO_ADAPTER, CannotTell, Check, Finding, Subject, each
+from gpunode.audit.check import NO_ADAPTER, CannotTell, Check, Observation, Subject, each
 from gpunode.driver.driver import Gpu, known
 from gpunode.driver.nvidia.vendor import NVIDIA
 from gpunode.verdict.causes.limits import LIMIT_LOWERED
@@ -16,21 +16,21 @@ NVML = "https://docs.nvidia.com/deploy/nvml-api"
 
 def _of_each(
     ask: Callable[[Gpu], Callable[[], T]], wrong: Callable[[T], str | None]
-) -> Callable[[Subject], Finding]:
+) -> Callable[[Subject], Observation]:
     """Check one value of every GPU that reports it."""
 
-    def look(subject: Subject) -> Finding:
+    def look(subject: Subject) -> Observation:
         answers = {gpu.identity.index: known(ask(gpu)) for gpu in subject.gpus_of(NVIDIA.name)}
         return each({f"GPU {at}": wrong(a) for at, a in answers.items() if a is not None})
 
     return look
 
 
-def _driver_versions(subject: Subject) -> Finding:
+def _driver_versions(subject: Subject) -> Observation:
     _, errors = subject.listed
     wrong = errors.get(NVIDIA.name, "")
     if "mismatch" in wrong.lower():
-        return Finding(False, wrong)
+        return Observation(False, wrong)
     modules = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm")
     versions = {}
     for module in modules:
@@ -42,22 +42,22 @@ def _driver_versions(subject: Subject) -> Finding:
     return each({module: None if v == right else v for module, v in versions.items()})
 
 
-def _ecc(subject: Subject) -> Finding:
+def _ecc(subject: Subject) -> Observation:
     counted = {gpu.identity.index: known(gpu.ecc_errors) for gpu in subject.gpus_of(NVIDIA.name)}
     return each({f"GPU {at}": None if errors else "off" for at, errors in counted.items()})
 
 
-def _peer_memory(subject: Subject) -> Finding:
+def _peer_memory(subject: Subject) -> Observation:
     if not subject.rdma_ports:
         raise CannotTell(NO_ADAPTER)
     lines = map(str.split, subject.text("/proc/modules").splitlines())
     modules = {words[0] for words in lines if words}
     if modules & {"nvidia_peermem", "nv_peer_mem"}:
-        return Finding(True, "nvidia_peermem is loaded")
+        return Observation(True, "nvidia_peermem is loaded")
     driver = subject.text("/proc/driver/nvidia/version")
     if "Open Kernel Module" in driver:
-        return Finding(True, "the open kernel modules use DMA-BUF")
-    return Finding(False, "nvidia_peermem is not loaded")
+        return Observation(True, "the open kernel modules use DMA-BUF")
+    return Observation(False, "nvidia_peermem is not loaded")
 
 
 CHECKS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpunode.audit.check import Check, Finding, Subject, each
+from gpunode.audit.check import Check, Observation, Subject, each
 from gpunode.host import filesystem, mounts
 from gpunode.host.disk import WHOLE
 
@@ -21,17 +21,17 @@ def _queues(subject: Subject, setting: str, disks: re.Pattern[str]) -> dict[str,
     return found
 
 
-def _scheduler(subject: Subject) -> Finding:
+def _scheduler(subject: Subject) -> Observation:
     chosen = _queues(subject, "scheduler", re.compile(r"nvme\d+n\d+"))
     return each({name: None if "[none]" in text else text for name, text in chosen.items()})
 
 
-def _read_ahead(subject: Subject) -> Finding:
+def _read_ahead(subject: Subject) -> Observation:
     ahead = _queues(subject, "read_ahead_kb", WHOLE)
     return each({n: None if float(kib) >= READ_AHEAD else f"{kib} KiB" for n, kib in ahead.items()})
 
 
-def _access_times(subject: Subject) -> Finding:
+def _access_times(subject: Subject) -> Observation:
     table = mounts.parse(mounts.read_as_node(subject.node, "mountinfo"))
     return each(
         {

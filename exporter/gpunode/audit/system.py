@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpunode.audit.check import CannotTell, Check, Finding, Subject, each
+from gpunode.audit.check import CannotTell, Check, Observation, Subject, each
 from gpunode.host.memory import parse_meminfo
 
 KERNEL = "https://docs.kernel.org/admin-guide"
@@ -15,27 +15,27 @@ SLOW_TO_WAKE = 200.0
 MAPS = 262144
 
 
-def _governor(subject: Subject) -> Finding:
+def _governor(subject: Subject) -> Observation:
     folder = "/sys/devices/system/cpu/cpufreq"
     policies = [name for name in subject.names(folder) if name.startswith("policy")]
     found = {name: subject.text(f"{folder}/{name}/scaling_governor") for name in policies}
     return each({name: None if g == "performance" else g for name, g in found.items()})
 
 
-def _idle_states(subject: Subject) -> Finding:
+def _idle_states(subject: Subject) -> Observation:
     folder = "/sys/devices/system/cpu/cpu0/cpuidle"
     states = subject.names(folder)
     if not states:
         raise CannotTell("the kernel manages no CPU idle states")
     enabled = [state for state in states if subject.text(f"{folder}/{state}/disable") == "0"]
     latency = max((float(subject.text(f"{folder}/{s}/latency")) for s in enabled), default=0.0)
-    return Finding(latency <= SLOW_TO_WAKE, f"up to {latency:g} µs to wake")
+    return Observation(latency <= SLOW_TO_WAKE, f"up to {latency:g} µs to wake")
 
 
-def _clocksource(subject: Subject) -> Finding:
+def _clocksource(subject: Subject) -> Observation:
     path = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
     source = subject.text(path)
-    return Finding(source in ("tsc", "arch_sys_counter", "kvm-clock"), source)
+    return Observation(source in ("tsc", "arch_sys_counter", "kvm-clock"), source)
 
 
 def _chosen(text: str) -> str:
@@ -46,54 +46,54 @@ def _chosen(text: str) -> str:
     return match[1]
 
 
-def _huge_pages(subject: Subject) -> Finding:
+def _huge_pages(subject: Subject) -> Observation:
     chosen = _chosen(subject.text("/sys/kernel/mm/transparent_hugepage/enabled"))
-    return Finding(chosen != "never", chosen)
+    return Observation(chosen != "never", chosen)
 
 
-def _defragmentation(subject: Subject) -> Finding:
+def _defragmentation(subject: Subject) -> Observation:
     chosen = _chosen(subject.text("/sys/kernel/mm/transparent_hugepage/defrag"))
-    return Finding(chosen != "always", chosen)
+    return Observation(chosen != "always", chosen)
 
 
-def _swappiness(subject: Subject) -> Finding:
+def _swappiness(subject: Subject) -> Observation:
     memory = parse_meminfo(subject.text("/proc/meminfo"))
     if not memory.get("SwapTotal"):
-        return Finding(True, "no swap")
+        return Observation(True, "no swap")
     value = int(subject.text("/proc/sys/vm/swappiness"))
-    return Finding(value <= SWAPPINESS, f"vm.swappiness = {value}")
+    return Observation(value <= SWAPPINESS, f"vm.swappiness = {value}")
 
 
-def _swap_used(subject: Subject) -> Finding:
+def _swap_used(subject: Subject) -> Observation:
     memory = parse_meminfo(subject.text("/proc/meminfo"))
     used = memory["SwapTotal"] - memory["SwapFree"] if "SwapTotal" in memory else 0.0
-    return Finding(used < 0.01 * memory["MemTotal"], f"{used / 2**30:.1f} GiB in swap")
+    return Observation(used < 0.01 * memory["MemTotal"], f"{used / 2**30:.1f} GiB in swap")
 
 
-def _numa_balancing(subject: Subject) -> Finding:
+def _numa_balancing(subject: Subject) -> Observation:
     if len(numa_nodes(subject)) < 2:
         raise CannotTell("only one NUMA node")
     value = subject.text("/proc/sys/kernel/numa_balancing")
-    return Finding(value == "0", f"kernel.numa_balancing = {value}")
+    return Observation(value == "0", f"kernel.numa_balancing = {value}")
 
 
-def _zone_reclaim(subject: Subject) -> Finding:
+def _zone_reclaim(subject: Subject) -> Observation:
     value = subject.text("/proc/sys/vm/zone_reclaim_mode")
-    return Finding(value == "0", f"vm.zone_reclaim_mode = {value}")
+    return Observation(value == "0", f"vm.zone_reclaim_mode = {value}")
 
 
-def _maps(subject: Subject) -> Finding:
+def _maps(subject: Subject) -> Observation:
     value = int(subject.text("/proc/sys/vm/max_map_count"))
-    return Finding(value >= MAPS, f"vm.max_map_count = {value}")
+    return Observation(value >= MAPS, f"vm.max_map_count = {value}")
 
 
-def _iommu(subject: Subject) -> Finding:
+def _iommu(subject: Subject) -> Observation:
     if not subject.names("/sys/class/iommu"):
-        return Finding(True, "no IOMMU in use")
+        return Observation(True, "no IOMMU in use")
     options = subject.text("/proc/cmdline").split()
     passthrough = {"iommu=pt", "iommu.passthrough=1", "intel_iommu=off", "amd_iommu=off"}
     found = sorted(passthrough & set(options))
-    return Finding(bool(found), found[0] if found else "enabled without iommu=pt")
+    return Observation(bool(found), found[0] if found else "enabled without iommu=pt")
 
 
 def numa_nodes(subject: Subject) -> list[str]:

@@ -40,7 +40,7 @@ from gpunode.config import (
     option,
 )
 from gpunode.driver.driver import listed
-from gpunode.driver.errands import PATIENCE
+from gpunode.driver.errands import DRIVER_TIMEOUT
 from gpunode.driver.vendors import open_drivers
 from gpunode.export.exposition import Exposition
 from gpunode.loop import MORE_THREADS, Loop
@@ -194,9 +194,9 @@ def demo(settings: DemoSettings) -> None:
 
 def top(settings: TopSettings) -> None:
     """Show the GPUs of a running daemon until told to quit."""
-    from gpunode.cli.top import Server, show
+    from gpunode.cli.top import DaemonAddress, show
 
-    server = Server.of(settings)
+    server = DaemonAddress.of(settings)
     signal.signal(signal.SIGTERM, _end)  # so that the terminal is left as it was
     signal.signal(signal.SIGHUP, _end)
     with streams.printing():
@@ -291,7 +291,7 @@ def write_rules(settings: RulesSettings) -> None:
 
 
 def local_node(
-    path: PathSettings, dcgm: DcgmSettings | None = None, patience: float = PATIENCE
+    path: PathSettings, dcgm: DcgmSettings | None = None, patience: float = DRIVER_TIMEOUT
 ) -> LocalNode:
     """The machine that this process runs on; ``patience`` is for its GPU drivers."""
     address, bindings = (dcgm.address, dcgm.bindings) if dcgm else ("", "")

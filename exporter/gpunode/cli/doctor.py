@@ -35,10 +35,10 @@ from gpunode.node import capability
 from gpunode.node.node import Node
 from gpunode.sources import KINDS, Kind, finders
 
-PATIENCE = 12.0
+EXAMINATION_TIMEOUT = 12.0
 """Seconds to wait for the first reads; what hangs never answers."""
 
-AGAIN = 3.0
+SECOND_READ_AFTER = 3.0
 """Seconds to go on, because some numbers come from two reads."""
 
 CAPABILITY = re.compile("|".join(capability.ALL))
@@ -55,7 +55,7 @@ Status = Literal["data", "nothing", "failed", "untried"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SourceHealth:
     """How a source does at all its places, such as GPUs and mounts, taken together."""
 
     source: str
@@ -92,10 +92,12 @@ class Examination:
 
     process: str
     daemon: str
-    sources: tuple[Finding, ...]
+    sources: tuple[SourceHealth, ...]
 
 
-def examine(node: Node, settings: DoctorSettings, patience: float = PATIENCE) -> Examination:
+def examine(
+    node: Node, settings: DoctorSettings, patience: float = EXAMINATION_TIMEOUT
+) -> Examination:
     """Read every source of a node for some seconds; ``patience`` is for its GPU drivers."""
     quick = Settings.model_construct(
         node=settings.node,
@@ -113,10 +115,10 @@ def examine(node: Node, settings: DoctorSettings, patience: float = PATIENCE) ->
     begin = time.monotonic()
     while not loop.ready:
         looking = any(search.found is None for search in loop.searches)
-        if time.monotonic() - begin > (patience if looking else PATIENCE):
+        if time.monotonic() - begin > (patience if looking else EXAMINATION_TIMEOUT):
             break
         time.sleep(0.05)
-    time.sleep(AGAIN)
+    time.sleep(SECOND_READ_AFTER)
     loop.stop()
     return Examination(process(settings.path), daemon(settings.web), tuple(_findings(loop)))
 
@@ -167,7 +169,7 @@ def _reachable(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _findings(loop: Loop) -> Iterator[Finding]:
+def _findings(loop: Loop) -> Iterator[SourceHealth]:
     """The findings of all sources; once for those that a finder does not find."""
     searches = {search.finder.name: search for search in loop.searches}
     for finder, found in KINDS.items():
@@ -181,16 +183,18 @@ def _findings(loop: Loop) -> Iterator[Finding]:
             yield _absent(finder, search, also)
 
 
-def _absent(finder: Kind, search: Search, also: tuple[str, ...]) -> Finding:
+def _absent(finder: Kind, search: Search, also: tuple[str, ...]) -> SourceHealth:
     status: Status = "failed" if search.absent or search.found is None else "nothing"
     why = search.absent or ("" if search.found is not None else NO_ANSWER)
     if finder is TrainingSteps:
         status, why = "untried", "only one program can listen at its socket: the daemon"
     missing = tuple(metric.name for metric in finder.metrics)
-    return Finding(finder.name, status, 0, 0, 0, 0, len(missing), why, missing, finder.needs, also)
+    return SourceHealth(
+        finder.name, status, 0, 0, 0, 0, len(missing), why, missing, finder.needs, also
+    )
 
 
-def _finding(kind: Kind, watches: list[Watch]) -> Finding:
+def _finding(kind: Kind, watches: list[Watch]) -> SourceHealth:
     failures = [why for watch in watches if (why := _failure(watch))]
     samples = [s for watch in watches if watch.batch for s in watch.batch.reading.samples]
     given = {sample.metric for sample in samples}
@@ -199,7 +203,7 @@ def _finding(kind: Kind, watches: list[Watch]) -> Finding:
     first = failures[0] if failures else ""
     empty = sum(not (w.batch and w.batch.reading.samples) for w in watches) - len(failures)
     lacks = not set(capability.permitted()) >= set(CAPABILITY.findall(kind.needs))
-    return Finding(
+    return SourceHealth(
         source=kind.name,
         status=status,
         places=len(watches),

@@ -7,7 +7,7 @@ import logging
 from gpunode.cli import streams
 from gpunode.text import escaped
 
-LONGEST = 1000
+LONGEST_LINE = 1000
 """Characters of a line, so that it fits into a pipe at once; a path has up to 4,096, a variable of
 a process 131,072."""
 
@@ -17,14 +17,14 @@ TRACEBACK = 100
 PERIOD = 3600.0
 """Seconds without a message after which it is no repetition."""
 
-MOST = 1000
+MOST_LINES = 1000
 """Lines in a period, at most one megabyte."""
 
 REMEMBERED = 256
 """Messages to recognise when they repeat."""
 
 
-class Lines(logging.Formatter):
+class OneLineFormatter(logging.Formatter):
     """One line for each record, which cannot pretend to be another; a traceback is indented."""
 
     def __init__(self) -> None:
@@ -33,10 +33,10 @@ class Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         record.message = record.getMessage()
         record.asctime = self.formatTime(record)
-        lines = [escaped(self.formatMessage(record), LONGEST)]
+        lines = [escaped(self.formatMessage(record), LONGEST_LINE)]
         if record.exc_info:
             traceback = self.formatException(record.exc_info).split("\n")
-            lines += [f"    {escaped(line, LONGEST)}" for line in traceback[:TRACEBACK]]
+            lines += [f"    {escaped(line, LONGEST_LINE)}" for line in traceback[:TRACEBACK]]
         return "\n".join(lines)
 
 
@@ -45,23 +45,25 @@ class StandardError(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.setFormatter(Lines())
+        self.setFormatter(OneLineFormatter())
         self._times: dict[str, tuple[int, float]] = {}
         self._begin = 0.0
         self._written = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()[:LONGEST]
+        text = record.getMessage()[:LONGEST_LINE]
         times = self._count(text, record.created)
         if times & (times - 1):
             return
         if not 0 <= record.created - self._begin <= PERIOD:
             self._begin, self._written = record.created, 0
         self._written += 1
-        if self._written > MOST:
+        if self._written > MOST_LINES:
             return
-        if self._written == MOST:
-            text = f"more than {MOST} lines in an hour, leaving out the rest of it after: {text}"
+        if self._written == MOST_LINES:
+            text = (
+                f"more than {MOST_LINES} lines in an hour, leaving out the rest of it after: {text}"
+            )
         elif times > 1:
             text = f"{times} times: {text}"
         record.msg, record.args = "%s", (text,)

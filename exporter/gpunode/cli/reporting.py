@@ -22,11 +22,11 @@ from gpunode.report.history import HOUR, LATE, STATES, Asking, Past, Period
 from gpunode.report.page import FORMATS
 from gpunode.report.prometheus import Prometheus, Secrets
 from gpunode.report.sections import report
-from gpunode.report.view import View
+from gpunode.report.view import PeriodView
 from gpunode.report.words import clock
 
 LONG = {"h": HOUR, "d": 24 * HOUR, "w": 7 * 24 * HOUR}
-LONGEST = 3 * 366 * 24 * HOUR
+LONGEST_PERIOD = 3 * 366 * 24 * HOUR
 LARGEST_SECRET = 1 << 16
 
 log = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ def ask(settings: ReportSettings) -> Report:
         then.states()
         if before.clusters:
             then.ask(whole=False)
-    view = View(past, before, settings.price, settings.by)
+    view = PeriodView(past, before, settings.price, settings.by)
     return report(view, server.url, server.warnings)
 
 
@@ -135,7 +135,7 @@ def _period(settings: ReportSettings, now: float) -> Period:
         start = _moment(settings.since, "from")
     if start >= end:
         raise UsageError(f"from: {settings.since!r} is not before the end, {clock(end)} UTC")
-    if end - start > LONGEST:
+    if end - start > LONGEST_PERIOD:
         raise UsageError(f"from: {settings.since!r} is more than three years before the end")
     return Period(start, end)
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpunode.audit.source import Result
-from gpunode.cli.doctor import Finding
+from gpunode.cli.doctor import SourceHealth
 from gpunode.export.palette import STATES
 from gpunode.gpu.activity import WindowDetail
 from gpunode.loop import Loop
@@ -96,7 +96,7 @@ def fitting(columns: Sequence[Column], width: int) -> list[Column]:
 
 def rows(loop: Loop, incident: str) -> list[Row]:
     """The ledger of every GPU so far."""
-    return [_row(incident, told.place.gpu, told.detail) for told in loop.details(WindowDetail)]
+    return [_row(incident, one.place.gpu, one.detail) for one in loop.details(WindowDetail)]
 
 
 def _row(incident: str, gpu: str, window: WindowDetail) -> Row:
@@ -180,7 +180,7 @@ NARROW = 72
 """Characters of a terminal below which what is said of a source stands under its name."""
 
 
-def doctor_table(findings: Iterable[Finding], width: int) -> RenderableType:
+def doctor_table(findings: Iterable[SourceHealth], width: int) -> RenderableType:
     """Every source, how much it gives, and what it takes where something is missing."""
     if width < NARROW:
         return Group(*(each for finding in findings for each in _stacked(finding)))
@@ -193,20 +193,20 @@ def doctor_table(findings: Iterable[Finding], width: int) -> RenderableType:
     return table
 
 
-def _stacked(finding: Finding) -> Iterator[RenderableType]:
+def _stacked(finding: SourceHealth) -> Iterator[RenderableType]:
     status, given = _given(finding)
     yield Text.assemble(finding.source, " ", status, f" {given}")
     if said := _said(finding):
         yield Padding(said, (0, 0, 0, 2))
 
 
-def _given(finding: Finding) -> tuple[Text, str]:
+def _given(finding: SourceHealth) -> tuple[Text, str]:
     """How a source does, and how many of its metrics it gives."""
     given = finding.metrics - len(finding.missing)
     return Text(finding.status, style=DOCTOR[finding.status]), f"{given} of {finding.metrics}"
 
 
-def _said(finding: Finding) -> Text:
+def _said(finding: SourceHealth) -> Text:
     """What is missing of a source, and what it takes."""
     said = Text(finding.why, overflow="fold")
     if finding.failed and finding.places > 1:

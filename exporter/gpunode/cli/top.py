@@ -33,13 +33,13 @@ from gpunode.text import printable
 from gpunode.verdict.advice import URGENCIES as ORDER
 from gpunode.verdict.findings import Finding
 
-PATIENCE = 5.0
+ANSWER_TIMEOUT = 5.0
 """Seconds for an answer, during which no key is read."""
 
-LARGEST = 16 << 20
+LARGEST_ANSWER = 16 << 20
 """Bytes of an answer that can be of a daemon."""
 
-LONGEST = 200
+LONGEST_TEXT = 200
 """Characters of a text."""
 
 FINDINGS = 3
@@ -62,7 +62,7 @@ class NoDaemon(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class DaemonAddress:
     """Where a daemon answers, and what it takes to be let in."""
 
     url: str
@@ -70,7 +70,7 @@ class Server:
     tls: ssl.SSLContext | None = None
 
     @staticmethod
-    def of(settings: TopSettings) -> Server:
+    def of(settings: TopSettings) -> DaemonAddress:
         """What the settings say. Raises ``UsageError`` for a file that cannot be used."""
         url = (settings.url or settings.web.here).rstrip("/")
         headers = {}
@@ -80,7 +80,7 @@ class Server:
                 known = base64.b64encode(f"{settings.username}:{password}".encode()).decode()
                 headers["Authorization"] = f"Basic {known}"
             if not url.startswith("https:"):
-                return Server(url, headers)
+                return DaemonAddress(url, headers)
             for file in filter(None, (settings.ca_file, settings.cert_file, settings.key_file)):
                 file.read_bytes()  # the error of ssl does not name the file
             tls = ssl.create_default_context(cafile=settings.ca_file)
@@ -93,10 +93,10 @@ class Server:
             raise UsageError(f"{error.filename}: {error.strerror}") from error
         except UnicodeDecodeError as error:
             raise UsageError(f"{settings.password_file}: not UTF-8") from error
-        return Server(url, headers, tls)
+        return DaemonAddress(url, headers, tls)
 
 
-def show(server: Server, interval: float) -> None:
+def show(server: DaemonAddress, interval: float) -> None:
     """Show the node until the user quits; once, where nobody could. Raises ``UsageError``."""
     console = Console()
     try:
@@ -133,11 +133,11 @@ def show(server: Server, interval: float) -> None:
                 trouble = f"No answer since {at} ({error}). This is what was seen then."
 
 
-def ask(server: Server) -> NodeNow:
+def ask(server: DaemonAddress) -> NodeNow:
     """The node now. Raises ``NoDaemon``."""
     request = urllib.request.Request(f"{server.url}/api/v1/node", headers=dict(server.headers))  # noqa: S310 the settings allow http and https only
     try:
-        with urllib.request.urlopen(request, timeout=PATIENCE, context=server.tls) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=ANSWER_TIMEOUT, context=server.tls) as answer:  # noqa: S310
             return NodeNow.model_validate_json(_body(answer))
     except ValidationError as error:
         raise NoDaemon("what answers is no gpunode of this version") from error
@@ -148,19 +148,19 @@ def ask(server: Server) -> NodeNow:
     except (OSError, ValueError) as error:
         why = getattr(error, "reason", error)
         words = why.strerror if isinstance(why, OSError) and why.strerror else str(why)
-        raise NoDaemon(f"no daemon answers: {printable(words, LONGEST)}") from error
+        raise NoDaemon(f"no daemon answers: {printable(words, LONGEST_TEXT)}") from error
     except http.client.HTTPException as error:  # some of these, as a hang-up, are ``OSError``, too
         raise NoDaemon("what answers is no gpunode of this version") from error
 
 
 def _body(answer: http.client.HTTPResponse) -> bytes:
     """What an answer holds. Raises ``TimeoutError``: the time-out of a socket is for each part."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + ANSWER_TIMEOUT
     body = bytearray()
-    while len(body) < LARGEST and (part := answer.read1()):
+    while len(body) < LARGEST_ANSWER and (part := answer.read1()):
         body += part
         if time.monotonic() > until:
-            raise TimeoutError(f"no whole answer within {PATIENCE:g} s")
+            raise TimeoutError(f"no whole answer within {ANSWER_TIMEOUT:g} s")
     return bytes(body)
 
 
@@ -170,7 +170,7 @@ def screen(
     """What is wrong, and below it every GPU, or as many as a height has room for."""
     name, order = KEYS[key]
     rows = sorted((_row(gpu) for gpu in node.gpus), key=order, reverse=backwards)
-    head = Text(printable(node.node or "this node", LONGEST), style="bold")
+    head = Text(printable(node.node or "this node", LONGEST_TEXT), style="bold")
     head.append(time.strftime("  %H:%M:%S", time.localtime(node.time)), style="dim")
     alarm = [Text(trouble, style="bold red")] if trouble else []
     wrong = [_finding(one) for one in node.findings[:FINDINGS]]
@@ -188,8 +188,8 @@ def screen(
 
 
 def _finding(one: Finding) -> Text:
-    text = Text(printable(one.title, LONGEST), style=URGENCIES[one.urgency])
-    remedy = printable(one.remedy, 2 * LONGEST).replace("`", "")
+    text = Text(printable(one.title, LONGEST_TEXT), style=URGENCIES[one.urgency])
+    remedy = printable(one.remedy, 2 * LONGEST_TEXT).replace("`", "")
     text.append(f"\n  {remedy}", style="default not bold")
     return text
 
@@ -203,7 +203,7 @@ def _row(gpu: GpuNow) -> Row:
         watts=gpu.power_watts,
         period=gpu.step_period_seconds,
         memory=used / size if used is not None and size else None,
-        owner=printable(ranks + ", ".join(gpu.owners), LONGEST),
+        owner=printable(ranks + ", ".join(gpu.owners), LONGEST_TEXT),
         does=gpu.does,
         urgency=gpu.urgency,
     )

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
-PATIENCE = 2.0
+DRIVER_TIMEOUT = 2.0
 """Seconds to wait for a driver that may hang, before going on with what is known."""
 
 
@@ -26,7 +26,7 @@ class Errand:
 class Errands:
     """Runs errands by name; one that hangs keeps its thread, and is not begun again."""
 
-    def __init__(self, patience: float = PATIENCE) -> None:
+    def __init__(self, patience: float = DRIVER_TIMEOUT) -> None:
         self.patience = patience
         self._lock = threading.Lock()
         self._under_way: dict[Hashable, Errand] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpunode.driver.driver import Driver, Vendor
-from gpunode.driver.errands import PATIENCE
+from gpunode.driver.errands import DRIVER_TIMEOUT
 from gpunode.driver.nvidia.dcgm import DcgmProfiling
 from gpunode.driver.nvidia.nvml import NvmlDriver
 from gpunode.driver.nvidia.vendor import NVIDIA
@@ -17,7 +17,7 @@ def open_drivers(
     monotonic: Callable[[], float],
     dcgm_address: str = "",
     dcgm_bindings: str = "",
-    patience: float = PATIENCE,
+    patience: float = DRIVER_TIMEOUT,
 ) -> tuple[Driver, ...]:
     """The driver of each vendor; one that is not installed raises when asked for its GPUs.
 

@@ -24,7 +24,7 @@ from gpunode.gpu import activity as gpu
 from gpunode.gpu import health as state
 from gpunode.gpu import nvlink, power, units, xids
 from gpunode.gpu.dcgm_fields import DcgmFields
-from gpunode.holders.pods import LONGEST
+from gpunode.holders.pods import LONGEST_NAME
 from gpunode.jobs.owners import OWNER
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
@@ -398,7 +398,7 @@ class DcgmNames:
         if not name:
             with contextlib.suppress(OSError):
                 name = self.node.read_text("/proc/sys/kernel/hostname").strip()
-        return printable(name, LONGEST)
+        return printable(name, LONGEST_NAME)
 
     def _follow_links(self, found: Mapping[Key, tuple[float, float]]) -> None:
         """Keep the NVLinks' counters: of GPUs without GPM, only they tell the rates."""

@@ -181,7 +181,7 @@ class GpuActivity:
     def __init__(self, census: Census, gpu: Gpu, settings: Settings) -> None:
         self.clock = census.node.clock
         self.census = census
-        self.sensors = gpu
+        self.gpu = gpu
         self.labels = gpu.identity.labels
         self.interval = self.every = settings.gpu.interval
         self.seconds = dict.fromkeys(STATES, 0.0)
@@ -207,8 +207,8 @@ class GpuActivity:
         """Close the window that began at the last read; None at the first, which opens one."""
         closed = Moment(self.clock.monotonic(), self.clock.time())
         if self._limits_due.at(closed.monotonic):
-            self.limits = known(self.sensors.limits) or Limits()
-        activity = known(self.sensors.activity)
+            self.limits = known(self.gpu.limits) or Limits()
+        activity = known(self.gpu.activity)
         drawn = self.power.drain(closed.monotonic)
         opened, self._opened = self._opened, closed
         if opened is None:
@@ -243,8 +243,8 @@ class GpuActivity:
         else:
             rates = activity.values
             self.units.count(activity)
-        utilization = known(self.sensors.utilization)
-        look = self.census.look(self.sensors, within=self.interval / 2)
+        utilization = known(self.gpu.utilization)
+        look = self.census.look(self.gpu, within=self.interval / 2)
         pcie, nvlink = _busier(rates, "pcie"), _busier(rates, "nvlink")
         graphics = rates.get("graphics")
         busy = None
@@ -301,7 +301,7 @@ class GpuActivity:
         self.every = BURST_INTERVAL if self._burst else self.interval
 
     def _samples(self, window: Window) -> Iterator[Sample]:
-        gpu, at = self.sensors, self.labels
+        gpu, at = self.gpu, self.labels
         for state, seconds in self.seconds.items():
             yield from SECONDS.at(seconds, *at, state)
         yield from BLOCKED_STREAK.at(self.blocked_streak, *at)

@@ -19,9 +19,9 @@ from functools import partial
 from weakref import WeakValueDictionary
 
 from gpunode.driver.driver import DriverError, Gpu, Process, known, listed
-from gpunode.driver.errands import PATIENCE, Errands
+from gpunode.driver.errands import DRIVER_TIMEOUT, Errands
 from gpunode.holders.holder import Holder, stat_of
-from gpunode.node.kernel import Stat
+from gpunode.node.kernel import ProcessStat
 from gpunode.node.node import Node
 
 FRESH = 2.5
@@ -106,7 +106,7 @@ class Census:
         for uuid in asked.keys() - silent:
             look = self._looks.get(uuid)
             # An errand that another began may have taken its look a moment before.
-            found[uuid] = look if look and look.moment > now - PATIENCE else None
+            found[uuid] = look if look and look.moment > now - DRIVER_TIMEOUT else None
         return [(gpu, look) for uuid, gpu in gpus.items() if (look := found[uuid])]
 
     def _ask(self, gpu: Gpu) -> None:
@@ -122,7 +122,7 @@ class Census:
         return look if same else None
 
     def _publish(
-        self, uuid: str, now: float, processes: list[Process], stats: dict[int, Stat | None]
+        self, uuid: str, now: float, processes: list[Process], stats: dict[int, ProcessStat | None]
     ) -> Look:
         """Make a look of what was asked, in which a process that is known is the same object."""
         before = self._looks.get(uuid)
@@ -141,7 +141,7 @@ class Census:
             }
         return look
 
-    def _holder(self, pid: int, stat: Stat | None) -> Holder:
+    def _holder(self, pid: int, stat: ProcessStat | None) -> Holder:
         """The process, as known from any GPU."""
         if stat is None:
             return Holder(self.node, pid, None)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from gpunode.holders import cgroup
-from gpunode.node.kernel import Stat, parse_stat, parse_status
+from gpunode.node.kernel import ProcessStat, parse_stat, parse_status
 from gpunode.node.node import Node
 
 T = TypeVar("T")
@@ -94,12 +94,12 @@ class Pauses:
 class Holder:
     """A process that holds a GPU: its PID, and when it started in ticks since boot.
 
-    ``start`` is None if that cannot be read: then the next process with its PID could not be told
-    from it, and the census makes a new object for each look. ``parent`` is the process that started
+    ``start`` is None if that cannot be read: then nothing distinguishes it from the next process
+    with its PID, and the census makes a new object for each look. ``parent`` is the process that started
     it, 0 if unknown. No lock is held while anything is read: threads that ask at a time all read.
     """
 
-    def __init__(self, node: Node, pid: int, stat: Stat | None) -> None:
+    def __init__(self, node: Node, pid: int, stat: ProcessStat | None) -> None:
         self.node = node
         self.pid = pid
         self.start = None if stat is None else stat.start
@@ -152,7 +152,7 @@ class Holder:
         return self._identifiers()[0]
 
     def own_pid(self) -> int:
-        """Its id in its own PID namespace. Raises ``OSError``, ``ValueError`` if it is not told."""
+        """Its id in its own PID namespace. Raises ``OSError`` or ``ValueError``."""
         return int((self._identifiers()[1] or [""])[-1])
 
     def _identifiers(self) -> tuple[list[str], list[str]]:
@@ -170,7 +170,7 @@ class Holder:
     def peers(self) -> bool | None:
         """Whether it has peers on other GPUs, for which its kernels may wait; None if unknown.
 
-        It has if data moved over NVLink while it held a GPU, if its launcher told it of others, or
+        It has if data moved over NVLink while it held a GPU, if its launcher named others, or
         if it has a communicator of NCCL.
         """
         if self.communicated:
@@ -189,7 +189,7 @@ class Holder:
         return max((int(s) for s in sizes if s.isdecimal() and len(s) < 10), default=None)
 
     def threads(self) -> Threads:
-        """What the names of its threads tell, looked at less and less until they have told all."""
+        """What the names of its threads say, looked at less and less until all is known."""
         seen = self._threads
         if seen.nccl and seen.autograd:
             return seen
@@ -247,7 +247,7 @@ def _ids(status: str) -> tuple[list[str], list[str]]:
     return fields.get("Uid") or [], fields.get("NSpid") or []
 
 
-def stat_of(node: Node, pid: int | str) -> Stat | None:
+def stat_of(node: Node, pid: int | str) -> ProcessStat | None:
     """The stat file of a process; None if it has ended or may not be seen."""
     try:
         return parse_stat(node.read_text(f"/proc/{pid}/stat"))

@@ -12,7 +12,7 @@ from gpunode.holders.cgroup import CgroupOwner
 from gpunode.holders.holder import Holder
 from gpunode.holders.pods import Pods
 
-LONGEST = 64
+LONGEST_VALUE = 64
 """Characters of a setting's value to export, and of the host name of a rendezvous to compare."""
 
 
@@ -74,7 +74,7 @@ def started(holder: Holder, pods: Pods) -> Started:
         _number(environment.get("RANK") or environment.get("SLURM_PROCID", "")),
         _number(environment.get("LOCAL_RANK") or environment.get("SLURM_LOCALID", "")),
         _number(environment.get("WORLD_SIZE") or environment.get("SLURM_NTASKS", "")),
-        {n: v[:LONGEST] for n, v in environment.items() if n.startswith(("NCCL_", "TORCH_"))},
+        {n: v[:LONGEST_VALUE] for n, v in environment.items() if n.startswith(("NCCL_", "TORCH_"))},
         environment_read,
         _job(environment, owner, place, parent),
     )
@@ -127,7 +127,10 @@ def _job(environment: dict[str, str], owner: Owner, place: CgroupOwner, parent: 
     """
     if "MASTER_PORT" not in environment:
         return " ".join((*astuple(place), str(parent)))
-    host, port = environment.get("MASTER_ADDR", "")[:LONGEST], environment["MASTER_PORT"][:LONGEST]
+    host, port = (
+        environment.get("MASTER_ADDR", "")[:LONGEST_VALUE],
+        environment["MASTER_PORT"][:LONGEST_VALUE],
+    )
     address = f"{host}:{port}"
     if host and host != "localhost" and not host.startswith(("127.", "::1")):
         return " ".join((owner.owner_namespace, owner.slurm_job, owner.user, address))

@@ -32,7 +32,7 @@ POD_LOGS = "/var/log/pods"
 CONTAINER_LOGS = "/var/log/containers"
 CONTAINER_LOG = re.compile(r"[^_]+_[^_]+_(?P<name>.+)-(?P<id>[0-9a-f]{64})\.log")
 
-LONGEST = 253
+LONGEST_NAME = 253
 """Characters of a name: the most that Kubernetes allows, and nothing on this node checks.
 https://kubernetes.io/docs/concepts/overview/working-with-objects/names/"""
 
@@ -51,7 +51,7 @@ class Pods:
         self.node = node
         self.socket = settings.kubernetes.pod_resources_socket
         self.every = settings.kubernetes.interval
-        self._told: tuple[list[Allocation], float] | None = None
+        self._allocated: tuple[list[Allocation], float] | None = None
         self._names: dict[str, tuple[str, str]] = {}
         self._containers: dict[str, str] = {}
 
@@ -68,9 +68,9 @@ class Pods:
         return ((WHOLE_NODE, self),)
 
     def read(self) -> Reading:
-        self._told = None
+        self._allocated = None
         allocations = self.node.allocations(self.socket)
-        self._told = allocations, self.node.clock.monotonic()
+        self._allocated = allocations, self.node.clock.monotonic()
         pods = {(allocation.namespace, allocation.pod) for allocation in allocations}
         return Reading(tuple(GPU_PODS.at(float(len(pods)))))
 
@@ -79,20 +79,22 @@ class Pods:
 
         None without a recent answer of the kubelet, or if it names a device that may be this one.
         """
-        told = self._told
-        if told is None or self.node.clock.monotonic() - told[1] > 3 * self.every:
+        allocated = self._allocated
+        if allocated is None or self.node.clock.monotonic() - allocated[1] > 3 * self.every:
             return None
         is_device = VENDORS[gpu.vendor].is_device
-        named = [(a, is_device(gpu, a.device)) for a in told[0] if len(a.device) <= LONGEST]
+        named = [
+            (a, is_device(gpu, a.device)) for a in allocated[0] if len(a.device) <= LONGEST_NAME
+        ]
         if not any(is_it for _, is_it in named) and any(is_it is None for _, is_it in named):
             return None
         held = (allocation for allocation, is_it in named if is_it)
         return [
             replace(
                 a,
-                namespace=a.namespace[:LONGEST],
-                pod=a.pod[:LONGEST],
-                container=a.container[:LONGEST],
+                namespace=a.namespace[:LONGEST_NAME],
+                pod=a.pod[:LONGEST_NAME],
+                container=a.container[:LONGEST_NAME],
             )
             for a in islice(held, HOLDERS)
         ]

@@ -24,7 +24,7 @@ from gpunode.jobs import cgroup
 from gpunode.jobs.cgroup import Cgroup
 from gpunode.jobs.shm import SharedMemory
 from gpunode.metric import Metric, Sample
-from gpunode.node.kernel import HERTZ, Stat, counter, parse_stat
+from gpunode.node.kernel import HERTZ, ProcessStat, counter, parse_stat
 from gpunode.node.node import Filesystem
 from gpunode.source import Divided, Reading
 
@@ -254,7 +254,7 @@ LOOK_CLOSER = 0.5
 """CPUs a process must use before its threads are read; a training process has 300."""
 
 SETTLED = 1.0
-"""Age in seconds from which what a process does is told from its start: workers that prepare data
+"""Age in seconds from which what a process does is known from its start: workers that prepare data
 are often new ones with each epoch, and busy from then on."""
 
 LOOKED_AT = 512
@@ -287,7 +287,7 @@ def parse_fields(text: str) -> dict[str, float]:
 
 
 @dataclass(slots=True)
-class Job:
+class JobRead:
     """One read of a job's processes; ``roots`` are those with a context on the GPU.
 
     ``whole`` is False if it has more than may be read. ``compilers`` is None if not every program
@@ -298,8 +298,8 @@ class Job:
     roots: tuple[str, ...] = ()
     whole: bool = True
     compilers: set[str] | None = None
-    processes: dict[str, Stat] = field(default_factory=dict)
-    threads: dict[tuple[str, str], Stat] = field(default_factory=dict)
+    processes: dict[str, ProcessStat] = field(default_factory=dict)
+    threads: dict[tuple[str, str], ProcessStat] = field(default_factory=dict)
     partly: set[str] = field(default_factory=set)
     born: dict[str, float] = field(default_factory=dict)
     unreadable: dict[str, int] = field(
@@ -377,7 +377,7 @@ class JobProcesses:
     def __init__(self, census: Census, gpu: Gpu, settings: Settings) -> None:
         self.census = census
         self.node = node = census.node
-        self.sensors = gpu
+        self.gpu = gpu
         self.labels = gpu.identity.labels
         self.every = settings.gpu.processes_interval
         self.cpu_seconds = 0.0
@@ -385,7 +385,7 @@ class JobProcesses:
         self.filling: dict[str, Filling] = {}
         self._shm = SharedMemory(node)
         self._usual = self.every
-        self._before = Job()
+        self._before = JobRead()
         self._time = -math.inf
         self._renewed = -math.inf
         self._programs: dict[tuple[str, float], str] = {}
@@ -398,7 +398,7 @@ class JobProcesses:
         elapsed = now - self._time
         if elapsed < self.every / 2:
             return None
-        found = self.census.look(self.sensors)
+        found = self.census.look(self.gpu)
         if found is None:
             return Reading((), JobDetail((), ""))
         roots = sorted(str(holder.pid) for holder in found.holders)
@@ -420,7 +420,7 @@ class JobProcesses:
         )
         return Reading(samples, JobDetail(shown, job.cgroup_path))
 
-    def _wait(self, pid: str, stat: Stat) -> str:
+    def _wait(self, pid: str, stat: ProcessStat) -> str:
         """The kernel function in which a process waits that cannot be interrupted."""
         if stat.state != "D":
             return ""
@@ -429,7 +429,7 @@ class JobProcesses:
         except OSError:
             return ""
 
-    def _look_at_births(self, job: Job) -> None:
+    def _look_at_births(self, job: JobRead) -> None:
         """Find the children that were not there at the last read, where all were looked for."""
         if job.roots != self._before.roots or not self._before.whole:
             return
@@ -442,7 +442,7 @@ class JobProcesses:
             return
         job.born = {pid: uptime - job.processes[pid].start / HERTZ for pid in new}
 
-    def _look_at_programs(self, job: Job) -> None:
+    def _look_at_programs(self, job: JobRead) -> None:
         """Read what each process runs, once."""
         found, compilers = {}, set()
         begin = self.node.clock.thread_cpu()
@@ -463,8 +463,8 @@ class JobProcesses:
         if job.whole and len(found) == len(job.processes):
             job.compilers = compilers
 
-    def _look(self, roots: list[str], elapsed: float) -> Job:
-        job = Job(roots=tuple(roots[:LOOKED_AT]), whole=len(roots) <= LOOKED_AT)
+    def _look(self, roots: list[str], elapsed: float) -> JobRead:
+        job = JobRead(roots=tuple(roots[:LOOKED_AT]), whole=len(roots) <= LOOKED_AT)
         for pid in job.roots:
             if not self._add(job, pid, elapsed):
                 job.unreadable["stat"] += 1
@@ -486,7 +486,7 @@ class JobProcesses:
         self._look_at_cgroup(job)
         return job
 
-    def _add(self, job: Job, pid: str, elapsed: float) -> bool:
+    def _add(self, job: JobRead, pid: str, elapsed: float) -> bool:
         """Read one process, and its threads if it is new or was busy; False if it is unreadable."""
         stat = stat_of(self.node, pid)
         if stat is None:
@@ -502,7 +502,7 @@ class JobProcesses:
             job.unreadable["io"] += 1
         return True
 
-    def _add_threads(self, job: Job, pid: str) -> None:
+    def _add_threads(self, job: JobRead, pid: str) -> None:
         try:
             threads = self.node.list_directory(f"/proc/{pid}/task")
         except OSError:
@@ -538,7 +538,7 @@ class JobProcesses:
             return []
         return [child for child in text.split() if child.isdecimal()]
 
-    def _look_at_memory(self, job: Job) -> None:
+    def _look_at_memory(self, job: JobRead) -> None:
         for pid in job.processes:
             try:
                 fields = parse_fields(self.node.read_text(f"/proc/{pid}/status"))
@@ -547,7 +547,7 @@ class JobProcesses:
             if "RssAnon" in fields:
                 job.memory = (job.memory or 0.0) + fields["RssAnon"] + fields.get("VmSwap", 0.0)
 
-    def _look_at_cgroup(self, job: Job) -> None:
+    def _look_at_cgroup(self, job: JobRead) -> None:
         """Read the cgroup of the first process that has one: a job's processes share it."""
         for pid in job.roots:
             try:
@@ -558,7 +558,7 @@ class JobProcesses:
                 job.cgroup, job.cgroup_path = cgroup.read(self.node, paths), paths.memory
                 return
 
-    def _accumulate(self, job: Job) -> None:
+    def _accumulate(self, job: JobRead) -> None:
         """Add the CPU time and I/O of each process since it was last seen."""
         for pid, stat in job.processes.items():
             used = _gained(self._before.processes.get(pid), stat)
@@ -570,7 +570,7 @@ class JobProcesses:
                 for way in (0, 1):
                     self.io_bytes[way] += max(0.0, moved[way] - had[way])
 
-    def _samples(self, job: Job, used: Used, now: float) -> Iterator[Sample]:
+    def _samples(self, job: JobRead, used: Used, now: float) -> Iterator[Sample]:
         at = self.labels
         for what, count in job.unreadable.items():
             yield from UNREADABLE.at(float(count), *at, what)
@@ -629,7 +629,7 @@ class JobProcesses:
             yield from SHM_FULL.at(self.filling[tmpfs].add(now, space.free), *at, tmpfs)
 
 
-def _gained(before: Stat | None, after: Stat) -> float | None:
+def _gained(before: ProcessStat | None, after: ProcessStat) -> float | None:
     """CPU seconds a process or thread used since the last read; None for a new one."""
     if before is None or before.start != after.start:
         return None
@@ -651,7 +651,7 @@ class Used:
     threads: dict[tuple[str, str], float]
 
     @staticmethod
-    def of(before: Job, job: Job, elapsed: float) -> Used:
+    def of(before: JobRead, job: JobRead, elapsed: float) -> Used:
         """What the processes and threads of both reads used in between."""
         processes = {
             pid: used / elapsed
@@ -689,7 +689,7 @@ class Used:
         most = nlargest(STAY, self.gains, key=self.gains.__getitem__)
         return [key for key in most if self.gains[key]]
 
-    def host_thread(self, job: Job) -> float | None:
+    def host_thread(self, job: JobRead) -> float | None:
         """The busiest thread of a process on the GPU, or all of one that uses about one CPU."""
         found = []
         for pid in job.roots:

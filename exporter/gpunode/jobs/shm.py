@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from gpunode.host import mounts
 from gpunode.node.node import Filesystem, Node
 
-AGAIN = 60.0
+READ_AGAIN_AFTER = 60.0
 """Seconds after which a mount table is read again: hardly any job mounts another /dev/shm."""
 
 BUDGET = 0.1
@@ -26,7 +26,7 @@ DEVICE = re.compile(r"[0-9]{1,4}:[0-9]{1,7}")
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class MountTable:
     """What a mount table said at a time: the device of the tmpfs at /dev/shm, if it is one."""
 
     device: str | None
@@ -35,7 +35,7 @@ class Table:
 
 
 @dataclass(slots=True)
-class Found:
+class SharedMemoryFound:
     """The tmpfs of each device, and how many processes would not let theirs be seen."""
 
     spaces: dict[str, Filesystem] = field(default_factory=dict)
@@ -47,11 +47,11 @@ class SharedMemory:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self._tables: dict[tuple[str, ...], Table] = {}
+        self._tables: dict[tuple[str, ...], MountTable] = {}
 
-    def look(self, pids: list[str]) -> Found:
+    def look(self, pids: list[str]) -> SharedMemoryFound:
         """Each tmpfs once, whichever of the processes see it."""
-        found, seers = Found(), dict[tuple[str, ...], list[str]]()
+        found, seers = SharedMemoryFound(), dict[tuple[str, ...], list[str]]()
         for pid in pids:
             try:
                 seers.setdefault(self._table_of(pid), []).append(pid)
@@ -82,15 +82,15 @@ class SharedMemory:
         now, begin = self.node.clock.monotonic(), self.node.clock.thread_cpu()
         self._tables = {key: known for key, known in self._tables.items() if key in seers}
         due = [key for key in seers if key not in self._tables]
-        old = [key for key, known in self._tables.items() if now - known.time >= AGAIN]
+        old = [key for key, known in self._tables.items() if now - known.time >= READ_AGAIN_AFTER]
         for key in (*due, *sorted(old, key=lambda key: self._tables[key].time)):
             spent = self.node.clock.thread_cpu()
             if begin is not None and spent is not None and spent - begin > BUDGET:
                 return
             try:
-                self._tables[key] = Table(self._device(seers[key][0]), readable=True, time=now)
+                self._tables[key] = MountTable(self._device(seers[key][0]), readable=True, time=now)
             except OSError:
-                self._tables[key] = Table(None, readable=False, time=now)
+                self._tables[key] = MountTable(None, readable=False, time=now)
 
     def _device(self, pid: str) -> str | None:
         """The device of the tmpfs that a process sees at /dev/shm. Raises ``OSError``."""

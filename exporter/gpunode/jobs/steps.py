@@ -333,7 +333,7 @@ class OfProcess:
 
 
 @dataclass(slots=True)
-class Totals:
+class TrainingCounters:
     """The counters of a GPU."""
 
     phases: Counter[str] = field(default_factory=Counter)
@@ -375,7 +375,7 @@ class Training:
 
     last: Message
     processes: dict[int, OfProcess] = field(default_factory=dict)
-    totals: Totals = field(default_factory=Totals)
+    totals: TrainingCounters = field(default_factory=TrainingCounters)
 
     def add(self, message: Message, pid: int, start: float, now: float, time: float) -> None:
         """Add a message received at ``now`` (monotonic) and ``time`` (epoch) seconds."""
@@ -392,7 +392,7 @@ class Training:
         """
         kept = {pid: its for pid, its in self.processes.items() if wanted(pid, its)}
         if len(kept) < len(self.processes):
-            self.processes, self.totals = kept, Totals()
+            self.processes, self.totals = kept, TrainingCounters()
 
     def mfu(self, now: float) -> float | None:
         """Model FLOPs utilisation; None if the FLOPs of the model or the GPU are unknown."""
@@ -578,8 +578,8 @@ class TrainingSteps:
 
     def _samples(self, now: float) -> Iterator[Sample]:
         for training in self._trainings.values():
-            told = training.processes.get(training.pid)
-            lives = told is not None and self._holds(training.pid, told)
+            holder = training.processes.get(training.pid)
+            lives = holder is not None and self._holds(training.pid, holder)
             yield from training.series(lives, now)
         for result, count in self._results.items():
             yield from MESSAGES.at(count, result)

@@ -67,7 +67,7 @@ BEGIN = re.compile(
     r"(?:commId 0x(?P<id>[0-9a-f]{1,16}) )?- Init (?P<state>START|COMPLETE)"
 )
 """NCCL up to 2.20 names no function, 2.29 and later the rank before it. Up to 2.18.1 only COMPLETE
-is told, and up to 2.15 no id. What a communicator is split into has none from 2.23 on."""
+is logged, and up to 2.15 no id. What a communicator is split into has none from 2.23 on."""
 
 NODES = re.compile(
     r"comm 0x(?P<of>[0-9a-f]{1,16}) rank \d{1,8} nRanks \d{1,8} nNodes (?P<nodes>\d{1,8})"
@@ -142,7 +142,7 @@ ALL_BITS = (1 << 64) - 1
 MOST_DEVICES = 64
 """The most GPUs of a process; one may have all GPUs of a node."""
 
-MOST = LATEST * MOST_DEVICES
+MOST_COMMUNICATORS = LATEST * MOST_DEVICES
 """The most communicators of a process to know."""
 
 LONGEST_NAME = 64
@@ -150,7 +150,7 @@ LONGEST_NAME = 64
 
 
 @dataclass(slots=True)
-class Communicator:
+class LoggedRank:
     """A rank of one communicator in the log."""
 
     id: str = ""
@@ -207,13 +207,13 @@ class DebugLog:
         self.version = ""
         self.network = ""
         self.warnings = 0
-        self.communicators: list[Communicator] = []
+        self.communicators: list[LoggedRank] = []
         """The latest of each GPU: a process with several GPUs is a rank on each."""
 
-        self._now: dict[str, Communicator] = {}
+        self._now: dict[str, LoggedRank] = {}
         """Which one a line is about, by the process's number of the GPU."""
 
-        self._at: dict[str, Communicator] = {}
+        self._at: dict[str, LoggedRank] = {}
         """By address."""
 
     def follow(self, holder: Holder) -> None:
@@ -230,7 +230,7 @@ class DebugLog:
             elif match := INFORMED.match(line):
                 self._take(match["device"], line[match.end() :])
 
-    def on(self, bus_id: str | None) -> list[Communicator]:
+    def on(self, bus_id: str | None) -> list[LoggedRank]:
         """The latest on the GPU of a PCI address, or on any if that is not known."""
         bus = bus_number(bus_id)
         found = [one for one in self.communicators if bus is None or one.bus == bus]
@@ -252,11 +252,11 @@ class DebugLog:
         else:
             now = self._now.get(device)
             if TREES.match(text) and (now is None or now.complete):
-                now = self._about(device, Communicator())  # NCCL names it once it is complete
+                now = self._about(device, LoggedRank())  # NCCL names it once it is complete
             if now is not None:
                 now.take(text)
 
-    def _joined(self, device: str, channel: re.Match[str]) -> Communicator | None:
+    def _joined(self, device: str, channel: re.Match[str]) -> LoggedRank | None:
         """The communicator of a channel: the latest that may have it.
 
         From NCCL 2.22 on, a communicator is connected when it is used, which may be after others
@@ -277,7 +277,7 @@ class DebugLog:
             before.complete = True
             return
         if not complete or now is None or now.complete:
-            now = self._about(device, Communicator())
+            now = self._about(device, LoggedRank())
         now.id, now.rank, now.ranks = self._id(match), match["rank"], match["ranks"]
         now.bus, now.complete = int(match["bus"], 16), complete
         self._at.pop(match["comm"], None)
@@ -288,11 +288,11 @@ class DebugLog:
         of_gpu = [one for one in self.communicators if one.bus == now.bus]
         if len(of_gpu) > LATEST:
             self.communicators.remove(of_gpu[0])
-        del self.communicators[:-MOST]
-        if len(self._at) > MOST:
+        del self.communicators[:-MOST_COMMUNICATORS]
+        if len(self._at) > MOST_COMMUNICATORS:
             del self._at[next(iter(self._at))]
 
-    def _about(self, device: str, communicator: Communicator) -> Communicator:
+    def _about(self, device: str, communicator: LoggedRank) -> LoggedRank:
         """Take the next lines of a GPU to be about this communicator."""
         self._now[device] = communicator
         if len(self._now) > MOST_DEVICES:
@@ -397,14 +397,14 @@ class NcclLogs:
 
     def __init__(self, census: Census, gpu: Gpu, settings: Settings) -> None:
         self.census = census
-        self.sensors = gpu
+        self.gpu = gpu
         self.labels = gpu.identity.labels
         self.every = settings.gpu.processes_interval
         self.warnings = 0
         self._logs: dict[Holder, DebugLog] = {}
 
     def read(self) -> Reading:
-        look = self.census.look(self.sensors)
+        look = self.census.look(self.gpu)
         known = [holder for holder in look.holders if holder.start is not None] if look else []
         holders = known[:MANY]
         self._logs = {holder: log for holder, log in self._logs.items() if holder in holders}
@@ -438,7 +438,7 @@ class NcclLogs:
         channels: Counter[tuple[str, str]] = Counter()
         topologies: dict[tuple[str, str], float] = {}
         for log in logs:
-            for found in log.on(self.sensors.identity.bus_id):
+            for found in log.on(self.gpu.identity.bus_id):
                 name, nodes, network = found.id, found.nodes, log.network
                 places[name, found.rank, found.ranks, nodes, network, log.version] = None
                 for kind, count in sorted(found.transports.items()):

@@ -92,12 +92,12 @@ OVERDUE = 3
 SERVICES = 64
 """The most services to know; a node has one or two jobs, seldom one for each GPU."""
 
-PATIENCE = 4.0
+ANSWERS_TIMEOUT = 4.0
 """Seconds that a read waits for answers. NCCL takes three if a rank is gone; later ones are taken
 at the next read."""
 
 AT_ONCE = 2
-"""The most services to ask at the same time: each may send ``tcp.LARGEST`` bytes."""
+"""The most services to ask at the same time: each may send ``tcp.LARGEST_ANSWER`` bytes."""
 
 START = 1.0
 """Seconds of a read in which services are asked; those left have their turn at the next."""
@@ -141,7 +141,7 @@ class Key:
 
 
 @dataclass(slots=True)
-class Place:
+class ServiceProcesses:
     """Where a service may be, and the processes on GPUs that it may speak for."""
 
     holders: dict[int, Holder] = field(default_factory=dict)
@@ -156,7 +156,7 @@ class Place:
     own_pids: dict[int, int] = field(default_factory=dict)
     """The id of each process in its own PID namespace."""
 
-    def add(self, other: Place) -> None:
+    def add(self, other: ServiceProcesses) -> None:
         """Add the processes of another place."""
         self.holders |= other.holders
         self.gpus |= other.gpus
@@ -241,11 +241,11 @@ class NcclRas:
             del answer
         for key in self._asked.intersection(self._services):
             self._services[key].drop()  # it takes too long
-        return self._told(places)
+        return self._reading(places)
 
-    def _places(self) -> dict[Key, Place]:
+    def _places(self) -> dict[Key, ServiceProcesses]:
         """Where GPU processes may offer RAS."""
-        places: dict[Key, Place] = {}
+        places: dict[Key, ServiceProcesses] = {}
         jobs: dict[tuple[Key, Holder], int] = {}
         for gpu, look in self.census.everywhere():
             for holder in look.holders:
@@ -262,7 +262,7 @@ class NcclRas:
                 address = environment.get("NCCL_RAS_ADDR", ADDRESS)[:LONGEST_ADDRESS]
                 key = Key(holder.namespace("net"), address, owner)
                 job = jobs[key, holder] = self._jobs.get((key, holder), 0)
-                place = places.setdefault(replace(key, job=job), Place())
+                place = places.setdefault(replace(key, job=job), ServiceProcesses())
                 place.holders.setdefault(holder.pid, holder)
                 place.own_pids[holder.pid] = own_pid
                 place.gpus.setdefault(own_pid, []).append(gpu.identity)
@@ -271,7 +271,7 @@ class NcclRas:
         return places
 
     def _ask(
-        self, known: list[Key], places: dict[Key, Place], now: float
+        self, known: list[Key], places: dict[Key, ServiceProcesses], now: float
     ) -> Iterator[tuple[Key, str | OSError, float]]:
         """The answers of the services that are due as they come, and of those asked before.
 
@@ -298,7 +298,7 @@ class NcclRas:
                     raise OSError(errno.EAGAIN, str(error)) from error
                 begun.add(key)
                 self._asked.add(key)
-            left = begin + PATIENCE - clock.monotonic() if begun & self._asked else 0.0
+            left = begin + ANSWERS_TIMEOUT - clock.monotonic() if begun & self._asked else 0.0
             try:
                 answer = self._answers.get(timeout=max(0.0, left))
             except Empty:
@@ -327,7 +327,12 @@ class NcclRas:
             self._answers.put((key, said, self.node.clock.monotonic() - begin))
 
     def _take(
-        self, key: Key, said: str | OSError, took: float, places: dict[Key, Place], now: float
+        self,
+        key: Key,
+        said: str | OSError,
+        took: float,
+        places: dict[Key, ServiceProcesses],
+        now: float,
     ) -> None:
         """Take what a service said, or drop what it said before."""
         asked, whole = self._services[key], _whole(places, key)
@@ -365,7 +370,9 @@ class NcclRas:
             # The others at its place have not been heard, unless none of the job are at it.
             asked.due = now if processes & places[key].gpus.keys() else due
 
-    def _those_asked(self, key: Key, places: dict[Key, Place], whole: Place) -> Asked:
+    def _those_asked(
+        self, key: Key, places: dict[Key, ServiceProcesses], whole: ServiceProcesses
+    ) -> Asked:
         """Those whose service answers: the jobs of an owner may answer for each other."""
         strangers = {
             pid
@@ -376,8 +383,8 @@ class NcclRas:
         hosts = _addresses(next(iter(places[key].holders.values())))
         return Asked(whole.gpus.keys(), strangers, hosts)
 
-    def _processes(self, answer: Answer, whole: Place) -> set[int]:
-        """The processes here of the job that answered; empty if that cannot be told."""
+    def _processes(self, answer: Answer, whole: ServiceProcesses) -> set[int]:
+        """The processes here of the job that answered; empty if that is unknown."""
         if answer.per_node is None:
             return answer.here
         if len(whole.gpus) <= min(answer.per_node):
@@ -385,7 +392,7 @@ class NcclRas:
         named = answer.here | self._logging(answer, whole)
         return named if answer.per_node == {len(named)} else set()
 
-    def _logging(self, answer: Answer, whole: Place) -> set[int]:
+    def _logging(self, answer: Answer, whole: ServiceProcesses) -> set[int]:
         """The processes whose logs have one of the communicators that an answer names."""
         names = {behind.name for behind in answer.behind} | {name for name, _, _ in answer.missing}
         found = set()
@@ -396,7 +403,7 @@ class NcclRas:
                     found.add(whole.own_pids[holder.pid])
         return found
 
-    def _about(self, key: Key, processes: set[int], whole: Place) -> Key:
+    def _about(self, key: Key, processes: set[int], whole: ServiceProcesses) -> Key:
         """The job that answered, whose processes are known to belong together from now on."""
         if not processes:
             return key
@@ -406,7 +413,7 @@ class NcclRas:
                 self._jobs[key.shared, holder] = about.job
         return about
 
-    def _count(self, key: Key, service: Service, whole: Place, answer: Answer) -> None:
+    def _count(self, key: Key, service: Service, whole: ServiceProcesses, answer: Answer) -> None:
         """Add the collectives that the owner's ranks on this node launched since the last look."""
         before, service.launched = service.launched, {}
         devices: dict[int, set[int | None]] = {}
@@ -422,7 +429,7 @@ class NcclRas:
                 gained = max(0, count - before.get(at, launched).get(name, 0))
                 self._launched[labels] = self._launched.get(labels, 0.0) + gained
 
-    def _told(self, places: dict[Key, Place]) -> Reading:
+    def _reading(self, places: dict[Key, ServiceProcesses]) -> Reading:
         """What the services said last. Raises the first failure if none said anything."""
         services = self._services
         errors = [service.error for service in services.values() if service.error is not None]
@@ -462,7 +469,7 @@ class NcclRas:
         )
 
 
-def _in_turns(places: dict[Key, Place], when: Callable[[Key], Any]) -> list[Key]:
+def _in_turns(places: dict[Key, ServiceProcesses], when: Callable[[Key], Any]) -> list[Key]:
     """Services by when something was, such that every GPU has its turn before any has a second.
 
     So nobody crowds out the service of a GPU without a process on that GPU.
@@ -492,9 +499,9 @@ def _addresses(holder: Holder) -> set[str] | None:
     return found
 
 
-def _whole(places: dict[Key, Place], key: Key) -> Place:
+def _whole(places: dict[Key, ServiceProcesses], key: Key) -> ServiceProcesses:
     """The places of all jobs of an owner at an address."""
-    whole = Place()
+    whole = ServiceProcesses()
     for other, place in places.items():
         if other.shared == key.shared:
             whole.add(place)
@@ -502,7 +509,7 @@ def _whole(places: dict[Key, Place], key: Key) -> Place:
 
 
 def _gpu_of(
-    rank: Rank, owner: Tenant, whole: Place, devices: Collection[int | None]
+    rank: Rank, owner: Tenant, whole: ServiceProcesses, devices: Collection[int | None]
 ) -> Identity | None:
     """The GPU of a rank, given the devices of all ranks of its process; None if it is not known.
 

@@ -23,7 +23,7 @@ def counter(text: str) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Stat:
+class ProcessStat:
     """A process or thread: its name, state, CPU time in seconds, and start in ticks since boot."""
 
     name: str
@@ -33,14 +33,14 @@ class Stat:
     start: float
 
 
-def parse_stat(text: str) -> Stat:
+def parse_stat(text: str) -> ProcessStat:
     """Parse the stat file of a process or thread. Raises ``ValueError``."""
     match = STAT.match(text)
     fields = match["rest"].split() if match else []
     if match is None or len(fields) < 19:
         raise ValueError("not the stat file of a process")
     cpu = (counter(fields[10]) + counter(fields[11])) / HERTZ
-    return Stat(match["name"], match["state"], int(fields[0]), cpu, counter(fields[18]))
+    return ProcessStat(match["name"], match["state"], int(fields[0]), cpu, counter(fields[18]))
 
 
 def parse_status(text: str) -> dict[str, list[str]]:

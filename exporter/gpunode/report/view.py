@@ -77,7 +77,7 @@ def added(amounts: Iterable[Mapping[str, float]]) -> Amounts:
     return dict(total)
 
 
-class View:
+class PeriodView:
     """A period and the one of the same length before, with a price and what to list hours by."""
 
     def __init__(self, past: Past, before: Past, price: float | None, by: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypedDict
 import yaml
 
 Severity = Literal["page", "ticket", "info"]
-"""Who is told: somebody is woken; somebody looks in working hours; it is kept for a review."""
+"""Who is notified: somebody is woken; somebody looks in working hours; it is kept for a review."""
 
 Tier = TypedDict("Tier", {"severity": Severity, "threshold": float, "for": str})
 """From which figure on, and after how long, an alert has a severity."""

@@ -77,7 +77,7 @@ class Case:
 
     @property
     def results(self) -> float:
-        """Share of time in which results were copied to the host; told from ``PCIE_BYTES``."""
+        """Share of time in which results were copied to the host, from ``PCIE_BYTES``."""
         sent, received = (self.rate(PCIE_BYTES, way) for way in ("transmit", "receive"))
         return self.shares["copy"] if sent and sent >= TO_HOST * received else 0.0
 

@@ -57,8 +57,8 @@ class Facts:
 
     def readings(self, metric: Metric, *labels: str) -> list[tuple[float, float]]:
         """The values of a series, each with the time at which it was read, oldest first."""
-        told = self._each(metric, labels)
-        return list({time: (value, time) for value, time in told}.values())
+        reported = self._each(metric, labels)
+        return list({time: (value, time) for value, time in reported}.values())
 
     def peak(self, metric: Metric, *labels: str) -> float:
         """The highest value of a gauge, 0 without one."""

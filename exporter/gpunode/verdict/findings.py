@@ -1,4 +1,4 @@
-"""What a person is told of a node: what is wrong, what to do about it, and what each GPU does.
+"""What a person needs to know of a node: what is wrong, what to do, and what each GPU does.
 
 The node page, ``gpunode top`` and the demo show it; ``export/web/node.py`` gives it its JSON.
 """
@@ -21,11 +21,11 @@ from gpunode.verdict.causes.cause import BOUND, Cause
 from gpunode.verdict.causes.communication import STALLED_COLLECTIVE
 from gpunode.verdict.facts import At
 from gpunode.verdict.reasons import REASONS, Reason
-from gpunode.verdict.shortages import Fault, Figure, Shortage
+from gpunode.verdict.shortages import Fault, NodeFigure, Shortage
 from gpunode.verdict.source import Judged, Judgement
 
-MOST = 16
-"""Findings that are told; more help nobody."""
+MOST_FINDINGS = 16
+"""Findings that are shown; more help nobody."""
 
 DESCRIBES = frozenset({INFO, OWNER, PROCESS})
 """The metrics that say in their labels what a GPU is, whose, and for which processes."""
@@ -88,10 +88,10 @@ LOST = Advice(
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is wrong, or worth knowing: the most urgent is told first.
+    """Something that is wrong, or worth knowing: the most urgent comes first.
 
-    ``detail`` is what the daemon was told, where that says more. ``gpus`` are the GPUs that it is
-    about, by their labels.
+    ``detail`` is what was reported to the daemon, where that says more. ``gpus`` are the labels of
+    the GPUs that it is about.
     """
 
     urgency: Urgency
@@ -142,7 +142,7 @@ class NodeStatus:
 
     findings: tuple[Finding, ...]
     gpus: tuple[GpuStatus, ...]
-    figures: tuple[Figure, ...]
+    figures: tuple[NodeFigure, ...]
     silent: tuple[Silent, ...]
 
 
@@ -220,7 +220,7 @@ class Known:
 def status(loop: Loop) -> NodeStatus:
     """The node as it was last read."""
     silent = tuple(loop.silent())
-    shortage = next((told.detail for told in loop.details(Shortage)), Shortage("", (), ()))
+    shortage = next((one.detail for one in loop.details(Shortage)), Shortage("", (), ()))
     known = _known(loop, silent, shortage)
     gpus = tuple(_gpu(known, at) for at in known.labels)
     found = [
@@ -232,7 +232,9 @@ def status(loop: Loop) -> NodeStatus:
     ]
     found.sort(key=lambda one: URGENCIES.index(one.urgency))
     calm = _calm(known, found)
-    return NodeStatus(shortage.node, calm, tuple(found[:MOST]), gpus, shortage.figures, silent)
+    return NodeStatus(
+        shortage.node, calm, tuple(found[:MOST_FINDINGS]), gpus, shortage.figures, silent
+    )
 
 
 def in_a_sentence(now: NodeStatus) -> str:
@@ -249,12 +251,12 @@ def in_a_sentence(now: NodeStatus) -> str:
 
 def _known(loop: Loop, silent: Iterable[Silent], shortage: Shortage) -> Known:
     """Everything that was read of the GPUs; one whose activity cannot be read is lost."""
-    windows = {
-        (told.place.gpu, told.place.uuid): told.detail for told in loop.details(WindowDetail)
-    }
+    windows = {(one.place.gpu, one.place.uuid): one.detail for one in loop.details(WindowDetail)}
     lost = {one.place[:2] for one in silent if one.source == GpuActivity.name and one.place.gpu}
     judged = {
-        (one.gpu, one.uuid): one for told in loop.details(Judged) for one in told.detail.verdicts
+        (verdict.gpu, verdict.uuid): verdict
+        for one in loop.details(Judged)
+        for verdict in one.detail.verdicts
     }
     models: dict[At, str] = {}
     owners: dict[At, tuple[Owner, ...]] = {}
@@ -287,7 +289,7 @@ def _known(loop: Loop, silent: Iterable[Silent], shortage: Shortage) -> Known:
 
 
 def _described(loop: Loop) -> Iterator[tuple[At, Metric, dict[str, str]]]:
-    """What is told of GPUs in labels: the GPU, the metric, and the labels by their names."""
+    """What labels say of GPUs: the GPU, the metric, and the labels by their names."""
     for metric, values in loop.values(DESCRIBES):
         labels = dict(zip(metric.labels, values, strict=True))
         yield (labels["gpu"], labels["uuid"]), metric, labels
@@ -437,12 +439,12 @@ def _waits(known: Known) -> Iterator[Finding]:
 
 
 def _causes(known: Known, gpus: Iterable[GpuStatus]) -> Iterator[Finding]:
-    """What holds GPUs up, one finding for all that do the same; who waits is told already."""
+    """What holds GPUs up, one finding for all that do the same; who waits is reported already."""
     groups: dict[Advice, list[At]] = {}
     for gpu in gpus:
         at = gpu.at
-        told = known.hangs(at) or at in known.late or at not in known.windows
-        if gpu.urgency != "fine" and not told:
+        reported = known.hangs(at) or at in known.late or at not in known.windows
+        if gpu.urgency != "fine" and not reported:
             groups.setdefault(known.advice(at), []).append(at)
     for advice, members in groups.items():
         worst = max((known.judged[at] for at in members), key=lambda verdict: verdict.share)
@@ -480,7 +482,7 @@ def _sentence(fault: Fault, labels: dict[At, str]) -> str:
     return f"GPU {labels.get((fault.gpu, fault.uuid), fault.gpu)}: {fault.what}"
 
 
-def _short(figure: Figure) -> str:
+def _short(figure: NodeFigure) -> str:
     name = figure.name if figure.name[1:2].isupper() else figure.name[:1].lower() + figure.name[1:]
     where = f" {figure.what}" if figure.what else ""
     if figure.unit == "ratio" or (figure.unit == "bytes" and figure.of):

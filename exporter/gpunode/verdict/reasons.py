@@ -16,7 +16,7 @@ class Reason:
     name: str
     meaning: str
     seen_from: str
-    """What it is told from, for the documents."""
+    """What it is seen from, for the documents."""
 
     advice: Advice
     """``does`` goes on after the name of the GPU."""

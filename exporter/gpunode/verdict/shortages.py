@@ -43,7 +43,7 @@ from gpunode.verdict.facts import Facts, Snapshot
 Column = Literal["compute", "io", "communication"]
 Unit = Literal["ratio", "seconds", "bytes_per_second", "bytes", "number"]
 
-EVERY = 10.0
+READ_INTERVAL = 10.0
 """Seconds between reads; most sources of the node are read as often."""
 
 PERIOD = 30.0
@@ -61,7 +61,7 @@ XID_REMEMBERED = 900
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class NodeFigure:
     """One figure of the node; ``short`` if it is beyond its limit.
 
     ``of`` is what there is of it in all, where that is known; ``what`` names the part that has it.
@@ -93,11 +93,11 @@ class Shortage:
     """The figures of the node, and its broken parts."""
 
     node: str
-    figures: tuple[Figure, ...]
+    figures: tuple[NodeFigure, ...]
     faults: tuple[Fault, ...]
 
 
-Look = Callable[[Facts], Iterable[Figure]]
+Look = Callable[[Facts], Iterable[NodeFigure]]
 
 
 def _largest(found: Iterable[tuple[float, str]]) -> tuple[float, str] | None:
@@ -118,27 +118,29 @@ def _rates(facts: Facts, metric: Metric) -> Iterator[tuple[tuple[str, ...], floa
             yield labels, rate
 
 
-def _cores(facts: Facts) -> Iterator[Figure]:
+def _cores(facts: Facts) -> Iterator[NodeFigure]:
     cores, busy = _sum(facts, cpu.CORES), _sum(facts, cpu.BUSY_CORES)
     if cores and busy is not None:
-        yield Figure("compute", "CPU cores that are always busy", busy, "number", cores)
+        yield NodeFigure("compute", "CPU cores that are always busy", busy, "number", cores)
 
 
 def _pressure(column: Column, resource: str, name: str, limit: float, remedy: str) -> Look:
-    def look(facts: Facts) -> Iterator[Figure]:
+    def look(facts: Facts) -> Iterator[NodeFigure]:
         share = facts.rate(pressure.WAITING, resource)
         if share is not None:
             short = share >= limit
-            yield Figure(column, name, min(1.0, share), "ratio", 1.0, limit, short, remedy=remedy)
+            yield NodeFigure(
+                column, name, min(1.0, share), "ratio", 1.0, limit, short, remedy=remedy
+            )
 
     return look
 
 
-def _memory(facts: Facts) -> Iterator[Figure]:
+def _memory(facts: Facts) -> Iterator[NodeFigure]:
     size, available = facts.now(memory.SIZE), facts.now(memory.AVAILABLE)
     if size and available is not None:
         used = size - available
-        yield Figure(
+        yield NodeFigure(
             "compute",
             "Host memory in use",
             used,
@@ -150,10 +152,10 @@ def _memory(facts: Facts) -> Iterator[Figure]:
         )
 
 
-def _disks(facts: Facts) -> Iterator[Figure]:
+def _disks(facts: Facts) -> Iterator[NodeFigure]:
     busiest = _largest((rate, labels[0]) for labels, rate in _rates(facts, disk.BUSY))
     if busiest is not None:
-        yield Figure(
+        yield NodeFigure(
             "io",
             "Busiest disk",
             min(1.0, busiest[0]),
@@ -166,10 +168,10 @@ def _disks(facts: Facts) -> Iterator[Figure]:
         )
     moved = [rate for _, rate in _rates(facts, disk.BYTES)]
     if moved:
-        yield Figure("io", "Disks read and write", sum(moved), "bytes_per_second")
+        yield NodeFigure("io", "Disks read and write", sum(moved), "bytes_per_second")
 
 
-def _servers(facts: Facts) -> Iterator[Figure]:
+def _servers(facts: Facts) -> Iterator[NodeFigure]:
     slowest: tuple[float, str] | None = None
     for seconds, requests in REMOTE:
         waited: dict[str, float] = {}
@@ -182,7 +184,7 @@ def _servers(facts: Facts) -> Iterator[Figure]:
         )
         slowest = _largest([*busy, *([slowest] if slowest else [])])
     if slowest is not None:
-        yield Figure(
+        yield NodeFigure(
             "io",
             "Slowest file server, per request",
             slowest[0],
@@ -195,13 +197,13 @@ def _servers(facts: Facts) -> Iterator[Figure]:
         )
     moved = [rate for m in (nfs.BYTES, lustre.BYTES) for _, rate in _rates(facts, m)]
     if moved:
-        yield Figure("io", "File servers read and written", sum(moved), "bytes_per_second")
+        yield NodeFigure("io", "File servers read and written", sum(moved), "bytes_per_second")
 
 
-def _filesystems(facts: Facts) -> Iterator[Figure]:
+def _filesystems(facts: Facts) -> Iterator[NodeFigure]:
     used, size = facts.now(shm.USED), facts.now(shm.SIZE)
     if size and used is not None:
-        yield Figure(
+        yield NodeFigure(
             "io",
             "/dev/shm in use",  # noqa: S108 not a file of ours
             used,
@@ -215,11 +217,11 @@ def _filesystems(facts: Facts) -> Iterator[Figure]:
     for labels in facts.series(filesystem.SIZE):
         total = facts.now(filesystem.SIZE, *labels)
         free = facts.now(filesystem.AVAILABLE, *labels)
-        if total and free is not None and labels[0] != "/dev/shm":  # noqa: S108 told above
+        if total and free is not None and labels[0] != "/dev/shm":  # noqa: S108 reported above
             taken.append((1.0 - free / total, labels[0]))
     fullest = _largest(taken)
     if fullest is not None:
-        yield Figure(
+        yield NodeFigure(
             "io",
             "Fullest filesystem",
             fullest[0],
@@ -232,7 +234,7 @@ def _filesystems(facts: Facts) -> Iterator[Figure]:
         )
 
 
-def _links(facts: Facts) -> Iterator[Figure]:
+def _links(facts: Facts) -> Iterator[NodeFigure]:
     """NVLinks and InfiniBand ports that are up; those that never were are no loss."""
     states = [facts.now(nvlink.NVLINK_UP, *labels) for labels in facts.series(nvlink.NVLINK_UP)]
     if states:
@@ -246,18 +248,18 @@ def _links(facts: Facts) -> Iterator[Figure]:
         yield _of_links("RDMA ports active", up, len(ports), remedy)
 
 
-def _of_links(name: str, up: float, links: int, remedy: str) -> Figure:
-    return Figure("communication", name, up, "number", links, None, up < links, "", remedy)
+def _of_links(name: str, up: float, links: int, remedy: str) -> NodeFigure:
+    return NodeFigure("communication", name, up, "number", links, None, up < links, "", remedy)
 
 
-def _traffic(facts: Facts) -> Iterator[Figure]:
+def _traffic(facts: Facts) -> Iterator[NodeFigure]:
     for name, metric in (
         ("NVLink, all GPUs", units.NVLINK_BYTES),
         ("PCIe, all GPUs", units.PCIE_BYTES),
     ):
         moved = [rate for _, rate in _rates(facts, metric)]
         if moved:
-            yield Figure("communication", name, sum(moved), "bytes_per_second")
+            yield NodeFigure("communication", name, sum(moved), "bytes_per_second")
     for name, metric, speed in (
         ("Busiest RDMA port", infiniband.BYTES, infiniband.RATE),
         ("Busiest network interface", network.BYTES, network.SPEED),
@@ -268,13 +270,13 @@ def _traffic(facts: Facts) -> Iterator[Figure]:
             at = busiest[1][:-1]
             of = facts.now(speed, *at)
             what = "/".join(at)
-            yield Figure("communication", name, busiest[0], "bytes_per_second", of, what=what)
+            yield NodeFigure("communication", name, busiest[0], "bytes_per_second", of, what=what)
 
 
-def _nccl(facts: Facts) -> Iterator[Figure]:
+def _nccl(facts: Facts) -> Iterator[NodeFigure]:
     stalled, known = facts.now(ras.STALLED), facts.now(ras.COMMUNICATORS)
     if stalled is not None and known:
-        yield Figure(
+        yield NodeFigure(
             "communication",
             "NCCL communicators that stall",
             stalled,
@@ -362,13 +364,13 @@ class Shortages:
     """Reports what the node is short of."""
 
     name = "shortages"
-    every = EVERY
+    every = READ_INTERVAL
     metrics: tuple[Metric, ...] = ()
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
         self.name_of_node = settings.web.node_name
-        self._history: deque[Snapshot] = deque(maxlen=round(PERIOD / EVERY) + 1)
+        self._history: deque[Snapshot] = deque(maxlen=round(PERIOD / READ_INTERVAL) + 1)
 
     def read(self, readings: Readings) -> Reading:
         clock = readings.clock

@@ -46,7 +46,7 @@ PERIOD = 30.0
 JUDGED = 10.0
 """Seconds of the ledger that a verdict covers."""
 
-EVERY = 2.0
+READ_INTERVAL = 2.0
 """Seconds between verdicts."""
 
 
@@ -76,11 +76,11 @@ class Verdicts:
     """Derives the bottleneck of each GPU from the readings of all sources."""
 
     name = "verdict"
-    every = EVERY
+    every = READ_INTERVAL
     metrics = (BOTTLENECK, FAILURES, TRAINING_STALLED, WAITED_FOR, WORKLESS, WORKLOAD)
 
     def __init__(self) -> None:
-        self._history: deque[Snapshot] = deque(maxlen=round(PERIOD / EVERY) + 1)
+        self._history: deque[Snapshot] = deque(maxlen=round(PERIOD / READ_INTERVAL) + 1)
         self._jobs = Jobs()
         self._tenancies = Tenancies()
         self._judge = Judge()
@@ -139,7 +139,7 @@ def _one_of(known: Iterable[str], metric: Metric, at: At, found: str) -> Iterato
 
 def _by_gpu(readings: Readings, kind: type[D]) -> dict[At, D]:
     """The details of this type, by GPU."""
-    return {(told.place.gpu, told.place.uuid): told.detail for told in readings.details(kind)}
+    return {(one.place.gpu, one.place.uuid): one.detail for one in readings.details(kind)}
 
 
 def _workloads(

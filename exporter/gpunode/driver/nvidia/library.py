@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pynvml
 
 from gpunode.driver.driver import DriverError, DriverUnavailable, Unsupported
-from gpunode.driver.errands import PATIENCE
+from gpunode.driver.errands import DRIVER_TIMEOUT
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class Library:
                 self._idle.notify_all()
 
     def _refuse_to_hang(self, name: str, gpu: Hashable) -> None:
-        long_ago = self.monotonic() - PATIENCE
+        long_ago = self.monotonic() - DRIVER_TIMEOUT
         for call in self._calls.values():
             if (call.name, call.gpu) == (name, gpu) and call.since <= long_ago:
                 raise DriverError(f"{name}: an earlier call hangs, waiting for it")
@@ -97,7 +97,7 @@ class Library:
         with self._idle:
             self._open = False
             self.generation += 1
-            if not self._idle.wait_for(lambda: not self._calls, PATIENCE / 2):
+            if not self._idle.wait_for(lambda: not self._calls, DRIVER_TIMEOUT / 2):
                 names = ", ".join(sorted({call.name for call in self._calls.values()}))
                 raise DriverUnavailable(f"cannot reopen the driver while a call hangs: {names}")
         # From here on nobody else calls the library.

@@ -11,7 +11,7 @@ from typing import Any
 import pynvml
 
 from gpunode.driver.driver import DriverError, DriverUnavailable, Gpu, Unsupported
-from gpunode.driver.errands import PATIENCE, Errands
+from gpunode.driver.errands import DRIVER_TIMEOUT, Errands
 from gpunode.driver.nvidia.dcgm import DcgmProfiling
 from gpunode.driver.nvidia.device import Device
 from gpunode.driver.nvidia.gpu import NvmlGpu
@@ -34,7 +34,7 @@ class NvmlDriver:
         self,
         monotonic: Callable[[], float],
         dcgm: DcgmProfiling | None = None,
-        patience: float = PATIENCE,
+        patience: float = DRIVER_TIMEOUT,
     ) -> None:
         self.monotonic = monotonic
         self.dcgm = dcgm

@@ -13,7 +13,7 @@ from gpunode.verdict.advice import Urgency
 from gpunode.verdict.case import Evidence
 from gpunode.verdict.facts import At
 from gpunode.verdict.findings import Finding, GpuStatus, status
-from gpunode.verdict.shortages import Figure
+from gpunode.verdict.shortages import NodeFigure
 
 GAUGES = {
     MEMORY_USED: "memory_used_bytes",
@@ -71,7 +71,7 @@ class NodeNow(BaseModel):
     calm: str = Field(description="what comes first where nothing presses, else empty")
     findings: list[Finding]
     gpus: list[GpuNow]
-    figures: list[Figure]
+    figures: list[NodeFigure]
     silent: list[SilentSource]
     audit: list[Result] = Field(description="the checks that failed")
     audited: int = Field(description="the checks that could be decided")
@@ -82,7 +82,7 @@ def node(loop: Loop) -> NodeNow:
     now = status(loop)
     values = {key: value for key, (value, _) in loop.values(GAUGES).items()}
     labels = {gpu.at: gpu.label for gpu in now.gpus}
-    checks = [check for told in loop.details(Audited) for check in told.detail.checks]
+    checks = [check for one in loop.details(Audited) for check in one.detail.checks]
     return NodeNow(
         node=now.node,
         version=__version__,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from gpunode.report import history
 from gpunode.report.document import Report
 from gpunode.report.sections import hours, jobs, nodes, outlook
-from gpunode.report.view import View
+from gpunode.report.view import PeriodView
 from gpunode.report.words import clock, date
 
 SECTIONS = (
@@ -26,7 +26,7 @@ SECTIONS = (
 )
 
 
-def report(view: View, source: str, warnings: Iterable[str]) -> Report:
+def report(view: PeriodView, source: str, warnings: Iterable[str]) -> Report:
     """Everything that there is to say about a period."""
     period = view.past.period
     return Report(

@@ -12,7 +12,7 @@ from gpunode.report.history import Amounts, JobKey, JobPast
 from gpunode.report.view import (
     MOST_ROWS,
     WEEK,
-    View,
+    PeriodView,
     added,
     held,
     kind,
@@ -27,7 +27,7 @@ from gpunode.report.words import REMEDIES, clock
 from gpunode.verdict.causes import CAUSES
 
 
-def summary(view: View) -> ReportSection:
+def summary(view: PeriodView) -> ReportSection:
     """Every GPU hour by state, and by day."""
     total = view.total
     whole = sum(total.values())
@@ -121,7 +121,7 @@ def summary(view: View) -> ReportSection:
     )
 
 
-def causes(view: View) -> ReportSection:
+def causes(view: PeriodView) -> ReportSection:
     """What held GPUs up."""
     causes = {cause: hours for cause, hours in view.past.causes.items() if hours > 0}
     rows = tuple(
@@ -155,7 +155,7 @@ def causes(view: View) -> ReportSection:
     )
 
 
-def groups(view: View) -> ReportSection:
+def groups(view: PeriodView) -> ReportSection:
     """Who held GPUs."""
     groups: dict[str, Amounts] = {}
     asked = view.over(history.JOBS)
@@ -220,7 +220,7 @@ def groups(view: View) -> ReportSection:
     )
 
 
-def energy(view: View) -> ReportSection:
+def energy(view: PeriodView) -> ReportSection:
     """Energy, and what a useful hour took."""
     weeks: dict[int, Amounts] = defaultdict(lambda: defaultdict(float))
     useful_hours: Amounts = defaultdict(float)

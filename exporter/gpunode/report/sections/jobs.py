@@ -14,7 +14,7 @@ from gpunode.report.view import (
     LEAST_HELD,
     TOP,
     WEEK,
-    View,
+    PeriodView,
     added,
     held,
     kind,
@@ -30,7 +30,7 @@ SLOWER = 1.1
 """From how much longer a step takes than before it is a regression."""
 
 
-def losers(view: View) -> ReportSection:
+def losers(view: PeriodView) -> ReportSection:
     """The jobs and owners that lost most."""
     owners: dict[str, JobPast] = defaultdict(JobPast)
     for job, past in view.past.jobs.items():
@@ -84,7 +84,7 @@ def losers(view: View) -> ReportSection:
     )
 
 
-def idle(view: View) -> ReportSection:
+def idle(view: PeriodView) -> ReportSection:
     """What was held and not used."""
     jobs = [(job, past) for job, past in view.past.jobs.items() if held(past.states) > 0]
     idle = sorted(jobs, key=lambda item: -item[1].states.get("idle", 0.0))[:TOP]
@@ -187,7 +187,7 @@ def idle(view: View) -> ReportSection:
     )
 
 
-def training(view: View) -> ReportSection:
+def training(view: PeriodView) -> ReportSection:
     """Goodput, MFU and steps."""
     weeks: dict[int, Amounts] = defaultdict(lambda: defaultdict(float))
     mfu_hours = mfu_weighted = 0.0
@@ -291,7 +291,7 @@ def training(view: View) -> ReportSection:
     )
 
 
-def _regressions(view: View) -> Iterator[tuple[JobKey, float, float, float, str]]:
+def _regressions(view: PeriodView) -> Iterator[tuple[JobKey, float, float, float, str]]:
     """Jobs with their step times before and after, the ratio and the first slow day."""
     for job, past in view.past.jobs.items():
         days = sorted(past.steps)

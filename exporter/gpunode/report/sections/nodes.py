@@ -12,7 +12,7 @@ from gpunode.report.history import HOUR, Amounts, JobKey, NodeKey
 from gpunode.report.view import (
     MOST_ROWS,
     TOP,
-    View,
+    PeriodView,
     ratio,
     shown,
 )
@@ -25,7 +25,7 @@ LEAST_PEERS = 3
 LEAST_HOURS_TOGETHER = 12.0
 
 
-def slow(view: View) -> ReportSection:
+def slow(view: PeriodView) -> ReportSection:
     """Nodes for which others wait."""
     behind: dict[NodeKey, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     jobs: dict[NodeKey, set[JobKey]] = defaultdict(set)
@@ -79,7 +79,7 @@ def slow(view: View) -> ReportSection:
     )
 
 
-def failures(view: View) -> ReportSection:
+def failures(view: PeriodView) -> ReportSection:
     """What broke, and for how long."""
     classes: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     affected: dict[str, set[NodeKey]] = defaultdict(set)
@@ -166,7 +166,7 @@ def failures(view: View) -> ReportSection:
     )
 
 
-def coverage(view: View) -> ReportSection:
+def coverage(view: PeriodView) -> ReportSection:
     """Gaps, and nodes that came and went."""
     period = view.past.period
     gaps = tuple(

@@ -16,7 +16,7 @@ from gpunode.report.view import (
     LOST,
     TOP,
     WEEK,
-    View,
+    PeriodView,
     added,
     held,
     lost,
@@ -38,7 +38,7 @@ NEARLY_ALL = 20
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
-def finding(view: View) -> str:
+def finding(view: PeriodView) -> str:
     """The paragraph above all."""
     total = view.total
     all_hours = sum(total.values())
@@ -80,7 +80,7 @@ def finding(view: View) -> str:
     return " ".join(says)
 
 
-def demand(view: View) -> ReportSection:
+def demand(view: PeriodView) -> ReportSection:
     """When GPUs are held, and when they run out."""
     of_week: dict[int, list[Amounts]] = defaultdict(list)
     for at, states in view.hours.items():
@@ -180,7 +180,10 @@ def demand(view: View) -> ReportSection:
 
 
 def _trend_rows(
-    view: View, days: Mapping[int, tuple[float, float]], line: Trend | None, supply: float | None
+    view: PeriodView,
+    days: Mapping[int, tuple[float, float]],
+    line: Trend | None,
+    supply: float | None,
 ) -> Iterator[tuple[Value, ...]]:
     """Each day of the period, whether or not it is known, and half as many days ahead."""
     end = view.past.period.end
@@ -192,7 +195,7 @@ def _trend_rows(
             yield (clock(end + (day - 1) * DAY), None, supply, *line.at(day))
 
 
-def _forecast(view: View, line: Trend | None, supply: float | None, full: int) -> str:
+def _forecast(view: PeriodView, line: Trend | None, supply: float | None, full: int) -> str:
     says = f"In {number(full)} of {counted(len(view.hours), 'hour')} every GPU was held. "
     if line is None or supply is None:
         return says + "There are too few days of data for a trend; it takes two weeks of them."
@@ -218,7 +221,7 @@ def _forecast(view: View, line: Trend | None, supply: float | None, full: int) -
     )
 
 
-def change(view: View) -> ReportSection:
+def change(view: PeriodView) -> ReportSection:
     """Now and before."""
     before = view.before
     then, now = totals(before), view.total

@@ -110,7 +110,7 @@ class Cause:
     JobStraggler tells of it."""
 
     waits_for_peers: bool = False
-    """Whether a GPU that has it waits for another, which is to be told of first."""
+    """Whether a GPU that has it waits for another, which is to be shown first."""
 
     uncertain: bool = False
     """Whether nothing that the job uses on this node is at its limit, as far as was seen."""
