@@ -18,7 +18,7 @@ from typing import IO, Any
 
 import psutil
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 """Seconds to wait for what takes one where nothing else runs: a busy machine is no failure."""
 
 SETTLE = 30.0

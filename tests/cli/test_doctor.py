@@ -202,6 +202,7 @@ class Hanging(MachineGpu):
         return []
 
 
+@pytest.mark.attack
 @pytest.mark.usefixtures("quick")
 def test_what_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "EXAMINATION_TIMEOUT", 1.0)
