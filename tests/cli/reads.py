@@ -69,7 +69,7 @@ def stage() -> None:
         reporting: {
             "Asking": Answered,
             "Past": lambda _: SimpleNamespace(clusters=["one"]),
-            "View": lambda *_: None,
+            "PeriodView": lambda *_: None,
             "report": lambda *_: None,
             "FORMATS": {"html": str},
         },

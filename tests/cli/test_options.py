@@ -33,6 +33,7 @@ USES: dict[str, list[list[str]]] = {
     "doctor": [[f"--web.listen-address={NOBODY}"]],
     "nccl-bench": [["--path.rootfs={folder}"]],
     "report": [["--output={folder}/report.html"]],
+    "rules": [["--into={folder}", "--changes={folder}/changes.yaml"]],
 }
 """By command, with which options it reads everything that it can."""
 
@@ -54,6 +55,7 @@ def test_a_command_reads_each_setting_that_it_has(command: str, tmp_path: Path) 
     kind, _ = COMMANDS[command]
     expected = {".".join(path) for path, _ in leaves(kind.model_fields)}
     (tmp_path / "password").write_text("secret\n")
+    (tmp_path / "changes.yaml").touch()
     found: set[str] = set()
     for number, given in enumerate(USES[command]):
         reads = tmp_path / f"reads-{number}"

@@ -6,12 +6,13 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from gpunode.config import Settings
+from gpunode.driver.errands import Errands
 from gpunode.host.own_process import OwnProcess
 from gpunode.source import FAILURES, Absent, Place, Source
 from gpunode.sources import finders
@@ -96,9 +97,19 @@ class Spoiled(Machine):
         return self.content
 
 
+def in_this_thread(_: Errands, errands: Mapping[str, Callable[[], object]]) -> set[str]:
+    """What ``Errands.run`` does, where nothing hangs: 24,000 threads cost more than the reads."""
+    for errand in errands.values():
+        errand()
+    return set()
+
+
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
-def test_a_spoiled_file_harms_no_more_than_its_own_source(folder: Path) -> None:
+def test_a_spoiled_file_harms_no_more_than_its_own_source(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever a file holds, a read fails in a way that is foreseen, or not at all."""
+    monkeypatch.setattr(Errands, "run", in_this_thread)
     whole = Spoiled(folder)
     asked: dict[str, set[tuple[str, Place]]] = {}
     for place, source in list(sources(whole)):

@@ -95,8 +95,9 @@ class Holder:
     """A process that holds a GPU: its PID, and when it started in ticks since boot.
 
     ``start`` is None if that cannot be read: then nothing distinguishes it from the next process
-    with its PID, and the census makes a new object for each look. ``parent`` is the process that started
-    it, 0 if unknown. No lock is held while anything is read: threads that ask at a time all read.
+    with its PID, and the census makes a new object for each look. ``parent`` is the process that
+    started it, 0 if unknown. No lock is held while anything is read: threads that ask at a time
+    all read.
     """
 
     def __init__(self, node: Node, pid: int, stat: ProcessStat | None) -> None:
