@@ -48,11 +48,14 @@ def pytest_runtest_makereport() -> Generator[None, pluggy.Result[pytest.TestRepo
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One worker more than there are cores: tests of a daemon mostly wait for it."""
-    return (os.cpu_count() or 1) + 1
+    """Two workers more than there are cores: tests of a daemon mostly wait for it."""
+    return (os.cpu_count() or 1) + 2
 
 
-SLOWEST = ("test_incidents.py", "test_scenarios.py", "test_image.py", "test_alerts.py")
+SLOWEST = (
+    *("test_incidents.py", "test_scenarios.py", "test_image.py", "test_alerts.py"),
+    *("test_truth.py", "test_dcgm.py", "test_chart.py", "test_doctor.py"),
+)
 """What takes longest begins first, so that nothing waits for it in the end."""
 
 
