@@ -21,7 +21,7 @@ test: $(INSTALLED) lint tools  ## every quick check; the last line says which co
 attacks: $(INSTALLED)  ## attack, starve and time daemons and parsers: on a machine with nothing else to do
 	$(BIN)/pytest -n auto -m "attack"
 
-integration: $(INSTALLED) tools  ## the image, a Kubernetes control plane, incidents through Prometheus
+integration: $(INSTALLED) tools  ## the page in Chromium, the image, a Kubernetes control plane, incidents through Prometheus
 	$(BIN)/pytest -n auto -m "integration and not attack"
 
 lint: $(INSTALLED)

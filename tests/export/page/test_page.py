@@ -23,6 +23,8 @@ from tests.export.page.scenes import HOSTILE, Scene
 from tests.export.page.serve import served
 from tests.fakes.nvml import FakeDriver
 
+pytestmark = pytest.mark.integration
+
 WIDTHS = {1600: 900, 1280: 800, 390: 844}
 SCENES: dict[str, Callable[[], Scene]] = {
     "hang": lambda: scenes.hang(before=300, after=120),
