@@ -110,7 +110,7 @@ def test_the_daemon_accounts_for_every_gpu() -> None:
     assert values(series, "gpunode_source_up", source="gpu") == [1]
     for gpu in known:
         uuid = gpu["identity"]["uuid"]
-        assert values(series, "gpunode_source_up", source="gpu_activity", device=uuid) == [1]
+        assert values(series, "gpunode_source_up", source="gpu_activity", uuid=uuid) == [1]
         assert len(values(series, "gpunode_gpu_power_watts", **who(gpu))) == 1
 
 
