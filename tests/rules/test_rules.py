@@ -99,7 +99,9 @@ keep_firing_for: off
 
 def test_what_a_site_no_longer_wants_is_gone_from_the_folder(tmp_path: Path) -> None:
     write(tmp_path)
-    write(tmp_path, "alerts: {GpuHot: off, GpuMemoryHot: off, GpuThrottled: off}")
+    groups = shipped()["files"]["thermal_power"]
+    alerts = {rule["alert"] for group in groups for rule in group["rules"] if "alert" in rule}
+    write(tmp_path, yaml.safe_dump({"alerts": dict.fromkeys(alerts, False)}))
     left = yaml.safe_load((tmp_path / "mine/rules/thermal_power.yaml").read_text())
     assert left == {"groups": []}
 
