@@ -398,7 +398,7 @@ def flow() -> str:
         *_room("window", ("what sensors", "measured in 2 s", "(gpu/)"), (190, upper, 120, tall)),
         *_room("ledger", ("its shares by state,", "as seconds", "(gpu/)"), (346, upper, 134, tall)),
         *_room(
-            "host/ jobs/ nccl/ audit/",
+            "host/ holders/ jobs/ nccl/ audit/",
             (
                 "a source for each thing to read:",
                 "the node's counters, who holds",

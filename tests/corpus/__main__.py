@@ -1,0 +1,16 @@
+"""Prints how much of the corpus is understood; with the name of a family, what of it is not."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+
+from tests.corpus.families import FAMILIES
+
+for name, family in FAMILIES.items():
+    outcomes = list(family())
+    fates = Counter(one.fate for one in outcomes)
+    print(f"{name}: {fates['right']} right, {fates['wrong']} wrong, {fates['silent']} silent")
+    for one in outcomes:
+        if name in sys.argv[1:] and one.fate != "right":
+            print(f"  {one.fate}: {one.entry}")
