@@ -547,6 +547,8 @@ def first_mistake(error: ValidationError) -> str:
     """Where the first mistake is, and what it is."""
     first = error.errors()[0]
     name = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "missing":
+        return f"the following arguments are required: --{name.replace('_', '-')}"
     message = first["msg"].removeprefix("Value error, ")
     return f"{name}: {message}" if name else message
 

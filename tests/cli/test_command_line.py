@@ -108,6 +108,7 @@ def test_help_names_the_commands_and_their_options(gpunode: Gpunode) -> None:
         (["run", "--config.file=/no/such/file"], "/no/such/file"),
         (["replay", "/no/such/tape"], "/no/such/tape"),
         (["replay"], "FILE"),
+        (["rules"], "required: --into"),
         (["record", "/no/such/folder/tape"], "/no/such/folder/tape"),
         (["demo", "/"], "/"),
     ],

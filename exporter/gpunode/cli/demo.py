@@ -21,7 +21,7 @@ from gpunode.verdict.findings import in_a_sentence, status
 PROGRESS = 1.0
 """Seconds between two lines that say how far an incident has played."""
 
-LONGEST = 1000
+LONGEST_LINE = 1000
 """Characters of a line."""
 
 
@@ -84,14 +84,16 @@ class Written:
         if time.monotonic() - self.said < PROGRESS:
             return
         self.said = time.monotonic()
-        print(f"{printable(tape.name, LONGEST)}: {tape.clock.now:.0f} of {tape.end:.0f} s played")
+        print(
+            f"{printable(tape.name, LONGEST_LINE)}: {tape.clock.now:.0f} of {tape.end:.0f} s played"
+        )
 
     def played(self, tape: TapeNode, loop: Loop) -> None:
         with self.console.capture() as drawn:
             self.console.print(table(rows(loop, tape.name), columns=IN_PLAIN_TEXT))
         for line in drawn.get().splitlines():
             print(f"  {line.rstrip()}")
-        print(f"{printable(f'{tape.name}: {in_a_sentence(status(loop))}', LONGEST)}\n")
+        print(f"{printable(f'{tape.name}: {in_a_sentence(status(loop))}', LONGEST_LINE)}\n")
         self.said = -PROGRESS
 
     def ended(self) -> None:

@@ -28,7 +28,7 @@ DURATION = r"^[0-9]+[smh]$"
 NAME_OF_SEVERITY = r"^[A-Za-z0-9_-]+$"
 """Such as P1 or sev-2; routes and dashboards join them with ``|``."""
 
-LONGEST = 80
+LONGEST_TEXT = 80
 """Characters of a name or value that a message repeats."""
 
 
@@ -178,9 +178,9 @@ def _as_default(name: str, value: str | float, settings: Mapping[str, str | floa
 
 def _nearest(name: str, known: Iterable[str]) -> str:
     """The name that somebody may have meant."""
-    found = get_close_matches(name[:LONGEST], known, n=1)
+    found = get_close_matches(name[:LONGEST_TEXT], known, n=1)
     return f"did you mean {found[0]}?" if found else "docs/thresholds.md lists them"
 
 
 def _told(text: str) -> str:
-    return escaped(text, LONGEST)
+    return escaped(text, LONGEST_TEXT)
