@@ -536,6 +536,11 @@ def load(kind: type[T], program: str, arguments: Sequence[str]) -> T:
             _cli_prog_name=program,
         )
     except ValidationError as error:
+        first = error.errors()[0]
+        if first["type"] == "missing":  # keys of files have defaults
+            name = str(first["loc"][0])
+            lacking = option((name,), kind.model_fields[name])
+            raise UsageError(f"the following arguments are required: {lacking}") from error
         raise UsageError(first_mistake(error)) from error
     except SettingsError as error:
         raise UsageError(str(error).removeprefix("error parsing CLI: ")) from error
@@ -547,8 +552,6 @@ def first_mistake(error: ValidationError) -> str:
     """Where the first mistake is, and what it is."""
     first = error.errors()[0]
     name = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "missing":
-        return f"the following arguments are required: --{name.replace('_', '-')}"
     message = first["msg"].removeprefix("Value error, ")
     return f"{name}: {message}" if name else message
 
