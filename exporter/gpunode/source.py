@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from gpunode.config import Settings
 from gpunode.driver.driver import DriverError, Gpu
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Clock, Node
+from gpunode.unread import Unknown, Unread
 
 D = TypeVar("D")
 
@@ -33,11 +34,12 @@ class Reading:
     """The result of one read: samples to export, and details that are not samples.
 
     ``detail`` is a dataclass defined by the source. The API, the tables and the views look it up by
-    its type.
+    its type. ``unread`` is what this read met and did not understand; it is counted at each read.
     """
 
     samples: tuple[Sample, ...]
     detail: object | None = None
+    unread: tuple[Unread, ...] = ()
 
 
 class Source(Protocol):
@@ -59,6 +61,16 @@ class Source(Protocol):
 
         Raises one of ``FAILURES``, which counts as a failed read of this source at this place.
         """
+        ...
+
+
+@runtime_checkable
+class Meets(Protocol):
+    """A source that may meet what it does not understand."""
+
+    @property
+    def unknowns(self) -> tuple[Unknown, ...]:
+        """Every kind of it that a read may report."""
         ...
 
 
@@ -141,6 +153,23 @@ class Reported(Generic[D]):
     detail: D
 
 
+@dataclass(frozen=True, slots=True)
+class Met:
+    """What a source met and did not understand, of one kind, since the start."""
+
+    source: str
+    what: str
+    meaning: str
+    times: int
+    """How often a read met it: a line of a log once, what stays at each read."""
+
+    last: float
+    """When it was last met, in seconds since the epoch."""
+
+    examples: tuple[str, ...]
+    """The latest that differ, oldest first; numbers and what a tenant chose are only shapes."""
+
+
 class Readings(Protocol):
     """The latest readings of all sources."""
 
@@ -153,6 +182,10 @@ class Readings(Protocol):
 
     def details(self, kind: type[D]) -> list[Reported[D]]:
         """The reported details of this type, ordered by place."""
+        ...
+
+    def unread(self) -> list[Met]:
+        """What was met and not understood since the start, ordered by source and kind."""
         ...
 
 

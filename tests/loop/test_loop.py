@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 import weakref
 from collections import Counter
@@ -22,12 +23,13 @@ from gpunode.jobs.owners import OwnersDetail
 from gpunode.loop import MOST_HUNG, Loop, complaints
 from gpunode.loop.complaints import LINES
 from gpunode.loop.door import LONGEST_LABEL, SERIES, Door
-from gpunode.loop.metrics import DROPPED, DURATION, LATE, SKIPPED, UP
+from gpunode.loop.metrics import DROPPED, DURATION, LATE, SKIPPED, UNREAD, UP
 from gpunode.loop.watch import Counts, Watch
 from gpunode.metric import Metric, Sample
 from gpunode.node.local import SystemClock
 from gpunode.node.node import SteppedClock
 from gpunode.source import WHOLE_NODE, Place, Reading, Source
+from gpunode.unread import LONGEST, Unknown, shape, unnumbered
 from tests import strict
 from tests.conftest import parse, until, values
 
@@ -100,6 +102,55 @@ def of(loop: Loop, metric: Metric, source: str) -> float:
 
 def dropped(loop: Loop) -> float:
     return of(loop, DROPPED, "told")
+
+
+# What is not understood.
+
+PORT = Unknown("port", "an RDMA port none of whose counters is known")
+LINE = Unknown("line", "a line of unknown form")
+
+
+class Meets(Told):
+    """A source that says what it does not understand."""
+
+    unknowns = (PORT, LINE)
+
+
+def test_what_is_not_understood_is_counted_from_zero_with_its_latest_examples() -> None:
+    seen = [LINE.seen(f"line {number} \x1b[2J" + "x" * 500) for number in (1, 1, 2, 3, 4, 5, 6)]
+    loop = stepped(Meets(lambda: Reading((), unread=tuple(seen))))
+    told = {s.labels: s.value for s in loop.samples() if s.metric is UNREAD}
+    assert told == {("told", "port"): 0.0, ("told", "line"): 7.0}
+    (met,) = loop.unread()
+    assert (met.source, met.what, met.times) == ("told", "line", 7)
+    assert [example[:6] for example in met.examples] == [f"line {n}" for n in (2, 3, 4, 5, 6)]
+    assert all(example.isprintable() and len(example) <= LONGEST for example in met.examples)
+
+
+def test_a_kind_that_its_source_did_not_declare_is_counted_too() -> None:
+    loop = stepped(Told(lambda: Reading((), unread=(PORT.seen("mlx9_0"),))))
+    assert [met.what for met in loop.unread()] == ["port"]
+    assert up(loop, "told") == 1.0
+
+
+@given(st.text(max_size=300))
+def test_no_word_and_no_number_is_left_in_a_shape(text: str) -> None:
+    left = re.sub(r"<\d+ hex>|[a0]", "", shape(text))
+    assert not any(character.isalnum() for character in left)
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (
+            "NVRM: Xid (PCI:0000:3b:00): 999, pid='4711', name=train_llama.py, Ch 00000008",
+            "NVRM: Xid (PCI:0:0:0): 0, pid='0', name=a_a.a, Ch 0",
+        ),
+        ("nvme nvme0: unknown status 0x4002 of 'my file'", "nvme nvme0: unknown status 0 of 'a a'"),
+    ],
+)
+def test_a_line_keeps_the_words_of_the_kernel_alone(line: str, shown: str) -> None:
+    assert unnumbered(line) == shown
 
 
 # Names.

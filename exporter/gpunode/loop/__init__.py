@@ -25,7 +25,18 @@ from gpunode.loop.search import Search
 from gpunode.loop.watch import OVERDUE, Batch, Counts, Watch
 from gpunode.metric import Distribution, Metric, Sample
 from gpunode.node.node import Clock, SteppedClock
-from gpunode.source import WHOLE_NODE, Absent, Finder, Key, Place, Reading, Reported, Source, View
+from gpunode.source import (
+    WHOLE_NODE,
+    Absent,
+    Finder,
+    Key,
+    Met,
+    Place,
+    Reading,
+    Reported,
+    Source,
+    View,
+)
 
 log = logging.getLogger(__name__)
 
@@ -282,6 +293,10 @@ class Loop:
             for place, batch in self.batches()
             if isinstance(batch.reading.detail, kind)
         ]
+
+    def unread(self) -> list[Met]:
+        """What was met and not understood since the start, ordered by source and kind."""
+        return [met for name, counts in sorted(self._counts.items()) for met in counts.met(name)]
 
     def values(self, metrics: Collection[Metric]) -> dict[Key, tuple[float, float]]:
         """Current values of these metrics, with the times (monotonic) of their reads."""

@@ -78,12 +78,12 @@ class Door:
         keys = {(sample.metric, sample.labels) for sample in within}
         if len(keys) == len(reading.samples) and keys <= self.series:
             self.series = keys
-            return reading if detail is reading.detail else Reading(reading.samples, detail)
+            return reading if detail is reading.detail else replace(reading, detail=detail)
         with one_at_a_time:
             admitted = self._admitted(within)
             self.series = set(admitted)
         self.dropped += len(reading.samples) - len(admitted)
-        return Reading(tuple(admitted.values()), detail)
+        return replace(reading, samples=tuple(admitted.values()), detail=detail)
 
     def _admitted(self, samples: Iterable[Sample]) -> dict[Key, Sample]:
         admitted: dict[Key, Sample] = {}

@@ -53,4 +53,12 @@ DROPPED = Metric(
     f"Series left out of reads of the source: equal to another, or beyond the first {SERIES}.",
     ("source",),
 )
-METRICS = (UP, LAST_SUCCESS, DURATION, CPU_SECONDS, LATE, SKIPPED, DROPPED)
+UNREAD = Metric(
+    "gpunode_unread_total",
+    "counter",
+    "Times that a read of the source met something that it does not understand: a line of a log "
+    "counts once, what stays counts at each read. docs/unread.md has every kind (`what`), the API "
+    "and `gpunode doctor` show examples.",
+    ("source", "what"),
+)
+METRICS = (UP, LAST_SUCCESS, DURATION, CPU_SECONDS, LATE, SKIPPED, DROPPED, UNREAD)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from gpunode.loop import complaints
 from gpunode.loop.complaints import News, described, isolated
-from gpunode.loop.door import SERIES, Door
-from gpunode.loop.metrics import CPU_SECONDS, DROPPED, DURATION, LATE, SKIPPED
+from gpunode.loop.door import SERIES, Door, valid
+from gpunode.loop.metrics import CPU_SECONDS, DROPPED, DURATION, LATE, SKIPPED, UNREAD
 from gpunode.metric import Distribution, Sample
 from gpunode.node.node import Clock
-from gpunode.source import WHOLE_NODE, Place, Reading, Source, View
+from gpunode.source import WHOLE_NODE, Meets, Met, Place, Reading, Source, View
+from gpunode.unread import Unknown, Unread
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +35,19 @@ class Batch:
     good_until: float
 
 
+EXAMPLES = 5
+"""How many examples of one kind of what is not understood are kept."""
+
+
+@dataclass(slots=True)
+class Encounters:
+    """How often a kind of what is not understood was met, when last, and the latest examples."""
+
+    times: int = 0
+    last: float = 0.0
+    examples: deque[str] = field(default_factory=lambda: deque(maxlen=EXAMPLES))
+
+
 @dataclass(slots=True)
 class Counts:
     """How the reads of one source went, at all its places and at those that are gone."""
@@ -42,18 +57,40 @@ class Counts:
     dropped: int = 0
     cpu_seconds: float | None = None
     durations: Distribution = field(default_factory=lambda: Distribution(DURATION.buckets))
+    unread: dict[Unknown, Encounters] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Held to write: each place has its thread."""
+
+    def meet(self, found: Iterable[Unread], time: float) -> None:
+        """Count what a read met at a time, in seconds since the epoch."""
+        with self.lock:
+            for one in found:
+                met = self.unread.setdefault(one.kind, Encounters())
+                met.times, met.last = met.times + 1, time
+                if (example := valid(one.example)) not in met.examples:
+                    met.examples.append(example)
+
+    def met(self, name: str) -> list[Met]:
+        """What the source of this name met and did not understand, without what it never did."""
+        with self.lock:
+            return [
+                Met(name, kind.what, kind.meaning, met.times, met.last, tuple(met.examples))
+                for kind, met in self.unread.items()
+                if met.times
+            ]
 
     def samples(self, name: str) -> Iterator[Sample]:
         """The counters of the source of this name."""
         with self.lock:
             durations = self.durations.copy()
+            unread = [(kind.what, met.times) for kind, met in self.unread.items()]
         yield Sample(DURATION, (name,), durations)
         yield from CPU_SECONDS.at(self.cpu_seconds, name)
         yield from LATE.at(float(self.late), name)
         yield from SKIPPED.at(float(self.skipped), name)
         yield from DROPPED.at(float(self.dropped), name)
+        for what, times in unread:
+            yield from UNREAD.at(float(times), name, what)
 
 
 class Watch:
@@ -86,6 +123,10 @@ class Watch:
         self.failure = ""
         """Why the last read failed; empty if it did not."""
 
+        if isinstance(source, Meets):
+            with counts.lock:
+                for kind in source.unknowns:
+                    counts.unread.setdefault(kind, Encounters())
         self._news = News(clock)
         self._news_of_dropped = News(clock)
 
@@ -107,6 +148,7 @@ class Watch:
                 good_until = end + OVERDUE * self.longest
                 self.batch = Batch(reading, self.last_success, end, good_until)
                 self._tell_dropped(self.door.dropped - dropped)
+                self.counts.meet(reading.unread, self.last_success)
         used = self.clock.thread_cpu()
         with self.counts.lock:
             self.counts.durations.add([self.clock.monotonic() - begin])
