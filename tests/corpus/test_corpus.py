@@ -18,9 +18,7 @@ WRONG = {
 
 SILENT = {
     "kernel lines": 68,
-    "cgroups of containers": 19,
     "cgroups of Slurm's jobs": 4,
-    "mounts of the network": 25,
     "counters of RDMA ports": 166,
     "models of GPUs": 15,
 }
