@@ -237,6 +237,17 @@ OF_NODES: tuple[Record, ...] = (
         results={(NODE_A,): 1.0},
     ),
     Record(
+        name="node:gpunode_unread:increase1h",
+        labels=(*OF_NODE, "source", "what"),
+        expression=happened("gpunode_unread_total", f"{NODE}, source, what", "1h"),
+        purpose="How often a source met what it does not understand, where it did.",
+        given={
+            series("gpunode_unread_total", source="kernel_log", what="kernel_line"): 0.0625,
+            series("gpunode_unread_total", source="infiniband", what="port"): 0.0,
+        },
+        results={(NODE_A, "kernel_log", "kernel_line"): 225.0},
+    ),
+    Record(
         name="gpu:gpunode_gpu_info:by_bus",
         labels=(*OF_NODE, "bus_id", *OF_GPU[2:]),
         expression=(

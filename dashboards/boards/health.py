@@ -430,6 +430,20 @@ HEALTH = Board(
             ),
             row(
                 8,
+                rows_of(
+                    "Met and not understood",
+                    "What do exporters meet that they do not understand, on how many nodes? "
+                    "`gpunode doctor` shows examples.",
+                    {
+                        "Nodes": (
+                            _asked("count by (source, what) (node:gpunode_unread:increase1h)"),
+                            "none",
+                        )
+                    },
+                    names={"source": "Source", "what": "What"},
+                    sort_by="Nodes",
+                    nothing="All is understood",
+                ),
                 lines(
                     "Scrapes",
                     "How many exporters answer?",

@@ -488,6 +488,15 @@ function showRest(node) {
     item.append(name, make("p", "", one.why));
     return item;
   }, "All sources answer.");
+  keyed($("unread"), node.unread, (one) => {
+    const item = make("li");
+    const name = make("p");
+    name.append(make("strong", "", `${one.source}, ${one.what.replaceAll("_", " ")}`), `: ${one.meaning}`);
+    const examples = make("p");
+    one.examples.forEach((example, at) => examples.append(...(at ? [", "] : ["as "]), make("code", "", example)));
+    item.append(name, examples);
+    return item;
+  }, "Nothing in the last hour.");
   $("rest").hidden = false;
 }
 
