@@ -149,6 +149,9 @@ def test_it_shows_what_was_met_and_is_not_understood(browser: Browser) -> None:
     scene.host.unread = (kind.seen("NVRM: GPU0 forgets"), kind.seen("NVRM: GPU0 <b>forgets</b>"))
     with opened(browser, served(scene.play(60).stage.loop)) as page:
         assert first(page) == "Nothing is known to be wrong"
+        expect(page.locator(".finding").first).to_contain_text(
+            "But not everything that was met is understood: see below."
+        )
         unread = page.locator("#unread")
         expect(unread).to_contain_text(
             "host, kernel line: a line of the kernel of <i>unknown</i> form"

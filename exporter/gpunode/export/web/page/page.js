@@ -109,7 +109,9 @@ function showFindings(node) {
   const all = [...node.findings];
   if (node.calm) {
     const sentence = `${node.gpus.length} GPU${node.gpus.length > 1 ? "s" : ""}: ${summary(node)}.`;
-    all.unshift({ urgency: "fine", title: node.calm, remedy: sentence, evidence: [], gpus: [] });
+    const gaps = [...(node.silent.length ? ["some sources do not answer"] : []), ...(node.unread.length ? ["not everything that was met is understood"] : [])];
+    const below = gaps.length ? ` But ${gaps.join(", and ")}: see below.` : "";
+    all.unshift({ urgency: "fine", title: node.calm, remedy: sentence + below, evidence: [], gpus: [] });
   }
   const list = $("finding-list");
   const key = JSON.stringify(all.map((one) => [one.urgency, one.title, one.remedy]));
