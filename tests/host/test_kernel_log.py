@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 
 import pytest
 
@@ -53,6 +52,10 @@ LINES = {
         "EXT4-fs (sda1): previous I/O error to superblock detected",
         "Aborting journal on device nvme0n1p2-8.",
         "XFS (nvme1n1): Metadata CRC error detected at xfs_agf_read_verify+0x9a/0xb0",
+        "BTRFS warning (device sdb1): csum failed root 5 ino 257 off 0",
+        "EXT4-fs warning (device sda1): ext4_end_bio:343: I/O error 10 writing to inode 12",
+        "nvme nvme0: Failed reconnect attempt 3",
+        "md/raid:md0: read error corrected (8 sectors at 2048 on sdb1)",
         "BTRFS error (device sdb1): bdev /dev/sdb1 errs: wr 3, rd 0, flush 0, corrupt 0, gen 0",
         "device-mapper: multipath: 253:4: Failing path 8:16.",
         "kworker/u203:1: attempt to access beyond end of device",
@@ -124,6 +127,9 @@ LINES = {
         f"{MLX5}: print_health_info:416:(pid 0): synd 0x1: firmware internal error",
         f"{MLX5}: poll_health:840:(pid 0): device's health compromised - reached miss count",
         f"{MLX5} ens1f0np0: TX timeout detected",
+        f"{MLX5} ens1f0np0: Error cqe on cqn 0x417, ci 0xb, sqn 0x1a2c, opcode 0xd, syndrome 0x2",
+        f"{MLX5}: Firmware over 120000 MS in pre-initializing state, aborting",
+        "bnxt_en 0000:3b:00.0 eth0: Error (timeout: 500015) msg {0x0 0x0} len:0",
         f"{MLX5}: temp_warn:161:(pid 0): High temperature on sensors with bit set 0 1",
         f"{MLX5}: Port module event[error]: module 0, Cable error, High Temperature",
         f"{MLX5}: Port module event[error]: module 0, Cable error, PCIe system power slot Exceeded",
@@ -227,6 +233,12 @@ NORMAL = [
     "nvidia-uvm: Loaded the UVM driver, major device number 235.",
     "nvidia_uvm: module uses symbols nvUvmInterfaceDisableAccessCntr from proprietary module "
     "nvidia, inheriting taint.",
+    "nvidia-nvswitch0: open (major=510)",
+    "NVRM: GPU at 0000:01:00.0 has software scheduler DISABLED with policy NONE.",
+    f"{MLX5}: mlx5_health_try_recover:365:(pid 12): health recovery succeeded",
+    "infiniband mlx5_0: dump_cqe:272:(pid 4242): dump error cqe",
+    "EXT4-fs (sda1): error count since last fsck: 12",
+    "md/raid1:md0: active with 2 out of 2 mirrors",
     "NVRM: GPU Board Serial Number: 0325015054694",
     "NVRM: GPU 0000:05:00.0: GPU serial number is 0325015054694.",
     "NVRM: A GPU crash dump has been created. If possible, please run",
@@ -267,6 +279,7 @@ NORMAL = [
 """Lines of machines that are well, or of none of our kinds."""
 
 UNKNOWN = [
+    "NVRM: Xid (PCI:0000:1b:00, instance 2): 79, GPU has fallen off the bus.",
     "NVRM: GPU1 kbifCacheVFInfo_GB100: Unable to read NV_PF0_INITIAL_AND_TOTAL_VFS",
     "nvidia-uvm: uvm_ats_sva: fault on device 3 was refused",
     f"{MLX5}: mlx5_ldma_thing:12:(pid 7): LDMA engine 3 died",
@@ -274,7 +287,7 @@ UNKNOWN = [
     "bnxt_en 0000:21:00.1 ens2f1np1: hwrm req_type 0x53 seq id 0x6fca error 0x2",
     "nvme nvme0: Identify Descriptors failed (nsid=1, status=0x371)",
     "XFS (nvme0n1): page discard on page 00000000a4b1 failed",
-    "BTRFS warning (device sdb1): csum failed root 5 ino 257 off 0",
+    "NFS: server 10.0.0.1 error: fileid changed",
     "beegfs: mount(4242): Unable to reach the management daemon",
 ]
 """Lines that tell of trouble, in forms that no kind has."""
@@ -346,14 +359,20 @@ def test_xids_beyond_the_bound_are_unread() -> None:
     assert len(reading.unread) == 6
 
 
-@pytest.mark.parametrize("machine", sorted(MACHINES.glob("*/answers.json")))
-def test_no_line_of_a_test_machine_is_unread(machine: Path) -> None:
-    node = Machine(machine.parent)
+STRANGE = {"nasty": ["NVRM: Xid (PCI:0:0:0): 0, x"]}
+"""What a test machine's kernel really says in no form that is known, by the machine's name."""
+
+
+@pytest.mark.parametrize(
+    "machine", sorted(path.parent.name for path in MACHINES.glob("*/answers.json"))
+)
+def test_no_ordinary_line_of_a_test_machine_is_unread(machine: str) -> None:
+    node = Machine(MACHINES / machine)
     source = KernelLog(node, Settings())
     with contextlib.suppress(FileNotFoundError):
         source.read()
         node.step()
-        assert source.read().unread == ()
+        assert [one.example for one in source.read().unread] == STRANGE.get(machine, [])
 
 
 def test_the_level_of_a_record_is_its_first_digit() -> None:

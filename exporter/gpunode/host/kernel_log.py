@@ -85,9 +85,9 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         (
             "nvrm",
             r"NVRM: "
-            r"(?!.{0,8}[0-9]{1,5} +[0-9]{1,5} +[A-Z]|GPU[0-9]{1,3} (?:GSP )?RPC )"
+            r"(?!.{0,8}[0-9]{1,5} +[0-9]{1,5} +[A-Z]|GPU[0-9]{1,3} (?:GSP )?RPC |Xid )"
             r"(?:.{0,200}(?:[Ee]rror|[Ff]ailed|fallen off|timed? ?out|GSP|API mismatch)"
-            r"|The NVIDIA (?:GPU|probe routine) )",
+            r"|.{0,200}probably locked|The NVIDIA (?:GPU|probe routine) )",
         ),
         ("peermem", r"nvidia[-_]peermem .{0,80}ERROR "),
         (
@@ -103,7 +103,8 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ),
         (
             "lustre_eviction",
-            r"LustreError: .{0,400}(?:evicted|eviction)|Lustre.{0,200}was evicted by",
+            r"LustreError: .{0,400}(?:evicted|eviction)|Lustre.{0,200}was evicted by"
+            r"|Lustre: Evicted from ",
         ),
         (
             "lustre",
@@ -174,14 +175,18 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             r"|Buffer I/O error on dev(?:ice)? (?!fd[0-9]|sr[0-9])"
             r"|nvme nvme[0-9]{1,4}: (?:(?!Shutdown ).{1,80}timeout|controller is down"
             r"|Device not ready|Disabling device after reset failure|Removing after probe failure"
-            r"|frozen state error detected|Abort status: 0x(?!0+\b))"
+            r"|frozen state error detected|Abort status: 0x(?!0+\b)|starting error recovery"
+            r"|Failed reconnect attempt)"
             r"|nvme[0-9]{1,4}(?:c[0-9]{1,4})?n[0-9]{1,4}: .{1,100}I/O Error \(sct 0x"
             r"|block nvme\w{1,16}: no available path - failing I/O"
-            r"|EXT4-fs error \(device |EXT4-fs \(.{1,64}\): (?:previous )?I/O error "
+            r"|EXT4-fs error \(device |EXT4-fs warning \(device .{1,64}\): ext4_end_bio"
+            r"|EXT4-fs \(.{1,64}\): (?:(?:previous )?I/O error |Delayed block allocation failed)"
             r"|JBD2: (?:Detected IO errors|I/O error)|Aborting journal on device "
             r"|XFS \(.{1,64}\): (?:(?:metadata|log) I/O error|Metadata (?:corruption|CRC error)"
-            r"|writeback error)|BTRFS (?:error|critical) \(device "
-            r"|md/raid\w{0,16}(?::\w{1,16})?: Disk failure on |md: super_written gets error"
+            r"|writeback error|Internal error )|BTRFS (?:error|critical) \(device "
+            r"|BTRFS warning \(device .{1,64}\): csum failed"
+            r"|md/raid\w{0,16}(?::\w{1,16})?: (?:Disk failure on |read error )"
+            r"|md: super_written gets error"
             r"|device-mapper: multipath: .{0,40}Failing path "
             r"|.{1,16}: attempt to access beyond end of device",
         ),
@@ -207,7 +212,8 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             r"|High [Tt]emperature|insufficient(?:/unadvertised)? power on the PCIe slot"
             r"|leak of a command resource|enable hca failed|raw fw_ver 0xffffffff"
             r"|power slot Exceeded|[Ff]atal error|[Hh]ealth recovery .{0,20}fail"
-            r"|handling bad device)"
+            r"|handling bad device|Firmware over |mlx5_(?:load|init)_one.{0,20} failed"
+            r"|[Ee]rror cqe on cqn)"
             r"|(?:[\w-]{1,32} \S{1,40} [\w.-]{1,16}: )?NETDEV WATCHDOG: "
             rf"|[\w-]{{1,32}} {ADDRESS} [\w.-]{{1,32}}: (?:TX timeout|[Tt]x[_ ]timeout)"
             rf"|(?:infiniband [\w.-]{{1,32}}|[\w-]{{1,32}} {ADDRESS}(?: [\w.-]{{1,32}})?): "
@@ -215,7 +221,8 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             r"|Admin queue is closed|Reset indication didn't turn|Device isn't ready"
             r"|Reg read timeout|Keep alive watchdog timeout|Failed to (?:allocate|create) HW "
             r"|QPLIB: .{0,60}(?:status 0x0*[1-9a-f]|timed ?out)|Firmware (?:not responding|fatal)"
-            r"|Malicious Driver Detection|.{0,40}[Ff]irmware (?:hang|crash))",
+            r"|Error \(timeout|Resetting due to firmware error|Malicious Driver Detection"
+            r"|.{0,40}[Ff]irmware (?:hang|crash))",
         ),
     )
 )
