@@ -14,7 +14,7 @@ from typing import Any
 
 import tests.nccl.test_nccl
 from gpunode.host.lustre import Lustre
-from gpunode.host.rdma_counters import MLX5
+from gpunode.host.rdma_counters import CXI, DRIVERS, MLX5, What
 from tests.export.dcgm_clients import CLIENTS, NOT_ANSWERED, WATCHES_NOT_ANSWERED
 from tests.holders.test_owners import DEVICES, UNATTRIBUTED
 from tests.machine import MACHINES
@@ -60,6 +60,15 @@ OF_MLX5: Mapping[str, str] = {
     if of is not None and of.what in ("congestion", "loss") and of.choice == 0
 }
 """The counters of ``hw_counters`` that are told, and their kinds."""
+
+TOLD: Mapping[What, str] = {
+    "bytes": "bytes",
+    "link_error": "errors of the link",
+    "loss": "lost packets",
+    "retransmitted_bytes": "bytes sent again",
+    "congestion": "congestion",
+    "failure": "failed requests",
+}
 
 Row = tuple[str, ...]
 
@@ -126,6 +135,14 @@ def document() -> str:
         "Counters of mlx5 adapters in `hw_counters/`; those in `counters/` are the same in all.",
         "",
         *_table(("counter", *(adapter.name for adapter in OFED)), _ofed()),
+        "",
+        "## RDMA adapters",
+        "",
+        "What the counters of each driver tell; those of the standard are in `counters/`, which "
+        "AWS EFA and others do not have. A counter that is not known counts in "
+        "`gpunode_unread_total`.",
+        "",
+        *_table(("driver", *TOLD.values()), _rdma()),
     ]
     return "\n".join(lines) + "\n"
 
@@ -212,6 +229,12 @@ def _ofed() -> Iterator[Row]:
             f"`{name}`",
             *("the driver has none" if name in adapter.lacks else READ for adapter in OFED),
         )
+
+
+def _rdma() -> Iterator[Row]:
+    for driver, counters in {**DRIVERS, "cxi (HPE Slingshot)": CXI}.items():
+        found = {of.what for of in counters.values() if of is not None}
+        yield driver, *(READ if what in found else "the driver has none" for what in TOLD)
 
 
 if __name__ == "__main__":
