@@ -10,7 +10,8 @@ from tests.corpus.families import FAMILIES
 for name, family in FAMILIES.items():
     outcomes = list(family())
     fates = Counter(one.fate for one in outcomes)
-    print(f"{name}: {fates['right']} right, {fates['wrong']} wrong, {fates['silent']} silent")
+    print(name, end=": ")
+    print(", ".join(f"{fates[fate]} {fate}" for fate in ("right", "wrong", "unread", "silent")))
     for one in outcomes:
         if name in sys.argv[1:] and one.fate != "right":
             print(f"  {one.fate}: {one.entry}")

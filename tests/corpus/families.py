@@ -15,21 +15,33 @@ import yaml
 
 from gpunode.gpu.models import model_of
 from gpunode.holders.cgroup import whose
-from gpunode.host import infiniband
+from gpunode.host import rdma_counters as rdma
 from gpunode.host.filesystem import KINDS, PLAIN_FUSE
 from gpunode.host.kernel_log import kind_of
+from gpunode.host.kernel_trouble import troubled
 
 FOLDER = Path(__file__).parent
 
-Fate = Literal["right", "wrong", "silent"]
+Fate = Literal["right", "wrong", "unread", "silent"]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of an entry; ``silent`` means that nothing says that it was there."""
+    """What became of an entry: ``unread`` is counted as such, and nothing tells of ``silent``."""
 
     entry: str
     fate: Fate
+
+
+KERNEL_KINDS = {
+    **dict.fromkeys(("adapter_power", "adapter_heat", "transmit_timeout"), "network_adapter"),
+    **dict.fromkeys(("lustre_slow", "lnet"), "lustre"),
+    **dict.fromkeys(("ceph", "gpfs"), "remote_filesystem"),
+    "file_handles": "file_limit",
+    "panic": "kernel_bug",
+    "thermal": "cpu_hot",
+}
+"""What the corpus tells apart, and a kind of gpunode's has in common."""
 
 
 def load(name: str) -> Any:
@@ -38,11 +50,15 @@ def load(name: str) -> Any:
 
 
 def kernel_lines() -> Iterator[Outcome]:
-    """A line that is no event must have no kind."""
+    """A line that is no event must have no kind, and must not be unread either."""
     for entry in load("kernel_lines")["lines"]:
         found = kind_of(entry["line"])
-        wanted = entry["kind"] if entry["counts"] else None
-        yield Outcome(entry["line"], _fate(found, wanted))
+        unread = found is None and troubled(entry["line"], None)
+        if entry["counts"]:
+            fate = _fate(found, KERNEL_KINDS.get(entry["kind"], entry["kind"]))
+            yield Outcome(entry["line"], "unread" if unread else fate)
+        else:
+            yield Outcome(entry["line"], "wrong" if found or unread else "right")
 
 
 def cgroups() -> Iterator[Outcome]:
@@ -79,21 +95,34 @@ def mounts() -> Iterator[Outcome]:
 
 
 def rdma_counters() -> Iterator[Outcome]:
-    """Whether a counter that means trouble, or bytes, has a name here."""
-    known = {
-        *infiniband.ERROR_KINDS,
-        *infiniband.CONGESTION_KINDS,
-        *infiniband.TRANSPORT_ERROR_KINDS,
-        *("port_rcv_data", "port_xmit_data", "port_xmit_wait"),
-    }
+    """What each counter of an RDMA port is taken for."""
     facts = load("rdma")
     for driver, about in {"every": facts["standard_counters"], **facts["drivers"]}.items():
-        for where in ("counters", "hw_counters"):
-            listed = about.get(where)
-            for counter in listed if isinstance(listed, list) else ():
-                if counter["trouble"] or counter["means"] == "bytes":
-                    name = counter["name"]
-                    yield Outcome(f"{driver}: {name}", "right" if name in known else "silent")
+        for where, listed in about.items():
+            if not isinstance(listed, list) or "counters" not in where:
+                continue
+            for entry in listed:
+                name, about_it = (entry, {}) if isinstance(entry, str) else (entry["name"], entry)
+                if driver != "cxi" or about_it["trouble"]:
+                    yield Outcome(f"{driver}: {name}", _rdma_counter(name, about_it))
+
+
+def _rdma_counter(name: str, wanted: dict[str, Any]) -> Fate:
+    known: rdma.Counters = {**rdma.KNOWN, **rdma.CXI}
+    name = name.removeprefix(rdma.OF_A_FUNCTION)
+    if name not in known:
+        return "unread"
+    found = known[name]
+    if not wanted:
+        return "right"
+    if wanted["means"] == "bytes":
+        direction = found and found.kind
+        unit = 4.0 if "words" in wanted["unit"] else 1.0
+        same = found is None or found.unit == unit
+        return "right" if same and direction == wanted.get("direction", direction) else "wrong"
+    trouble = found is not None and found.what not in ("bytes", "wait")
+    harmless = wanted["means"] in ("congestion", "receiver") and trouble
+    return "right" if trouble == wanted["trouble"] or harmless else "wrong"
 
 
 def gpus() -> Iterator[Outcome]:
