@@ -22,7 +22,7 @@ from gpunode.cli import log as cli_log
 from gpunode.cli.log import OneLineFormatter, StandardError
 from gpunode.config import Settings
 from gpunode.holders.census import Census
-from gpunode.holders.cgroup import CgroupOwner, whose
+from gpunode.holders.cgroup import CgroupOwner, strange_container, whose
 from gpunode.holders.owner import Owner, Started
 from gpunode.holders.pods import HOLDERS, Pods
 from gpunode.holders.pods import LONGEST_NAME as NAME
@@ -41,6 +41,7 @@ SLICE = UID.replace("-", "_")
 HASH = "0123456789abcdef0123456789abcdef"
 ID, NODE = "a" * 64, "b" * 64
 IN_POD = CgroupOwner(UID, ID)
+SLURM_JOB = "/system.slice/slurmstepd.scope/job_42/step_0/user/task_0"
 USERS = "/user.slice/user-1000.slice/user@1000.service/app.slice"
 
 
@@ -105,15 +106,101 @@ USERS = "/user.slice/user-1000.slice/user@1000.service/app.slice"
         ),
         ("/slurm/uid_1000/job_42/step_batch/task_0", CgroupOwner("", "", "42", "batch")),
         ("/slurm_gpu-7/uid_1000/job_42/step_0", CgroupOwner("", "", "42", "0")),
+        # the kubelet's --cgroup-root, and services of root that run containers
+        (
+            f"/gpu.slice/gpu-kubepods.slice/gpu-kubepods-pod{SLICE}.slice/cri-containerd-{ID}.scope",
+            IN_POD,
+        ),
+        (
+            f"/system.slice/k3s.service/kubepods-burstable-pod{SLICE}.slice:cri-containerd:{ID}",
+            IN_POD,
+        ),
+        (
+            "/runtime.slice/containerd.service/"
+            f"kubelet-kubepods-besteffort-pod{SLICE}.slice:cri-containerd:{ID}",
+            IN_POD,
+        ),
         # containers
         (f"/docker/{ID}", CgroupOwner("", ID)),
+        (f"/batch.slice/batch-night.slice/docker-{ID}.scope", CgroupOwner("", ID)),
+        (f"/user.slice/user-1000.slice/docker-{ID}.scope", CgroupOwner("", ID)),
+        (
+            f"/machine.slice/machine-libpod_pod_{NODE}.slice/libpod-{ID}.scope/container",
+            CgroupOwner("", ID),
+        ),
+        (f"/lxc.payload.c-1/docker/{ID}", CgroupOwner("", "c-1")),
+        ("/lxc/101/ns/init.scope", CgroupOwner("", "101")),
+        (r"/machine.slice/systemd-nspawn@a\x2db.service/payload", CgroupOwner("", "a-b")),
+        # tasks of ECS and of Nomad
+        (
+            f"/ecstasks.slice/ecstasks-{HASH}.slice/docker-{ID}.scope",
+            CgroupOwner("", ID, task=HASH),
+        ),
+        (f"/../../ecstasks-{HASH}.slice/docker-{ID}.scope", CgroupOwner("", ID, task=HASH)),
+        (f"/ecs/my-cluster/{HASH}/{ID}", CgroupOwner("", ID, task=HASH)),
+        (f"/ecs/{UID}/{ID}", CgroupOwner("", ID, task=UID)),
+        (f"/nomad.slice/share.slice/{UID}.train.scope", CgroupOwner("", "train", task=UID)),
+        (f"/nomad/{UID}.my-task", CgroupOwner("", "my-task", task=UID)),
+        (f"/nomad.slice/reserve.slice/docker-{ID}.scope", CgroupOwner("", ID)),
         (f"/system.slice/docker-{ID}.scope/init.scope", CgroupOwner("", ID)),
         (f"/machine.slice/libpod-{ID}.scope/container", CgroupOwner("", ID)),
     ],
 )
 def test_a_cgroup_that_a_runtime_made_has_an_owner(path: str, place: CgroupOwner) -> None:
     assert whose(f"0::{path}\n") == place
-    assert whose(f"12:cpuset:/\n5:memory:{path}\n1:name=systemd:/\n0::/\n") == place
+    version_1 = f"12:cpuset:/\n5:memory:{path}\n1:name=systemd:/\n0::/\n"
+    assert whose(version_1) == place
+    assert strange_container(version_1) == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "shape"),
+    [
+        (f"/training/{ID}", "/a/<64 hex>"),
+        (
+            f"/a/b/kubepods/burstable/pod{UID}/{ID}",
+            "/a/a/kubepods/burstable/pod0a0a0a0a-0-0-0-<12 hex>/<64 hex>",
+        ),
+        (
+            f"/system.slice/mallory.service/libpod-payload-{ID}",
+            "/system.slice/a.service/libpod-payload-<64 hex>",
+        ),
+        (
+            f"/lxc.payload.c1/kubepods/pod{UID}/{ID}",
+            "/lxc.payload.a0/kubepods/pod0a0a0a0a-0-0-0-<12 hex>/<64 hex>",
+        ),
+        (f"/newruntime/{UID}", "/a/0a0a0a0a-0-0-0-<12 hex>"),
+        ("/system.slice/docker-12ab.scope", "/system.slice/docker-0a.scope"),
+    ],
+)
+def test_what_looks_like_a_container_and_names_none_is_told_by_its_shape(
+    tmp_path: Path, path: str, shape: str
+) -> None:
+    a_process(tmp_path, 100, path, "python", 1000)
+    (unread,) = owners_of(tmp_path, 100).read().unread
+    assert (unread.kind.what, unread.example) == ("container", shape)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/init.scope",
+        "/user.slice",
+        "/user.slice/user-1000.slice/session-3.scope",
+        f"{USERS}/docker-{ID}.scope",
+        f"/user.slice/user-1000.slice/session-3.scope/pod{UID}",
+        "/system.slice/docker.service",
+        "/system.slice/lxc-net.service",
+        "/system.slice/run-r0123456789abcdef0123456789abcdef.service",
+        "/system.slice/apptainer-28374.scope",
+        "/apptainer/28374",
+        SLURM_JOB,
+    ],
+)
+def test_a_process_outside_containers_looks_like_none(tmp_path: Path, path: str) -> None:
+    a_process(tmp_path, 100, path, "python", 1000)
+    assert owners_of(tmp_path, 100).read().unread == ()
 
 
 @pytest.mark.parametrize("above", [USERS, "/user/alice", f"{USERS}/x", "/../../../..", "/home"])
@@ -184,6 +271,7 @@ TEXTS = st.lists(PARTS | st.text(max_size=5), max_size=40).map("".join)
 
 @given(TEXTS)
 def test_any_cgroup_has_an_owner_of_few_characters_or_none(text: str) -> None:
+    assert set(strange_container(text)).isdisjoint("\n\r٣")
     place = whose(text)
     assert all(len(found) <= 64 for found in astuple(place))
     assert place.slurm_job == "" or (place.slurm_job.isascii() and place.slurm_job.isdecimal())
@@ -213,6 +301,7 @@ def test_a_long_cgroup_takes_no_time(part: str) -> None:
     text = "0::" + part * (100_000 // len(part))
     begin = time.thread_time()
     whose(text)
+    strange_container(text)
     assert time.thread_time() - begin < 2
 
 
@@ -242,9 +331,6 @@ def seen(root: Path, *pids: int) -> tuple[Started, ...]:
     detail = owners_of(root, *pids).read().detail
     assert isinstance(detail, OwnersDetail)
     return detail.processes
-
-
-SLURM_JOB = "/system.slice/slurmstepd.scope/job_42/step_0/user/task_0"
 
 
 @pytest.mark.parametrize(

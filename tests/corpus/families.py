@@ -6,19 +6,21 @@ wrongly, and how many are dropped without a word. The readers were written befor
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
 from gpunode.gpu.models import model_of
-from gpunode.holders.cgroup import whose
+from gpunode.holders.cgroup import strange_container, whose
 from gpunode.host import rdma_counters as rdma
-from gpunode.host.filesystem import KINDS, PLAIN_FUSE
+from gpunode.host.filesystem import LOCAL, holds_data, may_hold_data
 from gpunode.host.kernel_log import kind_of
 from gpunode.host.kernel_trouble import troubled
+from gpunode.host.mounts import parse
 
 FOLDER = Path(__file__).parent
 
@@ -27,7 +29,10 @@ Fate = Literal["right", "wrong", "unread", "silent"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of an entry: ``unread`` is counted as such, and nothing tells of ``silent``."""
+    """What became of an entry.
+
+    ``unread``: it is counted as not understood; ``silent``: nothing says that it was there.
+    """
 
     entry: str
     fate: Fate
@@ -65,14 +70,14 @@ def cgroups() -> Iterator[Outcome]:
     """Of containers; a name that any user may give a cgroup proves nothing."""
     for entry in load("containers")["cgroups"]:
         trusted = entry["made_by"] == "root"
+        named = {**entry, "container_id": entry["container_id"] or entry["name"]}
         wanted = [
-            (entry[name] or "") if trusted else ""
-            for name in ("pod_uid", "container_id", "slurm_job", "slurm_step")
+            (named[name] or "") if trusted else ""
+            for name in ("pod_uid", "container_id", "slurm_job", "slurm_step", "task_id")
         ]
-        place = whose(entry["line"])
-        found = [place.pod_uid, place.container_id, place.slurm_job, place.slurm_step]
-        others = entry["task_id"] if trusted else None
-        yield Outcome(entry["line"], _fate(_of(found), _of([*wanted, others or ""])))
+        found = _of(list(astuple(whose(entry["line"]))))
+        unread = strange_container(entry["line"]) != ""
+        yield Outcome(entry["line"], _fate(found, _of(wanted), unread))
 
 
 def slurm() -> Iterator[Outcome]:
@@ -86,12 +91,16 @@ def slurm() -> Iterator[Outcome]:
 
 
 def mounts() -> Iterator[Outcome]:
-    """Whether a filesystem of the network is watched, by its type."""
+    """Whether a filesystem of the network is watched; of others, those of disks may be."""
     for entry in load("mounts")["mounts"]:
-        kind = entry["fstype"]
+        (mount,) = parse(entry["mountinfo"])
+        watched, unread = holds_data(mount), may_hold_data(mount)
         if entry["network"]:
-            watched = KINDS.fullmatch(kind) is not None or kind == PLAIN_FUSE
-            yield Outcome(entry["mountinfo"], "right" if watched else "silent")
+            fate: Fate = "right" if watched else "unread" if unread else "silent"
+        else:
+            local = re.fullmatch(LOCAL, mount.kind) is not None
+            fate = "right" if watched is local and not (unread and not watched) else "wrong"
+        yield Outcome(entry["mountinfo"], fate)
 
 
 def rdma_counters() -> Iterator[Outcome]:
@@ -147,7 +156,9 @@ def _of(place: list[str]) -> str | None:
     return " ".join(place).strip() or None
 
 
-def _fate(found: str | None, wanted: str | None) -> Fate:
+def _fate(found: str | None, wanted: str | None, unread: bool = False) -> Fate:
     if found == wanted:
-        return "right"
+        return "wrong" if unread else "right"
+    if unread:
+        return "unread"
     return "silent" if found is None else "wrong"

@@ -16,9 +16,7 @@ WRONG = {
 """Parts of the entries that are read wrongly."""
 
 SILENT = {
-    "cgroups of containers": 19,
     "cgroups of Slurm's jobs": 4,
-    "mounts of the network": 25,
     "models of GPUs": 15,
 }
 """How many entries are dropped without a word."""

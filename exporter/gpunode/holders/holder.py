@@ -111,6 +111,7 @@ class Holder:
         # What does not change, empty before it could be read.
         self._environment: list[dict[str, str]] = []
         self._cgroup: list[cgroup.CgroupOwner] = []
+        self._strange: list[str] = []
         self._ids: list[tuple[list[str], list[str]]] = []
         self._namespaces: dict[str, list[str]] = {"net": [], "pid": []}
         self._threads = Threads()
@@ -147,6 +148,16 @@ class Holder:
         """Whose it is by its cgroup. Raises ``OSError``."""
         path = f"/proc/{self.pid}/cgroup"
         return self._once(self._cgroup, lambda: cgroup.whose(self.node.read_text(path)))
+
+    def strange_container(self) -> str:
+        """The shape of its cgroup's path if it looks like that of a container and names none.
+
+        Raises ``OSError``.
+        """
+        path = f"/proc/{self.pid}/cgroup"
+        return self._once(
+            self._strange, lambda: cgroup.strange_container(self.node.read_text(path))
+        )
 
     def users(self) -> list[str]:
         """The ids of its user: real, effective, saved and of the filesystem. Raises ``OSError``."""

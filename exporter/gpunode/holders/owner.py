@@ -12,6 +12,9 @@ from gpunode.holders.cgroup import CgroupOwner
 from gpunode.holders.holder import Holder
 from gpunode.holders.pods import Pods
 
+ID_LENGTH = 64
+"""Characters of the id of a container."""
+
 LONGEST_VALUE = 64
 """Characters of a setting's value to export, and of the host name of a rendezvous to compare."""
 
@@ -26,6 +29,8 @@ class Owner:
 
     owner_namespace: str = ""
     owner_pod: str = ""
+    """The pod, the task of Amazon ECS, or the allocation of Nomad."""
+
     owner_container: str = ""
     slurm_job: str = ""
     user: str = ""
@@ -83,10 +88,14 @@ def started(holder: Holder, pods: Pods) -> Started:
 def _owner(holder: Holder, place: CgroupOwner, pods: Pods) -> Owner:
     if place.pod_uid:
         namespace, pod = pods.name_of(place.pod_uid) or ("", place.pod_uid)
-        container = pods.container_of(place.container_id) or place.container_id[:12]
+        container = pods.container_of(place.container_id) or _short(place.container_id)
         return Owner(namespace, pod, container)
-    container, user = place.container_id[:12], _user(holder)
-    return Owner(owner_container=container, slurm_job=place.slurm_job, user=user)
+    return Owner("", place.task, _short(place.container_id), place.slurm_job, _user(holder))
+
+
+def _short(container: str) -> str:
+    """An id of a container as runtimes print it; a name stays as it is."""
+    return container[:12] if len(container) == ID_LENGTH else container
 
 
 def _user(holder: Holder) -> str:
@@ -117,7 +126,8 @@ def tenant(holder: Holder) -> Tenant:
     place = holder.cgroup()
     user = (holder.users() or [""])[-1]
     processes = holder.namespace("pid")
-    return Tenant(user, place.pod_uid, place.container_id, place.slurm_job, processes)
+    pod = place.pod_uid or place.task
+    return Tenant(user, pod, place.container_id, place.slurm_job, processes)
 
 
 def _job(environment: dict[str, str], owner: Owner, place: CgroupOwner, parent: int) -> str:

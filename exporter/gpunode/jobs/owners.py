@@ -6,6 +6,7 @@ container outside Kubernetes, a privileged pod) is what the kernel says: see ``h
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, fields
 from typing import ClassVar
@@ -21,7 +22,8 @@ from gpunode.holders.source import HoldersSource
 from gpunode.jobs.processes import UNREADABLE
 from gpunode.metric import Metric, Sample
 from gpunode.node.kubelet import Allocation
-from gpunode.source import MANY, Divided, Reading
+from gpunode.source import BOUND, Divided, Reading, bounded
+from gpunode.unread import Unknown, Unread
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,13 @@ NCCL_SETTING = Metric(
 )
 
 
+CONTAINER = Unknown(
+    "container",
+    "the cgroup of a process on the GPU has the form of a container's, but not a path that only "
+    "a known runtime makes: the GPU counts for the process's user, not for a container or pod",
+)
+
+
 class GpuOwners:
     """Reads the owners of one GPU or MIG instance."""
 
@@ -94,6 +103,7 @@ class GpuOwners:
     )
     divided: ClassVar[Divided] = "instances"
     metrics = (OWNER, ALLOCATED, PROCESS, PROCESS_MEMORY, PROCESS_USE, NCCL_SETTING, UNREADABLE)
+    unknowns = (CONTAINER, BOUND)
 
     def __init__(self, census: Census, gpu: Gpu, settings: Settings, pods: Pods) -> None:
         self.census = census
@@ -105,18 +115,22 @@ class GpuOwners:
 
     def read(self) -> Reading:
         look = self.census.look(self.gpu)
-        holders = look.holders[:MANY] if look is not None else ()
+        holders, left_out = bounded(look.holders if look is not None else (), "processes on a GPU")
         pids = {holder.pid for holder in holders}
         processes = {p.pid: p for p in look.processes if p.pid in pids} if look is not None else {}
         # The start parameters of a process do not change.
         self._started = {h: self._started.get(h) or started(h, self.pods) for h in holders}
         found = {holder.pid: each for holder, each in self._started.items()}
         allocations = self.pods.holders(self.gpu.identity)
+        chosen = {setting for each in found.values() for setting in each.nccl.items()}
+        settings, without = bounded(sorted(chosen), "NCCL settings on a GPU")
         samples = (
             *self._owner_samples(allocations, found.values()),
             *self._process_samples(processes, found),
+            *(Sample(NCCL_SETTING, (*self.labels, *setting), 1.0) for setting in settings),
         )
-        return Reading(samples, OwnersDetail(tuple(found.values())))
+        unread = (*left_out, *without, *_strange_containers(holders))
+        return Reading(samples, OwnersDetail(tuple(found.values())), unread)
 
     def _owner_samples(
         self, holders: list[Allocation] | None, started: Iterable[Started]
@@ -143,11 +157,15 @@ class GpuOwners:
             for use in known(self.gpu.process_use) or []:
                 if use.pid in processes:
                     yield from PROCESS_USE.at(use.gpu, *at, str(use.pid))
-        settings = sorted({item for s in started.values() for item in s.nccl.items()})
-        for name, value in settings[:MANY]:
-            yield from NCCL_SETTING.at(1.0, *at, name, value)
         unread = sum(not found.environment_read for found in started.values())
         yield from UNREADABLE.at(float(unread) if started else None, *at, "environ")
+
+
+def _strange_containers(holders: Iterable[Holder]) -> Iterator[Unread]:
+    for holder in holders:
+        with contextlib.suppress(OSError):
+            if path := holder.strange_container():
+                yield CONTAINER.seen(path)
 
 
 class ProcessRoles:
@@ -157,6 +175,7 @@ class ProcessRoles:
     needs = "a process on the GPU"
     divided: ClassVar[Divided] = "instances"
     metrics: ClassVar[tuple[Metric, ...]] = ()
+    unknowns = (BOUND,)
 
     def __init__(self, census: Census, gpu: Gpu, settings: Settings) -> None:
         self.census = census
@@ -165,8 +184,8 @@ class ProcessRoles:
 
     def read(self) -> Reading:
         look = self.census.look(self.gpu)
-        holders = look.holders[:MANY] if look is not None else ()
-        return Reading((), RolesDetail(tuple(holder.role() for holder in holders)))
+        holders, left_out = bounded(look.holders if look is not None else (), "processes on a GPU")
+        return Reading((), RolesDetail(tuple(holder.role() for holder in holders)), left_out)
 
 
 HOLDERS_SOURCE: HoldersSource = ProcessRoles
