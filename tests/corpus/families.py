@@ -14,6 +14,7 @@ from typing import Any, Literal
 import yaml
 
 from gpunode.config import Settings
+from gpunode.export import dcgm_names as dcgm
 from gpunode.gpu.health import GpuHealth
 from gpunode.gpu.models import model_of
 from gpunode.holders.cgroup import whose
@@ -21,6 +22,7 @@ from gpunode.host import infiniband
 from gpunode.host.filesystem import KINDS, PLAIN_FUSE
 from gpunode.host.kernel_log import kind_of
 from gpunode.node.local import LocalNode
+from tests.export.dcgm_clients import reason_for_none
 from tests.machine import MachineGpu
 
 FOLDER = Path(__file__).parent
@@ -129,6 +131,34 @@ def _of_gpu(name: str, entry: dict[str, Any]) -> Fate:
     return "right" if known and near else "wrong"
 
 
+def dcgm_names() -> Iterator[Outcome]:
+    """Whether a field has a series or a label, or a reason why not in docs/compatibility.md.
+
+    One that was renamed must have both names or none.
+    """
+    given = {metric.name for metric in dcgm.METRICS}.union(dcgm.LABELS)
+    facts = load("dcgm")
+    exporter, newest = facts["exporter"], facts["exporter_4_8_4"]
+    listed = [
+        *facts["renamed"],
+        *facts["renamed_more"],
+        *exporter["default"],
+        *exporter["commented_out"],
+        *newest["changed"],
+        *({"name": name} for name in newest["commented_totals"]),
+    ]
+    for entry in listed:
+        names = [entry[key] for key in ("old", "new", "name", "new_name") if key in entry]
+        fates = {_of_dcgm(name, given) for name in names}
+        yield Outcome(" = ".join(names), fates.pop() if len(fates) == 1 else "wrong")
+
+
+def _of_dcgm(name: str, given: set[str]) -> Fate:
+    if name in given:
+        return "right"
+    return "unread" if reason_for_none(name) else "silent"
+
+
 FAMILIES: dict[str, Callable[[], Iterator[Outcome]]] = {
     "kernel lines": kernel_lines,
     "cgroups of containers": cgroups,
@@ -136,6 +166,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Outcome]]] = {
     "mounts of the network": mounts,
     "counters of RDMA ports": rdma_counters,
     "models of GPUs": gpus,
+    "names of dcgm-exporter": dcgm_names,
 }
 
 

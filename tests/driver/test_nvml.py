@@ -50,6 +50,7 @@ gpu 0 set RemappedRows.uncorrected 1
 gpu 0 set RemappedRows.pending 1
 gpu 0 set RowRemapperHistogram.low 2
 gpu 0 set SramEccErrorStatus.exceeded 1
+gpu 0 set UnrepairableMemoryFlag 1
 gpu 0 set VirtualizationMode 1
 gpu 0 set ConfComputeState.feature 1
 gpu 0 set ConfComputeState.devtools 1
@@ -155,6 +156,7 @@ EXPECTED: dict[str, Any] = {
     "remapped_rows": {"corrected": 3, "uncorrected": 1, "pending": True, "failed": False},
     "remap_banks": {"max": 3072, "high": 0, "partial": 0, "low": 2, "none": 0},
     "sram_worn": True,
+    "memory_unrepairable": True,
     "recovery_action": "reset",
     "pcie_link": {"generation": 4, "width": 8, "max_generation": 5, "max_width": 16},
     "pcie_replays": 9,
@@ -177,6 +179,7 @@ EXPECTED: dict[str, Any] = {
             "route": True,
             "access_timeout": False,
         },
+        "health_mask": 0x6A,
     },
     "persistence": False,
     "mig_mode": False,

@@ -16,6 +16,7 @@ gpu 0 name NVIDIA GB200
 gpu 0 set VirtualizationMode 1
 gpu 0 set ConfComputeState.feature 1
 gpu 0 set SramEccErrorStatus.exceeded 1
+gpu 0 set UnrepairableMemoryFlag 1
 gpu 0 set RowRemapperHistogram.max 3000
 gpu 0 set RowRemapperHistogram.none 1
 gpu 0 field 251 - 1
@@ -47,6 +48,7 @@ def test_what_only_some_gpus_have(fake: FakeDriver) -> None:
     assert by_label(series, "gpunode_gpu_c2c_links", "state") == {"up": 1, "down": 1}
     assert by_label(series, "gpunode_gpu_c2c_errors_total", "kind") == {"replay": 42}
     assert values(series, "gpunode_gpu_sram_threshold_exceeded") == [1]
+    assert values(series, "gpunode_gpu_memory_unrepairable") == [1]
     assert by_label(series, "gpunode_gpu_row_remap_banks", "spare") == {"max": 3000, "none": 1}
 
 

@@ -208,6 +208,8 @@ class Fabric:
 
     state: str
     healthy: dict[str, bool]
+    health_mask: int | None = None
+    """The driver's own word for the health of all parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,6 +354,10 @@ class Gpu(Protocol):
 
     def sram_worn(self) -> bool:
         """Whether uncorrectable errors of the SRAM exceed the driver's threshold."""
+        ...
+
+    def memory_unrepairable(self) -> bool:
+        """Whether memory is broken for good, which no reset and no spare row mends."""
         ...
 
     def recovery_action(self) -> str: ...

@@ -186,6 +186,13 @@ REMAP_BANKS = Metric(
     "are no such banks (nvmlDeviceGetRowRemapperHistogram).",
     (*GPU, "spare"),
 )
+UNREPAIRABLE = Metric(
+    "gpunode_gpu_memory_unrepairable",
+    "gauge",
+    "Whether memory of the GPU is broken for good, so that the GPU needs repair even if the driver "
+    "requests nothing (nvmlDeviceGetUnrepairableMemoryFlag_v1).",
+    GPU,
+)
 UNKNOWN_MODEL = Unknown(
     "gpu_model",
     "a model of GPU without figures in gpunode: no peak is known, and the ledger takes it for a "
@@ -238,6 +245,7 @@ class GpuHealth:
         C2C_ERRORS,
         SRAM_WORN,
         REMAP_BANKS,
+        UNREPAIRABLE,
     )
     unknowns = (UNKNOWN_MODEL,)
 
@@ -310,8 +318,11 @@ class GpuHealth:
             yield from REMAP_FAILED.at(float(rows.failed), *at)
         for spare, banks in (known(self.gpu.remap_banks) or {}).items():
             yield from REMAP_BANKS.at(banks or None, *at, spare)
-        worn = known(self.gpu.sram_worn)
-        yield from SRAM_WORN.at(None if worn is None else float(worn), *at)
+        for metric, bad in (
+            (SRAM_WORN, known(self.gpu.sram_worn)),
+            (UNREPAIRABLE, known(self.gpu.memory_unrepairable)),
+        ):
+            yield from metric.at(None if bad is None else float(bad), *at)
         action = known(self.gpu.recovery_action)
         if action is not None:
             yield from RECOVERY_ACTION.at(1.0, *at, action)

@@ -179,6 +179,10 @@ typedef struct {
 } SramStatus;
 
 typedef struct {
+    unsigned version, flag;
+} Unrepairable;
+
+typedef struct {
     unsigned environment, feature, devtools;
 } ConfComputeState;
 
@@ -209,6 +213,7 @@ _Static_assert(sizeof(Fabric) == 0x24, "pynvml: nvmlGpuFabricInfo_v2");
     X(nvmlDeviceGetPerformanceState) X(nvmlDeviceGetRowRemapperHistogram) \
     X(nvmlDeviceGetSramEccErrorStatus) X(nvmlDeviceGetVirtualizationMode) \
     X(nvmlSystemGetConfComputeState) X(nvmlDeviceGetP2PStatus) \
+    X(nvmlDeviceGetUnrepairableMemoryFlag) \
     X(nvmlDeviceGetCurrPcieLinkGeneration) X(nvmlDeviceGetCurrPcieLinkWidth) \
     X(nvmlDeviceGetMaxPcieLinkGeneration) X(nvmlDeviceGetMaxPcieLinkWidth) X(nvmlDeviceGetPcieReplayCounter) \
     X(nvmlDeviceGetGpuFabricInfoV) X(nvmlDeviceGetMigMode) X(nvmlDeviceGetMaxMigDeviceCount) \
@@ -301,6 +306,7 @@ static const struct {
     {"RowRemapperHistogram.low", 0},
     {"RowRemapperHistogram.none", 0},
     {"SramEccErrorStatus.exceeded", 0},
+    {"UnrepairableMemoryFlag", 0},
     {"VirtualizationMode", 0},
     {"ConfComputeState.feature", 0},
     {"ConfComputeState.devtools", 0},
@@ -1774,6 +1780,18 @@ Ret nvmlDeviceGetSramEccErrorStatus(Device *d, SramStatus *s)
         memset(s->counts, 0, sizeof s->counts);
         s->exceeded = to_uint(reading(d, "SramEccErrorStatus.exceeded"));
     }
+    return leave(r);
+}
+
+Ret nvmlDeviceGetUnrepairableMemoryFlag_v1(Device *d, Unrepairable *u)
+{
+    Ret r = enter_device(d, F_nvmlDeviceGetUnrepairableMemoryFlag);
+    if (r == OK && !u)
+        r = INVALID_ARGUMENT;
+    if (r == OK && u->version != VERSION_OF(Unrepairable, 1))
+        r = VERSION_MISMATCH;
+    if (r == OK)
+        u->flag = to_uint(reading(d, "UnrepairableMemoryFlag"));
     return leave(r);
 }
 

@@ -338,6 +338,9 @@ class NvmlGpu:
     def sram_worn(self) -> bool:
         return health.sram_worn(self.device)
 
+    def memory_unrepairable(self) -> bool:
+        return health.memory_unrepairable(self.device)
+
     def recovery_action(self) -> str:
         return health.recovery_action(self.device)
 

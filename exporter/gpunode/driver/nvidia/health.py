@@ -100,6 +100,12 @@ def sram_worn(device: Device) -> bool:
     return bool(reading("SRAM threshold", status.bThresholdExceeded, FLAGS))
 
 
+def memory_unrepairable(device: Device) -> bool:
+    """Whether memory is broken for good; drivers of 2026 and later say."""
+    flag = device.call("nvmlDeviceGetUnrepairableMemoryFlag_v1")
+    return bool(reading("unrepairable memory", flag, FLAGS))
+
+
 def recovery_action(device: Device) -> str:
     """What the driver advises, one of ``RECOVERY_ACTIONS`` or ``other``."""
     (action,) = device.fields(pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION).values()

@@ -171,7 +171,7 @@ def fabric(device: Device) -> Fabric:
         raise Unsupported(f"fabric: GPU {device.index} has none")
     bits = {name: info.healthMask >> at & 3 for name, at in FABRIC_HEALTH_BITS.items()}
     healthy = {name: bit == 2 for name, bit in bits.items() if bit in (1, 2)}
-    return Fabric(FABRIC_STATES[info.state], healthy)
+    return Fabric(FABRIC_STATES[info.state], healthy, int(info.healthMask))
 
 
 def pcie_link(device: Device) -> PcieLink:
