@@ -290,6 +290,14 @@ def test_one_metric_that_the_driver_does_not_know_hides_no_other(fake: FakeDrive
     assert {"sm", "dram", "pcie_receive", "nvlink_receive"} <= activity.keys()
 
 
+def test_a_field_that_the_driver_left_alone_is_no_reading(fake: FakeDriver) -> None:
+    fake.write("gpu 0 field 74 - left\ngpu 0 field 186 - left\n")
+    (gpu,) = ask(fake, patience=0)
+    assert "sw_power_cap" not in gpu["throttled"]
+    assert "sync_boost" in gpu["throttled"]
+    assert is_unsupported(gpu["power_now"])
+
+
 def test_a_pci_address_is_that_of_the_kernel(fake: FakeDriver) -> None:
     in_sysfs = {
         "00000000:1B:00.0": "0000:1b:00.0",

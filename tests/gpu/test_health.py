@@ -17,7 +17,6 @@ gpu 0 set VirtualizationMode 1
 gpu 0 set ConfComputeState.feature 1
 gpu 0 set SramEccErrorStatus.exceeded 1
 gpu 0 set UnrepairableMemoryFlag 1
-gpu 0 set RowRemapperHistogram.max 3000
 gpu 0 set RowRemapperHistogram.none 1
 gpu 0 field 251 - 1
 gpu 0 field 258 - 97
@@ -29,7 +28,7 @@ gpu 0 field 171 1 0
 gpu 0 field 232 0 40
 gpu 0 field 232 1 2
 """
-OPTIONAL = ("mode_active", "module_power", "power_smoothing", "c2c")
+OPTIONAL = ("mode_active", "module_power", "smoothing", "c2c", "remap_banks", "memory_fault")
 
 
 def test_what_only_some_gpus_have(fake: FakeDriver) -> None:
@@ -47,15 +46,17 @@ def test_what_only_some_gpus_have(fake: FakeDriver) -> None:
     assert values(series, "gpunode_gpu_power_smoothing_life_ratio") == [0.97]
     assert by_label(series, "gpunode_gpu_c2c_links", "state") == {"up": 1, "down": 1}
     assert by_label(series, "gpunode_gpu_c2c_errors_total", "kind") == {"replay": 42}
-    assert values(series, "gpunode_gpu_sram_threshold_exceeded") == [1]
-    assert values(series, "gpunode_gpu_memory_unrepairable") == [1]
-    assert by_label(series, "gpunode_gpu_row_remap_banks", "spare") == {"max": 3000, "none": 1}
+    assert by_label(series, "gpunode_gpu_memory_fault_info", "fault") == {
+        "sram_threshold_exceeded": 1,
+        "unrepairable": 1,
+    }
+    assert by_label(series, "gpunode_gpu_row_remap_banks", "spare") == {"none": 1}
 
 
 def test_an_ordinary_gpu_has_none_of_them(fake: FakeDriver) -> None:
     fake.write("gpu 0 fail nvmlDeviceGetVirtualizationMode 999\n")
     with watching(fake) as daemon:
-        until(lambda: values(scrape(daemon), "gpunode_gpu_sram_threshold_exceeded"))
+        until(lambda: values(scrape(daemon), "gpunode_gpu_persistence_mode"))
         series = scrape(daemon)
     assert not [name for name, _ in series if any(part in name for part in OPTIONAL)]
     assert values(series, "gpunode_gpu_persistence_mode") == [1]

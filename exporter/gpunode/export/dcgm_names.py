@@ -16,6 +16,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -129,12 +130,6 @@ SCALED: tuple[tuple[Metric, Metric, tuple[str, ...], float], ...] = (
     (_gauge("DEV_PERSISTENCE_MODE", "Whether persistence mode is on."), state.PERSISTENCE, (), 1),
     (_gauge("DEV_MIG_MODE", "Whether MIG mode is on."), state.MIG, (), 1),
     (_gauge("DEV_GPU_TEMP_LIMIT", "Degrees left before the slowdown (C)."), state.MARGIN, (), 1),
-    (
-        _gauge("DEV_MEMORY_UNREPAIRABLE_FLAG", "Whether memory is broken for good."),
-        state.UNREPAIRABLE,
-        (),
-        1,
-    ),
     *(
         (
             _gauge(f"PROF_PCIE_{name}_BYTES_TOTAL", f"PCIe bytes {what} since the daemon started."),
@@ -143,12 +138,6 @@ SCALED: tuple[tuple[Metric, Metric, tuple[str, ...], float], ...] = (
             1,
         )
         for name, what, direction in (("TX", "sent", "transmit"), ("RX", "received", "receive"))
-    ),
-    (
-        _gauge("DEV_THRESHOLD_SRM", "Whether errors of the SRAM exceed the threshold."),
-        state.SRAM_WORN,
-        (),
-        1,
     ),
     (
         _gauge("DEV_PCIE_COUNT_CORRECTABLE_ERRORS", "PCIe errors that were corrected."),
@@ -230,6 +219,14 @@ def _fabric_status(fields: DcgmFields) -> float | None:
     return float(FABRIC_STATES.index(fabric.state))
 
 
+def _flag(value: bool | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def _banks(spare: str, fields: DcgmFields) -> float | None:
+    return fields.remap_banks.get(spare)
+
+
 def _compute_capability(fields: DcgmFields) -> float | None:
     version = (fields.identity.compute_capability or "").split(".")
     return float(int(version[0]) << 16 | int(version[1])) if len(version) == 2 else None
@@ -246,7 +243,28 @@ FIELDS: tuple[tuple[Metric, Callable[[DcgmFields], float | None]], ...] = (
     ),
     (
         _gauge("DEV_INFOROM_CONFIG_VALID", "Whether the checksums of the InfoROM are right."),
-        lambda fields: None if fields.inforom_valid is None else float(fields.inforom_valid),
+        lambda fields: _flag(fields.inforom_valid),
+    ),
+    (
+        _gauge("DEV_MEMORY_UNREPAIRABLE_FLAG", "Whether memory is broken for good."),
+        lambda fields: _flag(fields.memory_unrepairable),
+    ),
+    (
+        _gauge("DEV_THRESHOLD_SRM", "Whether errors of the SRAM exceed the threshold."),
+        lambda fields: _flag(fields.sram_worn),
+    ),
+    *(
+        (
+            _gauge(f"DEV_BANKS_REMAP_ROWS_AVAIL_{spare.upper()}", f"Banks with {what} spare rows."),
+            partial(_banks, spare),
+        )
+        for spare, what in (
+            ("max", "all"),
+            ("high", "most"),
+            ("partial", "some"),
+            ("low", "few"),
+            ("none", "no"),
+        )
     ),
     (
         _gauge("DEV_CUDA_COMPUTE_CAPABILITY", "Compute capability: 65536 major + minor."),
@@ -310,7 +328,7 @@ FIELDS: tuple[tuple[Metric, Callable[[DcgmFields], float | None]], ...] = (
     ),
     (
         _gauge("DEV_VGPU_LICENSE_STATUS", "Whether this is a virtual GPU with a licence."),
-        lambda fields: None if fields.vgpu_licensed is None else float(fields.vgpu_licensed),
+        lambda fields: _flag(fields.vgpu_licensed),
     ),
     (
         _gauge("DEV_PSTATE", "Performance state (0 at full performance to 15)."),
@@ -369,16 +387,6 @@ NVLINK_MEGABYTE = 1024 * 1000
 """DCGM divides the kibibytes that NVML counts by 1000."""
 
 RECOVERY = _gauge("DEV_GET_GPU_RECOVERY_ACTION", "What the driver advises (0 nothing).")
-BANKS = {
-    spare: _gauge(f"DEV_BANKS_REMAP_ROWS_AVAIL_{spare.upper()}", f"Banks with {what} spare rows.")
-    for spare, what in (
-        ("max", "all"),
-        ("high", "most"),
-        ("partial", "some"),
-        ("low", "few"),
-        ("none", "no"),
-    )
-}
 C2C_COUNT = _gauge("DEV_C2C_LINK_COUNT", "Links to the CPU of the module.")
 C2C_STATUS = _gauge("DEV_C2C_LINK_STATUS", "Whether all links to the CPU are up.")
 VIRTUAL = _gauge("DEV_VIRTUAL_MODE", "Virtual machine: 1 has the GPU, 2 a share, 3 and 4 its host.")
@@ -450,7 +458,6 @@ BEFORE_4_6 = (
     *(theirs for theirs, *_ in SCALED),
     *(theirs for theirs, _ in FIELDS),
     *PROFILED.values(),
-    *BANKS.values(),
     *NVLINK_WAYS.values(),
     *(XID, COPY, FREE, USED_SHARE, COUNT, NVLINK, RECOVERY, C2C_COUNT, C2C_STATUS, VIRTUAL),
 )
@@ -471,7 +478,7 @@ USED = frozenset(
     {
         *(ours for _, ours, *_ in SCALED),
         *HEALTH_READ,
-        *(state.C2C_LINKS, state.MODE, state.REMAP_BANKS),
+        *(state.C2C_LINKS, state.MODE),
         *(xids.XIDS, xids.XID_TIME, units.NVLINK_BYTES, OWNER),
     }
 )
@@ -677,9 +684,6 @@ def _of_states(values: Values) -> Iterator[tuple[Metric, float | None]]:
             yield RECOVERY, float(number)
     for mode in labelled(state.MODE):
         yield VIRTUAL, VIRTUAL_MODES.get(mode)
-    if banks := labelled(state.REMAP_BANKS):
-        for spare, theirs in BANKS.items():
-            yield theirs, banks.get(spare, 0.0)
     if links := labelled(state.C2C_LINKS):
         yield C2C_COUNT, sum(links.values())
         yield C2C_STATUS, float(not links.get("down"))

@@ -8,6 +8,7 @@ from typing import ClassVar
 from gpunode.config import Settings
 from gpunode.driver.driver import Fabric, Gpu, known
 from gpunode.gpu import GPU
+from gpunode.gpu.due import Due
 from gpunode.gpu.models import UNIFIED_MEMORY, model_of
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
@@ -172,32 +173,29 @@ C2C_ERRORS = Metric(
     "Errors over all links to the CPU of the module by kind (NVML fields 231-233).",
     (*GPU, "kind"),
 )
-SRAM_WORN = Metric(
-    "gpunode_gpu_sram_threshold_exceeded",
-    "gauge",
-    "Whether uncorrectable errors of the SRAM exceed the driver's threshold, so that the GPU needs "
-    "repair (nvmlDeviceGetSramEccErrorStatus).",
-    GPU,
-)
 REMAP_BANKS = Metric(
     "gpunode_gpu_row_remap_banks",
     "gauge",
-    "Banks of memory by how many of their spare rows are left, `max` to `none`; absent if there "
-    "are no such banks (nvmlDeviceGetRowRemapperHistogram).",
+    "Banks of memory that have used spare rows, by how many are left: `high`, `partial`, `low` or "
+    "`none`; absent if there are no such banks (nvmlDeviceGetRowRemapperHistogram).",
     (*GPU, "spare"),
 )
-UNREPAIRABLE = Metric(
-    "gpunode_gpu_memory_unrepairable",
+MEMORY_FAULT = Metric(
+    "gpunode_gpu_memory_fault_info",
     "gauge",
-    "Whether memory of the GPU is broken for good, so that the GPU needs repair even if the driver "
-    "requests nothing (nvmlDeviceGetUnrepairableMemoryFlag_v1).",
-    GPU,
+    "Always 1; why the GPU needs repair even if the driver requests nothing: more uncorrectable "
+    "errors of the SRAM than its threshold (nvmlDeviceGetSramEccErrorStatus), or memory that "
+    "cannot be repaired (nvmlDeviceGetUnrepairableMemoryFlag_v1).",
+    (*GPU, "fault"),
 )
 UNKNOWN_MODEL = Unknown(
     "gpu_model",
     "a model of GPU without figures in gpunode: no peak is known, and the ledger takes it for a "
     "model of the same compute capability",
 )
+
+BANKS_EVERY = 300.0
+"""Seconds between reads of the spare rows, which cost 3 ms."""
 
 REASONS = (
     "sw_power_cap",
@@ -243,9 +241,8 @@ class GpuHealth:
         SMOOTHING_LEFT,
         C2C_LINKS,
         C2C_ERRORS,
-        SRAM_WORN,
         REMAP_BANKS,
-        UNREPAIRABLE,
+        MEMORY_FAULT,
     )
     unknowns = (UNKNOWN_MODEL,)
 
@@ -256,6 +253,8 @@ class GpuHealth:
         self.every = settings.gpu.health_interval
         self._sampled_throttle: dict[str, float] = {}
         self._time: float | None = None
+        self._banks_due = Due(BANKS_EVERY)
+        self._banks: dict[str, float] = {}
 
     def read(self) -> Reading:
         """Everything that the GPU answers; a MIG instance has only ``INFO``."""
@@ -316,13 +315,15 @@ class GpuHealth:
             yield from ROW_REMAPS.at(rows.uncorrected, *at, "uncorrected")
             yield from REMAP_PENDING.at(float(rows.pending), *at)
             yield from REMAP_FAILED.at(float(rows.failed), *at)
-        for spare, banks in (known(self.gpu.remap_banks) or {}).items():
-            yield from REMAP_BANKS.at(banks or None, *at, spare)
-        for metric, bad in (
-            (SRAM_WORN, known(self.gpu.sram_worn)),
-            (UNREPAIRABLE, known(self.gpu.memory_unrepairable)),
-        ):
-            yield from metric.at(None if bad is None else float(bad), *at)
+        if self._banks_due.at(self.clock.monotonic()):
+            self._banks = known(self.gpu.remap_banks) or {}
+        for spare, banks in self._banks.items():
+            if spare != "max":
+                yield from REMAP_BANKS.at(banks or None, *at, spare)
+        if known(self.gpu.sram_worn):
+            yield from MEMORY_FAULT.at(1.0, *at, "sram_threshold_exceeded")
+        if known(self.gpu.memory_unrepairable):
+            yield from MEMORY_FAULT.at(1.0, *at, "unrepairable")
         action = known(self.gpu.recovery_action)
         if action is not None:
             yield from RECOVERY_ACTION.at(1.0, *at, action)

@@ -323,7 +323,7 @@ typedef struct {
 
 typedef struct {
     unsigned id, scope;
-    bool any_scope, is_double;
+    bool any_scope, is_double, left;
     Ret fail;
     Number value;
 } Field;
@@ -814,6 +814,8 @@ static void say_field(Settings *s, char **rest)
     char *word = need_word(rest);
     if (strcmp(word, "fail") == 0)
         field.fail = (Ret)need_integer(rest);
+    else if (strcmp(word, "left") == 0)
+        field.left = true;
     else if ((field.is_double = strcmp(word, "double") == 0))
         field.value = to_number(need_word(rest));
     else
@@ -2061,6 +2063,8 @@ static void fill_field(const Device *d, FieldValue *v)
 {
     const Field *said = find_field(settings_of(d), v->id, v->scope);
     const struct FieldKind *kind = find_field_kind(v->id);
+    if (said && said->left)
+        return;
     v->timestamp = (int64_t)microseconds_now();
     v->latency = 5;
     v->result = OK;
