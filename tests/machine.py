@@ -140,10 +140,18 @@ class MachineGpu:
     uuid: str
     bus_id: str
     pids: tuple[int, ...] = ()
+    name: str = "NVIDIA H200"
+    compute_capability: str | None = None
 
     @property
     def identity(self) -> Identity:
-        return Identity(self.index, self.uuid, "NVIDIA H200", self.bus_id)
+        return Identity(
+            self.index,
+            self.uuid,
+            self.name,
+            self.bus_id,
+            compute_capability=self.compute_capability,
+        )
 
     def processes(self) -> list[Process]:
         return [Process(pid, None, "compute") for pid in self.pids]

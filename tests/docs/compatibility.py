@@ -15,7 +15,12 @@ from typing import Any
 import tests.nccl.test_nccl
 from gpunode.host.lustre import Lustre
 from gpunode.host.rdma_counters import CXI, DRIVERS, MLX5, What
-from tests.export.dcgm_clients import CLIENTS, NOT_ANSWERED, WATCHES_NOT_ANSWERED
+from tests.export.dcgm_clients import (
+    CLIENTS,
+    KINDS_NOT_ANSWERED,
+    NOT_ANSWERED,
+    WATCHES_NOT_ANSWERED,
+)
 from tests.holders.test_owners import DEVICES, UNATTRIBUTED
 from tests.machine import MACHINES
 
@@ -105,7 +110,8 @@ def document() -> str:
         "`--compat=dcgm` exports its metrics: those of its default set, and those that public "
         "dashboards, rules and programs ask for. The tests run KempnerPulse and jobscope, and "
         "ask a real Prometheus for each name, with the labels that each entry of this list "
-        "selects and groups by.",
+        "selects and groups by. Each field that DCGM 4.6 (dcgm-exporter 4.8.4) renamed has a "
+        "series under both names; the table has the old ones.",
         "",
         *(f"{at}. [{client.name}]({client.source})" for at, client in enumerate(CLIENTS, 1)),
         "",
@@ -114,6 +120,10 @@ def document() -> str:
         "No series:",
         "",
         *(f"- `{name}`: {reason}" for name, reason in sorted(NOT_ANSWERED.items())),
+        *(
+            f"- {', '.join(f'`{name}`' for name in names)}: {reason}"
+            for reason, names in KINDS_NOT_ANSWERED.items()
+        ),
         *(
             f'- `DCGM_EXP_GPU_HEALTH_STATUS{{health_watch="{watch}"}}`: {reason}'
             for watch, reason in WATCHES_NOT_ANSWERED.items()
