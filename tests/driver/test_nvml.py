@@ -138,6 +138,8 @@ EXPECTED: dict[str, Any] = {
     "inforom_valid": False,
     "vgpu_licensed": True,
     "driver_version": "580.159.04",
+    "cuda_version": "13.0",
+    "firmware": {"gsp": "580.159.04", "inforom": "G525.0225.00.05"},
     "remapped_rows": {"corrected": 3, "uncorrected": 1, "pending": True, "failed": False},
     "recovery_action": "reset",
     "pcie_link": {"generation": 4, "width": 8, "max_generation": 5, "max_width": 16},

@@ -44,6 +44,7 @@ from gpunode.host import (
     nfs,
     pcie,
     pressure,
+    versions,
 )
 from gpunode.jobs import cgroup, processes, steps
 from gpunode.jobs.owners import GpuOwners, ProcessRoles
@@ -414,8 +415,18 @@ def of_the_host(data: bytes) -> None:
         network.parse_protocols,
         pcie.parse_speed,
         lambda told: pcie.parse_total(told, "fatal"),
+        versions.parse_release,
+        versions.parse_switch,
     )(data)
-    kinds = (cpu.Cpu, disk.Disks, memory.NodeMemory, network.Network, pcie.Pcie, pressure.Pressure)
+    kinds = (
+        cpu.Cpu,
+        disk.Disks,
+        memory.NodeMemory,
+        network.Network,
+        pcie.Pcie,
+        pressure.Pressure,
+        versions.NodeVersions,
+    )
     for kind in kinds:
         node = Told(data, devices=["0000:1b:00.0"], nvme0=["hwmon1"])
         exports(kind(node, DEFAULTS), node)
@@ -439,6 +450,7 @@ DIAGNOSED = struct.pack("=IHHII", 88, 20, 0, 0, 0) + struct.pack("=2B2x60xII", 2
 REFUSED = struct.pack("=IHHIIi", 36, 2, 0, 0, 0, -2)
 HOST = ("proc/stat", "proc/meminfo", "proc/vmstat", "proc/diskstats", "proc/pressure/*")
 MORE = ("proc/1/net/*", "proc/sys/fs/file-nr", "sys/bus/pci/devices/*/current_link_speed")
+RELEASES = ("etc/*-release", "proc/driver/nvidia-nvswitch/devices/*/information")
 LINKS = ("sys/class/net/*/speed", "sys/class/net/*/operstate", "sys/class/net/*/carrier_changes")
 
 TABLE: tuple[Parser, ...] = (
@@ -522,7 +534,7 @@ TABLE: tuple[Parser, ...] = (
         long_enough=1 << 10,
     ),
     Parser("accept", accept, seeds.ACCEPTS, largest=1 << 16),
-    Parser("host", of_the_host, files(*HOST, *MORE, *LINKS)),
+    Parser("host", of_the_host, files(*HOST, *MORE, *LINKS, *RELEASES)),
     Parser(
         "audit",
         of_the_audit,
