@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import re
 import struct
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -48,21 +49,26 @@ from gpunode.host import (
 )
 from gpunode.jobs import cgroup, processes, steps
 from gpunode.jobs.owners import GpuOwners, ProcessRoles
+from gpunode.jobs.versions import IN_NCCL, IN_TORCH, JobVersions, parse_nccl, parse_torch
 from gpunode.loop.door import Door
 from gpunode.nccl import bench, ras
 from gpunode.nccl.log import HOSTNAME, MOST_COMMUNICATORS, DebugLog
 from gpunode.nccl.ras_answer import HERE, NAMED, Asked
-from gpunode.node import kernel, kubelet, sockets, tape, tcp
+from gpunode.node import containers, kernel, kubelet, sockets, tape, tcp
 from gpunode.node.datagram_socket import Datagram
+from gpunode.node.inside import MOST_MAPS
 from gpunode.node.kubelet import Allocation, unary
 from gpunode.node.kubelet import podresources_pb2 as messages
 from gpunode.node.node import (
     LONGEST_PROGRAM,
     LONGEST_VALUE,
     MAX_FILE,
+    MOST_LIBRARIES,
     MOST_READ,
+    Image,
     KeptLines,
     environment_of,
+    libraries_of,
     lines_of,
     program_of,
 )
@@ -141,6 +147,12 @@ class Told(OneGpu):
 
     def read_link(self, _: str) -> str:
         return self.text[:100]
+
+    def libraries(self, _: int) -> list[str]:
+        return libraries_of(self.data)
+
+    def image(self, _: str) -> Image:
+        return containers.parse_bundle(self.text)
 
     def listens(self, _: int) -> bool:
         return bool(sockets.listening(self.text.splitlines()))
@@ -324,6 +336,28 @@ def of_cmdline(data: bytes) -> None:
     assert len(program_of(data.decode("utf-8", "replace").split("\0"))) <= LONGEST_PROGRAM
 
 
+def of_maps(data: bytes) -> None:
+    found = libraries_of(data)
+    assert len(found) <= MOST_LIBRARIES
+    assert all("\n" not in path for path in found)
+
+
+def of_a_container(data: bytes) -> None:
+    """What the runtimes keep of a container: whatever it is, only names and digests are left."""
+    for parse in (containers.parse_bundle, containers.parse_docker):
+        with contextlib.suppress(ValueError):
+            image = parse(data.decode("utf-8", "replace"))
+            assert re.fullmatch(r"[\w.:/-]{0,255}", image.name, re.ASCII)
+            assert re.fullmatch(r"(sha256:[0-9a-f]{64})?", image.digest)
+
+
+def of_libraries(data: bytes) -> None:
+    """What a tenant's files say of versions."""
+    kept = [lines_of(data[:MOST_READ], 0, pattern).kept for pattern in (IN_TORCH, IN_NCCL)]
+    for _, version in (*parse_torch(kept[0]), *parse_nccl(kept[1])):
+        assert re.fullmatch(r"[\w.+-]{1,64}", version, re.ASCII)
+
+
 def of_a_process(data: bytes) -> None:
     """All that is read of a process on a GPU and its job, also where it has a real stat file."""
     node = Told(data)
@@ -333,6 +367,7 @@ def of_a_process(data: bytes) -> None:
         for source in (
             GpuOwners(Census(node), gpu, DEFAULTS, Pods(node, DEFAULTS)),
             ProcessRoles(Census(node), gpu, DEFAULTS),
+            JobVersions(Census(node), gpu, DEFAULTS),
             processes.JobProcesses(Census(node), gpu, DEFAULTS),
         ):
             node.stepped.now = 0.0
@@ -502,6 +537,19 @@ TABLE: tuple[Parser, ...] = (
     Parser("status", of_status, files("proc/*/status")),
     Parser("environ", of_environ, files("proc/*/environ")),
     Parser("cmdline", of_cmdline, (*files("proc/*/cmdline"), *seeds.PROGRAMS)),
+    Parser("maps", of_maps, files("proc/*/maps"), largest=MOST_MAPS, long=seeds.LONG_MAPS),
+    Parser(
+        "container",
+        of_a_container,
+        (*files("run/containerd/**/*"), *seeds.CONTAINERS),
+        largest=containers.LARGEST,
+    ),
+    Parser(
+        "libraries",
+        of_libraries,
+        files("proc/*/root/**/*"),
+        largest=MOST_READ,
+    ),
     Parser(
         "process",
         of_a_process,

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from gpunode.config import Settings
 from gpunode.driver.driver import DriverError, listed
 from gpunode.driver.errands import Errands
+from gpunode.host import mounts
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
 from gpunode.source import MANY, NodeSource, Reading
@@ -107,6 +108,7 @@ class NodeVersions:
         self.node = node
         self.every = EVERY
         self._errands = Errands()
+        self._layers: bool | None = None
         self._of_driver = {"driver": "", "cuda": ""}
 
     def read(self) -> Reading:
@@ -142,6 +144,8 @@ class NodeVersions:
 
     def _system(self) -> str:
         """The name of the system with the version of its image, and that of DGX OS."""
+        if self._in_a_container():
+            return ""
         release: dict[str, str] = {}
         for path in ("/etc/os-release", "/usr/lib/os-release"):
             release = release or parse_release(self._text(path))
@@ -151,6 +155,18 @@ class NodeVersions:
         version = dgx.get("DGX_OTA_VERSION") or dgx.get("DGX_SWBUILD_VERSION")
         parts = (name, image if image not in name else "", f"DGX OS {version}" if version else "")
         return ", ".join(part for part in parts if part)
+
+    def _in_a_container(self) -> bool:
+        """Whether /etc is that of a container, whose own process 1 has a root of layers."""
+        if self._layers is None:
+            try:
+                root = mounts.visible(
+                    mounts.parse(mounts.read_as_node(self.node, "mountinfo")), "/"
+                )
+            except OSError:
+                root = None
+            self._layers = root is not None and root.kind == "overlay"
+        return self._layers
 
     def _rdma(self) -> str:
         told = ((name, self._text(f"/sys/module/{name}/version")) for name in RDMA_DRIVERS)
