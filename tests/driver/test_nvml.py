@@ -153,6 +153,8 @@ EXPECTED: dict[str, Any] = {
     "inforom_valid": False,
     "vgpu_licensed": True,
     "driver_version": "580.159.04",
+    "cuda_version": "13.0",
+    "firmware": {"gsp": "580.159.04", "inforom": "G525.0225.00.05"},
     "remapped_rows": {"corrected": 3, "uncorrected": 1, "pending": True, "failed": False},
     "remap_banks": {"max": 3072, "high": 0, "partial": 0, "low": 2, "none": 0},
     "sram_worn": True,

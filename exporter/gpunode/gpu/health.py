@@ -18,8 +18,19 @@ from gpunode.unread import Unknown, Unread
 INFO = Metric(
     "gpunode_gpu_info",
     "gauge",
-    "Always 1; identifies the GPU. `parent` is the UUID of the GPU that contains a MIG instance.",
-    (*GPU, "name", "bus_id", "serial", "vbios", "compute_capability", "parent"),
+    "Always 1; identifies the GPU and its firmware. `parent` is the UUID of the GPU that contains "
+    "a MIG instance.",
+    (
+        *GPU,
+        "name",
+        "bus_id",
+        "serial",
+        "vbios",
+        "compute_capability",
+        "parent",
+        "gsp",
+        "inforom",
+    ),
 )
 PEAK = Metric(
     "gpunode_gpu_peak_flops_per_second",
@@ -269,7 +280,9 @@ class GpuHealth:
     def _samples(self) -> Iterator[Sample]:
         gpu, at, who = self.gpu, self.labels, self.gpu.identity
         fields = (who.name, who.bus_id, who.serial, who.vbios, who.compute_capability, who.parent)
-        yield Sample(INFO, (*at, *(field or "" for field in fields)), 1.0)
+        firmware = known(gpu.firmware) or {}
+        of_it = (firmware.get("gsp"), firmware.get("inforom"))
+        yield Sample(INFO, (*at, *(field or "" for field in (*fields, *of_it))), 1.0)
         if who.mig:
             return
         model = model_of(who.name)

@@ -208,6 +208,7 @@ _Static_assert(sizeof(Fabric) == 0x24, "pynvml: nvmlGpuFabricInfo_v2");
     X(nvmlDeviceGetPowerManagementLimit) X(nvmlDeviceGetPowerManagementLimitConstraints) \
     X(nvmlDeviceGetTemperatureThreshold) X(nvmlDeviceGetEncoderUtilization) \
     X(nvmlDeviceGetDecoderUtilization) X(nvmlDeviceGetGridLicensableFeatures) X(nvmlDeviceValidateInforom) X(nvmlSystemGetDriverVersion) \
+    X(nvmlSystemGetCudaDriverVersion) X(nvmlDeviceGetGspFirmwareVersion) X(nvmlDeviceGetInforomImageVersion) \
     X(nvmlDeviceGetCurrentClocksThrottleReasons) X(nvmlDeviceGetTotalEnergyConsumption) \
     X(nvmlDeviceGetTotalEccErrors) X(nvmlDeviceGetRemappedRows) X(nvmlDeviceGetPersistenceMode) \
     X(nvmlDeviceGetPerformanceState) X(nvmlDeviceGetRowRemapperHistogram) \
@@ -1466,6 +1467,14 @@ Ret nvmlSystemGetDriverVersion(char *version, unsigned length)
     return leave(r);
 }
 
+Ret nvmlSystemGetCudaDriverVersion_v2(int *version)
+{
+    Ret r = enter(F_nvmlSystemGetCudaDriverVersion);
+    if (r == OK)
+        *version = 13000;
+    return leave(r);
+}
+
 Ret nvmlDeviceGetCount_v2(unsigned *count)
 {
     Ret r = enter(F_nvmlDeviceGetCount);
@@ -1537,6 +1546,22 @@ Ret nvmlDeviceGetVbiosVersion(Device *d, char *version, unsigned length)
     Ret r = enter_device(d, F_nvmlDeviceGetVbiosVersion);
     if (r == OK)
         r = copy_string(settings_of(d)->vbios, version, length);
+    return leave(r);
+}
+
+Ret nvmlDeviceGetGspFirmwareVersion(Device *d, char *version)
+{
+    Ret r = enter_device(d, F_nvmlDeviceGetGspFirmwareVersion);
+    if (r == OK)
+        strcpy(version, "580.159.04");
+    return leave(r);
+}
+
+Ret nvmlDeviceGetInforomImageVersion(Device *d, char *version, unsigned length)
+{
+    Ret r = enter_device(d, F_nvmlDeviceGetInforomImageVersion);
+    if (r == OK)
+        r = copy_string("G525.0225.00.05", version, length);
     return leave(r);
 }
 

@@ -329,6 +329,12 @@ class NvmlGpu:
     def driver_version(self) -> str:
         return identity.driver_version(self.device.library, self.device.generation)
 
+    def cuda_version(self) -> str:
+        return identity.cuda_version(self.device.library, self.device.generation)
+
+    def firmware(self) -> dict[str, str]:
+        return identity.firmware(self.device.board)
+
     def remapped_rows(self) -> RemappedRows:
         return health.remapped_rows(self.device)
 
