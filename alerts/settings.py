@@ -246,6 +246,13 @@ RDMA_LOST_PACKETS = Setting(
     "faulty.",
     "number",
 )
+RDMA_SENT_AGAIN = Setting(
+    "rdma_sent_again",
+    0.01,
+    "Share of its bytes that an RDMA port, which repairs losses itself, sends again in 15 minutes "
+    "above which it is faulty.",
+    "percent",
+)
 RDMA_LINKS_LOST = Setting(
     "rdma_links_lost",
     2,

@@ -209,6 +209,8 @@ INFO = series(
     vbios="96.00.A5.00.1A",
     compute_capability="9.0",
     parent="",
+    gsp="580.159.04",
+    inforom="G525.0225.00.05",
 )
 
 OF_NODES: tuple[Record, ...] = (
@@ -235,6 +237,17 @@ OF_NODES: tuple[Record, ...] = (
         purpose="Whether an exporter could be scraped within two minutes.",
         given={UP: 1.0},
         results={(NODE_A,): 1.0},
+    ),
+    Record(
+        name="node:gpunode_unread:increase1h",
+        labels=(*OF_NODE, "source", "what"),
+        expression=happened("gpunode_unread_total", f"{NODE}, source, what", "1h"),
+        purpose="How often a source met what it does not understand, where it did.",
+        given={
+            series("gpunode_unread_total", source="kernel_log", what="kernel_line"): 0.0625,
+            series("gpunode_unread_total", source="infiniband", what="port"): 0.0,
+        },
+        results={(NODE_A, "kernel_log", "kernel_line"): 225.0},
     ),
     Record(
         name="gpu:gpunode_gpu_info:by_bus",

@@ -1,7 +1,7 @@
 """How much of what real systems write is understood: facts from public sources, and the readers.
 
 ``python -m tests.corpus`` prints for each family how many entries are read rightly, how many
-wrongly, and how many are dropped without a word. The readers were written before the entries.
+wrongly, how many are counted as unread, and how many are dropped without a word.
 """
 
 from __future__ import annotations
@@ -14,16 +14,26 @@ from typing import Any, Literal
 
 import yaml
 
+from gpunode.config import Settings
+from gpunode.export import dcgm_names as dcgm
+from gpunode.gpu.health import GpuHealth
 from gpunode.gpu.models import model_of
 from gpunode.holders.cgroup import strange_container, whose
-from gpunode.host import infiniband
+from gpunode.host import rdma_counters as rdma
 from gpunode.host.filesystem import LOCAL, holds_data, may_hold_data
 from gpunode.host.kernel_log import kind_of
+from gpunode.host.kernel_trouble import troubled
 from gpunode.host.mounts import parse
+from gpunode.node.local import LocalNode
+from tests.export.dcgm_clients import reason_for_none
+from tests.machine import MachineGpu
 
 FOLDER = Path(__file__).parent
 
 Fate = Literal["right", "wrong", "unread", "silent"]
+
+CLOSE = 0.02
+"""Share by which two sources of a figure differ: 3.35 or 3.352 TB/s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +47,32 @@ class Outcome:
     fate: Fate
 
 
+KERNEL_KINDS = {
+    **dict.fromkeys(("adapter_power", "adapter_heat", "transmit_timeout"), "network_adapter"),
+    **dict.fromkeys(("lustre_slow", "lnet"), "lustre"),
+    **dict.fromkeys(("ceph", "gpfs"), "remote_filesystem"),
+    "file_handles": "file_limit",
+    "panic": "kernel_bug",
+    "thermal": "cpu_hot",
+}
+"""What the corpus tells apart, and a kind of gpunode's has in common."""
+
+
 def load(name: str) -> Any:
     """A file of the corpus."""
     return yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
 
 
 def kernel_lines() -> Iterator[Outcome]:
-    """A line that is no event must have no kind."""
+    """A line that is no event must have no kind, and must not be unread either."""
     for entry in load("kernel_lines")["lines"]:
         found = kind_of(entry["line"])
-        wanted = entry["kind"] if entry["counts"] else None
-        yield Outcome(entry["line"], _fate(found, wanted))
+        unread = found is None and troubled(entry["line"], None)
+        if entry["counts"]:
+            fate = _fate(found, KERNEL_KINDS.get(entry["kind"], entry["kind"]))
+            yield Outcome(entry["line"], "unread" if unread else fate)
+        else:
+            yield Outcome(entry["line"], "wrong" if found or unread else "right")
 
 
 def cgroups() -> Iterator[Outcome]:
@@ -88,28 +113,85 @@ def mounts() -> Iterator[Outcome]:
 
 
 def rdma_counters() -> Iterator[Outcome]:
-    """Whether a counter that means trouble, or bytes, has a name here."""
-    known = {
-        *infiniband.ERROR_KINDS,
-        *infiniband.CONGESTION_KINDS,
-        *infiniband.TRANSPORT_ERROR_KINDS,
-        *("port_rcv_data", "port_xmit_data", "port_xmit_wait"),
-    }
+    """What each counter of an RDMA port is taken for."""
     facts = load("rdma")
     for driver, about in {"every": facts["standard_counters"], **facts["drivers"]}.items():
-        for where in ("counters", "hw_counters"):
-            listed = about.get(where)
-            for counter in listed if isinstance(listed, list) else ():
-                if counter["trouble"] or counter["means"] == "bytes":
-                    name = counter["name"]
-                    yield Outcome(f"{driver}: {name}", "right" if name in known else "silent")
+        for where, listed in about.items():
+            if not isinstance(listed, list) or "counters" not in where:
+                continue
+            for entry in listed:
+                name, about_it = (entry, {}) if isinstance(entry, str) else (entry["name"], entry)
+                if driver != "cxi" or about_it["trouble"]:
+                    yield Outcome(f"{driver}: {name}", _rdma_counter(name, about_it))
+
+
+def _rdma_counter(name: str, wanted: dict[str, Any]) -> Fate:
+    known: rdma.Counters = {**rdma.KNOWN, **rdma.CXI}
+    name = name.removeprefix(rdma.OF_A_FUNCTION)
+    if name not in known:
+        return "unread"
+    found = known[name]
+    if not wanted:
+        return "right"
+    if wanted["means"] == "bytes":
+        direction = found and found.kind
+        unit = 4.0 if "words" in wanted["unit"] else 1.0
+        same = found is None or found.unit == unit
+        return "right" if same and direction == wanted.get("direction", direction) else "wrong"
+    trouble = found is not None and found.what not in ("bytes", "wait")
+    harmless = wanted["means"] in ("congestion", "receiver") and trouble
+    return "right" if trouble == wanted["trouble"] or harmless else "wrong"
 
 
 def gpus() -> Iterator[Outcome]:
-    """Whether a model has ceilings of its own."""
+    """Whether the figures of a model are right; one without ceilings of its own is counted."""
     for entry in load("gpus")["gpus"]:
         for name in entry["nvml_name"]:
-            yield Outcome(name, "right" if model_of(name) else "silent")
+            yield Outcome(name, _of_gpu(name, entry))
+
+
+def _of_gpu(name: str, entry: dict[str, Any]) -> Fate:
+    model = model_of(name)
+    if model is None:
+        gpu = MachineGpu(0, "GPU-0", "", name=name)
+        read = GpuHealth(LocalNode(Path("/")), gpu, Settings()).read()
+        return "unread" if any(name in one.example for one in read.unread) else "silent"
+    wanted = (
+        (model.half, entry["bf16_dense_tflops"], 1e12),
+        (model.ceilings.sms, entry["sms"], 1),
+        (model.memory, entry["memory_gb_s"], 1e9),
+    )
+    known = [(ours, theirs * unit) for ours, theirs, unit in wanted if None not in (ours, theirs)]
+    near = all(abs(ours - theirs) <= CLOSE * theirs for ours, theirs in known)
+    return "right" if known and near else "wrong"
+
+
+def dcgm_names() -> Iterator[Outcome]:
+    """Whether a field has a series or a label, or a reason why not in docs/compatibility.md.
+
+    One that was renamed must have both names or none.
+    """
+    given = {metric.name for metric in dcgm.METRICS}.union(dcgm.LABELS)
+    facts = load("dcgm")
+    exporter, newest = facts["exporter"], facts["exporter_4_8_4"]
+    listed = [
+        *facts["renamed"],
+        *facts["renamed_more"],
+        *exporter["default"],
+        *exporter["commented_out"],
+        *newest["changed"],
+        *({"name": name} for name in newest["commented_totals"]),
+    ]
+    for entry in listed:
+        names = [entry[key] for key in ("old", "new", "name", "new_name") if key in entry]
+        fates = {_of_dcgm(name, given) for name in names}
+        yield Outcome(" = ".join(names), fates.pop() if len(fates) == 1 else "wrong")
+
+
+def _of_dcgm(name: str, given: set[str]) -> Fate:
+    if name in given:
+        return "right"
+    return "unread" if reason_for_none(name) else "silent"
 
 
 FAMILIES: dict[str, Callable[[], Iterator[Outcome]]] = {
@@ -119,6 +201,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Outcome]]] = {
     "mounts of the network": mounts,
     "counters of RDMA ports": rdma_counters,
     "models of GPUs": gpus,
+    "names of dcgm-exporter": dcgm_names,
 }
 
 

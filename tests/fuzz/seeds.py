@@ -344,3 +344,14 @@ LONG_TAPE = (
 LONG_PROTOCOL = ((b"", b"\x0a\x00", b""), (b"", b"\x0a\x02\x1a\x00", b""))
 """Pods, and pods with one container, of which each field is missing."""
 LONG_AUDIT = ((b"", b"[a", b""), (b"1: ", b"mlx5_", b""), (b"", b"[always] ", b""))
+LONG_MAPS = (
+    (b"", b"7f00-7f01 r-xp 00000000 00:9b 22  /a/libnccl.so.2\n", b""),
+    (b"7f00-7f01 r-xp 00000000 00:9b 22  ", b"/torch/lib", b"/libtorch_cuda.so\n"),
+    (b"", b"a ", b""),
+)
+CONTAINERS = (
+    b'{"annotations": {"io.kubernetes.cri-o.ImageName": "quay.io/team/train:1.4", '
+    b'"io.kubernetes.cri-o.ImageRef": "' + 32 * b"a7" + b'"}, "process": {"env": ["A=b"]}}',
+    b'{"ID": "' + 32 * b"3f" + b'", "Image": "sha256:' + 32 * b"b8" + b'", '
+    b'"Config": {"Image": "nvcr.io/nvidia/pytorch:25.10-py3", "Env": ["A=b"]}}',
+)

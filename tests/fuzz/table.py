@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import re
 import struct
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -44,24 +45,30 @@ from gpunode.host import (
     nfs,
     pcie,
     pressure,
+    versions,
 )
 from gpunode.jobs import cgroup, processes, steps
 from gpunode.jobs.owners import GpuOwners, ProcessRoles
+from gpunode.jobs.versions import IN_NCCL, IN_TORCH, JobVersions, parse_nccl, parse_torch
 from gpunode.loop.door import Door
 from gpunode.nccl import bench, ras
 from gpunode.nccl.log import HOSTNAME, MOST_COMMUNICATORS, DebugLog
 from gpunode.nccl.ras_answer import HERE, NAMED, Asked
-from gpunode.node import kernel, kubelet, sockets, tape, tcp
+from gpunode.node import containers, kernel, kubelet, sockets, tape, tcp
 from gpunode.node.datagram_socket import Datagram
+from gpunode.node.inside import MOST_MAPS
 from gpunode.node.kubelet import Allocation, unary
 from gpunode.node.kubelet import podresources_pb2 as messages
 from gpunode.node.node import (
     LONGEST_PROGRAM,
     LONGEST_VALUE,
     MAX_FILE,
+    MOST_LIBRARIES,
     MOST_READ,
+    Image,
     KeptLines,
     environment_of,
+    libraries_of,
     lines_of,
     program_of,
 )
@@ -141,6 +148,12 @@ class Told(OneGpu):
     def read_link(self, _: str) -> str:
         return self.text[:100]
 
+    def libraries(self, _: int) -> list[str]:
+        return libraries_of(self.data)
+
+    def image(self, _: str) -> Image:
+        return containers.parse_bundle(self.text)
+
     def listens(self, _: int) -> bool:
         return bool(sockets.listening(self.text.splitlines()))
 
@@ -213,7 +226,7 @@ def of_the_kernel(data: bytes) -> None:
     for line in node.text.split("\n"):
         message = kernel_log.message_of("/var/log/messages", line)
         if message is not None:
-            source._count(message)
+            assert len(list(source._count(message))) <= 1
     assert all(len(counts) <= 64 + len(kernel_log.WATCHED) + 1 for counts in source.xids.values())
 
 
@@ -324,6 +337,28 @@ def of_cmdline(data: bytes) -> None:
     assert len(program_of(data.decode("utf-8", "replace").split("\0"))) <= LONGEST_PROGRAM
 
 
+def of_maps(data: bytes) -> None:
+    found = libraries_of(data)
+    assert len(found) <= MOST_LIBRARIES
+    assert all("\n" not in path for path in found)
+
+
+def of_a_container(data: bytes) -> None:
+    """What the runtimes keep of a container: whatever it is, only names and digests are left."""
+    for parse in (containers.parse_bundle, containers.parse_docker):
+        with contextlib.suppress(ValueError):
+            image = parse(data.decode("utf-8", "replace"))
+            assert re.fullmatch(r"[\w.:/-]{0,255}", image.name, re.ASCII)
+            assert re.fullmatch(r"(sha256:[0-9a-f]{64})?", image.digest)
+
+
+def of_libraries(data: bytes) -> None:
+    """What a tenant's files say of versions."""
+    kept = [lines_of(data[:MOST_READ], 0, pattern).kept for pattern in (IN_TORCH, IN_NCCL)]
+    for _, version in (*parse_torch(kept[0]), *parse_nccl(kept[1])):
+        assert re.fullmatch(r"[\w.+-]{1,64}", version, re.ASCII)
+
+
 def of_a_process(data: bytes) -> None:
     """All that is read of a process on a GPU and its job, also where it has a real stat file."""
     node = Told(data)
@@ -333,6 +368,7 @@ def of_a_process(data: bytes) -> None:
         for source in (
             GpuOwners(Census(node), gpu, DEFAULTS, Pods(node, DEFAULTS)),
             ProcessRoles(Census(node), gpu, DEFAULTS),
+            JobVersions(Census(node), gpu, DEFAULTS),
             processes.JobProcesses(Census(node), gpu, DEFAULTS),
         ):
             node.stepped.now = 0.0
@@ -415,8 +451,18 @@ def of_the_host(data: bytes) -> None:
         network.parse_protocols,
         pcie.parse_speed,
         lambda told: pcie.parse_total(told, "fatal"),
+        versions.parse_release,
+        versions.parse_switch,
     )(data)
-    kinds = (cpu.Cpu, disk.Disks, memory.NodeMemory, network.Network, pcie.Pcie, pressure.Pressure)
+    kinds = (
+        cpu.Cpu,
+        disk.Disks,
+        memory.NodeMemory,
+        network.Network,
+        pcie.Pcie,
+        pressure.Pressure,
+        versions.NodeVersions,
+    )
     for kind in kinds:
         node = Told(data, devices=["0000:1b:00.0"], nvme0=["hwmon1"])
         exports(kind(node, DEFAULTS), node)
@@ -440,6 +486,7 @@ DIAGNOSED = struct.pack("=IHHII", 88, 20, 0, 0, 0) + struct.pack("=2B2x60xII", 2
 REFUSED = struct.pack("=IHHIIi", 36, 2, 0, 0, 0, -2)
 HOST = ("proc/stat", "proc/meminfo", "proc/vmstat", "proc/diskstats", "proc/pressure/*")
 MORE = ("proc/1/net/*", "proc/sys/fs/file-nr", "sys/bus/pci/devices/*/current_link_speed")
+RELEASES = ("etc/*-release", "proc/driver/nvidia-nvswitch/devices/*/information")
 LINKS = ("sys/class/net/*/speed", "sys/class/net/*/operstate", "sys/class/net/*/carrier_changes")
 
 TABLE: tuple[Parser, ...] = (
@@ -491,6 +538,19 @@ TABLE: tuple[Parser, ...] = (
     Parser("status", of_status, files("proc/*/status")),
     Parser("environ", of_environ, files("proc/*/environ")),
     Parser("cmdline", of_cmdline, (*files("proc/*/cmdline"), *seeds.PROGRAMS)),
+    Parser("maps", of_maps, files("proc/*/maps"), largest=MOST_MAPS, long=seeds.LONG_MAPS),
+    Parser(
+        "container",
+        of_a_container,
+        (*files("run/containerd/**/*"), *seeds.CONTAINERS),
+        largest=containers.LARGEST,
+    ),
+    Parser(
+        "libraries",
+        of_libraries,
+        files("proc/*/root/**/*"),
+        largest=MOST_READ,
+    ),
     Parser(
         "process",
         of_a_process,
@@ -523,7 +583,7 @@ TABLE: tuple[Parser, ...] = (
         long_enough=1 << 10,
     ),
     Parser("accept", accept, seeds.ACCEPTS, largest=1 << 16),
-    Parser("host", of_the_host, files(*HOST, *MORE, *LINKS)),
+    Parser("host", of_the_host, files(*HOST, *MORE, *LINKS, *RELEASES)),
     Parser(
         "audit",
         of_the_audit,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gpunode.audit import job, network, nvidia, storage, system
+from gpunode.audit import firmware, job, network, nvidia, storage, system
 from gpunode.audit.check import CannotTell, Check, Subject
 from gpunode.config import Settings
 from gpunode.driver.driver import DriverError, listed
@@ -20,6 +20,7 @@ CHECKS: tuple[Check, ...] = (
     *storage.CHECKS,
     *network.CHECKS,
     *nvidia.CHECKS,
+    *firmware.CHECKS,
     *job.CHECKS,
 )
 

@@ -89,6 +89,8 @@ NODE_CALLS = {
     "lines": NodeCall(named_by=2),
     "environment": NodeCall(),
     "program": NodeCall(),
+    "libraries": NodeCall(),
+    "image": NodeCall(),
     "listens": NodeCall(),
     "network_statistics": NodeCall(),
     "read_link": NodeCall(),

@@ -509,8 +509,14 @@ def infiniband(on: On) -> None:
 
 
 def rdma_errors(on: On) -> None:
-    """A port loses packets."""
+    """A port loses packets, or, where ``again`` says which share of its bytes, sends them again."""
     labels = {"device": on.text("device", "mlx5_0"), "port": "1"}
+    if "again" in on.options:
+        share = on.number("again", 0.0) if on.active else 1e-6
+        on.out.counter("gpunode_infiniband_bytes_total", 1e10, direction="transmit", **labels)
+        on.out.counter("gpunode_infiniband_retransmitted_bytes_total", share * 1e10, **labels)
+        on.out.counter("gpunode_infiniband_retransmitted_packets_total", share * 1e6, **labels)
+        return
     line = on.rises if on.active else Linear(0.0)
     on.out.line("gpunode_infiniband_transport_errors_total", line, kind="ack_timeout", **labels)
 

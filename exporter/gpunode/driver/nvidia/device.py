@@ -133,8 +133,7 @@ class Device:
         answers = {
             (value.fieldId, value.scopeId): number
             for value in self.call("nvmlDeviceGetFieldValues", list(fields))
-            if value.nvmlReturn == pynvml.NVML_SUCCESS
-            and (number := _field_value(value)) is not None
+            if _answered(value) and (number := _field_value(value)) is not None
         }
         if not answers:
             self._unsupported.add(key)
@@ -183,6 +182,15 @@ def _get_samples(handle: Any, kind: int, after: int) -> bytes:
     )
     pynvml._nvmlCheckReturn(result)
     return bytes(samples)[: count.value * SAMPLE.size]
+
+
+def _answered(field: Any) -> bool:
+    """Whether the driver wrote a value, or left the field as it was handed in, which is all zeros.
+
+    An H200 (driver 580.159) does so with all limits of a call that asks for one of a wrong scope.
+    """
+    written = field.timestamp or field.latencyUsec or field.valueType or field.value.ullVal
+    return field.nvmlReturn == pynvml.NVML_SUCCESS and bool(written)
 
 
 def _field_value(field: Any) -> float | None:

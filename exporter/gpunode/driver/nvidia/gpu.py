@@ -14,10 +14,13 @@ import pynvml
 from gpunode.driver.driver import (
     Activity,
     Buffered,
+    ChipLinks,
     DriverError,
     Fabric,
     Limits,
     Memory,
+    Mode,
+    ModulePower,
     NvLink,
     PcieLink,
     PowerLimits,
@@ -31,7 +34,7 @@ from gpunode.driver.driver import (
     VideoUse,
     Xid,
 )
-from gpunode.driver.nvidia import health, identity, links
+from gpunode.driver.nvidia import health, identity, links, modes
 from gpunode.driver.nvidia.dcgm import DcgmProfiling
 from gpunode.driver.nvidia.device import LATEST, Device
 from gpunode.driver.nvidia.gpm import GpmCounters, GpmSnapshots
@@ -326,8 +329,23 @@ class NvmlGpu:
     def driver_version(self) -> str:
         return identity.driver_version(self.device.library, self.device.generation)
 
+    def cuda_version(self) -> str:
+        return identity.cuda_version(self.device.library, self.device.generation)
+
+    def firmware(self) -> dict[str, str]:
+        return identity.firmware(self.device.board)
+
     def remapped_rows(self) -> RemappedRows:
         return health.remapped_rows(self.device)
+
+    def remap_banks(self) -> dict[str, float]:
+        return health.remap_banks(self.device)
+
+    def sram_worn(self) -> bool:
+        return health.sram_worn(self.device)
+
+    def memory_unrepairable(self) -> bool:
+        return health.memory_unrepairable(self.device)
 
     def recovery_action(self) -> str:
         return health.recovery_action(self.device)
@@ -356,6 +374,21 @@ class NvmlGpu:
     def mig_mode(self) -> bool:
         current, _ = self.device.call("nvmlDeviceGetMigMode")
         return bool(reading("MIG mode", current, FLAGS))
+
+    def modes(self) -> list[Mode]:
+        return modes.modes(self.device)
+
+    def module_power(self) -> ModulePower:
+        return modes.module_power(self.device)
+
+    def power_smoothing_left(self) -> float:
+        return modes.power_smoothing_left(self.device)
+
+    def chip_links(self) -> ChipLinks:
+        return links.chip_links(self.device)
+
+    def peers(self) -> dict[int, int]:
+        return links.peers(self.device)
 
     def xids(self) -> list[Xid]:
         return self._xids.read()

@@ -17,6 +17,7 @@ RECOVERY_ACTIONS = {
     pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: "drain_p2p",
     pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: "drain_and_reset",
 }
+REMAP_AVAILABILITIES = ("max", "high", "partial", "low", "none")
 MOST_EVENTS = 256
 """More XID events than a window has."""
 
@@ -84,6 +85,25 @@ def remapped_rows(device: Device) -> RemappedRows:
         bool(reading("pending remap", pending, FLAGS)),
         bool(reading("failed remap", failed, FLAGS)),
     )
+
+
+def remap_banks(device: Device) -> dict[str, float]:
+    """Banks of memory by how many of their spare rows are left."""
+    histogram = device.call("nvmlDeviceGetRowRemapperHistogram")
+    return {name: reading("banks", getattr(histogram, name), ROWS) for name in REMAP_AVAILABILITIES}
+
+
+def sram_worn(device: Device) -> bool:
+    """Whether uncorrectable errors of the SRAM exceed the driver's threshold."""
+    status = pynvml.c_nvmlEccSramErrorStatus_v1_t()
+    device.call("nvmlDeviceGetSramEccErrorStatus", pynvml.byref(status))
+    return bool(reading("SRAM threshold", status.bThresholdExceeded, FLAGS))
+
+
+def memory_unrepairable(device: Device) -> bool:
+    """Whether memory is broken for good; drivers of 2026 and later say."""
+    flag = device.call("nvmlDeviceGetUnrepairableMemoryFlag_v1")
+    return bool(reading("unrepairable memory", flag, FLAGS))
 
 
 def recovery_action(device: Device) -> str:

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pynvml
 
-from gpunode.driver.driver import Fabric, NvLink, PcieLink, Unsupported
+from gpunode.driver.driver import (
+    ChipLinks,
+    DriverError,
+    Fabric,
+    NvLink,
+    PcieLink,
+    Unsupported,
+)
 from gpunode.driver.nvidia.device import Device
 from gpunode.driver.nvidia.possible import (
     BYTES_PER_SECOND,
@@ -29,6 +38,11 @@ PCIE_ERRORS = {
     pynvml.NVML_FI_DEV_PCIE_COUNT_BAD_TLP: "bad_tlp",
     pynvml.NVML_FI_DEV_PCIE_COUNT_BAD_DLLP: "bad_dllp",
     pynvml.NVML_FI_DEV_PCIE_L0_TO_RECOVERY_COUNTER: "link_recovery",
+}
+C2C_ERRORS = {
+    pynvml.NVML_FI_DEV_C2C_LINK_ERROR_INTR: "interrupt",
+    pynvml.NVML_FI_DEV_C2C_LINK_ERROR_REPLAY: "replay",
+    pynvml.NVML_FI_DEV_C2C_LINK_ERROR_REPLAY_B2B: "replay_back_to_back",
 }
 NVLINK_ERRORS = {
     pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY: "replay",
@@ -111,6 +125,44 @@ def nvlink_bytes(device: Device) -> dict[str, float]:
     return {names[field]: kib * 1024 for (field, _), kib in values.items()}
 
 
+def chip_links(device: Device) -> ChipLinks:
+    """The links to the CPU of the module, and their errors together."""
+    ((_, count),) = device.fields(pynvml.NVML_FI_DEV_C2C_LINK_COUNT).items()
+    links = range(int(reading("C2C links", count, LINKS)))
+    if not links:
+        raise Unsupported(f"C2C: GPU {device.index} has none")
+    status = pynvml.NVML_FI_DEV_C2C_LINK_GET_STATUS
+    kinds = (status, *C2C_ERRORS)
+    values = device.fields(*((kind, link) for link in links for kind in kinds))
+    errors: dict[str, float] = {}
+    for (kind, _), value in values.items():
+        if kind in C2C_ERRORS:
+            errors[C2C_ERRORS[kind]] = errors.get(C2C_ERRORS[kind], 0.0) + value
+    return ChipLinks(len(links), sum(values.get((status, link)) == 1 for link in links), errors)
+
+
+def peers(device: Device) -> dict[int, int]:
+    """By index, the status of NVLink to each other GPU that the driver can name."""
+    library, generation = device.library, device.generation
+    found: dict[int, int] = {}
+    for index in range(library.call("nvmlDeviceGetCount", generation=generation)):
+        if index == device.index:
+            continue
+        with contextlib.suppress(DriverError):
+            other = library.call("nvmlDeviceGetHandleByIndex", index, generation=generation)
+            found[index] = int(
+                library.call(
+                    "nvmlDeviceGetP2PStatus",
+                    device.handle,
+                    other,
+                    pynvml.NVML_P2P_CAPS_INDEX_NVLINK,
+                    gpu=device.uuid,
+                    generation=generation,
+                )
+            )
+    return found
+
+
 def fabric(device: Device) -> Fabric:
     """Registration with the NVSwitches, and what is healthy there."""
     info = pynvml.c_nvmlGpuFabricInfoV_t()
@@ -119,7 +171,7 @@ def fabric(device: Device) -> Fabric:
         raise Unsupported(f"fabric: GPU {device.index} has none")
     bits = {name: info.healthMask >> at & 3 for name, at in FABRIC_HEALTH_BITS.items()}
     healthy = {name: bit == 2 for name, bit in bits.items() if bit in (1, 2)}
-    return Fabric(FABRIC_STATES[info.state], healthy)
+    return Fabric(FABRIC_STATES[info.state], healthy, int(info.healthMask))
 
 
 def pcie_link(device: Device) -> PcieLink:
