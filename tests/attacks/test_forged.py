@@ -120,6 +120,11 @@ USERS = "/user.slice/user-1000.slice/user@1000.service/app.slice"
             f"kubelet-kubepods-besteffort-pod{SLICE}.slice:cri-containerd:{ID}",
             IN_POD,
         ),
+        (f"/kubepods-pod{SLICE}:cri-containerd:{ID}", IN_POD),
+        # containers
+        (f"/system.slice/containerd.service/default/{ID}", CgroupOwner("", ID)),
+        (f"/system.slice/docker.service/system.slice:docker:{ID}", CgroupOwner("", ID)),
+        (r"/machine.slice/machine-qemu\x2d1\x2dvm.scope/libvirt", CgroupOwner("", "qemu-1-vm")),
         # containers
         (f"/docker/{ID}", CgroupOwner("", ID)),
         (f"/batch.slice/batch-night.slice/docker-{ID}.scope", CgroupOwner("", ID)),
@@ -171,6 +176,8 @@ def test_a_cgroup_that_a_runtime_made_has_an_owner(path: str, place: CgroupOwner
         ),
         (f"/newruntime/{UID}", "/a/0a0a0a0a-0-0-0-<12 hex>"),
         ("/system.slice/docker-12ab.scope", "/system.slice/docker-0a.scope"),
+        ("/system.slice/runc-mine.scope", "/system.slice/runc-a.scope"),
+        ("/hadoop-yarn/container_e1_1_0001_01_000005", "/a-a/container_a0_0_0_0_0"),
     ],
 )
 def test_what_looks_like_a_container_and_names_none_is_told_by_its_shape(
@@ -191,6 +198,8 @@ def test_what_looks_like_a_container_and_names_none_is_told_by_its_shape(
         f"{USERS}/docker-{ID}.scope",
         f"/user.slice/user-1000.slice/session-3.scope/pod{UID}",
         "/system.slice/docker.service",
+        "/system.slice/docker-app1.service",
+        "/lxc.pivot",
         "/system.slice/lxc-net.service",
         "/system.slice/run-r0123456789abcdef0123456789abcdef.service",
         "/system.slice/apptainer-28374.scope",

@@ -151,8 +151,8 @@ def test_the_name_of_a_mount_point_makes_up_no_other(tmp_path: Path) -> None:
         for at, at_point in enumerate(points, 50)
     ]
     table.write_bytes("".join([real, *lines]).encode())
-    sources = list(Filesystems(LocalNode(tmp_path), Settings()).find())
-    assert [place.mountpoint for place, _ in sources] == ["/", *points]
+    found = Filesystems(LocalNode(tmp_path), Settings()).find()
+    assert [place.mountpoint for place, _ in found if place.mountpoint] == ["/", *points]
 
 
 MANY_MOUNTS = """

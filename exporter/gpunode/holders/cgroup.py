@@ -29,7 +29,7 @@ SLICES = r"(?:/[^/]{1,128}\.slice){0,8}"
 """Slices from the root on. systemd leaves none to a user: Delegate= is for services and scopes.
 https://www.freedesktop.org/software/systemd/man/latest/systemd.resource-control.html"""
 
-SLICE_OF_PODS = rf"(?:[^/:]{{1,128}}-)?kubepods-(?:{CLASS}-)?{UID}\.slice"
+PODS = rf"(?:[^/:]{{1,128}}-)?kubepods-(?:{CLASS}-)?{UID}"
 """With --cgroup-root=/gpu.slice it begins with ``gpu-``, because a slice's name has those above it.
 https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/cm/cgroup_manager_linux.go"""
 
@@ -48,11 +48,11 @@ PATHS = tuple(
         # /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice/crio-ID.scope, or
         # /kubepods/burstable/podUID/ID. In kind they are below /kubelet:
         # https://github.com/kubernetes-sigs/kind/blob/main/pkg/cluster/internal/kubeadm/config.go
-        rf"{KIND}(?:/kubelet)?{SLICES}/{SLICE_OF_PODS}(?:/{RUNTIME}{ID}(?:\.scope)?)?",
+        rf"{KIND}(?:/kubelet)?{SLICES}/{PODS}\.slice(?:/{RUNTIME}{ID}(?:\.scope)?)?",
         rf"{KIND}(?:/kubelet)?/kubepods(?:/{CLASS})?/{UID}(?:/{RUNTIME}{ID})?",
         # where the kubelet uses systemd and containerd does not:
         # https://github.com/containerd/containerd/blob/main/docs/cri/config.md#cgroup-driver
-        rf"(?:{SLICES}/{SERVICES})?/{SLICE_OF_PODS}:cri-containerd:{ID}",
+        rf"(?:{SLICES}/{SERVICES})?/{PODS}(?:\.slice)?:[a-z-]{{1,32}}:{ID}",
         # https://slurm.schedmd.com/cgroup_v2.html#slurm_hierarchy, with the name of the node where
         # one machine serves as several; in version 1: https://slurm.schedmd.com/cgroups.html
         r"(?:/system\.slice/(?:[\w.-]{1,64}_)?slurmstepd\.scope|/slurm(?:_[\w.-]{1,64})?/uid_\d{1,10})"
@@ -63,16 +63,17 @@ PATHS = tuple(
         rf"/ecs(?:/[\w-]{{1,255}})?/{TASK}/(?P<container>{HEX}|[0-9a-f]{{32}}-\d{{1,20}})",
         # https://github.com/hashicorp/nomad/tree/main/client/lib/cgroupslib
         rf"/nomad(?:\.slice)?(?:/(?:share|reserve)(?:\.slice)?)?/{TASK}\.{NAME}(?:\.scope)?",
-        # https://docs.docker.com/engine/containers/runmetrics/, any slice of --cgroup-parent, and
-        # Podman's containers of root, in a pod of Podman's or not
-        rf"(?:{SLICES}|/docker|/libpod_parent(?:/{HEX})?)/{RUNTIME}{ID}(?:\.scope)?",
-        rf"/[^/:]{{1,128}}\.slice:[a-z-]{{1,32}}:{ID}",
+        # https://docs.docker.com/engine/containers/runmetrics/, any slice of --cgroup-parent,
+        # containerd's without Kubernetes, and Podman's of root, in a pod of Podman's or not
+        rf"(?:{SLICES}|/docker|/libpod_parent(?:/{HEX})?|/(?:k8s\.io|moby|buildkit)"
+        rf"|{SLICES}/{SERVICES}(?:/[\w.-]{{1,64}})?)/{RUNTIME}{ID}(?:\.scope)?",
+        rf"(?:{SLICES}/{SERVICES})?/[^/:]{{1,128}}\.slice:[a-z-]{{1,32}}:{ID}",
         # https://linuxcontainers.org/lxc/manpages/man5/lxc.container.conf.5.html (lxc.cgroup.dir),
         # in Proxmox /lxc/101
-        rf"/lxc(?:\.payload|\.monitor)?[./]{NAME}",
+        rf"/lxc(?:/|\.(?:payload|monitor)[./]){NAME}",
         # https://www.freedesktop.org/software/systemd/man/latest/systemd-nspawn.html
         rf"/machine\.slice/systemd-nspawn@{NAME}\.service",
-        rf"/machine\.slice/machine-{NAME}\.scope/payload",
+        rf"/machine\.slice/machine-{NAME}\.scope",
     )
 )
 ABOVE = re.compile(r"(?:/\.\.)+(?=/)")
@@ -94,20 +95,20 @@ ANCESTORS = (
 which its own path and another process's have in common, and which only a runtime can have made:
 https://man7.org/linux/man-pages/man7/cgroup_namespaces.7.html"""
 
-
 OF_A_USER = re.compile(r"(?:/\.\.)*(?:/user\.slice)?/user-\d{1,10}\.slice/(?:user@|session-)")
 LIKE_A_POD = re.compile(rf"[/-]pod(?:{UUID})(?![0-9a-f])")
 LIKE_A_CONTAINER = re.compile(
     rf"{LIKE_A_POD.pattern}|(?<![0-9a-z]){HEX}(?![0-9a-f])|/(?:{UUID})(?![0-9a-f])"
-    r"|/(?:docker|libpod|crio|cri-containerd|nerdctl|lxc|ecs|nomad)[-./:](?!service)[^/]*\d"
+    r"|/(?:docker|libpod|crio|cri-containerd|nerdctl|runc|crun|podman)-[^/]{1,128}\.scope(?:/|$)"
+    r"|/(?:lxc\.|lxc/|ecs/|nomad/|garden/|container_)[^/]*\d"
 )
-"""An id, or the word of a runtime with a number."""
+"""An id, or the word of a runtime."""
 
 WORDS = frozenset(
     (
         *("slice", "scope", "service", "system", "user", "machine", "kubelet", "kubepods", "pod"),
         *("burstable", "besteffort", "docker", "containerd", "cri", "crio", "libpod", "payload"),
-        *("nerdctl", "lxc", "ecs", "ecstasks", "nomad"),
+        *("nerdctl", "runc", "crun", "podman", "lxc", "ecs", "ecstasks", "nomad", "container"),
     )
 )
 """What may be shown of a path."""

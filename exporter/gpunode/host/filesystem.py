@@ -95,10 +95,10 @@ https://github.com/torvalds/linux (calls of register_filesystem)"""
 
 ORDINARY_FUSES = re.compile(
     # the desktop, and folders of the machine below a virtual one
-    r"gvfs.*|portal|kio-fuse|revokefs-fuse|avfsd|xwmfs|jmtpfs|simple-mtpfs|ifuse|vm.*"
+    r"gvfs.*|portal|kio-fuse|revokefs-fuse|avfsd|xwmfs|jmtpfs|simple-mtpfs|ifuse|vmhgfs.*|vmware.*"
     # what shows the node's own files otherwise: encrypted, joined, or out of an archive
     r"|lxcfs|archivemount|ratarmount|fuse-archive|fuse-zip|encfs|gocryptfs|cryfs|ecryptfs|bindfs"
-    r"|unionfs.*|mergerfs|mhddfs|rofiles-fuse|dumpfs|ext[234]|fuse2fs|fuseext2|lklfuse|ltfs"
+    r"|unionfs.*|mergerfs|mhddfs|rofiles-fuse|dumpfs|ext[234]|fuse2fs|fuseext2|lklfuse|zfs-fuse|ltfs"
     # layers and images of containers and programs
     r"|(fuse-)?overlayfs|squashfuse.*|snapfuse|nydus.*|rawBridge|stargz.*|soci.*|dwarfs"
     r"|.*\.AppImage|appimage.*|erofsfuse"
@@ -280,8 +280,10 @@ def unknown(node: Node, mounts: Iterable[Mount]) -> tuple[Unread, ...]:
     """The filesystems, each once, that may be of the network and have a type that is not known."""
     found: dict[tuple[str, str], Unread] = {}
     for mount in mounts:
+        if holds_data(mount) or not may_hold_data(mount):
+            continue
         of_pods = volume(node, mount.point, mount.source) is not None
-        if holds_data(mount, of_pods) or not may_hold_data(mount):
+        if holds_data(mount, of_pods):
             continue
         if of_pods or not mount.point.startswith(UNWATCHED):
             # Whoever mounts a FUSE chooses the second part of its type.
