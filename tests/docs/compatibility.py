@@ -141,8 +141,8 @@ def document() -> str:
         "",
         "## RDMA adapters",
         "",
-        "What the counters of each driver tell, in `counters/` or `hw_counters/`. A counter that is "
-        "not known counts in `gpunode_unread_total`.",
+        "What the counters of each driver tell, in `counters/` or `hw_counters/`. A counter that "
+        "is not known counts in `gpunode_unread_total`.",
         "",
         *_table(("driver", *TOLD.values()), _rdma()),
     ]
