@@ -149,7 +149,7 @@ class Infiniband:
             folder = f"{FOLDER}/{device}/ports/{port}"
             files, strange = self._counters(device, folder)
             values = self._values(files)
-            driver = self._driver(device)
+            driver = self._driver(device) if strange or not values else ""
             if not values:
                 unread[UNREAD_PORT.seen(driver)] = None
             unread |= dict.fromkeys(UNREAD_COUNTER.seen(f"{driver}: {name}") for name in strange)
