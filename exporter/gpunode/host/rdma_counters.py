@@ -496,6 +496,11 @@ DRIVERS: Mapping[str, Counters] = {
 
 KNOWN: Counters = {name: of for counters in DRIVERS.values() for name, of in counters.items()}
 
+REGISTERS = frozenset({"hfi1"})
+"""Drivers that show hundreds of the chip's registers in ``hw_counters``, beside the counters of the
+standard, which tell what matters:
+https://github.com/torvalds/linux/blob/master/drivers/infiniband/hw/hfi1/verbs.c"""
+
 OF_A_FUNCTION = "vport_"
 """Begins the names of the counters of a virtual function's port at mlx5's embedded switch."""
 
