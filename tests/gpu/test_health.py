@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from gpunode.config import Settings
-from gpunode.gpu.health import MODE, GpuHealth
-from gpunode.node.local import LocalNode
 from tests.conftest import by_label, scrape, until, values, watching
 from tests.fakes.nvml import FakeDriver
-from tests.machine import MachineGpu
 
 GRACE = """\
 gpu 0 name NVIDIA GB200
@@ -63,13 +57,34 @@ def test_an_ordinary_gpu_has_none_of_them(fake: FakeDriver) -> None:
     assert not any(values(series, "gpunode_unread_total", source="gpu_health"))
 
 
-def test_a_gpu_without_memory_of_its_own_says_so() -> None:
-    spark = MachineGpu(0, "GPU-0", "", name="NVIDIA GB10", compute_capability="12.1")
-    reading = GpuHealth(LocalNode(Path("/")), spark, Settings()).read()
-    assert [sample.labels[2:] for sample in reading.samples if sample.metric is MODE] == [
-        ("unified_memory",)
-    ]
-    assert reading.unread == ()
+SPARK = """\
+gpu 0 name NVIDIA GB10
+gpu 0 set CudaComputeCapability.major 12
+gpu 0 set CudaComputeCapability.minor 1
+gpu 0 fail nvmlDeviceGetMemoryInfo 3
+gpu 0 fail nvmlDeviceGetMemoryBusWidth 3
+gpu 0 fail nvmlDeviceGetEnforcedPowerLimit 3
+gpu 0 fail nvmlDeviceGetPowerManagementDefaultLimit 3
+gpu 0 gpm 1 90
+gpu 0 gpm 10 60
+"""
+
+
+def test_a_gpu_without_memory_of_its_own_says_so(fake: FakeDriver) -> None:
+    fake.write(SPARK)
+    with watching(fake) as daemon:
+        until(lambda: values(scrape(daemon), "gpunode_gpu_mode_active"))
+        until(lambda: values(scrape(daemon), "gpunode_gpu_power_watts"))
+        series = scrape(daemon)
+        assert b"NVIDIA GB10" in daemon.get("/api/v1/node")
+    assert by_label(series, "gpunode_gpu_mode_active", "mode") == {"unified_memory": 1}
+    assert not [name for name, _ in series if name.startswith("gpunode_gpu_memory_used")]
+    assert values(series, "gpunode_memory_available_bytes")
+    assert by_label(series, "gpunode_gpu_peak_flops_per_second", "precision") == {
+        "half": 125e12,
+        "fp8": 250e12,
+    }
+    assert not any(values(series, "gpunode_unread_total", source="gpu_health"))
 
 
 def test_a_model_without_figures_is_counted_and_has_no_peak(fake: FakeDriver) -> None:
