@@ -22,6 +22,12 @@ gpu 0 field 171 1 0
 gpu 0 field 232 0 40
 gpu 0 field 232 1 2
 """
+RARE = (
+    "nvmlDeviceGetVirtualizationMode",
+    "nvmlDeviceGetRowRemapperHistogram",
+    "nvmlDeviceGetSramEccErrorStatus",
+    "nvmlDeviceGetUnrepairableMemoryFlag",
+)
 OPTIONAL = ("mode_active", "module_power", "smoothing", "c2c", "remap_banks", "memory_fault")
 
 
@@ -47,14 +53,23 @@ def test_what_only_some_gpus_have(fake: FakeDriver) -> None:
     assert by_label(series, "gpunode_gpu_row_remap_banks", "spare") == {"none": 1}
 
 
-def test_an_ordinary_gpu_has_none_of_them(fake: FakeDriver) -> None:
-    fake.write("gpu 0 fail nvmlDeviceGetVirtualizationMode 999\n")
+def test_an_error_of_a_rare_sensor_hides_no_other(fake: FakeDriver) -> None:
+    fake.write("".join(f"gpu 0 fail {call} 999\n" for call in RARE))
     with watching(fake) as daemon:
         until(lambda: values(scrape(daemon), "gpunode_gpu_persistence_mode"))
         series = scrape(daemon)
     assert not [name for name, _ in series if any(part in name for part in OPTIONAL)]
     assert values(series, "gpunode_gpu_persistence_mode") == [1]
+    assert values(series, "gpunode_gpu_row_remap_pending") == [0]
     assert not any(values(series, "gpunode_unread_total", source="gpu_health"))
+
+
+def test_an_ordinary_gpu_has_none_of_them(fake: FakeDriver) -> None:
+    fake.write("gpus 1\n")
+    with watching(fake) as daemon:
+        until(lambda: values(scrape(daemon), "gpunode_gpu_persistence_mode"))
+        series = scrape(daemon)
+    assert not [name for name, _ in series if any(part in name for part in OPTIONAL)]
 
 
 SPARK = """\
