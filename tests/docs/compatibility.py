@@ -114,7 +114,8 @@ def document() -> str:
         "dashboards, rules and programs ask for. The tests run KempnerPulse and jobscope, and "
         "ask a real Prometheus for each name, with the labels that each entry of this list "
         "selects and groups by. Each field that DCGM 4.6 (dcgm-exporter 4.8.4) renamed has a "
-        "series under both names; the table has the old ones.",
+        "series under both names; the table has the new ones of the last entry, and otherwise the "
+        "old.",
         "",
         *(f"{at}. [{client.name}]({client.source})" for at, client in enumerate(CLIENTS, 1)),
         "",
@@ -124,7 +125,7 @@ def document() -> str:
         "",
         *(f"- `{name}`: {reason}" for name, reason in sorted(NOT_ANSWERED.items())),
         *(
-            f"- {', '.join(f'`{name}`' for name in names)}: {reason}"
+            f"- {reason}: {', '.join(f'`{name}`' for name in names)}"
             for reason, names in KINDS_NOT_ANSWERED.items()
         ),
         *(
