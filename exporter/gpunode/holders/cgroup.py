@@ -16,6 +16,17 @@ ID = r"(?P<container>[0-9a-f]{64})"
 UID = r"(?P<pod>[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})"
 KUBEPODS = r"(?:kubelet-)?kubepods"
 CLASS = r"(?:burstable|besteffort)"
+SLUID = r"s[0-9A-F][0-9A-HJKMNP-TV-Z]{12}"
+"""The name that Slurm gives each run of a job, whose folder has it from 26.05 on:
+https://github.com/SchedMD/slurm/blob/master/src/common/sluid.h"""
+
+# Below system.slice, or another that CgroupSlice names: only root's systemd makes slices, but for
+# those below user.slice. With the name of the node where one machine serves as several.
+# https://slurm.schedmd.com/cgroup_v2.html#slurm_hierarchy
+SLURM = (
+    r"(?:/(?!user\.slice)[\w.-]{1,64}\.slice){1,4}/(?:[\w.-]{1,64}_)?slurmstepd\.scope"
+    rf"/(?:job_(?P<job>\d{{1,10}})|(?P<sluid>{SLUID}))(?:/step_(?P<step>[\w+.-]{{1,32}}))?"
+)
 PATHS = tuple(
     re.compile(path + r"(?:/|$)", re.ASCII)
     for path in (
@@ -31,15 +42,18 @@ PATHS = tuple(
         # https://github.com/containerd/containerd/blob/main/docs/cri/config.md#cgroup-driver
         r"(?:/system\.slice/containerd\.service)?"
         rf"/kubepods-(?:{CLASS}-)?pod{UID}\.slice:cri-containerd:{ID}",
-        # https://slurm.schedmd.com/cgroup_v2.html#slurm_hierarchy, with the name of the node where
-        # one machine serves as several; in version 1: https://slurm.schedmd.com/cgroups.html
-        r"(?:/system\.slice/(?:[\w.-]{1,64}_)?slurmstepd\.scope|/slurm(?:_[\w.-]{1,64})?/uid_\d{1,10})"
-        r"/job_(?P<job>\d{1,10})(?:/step_(?P<step>[\w+.-]{1,32}))?",
+        SLURM,
+        # in version 1: https://slurm.schedmd.com/cgroups.html
+        r"/slurm(?:_[\w.-]{1,64})?/uid_\d{1,10}/job_(?P<job>\d{1,10})(?:/step_(?P<step>[\w+.-]{1,32}))?",
         # https://docs.docker.com/engine/containers/runmetrics/, and Podman's containers of root
         rf"(?:/docker/|/system\.slice/(?:docker|nerdctl)-|/(?:machine\.slice|libpod_parent)/libpod-)"
         rf"{ID}(?:\.scope)?",
     )
 )
+IN_A_POD = re.compile(rf"(?:/container)?{SLURM}(?:/|$)", re.ASCII)
+"""Below the cgroup of a pod in which slurmd runs. A pod's cgroups are its own to name, so there the
+job is the pod's word, and stands beside its name: https://github.com/SlinkyProject/slurm-operator.
+"""
 ABOVE = re.compile(r"(?:/\.\.)+(?=/)")
 ANCESTORS = (
     "",
@@ -60,7 +74,10 @@ https://man7.org/linux/man-pages/man7/cgroup_namespaces.7.html"""
 
 @dataclass(frozen=True, slots=True)
 class CgroupOwner:
-    """The owner of a cgroup, from its path; unknown fields are empty."""
+    """The owner of a cgroup, from its path; unknown fields are empty.
+
+    ``slurm_job`` is the number of the job or, if its folder has that name, its SLUID.
+    """
 
     pod_uid: str = ""
     container_id: str = ""
@@ -70,20 +87,36 @@ class CgroupOwner:
 
 def whose(text: str) -> CgroupOwner:
     """The owner of a process, from its /proc/PID/cgroup."""
+    _, found = _understood(text)
+    return CgroupOwner(
+        (found.get("pod") or "").replace("_", "-"),
+        found.get("container") or "",
+        found.get("job") or found.get("sluid") or "",
+        found.get("step") or "",
+    )
+
+
+def sluid_folder(text: str) -> tuple[str, str]:
+    """The cgroup of the Slurm job of a process and the rest of its path, if a SLUID names it.
+
+    Otherwise both are empty.
+    """
+    path, found = _understood(text)
+    if not found.get("sluid"):
+        return "", ""
+    above, scope, below = path.partition(f"slurmstepd.scope/{found['sluid']}")
+    return above + scope, below
+
+
+def _understood(text: str) -> tuple[str, dict[str, str | None]]:
+    """The path in a /proc/PID/cgroup that a runtime made, and what its parts say."""
     for line in text.split("\n"):
         path = line.partition(":")[2].partition(":")[2]
         above = ABOVE.match(path)
         candidates = [a + path[above.end() :] for a in ANCESTORS] if above else [path]
         for form, candidate in product(PATHS, candidates):
             if match := form.match(candidate):
-                return _owner(match.groupdict())
-    return CgroupOwner()
-
-
-def _owner(found: dict[str, str | None]) -> CgroupOwner:
-    return CgroupOwner(
-        (found.get("pod") or "").replace("_", "-"),
-        found.get("container") or "",
-        found.get("job") or "",
-        found.get("step") or "",
-    )
+                found = match.groupdict()
+                inside = found.get("pod") and IN_A_POD.match("/" + candidate[match.end() :])
+                return candidate, {**found, **inside.groupdict()} if inside else found
+    return "", {}
