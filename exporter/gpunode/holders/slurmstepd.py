@@ -52,11 +52,6 @@ def parse_pids(text: str) -> list[int]:
     return [pid for pid in pids if pid > 0]
 
 
-def steps_of(node: Node, folder: str) -> list[str]:
-    """The folders of a job's steps. Raises ``OSError``."""
-    return [f"{folder}/{name}" for name in node.list_directory(folder) if name.startswith("step_")]
-
-
 def pids_in(node: Node, folder: str) -> list[int]:
     """The processes in a cgroup; none if that cannot be read."""
     try:
@@ -74,13 +69,13 @@ def job_of(node: Node, folder: str) -> str:
 def _candidates(node: Node, folder: str) -> Iterator[int]:
     """Processes that may be a slurmstepd of the job; all where the cgroups are not visible."""
     try:
-        steps = steps_of(node, ROOT + folder)
+        names = node.list_directory(ROOT + folder)
     except OSError:
         with contextlib.suppress(OSError):
             yield from (int(name) for name in node.list_directory("/proc") if name.isdecimal())
         return
-    for step in steps[:MOST_STEPS]:
-        yield from pids_in(node, f"{step}/slurm")
+    for step in [name for name in names if name.startswith("step_")][:MOST_STEPS]:
+        yield from pids_in(node, f"{ROOT}{folder}/{step}/slurm")
 
 
 def _said(node: Node, pid: int, folder: str) -> str:
