@@ -94,7 +94,7 @@ class SlurmNode:
         return self.cards[index].identity
 
 
-def given(slurm: SlurmJobs, on: SlurmNode) -> dict[int, set[str] | None]:
+def jobs_by_gpu(slurm: SlurmJobs, on: SlurmNode) -> dict[int, set[str] | None]:
     """The jobs that have each GPU; None where they are not known."""
     found = {card.identity.index: slurm.owners(card.identity) for card in on.cards}
     return {i: None if o is None else {owner.slurm_job for owner in o} for i, o in found.items()}

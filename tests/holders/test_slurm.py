@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given as drawn
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpunode.config import Settings, SlurmSettings
@@ -15,7 +15,7 @@ from gpunode.holders.slurm import MOST_GPUS, SlurmJobs, parse_gpus, parse_job_fi
 from gpunode.holders.slurmstepd import parse_pids, parse_title
 from gpunode.jobs.owners import GpuOwners
 from tests.holders.proc import Card
-from tests.holders.slurm import OTHER, SCOPE, SLUID, SlurmNode, given
+from tests.holders.slurm import OTHER, SCOPE, SLUID, SlurmNode, jobs_by_gpu
 from tests.machine import exported, told
 
 POD = (
@@ -84,7 +84,7 @@ def test_the_gpus_of_a_batch_job_are_its_own_whether_or_not_it_uses_them(node: S
     node.hold(0, node.step("4301", "0", SLURM_STEP_GPUS="0"))
     slurm = slurm_on(node)
     text = exported(told(slurm))
-    assert given(slurm, node) == {0: {"4301"}, 1: None, 2: {"4301"}, 3: None}
+    assert jobs_by_gpu(slurm, node) == {0: {"4301"}, 1: None, 2: {"4301"}, 3: None}
     assert 'gpunode_slurm_jobs{gpus="known"} 1.0' in text
     assert slurm.owners(node.gpu(2))[0].user == "kim"  # type: ignore[index]
     assert unread(slurm) == []
@@ -95,14 +95,14 @@ def test_a_step_without_a_script_tells_its_own_gpus(node: SlurmNode) -> None:
     node.step("4301", "0", SLURM_JOB_GPUS="3", SLURM_STEP_GPUS="1")
     slurm = slurm_on(node)
     slurm.read()
-    assert given(slurm, node) == {0: None, 1: {"4301"}, 2: None, 3: None}
+    assert jobs_by_gpu(slurm, node) == {0: None, 1: {"4301"}, 2: None, 3: None}
 
 
 def test_a_job_without_gpus_has_none_and_is_not_counted(node: SlurmNode) -> None:
     node.step("4301", "batch")
     slurm = slurm_on(node)
     assert unread(slurm) == unread(slurm) == []
-    assert given(slurm, node) == dict.fromkeys(range(4))
+    assert jobs_by_gpu(slurm, node) == dict.fromkeys(range(4))
 
 
 def test_a_job_that_says_nothing_for_long_is_counted(node: SlurmNode) -> None:
@@ -142,7 +142,7 @@ def test_gpus_that_are_not_understood_are_counted_and_given_to_nobody(
     slurm = slurm_on(node)
     (what, example), *_ = unread(slurm)
     assert (what, example[:8]) == ("slurm_job_gpus", "job 4301")
-    assert not any(given(slurm, node).values())
+    assert not any(jobs_by_gpu(slurm, node).values())
 
 
 def test_an_index_is_no_gpu_where_slurm_may_count_otherwise(tmp_path: Path) -> None:
@@ -151,8 +151,8 @@ def test_an_index_is_no_gpu_where_slurm_may_count_otherwise(tmp_path: Path) -> N
     node.step("4301", "batch", SLURM_JOB_GPUS="0,1")
     slurm = slurm_on(node)
     assert unread(slurm) == [("slurm_job_gpus", "job 4301: no GPU that is 0")]
-    assert given(slurm, node)[0] == {"4301"}
-    assert given(slurm, node)[1] is None
+    assert jobs_by_gpu(slurm, node)[0] == {"4301"}
+    assert jobs_by_gpu(slurm, node)[1] is None
 
 
 def test_a_mig_instance_is_known_by_its_uuid_alone(tmp_path: Path) -> None:
@@ -181,10 +181,10 @@ def test_files_of_a_prolog_tell_of_all_gpus(node: SlurmNode) -> None:
     node.step("4301", "extern")
     slurm = slurm_on(node, "/run/slurm-jobs")
     assert unread(slurm) == unread(slurm) == []
-    assert given(slurm, node) == {0: {"4301"}, 1: {"4301", "7"}, 2: set(), 3: set()}
+    assert jobs_by_gpu(slurm, node) == {0: {"4301"}, 1: {"4301", "7"}, 2: set(), 3: set()}
     (node.root / "run/slurm-jobs/4301").unlink()
     assert unread(slurm) == [("slurm_job_gpus", "job 4301")], "it is there without a file"
-    assert given(slurm, node) == {0: None, 1: {"7"}, 2: None, 3: None}
+    assert jobs_by_gpu(slurm, node) == {0: None, 1: {"7"}, 2: None, 3: None}
 
 
 def test_files_are_believed_before_environments(node: SlurmNode) -> None:
@@ -192,7 +192,7 @@ def test_files_are_believed_before_environments(node: SlurmNode) -> None:
     node.step("4301", "batch", SLURM_JOB_GPUS="0,1,2,3")
     slurm = slurm_on(node, "/run/slurm-jobs")
     slurm.read()
-    assert given(slurm, node) == {0: {"4301"}, 1: set(), 2: set(), 3: set()}
+    assert jobs_by_gpu(slurm, node) == {0: {"4301"}, 1: set(), 2: set(), 3: set()}
 
 
 @pytest.mark.parametrize("text", ["", "x", "SLURM_JOB_GPUS=0", "SLURM_JOB_UID=1\nSLURM_JOB_UID=2"])
@@ -201,13 +201,13 @@ def test_a_file_that_is_not_understood_is_counted(node: SlurmNode, text: str) ->
     (node.root / "run/slurm-jobs/4301").write_text(text)
     slurm = slurm_on(node, "/run/slurm-jobs")
     assert unread(slurm) == [("slurm_job_gpus", "job 4301")]
-    assert given(slurm, node) == dict.fromkeys(range(4))
+    assert jobs_by_gpu(slurm, node) == dict.fromkeys(range(4))
 
 
 def test_before_the_first_job_no_folder_means_no_job(node: SlurmNode) -> None:
     slurm = slurm_on(node, "/run/slurm-jobs")
     assert unread(slurm) == []
-    assert given(slurm, node) == {gpu: set() for gpu in range(4)}
+    assert jobs_by_gpu(slurm, node) == {gpu: set() for gpu in range(4)}
 
 
 def test_an_old_answer_is_no_answer(node: SlurmNode) -> None:
@@ -215,7 +215,7 @@ def test_an_old_answer_is_no_answer(node: SlurmNode) -> None:
     slurm = slurm_on(node, "/run/slurm-jobs")
     slurm.read()
     node.clock.now += 3 * slurm.every + 1
-    assert given(slurm, node) == dict.fromkeys(range(4))
+    assert jobs_by_gpu(slurm, node) == dict.fromkeys(range(4))
 
 
 def test_version_1_of_cgroups_tells_the_same(node: SlurmNode) -> None:
@@ -224,7 +224,7 @@ def test_version_1_of_cgroups_tells_the_same(node: SlurmNode) -> None:
     node.run(f"{step}/task_0", environment={"SLURM_JOB_ID": "17", "SLURM_JOB_GPUS": "2"})
     slurm = slurm_on(node)
     assert unread(slurm) == []
-    assert given(slurm, node) == {0: None, 1: None, 2: {"17"}, 3: None}
+    assert jobs_by_gpu(slurm, node) == {0: None, 1: None, 2: {"17"}, 3: None}
 
 
 def owners(node: SlurmNode, slurm: SlurmJobs, gpu: int) -> list[str]:
@@ -290,7 +290,7 @@ def test_a_title_has_the_number_of_a_job_or_none(title: str, job: str | None) ->
         assert parse_title(title) == job
 
 
-@drawn(st.lists(st.integers(0, 999), max_size=MOST_GPUS))
+@given(st.lists(st.integers(0, 999), max_size=MOST_GPUS))
 def test_any_list_of_indices_is_read(indices: list[int]) -> None:
     text = ",".join(map(str, indices))
     assert parse_gpus(text, text) == tuple(dict.fromkeys(map(str, indices)))
@@ -298,6 +298,6 @@ def test_any_list_of_indices_is_read(indices: list[int]) -> None:
     assert (found.uid, found.gpus) == ("7", parse_gpus(text, ""))
 
 
-@drawn(st.lists(st.integers(0, 1 << 22)))
+@given(st.lists(st.integers(0, 1 << 22)))
 def test_any_list_of_processes_is_read(pids: list[int]) -> None:
     assert parse_pids("".join(f"{pid}\n" for pid in pids)) == [pid for pid in pids if pid]
