@@ -298,6 +298,6 @@ def test_any_list_of_indices_is_read(indices: list[int]) -> None:
     assert (found.uid, found.gpus) == ("7", parse_gpus(text, ""))
 
 
-@given(st.lists(st.integers(0, 1 << 22)))
+@given(st.lists(st.integers(0, 1 << 22), unique=True))
 def test_any_list_of_processes_is_read(pids: list[int]) -> None:
     assert parse_pids("".join(f"{pid}\n" for pid in pids)) == [pid for pid in pids if pid]

@@ -32,7 +32,8 @@ LEAF = re.compile(r"/step_[\w+.-]{1,32}/slurm", re.ASCII)
 ROOT_USER = "0"
 
 MOST_STEPS = 16
-"""Steps of a job to look at; one would do."""
+MOST_PROCESSES = 64
+"""Steps of a job to look at, of which one would do, and processes beside a slurmstepd."""
 
 
 def parse_title(text: str) -> str:
@@ -48,7 +49,7 @@ def parse_pids(text: str) -> list[int]:
 
     Raises ``ValueError``.
     """
-    pids = [int(line) for line in text.split()]
+    pids = dict.fromkeys(int(line) for line in text.split())
     return [pid for pid in pids if pid > 0]
 
 
@@ -75,7 +76,7 @@ def _candidates(node: Node, folder: str) -> Iterator[int]:
             yield from (int(name) for name in node.list_directory("/proc") if name.isdecimal())
         return
     for step in [name for name in names if name.startswith("step_")][:MOST_STEPS]:
-        yield from pids_in(node, f"{ROOT}{folder}/{step}/slurm")
+        yield from pids_in(node, f"{ROOT}{folder}/{step}/slurm")[:MOST_PROCESSES]
 
 
 def _said(node: Node, pid: int, folder: str) -> str:
