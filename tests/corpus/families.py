@@ -9,24 +9,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import yaml
 
+from gpunode.config import Settings
 from gpunode.gpu.models import model_of
 from gpunode.holders.cgroup import whose
+from gpunode.holders.slurm import SlurmJobs
+from gpunode.holders.slurmstepd import parse_title
 from gpunode.host import infiniband
 from gpunode.host.filesystem import KINDS, PLAIN_FUSE
 from gpunode.host.kernel_log import kind_of
+from tests.holders.slurm import SlurmNode
 
 FOLDER = Path(__file__).parent
 
-Fate = Literal["right", "wrong", "silent"]
+POD = "1858680e-b044-4fd5-9dd4-f137e30e2180"
+CONTAINER = "3f2a1b4c5d6e7f80" * 4
+
+Fate = Literal["right", "wrong", "unread", "silent"]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of an entry; ``silent`` means that nothing says that it was there."""
+    """What became of an entry.
+
+    ``unread``: it is counted as not understood; ``silent``: nothing says that it was there.
+    """
 
     entry: str
     fate: Fate
@@ -60,13 +71,34 @@ def cgroups() -> Iterator[Outcome]:
 
 
 def slurm() -> Iterator[Outcome]:
-    """Of Slurm's jobs, of both versions of cgroups."""
+    """Of Slurm's jobs, of both versions of cgroups: a process on a node, with its slurmstepd."""
     facts = load("slurm")
     for version in ("cgroup_v2_paths", "cgroup_v1_paths"):
         for entry in facts[version]:
             path = str(entry["path"]).removeprefix("0::")
-            found = whose(f"0::{path}" if version == "cgroup_v2_paths" else f"5:devices:{path}")
-            yield Outcome(path, _fate(found.slurm_job or None, entry.get("job")))
+            path = path.replace("<UID>", POD.replace("-", "_")).replace("<ID>", CONTAINER)
+            yield Outcome(path, _fate_of_a_job(path, entry, version == "cgroup_v1_paths"))
+    for entry in facts["slurmstepd_title"]["forms"]:
+        try:
+            found = parse_title(entry["title"])
+        except ValueError:
+            found = None
+        yield Outcome(entry["title"], _fate(found, entry["job"]))
+
+
+def _fate_of_a_job(path: str, entry: dict[str, Any], first_version: bool) -> Fate:
+    """What is read of a process in a cgroup, and whether what is not is counted."""
+    wanted, sluid = entry.get("job"), entry.get("sluid", "")
+    with TemporaryDirectory() as folder:
+        node = SlurmNode(Path(folder))
+        if first_version:
+            return _fate(whose(f"5:devices:{path}").slurm_job or None, wanted)
+        if wanted and sluid:
+            step = f"{path.partition(sluid)[0]}{sluid}/step_{entry['step']}"
+            node.run(f"{step}/slurm", f"slurmstepd: [{wanted}.{entry['step']}]", uid=0)
+        found = node.whose(node.run(path)).slurm_job
+        reading = SlurmJobs(node.census, Settings()).read()
+        return "unread" if found == sluid and reading.unread else _fate(found or None, wanted)
 
 
 def mounts() -> Iterator[Outcome]:

@@ -12,14 +12,12 @@ from tests.corpus.families import FAMILIES, FOLDER, load
 
 WRONG = {
     "kernel lines": ("Cable error, High Temperature",),  # taken for a link that went down
-    "cgroups of containers": ("slurmstepd.scope/s5K1KKYAYG5D00",),  # the pod, not its Slurm job
 }
 """Parts of the entries that are read wrongly."""
 
 SILENT = {
     "kernel lines": 68,
     "cgroups of containers": 19,
-    "cgroups of Slurm's jobs": 4,
     "mounts of the network": 25,
     "counters of RDMA ports": 166,
     "models of GPUs": 15,

@@ -227,9 +227,20 @@ def test_version_1_of_cgroups_tells_the_same(node: SlurmNode) -> None:
     assert jobs_by_gpu(slurm, node) == {0: None, 1: None, 2: {"17"}, 3: None}
 
 
-def owners(node: SlurmNode, slurm: SlurmJobs, gpu: int) -> list[str]:
+def test_a_process_of_a_pod_s_job_that_has_no_number_is_counted(node: SlurmNode) -> None:
+    node.hold(0, node.run(f"{POD}{SCOPE}/{SLUID}/step_0/user/task_0"))
+    assert unread(slurm_on(node)) == []
+    source = source_of(node, None, 0)
+    assert [one.example for one in source.read().unread] == [SLUID]
+
+
+def source_of(node: SlurmNode, slurm: SlurmJobs | None, gpu: int) -> GpuOwners:
     pods = Pods(node.node, Settings())
-    source = GpuOwners(node.census, node.cards[gpu], Settings(), pods, slurm)  # type: ignore[arg-type]
+    return GpuOwners(node.census, node.cards[gpu], Settings(), pods, slurm)  # type: ignore[arg-type]
+
+
+def owners(node: SlurmNode, slurm: SlurmJobs, gpu: int) -> list[str]:
+    source = source_of(node, slurm, gpu)
     names = ("gpunode_gpu_owner_info", "gpunode_gpu_allocated")
     return [line for line in exported(told(source)).splitlines() if line.startswith(names)]
 

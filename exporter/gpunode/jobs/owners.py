@@ -18,7 +18,7 @@ from gpunode.holders.census import Census
 from gpunode.holders.holder import Holder, Role
 from gpunode.holders.owner import Owner, Started, started
 from gpunode.holders.pods import Pods
-from gpunode.holders.slurm import SlurmJobs
+from gpunode.holders.slurm import FOLDER, SLUID_ONLY, SlurmJobs
 from gpunode.holders.source import HoldersSource
 from gpunode.jobs.processes import UNREADABLE
 from gpunode.metric import Metric, Sample
@@ -95,6 +95,7 @@ class GpuOwners:
     )
     divided: ClassVar[Divided] = "instances"
     metrics = (OWNER, ALLOCATED, PROCESS, PROCESS_MEMORY, PROCESS_USE, NCCL_SETTING, UNREADABLE)
+    unknowns = (FOLDER,)
 
     def __init__(
         self,
@@ -124,7 +125,9 @@ class GpuOwners:
             *self._owner_samples(found.values()),
             *self._process_samples(processes, found),
         )
-        return Reading(samples, OwnersDetail(tuple(found.values())))
+        jobs = {process.owner.slurm_job for process in found.values()}
+        unread = tuple(FOLDER.seen(job) for job in sorted(filter(SLUID_ONLY.fullmatch, jobs)))
+        return Reading(samples, OwnersDetail(tuple(found.values())), unread)
 
     def _owner_samples(self, started: Iterable[Started]) -> Iterator[Sample]:
         at, gpu = self.labels, self.gpu.identity
