@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,13 +14,16 @@ from hypothesis import strategies as st
 
 from gpunode.config import Settings, SlurmSettings
 from gpunode.driver.driver import Identity
+from gpunode.gpu.activity import GpuActivity
 from gpunode.holders.pods import Pods
 from gpunode.holders.slurm import MOST_GPUS, SlurmJobs, parse_gpus, parse_job_file
 from gpunode.holders.slurmstepd import parse_pids, parse_title
 from gpunode.jobs.owners import GpuOwners
+from gpunode.source import Absent, Finder, Place, Source
+from gpunode.sources import finders
 from tests.holders.proc import Card
 from tests.holders.slurm import OTHER, SCOPE, SLUID, SlurmNode, jobs_by_gpu
-from tests.machine import exported, told
+from tests.machine import MACHINES, Machine, exported, told
 
 POD = (
     "/kubepods.slice/kubepods-pod0a0a0a0a_0000_0000_0000_000000000001.slice/"
@@ -187,6 +194,29 @@ def test_files_of_a_prolog_tell_of_all_gpus(node: SlurmNode) -> None:
     assert jobs_by_gpu(slurm, node) == {0: None, 1: {"7"}, 2: None, 3: None}
 
 
+DOCUMENT = Path(__file__).parents[2] / "docs/slurm.md"
+
+
+def test_the_scripts_of_the_document_write_and_remove_such_a_file(node: SlurmNode) -> None:
+    scripts = re.findall(r"```sh\n(#!.+?)```", DOCUMENT.read_text(), re.DOTALL)
+    assert len(scripts) == 2
+    prolog, epilog = (text.replace("/run/slurm-jobs", f"{node.root}/run/jobs") for text in scripts)
+    said = {"SLURM_JOB_ID": "4301", "SLURM_JOB_UID": "1000", "PATH": os.environ["PATH"]}
+    slurm = slurm_on(node, "/run/jobs")
+
+    def after(script: str, **more: str) -> dict[int, set[str] | None]:
+        hostile = {"SLURM_JOB_NAME": "x\nSLURM_JOB_GPUS=3"}
+        subprocess.run(["sh", "-euc", script], env={**said, **hostile, **more}, check=True)
+        assert unread(slurm) == []
+        return jobs_by_gpu(slurm, node)
+
+    nobody: dict[int, set[str] | None] = {gpu: set() for gpu in range(4)}
+    assert after(prolog, SLURM_JOB_GPUS="0", CUDA_VISIBLE_DEVICES="0") == {**nobody, 0: {"4301"}}
+    assert after(epilog) == nobody
+    no_gpu = {"SLURM_JOB_GPUS": "", "CUDA_VISIBLE_DEVICES": ""}
+    assert after(prolog, **no_gpu) == nobody
+
+
 def test_files_are_believed_before_environments(node: SlurmNode) -> None:
     write_job(node, "4301", "0")
     node.step("4301", "batch", SLURM_JOB_GPUS="0,1,2,3")
@@ -265,6 +295,30 @@ def test_a_gpu_that_a_job_has_and_does_not_use_is_exported_as_such(node: SlurmNo
         assert slurm.gave(node.gpu(gpu))
     assert owners(node, slurm, 2) == ['gpunode_gpu_allocated{gpu="2",uuid="GPU-2"} 0.0']
     assert not slurm.gave(node.gpu(2))
+
+
+def test_the_ledger_books_what_a_job_has_and_does_not_use_as_idle() -> None:
+    machine = Machine(MACHINES / "slurm_sluid")
+    found = [(p.gpu, s) for finder in finders(machine, Settings()) for p, s in _found(finder)]
+    (slurm,) = (source for _, source in found if source.name == "slurm")
+    slurm.read()
+    activities = {gpu: source for gpu, source in found if isinstance(source, GpuActivity)}
+    for activity in activities.values():
+        activity.read()
+    machine.clock.now += 2
+    for activity in activities.values():
+        activity.read()
+    spent = {
+        gpu: {state for state, seconds in activity.seconds.items() if seconds}
+        for gpu, activity in activities.items()
+    }
+    assert spent == {"0": {"unknown"}, "1": {"idle"}, "2": {"idle"}, "3": {"free"}}
+
+
+def _found(finder: Finder) -> list[tuple[Place, Source]]:
+    with contextlib.suppress(Absent):
+        return list(finder.find())
+    return []
 
 
 def test_a_process_of_another_on_a_job_s_gpu_is_a_second_owner(node: SlurmNode) -> None:
