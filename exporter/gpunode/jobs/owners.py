@@ -19,6 +19,8 @@ from gpunode.holders.owner import Owner, Started, started
 from gpunode.holders.pods import Pods
 from gpunode.holders.source import HoldersSource
 from gpunode.jobs.processes import UNREADABLE
+from gpunode.jobs.versions import INFO as VERSIONS
+from gpunode.jobs.versions import RunningVersions
 from gpunode.metric import Metric, Sample
 from gpunode.node.kubelet import Allocation
 from gpunode.source import MANY, Divided, Reading
@@ -151,22 +153,29 @@ class GpuOwners:
 
 
 class ProcessRoles:
-    """Looks at what the processes on one GPU are."""
+    """Looks at what the processes on one GPU are, and what they run."""
 
     name = "process_roles"
-    needs = "a process on the GPU"
+    needs = (
+        "a process on the GPU, and to see it: hostPID; SYS_PTRACE for what other users' processes "
+        "run; for images, the node's root at path.rootfs and DAC_READ_SEARCH"
+    )
     divided: ClassVar[Divided] = "instances"
-    metrics: ClassVar[tuple[Metric, ...]] = ()
+    metrics = (VERSIONS,)
 
     def __init__(self, census: Census, gpu: Gpu, settings: Settings) -> None:
         self.census = census
         self.gpu = gpu
         self.every = settings.gpu.owners_interval
+        self._versions = RunningVersions(census.node, gpu.identity)
 
     def read(self) -> Reading:
         look = self.census.look(self.gpu)
         holders = look.holders[:MANY] if look is not None else ()
-        return Reading((), RolesDetail(tuple(holder.role() for holder in holders)))
+        return Reading(
+            tuple(self._versions.samples(holders)),
+            RolesDetail(tuple(holder.role() for holder in holders)),
+        )
 
 
 HOLDERS_SOURCE: HoldersSource = ProcessRoles
