@@ -170,6 +170,21 @@ RESTARTED_USEFUL = Setting(
     "percent",
 )
 
+# Versions
+
+FEW_NODES = Setting(
+    "few_nodes",
+    0.5,
+    "A version that at most this share of the nodes has makes them differ from the others.",
+    "percent",
+)
+BEST_PACE = Setting(
+    "best_pace",
+    1.1,
+    "A job that took at most this multiple of its best hour of the week was near its best pace.",
+    "number",
+)
+
 # Requests to servers
 
 SERVING_SLOWDOWN = Setting(

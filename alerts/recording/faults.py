@@ -209,8 +209,8 @@ INFO = series(
     vbios="96.00.A5.00.1A",
     compute_capability="9.0",
     parent="",
-    gsp="580.159.04",
-    inforom="G525.0225.00.05",
+    gsp="",
+    inforom="",
 )
 
 OF_NODES: tuple[Record, ...] = (

@@ -393,6 +393,7 @@ FREE = frozenset(
         *("device", "port", "interface", "disk", "mountpoint", "filesystem", "tmpfs"),
         *("communicator", "rank", "host", "pid", "nvml_device", "gpus", "value"),
         *("owner_namespace", "owner_pod", "owner_container", "slurm_job", "user", "workload"),
+        *("what", "version"),
     )
 )
 """Labels whose values are names or numbers that differ from node to node."""

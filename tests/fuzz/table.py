@@ -50,7 +50,7 @@ from gpunode.host import (
 )
 from gpunode.jobs import cgroup, processes, steps
 from gpunode.jobs.owners import GpuOwners, ProcessRoles
-from gpunode.jobs.versions import IN_NCCL, IN_TORCH, JobVersions, parse_nccl, parse_torch
+from gpunode.jobs.versions import IN_NCCL, IN_TORCH, parse_nccl, parse_torch
 from gpunode.loop.door import Door
 from gpunode.nccl import bench, ras
 from gpunode.nccl.log import HOSTNAME, MOST_COMMUNICATORS, DebugLog
@@ -392,7 +392,6 @@ def of_a_process(data: bytes) -> None:
         for source in (
             GpuOwners(Census(node), gpu, DEFAULTS, Pods(node, DEFAULTS)),
             ProcessRoles(Census(node), gpu, DEFAULTS),
-            JobVersions(Census(node), gpu, DEFAULTS),
             processes.JobProcesses(Census(node), gpu, DEFAULTS),
         ):
             node.stepped.now = 0.0

@@ -15,7 +15,8 @@ import pytest
 
 from gpunode.config import Settings
 from gpunode.holders.census import Census
-from gpunode.jobs.versions import FIRST, JobVersions
+from gpunode.jobs.owners import ProcessRoles
+from gpunode.jobs.versions import FIRST
 from gpunode.node import containers, patience
 from gpunode.node.local import LocalNode
 from gpunode.node.node import Image
@@ -33,7 +34,7 @@ VERSION = "__version__ = '2.9.1+cu128'\ncuda: Optional[str] = '12.8'\n"
 def versions_of(*pids: int) -> str:
     """What the source exports of these processes of this machine."""
     gpu = MachineGpu(0, "GPU-aa", "0", pids)
-    return exported(told(JobVersions(Census(OneGpu(*pids)), gpu, Settings())))
+    return exported(told(ProcessRoles(Census(OneGpu(*pids)), gpu, Settings())))
 
 
 def label(text: str, name: str) -> str:
@@ -52,7 +53,7 @@ class Counting(Machine):
 
 def test_a_process_that_has_loaded_pytorch_is_looked_at_once() -> None:
     machine = Counting(MACHINES / "pod")
-    source = JobVersions(Census(machine), GPU, Settings())
+    source = ProcessRoles(Census(machine), GPU, Settings())
     first = exported(told(source))
     for _ in range(100):
         machine.clock.now += FIRST
@@ -64,7 +65,7 @@ def test_a_process_that_has_loaded_pytorch_is_looked_at_once() -> None:
 def test_one_that_has_not_is_looked_at_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Counting(MACHINES / "pod")
     monkeypatch.setattr(machine, "lines", lambda *_: (_ for _ in ()).throw(OSError(errno.EACCES)))
-    source = JobVersions(Census(machine), GPU, Settings())
+    source = ProcessRoles(Census(machine), GPU, Settings())
     for _ in range(100):
         machine.clock.now += FIRST
         found = exported(told(source))
@@ -73,7 +74,7 @@ def test_one_that_has_not_is_looked_at_less_and_less(monkeypatch: pytest.MonkeyP
 
 
 def test_nothing_known_is_no_series() -> None:
-    source = JobVersions(
+    source = ProcessRoles(
         Census(Machine(MACHINES / "slurm")), MachineGpu(0, "a", "0", (900,)), Settings()
     )
     assert told(source) == ()

@@ -6,6 +6,7 @@ which nodes differ. The firmware of GPUs is in ``gpunode_gpu_info``.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 
@@ -136,11 +137,11 @@ class NodeVersions:
     def _ask(self) -> None:
         gpus, _ = listed(self.node.drivers)
         for gpu in gpus:
-            try:
-                self._of_driver = {"driver": gpu.driver_version(), "cuda": gpu.cuda_version()}
-            except DriverError:
-                continue
-            return
+            for what, ask in (("driver", gpu.driver_version), ("cuda", gpu.cuda_version)):
+                with contextlib.suppress(DriverError):
+                    self._of_driver[what] = ask()
+            if all(self._of_driver.values()):
+                return
 
     def _system(self) -> str:
         """The name of the system with the version of its image, and that of DGX OS."""

@@ -22,6 +22,8 @@ from gpunode.holders.pods import Pods
 from gpunode.holders.slurm import FOLDER, SLUID_ONLY, SlurmJobs
 from gpunode.holders.source import HoldersSource
 from gpunode.jobs.processes import UNREADABLE
+from gpunode.jobs.versions import INFO as VERSIONS
+from gpunode.jobs.versions import RunningVersions
 from gpunode.metric import Metric, Sample
 from gpunode.source import BOUND, Divided, Reading, bounded
 from gpunode.unread import Unknown, Unread
@@ -192,23 +194,31 @@ def _tells_more(one: Owner, other: Owner) -> bool:
 
 
 class ProcessRoles:
-    """Looks at what the processes on one GPU are."""
+    """Looks at what the processes on one GPU are, and what they run."""
 
     name = "process_roles"
-    needs = "a process on the GPU"
+    needs = (
+        "a process on the GPU, and to see it: hostPID; SYS_PTRACE for what other users' processes "
+        "run; for images, the node's root at path.rootfs and DAC_READ_SEARCH"
+    )
     divided: ClassVar[Divided] = "instances"
-    metrics: ClassVar[tuple[Metric, ...]] = ()
+    metrics = (VERSIONS,)
     unknowns = (BOUND,)
 
     def __init__(self, census: Census, gpu: Gpu, settings: Settings) -> None:
         self.census = census
         self.gpu = gpu
         self.every = settings.gpu.owners_interval
+        self._versions = RunningVersions(census.node, gpu.identity)
 
     def read(self) -> Reading:
         look = self.census.look(self.gpu)
         holders, left_out = bounded(look.holders if look is not None else (), "processes on a GPU")
-        return Reading((), RolesDetail(tuple(holder.role() for holder in holders)), left_out)
+        return Reading(
+            tuple(self._versions.samples(holders)),
+            RolesDetail(tuple(holder.role() for holder in holders)),
+            left_out,
+        )
 
 
 HOLDERS_SOURCE: HoldersSource = ProcessRoles

@@ -7,19 +7,14 @@ or in files beside them, which are the tenant's: what is read there is nothing b
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, replace
-from typing import ClassVar
 
-from gpunode.config import Settings
-from gpunode.driver.driver import Gpu
+from gpunode.driver.driver import Identity
 from gpunode.gpu import GPU
-from gpunode.holders.census import Census
 from gpunode.holders.holder import Holder, Pauses
-from gpunode.holders.source import HoldersSource
-from gpunode.metric import Metric
+from gpunode.metric import Metric, Sample
 from gpunode.node.node import Image, Node
-from gpunode.source import Divided, Reading
 
 INFO = Metric(
     "gpunode_job_version_info",
@@ -66,38 +61,22 @@ class Versions:
     digest: str = ""
 
 
-class JobVersions:
-    """Reads what runs on one GPU or MIG instance."""
+class RunningVersions:
+    """What runs on one GPU, process by process; a process is read once."""
 
-    name = "job_versions"
-    needs = (
-        "a process on the GPU, hostPID, and SYS_PTRACE for those of other users; for the image, "
-        "the node's root at path.rootfs and DAC_READ_SEARCH"
-    )
-    divided: ClassVar[Divided] = "instances"
-    metrics = (INFO,)
-
-    def __init__(self, census: Census, gpu: Gpu, settings: Settings) -> None:
-        self.census = census
-        self.node = census.node
-        self.gpu = gpu
-        self.labels = gpu.identity.labels
-        self.every = settings.gpu.owners_interval
+    def __init__(self, node: Node, gpu: Identity) -> None:
+        self.node = node
+        self.labels = gpu.labels
         self._known: dict[Holder, tuple[Versions, Pauses]] = {}
 
-    def read(self) -> Reading:
-        look = self.census.look(self.gpu, within=self.every)
+    def samples(self, holders: Iterable[Holder]) -> Iterator[Sample]:
+        """The versions of these processes, each different set once."""
         # Of a process without a start, nobody could tell whether it is still the same.
-        holders = [h for h in look.holders if h.start is not None] if look is not None else []
-        self._known = {holder: self._look(holder) for holder in holders[:MOST]}
+        certain = [holder for holder in holders if holder.start is not None]
+        self._known = {holder: self._look(holder) for holder in certain[:MOST]}
         found = {versions for versions, _ in self._known.values()} - {Versions()}
-        return Reading(
-            tuple(
-                sample
-                for versions in sorted(found, key=astuple)
-                for sample in INFO.at(1.0, *self.labels, *astuple(versions))
-            )
-        )
+        for versions in sorted(found, key=astuple):
+            yield from INFO.at(1.0, *self.labels, *astuple(versions))
 
     def _look(self, holder: Holder) -> tuple[Versions, Pauses]:
         """What a process runs: looked at again only until it has loaded PyTorch."""
@@ -160,6 +139,3 @@ def _kept(node: Node, path: str, pattern: re.Pattern[str]) -> list[str]:
         return node.lines(path, 0, pattern).kept[:8]
     except OSError:
         return []
-
-
-HOLDERS_SOURCE: HoldersSource = JobVersions
