@@ -36,6 +36,7 @@ from gpunode.source import MANY
 from tests.conftest import parse, until, watching
 from tests.fakes.nvml import FakeDriver
 from tests.holders.slurm import OTHER, SCOPE, SlurmNode, jobs_by_gpu
+from tests.host.test_kernel_log import LINES, UNKNOWN
 from tests.machine import MachineGpu, OneGpu, exported, told
 
 UID = "0a0a0a0a-0000-0000-0000-000000000001"
@@ -598,6 +599,28 @@ def line(message: str, tag: str = "kernel") -> str:
 def test_a_line_counts_if_the_kernel_begins_it(path: str, text: str, kind: str | None) -> None:
     message = message_of(path, text)
     assert (None if message is None else kind_of(message)) == kind
+
+
+OF_PROCESSES = (
+    "{}[12]: segfault at 0 ip 0 sp 0 error 4 in a failed timeout",
+    "{} invoked oom-killer: gfp_mask=0x0, order=0, oom_score_adj=0",
+    "{}: page allocation failure: order:0, mode:0x0",
+    "{} (12): drop_caches: 3",
+    "{} (12) used greatest stack depth: 12 bytes left, error",
+    "{}: attempt to access beyond end of device",
+)
+"""What the kernel says of processes, with their names of up to 15 characters."""
+
+
+@pytest.mark.parametrize("form", OF_PROCESSES)
+def test_the_name_of_a_process_makes_no_line_one_of_a_driver(form: str, tmp_path: Path) -> None:
+    kernel = KernelLog(a_node(tmp_path, "0000:19:00.0"), Settings())
+    own = {"disk_error"} if "attempt" in form else set()
+    for told_of in [*(text for texts in LINES.values() for text in texts), *UNKNOWN]:
+        for length in range(1, 16):
+            message = form.format(told_of[:length])
+            assert {kind_of(message)} <= {None, *own}, message
+            assert list(kernel._count(message, 3)) == [], message
 
 
 def a_node(root: Path, *bus_ids: str) -> LocalNode:

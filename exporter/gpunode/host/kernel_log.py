@@ -187,8 +187,7 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             r"|BTRFS warning \(device .{1,64}\): csum failed"
             r"|md/raid\w{0,16}(?::\w{1,16})?: (?:Disk failure on |read error )"
             r"|md: super_written gets error"
-            r"|device-mapper: multipath: .{0,40}Failing path "
-            r"|.{1,16}: attempt to access beyond end of device",
+            r"|device-mapper: multipath: .{0,40}Failing path ",
         ),
         (
             "read_only",
@@ -215,6 +214,7 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             r"|handling bad device|Firmware over |mlx5_(?:load|init)_one.{0,20} failed"
             r"|[Ee]rror cqe on cqn)"
             r"|(?:[\w-]{1,32} \S{1,40} [\w.-]{1,16}: )?NETDEV WATCHDOG: "
+            r"(?:CPU: [0-9]{1,5}: |[\w.-]{1,16} \([\w-]{0,32}\): )?transmit queue"
             rf"|[\w-]{{1,32}} {ADDRESS} [\w.-]{{1,32}}: (?:TX timeout|[Tt]x[_ ]timeout)"
             rf"|(?:infiniband [\w.-]{{1,32}}|[\w-]{{1,32}} {ADDRESS}(?: [\w.-]{{1,32}})?): "
             r"(?:Wait for completion \(polling\) timeout|The .{0,10}device didn't send"
@@ -237,6 +237,9 @@ OF_A_PROCESS = re.compile(
     r".{0,15}(?:\[[0-9]{1,10}\]:? | \([0-9]{1,10}\)[: ]| invoked |: page allocation )"
 )
 """A message that begins with the name of a process, of up to 15 characters of its own choice."""
+
+BEYOND_THE_END = re.compile(r".{0,15}: attempt to access beyond end of device")
+"""Begins with such a name, too, and says of a disk that it is smaller than its filesystem."""
 
 GPU_CLASSES = "0x0300", "0x0302"
 """Beginnings of /sys/bus/pci/devices/*/class: https://pci-ids.ucw.cz/read/PD/03"""
@@ -266,6 +269,8 @@ LONGEST_LINE = 4096
 
 def kind_of(message: str) -> str | None:
     """The kind of a kernel message, or None if it is not of interest."""
+    if BEYOND_THE_END.match(message):
+        return "disk_error"
     kind = next((kind for kind, pattern in KINDS if pattern.match(message)), None)
     return None if kind not in (None, "bus_error") and OF_A_PROCESS.match(message) else kind
 
