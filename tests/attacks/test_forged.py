@@ -447,6 +447,7 @@ def test_where_two_titles_differ_neither_is_believed(tmp_path: Path) -> None:
 
 def jobs_of(node: SlurmNode) -> dict[int, set[str] | None]:
     slurm = SlurmJobs(node.census, Settings())
+    slurm.read()
     assert slurm.read().unread, "what is not believed is counted"
     return jobs_by_gpu(slurm, node)
 
@@ -478,6 +479,7 @@ def test_what_a_process_starts_claims_nothing(tmp_path: Path) -> None:
     said = {"SLURM_JOB_ID": "666", "SLURM_JOB_GPUS": "0"}
     node.run(f"{SCOPE}/{SLUID}/step_batch/user/task_0", parent=script, environment=said)
     slurm = SlurmJobs(node.census, Settings())
+    slurm.read()
     assert slurm.read().unread == ()
     assert jobs_by_gpu(slurm, node) == dict.fromkeys(range(4))
 

@@ -123,8 +123,9 @@ def _fate_of_a_job(path: str, entry: dict[str, Any], first_version: bool) -> Fat
             step = f"{path.partition(sluid)[0]}{sluid}/step_{entry['step']}"
             node.run(f"{step}/slurm", f"slurmstepd: [{wanted}.{entry['step']}]", uid=0)
         found = node.whose(node.run(path)).slurm_job
-        reading = SlurmJobs(node.census, Settings()).read()
-        return "unread" if found == sluid and reading.unread else _fate(found or None, wanted)
+        jobs = SlurmJobs(node.census, Settings())
+        counted = [one for _ in range(2) for one in jobs.read().unread]
+        return "unread" if found == sluid and counted else _fate(found or None, wanted)
 
 
 def mounts() -> Iterator[Outcome]:

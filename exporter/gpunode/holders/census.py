@@ -84,6 +84,11 @@ class Census:
         self._gpus: list[Gpu] = []
         self._listed = -math.inf
 
+    @property
+    def identities(self) -> list[Identity]:
+        """Those of every GPU and MIG instance, as ``everywhere`` last listed them."""
+        return [gpu.identity for gpu in self._gpus]
+
     def look(self, gpu: Gpu, within: float = FRESH) -> Look | None:
         """The processes on a GPU, as the driver listed them less than so many seconds ago.
 

@@ -18,12 +18,12 @@ import contextlib
 import math
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
 from gpunode.config import Settings
-from gpunode.driver.driver import Gpu, Identity
+from gpunode.driver.driver import Identity
 from gpunode.holders.census import Census, Look
 from gpunode.holders.cgroup import SLUID
 from gpunode.holders.holder import stat_of
@@ -165,8 +165,11 @@ class SlurmJobs:
         """Whether a GPU without an owner is known to be given to no job."""
 
         self._read = -math.inf
-        self._waiting: set[str] = set()
-        """Jobs of which the last read saw nothing that could say its GPUs."""
+        self._numbers: dict[str, str] = {}
+        """The numbers of the jobs in folders named after a SLUID, which no other job ever has."""
+
+        self._met: set[Unread] = set()
+        """What the last read did not understand."""
 
     def find(self) -> Iterable[tuple[Place, Source]]:
         """Itself on a node with Slurm."""
@@ -174,22 +177,25 @@ class SlurmJobs:
             yield WHOLE_NODE, self
 
     def read(self) -> Reading:
-        unread: list[Unread] = []
+        unread: set[Unread] = set()
         jobs = self._jobs(unread)
         claims = list(self._recorded() if self.folder else self._told(jobs))
-        gpus = self.census.everywhere()
+        users = {found.identity.uuid: _jobs_of(look) for found, look in self.census.everywhere()}
+        gpus = self.census.identities
         owners: dict[str, list[Owner]] = defaultdict(list)
         if gpus:
-            unread += (GPUS.seen(f"job {number}") for number in self._untold(jobs, claims, gpus))
-            for claim, gpu in _settled(claims, gpus, unread):
+            unread |= {GPUS.seen(f"job {n}") for n in self._untold(jobs, claims, users)}
+            for claim, gpu in _settled(claims, gpus, users, unread):
                 user = name_of(self.node, claim.uid) if claim.uid else ""
                 owners[gpu.uuid].append(Owner(slurm_job=claim.number, user=user))
         self._owners, self._certain = owners, bool(self.folder) and not unread
         self._read = self.node.clock.monotonic()
+        # A job that begins or ends may look odd for a moment.
+        again, self._met = unread & self._met, unread
         known = {claim.number for claim in claims if claim.gpus is not None}
         told = sum(job.number in known for job in jobs)
         samples = *JOBS.at(float(told), "known"), *JOBS.at(float(len(jobs) - told), "unknown")
-        return Reading(samples, unread=tuple(unread))
+        return Reading(samples, unread=tuple(sorted(again, key=lambda one: one.example)))
 
     def owners(self, gpu: Identity) -> list[Owner] | None:
         """The jobs to which Slurm gave a GPU; None if there may be one that is not known."""
@@ -213,22 +219,25 @@ class SlurmJobs:
                     users = (u for u in self._list(tree) if u.startswith("uid_"))
                     yield from (f"{tree}/{user}" for user in users)
 
-    def _jobs(self, unread: list[Unread]) -> list[Job]:
+    def _jobs(self, unread: set[Unread]) -> list[Job]:
         """The jobs on the node; what looks like one but has no number is unread."""
         found: dict[str, list[str]] = defaultdict(list)
+        numbers: dict[str, str] = {}
         for tree in self._trees():
             for name in self._list(tree):
                 folder = f"{tree}/{name}"
                 steps = [f"{folder}/{s}" for s in self._list(folder) if s.startswith("step_")]
                 if not steps or not self._populated(folder):
                     continue
-                number = self._number(folder, name)
+                number = self._numbers.get(folder) or self._number(folder, name)
                 if number:
                     found[number] += steps
+                    numbers[folder] = number
                 else:
-                    unread.append(FOLDER.seen(name if SLUID_ONLY.fullmatch(name) else shape(name)))
+                    unread.add(FOLDER.seen(name if SLUID_ONLY.fullmatch(name) else shape(name)))
+        self._numbers = numbers
         if len(found) > MOST_JOBS:
-            unread.append(FOLDER.seen(f"more than {MOST_JOBS} jobs"))
+            unread.add(FOLDER.seen(f"more than {MOST_JOBS} jobs"))
         return [Job(number, tuple(found[number])) for number in sorted(found)[:MOST_JOBS]]
 
     def _number(self, folder: str, name: str) -> str:
@@ -265,8 +274,9 @@ class SlurmJobs:
     def _told(self, jobs: list[Job]) -> Iterator[Claim]:
         """What the environments of jobs say, of those in which it can be read."""
         for job in jobs:
-            steps = sorted(job.steps, key=lambda step: _kind(step) not in OF_THE_JOB)
-            claims = [c for s in steps[:MOST_STEPS] for c in self._told_by(job.number, s)]
+            of_the_job = [step for step in job.steps if _kind(step) in OF_THE_JOB]
+            steps = (of_the_job or list(job.steps))[:MOST_STEPS]
+            claims = [claim for step in steps for claim in self._told_by(job.number, step)]
             told = [claim for claim in claims if claim.gpus is not None]
             if claims:
                 gpus = dict.fromkeys(gpu for claim in told for gpu in claim.gpus or ())
@@ -305,18 +315,16 @@ class SlurmJobs:
         return found
 
     def _untold(
-        self, jobs: list[Job], claims: list[Claim], gpus: Collection[tuple[Gpu, Look]]
-    ) -> list[str]:
+        self, jobs: list[Job], claims: list[Claim], users: Mapping[str, set[str]]
+    ) -> set[str]:
         """The numbers of the jobs whose GPUs should be known and are not."""
-        about = {claim.number: claim for claim in claims}
+        known = {claim.number for claim in claims}
+        untold = {claim.number for claim in claims if claim.gpus is None}
         if self.folder:
-            absent = {job.number for job in jobs} - about.keys()
-            return sorted(absent | {number for number, c in about.items() if c.gpus is None})
+            return untold | {job.number for job in jobs} - known
         # A job that only waits in its first step, such as salloc's, has no environment to read.
         waiting = {job.number for job in jobs if job.kinds == {EXTERN}}
-        waiting -= {number for _, look in gpus for number in _jobs_of(look)}
-        again, self._waiting = waiting & self._waiting, waiting
-        return sorted(again | {number for number, c in about.items() if c.gpus is None})
+        return untold | waiting - set().union(*users.values())
 
     def _list(self, folder: str) -> list[str]:
         try:
@@ -331,25 +339,30 @@ def _kind(step: str) -> str:
 
 
 def _settled(
-    claims: list[Claim], gpus: Collection[tuple[Gpu, Look]], unread: list[Unread]
+    claims: list[Claim],
+    gpus: list[Identity],
+    users: Mapping[str, set[str]],
+    unread: set[Unread],
 ) -> Iterator[tuple[Claim, Identity]]:
-    """The GPUs of jobs, where nothing contradicts what the jobs say; the rest is unread."""
+    """The GPUs of jobs, where nothing contradicts what the jobs say; the rest is unread.
+
+    ``users`` has the jobs that have a process on a GPU, by its UUID.
+    """
     by_gpu: dict[str, list[Claim]] = defaultdict(list)
     for claim in claims:
         for name in claim.gpus or ():
-            gpu = _named(name, [each.identity for each, _ in gpus])
+            gpu = _named(name, gpus)
             if gpu is None:
-                unread.append(GPUS.seen(f"job {claim.number}: no GPU that is {shape(name)}"))
+                unread.add(GPUS.seen(f"job {claim.number}: no GPU that is {shape(name)}"))
             else:
                 by_gpu[gpu.uuid].append(claim)
-    for found, look in gpus:
-        said = by_gpu[found.identity.uuid]
-        jobs = {claim.number for claim in said} | _jobs_of(look)
+    for gpu in gpus:
+        said = by_gpu[gpu.uuid]
+        jobs = {claim.number for claim in said} | users.get(gpu.uuid, set())
         if len(jobs) > 1 and not all(claim.by_file for claim in said):
-            index = found.identity.index
-            unread.append(GPUS.seen(f"GPU {index}: more than one job has it, as jobs say"))
+            unread.add(GPUS.seen(f"GPU {gpu.index}: more than one job has it, as jobs say"))
         else:
-            yield from ((claim, found.identity) for claim in said)
+            yield from ((claim, gpu) for claim in said)
 
 
 def _named(name: str, gpus: list[Identity]) -> Identity | None:
