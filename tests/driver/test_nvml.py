@@ -149,6 +149,7 @@ EXPECTED: dict[str, Any] = {
             "up": link != 2,
             "bytes_per_second": LINK_BYTES_PER_SECOND,
             "errors": {"replay": 7 if link == 3 else 0, "recovery": 0, "crc": 0},
+            "bit_errors": {},
         }
         for link in range(18)
     ],
@@ -161,9 +162,13 @@ EXPECTED: dict[str, Any] = {
             "route": True,
             "access_timeout": False,
         },
+        "faults": {"access_timeout": "in_recovery"},
+        "cluster": None,
+        "clique": None,
     },
     "persistence": False,
     "mig_mode": False,
+    "unnamed": [],
     "xids": [{"number": 79}],
 }
 MEASURED = {"activity", "power_samples", "utilization_samples"}
@@ -259,6 +264,48 @@ def test_one_metric_that_the_driver_does_not_know_hides_no_other(fake: FakeDrive
     assert activity["graphics"] == pytest.approx(0.8)
     assert activity.keys().isdisjoint({"tensor", "tensor_fp64"})
     assert {"sm", "dram", "pcie_receive", "nvlink_receive"} <= activity.keys()
+
+
+def test_values_without_a_name_are_told(fake: FakeDriver) -> None:
+    fake.write(
+        "gpu 0 set CurrentClocksEventReasons 0x604\n"
+        "gpu 0 set PersistenceMode 2\n"
+        "gpu 0 set MaxPcieLinkGeneration 9\n"
+        "gpu 0 set GpuFabricInfoV.state 9\n"
+        "gpu 0 field 230 - 31\n"
+        "gpu 0 field 165 4 7\n"
+        "gpu 0 field 165 5 2\n"
+    )
+    (gpu,) = ask(fake, patience=0)
+    assert gpu["unnamed"] == [
+        "NVLink state 7",
+        "PCIe generation 9",
+        "clock events 0x600",
+        "fabric state 9",
+        "persistence mode 2",
+        "recovery action 31",
+    ]
+    assert gpu["clock_events"] == ["sw_power_cap"]
+    assert gpu["recovery_action"] == "other"
+    assert is_unsupported(gpu["persistence"])
+    assert is_unsupported(gpu["fabric"])
+    links = {link["link"]: link["up"] for link in gpu["nvlinks"]}
+    assert 4 not in links
+    assert links[5] is True  # asleep, to save power
+
+
+def test_a_driver_that_knows_a_reading_is_not_there_has_no_value_without_a_name(
+    fake: FakeDriver,
+) -> None:
+    fake.write(
+        "gpu 0 set CurrentClocksEventReasons 0xffffffffffffffff\n"
+        "gpu 0 set PersistenceMode 0xffffffff\n"
+        "gpu 0 field 165 - 0xffffffff\n"
+        "gpu 0 set GpuFabricInfoV.state 0\n"
+        "gpu 0 field 230 - 0xffffffff\n"
+    )
+    (gpu,) = ask(fake, patience=0)
+    assert gpu["unnamed"] == []
 
 
 def test_a_pci_address_is_that_of_the_kernel(fake: FakeDriver) -> None:

@@ -12,12 +12,17 @@ from gpunode.gpu.models import model_of
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
 from gpunode.source import Divided, GpuSource, Reading
+from gpunode.unread import Unknown
 
 INFO = Metric(
     "gpunode_gpu_info",
     "gauge",
-    "Always 1; identifies the GPU. `parent` is the UUID of the GPU that contains a MIG instance.",
-    (*GPU, "name", "bus_id", "serial", "vbios", "compute_capability", "parent"),
+    "Always 1; identifies the GPU. `parent` is the UUID of the GPU that contains a MIG instance. "
+    "GPUs with the same `cluster_uuid` and `clique_id` are in one NVLink domain of several nodes.",
+    (
+        *(*GPU, "name", "bus_id", "serial", "vbios", "compute_capability", "parent"),
+        *("cluster_uuid", "clique_id"),
+    ),
 )
 PEAK = Metric(
     "gpunode_gpu_peak_flops_per_second",
@@ -118,6 +123,13 @@ FABRIC_HEALTHY = Metric(
     "Whether this part of the NVSwitch fabric is healthy (nvmlDeviceGetGpuFabricInfoV).",
     (*GPU, "part"),
 )
+FABRIC_FAULT = Metric(
+    "gpunode_gpu_fabric_fault_info",
+    "gauge",
+    "Always 1; what is wrong with a part of the NVSwitch fabric that is not healthy "
+    "(nvmlDeviceGetGpuFabricInfoV).",
+    (*GPU, "part", "fault"),
+)
 PERSISTENCE = Metric(
     "gpunode_gpu_persistence_mode",
     "gauge",
@@ -129,6 +141,12 @@ MIG = Metric(
     "gauge",
     "Whether MIG mode is on (nvmlDeviceGetMigMode).",
     GPU,
+)
+
+ENUM_VALUE = Unknown(
+    "enum_value",
+    "the driver answered a state, a mode or a reason by a number that has no name here; a newer "
+    "gpunode may know it",
 )
 
 REASONS = (
@@ -167,9 +185,11 @@ class GpuHealth:
         PCIE_ERRORS,
         FABRIC_READY,
         FABRIC_HEALTHY,
+        FABRIC_FAULT,
         PERSISTENCE,
         MIG,
     )
+    unknowns = (ENUM_VALUE,)
 
     def __init__(self, node: Node, gpu: Gpu, settings: Settings) -> None:
         self.clock = node.clock
@@ -180,13 +200,21 @@ class GpuHealth:
         self._time: float | None = None
 
     def read(self) -> Reading:
-        """Everything that the GPU answers; a MIG instance has only ``INFO``."""
-        return Reading(tuple(self._samples()))
+        """Everything that the GPU answers; a MIG instance has only ``INFO``.
+
+        Values without a name are those that any source met since the last read.
+        """
+        samples = tuple(self._samples())
+        unnamed = known(self.gpu.unnamed) or []
+        return Reading(samples, unread=tuple(ENUM_VALUE.seen(value) for value in unnamed))
 
     def _samples(self) -> Iterator[Sample]:
         gpu, at, who = self.gpu, self.labels, self.gpu.identity
         fields = (who.name, who.bus_id, who.serial, who.vbios, who.compute_capability, who.parent)
-        yield Sample(INFO, (*at, *(field or "" for field in fields)), 1.0)
+        fabric = None if who.mig else known(gpu.fabric)
+        cluster = "" if fabric is None or fabric.cluster is None else fabric.cluster
+        clique = "" if fabric is None or fabric.clique is None else str(fabric.clique)
+        yield Sample(INFO, (*at, *(field or "" for field in fields), cluster, clique), 1.0)
         if who.mig:
             return
         model = model_of(who.name, who.compute_capability)
@@ -198,7 +226,6 @@ class GpuHealth:
         yield from MARGIN.at(known(gpu.temperature_margin), *at)
         yield from self._memory_error_samples(at)
         yield from self._pcie_samples(at)
-        fabric = known(gpu.fabric)
         if fabric is not None:
             yield from self._fabric_samples(fabric, at)
         for metric, mode in ((PERSISTENCE, known(gpu.persistence)), (MIG, known(gpu.mig_mode))):
@@ -250,6 +277,8 @@ class GpuHealth:
         yield from FABRIC_READY.at(float(fabric.state == "completed"), *at)
         for part, healthy in fabric.healthy.items():
             yield from FABRIC_HEALTHY.at(float(healthy), *at, part)
+        for part, fault in fabric.faults.items():
+            yield from FABRIC_FAULT.at(1.0, *at, part, fault)
 
 
 GPU_SOURCE: GpuSource = GpuHealth
