@@ -409,7 +409,7 @@ https://github.com/kubernetes/kube-state-metrics/blob/main/docs/metrics/cluster/
 CONSTANTS: dict[tuple[str, str], Iterable[str]] = {
     ("gpunode_audit_ok", "check"): [check.name for check in CHECKS],
     ("gpunode_gpu_bottleneck", "cause"): CAUSES,
-    ("gpunode_gpu_fabric_healthy", "part"): (*PARTS, "summary"),
+    ("gpunode_gpu_fabric_healthy", "part"): (*PARTS, "summary", "registration"),
     ("gpunode_gpu_nvlink_errors_total", "kind"): NVLINK_ERRORS.values(),
     ("gpunode_gpu_nvlink_link_errors_total", "kind"): NVLINK_ERRORS.values(),
     ("gpunode_gpu_owner_info", "via"): ("kubelet", "process"),

@@ -10,9 +10,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from uuid import UUID
 
+import pynvml
 import yaml
 
+from gpunode.driver.driver import Fabric, Unsupported
+from gpunode.driver.nvidia.device import Device
+from gpunode.driver.nvidia.fabric import fabric
 from gpunode.gpu.models import model_of
 from gpunode.holders.cgroup import whose
 from gpunode.host import infiniband
@@ -21,7 +26,7 @@ from gpunode.host.kernel_log import kind_of
 
 FOLDER = Path(__file__).parent
 
-Fate = Literal["right", "wrong", "silent"]
+Fate = Literal["right", "wrong", "unread", "silent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +108,51 @@ def gpus() -> Iterator[Outcome]:
             yield Outcome(name, "right" if model_of(name) else "silent")
 
 
+class Answering(Device):
+    """A GPU that answers about its fabric as an entry says."""
+
+    def __init__(self, entry: dict[str, Any]) -> None:
+        super().__init__(library=None, handle=None, generation=0, index=0, uuid="GPU-0")  # type: ignore[arg-type]
+        self.info = pynvml.c_nvmlGpuFabricInfo_v3_t()
+        self.info.state = entry.get("state", pynvml.NVML_GPU_FABRIC_STATE_COMPLETED)
+        self.info.status = entry.get("status", 0)
+        self.info.healthMask = entry["mask"]
+        self.info.healthSummary = entry.get("summary", 0)
+        self.info.cliqueId = entry.get("clique", 0)
+        self.info.clusterUuid[:] = UUID(entry.get("cluster", str(UUID(int=0)))).bytes
+
+    def if_supported(self, *_: Any) -> Any:
+        return self.info
+
+
+def fabrics() -> Iterator[Outcome]:
+    """Whether the fabric of a GPU is healthy, from the mask, the summary and the registration."""
+    facts = load("recovery_actions")["fabric"]
+    for entry in (*facts["examples"], *facts["observed_masks"], *facts["answers"]):
+        name = f"{entry['mask']:#x}, {entry.get('why') or entry['source']}"
+        gpu = Answering(entry)
+        try:
+            found = fabric(gpu)
+        except Unsupported:
+            yield Outcome(name, "right" if entry.get("ready", True) is None else "silent")
+            continue
+        wanted = [entry["healthy"], entry.get("ready", True), entry.get("domain")]
+        fate: Fate = "right" if _of_fabric(found) == wanted else "wrong"
+        yield Outcome(name, "unread" if gpu.unnamed() else fate)
+    for entry in facts["unnamed_masks"]:
+        gpu = Answering(entry)
+        fabric(gpu)
+        name = f"{entry['mask']:#x}, {entry['why']}"
+        yield Outcome(name, "unread" if gpu.unnamed() else "silent")
+
+
+def _of_fabric(found: Fabric) -> list[bool | str | None]:
+    """Whether it is healthy and joined, and the domain."""
+    healthy = all(found.healthy.values()) if found.healthy else None
+    domain = None if found.cluster is None else f"{found.cluster}/{found.clique}"
+    return [healthy, found.state == "completed", domain]
+
+
 FAMILIES: dict[str, Callable[[], Iterator[Outcome]]] = {
     "kernel lines": kernel_lines,
     "cgroups of containers": cgroups,
@@ -110,6 +160,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Outcome]]] = {
     "mounts of the network": mounts,
     "counters of RDMA ports": rdma_counters,
     "models of GPUs": gpus,
+    "health of the NVLink fabric": fabrics,
 }
 
 

@@ -57,14 +57,14 @@ def fabric(device: Device) -> Fabric:
     state = device.name("fabric state", STATES, info.state)
     if state is None or state == "not_supported":
         raise Unsupported(f"fabric: GPU {device.index} has none")
-    if state == "completed" and info.status != pynvml.NVML_SUCCESS:
-        state = "failed"
-    found = {
+    found: dict[str, str | None] = {
         part: device.name(f"fabric {part}", names, info.healthMask >> shift & width)
         for part, (shift, width, names) in PARTS.items()
     }
     found["summary"] = device.name("fabric summary", SUMMARIES, getattr(info, "healthSummary", 0))
     device.bits("fabric health", {MASK: ""}, info.healthMask)
+    if state == "completed" and info.status != pynvml.NVML_SUCCESS:
+        state = found["registration"] = "failed"
     cluster = bytes(info.clusterUuid)
     return Fabric(
         state,
