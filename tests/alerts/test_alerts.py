@@ -390,7 +390,7 @@ def test_every_description_is_rendered(tmp_path: Path) -> None:
 FREE = frozenset(
     (
         *("instance", "job", "node", "le"),
-        *("gpu", "uuid", "bus_id", "link", "cpu"),
+        *("gpu", "uuid", "bus_id", "link", "cluster_uuid", "clique_id", "cpu"),
         *("device", "port", "interface", "disk", "mountpoint", "filesystem", "tmpfs"),
         *("communicator", "rank", "host", "pid", "nvml_device", "gpus", "value"),
         *("owner_namespace", "owner_pod", "owner_container", "slurm_job", "user", "workload"),
