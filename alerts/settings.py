@@ -248,6 +248,13 @@ NVLINK_ERRORS = Setting(
     "Errors of one kind in 15 minutes above which the NVLinks of a GPU are faulty.",
     "number",
 )
+NVLINK_PEERS = Setting(
+    "nvlink_peers",
+    0.5,
+    "If no less than this share of a GPU's NVLinks or of a node's GPUs recover within an hour, the "
+    "cause is not one link.",
+    "percent",
+)
 RDMA_LINK_ERRORS = Setting(
     "rdma_link_errors",
     10,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from alerts.examples import GPU_A, HELD, NODE_A, OF_GPU, OF_NODE, A, series
-from alerts.model import AT_ONCE, FOR_DAYS, Record
+from alerts.model import AT_ONCE, FOR_DAYS, FOR_HOURS, Record
 from alerts.promql import DAY, FILESYSTEM, GPU, JOB, NODE, by_node, gained, happened, of_gpus, rate
 from alerts.settings import (
     CONTAINED_REMEMBERED,
@@ -40,6 +40,21 @@ OF_FILESYSTEM = f"{NODE}, filesystem"
 OF_MOUNT = f"{NODE}, mountpoint"
 XIDS = "gpunode_gpu_xid_last_timestamp_seconds"
 LOGGED_XIDS = "gpunode_kernel_log_last_xid_timestamp_seconds"
+LINK_LOST = 149
+PEER_LOST = 145
+"""XIDs of NVLink 5: the GPU whose link failed, and those that lost it as a peer.
+https://github.com/marin-community/marin/issues/9086 (one GPU with 149, 63 with 145)"""
+
+RECOVERIES = '{kind=~"recovery|recovery_successful|recovery_failed"}'
+LINK_RECOVERIES = f"gpunode_gpu_nvlink_link_errors_total{RECOVERIES}"
+GPU_RECOVERIES = f"gpunode_gpu_nvlink_errors_total{RECOVERIES}"
+_LINK = f"{GPU}, link"
+_IN_DOMAIN = (
+    f"max by ({GPU}, domain) (label_join("
+    'max_over_time(gpunode_gpu_info{cluster_uuid!=""}[15m:3m]), '
+    '"domain", "/", "cluster_uuid", "clique_id"))'
+)
+OF_LINKS = f'xid=~"{LINK_LOST}|{PEER_LOST}"'
 CONTAINED = 94
 """The XID of an error of memory that has cost one process its data and nobody else.
 https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html"""
@@ -59,12 +74,19 @@ OF_A_NODE = f"{NODE}, fault"
 
 _BY_BUS = "cluster, instance, bus_id"
 _PHYSICAL = 'gpunode_gpu_info{parent=""}'
-_LOGGED = (
-    f'max by ({_BY_BUS}, xid) ({LOGGED_XIDS}{{xid=~"{XIDS_OF_HARDWARE}"}} '
-    f"> time() - {XID_REMEMBERED_FOR}) * on ({_BY_BUS}) group_left (gpu, uuid) "
-    f"(gpu:gpunode_gpu_info:by_bus and on ({_BY_BUS}) "
-    f"count by ({_BY_BUS}) (gpu:gpunode_gpu_info:by_bus) == 1)"
-)
+
+
+def _logged_xid(selected: str) -> str:
+    """GPUs and the XIDs that the kernel log had of them lately."""
+    return (
+        f"max by ({_BY_BUS}, xid) ({LOGGED_XIDS}{{{selected}}} "
+        f"> time() - {XID_REMEMBERED_FOR}) * on ({_BY_BUS}) group_left (gpu, uuid) "
+        f"(gpu:gpunode_gpu_info:by_bus and on ({_BY_BUS}) "
+        f"count by ({_BY_BUS}) (gpu:gpunode_gpu_info:by_bus) == 1)"
+    )
+
+
+_LOGGED = _logged_xid(f'xid=~"{XIDS_OF_HARDWARE}"')
 """The kernel names a GPU by its place on the bus; after a reboot another GPU may have its number,
 and a join in which a place has two GPUs would fail for every node."""
 
@@ -211,6 +233,8 @@ INFO = series(
     parent="",
     gsp="",
     inforom="",
+    cluster_uuid="",
+    clique_id="",
 )
 
 OF_NODES: tuple[Record, ...] = (
@@ -259,6 +283,53 @@ OF_NODES: tuple[Record, ...] = (
         purpose="GPUs by their place on the PCI bus: those there are, or were while an XID counts.",
         given={INFO: 1.0},
         results={(NODE_A, "0000:00:06.0", *GPU_A): 1.0},
+    ),
+    Record(
+        name="gpu:gpunode_nvlink_link_recovery:increase1h",
+        labels=(*OF_GPU, "link"),
+        interval=FOR_HOURS,
+        expression=(
+            f"(0 * (max by ({_LINK}) ({LINK_RECOVERIES}) "
+            f"unless on ({_LINK}) max by ({_LINK}) ({LINK_RECOVERIES} offset 1h)) "
+            f"+ on ({GPU}) group_left () round({gained(GPU_RECOVERIES, GPU, '1h')}) "
+            f"or on ({_LINK}) "
+            f"round({gained(LINK_RECOVERIES, _LINK, '1h')})) > 0"
+        ),
+        purpose="How often an NVLink has recovered within an hour. A link without errors has no "
+        "series: one that begins within the hour has gained what the sum over the GPU's links has.",
+        given={
+            series("gpunode_gpu_nvlink_errors_total", kind="recovery_successful"): 0.001,
+            series(
+                "gpunode_gpu_nvlink_link_errors_total", link="3", kind="recovery_successful"
+            ): 0.001,
+        },
+        results={(*A, "3"): 4.0},
+    ),
+    Record(
+        name="gpu:gpunode_nvlink_domain:member",
+        labels=(*OF_GPU, "domain"),
+        expression=(
+            f"{_IN_DOMAIN} and on ({GPU}) count by ({GPU}) ({_IN_DOMAIN}) == 1 or on ({GPU}) "
+            f"max by ({GPU}, domain) (label_replace(max_over_time({_PHYSICAL}[15m:3m]), "
+            '"domain", "$1", "instance", "(.+)"))'
+        ),
+        purpose="The GPUs that reach each other over NVLink: of a domain of several nodes, else of "
+        "one node; as they were while an XID counts.",
+        given={INFO: 1.0},
+        results={(NODE_A, *GPU_A, NODE_A): 1.0},
+    ),
+    Record(
+        name="gpu:gpunode_nvlink_xid:age",
+        labels=(*OF_GPU, "xid", "domain"),
+        interval=AT_ONCE,
+        expression=(
+            f"(time() - max by ({GPU}, xid) ({_recent_xid(OF_LINKS)} or {_logged_xid(OF_LINKS)})) "
+            f"* on ({GPU}) group_left (domain) gpu:gpunode_nvlink_domain:member"
+        ),
+        purpose="Seconds since a GPU reported that its NVLink failed "
+        f"({LINK_LOST}) or that it lost a peer ({PEER_LOST}), and its domain.",
+        given={INFO: 1.0, series(XIDS, xid=str(LINK_LOST)): 1.0},
+        results={(NODE_A, *GPU_A, str(LINK_LOST), NODE_A): 0.0},
     ),
     Record(
         name="gpu:gpunode_gpu_fault:level",

@@ -12,10 +12,15 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
+from uuid import UUID
 
+import pynvml
 import yaml
 
 from gpunode.config import Settings
+from gpunode.driver.driver import Fabric, Unsupported
+from gpunode.driver.nvidia.device import Device
+from gpunode.driver.nvidia.fabric import fabric
 from gpunode.export import dcgm_names as dcgm
 from gpunode.gpu.health import GpuHealth
 from gpunode.gpu.models import model_of
@@ -223,6 +228,51 @@ def _of_dcgm(name: str, given: set[str]) -> Fate:
     return "unread" if reason_for_none(name) else "silent"
 
 
+class Answering(Device):
+    """A GPU that answers about its fabric as an entry says."""
+
+    def __init__(self, entry: dict[str, Any]) -> None:
+        super().__init__(library=None, handle=None, generation=0, index=0, uuid="GPU-0")  # type: ignore[arg-type]
+        self.info = pynvml.c_nvmlGpuFabricInfo_v3_t()
+        self.info.state = entry.get("state", pynvml.NVML_GPU_FABRIC_STATE_COMPLETED)
+        self.info.status = entry.get("status", 0)
+        self.info.healthMask = entry["mask"]
+        self.info.healthSummary = entry.get("summary", 0)
+        self.info.cliqueId = entry.get("clique", 0)
+        self.info.clusterUuid[:] = UUID(entry.get("cluster", str(UUID(int=0)))).bytes
+
+    def if_supported(self, *_: Any) -> Any:
+        return self.info
+
+
+def fabrics() -> Iterator[Outcome]:
+    """Whether the fabric of a GPU is healthy, from the mask, the summary and the registration."""
+    facts = load("recovery_actions")["fabric"]
+    for entry in (*facts["examples"], *facts["observed_masks"], *facts["answers"]):
+        name = f"{entry['mask']:#x}, {entry.get('why') or entry['source']}"
+        gpu = Answering(entry)
+        try:
+            found = fabric(gpu)
+        except Unsupported:
+            yield Outcome(name, "right" if entry.get("ready", True) is None else "silent")
+            continue
+        wanted = [entry["healthy"], entry.get("ready", True), entry.get("domain")]
+        fate: Fate = "right" if _of_fabric(found) == wanted else "wrong"
+        yield Outcome(name, "unread" if gpu.unnamed() else fate)
+    for entry in facts["unnamed_masks"]:
+        gpu = Answering(entry)
+        fabric(gpu)
+        name = f"{entry['mask']:#x}, {entry['why']}"
+        yield Outcome(name, "unread" if gpu.unnamed() else "silent")
+
+
+def _of_fabric(found: Fabric) -> list[bool | str | None]:
+    """Whether it is healthy and joined, and the domain."""
+    healthy = all(found.healthy.values()) if found.healthy else None
+    domain = None if found.cluster is None else f"{found.cluster}/{found.clique}"
+    return [healthy, found.state == "completed", domain]
+
+
 FAMILIES: dict[str, Callable[[], Iterator[Outcome]]] = {
     "kernel lines": kernel_lines,
     "cgroups of containers": cgroups,
@@ -231,6 +281,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Outcome]]] = {
     "counters of RDMA ports": rdma_counters,
     "models of GPUs": gpus,
     "names of dcgm-exporter": dcgm_names,
+    "health of the NVLink fabric": fabrics,
 }
 
 

@@ -169,6 +169,7 @@ EXPECTED: dict[str, Any] = {
             "up": link != 2,
             "bytes_per_second": LINK_BYTES_PER_SECOND,
             "errors": {"replay": 7 if link == 3 else 0, "recovery": 0, "crc": 0},
+            "bit_errors": {},
         }
         for link in range(18)
     ],
@@ -182,6 +183,9 @@ EXPECTED: dict[str, Any] = {
             "access_timeout": False,
         },
         "health_mask": 0x6A,
+        "faults": {"access_timeout": "in_recovery"},
+        "cluster": None,
+        "clique": None,
     },
     "persistence": False,
     "mig_mode": False,
@@ -195,6 +199,7 @@ EXPECTED: dict[str, Any] = {
     "power_smoothing_left": 0.97,
     "chip_links": {"links": 2, "up": 1, "errors": {"interrupt": 6, "replay": 80}},
     "peers": {},
+    "unnamed": [],
     "xids": [{"number": 79}],
 }
 MEASURED = {"activity", "power_samples", "utilization_samples"}
@@ -298,6 +303,48 @@ def test_a_field_that_the_driver_left_alone_is_no_reading(fake: FakeDriver) -> N
     assert "sw_power_cap" not in gpu["throttled"]
     assert "sync_boost" in gpu["throttled"]
     assert is_unsupported(gpu["power_now"])
+
+
+def test_values_without_a_name_are_told(fake: FakeDriver) -> None:
+    fake.write(
+        "gpu 0 set CurrentClocksEventReasons 0x604\n"
+        "gpu 0 set PersistenceMode 2\n"
+        "gpu 0 set MaxPcieLinkGeneration 9\n"
+        "gpu 0 set GpuFabricInfoV.state 9\n"
+        "gpu 0 field 230 - 31\n"
+        "gpu 0 field 165 4 7\n"
+        "gpu 0 field 165 5 2\n"
+    )
+    (gpu,) = ask(fake, patience=0)
+    assert gpu["unnamed"] == [
+        "NVLink state 7",
+        "PCIe generation 9",
+        "clock events 0x600",
+        "fabric state 9",
+        "persistence mode 2",
+        "recovery action 31",
+    ]
+    assert gpu["clock_events"] == ["sw_power_cap"]
+    assert gpu["recovery_action"] == "other"
+    assert is_unsupported(gpu["persistence"])
+    assert is_unsupported(gpu["fabric"])
+    links = {link["link"]: link["up"] for link in gpu["nvlinks"]}
+    assert 4 not in links
+    assert links[5] is True  # asleep, to save power
+
+
+def test_a_driver_that_knows_a_reading_is_not_there_has_no_value_without_a_name(
+    fake: FakeDriver,
+) -> None:
+    fake.write(
+        "gpu 0 set CurrentClocksEventReasons 0xffffffffffffffff\n"
+        "gpu 0 set PersistenceMode 0xffffffff\n"
+        "gpu 0 field 165 - 0xffffffff\n"
+        "gpu 0 set GpuFabricInfoV.state 0\n"
+        "gpu 0 field 230 - 0xffffffff\n"
+    )
+    (gpu,) = ask(fake, patience=0)
+    assert gpu["unnamed"] == []
 
 
 def test_a_pci_address_is_that_of_the_kernel(fake: FakeDriver) -> None:

@@ -194,20 +194,32 @@ class PcieLink:
 
 @dataclass(frozen=True, slots=True)
 class NvLink:
-    """One NVLink: whether it is up, its speed in one direction, and its error counters by kind."""
+    """One NVLink: whether it is up, its speed in one direction, and its error counters by kind.
+
+    ``bit_errors`` are the shares of bits that were wrong, by kind; 0 if none was.
+    """
 
     link: int
     up: bool
     bytes_per_second: float | None
     errors: dict[str, float]
+    bit_errors: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """NVSwitch fabric registration: the name of its state, and whether each part is healthy."""
+    """NVSwitch fabric registration: the name of its state, and whether each part is healthy.
+
+    ``faults`` names what is wrong with a part that is not. GPUs with the same ``cluster`` and
+    ``clique`` reach each other's memory over NVLink; one without them is no part of a domain of
+    several nodes.
+    """
 
     state: str
     healthy: dict[str, bool]
+    faults: dict[str, str] = field(default_factory=dict)
+    cluster: str | None = None
+    clique: int | None = None
     health_mask: int | None = None
     """The driver's own word for the health of all parts."""
 
@@ -386,6 +398,13 @@ class Gpu(Protocol):
     def chip_links(self) -> ChipLinks: ...
     def peers(self) -> dict[int, int]:
         """By the index of each other GPU, NVML's status of NVLink between the two; 0 is good."""
+        ...
+
+    def unnamed(self) -> list[str]:
+        """Values without a name here that enumerations had since the previous call.
+
+        Each is the enumeration with its number, such as ``fabric state 9``.
+        """
         ...
 
     def xids(self) -> list[Xid]:

@@ -19,17 +19,11 @@ INFO = Metric(
     "gpunode_gpu_info",
     "gauge",
     "Always 1; identifies the GPU and its firmware. `parent` is the UUID of the GPU that contains "
-    "a MIG instance.",
+    "a MIG instance. GPUs with the same `cluster_uuid` and `clique_id` are in one NVLink domain of "
+    "several nodes.",
     (
-        *GPU,
-        "name",
-        "bus_id",
-        "serial",
-        "vbios",
-        "compute_capability",
-        "parent",
-        "gsp",
-        "inforom",
+        *(*GPU, "name", "bus_id", "serial", "vbios", "compute_capability", "parent"),
+        *("gsp", "inforom", "cluster_uuid", "clique_id"),
     ),
 )
 PEAK = Metric(
@@ -131,6 +125,13 @@ FABRIC_HEALTHY = Metric(
     "Whether this part of the NVSwitch fabric is healthy (nvmlDeviceGetGpuFabricInfoV).",
     (*GPU, "part"),
 )
+FABRIC_FAULT = Metric(
+    "gpunode_gpu_fabric_fault_info",
+    "gauge",
+    "Always 1; what is wrong with a part of the NVSwitch fabric that is not healthy "
+    "(nvmlDeviceGetGpuFabricInfoV).",
+    (*GPU, "part", "fault"),
+)
 PERSISTENCE = Metric(
     "gpunode_gpu_persistence_mode",
     "gauge",
@@ -208,6 +209,12 @@ UNKNOWN_MODEL = Unknown(
 BANKS_EVERY = 300.0
 """Seconds between reads of the spare rows, which cost 3 ms."""
 
+ENUM_VALUE = Unknown(
+    "enum_value",
+    "the driver answered a state, a mode or a reason by a number that has no name here; a newer "
+    "gpunode may know it",
+)
+
 REASONS = (
     "sw_power_cap",
     "sync_boost",
@@ -244,6 +251,7 @@ class GpuHealth:
         PCIE_ERRORS,
         FABRIC_READY,
         FABRIC_HEALTHY,
+        FABRIC_FAULT,
         PERSISTENCE,
         MIG,
         MODE,
@@ -255,7 +263,7 @@ class GpuHealth:
         REMAP_BANKS,
         MEMORY_FAULT,
     )
-    unknowns = (UNKNOWN_MODEL,)
+    unknowns = (UNKNOWN_MODEL, ENUM_VALUE)
 
     def __init__(self, node: Node, gpu: Gpu, settings: Settings) -> None:
         self.clock = node.clock
@@ -269,20 +277,29 @@ class GpuHealth:
 
     def read(self) -> Reading:
         """Everything that the GPU answers; a MIG instance has only ``INFO``."""
-        return Reading(tuple(self._samples()), unread=tuple(self._unread()))
+        samples = tuple(self._samples())
+        return Reading(samples, unread=tuple(self._unread()))
 
     def _unread(self) -> Iterator[Unread]:
+        """A model without figures, and values without a name that any source met of late."""
         who = self.gpu.identity
         if not who.mig and model_of(who.name) is None:
             of = f"compute capability {who.compute_capability or 'unknown'}"
             yield UNKNOWN_MODEL.seen(f"{who.name} ({of})")
+        yield from (ENUM_VALUE.seen(value) for value in known(self.gpu.unnamed) or ())
 
     def _samples(self) -> Iterator[Sample]:
         gpu, at, who = self.gpu, self.labels, self.gpu.identity
         fields = (who.name, who.bus_id, who.serial, who.vbios, who.compute_capability, who.parent)
         firmware = known(gpu.firmware) or {}
-        of_it = (firmware.get("gsp"), firmware.get("inforom"))
-        yield Sample(INFO, (*at, *(field or "" for field in (*fields, *of_it))), 1.0)
+        fabric = None if who.mig else known(gpu.fabric)
+        more = (
+            firmware.get("gsp"),
+            firmware.get("inforom"),
+            None if fabric is None else fabric.cluster,
+            None if fabric is None or fabric.clique is None else str(fabric.clique),
+        )
+        yield Sample(INFO, (*at, *(field or "" for field in (*fields, *more))), 1.0)
         if who.mig:
             return
         model = model_of(who.name)
@@ -294,7 +311,6 @@ class GpuHealth:
         yield from MARGIN.at(known(gpu.temperature_margin), *at)
         yield from self._memory_error_samples(at)
         yield from self._pcie_samples(at)
-        fabric = known(gpu.fabric)
         if fabric is not None:
             yield from self._fabric_samples(fabric, at)
         for metric, mode in ((PERSISTENCE, known(gpu.persistence)), (MIG, known(gpu.mig_mode))):
@@ -372,6 +388,8 @@ class GpuHealth:
         yield from FABRIC_READY.at(float(fabric.state == "completed"), *at)
         for part, healthy in fabric.healthy.items():
             yield from FABRIC_HEALTHY.at(float(healthy), *at, part)
+        for part, fault in fabric.faults.items():
+            yield from FABRIC_FAULT.at(1.0, *at, part, fault)
 
 
 GPU_SOURCE: GpuSource = GpuHealth

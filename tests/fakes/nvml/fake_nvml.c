@@ -24,6 +24,7 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -139,6 +140,7 @@ typedef struct {
     uint32_t clique;
     unsigned state;
     uint32_t health_mask;
+    uint8_t summary; /* since version 3 */
 } Fabric;
 
 /* The opaque handle. mig is -1 for a whole GPU. */
@@ -190,7 +192,9 @@ _Static_assert(sizeof(SramStatus) == 0x68, "pynvml: nvmlEccSramErrorStatus_v1");
 _Static_assert(sizeof(MemoryV2) == 0x28, "pynvml: nvmlMemory_v2");
 _Static_assert(sizeof(MarginTemperature) == 0x8, "pynvml: nvmlMarginTemperature_v1");
 _Static_assert(sizeof(GridFeatures) == 860, "pynvml: c_nvmlGridLicensableFeatures_v4_t");
-_Static_assert(sizeof(Fabric) == 0x24, "pynvml: nvmlGpuFabricInfo_v2");
+enum { FABRIC_V2 = 0x24 };
+_Static_assert(sizeof(Fabric) == 0x28, "pynvml: nvmlGpuFabricInfo_v3");
+_Static_assert(offsetof(Fabric, summary) == FABRIC_V2, "pynvml: nvmlGpuFabricInfo_v2");
 
 /* ------------------------------------------------------------------------
  * 2. Config: what the script says right now
@@ -298,6 +302,11 @@ static const struct {
     {"PcieReplayCounter", 0},
     {"GpuFabricInfoV.state", 3},
     {"GpuFabricInfoV.health_mask", 426},
+    {"GpuFabricInfoV.health_summary", 0},
+    {"GpuFabricInfoV.status", 0},
+    {"GpuFabricInfoV.cluster", 0},
+    {"GpuFabricInfoV.clique", 0},
+    {"GpuFabricInfoV.version", 3},
     {"MaxMigDeviceCount", 7},
     {"GridLicensableFeatures.supported", 0},
     {"GridLicensableFeatures.state", 0},
@@ -1763,15 +1772,20 @@ Ret nvmlDeviceGetGpuFabricInfoV(Device *d, Fabric *f)
     Ret r = enter_device(d, F_nvmlDeviceGetGpuFabricInfoV);
     if (r == OK && !f)
         r = INVALID_ARGUMENT;
-    if (r == OK && f->version != VERSION_OF(Fabric, 2))
+    bool third = r == OK && f->version == VERSION_OF(Fabric, 3);
+    bool known = third || (r == OK && f->version == (FABRIC_V2 | 2u << 24));
+    if (r == OK && (!known || (third && reading(d, "GpuFabricInfoV.version") < 3)))
         r = VERSION_MISMATCH;
     if (r == OK && d->mig >= 0)
         r = NOT_SUPPORTED;
     if (r == OK) {
-        memset(f->cluster, 0xC1, sizeof f->cluster);
-        f->status = f->clique = 0;
+        memset(f->cluster, (int)to_uint(reading(d, "GpuFabricInfoV.cluster")), sizeof f->cluster);
+        f->status = to_uint(reading(d, "GpuFabricInfoV.status"));
+        f->clique = to_uint(reading(d, "GpuFabricInfoV.clique"));
         f->state = to_uint(reading(d, "GpuFabricInfoV.state"));
         f->health_mask = to_uint(reading(d, "GpuFabricInfoV.health_mask"));
+        if (third)
+            f->summary = (uint8_t)to_uint(reading(d, "GpuFabricInfoV.health_summary"));
     }
     return leave(r);
 }

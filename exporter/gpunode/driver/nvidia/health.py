@@ -109,7 +109,7 @@ def memory_unrepairable(device: Device) -> bool:
 def recovery_action(device: Device) -> str:
     """What the driver advises, one of ``RECOVERY_ACTIONS`` or ``other``."""
     (action,) = device.fields(pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION).values()
-    return RECOVERY_ACTIONS.get(int(action), "other")
+    return device.name("recovery action", RECOVERY_ACTIONS, int(action)) or "other"
 
 
 def inforom_valid(device: Device) -> bool:
