@@ -22,10 +22,11 @@ from gpunode.cli import log as cli_log
 from gpunode.cli.log import OneLineFormatter, StandardError
 from gpunode.config import Settings
 from gpunode.holders.census import Census
-from gpunode.holders.cgroup import CgroupOwner, strange_container, whose
+from gpunode.holders.cgroup import ABOVE, CgroupOwner, sluid_folder, strange_container, whose
 from gpunode.holders.owner import Owner, Started
 from gpunode.holders.pods import HOLDERS, Pods
 from gpunode.holders.pods import LONGEST_NAME as NAME
+from gpunode.holders.slurm import SlurmJobs
 from gpunode.host.kernel_log import KMSG, LONGEST_LINE, WATCHED, KernelLog, kind_of, message_of
 from gpunode.jobs import cgroup
 from gpunode.jobs.owners import GpuOwners, OwnersDetail
@@ -34,6 +35,7 @@ from gpunode.node.local import LocalNode
 from gpunode.source import MANY
 from tests.conftest import parse, until, watching
 from tests.fakes.nvml import FakeDriver
+from tests.holders.slurm import OTHER, SCOPE, SlurmNode, jobs_by_gpu
 from tests.machine import MachineGpu, OneGpu, exported, told
 
 UID = "0a0a0a0a-0000-0000-0000-000000000001"
@@ -42,6 +44,7 @@ HASH = "0123456789abcdef0123456789abcdef"
 ID, NODE = "a" * 64, "b" * 64
 IN_POD = CgroupOwner(UID, ID)
 SLURM_JOB = "/system.slice/slurmstepd.scope/job_42/step_0/user/task_0"
+SLUID = "s5K1KKYAYG5D00"
 USERS = "/user.slice/user-1000.slice/user@1000.service/app.slice"
 
 
@@ -99,6 +102,20 @@ USERS = "/user.slice/user-1000.slice/user@1000.service/app.slice"
         (
             "/system.slice/slurmstepd.scope/job_42/step_extern/user/task_special",
             CgroupOwner("", "", "42", "extern"),
+        ),
+        # of Slurm 26.05, also below another slice, and of a slurmd in a pod
+        (f"/system.slice/slurmstepd.scope/{SLUID}", CgroupOwner("", "", SLUID)),
+        (
+            f"/hpc.slice/gpu-7_slurmstepd.scope/{SLUID}/step_0/user/task_0",
+            CgroupOwner("", "", SLUID, "0"),
+        ),
+        (
+            f"/kubepods/pod{UID}/{ID}/system.slice/slurmstepd.scope/job_7/step_0/user/task_0",
+            CgroupOwner(UID, ID, "7", "0"),
+        ),
+        (
+            f"/kubepods/pod{UID}/{ID}/system.slice/slurmstepd.scope/{SLUID}/step_extern",
+            CgroupOwner(UID, ID, SLUID, "extern"),
         ),
         (
             "/system.slice/gpu-7.cluster_slurmstepd.scope/job_42/step_0+1/user/task_0",
@@ -219,6 +236,8 @@ def test_a_process_outside_containers_looks_like_none(tmp_path: Path, path: str)
         f"/kubepods/pod{UID}/{ID}",
         f"/kubepods.slice/kubepods-pod{SLICE}.slice/cri-containerd-{ID}.scope",
         "/system.slice/slurmstepd.scope/job_666/step_0",
+        f"/system.slice/slurmstepd.scope/{SLUID}/step_0",
+        f"/hpc.slice/slurmstepd.scope/{SLUID}/step_0",
         "/slurm/uid_0/job_666/step_0",
         "/slurm/job_666",
         "/job_666/step_0",
@@ -240,6 +259,14 @@ def test_a_cgroup_that_a_user_made_below_his_own_has_none(above: str, named: str
         f"/machine.slice/libpod-{NODE}.scope/kubepods/pod{UID}",
         "/system.slice/tenant.service/slurmstepd.scope/job_666/step_0",
         "/system.slice/x/y_slurmstepd.scope/job_666/step_0",
+        "/user.slice/slurmstepd.scope/job_666/step_0",
+        "/user.slice/user-1000.slice/slurmstepd.scope/job_666/step_0",
+        f"/user.slice/user-1000.slice/slurmstepd.scope/{SLUID}/step_0",
+        f"/slurmstepd.scope/{SLUID}/step_0",
+        f"/system.slice/slurmstepd.scope/{SLUID}0/step_0",
+        f"/system.slice/slurmstepd.scope/{SLUID.lower()}/step_0",
+        f"/system.slice/slurmstepd.scope/{SLUID[:-1]}U/step_0",
+        f"/machine.slice/libpod-{NODE}.scope/system.slice/slurmstepd.scope/job_666/step_0",
         "/slurm/uid_1000/x/job_666/step_0",
         "/slurm/uid_1000/job_٣/step_0",
         "/slurm/uid_1000/job_666x/step_0",
@@ -283,7 +310,9 @@ def test_any_cgroup_has_an_owner_of_few_characters_or_none(text: str) -> None:
     assert set(strange_container(text)).isdisjoint("\n\r٣")
     place = whose(text)
     assert all(len(found) <= 64 for found in astuple(place))
-    assert place.slurm_job == "" or (place.slurm_job.isascii() and place.slurm_job.isdecimal())
+    assert re.fullmatch(r"[0-9]{0,10}|s[0-9A-Z]{13}", place.slurm_job)
+    folder, rest = sluid_folder(text)
+    assert folder + rest in ABOVE.sub("/system.slice", text) or folder + rest in text
     cgroup.locate(text, LocalNode(Path("/")))
 
 
@@ -377,6 +406,79 @@ def test_a_tenant_does_not_join_the_job_of_another(tmp_path: Path) -> None:
         a_process(root, 102, "/user.slice", "python", 1001, **where)
         mallory, bob, same = seen(root, 100, 101, 102)
         assert mallory.job != bob.job == same.job
+
+
+TITLE = "slurmstepd: [666.0]"
+
+
+@pytest.mark.parametrize(
+    ("where", "uid"),
+    [
+        (f"{SCOPE}/{SLUID}/step_0/user/task_0", 1000),
+        # in his own job, as root: a program with the setuid bit, such as sudo at its prompt
+        (f"{SCOPE}/{SLUID}/step_0/user/task_0", 0),
+        (f"{SCOPE}/{SLUID}/step_0/user/task_0/{SLUID}/step_0/slurm", 0),
+        (f"{SCOPE}/{SLUID}/step_0/user/task_0{SCOPE}/{SLUID}/step_0/slurm", 0),
+        # where slurmstepd itself is, but not root: the script of srun --task-prolog
+        (f"{SCOPE}/{SLUID}/step_0/slurm", 1000),
+        (f"{USERS}{SCOPE}/{SLUID}/step_0/slurm", 0),
+        (f"{SCOPE}/{OTHER}/step_0/slurm", 0),
+    ],
+)
+@pytest.mark.parametrize("cgroups", [True, False])
+def test_a_process_with_the_title_of_slurmstepd_names_no_job(
+    tmp_path: Path, where: str, uid: int, cgroups: bool
+) -> None:
+    node = SlurmNode(tmp_path, cgroups=cgroups)
+    pid = node.run(f"{SCOPE}/{SLUID}/step_0/user/task_0")
+    node.run(where, TITLE, uid=uid)
+    assert node.whose(pid).slurm_job == SLUID
+    node.step("42", "batch")
+    assert node.whose(pid).slurm_job == "42"
+
+
+def test_where_two_titles_differ_neither_is_believed(tmp_path: Path) -> None:
+    node = SlurmNode(tmp_path)
+    pid = node.step("42", "0")
+    node.run(f"{SCOPE}/{SLUID}/step_0/slurm", TITLE, uid=0)
+    assert node.whose(pid).slurm_job == SLUID
+
+
+def jobs_of(node: SlurmNode) -> dict[int, set[str] | None]:
+    slurm = SlurmJobs(node.census, Settings())
+    assert slurm.read().unread, "what is not believed is counted"
+    return jobs_by_gpu(slurm, node)
+
+
+def test_a_job_that_claims_the_gpu_of_another_does_not_have_it(tmp_path: Path) -> None:
+    node = SlurmNode(tmp_path)
+    node.hold(0, node.step("42", "batch", SLURM_JOB_GPUS="0"))
+    node.step("666", "batch", folder=OTHER, SLURM_JOB_GPUS="0,1")
+    found = jobs_of(node)
+    assert found == {0: None, 1: {"666"}, 2: None, 3: None}, "42 is seen by its process"
+
+
+def test_a_gpu_that_two_jobs_claim_is_given_to_neither(tmp_path: Path) -> None:
+    node = SlurmNode(tmp_path)
+    node.step("42", "batch", SLURM_JOB_GPUS="0,1")
+    node.step("666", "batch", folder=OTHER, SLURM_JOB_GPUS="0")
+    assert jobs_of(node) == {0: None, 1: {"42"}, 2: None, 3: None}
+
+
+def test_a_process_that_says_to_be_of_another_job_claims_nothing_for_it(tmp_path: Path) -> None:
+    node = SlurmNode(tmp_path)
+    node.step("666", "batch", SLURM_JOB_ID="42", SLURM_JOB_GPUS="0")
+    assert jobs_of(node) == dict.fromkeys(range(4))
+
+
+def test_what_a_process_starts_claims_nothing(tmp_path: Path) -> None:
+    node = SlurmNode(tmp_path)
+    script = node.step("666", "batch")
+    said = {"SLURM_JOB_ID": "666", "SLURM_JOB_GPUS": "0"}
+    node.run(f"{SCOPE}/{SLUID}/step_batch/user/task_0", parent=script, environment=said)
+    slurm = SlurmJobs(node.census, Settings())
+    assert slurm.read().unread == ()
+    assert jobs_by_gpu(slurm, node) == dict.fromkeys(range(4))
 
 
 LONG = "9" * 125_000

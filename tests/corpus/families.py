@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import yaml
@@ -19,6 +20,8 @@ from gpunode.export import dcgm_names as dcgm
 from gpunode.gpu.health import GpuHealth
 from gpunode.gpu.models import model_of
 from gpunode.holders.cgroup import strange_container, whose
+from gpunode.holders.slurm import SlurmJobs
+from gpunode.holders.slurmstepd import parse_title
 from gpunode.host import rdma_counters as rdma
 from gpunode.host.filesystem import LOCAL, holds_data, may_hold_data
 from gpunode.host.kernel_log import kind_of
@@ -26,9 +29,13 @@ from gpunode.host.kernel_trouble import troubled
 from gpunode.host.mounts import parse
 from gpunode.node.local import LocalNode
 from tests.export.dcgm_clients import reason_for_none
+from tests.holders.slurm import SlurmNode
 from tests.machine import MachineGpu
 
 FOLDER = Path(__file__).parent
+
+POD = "1858680e-b044-4fd5-9dd4-f137e30e2180"
+CONTAINER = "3f2a1b4c5d6e7f80" * 4
 
 Fate = Literal["right", "wrong", "unread", "silent"]
 
@@ -90,13 +97,34 @@ def cgroups() -> Iterator[Outcome]:
 
 
 def slurm() -> Iterator[Outcome]:
-    """Of Slurm's jobs, of both versions of cgroups."""
+    """Of Slurm's jobs, of both versions of cgroups: a process on a node, with its slurmstepd."""
     facts = load("slurm")
     for version in ("cgroup_v2_paths", "cgroup_v1_paths"):
         for entry in facts[version]:
             path = str(entry["path"]).removeprefix("0::")
-            found = whose(f"0::{path}" if version == "cgroup_v2_paths" else f"5:devices:{path}")
-            yield Outcome(path, _fate(found.slurm_job or None, entry.get("job")))
+            path = path.replace("<UID>", POD.replace("-", "_")).replace("<ID>", CONTAINER)
+            yield Outcome(path, _fate_of_a_job(path, entry, version == "cgroup_v1_paths"))
+    for entry in facts["slurmstepd_title"]["forms"]:
+        try:
+            found = parse_title(entry["title"])
+        except ValueError:
+            found = None
+        yield Outcome(entry["title"], _fate(found, entry["job"]))
+
+
+def _fate_of_a_job(path: str, entry: dict[str, Any], first_version: bool) -> Fate:
+    """What is read of a process in a cgroup, and whether what is not is counted."""
+    wanted, sluid = entry.get("job"), entry.get("sluid", "")
+    with TemporaryDirectory() as folder:
+        node = SlurmNode(Path(folder))
+        if first_version:
+            return _fate(whose(f"5:devices:{path}").slurm_job or None, wanted)
+        if wanted and sluid:
+            step = f"{path.partition(sluid)[0]}{sluid}/step_{entry['step']}"
+            node.run(f"{step}/slurm", f"slurmstepd: [{wanted}.{entry['step']}]", uid=0)
+        found = node.whose(node.run(path)).slurm_job
+        reading = SlurmJobs(node.census, Settings()).read()
+        return "unread" if found == sluid and reading.unread else _fate(found or None, wanted)
 
 
 def mounts() -> Iterator[Outcome]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import tests.nccl.test_nccl
 from gpunode.host.lustre import Lustre
-from gpunode.host.rdma_counters import CXI, DRIVERS, MLX5, What
+from gpunode.host.rdma_counters import CXI, DRIVERS, MLX5, STANDARD, What
 from tests.export.dcgm_clients import (
     CLIENTS,
     KINDS_NOT_ANSWERED,
@@ -66,6 +66,9 @@ OF_MLX5: Mapping[str, str] = {
 }
 """The counters of ``hw_counters`` that are told, and their kinds."""
 
+HAVE_STANDARD = frozenset({"mlx5", "mlx4", "bnxt_re", "rxe"})
+"""Drivers that answer for the counters of the standard: they have ``process_mad``."""
+
 TOLD: Mapping[What, str] = {
     "bytes": "bytes",
     "link_error": "errors of the link",
@@ -111,7 +114,8 @@ def document() -> str:
         "dashboards, rules and programs ask for. The tests run KempnerPulse and jobscope, and "
         "ask a real Prometheus for each name, with the labels that each entry of this list "
         "selects and groups by. Each field that DCGM 4.6 (dcgm-exporter 4.8.4) renamed has a "
-        "series under both names; the table has the old ones.",
+        "series under both names; the table has the new ones of the last entry, and otherwise the "
+        "old.",
         "",
         *(f"{at}. [{client.name}]({client.source})" for at, client in enumerate(CLIENTS, 1)),
         "",
@@ -121,7 +125,7 @@ def document() -> str:
         "",
         *(f"- `{name}`: {reason}" for name, reason in sorted(NOT_ANSWERED.items())),
         *(
-            f"- {', '.join(f'`{name}`' for name in names)}: {reason}"
+            f"- {reason}: {', '.join(f'`{name}`' for name in names)}"
             for reason, names in KINDS_NOT_ANSWERED.items()
         ),
         *(
@@ -148,9 +152,8 @@ def document() -> str:
         "",
         "## RDMA adapters",
         "",
-        "What the counters of each driver tell; those of the standard are in `counters/`, which "
-        "AWS EFA and others do not have. A counter that is not known counts in "
-        "`gpunode_unread_total`.",
+        "What the counters of each driver tell, in `counters/` or `hw_counters/`. A counter that "
+        "is not known counts in `gpunode_unread_total`.",
         "",
         *_table(("driver", *TOLD.values()), _rdma()),
     ]
@@ -242,9 +245,11 @@ def _ofed() -> Iterator[Row]:
 
 
 def _rdma() -> Iterator[Row]:
-    for driver, counters in {**DRIVERS, "cxi (HPE Slingshot)": CXI}.items():
+    drivers = {name: of for name, of in DRIVERS.items() if name != "standard"}
+    for driver, own in {**drivers, "cxi (HPE Slingshot)": CXI}.items():
+        counters = {**own, **(STANDARD if driver in HAVE_STANDARD else {})}
         found = {of.what for of in counters.values() if of is not None}
-        yield driver, *(READ if what in found else "the driver has none" for what in TOLD)
+        yield driver, *(READ if what in found else "it has none" for what in TOLD)
 
 
 if __name__ == "__main__":

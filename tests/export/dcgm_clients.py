@@ -177,6 +177,27 @@ CLIENTS = (
         ),
         ("UUID", "gpu"),
     ),
+    Client(
+        "dcgm-exporter 4.8.4, with the names of DCGM 4.6",
+        "https://github.com/NVIDIA/dcgm-exporter/pull/745",
+        (
+            "DCGM_EXP_CLOCK_EVENTS_COUNT",
+            "DCGM_EXP_P2P_STATUS",
+            *_of(DEV, "BOARD_POWER_WATTS BOARD_POWER_LIMIT_DEFAULT_WATTS GPU_TEMP_CELSIUS"),
+            *_of(DEV, "GPU_MAX_OP_TEMP_CELSIUS GPU_TEMP_MARGIN_CELSIUS MEMORY_TEMP_CELSIUS"),
+            *_of(DEV, "GPU_UTIL_RATIO FB_USED_RATIO XID_ERROR PCIE_REPLAY_TOTAL"),
+            *_of(DEV, "NVLINK_REPLAY_ERROR_TOTAL NVLINK_THROUGHPUT_TOTAL GPU_PSTATE"),
+            *_of(DEV, "ROW_REMAP_CORRECTABLE_TOTAL ROW_REMAP_UNCORRECTABLE_TOTAL"),
+            *_of(DEV, "ROW_REMAP_FAILED BANK_REMAP_AVAIL_MAX SRAM_EXCEEDED MEMORY_UNREPAIRABLE"),
+            *_of(DEV, "GPU_RECOVERY_ACTION GPU_PERSISTENCE_MODE MIG_MODE GPU_VIRTUAL_MODE"),
+            *_of(DEV, "C2C_LINK_QUANTITY C2C_LINK_STATUS FABRIC_MANAGER_STATUS"),
+            *_of(DEV, "FABRIC_HEALTH_MASK INFOROM_VALID PCIE_CORRECTABLE_ERROR_TOTAL"),
+            *_of(PROF, "GR_ENGINE_UTIL_RATIO SM_UTIL_RATIO TENSOR_UTIL_RATIO HMMA_UTIL_RATIO"),
+            *_of(PROF, "DRAM_UTIL_RATIO INT_UTIL_RATIO FP32_UTIL_RATIO C2C_TX_ALL_BYTES"),
+            *_of(PROF, "C2C_RX_ALL_BYTES PCIE_TX_BYTES_TOTAL PCIE_RX_BYTES_TOTAL"),
+        ),
+        ("UUID", "DCGM_FI_SYSTEM_DRIVER_VERSION", "DCGM_FI_DEV_BOARD_SERIAL"),
+    ),
 )
 
 NOT_ANSWERED = {
@@ -247,10 +268,8 @@ KINDS_NOT_ANSWERED = {
         DEV, "VGPU_[!L]* SUPPORTED_TYPE_INFO CREATABLE_VGPU_TYPE_IDS SUPPORTED_VGPU_TYPE_IDS"
     ),
     "of NVSwitches, which DCGM reads through a library of their own": _of(DEV, "NVSWITCH_* SXID_*"),
-    "of the CPU; node_exporter and `gpunode_cpu_*` have it": _of(DEV, "CPU_*"),
-    "of network adapters; `gpunode_infiniband_*` and `gpunode_pcie_*` have theirs": _of(
-        DEV, "CONNECTX_*"
-    ),
+    "of the CPU, of which node_exporter and gpunode have metrics of their own": _of(DEV, "CPU_*"),
+    "of network adapters, of which gpunode has metrics of its own": _of(DEV, "CONNECTX_*"),
     "engines for video and images, which training does not use": _of(PROF, "NVDEC* NVJPG* NVOFA*"),
     "cycles; `gpunode_gpu_active_seconds_total` has the same as seconds": _of(
         PROF, "*_CYCLES_*_TOTAL"

@@ -21,11 +21,12 @@ from google.protobuf.message import DecodeError
 
 from gpunode.audit.source import Audit
 from gpunode.client import protocol
-from gpunode.config import LARGEST_FILE, Settings, UsageError, load, read_yaml
+from gpunode.config import LARGEST_FILE, Settings, SlurmSettings, UsageError, load, read_yaml
 from gpunode.driver.driver import DriverError, Identity
 from gpunode.driver.nvidia import identity
 from gpunode.export.exposition import requested
 from gpunode.export.web.access import WebFile, look
+from gpunode.holders import slurm, slurmstepd
 from gpunode.holders.census import Census
 from gpunode.holders.cgroup import whose
 from gpunode.holders.holder import Holder
@@ -263,6 +264,29 @@ def of_a_cgroup(data: bytes) -> None:
         cgroup.read(node, place)
     cgroup.read(node, cgroup.Paths("/sys/fs/cgroup/a/b", "/sys/fs/cgroup/a/b", 2))
     cgroup.read(node, cgroup.Paths("/sys/fs/cgroup/a/b", "/sys/fs/cgroup/a/b", 1))
+
+
+def of_slurm(data: bytes) -> None:
+    """What Slurm's tree, its processes and the files of a Prolog say, each of them spoiled."""
+    text(slurmstepd.parse_title, slurmstepd.parse_pids, slurm.parse_job_file)(data)
+    text(lambda said: slurm.parse_gpus(said, said))(data)
+    tree = {
+        "cgroup": ["system.slice"],
+        "system.slice": ["slurmstepd.scope"],
+        "slurmstepd.scope": [seeds.SLUID, "job_7"],
+        seeds.SLUID: ["step_batch"],
+        "job_7": ["step_0"],
+        "user": ["task_0"],
+        "proc": ["1"],
+        "jobs": ["7", "8"],
+    }
+    for folder in ("", "/run/jobs"):
+        for real in ({}, {"cgroup.procs": "1\n", "cgroup": seeds.SLURMSTEPD, "stat": seeds.STAT}):
+            node = Told(data, **tree)
+            node.real = real
+            settings = Settings(slurm=SlurmSettings(jobs_folder=folder))
+            exports(slurm.SlurmJobs(Census(node), settings), node)
+            slurmstepd.job_of(node, f"/system.slice/slurmstepd.scope/{seeds.SLUID}")
 
 
 def datagrams(data: bytes) -> None:
@@ -510,6 +534,7 @@ TABLE: tuple[Parser, ...] = (
         of_a_cgroup,
         (*files("proc/*/cgroup", "sys/fs/cgroup/**/*"), *seeds.CGROUPS, *seeds.CGROUP_FILES),
     ),
+    Parser("slurm", of_slurm, seeds.SLURM, largest=1 << 16, runs=512),
     Parser("datagram", datagrams, (seeds.DATAGRAM, seeds.OLD_DATAGRAM), largest=1 << 18),
     Parser("tape", tape_lines, seeds.tape(), (TapeError,), long=seeds.LONG_TAPE),
     Parser("tape_gzip", compressed_tape, tuple(map(gzip.compress, seeds.tape())), (TapeError,)),

@@ -153,6 +153,14 @@ def test_a_counter_without_a_meaning_is_unread_and_named_once(tmp_path: Path) ->
     assert unread(tmp_path) == [("counter", "efa: ecn_lost_pkts")]
 
 
+def test_the_registers_of_a_chip_are_no_counters_that_lack_a_meaning(tmp_path: Path) -> None:
+    put(tmp_path, {"counters/port_rcv_data": "1", "hw_counters/RxCtx07": "3"}, "hfi1_0")
+    of_driver(tmp_path, "hfi1_0", "hfi1")
+    assert unread(tmp_path) == []
+    of_driver(tmp_path, "hfi1_0", "hfi2")
+    assert unread(tmp_path) == [("counter", "hfi2: RxCtx07")]
+
+
 def test_a_port_without_counters_is_unread_and_says_nothing_of_its_owner(tmp_path: Path) -> None:
     put(tmp_path, {"state": "4: ACTIVE"}, "alice7")
     assert unread(tmp_path) == [("port", "a0")]

@@ -200,6 +200,7 @@ AGAIN = [
     f"{SXID}, Severity 0 Engine instance 32 Sub-engine instance 00",
     f"{SXID}, Data {{0x00140004, 0x00000000}}",
     f"{MLX5}: print_health_info:424:(pid 0): Health issue observed, firmware internal error",
+    f"{MLX5}: print_health_info:431:(pid 0): ext_synd 0x8f5c",
     "nvidia 0000:01:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)",
     "nvidia 0000:01:00.0:    [ 0] RxErr                  (First)",
     "nvidia 0000:01:00.0: AER:   Error of this Agent is reported first",

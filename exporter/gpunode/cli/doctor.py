@@ -115,6 +115,7 @@ def examine(
         kubernetes=KubernetesSettings(
             pod_resources_socket=settings.kubernetes.pod_resources_socket
         ),
+        slurm=settings.slurm,
         client=ClientSettings(socket=""),  # it belongs to the daemon, and is not taken away
         compat=settings.compat,
     )

@@ -441,6 +441,14 @@ def listed(drivers: Iterable[Driver]) -> tuple[list[Gpu], dict[str, str]]:
     return found, errors
 
 
+def answered(read: Callable[[], T]) -> T | None:
+    """The reading of a sensor that few GPUs have, or None: its errors must hide no other."""
+    try:
+        return read()
+    except DriverError:
+        return None
+
+
 def known(read: Callable[[], T]) -> T | None:
     """The reading of a sensor, or None if the GPU does not have it."""
     try:

@@ -208,6 +208,8 @@ def _violation(name: str, what: str) -> tuple[Metric, Callable[[DcgmFields], flo
     return held_back, lambda fields: _times(fields.violations.get(limit), 1e9)
 
 
+CAPABILITY = re.compile(r"(\d{1,2})\.(\d{1,2})", re.ASCII)
+
 FABRIC_STATES = ("not_supported", "not_started", "in_progress", "completed")
 """``dcgmFabricManagerStatus_t``, which has further states for failures."""
 
@@ -228,8 +230,8 @@ def _banks(spare: str, fields: DcgmFields) -> float | None:
 
 
 def _compute_capability(fields: DcgmFields) -> float | None:
-    version = (fields.identity.compute_capability or "").split(".")
-    return float(int(version[0]) << 16 | int(version[1])) if len(version) == 2 else None
+    version = CAPABILITY.fullmatch(fields.identity.compute_capability or "")
+    return float(int(version[1]) << 16 | int(version[2])) if version else None
 
 
 FIELDS: tuple[tuple[Metric, Callable[[DcgmFields], float | None]], ...] = (

@@ -262,6 +262,7 @@ class GpuActivity:
             nvlink=nvlink,
             pcie=pcie,
             processes=None if look is None else list(look.processes),
+            given=self.census.given(self.gpu.identity),
             quiet_for=closed.monotonic - self._last_work,
             peers=self._peers(look, moved=(nvlink or 0.0) >= HOUSEKEEPING),
             resting_power=self._resting_power(),

@@ -18,6 +18,7 @@ from gpunode.driver.driver import (
     PowerRange,
     TemperatureLimits,
     VideoUse,
+    answered,
     known,
 )
 from gpunode.gpu.activity import MEMORY_CLOCK, SM_CLOCK, TEMPERATURE
@@ -101,8 +102,8 @@ class GpuDcgmFields:
         if self._limits_due.at(now):
             self._driver_version = known(gpu.driver_version) or ""
             self._vgpu_licensed = known(gpu.vgpu_licensed)
-            self._remap_banks = known(gpu.remap_banks) or {}
-            self._peers = {} if gpu.identity.mig else known(gpu.peers) or {}
+            self._remap_banks = answered(gpu.remap_banks) or {}
+            self._peers = {} if gpu.identity.mig else answered(gpu.peers) or {}
             self._power_range = known(gpu.power_range) or NO_RANGE
             self._temperature_limits = known(gpu.temperature_limits) or NO_LIMITS
         if self._inforom_due.at(now):
@@ -129,8 +130,8 @@ class GpuDcgmFields:
                 vgpu_licensed=self._vgpu_licensed,
                 fabric=known(gpu.fabric),
                 remap_banks=self._remap_banks,
-                sram_worn=known(gpu.sram_worn),
-                memory_unrepairable=known(gpu.memory_unrepairable),
+                sram_worn=answered(gpu.sram_worn),
+                memory_unrepairable=answered(gpu.memory_unrepairable),
                 peers=self._peers,
                 whole=whole,
             ),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from gpunode.config import Settings
-from gpunode.driver.driver import Fabric, Gpu, known
+from gpunode.driver.driver import Fabric, Gpu, answered, known
 from gpunode.gpu import GPU
 from gpunode.gpu.due import Due
 from gpunode.gpu.models import UNIFIED_MEMORY, model_of
@@ -329,13 +329,13 @@ class GpuHealth:
             yield from REMAP_PENDING.at(float(rows.pending), *at)
             yield from REMAP_FAILED.at(float(rows.failed), *at)
         if self._banks_due.at(self.clock.monotonic()):
-            self._banks = known(self.gpu.remap_banks) or {}
+            self._banks = answered(self.gpu.remap_banks) or {}
         for spare, banks in self._banks.items():
             if spare != "max":
                 yield from REMAP_BANKS.at(banks or None, *at, spare)
-        if known(self.gpu.sram_worn):
+        if answered(self.gpu.sram_worn):
             yield from MEMORY_FAULT.at(1.0, *at, "sram_threshold_exceeded")
-        if known(self.gpu.memory_unrepairable):
+        if answered(self.gpu.memory_unrepairable):
             yield from MEMORY_FAULT.at(1.0, *at, "unrepairable")
         action = known(self.gpu.recovery_action)
         if action is not None:
@@ -353,15 +353,15 @@ class GpuHealth:
             yield from PCIE_ERRORS.at(count, *at, kind)
 
     def _module_samples(self, at: tuple[str, str]) -> Iterator[Sample]:
-        for mode in known(self.gpu.modes) or ():
+        for mode in answered(self.gpu.modes) or ():
             yield from MODE.at(1.0, *at, mode)
         if self.gpu.identity.compute_capability in UNIFIED_MEMORY:
             yield from MODE.at(1.0, *at, "unified_memory")
-        power, links = known(self.gpu.module_power), known(self.gpu.chip_links)
+        power, links = answered(self.gpu.module_power), answered(self.gpu.chip_links)
         if power is not None:
             yield from MODULE_POWER.at(power.draw, *at)
             yield from MODULE_POWER_LIMIT.at(power.limit, *at)
-        yield from SMOOTHING_LEFT.at(known(self.gpu.power_smoothing_left), *at)
+        yield from SMOOTHING_LEFT.at(answered(self.gpu.power_smoothing_left), *at)
         if links is not None:
             yield from C2C_LINKS.at(links.up, *at, "up")
             yield from C2C_LINKS.at(links.links - links.up, *at, "down")

@@ -42,6 +42,17 @@ SERVICES = (
 )
 """Services of root that make the cgroups of containers below their own."""
 
+SLUID = r"s[0-9A-F][0-9A-HJKMNP-TV-Z]{12}"
+"""The name that Slurm gives each run of a job, whose folder has it from 26.05 on:
+https://github.com/SchedMD/slurm/blob/master/src/common/sluid.h"""
+
+# Below system.slice, or another that CgroupSlice names: only root's systemd makes slices, but for
+# those below user.slice. With the name of the node where one machine serves as several.
+# https://slurm.schedmd.com/cgroup_v2.html#slurm_hierarchy
+SLURM = (
+    r"(?:/(?!user\.slice)[\w.-]{1,64}\.slice){1,4}/(?:[\w.-]{1,64}_)?slurmstepd\.scope"
+    rf"/(?:job_(?P<job>\d{{1,10}})|(?P<sluid>{SLUID}))(?:/step_(?P<step>[\w+.-]{{1,32}}))?"
+)
 PATHS = tuple(
     re.compile(path + r"(?:/|$)", re.ASCII)
     for path in (
@@ -53,10 +64,9 @@ PATHS = tuple(
         # where the kubelet uses systemd and containerd does not:
         # https://github.com/containerd/containerd/blob/main/docs/cri/config.md#cgroup-driver
         rf"(?:{SLICES}/{SERVICES})?/{PODS}(?:\.slice)?:[a-z-]{{1,32}}:{ID}",
-        # https://slurm.schedmd.com/cgroup_v2.html#slurm_hierarchy, with the name of the node where
-        # one machine serves as several; in version 1: https://slurm.schedmd.com/cgroups.html
-        r"(?:/system\.slice/(?:[\w.-]{1,64}_)?slurmstepd\.scope|/slurm(?:_[\w.-]{1,64})?/uid_\d{1,10})"
-        r"/job_(?P<job>\d{1,10})(?:/step_(?P<step>[\w+.-]{1,32}))?",
+        SLURM,
+        # in version 1: https://slurm.schedmd.com/cgroups.html
+        r"/slurm(?:_[\w.-]{1,64})?/uid_\d{1,10}/job_(?P<job>\d{1,10})(?:/step_(?P<step>[\w+.-]{1,32}))?",
         # Amazon ECS, and so AWS Batch; without systemd also with the name of the cluster:
         # https://github.com/aws/amazon-ecs-agent/blob/master/agent/api/task/task_linux.go
         rf"/(?:ecstasks\.slice/ecstasks|ECSTasks\.slice/ECSTasks)-{TASK}\.slice/docker-{ID}\.scope",
@@ -76,6 +86,10 @@ PATHS = tuple(
         rf"/machine\.slice/machine-{NAME}\.scope",
     )
 )
+IN_A_POD = re.compile(rf"(?:/container)?{SLURM}(?:/|$)", re.ASCII)
+"""Below the cgroup of a pod in which slurmd runs. A pod's cgroups are its own to name, so there the
+job is the pod's word, and stands beside its name: https://github.com/SlinkyProject/slurm-operator.
+"""
 ABOVE = re.compile(r"(?:/\.\.)+(?=/)")
 ANCESTORS = (
     "",
@@ -116,7 +130,10 @@ WORDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class CgroupOwner:
-    """The owner of a cgroup, from its path; unknown fields are empty."""
+    """The owner of a cgroup, from its path; unknown fields are empty.
+
+    ``slurm_job`` is the number of the job or, if its folder has that name, its SLUID.
+    """
 
     pod_uid: str = ""
     container_id: str = ""
@@ -130,13 +147,26 @@ class CgroupOwner:
 
 def whose(text: str) -> CgroupOwner:
     """The owner of a process, from its /proc/PID/cgroup."""
-    for path in _paths(text):
-        above = ABOVE.match(path)
-        candidates = [a + path[above.end() :] for a in ANCESTORS] if above else [path]
-        for form, candidate in product(PATHS, candidates):
-            if match := form.match(candidate):
-                return _owner(match.groupdict())
-    return CgroupOwner()
+    _, found = _understood(text)
+    return CgroupOwner(
+        (found.get("pod") or "").replace("_", "-"),
+        found.get("container") or (found.get("name") or "").replace(r"\x2d", "-"),
+        found.get("job") or found.get("sluid") or "",
+        found.get("step") or "",
+        found.get("task") or "",
+    )
+
+
+def sluid_folder(text: str) -> tuple[str, str]:
+    """The cgroup of the Slurm job of a process and the rest of its path, if a SLUID names it.
+
+    Otherwise both are empty.
+    """
+    path, found = _understood(text)
+    if not found.get("sluid"):
+        return "", ""
+    above, scope, below = path.partition(f"slurmstepd.scope/{found['sluid']}")
+    return above + scope, below
 
 
 def strange_container(text: str) -> str:
@@ -158,11 +188,14 @@ def _paths(text: str) -> Iterator[str]:
         yield line.partition(":")[2].partition(":")[2]
 
 
-def _owner(found: dict[str, str | None]) -> CgroupOwner:
-    return CgroupOwner(
-        (found.get("pod") or "").replace("_", "-"),
-        found.get("container") or (found.get("name") or "").replace(r"\x2d", "-"),
-        found.get("job") or "",
-        found.get("step") or "",
-        found.get("task") or "",
-    )
+def _understood(text: str) -> tuple[str, dict[str, str | None]]:
+    """The path in a /proc/PID/cgroup that a runtime made, and what its parts say."""
+    for path in _paths(text):
+        above = ABOVE.match(path)
+        candidates = [a + path[above.end() :] for a in ANCESTORS] if above else [path]
+        for form, candidate in product(PATHS, candidates):
+            if match := form.match(candidate):
+                found = match.groupdict()
+                inside = found.get("pod") and IN_A_POD.match("/" + candidate[match.end() :])
+                return candidate, {**found, **inside.groupdict()} if inside else found
+    return "", {}

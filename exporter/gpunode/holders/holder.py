@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from gpunode.holders import cgroup
+from gpunode.holders import cgroup, slurmstepd
 from gpunode.node.kernel import ProcessStat, parse_stat, parse_status
 from gpunode.node.node import Node
 
@@ -146,8 +146,7 @@ class Holder:
 
     def cgroup(self) -> cgroup.CgroupOwner:
         """Whose it is by its cgroup. Raises ``OSError``."""
-        path = f"/proc/{self.pid}/cgroup"
-        return self._once(self._cgroup, lambda: cgroup.whose(self.node.read_text(path)))
+        return self._once(self._cgroup, lambda: _whose(self.node, self.pid))
 
     def strange_container(self) -> str:
         """The shape of its cgroup's path if it looks like that of a container and names none.
@@ -251,6 +250,18 @@ class Holder:
             return self.ask(question)
         except OSError:
             return unknown
+
+
+def _whose(node: Node, pid: int) -> cgroup.CgroupOwner:
+    """Whose a process is by its cgroup, with the number of its Slurm job if slurmstepd says it.
+
+    Raises ``OSError``.
+    """
+    text = node.read_text(f"/proc/{pid}/cgroup")
+    owner = cgroup.whose(text)
+    folder, _ = cgroup.sluid_folder(text)
+    number = slurmstepd.job_of(node, folder) if folder else ""
+    return replace(owner, slurm_job=number) if number else owner
 
 
 def _ids(status: str) -> tuple[list[str], list[str]]:

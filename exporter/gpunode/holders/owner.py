@@ -11,6 +11,7 @@ from dataclasses import astuple, dataclass, field
 from gpunode.holders.cgroup import CgroupOwner
 from gpunode.holders.holder import Holder
 from gpunode.holders.pods import Pods
+from gpunode.node.node import Node
 
 ID_LENGTH = 64
 """Characters of the id of a container."""
@@ -33,6 +34,8 @@ class Owner:
 
     owner_container: str = ""
     slurm_job: str = ""
+    """The number of the job, or its SLUID where the node does not tell the number."""
+
     user: str = ""
     """The user who runs the process, outside pods."""
 
@@ -89,7 +92,7 @@ def _owner(holder: Holder, place: CgroupOwner, pods: Pods) -> Owner:
     if place.pod_uid:
         namespace, pod = pods.name_of(place.pod_uid) or ("", place.pod_uid)
         container = pods.container_of(place.container_id) or _short(place.container_id)
-        return Owner(namespace, pod, container)
+        return Owner(namespace, pod, container, place.slurm_job)
     return Owner("", place.task, _short(place.container_id), place.slurm_job, _user(holder))
 
 
@@ -101,9 +104,16 @@ def _short(container: str) -> str:
 def _user(holder: Holder) -> str:
     """The name of a process's user, or the numeric id if /etc/passwd does not list it."""
     try:
-        uid = holder.users()[0]
-        accounts = holder.node.read_text("/etc/passwd").split("\n")
+        return name_of(holder.node, holder.users()[0])
     except (OSError, LookupError):
+        return ""
+
+
+def name_of(node: Node, uid: str) -> str:
+    """The name of a user, or the numeric id if /etc/passwd does not list it; else empty."""
+    try:
+        accounts = node.read_text("/etc/passwd").split("\n")
+    except OSError:
         return ""
     named = (account.split(":") for account in accounts)
     return next((a[0] for a in named if len(a) > 2 and a[2] == uid), uid)

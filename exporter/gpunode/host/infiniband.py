@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 
 from gpunode.config import Settings
-from gpunode.host.rdma_counters import CXI, KNOWN, OF_A_FUNCTION, Meaning, What
+from gpunode.host.rdma_counters import CXI, KNOWN, OF_A_FUNCTION, REGISTERS, Meaning, What
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import counter
 from gpunode.node.node import Node
@@ -149,10 +149,11 @@ class Infiniband:
             folder = f"{FOLDER}/{device}/ports/{port}"
             files, strange = self._counters(device, folder)
             values = self._values(files)
-            driver = self._driver(device)
+            driver = self._driver(device) if strange or not values else ""
             if not values:
                 unread[UNREAD_PORT.seen(driver)] = None
-            unread |= dict.fromkeys(UNREAD_COUNTER.seen(f"{driver}: {name}") for name in strange)
+            if driver not in REGISTERS:
+                unread |= dict.fromkeys(UNREAD_COUNTER.seen(f"{driver}: {n}") for n in strange)
             samples += _samples(values, (device, port))
             samples += self._state(folder, (device, port))
         for device in self._list(CXI_FOLDER)[:MANY]:

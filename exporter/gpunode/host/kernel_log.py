@@ -208,7 +208,7 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             "network_adapter",
             # mlx5_core may come without an address, or as its functions alone
             rf"(?:mlx5_core(?: {ADDRESS})?.{{0,160}}|mlx5_\w{{1,40}}:[0-9]{{1,6}}:.{{0,60}})"
-            r"(?:synd 0x|device's health compromised|TX timeout detected"
+            r"(?:(?<!ext_)synd 0x|device's health compromised|TX timeout detected"
             r"|High [Tt]emperature|insufficient(?:/unadvertised)? power on the PCIe slot"
             r"|leak of a command resource|enable hca failed|raw fw_ver 0xffffffff"
             r"|power slot Exceeded|[Ff]atal error|[Hh]ealth recovery .{0,20}fail"

@@ -27,8 +27,8 @@ OURS = re.compile(
 WORDS = re.compile(
     r"\b(?:S?Xid|errors?|err|fail(?:s|ed|ure|ing)?|fatal|fault|timed? ?out|timeout|unable|cannot"
     r"|can't|couldn't|didn't|invalid|corrupt(?:ed|ion)?|lost|dead|died|hung|stuck|panic"
-    r"|abort(?:ed|ing)?|unrecoverable|uncorrect(?:ed|able)|exceeded|overrun|degraded|unexpected(?:ly)?|refused"
-    r"|rejected|denied|broken|bad|wrong|issue|leak|insufficient|locked|down|shutdown|unmount"
+    r"|abort(?:ed|ing)?|unrecoverable|uncorrect(?:ed|able)|exceeded|overrun|degraded"
+    r"|unexpected(?:ly)?|refused|rejected|denied|broken|bad|wrong|issue|leak|insufficient|locked|down|shutdown|unmount"
     r"|not (?:ready|responding))\b",
     re.IGNORECASE,
 )

@@ -161,7 +161,7 @@ EFA: Counters = {
     "rx_bytes": _bytes("receive"),
     "tx_bytes": _bytes("transmit"),
     "rx_drops": _loss("dropped"),
-    "retrans_timeout_events": _loss("ack_timeout"),
+    "retrans_timeout_events": _loss("path_change"),
     "impaired_remote_conn_events": _loss("impaired_remote"),
     "unresponsive_remote_events": _loss("unresponsive_remote"),
     "retrans_bytes": Meaning("retransmitted_bytes"),
@@ -189,7 +189,7 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-working-monitor.html
 
 The bytes of each operation are parts of those of the port. AWS's table has the units of
 ``retrans_bytes`` and ``retrans_pkts`` the wrong way round. SRD sends over many paths and repairs
-losses itself, so some retransmissions are normal:
+losses itself, so some retransmissions, and changes to another path after a time-out, are normal:
 https://ieeexplore.ieee.org/document/9167399"""
 
 BNXT_RE: Counters = {
@@ -495,6 +495,11 @@ DRIVERS: Mapping[str, Counters] = {
 }
 
 KNOWN: Counters = {name: of for counters in DRIVERS.values() for name, of in counters.items()}
+
+REGISTERS = frozenset({"hfi1"})
+"""Drivers that show hundreds of the chip's registers in ``hw_counters``, beside the counters of the
+standard, which tell what matters:
+https://github.com/torvalds/linux/blob/master/drivers/infiniband/hw/hfi1/verbs.c"""
 
 OF_A_FUNCTION = "vport_"
 """Begins the names of the counters of a virtual function's port at mlx5's embedded switch."""
