@@ -101,7 +101,7 @@ ORDINARY_FUSES = re.compile(
     r"|unionfs.*|mergerfs|mhddfs|rofiles-fuse|dumpfs|ext[234]|fuse2fs|fuseext2|lklfuse|zfs-fuse|ltfs"
     # layers and images of containers and programs
     r"|(fuse-)?overlayfs|squashfuse.*|snapfuse|nydus.*|rawBridge|stargz.*|soci.*|dwarfs"
-    r"|.*\.AppImage|appimage.*|erofsfuse"
+    r"|rafs|.*\.[Aa]pp[Ii]mage|appimage.*|erofsfuse"
     # software that is cached on the node, whose cache is meant to be full
     r"|cvmfs.*"
 )
