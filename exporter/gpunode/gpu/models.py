@@ -201,6 +201,10 @@ MODELS = (
     # https://www.nvidia.com/content/dam/en-zz/Solutions/design-visualization/rtx-6000/proviz-print-rtx6000-datasheet-web-2504660.pdf
     # A quarter of 1457 TFLOPS of FP8 with sparsity.
     _model("RTX 6000 Ada", 142, 364.2, 728.5, 960),
+    # A quarter of 1044.4, 634 and 427.6: https://www.nvidia.com/en-us/products/workstations/
+    _model("RTX 5000 Ada", 100, 261.1, 522.2, 576),
+    _model("RTX 4500 Ada", 60, 158.5, 317, 432),
+    _model("RTX 4000 Ada", 48, 106.9, 213.8, 360),
     # https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf
     _model("GeForce RTX 4090", 128, 165.2, 330.3, 1008),
     _model("GeForce RTX 4080", 76, 97.5, 194.9, 716.8),
@@ -211,6 +215,11 @@ MODELS = (
     # https://www.nvidia.com/content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.pdf
     _model("A40", 84, 149.7, memory=696),
     _model("RTX A6000", 84, 154.85, memory=768),
+    # Half of 272.8, 222.2, 189.2 and 153.4 with sparsity: https://www.nvidia.com/en-us/products/workstations/
+    _model("RTX A5500", 80, 136.4, memory=768),
+    _model("RTX A5000", 64, 111.1, memory=768),
+    _model("RTX A4500", 56, 94.6, memory=640),
+    _model("RTX A4000", 48, 76.7, memory=448),
     _model("GeForce RTX 3090 Ti", 84, 80, memory=1008),
     _model("GeForce RTX 3090", 82, 71, memory=936),
     # https://d1.awsstatic.com/product-marketing/ec2/NVIDIA_AWS_A10G_DataSheet_FINAL_02_17_2022.pdf
