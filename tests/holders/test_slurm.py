@@ -262,6 +262,7 @@ def test_version_1_of_cgroups_tells_the_same(node: SlurmNode) -> None:
     step = "/freezer/slurm/uid_1000/job_17/step_batch"
     node.run(f"{step}", "slurmstepd: [17.batch]", uid=0)
     node.run(f"{step}/task_0", environment={"SLURM_JOB_ID": "17", "SLURM_JOB_GPUS": "2"})
+    node.folder("/freezer/slurm/uid_1000/job_18/step_extern/task_0")  # has ended
     slurm = slurm_on(node)
     assert unread(slurm) == []
     assert jobs_by_gpu(slurm, node) == {0: None, 1: None, 2: {"17"}, 3: None}

@@ -227,7 +227,7 @@ class SlurmJobs:
             for name in self._list(tree):
                 folder = f"{tree}/{name}"
                 steps = [f"{folder}/{s}" for s in self._list(folder) if s.startswith("step_")]
-                if not steps or not self._populated(folder):
+                if not steps or not self._populated(folder, steps):
                     continue
                 number = self._numbers.get(folder) or self._number(folder, name)
                 if number:
@@ -247,12 +247,15 @@ class SlurmJobs:
         number = name.removeprefix("job_")
         return number if number != name and NUMBER.fullmatch(number) else ""
 
-    def _populated(self, folder: str) -> bool:
-        """Whether there may be processes in a cgroup: slurmd may leave an empty one behind."""
+    def _populated(self, folder: str, steps: list[str]) -> bool:
+        """Whether there are processes in a job's cgroup: slurmd may leave an empty one behind."""
         try:
             events = self.node.read_text(f"{folder}/cgroup.events")
         except OSError:  # version 1 does not tell
-            return True
+            leaves = (
+                leaf for step in steps for leaf in (step, f"{step}/slurm", *self._tasks(step))
+            )
+            return any(pids_in(self.node, leaf) for leaf in leaves)
         return "populated 0" not in events.split("\n")
 
     def _recorded(self) -> Iterator[Claim]:
@@ -302,14 +305,15 @@ class SlurmJobs:
             else:
                 yield Claim(number, uid, gpus, by_file=False)
 
+    def _tasks(self, step: str) -> list[str]:
+        """The cgroups of a step's tasks, of either version."""
+        found = [f"{where}/{n}" for where in (f"{step}/user", step) for n in self._list(where)]
+        return [folder for folder in found if TASK.search(folder)][:MOST_TASKS]
+
     def _started_in(self, step: str) -> list[int]:
         """The processes of a step's tasks that none of the same task started."""
-        folders = [
-            f"{where}/{name}" for where in (f"{step}/user", step) for name in self._list(where)
-        ]
-        tasks = [folder for folder in folders if TASK.search(folder)][:MOST_TASKS]
         found = []
-        for pids in (pids_in(self.node, task) for task in tasks):
+        for pids in (pids_in(self.node, task) for task in self._tasks(step)):
             stats = {pid: stat_of(self.node, pid) for pid in pids[:MOST_PROCESSES]}
             found += [p for p, stat in stats.items() if stat and stat.parent not in stats]
         return found
