@@ -347,6 +347,73 @@ def test_a_driver_that_knows_a_reading_is_not_there_has_no_value_without_a_name(
     assert gpu["unnamed"] == []
 
 
+TRAY = "\n".join(
+    [
+        "gpus 4",
+        *(
+            f"gpu {gpu} {line}"
+            for gpu in range(4)
+            for line in (
+                "name NVIDIA GB200",
+                "set GpuFabricInfoV.cluster 0x9c",
+                "set GpuFabricInfoV.clique 32766",
+                "set GpuFabricInfoV.health_mask 0x51aa",
+                "set GpuFabricInfoV.health_summary 1",
+                *(f"field {old} - fail 3" for old in (161, 162, 163)),
+                *(f"field {new} - 0" for new in (208, 213, 214, 219, 221)),
+                *(f"field {ratio} - 0xfff" for ratio in (220, 222)),
+            )
+        ),
+        "gpu 2 field 213 14 505",
+        "gpu 2 field 220 14 0x30b",
+    ]
+)
+"""A compute tray of a GB200 NVL72, of which one link has recovered.
+https://github.com/marin-community/marin/issues/9086"""
+
+
+def test_a_tray_of_an_nvlink_domain(fake: FakeDriver) -> None:
+    fake.write(TRAY)
+    tray = ask(fake, patience=0)
+    parts = ("bandwidth", "route_recovery", "route", "access_timeout", "configuration")
+    for gpu in tray:
+        assert gpu["fabric"] == {
+            "state": "completed",
+            "healthy": dict.fromkeys((*parts, "partition", "fabric_manager", "summary"), True),
+            "faults": {},
+            "cluster": "9c9c9c9c-9c9c-9c9c-9c9c-9c9c9c9c9c9c",
+            "clique": 32766,
+        }
+        assert gpu["unnamed"] == []
+    kinds = ("recovery_successful", "recovery_failed", "receive", "effective", "symbol")
+    links = {(gpu["identity"]["index"], one["link"]): one for gpu in tray for one in gpu["nvlinks"]}
+    assert len(links) == 4 * 18
+    bad = links.pop((2, 14))
+    assert bad["errors"] == {**dict.fromkeys(kinds, 0), "recovery_successful": 505}
+    assert bad["bit_errors"] == {"effective": pytest.approx(3e-11), "symbol": 0}
+    for link in links.values():
+        assert link["errors"] == dict.fromkeys(kinds, 0)
+        assert link["bit_errors"] == {"effective": 0, "symbol": 0}
+
+
+def test_a_driver_without_the_summary_tells_the_rest(fake: FakeDriver) -> None:
+    fake.write("gpu 0 set GpuFabricInfoV.version 2\ngpu 0 set GpuFabricInfoV.health_mask 0x4aa\n")
+    (gpu,) = ask(fake, patience=0)
+    assert gpu["fabric"]["faults"] == {"configuration": "no_partition"}
+    assert "summary" not in gpu["fabric"]["healthy"]
+
+
+def test_a_registration_that_completed_with_an_error_has_failed(fake: FakeDriver) -> None:
+    insufficient_resources = 23
+    fake.write(
+        f"gpu 0 set GpuFabricInfoV.status {insufficient_resources}\n"
+        "gpu 0 set GpuFabricInfoV.health_mask 0\n"
+    )
+    (gpu,) = ask(fake, patience=0)
+    assert gpu["fabric"]["state"] == "failed"
+    assert gpu["fabric"]["healthy"] == {"registration": False}
+
+
 def test_a_pci_address_is_that_of_the_kernel(fake: FakeDriver) -> None:
     in_sysfs = {
         "00000000:1B:00.0": "0000:1b:00.0",

@@ -196,7 +196,7 @@ class PcieLink:
 class NvLink:
     """One NVLink: whether it is up, its speed in one direction, and its error counters by kind.
 
-    ``bit_errors`` are the shares of bits that were wrong, by kind; 0 if none was.
+    ``bit_errors`` are bit error ratios by kind; 0 if there was no error.
     """
 
     link: int

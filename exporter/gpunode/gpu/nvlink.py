@@ -42,8 +42,8 @@ LINK_ERRORS = Metric(
 BIT_ERRORS = Metric(
     "gpunode_gpu_nvlink_bit_error_ratio",
     "gauge",
-    "Share of the bits of one NVLink that were wrong, after error correction (`effective`) or of "
-    "symbols (`symbol`), for the links that have had some (NVML fields 220, 222; NVLink 5).",
+    "Bit error ratio of one NVLink, `effective` or by `symbol`, for the links where it is not zero "
+    "(NVML fields 220, 222; NVLink 5).",
     (*GPU, "link", "kind"),
 )
 

@@ -47,7 +47,7 @@ NVLINK_ERRORS = {
     221: "symbol",
 }
 NVLINK_BIT_ERRORS = {220: "effective", 222: "symbol"}
-"""Ratios since the driver was loaded, after and before error correction; of NVLink 5."""
+"""Bit error ratios of NVLink 5: of what error correction left, and of symbols."""
 
 LINK_STATES = {
     pynvml.NVML_NVLINK_STATE_INACTIVE: "inactive",
