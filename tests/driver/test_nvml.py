@@ -259,6 +259,12 @@ def test_an_old_driver_answers_what_it_can(old_fake: FakeDriver) -> None:
     assert_sampled(gpu["utilization_samples"], 0.4, every=0.2)
 
 
+def test_a_corrupted_inforom_costs_its_version_alone(fake: FakeDriver) -> None:
+    fake.write("gpu 0 fail nvmlDeviceGetInforomImageVersion 14")
+    (gpu,) = ask(fake)
+    assert gpu["firmware"] == {"gsp": "580.159.04"}
+
+
 def is_unsupported(answer: Any) -> bool:
     return isinstance(answer, dict) and answer.get("error") == "Unsupported"
 

@@ -110,7 +110,6 @@ class NodeVersions:
         self.every = EVERY
         self._errands = Errands()
         self._layers: bool | None = None
-        self._of_driver = {"driver": "", "cuda": ""}
 
     def read(self) -> Reading:
         found = {
@@ -129,18 +128,19 @@ class NodeVersions:
         return Reading((*info, *self._adapters()))
 
     def _asked(self) -> dict[str, str]:
-        """The versions of the driver and of CUDA; those of before while it does not answer."""
-        self._errands.run({"versions of the driver": self._ask})
+        """The versions of the driver and of CUDA; of a driver that hangs, that of its module."""
+        told = {"driver": "", "cuda": ""}
+        self._errands.run({"versions of the driver": lambda: self._ask(told)})
         module = self._text("/sys/module/nvidia/version")
-        return {**self._of_driver, **({"driver": module} if module else {})}
+        return {**told, "driver": module or told["driver"]}
 
-    def _ask(self) -> None:
+    def _ask(self, told: dict[str, str]) -> None:
         gpus, _ = listed(self.node.drivers)
         for gpu in gpus:
             for what, ask in (("driver", gpu.driver_version), ("cuda", gpu.cuda_version)):
                 with contextlib.suppress(DriverError):
-                    self._of_driver[what] = ask()
-            if all(self._of_driver.values()):
+                    told[what] = ask()
+            if all(told.values()):
                 return
 
     def _system(self) -> str:

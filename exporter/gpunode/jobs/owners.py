@@ -209,7 +209,7 @@ class ProcessRoles:
         self.census = census
         self.gpu = gpu
         self.every = settings.gpu.owners_interval
-        self._versions = RunningVersions(census.node, gpu.identity)
+        self._versions = RunningVersions(census.node.clock, gpu.identity)
 
     def read(self) -> Reading:
         look = self.census.look(self.gpu)

@@ -14,7 +14,7 @@ from gpunode.driver.driver import Identity
 from gpunode.gpu import GPU
 from gpunode.holders.holder import Holder, Pauses
 from gpunode.metric import Metric, Sample
-from gpunode.node.node import Image, Node
+from gpunode.node.node import Clock, Image
 
 INFO = Metric(
     "gpunode_job_version_info",
@@ -64,8 +64,8 @@ class Versions:
 class RunningVersions:
     """What runs on one GPU, process by process; a process is read once."""
 
-    def __init__(self, node: Node, gpu: Identity) -> None:
-        self.node = node
+    def __init__(self, clock: Clock, gpu: Identity) -> None:
+        self.clock = clock
         self.labels = gpu.labels
         self._known: dict[Holder, tuple[Versions, Pauses]] = {}
 
@@ -81,14 +81,14 @@ class RunningVersions:
     def _look(self, holder: Holder) -> tuple[Versions, Pauses]:
         """What a process runs: looked at again only until it has loaded PyTorch."""
         versions, pauses = self._known.get(holder) or (Versions(), Pauses(FIRST, LAST))
-        now = self.node.clock.monotonic()
+        now = self.clock.monotonic()
         if versions.torch or not pauses.over(now):
             return versions, pauses
         pauses.looked(now)
         if not versions.image and not versions.digest:
             image = image_of(holder)
             versions = replace(versions, image=image.name, digest=image.digest)
-        for what, version in libraries_of(self.node, holder):
+        for what, version in libraries_of(holder):
             versions = replace(versions, **{what: version})
         return versions, pauses
 
@@ -102,21 +102,20 @@ def image_of(holder: Holder) -> Image:
         return Image()
 
 
-def libraries_of(node: Node, holder: Holder) -> Iterator[tuple[str, str]]:
+def libraries_of(holder: Holder) -> Iterator[tuple[str, str]]:
     """The versions of the libraries that a process has loaded, the best known last."""
     try:
-        paths = holder.ask(lambda: node.libraries(holder.pid))
+        paths = holder.ask(lambda: holder.node.libraries(holder.pid))
     except OSError:
         return
-    root = f"/proc/{holder.pid}/root"
     for path in paths:
         if named := IN_NAME.search(path):
             yield "cuda" if named["name"] == "cudart" else "nccl", named["version"]
         elif found := NCCL.match(path):
-            yield from parse_nccl(_kept(node, f"{root}{found['folder']}/include/nccl.h", IN_NCCL))
+            yield from parse_nccl(_kept(holder, f"{found['folder']}/include/nccl.h", IN_NCCL))
     folders = dict.fromkeys(found["folder"] for path in paths if (found := TORCH.match(path)))
     for folder in list(folders)[:1]:
-        yield from parse_torch(_kept(node, f"{root}{folder}/version.py", IN_TORCH))
+        yield from parse_torch(_kept(holder, f"{folder}/version.py", IN_TORCH))
 
 
 def parse_torch(lines: list[str]) -> Iterator[tuple[str, str]]:
@@ -134,8 +133,10 @@ def parse_nccl(lines: list[str]) -> Iterator[tuple[str, str]]:
         yield "nccl", ".".join(parts)
 
 
-def _kept(node: Node, path: str, pattern: re.Pattern[str]) -> list[str]:
+def _kept(holder: Holder, path: str, pattern: re.Pattern[str]) -> list[str]:
+    """What is kept of a file in the root of a process; nothing if it cannot be read."""
+    inside = f"/proc/{holder.pid}/root{path}"
     try:
-        return node.lines(path, 0, pattern).kept[:8]
+        return holder.ask(lambda: holder.node.lines(inside, 0, pattern)).kept[:8]
     except OSError:
         return []

@@ -53,8 +53,8 @@ def cuda_version(library: Library, generation: int) -> str:
 
 
 def firmware(board: Device) -> dict[str, str]:
-    """The versions of the GPU's firmware that it tells. Raises ``DriverError``."""
-    found = {what: label(board.if_supported(ask)) for what, ask in FIRMWARE.items()}
+    """The versions of the GPU's firmware that it tells: of a corrupted InfoROM, none."""
+    found = {what: label(board.if_answered(ask)) for what, ask in FIRMWARE.items()}
     return {what: version for what, version in found.items() if version}
 
 
