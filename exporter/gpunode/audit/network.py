@@ -7,6 +7,7 @@ import re
 from gpunode.audit.check import NO_ADAPTER, CannotTell, Check, Observation, Subject, each
 from gpunode.audit.system import numa_nodes
 from gpunode.host.cpu import parse_cpu_list
+from gpunode.host.infiniband import parse_rate
 from gpunode.host.network import VIRTUAL
 from gpunode.host.pcie import PciDevice, closeness, parse_speed
 from gpunode.node.kernel import counter
@@ -19,14 +20,12 @@ MTU = 4200
 
 BUFFER = 16 << 20
 CONGESTION_CONTROLS = ("bbr", "cubic", "dctcp", "htcp")
-FAST_RDMA = 100.0
-"""Gb/s; adapters that are slower are there for management."""
+FAST_RDMA = 100e9 / 8
+"""Bytes per second; slower adapters are there for management."""
 
 BEHIND_A_SWITCH = 4
 """Bridges above a device behind a PCI Express switch: the host bridge, a root port and the two
 ports of the switch. A virtual machine shows none of its host's."""
-
-RATE = re.compile(r"(?P<gigabits>\d+(?:\.\d+)?) Gb/sec")
 INTERRUPT = re.compile(r"\s*(?P<number>\d+):.*mlx5_\w{1,64}@pci:(?P<bus>[0-9a-f:.]+)")
 
 
@@ -67,13 +66,10 @@ def _congestion(subject: Subject) -> Observation:
 
 
 def _rdma_rate(subject: Subject, bus_id: str) -> float:
-    """The rate of an adapter's fastest port in Gb/s; 0 if it has none for RDMA."""
-    found = [0.0]
-    for device in subject.names(f"/sys/bus/pci/devices/{bus_id}/infiniband"):
-        for name, folder in subject.rdma_ports.items():
-            match = RATE.match(subject.text(f"{folder}/rate")) if name.startswith(device) else None
-            found += [float(match["gigabits"])] if match else []
-    return max(found)
+    """The rate of an adapter's fastest port in bytes per second; 0 if it has none for RDMA."""
+    devices = subject.names(f"/sys/bus/pci/devices/{bus_id}/infiniband")
+    folders = [f for name, f in subject.rdma_ports.items() if name.partition("/")[0] in devices]
+    return max((parse_rate(subject.text(f"{folder}/rate")) for folder in folders), default=0.0)
 
 
 def _behind_switches(subject: Subject) -> list[PciDevice]:
@@ -96,7 +92,7 @@ def _near_gpu(subject: Subject) -> Observation:
         if device.kind == "nic" and _rdma_rate(subject, device.bus_id) >= FAST_RDMA
     ]
     if not adapters:
-        raise CannotTell(f"{NO_ADAPTER} of {FAST_RDMA:g} Gb/s or more")
+        raise CannotTell(f"{NO_ADAPTER} of {FAST_RDMA * 8 / 1e9:g} Gb/s or more")
     finding = each(
         {
             f"GPU {gpu.bus_id}": (
