@@ -75,6 +75,13 @@ PROCESS_USE = Metric(
     "(nvmlDeviceGetProcessUtilization).",
     (*GPU, "pid"),
 )
+MPS_CLIENTS = Metric(
+    "gpunode_gpu_mps_clients",
+    "gauge",
+    "Processes that share the GPU through MPS; absent without any. A fault of one ends them all "
+    "(nvmlDeviceGetMPSComputeRunningProcesses).",
+    GPU,
+)
 NCCL_SETTING = Metric(
     "gpunode_nccl_setting_info",
     "gauge",
@@ -93,7 +100,16 @@ class GpuOwners:
         "hostPID and the node's root at path.rootfs"
     )
     divided: ClassVar[Divided] = "instances"
-    metrics = (OWNER, ALLOCATED, PROCESS, PROCESS_MEMORY, PROCESS_USE, NCCL_SETTING, UNREADABLE)
+    metrics = (
+        OWNER,
+        ALLOCATED,
+        PROCESS,
+        PROCESS_MEMORY,
+        PROCESS_USE,
+        MPS_CLIENTS,
+        NCCL_SETTING,
+        UNREADABLE,
+    )
 
     def __init__(self, census: Census, gpu: Gpu, settings: Settings, pods: Pods) -> None:
         self.census = census
@@ -112,7 +128,9 @@ class GpuOwners:
         self._started = {h: self._started.get(h) or started(h, self.pods) for h in holders}
         found = {holder.pid: each for holder, each in self._started.items()}
         allocations = self.pods.holders(self.gpu.identity)
+        clients = {p.pid for p in look.processes if p.kind == "mps"} if look is not None else set()
         samples = (
+            *MPS_CLIENTS.at(float(len(clients)) if clients else None, *self.labels),
             *self._owner_samples(allocations, found.values()),
             *self._process_samples(processes, found),
         )
