@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
-from gpunode.audit.source import CHECKS, OK, Audit, Audited, audit
+from gpunode.audit.source import CHECKS, OK, Audit, Audited, Result, audit
 from gpunode.cli.table import audit_table
 from gpunode.config import Settings
 from gpunode.driver.driver import (
@@ -322,3 +322,73 @@ def test_the_table_says_once_why_checks_cannot_tell(tmp_path: Path) -> None:
     text = console.export_text()
     assert text.count("no GPU") == 1
     assert {check.name for check in CHECKS} <= set(re.findall(r"\w+", text))
+
+
+def found(results: list[Result], check: str) -> tuple[str, str]:
+    (result,) = (result for result in results if result.check == check)
+    return result.status, result.found
+
+
+def test_a_virtual_machine_shows_no_switches_and_nothing_is_said_of_them(tmp_path: Path) -> None:
+    switch = f"/sys/devices/pci0000:00/{PORT}/{SWITCH}"
+    flat: dict[str, Any] = {
+        f"{switch}/0000:02:01.0/{GPU_BUS}/class": None,
+        f"{switch}/0000:02:02.0/{NIC}/class": None,
+        f"/sys/devices/pci0000:00/{GPU_BUS}/class": "0x030200\n",
+        f"/sys/devices/pci0000:00/{NIC}/class": "0x020000\n",
+    }
+    results = audit(node(tmp_path, flat))
+    for check in ("rdma_near_gpu", "gpu_pcie_uplink"):
+        assert found(results, check)[0] == "unknown"
+
+
+def test_slow_adapters_are_no_adapters_of_the_gpus(tmp_path: Path) -> None:
+    slow = {"/sys/class/infiniband/mlx5_0/ports/1/rate": "25 Gb/sec (1X EDR)\n"}
+    status, why = found(audit(node(tmp_path, slow)), "rdma_near_gpu")
+    assert (status, why) == ("unknown", "no InfiniBand or RoCE adapter of 100 Gb/s or more")
+
+
+def test_the_gpu_operator_s_pod_restores_mig_instances(tmp_path: Path) -> None:
+    pod = "/var/log/pods/gpu-operator_nvidia-mig-manager-x7k_0f/mig-manager/0.log"
+    results = audit(node(tmp_path, {**FAULTS["mig_layout"], pod: ""}))
+    assert found(results, "mig_layout") == ("ok", "mig-manager's pod")
+
+
+def test_a_unit_whose_name_only_contains_mig_restores_nothing(tmp_path: Path) -> None:
+    units = "/etc/systemd/system/multi-user.target.wants"
+    changes = {**FAULTS["mig_layout"], f"{units}/db-migrate.service": ""}
+    assert found(audit(node(tmp_path, changes)), "mig_layout")[0] == "failed"
+
+
+def test_without_workers_their_number_cannot_be_judged(tmp_path: Path) -> None:
+    alone = {f"/proc/{PID}/task/{PID}/children": ""}
+    assert found(audit(node(tmp_path, alone)), "loader_workers")[0] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("nice", "policy", "words"),
+    [(0, 0, ""), (-5, 0, ""), (0, 2, ""), (1, 0, "nice 1"), (0, 5, "SCHED_IDLE")],
+)
+def test_only_what_gives_way_to_others_fails(
+    tmp_path: Path, nice: int, policy: int, words: str
+) -> None:
+    changes = {f"/proc/{PID}/stat": stat(PID, "a (b) c", nice, policy)}
+    status, said = found(audit(node(tmp_path, changes)), "cpu_priority")
+    assert status == ("failed" if words else "ok")
+    assert words in said
+
+
+def test_one_isolated_core_for_a_process_is_a_binding(tmp_path: Path) -> None:
+    bound = {
+        "/sys/devices/system/cpu/isolated": "3-5\n",
+        f"/proc/{PID}/status": "Name:\tpython\nCpus_allowed_list:\t3\n",
+    }
+    assert found(audit(node(tmp_path, bound)), "isolated_cores")[0] == "ok"
+
+
+def test_a_share_of_mps_is_right_where_others_share_the_gpu(tmp_path: Path) -> None:
+    changes = {
+        **FAULTS["mps_share"],
+        "processes": [Process(PID, None, "mps"), Process(PID + 9, None, "mps")],
+    }
+    assert found(audit(node(tmp_path, changes)), "mps_share")[0] == "ok"

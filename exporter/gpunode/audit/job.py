@@ -222,11 +222,14 @@ def _mps_share(subject: Subject) -> Observation:
         clients = {p.pid for p in known(gpu.processes) or [] if p.kind == "mps"}
         for holder in subject.holders if clients else ():
             if holder.pid in clients:
-                share = holder.environment().get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") or "100"
+                try:
+                    share = holder.environment().get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") or "100"
+                except OSError:  # it has ended, or belongs to another user
+                    continue
                 alone = len(clients) == 1 and float(share) < 100
                 findings[f"process {holder.pid}"] = f"alone with {share} %" if alone else None
     if not findings:
-        raise CannotTell("no process uses MPS")
+        raise CannotTell("no process that can be read uses MPS")
     return each(findings)
 
 
