@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -156,19 +155,19 @@ def _descendants(subject: Subject, holder: Holder) -> list[str]:
     return found
 
 
-def _stats(subject: Subject, holder: Holder) -> list[str]:
-    """The stat files of a process and of those that it has started."""
-    found = []
+def _stats(subject: Subject, holder: Holder) -> dict[str, str]:
+    """The stat files of a process and of those that it has started, by PID."""
+    found = {}
     for pid in _descendants(subject, holder):
         with suppress(OSError):  # it has ended
-            found.append(subject.text(f"/proc/{pid}/stat"))
+            found[pid] = subject.text(f"/proc/{pid}/stat")
     if not found:
         raise CannotTell("the processes are not visible")
     return found
 
 
 def _priority(subject: Subject, holder: Holder, _: Gpu) -> str | None:
-    found = [parse_scheduling(text) for text in _stats(subject, holder)]
+    found = [parse_scheduling(text) for text in _stats(subject, holder).values()]
     if any(each.policy == SCHED_IDLE for each in found):
         return "SCHED_IDLE"
     nice = max(each.nice for each in found)
@@ -197,21 +196,24 @@ def _isolated(subject: Subject) -> Observation:
 
 
 def _workers(subject: Subject) -> Observation:
-    workers: Counter[str] = Counter()
+    workers: dict[str, set[str]] = {}
     for holder in subject.holders:
         with suppress(OSError):  # it has ended, or belongs to another user
             stats = holder.ask(partial(_stats, subject, holder))
             allowed = _allowed(subject, holder)
-            workers[allowed] += sum(parse_stat(text).name == LOADER_WORKER for text in stats)
+            named = {pid for pid, text in stats.items() if parse_stat(text).name == LOADER_WORKER}
+            workers.setdefault(allowed, set()).update(named)  # one on a GPU may start another
     if not any(workers.values()):
         raise CannotTell(f"no process named {LOADER_WORKER}")
     return each(
         {
             f"CPUs {allowed}": (
-                None if count <= (cpus := len(parse_cpu_list(allowed))) else f"{count} for {cpus}"
+                None
+                if len(named) <= (cpus := len(parse_cpu_list(allowed)))
+                else f"{len(named)} for {cpus}"
             )
-            for allowed, count in workers.items()
-            if count
+            for allowed, named in workers.items()
+            if named
         }
     )
 
