@@ -17,6 +17,7 @@ from gpunode.gpu.models import model_of
 from gpunode.holders.cgroup import whose
 from gpunode.host import infiniband
 from gpunode.host.filesystem import KINDS, PLAIN_FUSE
+from gpunode.host.hwmon import place_of
 from gpunode.host.kernel_log import kind_of
 
 FOLDER = Path(__file__).parent
@@ -103,6 +104,13 @@ def gpus() -> Iterator[Outcome]:
             yield Outcome(name, "right" if model_of(name) else "silent")
 
 
+def sensors() -> Iterator[Outcome]:
+    """Whether a temperature is known for what it is; those of single parts are none of ours."""
+    for entry in load("sensors")["temperatures"]:
+        found, wanted = place_of(entry["label"]) or None, entry["place"]
+        yield Outcome(f"{entry['driver']}: {entry['label']}", _fate(found, wanted))
+
+
 FAMILIES: dict[str, Callable[[], Iterator[Outcome]]] = {
     "kernel lines": kernel_lines,
     "cgroups of containers": cgroups,
@@ -110,6 +118,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Outcome]]] = {
     "mounts of the network": mounts,
     "counters of RDMA ports": rdma_counters,
     "models of GPUs": gpus,
+    "temperatures": sensors,
 }
 
 

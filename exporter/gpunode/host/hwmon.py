@@ -39,12 +39,13 @@ UNREADABLE = Unknown(
 FOLDER = "/sys/class/hwmon"
 INPUT = re.compile(r"(?P<sensor>(?P<kind>fan|temp)\d{1,3})_input")
 PLACES = {
-    "inlet": re.compile(r"inlet|intake|ambient|front panel", re.IGNORECASE),
+    "inlet": re.compile(r"inlet|intake|ambient", re.IGNORECASE),
     "outlet": re.compile(r"outlet|exhaust", re.IGNORECASE),
     "processor": re.compile(r"Package id \d+|Tdie|Tctl"),
 }
 """Labels of the temperatures that say something about the whole node or a whole processor:
-https://docs.kernel.org/hwmon/coretemp.html, https://docs.kernel.org/hwmon/k10temp.html"""
+https://docs.kernel.org/hwmon/coretemp.html, https://docs.kernel.org/hwmon/k10temp.html. What
+mlxsw calls front panel is a transceiver."""
 
 CHIPS = 64
 SENSORS = 256
@@ -146,11 +147,16 @@ class Hwmon:
                 label = self.node.read_text(f"{folder}/{sensor}_label").strip()
             except OSError:
                 label = ""
-            place = next((place for place, of in PLACES.items() if of.search(label)), "")
+            place = place_of(label)
             if match["kind"] == "fan":
                 yield match[0], printable(label or sensor, NAME), ""
             elif place:
                 yield match[0], printable(label, NAME), place
+
+
+def place_of(label: str) -> str:
+    """What a temperature is the temperature of, by its label; empty if it is not to export."""
+    return next((place for place, of in PLACES.items() if of.search(label)), "")
 
 
 def _unused(chip: str, sensor: str, names: set[tuple[str, str]]) -> tuple[str, str]:
