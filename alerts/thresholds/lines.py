@@ -123,6 +123,33 @@ LINES: tuple[DashboardLine, ...] = (
         reason="StorageSlow tells when the servers suffer.",
     ),
     DashboardLine(
+        name="lustre_busiest_target",
+        group="data_ingestion",
+        says="share of a node's time with object servers that one target takes",
+        signal=f"max by ({NODE}, filesystem, target) (gpunode_lustre_busiest_target_ratio)",
+        unit="percent",
+        comparison=">",
+        threshold=0.5,
+        scope="node",
+        reason="Small files have one stripe each; StorageSlow tells when requests take long.",
+    ),
+    DashboardLine(
+        name="page_cache_missed",
+        group="data_ingestion",
+        says="share of the bytes that a job reads that come from storage, not from the page cache",
+        signal=(
+            rate('gpunode_job_io_bytes_total{direction="read"}')
+            + f" / on ({GPU}) ("
+            + rate("gpunode_job_read_call_bytes_total")
+            + " > 1e6)"
+        ),
+        unit="percent",
+        comparison=">",
+        threshold=0.5,
+        scope="gpu",
+        reason="The first epoch reads everything from storage; JobStarved tells if a GPU waits.",
+    ),
+    DashboardLine(
         name="nvlink_used",
         group="communication",
         says="share of the NVLinks' bandwidth in use",
@@ -192,6 +219,17 @@ LINES: tuple[DashboardLine, ...] = (
         reason="As above.",
     ),
     DashboardLine(
+        name="gpu_memory_growth",
+        group="memory_precision",
+        says="bytes by which the use of a GPU's memory grows in an hour",
+        signal=f"3600 * {of_gpus('deriv(gpunode_gpu_memory_used_bytes[3h])')}",
+        unit="bytes",
+        comparison=">",
+        threshold=1e9,
+        scope="gpu",
+        reason="Any job grows as it starts; JobOutOfGpuMemory tells when memory is short.",
+    ),
+    DashboardLine(
         name="mfu",
         group="memory_precision",
         says="model FLOPs utilisation",
@@ -217,6 +255,30 @@ LINES: tuple[DashboardLine, ...] = (
         threshold=0.5,
         scope="gpu",
         reason="Small kernels are a property of the model; JobLaunchBound tells of gaps.",
+    ),
+    DashboardLine(
+        name="torch_recompiled",
+        group="kernels",
+        says="graphs that torch.compile compiled in 15 minutes",
+        signal=gained("gpunode_torch_compiled_graphs_total"),
+        unit="count",
+        comparison=">",
+        threshold=10.0,
+        scope="gpu",
+        reason="A run compiles as it starts; the ledger tells what is lost.",
+    ),
+    DashboardLine(
+        name="inlet_temperature",
+        group="thermal_power",
+        says="temperature of the air that enters the node",
+        signal=(
+            f'max by ({NODE}, chip, sensor) (gpunode_hwmon_temperature_celsius{{place="inlet"}})'
+        ),
+        unit="celsius",
+        comparison=">",
+        threshold=35.0,
+        scope="node",
+        reason="GpuHot and GpuThrottled tell when the GPUs suffer.",
     ),
     DashboardLine(
         name="sm_clock",
@@ -348,6 +410,8 @@ COVERED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("a filesystem that does not answer", ("StorageDown",)),
     ("disk at 100 % while GPUs wait", ("NodeStoragePressure", "disk_busy")),
     ("many small files", ("StorageSlow", "lustre_metadata")),
+    ("a hot OST", ("StorageSlow", "lustre_busiest_target")),
+    ("the data set does not fit into the page cache", ("JobStarved", "page_cache_missed")),
     ("shared memory nearly full", ("ShmNearlyFull",)),
     ("an all-reduce stops", ("JobStalled",)),
     ("NCCL's log waits for a rank", ("JobStalled",)),
@@ -358,6 +422,8 @@ COVERED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("rank imbalance", ("JobStraggler",)),
     ("communication share", ("JobCommunicationHigh",)),
     ("GPU memory at its limit", ("JobOutOfGpuMemory", "gpu_memory_used")),
+    ("GPU memory that grows for hours", ("JobOutOfGpuMemory", "gpu_memory_growth")),
+    ("torch.compile compiles again and again", ("torch_recompiled",)),
     ("memory_reserved and allocation retries", ("JobOutOfGpuMemory", "torch_reserved")),
     ("FLOP/s far below the peak", ("mfu",)),
     ("tensor cores idle", ("JobTensorCoresIdle",)),
@@ -366,6 +432,7 @@ COVERED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("SMs not filled at 100 % utilisation", ("sm_efficiency",)),
     ("gaps between kernels", ("JobLaunchBound",)),
     ("more than 80 °C", ("GpuHot", "GpuMemoryHot", "GpuThrottled")),
+    ("warm air at the inlet", ("GpuHot", "inlet_temperature")),
     ("clocks or power limit lowered", ("sm_clock", "power_limit")),
     ("responses within 2 s, batches within 100 ms", ("ServingSlow", "request_time", "batch_time")),
 )

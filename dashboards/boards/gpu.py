@@ -295,6 +295,13 @@ GPU_BOARD = Board(
                     "bytes",
                 ),
                 lines(
+                    "Shared through MPS",
+                    "How many processes share the GPU? A fault of one ends them all.",
+                    [_asked(of_gpus("gpunode_gpu_mps_clients"))],
+                    "none",
+                    nothing="No process uses MPS",
+                ),
+                lines(
                     "NVLink",
                     "How much moves over NVLink?",
                     [

@@ -281,6 +281,24 @@ JOB = Board(
                     limit=limit("JobOutOfGpuMemory"),
                 ),
             ),
+            row(
+                8,
+                lines(
+                    "Graphs compiled",
+                    "Does torch.compile compile again after the start? Graphs in 15 minutes.",
+                    [_most(signal("torch_recompiled"), "graphs")],
+                    "none",
+                    needs=f"{CLIENT}, and torch.compile",
+                    limit=limit("torch_recompiled"),
+                ),
+                lines(
+                    "Loader workers",
+                    "How many workers prepare the data of each rank?",
+                    [_ranks(of_gpus("gpunode_job_loader_workers"))],
+                    "none",
+                    needs="PyTorch 2.6 or later, whose workers are named pt_data_worker",
+                ),
+            ),
         ),
         section(
             "Communication",

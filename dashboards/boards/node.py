@@ -9,6 +9,7 @@ from __future__ import annotations
 from alerts.promql import GPU, NODE, of_gpus
 from dashboards.layout import Board, link_to, row, section
 from dashboards.panels import (
+    HWMON,
     INFINIBAND,
     LUSTRE,
     NCCL_LOG,
@@ -27,6 +28,7 @@ from dashboards.variables import datasource, of_few, of_many
 from gpunode.export import palette
 
 ONE = "{{instance}} GPU {{gpu}}"
+SENSOR = "{{instance}} {{chip}} {{sensor}}"
 BYTES = "Bps"
 ACTIVE = "gpunode_gpu_active_seconds_total"
 SECONDS = "gpunode_gpu_seconds_total"
@@ -439,6 +441,73 @@ TABLES = (
     ),
 )
 
+MACHINE = (
+    row(
+        8,
+        lines(
+            "Fans",
+            "Has a fan stopped, or do all run at full speed?",
+            [_asked(f"max by ({NODE}, chip, sensor) (gpunode_hwmon_fan_rpm)", SENSOR)],
+            "rotrpm",
+            needs=HWMON,
+        ),
+        lines(
+            "Temperature of the air",
+            "Is the air that enters the node too warm?",
+            [_asked(signal("inlet_temperature"), SENSOR)],
+            "celsius",
+            limit=limit("inlet_temperature"),
+            needs=HWMON,
+        ),
+        lines(
+            "Power of processors and memory",
+            "How much do the processors draw beside the GPUs?",
+            [
+                _asked(
+                    rate("gpunode_cpu_energy_joules_total", f"{NODE}, package, domain"),
+                    "{{instance}} {{domain}} {{package}}",
+                )
+            ],
+            "watt",
+            needs="RAPL, which root alone may read",
+        ),
+    ),
+    row(
+        8,
+        lines(
+            "Growth of GPU memory",
+            "Does a job need ever more memory? Bytes an hour.",
+            [_each(signal("gpu_memory_growth"))],
+            "bytes",
+            limit=limit("gpu_memory_growth"),
+        ),
+        lines(
+            "Reads that miss the page cache",
+            "Does the data set fit into memory, or is it read again? Of mapped files, "
+            "only what is missed counts.",
+            [_each(signal("page_cache_missed"))],
+            SHARE,
+            limit=limit("page_cache_missed"),
+        ),
+        lines(
+            "Lustre: busiest target",
+            "Is one OST hot while the others rest?",
+            [_asked(signal("lustre_busiest_target"), "{{instance}} {{filesystem}}-{{target}}")],
+            SHARE,
+            limit=limit("lustre_busiest_target"),
+            needs=LUSTRE,
+            highest=1,
+        ),
+        lines(
+            "GPUDirect Storage",
+            "How much goes between storage and GPUs without the CPU?",
+            _moved("gpunode_gpudirect_storage_bytes_total", NODE),
+            BYTES,
+            needs="the module nvidia_fs with rw_stats_enabled",
+        ),
+    ),
+)
+
 NODE_BOARD = Board(
     uid="gpunode-node",
     title="GPU node",
@@ -448,6 +517,7 @@ NODE_BOARD = Board(
     sections=(
         section("", *VERDICTS),
         section("Compute | I/O | Communication", *COLUMNS),
+        section("Memory, caches and the chassis", *MACHINE),
         section("Whose GPUs, and what is wrong", *TABLES),
     ),
     since="now-3h",

@@ -13,9 +13,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +26,7 @@ from hypothesis import strategies as st
 
 from gpunode.client import Session
 from gpunode.client.protocol import BEST_OF, PHASES, VERSION
-from gpunode.client.sender import Account
+from gpunode.client.sender import Account, compiled_graphs
 from gpunode.config import ClientSettings, Settings
 from gpunode.driver.driver import DriverError, Gpu, Process
 from gpunode.holders.census import Census
@@ -258,6 +260,29 @@ def test_what_a_process_counted_outlives_it_for_a_while(path: str) -> None:
     assert "gpunode_training_step_median_seconds" not in found
     node.stepped.now += 600
     assert "gpunode_torch_ooms_total" not in values(source)
+
+
+def test_graphs_that_are_compiled_again_are_counted(path: str) -> None:
+    source = listening(OneGpu(os.getpid()), path)
+    told = {"v": VERSION, "steps": {"counts": [3], "sum": 3.0}}
+    send(path, json.dumps({**told, "graphs": None}).encode())
+    assert "gpunode_torch_compiled_graphs_total" not in wait_for(source, ACCEPTED, 1)
+    send(path, json.dumps({**told, "graphs": 2}).encode())
+    send(path, json.dumps({**told, "graphs": 5}).encode())
+    assert wait_for(source, ACCEPTED, 3)["gpunode_torch_compiled_graphs_total"] == 5
+
+
+def test_the_client_tells_how_many_graphs_torch_has_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert compiled_graphs() is None
+    counters: dict[str, Counter[str]] = defaultdict(Counter)
+    utils = SimpleNamespace(counters=counters)
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", utils)
+    assert compiled_graphs() is None
+    assert not counters  # it is only looked at
+    counters["stats"]["unique_graphs"] += 3
+    assert compiled_graphs() == 3
 
 
 def test_every_second_of_a_process_goes_to_one_phase() -> None:

@@ -29,6 +29,7 @@ from gpunode.holders.slurm import SlurmJobs
 from gpunode.holders.slurmstepd import parse_title
 from gpunode.host import rdma_counters as rdma
 from gpunode.host.filesystem import LOCAL, holds_data, may_hold_data
+from gpunode.host.hwmon import place_of
 from gpunode.host.kernel_log import kind_of
 from gpunode.host.kernel_trouble import troubled
 from gpunode.host.mounts import parse
@@ -273,6 +274,13 @@ def _of_fabric(found: Fabric) -> list[bool | str | None]:
     return [healthy, found.state == "completed", domain]
 
 
+def sensors() -> Iterator[Outcome]:
+    """Whether a temperature is known for what it is; those of single parts are none of ours."""
+    for entry in load("sensors")["temperatures"]:
+        found, wanted = place_of(entry["label"]) or None, entry["place"]
+        yield Outcome(f"{entry['driver']}: {entry['label']}", _fate(found, wanted))
+
+
 FAMILIES: dict[str, Callable[[], Iterator[Outcome]]] = {
     "kernel lines": kernel_lines,
     "cgroups of containers": cgroups,
@@ -282,6 +290,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Outcome]]] = {
     "models of GPUs": gpus,
     "names of dcgm-exporter": dcgm_names,
     "health of the NVLink fabric": fabrics,
+    "temperatures": sensors,
 }
 
 

@@ -35,8 +35,11 @@ from gpunode.holders.pods import Pods
 from gpunode.host import (
     cpu,
     disk,
+    energy,
     filefd,
     filesystem,
+    gpudirect_storage,
+    hwmon,
     infiniband,
     kernel_log,
     lustre,
@@ -246,8 +249,13 @@ def of_nfs(data: bytes) -> None:
 
 
 def of_lustre(data: bytes) -> None:
-    text(lustre.parse_stats, lustre.parse_import)(data)
-    node = Told(data, osc=["a-OST0000-osc-ffff88105db50000"], llite=["a-ffff88105db50000"])
+    text(lustre.parse_stats, lustre.parse_import, lambda told: lustre.parse_stripes(told, 4))(data)
+    node = Told(
+        data,
+        osc=["a-OST0000-osc-ffff88105db50000"],
+        llite=["a-ffff88105db50000"],
+        lov=["a-clilov-ffff88105db50000"],
+    )
     exports(lustre.Lustre(node, DEFAULTS), node)
 
 
@@ -345,7 +353,7 @@ def settings_file(data: bytes) -> None:
 
 
 def of_status(data: bytes) -> None:
-    text(processes.parse_fields)(data)
+    text(processes.parse_fields, kernel.parse_scheduling)(data)
     holder = Holder(Told(data), 1, None)
     for fact in (lambda: tenant(holder), holder.own_pid):
         with contextlib.suppress(OSError, ValueError):
@@ -476,6 +484,9 @@ def of_the_host(data: bytes) -> None:
         lambda told: pcie.parse_total(told, "fatal"),
         versions.parse_release,
         versions.parse_switch,
+        hwmon.parse_fan,
+        hwmon.parse_temperature,
+        gpudirect_storage.parse,
     )(data)
     kinds = (
         cpu.Cpu,
@@ -485,10 +496,18 @@ def of_the_host(data: bytes) -> None:
         pcie.Pcie,
         pressure.Pressure,
         versions.NodeVersions,
+        gpudirect_storage.GpuDirectStorage,
     )
     for kind in kinds:
         node = Told(data, devices=["0000:1b:00.0"], nvme0=["hwmon1"])
         exports(kind(node, DEFAULTS), node)
+    node = Told(data, hwmon=["hwmon1"], hwmon1=["fan1_input", "temp1_input"])
+    node.real["temp1_label"] = "Inlet"
+    exports(hwmon.Hwmon(node, DEFAULTS), node)
+    for name in ("package-0", node.text):
+        node = Told(data, powercap=["intel-rapl:0", "intel-rapl:0:0"])
+        node.real["name"] = name
+        exports(energy.Energy(node, DEFAULTS), node)
     node = Told(data)
     node.real["dev"] = seeds.DEVICES
     exports(network.Network(node, DEFAULTS), node)
@@ -510,6 +529,7 @@ REFUSED = struct.pack("=IHHIIi", 36, 2, 0, 0, 0, -2)
 HOST = ("proc/stat", "proc/meminfo", "proc/vmstat", "proc/diskstats", "proc/pressure/*")
 MORE = ("proc/1/net/*", "proc/sys/fs/file-nr", "sys/bus/pci/devices/*/current_link_speed")
 RELEASES = ("etc/*-release", "proc/driver/nvidia-nvswitch/devices/*/information")
+SENSORS = ("sys/class/hwmon/*/*", "sys/class/powercap/*/*", "proc/driver/nvidia-fs/stats")
 LINKS = ("sys/class/net/*/speed", "sys/class/net/*/operstate", "sys/class/net/*/carrier_changes")
 
 TABLE: tuple[Parser, ...] = (
@@ -525,7 +545,11 @@ TABLE: tuple[Parser, ...] = (
     Parser(
         "lustre",
         of_lustre,
-        (*files("**/lustre/**/stats", "**/lustre/**/import"), seeds.LUSTRE_2_10, seeds.LUSTRE_2_15),
+        (
+            *files("**/lustre/**/stats", "**/lustre/**/import", "**/lustre/**/stripecount"),
+            seeds.LUSTRE_2_10,
+            seeds.LUSTRE_2_15,
+        ),
     ),
     Parser("infiniband", of_infiniband, files("sys/class/infiniband/*/ports/**/*")),
     Parser(
@@ -607,7 +631,7 @@ TABLE: tuple[Parser, ...] = (
         long_enough=1 << 10,
     ),
     Parser("accept", accept, seeds.ACCEPTS, largest=1 << 16),
-    Parser("host", of_the_host, files(*HOST, *MORE, *LINKS, *RELEASES)),
+    Parser("host", of_the_host, files(*HOST, *MORE, *LINKS, *RELEASES, *SENSORS)),
     Parser(
         "audit",
         of_the_audit,

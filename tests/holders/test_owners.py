@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import gpunode.node.kubelet
 from gpunode.config import Settings
-from gpunode.driver.driver import Identity
+from gpunode.driver.driver import Identity, Process
 from gpunode.driver.nvidia.vendor import is_device
 from gpunode.holders.census import Census
 from gpunode.holders.pods import Pods
@@ -272,6 +272,26 @@ def test_a_secret_in_the_environment_is_never_read() -> None:
 POD = "/kubepods.slice/kubepods-pod{}.slice/cri-containerd-{}.scope"
 ONE_POD = POD.format("0a0a0a0a_0000_0000_0000_000000000001", "a" * 64)
 OTHER_POD = POD.format("0a0a0a0a_0000_0000_0000_000000000002", "b" * 64)
+
+
+class SharedThroughMps(MachineGpu):
+    """A GPU that the server of MPS and two clients hold."""
+
+    def processes(self) -> list[Process]:
+        clients = [Process(pid, None, "mps") for pid in self.pids[1:]]
+        return [*super().processes(), *clients]
+
+
+def test_clients_of_mps_are_counted_and_a_gpu_without_any_has_no_series(root: Path) -> None:
+    for pid in (10, 11, 12):
+        (root / f"proc/{pid}").mkdir(parents=True)
+        (root / f"proc/{pid}/cgroup").write_text("0::/system.slice\n")
+    gpu = SharedThroughMps(0, "GPU-aa", "0", (10, 11, 12))
+    source = GpuOwners(Census(LocalNode(root)), gpu, Settings(), pods_of(root))
+    assert 'gpunode_gpu_mps_clients{gpu="0",uuid="GPU-aa"} 2' in exported(told(source))
+    assert "gpunode_gpu_mps_clients" not in owners(root, pods_of(root), (10, 11, 12))
+
+
 SLURM_STEP = "/system.slice/slurmstepd.scope/job_42/step_0/user/task_{}"
 
 

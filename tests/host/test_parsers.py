@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpunode import audit, gpu, host, jobs, nccl
-from gpunode.host import cpu, kernel_log, memory, mounts, pcie
+from gpunode.host import cpu, kernel_log, lustre, memory, mounts, pcie
 from gpunode.host.shm import Filling
 from gpunode.jobs import cgroup
 from gpunode.node import kernel, sockets
@@ -30,6 +30,7 @@ PACKAGES = (audit, gpu, host, jobs, nccl)
 ADAPTED: dict[str, Callable[[str], Any]] = {
     "jobs.cgroup.locate": lambda text: cgroup.locate(text, LocalNode(Path("/gone"))),
     "host.memory.parse_vmstat": lambda text: memory.parse_vmstat(text, memory.WANTED),
+    "host.lustre.parse_stripes": lambda text: lustre.parse_stripes(text, 4),
     "host.pcie.parse_total": lambda text: pcie.parse_total(text, "fatal"),
 }
 """Parsers that require more than a text."""
@@ -64,6 +65,7 @@ def parses(name: str, function: Callable[..., Any]) -> bool:
 FOUND = {name: function for name, function in functions() if takes_a_string(function)}
 OF_NODE: dict[str, Callable[[str], Any]] = {
     "node.kernel.counter": kernel.counter,
+    "node.kernel.parse_scheduling": kernel.parse_scheduling,
     "node.kernel.parse_stat": kernel.parse_stat,
     "node.kernel.parse_status": kernel.parse_status,
     "node.sockets.listening": lambda text: sockets.listening(text.splitlines()),
@@ -86,6 +88,7 @@ TOLD = {
     "loss": 2.5,
     "loss_best": 2.25,
     "memory": {"reserved": 5, "allocated": 4, "retries": 2, "ooms": 1},
+    "graphs": 3,
     "kernels": {"gemm": 1.0},
 }
 REAL = list(

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
+from gpunode.config import Settings
 from gpunode.driver.driver import Gpu
 from gpunode.holders.census import Census
 from gpunode.holders.holder import Holder
+from gpunode.host.pcie import PciDevice, Pcie
 from gpunode.node.node import Node
 from gpunode.source import bounded
 from gpunode.unread import Unread
@@ -75,6 +77,11 @@ class Subject:
             for device in self.names(folder)
             for port in self.names(f"{folder}/{device}/ports")
         }
+
+    @cached_property
+    def pci_devices(self) -> list[PciDevice]:
+        """The GPUs and network adapters, and the bridges above each. Raises ``OSError``."""
+        return Pcie(self.node, Settings()).devices()
 
     @cached_property
     def holders(self) -> dict[Holder, Gpu]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from gpunode.audit.check import NO_ADAPTER, CannotTell, Check, Observation, Subject, each
@@ -11,13 +12,17 @@ from gpunode.driver.driver import Gpu, known
 from gpunode.holders.holder import Holder
 from gpunode.host.cpu import parse, parse_cpu_list
 from gpunode.jobs import cgroup
+from gpunode.jobs.processes import LOADER_WORKER
 from gpunode.nccl import log as nccl_log
-from gpunode.node.kernel import parse_status
+from gpunode.node.kernel import SCHED_IDLE, parse_scheduling, parse_stat, parse_status
 
 FILES = 65536
 SHM = 1 << 30
 PATH = 128
 """Characters of a path in a finding; a tenant's may have 4,096."""
+
+DESCENDANTS = 128
+"""The most processes to read of each on a GPU; a training process has tens of loader workers."""
 
 NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 
@@ -71,11 +76,9 @@ def _locality(subject: Subject, holder: Holder, gpu: Gpu) -> str | None:
         raise CannotTell("only one NUMA node")
     bus_id = gpu.identity.bus_id
     local = parse_cpu_list(subject.text(f"/sys/bus/pci/devices/{bus_id}/local_cpulist"))
-    allowed = parse_status(subject.text(f"/proc/{holder.pid}/status")).get("Cpus_allowed_list")
-    if not allowed:
-        raise ValueError(f"no Cpus_allowed_list in /proc/{holder.pid}/status")
-    near = parse_cpu_list(allowed[0]) <= local
-    return None if near else f"may run on CPUs {allowed[0]}, far from GPU {bus_id}"
+    allowed = _allowed(subject, holder)
+    near = parse_cpu_list(allowed) <= local
+    return None if near else f"may run on CPUs {allowed}, far from GPU {bus_id}"
 
 
 def _quota(subject: Subject, holder: Holder, _: Gpu) -> str | None:
@@ -128,11 +131,108 @@ def _around_nvlink(_subject: Subject, holder: Holder, gpu: Gpu) -> str | None:
 
 def _threads(subject: Subject, holder: Holder, _: Gpu) -> str | None:
     cores = len(parse(subject.text("/proc/stat")).cores)
-    share = cores // len(subject.holders)
-    value = holder.environment().get("OMP_NUM_THREADS")
-    if value is None:
-        return "not set" if len(subject.holders) > 1 else None
-    return None if int(value) <= max(1, share) else f"OMP_NUM_THREADS={value}, {share} cores each"
+    share = max(1, cores // len(subject.holders))
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+    values = {name: value for name in names if (value := holder.environment().get(name))}
+    if "OMP_NUM_THREADS" not in values and len(subject.holders) > 1:
+        return "OMP_NUM_THREADS is not set"
+    # OMP_NUM_THREADS may have a number for each level of nesting.
+    over = [f"{n}={value}" for n, value in values.items() if int(value.split(",")[0]) > share]
+    return f"{', '.join(over)}, {share} cores each" if over else None
+
+
+def _descendants(subject: Subject, holder: Holder) -> list[str]:
+    """A process and the first of those that it has started."""
+    found = [str(holder.pid)]
+    for pid in found:
+        path = f"/proc/{pid}/task/{pid}/children"
+        try:
+            children = subject.text(path).split()
+        except OSError:  # it has ended
+            continue
+        found += [child for child in children if child.isdecimal() and child not in found]
+        del found[DESCENDANTS:]
+    return found
+
+
+def _stats(subject: Subject, holder: Holder) -> dict[str, str]:
+    """The stat files of a process and of those that it has started, by PID."""
+    found = {}
+    for pid in _descendants(subject, holder):
+        with suppress(OSError):  # it has ended
+            found[pid] = subject.text(f"/proc/{pid}/stat")
+    if not found:
+        raise CannotTell("the processes are not visible")
+    return found
+
+
+def _priority(subject: Subject, holder: Holder, _: Gpu) -> str | None:
+    found = [parse_scheduling(text) for text in _stats(subject, holder).values()]
+    if any(each.policy == SCHED_IDLE for each in found):
+        return "SCHED_IDLE"
+    nice = max(each.nice for each in found)
+    return f"nice {nice}" if nice > 0 else None
+
+
+def _allowed(subject: Subject, holder: Holder) -> str:
+    """The CPUs on which a process may run, as the kernel lists them."""
+    allowed = parse_status(subject.text(f"/proc/{holder.pid}/status")).get("Cpus_allowed_list")
+    if not allowed:
+        raise ValueError(f"no Cpus_allowed_list in /proc/{holder.pid}/status")
+    return allowed[0]
+
+
+def _isolated(subject: Subject) -> Observation:
+    text = subject.text("/sys/devices/system/cpu/isolated")
+    isolated = parse_cpu_list(text)
+    if not isolated:
+        return Observation(True, "no core is isolated")
+
+    def wrong(subject: Subject, holder: Holder, _: Gpu) -> str | None:
+        shared = parse_cpu_list(_allowed(subject, holder)) & isolated
+        return f"may run on {len(shared)} of the isolated CPUs {text}" if len(shared) > 1 else None
+
+    return _of_each(wrong)(subject)
+
+
+def _workers(subject: Subject) -> Observation:
+    workers: dict[str, set[str]] = {}
+    for holder in subject.holders:
+        with suppress(OSError):  # it has ended, or belongs to another user
+            stats = holder.ask(partial(_stats, subject, holder))
+            allowed = _allowed(subject, holder)
+            named = {pid for pid, text in stats.items() if parse_stat(text).name == LOADER_WORKER}
+            workers.setdefault(allowed, set()).update(named)  # one on a GPU may start another
+    if not any(workers.values()):
+        raise CannotTell(f"no process named {LOADER_WORKER}")
+    return each(
+        {
+            f"CPUs {allowed}": (
+                None
+                if len(named) <= (cpus := len(parse_cpu_list(allowed)))
+                else f"{len(named)} for {cpus}"
+            )
+            for allowed, named in workers.items()
+            if named
+        }
+    )
+
+
+def _mps_share(subject: Subject) -> Observation:
+    findings: dict[str, str | None] = {}
+    for gpu in subject.gpus:
+        clients = {p.pid for p in known(gpu.processes) or [] if p.kind == "mps"}
+        for holder in subject.holders if clients else ():
+            if holder.pid in clients:
+                try:
+                    share = holder.environment().get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") or "100"
+                except OSError:  # it has ended, or belongs to another user
+                    continue
+                alone = len(clients) == 1 and float(share) < 100
+                findings[f"process {holder.pid}"] = f"alone with {share} %" if alone else None
+    if not findings:
+        raise CannotTell("no process that can be read uses MPS")
+    return each(findings)
 
 
 CHECKS = (
@@ -210,10 +310,46 @@ CHECKS = (
     ),
     Check(
         "omp_threads",
-        "set, and no more than the process's share of the cores",
-        "Otherwise each process starts one thread per core, and they compete for the cores.",
-        "export OMP_NUM_THREADS=CORES_PER_PROCESS",
+        "OMP_NUM_THREADS is set, and neither it nor MKL_NUM_THREADS is more than the process's "
+        "share of the cores",
+        "Otherwise each process starts one thread per core, and they compete for the cores; "
+        "MKL_NUM_THREADS comes before OMP_NUM_THREADS in MKL.",
+        "export OMP_NUM_THREADS=CORES_PER_PROCESS; unset MKL_NUM_THREADS",
         "https://pytorch.org/docs/stable/threading_environment_variables.html",
         _of_each(_threads),
+    ),
+    Check(
+        "loader_workers",
+        "no more workers of PyTorch's DataLoaders than CPUs that they may use",
+        "Workers that share a CPU take turns, and each holds its own batches in memory.",
+        "DataLoader(num_workers=CPUS_PER_PROCESS - 1)",
+        "https://pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",
+        _workers,
+    ),
+    Check(
+        "cpu_priority",
+        "nice at most 0, and not SCHED_IDLE",
+        "A process with a lower priority gives its core to anything else that runs, and all ranks "
+        "wait for its next kernel or batch.",
+        "renice 0 -p PID; chrt --other -p 0 PID; start it without nice",
+        "https://man7.org/linux/man-pages/man7/sched.7.html",
+        _of_each(_priority),
+    ),
+    Check(
+        "isolated_cores",
+        "no process may run on several isolated cores",
+        "The scheduler does not balance isolated cores: all threads of such a process stay on one.",
+        "boot without isolcpus, keep these cores out of the cpuset, or bind one thread to each",
+        "https://docs.kernel.org/admin-guide/kernel-parameters.html",
+        _isolated,
+    ),
+    Check(
+        "mps_share",
+        "no process has less than the whole GPU while it is alone on it",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE closes the other SMs to a client of MPS also when "
+        "nobody else uses them.",
+        "unset CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, or end MPS: echo quit | nvidia-cuda-mps-control",
+        "https://docs.nvidia.com/deploy/mps/index.html",
+        _mps_share,
     ),
 )

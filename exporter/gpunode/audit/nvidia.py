@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TypeVar
 
 from gpunode.audit.check import NO_ADAPTER, CannotTell, Check, Observation, Subject, each
 from gpunode.driver.driver import Gpu, known
 from gpunode.driver.nvidia.vendor import NVIDIA
+from gpunode.holders.pods import POD_LOGS
 from gpunode.verdict.causes.limits import LIMIT_LOWERED
 
 T = TypeVar("T")
+RESTORES_MIG = re.compile(r"\bmig\b")
+"""Names of services such as nvidia-mig-manager.service:
+https://github.com/NVIDIA/mig-parted/tree/main/deployments/systemd"""
+
 NVML = "https://docs.nvidia.com/deploy/nvml-api"
 
 
@@ -45,6 +51,18 @@ def _driver_versions(subject: Subject) -> Observation:
 def _ecc(subject: Subject) -> Observation:
     counted = {gpu.identity.index: known(gpu.ecc_errors) for gpu in subject.gpus_of(NVIDIA.name)}
     return each({f"GPU {at}": None if errors else "off" for at, errors in counted.items()})
+
+
+def _mig_layout(subject: Subject) -> Observation:
+    if not any(gpu.identity.mig for gpu in subject.listed[0]):
+        raise CannotTell("no MIG instance")
+    units = "/etc/systemd/system"
+    if not (wanted := [name for name in subject.names(units) if name.endswith(".wants")]):
+        raise CannotTell(f"no services in {units}")
+    services = [name for folder in wanted for name in subject.names(f"{units}/{folder}")]
+    pods = [name for name in subject.names(POD_LOGS) if "mig-manager" in name]
+    found = sorted(filter(RESTORES_MIG.search, services)) + (["mig-manager's pod"] if pods else [])
+    return Observation(bool(found), found[0] if found else "no service creates them at boot")
 
 
 def _peer_memory(subject: Subject) -> Observation:
@@ -171,6 +189,15 @@ CHECKS = (
         "reboot, or reload the NVIDIA kernel modules",
         "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/",
         _driver_versions,
+    ),
+    Check(
+        "mig_layout",
+        "a service that creates the MIG instances at boot",
+        "MIG instances are gone after a reboot, and from Hopper on so is the MIG mode: the node "
+        "comes back with whole GPUs, and pods that ask for instances wait.",
+        "systemctl enable nvidia-mig-manager, or the GPU Operator's mig-manager",
+        "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/",
+        _mig_layout,
     ),
     Check(
         "gpudirect_rdma",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from gpunode.audit.check import CannotTell, Check, Observation, Subject, each
+from gpunode.host import cpu
 from gpunode.host.memory import parse_meminfo
 
 KERNEL = "https://docs.kernel.org/admin-guide"
@@ -13,6 +14,8 @@ SLOW_TO_WAKE = 200.0
 """Longest acceptable wake-up latency of a core in µs; deep idle states take 100 to 1,000."""
 
 MAPS = 262144
+CORES = 6
+"""Fewest cores for each GPU."""
 
 
 def _governor(subject: Subject) -> Observation:
@@ -96,6 +99,13 @@ def _iommu(subject: Subject) -> Observation:
     return Observation(bool(found), found[0] if found else "enabled without iommu=pt")
 
 
+def _cores(subject: Subject) -> Observation:
+    gpus = len(subject.gpus)
+    threads = cpu.threads_per_core(subject.node) or 1
+    cores = len(cpu.parse(subject.text("/proc/stat")).cores) // threads
+    return Observation(cores >= CORES * gpus, f"{cores} cores for {gpus} GPUs")
+
+
 def numa_nodes(subject: Subject) -> list[str]:
     """The names of the NUMA nodes; none if the kernel does not list them."""
     names = subject.names("/sys/devices/system/node")
@@ -110,6 +120,15 @@ CHECKS = (
         "cpupower frequency-set -g performance",
         f"{KERNEL}/pm/cpufreq.html",
         _governor,
+    ),
+    Check(
+        "cores_per_gpu",
+        f"at least {CORES} physical cores for each GPU",
+        "Loader workers, the Python threads that launch kernels and NCCL's proxies compete for "
+        "cores; SMT doubles the CPUs and not the cores.",
+        "choose a larger machine or fewer loader workers; move preprocessing to the GPU (DALI)",
+        "https://docs.nvidia.com/certification-programs/nvidia-certified-configuration-guide/",
+        _cores,
     ),
     Check(
         "cpu_idle_states",

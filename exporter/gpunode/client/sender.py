@@ -142,6 +142,7 @@ class Account:
             "loss_finite": self.loss_finite,
             "nonfinite_losses": self.nonfinite_losses,
             "memory": torch_memory(),
+            "graphs": compiled_graphs(),
             "kernels": self.kernel_seconds,
         }
         if any(self.requests.counts):
@@ -169,6 +170,16 @@ def torch_memory() -> dict[str, int] | None:
     return {
         name: sum(figures.get(key, 0) for figures in devices) for name, key in TORCH_MEMORY.items()
     }
+
+
+def compiled_graphs() -> int | None:
+    """How many graphs torch.compile has compiled in this process; None before the first.
+
+    https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html
+    """
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+    graphs = counters["stats"]["unique_graphs"] if counters and "stats" in counters else 0
+    return graphs if isinstance(graphs, int) and graphs > 0 else None
 
 
 class Sender:

@@ -29,6 +29,12 @@ BUSY_CORES = Metric(
     "Cores that were busy for at least 95 % of the time since the last read, by NUMA node.",
     ("node",),
 )
+THREADS_PER_CORE = Metric(
+    "gpunode_cpu_threads_per_core",
+    "gauge",
+    "CPUs for each physical core: 2 with simultaneous multithreading (SMT), 1 without "
+    "(/sys/devices/system/cpu/cpu0/topology/thread_siblings_list).",
+)
 BUSIEST_CORE = Metric(
     "gpunode_cpu_busiest_core_ratio",
     "gauge",
@@ -107,16 +113,34 @@ def parse_cpu_list(text: str) -> set[str]:
     return found
 
 
+def threads_per_core(node: Node) -> int | None:
+    """CPUs for each physical core, by the first; None if the kernel does not say."""
+    try:
+        siblings = node.read_text("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list")
+        return len(parse_cpu_list(siblings)) or None
+    except (OSError, ValueError):
+        return None
+
+
 MOST_CORES = 8192
 """The largest NR_CPUS that Linux supports on x86_64."""
 
 
 class Cpu:
-    """Reads the cores; their NUMA nodes are read only once."""
+    """Reads the cores; their NUMA nodes and SMT are read only once."""
 
     name = "cpu"
     needs = "/proc of the node: its root at path.rootfs"
-    metrics = (SECONDS, CORES, BUSY_CORES, BUSIEST_CORE, RUNNABLE, BLOCKED, SWITCHES)
+    metrics = (
+        SECONDS,
+        CORES,
+        THREADS_PER_CORE,
+        BUSY_CORES,
+        BUSIEST_CORE,
+        RUNNABLE,
+        BLOCKED,
+        SWITCHES,
+    )
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
@@ -124,6 +148,7 @@ class Cpu:
         self._before: dict[str, Core] = {}
         self._time = -math.inf
         self._numa: dict[str, str] | None = None
+        self._threads_per_core: int | None = None
 
     def read(self) -> Reading | None:
         """Usage since the last read, or None if that was too recent to compute shares."""
@@ -134,6 +159,7 @@ class Cpu:
         stat = parse(self.node.read_text("/proc/stat"))
         if self._numa is None:
             self._numa = self._numa_nodes()
+            self._threads_per_core = threads_per_core(self.node)
         busy = {
             cpu: share
             for cpu, core in stat.cores.items()
@@ -157,6 +183,7 @@ class Cpu:
             if busy:
                 full = sum(s >= BUSY for cpu, s in busy.items() if numa.get(cpu, "0") == node)
                 yield from BUSY_CORES.at(float(full), node)
+        yield from THREADS_PER_CORE.at(self._threads_per_core)
         yield from BUSIEST_CORE.at(max(busy.values(), default=None))
         yield from RUNNABLE.at(stat.numbers.get("procs_running"))
         yield from BLOCKED.at(stat.numbers.get("procs_blocked"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from gpunode.config import Settings
@@ -69,6 +70,22 @@ TARGETS = Metric(
     (*FILESYSTEM, "connected"),
 )
 
+BUSIEST_TARGET = Metric(
+    "gpunode_lustre_busiest_target_ratio",
+    "gauge",
+    "Of the time that requests to object servers took since the last read, the share of the target "
+    "with the most, which is named; 1 divided by the number of targets if data is spread evenly. "
+    "Absent for less than a second in all (osc/*/stats: req_waittime).",
+    (*FILESYSTEM, "target"),
+)
+STRIPES = Metric(
+    "gpunode_lustre_default_stripes",
+    "gauge",
+    "Object targets over which a new file is spread, where its directory has no layout of its own "
+    "(lov/*/stripecount).",
+    FILESYSTEM,
+)
+
 ROOTS = ("/proc/fs/lustre", "/sys/kernel/debug/lustre")
 SERVERS = {"osc": "data", "mdc": "metadata"}
 CONNECTED = ("FULL", "IDLE")
@@ -84,6 +101,16 @@ OTHERS = frozenset(
 
 CLIENT = re.compile(r"(?P<filesystem>[\w.-]{1,8})-(?:OST|MDT)[0-9a-f]{4}-\w+-[0-9a-f]{16}")
 """The name of a client's target; servers also have such devices, with a different suffix."""
+
+LOV = re.compile(r"(?P<filesystem>[\w.-]{1,8})-clilov-[0-9a-f]{8,16}")
+"""The name of the layer that spreads files over targets:
+https://doc.lustre.org/lustre_manual.xhtml#lustreproc"""
+
+SETTINGS = ("/sys/fs/lustre", *ROOTS)
+"""Where settings are: from Lustre 2.11 on, in sysfs."""
+
+ENOUGH = 1.0
+"""Seconds of requests from which the busiest target is named."""
 
 LLITE = re.compile(r"(?P<filesystem>[\w.-]{1,8})-[0-9a-f]{8,16}")
 
@@ -116,6 +143,10 @@ class LustreFilesystem:
     stats: dict[str, Count] = field(default_factory=dict)
     in_flight: dict[str, float] = field(default_factory=dict)
     targets: dict[bool, int] = field(default_factory=dict)
+    waited: dict[str, float] = field(default_factory=dict)
+    """Seconds that requests took since the last read, by object target."""
+
+    stripes: float | None = None
 
 
 class LustreTotals:
@@ -125,12 +156,14 @@ class LustreTotals:
         self.sums: dict[tuple[Metric, str, str], float] = {}
         self._last: dict[tuple[Metric, str], float] = {}
 
-    def add(self, metric: Metric, filesystem: str, server: str, target: str, value: float) -> None:
-        """Add the increase of a target's counter, or nothing after a reset."""
+    def add(self, metric: Metric, filesystem: str, server: str, target: str, value: float) -> float:
+        """Add the increase of a target's counter, which is returned, or nothing after a reset."""
         before = self._last.get((metric, target), value)
         self._last[metric, target] = value
         key = metric, filesystem, server
-        self.sums[key] = self.sums.get(key, 0.0) + max(0.0, value - before)
+        gained = max(0.0, value - before)
+        self.sums[key] = self.sums.get(key, 0.0) + gained
+        return gained
 
 
 def parse_stats(text: str) -> dict[str, Count]:
@@ -142,6 +175,14 @@ def parse_stats(text: str) -> dict[str, Count]:
             total = counter(fields[5]) if len(fields) >= 6 else None
             found[name] = Count(counter(fields[0]), fields[2].strip("[]"), total)
     return found
+
+
+def parse_stripes(text: str, targets: int) -> float:
+    """The targets of a file: -1 stands for all ``targets``, 0 for one. Raises ``ValueError``."""
+    stripes = int(text)
+    if not -1 <= stripes < 1 << 16:
+        raise ValueError(f"not a stripe count: {text[:80]!r}")
+    return float(targets if stripes == -1 else max(1, stripes))
 
 
 def parse_import(text: str) -> Import:
@@ -175,6 +216,8 @@ class Lustre:
         IN_FLIGHT,
         TIMEOUTS,
         TARGETS,
+        BUSIEST_TARGET,
+        STRIPES,
     )
     unknowns = (BOUND,)
 
@@ -192,6 +235,8 @@ class Lustre:
             self._read_clients(root, found)
             for kind, server in SERVERS.items():
                 self._read_targets(f"{root}/{kind}", server, found)
+        for root in SETTINGS:
+            self._read_stripes(root, found)
         unread = tuple(one for each in self._left_out.values() for one in each)
         return Reading((*_samples(found), *self._total_samples(found)), unread=unread)
 
@@ -213,7 +258,10 @@ class Lustre:
             waited = (self._stats(f"{folder}/{name}/stats") or {}).get("req_waittime")
             if waited is not None and waited.sum is not None:
                 self.totals.add(RPCS, fsname, server, name, waited.samples)
-                self.totals.add(RPC_SECONDS, fsname, server, name, waited.sum / 1e6)
+                gained = self.totals.add(RPC_SECONDS, fsname, server, name, waited.sum / 1e6)
+                if server == SERVERS["osc"]:
+                    target = name.removeprefix(f"{fsname}-").partition("-")[0]
+                    _add(filesystem.waited, target, gained)
             try:
                 link = parse_import(self.node.read_text(f"{folder}/{name}/import"))
             except (OSError, ValueError):
@@ -224,6 +272,14 @@ class Lustre:
                 _add(filesystem.in_flight, server, link.in_flight)
             if link.timeouts is not None:
                 self.totals.add(TIMEOUTS, fsname, server, name, link.timeouts)
+
+    def _read_stripes(self, root: str, found: dict[str, LustreFilesystem]) -> None:
+        for name, fsname in self._devices(f"{root}/lov", LOV, found):
+            filesystem = found[fsname]
+            targets = len(filesystem.waited)
+            with suppress(OSError, ValueError):
+                text = self.node.read_text(f"{root}/lov/{name}/stripecount")
+                filesystem.stripes = parse_stripes(text, targets) or None
 
     def _devices(
         self, folder: str, form: re.Pattern[str], found: dict[str, LustreFilesystem]
@@ -261,6 +317,10 @@ def _samples(found: dict[str, LustreFilesystem]) -> Iterator[Sample]:
         yield from _operation_samples(name, filesystem.stats)
         for server, value in filesystem.in_flight.items():
             yield from IN_FLIGHT.at(value, name, server)
+        yield from STRIPES.at(filesystem.stripes, name)
+        if sum(filesystem.waited.values()) >= ENOUGH:
+            target, most = max(filesystem.waited.items(), key=lambda item: item[1])
+            yield from BUSIEST_TARGET.at(most / sum(filesystem.waited.values()), name, target)
         if filesystem.targets:
             for connected in (True, False):
                 count = float(filesystem.targets.get(connected, 0))

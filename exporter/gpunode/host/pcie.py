@@ -132,6 +132,15 @@ class Pcie:
         self._left_out: tuple[Unread, ...] = ()
 
     def read(self) -> Reading:
+        samples: list[Sample] = []
+        for device in self.devices():
+            samples += INFO.at(1.0, device.bus_id, device.kind)
+            samples += self._link_samples(device)
+            samples += self._error_samples(device)
+        return Reading((*samples, *nearest(self._devices)), unread=self._left_out)
+
+    def devices(self) -> list[PciDevice]:
+        """The GPUs and network adapters that no virtual machine has. Raises ``OSError``."""
         try:
             passed_through = self._list(PASSED_THROUGH)
             listed = [d for d in self.node.list_directory(DEVICES) if d not in passed_through]
@@ -140,12 +149,7 @@ class Pcie:
         if listed != self._listed:
             self._devices, self._left_out = bounded(self._find(listed), "GPUs and adapters")
             self._listed = listed
-        samples: list[Sample] = []
-        for device in self._devices:
-            samples += INFO.at(1.0, device.bus_id, device.kind)
-            samples += self._link_samples(device)
-            samples += self._error_samples(device)
-        return Reading((*samples, *nearest(self._devices)), unread=self._left_out)
+        return self._devices
 
     def _find(self, listed: list[str]) -> Iterator[PciDevice]:
         above = dict(self._paths("/sys/devices", ()))

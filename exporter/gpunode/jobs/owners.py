@@ -80,6 +80,13 @@ PROCESS_USE = Metric(
     "(nvmlDeviceGetProcessUtilization).",
     (*GPU, "pid"),
 )
+MPS_CLIENTS = Metric(
+    "gpunode_gpu_mps_clients",
+    "gauge",
+    "Processes that share the GPU through MPS; absent without any. A fault of one ends them all "
+    "(nvmlDeviceGetMPSComputeRunningProcesses).",
+    GPU,
+)
 NCCL_SETTING = Metric(
     "gpunode_nccl_setting_info",
     "gauge",
@@ -105,7 +112,16 @@ class GpuOwners:
         "takes hostPID and the node's root at path.rootfs"
     )
     divided: ClassVar[Divided] = "instances"
-    metrics = (OWNER, ALLOCATED, PROCESS, PROCESS_MEMORY, PROCESS_USE, NCCL_SETTING, UNREADABLE)
+    metrics = (
+        OWNER,
+        ALLOCATED,
+        PROCESS,
+        PROCESS_MEMORY,
+        PROCESS_USE,
+        MPS_CLIENTS,
+        NCCL_SETTING,
+        UNREADABLE,
+    )
     unknowns = (CONTAINER, BOUND, FOLDER)
 
     def __init__(
@@ -134,7 +150,9 @@ class GpuOwners:
         found = {holder.pid: each for holder, each in self._started.items()}
         chosen = {setting for each in found.values() for setting in each.nccl.items()}
         settings, without = bounded(sorted(chosen), "NCCL settings on a GPU")
+        clients = {p.pid for p in look.processes if p.kind == "mps"} if look is not None else set()
         samples = (
+            *MPS_CLIENTS.at(float(len(clients)) if clients else None, *self.labels),
             *self._owner_samples(found.values()),
             *self._process_samples(processes, found),
             *(Sample(NCCL_SETTING, (*self.labels, *setting), 1.0) for setting in settings),

@@ -119,6 +119,21 @@ MEMORY = Metric(
     "(/proc/PID/status: RssAnon, VmSwap).",
     GPU,
 )
+LOADER_WORKERS = Metric(
+    "gpunode_job_loader_workers",
+    "gauge",
+    "Workers of PyTorch's DataLoaders among the job's processes: those named pt_data_worker, as "
+    "from PyTorch 2.6; absent without any (/proc/PID/stat).",
+    GPU,
+)
+READ_CALL_BYTES = Metric(
+    "gpunode_job_read_call_bytes_total",
+    "counter",
+    "Bytes that read calls gave the job's processes since each was first seen, whether from disk "
+    "or from the page cache; pipes count as well, files mapped into memory do not (/proc/PID/io: "
+    "rchar).",
+    GPU,
+)
 IO_BYTES = Metric(
     "gpunode_job_io_bytes_total",
     "counter",
@@ -236,6 +251,10 @@ COMPILER_PROGRAMS = frozenset(
 )
 """Programs that compile kernels, by the names of their files or modules."""
 
+LOADER_WORKER = "pt_data_worker"
+"""What PyTorch calls the workers of a DataLoader, from version 2.6:
+https://github.com/pytorch/pytorch/blob/main/torch/utils/data/_utils/worker.py"""
+
 ONE_CPU = 1.15
 """Threads that together use no more CPUs than this may be held by a lock such as Python's GIL."""
 
@@ -305,7 +324,7 @@ class JobRead:
     unreadable: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(("stat", "io", "shm"), 0)
     )
-    io: dict[str, tuple[float, float]] = field(default_factory=dict)
+    io: dict[str, tuple[float, float, float]] = field(default_factory=dict)
     memory: float | None = None
     shm: dict[str, Filesystem] = field(default_factory=dict)
     cgroup: Cgroup = field(default_factory=Cgroup)
@@ -359,7 +378,9 @@ class JobProcesses:
         LOADER_THREAD,
         COMPILERS,
         COMPILER_CPUS,
+        LOADER_WORKERS,
         MEMORY,
+        READ_CALL_BYTES,
         IO_BYTES,
         PRESSURE_WAITING,
         PRESSURE_STALLED,
@@ -382,7 +403,7 @@ class JobProcesses:
         self.labels = gpu.identity.labels
         self.every = settings.gpu.processes_interval
         self.cpu_seconds = 0.0
-        self.io_bytes = [0.0, 0.0]
+        self.io_bytes = [0.0, 0.0, 0.0]
         self.filling: dict[str, Filling] = {}
         self._shm = SharedMemory(node)
         self._usual = self.every
@@ -499,7 +520,7 @@ class JobProcesses:
             self._add_threads(job, pid)
         try:
             moved = parse_fields(self.node.read_text(f"/proc/{pid}/io"))
-            job.io[pid] = moved["read_bytes"], moved["write_bytes"]
+            job.io[pid] = moved["read_bytes"], moved["write_bytes"], moved["rchar"]
         except (OSError, ValueError, KeyError):
             job.unreadable["io"] += 1
         return True
@@ -569,7 +590,7 @@ class JobProcesses:
             self.cpu_seconds += used
             moved, had = job.io.get(pid), self._before.io.get(pid)
             if moved is not None and had is not None:
-                for way in (0, 1):
+                for way in range(len(self.io_bytes)):
                     self.io_bytes[way] += max(0.0, moved[way] - had[way])
 
     def _samples(self, job: JobRead, used: Used, now: float) -> Iterator[Sample]:
@@ -582,6 +603,8 @@ class JobProcesses:
                 yield from PROCESSES.at(float(len(job.processes)), *at)
                 blocked = sum(stat.state == "D" for stat in job.processes.values())
                 yield from BLOCKED.at(float(blocked), *at)
+                workers = sum(stat.name == LOADER_WORKER for stat in job.processes.values())
+                yield from LOADER_WORKERS.at(float(workers) if workers else None, *at)
             at_gpu = [job.processes[pid] for pid in job.roots if pid in job.processes]
             stopped = sum(stat.state in "Tt" for stat in at_gpu)
             yield from STOPPED.at(float(stopped), *at)
@@ -605,6 +628,7 @@ class JobProcesses:
         if job.io:
             for way, direction in enumerate(("read", "write")):
                 yield from IO_BYTES.at(self.io_bytes[way], *at, direction)
+            yield from READ_CALL_BYTES.at(self.io_bytes[2], *at)
         yield from self._cgroup_samples(job.cgroup, at)
         yield from self._shm_samples(job.shm, at, now)
 

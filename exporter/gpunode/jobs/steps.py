@@ -132,6 +132,13 @@ TORCH_OOMS = Metric(
     "PyTorch allocations that failed for lack of memory (torch.cuda.memory_stats).",
     GPU,
 )
+TORCH_GRAPHS = Metric(
+    "gpunode_torch_compiled_graphs_total",
+    "counter",
+    "Graphs that torch.compile has compiled; those after the first steps are recompilations "
+    "(torch._dynamo.utils.counters).",
+    GPU,
+)
 KERNEL = Metric(
     "gpunode_training_kernel_seconds",
     "gauge",
@@ -241,6 +248,7 @@ class Message:
     loss_finite: bool | None = None
     nonfinite_losses: Count = 0
     memory: TorchMemory | None = None
+    graphs: Count | None = None
     kernels: dict[str, Seconds] = field(default_factory=dict)
     requests: Counted | None = None
 
@@ -279,6 +287,9 @@ class OfProcess:
     allocator: TorchMemory = TorchMemory()
     """The allocator's last figures, to count increases from."""
 
+    graphs: int = 0
+    """The graphs compiled so far, to count increases from."""
+
     kernels: dict[str, float] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     """All kernels reported so far, ``MANY`` at most."""
@@ -294,6 +305,7 @@ class OfProcess:
         if message.median is not None and self.steps >= MEDIAN_OF:
             self.baseline = min(message.median, self.baseline or message.median)
         self.allocator = message.memory or self.allocator
+        self.graphs = self.graphs if message.graphs is None else message.graphs
         if message.kernels:
             self.kernels = self._named(message.kernels)
         self.work.append((now, message.flops or 0.0, sum(message.phases.values())))
@@ -346,13 +358,16 @@ class TrainingCounters:
     nonfinite_losses: float = 0.0
     retries: float = 0.0
     ooms: float = 0.0
+    graphs: float | None = None
     serves: bool = False
 
-    def add(self, message: Message, before: TorchMemory) -> None:
-        """Add a message; ``before`` are the figures of the allocator in the one before."""
+    def add(self, message: Message, before: OfProcess) -> None:
+        """Add a message; ``before`` is what its process had reported."""
         if message.memory is not None:
-            self.retries += max(0, message.memory.retries - before.retries)
-            self.ooms += max(0, message.memory.ooms - before.ooms)
+            self.retries += max(0, message.memory.retries - before.allocator.retries)
+            self.ooms += max(0, message.memory.ooms - before.allocator.ooms)
+        if message.graphs is not None:
+            self.graphs = (self.graphs or 0.0) + max(0, message.graphs - before.graphs)
         self.phases.update(message.phases)
         _include(self.steps, message.steps)
         if message.requests is not None:
@@ -380,7 +395,7 @@ class Training:
     def add(self, message: Message, pid: int, start: float, now: float, time: float) -> None:
         """Add a message received at ``now`` (monotonic) and ``time`` (epoch) seconds."""
         process = self.processes.setdefault(pid, OfProcess(start, held=now))
-        self.totals.add(message, process.allocator)
+        self.totals.add(message, process)
         process.add(message, now, time)
         self.pid, self.last = pid, message
 
@@ -431,6 +446,7 @@ class Training:
         if self.last.memory is not None:
             yield from TORCH_RETRIES.at(totals.retries, *at)
             yield from TORCH_OOMS.at(totals.ooms, *at)
+        yield from TORCH_GRAPHS.at(totals.graphs, *at)
         if totals.serves:
             yield Sample(REQUEST, at, totals.requests.copy())
             yield from REQUEST_ITEMS.at(totals.request_items, *at)
@@ -478,6 +494,7 @@ class TrainingSteps:
         TORCH_ALLOCATED,
         TORCH_RETRIES,
         TORCH_OOMS,
+        TORCH_GRAPHS,
         KERNEL,
         REQUEST,
         REQUEST_ITEMS,

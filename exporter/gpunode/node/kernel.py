@@ -43,6 +43,31 @@ def parse_stat(text: str) -> ProcessStat:
     return ProcessStat(match["name"], match["state"], int(fields[0]), cpu, counter(fields[18]))
 
 
+@dataclass(frozen=True, slots=True)
+class Scheduling:
+    """How willingly a process gives way: its nice value, and its policy as a number."""
+
+    nice: int
+    policy: int
+
+
+SCHED_IDLE = 5
+"""The policy of what may only run when nothing else does:
+https://man7.org/linux/man-pages/man7/sched.7.html"""
+
+
+def parse_scheduling(text: str) -> Scheduling:
+    """Parse the stat file of a process or thread: fields 19 and 41. Raises ``ValueError``."""
+    match = STAT.match(text)
+    fields = match["rest"].split() if match else []
+    if len(fields) < 38:
+        raise ValueError("not the stat file of a process")
+    nice, policy = int(fields[15]), int(fields[37])
+    if not (-20 <= nice <= 19 and 0 <= policy < 64):
+        raise ValueError("not the stat file of a process: no nice value or policy")
+    return Scheduling(nice, policy)
+
+
 def parse_status(text: str) -> dict[str, list[str]]:
     """The words of each field in the status file of a process.
 

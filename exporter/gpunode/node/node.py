@@ -58,10 +58,12 @@ MOST_READ = 1 << 20
 
 ENVIRONMENT = frozenset(
     {
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
         "CUDA_VISIBLE_DEVICES",
         "LOCAL_RANK",
         "MASTER_ADDR",
         "MASTER_PORT",
+        "MKL_NUM_THREADS",
         "NCCL_ALGO",
         "NCCL_BUFFSIZE",
         "NCCL_COLLNET_ENABLE",

@@ -1,0 +1,172 @@
+"""Fans and temperatures of the chassis and the processors, where a driver of the kernel reads them.
+
+On many servers only the BMC sees the fans and the inlet; then the kernel has no such sensors.
+https://docs.kernel.org/hwmon/sysfs-interface.html
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from gpunode.config import Settings
+from gpunode.metric import Metric, Sample
+from gpunode.node.node import Node
+from gpunode.source import NodeSource, Reading
+from gpunode.text import printable
+from gpunode.unread import Unknown, Unread, shape
+
+SENSOR = ("chip", "sensor")
+FAN = Metric(
+    "gpunode_hwmon_fan_rpm",
+    "gauge",
+    "Revolutions per minute of a fan that has turned since the daemon started: a connector without "
+    "a fan reads 0, too (/sys/class/hwmon/*/fan*_input).",
+    SENSOR,
+)
+TEMPERATURE = Metric(
+    "gpunode_hwmon_temperature_celsius",
+    "gauge",
+    "Temperature of the air at an inlet or outlet, or of a whole processor (`place`) "
+    "(/sys/class/hwmon/*/temp*_input).",
+    (*SENSOR, "place"),
+)
+UNREADABLE = Unknown(
+    "sensor_value",
+    "a fan or temperature that the kernel reads has a value that no such sensor has",
+)
+
+FOLDER = "/sys/class/hwmon"
+INPUT = re.compile(r"(?P<sensor>(?P<kind>fan|temp)\d{1,3})_input")
+PLACES = {
+    "inlet": re.compile(r"inlet|intake|ambient", re.IGNORECASE),
+    "outlet": re.compile(r"outlet|exhaust", re.IGNORECASE),
+    "processor": re.compile(r"Package id \d+|Tdie|Tctl"),
+}
+"""Labels of the temperatures that say something about the whole node or a whole processor:
+https://docs.kernel.org/hwmon/coretemp.html, https://docs.kernel.org/hwmon/k10temp.html. What
+mlxsw calls front panel is a transceiver."""
+
+CHIPS = 64
+SENSORS = 256
+"""The most chips, and files of one, to look at."""
+
+FANS, TEMPERATURES = 32, 16
+"""The most to export."""
+
+NAME = 40
+"""Characters of a name."""
+
+FASTEST = 200_000
+"""Revolutions per minute."""
+
+COLDEST, HOTTEST = -60_000, 250_000
+"""Millidegrees."""
+
+
+def parse_fan(text: str) -> float:
+    """Revolutions per minute. Raises ``ValueError``."""
+    rpm = int(text)
+    if not 0 <= rpm <= FASTEST:
+        raise ValueError(f"not the speed of a fan: {text[:80]!r}")
+    return float(rpm)
+
+
+def parse_temperature(text: str) -> float:
+    """Degrees Celsius from millidegrees. Raises ``ValueError``."""
+    millidegrees = int(text)
+    if not COLDEST <= millidegrees <= HOTTEST:
+        raise ValueError(f"not a temperature: {text[:80]!r}")
+    return millidegrees / 1e3
+
+
+class Hwmon:
+    """Reads the fans, and the temperatures with a name that says what they measure."""
+
+    name = "hwmon"
+    needs = (
+        "fans or temperatures that the kernel reads (hwmon), and /sys of the node: its root at "
+        "path.rootfs; sensors of the BMC are not among them"
+    )
+    metrics = (FAN, TEMPERATURE)
+    unknowns = (UNREADABLE,)
+
+    def __init__(self, node: Node, settings: Settings) -> None:
+        self.node = node
+        self.every = settings.host.interval
+        self._turned: set[tuple[str, str]] = set()
+
+    def read(self) -> Reading:
+        fans: list[Sample] = []
+        temperatures: list[Sample] = []
+        unread: list[Unread] = []
+        names: set[tuple[str, str]] = set()
+        for folder, chip in self._chips():
+            for file, sensor, place in self._sensors(folder):
+                parse: Callable[[str], float] = parse_temperature if place else parse_fan
+                try:
+                    text = self.node.read_text(f"{folder}/{file}")
+                except OSError:  # the sensor does not answer
+                    continue
+                try:
+                    value = parse(text)
+                except ValueError:
+                    unread.append(UNREADABLE.seen(f"{file} of {chip}: {shape(text.strip())}"))
+                    continue
+                at = _unused(chip, sensor, names)
+                if place:
+                    temperatures += TEMPERATURE.at(value, *at, place)
+                elif value or at in self._turned:
+                    self._turned.add(at)
+                    fans += FAN.at(value, *at)
+        return Reading((*fans[:FANS], *temperatures[:TEMPERATURES]), None, tuple(unread))
+
+    def _chips(self) -> Iterator[tuple[str, str]]:
+        """The folder and the name of each chip, in the order of their numbers."""
+        try:
+            listed = self.node.list_directory(FOLDER)
+        except OSError:
+            return
+        numbered = sorted((int(n[5:]), n) for n in listed if re.fullmatch(r"hwmon\d{1,6}", n))
+        for _, name in numbered[:CHIPS]:
+            folder = f"{FOLDER}/{name}"
+            try:
+                yield folder, printable(self.node.read_text(f"{folder}/name").strip(), NAME)
+            except OSError:
+                continue
+
+    def _sensors(self, folder: str) -> Iterator[tuple[str, str, str]]:
+        """The file and the label of each sensor to export, and the place of a temperature."""
+        try:
+            files = self.node.list_directory(folder)
+        except OSError:
+            return
+        for match in filter(None, map(INPUT.fullmatch, files[:SENSORS])):
+            sensor = match["sensor"]
+            try:
+                label = self.node.read_text(f"{folder}/{sensor}_label").strip()
+            except OSError:
+                label = ""
+            place = place_of(label)
+            if match["kind"] == "fan":
+                yield match[0], printable(label or sensor, NAME), ""
+            elif place:
+                yield match[0], printable(label, NAME), place
+
+
+def place_of(label: str) -> str:
+    """What a temperature is the temperature of, by its label; empty if it is not to export."""
+    return next((place for place, of in PLACES.items() if of.search(label)), "")
+
+
+def _unused(chip: str, sensor: str, names: set[tuple[str, str]]) -> tuple[str, str]:
+    """The labels of a sensor; chips of one kind, as of two processors, are numbered."""
+    number, at = 1, (chip, sensor)
+    while at in names:
+        number += 1
+        at = chip, f"{sensor} ({number})"
+    names.add(at)
+    return at
+
+
+NODE_SOURCE: NodeSource = Hwmon
