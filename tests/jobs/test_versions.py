@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import os
 import subprocess
@@ -20,6 +21,7 @@ from gpunode.jobs.versions import FIRST
 from gpunode.node import containers, patience
 from gpunode.node.local import LocalNode
 from gpunode.node.node import Image
+from gpunode.node.tape import RecordingNode, TapeNode, TapeWriter
 from tests.daemon import PATIENCE
 from tests.machine import MACHINES, Machine, MachineGpu, OneGpu, exported, told
 from tests.needs import as_root
@@ -132,6 +134,18 @@ def test_a_file_of_a_runtime_that_is_too_large_is_refused(tmp_path: Path) -> Non
     path.write_text('{"Image": "' + "x" * containers.LARGEST)
     with pytest.raises(OSError, match="too large"):
         LocalNode(tmp_path).image(CONTAINER)
+
+
+def test_a_tape_holds_the_image_and_nothing_else_of_a_container(tmp_path: Path) -> None:
+    path = tmp_path / f"var/lib/docker/containers/{CONTAINER}/config.v2.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"Config": {"Image": "train:7", "Env": [f"PASSWORD={SECRET}"]}}))
+    node = LocalNode(tmp_path)
+    tape = TapeWriter(tmp_path / "tape.jsonl.gz", node, 1 << 20)
+    assert RecordingNode(node, tape).image(CONTAINER) == Image("train:7")
+    tape.close()
+    assert SECRET not in gzip.decompress((tmp_path / "tape.jsonl.gz").read_bytes()).decode()
+    assert TapeNode(tmp_path / "tape.jsonl.gz").image(CONTAINER) == Image("train:7")
 
 
 @pytest.fixture
