@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpunode.host.gpudirect_storage import Moved, parse
+from gpunode.host.gpudirect_storage import DirectIo, parse
 from tests.machine import MACHINES
 
 COUNTED = (MACHINES / "dgx/first/proc/driver/nvidia-fs/stats").read_text()
@@ -28,12 +28,12 @@ Mmap : n=27 ok=27 err=5 munmap=27
 
 def test_bytes_and_errors_are_told_by_direction() -> None:
     found = parse(COUNTED)
-    assert found["read"] == Moved(3.0, 4095.0 * 2**20)
-    assert found["write"] == Moved(0.0, 0.0)
+    assert found["read"] == DirectIo(3.0, 4095.0 * 2**20)
+    assert found["write"] == DirectIo(0.0, 0.0)
 
 
 def test_bytes_that_are_not_counted_are_not_zero() -> None:
-    assert parse(NOT_COUNTED) == {"read": Moved(0.0, None), "write": Moved(237.0, None)}
+    assert parse(NOT_COUNTED) == {"read": DirectIo(0.0, None), "write": DirectIo(237.0, None)}
 
 
 @pytest.mark.parametrize("text", ["", "Reads : err=1\n", COUNTED.replace("Reads", "Lesen")])

@@ -36,16 +36,16 @@ FIELD = re.compile(r"(?P<name>[\w-]+)=(?P<value>\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class DirectIo:
     """Errors of a direction, and bytes if the driver counts them."""
 
     errors: float
     bytes: float | None
 
 
-def parse(text: str) -> dict[str, Moved]:
+def parse(text: str) -> dict[str, DirectIo]:
     """What was moved by direction. Raises ``ValueError``."""
-    found: dict[str, Moved] = {}
+    found: dict[str, DirectIo] = {}
     for line in text.splitlines():
         name, _, rest = line.partition(":")
         if name.strip() not in COUNTED:
@@ -54,7 +54,7 @@ def parse(text: str) -> dict[str, Moved]:
         fields = {match["name"]: counter(match["value"]) for match in FIELD.finditer(rest)}
         if "err" in fields:  # a second line has the bandwidth of the last second
             mebibytes = fields.get(amount)
-            found[direction] = Moved(
+            found[direction] = DirectIo(
                 fields["err"] + fields.get("io_state_err", 0.0),
                 None if mebibytes is None else mebibytes * 2**20,
             )
@@ -85,7 +85,7 @@ class GpuDirectStorage:
         return Reading(tuple(_samples(moved)))
 
 
-def _samples(found: dict[str, Moved]) -> Iterator[Sample]:
+def _samples(found: dict[str, DirectIo]) -> Iterator[Sample]:
     for direction, moved in found.items():
         yield from BYTES.at(moved.bytes, direction)
         yield from ERRORS.at(moved.errors, direction)
