@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from alerts.model import Unit
-from gpunode.driver.nvidia.xids import FROM_APPLICATIONS, OF_HARDWARE, OF_REPAIRED_MEMORY
+from gpunode.driver.nvidia.xids import OF_HARDWARE, those_that
 from gpunode.verdict.causes.cause import LOST
 from gpunode.verdict.causes.data import REMOTE_SHARE, SHM_FULL
 from gpunode.verdict.shortages import XID_REMEMBERED
@@ -269,12 +269,12 @@ XIDS_OF_HARDWARE = Setting(
 )
 XIDS_OF_APPLICATIONS = Setting(
     "xids_of_applications",
-    _any(FROM_APPLICATIONS),
+    _any(those_that("info")),
     "XIDs of programs; they are only kept for a review.",
 )
 XIDS_OF_REPAIRED_MEMORY = Setting(
     "xids_of_repaired_memory",
-    _any(OF_REPAIRED_MEMORY),
+    _any(those_that("none")),
     "XIDs of memory that the driver has repaired; nobody is notified.",
 )
 KNOWN_SHARE = Setting(

@@ -46,8 +46,8 @@ from alerts.thresholds.table import THRESHOLDS
 from gpunode import sources
 from gpunode.audit.source import CHECKS
 from gpunode.client.protocol import PHASES
-from gpunode.driver.nvidia.health import RECOVERY_ACTIONS
 from gpunode.driver.nvidia.links import FABRIC_HEALTH_BITS, NVLINK_ERRORS
+from gpunode.driver.nvidia.xids import RECOVERY_ACTIONS
 from gpunode.nccl.bench import COLLECTIVES
 from gpunode.nccl.log import transport
 from gpunode.node.node import ENVIRONMENT

@@ -213,7 +213,7 @@ def of_the_kernel(data: bytes) -> None:
     for line in node.text.split("\n"):
         message = kernel_log.message_of("/var/log/messages", line)
         if message is not None:
-            source._count(message)
+            list(source._count(message))
     assert all(len(counts) <= 64 + len(kernel_log.WATCHED) + 1 for counts in source.xids.values())
 
 

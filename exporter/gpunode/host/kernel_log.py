@@ -16,11 +16,15 @@ import re
 from collections.abc import Iterator
 
 from gpunode.config import Settings
+from gpunode.driver.nvidia.xids import CODES, advice
 from gpunode.driver.vendors import VENDORS
+from gpunode.host import nvlink_xids
+from gpunode.host.nvlink_xids import NvlinkXids
 from gpunode.host.pcie import DEVICES, GPU_VENDORS
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
 from gpunode.source import MANY, NodeSource, Reading
+from gpunode.unread import Unknown, Unread, unnumbered
 
 log = logging.getLogger(__name__)
 
@@ -57,12 +61,25 @@ FOLLOWED = Metric(
     ("path",),
 )
 
+UNREAD_XID = Unknown(
+    "xid",
+    "a GPU reported an XID that NVIDIA's catalogue did not have when gpunode was made; look it up "
+    "in a newer one",
+)
+UNREAD_ADVICE = Unknown(
+    "enum_value",
+    "the kernel log says (XID 154) that the driver advises what has no name here; a newer gpunode "
+    "may know it",
+)
+
 ADDRESS = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
 # https://github.com/NVIDIA/open-gpu-kernel-modules/blob/main/src/nvidia/src/kernel/gpu/rc/kernel_rc.c
 XID = re.compile(
     rf"NVRM: Xid \((?:PCI:)?(?P<address>{ADDRESS})(?: GPU-C?I:[0-9]{{1,3}}){{0,2}}\): "
-    r"(?P<xid>[0-9]{1,5})\b"
+    r"(?P<xid>[0-9]{1,5})\b(?:, )?"
 )
+ADVICE = "154"
+"""The XID by which the driver says what it advises now; NVML tells that, too."""
 
 KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (kind, re.compile(pattern))
@@ -199,7 +216,8 @@ class KernelLog:
         "/dev/kmsg: as root or with SYSLOG; or the group adm for the log in /var/log; a "
         "container of gpunode takes --device /dev/kmsg"
     )
-    metrics = (EVENTS, LAST, XIDS, LAST_XID, FOLLOWED)
+    metrics = (EVENTS, LAST, XIDS, LAST_XID, *nvlink_xids.METRICS, FOLLOWED)
+    unknowns = (UNREAD_XID, UNREAD_ADVICE, nvlink_xids.UNREAD_NVLINK)
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
@@ -209,6 +227,7 @@ class KernelLog:
         self.times: dict[str, float] = {}
         self.xids: dict[str, dict[str, int]] = {}
         self.xid_times: dict[tuple[str, str], float] = {}
+        self.nvlink = NvlinkXids()
         self._devices: set[str] = set()
         self._failure: str | None = None
 
@@ -228,9 +247,8 @@ class KernelLog:
                 raise
             lines, failure = [], str(error)
         self._complain(failure)
-        for line in lines:
-            self._count(line)
-        return Reading(tuple(self._samples()))
+        unread = [found for line in lines for found in self._count(line)]
+        return Reading(tuple(self._samples()), unread=tuple(unread))
 
     def _lines(self) -> list[str]:
         """The new lines of the first log that can be read. Raises ``OSError``."""
@@ -262,27 +280,38 @@ class KernelLog:
             log.info("kernel_log: reads %s again", self.path)
         self._failure = failure
 
-    def _count(self, message: str) -> None:
+    def _count(self, message: str) -> Iterator[Unread]:
+        """Count a message, and say what of it is not understood."""
         kind = kind_of(message)
-        if kind is None or (kind == "xid" and not self._count_xid(message)):
+        if kind is None:
             return
+        if kind == "xid":
+            match = XID.match(message)
+            bus_id = self._bus_id(match["address"]) if match else None
+            if match is None or bus_id is None:
+                return
+            yield from self._count_xid(bus_id, match["xid"], message[match.end() :])
         self.events[kind] += 1
         self.times[kind] = self.node.clock.time()
 
-    def _count_xid(self, message: str) -> bool:
-        """Count an XID, and say whether it is one of a GPU of this node."""
-        match = XID.match(message)
-        address = match["address"].lower() if match else ""
+    def _bus_id(self, address: str) -> str | None:
+        """The GPU of this node that an XID is of, by its name in /sys; None for any other."""
+        address = address.lower()
         bus_id = address if "." in address else f"{address}.0"
-        counts = self.xids.get(bus_id)
-        if match is None or counts is None:
-            return False
-        xid = match["xid"]
+        return bus_id if bus_id in self.xids else None
+
+    def _count_xid(self, bus_id: str, xid: str, text: str) -> Iterator[Unread]:
+        """Count an XID, and say what of it is not understood; ``text`` is what follows it."""
+        counts, now = self.xids[bus_id], self.node.clock.time()
+        if int(xid) not in CODES:
+            yield UNREAD_XID.seen(f"XID {xid}")
+        if xid == ADVICE and advice(text) is None:
+            yield UNREAD_ADVICE.seen(f"XID {xid}, {unnumbered(text)}")
+        yield from self.nvlink.count(bus_id, xid, text, now)
         if xid not in counts and xid not in WATCHED and len(counts) >= MANY:
             xid = "other"
         counts[xid] = counts.get(xid, 0) + 1
-        self.xid_times[bus_id, xid] = self.node.clock.time()
-        return True
+        self.xid_times[bus_id, xid] = now
 
     def _find_gpus(self) -> None:
         """Add GPUs that are new; one that is gone may still have something to say."""
@@ -310,6 +339,7 @@ class KernelLog:
                 yield from XIDS.at(float(count), bus_id, xid)
         for at, time in self.xid_times.items():
             yield from LAST_XID.at(time, *at)
+        yield from self.nvlink.samples()
         if self.path is not None and self._failure is None:
             yield from FOLLOWED.at(1.0, self.path)
 
