@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from typing import get_args
 
-from tests.corpus.families import FAMILIES
+from tests.corpus.families import FAMILIES, Fate
 
 for name, family in FAMILIES.items():
     outcomes = list(family())
     fates = Counter(one.fate for one in outcomes)
-    print(f"{name}: {fates['right']} right, {fates['wrong']} wrong, {fates['silent']} silent")
+    print(f"{name}: " + ", ".join(f"{fates[fate]} {fate}" for fate in get_args(Fate)))
     for one in outcomes:
         if name in sys.argv[1:] and one.fate != "right":
             print(f"  {one.fate}: {one.entry}")
