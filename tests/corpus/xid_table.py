@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from gpunode.driver.nvidia.xids import MODELS
+
 PAGE = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
 TABLE = Path(__file__).parents[2] / "exporter/gpunode/driver/nvidia/xids.json"
 
 SPREADSHEET = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 RELATION = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
-MODELS = ("A100", "H100", "B100", "GB200")
 OLDER, NEWER = "(V1(<R575))", "(V2(>=R575))"
 """Headings of the layouts of the registers, which changed with the driver's branch R575."""
 

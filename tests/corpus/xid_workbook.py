@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 from xml.sax.saxutils import escape
 
-from tests.corpus.xid_table import MODELS
+from gpunode.driver.nvidia.xids import MODELS
 
 MAIN = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
 OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"

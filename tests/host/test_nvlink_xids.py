@@ -29,7 +29,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def told(root: Path, *xids: str) -> tuple[dict[tuple[str, ...], float], list[tuple[str, str]]]:
+def told(root: Path, *xids: str) -> tuple[dict[tuple[str, ...], object], list[tuple[str, str]]]:
     """Errors of NVLink 5 that are exported, and what is unread, after these XIDs of a GPU."""
     source = KernelLog(LocalNode(root), Settings())
     source.read()
@@ -37,7 +37,9 @@ def told(root: Path, *xids: str) -> tuple[dict[tuple[str, ...], float], list[tup
         for xid in xids:
             log.write(f"Nov  1 12:00:00 n kernel: NVRM: Xid (PCI:0000:19:00): {xid}\n")
     reading = source.read()
-    found = {sample.labels: sample.value for sample in reading.samples if sample.metric is ERRORS}
+    found: dict[tuple[str, ...], object] = {
+        sample.labels: sample.value for sample in reading.samples if sample.metric is ERRORS
+    }
     assert {sample.labels for sample in reading.samples if sample.metric is LAST} == set(found)
     return found, [(each.kind.what, each.example) for each in reading.unread]
 

@@ -115,6 +115,9 @@ SOURCE = str(_TABLE["source"])
 DATE = str(_TABLE["date"])
 """When the catalogue was read."""
 
+MODELS = ("A100", "H100", "B100", "GB200")
+"""The models that the catalogue has a column for; each stands for its generation."""
+
 CODES: dict[int, Code] = {
     each["xid"]: Code(
         each["xid"],
