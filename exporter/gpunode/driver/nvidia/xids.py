@@ -68,6 +68,14 @@ class Code:
         """The action in words."""
         return ACTIONS[self.action].words
 
+    @property
+    def summary(self) -> str:
+        """What it is and what to do, such as ``109: Context Switch Timeout Error, reset the GPU``.
+
+        Long meanings are cut at the dash.
+        """
+        return f"{self.number}: {self.meaning.partition(' -- ')[0]}, {self.words}"
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
