@@ -89,7 +89,7 @@ def errors() -> str:
         "([GpuUnhealthy](../alerts/runbooks/GpuUnhealthy.md)); one after which a program starts "
         "again is an info ([GpuXidOfApplication](../alerts/runbooks/GpuXidOfApplication.md)). An "
         'XID that is not here counts in `gpunode_unread_total{what="xid"}`. No action differs by '
-        "model; a model that is not named does not report the XID.",
+        "model; the last column names the models that report an XID where not all do.",
         "",
         "| XID | meaning | at once | if it comes again | notifies | only |",
         "|---|---|---|---|---|---|",
@@ -104,11 +104,10 @@ def errors() -> str:
             )
     lines += [
         "",
-        "Of 144 to 150, the line in the kernel log says which link it is, how bad, and by "
-        f"{len(xids.RULES)} rules of the catalogue what to do; "
-        "`gpunode_kernel_log_nvlink_xid_errors_total` has them. A reset pages; what the driver "
-        "advises (XID 154) has an alert of its own; the rest is not told. Where no kernel log can "
-        "be read, the number alone is a ticket.",
+        "Of 144 to 150, the line in the kernel log says which link it is and how bad, and its "
+        "registers what to do; `gpunode_kernel_log_nvlink_xid_errors_total` has them. One that "
+        "asks for a reset pages, the others notify nobody. Where no kernel log can be read, the "
+        "number alone is a ticket.",
         "",
         "No GPU since Ampere reports "
         + ", ".join(str(code.number) for code in unused)
