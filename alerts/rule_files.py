@@ -86,6 +86,19 @@ ITS_RANK = _ask(
     ),
     3,
 )
+ITS_BEST = (
+    "{{ with printf `job:gpunode_training_step:at_best{cluster=%q,owner_namespace=%q,workload=%q,"
+    "replica=%q,user=%q,what=%q}` $labels.cluster $labels.owner_namespace $labels.workload "
+    "$labels.replica $labels.user .Labels.what | query }} (before:{{ range . }} "
+    "{{ .Labels.version }}{{ end }}){{ end }}"
+)
+ITS_CHANGES = _ask(
+    "job:gpunode_version:changed",
+    _list("Changed since:", "{{ .Labels.what }} {{ .Labels.version }}" + ITS_BEST)
+    + "{{ else }}"
+    + _ask("job:gpunode_training_step:at_best", " It runs with the versions of its best pace."),
+    5,
+)
 OF_THIS_GPU = "{cluster=%q,instance=%q,uuid=%q}"
 OWNERS = f"group by (owner_pod, slurm_job, user) (gpunode_gpu_owner_info{OF_THIS_GPU})"
 BY_ITS_LABELS = "$labels.cluster $labels.instance $labels.uuid | query"
@@ -128,7 +141,11 @@ MORE: dict[Scope, str] = {
 }
 """What a description says after the figure."""
 
-EVIDENCE = {"JobStalled": ITS_LATE + ITS_RANK, "GpuUnhealthy": REASONS}
+EVIDENCE = {
+    "JobStalled": ITS_LATE + ITS_RANK,
+    "GpuUnhealthy": REASONS,
+    "JobSlowed": ITS_CHANGES,
+}
 """What it says besides, for an alert that is worth it."""
 
 VARIABLES: dict[Scope, dict[str, str]] = {

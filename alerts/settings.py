@@ -170,6 +170,21 @@ RESTARTED_USEFUL = Setting(
     "percent",
 )
 
+# Versions
+
+FEW_NODES = Setting(
+    "few_nodes",
+    0.5,
+    "A version that at most this share of the nodes has makes them differ from the others.",
+    "percent",
+)
+BEST_PACE = Setting(
+    "best_pace",
+    1.1,
+    "A job that took at most this multiple of its best hour of the week was near its best pace.",
+    "number",
+)
+
 # Requests to servers
 
 SERVING_SLOWDOWN = Setting(
@@ -233,6 +248,13 @@ NVLINK_ERRORS = Setting(
     "Errors of one kind in 15 minutes above which the NVLinks of a GPU are faulty.",
     "number",
 )
+NVLINK_PEERS = Setting(
+    "nvlink_peers",
+    0.5,
+    "If no less than this share of a GPU's NVLinks or of a node's GPUs recover within an hour, the "
+    "cause is not one link.",
+    "percent",
+)
 RDMA_LINK_ERRORS = Setting(
     "rdma_link_errors",
     10,
@@ -245,6 +267,13 @@ RDMA_LOST_PACKETS = Setting(
     "Signs of packets that an RDMA port lost and sent again in 15 minutes above which it is "
     "faulty.",
     "number",
+)
+RDMA_SENT_AGAIN = Setting(
+    "rdma_sent_again",
+    0.01,
+    "Share of its bytes that an RDMA port, which repairs losses itself, sends again in 15 minutes "
+    "above which it is faulty.",
+    "percent",
 )
 RDMA_LINKS_LOST = Setting(
     "rdma_links_lost",

@@ -7,6 +7,7 @@ moment ``filesystems``, ``network_statistics`` and the lines that came to ``logs
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -18,14 +19,17 @@ from typing import Any
 
 from gpunode.driver.driver import Driver, Gpu, Identity, Process, Unsupported
 from gpunode.metric import Sample
+from gpunode.node import containers
 from gpunode.node.datagram_socket import Datagram
 from gpunode.node.kubelet import Allocation
 from gpunode.node.local import LocalNode
 from gpunode.node.node import (
     Filesystem,
+    Image,
     KeptLines,
     SteppedClock,
     environment_of,
+    libraries_of,
     lines_of,
     program_of,
 )
@@ -97,6 +101,15 @@ class Machine:
     def program(self, pid: int) -> str:
         return program_of(self.read_text(f"/proc/{pid}/cmdline").split("\0"))
 
+    def libraries(self, pid: int) -> list[str]:
+        return libraries_of(self.read_text(f"/proc/{pid}/maps").encode())
+
+    def image(self, container: str) -> Image:
+        for file, parse in containers.FILES:
+            with contextlib.suppress(FileNotFoundError):
+                return parse(self.read_text(file.replace("/ID/", f"/{container}/")))
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), container)
+
     def listens(self, pid: int) -> bool:
         return bool(self._answer("listens", str(pid)))
 
@@ -140,10 +153,18 @@ class MachineGpu:
     uuid: str
     bus_id: str
     pids: tuple[int, ...] = ()
+    name: str = "NVIDIA H200"
+    compute_capability: str | None = None
 
     @property
     def identity(self) -> Identity:
-        return Identity(self.index, self.uuid, "NVIDIA H200", self.bus_id)
+        return Identity(
+            self.index,
+            self.uuid,
+            self.name,
+            self.bus_id,
+            compute_capability=self.compute_capability,
+        )
 
     def processes(self) -> list[Process]:
         return [Process(pid, None, "compute") for pid in self.pids]

@@ -25,6 +25,7 @@ GET = {
         ("helm", "kubectl", "etcd", "kube-apiserver", "kube-controller-manager"),
         "make kubernetes, with Go",
     ),
+    "otelcol": "make .monitoring/otelcol, with Go",
     "bwrap": "apt-get install bubblewrap",
     **dict.fromkeys(("setpriv", "nsenter"), "apt-get install util-linux"),
     "openssl": "apt-get install openssl",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from alerts.examples import GPU_A, HELD, NODE_A, OF_GPU, OF_NODE, A, series
-from alerts.model import AT_ONCE, FOR_DAYS, Record
+from alerts.model import AT_ONCE, FOR_DAYS, FOR_HOURS, Record
 from alerts.promql import DAY, FILESYSTEM, GPU, JOB, NODE, by_node, gained, happened, of_gpus, rate
 from alerts.settings import (
     CONTAINED_REMEMBERED,
@@ -41,6 +41,21 @@ OF_MOUNT = f"{NODE}, mountpoint"
 XIDS = "gpunode_gpu_xid_last_timestamp_seconds"
 LOGGED_XIDS = "gpunode_kernel_log_last_xid_timestamp_seconds"
 NVLINK_XIDS = "gpunode_kernel_log_last_nvlink_xid_timestamp_seconds"
+LINK_LOST = 149
+PEER_LOST = 145
+"""XIDs of NVLink 5: the GPU whose link failed, and those that lost it as a peer.
+https://github.com/marin-community/marin/issues/9086 (one GPU with 149, 63 with 145)"""
+
+RECOVERIES = '{kind=~"recovery|recovery_successful|recovery_failed"}'
+LINK_RECOVERIES = f"gpunode_gpu_nvlink_link_errors_total{RECOVERIES}"
+GPU_RECOVERIES = f"gpunode_gpu_nvlink_errors_total{RECOVERIES}"
+_LINK = f"{GPU}, link"
+_IN_DOMAIN = (
+    f"max by ({GPU}, domain) (label_join("
+    'max_over_time(gpunode_gpu_info{cluster_uuid!=""}[15m:3m]), '
+    '"domain", "/", "cluster_uuid", "clique_id"))'
+)
+OF_LINKS = f'xid=~"{LINK_LOST}|{PEER_LOST}"'
 CONTAINED = 94
 """The XID of an error of memory that has cost one process its data and nobody else.
 https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html"""
@@ -267,6 +282,10 @@ INFO = series(
     vbios="96.00.A5.00.1A",
     compute_capability="9.0",
     parent="",
+    gsp="",
+    inforom="",
+    cluster_uuid="",
+    clique_id="",
 )
 
 OF_NODES: tuple[Record, ...] = (
@@ -295,6 +314,17 @@ OF_NODES: tuple[Record, ...] = (
         results={(NODE_A,): 1.0},
     ),
     Record(
+        name="node:gpunode_unread:increase1h",
+        labels=(*OF_NODE, "source", "what"),
+        expression=happened("gpunode_unread_total", f"{NODE}, source, what", "1h"),
+        purpose="How often a source met what it does not understand, where it did.",
+        given={
+            series("gpunode_unread_total", source="kernel_log", what="kernel_line"): 0.0625,
+            series("gpunode_unread_total", source="infiniband", what="port"): 0.0,
+        },
+        results={(NODE_A, "kernel_log", "kernel_line"): 225.0},
+    ),
+    Record(
         name="gpu:gpunode_gpu_info:by_bus",
         labels=(*OF_NODE, "bus_id", *OF_GPU[2:]),
         expression=(
@@ -304,6 +334,53 @@ OF_NODES: tuple[Record, ...] = (
         purpose="GPUs by their place on the PCI bus: those there are, or were while an XID counts.",
         given={INFO: 1.0},
         results={(NODE_A, "0000:00:06.0", *GPU_A): 1.0},
+    ),
+    Record(
+        name="gpu:gpunode_nvlink_link_recovery:increase1h",
+        labels=(*OF_GPU, "link"),
+        interval=FOR_HOURS,
+        expression=(
+            f"(0 * (max by ({_LINK}) ({LINK_RECOVERIES}) "
+            f"unless on ({_LINK}) max by ({_LINK}) ({LINK_RECOVERIES} offset 1h)) "
+            f"+ on ({GPU}) group_left () round({gained(GPU_RECOVERIES, GPU, '1h')}) "
+            f"or on ({_LINK}) "
+            f"round({gained(LINK_RECOVERIES, _LINK, '1h')})) > 0"
+        ),
+        purpose="How often an NVLink has recovered within an hour. A link without errors has no "
+        "series: one that begins within the hour has gained what the sum over the GPU's links has.",
+        given={
+            series("gpunode_gpu_nvlink_errors_total", kind="recovery_successful"): 0.001,
+            series(
+                "gpunode_gpu_nvlink_link_errors_total", link="3", kind="recovery_successful"
+            ): 0.001,
+        },
+        results={(*A, "3"): 4.0},
+    ),
+    Record(
+        name="gpu:gpunode_nvlink_domain:member",
+        labels=(*OF_GPU, "domain"),
+        expression=(
+            f"{_IN_DOMAIN} and on ({GPU}) count by ({GPU}) ({_IN_DOMAIN}) == 1 or on ({GPU}) "
+            f"max by ({GPU}, domain) (label_replace(max_over_time({_PHYSICAL}[15m:3m]), "
+            '"domain", "$1", "instance", "(.+)"))'
+        ),
+        purpose="The GPUs that reach each other over NVLink: of a domain of several nodes, else of "
+        "one node; as they were while an XID counts.",
+        given={INFO: 1.0},
+        results={(NODE_A, *GPU_A, NODE_A): 1.0},
+    ),
+    Record(
+        name="gpu:gpunode_nvlink_xid:age",
+        labels=(*OF_GPU, "xid", "domain"),
+        interval=AT_ONCE,
+        expression=(
+            f"(time() - max by ({GPU}, xid) ({_recent_xid(OF_LINKS)} or {_logged(LOGGED_XIDS, OF_LINKS, 'xid')})) "
+            f"* on ({GPU}) group_left (domain) gpu:gpunode_nvlink_domain:member"
+        ),
+        purpose="Seconds since a GPU reported that its NVLink failed "
+        f"({LINK_LOST}) or that it lost a peer ({PEER_LOST}), and its domain.",
+        given={INFO: 1.0, series(XIDS, xid=str(LINK_LOST)): 1.0},
+        results={(NODE_A, *GPU_A, str(LINK_LOST), NODE_A): 0.0},
     ),
     Record(
         name="gpu:gpunode_gpu_fault:level",

@@ -58,6 +58,11 @@ OWNED: Given = {
     owner(owner_namespace="team", owner_pod="b-7c9f5d6b4-x2lqz", owner_container="main"): 1.0,
 }
 SLURM: Given = {owner(slurm_job="42", user="kim"): 1.0}
+SLURM_IN_A_POD: Given = {
+    owner(
+        owner_namespace="slurm", owner_pod="slurm-worker-0", owner_container="slurmd", slurm_job="7"
+    ): 1.0
+}
 
 STILL = f"job:gpunode_workless:seconds > {STILL_FROM}"
 
@@ -92,8 +97,11 @@ USEFUL = f'sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate1h{{state=~"compute|memor
 
 
 def _named(metric: str, over: str = "") -> str:
-    """Series with the labels of an owner, with the job of a pod or of Slurm."""
-    of_pod, of_slurm = 'owner_pod!=""', 'owner_pod="",slurm_job!=""'
+    """Series with the labels of an owner, with the job of a pod or of Slurm.
+
+    A pod in which slurmd runs belongs to the job of Slurm that is in it.
+    """
+    of_pod, of_slurm = 'owner_pod!="",slurm_job=""', 'slurm_job!=""'
     pods, slurm = (
         f"{over}({metric}{{{of}}}[1h])" if over else f"{metric}{{{of}}}"
         for of in (of_pod, of_slurm)
@@ -131,14 +139,15 @@ OF_NODES: tuple[Record, ...] = (
             'label_join(gpunode_gpu_owner_info{owner_pod="",slurm_job=""}, '
             '"workload", "@", "user", "instance"))'
         ),
-        purpose="Who holds a GPU, and for which job: the name of the pod without role, number and "
-        "suffix, the Slurm job, or else the user on the node. `replica` tells the pods of a "
+        purpose="Who holds a GPU, and for which job: the Slurm job, the name of the pod without "
+        "role, number and suffix, or else the user on the node. `replica` tells the pods of a "
         "Deployment apart.",
-        given={**OWNED, **SLURM},
+        given={**OWNED, **SLURM, **SLURM_IN_A_POD},
         results={
             (*A, "research", "a-worker-0", "a", "", ""): 1.0,
             (*A, "team", "b-7c9f5d6b4-x2lqz", "b", "7c9f5d6b4-x2lqz", ""): 1.0,
             (*A, "", "", "slurm-42", "", "kim"): 1.0,
+            (*A, "slurm", "slurm-worker-0", "slurm-7", "", ""): 1.0,
         },
     ),
     Record(

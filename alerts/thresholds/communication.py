@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
-from alerts.examples import HELD_B, ON_B, STREAK, TRAINS, TRAINS_B, WORKLESS, ledger, series
-from alerts.model import Example, Threshold, Tier
+from alerts.examples import (
+    HELD_B,
+    NODE_A,
+    ON_B,
+    STREAK,
+    TRAINS,
+    TRAINS_B,
+    WORKLESS,
+    ledger,
+    owner,
+    series,
+)
+from alerts.model import Example, Series, Threshold, Tier
 from alerts.promql import GPU, JOB, NODE, gained, of_gpus, of_jobs, state
 from alerts.recording.capacity import EXPECTED, MEASURED
+from alerts.recording.faults import INFO, LINK_LOST, PEER_LOST, XIDS
 from alerts.recording.jobs import OWN_CAUSES
 from alerts.settings import (
     NVLINK_ERRORS,
+    NVLINK_PEERS,
     STALLED_FROM,
     STARVED_FROM,
     STILL_FROM,
     STRAGGLER_SLOWDOWN,
 )
-from alerts.thresholds.references import LEDGER, NCCL_ENV, NVML, RAS
+from alerts.thresholds.references import LEDGER, NCCL_ENV, NVLINK_REPORT, NVML, RAS
 from gpunode.nccl.bench import BANDWIDTH_LOW
 
+RECOVERED = "gpu:gpunode_nvlink_link_recovery:increase1h"
+GPUS_RECOVERED = f"count by ({GPU}) ({RECOVERED})"
+ROOTS = f'gpu:gpunode_nvlink_xid:age{{xid="{LINK_LOST}"}}'
+LOST = f'gpu:gpunode_nvlink_xid:age{{xid="{PEER_LOST}"}}'
+RECOVERY = {"kind": "recovery_successful"}
+LINK_RECOVERY = series("gpunode_gpu_nvlink_link_errors_total", link="3", **RECOVERY)
+INFO_B = Series(INFO.metric, (*INFO.labels, *ON_B.items()))
+PEER = series(XIDS, xid=str(PEER_LOST), **ON_B)
 P2P_DISABLED = series("gpunode_nccl_setting_info", name="NCCL_P2P_DISABLE", value="1")
 SETTINGS_OFF = (
     'gpunode_nccl_setting_info{name=~"NCCL_P2P_DISABLE|NCCL_IB_DISABLE|NCCL_SHM_DISABLE",'
@@ -178,11 +199,13 @@ COMMUNICATION = (
         group="communication",
         summary="Training steps take longer than before",
         summary_ko="학습 스텝 시간이 길어졌습니다",
-        says="a step takes {value} times as long as at the best pace of this run",
-        meaning="The run has slowed down since it started.",
-        remedy="Compare the ledger with the time before; replace the node if it is hardware.",
+        says="a step takes {value} times as long as at the job's best pace",
+        when="a step takes {value} times as long as at the best pace of this run, or of a run of "
+        "the same name in the last week that had other versions",
+        meaning="The run has slowed down since it started, or since an update.",
+        remedy="Look at what has changed, then at the ledger; replace the node if it is hardware.",
         source="https://arxiv.org/abs/2410.12588",
-        record="job:gpunode_training_step:slowdown",
+        record="job:gpunode_training_step:slowed",
         window="0s",
         unit="number",
         tiers=(Tier(severity="ticket", threshold=1.3, after="30m"),),
@@ -255,6 +278,81 @@ COMMUNICATION = (
             quiet={series("gpunode_gpu_nvlink_up", link="1"): 1.0},
             value=1.0,
             labels={"kind": "links down while others are up"},
+        ),
+    ),
+    Threshold(
+        alert="NvlinkRecovers",
+        group="communication",
+        summary="One NVLink fails and recovers again and again",
+        summary_ko="한 NVLink가 반복해서 끊어졌다가 복구됩니다",
+        says="link {link} recovered {value} times in an hour, and its peers did not",
+        meaning="An NVLink that recovers alone often fails for good within days, and its whole "
+        "domain with it.",
+        remedy="Drain the node at the next opportunity; have the link's cable, tray or GPU tested.",
+        source=NVLINK_REPORT,
+        record="gpu:gpunode_nvlink_recovery:increase1h",
+        signal=(
+            f"{RECOVERED} and on ({GPU}) {GPUS_RECOVERED} < on ({GPU}) {NVLINK_PEERS} * "
+            f"count by ({GPU}) (max by ({GPU}, link) (gpunode_gpu_nvlink_up)) "
+            f"unless on ({NODE}) (count by ({NODE}) ({GPUS_RECOVERED}) > 1 and on ({NODE}) "
+            f"count by ({NODE}) ({GPUS_RECOVERED}) >= on ({NODE}) {NVLINK_PEERS} * "
+            f"count by ({NODE}) ({of_gpus('gpunode_gpu_nvlink_up')}))"
+        ),
+        window="1h",
+        unit="count",
+        tiers=(Tier(severity="ticket", threshold=1.0, after="1m"),),
+        scope="gpu",
+        labels=("link",),
+        every="1m",
+        keep_firing_for="1h",
+        example=Example(
+            fires={
+                **{series("gpunode_gpu_nvlink_up", link=str(link)): 1.0 for link in range(4)},
+                series("gpunode_gpu_nvlink_errors_total", **RECOVERY): 0.001,
+                LINK_RECOVERY: 0.001,
+            },
+            quiet={
+                series("gpunode_gpu_nvlink_errors_total", **RECOVERY): 0.0,
+                LINK_RECOVERY: 0.0,
+            },
+            value=None,
+            labels={"link": "3"},
+        ),
+    ),
+    Threshold(
+        alert="NvlinkDomainLost",
+        group="communication",
+        summary="The failed NVLink of one GPU has cost others their peers",
+        summary_ko="한 GPU의 NVLink 고장으로 다른 GPU들도 연결을 잃었습니다",
+        says="its NVLink failed first in the domain {domain} (XID 149), and {value} other GPUs "
+        "lost it (XID 145)",
+        meaning="The programs on all GPUs of the NVLink domain fail; one GPU is the cause.",
+        remedy="Drain and reset this GPU, and no other; have its link repaired.",
+        source=NVLINK_REPORT,
+        record="gpu:gpunode_nvlink_root:lost",
+        signal=(
+            f"0 * max by ({GPU}, domain) ({ROOTS} == on (cluster, domain) group_left () "
+            f"max by (cluster, domain) ({ROOTS})) "
+            f"+ on (cluster, domain) group_left () "
+            f"count by (cluster, domain) ({LOST} unless on ({GPU}) {ROOTS})"
+        ),
+        window="15m",
+        unit="count",
+        tiers=(Tier(severity="ticket", threshold=0.0, after="1m"),),
+        scope="gpu",
+        labels=("domain",),
+        needs_all_nodes=True,
+        example=Example(
+            fires={
+                INFO: 1.0,
+                INFO_B: 1.0,
+                series(XIDS, xid=str(LINK_LOST)): 1.0,
+                PEER: 1.0,
+                owner(owner_pod="train-0", **ON_B): 1.0,
+            },
+            quiet={PEER: None},
+            value=1.0,
+            labels={"domain": NODE_A},
         ),
     ),
 )

@@ -10,6 +10,7 @@ from alerts.settings import KNOWN_SHARE
 from alerts.thresholds.references import LEDGER
 
 DISK_SOURCE = series("gpunode_source_up", source="disk", gpu="", uuid="", mountpoint="")
+UNREAD = series("gpunode_unread_total", source="kernel_log", what="kernel_line")
 ALLOCATABLE_GPUS = series(
     "kube_node_status_allocatable",
     resource="nvidia_com_gpu",
@@ -175,6 +176,25 @@ EXPORTER = (
         scope="node",
         labels=("source",),
         example=Example(fires={DISK_SOURCE: 0.0}, quiet={DISK_SOURCE: 1.0}, value=0.0),
+    ),
+    Threshold(
+        alert="GpunodeUnread",
+        group="exporter",
+        summary="The exporter meets what it does not understand",
+        summary_ko="gpunode가 해석하지 못하는 데이터가 있습니다",
+        says="nodes on which source {source} meets what it does not understand, {what}: {value}",
+        meaning="It looks like something that the exporter reads, in a form that it does not know. "
+        "Whatever it says is in no other series, and no other alert looks at it.",
+        remedy="See an example with gpunode doctor on such a node; update gpunode, or report it.",
+        source="https://github.com/gpunode/gpunode/blob/main/docs/unread.md",
+        record="cluster:gpunode_unread:nodes",
+        signal="count by (cluster, source, what) (node:gpunode_unread:increase1h)",
+        window="1h",
+        unit="count",
+        tiers=(Tier(severity="info", threshold=0.0, after="15m"),),
+        scope="cluster",
+        labels=("source", "what"),
+        example=Example(fires={UNREAD: 0.01}, quiet={UNREAD: 0.0}, value=1.0),
     ),
     Threshold(
         alert="GpuLedgerBlind",

@@ -6,12 +6,28 @@ from alerts.examples import series
 from alerts.model import Example, Threshold, Tier
 from alerts.promql import NODE, gained, rate
 from alerts.recording.faults import PORT_ACTIVE
-from alerts.settings import PORT_DOWN, RDMA_LINK_ERRORS, RDMA_LINKS_LOST, RDMA_LOST_PACKETS
+from alerts.settings import (
+    PORT_DOWN,
+    RDMA_LINK_ERRORS,
+    RDMA_LINKS_LOST,
+    RDMA_LOST_PACKETS,
+    RDMA_SENT_AGAIN,
+)
 from alerts.thresholds.references import INFINIBAND
+from gpunode.host.infiniband import ELSEWHERE
 
 PORT = f"{NODE}, device, port"
 SYMBOL_ERRORS = series("gpunode_infiniband_errors_total", device="mlx5_0", port="1", kind="symbol")
+OF_THE_LINK = f'gpunode_infiniband_errors_total{{kind!~"{"|".join(ELSEWHERE)}"}}'
+LOST = 'gpunode_infiniband_transport_errors_total{kind!="path_change"}'
+"""An adapter that sends over many paths leaves one for another as it works: see SENT_AGAIN."""
+
 LINK_DOWNED = 'gpunode_infiniband_errors_total{kind="link_downed"}'
+SENT = 'gpunode_infiniband_bytes_total{direction="transmit"}'
+SENT_AGAIN = (
+    f"{gained('gpunode_infiniband_retransmitted_bytes_total', PORT)} "
+    f"/ on ({PORT}) ({gained(SENT, PORT)} > 0)"
+)
 DROPS = series("gpunode_network_drops_total", interface="eth0", direction="receive")
 DAMAGED = series("gpunode_network_errors_total", interface="eth0", direction="receive")
 
@@ -45,16 +61,19 @@ NETWORK = (
         "in an hour: {value}",
         when="port {port} of {device} has {rdma_link_errors} errors of its link or "
         "{rdma_lost_packets} signs of lost packets in 15 minutes, or loses its link "
-        "{rdma_links_lost} times in an hour",
+        "{rdma_links_lost} times in an hour, or, where the adapter repairs losses itself (AWS "
+        "EFA), sends {rdma_sent_again} of its bytes again",
         meaning="Symbol errors, link recoveries, time-outs and packets out of sequence; a link "
-        "that is lost again and again.",
+        "that is lost again and again; an adapter that sends much again.",
         remedy="Clean, reseat or replace the cable; check the lossless traffic class.",
         source=INFINIBAND,
         record="node:gpunode_rdma:errors",
         signal=(
-            f"{gained('gpunode_infiniband_errors_total', PORT)} > {RDMA_LINK_ERRORS} or "
-            f"{gained('gpunode_infiniband_transport_errors_total', PORT)} > {RDMA_LOST_PACKETS} or "
-            f"{gained(LINK_DOWNED, PORT, '1h')} > {RDMA_LINKS_LOST}"
+            f"{gained(OF_THE_LINK, PORT)} > {RDMA_LINK_ERRORS} or "
+            f"{gained(LOST, PORT)} > {RDMA_LOST_PACKETS} or "
+            f"{gained(LINK_DOWNED, PORT, '1h')} > {RDMA_LINKS_LOST} or "
+            f"{gained('gpunode_infiniband_retransmitted_packets_total', PORT)} "
+            f"> {RDMA_LOST_PACKETS} and on ({PORT}) {SENT_AGAIN} > {RDMA_SENT_AGAIN}"
         ),
         window="15m",
         unit="count",

@@ -11,8 +11,8 @@ from gpunode.host.filesystem import LOCAL
 from gpunode.verdict.shortages import FILESYSTEM_FREE
 
 FAULTS = (
-    "bus_error|hung_task|lockup|machine_check|disk_error|read_only|lustre_eviction|sxid|"
-    "network_adapter"
+    "bus_error|hung_task|lockup|kernel_bug|machine_check|iommu_fault|disk_error|read_only|"
+    "lustre_eviction|sxid|peermem|network_adapter|file_limit"
 )
 """The kinds of kernel log lines that no other alert covers."""
 
@@ -205,7 +205,8 @@ SYSTEM = (
         summary="The kernel of a GPU node logs faults",
         summary_ko="GPU 노드의 커널 로그에 오류가 기록되고 있습니다",
         says="kernel log lines of kind {kind} in 15 minutes: {value}",
-        meaning="The kernel logged bus errors, hung tasks, lock-ups, disk or adapter errors.",
+        meaning="The kernel logged bus errors, hung tasks, lock-ups, bugs of its own, disk or "
+        "adapter errors.",
         remedy="Follow the kind of fault: repair the memory, the disk or the file server.",
         source="https://docs.kernel.org/admin-guide/tainted-kernels.html",
         record="node:gpunode_kernel_log_events:increase15m",

@@ -329,5 +329,70 @@ FLEET = Board(
                 ),
             ),
         ),
+        section(
+            "Versions",
+            row(
+                9,
+                rows_of(
+                    "Versions side by side",
+                    "Of what does a cluster run several versions, and on how many nodes each? "
+                    "Firmware is compared on the same hardware.",
+                    {
+                        "Nodes": (
+                            _asked(
+                                "topk(50, cluster:gpunode_version:nodes and on (cluster, what) "
+                                "count by (cluster, what) (cluster:gpunode_version:nodes) > 1)"
+                            ),
+                            "none",
+                        )
+                    },
+                    names={"cluster": "Cluster", "what": "Of", "version": "Version"},
+                    sort_by="Nodes",
+                    nothing=NOTHING_WRONG,
+                ),
+                rows_of(
+                    "Nodes that differ",
+                    "Which nodes have a version that most of the others do not have? "
+                    "The node leads to its dashboard.",
+                    {"": (_asked("topk(50, node:gpunode_version:differs)"), "none")},
+                    names={
+                        "cluster": "Cluster",
+                        "instance": "Node",
+                        "what": "Of",
+                        "version": "Version",
+                    },
+                    sort_by="Of",
+                    nothing=NOTHING_WRONG,
+                    links={"Node": link_to("gpunode-node", cluster="cluster", node="instance")},
+                ),
+                rows_of(
+                    "Jobs that changed and slowed",
+                    "Which versions does a job have that it did not have at its best pace of the "
+                    "last week, and how many times as long does a step take?",
+                    {
+                        "Times as long": (
+                            _asked("topk(50, job:gpunode_version:changed)"),
+                            "none",
+                        )
+                    },
+                    names={
+                        "owner_namespace": "Namespace",
+                        "workload": "Job",
+                        "what": "Of",
+                        "version": "Version",
+                    },
+                    sort_by="Times as long",
+                    nothing=NOTHING_WRONG,
+                    links={
+                        "Job": link_to(
+                            "gpunode-job",
+                            cluster="cluster",
+                            namespace="owner_namespace",
+                            job="workload",
+                        )
+                    },
+                ),
+            ),
+        ),
     ),
 )

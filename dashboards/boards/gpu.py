@@ -384,6 +384,18 @@ GPU_BOARD = Board(
                     needs="NVLink",
                 ),
                 lines(
+                    "NVLinks with errors",
+                    "Which of its links have had errors since the driver was loaded?",
+                    [
+                        _asked(
+                            f"max by ({GPU}, link, kind) (gpunode_gpu_nvlink_link_errors_total)",
+                            f"{ONE} link {{{{link}}}} {{{{kind}}}}",
+                        )
+                    ],
+                    "none",
+                    needs="an NVLink that has had errors",
+                ),
+                lines(
                     "PCI Express errors in an hour",
                     "Does its slot fail?",
                     [

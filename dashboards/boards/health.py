@@ -5,7 +5,7 @@ Most of it asks for recorded series that exist only where something is wrong.
 
 from __future__ import annotations
 
-from alerts.promql import GPU, NODE
+from alerts.promql import GPU, NODE, gained
 from alerts.settings import FLEET_LEAST, SCRAPE_JOBS
 from dashboards.layout import Board, link_to, row, section
 from dashboards.panels import (
@@ -37,6 +37,10 @@ MOST_ROWS = 50
 
 def _asked(expression: str, legend: str = "") -> Query:
     return Query(selected(expression, SELECTED), legend)
+
+
+KERNEL_LINES = gained("gpunode_kernel_log_events_total", f"{NODE}, kind")
+"""Of every kind: KernelComplains leaves out those that another alert, or a slow disk, tells of."""
 
 
 def _most(expression: str) -> Query:
@@ -336,7 +340,7 @@ HEALTH = Board(
                 rows_of(
                     "Kernel log",
                     "Which kinds of complaint did kernels log in 15 minutes?",
-                    {"Lines": (_most("node:gpunode_kernel_log_events:increase15m > 0"), "none")},
+                    {"Lines": (_most(f"{KERNEL_LINES} > 0.5"), "none")},
                     names={**ON_NODE, "kind": "Kind"},
                     sort_by="Lines",
                     nothing=NOTHING_WRONG,
@@ -432,6 +436,20 @@ HEALTH = Board(
             ),
             row(
                 8,
+                rows_of(
+                    "Met and not understood",
+                    "What do exporters meet that they do not understand, on how many nodes? "
+                    "`gpunode doctor` shows examples.",
+                    {
+                        "Nodes": (
+                            _asked("count by (source, what) (node:gpunode_unread:increase1h)"),
+                            "none",
+                        )
+                    },
+                    names={"source": "Source", "what": "What"},
+                    sort_by="Nodes",
+                    nothing="All is understood",
+                ),
                 lines(
                     "Scrapes",
                     "How many exporters answer?",

@@ -24,7 +24,8 @@ from gpunode.driver.nvidia import xids
 from gpunode.export.web.app import create_app
 from gpunode.loop import Loop
 from gpunode.node.node import SteppedClock
-from gpunode.sources import METRICS
+from gpunode.source import Meets
+from gpunode.sources import KINDS, METRICS
 from gpunode.verdict.causes import CAUSES, NONE
 from gpunode.verdict.reasons import REASONS
 
@@ -50,6 +51,39 @@ def metrics() -> str:
         for metric in sorted(declared, key=lambda m: m.name):
             labels = ", ".join(f"`{label}`" for label in metric.labels)
             lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
+    return "\n".join(lines) + "\n"
+
+
+def unread() -> str:
+    """The reference of what sources may meet and not understand."""
+    lines = [
+        "# What is not understood",
+        "",
+        "Generated from the declarations by `make docs`; do not edit.",
+        "",
+        "A source that meets something that looks like its own, and that it does not understand, "
+        "counts it in `gpunode_unread_total{source,what}`: a line of a log once, what stays at "
+        "each read. `gpunode doctor`, `/api/v1/unread` and the node page show examples, without "
+        "numbers and without anything that a tenant chose. For an hour after, the node page does "
+        "not say that all is well.",
+        "",
+        "Such a thing is no fault of the node. Open an issue with the example, so that gpunode "
+        "learns to read it.",
+        "",
+        "| source | `what` | what was met |",
+        "|---|---|---|",
+    ]
+    for name, kind in sorted(
+        {
+            (source.name, unknown)
+            for found in KINDS.values()
+            for source in found
+            if isinstance(source, Meets)
+            for unknown in source.unknowns
+        },
+        key=lambda row: (row[0], row[1].what),
+    ):
+        lines.append(f"| `{name}` | `{kind.what}` | {kind.meaning} |")
     return "\n".join(lines) + "\n"
 
 
@@ -241,6 +275,7 @@ def reasons() -> str:
 DOCUMENTS = {
     "metrics.md": metrics,
     "audit.md": checks,
+    "unread.md": unread,
     "settings.md": settings,
     "xids.md": errors,
     "openapi.json": api,

@@ -221,6 +221,17 @@ class KubernetesSettings(KubeletSettings):
     interval: Seconds = Field(5.0, description="seconds between requests to the kubelet")
 
 
+class SlurmSettings(Section):
+    """The jobs of Slurm on this node."""
+
+    jobs_folder: str = Field(
+        "",
+        pattern=r"^(/.*[^/])?$",
+        description="folder of the node to which a Prolog of Slurm writes the GPUs of each job; "
+        "empty for what the environments of jobs say",
+    )
+
+
 class ClientSettings(Section):
     """Messages from training processes."""
 
@@ -343,6 +354,7 @@ class Settings(CommandSettings):
     host: HostSettings = HostSettings()
     discovery: DiscoverySettings = DiscoverySettings()
     kubernetes: KubernetesSettings = KubernetesSettings()
+    slurm: SlurmSettings = SlurmSettings()
     client: ClientSettings = ClientSettings()
     compat: Compat = "none"
 
@@ -434,6 +446,7 @@ class DoctorSettings(CommandSettings):
     dcgm: DcgmSettings = DcgmSettings()
     host: BenchSettings = BenchSettings()
     kubernetes: KubeletSettings = KubeletSettings()
+    slurm: SlurmSettings = SlurmSettings()
     compat: Compat = "none"
 
     json_output: bool = Field(False, alias="json", description="print JSON instead of a table")

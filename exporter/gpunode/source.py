@@ -19,10 +19,14 @@ from gpunode.node.node import Clock, Node
 from gpunode.unread import Unknown, Unread
 
 D = TypeVar("D")
+T = TypeVar("T")
 
 MANY = 64
 """The most items (disks, ports, mounts, XIDs) that a source distinguishes, so that no node, however
 unusual, creates an unbounded number of series."""
+
+BOUND = Unknown("bound", f"more of a kind than a source tells apart, mostly {MANY}: the rest")
+"""What a source leaves out of a read because there is too much of it."""
 
 FAILURES = (DriverError, OSError, ValueError)
 """What a read may raise: errors of the driver, of a file, or of its content. Any other exception is
@@ -40,6 +44,14 @@ class Reading:
     samples: tuple[Sample, ...]
     detail: object | None = None
     unread: tuple[Unread, ...] = ()
+
+
+def bounded(found: Iterable[T], of: str, most: int = MANY) -> tuple[list[T], tuple[Unread, ...]]:
+    """The first of what was found, and a note of those left out, as ``80 disks, 64 are read``."""
+    kept = list(found)
+    if len(kept) <= most:
+        return kept, ()
+    return kept[:most], (BOUND.seen(f"{len(kept)} {of}, {most} are read"),)
 
 
 class Source(Protocol):

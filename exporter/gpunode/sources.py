@@ -22,6 +22,7 @@ from gpunode.export.history import History
 from gpunode.gpu.dcgm_fields import GpuDcgmFields
 from gpunode.holders.census import Census
 from gpunode.holders.pods import Pods
+from gpunode.holders.slurm import SlurmJobs
 from gpunode.holders.source import HoldersSource
 from gpunode.host.filesystem import Filesystems, FilesystemSpace
 from gpunode.host.own_process import OwnProcess
@@ -87,7 +88,7 @@ HOLDERS_SOURCES: tuple[HoldersSource, ...] = tuple(_declared("HOLDERS_SOURCE", g
 
 METRICS: dict[str, tuple[Metric, ...]] = {
     "GPU": _metrics(*GPU_SOURCES, *HOLDERS_SOURCES, GpuOwners),
-    "Pods": Pods.metrics,
+    "Pods and Slurm jobs": _metrics(Pods, SlurmJobs),
     "Training": TrainingSteps.metrics,
     "Node": _metrics(*NODE_SOURCES, NcclRas, Filesystems),
     "Verdicts": Verdicts.metrics,
@@ -108,11 +109,14 @@ class GpuSources:
     )
     metrics = METRICS["GPU"]
 
-    def __init__(self, census: Census, settings: Settings, pods: Pods) -> None:
+    def __init__(
+        self, census: Census, settings: Settings, pods: Pods, slurm: SlurmJobs | None = None
+    ) -> None:
         self.census = census
         self.node = census.node
         self.settings = settings
         self.pods = pods
+        self.slurm = slurm
         self._listed: dict[int, list[Gpu]] = {}
         self._complaints: dict[int, str] = {}
         self._sources: dict[str, list[tuple[Divided, Source]]] = {}
@@ -152,7 +156,7 @@ class GpuSources:
     def _open(self, found: Gpu) -> list[tuple[Divided, Source]]:
         not_of = "board" if found.identity.mig else None
         compatible = (GpuDcgmFields,) if self.settings.compat == "dcgm" else ()
-        owners = GpuOwners(self.census, found, self.settings, self.pods)
+        owners = GpuOwners(self.census, found, self.settings, self.pods, self.slurm)
         return [
             *(
                 (kind.divided, kind(self.census, found, self.settings))
@@ -195,6 +199,7 @@ class NodeSources:
 KINDS: dict[Kind, tuple[Kind, ...]] = {
     GpuSources: (*GPU_SOURCES, *HOLDERS_SOURCES, GpuOwners),
     Pods: (Pods,),
+    SlurmJobs: (SlurmJobs,),
     TrainingSteps: (TrainingSteps,),
     NodeSources: (*NODE_SOURCES, NcclRas, FilesystemSpace),
 }
@@ -204,9 +209,12 @@ KINDS: dict[Kind, tuple[Kind, ...]] = {
 def finders(node: Node, settings: Settings) -> list[Finder]:
     """The finders of everything that can be read on a node."""
     census, pods = Census(node), Pods(node, settings)
+    slurm = SlurmJobs(census, settings)
+    census.givers = pods, slurm
     return [
-        GpuSources(census, settings, pods),
+        GpuSources(census, settings, pods, slurm),
         pods,
+        slurm,
         TrainingSteps(census, settings),
         NodeSources(census, settings),
         OwnProcess(),

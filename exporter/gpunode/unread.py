@@ -6,6 +6,7 @@ A source declares each kind of it once, as an ``Unknown``, and reports with a re
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 LONGEST = 160
@@ -45,15 +46,18 @@ class Unread:
     example: str
 
 
-def shape(text: str) -> str:
+def shape(text: str, words: Collection[str] = ()) -> str:
     """Only the shape of a text that anyone may have chosen: ``/job-7f/x`` is ``/a-0a/a``.
 
-    Of an identifier of at least 12 hexadecimal digits stays how many there are.
+    Of an identifier of at least 12 hexadecimal digits stays how many there are, and of these words
+    all.
     """
 
     def of(found: re.Match[str]) -> str:
         if found["id"]:
             return f"<{len(found['id'])} hex>"
+        if found["word"] in words:
+            return found[0]
         return "a" if found["word"] else "0"
 
     return SHAPES.sub(of, text[: 4 * LONGEST])[:LONGEST]

@@ -46,7 +46,8 @@ from alerts.thresholds.table import THRESHOLDS
 from gpunode import sources
 from gpunode.audit.source import CHECKS
 from gpunode.client.protocol import PHASES
-from gpunode.driver.nvidia.links import FABRIC_HEALTH_BITS, NVLINK_ERRORS
+from gpunode.driver.nvidia.fabric import PARTS
+from gpunode.driver.nvidia.links import NVLINK_ERRORS
 from gpunode.driver.nvidia.xids import OF_NVLINK5, RECOVERY_ACTIONS, UNKNOWN, WORST_FIRST
 from gpunode.nccl.bench import COLLECTIVES
 from gpunode.nccl.log import transport
@@ -389,10 +390,11 @@ def test_every_description_is_rendered(tmp_path: Path) -> None:
 FREE = frozenset(
     (
         *("instance", "job", "node", "le"),
-        *("gpu", "uuid", "bus_id", "link", "cpu"),
+        *("gpu", "uuid", "bus_id", "link", "cluster_uuid", "clique_id", "cpu"),
         *("device", "port", "interface", "disk", "mountpoint", "filesystem", "tmpfs"),
         *("communicator", "rank", "host", "pid", "nvml_device", "gpus", "value"),
         *("owner_namespace", "owner_pod", "owner_container", "slurm_job", "user", "workload"),
+        *("what", "version"),
     )
 )
 """Labels whose values are names or numbers that differ from node to node."""
@@ -408,8 +410,9 @@ https://github.com/kubernetes/kube-state-metrics/blob/main/docs/metrics/cluster/
 CONSTANTS: dict[tuple[str, str], Iterable[str]] = {
     ("gpunode_audit_ok", "check"): [check.name for check in CHECKS],
     ("gpunode_gpu_bottleneck", "cause"): CAUSES,
-    ("gpunode_gpu_fabric_healthy", "part"): FABRIC_HEALTH_BITS,
+    ("gpunode_gpu_fabric_healthy", "part"): (*PARTS, "summary", "registration"),
     ("gpunode_gpu_nvlink_errors_total", "kind"): NVLINK_ERRORS.values(),
+    ("gpunode_gpu_nvlink_link_errors_total", "kind"): NVLINK_ERRORS.values(),
     ("gpunode_gpu_owner_info", "via"): ("kubelet", "process"),
     ("gpunode_gpu_recovery_action", "action"): RECOVERY_ACTIONS.values(),
     ("gpunode_gpu_xid_last_timestamp_seconds", "xid"): map(str, range(1, 200)),

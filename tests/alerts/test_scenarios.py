@@ -13,7 +13,7 @@ from gpunode.client.protocol import PHASES
 from gpunode.driver.nvidia.gpu import THROTTLED_NANOSECONDS
 from gpunode.driver.nvidia.xids import RECOVERY_ACTIONS
 from gpunode.gpu.ledger import STATES
-from gpunode.host.infiniband import ERROR_KINDS, TRANSPORT_ERROR_KINDS
+from gpunode.host import rdma_counters
 from gpunode.host.kernel_log import KINDS
 from gpunode.sources import METRICS
 from gpunode.verdict.causes import CAUSES
@@ -89,8 +89,8 @@ def test_every_value_of_a_label_is_one_of_the_exporter() -> None:
     known = {
         ("gpunode_gpu_recovery_action", "action"): {*RECOVERY_ACTIONS.values()},
         ("gpunode_gpu_throttled_seconds_total", "reason"): {*THROTTLED_NANOSECONDS.values()},
-        ("gpunode_infiniband_errors_total", "kind"): {*ERROR_KINDS.values()},
-        ("gpunode_infiniband_transport_errors_total", "kind"): {*TRANSPORT_ERROR_KINDS.values()},
+        ("gpunode_infiniband_errors_total", "kind"): rdma_counters.kinds("link_error"),
+        ("gpunode_infiniband_transport_errors_total", "kind"): rdma_counters.kinds("loss"),
         ("gpunode_kernel_log_events_total", "kind"): {kind for kind, _ in KINDS},
         ("gpunode_lustre_targets", "connected"): {"true", "false"},
         ("gpunode_training_seconds_total", "phase"): {*PHASES},

@@ -22,10 +22,11 @@ from gpunode.cli import log as cli_log
 from gpunode.cli.log import OneLineFormatter, StandardError
 from gpunode.config import Settings
 from gpunode.holders.census import Census
-from gpunode.holders.cgroup import CgroupOwner, whose
+from gpunode.holders.cgroup import ABOVE, CgroupOwner, sluid_folder, strange_container, whose
 from gpunode.holders.owner import Owner, Started
 from gpunode.holders.pods import HOLDERS, Pods
 from gpunode.holders.pods import LONGEST_NAME as NAME
+from gpunode.holders.slurm import SlurmJobs
 from gpunode.host.kernel_log import KMSG, LONGEST_LINE, WATCHED, KernelLog, kind_of, message_of
 from gpunode.jobs import cgroup
 from gpunode.jobs.owners import GpuOwners, OwnersDetail
@@ -34,6 +35,8 @@ from gpunode.node.local import LocalNode
 from gpunode.source import MANY
 from tests.conftest import parse, until, watching
 from tests.fakes.nvml import FakeDriver
+from tests.holders.slurm import OTHER, SCOPE, SlurmNode, jobs_by_gpu
+from tests.host.test_kernel_log import LINES, UNKNOWN
 from tests.machine import MachineGpu, OneGpu, exported, told
 
 UID = "0a0a0a0a-0000-0000-0000-000000000001"
@@ -41,6 +44,8 @@ SLICE = UID.replace("-", "_")
 HASH = "0123456789abcdef0123456789abcdef"
 ID, NODE = "a" * 64, "b" * 64
 IN_POD = CgroupOwner(UID, ID)
+SLURM_JOB = "/system.slice/slurmstepd.scope/job_42/step_0/user/task_0"
+SLUID = "s5K1KKYAYG5D00"
 USERS = "/user.slice/user-1000.slice/user@1000.service/app.slice"
 
 
@@ -99,21 +104,130 @@ USERS = "/user.slice/user-1000.slice/user@1000.service/app.slice"
             "/system.slice/slurmstepd.scope/job_42/step_extern/user/task_special",
             CgroupOwner("", "", "42", "extern"),
         ),
+        # of Slurm 26.05, also below another slice, and of a slurmd in a pod
+        (f"/system.slice/slurmstepd.scope/{SLUID}", CgroupOwner("", "", SLUID)),
+        (
+            f"/hpc.slice/gpu-7_slurmstepd.scope/{SLUID}/step_0/user/task_0",
+            CgroupOwner("", "", SLUID, "0"),
+        ),
+        (
+            f"/kubepods/pod{UID}/{ID}/system.slice/slurmstepd.scope/job_7/step_0/user/task_0",
+            CgroupOwner(UID, ID, "7", "0"),
+        ),
+        (
+            f"/kubepods/pod{UID}/{ID}/system.slice/slurmstepd.scope/{SLUID}/step_extern",
+            CgroupOwner(UID, ID, SLUID, "extern"),
+        ),
         (
             "/system.slice/gpu-7.cluster_slurmstepd.scope/job_42/step_0+1/user/task_0",
             CgroupOwner("", "", "42", "0+1"),
         ),
         ("/slurm/uid_1000/job_42/step_batch/task_0", CgroupOwner("", "", "42", "batch")),
         ("/slurm_gpu-7/uid_1000/job_42/step_0", CgroupOwner("", "", "42", "0")),
+        # the kubelet's --cgroup-root, and services of root that run containers
+        (
+            f"/gpu.slice/gpu-kubepods.slice/gpu-kubepods-pod{SLICE}.slice/cri-containerd-{ID}.scope",
+            IN_POD,
+        ),
+        (
+            f"/system.slice/k3s.service/kubepods-burstable-pod{SLICE}.slice:cri-containerd:{ID}",
+            IN_POD,
+        ),
+        (
+            "/runtime.slice/containerd.service/"
+            f"kubelet-kubepods-besteffort-pod{SLICE}.slice:cri-containerd:{ID}",
+            IN_POD,
+        ),
+        (f"/kubepods-pod{SLICE}:cri-containerd:{ID}", IN_POD),
+        # containers
+        (f"/system.slice/containerd.service/default/{ID}", CgroupOwner("", ID)),
+        (f"/system.slice/docker.service/system.slice:docker:{ID}", CgroupOwner("", ID)),
+        (r"/machine.slice/machine-qemu\x2d1\x2dvm.scope/libvirt", CgroupOwner("", "qemu-1-vm")),
         # containers
         (f"/docker/{ID}", CgroupOwner("", ID)),
+        (f"/batch.slice/batch-night.slice/docker-{ID}.scope", CgroupOwner("", ID)),
+        (f"/user.slice/user-1000.slice/docker-{ID}.scope", CgroupOwner("", ID)),
+        (
+            f"/machine.slice/machine-libpod_pod_{NODE}.slice/libpod-{ID}.scope/container",
+            CgroupOwner("", ID),
+        ),
+        (f"/lxc.payload.c-1/docker/{ID}", CgroupOwner("", "c-1")),
+        ("/lxc/101/ns/init.scope", CgroupOwner("", "101")),
+        (r"/machine.slice/systemd-nspawn@a\x2db.service/payload", CgroupOwner("", "a-b")),
+        # tasks of ECS and of Nomad
+        (
+            f"/ecstasks.slice/ecstasks-{HASH}.slice/docker-{ID}.scope",
+            CgroupOwner("", ID, task=HASH),
+        ),
+        (f"/../../ecstasks-{HASH}.slice/docker-{ID}.scope", CgroupOwner("", ID, task=HASH)),
+        (f"/ecs/my-cluster/{HASH}/{ID}", CgroupOwner("", ID, task=HASH)),
+        (f"/ecs/{UID}/{ID}", CgroupOwner("", ID, task=UID)),
+        (f"/nomad.slice/share.slice/{UID}.train.scope", CgroupOwner("", "train", task=UID)),
+        (f"/nomad/{UID}.my-task", CgroupOwner("", "my-task", task=UID)),
+        (f"/nomad.slice/reserve.slice/docker-{ID}.scope", CgroupOwner("", ID)),
         (f"/system.slice/docker-{ID}.scope/init.scope", CgroupOwner("", ID)),
         (f"/machine.slice/libpod-{ID}.scope/container", CgroupOwner("", ID)),
     ],
 )
 def test_a_cgroup_that_a_runtime_made_has_an_owner(path: str, place: CgroupOwner) -> None:
     assert whose(f"0::{path}\n") == place
-    assert whose(f"12:cpuset:/\n5:memory:{path}\n1:name=systemd:/\n0::/\n") == place
+    version_1 = f"12:cpuset:/\n5:memory:{path}\n1:name=systemd:/\n0::/\n"
+    assert whose(version_1) == place
+    assert strange_container(version_1) == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "shape"),
+    [
+        (f"/training/{ID}", "/a/<64 hex>"),
+        (
+            f"/a/b/kubepods/burstable/pod{UID}/{ID}",
+            "/a/a/kubepods/burstable/pod0a0a0a0a-0-0-0-<12 hex>/<64 hex>",
+        ),
+        (
+            f"/system.slice/mallory.service/libpod-payload-{ID}",
+            "/system.slice/a.service/libpod-payload-<64 hex>",
+        ),
+        (
+            f"/lxc.payload.c1/kubepods/pod{UID}/{ID}",
+            "/lxc.payload.a0/kubepods/pod0a0a0a0a-0-0-0-<12 hex>/<64 hex>",
+        ),
+        (f"/newruntime/{UID}", "/a/0a0a0a0a-0-0-0-<12 hex>"),
+        ("/system.slice/docker-12ab.scope", "/system.slice/docker-0a.scope"),
+        ("/system.slice/runc-mine.scope", "/system.slice/runc-a.scope"),
+        ("/hadoop-yarn/container_e1_1_0001_01_000005", "/a-a/container_a0_0_0_0_0"),
+    ],
+)
+def test_what_looks_like_a_container_and_names_none_is_told_by_its_shape(
+    tmp_path: Path, path: str, shape: str
+) -> None:
+    a_process(tmp_path, 100, path, "python", 1000)
+    (unread,) = owners_of(tmp_path, 100).read().unread
+    assert (unread.kind.what, unread.example) == ("container", shape)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/init.scope",
+        "/user.slice",
+        "/user.slice/user-1000.slice/session-3.scope",
+        f"{USERS}/docker-{ID}.scope",
+        f"/user.slice/user-1000.slice/session-3.scope/pod{UID}",
+        "/system.slice/docker.service",
+        "/system.slice/docker-app1.service",
+        "/lxc.pivot",
+        "/system.slice/lxc-net.service",
+        "/system.slice/run-r0123456789abcdef0123456789abcdef.service",
+        "/system.slice/apptainer-28374.scope",
+        "/apptainer/28374",
+        SLURM_JOB,
+    ],
+)
+def test_a_process_outside_containers_looks_like_none(tmp_path: Path, path: str) -> None:
+    a_process(tmp_path, 100, path, "python", 1000)
+    assert owners_of(tmp_path, 100).read().unread == ()
 
 
 @pytest.mark.parametrize("above", [USERS, "/user/alice", f"{USERS}/x", "/../../../..", "/home"])
@@ -123,6 +237,8 @@ def test_a_cgroup_that_a_runtime_made_has_an_owner(path: str, place: CgroupOwner
         f"/kubepods/pod{UID}/{ID}",
         f"/kubepods.slice/kubepods-pod{SLICE}.slice/cri-containerd-{ID}.scope",
         "/system.slice/slurmstepd.scope/job_666/step_0",
+        f"/system.slice/slurmstepd.scope/{SLUID}/step_0",
+        f"/hpc.slice/slurmstepd.scope/{SLUID}/step_0",
         "/slurm/uid_0/job_666/step_0",
         "/slurm/job_666",
         "/job_666/step_0",
@@ -144,6 +260,14 @@ def test_a_cgroup_that_a_user_made_below_his_own_has_none(above: str, named: str
         f"/machine.slice/libpod-{NODE}.scope/kubepods/pod{UID}",
         "/system.slice/tenant.service/slurmstepd.scope/job_666/step_0",
         "/system.slice/x/y_slurmstepd.scope/job_666/step_0",
+        "/user.slice/slurmstepd.scope/job_666/step_0",
+        "/user.slice/user-1000.slice/slurmstepd.scope/job_666/step_0",
+        f"/user.slice/user-1000.slice/slurmstepd.scope/{SLUID}/step_0",
+        f"/slurmstepd.scope/{SLUID}/step_0",
+        f"/system.slice/slurmstepd.scope/{SLUID}0/step_0",
+        f"/system.slice/slurmstepd.scope/{SLUID.lower()}/step_0",
+        f"/system.slice/slurmstepd.scope/{SLUID[:-1]}U/step_0",
+        f"/machine.slice/libpod-{NODE}.scope/system.slice/slurmstepd.scope/job_666/step_0",
         "/slurm/uid_1000/x/job_666/step_0",
         "/slurm/uid_1000/job_٣/step_0",
         "/slurm/uid_1000/job_666x/step_0",
@@ -184,9 +308,12 @@ TEXTS = st.lists(PARTS | st.text(max_size=5), max_size=40).map("".join)
 
 @given(TEXTS)
 def test_any_cgroup_has_an_owner_of_few_characters_or_none(text: str) -> None:
+    assert set(strange_container(text)).isdisjoint("\n\r٣")
     place = whose(text)
     assert all(len(found) <= 64 for found in astuple(place))
-    assert place.slurm_job == "" or (place.slurm_job.isascii() and place.slurm_job.isdecimal())
+    assert re.fullmatch(r"[0-9]{0,10}|s[0-9A-Z]{13}", place.slurm_job)
+    folder, rest = sluid_folder(text)
+    assert folder + rest in ABOVE.sub("/system.slice", text) or folder + rest in text
     cgroup.locate(text, LocalNode(Path("/")))
 
 
@@ -213,6 +340,7 @@ def test_a_long_cgroup_takes_no_time(part: str) -> None:
     text = "0::" + part * (100_000 // len(part))
     begin = time.thread_time()
     whose(text)
+    strange_container(text)
     assert time.thread_time() - begin < 2
 
 
@@ -242,9 +370,6 @@ def seen(root: Path, *pids: int) -> tuple[Started, ...]:
     detail = owners_of(root, *pids).read().detail
     assert isinstance(detail, OwnersDetail)
     return detail.processes
-
-
-SLURM_JOB = "/system.slice/slurmstepd.scope/job_42/step_0/user/task_0"
 
 
 @pytest.mark.parametrize(
@@ -282,6 +407,81 @@ def test_a_tenant_does_not_join_the_job_of_another(tmp_path: Path) -> None:
         a_process(root, 102, "/user.slice", "python", 1001, **where)
         mallory, bob, same = seen(root, 100, 101, 102)
         assert mallory.job != bob.job == same.job
+
+
+TITLE = "slurmstepd: [666.0]"
+
+
+@pytest.mark.parametrize(
+    ("where", "uid"),
+    [
+        (f"{SCOPE}/{SLUID}/step_0/user/task_0", 1000),
+        # in his own job, as root: a program with the setuid bit, such as sudo at its prompt
+        (f"{SCOPE}/{SLUID}/step_0/user/task_0", 0),
+        (f"{SCOPE}/{SLUID}/step_0/user/task_0/{SLUID}/step_0/slurm", 0),
+        (f"{SCOPE}/{SLUID}/step_0/user/task_0{SCOPE}/{SLUID}/step_0/slurm", 0),
+        # where slurmstepd itself is, but not root: the script of srun --task-prolog
+        (f"{SCOPE}/{SLUID}/step_0/slurm", 1000),
+        (f"{USERS}{SCOPE}/{SLUID}/step_0/slurm", 0),
+        (f"{SCOPE}/{OTHER}/step_0/slurm", 0),
+    ],
+)
+@pytest.mark.parametrize("cgroups", [True, False])
+def test_a_process_with_the_title_of_slurmstepd_names_no_job(
+    tmp_path: Path, where: str, uid: int, cgroups: bool
+) -> None:
+    node = SlurmNode(tmp_path, cgroups=cgroups)
+    pid = node.run(f"{SCOPE}/{SLUID}/step_0/user/task_0")
+    node.run(where, TITLE, uid=uid)
+    assert node.whose(pid).slurm_job == SLUID
+    node.step("42", "batch")
+    assert node.whose(pid).slurm_job == "42"
+
+
+def test_where_two_titles_differ_neither_is_believed(tmp_path: Path) -> None:
+    node = SlurmNode(tmp_path)
+    pid = node.step("42", "0")
+    node.run(f"{SCOPE}/{SLUID}/step_0/slurm", TITLE, uid=0)
+    assert node.whose(pid).slurm_job == SLUID
+
+
+def jobs_of(node: SlurmNode) -> dict[int, set[str] | None]:
+    slurm = SlurmJobs(node.census, Settings())
+    slurm.read()
+    assert slurm.read().unread, "what is not believed is counted"
+    return jobs_by_gpu(slurm, node)
+
+
+def test_a_job_that_claims_the_gpu_of_another_does_not_have_it(tmp_path: Path) -> None:
+    node = SlurmNode(tmp_path)
+    node.hold(0, node.step("42", "batch", SLURM_JOB_GPUS="0"))
+    node.step("666", "batch", folder=OTHER, SLURM_JOB_GPUS="0,1")
+    found = jobs_of(node)
+    assert found == {0: None, 1: {"666"}, 2: None, 3: None}, "42 is seen by its process"
+
+
+def test_a_gpu_that_two_jobs_claim_is_given_to_neither(tmp_path: Path) -> None:
+    node = SlurmNode(tmp_path)
+    node.step("42", "batch", SLURM_JOB_GPUS="0,1")
+    node.step("666", "batch", folder=OTHER, SLURM_JOB_GPUS="0")
+    assert jobs_of(node) == {0: None, 1: {"42"}, 2: None, 3: None}
+
+
+def test_a_process_that_says_to_be_of_another_job_claims_nothing_for_it(tmp_path: Path) -> None:
+    node = SlurmNode(tmp_path)
+    node.step("666", "batch", SLURM_JOB_ID="42", SLURM_JOB_GPUS="0")
+    assert jobs_of(node) == dict.fromkeys(range(4))
+
+
+def test_what_a_process_starts_claims_nothing(tmp_path: Path) -> None:
+    node = SlurmNode(tmp_path)
+    script = node.step("666", "batch")
+    said = {"SLURM_JOB_ID": "666", "SLURM_JOB_GPUS": "0"}
+    node.run(f"{SCOPE}/{SLUID}/step_batch/user/task_0", parent=script, environment=said)
+    slurm = SlurmJobs(node.census, Settings())
+    slurm.read()
+    assert slurm.read().unread == ()
+    assert jobs_by_gpu(slurm, node) == dict.fromkeys(range(4))
 
 
 LONG = "9" * 125_000
@@ -401,6 +601,28 @@ def line(message: str, tag: str = "kernel") -> str:
 def test_a_line_counts_if_the_kernel_begins_it(path: str, text: str, kind: str | None) -> None:
     message = message_of(path, text)
     assert (None if message is None else kind_of(message)) == kind
+
+
+OF_PROCESSES = (
+    "{}[12]: segfault at 0 ip 0 sp 0 error 4 in a failed timeout",
+    "{} invoked oom-killer: gfp_mask=0x0, order=0, oom_score_adj=0",
+    "{}: page allocation failure: order:0, mode:0x0",
+    "{} (12): drop_caches: 3",
+    "{} (12) used greatest stack depth: 12 bytes left, error",
+    "{}: attempt to access beyond end of device",
+)
+"""What the kernel says of processes, with their names of up to 15 characters."""
+
+
+@pytest.mark.parametrize("form", OF_PROCESSES)
+def test_the_name_of_a_process_makes_no_line_one_of_a_driver(form: str, tmp_path: Path) -> None:
+    kernel = KernelLog(a_node(tmp_path, "0000:19:00.0"), Settings())
+    own = {"disk_error"} if "attempt" in form else set()
+    for told_of in [*(text for texts in LINES.values() for text in texts), *UNKNOWN]:
+        for length in range(1, 16):
+            message = form.format(told_of[:length])
+            assert {kind_of(message)} <= {None, *own}, message
+            assert list(kernel._count(message, 3)) == [], message
 
 
 def a_node(root: Path, *bus_ids: str) -> LocalNode:

@@ -15,7 +15,7 @@ from gpunode.host.filesystem import MOST_THREADS, Filesystems
 from gpunode.host.nfs import Nfs
 from gpunode.node.local import LocalNode
 from gpunode.node.node import Filesystem
-from gpunode.source import Source
+from gpunode.source import WHOLE_NODE, Source
 from tests.machine import told
 from tests.needs import as_root
 
@@ -49,7 +49,16 @@ class Mounted(LocalNode):
         return Filesystem(100.0, 50.0, 50.0)
 
     def found(self) -> dict[str, Source]:
-        return {place.mountpoint: source for place, source in Filesystems(self, Settings()).find()}
+        """The filesystems that are watched."""
+        sources = Filesystems(self, Settings()).find()
+        return {place.mountpoint: source for place, source in sources if place.mountpoint}
+
+    def unread(self) -> list[str]:
+        """What is said of the others."""
+        sources = dict(Filesystems(self, Settings()).find())
+        reading = sources[WHOLE_NODE].read()
+        assert reading is not None
+        return [one.example for one in reading.unread]
 
 
 def test_the_volume_of_a_pod_takes_no_other_its_name(tmp_path: Path) -> None:
@@ -76,6 +85,7 @@ def test_no_volume_hides_what_the_node_mounts_or_another_pod(tmp_path: Path) -> 
     found = list(node.found())
     assert len(found) == MOST_THREADS
     assert found[:4] == ["/", "/f", "/mnt/long/data", "/mnt/even/longer/data"]
+    assert node.unread() == [f"104 filesystems, {MOST_THREADS} are read"]
 
 
 def test_pods_that_come_and_go_leave_a_volume_its_name(tmp_path: Path) -> None:
@@ -284,6 +294,56 @@ def test_a_bucket_that_a_pod_mounts_is_watched(tmp_path: Path) -> None:
 def test_what_a_node_mounts_for_its_jobs_is_watched(kind: str, source: str, tmp_path: Path) -> None:
     """As the mount table names it, which is not always by the name of the program."""
     assert list(Mounted(tmp_path, line("0:60", "/data", kind, source)).found()) == ["/", "/data"]
+
+
+@pytest.mark.parametrize(
+    ("mounted", "example"),
+    [
+        # of the kernel's own, and of root's FUSEs, the type is shown; what is mounted is a shape
+        (line("0:60", "/data", "newfs", "tcp://mallory:1/x"), "type newfs, of a://a:0/a"),
+        (line("0:60", "/data", "fuse.newfs", "newfs"), "type fuse.newfs, of a"),
+        (line("0:60", "/data", "fuse", "newfs"), "type fuse, of a"),
+        (line("0:60", at(0, "v"), "fuse.newfs", "a@b:/c"), "type fuse.newfs, of a@a:/a"),
+        (
+            line("0:60", "/home/m/x", "fuse.mallory", "mallory:1").replace(
+                " rw\n", " rw,user_id=9\n"
+            ),
+            "type fuse.a, of a:0",
+        ),
+    ],
+)
+def test_what_may_be_of_the_network_and_is_not_known_is_told(
+    mounted: str, example: str, tmp_path: Path
+) -> None:
+    again = mounted.replace(" /data ", " /data/again ")
+    node = Mounted(tmp_path, mounted, again)
+    assert (list(node.found()), node.unread()) == (["/"], [example])
+
+
+@pytest.mark.parametrize(
+    "mounted",
+    [
+        line("0:60", "/proc", "proc", "proc"),
+        line("0:60", "/x", "overlay", "overlay"),
+        line("0:60", "/x", "bpf", "bpf"),
+        line("0:60", "/x", "erofs", "none"),
+        line("0:60", "/snap/core/1", "fuse.snapfuse", "/dev/fuse"),
+        line("0:60", "/mnt/x", "fuse.squashfuse_ll", "/images/a.sif"),
+        line("0:60", "/mnt/x", "fuse.new", "/images/a.new"),
+        line("0:60", "/x", "fuse", "portal"),
+        line("0:60", "/var/lib/lxcfs", "fuse.lxcfs", "lxcfs"),
+        line("0:60", "/run/user/1000/gvfs", "fuse.gvfsd-fuse", "gvfsd-fuse"),
+        line("0:60", "/run/user/1000/new", "fuse.new", "new:"),
+        line("0:60", "/var/lib/containerd/x/fs", "fuse.newsnapshotter", "new"),
+        line("0:60", "/cvmfs/a.cern.ch", "fuse", "cvmfs2"),
+        line("8:1", "/x", "newfs", "newfs"),
+        line("0:60", "/x", "fuseblk", "/dev/sda1"),
+        line("0:60", "/x", "vxfs", "/dev/vx/dsk/a"),
+    ],
+)
+def test_what_is_none_of_the_network_is_passed_over(mounted: str, tmp_path: Path) -> None:
+    node = Mounted(tmp_path, mounted)
+    assert (list(node.found()), node.unread()) == (["/"], [])
 
 
 def test_a_volume_of_juicefs_is_called_by_its_own_name(tmp_path: Path) -> None:

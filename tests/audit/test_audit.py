@@ -98,6 +98,12 @@ GOOD_FILES = {
     "/sys/bus/pci/devices/0000:00:06.0/local_cpulist": "0-3\n",
     "/sys/module/nvidia/version": "580.159\n",
     "/sys/module/nvidia_uvm/version": "580.159\n",
+    "/sys/class/infiniband/mlx5_0/board_id": "MT_0000000838\n",
+    "/sys/class/infiniband/mlx5_0/fw_ver": "28.39.2048\n",
+    "/sys/class/infiniband/mlx5_1/board_id": "MT_0000000838\n",
+    "/sys/class/infiniband/mlx5_1/fw_ver": "28.39.2048\n",
+    "/sys/class/infiniband/mlx5_2/board_id": "MT_0000000359\n",
+    "/sys/class/infiniband/mlx5_2/fw_ver": "22.41.1000\n",
 }
 GOOD_GPU: dict[str, Any] = {
     "persistence": True,
@@ -109,6 +115,7 @@ GOOD_GPU: dict[str, Any] = {
     "pcie_link": PcieLink(5, 16, 5, 16),
     "nvlinks": [NvLink(0, True, None, {}), NvLink(1, True, None, {})],
     "fabric": Fabric("completed", {}),
+    "firmware": {"gsp": "580.159.04", "inforom": "G525.0225.00.05"},
     "processes": [Process(PID, None, "compute")],
 }
 GOOD_SHM = Filesystem(2**34, 2**34, 2**34)
@@ -151,6 +158,8 @@ FAULTS: dict[str, dict[str, Any]] = {
     "gpu_pcie_link": {"pcie_link": PcieLink(5, 8, 5, 16)},
     "nvlinks": {"nvlinks": [NvLink(0, True, None, {}), NvLink(1, False, None, {})]},
     "fabric_manager": {"fabric": Fabric("in_progress", {})},
+    "gpu_firmware": {"neighbour": {"firmware": {"inforom": "G525.0200.00.05"}}},
+    "nic_firmware": {"/sys/class/infiniband/mlx5_1/fw_ver": "28.43.1014\n"},
     "driver_versions": {"/sys/module/nvidia_uvm/version": "570.86\n"},
     "locked_memory": {
         f"/proc/{PID}/limits": LIMITS.replace("unlimited            unlimited", "65536   65536"),
@@ -171,10 +180,12 @@ FAULTS: dict[str, dict[str, Any]] = {
 
 
 class AuditedNode(LocalNode):
-    """A folder of files with one GPU, or without."""
+    """A folder of files with one GPU, or several, or without."""
 
-    def __init__(self, root: Path, gpu: dict[str, Any] | None, shm: Filesystem = GOOD_SHM) -> None:
-        listed = [cast(Gpu, AuditedGpu(gpu))] if gpu is not None else []
+    def __init__(
+        self, root: Path, *gpus: dict[str, Any] | None, shm: Filesystem = GOOD_SHM
+    ) -> None:
+        listed = [cast(Gpu, AuditedGpu(g, at)) for at, g in enumerate(gpus) if g is not None]
         super().__init__(root, [MachineDriver(listed)])
         self.shm = shm
 
@@ -185,9 +196,8 @@ class AuditedNode(LocalNode):
 class AuditedGpu:
     """Answers what it was given; None stands for a sensor that it does not have."""
 
-    identity = Identity(0, "GPU-1", "NVIDIA H200", GPU_BUS)
-
-    def __init__(self, answers: dict[str, Any]) -> None:
+    def __init__(self, answers: dict[str, Any], index: int = 0) -> None:
+        self.identity = Identity(index, f"GPU-{index + 1}", "NVIDIA H200", GPU_BUS)
         self.answers = answers
 
     def __getattr__(self, call: str) -> Callable[[], Any]:
@@ -206,7 +216,8 @@ def node(root: Path, changes: dict[str, Any]) -> AuditedNode:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
     gpu = {**GOOD_GPU, **{k: v for k, v in changes.items() if k in GOOD_GPU}}
-    return AuditedNode(root, gpu, changes.get("shm", GOOD_SHM))
+    neighbour = {**GOOD_GPU, **changes["neighbour"]} if "neighbour" in changes else None
+    return AuditedNode(root, gpu, neighbour, shm=changes.get("shm", GOOD_SHM))
 
 
 def test_every_check_has_a_fault() -> None:

@@ -75,6 +75,7 @@ EMPTY: Mapping[tuple[str, str, str], str] = {
     ("gpunode-capacity", "Change", "A"): "60 days of series",
     ("gpunode-fleet", "Goodput, week on week", "B"): "a week of series",
     ("gpunode-fleet", "What holds GPUs up", "B"): "a cause that began while Prometheus ran",
+    ("gpunode-fleet", "Jobs that changed and slowed", "A"): "a job that slowed after an update",
     ("gpunode-health", "Exporters down", "A"): "an exporter that went down",
     ("gpunode-health", "Scrapes", "B"): "an exporter that went down",
     ("gpunode-health", "GPUs unwatched", "A"): "a node that is not scraped",

@@ -77,12 +77,15 @@ TRAINING: Given = {
     series("gpunode_gpu_row_remap_failed"): 1.0,
     series("gpunode_gpu_row_remaps_total", kind="uncorrected"): 0.01,
     series("gpunode_client_messages_total", result="accepted"): 2.0,
+    series("gpunode_node_info", driver="570.133.20", kernel="5.15.0-1063-nvidia"): 1.0,
+    series("gpunode_job_version_info", torch="2.9.1+cu128", nccl="2.27.5"): 1.0,
     series("kube_node_spec_unschedulable", node="training"): 1.0,
 }
 """One node of a training job with all that a site may have."""
 
 NODES: dict[str, Given] = {
     "training": TRAINING,
+    "updated": {series("gpunode_node_info", driver="580.159.04", kernel="5.15.0-1063-nvidia"): 1.0},
     **{row.alert: row.example.fires for row in THRESHOLDS},
     **{record.name.split(":")[1]: record.given for record in RECORDS},
 }

@@ -20,19 +20,23 @@ from rich.console import Console
 
 from gpunode.cli import doctor
 from gpunode.cli.doctor import SourceHealth, examine
-from gpunode.cli.table import doctor_table
+from gpunode.cli.table import doctor_table, unread_table
 from gpunode.config import DoctorSettings, KubeletSettings, ListenSettings, Settings
 from gpunode.driver.driver import Process
 from gpunode.host.own_process import OwnProcess
 from gpunode.node.capability import ALL
 from gpunode.node.local import LocalNode
 from gpunode.sources import GPU_SOURCES, HOLDERS_SOURCES, KINDS, NODE_SOURCES, finders
+from gpunode.unread import Unknown
 from tests.daemon import PATIENCE, daemon, free_port
+from tests.export.page import scenes
+from tests.export.page.serve import served
 from tests.fakes.nvml import FakeDriver
 from tests.machine import MachineDriver, MachineGpu
 from tests.nccl.ras import RasNode, ras_server
 from tests.needs import as_root
 
+LINE = Unknown("line", "a line of unknown form")
 COMMAND = (sys.executable, "-m", "gpunode", "doctor")
 KINDS_OF_ALL = {kind for finder, kinds in KINDS.items() for kind in (finder, *kinds)}
 
@@ -234,12 +238,34 @@ def test_a_daemon_that_runs_is_told_and_keeps_its_socket(tmp_path: Path) -> None
 def test_another_program_at_the_port_is_no_daemon() -> None:
     with ras_server() as server:
         server.answer = "SERVER PROTOCOL 2\n"
-        said = doctor.daemon(ListenSettings(listen_address=f"[::]:{server.port}"))
+        said, _ = doctor.daemon(ListenSettings(listen_address=f"[::]:{server.port}"))
         assert said.startswith("no daemon answers at http://[::1]:")
-        said = doctor.daemon(ListenSettings(listen_address=f":{server.port}"))
+        said, met = doctor.daemon(ListenSettings(listen_address=f":{server.port}"))
         assert said.startswith(
             "another program, or a daemon with TLS, answers at http://127.0.0.1:"
         )
+        assert met == []
+
+
+def test_what_a_daemon_met_is_shown_with_its_examples() -> None:
+    scene = scenes.at_work()
+    scene.host.unread = (LINE.seen("NVRM: GPU0 forgets its name"),)
+    address = served(scene.play(30).stage.loop).removeprefix("http://").rstrip("/")
+    _, met = doctor.daemon(ListenSettings(listen_address=address))
+    (line,) = met
+    assert (line.source, line.what) == ("host", "line")
+    assert line.times >= 3
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(unread_table(met))
+    said = console.export_text()
+    assert "a line of unknown form" in said
+    assert "NVRM: GPU0 forgets its name" in said
+
+
+def test_it_says_that_everything_was_understood() -> None:
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(unread_table(()))
+    assert console.export_text() == "Everything that was met was understood.\n"
 
 
 def test_capabilities_are_named_as_sources_name_them() -> None:

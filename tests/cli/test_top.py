@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from gpunode.cli.top import DaemonAddress, NoDaemon, ask
+from gpunode.unread import Unknown
 from tests.conftest import watching
 from tests.daemon import PATIENCE, free_port
 from tests.export.page import scenes
@@ -92,6 +93,13 @@ def test_nothing_is_lost_at_the_edge_of_a_terminal(width: int) -> None:
 def test_it_says_that_all_is_well_once_that_is_known(seconds: float, said: str) -> None:
     shown = run(f"--url={served(scenes.at_work().play(seconds).stage.loop)}").stdout
     assert shown.splitlines()[1].strip() == said
+
+
+def test_it_names_what_was_met_and_is_not_understood() -> None:
+    scene = scenes.at_work()
+    scene.host.unread = (Unknown("kernel_line", "a line of unknown form").seen("NVRM: what"),)
+    shown = run(f"--url={served(scene.play(60).stage.loop)}").stdout
+    assert "Met and not understood: host kernel line; see gpunode doctor." in shown
 
 
 @pytest.mark.parametrize(("lines", "first"), [(20, "The first of 16 GPUs, sorted"), (30, "sorted")])

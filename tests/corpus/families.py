@@ -1,37 +1,75 @@
 """How much of what real systems write is understood: facts from public sources, and the readers.
 
 ``python -m tests.corpus`` prints for each family how many entries are read rightly, how many
-wrongly, and how many are dropped without a word. The readers were written before the entries.
+wrongly, how many are counted as unread, and how many are dropped without a word.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
+from uuid import UUID
 
+import pynvml
 import yaml
 
+from gpunode.config import Settings
+from gpunode.driver.driver import Fabric, Unsupported
+from gpunode.driver.nvidia.device import Device
+from gpunode.driver.nvidia.fabric import fabric
 from gpunode.driver.nvidia.xids import CODES, OF_NVLINK5, RECOVERY_ACTIONS, advice
+from gpunode.export import dcgm_names as dcgm
+from gpunode.gpu.health import GpuHealth
 from gpunode.gpu.models import model_of
-from gpunode.holders.cgroup import whose
-from gpunode.host import infiniband
-from gpunode.host.filesystem import KINDS, PLAIN_FUSE
+from gpunode.holders.cgroup import strange_container, whose
+from gpunode.holders.slurm import SlurmJobs
+from gpunode.holders.slurmstepd import parse_title
+from gpunode.host import rdma_counters as rdma
+from gpunode.host.filesystem import LOCAL, holds_data, may_hold_data
 from gpunode.host.kernel_log import XID, kind_of
+from gpunode.host.kernel_trouble import troubled
+from gpunode.host.mounts import parse
 from gpunode.host.nvlink_xids import NvlinkXids
+from gpunode.node.local import LocalNode
+from tests.export.dcgm_clients import reason_for_none
+from tests.holders.slurm import SlurmNode
+from tests.machine import MachineGpu
 
 FOLDER = Path(__file__).parent
 
+POD = "1858680e-b044-4fd5-9dd4-f137e30e2180"
+CONTAINER = "3f2a1b4c5d6e7f80" * 4
+
 Fate = Literal["right", "wrong", "unread", "silent"]
+
+CLOSE = 0.02
+"""Share by which two sources of a figure differ: 3.35 or 3.352 TB/s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of an entry; ``silent`` means that nothing says that it was there."""
+    """What became of an entry.
+
+    ``unread``: it is counted as not understood; ``silent``: nothing says that it was there.
+    """
 
     entry: str
     fate: Fate
+
+
+KERNEL_KINDS = {
+    **dict.fromkeys(("adapter_power", "adapter_heat", "transmit_timeout"), "network_adapter"),
+    **dict.fromkeys(("lustre_slow", "lnet"), "lustre"),
+    **dict.fromkeys(("ceph", "gpfs"), "remote_filesystem"),
+    "file_handles": "file_limit",
+    "panic": "kernel_bug",
+    "thermal": "cpu_hot",
+}
+"""What the corpus tells apart, and a kind of gpunode's has in common."""
 
 
 def load(name: str) -> Any:
@@ -40,69 +78,201 @@ def load(name: str) -> Any:
 
 
 def kernel_lines() -> Iterator[Outcome]:
-    """A line that is no event must have no kind."""
+    """A line that is no event must have no kind, and must not be unread either."""
     for entry in load("kernel_lines")["lines"]:
         found = kind_of(entry["line"])
-        wanted = entry["kind"] if entry["counts"] else None
-        yield Outcome(entry["line"], _fate(found, wanted))
+        unread = found is None and troubled(entry["line"], None)
+        if entry["counts"]:
+            fate = _fate(found, KERNEL_KINDS.get(entry["kind"], entry["kind"]))
+            yield Outcome(entry["line"], "unread" if unread else fate)
+        else:
+            yield Outcome(entry["line"], "wrong" if found or unread else "right")
 
 
 def cgroups() -> Iterator[Outcome]:
     """Of containers; a name that any user may give a cgroup proves nothing."""
     for entry in load("containers")["cgroups"]:
         trusted = entry["made_by"] == "root"
+        named = {**entry, "container_id": entry["container_id"] or entry["name"]}
         wanted = [
-            (entry[name] or "") if trusted else ""
-            for name in ("pod_uid", "container_id", "slurm_job", "slurm_step")
+            (named[name] or "") if trusted else ""
+            for name in ("pod_uid", "container_id", "slurm_job", "slurm_step", "task_id")
         ]
-        place = whose(entry["line"])
-        found = [place.pod_uid, place.container_id, place.slurm_job, place.slurm_step]
-        others = entry["task_id"] if trusted else None
-        yield Outcome(entry["line"], _fate(_of(found), _of([*wanted, others or ""])))
+        found = _of(list(astuple(whose(entry["line"]))))
+        unread = strange_container(entry["line"]) != ""
+        yield Outcome(entry["line"], _fate(found, _of(wanted), unread))
 
 
 def slurm() -> Iterator[Outcome]:
-    """Of Slurm's jobs, of both versions of cgroups."""
+    """Of Slurm's jobs, of both versions of cgroups: a process on a node, with its slurmstepd."""
     facts = load("slurm")
     for version in ("cgroup_v2_paths", "cgroup_v1_paths"):
         for entry in facts[version]:
             path = str(entry["path"]).removeprefix("0::")
-            found = whose(f"0::{path}" if version == "cgroup_v2_paths" else f"5:devices:{path}")
-            yield Outcome(path, _fate(found.slurm_job or None, entry.get("job")))
+            path = path.replace("<UID>", POD.replace("-", "_")).replace("<ID>", CONTAINER)
+            yield Outcome(path, _fate_of_a_job(path, entry, version == "cgroup_v1_paths"))
+    for entry in facts["slurmstepd_title"]["forms"]:
+        try:
+            found = parse_title(entry["title"])
+        except ValueError:
+            found = None
+        yield Outcome(entry["title"], _fate(found, entry["job"]))
+
+
+def _fate_of_a_job(path: str, entry: dict[str, Any], first_version: bool) -> Fate:
+    """What is read of a process in a cgroup, and whether what is not is counted."""
+    wanted, sluid = entry.get("job"), entry.get("sluid", "")
+    with TemporaryDirectory() as folder:
+        node = SlurmNode(Path(folder))
+        if first_version:
+            return _fate(whose(f"5:devices:{path}").slurm_job or None, wanted)
+        if wanted and sluid:
+            step = f"{path.partition(sluid)[0]}{sluid}/step_{entry['step']}"
+            node.run(f"{step}/slurm", f"slurmstepd: [{wanted}.{entry['step']}]", uid=0)
+        found = node.whose(node.run(path)).slurm_job
+        jobs = SlurmJobs(node.census, Settings())
+        counted = [one for _ in range(2) for one in jobs.read().unread]
+        return "unread" if found == sluid and counted else _fate(found or None, wanted)
 
 
 def mounts() -> Iterator[Outcome]:
-    """Whether a filesystem of the network is watched, by its type."""
+    """Whether a filesystem of the network is watched; of others, those of disks may be."""
     for entry in load("mounts")["mounts"]:
-        kind = entry["fstype"]
+        (mount,) = parse(entry["mountinfo"])
+        watched, unread = holds_data(mount), may_hold_data(mount)
         if entry["network"]:
-            watched = KINDS.fullmatch(kind) is not None or kind == PLAIN_FUSE
-            yield Outcome(entry["mountinfo"], "right" if watched else "silent")
+            fate: Fate = "right" if watched else "unread" if unread else "silent"
+        else:
+            local = re.fullmatch(LOCAL, mount.kind) is not None
+            fate = "right" if watched is local and not (unread and not watched) else "wrong"
+        yield Outcome(entry["mountinfo"], fate)
 
 
 def rdma_counters() -> Iterator[Outcome]:
-    """Whether a counter that means trouble, or bytes, has a name here."""
-    known = {
-        *infiniband.ERROR_KINDS,
-        *infiniband.CONGESTION_KINDS,
-        *infiniband.TRANSPORT_ERROR_KINDS,
-        *("port_rcv_data", "port_xmit_data", "port_xmit_wait"),
-    }
+    """What each counter of an RDMA port is taken for."""
     facts = load("rdma")
     for driver, about in {"every": facts["standard_counters"], **facts["drivers"]}.items():
-        for where in ("counters", "hw_counters"):
-            listed = about.get(where)
-            for counter in listed if isinstance(listed, list) else ():
-                if counter["trouble"] or counter["means"] == "bytes":
-                    name = counter["name"]
-                    yield Outcome(f"{driver}: {name}", "right" if name in known else "silent")
+        for where, listed in about.items():
+            if not isinstance(listed, list) or "counters" not in where:
+                continue
+            for entry in listed:
+                name, about_it = (entry, {}) if isinstance(entry, str) else (entry["name"], entry)
+                if driver != "cxi" or about_it["trouble"]:
+                    yield Outcome(f"{driver}: {name}", _rdma_counter(name, about_it))
+
+
+def _rdma_counter(name: str, wanted: dict[str, Any]) -> Fate:
+    known: rdma.Counters = {**rdma.KNOWN, **rdma.CXI}
+    name = name.removeprefix(rdma.OF_A_FUNCTION)
+    if name not in known:
+        return "unread"
+    found = known[name]
+    if not wanted:
+        return "right"
+    if wanted["means"] == "bytes":
+        direction = found and found.kind
+        unit = 4.0 if "words" in wanted["unit"] else 1.0
+        same = found is None or found.unit == unit
+        return "right" if same and direction == wanted.get("direction", direction) else "wrong"
+    trouble = found is not None and found.what not in ("bytes", "wait")
+    harmless = wanted["means"] in ("congestion", "receiver") and trouble
+    return "right" if trouble == wanted["trouble"] or harmless else "wrong"
 
 
 def gpus() -> Iterator[Outcome]:
-    """Whether a model has ceilings of its own."""
+    """Whether the figures of a model are right; one without ceilings of its own is counted."""
     for entry in load("gpus")["gpus"]:
         for name in entry["nvml_name"]:
-            yield Outcome(name, "right" if model_of(name) else "silent")
+            yield Outcome(name, _of_gpu(name, entry))
+
+
+def _of_gpu(name: str, entry: dict[str, Any]) -> Fate:
+    model = model_of(name)
+    if model is None:
+        gpu = MachineGpu(0, "GPU-0", "", name=name)
+        read = GpuHealth(LocalNode(Path("/")), gpu, Settings()).read()
+        return "unread" if any(name in one.example for one in read.unread) else "silent"
+    wanted = (
+        (model.half, entry["bf16_dense_tflops"], 1e12),
+        (model.ceilings.sms, entry["sms"], 1),
+        (model.memory, entry["memory_gb_s"], 1e9),
+    )
+    known = [(ours, theirs * unit) for ours, theirs, unit in wanted if None not in (ours, theirs)]
+    near = all(abs(ours - theirs) <= CLOSE * theirs for ours, theirs in known)
+    return "right" if known and near else "wrong"
+
+
+def dcgm_names() -> Iterator[Outcome]:
+    """Whether a field has a series or a label, or a reason why not in docs/compatibility.md.
+
+    One that was renamed must have both names or none.
+    """
+    given = {metric.name for metric in dcgm.METRICS}.union(dcgm.LABELS)
+    facts = load("dcgm")
+    exporter, newest = facts["exporter"], facts["exporter_4_8_4"]
+    listed = [
+        *facts["renamed"],
+        *facts["renamed_more"],
+        *exporter["default"],
+        *exporter["commented_out"],
+        *newest["changed"],
+        *({"name": name} for name in newest["commented_totals"]),
+    ]
+    for entry in listed:
+        names = [entry[key] for key in ("old", "new", "name", "new_name") if key in entry]
+        fates = {_of_dcgm(name, given) for name in names}
+        yield Outcome(" = ".join(names), fates.pop() if len(fates) == 1 else "wrong")
+
+
+def _of_dcgm(name: str, given: set[str]) -> Fate:
+    if name in given:
+        return "right"
+    return "unread" if reason_for_none(name) else "silent"
+
+
+class Answering(Device):
+    """A GPU that answers about its fabric as an entry says."""
+
+    def __init__(self, entry: dict[str, Any]) -> None:
+        super().__init__(library=None, handle=None, generation=0, index=0, uuid="GPU-0")  # type: ignore[arg-type]
+        self.info = pynvml.c_nvmlGpuFabricInfo_v3_t()
+        self.info.state = entry.get("state", pynvml.NVML_GPU_FABRIC_STATE_COMPLETED)
+        self.info.status = entry.get("status", 0)
+        self.info.healthMask = entry["mask"]
+        self.info.healthSummary = entry.get("summary", 0)
+        self.info.cliqueId = entry.get("clique", 0)
+        self.info.clusterUuid[:] = UUID(entry.get("cluster", str(UUID(int=0)))).bytes
+
+    def if_supported(self, *_: Any) -> Any:
+        return self.info
+
+
+def fabrics() -> Iterator[Outcome]:
+    """Whether the fabric of a GPU is healthy, from the mask, the summary and the registration."""
+    facts = load("recovery_actions")["fabric"]
+    for entry in (*facts["examples"], *facts["observed_masks"], *facts["answers"]):
+        name = f"{entry['mask']:#x}, {entry.get('why') or entry['source']}"
+        gpu = Answering(entry)
+        try:
+            found = fabric(gpu)
+        except Unsupported:
+            yield Outcome(name, "right" if entry.get("ready", True) is None else "silent")
+            continue
+        wanted = [entry["healthy"], entry.get("ready", True), entry.get("domain")]
+        fate: Fate = "right" if _of_fabric(found) == wanted else "wrong"
+        yield Outcome(name, "unread" if gpu.unnamed() else fate)
+    for entry in facts["unnamed_masks"]:
+        gpu = Answering(entry)
+        fabric(gpu)
+        name = f"{entry['mask']:#x}, {entry['why']}"
+        yield Outcome(name, "unread" if gpu.unnamed() else "silent")
+
+
+def _of_fabric(found: Fabric) -> list[bool | str | None]:
+    """Whether it is healthy and joined, and the domain."""
+    healthy = all(found.healthy.values()) if found.healthy else None
+    domain = None if found.cluster is None else f"{found.cluster}/{found.clique}"
+    return [healthy, found.state == "completed", domain]
 
 
 def xids() -> Iterator[Outcome]:
@@ -156,6 +326,8 @@ FAMILIES: dict[str, Callable[[], Iterator[Outcome]]] = {
     "XIDs": xids,
     "XID lines of NVLink 5": nvlink5_lines,
     "recovery actions": recovery_actions,
+    "names of dcgm-exporter": dcgm_names,
+    "health of the NVLink fabric": fabrics,
 }
 
 
@@ -164,7 +336,9 @@ def _of(place: list[str]) -> str | None:
     return " ".join(place).strip() or None
 
 
-def _fate(found: str | None, wanted: str | None) -> Fate:
+def _fate(found: str | None, wanted: str | None, unread: bool = False) -> Fate:
     if found == wanted:
-        return "right"
+        return "wrong" if unread else "right"
+    if unread:
+        return "unread"
     return "silent" if found is None else "wrong"

@@ -1,8 +1,7 @@
-"""Nothing of what real systems write is read wrongly; what is dropped is counted and known."""
+"""Nothing of what real systems write is read wrongly, and nothing is dropped without a word."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,32 +9,12 @@ import pytest
 
 from tests.corpus.families import FAMILIES, FOLDER, load
 
-WRONG = {
-    "kernel lines": ("Cable error, High Temperature",),  # taken for a link that went down
-    "cgroups of containers": ("slurmstepd.scope/s5K1KKYAYG5D00",),  # the pod, not its Slurm job
-}
-"""Parts of the entries that are read wrongly."""
-
-SILENT = {
-    "kernel lines": 68,
-    "cgroups of containers": 19,
-    "cgroups of Slurm's jobs": 4,
-    "mounts of the network": 25,
-    "counters of RDMA ports": 166,
-    "models of GPUs": 15,
-}
-"""How many entries are dropped without a word."""
-
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_nothing_else_is_read_wrongly_or_dropped(name: str) -> None:
+def test_everything_is_read_rightly_or_counted_as_unread(name: str) -> None:
     outcomes = list(FAMILIES[name]())
     assert len(outcomes) > 10
-    wrong = [one.entry for one in outcomes if one.fate == "wrong"]
-    known = WRONG.get(name, ())
-    assert len(wrong) == len(known)
-    assert all(part in entry for part, entry in zip(known, wrong, strict=True))
-    assert Counter(one.fate for one in outcomes)["silent"] == SILENT.get(name, 0)
+    assert [one for one in outcomes if one.fate in ("wrong", "silent")] == []
 
 
 def sources(found: Any) -> Iterator[str]:

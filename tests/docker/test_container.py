@@ -24,6 +24,14 @@ BURSTABLE = "/kubepods.slice/kubepods-burstable.slice"
         (f"/../../../../kubepods.slice/kubepods-burstable.slice/{POD}", f"{BURSTABLE}/{POD}"),
         (f"/../../../kubepods-burstable.slice/{POD}", f"{BURSTABLE}/{POD}"),
         (f"/../../{POD}", f"{BURSTABLE}/{POD}"),
+        (
+            f"/../../../gpu-{POD}",
+            f"/gpu.slice/gpu-kubepods.slice/gpu-kubepods-burstable.slice/gpu-{POD}",
+        ),
+        (
+            "/../../ecstasks-ab.slice/docker-1.scope",
+            "/ecstasks.slice/ecstasks-ab.slice/docker-1.scope",
+        ),
         ("/../../burstable/pod1/ab", "/kubepods/burstable/pod1/ab"),
         ("/../../pod1/ab", "/kubepods/burstable/pod1/ab"),
     ],
@@ -55,7 +63,7 @@ def test_a_log_that_may_not_be_read_is_a_failure(tmp_path: Path) -> None:
 def test_space_is_shown_only_if_the_root_of_the_node_is_mounted(tmp_path: Path) -> None:
     (tmp_path / "proc/1").mkdir(parents=True)
     (tmp_path / "proc/1/mountinfo").write_text("1 0 8:1 / / rw - ext4 /dev/sda1 rw\n")
-    ((_, source),) = Filesystems(LocalNode(tmp_path), Settings()).find()
+    (source,) = (s for p, s in Filesystems(LocalNode(tmp_path), Settings()).find() if p.mountpoint)
     reading = source.read()
     assert reading is not None
     assert reading.samples == tuple(READ_ONLY.at(0.0, "/", "ext4")), "which the node tells"

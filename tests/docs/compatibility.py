@@ -13,9 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import tests.nccl.test_nccl
-from gpunode.host.infiniband import CONGESTION_KINDS, TRANSPORT_ERROR_KINDS
 from gpunode.host.lustre import Lustre
-from tests.export.dcgm_clients import CLIENTS, NOT_ANSWERED, WATCHES_NOT_ANSWERED
+from gpunode.host.rdma_counters import CXI, DRIVERS, MLX5, STANDARD, What
+from tests.export.dcgm_clients import (
+    CLIENTS,
+    KINDS_NOT_ANSWERED,
+    NOT_ANSWERED,
+    WATCHES_NOT_ANSWERED,
+)
 from tests.holders.test_owners import DEVICES, UNATTRIBUTED
 from tests.machine import MACHINES
 
@@ -47,12 +52,31 @@ class Adapter:
     lacks: frozenset[str]
 
 
-SINCE_5_0 = frozenset({"roce_adp_retrans", "roce_slow_restart"})
+SINCE_5_0 = frozenset({"roce_adp_retrans", "roce_adp_retrans_to", "roce_slow_restart"})
 OFED = (
     Adapter("MLNX_OFED 4.1 to 4.9, Linux before 5.6", SINCE_5_0),
     Adapter("MLNX_OFED 5.0 and later, DOCA-OFED, Linux 5.6 and later", frozenset()),
 )
 """https://enterprise-support.nvidia.com/s/article/understanding-mlx5-linux-counters-and-status-parameters"""
+
+OF_MLX5: Mapping[str, str] = {
+    name: of.kind
+    for name, of in MLX5.items()
+    if of is not None and of.what in ("congestion", "loss") and of.choice == 0
+}
+"""The counters of ``hw_counters`` that are told, and their kinds."""
+
+HAVE_STANDARD = frozenset({"mlx5", "mlx4", "bnxt_re", "rxe"})
+"""Drivers that answer for the counters of the standard: they have ``process_mad``."""
+
+TOLD: Mapping[What, str] = {
+    "bytes": "bytes",
+    "link_error": "errors of the link",
+    "loss": "lost packets",
+    "retransmitted_bytes": "bytes sent again",
+    "congestion": "congestion",
+    "failure": "failed requests",
+}
 
 Row = tuple[str, ...]
 
@@ -89,7 +113,9 @@ def document() -> str:
         "`--compat=dcgm` exports its metrics: those of its default set, and those that public "
         "dashboards, rules and programs ask for. The tests run KempnerPulse and jobscope, and "
         "ask a real Prometheus for each name, with the labels that each entry of this list "
-        "selects and groups by.",
+        "selects and groups by. Each field that DCGM 4.6 (dcgm-exporter 4.8.4) renamed has a "
+        "series under both names; the table has the new ones of the last entry, and otherwise the "
+        "old.",
         "",
         *(f"{at}. [{client.name}]({client.source})" for at, client in enumerate(CLIENTS, 1)),
         "",
@@ -98,6 +124,10 @@ def document() -> str:
         "No series:",
         "",
         *(f"- `{name}`: {reason}" for name, reason in sorted(NOT_ANSWERED.items())),
+        *(
+            f"- {reason}: {', '.join(f'`{name}`' for name in names)}"
+            for reason, names in KINDS_NOT_ANSWERED.items()
+        ),
         *(
             f'- `DCGM_EXP_GPU_HEALTH_STATUS{{health_watch="{watch}"}}`: {reason}'
             for watch, reason in WATCHES_NOT_ANSWERED.items()
@@ -119,6 +149,13 @@ def document() -> str:
         "Counters of mlx5 adapters in `hw_counters/`; those in `counters/` are the same in all.",
         "",
         *_table(("counter", *(adapter.name for adapter in OFED)), _ofed()),
+        "",
+        "## RDMA adapters",
+        "",
+        "What the counters of each driver tell, in `counters/` or `hw_counters/`. A counter that "
+        "is not known counts in `gpunode_unread_total`.",
+        "",
+        *_table(("driver", *TOLD.values()), _rdma()),
     ]
     return "\n".join(lines) + "\n"
 
@@ -200,12 +237,19 @@ def _lustre() -> Iterator[Row]:
 
 
 def _ofed() -> Iterator[Row]:
-    counters: Mapping[str, str] = CONGESTION_KINDS | TRANSPORT_ERROR_KINDS
-    for name in counters:
+    for name in OF_MLX5:
         yield (
             f"`{name}`",
             *("the driver has none" if name in adapter.lacks else READ for adapter in OFED),
         )
+
+
+def _rdma() -> Iterator[Row]:
+    drivers = {name: of for name, of in DRIVERS.items() if name != "standard"}
+    for driver, own in {**drivers, "cxi (HPE Slingshot)": CXI}.items():
+        counters = {**own, **(STANDARD if driver in HAVE_STANDARD else {})}
+        found = {of.what for of in counters.values() if of is not None}
+        yield driver, *(READ if what in found else "it has none" for what in TOLD)
 
 
 if __name__ == "__main__":

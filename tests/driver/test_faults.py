@@ -188,6 +188,67 @@ def test_xid_errors_are_counted(fake: FakeDriver) -> None:
         assert all(begin - 1 <= moment <= time.time() + 1 for moment in times.values())
 
 
+def test_a_value_that_has_no_name_is_counted_as_unread(fake: FakeDriver) -> None:
+    def counted() -> float:
+        (count,) = values(
+            scrape(running), "gpunode_unread_total", source="gpu_health", what="enum_value"
+        )
+        return count
+
+    fake.write("")
+    with watching(fake, "--gpu.health-interval=1") as running:
+        until(lambda: values(scrape(running), "gpunode_gpu_fabric_ready"))
+        assert counted() == 0
+        fake.write("gpu 0 set GpuFabricInfoV.health_mask 0x98ff01aa\n")
+        until(lambda: counted() > 1)
+        assert values(scrape(running), "gpunode_gpu_fabric_healthy", part="bandwidth") == [1]
+
+
+DOMAIN = """
+gpu 0 set GpuFabricInfoV.cluster 0xc1
+gpu 0 set GpuFabricInfoV.clique 32766
+gpu 0 set GpuFabricInfoV.health_mask 0x21aa
+gpu 0 set GpuFabricInfoV.health_summary 2
+"""
+
+
+def test_a_gpu_says_which_domain_it_is_in_and_what_is_wrong_there(fake: FakeDriver) -> None:
+    fake.write(DOMAIN)
+    with watching(fake) as running:
+        until(lambda: values(scrape(running), "gpunode_gpu_fabric_ready"))
+        series = scrape(running)
+    assert values(
+        series,
+        "gpunode_gpu_info",
+        cluster_uuid="c1c1c1c1-c1c1-c1c1-c1c1-c1c1c1c1c1c1",
+        clique_id="32766",
+    ) == [1]
+    assert by_label(series, "gpunode_gpu_fabric_healthy", "part", gpu="0") == {
+        **dict.fromkeys(("bandwidth", "route_recovery", "route", "access_timeout"), 1),
+        "configuration": 1,
+        "partition": 0,
+        "summary": 0,
+    }
+    assert by_label(series, "gpunode_gpu_fabric_fault_info", "fault", gpu="0") == {
+        "not_assigned": 1,
+        "unhealthy": 1,
+    }
+
+
+def test_only_links_with_errors_have_series_of_their_own(fake: FakeDriver) -> None:
+    fake.write(
+        "gpu 0 field 213 - 0\ngpu 0 field 213 14 505\n"
+        "gpu 0 field 220 - 0xfff\ngpu 0 field 220 14 0x30b\n"
+    )
+    with watching(fake) as running:
+        until(lambda: values(scrape(running), "gpunode_gpu_nvlink_up"))
+        series = scrape(running)
+    errors = "gpunode_gpu_nvlink_link_errors_total"
+    assert values(series, errors) == [505]
+    assert values(series, errors, link="14", kind="recovery_successful") == [505]
+    assert values(series, "gpunode_gpu_nvlink_bit_error_ratio") == [pytest.approx(3e-11)]
+
+
 def counters(series: Series) -> dict[str, float]:
     """Counters that grow by a known rate while a GPU runs ``COMPUTING``."""
     (energy,) = values(series, "gpunode_gpu_energy_joules_total")

@@ -48,6 +48,21 @@ gpu 0 set TotalEccErrors.uncorrected_aggregate 2
 gpu 0 set RemappedRows.corrected 3
 gpu 0 set RemappedRows.uncorrected 1
 gpu 0 set RemappedRows.pending 1
+gpu 0 set RowRemapperHistogram.low 2
+gpu 0 set SramEccErrorStatus.exceeded 1
+gpu 0 set UnrepairableMemoryFlag 1
+gpu 0 set VirtualizationMode 1
+gpu 0 set ConfComputeState.feature 1
+gpu 0 set ConfComputeState.devtools 1
+gpu 0 field 251 - 1
+gpu 0 field 258 - 97
+gpu 0 field 185 1 1850000
+gpu 0 field 190 1 2500000
+gpu 0 field 170 - 2
+gpu 0 field 171 0 1
+gpu 0 field 171 1 0
+gpu 0 field 231 - 3
+gpu 0 field 232 - 40
 gpu 0 field 230 - 1
 gpu 0 set CurrPcieLinkGeneration 4
 gpu 0 set CurrPcieLinkWidth 8
@@ -138,7 +153,12 @@ EXPECTED: dict[str, Any] = {
     "inforom_valid": False,
     "vgpu_licensed": True,
     "driver_version": "580.159.04",
+    "cuda_version": "13.0",
+    "firmware": {"gsp": "580.159.04", "inforom": "G525.0225.00.05"},
     "remapped_rows": {"corrected": 3, "uncorrected": 1, "pending": True, "failed": False},
+    "remap_banks": {"max": 3072, "high": 0, "partial": 0, "low": 2, "none": 0},
+    "sram_worn": True,
+    "memory_unrepairable": True,
     "recovery_action": "reset",
     "pcie_link": {"generation": 4, "width": 8, "max_generation": 5, "max_width": 16},
     "pcie_replays": 9,
@@ -149,6 +169,7 @@ EXPECTED: dict[str, Any] = {
             "up": link != 2,
             "bytes_per_second": LINK_BYTES_PER_SECOND,
             "errors": {"replay": 7 if link == 3 else 0, "recovery": 0, "crc": 0},
+            "bit_errors": {},
         }
         for link in range(18)
     ],
@@ -161,9 +182,24 @@ EXPECTED: dict[str, Any] = {
             "route": True,
             "access_timeout": False,
         },
+        "health_mask": 0x6A,
+        "faults": {"access_timeout": "in_recovery"},
+        "cluster": None,
+        "clique": None,
     },
     "persistence": False,
     "mig_mode": False,
+    "modes": [
+        "passthrough",
+        "confidential_compute",
+        "confidential_compute_debug",
+        "power_smoothing",
+    ],
+    "module_power": {"draw": 1850, "limit": 2500},
+    "power_smoothing_left": 0.97,
+    "chip_links": {"links": 2, "up": 1, "errors": {"interrupt": 6, "replay": 80}},
+    "peers": {},
+    "unnamed": [],
     "xids": [{"number": 79}],
 }
 MEASURED = {"activity", "power_samples", "utilization_samples"}
@@ -259,6 +295,56 @@ def test_one_metric_that_the_driver_does_not_know_hides_no_other(fake: FakeDrive
     assert activity["graphics"] == pytest.approx(0.8)
     assert activity.keys().isdisjoint({"tensor", "tensor_fp64"})
     assert {"sm", "dram", "pcie_receive", "nvlink_receive"} <= activity.keys()
+
+
+def test_a_field_that_the_driver_left_alone_is_no_reading(fake: FakeDriver) -> None:
+    fake.write("gpu 0 field 74 - left\ngpu 0 field 186 - left\n")
+    (gpu,) = ask(fake, patience=0)
+    assert "sw_power_cap" not in gpu["throttled"]
+    assert "sync_boost" in gpu["throttled"]
+    assert is_unsupported(gpu["power_now"])
+
+
+def test_values_without_a_name_are_told(fake: FakeDriver) -> None:
+    fake.write(
+        "gpu 0 set CurrentClocksEventReasons 0x604\n"
+        "gpu 0 set PersistenceMode 2\n"
+        "gpu 0 set MaxPcieLinkGeneration 9\n"
+        "gpu 0 set GpuFabricInfoV.state 9\n"
+        "gpu 0 field 230 - 31\n"
+        "gpu 0 field 165 4 7\n"
+        "gpu 0 field 165 5 2\n"
+    )
+    (gpu,) = ask(fake, patience=0)
+    assert gpu["unnamed"] == [
+        "NVLink state 7",
+        "PCIe generation 9",
+        "clock events 0x600",
+        "fabric state 9",
+        "persistence mode 2",
+        "recovery action 31",
+    ]
+    assert gpu["clock_events"] == ["sw_power_cap"]
+    assert gpu["recovery_action"] == "other"
+    assert is_unsupported(gpu["persistence"])
+    assert is_unsupported(gpu["fabric"])
+    links = {link["link"]: link["up"] for link in gpu["nvlinks"]}
+    assert 4 not in links
+    assert links[5] is True  # asleep, to save power
+
+
+def test_a_driver_that_knows_a_reading_is_not_there_has_no_value_without_a_name(
+    fake: FakeDriver,
+) -> None:
+    fake.write(
+        "gpu 0 set CurrentClocksEventReasons 0xffffffffffffffff\n"
+        "gpu 0 set PersistenceMode 0xffffffff\n"
+        "gpu 0 field 165 - 0xffffffff\n"
+        "gpu 0 set GpuFabricInfoV.state 0\n"
+        "gpu 0 field 230 - 0xffffffff\n"
+    )
+    (gpu,) = ask(fake, patience=0)
+    assert gpu["unnamed"] == []
 
 
 def test_a_pci_address_is_that_of_the_kernel(fake: FakeDriver) -> None:

@@ -6,6 +6,7 @@ Their files stay where they are; these are the names that stand in them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 import jobscope.dcgm
 import kempnerpulse.translate.mapping
@@ -176,6 +177,27 @@ CLIENTS = (
         ),
         ("UUID", "gpu"),
     ),
+    Client(
+        "dcgm-exporter 4.8.4, with the names of DCGM 4.6",
+        "https://github.com/NVIDIA/dcgm-exporter/pull/745",
+        (
+            "DCGM_EXP_CLOCK_EVENTS_COUNT",
+            "DCGM_EXP_P2P_STATUS",
+            *_of(DEV, "BOARD_POWER_WATTS BOARD_POWER_LIMIT_DEFAULT_WATTS GPU_TEMP_CELSIUS"),
+            *_of(DEV, "GPU_MAX_OP_TEMP_CELSIUS GPU_TEMP_MARGIN_CELSIUS MEMORY_TEMP_CELSIUS"),
+            *_of(DEV, "GPU_UTIL_RATIO FB_USED_RATIO XID_ERROR PCIE_REPLAY_TOTAL"),
+            *_of(DEV, "NVLINK_REPLAY_ERROR_TOTAL NVLINK_THROUGHPUT_TOTAL GPU_PSTATE"),
+            *_of(DEV, "ROW_REMAP_CORRECTABLE_TOTAL ROW_REMAP_UNCORRECTABLE_TOTAL"),
+            *_of(DEV, "ROW_REMAP_FAILED BANK_REMAP_AVAIL_MAX SRAM_EXCEEDED MEMORY_UNREPAIRABLE"),
+            *_of(DEV, "GPU_RECOVERY_ACTION GPU_PERSISTENCE_MODE MIG_MODE GPU_VIRTUAL_MODE"),
+            *_of(DEV, "C2C_LINK_QUANTITY C2C_LINK_STATUS FABRIC_MANAGER_STATUS"),
+            *_of(DEV, "FABRIC_HEALTH_MASK INFOROM_VALID PCIE_CORRECTABLE_ERROR_TOTAL"),
+            *_of(PROF, "GR_ENGINE_UTIL_RATIO SM_UTIL_RATIO TENSOR_UTIL_RATIO HMMA_UTIL_RATIO"),
+            *_of(PROF, "DRAM_UTIL_RATIO INT_UTIL_RATIO FP32_UTIL_RATIO C2C_TX_ALL_BYTES"),
+            *_of(PROF, "C2C_RX_ALL_BYTES PCIE_TX_BYTES_TOTAL PCIE_RX_BYTES_TOTAL"),
+        ),
+        ("UUID", "DCGM_FI_SYSTEM_DRIVER_VERSION", "DCGM_FI_DEV_BOARD_SERIAL"),
+    ),
 )
 
 NOT_ANSWERED = {
@@ -185,6 +207,7 @@ NOT_ANSWERED = {
     "and DCGM itself no longer answers",
     f"{DEV}FAN_SPEED": "GPUs of data centres have no fan",
     f"{DEV}NVLINK_BANDWIDTH_L0": "one link of many; NVLINK_BANDWIDTH_TOTAL has all of them",
+    f"{DEV}FABRIC_HEALTH_SUMMARY": "FABRIC_HEALTH_MASK has the parts of it",
     f"{DEV}NVLINK_CRC_DATA_ERROR_COUNT_TOTAL": "the driver counts all CRC errors in one, as "
     "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
     **{
@@ -195,6 +218,75 @@ NOT_ANSWERED = {
     f"{PROF}PIPE_TENSOR_QMMA_ACTIVE": "no field of DCGM",
 }
 """Names for which there is no series on any GPU, and why."""
+
+KINDS_NOT_ANSWERED = {
+    "labels in a counters file, which change only with an update of the node; "
+    "`gpunode_gpu_info` has those that gpunode reads": _of(
+        "DCGM_FI_",
+        "NVML_VERSION SYSTEM_NVML_VERSION PROCESS_NAME SYSTEM_PROCESS_NAME DEV_NAME DEV_GPU_NAME "
+        "DEV_BRAND DEV_GPU_BRAND DEV_UUID DEV_GPU_UUID DEV_PCI_BUSID DEV_PCI_BUS_ID "
+        "DEV_*INFOROM_VER DEV_INFOROM_*_VER DEV_INFOROM_*_VERSION",
+    ),
+    "no numbers: texts and structures for programs that link DCGM": _of(
+        "DCGM_FI_",
+        "UNKNOWN SYSTEM_FIELD_UNKNOWN BIND_UNBIND_EVENT SYSTEM_GPU_BIND_EVENT GPU_TOPOLOGY_* "
+        "SYSTEM_PCI_TOPOLOGY SYSTEM_NVLINK_TOPOLOGY SYSTEM_GPU_AFFINITY DEV_MEM_AFFINITY_* "
+        "DEV_MEMORY_AFFINITY_* DEV_CUDA_VISIBLE_DEVICES_STR CUDA_GPU_VISIBLE_DEVICES "
+        "DEV_SUPPORTED_CLOCKS DEV_CLOCKS_SUPPORTED DEV_ACCOUNTING_DATA "
+        "DEV_PROCESS_ACCOUNTING_STATS DEV_INFOROM_CONFIG_CHECK DEV_INFOROM_CHECKSUM",
+    ),
+    "settings that gpunode does not read": _of(
+        "DCGM_FI_",
+        "SYNC_BOOST SYSTEM_GPU_SYNC_BOOST DEV_AUTOBOOST DEV_CLOCKS_AUTOBOOST_MODE DEV_COMPUTE_MODE "
+        "DEV_GPU_COMPUTE_MODE DEV_ECC_CURRENT DEV_ECC_MODE DEV_*_POWER_PROFILE_MASK "
+        "DEV_BOARD_POWER_PROFILE_*",
+    ),
+    "`DCGM_EXP_P2P_STATUS` has it for each pair": _of(DEV, "P2P_NVLINK_STATUS NVLINK_P2P_STATUS"),
+    "FABRIC_MANAGER_STATUS and FABRIC_HEALTH_MASK tell of the same failures": _of(
+        DEV, "FABRIC_MANAGER_ERROR FABRIC_MANAGER_ERROR_CODE"
+    ),
+    "of GPUs before Ampere; the others remap rows": _of(DEV, "RETIRED_* PAGE_RETIRED_*"),
+    "one link of many; the fields without a number have all of them": _of(
+        DEV,
+        "NVLINK_*_L? NVLINK_*_L?? NVLINK_*_ERROR_L?_TOTAL NVLINK_*_ERROR_L??_TOTAL "
+        "NVLINK_BANDWIDTH_L* NVLINK_THROUGHPUT_L*",
+    ),
+    "the driver counts all CRC errors in one, as NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL": _of(
+        DEV, "NVLINK_CRC_DATA_ERROR_TOTAL"
+    ),
+    "counters and rates of NVLink of which `gpunode_gpu_nvlink_errors_total` has the errors, and "
+    "`gpunode_gpu_nvlink_bytes_total` the bytes": _of(
+        DEV,
+        "GPU_NVLINK_ERRORS NVLINK_ERROR NVLINK_PPCNT_* NVLINK_COUNT_TX_* "
+        "NVLINK_COUNT_RX_[BGMP]* NVLINK_COUNT_RX_REMOTE_ERRORS NVLINK_COUNT_LOCAL_* "
+        "NVLINK_COUNT_LINK_RECOVERY_EVENTS NVLINK_COUNT_*_BER* NVLINK_?X_PACKET_* "
+        "NVLINK_?X_BYTES_TOTAL NVLINK_RX_REMOTE_ERROR_TOTAL NVLINK_RX_GENERAL_ERROR_TOTAL "
+        "NVLINK_INTEGRITY_ERROR_TOTAL NVLINK_RECOVERY_EVENT_TOTAL NVLINK_*_BER_* "
+        "NVLINK_ECC_DATA_ERROR_COUNT_TOTAL NVLINK_ECC_ERROR_TOTAL",
+    ),
+    "of a host that shares its GPUs out to virtual machines": _of(
+        DEV, "VGPU_[!L]* SUPPORTED_TYPE_INFO CREATABLE_VGPU_TYPE_IDS SUPPORTED_VGPU_TYPE_IDS"
+    ),
+    "of NVSwitches, which DCGM reads through a library of their own": _of(DEV, "NVSWITCH_* SXID_*"),
+    "of the CPU, of which node_exporter and gpunode have metrics of their own": _of(DEV, "CPU_*"),
+    "of network adapters, of which gpunode has metrics of its own": _of(DEV, "CONNECTX_*"),
+    "engines for video and images, which training does not use": _of(PROF, "NVDEC* NVJPG* NVOFA*"),
+    "cycles; `gpunode_gpu_active_seconds_total` has the same as seconds": _of(
+        PROF, "*_CYCLES_*_TOTAL"
+    ),
+}
+"""Further names without a series on any GPU, by the reason; ``*`` and ``?`` stand for any."""
+
+
+def reason_for_none(name: str) -> str | None:
+    """Why there is no series of a name; None for one that is not known to have none."""
+    kinds = (why for why, names in KINDS_NOT_ANSWERED.items() if _any(name, names))
+    return NOT_ANSWERED.get(name) or next(kinds, None)
+
+
+def _any(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
 
 WATCHES_NOT_ANSWERED = {
     "PMU": "NVML has no reading of it",

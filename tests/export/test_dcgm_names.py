@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,17 @@ from gpunode.driver.driver import (
     VideoUse,
 )
 from gpunode.driver.nvidia.gpu import CLOCK_EVENTS
-from gpunode.export.dcgm_names import EVENTS, LABELS, DcgmNames
+from gpunode.export.dcgm_names import (
+    CLOCK_EVENTS as CLOCK_EVENTS_COUNT,
+)
+from gpunode.export.dcgm_names import (
+    CLOCK_EVENTS_TOTAL,
+    EVENTS,
+    LABELS,
+    METRICS,
+    DcgmNames,
+)
+from gpunode.export.dcgm_renames import RENAMED
 from gpunode.gpu.activity import TEMPERATURE
 from gpunode.gpu.dcgm_fields import DcgmFields
 from gpunode.gpu.units import NVLINK_BYTES
@@ -42,9 +52,17 @@ from gpunode.node.local import LocalNode
 from gpunode.node.node import SteppedClock
 from gpunode.source import Place, Reading, Source
 from tests.bench.fleet import ask, prometheus
-from tests.conftest import Series, scrape, until, values, watching
+from tests.conftest import Series, by_label, scrape, until, values, watching
 from tests.daemon import PATIENCE, Daemon, free_port
-from tests.export.dcgm_clients import CLIENTS, DEV, NOT_ANSWERED, PROF, WATCHES_NOT_ANSWERED, Client
+from tests.export.dcgm_clients import (
+    CLIENTS,
+    DEV,
+    NOT_ANSWERED,
+    PROF,
+    WATCHES_NOT_ANSWERED,
+    Client,
+    reason_for_none,
+)
 from tests.fakes.kubelet import kubelet
 from tests.fakes.nvml import FakeDriver
 from tests.machine import exported
@@ -75,6 +93,17 @@ gpu 0 field 186 - 512345
 gpu 0 field 74 - 1500000000
 gpu 0 field 75 - 250000000
 gpu 0 field 271 - 125000000
+gpu 0 field 230 - 2
+gpu 0 field 173 - 6
+gpu 0 field 161 - 2
+gpu 0 field 170 - 2
+gpu 0 field 171 - 1
+gpu 0 set RowRemapperHistogram.low 3
+gpu 0 set SramEccErrorStatus.exceeded 1
+gpu 0 set VirtualizationMode 1
+gpu 0 gpm 4 11
+gpu 0 gpm 100 70
+gpu 0 gpm 101 80
 gpu 0 gpm 1 97
 gpu 0 gpm 2 90
 gpu 0 gpm 5 62
@@ -122,6 +151,30 @@ EXPECTED = {
     f"{DEV}CLOCKS_EVENT_REASON_SW_POWER_CAP_NS": 1500000000,
     f"{DEV}CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN_NS": 125000000,
     f"{DEV}NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL": 0,
+    f"{DEV}NVLINK_ERROR_DL_REPLAY": 36,
+    f"{DEV}PERSISTENCE_MODE": 1,
+    f"{DEV}MIG_MODE": 0,
+    f"{DEV}MINOR_NUMBER": 0,
+    f"{DEV}CUDA_COMPUTE_CAPABILITY": 9 << 16,
+    f"{DEV}GPU_TEMP_LIMIT": 47,
+    f"{DEV}GET_GPU_RECOVERY_ACTION": 2,
+    f"{DEV}FABRIC_MANAGER_STATUS": 3,
+    f"{DEV}FABRIC_HEALTH_MASK": 426,
+    f"{DEV}PCIE_COUNT_CORRECTABLE_ERRORS": 6,
+    f"{DEV}INFOROM_CONFIG_VALID": 1,
+    f"{DEV}THRESHOLD_SRM": 1,
+    f"{DEV}MEMORY_UNREPAIRABLE_FLAG": 0,
+    f"{DEV}BANKS_REMAP_ROWS_AVAIL_MAX": 3072,
+    f"{DEV}BANKS_REMAP_ROWS_AVAIL_LOW": 3,
+    f"{DEV}BANKS_REMAP_ROWS_AVAIL_NONE": 0,
+    f"{DEV}C2C_LINK_COUNT": 2,
+    f"{DEV}C2C_LINK_STATUS": 1,
+    f"{DEV}VIRTUAL_MODE": 1,
+    f"{DEV}NVLINK_TX_BANDWIDTH_TOTAL": 512,
+    f"{DEV}NVLINK_RX_BANDWIDTH_TOTAL": 1024,
+    f"{PROF}PIPE_INT_ACTIVE": 0.11,
+    f"{PROF}C2C_TX_ALL_BYTES": 70 * 2**20,
+    f"{PROF}C2C_RX_ALL_BYTES": 80 * 2**20,
     f"{DEV}VGPU_LICENSE_STATUS": 0,
     f"{DEV}XID_ERRORS": 0,
     f"{DEV}COUNT": 3,
@@ -211,6 +264,10 @@ def test_values_are_in_dcgms_units(running: Running) -> None:
     series = scrape(running.daemon)
     found = {name: values(series, name, UUID=UUID) for name in EXPECTED}
     assert found == {name: [pytest.approx(value)] for name, value in EXPECTED.items()}
+    renamed = {new: values(series, new, UUID=UUID) for new in RENAMED.values()}
+    assert {old: renamed[RENAMED[old]] for old in EXPECTED if old in RENAMED} == {
+        old: [pytest.approx(value)] for old, value in EXPECTED.items() if old in RENAMED
+    }
     free, used, reserved, total = (
         values(series, f"{DEV}FB_{part}", UUID=UUID)[0]
         for part in ("FREE", "USED", "RESERVED", "TOTAL")
@@ -218,6 +275,18 @@ def test_values_are_in_dcgms_units(running: Running) -> None:
     assert free + used + reserved == pytest.approx(total)
     share = values(series, f"{DEV}FB_USED_PERCENT", UUID=UUID)
     assert share == [pytest.approx(used / (total - reserved))]
+
+
+def test_nvlink_between_each_pair_of_gpus(running: Running) -> None:
+    peers = by_label(scrape(running.daemon), "DCGM_EXP_P2P_STATUS", "peer_gpu", UUID=UUID)
+    assert peers == {"1": 0, "2": 0}
+    states = by_label(scrape(running.daemon), "DCGM_EXP_P2P_STATUS", "link_status", UUID=UUID)
+    assert states == {"OK": 0}
+
+
+def test_no_name_has_a_series_and_a_reason_for_none() -> None:
+    names = {*LABELS, *(metric.name for metric in METRICS)}
+    assert {name for name in names if reason_for_none(name)} == set()
 
 
 def test_each_reason_for_lower_clocks_has_the_bit_that_the_driver_gives_it() -> None:
@@ -239,6 +308,10 @@ def test_the_labels_of_a_gpu_a_job_and_an_instance(running: Running) -> None:
         "Hostname": "node-7",
         "hostname": "node-7",
         "DCGM_FI_DRIVER_VERSION": "580.159.04",
+        "DCGM_FI_SYSTEM_DRIVER_VERSION": "580.159.04",
+        "DCGM_FI_DEV_SERIAL": "1654000000000",
+        "DCGM_FI_DEV_BOARD_SERIAL": "1654000000000",
+        "DCGM_FI_DEV_VBIOS_VERSION": "96.00.BC.00.01",
     }
     assert _labels(running, f"{DEV}GPU_TEMP", gpu="0") == {
         **of_all,
@@ -461,6 +534,7 @@ class Held:
     metrics = (OWNER, TEMPERATURE, NVLINK_BYTES, XIDS)
     moved = 0.0
     xids: float | None = None
+    detail = NOTHING
 
     def find(self) -> list[tuple[Place, Source]]:
         return [(Place("0", UUID), self)]
@@ -472,7 +546,7 @@ class Held:
         links = (NVLINK_BYTES.at(self.moved, *at, way) for way in ("transmit", "receive"))
         counted = XIDS.at(self.xids, *at, "31")
         samples = (*chain(*jobs), *chain(*links), *TEMPERATURE.at(71.0, *at), *counted)
-        return Reading(samples, NOTHING)
+        return Reading(samples, self.detail)
 
 
 def test_each_job_has_a_series_and_each_user_none(
@@ -486,7 +560,7 @@ def test_each_job_has_a_series_and_each_user_none(
     for watched in loop.find():
         watched.step()
     found = exported(DcgmNames(node, Settings()).read(loop).samples).splitlines()
-    of_temperature = [line for line in found if line.startswith(f"{DEV}GPU_TEMP")]
+    of_temperature = [line for line in found if line.startswith(f"{DEV}GPU_TEMP{{")]
     assert len(of_temperature) == 2
     assert all('GPU_I_PROFILE="3g.20gb"' in line for line in of_temperature)
     assert all('modelName="NVIDIA A100-SXM4-40GB"' in line for line in of_temperature)
@@ -550,6 +624,31 @@ def test_the_xids_of_the_last_minutes_are_counted(tmp_path: Path) -> None:
     assert count(502.0, None) == {}
     assert count(503.0, 3.0) == {"": 0}, "none of them is new"
     assert count(504.0, 1.0) == {"31": 1}, "the count began anew"
+
+
+def test_the_reads_with_lower_clocks_are_counted(tmp_path: Path) -> None:
+    node, clock = LocalNode(tmp_path), SteppedClock(1.0)
+    held = Held()
+    loop = Loop(clock, [held], find_every=10.0)
+    view = DcgmNames(node, Settings())
+    (watched,) = loop.find()
+
+    def counts(at: float, *events: str) -> tuple[dict[str, float], dict[str, float]]:
+        clock.now, held.detail = at, replace(NOTHING, clock_events=events)
+        watched.step()
+        view.read(loop)
+        samples = view.read(loop).samples  # the same read of the GPU counts once
+        count, total = (
+            {s.labels[-1]: float(s.value) for s in samples if s.metric is metric}  # type: ignore[arg-type]
+            for metric in (CLOCK_EVENTS_COUNT, CLOCK_EVENTS_TOTAL)
+        )
+        return count, total
+
+    assert counts(0.0, "gpu_idle") == ({"gpu_idle": 1}, {})
+    assert counts(10.0, "sw_power_cap") == ({"gpu_idle": 1, "power_cap": 1}, {"power_cap": 1})
+    assert counts(20.0, "sw_power_cap")[0] == {"gpu_idle": 1, "power_cap": 2}
+    assert counts(305.0) == ({"power_cap": 2}, {"power_cap": 1})
+    assert counts(700.0, "sw_power_cap") == ({"power_cap": 1}, {"power_cap": 2})
 
 
 def test_they_are_not_there_unless_asked_for(fake: FakeDriver) -> None:

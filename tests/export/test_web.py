@@ -19,12 +19,15 @@ from gpunode.loop import Loop
 from gpunode.node.node import Node, SteppedClock
 from gpunode.source import Absent, Place, Source
 from gpunode.sources import watch
+from gpunode.unread import Unknown
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.causes.cause import Cause
 from gpunode.verdict.findings import counted
 from gpunode.verdict.reasons import REASONS, Reason
 from tests.export.page import scenes
 from tests.replay import loop_over, play, replayed, tape
+
+LINE = Unknown("line", "a line of unknown form")
 
 
 @pytest.fixture(scope="module")
@@ -250,6 +253,29 @@ def test_all_is_well_only_where_every_gpu_is_known_to_be() -> None:
     scenes.act(scene.actors[0], scenes.STARVED, 300.0)
     assert node(scene.play(60).stage.loop).calm == ""
     assert node(scenes.Scene().play(60).stage.loop).calm == ""
+
+
+def test_all_is_not_well_where_a_source_is_silent() -> None:
+    scene = scenes.at_work()
+    scene.silent = {"nfs": "/proc/self/mountstats: Permission denied"}
+    assert node(scene.play(60).stage.loop).calm == "Nothing is known to be wrong"
+
+
+def test_all_is_not_well_for_an_hour_after_something_was_not_understood() -> None:
+    scene = scenes.at_work()
+    scene.play(60)
+    scene.host.unread = (LINE.seen("NVRM: GPU0 forgets its name"),)
+    now = node(scene.play(20).stage.loop)
+    assert now.calm == "Nothing is known to be wrong"
+    assert [(met.source, met.what, met.examples) for met in now.unread] == [
+        ("host", "line", ("NVRM: GPU0 forgets its name",))
+    ]
+    scene.host.unread = ()
+    assert node(scene.play(3500).stage.loop).calm == "Nothing is known to be wrong"
+    later = scene.play(200).stage.loop
+    assert node(later).calm == "All is well"
+    answer = TestClient(create_app(lambda: later)).get("/api/v1/unread").json()
+    assert [(met["source"], met["what"], met["times"]) for met in answer] == [("host", "line", 2)]
 
 
 def test_a_wait_that_ends_by_itself_is_no_alarm() -> None:

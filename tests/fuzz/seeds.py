@@ -95,7 +95,23 @@ CGROUPS = (
     + b"0b" * 32
     + b".scope\n",
     b"12:cpuset:/slurm/uid_2002/job_17/step_batch\n",
+    b"0::/hpc.slice/n1_slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_0\n",
+    b"0::/kubepods/pod6f1b7c1e-3a44-4f0e-9a55-1f2f6f0b7a11/system.slice/slurmstepd.scope/job_7\n",
 )
+SLUID = "s5K1KKYAYG5D00"
+SLURMSTEPD = f"0::/system.slice/slurmstepd.scope/{SLUID}/step_batch/slurm\n"
+SLURM = (
+    b"slurmstepd: [4301.batch]\0",
+    b"slurmstepd: [4301.0+1 stepmgr]\0",
+    b"901\n903\n0\n",
+    b"populated 1\nfrozen 0\n",
+    b"Name:\tslurmstepd\nUid:\t0\t0\t0\t0\n",
+    b"SLURM_JOB_UID=1000\nSLURM_JOB_GPUS=0,1\nCUDA_VISIBLE_DEVICES=GPU-aa,MIG-bb\n",
+    b"SLURM_JOB_ID=7\0SLURM_JOB_GPUS=0\0CUDA_VISIBLE_DEVICES=0\0",
+    b"SLURM_JOB_ID=4301\0SLURM_STEP_GPUS=0,1\0",
+    SLURMSTEPD.encode(),
+)
+
 CGROUP_FILES = (
     b"usage_usec 5\nnr_periods 3\nnr_throttled 1\nthrottled_usec 7\n",
     b"some avg10=0.00 avg60=0.00 avg300=0.00 total=12\nfull avg10=0.00 avg60=0.00 total=3\n",
@@ -344,3 +360,14 @@ LONG_TAPE = (
 LONG_PROTOCOL = ((b"", b"\x0a\x00", b""), (b"", b"\x0a\x02\x1a\x00", b""))
 """Pods, and pods with one container, of which each field is missing."""
 LONG_AUDIT = ((b"", b"[a", b""), (b"1: ", b"mlx5_", b""), (b"", b"[always] ", b""))
+LONG_MAPS = (
+    (b"", b"7f00-7f01 r-xp 00000000 00:9b 22  /a/libnccl.so.2\n", b""),
+    (b"7f00-7f01 r-xp 00000000 00:9b 22  ", b"/torch/lib", b"/libtorch_cuda.so\n"),
+    (b"", b"a ", b""),
+)
+CONTAINERS = (
+    b'{"annotations": {"io.kubernetes.cri-o.ImageName": "quay.io/team/train:1.4", '
+    b'"io.kubernetes.cri-o.ImageRef": "' + 32 * b"a7" + b'"}, "process": {"env": ["A=b"]}}',
+    b'{"ID": "' + 32 * b"3f" + b'", "Image": "sha256:' + 32 * b"b8" + b'", '
+    b'"Config": {"Image": "nvcr.io/nvidia/pytorch:25.10-py3", "Env": ["A=b"]}}',
+)

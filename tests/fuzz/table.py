@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import re
 import struct
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -20,11 +21,12 @@ from google.protobuf.message import DecodeError
 
 from gpunode.audit.source import Audit
 from gpunode.client import protocol
-from gpunode.config import LARGEST_FILE, Settings, UsageError, load, read_yaml
+from gpunode.config import LARGEST_FILE, Settings, SlurmSettings, UsageError, load, read_yaml
 from gpunode.driver.driver import DriverError, Identity
 from gpunode.driver.nvidia import identity
 from gpunode.export.exposition import requested
 from gpunode.export.web.access import WebFile, look
+from gpunode.holders import slurm, slurmstepd
 from gpunode.holders.census import Census
 from gpunode.holders.cgroup import whose
 from gpunode.holders.holder import Holder
@@ -44,24 +46,30 @@ from gpunode.host import (
     nfs,
     pcie,
     pressure,
+    versions,
 )
 from gpunode.jobs import cgroup, processes, steps
 from gpunode.jobs.owners import GpuOwners, ProcessRoles
+from gpunode.jobs.versions import IN_NCCL, IN_TORCH, parse_nccl, parse_torch
 from gpunode.loop.door import Door
 from gpunode.nccl import bench, ras
 from gpunode.nccl.log import HOSTNAME, MOST_COMMUNICATORS, DebugLog
 from gpunode.nccl.ras_answer import HERE, NAMED, Asked
-from gpunode.node import kernel, kubelet, sockets, tape, tcp
+from gpunode.node import containers, kernel, kubelet, sockets, tape, tcp
 from gpunode.node.datagram_socket import Datagram
+from gpunode.node.inside import MOST_MAPS
 from gpunode.node.kubelet import Allocation, unary
 from gpunode.node.kubelet import podresources_pb2 as messages
 from gpunode.node.node import (
     LONGEST_PROGRAM,
     LONGEST_VALUE,
     MAX_FILE,
+    MOST_LIBRARIES,
     MOST_READ,
+    Image,
     KeptLines,
     environment_of,
+    libraries_of,
     lines_of,
     program_of,
 )
@@ -141,6 +149,12 @@ class Told(OneGpu):
     def read_link(self, _: str) -> str:
         return self.text[:100]
 
+    def libraries(self, _: int) -> list[str]:
+        return libraries_of(self.data)
+
+    def image(self, _: str) -> Image:
+        return containers.parse_bundle(self.text)
+
     def listens(self, _: int) -> bool:
         return bool(sockets.listening(self.text.splitlines()))
 
@@ -213,7 +227,7 @@ def of_the_kernel(data: bytes) -> None:
     for line in node.text.split("\n"):
         message = kernel_log.message_of("/var/log/messages", line)
         if message is not None:
-            list(source._count(message))
+            assert len(list(source._count(message))) <= 2
     assert all(len(counts) <= 64 + len(kernel_log.WATCHED) + 1 for counts in source.xids.values())
 
 
@@ -222,7 +236,8 @@ def of_mounts(data: bytes) -> None:
     for mount in found:
         assert len(mount.point) <= len(data)
     watched = filesystem.watched(Told(b'{"specVolID": "pv"}'), found)
-    assert len(watched) <= filesystem.MOST_THREADS
+    assert len(watched) <= len(found)
+    filesystem.unknown(Told(b""), found)
 
 
 def of_nfs(data: bytes) -> None:
@@ -249,6 +264,29 @@ def of_a_cgroup(data: bytes) -> None:
         cgroup.read(node, place)
     cgroup.read(node, cgroup.Paths("/sys/fs/cgroup/a/b", "/sys/fs/cgroup/a/b", 2))
     cgroup.read(node, cgroup.Paths("/sys/fs/cgroup/a/b", "/sys/fs/cgroup/a/b", 1))
+
+
+def of_slurm(data: bytes) -> None:
+    """What Slurm's tree, its processes and the files of a Prolog say, each of them spoiled."""
+    text(slurmstepd.parse_title, slurmstepd.parse_pids, slurm.parse_job_file)(data)
+    text(lambda said: slurm.parse_gpus(said, said))(data)
+    tree = {
+        "cgroup": ["system.slice"],
+        "system.slice": ["slurmstepd.scope"],
+        "slurmstepd.scope": [seeds.SLUID, "job_7"],
+        seeds.SLUID: ["step_batch"],
+        "job_7": ["step_0"],
+        "user": ["task_0"],
+        "proc": ["1"],
+        "jobs": ["7", "8"],
+    }
+    for folder in ("", "/run/jobs"):
+        for real in ({}, {"cgroup.procs": "1\n", "cgroup": seeds.SLURMSTEPD, "stat": seeds.STAT}):
+            node = Told(data, **tree)
+            node.real = real
+            settings = Settings(slurm=SlurmSettings(jobs_folder=folder))
+            exports(slurm.SlurmJobs(Census(node), settings), node)
+            slurmstepd.job_of(node, f"/system.slice/slurmstepd.scope/{seeds.SLUID}")
 
 
 def datagrams(data: bytes) -> None:
@@ -321,6 +359,28 @@ def of_environ(data: bytes) -> None:
 
 def of_cmdline(data: bytes) -> None:
     assert len(program_of(data.decode("utf-8", "replace").split("\0"))) <= LONGEST_PROGRAM
+
+
+def of_maps(data: bytes) -> None:
+    found = libraries_of(data)
+    assert len(found) <= MOST_LIBRARIES
+    assert all("\n" not in path for path in found)
+
+
+def of_a_container(data: bytes) -> None:
+    """What the runtimes keep of a container: whatever it is, only names and digests are left."""
+    for parse in (containers.parse_bundle, containers.parse_docker):
+        with contextlib.suppress(ValueError):
+            image = parse(data.decode("utf-8", "replace"))
+            assert re.fullmatch(r"[\w.:/-]{0,255}", image.name, re.ASCII)
+            assert re.fullmatch(r"(sha256:[0-9a-f]{64})?", image.digest)
+
+
+def of_libraries(data: bytes) -> None:
+    """What a tenant's files say of versions."""
+    kept = [lines_of(data[:MOST_READ], 0, pattern).kept for pattern in (IN_TORCH, IN_NCCL)]
+    for _, version in (*parse_torch(kept[0]), *parse_nccl(kept[1])):
+        assert re.fullmatch(r"[\w.+-]{1,64}", version, re.ASCII)
 
 
 def of_a_process(data: bytes) -> None:
@@ -414,8 +474,18 @@ def of_the_host(data: bytes) -> None:
         network.parse_protocols,
         pcie.parse_speed,
         lambda told: pcie.parse_total(told, "fatal"),
+        versions.parse_release,
+        versions.parse_switch,
     )(data)
-    kinds = (cpu.Cpu, disk.Disks, memory.NodeMemory, network.Network, pcie.Pcie, pressure.Pressure)
+    kinds = (
+        cpu.Cpu,
+        disk.Disks,
+        memory.NodeMemory,
+        network.Network,
+        pcie.Pcie,
+        pressure.Pressure,
+        versions.NodeVersions,
+    )
     for kind in kinds:
         node = Told(data, devices=["0000:1b:00.0"], nvme0=["hwmon1"])
         exports(kind(node, DEFAULTS), node)
@@ -439,6 +509,7 @@ DIAGNOSED = struct.pack("=IHHII", 88, 20, 0, 0, 0) + struct.pack("=2B2x60xII", 2
 REFUSED = struct.pack("=IHHIIi", 36, 2, 0, 0, 0, -2)
 HOST = ("proc/stat", "proc/meminfo", "proc/vmstat", "proc/diskstats", "proc/pressure/*")
 MORE = ("proc/1/net/*", "proc/sys/fs/file-nr", "sys/bus/pci/devices/*/current_link_speed")
+RELEASES = ("etc/*-release", "proc/driver/nvidia-nvswitch/devices/*/information")
 LINKS = ("sys/class/net/*/speed", "sys/class/net/*/operstate", "sys/class/net/*/carrier_changes")
 
 TABLE: tuple[Parser, ...] = (
@@ -462,6 +533,7 @@ TABLE: tuple[Parser, ...] = (
         of_a_cgroup,
         (*files("proc/*/cgroup", "sys/fs/cgroup/**/*"), *seeds.CGROUPS, *seeds.CGROUP_FILES),
     ),
+    Parser("slurm", of_slurm, seeds.SLURM, largest=1 << 16, runs=512),
     Parser("datagram", datagrams, (seeds.DATAGRAM, seeds.OLD_DATAGRAM), largest=1 << 18),
     Parser("tape", tape_lines, seeds.tape(), (TapeError,), long=seeds.LONG_TAPE),
     Parser("tape_gzip", compressed_tape, tuple(map(gzip.compress, seeds.tape())), (TapeError,)),
@@ -490,6 +562,19 @@ TABLE: tuple[Parser, ...] = (
     Parser("status", of_status, files("proc/*/status")),
     Parser("environ", of_environ, files("proc/*/environ")),
     Parser("cmdline", of_cmdline, (*files("proc/*/cmdline"), *seeds.PROGRAMS)),
+    Parser("maps", of_maps, files("proc/*/maps"), largest=MOST_MAPS, long=seeds.LONG_MAPS),
+    Parser(
+        "container",
+        of_a_container,
+        (*files("run/containerd/**/*"), *seeds.CONTAINERS),
+        largest=containers.LARGEST,
+    ),
+    Parser(
+        "libraries",
+        of_libraries,
+        files("proc/*/root/**/*"),
+        largest=MOST_READ,
+    ),
     Parser(
         "process",
         of_a_process,
@@ -522,7 +607,7 @@ TABLE: tuple[Parser, ...] = (
         long_enough=1 << 10,
     ),
     Parser("accept", accept, seeds.ACCEPTS, largest=1 << 16),
-    Parser("host", of_the_host, files(*HOST, *MORE, *LINKS)),
+    Parser("host", of_the_host, files(*HOST, *MORE, *LINKS, *RELEASES)),
     Parser(
         "audit",
         of_the_audit,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -255,6 +256,7 @@ windows = st.builds(
     peers=st.sampled_from([True, False, None]),
     resting_power=st.none() | st.floats(50, 200),
     processes=st.none() | st.integers(0, 9).map(held_by),
+    given=st.booleans(),
     quiet_for=st.floats(0, math.inf),
     limits=st.just(H200) | st.just(Limits()),
 )
@@ -277,7 +279,17 @@ def test_time_in_which_something_ran_is_never_called_quiet(seen: Window) -> None
     assert busy is None or quiet <= 1 - busy + 1e-9
 
 
+@given(windows)
+def test_a_gpu_that_a_job_has_is_never_free(seen: Window) -> None:
+    """What a job has and no process uses is idle, not starved: nothing runs that could be."""
+    shares = split(replace(seen, given=True)).shares
+    without = split(replace(seen, given=False)).shares
+    assert shares["free"] == 0
+    assert shares["idle"] == pytest.approx(without["idle"] + without["free"])
+
+
 @given(windows.filter(lambda seen: seen.activity is None and seen.busy is None))
 def test_without_a_sensor_nothing_is_guessed(seen: Window) -> None:
     shares = split(seen).shares
-    assert shares["free" if seen.free else "unknown"] == 1
+    unused = "idle" if seen.given else "free"
+    assert shares[unused if seen.empty else "unknown"] == 1

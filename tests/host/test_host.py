@@ -13,6 +13,8 @@ import pytest
 
 from gpunode.config import Settings
 from gpunode.driver.errands import Errands
+from gpunode.holders.pods import Pods
+from gpunode.holders.slurm import SlurmJobs
 from gpunode.host.own_process import OwnProcess
 from gpunode.source import FAILURES, Absent, Place, Source
 from gpunode.sources import finders
@@ -35,11 +37,15 @@ def sources(machine: Machine) -> Iterator[tuple[Place, Source]]:
 
 
 def export_of(folder: Path, name: str) -> str:
-    """What a source exports on a machine, in each of its places."""
+    """What a source exports on a machine, in each of its places, once it is known who has GPUs."""
     found = ""
     for place in [place for place, source in sources(Machine(folder)) if source.name == name]:
         machine = Machine(folder)
-        (source,) = (s for where, s in sources(machine) if (s.name, where) == (name, place))
+        listed = list(sources(machine))
+        for _, giver in listed:
+            if isinstance(giver, (Pods, SlurmJobs)) and giver.name != name:
+                giver.read()
+        (source,) = (s for where, s in listed if (s.name, where) == (name, place))
         found += read_twice(machine, source)
     return found
 

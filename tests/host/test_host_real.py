@@ -274,7 +274,7 @@ def test_a_filesystem_that_turns_read_only_is_told(tmp_path: Path) -> None:
     found: list[float | Distribution] = []
     for options in ("rw", "ro,errors=remount-ro"):
         table.write_text(f"22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 {options}\n")
-        ((_, source),) = filesystems.find()
+        (source,) = (source for place, source in filesystems.find() if place.mountpoint)
         reading = source.read()
         assert reading is not None
         found += [sample.value for sample in reading.samples if sample.metric is READ_ONLY]

@@ -10,7 +10,8 @@ from gpunode.driver.driver import Gpu
 from gpunode.holders.census import Census
 from gpunode.holders.holder import Holder
 from gpunode.node.node import Node
-from gpunode.source import MANY
+from gpunode.source import bounded
+from gpunode.unread import Unread
 
 NO_ADAPTER = "no InfiniBand or RoCE adapter"
 
@@ -34,6 +35,9 @@ class Subject:
         self.node = node
         self.listed = listed
         """All GPUs and MIG instances; by vendor, the errors of drivers that do not answer."""
+
+        self.unread: tuple[Unread, ...] = ()
+        """What there is too much of to look at all."""
 
     def text(self, path: str) -> str:
         """A file without surrounding whitespace. Raises ``OSError``."""
@@ -85,7 +89,8 @@ class Subject:
         }
         if not found:
             raise CannotTell("no process runs on a GPU")
-        return dict(list(found.values())[:MANY])
+        kept, self.unread = bounded(found.values(), "processes on GPUs")
+        return dict(kept)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gpunode.audit import job, network, nvidia, storage, system
+from gpunode.audit import firmware, job, network, nvidia, storage, system
 from gpunode.audit.check import CannotTell, Check, Subject
 from gpunode.config import Settings
 from gpunode.driver.driver import DriverError, listed
 from gpunode.driver.errands import Errands
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
-from gpunode.source import NodeSource, Reading
+from gpunode.source import BOUND, NodeSource, Reading
 from gpunode.text import escaped
 
 CHECKS: tuple[Check, ...] = (
@@ -20,6 +20,7 @@ CHECKS: tuple[Check, ...] = (
     *storage.CHECKS,
     *network.CHECKS,
     *nvidia.CHECKS,
+    *firmware.CHECKS,
     *job.CHECKS,
 )
 
@@ -62,8 +63,10 @@ class Audited:
 
 def audit(node: Node, errands: Errands | None = None) -> list[Result]:
     """Run every check on a node, none for long; ``errands`` knows those that hang."""
-    subject = Subject(node, listed(node.drivers))
-    errands = errands or Errands(CHECK_TIMEOUT)
+    return _results(Subject(node, listed(node.drivers)), errands or Errands(CHECK_TIMEOUT))
+
+
+def _results(subject: Subject, errands: Errands) -> list[Result]:
     return [_run(check, subject, errands) for check in CHECKS]
 
 
@@ -99,6 +102,7 @@ class Audit:
     name = "audit"
     needs = "files of the node: its root at path.rootfs"
     metrics = (OK,)
+    unknowns = (BOUND,)
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
@@ -106,13 +110,14 @@ class Audit:
         self._errands = Errands(CHECK_TIMEOUT)
 
     def read(self) -> Reading:
-        results = audit(self.node, self._errands)
+        subject = Subject(self.node, listed(self.node.drivers))
+        results = _results(subject, self._errands)
         samples = tuple(
             Sample(OK, (result.check,), float(result.status == "ok"))
             for result in results
             if result.status != "unknown"
         )
-        return Reading(samples, Audited(tuple(results)))
+        return Reading(samples, Audited(tuple(results)), subject.unread)
 
 
 NODE_SOURCE: NodeSource = Audit

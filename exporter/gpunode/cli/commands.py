@@ -233,10 +233,11 @@ def doctor(settings: DoctorSettings) -> None:
         else:
             from rich.console import Console
 
-            from gpunode.cli.table import doctor_table
+            from gpunode.cli.table import doctor_table, unread_table
 
             console = Console()
             console.print(doctor_table(found.sources, console.width))
+            console.print("\n", unread_table(found.unread), sep="")
             console.print(f"\n{found.process}; {found.daemon}.", highlight=False, markup=False)
 
 

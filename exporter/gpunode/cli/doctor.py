@@ -1,7 +1,8 @@
 """``gpunode doctor``: which sources give data on this node now, and what each of the others takes.
 
 Every source is read as the daemon does it, a few times and each in a thread of its own. What it
-takes stands with each source.
+takes stands with each source. What the sources met and did not understand comes after them, with
+what a running daemon has met before.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Literal
+
+from pydantic import TypeAdapter, ValidationError
 
 from gpunode.config import (
     ClientSettings,
@@ -33,6 +36,7 @@ from gpunode.loop.search import Search
 from gpunode.loop.watch import Watch
 from gpunode.node import capability
 from gpunode.node.node import Node
+from gpunode.source import Met
 from gpunode.sources import KINDS, Kind, finders
 
 EXAMINATION_TIMEOUT = 12.0
@@ -47,6 +51,9 @@ NO_ANSWER = "no answer in time"
 
 INTERVAL = 1.0
 """Seconds between the reads, where the daemon may take longer."""
+
+LARGEST_ANSWER = 1 << 20
+"""Bytes of what a daemon met."""
 
 NODES_PROCESSES = "pid:[4026531836]"
 """The PID namespace of the node: PROC_PID_INIT_INO in include/linux/proc_ns.h."""
@@ -93,6 +100,8 @@ class Examination:
     process: str
     daemon: str
     sources: tuple[SourceHealth, ...]
+    unread: tuple[Met, ...]
+    """What the sources met now and did not understand, and what a daemon did before."""
 
 
 def examine(
@@ -106,6 +115,7 @@ def examine(
         kubernetes=KubernetesSettings(
             pod_resources_socket=settings.kubernetes.pod_resources_socket
         ),
+        slurm=settings.slurm,
         client=ClientSettings(socket=""),  # it belongs to the daemon, and is not taken away
         compat=settings.compat,
     )
@@ -120,7 +130,9 @@ def examine(
         time.sleep(0.05)
     time.sleep(SECOND_READ_AFTER)
     loop.stop()
-    return Examination(process(settings.path), daemon(settings.web), tuple(_findings(loop)))
+    told, met = daemon(settings.web)
+    unread = {(one.source, one.what): one for one in (*loop.unread(), *met)}
+    return Examination(process(settings.path), told, tuple(_findings(loop)), tuple(unread.values()))
 
 
 def process(path: PathSettings) -> str:
@@ -144,8 +156,11 @@ def _namespace() -> str:
         return ""
 
 
-def daemon(web: ListenSettings) -> str:
-    """Whether a daemon answers at the address in the settings, in a sentence."""
+def daemon(web: ListenSettings) -> tuple[str, list[Met]]:
+    """Whether a daemon answers at the address in the settings, in a sentence, and what it met.
+
+    What it met is empty where it lets only those in who are known.
+    """
     host, port = web.address
     url = f"http://{_reachable(host)}:{port}"
     try:
@@ -155,12 +170,19 @@ def daemon(web: ListenSettings) -> str:
         said = b""
     except OSError as error:
         reason = getattr(error, "reason", error)
-        return f"no daemon answers at {url}: {getattr(reason, 'strerror', None) or reason}"
-    return (
-        f"a daemon answers at {url}"
-        if said == b"ok\n"
-        else f"another program, or a daemon with TLS, answers at {url}"
-    )
+        return f"no daemon answers at {url}: {getattr(reason, 'strerror', None) or reason}", []
+    if said != b"ok\n":
+        return f"another program, or a daemon with TLS, answers at {url}", []
+    return f"a daemon answers at {url}", _met(url)
+
+
+def _met(url: str) -> list[Met]:
+    """What a daemon met and did not understand; empty if it does not tell."""
+    try:
+        with urllib.request.urlopen(f"{url}/api/v1/unread", timeout=2) as answer:  # noqa: S310 our own
+            return TypeAdapter(list[Met]).validate_json(answer.read(LARGEST_ANSWER))
+    except (OSError, HTTPException, ValidationError):
+        return []
 
 
 def _reachable(host: str) -> str:

@@ -18,6 +18,9 @@ from gpunode.export.palette import STATES
 from gpunode.gpu.activity import WindowDetail
 from gpunode.loop import Loop
 from gpunode.nccl.bench import Measurement
+from gpunode.source import Met
+from gpunode.text import printable
+from gpunode.unread import LONGEST
 from gpunode.verdict.advice import Urgency
 
 BAR = 8
@@ -191,6 +194,19 @@ def doctor_table(findings: Iterable[SourceHealth], width: int) -> RenderableType
     for finding in findings:
         table.add_row(finding.source, *_given(finding), _said(finding))
     return table
+
+
+def unread_table(unread: Iterable[Met]) -> RenderableType:
+    """What was met and not understood, with examples."""
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for heading in ("source", "met and not understood"):
+        table.add_column(heading, overflow="fold")
+    for met in unread:
+        said = Text(f"{met.what.replace('_', ' ')}, {met.times} times: {met.meaning}")
+        for example in met.examples:
+            said.append(f"\n{printable(example, LONGEST)}", style="cyan")
+        table.add_row(met.source, said)
+    return table if table.row_count else Text("Everything that was met was understood.")
 
 
 def _stacked(finding: SourceHealth) -> Iterator[RenderableType]:

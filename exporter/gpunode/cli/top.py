@@ -16,7 +16,7 @@ import time
 import tty
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -29,6 +29,7 @@ from rich.text import Text
 from gpunode.cli.table import OF_A_NODE, URGENCIES, Row, fitting, table
 from gpunode.config import TopSettings, UsageError
 from gpunode.export.web.node import GpuNow, NodeNow
+from gpunode.source import Met
 from gpunode.text import printable
 from gpunode.verdict.advice import URGENCIES as ORDER
 from gpunode.verdict.findings import Finding
@@ -176,7 +177,8 @@ def screen(
     wrong = [_finding(one) for one in node.findings[:FINDINGS]]
     caption = f"sorted by {name}{', reversed' if backwards else ''}.  {HELP}"
     calm = [Text(node.calm, style="bold")] if node.calm else []
-    above = Group(head, *alarm, *calm, *wrong, Text())
+    met = [Text(_unread(node.unread), style="yellow")] if node.unread else []
+    above = Group(head, *alarm, *calm, *wrong, *met, Text())
     columns = fitting(OF_A_NODE, console.width)
     if height:
         cut = f"The first of {len(rows)} GPUs, {caption}"
@@ -185,6 +187,12 @@ def screen(
             lines = console.render_lines(Group(above, table(rows, cut, columns)))
             rows, caption = rows[: max(1, height - len(lines) + len(rows))], cut
     return Group(above, table(rows, caption, columns))
+
+
+def _unread(unread: Sequence[Met]) -> str:
+    """What was met and is not understood, in a line."""
+    kinds = ", ".join(f"{met.source} {met.what.replace('_', ' ')}" for met in unread)
+    return printable(f"Met and not understood: {kinds}; see gpunode doctor.", LONGEST_TEXT)
 
 
 def _finding(one: Finding) -> Text:

@@ -194,20 +194,34 @@ class PcieLink:
 
 @dataclass(frozen=True, slots=True)
 class NvLink:
-    """One NVLink: whether it is up, its speed in one direction, and its error counters by kind."""
+    """One NVLink: whether it is up, its speed in one direction, and its error counters by kind.
+
+    ``bit_errors`` are the shares of bits that were wrong, by kind; 0 if none was.
+    """
 
     link: int
     up: bool
     bytes_per_second: float | None
     errors: dict[str, float]
+    bit_errors: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """NVSwitch fabric registration: the name of its state, and whether each part is healthy."""
+    """NVSwitch fabric registration: the name of its state, and whether each part is healthy.
+
+    ``faults`` names what is wrong with a part that is not. GPUs with the same ``cluster`` and
+    ``clique`` reach each other's memory over NVLink; one without them is no part of a domain of
+    several nodes.
+    """
 
     state: str
     healthy: dict[str, bool]
+    faults: dict[str, str] = field(default_factory=dict)
+    cluster: str | None = None
+    clique: int | None = None
+    health_mask: int | None = None
+    """The driver's own word for the health of all parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +232,38 @@ class RemappedRows:
     uncorrected: float
     pending: bool
     failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ModulePower:
+    """Watts of the module of GPUs and CPU that the GPU is a part of, and the limit enforced."""
+
+    draw: float
+    limit: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChipLinks:
+    """The links to the CPU of the same module (NVLink-C2C), those that are up, and their errors."""
+
+    links: int
+    up: int
+    errors: dict[str, float]
+    """Over all links, by kind."""
+
+
+Mode = Literal[
+    "passthrough",
+    "vgpu",
+    "host_vgpu",
+    "host_vsga",
+    "confidential_compute",
+    "confidential_compute_debug",
+    "power_smoothing",
+]
+"""A mode that changes what a GPU can do or what is seen of it: it belongs to a virtual machine,
+whole or shared, or shares itself out to some; its memory is encrypted for the host, all of it or
+with the tools of developers allowed in; or it ramps its power slowly up and down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +359,27 @@ class Gpu(Protocol):
         ...
 
     def driver_version(self) -> str: ...
+    def cuda_version(self) -> str:
+        """The newest version of CUDA that the driver supports, such as 13.0."""
+        ...
+
+    def firmware(self) -> dict[str, str]:
+        """The versions of ``gsp`` (the GPU's own processor) and ``inforom``, where it has them."""
+        ...
+
     def remapped_rows(self) -> RemappedRows: ...
+    def remap_banks(self) -> dict[str, float]:
+        """Banks of memory by how many of their spare rows are left: ``max`` to ``none``."""
+        ...
+
+    def sram_worn(self) -> bool:
+        """Whether uncorrectable errors of the SRAM exceed the driver's threshold."""
+        ...
+
+    def memory_unrepairable(self) -> bool:
+        """Whether memory is broken for good, which no reset and no spare row mends."""
+        ...
+
     def recovery_action(self) -> str: ...
     def pcie_link(self) -> PcieLink: ...
     def pcie_replays(self) -> float: ...
@@ -323,6 +389,24 @@ class Gpu(Protocol):
     def fabric(self) -> Fabric: ...
     def persistence(self) -> bool: ...
     def mig_mode(self) -> bool: ...
+    def modes(self) -> list[Mode]: ...
+    def module_power(self) -> ModulePower: ...
+    def power_smoothing_left(self) -> float:
+        """Share of the life of the circuits for power smoothing that is left (0 to 1)."""
+        ...
+
+    def chip_links(self) -> ChipLinks: ...
+    def peers(self) -> dict[int, int]:
+        """By the index of each other GPU, NVML's status of NVLink between the two; 0 is good."""
+        ...
+
+    def unnamed(self) -> list[str]:
+        """Values without a name here that enumerations had since the previous call.
+
+        Each is the enumeration with its number, such as ``fabric state 9``.
+        """
+        ...
+
     def xids(self) -> list[Xid]:
         """Events since the previous call; never blocks."""
         ...
@@ -374,6 +458,14 @@ def listed(drivers: Iterable[Driver]) -> tuple[list[Gpu], dict[str, str]]:
         except DriverError as error:
             errors[driver.vendor] = str(error)
     return found, errors
+
+
+def answered(read: Callable[[], T]) -> T | None:
+    """The reading of a sensor that few GPUs have, or None: its errors must hide no other."""
+    try:
+        return read()
+    except DriverError:
+        return None
 
 
 def known(read: Callable[[], T]) -> T | None:

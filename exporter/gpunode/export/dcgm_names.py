@@ -14,12 +14,17 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 from gpunode.config import Settings
 from gpunode.driver.driver import DIRECTIONS, Identity
+from gpunode.driver.nvidia.xids import RECOVERY_ACTIONS
 from gpunode.export.dcgm_health import HEALTH_READ, Values, health
+from gpunode.export.dcgm_renames import RENAMED
 from gpunode.gpu import activity as gpu
 from gpunode.gpu import health as state
 from gpunode.gpu import nvlink, power, units, xids
@@ -43,13 +48,17 @@ LABELS = (
     "GPU_I_ID",
     "GPU_I_PROFILE",
     "DCGM_FI_DRIVER_VERSION",
+    "DCGM_FI_SYSTEM_DRIVER_VERSION",
+    "DCGM_FI_DEV_SERIAL",
+    "DCGM_FI_DEV_BOARD_SERIAL",
+    "DCGM_FI_DEV_VBIOS_VERSION",
     "container",
     "namespace",
     "pod",
     "hpc_job",
 )
-"""``Hostname`` was renamed to ``hostname`` after dcgm-exporter 4.8.2; a label without a value is
-none to Prometheus."""
+"""``Hostname`` was renamed to ``hostname`` after dcgm-exporter 4.8.2, and the version of the driver
+and the serial number in DCGM 4.6; a label without a value is none to Prometheus."""
 
 JOB_ID = re.compile(r"[0-9]{1,15}")
 """Digits that a sample holds exactly."""
@@ -118,23 +127,39 @@ SCALED: tuple[tuple[Metric, Metric, tuple[str, ...], float], ...] = (
     ),
     (_gauge("DEV_ROW_REMAP_FAILURE", "Whether a row remap failed."), state.REMAP_FAILED, (), 1),
     (_gauge("DEV_ROW_REMAP_PENDING", "Whether a row remap is due."), state.REMAP_PENDING, (), 1),
-    (
-        _gauge("DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", "NVLink retries."),
-        nvlink.NVLINK_ERRORS,
-        ("replay",),
-        1,
+    (_gauge("DEV_PERSISTENCE_MODE", "Whether persistence mode is on."), state.PERSISTENCE, (), 1),
+    (_gauge("DEV_MIG_MODE", "Whether MIG mode is on."), state.MIG, (), 1),
+    (_gauge("DEV_GPU_TEMP_LIMIT", "Degrees left before the slowdown (C)."), state.MARGIN, (), 1),
+    *(
+        (
+            _gauge(f"PROF_PCIE_{name}_BYTES_TOTAL", f"PCIe bytes {what} since the daemon started."),
+            units.PCIE_BYTES,
+            (direction,),
+            1,
+        )
+        for name, what, direction in (("TX", "sent", "transmit"), ("RX", "received", "receive"))
     ),
     (
-        _gauge("DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "NVLink recoveries."),
-        nvlink.NVLINK_ERRORS,
-        ("recovery",),
+        _gauge("DEV_PCIE_COUNT_CORRECTABLE_ERRORS", "PCIe errors that were corrected."),
+        state.PCIE_ERRORS,
+        ("correctable",),
         1,
     ),
-    (
-        _gauge("DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", "NVLink CRC errors."),
-        nvlink.NVLINK_ERRORS,
-        ("crc",),
-        1,
+    *(
+        (_gauge(f"DEV_NVLINK_{name}", f"NVLink {what}."), nvlink.NVLINK_ERRORS, (kind,), 1)
+        for name, what, kind in (
+            ("REPLAY_ERROR_COUNT_TOTAL", "retries", "replay"),
+            ("RECOVERY_ERROR_COUNT_TOTAL", "recoveries", "recovery"),
+            ("CRC_FLIT_ERROR_COUNT_TOTAL", "CRC errors", "crc"),
+            ("ERROR_DL_REPLAY", "retries", "replay"),
+            ("ERROR_DL_RECOVERY", "recoveries", "recovery"),
+            ("ERROR_DL_CRC", "CRC errors", "crc"),
+            ("COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS", "recoveries", "recovery_successful"),
+            ("COUNT_LINK_RECOVERY_FAILED_EVENTS", "recoveries that failed", "recovery_failed"),
+            ("COUNT_RX_ERRORS", "packets received with errors", "receive"),
+            ("COUNT_RX_SYMBOL_ERRORS", "symbol errors", "symbol"),
+            ("COUNT_EFFECTIVE_ERRORS", "errors that were not corrected", "effective"),
+        )
     ),
     *(
         (
@@ -168,6 +193,9 @@ EVENTS = (
 )
 """Reasons why the clocks are lowered, by the bit that DCGM has for each."""
 
+EVENT_NAMES = {"sw_power_cap": "power_cap"}
+"""Those that dcgm-exporter calls otherwise."""
+
 
 def _event_bits(fields: DcgmFields) -> float | None:
     events = fields.clock_events
@@ -180,7 +208,74 @@ def _violation(name: str, what: str) -> tuple[Metric, Callable[[DcgmFields], flo
     return held_back, lambda fields: _times(fields.violations.get(limit), 1e9)
 
 
+CAPABILITY = re.compile(r"(\d{1,2})\.(\d{1,2})", re.ASCII)
+
+FABRIC_STATES = ("not_supported", "not_started", "in_progress", "completed")
+"""``dcgmFabricManagerStatus_t``, which has further states for failures."""
+
+
+def _fabric_status(fields: DcgmFields) -> float | None:
+    fabric = fields.fabric
+    if fabric is None or fabric.state not in FABRIC_STATES:
+        return None
+    return float(FABRIC_STATES.index(fabric.state))
+
+
+def _flag(value: bool | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def _banks(spare: str, fields: DcgmFields) -> float | None:
+    return fields.remap_banks.get(spare)
+
+
+def _compute_capability(fields: DcgmFields) -> float | None:
+    version = CAPABILITY.fullmatch(fields.identity.compute_capability or "")
+    return float(int(version[1]) << 16 | int(version[2])) if version else None
+
+
 FIELDS: tuple[tuple[Metric, Callable[[DcgmFields], float | None]], ...] = (
+    (
+        _gauge("DEV_FABRIC_MANAGER_STATUS", "Whether the GPU has joined the fabric (3)."),
+        _fabric_status,
+    ),
+    (
+        _gauge("DEV_FABRIC_HEALTH_MASK", "Health of the parts of the fabric (bits)."),
+        lambda fields: _times(fields.fabric.health_mask, 1) if fields.fabric else None,
+    ),
+    (
+        _gauge("DEV_INFOROM_CONFIG_VALID", "Whether the checksums of the InfoROM are right."),
+        lambda fields: _flag(fields.inforom_valid),
+    ),
+    (
+        _gauge("DEV_MEMORY_UNREPAIRABLE_FLAG", "Whether memory is broken for good."),
+        lambda fields: _flag(fields.memory_unrepairable),
+    ),
+    (
+        _gauge("DEV_THRESHOLD_SRM", "Whether errors of the SRAM exceed the threshold."),
+        lambda fields: _flag(fields.sram_worn),
+    ),
+    *(
+        (
+            _gauge(f"DEV_BANKS_REMAP_ROWS_AVAIL_{spare.upper()}", f"Banks with {what} spare rows."),
+            partial(_banks, spare),
+        )
+        for spare, what in (
+            ("max", "all"),
+            ("high", "most"),
+            ("partial", "some"),
+            ("low", "few"),
+            ("none", "no"),
+        )
+    ),
+    (
+        _gauge("DEV_CUDA_COMPUTE_CAPABILITY", "Compute capability: 65536 major + minor."),
+        _compute_capability,
+    ),
+    (
+        _gauge("DEV_MINOR_NUMBER", "The N of /dev/nvidiaN."),
+        lambda fields: _times(fields.identity.minor, 1),
+    ),
     (
         _gauge("DEV_TOTAL_ENERGY_CONSUMPTION", "Energy since the driver was loaded (mJ)."),
         lambda fields: _times(fields.energy, 1e3),
@@ -235,7 +330,7 @@ FIELDS: tuple[tuple[Metric, Callable[[DcgmFields], float | None]], ...] = (
     ),
     (
         _gauge("DEV_VGPU_LICENSE_STATUS", "Whether this is a virtual GPU with a licence."),
-        lambda fields: None if fields.vgpu_licensed is None else float(fields.vgpu_licensed),
+        lambda fields: _flag(fields.vgpu_licensed),
     ),
     (
         _gauge("DEV_PSTATE", "Performance state (0 at full performance to 15)."),
@@ -272,6 +367,9 @@ PROFILED = {
     "fp16": _gauge("PROF_PIPE_FP16_ACTIVE", "Share of time the FP16 pipes are active."),
     "pcie_transmit": _gauge("PROF_PCIE_TX_BYTES", "PCIe bytes sent per second."),
     "pcie_receive": _gauge("PROF_PCIE_RX_BYTES", "PCIe bytes received per second."),
+    "integer": _gauge("PROF_PIPE_INT_ACTIVE", "Share of time the integer pipes are active."),
+    "c2c_transmit": _gauge("PROF_C2C_TX_ALL_BYTES", "Bytes sent to the CPU by C2C per second."),
+    "c2c_receive": _gauge("PROF_C2C_RX_ALL_BYTES", "Bytes received from the CPU by C2C a second."),
     "nvlink_transmit": _gauge("PROF_NVLINK_TX_BYTES", "NVLink bytes sent per second."),
     "nvlink_receive": _gauge("PROF_NVLINK_RX_BYTES", "NVLink bytes received per second."),
 }
@@ -283,11 +381,24 @@ FREE = _gauge("DEV_FB_FREE", "Frame buffer free (MiB).")
 USED_SHARE = _gauge("DEV_FB_USED_PERCENT", "Frame buffer in use / not reserved (0 to 1).")
 COUNT = _gauge("DEV_COUNT", "GPUs on the node.")
 NVLINK = _gauge("DEV_NVLINK_BANDWIDTH_TOTAL", "Data over all NVLinks, both ways (MB/s).")
+NVLINK_WAYS = {
+    "transmit": _gauge("DEV_NVLINK_TX_BANDWIDTH_TOTAL", "Data sent over all NVLinks (MB/s)."),
+    "receive": _gauge("DEV_NVLINK_RX_BANDWIDTH_TOTAL", "Data received over all NVLinks (MB/s)."),
+}
 NVLINK_MEGABYTE = 1024 * 1000
 """DCGM divides the kibibytes that NVML counts by 1000."""
 
-XID_WINDOW = 300.0
-"""Seconds, as dcgm-exporter counts by default (``--xid-count-window-size``)."""
+RECOVERY = _gauge("DEV_GET_GPU_RECOVERY_ACTION", "What the driver advises (0 nothing).")
+C2C_COUNT = _gauge("DEV_C2C_LINK_COUNT", "Links to the CPU of the module.")
+C2C_STATUS = _gauge("DEV_C2C_LINK_STATUS", "Whether all links to the CPU are up.")
+VIRTUAL = _gauge("DEV_VIRTUAL_MODE", "Virtual machine: 1 has the GPU, 2 a share, 3 and 4 its host.")
+VIRTUAL_MODES = {"passthrough": 1.0, "vgpu": 2.0, "host_vgpu": 3.0, "host_vsga": 4.0}
+
+WINDOW = 300.0
+"""Seconds in which dcgm-exporter counts by default (``--xid-count-window-size`` and
+``--clock-events-count-window-size``)."""
+
+WINDOW_LABEL = f"{WINDOW * 1000:.0f}"
 
 XID_COUNT = Metric(
     "DCGM_EXP_XID_ERRORS_COUNT",
@@ -295,6 +406,41 @@ XID_COUNT = Metric(
     "XID errors of the last `window_size_in_ms`, by `xid`; 0 without `xid` if none.",
     (*LABELS, "window_size_in_ms", "xid"),
 )
+XID_TOTAL = Metric(
+    "DCGM_EXP_XID_ERRORS_TOTAL",
+    "gauge",
+    "XID errors since the daemon started, by `xid`.",
+    (*LABELS, "xid"),
+)
+CLOCK_EVENTS = Metric(
+    "DCGM_EXP_CLOCK_EVENTS_COUNT",
+    "gauge",
+    "Reads of the last `window_size_in_ms` that found the clocks lowered, by `clock_event`.",
+    (*LABELS, "window_size_in_ms", "clock_event"),
+)
+CLOCK_EVENTS_TOTAL = Metric(
+    "DCGM_EXP_CLOCK_EVENTS_TOTAL",
+    "gauge",
+    "How often the clocks began to be lowered since the daemon started, by `clock_event`.",
+    (*LABELS, "clock_event"),
+)
+P2P = Metric(
+    "DCGM_EXP_P2P_STATUS",
+    "gauge",
+    "NVLink to the GPU `peer_gpu`, by `link_status`: 0 is good.",
+    (*LABELS, "peer_gpu", "link_status"),
+)
+P2P_STATES = (
+    "OK",
+    "ChipsetNotSupported",
+    "GPUNotSupported",
+    "TopologyNotSupported",
+    "DisabledByRegKey",
+    "NotSupported",
+    "Unknown",
+)
+"""By NVML's number, ``nvmlGpuP2PStatus_t``."""
+
 HEALTH = Metric(
     "DCGM_EXP_GPU_HEALTH_STATUS",
     "gauge",
@@ -310,17 +456,31 @@ JOB = Metric(
 )
 DUTY = Metric("nvidia_gpu_duty_cycle", "gauge", "GPU utilization (%), as there.", JOB.labels)
 
-METRICS = (
+BEFORE_4_6 = (
     *(theirs for theirs, *_ in SCALED),
     *(theirs for theirs, _ in FIELDS),
     *PROFILED.values(),
-    *(XID, XID_COUNT, COPY, FREE, USED_SHARE, COUNT, NVLINK, HEALTH, JOB, DUTY),
+    *NVLINK_WAYS.values(),
+    *(XID, COPY, FREE, USED_SHARE, COUNT, NVLINK, RECOVERY, C2C_COUNT, C2C_STATUS, VIRTUAL),
+)
+SINCE_4_6 = {
+    old: Metric(RENAMED[old.name], old.kind, old.help, old.labels)
+    for old in BEFORE_4_6
+    if old.name in RENAMED
+}
+"""The same under the names of DCGM 4.6: a site has either, as its counters file says."""
+
+METRICS = (
+    *BEFORE_4_6,
+    *SINCE_4_6.values(),
+    *(XID_COUNT, XID_TOTAL, CLOCK_EVENTS, CLOCK_EVENTS_TOTAL, P2P, HEALTH, JOB, DUTY),
 )
 
 USED = frozenset(
     {
         *(ours for _, ours, *_ in SCALED),
         *HEALTH_READ,
+        *(state.C2C_LINKS, state.MODE),
         *(xids.XIDS, xids.XID_TIME, units.NVLINK_BYTES, OWNER),
     }
 )
@@ -341,6 +501,14 @@ class Increments(NamedTuple):
     grown: tuple[tuple[float, float], ...]
 
 
+class Seen(NamedTuple):
+    """Why a GPU's clocks were lowered at the reads of the window, and how often each began."""
+
+    last: DcgmFields
+    reads: tuple[tuple[float, tuple[str, ...]], ...]
+    begun: Mapping[str, int]
+
+
 class DcgmNames:
     """Exports the readings of the GPU sources under dcgm-exporter's names."""
 
@@ -352,16 +520,19 @@ class DcgmNames:
         self.every = settings.gpu.interval
         self._moved: dict[tuple[str, ...], Moved] = {}
         self._xids: dict[tuple[str, ...], Increments] = {}
+        self._events: dict[str, Seen] = {}
 
     def read(self, readings: Readings) -> Reading:
         found = readings.values(USED)
         self._follow_links(found)
-        self._follow_xids(found, readings.clock.monotonic() - XID_WINDOW)
+        now = readings.clock.monotonic()
+        self._follow_xids(found, now - WINDOW)
         values: dict[tuple[str, ...], dict[tuple[Metric, tuple[str, ...]], float]] = {}
         for (metric, labels), (value, _) in found.items():
             values.setdefault(labels[:2], {})[metric, labels[2:]] = value
         windows = {one.place.uuid: one.detail for one in readings.details(gpu.WindowDetail)}
         by_gpu = [one.detail for one in readings.details(DcgmFields)]
+        self._follow_events(by_gpu, now)
         boards = float(sum(not fields.identity.mig for fields in by_gpu))
         host = self._host()
         samples: list[Sample] = []
@@ -372,8 +543,13 @@ class DcgmNames:
             shares = windows[who.uuid].memory_busy if who.uuid in windows else None
             known = [
                 *_scaled(of_gpu, fields),
+                *_of_states(of_gpu),
                 *((theirs, activity.get(name)) for name, theirs in PROFILED.items()),
                 (NVLINK, _bandwidth(activity)),
+                *(
+                    (theirs, _times(activity.get(f"nvlink_{way}"), 1 / NVLINK_MEGABYTE))
+                    for way, theirs in NVLINK_WAYS.items()
+                ),
                 (COPY, _times(shares, 100)),
                 (COUNT, boards),
             ]
@@ -384,10 +560,19 @@ class DcgmNames:
                     samples += theirs.at(reading, *labels)
                 samples += _last_xid(of_gpu, labels)
                 samples += self._recent_xids(of_gpu, who, labels)
+                samples += self._clock_events(who, labels)
+                for peer, status in fields.peers.items():
+                    known_as = P2P_STATES[status] if 0 <= status < len(P2P_STATES) else "Unknown"
+                    samples += P2P.at(float(status), *labels, str(peer), known_as)
                 for watch, verdict, error in health(of_gpu, fields):
                     samples += HEALTH.at(float(verdict), *labels, watch, error)
             samples += _of_jobstats(of_gpu, who, owners)
-        return Reading(tuple(samples))
+        renamed = (
+            Sample(SINCE_4_6[sample.metric], sample.labels, sample.value)
+            for sample in samples
+            if sample.metric in SINCE_4_6
+        )
+        return Reading((*samples, *renamed))
 
     def _host(self) -> str:
         """The name of the node; a pod knows it by the variable that dcgm-exporter reads as well.
@@ -429,14 +614,42 @@ class DcgmNames:
         self, of_gpu: Values, who: Identity, labels: tuple[str, ...]
     ) -> Iterator[Sample]:
         """As dcgm-exporter has them; none where the GPU does not report XIDs."""
-        window = f"{XID_WINDOW * 1000:.0f}"
         reported = [of[0] for metric, of in of_gpu if metric is xids.XIDS]
         increments = {xid: self._xids[(*who.labels, xid)].grown for xid in reported}
         recent = {xid: sum(n for _, n in grown) for xid, grown in increments.items() if grown}
         if increments and not recent:
-            yield from XID_COUNT.at(0.0, *labels, window, "")
+            yield from XID_COUNT.at(0.0, *labels, WINDOW_LABEL, "")
         for xid, number in recent.items():
-            yield from XID_COUNT.at(number, *labels, window, xid)
+            yield from XID_COUNT.at(number, *labels, WINDOW_LABEL, xid)
+        for xid in reported:
+            total = self._xids[(*who.labels, xid)].total
+            yield from XID_TOTAL.at(total or None, *labels, xid)
+
+    def _follow_events(self, by_gpu: Iterable[DcgmFields], now: float) -> None:
+        """Keep the reads of the window, and count the events that the read before did not have."""
+        before, self._events = self._events, {}
+        for fields in by_gpu:
+            events, uuid = fields.clock_events, fields.identity.uuid
+            if events is None:
+                continue
+            seen = before.get(uuid, Seen(fields, (), {}))
+            reads, begun = seen.reads, dict(seen.begun)
+            if not reads or seen.last is not fields:
+                for event in set(events).difference(reads[-1][1] if reads else events):
+                    begun[event] = begun.get(event, 0) + 1
+                reads = (*reads, (now, events))
+            recent = tuple(each for each in reads if each[0] >= now - WINDOW)
+            self._events[uuid] = Seen(fields, recent or reads[-1:], begun)
+
+    def _clock_events(self, who: Identity, labels: tuple[str, ...]) -> Iterator[Sample]:
+        seen = self._events.get(who.uuid)
+        if seen is None:
+            return
+        for event, number in Counter(chain(*(events for _, events in seen.reads))).items():
+            name = EVENT_NAMES.get(event, event)
+            yield from CLOCK_EVENTS.at(float(number), *labels, WINDOW_LABEL, name)
+        for event, number in seen.begun.items():
+            yield from CLOCK_EVENTS_TOTAL.at(float(number), *labels, EVENT_NAMES.get(event, event))
 
     def _activity(self, who: Identity, window: gpu.WindowDetail | None) -> dict[str, float]:
         """What each unit and link did in the last window."""
@@ -461,6 +674,23 @@ def _scaled(values: Values, fields: DcgmFields) -> Iterator[tuple[Metric, float 
         yield USED_SHARE, used / usable if usable > 0 else None
 
 
+def _of_states(values: Values) -> Iterator[tuple[Metric, float | None]]:
+    """Their numbers for what is a label of ours."""
+
+    def labelled(ours: Metric) -> dict[str, float]:
+        return {of[0]: value for (metric, of), value in values.items() if metric is ours}
+
+    actions = labelled(state.RECOVERY_ACTION)
+    for number, action in RECOVERY_ACTIONS.items():
+        if action in actions:
+            yield RECOVERY, float(number)
+    for mode in labelled(state.MODE):
+        yield VIRTUAL, VIRTUAL_MODES.get(mode)
+    if links := labelled(state.C2C_LINKS):
+        yield C2C_COUNT, sum(links.values())
+        yield C2C_STATUS, float(not links.get("down"))
+
+
 def _bandwidth(activity: Mapping[str, float]) -> float | None:
     sent, received = (activity.get(f"nvlink_{direction}") for direction in DIRECTIONS)
     return None if sent is None or received is None else (sent + received) / NVLINK_MEGABYTE
@@ -483,6 +713,10 @@ def _labels(
         "" if who.gpu_instance is None else str(who.gpu_instance),
         instance["profile"] if instance else "",
         fields.driver_version,
+        fields.driver_version,
+        who.serial or "",
+        who.serial or "",
+        who.vbios or "",
         container,
         namespace,
         pod,

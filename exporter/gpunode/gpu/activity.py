@@ -23,7 +23,7 @@ from gpunode.gpu.ledger import (
     split,
     stands_still,
 )
-from gpunode.gpu.models import ceilings_of
+from gpunode.gpu.models import ceilings_of, limits_of
 from gpunode.gpu.power import Power
 from gpunode.gpu.units import Units
 from gpunode.gpu.window import HOUSEKEEPING, Window
@@ -208,7 +208,7 @@ class GpuActivity:
         """Close the window that began at the last read; None at the first, which opens one."""
         closed = Moment(self.clock.monotonic(), self.clock.time())
         if self._limits_due.at(closed.monotonic):
-            self.limits = known(self.gpu.limits) or Limits()
+            self.limits = limits_of(self.gpu.identity, known(self.gpu.limits) or Limits())
         activity = known(self.gpu.activity)
         drawn = self.power.drain(closed.monotonic)
         opened, self._opened = self._opened, closed
@@ -264,6 +264,7 @@ class GpuActivity:
             nvlink=nvlink,
             pcie=pcie,
             processes=None if look is None else list(look.processes),
+            given=self.census.given(self.gpu.identity),
             quiet_for=closed.monotonic - self._last_work,
             peers=self._peers(look, moved=(nvlink or 0.0) >= HOUSEKEEPING),
             resting_power=self._resting_power(),

@@ -12,11 +12,13 @@ from typing import ClassVar
 
 from gpunode.config import Settings
 from gpunode.driver.driver import (
+    Fabric,
     Gpu,
     Identity,
     PowerRange,
     TemperatureLimits,
     VideoUse,
+    answered,
     known,
 )
 from gpunode.gpu.activity import MEMORY_CLOCK, SM_CLOCK, TEMPERATURE
@@ -63,6 +65,13 @@ class DcgmFields:
     violations: dict[str, float]
     inforom_valid: bool | None
     vgpu_licensed: bool | None
+    fabric: Fabric | None = None
+    remap_banks: Mapping[str, float] = field(default_factory=dict)
+    sram_worn: bool | None = None
+    memory_unrepairable: bool | None = None
+    peers: Mapping[int, int] = field(default_factory=dict)
+    """By the index of each other GPU, NVML's status of NVLink between the two."""
+
     whole: Mapping[Metric, float | None] = field(default_factory=dict)
     """What gpunode otherwise reads of the instances alone, for a GPU in MIG mode."""
 
@@ -85,12 +94,16 @@ class GpuDcgmFields:
         self._temperature_limits = NO_LIMITS
         self._inforom_valid: bool | None = None
         self._vgpu_licensed: bool | None = None
+        self._peers: dict[int, int] = {}
+        self._remap_banks: dict[str, float] = {}
 
     def read(self) -> Reading:
         gpu, now = self.gpu, self.clock.monotonic()
         if self._limits_due.at(now):
             self._driver_version = known(gpu.driver_version) or ""
             self._vgpu_licensed = known(gpu.vgpu_licensed)
+            self._remap_banks = answered(gpu.remap_banks) or {}
+            self._peers = {} if gpu.identity.mig else answered(gpu.peers) or {}
             self._power_range = known(gpu.power_range) or NO_RANGE
             self._temperature_limits = known(gpu.temperature_limits) or NO_LIMITS
         if self._inforom_due.at(now):
@@ -115,6 +128,11 @@ class GpuDcgmFields:
                 violations=known(gpu.violations) or {},
                 inforom_valid=self._inforom_valid,
                 vgpu_licensed=self._vgpu_licensed,
+                fabric=known(gpu.fabric),
+                remap_banks=self._remap_banks,
+                sram_worn=answered(gpu.sram_worn),
+                memory_unrepairable=answered(gpu.memory_unrepairable),
+                peers=self._peers,
                 whole=whole,
             ),
         )

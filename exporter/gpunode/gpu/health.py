@@ -6,18 +6,25 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from gpunode.config import Settings
-from gpunode.driver.driver import Fabric, Gpu, known
+from gpunode.driver.driver import Fabric, Gpu, answered, known
 from gpunode.gpu import GPU
-from gpunode.gpu.models import model_of
+from gpunode.gpu.due import Due
+from gpunode.gpu.models import UNIFIED_MEMORY, model_of
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
 from gpunode.source import Divided, GpuSource, Reading
+from gpunode.unread import Unknown, Unread
 
 INFO = Metric(
     "gpunode_gpu_info",
     "gauge",
-    "Always 1; identifies the GPU. `parent` is the UUID of the GPU that contains a MIG instance.",
-    (*GPU, "name", "bus_id", "serial", "vbios", "compute_capability", "parent"),
+    "Always 1; identifies the GPU and its firmware. `parent` is the UUID of the GPU that contains "
+    "a MIG instance. GPUs with the same `cluster_uuid` and `clique_id` are in one NVLink domain of "
+    "several nodes.",
+    (
+        *(*GPU, "name", "bus_id", "serial", "vbios", "compute_capability", "parent"),
+        *("gsp", "inforom", "cluster_uuid", "clique_id"),
+    ),
 )
 PEAK = Metric(
     "gpunode_gpu_peak_flops_per_second",
@@ -118,6 +125,13 @@ FABRIC_HEALTHY = Metric(
     "Whether this part of the NVSwitch fabric is healthy (nvmlDeviceGetGpuFabricInfoV).",
     (*GPU, "part"),
 )
+FABRIC_FAULT = Metric(
+    "gpunode_gpu_fabric_fault_info",
+    "gauge",
+    "Always 1; what is wrong with a part of the NVSwitch fabric that is not healthy "
+    "(nvmlDeviceGetGpuFabricInfoV).",
+    (*GPU, "part", "fault"),
+)
 PERSISTENCE = Metric(
     "gpunode_gpu_persistence_mode",
     "gauge",
@@ -129,6 +143,76 @@ MIG = Metric(
     "gauge",
     "Whether MIG mode is on (nvmlDeviceGetMigMode).",
     GPU,
+)
+
+MODE = Metric(
+    "gpunode_gpu_mode_active",
+    "gauge",
+    "Always 1; a mode that the GPU is in, of those that change what it can do or what is seen of "
+    "it: of a virtual machine, Confidential Compute, power smoothing (NVML), or unified memory. A "
+    "GPU with `unified_memory` has no memory of its own, and no series of it: the node's is "
+    "`gpunode_memory_available_bytes`.",
+    (*GPU, "mode"),
+)
+MODULE_POWER = Metric(
+    "gpunode_gpu_module_power_watts",
+    "gauge",
+    "Mean power draw over one second of the module of GPUs and CPU that the GPU is a part of; "
+    "absent for a GPU that is its own module (NVML field 185, scope 1).",
+    GPU,
+)
+MODULE_POWER_LIMIT = Metric(
+    "gpunode_gpu_module_power_limit_watts",
+    "gauge",
+    "Power limit of that module enforced by the driver (NVML field 190, scope 1).",
+    GPU,
+)
+SMOOTHING_LEFT = Metric(
+    "gpunode_gpu_power_smoothing_life_ratio",
+    "gauge",
+    "Share of the life of the circuits for power smoothing that is left (NVML field 258).",
+    GPU,
+)
+C2C_LINKS = Metric(
+    "gpunode_gpu_c2c_links",
+    "gauge",
+    "Links to the CPU of the module (NVLink-C2C) by state (NVML fields 170, 171).",
+    (*GPU, "state"),
+)
+C2C_ERRORS = Metric(
+    "gpunode_gpu_c2c_errors_total",
+    "counter",
+    "Errors over all links to the CPU of the module by kind (NVML fields 231-233).",
+    (*GPU, "kind"),
+)
+REMAP_BANKS = Metric(
+    "gpunode_gpu_row_remap_banks",
+    "gauge",
+    "Banks of memory that have used spare rows, by how many are left: `high`, `partial`, `low` or "
+    "`none`; absent if there are no such banks (nvmlDeviceGetRowRemapperHistogram).",
+    (*GPU, "spare"),
+)
+MEMORY_FAULT = Metric(
+    "gpunode_gpu_memory_fault_info",
+    "gauge",
+    "Always 1; why the GPU needs repair even if the driver requests nothing: more uncorrectable "
+    "errors of the SRAM than its threshold (nvmlDeviceGetSramEccErrorStatus), or memory that "
+    "cannot be repaired (nvmlDeviceGetUnrepairableMemoryFlag_v1).",
+    (*GPU, "fault"),
+)
+UNKNOWN_MODEL = Unknown(
+    "gpu_model",
+    "a model of GPU without figures in gpunode: no peak is known, and the ledger takes it for a "
+    "model of the same compute capability",
+)
+
+BANKS_EVERY = 300.0
+"""Seconds between reads of the spare rows, which cost 3 ms."""
+
+ENUM_VALUE = Unknown(
+    "enum_value",
+    "the driver answered a state, a mode or a reason by a number that has no name here; a newer "
+    "gpunode may know it",
 )
 
 REASONS = (
@@ -167,9 +251,19 @@ class GpuHealth:
         PCIE_ERRORS,
         FABRIC_READY,
         FABRIC_HEALTHY,
+        FABRIC_FAULT,
         PERSISTENCE,
         MIG,
+        MODE,
+        MODULE_POWER,
+        MODULE_POWER_LIMIT,
+        SMOOTHING_LEFT,
+        C2C_LINKS,
+        C2C_ERRORS,
+        REMAP_BANKS,
+        MEMORY_FAULT,
     )
+    unknowns = (UNKNOWN_MODEL, ENUM_VALUE)
 
     def __init__(self, node: Node, gpu: Gpu, settings: Settings) -> None:
         self.clock = node.clock
@@ -178,18 +272,37 @@ class GpuHealth:
         self.every = settings.gpu.health_interval
         self._sampled_throttle: dict[str, float] = {}
         self._time: float | None = None
+        self._banks_due = Due(BANKS_EVERY)
+        self._banks: dict[str, float] = {}
 
     def read(self) -> Reading:
         """Everything that the GPU answers; a MIG instance has only ``INFO``."""
-        return Reading(tuple(self._samples()))
+        samples = tuple(self._samples())
+        return Reading(samples, unread=tuple(self._unread()))
+
+    def _unread(self) -> Iterator[Unread]:
+        """A model without figures, and values without a name that any source met of late."""
+        who = self.gpu.identity
+        if not who.mig and model_of(who.name) is None:
+            of = f"compute capability {who.compute_capability or 'unknown'}"
+            yield UNKNOWN_MODEL.seen(f"{who.name} ({of})")
+        yield from (ENUM_VALUE.seen(value) for value in known(self.gpu.unnamed) or ())
 
     def _samples(self) -> Iterator[Sample]:
         gpu, at, who = self.gpu, self.labels, self.gpu.identity
         fields = (who.name, who.bus_id, who.serial, who.vbios, who.compute_capability, who.parent)
-        yield Sample(INFO, (*at, *(field or "" for field in fields)), 1.0)
+        firmware = known(gpu.firmware) or {}
+        fabric = None if who.mig else known(gpu.fabric)
+        more = (
+            firmware.get("gsp"),
+            firmware.get("inforom"),
+            None if fabric is None else fabric.cluster,
+            None if fabric is None or fabric.clique is None else str(fabric.clique),
+        )
+        yield Sample(INFO, (*at, *(field or "" for field in (*fields, *more))), 1.0)
         if who.mig:
             return
-        model = model_of(who.name, who.compute_capability)
+        model = model_of(who.name)
         if model is not None:
             yield from PEAK.at(model.half, *at, "half")
             yield from PEAK.at(model.fp8, *at, "fp8")
@@ -198,11 +311,11 @@ class GpuHealth:
         yield from MARGIN.at(known(gpu.temperature_margin), *at)
         yield from self._memory_error_samples(at)
         yield from self._pcie_samples(at)
-        fabric = known(gpu.fabric)
         if fabric is not None:
             yield from self._fabric_samples(fabric, at)
         for metric, mode in ((PERSISTENCE, known(gpu.persistence)), (MIG, known(gpu.mig_mode))):
             yield from metric.at(None if mode is None else float(mode), *at)
+        yield from self._module_samples(at)
 
     def _clock_samples(self, at: tuple[str, str]) -> Iterator[Sample]:
         now = self.clock.monotonic()
@@ -231,6 +344,15 @@ class GpuHealth:
             yield from ROW_REMAPS.at(rows.uncorrected, *at, "uncorrected")
             yield from REMAP_PENDING.at(float(rows.pending), *at)
             yield from REMAP_FAILED.at(float(rows.failed), *at)
+        if self._banks_due.at(self.clock.monotonic()):
+            self._banks = answered(self.gpu.remap_banks) or {}
+        for spare, banks in self._banks.items():
+            if spare != "max":
+                yield from REMAP_BANKS.at(banks or None, *at, spare)
+        if answered(self.gpu.sram_worn):
+            yield from MEMORY_FAULT.at(1.0, *at, "sram_threshold_exceeded")
+        if answered(self.gpu.memory_unrepairable):
+            yield from MEMORY_FAULT.at(1.0, *at, "unrepairable")
         action = known(self.gpu.recovery_action)
         if action is not None:
             yield from RECOVERY_ACTION.at(1.0, *at, action)
@@ -246,10 +368,28 @@ class GpuHealth:
         for kind, count in (known(self.gpu.pcie_errors) or {}).items():
             yield from PCIE_ERRORS.at(count, *at, kind)
 
+    def _module_samples(self, at: tuple[str, str]) -> Iterator[Sample]:
+        for mode in answered(self.gpu.modes) or ():
+            yield from MODE.at(1.0, *at, mode)
+        if self.gpu.identity.compute_capability in UNIFIED_MEMORY:
+            yield from MODE.at(1.0, *at, "unified_memory")
+        power, links = answered(self.gpu.module_power), answered(self.gpu.chip_links)
+        if power is not None:
+            yield from MODULE_POWER.at(power.draw, *at)
+            yield from MODULE_POWER_LIMIT.at(power.limit, *at)
+        yield from SMOOTHING_LEFT.at(answered(self.gpu.power_smoothing_left), *at)
+        if links is not None:
+            yield from C2C_LINKS.at(links.up, *at, "up")
+            yield from C2C_LINKS.at(links.links - links.up, *at, "down")
+            for kind, count in links.errors.items():
+                yield from C2C_ERRORS.at(count, *at, kind)
+
     def _fabric_samples(self, fabric: Fabric, at: tuple[str, str]) -> Iterator[Sample]:
         yield from FABRIC_READY.at(float(fabric.state == "completed"), *at)
         for part, healthy in fabric.healthy.items():
             yield from FABRIC_HEALTHY.at(float(healthy), *at, part)
+        for part, fault in fabric.faults.items():
+            yield from FABRIC_FAULT.at(1.0, *at, part, fault)
 
 
 GPU_SOURCE: GpuSource = GpuHealth

@@ -10,8 +10,9 @@ does to each sensor (``docs/ledger.md`` shows the signatures), and asks, in this
    full speed explains part of the collectives: ``communication``. The rest waited: ``blocked``.
    A process without a peer has no collectives.
 3. Was the work arithmetic or memory traffic? In proportion to what the pipes and HBM show.
-4. Of the rest: does a process hold the GPU, has it run anything recently, and were the gaps long
-   (the draw falls to that of a resting GPU: ``starved``) or only those between small kernels?
+4. Of the rest: does a process or a job hold the GPU, has it run anything recently, and were the
+   gaps long (the draw falls to that of a resting GPU: ``starved``) or only those between small
+   kernels?
 
 Each answer is a share, never a switch: readings that differ a little give shares that differ a
 little. If a sensor that the answer needs is missing, the share is ``unknown``, never a guess.
@@ -34,7 +35,7 @@ STATES = {
     "launch": "gaps between kernels too small to fill the GPU",
     "starved": "nothing to run, although a running job holds the GPU",
     "idle": "a job holds the GPU and has run nothing for a while",
-    "free": "no process on the GPU",
+    "free": "no process on the GPU, and no job that is known to have it",
     "unknown": "the sensors cannot tell",
 }
 
@@ -202,7 +203,7 @@ def split(window: Window) -> Split:
     if window.busy is not None:
         return _split_by_utilization(window)
     result = Split()
-    result.shares["free" if window.free else "unknown"] = 1.0
+    result.shares[_unused(window) if window.empty else "unknown"] = 1.0
     return result
 
 
@@ -407,8 +408,8 @@ def _commands(window: Window, most: float = MOST_COMMANDS) -> float:
 def _split_rest(window: Window, busy: float, rest: float, result: Split) -> None:
     """Assign the time in which nothing ran to a state."""
     shares = result.shares
-    if window.free:
-        shares["free"] += rest * (1.0 - _ramp(busy, HARDLY_BUSY))
+    if window.empty:
+        shares[_unused(window)] += rest * (1.0 - _ramp(busy, HARDLY_BUSY))
         rest *= _ramp(busy, HARDLY_BUSY)
     idle = rest * _ramp(window.quiet_for, (IDLE_AFTER, IDLE_AFTER + window.seconds))
     shares["idle"] += idle
@@ -424,6 +425,11 @@ def _split_rest(window: Window, busy: float, rest: float, result: Split) -> None
     shares["starved"] += long * rest
     # Without counters, kernels too small to raise the draw look like none.
     shares["unknown" if window.activity is None else "launch"] += (1.0 - long) * rest
+
+
+def _unused(window: Window) -> str:
+    """The state of a GPU that no process is on."""
+    return "idle" if window.given else "free"
 
 
 def _long_gaps(window: Window, rest: float, shares: dict[str, float]) -> float | None:

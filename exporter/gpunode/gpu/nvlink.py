@@ -29,9 +29,22 @@ NVLINK_SPEED = Metric(
 NVLINK_ERRORS = Metric(
     "gpunode_gpu_nvlink_errors_total",
     "counter",
-    "NVLink errors summed over all links; /api/v1/gpus has them by link (NVML fields 161-163; on "
-    "NVLink 5 fields 208, 213, 214, 219, 221).",
+    "NVLink errors summed over all links (NVML fields 161-163; on NVLink 5 fields 208, 213, 214, "
+    "219, 221).",
     (*GPU, "kind"),
+)
+LINK_ERRORS = Metric(
+    "gpunode_gpu_nvlink_link_errors_total",
+    "counter",
+    "Errors of one NVLink by kind, for the links that have had some (NVML fields as for the sum).",
+    (*GPU, "link", "kind"),
+)
+BIT_ERRORS = Metric(
+    "gpunode_gpu_nvlink_bit_error_ratio",
+    "gauge",
+    "Share of the bits of one NVLink that were wrong, after error correction (`effective`) or of "
+    "symbols (`symbol`), for the links that have had some (NVML fields 220, 222; NVLink 5).",
+    (*GPU, "link", "kind"),
 )
 
 
@@ -48,7 +61,7 @@ class GpuNvLink:
     name = "gpu_nvlink"
     needs = "a GPU with NVLink"
     divided: ClassVar[Divided] = "board"
-    metrics = (NVLINK_UP, NVLINK_SPEED, NVLINK_ERRORS)
+    metrics = (NVLINK_UP, NVLINK_SPEED, NVLINK_ERRORS, LINK_ERRORS, BIT_ERRORS)
 
     def __init__(self, node: Node, gpu: Gpu, settings: Settings) -> None:  # noqa: ARG002
         self.gpu = gpu
@@ -65,6 +78,10 @@ class GpuNvLink:
         at = self.labels
         for link in links:
             yield from NVLINK_UP.at(float(link.up), *at, str(link.link))
+            for metric, found in ((LINK_ERRORS, link.errors), (BIT_ERRORS, link.bit_errors)):
+                for kind, value in found.items():
+                    if value:
+                        yield from metric.at(value, *at, str(link.link), kind)
         # Sum only if every link answered: a missing one would look like a counter reset.
         for kind in sorted({kind for link in links for kind in link.errors}):
             counts = [link.errors.get(kind) for link in links]

@@ -49,6 +49,9 @@ class Window:
     """NVLink and PCIe, each in its busier direction."""
 
     processes: Sequence[Process] | None = None
+    given: bool = False
+    """Whether a job is known to have the GPU, though there may be no process on it."""
+
     quiet_for: float = 0.0
     """Seconds since the GPU last ran anything, at the end of the window; infinite at first."""
 
@@ -62,8 +65,8 @@ class Window:
     ceilings: Ceilings = MEASURED_ON_H200
 
     @property
-    def free(self) -> bool:
-        """Whether the GPU is known to be held by no process."""
+    def empty(self) -> bool:
+        """Whether no process is known to be on the GPU."""
         return self.processes is not None and not self.processes
 
     @property

@@ -16,9 +16,10 @@ import math
 import threading
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 from weakref import WeakValueDictionary
 
-from gpunode.driver.driver import DriverError, Gpu, Process, known, listed
+from gpunode.driver.driver import DriverError, Gpu, Identity, Process, known, listed
 from gpunode.driver.errands import DRIVER_TIMEOUT, Errands
 from gpunode.holders.holder import Holder, stat_of
 from gpunode.node.kernel import ProcessStat
@@ -62,17 +63,31 @@ class Look:
         return [holder for holder in self.holders if self.first.get(holder.pid) == holder.start]
 
 
+class Giver(Protocol):
+    """What gives GPUs to jobs, which need not use them: the kubelet, or Slurm."""
+
+    def gave(self, gpu: Identity) -> bool:
+        """Whether a job is known to have the GPU now."""
+        ...
+
+
 class Census:
-    """The processes on all GPUs of a node."""
+    """The processes on all GPUs of a node, and whether a job has a GPU that no process is on."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
+        self.givers: tuple[Giver, ...] = ()
         self._lock = threading.Lock()  # for both of these; never held while anything is asked
         self._looks: dict[str, Look] = {}
         self._holders: WeakValueDictionary[tuple[int, float], Holder] = WeakValueDictionary()
         self._errands = Errands()
         self._gpus: list[Gpu] = []
         self._listed = -math.inf
+
+    @property
+    def identities(self) -> list[Identity]:
+        """Those of every GPU and MIG instance, as ``everywhere`` last listed them."""
+        return [gpu.identity for gpu in self._gpus]
 
     def look(self, gpu: Gpu, within: float = FRESH) -> Look | None:
         """The processes on a GPU, as the driver listed them less than so many seconds ago.
@@ -89,6 +104,10 @@ class Census:
         stats = {pid: stat_of(self.node, pid) for pid in dict.fromkeys(p.pid for p in processes)}
         with self._lock:
             return self._publish(gpu.identity.uuid, now, processes, stats)
+
+    def given(self, gpu: Identity) -> bool:
+        """Whether a job is known to have the GPU, whether or not a process of it is there."""
+        return any(giver.gave(gpu) for giver in self.givers)
 
     def everywhere(self, within: float = FRESH) -> list[tuple[Gpu, Look]]:
         """Every GPU and MIG instance with its processes, but those that do not answer in time.

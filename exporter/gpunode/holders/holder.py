@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from gpunode.holders import cgroup
+from gpunode.holders import cgroup, slurmstepd
 from gpunode.node.kernel import ProcessStat, parse_stat, parse_status
 from gpunode.node.node import Node
 
@@ -111,6 +111,7 @@ class Holder:
         # What does not change, empty before it could be read.
         self._environment: list[dict[str, str]] = []
         self._cgroup: list[cgroup.CgroupOwner] = []
+        self._strange: list[str] = []
         self._ids: list[tuple[list[str], list[str]]] = []
         self._namespaces: dict[str, list[str]] = {"net": [], "pid": []}
         self._threads = Threads()
@@ -145,8 +146,17 @@ class Holder:
 
     def cgroup(self) -> cgroup.CgroupOwner:
         """Whose it is by its cgroup. Raises ``OSError``."""
+        return self._once(self._cgroup, lambda: _whose(self.node, self.pid))
+
+    def strange_container(self) -> str:
+        """The shape of its cgroup's path if it looks like that of a container and names none.
+
+        Raises ``OSError``.
+        """
         path = f"/proc/{self.pid}/cgroup"
-        return self._once(self._cgroup, lambda: cgroup.whose(self.node.read_text(path)))
+        return self._once(
+            self._strange, lambda: cgroup.strange_container(self.node.read_text(path))
+        )
 
     def users(self) -> list[str]:
         """The ids of its user: real, effective, saved and of the filesystem. Raises ``OSError``."""
@@ -240,6 +250,18 @@ class Holder:
             return self.ask(question)
         except OSError:
             return unknown
+
+
+def _whose(node: Node, pid: int) -> cgroup.CgroupOwner:
+    """Whose a process is by its cgroup, with the number of its Slurm job if slurmstepd says it.
+
+    Raises ``OSError``.
+    """
+    text = node.read_text(f"/proc/{pid}/cgroup")
+    owner = cgroup.whose(text)
+    folder, _ = cgroup.sluid_folder(text)
+    number = slurmstepd.job_of(node, folder) if folder else ""
+    return replace(owner, slurm_job=number) if number else owner
 
 
 def _ids(status: str) -> tuple[list[str], list[str]]:

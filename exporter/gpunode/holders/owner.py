@@ -11,6 +11,10 @@ from dataclasses import astuple, dataclass, field
 from gpunode.holders.cgroup import CgroupOwner
 from gpunode.holders.holder import Holder
 from gpunode.holders.pods import Pods
+from gpunode.node.node import Node
+
+ID_LENGTH = 64
+"""Characters of the id of a container."""
 
 LONGEST_VALUE = 64
 """Characters of a setting's value to export, and of the host name of a rendezvous to compare."""
@@ -26,8 +30,12 @@ class Owner:
 
     owner_namespace: str = ""
     owner_pod: str = ""
+    """The pod, the task of Amazon ECS, or the allocation of Nomad."""
+
     owner_container: str = ""
     slurm_job: str = ""
+    """The number of the job, or its SLUID where the node does not tell the number."""
+
     user: str = ""
     """The user who runs the process, outside pods."""
 
@@ -83,18 +91,29 @@ def started(holder: Holder, pods: Pods) -> Started:
 def _owner(holder: Holder, place: CgroupOwner, pods: Pods) -> Owner:
     if place.pod_uid:
         namespace, pod = pods.name_of(place.pod_uid) or ("", place.pod_uid)
-        container = pods.container_of(place.container_id) or place.container_id[:12]
-        return Owner(namespace, pod, container)
-    container, user = place.container_id[:12], _user(holder)
-    return Owner(owner_container=container, slurm_job=place.slurm_job, user=user)
+        container = pods.container_of(place.container_id) or _short(place.container_id)
+        return Owner(namespace, pod, container, place.slurm_job)
+    return Owner("", place.task, _short(place.container_id), place.slurm_job, _user(holder))
+
+
+def _short(container: str) -> str:
+    """An id of a container as runtimes print it; a name stays as it is."""
+    return container[:12] if len(container) == ID_LENGTH else container
 
 
 def _user(holder: Holder) -> str:
     """The name of a process's user, or the numeric id if /etc/passwd does not list it."""
     try:
-        uid = holder.users()[0]
-        accounts = holder.node.read_text("/etc/passwd").split("\n")
+        return name_of(holder.node, holder.users()[0])
     except (OSError, LookupError):
+        return ""
+
+
+def name_of(node: Node, uid: str) -> str:
+    """The name of a user, or the numeric id if /etc/passwd does not list it; else empty."""
+    try:
+        accounts = node.read_text("/etc/passwd").split("\n")
+    except OSError:
         return ""
     named = (account.split(":") for account in accounts)
     return next((a[0] for a in named if len(a) > 2 and a[2] == uid), uid)
@@ -117,7 +136,8 @@ def tenant(holder: Holder) -> Tenant:
     place = holder.cgroup()
     user = (holder.users() or [""])[-1]
     processes = holder.namespace("pid")
-    return Tenant(user, place.pod_uid, place.container_id, place.slurm_job, processes)
+    pod = place.pod_uid or place.task
+    return Tenant(user, pod, place.container_id, place.slurm_job, processes)
 
 
 def _job(environment: dict[str, str], owner: Owner, place: CgroupOwner, parent: int) -> str:

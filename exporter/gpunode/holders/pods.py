@@ -99,6 +99,10 @@ class Pods:
             for a in islice(held, HOLDERS)
         ]
 
+    def gave(self, gpu: Identity) -> bool:
+        """Whether a GPU is known to be allocated to a container."""
+        return bool(self.holders(gpu))
+
     def name_of(self, pod_uid: str) -> tuple[str, str] | None:
         """The namespace and name of a pod on this node."""
         if pod_uid not in self._names:

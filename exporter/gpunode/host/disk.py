@@ -13,7 +13,7 @@ from gpunode.config import Settings
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import counter
 from gpunode.node.node import Node
-from gpunode.source import MANY, NodeSource, Reading
+from gpunode.source import BOUND, NodeSource, Reading, bounded
 
 OPERATIONS = Metric(
     "gpunode_disk_operations_total",
@@ -60,6 +60,8 @@ STATE = Metric(
     ("controller",),
 )
 
+CONTROLLERS = "/sys/class/nvme"
+
 SECTOR = 512.0
 """Bytes per sector in /proc/diskstats, whatever the disk's own sector size."""
 
@@ -101,7 +103,7 @@ def parse(text: str) -> dict[str, Disk]:
             in_flight,
             busy / 1e3,
         )
-    return dict(list(found.items())[:MANY])
+    return found
 
 
 class Disks:
@@ -110,34 +112,38 @@ class Disks:
     name = "disk"
     needs = "a disk, and /proc and /sys of the node: its root at path.rootfs"
     metrics = (OPERATIONS, BYTES, WAIT, BUSY, IN_FLIGHT, TEMPERATURE, STATE)
+    unknowns = (BOUND,)
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
         self.every = settings.host.interval
 
     def read(self) -> Reading:
-        disks = parse(self.node.read_text("/proc/diskstats"))
-        return Reading((*_samples(disks), *self._controllers()))
-
-    def _controllers(self) -> Iterator[Sample]:
-        folder = "/sys/class/nvme"
+        found = parse(self.node.read_text("/proc/diskstats"))
+        disks, left_out = bounded(found.items(), "disks")
         try:
-            names = self.node.list_directory(folder)[:MANY]
+            listed = self.node.list_directory(CONTROLLERS)
         except OSError:
-            return
+            listed = []
+        controllers, without = bounded(listed, "NVMe controllers")
+        samples = (*_samples(dict(disks)), *self._controllers(controllers))
+        return Reading(samples, unread=(*left_out, *without))
+
+    def _controllers(self, names: list[str]) -> Iterator[Sample]:
         for name in names:
             try:
-                state = self.node.read_text(f"{folder}/{name}/state").strip()
+                state = self.node.read_text(f"{CONTROLLERS}/{name}/state").strip()
                 yield from STATE.at(float(state == "live"), name)
             except OSError:
                 continue
             try:
                 (monitor,) = (
                     entry
-                    for entry in self.node.list_directory(f"{folder}/{name}")
+                    for entry in self.node.list_directory(f"{CONTROLLERS}/{name}")
                     if re.fullmatch(r"hwmon\d+", entry)
                 )
-                millidegrees = int(self.node.read_text(f"{folder}/{name}/{monitor}/temp1_input"))
+                path = f"{CONTROLLERS}/{name}/{monitor}/temp1_input"
+                millidegrees = int(self.node.read_text(path))
             except (OSError, ValueError):
                 continue
             if abs(millidegrees) < 1e6:

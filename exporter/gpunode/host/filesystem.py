@@ -17,7 +17,8 @@ from gpunode.config import Settings
 from gpunode.host.mounts import TUNNEL, Mount, parse, read_as_node, visible, volume
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
-from gpunode.source import Place, Reading, Source
+from gpunode.source import BOUND, WHOLE_NODE, Place, Reading, Source, bounded
+from gpunode.unread import Unknown, Unread, shape
 
 MOUNT = ("mountpoint", "fstype")
 SIZE = Metric(
@@ -47,11 +48,20 @@ READ_ONLY = Metric(
 LOCAL = "ext[234]|xfs|btrfs|zfs|bcachefs"
 """Filesystem types that are local to one node."""
 
+FUSES = (
+    "juicefs|ceph(-fuse)?|glusterfs|s3fs|goofys|geesefs|tigrisfs|mount-s3|gcsfuse|blobfuse2?|dfuse"
+    "|daos|hf3fs|rclone|sshfs|alluxio.*|goosefs.*|jindofs.*|aliyun-alinas-.*|cubefs|curvefs|curvinefs"
+    "|seaweedfs|quobyte|mfs|saunafs|ossfs2?|cosfs|obsfs|tosfs|bosfs|fuse_dfs|s3ql|objectivefs"
+    "|gfarm2fs|beegfs|orangefs|nfs|smbnetfs|cifs"
+)
+"""Subtypes of FUSE for filesystems of the network; https://cubefs.io/docs, for example, shows
+``fuse.cubefs``, https://github.com/fluid-cloudnative/fluid those of JindoFS, GooseFS and CPFS."""
+
 KINDS = re.compile(
-    LOCAL + r"|nfs4?|lustre|gpfs|beegfs(_nodev)?|ceph|cifs|smb3|wekafs|"
-    r"glusterfs|panfs|pvfs2|daos|virtiofs|9p|"
-    r"fuse\.(juicefs|ceph|glusterfs|s3fs|goofys|geesefs|mount-s3|gcsfuse|blobfuse2?|dfuse|daos|hf3fs|"
-    r"rclone|sshfs|alluxio.*)"
+    LOCAL + r"|nfs4?|lustre|gpfs|beegfs(_nodev)?|ceph|cifs|smb3|smbfs|wekafs|"
+    r"glusterfs|panfs|pvfs2|orangefs|daos|virtiofs|9p|afs|coda|ocfs2|gfs2|cvfs|yrfs\w*|dpc|cpfs|"
+    # Alibaba's kernel module has a FUSE of its own
+    rf"(ali)?fuse\.({FUSES})"
 )
 """Filesystem types that hold the data of jobs."""
 
@@ -59,8 +69,44 @@ PLAIN_FUSE = "fuse"
 """The type of a FUSE that does not name its own, as of the CSI drivers for Amazon S3, Google Cloud
 Storage and Azure Blob Storage."""
 
-BUCKETS = frozenset(("mountpoint-s3", "blobfuse", "blobfuse2", "gcsfuse"))
+SOURCES = re.compile(
+    r"mountpoint-s3|blobfuse2?|gcsfuse|dfuse|curvefs|curvinefs|ceph-fuse|(cubefs|chubaofs)-.*"
+    r"|quobyte@.*|JuiceFS:.*",
+    re.DOTALL,
+)
 """What those say in place of a device, wherever they are mounted."""
+
+PSEUDO = frozenset(
+    (
+        *("anon_inodefs", "apparmorfs", "autofs", "bdev", "binder", "binfmt_misc", "bpf", "cgroup"),
+        *("cgroup2", "configfs", "cpuset", "cxl", "dax", "debugfs", "devfs", "devpts", "devtmpfs"),
+        *("dlmfs", "dmabuf", "drm", "efivarfs", "functionfs", "fusectl", "hugetlbfs", "ipathfs"),
+        *("mqueue", "nfsd", "none", "nsfs", "nullfs", "pidfs", "pipefs", "proc", "pstore", "ramfs"),
+        *("resctrl", "rootfs", "rpc_pipefs", "secretmem", "securityfs", "selinuxfs", "smackfs"),
+        *("sockfs", "spufs", "sysfs", "tmpfs", "tracefs", "usbfs", "xenfs"),
+        # layers and images of containers, and folders of the machine below a virtual one
+        *("aufs", "composefs", "ecryptfs", "erofs", "overlay", "overlayfs", "shiftfs", "squashfs"),
+        *("unionfs", "jffs2", "ubifs", "vboxsf", "vmhgfs", "prl_fs"),
+    )
+)
+"""Filesystem types without a disk or a server of their own.
+https://github.com/util-linux/util-linux/blob/master/libmount/src/utils.c (mnt_fstype_is_pseudofs),
+https://github.com/torvalds/linux (calls of register_filesystem)"""
+
+ORDINARY_FUSES = re.compile(
+    # the desktop, and folders of the machine below a virtual one
+    r"gvfs.*|portal|kio-fuse|revokefs-fuse|avfsd|xwmfs|jmtpfs|simple-mtpfs|ifuse|vmhgfs.*|vmware.*"
+    # what shows the node's own files otherwise: encrypted, joined, or out of an archive
+    r"|lxcfs|archivemount|ratarmount|fuse-archive|fuse-zip|encfs|gocryptfs|cryfs|ecryptfs|bindfs"
+    r"|unionfs.*|mergerfs|mhddfs|rofiles-fuse|dumpfs|ext[234]|fuse2fs|fuseext2|lklfuse|zfs-fuse|ltfs"
+    # layers and images of containers and programs
+    r"|(fuse-)?overlayfs|squashfuse.*|snapfuse|nydus.*|rawBridge|stargz.*|soci.*|dwarfs"
+    r"|.*\.AppImage|appimage.*|erofsfuse"
+    # software that is cached on the node, whose cache is meant to be full
+    r"|cvmfs.*"
+)
+"""What FUSE also serves, which is none of the network, or holds no data of jobs: names of programs,
+which are the subtype or stand in place of a device."""
 
 UNWATCHED = (
     *("/var/lib/kubelet/", "/var/lib/containerd/", "/var/lib/docker/", "/run/", "/boot"),
@@ -72,6 +118,12 @@ https://github.com/juicedata/juicefs-csi-driver. Volumes of pods have names."""
 
 MOST_THREADS = 32
 """The most filesystems to watch, each in its own thread."""
+
+UNKNOWN_TYPE = Unknown(
+    "filesystem_type",
+    "a filesystem without a disk, of a type that may be one of the network and is not known: its "
+    "space, and whether its server answers, is not watched",
+)
 
 
 class FilesystemSpace:
@@ -131,6 +183,23 @@ class FilesystemSpace:
             yield from READ_ONLY.at(float("ro" in mount.options), *at)
 
 
+class Unwatched:
+    """Says which mounted filesystems are not watched, though the data of jobs may be there."""
+
+    name = FilesystemSpace.name
+    needs = FilesystemSpace.needs
+    metrics: tuple[Metric, ...] = ()
+    unknowns = (UNKNOWN_TYPE, BOUND)
+
+    def __init__(self, settings: Settings) -> None:
+        self.every = settings.host.slow_interval
+        self.found: tuple[Unread, ...] = ()
+        """What the finder met last."""
+
+    def read(self) -> Reading:
+        return Reading((), unread=self.found)
+
+
 class Filesystems:
     """Finds one source per mounted filesystem and keeps it for as long as the mount exists."""
 
@@ -140,6 +209,7 @@ class Filesystems:
         self.node = node
         self.settings = settings
         self._sources: dict[tuple[str, Mount], FilesystemSpace] = {}
+        self._unwatched = Unwatched(settings)
 
     def find(self) -> Iterable[tuple[Place, Source]]:
         try:
@@ -147,7 +217,11 @@ class Filesystems:
         except OSError:
             mounts = []
         known, self._sources = self._sources, {}
-        for name, mount in watched(self.node, mounts).items():
+        found, left_out = bounded(watched(self.node, mounts).items(), "filesystems", MOST_THREADS)
+        self._unwatched.found = (*left_out, *unknown(self.node, mounts))
+        if mounts:
+            yield WHOLE_NODE, self._unwatched
+        for name, mount in found:
             which = name, replace(mount, options=frozenset())
             source = known.get(which) or FilesystemSpace(self.node, mount, self.settings, name)
             self._sources[which] = source
@@ -165,8 +239,7 @@ def watched(node: Node, mounts: Iterable[Mount]) -> dict[str, Mount]:
     for mount in {mount.point: mount for mount in mounts}.values():
         name = volume(node, mount.point, mount.source)
         of_pods = name is not None
-        plain = mount.kind == PLAIN_FUSE and (of_pods or mount.source in BUCKETS)
-        if not KINDS.fullmatch(mount.kind) and not plain:
+        if not holds_data(mount, of_pods):
             continue
         if of_pods or not mount.point.startswith(UNWATCHED):
             candidate = NamedMount(mount, name or mount.point)
@@ -181,7 +254,43 @@ def watched(node: Node, mounts: Iterable[Mount]) -> dict[str, Mount]:
             f"{candidate.name} ({candidate.mount.source})" if taken else candidate.name,
             candidate.mount,
         )
-    return dict(list(found.items())[:MOST_THREADS])
+    return found
+
+
+def holds_data(mount: Mount, of_pods: bool = False) -> bool:
+    """Whether a mount has a type that holds the data of jobs; ``of_pods``: it is their volume."""
+    if mount.kind == PLAIN_FUSE:
+        return of_pods or SOURCES.fullmatch(mount.source) is not None
+    return KINDS.fullmatch(mount.kind) is not None
+
+
+def may_hold_data(mount: Mount) -> bool:
+    """Whether a mount has no disk and a type that is neither known nor ordinary."""
+    on_disk = not mount.device.startswith("0:") or mount.source.startswith("/dev/")
+    if on_disk or mount.kind in PSEUDO:
+        return False
+    system, _, program = mount.kind.partition(".")
+    if system not in ("fuse", "fuseblk"):
+        return True
+    # A file or folder of the node in place of a device is what the program shows otherwise.
+    return not ORDINARY_FUSES.fullmatch(program or mount.source) and mount.source[:1] != "/"
+
+
+def unknown(node: Node, mounts: Iterable[Mount]) -> tuple[Unread, ...]:
+    """The filesystems, each once, that may be of the network and have a type that is not known."""
+    found: dict[tuple[str, str], Unread] = {}
+    for mount in mounts:
+        if holds_data(mount) or not may_hold_data(mount):
+            continue
+        of_pods = volume(node, mount.point, mount.source) is not None
+        if holds_data(mount, of_pods):
+            continue
+        if of_pods or not mount.point.startswith(UNWATCHED):
+            # Whoever mounts a FUSE chooses the second part of its type.
+            system, _, program = mount.kind.partition(".")
+            kind = f"{system}.{shape(program)}" if program and not mount.of_root else mount.kind
+            found[mount.identity] = UNKNOWN_TYPE.seen(f"type {kind}, of {shape(mount.source)}")
+    return tuple(found.values())
 
 
 class NamedMount(NamedTuple):

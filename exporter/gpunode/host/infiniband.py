@@ -1,26 +1,28 @@
-"""InfiniBand and RoCE ports: traffic, waits, link errors, congestion and packet loss.
+"""InfiniBand, RoCE and other RDMA ports: traffic, waits, errors, congestion and packet loss.
 
+``rdma_counters.py`` says which counter of which driver is what.
 https://docs.kernel.org/admin-guide/abi-stable-files.html#abi-file-stable-sysfs-class-infiniband
-https://enterprise-support.nvidia.com/s/article/understanding-mlx5-linux-counters-and-status-parameters
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from gpunode.config import Settings
+from gpunode.host.rdma_counters import CXI, KNOWN, OF_A_FUNCTION, REGISTERS, Meaning, What
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import counter
 from gpunode.node.node import Node
 from gpunode.source import MANY, NodeSource, Reading
+from gpunode.unread import Unknown, Unread, shape
 
 PORT = ("device", "port")
 BYTES = Metric(
     "gpunode_infiniband_bytes_total",
     "counter",
     "Bytes through the port, including RDMA (counters/port_rcv_data and port_xmit_data, in 4-byte "
-    "words).",
+    "words, or the driver's own in hw_counters/).",
     (*PORT, "direction"),
 )
 WAIT = Metric(
@@ -33,7 +35,8 @@ WAIT = Metric(
 ERRORS = Metric(
     "gpunode_infiniband_errors_total",
     "counter",
-    "Link errors by kind (counters/).",
+    "Link errors by kind (counters/, hw_counters/); remote_physical, switch_relay, constraint and "
+    "vl15_dropped are no fault of this link, and there only where they are not zero.",
     (*PORT, "kind"),
 )
 CONGESTION_EVENTS = Metric(
@@ -48,6 +51,26 @@ TRANSPORT_ERRORS = Metric(
     "Signs of lost and retransmitted packets (hw_counters/).",
     (*PORT, "kind"),
 )
+RETRANSMITTED_BYTES = Metric(
+    "gpunode_infiniband_retransmitted_bytes_total",
+    "counter",
+    "Bytes that the adapter sent again by itself: AWS EFA repairs what it loses on one of many "
+    "paths, so some are normal (hw_counters/retrans_bytes).",
+    PORT,
+)
+RETRANSMITTED_PACKETS = Metric(
+    "gpunode_infiniband_retransmitted_packets_total",
+    "counter",
+    "Packets that the adapter sent again by itself (hw_counters/retrans_pkts).",
+    PORT,
+)
+FAILURES = Metric(
+    "gpunode_infiniband_failures_total",
+    "counter",
+    "Requests, connections, packets and commands that ended with an error, mostly because a "
+    "program or its peer ended; only where they are not zero (hw_counters/).",
+    (*PORT, "kind"),
+)
 RATE = Metric(
     "gpunode_infiniband_rate_bytes_per_second",
     "gauge",
@@ -56,29 +79,42 @@ RATE = Metric(
 )
 ACTIVE = Metric("gpunode_infiniband_active", "gauge", "Whether the port is active (state).", PORT)
 
-ERROR_KINDS = {
-    "symbol_error": "symbol",
-    "link_error_recovery": "link_recovery",
-    "link_downed": "link_downed",
-    "port_rcv_errors": "receive",
-    "port_xmit_discards": "discard",
-    "local_link_integrity_errors": "integrity",
+COUNTED: Mapping[What, Metric] = {
+    "bytes": BYTES,
+    "wait": WAIT,
+    "link_error": ERRORS,
+    "congestion": CONGESTION_EVENTS,
+    "loss": TRANSPORT_ERRORS,
+    "retransmitted_bytes": RETRANSMITTED_BYTES,
+    "retransmitted_packets": RETRANSMITTED_PACKETS,
+    "failure": FAILURES,
 }
-CONGESTION_KINDS = {
-    "np_cnp_sent": "cnp_sent",
-    "rp_cnp_handled": "cnp_handled",
-    "np_ecn_marked_roce_packets": "ecn_marked",
-    "roce_slow_restart": "slow_restart",
-}
-TRANSPORT_ERROR_KINDS = {
-    "out_of_sequence": "out_of_sequence",
-    "packet_seq_err": "sequence_nak",
-    "local_ack_timeout_err": "ack_timeout",
-    "rnr_nak_retry_err": "receiver_not_ready",
-    "out_of_buffer": "out_of_buffer",
-    "roce_adp_retrans": "adaptive_retransmission",
-}
-WORD = 4.0
+ELSEWHERE = ("remote_physical", "switch_relay", "constraint", "vl15_dropped")
+"""Kinds of link errors that this link did not cause; a few are normal in healthy fabrics."""
+
+RARE = frozenset({*ELSEWHERE, "cnp_ignored"})
+"""Kinds that are told only where they are not zero."""
+
+Series = tuple[What, str]
+"""What is counted, and its kind."""
+
+ORDER: list[Series] = list(
+    dict.fromkeys((of.what, of.kind) for of in (*KNOWN.values(), *CXI.values()) if of is not None)
+)
+"""Series in the order in which they are told."""
+
+UNREAD_COUNTER = Unknown(
+    "counter", "an RDMA port has a counter whose meaning gpunode does not know"
+)
+UNREAD_PORT = Unknown(
+    "port", "an RDMA port has no counter that gpunode can read, so its traffic is not seen"
+)
+UNREAD_BOUND = Unknown(
+    "bound", f"the node has more than {MANY} RDMA ports; the others are not read"
+)
+
+FOLDER = "/sys/class/infiniband"
+CXI_FOLDER = "/sys/class/cxi"
 GIGABIT = 1e9 / 8
 
 
@@ -96,60 +132,115 @@ class Infiniband:
 
     name = "infiniband"
     needs = "an InfiniBand or RoCE adapter, and /sys of the node: its root at path.rootfs"
-    metrics = (BYTES, WAIT, ERRORS, CONGESTION_EVENTS, TRANSPORT_ERRORS, RATE, ACTIVE)
+    metrics = (*COUNTED.values(), RATE, ACTIVE)
+    unknowns = (UNREAD_COUNTER, UNREAD_PORT, UNREAD_BOUND)
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
         self.every = settings.host.interval
 
     def read(self) -> Reading:
-        return Reading(
-            tuple(
-                sample
-                for device, port in list(self._ports())[:MANY]
-                for sample in self._samples(
-                    f"/sys/class/infiniband/{device}/ports/{port}", (device, port)
-                )
-            )
-        )
+        samples: list[Sample] = []
+        unread: dict[Unread, None] = {}  # in order, and what ports have in common once
+        ports = list(self._ports())
+        if len(ports) > MANY:
+            unread[UNREAD_BOUND.seen(f"{len(ports)} ports")] = None
+        for device, port in ports[:MANY]:
+            folder = f"{FOLDER}/{device}/ports/{port}"
+            files, strange = self._counters(device, folder)
+            values = self._values(files)
+            driver = self._driver(device) if strange or not values else ""
+            if not values:
+                unread[UNREAD_PORT.seen(driver)] = None
+            if driver not in REGISTERS:
+                unread |= dict.fromkeys(UNREAD_COUNTER.seen(f"{driver}: {n}") for n in strange)
+            samples += _samples(values, (device, port))
+            samples += self._state(folder, (device, port))
+        for device in self._list(CXI_FOLDER)[:MANY]:
+            folder = f"{CXI_FOLDER}/{device}/device/telemetry"
+            values = self._values({f"{folder}/{name}": of for name, of in CXI.items()})
+            if not values:
+                unread[UNREAD_PORT.seen("cxi")] = None
+            samples += _samples(values, (device, "0"))
+        return Reading(tuple(samples), unread=tuple(unread)[:MANY])
 
     def _ports(self) -> Iterator[tuple[str, str]]:
-        folder = "/sys/class/infiniband"
-        try:
-            devices = self.node.list_directory(folder)
-        except OSError:
-            return
-        for device in devices:
-            try:
-                ports = self.node.list_directory(f"{folder}/{device}/ports")
-            except OSError:
-                continue
+        for device in self._list(FOLDER):
+            ports = self._list(f"{FOLDER}/{device}/ports")
             yield from ((device, port) for port in ports if port.isdecimal())
 
-    def _samples(self, folder: str, at: tuple[str, str]) -> Iterator[Sample]:
-        for name, direction in (("rcv", "receive"), ("xmit", "transmit")):
-            words = self._count(f"{folder}/counters/port_{name}_data")
-            yield from BYTES.at(None if words is None else words * WORD, *at, direction)
-        yield from WAIT.at(self._count(f"{folder}/counters/port_xmit_wait"), *at)
-        for metric, where, kinds in (
-            (ERRORS, "counters", ERROR_KINDS),
-            (CONGESTION_EVENTS, "hw_counters", CONGESTION_KINDS),
-            (TRANSPORT_ERRORS, "hw_counters", TRANSPORT_ERROR_KINDS),
-        ):
-            for name, kind in kinds.items():
-                yield from metric.at(self._count(f"{folder}/{where}/{name}"), *at, kind)
+    def _counters(self, device: str, folder: str) -> tuple[dict[str, Meaning], list[str]]:
+        """The files of a port that count what is told, and the names of those not understood.
+
+        Counters of the device belong to its only port.
+        """
+        folders = [f"{folder}/{part}" for part in ("counters_ext", "counters", "hw_counters")]
+        if len(self._list(f"{FOLDER}/{device}/ports")) == 1:
+            folders.append(f"{FOLDER}/{device}/hw_counters")
+        seen: dict[str, str] = {}
+        for each in folders:
+            for name in self._list(each):
+                seen.setdefault(name, f"{each}/{name}")
+        files: dict[str, Meaning] = {}
+        strange = []
+        for name, path in seen.items():
+            known = name.removeprefix(OF_A_FUNCTION)
+            if known not in KNOWN:
+                strange.append(name)
+            elif (meaning := KNOWN[known]) is not None:
+                files[path] = meaning
+        return files, strange
+
+    def _values(self, files: Mapping[str, Meaning]) -> dict[Series, float]:
+        """What the counters of a port say; of those that say the same, the first that it has."""
+        series: dict[Series, dict[int, list[tuple[str, float]]]] = {}
+        for path, of in files.items():
+            choices = series.setdefault((of.what, of.kind), {})
+            choices.setdefault(of.choice, []).append((path, of.unit))
+        found = {}
+        for each, choices in sorted(series.items(), key=lambda item: ORDER.index(item[0])):
+            for choice in sorted(choices):
+                counts = [(self._count(path), unit) for path, unit in choices[choice]]
+                known = [count * unit for count, unit in counts if count is not None]
+                if known:
+                    found[each] = sum(known)
+                    break
+        return found
+
+    def _state(self, folder: str, at: tuple[str, str]) -> Iterator[Sample]:
         with contextlib.suppress(OSError, ValueError):
             yield from RATE.at(parse_rate(self.node.read_text(f"{folder}/rate")), *at)
         with contextlib.suppress(OSError):
             state = self.node.read_text(f"{folder}/state").strip()
             yield from ACTIVE.at(float(state == "4: ACTIVE"), *at)
 
+    def _driver(self, device: str) -> str:
+        """The driver of an adapter; as it may be called by anyone, of its own name the shape."""
+        with contextlib.suppress(OSError):
+            for line in self.node.read_text(f"{FOLDER}/{device}/device/uevent").splitlines():
+                name, _, value = line.partition("=")
+                if name == "DRIVER":
+                    return value
+        return shape(device)
+
+    def _list(self, folder: str) -> list[str]:
+        try:
+            return self.node.list_directory(folder)
+        except OSError:
+            return []
+
     def _count(self, path: str) -> float | None:
         """A counter, or None if the adapter lacks it: no file, or "N/A (no PMA)"."""
         try:
-            return counter(self.node.read_text(path))
+            return counter(self.node.read_text(path).partition("@")[0])
         except (OSError, ValueError):
             return None
+
+
+def _samples(values: Mapping[Series, float], at: tuple[str, str]) -> Iterator[Sample]:
+    for (what, kind), value in values.items():
+        if value or not (what == "failure" or kind in RARE):
+            yield from COUNTED[what].at(value, *at, *([kind] if kind else []))
 
 
 NODE_SOURCE: NodeSource = Infiniband

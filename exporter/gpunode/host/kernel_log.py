@@ -19,6 +19,7 @@ from gpunode.config import Settings
 from gpunode.driver.nvidia.xids import CODES, advice
 from gpunode.driver.vendors import VENDORS
 from gpunode.host import nvlink_xids
+from gpunode.host.kernel_trouble import troubled
 from gpunode.host.nvlink_xids import NvlinkXids
 from gpunode.host.pcie import DEVICES, GPU_VENDORS
 from gpunode.metric import Metric, Sample
@@ -61,6 +62,12 @@ FOLLOWED = Metric(
     ("path",),
 )
 
+UNREAD_LINE = Unknown(
+    "kernel_line", "a driver logged a warning or an error of a form that gpunode does not know"
+)
+UNREAD_BOUND = Unknown(
+    "bound", f"a GPU logged more than {MANY} different XIDs; the others are counted as one"
+)
 UNREAD_XID = Unknown(
     "xid",
     "a GPU reported an XID that NVIDIA's catalogue did not have when gpunode was made; look it up "
@@ -93,9 +100,11 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         (
             "nvrm",
             r"NVRM: "
-            r"(?!.{0,8}[0-9]{1,5} +[0-9]{1,5} +[A-Z]|GPU[0-9]{1,3} (?:GSP )?RPC |Rate limiting )"
-            r".{0,200}(?:[Ee]rror|[Ff]ailed|fallen off|timed? ?out|GSP|API mismatch)",
+            r"(?!.{0,8}[0-9]{1,5} +[0-9]{1,5} +[A-Z]|GPU[0-9]{1,3} (?:GSP )?RPC |Xid )"
+            r"(?:.{0,200}(?:[Ee]rror|[Ff]ailed|fallen off|timed? ?out|GSP|API mismatch)"
+            r"|.{0,200}probably locked|The NVIDIA (?:GPU|probe routine) )",
         ),
+        ("peermem", r"nvidia[-_]peermem .{0,80}ERROR "),
         (
             "oom_kill",
             r"Out of memory(?: \(oom_kill_allocating_task\))?: Kill"
@@ -109,14 +118,41 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ),
         (
             "lustre_eviction",
-            r"LustreError: .{0,400}(?:evicted|eviction)|Lustre.{0,200}was evicted by",
+            r"LustreError: .{0,400}(?:evicted|eviction)|Lustre.{0,200}was evicted by"
+            r"|Lustre: Evicted from ",
         ),
-        ("lustre", r"LustreError: |Lustre: .{0,300}Connection to .{1,200} was lost"),
-        ("nfs", r"nfs: server \S{1,200} not responding"),
+        (
+            "lustre",
+            r"(?:Lustre|LNet)Error: |Lustre: .{0,300}(?:Connection to .{1,200} was lost"
+            r"|Request sent has (?:timed out|failed))|LNet: .{0,200}(?:[Tt]imed out|[Ee]rror)",
+        ),
+        (
+            "nfs",
+            r"(?:nfs|lockd): server \S{1,200} not responding"
+            r"|(?:NFS: )?_{0,2}nfs4?_\w{1,40}: .{0,80}(?:reclaim|recovery) .{0,20}failed"
+            r"|NFS: .{0,80}(?:state manager|[Ll]ock reclaim).{0,80}failed",
+        ),
+        (
+            "remote_filesystem",
+            r"libceph: (?:\[.{1,80}\]: )?(?:osd|mon|mds)[0-9]{1,6}\b"
+            r".{0,120}(?:socket (?:closed|error)|connection (?:reset|failed)|bad crc"
+            r"|session lost|hunting| down$)"
+            r"|ceph: (?:\[.{1,80}\]: )?.{0,60}(?:caps (?:went )?stale|hung|reconnect denied"
+            r"|rejected session|session blocklisted|force umount)"
+            r"|rbd: rbd[0-9]{1,5}: .{0,120}(?:expired|result -[0-9]|failed|error)"
+            r"|CIFS: (?:VFS: )?.{0,200}(?:has not responded|reconnect)"
+            r"|mmfs(?:\[[0-9]{1,10}\])?: \[[EX]\] ",
+        ),
         (
             "pcie_aer",
             rf"[\w-]{{1,32}} {ADDRESS}: (?:AER: .{{0,40}} error (?:message )?received"
-            r"|DPC: containment event)",
+            r"|DPC: containment event|pciehp: Slot\(.{1,20}\): (?:Link Down|Card not present))",
+        ),
+        (
+            "iommu_fault",
+            r"DMAR: \[.{1,20}\] Request device"
+            r"|(?:\w{1,16} [0-9a-f:.]{7,16}: )?AMD-Vi: Event logged \["
+            r"|arm-smmu(?:-v3)? \S{1,40}: (?:event 0x|Unhandled context fault)",
         ),
         (
             "hung_task",
@@ -126,7 +162,20 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             "lockup",
             r"(?:NMI )?(?:watchdog: )?"
             r"(?:BUG: soft lockup - CPU|(?:CPU[0-9]{1,5}: )?Watchdog detected hard LOCKUP)"
-            r"|(?:rcu: )?INFO: rcu.{0,40} (?:self-)?detected (?:expedited )?stall",
+            r"|(?:rcu: )?INFO: rcu.{0,40} (?:self-)?detected (?:expedited )?stall"
+            r"|BUG: workqueue lockup - pool",
+        ),
+        (
+            "kernel_bug",
+            r"Kernel panic - not syncing|BUG: (?:unable to handle|kernel NULL pointer|Bad page)"
+            r"|kernel BUG at "
+            r"|(?:general protection fault.{0,80}|Oops|Internal error: Oops[^:]{0,20})"
+            r": [0-9a-fA-FxX]{4,16} \[#[0-9]",
+        ),
+        ("file_limit", r"VFS: file-max limit [0-9]{1,20} reached"),
+        (
+            "cpu_hot",
+            r"(?:mce: )?CPU[0-9]{1,5}: (?:Core|Package) temperature (?:is )?above threshold",
         ),
         (
             "machine_check",
@@ -136,12 +185,24 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ),
         (
             "disk_error",
-            r"(?:\w{1,32}: )?(?:I/O|critical (?:medium|target)) error, dev (?!fd[0-9]|sr[0-9])"
+            r"(?:\w{1,32}: )?(?:I/O|timeout|protection|recoverable transport"
+            r"|critical (?:medium|target|space allocation)) error, dev (?!fd[0-9]|sr[0-9])"
+            r"|Buffer I/O error on dev(?:ice)? (?!fd[0-9]|sr[0-9])"
             r"|nvme nvme[0-9]{1,4}: (?:(?!Shutdown ).{1,80}timeout|controller is down"
-            r"|Device not ready|Disabling device after reset failure|Removing after probe failure)"
+            r"|Device not ready|Disabling device after reset failure|Removing after probe failure"
+            r"|frozen state error detected|Abort status: 0x(?!0+\b)|starting error recovery"
+            r"|Failed reconnect attempt)"
+            r"|nvme[0-9]{1,4}(?:c[0-9]{1,4})?n[0-9]{1,4}: .{1,100}I/O Error \(sct 0x"
             r"|block nvme\w{1,16}: no available path - failing I/O"
-            r"|EXT4-fs error \(device |XFS \(.{1,64}\): (?:metadata|log) I/O error"
-            r"|md/raid\w{0,2}:\w{1,16}: Disk failure on ",
+            r"|EXT4-fs error \(device |EXT4-fs warning \(device .{1,64}\): ext4_end_bio"
+            r"|EXT4-fs \(.{1,64}\): (?:(?:previous )?I/O error |Delayed block allocation failed)"
+            r"|JBD2: (?:Detected IO errors|I/O error)|Aborting journal on device "
+            r"|XFS \(.{1,64}\): (?:(?:metadata|log) I/O error|Metadata (?:corruption|CRC error)"
+            r"|writeback error|Internal error )|BTRFS (?:error|critical) \(device "
+            r"|BTRFS warning \(device .{1,64}\): csum failed"
+            r"|md/raid\w{0,16}(?::\w{1,16})?: (?:Disk failure on |read error )"
+            r"|md: super_written gets error"
+            r"|device-mapper: multipath: .{0,40}Failing path ",
         ),
         (
             "read_only",
@@ -152,15 +213,31 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         (
             "link_down",
             rf"mlx5_core {ADDRESS}.{{1,100}}(?:Link (?:down|DOWN)|[Pp]ort module .{{0,60}}"
-            r"(?:unplug|Cable error))"
+            r"(?:unplug|absent|Cable error(?!.{0,40}(?:High Temperature|power))))"
             rf"|[\w-]{{1,32}} {ADDRESS} [\w.-]{{1,16}}: (?:\w{{1,16}}: [\w.-]{{1,16}} )?"
             r"(?:NIC |Device )?[Ll]ink is [Dd]own"
             r"|[\w.-]{1,16}: (?:\(slave [\w.-]{1,16}\): )?link status definitely down",
         ),
         (
             "network_adapter",
-            rf"mlx5_core {ADDRESS}.{{1,80}}(?:synd 0x|device's health compromised"
-            r"|TX timeout detected|High temperature on sensors)",
+            # mlx5_core may come without an address, or as its functions alone
+            rf"(?:mlx5_core(?: {ADDRESS})?.{{0,160}}|mlx5_\w{{1,40}}:[0-9]{{1,6}}:.{{0,60}})"
+            r"(?:(?<!ext_)synd 0x|device's health compromised|TX timeout detected"
+            r"|High [Tt]emperature|insufficient(?:/unadvertised)? power on the PCIe slot"
+            r"|leak of a command resource|enable hca failed|raw fw_ver 0xffffffff"
+            r"|power slot Exceeded|[Ff]atal error|[Hh]ealth recovery .{0,20}fail"
+            r"|handling bad device|Firmware over |mlx5_(?:load|init)_one.{0,20} failed"
+            r"|[Ee]rror cqe on cqn)"
+            r"|(?:[\w-]{1,32} \S{1,40} [\w.-]{1,16}: )?NETDEV WATCHDOG: "
+            r"(?:CPU: [0-9]{1,5}: |[\w.-]{1,16} \([\w-]{0,32}\): )?transmit queue"
+            rf"|[\w-]{{1,32}} {ADDRESS} [\w.-]{{1,32}}: (?:TX timeout|[Tt]x[_ ]timeout)"
+            rf"|(?:infiniband [\w.-]{{1,32}}|[\w-]{{1,32}} {ADDRESS}(?: [\w.-]{{1,32}})?): "
+            r"(?:Wait for completion \(polling\) timeout|The .{0,10}device didn't send"
+            r"|Admin queue is closed|Reset indication didn't turn|Device isn't ready"
+            r"|Reg read timeout|Keep alive watchdog timeout|Failed to (?:allocate|create) HW "
+            r"|QPLIB: .{0,60}(?:status 0x0*[1-9a-f]|timed ?out)|Firmware (?:not responding|fatal)"
+            r"|Error \(timeout|Resetting due to firmware error|Malicious Driver Detection"
+            r"|.{0,40}[Ff]irmware (?:hang|crash))",
         ),
     )
 )
@@ -176,6 +253,9 @@ OF_A_PROCESS = re.compile(
 )
 """A message that begins with the name of a process, of up to 15 characters of its own choice."""
 
+BEYOND_THE_END = re.compile(r".{0,15}: attempt to access beyond end of device")
+"""Begins with such a name, too, and says of a disk that it is smaller than its filesystem."""
+
 GPU_CLASSES = "0x0300", "0x0302"
 """Beginnings of /sys/bus/pci/devices/*/class: https://pci-ids.ucw.cz/read/PD/03"""
 
@@ -190,14 +270,22 @@ RECORD = re.compile(r"[0-7],[0-9]{1,20},[0-9]{1,20},[^;]{1,64};")
 # core that wrote it: [  123.456789][ T4242] MESSAGE
 SYSLOG = re.compile(
     r"(?:[A-Z][a-z]{2} [ 0-9][0-9] [0-9:]{8}|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.+Z-]{8,24})"
-    r" \S{1,255} kernel: (?:\[ {0,8}[0-9]{1,12}\.[0-9]{6}\](?:\[ {0,8}[CT][0-9]{1,10}\])? )?"
+    r" \S{1,255} (?:kernel: (?:\[ {0,8}[0-9]{1,12}\.[0-9]{6}\](?:\[ {0,8}[CT][0-9]{1,10}\])? )?"
+    r"|(?=mmfs(?:\[[0-9]{1,10}\])?: ))"
 )
+"""GPFS's daemon writes the errors of its filesystems there, and never to /dev/kmsg."""
+
+OTHER = "other"
+"""The name by which XIDs count that came after many others."""
+
 LONGEST_LINE = 4096
 """Characters of a line to match; the kernel writes at most 1,024 per record."""
 
 
 def kind_of(message: str) -> str | None:
     """The kind of a kernel message, or None if it is not of interest."""
+    if BEYOND_THE_END.match(message):
+        return "disk_error"
     kind = next((kind for kind, pattern in KINDS if pattern.match(message)), None)
     return None if kind not in (None, "bus_error") and OF_A_PROCESS.match(message) else kind
 
@@ -206,6 +294,11 @@ def message_of(path: str, line: str) -> str | None:
     """The message in a line of a log, or None if the kernel did not write it."""
     start = (RECORD if path == KMSG else SYSLOG).match(line[:LONGEST_LINE])
     return line[start.end() : LONGEST_LINE] if start else None
+
+
+def level_of(path: str, line: str) -> int | None:
+    """How urgent a record of the kernel is, from 0 to 7; None in a log that does not say."""
+    return int(line[0]) if path == KMSG and RECORD.match(line) else None
 
 
 class KernelLog:
@@ -217,7 +310,7 @@ class KernelLog:
         "container of gpunode takes --device /dev/kmsg"
     )
     metrics = (EVENTS, LAST, XIDS, LAST_XID, *nvlink_xids.METRICS, FOLLOWED)
-    unknowns = (UNREAD_XID, UNREAD_ADVICE, nvlink_xids.UNREAD_NVLINK)
+    unknowns = (UNREAD_LINE, UNREAD_BOUND, UNREAD_XID, UNREAD_ADVICE, nvlink_xids.UNREAD_NVLINK)
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
@@ -247,11 +340,11 @@ class KernelLog:
                 raise
             lines, failure = [], str(error)
         self._complain(failure)
-        unread = [found for line in lines for found in self._count(line)]
+        unread = [found for line in lines for found in self._count(*line)]
         return Reading(tuple(self._samples()), unread=tuple(unread))
 
-    def _lines(self) -> list[str]:
-        """The new lines of the first log that can be read. Raises ``OSError``."""
+    def _lines(self) -> list[tuple[str, int | None]]:
+        """The new messages of the first log that can be read, with levels. Raises ``OSError``."""
         here = False
         for path in LOGS:
             try:
@@ -263,8 +356,9 @@ class KernelLog:
                 continue
             before, self.path = self.path, path
             # Another log may hold what was counted already.
-            messages = [message_of(path, line) for line in lines if before in (None, path)]
-            return [message for message in messages if message is not None]
+            new = lines if before in (None, path) else []
+            messages = ((message_of(path, line), level_of(path, line)) for line in new)
+            return [(message, level) for message, level in messages if message is not None]
         if not here:
             raise FileNotFoundError
         raise OSError(
@@ -280,10 +374,12 @@ class KernelLog:
             log.info("kernel_log: reads %s again", self.path)
         self._failure = failure
 
-    def _count(self, message: str) -> Iterator[Unread]:
+    def _count(self, message: str, level: int | None = None) -> Iterator[Unread]:
         """Count a message, and say what of it is not understood."""
         kind = kind_of(message)
         if kind is None:
+            if troubled(message, level) and not OF_A_PROCESS.match(message):
+                yield UNREAD_LINE.seen(unnumbered(message))
             return
         if kind == "xid":
             match = XID.match(message)
@@ -309,7 +405,8 @@ class KernelLog:
             yield UNREAD_ADVICE.seen(f"XID {xid}, {unnumbered(text)}")
         yield from self.nvlink.count(bus_id, xid, text, now)
         if xid not in counts and xid not in WATCHED and len(counts) >= MANY:
-            xid = "other"
+            yield UNREAD_BOUND.seen(f"XID {xid}")
+            xid = OTHER
         counts[xid] = counts.get(xid, 0) + 1
         self.xid_times[bus_id, xid] = now
 

@@ -14,7 +14,8 @@ from gpunode.config import Settings
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import counter
 from gpunode.node.node import Node
-from gpunode.source import MANY, NodeSource, Reading
+from gpunode.source import BOUND, MANY, NodeSource, Reading, bounded
+from gpunode.unread import Unread
 
 FILESYSTEM = ("filesystem",)
 BYTES = Metric(
@@ -175,19 +176,24 @@ class Lustre:
         TIMEOUTS,
         TARGETS,
     )
+    unknowns = (BOUND,)
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
         self.every = settings.host.interval
         self.totals = LustreTotals()
+        self._left_out: dict[str, tuple[Unread, ...]] = {}
+        """By what there is too much of, in this read."""
 
     def read(self) -> Reading:
         found: dict[str, LustreFilesystem] = {}
+        self._left_out = {}
         for root in ROOTS:
             self._read_clients(root, found)
             for kind, server in SERVERS.items():
                 self._read_targets(f"{root}/{kind}", server, found)
-        return Reading((*_samples(found), *self._total_samples(found)))
+        unread = tuple(one for each in self._left_out.values() for one in each)
+        return Reading((*_samples(found), *self._total_samples(found)), unread=unread)
 
     def _total_samples(self, found: dict[str, LustreFilesystem]) -> Iterator[Sample]:
         """The totals of filesystems that are still mounted."""
@@ -224,9 +230,10 @@ class Lustre:
     ) -> Iterator[tuple[str, str]]:
         """The devices in a folder, each with the name of its filesystem."""
         try:
-            names = self.node.list_directory(folder)[:MOST_TARGETS]
+            listed = self.node.list_directory(folder)
         except OSError:
             return
+        names, self._left_out[folder] = bounded(listed, "Lustre targets", MOST_TARGETS)
         for name in names:
             match = form.fullmatch(name)
             if match is None:
@@ -235,6 +242,8 @@ class Lustre:
             if filesystem in found or len(found) < MANY:
                 found.setdefault(filesystem, LustreFilesystem())
                 yield name, filesystem
+            else:
+                self._left_out[""] = (BOUND.seen(f"more than {MANY} Lustre filesystems"),)
 
     def _stats(self, path: str) -> dict[str, Count] | None:
         try:

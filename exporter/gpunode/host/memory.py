@@ -5,6 +5,7 @@ https://docs.kernel.org/filesystems/proc.html#meminfo
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 from gpunode.config import Settings
@@ -89,8 +90,14 @@ AMOUNTS = {
     "Shmem": SHARED,
     "Slab": SLAB,
 }
-PAGE = 4096.0
-"""Bytes per page in the swap counters: x86_64, and arm64 kernels with 4 KiB pages."""
+PMD_SIZE = "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size"
+PAGE_SIZES = {size * (size // 8): float(size) for size in (4096, 16384, 65536)}
+"""Bytes per page by the bytes that one page of page-table entries maps, which has 8 bytes for each.
+
+Kernels of Grace have pages of 64 KiB, and so 512 MiB here:
+https://docs.kernel.org/arch/arm64/hugetlbpage.html and
+https://docs.kernel.org/admin-guide/mm/transhuge.html (``hpage_pmd_size``)
+"""
 
 
 def parse_meminfo(text: str) -> dict[str, float]:
@@ -136,11 +143,22 @@ class NodeMemory:
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
         self.every = settings.host.interval
+        self._page: float | None = None
 
     def read(self) -> Reading:
         memory = parse_meminfo(self.node.read_text("/proc/meminfo"))
         counters = parse_vmstat(self.node.read_text("/proc/vmstat"), WANTED)
-        return Reading((*_memory_samples(memory), *_counter_samples(counters)))
+        page = self._page_size(memory)
+        return Reading((*_memory_samples(memory), *_counter_samples(counters, page)))
+
+    def _page_size(self, memory: dict[str, float]) -> float | None:
+        """Bytes per page; without transparent huge pages, as the default huge page tells."""
+        if self._page is None:
+            with contextlib.suppress(OSError, ValueError):
+                self._page = PAGE_SIZES.get(int(counter(self.node.read_text(PMD_SIZE))))
+        if self._page is None:
+            self._page = PAGE_SIZES.get(int(memory.get("Hugepagesize", 0)))
+        return self._page
 
 
 def _memory_samples(memory: dict[str, float]) -> Iterator[Sample]:
@@ -153,10 +171,10 @@ def _memory_samples(memory: dict[str, float]) -> Iterator[Sample]:
         yield from HUGE_PAGES.at((total - free) * size, "used")
 
 
-def _counter_samples(counters: dict[str, float]) -> Iterator[Sample]:
+def _counter_samples(counters: dict[str, float], page: float | None) -> Iterator[Sample]:
     for name, direction in (("pswpin", "in"), ("pswpout", "out")):
-        if name in counters:
-            yield from SWAPPED.at(counters[name] * PAGE, direction)
+        if name in counters and page is not None:
+            yield from SWAPPED.at(counters[name] * page, direction)
     yield from MAJOR_FAULTS.at(counters.get("pgmajfault"))
     yield from OOM_KILLS.at(counters.get("oom_kill"))
     yield from NUMA_MISSES.at(counters.get("numa_miss"))

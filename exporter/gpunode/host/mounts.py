@@ -32,6 +32,8 @@ class Mount:
 
     kind: str
     source: str
+    of_root: bool = True
+    """Whether root mounted it; a FUSE says who did."""
 
     @property
     def identity(self) -> tuple[str, str]:
@@ -109,11 +111,19 @@ def parse(text: str) -> list[Mount]:
         if len(before) >= 6 and len(after) >= 2:
             _, _, device, root, point, options = before[:6]
             flags = frozenset(options.split(","))
-            if len(after) >= 3 and not READ_ONLY.isdisjoint(after[2].split(",")):
+            of_filesystem = frozenset(after[2].split(",")) if len(after) >= 3 else frozenset(())
+            if not READ_ONLY.isdisjoint(of_filesystem):
                 flags |= {"ro"}
+            user = next((o for o in of_filesystem if o.startswith("user_id=")), "user_id=0")
             found.append(
                 Mount(
-                    device, unescaped(root), unescaped(point), flags, after[0], unescaped(after[1])
+                    device,
+                    unescaped(root),
+                    unescaped(point),
+                    flags,
+                    after[0],
+                    unescaped(after[1]),
+                    user == "user_id=0",
                 )
             )
     return found

@@ -14,7 +14,7 @@ from gpunode.host.mounts import read_as_node
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import counter
 from gpunode.node.node import Node
-from gpunode.source import MANY, NodeSource, Reading
+from gpunode.source import BOUND, NodeSource, Reading, bounded
 
 INTERFACE = ("interface",)
 BYTES = Metric(
@@ -143,6 +143,7 @@ class Network:
         TCP_TIMEOUTS,
         LISTEN_DROPS,
     )
+    unknowns = (BOUND,)
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
@@ -150,7 +151,8 @@ class Network:
 
     def read(self) -> Reading:
         devices = parse_devices(read_as_node(self.node, "net/dev"))
-        wired = [name for name in devices if not VIRTUAL.fullmatch(name)][:MANY]
+        found = [name for name in devices if not VIRTUAL.fullmatch(name)]
+        wired, left_out = bounded(found, "network interfaces")
         bonds = (self._text("/sys/class/net/bonding_masters") or "").split()
         samples: list[Sample] = []
         for name in wired:
@@ -159,7 +161,7 @@ class Network:
             samples += self._pause_samples(name)
             if name in bonds:
                 samples += self._bond_samples(name)
-        return Reading((*samples, *self._tcp_samples()))
+        return Reading((*samples, *self._tcp_samples()), unread=left_out)
 
     def _link_samples(self, name: str) -> Iterator[Sample]:
         folder = f"/sys/class/net/{name}"

@@ -17,7 +17,7 @@ from gpunode.host.mounts import TUNNEL, read_as_node, unescaped, volume
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import counter
 from gpunode.node.node import Node
-from gpunode.source import MANY, NodeSource, Reading
+from gpunode.source import BOUND, NodeSource, Reading, bounded
 
 BYTES = Metric(
     "gpunode_nfs_bytes_total",
@@ -116,7 +116,7 @@ def parse(text: str) -> dict[str, NfsMount]:
             mount = None
             if "fstype" in words[:-1] and len(words) > 4:
                 kind = words[words.index("fstype") + 1]
-                if kind in ("nfs", "nfs4") and len(found) < MANY:
+                if kind in ("nfs", "nfs4"):
                     mount = found[unescaped(words[4])] = NfsMount(unescaped(words[1]))
         elif mount is not None:
             _add(mount, words)
@@ -181,6 +181,7 @@ class Nfs:
         "an NFS filesystem; a container of gpunode takes hostPID or the node's root at path.rootfs"
     )
     metrics = (BYTES, REQUESTS, RETRANSMISSIONS, TIMEOUTS, IN_FLIGHT, RTT_SECONDS, WAIT_SECONDS)
+    unknowns = (BOUND,)
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
@@ -189,11 +190,13 @@ class Nfs:
 
     def read(self) -> Reading:
         try:
-            mounts = self._named(parse(read_as_node(self.node, "mountstats")))
+            found = self._named(parse(read_as_node(self.node, "mountstats")))
         except FileNotFoundError:
-            mounts = {}
+            found = {}
+        kept, left_out = bounded(found.items(), "NFS mounts")
+        mounts = dict(kept)
         self._unanswered = {point: self._unanswered.get(point) or Unanswered() for point in mounts}
-        return Reading(tuple(self._samples(mounts)))
+        return Reading(tuple(self._samples(mounts)), unread=left_out)
 
     def _named(self, mounts: dict[str, NfsMount]) -> dict[str, NfsMount]:
         """By mount point; what is mounted only as volumes of pods once, by the first name.

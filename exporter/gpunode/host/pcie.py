@@ -15,7 +15,8 @@ from gpunode.driver.vendors import VENDORS
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import counter
 from gpunode.node.node import Node
-from gpunode.source import MANY, NodeSource, Reading
+from gpunode.source import BOUND, NodeSource, Reading, bounded
+from gpunode.unread import Unread
 
 DEVICE = ("bus_id", "kind")
 INFO = Metric(
@@ -121,12 +122,14 @@ class Pcie:
     name = "pcie"
     needs = "a GPU or network adapter on PCI Express, and /sys of the node: its root at path.rootfs"
     metrics = (INFO, WIDTH, WIDTH_MAX, SPEED, SPEED_MAX, DEGRADED, AER, NEAREST)
+    unknowns = (BOUND,)
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
         self.every = settings.host.slow_interval
         self._listed: list[str] = []
         self._devices: list[PciDevice] = []
+        self._left_out: tuple[Unread, ...] = ()
 
     def read(self) -> Reading:
         try:
@@ -135,14 +138,14 @@ class Pcie:
         except FileNotFoundError:
             listed = []
         if listed != self._listed:
-            self._devices = list(self._find(listed))[:MANY]
+            self._devices, self._left_out = bounded(self._find(listed), "GPUs and adapters")
             self._listed = listed
         samples: list[Sample] = []
         for device in self._devices:
             samples += INFO.at(1.0, device.bus_id, device.kind)
             samples += self._link_samples(device)
             samples += self._error_samples(device)
-        return Reading((*samples, *nearest(self._devices)))
+        return Reading((*samples, *nearest(self._devices)), unread=self._left_out)
 
     def _find(self, listed: list[str]) -> Iterator[PciDevice]:
         above = dict(self._paths("/sys/devices", ()))

@@ -20,15 +20,7 @@ EVENTS = ("high", "max", "oom_kill")
 UNLIMITED = float(1 << 62)
 """Memory limits of cgroup v1 from this value on mean no limit."""
 
-CLASSES = tuple(
-    f"{parent}{form}"
-    for name in ("burstable", "besteffort")
-    for parent, form in (
-        ("/kubepods", f"/{name}"),
-        ("/kubepods.slice", f"/kubepods-{name}.slice"),
-        ("/kubelet.slice/kubelet-kubepods.slice", f"/kubelet-kubepods-{name}.slice"),
-    )
-)
+CLASSES = ("/kubepods/burstable", "/kubepods/besteffort")
 """What ``/../..`` may also stand for: the class that the pods of both have in common."""
 
 T = TypeVar("T")
@@ -85,11 +77,22 @@ def _from_the_root(path: str, node: Node) -> str | None:
     if above is None:
         return path
     below = path[above.end() :]
-    for ancestor in () if "/.." in below else (*ANCESTORS, *CLASSES):
+    for ancestor in () if "/.." in below else (_slices_above(below), *ANCESTORS, *CLASSES):
         with contextlib.suppress(OSError):
             node.list_directory(f"{ROOT}{ancestor}{below}")
             return f"{ancestor}{below}"
     return None
+
+
+def _slices_above(path: str) -> str:
+    """The slices that a slice is in, as its name says: ``/a.slice/a-b.slice`` of ``/a-b-c.slice``.
+
+    Empty for any other path.
+    https://www.freedesktop.org/software/systemd/man/latest/systemd.slice.html
+    """
+    name, slice_, _ = path.removeprefix("/").partition(".slice")
+    words = name.split("-")[:16] if slice_ and "/" not in name else []
+    return "".join(f"/{'-'.join(words[:n])}.slice" for n in range(1, len(words)))
 
 
 def read(node: Node, paths: Paths) -> Cgroup:

@@ -1,13 +1,15 @@
 """Who holds each GPU: pods, Slurm jobs and users; and the place and role of each process.
 
-The kubelet's allocations come first. The owner of a process without an allocation (a Slurm job, a
-container outside Kubernetes, a privileged pod) is what the kernel says: see ``holders/owner.py``.
+The allocations of the kubelet and of Slurm come first, as they also tell of a GPU that nobody uses.
+The owner of a process without an allocation (a container outside Kubernetes, a privileged pod) is
+what the kernel says: see ``holders/owner.py``.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from typing import ClassVar
 
 from gpunode.config import Settings
@@ -17,11 +19,14 @@ from gpunode.holders.census import Census
 from gpunode.holders.holder import Holder, Role
 from gpunode.holders.owner import Owner, Started, started
 from gpunode.holders.pods import Pods
+from gpunode.holders.slurm import FOLDER, SLUID_ONLY, SlurmJobs
 from gpunode.holders.source import HoldersSource
 from gpunode.jobs.processes import UNREADABLE
+from gpunode.jobs.versions import INFO as VERSIONS
+from gpunode.jobs.versions import RunningVersions
 from gpunode.metric import Metric, Sample
-from gpunode.node.kubelet import Allocation
-from gpunode.source import MANY, Divided, Reading
+from gpunode.source import BOUND, Divided, Reading, bounded
+from gpunode.unread import Unknown, Unread
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +48,16 @@ OWNER_LABELS = tuple(f.name for f in fields(Owner))
 OWNER = Metric(
     "gpunode_gpu_owner_info",
     "gauge",
-    "Who holds the GPU: the container to which the kubelet gave it, or the owner of a process on "
-    "it (`via`). With time slicing there are several; divide by their number to avoid counting "
-    "twice.",
+    "Who holds the GPU: the container to which the kubelet gave it, the job to which Slurm gave "
+    "it, or the owner of a process on it (`via`). With time slicing there are several; divide by "
+    "their number to avoid counting twice.",
     (*GPU, *OWNER_LABELS, "via"),
 )
 ALLOCATED = Metric(
     "gpunode_gpu_allocated",
     "gauge",
-    "Whether the GPU is taken: the kubelet gave it to a container, or a process runs on it. Absent "
-    "if no process runs and there is no kubelet to ask.",
+    "Whether the GPU is taken: the kubelet gave it to a container, Slurm gave it to a job, or a "
+    "process runs on it. Absent if no process runs and it is not known whether a job has it.",
     GPU,
 )
 PROCESS = Metric(
@@ -84,51 +89,76 @@ NCCL_SETTING = Metric(
 )
 
 
+CONTAINER = Unknown(
+    "container",
+    "the cgroup of a process on the GPU has the form of a container's, but not a path that only "
+    "a known runtime makes: the GPU counts for the process's user, not for a container or pod",
+)
+
+
 class GpuOwners:
     """Reads the owners of one GPU or MIG instance."""
 
     name = "gpu_owners"
     needs = (
-        "a process on the GPU, or its allocation by the kubelet; a container of gpunode takes "
-        "hostPID and the node's root at path.rootfs"
+        "a process on the GPU, or its allocation by the kubelet or Slurm; a container of gpunode "
+        "takes hostPID and the node's root at path.rootfs"
     )
     divided: ClassVar[Divided] = "instances"
     metrics = (OWNER, ALLOCATED, PROCESS, PROCESS_MEMORY, PROCESS_USE, NCCL_SETTING, UNREADABLE)
+    unknowns = (CONTAINER, BOUND, FOLDER)
 
-    def __init__(self, census: Census, gpu: Gpu, settings: Settings, pods: Pods) -> None:
+    def __init__(
+        self,
+        census: Census,
+        gpu: Gpu,
+        settings: Settings,
+        pods: Pods,
+        slurm: SlurmJobs | None = None,
+    ) -> None:
         self.census = census
         self.gpu = gpu
         self.pods = pods
+        self.slurm = slurm
         self.labels = gpu.identity.labels
         self.every = settings.gpu.owners_interval
         self._started: dict[Holder, Started] = {}
 
     def read(self) -> Reading:
         look = self.census.look(self.gpu)
-        holders = look.holders[:MANY] if look is not None else ()
+        holders, left_out = bounded(look.holders if look is not None else (), "processes on a GPU")
         pids = {holder.pid for holder in holders}
         processes = {p.pid: p for p in look.processes if p.pid in pids} if look is not None else {}
         # The start parameters of a process do not change.
         self._started = {h: self._started.get(h) or started(h, self.pods) for h in holders}
         found = {holder.pid: each for holder, each in self._started.items()}
-        allocations = self.pods.holders(self.gpu.identity)
+        chosen = {setting for each in found.values() for setting in each.nccl.items()}
+        settings, without = bounded(sorted(chosen), "NCCL settings on a GPU")
         samples = (
-            *self._owner_samples(allocations, found.values()),
+            *self._owner_samples(found.values()),
             *self._process_samples(processes, found),
+            *(Sample(NCCL_SETTING, (*self.labels, *setting), 1.0) for setting in settings),
         )
-        return Reading(samples, OwnersDetail(tuple(found.values())))
+        jobs = {process.owner.slurm_job for process in found.values()}
+        unnumbered = (FOLDER.seen(job) for job in sorted(filter(SLUID_ONLY.fullmatch, jobs)))
+        unread = (*left_out, *without, *_strange_containers(holders), *unnumbered)
+        return Reading(samples, OwnersDetail(tuple(found.values())), unread)
 
-    def _owner_samples(
-        self, holders: list[Allocation] | None, started: Iterable[Started]
-    ) -> Iterator[Sample]:
-        at = self.labels
-        allocated = {Owner(h.namespace, h.pod, h.container) for h in holders or ()}
-        running = {process.owner for process in started}
-        for owner in sorted(allocated | running, key=astuple):
-            via = "kubelet" if owner in allocated else "process"
-            yield from OWNER.at(1.0, *at, *astuple(owner), via)
-        if allocated or running or holders is not None:
-            yield from ALLOCATED.at(float(bool(allocated or running)), *at)
+    def _owner_samples(self, started: Iterable[Started]) -> Iterator[Sample]:
+        at, gpu = self.labels, self.gpu.identity
+        pods = self.pods.holders(gpu)
+        jobs = self.slurm.owners(gpu) if self.slurm else None
+        running = {process.owner: "process" for process in started}
+        by_pod = {Owner(h.namespace, h.pod, h.container): "kubelet" for h in pods or ()}
+        by_job = dict.fromkeys(jobs or (), "slurm")
+        given = {**by_pod, **by_job}
+        # A process may tell more of the same owner: its user, or the job inside a pod.
+        said_better = {g for g in given for r in running if g != r and _tells_more(r, g)}
+        owners = {**running, **given}
+        for owner in sorted(owners.keys() - said_better, key=astuple):
+            yield from OWNER.at(1.0, *at, *astuple(owner), owners[owner])
+        if owners or pods is not None or jobs is not None:
+            yield from ALLOCATED.at(float(bool(owners)), *at)
 
     def _process_samples(
         self, processes: dict[int, Process], started: dict[int, Started]
@@ -143,30 +173,52 @@ class GpuOwners:
             for use in known(self.gpu.process_use) or []:
                 if use.pid in processes:
                     yield from PROCESS_USE.at(use.gpu, *at, str(use.pid))
-        settings = sorted({item for s in started.values() for item in s.nccl.items()})
-        for name, value in settings[:MANY]:
-            yield from NCCL_SETTING.at(1.0, *at, name, value)
         unread = sum(not found.environment_read for found in started.values())
         yield from UNREADABLE.at(float(unread) if started else None, *at, "environ")
 
 
+def _strange_containers(holders: Iterable[Holder]) -> Iterator[Unread]:
+    for holder in holders:
+        with contextlib.suppress(OSError):
+            if path := holder.strange_container():
+                yield CONTAINER.seen(path)
+
+
+def _tells_more(one: Owner, other: Owner) -> bool:
+    """Whether an owner of a process is the other, with a user or a Slurm job where that has none.
+
+    No more than these: two containers of a pod are two owners.
+    """
+    user, job = other.user or one.user, other.slurm_job or one.slurm_job
+    return one == replace(other, user=user, slurm_job=job)
+
+
 class ProcessRoles:
-    """Looks at what the processes on one GPU are."""
+    """Looks at what the processes on one GPU are, and what they run."""
 
     name = "process_roles"
-    needs = "a process on the GPU"
+    needs = (
+        "a process on the GPU, and to see it: hostPID; SYS_PTRACE for what other users' processes "
+        "run; for images, the node's root at path.rootfs and DAC_READ_SEARCH"
+    )
     divided: ClassVar[Divided] = "instances"
-    metrics: ClassVar[tuple[Metric, ...]] = ()
+    metrics = (VERSIONS,)
+    unknowns = (BOUND,)
 
     def __init__(self, census: Census, gpu: Gpu, settings: Settings) -> None:
         self.census = census
         self.gpu = gpu
         self.every = settings.gpu.owners_interval
+        self._versions = RunningVersions(census.node, gpu.identity)
 
     def read(self) -> Reading:
         look = self.census.look(self.gpu)
-        holders = look.holders[:MANY] if look is not None else ()
-        return Reading((), RolesDetail(tuple(holder.role() for holder in holders)))
+        holders, left_out = bounded(look.holders if look is not None else (), "processes on a GPU")
+        return Reading(
+            tuple(self._versions.samples(holders)),
+            RolesDetail(tuple(holder.role() for holder in holders)),
+            left_out,
+        )
 
 
 HOLDERS_SOURCE: HoldersSource = ProcessRoles

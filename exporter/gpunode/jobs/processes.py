@@ -26,7 +26,7 @@ from gpunode.jobs.shm import SharedMemory
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import HERTZ, ProcessStat, counter, parse_stat
 from gpunode.node.node import Filesystem
-from gpunode.source import Divided, Reading
+from gpunode.source import BOUND, Divided, Reading
 
 PROCESSES = Metric(
     "gpunode_job_processes",
@@ -345,6 +345,7 @@ class JobProcesses:
         "processes"
     )
     divided: ClassVar[Divided] = "both"
+    unknowns = (BOUND,)
     metrics = (
         PROCESSES,
         UNREADABLE,
@@ -418,7 +419,8 @@ class JobProcesses:
             Listed(int(pid), stat.name, used.processes.get(pid), stat.state, self._wait(pid, stat))
             for pid, stat in islice(job.processes.items(), SHOWN)
         )
-        return Reading(samples, JobDetail(shown, job.cgroup_path))
+        left_out = () if job.whole else (BOUND.seen(f"more than {LOOKED_AT} processes of a job"),)
+        return Reading(samples, JobDetail(shown, job.cgroup_path), left_out)
 
     def _wait(self, pid: str, stat: ProcessStat) -> str:
         """The kernel function in which a process waits that cannot be interrupted."""

@@ -396,7 +396,8 @@ class Training:
 
     def mfu(self, now: float) -> float | None:
         """Model FLOPs utilisation; None if the FLOPs of the model or the GPU are unknown."""
-        peak = model_of(self.identity.name, self.identity.compute_capability)
+        model = model_of(self.identity.name)
+        peak = model.half if model else None
         if peak is None or self.last.flops is None or self.identity.mig:
             return None
         rates = [
@@ -406,7 +407,7 @@ class Training:
         ]
         if not rates:
             return None
-        mfu = sum(rates) / peak.half
+        mfu = sum(rates) / peak
         return mfu if mfu <= HIGHEST_MFU else None
 
     def series(self, lives: bool, now: float) -> Iterator[Sample]:

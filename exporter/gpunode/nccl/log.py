@@ -21,7 +21,7 @@ from gpunode.holders.holder import Holder
 from gpunode.holders.source import HoldersSource
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import MAX_FILE
-from gpunode.source import MANY, Divided, Reading
+from gpunode.source import BOUND, Divided, Reading, bounded
 
 COMMUNICATOR = (*GPU, "communicator")
 INFO = Metric(
@@ -394,6 +394,7 @@ class NcclLogs:
     )
     divided: ClassVar[Divided] = "instances"
     metrics = (INFO, CHANNELS, TOPOLOGY, WARNINGS)
+    unknowns = (BOUND,)
 
     def __init__(self, census: Census, gpu: Gpu, settings: Settings) -> None:
         self.census = census
@@ -406,7 +407,7 @@ class NcclLogs:
     def read(self) -> Reading:
         look = self.census.look(self.gpu)
         known = [holder for holder in look.holders if holder.start is not None] if look else []
-        holders = known[:MANY]
+        holders, left_out = bounded(known, "processes on a GPU")
         self._logs = {holder: log for holder, log in self._logs.items() if holder in holders}
         read = []
         for holder in holders:
@@ -416,7 +417,7 @@ class NcclLogs:
                 continue  # not readable, not written yet, or no answer
             if log is not None:
                 read.append(log)
-        return Reading(tuple(self._samples(read)))
+        return Reading(tuple(self._samples(read)), unread=left_out)
 
     def _follow(self, holder: Holder) -> DebugLog | None:
         """The log of a process with what it has gained. Raises ``OSError``."""

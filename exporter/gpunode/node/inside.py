@@ -26,6 +26,9 @@ PLACE = re.compile(r"(?P<process>/proc/\d+)/(?P<start>root|cwd)/(?P<path>.*)", r
 OPENAT2 = 437
 """The system call; its number is the same on every architecture that has drivers for GPUs."""
 
+MOST_MAPS = 4 << 20
+"""Bytes of a table of what a process has mapped: of one that trains, it has a tenth of that."""
+
 NO_MAGICLINKS, BENEATH, IN_ROOT = 0x02, 0x08, 0x10
 RESOLVE = {"root": IN_ROOT | NO_MAGICLINKS, "cwd": BENEATH | NO_MAGICLINKS}
 """How a path is resolved: links lead below the root; none leads out of a working directory."""
@@ -85,6 +88,19 @@ class Inside:
                     return os.pread(file, size, begin), begin
 
         return self._patience.ask(self._tenant(path), path, answer)
+
+    def maps(self, pid: int) -> bytes:
+        """The beginning of a process's /proc/PID/maps. Raises ``OSError``.
+
+        Who maps a file of a server that never answers can make the kernel wait for it here.
+        """
+        path = f"/proc/{pid}/maps"
+
+        def answer() -> bytes:
+            with raised(), open(self.rootfs + path, "rb") as file:
+                return file.read(MOST_MAPS)
+
+        return self._patience.ask(self._tenant(f"/proc/{pid}/root/"), path, answer)
 
     def _tenant(self, path: str) -> str:
         """Whose path it is: the cgroup of the process, which unlike its user it cannot change."""

@@ -11,13 +11,22 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from gpunode.driver.driver import Driver
-from gpunode.node import ethtool, sockets, tcp
+from gpunode.node import containers, ethtool, sockets, tcp
 from gpunode.node.capability import raised
 from gpunode.node.datagram_socket import Datagram, DatagramSocket
 from gpunode.node.inside import Inside, is_inside
 from gpunode.node.kubelet import FOLDER, Allocation, Kubelet
 from gpunode.node.log import Log
-from gpunode.node.node import MAX_FILE, Filesystem, KeptLines, environment_of, lines_of, program_of
+from gpunode.node.node import (
+    MAX_FILE,
+    Filesystem,
+    Image,
+    KeptLines,
+    environment_of,
+    libraries_of,
+    lines_of,
+    program_of,
+)
 
 OF_ITS_USER = re.compile(r"/proc/\d+/(?:environ|io|wchan|ns/.*|root)")
 """Files of a process that its user may read, and others with capabilities."""
@@ -101,6 +110,24 @@ class LocalNode:
         if len(line) > MOST_ARGUMENTS:  # the last argument may go on
             del line[line.rfind(b"\0") + 1 :]
         return program_of(line.decode("utf-8", "replace").split("\0"))
+
+    def libraries(self, pid: int) -> list[str]:
+        return libraries_of(self._inside.maps(pid))
+
+    def image(self, container: str) -> Image:
+        if not containers.ID.fullmatch(container):
+            raise OSError(errno.EINVAL, "not the ID of a container", container)
+        for file, parse in containers.FILES:
+            path = file.replace("/ID/", f"/{container}/")
+            try:
+                with raised(("DAC_READ_SEARCH",)):
+                    content = self._read(path, containers.LARGEST)
+            except FileNotFoundError:
+                continue
+            if len(content) > containers.LARGEST:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
+            return parse(content.decode("utf-8", "replace"))
+        raise FileNotFoundError(errno.ENOENT, "no runtime here knows the container", container)
 
     def listens(self, pid: int) -> bool:
         with raised():

@@ -102,9 +102,12 @@ ENVIRONMENT = frozenset(
         "OMP_NUM_THREADS",
         "PMI_SIZE",
         "RANK",
+        "SLURM_JOB_GPUS",
+        "SLURM_JOB_ID",
         "SLURM_LOCALID",
         "SLURM_NTASKS",
         "SLURM_PROCID",
+        "SLURM_STEP_GPUS",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING",
         "TORCH_NCCL_BLOCKING_WAIT",
         "TORCH_NCCL_DUMP_ON_TIMEOUT",
@@ -138,6 +141,26 @@ class Filesystem:
     files_free: float = 0.0
 
 
+LIBRARIES = re.compile(
+    rb"^\S+ \S+ \S+ \S+ \d+ +(/[^\n\\]{1,512}?/(?:torch/lib/libtorch_(?:cuda|hip|cpu|python)\.so"
+    rb"|libnccl\.so(?:\.\d{1,6}){0,3}|libcudart\.so(?:\.\d{1,6}){0,3}))$",
+    re.MULTILINE,
+)
+"""The only files that are looked for among those that a process has mapped: their paths lead to the
+versions of what it runs. A line of /proc/PID/maps is kept only for these."""
+
+MOST_LIBRARIES = 16
+"""The most such files of a process; one of each is usual."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """The image of a container: its name with a tag, and a digest; what is not known is empty."""
+
+    name: str = ""
+    digest: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class KeptLines:
     """What was kept of a part of a file, and the byte at which the next part begins."""
@@ -160,6 +183,12 @@ def lines_of(part: bytes, begin: int, pattern: re.Pattern[str]) -> KeptLines:
     end = part.rfind(b"\n") + 1 or (len(part) if len(part) == MOST_READ else 0)
     text = part[:end].decode("utf-8", "replace")
     return KeptLines([match[1] for match in pattern.finditer(text)], begin + end)
+
+
+def libraries_of(maps: bytes) -> list[str]:
+    """The paths of ``LIBRARIES`` in a /proc/PID/maps, each once."""
+    found = dict.fromkeys(match[1] for match in LIBRARIES.finditer(maps))
+    return [path.decode("utf-8", "replace") for path in list(found)[:MOST_LIBRARIES]]
 
 
 def program_of(arguments: list[str]) -> str:
@@ -259,6 +288,21 @@ class Node(Protocol):
 
     def program(self, pid: int) -> str:
         """The program that a process runs, as ``program_of`` tells it. Raises ``OSError``."""
+        ...
+
+    def libraries(self, pid: int) -> list[str]:
+        """Paths, inside the root of a process, of the ``LIBRARIES`` that it has mapped.
+
+        Only the kernel's word that it has; what is there now is up to the process. Raises
+        ``OSError``, and ``TimeoutError`` if the kernel does not answer.
+        """
+        ...
+
+    def image(self, container: str) -> Image:
+        """The image of a container, by its ID of 64 digits, as its runtime tells root.
+
+        Raises ``OSError`` or ``ValueError``.
+        """
         ...
 
     def listens(self, pid: int) -> bool:

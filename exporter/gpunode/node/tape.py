@@ -89,6 +89,8 @@ NODE_CALLS = {
     "lines": NodeCall(named_by=2),
     "environment": NodeCall(),
     "program": NodeCall(),
+    "libraries": NodeCall(),
+    "image": NodeCall(),
     "listens": NodeCall(),
     "network_statistics": NodeCall(),
     "read_link": NodeCall(),
@@ -455,9 +457,17 @@ class TapeGpu:
         )
 
     def xids(self) -> list[Xid]:
-        self._track("xids")
+        return self._events("xids")
+
+    def unnamed(self) -> list[str]:
+        return self._events("unnamed")
+
+    def _events(self, call: str) -> list[Any]:
+        self._track(call)
         return [
-            x for answer in self.node.since_last_read(self.identity.uuid, "xids") for x in answer
+            event
+            for answer in self.node.since_last_read(self.identity.uuid, call)
+            for event in answer
         ]
 
     def power_samples(self, after: int) -> Buffered:

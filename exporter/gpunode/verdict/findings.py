@@ -5,7 +5,7 @@ The node page, ``gpunode top`` and the demo show it; ``export/web/node.py`` give
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpunode.gpu.activity import GpuActivity, WindowDetail
@@ -14,6 +14,7 @@ from gpunode.holders.owner import Owner
 from gpunode.jobs.owners import OWNER, OWNER_LABELS, PROCESS
 from gpunode.loop import Loop, Silent
 from gpunode.metric import Metric
+from gpunode.source import Met
 from gpunode.verdict.advice import URGENCIES, Advice, Urgency
 from gpunode.verdict.case import Evidence
 from gpunode.verdict.causes import CAUSES, NONE
@@ -26,6 +27,9 @@ from gpunode.verdict.source import Judged, Judgement
 
 MOST_FINDINGS = 16
 """Findings that are shown; more help nobody."""
+
+UNREAD_REMEMBERED = 3600.0
+"""Seconds for which it is told that something was met and is not understood."""
 
 DESCRIBES = frozenset({INFO, OWNER, PROCESS})
 """The metrics that say in their labels what a GPU is, whose, and for which processes."""
@@ -144,6 +148,8 @@ class NodeStatus:
     gpus: tuple[GpuStatus, ...]
     figures: tuple[NodeFigure, ...]
     silent: tuple[Silent, ...]
+    unread: tuple[Met, ...]
+    """What was met of late and is not understood."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +237,10 @@ def status(loop: Loop) -> NodeStatus:
         *_without_gpus(silent, gpus),
     ]
     found.sort(key=lambda one: URGENCIES.index(one.urgency))
-    calm = _calm(known, found)
+    unread = tuple(met for met in loop.unread() if met.last > loop.clock.time() - UNREAD_REMEMBERED)
+    calm = _calm(known, found, silent, unread)
     return NodeStatus(
-        shortage.node, calm, tuple(found[:MOST_FINDINGS]), gpus, shortage.figures, silent
+        shortage.node, calm, tuple(found[:MOST_FINDINGS]), gpus, shortage.figures, silent, unread
     )
 
 
@@ -299,11 +306,15 @@ def _cause(verdict: Judgement) -> Cause:
     return CAUSES[verdict.cause]
 
 
-def _calm(known: Known, found: Iterable[Finding]) -> str:
-    """That all is well, where nothing presses: only of GPUs of which it is known."""
+def _calm(
+    known: Known, found: Iterable[Finding], silent: Sequence[Silent], unread: Sequence[Met]
+) -> str:
+    """That all is well, where nothing presses and everything that was met was understood."""
     if not known.labels or any(one.urgency in PRESSING for one in found):
         return ""
-    return "All is well" if all(map(known.knows, known.labels)) else "Nothing is known to be wrong"
+    if silent or unread or not all(map(known.knows, known.labels)):
+        return "Nothing is known to be wrong"
+    return "All is well"
 
 
 def _gpu(known: Known, at: At) -> GpuStatus:

@@ -388,7 +388,9 @@ def _hardware(out: Exposition, gpu: int, labels: Mapping[str, str], does: Behavi
     out.gauge("gpunode_gpu_recovery_action", 1.0, action="none", **labels)
     out.gauge("gpunode_source_up", 1.0, source="gpu_activity", mountpoint="", **labels)
     info = {"name": "NVIDIA H100 80GB HBM3", "bus_id": bus_id(gpu), "serial": "", "vbios": ""}
-    out.gauge("gpunode_gpu_info", 1.0, **info, compute_capability="9.0", parent="", **labels)
+    info |= {"compute_capability": "9.0", "parent": "", "gsp": "", "inforom": ""}
+    info |= {"cluster_uuid": "", "clique_id": ""}
+    out.gauge("gpunode_gpu_info", 1.0, **info, **labels)
 
 
 def _owned(out: Exposition, tenant: Tenant, labels: Mapping[str, str], begin: float) -> None:

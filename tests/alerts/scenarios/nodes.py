@@ -305,6 +305,30 @@ def nvlink(on: On) -> None:
         on.out.gauge("gpunode_gpu_nvlink_up", up, link=str(link), **on.labels)
 
 
+def nvlink_recovers(on: On) -> None:
+    """Its first links, 1 of 18, fail and recover so often a second; the others never do."""
+    links = int(on.number("links", 1.0))
+    for link in range(18):
+        on.out.gauge("gpunode_gpu_nvlink_up", 1.0, link=str(link), **on.labels)
+    kind = {"kind": "recovery_successful", **on.labels}
+    for link in range(links if on.happened else 0):
+        on.out.line("gpunode_gpu_nvlink_link_errors_total", on.rises, link=str(link), **kind)
+    gained = replace(on.rises, slope=on.rises.slope * links)
+    on.out.line("gpunode_gpu_nvlink_errors_total", gained, **kind)
+
+
+def nvlink_domain(on: On) -> None:
+    """It is in an NVLink domain of several nodes."""
+    domain = {"cluster_uuid": "9c6f5af3-53bf-49b5-a436-b66766c413c3", "clique_id": "32766"}
+    (info,) = [
+        dict(labels)
+        for metric, labels in on.out.series
+        if metric == "gpunode_gpu_info" and on.labels.items() <= dict(labels).items()
+    ]
+    on.out.drop("gpunode_gpu_info", **on.labels)
+    on.out.gauge("gpunode_gpu_info", 1.0, **{**info, **domain})
+
+
 def job_memory(on: On) -> None:
     """The job is near its memory limit."""
     limit = 512 * GIB
@@ -524,8 +548,14 @@ def infiniband(on: On) -> None:
 
 
 def rdma_errors(on: On) -> None:
-    """A port loses packets."""
+    """A port loses packets, or, where ``again`` says which share of its bytes, sends them again."""
     labels = {"device": on.text("device", "mlx5_0"), "port": "1"}
+    if "again" in on.options:
+        share = on.number("again", 0.0) if on.active else 1e-6
+        on.out.counter("gpunode_infiniband_bytes_total", 1e10, direction="transmit", **labels)
+        on.out.counter("gpunode_infiniband_retransmitted_bytes_total", share * 1e10, **labels)
+        on.out.counter("gpunode_infiniband_retransmitted_packets_total", share * 1e6, **labels)
+        return
     line = on.rises if on.active else Linear(0.0)
     on.out.line("gpunode_infiniband_transport_errors_total", line, kind="ack_timeout", **labels)
 
@@ -590,6 +620,8 @@ EVENTS: Mapping[str, Callable[[On], None]] = {
     "is capped": is_capped,
     "power brake": power_brake,
     "nvlink": nvlink,
+    "nvlink recovers": nvlink_recovers,
+    "nvlink domain": nvlink_domain,
     "job memory": job_memory,
     "cpu quota": quota,
     "killed": killed,

@@ -21,6 +21,7 @@ from gpunode.jobs.owners import OWNER, PROCESS
 from gpunode.metric import Sample
 from gpunode.node.node import Node
 from gpunode.source import WHOLE_NODE, Place, Reading, Source
+from gpunode.unread import Unread
 from gpunode.verdict.shortages import Shortages
 from tests.verdict.stage import Actor, Labelled, Stage, Teller
 
@@ -48,6 +49,7 @@ class Host:
 
     gauges: dict[Labelled, float] = field(default_factory=dict)
     rates: dict[Labelled, float] = field(default_factory=dict)
+    unread: tuple[Unread, ...] = ()
 
 
 class Scene:
@@ -100,7 +102,8 @@ class Scene:
     def _host(self) -> Reading:
         now = self.stage.clock.monotonic()
         counters = (Sample(m, at, rate * now) for (m, at), rate in self.host.rates.items())
-        return Reading((*(Sample(m, at, v) for (m, at), v in self.host.gauges.items()), *counters))
+        gauges = (Sample(m, at, v) for (m, at), v in self.host.gauges.items())
+        return Reading((*gauges, *counters), unread=self.host.unread)
 
     def _audit(self) -> Reading:
         passed = [Result(f"check_{n}", "ok", "", "", "", "", "") for n in range(24)]

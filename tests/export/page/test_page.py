@@ -16,6 +16,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from gpunode.export import palette
 from gpunode.report.document import Report
 from gpunode.report.page import html
+from gpunode.unread import Unknown
 from tests.conftest import watching
 from tests.export.page import scenes
 from tests.export.page.conftest import context, look_again, opened
@@ -140,6 +141,24 @@ def test_it_says_when_all_is_well(browser: Browser, address: Callable[[str], str
         assert first(page) == "All is well"
         expect(page.locator(".finding").first).to_contain_text("8 GPUs: 8 free.")
         assert page.title() == "gpu-h200-17"
+
+
+def test_it_shows_what_was_met_and_is_not_understood(browser: Browser) -> None:
+    scene = scenes.at_work()
+    kind = Unknown("kernel_line", "a line of the kernel of <i>unknown</i> form")
+    scene.host.unread = (kind.seen("NVRM: GPU0 forgets"), kind.seen("NVRM: GPU0 <b>forgets</b>"))
+    with opened(browser, served(scene.play(60).stage.loop)) as page:
+        assert first(page) == "Nothing is known to be wrong"
+        expect(page.locator(".finding").first).to_contain_text(
+            "But not everything that was met is understood: see below."
+        )
+        unread = page.locator("#unread")
+        expect(unread).to_contain_text(
+            "host, kernel line: a line of the kernel of <i>unknown</i> form"
+        )
+        expect(unread.locator("code")).to_have_text(
+            ["NVRM: GPU0 forgets", "NVRM: GPU0 <b>forgets</b>"]
+        )
 
 
 def test_a_lost_gpu_stays_on_the_page(browser: Browser, address: Callable[[str], str]) -> None:

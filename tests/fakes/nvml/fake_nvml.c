@@ -24,6 +24,7 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -139,6 +140,7 @@ typedef struct {
     uint32_t clique;
     unsigned state;
     uint32_t health_mask;
+    uint8_t summary; /* since version 3 */
 } Fabric;
 
 /* The opaque handle. mig is -1 for a whole GPU. */
@@ -168,10 +170,31 @@ typedef struct {
     unsigned gpu_instance, compute_instance;
 } EventData;
 
+typedef struct {
+    unsigned max, high, partial, low, none;
+} RemapHistogram;
+
+typedef struct {
+    unsigned version;
+    unsigned long long counts[11];
+    unsigned exceeded;
+} SramStatus;
+
+typedef struct {
+    unsigned version, flag;
+} Unrepairable;
+
+typedef struct {
+    unsigned environment, feature, devtools;
+} ConfComputeState;
+
+_Static_assert(sizeof(SramStatus) == 0x68, "pynvml: nvmlEccSramErrorStatus_v1");
 _Static_assert(sizeof(MemoryV2) == 0x28, "pynvml: nvmlMemory_v2");
 _Static_assert(sizeof(MarginTemperature) == 0x8, "pynvml: nvmlMarginTemperature_v1");
 _Static_assert(sizeof(GridFeatures) == 860, "pynvml: c_nvmlGridLicensableFeatures_v4_t");
-_Static_assert(sizeof(Fabric) == 0x24, "pynvml: nvmlGpuFabricInfo_v2");
+enum { FABRIC_V2 = 0x24 };
+_Static_assert(sizeof(Fabric) == 0x28, "pynvml: nvmlGpuFabricInfo_v3");
+_Static_assert(offsetof(Fabric, summary) == FABRIC_V2, "pynvml: nvmlGpuFabricInfo_v2");
 
 /* ------------------------------------------------------------------------
  * 2. Config: what the script says right now
@@ -189,9 +212,13 @@ _Static_assert(sizeof(Fabric) == 0x24, "pynvml: nvmlGpuFabricInfo_v2");
     X(nvmlDeviceGetPowerManagementLimit) X(nvmlDeviceGetPowerManagementLimitConstraints) \
     X(nvmlDeviceGetTemperatureThreshold) X(nvmlDeviceGetEncoderUtilization) \
     X(nvmlDeviceGetDecoderUtilization) X(nvmlDeviceGetGridLicensableFeatures) X(nvmlDeviceValidateInforom) X(nvmlSystemGetDriverVersion) \
+    X(nvmlSystemGetCudaDriverVersion) X(nvmlDeviceGetGspFirmwareVersion) X(nvmlDeviceGetInforomImageVersion) \
     X(nvmlDeviceGetCurrentClocksThrottleReasons) X(nvmlDeviceGetTotalEnergyConsumption) \
     X(nvmlDeviceGetTotalEccErrors) X(nvmlDeviceGetRemappedRows) X(nvmlDeviceGetPersistenceMode) \
-    X(nvmlDeviceGetPerformanceState) \
+    X(nvmlDeviceGetPerformanceState) X(nvmlDeviceGetRowRemapperHistogram) \
+    X(nvmlDeviceGetSramEccErrorStatus) X(nvmlDeviceGetVirtualizationMode) \
+    X(nvmlSystemGetConfComputeState) X(nvmlDeviceGetP2PStatus) \
+    X(nvmlDeviceGetUnrepairableMemoryFlag) \
     X(nvmlDeviceGetCurrPcieLinkGeneration) X(nvmlDeviceGetCurrPcieLinkWidth) \
     X(nvmlDeviceGetMaxPcieLinkGeneration) X(nvmlDeviceGetMaxPcieLinkWidth) X(nvmlDeviceGetPcieReplayCounter) \
     X(nvmlDeviceGetGpuFabricInfoV) X(nvmlDeviceGetMigMode) X(nvmlDeviceGetMaxMigDeviceCount) \
@@ -275,9 +302,25 @@ static const struct {
     {"PcieReplayCounter", 0},
     {"GpuFabricInfoV.state", 3},
     {"GpuFabricInfoV.health_mask", 426},
+    {"GpuFabricInfoV.health_summary", 0},
+    {"GpuFabricInfoV.status", 0},
+    {"GpuFabricInfoV.cluster", 0},
+    {"GpuFabricInfoV.clique", 0},
+    {"GpuFabricInfoV.version", 3},
     {"MaxMigDeviceCount", 7},
     {"GridLicensableFeatures.supported", 0},
     {"GridLicensableFeatures.state", 0},
+    {"RowRemapperHistogram.max", 3072},
+    {"RowRemapperHistogram.high", 0},
+    {"RowRemapperHistogram.partial", 0},
+    {"RowRemapperHistogram.low", 0},
+    {"RowRemapperHistogram.none", 0},
+    {"SramEccErrorStatus.exceeded", 0},
+    {"UnrepairableMemoryFlag", 0},
+    {"VirtualizationMode", 0},
+    {"ConfComputeState.feature", 0},
+    {"ConfComputeState.devtools", 0},
+    {"P2PStatus", 0},
     {"GpuInstanceInfo.profile", 19},
     {"GpuInstanceInfo.start", NAN},
 };
@@ -290,7 +333,7 @@ typedef struct {
 
 typedef struct {
     unsigned id, scope;
-    bool any_scope, is_double;
+    bool any_scope, is_double, left;
     Ret fail;
     Number value;
 } Field;
@@ -781,6 +824,8 @@ static void say_field(Settings *s, char **rest)
     char *word = need_word(rest);
     if (strcmp(word, "fail") == 0)
         field.fail = (Ret)need_integer(rest);
+    else if (strcmp(word, "left") == 0)
+        field.left = true;
     else if ((field.is_double = strcmp(word, "double") == 0))
         field.value = to_number(need_word(rest));
     else
@@ -1431,6 +1476,14 @@ Ret nvmlSystemGetDriverVersion(char *version, unsigned length)
     return leave(r);
 }
 
+Ret nvmlSystemGetCudaDriverVersion_v2(int *version)
+{
+    Ret r = enter(F_nvmlSystemGetCudaDriverVersion);
+    if (r == OK)
+        *version = 13000;
+    return leave(r);
+}
+
 Ret nvmlDeviceGetCount_v2(unsigned *count)
 {
     Ret r = enter(F_nvmlDeviceGetCount);
@@ -1502,6 +1555,22 @@ Ret nvmlDeviceGetVbiosVersion(Device *d, char *version, unsigned length)
     Ret r = enter_device(d, F_nvmlDeviceGetVbiosVersion);
     if (r == OK)
         r = copy_string(settings_of(d)->vbios, version, length);
+    return leave(r);
+}
+
+Ret nvmlDeviceGetGspFirmwareVersion(Device *d, char *version)
+{
+    Ret r = enter_device(d, F_nvmlDeviceGetGspFirmwareVersion);
+    if (r == OK)
+        strcpy(version, "580.159.04");
+    return leave(r);
+}
+
+Ret nvmlDeviceGetInforomImageVersion(Device *d, char *version, unsigned length)
+{
+    Ret r = enter_device(d, F_nvmlDeviceGetInforomImageVersion);
+    if (r == OK)
+        r = copy_string("G525.0225.00.05", version, length);
     return leave(r);
 }
 
@@ -1703,19 +1772,105 @@ Ret nvmlDeviceGetGpuFabricInfoV(Device *d, Fabric *f)
     Ret r = enter_device(d, F_nvmlDeviceGetGpuFabricInfoV);
     if (r == OK && !f)
         r = INVALID_ARGUMENT;
-    if (r == OK && f->version != VERSION_OF(Fabric, 2))
+    bool third = r == OK && f->version == VERSION_OF(Fabric, 3);
+    bool known = third || (r == OK && f->version == (FABRIC_V2 | 2u << 24));
+    if (r == OK && (!known || (third && reading(d, "GpuFabricInfoV.version") < 3)))
         r = VERSION_MISMATCH;
     if (r == OK && d->mig >= 0)
         r = NOT_SUPPORTED;
     if (r == OK) {
-        memset(f->cluster, 0xC1, sizeof f->cluster);
-        f->status = f->clique = 0;
+        memset(f->cluster, (int)to_uint(reading(d, "GpuFabricInfoV.cluster")), sizeof f->cluster);
+        f->status = to_uint(reading(d, "GpuFabricInfoV.status"));
+        f->clique = to_uint(reading(d, "GpuFabricInfoV.clique"));
         f->state = to_uint(reading(d, "GpuFabricInfoV.state"));
         f->health_mask = to_uint(reading(d, "GpuFabricInfoV.health_mask"));
+        if (third)
+            f->summary = (uint8_t)to_uint(reading(d, "GpuFabricInfoV.health_summary"));
     }
     return leave(r);
 }
 #endif
+
+Ret nvmlDeviceGetRowRemapperHistogram(Device *d, RemapHistogram *h)
+{
+    Ret r = enter_device(d, F_nvmlDeviceGetRowRemapperHistogram);
+    if (r == OK && !h)
+        r = INVALID_ARGUMENT;
+    if (r == OK && d->mig >= 0)
+        r = NOT_SUPPORTED;
+    if (r == OK) {
+        h->max = to_uint(reading(d, "RowRemapperHistogram.max"));
+        h->high = to_uint(reading(d, "RowRemapperHistogram.high"));
+        h->partial = to_uint(reading(d, "RowRemapperHistogram.partial"));
+        h->low = to_uint(reading(d, "RowRemapperHistogram.low"));
+        h->none = to_uint(reading(d, "RowRemapperHistogram.none"));
+    }
+    return leave(r);
+}
+
+Ret nvmlDeviceGetSramEccErrorStatus(Device *d, SramStatus *s)
+{
+    Ret r = enter_device(d, F_nvmlDeviceGetSramEccErrorStatus);
+    if (r == OK && !s)
+        r = INVALID_ARGUMENT;
+    if (r == OK && s->version != VERSION_OF(SramStatus, 1))
+        r = VERSION_MISMATCH;
+    if (r == OK && d->mig >= 0)
+        r = NOT_SUPPORTED;
+    if (r == OK) {
+        memset(s->counts, 0, sizeof s->counts);
+        s->exceeded = to_uint(reading(d, "SramEccErrorStatus.exceeded"));
+    }
+    return leave(r);
+}
+
+Ret nvmlDeviceGetUnrepairableMemoryFlag_v1(Device *d, Unrepairable *u)
+{
+    Ret r = enter_device(d, F_nvmlDeviceGetUnrepairableMemoryFlag);
+    if (r == OK && !u)
+        r = INVALID_ARGUMENT;
+    if (r == OK && u->version != VERSION_OF(Unrepairable, 1))
+        r = VERSION_MISMATCH;
+    if (r == OK)
+        u->flag = to_uint(reading(d, "UnrepairableMemoryFlag"));
+    return leave(r);
+}
+
+Ret nvmlDeviceGetVirtualizationMode(Device *d, unsigned *mode)
+{
+    Ret r = enter_device(d, F_nvmlDeviceGetVirtualizationMode);
+    if (r == OK && !mode)
+        r = INVALID_ARGUMENT;
+    if (r == OK)
+        *mode = to_uint(reading(d, "VirtualizationMode"));
+    return leave(r);
+}
+
+/* Of the whole system: what the script sets on the first GPU. */
+Ret nvmlSystemGetConfComputeState(ConfComputeState *state)
+{
+    Ret r = enter(F_nvmlSystemGetConfComputeState);
+    const Device first = {0, -1};
+    if (r == OK && !state)
+        r = INVALID_ARGUMENT;
+    if (r == OK) {
+        state->environment = 0;
+        state->feature = to_uint(reading(&first, "ConfComputeState.feature"));
+        state->devtools = to_uint(reading(&first, "ConfComputeState.devtools"));
+    }
+    return leave(r);
+}
+
+Ret nvmlDeviceGetP2PStatus(Device *d, Device *other, unsigned what, unsigned *status)
+{
+    const unsigned nvlink = 2;
+    Ret r = enter_device(d, F_nvmlDeviceGetP2PStatus);
+    if (r == OK && (!known_device(other) || what != nvlink || !status))
+        r = INVALID_ARGUMENT;
+    if (r == OK)
+        *status = to_uint(reading(d, "P2PStatus"));
+    return leave(r);
+}
 
 /* A guest's licence for a virtual GPU, or none. */
 Ret nvmlDeviceGetGridLicensableFeatures_v4(Device *d, GridFeatures *out)
@@ -1947,6 +2102,8 @@ static void fill_field(const Device *d, FieldValue *v)
 {
     const Field *said = find_field(settings_of(d), v->id, v->scope);
     const struct FieldKind *kind = find_field_kind(v->id);
+    if (said && said->left)
+        return;
     v->timestamp = (int64_t)microseconds_now();
     v->latency = 5;
     v->result = OK;

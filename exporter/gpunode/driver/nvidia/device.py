@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pynvml
@@ -29,11 +29,25 @@ GONE = {
 LOST = {pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_NOT_FOUND}
 """Errors of one GPU that fell off the bus: a new handle may reach it when it is back."""
 
+MOST_UNNAMED = 16
+"""Values without a name that are kept until they are asked for."""
+
 MOST_SAMPLES = 256
 """More than any buffer holds: on an H200, 120 power samples and 71 of utilisation."""
 
 LATEST = 2**62
 """The last time in microseconds that a clock can show; beyond, the driver knows none."""
+
+VALUE_TYPES = {
+    pynvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
+    pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
+    pynvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: "usVal",
+}
+"""The member of the union of a field's value, by its type."""
 
 SAMPLE = struct.Struct("=QI4x")
 """``nvmlSample_t``: microseconds, and a union of which the unsigned member is used."""
@@ -60,6 +74,7 @@ class Device:
         self.uuid = uuid
         self.parent = parent
         self.board = parent or self
+        self._unnamed: set[str] = set()
         self.reopen(handle, generation)
 
     def reopen(self, handle: Any, generation: int) -> None:
@@ -78,6 +93,25 @@ class Device:
     def ask_again(self) -> None:
         """Forget what was unsupported: a new mode or permission may enable a sensor."""
         self._unsupported.clear()
+
+    def name(self, what: str, names: Mapping[int, str], value: int) -> str | None:
+        """The name of a value of an enumeration; one that has none is kept for ``unnamed``."""
+        name = names.get(value)
+        if name is None and value != NOT_AVAILABLE and len(self._unnamed) < MOST_UNNAMED:
+            self._unnamed.add(f"{what} {value}")
+        return name
+
+    def bits(self, what: str, names: Mapping[int, str], mask: int) -> list[str]:
+        """The names of the bits that are set in a mask; the same for those that have none."""
+        rest = mask & ~sum(names)
+        if rest and len(self._unnamed) < MOST_UNNAMED:
+            self._unnamed.add(f"{what} {rest:#x}")
+        return [name for bit, name in names.items() if mask & bit]
+
+    def unnamed(self) -> list[str]:
+        """What ``name`` and ``bits`` kept since the last call."""
+        kept, self._unnamed = self._unnamed, set()
+        return sorted(kept)
 
     def call(
         self,
@@ -133,13 +167,17 @@ class Device:
         answers = {
             (value.fieldId, value.scopeId): number
             for value in self.call("nvmlDeviceGetFieldValues", list(fields))
-            if value.nvmlReturn == pynvml.NVML_SUCCESS
-            and (number := _field_value(value)) is not None
+            if _answered(value) and (number := self._field_value(value)) is not None
         }
         if not answers:
             self._unsupported.add(key)
             raise Unsupported(f"{key}: not supported by GPU {self.index}")
         return answers
+
+    def _field_value(self, field: Any) -> float | None:
+        """The member of the union that ``valueType`` selects; None if that can be no reading."""
+        member = self.name("type of a field", VALUE_TYPES, field.valueType)
+        return None if member is None else possible(getattr(field.value, member), COUNTS)
 
     def samples(
         self, kind: int, after: int, scale: float, within: Range
@@ -185,8 +223,10 @@ def _get_samples(handle: Any, kind: int, after: int) -> bytes:
     return bytes(samples)[: count.value * SAMPLE.size]
 
 
-def _field_value(field: Any) -> float | None:
-    """The member of the union that ``valueType`` selects; None if that can be no reading."""
-    member = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
-    name = member.get(field.valueType)
-    return None if name is None else possible(getattr(field.value, name), COUNTS)
+def _answered(field: Any) -> bool:
+    """Whether the driver wrote a value, or left the field as it was handed in, which is all zeros.
+
+    An H200 (driver 580.159) does so with all limits of a call that asks for one of a wrong scope.
+    """
+    written = field.timestamp or field.latencyUsec or field.valueType or field.value.ullVal
+    return field.nvmlReturn == pynvml.NVML_SUCCESS and bool(written)

@@ -14,10 +14,13 @@ import pynvml
 from gpunode.driver.driver import (
     Activity,
     Buffered,
+    ChipLinks,
     DriverError,
     Fabric,
     Limits,
     Memory,
+    Mode,
+    ModulePower,
     NvLink,
     PcieLink,
     PowerLimits,
@@ -31,7 +34,7 @@ from gpunode.driver.driver import (
     VideoUse,
     Xid,
 )
-from gpunode.driver.nvidia import health, identity, links
+from gpunode.driver.nvidia import fabric, health, identity, links, modes
 from gpunode.driver.nvidia.dcgm import DcgmProfiling
 from gpunode.driver.nvidia.device import LATEST, Device
 from gpunode.driver.nvidia.gpm import GpmCounters, GpmSnapshots
@@ -79,6 +82,8 @@ VIOLATION_NANOSECONDS = {
     pynvml.NVML_FI_DEV_PERF_POLICY_LOW_UTILIZATION: "low_utilization",
     pynvml.NVML_FI_DEV_PERF_POLICY_RELIABILITY: "reliability",
 }
+
+MODES = {pynvml.NVML_FEATURE_DISABLED: "off", pynvml.NVML_FEATURE_ENABLED: "on"}
 
 ALL_ONES = 2**64 - 1
 """A mask of clock events that the driver does not know."""
@@ -208,7 +213,7 @@ class NvmlGpu:
             mask = self.device.call("nvmlDeviceGetCurrentClocksThrottleReasons")
         if mask == ALL_ONES:
             raise Unsupported(f"clock events: {mask:#x} is no reading")
-        return [name for bit, name in CLOCK_EVENTS.items() if mask & bit]
+        return self.device.bits("clock events", CLOCK_EVENTS, mask)
 
     def performance_state(self) -> int:
         state = self.device.call("nvmlDeviceGetPerformanceState")
@@ -326,8 +331,23 @@ class NvmlGpu:
     def driver_version(self) -> str:
         return identity.driver_version(self.device.library, self.device.generation)
 
+    def cuda_version(self) -> str:
+        return identity.cuda_version(self.device.library, self.device.generation)
+
+    def firmware(self) -> dict[str, str]:
+        return identity.firmware(self.device.board)
+
     def remapped_rows(self) -> RemappedRows:
         return health.remapped_rows(self.device)
+
+    def remap_banks(self) -> dict[str, float]:
+        return health.remap_banks(self.device)
+
+    def sram_worn(self) -> bool:
+        return health.sram_worn(self.device)
+
+    def memory_unrepairable(self) -> bool:
+        return health.memory_unrepairable(self.device)
 
     def recovery_action(self) -> str:
         return health.recovery_action(self.device)
@@ -348,14 +368,38 @@ class NvmlGpu:
         return links.nvlink_bytes(self.device)
 
     def fabric(self) -> Fabric:
-        return links.fabric(self.device)
+        return fabric.fabric(self.device)
 
     def persistence(self) -> bool:
-        return bool(reading("persistence", self.device.call("nvmlDeviceGetPersistenceMode"), FLAGS))
+        return self._is_on("persistence mode", self.device.call("nvmlDeviceGetPersistenceMode"))
 
     def mig_mode(self) -> bool:
         current, _ = self.device.call("nvmlDeviceGetMigMode")
-        return bool(reading("MIG mode", current, FLAGS))
+        return self._is_on("MIG mode", current)
+
+    def _is_on(self, what: str, mode: int) -> bool:
+        name = self.device.name(what, MODES, mode)
+        if name is None:
+            raise Unsupported(f"{what}: {mode} is neither on nor off")
+        return name == "on"
+
+    def unnamed(self) -> list[str]:
+        return self.device.unnamed()
+
+    def modes(self) -> list[Mode]:
+        return modes.modes(self.device)
+
+    def module_power(self) -> ModulePower:
+        return modes.module_power(self.device)
+
+    def power_smoothing_left(self) -> float:
+        return modes.power_smoothing_left(self.device)
+
+    def chip_links(self) -> ChipLinks:
+        return links.chip_links(self.device)
+
+    def peers(self) -> dict[int, int]:
+        return links.peers(self.device)
 
     def xids(self) -> list[Xid]:
         return self._xids.read()

@@ -11,6 +11,7 @@ from gpunode.driver.nvidia.device import Device
 from gpunode.driver.nvidia.possible import COUNTS, FLAGS, ROWS, reading
 from gpunode.driver.nvidia.xids import RECOVERY_ACTIONS
 
+REMAP_AVAILABILITIES = ("max", "high", "partial", "low", "none")
 MOST_EVENTS = 256
 """More XID events than a window has."""
 
@@ -80,10 +81,29 @@ def remapped_rows(device: Device) -> RemappedRows:
     )
 
 
+def remap_banks(device: Device) -> dict[str, float]:
+    """Banks of memory by how many of their spare rows are left."""
+    histogram = device.call("nvmlDeviceGetRowRemapperHistogram")
+    return {name: reading("banks", getattr(histogram, name), ROWS) for name in REMAP_AVAILABILITIES}
+
+
+def sram_worn(device: Device) -> bool:
+    """Whether uncorrectable errors of the SRAM exceed the driver's threshold."""
+    status = pynvml.c_nvmlEccSramErrorStatus_v1_t()
+    device.call("nvmlDeviceGetSramEccErrorStatus", pynvml.byref(status))
+    return bool(reading("SRAM threshold", status.bThresholdExceeded, FLAGS))
+
+
+def memory_unrepairable(device: Device) -> bool:
+    """Whether memory is broken for good; drivers of 2026 and later say."""
+    flag = device.call("nvmlDeviceGetUnrepairableMemoryFlag_v1")
+    return bool(reading("unrepairable memory", flag, FLAGS))
+
+
 def recovery_action(device: Device) -> str:
     """What the driver advises, one of ``RECOVERY_ACTIONS`` or ``other``."""
     (action,) = device.fields(pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION).values()
-    return RECOVERY_ACTIONS.get(int(action), "other")
+    return device.name("recovery action", RECOVERY_ACTIONS, int(action)) or "other"
 
 
 def inforom_valid(device: Device) -> bool:

@@ -11,7 +11,7 @@ import pynvml
 from gpunode.driver.driver import DriverError, Identity
 from gpunode.driver.nvidia.device import Device
 from gpunode.driver.nvidia.library import Library
-from gpunode.driver.nvidia.possible import whole
+from gpunode.driver.nvidia.possible import CUDA_VERSIONS, reading, whole
 from gpunode.text import printable
 
 LONGEST_TEXT = 96
@@ -23,6 +23,10 @@ _get_uuid = pynvml.nvmlDeviceGetUUID.__wrapped__
 _get_serial = pynvml.nvmlDeviceGetSerial.__wrapped__
 _get_vbios = pynvml.nvmlDeviceGetVbiosVersion.__wrapped__
 _get_driver_version = pynvml.nvmlSystemGetDriverVersion.__wrapped__
+FIRMWARE = {
+    "gsp": pynvml.nvmlDeviceGetGspFirmwareVersion,
+    "inforom": pynvml.nvmlDeviceGetInforomImageVersion.__wrapped__,
+}
 
 
 def uuid_of(library: Library, handle: Any, generation: int) -> str:
@@ -36,6 +40,22 @@ def uuid_of(library: Library, handle: Any, generation: int) -> str:
 def driver_version(library: Library, generation: int) -> str:
     """The version of the driver, such as 580.159.04. Raises ``DriverError``."""
     return label(library.call(_get_driver_version, generation=generation))
+
+
+def cuda_version(library: Library, generation: int) -> str:
+    """The newest version of CUDA that the driver supports: 13.0 for 13000.
+
+    Raises ``DriverError``.
+    """
+    version = library.call("nvmlSystemGetCudaDriverVersion_v2", generation=generation)
+    version = int(reading("CUDA version", version, CUDA_VERSIONS))
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def firmware(board: Device) -> dict[str, str]:
+    """The versions of the GPU's firmware that it tells. Raises ``DriverError``."""
+    found = {what: label(board.if_supported(ask)) for what, ask in FIRMWARE.items()}
+    return {what: version for what, version in found.items() if version}
 
 
 def identify(device: Device) -> Identity:

@@ -1,15 +1,16 @@
-"""What connects a GPU: PCI Express, NVLink, and the fabric of NVSwitches."""
+"""What connects a GPU: PCI Express and NVLink."""
 
 from __future__ import annotations
 
+import contextlib
+
 import pynvml
 
-from gpunode.driver.driver import Fabric, NvLink, PcieLink, Unsupported
+from gpunode.driver.driver import ChipLinks, DriverError, NvLink, PcieLink, Unsupported
 from gpunode.driver.nvidia.device import Device
 from gpunode.driver.nvidia.possible import (
     BYTES_PER_SECOND,
     COUNTS,
-    FLAGS,
     GENERATIONS,
     LANES,
     LINKS,
@@ -30,6 +31,11 @@ PCIE_ERRORS = {
     pynvml.NVML_FI_DEV_PCIE_COUNT_BAD_DLLP: "bad_dllp",
     pynvml.NVML_FI_DEV_PCIE_L0_TO_RECOVERY_COUNTER: "link_recovery",
 }
+C2C_ERRORS = {
+    pynvml.NVML_FI_DEV_C2C_LINK_ERROR_INTR: "interrupt",
+    pynvml.NVML_FI_DEV_C2C_LINK_ERROR_REPLAY: "replay",
+    pynvml.NVML_FI_DEV_C2C_LINK_ERROR_REPLAY_B2B: "replay_back_to_back",
+}
 NVLINK_ERRORS = {
     pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY: "replay",
     pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY: "recovery",
@@ -40,9 +46,18 @@ NVLINK_ERRORS = {
     219: "effective",
     221: "symbol",
 }
-FABRIC_STATES = {1: "not_started", 2: "in_progress", 3: "completed"}
-FABRIC_HEALTH_BITS = {"bandwidth": 0, "route_recovery": 2, "route": 4, "access_timeout": 6}
-"""Shifts of the two-bit fields of ``healthMask``: 0 not supported, 1 bad, 2 good."""
+NVLINK_BIT_ERRORS = {220: "effective", 222: "symbol"}
+"""Ratios since the driver was loaded, after and before error correction; of NVLink 5."""
+
+LINK_STATES = {
+    pynvml.NVML_NVLINK_STATE_INACTIVE: "inactive",
+    pynvml.NVML_NVLINK_STATE_ACTIVE: "active",
+    pynvml.NVML_NVLINK_STATE_SLEEP: "sleep",
+    pynvml.NVML_NVLINK_STATE_ACTIVE_TRAFFIC_DISABLED: "active_traffic_disabled",
+}
+UP = ("active", "sleep")
+"""States of a link that carries data, or wakes up for it."""
+
 
 PCIE_LANE = {
     1: 2.5e9 / 10,
@@ -72,26 +87,36 @@ class NvLinks:
         ((_, count),) = fields(pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT).items()
         count = reading("NVLinks", count, LINKS)
         links, state = range(int(count)), pynvml.NVML_FI_DEV_NVLINK_GET_STATE
-        kinds = self._kinds or [state, *NVLINK_ERRORS]
+        kinds = self._kinds or [state, *NVLINK_ERRORS, *NVLINK_BIT_ERRORS]
         values = fields(*((kind, link) for link in links for kind in kinds))
         self._kinds = sorted({kind for kind, _ in values})
         if not self._speeds:
             speed = pynvml.NVML_FI_DEV_NVLINK_GET_SPEED
             answers = fields(*((speed, link) for link in links))
             self._speeds = {link: megabytes for (_, link), megabytes in answers.items()}
+        states = {
+            link: self.device.name("NVLink state", LINK_STATES, int(values[state, link]))
+            for link in links
+            if (state, link) in values
+        }
         return [
             NvLink(
                 link=link,
-                up=values[state, link] == 1,
+                up=name in UP,
                 bytes_per_second=possible(scaled(self._speeds.get(link), 1e6), BYTES_PER_SECOND),
                 errors={
                     name: values[field, link]
                     for field, name in NVLINK_ERRORS.items()
                     if (field, link) in values
                 },
+                bit_errors={
+                    name: _bit_error_ratio(int(values[field, link]))
+                    for field, name in NVLINK_BIT_ERRORS.items()
+                    if (field, link) in values
+                },
             )
-            for link in links
-            if possible(values.get((state, link)), FLAGS) is not None
+            for link, name in states.items()
+            if name is not None
         ]
 
     def read_if_any(self) -> list[NvLink]:
@@ -100,6 +125,16 @@ class NvLinks:
             return self.read()
         except Unsupported:
             return []
+
+
+def _bit_error_ratio(packed: int) -> float:
+    """A ratio as NVML packs it: four bits of mantissa above eight of a negative exponent of ten.
+
+    A link without an error has all ones in the exponent.
+    https://docs.nvidia.com/deploy/nvml-api/group__NvLink.html (NVML_NVLINK_BER_*)
+    """
+    mantissa, exponent = packed >> 8 & 0xF, packed & 0xFF
+    return 0.0 if exponent == 0xFF else mantissa * 10.0**-exponent
 
 
 def nvlink_bytes(device: Device) -> dict[str, float]:
@@ -111,15 +146,42 @@ def nvlink_bytes(device: Device) -> dict[str, float]:
     return {names[field]: kib * 1024 for (field, _), kib in values.items()}
 
 
-def fabric(device: Device) -> Fabric:
-    """Registration with the NVSwitches, and what is healthy there."""
-    info = pynvml.c_nvmlGpuFabricInfoV_t()
-    device.call("nvmlDeviceGetGpuFabricInfoV", pynvml.byref(info))
-    if info.state not in FABRIC_STATES:
-        raise Unsupported(f"fabric: GPU {device.index} has none")
-    bits = {name: info.healthMask >> at & 3 for name, at in FABRIC_HEALTH_BITS.items()}
-    healthy = {name: bit == 2 for name, bit in bits.items() if bit in (1, 2)}
-    return Fabric(FABRIC_STATES[info.state], healthy)
+def chip_links(device: Device) -> ChipLinks:
+    """The links to the CPU of the module, and their errors together."""
+    ((_, count),) = device.fields(pynvml.NVML_FI_DEV_C2C_LINK_COUNT).items()
+    links = range(int(reading("C2C links", count, LINKS)))
+    if not links:
+        raise Unsupported(f"C2C: GPU {device.index} has none")
+    status = pynvml.NVML_FI_DEV_C2C_LINK_GET_STATUS
+    kinds = (status, *C2C_ERRORS)
+    values = device.fields(*((kind, link) for link in links for kind in kinds))
+    errors: dict[str, float] = {}
+    for (kind, _), value in values.items():
+        if kind in C2C_ERRORS:
+            errors[C2C_ERRORS[kind]] = errors.get(C2C_ERRORS[kind], 0.0) + value
+    return ChipLinks(len(links), sum(values.get((status, link)) == 1 for link in links), errors)
+
+
+def peers(device: Device) -> dict[int, int]:
+    """By index, the status of NVLink to each other GPU that the driver can name."""
+    library, generation = device.library, device.generation
+    found: dict[int, int] = {}
+    for index in range(library.call("nvmlDeviceGetCount", generation=generation)):
+        if index == device.index:
+            continue
+        with contextlib.suppress(DriverError):
+            other = library.call("nvmlDeviceGetHandleByIndex", index, generation=generation)
+            found[index] = int(
+                library.call(
+                    "nvmlDeviceGetP2PStatus",
+                    device.handle,
+                    other,
+                    pynvml.NVML_P2P_CAPS_INDEX_NVLINK,
+                    gpu=device.uuid,
+                    generation=generation,
+                )
+            )
+    return found
 
 
 def pcie_link(device: Device) -> PcieLink:
@@ -140,7 +202,10 @@ def pcie_bytes_per_second(board: Device) -> float | None:
     """What the widest and fastest link of GPU and slot can carry, in one direction."""
     generation = board.if_supported("nvmlDeviceGetMaxPcieLinkGeneration")
     lanes = possible(board.if_supported("nvmlDeviceGetMaxPcieLinkWidth"), LANES)
-    return PCIE_LANE[generation] * lanes if generation in PCIE_LANE and lanes else None
+    names = {number: str(number) for number in PCIE_LANE}
+    if not generation or not lanes or not board.name("PCIe generation", names, generation):
+        return None
+    return PCIE_LANE[generation] * lanes
 
 
 def pcie_replays(device: Device) -> float:

@@ -22,6 +22,7 @@ from gpunode.export.web import api, page
 from gpunode.export.web.node import NodeNow, node
 from gpunode.export.web.prepared import Remembered, every_moment
 from gpunode.loop import Loop
+from gpunode.source import Met
 from gpunode.verdict.source import JUDGED, PERIOD, Judgement
 
 T = TypeVar("T", bound=Callable[..., Any])
@@ -83,6 +84,11 @@ def create_app(loop: Callable[[], Loop]) -> FastAPI:
     async def audit() -> list[Result]:
         """The audit: which settings are as advised, which are not, and the remedies."""
         return api.checks(loop())
+
+    @at("/api/v1/unread")
+    async def unread() -> list[Met]:
+        """What the sources met and did not understand since the start, with examples."""
+        return api.unread(loop())
 
     @at("/api/v1/node", response_model=NodeNow)
     async def node_now(request: Request) -> Response:

@@ -8,7 +8,7 @@ from gpunode import __version__
 from gpunode.audit.source import Audited, Result
 from gpunode.gpu.activity import MEMORY_TOTAL, MEMORY_USED, TEMPERATURE, UTILIZATION
 from gpunode.loop import Loop, Silent
-from gpunode.source import Key
+from gpunode.source import Key, Met
 from gpunode.verdict.advice import Urgency
 from gpunode.verdict.case import Evidence
 from gpunode.verdict.facts import At
@@ -73,6 +73,7 @@ class NodeNow(BaseModel):
     gpus: list[GpuNow]
     figures: list[NodeFigure]
     silent: list[SilentSource]
+    unread: list[Met] = Field(description="what was met in the last hour and is not understood")
     audit: list[Result] = Field(description="the checks that failed")
     audited: int = Field(description="the checks that could be decided")
 
@@ -95,6 +96,7 @@ def node(loop: Loop) -> NodeNow:
             SilentSource(source=one.source, where=_where(one, labels), since=one.since, why=one.why)
             for one in now.silent
         ],
+        unread=list(now.unread),
         audit=[check for check in checks if check.status == "failed"],
         audited=sum(check.status != "unknown" for check in checks),
     )

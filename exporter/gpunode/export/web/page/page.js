@@ -109,7 +109,9 @@ function showFindings(node) {
   const all = [...node.findings];
   if (node.calm) {
     const sentence = `${node.gpus.length} GPU${node.gpus.length > 1 ? "s" : ""}: ${summary(node)}.`;
-    all.unshift({ urgency: "fine", title: node.calm, remedy: sentence, evidence: [], gpus: [] });
+    const gaps = [...(node.silent.length ? ["some sources do not answer"] : []), ...(node.unread.length ? ["not everything that was met is understood"] : [])];
+    const below = gaps.length ? ` But ${gaps.join(", and ")}: see below.` : "";
+    all.unshift({ urgency: "fine", title: node.calm, remedy: sentence + below, evidence: [], gpus: [] });
   }
   const list = $("finding-list");
   const key = JSON.stringify(all.map((one) => [one.urgency, one.title, one.remedy]));
@@ -488,6 +490,15 @@ function showRest(node) {
     item.append(name, make("p", "", one.why));
     return item;
   }, "All sources answer.");
+  keyed($("unread"), node.unread, (one) => {
+    const item = make("li");
+    const name = make("p");
+    name.append(make("strong", "", `${one.source}, ${one.what.replaceAll("_", " ")}`), `: ${one.meaning}`);
+    const examples = make("p");
+    one.examples.forEach((example, at) => examples.append(...(at ? [", "] : ["as "]), make("code", "", example)));
+    item.append(name, examples);
+    return item;
+  }, "Nothing in the last hour.");
   $("rest").hidden = false;
 }
 

@@ -1,0 +1,141 @@
+"""What the processes on each GPU run: PyTorch, NCCL, CUDA, and the image of their container.
+
+The kernel tells which libraries a process has mapped. Their versions are in the names of the files,
+or in files beside them, which are the tenant's: what is read there is nothing but a version.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple, dataclass, replace
+
+from gpunode.driver.driver import Identity
+from gpunode.gpu import GPU
+from gpunode.holders.holder import Holder, Pauses
+from gpunode.metric import Metric, Sample
+from gpunode.node.node import Image, Node
+
+INFO = Metric(
+    "gpunode_job_version_info",
+    "gauge",
+    "Always 1; what the processes on the GPU run, each label empty if unknown: `torch`, `nccl` and "
+    "`cuda` (the libraries in /proc/PID/maps and the versions beside them), and the `image` of "
+    "their container with its `digest` (containerd, CRI-O, Docker).",
+    (*GPU, "torch", "nccl", "cuda", "image", "digest"),
+)
+
+MOST = 4
+"""The most versions of one GPU: processes that share it may differ."""
+
+FIRST, LAST = 30.0, 600.0
+"""Seconds between looks at a process that has not loaded PyTorch, at first and in the end."""
+
+IN_NAME = re.compile(r"/lib(?P<name>nccl|cudart)\.so\.(?P<version>\d+\.\d+(?:\.\d+)?)$")
+"""A library whose file has its whole version, as installed by a system."""
+
+TORCH = re.compile(r"(?P<folder>.*/torch)/lib/libtorch_\w+\.so$")
+NCCL = re.compile(r"(?P<folder>.*)/lib/libnccl\.so[\d.]*$")
+
+IN_TORCH = re.compile(
+    r"^(__version__ = ['\"][0-9][\w.+-]{0,63}['\"]"
+    r"|cuda(?:: [\w\[\] |]{1,32})? = ['\"][0-9]{1,3}\.[0-9]{1,3}['\"])$",
+    re.MULTILINE | re.ASCII,
+)
+"""What is kept of torch/version.py, which PyTorch's build writes:
+https://github.com/pytorch/pytorch/blob/main/tools/generate_torch_version.py"""
+
+IN_NCCL = re.compile(r"^#define (NCCL_(?:MAJOR|MINOR|PATCH) [0-9]{1,4})$", re.MULTILINE)
+"""What is kept of NCCL's header, which its wheel has beside the library:
+https://github.com/NVIDIA/nccl/blob/master/src/nccl.h.in"""
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """What a process runs, in the order of the labels; empty if unknown."""
+
+    torch: str = ""
+    nccl: str = ""
+    cuda: str = ""
+    image: str = ""
+    digest: str = ""
+
+
+class RunningVersions:
+    """What runs on one GPU, process by process; a process is read once."""
+
+    def __init__(self, node: Node, gpu: Identity) -> None:
+        self.node = node
+        self.labels = gpu.labels
+        self._known: dict[Holder, tuple[Versions, Pauses]] = {}
+
+    def samples(self, holders: Iterable[Holder]) -> Iterator[Sample]:
+        """The versions of these processes, each different set once."""
+        # Of a process without a start, nobody could tell whether it is still the same.
+        certain = [holder for holder in holders if holder.start is not None]
+        self._known = {holder: self._look(holder) for holder in certain[:MOST]}
+        found = {versions for versions, _ in self._known.values()} - {Versions()}
+        for versions in sorted(found, key=astuple):
+            yield from INFO.at(1.0, *self.labels, *astuple(versions))
+
+    def _look(self, holder: Holder) -> tuple[Versions, Pauses]:
+        """What a process runs: looked at again only until it has loaded PyTorch."""
+        versions, pauses = self._known.get(holder) or (Versions(), Pauses(FIRST, LAST))
+        now = self.node.clock.monotonic()
+        if versions.torch or not pauses.over(now):
+            return versions, pauses
+        pauses.looked(now)
+        if not versions.image and not versions.digest:
+            image = image_of(holder)
+            versions = replace(versions, image=image.name, digest=image.digest)
+        for what, version in libraries_of(self.node, holder):
+            versions = replace(versions, **{what: version})
+        return versions, pauses
+
+
+def image_of(holder: Holder) -> Image:
+    """The image of a process's container; empty if it has none or that cannot be read."""
+    try:
+        container = holder.cgroup().container_id
+        return holder.node.image(container) if container else Image()
+    except (OSError, ValueError):
+        return Image()
+
+
+def libraries_of(node: Node, holder: Holder) -> Iterator[tuple[str, str]]:
+    """The versions of the libraries that a process has loaded, the best known last."""
+    try:
+        paths = holder.ask(lambda: node.libraries(holder.pid))
+    except OSError:
+        return
+    root = f"/proc/{holder.pid}/root"
+    for path in paths:
+        if named := IN_NAME.search(path):
+            yield "cuda" if named["name"] == "cudart" else "nccl", named["version"]
+        elif found := NCCL.match(path):
+            yield from parse_nccl(_kept(node, f"{root}{found['folder']}/include/nccl.h", IN_NCCL))
+    folders = dict.fromkeys(found["folder"] for path in paths if (found := TORCH.match(path)))
+    for folder in list(folders)[:1]:
+        yield from parse_torch(_kept(node, f"{root}{folder}/version.py", IN_TORCH))
+
+
+def parse_torch(lines: list[str]) -> Iterator[tuple[str, str]]:
+    """The versions in what is kept of torch/version.py."""
+    for line in lines:
+        name, _, value = line.partition(" = ")
+        yield "torch" if name == "__version__" else "cuda", value.strip("'\"")
+
+
+def parse_nccl(lines: list[str]) -> Iterator[tuple[str, str]]:
+    """The version in what is kept of NCCL's header, if all of it is there."""
+    found = {name: number for name, _, number in (line.partition(" ") for line in lines)}
+    parts = [found.get(f"NCCL_{part}", "") for part in ("MAJOR", "MINOR", "PATCH")]
+    if all(parts):
+        yield "nccl", ".".join(parts)
+
+
+def _kept(node: Node, path: str, pattern: re.Pattern[str]) -> list[str]:
+    try:
+        return node.lines(path, 0, pattern).kept[:8]
+    except OSError:
+        return []

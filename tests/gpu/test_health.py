@@ -1,0 +1,111 @@
+"""Sensors that only some GPUs have: through the fake driver to the exposition."""
+
+from __future__ import annotations
+
+from tests.conftest import by_label, scrape, until, values, watching
+from tests.fakes.nvml import FakeDriver
+
+GRACE = """\
+gpu 0 name NVIDIA GB200
+gpu 0 set VirtualizationMode 1
+gpu 0 set ConfComputeState.feature 1
+gpu 0 set SramEccErrorStatus.exceeded 1
+gpu 0 set UnrepairableMemoryFlag 1
+gpu 0 set RowRemapperHistogram.none 1
+gpu 0 field 251 - 1
+gpu 0 field 258 - 97
+gpu 0 field 185 1 1850000
+gpu 0 field 190 1 2500000
+gpu 0 field 170 - 2
+gpu 0 field 171 0 1
+gpu 0 field 171 1 0
+gpu 0 field 232 0 40
+gpu 0 field 232 1 2
+"""
+RARE = (
+    "nvmlDeviceGetVirtualizationMode",
+    "nvmlDeviceGetRowRemapperHistogram",
+    "nvmlDeviceGetSramEccErrorStatus",
+    "nvmlDeviceGetUnrepairableMemoryFlag",
+)
+OPTIONAL = ("mode_active", "module_power", "smoothing", "c2c", "remap_banks", "memory_fault")
+
+
+def test_what_only_some_gpus_have(fake: FakeDriver) -> None:
+    fake.write(GRACE)
+    with watching(fake) as daemon:
+        until(lambda: values(scrape(daemon), "gpunode_gpu_module_power_watts"))
+        series = scrape(daemon)
+    assert by_label(series, "gpunode_gpu_mode_active", "mode") == {
+        "passthrough": 1,
+        "confidential_compute": 1,
+        "power_smoothing": 1,
+    }
+    assert values(series, "gpunode_gpu_module_power_watts") == [1850]
+    assert values(series, "gpunode_gpu_module_power_limit_watts") == [2500]
+    assert values(series, "gpunode_gpu_power_smoothing_life_ratio") == [0.97]
+    assert by_label(series, "gpunode_gpu_c2c_links", "state") == {"up": 1, "down": 1}
+    assert by_label(series, "gpunode_gpu_c2c_errors_total", "kind") == {"replay": 42}
+    assert by_label(series, "gpunode_gpu_memory_fault_info", "fault") == {
+        "sram_threshold_exceeded": 1,
+        "unrepairable": 1,
+    }
+    assert by_label(series, "gpunode_gpu_row_remap_banks", "spare") == {"none": 1}
+
+
+def test_an_error_of_a_rare_sensor_hides_no_other(fake: FakeDriver) -> None:
+    fake.write("".join(f"gpu 0 fail {call} 999\n" for call in RARE))
+    with watching(fake) as daemon:
+        until(lambda: values(scrape(daemon), "gpunode_gpu_persistence_mode"))
+        series = scrape(daemon)
+    assert not [name for name, _ in series if any(part in name for part in OPTIONAL)]
+    assert values(series, "gpunode_gpu_persistence_mode") == [1]
+    assert values(series, "gpunode_gpu_row_remap_pending") == [0]
+    assert not any(values(series, "gpunode_unread_total", source="gpu_health"))
+
+
+def test_an_ordinary_gpu_has_none_of_them(fake: FakeDriver) -> None:
+    fake.write("gpus 1\n")
+    with watching(fake) as daemon:
+        until(lambda: values(scrape(daemon), "gpunode_gpu_persistence_mode"))
+        series = scrape(daemon)
+    assert not [name for name, _ in series if any(part in name for part in OPTIONAL)]
+
+
+SPARK = """\
+gpu 0 name NVIDIA GB10
+gpu 0 set CudaComputeCapability.major 12
+gpu 0 set CudaComputeCapability.minor 1
+gpu 0 fail nvmlDeviceGetMemoryInfo 3
+gpu 0 fail nvmlDeviceGetMemoryBusWidth 3
+gpu 0 fail nvmlDeviceGetEnforcedPowerLimit 3
+gpu 0 fail nvmlDeviceGetPowerManagementDefaultLimit 3
+gpu 0 gpm 1 90
+gpu 0 gpm 10 60
+"""
+
+
+def test_a_gpu_without_memory_of_its_own_says_so(fake: FakeDriver) -> None:
+    fake.write(SPARK)
+    with watching(fake) as daemon:
+        until(lambda: values(scrape(daemon), "gpunode_gpu_mode_active"))
+        until(lambda: values(scrape(daemon), "gpunode_gpu_power_watts"))
+        series = scrape(daemon)
+        assert b"NVIDIA GB10" in daemon.get("/api/v1/node")
+    assert by_label(series, "gpunode_gpu_mode_active", "mode") == {"unified_memory": 1}
+    assert not [name for name, _ in series if name.startswith("gpunode_gpu_memory_used")]
+    assert values(series, "gpunode_memory_available_bytes")
+    assert by_label(series, "gpunode_gpu_peak_flops_per_second", "precision") == {
+        "half": 125e12,
+        "fp8": 250e12,
+    }
+    assert not any(values(series, "gpunode_unread_total", source="gpu_health"))
+
+
+def test_a_model_without_figures_is_counted_and_has_no_peak(fake: FakeDriver) -> None:
+    fake.write("gpu 0 name NVIDIA Graphics Device\n")
+    with watching(fake) as daemon:
+        until(lambda: any(values(scrape(daemon), "gpunode_unread_total", what="gpu_model")))
+        series = scrape(daemon)
+    assert values(series, "gpunode_gpu_persistence_mode") == [1]
+    assert not values(series, "gpunode_gpu_peak_flops_per_second")
