@@ -127,6 +127,7 @@ def _recent_xid(selected: str) -> str:
     return f"max by ({GPU}, xid) ({XIDS}{{{selected}}}) > time() - {XID_REMEMBERED_FOR}"
 
 
+_LINK_XIDS = _recent_xid(OF_LINKS) + " or " + _logged(LOGGED_XIDS, OF_LINKS, "xid")
 _OF_HARDWARE = _recent_xid(f'xid=~"{XIDS_OF_HARDWARE}"')
 _TO_LOOK_INTO = _recent_xid(f'xid=~"{XIDS_TO_LOOK_INTO}"')
 _UNDECODED = (
@@ -374,7 +375,7 @@ OF_NODES: tuple[Record, ...] = (
         labels=(*OF_GPU, "xid", "domain"),
         interval=AT_ONCE,
         expression=(
-            f"(time() - max by ({GPU}, xid) ({_recent_xid(OF_LINKS)} or {_logged(LOGGED_XIDS, OF_LINKS, 'xid')})) "
+            f"(time() - max by ({GPU}, xid) ({_LINK_XIDS})) "
             f"* on ({GPU}) group_left (domain) gpu:gpunode_nvlink_domain:member"
         ),
         purpose="Seconds since a GPU reported that its NVLink failed "
