@@ -127,7 +127,15 @@ def _recent_xid(selected: str) -> str:
     return f"max by ({GPU}, xid) ({XIDS}{{{selected}}}) > time() - {XID_REMEMBERED_FOR}"
 
 
-_LINK_XIDS = _recent_xid(OF_LINKS) + " or " + _logged(LOGGED_XIDS, OF_LINKS, "xid")
+_LINK_XIDS = (
+    f"({_recent_xid(OF_LINKS)} or {_logged(LOGGED_XIDS, OF_LINKS, 'xid')}) "
+    f"unless on ({GPU}, xid) ("
+    + _logged(NVLINK_XIDS, f'xid="{LINK_LOST}"', "xid, link, severity")
+    + f" unless on ({GPU}, xid) "
+    + _logged(NVLINK_XIDS, f'xid="{LINK_LOST}",severity="fatal"', "xid, link, severity")
+    + ")"
+)
+"""Without the links that the kernel log says have bit errors, and go on."""
 _OF_HARDWARE = _recent_xid(f'xid=~"{XIDS_OF_HARDWARE}"')
 _TO_LOOK_INTO = _recent_xid(f'xid=~"{XIDS_TO_LOOK_INTO}"')
 _UNDECODED = (
