@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test attacks integration tools lint bench golden docs alerts dashboards dashboards-data report-data page fuzz incidents scenarios monitoring kubernetes chart chart-files fleet podresources lock image clean
+.PHONY: demo test attacks integration tools lint bench golden docs alerts xids dashboards dashboards-data report-data page fuzz incidents scenarios monitoring kubernetes chart chart-files fleet podresources lock image clean
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -45,6 +45,9 @@ docs: $(INSTALLED)  ## rewrite what is generated
 alerts: $(INSTALLED)  ## rewrite the rules, what is generated in the runbooks, and docs/thresholds.md
 	$(BIN)/python -m alerts.generate
 	$(BIN)/python -m helm.generate
+
+xids: $(INSTALLED)  ## rewrite the table of XIDs: make xids CATALOGUE=Xid-Catalog.xlsx, downloaded from NVIDIA
+	$(BIN)/python -m tests.corpus.xid_table $(CATALOGUE)
 
 dashboards: $(INSTALLED)  ## rewrite the JSON of Grafana's dashboards
 	$(BIN)/python -m dashboards.generate

@@ -306,10 +306,15 @@ def laid_out(expression: str, indent: str = "") -> str:
     return f"{indent}{expression[: opens + 1]}\n{inside}\n{indent}{expression[closes:]}"
 
 
+def _without_texts(expression: str) -> str:
+    """An expression with nothing to read in its texts, which may hold words and parentheses."""
+    return re.sub(r'"[^"]*"', lambda text: "_" * len(text[0]), expression)
+
+
 def _parentheses(expression: str) -> list[tuple[int, int]]:
     """Where the outermost parentheses open and close."""
     found, opened = [], []
-    for at, sign in enumerate(re.sub(r'"[^"]*"', lambda text: "_" * len(text[0]), expression)):
+    for at, sign in enumerate(_without_texts(expression)):
         if sign == "(":
             opened.append(at)
         elif sign == ")" and (begin := opened.pop()) is not None and not opened:
@@ -322,7 +327,7 @@ def _operands(expression: str) -> list[str]:
     inside = _parentheses(expression)
     cuts = [
         operator.start() + 1
-        for operator in re.finditer(r" (?:and|or|unless) ", expression)
+        for operator in re.finditer(r" (?:and|or|unless) ", _without_texts(expression))
         if not any(begin < operator.start() < end for begin, end in inside)
     ]
     ends = [*cuts, len(expression)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from alerts.model import Unit
-from gpunode.driver.nvidia.xids import FROM_APPLICATIONS, OF_HARDWARE, OF_REPAIRED_MEMORY
+from gpunode.driver.nvidia.xids import OF_HARDWARE, OF_NVLINK5, those_that
 from gpunode.verdict.causes.cause import LOST
 from gpunode.verdict.causes.data import REMOTE_SHARE, SHM_FULL
 from gpunode.verdict.shortages import XID_REMEMBERED
@@ -294,17 +294,21 @@ CONTAINED_REMEMBERED = Setting(
     "seconds",
 )
 XIDS_OF_HARDWARE = Setting(
-    "xids_of_hardware", _any(OF_HARDWARE), "XIDs of a GPU that somebody must attend to."
+    "xids_of_hardware",
+    _any(OF_HARDWARE),
+    "XIDs after which a GPU cannot be used until it is reset or its node is restarted.",
+)
+XIDS_TO_LOOK_INTO = Setting(
+    "xids_to_look_into",
+    _any(tuple(xid for xid in those_that("ticket") if xid not in OF_NVLINK5)),
+    "XIDs that take somebody to look into, with a ticket; of NVLink 5's, 144 to 150, the line in "
+    "the kernel log decides.",
 )
 XIDS_OF_APPLICATIONS = Setting(
     "xids_of_applications",
-    _any(FROM_APPLICATIONS),
-    "XIDs of programs; they are only kept for a review.",
-)
-XIDS_OF_REPAIRED_MEMORY = Setting(
-    "xids_of_repaired_memory",
-    _any(OF_REPAIRED_MEMORY),
-    "XIDs of memory that the driver has repaired; nobody is notified.",
+    _any(those_that("info")),
+    "XIDs after which a program is started again and the GPU goes on; they are only kept for a "
+    "review. Nobody hears of those that are in none of the three.",
 )
 KNOWN_SHARE = Setting(
     "known_share",

@@ -42,6 +42,7 @@ from grafana_foundation_sdk.models.dashboard import (
 )
 
 from dashboards.queries import Limit, Query
+from gpunode.driver.nvidia.xids import CODES
 from gpunode.export import palette
 
 DATASOURCE = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
@@ -68,6 +69,9 @@ NONE_OF = "-1 * absent"
 OR_NONE = " or on () vector(0)"
 """How the query begins for the row of a timeline that would have none, and how that of a heat map
 ends: without rows, both show an error."""
+
+XIDS = {str(code.number): code.summary for code in CODES.values() if code.models}
+"""What tables show for an XID."""
 
 NARROW = {"Cluster": 75, "GPU": 50, "Severity": 75}
 """Pixels of columns whose words are short."""
@@ -365,11 +369,13 @@ def rows_of(
     nothing: str = "",
     links: Mapping[str, str] | None = None,
     values: Mapping[str, Colours] | None = None,
+    meanings: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Panel:
     """A table: a row for each set of labels, a column for each query with its unit.
 
     ``names`` are the labels that are shown, by what each is called; ``links`` the pages to which
-    columns lead, ``values`` the colours of the values of columns. A column without a name is not
+    columns lead, ``values`` the colours of the values of columns, ``meanings`` what is shown for a
+    value of a column. A column without a name is not
     shown: what its query finds is in the labels.
     """
     options = table.Options(
@@ -431,6 +437,12 @@ def rows_of(
             _override(panel, column, **{"custom.width": pixels})
     for column, url in (links or {}).items():
         _override(panel, column, links=[{"title": f"Show this {column}", "url": url}])
+    for column, texts in (meanings or {}).items():
+        shown_for = {
+            value: ValueMappingResult(text=text, index=at)
+            for at, (value, text) in enumerate(texts.items())
+        }
+        _override(panel, column, mappings=[ValueMap(options=shown_for)])
     for column, colours in (values or {}).items():
         mapping = ValueMap(
             options={

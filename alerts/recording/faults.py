@@ -17,10 +17,10 @@ from alerts.settings import (
     STILL_FROM,
     THROTTLED,
     XID_REMEMBERED_FOR,
-    XIDS_OF_APPLICATIONS,
     XIDS_OF_HARDWARE,
-    XIDS_OF_REPAIRED_MEMORY,
+    XIDS_TO_LOOK_INTO,
 )
+from gpunode.driver.nvidia.xids import ACTIONS, CODES, OF_NVLINK5, Notify
 from gpunode.host.filesystem import LOCAL
 
 TARGETS = f'up{{job=~"{SCRAPE_JOBS}"}}'
@@ -40,6 +40,7 @@ OF_FILESYSTEM = f"{NODE}, filesystem"
 OF_MOUNT = f"{NODE}, mountpoint"
 XIDS = "gpunode_gpu_xid_last_timestamp_seconds"
 LOGGED_XIDS = "gpunode_kernel_log_last_xid_timestamp_seconds"
+NVLINK_XIDS = "gpunode_kernel_log_last_nvlink_xid_timestamp_seconds"
 LINK_LOST = 149
 PEER_LOST = 145
 """XIDs of NVLink 5: the GPU whose link failed, and those that lost it as a peer.
@@ -62,11 +63,31 @@ https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html"""
 
 def _fault(level: int, true: str, reason: str, of: str = "", by: str = GPU) -> str:
     """A fault of this level wherever an expression has a value; ``of`` is a label in its reason."""
-    source = (of, "(.+)") if of else ("", "")
-    return (
-        f'max by ({by}) (label_replace({level} + 0 * ({true}), "{by.split(", ")[-1]}", "{reason}", '
-        f'"{source[0]}", "{source[1]}"))'
-    )
+    return _said(f"{level} + 0 * ({true})", {"(.+)" if of else "": reason}, of, by)
+
+
+def _said(true: str, reasons: dict[str, str], of: str, by: str) -> str:
+    """Faults with the reason of the last pattern that the label ``of`` matches."""
+    for pattern, reason in reasons.items():
+        true = f'label_replace({true}, "{by.split(", ")[-1]}", "{reason}", "{of}", "{pattern}")'
+    return f"max by ({by}) ({true})"
+
+
+def _xid(level: int, notify: Notify, true: str) -> str:
+    """The fault of an XID that is so urgent, with what NVIDIA's catalogue asks for.
+
+    Most XIDs share an action; it stands for those that a site adds as well.
+    """
+    asks: dict[str, list[int]] = {}
+    for code in CODES.values():
+        if code.notify == notify and code.number not in OF_NVLINK5:
+            asks.setdefault(code.words, []).append(code.number)
+    most = max(asks, key=lambda words: len(asks.get(words, ())))
+    reasons = {"(.+)": f"XID $1: {most}"}
+    for words, numbers in asks.items():
+        if words != most:
+            reasons[f"({'|'.join(map(str, numbers))})"] = f"XID $1: {words}"
+    return _said(f"{level} + 0 * ({true})", reasons, "xid", OF_A_GPU)
 
 
 OF_A_GPU = f"{GPU}, reason"
@@ -74,21 +95,31 @@ OF_A_NODE = f"{NODE}, fault"
 
 _BY_BUS = "cluster, instance, bus_id"
 _PHYSICAL = 'gpunode_gpu_info{parent=""}'
+_OF_THE_GPU = (
+    f"* on ({_BY_BUS}) group_left (gpu, uuid) "
+    f"(gpu:gpunode_gpu_info:by_bus and on ({_BY_BUS}) "
+    f"count by ({_BY_BUS}) (gpu:gpunode_gpu_info:by_bus) == 1)"
+)
+"""The kernel names a GPU by its place on the bus; after a reboot another GPU may have its number,
+and a join in which a place has two GPUs would fail for every node."""
 
 
-def _logged_xid(selected: str) -> str:
-    """GPUs and the XIDs that the kernel log had of them lately."""
+def _logged(metric: str, selected: str, by: str) -> str:
+    """GPUs that the kernel log named lately, with the labels ``by``."""
     return (
-        f"max by ({_BY_BUS}, xid) ({LOGGED_XIDS}{{{selected}}} "
-        f"> time() - {XID_REMEMBERED_FOR}) * on ({_BY_BUS}) group_left (gpu, uuid) "
-        f"(gpu:gpunode_gpu_info:by_bus and on ({_BY_BUS}) "
-        f"count by ({_BY_BUS}) (gpu:gpunode_gpu_info:by_bus) == 1)"
+        f"max by ({_BY_BUS}, {by}) ({metric}{{{selected}}} > time() - {XID_REMEMBERED_FOR}) "
+        f"{_OF_THE_GPU}"
     )
 
 
-_LOGGED = _logged_xid(f'xid=~"{XIDS_OF_HARDWARE}"')
-"""The kernel names a GPU by its place on the bus; after a reboot another GPU may have its number,
-and a join in which a place has two GPUs would fail for every node."""
+_LOGGED = _logged(LOGGED_XIDS, f'xid=~"{XIDS_OF_HARDWARE}"', "xid")
+_FATAL_LINK = (
+    _logged(NVLINK_XIDS, 'action="reset_gpu"', "xid, link")
+    + " or "
+    + _logged(NVLINK_XIDS, 'action="unknown",severity="fatal"', "xid, link")
+)
+"""The catalogue's guide says of severity Fatal that all links go down and all programs end."""
+_NVLINK5 = "|".join(map(str, OF_NVLINK5))
 
 
 def _recent_xid(selected: str) -> str:
@@ -96,15 +127,37 @@ def _recent_xid(selected: str) -> str:
     return f"max by ({GPU}, xid) ({XIDS}{{{selected}}}) > time() - {XID_REMEMBERED_FOR}"
 
 
-_OF_HARDWARE = _recent_xid(f'xid=~"{XIDS_OF_HARDWARE}"')
-_OF_NEITHER = _recent_xid(
-    f'xid!~"{XIDS_OF_HARDWARE}|{XIDS_OF_APPLICATIONS}|{XIDS_OF_REPAIRED_MEMORY}"'
+_LINK_XIDS = (
+    f"({_recent_xid(OF_LINKS)} or {_logged(LOGGED_XIDS, OF_LINKS, 'xid')}) "
+    f"unless on ({GPU}, xid) ("
+    + _logged(NVLINK_XIDS, f'xid="{LINK_LOST}"', "xid, link, severity")
+    + f" unless on ({GPU}, xid) "
+    + _logged(NVLINK_XIDS, f'xid="{LINK_LOST}",severity="fatal"', "xid, link, severity")
+    + ")"
 )
+"""Without the links that the kernel log says have bit errors, and go on."""
+_OF_HARDWARE = _recent_xid(f'xid=~"{XIDS_OF_HARDWARE}"')
+_TO_LOOK_INTO = _recent_xid(f'xid=~"{XIDS_TO_LOOK_INTO}"')
+_UNDECODED = (
+    _recent_xid(f'xid=~"{_NVLINK5}"')
+    + f" unless on ({GPU}, xid) "
+    + _logged(NVLINK_XIDS, "", "xid, link, severity, action")
+)
+"""Errors of NVLink 5 of which only the number is known, as where no kernel log can be read."""
 _LOST_DATA = happened('gpunode_gpu_ecc_errors_total{kind="uncorrected"}')
 
 GPU_FAULTS = (
-    _fault(PAGES, _OF_HARDWARE, "XID $1", "xid", OF_A_GPU),
-    _fault(PAGES, _LOGGED, "XID $1", "xid", OF_A_GPU),
+    _xid(PAGES, "page", _OF_HARDWARE),
+    _xid(PAGES, "page", _LOGGED),
+    _said(
+        f'{PAGES} + 0 * label_join({_FATAL_LINK}, "link", " on link ", "xid", "link")',
+        {
+            "(.+)": f"XID $1: {ACTIONS['RESET_GPU'].words}",
+            "(.+) on link -1": f"XID $1: {ACTIONS['RESET_GPU'].words}",
+        },
+        "link",
+        OF_A_GPU,
+    ),
     _fault(
         PAGES,
         f'max by ({GPU}) (max_over_time(gpunode_source_up{{source="gpu_activity",gpu!=""}}[3m])) '
@@ -134,7 +187,14 @@ GPU_FAULTS = (
         OF_A_GPU,
     ),
     _fault(TELLS, _LOST_DATA, "memory lost data", by=OF_A_GPU),
-    _fault(TELLS, _OF_NEITHER, "XID $1", "xid", OF_A_GPU),
+    _xid(TELLS, "ticket", _TO_LOOK_INTO),
+    _fault(
+        TELLS,
+        _UNDECODED,
+        f"XID $1: {ACTIONS['WORKFLOW_NVLINK5_ERR'].words}",
+        "xid",
+        OF_A_GPU,
+    ),
     _fault(
         TELLS, of_gpus("gpunode_gpu_row_remap_pending") + " > 0", "row remap pending", by=OF_A_GPU
     ),
@@ -323,7 +383,7 @@ OF_NODES: tuple[Record, ...] = (
         labels=(*OF_GPU, "xid", "domain"),
         interval=AT_ONCE,
         expression=(
-            f"(time() - max by ({GPU}, xid) ({_recent_xid(OF_LINKS)} or {_logged_xid(OF_LINKS)})) "
+            f"(time() - max by ({GPU}, xid) ({_LINK_XIDS})) "
             f"* on ({GPU}) group_left (domain) gpu:gpunode_nvlink_domain:member"
         ),
         purpose="Seconds since a GPU reported that its NVLink failed "
@@ -342,11 +402,21 @@ OF_NODES: tuple[Record, ...] = (
             series("gpunode_gpu_xid_last_timestamp_seconds", xid="79"): 1.0,
             series("gpunode_gpu_xid_last_timestamp_seconds", xid="31"): 1.0,
             series(LOGGED_XIDS, bus_id="0000:00:06.0", xid="119"): 1.0,
+            series(
+                NVLINK_XIDS,
+                bus_id="0000:00:06.0",
+                xid="149",
+                link="8",
+                severity="fatal",
+                action="reset_gpu",
+            ): 1.0,
+            series("gpunode_gpu_xid_last_timestamp_seconds", xid="149"): 1.0,
             series("gpunode_gpu_row_remap_pending"): 1.0,
         },
         results={
-            (*A, "XID 79"): 2.0,
-            (*A, "XID 119"): 2.0,
+            (*A, "XID 79: reboot the node"): 2.0,
+            (*A, "XID 119: reset the GPU"): 2.0,
+            (*A, "XID 149 on link 8: reset the GPU"): 2.0,
             (*A, "row remap pending"): 1.0,
         },
     ),

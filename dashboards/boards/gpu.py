@@ -8,6 +8,7 @@ from dashboards.panels import (
     CLIENT,
     NOTHING_WRONG,
     SHARE,
+    XIDS,
     areas,
     figure,
     heat,
@@ -365,6 +366,7 @@ GPU_BOARD = Board(
                         )
                     },
                     names={"instance": "Node", "gpu": "GPU", "xid": "XID"},
+                    meanings={"XID": XIDS},
                     sort_by="Last",
                     nothing=NOTHING_WRONG,
                 ),

@@ -14,6 +14,7 @@ from dashboards.panels import (
     NOTHING_WRONG,
     RULES,
     SHARE,
+    XIDS,
     figure,
     lines,
     rows_of,
@@ -156,6 +157,7 @@ HEALTH = Board(
                         )
                     },
                     names={**ON_GPU, "xid": "XID"},
+                    meanings={"XID": XIDS},
                     sort_by="Last",
                     nothing=NOTHING_WRONG,
                     links=LINKS,

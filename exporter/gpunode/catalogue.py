@@ -20,6 +20,7 @@ from pydantic.fields import FieldInfo
 from gpunode.audit.source import CHECKS
 from gpunode.cli.commands import COMMANDS
 from gpunode.config import INCIDENTS, CommandSettings, HostSettings, leaves, option, variable
+from gpunode.driver.nvidia import xids
 from gpunode.export.web.app import create_app
 from gpunode.loop import Loop
 from gpunode.node.node import SteppedClock
@@ -106,6 +107,46 @@ def checks() -> str:
             "",
             f"{check.why} To change it: `{check.remedy}` ([source]({check.source})).",
         ]
+    return "\n".join(lines) + "\n"
+
+
+def errors() -> str:
+    """The reference of all XIDs."""
+    lines = [
+        "# XIDs",
+        "",
+        "Generated from the table of XIDs by `make docs`; do not edit.",
+        "",
+        f"NVIDIA's [catalogue]({xids.SOURCE}) as of {xids.DATE} says what each error of the driver "
+        "means and what to do at once. The alerts follow it: an XID after which the GPU cannot be "
+        "used pages, one that takes somebody to look at it is a ticket "
+        "([GpuUnhealthy](../alerts/runbooks/GpuUnhealthy.md)); one after which a program starts "
+        "again is an info ([GpuXidOfApplication](../alerts/runbooks/GpuXidOfApplication.md)). An "
+        'XID that is not here counts in `gpunode_unread_total{what="xid"}`. No action differs by '
+        "model; the last column names the models that report an XID where not all do.",
+        "",
+        "| XID | meaning | at once | if it comes again | notifies | only |",
+        "|---|---|---|---|---|---|",
+    ]
+    unused = [code for code in xids.CODES.values() if not code.models]
+    for code in xids.CODES.values():
+        if code.models:
+            models = "" if len(code.models) == len(xids.MODELS) else ", ".join(code.models)
+            lines.append(
+                f"| {code.number} | {code.meaning} | {code.words} | {code.then} | "
+                f"{'nobody' if code.notify == 'none' else code.notify} | {models} |"
+            )
+    lines += [
+        "",
+        "Of 144 to 150, the line in the kernel log says which link it is and how bad, and its "
+        "registers what to do; `gpunode_kernel_log_nvlink_xid_errors_total` has them. One that "
+        "asks for a reset pages, the others notify nobody. Where no kernel log can be read, the "
+        "number alone is a ticket.",
+        "",
+        "No GPU since Ampere reports "
+        + ", ".join(str(code.number) for code in unused)
+        + "; if one does, it is a ticket.",
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -236,6 +277,7 @@ DOCUMENTS = {
     "audit.md": checks,
     "unread.md": unread,
     "settings.md": settings,
+    "xids.md": errors,
     "openapi.json": api,
 }
 

@@ -47,8 +47,8 @@ from gpunode import sources
 from gpunode.audit.source import CHECKS
 from gpunode.client.protocol import PHASES
 from gpunode.driver.nvidia.fabric import PARTS
-from gpunode.driver.nvidia.health import RECOVERY_ACTIONS
 from gpunode.driver.nvidia.links import NVLINK_ERRORS
+from gpunode.driver.nvidia.xids import OF_NVLINK5, RECOVERY_ACTIONS, UNKNOWN, WORST_FIRST
 from gpunode.nccl.bench import COLLECTIVES
 from gpunode.nccl.log import transport
 from gpunode.node.node import ENVIRONMENT
@@ -417,6 +417,13 @@ CONSTANTS: dict[tuple[str, str], Iterable[str]] = {
     ("gpunode_gpu_recovery_action", "action"): RECOVERY_ACTIONS.values(),
     ("gpunode_gpu_xid_last_timestamp_seconds", "xid"): map(str, range(1, 200)),
     ("gpunode_kernel_log_last_xid_timestamp_seconds", "xid"): map(str, range(1, 200)),
+    ("gpunode_kernel_log_last_nvlink_xid_timestamp_seconds", "xid"): map(str, OF_NVLINK5),
+    ("gpunode_kernel_log_last_nvlink_xid_timestamp_seconds", "link"): map(str, range(-1, 18)),
+    ("gpunode_kernel_log_last_nvlink_xid_timestamp_seconds", "action"): (
+        *map(str.lower, WORST_FIRST),
+        UNKNOWN,
+    ),
+    ("gpunode_kernel_log_last_nvlink_xid_timestamp_seconds", "severity"): ("fatal", "nonfatal"),
     ("gpunode_nccl_awaited_rank_info", "reason"): ("behind", "unresponsive", "dead"),
     ("gpunode_gpu_waited_for", "reason"): REASONS,
     ("gpunode_gpu_workload", "kind"): KINDS,

@@ -11,7 +11,7 @@ import yaml
 
 from gpunode.client.protocol import PHASES
 from gpunode.driver.nvidia.gpu import THROTTLED_NANOSECONDS
-from gpunode.driver.nvidia.health import RECOVERY_ACTIONS
+from gpunode.driver.nvidia.xids import RECOVERY_ACTIONS
 from gpunode.gpu.ledger import STATES
 from gpunode.host import rdma_counters
 from gpunode.host.kernel_log import KINDS

@@ -21,6 +21,7 @@ from gpunode.config import Settings
 from gpunode.driver.driver import Fabric, Unsupported
 from gpunode.driver.nvidia.device import Device
 from gpunode.driver.nvidia.fabric import fabric
+from gpunode.driver.nvidia.xids import CODES, OF_NVLINK5, RECOVERY_ACTIONS, advice
 from gpunode.export import dcgm_names as dcgm
 from gpunode.gpu.health import GpuHealth
 from gpunode.gpu.models import model_of
@@ -30,9 +31,10 @@ from gpunode.holders.slurmstepd import parse_title
 from gpunode.host import rdma_counters as rdma
 from gpunode.host.filesystem import LOCAL, holds_data, may_hold_data
 from gpunode.host.hwmon import place_of
-from gpunode.host.kernel_log import kind_of
+from gpunode.host.kernel_log import XID, kind_of
 from gpunode.host.kernel_trouble import troubled
 from gpunode.host.mounts import parse
+from gpunode.host.nvlink_xids import NvlinkXids
 from gpunode.node.local import LocalNode
 from tests.export.dcgm_clients import reason_for_none
 from tests.holders.slurm import SlurmNode
@@ -281,6 +283,47 @@ def sensors() -> Iterator[Outcome]:
         yield Outcome(f"{entry['driver']}: {entry['label']}", _fate(found, wanted))
 
 
+def xids() -> Iterator[Outcome]:
+    """What NVIDIA's catalogue asks for after each XID."""
+    for entry in load("xids")["xids"]:
+        code = CODES.get(entry["code"])
+        wanted = (entry["immediate_action"] or "", entry["meaning"], tuple(entry["applies_to"]))
+        found = (code.action, code.meaning, code.models) if code else None
+        fate: Fate = "right" if found == wanted else "silent" if found is None else "wrong"
+        yield Outcome(f"XID {entry['code']}", fate)
+
+
+def nvlink5_lines() -> Iterator[Outcome]:
+    """Severity, link and action of each error of NVLink 5 in the kernel log."""
+    facts = [*load("xids")["nvlink5"]["lines"], *load("kernel_lines")["lines"]]
+    for entry in facts:
+        if entry.get("xid") not in OF_NVLINK5:
+            continue
+        about = XID.match(entry["line"])
+        xids_of_links = NvlinkXids()
+        text = entry["line"][about.end() :] if about else ""
+        unread = list(xids_of_links.count("bus", str(entry["xid"]), text, 0.0))
+        wanted = str(entry["link"]), entry["severity"].lower(), entry.get("action")
+        for _, _, link, severity, action in xids_of_links.times:
+            same = (link, severity) == wanted[:2] and wanted[2] in (None, action.upper())
+            yield Outcome(entry["line"], "unread" if unread else "right" if same else "wrong")
+        if not xids_of_links.times:
+            yield Outcome(entry["line"], "unread" if unread else "silent")
+
+
+def recovery_actions() -> Iterator[Outcome]:
+    """What the driver advises by its number, and by a line of XID 154."""
+    facts = load("recovery_actions")["recovery_actions"]
+    for entry in facts["values"]:
+        found = RECOVERY_ACTIONS.get(entry["value"])
+        yield Outcome(entry["nvml"], _fate(found, entry["name"]))
+    for entry in (*facts["lines"], *load("kernel_lines")["lines"]):
+        if entry.get("xid") == 154:
+            found = advice(entry["line"])
+            unread = found is None and entry["action"] is None
+            yield Outcome(entry["line"], "unread" if unread else _fate(found, entry["action"]))
+
+
 FAMILIES: dict[str, Callable[[], Iterator[Outcome]]] = {
     "kernel lines": kernel_lines,
     "cgroups of containers": cgroups,
@@ -288,6 +331,9 @@ FAMILIES: dict[str, Callable[[], Iterator[Outcome]]] = {
     "mounts of the network": mounts,
     "counters of RDMA ports": rdma_counters,
     "models of GPUs": gpus,
+    "XIDs": xids,
+    "XID lines of NVLink 5": nvlink5_lines,
+    "recovery actions": recovery_actions,
     "names of dcgm-exporter": dcgm_names,
     "health of the NVLink fabric": fabrics,
     "temperatures": sensors,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.driver.nvidia.xids import WATCHED
+from gpunode.driver.nvidia.xids import OF_HARDWARE
 from gpunode.gpu.ledger import STATES
 from tests.conftest import INTERVAL, Series, by_label, scrape, until, values, watching
 from tests.daemon import Daemon
@@ -177,12 +177,12 @@ def test_xid_errors_are_counted(fake: FakeDriver) -> None:
 
     fake.write("")
     with watching(fake) as running:
-        assert xids() == dict.fromkeys(map(str, WATCHED), 0)
+        assert xids() == dict.fromkeys(map(str, OF_HARDWARE), 0)
         assert xids("gpunode_gpu_xid_last_timestamp_seconds") == {}
         begin = time.time()
         fake.write("gpu 0 xid 79 1\ngpu 0 xid 79 2\ngpu 0 xid 13 3\n")
         until(lambda: xids().get("13"))
-        assert xids() == {**dict.fromkeys(map(str, WATCHED), 0), "79": 2, "13": 1}
+        assert xids() == {**dict.fromkeys(map(str, OF_HARDWARE), 0), "79": 2, "13": 1}
         times = xids("gpunode_gpu_xid_last_timestamp_seconds")
         assert times.keys() == {"79", "13"}
         assert all(begin - 1 <= moment <= time.time() + 1 for moment in times.values())

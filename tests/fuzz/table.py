@@ -230,7 +230,7 @@ def of_the_kernel(data: bytes) -> None:
     for line in node.text.split("\n"):
         message = kernel_log.message_of("/var/log/messages", line)
         if message is not None:
-            assert len(list(source._count(message))) <= 1
+            assert len(list(source._count(message))) <= 2
     assert all(len(counts) <= 64 + len(kernel_log.WATCHED) + 1 for counts in source.xids.values())
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from gpunode.export.web.node import NodeNow, node
-from gpunode.gpu.health import FABRIC_READY, RECOVERY_ACTION, REMAP_PENDING
+from gpunode.gpu.health import FABRIC_READY, INFO, RECOVERY_ACTION, REMAP_PENDING
 from gpunode.gpu.nvlink import NVLINK_UP
 from gpunode.gpu.xids import XID_TIME
 from gpunode.host import disk, filesystem, infiniband, memory, nfs, pressure, shm
+from gpunode.host.nvlink_xids import LAST as NVLINK_XID
 from gpunode.nccl import ras
 from tests.export.page import scenes
 from tests.export.page.scenes import TB, Host
@@ -16,6 +17,9 @@ from tests.verdict.stage import Labelled
 
 AT = "3", "GPU-3"
 BEGIN = 1_700_000_000.0
+BUS = "0000:1b:00.0"
+OF_GPU = {"gpu": "3", "uuid": "GPU-3", "bus_id": BUS}
+GPU_3 = tuple(OF_GPU.get(label, "") for label in INFO.labels)
 
 
 def told(gauges: dict[Labelled, float], rates: dict[Labelled, float]) -> NodeNow:
@@ -75,7 +79,22 @@ def test_what_is_past_its_limit_is_told_with_a_remedy(name: str) -> None:
 
 
 BROKEN: dict[str, tuple[dict[Labelled, float], str]] = {
-    "xid": ({(XID_TIME, (*AT, "79")): BEGIN}, "GPU 3: XID 79, an error of the hardware"),
+    "off the bus": (
+        {(XID_TIME, (*AT, "79")): BEGIN},
+        "GPU 3: XID 79 (GPU has fallen off the bus), reboot the node",
+    ),
+    "stuck": (
+        {(XID_TIME, (*AT, "109")): BEGIN},
+        "GPU 3: XID 109 (Context Switch Timeout Error), reset the GPU",
+    ),
+    "link": (
+        {(INFO, GPU_3): 1.0, (NVLINK_XID, (BUS, "149", "8", "fatal", "reset_gpu")): BEGIN},
+        "GPU 3: XID 149 on NVLink 8, reset the GPU",
+    ),
+    "links": (
+        {(INFO, GPU_3): 1.0, (NVLINK_XID, (BUS, "149", "-1", "fatal", "unknown")): BEGIN},
+        "GPU 3: XID 149, reset the GPU",
+    ),
     "remap": (
         {(REMAP_PENDING, AT): 1.0},
         "GPU 3: a bad row of its memory is replaced at the next reset",
@@ -83,6 +102,10 @@ BROKEN: dict[str, tuple[dict[Labelled, float], str]] = {
     "action": (
         {(RECOVERY_ACTION, (*AT, "drain_and_reset")): 1.0},
         "GPU 3: its driver asks for: drain and reset",
+    ),
+    "domain": (
+        {(RECOVERY_ACTION, (*AT, "recover_imex_domain")): 1.0},
+        "GPU 3: its driver asks for: recover imex domain",
     ),
     "fabric": ({(FABRIC_READY, AT): 0.0}, "GPU 3: it has not joined the NVSwitch fabric"),
     "controller": ({(disk.STATE, ("nvme3",)): 0.0}, "Disk nvme3 does not work"),
@@ -103,6 +126,9 @@ def test_a_broken_part_is_urgent(name: str) -> None:
     [
         {(XID_TIME, (*AT, "79")): BEGIN - 1000.0},  # long ago
         {(XID_TIME, (*AT, "13")): BEGIN},  # of a program
+        {(XID_TIME, (*AT, "149")): BEGIN},  # its line says what is to be done
+        {(INFO, GPU_3): 1.0, (NVLINK_XID, (BUS, "145", "8", "nonfatal", "ignore")): BEGIN},
+        {(NVLINK_XID, (BUS, "149", "8", "fatal", "reset_gpu")): BEGIN},  # of no GPU here
         {(RECOVERY_ACTION, (*AT, "none")): 1.0},
         {(FABRIC_READY, AT): 1.0, (REMAP_PENDING, AT): 0.0},
     ],

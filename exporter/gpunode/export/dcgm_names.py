@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from gpunode.config import Settings
 from gpunode.driver.driver import DIRECTIONS, Identity
-from gpunode.driver.nvidia.health import RECOVERY_ACTIONS
+from gpunode.driver.nvidia.xids import RECOVERY_ACTIONS
 from gpunode.export.dcgm_health import HEALTH_READ, Values, health
 from gpunode.export.dcgm_renames import RENAMED
 from gpunode.gpu import activity as gpu

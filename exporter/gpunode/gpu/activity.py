@@ -177,6 +177,7 @@ class GpuActivity:
         *power.METRICS,
         *xids.METRICS,
     )
+    unknowns = (xids.UNREAD_XID,)
 
     def __init__(self, census: Census, gpu: Gpu, settings: Settings) -> None:
         self.clock = census.node.clock
@@ -227,7 +228,8 @@ class GpuActivity:
         self.blocked_streak = self.blocked_streak + window.seconds if still else 0.0
         self._plan_burst(result, closed.monotonic)
         self.power.count(drawn, closed.monotonic)
-        return Reading(tuple(self._samples(window)), self._detail(window, result))
+        samples = tuple(self._samples(window))
+        return Reading(samples, self._detail(window, result), self.xids.unread())
 
     def _window(
         self,

@@ -6,11 +6,13 @@ import logging
 from collections.abc import Iterator
 
 from gpunode.driver.driver import Gpu, known
+from gpunode.driver.nvidia.xids import CODES
 from gpunode.driver.vendors import VENDORS
 from gpunode.gpu import GPU
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Clock
 from gpunode.source import MANY
+from gpunode.unread import Unknown, Unread
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +30,12 @@ XID_TIME = Metric(
 )
 METRICS = (XIDS, XID_TIME)
 
+UNREAD_XID = Unknown(
+    "xid",
+    "the driver reported an XID that NVIDIA's catalogue did not have when gpunode was made; look "
+    "it up in a newer one",
+)
+
 
 class Xids:
     """Collects the XID events of one GPU."""
@@ -38,6 +46,7 @@ class Xids:
         self.clock = clock
         self._counts = dict.fromkeys(map(str, VENDORS[gpu.identity.vendor].watched_errors), 0)
         self._times: dict[str, float] = {}
+        self._unread: list[Unread] = []
 
     def samples(self) -> Iterator[Sample]:
         """The counts, with events since the last call; none if the GPU reports no events."""
@@ -51,7 +60,14 @@ class Xids:
         for xid, time in self._times.items():
             yield from XID_TIME.at(time, *self.labels, xid)
 
+    def unread(self) -> tuple[Unread, ...]:
+        """XIDs since the last call that the catalogue does not have."""
+        found, self._unread = tuple(self._unread), []
+        return found
+
     def _count(self, number: int) -> None:
+        if number not in CODES:
+            self._unread.append(UNREAD_XID.seen(f"XID {number}"))
         xid = str(number)
         if xid not in self._counts and len(self._counts) >= MANY:
             xid = "other"

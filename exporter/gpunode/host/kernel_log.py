@@ -16,8 +16,11 @@ import re
 from collections.abc import Iterator
 
 from gpunode.config import Settings
+from gpunode.driver.nvidia.xids import CODES, advice
 from gpunode.driver.vendors import VENDORS
+from gpunode.host import nvlink_xids
 from gpunode.host.kernel_trouble import troubled
+from gpunode.host.nvlink_xids import NvlinkXids
 from gpunode.host.pcie import DEVICES, GPU_VENDORS
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
@@ -65,13 +68,25 @@ UNREAD_LINE = Unknown(
 UNREAD_BOUND = Unknown(
     "bound", f"a GPU logged more than {MANY} different XIDs; the others are counted as one"
 )
+UNREAD_XID = Unknown(
+    "xid",
+    "a GPU reported an XID that NVIDIA's catalogue did not have when gpunode was made; look it up "
+    "in a newer one",
+)
+UNREAD_ADVICE = Unknown(
+    "enum_value",
+    "the kernel log says (XID 154) that the driver advises what has no name here; a newer gpunode "
+    "may know it",
+)
 
 ADDRESS = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
 # https://github.com/NVIDIA/open-gpu-kernel-modules/blob/main/src/nvidia/src/kernel/gpu/rc/kernel_rc.c
 XID = re.compile(
     rf"NVRM: Xid \((?:PCI:)?(?P<address>{ADDRESS})(?: GPU-C?I:[0-9]{{1,3}}){{0,2}}\): "
-    r"(?P<xid>[0-9]{1,5})\b"
+    r"(?P<xid>[0-9]{1,5})\b(?:, )?"
 )
+ADVICE = "154"
+"""The XID by which the driver says what it advises now; NVML tells that, too."""
 
 KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (kind, re.compile(pattern))
@@ -294,8 +309,8 @@ class KernelLog:
         "/dev/kmsg: as root or with SYSLOG; or the group adm for the log in /var/log; a "
         "container of gpunode takes --device /dev/kmsg"
     )
-    metrics = (EVENTS, LAST, XIDS, LAST_XID, FOLLOWED)
-    unknowns = (UNREAD_LINE, UNREAD_BOUND)
+    metrics = (EVENTS, LAST, XIDS, LAST_XID, *nvlink_xids.METRICS, FOLLOWED)
+    unknowns = (UNREAD_LINE, UNREAD_BOUND, UNREAD_XID, UNREAD_ADVICE, nvlink_xids.UNREAD_NVLINK)
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
@@ -305,6 +320,7 @@ class KernelLog:
         self.times: dict[str, float] = {}
         self.xids: dict[str, dict[str, int]] = {}
         self.xid_times: dict[tuple[str, str], float] = {}
+        self.nvlink = NvlinkXids()
         self._devices: set[str] = set()
         self._failure: str | None = None
 
@@ -366,28 +382,33 @@ class KernelLog:
                 yield UNREAD_LINE.seen(unnumbered(message))
             return
         if kind == "xid":
-            xid = self._count_xid(message)
-            if xid is None:
+            match = XID.match(message)
+            bus_id = self._bus_id(match["address"]) if match else None
+            if match is None or bus_id is None:
                 return
-            if xid == OTHER:
-                yield UNREAD_BOUND.seen(unnumbered(message))
+            yield from self._count_xid(bus_id, match["xid"], message[match.end() :])
         self.events[kind] += 1
         self.times[kind] = self.node.clock.time()
 
-    def _count_xid(self, message: str) -> str | None:
-        """Count an XID; the name it is counted by, None if it is of no GPU of this node."""
-        match = XID.match(message)
-        address = match["address"].lower() if match else ""
+    def _bus_id(self, address: str) -> str | None:
+        """The GPU of this node that an XID is of, by its name in /sys; None for any other."""
+        address = address.lower()
         bus_id = address if "." in address else f"{address}.0"
-        counts = self.xids.get(bus_id)
-        if match is None or counts is None:
-            return None
-        xid = match["xid"]
+        return bus_id if bus_id in self.xids else None
+
+    def _count_xid(self, bus_id: str, xid: str, text: str) -> Iterator[Unread]:
+        """Count an XID, and say what of it is not understood; ``text`` is what follows it."""
+        counts, now = self.xids[bus_id], self.node.clock.time()
+        if int(xid) not in CODES:
+            yield UNREAD_XID.seen(f"XID {xid}")
+        if xid == ADVICE and advice(text) is None:
+            yield UNREAD_ADVICE.seen(f"XID {xid}, {unnumbered(text)}")
+        yield from self.nvlink.count(bus_id, xid, text, now)
         if xid not in counts and xid not in WATCHED and len(counts) >= MANY:
+            yield UNREAD_BOUND.seen(f"XID {xid}")
             xid = OTHER
         counts[xid] = counts.get(xid, 0) + 1
-        self.xid_times[bus_id, xid] = self.node.clock.time()
-        return xid
+        self.xid_times[bus_id, xid] = now
 
     def _find_gpus(self) -> None:
         """Add GPUs that are new; one that is gone may still have something to say."""
@@ -415,6 +436,7 @@ class KernelLog:
                 yield from XIDS.at(float(count), bus_id, xid)
         for at, time in self.xid_times.items():
             yield from LAST_XID.at(time, *at)
+        yield from self.nvlink.samples()
         if self.path is not None and self._failure is None:
             yield from FOLLOWED.at(1.0, self.path)
 

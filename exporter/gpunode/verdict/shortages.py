@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpunode.config import Settings
-from gpunode.driver.nvidia.xids import OF_HARDWARE
+from gpunode.driver.nvidia.xids import ACTIONS, CODES, OF_HARDWARE, UNKNOWN
 from gpunode.gpu import health, nvlink, units, xids
 from gpunode.host import (
     cpu,
@@ -22,6 +22,7 @@ from gpunode.host import (
     memory,
     network,
     nfs,
+    nvlink_xids,
     pressure,
     shm,
 )
@@ -55,6 +56,17 @@ HOST_MEMORY_FULL = 0.95
 
 FILESYSTEM_FREE = 0.1
 """Below this share of free space, a filesystem is nearly full."""
+
+RESET = "Drain the node; then reset the GPU (`nvidia-smi --gpu-reset -i {gpu}`)."
+REBOOT = "Drain the node; then reboot it."
+ADVISED = {
+    "reboot": REBOOT,
+    "system_reboot": REBOOT,
+    "bus_reset": "Drain the node; then reset the GPU by its bus, or reboot the node.",
+    "drain_p2p": "End the programs that use several GPUs of the node.",
+    "recover_imex_domain": "Restart `nvidia-imex` on the nodes of the NVLink domain.",
+}
+"""What to do for what the driver advises, where it is not a reset."""
 
 XID_REMEMBERED = 900
 """Seconds for which an XID counts."""
@@ -315,22 +327,18 @@ LOOKS: tuple[Look, ...] = (
 
 
 def _faults(facts: Facts) -> Iterator[Fault]:
-    drain = "Drain the node; then reset the GPU (`nvidia-smi --gpu-reset -i {gpu}`)."
     for *at, action in facts.series(health.RECOVERY_ACTION):
         if action != "none":
-            yield _of_gpu(at, f"its driver asks for: {action.replace('_', ' ')}", drain)
+            what = f"its driver asks for: {action.replace('_', ' ')}"
+            yield _of_gpu(at, what, ADVISED.get(action, RESET))
     for metric, what in (
         (health.REMAP_FAILED, "a bad row of its memory cannot be replaced"),
         (health.REMAP_PENDING, "a bad row of its memory is replaced at the next reset"),
     ):
         for labels in facts.series(metric):
             if facts.now(metric, *labels):
-                yield _of_gpu(labels, what, drain)
-    for *at, xid in facts.series(xids.XID_TIME):
-        when = facts.now(xids.XID_TIME, *at, xid)
-        recent = when is not None and facts.time - when < XID_REMEMBERED
-        if recent and xid.isdigit() and int(xid) in OF_HARDWARE:
-            yield _of_gpu(at, f"XID {xid}, an error of the hardware", drain)
+                yield _of_gpu(labels, what, RESET)
+    yield from _xids(facts)
     for labels in facts.series(health.FABRIC_READY):
         if facts.now(health.FABRIC_READY, *labels) == 0.0:
             what = "it has not joined the NVSwitch fabric"
@@ -338,6 +346,31 @@ def _faults(facts: Facts) -> Iterator[Fault]:
     for (controller,) in facts.series(disk.STATE):
         if facts.now(disk.STATE, controller) == 0.0:
             yield Fault(f"disk {controller} does not work", "Drain the node and replace the disk.")
+
+
+def _xids(facts: Facts) -> Iterator[Fault]:
+    """Errors after which a GPU cannot be used."""
+    for *at, xid in facts.series(xids.XID_TIME):
+        number = int(xid) if xid.isdigit() else 0
+        if number in OF_HARDWARE and _recent(facts, xids.XID_TIME, *at, xid):
+            code = CODES[number]
+            what = f"XID {xid} ({code.meaning}), {code.words}"
+            yield _of_gpu(at, what, REBOOT if code.action.startswith("RESTART") else RESET)
+    known = [dict(zip(health.INFO.labels, at, strict=True)) for at in facts.series(health.INFO)]
+    on_bus = {gpu["bus_id"]: (gpu["gpu"], gpu["uuid"]) for gpu in known if not gpu["parent"]}
+    for bus_id, xid, link, *of in facts.series(nvlink_xids.LAST):
+        severity, action = of
+        fatal = action == "reset_gpu" or (severity, action) == ("fatal", UNKNOWN)
+        if fatal and bus_id in on_bus and _recent(facts, nvlink_xids.LAST, bus_id, xid, link, *of):
+            where = "" if link == "-1" else f" on NVLink {link}"
+            what = f"XID {xid}{where}, {ACTIONS['RESET_GPU'].words}"
+            yield _of_gpu(on_bus[bus_id], what, RESET)
+
+
+def _recent(facts: Facts, metric: Metric, *labels: str) -> bool:
+    """Whether an XID counts by when it occurred."""
+    when = facts.now(metric, *labels)
+    return when is not None and facts.time - when < XID_REMEMBERED
 
 
 def _of_gpu(at: Iterable[str], what: str, remedy: str) -> Fault:
@@ -354,6 +387,7 @@ USED = frozenset(
         *(nvlink.NVLINK_UP, infiniband.ACTIVE, infiniband.BYTES, infiniband.RATE),
         *(network.BYTES, network.SPEED, units.NVLINK_BYTES, units.PCIE_BYTES),
         *(ras.STALLED, ras.COMMUNICATORS, xids.XID_TIME, health.RECOVERY_ACTION),
+        *(nvlink_xids.LAST, health.INFO),
         *(health.REMAP_FAILED, health.REMAP_PENDING, health.FABRIC_READY),
     }
 )

@@ -202,6 +202,21 @@ def logged(on: On) -> None:
         on.out.gauge("gpunode_kernel_log_last_event_timestamp_seconds", on.since, kind="xid")
 
 
+def nvlink5(on: On) -> None:
+    """The driver reports an error of NVLink 5, whose line in the kernel log says more."""
+    xid(on)
+    if on.happened:
+        labels = {
+            "bus_id": bus_id(on.gpu or 0),
+            "xid": on.text("xid", "149"),
+            "link": on.text("link", "8"),
+            "severity": on.text("severity", "fatal"),
+            "action": on.text("action", "reset_gpu"),
+        }
+        on.out.gauge("gpunode_kernel_log_nvlink_xid_errors_total", 1.0, **labels)
+        on.out.gauge("gpunode_kernel_log_last_nvlink_xid_timestamp_seconds", on.since, **labels)
+
+
 def memory_errors(on: On) -> None:
     """Its memory has an error that ECC could not correct."""
     on.out.gauge("gpunode_gpu_ecc_errors_total", on.once, kind="uncorrected", **on.labels)
@@ -592,6 +607,7 @@ EVENTS: Mapping[str, Callable[[On], None]] = {
     "source fails": source_fails,
     "xid": xid,
     "xid in the log": logged,
+    "error of NVLink 5": nvlink5,
     "memory errors": memory_errors,
     "remap pends": remap_pends,
     "remap failed": remap_failed,

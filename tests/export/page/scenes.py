@@ -87,7 +87,13 @@ class Scene:
         def read() -> Reading:
             named, at = self.named[actor.index], actor.at
             held = actor.jobs != ()
-            info = (named.model, "0000:00", "", "", "9.0", named.parent)
+            known = {
+                "name": named.model,
+                "bus_id": "0000:00",
+                "compute_capability": "9.0",
+                "parent": named.parent,
+            }
+            info = (known.get(label, "") for label in INFO.labels[len(at) :])
             owned = [Sample(OWNER, (*at, *named.owner, "kubelet"), 1.0)] if held else []
             pid = str(41_200 + actor.index)
             ranks = [

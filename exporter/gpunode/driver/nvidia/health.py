@@ -9,14 +9,8 @@ import pynvml
 from gpunode.driver.driver import DriverError, RemappedRows, Xid
 from gpunode.driver.nvidia.device import Device
 from gpunode.driver.nvidia.possible import COUNTS, FLAGS, ROWS, reading
+from gpunode.driver.nvidia.xids import RECOVERY_ACTIONS
 
-RECOVERY_ACTIONS = {
-    pynvml.NVML_GPU_RECOVERY_ACTION_NONE: "none",
-    pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: "reset",
-    pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: "reboot",
-    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: "drain_p2p",
-    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: "drain_and_reset",
-}
 REMAP_AVAILABILITIES = ("max", "high", "partial", "low", "none")
 MOST_EVENTS = 256
 """More XID events than a window has."""
