@@ -53,6 +53,7 @@ from gpunode.nccl.bench import COLLECTIVES
 from gpunode.nccl.log import transport
 from gpunode.node.node import ENVIRONMENT
 from gpunode.rules.render import dump, with_values
+from gpunode.source import Meets
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.overdue import STALLS
 from gpunode.verdict.reasons import REASONS
@@ -448,6 +449,10 @@ def _known_values() -> dict[tuple[str, str], set[str]]:
         for name, labels in re.findall(r"^(\w+){(.*)} ", path.read_text(), re.MULTILINE):
             for label, value in re.findall(r'(\w+)="([^"]*)"', labels):
                 known.setdefault((name, label), set()).add(value)
+    for kind in (kind for kinds in sources.KINDS.values() for kind in kinds):
+        for unknown in kind.unknowns if isinstance(kind, Meets) else ():
+            known.setdefault(("gpunode_unread_total", "source"), set()).add(kind.name)
+            known.setdefault(("gpunode_unread_total", "what"), set()).add(unknown.what)
     for at, values in CONSTANTS.items():
         known.setdefault(at, set()).update(values)
     for record in RECORDS:

@@ -162,7 +162,6 @@ def test_a_capability_that_is_missing_is_named(fake: FakeDriver) -> None:
     assert "gpunode_job_io_bytes_total" in may_not["missing"]
     assert "SYS_PTRACE" in may_not["needs"]
     assert rows(free)["gpu_activity"]["status"] == "data"
-    assert "process_roles" not in rows(free)  # it has no metrics
 
 
 @pytest.mark.usefixtures("quick")

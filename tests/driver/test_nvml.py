@@ -389,6 +389,7 @@ def test_a_tray_of_an_nvlink_domain(fake: FakeDriver) -> None:
             "faults": {},
             "cluster": "9c9c9c9c-9c9c-9c9c-9c9c-9c9c9c9c9c9c",
             "clique": 32766,
+            "health_mask": 0x51AA,
         }
         assert gpu["unnamed"] == []
     kinds = ("recovery_successful", "recovery_failed", "receive", "effective", "symbol")

@@ -57,7 +57,7 @@ def documents(text: str) -> Iterator[Any]:
 
 def render(folder: Path, values: Object | None = None, *options: str | Path) -> list[Object]:
     """The objects of a release called ``gpunode`` in the namespace ``monitoring``."""
-    (folder / "values.yaml").write_text(yaml.safe_dump(values or {}))
+    (folder / "values.yaml").write_text(json.dumps(values or {}))
     given = f"--values={folder / 'values.yaml'}"
     ran = helm("template", "gpunode", CHART, "--namespace=monitoring", given, *options)
     assert ran.returncode == 0, ran.stderr

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from gpunode import audit, gpu, host, jobs, nccl
 from gpunode.host import cpu, kernel_log, lustre, memory, mounts, pcie
 from gpunode.host.shm import Filling
-from gpunode.jobs import cgroup
+from gpunode.jobs import cgroup, versions
 from gpunode.node import kernel, sockets
 from gpunode.node.local import LocalNode
 from gpunode.node.node import LONGEST_PROGRAM, program_of
@@ -29,6 +29,8 @@ from tests.machine import MACHINES
 PACKAGES = (audit, gpu, host, jobs, nccl)
 ADAPTED: dict[str, Callable[[str], Any]] = {
     "jobs.cgroup.locate": lambda text: cgroup.locate(text, LocalNode(Path("/gone"))),
+    "jobs.versions.parse_nccl": lambda text: list(versions.parse_nccl(text.split("\n"))),
+    "jobs.versions.parse_torch": lambda text: list(versions.parse_torch(text.split("\n"))),
     "host.memory.parse_vmstat": lambda text: memory.parse_vmstat(text, memory.WANTED),
     "host.lustre.parse_stripes": lambda text: lustre.parse_stripes(text, 4),
     "host.pcie.parse_total": lambda text: pcie.parse_total(text, "fatal"),

@@ -185,7 +185,9 @@ def strange_container(text: str) -> str:
 
 def _paths(text: str) -> Iterator[str]:
     for line in text.split("\n"):
-        yield line.partition(":")[2].partition(":")[2]
+        path = line.partition(":")[2].partition(":")[2]
+        if path.startswith("/"):
+            yield path
 
 
 def _understood(text: str) -> tuple[str, dict[str, str | None]]:

@@ -78,7 +78,7 @@ class Code:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class LinkRule:
     """What an error of an NVLink 5 asks for, by the first two registers in its line.
 
     A pattern has a character for each bit, from bit 31 to bit 0; ``-`` stands for either. The
@@ -138,8 +138,8 @@ CODES: dict[int, Code] = {
     for each in _TABLE["xids"]
 }
 
-RULES: tuple[Rule, ...] = tuple(
-    Rule(
+RULES: tuple[LinkRule, ...] = tuple(
+    LinkRule(
         each["xid"],
         each["unit"],
         (_pattern(each["before_r575"]), _pattern(each["from_r575"])),
