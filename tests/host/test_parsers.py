@@ -29,8 +29,12 @@ from tests.machine import MACHINES
 PACKAGES = (audit, gpu, host, jobs, nccl)
 ADAPTED: dict[str, Callable[[str], Any]] = {
     "jobs.cgroup.locate": lambda text: cgroup.locate(text, LocalNode(Path("/gone"))),
-    "jobs.versions.parse_nccl": lambda text: list(versions.parse_nccl(text.split("\n"))),
-    "jobs.versions.parse_torch": lambda text: list(versions.parse_torch(text.split("\n"))),
+    "jobs.versions.parse_nccl": lambda text: list(
+        versions.parse_nccl(versions.IN_NCCL.findall(text))
+    ),
+    "jobs.versions.parse_torch": lambda text: list(
+        versions.parse_torch(versions.IN_TORCH.findall(text))
+    ),
     "host.memory.parse_vmstat": lambda text: memory.parse_vmstat(text, memory.WANTED),
     "host.lustre.parse_stripes": lambda text: lustre.parse_stripes(text, 4),
     "host.pcie.parse_total": lambda text: pcie.parse_total(text, "fatal"),
