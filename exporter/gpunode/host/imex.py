@@ -1,4 +1,4 @@
-"""IMEX, the service through which the nodes of an NVLink domain share memory, as far as files show it.
+"""What files show of IMEX, through which the nodes of an NVLink domain share memory.
 
 https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/
 
