@@ -637,7 +637,7 @@ TABLE: tuple[Parser, ...] = (
         long_enough=1 << 10,
     ),
     Parser("accept", accept, seeds.ACCEPTS, largest=1 << 16),
-    Parser("host", of_the_host, files(*HOST, *MORE, *LINKS, *RELEASES, *IMEX, *SENSORS)),
+    Parser("host", of_the_host, files(*HOST, *MORE, *LINKS, *RELEASES, *SENSORS)),
     Parser(
         "audit",
         of_the_audit,
