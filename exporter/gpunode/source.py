@@ -25,7 +25,11 @@ MANY = 64
 """The most items (disks, ports, mounts, XIDs) that a source distinguishes, so that no node, however
 unusual, creates an unbounded number of series."""
 
-BOUND = Unknown("bound", f"more of a kind than a source tells apart, mostly {MANY}: the rest")
+BOUND = Unknown(
+    "bound",
+    f"there is more of a kind than a source tells apart, mostly {MANY}; the rest is left out or "
+    "counted as one",
+)
 """What a source leaves out of a read because there is too much of it."""
 
 FAILURES = (DriverError, OSError, ValueError)

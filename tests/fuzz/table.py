@@ -40,6 +40,7 @@ from gpunode.host import (
     filesystem,
     gpudirect_storage,
     hwmon,
+    imex,
     infiniband,
     kernel_log,
     lustre,
@@ -487,6 +488,7 @@ def of_the_host(data: bytes) -> None:
         hwmon.parse_fan,
         hwmon.parse_temperature,
         gpudirect_storage.parse,
+        imex.parse,
     )(data)
     kinds = (
         cpu.Cpu,
@@ -528,7 +530,11 @@ DIAGNOSED = struct.pack("=IHHII", 88, 20, 0, 0, 0) + struct.pack("=2B2x60xII", 2
 REFUSED = struct.pack("=IHHIIi", 36, 2, 0, 0, 0, -2)
 HOST = ("proc/stat", "proc/meminfo", "proc/vmstat", "proc/diskstats", "proc/pressure/*")
 MORE = ("proc/1/net/*", "proc/sys/fs/file-nr", "sys/bus/pci/devices/*/current_link_speed")
-RELEASES = ("etc/*-release", "proc/driver/nvidia-nvswitch/devices/*/information")
+RELEASES = (
+    "etc/*-release",
+    "etc/nvidia-imex/*",
+    "proc/driver/nvidia-nvswitch/devices/*/information",
+)
 SENSORS = ("sys/class/hwmon/*/*", "sys/class/powercap/*/*", "proc/driver/nvidia-fs/stats")
 LINKS = ("sys/class/net/*/speed", "sys/class/net/*/operstate", "sys/class/net/*/carrier_changes")
 

@@ -13,6 +13,7 @@ from gpunode.driver.driver import Gpu
 from gpunode.holders.census import Census
 from gpunode.holders.pods import Pods
 from gpunode.host.disk import Disks
+from gpunode.host.infiniband import Infiniband
 from gpunode.host.lustre import Lustre
 from gpunode.host.network import Network
 from gpunode.host.nfs import Nfs
@@ -59,6 +60,13 @@ def adapters(root: Path) -> None:
         (folder / "class").write_text("0x030200\n")
 
 
+def rdma_ports(root: Path) -> None:
+    for n in TOO_MANY:
+        folder = root / f"sys/class/infiniband/mlx5_{n}/ports/1/counters"
+        folder.mkdir(parents=True)
+        (folder / "port_xmit_data").write_text("1\n")
+
+
 def lustre_filesystems(root: Path) -> None:
     for n in TOO_MANY:
         (root / f"proc/fs/lustre/llite/fs{n}-ffff0123456789ab").mkdir(parents=True)
@@ -72,6 +80,7 @@ def lustre_filesystems(root: Path) -> None:
         (interfaces, Network, SAID.format("network interfaces")),
         (nfs_mounts, Nfs, SAID.format("NFS mounts")),
         (adapters, Pcie, SAID.format("GPUs and adapters")),
+        (rdma_ports, Infiniband, SAID.format("RDMA ports")),
         (lustre_filesystems, Lustre, f"more than {MANY} Lustre filesystems"),
     ],
 )

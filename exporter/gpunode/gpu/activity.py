@@ -32,7 +32,7 @@ from gpunode.holders.census import Census, Look
 from gpunode.holders.holder import Holder
 from gpunode.holders.source import HoldersSource
 from gpunode.metric import Metric, Sample
-from gpunode.source import Divided, Reading
+from gpunode.source import BOUND, Divided, Reading
 
 SECONDS = Metric(
     "gpunode_gpu_seconds_total",
@@ -177,7 +177,7 @@ class GpuActivity:
         *power.METRICS,
         *xids.METRICS,
     )
-    unknowns = (xids.UNREAD_XID,)
+    unknowns = (xids.UNREAD_XID, BOUND)
 
     def __init__(self, census: Census, gpu: Gpu, settings: Settings) -> None:
         self.clock = census.node.clock

@@ -11,7 +11,7 @@ from gpunode.driver.vendors import VENDORS
 from gpunode.gpu import GPU
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Clock
-from gpunode.source import MANY
+from gpunode.source import BOUND, MANY
 from gpunode.unread import Unknown, Unread
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Xids:
             yield from XID_TIME.at(time, *self.labels, xid)
 
     def unread(self) -> tuple[Unread, ...]:
-        """XIDs since the last call that the catalogue does not have."""
+        """XIDs since the last call that the catalogue does not have, or that are one too many."""
         found, self._unread = tuple(self._unread), []
         return found
 
@@ -70,6 +70,7 @@ class Xids:
             self._unread.append(UNREAD_XID.seen(f"XID {number}"))
         xid = str(number)
         if xid not in self._counts and len(self._counts) >= MANY:
+            self._unread.append(BOUND.seen(f"XID {xid}, after {MANY} different ones"))
             xid = "other"
         self._counts[xid] = self._counts.get(xid, 0) + 1
         self._times[xid] = self.clock.time()

@@ -31,7 +31,7 @@ from gpunode.holders.owner import Owner, name_of
 from gpunode.holders.slurmstepd import ROOT, job_of, pids_in
 from gpunode.metric import Metric
 from gpunode.node.kernel import parse_status
-from gpunode.source import WHOLE_NODE, Place, Reading, Source
+from gpunode.source import BOUND, WHOLE_NODE, Place, Reading, Source
 from gpunode.unread import Unknown, Unread, shape
 
 JOBS = Metric(
@@ -153,7 +153,7 @@ class SlurmJobs:
         "Prolog that writes to slurm.jobs_folder (docs/slurm.md), or CAP_SYS_PTRACE"
     )
     metrics = (JOBS,)
-    unknowns = (FOLDER, GPUS)
+    unknowns = (FOLDER, GPUS, BOUND)
 
     def __init__(self, census: Census, settings: Settings) -> None:
         self.census = census
@@ -237,7 +237,7 @@ class SlurmJobs:
                     unread.add(FOLDER.seen(name if SLUID_ONLY.fullmatch(name) else shape(name)))
         self._numbers = numbers
         if len(found) > MOST_JOBS:
-            unread.add(FOLDER.seen(f"more than {MOST_JOBS} jobs"))
+            unread.add(BOUND.seen(f"{len(found)} jobs of Slurm, {MOST_JOBS} are read"))
         return [Job(number, tuple(found[number])) for number in sorted(found)[:MOST_JOBS]]
 
     def _number(self, folder: str, name: str) -> str:

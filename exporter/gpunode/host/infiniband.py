@@ -14,7 +14,7 @@ from gpunode.host.rdma_counters import CXI, KNOWN, OF_A_FUNCTION, REGISTERS, Mea
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import counter
 from gpunode.node.node import Node
-from gpunode.source import MANY, NodeSource, Reading
+from gpunode.source import BOUND, MANY, NodeSource, Reading, bounded
 from gpunode.unread import Unknown, Unread, shape
 
 PORT = ("device", "port")
@@ -109,9 +109,6 @@ UNREAD_COUNTER = Unknown(
 UNREAD_PORT = Unknown(
     "port", "an RDMA port has no counter that gpunode can read, so its traffic is not seen"
 )
-UNREAD_BOUND = Unknown(
-    "bound", f"the node has more than {MANY} RDMA ports; the others are not read"
-)
 
 FOLDER = "/sys/class/infiniband"
 CXI_FOLDER = "/sys/class/cxi"
@@ -133,7 +130,7 @@ class Infiniband:
     name = "infiniband"
     needs = "an InfiniBand or RoCE adapter, and /sys of the node: its root at path.rootfs"
     metrics = (*COUNTED.values(), RATE, ACTIVE)
-    unknowns = (UNREAD_COUNTER, UNREAD_PORT, UNREAD_BOUND)
+    unknowns = (UNREAD_COUNTER, UNREAD_PORT, BOUND)
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
@@ -142,10 +139,9 @@ class Infiniband:
     def read(self) -> Reading:
         samples: list[Sample] = []
         unread: dict[Unread, None] = {}  # in order, and what ports have in common once
-        ports = list(self._ports())
-        if len(ports) > MANY:
-            unread[UNREAD_BOUND.seen(f"{len(ports)} ports")] = None
-        for device, port in ports[:MANY]:
+        ports, left_out = bounded(self._ports(), "RDMA ports")
+        unread |= dict.fromkeys(left_out)
+        for device, port in ports:
             folder = f"{FOLDER}/{device}/ports/{port}"
             files, strange = self._counters(device, folder)
             values = self._values(files)
@@ -156,7 +152,9 @@ class Infiniband:
                 unread |= dict.fromkeys(UNREAD_COUNTER.seen(f"{driver}: {n}") for n in strange)
             samples += _samples(values, (device, port))
             samples += self._state(folder, (device, port))
-        for device in self._list(CXI_FOLDER)[:MANY]:
+        devices, left_out = bounded(self._list(CXI_FOLDER), "Slingshot adapters")
+        unread |= dict.fromkeys(left_out)
+        for device in devices:
             folder = f"{CXI_FOLDER}/{device}/device/telemetry"
             values = self._values({f"{folder}/{name}": of for name, of in CXI.items()})
             if not values:

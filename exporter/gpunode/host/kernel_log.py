@@ -24,7 +24,7 @@ from gpunode.host.nvlink_xids import NvlinkXids
 from gpunode.host.pcie import DEVICES, GPU_VENDORS
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
-from gpunode.source import MANY, NodeSource, Reading
+from gpunode.source import BOUND, MANY, NodeSource, Reading
 from gpunode.unread import Unknown, Unread, unnumbered
 
 log = logging.getLogger(__name__)
@@ -64,9 +64,6 @@ FOLLOWED = Metric(
 
 UNREAD_LINE = Unknown(
     "kernel_line", "a driver logged a warning or an error of a form that gpunode does not know"
-)
-UNREAD_BOUND = Unknown(
-    "bound", f"a GPU logged more than {MANY} different XIDs; the others are counted as one"
 )
 UNREAD_XID = Unknown(
     "xid",
@@ -310,7 +307,7 @@ class KernelLog:
         "container of gpunode takes --device /dev/kmsg"
     )
     metrics = (EVENTS, LAST, XIDS, LAST_XID, *nvlink_xids.METRICS, FOLLOWED)
-    unknowns = (UNREAD_LINE, UNREAD_BOUND, UNREAD_XID, UNREAD_ADVICE, nvlink_xids.UNREAD_NVLINK)
+    unknowns = (UNREAD_LINE, BOUND, UNREAD_XID, UNREAD_ADVICE, nvlink_xids.UNREAD_NVLINK)
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
@@ -405,7 +402,7 @@ class KernelLog:
             yield UNREAD_ADVICE.seen(f"XID {xid}, {unnumbered(text)}")
         yield from self.nvlink.count(bus_id, xid, text, now)
         if xid not in counts and xid not in WATCHED and len(counts) >= MANY:
-            yield UNREAD_BOUND.seen(f"XID {xid}")
+            yield BOUND.seen(f"XID {xid}, after {MANY} different ones")
             xid = OTHER
         counts[xid] = counts.get(xid, 0) + 1
         self.xid_times[bus_id, xid] = now
