@@ -83,7 +83,14 @@ EMPTY: Mapping[tuple[str, str, str], str] = {
     ("gpunode-health", "Missing parts", "A"): "a part that went while Prometheus ran",
     ("gpunode-health", "Parts missing", "A"): "a part that went while Prometheus ran",
     ("gpunode-health", "Ports", "A"): "a port that went down while Prometheus ran",
+    ("gpunode-gpu", "Shared through MPS", "A"): "a GPU that is shared through MPS",
+    ("gpunode-job", "Graphs compiled", "A"): "a job that compiles, and gpunode.client in it",
     ("gpunode-job", "Ranks that others wait for", "A"): "a job that stands still, and RAS",
+    ("gpunode-node", "Fans", "A"): "a server with sensors",
+    ("gpunode-node", "GPUDirect Storage", "A"): "GPUDirect Storage that counts its bytes",
+    ("gpunode-node", "Lustre: busiest target", "A"): "Lustre in a recorded incident",
+    ("gpunode-node", "Power of processors and memory", "A"): "the right to read RAPL",
+    ("gpunode-node", "Temperature of the air", "A"): "a server with sensors",
 }
 """Queries that find nothing here, by dashboard, panel and letter, and what they would take."""
 

@@ -22,7 +22,7 @@ def put(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def told(root: Path) -> dict[str, float]:
+def told(root: Path) -> dict[str, object]:
     samples = Imex(LocalNode(root), Settings()).read().samples
     return {s.metric.name.removeprefix("gpunode_imex_"): s.value for s in samples}
 

@@ -99,7 +99,8 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             r"NVRM: "
             r"(?!.{0,8}[0-9]{1,5} +[0-9]{1,5} +[A-Z]|GPU[0-9]{1,3} (?:GSP )?RPC |Xid )"
             r"(?:.{0,200}(?:[Ee]rror|[Ff]ailed|fallen off|timed? ?out|GSP|API mismatch)"
-            r"|.{0,200}probably locked|The NVIDIA (?:GPU|probe routine) )",
+            r"|.{0,200}(?:probably locked|is invalid:|Cannot attach gpu)|BAR[0-9] is 0M "
+            r"|The NVIDIA (?:GPU|probe routine) )",
         ),
         ("peermem", r"nvidia[-_]peermem .{0,80}ERROR "),
         (
@@ -143,6 +144,7 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         (
             "pcie_aer",
             rf"[\w-]{{1,32}} {ADDRESS}: (?:AER: .{{0,40}} error (?:message )?received"
+            r"|AER: (?:device recovery|subordinate device reset) failed"
             r"|DPC: containment event|pciehp: Slot\(.{1,20}\): (?:Link Down|Card not present))",
         ),
         (
@@ -177,7 +179,7 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         (
             "machine_check",
             r"mce: \[Hardware Error\]: (?:CPU [0-9]{1,5}: Machine Check|Machine check events)"
-            r"|EDAC .{0,80}\b(?:CE|UE) "
+            r"|EDAC .{0,80}\b(?:CE|UE) |Memory failure: 0x[0-9a-f]{1,16}: recovery action for "
             r"|\{[0-9]{1,8}\}\[Hardware Error\]: Hardware error from APEI",
         ),
         (
@@ -222,12 +224,14 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             r"(?:(?<!ext_)synd 0x|device's health compromised|TX timeout detected"
             r"|High [Tt]emperature|insufficient(?:/unadvertised)? power on the PCIe slot"
             r"|leak of a command resource|enable hca failed|raw fw_ver 0xffffffff"
-            r"|power slot Exceeded|[Ff]atal error|[Hh]ealth recovery .{0,20}fail"
+            r"|power slot Exceeded|[Ff]atal error|[Hh]ealth recovery .{0,20}(?:fail|abort)"
+            r"|No done completion"
             r"|handling bad device|Firmware over |mlx5_(?:load|init)_one.{0,20} failed"
             r"|[Ee]rror cqe on cqn)"
             r"|(?:[\w-]{1,32} \S{1,40} [\w.-]{1,16}: )?NETDEV WATCHDOG: "
             r"(?:CPU: [0-9]{1,5}: |[\w.-]{1,16} \([\w-]{0,32}\): )?transmit queue"
-            rf"|[\w-]{{1,32}} {ADDRESS} [\w.-]{{1,32}}: (?:TX timeout|[Tt]x[_ ]timeout)"
+            rf"|[\w-]{{1,32}} {ADDRESS} [\w.-]{{1,32}}: (?:TX timeout|[Tt]x[_ ]timeout"
+            r"|PCIe link lost)"
             rf"|(?:infiniband [\w.-]{{1,32}}|[\w-]{{1,32}} {ADDRESS}(?: [\w.-]{{1,32}})?): "
             r"(?:Wait for completion \(polling\) timeout|The .{0,10}device didn't send"
             r"|Admin queue is closed|Reset indication didn't turn|Device isn't ready"
