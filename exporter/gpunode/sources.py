@@ -24,7 +24,7 @@ from gpunode.holders.census import Census
 from gpunode.holders.pods import Pods
 from gpunode.holders.slurm import SlurmJobs
 from gpunode.holders.source import HoldersSource
-from gpunode.host.filesystem import Filesystems, FilesystemSpace
+from gpunode.host.filesystem import Filesystems, FilesystemSpace, Unwatched
 from gpunode.host.own_process import OwnProcess
 from gpunode.jobs.owners import GpuOwners
 from gpunode.jobs.steps import TrainingSteps
@@ -201,7 +201,7 @@ KINDS: dict[Kind, tuple[Kind, ...]] = {
     Pods: (Pods,),
     SlurmJobs: (SlurmJobs,),
     TrainingSteps: (TrainingSteps,),
-    NodeSources: (*NODE_SOURCES, NcclRas, FilesystemSpace),
+    NodeSources: (*NODE_SOURCES, NcclRas, FilesystemSpace, Unwatched),
 }
 """By what finds them, the kinds of sources; those without metrics only serve others."""
 

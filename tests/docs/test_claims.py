@@ -19,6 +19,7 @@ from gpunode.cli.commands import COMMANDS
 from gpunode.config import CommandSettings, Section
 from gpunode.metric import Metric
 from gpunode.sources import METRICS
+from gpunode.unread import Unknown
 from tests.fuzz.table import TABLE
 
 ROOT = Path(__file__).parents[2]
@@ -197,3 +198,11 @@ def test_a_parser_is_fuzzed(module: str, name: str, ran: set[CodeType]) -> None:
     """A row of ``tests/fuzz/table.py`` comes to it from its seeds."""
     parse: Callable[..., object] = inspect.unwrap(getattr(import_module(module), name))
     assert parse.__code__ in ran
+
+
+def test_everything_that_may_not_be_understood_is_in_the_document() -> None:
+    listed = (ROOT / "docs" / "unread.md").read_text()
+    loaded = [module for name, module in sys.modules.items() if name.startswith("gpunode.")]
+    kinds = {one for module in loaded for one in vars(module).values() if type(one) is Unknown}
+    assert len(kinds) > 10
+    assert [one.what for one in kinds if f"| `{one.what}` | {one.meaning} |" not in listed] == []

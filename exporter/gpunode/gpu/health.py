@@ -202,8 +202,8 @@ MEMORY_FAULT = Metric(
 )
 UNKNOWN_MODEL = Unknown(
     "gpu_model",
-    "a model of GPU without figures in gpunode: no peak is known, and the ledger takes it for a "
-    "model of the same compute capability",
+    "gpunode has no figures for this model of GPU: there is no peak of it, and the ledger takes it "
+    "for another model of the same compute capability",
 )
 
 BANKS_EVERY = 300.0
@@ -211,7 +211,7 @@ BANKS_EVERY = 300.0
 
 ENUM_VALUE = Unknown(
     "enum_value",
-    "the driver answered a state, a mode or a reason by a number that has no name here; a newer "
+    "the driver gave a state, a mode or a reason as a number that has no name in gpunode; a newer "
     "gpunode may know it",
 )
 

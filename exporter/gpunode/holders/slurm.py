@@ -44,14 +44,14 @@ JOBS = Metric(
 
 FOLDER = Unknown(
     "slurm_job_folder",
-    "a cgroup of Slurm that has steps and whose job is not known: no slurmstepd in it says its "
-    "number; CgroupJobIdPaths=yes in cgroup.conf (Slurm 26.05.2) names cgroups after the numbers "
+    "a cgroup of Slurm has steps, but nothing in it says the number of its job; "
+    "CgroupJobIdPaths=yes in cgroup.conf (Slurm 26.05.2 and later) names cgroups after the numbers "
     "of jobs",
 )
 GPUS = Unknown(
     "slurm_job_gpus",
-    "a job of Slurm of which it cannot be told which GPUs it has: a Prolog that writes it to "
-    "slurm.jobs_folder says it, see docs/slurm.md",
+    "nothing says which GPUs a job of Slurm has; a Prolog can write them to slurm.jobs_folder "
+    "(docs/slurm.md)",
 )
 
 SCOPE = re.compile(r"(?:[\w.-]{1,64}_)?slurmstepd\.scope", re.ASCII)

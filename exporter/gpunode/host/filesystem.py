@@ -11,7 +11,7 @@ import errno
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from gpunode.config import Settings
 from gpunode.host.mounts import TUNNEL, Mount, parse, read_as_node, visible, volume
@@ -121,8 +121,8 @@ MOST_THREADS = 32
 
 UNKNOWN_TYPE = Unknown(
     "filesystem_type",
-    "a filesystem without a disk, of a type that may be one of the network and is not known: its "
-    "space, and whether its server answers, is not watched",
+    "a filesystem without a disk has a type that gpunode does not know and that may be one of the "
+    "network; neither its space nor its server is watched",
 )
 
 
@@ -188,7 +188,7 @@ class Unwatched:
 
     name = FilesystemSpace.name
     needs = FilesystemSpace.needs
-    metrics: tuple[Metric, ...] = ()
+    metrics: ClassVar[tuple[Metric, ...]] = ()
     unknowns = (UNKNOWN_TYPE, BOUND)
 
     def __init__(self, settings: Settings) -> None:

@@ -72,8 +72,8 @@ UNREAD_XID = Unknown(
 )
 UNREAD_ADVICE = Unknown(
     "enum_value",
-    "the kernel log says (XID 154) that the driver advises what has no name here; a newer gpunode "
-    "may know it",
+    "the driver advises, in a line of XID 154, something that has no name in gpunode; a newer "
+    "gpunode may know it",
 )
 
 ADDRESS = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"

@@ -33,8 +33,8 @@ METRICS = (ERRORS, LAST)
 
 UNREAD_NVLINK = Unknown(
     "nvlink_xid",
-    "the kernel log has an error of NVLink 5 (XIDs 144-150) of a form, or with registers, that "
-    "NVIDIA's catalogue does not explain; the XID is counted, what to do is not known",
+    "the kernel log has an error of NVLink 5 (XIDs 144-150) that NVIDIA's catalogue does not "
+    "explain; the XID is counted, but what to do is not known",
 )
 
 NUMBERS = frozenset(map(str, OF_NVLINK5))

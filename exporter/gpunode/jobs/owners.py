@@ -98,8 +98,8 @@ NCCL_SETTING = Metric(
 
 CONTAINER = Unknown(
     "container",
-    "the cgroup of a process on the GPU has the form of a container's, but not a path that only "
-    "a known runtime makes: the GPU counts for the process's user, not for a container or pod",
+    "the cgroup of a process on the GPU looks like a container's, but not like one that only a "
+    "known runtime can make; the GPU counts for the user of the process",
 )
 
 
