@@ -173,3 +173,7 @@ def link_to(uid: str, **variables: str) -> str:
         for name, field in variables.items()
     )
     return f"/d/{uid}?${{__url_time_range}}&${{datasource:queryparam}}{chosen}"
+
+
+TO_JOB = link_to("gpunode-job", cluster="cluster", namespace="owner_namespace", job="workload")
+"""The dashboard of a job, from a row that has the labels of one."""

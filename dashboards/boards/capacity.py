@@ -11,7 +11,7 @@ from grafana_foundation_sdk.models.dashboard import Panel
 from alerts.model import seconds
 from alerts.promql import GPU
 from alerts.recording import RECORDS
-from dashboards.layout import Board, link_to, row, section
+from dashboards.layout import TO_JOB, Board, row, section
 from dashboards.panels import NOTHING_WRONG, RULES, SHARE, areas, bars, figure, lines, rows_of
 from dashboards.queries import FLEET as CLUSTERS
 from dashboards.queries import JOBS, Query, selected
@@ -209,14 +209,7 @@ CAPACITY = Board(
                     },
                     sort_by="Idle",
                     nothing=NOTHING_WRONG,
-                    links={
-                        "Job": link_to(
-                            "gpunode-job",
-                            cluster="cluster",
-                            namespace="owner_namespace",
-                            job="workload",
-                        )
-                    },
+                    links={"Job": TO_JOB},
                 ),
             ),
             row(
@@ -242,14 +235,7 @@ CAPACITY = Board(
                     },
                     sort_by="Lost",
                     needs=KEEPS,
-                    links={
-                        "Job": link_to(
-                            "gpunode-job",
-                            cluster="cluster",
-                            namespace="owner_namespace",
-                            job="workload",
-                        )
-                    },
+                    links={"Job": TO_JOB},
                 ),
                 _every(
                     "1d",

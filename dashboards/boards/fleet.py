@@ -7,7 +7,7 @@ at once however many GPUs there are.
 from __future__ import annotations
 
 from alerts.promql import JOB
-from dashboards.layout import GROUPS, Board, link_to, row, section
+from dashboards.layout import GROUPS, TO_JOB, Board, link_to, row, section
 from dashboards.panels import (
     KUBERNETES,
     NOTHING_WRONG,
@@ -205,11 +205,7 @@ FIRST_SCREEN = (
             },
             sort_by="GPUs lost",
             nothing=NOTHING_WRONG,
-            links={
-                "Job": link_to(
-                    "gpunode-job", cluster="cluster", namespace="owner_namespace", job="workload"
-                )
-            },
+            links={"Job": TO_JOB},
             values={"Cause": palette.CAUSES},
         ),
         rows_of(
@@ -383,14 +379,7 @@ FLEET = Board(
                     },
                     sort_by="Times as long",
                     nothing=NOTHING_WRONG,
-                    links={
-                        "Job": link_to(
-                            "gpunode-job",
-                            cluster="cluster",
-                            namespace="owner_namespace",
-                            job="workload",
-                        )
-                    },
+                    links={"Job": TO_JOB},
                 ),
             ),
         ),

@@ -7,7 +7,7 @@ first is the cause, and what breaks after it in the others is the effect.
 from __future__ import annotations
 
 from alerts.promql import GPU, NODE, of_gpus
-from dashboards.layout import Board, link_to, row, section
+from dashboards.layout import TO_JOB, Board, link_to, row, section
 from dashboards.panels import (
     HWMON,
     INFINIBAND,
@@ -380,9 +380,7 @@ TABLES = (
             sort_by="Share",
             needs="a job on the node",
             links={
-                "Job": link_to(
-                    "gpunode-job", cluster="cluster", namespace="owner_namespace", job="workload"
-                ),
+                "Job": TO_JOB,
                 "GPU": link_to("gpunode-gpu", cluster="cluster", node="instance", gpu="gpu"),
             },
         ),
