@@ -200,10 +200,6 @@ class Readings(Protocol):
         """The reported details of this type, ordered by place."""
         ...
 
-    def unread(self) -> list[Met]:
-        """What was met and not understood since the start, ordered by source and kind."""
-        ...
-
 
 class View(Protocol):
     """Something that evaluates the readings of the sources at intervals."""

@@ -18,7 +18,7 @@ from gpunode.gpu.ledger import STATES
 from gpunode.gpu.power import ENERGY
 from gpunode.metric import Metric
 from gpunode.node.node import SteppedClock
-from gpunode.source import Key, Met, Reported
+from gpunode.source import Key, Reported
 from gpunode.verdict.source import BOTTLENECK
 from tests.export.page import scenes
 
@@ -39,9 +39,6 @@ class Said:
         return {key: value for key, value in self.said.items() if key[0] in metrics}
 
     def details(self, kind: type[D]) -> list[Reported[D]]:  # noqa: ARG002
-        return []
-
-    def unread(self) -> list[Met]:
         return []
 
     def say(self, gpus: int, **shares: float) -> None:

@@ -13,7 +13,7 @@ from gpunode.gpu.activity import WindowDetail
 from gpunode.gpu.nvlink import NvLinkDetail
 from gpunode.jobs.owners import OwnersDetail
 from gpunode.jobs.processes import JobDetail
-from gpunode.source import Met, Readings, Reported
+from gpunode.source import Readings, Reported
 from gpunode.verdict.source import Judged, Judgement
 
 
@@ -59,11 +59,6 @@ def verdicts(readings: Readings) -> list[Judgement]:
 def checks(readings: Readings) -> list[Result]:
     """The audit: which settings are as advised, which are not, and the remedies."""
     return [check for one in readings.details(Audited) for check in one.detail.checks]
-
-
-def unread(readings: Readings) -> list[Met]:
-    """What the sources met and did not understand since the start."""
-    return readings.unread()
 
 
 class Hour(BaseModel):

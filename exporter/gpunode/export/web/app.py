@@ -88,7 +88,7 @@ def create_app(loop: Callable[[], Loop]) -> FastAPI:
     @at("/api/v1/unread")
     async def unread() -> list[Met]:
         """What the sources met and did not understand since the start, with examples."""
-        return api.unread(loop())
+        return loop().unread()
 
     @at("/api/v1/node", response_model=NodeNow)
     async def node_now(request: Request) -> Response:
