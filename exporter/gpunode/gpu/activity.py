@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple
 
 from gpunode.config import Settings
 from gpunode.driver.driver import DIRECTIONS, Activity, Gpu, Limits, Utilization, known
+from gpunode.driver.nvidia.xids import UNREAD_XID
 from gpunode.driver.vendors import VENDORS
 from gpunode.gpu import GPU, power, units, xids
 from gpunode.gpu.buffers import PowerWindow, UtilizationBuffer
@@ -177,7 +178,7 @@ class GpuActivity:
         *power.METRICS,
         *xids.METRICS,
     )
-    unknowns = (xids.UNREAD_XID, BOUND)
+    unknowns = (UNREAD_XID, BOUND)
 
     def __init__(self, census: Census, gpu: Gpu, settings: Settings) -> None:
         self.clock = census.node.clock

@@ -6,13 +6,13 @@ import logging
 from collections.abc import Iterator
 
 from gpunode.driver.driver import Gpu, known
-from gpunode.driver.nvidia.xids import CODES
+from gpunode.driver.nvidia.xids import CODES, UNREAD_XID
 from gpunode.driver.vendors import VENDORS
 from gpunode.gpu import GPU
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Clock
 from gpunode.source import BOUND, MANY
-from gpunode.unread import Unknown, Unread
+from gpunode.unread import Unread
 
 log = logging.getLogger(__name__)
 
@@ -29,12 +29,6 @@ XID_TIME = Metric(
     (*GPU, "xid"),
 )
 METRICS = (XIDS, XID_TIME)
-
-UNREAD_XID = Unknown(
-    "xid",
-    "the driver reported an XID that NVIDIA's catalogue did not have when gpunode was made; look "
-    "it up in a newer one",
-)
 
 
 class Xids:

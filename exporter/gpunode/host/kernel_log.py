@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator
 
 from gpunode.config import Settings
-from gpunode.driver.nvidia.xids import CODES, advice
+from gpunode.driver.nvidia.xids import CODES, UNREAD_XID, advice
 from gpunode.driver.vendors import VENDORS
 from gpunode.host import nvlink_xids
 from gpunode.host.kernel_trouble import troubled
@@ -64,11 +64,6 @@ FOLLOWED = Metric(
 
 UNREAD_LINE = Unknown(
     "kernel_line", "a driver logged a warning or an error of a form that gpunode does not know"
-)
-UNREAD_XID = Unknown(
-    "xid",
-    "a GPU reported an XID that NVIDIA's catalogue did not have when gpunode was made; look it up "
-    "in a newer one",
 )
 UNREAD_ADVICE = Unknown(
     "enum_value",

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Literal
 
+from gpunode.unread import Unknown
+
 Notify = Literal["page", "ticket", "info", "none"]
 """How urgent an action is for those who look after the hardware: ``page`` if the GPU cannot be used
 until it is done, ``info`` if a program failed and the GPU goes on."""
@@ -174,6 +176,12 @@ RECOVERY_ACTIONS = {
 }
 """What the driver advises (NVML field 230), also in the line of XID 154.
 https://pypi.org/project/nvidia-ml-py/ (NVML_GPU_RECOVERY_ACTION_*)"""
+
+UNREAD_XID = Unknown(
+    "xid",
+    "a GPU reported an XID that NVIDIA's catalogue did not have when gpunode was made; look it up "
+    "in a newer one",
+)
 
 UNKNOWN = "unknown"
 """An action that the catalogue does not tell."""
