@@ -10,6 +10,7 @@ from gpunode.config import Settings
 from gpunode.driver.driver import Gpu
 from gpunode.holders.census import Census
 from gpunode.holders.holder import Holder
+from gpunode.host.infiniband import FOLDER as INFINIBAND
 from gpunode.host.pcie import PciDevice, Pcie
 from gpunode.node.node import Node
 from gpunode.source import bounded
@@ -71,11 +72,10 @@ class Subject:
     @cached_property
     def rdma_ports(self) -> dict[str, str]:
         """The folders of InfiniBand and RoCE ports, by DEVICE/PORT."""
-        folder = "/sys/class/infiniband"
         return {
-            f"{device}/{port}": f"{folder}/{device}/ports/{port}"
-            for device in self.names(folder)
-            for port in self.names(f"{folder}/{device}/ports")
+            f"{device}/{port}": f"{INFINIBAND}/{device}/ports/{port}"
+            for device in self.names(INFINIBAND)
+            for port in self.names(f"{INFINIBAND}/{device}/ports")
         }
 
     @cached_property

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from gpunode.audit.check import NO_ADAPTER, CannotTell, Check, Observation, Subject, each
 from gpunode.driver.driver import Gpu, known
 from gpunode.driver.nvidia.vendor import NVIDIA
-from gpunode.host.versions import INFINIBAND
+from gpunode.host.infiniband import FOLDER as INFINIBAND
 
 
 def _alike(versions: Iterable[tuple[str, str, str]]) -> Observation:

@@ -12,6 +12,8 @@ from itertools import product
 
 from gpunode.unread import shape
 
+ROOT = "/sys/fs/cgroup"
+
 # A user may give the cgroups below his own any name: systemd gives every user some, and so do many
 # container runtimes. What counts is therefore a whole path from the root, where only root can make
 # cgroups, and nothing further down.

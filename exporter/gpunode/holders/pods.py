@@ -15,7 +15,7 @@ from gpunode.driver.driver import Identity
 from gpunode.driver.vendors import VENDORS
 from gpunode.metric import Metric
 from gpunode.node.kubelet import Allocation
-from gpunode.node.node import Node
+from gpunode.node.node import Node, names_in
 from gpunode.source import WHOLE_NODE, Absent, Place, Reading, Source
 
 GPU_PODS = Metric(
@@ -106,14 +106,16 @@ class Pods:
     def name_of(self, pod_uid: str) -> tuple[str, str] | None:
         """The namespace and name of a pod on this node."""
         if pod_uid not in self._names:
-            entries = (entry.split("_") for entry in self._list(POD_LOGS))
+            entries = (entry.split("_") for entry in names_in(self.node, POD_LOGS))
             self._names = {e[2]: (e[0], e[1]) for e in entries if len(e) == 3}
         return self._names.get(pod_uid)
 
     def container_of(self, container_id: str) -> str | None:
         """The name of a container on this node."""
         if container_id not in self._containers:
-            found = (CONTAINER_LOG.fullmatch(entry) for entry in self._list(CONTAINER_LOGS))
+            found = (
+                CONTAINER_LOG.fullmatch(entry) for entry in names_in(self.node, CONTAINER_LOGS)
+            )
             self._containers = {match["id"]: match["name"] for match in found if match}
         return self._containers.get(container_id)
 
@@ -122,9 +124,3 @@ class Pods:
             return name in ["", *self.node.list_directory(folder)]
         except OSError:
             return False
-
-    def _list(self, folder: str) -> list[str]:
-        try:
-            return self.node.list_directory(folder)
-        except OSError:
-            return []

@@ -25,12 +25,13 @@ from itertools import islice
 from gpunode.config import Settings
 from gpunode.driver.driver import Identity
 from gpunode.holders.census import Census, Look
-from gpunode.holders.cgroup import SLUID
+from gpunode.holders.cgroup import ROOT, SLUID
 from gpunode.holders.holder import stat_of
 from gpunode.holders.owner import Owner, name_of
-from gpunode.holders.slurmstepd import ROOT, job_of, pids_in
+from gpunode.holders.slurmstepd import job_of, pids_in
 from gpunode.metric import Metric
 from gpunode.node.kernel import parse_status
+from gpunode.node.node import names_in
 from gpunode.source import BOUND, WHOLE_NODE, Place, Reading, Source
 from gpunode.unread import Unknown, Unread, shape
 
@@ -209,14 +210,18 @@ class SlurmJobs:
 
     def _trees(self) -> Iterator[str]:
         """The folders in which the jobs of a slurmd are, of either version of cgroups."""
-        for name in self._list(ROOT):
+        for name in names_in(self.node, ROOT):
             folder = f"{ROOT}/{name}"
             if SLICE.fullmatch(name):
-                yield from (f"{folder}/{s}" for s in self._list(folder) if SCOPE.fullmatch(s))
+                yield from (
+                    f"{folder}/{s}" for s in names_in(self.node, folder) if SCOPE.fullmatch(s)
+                )
             elif "." not in name:
-                trees = (f"{folder}/{t}" for t in self._list(folder) if HIERARCHY.fullmatch(t))
+                trees = (
+                    f"{folder}/{t}" for t in names_in(self.node, folder) if HIERARCHY.fullmatch(t)
+                )
                 for tree in trees:
-                    users = (u for u in self._list(tree) if u.startswith("uid_"))
+                    users = (u for u in names_in(self.node, tree) if u.startswith("uid_"))
                     yield from (f"{tree}/{user}" for user in users)
 
     def _jobs(self, unread: set[Unread]) -> list[Job]:
@@ -224,9 +229,11 @@ class SlurmJobs:
         found: dict[str, list[str]] = defaultdict(list)
         numbers: dict[str, str] = {}
         for tree in self._trees():
-            for name in self._list(tree):
+            for name in names_in(self.node, tree):
                 folder = f"{tree}/{name}"
-                steps = [f"{folder}/{s}" for s in self._list(folder) if s.startswith("step_")]
+                steps = [
+                    f"{folder}/{s}" for s in names_in(self.node, folder) if s.startswith("step_")
+                ]
                 if not steps or not self._populated(folder, steps):
                     continue
                 number = self._numbers.get(folder) or self._number(folder, name)
@@ -307,7 +314,9 @@ class SlurmJobs:
 
     def _tasks(self, step: str) -> list[str]:
         """The cgroups of a step's tasks, of either version."""
-        found = [f"{where}/{n}" for where in (f"{step}/user", step) for n in self._list(where)]
+        found = [
+            f"{where}/{n}" for where in (f"{step}/user", step) for n in names_in(self.node, where)
+        ]
         return [folder for folder in found if TASK.search(folder)][:MOST_TASKS]
 
     def _started_in(self, step: str) -> list[int]:
@@ -329,12 +338,6 @@ class SlurmJobs:
         # A job that only waits in its first step, such as salloc's, has no environment to read.
         waiting = {job.number for job in jobs if job.kinds == {EXTERN}}
         return untold | waiting - set().union(*users.values())
-
-    def _list(self, folder: str) -> list[str]:
-        try:
-            return self.node.list_directory(folder)
-        except OSError:
-            return []
 
 
 def _kind(step: str) -> str:

@@ -14,11 +14,9 @@ import contextlib
 import re
 from collections.abc import Iterator
 
-from gpunode.holders.cgroup import sluid_folder
+from gpunode.holders.cgroup import ROOT, sluid_folder
 from gpunode.node.kernel import parse_status
 from gpunode.node.node import Node
-
-ROOT = "/sys/fs/cgroup"
 
 TITLE = re.compile(
     r"slurmstepd: \[(?P<job>[1-9]\d{0,9})\.(?P<step>[a-z]+|\d+(?:\+\d+)?)(?: stepmgr)?\]", re.ASCII

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from gpunode.config import Settings
 from gpunode.metric import Metric
 from gpunode.node.kernel import counter
-from gpunode.node.node import Node
+from gpunode.node.node import Node, names_in
 from gpunode.source import NodeSource, Reading
 from gpunode.unread import Unknown, Unread, shape
 
@@ -78,10 +78,7 @@ class Energy:
 
     def _zones(self, unread: list[Unread]) -> Iterator[Zone]:
         """The zones to read; those of unknown name are added to ``unread``."""
-        try:
-            listed = [n for n in self.node.list_directory(FOLDER) if ZONE.fullmatch(n)][:MOST]
-        except OSError:
-            return
+        listed = [n for n in names_in(self.node, FOLDER) if ZONE.fullmatch(n)][:MOST]
         names = {}
         for zone in listed:
             try:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from gpunode.config import Settings
 from gpunode.metric import Metric, Sample
-from gpunode.node.node import Node
+from gpunode.node.node import Node, names_in, text_of
 from gpunode.source import NodeSource, Reading
 from gpunode.text import printable
 from gpunode.unread import Unknown, Unread, shape
@@ -123,10 +123,7 @@ class Hwmon:
 
     def _chips(self) -> Iterator[tuple[str, str]]:
         """The folder and the name of each chip, in the order of their numbers."""
-        try:
-            listed = self.node.list_directory(FOLDER)
-        except OSError:
-            return
+        listed = names_in(self.node, FOLDER)
         numbered = sorted((int(n[5:]), n) for n in listed if re.fullmatch(r"hwmon\d{1,6}", n))
         for _, name in numbered[:CHIPS]:
             folder = f"{FOLDER}/{name}"
@@ -137,16 +134,10 @@ class Hwmon:
 
     def _sensors(self, folder: str) -> Iterator[tuple[str, str, str]]:
         """The file and the label of each sensor to export, and the place of a temperature."""
-        try:
-            files = self.node.list_directory(folder)
-        except OSError:
-            return
+        files = names_in(self.node, folder)
         for match in filter(None, map(INPUT.fullmatch, files[:SENSORS])):
             sensor = match["sensor"]
-            try:
-                label = self.node.read_text(f"{folder}/{sensor}_label").strip()
-            except OSError:
-                label = ""
+            label = text_of(self.node, f"{folder}/{sensor}_label")
             place = place_of(label)
             if match["kind"] == "fan":
                 yield match[0], printable(label or sensor, NAME), ""

@@ -13,7 +13,7 @@ from gpunode.config import Settings
 from gpunode.host.rdma_counters import CXI, KNOWN, OF_A_FUNCTION, REGISTERS, Meaning, What
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import counter
-from gpunode.node.node import Node
+from gpunode.node.node import Node, names_in
 from gpunode.source import BOUND, MANY, NodeSource, Reading, bounded
 from gpunode.unread import Unknown, Unread, shape
 
@@ -141,9 +141,9 @@ class Infiniband:
         unread: dict[Unread, None] = {}  # in order, and what ports have in common once
         ports, left_out = bounded(self._ports(), "RDMA ports")
         unread |= dict.fromkeys(left_out)
-        for device, port in ports:
+        for device, port, alone in ports:
             folder = f"{FOLDER}/{device}/ports/{port}"
-            files, strange = self._counters(device, folder)
+            files, strange = self._counters(device, folder, alone)
             values = self._values(files)
             driver = self._driver(device) if strange or not values else ""
             if not values:
@@ -152,7 +152,7 @@ class Infiniband:
                 unread |= dict.fromkeys(UNREAD_COUNTER.seen(f"{driver}: {n}") for n in strange)
             samples += _samples(values, (device, port))
             samples += self._state(folder, (device, port))
-        devices, left_out = bounded(self._list(CXI_FOLDER), "Slingshot adapters")
+        devices, left_out = bounded(names_in(self.node, CXI_FOLDER), "Slingshot adapters")
         unread |= dict.fromkeys(left_out)
         for device in devices:
             folder = f"{CXI_FOLDER}/{device}/device/telemetry"
@@ -162,22 +162,26 @@ class Infiniband:
             samples += _samples(values, (device, "0"))
         return Reading(tuple(samples), unread=tuple(unread)[:MANY])
 
-    def _ports(self) -> Iterator[tuple[str, str]]:
-        for device in self._list(FOLDER):
-            ports = self._list(f"{FOLDER}/{device}/ports")
-            yield from ((device, port) for port in ports if port.isdecimal())
+    def _ports(self) -> Iterator[tuple[str, str, bool]]:
+        """The ports, and whether each is the only one of its adapter."""
+        for device in names_in(self.node, FOLDER):
+            ports = names_in(self.node, f"{FOLDER}/{device}/ports")
+            alone = len(ports) == 1
+            yield from ((device, port, alone) for port in ports if port.isdecimal())
 
-    def _counters(self, device: str, folder: str) -> tuple[dict[str, Meaning], list[str]]:
+    def _counters(
+        self, device: str, folder: str, alone: bool
+    ) -> tuple[dict[str, Meaning], list[str]]:
         """The files of a port that count what is told, and the names of those not understood.
 
         Counters of the device belong to its only port.
         """
         folders = [f"{folder}/{part}" for part in ("counters_ext", "counters", "hw_counters")]
-        if len(self._list(f"{FOLDER}/{device}/ports")) == 1:
+        if alone:
             folders.append(f"{FOLDER}/{device}/hw_counters")
         seen: dict[str, str] = {}
         for each in folders:
-            for name in self._list(each):
+            for name in names_in(self.node, each):
                 seen.setdefault(name, f"{each}/{name}")
         files: dict[str, Meaning] = {}
         strange = []
@@ -196,7 +200,8 @@ class Infiniband:
             choices = series.setdefault((of.what, of.kind), {})
             choices.setdefault(of.choice, []).append((path, of.unit))
         found = {}
-        for each, choices in sorted(series.items(), key=lambda item: ORDER.index(item[0])):
+        for each in filter(series.__contains__, ORDER):
+            choices = series[each]
             for choice in sorted(choices):
                 counts = [(self._count(path), unit) for path, unit in choices[choice]]
                 known = [count * unit for count, unit in counts if count is not None]
@@ -220,12 +225,6 @@ class Infiniband:
                 if name == "DRIVER":
                     return value
         return shape(device)
-
-    def _list(self, folder: str) -> list[str]:
-        try:
-            return self.node.list_directory(folder)
-        except OSError:
-            return []
 
     def _count(self, path: str) -> float | None:
         """A counter, or None if the adapter lacks it: no file, or "N/A (no PMA)"."""

@@ -14,7 +14,7 @@ from gpunode.config import Settings
 from gpunode.driver.vendors import VENDORS
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import counter
-from gpunode.node.node import Node
+from gpunode.node.node import Node, names_in, text_of
 from gpunode.source import BOUND, NodeSource, Reading, bounded
 from gpunode.unread import Unread
 
@@ -142,7 +142,7 @@ class Pcie:
     def devices(self) -> list[PciDevice]:
         """The GPUs and network adapters that no virtual machine has. Raises ``OSError``."""
         try:
-            passed_through = self._list(PASSED_THROUGH)
+            passed_through = names_in(self.node, PASSED_THROUGH)
             listed = [d for d in self.node.list_directory(DEVICES) if d not in passed_through]
         except FileNotFoundError:
             listed = []
@@ -155,22 +155,25 @@ class Pcie:
         above = dict(self._paths("/sys/devices", ()))
         for bus_id in listed:
             folder = f"{DEVICES}/{bus_id}"
-            vendor, kind = self._text(f"{folder}/vendor"), self._text(f"{folder}/class")
+            vendor = text_of(self.node, f"{folder}/vendor")
+            kind = text_of(self.node, f"{folder}/class")
             if vendor in GPU_VENDORS and kind.startswith(("0x0300", "0x0302")):
                 name = "gpu"
             elif kind.startswith(("0x0200", "0x0207")):
                 name = "nic"
             else:
                 continue
-            numa_node = self._text(f"{folder}/numa_node")
-            names = [n for part in ("infiniband", "net") for n in self._list(f"{folder}/{part}")]
+            numa_node = text_of(self.node, f"{folder}/numa_node")
+            names = [
+                n for part in ("infiniband", "net") for n in names_in(self.node, f"{folder}/{part}")
+            ]
             yield PciDevice(bus_id, name, above.get(bus_id, ()), numa_node, tuple(names))
 
     def _paths(self, folder: str, above: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Every device below a folder with the bridges above it, which are the parent folders."""
         if len(above) > DEEP:
             return
-        for name in self._list(folder):
+        for name in names_in(self.node, folder):
             if ADDRESS.fullmatch(name):
                 yield name, above
             elif above or not re.fullmatch(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", name):
@@ -201,18 +204,6 @@ class Pcie:
             except (OSError, ValueError):
                 continue
             yield from AER.at(total, device.bus_id, device.kind, severity)
-
-    def _text(self, path: str) -> str:
-        try:
-            return self.node.read_text(path).strip()
-        except OSError:
-            return ""
-
-    def _list(self, path: str) -> list[str]:
-        try:
-            return self.node.list_directory(path)
-        except OSError:
-            return []
 
 
 def nearest(devices: list[PciDevice]) -> Iterator[Sample]:

@@ -14,8 +14,9 @@ from gpunode.config import Settings
 from gpunode.driver.driver import DriverError, listed
 from gpunode.driver.errands import Errands
 from gpunode.host import mounts
+from gpunode.host.infiniband import FOLDER as INFINIBAND
 from gpunode.metric import Metric, Sample
-from gpunode.node.node import Node
+from gpunode.node.node import Node, names_in, text_of
 from gpunode.source import MANY, NodeSource, Reading
 from gpunode.text import printable
 
@@ -56,7 +57,6 @@ LONGEST = 96
 RDMA_DRIVERS = ("mlx5_core", "efa", "bnxt_re", "irdma", "hns_roce_hw_v2", "cxi_ss1")
 """Modules that tell a version of their own: those from outside the kernel's source do."""
 
-INFINIBAND = "/sys/class/infiniband"
 SWITCHES = "/proc/driver/nvidia-nvswitch/devices"
 """https://github.com/NVIDIA/open-gpu-kernel-modules/blob/main/kernel-open/nvidia/procfs_nvswitch.c"""
 
@@ -114,10 +114,10 @@ class NodeVersions:
     def read(self) -> Reading:
         found = {
             **self._asked(),
-            "kernel": self._text("/proc/sys/kernel/osrelease"),
+            "kernel": text_of(self.node, "/proc/sys/kernel/osrelease"),
             "os": self._system(),
             "rdma": self._rdma(),
-            "lustre": self._text("/sys/fs/lustre/version"),
+            "lustre": text_of(self.node, "/sys/fs/lustre/version"),
             "product": self._dmi("product_name"),
             "bios": self._dmi("bios_version"),
             "bmc": self._bmc(),
@@ -131,7 +131,7 @@ class NodeVersions:
         """The versions of the driver and of CUDA; of a driver that hangs, that of its module."""
         told = {"driver": "", "cuda": ""}
         self._errands.run({"versions of the driver": lambda: self._ask(told)})
-        module = self._text("/sys/module/nvidia/version")
+        module = text_of(self.node, "/sys/module/nvidia/version")
         return {**told, "driver": module or told["driver"]}
 
     def _ask(self, told: dict[str, str]) -> None:
@@ -149,10 +149,10 @@ class NodeVersions:
             return ""
         release: dict[str, str] = {}
         for path in ("/etc/os-release", "/usr/lib/os-release"):
-            release = release or parse_release(self._text(path))
+            release = release or parse_release(text_of(self.node, path))
         name = release.get("PRETTY_NAME") or release.get("NAME", "")
         image = release.get("IMAGE_VERSION") or release.get("BUILD_ID", "")
-        dgx = parse_release(self._text("/etc/dgx-release"))
+        dgx = parse_release(text_of(self.node, "/etc/dgx-release"))
         version = dgx.get("DGX_OTA_VERSION") or dgx.get("DGX_SWBUILD_VERSION")
         parts = (name, image if image not in name else "", f"DGX OS {version}" if version else "")
         return ", ".join(part for part in parts if part)
@@ -170,24 +170,24 @@ class NodeVersions:
         return self._layers
 
     def _rdma(self) -> str:
-        told = ((name, self._text(f"/sys/module/{name}/version")) for name in RDMA_DRIVERS)
+        told = ((name, text_of(self.node, f"/sys/module/{name}/version")) for name in RDMA_DRIVERS)
         return ", ".join(f"{name} {version}" for name, version in told if version)
 
     def _dmi(self, name: str) -> str:
         """What the firmware of the server says of itself."""
-        text = self._text(f"{DMI}/{name}")
+        text = text_of(self.node, f"{DMI}/{name}")
         return "" if text.lower() in UNNAMED else text
 
     def _bmc(self) -> str:
-        for name in self._names(PLATFORM):
+        for name in names_in(self.node, PLATFORM):
             if BMC.fullmatch(name):
-                return self._text(f"{PLATFORM}/{name}/firmware_revision")
+                return text_of(self.node, f"{PLATFORM}/{name}/firmware_revision")
         return ""
 
     def _switches(self) -> str:
         """The firmware of the node's NVSwitches: each version once."""
         found = set()
-        for name in self._names(SWITCHES)[:MANY]:
+        for name in names_in(self.node, SWITCHES)[:MANY]:
             try:
                 found.add(parse_switch(self.node.read_text(f"{SWITCHES}/{name}/information")))
             except (OSError, ValueError):
@@ -195,27 +195,16 @@ class NodeVersions:
         return ", ".join(sorted(found))
 
     def _adapters(self) -> Iterator[Sample]:
-        for device in self._names(INFINIBAND)[:MANY]:
+        for device in names_in(self.node, INFINIBAND)[:MANY]:
             folder = f"{INFINIBAND}/{device}"
-            firmware = self._text(f"{folder}/fw_ver")
-            board = self._text(f"{folder}/board_id") or self._text(f"{folder}/hca_type")
+            firmware = text_of(self.node, f"{folder}/fw_ver")
+            board = text_of(self.node, f"{folder}/board_id") or text_of(
+                self.node, f"{folder}/hca_type"
+            )
             if firmware:
                 yield from ADAPTER.at(
                     1.0, device, printable(board, LONGEST), printable(firmware, LONGEST)
                 )
-
-    def _text(self, path: str) -> str:
-        """The file without surrounding whitespace; empty if it cannot be read."""
-        try:
-            return self.node.read_text(path).strip()
-        except OSError:
-            return ""
-
-    def _names(self, path: str) -> list[str]:
-        try:
-            return self.node.list_directory(path)
-        except OSError:
-            return []
 
 
 NODE_SOURCE: NodeSource = NodeVersions

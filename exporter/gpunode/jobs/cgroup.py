@@ -10,12 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from gpunode.holders.cgroup import ABOVE, ANCESTORS
+from gpunode.holders.cgroup import ABOVE, ANCESTORS, ROOT
 from gpunode.host import pressure
 from gpunode.node.kernel import counter
 from gpunode.node.node import Node
 
-ROOT = "/sys/fs/cgroup"
 EVENTS = ("high", "max", "oom_kill")
 UNLIMITED = float(1 << 62)
 """Memory limits of cgroup v1 from this value on mean no limit."""

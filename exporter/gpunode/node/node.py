@@ -337,3 +337,19 @@ class Node(Protocol):
     def allocations(self, socket: str) -> list[Allocation]:
         """Devices that the kubelet at a socket allocated to containers. Raises ``OSError``."""
         ...
+
+
+def names_in(node: Node, folder: str) -> list[str]:
+    """The names in a folder; none if it cannot be listed."""
+    try:
+        return node.list_directory(folder)
+    except OSError:
+        return []
+
+
+def text_of(node: Node, path: str) -> str:
+    """A file without surrounding whitespace; empty if it cannot be read."""
+    try:
+        return node.read_text(path).strip()
+    except OSError:
+        return ""
