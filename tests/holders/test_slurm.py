@@ -268,6 +268,18 @@ def test_version_1_of_cgroups_tells_the_same(node: SlurmNode) -> None:
     assert jobs_by_gpu(slurm, node) == {0: None, 1: None, 2: {"17"}, 3: None}
 
 
+def test_version_1_without_the_plug_in_of_tasks_tells_the_same(node: SlurmNode) -> None:
+    """As Slurm 22.05 does with ProctrackType=proctrack/cgroup and TaskPlugin=task/none."""
+    job = "/freezer/slurm_node1/uid_1000/job_17"
+    stepd = node.run(job, "slurmstepd: [17.batch]", uid=0)
+    said = {"SLURM_JOB_ID": "17", "SLURM_JOB_GPUS": "2"}
+    script = node.run(f"{job}/step_batch", parent=stepd, environment=said)
+    node.run(f"{job}/step_batch", parent=script, environment={})
+    slurm = slurm_on(node)
+    assert unread(slurm) == []
+    assert jobs_by_gpu(slurm, node) == {0: None, 1: None, 2: {"17"}, 3: None}
+
+
 def test_a_process_of_a_pod_s_job_that_has_no_number_is_counted(node: SlurmNode) -> None:
     node.hold(0, node.run(f"{POD}{SCOPE}/{SLUID}/step_0/user/task_0"))
     assert unread(slurm_on(node)) == []

@@ -313,11 +313,14 @@ class SlurmJobs:
                 yield Claim(number, uid, gpus, by_file=False)
 
     def _tasks(self, step: str) -> list[str]:
-        """The cgroups of a step's tasks, of either version."""
+        """The cgroups of a step's tasks, of either version.
+
+        Without TaskPlugin=task/cgroup, version 1 has no folder below that of the step.
+        """
         found = [
             f"{where}/{n}" for where in (f"{step}/user", step) for n in names_in(self.node, where)
         ]
-        return [folder for folder in found if TASK.search(folder)][:MOST_TASKS]
+        return [folder for folder in found if TASK.search(folder)][:MOST_TASKS] or [step]
 
     def _started_in(self, step: str) -> list[int]:
         """The processes of a step's tasks that none of the same task started."""
