@@ -179,7 +179,7 @@ def _split_kernels(window: Window, tuned: Tuned, graphics: float, shares: dict[s
     shares["launch"] += fetching
     work -= fetching
     arithmetic = max(tensor / ceilings.tensor_of_models, pipes / ceilings.pipe_of_models)
-    arithmetic += NOTHING * graphics
+    arithmetic += NOTHING
     accesses = memory * ceilings.dram / ceilings.dram_of_models
     held = sm - _held_by_collectives(window) * narrow
     accesses += tuned.waits_for_memory * max(0.0, held - arithmetic - accesses)
