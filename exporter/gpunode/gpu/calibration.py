@@ -6,6 +6,7 @@ JSON: by the name that the driver gives a GPU, the fields of ``Ceilings``.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from typing import Any
@@ -13,7 +14,11 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from gpunode.config import first_mistake
-from gpunode.gpu.models import Ceilings
+from gpunode.driver.driver import Identity
+from gpunode.gpu.models import Calibration, Ceilings, calibration_of
+from gpunode.node.node import Node
+
+log = logging.getLogger(__name__)
 
 PLAUSIBLE: dict[str, tuple[float, float]] = {
     "tensor": (0.3, 1.0),
@@ -36,6 +41,18 @@ PLAUSIBLE: dict[str, tuple[float, float]] = {
     "waiting_power": (0.1, 0.9),
 }
 """What each can be; a measurement outside was disturbed."""
+
+
+def calibration(node: Node, identity: Identity, path: str) -> Calibration:
+    """What kernels reach on a GPU, by the file where there is one, or by its model."""
+    try:
+        own = kept(node.read_text(path)) if path else {}
+    except FileNotFoundError:
+        own = {}
+    except (OSError, ValueError) as error:
+        log.warning("%s: %s; GPU %s keeps the ceilings of its model", path, error, identity.index)
+        own = {}
+    return calibration_of(identity, own)
 
 
 def kept(text: str) -> dict[str, Ceilings]:

@@ -8,6 +8,7 @@ speeds come from the driver instead.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -302,14 +303,23 @@ class Calibration:
 
     ceilings: Ceilings
     measured_on: str
-    """The model on which it was measured, as ``MODELS`` names it."""
+    """The model on which it was measured, as ``MODELS`` names it, or as the driver does where
+    ``gpunode calibrate`` measured it."""
 
     own: bool
     """Whether that is the GPU's own model; otherwise the ledger is less accurate."""
 
 
-def calibration_of(identity: Identity) -> Calibration:
-    """What is known of a GPU of that name; the H200's figures if nothing is known of its kind."""
+NONE: Mapping[str, Ceilings] = {}
+
+
+def calibration_of(identity: Identity, own: Mapping[str, Ceilings] = NONE) -> Calibration:
+    """What is known of a GPU of that name; the H200's figures if nothing is known of its kind.
+
+    ``own`` has what ``gpunode calibrate`` measured on this site, by the name of a GPU.
+    """
+    if identity.name in own:
+        return Calibration(own[identity.name], identity.name, own=True)
     named = model_of(identity.name)
     model = named or model_of(CAPABILITIES.get(identity.compute_capability or "", ""))
     if named is not None and named.name in MEASURED_MODELS:
@@ -319,9 +329,9 @@ def calibration_of(identity: Identity) -> Calibration:
     return Calibration(ceilings, "H100" if on_h100 else "H200", own=False)
 
 
-def calibrated(identity: Identity) -> bool:
+def calibrated(identity: Identity, own: Mapping[str, Ceilings] = NONE) -> bool:
     """Whether the ceilings of a GPU were measured on its own model."""
-    return calibration_of(identity).own
+    return calibration_of(identity, own).own
 
 
 def ceilings_of(identity: Identity) -> Ceilings:
