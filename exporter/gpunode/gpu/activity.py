@@ -230,7 +230,7 @@ class GpuActivity:
         still = stands_still(window, result.shares)
         self.blocked_streak = self.blocked_streak + window.seconds if still else 0.0
         self._plan_burst(result, closed.monotonic)
-        self.power.count(drawn, closed.monotonic)
+        self.power.count(drawn, closed.monotonic, result.shares, window.resting_power)
         samples = tuple(self._samples(window))
         return Reading(samples, self._detail(window, result), self.xids.unread())
 
