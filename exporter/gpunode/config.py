@@ -155,8 +155,19 @@ class WebSettings(NodeNameSettings, ListenSettings):
     config: WebConfigSettings = WebConfigSettings()
 
 
-class GpuSettings(Section):
-    """How often the driver is read."""
+class CalibrationSettings(Section):
+    """Where it is kept what kernels reach on the GPUs of this site."""
+
+    calibration_file: str = Field(
+        "/var/lib/gpunode/calibration.json",
+        pattern=r"^(/.*[^/])?$",
+        description="file on the node to which `gpunode calibrate` writes what kernels reach on "
+        "its GPUs, for the daemon to read at its start; empty for none",
+    )
+
+
+class GpuSettings(CalibrationSettings):
+    """How often the driver is read, and what its readings are held against."""
 
     interval: float = Field(
         2.0,
@@ -463,6 +474,17 @@ class NcclBenchSettings(CommandSettings):
     largest: str = Field(
         "8G", pattern=r"^\d{1,4}[KMG]$", description="largest message to send, 8M or more"
     )
+    json_output: bool = Field(False, alias="json", description="print JSON instead of a table")
+
+
+class CalibrateSettings(CommandSettings):
+    """Measure what kernels reach on a GPU that is not in use, in a minute, and keep it."""
+
+    path: PathSettings = PathSettings()
+    gpu: CalibrationSettings = CalibrationSettings()
+    dcgm: DcgmSettings = DcgmSettings()
+
+    index: int = Field(0, ge=0, le=1024, description="number of the GPU to use")
     json_output: bool = Field(False, alias="json", description="print JSON instead of a table")
 
 

@@ -59,6 +59,18 @@ def anywhere() -> Iterator[tuple[str, Report]]:
     yield "20-census-fake", census.census()
 
 
+def fit() -> Iterator[tuple[str, Report]]:
+    """Without a GPU: fit the ledger's constants to recorded windows, which takes minutes.
+
+    Writes the constants that the ledger uses.
+    """
+    from tests.windows import fit, programs
+
+    found = fit.fitted(programs.recorded())
+    fit.write(found.seen)
+    yield "21-fit", fit.report(found)
+
+
 def soak() -> Iterator[tuple[str, Report]]:
     """Without a GPU: a day beside a hostile tenant, which takes minutes to play."""
     from tests.bench import soak
@@ -85,6 +97,7 @@ GROUPS = {
     "gpus": gpus,
     "truth": truth,
     "anywhere": anywhere,
+    "fit": fit,
     "soak": soak,
     "review": review,
     "image": image,

@@ -21,6 +21,7 @@ from gpunode.cli.log import StandardError
 from gpunode.config import (
     INCIDENTS,
     AuditSettings,
+    CalibrateSettings,
     CommandSettings,
     DcgmSettings,
     DemoSettings,
@@ -43,6 +44,8 @@ from gpunode.driver.driver import listed
 from gpunode.driver.errands import DRIVER_TIMEOUT
 from gpunode.driver.vendors import open_drivers
 from gpunode.export.exposition import Exposition
+from gpunode.gpu.calibration import implausible, kept, written
+from gpunode.gpu.probe import ProbeError, measured, probe
 from gpunode.loop import MORE_THREADS, Loop
 from gpunode.nccl.bench import BANDWIDTH_LOW, Measurement
 from gpunode.nccl.run import BenchError, measure
@@ -275,6 +278,40 @@ def nccl_bench(settings: NcclBenchSettings) -> None:
         sys.exit(1)
 
 
+def calibrate(settings: CalibrateSettings) -> None:
+    """Measure what kernels reach on a GPU, print it, and keep it for the daemon."""
+    if not settings.gpu.calibration_file:
+        raise UsageError("gpu.calibration-file: is empty, so that there is nowhere to keep it")
+    path = Path(f"{settings.path.rootfs}/{settings.gpu.calibration_file}")
+    try:
+        before = kept(path.read_text()) if path.exists() else {}
+        found, errors = listed(local_node(settings.path, settings.dcgm, COLD).drivers)
+        gpus = [gpu for gpu in found if not gpu.identity.mig]
+        if settings.index >= len(gpus):
+            raise ProbeError("; ".join(errors.values()) or f"there is no GPU {settings.index}")
+        gpu = gpus.pop(settings.index)
+        ceilings = measured(gpu, probe(gpu, gpus))
+        if complaint := implausible(ceilings):
+            raise ProbeError(f"{complaint}: something disturbed the measurement, so it is not kept")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_name(f".{path.name}.new")
+        fresh.write_text(written({**before, gpu.identity.name: ceilings}))
+        fresh.rename(path)
+    except (ProbeError, ValueError) as error:
+        raise UsageError(str(error)) from error
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    with streams.printing():
+        if settings.json_output:
+            print(json.dumps(asdict(ceilings), indent=2))
+        else:
+            from rich.console import Console
+
+            from gpunode.cli.table import calibration_table
+
+            Console().print(calibration_table(gpu.identity, ceilings))
+
+
 def report(settings: ReportSettings) -> None:
     """Write the capacity report."""
     try:
@@ -363,6 +400,7 @@ COMMANDS: dict[str, tuple[type[CommandSettings], Callable[[Any], None]]] = {
     "audit": (AuditSettings, audit_node),
     "doctor": (DoctorSettings, doctor),
     "nccl-bench": (NcclBenchSettings, nccl_bench),
+    "calibrate": (CalibrateSettings, calibrate),
     "report": (ReportSettings, report),
     "rules": (RulesSettings, write_rules),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import accumulate
 from typing import Literal
 
@@ -14,8 +14,10 @@ from rich.text import Text
 
 from gpunode.audit.source import Result
 from gpunode.cli.doctor import SourceHealth
+from gpunode.driver.driver import Identity
 from gpunode.export.palette import STATES
 from gpunode.gpu.activity import WindowDetail
+from gpunode.gpu.models import Ceilings, calibration_of
 from gpunode.loop import Loop
 from gpunode.nccl.bench import Measurement
 from gpunode.source import Met
@@ -275,4 +277,18 @@ def bench_table(measured: Measurement) -> Table:
     shown.add_column("bus bandwidth, GB/s", justify="right")
     for size, speed in sorted(measured.bandwidth.items()):
         shown.add_row(f"{size:,}", f"{speed / 1e9:.1f}")
+    return shown
+
+
+def calibration_table(who: Identity, measured: Ceilings) -> Table:
+    """What was measured on a GPU, beside what is assumed of its model without."""
+    whose = calibration_of(who)
+    assumed = asdict(whose.ceilings)
+    shown = Table(title=who.name, caption="read by the daemon when it starts")
+    shown.add_column("ceiling")
+    shown.add_column("measured", justify="right")
+    shown.add_column(f"of {whose.measured_on}", justify="right")
+    for name, value in asdict(measured).items():
+        if value != assumed[name]:
+            shown.add_row(name, f"{value:.3g}", f"{assumed[name]:.3g}")
     return shown

@@ -13,6 +13,7 @@ from gpunode.driver.nvidia.xids import UNREAD_XID
 from gpunode.driver.vendors import VENDORS
 from gpunode.gpu import GPU, power, units, xids
 from gpunode.gpu.buffers import PowerWindow, UtilizationBuffer
+from gpunode.gpu.calibration import calibration
 from gpunode.gpu.due import Due
 from gpunode.gpu.ledger import (
     COPY_RATE,
@@ -24,7 +25,7 @@ from gpunode.gpu.ledger import (
     split,
     stands_still,
 )
-from gpunode.gpu.models import ceilings_of, limits_of
+from gpunode.gpu.models import limits_of
 from gpunode.gpu.power import Power
 from gpunode.gpu.units import Units
 from gpunode.gpu.window import HOUSEKEEPING, Window
@@ -189,7 +190,8 @@ class GpuActivity:
         self.seconds = dict.fromkeys(STATES, 0.0)
         self.blocked_streak = 0.0
         self.limits = Limits()
-        self.ceilings = ceilings_of(gpu.identity)
+        self.calibration = calibration(census.node, gpu.identity, settings.gpu.calibration_file)
+        self.ceilings = self.calibration.ceilings
         self.units = Units(gpu)
         self.power = Power(gpu)
         self.xids = Xids(gpu, self.clock)
@@ -228,7 +230,7 @@ class GpuActivity:
         still = stands_still(window, result.shares)
         self.blocked_streak = self.blocked_streak + window.seconds if still else 0.0
         self._plan_burst(result, closed.monotonic)
-        self.power.count(drawn, closed.monotonic)
+        self.power.count(drawn, closed.monotonic, result.shares, window.resting_power)
         samples = tuple(self._samples(window))
         return Reading(samples, self._detail(window, result), self.xids.unread())
 

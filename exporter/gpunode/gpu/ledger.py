@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from gpunode.gpu.tuned import FITTED, Ramp, Tuned
 from gpunode.gpu.window import HOUSEKEEPING, Window
 
 STATES = {
@@ -39,42 +40,6 @@ STATES = {
     "unknown": "the sensors cannot tell",
 }
 
-NARROW = (0.02, 0.12)
-"""Share of the kernels' time from which narrow ones count: fewer may be the ends of wide ones."""
-
-MOSTLY_NARROW = (0.1, 0.7)
-"""The same if no link moved anything, as in a stall: small kernels look alike."""
-
-MOVED = (1e6, 10e6)
-"""Bytes per second over links from which collectives are known to run."""
-
-TOUCHED = (0.005, 0.03)
-"""What pipes and HBM show of a kernel that only spins."""
-
-SPINNING = (1.05, 1.35)
-"""Mean draw over that of a resting GPU while nothing but a spinning kernel runs."""
-
-WAITING = (1.5, 2.2)
-"""The same of the lowest tenth of the draw, where kernels alternate with waiting."""
-
-FED = (20e6, 200e6)
-"""Bytes per second from the host above which more than a spinning kernel is there."""
-
-NETWORK = 0.15
-"""Share of PCIe's rate that a network commonly has."""
-
-TINY = (0.005, 0.02)
-"""SM share of the kernels' time below which their launch takes longer than they do."""
-
-FETCHING = 0.8e-9
-MOST_FETCHED = 0.5
-"""Seconds for which the GPU counts as active per byte of commands, beyond its kernels; at most
-that share of its active time."""
-
-LAUNCHING = (5e6, 45e6)
-"""Bytes per second of commands from the host. Waiting takes less than 1 MB/s, eager PyTorch 20 to
-110 MB/s, and tiny kernels in a row 150 MB/s."""
-
 COMMANDS = 9.3
 """Bytes of commands that the GPU reads over PCIe, per byte that it sends for doing so."""
 
@@ -83,24 +48,6 @@ MOST_COMMANDS = 50e6
 
 COPIES = 17.0
 """Bytes that the GPU reads over PCIe for a copy from the host, per byte that it sends."""
-
-PAGEABLE_TO_DEVICE = 7.9e9
-PAGEABLE_TO_HOST = (1.7e9, 4.0e9)
-"""Bytes per second, as PCIe's counters see them, of a copy from or to memory that is not pinned: a
-CPU copies it once more. To the host there are two, as memory that was not used before has to be
-found page by page."""
-
-RETURNED = (0.5, 0.9)
-"""Bytes to the device per byte to the host from which a CPU works on what it gets, and sends it
-back: it uses the same memory again."""
-
-PAGEABLE_RATES = ((2.5e9, 5e9), (9.5e9, 28e9))
-"""Bytes per second to the device from which copies count as pageable, as less may be pinned copies
-beside kernels; and, while no kernel runs, up to which, as pageable copies cannot be faster."""
-
-TO_HOST = ((0.2e9, 0.6e9), (3.5e9, 7e9))
-"""Bytes per second to the host, while no kernel runs, from which they are copies of results that a
-CPU holds up; and up to which, as only copies to pinned memory beside kernels are faster."""
 
 COPY_RATE = 1e9
 """At this many PCIe bytes per second, copies can matter."""
@@ -114,18 +61,12 @@ QUIET = 0.005
 HARDLY_BUSY = (0.002, 0.01)
 """Busy share of a window below which its gaps are long, whatever the draw shows."""
 
-SILENT = (0.5e6, 12e6)
-"""Bytes per second of commands below which nothing was launched."""
-
 LINK_BUSY = (0.1, 0.2)
 """Share of a link's rate at which a busy GPU of low draw moves data, if only utilisation tells."""
 
 ALWAYS_BUSY = (0.96, 0.99)
 UNTOUCHED = (0.0, 0.02)
 """Utilisation, and that of the memory, of a GPU whose kernel only spins."""
-
-AT_REST = (1.02, 1.28)
-"""Draw over that of a resting GPU up to which nothing can have run."""
 
 LINK_USED = (0.005, 0.02)
 """Share of a link's rate from which its traffic is more than housekeeping."""
@@ -136,53 +77,18 @@ STANDS_STILL = 0.9
 UNSEEN = (0.05, 0.15)
 """Share of the time in which the driver saw work but no counter did: the counters stand still."""
 
-EFFICIENT = (0.66, 0.97)
-"""What pipes and HBM explain, per SM second: small kernels stay at the first, large ones reach the
-second."""
-
-WAITS_FOR_MEMORY = 0.5
-"""How much of the time for which kernels hold SMs, but pipes and HBM explain nothing, they wait for
-memory: as small elementwise kernels do, whose data is in the cache."""
-
 ROUNDS = 4
 """Rounds in which the share of work and its SMs settle; a fifth changes less than 0.01."""
 
-LEFT_OVER = (0.2, 0.9)
-"""What is left of a rate after a subtraction, as a share of it, from which that means anything."""
-
 LEFT_FOR_COMMANDS = (0.1, 1.0 - COMMANDS / COPIES)
-"""The same where commands are what is left: all of it, if nothing was copied."""
+"""What is left of what the GPU asked for, as a share of it, from which that is commands: all of it,
+if nothing was copied."""
 
 ONE_WAY = 1.3
 """What a collective over PCIe moves in its busier direction, per byte in the other."""
 
-COPIED_OVER = (0.05e9, 0.6e9)
-"""Bytes per second to the GPU above which launches cannot be distinguished from copies."""
-
 NOTHING = 5e-3
 """A share so small that any evidence outweighs it."""
-
-DRAWS_LITTLE = 0.8
-"""How much of the time of collectives the draw is near that of a resting GPU."""
-
-SMALL = (0.35, 0.7)
-"""SM share of the kernels' time below which they are small, so that the gaps are their launches."""
-
-SOME = (0.0, 0.12)
-"""Share of the time with kernels from which their size tells about the gaps."""
-
-POWER_STEP = 0.5
-"""What any work adds at least to the draw of a resting GPU, as a share of it."""
-
-NOISE = 0.04
-"""Standard deviation of a steady draw, as a share of that of a resting GPU."""
-
-SMOOTHED = 0.018
-"""Seconds that each long gap lasts beyond what the draw shows: a sample is a mean over 20 ms."""
-
-DEPTH = (0.2, 0.65)
-"""Where the lowest tenth of the draw lies between that of a resting GPU and the mean: below the
-first the gaps were long, above the second short."""
 
 
 @dataclass(slots=True)
@@ -196,18 +102,18 @@ class Split:
     unsure: bool = False
 
 
-def split(window: Window) -> Split:
+def split(window: Window, tuned: Tuned = FITTED) -> Split:
     """Divide a window among the states."""
     if window.activity is not None:
-        return _split_by_counters(window)
+        return _split_by_counters(window, tuned)
     if window.busy is not None:
-        return _split_by_utilization(window)
+        return _split_by_utilization(window, tuned)
     result = Split()
     result.shares[_unused(window) if window.empty else "unknown"] = 1.0
     return result
 
 
-def stands_still(window: Window, shares: dict[str, float]) -> bool:
+def stands_still(window: Window, shares: dict[str, float], tuned: Tuned = FITTED) -> bool:
     """Whether a kernel spun throughout a window in which nothing was launched and nothing moved.
 
     A rank that always waits for a slower one is blocked most of the time, but goes on.
@@ -216,35 +122,35 @@ def stands_still(window: Window, shares: dict[str, float]) -> bool:
         return False  # something may have been launched
     return (
         shares["blocked"] >= STANDS_STILL
-        and _commands(window) < LAUNCHING[0] / 2
+        and _commands(window, tuned) < tuned.launching[0] / 2
         and window.pcie_collective == 0.0
         and (window.nvlink or 0.0) < HOUSEKEEPING
-        and _draws(window, _mean(window), SPINNING) < 1.0
+        and _draws(window, _mean(window), tuned.spinning) < 1.0
     )
 
 
-def _ramp(value: float, between: tuple[float, float]) -> float:
+def _ramp(value: float, between: Ramp) -> float:
     """0 below both, 1 above both, and in proportion between them."""
     low, high = between
     return min(1.0, max(0.0, (value - low) / (high - low)))
 
 
-def _split_by_counters(window: Window) -> Split:
+def _split_by_counters(window: Window, tuned: Tuned) -> Split:
     result = Split()
     shares = result.shares
     graphics = window.share("graphics")
     if graphics is None:
         shares["unknown"] = 1.0
         return result
-    _split_kernels(window, graphics, shares)
+    _split_kernels(window, tuned, graphics, shares)
     rest = 1.0 - graphics
     rest -= _split_engines(window, graphics, rest, shares)
-    rest -= _split_copies(window, rest, shares)
-    _split_rest(window, graphics, rest, result)
+    rest -= _split_copies(window, tuned, rest, shares)
+    _split_rest(window, tuned, graphics, rest, result)
     return result
 
 
-def _split_kernels(window: Window, graphics: float, shares: dict[str, float]) -> None:
+def _split_kernels(window: Window, tuned: Tuned, graphics: float, shares: dict[str, float]) -> None:
     """Divide the time in which kernels ran."""
     sm, tensor, dram = window.share("sm"), window.share("tensor"), window.share("dram")
     if sm is None or tensor is None or dram is None:
@@ -253,28 +159,30 @@ def _split_kernels(window: Window, graphics: float, shares: dict[str, float]) ->
     if graphics == 0.0:
         return
     ceilings = window.ceilings
-    tiny = _ramp(_commands(window), LAUNCHING) * (1.0 - _ramp(sm / graphics, TINY))
+    tiny = _ramp(_commands(window, tuned), tuned.launching) * (
+        1.0 - _ramp(sm / graphics, tuned.tiny)
+    )
     shares["launch"] += tiny * graphics
     graphics *= 1.0 - tiny
     pipes = sum(window.share(pipe) or 0.0 for pipe in ("fp32", "fp64", "fp16"))
     pipes = max(0.0, pipes - ceilings.pipe_of_dram * dram)
     compute = max(tensor / ceilings.tensor, pipes / ceilings.pipe)
     memory = max(0.0, dram - _dram_of_others(window, tensor)) / ceilings.dram
-    narrow = _narrow(window, graphics, sm, compute + memory)
-    moving = _moving(window, narrow)
+    narrow = _narrow(window, tuned, graphics, sm, compute + memory)
+    moving = _moving(window, tuned, narrow)
     lowest = window.power.lowest if window.power else None
-    waiting = (narrow - moving) * (1.0 - _draws(window, lowest, WAITING))
+    waiting = (narrow - moving) * (1.0 - _draws(window, lowest, tuned.waiting))
     work = graphics - moving - waiting
-    fetching = (1.0 - graphics / 2) * FETCHING * _commands(window, math.inf)
+    fetching = (1.0 - graphics / 2) * tuned.fetching * _commands(window, tuned, math.inf)
     # Processes that take turns fetch while another's kernels run.
-    fetching = min(MOST_FETCHED * work, fetching / max(1, len(window.processes or ())))
+    fetching = min(tuned.most_fetched * work, fetching / max(1, len(window.processes or ())))
     shares["launch"] += fetching
     work -= fetching
     arithmetic = max(tensor / ceilings.tensor_of_models, pipes / ceilings.pipe_of_models)
-    arithmetic += NOTHING * graphics
+    arithmetic += NOTHING
     accesses = memory * ceilings.dram / ceilings.dram_of_models
     held = sm - _held_by_collectives(window) * narrow
-    accesses += WAITS_FOR_MEMORY * max(0.0, held - arithmetic - accesses)
+    accesses += tuned.waits_for_memory * max(0.0, held - arithmetic - accesses)
     arithmetic /= arithmetic + accesses
     shares["compute"] += work * arithmetic
     shares["memory"] += work * (1.0 - arithmetic)
@@ -282,7 +190,7 @@ def _split_kernels(window: Window, graphics: float, shares: dict[str, float]) ->
     shares["blocked"] += waiting
 
 
-def _narrow(window: Window, graphics: float, sm: float, explained: float) -> float:
+def _narrow(window: Window, tuned: Tuned, graphics: float, sm: float, explained: float) -> float:
     """Share of the window in which only kernels ran that hold a few SMs: those of NCCL.
 
     ``sm`` is the mean over working and narrow kernels. What a working kernel holds depends on its
@@ -296,34 +204,37 @@ def _narrow(window: Window, graphics: float, sm: float, explained: float) -> flo
     work = explained
     for _ in range(ROUNDS):
         of_work = max(NOTHING, sm - held * (graphics - work))
-        large = _ramp(explained / of_work, EFFICIENT)
+        large = _ramp(explained / of_work, tuned.efficient)
         filled = ceilings.sm_of_small + (ceilings.sm_of_wide - ceilings.sm_of_small) * large
         work = min(graphics, max(explained, (sm - held * graphics) / (filled - held)))
     narrow = (graphics - work) / graphics
-    moved = _ramp((window.nvlink or 0.0) + window.pcie_collective, MOVED)
-    narrow *= max(moved * _ramp(narrow, NARROW), _ramp(narrow, MOSTLY_NARROW))
+    moved = _ramp((window.nvlink or 0.0) + window.pcie_collective, tuned.moved)
+    narrow *= max(moved * _ramp(narrow, tuned.narrow), _ramp(narrow, tuned.mostly_narrow))
     # A kernel that draws and touches nothing spins, however many SMs it holds.
-    spins = 1.0 - _ramp(explained, TOUCHED)
-    spins *= 1.0 - _draws(window, _mean(window), SPINNING)
-    spins *= 1.0 - max(_ramp(_commands(window), LAUNCHING), _ramp(window.rate("pcie_receive"), FED))
+    spins = 1.0 - _ramp(explained, tuned.touched)
+    spins *= 1.0 - _draws(window, _mean(window), tuned.spinning)
+    spins *= 1.0 - max(
+        _ramp(_commands(window, tuned), tuned.launching),
+        _ramp(window.rate("pcie_receive"), tuned.fed),
+    )
     return graphics * max(narrow, spins)
 
 
-def _moving(window: Window, narrow: float) -> float:
+def _moving(window: Window, tuned: Tuned, narrow: float) -> float:
     """How much of the time of collectives moved data.
 
     NVLink's rate is known. What goes over PCIe may be on its way to a slower network, at whose full
     rate it moves all the time.
     """
     nvlink, pcie = window.nvlink_load, window.pcie_load
-    return min(narrow, max(nvlink, narrow * pcie * (1.0 + NETWORK) / (pcie + NETWORK)))
+    return min(narrow, max(nvlink, narrow * pcie * (1.0 + tuned.network) / (pcie + tuned.network)))
 
 
 def _mean(window: Window) -> float | None:
     return window.power.mean if window.power else None
 
 
-def _draws(window: Window, watts: float | None, between: tuple[float, float]) -> float:
+def _draws(window: Window, watts: float | None, between: Ramp) -> float:
     """How sure a draw is that of work, on a ramp over that of a resting GPU; 0 if not known."""
     if watts is None or not window.resting_power:
         return 0.0
@@ -358,7 +269,7 @@ def _split_engines(window: Window, graphics: float, rest: float, shares: dict[st
     return copies + peers + unseen
 
 
-def _split_copies(window: Window, rest: float, shares: dict[str, float]) -> float:
+def _split_copies(window: Window, tuned: Tuned, rest: float, shares: dict[str, float]) -> float:
     """Assign the time of copies that a CPU holds up; returns how much that was.
 
     Copy engines move memory that is not pinned in short bursts, between which a CPU copies the
@@ -366,35 +277,39 @@ def _split_copies(window: Window, rest: float, shares: dict[str, float]) -> floa
     """
     if rest <= 0.0:
         return 0.0
-    to_device, to_host = window.rate("pcie_receive"), _sent_unasked(window)
+    to_device, to_host = window.rate("pcie_receive"), _sent_unasked(window, tuned)
     if window.may_communicate:
         of_collectives = ONE_WAY * window.pcie_collective
-        to_device, to_host = (_left_of(rate, of_collectives) for rate in (to_device, to_host))
-    some, too_fast = TO_HOST
-    results = _ramp(to_host / rest, some) * (1.0 - _ramp(to_host / rest, too_fast))
-    slow, fast = PAGEABLE_RATES
-    pageable = _ramp(to_device, slow) * (1.0 - _ramp(window.rate("pcie_receive") / rest, fast))
-    returned = results * _ramp(to_device / max(1.0, to_host), RETURNED)
-    new, used = PAGEABLE_TO_HOST
+        to_device, to_host = (
+            _left_of(rate, of_collectives, tuned.left_over) for rate in (to_device, to_host)
+        )
+    results = _ramp(to_host / rest, tuned.results)
+    results *= 1.0 - _ramp(to_host / rest, tuned.pinned_results)
+    pageable = _ramp(to_device, tuned.pageable)
+    pageable *= 1.0 - _ramp(window.rate("pcie_receive") / rest, tuned.pinned)
+    returned = results * _ramp(to_device / max(1.0, to_host), tuned.returned)
+    new, used = tuned.pageable_to_new, tuned.pageable_to_used
     held_up = results * to_host / (new + (used - new) * returned)
-    held_up += max(pageable, returned) * to_device / PAGEABLE_TO_DEVICE
+    held_up += max(pageable, returned) * to_device / tuned.pageable_to_device
     held_up = min(rest, max(0.0, held_up - shares["copy"]))
     shares["copy"] += held_up
     return held_up
 
 
-def _left_of(rate: float, part: float, enough: tuple[float, float] = LEFT_OVER) -> float:
+def _left_of(rate: float, part: float, enough: Ramp) -> float:
     """What is left of a rate without a part of it; little left of much is not evidence."""
     left = max(0.0, rate - part)
     return left * _ramp(left / max(1.0, rate), enough)
 
 
-def _sent_unasked(window: Window) -> float:
+def _sent_unasked(window: Window, tuned: Tuned) -> float:
     """Bytes per second that the GPU sends, without its requests for copies from the host."""
-    return _left_of(window.rate("pcie_transmit"), window.rate("pcie_receive") / COPIES)
+    return _left_of(
+        window.rate("pcie_transmit"), window.rate("pcie_receive") / COPIES, tuned.left_over
+    )
 
 
-def _commands(window: Window, most: float = MOST_COMMANDS) -> float:
+def _commands(window: Window, tuned: Tuned, most: float = MOST_COMMANDS) -> float:
     """Bytes per second of launches that the GPU reads from the host, without copies.
 
     What it reads is both: ``COMMANDS`` bytes per byte that it sends to ask for commands, and
@@ -402,10 +317,10 @@ def _commands(window: Window, most: float = MOST_COMMANDS) -> float:
     """
     sent, read = window.rate("pcie_transmit"), window.rate("pcie_receive")
     asked = _left_of(COPIES * sent, read, LEFT_FOR_COMMANDS) / (COPIES - COMMANDS)
-    return min(read, COMMANDS * asked, most) * (1.0 - _ramp(read, COPIED_OVER))
+    return min(read, COMMANDS * asked, most) * (1.0 - _ramp(read, tuned.copied_over))
 
 
-def _split_rest(window: Window, busy: float, rest: float, result: Split) -> None:
+def _split_rest(window: Window, tuned: Tuned, busy: float, rest: float, result: Split) -> None:
     """Assign the time in which nothing ran to a state."""
     shares = result.shares
     if window.empty:
@@ -414,8 +329,10 @@ def _split_rest(window: Window, busy: float, rest: float, result: Split) -> None
     idle = rest * _ramp(window.quiet_for, (IDLE_AFTER, IDLE_AFTER + window.seconds))
     shares["idle"] += idle
     rest -= idle
-    silent = (1.0 - _ramp(busy, HARDLY_BUSY)) * (1.0 - _ramp(_commands(window), SILENT))
-    gaps = _long_gaps(window, rest, shares)
+    silent = (1.0 - _ramp(busy, HARDLY_BUSY)) * (
+        1.0 - _ramp(_commands(window, tuned), tuned.silent)
+    )
+    gaps = _long_gaps(window, tuned, rest, shares)
     if gaps is None:
         shares["starved"] += silent * rest
         shares["unknown"] += (1.0 - silent) * rest
@@ -432,7 +349,7 @@ def _unused(window: Window) -> str:
     return "idle" if window.given else "free"
 
 
-def _long_gaps(window: Window, rest: float, shares: dict[str, float]) -> float | None:
+def _long_gaps(window: Window, tuned: Tuned, rest: float, shares: dict[str, float]) -> float | None:
     """How much of the time without work was gaps of 20 ms and more; None without power samples.
 
     The draw falls to that of a resting GPU only in such gaps, in copies and while a collective
@@ -446,30 +363,30 @@ def _long_gaps(window: Window, rest: float, shares: dict[str, float]) -> float |
         return None
     narrow = shares["communication"] + shares["blocked"]
     above = max(0.0, power.mean - resting)
-    swings = max(0.0, power.variance - (NOISE * resting) ** 2)
+    swings = max(0.0, power.variance - (tuned.noise * resting) ** 2)
     low = swings / (swings + above**2 + NOTHING)
     if swings:
         falls = power.falls(resting) * swings / power.variance
-        low += SMOOTHED * falls / window.seconds
-    low -= DRAWS_LITTLE * narrow + shares["copy"]
-    depth = (power.lowest - resting) / max(POWER_STEP * resting, power.mean - resting)
-    swinging = min(1.0, max(0.0, low / max(rest, NOTHING))) * (1.0 - _ramp(depth, DEPTH))
-    at_rest = 1.0 - _ramp(power.mean / resting, AT_REST)
-    return at_rest * (1.0 - _launches(window, narrow)) + (1.0 - at_rest) * swinging
+        low += tuned.smoothed * falls / window.seconds
+    low -= tuned.draws_little * narrow + shares["copy"]
+    depth = (power.lowest - resting) / max(tuned.power_step * resting, power.mean - resting)
+    swinging = min(1.0, max(0.0, low / max(rest, NOTHING))) * (1.0 - _ramp(depth, tuned.depth))
+    at_rest = 1.0 - _ramp(power.mean / resting, tuned.at_rest)
+    return at_rest * (1.0 - _launches(window, tuned, narrow)) + (1.0 - at_rest) * swinging
 
 
-def _launches(window: Window, narrow: float) -> float:
+def _launches(window: Window, tuned: Tuned, narrow: float) -> float:
     """How sure it is that small kernels are launched, which hardly raise the draw."""
-    commands = _ramp(_commands(window), LAUNCHING)
+    commands = _ramp(_commands(window, tuned), tuned.launching)
     graphics, sm = window.share("graphics"), window.share("sm")
     if graphics is None or sm is None:
         return commands
-    small = 1.0 - _ramp(sm / max(graphics, NOTHING), SMALL)
-    small *= _ramp(graphics - narrow, SOME)
+    small = 1.0 - _ramp(sm / max(graphics, NOTHING), tuned.small)
+    small *= _ramp(graphics - narrow, tuned.some)
     return max(commands, small)
 
 
-def _split_by_utilization(window: Window) -> Split:
+def _split_by_utilization(window: Window, tuned: Tuned) -> Split:
     """Without GPM: the busy share is known, but what it did only at the extremes."""
     result = Split()
     shares = result.shares
@@ -492,5 +409,5 @@ def _split_by_utilization(window: Window) -> Split:
             shares["memory"] = high * touching * busy
             shares["compute"] = high * (1.0 - touching) * busy
         shares["unknown"] = busy - sum(shares.values())
-    _split_rest(window, busy, 1.0 - busy, result)
+    _split_rest(window, tuned, busy, 1.0 - busy, result)
     return result

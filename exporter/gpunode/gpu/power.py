@@ -1,13 +1,14 @@
-"""Power draw of one GPU: 50 Hz samples, the energy they add up to, and their period."""
+"""Power draw of one GPU: 50 Hz samples, the energy they add up to by state, and their period."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from gpunode.driver.driver import Gpu, PowerLimits, known
 from gpunode.gpu import GPU
 from gpunode.gpu.buffers import LIMIT_RATIOS, PowerBuffer, PowerWindow
 from gpunode.gpu.due import Due
+from gpunode.gpu.energy import Energy
 from gpunode.gpu.rhythm import Rhythm
 from gpunode.metric import Metric, Sample
 
@@ -46,8 +47,9 @@ SWINGS = Metric(
 ENERGY = Metric(
     "gpunode_gpu_energy_joules_total",
     "counter",
-    "Energy since the daemon started, from 50 Hz samples calibrated with the driver's counter.",
-    GPU,
+    "Energy since the daemon started, by state of the ledger: 50 Hz samples of the draw, whose sum "
+    "follows the driver's counter (nvmlDeviceGetTotalEnergyConsumption).",
+    (*GPU, "state"),
 )
 STEP_PERIOD = Metric(
     "gpunode_gpu_step_period_seconds",
@@ -67,9 +69,6 @@ ENERGY_EVERY = 120.0
 RHYTHM_EVERY = 60.0
 """Seconds between searches for the step period, which cost 5 ms."""
 
-PLAUSIBLE = (0.8, 1.25)
-"""Energy counter over samples; outside, the counter was reset or samples are missing."""
-
 
 class Power:
     """Keeps the power draw, energy and step period of one GPU."""
@@ -79,15 +78,13 @@ class Power:
         self.labels = gpu.identity.labels
         self.buffer = PowerBuffer(gpu)
         self.limits: PowerLimits | None = None
-        self.joules: float | None = None
+        self.energy: Energy | None = None
         self.step_period: float | None = None
         self._rhythm = Rhythm()
         self._limits_due = Due(LIMITS_EVERY)
         self._rhythm_due = Due(RHYTHM_EVERY)
-        self._calibration_due = Due(ENERGY_EVERY)
-        self._calibrated_at: tuple[float, float] | None = None
-        self._factor = 1.0
-        self._counted = 0.0
+        self._counter_due = Due(ENERGY_EVERY)
+        self._counted = (0.0, 0.0)
 
     def drain(self, now: float) -> PowerWindow | None:
         """The samples since the last call; None if the GPU keeps none."""
@@ -95,29 +92,32 @@ class Power:
             self.limits = known(self.gpu.power_limits)
         return self.buffer.drain(self.limits.enforced if self.limits else None)
 
-    def count(self, window: PowerWindow | None, now: float) -> None:
-        """Add the samples of a window to the energy, and search for their period."""
+    def count(
+        self,
+        window: PowerWindow | None,
+        now: float,
+        shares: Mapping[str, float],
+        resting: float | None,
+    ) -> None:
+        """Add a window's samples to the energy of its states, and search for their period."""
         if window is not None:
             self._rhythm.add(window.samples)
-            self._count_energy(now)
+            self._count_energy(now, shares, resting)
         if self._rhythm.full and self._rhythm_due.at(now):
             self.step_period = self._rhythm.period()
 
-    def _count_energy(self, now: float) -> None:
-        """Add the samples' integral, scaled as at the last read of the energy counter."""
-        total = self.buffer.joules
-        self.joules = (self.joules or 0.0) + (total - self._counted) * self._factor
-        self._counted = total
-        if not self._calibration_due.at(now):
-            return
-        counter = known(self.gpu.energy)
-        if counter is None:
-            return
-        before, self._calibrated_at = self._calibrated_at, (counter, total)
-        if before is not None and total > before[1]:
-            factor = (counter - before[0]) / (total - before[1])
-            if PLAUSIBLE[0] < factor < PLAUSIBLE[1]:
-                self._factor = factor
+    def _count_energy(self, now: float, shares: Mapping[str, float], resting: float | None) -> None:
+        """Add what was sampled since the last call, by the states of that time."""
+        if self.energy is None:
+            self.energy = Energy()
+        joules, seconds = self.buffer.joules, self.buffer.seconds
+        before, self._counted = self._counted, (joules, seconds)
+        self.energy.add(joules - before[0], seconds - before[1], shares, resting)
+        if self._counter_due.at(now):
+            counter = known(self.gpu.energy)
+            if counter is not None:
+                limit = self.limits.enforced if self.limits else None
+                self.energy.follow(counter, now, limit)
 
     @property
     def mean(self) -> float | None:
@@ -131,8 +131,9 @@ class Power:
         if self.limits is not None:
             yield from POWER_LIMIT.at(self.limits.enforced, *at)
             yield from POWER_DEFAULT_LIMIT.at(self.limits.default, *at)
-        if self.joules is not None:
+        if self.energy is not None:
             yield Sample(DRAW, at, self.buffer.share_of_limit.copy())
             yield from SWINGS.at(float(self.buffer.swings), *at)
-            yield from ENERGY.at(self.joules, *at)
+            for state, joules in self.energy.joules.items():
+                yield from ENERGY.at(joules, *at, state)
         yield from STEP_PERIOD.at(self.step_period, *at)

@@ -12,6 +12,7 @@ from gpunode.driver.driver import DriverError
 from gpunode.export.history import History
 from gpunode.gpu.activity import MEMORY_TOTAL, MEMORY_USED, TEMPERATURE, UTILIZATION
 from gpunode.gpu.health import INFO
+from gpunode.gpu.ledger import STATES
 from gpunode.gpu.nvlink import NVLINK_UP
 from gpunode.gpu.power import ENERGY
 from gpunode.gpu.units import NVLINK_BYTES
@@ -190,7 +191,10 @@ def act(
         UTILIZATION: utilization,
     }
     nvlink = 180e9 * states.get("communication", 0.0)
-    made.rates |= {(ENERGY, ()): watts, (NVLINK_BYTES, ("transmit",)): nvlink}
+    made.rates |= {
+        (NVLINK_BYTES, ("transmit",)): nvlink,
+        **{(ENERGY, (state,)): watts * states.get(state, 0.0) for state in STATES},
+    }
 
 
 def at_work(count: int = 8) -> Scene:

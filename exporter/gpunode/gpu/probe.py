@@ -1,0 +1,219 @@
+"""Measures what kernels reach on a GPU, for ``gpunode calibrate``.
+
+A program with PyTorch keeps the GPU at one thing after another (``probe_torch.py``) while its
+counters are read here, over the same driver that the daemon reads.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO
+
+from gpunode.driver.driver import DriverError, Gpu, Limits, known
+from gpunode.gpu.buffers import PowerBuffer
+from gpunode.gpu.models import Ceilings, ceilings_of, limits_of
+
+log = logging.getLogger(__name__)
+
+PROGRAM = Path(__file__).with_name("probe_torch.py")
+
+SETTLE, MEASURE = 2.0, 4.0
+"""Seconds that a GPU gets to warm up to each thing, and over which it is then measured."""
+
+ALONE = ("rest", "tensor", "pipe", "dram", "to_device", "to_new", "to_used")
+"""What one GPU can do; two can also run a ``collective``."""
+
+BUSY = 0.9
+"""A probe whose kernels ran for less of the time did not fill the GPU."""
+
+
+class ProbeError(Exception):
+    """A GPU that cannot be measured; ``str()`` is a message for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the sensors showed while a GPU did one thing."""
+
+    values: dict[str, float]
+    """The means of its counters, as in ``Activity``."""
+
+    watts: float | None
+
+    def __getitem__(self, counter: str) -> float:
+        return self.values.get(counter, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What was measured of one GPU."""
+
+    readings: dict[str, Reading]
+    """By the name of what it did."""
+
+    sms: int
+    limits: Limits
+    power_limit: float | None
+    """Watts, of the board's default."""
+
+
+def probe(gpu: Gpu, others: Iterable[Gpu]) -> Probed:
+    """Measure a GPU, and a collective with another of its model that is not in use either.
+
+    Raises ``ProbeError``.
+    """
+    try:
+        if held := gpu.processes():
+            pids = ", ".join(str(process.pid) for process in held)
+            raise ProbeError(
+                f"GPU {gpu.identity.index} is in use, by process {pids}: choose one that is not "
+                "with --index"
+            )
+        peers = [
+            other
+            for other in others
+            if other.identity.name == gpu.identity.name and not other.processes()
+        ]
+        if known(gpu.activity) is None:
+            raise ProbeError(
+                f"GPU {gpu.identity.index} has no counters of its units: they take a Hopper GPU or "
+                "later, or DCGM at dcgm.address"
+            )
+        limits = limits_of(gpu.identity, known(gpu.limits) or Limits())
+        power = known(gpu.power_limits)
+        with _program([gpu, *peers[:1]]) as program:
+            [sms] = program.answer("ready")
+            names = (*ALONE, "collective") if peers else ALONE
+            readings = {name: _read(gpu, name, program) for name in names}
+    except DriverError as error:
+        raise ProbeError(str(error)) from error
+    return Probed(readings, int(sms), limits, (power.default or power.enforced) if power else None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """The program that keeps the GPU at work, and what it writes."""
+
+    orders: IO[str]
+    answers: IO[str]
+    errors: IO[str]
+
+    def begin(self, name: str) -> None:
+        """Have it do something else from now on."""
+        try:
+            self.orders.write(f"{name}\n")
+            self.orders.flush()
+        except BrokenPipeError:
+            pass  # its last words say why
+        self.answer("begun")
+
+    def answer(self, word: str) -> list[str]:
+        """The rest of its next line, which begins with that word."""
+        line = self.answers.readline().split()
+        if line[:1] == [word]:
+            return line[1:]
+        self.errors.seek(0)
+        said = [text for text in self.errors.read().splitlines() if text.strip()]
+        last = said[-1][:200] if said else "no output"
+        if "No module named 'torch'" in last:
+            raise ProbeError(f"PyTorch is missing: {sys.executable} -m pip install torch")
+        raise ProbeError(f"PyTorch failed: {last}")
+
+
+@contextmanager
+def _program(gpus: Sequence[Gpu]) -> Iterator[_Program]:
+    visible = ",".join(gpu.identity.uuid for gpu in gpus)
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(  # noqa: S603 our own program
+            [sys.executable, str(PROGRAM)],
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": visible},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            orders, answers = filter(None, (process.stdin, process.stdout))
+            yield _Program(orders, answers, errors)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)  # also the ranks of a collective
+
+
+def _read(gpu: Gpu, name: str, program: _Program) -> Reading:
+    """What the sensors show while a GPU does one thing."""
+    program.begin(name)
+    time.sleep(SETTLE)
+    power = PowerBuffer(gpu)
+    gpu.activity()
+    power.drain(None)
+    time.sleep(MEASURE)
+    values, drawn = gpu.activity().values, power.drain(None)
+    mean = drawn.mean if drawn else None
+    reading = Reading(values, known(gpu.power) if mean is None else mean)
+    log.debug("%s: %s", name, reading)
+    return reading
+
+
+def measured(gpu: Gpu, probed: Probed) -> Ceilings:
+    """What was measured, in place of what is assumed of the GPU's model."""
+    seen, assumed = probed.readings, ceilings_of(gpu.identity)
+    tensor, pipe, dram = seen["tensor"], seen["pipe"], seen["dram"]
+    for name in ("tensor", "pipe", "dram"):
+        if seen[name]["graphics"] < BUSY:
+            raise ProbeError(
+                f"the kernels of `{name}` ran for {seen[name]['graphics']:.0%} of the "
+                "time only: is the host at work on something else?"
+            )
+    found = replace(
+        assumed,
+        sms=probed.sms,
+        tensor=tensor["tensor"],
+        dram_of_tensor=tensor["dram"] / max(tensor["tensor"], 0.01),
+        pipe=pipe["fp32"],
+        dram=dram["dram"],
+        pipe_of_dram=max(dram["fp32"] / max(dram["dram"], 0.01), 0.01),
+        sm_of_wide=max(tensor["sm"], dram["sm"]),
+    )
+    rest = seen["rest"].watts
+    if rest is not None and probed.power_limit:
+        found = replace(found, resting_power=rest / probed.power_limit)
+    return _with_links(found, probed)
+
+
+def _with_links(found: Ceilings, probed: Probed) -> Ceilings:
+    """What a collective reaches over the links that it took."""
+    reading = probed.readings.get("collective")
+    if reading is None:
+        return found
+    nvlink = min(reading["nvlink_receive"], reading["nvlink_transmit"])
+    pcie = min(reading["pcie_receive"], reading["pcie_transmit"])
+    limits, channels = probed.limits, max(1, round(reading["sm"] * probed.sms))
+    if nvlink > pcie and limits.nvlink_bytes_per_second:
+        found = replace(
+            found,
+            nvlink_channels=channels,
+            nvlink_of_collective=nvlink / limits.nvlink_bytes_per_second,
+        )
+        if limits.memory_bytes_per_second:
+            bytes_of_memory = reading["dram"] * limits.memory_bytes_per_second
+            found = replace(found, dram_of_nvlink=bytes_of_memory / nvlink)
+    elif pcie and limits.pcie_bytes_per_second:
+        found = replace(
+            found,
+            pcie_channels=channels,
+            pcie_of_collective=pcie / limits.pcie_bytes_per_second,
+        )
+    return found

@@ -1,0 +1,157 @@
+"""The ledger's tuned constants.
+
+A default says where the fit begins: what the signatures in ``docs/ledger.md`` suggest. ``FITTED``
+has what the recorded windows of real programs say, and is what the ledger uses:
+``python -m tests.windows.fit`` writes ``tuned.json``.
+
+A ramp is a pair: evidence below the first counts nothing, above the second fully, and in proportion
+between them. Rates are bytes per second.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+Ramp = tuple[float, float]
+
+FILE = Path(__file__).with_suffix(".json")
+
+GENTLE = 0.2
+"""The least width of a ramp, as a share of its upper end: a reading that differs a little must not
+change the shares by much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What no data sheet tells; ``ValueError`` for what cannot be."""
+
+    narrow: Ramp = (0.02, 0.12)
+    """Share of the kernels' time from which narrow ones count: fewer may be the ends of wide
+    ones."""
+
+    mostly_narrow: Ramp = (0.1, 0.7)
+    """The same if no link moved anything, as in a stall: small kernels look alike."""
+
+    moved: Ramp = (1e6, 10e6)
+    """Rate over links from which collectives are known to run."""
+
+    touched: Ramp = (0.005, 0.03)
+    """What pipes and HBM show of a kernel that only spins."""
+
+    spinning: Ramp = (1.05, 1.35)
+    """Mean draw over that of a resting GPU while nothing but a spinning kernel runs."""
+
+    waiting: Ramp = (1.5, 2.2)
+    """The same of the lowest tenth of the draw, where kernels alternate with waiting."""
+
+    fed: Ramp = (20e6, 200e6)
+    """Rate from the host above which more than a spinning kernel is there."""
+
+    network: float = 0.15
+    """Share of PCIe's rate that a network commonly has."""
+
+    tiny: Ramp = (0.005, 0.02)
+    """SM share of the kernels' time below which their launch takes longer than they do."""
+
+    fetching: float = 0.8e-9
+    """Seconds for which the GPU counts as active per byte of commands, beyond its kernels."""
+
+    most_fetched: float = 0.5
+    """The most that this takes, as a share of the active time."""
+
+    launching: Ramp = (5e6, 45e6)
+    """Rate of commands from the host. Waiting takes less than 1 MB/s, eager PyTorch 20 to 110 MB/s,
+    and tiny kernels in a row 150 MB/s."""
+
+    pageable_to_device: float = 7.9e9
+    """Rate, as PCIe's counters see it, of a copy from memory that is not pinned: a CPU copies it
+    once more."""
+
+    pageable_to_new: float = 1.7e9
+    pageable_to_used: float = 4.0e9
+    """The same of a copy to such memory: what was not used before has to be found page by page."""
+
+    returned: Ramp = (0.5, 0.9)
+    """Bytes to the device per byte to the host from which a CPU works on what it gets, and sends it
+    back: it uses the same memory again."""
+
+    pageable: Ramp = (2.5e9, 5e9)
+    """Rate to the device from which copies count as pageable: less may be pinned copies beside
+    kernels."""
+
+    pinned: Ramp = (9.5e9, 28e9)
+    """Rate to the device, while no kernel runs, that is too fast for pageable copies."""
+
+    results: Ramp = (0.2e9, 0.6e9)
+    """Rate to the host, while no kernel runs, from which it is copies that a CPU holds up."""
+
+    pinned_results: Ramp = (3.5e9, 7e9)
+    """The same that is too fast for them: copies to pinned memory beside kernels."""
+
+    silent: Ramp = (0.5e6, 12e6)
+    """Rate of commands below which nothing was launched."""
+
+    at_rest: Ramp = (1.02, 1.28)
+    """Draw over that of a resting GPU up to which nothing can have run."""
+
+    efficient: Ramp = (0.66, 0.97)
+    """What pipes and HBM explain, per SM second: small kernels stay at the first, large ones reach
+    the second."""
+
+    waits_for_memory: float = 0.5
+    """How much of the time for which kernels hold SMs, but pipes and HBM explain nothing, they wait
+    for memory: as small elementwise kernels do, whose data is in the cache."""
+
+    left_over: Ramp = (0.2, 0.9)
+    """What is left of a rate after a subtraction, as a share of it, from which that means
+    anything."""
+
+    copied_over: Ramp = (0.05e9, 0.6e9)
+    """Rate to the GPU above which launches cannot be distinguished from copies."""
+
+    draws_little: float = 0.8
+    """How much of the time of collectives the draw is near that of a resting GPU."""
+
+    small: Ramp = (0.35, 0.7)
+    """SM share of the kernels' time below which they are small, so that the gaps are their
+    launches."""
+
+    some: Ramp = (0.0, 0.12)
+    """Share of the time with kernels from which their size tells about the gaps."""
+
+    power_step: float = 0.5
+    """What any work adds at least to the draw of a resting GPU, as a share of it."""
+
+    noise: float = 0.04
+    """Standard deviation of a steady draw, as a share of that of a resting GPU."""
+
+    smoothed: float = 0.018
+    """Seconds that each long gap lasts beyond what the draw shows: a sample is a mean over
+    20 ms."""
+
+    depth: Ramp = (0.2, 0.65)
+    """Where the lowest tenth of the draw lies between that of a resting GPU and the mean: below the
+    first the gaps were long, above the second short."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            match getattr(self, field.name):
+                case (low, high):
+                    valid = 0.0 <= low <= (1.0 - GENTLE) * high and high > 0.0
+                case value:
+                    valid = value > 0.0
+            if not valid:
+                raise ValueError(f"{field.name} cannot be {getattr(self, field.name)}")
+
+
+def load(path: Path) -> Tuned:
+    """The constants in a file; ``ValueError`` or ``TypeError`` for what are none."""
+    kept: dict[str, Any] = json.loads(path.read_text())
+    kept |= {name: tuple(ramp) for name, ramp in kept.items() if isinstance(ramp, list)}
+    return Tuned(**kept)
+
+
+FITTED = load(FILE)

@@ -1,0 +1,64 @@
+"""Programs that were recorded, and how far the ledger is off on each."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpunode.gpu.ledger import split
+from gpunode.gpu.tuned import FITTED, Tuned
+from gpunode.gpu.window import Window
+from tests.windows.recorded import FOLDER, Recorded, load
+
+ALSO_STARVED = ("idle", "free")
+"""States that a trace cannot tell from ``starved``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One program on one GPU: its windows, and the mean of their true shares."""
+
+    gpu: str
+    family: str
+    name: str
+    windows: tuple[Window, ...]
+    truth: Mapping[str, float]
+
+    def shares(self, tuned: Tuned = FITTED) -> dict[str, float]:
+        """The mean of the shares that the ledger gives, of the states that a trace tells."""
+        return _mean([split(window, tuned).shares for window in self.windows])
+
+    def errors(self, tuned: Tuned = FITTED) -> dict[str, float]:
+        """How far the ledger is off in each state."""
+        shares = self.shares(tuned)
+        return {s: shares.get(s, 0.0) - self.truth.get(s, 0.0) for s in {**shares, **self.truth}}
+
+    def error(self, tuned: Tuned = FITTED) -> float:
+        """How far it is off in the worst state."""
+        return max(map(abs, self.errors(tuned).values()))
+
+
+def recorded(paths: Sequence[Path] = ()) -> list[Program]:
+    """The programs in files, or in all files of this folder, in a fixed order."""
+    paths = paths or sorted(FOLDER.glob("*.jsonl.gz"))
+    return list(_programs(one for path in paths for one in load(path)))
+
+
+def _programs(windows: Iterable[Recorded]) -> Iterator[Program]:
+    apart: dict[tuple[str, str, str], list[Recorded]] = defaultdict(list)
+    for one in windows:
+        apart[one.gpu, one.family, one.program].append(one)
+    for (gpu, family, name), kept in sorted(apart.items()):
+        truth = _mean([one.truth for one in kept])
+        yield Program(gpu, family, name, tuple(one.window for one in kept), truth)
+
+
+def _mean(every: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of shares, with what counts as ``starved``."""
+    total: dict[str, float] = defaultdict(float)
+    for shares in every:
+        for state, share in shares.items():
+            total["starved" if state in ALSO_STARVED else state] += share / len(every)
+    return dict(total)
