@@ -24,6 +24,7 @@ from gpunode.verdict.judge import FAILURES, Judge, Verdict
 from gpunode.verdict.last_work import WORKLESS, Tenancies
 from gpunode.verdict.overdue import STALLS, TRAINING_STALLED, stalled
 from gpunode.verdict.reasons import WAITED_FOR
+from gpunode.verdict.standing import Standings
 from gpunode.verdict.waiting import Jobs
 from gpunode.verdict.workload import KINDS, WORKLOAD, Workload, workload_of
 
@@ -84,6 +85,7 @@ class Verdicts:
         self._jobs = Jobs()
         self._tenancies = Tenancies()
         self._judge = Judge()
+        self._standings = Standings()
 
     def read(self, readings: Readings) -> Reading:
         """The verdict on every GPU whose ledger reaches back far enough."""
@@ -103,6 +105,7 @@ class Verdicts:
             Sample(WAITED_FOR, (*one.at, one.reason), 1.0) for one in late.values()
         ]
         judged = []
+        self._standings.forget_others(gpus)
         for at in gpus:
             if at in owners:
                 workless = self._tenancies.workless(facts, at, owners[at].processes)
@@ -120,9 +123,11 @@ class Verdicts:
                 late.get(at),
                 not starving.isdisjoint(self._jobs.peers(at)),
             )
-            verdict = self._judge.verdict(case)
-            if verdict is None:
+            found = self._judge.verdicts(case)
+            if not found:
                 continue
+            started = owners[at].processes if at in owners else ()
+            verdict = self._standings.after(case, found, started)
             judged.append(_judgement(at, verdict, workload, waits.get(at, ())))
             samples += _one_of(CAUSES, BOTTLENECK, at, verdict.cause.name)
             why = stalled(facts, at)

@@ -116,6 +116,16 @@ class Cause:
     """Whether nothing that the job uses on this node is at its limit, as far as was seen."""
 
     @property
+    def stands_still(self) -> bool:
+        """Whether nothing goes on while it lasts: it is told at once, and so is its end."""
+        return self.advice.urgency == "now"
+
+    @property
+    def explains(self) -> bool:
+        """Whether it is named for time without work."""
+        return self.uncertain or any(isinstance(look, Explains) for look in self.looks)
+
+    @property
     def gives_back(self) -> tuple[str, ...]:
         """The states of the ledger whose time comes back when it is mended."""
         return self.remedy.states if self.remedy else ()
