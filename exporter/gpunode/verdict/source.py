@@ -20,6 +20,7 @@ from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.causes import USES as OF_CAUSES
 from gpunode.verdict.causes.cause import LOST
 from gpunode.verdict.facts import At, Facts, Snapshot
+from gpunode.verdict.gain import GAIN, Gain, gain
 from gpunode.verdict.judge import FAILURES, Judge, Verdict
 from gpunode.verdict.last_work import WORKLESS, Tenancies
 from gpunode.verdict.overdue import STALLS, TRAINING_STALLED, stalled
@@ -62,6 +63,9 @@ class Judgement:
     share: float
     evidence: tuple[Evidence, ...]
     workload: Workload
+    gain: Gain | None = None
+    """How many times as fast the job would be without the cause, where that can be told."""
+
     waits_for: tuple[WaitedFor, ...] = ()
     """The GPUs of its job on this node that it waits for, and why they do not come."""
 
@@ -78,7 +82,7 @@ class Verdicts:
 
     name = "verdict"
     every = READ_INTERVAL
-    metrics = (BOTTLENECK, FAILURES, TRAINING_STALLED, WAITED_FOR, WORKLESS, WORKLOAD)
+    metrics = (BOTTLENECK, FAILURES, GAIN, TRAINING_STALLED, WAITED_FOR, WORKLESS, WORKLOAD)
 
     def __init__(self) -> None:
         self._history: deque[Snapshot] = deque(maxlen=round(PERIOD / READ_INTERVAL) + 1)
@@ -107,6 +111,7 @@ class Verdicts:
         judged = []
         self._standings.forget_others(gpus)
         for at in gpus:
+            peers = self._jobs.peers(at)
             if at in owners:
                 workless = self._tenancies.workless(facts, at, owners[at].processes)
                 samples += WORKLESS.at(workless, *at)
@@ -121,14 +126,18 @@ class Verdicts:
                 workload.kind if workload else "unknown",
                 waits.get(at, ()),
                 late.get(at),
-                not starving.isdisjoint(self._jobs.peers(at)),
+                not starving.isdisjoint(peers),
+                tuple(shares[peer] for peer in sorted(peers) if shares.get(peer)),
             )
             found = self._judge.verdicts(case)
             if not found:
                 continue
             started = owners[at].processes if at in owners else ()
             verdict = self._standings.after(case, found, started)
-            judged.append(_judgement(at, verdict, workload, waits.get(at, ())))
+            mended = gain(case, verdict.cause)
+            if mended is not None:
+                samples += mended.samples(at)
+            judged.append(_judgement(at, verdict, workload, mended, waits.get(at, ())))
             samples += _one_of(CAUSES, BOTTLENECK, at, verdict.cause.name)
             why = stalled(facts, at)
             if why is not None:
@@ -169,7 +178,11 @@ def _workloads(
 
 
 def _judgement(
-    at: At, verdict: Verdict, workload: Workload | None, late: tuple[WaitedFor, ...]
+    at: At,
+    verdict: Verdict,
+    workload: Workload | None,
+    mended: Gain | None,
+    late: tuple[WaitedFor, ...],
 ) -> Judgement:
     return Judgement(
         *at,
@@ -178,5 +191,6 @@ def _judgement(
         verdict.share,
         verdict.evidence,
         workload or Workload("unknown", "no process on the GPU"),
+        mended,
         late,
     )

@@ -33,7 +33,7 @@ EXPLAINED = 20.0
 10 s. Meanwhile one explanation may follow another."""
 
 MOVED = 0.25
-VARIES = 2.0
+VARIES = 3.0
 """Share of its time that a GPU must spend otherwise than usual to do something else: at least the
 first, and at least this multiple of what it differs from the usual on average."""
 
@@ -109,9 +109,11 @@ class Standings:
             standing.doubted += 1
             standing.doubted_since = min(standing.doubted_since, now)
             if _gives_way(standing, same, found[0], latest, now):
-                began = now if standing.moved(latest) else standing.began
+                usual, began = standing.usual, standing.began
+                if standing.moved(latest):
+                    usual, began = latest, now
                 self._standing[case.at] = Standing(
-                    found[0], processes, latest, began, now, standing.varies
+                    found[0], processes, usual, began, now, standing.varies
                 )
                 return found[0]
         standing.learn(latest)

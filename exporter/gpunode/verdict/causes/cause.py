@@ -74,6 +74,13 @@ class Remedy:
     states: tuple[str, ...]
     do: str
 
+    left: Callable[[Case], float | None] | None = None
+    """The share of its time in which the job does the same once that is done; None if it cannot be
+    told. Without a function, all the time of the states comes back."""
+
+    unsure: float = 0.1
+    """Standard error of what comes back, as a share of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cause:
