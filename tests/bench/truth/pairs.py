@@ -58,18 +58,20 @@ class Pair:
         return f"{self.program}{'+' if self.size else ''}"
 
 
-ONE = (
-    *("workers", "main_thread", "pinned", "results", "graphs", "batch", "bf16", "tf32"),
-    *("allocator", "offloaded", "checkpoint", "source", "item", "compiled", "gil"),
+PROGRAMS = (
+    *("p2p", "workers", "main_thread", "pinned", "straggler", "graphs", "bf16", "results"),
+    *("source", "offloaded", "balance", "checkpoint", "allocator", "item", "tf32", "overlap"),
+    *("batch", "compiled", "gil"),
 )
-TWO = ("p2p", "straggler", "balance", "overlap")
+"""Those of which most is to be learnt come first."""
+
+OF_TWO = ("p2p", "straggler", "balance", "overlap")
 NO_P2P = (("NCCL_P2P_DISABLE", "1"),)
 
 PAIRS = tuple(
-    Pair(program, size, gpus, NO_P2P if program == "p2p" else ())
+    Pair(program, size, 1 + (program in OF_TWO), NO_P2P if program == "p2p" else ())
     for size in (0, 1)
-    for gpus, programs in ((2, TWO), (1, ONE))
-    for program in programs
+    for program in PROGRAMS
 )
 
 
