@@ -207,6 +207,9 @@ def test_a_cause_declares_what_its_looks_ask_for(cause: Cause, all_cases: list[C
                 look.evidence(view)
             else:
                 look.look(view)
+        if cause.remedy and cause.remedy.left:
+            facts = replace(case.facts, metrics=asked)
+            cause.remedy.left(replace(case, facts=facts, recent=facts))
     assert asked.metrics == set(cause.uses)
 
 

@@ -197,7 +197,8 @@ def _unread(unread: Sequence[Met]) -> str:
 
 def _finding(one: Finding) -> Text:
     text = Text(printable(one.title, LONGEST_TEXT), style=URGENCIES[one.urgency])
-    remedy = printable(one.remedy, 2 * LONGEST_TEXT).replace("`", "")
+    told = " ".join(filter(None, (one.remedy, one.gain)))
+    remedy = printable(told, 2 * LONGEST_TEXT).replace("`", "")
     text.append(f"\n  {remedy}", style="default not bold")
     return text
 

@@ -101,6 +101,9 @@ class Finding:
     urgency: Urgency
     title: str
     remedy: str
+    gain: str = ""
+    """How much faster the job would be without it, where that can be told."""
+
     detail: str = ""
     evidence: tuple[Evidence, ...] = ()
     gpus: tuple[str, ...] = ()
@@ -444,6 +447,7 @@ def _waits(known: Known) -> Iterator[Finding]:
             urgency="now" if hangs else advice.urgency,
             title=f"{counted(waiting)} {verb} for {counted(awaited)}, {advice.does}",
             remedy=_with_pid(advice.remedy, known.pids(late)),
+            gain=_gain(known, members),
             evidence=known.judged[members[0]].evidence,
             gpus=(*awaited, *waiting),
         )
@@ -464,9 +468,16 @@ def _causes(known: Known, gpus: Iterable[GpuStatus]) -> Iterator[Finding]:
             urgency=advice.urgency,
             title=f"{counted(labels)} {'is' if len(labels) == 1 else 'are'} {advice.does}",
             remedy=_with_pid(advice.remedy, known.pids(members)),
+            gain=_gain(known, members),
             evidence=worst.evidence,
             gpus=labels,
         )
+
+
+def _gain(known: Known, members: Iterable[At]) -> str:
+    """What the first that can tell says; a job is as fast as its slowest GPU."""
+    gains = [one for at in members if (one := known.judged[at].gain)]
+    return f"Without it: {min(gains, key=lambda one: one.estimate).words}." if gains else ""
 
 
 def _of_node(shortage: Shortage, labels: dict[At, str]) -> Iterator[Finding]:

@@ -74,6 +74,13 @@ class Remedy:
     states: tuple[str, ...]
     do: str
 
+    left: Callable[[Case], float | None] | None = None
+    """The share of its time in which the job does the same once that is done; None if it cannot be
+    told. Without a function, all the time of the states comes back."""
+
+    unsure: float = 0.1
+    """Standard error of what comes back, as a share of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cause:
@@ -114,6 +121,16 @@ class Cause:
 
     uncertain: bool = False
     """Whether nothing that the job uses on this node is at its limit, as far as was seen."""
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether nothing goes on while it lasts: it is told at once, and so is its end."""
+        return self.advice.urgency == "now"
+
+    @property
+    def explains(self) -> bool:
+        """Whether it is named for time without work."""
+        return self.uncertain or any(isinstance(look, Explains) for look in self.looks)
 
     @property
     def gives_back(self) -> tuple[str, ...]:

@@ -135,8 +135,9 @@ function showFindings(node) {
     const why = list.children[at].querySelector(".why");
     const figures = one.evidence.filter((each) => each.value !== each.threshold).slice(0, 3);
     const words = [...(one.detail ? [one.detail] : []), ...figures.map(evidence)];
-    put(why, words.length ? `Because: ${words.join(" · ")}` : "");
-    why.hidden = !words.length;
+    const because = words.length ? `Because: ${words.join(" · ")}` : "";
+    put(why, [one.gain, because].filter(Boolean).join(" "));
+    why.hidden = !one.gain && !because;
   });
   const worst = all[0];
   document.title = `${pressing ? `${worst.title} · ` : ""}${node.node || "gpunode"}`;
