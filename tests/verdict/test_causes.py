@@ -122,6 +122,62 @@ def test_time_without_work_is_put_down_to_what_the_node_shows(actor: Actor, caus
     assert cause == "none" or verdict.evidence
 
 
+LAUNCHES = {"compute": 0.33, "launch": 0.67}
+UP_AND_DOWN = (30e9, 41e9, 38e9, 30e9, 52e9)
+GROWS = (30e9,) * 5 + (34e9,) * 5 + (40e9,) * 20
+IN_DRIVER = {job.HOST_THREAD: 0.64, job.HOST_CPUS: 0.64, job.HOST_SYSTEM: 0.25}
+IN_PROGRAM = {job.HOST_THREAD: 1.0, job.HOST_CPUS: 1.0, job.HOST_SYSTEM: 0.01}
+IN_PAGE_FAULTS = {job.HOST_THREAD: 1.0, job.HOST_CPUS: 1.0, job.HOST_SYSTEM: 0.5}
+
+
+@pytest.mark.parametrize(
+    ("actor", "cause"),
+    [
+        # empty_cache() in every step, as the driver's calls show in the gaps.
+        (Actor(0, LAUNCHES, IN_DRIVER, memory=UP_AND_DOWN), "memory_allocation"),
+        (Actor(0, GAPS, IN_PAGE_FAULTS, memory=UP_AND_DOWN), "memory_allocation"),
+        (
+            Actor(0, {"launch": 0.4, "starved": 0.4}, IN_DRIVER, memory=UP_AND_DOWN),
+            "memory_allocation",
+        ),
+        # A plain eager program launches without a system call, whatever its memory does.
+        (Actor(0, LAUNCHES, IN_PROGRAM, memory=(30e9,)), "kernel_launch"),
+        (Actor(0, LAUNCHES, IN_PROGRAM, memory=UP_AND_DOWN), "kernel_launch"),
+        (Actor(0, LAUNCHES, {job.HOST_THREAD: 1.0}, memory=UP_AND_DOWN), "kernel_launch"),
+        # System time alone: a thread that prepares data in new arrays, or reads files.
+        (Actor(0, GAPS, IN_PAGE_FAULTS, memory=(30e9,)), "data_loading_cpu"),
+        (Actor(0, GAPS, IN_PAGE_FAULTS, memory=GROWS), "data_loading_cpu"),
+        (Actor(0, LAUNCHES, IN_DRIVER, memory=(30e9,) * 14 + (31e9,)), "kernel_launch"),
+        (Actor(0, LAUNCHES, IN_DRIVER), "kernel_launch"),
+        # Little is lost, or something that ends gives the memory back.
+        (Actor(0, {"compute": 1.0}, IN_DRIVER, memory=UP_AND_DOWN), "none"),
+        (
+            Actor(0, GAPS, {**IN_DRIVER, job.COMPILER_CPUS: 2.5}, memory=UP_AND_DOWN),
+            "compile",
+        ),
+        (Actor(0, GAPS, IN_DRIVER, WRITES, memory=UP_AND_DOWN), "checkpoint"),
+    ],
+)
+def test_memory_that_comes_and_goes_is_told_from_launches_and_data(
+    actor: Actor, cause: str
+) -> None:
+    stage = Stage(actor)
+    stage.play(60)
+    verdict = stage.verdict()
+    assert verdict.cause == cause
+    exported = Exposition(stage.loop.samples).encode("")[0].decode()
+    assert all(f"\n{evidence.series} " in exported for evidence in verdict.evidence)
+
+
+def test_processes_that_come_and_go_take_their_memory_with_them() -> None:
+    actor = Actor(0, LAUNCHES, IN_DRIVER, memory=UP_AND_DOWN)
+    stage = Stage(actor)
+    for second in range(60):
+        actor.jobs = ("train",) * (1 + second // 4 % 2)
+        stage.play(1)
+    assert stage.causes == ["kernel_launch"]
+
+
 @pytest.mark.parametrize(
     ("reason", "share", "cause"),
     [
@@ -189,6 +245,7 @@ GAUGES = (
     job.BLOCKED,
     job.COMPILER_CPUS,
     job.HOST_CPUS,
+    job.HOST_SYSTEM,
     job.HOST_THREAD,
     job.LOADER_THREAD,
     job.STOPPED,
@@ -215,7 +272,8 @@ def actors(draw: st.DrawFn, index: int) -> Actor:
         gauges,
         draw(st.dictionaries(st.sampled_from(COUNTERS), AMOUNTS)),
         draw(st.sampled_from([("train",), ("other",), ("train", "other"), ()])),
-        draw(st.sampled_from(["train", "VLLM::EngineCore", "ipykernel_launcher"])),
+        program=draw(st.sampled_from(["train", "VLLM::EngineCore", "ipykernel_launcher"])),
+        memory=tuple(draw(st.lists(st.sampled_from([30e9, 40e9]), max_size=4))),
     )
 
 

@@ -83,6 +83,13 @@ HOST_CPUS = Metric(
     "children (/proc/PID/stat).",
     GPU,
 )
+HOST_SYSTEM = Metric(
+    "gpunode_job_host_system_ratio",
+    "gauge",
+    "The part of `gpunode_job_host_cpus_ratio` that was spent in the kernel: in system calls, such "
+    "as those by which the driver allocates memory, and in page faults (/proc/PID/stat).",
+    GPU,
+)
 HOST_THREAD = Metric(
     "gpunode_job_host_thread_ratio",
     "gauge",
@@ -374,6 +381,7 @@ class JobProcesses:
         BUSIEST_THREAD,
         BUSY_THREADS,
         HOST_CPUS,
+        HOST_SYSTEM,
         HOST_THREAD,
         LOADER_THREAD,
         COMPILERS,
@@ -619,6 +627,8 @@ class JobProcesses:
         if used.processes:
             shares = [share for pid, share in used.processes.items() if pid in job.roots]
             yield from HOST_CPUS.at(sum(shares) if shares else None, *at)
+            system = [share for pid, share in used.system.items() if pid in job.roots]
+            yield from HOST_SYSTEM.at(sum(system) if system else None, *at)
             yield from HOST_THREAD.at(used.host_thread(job), *at)
             if job.compilers is not None:
                 yield from COMPILERS.at(float(len(job.compilers)), *at)
@@ -666,6 +676,7 @@ def _gained(before: ProcessStat | None, after: ProcessStat) -> float | None:
 class Used:
     """CPU shares since the last read, of processes and of threads.
 
+    ``system`` is the part of the processes' in the kernel, of those that were read twice.
     ``gains`` are those of the threads that were read twice. ``threads`` also has an entry without a
     thread for each process that used too little for a closer look. It is empty if a busier thread
     than those in it is possible: of a busy process whose threads have been read only once, or not
@@ -673,6 +684,7 @@ class Used:
     """
 
     processes: dict[str, float]
+    system: dict[str, float]
     gains: dict[tuple[str, str], float]
     threads: dict[tuple[str, str], float]
 
@@ -683,6 +695,10 @@ class Used:
             pid: used / elapsed
             for pid, stat in job.processes.items()
             if (used := _gained(before.processes.get(pid), stat)) is not None
+        }
+        system = {
+            pid: max(0.0, job.processes[pid].system - before.processes[pid].system) / elapsed
+            for pid in processes
         }
         gains = {
             key: used / elapsed
@@ -708,7 +724,7 @@ class Used:
             found and (pid not in job.partly or processes[pid] - sum(found) < min(BUSY, max(found)))
             for pid, found in shares.items()
         )
-        return Used(processes, gains, {**whole, **gains} if explained else {})
+        return Used(processes, system, gains, {**whole, **gains} if explained else {})
 
     def busiest(self) -> list[tuple[str, str]]:
         """The threads that used most, and any time at all."""
