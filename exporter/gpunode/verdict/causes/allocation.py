@@ -21,7 +21,6 @@ IN_KERNEL = 0.2
 """Least time in the kernel, per second that the GPU lost: the driver allocates there, and a program
 that only launches makes no system call (a launch is written to memory that the GPU reads)."""
 
-
 OTHERS = (CHECKPOINT, COMPILE, DATA_LOADING_STORAGE)
 """What may give memory back as well, and shows itself."""
 
