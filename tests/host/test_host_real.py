@@ -426,10 +426,10 @@ def test_a_process_that_waits_for_connections_is_told_from_others(
 @pytest.mark.parametrize(
     ("binds", "communicates"),
     [
-        ("\\0/tmp/nccl-socket-0-1f00dcafe", True),
-        ("\\0/tmp/nccl-socket-0-1f00dcafe" + "\\0" * 20, True),
-        ("\\0/tmp/other-socket-0-1f00dcafe", False),
-        ("\\0/home/tmp/nccl-socket-0-1f00dcafe", False),
+        ("\\0tmp/nccl-socket-0-1f00dcafe", True),
+        ("\\0tmp/nccl-socket-0-1f00dcafe" + "\\0" * 80, True),
+        ("\\0tmp/other-socket-0-1f00dcafe", False),
+        ("\\0home/tmp/nccl-socket-0-1f00dcafe", False),
     ],
 )
 def test_a_communicators_socket_is_its_process_s(binds: str, communicates: bool) -> None:

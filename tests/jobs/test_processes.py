@@ -19,9 +19,9 @@ from gpunode.node.node import SteppedClock
 from gpunode.source import Reading
 
 
-def stat(name: str, ticks: float, start: int, system: float = 0.0) -> str:
-    user, kernel = (1 - system) * ticks, system * ticks
-    return f"1 ({name}) S 1 1 1 0 -1 4 1 2 3 4 {user:.0f} {kernel:.0f} 0 0 20 0 1 0 {start} 1\n"
+def stat(name: str, ticks: float, start: int, system: float = 0.0, faults: float = 1.0) -> str:
+    times = f"{(1 - system) * ticks:.0f} {system * ticks:.0f}"
+    return f"1 ({name}) S 1 1 1 0 -1 4 {faults:.0f} 2 3 4 {times} 0 0 20 0 1 0 {start} 1\n"
 
 
 @dataclass
@@ -35,6 +35,9 @@ class Task:
     start: int = 1000
     system: float = 0.0
     """The part of its CPU seconds that it spends in the kernel."""
+
+    faults: float = 0.0
+    """Minor page faults per second."""
 
 
 @dataclass
@@ -73,7 +76,9 @@ class Proc:
                 own = folder / f"task/{thread}"
                 own.mkdir(parents=True, exist_ok=True)
                 (own / "stat").write_text(stat(task.name, self._used[thread], task.start))
-            (folder / "stat").write_text(stat(task.name, ticks, task.start, task.system))
+            faults = task.faults * self.clock.now
+            whole = stat(task.name, ticks, task.start, task.system, faults)
+            (folder / "stat").write_text(whole)
             (folder / "cmdline").write_text(task.command)
             (folder / f"task/{pid}/children").write_text(" ".join(map(str, task.children)))
 
@@ -117,11 +122,13 @@ def test_threads_that_share_one_cpu_count_as_one(
 
 def test_time_in_the_kernel_is_told_from_time_in_the_program(tmp_path: Path) -> None:
     """That of the process on the GPU only: its workers read files."""
-    worker = Task({2: 0.9}, system=0.8)
-    proc = Proc(tmp_path, {1: Task({1: 0.6, 10: 0.2}, children=(2,), system=0.25), 2: worker})
+    worker = Task({2: 0.9}, system=0.8, faults=40_000)
+    own = Task({1: 0.6, 10: 0.2}, children=(2,), system=0.25, faults=500)
+    proc = Proc(tmp_path, {1: own, 2: worker})
     reading = settled(proc)
     assert told(reading, job.HOST_CPUS) == pytest.approx(0.8, abs=0.01)
     assert told(reading, job.HOST_SYSTEM) == pytest.approx(0.2, abs=0.01)
+    assert told(reading, job.HOST_FAULTS) == 500 * 30  # since it was first seen
 
 
 def test_loaders_compilers_and_the_process_on_the_gpu_are_told_apart(tmp_path: Path) -> None:

@@ -169,6 +169,61 @@ def test_memory_that_comes_and_goes_is_told_from_launches_and_data(
     assert all(f"\n{evidence.series} " in exported for evidence in verdict.evidence)
 
 
+COMPILES = {"compute": 0.02, "launch": 0.08, "starved": 0.9}
+STEP_BY_STEP = tuple(30e9 + each * 2e7 for each in range(60))
+TWO_THREADS = {job.HOST_THREAD: 0.9, job.HOST_CPUS: 0.9, job.HOST_SYSTEM: 0.02}
+SMALL_PIECES: dict[Labelled, float] = {(job.HOST_FAULTS, ()): 12_000.0}
+LARGE_ARRAYS: dict[Labelled, float] = {(job.HOST_FAULTS, ()): 49_000.0}
+MAPPED_FILES: dict[Labelled, float] = {(job.HOST_FAULTS, ()): 70_000.0}
+SAME_MEMORY: dict[Labelled, float] = {(job.HOST_FAULTS, ()): 34.0}
+HARDLY: dict[Labelled, float] = {(job.HOST_FAULTS, ()): 2600.0}
+
+
+@pytest.mark.parametrize(
+    ("actor", "cause"),
+    [
+        # A compiler within the process takes pages all the time, and the GPU gets its kernels.
+        (Actor(0, COMPILES, TWO_THREADS, SMALL_PIECES, memory=STEP_BY_STEP), "compile"),
+        (Actor(0, NOTHING, TWO_THREADS, SMALL_PIECES, memory=STEP_BY_STEP), "compile"),
+        (Actor(0, COMPILES, TWO_THREADS, SMALL_PIECES, memory=UP_AND_DOWN), "compile"),
+        # A thread that prepares data in the memory that it has, whatever the GPU's memory does.
+        (Actor(0, COMPILES, TWO_THREADS, SAME_MEMORY, memory=STEP_BY_STEP), "data_loading_cpu"),
+        (Actor(0, COMPILES, TWO_THREADS, HARDLY, memory=STEP_BY_STEP), "data_loading_cpu"),
+        (Actor(0, COMPILES, TWO_THREADS, memory=STEP_BY_STEP), "data_loading_cpu"),
+        # One that makes large arrays, reads files or copies what it has mapped.
+        (Actor(0, COMPILES, TWO_THREADS, MAPPED_FILES, memory=STEP_BY_STEP), "data_loading_cpu"),
+        (Actor(0, COMPILES, IN_PAGE_FAULTS, LARGE_ARRAYS, memory=STEP_BY_STEP), "data_loading_cpu"),
+        # One whose kernels are all there.
+        (Actor(0, COMPILES, TWO_THREADS, SMALL_PIECES, memory=(30e9,)), "data_loading_cpu"),
+        (Actor(0, COMPILES, TWO_THREADS, SMALL_PIECES, memory=GROWS), "data_loading_cpu"),
+        # What else is seen, or said.
+        (
+            Actor(
+                0,
+                COMPILES,
+                {**TWO_THREADS, job.LOADER_THREAD: 0.99},
+                SMALL_PIECES,
+                memory=STEP_BY_STEP,
+            ),
+            "data_loading_cpu",
+        ),
+        (
+            Actor(0, COMPILES, TWO_THREADS, {**SMALL_PIECES, **phase("data")}, memory=STEP_BY_STEP),
+            "data_loading_cpu",
+        ),
+    ],
+)
+def test_a_process_that_compiles_is_told_from_one_that_prepares_data(
+    actor: Actor, cause: str
+) -> None:
+    stage = Stage(actor)
+    stage.play(60)
+    verdict = stage.verdict()
+    assert verdict.cause == cause
+    exported = Exposition(stage.loop.samples).encode("")[0].decode()
+    assert all(f"\n{evidence.series} " in exported for evidence in verdict.evidence)
+
+
 def test_processes_that_come_and_go_take_their_memory_with_them() -> None:
     actor = Actor(0, LAUNCHES, IN_DRIVER, memory=UP_AND_DOWN)
     stage = Stage(actor)
@@ -255,6 +310,7 @@ COUNTERS: tuple[Labelled, ...] = (
     *((PCIE_BYTES, (way,)) for way in ("transmit", "receive")),
     *((job.PRESSURE_WAITING, (resource,)) for resource in RESOURCES),
     (job.IO_BYTES, ("write",)),
+    (job.HOST_FAULTS, ()),
 )
 AMOUNTS = st.sampled_from([0.0, 0.05, 0.2, 0.5, 0.96, 1.0, 3.0, 6e7])
 

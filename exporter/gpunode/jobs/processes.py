@@ -90,6 +90,13 @@ HOST_SYSTEM = Metric(
     "as those by which the driver allocates memory, and in page faults (/proc/PID/stat).",
     GPU,
 )
+HOST_FAULTS = Metric(
+    "gpunode_job_host_page_faults_total",
+    "counter",
+    "Minor page faults of the processes with a context on the GPU since each was first seen, "
+    "without their children: pages that they got from the kernel (/proc/PID/stat: minflt).",
+    GPU,
+)
 HOST_THREAD = Metric(
     "gpunode_job_host_thread_ratio",
     "gauge",
@@ -382,6 +389,7 @@ class JobProcesses:
         BUSY_THREADS,
         HOST_CPUS,
         HOST_SYSTEM,
+        HOST_FAULTS,
         HOST_THREAD,
         LOADER_THREAD,
         COMPILERS,
@@ -411,6 +419,7 @@ class JobProcesses:
         self.labels = gpu.identity.labels
         self.every = settings.gpu.processes_interval
         self.cpu_seconds = 0.0
+        self.faults = 0.0
         self.io_bytes = [0.0, 0.0, 0.0]
         self.filling: dict[str, Filling] = {}
         self._shm = SharedMemory(node)
@@ -590,12 +599,14 @@ class JobProcesses:
                 return
 
     def _accumulate(self, job: JobRead) -> None:
-        """Add the CPU time and I/O of each process since it was last seen."""
+        """Add the CPU time, page faults and I/O of each process since it was last seen."""
         for pid, stat in job.processes.items():
             used = _gained(self._before.processes.get(pid), stat)
             if used is None:
                 continue
             self.cpu_seconds += used
+            if pid in job.roots:
+                self.faults += max(0.0, stat.faults - self._before.processes[pid].faults)
             moved, had = job.io.get(pid), self._before.io.get(pid)
             if moved is not None and had is not None:
                 for way in range(len(self.io_bytes)):
@@ -628,6 +639,7 @@ class JobProcesses:
             shares = [share for pid, share in used.processes.items() if pid in job.roots]
             yield from HOST_CPUS.at(sum(shares) if shares else None, *at)
             system = [share for pid, share in used.system.items() if pid in job.roots]
+            yield from HOST_FAULTS.at(self.faults, *at)
             yield from HOST_SYSTEM.at(sum(system) if system else None, *at)
             yield from HOST_THREAD.at(used.host_thread(job), *at)
             if job.compilers is not None:

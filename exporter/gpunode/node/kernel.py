@@ -26,7 +26,8 @@ def counter(text: str) -> float:
 class ProcessStat:
     """A process or thread: its name, state, CPU time in seconds, and start in ticks since boot.
 
-    ``system`` is the part of its CPU time that it spent in the kernel.
+    ``system`` is the part of its CPU time that it spent in the kernel, ``faults`` how often it
+    touched a page of memory that it did not have, and that did not come from a disk.
     """
 
     name: str
@@ -34,6 +35,7 @@ class ProcessStat:
     parent: int
     cpu: float
     system: float
+    faults: float
     start: float
 
 
@@ -50,6 +52,7 @@ def parse_stat(text: str) -> ProcessStat:
         int(fields[0]),
         user + system,
         system,
+        counter(fields[6]),
         counter(fields[18]),
     )
 

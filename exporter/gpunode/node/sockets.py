@@ -23,9 +23,9 @@ ROWS = 2000
 UNIX_ROWS = 1 << 14
 """The most rows of the table of Unix sockets to look at; a node of a hundred pods has 5,000."""
 
-COMMUNICATOR = re.compile(r"@?/tmp/nccl-socket-\d+-[0-9a-f]+")
+COMMUNICATOR = re.compile(r"[@/]tmp/nccl-socket-\d+-[0-9a-f]+")
 """The name of the socket by which a communicator of NCCL passes handles of memory, whatever program
-uses NCCL; @ stands for the zero byte of an abstract name.
+uses NCCL; @ stands for the zero byte that makes a name abstract, in place of the slash.
 https://github.com/NVIDIA/nccl/blob/master/src/misc/ipcsocket.cc"""
 
 AT_ONCE = 600

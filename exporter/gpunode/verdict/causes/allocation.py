@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 
 from gpunode.gpu.activity import MEMORY_USED, PROCESSES
 from gpunode.jobs import processes as job
@@ -11,7 +10,7 @@ from gpunode.verdict.advice import Advice
 from gpunode.verdict.case import Case, Evidence
 from gpunode.verdict.causes.cause import LOST, Cause, Effect, Explains, Loses, Remedy
 from gpunode.verdict.causes.data import DATA_LOADING_STORAGE
-from gpunode.verdict.causes.host import CHECKPOINT, COMPILE, explained_by
+from gpunode.verdict.causes.host import CHECKPOINT, COMPILE, explained_by, rises_and_falls
 
 RISES_AND_FALLS = 2
 """At least so often must the memory in use both rise and fall between reads: a job that keeps what
@@ -25,26 +24,12 @@ OTHERS = (CHECKPOINT, COMPILE, DATA_LOADING_STORAGE)
 """What may give memory back as well, and shows itself."""
 
 
-def _rises_and_falls(case: Case) -> int:
-    """How often the GPU's memory in use rose and fell between reads: the rarer of the two.
-
-    0 if processes came or went meanwhile, whose memory comes and goes with them.
-    """
-    at, facts = case.at, case.facts
-    if len({value for value, _ in facts.readings(PROCESSES, *at, "compute")}) > 1:
-        return 0
-    used = [value for value, _ in facts.readings(MEMORY_USED, *at)]
-    rises = sum(after > before for before, after in pairwise(used))
-    falls = sum(after < before for before, after in pairwise(used))
-    return min(rises, falls)
-
-
 def _calls_for_memory(case: Case) -> Iterator[Evidence]:
     """Memory comes and goes, and the process is in the kernel for much of the time without work."""
     lost = case.shares["launch"] + case.without_work
     if any(explained_by(other, case) for other in OTHERS):
         return
-    changes, system = _rises_and_falls(case), case.now(job.HOST_SYSTEM)
+    changes, system = min(rises_and_falls(case)), case.now(job.HOST_SYSTEM)
     if changes >= RISES_AND_FALLS and system >= IN_KERNEL * lost:
         meaning = "times that the memory in use rose, and fell, within 30 s"
         yield case.evidence(MEMORY_USED, changes, RISES_AND_FALLS, meaning)
