@@ -124,12 +124,12 @@ def _compile(case: Case) -> Iterator[Evidence]:
 def rises_and_falls(case: Case) -> tuple[int, int]:
     """How often the GPU's memory in use rose, and how often it fell, from one read to the next.
 
-    0 if processes came or went meanwhile, whose memory comes and goes with them.
+    Since a process last came or went, as its memory does with it.
     """
     at, facts = case.at, case.facts
-    if len({value for value, _ in facts.readings(PROCESSES, *at, "compute")}) > 1:
-        return 0, 0
-    used = [value for value, _ in facts.readings(MEMORY_USED, *at)]
+    processes = facts.readings(PROCESSES, *at, "compute")
+    since = max((time for many, time in processes if many != processes[-1][0]), default=0.0)
+    used = [value for value, time in facts.readings(MEMORY_USED, *at) if time > since]
     rises = sum(after > before for before, after in pairwise(used))
     falls = sum(after < before for before, after in pairwise(used))
     return rises, falls
