@@ -24,14 +24,16 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 THREADS_FIRST, THREADS_LAST = 2.0, 60.0
-"""Seconds between looks at the names of threads, at first and in the end, doubling."""
+"""Seconds between looks at the names of threads, and for a communicator's socket and memory, at
+first and in the end, doubling."""
+
+LAUNCHED_LAST = 10.0
+"""Seconds between looks for the socket in the end where a launcher names other ranks: a communicator
+is to be expected, and a stall in it."""
 
 ROLE_FIRST, ROLE_LAST = 5.0, 60.0
 """Seconds between looks at a process's role, at first and in the end, doubling: it may listen
 later."""
-
-LAUNCHED_LAST = 10.0
-"""The same in the end where a launcher names other ranks: a communicator is to be expected."""
 
 THREADS = 2048
 """The most threads of a process to look at, in 0.04 s of CPU; a training process has 300."""

@@ -79,7 +79,8 @@ def _table(process: str, table: str) -> set[str]:
 
 def of_communicators(lines: Iterable[str]) -> set[str]:
     """The inodes of the sockets in a table of Unix sockets whose names are communicators'."""
-    rows = (line.split() for line in islice(lines, 1, UNIX_ROWS))
+    named = (line for line in islice(lines, 1, UNIX_ROWS) if "nccl" in line)
+    rows = (line.split() for line in named)
     return {row[6] for row in rows if len(row) > 7 and COMMUNICATOR.match(row[7])}
 
 
