@@ -28,8 +28,8 @@ THREADS_FIRST, THREADS_LAST = 2.0, 60.0
 first and in the end, doubling."""
 
 LAUNCHED_LAST = 10.0
-"""Seconds between looks for the socket in the end where a launcher names other ranks: a communicator
-is to be expected, and a stall in it."""
+"""Seconds between looks for the socket in the end where a launcher names other ranks: then a
+communicator is to be expected, and may stall."""
 
 ROLE_FIRST, ROLE_LAST = 5.0, 60.0
 """Seconds between looks at a process's role, at first and in the end, doubling: it may listen
