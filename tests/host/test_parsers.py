@@ -24,6 +24,7 @@ from gpunode.jobs import cgroup, versions
 from gpunode.node import kernel, sockets
 from gpunode.node.local import LocalNode
 from gpunode.node.node import LONGEST_PROGRAM, program_of
+from tests.fuzz.seeds import UNIX_SOCKETS
 from tests.machine import MACHINES
 
 PACKAGES = (audit, gpu, host, jobs, nccl)
@@ -265,6 +266,11 @@ def test_when_something_is_full_follows_from_the_last_minute() -> None:
 def test_a_socket_that_listens_is_told_from_one_that_is_connected() -> None:
     assert sockets.listening(SOCKETS.splitlines()) == {"1574"}
     assert sockets.listening(SOCKETS.splitlines()[:1]) == set()
+
+
+def test_a_communicators_socket_is_told_by_its_name() -> None:
+    assert sockets.of_communicators(UNIX_SOCKETS.decode().splitlines()) == {"31415"}
+    assert sockets.of_communicators(SOCKETS.splitlines()) == set()
 
 
 COMPILE_WORKER = "/opt/lib/python3.12/site-packages/torch/_inductor/compile_worker/__main__.py"

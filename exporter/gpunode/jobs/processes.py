@@ -83,6 +83,20 @@ HOST_CPUS = Metric(
     "children (/proc/PID/stat).",
     GPU,
 )
+HOST_SYSTEM = Metric(
+    "gpunode_job_host_system_ratio",
+    "gauge",
+    "The part of `gpunode_job_host_cpus_ratio` that was spent in the kernel: in system calls, such "
+    "as those by which the driver allocates memory, and in page faults (/proc/PID/stat).",
+    GPU,
+)
+HOST_FAULTS = Metric(
+    "gpunode_job_host_page_faults_total",
+    "counter",
+    "Minor page faults of the processes with a context on the GPU since each was first seen, "
+    "without their children: pages that they got from the kernel (/proc/PID/stat: minflt).",
+    GPU,
+)
 HOST_THREAD = Metric(
     "gpunode_job_host_thread_ratio",
     "gauge",
@@ -374,6 +388,8 @@ class JobProcesses:
         BUSIEST_THREAD,
         BUSY_THREADS,
         HOST_CPUS,
+        HOST_SYSTEM,
+        HOST_FAULTS,
         HOST_THREAD,
         LOADER_THREAD,
         COMPILERS,
@@ -403,6 +419,7 @@ class JobProcesses:
         self.labels = gpu.identity.labels
         self.every = settings.gpu.processes_interval
         self.cpu_seconds = 0.0
+        self.faults = 0.0
         self.io_bytes = [0.0, 0.0, 0.0]
         self.filling: dict[str, Filling] = {}
         self._shm = SharedMemory(node)
@@ -582,12 +599,14 @@ class JobProcesses:
                 return
 
     def _accumulate(self, job: JobRead) -> None:
-        """Add the CPU time and I/O of each process since it was last seen."""
+        """Add the CPU time, page faults and I/O of each process since it was last seen."""
         for pid, stat in job.processes.items():
             used = _gained(self._before.processes.get(pid), stat)
             if used is None:
                 continue
             self.cpu_seconds += used
+            if pid in job.roots:
+                self.faults += max(0.0, stat.faults - self._before.processes[pid].faults)
             moved, had = job.io.get(pid), self._before.io.get(pid)
             if moved is not None and had is not None:
                 for way in range(len(self.io_bytes)):
@@ -619,6 +638,9 @@ class JobProcesses:
         if used.processes:
             shares = [share for pid, share in used.processes.items() if pid in job.roots]
             yield from HOST_CPUS.at(sum(shares) if shares else None, *at)
+            system = [share for pid, share in used.system.items() if pid in job.roots]
+            yield from HOST_FAULTS.at(self.faults, *at)
+            yield from HOST_SYSTEM.at(sum(system) if system else None, *at)
             yield from HOST_THREAD.at(used.host_thread(job), *at)
             if job.compilers is not None:
                 yield from COMPILERS.at(float(len(job.compilers)), *at)
@@ -666,6 +688,7 @@ def _gained(before: ProcessStat | None, after: ProcessStat) -> float | None:
 class Used:
     """CPU shares since the last read, of processes and of threads.
 
+    ``system`` is the part of the processes' in the kernel, of those that were read twice.
     ``gains`` are those of the threads that were read twice. ``threads`` also has an entry without a
     thread for each process that used too little for a closer look. It is empty if a busier thread
     than those in it is possible: of a busy process whose threads have been read only once, or not
@@ -673,6 +696,7 @@ class Used:
     """
 
     processes: dict[str, float]
+    system: dict[str, float]
     gains: dict[tuple[str, str], float]
     threads: dict[tuple[str, str], float]
 
@@ -683,6 +707,10 @@ class Used:
             pid: used / elapsed
             for pid, stat in job.processes.items()
             if (used := _gained(before.processes.get(pid), stat)) is not None
+        }
+        system = {
+            pid: max(0.0, job.processes[pid].system - before.processes[pid].system) / elapsed
+            for pid in processes
         }
         gains = {
             key: used / elapsed
@@ -708,7 +736,7 @@ class Used:
             found and (pid not in job.partly or processes[pid] - sum(found) < min(BUSY, max(found)))
             for pid, found in shares.items()
         )
-        return Used(processes, gains, {**whole, **gains} if explained else {})
+        return Used(processes, system, gains, {**whole, **gains} if explained else {})
 
     def busiest(self) -> list[tuple[str, str]]:
         """The threads that used most, and any time at all."""
