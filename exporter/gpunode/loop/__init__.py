@@ -92,6 +92,9 @@ class Loop:
         self.views = views
         self.find_every = find_every
         self.watches: dict[tuple[str, Place], Watch] = {}
+        self._ordered: list[Watch] = []
+        """The watches in the order of what is exported."""
+
         self._counts: dict[str, Counts] = {}
         """By the name of a source; what was counted of it stays when its last place is gone."""
 
@@ -140,6 +143,10 @@ class Loop:
             watch.stopped.set()
         self._gone = [watch for watch in (*self._gone, *gone) if _runs(watch)]
         self.watches = {**kept, **fresh}
+        self._ordered = sorted(
+            self.watches.values(),
+            key=lambda watch: (watch.source.name, watch.place.uuid, watch.place.mountpoint),
+        )
         return list(fresh.values())
 
     @property
@@ -265,7 +272,7 @@ class Loop:
         GPU disappears completely.
         """
         now = self.clock.monotonic()
-        watches = self._ordered()
+        watches = self._ordered
         quickest: dict[Place | str, Watch] = {}
         for watch in watches:
             best = quickest.setdefault(watch.subject, watch)
@@ -279,12 +286,6 @@ class Loop:
 
     def _doors(self) -> list[Door]:
         return [watch.door for watch in self.watches.values()]
-
-    def _ordered(self) -> list[Watch]:
-        return sorted(
-            self.watches.values(),
-            key=lambda watch: (watch.source.name, watch.place.uuid, watch.place.mountpoint),
-        )
 
     def details(self, kind: type[D]) -> list[Reported[D]]:
         """The reported details of this type, ordered by place."""
@@ -321,7 +322,7 @@ class Loop:
             for search in self.searches
             if not search.up(now) and not (self._replays and search.absent)
         ]
-        for watch in self._ordered():
+        for watch in self._ordered:
             if watch.reported(now) and not watch.up(now):
                 why = watch.failure or "a read has not returned"
                 found.append(Silent(watch.source.name, watch.place, watch.last_success, why))
@@ -335,7 +336,7 @@ class Loop:
             nothing_to_find = up and not search.found
             if (name, WHOLE_NODE) not in self.watches and not (unrecorded or nothing_to_find):
                 yield from UP.at(float(up), name, *WHOLE_NODE)
-        for watch in self._ordered():
+        for watch in self._ordered:
             at = watch.source.name, *watch.place
             yield from UP.at(float(watch.up(now)), *at)
             yield from LAST_SUCCESS.at(watch.last_success, *at)
