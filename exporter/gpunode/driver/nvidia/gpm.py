@@ -81,6 +81,18 @@ WITHIN = {metric.name: metric.within for metric in METRICS}
 """What is possible, by name."""
 
 
+class Request:
+    """What is asked for some metrics, and where the answers come."""
+
+    def __init__(self, metrics: Sequence[GpmMetric]) -> None:
+        self.asked = asked = pynvml.c_nvmlGpmMetricsGet_t()
+        asked.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+        asked.numMetrics = len(metrics)
+        self.answers = tuple(zip(metrics, asked.metrics, strict=False))
+        for metric, answer in self.answers:
+            answer.metricId = metric.id
+
+
 class GpmSnapshots:
     """Three buffers for snapshots of one GPU.
 
@@ -155,8 +167,10 @@ class GpmCounters:
         self.monotonic = monotonic
         self.generation = device.generation
         self.snapshots = snapshots.of(self.generation)
-        self.metrics: tuple[GpmMetric, ...] | None = None
-        self.request = pynvml.c_nvmlGpmMetricsGet_t()
+        self.request: Request | None = None
+        """For the metrics of every window, once it is known which the driver knows."""
+
+        self.of_graphics: Request | None = None
         self.latest = self.asked = self.snapshots[0]
         """The latest snapshot, and the one at which the graphics engine was last asked for."""
 
@@ -173,18 +187,20 @@ class GpmCounters:
         seconds = self.time - since
         if seconds < 0.1:  # nvml.h: snapshots must be more than 100 ms apart
             return Activity(0.0, {})
-        if self.metrics is None:
-            self.metrics = tuple(m for m in self._candidates() if self._known(m, before))
-        values = self._means([m for m in self.metrics if m is not GRAPHICS], before)
-        if GRAPHICS in self.metrics:
+        if self.request is None:
+            known = [m for m in self._candidates() if self._known(m, before)]
+            self.of_graphics = Request([GRAPHICS]) if GRAPHICS in known else None
+            self.request = Request([m for m in known if m is not GRAPHICS])
+        values = self._means(self.request, before)
+        if self.of_graphics is not None:
             if told is None:
                 self.asked = before
-            graphics = self._graphics(values, seconds, told)
+            graphics = self._graphics(self.of_graphics, values, seconds, told)
             values = {**graphics, **values}
         return Activity(seconds, values)
 
     def _graphics(
-        self, values: dict[str, float], seconds: float, told: Told | None
+        self, request: Request, values: dict[str, float], seconds: float, told: Told | None
     ) -> dict[str, float]:
         """The graphics engine's mean in a window in which the other metrics had these values.
 
@@ -194,7 +210,7 @@ class GpmCounters:
             told.add(seconds)
             self.told = told
             return {GRAPHICS.name: told.mean}
-        answer = self._means([GRAPHICS], self.asked)
+        answer = self._means(request, self.asked)
         self.asked = self.latest
         if not answer:
             return {}
@@ -227,35 +243,30 @@ class GpmCounters:
         return [m for m in METRICS if present.get(m.name.split("_")[0], True)]
 
     def _known(self, metric: GpmMetric, since: Any) -> bool:
+        request = Request([metric])
         try:
-            self._fill([metric], since)
+            self._ask(request, since)
         except Unsupported:
             return False
         except DriverError as error:
             if isinstance(error.__cause__, pynvml.NVMLError_InvalidArgument):
                 return False
             raise  # this failure says nothing about the metric
-        return bool(self.request.metrics[0].nvmlReturn == pynvml.NVML_SUCCESS)
+        return bool(request.answers[0][1].nvmlReturn == pynvml.NVML_SUCCESS)
 
-    def _means(self, metrics: Sequence[GpmMetric], since: Any) -> dict[str, float]:
+    def _means(self, request: Request, since: Any) -> dict[str, float]:
         """The means from a snapshot to the latest, of those metrics that have one."""
-        if not metrics:
+        if not request.answers:
             return {}
-        self._fill(metrics, since)
-        answers = zip(metrics, self.request.metrics, strict=False)
+        self._ask(request, since)
         return {
-            metric.name: answer.value * metric.scale
-            for metric, answer in answers
+            metric.name: mean
+            for metric, answer in request.answers
             if answer.nvmlReturn == pynvml.NVML_SUCCESS
-            and possible(answer.value * metric.scale, metric.within) is not None
+            and (mean := possible(answer.value * metric.scale, metric.within)) is not None
         }
 
-    def _fill(self, metrics: Sequence[GpmMetric], since: Any) -> None:
-        request = self.request
-        request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
-        request.numMetrics = len(metrics)
-        request.sample1, request.sample2 = since, self.latest
-        for place, metric in enumerate(metrics):
-            request.metrics[place].metricId = metric.id
-        device, generation = self.device, self.generation
-        device.library.call("nvmlGpmMetricsGet", request, gpu=device.uuid, generation=generation)
+    def _ask(self, request: Request, since: Any) -> None:
+        device, generation, asked = self.device, self.generation, request.asked
+        asked.sample1, asked.sample2 = since, self.latest
+        device.library.call("nvmlGpmMetricsGet", asked, gpu=device.uuid, generation=generation)
