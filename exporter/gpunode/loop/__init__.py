@@ -23,7 +23,7 @@ from gpunode.loop.door import Door, valid
 from gpunode.loop.metrics import LAST_SUCCESS, UP
 from gpunode.loop.search import Search
 from gpunode.loop.watch import OVERDUE, Batch, Counts, Watch
-from gpunode.metric import Distribution, Metric, Sample
+from gpunode.metric import Metric, Sample
 from gpunode.node.node import Clock, SteppedClock
 from gpunode.source import (
     WHOLE_NODE,
@@ -301,12 +301,10 @@ class Loop:
 
     def values(self, metrics: Collection[Metric]) -> dict[Key, tuple[float, float]]:
         """Current values of these metrics, with the times (monotonic) of their reads."""
-        return {
-            (sample.metric, sample.labels): (sample.value, batch.moment)
-            for _, batch in self.batches()
-            for sample in batch.reading.samples
-            if sample.metric in metrics and not isinstance(sample.value, Distribution)
-        }
+        wanted, found = frozenset(metrics), dict[Key, tuple[float, float]]()
+        for _, batch in self.batches():
+            found.update(batch.values(wanted))
+        return found
 
     def samples(self) -> Iterator[Sample]:
         """Everything to export now, including the metrics about the sources."""

@@ -32,7 +32,7 @@ def valid(text: str) -> str:
     return printable(text, LONGEST_LABEL)
 
 
-PLAIN = (float, int, type(None))
+PLAIN = frozenset({bool, float, int, type(None)})
 
 
 @cache
@@ -43,15 +43,16 @@ def _parts(kind: type) -> tuple[str, ...]:
 
 def prints(detail: Any) -> bool:
     """Whether every text in a detail is printable: nearly always, so this is what must be quick."""
+    parts: Iterable[Any]
     if isinstance(detail, str):
         return detail.isprintable()
-    if isinstance(detail, PLAIN):
-        return True
     if isinstance(detail, dict):
-        return all(map(prints, detail)) and all(map(prints, detail.values()))
-    if isinstance(detail, tuple | list):
-        return all(map(prints, detail))
-    return all(prints(getattr(detail, name)) for name in _parts(detail.__class__))
+        parts = (*detail, *detail.values())
+    elif isinstance(detail, tuple | list):
+        parts = detail
+    else:
+        parts = [getattr(detail, name) for name in _parts(detail.__class__)]
+    return all(type(part) in PLAIN or prints(part) for part in parts)
 
 
 def presentable(detail: Any) -> Any:
