@@ -164,6 +164,35 @@ def test_a_compiler_that_has_just_begun_counts_as_one_cpu(tmp_path: Path) -> Non
     assert told(source.read(), job.COMPILER_CPUS) == 1.0
 
 
+def test_threads_that_sleep_are_not_read_and_told_when_they_wake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asleep = dict.fromkeys(range(2, 100), 0.0)
+    proc = Proc(tmp_path, {1: Task({1: 0.9, **asleep})})
+    read: list[str] = []
+    read_text = proc.node.read_text
+
+    def listen(path: str) -> str:
+        read.append(path)
+        return read_text(path)
+
+    monkeypatch.setattr(proc.node, "read_text", listen)
+    source = proc.source()
+    for _ in range(3):
+        proc.pass_by(10)
+        read.clear()
+        reading = source.read()
+    assert [path for path in read if "/task/" in path and path.endswith("/stat")] == [
+        "/proc/1/task/1/stat"
+    ]
+    assert told(reading, job.HOST_THREAD) == pytest.approx(0.9, abs=0.01)
+    proc.tasks[1].threads = {**asleep, 1: 0.3, 2: 0.97}
+    proc.pass_by(10)
+    reading = source.read()
+    assert told(reading, job.HOST_THREAD) == pytest.approx(0.97, abs=0.01)
+    assert told(reading, job.BUSY_THREADS) == 1
+
+
 def test_children_that_come_and_go_hide_no_thread(tmp_path: Path) -> None:
     proc = Proc(tmp_path, {1: Task({1: 0.9, 10: 0.9}, children=(2, 3))})
     proc.tasks[2] = Task({2: 0.9}, name="pt_data_worker")

@@ -7,7 +7,7 @@ children of a training process prepare its data. https://docs.kernel.org/filesys
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import nlargest
 from itertools import islice
@@ -286,6 +286,10 @@ BUSY = 0.95
 LOOK_CLOSER = 0.5
 """CPUs a process must use before its threads are read; a training process has 300."""
 
+SLEPT = 0.05
+"""Share of a CPU below which threads are not read again: what all that are left out have used since
+they were read. A process has hundreds that sleep."""
+
 SETTLED = 1.0
 """Age in seconds from which what a process does is known from its start: workers that prepare data
 are often new ones with each epoch, and busy from then on."""
@@ -429,6 +433,9 @@ class JobProcesses:
         self._renewed = -math.inf
         self._programs: dict[tuple[str, float], str] = {}
         self._busy: list[tuple[str, str]] = []
+        self._unseen: dict[str, float] = {}
+        """By process, CPU seconds that the threads left out have used since they were read."""
+
         self._turn = 0
 
     def read(self) -> Reading | None:
@@ -534,7 +541,9 @@ class JobProcesses:
         job.processes[pid] = stat
         used = _gained(self._before.processes.get(pid), stat)
         if used is None or used >= LOOK_CLOSER * elapsed:
-            self._add_threads(job, pid)
+            self._add_threads(job, pid, used, SLEPT * elapsed)
+        else:
+            self._unseen.pop(pid, None)
         try:
             moved = parse_fields(self.node.read_text(f"/proc/{pid}/io"))
             job.io[pid] = moved["read_bytes"], moved["write_bytes"], moved["rchar"]
@@ -542,7 +551,12 @@ class JobProcesses:
             job.unreadable["io"] += 1
         return True
 
-    def _add_threads(self, job: JobRead, pid: str) -> None:
+    def _add_threads(self, job: JobRead, pid: str, used: float | None, asleep: float) -> None:
+        """Read the threads of a process that ``used`` so many CPU seconds since the last read.
+
+        If those that were busy used all but ``asleep`` of them, the others keep what they had.
+        """
+        unseen = self._unseen.pop(pid, 0.0)
         try:
             threads = self.node.list_directory(f"/proc/{pid}/task")
         except OSError:
@@ -550,14 +564,31 @@ class JobProcesses:
             return
         room = THREADS - len(job.threads)
         if len(threads) > room:
-            threads = self._in_turn(pid, threads, room)
+            self._read_threads(job, pid, self._in_turn(pid, threads, room))
             job.partly.add(pid)
+            return
+        there = dict.fromkeys(threads)
+        busy = [thread for of, thread in self._busy if of == pid and thread in there]
+        unseen += max(0.0, (used or 0.0) - self._read_threads(job, pid, busy))
+        others = {(pid, thread) for thread in there} - job.threads.keys()
+        had = self._before.threads
+        if used is not None and busy and unseen < asleep and others <= had.keys():
+            job.threads |= {key: had[key] for key in others}
+            self._unseen[pid] = unseen
+        else:
+            self._read_threads(job, pid, [thread for _, thread in others])
+
+    def _read_threads(self, job: JobRead, pid: str, threads: Iterable[str]) -> float:
+        """Read some threads of a process; returns the CPU seconds they used since the last read."""
+        used = 0.0
         for thread in threads:
             try:
                 stat = parse_stat(self.node.read_text(f"/proc/{pid}/task/{thread}/stat"))
             except (OSError, ValueError):
                 continue
             job.threads[pid, thread] = stat
+            used += _gained(self._before.threads.get((pid, thread)), stat) or 0.0
+        return used
 
     def _in_turn(self, pid: str, threads: list[str], room: int) -> list[str]:
         """Those of too many threads that were busy, and others: each at two reads in a row."""

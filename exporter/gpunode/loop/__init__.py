@@ -23,7 +23,7 @@ from gpunode.loop.door import Door, valid
 from gpunode.loop.metrics import LAST_SUCCESS, UP
 from gpunode.loop.search import Search
 from gpunode.loop.watch import OVERDUE, Batch, Counts, Watch
-from gpunode.metric import Distribution, Metric, Sample
+from gpunode.metric import Metric, Sample
 from gpunode.node.node import Clock, SteppedClock
 from gpunode.source import (
     WHOLE_NODE,
@@ -92,6 +92,9 @@ class Loop:
         self.views = views
         self.find_every = find_every
         self.watches: dict[tuple[str, Place], Watch] = {}
+        self._ordered: list[Watch] = []
+        """The watches in the order of what is exported."""
+
         self._counts: dict[str, Counts] = {}
         """By the name of a source; what was counted of it stays when its last place is gone."""
 
@@ -140,6 +143,10 @@ class Loop:
             watch.stopped.set()
         self._gone = [watch for watch in (*self._gone, *gone) if _runs(watch)]
         self.watches = {**kept, **fresh}
+        self._ordered = sorted(
+            self.watches.values(),
+            key=lambda watch: (watch.source.name, watch.place.uuid, watch.place.mountpoint),
+        )
         return list(fresh.values())
 
     @property
@@ -265,7 +272,7 @@ class Loop:
         GPU disappears completely.
         """
         now = self.clock.monotonic()
-        watches = self._ordered()
+        watches = self._ordered
         quickest: dict[Place | str, Watch] = {}
         for watch in watches:
             best = quickest.setdefault(watch.subject, watch)
@@ -279,12 +286,6 @@ class Loop:
 
     def _doors(self) -> list[Door]:
         return [watch.door for watch in self.watches.values()]
-
-    def _ordered(self) -> list[Watch]:
-        return sorted(
-            self.watches.values(),
-            key=lambda watch: (watch.source.name, watch.place.uuid, watch.place.mountpoint),
-        )
 
     def details(self, kind: type[D]) -> list[Reported[D]]:
         """The reported details of this type, ordered by place."""
@@ -300,12 +301,10 @@ class Loop:
 
     def values(self, metrics: Collection[Metric]) -> dict[Key, tuple[float, float]]:
         """Current values of these metrics, with the times (monotonic) of their reads."""
-        return {
-            (sample.metric, sample.labels): (sample.value, batch.moment)
-            for _, batch in self.batches()
-            for sample in batch.reading.samples
-            if sample.metric in metrics and not isinstance(sample.value, Distribution)
-        }
+        wanted, found = frozenset(metrics), dict[Key, tuple[float, float]]()
+        for _, batch in self.batches():
+            found.update(batch.values(wanted))
+        return found
 
     def samples(self) -> Iterator[Sample]:
         """Everything to export now, including the metrics about the sources."""
@@ -321,7 +320,7 @@ class Loop:
             for search in self.searches
             if not search.up(now) and not (self._replays and search.absent)
         ]
-        for watch in self._ordered():
+        for watch in self._ordered:
             if watch.reported(now) and not watch.up(now):
                 why = watch.failure or "a read has not returned"
                 found.append(Silent(watch.source.name, watch.place, watch.last_success, why))
@@ -335,7 +334,7 @@ class Loop:
             nothing_to_find = up and not search.found
             if (name, WHOLE_NODE) not in self.watches and not (unrecorded or nothing_to_find):
                 yield from UP.at(float(up), name, *WHOLE_NODE)
-        for watch in self._ordered():
+        for watch in self._ordered:
             at = watch.source.name, *watch.place
             yield from UP.at(float(watch.up(now)), *at)
             yield from LAST_SUCCESS.at(watch.last_success, *at)

@@ -175,8 +175,11 @@ class LocalNode:
         return content
 
 
+NO_MORE = nullcontext()
+
+
 def _rights_for(path: str) -> AbstractContextManager[None]:
     """The capabilities to hold while a file is read."""
-    if OF_ITS_USER.fullmatch(path):
-        return raised()
-    return raised(("DAC_READ_SEARCH",)) if OF_THE_KUBELET.fullmatch(path) else nullcontext()
+    if path.startswith("/proc/"):
+        return raised() if OF_ITS_USER.fullmatch(path) else NO_MORE
+    return raised(("DAC_READ_SEARCH",)) if OF_THE_KUBELET.fullmatch(path) else NO_MORE
