@@ -177,12 +177,12 @@ def _side_by_side(rows: Sequence[tuple[Workload, int]]) -> Iterator[list[Placed]
             seen = [Watched(workload, first + rank, rank) for rank in range(workload.gpus)]
             each = Placed(workload, seen)
             stack.callback(each.end)
-            _launch(each, Path(folder) / str(number))
+            launch(each, Path(folder) / str(number))
             group.append(each)
         yield group
 
 
-def _launch(each: Placed, folder: Path) -> None:
+def launch(each: Placed, folder: Path) -> None:
     workload = each.workload
     port = free_port()
     for copy in range(workload.copies):
