@@ -25,13 +25,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import pynvml
-
 from gpunode.gpu.ledger import split
 from tests.bench.truth.drawn import FAMILIES, parameters, split_name, workload
 from tests.bench.truth.kernels import shares, states
 from tests.bench.truth.launch import Placed, launch
-from tests.bench.truth.outcome import model
+from tests.bench.truth.outcome import models
 from tests.bench.truth.recorder import VARIABLE, Windows
 from tests.bench.truth.watched import Watched
 from tests.bench.truth.workloads import Workload
@@ -391,9 +389,11 @@ def drawn_from(families: Sequence[str], seed: int) -> Iterator[Workload]:
 def run(out: Path, seconds: float, seed: int, families: Sequence[str], pairs: float) -> Kept:
     """Run random programs for about that long on all GPUs."""
     begin = time.monotonic()
-    pynvml.nvmlInit()
-    count = pynvml.nvmlDeviceGetCount()
-    kept = Kept(out, model(str(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0)))))
+    gpus = models()
+    if not gpus:
+        raise LookupError("no GPU that NVIDIA's driver knows")
+    count = len(gpus)
+    kept = Kept(out, gpus[0])
     of_pairs = [name for name in families if FAMILIES[name].gpus == 2 <= count]
     of_one = [name for name in families if FAMILIES[name].gpus == 1]
     recorded = Path(tempfile.mkdtemp(prefix="recorded.")) / "windows"
@@ -411,7 +411,8 @@ def run(out: Path, seconds: float, seed: int, families: Sequence[str], pairs: fl
                 lanes.append(Lane(gpu, drawn, watched, windows, kept))
         if of_pairs:
             lane = Lane(0, drawn_from(of_pairs, seed), watched, windows, kept)
-            lane.run(begin + (seconds - LAST) * (pairs if of_one else 1.0))
+            share = pairs if of_one else 1.0
+            lane.run(time.monotonic() + share * (end - time.monotonic()))
         running = [threading.Thread(target=lane.run, args=(end,)) for lane in lanes]
         for thread in running:
             thread.start()

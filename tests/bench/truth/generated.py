@@ -408,7 +408,7 @@ def recurrent(rank: Rank, p: Parameters) -> Step:
         cell = nn.LSTMCell(width, width).to(rank.device, dtype)
 
         def unrolled(x: Tensor) -> Tensor:
-            state = None
+            state: Any = None
             for at in range(min(length, 50)):
                 state = cell(x[:, at], state)
             return state[0]

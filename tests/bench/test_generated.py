@@ -1,0 +1,128 @@
+"""Random programs without a GPU: what seeds draw, and how windows and truth come together."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpunode.gpu.window import Window
+from tests.bench.truth import drawn, generate, launch
+from tests.bench.truth.drawn import FAMILIES, parameters, split_name, workload
+from tests.bench.truth.generate import drawn_from, run, table, worst
+from tests.bench.truth.recorder import Closed, Windows
+from tests.fakes.nvml import FakeDriver
+from tests.windows.recorded import Recorded, load
+
+SEEDS = range(20)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_seed_draws_the_same_program_each_time(family: str) -> None:
+    drawn_now = [parameters(family, seed) for seed in SEEDS]
+    assert drawn_now == [parameters(family, seed) for seed in SEEDS]
+    assert len({json.dumps(each) for each in drawn_now}) > len(SEEDS) / 2
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_program_knows_from_its_environment_which_it_is(family: str) -> None:
+    for seed in SEEDS:
+        made = workload(family, seed)
+        assert split_name(made.environment[drawn.PROGRAM]) == (family, seed)
+        assert made.gpus == FAMILIES[family].gpus
+        assert all(made.causes)
+
+
+def test_drawing_does_not_need_pytorch() -> None:
+    code = "import sys, tests.bench.truth.generate; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_family_has_its_turn() -> None:
+    programs = drawn_from(list(FAMILIES), seed=3)
+    first = [next(programs).name for _ in FAMILIES]
+    assert {split_name(name)[0] for name in first} == set(FAMILIES)
+    again = [next(programs).name for _ in FAMILIES]
+    assert not set(first) & set(again)
+
+
+STAND_IN = """
+import json, os, sys, time
+from pathlib import Path
+import numpy as np
+from tests.bench.truth.kernels import KINDS, Trace
+def say(word):
+    print(json.dumps([time.time(), word]), flush=True)
+family = os.environ["PROGRAM"].split(":")[0]
+say("loaded")
+sys.stdin.readline()
+if family == "sparse":
+    raise RuntimeError("no memory")
+say("ready")
+assert sys.stdin.readline() == "go\\n"
+assert sys.stdin.readline() == "trace\\n"
+begin = time.time()
+say("tracing")
+assert sys.stdin.readline() == "stop\\n"
+say("stopped")
+kernels = {kind: np.empty((0, 2)) for kind in KINDS}
+kernels["compute"] = np.array([[begin, time.time()]])
+Trace(kernels).save(Path(sys.argv[4]).parent / f"trace.{os.getpid()}.npz")
+say("traced")
+"""
+
+
+def test_windows_and_what_was_said_are_kept_with_the_truth(
+    fake: FakeDriver,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Stands in for the programs and the driver; the daemon is real."""
+    fake.write("gpus 2\ngpu 0 util 100\n")
+    for name, value in fake.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(generate, "models", lambda: ["h200", "h200"])
+    monkeypatch.setattr(generate, "LAST", 0.0)
+    monkeypatch.setattr(launch, "RANK", ("-c", STAND_IN))
+    kept = run(tmp_path, 15.0, 1, ["sparse", "matmul", "ddp"], pairs=0.1)
+    windows = list(load(tmp_path / "windows-h200.jsonl.gz"))
+    assert windows
+    assert len(windows) == len(kept.windows)
+    assert {one.family for one in windows} == {"matmul", "ddp"}
+    assert all(one.truth["compute"] == pytest.approx(1.0) for one in windows)
+    assert all(one.window.activity is not None for one in windows)
+    assert {split_name(name)[0] for name in kept.failed} == {"sparse"}
+    assert "RuntimeError: no memory" in capsys.readouterr().out
+    pairs = [told for told in kept.verdicts if told["family"] == "ddp"]
+    assert [told["rank"] for told in pairs] == [0, 1]
+    assert pairs[0]["truth"]["compute"] == pytest.approx(1.0)
+    assert pairs[0]["course"]
+    assert pairs[0]["memory"]
+
+
+def closed(gpu: int, time: float, seconds: float = 2.0) -> str:
+    recorded = Recorded("NVIDIA H200", "", "", Window(seconds), {})
+    return json.dumps({"gpu": gpu, "time": time, "recorded": recorded.to_json()}) + "\n"
+
+
+def test_windows_are_those_of_a_gpu_that_opened_since(tmp_path: Path) -> None:
+    path = tmp_path / "windows"
+    path.write_text(closed(0, 10.0) + closed(1, 12.0) + closed(0, 12.0) + closed(0, 14.0)[:-9])
+    windows = Windows(path)
+    assert [one.time for one in windows.of(0, 10.0)] == [12.0]
+    assert [one.time for one in windows.of(1, 0.0)] == [12.0]
+    with path.open("a") as file:
+        file.write(closed(0, 14.0)[-9:])
+    assert [one.time for one in windows.of(0, 10.0)] == [12.0, 14.0]
+
+
+def test_the_table_says_what_was_what() -> None:
+    truth = {"compute": 0.0, "starved": 1.0}
+    window = Closed(0, 2.0, Recorded("NVIDIA H200", "", "", Window(2.0), {}))
+    one = window.of("matmul", "matmul:1", truth)
+    assert worst(one).text == "starved 1.00 told 0.00"
+    assert table([one]).splitlines()[1].startswith("matmul 1 1 0.00 0.00 1.00 (starved")
