@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpunode.gpu.window import Window
-from tests.bench.truth import drawn, generate, launch
-from tests.bench.truth.drawn import FAMILIES, parameters, split_name, workload
+from tests.bench.truth import drawn, generate
+from tests.bench.truth.drawn import FAMILIES, parameters, series, split_name
 from tests.bench.truth.generate import drawn_from, run, table, worst
 from tests.bench.truth.recorder import Closed, Windows
 from tests.fakes.nvml import FakeDriver
@@ -30,7 +30,7 @@ def test_a_seed_draws_the_same_program_each_time(family: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_program_knows_from_its_environment_which_it_is(family: str) -> None:
     for seed in SEEDS:
-        made = workload(family, seed)
+        made = series([f"{family}:{seed}"])
         assert split_name(made.environment[drawn.PROGRAM]) == (family, seed)
         assert made.gpus == FAMILIES[family].gpus
         assert all(made.causes)
@@ -43,9 +43,9 @@ def test_drawing_does_not_need_pytorch() -> None:
 
 def test_every_family_has_its_turn() -> None:
     programs = drawn_from(list(FAMILIES), seed=3)
-    first = [next(programs).name for _ in FAMILIES]
+    first = [next(programs) for _ in FAMILIES]
     assert {split_name(name)[0] for name in first} == set(FAMILIES)
-    again = [next(programs).name for _ in FAMILIES]
+    again = [next(programs) for _ in FAMILIES]
     assert not set(first) & set(again)
 
 
@@ -54,24 +54,35 @@ import json, os, sys, time
 from pathlib import Path
 import numpy as np
 from tests.bench.truth.kernels import KINDS, Trace
+from tests.bench.truth.series_files import names_file, trace_file
+folder = Path(sys.argv[4]).parent
 def say(word):
     print(json.dumps([time.time(), word]), flush=True)
-family = os.environ["PROGRAM"].split(":")[0]
+def hear(word):
+    assert sys.stdin.readline() == word + "\\n"
 say("loaded")
+hear("start")
+say("begun")
+for number, name in enumerate(os.environ["PROGRAM"].split()):
+    hear("next")
+    if name.startswith("sparse"):
+        say(f"failed {number} RuntimeError: no memory")
+        continue
+    if name.startswith("fsdp"):
+        raise RuntimeError("no peer")
+    say(f"ready {number}")
+    hear("go")
+    hear("trace")
+    begin = time.time()
+    say(f"tracing {number}")
+    hear("stop")
+    say(f"stopped {number}")
+    kernels = {kind: np.empty((0, 2)) for kind in KINDS}
+    kernels["compute"] = np.array([[begin, time.time()]])
+    Trace(kernels).save(trace_file(folder, os.getpid(), number))
+    names_file(folder, os.getpid(), number).write_text(json.dumps([["gemm", 1.0]]))
+    say(f"traced {number}")
 sys.stdin.readline()
-if family == "sparse":
-    raise RuntimeError("no memory")
-say("ready")
-assert sys.stdin.readline() == "go\\n"
-assert sys.stdin.readline() == "trace\\n"
-begin = time.time()
-say("tracing")
-assert sys.stdin.readline() == "stop\\n"
-say("stopped")
-kernels = {kind: np.empty((0, 2)) for kind in KINDS}
-kernels["compute"] = np.array([[begin, time.time()]])
-Trace(kernels).save(Path(sys.argv[4]).parent / f"trace.{os.getpid()}.npz")
-say("traced")
 """
 
 
@@ -87,18 +98,21 @@ def test_windows_and_what_was_said_are_kept_with_the_truth(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(generate, "models", lambda: ["h200", "h200"])
     monkeypatch.setattr(generate, "LAST", 0.0)
-    monkeypatch.setattr(launch, "RANK", ("-c", STAND_IN))
-    kept = run(tmp_path, 15.0, 1, ["sparse", "matmul", "ddp"], pairs=0.1)
+    monkeypatch.setattr(generate, "SERIES", ("-c", STAND_IN))
+    kept = run(tmp_path, 20.0, 1, ["sparse", "matmul", "ddp", "fsdp"], pairs=0.4)
     windows = list(load(tmp_path / "windows-h200.jsonl.gz"))
     assert windows
     assert len(windows) == len(kept.windows)
     assert {one.family for one in windows} == {"matmul", "ddp"}
     assert all(one.truth["compute"] == pytest.approx(1.0) for one in windows)
     assert all(one.window.activity is not None for one in windows)
-    assert {split_name(name)[0] for name in kept.failed} == {"sparse"}
-    assert "RuntimeError: no memory" in capsys.readouterr().out
+    assert {split_name(name)[0] for name in kept.failed} == {"sparse", "fsdp"}
+    said = capsys.readouterr().out
+    assert "RuntimeError: no memory" in said
+    assert "rank 0 ended: RuntimeError: no peer" in said or "rank 1 ended" in said
     pairs = [told for told in kept.verdicts if told["family"] == "ddp"]
-    assert [told["rank"] for told in pairs] == [0, 1]
+    assert [told["rank"] for told in pairs[:2]] == [0, 1]
+    assert pairs[0]["kernels"] == [("gemm", "compute", 1.0)]
     assert pairs[0]["truth"]["compute"] == pytest.approx(1.0)
     assert pairs[0]["course"]
     assert pairs[0]["memory"]

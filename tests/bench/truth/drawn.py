@@ -452,6 +452,8 @@ class Family:
     gpus: int = 1
     copies: int = 1
     environment: tuple[tuple[str, str], ...] = ()
+    room: str = "alone"
+    """Programs of the same room can run in one process, one after the other."""
 
 
 def _kernels(draw: Callable[[random.Random], Parameters]) -> Callable[[random.Random], Parameters]:
@@ -473,19 +475,25 @@ FAMILIES: dict[str, Family] = {
     "preparation": Family(_preparation, f"{COPYING} {ANY}"),
     "threads": Family(_threads, ANY),
     "one_core": Family(_one_core, f"{LOADING} {ANY}"),
-    "shared_gpu": Family(_shared, ANY, copies=2),
-    "launcher": Family(_launcher, ANY, copies=2, environment=(("WORLD_SIZE", "2"), ("RANK", "0"))),
+    "shared_gpu": Family(_shared, ANY, copies=2, room="shared"),
+    "launcher": Family(
+        _launcher,
+        ANY,
+        copies=2,
+        environment=(("WORLD_SIZE", "2"), ("RANK", "0")),
+        room="launcher",
+    ),
     "mixture": Family(_mixture, ANY),
     "mixture_host": Family(_mixture_host, f"{COPYING} memory_allocation {ANY}"),
-    "launcher_pair": Family(_launcher, ANY, gpus=2),
-    "collectives": Family(_exchange, PAIR, gpus=2),
-    "no_p2p": Family(_exchange, PAIR, gpus=2, environment=tuple(NO_P2P.items())),
-    "overlapped": Family(_overlapped, PAIR, gpus=2),
-    "late_ranks": Family(_late, PAIR, gpus=2),
-    "ddp": Family(_parallel, PAIR, gpus=2),
-    "ddp_no_p2p": Family(_parallel, PAIR, gpus=2, environment=tuple(NO_P2P.items())),
-    "fsdp": Family(_parallel, PAIR, gpus=2),
-    "objects": Family(_objects, f"unexplained {PAIR}", gpus=2),
+    "launcher_pair": Family(_launcher, ANY, gpus=2, room="launcher_pair"),
+    "collectives": Family(_exchange, PAIR, gpus=2, room="pair"),
+    "no_p2p": Family(_exchange, PAIR, gpus=2, environment=tuple(NO_P2P.items()), room="no_p2p"),
+    "overlapped": Family(_overlapped, PAIR, gpus=2, room="pair"),
+    "late_ranks": Family(_late, PAIR, gpus=2, room="pair"),
+    "ddp": Family(_parallel, PAIR, gpus=2, room="pair"),
+    "ddp_no_p2p": Family(_parallel, PAIR, gpus=2, environment=tuple(NO_P2P.items()), room="no_p2p"),
+    "fsdp": Family(_parallel, PAIR, gpus=2, room="pair"),
+    "objects": Family(_objects, f"unexplained {PAIR}", gpus=2, room="objects"),
 }
 
 
@@ -500,15 +508,18 @@ def split_name(program: str) -> tuple[str, int]:
     return family, int(seed)
 
 
-def workload(family: str, seed: int) -> Workload:
-    """The program of a seed, as the bench runs it."""
-    kind = FAMILIES[family]
-    name = f"{family}:{seed}"
+def series(programs: Sequence[str]) -> Workload:
+    """Programs of one room, as the bench starts them: in the same processes."""
+    kinds = [FAMILIES[split_name(name)[0]] for name in programs]
+    assert len({kind.room for kind in kinds}) == 1
+    first = kinds[0]
+    name = " ".join(programs)
     return Workload(
         name,
         ENTRY,
-        (kind.causes,) * kind.gpus,
-        copies=kind.copies,
+        (" ".join(sorted({cause for kind in kinds for cause in kind.causes.split()})),)
+        * first.gpus,
+        copies=first.copies,
         kinds="training serving unknown",
-        environment={PROGRAM: name, **dict(kind.environment)},
+        environment={PROGRAM: name, **dict(first.environment)},
     )

@@ -21,25 +21,25 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
 from gpunode.gpu.ledger import split
-from tests.bench.truth.drawn import FAMILIES, parameters, split_name, workload
-from tests.bench.truth.kernels import shares, states
+from tests.bench.truth.drawn import FAMILIES, parameters, series, split_name
+from tests.bench.truth.kernels import Trace, kind_of, shares, states
 from tests.bench.truth.launch import Placed, launch
 from tests.bench.truth.outcome import models
 from tests.bench.truth.recorder import VARIABLE, Windows
+from tests.bench.truth.series_files import names_file, trace_file
 from tests.bench.truth.watched import Watched
-from tests.bench.truth.workloads import Workload
 from tests.daemon import Daemon, daemon
 from tests.windows.recorded import Recorded, load, save
 
 PATIENCE = 60.0
 """The longest time that a program may take to load, to get ready, to stop or to save its trace."""
 
-WARM = 1.2
+WARM = 0.3
 """Seconds that a program runs before the tracer starts."""
 
 LEAD = 0.6
@@ -48,24 +48,29 @@ LEAD = 0.6
 LONG = 1.0
 """Seconds of a window that is none of a burst."""
 
-WINDOWS = 2
+WINDOWS = 1
 """How many long windows are wanted of each program."""
 
 LONGEST = 8.0
 """The longest time that a program is traced, in which those windows should come."""
 
-LOOK = 0.1
-VERDICT = 1.0
+LOOK = 0.05
+VERDICT = 2.0
 """Seconds between looks at the windows, and at the verdict."""
 
-AHEAD = 2
-"""How many programs load while one runs."""
+AHEAD = 1
+"""How many series load while one runs."""
+
+LENGTHS = {"alone": 10, "shared": 3, "launcher": 2, "pair": 6, "no_p2p": 3}
+"""Programs of a series by its room in ``drawn``; 2 of others."""
 
 PAIRS = 0.3
 """Share of the time for programs of two GPUs."""
 
-LAST = 25.0
+LAST = 12.0
 """Seconds before the end from which no program starts."""
+
+SERIES = ("-m", "tests.bench.truth.series")
 
 MEMORY_USED = "gpunode_gpu_memory_used_bytes"
 STATE_OF = {"idle": "starved", "free": "starved"}
@@ -107,7 +112,7 @@ class Kept:
             text = "".join(json.dumps(each, separators=(",", ":")) + "\n" for each in self.verdicts)
             self.verdicts_file.write_bytes(gzip.compress(text.encode(), mtime=0))
 
-    def fail(self, each: Placed, why: str) -> None:
+    def fail(self, each: Placed, name: str, why: str) -> None:
         """Print why there is nothing of a program, with the end of what it said."""
         with self._lock:
             said = []
@@ -115,10 +120,10 @@ class Kept:
                 with suppress(OSError):
                     errors = process.folder / f"errors.{process.rank}"
                     said += errors.read_text(errors="replace").splitlines()[-40:]
-            self.failed.append(each.workload.name)
-            print(f"FAILED {each.workload.name}: {why}", flush=True)
+            self.failed.append(name)
+            print(f"FAILED {name}: {why}", flush=True)
             with (self.folder / "errors.txt").open("a") as file:
-                file.write("\n".join([f"== {each.workload.name}: {why}", *said, ""]))
+                file.write("\n".join([f"== {name}: {why}", *said, ""]))
 
 
 @dataclass(slots=True)
@@ -146,28 +151,87 @@ class Looks:
         return [(round(at - begin, 1), cause) for at, cause in spells]
 
 
+class NoProgramError(Exception):
+    """A program failed, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A program of a series, and its place there."""
+
+    each: Placed
+    name: str
+    number: int
+
+    def wait(self, word: str) -> None:
+        """Until all its processes have said this. Raises ``NoProgramError``."""
+        word = f"{word} {self.number}"
+        failed = f"failed {self.number} "
+        until = time.monotonic() + PATIENCE
+        while True:
+            self._still_runs()
+            for process in self.each.processes:
+                for _, said in process.heard:
+                    if said.startswith(failed):
+                        raise NoProgramError(said.removeprefix(failed))
+            if all(process.has_said(word) for process in self.each.processes):
+                return
+            if time.monotonic() > until:
+                raise NoProgramError(f"was not {word} in time")
+            time.sleep(0.01)
+
+    def order(self, word: str) -> None:
+        self.each.order(word)
+
+    def said(self, word: str) -> float | None:
+        """When the last of its processes has said this."""
+        word = f"{word} {self.number}"
+        times = [at for p in self.each.processes for at, said in p.heard if said == word]
+        return max(times) if len(times) == len(self.each.processes) else None
+
+    def traces(self) -> list[tuple[int, Trace]]:
+        """What each process ran, and on which GPU."""
+        return [
+            (p.gpu, Trace.load(trace_file(p.folder, p.child.pid, self.number)))
+            for p in self.each.processes
+        ]
+
+    def names(self, gpu: int) -> list[tuple[str, str, float]]:
+        """What ran longest on a GPU: its name, its kind and seconds."""
+        first = next(p for p in self.each.processes if p.gpu == gpu)
+        said = json.loads(names_file(first.folder, first.child.pid, self.number).read_text())
+        return [(name[:120], kind_of(name), round(seconds, 4)) for name, seconds in said]
+
+    def _still_runs(self) -> None:
+        for process in self.each.processes:
+            if process.ended:
+                raise NoProgramError(f"rank {process.rank} ended: {process.last_words}")
+
+
 class Lane:
-    """A GPU, or two for programs that need both, that runs one program after the other."""
+    """A GPU, or two for programs that need both, that runs one series after the other."""
 
     def __init__(
-        self, gpu: int, programs: Iterator[Workload], watched: Daemon, windows: Windows, kept: Kept
+        self,
+        gpu: int,
+        plan: Iterator[list[str]],
+        watched: Daemon,
+        windows: Windows,
+        kept: Kept,
+        watch: float = WARM,
     ) -> None:
         self.gpu = gpu
-        self.programs = programs
+        self.plan = plan
         self.watched = watched
         self.windows = windows
         self.kept = kept
+        self.watch = watch
         self.waiting: deque[Placed] = deque()
-        self.closing: threading.Thread | None = None
 
     def load(self) -> None:
-        """Let the next programs load."""
+        """Let the next series load."""
         while len(self.waiting) < AHEAD:
-            program = next(self.programs)
-            seen = [Watched(program, self.gpu + rank, rank) for rank in range(program.gpus)]
-            each = Placed(program, seen)
-            launch(each, Path(tempfile.mkdtemp(prefix="generated.")) / "0")
-            self.waiting.append(each)
+            self._load(next(self.plan))
 
     def run(self, until: float) -> None:
         """Run programs until that time on the monotonic clock."""
@@ -176,82 +240,93 @@ class Lane:
             each = self.waiting.popleft()
             self.load()
             try:
-                self._measure(each)
-            except (OSError, ValueError, LookupError) as error:
+                self._series(each, until)
+            finally:
                 each.end()
-                self.kept.fail(each, repr(error))
-        self.end()
-
-    def end(self) -> None:
-        """End what still loads; what is being closed goes on."""
+                shutil.rmtree(each.processes[0].folder.parent.parent, ignore_errors=True)
         while self.waiting:
             self.waiting.popleft().end()
-        if self.closing:
-            self.closing.join()
 
-    def _measure(self, each: Placed) -> None:
-        """One program, which has begun to load."""
+    def _load(self, programs: Sequence[str]) -> None:
+        work = series(programs)
+        seen = [Watched(work, self.gpu + rank, rank) for rank in range(work.gpus)]
+        each = Placed(work, seen)
+        launch(each, Path(tempfile.mkdtemp(prefix="generated.")) / "0", SERIES)
+        self.waiting.append(each)
+
+    def _series(self, each: Placed, until: float) -> None:
+        """Run the programs of a series that has begun to load."""
         began = time.monotonic()
-        every: list[Looks] = [Looks(one.gpu) for one in each.seen]
-        self._wait(each, "loaded")
-        loaded = time.monotonic()
+        each.wait_for("loaded", began + PATIENCE)
         each.order("start")
-        self._wait(each, "ready")
-        if self.closing:
-            self.closing.join()
+        each.wait_for("begun", time.monotonic() + PATIENCE)
+        print(f"series of {len(names_of(each))}: {time.monotonic() - began:.1f} s", flush=True)
+        for number, name in enumerate(names_of(each)):
+            if time.monotonic() > until:
+                return
+            try:
+                if each.failed:
+                    raise NoProgramError(each.seen[0].failed)
+                self._measure(Running(each, name, number))
+            except (NoProgramError, OSError, ValueError, LookupError) as error:
+                self.kept.fail(each, name, str(error) or repr(error))
+                if len(each.processes) > 1 or each.failed or each.processes[0].ended:
+                    if rest := names_of(each)[number + 1 :]:
+                        self._load(rest)
+                    return
+
+    def _measure(self, one: Running) -> None:
+        """One program: prepared, run, traced, and what was found is kept."""
+        began = time.monotonic()
+        every = [Looks(seen.gpu) for seen in one.each.seen]
+        one.order("next")
+        one.wait("ready")
         ready = time.monotonic()
         begin = time.time()
-        each.order("go")
-        self._trace(each, every, begin)
-        stopped = time.time()
-        each.order("stop")
-        self._wait(each, "stopped")
-        if each.failed:
-            each.end()
-            self.kept.fail(each, each.seen[0].failed)
-            return
-        times = f"{loaded - began:.1f} {ready - loaded:.1f} {time.monotonic() - ready:.1f}"
-        self.closing = threading.Thread(
-            target=self._close, args=(each, every, begin, stopped, times)
-        )
-        self.closing.start()
+        one.order("go")
+        self._trace(one, every, begin)
+        stop = time.time()
+        stopping = time.monotonic()
+        one.order("stop")
+        one.wait("stopped")
+        stopped = time.monotonic()
+        one.wait("traced")
+        found = [each for looks in every for each in self._found(one, looks, stop)]
+        self.kept.add(found, [told for x in every if (told := self._told(one, x, begin, stop))])
+        times = (ready - began, stopping - ready, stopped - stopping, time.monotonic() - stopped)
+        errors = ", ".join(worst(each).text for each in found if each.window.seconds > LONG)
+        spent = " ".join(f"{each:.1f}" for each in times)
+        print(f"{one.name} [{spent} s] {len(found)} windows; {errors}", flush=True)
 
-    def _wait(self, each: Placed, word: str) -> None:
-        each.wait_for(word, time.monotonic() + PATIENCE)
-
-    def _trace(self, each: Placed, every: Sequence[Looks], begin: float) -> None:
+    def _trace(self, one: Running, every: Sequence[Looks], begin: float) -> None:
         """Let a program run and be traced until there are enough windows."""
-        gpus = [one.gpu for one in each.seen]
-        traced, ordered, looked = 0.0, 0.0, 0.0
-        while not each.failed:
+        gpus = [looks.gpu for looks in every]
+        ordered, looked = 0.0, 0.0
+        while True:
             now = time.time()
             if not ordered and self._due(gpus[0], begin, now):
-                each.order("trace")
+                one.order("trace")
                 ordered = now
-            if ordered and not traced:
-                said = [at for p in each.processes for at, word in p.heard if word == "tracing"]
-                if len(said) == len(each.processes):
-                    traced = max(said)
+            traced = one.said("tracing") if ordered else None
             if traced and all(self._enough(gpu, traced) for gpu in gpus):
-                break
+                return
             if ordered and now > ordered + LONGEST:
-                break
+                return
             if now > looked + VERDICT:
                 looked = now
                 with suppress(OSError, ValueError):
                     for looks in every:
                         looks.look(self.watched)
-            ended = [process for process in each.processes if process.ended]
-            if ended:
-                each.fail(f"rank {ended[0].rank} ended: {ended[0].last_words}")
+            if any(process.ended for process in one.each.processes):
+                raise NoProgramError("a process ended")
             time.sleep(LOOK)
 
     def _due(self, gpu: int, begin: float, now: float) -> bool:
         """Whether it is time to trace: a window opens soon."""
-        if now < begin + WARM:
+        if now < begin + self.watch:
             return False
         before = self.windows.of(gpu, now - 10.0)
-        if not before or now > begin + 4.0:
+        if not before or now > begin + self.watch + 3.0:
             return True
         opens = before[-1].time + 2.0
         return opens - LEAD <= now <= opens - LEAD + 0.3
@@ -261,75 +336,51 @@ class Lane:
         inside = self.windows.of(gpu, traced + 0.15)
         return sum(each.recorded.window.seconds > LONG for each in inside) >= WINDOWS
 
-    def _close(
-        self,
-        each: Placed,
-        every: Sequence[Looks],
-        begin: float,
-        stopped: float,
-        times: str,
-    ) -> None:
-        """Read the traces and keep what they tell."""
-        since = time.monotonic()
-        self._wait(each, "traced")
-        if each.failed:
-            self.kept.fail(each, each.seen[0].failed)
-            return
-        try:
-            found = [one for looks in every for one in self._found(each, looks, stopped)]
-            told = [self._told(each, looks, begin, stopped) for looks in every]
-        except (OSError, ValueError, LookupError) as error:
-            self.kept.fail(each, repr(error))
-            return
-        finally:
-            each.end()
-            shutil.rmtree(each.processes[0].folder.parent.parent, ignore_errors=True)
-        self.kept.add(found, [one for one in told if one])
-        errors = ", ".join(worst(one).text for one in found if one.window.seconds > LONG)
-        late = f"{time.monotonic() - since:.1f}"
-        print(f"{each.workload.name} [{times} {late} s] {len(found)} windows; {errors}", flush=True)
-
-    def _found(self, each: Placed, looks: Looks, stopped: float) -> list[Recorded]:
+    def _found(self, one: Running, looks: Looks, stop: float) -> list[Recorded]:
         """The windows of a GPU that lie in the time that is traced."""
-        family, _ = split_name(each.workload.name)
-        begin, busy = _busy(each, looks.gpu)
-        inside = [one for one in self.windows.of(looks.gpu, begin) if one.time < stopped]
+        family, _ = split_name(one.name)
+        begin, busy = _busy(one, looks.gpu)
+        inside = [each for each in self.windows.of(looks.gpu, begin) if each.time < stop]
         return [
-            one.of(family, each.workload.name, _rounded(shares(busy, one.opened, one.time)))
-            for one in inside
+            each.of(family, one.name, _rounded(shares(busy, each.opened, each.time)))
+            for each in inside
         ]
 
-    def _told(
-        self, each: Placed, looks: Looks, begin: float, stopped: float
-    ) -> dict[str, Any] | None:
+    def _told(self, one: Running, looks: Looks, begin: float, stop: float) -> dict[str, Any] | None:
         """What the daemon said of a GPU, beside what is true."""
-        family, seed = split_name(each.workload.name)
-        since, busy = _busy(each, looks.gpu)
-        if since >= stopped:
+        family, seed = split_name(one.name)
+        since, busy = _busy(one, looks.gpu)
+        if since >= stop:
             return None
         rank = looks.gpu - self.gpu
-        last = looks.verdicts[-1][1] if looks.verdicts else None
         return {
-            "program": each.workload.name,
+            "program": one.name,
             "family": family,
             "gpu": looks.gpu,
             "rank": rank,
+            "series": len(names_of(one.each)),
             "parameters": parameters(family, seed),
-            "truth": _rounded(shares(busy, since, stopped)),
-            "causes": each.workload.causes[rank],
+            "truth": _rounded(shares(busy, since, stop)),
+            "kernels": one.names(looks.gpu),
+            "causes": FAMILIES[family].causes,
             "course": looks.course(begin),
-            "last": last,
+            "last": looks.verdicts[-1][1] if looks.verdicts else None,
             "jobs": looks.jobs,
             "memory": [min(looks.memory), max(looks.memory)] if looks.memory else None,
         }
 
 
-def _busy(each: Placed, gpu: int) -> tuple[float, list[Any]]:
+def _busy(one: Running, gpu: int) -> tuple[float, list[Any]]:
     """Since when all ranks are traced, and what those of a GPU ran."""
-    traces = [(process.gpu, process.trace) for process in each.processes]
+    traces = one.traces()
     begin = max(trace.begin for _, trace in traces) + 0.1
     peers = [trace for at, trace in traces if at != gpu]
     return begin, [states(trace, peers) for at, trace in traces if at == gpu]
+
+
+def names_of(each: Placed) -> list[str]:
+    """The programs of a series."""
+    return each.workload.name.split()
 
 
 def _rounded(truth: Mapping[str, float]) -> dict[str, float]:
@@ -376,17 +427,43 @@ def table(windows: Iterable[Recorded]) -> str:
     return "\n".join(lines)
 
 
-def drawn_from(families: Sequence[str], seed: int) -> Iterator[Workload]:
+def drawn_from(families: Sequence[str], seed: int) -> Iterator[str]:
     """Programs without end: every family once in random order, then again with other seeds."""
-    chance = random.Random(seed)
+    chance = random.Random(f"{seed} {families}")
     number = seed * 1000
     while True:
         for family in chance.sample(families, len(families)):
-            yield workload(family, number)
+            yield f"{family}:{number}"
             number += 1
 
 
-def run(out: Path, seconds: float, seed: int, families: Sequence[str], pairs: float) -> Kept:
+def planned(families: Sequence[str], seed: int, most: int) -> Iterator[list[str]]:
+    """Series without end, each of at most so many programs that can share a process."""
+    rooms: dict[str, list[str]] = defaultdict(list)
+    for family in families:
+        rooms[FAMILIES[family].room].append(family)
+    programs = {room: drawn_from(those, seed) for room, those in rooms.items()}
+    while True:
+        for number, room in enumerate(rooms):
+            if number and "alone" in rooms:
+                yield _next(programs, "alone", most)
+            if room != "alone" or len(rooms) == 1:
+                yield _next(programs, room, most)
+
+
+def _next(programs: Mapping[str, Iterator[str]], room: str, most: int) -> list[str]:
+    return list(islice(programs[room], min(most, LENGTHS.get(room, 2))))
+
+
+def run(
+    out: Path,
+    seconds: float,
+    seed: int,
+    families: Sequence[str],
+    pairs: float = PAIRS,
+    most: int = 10,
+    watch: float = WARM,
+) -> Kept:
     """Run random programs for about that long on all GPUs."""
     begin = time.monotonic()
     gpus = models()
@@ -404,18 +481,17 @@ def run(out: Path, seconds: float, seed: int, families: Sequence[str], pairs: fl
     with daemon(
         "--log.level=error", environment=environment, module="tests.bench.truth.recorder"
     ) as watched:
-        lanes = []
-        if of_one:
-            for gpu in range(count):
-                drawn = drawn_from(of_one, seed + 100 * gpu)
-                lanes.append(Lane(gpu, drawn, watched, windows, kept))
         if of_pairs:
-            lane = Lane(0, drawn_from(of_pairs, seed), watched, windows, kept)
             share = pairs if of_one else 1.0
+            plan = planned(of_pairs, seed, most)
+            lane = Lane(0, plan, watched, windows, kept, watch)
             lane.run(time.monotonic() + share * (end - time.monotonic()))
-        running = [threading.Thread(target=lane.run, args=(end,)) for lane in lanes]
-        for thread in running:
-            thread.start()
+        running = []
+        for gpu in range(count) if of_one else ():
+            plan = planned(of_one, seed + 100 * gpu, most)
+            lane = Lane(gpu, plan, watched, windows, kept, watch)
+            running.append(threading.Thread(target=lane.run, args=(end,)))
+            running[-1].start()
         for thread in running:
             thread.join()
     return kept
@@ -428,11 +504,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--families", default=",".join(FAMILIES))
     parser.add_argument("--pairs", type=float, default=PAIRS, help="share of the time for two GPUs")
+    parser.add_argument("--most", type=int, default=10, help="programs that share a process")
+    parser.add_argument("--watch", type=float, default=WARM, help="seconds before the trace")
     asked = parser.parse_args()
     families = re.split(r"[,\s]+", asked.families.strip())
     if unknown := [name for name in families if name not in FAMILIES]:
         parser.error(f"no family is called {', '.join(unknown)}")
-    kept = run(asked.out, asked.seconds, asked.seed, families, asked.pairs)
+    kept = run(asked.out, asked.seconds, asked.seed, families, asked.pairs, asked.most, asked.watch)
     print(f"{len(kept.failed)} programs failed: {' '.join(kept.failed)}")
     print(table(kept.windows), flush=True)
     os._exit(0)  # a thread may still wait for a program

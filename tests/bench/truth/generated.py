@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -38,6 +39,17 @@ BUILD: dict[str, Callable[[Rank, Parameters], Step]] = {}
 
 Builder = Callable[[Rank, Parameters], Step]
 
+_ENDS: list[Callable[[], object]] = []
+"""What ends that which a program has begun beside its steps."""
+
+
+def clean_up() -> None:
+    """End what the last program began beside its steps."""
+    while _ENDS:
+        _ENDS.pop()()
+    if "torch._dynamo" in sys.modules:
+        sys.modules["torch._dynamo"].reset()
+
 
 def builds(name: str) -> Callable[[Builder], Builder]:
     def keep(builder: Builder) -> Builder:
@@ -52,6 +64,7 @@ def program(rank: Rank) -> Step:
     family, seed = drawn.split_name(os.environ[PROGRAM])
     drawn_now = drawn.parameters(family, seed)
     torch.manual_seed(seed)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     if family in drawn.KERNELS:
         return paced(work(rank, {"kind": family, **drawn_now}, drawn_now["seconds"]), drawn_now)
     return BUILD[family](rank, drawn_now)
@@ -350,7 +363,8 @@ def compiled(rank: Rank, p: Parameters) -> Step:
 def cuda_graph(rank: Rank, p: Parameters) -> Step:
     dtype = dtype_of(p)
     model = made(rank, lambda: Perceptron(p["width"], p["layers"])).to(dtype)
-    x = random_tensor(rank, p["batch"], p["width"], dtype=dtype)
+    batch = max(p["batch"], (1 << 18) // p["width"])  # millions of kernels take minutes to read
+    x = random_tensor(rank, batch, p["width"], dtype=dtype)
     side = torch.cuda.Stream()
     with torch.no_grad(), torch.cuda.stream(side):
         for _ in range(3):
@@ -734,22 +748,26 @@ def threads(rank: Rank, p: Parameters) -> Step:
     """Threads that want the GIL all the time or now and then."""
     step = paced(work(rank, p["work"], p["seconds"]), p)
 
+    over = threading.Event()
+    _ENDS.append(over.set)
+
     def fight() -> None:
-        while True:
+        while not over.is_set():
             burn(0.01)
             time.sleep(p["rest"])
 
     for _ in range(p["threads"]):
-        threading.Thread(target=fight, daemon=True).start()
+        fighter = threading.Thread(target=fight, daemon=True)
+        fighter.start()
+        _ENDS.insert(0, fighter.join)  # after all are told to end
     return step
 
 
-def keep_to_a_core(number: int) -> None:
-    """Every thread of this process, and its children, on one core."""
-    cores = sorted(os.sched_getaffinity(0))
+def keep_to(cores: set[int]) -> None:
+    """Every thread of this process, and its children from now on, on some cores."""
     for thread in Path("/proc/self/task").iterdir():
         with suppress(OSError):
-            os.sched_setaffinity(int(thread.name), {cores[number % len(cores)]})
+            os.sched_setaffinity(int(thread.name), cores)
 
 
 @builds("one_core")
@@ -759,16 +777,18 @@ def one_core(rank: Rank, p: Parameters) -> Step:
     items = {"items": 1, "waits": False, "bytes": 1 << 16, **p}
     batches = None
     moved: list[bool] = []
+    every = os.sched_getaffinity(0)
+    core = {sorted(every)[rank.device.index or 0]}
     if p["workers"]:
-        first = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, {sorted(first)[rank.device.index or 0]})
+        os.sched_setaffinity(0, core)
         batches = iter(DataLoader(Items(items), 1, num_workers=p["workers"]))
-        os.sched_setaffinity(0, first)
+        os.sched_setaffinity(0, every)
 
     def step() -> None:
         if rank.running_for > 0 and not moved:
             moved.append(True)
-            keep_to_a_core(rank.device.index or 0)
+            _ENDS.append(lambda: keep_to(every))
+            keep_to(core)
         if batches is not None:
             next(batches).to(rank.device)
         busy()
@@ -993,7 +1013,8 @@ def objects(rank: Rank, p: Parameters) -> Step:
     """Python objects are gathered over gloo between steps; one rank may come late."""
     import torch.distributed as dist
 
-    dist.init_process_group("gloo")
+    if not dist.is_initialized():
+        dist.init_process_group("gloo")
     busy = work(rank, p["work"], p["seconds"])
     mine = list(range(p["numbers"]))
     turn = itertools.count()

@@ -47,7 +47,9 @@ class Rank:
         torch.manual_seed(self.rank)
 
     def join(self) -> None:
-        """Form a process group over NCCL."""
+        """Form a process group over NCCL, if there is none."""
+        if dist.is_initialized():
+            return
         dist.init_process_group("nccl", device_id=self.device)
 
     @property
@@ -103,7 +105,6 @@ def steps(step: Step, rank: Rank, orders: Orders) -> torch.profiler.profile | No
         if orders.trace and profiler is None:
             profiler = tracer()
             profiler.start()
-            say("tracing")
         if orders.stop and rank.rank == 0 and not orders.last:
             each = (time.monotonic() - begin) / max(1, done)
             ahead = 1 + math.ceil(1.0 / max(each, 1e-6)) if rank.ranks > 1 else 0
@@ -137,7 +138,6 @@ def main(program: str, gpu: int, copies: int, shared: Path) -> None:
     torch.cuda.synchronize()
     if profiler is not None:
         profiler.stop()
-        say("stopped")
         traced(profiler, in_turns=copies > 1).save(rank.folder / f"trace.{os.getpid()}.npz")
         say("traced")
     os._exit(0)  # a program may hold threads and process groups that would wait for each other
