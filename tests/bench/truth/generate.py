@@ -37,7 +37,10 @@ from tests.daemon import Daemon, daemon
 from tests.windows.recorded import Recorded, load, save
 
 PATIENCE = 60.0
-"""The longest time that a program may take to load, to get ready, to stop or to save its trace."""
+"""The longest time that a series may take to load, and to begin."""
+
+PREPARE = 20.0
+"""The longest time that a program may take to get ready, to stop or to save its trace."""
 
 WARM = 0.3
 """Seconds that a program runs before the tracer starts."""
@@ -155,6 +158,10 @@ class NoProgramError(Exception):
     """A program failed, and why."""
 
 
+class NoProcessError(NoProgramError):
+    """A process of it has ended or hangs, so that no other program can follow."""
+
+
 @dataclass(frozen=True, slots=True)
 class Running:
     """A program of a series, and its place there."""
@@ -167,7 +174,7 @@ class Running:
         """Until all its processes have said this. Raises ``NoProgramError``."""
         word = f"{word} {self.number}"
         failed = f"failed {self.number} "
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + PREPARE
         while True:
             self._still_runs()
             for process in self.each.processes:
@@ -177,7 +184,7 @@ class Running:
             if all(process.has_said(word) for process in self.each.processes):
                 return
             if time.monotonic() > until:
-                raise NoProgramError(f"was not {word} in time")
+                raise NoProcessError(f"was not {word} in time")
             time.sleep(0.01)
 
     def order(self, word: str) -> None:
@@ -205,7 +212,7 @@ class Running:
     def _still_runs(self) -> None:
         for process in self.each.processes:
             if process.ended:
-                raise NoProgramError(f"rank {process.rank} ended: {process.last_words}")
+                raise NoProcessError(f"rank {process.rank} ended: {process.last_words}")
 
 
 class Lane:
@@ -270,7 +277,7 @@ class Lane:
                 self._measure(Running(each, name, number))
             except (NoProgramError, OSError, ValueError, LookupError) as error:
                 self.kept.fail(each, name, str(error) or repr(error))
-                if len(each.processes) > 1 or each.failed or each.processes[0].ended:
+                if len(each.processes) > 1 or isinstance(error, NoProcessError) or each.failed:
                     if rest := names_of(each)[number + 1 :]:
                         self._load(rest)
                     return
@@ -318,7 +325,7 @@ class Lane:
                     for looks in every:
                         looks.look(self.watched)
             if any(process.ended for process in one.each.processes):
-                raise NoProgramError("a process ended")
+                raise NoProcessError("a process ended")
             time.sleep(LOOK)
 
     def _due(self, gpu: int, begin: float, now: float) -> bool:
