@@ -45,8 +45,10 @@ class Orders:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
-        for line in sys.stdin:
-            self.lines.put(line.strip())
+        # A loader's worker closes sys.stdin, whose lock this thread would hold when it forks.
+        with open(0, "rb", buffering=0, closefd=False) as orders:
+            for line in orders:
+                self.lines.put(line.decode().strip())
         os._exit(0)
 
     def wait_for(self, word: str) -> None:
