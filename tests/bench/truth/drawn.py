@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.bench.truth.workloads import HEALTHY, HOST, NO_P2P, Workload
+from tests.bench.truth.workloads import NO_P2P, Workload
 
 Parameters = dict[str, Any]
 
@@ -443,12 +443,9 @@ def _objects(chance: random.Random) -> Parameters:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How its programs are drawn, and what a verdict on one may rightly say."""
+    """How its programs are drawn, and where they run."""
 
     draw: Callable[[random.Random], Parameters]
-    causes: str
-    """The causes that can be right on each of its GPUs; ``expected`` says which of them are."""
-
     gpus: int = 1
     copies: int = 1
     environment: tuple[tuple[str, str], ...] = ()
@@ -460,40 +457,42 @@ def _kernels(draw: Callable[[random.Random], Parameters]) -> Callable[[random.Ra
     return lambda chance: {**draw(chance), **_pace(chance)}
 
 
-ANY = f"{HEALTHY} {LAUNCH} {HOST} precision"
-PAIR = f"{COMMUNICATION} straggler {ANY}"
+def _pair(draw: Callable[[random.Random], Parameters]) -> Family:
+    return Family(draw, gpus=2, room="pair")
+
+
+def _without_p2p(draw: Callable[[random.Random], Parameters]) -> Family:
+    return Family(draw, gpus=2, room="no_p2p", environment=tuple(NO_P2P.items()))
+
+
+UNJOINED = (("WORLD_SIZE", "2"), ("RANK", "0"))
+"""What a launcher may set for processes that never talk to each other."""
 
 FAMILIES: dict[str, Family] = {
-    **{name: Family(_kernels(draw), ANY) for name, draw in KERNELS.items()},
-    "attention_lengths": Family(_attention_lengths, ANY + " compile"),
-    "host_gaps": Family(_host_gaps, ANY),
-    "streams": Family(_streams, ANY),
-    "copies": Family(_copies, f"{COPYING} {ANY}"),
-    "files": Family(_files, f"{COPYING} data_loading_storage {LOADING} {ANY}"),
-    "allocator": Family(_allocator, f"memory_allocation {ANY}"),
-    "loader": Family(_loader, f"{LOADING} {COPYING} {ANY}"),
-    "preparation": Family(_preparation, f"{COPYING} {ANY}"),
-    "threads": Family(_threads, ANY),
-    "one_core": Family(_one_core, f"{LOADING} {ANY}"),
-    "shared_gpu": Family(_shared, ANY, copies=2, room="shared"),
-    "launcher": Family(
-        _launcher,
-        ANY,
-        copies=2,
-        environment=(("WORLD_SIZE", "2"), ("RANK", "0")),
-        room="launcher",
-    ),
-    "mixture": Family(_mixture, ANY),
-    "mixture_host": Family(_mixture_host, f"{COPYING} memory_allocation {ANY}"),
-    "launcher_pair": Family(_launcher, ANY, gpus=2, room="launcher_pair"),
-    "collectives": Family(_exchange, PAIR, gpus=2, room="pair"),
-    "no_p2p": Family(_exchange, PAIR, gpus=2, environment=tuple(NO_P2P.items()), room="no_p2p"),
-    "overlapped": Family(_overlapped, PAIR, gpus=2, room="pair"),
-    "late_ranks": Family(_late, PAIR, gpus=2, room="pair"),
-    "ddp": Family(_parallel, PAIR, gpus=2, room="pair"),
-    "ddp_no_p2p": Family(_parallel, PAIR, gpus=2, environment=tuple(NO_P2P.items()), room="no_p2p"),
-    "fsdp": Family(_parallel, PAIR, gpus=2, room="pair"),
-    "objects": Family(_objects, f"unexplained {PAIR}", gpus=2, room="objects"),
+    **{name: Family(_kernels(draw)) for name, draw in KERNELS.items()},
+    "attention_lengths": Family(_attention_lengths),
+    "host_gaps": Family(_host_gaps),
+    "streams": Family(_streams),
+    "copies": Family(_copies),
+    "files": Family(_files),
+    "allocator": Family(_allocator),
+    "loader": Family(_loader),
+    "preparation": Family(_preparation),
+    "threads": Family(_threads),
+    "one_core": Family(_one_core),
+    "mixture": Family(_mixture),
+    "mixture_host": Family(_mixture_host),
+    "shared_gpu": Family(_shared, copies=2, room="shared"),
+    "launcher": Family(_launcher, copies=2, environment=UNJOINED, room="launcher"),
+    "launcher_pair": Family(_launcher, gpus=2, room="launcher_pair"),
+    "collectives": _pair(_exchange),
+    "no_p2p": _without_p2p(_exchange),
+    "overlapped": _pair(_overlapped),
+    "late_ranks": _pair(_late),
+    "ddp": _pair(_parallel),
+    "ddp_no_p2p": _without_p2p(_parallel),
+    "fsdp": _pair(_parallel),
+    "objects": Family(_objects, gpus=2, room="objects"),
 }
 
 
@@ -509,17 +508,17 @@ def split_name(program: str) -> tuple[str, int]:
 
 
 def series(programs: Sequence[str]) -> Workload:
-    """Programs of one room, as the bench starts them: in the same processes."""
+    """Programs of one room, as the bench starts them: in the same processes.
+
+    Which causes are right differs from program to program: ``expected`` tells.
+    """
     kinds = [FAMILIES[split_name(name)[0]] for name in programs]
     assert len({kind.room for kind in kinds}) == 1
-    first = kinds[0]
     name = " ".join(programs)
     return Workload(
         name,
         ENTRY,
-        (" ".join(sorted({cause for kind in kinds for cause in kind.causes.split()})),)
-        * first.gpus,
-        copies=first.copies,
-        kinds="training serving unknown",
-        environment={PROGRAM: name, **dict(first.environment)},
+        ("",) * kinds[0].gpus,
+        copies=kinds[0].copies,
+        environment={PROGRAM: name, **dict(kinds[0].environment)},
     )

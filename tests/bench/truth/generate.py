@@ -27,6 +27,7 @@ from typing import Any
 
 from gpunode.gpu.ledger import split
 from tests.bench.truth.drawn import FAMILIES, parameters, series, split_name
+from tests.bench.truth.expected import expected
 from tests.bench.truth.kernels import Trace, kind_of, shares, states
 from tests.bench.truth.launch import Placed, launch
 from tests.bench.truth.outcome import models
@@ -144,7 +145,7 @@ class Looks:
         here = f'gpu="{self.gpu}"'
         lines = [x for x in watched.get("/metrics").decode().splitlines() if here in x]
         values = [x.rpartition(" ") for x in lines]
-        self.jobs = {n: float(v) for n, _, v in values if n.startswith("gpunode_job_")}
+        self.jobs = {bare(n): float(v) for n, _, v in values if n.startswith("gpunode_job_")}
         self.memory += [float(v) for n, _, v in values if n.startswith(MEMORY_USED)]
 
     def course(self, begin: float) -> list[tuple[float, str]]:
@@ -152,6 +153,11 @@ class Looks:
         causes = [(at, said["cause"] if said else "nothing") for at, said in self.verdicts]
         spells = [next(spell) for _, spell in groupby(causes, lambda each: each[1])]
         return [(round(at - begin, 1), cause) for at, cause in spells]
+
+
+def bare(series: str) -> str:
+    """A series without the labels that say which GPU it is of."""
+    return re.sub(r'(?:gpu|uuid)="[^"]*",?', "", series).replace(",}", "}").replace("{}", "")
 
 
 class NoProgramError(Exception):
@@ -360,6 +366,7 @@ class Lane:
         if since >= stop:
             return None
         rank = looks.gpu - self.gpu
+        truth = _rounded(shares(busy, since, stop))
         return {
             "program": one.name,
             "family": family,
@@ -367,9 +374,9 @@ class Lane:
             "rank": rank,
             "series": len(names_of(one.each)),
             "parameters": parameters(family, seed),
-            "truth": _rounded(shares(busy, since, stop)),
+            "truth": truth,
             "kernels": one.names(looks.gpu),
-            "causes": FAMILIES[family].causes,
+            "causes": expected(family, parameters(family, seed), truth),
             "course": looks.course(begin),
             "last": looks.verdicts[-1][1] if looks.verdicts else None,
             "jobs": looks.jobs,
