@@ -19,6 +19,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby, islice
@@ -28,7 +29,7 @@ from typing import Any
 from gpunode.gpu.ledger import split
 from tests.bench.truth.drawn import FAMILIES, parameters, series, split_name
 from tests.bench.truth.expected import expected
-from tests.bench.truth.kernels import Trace, kind_of, shares, states
+from tests.bench.truth.kernels import Intervals, Trace, kind_of, shares, states
 from tests.bench.truth.launch import Placed, launch
 from tests.bench.truth.outcome import models
 from tests.bench.truth.recorder import VARIABLE, Windows
@@ -240,6 +241,8 @@ class Lane:
         self.kept = kept
         self.watch = watch
         self.waiting: deque[Placed] = deque()
+        self.keeper = ThreadPoolExecutor(1)
+        """Reads the traces of a program while the next one gets ready."""
 
     def load(self) -> None:
         """Let the next series load."""
@@ -256,6 +259,7 @@ class Lane:
                 self._series(each, until)
             finally:
                 each.end()
+                self.keeper.submit(time.monotonic).result()  # after all that came before
                 shutil.rmtree(each.processes[0].folder.parent.parent, ignore_errors=True)
         while self.waiting:
             self.waiting.popleft().end()
@@ -304,12 +308,9 @@ class Lane:
         one.wait("stopped")
         stopped = time.monotonic()
         one.wait("traced")
-        found = [each for looks in every for each in self._found(one, looks, stop)]
-        self.kept.add(found, [told for x in every if (told := self._told(one, x, begin, stop))])
         times = (ready - began, stopping - ready, stopped - stopping, time.monotonic() - stopped)
-        errors = ", ".join(worst(each).text for each in found if each.window.seconds > LONG)
         spent = " ".join(f"{each:.1f}" for each in times)
-        print(f"{one.name} [{spent} s] {len(found)} windows; {errors}", flush=True)
+        self.keeper.submit(self._keep, one, every, begin, stop, spent)
 
     def _trace(self, one: Running, every: Sequence[Looks], begin: float) -> None:
         """Let a program run and be traced until there are enough windows."""
@@ -349,47 +350,64 @@ class Lane:
         inside = self.windows.of(gpu, traced + 0.15)
         return sum(each.recorded.window.seconds > LONG for each in inside) >= WINDOWS
 
-    def _found(self, one: Running, looks: Looks, stop: float) -> list[Recorded]:
+    def _keep(
+        self, one: Running, every: Sequence[Looks], begin: float, stop: float, spent: str
+    ) -> None:
+        """Join what was measured and said of each GPU with what its traces tell."""
+        try:
+            traces = one.traces()
+            since = max(trace.begin for _, trace in traces) + 0.1
+            found: list[Recorded] = []
+            told: list[dict[str, Any]] = []
+            for looks in every:
+                peers = [trace for gpu, trace in traces if gpu != looks.gpu]
+                busy = [states(trace, peers) for gpu, trace in traces if gpu == looks.gpu]
+                found += self._found(one, looks.gpu, busy, since, stop)
+                if since < stop:
+                    told.append(self._told(one, looks, shares(busy, since, stop), begin))
+            self.kept.add(found, told)
+        except (OSError, ValueError, LookupError) as error:
+            self.kept.fail(one.each, one.name, repr(error))
+            return
+        errors = ", ".join(worst(each).text for each in found if each.window.seconds > LONG)
+        print(f"{one.name} [{spent} s] {len(found)} windows; {errors}", flush=True)
+
+    def _found(
+        self,
+        one: Running,
+        gpu: int,
+        busy: Sequence[Mapping[str, Intervals]],
+        since: float,
+        stop: float,
+    ) -> Iterator[Recorded]:
         """The windows of a GPU that lie in the time that is traced."""
         family, _ = split_name(one.name)
-        begin, busy = _busy(one, looks.gpu)
-        inside = [each for each in self.windows.of(looks.gpu, begin) if each.time < stop]
-        return [
-            each.of(family, one.name, _rounded(shares(busy, each.opened, each.time)))
-            for each in inside
-        ]
+        for each in self.windows.of(gpu, since):
+            if each.time < stop:
+                truth = shares(busy, each.opened, each.time)
+                yield each.of(family, one.name, _rounded(truth))
 
-    def _told(self, one: Running, looks: Looks, begin: float, stop: float) -> dict[str, Any] | None:
+    def _told(
+        self, one: Running, looks: Looks, shares: Mapping[str, float], begin: float
+    ) -> dict[str, Any]:
         """What the daemon said of a GPU, beside what is true."""
         family, seed = split_name(one.name)
-        since, busy = _busy(one, looks.gpu)
-        if since >= stop:
-            return None
-        rank = looks.gpu - self.gpu
-        truth = _rounded(shares(busy, since, stop))
+        drawn, truth = parameters(family, seed), _rounded(shares)
         return {
             "program": one.name,
             "family": family,
             "gpu": looks.gpu,
-            "rank": rank,
+            "rank": looks.gpu - self.gpu,
             "series": len(names_of(one.each)),
-            "parameters": parameters(family, seed),
+            "parameters": drawn,
             "truth": truth,
             "kernels": one.names(looks.gpu),
-            "causes": expected(family, parameters(family, seed), truth),
+            "causes": expected(family, drawn, truth),
             "course": looks.course(begin),
             "last": looks.verdicts[-1][1] if looks.verdicts else None,
             "jobs": looks.jobs,
             "memory": [min(looks.memory), max(looks.memory)] if looks.memory else None,
         }
-
-
-def _busy(one: Running, gpu: int) -> tuple[float, list[Any]]:
-    """Since when all ranks are traced, and what those of a GPU ran."""
-    traces = one.traces()
-    begin = max(trace.begin for _, trace in traces) + 0.1
-    peers = [trace for at, trace in traces if at != gpu]
-    return begin, [states(trace, peers) for at, trace in traces if at == gpu]
 
 
 def names_of(each: Placed) -> list[str]:
@@ -495,17 +513,18 @@ def run(
     with daemon(
         "--log.level=error", environment=environment, module="tests.bench.truth.recorder"
     ) as watched:
-        if of_pairs:
-            share = pairs if of_one else 1.0
-            plan = planned(of_pairs, seed, most)
-            lane = Lane(0, plan, watched, windows, kept, watch)
-            lane.run(time.monotonic() + share * (end - time.monotonic()))
-        running = []
+        lanes = []
         for gpu in range(count) if of_one else ():
             plan = planned(of_one, seed + 100 * gpu, most)
-            lane = Lane(gpu, plan, watched, windows, kept, watch)
-            running.append(threading.Thread(target=lane.run, args=(end,)))
-            running[-1].start()
+            lanes.append(Lane(gpu, plan, watched, windows, kept, watch))
+            lanes[-1].load()
+        if of_pairs:
+            share = pairs if of_one else 1.0
+            lane = Lane(0, planned(of_pairs, seed, most), watched, windows, kept, watch)
+            lane.run(time.monotonic() + share * (end - time.monotonic()))
+        running = [threading.Thread(target=lane.run, args=(end,)) for lane in lanes]
+        for thread in running:
+            thread.start()
         for thread in running:
             thread.join()
     return kept
