@@ -11,10 +11,11 @@ import pytest
 
 from gpunode.gpu.window import Window
 from gpunode.verdict.causes import CAUSES
-from tests.bench.truth import drawn, generate
+from tests.bench.truth import drawn, generate, lane
 from tests.bench.truth.drawn import FAMILIES, parameters, series, split_name
 from tests.bench.truth.expected import expected
-from tests.bench.truth.generate import drawn_from, run, table, worst
+from tests.bench.truth.generate import drawn_from, run
+from tests.bench.truth.kept import table, worst
 from tests.bench.truth.kernels import STATES
 from tests.bench.truth.recorder import Closed, Windows
 from tests.fakes.nvml import FakeDriver
@@ -122,7 +123,7 @@ def test_windows_and_what_was_said_are_kept_with_the_truth(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(generate, "models", lambda: ["h200", "h200"])
     monkeypatch.setattr(generate, "LAST", 0.0)
-    monkeypatch.setattr(generate, "SERIES", ("-c", STAND_IN))
+    monkeypatch.setattr(lane, "SERIES", ("-c", STAND_IN))
     kept = run(tmp_path, 20.0, 1, ["sparse", "matmul", "ddp", "fsdp"], pairs=0.4)
     windows = list(load(tmp_path / "windows-h200.jsonl.gz"))
     assert windows
