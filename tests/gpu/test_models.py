@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from gpunode.driver.driver import Identity, Limits
-from gpunode.gpu.models import CAPABILITIES, MODELS, Model, ceilings_of, limits_of, model_of
+from gpunode.gpu.models import (
+    CAPABILITIES,
+    MEASURED_MODELS,
+    MODELS,
+    Model,
+    calibrated,
+    calibration_of,
+    ceilings_of,
+    limits_of,
+    model_of,
+)
 
 NAMES = {
     "NVIDIA L4": "L4",
@@ -91,3 +101,21 @@ def test_the_driver_is_believed_before_the_table() -> None:
     spark = Identity(0, "GPU-0", "NVIDIA GB10", compute_capability="12.1")
     assert limits_of(spark, Limits()).memory_bytes_per_second == 273e9
     assert limits_of(spark, Limits(1e9)) == Limits(1e9)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_only_a_measured_model_is_calibrated(model: Model) -> None:
+    who = Identity(0, "GPU-0", f"NVIDIA {model.name}")
+    assert calibrated(who) == (model.name in MEASURED_MODELS)
+
+
+def test_a_gpu_tells_whose_ceilings_it_has() -> None:
+    measured_on = {
+        "NVIDIA H200": "H200",
+        "NVIDIA H100 80GB HBM3": "H100",
+        "NVIDIA H800": "H100",
+        "NVIDIA B200": "H200",
+        "NVIDIA Graphics Device": "H200",
+    }
+    for name, model in measured_on.items():
+        assert calibration_of(Identity(0, "GPU-0", name)).measured_on == model

@@ -292,12 +292,41 @@ def _words(name: str) -> list[str]:
     return name.replace("-", " ").split()
 
 
+MEASURED_MODELS = frozenset({"H200", "H100"})
+"""The models whose ceilings were measured on GPUs of that model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What kernels reach on a GPU, and where that was measured."""
+
+    ceilings: Ceilings
+    measured_on: str
+    """The model on which it was measured, as ``MODELS`` names it."""
+
+    own: bool
+    """Whether that is the GPU's own model; otherwise the ledger is less accurate."""
+
+
+def calibration_of(identity: Identity) -> Calibration:
+    """What is known of a GPU of that name; the H200's figures if nothing is known of its kind."""
+    named = model_of(identity.name)
+    model = named or model_of(CAPABILITIES.get(identity.compute_capability or "", ""))
+    if named is not None and named.name in MEASURED_MODELS:
+        return Calibration(named.ceilings, named.name, own=True)
+    ceilings = model.ceilings if model else MEASURED_ON_H200
+    on_h100 = replace(ceilings, sms=MEASURED_ON_H100.sms) == MEASURED_ON_H100
+    return Calibration(ceilings, "H100" if on_h100 else "H200", own=False)
+
+
+def calibrated(identity: Identity) -> bool:
+    """Whether the ceilings of a GPU were measured on its own model."""
+    return calibration_of(identity).own
+
+
 def ceilings_of(identity: Identity) -> Ceilings:
-    """What kernels reach on a GPU; the H200 figures if nothing is known of its kind."""
-    model = model_of(identity.name) or model_of(
-        CAPABILITIES.get(identity.compute_capability or "", "")
-    )
-    return model.ceilings if model else MEASURED_ON_H200
+    """What kernels reach on a GPU; the H200's figures if nothing is known of its kind."""
+    return calibration_of(identity).ceilings
 
 
 def limits_of(identity: Identity, told: Limits) -> Limits:
