@@ -213,6 +213,14 @@ OF_NODES: tuple[Record, ...] = (
         results={(NODE_A,): 400.0},
     ),
     Record(
+        name="node:gpunode_gpu_power:by_state",
+        labels=(*OF_NODE, "state"),
+        expression=rate("gpunode_gpu_energy_joules_total", f"{NODE}, state") + " > 0",
+        purpose="What the GPUs of a node draw by state of the ledger; it sums to their power draw.",
+        given={series("gpunode_gpu_energy_joules_total", state="blocked"): 100.0},
+        results={(NODE_A, "blocked"): 100.0},
+    ),
+    Record(
         name="gpu:gpunode_gpu_energy_joules:per_useful_second",
         labels=OF_GPU,
         expression=(
@@ -323,6 +331,14 @@ OF_CLUSTERS: tuple[Record, ...] = (
         purpose="Mean power draw of all GPUs of a cluster.",
         given={series("gpunode_gpu_energy_joules_total"): 400.0},
         results={(): 400.0},
+    ),
+    Record(
+        name="cluster:gpunode_gpu_power:by_state",
+        labels=("cluster", "state"),
+        expression="sum by (cluster, state) (node:gpunode_gpu_power:by_state)",
+        purpose="What the GPUs of a cluster draw by state of the ledger.",
+        given={series("gpunode_gpu_energy_joules_total", state="blocked"): 100.0},
+        results={("blocked",): 100.0},
     ),
     Record(
         name="cluster:gpunode_gpu_lost:rate1h",

@@ -240,6 +240,8 @@ def doctor(settings: DoctorSettings) -> None:
 
             console = Console()
             console.print(doctor_table(found.sources, console.width))
+            for said in found.less_accurate:
+                console.print(f"\n{said}.", highlight=False, markup=False)
             console.print("\n", unread_table(found.unread), sep="")
             console.print(f"\n{found.process}; {found.daemon}.", highlight=False, markup=False)
 

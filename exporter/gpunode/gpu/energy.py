@@ -1,119 +1,157 @@
-"""Energy of one GPU, by state of the ledger.
+"""Energy of one GPU by the state of the ledger: exact in sum, an estimate in its division.
 
-The draw of a window is known at 50 Hz, and the ledger divides its time. States differ in what they
-draw, and often alternate faster than the samples: the energy of a resting GPU goes to all states by
-their time, and what is beyond by their time and by what each commonly draws beyond it.
-
-Samples may be missing. The driver's own counter has all, so the sum follows it.
+The sum follows the driver's energy counter. Reading that counter takes 3.5 ms, so the integral of
+the 50 Hz samples is counted in between, and what it lacks or has too much is settled at the next
+read.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+from gpunode.driver.driver import Gpu, known
+from gpunode.gpu.buffers import PowerBuffer
 from gpunode.gpu.ledger import STATES
 
-BEYOND_REST = {
-    "compute": 1.0,
-    "memory": 0.4,
-    "communication": 0.35,
-    "copy": 0.08,
-    "launch": 0.03,
-    "blocked": 0.02,
-    "starved": 0.0,
-    "idle": 0.0,
-    "free": 0.0,
-    "unknown": 0.5,
-}
-"""What each state commonly draws beyond a resting GPU, over what ``compute`` does: from the windows
-in ``tests/windows`` and the signatures in docs/ledger.md. ``unknown`` may be any."""
+SETTLED_EVERY = 120.0
+"""Seconds between reads of the energy counter."""
+
+SETTLED_FIRST = 10.0
+"""The same of the first, which tells how the samples compare with the counter, and of those where
+samples are missing."""
+
+MISSING = 0.5
+"""Seconds without samples from which the energy counter is read early."""
 
 PLAUSIBLE = (0.8, 1.25)
-"""The driver's counter over the samples; outside, samples are missing."""
+"""Energy counter over samples that cover all of the time; outside, the counter was reset."""
 
-MOST_OVER_LIMIT = 1.25
-"""Mean draw over the power limit beyond which the driver's counter was not read right."""
+MOST = 2.0
+"""Draw over the power limit that no GPU reaches as a mean over seconds."""
+
+PAID_BACK = 0.5
+"""How much of a window's energy makes up for what was counted too much: a counter cannot fall."""
+
+ABOVE_REST = {
+    "compute": 500.0,
+    "memory": 360.0,
+    "communication": 170.0,
+    "blocked": 10.0,
+    "copy": 40.0,
+    "launch": 25.0,
+    "starved": 10.0,
+    "idle": 1.0,
+    "free": 1.0,
+    "unknown": 250.0,
+}
+"""What each state draws above a resting GPU, in proportion to the others: watts of an H200, from
+the signatures in ``docs/ledger.md``; of ``unknown``, half of what work draws."""
 
 
 def divided(
-    joules: float, seconds: float, shares: Mapping[str, float], resting: float | None
+    joules: float, shares: Mapping[str, float], mean: float | None, rest: float | None
 ) -> dict[str, float]:
-    """The energy of a window by state; ``resting`` is the draw of a resting GPU in watts.
+    """The energy of a window by state; it sums to ``joules``.
 
-    It adds up to ``joules``. If nothing drew more than a resting GPU, or its draw is not known,
-    each state has as much as its share of the time.
+    Every state gets what a resting GPU draws (``rest``) for its share of the time. What the GPU
+    drew beyond that (``mean``, in watts) goes to the states in proportion to their shares and to
+    ``ABOVE_REST``. Without either of the two, all of it does.
     """
-    beyond = {state: share * BEYOND_REST[state] for state, share in shares.items()}
-    weight = sum(beyond.values())
-    extra = max(0.0, joules - (resting or 0.0) * seconds) if weight and resting else 0.0
-    rest = joules - extra
+    at_rest = min(1.0, rest / mean) if mean and rest else 0.0
+    weights = {state: share * ABOVE_REST[state] for state, share in shares.items()}
+    all_shares, all_weights = sum(shares.values()), sum(weights.values())
+    if all_weights <= 0.0:
+        return {}
     return {
-        state: rest * share + (extra * beyond[state] / weight if extra else 0.0)
+        state: joules
+        * (at_rest * share / all_shares + (1.0 - at_rest) * weights[state] / all_weights)
         for state, share in shares.items()
+        if share > 0.0
     }
 
 
-class Energy:
-    """Adds up a GPU's energy by state; the sum follows the driver's counter."""
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """The energy counter when it was last read, and what the samples had come to by then."""
 
-    def __init__(self) -> None:
-        self.joules = dict.fromkeys(STATES, 0.0)
+    at: float
+    counter: float
+    drawn: float
+    covered: float
+    first: bool
+
+
+class StateEnergy:
+    """Counts the joules of one GPU by state."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu = gpu
+        self.joules: dict[str, float] = {}
+        """Since the daemon started, by state; empty until the GPU has shown its draw."""
+
+        self._start: _Start | None = None
         self._factor = 1.0
-        self._sampled = 0.0
-        """Joules of all samples, of all states."""
+        self._drawn = 0.0
+        self._covered = 0.0
+        self._estimated = 0.0
+        self._too_much = 0.0
 
-        self._since: tuple[float, float, float] | None = None
-        """The driver's counter at its last read, with the time and ``_sampled``."""
+    def begin(self, now: float) -> None:
+        """Take the energy counter's value as the start."""
+        counter = known(self.gpu.energy)
+        if counter is not None:
+            self._start = _Start(now, counter, 0.0, 0.0, first=True)
 
-        self._scaled = 0.0
-        """Joules that were due for booking since then."""
-
-        self._debt = 0.0
-        """Joules that were booked beyond the driver's counter."""
-
-        self._recent = dict.fromkeys(STATES, 0.0)
-        """What was booked since the last read of the counter."""
-
-    def add(
-        self, joules: float, seconds: float, shares: Mapping[str, float], resting: float | None
+    def count(
+        self,
+        buffer: PowerBuffer,
+        now: float,
+        shares: Mapping[str, float],
+        rest: float | None,
+        limit: float | None,
     ) -> None:
-        """Book the samples of a window, which cover some seconds of it."""
-        self._sampled += joules
-        if joules <= 0.0:
-            return
-        scaled = joules * self._factor
-        # What was booked too much is taken back from what comes: a counter never falls.
-        taken = min(scaled, self._debt)
-        self._debt -= taken
-        self._scaled += scaled
-        self._book(divided(scaled - taken, seconds, shares, resting))
+        """Add the window that the buffer was drained for last.
 
-    def follow(self, counter: float, now: float, limit: float | None) -> None:
-        """Follow the driver's counter of joules, which was read at a time on the monotonic clock.
-
-        What samples that are missing would have added goes to the states since the last read.
+        ``rest`` and ``limit`` are the watts of a resting GPU and the power limit.
         """
-        before, self._since = self._since, (counter, now, self._sampled)
-        scaled, self._scaled = self._scaled, 0.0
-        recent, self._recent = self._recent, dict.fromkeys(STATES, 0.0)
-        if before is None:
-            return
-        counted, seconds, sampled = (
-            new - old for new, old in zip(self._since, before, strict=True)
-        )
-        implausible = limit is not None and counted > MOST_OVER_LIMIT * limit * seconds
-        if counted < 0.0 or implausible:  # the driver was loaded again
-            return
-        if sampled > 0.0 and PLAUSIBLE[0] < counted / sampled < PLAUSIBLE[1]:
-            self._factor = counted / sampled
-        missing = counted - scaled - self._debt
-        self._debt = max(0.0, -missing)
-        booked = sum(recent.values())
-        if missing > 0.0 and booked > 0.0:
-            self._book({state: missing * part / booked for state, part in recent.items()})
-            self._recent = dict.fromkeys(STATES, 0.0)
+        new, seconds = buffer.joules - self._drawn, buffer.seconds - self._covered
+        self._drawn, self._covered = buffer.joules, buffer.seconds
+        mean = new / seconds if seconds > 0.0 else None
+        joules = new * self._factor
+        self._estimated += joules
+        joules += self._settlement(now, limit)
+        if joules < 0.0:
+            self._too_much -= joules
+            joules = 0.0
+        paid = min(self._too_much, PAID_BACK * joules)
+        self._too_much -= paid
+        if not self.joules:
+            self.joules = dict.fromkeys(STATES, 0.0)
+        for state, part in divided(joules - paid, shares, mean, rest).items():
+            self.joules[state] += part
 
-    def _book(self, joules: Mapping[str, float]) -> None:
-        for state, more in joules.items():
-            self.joules[state] += more
-            self._recent[state] += more
+    def _settlement(self, now: float, limit: float | None) -> float:
+        """What was counted too little since the energy counter was read, if it is read now."""
+        start = self._start
+        if start is None:
+            return 0.0
+        elapsed, covered = now - start.at, self._covered - start.covered
+        missing = elapsed - covered > MISSING
+        if elapsed < (SETTLED_FIRST if missing or start.first else SETTLED_EVERY):
+            return 0.0
+        counter = known(self.gpu.energy)
+        if counter is None:
+            return 0.0
+        told, drawn = counter - start.counter, self._drawn - start.drawn
+        estimated, self._estimated = self._estimated, 0.0
+        self._start = _Start(now, counter, self._drawn, self._covered, first=False)
+        if missing:
+            # A counter that was reset tells less than the samples, or falls.
+            possible = PLAUSIBLE[0] * drawn <= told <= MOST * (limit or math.inf) * elapsed
+            return told - estimated if possible else 0.0
+        if drawn <= 0.0 or not PLAUSIBLE[0] < told / drawn < PLAUSIBLE[1]:
+            return 0.0
+        self._factor = told / drawn
+        return told - estimated

@@ -1,4 +1,4 @@
-"""Power draw of one GPU: 50 Hz samples, the energy they add up to by state, and their period."""
+"""Power draw of one GPU: 50 Hz samples, the energy by state, and their period."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpunode.driver.driver import Gpu, PowerLimits, known
 from gpunode.gpu import GPU
 from gpunode.gpu.buffers import LIMIT_RATIOS, PowerBuffer, PowerWindow
 from gpunode.gpu.due import Due
-from gpunode.gpu.energy import Energy
+from gpunode.gpu.energy import StateEnergy
 from gpunode.gpu.rhythm import Rhythm
 from gpunode.metric import Metric, Sample
 
@@ -47,8 +47,8 @@ SWINGS = Metric(
 ENERGY = Metric(
     "gpunode_gpu_energy_joules_total",
     "counter",
-    "Energy since the daemon started, by state of the ledger: 50 Hz samples of the draw, whose sum "
-    "follows the driver's counter (nvmlDeviceGetTotalEnergyConsumption).",
+    "Energy by state of the ledger since the daemon started; the states sum to what the driver's "
+    "counter tells (50 Hz samples, settled with nvmlDeviceGetTotalEnergyConsumption).",
     (*GPU, "state"),
 )
 STEP_PERIOD = Metric(
@@ -63,9 +63,6 @@ METRICS = (POWER, POWER_LIMIT, POWER_DEFAULT_LIMIT, DRAW, SWINGS, ENERGY, STEP_P
 LIMITS_EVERY = 300.0
 """Seconds between reads of the limits, which rarely change."""
 
-ENERGY_EVERY = 120.0
-"""Seconds between reads of the energy counter, which costs 3.5 ms."""
-
 RHYTHM_EVERY = 60.0
 """Seconds between searches for the step period, which cost 5 ms."""
 
@@ -78,13 +75,11 @@ class Power:
         self.labels = gpu.identity.labels
         self.buffer = PowerBuffer(gpu)
         self.limits: PowerLimits | None = None
-        self.energy: Energy | None = None
+        self.energy = StateEnergy(gpu)
         self.step_period: float | None = None
         self._rhythm = Rhythm()
         self._limits_due = Due(LIMITS_EVERY)
         self._rhythm_due = Due(RHYTHM_EVERY)
-        self._counter_due = Due(ENERGY_EVERY)
-        self._counted = (0.0, 0.0)
 
     def drain(self, now: float) -> PowerWindow | None:
         """The samples since the last call; None if the GPU keeps none."""
@@ -99,25 +94,17 @@ class Power:
         shares: Mapping[str, float],
         resting: float | None,
     ) -> None:
-        """Add a window's samples to the energy of its states, and search for their period."""
+        """Add the samples of a window to the energy of its states, and search for their period.
+
+        ``resting`` is the draw of a resting GPU in watts, if that is known.
+        """
         if window is not None:
             self._rhythm.add(window.samples)
-            self._count_energy(now, shares, resting)
+            rest = min((w for w in (resting, window.lowest) if w is not None), default=None)
+            limit = self.limits.enforced if self.limits else None
+            self.energy.count(self.buffer, now, shares, rest, limit)
         if self._rhythm.full and self._rhythm_due.at(now):
             self.step_period = self._rhythm.period()
-
-    def _count_energy(self, now: float, shares: Mapping[str, float], resting: float | None) -> None:
-        """Add what was sampled since the last call, by the states of that time."""
-        if self.energy is None:
-            self.energy = Energy()
-        joules, seconds = self.buffer.joules, self.buffer.seconds
-        before, self._counted = self._counted, (joules, seconds)
-        self.energy.add(joules - before[0], seconds - before[1], shares, resting)
-        if self._counter_due.at(now):
-            counter = known(self.gpu.energy)
-            if counter is not None:
-                limit = self.limits.enforced if self.limits else None
-                self.energy.follow(counter, now, limit)
 
     @property
     def mean(self) -> float | None:
@@ -131,7 +118,7 @@ class Power:
         if self.limits is not None:
             yield from POWER_LIMIT.at(self.limits.enforced, *at)
             yield from POWER_DEFAULT_LIMIT.at(self.limits.default, *at)
-        if self.energy is not None:
+        if self.energy.joules:
             yield Sample(DRAW, at, self.buffer.share_of_limit.copy())
             yield from SWINGS.at(float(self.buffer.swings), *at)
             for state, joules in self.energy.joules.items():

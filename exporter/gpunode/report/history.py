@@ -84,6 +84,14 @@ ENERGY = Query(
 )
 """Kilowatt hours."""
 
+ENERGY_BY_STATE = Query(
+    "sum by (state) (sum_over_time(cluster:gpunode_gpu_power:by_state[WINDOW])) "
+    f"* {RULE_INTERVAL} / {HOUR} / 1000",
+    late=0,
+)
+WAITING = ("starved", "launch", "idle")
+"""States in which a GPU that is held waits for its host or for its job."""
+
 _NODE_FAULT = 'node:gpunode_fault:level{fault!="gpu"}[WINDOW]'
 _GPU_FAULT = "gpu:gpunode_gpu_fault:level[WINDOW]"
 NODE_FAULTS = Query(
@@ -191,6 +199,9 @@ class Past:
     energy: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     """Kilowatt hours by the end of the day."""
 
+    energy_by_state: Amounts = field(default_factory=lambda: defaultdict(float))
+    """Kilowatt hours by state of the ledger; empty where none were recorded."""
+
     blocked: dict[tuple[JobKey, int], dict[NodeKey, list[float]]] = field(default_factory=dict)
     """Hours that a node's GPUs waited for the peers of a job, and hours in all, by day."""
 
@@ -248,6 +259,7 @@ class Asking:
             (JOB_CAUSES, DAY, self._job_cause),
             (JOB_KINDS, DAY, self._job_kind),
             (KINDS, DAY, self._kind),
+            (ENERGY_BY_STATE, DAY, self._energy_by_state),
             (MFU, DAY, self._mfu),
             (STEPS, DAY, self._step),
             (NODES, DAY, self._node),
@@ -319,6 +331,9 @@ class Asking:
 
     def _energy(self, _: Labels, at: int, kilowatt_hours: float) -> None:
         self.past.energy[at] += kilowatt_hours
+
+    def _energy_by_state(self, labels: Labels, _: int, kilowatt_hours: float) -> None:
+        self.past.energy_by_state[labels.get("state", "")] += kilowatt_hours
 
     def _blocked(self, labels: Labels, at: int, hours: float) -> None:
         nodes = self.past.blocked.setdefault((_job(labels), at), {})

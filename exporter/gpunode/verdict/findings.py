@@ -137,6 +137,8 @@ class GpuStatus:
     processes: tuple[RankedProcess, ...]
     waits_for: tuple[str, ...]
     waited_for_by: tuple[str, ...]
+    less_accurate: str
+    """Why its ledger is less accurate than those of other models, else empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +249,14 @@ def status(loop: Loop) -> NodeStatus:
     )
 
 
+def less_accurate(window: WindowDetail | None) -> str:
+    """Why the ledger of a GPU is less accurate than those of models that were measured."""
+    if window is None or not window.stand_in:
+        return ""
+    whose = f"the ledger uses the ceilings of an {window.stand_in}"
+    return f"{whose}; `gpunode calibrate` measures its own"
+
+
 def in_a_sentence(now: NodeStatus) -> str:
     """What is wrong on a node; where nothing is, what its GPUs do."""
     doing: dict[str, list[str]] = {}
@@ -336,6 +346,7 @@ def _gpu(known: Known, at: At) -> GpuStatus:
         processes=known.processes.get(at, ()),
         waits_for=known.called(known.waits_for(at)),
         waited_for_by=known.called(waiting),
+        less_accurate=less_accurate(known.windows.get(at)),
     )
 
 

@@ -12,7 +12,6 @@ from gpunode.driver.driver import DriverError
 from gpunode.export.history import History
 from gpunode.gpu.activity import MEMORY_TOTAL, MEMORY_USED, TEMPERATURE, UTILIZATION
 from gpunode.gpu.health import INFO
-from gpunode.gpu.ledger import STATES
 from gpunode.gpu.nvlink import NVLINK_UP
 from gpunode.gpu.power import ENERGY
 from gpunode.gpu.units import NVLINK_BYTES
@@ -191,10 +190,7 @@ def act(
         UTILIZATION: utilization,
     }
     nvlink = 180e9 * states.get("communication", 0.0)
-    made.rates |= {
-        (NVLINK_BYTES, ("transmit",)): nvlink,
-        **{(ENERGY, (state,)): watts * states.get(state, 0.0) for state in STATES},
-    }
+    made.rates |= {(ENERGY, ("compute",)): watts, (NVLINK_BYTES, ("transmit",)): nvlink}
 
 
 def at_work(count: int = 8) -> Scene:

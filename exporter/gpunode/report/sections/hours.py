@@ -233,6 +233,7 @@ def energy(view: PeriodView) -> ReportSection:
             weeks[view.week(at)]["energy"] += view.past.energy[at]
     useful_hours = added(weeks.values())
     energy = sum(view.past.energy.values())
+    by_state = view.past.energy_by_state
     asked = view.over(history.ENERGY)
     return ReportSection(
         "energy",
@@ -250,6 +251,22 @@ def energy(view: PeriodView) -> ReportSection:
                 f"{asked} / sum (sum_over_time(cluster:{history.LEDGER}"
                 f'{{state=~"compute|memory"}}[{view.window}]))',
                 "kWh",
+            ),
+            Figure(
+                "energy_blocked",
+                "Burnt while blocked",
+                by_state.get("blocked", 0.0) if by_state else None,
+                "kWh",
+                view.over(history.ENERGY_BY_STATE),
+                "while a peer was late",
+            ),
+            Figure(
+                "energy_waiting",
+                "Burnt while waiting",
+                sum(by_state.get(state, 0.0) for state in history.WAITING) if by_state else None,
+                "kWh",
+                view.over(history.ENERGY_BY_STATE),
+                "starved, launch and idle",
             ),
         ),
         (

@@ -248,6 +248,7 @@ class Row {
     fact("Waited for by", gpu.waited_for_by.length ? named(gpu.waited_for_by) : "");
     fact("Temperature", gpu.temperature_celsius === null ? "" : `${Math.round(gpu.temperature_celsius)} °C`);
     fact("Utilisation", gpu.utilization_ratio === null ? "" : `${percent(gpu.utilization_ratio)}, as nvidia-smi tells it`);
+    fact("Ledger", gpu.less_accurate.replaceAll("`", ""));
     fact("Step time", gpu.step_period_seconds ? `about ${gpu.step_period_seconds.toFixed(2)} s, by its power draw` : "");
     this.detail.replaceChildren(left, facts);
   }
