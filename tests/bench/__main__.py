@@ -59,6 +59,13 @@ def anywhere() -> Iterator[tuple[str, Report]]:
     yield "20-census-fake", census.census()
 
 
+def gain() -> Iterator[tuple[str, Report]]:
+    """Without a GPU: what the daemon said that fixes give, of the pairs that were measured."""
+    from tests.bench.truth import gains
+
+    yield "21-gain", gains.report(gains.load())
+
+
 def soak() -> Iterator[tuple[str, Report]]:
     """Without a GPU: a day beside a hostile tenant, which takes minutes to play."""
     from tests.bench import soak
@@ -85,6 +92,7 @@ GROUPS = {
     "gpus": gpus,
     "truth": truth,
     "anywhere": anywhere,
+    "gain": gain,
     "soak": soak,
     "review": review,
     "image": image,
