@@ -361,5 +361,22 @@ OF_CLUSTERS: tuple[Record, ...] = (
         given={series("gpunode_gpu_bottleneck", cause="shm"): 1.0},
         results={("shm",): 1.0},
     ),
+    Record(
+        name="cluster:gpunode_gpu_verdict_gain:gpus",
+        labels=("cluster", "cause", "bound"),
+        expression=(
+            "sum by (cluster, cause, bound) ("
+            f"(1 - 1 / max by ({GPU}, bound) (gpunode_gpu_verdict_gain_ratio)) "
+            f"* on ({GPU}) group_left (cause) "
+            f"max by ({GPU}, cause) (gpunode_gpu_bottleneck == 1))"
+        ),
+        purpose="GPUs whose work the others would do as well without what holds them back, as "
+        "estimated and by its bounds.",
+        given={
+            series("gpunode_gpu_bottleneck", cause="shm"): 1.0,
+            series("gpunode_gpu_verdict_gain_ratio", bound="estimate"): 4.0,
+        },
+        results={("shm", "estimate"): 0.75},
+    ),
 )
 """Rules that add up or compare nodes, for the Prometheus that sees them all."""

@@ -72,6 +72,13 @@ CAUSES = Query(
     f"* {RULE_INTERVAL} / {HOUR}",
     late=0,
 )
+GAINS = Query(
+    "sum by (cause, bound) (sum_over_time(cluster:gpunode_gpu_verdict_gain:gpus[WINDOW])) "
+    f"* {RULE_INTERVAL} / {HOUR}",
+    late=0,
+)
+"""GPU hours that the same work would not take without each cause, and their bounds."""
+
 KINDS = Query(
     "sum by (kind) (sum_over_time(cluster:gpunode_job_kind:gpus[WINDOW])) "
     f"* {RULE_INTERVAL} / {HOUR}",
@@ -195,6 +202,9 @@ class Past:
     models: dict[str, Amounts] = field(default_factory=dict)
     namespaces: dict[str, Amounts] = field(default_factory=dict)
     causes: Amounts = field(default_factory=lambda: defaultdict(float))
+    gains: dict[str, Amounts] = field(default_factory=dict)
+    """GPU hours that would come back by cause, and by bound."""
+
     kinds: Amounts = field(default_factory=lambda: defaultdict(float))
     energy: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     """Kilowatt hours by the end of the day."""
@@ -256,6 +266,7 @@ class Asking:
         return [
             *self._brief(),
             (JOBS, DAY, self._job),
+            (GAINS, DAY, self._gain),
             (JOB_CAUSES, DAY, self._job_cause),
             (JOB_KINDS, DAY, self._job_kind),
             (KINDS, DAY, self._kind),
@@ -325,6 +336,9 @@ class Asking:
 
     def _cause(self, labels: Labels, _: int, hours: float) -> None:
         self.past.causes[labels.get("cause", "")] += hours
+
+    def _gain(self, labels: Labels, _: int, hours: float) -> None:
+        _add(self.past.gains, labels.get("cause", ""), labels.get("bound", ""), hours)
 
     def _kind(self, labels: Labels, _: int, hours: float) -> None:
         self.past.kinds[labels.get("kind", "")] += hours

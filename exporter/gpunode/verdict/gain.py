@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from gpunode.gpu import GPU
 from gpunode.metric import Metric, Sample
 from gpunode.verdict.case import Case
-from gpunode.verdict.causes.cause import Cause, Remedy
+from gpunode.verdict.causes.cause import Cause, Remedy, without
 from gpunode.verdict.facts import At
 
 GAIN = Metric(
@@ -34,7 +34,7 @@ LEDGER = 0.01
 """Standard error of a share of time in the ledger, over a verdict's seconds."""
 
 LEAST_LEFT = 0.04
-"""Below this share of its time that is left, a job hardly runs: nobody knows how fast it may be."""
+"""Of a job that would take less than this share of its time, nobody knows how fast it may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,26 +63,19 @@ def gain(case: Case, cause: Cause) -> Gain | None:
     if remedy is None or cause.stands_still:
         return None
     left = _left(remedy, case)
-    if left is None or left < LEAST_LEFT:
+    if left is None or not LEAST_LEFT <= left <= 1.0 - LEDGER:
         return None
     windows = [_left(remedy, replace(case, shares=shares)) for shares in case.windows()]
     known = [one for one in windows if one is not None]
     varies = statistics.stdev(known) / math.sqrt(len(known)) if len(known) > 1 else 0.0
     error = IN_NINE_OF_TEN * math.hypot(varies, remedy.unsure * (1.0 - left), LEDGER)
-    return Gain(1.0 / min(1.0, left + error), 1.0 / left, 1.0 / max(LEAST_LEFT / 2, left - error))
+    return Gain(1.0 / min(1.0, left + error), 1.0 / left, 1.0 / max(LEAST_LEFT, left - error))
 
 
 def _left(remedy: Remedy, case: Case) -> float | None:
     """The share of its time in which the job would do the same; at most all of it."""
-    left = remedy.left(case) if remedy.left else _without(remedy.states, case)
+    left = remedy.left(case) if remedy.left else without(remedy.states, case)
     return None if left is None else min(1.0, left)
-
-
-def _without(states: tuple[str, ...], case: Case) -> float | None:
-    """What is left if the time of some states comes back; None if nobody may want that time."""
-    if not states or "idle" in states:
-        return None
-    return 1.0 - sum(case.shares[state] for state in states)
 
 
 def _times(ratio: float) -> str:

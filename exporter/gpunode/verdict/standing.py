@@ -55,6 +55,10 @@ class Standing:
     usual: Mapping[str, float]
     """Mean share of time by state."""
 
+    rests_on: Mapping[str, float]
+    """The shares that were judged when it fell: of a GPU that had just begun to do something else,
+    they are partly those of before."""
+
     began: float
     """When (monotonic) the GPU began to do this."""
 
@@ -67,6 +71,10 @@ class Standing:
     doubted: int = 0
     doubted_since: float = math.inf
     """Verdicts in a row that named another cause, and when the first of them fell."""
+
+    def is_over(self, shares: Mapping[str, float]) -> bool:
+        """Whether what the verdict rested on is gone."""
+        return distance(shares, self.rests_on) >= MOVED
 
     def moved(self, latest: Mapping[str, float]) -> bool:
         """Whether the GPU does something else than usual."""
@@ -96,7 +104,7 @@ class Standings:
         processes = frozenset((process.pid, process.start) for process in started)
         standing = self._standing.get(case.at)
         if standing is None or _changed_hands(standing.processes, processes):
-            self._standing[case.at] = Standing(found[0], processes, latest, now)
+            self._standing[case.at] = Standing(found[0], processes, latest, case.shares, now)
             return found[0]
         standing.processes = processes
         cause = standing.verdict.cause
@@ -108,12 +116,12 @@ class Standings:
         else:
             standing.doubted += 1
             standing.doubted_since = min(standing.doubted_since, now)
-            if _gives_way(standing, same, found[0], latest, now):
+            if _gives_way(standing, same, found[0], latest, case.shares, now):
                 usual, began = standing.usual, standing.began
                 if standing.moved(latest):
                     usual, began = latest, now
                 self._standing[case.at] = Standing(
-                    found[0], processes, usual, began, now, standing.varies
+                    found[0], processes, usual, case.shares, began, now, standing.varies
                 )
                 return found[0]
         standing.learn(latest)
@@ -139,6 +147,7 @@ def _gives_way(
     same: Verdict | None,
     other: Verdict,
     latest: Mapping[str, float],
+    shares: Mapping[str, float],
     now: float,
 ) -> bool:
     """Whether another verdict takes the place of the standing one, of which ``same`` is left."""
@@ -149,7 +158,7 @@ def _gives_way(
         return True
     if same is not None and other.share < LARGER * same.share:
         return False
-    if standing.moved(latest):
+    if standing.moved(latest) or (same is None and standing.is_over(shares)):
         return True
     still_open = now - standing.began < EXPLAINED and before.explains and other.cause.explains
     return (still_open or now - standing.since >= STEADY) and standing.doubted >= IN_A_ROW

@@ -125,7 +125,14 @@ def causes(view: PeriodView) -> ReportSection:
     """What held GPUs up."""
     causes = {cause: hours for cause, hours in view.past.causes.items() if hours > 0}
     rows = tuple(
-        (cause, hours, *view.cost(hours), _meaning(cause), _remedy(cause))
+        (
+            *(cause, hours, *view.cost(hours)),
+            *(
+                view.past.gains.get(cause, {}).get(bound)
+                for bound in ("estimate", "lower", "upper")
+            ),
+            *(_meaning(cause), _remedy(cause)),
+        )
         for cause, hours in sorted(causes.items(), key=lambda item: -item[1])
     )
     return ReportSection(
@@ -133,7 +140,8 @@ def causes(view: PeriodView) -> ReportSection:
         "What held GPUs up",
         "The verdict names, for every GPU at any time, the one resource that costs it most. A "
         "GPU that is held up is not wholly lost, and one that loses little has no cause: these "
-        "hours do not add up to those that were lost."
+        "hours do not add up to those that were lost. To get back are the hours that the same work "
+        "would not take without the cause, with bounds that hold nine times in ten."
         if rows
         else "No verdict named a cause.",
         (),
@@ -145,11 +153,14 @@ def causes(view: PeriodView) -> ReportSection:
                     TableColumn("cause", "Cause"),
                     TableColumn("gpu_hours", "GPU hours", "GPU hours"),
                     *view.cost_column(),
+                    TableColumn("given_back", "To get back", "GPU hours"),
+                    TableColumn("given_back_lower", "at least", "GPU hours"),
+                    TableColumn("given_back_upper", "at most", "GPU hours"),
                     TableColumn("meaning", "What it means"),
                     TableColumn("remedy", "What helps"),
                 ),
                 rows,
-                (view.over(history.CAUSES),),
+                (view.over(history.CAUSES), view.over(history.GAINS)),
             ),
         ),
     )

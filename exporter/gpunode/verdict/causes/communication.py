@@ -20,8 +20,8 @@ COMMUNICATES = 0.25
 OF_COLLECTIVES = 0.52
 """Share of NVLink's rate in one direction that collectives reach (``Ceilings``)."""
 
-NOT_HIDDEN = 0.3
-"""How much of the time of collectives and kernels that run at once is not saved by that."""
+FORWARD = 1 / 3
+"""Share of the forward pass in the time of a step; the backward pass takes twice as long."""
 
 OF_HOST = ("starved", "launch", "copy")
 """States in which a rank is late for what its host does."""
@@ -33,7 +33,8 @@ STALLED = 6.0
 def _overlapped(case: Case) -> float:
     """Gradients are sent while the backward pass goes on; over NVLink, if they take another way.
 
-    A collective over PCIe or a network takes as long as its bytes over NVLink then.
+    A collective takes as long as its bytes over NVLink then. One that goes over NVLink already
+    takes as long as it did, and is hidden but for the part that the forward pass has of the time.
     """
     share = case.shares["communication"]
     speed = case.now(NVLINK_SPEED) * OF_COLLECTIVES
@@ -41,8 +42,8 @@ def _overlapped(case: Case) -> float:
     nvlink = max(case.rate(NVLINK_BYTES, way) for way in ("transmit", "receive"))
     rest = 1.0 - share - case.shares["blocked"]
     if speed and min(ways) > nvlink:
-        return rest + min(share, min(ways) / speed)
-    return max(rest, share) + NOT_HIDDEN * min(rest, share)
+        return max(rest, min(ways) / speed)
+    return max(rest, share) + FORWARD * min(rest, share)
 
 
 COMMUNICATION = Cause(
@@ -64,6 +65,7 @@ COMMUNICATION = Cause(
         ("communication",),
         "Check NVLink and RDMA; overlap communication, use larger batches.",
         left=_overlapped,
+        unsure=0.15,
     ),
     colour="communication",
 )

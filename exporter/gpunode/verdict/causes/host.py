@@ -11,7 +11,7 @@ from gpunode.jobs import processes as job
 from gpunode.jobs import steps
 from gpunode.verdict.advice import Advice
 from gpunode.verdict.case import Case, Evidence
-from gpunode.verdict.causes.cause import LOST, Cause, Explains, Remedy
+from gpunode.verdict.causes.cause import LOST, Cause, Explains, Remedy, without_gaps_and_copies
 from gpunode.verdict.workload import WORKLOAD
 
 THREAD_BUSY = 0.8
@@ -104,7 +104,9 @@ HOST_COMPUTE = Cause(
         "See what it computes: `py-spy dump --pid PID`. Move that to the GPU or to loader workers.",
     ),
     remedy=Remedy(
-        ("starved",), "Move what the process computes on CPUs to the GPU or to loader workers."
+        ("starved",),
+        "Move what the process computes on CPUs to the GPU or to loader workers.",
+        left=without_gaps_and_copies,
     ),
     colour="#BB5555",
     slows_its_gpu=True,
@@ -211,7 +213,11 @@ CHECKPOINT = Cause(
         "idle while the job saves its state",
         "Nothing, if it ends by itself. If it comes often, save asynchronously or less often.",
     ),
-    remedy=Remedy(("starved",), "Write checkpoints asynchronously, sharded or less often."),
+    remedy=Remedy(
+        ("starved",),
+        "Write checkpoints asynchronously, sharded or less often.",
+        left=without_gaps_and_copies,
+    ),
     colour="#6688EE",
     ends_by_itself=True,
 )
