@@ -344,7 +344,9 @@ class Loop:
                 yield from UP.at(float(up), name, *WHOLE_NODE)
         for watch in self._ordered:
             at = watch.source.name, *watch.place
-            yield from UP.at(float(watch.up(now)), *at)
-            yield from LAST_SUCCESS.at(watch.last_success, *at)
+            up = watch.up(now)
+            yield from UP.at(float(up), *at)
+            if not up:  # else it is no longer ago than its interval
+                yield from LAST_SUCCESS.at(watch.last_success, *at)
         for name, counts in sorted(self._counts.items()):
             yield from counts.samples(name)
