@@ -23,7 +23,7 @@ from gpunode.config import GpuSettings, HostSettings, Settings
 from gpunode.driver.driver import Identity, Process
 from gpunode.holders.census import Census
 from gpunode.holders.holder import ROLE_FIRST, Role, thread_names
-from gpunode.host.cpu import Cpu
+from gpunode.host.cpu import CORES, SECONDS, Cpu
 from gpunode.host.disk import Disks
 from gpunode.host.filesystem import READ_ONLY, Filesystems, FilesystemSpace
 from gpunode.host.mounts import parse
@@ -204,8 +204,10 @@ def test_the_pressure_of_this_machine_is_told() -> None:
 def test_the_cores_of_this_machine_are_told() -> None:
     reading = Cpu(HERE, Settings()).read()
     assert reading is not None
-    cores = {s.labels[0] for s in reading.samples if s.metric.name == "gpunode_cpu_seconds_total"}
-    assert len(cores) == os.sysconf("SC_NPROCESSORS_ONLN")
+    cores = [s.value for s in reading.samples if s.metric is CORES]
+    assert sum(cores) == os.sysconf("SC_NPROCESSORS_ONLN")  # type: ignore[arg-type]
+    modes = {s.labels[0] for s in reading.samples if s.metric is SECONDS and s.value}
+    assert {"user", "system"} <= modes
 
 
 NETWORK = """

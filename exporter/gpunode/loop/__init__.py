@@ -57,7 +57,11 @@ class Silent:
 
 
 STAGGER = 0.037
-"""Seconds between the first reads of two sources, so that not all wake at once."""
+"""Seconds between the first reads of two kinds of sources, so that not all wake at once."""
+
+IN_A_ROW = 0.003
+"""The same of two sources of a kind, which follow each other: what one does not find in the caches
+of the processor, the next does."""
 
 MOST_HUNG = 16
 """The most reads of sources of one name that may hang on after their place is gone, each with its
@@ -194,9 +198,13 @@ class Loop:
         workers: list[Search | Watch] = [s for s in self.searches if not _runs(s)]
         workers += self._startable()
         refused: dict[str, Exception] = {}
-        for place, worker in enumerate(workers):
+        kinds: dict[str, int] = {}
+        for worker in workers:
+            nth = kinds.get(worker.name, 0)
+            kinds[worker.name] = nth + 1
+            delay = STAGGER * list(kinds).index(worker.name) + IN_A_ROW * nth
             thread = threading.Thread(
-                target=worker.run, args=(STAGGER * place,), name=worker.where, daemon=True
+                target=worker.run, args=(delay,), name=worker.where, daemon=True
             )
             try:
                 thread.start()
@@ -336,7 +344,9 @@ class Loop:
                 yield from UP.at(float(up), name, *WHOLE_NODE)
         for watch in self._ordered:
             at = watch.source.name, *watch.place
-            yield from UP.at(float(watch.up(now)), *at)
-            yield from LAST_SUCCESS.at(watch.last_success, *at)
+            up = watch.up(now)
+            yield from UP.at(float(up), *at)
+            if not up:  # else it is no longer ago than its interval
+                yield from LAST_SUCCESS.at(watch.last_success, *at)
         for name, counts in sorted(self._counts.items()):
             yield from counts.samples(name)

@@ -181,6 +181,11 @@ class Watch:
         return self.source.name, self.place
 
     @property
+    def name(self) -> str:
+        """The source, wherever it is."""
+        return self.source.name
+
+    @property
     def where(self) -> str:
         """The source and its place, for the log."""
         gpu = f"GPU {self.place.gpu}" if self.place.gpu else ""
