@@ -157,7 +157,7 @@ SHARED_MEMORY = re.compile(
     re.MULTILINE,
 )
 """Memory that a process shares with its peers by NCCL, NVSHMEM, UCX or Open MPI.
-https://github.com/NVIDIA/nccl/blob/master/src/misc/shmutils.cc,
+https://github.com/NVIDIA/nccl/blob/v2.28.3-1/src/misc/shmutils.cc,
 https://github.com/openucx/ucx/blob/master/src/uct/sm/mm/posix/mm_posix.c,
 https://github.com/open-mpi/ompi/blob/main/opal/mca/btl/sm/btl_sm_component.c"""
 

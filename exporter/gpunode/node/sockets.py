@@ -24,9 +24,9 @@ UNIX_ROWS = 1 << 14
 """The most rows of the table of Unix sockets to look at; a node of a hundred pods has 5,000."""
 
 COMMUNICATOR = re.compile(r"[@/]tmp/nccl-socket-\d+-[0-9a-f]+")
-"""The name of the socket by which a communicator of NCCL passes handles of memory, whatever program
-uses NCCL; @ stands for the zero byte that makes a name abstract, in place of the slash.
-https://github.com/NVIDIA/nccl/blob/master/src/misc/ipcsocket.cc"""
+"""The name of the socket by which a communicator of NCCL passes handles of memory, from version
+2.20 on and whatever program uses it; @ stands for the zero byte that makes a name abstract, in
+place of the slash. https://github.com/NVIDIA/nccl/blob/v2.28.3-1/src/misc/ipcsocket.cc"""
 
 AT_ONCE = 600
 """Bytes to read at a time, four rows: those that wait come first, and to find the others the kernel
