@@ -24,6 +24,7 @@ import torch
 
 from tests.bench.truth import generated
 from tests.bench.truth.drawn import PROGRAM
+from tests.bench.truth.pieces import clean_up
 from tests.bench.truth.rank import Rank, Step, say, traced, tracer
 from tests.bench.truth.series_files import names_file, trace_file
 
@@ -97,7 +98,7 @@ def one(name: str, number: int, rank: Rank, orders: Orders, shared: mmap.mmap, c
     rank.began = time.monotonic()
     profiler = steps(step, rank, orders, number, shared)
     torch.cuda.synchronize()
-    generated.clean_up()
+    clean_up()
     if profiler is None:
         return
     profiler.stop()
@@ -132,7 +133,7 @@ def main(gpu: int, copies: int, path: Path) -> None:
         except Exception as error:
             if rank.ranks > 1 or "CUDA error" in str(error):
                 raise  # other ranks would wait for ever, and a context that failed stays so
-            generated.clean_up()
+            clean_up()
             first = (str(error).splitlines() or [""])[0][:200]
             say(f"failed {number} {type(error).__name__}: {first}")
         gc.collect()
