@@ -73,7 +73,7 @@ def exchange(rank: Rank, p: Parameters) -> Step:
 def same_on_all(rank: Rank, p: Parameters, seconds: float) -> Step:
     """Work that is repeated as often on every rank."""
     step = BUILD[p["kind"]](rank, p)
-    count = torch.tensor(min(MOST, seconds / took(step)), device=rank.device)
+    count = torch.tensor(float(min(MOST, seconds / took(step))), device=rank.device)
     dist.all_reduce(count, op=dist.ReduceOp.MAX)
     times = max(1, round(count.item()))
 
