@@ -232,6 +232,29 @@ def preparation(rank: Rank, p: Parameters) -> Step:
     return paced(step, p)
 
 
+@builds("offload")
+def offload(rank: Rank, p: Parameters) -> Step:
+    """Gradients go to the CPU, whose optimizer sends the weights back."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(p["threads"])
+    ENDS.append(lambda: torch.set_num_threads(threads))
+    busy = work(rank, p["work"], p["seconds"])
+    gradients = torch.zeros(p["numbers"], device=rank.device)
+    host = [torch.zeros(p["numbers"]) for _ in range(3)]
+    if p["pinned"]:
+        host = [each.pin_memory() for each in host]
+    received, momentum, weights = host
+
+    def step() -> None:
+        busy()
+        received.copy_(gradients)
+        momentum.mul_(0.9).add_(received)
+        weights.sub_(momentum, alpha=1e-6)
+        gradients.copy_(weights)
+
+    return paced(step, p)
+
+
 @builds("threads")
 def threads(rank: Rank, p: Parameters) -> Step:
     """Threads that want the GIL all the time or now and then."""
