@@ -113,6 +113,7 @@ def one(name: str, number: int, rank: Rank, orders: Orders, shared: mmap.mmap, c
 def main(gpu: int, copies: int, path: Path) -> None:
     """Be one process of every program of the series, on a GPU."""
     programs = os.environ[PROGRAM].split()
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # a pool would outlive its program
     if any(name.startswith("compiled") for name in programs):
         importlib.import_module("torch._dynamo")
     say("loaded")
