@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -165,3 +166,11 @@ def test_the_table_says_what_was_what() -> None:
     one = window.of("matmul", "matmul:1", truth)
     assert worst(one).text == "starved 1.00 told 0.00"
     assert table([one]).splitlines()[1].startswith("matmul 1 1 0.00 0.00 1.00 (starved")
+
+
+def test_whatever_can_be_drawn_can_be_built() -> None:
+    """Without PyTorch, by what the sources say that they build."""
+    modules = ("gpu_work", "troubles", "exchanges")
+    sources = [Path(drawn.__file__).with_name(f"{name}.py").read_text() for name in modules]
+    built = re.findall(r'^@builds\("(\w+)"\)', "".join(sources), re.MULTILINE)
+    assert sorted(built) == sorted(FAMILIES)

@@ -352,6 +352,18 @@ def _one_core(chance: random.Random) -> Parameters:
     }
 
 
+def _offload(chance: random.Random) -> Parameters:
+    return {
+        "numbers": _size(chance, 1 << 16, 1 << 25),
+        "threads": chance.choice((1, 4, 8)),
+        "pinned": chance.random() < 0.5,
+        "work": _work(chance),
+        "seconds": _log(chance, 0.003, 0.08),
+        "ahead": False,
+        **_gap(chance, 0.0),
+    }
+
+
 def _shared(chance: random.Random) -> Parameters:
     return {"work": _work(chance), **_pace(chance, 0.5)}
 
@@ -480,6 +492,7 @@ FAMILIES: dict[str, Family] = {
     "preparation": Family(_preparation),
     "threads": Family(_threads),
     "one_core": Family(_one_core),
+    "offload": Family(_offload),
     "mixture": Family(_mixture),
     "mixture_host": Family(_mixture_host),
     "shared_gpu": Family(_shared, copies=2, room="shared"),

@@ -40,6 +40,7 @@ OF_FAMILIES = {
     "copies": f"{COPYING} {HOST}",
     "allocator": "memory_allocation",
     "preparation": HOST,
+    "offload": f"{COPYING} {HOST}",
     "threads": HOST,
     "one_core": f"{LOADING} {HOST}",
     "optimizer": f"{LAUNCH} {HOST}",

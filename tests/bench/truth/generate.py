@@ -11,6 +11,7 @@ import argparse
 import os
 import random
 import re
+import sys
 import tempfile
 import threading
 import time
@@ -77,7 +78,7 @@ def run(
     begin = time.monotonic()
     gpus = models()
     if not gpus:
-        raise LookupError("no GPU that NVIDIA's driver knows")
+        sys.exit("no GPU that NVIDIA's driver knows")
     count = len(gpus)
     kept = Kept(out, gpus[0])
     of_pairs = [name for name in families if FAMILIES[name].gpus == 2 <= count]

@@ -24,6 +24,7 @@ import torch
 
 from tests.bench.truth import generated
 from tests.bench.truth.drawn import PROGRAM
+from tests.bench.truth.pieces import clean_up
 from tests.bench.truth.rank import Rank, Step, say, traced, tracer
 from tests.bench.truth.series_files import names_file, trace_file
 
@@ -97,7 +98,7 @@ def one(name: str, number: int, rank: Rank, orders: Orders, shared: mmap.mmap, c
     rank.began = time.monotonic()
     profiler = steps(step, rank, orders, number, shared)
     torch.cuda.synchronize()
-    generated.clean_up()
+    clean_up()
     if profiler is None:
         return
     profiler.stop()
@@ -112,6 +113,7 @@ def one(name: str, number: int, rank: Rank, orders: Orders, shared: mmap.mmap, c
 def main(gpu: int, copies: int, path: Path) -> None:
     """Be one process of every program of the series, on a GPU."""
     programs = os.environ[PROGRAM].split()
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # a pool would outlive its program
     if any(name.startswith("compiled") for name in programs):
         importlib.import_module("torch._dynamo")
     say("loaded")
@@ -132,7 +134,7 @@ def main(gpu: int, copies: int, path: Path) -> None:
         except Exception as error:
             if rank.ranks > 1 or "CUDA error" in str(error):
                 raise  # other ranks would wait for ever, and a context that failed stays so
-            generated.clean_up()
+            clean_up()
             first = (str(error).splitlines() or [""])[0][:200]
             say(f"failed {number} {type(error).__name__}: {first}")
         gc.collect()
