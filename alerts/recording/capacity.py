@@ -215,7 +215,7 @@ OF_NODES: tuple[Record, ...] = (
     Record(
         name="node:gpunode_gpu_power:by_state",
         labels=(*OF_NODE, "state"),
-        expression=rate("gpunode_gpu_energy_joules_total", f"{NODE}, state") + " > 0",
+        expression=rate("gpunode_gpu_energy_joules_total", f"{NODE}, state"),
         purpose="What the GPUs of a node draw by state of the ledger; it sums to their power draw.",
         given={series("gpunode_gpu_energy_joules_total", state="blocked"): 100.0},
         results={(NODE_A, "blocked"): 100.0},
