@@ -209,7 +209,7 @@ OF_NODES: tuple[Record, ...] = (
         labels=OF_NODE,
         expression=rate("gpunode_gpu_energy_joules_total", NODE),
         purpose="Mean power draw of all GPUs of a node.",
-        given={series("gpunode_gpu_energy_joules_total"): 400.0},
+        given={series("gpunode_gpu_energy_joules_total", state="compute"): 400.0},
         results={(NODE_A,): 400.0},
     ),
     Record(
@@ -228,7 +228,7 @@ OF_NODES: tuple[Record, ...] = (
             f'(sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate5m{{state=~"compute|memory"}}) > 0)'
         ),
         purpose="Joules for each second of arithmetic or memory traffic.",
-        given={series("gpunode_gpu_energy_joules_total"): 400.0, **HALF},
+        given={series("gpunode_gpu_energy_joules_total", state="compute"): 400.0, **HALF},
         results={A: 800.0},
     ),
     Record(
@@ -329,7 +329,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
         labels=("cluster",),
         expression="sum by (cluster) (node:gpunode_gpu_power:watts)",
         purpose="Mean power draw of all GPUs of a cluster.",
-        given={series("gpunode_gpu_energy_joules_total"): 400.0},
+        given={series("gpunode_gpu_energy_joules_total", state="compute"): 400.0},
         results={(): 400.0},
     ),
     Record(

@@ -231,7 +231,7 @@ def test_processes_that_come_and_go_take_their_memory_with_them() -> None:
         actor.jobs = ("train",) * (1 + second // 4 % 2)
         stage.play(1)
     assert stage.causes == ["kernel_launch"]
-    stage.play(14)  # none has come or gone since
+    stage.play(45)  # none has come or gone since
     assert stage.causes == ["memory_allocation"]
 
 
