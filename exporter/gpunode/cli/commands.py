@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import json
 import logging
 import signal
@@ -59,6 +61,9 @@ log = logging.getLogger(__name__)
 COLD = 60.0
 """Seconds to wait for the GPUs of a node without persistence mode, which the driver wakes one by
 one; the daemon does not wait, as it finds them later."""
+
+ARENA_MAX = -8
+"""``M_ARENA_MAX`` of malloc.h."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -372,8 +377,20 @@ def server(asked: WebSettings, loop: Callable[[], Loop]) -> tuple[WebSettings, C
     return web, lambda: serve(create_app(loop), listener, access)
 
 
+def _share_memory() -> None:
+    """Have all threads take their memory from one arena.
+
+    The C library gives each thread one of its own, so that they need not wait for each other, and
+    never moves what is free in one to another. Python's lock lets them take turns anyway.
+    https://man7.org/linux/man-pages/man3/mallopt.3.html
+    """
+    with contextlib.suppress(AttributeError):  # musl has none
+        ctypes.CDLL(None).mallopt(ARENA_MAX, 1)
+
+
 def _start(loop: Loop) -> None:
     """Start the loop, in threads that hold what reading processes needs only while they do."""
+    _share_memory()
     try:
         capability.lower()
     except OSError as error:
