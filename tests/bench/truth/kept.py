@@ -86,7 +86,9 @@ def worst(one: Recorded) -> Worst:
     told: dict[str, float] = defaultdict(float)
     for state, share in split(one.window).shares.items():
         told[STATE_OF.get(state, state)] += share
-    every = {state: told[state] - one.truth.get(state, 0.0) for state in {*told, *one.truth}}
+    every = {
+        state: told[state] - one.truth.get(state, 0.0) for state in sorted({*told, *one.truth})
+    }
     state = max(every, key=lambda each: abs(every[each]))
     error = abs(every[state])
     return Worst(error, f"{state} {one.truth.get(state, 0.0):.2f} told {told[state]:.2f}")
