@@ -12,6 +12,7 @@ from alerts.promql import GPU, NODE, of_gpus, rate
 from alerts.recording.jobs import OWNED, SLURM
 from alerts.settings import BUSY_SHARE
 from gpunode.gpu.ledger import STATES
+from gpunode.verdict.gain import ENDS
 
 SAMPLES_AN_HOUR = 120
 """What a rule that is evaluated every 30 s records."""
@@ -104,6 +105,18 @@ def _by_owner(owner: str) -> str:
         for state in STATES
     )
     return " or ".join(states)
+
+
+def _gains() -> str:
+    """What mending each cause would give, in GPUs; each bound is joined by itself."""
+    of_bounds = (
+        "label_replace(sum by (cluster, cause) ("
+        f"max by ({GPU}, cause) (gpunode_gpu_bottleneck == 1) * on ({GPU}) group_left () "
+        f'(1 - 1 / (max by ({GPU}) (gpunode_gpu_verdict_gain_ratio{{bound="{bound}"}}) > 0))'
+        f'), "bound", "{bound}", "", "")'
+        for bound in ENDS
+    )
+    return " or ".join(of_bounds)
 
 
 OF_NODES: tuple[Record, ...] = (
@@ -364,12 +377,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
     Record(
         name="cluster:gpunode_gpu_verdict_gain:gpus",
         labels=("cluster", "cause", "bound"),
-        expression=(
-            "sum by (cluster, cause, bound) ("
-            f"(1 - 1 / max by ({GPU}, bound) (gpunode_gpu_verdict_gain_ratio)) "
-            f"* on ({GPU}) group_left (cause) "
-            f"max by ({GPU}, cause) (gpunode_gpu_bottleneck == 1))"
-        ),
+        expression=_gains(),
         purpose="GPUs whose work the others would do as well without what holds them back, as "
         "estimated and by its bounds.",
         given={

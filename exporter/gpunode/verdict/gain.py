@@ -27,6 +27,9 @@ GAIN = Metric(
     (*GPU, "bound"),
 )
 
+ENDS = ("lower", "estimate", "upper")
+"""The values of the label ``bound``."""
+
 IN_NINE_OF_TEN = 1.645
 """Standard errors on each side of an estimate that hold nine tenths of what is measured."""
 
@@ -53,7 +56,7 @@ class Gain:
 
     def samples(self, at: At) -> Iterator[Sample]:
         """The series of a GPU."""
-        for bound in ("lower", "estimate", "upper"):
+        for bound in ENDS:
             yield Sample(GAIN, (*at, bound), getattr(self, bound))
 
 
