@@ -350,15 +350,12 @@ OF_CLUSTERS: tuple[Record, ...] = (
         labels=("cluster", "cause", "bound"),
         expression=(
             "sum by (cluster, cause, bound) ("
-            f"(1 - 1 / max by ({GPU}, bound) (gpunode_gpu_verdict_gain_ratio)) "
-            f"* on ({GPU}) group_left (cause) "
-            f"max by ({GPU}, cause) (gpunode_gpu_bottleneck == 1))"
+            f"1 - 1 / max by ({GPU}, cause, bound) (gpunode_gpu_verdict_gain_ratio > 0))"
         ),
         purpose="GPUs whose work the others would do as well without what holds them back, as "
         "estimated and by its bounds.",
         given={
-            series("gpunode_gpu_bottleneck", cause="shm"): 1.0,
-            series("gpunode_gpu_verdict_gain_ratio", bound="estimate"): 4.0,
+            series("gpunode_gpu_verdict_gain_ratio", cause="shm", bound="estimate"): 4.0,
         },
         results={("shm", "estimate"): 0.75},
     ),
