@@ -12,7 +12,6 @@ from alerts.promql import GPU, NODE, of_gpus, rate
 from alerts.recording.jobs import OWNED, SLURM
 from alerts.settings import BUSY_SHARE
 from gpunode.gpu.ledger import STATES
-from gpunode.verdict.gain import ENDS
 
 SAMPLES_AN_HOUR = 120
 """What a rule that is evaluated every 30 s records."""
@@ -105,18 +104,6 @@ def _by_owner(owner: str) -> str:
         for state in STATES
     )
     return " or ".join(states)
-
-
-def _gains() -> str:
-    """What mending each cause would give, in GPUs; each bound is joined by itself."""
-    of_bounds = (
-        "label_replace(sum by (cluster, cause) ("
-        f"max by ({GPU}, cause) (gpunode_gpu_bottleneck == 1) * on ({GPU}) group_left () "
-        f'(1 - 1 / (max by ({GPU}) (gpunode_gpu_verdict_gain_ratio{{bound="{bound}"}}) > 0))'
-        f'), "bound", "{bound}", "", "")'
-        for bound in ENDS
-    )
-    return " or ".join(of_bounds)
 
 
 OF_NODES: tuple[Record, ...] = (
@@ -377,12 +364,14 @@ OF_CLUSTERS: tuple[Record, ...] = (
     Record(
         name="cluster:gpunode_gpu_verdict_gain:gpus",
         labels=("cluster", "cause", "bound"),
-        expression=_gains(),
+        expression=(
+            "sum by (cluster, cause, bound) ("
+            f"1 - 1 / max by ({GPU}, cause, bound) (gpunode_gpu_verdict_gain_ratio > 0))"
+        ),
         purpose="GPUs whose work the others would do as well without what holds them back, as "
         "estimated and by its bounds.",
         given={
-            series("gpunode_gpu_bottleneck", cause="shm"): 1.0,
-            series("gpunode_gpu_verdict_gain_ratio", bound="estimate"): 4.0,
+            series("gpunode_gpu_verdict_gain_ratio", cause="shm", bound="estimate"): 4.0,
         },
         results={("shm", "estimate"): 0.75},
     ),

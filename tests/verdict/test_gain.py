@@ -107,11 +107,11 @@ def test_what_mending_a_cause_would_give(actor: Actor, cause: str, expected: flo
     assert verdict.cause == cause
     assert verdict.gain is not None
     assert verdict.gain.estimate == pytest.approx(expected, rel=0.01)
-    exported = {s.labels[2]: s.value for s in stage.loop.samples() if s.metric is GAIN}
+    exported = {s.labels[2:]: s.value for s in stage.loop.samples() if s.metric is GAIN}
     assert exported == {
-        "lower": verdict.gain.lower,
-        "estimate": verdict.gain.estimate,
-        "upper": verdict.gain.upper,
+        (cause, "lower"): verdict.gain.lower,
+        (cause, "estimate"): verdict.gain.estimate,
+        (cause, "upper"): verdict.gain.upper,
     }
 
 

@@ -60,7 +60,7 @@ def closest(changes: list[tuple[float, str]]) -> float:
     return min((b - a for (a, _), (b, _) in pairwise(changes[1:])), default=float("inf"))
 
 
-@given(st.sampled_from(BORDERS), st.floats(0.0, 0.08), st.integers(0, 1 << 20))
+@given(st.sampled_from(BORDERS), st.floats(0.0, 0.06), st.integers(0, 1 << 20))
 @settings(max_examples=30)
 def test_the_verdict_on_a_steady_job_changes_at_most_once_in_half_a_minute(
     shares: dict[str, float], noise: float, seed: int

@@ -24,11 +24,10 @@ GAIN = Metric(
     "How many times as fast the job would be without the cause that the verdict names: the "
     "`estimate`, and the `lower` and `upper` bound that hold nine times in ten. Absent where "
     "nothing is lost, or the job stands still.",
-    (*GPU, "bound"),
+    (*GPU, "cause", "bound"),
 )
 
-ENDS = ("lower", "estimate", "upper")
-"""The values of the label ``bound``."""
+BOUNDS = ("lower", "estimate", "upper")
 
 IN_NINE_OF_TEN = 1.645
 """Standard errors on each side of an estimate that hold nine tenths of what is measured."""
@@ -54,10 +53,10 @@ class Gain:
         bounds = f"{_times(self.lower)} to {_times(self.upper)}"
         return f"{_times(self.estimate)} times as fast ({bounds})"
 
-    def samples(self, at: At) -> Iterator[Sample]:
-        """The series of a GPU."""
-        for bound in ENDS:
-            yield Sample(GAIN, (*at, bound), getattr(self, bound))
+    def samples(self, at: At, cause: Cause) -> Iterator[Sample]:
+        """The series of a GPU whose verdict names a cause."""
+        for bound in BOUNDS:
+            yield Sample(GAIN, (*at, cause.name, bound), getattr(self, bound))
 
 
 def gain(case: Case, cause: Cause) -> Gain | None:

@@ -73,7 +73,7 @@ class Judge:
     def verdicts(self, case: Case) -> list[Verdict]:
         """All losses of one GPU, the largest first; if nothing was lost, what bounds the work.
 
-        None if its ledger does not reach back far enough.
+        Empty if its ledger does not reach back far enough.
         """
         if not case.shares:
             return []

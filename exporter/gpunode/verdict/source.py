@@ -136,7 +136,7 @@ class Verdicts:
             verdict = self._standings.after(case, found, started)
             mended = gain(case, verdict.cause)
             if mended is not None:
-                samples += mended.samples(at)
+                samples += mended.samples(at, verdict.cause)
             judged.append(_judgement(at, verdict, workload, mended, waits.get(at, ())))
             samples += _one_of(CAUSES, BOTTLENECK, at, verdict.cause.name)
             why = stalled(facts, at)

@@ -137,6 +137,7 @@ STRAGGLER = Cause(
         ("blocked",),
         "Replace the slow node, or balance the work between the ranks.",
         left=_balanced,
+        unsure=0.2,
     ),
     colour="blocked",
     waits_for_peers=True,
