@@ -113,6 +113,7 @@ SOCKETS = """\
    2: 0100007F:A238 0100007F:BFC0 01 00000000:00000000 00:00000000 00000000  1000        0 1577 1
 """
 REAL.append(json.dumps(TOLD))
+REAL.append(json.dumps({"NVIDIA H100 80GB HBM3": {"tensor": 0.929, "dram": 0.888, "sms": 132}}))
 REAL.append(SOCKETS)
 REAL.append("NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off\n")
 NUMBERS = st.sampled_from(["-1", "9" * 30, "1e9", "nan", "0x10", "", "1_000", "٣", "max", "\0"])

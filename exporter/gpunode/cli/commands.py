@@ -297,6 +297,8 @@ def calibrate(settings: CalibrateSettings) -> None:
         if settings.index >= len(gpus):
             raise ProbeError("; ".join(errors.values()) or f"there is no GPU {settings.index}")
         gpu = gpus.pop(settings.index)
+        if not settings.json_output:
+            print(f"GPU {gpu.identity.index}: measuring for about a minute.", file=sys.stderr)
         ceilings = measured(gpu, probe(gpu, gpus))
         if complaint := implausible(ceilings):
             raise ProbeError(f"{complaint}: something disturbed the measurement, so it is not kept")
