@@ -174,6 +174,7 @@ class Fleet:
                 ("cluster:gpunode_gpu_verdict_gain:gpus", self._gains()),
                 ("cluster:gpunode_job_kind:gpus", self._by("kind")),
                 ("cluster:gpunode_gpu_power:watts", self._watts()),
+                ("cluster:gpunode_gpu_power:by_state", self._watts_by_state()),
             ):
                 file.write(f"# TYPE {name} gauge\n")
                 for labels, values in often:
@@ -328,6 +329,10 @@ class Fleet:
             for hour in range(begin, end):
                 gpus[hour] += GPUS
         yield {}, {hour: count * self.watts for hour, count in gpus.items()}
+
+    def _watts_by_state(self) -> Recorded:
+        for labels, gpus in self._of_all({}):
+            yield labels, {hour: count * self.watts for hour, count in gpus.items()}
 
 
 def _labels(job: Job) -> dict[str, str]:

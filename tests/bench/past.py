@@ -58,6 +58,7 @@ def recorded(at: int, age: float, jobs: int) -> Iterator[tuple[str, dict[str, st
     for state, gpus in whole.items():
         yield f"cluster:{BY_HOUR}", {"state": state}, gpus
         yield "cluster:gpunode_gpu_seconds:rate30d", {"state": state}, gpus
+        yield "cluster:gpunode_gpu_power:by_state", {"state": state}, 300 * gpus
     yield "cluster:gpunode_gpu_power:watts", {}, 300 * held + 8000
 
 

@@ -367,6 +367,9 @@ def test_energy(written: Written) -> None:
     assert near(written.figure("energy", "energy"), energy)
     useful = sum(states[state] for state in USEFUL)
     assert near(written.figure("energy", "energy_per_useful_hour"), energy / useful)
+    blocked, waiting = states["blocked"], sum(states[state] for state in history.WAITING)
+    for name, hours in (("energy_blocked", blocked), ("energy_waiting", waiting)):
+        assert near(written.figure("energy", name), hours * FLEET.watts / 1000)
 
 
 def test_nodes_slower_than_their_peers(written: Written) -> None:

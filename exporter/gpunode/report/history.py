@@ -84,20 +84,22 @@ KINDS = Query(
     f"* {RULE_INTERVAL} / {HOUR}",
     late=0,
 )
-ENERGY = Query(
-    "sum (sum_over_time(cluster:gpunode_gpu_power:watts[WINDOW])) "
-    f"* {RULE_INTERVAL} / {HOUR} / 1000",
-    late=0,
-)
-"""Kilowatt hours."""
 
-ENERGY_BY_STATE = Query(
-    "sum by (state) (sum_over_time(cluster:gpunode_gpu_power:by_state[WINDOW])) "
-    f"* {RULE_INTERVAL} / {HOUR} / 1000",
-    late=0,
-)
+
+def _kilowatt_hours(by: str, series: str) -> Query:
+    return Query(
+        f"sum{by} (sum_over_time({series}[WINDOW])) * {RULE_INTERVAL} / {HOUR} / 1000", late=0
+    )
+
+
 WAITING = ("starved", "launch", "idle")
 """States in which a GPU that is held waits for its host or for its job."""
+
+DRAWN = "cluster:gpunode_gpu_power:by_state"
+ENERGY = _kilowatt_hours("", "cluster:gpunode_gpu_power:watts")
+ENERGY_BY_STATE = _kilowatt_hours(" by (state)", DRAWN)
+ENERGY_BLOCKED = _kilowatt_hours("", f'{DRAWN}{{state="blocked"}}')
+ENERGY_WAITING = _kilowatt_hours("", f'{DRAWN}{{state=~"{"|".join(WAITING)}"}}')
 
 _NODE_FAULT = 'node:gpunode_fault:level{fault!="gpu"}[WINDOW]'
 _GPU_FAULT = "gpu:gpunode_gpu_fault:level[WINDOW]"

@@ -268,7 +268,7 @@ def energy(view: PeriodView) -> ReportSection:
                 "Burnt while blocked",
                 by_state.get("blocked", 0.0) if by_state else None,
                 "kWh",
-                view.over(history.ENERGY_BY_STATE),
+                view.over(history.ENERGY_BLOCKED),
                 "while a peer was late",
             ),
             Figure(
@@ -276,7 +276,7 @@ def energy(view: PeriodView) -> ReportSection:
                 "Burnt while waiting",
                 sum(by_state.get(state, 0.0) for state in history.WAITING) if by_state else None,
                 "kWh",
-                view.over(history.ENERGY_BY_STATE),
+                view.over(history.ENERGY_WAITING),
                 "starved, launch and idle",
             ),
         ),
