@@ -224,6 +224,23 @@ def test_a_process_that_compiles_is_told_from_one_that_prepares_data(
     assert all(f"\n{evidence.series} " in exported for evidence in verdict.evidence)
 
 
+def test_a_cause_refines_others_that_exist() -> None:
+    refined = {name for cause in CAUSES.values() for name in cause.refines}
+    assert "kernel_launch" in refined
+    assert refined <= CAUSES.keys()
+
+
+def test_what_says_more_of_the_same_loss_is_said_as_soon_as_it_is_seen() -> None:
+    """Memory must rise and fall twice before it counts; until then, only the launches are seen."""
+    stage = Stage(Actor(0, LAUNCHES, IN_DRIVER, memory=UP_AND_DOWN))
+    said = []
+    for _ in range(10):
+        stage.play(2)
+        said += stage.causes
+    assert said[3] == "kernel_launch"
+    assert said[-1] == "memory_allocation"
+
+
 def test_processes_that_come_and_go_take_their_memory_with_them() -> None:
     actor = Actor(0, LAUNCHES, IN_DRIVER, memory=UP_AND_DOWN)
     stage = Stage(actor)

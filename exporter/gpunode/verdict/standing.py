@@ -30,7 +30,8 @@ IN_A_ROW = 2
 
 EXPLAINED = 20.0
 """Seconds within which all is known that explains time without work: its sources are read every
-10 s. Meanwhile one explanation may follow another."""
+10 s. Meanwhile one explanation may follow another; and what says more of the same loss may follow
+what says less for ``STEADY`` seconds, as its evidence may be changes that must be seen."""
 
 MOVED = 0.25
 VARIES = 3.0
@@ -155,6 +156,9 @@ def _gives_way(
     if other.cause.stands_still or before.stands_still:
         return True
     if now - standing.doubted_since >= STEADY:
+        return True
+    refined = before.name in other.cause.refines and now - standing.began < STEADY
+    if refined and standing.doubted >= IN_A_ROW:
         return True
     if same is not None and other.share < LARGER * same.share:
         return False

@@ -73,6 +73,7 @@ MEMORY_ALLOCATION = Cause(
         ("launch", "starved"), "Let the allocator keep its memory, or allocate before the loop."
     ),
     colour="#AA66CC",
+    refines=("kernel_launch", "data_loading_cpu"),
     slows_its_gpu=True,
 )
 

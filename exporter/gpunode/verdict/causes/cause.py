@@ -137,6 +137,9 @@ class Cause:
     ends_by_itself: bool = False
     """Whether a GPU that starves for it needs nobody: JobStarved is silent."""
 
+    refines: tuple[str, ...] = ()
+    """The causes of the same loss that are named until there is evidence for this one."""
+
     slows_its_gpu: bool = False
     """Whether it makes this GPU or its host slow, rather than its share of the model larger:
     JobStraggler tells of it."""
