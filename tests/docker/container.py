@@ -68,7 +68,8 @@ def bases() -> Iterator[tuple[str, Path]]:
     for name, options in BASES.items():
         made = KEPT / f"{SUITE}-{name}-{zlib.crc32(' '.join(options).encode()):x}.tar"
         if not made.exists():
-            half = made.with_suffix(".new.tar")
+            # Another worker may make the same at the same time.
+            half = made.with_suffix(f".{os.getpid()}.tar")
             command = ["mmdebstrap", "--quiet", '--aptopt=APT::Install-Recommends "false"']
             subprocess.run([*command, *options, SUITE, str(half)], check=True)
             half.rename(made)
