@@ -110,16 +110,21 @@ def pass_on(errors: IO[bytes], said: list[bytes]) -> None:
 
 @contextmanager
 def daemon(
-    *options: str, environment: Mapping[str, str] = os.environ, ready: str = "/readyz"
+    *options: str,
+    environment: Mapping[str, str] = os.environ,
+    ready: str = "/readyz",
+    module: str = "gpunode",
 ) -> Iterator[Daemon]:
     """Run a daemon on this machine and wait until the page says that it is ready.
+
+    ``module`` is what Python runs, where not gpunode alone.
 
     A traceback in its log is a fault of ours, which the daemon isolates and this raises as
     ``AssertionError`` in the end, as it does a crash. With ``--log.level=error`` there would be no
     traceback.
     """
     port = free_port()
-    command = [sys.executable, "-m", "gpunode", "run", f"--web.listen-address=127.0.0.1:{port}"]
+    command = [sys.executable, "-m", module, "run", f"--web.listen-address=127.0.0.1:{port}"]
     command.append("--client.socket=")  # the one by default would be taken from another test
     child = subprocess.Popen([*command, *options], env=dict(environment), stderr=subprocess.PIPE)
     assert child.stderr is not None

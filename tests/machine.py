@@ -24,6 +24,7 @@ from gpunode.node.datagram_socket import Datagram
 from gpunode.node.kubelet import Allocation
 from gpunode.node.local import LocalNode
 from gpunode.node.node import (
+    SHARED_MEMORY,
     Filesystem,
     Image,
     KeptLines,
@@ -104,6 +105,9 @@ class Machine:
     def libraries(self, pid: int) -> list[str]:
         return libraries_of(self.read_text(f"/proc/{pid}/maps").encode())
 
+    def shares_memory(self, pid: int) -> bool:
+        return SHARED_MEMORY.search(self.read_text(f"/proc/{pid}/maps").encode()) is not None
+
     def image(self, container: str) -> Image:
         for file, parse in containers.FILES:
             with contextlib.suppress(FileNotFoundError):
@@ -112,6 +116,9 @@ class Machine:
 
     def listens(self, pid: int) -> bool:
         return bool(self._answer("listens", str(pid)))
+
+    def communicates(self, pid: int) -> bool:
+        return bool(self._answer("communicates", str(pid)))
 
     def read_link(self, path: str) -> str:
         return str(self._answer("links", path))

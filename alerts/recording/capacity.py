@@ -209,8 +209,16 @@ OF_NODES: tuple[Record, ...] = (
         labels=OF_NODE,
         expression=rate("gpunode_gpu_energy_joules_total", NODE),
         purpose="Mean power draw of all GPUs of a node.",
-        given={series("gpunode_gpu_energy_joules_total"): 400.0},
+        given={series("gpunode_gpu_energy_joules_total", state="compute"): 400.0},
         results={(NODE_A,): 400.0},
+    ),
+    Record(
+        name="node:gpunode_gpu_power:by_state",
+        labels=(*OF_NODE, "state"),
+        expression=rate("gpunode_gpu_energy_joules_total", f"{NODE}, state"),
+        purpose="What the GPUs of a node draw by state of the ledger; it sums to their power draw.",
+        given={series("gpunode_gpu_energy_joules_total", state="blocked"): 100.0},
+        results={(NODE_A, "blocked"): 100.0},
     ),
     Record(
         name="gpu:gpunode_gpu_energy_joules:per_useful_second",
@@ -220,7 +228,7 @@ OF_NODES: tuple[Record, ...] = (
             f'(sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate5m{{state=~"compute|memory"}}) > 0)'
         ),
         purpose="Joules for each second of arithmetic or memory traffic.",
-        given={series("gpunode_gpu_energy_joules_total"): 400.0, **HALF},
+        given={series("gpunode_gpu_energy_joules_total", state="compute"): 400.0, **HALF},
         results={A: 800.0},
     ),
     Record(
@@ -321,8 +329,16 @@ OF_CLUSTERS: tuple[Record, ...] = (
         labels=("cluster",),
         expression="sum by (cluster) (node:gpunode_gpu_power:watts)",
         purpose="Mean power draw of all GPUs of a cluster.",
-        given={series("gpunode_gpu_energy_joules_total"): 400.0},
+        given={series("gpunode_gpu_energy_joules_total", state="compute"): 400.0},
         results={(): 400.0},
+    ),
+    Record(
+        name="cluster:gpunode_gpu_power:by_state",
+        labels=("cluster", "state"),
+        expression="sum by (cluster, state) (node:gpunode_gpu_power:by_state)",
+        purpose="What the GPUs of a cluster draw by state of the ledger.",
+        given={series("gpunode_gpu_energy_joules_total", state="blocked"): 100.0},
+        results={("blocked",): 100.0},
     ),
     Record(
         name="cluster:gpunode_gpu_lost:rate1h",
@@ -344,6 +360,20 @@ OF_CLUSTERS: tuple[Record, ...] = (
         purpose="GPUs by what holds them back.",
         given={series("gpunode_gpu_bottleneck", cause="shm"): 1.0},
         results={("shm",): 1.0},
+    ),
+    Record(
+        name="cluster:gpunode_gpu_verdict_gain:gpus",
+        labels=("cluster", "cause", "bound"),
+        expression=(
+            "sum by (cluster, cause, bound) ("
+            f"1 - 1 / max by ({GPU}, cause, bound) (gpunode_gpu_verdict_gain_ratio > 0))"
+        ),
+        purpose="GPUs whose work the others would do as well without what holds them back, as "
+        "estimated and by its bounds.",
+        given={
+            series("gpunode_gpu_verdict_gain_ratio", cause="shm", bound="estimate"): 4.0,
+        },
+        results={("shm", "estimate"): 0.75},
     ),
 )
 """Rules that add up or compare nodes, for the Prometheus that sees them all."""

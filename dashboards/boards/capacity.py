@@ -314,6 +314,23 @@ CAPACITY = Board(
                         needs=KEEPS,
                     ),
                 ),
+                _every(
+                    "1d",
+                    areas(
+                        "Power by state",
+                        "What do GPUs burn while blocked or waiting? Means of a day.",
+                        [
+                            _asked(
+                                "sum by (state) "
+                                "(avg_over_time(cluster:gpunode_gpu_power:by_state[1d]))",
+                                "{{state}}",
+                            )
+                        ],
+                        "watt",
+                        needs=KEEPS,
+                        colours=palette.STATES,
+                    ),
+                ),
                 bars(
                     "GPUs by the share of 30 days that was useful",
                     "Do all GPUs work a little, or few all the time?",

@@ -55,6 +55,7 @@ from gpunode.node.node import ENVIRONMENT
 from gpunode.rules.render import dump, with_values
 from gpunode.source import Meets
 from gpunode.verdict.causes import CAUSES
+from gpunode.verdict.gain import BOUNDS
 from gpunode.verdict.overdue import STALLS
 from gpunode.verdict.reasons import REASONS
 from gpunode.verdict.workload import KINDS
@@ -437,6 +438,8 @@ CONSTANTS: dict[tuple[str, str], Iterable[str]] = {
     },
     ("gpunode_training_seconds_total", "phase"): PHASES,
     ("gpunode_training_stalled", "cause"): STALLS,
+    ("gpunode_gpu_verdict_gain_ratio", "bound"): BOUNDS,
+    ("gpunode_gpu_verdict_gain_ratio", "cause"): CAUSES,
     ("kube_node_status_allocatable", "resource"): ("nvidia_com_gpu",),
     ("kube_node_status_allocatable", "unit"): ("integer",),
 }

@@ -212,7 +212,7 @@ def test_one_busy_thread_among_thousands_is_found() -> None:
 
 
 def task(cpu: float) -> ProcessStat:
-    return ProcessStat("python3", "S", 1, cpu, 1.0)
+    return ProcessStat("python3", "S", 1, cpu, 0.0, 0.0, 1.0)
 
 
 @given(st.lists(st.floats(0, 1), min_size=1), st.data())

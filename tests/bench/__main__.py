@@ -68,7 +68,14 @@ def fit() -> Iterator[tuple[str, Report]]:
 
     found = fit.fitted(programs.recorded())
     fit.write(found.seen)
-    yield "21-fit", fit.report(found)
+    yield "22-fit", fit.report(found)
+
+
+def gain() -> Iterator[tuple[str, Report]]:
+    """Without a GPU: what the daemon said that fixes give, of the pairs that were measured."""
+    from tests.bench.truth import gains
+
+    yield "21-gain", gains.report(gains.load())
 
 
 def soak() -> Iterator[tuple[str, Report]]:
@@ -98,6 +105,7 @@ GROUPS = {
     "truth": truth,
     "anywhere": anywhere,
     "fit": fit,
+    "gain": gain,
     "soak": soak,
     "review": review,
     "image": image,

@@ -28,6 +28,9 @@ GPUS = 8
 MODEL = "NVIDIA H200"
 MONTH = 30 * 24
 USEFUL = ("compute", "memory")
+GAINS = {"lower": 0.2, "estimate": 0.25, "upper": 0.3}
+"""Share of what each cause was named for that would come back without it."""
+
 Shares = Mapping[str, float]
 Recorded = Iterator[tuple[dict[str, str], dict[int, float]]]
 """Labels of series, and their values by the hour."""
@@ -168,6 +171,7 @@ class Fleet:
                     )
             for name, often in (
                 ("cluster:gpunode_gpu_bottleneck:count", self._by("cause")),
+                ("cluster:gpunode_gpu_verdict_gain:gpus", self._gains()),
                 ("cluster:gpunode_job_kind:gpus", self._by("kind")),
                 ("cluster:gpunode_gpu_power:watts", self._watts()),
             ):
@@ -309,6 +313,14 @@ class Fleet:
                     sums[name][hour] += job.gpus * share
         for name, values in sums.items():
             yield {label: name}, values
+
+    def _gains(self) -> Recorded:
+        for labels, values in self._by("cause"):
+            for bound, share in GAINS.items():
+                yield (
+                    {**labels, "bound": bound},
+                    {hour: share * gpus for hour, gpus in values.items()},
+                )
 
     def _watts(self) -> Recorded:
         gpus: dict[int, float] = defaultdict(float)

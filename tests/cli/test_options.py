@@ -31,6 +31,7 @@ USES: dict[str, list[list[str]]] = {
     ],
     "audit": [[]],
     "doctor": [[f"--web.listen-address={NOBODY}"]],
+    "calibrate": [["--path.rootfs={folder}"]],
     "nccl-bench": [["--path.rootfs={folder}"]],
     "report": [["--output={folder}/report.html"]],
     "rules": [["--into={folder}", "--changes={folder}/changes.yaml"]],

@@ -258,6 +258,7 @@ LOSSES: dict[str, tuple[str, ...]] = {
     f"copy ≥ {LOST:g}": ("data_loading_copy",),
     f"communication ≥ {COMMUNICATES:g}": ("communication",),
     f"launch ≥ {LAUNCHES:g}": ("kernel_launch",),
+    f"launch ≥ {LOST:g}": ("memory_allocation",),
     f"clocks held down ≥ {THROTTLED_SHARE:g}": ("thermal", "power"),
 }
 """By the loss, the causes that need no other explanation."""

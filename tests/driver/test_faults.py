@@ -251,7 +251,7 @@ def test_only_links_with_errors_have_series_of_their_own(fake: FakeDriver) -> No
 
 def counters(series: Series) -> dict[str, float]:
     """Counters that grow by a known rate while a GPU runs ``COMPUTING``."""
-    (energy,) = values(series, "gpunode_gpu_energy_joules_total")
+    energy = sum(values(series, "gpunode_gpu_energy_joules_total"))
     (bytes_out,) = values(series, "gpunode_gpu_pcie_bytes_total", direction="transmit")
     (active,) = values(series, "gpunode_gpu_active_seconds_total", unit="tensor")
     return {"energy": energy, "pcie": bytes_out, "active": active, "seconds": accounted(series, 0)}

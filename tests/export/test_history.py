@@ -50,8 +50,8 @@ class Said:
             for state in STATES:
                 before = self.said.get((SECONDS, (*at, state)), (0.0, 0.0))[0]
                 self.said[SECONDS, (*at, state)] = before + STEP * shares.get(state, 0.0), now
-            before = self.said.get((ENERGY, at), (0.0, 0.0))[0]
-            self.said[ENERGY, at] = before + 500.0 * STEP, now
+            before = self.said.get((ENERGY, (*at, "compute")), (0.0, 0.0))[0]
+            self.said[ENERGY, (*at, "compute")] = before + 500.0 * STEP, now
             self.said[MEMORY_USED, at] = 1e11, now
             self.said[BOTTLENECK, (*at, "none")] = 1.0, now
 

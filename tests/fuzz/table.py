@@ -70,6 +70,7 @@ from gpunode.node.node import (
     MAX_FILE,
     MOST_LIBRARIES,
     MOST_READ,
+    SHARED_MEMORY,
     Image,
     KeptLines,
     environment_of,
@@ -156,11 +157,17 @@ class Told(OneGpu):
     def libraries(self, _: int) -> list[str]:
         return libraries_of(self.data)
 
+    def shares_memory(self, _: int) -> bool:
+        return SHARED_MEMORY.search(self.data) is not None
+
     def image(self, _: str) -> Image:
         return containers.parse_bundle(self.text)
 
     def listens(self, _: int) -> bool:
         return bool(sockets.listening(self.text.splitlines()))
+
+    def communicates(self, _: int) -> bool:
+        return bool(sockets.of_communicators(self.text.splitlines()))
 
     def network_statistics(self, _: str) -> dict[str, int]:
         return {"rx_prio3_pause": 1}
@@ -427,6 +434,7 @@ def sock_diag(data: bytes) -> None:
 
 def of_sockets(data: bytes) -> None:
     text(lambda table: sockets.listening(table.splitlines()))(data)
+    text(lambda table: sockets.of_communicators(table.splitlines()))(data)
     ras._addresses(Holder(Told(data), 1, None))
 
 
@@ -613,7 +621,9 @@ TABLE: tuple[Parser, ...] = (
         runs=512,
     ),
     Parser("sock_diag", sock_diag, (DIAGNOSED, REFUSED), (OSError,), 1 << 13),
-    Parser("sockets", of_sockets, (seeds.SOCKETS, seeds.FIB_TRIE, seeds.IF_INET6)),
+    Parser(
+        "sockets", of_sockets, (seeds.SOCKETS, seeds.UNIX_SOCKETS, seeds.FIB_TRIE, seeds.IF_INET6)
+    ),
     Parser("address", address, (b"localhost:28028", b"[::1]:1", b"10.0.0.1:65535"), (OSError,)),
     Parser("driver_text", driver_text, (b"NVIDIA H200", b"GPU-340afd41-8631", b"96.00.A5.00.01")),
     Parser(

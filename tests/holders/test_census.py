@@ -12,7 +12,13 @@ from gpunode.driver.driver import DriverError, Process
 from gpunode.driver.errands import DRIVER_TIMEOUT
 from gpunode.holders import census
 from gpunode.holders.census import FORGOTTEN, FRESH
-from gpunode.holders.holder import ROLE_FIRST, THREADS_FIRST, THREADS_LAST, Holder
+from gpunode.holders.holder import (
+    LAUNCHED_LAST,
+    ROLE_FIRST,
+    THREADS_FIRST,
+    THREADS_LAST,
+    Holder,
+)
 from gpunode.source import MANY
 from tests.holders.proc import Card, Proc
 from tests.machine import begin
@@ -317,16 +323,96 @@ def test_a_communicator_shows_in_the_names_of_threads(proc: Proc, thread: str, p
     assert proc.holder().peers() is peers
 
 
+LAUNCHED = ("WORLD_SIZE=8", "OMPI_COMM_WORLD_SIZE=2", "PMI_SIZE=4")
+
+
+def seen(proc: Proc, monkeypatch: pytest.MonkeyPatch, **signs: bool | OSError) -> list[str]:
+    """Let the node answer whether a process has these signs; the questions that it was asked."""
+    asked = []
+
+    def answer(sign: str) -> bool:
+        asked.append(sign)
+        found = signs[sign]
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+    for sign in ("communicates", "shares_memory"):
+        monkeypatch.setattr(proc.node, sign, lambda _, sign=sign: answer(sign))
+    return asked
+
+
+@pytest.mark.parametrize("environment", ["WORLD_SIZE=1", "PMI_SIZE=1"])
+def test_a_communicator_of_one_has_no_peer(proc: Proc, environment: str) -> None:
+    proc.run(7, "python3", "pt_nccl_watchdg", environment=f"HOME=/root\0{environment}\0")
+    assert proc.holder().peers() is False
+
+
+@pytest.mark.parametrize("environment", LAUNCHED)
+def test_a_launcher_alone_is_no_evidence_of_peers(
+    proc: Proc, monkeypatch: pytest.MonkeyPatch, environment: str
+) -> None:
+    seen(proc, monkeypatch, communicates=False, shares_memory=False)
+    proc.run(7, "python3", environment=f"HOME=/root\0{environment}\0")
+    assert proc.holder().peers() is False
+
+
+@pytest.mark.parametrize("sign", ["communicates", "shares_memory"])
+def test_a_launched_process_has_peers_by_its_socket_or_memory(
+    proc: Proc, monkeypatch: pytest.MonkeyPatch, sign: str
+) -> None:
+    signs = {"communicates": False, "shares_memory": False, sign: True}
+    seen(proc, monkeypatch, **signs)
+    proc.run(7, "app", environment="WORLD_SIZE=8\0")
+    assert proc.holder().peers() is True
+
+
+def test_without_a_launcher_a_socket_tells_and_memory_is_not_looked_at(
+    proc: Proc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = seen(proc, monkeypatch, communicates=False, shares_memory=True)
+    assert proc.holder().peers() is False
+    assert asked == ["communicates"]
+    seen(proc, monkeypatch, communicates=True, shares_memory=True)
+    proc.clock.now += THREADS_LAST
+    assert proc.holder().peers() is True
+
+
 @pytest.mark.parametrize(
-    ("environment", "peers"),
+    ("environment", "memory", "peers"),
     [
-        ("WORLD_SIZE=8", True),
-        ("OMPI_COMM_WORLD_SIZE=2", True),
-        ("WORLD_SIZE=1", False),
-        ("WORLD_SIZE=many", False),
-        ("WORLD_SIZE=", False),
+        ("WORLD_SIZE=8", PermissionError(), None),
+        ("WORLD_SIZE=8", False, None),
+        ("WORLD_SIZE=8", True, True),
+        ("WORLD_SIZE=many", PermissionError(), False),
+        ("", PermissionError(), False),
     ],
 )
-def test_a_launcher_tells_of_peers(proc: Proc, environment: str, peers: bool) -> None:
-    proc.run(7, "python3", environment=f"HOME=/root\0{environment}\0")
+def test_what_may_not_be_looked_at_is_unknown_only_where_others_were_launched(
+    proc: Proc,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: str,
+    memory: bool | OSError,
+    peers: bool | None,
+) -> None:
+    seen(proc, monkeypatch, communicates=PermissionError(), shares_memory=memory)
+    proc.run(7, "python3", environment=environment)
     assert proc.holder().peers() is peers
+
+
+def test_a_communicator_that_a_launched_process_makes_later_is_seen_soon(
+    proc: Proc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = seen(proc, monkeypatch, communicates=False, shares_memory=False)
+    proc.run(7, "app", environment="WORLD_SIZE=8\0")
+    for _ in range(600):
+        assert proc.holder().peers() is False
+        proc.clock.now += 1
+    assert asked.count("communicates") <= 600 / LAUNCHED_LAST + 3
+    assert asked.count("shares_memory") <= 600 / THREADS_LAST + 6
+    seen(proc, monkeypatch, communicates=True, shares_memory=False)
+    proc.clock.now += LAUNCHED_LAST
+    assert proc.holder().peers() is True
+    seen(proc, monkeypatch, communicates=False, shares_memory=False)
+    proc.clock.now += THREADS_LAST
+    assert proc.holder().peers() is True

@@ -23,7 +23,7 @@ from gpunode.config import GpuSettings, HostSettings, Settings
 from gpunode.driver.driver import Identity, Process
 from gpunode.holders.census import Census
 from gpunode.holders.holder import ROLE_FIRST, Role, thread_names
-from gpunode.host.cpu import Cpu
+from gpunode.host.cpu import CORES, SECONDS, Cpu
 from gpunode.host.disk import Disks
 from gpunode.host.filesystem import READ_ONLY, Filesystems, FilesystemSpace
 from gpunode.host.mounts import parse
@@ -204,8 +204,10 @@ def test_the_pressure_of_this_machine_is_told() -> None:
 def test_the_cores_of_this_machine_are_told() -> None:
     reading = Cpu(HERE, Settings()).read()
     assert reading is not None
-    cores = {s.labels[0] for s in reading.samples if s.metric.name == "gpunode_cpu_seconds_total"}
-    assert len(cores) == os.sysconf("SC_NPROCESSORS_ONLN")
+    cores = [s.value for s in reading.samples if s.metric is CORES]
+    assert sum(cores) == os.sysconf("SC_NPROCESSORS_ONLN")  # type: ignore[arg-type]
+    modes = {s.labels[0] for s in reading.samples if s.metric is SECONDS and s.value}
+    assert {"user", "system"} <= modes
 
 
 NETWORK = """
@@ -421,6 +423,40 @@ def test_a_process_that_waits_for_connections_is_told_from_others(
         assert HERE.listens(os.getpid())
     with pytest.raises(OSError, match="No such"):
         HERE.listens(child.pid)
+
+
+@pytest.mark.parametrize(
+    ("binds", "communicates"),
+    [
+        ("\\0tmp/nccl-socket-0-1f00dcafe", True),
+        ("\\0tmp/nccl-socket-0-1f00dcafe" + "\\0" * 80, True),
+        ("\\0tmp/other-socket-0-1f00dcafe", False),
+        ("\\0home/tmp/nccl-socket-0-1f00dcafe", False),
+    ],
+)
+def test_a_communicators_socket_is_its_process_s(binds: str, communicates: bool) -> None:
+    opens = f"kept = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); kept.bind('{binds}')"
+    with python("-c", f"import socket; {opens}" + WAITS) as child, python("-c", WAITS) as other:
+        assert HERE.communicates(child.pid) is communicates
+        assert HERE.communicates(other.pid) is False
+    with pytest.raises(OSError, match="No such"):
+        HERE.communicates(child.pid)
+
+
+@pytest.mark.parametrize(
+    ("name", "shares"), [("nccl-", True), ("ucx_shm_posix_", True), ("torch_", False)]
+)
+def test_memory_of_a_communicator_is_seen_after_its_file_is_gone(name: str, shares: bool) -> None:
+    maps = (
+        "import mmap, tempfile\n"
+        f"with tempfile.NamedTemporaryFile(prefix={name!r}, dir='/dev/shm') as file:\n"
+        "    file.truncate(4096)\n"
+        "    kept = mmap.mmap(file.fileno(), 4096)"
+    )
+    with python("-c", maps + WAITS) as child:
+        assert HERE.shares_memory(child.pid) is shares
+    with pytest.raises(OSError, match="No such"):
+        HERE.shares_memory(child.pid)
 
 
 NAMED = """

@@ -24,6 +24,7 @@ from gpunode.jobs import cgroup, versions
 from gpunode.node import kernel, sockets
 from gpunode.node.local import LocalNode
 from gpunode.node.node import LONGEST_PROGRAM, program_of
+from tests.fuzz.seeds import UNIX_SOCKETS
 from tests.machine import MACHINES
 
 PACKAGES = (audit, gpu, host, jobs, nccl)
@@ -112,6 +113,7 @@ SOCKETS = """\
    2: 0100007F:A238 0100007F:BFC0 01 00000000:00000000 00:00000000 00000000  1000        0 1577 1
 """
 REAL.append(json.dumps(TOLD))
+REAL.append(json.dumps({"NVIDIA H100 80GB HBM3": {"tensor": 0.929, "dram": 0.888, "sms": 132}}))
 REAL.append(SOCKETS)
 REAL.append("NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off\n")
 NUMBERS = st.sampled_from(["-1", "9" * 30, "1e9", "nan", "0x10", "", "1_000", "٣", "max", "\0"])
@@ -265,6 +267,11 @@ def test_when_something_is_full_follows_from_the_last_minute() -> None:
 def test_a_socket_that_listens_is_told_from_one_that_is_connected() -> None:
     assert sockets.listening(SOCKETS.splitlines()) == {"1574"}
     assert sockets.listening(SOCKETS.splitlines()[:1]) == set()
+
+
+def test_a_communicators_socket_is_told_by_its_name() -> None:
+    assert sockets.of_communicators(UNIX_SOCKETS.decode().splitlines()) == {"31415"}
+    assert sockets.of_communicators(SOCKETS.splitlines()) == set()
 
 
 COMPILE_WORKER = "/opt/lib/python3.12/site-packages/torch/_inductor/compile_worker/__main__.py"

@@ -19,8 +19,9 @@ from gpunode.node.node import SteppedClock
 from gpunode.source import Reading
 
 
-def stat(name: str, ticks: float, start: int) -> str:
-    return f"1 ({name}) S 1 1 1 0 -1 4 1 2 3 4 {ticks:.0f} 0 0 0 20 0 1 0 {start} 1\n"
+def stat(name: str, ticks: float, start: int, system: float = 0.0, faults: float = 1.0) -> str:
+    times = f"{(1 - system) * ticks:.0f} {system * ticks:.0f}"
+    return f"1 ({name}) S 1 1 1 0 -1 4 {faults:.0f} 2 3 4 {times} 0 0 20 0 1 0 {start} 1\n"
 
 
 @dataclass
@@ -32,6 +33,11 @@ class Task:
     command: str = "python3\0train.py\0"
     children: tuple[int, ...] = ()
     start: int = 1000
+    system: float = 0.0
+    """The part of its CPU seconds that it spends in the kernel."""
+
+    faults: float = 0.0
+    """Minor page faults per second."""
 
 
 @dataclass
@@ -70,7 +76,9 @@ class Proc:
                 own = folder / f"task/{thread}"
                 own.mkdir(parents=True, exist_ok=True)
                 (own / "stat").write_text(stat(task.name, self._used[thread], task.start))
-            (folder / "stat").write_text(stat(task.name, ticks, task.start))
+            faults = task.faults * self.clock.now
+            whole = stat(task.name, ticks, task.start, task.system, faults)
+            (folder / "stat").write_text(whole)
             (folder / "cmdline").write_text(task.command)
             (folder / f"task/{pid}/children").write_text(" ".join(map(str, task.children)))
 
@@ -112,6 +120,17 @@ def test_threads_that_share_one_cpu_count_as_one(
     assert told(reading, job.LOADER_THREAD) is None
 
 
+def test_time_in_the_kernel_is_told_from_time_in_the_program(tmp_path: Path) -> None:
+    """That of the process on the GPU only: its workers read files."""
+    worker = Task({2: 0.9}, system=0.8, faults=40_000)
+    own = Task({1: 0.6, 10: 0.2}, children=(2,), system=0.25, faults=500)
+    proc = Proc(tmp_path, {1: own, 2: worker})
+    reading = settled(proc)
+    assert told(reading, job.HOST_CPUS) == pytest.approx(0.8, abs=0.01)
+    assert told(reading, job.HOST_SYSTEM) == pytest.approx(0.2, abs=0.01)
+    assert told(reading, job.HOST_FAULTS) == 500 * 30  # since it was first seen
+
+
 def test_loaders_compilers_and_the_process_on_the_gpu_are_told_apart(tmp_path: Path) -> None:
     compile_worker = (
         "/usr/bin/python3\0/x/torch/_inductor/compile_worker/__main__.py\0--kind=fork\0"
@@ -143,6 +162,35 @@ def test_a_compiler_that_has_just_begun_counts_as_one_cpu(tmp_path: Path) -> Non
     proc.tasks[2] = Task({2: 0.01}, name="cicc", command="cicc\0--arch\0compute_90\0")
     proc.pass_by(10)
     assert told(source.read(), job.COMPILER_CPUS) == 1.0
+
+
+def test_threads_that_sleep_are_not_read_and_told_when_they_wake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asleep = dict.fromkeys(range(2, 100), 0.0)
+    proc = Proc(tmp_path, {1: Task({1: 0.9, **asleep})})
+    read: list[str] = []
+    read_text = proc.node.read_text
+
+    def listen(path: str) -> str:
+        read.append(path)
+        return read_text(path)
+
+    monkeypatch.setattr(proc.node, "read_text", listen)
+    source = proc.source()
+    for _ in range(3):
+        proc.pass_by(10)
+        read.clear()
+        reading = source.read()
+    assert [path for path in read if "/task/" in path and path.endswith("/stat")] == [
+        "/proc/1/task/1/stat"
+    ]
+    assert told(reading, job.HOST_THREAD) == pytest.approx(0.9, abs=0.01)
+    proc.tasks[1].threads = {**asleep, 1: 0.3, 2: 0.97}
+    proc.pass_by(10)
+    reading = source.read()
+    assert told(reading, job.HOST_THREAD) == pytest.approx(0.97, abs=0.01)
+    assert told(reading, job.BUSY_THREADS) == 1
 
 
 def test_children_that_come_and_go_hide_no_thread(tmp_path: Path) -> None:
@@ -244,7 +292,7 @@ def test_a_driver_that_fails_for_a_moment_doubles_nobodys_share(tmp_path: Path) 
 def test_a_process_that_cannot_be_read_has_no_share_instead_of_none_at_all(tmp_path: Path) -> None:
     proc = Proc(tmp_path, held_by=(7,))
     reading = settled(proc)
-    for metric in (job.HOST_THREAD, job.HOST_CPUS, job.COMPILERS, job.STOPPED):
+    for metric in (job.HOST_THREAD, job.HOST_CPUS, job.HOST_SYSTEM, job.COMPILERS, job.STOPPED):
         assert told(reading, metric) is None
 
 

@@ -43,7 +43,7 @@ from gpunode.report.page import as_csv
 from gpunode.report.sections.losses import loss_of
 from gpunode.report.sections.trend import trend
 from gpunode.verdict.causes import CAUSES
-from tests.bench.known import GPUS, USEFUL, Fault, Fleet, Job, backfill, kept
+from tests.bench.known import GAINS, GPUS, USEFUL, Fault, Fleet, Job, backfill, kept
 from tests.bench.known import served as serving
 from tests.bench.programs import program, served
 from tests.daemon import Daemon, free_port
@@ -278,6 +278,9 @@ def test_hours_by_cause(written: Written) -> None:
     assert rows.keys() == expected.keys()
     for cause, hours in expected.items():
         assert near(rows[cause]["gpu_hours"], hours)
+        assert near(rows[cause]["given_back"], GAINS["estimate"] * hours)
+        assert near(rows[cause]["given_back_lower"], GAINS["lower"] * hours)
+        assert near(rows[cause]["given_back_upper"], GAINS["upper"] * hours)
 
 
 GROUPS: dict[str, Callable[[Job], str]] = {

@@ -6,7 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from gpunode.gpu.activity import BLOCKED_STREAK, SECONDS, WindowDetail
+from gpunode.gpu.activity import (
+    BLOCKED_STREAK,
+    MEMORY_USED,
+    PROCESSES,
+    SECONDS,
+    WindowDetail,
+)
 from gpunode.gpu.health import GpuHealth
 from gpunode.gpu.ledger import STANDS_STILL, STATES
 from gpunode.holders.holder import Role
@@ -48,6 +54,8 @@ class Actor:
     peers: bool | None = False
     commands: tuple[str, ...] = ("python3",)
     watts: float | None = None
+    memory: tuple[float, ...] = ()
+    """Bytes of GPU memory in use at one read after another, again and again."""
 
     @property
     def at(self) -> tuple[str, str]:
@@ -82,6 +90,7 @@ class Sources:
         self.streak = 0.0
         self.counted: dict[Labelled, float] = {}
         self.before = clock.monotonic()
+        self.reads = 0
 
     def find(self) -> Iterator[tuple[Place, Source]]:
         place = Place(*self.actor.at)
@@ -119,7 +128,14 @@ class Sources:
             step_period_seconds=None,
         )
         samples = [Sample(SECONDS, (*at, state), spent) for state, spent in self.ledger.items()]
-        return Reading((*samples, Sample(BLOCKED_STREAK, at, self.streak)), window)
+        samples += [
+            Sample(BLOCKED_STREAK, at, self.streak),
+            Sample(PROCESSES, (*at, "compute"), float(len(actor.jobs))),
+        ]
+        if actor.memory:
+            samples.append(Sample(MEMORY_USED, at, actor.memory[self.reads % len(actor.memory)]))
+        self.reads += 1
+        return Reading(tuple(samples), window)
 
     def series(self) -> Reading:
         gauges = (Sample(metric, self.actor.at, to) for metric, to in self.actor.gauges.items())

@@ -122,6 +122,119 @@ def test_time_without_work_is_put_down_to_what_the_node_shows(actor: Actor, caus
     assert cause == "none" or verdict.evidence
 
 
+LAUNCHES = {"compute": 0.33, "launch": 0.67}
+UP_AND_DOWN = (30e9, 41e9, 38e9, 30e9, 52e9)
+GROWS = (30e9,) * 5 + (34e9,) * 5 + (40e9,) * 20
+IN_DRIVER = {job.HOST_THREAD: 0.64, job.HOST_CPUS: 0.64, job.HOST_SYSTEM: 0.25}
+IN_PROGRAM = {job.HOST_THREAD: 1.0, job.HOST_CPUS: 1.0, job.HOST_SYSTEM: 0.01}
+IN_PAGE_FAULTS = {job.HOST_THREAD: 1.0, job.HOST_CPUS: 1.0, job.HOST_SYSTEM: 0.5}
+
+
+@pytest.mark.parametrize(
+    ("actor", "cause"),
+    [
+        # empty_cache() in every step, as the driver's calls show in the gaps.
+        (Actor(0, LAUNCHES, IN_DRIVER, memory=UP_AND_DOWN), "memory_allocation"),
+        (Actor(0, GAPS, IN_PAGE_FAULTS, memory=UP_AND_DOWN), "memory_allocation"),
+        (
+            Actor(0, {"launch": 0.4, "starved": 0.4}, IN_DRIVER, memory=UP_AND_DOWN),
+            "memory_allocation",
+        ),
+        # A plain eager program launches without a system call, whatever its memory does.
+        (Actor(0, LAUNCHES, IN_PROGRAM, memory=(30e9,)), "kernel_launch"),
+        (Actor(0, LAUNCHES, IN_PROGRAM, memory=UP_AND_DOWN), "kernel_launch"),
+        (Actor(0, LAUNCHES, {job.HOST_THREAD: 1.0}, memory=UP_AND_DOWN), "kernel_launch"),
+        # System time alone: a thread that prepares data in new arrays, or reads files.
+        (Actor(0, GAPS, IN_PAGE_FAULTS, memory=(30e9,)), "data_loading_cpu"),
+        (Actor(0, GAPS, IN_PAGE_FAULTS, memory=GROWS), "data_loading_cpu"),
+        (Actor(0, LAUNCHES, IN_DRIVER, memory=(30e9,) * 14 + (31e9,)), "kernel_launch"),
+        (Actor(0, LAUNCHES, IN_DRIVER), "kernel_launch"),
+        # Little is lost, or something that ends gives the memory back.
+        (Actor(0, {"compute": 1.0}, IN_DRIVER, memory=UP_AND_DOWN), "none"),
+        (
+            Actor(0, GAPS, {**IN_DRIVER, job.COMPILER_CPUS: 2.5}, memory=UP_AND_DOWN),
+            "compile",
+        ),
+        (Actor(0, GAPS, IN_DRIVER, WRITES, memory=UP_AND_DOWN), "checkpoint"),
+    ],
+)
+def test_memory_that_comes_and_goes_is_told_from_launches_and_data(
+    actor: Actor, cause: str
+) -> None:
+    stage = Stage(actor)
+    stage.play(60)
+    verdict = stage.verdict()
+    assert verdict.cause == cause
+    exported = Exposition(stage.loop.samples).encode("")[0].decode()
+    assert all(f"\n{evidence.series} " in exported for evidence in verdict.evidence)
+
+
+COMPILES = {"compute": 0.02, "launch": 0.08, "starved": 0.9}
+STEP_BY_STEP = tuple(30e9 + each * 2e7 for each in range(60))
+TWO_THREADS = {job.HOST_THREAD: 0.9, job.HOST_CPUS: 0.9, job.HOST_SYSTEM: 0.02}
+SMALL_PIECES: dict[Labelled, float] = {(job.HOST_FAULTS, ()): 12_000.0}
+LARGE_ARRAYS: dict[Labelled, float] = {(job.HOST_FAULTS, ()): 49_000.0}
+MAPPED_FILES: dict[Labelled, float] = {(job.HOST_FAULTS, ()): 70_000.0}
+SAME_MEMORY: dict[Labelled, float] = {(job.HOST_FAULTS, ()): 34.0}
+HARDLY: dict[Labelled, float] = {(job.HOST_FAULTS, ()): 2600.0}
+
+
+@pytest.mark.parametrize(
+    ("actor", "cause"),
+    [
+        # A compiler within the process takes pages all the time, and the GPU gets its kernels.
+        (Actor(0, COMPILES, TWO_THREADS, SMALL_PIECES, memory=STEP_BY_STEP), "compile"),
+        (Actor(0, NOTHING, TWO_THREADS, SMALL_PIECES, memory=STEP_BY_STEP), "compile"),
+        (Actor(0, COMPILES, TWO_THREADS, SMALL_PIECES, memory=UP_AND_DOWN), "compile"),
+        # A thread that prepares data in the memory that it has, whatever the GPU's memory does.
+        (Actor(0, COMPILES, TWO_THREADS, SAME_MEMORY, memory=STEP_BY_STEP), "data_loading_cpu"),
+        (Actor(0, COMPILES, TWO_THREADS, HARDLY, memory=STEP_BY_STEP), "data_loading_cpu"),
+        (Actor(0, COMPILES, TWO_THREADS, memory=STEP_BY_STEP), "data_loading_cpu"),
+        # One that makes large arrays, reads files or copies what it has mapped.
+        (Actor(0, COMPILES, TWO_THREADS, MAPPED_FILES, memory=STEP_BY_STEP), "data_loading_cpu"),
+        (Actor(0, COMPILES, IN_PAGE_FAULTS, LARGE_ARRAYS, memory=STEP_BY_STEP), "data_loading_cpu"),
+        # One whose kernels are all there.
+        (Actor(0, COMPILES, TWO_THREADS, SMALL_PIECES, memory=(30e9,)), "data_loading_cpu"),
+        (Actor(0, COMPILES, TWO_THREADS, SMALL_PIECES, memory=GROWS), "data_loading_cpu"),
+        # What else is seen, or said.
+        (
+            Actor(
+                0,
+                COMPILES,
+                {**TWO_THREADS, job.LOADER_THREAD: 0.99},
+                SMALL_PIECES,
+                memory=STEP_BY_STEP,
+            ),
+            "data_loading_cpu",
+        ),
+        (
+            Actor(0, COMPILES, TWO_THREADS, {**SMALL_PIECES, **phase("data")}, memory=STEP_BY_STEP),
+            "data_loading_cpu",
+        ),
+    ],
+)
+def test_a_process_that_compiles_is_told_from_one_that_prepares_data(
+    actor: Actor, cause: str
+) -> None:
+    stage = Stage(actor)
+    stage.play(60)
+    verdict = stage.verdict()
+    assert verdict.cause == cause
+    exported = Exposition(stage.loop.samples).encode("")[0].decode()
+    assert all(f"\n{evidence.series} " in exported for evidence in verdict.evidence)
+
+
+def test_processes_that_come_and_go_take_their_memory_with_them() -> None:
+    actor = Actor(0, LAUNCHES, IN_DRIVER, memory=UP_AND_DOWN)
+    stage = Stage(actor)
+    for second in range(60):
+        actor.jobs = ("train",) * (1 + second // 4 % 2)
+        stage.play(1)
+    assert stage.causes == ["kernel_launch"]
+    stage.play(45)  # none has come or gone since
+    assert stage.causes == ["memory_allocation"]
+
+
 @pytest.mark.parametrize(
     ("reason", "share", "cause"),
     [
@@ -189,6 +302,7 @@ GAUGES = (
     job.BLOCKED,
     job.COMPILER_CPUS,
     job.HOST_CPUS,
+    job.HOST_SYSTEM,
     job.HOST_THREAD,
     job.LOADER_THREAD,
     job.STOPPED,
@@ -198,6 +312,7 @@ COUNTERS: tuple[Labelled, ...] = (
     *((PCIE_BYTES, (way,)) for way in ("transmit", "receive")),
     *((job.PRESSURE_WAITING, (resource,)) for resource in RESOURCES),
     (job.IO_BYTES, ("write",)),
+    (job.HOST_FAULTS, ()),
 )
 AMOUNTS = st.sampled_from([0.0, 0.05, 0.2, 0.5, 0.96, 1.0, 3.0, 6e7])
 
@@ -215,7 +330,8 @@ def actors(draw: st.DrawFn, index: int) -> Actor:
         gauges,
         draw(st.dictionaries(st.sampled_from(COUNTERS), AMOUNTS)),
         draw(st.sampled_from([("train",), ("other",), ("train", "other"), ()])),
-        draw(st.sampled_from(["train", "VLLM::EngineCore", "ipykernel_launcher"])),
+        program=draw(st.sampled_from(["train", "VLLM::EngineCore", "ipykernel_launcher"])),
+        memory=tuple(draw(st.lists(st.sampled_from([30e9, 40e9]), max_size=4))),
     )
 
 

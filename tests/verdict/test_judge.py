@@ -19,7 +19,7 @@ from gpunode.source import Key
 from gpunode.verdict import judge
 from gpunode.verdict.advice import Advice
 from gpunode.verdict.case import Case, Evidence
-from gpunode.verdict.causes import CAUSES, NONE, USES, communication, data, host, limits
+from gpunode.verdict.causes import CAUSES, NONE, USES, allocation, communication, data, host, limits
 from gpunode.verdict.causes.cause import Bounds, Cause, Effect, Explains, Loses
 from gpunode.verdict.facts import Facts, Snapshot
 from gpunode.verdict.source import USED
@@ -27,7 +27,7 @@ from tests import strict
 from tests.verdict.stage import Actor, Stage
 from tests.verdict.test_causes import GAPS, PREPARES
 
-FAMILIES = (data, host, communication, limits)
+FAMILIES = (data, host, allocation, communication, limits)
 AT = ("0", "GPU-0")
 BOTH = ({"compute": 0.6, "starved": 0.4}, {"compute": 0.6, "launch": 0.4})
 """What two GPUs do: one waits for data, one for launches."""
@@ -207,6 +207,9 @@ def test_a_cause_declares_what_its_looks_ask_for(cause: Cause, all_cases: list[C
                 look.evidence(view)
             else:
                 look.look(view)
+        if cause.remedy and cause.remedy.left:
+            facts = replace(case.facts, metrics=asked)
+            cause.remedy.left(replace(case, facts=facts, recent=facts))
     assert asked.metrics == set(cause.uses)
 
 

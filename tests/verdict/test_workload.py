@@ -60,8 +60,9 @@ def test_a_notebooks_kernel_says_that_somebody_thinks(program: str, parent: str)
 @pytest.mark.parametrize(
     ("actor", "evidence"),
     [
-        (Actor(0, world_size="8"), "WORLD_SIZE is 8"),
-        (Actor(0, peers=True), "a process has an NCCL communicator"),
+        (Actor(0, world_size="8", peers=True), "WORLD_SIZE is 8"),
+        (Actor(0, world_size="8", peers=None), "WORLD_SIZE is 8"),
+        (Actor(0, peers=True), "a process has a communicator"),
         (Actor(0, commands=("python3", "pt_data_worker")), "a data loader of PyTorch runs"),
         (Actor(0, trains=True), "process 7 has run a backward pass"),
         (Actor(0, gauges={steps.MEDIAN: 0.2}, parent="vllm"), "a client reports steps"),
@@ -77,6 +78,7 @@ def test_training_is_told_by_its_evidence(actor: Actor, evidence: str) -> None:
     [
         (Actor(0, rates={(steps.REQUEST_ITEMS, ()): 3.0}), "a client reports requests"),
         (Actor(0, listens=True), "process 7 waits for TCP connections"),
+        (Actor(0, listens=True, world_size="2"), "process 7 waits for TCP connections"),
     ],
 )
 def test_serving_is_told_by_its_evidence(actor: Actor, evidence: str) -> None:
@@ -86,6 +88,10 @@ def test_serving_is_told_by_its_evidence(actor: Actor, evidence: str) -> None:
 @pytest.mark.parametrize("program", ["train", "", "vllm_benchmark", "not-ollama", "python3"])
 def test_what_shows_nothing_is_unknown(program: str) -> None:
     assert kind_of(Actor(0, program=program)) == ("unknown", "nothing that tells")
+
+
+def test_a_launcher_alone_is_no_training() -> None:
+    assert kind_of(Actor(0, world_size="2", peers=False)) == ("unknown", "nothing that tells")
 
 
 def test_a_gpu_without_processes_has_no_kind() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import json
 import logging
 import signal
@@ -59,6 +61,9 @@ log = logging.getLogger(__name__)
 COLD = 60.0
 """Seconds to wait for the GPUs of a node without persistence mode, which the driver wakes one by
 one; the daemon does not wait, as it finds them later."""
+
+ARENA_MAX = -8
+"""``M_ARENA_MAX`` of malloc.h."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -240,6 +245,8 @@ def doctor(settings: DoctorSettings) -> None:
 
             console = Console()
             console.print(doctor_table(found.sources, console.width))
+            for said in found.less_accurate:
+                console.print(f"\n{said}.", highlight=False, markup=False)
             console.print("\n", unread_table(found.unread), sep="")
             console.print(f"\n{found.process}; {found.daemon}.", highlight=False, markup=False)
 
@@ -290,6 +297,8 @@ def calibrate(settings: CalibrateSettings) -> None:
         if settings.index >= len(gpus):
             raise ProbeError("; ".join(errors.values()) or f"there is no GPU {settings.index}")
         gpu = gpus.pop(settings.index)
+        if not settings.json_output:
+            print(f"GPU {gpu.identity.index}: measuring for about a minute.", file=sys.stderr)
         ceilings = measured(gpu, probe(gpu, gpus))
         if complaint := implausible(ceilings):
             raise ProbeError(f"{complaint}: something disturbed the measurement, so it is not kept")
@@ -370,8 +379,20 @@ def server(asked: WebSettings, loop: Callable[[], Loop]) -> tuple[WebSettings, C
     return web, lambda: serve(create_app(loop), listener, access)
 
 
+def _share_memory() -> None:
+    """Have all threads take their memory from one arena.
+
+    The C library gives each thread one of its own, so that they need not wait for each other, and
+    never moves what is free in one to another. Python's lock lets them take turns anyway.
+    https://man7.org/linux/man-pages/man3/mallopt.3.html
+    """
+    with contextlib.suppress(AttributeError):  # musl has none
+        ctypes.CDLL(None).mallopt(ARENA_MAX, 1)
+
+
 def _start(loop: Loop) -> None:
     """Start the loop, in threads that hold what reading processes needs only while they do."""
+    _share_memory()
     try:
         capability.lower()
     except OSError as error:

@@ -38,6 +38,7 @@ from gpunode.node import capability
 from gpunode.node.node import Node
 from gpunode.source import Met
 from gpunode.sources import KINDS, Kind, finders
+from gpunode.verdict.findings import status
 
 EXAMINATION_TIMEOUT = 12.0
 """Seconds to wait for the first reads; what hangs never answers."""
@@ -103,6 +104,9 @@ class Examination:
     unread: tuple[Met, ...]
     """What the sources met now and did not understand, and what a daemon did before."""
 
+    less_accurate: tuple[str, ...] = ()
+    """The GPUs whose ledger uses another model's ceilings, in a sentence each."""
+
 
 def examine(
     node: Node, settings: DoctorSettings, patience: float = EXAMINATION_TIMEOUT
@@ -132,7 +136,13 @@ def examine(
     loop.stop()
     told, met = daemon(settings.web)
     unread = {(one.source, one.what): one for one in (*loop.unread(), *met)}
-    return Examination(process(settings.path), told, tuple(_findings(loop)), tuple(unread.values()))
+    return Examination(
+        process(settings.path),
+        told,
+        tuple(_findings(loop)),
+        tuple(unread.values()),
+        tuple(_less_accurate(loop)),
+    )
 
 
 def process(path: PathSettings) -> str:
@@ -189,6 +199,13 @@ def _reachable(host: str) -> str:
     """An address of this machine at which a server listens; one that listens at all is at one."""
     host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
     return f"[{host}]" if ":" in host else host
+
+
+def _less_accurate(loop: Loop) -> Iterator[str]:
+    """The GPUs whose ledger uses another model's ceilings."""
+    for gpu in status(loop).gpus:
+        if gpu.less_accurate:
+            yield f"GPU {gpu.label}: {gpu.model or 'unknown model'}: {gpu.less_accurate}"
 
 
 def _findings(loop: Loop) -> Iterator[SourceHealth]:

@@ -16,7 +16,7 @@ import time
 import tty
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -178,7 +178,8 @@ def screen(
     caption = f"sorted by {name}{', reversed' if backwards else ''}.  {HELP}"
     calm = [Text(node.calm, style="bold")] if node.calm else []
     met = [Text(_unread(node.unread), style="yellow")] if node.unread else []
-    above = Group(head, *alarm, *calm, *wrong, *met, Text())
+    ledgers = [Text(each, style="dim") for each in _less_accurate(node.gpus)]
+    above = Group(head, *alarm, *calm, *wrong, *met, *ledgers, Text())
     columns = fitting(OF_A_NODE, console.width)
     if height:
         cut = f"The first of {len(rows)} GPUs, {caption}"
@@ -195,9 +196,21 @@ def _unread(unread: Sequence[Met]) -> str:
     return printable(f"Met and not understood: {kinds}; see gpunode doctor.", LONGEST_TEXT)
 
 
+def _less_accurate(gpus: Iterable[GpuNow]) -> Iterator[str]:
+    """The GPUs whose ledger is less accurate, and why; a line for all that share a reason."""
+    by_reason: dict[str, list[str]] = {}
+    for gpu in gpus:
+        if gpu.less_accurate:
+            by_reason.setdefault(gpu.less_accurate, []).append(gpu.label)
+    for reason, labels in by_reason.items():
+        said = f"GPU {', '.join(labels)}: {reason.replace('`', '')}."
+        yield printable(said, LONGEST_TEXT)
+
+
 def _finding(one: Finding) -> Text:
     text = Text(printable(one.title, LONGEST_TEXT), style=URGENCIES[one.urgency])
-    remedy = printable(one.remedy, 2 * LONGEST_TEXT).replace("`", "")
+    told = " ".join(filter(None, (one.remedy, one.gain)))
+    remedy = printable(told, 2 * LONGEST_TEXT).replace("`", "")
     text.append(f"\n  {remedy}", style="default not bold")
     return text
 

@@ -126,7 +126,9 @@ class History:
             ledger = [values.get((SECONDS, (*at, state))) for state in STATES]
             seconds = [reading[0] for reading in ledger if reading is not None]
             memory, _ = values.get((MEMORY_USED, at), (math.nan, 0.0))
-            energy = values.get((ENERGY, at))
+            by_state = [values.get((ENERGY, (*at, state))) for state in STATES]
+            joules = [reading for reading in by_state if reading is not None]
+            energy = (sum(j for j, _ in joules), joules[0][1]) if joules else None
             ring.put(place, seconds, energy, memory, causes.get(at, UNKNOWN))
         self.times[place] = readings.clock.time()
         self.rings = rings

@@ -55,6 +55,13 @@ LEDGER_SENSOR = Metric(
     "Whether the GPU's ledger uses this sensor (1) or does without it (0).",
     (*GPU, "sensor"),
 )
+LEDGER_CALIBRATED = Metric(
+    "gpunode_gpu_ledger_calibrated",
+    "gauge",
+    "Whether the ledger's ceilings were measured on this model of GPU (1) or are those of another "
+    "(0).",
+    GPU,
+)
 UTILIZATION = Metric(
     "gpunode_gpu_utilization_ratio",
     "gauge",
@@ -150,6 +157,8 @@ class WindowDetail:
     link_load: float
     peers: bool | None
     step_period_seconds: float | None
+    stand_in: str = ""
+    """The model whose ceilings the ledger uses, if nobody measured those of the GPU's own."""
 
 
 class GpuActivity:
@@ -165,6 +174,7 @@ class GpuActivity:
         SECONDS,
         BLOCKED_STREAK,
         LEDGER_SENSOR,
+        LEDGER_CALIBRATED,
         UTILIZATION,
         MEMORY_TOTAL,
         MEMORY_USED,
@@ -217,6 +227,8 @@ class GpuActivity:
         opened, self._opened = self._opened, closed
         if opened is None:
             self.units.count_nvlinks(0.0)
+            if drawn is not None:
+                self.power.energy.begin(closed.monotonic)
             return None
         window = self._window(opened, closed, activity, drawn)
         if window.rests and window.power is not None:
@@ -230,7 +242,7 @@ class GpuActivity:
         still = stands_still(window, result.shares)
         self.blocked_streak = self.blocked_streak + window.seconds if still else 0.0
         self._plan_burst(result, closed.monotonic)
-        self.power.count(drawn, closed.monotonic)
+        self.power.count(drawn, closed.monotonic, result.shares, window.resting_power)
         samples = tuple(self._samples(window))
         return Reading(samples, self._detail(window, result), self.xids.unread())
 
@@ -313,6 +325,7 @@ class GpuActivity:
         yield from BLOCKED_STREAK.at(self.blocked_streak, *at)
         for sensor, present in self._rests_on(window).items():
             yield from LEDGER_SENSOR.at(float(present), *at, sensor)
+        yield from LEDGER_CALIBRATED.at(float(self.calibration.own), *at)
         if window.utilization is not None:
             yield from UTILIZATION.at(window.utilization.gpu, *at)
         memory = known(gpu.memory)
@@ -359,6 +372,7 @@ class GpuActivity:
             link_load=window.link_load,
             peers=window.peers,
             step_period_seconds=self.power.step_period,
+            stand_in="" if self.calibration.own else self.calibration.measured_on,
         )
 
 

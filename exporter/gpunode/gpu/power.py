@@ -1,13 +1,14 @@
-"""Power draw of one GPU: 50 Hz samples, the energy they add up to, and their period."""
+"""Power draw of one GPU: 50 Hz samples, the energy by state, and their period."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from gpunode.driver.driver import Gpu, PowerLimits, known
 from gpunode.gpu import GPU
 from gpunode.gpu.buffers import LIMIT_RATIOS, PowerBuffer, PowerWindow
 from gpunode.gpu.due import Due
+from gpunode.gpu.energy import StateEnergy
 from gpunode.gpu.rhythm import Rhythm
 from gpunode.metric import Metric, Sample
 
@@ -46,8 +47,9 @@ SWINGS = Metric(
 ENERGY = Metric(
     "gpunode_gpu_energy_joules_total",
     "counter",
-    "Energy since the daemon started, from 50 Hz samples calibrated with the driver's counter.",
-    GPU,
+    "Energy by state of the ledger since the daemon started; the states sum to what the driver's "
+    "counter tells (50 Hz samples, settled with nvmlDeviceGetTotalEnergyConsumption).",
+    (*GPU, "state"),
 )
 STEP_PERIOD = Metric(
     "gpunode_gpu_step_period_seconds",
@@ -61,14 +63,8 @@ METRICS = (POWER, POWER_LIMIT, POWER_DEFAULT_LIMIT, DRAW, SWINGS, ENERGY, STEP_P
 LIMITS_EVERY = 300.0
 """Seconds between reads of the limits, which rarely change."""
 
-ENERGY_EVERY = 120.0
-"""Seconds between reads of the energy counter, which costs 3.5 ms."""
-
 RHYTHM_EVERY = 60.0
 """Seconds between searches for the step period, which cost 5 ms."""
-
-PLAUSIBLE = (0.8, 1.25)
-"""Energy counter over samples; outside, the counter was reset or samples are missing."""
 
 
 class Power:
@@ -79,15 +75,11 @@ class Power:
         self.labels = gpu.identity.labels
         self.buffer = PowerBuffer(gpu)
         self.limits: PowerLimits | None = None
-        self.joules: float | None = None
+        self.energy = StateEnergy(gpu)
         self.step_period: float | None = None
         self._rhythm = Rhythm()
         self._limits_due = Due(LIMITS_EVERY)
         self._rhythm_due = Due(RHYTHM_EVERY)
-        self._calibration_due = Due(ENERGY_EVERY)
-        self._calibrated_at: tuple[float, float] | None = None
-        self._factor = 1.0
-        self._counted = 0.0
 
     def drain(self, now: float) -> PowerWindow | None:
         """The samples since the last call; None if the GPU keeps none."""
@@ -95,29 +87,24 @@ class Power:
             self.limits = known(self.gpu.power_limits)
         return self.buffer.drain(self.limits.enforced if self.limits else None)
 
-    def count(self, window: PowerWindow | None, now: float) -> None:
-        """Add the samples of a window to the energy, and search for their period."""
+    def count(
+        self,
+        window: PowerWindow | None,
+        now: float,
+        shares: Mapping[str, float],
+        resting: float | None,
+    ) -> None:
+        """Add the samples of a window to the energy of its states, and search for their period.
+
+        ``resting`` is the draw of a resting GPU in watts, if that is known.
+        """
         if window is not None:
             self._rhythm.add(window.samples)
-            self._count_energy(now)
+            rest = min((w for w in (resting, window.lowest) if w is not None), default=None)
+            limit = self.limits.enforced if self.limits else None
+            self.energy.count(self.buffer, now, shares, rest, limit)
         if self._rhythm.full and self._rhythm_due.at(now):
             self.step_period = self._rhythm.period()
-
-    def _count_energy(self, now: float) -> None:
-        """Add the samples' integral, scaled as at the last read of the energy counter."""
-        total = self.buffer.joules
-        self.joules = (self.joules or 0.0) + (total - self._counted) * self._factor
-        self._counted = total
-        if not self._calibration_due.at(now):
-            return
-        counter = known(self.gpu.energy)
-        if counter is None:
-            return
-        before, self._calibrated_at = self._calibrated_at, (counter, total)
-        if before is not None and total > before[1]:
-            factor = (counter - before[0]) / (total - before[1])
-            if PLAUSIBLE[0] < factor < PLAUSIBLE[1]:
-                self._factor = factor
 
     @property
     def mean(self) -> float | None:
@@ -131,8 +118,9 @@ class Power:
         if self.limits is not None:
             yield from POWER_LIMIT.at(self.limits.enforced, *at)
             yield from POWER_DEFAULT_LIMIT.at(self.limits.default, *at)
-        if self.joules is not None:
+        if self.energy.joules:
             yield Sample(DRAW, at, self.buffer.share_of_limit.copy())
             yield from SWINGS.at(float(self.buffer.swings), *at)
-            yield from ENERGY.at(self.joules, *at)
+            for state, joules in self.energy.joules.items():
+                yield from ENERGY.at(joules, *at, state)
         yield from STEP_PERIOD.at(self.step_period, *at)

@@ -42,7 +42,7 @@ class ProbeError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Sensed:
     """What the sensors showed while a GPU did one thing."""
 
     values: dict[str, float]
@@ -58,7 +58,7 @@ class Reading:
 class Probed:
     """What was measured of one GPU."""
 
-    readings: dict[str, Reading]
+    readings: dict[str, Sensed]
     """By the name of what it did."""
 
     sms: int
@@ -152,7 +152,7 @@ def _program(gpus: Sequence[Gpu]) -> Iterator[_Program]:
             os.killpg(process.pid, signal.SIGKILL)  # also the ranks of a collective
 
 
-def _read(gpu: Gpu, name: str, program: _Program) -> Reading:
+def _read(gpu: Gpu, name: str, program: _Program) -> Sensed:
     """What the sensors show while a GPU does one thing."""
     program.begin(name)
     time.sleep(SETTLE)
@@ -162,13 +162,17 @@ def _read(gpu: Gpu, name: str, program: _Program) -> Reading:
     time.sleep(MEASURE)
     values, drawn = gpu.activity().values, power.drain(None)
     mean = drawn.mean if drawn else None
-    reading = Reading(values, known(gpu.power) if mean is None else mean)
+    reading = Sensed(values, known(gpu.power) if mean is None else mean)
     log.debug("%s: %s", name, reading)
     return reading
 
 
 def measured(gpu: Gpu, probed: Probed) -> Ceilings:
-    """What was measured, in place of what is assumed of the GPU's model."""
+    """What was measured, in place of what is assumed of the GPU's model.
+
+    What whole models reach was not measured: it is taken to be the same share of what is reached at
+    most. Raises ``ProbeError`` if something disturbed the measurement.
+    """
     seen, assumed = probed.readings, ceilings_of(gpu.identity)
     tensor, pipe, dram = seen["tensor"], seen["pipe"], seen["dram"]
     for name in ("tensor", "pipe", "dram"):
@@ -181,10 +185,12 @@ def measured(gpu: Gpu, probed: Probed) -> Ceilings:
         assumed,
         sms=probed.sms,
         tensor=tensor["tensor"],
+        tensor_of_models=assumed.tensor_of_models * tensor["tensor"] / assumed.tensor,
         dram_of_tensor=tensor["dram"] / max(tensor["tensor"], 0.01),
         pipe=pipe["fp32"],
+        pipe_of_models=assumed.pipe_of_models * pipe["fp32"] / assumed.pipe,
         dram=dram["dram"],
-        pipe_of_dram=max(dram["fp32"] / max(dram["dram"], 0.01), 0.01),
+        dram_of_models=assumed.dram_of_models * dram["dram"] / assumed.dram,
         sm_of_wide=max(tensor["sm"], dram["sm"]),
     )
     rest = seen["rest"].watts

@@ -40,6 +40,9 @@ class Xids:
         self.clock = clock
         self._counts = dict.fromkeys(map(str, VENDORS[gpu.identity.vendor].watched_errors), 0)
         self._times: dict[str, float] = {}
+        self._samples: tuple[Sample, ...] = ()
+        """What to export since the last event."""
+
         self._unread: list[Unread] = []
 
     def samples(self) -> Iterator[Sample]:
@@ -49,10 +52,13 @@ class Xids:
             return
         for event in events:
             self._count(event.number)
-        for xid, count in self._counts.items():
-            yield from XIDS.at(float(count), *self.labels, xid)
-        for xid, time in self._times.items():
-            yield from XID_TIME.at(time, *self.labels, xid)
+        if events or not self._samples:
+            at = self.labels
+            self._samples = (
+                *(Sample(XIDS, (*at, xid), float(many)) for xid, many in self._counts.items()),
+                *(Sample(XID_TIME, (*at, xid), time) for xid, time in self._times.items()),
+            )
+        yield from self._samples
 
     def unread(self) -> tuple[Unread, ...]:
         """XIDs since the last call that the catalogue does not have, or that are one too many."""

@@ -24,7 +24,12 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 THREADS_FIRST, THREADS_LAST = 2.0, 60.0
-"""Seconds between looks at the names of threads, at first and in the end, doubling."""
+"""Seconds between looks at the names of threads, and for a communicator's socket and memory, at
+first and in the end, doubling."""
+
+LAUNCHED_LAST = 10.0
+"""Seconds between looks for the socket in the end where a launcher names other ranks: then a
+communicator is to be expected, and may stall."""
 
 ROLE_FIRST, ROLE_LAST = 5.0, 60.0
 """Seconds between looks at a process's role, at first and in the end, doubling: it may listen
@@ -34,10 +39,10 @@ THREADS = 2048
 """The most threads of a process to look at, in 0.04 s of CPU; a training process has 300."""
 
 NCCL = "nccl"
-"""In the name of a thread: PyTorch names one for each communicator of NCCL, and so does NCCL with
-NCCL_SET_THREAD_NAME=1. The names of threads may be read by anyone.
+"""In the name of a thread: PyTorch names one for each communicator of NCCL from version 2.5 on, and
+NCCL its own only with NCCL_SET_THREAD_NAME=1. The names of threads may be read by anyone.
 https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp
-(``pt_nccl_watchdg``), https://github.com/NVIDIA/nccl/blob/master/src/misc/utils.cc
+(``pt_nccl_watchdg``), https://github.com/NVIDIA/nccl/blob/master/src/debug.cc
 (``ncclSetThreadName``)."""
 
 AUTOGRAD = "pt_autograd"
@@ -91,6 +96,25 @@ class Pauses:
             self._again = now + self._pause
 
 
+class Sign:
+    """Something that is looked for until it is seen, and then stays."""
+
+    def __init__(self, first: float, last: float) -> None:
+        self._pauses = Pauses(first, last)
+        self._seen: bool | None = None
+
+    def look(self, now: float, question: Callable[[], bool]) -> bool | None:
+        """Whether it has been seen; None if it could not be looked for."""
+        if not self._seen and self._pauses.over(now):
+            try:
+                seen = question()
+            except OSError:
+                seen = None
+            self._seen = self._seen or seen  # another thread may have looked, too
+            self._pauses.looked(now)
+        return self._seen
+
+
 class Holder:
     """A process that holds a GPU: its PID, and when it started in ticks since boot.
 
@@ -116,6 +140,11 @@ class Holder:
         self._namespaces: dict[str, list[str]] = {"net": [], "pid": []}
         self._threads = Threads()
         self._threads_pauses = Pauses(THREADS_FIRST, THREADS_LAST)
+        self._socket = {
+            launched: Sign(THREADS_FIRST, LAUNCHED_LAST if launched else THREADS_LAST)
+            for launched in (False, True)
+        }
+        self._memory = Sign(THREADS_FIRST, THREADS_LAST)
         self._role = Role(pid, "", "", None, None)
         self._role_pauses = Pauses(ROLE_FIRST, ROLE_LAST)
 
@@ -181,14 +210,34 @@ class Holder:
     def peers(self) -> bool | None:
         """Whether it has peers on other GPUs, for which its kernels may wait; None if unknown.
 
-        It has if data moved over NVLink while it held a GPU, if its launcher named others, or
-        if it has a communicator of NCCL.
+        It has if data moved over NVLink while it held a GPU, or if it has a communicator: a thread
+        or a socket of one, or memory that it shares. A launcher that names other ranks is no
+        evidence, as it may start processes that know nothing of each other.
         """
         if self.communicated:
             return True
         ranks = self._ranks()
-        # A communicator of one has no peer.
-        return self.threads().nccl if ranks is None else ranks > 1
+        if ranks is not None and ranks <= 1:
+            return False  # a communicator of one has no peer
+        named = self.threads().nccl
+        if named:
+            return True
+        holds = self._holds_communicator(launched=ranks is not None)
+        if holds is None and ranks is not None:
+            return None
+        return holds or named
+
+    def _holds_communicator(self, *, launched: bool) -> bool | None:
+        """Whether it has a socket of a communicator, or memory of one; None if unknown.
+
+        The memory is looked for only where others were ``launched``: it takes 5 ms.
+        """
+        node, pid, now = self.node, self.pid, self.node.clock.monotonic()
+        socket = self._socket[launched].look(now, lambda: self.ask(lambda: node.communicates(pid)))
+        if socket or not launched:
+            return socket
+        memory = self._memory.look(now, lambda: self.ask(lambda: node.shares_memory(pid)))
+        return None if socket is None and not memory else memory
 
     def _ranks(self) -> int | None:
         """How many processes the launcher says the job has; None if unknown."""

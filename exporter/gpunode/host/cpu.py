@@ -1,4 +1,4 @@
-"""CPU time: counters per core, and a summary with few series on any node.
+"""CPU time of the whole node, and how many of its cores are busy: few series on any node.
 
 https://docs.kernel.org/filesystems/proc.html#miscellaneous-kernel-statistics-in-proc-stat
 """
@@ -18,9 +18,9 @@ from gpunode.source import NodeSource, Reading
 SECONDS = Metric(
     "gpunode_cpu_seconds_total",
     "counter",
-    "CPU time by core and mode; the rest is idle. `system` includes interrupts; `steal` is absent "
-    "until a hypervisor takes time (/proc/stat).",
-    ("cpu", "mode"),
+    "CPU time of all cores by mode; the rest is idle. `system` includes interrupts; `steal` is "
+    "absent until a hypervisor takes time (/proc/stat).",
+    ("mode",),
 )
 CORES = Metric("gpunode_cpu_cores", "gauge", "Online cores by NUMA node (/proc/stat).", ("node",))
 BUSY_CORES = Metric(
@@ -54,7 +54,7 @@ BUSY = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """Seconds one core spent in each mode since boot."""
+    """Seconds that a core, or all of them, spent in each mode since boot."""
 
     user: float
     system: float
@@ -73,20 +73,24 @@ class CpuStat:
 
     cores: dict[str, Core]
     numbers: dict[str, float]
+    all_cores: Core | None = None
+    """What all cores did, with those that are offline."""
 
 
 def parse(text: str) -> CpuStat:
     """Parse /proc/stat. Raises ``ValueError`` if it lists no cores."""
-    cores, numbers = {}, {}
+    cores, numbers, all_cores = {}, {}, None
     for line in text.splitlines():
         name, _, rest = line.partition(" ")
         if name.startswith("cpu") and name[3:].isdigit():
             cores[str(int(name[3:]))] = _core(rest)
+        elif name == "cpu":
+            all_cores = _core(rest)
         elif name in ("procs_running", "procs_blocked", "ctxt"):
             numbers[name] = counter(rest)
     if not cores:
         raise ValueError("/proc/stat: no cores listed")
-    return CpuStat(cores, numbers)
+    return CpuStat(cores, numbers, all_cores)
 
 
 def _core(fields: str) -> Core:
@@ -171,12 +175,11 @@ class Cpu:
     def _samples(
         self, stat: CpuStat, busy: dict[str, float], numa: dict[str, str]
     ) -> Iterator[Sample]:
-        for cpu, core in stat.cores.items():
-            yield Sample(SECONDS, (cpu, "user"), core.user)
-            yield Sample(SECONDS, (cpu, "system"), core.system)
-            yield Sample(SECONDS, (cpu, "iowait"), core.iowait)
-            if core.steal:
-                yield Sample(SECONDS, (cpu, "steal"), core.steal)
+        if stat.all_cores is not None:
+            yield from SECONDS.at(stat.all_cores.user, "user")
+            yield from SECONDS.at(stat.all_cores.system, "system")
+            yield from SECONDS.at(stat.all_cores.iowait, "iowait")
+            yield from SECONDS.at(stat.all_cores.steal or None, "steal")
         nodes = [numa.get(cpu, "0") for cpu in stat.cores]
         for node in sorted(set(nodes)):
             yield from CORES.at(float(nodes.count(node)), node)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import ClassVar
 
 from gpunode.config import Settings
@@ -103,6 +104,10 @@ CONTAINER = Unknown(
 )
 
 
+labels_of = attrgetter(*(field.name for field in fields(Owner)))
+"""The values of an owner's labels."""
+
+
 class GpuOwners:
     """Reads the owners of one GPU or MIG instance."""
 
@@ -173,8 +178,8 @@ class GpuOwners:
         # A process may tell more of the same owner: its user, or the job inside a pod.
         said_better = {g for g in given for r in running if g != r and _tells_more(r, g)}
         owners = {**running, **given}
-        for owner in sorted(owners.keys() - said_better, key=astuple):
-            yield from OWNER.at(1.0, *at, *astuple(owner), owners[owner])
+        for owner in sorted(owners.keys() - said_better, key=labels_of):
+            yield from OWNER.at(1.0, *at, *labels_of(owner), owners[owner])
         if owners or pods is not None or jobs is not None:
             yield from ALLOCATED.at(float(bool(owners)), *at)
 
@@ -186,7 +191,7 @@ class GpuOwners:
             yield from PROCESS_MEMORY.at(process.memory, *at, str(pid))
         for pid, found in started.items():
             place = found.slurm_step, found.rank, found.local_rank, found.world_size
-            yield from PROCESS.at(1.0, *at, str(pid), *astuple(found.owner), *place)
+            yield from PROCESS.at(1.0, *at, str(pid), *labels_of(found.owner), *place)
         if len(processes) > 1:
             for use in known(self.gpu.process_use) or []:
                 if use.pid in processes:

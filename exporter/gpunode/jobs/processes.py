@@ -7,7 +7,7 @@ children of a training process prepare its data. https://docs.kernel.org/filesys
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import nlargest
 from itertools import islice
@@ -81,6 +81,20 @@ HOST_CPUS = Metric(
     "gauge",
     "CPUs that the processes with a context on the GPU used since the last read, without their "
     "children (/proc/PID/stat).",
+    GPU,
+)
+HOST_SYSTEM = Metric(
+    "gpunode_job_host_system_ratio",
+    "gauge",
+    "The part of `gpunode_job_host_cpus_ratio` that was spent in the kernel: in system calls, such "
+    "as those by which the driver allocates memory, and in page faults (/proc/PID/stat).",
+    GPU,
+)
+HOST_FAULTS = Metric(
+    "gpunode_job_host_page_faults_total",
+    "counter",
+    "Minor page faults of the processes with a context on the GPU since each was first seen, "
+    "without their children: pages that they got from the kernel (/proc/PID/stat: minflt).",
     GPU,
 )
 HOST_THREAD = Metric(
@@ -272,6 +286,10 @@ BUSY = 0.95
 LOOK_CLOSER = 0.5
 """CPUs a process must use before its threads are read; a training process has 300."""
 
+SLEPT = 0.05
+"""Share of a CPU below which threads are not read again: what all that are left out have used since
+they were read. A process has hundreds that sleep."""
+
 SETTLED = 1.0
 """Age in seconds from which what a process does is known from its start: workers that prepare data
 are often new ones with each epoch, and busy from then on."""
@@ -374,6 +392,8 @@ class JobProcesses:
         BUSIEST_THREAD,
         BUSY_THREADS,
         HOST_CPUS,
+        HOST_SYSTEM,
+        HOST_FAULTS,
         HOST_THREAD,
         LOADER_THREAD,
         COMPILERS,
@@ -403,6 +423,7 @@ class JobProcesses:
         self.labels = gpu.identity.labels
         self.every = settings.gpu.processes_interval
         self.cpu_seconds = 0.0
+        self.faults = 0.0
         self.io_bytes = [0.0, 0.0, 0.0]
         self.filling: dict[str, Filling] = {}
         self._shm = SharedMemory(node)
@@ -412,6 +433,9 @@ class JobProcesses:
         self._renewed = -math.inf
         self._programs: dict[tuple[str, float], str] = {}
         self._busy: list[tuple[str, str]] = []
+        self._unseen: dict[str, float] = {}
+        """By process, CPU seconds that the threads left out have used since they were read."""
+
         self._turn = 0
 
     def read(self) -> Reading | None:
@@ -517,7 +541,9 @@ class JobProcesses:
         job.processes[pid] = stat
         used = _gained(self._before.processes.get(pid), stat)
         if used is None or used >= LOOK_CLOSER * elapsed:
-            self._add_threads(job, pid)
+            self._add_threads(job, pid, used, SLEPT * elapsed)
+        else:
+            self._unseen.pop(pid, None)
         try:
             moved = parse_fields(self.node.read_text(f"/proc/{pid}/io"))
             job.io[pid] = moved["read_bytes"], moved["write_bytes"], moved["rchar"]
@@ -525,7 +551,12 @@ class JobProcesses:
             job.unreadable["io"] += 1
         return True
 
-    def _add_threads(self, job: JobRead, pid: str) -> None:
+    def _add_threads(self, job: JobRead, pid: str, used: float | None, asleep: float) -> None:
+        """Read the threads of a process that ``used`` so many CPU seconds since the last read.
+
+        If those that were busy used all but ``asleep`` of them, the others keep what they had.
+        """
+        unseen = self._unseen.pop(pid, 0.0)
         try:
             threads = self.node.list_directory(f"/proc/{pid}/task")
         except OSError:
@@ -533,14 +564,31 @@ class JobProcesses:
             return
         room = THREADS - len(job.threads)
         if len(threads) > room:
-            threads = self._in_turn(pid, threads, room)
+            self._read_threads(job, pid, self._in_turn(pid, threads, room))
             job.partly.add(pid)
+            return
+        there = dict.fromkeys(threads)
+        busy = [thread for of, thread in self._busy if of == pid and thread in there]
+        unseen += max(0.0, (used or 0.0) - self._read_threads(job, pid, busy))
+        others = {(pid, thread) for thread in there} - job.threads.keys()
+        had = self._before.threads
+        if used is not None and busy and unseen < asleep and others <= had.keys():
+            job.threads |= {key: had[key] for key in others}
+            self._unseen[pid] = unseen
+        else:
+            self._read_threads(job, pid, [thread for _, thread in others])
+
+    def _read_threads(self, job: JobRead, pid: str, threads: Iterable[str]) -> float:
+        """Read some threads of a process; returns the CPU seconds they used since the last read."""
+        used = 0.0
         for thread in threads:
             try:
                 stat = parse_stat(self.node.read_text(f"/proc/{pid}/task/{thread}/stat"))
             except (OSError, ValueError):
                 continue
             job.threads[pid, thread] = stat
+            used += _gained(self._before.threads.get((pid, thread)), stat) or 0.0
+        return used
 
     def _in_turn(self, pid: str, threads: list[str], room: int) -> list[str]:
         """Those of too many threads that were busy, and others: each at two reads in a row."""
@@ -582,12 +630,14 @@ class JobProcesses:
                 return
 
     def _accumulate(self, job: JobRead) -> None:
-        """Add the CPU time and I/O of each process since it was last seen."""
+        """Add the CPU time, page faults and I/O of each process since it was last seen."""
         for pid, stat in job.processes.items():
             used = _gained(self._before.processes.get(pid), stat)
             if used is None:
                 continue
             self.cpu_seconds += used
+            if pid in job.roots:
+                self.faults += max(0.0, stat.faults - self._before.processes[pid].faults)
             moved, had = job.io.get(pid), self._before.io.get(pid)
             if moved is not None and had is not None:
                 for way in range(len(self.io_bytes)):
@@ -619,6 +669,9 @@ class JobProcesses:
         if used.processes:
             shares = [share for pid, share in used.processes.items() if pid in job.roots]
             yield from HOST_CPUS.at(sum(shares) if shares else None, *at)
+            system = [share for pid, share in used.system.items() if pid in job.roots]
+            yield from HOST_FAULTS.at(self.faults, *at)
+            yield from HOST_SYSTEM.at(sum(system) if system else None, *at)
             yield from HOST_THREAD.at(used.host_thread(job), *at)
             if job.compilers is not None:
                 yield from COMPILERS.at(float(len(job.compilers)), *at)
@@ -666,6 +719,7 @@ def _gained(before: ProcessStat | None, after: ProcessStat) -> float | None:
 class Used:
     """CPU shares since the last read, of processes and of threads.
 
+    ``system`` is the part of the processes' in the kernel, of those that were read twice.
     ``gains`` are those of the threads that were read twice. ``threads`` also has an entry without a
     thread for each process that used too little for a closer look. It is empty if a busier thread
     than those in it is possible: of a busy process whose threads have been read only once, or not
@@ -673,6 +727,7 @@ class Used:
     """
 
     processes: dict[str, float]
+    system: dict[str, float]
     gains: dict[tuple[str, str], float]
     threads: dict[tuple[str, str], float]
 
@@ -683,6 +738,10 @@ class Used:
             pid: used / elapsed
             for pid, stat in job.processes.items()
             if (used := _gained(before.processes.get(pid), stat)) is not None
+        }
+        system = {
+            pid: max(0.0, job.processes[pid].system - before.processes[pid].system) / elapsed
+            for pid in processes
         }
         gains = {
             key: used / elapsed
@@ -708,7 +767,7 @@ class Used:
             found and (pid not in job.partly or processes[pid] - sum(found) < min(BUSY, max(found)))
             for pid, found in shares.items()
         )
-        return Used(processes, gains, {**whole, **gains} if explained else {})
+        return Used(processes, system, gains, {**whole, **gains} if explained else {})
 
     def busiest(self) -> list[tuple[str, str]]:
         """The threads that used most, and any time at all."""

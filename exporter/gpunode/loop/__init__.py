@@ -23,7 +23,7 @@ from gpunode.loop.door import Door, valid
 from gpunode.loop.metrics import LAST_SUCCESS, UP
 from gpunode.loop.search import Search
 from gpunode.loop.watch import OVERDUE, Batch, Counts, Watch
-from gpunode.metric import Distribution, Metric, Sample
+from gpunode.metric import Metric, Sample
 from gpunode.node.node import Clock, SteppedClock
 from gpunode.source import (
     WHOLE_NODE,
@@ -57,7 +57,11 @@ class Silent:
 
 
 STAGGER = 0.037
-"""Seconds between the first reads of two sources, so that not all wake at once."""
+"""Seconds between the first reads of two kinds of sources, so that not all wake at once."""
+
+IN_A_ROW = 0.003
+"""The same of two sources of a kind, which follow each other: what one does not find in the caches
+of the processor, the next does."""
 
 MOST_HUNG = 16
 """The most reads of sources of one name that may hang on after their place is gone, each with its
@@ -92,6 +96,9 @@ class Loop:
         self.views = views
         self.find_every = find_every
         self.watches: dict[tuple[str, Place], Watch] = {}
+        self._ordered: list[Watch] = []
+        """The watches in the order of what is exported."""
+
         self._counts: dict[str, Counts] = {}
         """By the name of a source; what was counted of it stays when its last place is gone."""
 
@@ -140,6 +147,10 @@ class Loop:
             watch.stopped.set()
         self._gone = [watch for watch in (*self._gone, *gone) if _runs(watch)]
         self.watches = {**kept, **fresh}
+        self._ordered = sorted(
+            self.watches.values(),
+            key=lambda watch: (watch.source.name, watch.place.uuid, watch.place.mountpoint),
+        )
         return list(fresh.values())
 
     @property
@@ -187,9 +198,13 @@ class Loop:
         workers: list[Search | Watch] = [s for s in self.searches if not _runs(s)]
         workers += self._startable()
         refused: dict[str, Exception] = {}
-        for place, worker in enumerate(workers):
+        kinds: dict[str, int] = {}
+        for worker in workers:
+            nth = kinds.get(worker.name, 0)
+            kinds[worker.name] = nth + 1
+            delay = STAGGER * list(kinds).index(worker.name) + IN_A_ROW * nth
             thread = threading.Thread(
-                target=worker.run, args=(STAGGER * place,), name=worker.where, daemon=True
+                target=worker.run, args=(delay,), name=worker.where, daemon=True
             )
             try:
                 thread.start()
@@ -265,7 +280,7 @@ class Loop:
         GPU disappears completely.
         """
         now = self.clock.monotonic()
-        watches = self._ordered()
+        watches = self._ordered
         quickest: dict[Place | str, Watch] = {}
         for watch in watches:
             best = quickest.setdefault(watch.subject, watch)
@@ -279,12 +294,6 @@ class Loop:
 
     def _doors(self) -> list[Door]:
         return [watch.door for watch in self.watches.values()]
-
-    def _ordered(self) -> list[Watch]:
-        return sorted(
-            self.watches.values(),
-            key=lambda watch: (watch.source.name, watch.place.uuid, watch.place.mountpoint),
-        )
 
     def details(self, kind: type[D]) -> list[Reported[D]]:
         """The reported details of this type, ordered by place."""
@@ -300,12 +309,10 @@ class Loop:
 
     def values(self, metrics: Collection[Metric]) -> dict[Key, tuple[float, float]]:
         """Current values of these metrics, with the times (monotonic) of their reads."""
-        return {
-            (sample.metric, sample.labels): (sample.value, batch.moment)
-            for _, batch in self.batches()
-            for sample in batch.reading.samples
-            if sample.metric in metrics and not isinstance(sample.value, Distribution)
-        }
+        wanted, found = frozenset(metrics), dict[Key, tuple[float, float]]()
+        for _, batch in self.batches():
+            found.update(batch.values(wanted))
+        return found
 
     def samples(self) -> Iterator[Sample]:
         """Everything to export now, including the metrics about the sources."""
@@ -321,7 +328,7 @@ class Loop:
             for search in self.searches
             if not search.up(now) and not (self._replays and search.absent)
         ]
-        for watch in self._ordered():
+        for watch in self._ordered:
             if watch.reported(now) and not watch.up(now):
                 why = watch.failure or "a read has not returned"
                 found.append(Silent(watch.source.name, watch.place, watch.last_success, why))
@@ -335,9 +342,11 @@ class Loop:
             nothing_to_find = up and not search.found
             if (name, WHOLE_NODE) not in self.watches and not (unrecorded or nothing_to_find):
                 yield from UP.at(float(up), name, *WHOLE_NODE)
-        for watch in self._ordered():
+        for watch in self._ordered:
             at = watch.source.name, *watch.place
-            yield from UP.at(float(watch.up(now)), *at)
-            yield from LAST_SUCCESS.at(watch.last_success, *at)
+            up = watch.up(now)
+            yield from UP.at(float(up), *at)
+            if not up:  # else it is no longer ago than its interval
+                yield from LAST_SUCCESS.at(watch.last_success, *at)
         for name, counts in sorted(self._counts.items()):
             yield from counts.samples(name)

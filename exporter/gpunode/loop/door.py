@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Set
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from typing import Any
 
 from gpunode.metric import Sample
@@ -31,28 +32,44 @@ def valid(text: str) -> str:
     return printable(text, LONGEST_LABEL)
 
 
+PLAIN = frozenset({bool, float, int, type(None)})
+
+
+@cache
+def _parts(kind: type) -> tuple[str, ...]:
+    """The names of the fields of a dataclass, none of what is no dataclass."""
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
+
+
+def prints(detail: Any) -> bool:
+    """Whether every text in a detail is printable: nearly always, so this is what must be quick."""
+    parts: Iterable[Any]
+    if isinstance(detail, str):
+        return detail.isprintable()
+    if isinstance(detail, dict):
+        parts = (*detail, *detail.values())
+    elif isinstance(detail, tuple | list):
+        parts = detail
+    else:
+        parts = [getattr(detail, name) for name in _parts(detail.__class__)]
+    return all(type(part) in PLAIN or prints(part) for part in parts)
+
+
 def presentable(detail: Any) -> Any:
     """A detail in which every text is printable: itself, unless one in it was not.
 
     A surrogate in it would cost the whole answer of the API, which is UTF-8.
     """
-    if detail is None or isinstance(detail, float | int):
+    if prints(detail):
         return detail
     if isinstance(detail, str):
         return printable(detail, len(detail))
     if isinstance(detail, dict):
-        made = {presentable(name): presentable(value) for name, value in detail.items()}
-        return detail if made == detail else made
+        return {presentable(name): presentable(value) for name, value in detail.items()}
     if isinstance(detail, tuple | list):
-        each = [presentable(value) for value in detail]
-        same = all(value is before for value, before in zip(each, detail, strict=True))
-        return detail if same else type(detail)(each)
-    if is_dataclass(detail) and not isinstance(detail, type):
-        before = {field.name: getattr(detail, field.name) for field in fields(detail)}
-        after = {name: presentable(value) for name, value in before.items()}
-        changed = {name: value for name, value in after.items() if value is not before[name]}
-        return replace(detail, **changed) if changed else detail
-    return detail
+        return type(detail)(map(presentable, detail))
+    parts = ((name, getattr(detail, name)) for name in _parts(detail.__class__))
+    return replace(detail, **{name: presentable(part) for name, part in parts if not prints(part)})
 
 
 class Door:

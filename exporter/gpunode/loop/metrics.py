@@ -19,7 +19,7 @@ UP = Metric(
 LAST_SUCCESS = Metric(
     "gpunode_source_last_success_timestamp_seconds",
     "gauge",
-    "Unix time of the last successful read of the source.",
+    "Unix time of the last successful read of a source that is not up; absent if there was none.",
     SOURCE,
 )
 DURATION = Metric(
@@ -27,7 +27,7 @@ DURATION = Metric(
     "histogram",
     "Duration of reads of the source, over all its devices.",
     ("source",),
-    (0.001, 0.01, 0.1, 1.0),
+    (0.1, 1.0),
 )
 CPU_SECONDS = Metric(
     "gpunode_source_cpu_seconds_total",

@@ -35,6 +35,11 @@ class Search:
         self._news = News(clock)
 
     @property
+    def name(self) -> str:
+        """What finds."""
+        return self.finder.name
+
+    @property
     def where(self) -> str:
         """The finder, for the log."""
         return self.finder.name

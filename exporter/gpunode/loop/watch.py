@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpunode.loop import complaints
 from gpunode.loop.complaints import News, described, isolated
 from gpunode.loop.door import SERIES, Door, valid
 from gpunode.loop.metrics import CPU_SECONDS, DROPPED, DURATION, LATE, SKIPPED, UNREAD
-from gpunode.metric import Distribution, Sample
+from gpunode.metric import Distribution, Metric, Sample
 from gpunode.node.node import Clock
-from gpunode.source import WHOLE_NODE, Meets, Met, Place, Reading, Source, View
+from gpunode.source import WHOLE_NODE, Key, Meets, Met, Place, Reading, Source, View
 from gpunode.unread import Unknown, Unread
 
 log = logging.getLogger(__name__)
@@ -33,6 +33,20 @@ class Batch:
     """Time of the read on the monotonic clock."""
 
     good_until: float
+    _chosen: dict[Collection[Metric], dict[Key, tuple[float, float]]] = field(
+        default_factory=dict, repr=False
+    )
+
+    def values(self, metrics: frozenset[Metric]) -> Mapping[Key, tuple[float, float]]:
+        """The values of these metrics, with the time of the read; found once for all who ask."""
+        chosen = self._chosen.get(metrics)
+        if chosen is None:
+            chosen = self._chosen[metrics] = {
+                (sample.metric, sample.labels): (sample.value, self.moment)
+                for sample in self.reading.samples
+                if sample.metric in metrics and not isinstance(sample.value, Distribution)
+            }
+        return chosen
 
 
 EXAMPLES = 5
@@ -165,6 +179,11 @@ class Watch:
     def key(self) -> tuple[str, Place]:
         """What no two sources share."""
         return self.source.name, self.place
+
+    @property
+    def name(self) -> str:
+        """The source, wherever it is."""
+        return self.source.name
 
     @property
     def where(self) -> str:

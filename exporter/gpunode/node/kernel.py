@@ -24,12 +24,18 @@ def counter(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
-    """A process or thread: its name, state, CPU time in seconds, and start in ticks since boot."""
+    """A process or thread: its name, state, CPU time in seconds, and start in ticks since boot.
+
+    ``system`` is the part of its CPU time that it spent in the kernel, ``faults`` how often it
+    touched a page of memory that it did not have, and that did not come from a disk.
+    """
 
     name: str
     state: str
     parent: int
     cpu: float
+    system: float
+    faults: float
     start: float
 
 
@@ -39,8 +45,16 @@ def parse_stat(text: str) -> ProcessStat:
     fields = match["rest"].split() if match else []
     if match is None or len(fields) < 19:
         raise ValueError("not the stat file of a process")
-    cpu = (counter(fields[10]) + counter(fields[11])) / HERTZ
-    return ProcessStat(match["name"], match["state"], int(fields[0]), cpu, counter(fields[18]))
+    user, system = (counter(ticks) / HERTZ for ticks in fields[10:12])
+    return ProcessStat(
+        match["name"],
+        match["state"],
+        int(fields[0]),
+        user + system,
+        system,
+        counter(fields[6]),
+        counter(fields[18]),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from gpunode.node.kubelet import FOLDER, Allocation, Kubelet
 from gpunode.node.log import Log
 from gpunode.node.node import (
     MAX_FILE,
+    SHARED_MEMORY,
     Filesystem,
     Image,
     KeptLines,
@@ -114,6 +115,9 @@ class LocalNode:
     def libraries(self, pid: int) -> list[str]:
         return libraries_of(self._inside.maps(pid))
 
+    def shares_memory(self, pid: int) -> bool:
+        return SHARED_MEMORY.search(self._inside.maps(pid)) is not None
+
     def image(self, container: str) -> Image:
         if not containers.ID.fullmatch(container):
             raise OSError(errno.EINVAL, "not the ID of a container", container)
@@ -132,6 +136,10 @@ class LocalNode:
     def listens(self, pid: int) -> bool:
         with raised():
             return sockets.listens(f"{self.rootfs}/proc/{pid}")
+
+    def communicates(self, pid: int) -> bool:
+        with raised():
+            return sockets.communicates(f"{self.rootfs}/proc/{pid}")
 
     def network_statistics(self, interface: str) -> dict[str, int]:
         return ethtool.statistics(interface)
@@ -167,8 +175,11 @@ class LocalNode:
         return content
 
 
+NO_MORE = nullcontext()
+
+
 def _rights_for(path: str) -> AbstractContextManager[None]:
     """The capabilities to hold while a file is read."""
-    if OF_ITS_USER.fullmatch(path):
-        return raised()
-    return raised(("DAC_READ_SEARCH",)) if OF_THE_KUBELET.fullmatch(path) else nullcontext()
+    if path.startswith("/proc/"):
+        return raised() if OF_ITS_USER.fullmatch(path) else NO_MORE
+    return raised(("DAC_READ_SEARCH",)) if OF_THE_KUBELET.fullmatch(path) else NO_MORE

@@ -148,8 +148,18 @@ LIBRARIES = re.compile(
     rb"|libnccl\.so(?:\.\d{1,6}){0,3}|libcudart\.so(?:\.\d{1,6}){0,3}))$",
     re.MULTILINE,
 )
-"""The only files that are looked for among those that a process has mapped: their paths lead to the
-versions of what it runs. A line of /proc/PID/maps is kept only for these."""
+"""The only libraries that are looked for among the files that a process has mapped: their paths
+lead to the versions of what it runs. A line of /proc/PID/maps is kept only for these."""
+
+SHARED_MEMORY = re.compile(
+    rb"^\S+ \S+ \S+ \S+ \d+ +/dev/shm/"
+    rb"(?:nccl-|nvshmem-shm|ucx_shm_posix_|vader_segment|sm_segment)",
+    re.MULTILINE,
+)
+"""Memory that a process shares with its peers by NCCL, NVSHMEM, UCX or Open MPI.
+https://github.com/NVIDIA/nccl/blob/v2.28.3-1/src/misc/shmutils.cc,
+https://github.com/openucx/ucx/blob/master/src/uct/sm/mm/posix/mm_posix.c,
+https://github.com/open-mpi/ompi/blob/main/opal/mca/btl/sm/btl_sm_component.c"""
 
 MOST_LIBRARIES = 16
 """The most such files of a process; one of each is usual."""
@@ -300,6 +310,13 @@ class Node(Protocol):
         """
         ...
 
+    def shares_memory(self, pid: int) -> bool:
+        """Whether a process has mapped ``SHARED_MEMORY`` of a communicator.
+
+        Raises ``OSError``, and ``TimeoutError`` if the kernel does not answer.
+        """
+        ...
+
     def image(self, container: str) -> Image:
         """The image of a container, by its ID of 64 digits, as its runtime tells root.
 
@@ -309,6 +326,10 @@ class Node(Protocol):
 
     def listens(self, pid: int) -> bool:
         """Whether a process waits for TCP connections. Raises ``OSError``."""
+        ...
+
+    def communicates(self, pid: int) -> bool:
+        """Whether a process has the socket of a communicator of NCCL. Raises ``OSError``."""
         ...
 
     def network_statistics(self, interface: str) -> dict[str, int]:

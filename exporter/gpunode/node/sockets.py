@@ -1,11 +1,13 @@
-"""The sockets of processes, and which of them wait for connections.
+"""The sockets of processes: which of them wait for connections, and which are communicators'.
 
 https://docs.kernel.org/networking/proc_net_tcp.html
+https://man7.org/linux/man-pages/man5/proc_pid_net.5.html
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from itertools import islice, takewhile
 
@@ -17,6 +19,14 @@ DESCRIPTORS = 1 << 14
 
 ROWS = 2000
 """The most rows of a table to look at."""
+
+UNIX_ROWS = 1 << 14
+"""The most rows of the table of Unix sockets to look at; a node of a hundred pods has 5,000."""
+
+COMMUNICATOR = re.compile(r"[@/]tmp/nccl-socket-\d+-[0-9a-f]+")
+"""The name of the socket by which a communicator of NCCL passes handles of memory, from version
+2.20 on and whatever program uses it; @ stands for the zero byte that makes a name abstract, in
+place of the slash. https://github.com/NVIDIA/nccl/blob/v2.28.3-1/src/misc/ipcsocket.cc"""
 
 AT_ONCE = 600
 """Bytes to read at a time, four rows: those that wait come first, and to find the others the kernel
@@ -32,6 +42,16 @@ def listens(process: str) -> bool:
     if not waiting:
         return False
     return any(target in waiting for target in descriptors(process))
+
+
+def communicates(process: str) -> bool:
+    """Whether a process, given by its folder in /proc, has the socket of a communicator of NCCL.
+
+    Raises ``OSError``, also without the right to see its descriptors.
+    """
+    with open(f"{process}/net/unix", encoding="utf-8", errors="replace", newline="\n") as file:
+        named = {f"socket:[{inode}]" for inode in of_communicators(file)}
+    return bool(named) and any(target in named for target in descriptors(process))
 
 
 def descriptors(process: str) -> Iterator[str]:
@@ -55,6 +75,13 @@ def _table(process: str, table: str) -> set[str]:
         if table == "tcp":  # the process has ended
             raise
         return set()  # without IPv6
+
+
+def of_communicators(lines: Iterable[str]) -> set[str]:
+    """The inodes of the sockets in a table of Unix sockets whose names are communicators'."""
+    named = (line for line in islice(lines, 1, UNIX_ROWS) if "nccl" in line)
+    rows = (line.split() for line in named)
+    return {row[6] for row in rows if len(row) > 7 and COMMUNICATOR.match(row[7])}
 
 
 def listening(lines: Iterable[str]) -> set[str]:

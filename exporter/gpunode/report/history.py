@@ -72,6 +72,13 @@ CAUSES = Query(
     f"* {RULE_INTERVAL} / {HOUR}",
     late=0,
 )
+GAINS = Query(
+    "sum by (cause, bound) (sum_over_time(cluster:gpunode_gpu_verdict_gain:gpus[WINDOW])) "
+    f"* {RULE_INTERVAL} / {HOUR}",
+    late=0,
+)
+"""GPU hours that the same work would not take without each cause, and their bounds."""
+
 KINDS = Query(
     "sum by (kind) (sum_over_time(cluster:gpunode_job_kind:gpus[WINDOW])) "
     f"* {RULE_INTERVAL} / {HOUR}",
@@ -83,6 +90,14 @@ ENERGY = Query(
     late=0,
 )
 """Kilowatt hours."""
+
+ENERGY_BY_STATE = Query(
+    "sum by (state) (sum_over_time(cluster:gpunode_gpu_power:by_state[WINDOW])) "
+    f"* {RULE_INTERVAL} / {HOUR} / 1000",
+    late=0,
+)
+WAITING = ("starved", "launch", "idle")
+"""States in which a GPU that is held waits for its host or for its job."""
 
 _NODE_FAULT = 'node:gpunode_fault:level{fault!="gpu"}[WINDOW]'
 _GPU_FAULT = "gpu:gpunode_gpu_fault:level[WINDOW]"
@@ -187,9 +202,15 @@ class Past:
     models: dict[str, Amounts] = field(default_factory=dict)
     namespaces: dict[str, Amounts] = field(default_factory=dict)
     causes: Amounts = field(default_factory=lambda: defaultdict(float))
+    gains: dict[str, Amounts] = field(default_factory=dict)
+    """GPU hours that would come back by cause, and by bound."""
+
     kinds: Amounts = field(default_factory=lambda: defaultdict(float))
     energy: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     """Kilowatt hours by the end of the day."""
+
+    energy_by_state: Amounts = field(default_factory=lambda: defaultdict(float))
+    """Kilowatt hours by state of the ledger; empty where none were recorded."""
 
     blocked: dict[tuple[JobKey, int], dict[NodeKey, list[float]]] = field(default_factory=dict)
     """Hours that a node's GPUs waited for the peers of a job, and hours in all, by day."""
@@ -245,9 +266,11 @@ class Asking:
         return [
             *self._brief(),
             (JOBS, DAY, self._job),
+            (GAINS, DAY, self._gain),
             (JOB_CAUSES, DAY, self._job_cause),
             (JOB_KINDS, DAY, self._job_kind),
             (KINDS, DAY, self._kind),
+            (ENERGY_BY_STATE, DAY, self._energy_by_state),
             (MFU, DAY, self._mfu),
             (STEPS, DAY, self._step),
             (NODES, DAY, self._node),
@@ -314,11 +337,17 @@ class Asking:
     def _cause(self, labels: Labels, _: int, hours: float) -> None:
         self.past.causes[labels.get("cause", "")] += hours
 
+    def _gain(self, labels: Labels, _: int, hours: float) -> None:
+        _add(self.past.gains, labels.get("cause", ""), labels.get("bound", ""), hours)
+
     def _kind(self, labels: Labels, _: int, hours: float) -> None:
         self.past.kinds[labels.get("kind", "")] += hours
 
     def _energy(self, _: Labels, at: int, kilowatt_hours: float) -> None:
         self.past.energy[at] += kilowatt_hours
+
+    def _energy_by_state(self, labels: Labels, _: int, kilowatt_hours: float) -> None:
+        self.past.energy_by_state[labels.get("state", "")] += kilowatt_hours
 
     def _blocked(self, labels: Labels, at: int, hours: float) -> None:
         nodes = self.past.blocked.setdefault((_job(labels), at), {})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from gpunode.gpu.activity import SECONDS
 from gpunode.gpu.ledger import STATES
@@ -56,6 +58,9 @@ class Case:
     peers_starve: bool = False
     """Whether another GPU of the job has nothing to run for as long as others wait."""
 
+    peers: tuple[Mapping[str, float], ...] = ()
+    """The ledger's shares of the other GPUs of the job on this node."""
+
     def now(self, metric: Metric, *labels: str) -> float:
         """The latest value of a series of this GPU, 0 without one."""
         return self.facts.now(metric, *self.at, *labels) or 0.0
@@ -69,6 +74,16 @@ class Case:
         if known is None:
             known = self.facts.rate(metric, *self.at, *labels)
         return known or 0.0
+
+    def windows(self) -> list[dict[str, float]]:
+        """The ledger's shares in each window that the shares cover."""
+        read = zip(*(self.recent.readings(SECONDS, *self.at, s) for s in STATES), strict=False)
+        found = []
+        for before, after in pairwise(read):
+            spent = [max(0.0, b[0] - a[0]) for a, b in zip(before, after, strict=True)]
+            if total := sum(spent):
+                found.append(dict(zip(STATES, (each / total for each in spent), strict=True)))
+        return found
 
     @property
     def without_work(self) -> float:

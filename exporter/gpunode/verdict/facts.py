@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gpunode.gpu.activity import SECONDS
 from gpunode.gpu.ledger import STATES
@@ -20,6 +20,14 @@ class Snapshot:
 
     moment: float
     values: Mapping[Key, tuple[float, float]]
+    labels: Mapping[Metric, list[tuple[str, ...]]] = field(init=False, repr=False)
+    """The labels of every series of each metric."""
+
+    def __post_init__(self) -> None:
+        labels: dict[Metric, list[tuple[str, ...]]] = {}
+        for metric, of_series in self.values:
+            labels.setdefault(metric, []).append(of_series)
+        object.__setattr__(self, "labels", labels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +53,12 @@ class Facts:
         after = self._last(metric, labels)
         if after is None:
             return None
-        return increase(next(self._each(metric, labels), after), after)
+        key = metric, labels
+        for snapshot in self.snapshots:
+            before = snapshot.values.get(key)
+            if before is not None:
+                return increase(before, after)
+        return None
 
     def last_rate(self, metric: Metric, *labels: str) -> float | None:
         """The increase of a counter per second between its last two readings."""
@@ -73,8 +86,8 @@ class Facts:
     def series(self, metric: Metric, *labels: str) -> Iterator[tuple[str, ...]]:
         """The labels of every series of a metric whose first labels are these."""
         self._check(metric)
-        for asked, found in self.snapshots[-1].values:
-            if asked is metric and found[: len(labels)] == labels:
+        for found in self.snapshots[-1].labels.get(metric, ()):
+            if found[: len(labels)] == labels:
                 yield found
 
     def shares(self, at: At) -> dict[str, float]:

@@ -101,6 +101,9 @@ class Finding:
     urgency: Urgency
     title: str
     remedy: str
+    gain: str = ""
+    """How much faster the job would be without it, where that can be told."""
+
     detail: str = ""
     evidence: tuple[Evidence, ...] = ()
     gpus: tuple[str, ...] = ()
@@ -134,6 +137,8 @@ class GpuStatus:
     processes: tuple[RankedProcess, ...]
     waits_for: tuple[str, ...]
     waited_for_by: tuple[str, ...]
+    less_accurate: str
+    """Why its ledger is less accurate than those of other models, else empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +249,14 @@ def status(loop: Loop) -> NodeStatus:
     )
 
 
+def less_accurate(window: WindowDetail | None) -> str:
+    """Why the ledger of a GPU is less accurate than those of models that were measured."""
+    if window is None or not window.stand_in:
+        return ""
+    whose = f"the ledger uses the ceilings of an {window.stand_in}"
+    return f"{whose}; `gpunode calibrate` measures its own"
+
+
 def in_a_sentence(now: NodeStatus) -> str:
     """What is wrong on a node; where nothing is, what its GPUs do."""
     doing: dict[str, list[str]] = {}
@@ -333,6 +346,7 @@ def _gpu(known: Known, at: At) -> GpuStatus:
         processes=known.processes.get(at, ()),
         waits_for=known.called(known.waits_for(at)),
         waited_for_by=known.called(waiting),
+        less_accurate=less_accurate(known.windows.get(at)),
     )
 
 
@@ -444,6 +458,7 @@ def _waits(known: Known) -> Iterator[Finding]:
             urgency="now" if hangs else advice.urgency,
             title=f"{counted(waiting)} {verb} for {counted(awaited)}, {advice.does}",
             remedy=_with_pid(advice.remedy, known.pids(late)),
+            gain=_gain(known, members),
             evidence=known.judged[members[0]].evidence,
             gpus=(*awaited, *waiting),
         )
@@ -464,9 +479,16 @@ def _causes(known: Known, gpus: Iterable[GpuStatus]) -> Iterator[Finding]:
             urgency=advice.urgency,
             title=f"{counted(labels)} {'is' if len(labels) == 1 else 'are'} {advice.does}",
             remedy=_with_pid(advice.remedy, known.pids(members)),
+            gain=_gain(known, members),
             evidence=worst.evidence,
             gpus=labels,
         )
+
+
+def _gain(known: Known, members: Iterable[At]) -> str:
+    """What the first that can tell says; a job is as fast as its slowest GPU."""
+    gains = [one for at in members if (one := known.judged[at].gain)]
+    return f"Without it: {min(gains, key=lambda one: one.estimate).words}." if gains else ""
 
 
 def _of_node(shortage: Shortage, labels: dict[At, str]) -> Iterator[Finding]:

@@ -70,16 +70,19 @@ class Judge:
         self._failures = Counter(dict.fromkeys(CAUSES, 0))
         self._logged: set[tuple[str, type[BaseException]]] = set()
 
-    def verdict(self, case: Case) -> Verdict | None:
-        """The verdict on one GPU, or None if its ledger does not reach back far enough."""
+    def verdicts(self, case: Case) -> list[Verdict]:
+        """All losses of one GPU, the largest first; if nothing was lost, what bounds the work.
+
+        Empty if its ledger does not reach back far enough.
+        """
         if not case.shares:
-            return None
+            return []
         starved = self._starved(case)
         lost = [*([starved] if starved else []), *self._found(LOSSES, case)]
         if lost:
-            return max(lost, key=lambda verdict: verdict.share)
+            return sorted(lost, key=lambda verdict: -verdict.share)
         work = sum(case.shares[state] for state in ("compute", "memory"))
-        return next(self._found(BOUNDS, case), Verdict(NONE, work))
+        return [next(self._found(BOUNDS, case), Verdict(NONE, work))]
 
     def failures(self) -> Iterator[Sample]:
         """How often each look has failed since the start."""

@@ -20,10 +20,12 @@ from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.causes import USES as OF_CAUSES
 from gpunode.verdict.causes.cause import LOST
 from gpunode.verdict.facts import At, Facts, Snapshot
+from gpunode.verdict.gain import GAIN, Gain, gain
 from gpunode.verdict.judge import FAILURES, Judge, Verdict
 from gpunode.verdict.last_work import WORKLESS, Tenancies
 from gpunode.verdict.overdue import STALLS, TRAINING_STALLED, stalled
 from gpunode.verdict.reasons import WAITED_FOR
+from gpunode.verdict.standing import Standings
 from gpunode.verdict.waiting import Jobs
 from gpunode.verdict.workload import KINDS, WORKLOAD, Workload, workload_of
 
@@ -61,6 +63,9 @@ class Judgement:
     share: float
     evidence: tuple[Evidence, ...]
     workload: Workload
+    gain: Gain | None = None
+    """How many times as fast the job would be without the cause, where that can be told."""
+
     waits_for: tuple[WaitedFor, ...] = ()
     """The GPUs of its job on this node that it waits for, and why they do not come."""
 
@@ -77,13 +82,14 @@ class Verdicts:
 
     name = "verdict"
     every = READ_INTERVAL
-    metrics = (BOTTLENECK, FAILURES, TRAINING_STALLED, WAITED_FOR, WORKLESS, WORKLOAD)
+    metrics = (BOTTLENECK, FAILURES, GAIN, TRAINING_STALLED, WAITED_FOR, WORKLESS, WORKLOAD)
 
     def __init__(self) -> None:
         self._history: deque[Snapshot] = deque(maxlen=round(PERIOD / READ_INTERVAL) + 1)
         self._jobs = Jobs()
         self._tenancies = Tenancies()
         self._judge = Judge()
+        self._standings = Standings()
 
     def read(self, readings: Readings) -> Reading:
         """The verdict on every GPU whose ledger reaches back far enough."""
@@ -103,7 +109,9 @@ class Verdicts:
             Sample(WAITED_FOR, (*one.at, one.reason), 1.0) for one in late.values()
         ]
         judged = []
+        self._standings.forget_others(gpus)
         for at in gpus:
+            peers = self._jobs.peers(at)
             if at in owners:
                 workless = self._tenancies.workless(facts, at, owners[at].processes)
                 samples += WORKLESS.at(workless, *at)
@@ -118,12 +126,18 @@ class Verdicts:
                 workload.kind if workload else "unknown",
                 waits.get(at, ()),
                 late.get(at),
-                not starving.isdisjoint(self._jobs.peers(at)),
+                not starving.isdisjoint(peers),
+                tuple(shares[peer] for peer in sorted(peers) if shares.get(peer)),
             )
-            verdict = self._judge.verdict(case)
-            if verdict is None:
+            found = self._judge.verdicts(case)
+            if not found:
                 continue
-            judged.append(_judgement(at, verdict, workload, waits.get(at, ())))
+            started = owners[at].processes if at in owners else ()
+            verdict = self._standings.after(case, found, started)
+            mended = gain(case, verdict.cause)
+            if mended is not None:
+                samples += mended.samples(at, verdict.cause)
+            judged.append(_judgement(at, verdict, workload, mended, waits.get(at, ())))
             samples += _one_of(CAUSES, BOTTLENECK, at, verdict.cause.name)
             why = stalled(facts, at)
             if why is not None:
@@ -164,7 +178,11 @@ def _workloads(
 
 
 def _judgement(
-    at: At, verdict: Verdict, workload: Workload | None, late: tuple[WaitedFor, ...]
+    at: At,
+    verdict: Verdict,
+    workload: Workload | None,
+    mended: Gain | None,
+    late: tuple[WaitedFor, ...],
 ) -> Judgement:
     return Judgement(
         *at,
@@ -173,5 +191,6 @@ def _judgement(
         verdict.share,
         verdict.evidence,
         workload or Workload("unknown", "no process on the GPU"),
+        mended,
         late,
     )

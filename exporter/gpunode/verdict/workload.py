@@ -22,10 +22,10 @@ KINDS = ("training", "serving", "interactive", "unknown")
 WORKLOAD = Metric(
     "gpunode_gpu_workload",
     "gauge",
-    "The kind of work on the GPU: exactly one is 1. Training has a client that reports steps, an "
-    "NCCL communicator, a world size, a data loader or a backward pass; serving a client that "
-    "reports requests, a server's program, or a socket that waits for connections; interactive a "
-    "notebook's kernel. /api/v1/verdict says which.",
+    "The kind of work on the GPU: exactly one is 1. Training has a client that reports steps, a "
+    "communicator, a data loader or a backward pass; serving a client that reports requests, a "
+    "server's program, or a socket that waits for connections; interactive a notebook's kernel. "
+    "/api/v1/verdict says which.",
     (*GPU, "kind"),
 )
 
@@ -105,11 +105,12 @@ def workload_of(
                 return Workload("interactive", f"process {role.pid} belongs to {program}")
             if names & SERVERS:
                 return Workload("serving", f"process {role.pid} belongs to {program}")
-    sizes = [process.world_size for process in started if process.world_size]
-    if any(int(size) > 1 for size in sizes):
-        return Workload("training", f"WORLD_SIZE is {max(sizes, key=int)}")
+    size = max((int(process.world_size) for process in started if process.world_size), default=1)
+    # A launcher may start servers that know nothing of each other.
+    if size > 1 and peers is not False:
+        return Workload("training", f"WORLD_SIZE is {size}")
     if peers:
-        return Workload("training", "a process has an NCCL communicator")
+        return Workload("training", "a process has a communicator")
     if any(process.command.startswith(LOADER) for process in processes):
         return Workload("training", "a data loader of PyTorch runs")
     for role in roles:

@@ -381,7 +381,9 @@ def _hardware(out: Exposition, gpu: int, labels: Mapping[str, str], does: Behavi
     out.gauge("gpunode_gpu_power_default_limit_watts", BOARD_WATTS, **labels)
     watts = does.power * BOARD_WATTS
     out.gauge("gpunode_gpu_power_watts", watts, **labels)
-    out.counter("gpunode_gpu_energy_joules_total", watts, **labels)
+    for state, share in does.states.items():
+        drawn = share * watts
+        out.counter("gpunode_gpu_energy_joules_total", drawn, state=state, **labels)
     out.gauge("gpunode_gpu_utilization_ratio", does.busy, **labels)
     out.gauge("gpunode_gpu_temperature_celsius", 40.0 + 30.0 * does.power, **labels)
     out.gauge("gpunode_gpu_ecc_errors_total", 0.0, kind="uncorrected", **labels)

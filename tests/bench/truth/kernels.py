@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -88,6 +88,8 @@ class Trace:
     """What one rank ran on its GPU, by kind."""
 
     kernels: Mapping[str, Intervals]
+    names: Mapping[str, float] = field(default_factory=dict)
+    """Seconds by name of kernel or copy, where it was not loaded from a file."""
 
     @property
     def begin(self) -> float:
@@ -112,12 +114,14 @@ class Trace:
             if kept is not None:
                 kept.append((event.start_ns(), event.duration_ns()))
         kernels: dict[str, list[Intervals]] = {kind: [np.empty((0, 2))] for kind in KINDS}
+        names = {}
         for name, kept in times.items():
             if kept is not None:
                 ran, waited = _seconds(kept, in_turns)
+                names[name] = float((ran[:, 1] - ran[:, 0]).sum())
                 kernels[kind_of(name)].append(ran)
                 kernels[TURNS].append(waited)
-        return Trace({kind: np.concatenate(found) for kind, found in kernels.items()})
+        return Trace({kind: np.concatenate(found) for kind, found in kernels.items()}, names)
 
     def save(self, path: Path) -> None:
         arrays: dict[str, Any] = dict(self.kernels)

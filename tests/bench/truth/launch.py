@@ -29,6 +29,9 @@ QUIETLY = {
 """For every rank: as launchers set it, and without warnings."""
 
 RANK = ("-m", "tests.bench.truth.rank")
+STEPS = 512
+"""Bytes of the file in which the ranks agree when to end."""
+
 ROOT = Path(__file__).parents[3]
 
 
@@ -177,19 +180,20 @@ def _side_by_side(rows: Sequence[tuple[Workload, int]]) -> Iterator[list[Placed]
             seen = [Watched(workload, first + rank, rank) for rank in range(workload.gpus)]
             each = Placed(workload, seen)
             stack.callback(each.end)
-            _launch(each, Path(folder) / str(number))
+            launch(each, Path(folder) / str(number))
             group.append(each)
         yield group
 
 
-def _launch(each: Placed, folder: Path) -> None:
+def launch(each: Placed, folder: Path, module: Sequence[str] | None = None) -> None:
+    """Start the processes of a workload, by default as ``RANK``."""
     workload = each.workload
     port = free_port()
     for copy in range(workload.copies):
         own = folder / str(copy)
         own.mkdir(parents=True)
         shared = own / "steps"
-        shared.write_bytes(bytes(8))
+        shared.write_bytes(bytes(STEPS))
         for one in each.seen:
             environment = {**os.environ, **QUIETLY, **workload.environment}
             if workload.gpus > 1:
@@ -203,7 +207,7 @@ def _launch(each: Placed, folder: Path) -> None:
             arguments = (workload.program, str(one.gpu), str(workload.copies), str(shared))
             with (own / f"errors.{one.rank}").open("w") as errors:
                 child = subprocess.Popen(
-                    [sys.executable, *RANK, *arguments],
+                    [sys.executable, *(module or RANK), *arguments],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=errors,

@@ -47,7 +47,9 @@ class Rank:
         torch.manual_seed(self.rank)
 
     def join(self) -> None:
-        """Form a process group over NCCL."""
+        """Form a process group over NCCL, if there is none."""
+        if dist.is_initialized():
+            return
         dist.init_process_group("nccl", device_id=self.device)
 
     @property

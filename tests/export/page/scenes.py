@@ -190,7 +190,7 @@ def act(
         UTILIZATION: utilization,
     }
     nvlink = 180e9 * states.get("communication", 0.0)
-    made.rates |= {(ENERGY, ()): watts, (NVLINK_BYTES, ("transmit",)): nvlink}
+    made.rates |= {(ENERGY, ("compute",)): watts, (NVLINK_BYTES, ("transmit",)): nvlink}
 
 
 def at_work(count: int = 8) -> Scene:

@@ -80,7 +80,8 @@ class Library:
         finally:
             with self._idle:
                 del self._calls[thread]
-                self._idle.notify_all()
+                if not self._open:  # somebody waits for this, to renew the library
+                    self._idle.notify_all()
 
     def _refuse_to_hang(self, name: str, gpu: Hashable) -> None:
         long_ago = self.monotonic() - DRIVER_TIMEOUT

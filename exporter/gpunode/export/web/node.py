@@ -51,6 +51,9 @@ class GpuNow(BaseModel):
     pids: list[str] = []
     waits_for: list[str] = Field([], description="GPUs by `label`")
     waited_for_by: list[str] = Field([], description="GPUs by `label`")
+    less_accurate: str = Field(
+        "", description="why the ledger is less accurate than on models that were measured"
+    )
 
 
 class SilentSource(BaseModel):
@@ -126,6 +129,7 @@ def _gpu(now: GpuStatus, values: dict[Key, float]) -> GpuNow:
         pids=list(dict.fromkeys(process.pid for process in now.processes)),
         waits_for=list(now.waits_for),
         waited_for_by=list(now.waited_for_by),
+        less_accurate=now.less_accurate,
         **gauges,
     )
 

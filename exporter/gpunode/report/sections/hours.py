@@ -125,7 +125,14 @@ def causes(view: PeriodView) -> ReportSection:
     """What held GPUs up."""
     causes = {cause: hours for cause, hours in view.past.causes.items() if hours > 0}
     rows = tuple(
-        (cause, hours, *view.cost(hours), _meaning(cause), _remedy(cause))
+        (
+            *(cause, hours, *view.cost(hours)),
+            *(
+                view.past.gains.get(cause, {}).get(bound)
+                for bound in ("estimate", "lower", "upper")
+            ),
+            *(_meaning(cause), _remedy(cause)),
+        )
         for cause, hours in sorted(causes.items(), key=lambda item: -item[1])
     )
     return ReportSection(
@@ -133,7 +140,8 @@ def causes(view: PeriodView) -> ReportSection:
         "What held GPUs up",
         "The verdict names, for every GPU at any time, the one resource that costs it most. A "
         "GPU that is held up is not wholly lost, and one that loses little has no cause: these "
-        "hours do not add up to those that were lost."
+        "hours do not add up to those that were lost. To get back are the hours that the same work "
+        "would not take without the cause, with bounds that hold nine times in ten."
         if rows
         else "No verdict named a cause.",
         (),
@@ -145,11 +153,14 @@ def causes(view: PeriodView) -> ReportSection:
                     TableColumn("cause", "Cause"),
                     TableColumn("gpu_hours", "GPU hours", "GPU hours"),
                     *view.cost_column(),
+                    TableColumn("given_back", "To get back", "GPU hours"),
+                    TableColumn("given_back_lower", "at least", "GPU hours"),
+                    TableColumn("given_back_upper", "at most", "GPU hours"),
                     TableColumn("meaning", "What it means"),
                     TableColumn("remedy", "What helps"),
                 ),
                 rows,
-                (view.over(history.CAUSES),),
+                (view.over(history.CAUSES), view.over(history.GAINS)),
             ),
         ),
     )
@@ -233,6 +244,7 @@ def energy(view: PeriodView) -> ReportSection:
             weeks[view.week(at)]["energy"] += view.past.energy[at]
     useful_hours = added(weeks.values())
     energy = sum(view.past.energy.values())
+    by_state = view.past.energy_by_state
     asked = view.over(history.ENERGY)
     return ReportSection(
         "energy",
@@ -250,6 +262,22 @@ def energy(view: PeriodView) -> ReportSection:
                 f"{asked} / sum (sum_over_time(cluster:{history.LEDGER}"
                 f'{{state=~"compute|memory"}}[{view.window}]))',
                 "kWh",
+            ),
+            Figure(
+                "energy_blocked",
+                "Burnt while blocked",
+                by_state.get("blocked", 0.0) if by_state else None,
+                "kWh",
+                view.over(history.ENERGY_BY_STATE),
+                "while a peer was late",
+            ),
+            Figure(
+                "energy_waiting",
+                "Burnt while waiting",
+                sum(by_state.get(state, 0.0) for state in history.WAITING) if by_state else None,
+                "kWh",
+                view.over(history.ENERGY_BY_STATE),
+                "starved, launch and idle",
             ),
         ),
         (

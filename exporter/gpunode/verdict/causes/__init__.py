@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gpunode.metric import Metric
 from gpunode.verdict.advice import Advice
-from gpunode.verdict.causes import communication, data, host, limits
+from gpunode.verdict.causes import allocation, communication, data, host, limits
 from gpunode.verdict.causes.cause import Cause
 
 NONE = Cause(
@@ -21,7 +21,14 @@ NONE = Cause(
 
 CAUSES: dict[str, Cause] = {
     cause.name: cause
-    for cause in (NONE, *data.CAUSES, *host.CAUSES, *communication.CAUSES, *limits.CAUSES)
+    for cause in (
+        NONE,
+        *data.CAUSES,
+        *host.CAUSES,
+        *allocation.CAUSES,
+        *communication.CAUSES,
+        *limits.CAUSES,
+    )
 }
 """By name, in the order in which they are shown."""
 

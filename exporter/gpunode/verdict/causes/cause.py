@@ -67,12 +67,44 @@ def takes(state: str, least: float) -> Loses:
     return Loses(look)
 
 
+GAPS = ("launch", "starved", "idle")
+"""States of gaps between kernels: which of them a gap is depends on its length, not its cause."""
+
+RESIDUE = 0.1
+"""Share of the time that such gaps take in a job that nothing holds up: the median of the pairs of
+``docs/performance/gain.jsonl``."""
+
+
+def without(states: Iterable[str], case: Case) -> float | None:
+    """The share of its time that a job takes without some states; None if nobody wants that time.
+
+    Of gaps, whatever their length, it keeps what every job has.
+    """
+    if not (given := set(states)) or "idle" in given:
+        return None
+    gone = given.union(GAPS) if given.intersection(GAPS) else given
+    rest = 1.0 - sum(case.shares[state] for state in gone)
+    return rest / (1.0 - RESIDUE) if gone.issuperset(GAPS) else rest
+
+
+def without_gaps_and_copies(case: Case) -> float | None:
+    """What is left if the host does what made the GPU wait elsewhere, and copies nothing for it."""
+    return without(("starved", "copy"), case)
+
+
 @dataclass(frozen=True, slots=True)
 class Remedy:
     """What to do about a cause for good, and the states of the ledger that give back their time."""
 
     states: tuple[str, ...]
     do: str
+
+    left: Callable[[Case], float | None] | None = None
+    """The share of its time in which the job does the same once that is done; None if it cannot be
+    told. Without a function, that is what ``without`` leaves of the states."""
+
+    unsure: float = 0.05
+    """Standard error of what comes back, as a share of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +146,16 @@ class Cause:
 
     uncertain: bool = False
     """Whether nothing that the job uses on this node is at its limit, as far as was seen."""
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether nothing goes on while it lasts: it is told at once, and so is its end."""
+        return self.advice.urgency == "now"
+
+    @property
+    def explains(self) -> bool:
+        """Whether it is named for time without work."""
+        return self.uncertain or any(isinstance(look, Explains) for look in self.looks)
 
     @property
     def gives_back(self) -> tuple[str, ...]:

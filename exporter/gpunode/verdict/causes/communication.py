@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpunode.gpu.activity import BLOCKED_STREAK
+from gpunode.gpu.nvlink import NVLINK_SPEED
+from gpunode.gpu.units import NVLINK_BYTES, PCIE_BYTES
 from gpunode.nccl.ras import AWAITED
 from gpunode.verdict.advice import Advice
 from gpunode.verdict.case import Case, Evidence
@@ -15,8 +17,33 @@ from gpunode.verdict.reasons import AT_WORK, REASONS, WAITED_FOR
 COMMUNICATES = 0.25
 """Minimum share of time for exposed communication to count; healthy training has some."""
 
+OF_COLLECTIVES = 0.52
+"""Share of NVLink's rate in one direction that collectives reach (``Ceilings``)."""
+
+FORWARD = 1 / 3
+"""Share of the forward pass in the time of a step; the backward pass takes twice as long."""
+
+OF_HOST = ("starved", "launch", "copy")
+"""States in which a rank is late for what its host does."""
+
 STALLED = 6.0
 """A collective has stalled if every window was `blocked` for this many seconds."""
+
+
+def _overlapped(case: Case) -> float:
+    """Gradients are sent while the backward pass goes on; over NVLink, if they take another way.
+
+    A collective takes as long as its bytes over NVLink then. One that goes over NVLink already
+    takes as long as it did, and is hidden but for the part that the forward pass has of the time.
+    """
+    share = case.shares["communication"]
+    speed = case.now(NVLINK_SPEED) * OF_COLLECTIVES
+    ways = [case.rate(PCIE_BYTES, way) for way in ("transmit", "receive")]
+    nvlink = max(case.rate(NVLINK_BYTES, way) for way in ("transmit", "receive"))
+    rest = 1.0 - share - case.shares["blocked"]
+    if speed and min(ways) > nvlink:
+        return max(rest, min(ways) / speed)
+    return max(rest, share) + FORWARD * min(rest, share)
 
 
 COMMUNICATION = Cause(
@@ -33,11 +60,27 @@ COMMUNICATION = Cause(
         "Check that NCCL uses NVLink and RDMA (links up, `NCCL_P2P_DISABLE` unset); larger batches "
         "and overlap hide what remains.",
     ),
+    uses=(NVLINK_BYTES, NVLINK_SPEED, PCIE_BYTES),
     remedy=Remedy(
-        ("communication",), "Check NVLink and RDMA; overlap communication, use larger batches."
+        ("communication",),
+        "Check NVLink and RDMA; overlap communication, use larger batches.",
+        left=_overlapped,
+        unsure=0.15,
     ),
     colour="communication",
 )
+
+
+def _balanced(case: Case) -> float | None:
+    """No rank waits: each has the mean of what all do, and none is alone with gaps."""
+    ranks = (case.shares, *case.peers)
+    if len(ranks) < 2:
+        return 1.0 - case.shares["blocked"]  # who is late is on another node
+    least = {state: min(one[state] for one in ranks) for state in OF_HOST}
+    busy = [
+        1.0 - one["blocked"] - sum(one[state] - least[state] for state in OF_HOST) for one in ranks
+    ]
+    return sum(busy) / len(busy)
 
 
 def _stands_still(case: Case) -> Effect | None:
@@ -90,7 +133,12 @@ STRAGGLER = Cause(
         "Look at the GPU that is waited for. If it is on another node, ask that node's page, or "
         "NCCL's RAS service.",
     ),
-    remedy=Remedy(("blocked",), "Replace the slow node, or balance the work between the ranks."),
+    remedy=Remedy(
+        ("blocked",),
+        "Replace the slow node, or balance the work between the ranks.",
+        left=_balanced,
+        unsure=0.2,
+    ),
     colour="blocked",
     waits_for_peers=True,
 )

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpunode.gpu.health import PCIE_GENERATION, PCIE_WIDTH
 from gpunode.gpu.units import PCIE_BYTES
 from gpunode.host import disk, lustre, nfs, pressure
 from gpunode.jobs import processes as job
 from gpunode.jobs import steps
 from gpunode.verdict.advice import Advice
 from gpunode.verdict.case import Case, Evidence
-from gpunode.verdict.causes.cause import LOST, Cause, Effect, Explains, Loses, Remedy
+from gpunode.verdict.causes.cause import (
+    LOST,
+    Cause,
+    Effect,
+    Explains,
+    Loses,
+    Remedy,
+    without,
+)
 from gpunode.verdict.causes.host import (
     CHECKPOINT,
     HOST_COMPUTE,
@@ -41,6 +50,13 @@ REMOTE_SHARE = 0.1
 
 CPU_PRESSURE = 0.25
 """At this share of time with a task waiting for a CPU, the job has too few CPUs."""
+
+LANE = {1.0: 0.25e9, 2.0: 0.5e9, 3.0: 0.985e9, 4.0: 1.969e9, 5.0: 3.938e9, 6.0: 7.563e9}
+"""Bytes per second of a lane in each direction, by the generation of PCI Express.
+https://en.wikipedia.org/wiki/PCI_Express#Comparison_table"""
+
+OF_LINK = 0.85
+"""Share of the link's rate that copies of pinned memory reach."""
 
 QUOTA_THROTTLED = 0.05
 """At this share of throttled quota periods, the quota delays the job."""
@@ -188,6 +204,13 @@ DATA_LOADING_STORAGE = Cause(
 )
 
 
+def _pinned(case: Case) -> float:
+    """Copies of pinned memory take what the link allows, and are hidden by what is computed."""
+    link = OF_LINK * LANE.get(case.now(PCIE_GENERATION), 0.0) * case.now(PCIE_WIDTH)
+    moved = max(case.rate(PCIE_BYTES, way) for way in ("transmit", "receive"))
+    return max(without(("starved", "copy"), case) or 0.0, moved / link if link else 0.0)
+
+
 def _copies(case: Case) -> Effect | None:
     """Copies that wait for nothing else; what computes or saves the results explains the rest."""
     share = case.shares["copy"]
@@ -207,14 +230,14 @@ DATA_LOADING_COPY = Cause(
         "take long from memory that is not pinned"
     ),
     looks=(Loses(_copies),),
-    uses=(PCIE_BYTES, *CHECKPOINT.uses, *HOST_COMPUTE.uses),
+    uses=(PCIE_BYTES, PCIE_GENERATION, PCIE_WIDTH, *CHECKPOINT.uses, *HOST_COMPUTE.uses),
     advice=Advice(
         "soon",
         "waiting for copies between host and GPU",
         "Pin the host memory (`pin_memory=True`), copy with `non_blocking=True`, and bring fewer "
         "results back to the host.",
     ),
-    remedy=Remedy(("copy",), "Pin host memory and copy while the GPU computes."),
+    remedy=Remedy(("copy",), "Pin host memory and copy while the GPU computes.", left=_pinned),
     colour="copy",
 )
 

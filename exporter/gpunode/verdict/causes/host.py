@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
+from gpunode.gpu.activity import MEMORY_USED, PROCESSES
 from gpunode.gpu.units import PCIE_BYTES
 from gpunode.jobs import processes as job
 from gpunode.jobs import steps
 from gpunode.verdict.advice import Advice
 from gpunode.verdict.case import Case, Evidence
-from gpunode.verdict.causes.cause import LOST, Cause, Explains, Remedy
+from gpunode.verdict.causes.cause import LOST, Cause, Explains, Remedy, without_gaps_and_copies
 from gpunode.verdict.workload import WORKLOAD
 
 THREAD_BUSY = 0.8
@@ -29,6 +31,18 @@ GOES_ON = 0.1
 
 COMPILES = 0.2
 """From this many CPUs used by compilers, kernels are being compiled."""
+
+FAULTS, MOST_FAULTS = 3000.0, 40_000.0
+"""Page faults per second of CPU time between which a process works as compilers do. NVRTC, the
+driver's compiler of PTX, cuDNN's and PyTorch's have 7,000 to 25,000. A thread that launches kernels
+or prepares data in memory that it has, has fewer than 100; one that copies mapped files, 70,000."""
+
+OUTSIDE_KERNEL = 0.2
+"""At most this part of its CPU time does a compiler spend in the kernel: 0.02 to 0.13 was seen, and
+0.5 to 0.95 where large arrays are made or files are read."""
+
+GROWS = 3
+"""From so many rises of the GPU's memory in use within 30 s, it gets what it did not have."""
 
 WRITES = 50e6
 """From this many bytes per second that a job writes while the GPU waits, it saves its state."""
@@ -90,7 +104,9 @@ HOST_COMPUTE = Cause(
         "See what it computes: `py-spy dump --pid PID`. Move that to the GPU or to loader workers.",
     ),
     remedy=Remedy(
-        ("starved",), "Move what the process computes on CPUs to the GPU or to loader workers."
+        ("starved",),
+        "Move what the process computes on CPUs to the GPU or to loader workers.",
+        left=without_gaps_and_copies,
     ),
     colour="#BB5555",
     slows_its_gpu=True,
@@ -107,20 +123,69 @@ def _compile(case: Case) -> Iterator[Evidence]:
         yield case.evidence(job.COMPILER_CPUS, used, COMPILES, "CPUs used by compilers")
 
 
+def rises_and_falls(case: Case) -> tuple[int, int]:
+    """How often the GPU's memory in use rose, and how often it fell, from one read to the next.
+
+    Since a process last came or went, as its memory does with it.
+    """
+    at, facts = case.at, case.facts
+    processes = facts.readings(PROCESSES, *at, "compute")
+    since = max((time for many, time in processes if many != processes[-1][0]), default=0.0)
+    used = [value for value, time in facts.readings(MEMORY_USED, *at) if time > since]
+    rises = sum(after > before for before, after in pairwise(used))
+    falls = sum(after < before for before, after in pairwise(used))
+    return rises, falls
+
+
+def _compiles_itself(case: Case) -> Iterator[Evidence]:
+    """The process on the GPU works as compilers do, and the GPU gets what may be new kernels.
+
+    A compiler takes and returns many small pieces of memory, so that the kernel gives it pages all
+    the time, and computes far longer than that takes. Where data is prepared, memory is used again,
+    or arrays are so large that they cost as much time in the kernel as outside.
+    """
+    cpus, system = case.now(job.HOST_CPUS), case.now(job.HOST_SYSTEM)
+    faults, busy = case.rate(job.HOST_FAULTS), tuple(busy_thread(case))
+    rises, _ = rises_and_falls(case)
+    if not busy or not FAULTS * cpus <= faults <= MOST_FAULTS * cpus:
+        return
+    if system > OUTSIDE_KERNEL * cpus or rises < GROWS:
+        return
+    yield from busy
+    meaning = "page faults per second of the process on the GPU, which needs little time for them"
+    yield case.evidence(job.HOST_FAULTS, faults, FAULTS * cpus, meaning)
+    yield case.evidence(MEMORY_USED, rises, GROWS, "times that the memory in use rose within 30 s")
+
+
 COMPILE = Cause(
     name="compile",
     meaning="starved, while kernels are compiled",
     named_when=(
-        "the GPU is `starved` while compilers run in the job, or the client reports a compilation"
+        "the GPU is `starved` while compilers run in the job, or the client reports a compilation, "
+        "or the process on the GPU works as compilers do (it gets many small pieces of memory, and "
+        "new memory of the GPU for the kernels)"
     ),
-    looks=(Explains(_compile, rank=30, of_idle=True),),
-    uses=(job.COMPILER_CPUS, steps.SECONDS),
+    looks=(
+        Explains(_compile, rank=30, of_idle=True),
+        Explains(_compiles_itself, rank=95),
+    ),
+    uses=(
+        MEMORY_USED,
+        PROCESSES,
+        job.COMPILER_CPUS,
+        job.HOST_CPUS,
+        job.HOST_FAULTS,
+        job.HOST_SYSTEM,
+        job.HOST_THREAD,
+        steps.SECONDS,
+    ),
     advice=Advice(
         "note",
         "idle while kernels are compiled",
-        "Nothing, if it ends within minutes. Keep a compile cache if every start pays for it.",
+        "Nothing, if it ends within minutes. Keep a compile cache if every start pays for it. If "
+        "it goes on, each new shape is compiled: pad lengths and sizes to a few.",
     ),
-    remedy=Remedy(("starved",), "Keep the compile cache between runs."),
+    remedy=Remedy(("starved",), "Keep the compile cache between runs; pad inputs to a few sizes."),
     colour="#CCCCEE",
     ends_by_itself=True,
 )
@@ -148,7 +213,11 @@ CHECKPOINT = Cause(
         "idle while the job saves its state",
         "Nothing, if it ends by itself. If it comes often, save asynchronously or less often.",
     ),
-    remedy=Remedy(("starved",), "Write checkpoints asynchronously, sharded or less often."),
+    remedy=Remedy(
+        ("starved",),
+        "Write checkpoints asynchronously, sharded or less often.",
+        left=without_gaps_and_copies,
+    ),
     colour="#6688EE",
     ends_by_itself=True,
 )

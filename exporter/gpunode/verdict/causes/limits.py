@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpunode.gpu.activity import MEMORY_RESERVED, MEMORY_TOTAL, MEMORY_USED
+from gpunode.gpu.activity import (
+    MEMORY_RESERVED,
+    MEMORY_TOTAL,
+    MEMORY_USED,
+    SM_CLOCK,
+    SM_CLOCK_MAX,
+)
 from gpunode.gpu.health import THROTTLED
 from gpunode.gpu.power import POWER_DEFAULT_LIMIT, POWER_LIMIT
 from gpunode.gpu.units import ACTIVE
@@ -27,6 +33,10 @@ TENSOR_IDLE = 0.05
 PIPE_BUSY = 0.15
 """At this share of the compute time, the FP32 or FP64 pipe does the matrix products."""
 
+TENSOR_CORES = 5.2
+"""How many times as fast matrix products of models are on tensor cores as on the FP32 pipe: half of
+what the datasheet of Hopper says of TF32 (7.4) and BF16 (14.8), the geometric mean."""
+
 MEMORY_BUSY = 0.4
 """Minimum HBM share for its bandwidth to bound the work."""
 
@@ -44,10 +54,18 @@ KERNEL_LAUNCH = Cause(
         "waiting between kernels that are too small",
         "Launch fewer and larger kernels: CUDA graphs, `torch.compile`, larger batches.",
     ),
-    remedy=Remedy(("launch",), "Use CUDA graphs, torch.compile or larger batches."),
+    remedy=Remedy(("launch",), "Use CUDA graphs, torch.compile or larger batches.", unsure=0.22),
     colour="launch",
     slows_its_gpu=True,
 )
+
+
+def _unthrottled(case: Case) -> float | None:
+    """Arithmetic takes less time in proportion to the clock; the other states do not."""
+    clock, highest = case.now(SM_CLOCK), case.now(SM_CLOCK_MAX)
+    if not clock or not highest:
+        return None
+    return 1.0 - case.shares["compute"] * (1.0 - min(1.0, clock / highest))
 
 
 def _held_down(case: Case, reasons: Iterable[str]) -> Effect | None:
@@ -70,13 +88,13 @@ THERMAL = Cause(
     meaning="clocks are throttled by heat",
     named_when="heat held the clocks down",
     looks=(Loses(_thermal),),
-    uses=(THROTTLED,),
+    uses=(SM_CLOCK, SM_CLOCK_MAX, THROTTLED),
     advice=Advice(
         "soon",
         "slowed down by heat",
         "Check fans, air flow and inlet temperature. Drain the node if it goes on.",
     ),
-    remedy=Remedy((), "Have the cooling of the nodes checked."),
+    remedy=Remedy((), "Have the cooling of the nodes checked.", left=_unthrottled, unsure=0.3),
     colour="#58F0A0",
     slows_its_gpu=True,
 )
@@ -98,17 +116,27 @@ POWER = Cause(
     meaning="clocks are throttled by a power limit below the board's default, or by a power brake",
     named_when="a power brake, or a power limit below the board's default, held the clocks down",
     looks=(Loses(_power),),
-    uses=(POWER_DEFAULT_LIMIT, POWER_LIMIT, THROTTLED),
+    uses=(POWER_DEFAULT_LIMIT, POWER_LIMIT, SM_CLOCK, SM_CLOCK_MAX, THROTTLED),
     advice=Advice(
         "soon",
         "slowed down by a power limit or power brake",
         "Set the board's default limit (`nvidia-smi -pl WATTS`). If the node brakes, check its "
         "power supplies.",
     ),
-    remedy=Remedy((), "Set the board's default power limit; check the power supplies."),
+    remedy=Remedy(
+        (),
+        "Set the board's default power limit; check the power supplies.",
+        left=_unthrottled,
+        unsure=0.3,
+    ),
     colour="#66EE66",
     slows_its_gpu=True,
 )
+
+
+def _on_tensor_cores(case: Case) -> float:
+    """The matrix products take a fraction of their time."""
+    return 1.0 - case.shares["compute"] * (1.0 - 1.0 / TENSOR_CORES)
 
 
 def _precision(case: Case) -> Effect | None:
@@ -144,7 +172,12 @@ PRECISION = Cause(
         "Tell the owner: BF16, or TF32 with `torch.set_float32_matmul_precision('high')`, is "
         "several times faster.",
     ),
-    remedy=Remedy((), "Compute in BF16 or TF32, so that the tensor cores work."),
+    remedy=Remedy(
+        (),
+        "Compute in BF16 or TF32, so that the tensor cores work.",
+        left=_on_tensor_cores,
+        unsure=0.09,
+    ),
     colour="#66AA44",
 )
 

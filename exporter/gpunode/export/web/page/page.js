@@ -135,8 +135,9 @@ function showFindings(node) {
     const why = list.children[at].querySelector(".why");
     const figures = one.evidence.filter((each) => each.value !== each.threshold).slice(0, 3);
     const words = [...(one.detail ? [one.detail] : []), ...figures.map(evidence)];
-    put(why, words.length ? `Because: ${words.join(" · ")}` : "");
-    why.hidden = !words.length;
+    const because = words.length ? `Because: ${words.join(" · ")}` : "";
+    put(why, [one.gain, because].filter(Boolean).join(" "));
+    why.hidden = !one.gain && !because;
   });
   const worst = all[0];
   document.title = `${pressing ? `${worst.title} · ` : ""}${node.node || "gpunode"}`;
@@ -247,6 +248,7 @@ class Row {
     fact("Waited for by", gpu.waited_for_by.length ? named(gpu.waited_for_by) : "");
     fact("Temperature", gpu.temperature_celsius === null ? "" : `${Math.round(gpu.temperature_celsius)} °C`);
     fact("Utilisation", gpu.utilization_ratio === null ? "" : `${percent(gpu.utilization_ratio)}, as nvidia-smi tells it`);
+    fact("Ledger", gpu.less_accurate.replaceAll("`", ""));
     fact("Step time", gpu.step_period_seconds ? `about ${gpu.step_period_seconds.toFixed(2)} s, by its power draw` : "");
     this.detail.replaceChildren(left, facts);
   }

@@ -1,0 +1,79 @@
+"""The GPU's memory is taken from the driver and given back while the job runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpunode.gpu.activity import MEMORY_USED, PROCESSES
+from gpunode.jobs import processes as job
+from gpunode.verdict.advice import Advice
+from gpunode.verdict.case import Case, Evidence
+from gpunode.verdict.causes.cause import LOST, Cause, Effect, Explains, Loses, Remedy
+from gpunode.verdict.causes.data import DATA_LOADING_STORAGE
+from gpunode.verdict.causes.host import CHECKPOINT, COMPILE, explained_by, rises_and_falls
+
+RISES_AND_FALLS = 2
+"""At least so often must the memory in use both rise and fall between reads: a job that keeps what
+it has once allocated shows only rises, and few of them."""
+
+IN_KERNEL = 0.2
+"""Least time in the kernel, per second that the GPU lost: the driver allocates there, and a program
+that only launches makes no system call (a launch is written to memory that the GPU reads)."""
+
+OTHERS = (CHECKPOINT, COMPILE, DATA_LOADING_STORAGE)
+"""What may give memory back as well, and shows itself."""
+
+
+def _calls_for_memory(case: Case) -> Iterator[Evidence]:
+    """Memory comes and goes, and the process is in the kernel for much of the time without work."""
+    lost = case.shares["launch"] + case.without_work
+    if any(explained_by(other, case) for other in OTHERS):
+        return
+    changes, system = min(rises_and_falls(case)), case.now(job.HOST_SYSTEM)
+    if changes >= RISES_AND_FALLS and system >= IN_KERNEL * lost:
+        meaning = "times that the memory in use rose, and fell, within 30 s"
+        yield case.evidence(MEMORY_USED, changes, RISES_AND_FALLS, meaning)
+        meaning = "CPUs that the process on the GPU uses in the kernel"
+        yield case.evidence(job.HOST_SYSTEM, system, IN_KERNEL * lost, meaning)
+
+
+def _between_kernels(case: Case) -> Effect | None:
+    """The gaps between kernels are calls for memory, as are the longer ones."""
+    launch = case.shares["launch"]
+    if launch < LOST:
+        return None
+    evidence = tuple(_calls_for_memory(case))
+    if not evidence:
+        return None
+    return Effect(launch + case.without_work, (case.state("launch", LOST), *evidence))
+
+
+MEMORY_ALLOCATION = Cause(
+    name="memory_allocation",
+    meaning="GPU memory is allocated and freed in every step, for which kernels wait",
+    named_when=(
+        "the GPU has gaps (`launch`, `starved`) while the memory in use rises and falls and its "
+        "process spends time in the kernel, as in cudaMalloc and cudaFree"
+    ),
+    looks=(Explains(_calls_for_memory, rank=65), Loses(_between_kernels)),
+    uses=(
+        MEMORY_USED,
+        PROCESSES,
+        job.HOST_SYSTEM,
+        *(use for cause in OTHERS for use in cause.uses),
+    ),
+    advice=Advice(
+        "soon",
+        "waiting while its memory is allocated and freed again and again",
+        "Keep memory: no `torch.cuda.empty_cache()` in the loop, no "
+        "`PYTORCH_NO_CUDA_MEMORY_CACHING`. If memory is nearly full, use a smaller batch or "
+        "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`. In C++, allocate before the loop.",
+    ),
+    remedy=Remedy(
+        ("launch", "starved"), "Let the allocator keep its memory, or allocate before the loop."
+    ),
+    colour="#AA66CC",
+    slows_its_gpu=True,
+)
+
+CAUSES = (MEMORY_ALLOCATION,)

@@ -1,0 +1,177 @@
+"""How long a verdict stands: noise does not change it, and what really changes is told soon."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpunode.holders.owner import Started
+from gpunode.jobs import processes as job
+from gpunode.verdict.case import Case
+from gpunode.verdict.judge import Verdict
+from gpunode.verdict.source import READ_INTERVAL
+from gpunode.verdict.standing import STEADY, Standings
+from tests.verdict.stage import Actor, Stage
+from tests.verdict.test_causes import PREPARES
+
+BORDERS: list[dict[str, float]] = [
+    {"blocked": 0.16, "launch": 0.17, "compute": 0.67},
+    {"blocked": 0.17, "launch": 0.16, "compute": 0.67},
+    {"launch": 0.15, "compute": 0.85},
+    {"starved": 0.1, "compute": 0.9},
+    {"blocked": 0.1, "compute": 0.9},
+    {"communication": 0.25, "blocked": 0.25, "compute": 0.5},
+    {"starved": 0.3, "launch": 0.3, "compute": 0.4},
+    {"starved": 0.2, "launch": 0.2, "blocked": 0.2, "compute": 0.4},
+    {"memory": 0.5, "compute": 0.5},
+]
+"""Shares of steady jobs for which two or more causes are equally good."""
+
+
+def noisy(shares: dict[str, float], noise: float, chance: random.Random) -> dict[str, float]:
+    """Shares of one window of a steady job."""
+    drawn = {state: max(0.001, share + chance.gauss(0.0, noise)) for state, share in shares.items()}
+    return {state: share / sum(drawn.values()) for state, share in drawn.items()}
+
+
+def course(
+    shares: dict[str, float], noise: float, seed: int, seconds: float = 240.0
+) -> list[tuple[float, str]]:
+    """The verdicts on a steady job, and when each took the place of another."""
+    chance = random.Random(seed)
+    actor = Actor(0, shares, peers=True)
+    stage = Stage(actor)
+    changes: list[tuple[float, str]] = []
+    for at in range(round(seconds / READ_INTERVAL)):
+        actor.states = noisy(shares, noise, chance)
+        stage.play(READ_INTERVAL)
+        if at * READ_INTERVAL >= 4 and (not changes or stage.causes[0] != changes[-1][1]):
+            changes.append((at * READ_INTERVAL, stage.causes[0]))
+    return changes
+
+
+def closest(changes: list[tuple[float, str]]) -> float:
+    """The least time between two changes; what is said first is none."""
+    return min((b - a for (a, _), (b, _) in pairwise(changes[1:])), default=float("inf"))
+
+
+@given(st.sampled_from(BORDERS), st.floats(0.0, 0.06), st.integers(0, 1 << 20))
+@settings(max_examples=30)
+def test_the_verdict_on_a_steady_job_changes_at_most_once_in_half_a_minute(
+    shares: dict[str, float], noise: float, seed: int
+) -> None:
+    assert closest(course(shares, noise, seed)) >= STEADY
+
+
+def foremost(_: Standings, __: Case, found: Sequence[Verdict], ___: Sequence[Started]) -> Verdict:
+    return found[0]
+
+
+def test_without_memory_the_same_noise_changes_the_verdict_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = [len(course(shares, 0.05, 1)) for shares in BORDERS]
+    monkeypatch.setattr(Standings, "after", foremost)
+    changes = [course(shares, 0.05, 1) for shares in BORDERS]
+    assert sum(closest(each) < STEADY for each in changes) >= 6
+    assert sum(kept) < sum(map(len, changes)) / 3
+
+
+@pytest.mark.parametrize("wave", [(4, 4), (8, 4), (6, 6)])
+def test_a_job_that_does_two_things_in_turn_keeps_its_verdict(wave: tuple[int, int]) -> None:
+    """A loader that empties its buffer, then fills it again; a checkpoint every few seconds."""
+    actor = Actor(0, peers=True)
+    stage = Stage(actor)
+    changes: list[tuple[float, str]] = []
+    for at in range(0, 300, 2):
+        works = at % sum(wave) < wave[0]
+        actor.states = {"compute": 0.4, "launch" if works else "starved": 0.6}
+        stage.play(READ_INTERVAL)
+        if at >= 60 and (not changes or stage.causes[0] != changes[-1][1]):
+            changes.append((at, stage.causes[0]))
+    assert closest(changes) >= STEADY
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "cause", "within"),
+    [
+        ({"compute": 1.0}, {"compute": 0.6, "starved": 0.4}, "unexplained", 8),
+        ({"compute": 1.0}, {"compute": 0.7, "launch": 0.3}, "kernel_launch", 10),
+        ({"compute": 1.0}, {"blocked": 0.3, "compute": 0.7}, "straggler", 8),
+        ({"launch": 0.5, "compute": 0.5}, {"starved": 0.5, "compute": 0.5}, "unexplained", 10),
+        ({"blocked": 0.5, "compute": 0.5}, {"compute": 1.0}, "none", 12),
+        ({"starved": 0.5, "compute": 0.5}, {"compute": 1.0}, "none", 12),
+        ({"starved": 1.0}, {"idle": 1.0}, "unexplained", 2),
+        ({"compute": 1.0}, {"blocked": 1.0}, "stalled_collective", 10),
+        ({"compute": 0.8, "launch": 0.2}, {"compute": 0.6, "copy": 0.4}, "data_loading_copy", 10),
+    ],
+)
+@pytest.mark.parametrize("noise", [0.0, 0.03])
+def test_what_really_changes_is_told_a_window_or_two_later_at_most(
+    before: dict[str, float], after: dict[str, float], cause: str, within: float, noise: float
+) -> None:
+    chance = random.Random(7)
+    actor = Actor(0, before, peers=True)
+    stage = Stage(actor)
+    for _ in range(60):
+        actor.states = noisy(before, noise, chance)
+        stage.play(READ_INTERVAL)
+    told = 0.0
+    while told < 40 and (told == 0 or stage.causes != [cause]):
+        actor.states = noisy(after, noise, chance)
+        stage.play(READ_INTERVAL)
+        told += READ_INTERVAL
+    assert stage.causes == [cause]
+    assert told <= within
+
+
+def test_a_new_job_is_judged_afresh() -> None:
+    """What was said of the job before does not stand for the next, though it is much the same."""
+    actor = Actor(0, {"launch": 0.17, "blocked": 0.16, "compute": 0.67}, peers=True)
+    stage = Stage(actor)
+    stage.play(20)
+    assert stage.causes == ["kernel_launch"]
+    actor.states = {"launch": 0.16, "blocked": 0.19, "compute": 0.65}
+    stage.play(14)
+    assert stage.causes == ["kernel_launch"]
+    actor.processes = ((8, 1.0), (9, 1.0))
+    stage.play(6)
+    assert stage.causes == ["straggler"]
+
+
+def test_a_loss_that_is_a_little_larger_for_long_is_named() -> None:
+    actor = Actor(0, {"launch": 0.2, "blocked": 0.1, "compute": 0.7}, peers=True)
+    stage = Stage(actor)
+    stage.play(60)
+    assert stage.causes == ["kernel_launch"]
+    actor.states = {"launch": 0.2, "blocked": 0.24, "compute": 0.56}
+    stage.play(30)
+    assert stage.causes == ["kernel_launch"]
+    stage.play(15)
+    assert stage.causes == ["straggler"]
+
+
+def test_an_explanation_that_comes_later_than_the_loss_is_told_when_it_comes() -> None:
+    actor = Actor(0, {"compute": 1.0})
+    stage = Stage(actor)
+    stage.play(60)
+    actor.states = {"compute": 0.4, "starved": 0.6}
+    stage.play(8)
+    assert stage.causes == ["unexplained"]
+    actor.gauges = dict(PREPARES)
+    stage.play(READ_INTERVAL * 3)
+    assert stage.causes == ["data_loading_cpu"]
+
+
+def test_evidence_of_a_verdict_that_stands_is_kept_up_to_date() -> None:
+    actor = Actor(0, {"compute": 0.4, "starved": 0.6}, dict(PREPARES))
+    stage = Stage(actor)
+    stage.play(60)
+    actor.gauges = {**PREPARES, job.LOADER_THREAD: 0.9}
+    stage.play(10)
+    assert 0.9 in [evidence.value for evidence in stage.verdict().evidence]
