@@ -23,7 +23,7 @@ CLOSE, NEAR = 0.05, 0.10
 SMOOTH = 0.015
 """Width of the step in the count of limits that are exceeded."""
 
-PULL = 0.01
+PULL = 0.05
 """What a constant costs that differs from where it began by a factor of e."""
 
 FIRST_STEP, LAST_STEP, SHRINKS = 0.6, 0.08, 2.5

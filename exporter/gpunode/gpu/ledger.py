@@ -89,12 +89,23 @@ UNSEEN = (0.05, 0.15)
 ROUNDS = 4
 """Rounds in which the share of work and its SMs settle; a fifth changes less than 0.01."""
 
+MEANS_ANYTHING = (0.2, 0.9)
+"""What is left of a rate after a subtraction, as a share of it, from which that is evidence."""
+
 OF_COMMANDS = (0.1, 1.0 - COMMANDS / COPIES)
-"""What is left of what the GPU asked for, as a share of it, from which that is commands: all of it,
-if nothing was copied."""
+"""The same where commands are what is left: all of it, if nothing was copied."""
 
 ONE_WAY = 1.3
 """What a collective over PCIe moves in its busier direction, per byte in the other."""
+
+TINY = (0.005, 0.02)
+"""SM share of the kernels' time below which their launch takes longer than they do."""
+
+TOO_FAST = (1.2, 3.5)
+"""Rate of copies, while no kernel runs, over that of pageable ones, from which they are pinned."""
+
+NOISE = 0.04
+"""Standard deviation of a steady draw, as a share of that of a resting GPU."""
 
 NOTICEABLE = 0.1
 """A draw above that of a resting GPU that means anything, as a share of it."""
@@ -170,6 +181,10 @@ def _split_kernels(window: Window, tuned: Tuned, graphics: float, shares: dict[s
         return
     if graphics == 0.0:
         return
+    launched = _ramp(_commands(window, tuned), tuned.launching)
+    tiny = launched * (1.0 - _ramp(sm / graphics, TINY))
+    shares["launch"] += tiny * graphics
+    graphics *= 1.0 - tiny
     ceilings = window.ceilings
     pipes = sum(window.share(pipe) or 0.0 for pipe in ("fp32", "fp64", "fp16"))
     pipes = max(0.0, pipes - ceilings.pipe_of_dram * dram - tuned.pipe_of_sm * sm)
@@ -286,13 +301,15 @@ def _split_copies(window: Window, tuned: Tuned, rest: float, shares: dict[str, f
         return 0.0
     to_device = window.rate("pcie_receive")
     # What it sends also has its requests for copies from the host.
-    to_host = max(0.0, window.rate("pcie_transmit") - to_device / COPIES)
+    to_host = _left_of(window.rate("pcie_transmit"), to_device / COPIES, MEANS_ANYTHING)
     if window.may_communicate:
         of_collectives = ONE_WAY * window.pcie_collective
-        to_device = max(0.0, to_device - of_collectives)
-        to_host = max(0.0, to_host - of_collectives)
+        to_device = _left_of(to_device, of_collectives, MEANS_ANYTHING)
+        to_host = _left_of(to_host, of_collectives, MEANS_ANYTHING)
     results = _ramp(to_host / rest, tuned.results)
+    results *= 1.0 - _ramp(to_host / rest / tuned.pageable_to_used, TOO_FAST)
     pageable = _ramp(to_device, tuned.pageable)
+    pageable *= 1.0 - _ramp(to_device / rest / tuned.pageable_to_device, TOO_FAST)
     returned = results * _ramp(to_device / max(1.0, to_host), tuned.returned)
     new, used = tuned.pageable_to_new, tuned.pageable_to_used
     held_up = results * to_host / (new + (used - new) * returned)
@@ -302,6 +319,12 @@ def _split_copies(window: Window, tuned: Tuned, rest: float, shares: dict[str, f
     return held_up
 
 
+def _left_of(rate: float, part: float, enough: Ramp) -> float:
+    """What is left of a rate without a part of it; little left of much is not evidence."""
+    left = max(0.0, rate - part)
+    return left * _ramp(left / max(1.0, rate), enough)
+
+
 def _commands(window: Window, tuned: Tuned, most: float = MOST_COMMANDS) -> float:
     """Bytes per second of launches that the GPU reads from the host, without copies.
 
@@ -309,8 +332,7 @@ def _commands(window: Window, tuned: Tuned, most: float = MOST_COMMANDS) -> floa
     ``COPIES`` per byte that it sends to ask for copies.
     """
     sent, read = window.rate("pcie_transmit"), window.rate("pcie_receive")
-    asked = max(0.0, COPIES * sent - read)
-    asked *= _ramp(asked / max(1.0, COPIES * sent), OF_COMMANDS) / (COPIES - COMMANDS)
+    asked = _left_of(COPIES * sent, read, OF_COMMANDS) / (COPIES - COMMANDS)
     return min(read, COMMANDS * asked, most) * (1.0 - _ramp(read, tuned.copied_over))
 
 
@@ -355,8 +377,11 @@ def _long_gaps(window: Window, tuned: Tuned, rest: float, shares: dict[str, floa
         return None
     narrow = shares["communication"] + shares["blocked"]
     above = max(0.0, power.mean - resting)
-    low = power.variance / (power.variance + above**2 + NOTHING)
-    low += tuned.smoothed * power.falls(resting) / window.seconds
+    swings = max(0.0, power.variance - (NOISE * resting) ** 2)
+    low = swings / (swings + above**2 + NOTHING)
+    if swings:
+        falls = power.falls(resting) * swings / power.variance
+        low += tuned.smoothed * falls / window.seconds
     low -= tuned.draws_little * narrow + shares["copy"]
     depth = (power.lowest - resting) / max(NOTICEABLE * resting, power.mean - resting)
     swinging = min(1.0, max(0.0, low / max(rest, NOTHING))) * (1.0 - _ramp(depth, tuned.depth))
