@@ -86,7 +86,9 @@ class Ceilings:
 MEASURED_ON_H200 = Ceilings()
 """Also what is assumed of models that were not measured, but for the number of their SMs."""
 
-MEASURED_ON_H100 = Ceilings(dram=0.93, dram_of_tensor=0.29, resting_power=0.19)
+MEASURED_ON_H100 = Ceilings(
+    tensor=0.93, pipe=0.77, dram=0.89, dram_of_tensor=0.29, resting_power=0.19
+)
 """Its HBM has 0.7 of the H200's rate, so that the same traffic takes a larger share of it."""
 
 

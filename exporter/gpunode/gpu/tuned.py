@@ -2,7 +2,7 @@
 
 A default says where the fit begins: what the signatures in ``docs/ledger.md`` suggest. ``FITTED``
 has what the recorded windows of real programs say, and is what the ledger uses:
-``python -m tests.windows.fit`` writes ``tuned.json``.
+``make bench BENCH=fit`` writes ``tuned.json``.
 
 A ramp is a pair: evidence below the first counts nothing, above the second fully, and in proportion
 between them. Rates are bytes per second.
@@ -29,7 +29,8 @@ class Tuned:
     """What no data sheet tells; ``ValueError`` for what cannot be."""
 
     waiting: Ramp = (1.5, 2.2)
-    """The same of the lowest tenth of the draw, where kernels alternate with waiting."""
+    """Lowest tenth of the draw over that of a resting GPU, where working kernels alternate with
+    collectives that wait."""
 
     network: float = 0.15
     """Share of PCIe's rate that a network commonly has."""
