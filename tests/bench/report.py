@@ -76,6 +76,16 @@ TRUTH = "14-truth-h200"
 FIGURES = (
     Figure("Ledger: every state within 0.05", "GPUs with every state within 0.05", TRUTH, True),
     Figure("Ledger: every state within 0.10", "GPUs with every state within 0.10", TRUTH, True),
+    Figure(
+        "Random programs left out of the fit: every state within 0.05",
+        "H200, unseen programs with every state within 0.05",
+        "22-fit",
+    ),
+    Figure(
+        "Random programs left out of the fit: every state within 0.10",
+        "H200, unseen programs with every state within 0.10",
+        "22-fit",
+    ),
     Figure("Verdict: the right cause named", "GPUs with the right verdict", TRUTH, True),
     Figure("A stalled collective named", "a stall was called so after, at most", TRUTH),
     Figure("On-call engineer notified of a stall", "notified of the stall after", "11-gpus-jobs"),

@@ -52,7 +52,6 @@ def test_the_sensors_tell_the_ceilings() -> None:
     assert (ceilings.tensor, ceilings.pipe, ceilings.dram) == (0.93, 0.77, 0.89)
     assert ceilings.dram_of_tensor == pytest.approx(0.24 / 0.93)
     assert ceilings.resting_power == pytest.approx(125 / 700)
-    assert ceilings.tensor_of_models == pytest.approx(0.62 * 0.93 / 0.92)
     assert not implausible(ceilings)
 
 

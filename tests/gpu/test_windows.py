@@ -1,19 +1,10 @@
-"""Windows of real workloads, whose every kernel was traced, and windows made up from signatures.
-
-``windows`` has what the sensors of each model measured in windows of 2 s, the draw in watts
-every 20 ms, and the truth: shares of the time by state. ``python -m tests.bench.truth`` recorded it
-in several runs.
-"""
+"""Windows of real programs, whose every kernel was traced, and windows made up from signatures."""
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,17 +13,14 @@ from hypothesis import strategies as st
 from gpunode.driver.driver import Activity, Limits, Process
 from gpunode.gpu.buffers import PowerWindow
 from gpunode.gpu.ledger import STATES, split, stands_still
-from gpunode.gpu.models import model_of
 from gpunode.gpu.window import Window
+from tests.windows.programs import recorded
 
-RECORDED = Path(__file__).with_name("windows")
-MODELS = ("h200", "h100")
 H200 = Limits(
     memory_bytes_per_second=4.8e12,
     nvlink_bytes_per_second=478e9,
     pcie_bytes_per_second=63e9,
 )
-MEMORY_OF_H100 = 3.35e12
 LIMIT = 700.0
 RESTING = 0.175 * LIMIT
 CLIFF = 0.05
@@ -65,41 +53,16 @@ def window(
     )
 
 
-def recorded(model: str) -> list[dict[str, Any]]:
-    with gzip.open(RECORDED / f"{model}.jsonl.gz", "rt") as file:
-        return [json.loads(line) for line in file]
+PROGRAMS = recorded()
+WINDOWS = [window for program in PROGRAMS for window in program.windows]
 
 
-def of(model: str, line: dict[str, Any]) -> Window:
-    seen = window(line["values"], line["watts"], line["busy"], line["peers"], line["seconds"])
-    known = model_of(model)
-    assert known is not None
-    limits = H200 if model == "h200" else replace(H200, memory_bytes_per_second=MEMORY_OF_H100)
-    return replace(
-        seen,
-        processes=[Process(1, None, "compute")] * line["processes"],
-        limits=limits,
-        ceilings=known.ceilings,
-        resting_power=known.ceilings.resting_power * LIMIT,
-    )
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_the_ledger_is_right_on_real_workloads(model: str) -> None:
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for line in recorded(model):
-        shares, truth = split(of(model, line)).shares, line["truth"]
-        shares["starved"] += shares.pop("idle")  # which is how long it has lasted already
-        for state in shares:
-            error = shares[state] - truth.get(state, 0.0)
-            found[f"{line['workload']}, GPU {line['gpu']}, {line['run']}"][state].append(error)
-    worst = {
-        workload: max(abs(sum(errors) / len(errors)) for errors in states.values())
-        for workload, states in found.items()
-    }
-    assert max(worst.values()) <= 0.28, worst  # copies on a host that was slow
-    assert sum(error <= 0.10 for error in worst.values()) >= 0.97 * len(worst), worst
-    assert sum(error <= 0.05 for error in worst.values()) >= 0.8 * len(worst), worst
+@pytest.mark.parametrize("model", ["H200", "H100"])
+def test_the_ledger_is_right_on_the_workloads_of_the_bench(model: str) -> None:
+    errors = {p.name: p.error() for p in PROGRAMS if p.rehearsed and p.model == model}
+    assert max(errors.values()) <= 0.28, errors  # copies on a host that was slow
+    assert sum(error <= 0.10 for error in errors.values()) >= 0.97 * len(errors), errors
+    assert sum(error <= 0.05 for error in errors.values()) >= 0.8 * len(errors), errors
 
 
 def neighbours(seen: Window) -> Iterator[tuple[str, Window]]:
@@ -133,10 +96,9 @@ def cliffs(seen: Window, most: float = CLIFF) -> dict[str, dict[str, float]]:
     return found
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_readings_that_differ_by_a_hair_give_shares_that_differ_by_a_hair(model: str) -> None:
-    for line in recorded(model):
-        assert not cliffs(of(model, line)), line
+def test_readings_that_differ_by_a_hair_give_shares_that_differ_by_a_hair() -> None:
+    for seen in WINDOWS:
+        assert not cliffs(seen), seen
 
 
 SIGNATURES: dict[str, tuple[dict[str, float], float]] = {

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpunode.gpu.ledger import split
+from gpunode.gpu.models import model_of
 from gpunode.gpu.tuned import FITTED, Tuned
 from gpunode.gpu.window import Window
 from tests.windows.recorded import FOLDER, Recorded, load
+
+REHEARSED = "workloads-"
+"""How the names of files begin that have workloads of the bench (``tests.bench.truth``)."""
 
 ALSO_STARVED = ("idle", "free")
 """States that a trace cannot tell from ``starved``."""
@@ -23,8 +27,17 @@ class Program:
     gpu: str
     family: str
     name: str
+    rehearsed: bool
+    """Whether it is a workload of the bench, which the ledger was made with."""
+
     windows: tuple[Window, ...]
     truth: Mapping[str, float]
+
+    @property
+    def model(self) -> str:
+        """The model of its GPU."""
+        model = model_of(self.gpu)
+        return model.name if model else self.gpu
 
     def shares(self, tuned: Tuned = FITTED) -> dict[str, float]:
         """The mean of the shares that the ledger gives, of the states that a trace tells."""
@@ -43,16 +56,16 @@ class Program:
 def recorded(paths: Sequence[Path] = ()) -> list[Program]:
     """The programs in files, or in all files of this folder, in a fixed order."""
     paths = paths or sorted(FOLDER.glob("*.jsonl.gz"))
-    return list(_programs(one for path in paths for one in load(path)))
+    return [program for path in paths for program in _programs(path)]
 
 
-def _programs(windows: Iterable[Recorded]) -> Iterator[Program]:
+def _programs(path: Path) -> Iterator[Program]:
     apart: dict[tuple[str, str, str], list[Recorded]] = defaultdict(list)
-    for one in windows:
+    for one in load(path):
         apart[one.gpu, one.family, one.program].append(one)
     for (gpu, family, name), kept in sorted(apart.items()):
-        truth = _mean([one.truth for one in kept])
-        yield Program(gpu, family, name, tuple(one.window for one in kept), truth)
+        windows, truth = tuple(one.window for one in kept), _mean([one.truth for one in kept])
+        yield Program(gpu, family, name, path.stem.startswith(REHEARSED), windows, truth)
 
 
 def _mean(every: Sequence[Mapping[str, float]]) -> dict[str, float]:

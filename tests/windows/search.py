@@ -23,8 +23,9 @@ CLOSE, NEAR = 0.05, 0.10
 SMOOTH = 0.015
 """Width of the step in the count of limits that are exceeded."""
 
-PULL = 0.002
-"""What a constant costs that differs from where it began by a factor of e."""
+PULL = 20.0
+"""How many families must speak for a constant that differs from where it began by a factor of e,
+each by a loss of 1: with less, errors on families left out grow."""
 
 FIRST_STEP, LAST_STEP, SHRINKS = 0.6, 0.08, 2.5
 """By what share of its value a constant is moved first, when its search ends, and by what a step
@@ -77,7 +78,7 @@ class _Descent:
         sizes = Counter(program.family for program in programs)
         self._programs = programs
         self._weights = [1.0 / (len(sizes) * sizes[program.family]) for program in programs]
-        self._begin = begin
+        self._begin, self._pull = begin, PULL / len(sizes)
         self.tuned = start
         self._losses = [loss(program.errors(start)) for program in programs]
         self.total = self._sum(self._losses, start)
@@ -112,7 +113,7 @@ class _Descent:
 
     def _sum(self, losses: Sequence[float], tuned: Tuned) -> float:
         pull = sum(math.log(at(tuned, p) / at(self._begin, p)) ** 2 for p in places())
-        return sum(w * x for w, x in zip(self._weights, losses, strict=True)) + PULL * pull
+        return sum(w * x for w, x in zip(self._weights, losses, strict=True)) + self._pull * pull
 
 
 def _moves(tuned: Tuned, place: Place, step: float) -> Iterator[Tuned]:

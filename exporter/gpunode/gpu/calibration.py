@@ -22,12 +22,9 @@ log = logging.getLogger(__name__)
 
 PLAUSIBLE: dict[str, tuple[float, float]] = {
     "tensor": (0.3, 1.0),
-    "tensor_of_models": (0.2, 1.0),
     "pipe": (0.3, 1.0),
-    "pipe_of_models": (0.2, 1.0),
     "pipe_of_dram": (0.0, 0.5),
     "dram": (0.4, 1.0),
-    "dram_of_models": (0.3, 1.0),
     "dram_of_tensor": (0.0, 0.6),
     "dram_of_nvlink": (0.5, 6.0),
     "sm_of_wide": (0.7, 1.0),

@@ -71,6 +71,15 @@ UNTOUCHED = (0.0, 0.02)
 LINK_USED = (0.005, 0.02)
 """Share of a link's rate from which its traffic is more than housekeeping."""
 
+MOVED = (1e6, 10e6)
+"""Bytes per second over links from which collectives are known to run."""
+
+TOUCHED = (0.005, 0.03)
+"""What pipes and HBM show of a kernel that only spins."""
+
+SPINNING = (1.05, 1.35)
+"""Mean draw over that of a resting GPU while nothing but a spinning kernel runs."""
+
 STANDS_STILL = 0.9
 """A window with at least this share ``blocked`` counts as blocked throughout."""
 
@@ -80,12 +89,26 @@ UNSEEN = (0.05, 0.15)
 ROUNDS = 4
 """Rounds in which the share of work and its SMs settle; a fifth changes less than 0.01."""
 
-LEFT_FOR_COMMANDS = (0.1, 1.0 - COMMANDS / COPIES)
-"""What is left of what the GPU asked for, as a share of it, from which that is commands: all of it,
-if nothing was copied."""
+MEANS_ANYTHING = (0.2, 0.9)
+"""What is left of a rate after a subtraction, as a share of it, from which that is evidence."""
+
+OF_COMMANDS = (0.1, 1.0 - COMMANDS / COPIES)
+"""The same where commands are what is left: all of it, if nothing was copied."""
 
 ONE_WAY = 1.3
 """What a collective over PCIe moves in its busier direction, per byte in the other."""
+
+TINY = (0.005, 0.02)
+"""SM share of the kernels' time below which their launch takes longer than they do."""
+
+TOO_FAST = (1.2, 3.5)
+"""Rate of copies, while no kernel runs, over that of pageable ones, from which they are pinned."""
+
+NOISE = 0.04
+"""Standard deviation of a steady draw, as a share of that of a resting GPU."""
+
+NOTICEABLE = 0.1
+"""A draw above that of a resting GPU that means anything, as a share of it."""
 
 NOTHING = 5e-3
 """A share so small that any evidence outweighs it."""
@@ -125,7 +148,7 @@ def stands_still(window: Window, shares: dict[str, float], tuned: Tuned = FITTED
         and _commands(window, tuned) < tuned.launching[0] / 2
         and window.pcie_collective == 0.0
         and (window.nvlink or 0.0) < HOUSEKEEPING
-        and _draws(window, _mean(window), tuned.spinning) < 1.0
+        and _draws(window, _mean(window), SPINNING) < 1.0
     )
 
 
@@ -158,31 +181,33 @@ def _split_kernels(window: Window, tuned: Tuned, graphics: float, shares: dict[s
         return
     if graphics == 0.0:
         return
-    ceilings = window.ceilings
-    tiny = _ramp(_commands(window, tuned), tuned.launching) * (
-        1.0 - _ramp(sm / graphics, tuned.tiny)
-    )
+    launched = _ramp(_commands(window, tuned), tuned.launching)
+    tiny = launched * (1.0 - _ramp(sm / graphics, TINY))
     shares["launch"] += tiny * graphics
     graphics *= 1.0 - tiny
+    ceilings = window.ceilings
     pipes = sum(window.share(pipe) or 0.0 for pipe in ("fp32", "fp64", "fp16"))
-    pipes = max(0.0, pipes - ceilings.pipe_of_dram * dram)
+    pipes = max(0.0, pipes - ceilings.pipe_of_dram * dram - tuned.pipe_of_sm * sm)
     compute = max(tensor / ceilings.tensor, pipes / ceilings.pipe)
-    memory = max(0.0, dram - _dram_of_others(window, tensor)) / ceilings.dram
+    of_others = _dram_of_others(window, tensor) + tuned.dram_of_pipe * pipes
+    memory = max(0.0, dram - of_others) / ceilings.dram
     narrow = _narrow(window, tuned, graphics, sm, compute + memory)
     moving = _moving(window, tuned, narrow)
     lowest = window.power.lowest if window.power else None
     waiting = (narrow - moving) * (1.0 - _draws(window, lowest, tuned.waiting))
     work = graphics - moving - waiting
-    fetching = (1.0 - graphics / 2) * tuned.fetching * _commands(window, tuned, math.inf)
+    fetching = tuned.fetching * _commands(window, tuned, math.inf)
     # Processes that take turns fetch while another's kernels run.
-    fetching = min(tuned.most_fetched * work, fetching / max(1, len(window.processes or ())))
+    fetching = min(work, fetching / max(1, len(window.processes or ())))
     shares["launch"] += fetching
     work -= fetching
-    arithmetic = max(tensor / ceilings.tensor_of_models, pipes / ceilings.pipe_of_models)
-    arithmetic += NOTHING
-    accesses = memory * ceilings.dram / ceilings.dram_of_models
+    arithmetic = max(
+        tensor / (ceilings.tensor * tuned.tensor_of_models),
+        pipes / (ceilings.pipe * tuned.pipe_of_models),
+    )
+    accesses = memory / tuned.dram_of_models
     held = sm - _held_by_collectives(window) * narrow
-    accesses += tuned.waits_for_memory * max(0.0, held - arithmetic - accesses)
+    accesses += tuned.waits_for_memory * max(0.0, held - arithmetic - accesses) + NOTHING
     arithmetic /= arithmetic + accesses
     shares["compute"] += work * arithmetic
     shares["memory"] += work * (1.0 - arithmetic)
@@ -208,15 +233,12 @@ def _narrow(window: Window, tuned: Tuned, graphics: float, sm: float, explained:
         filled = ceilings.sm_of_small + (ceilings.sm_of_wide - ceilings.sm_of_small) * large
         work = min(graphics, max(explained, (sm - held * graphics) / (filled - held)))
     narrow = (graphics - work) / graphics
-    moved = _ramp((window.nvlink or 0.0) + window.pcie_collective, tuned.moved)
-    narrow *= max(moved * _ramp(narrow, tuned.narrow), _ramp(narrow, tuned.mostly_narrow))
+    moved = _ramp((window.nvlink or 0.0) + window.pcie_collective, MOVED)
+    narrow *= moved
     # A kernel that draws and touches nothing spins, however many SMs it holds.
-    spins = 1.0 - _ramp(explained, tuned.touched)
-    spins *= 1.0 - _draws(window, _mean(window), tuned.spinning)
-    spins *= 1.0 - max(
-        _ramp(_commands(window, tuned), tuned.launching),
-        _ramp(window.rate("pcie_receive"), tuned.fed),
-    )
+    spins = 1.0 - _ramp(explained, TOUCHED)
+    spins *= 1.0 - _draws(window, _mean(window), SPINNING)
+    spins *= 1.0 - _ramp(_commands(window, tuned), tuned.launching)
     return graphics * max(narrow, spins)
 
 
@@ -277,16 +299,17 @@ def _split_copies(window: Window, tuned: Tuned, rest: float, shares: dict[str, f
     """
     if rest <= 0.0:
         return 0.0
-    to_device, to_host = window.rate("pcie_receive"), _sent_unasked(window, tuned)
+    to_device = window.rate("pcie_receive")
+    # What it sends also has its requests for copies from the host.
+    to_host = _left_of(window.rate("pcie_transmit"), to_device / COPIES, MEANS_ANYTHING)
     if window.may_communicate:
         of_collectives = ONE_WAY * window.pcie_collective
-        to_device, to_host = (
-            _left_of(rate, of_collectives, tuned.left_over) for rate in (to_device, to_host)
-        )
+        to_device = _left_of(to_device, of_collectives, MEANS_ANYTHING)
+        to_host = _left_of(to_host, of_collectives, MEANS_ANYTHING)
     results = _ramp(to_host / rest, tuned.results)
-    results *= 1.0 - _ramp(to_host / rest, tuned.pinned_results)
+    results *= 1.0 - _ramp(to_host / rest / tuned.pageable_to_used, TOO_FAST)
     pageable = _ramp(to_device, tuned.pageable)
-    pageable *= 1.0 - _ramp(window.rate("pcie_receive") / rest, tuned.pinned)
+    pageable *= 1.0 - _ramp(to_device / rest / tuned.pageable_to_device, TOO_FAST)
     returned = results * _ramp(to_device / max(1.0, to_host), tuned.returned)
     new, used = tuned.pageable_to_new, tuned.pageable_to_used
     held_up = results * to_host / (new + (used - new) * returned)
@@ -302,13 +325,6 @@ def _left_of(rate: float, part: float, enough: Ramp) -> float:
     return left * _ramp(left / max(1.0, rate), enough)
 
 
-def _sent_unasked(window: Window, tuned: Tuned) -> float:
-    """Bytes per second that the GPU sends, without its requests for copies from the host."""
-    return _left_of(
-        window.rate("pcie_transmit"), window.rate("pcie_receive") / COPIES, tuned.left_over
-    )
-
-
 def _commands(window: Window, tuned: Tuned, most: float = MOST_COMMANDS) -> float:
     """Bytes per second of launches that the GPU reads from the host, without copies.
 
@@ -316,7 +332,7 @@ def _commands(window: Window, tuned: Tuned, most: float = MOST_COMMANDS) -> floa
     ``COPIES`` per byte that it sends to ask for copies.
     """
     sent, read = window.rate("pcie_transmit"), window.rate("pcie_receive")
-    asked = _left_of(COPIES * sent, read, LEFT_FOR_COMMANDS) / (COPIES - COMMANDS)
+    asked = _left_of(COPIES * sent, read, OF_COMMANDS) / (COPIES - COMMANDS)
     return min(read, COMMANDS * asked, most) * (1.0 - _ramp(read, tuned.copied_over))
 
 
@@ -329,9 +345,7 @@ def _split_rest(window: Window, tuned: Tuned, busy: float, rest: float, result: 
     idle = rest * _ramp(window.quiet_for, (IDLE_AFTER, IDLE_AFTER + window.seconds))
     shares["idle"] += idle
     rest -= idle
-    silent = (1.0 - _ramp(busy, HARDLY_BUSY)) * (
-        1.0 - _ramp(_commands(window, tuned), tuned.silent)
-    )
+    silent = 1.0 - _ramp(busy, HARDLY_BUSY)
     gaps = _long_gaps(window, tuned, rest, shares)
     if gaps is None:
         shares["starved"] += silent * rest
@@ -363,13 +377,13 @@ def _long_gaps(window: Window, tuned: Tuned, rest: float, shares: dict[str, floa
         return None
     narrow = shares["communication"] + shares["blocked"]
     above = max(0.0, power.mean - resting)
-    swings = max(0.0, power.variance - (tuned.noise * resting) ** 2)
+    swings = max(0.0, power.variance - (NOISE * resting) ** 2)
     low = swings / (swings + above**2 + NOTHING)
     if swings:
         falls = power.falls(resting) * swings / power.variance
         low += tuned.smoothed * falls / window.seconds
     low -= tuned.draws_little * narrow + shares["copy"]
-    depth = (power.lowest - resting) / max(tuned.power_step * resting, power.mean - resting)
+    depth = (power.lowest - resting) / max(NOTICEABLE * resting, power.mean - resting)
     swinging = min(1.0, max(0.0, low / max(rest, NOTHING))) * (1.0 - _ramp(depth, tuned.depth))
     at_rest = 1.0 - _ramp(power.mean / resting, tuned.at_rest)
     return at_rest * (1.0 - _launches(window, tuned, narrow)) + (1.0 - at_rest) * swinging
@@ -378,12 +392,7 @@ def _long_gaps(window: Window, tuned: Tuned, rest: float, shares: dict[str, floa
 def _launches(window: Window, tuned: Tuned, narrow: float) -> float:
     """How sure it is that small kernels are launched, which hardly raise the draw."""
     commands = _ramp(_commands(window, tuned), tuned.launching)
-    graphics, sm = window.share("graphics"), window.share("sm")
-    if graphics is None or sm is None:
-        return commands
-    small = 1.0 - _ramp(sm / max(graphics, NOTHING), tuned.small)
-    small *= _ramp(graphics - narrow, tuned.some)
-    return max(commands, small)
+    return max(commands, _ramp((window.share("graphics") or 0.0) - narrow, tuned.some))
 
 
 def _split_by_utilization(window: Window, tuned: Tuned) -> Split:

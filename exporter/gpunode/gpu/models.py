@@ -28,14 +28,8 @@ class Ceilings:
     tensor: float = 0.92
     """Tensor share of a large matrix product, the highest that was reached."""
 
-    tensor_of_models: float = 0.62
-    """Tensor share of the matrix products and attention of whole models (0.5 to 0.88)."""
-
     pipe: float = 0.75
     """Share of the FP32, FP64 or FP16 pipe in a matrix product on it."""
-
-    pipe_of_models: float = 0.61
-    """The same in whole models."""
 
     pipe_of_dram: float = 0.2
     """Share of the FP32 pipe in elementwise kernels and Fourier transforms, per HBM share (0.05 to
@@ -43,9 +37,6 @@ class Ceilings:
 
     dram: float = 0.87
     """HBM share of an elementwise kernel, the highest that was reached."""
-
-    dram_of_models: float = 0.70
-    """HBM share of the elementwise kernels, norms and updates of whole models (0.62 to 0.77)."""
 
     dram_of_tensor: float = 0.2
     """HBM share caused by a matrix product of tensor share 1 (0.19 at 8192², 0.25 at 4096²)."""
@@ -95,7 +86,9 @@ class Ceilings:
 MEASURED_ON_H200 = Ceilings()
 """Also what is assumed of models that were not measured, but for the number of their SMs."""
 
-MEASURED_ON_H100 = Ceilings(dram_of_models=0.82, dram_of_tensor=0.29, resting_power=0.19)
+MEASURED_ON_H100 = Ceilings(
+    tensor=0.93, pipe=0.77, dram=0.89, dram_of_tensor=0.29, resting_power=0.19
+)
 """Its HBM has 0.7 of the H200's rate, so that the same traffic takes a larger share of it."""
 
 

@@ -185,12 +185,9 @@ def measured(gpu: Gpu, probed: Probed) -> Ceilings:
         assumed,
         sms=probed.sms,
         tensor=tensor["tensor"],
-        tensor_of_models=assumed.tensor_of_models * tensor["tensor"] / assumed.tensor,
         dram_of_tensor=tensor["dram"] / max(tensor["tensor"], 0.01),
         pipe=pipe["fp32"],
-        pipe_of_models=assumed.pipe_of_models * pipe["fp32"] / assumed.pipe,
         dram=dram["dram"],
-        dram_of_models=assumed.dram_of_models * dram["dram"] / assumed.dram,
         sm_of_wide=max(tensor["sm"], dram["sm"]),
     )
     rest = seen["rest"].watts

@@ -2,7 +2,7 @@
 
 A default says where the fit begins: what the signatures in ``docs/ledger.md`` suggest. ``FITTED``
 has what the recorded windows of real programs say, and is what the ledger uses:
-``python -m tests.windows.fit`` writes ``tuned.json``.
+``make bench BENCH=fit`` writes ``tuned.json``.
 
 A ramp is a pair: evidence below the first counts nothing, above the second fully, and in proportion
 between them. Rates are bytes per second.
@@ -28,39 +28,15 @@ change the shares by much."""
 class Tuned:
     """What no data sheet tells; ``ValueError`` for what cannot be."""
 
-    narrow: Ramp = (0.02, 0.12)
-    """Share of the kernels' time from which narrow ones count: fewer may be the ends of wide
-    ones."""
-
-    mostly_narrow: Ramp = (0.1, 0.7)
-    """The same if no link moved anything, as in a stall: small kernels look alike."""
-
-    moved: Ramp = (1e6, 10e6)
-    """Rate over links from which collectives are known to run."""
-
-    touched: Ramp = (0.005, 0.03)
-    """What pipes and HBM show of a kernel that only spins."""
-
-    spinning: Ramp = (1.05, 1.35)
-    """Mean draw over that of a resting GPU while nothing but a spinning kernel runs."""
-
     waiting: Ramp = (1.5, 2.2)
-    """The same of the lowest tenth of the draw, where kernels alternate with waiting."""
-
-    fed: Ramp = (20e6, 200e6)
-    """Rate from the host above which more than a spinning kernel is there."""
+    """Lowest tenth of the draw over that of a resting GPU, where working kernels alternate with
+    collectives that wait."""
 
     network: float = 0.15
     """Share of PCIe's rate that a network commonly has."""
 
-    tiny: Ramp = (0.005, 0.02)
-    """SM share of the kernels' time below which their launch takes longer than they do."""
-
-    fetching: float = 0.8e-9
+    fetching: float = 0.7e-9
     """Seconds for which the GPU counts as active per byte of commands, beyond its kernels."""
-
-    most_fetched: float = 0.5
-    """The most that this takes, as a share of the active time."""
 
     launching: Ramp = (5e6, 45e6)
     """Rate of commands from the host. Waiting takes less than 1 MB/s, eager PyTorch 20 to 110 MB/s,
@@ -82,17 +58,8 @@ class Tuned:
     """Rate to the device from which copies count as pageable: less may be pinned copies beside
     kernels."""
 
-    pinned: Ramp = (9.5e9, 28e9)
-    """Rate to the device, while no kernel runs, that is too fast for pageable copies."""
-
     results: Ramp = (0.2e9, 0.6e9)
     """Rate to the host, while no kernel runs, from which it is copies that a CPU holds up."""
-
-    pinned_results: Ramp = (3.5e9, 7e9)
-    """The same that is too fast for them: copies to pinned memory beside kernels."""
-
-    silent: Ramp = (0.5e6, 12e6)
-    """Rate of commands below which nothing was launched."""
 
     at_rest: Ramp = (1.02, 1.28)
     """Draw over that of a resting GPU up to which nothing can have run."""
@@ -101,13 +68,26 @@ class Tuned:
     """What pipes and HBM explain, per SM second: small kernels stay at the first, large ones reach
     the second."""
 
-    waits_for_memory: float = 0.5
+    waits_for_memory: float = 0.25
     """How much of the time for which kernels hold SMs, but pipes and HBM explain nothing, they wait
     for memory: as small elementwise kernels do, whose data is in the cache."""
 
-    left_over: Ramp = (0.2, 0.9)
-    """What is left of a rate after a subtraction, as a share of it, from which that means
-    anything."""
+    tensor_of_models: float = 0.67
+    """What the matrix products and attention of whole models reach of the highest tensor share
+    (0.5 to 0.95)."""
+
+    pipe_of_models: float = 0.6
+    """The same of the FP32, FP64 or FP16 pipe."""
+
+    dram_of_models: float = 0.80
+    """The same of HBM, by elementwise kernels, norms and updates."""
+
+    pipe_of_sm: float = 0.06
+    """Share of the pipes that kernels have that are not arithmetic, per SM share, beyond that per
+    HBM share."""
+
+    dram_of_pipe: float = 0.1
+    """HBM share caused by a matrix product of share 1 of a pipe."""
 
     copied_over: Ramp = (0.05e9, 0.6e9)
     """Rate to the GPU above which launches cannot be distinguished from copies."""
@@ -115,18 +95,8 @@ class Tuned:
     draws_little: float = 0.8
     """How much of the time of collectives the draw is near that of a resting GPU."""
 
-    small: Ramp = (0.35, 0.7)
-    """SM share of the kernels' time below which they are small, so that the gaps are their
-    launches."""
-
     some: Ramp = (0.0, 0.12)
     """Share of the time with kernels from which their size tells about the gaps."""
-
-    power_step: float = 0.5
-    """What any work adds at least to the draw of a resting GPU, as a share of it."""
-
-    noise: float = 0.04
-    """Standard deviation of a steady draw, as a share of that of a resting GPU."""
 
     smoothed: float = 0.018
     """Seconds that each long gap lasts beyond what the draw shows: a sample is a mean over
