@@ -10,7 +10,6 @@ from gpunode.gpu.models import (
     MEASURED_MODELS,
     MODELS,
     Model,
-    calibrated,
     calibration_of,
     ceilings_of,
     limits_of,
@@ -106,7 +105,7 @@ def test_the_driver_is_believed_before_the_table() -> None:
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 def test_only_a_measured_model_is_calibrated(model: Model) -> None:
     who = Identity(0, "GPU-0", f"NVIDIA {model.name}")
-    assert calibrated(who) == (model.name in MEASURED_MODELS)
+    assert calibration_of(who).own == (model.name in MEASURED_MODELS)
 
 
 def test_a_gpu_tells_whose_ceilings_it_has() -> None:

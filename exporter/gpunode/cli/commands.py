@@ -42,7 +42,7 @@ from gpunode.config import (
     load,
     option,
 )
-from gpunode.driver.driver import listed
+from gpunode.driver.driver import Gpu, listed
 from gpunode.driver.errands import DRIVER_TIMEOUT
 from gpunode.driver.vendors import open_drivers
 from gpunode.export.exposition import Exposition
@@ -251,13 +251,26 @@ def doctor(settings: DoctorSettings) -> None:
             console.print(f"\n{found.process}; {found.daemon}.", highlight=False, markup=False)
 
 
+def _whole_gpus(node: LocalNode) -> tuple[list[Gpu], str]:
+    """The GPUs without MIG instances, and what the drivers complain of."""
+    found, errors = listed(node.drivers)
+    return [gpu for gpu in found if not gpu.identity.mig], "; ".join(errors.values())
+
+
+def _keep(path: Path, text: str) -> None:
+    """Write a file that the daemon may read at any time. Raises ``OSError``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.write_text(text)
+    fresh.rename(path)
+
+
 def nccl_bench(settings: NcclBenchSettings) -> None:
     """Measure a collective, print the result, and save it for the daemon."""
     try:
-        found, errors = listed(local_node(settings.path, patience=COLD).drivers)
-        gpus = [gpu for gpu in found if not gpu.identity.mig]
+        gpus, why = _whole_gpus(local_node(settings.path, patience=COLD))
         if not gpus:
-            raise BenchError("; ".join(errors.values()) or "the driver lists no GPU")
+            raise BenchError(why or "the driver lists no GPU")
         count = settings.gpus or len(gpus)
         bandwidth = measure(settings.collective, count, settings.largest)
     except BenchError as error:
@@ -266,10 +279,7 @@ def nccl_bench(settings: NcclBenchSettings) -> None:
     measured = Measurement(settings.collective, count, model, time.time(), bandwidth)
     folder = Path(f"{settings.path.rootfs}/{settings.host.nccl_bench_folder}")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        fresh = folder / f".{settings.collective}.new"
-        fresh.write_text(json.dumps(asdict(measured)))
-        fresh.rename(folder / f"{settings.collective}.json")
+        _keep(folder / f"{settings.collective}.json", json.dumps(asdict(measured)))
     except OSError as error:
         log.warning("%s: cannot save the result for the metrics: %s", folder, error.strerror)
     with streams.printing():
@@ -292,20 +302,16 @@ def calibrate(settings: CalibrateSettings) -> None:
     path = Path(f"{settings.path.rootfs}/{settings.gpu.calibration_file}")
     try:
         before = kept(path.read_text()) if path.exists() else {}
-        found, errors = listed(local_node(settings.path, settings.dcgm, COLD).drivers)
-        gpus = [gpu for gpu in found if not gpu.identity.mig]
+        gpus, why = _whole_gpus(local_node(settings.path, settings.dcgm, COLD))
         if settings.index >= len(gpus):
-            raise ProbeError("; ".join(errors.values()) or f"there is no GPU {settings.index}")
+            raise ProbeError(why or f"there is no GPU {settings.index}")
         gpu = gpus.pop(settings.index)
         if not settings.json_output:
             print(f"GPU {gpu.identity.index}: measuring for about a minute.", file=sys.stderr)
         ceilings = measured(gpu, probe(gpu, gpus))
         if complaint := implausible(ceilings):
             raise ProbeError(f"{complaint}: something disturbed the measurement, so it is not kept")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f".{path.name}.new")
-        fresh.write_text(written({**before, gpu.identity.name: ceilings}))
-        fresh.rename(path)
+        _keep(path, written({**before, gpu.identity.name: ceilings}))
     except (ProbeError, ValueError) as error:
         raise UsageError(str(error)) from error
     except OSError as error:

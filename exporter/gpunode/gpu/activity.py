@@ -201,7 +201,6 @@ class GpuActivity:
         self.blocked_streak = 0.0
         self.limits = Limits()
         self.calibration = calibration(census.node, gpu.identity, settings.gpu.calibration_file)
-        self.ceilings = self.calibration.ceilings
         self.units = Units(gpu)
         self.power = Power(gpu)
         self.xids = Xids(gpu, self.clock)
@@ -284,7 +283,7 @@ class GpuActivity:
             peers=self._peers(look, moved=(nvlink or 0.0) >= HOUSEKEEPING),
             resting_power=self._resting_power(),
             limits=self.limits,
-            ceilings=self.ceilings,
+            ceilings=self.calibration.ceilings,
         )
 
     def _peers(self, look: Look | None, *, moved: bool) -> bool | None:
@@ -308,7 +307,7 @@ class GpuActivity:
         limits = self.power.limits
         if limits is None:
             return None
-        return self.ceilings.resting_power * (limits.default or limits.enforced)
+        return self.calibration.ceilings.resting_power * (limits.default or limits.enforced)
 
     def _plan_burst(self, result: Split, now: float) -> None:
         """Shorten the windows for a second if only that shows the structure of the gaps."""

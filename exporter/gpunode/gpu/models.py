@@ -322,11 +322,6 @@ def calibration_of(identity: Identity, own: Mapping[str, Ceilings] = NONE) -> Ca
     return Calibration(ceilings, "H100" if on_h100 else "H200", own=False)
 
 
-def calibrated(identity: Identity, own: Mapping[str, Ceilings] = NONE) -> bool:
-    """Whether the ceilings of a GPU were measured on its own model."""
-    return calibration_of(identity, own).own
-
-
 def ceilings_of(identity: Identity) -> Ceilings:
     """What kernels reach on a GPU; the H200's figures if nothing is known of its kind."""
     return calibration_of(identity).ceilings

@@ -30,7 +30,7 @@ PROGRAM = Path(__file__).with_name("probe_torch.py")
 SETTLE, MEASURE = 2.0, 4.0
 """Seconds that a GPU gets to warm up to each thing, and over which it is then measured."""
 
-ALONE = ("rest", "tensor", "pipe", "dram", "to_device", "to_new", "to_used")
+ALONE = ("rest", "tensor", "pipe", "dram")
 """What one GPU can do; two can also run a ``collective``."""
 
 BUSY = 0.9

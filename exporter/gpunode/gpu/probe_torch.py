@@ -23,9 +23,6 @@ LARGE = 8192
 STREAMED = 1 << 28
 """Numbers of 4 bytes that an elementwise kernel goes through: more than any cache holds."""
 
-COPIED = 1 << 28
-"""Bytes of a copy."""
-
 REDUCED = 1 << 28
 """Numbers of 2 bytes in a collective."""
 
@@ -36,15 +33,10 @@ def operations(torch: Any, device: Any) -> dict[str, Callable[[], object]]:
     half = torch.randn(LARGE, LARGE, device=device, dtype=torch.bfloat16)
     single = torch.randn(LARGE, LARGE, device=device)
     stream = torch.randn(STREAMED, device=device)
-    host = torch.ones(COPIED, dtype=torch.uint8)
-    there = torch.ones(COPIED, dtype=torch.uint8, device=device)
     return {
         "tensor": lambda: half @ half,
         "pipe": lambda: single @ single,
         "dram": lambda: stream.mul_(1.0),
-        "to_device": lambda: there.copy_(host),
-        "to_used": lambda: host.copy_(there),
-        "to_new": there.cpu,
     }
 
 

@@ -198,11 +198,10 @@ class Loop:
         workers: list[Search | Watch] = [s for s in self.searches if not _runs(s)]
         workers += self._startable()
         refused: dict[str, Exception] = {}
-        kinds: dict[str, int] = {}
+        delays: dict[str, float] = {}  # by kind, that of the next worker
         for worker in workers:
-            nth = kinds.get(worker.name, 0)
-            kinds[worker.name] = nth + 1
-            delay = STAGGER * list(kinds).index(worker.name) + IN_A_ROW * nth
+            delay = delays.setdefault(worker.name, STAGGER * len(delays))
+            delays[worker.name] = delay + IN_A_ROW
             thread = threading.Thread(
                 target=worker.run, args=(delay,), name=worker.where, daemon=True
             )

@@ -12,16 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpunode.gpu.ledger import split
 from tests.bench.truth.drawn import FAMILIES
 from tests.bench.truth.launch import Placed
+from tests.windows.programs import Program
 from tests.windows.recorded import Recorded, load, save
 
 LONG = 1.0
 """Seconds of a window that is none of a burst."""
-
-STATE_OF = {"idle": "starved", "free": "starved"}
-"""A gap of the trace, as the ledger may call it."""
 
 
 @dataclass(slots=True)
@@ -83,15 +80,11 @@ class Worst:
 
 def worst(one: Recorded) -> Worst:
     """Where the ledger is furthest off, and by how much."""
-    told: dict[str, float] = defaultdict(float)
-    for state, share in split(one.window).shares.items():
-        told[STATE_OF.get(state, state)] += share
-    every = {
-        state: told[state] - one.truth.get(state, 0.0) for state in sorted({*told, *one.truth})
-    }
-    state = max(every, key=lambda each: abs(every[each]))
-    error = abs(every[state])
-    return Worst(error, f"{state} {one.truth.get(state, 0.0):.2f} told {told[state]:.2f}")
+    program = Program(one.gpu, one.family, one.program, False, (one.window,), one.truth)
+    errors = program.errors()
+    state = max(sorted(errors), key=lambda each: abs(errors[each]))
+    truth = one.truth.get(state, 0.0)
+    return Worst(abs(errors[state]), f"{state} {truth:.2f} told {truth + errors[state]:.2f}")
 
 
 def table(windows: Iterable[Recorded]) -> str:

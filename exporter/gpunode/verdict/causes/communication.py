@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpunode.gpu.activity import BLOCKED_STREAK
+from gpunode.gpu.models import MEASURED_ON_H200
 from gpunode.gpu.nvlink import NVLINK_SPEED
 from gpunode.gpu.units import NVLINK_BYTES, PCIE_BYTES
 from gpunode.nccl.ras import AWAITED
@@ -16,9 +17,6 @@ from gpunode.verdict.reasons import AT_WORK, REASONS, WAITED_FOR
 
 COMMUNICATES = 0.25
 """Minimum share of time for exposed communication to count; healthy training has some."""
-
-OF_COLLECTIVES = 0.52
-"""Share of NVLink's rate in one direction that collectives reach (``Ceilings``)."""
 
 FORWARD = 1 / 3
 """Share of the forward pass in the time of a step; the backward pass takes twice as long."""
@@ -37,7 +35,7 @@ def _overlapped(case: Case) -> float:
     takes as long as it did, and is hidden but for the part that the forward pass has of the time.
     """
     share = case.shares["communication"]
-    speed = case.now(NVLINK_SPEED) * OF_COLLECTIVES
+    speed = case.now(NVLINK_SPEED) * MEASURED_ON_H200.nvlink_of_collective
     ways = [case.rate(PCIE_BYTES, way) for way in ("transmit", "receive")]
     nvlink = max(case.rate(NVLINK_BYTES, way) for way in ("transmit", "receive"))
     rest = 1.0 - share - case.shares["blocked"]
