@@ -52,8 +52,8 @@ def run(
             tape = None
             if tapes is not None:
                 tape = tapes / ("+".join(each.workload.program for each in group) + ".jsonl.gz")
-            with _recording(tape):
-                running = _prepared(group)
+            with recording(tape):
+                running = prepared(group)
                 _watch(running, watched)
             for each in running:
                 _finish(each)
@@ -61,7 +61,7 @@ def run(
 
 
 @contextmanager
-def _recording(tape: Path | None) -> Iterator[None]:
+def recording(tape: Path | None) -> Iterator[None]:
     """Record what the daemon reads, where a tape is wanted."""
     if tape is None:
         yield
@@ -75,7 +75,7 @@ def _recording(tape: Path | None) -> Iterator[None]:
             recorder.terminate()
 
 
-def _prepared(group: Sequence[Placed]) -> list[Placed]:
+def prepared(group: Sequence[Placed]) -> list[Placed]:
     """Start what has loaded; returns what is ready and has begun."""
     for word, order in (("loaded", "start"), ("ready", "go")):
         until = time.monotonic() + PREPARE

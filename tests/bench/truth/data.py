@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +11,6 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 from torchvision import transforms
-
-
-def burn(seconds: float) -> None:
-    """Work on one thread in Python."""
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
-        sum(range(500))
 
 
 class Images(Dataset[tuple[Tensor, int]]):

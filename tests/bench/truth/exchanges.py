@@ -24,7 +24,6 @@ from tests.bench.truth.pieces import (
     BUILD,
     MOST,
     builds,
-    burn,
     dtype_of,
     made,
     paced,
@@ -32,7 +31,7 @@ from tests.bench.truth.pieces import (
     took,
     work,
 )
-from tests.bench.truth.rank import Rank, Step
+from tests.bench.truth.rank import Rank, Step, burn
 
 
 def exchange(rank: Rank, p: Parameters) -> Step:

@@ -156,7 +156,7 @@ def groups(workloads: Sequence[Workload], gpus: int) -> list[list[tuple[Workload
 
 
 def launched(
-    plan: Sequence[list[tuple[Workload, int]]],
+    plan: Sequence[list[tuple[Workload, int]]], module: Sequence[str] = RANK
 ) -> Generator[list[Placed], None, None]:
     """The processes of each group, which load while the group before runs.
 
@@ -166,13 +166,15 @@ def launched(
         group: list[Placed] = []
         for rows in [*plan, []]:
             with following.pop_all():
-                current, group = group, following.enter_context(_side_by_side(rows))
+                current, group = group, following.enter_context(_side_by_side(rows, module))
                 if current:
                     yield current
 
 
 @contextmanager
-def _side_by_side(rows: Sequence[tuple[Workload, int]]) -> Iterator[list[Placed]]:
+def _side_by_side(
+    rows: Sequence[tuple[Workload, int]], module: Sequence[str]
+) -> Iterator[list[Placed]]:
     """The processes of one group."""
     with tempfile.TemporaryDirectory(prefix="truth.") as folder, ExitStack() as stack:
         group = []
@@ -180,13 +182,13 @@ def _side_by_side(rows: Sequence[tuple[Workload, int]]) -> Iterator[list[Placed]
             seen = [Watched(workload, first + rank, rank) for rank in range(workload.gpus)]
             each = Placed(workload, seen)
             stack.callback(each.end)
-            launch(each, Path(folder) / str(number))
+            launch(each, Path(folder) / str(number), module)
             group.append(each)
         yield group
 
 
-def launch(each: Placed, folder: Path, module: Sequence[str] | None = None) -> None:
-    """Start the processes of a workload, by default as ``RANK``."""
+def launch(each: Placed, folder: Path, module: Sequence[str] = RANK) -> None:
+    """Start the processes of a workload."""
     workload = each.workload
     port = free_port()
     for copy in range(workload.copies):
@@ -207,7 +209,7 @@ def launch(each: Placed, folder: Path, module: Sequence[str] | None = None) -> N
             arguments = (workload.program, str(one.gpu), str(workload.copies), str(shared))
             with (own / f"errors.{one.rank}").open("w") as errors:
                 child = subprocess.Popen(
-                    [sys.executable, *(module or RANK), *arguments],
+                    [sys.executable, *module, *arguments],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=errors,

@@ -1,9 +1,9 @@
 """Programs in pairs: the same job without and with what mends it; with torch alone.
 
-``python -m tests.bench.truth.paired PROGRAM FIXED SIZE GPU FOLDER`` is one rank of a job. Orders
-come on standard input: ``start`` (touch the GPU), ``go``. What it says goes to standard output, a
-line of JSON each: when, a word, and in the end how many items it did per second, and when. A
-program is a function that takes a ``Rank`` and returns the function that does one step.
+It takes the place of ``rank`` for the programs of pairs, which are called ``NAME:FIXED:SIZE``.
+Orders come on standard input: ``start`` (touch the GPU), ``go``. Before it says ``measured``, a
+file has how many items it did per second, and when. A program is a function that takes a ``Rank``
+and returns the function that does one step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
-Step = Callable[[], object]
+from tests.bench.truth.rank import Step, burn, say
 
 WARM_UP = 3
 """Steps before ``ready``."""
@@ -34,10 +34,6 @@ SETTLE = 3.5
 
 SECONDS = 10.5
 """Seconds from ``go`` to the end: a verdict covers ten."""
-
-
-def say(word: str, **more: float) -> None:
-    print(json.dumps([time.time(), word, more]), flush=True)
 
 
 class Rank:
@@ -70,13 +66,6 @@ class Rank:
 
     def random(self, *shape: int, kind: torch.dtype = torch.float32) -> Tensor:
         return torch.randn(*shape, device=self.device, dtype=kind)
-
-
-def burn(seconds: float) -> None:
-    """Work on one thread in Python."""
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
-        sum(range(500))
 
 
 class Block(nn.Module):
@@ -528,12 +517,13 @@ def listener() -> threading.Event:
     return go
 
 
-def main(program: str, fixed: bool, size: int, gpu: int, folder: Path) -> None:
+def main(program: str, gpu: int, folder: Path) -> None:
     """Be one rank of a job; ranks agree on the number of steps by the time of the slowest."""
     say("loaded")
     sys.stdin.readline()
-    rank = Rank(gpu, folder, fixed, size)
-    step: Step = globals()[program](rank)
+    name, fixed, size = program.split(":")
+    rank = Rank(gpu, folder, fixed == "1", int(size))
+    step: Step = globals()[name](rank)
     for _ in range(WARM_UP):
         step()
     rank.wait()
@@ -563,9 +553,11 @@ def main(program: str, fixed: bool, size: int, gpu: int, folder: Path) -> None:
             break
     steps, seconds = done - since[1], time.monotonic() - since[0]
     rate = rank.items * steps / seconds
-    say("measured", since=since[2], until=time.time(), rate=rate, steps=steps)
+    figures = {"since": since[2], "until": time.time(), "rate": rate, "steps": steps}
+    (folder / f"measured.{rank.rank}").write_text(json.dumps(figures))
+    say("measured")
     threading.Event().wait()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2] == "1", int(sys.argv[3]), int(sys.argv[4]), Path(sys.argv[5]))
+    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[4]).parent)

@@ -10,28 +10,25 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
 import statistics
-import subprocess
-import sys
-import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pynvml
 
-from tests.daemon import Daemon, daemon, free_port
+from tests.bench.truth.bench import prepared, recording
+from tests.bench.truth.launch import Placed, launched
+from tests.bench.truth.outcome import models
+from tests.bench.truth.workloads import NO_P2P, Workload
+from tests.daemon import Daemon, daemon
 
-ROOT = Path(__file__).parents[3]
-
-PREPARE = 90.0
-"""The longest time that a rank may take to load, or to get ready."""
+PAIRED = ("-m", "tests.bench.truth.paired")
+MEASURED = "measured"
+"""What a rank says in the end."""
 
 LOOK = 0.5
 """Seconds between looks at the verdict."""
@@ -66,10 +63,9 @@ PROGRAMS = (
 """Those of which most is to be learnt come first."""
 
 OF_TWO = ("p2p", "straggler", "balance", "overlap")
-NO_P2P = (("NCCL_P2P_DISABLE", "1"),)
 
 PAIRS = tuple(
-    Pair(program, size, 1 + (program in OF_TWO), NO_P2P if program == "p2p" else ())
+    Pair(program, size, 1 + (program in OF_TWO), tuple(NO_P2P.items()) if program == "p2p" else ())
     for size in (0, 1)
     for program in PROGRAMS
 )
@@ -77,53 +73,31 @@ PAIRS = tuple(
 
 @dataclass(slots=True)
 class Run:
-    """One variant of a pair on some GPUs: its ranks, what they said, and what was said of them."""
+    """One variant of a pair on the GPUs from ``first`` on, and what was said of them."""
 
     pair: Pair
     fixed: bool
     first: int
-    children: list[subprocess.Popen[str]] = field(default_factory=list)
-    said: list[dict[str, Any]] = field(default_factory=list)
-    """By rank, the last time and figures of each word."""
-
     looks: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
     """When, and by GPU the entry of its verdict and of its last window."""
 
-    failed: str = ""
+    @property
+    def workload(self) -> Workload:
+        """What the bench runs; what a verdict may say of it is not asked."""
+        pair = self.pair
+        return Workload(
+            pair.name,
+            f"{pair.program}:{int(self.fixed)}:{pair.size}",
+            ("",) * pair.gpus,
+            environment={
+                "TORCHINDUCTOR_COMPILE_THREADS": "1",
+                **(dict(pair.broken) if not self.fixed else {}),
+            },
+        )
 
     @property
     def gpus(self) -> list[int]:
         return list(range(self.first, self.first + self.pair.gpus))
-
-    def has_said(self, word: str) -> bool:
-        return all(word in said for said in self.said)
-
-    def order(self, word: str) -> None:
-        for child in self.children:
-            assert child.stdin is not None
-            with suppress(OSError, ValueError):
-                child.stdin.write(word + "\n")
-                child.stdin.flush()
-
-    def wait_for(self, word: str, until: float, folder: Path) -> None:
-        """Until all ranks have said this; one that ends or takes too long fails the run."""
-        while not self.failed and not self.has_said(word):
-            for rank, child in enumerate(self.children):
-                if child.poll() is not None and word not in self.said[rank]:
-                    errors = (folder / f"errors.{rank}").read_text(errors="replace").splitlines()
-                    self.failed = f"rank {rank} ended: {' | '.join(errors[-3:])[-400:]}"
-            if time.monotonic() > until:
-                self.failed = self.failed or f"was not {word} in time"
-            time.sleep(0.02)
-        if self.failed:
-            self.end()
-
-    def end(self) -> None:
-        """Kill all its processes."""
-        for child in self.children:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,114 +139,43 @@ def groups(pairs: Sequence[Pair], gpus: int) -> Iterator[list[Run]]:
         yield row
 
 
-def _hear(child: subprocess.Popen[str], said: dict[str, Any]) -> None:
-    """Keep what a rank says; what its libraries print is not JSON."""
-    assert child.stdout is not None
-    with child.stdout as lines, suppress(ValueError):
-        for line in lines:
-            with suppress(ValueError, TypeError):
-                at, word, more = json.loads(line)
-                said[word] = {"at": at, **more}
-
-
-@contextmanager
-def started(row: Sequence[Run]) -> Iterator[Path]:
-    """The ranks of a group, which load their libraries and touch no GPU yet."""
-    with tempfile.TemporaryDirectory(prefix="pairs.") as folder, ExitStack() as stack:
-        for number, run in enumerate(row):
-            own = Path(folder) / str(number)
-            own.mkdir()
-            stack.callback(run.end)
-            port = free_port()
-            for rank, gpu in enumerate(run.gpus):
-                environment = {
-                    **os.environ,
-                    "OMP_NUM_THREADS": "4",
-                    "TORCH_CPP_LOG_LEVEL": "ERROR",
-                    "TORCHINDUCTOR_COMPILE_THREADS": "1",
-                    **(dict(run.pair.broken) if not run.fixed else {}),
-                }
-                if run.pair.gpus > 1:
-                    environment |= {
-                        "RANK": str(rank),
-                        "LOCAL_RANK": str(rank),
-                        "WORLD_SIZE": str(run.pair.gpus),
-                        "MASTER_ADDR": "127.0.0.1",
-                        "MASTER_PORT": str(port),
-                    }
-                arguments = (
-                    *(run.pair.program, str(int(run.fixed)), str(run.pair.size)),
-                    *(str(gpu), str(own)),
-                )
-                with (own / f"errors.{rank}").open("w") as errors:
-                    child = subprocess.Popen(
-                        [sys.executable, "-m", "tests.bench.truth.paired", *arguments],
-                        stdin=subprocess.PIPE,
-                        stdout=subprocess.PIPE,
-                        stderr=errors,
-                        text=True,
-                        cwd=ROOT,
-                        env=environment,
-                        start_new_session=True,
-                    )
-                run.children.append(child)
-                run.said.append({})
-                threading.Thread(target=_hear, args=(child, run.said[-1]), daemon=True).start()
-        yield Path(folder)
-
-
-@contextmanager
-def recorded(tape: Path) -> Iterator[None]:
-    """Record what the daemon reads."""
-    command = [sys.executable, "-m", "gpunode", "record", str(tape), "--client.socket="]
-    command += ["--gpu.processes-interval=5", "--log.level=error", "--duration=600"]
-    with subprocess.Popen(command) as recorder:
-        try:
-            yield
-        finally:
-            recorder.terminate()
-
-
-def measure(row: list[Run], folder: Path, watched: Daemon) -> None:
+def measure(row: Sequence[Run], group: Sequence[Placed], watched: Daemon) -> None:
     """Let the runs of a group get ready, then all go at once, and keep what is said of them."""
-    for word, order in (("loaded", "start"), ("ready", "go")):
-        until = time.monotonic() + PREPARE
-        for number, run in enumerate(row):
-            run.wait_for(word, until, folder / str(number))
-        for run in row:
-            run.order(order)
+    prepared(group)
     until = time.monotonic() + USUAL + LATE
-    while not all(run.failed or run.has_said("measured") for run in row):
+    while going := [
+        (run, each)
+        for run, each in zip(row, group, strict=True)
+        if not (each.failed or all(process.has_said(MEASURED) for process in each.processes))
+    ]:
         verdicts = {one["gpu"]: one for one in json.loads(watched.get("/api/v1/verdict"))}
         windows = {one["gpu"]: one for one in watched.gpus()}
         now = time.time()
-        for run in row:
-            if not run.has_said("measured"):
-                seen = {
-                    str(gpu): {
-                        "verdict": verdicts.get(str(gpu)),
-                        "window": windows.get(str(gpu), {}).get("gpu_activity"),
-                        "closed": windows.get(str(gpu), {}).get("times", {}).get("gpu_activity"),
-                    }
-                    for gpu in run.gpus
+        for run, each in going:
+            seen = {
+                str(gpu): {
+                    "verdict": verdicts.get(str(gpu)),
+                    "window": windows.get(str(gpu), {}).get("gpu_activity"),
+                    "closed": windows.get(str(gpu), {}).get("times", {}).get("gpu_activity"),
                 }
-                run.looks.append((now, seen))
-        for number, run in enumerate(row):
-            for rank, child in enumerate(run.children):
-                if child.poll() is not None and not run.failed and "measured" not in run.said[rank]:
-                    run.wait_for("measured", 0.0, folder / str(number))
-        if time.monotonic() > until:
-            for run in row:
-                if not run.failed and not run.has_said("measured"):
-                    run.failed = "was not measured in time"
+                for gpu in run.gpus
+            }
+            run.looks.append((now, seen))
+            for process in each.processes:
+                if process.ended_without(MEASURED):
+                    each.fail(f"rank {process.rank} ended: {process.last_words}")
+            if time.monotonic() > until:
+                each.fail("was not measured in time")
         time.sleep(LOOK)
 
 
-def outcome(run: Run, machine: str, tape: str) -> Measured:
+def outcome(run: Run, each: Placed, machine: str, tape: str) -> Measured:
     """What is kept of a run."""
-    measured = [said.get("measured", {}) for said in run.said]
-    since = max((one.get("since", 0.0) for one in measured), default=0.0)
-    until = max((one.get("until", 0.0) for one in measured), default=0.0)
+    failed = each.seen[0].failed
+    files = [process.folder / f"measured.{process.rank}" for process in each.processes]
+    measured = [] if failed else [json.loads(file.read_text()) for file in files]
+    since = max((one["since"] for one in measured), default=0.0)
+    until = max((one["until"] for one in measured), default=0.0)
     verdicts, shares = [], []
     for gpu in map(str, run.gpus):
         entries = [seen[gpu] for _, seen in run.looks]
@@ -290,8 +193,7 @@ def outcome(run: Run, machine: str, tape: str) -> Measured:
             if total
             else {}
         )
-    rate = min((one.get("rate", 0.0) for one in measured), default=0.0)
-    failed = run.failed or ("" if rate else "was not measured")
+    rate = min((one["rate"] for one in measured), default=0.0)
     return Measured(
         run.pair.name,
         run.fixed,
@@ -310,30 +212,25 @@ def outcome(run: Run, machine: str, tape: str) -> Measured:
 def main(folder: Path, seconds: float, names: Sequence[str]) -> None:
     began = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
-    pynvml.nvmlInit()
-    gpus = pynvml.nvmlDeviceGetCount()
+    gpus = models()
     name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
-    model = "h100" if "H100" in name else "h200" if "H200" in name else name.split()[-1].lower()
-    kept = folder / f"pairs-{model}.jsonl"
+    kept = folder / f"pairs-{gpus[0]}.jsonl"
     wanted = [pair for pair in PAIRS if not names or pair.name in names or pair.program in names]
-    plan = [row for row in groups(wanted, gpus) if row]
+    plan = list(groups(wanted, len(gpus)))
     found: list[Measured] = []
-    with daemon("--log.level=error") as watched, ExitStack() as following:
-        ahead = following.enter_context(started(plan[0])) if plan else None
-        for number, row in enumerate(plan):
-            assert ahead is not None
-            with following.pop_all():
-                current, ahead = ahead, None
-                if time.monotonic() - began > seconds:
-                    print(f"no time for {len(plan) - number} groups of runs", flush=True)
-                    break
-                if number + 1 < len(plan):
-                    ahead = following.enter_context(started(plan[number + 1]))
-                tape = f"pairs-{model}-{int(time.time())}.jsonl.gz"
-                with recorded(folder / tape):
-                    measure(row, current, watched)
-            for run in row:
-                one = outcome(run, name, tape)
+    with ExitStack() as stack:
+        watched = stack.enter_context(daemon("--log.level=error"))
+        placed = [[(run.workload, run.first) for run in row] for row in plan]
+        going = stack.enter_context(closing(launched(placed, PAIRED)))
+        for number, (row, group) in enumerate(zip(plan, going, strict=True)):
+            if time.monotonic() - began > seconds:
+                print(f"no time for {len(plan) - number} groups of runs", flush=True)
+                break
+            tape = f"pairs-{gpus[0]}-{int(time.time())}.jsonl.gz"
+            with recording(folder / tape):
+                measure(row, group, watched)
+            for run, each in zip(row, group, strict=True):
+                one = outcome(run, each, name, tape)
                 found.append(one)
                 with kept.open("a") as file:
                     file.write(json.dumps(asdict(one)) + "\n")

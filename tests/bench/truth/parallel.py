@@ -23,8 +23,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from tests.bench.truth.data import Images, burn
-from tests.bench.truth.rank import Rank, Step
+from tests.bench.truth.data import Images
+from tests.bench.truth.rank import Rank, Step, burn
 
 WORDS = 32000
 

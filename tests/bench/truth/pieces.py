@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.bench.truth.drawn import Parameters
-from tests.bench.truth.rank import Rank, Step
+from tests.bench.truth.rank import Rank, Step, burn
 
 MOST = 400
 """The most repetitions of a piece of work in a step."""
@@ -109,13 +109,6 @@ def gap(p: Parameters) -> Step:
         never = threading.Event()
         return lambda: never.wait(seconds())
     return lambda: None
-
-
-def burn(seconds: float) -> None:
-    """Work on one thread in Python."""
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
-        sum(range(200))
 
 
 def paced(step: Step, p: Parameters) -> Step:

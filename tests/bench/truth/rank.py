@@ -33,6 +33,13 @@ def say(word: str) -> None:
     print(json.dumps([time.time(), word]), flush=True)
 
 
+def burn(seconds: float) -> None:
+    """Work on one thread in Python."""
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        sum(range(500))
+
+
 class Rank:
     """What a program knows of its place."""
 

@@ -11,9 +11,8 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from tests.bench.truth.data import burn
 from tests.bench.truth.parallel import ddp
-from tests.bench.truth.rank import Rank, Step, say
+from tests.bench.truth.rank import Rank, Step, burn, say
 
 HEALTHY_FOR = 4.0
 """Seconds of training before the stall."""

@@ -25,13 +25,12 @@ from tests.bench.truth.gpu_work import (
 from tests.bench.truth.pieces import (
     ENDS,
     builds,
-    burn,
     made,
     paced,
     synchronize,
     work,
 )
-from tests.bench.truth.rank import Rank, Step
+from tests.bench.truth.rank import Rank, Step, burn
 
 
 @builds("attention_lengths")
