@@ -16,6 +16,7 @@ from gpunode.jobs import processes as job
 from gpunode.jobs import steps
 from gpunode.metric import Metric
 from gpunode.verdict.causes import CAUSES
+from gpunode.verdict.source import Judgement
 from tests.verdict.stage import Actor, Labelled, Stage
 
 GAPS = {"compute": 0.6, "starved": 0.4}
@@ -55,6 +56,17 @@ def notebook(
     rates: dict[Labelled, float] | None = None,
 ) -> Actor:
     return Actor(0, states, gauges, rates or {}, program="ipykernel_launcher")
+
+
+def told(actor: Actor) -> Judgement:
+    """The verdict after a minute, whose evidence names series that are exported."""
+    stage = Stage(actor)
+    stage.play(60)
+    verdict = stage.verdict()
+    exported = Exposition(stage.loop.samples).encode("")[0].decode()
+    for evidence in verdict.evidence:
+        assert f"\n{evidence.series} " in exported
+    return verdict
 
 
 @pytest.mark.parametrize(
@@ -112,13 +124,8 @@ def notebook(
     ],
 )
 def test_time_without_work_is_put_down_to_what_the_node_shows(actor: Actor, cause: str) -> None:
-    stage = Stage(actor)
-    stage.play(60)
-    verdict = stage.verdict()
+    verdict = told(actor)
     assert verdict.cause == cause
-    exported = Exposition(stage.loop.samples).encode("")[0].decode()
-    for evidence in verdict.evidence:
-        assert f"\n{evidence.series} " in exported
     assert cause == "none" or verdict.evidence
 
 
@@ -161,12 +168,7 @@ IN_PAGE_FAULTS = {job.HOST_THREAD: 1.0, job.HOST_CPUS: 1.0, job.HOST_SYSTEM: 0.5
 def test_memory_that_comes_and_goes_is_told_from_launches_and_data(
     actor: Actor, cause: str
 ) -> None:
-    stage = Stage(actor)
-    stage.play(60)
-    verdict = stage.verdict()
-    assert verdict.cause == cause
-    exported = Exposition(stage.loop.samples).encode("")[0].decode()
-    assert all(f"\n{evidence.series} " in exported for evidence in verdict.evidence)
+    assert told(actor).cause == cause
 
 
 COMPILES = {"compute": 0.02, "launch": 0.08, "starved": 0.9}
@@ -216,12 +218,7 @@ HARDLY: dict[Labelled, float] = {(job.HOST_FAULTS, ()): 2600.0}
 def test_a_process_that_compiles_is_told_from_one_that_prepares_data(
     actor: Actor, cause: str
 ) -> None:
-    stage = Stage(actor)
-    stage.play(60)
-    verdict = stage.verdict()
-    assert verdict.cause == cause
-    exported = Exposition(stage.loop.samples).encode("")[0].decode()
-    assert all(f"\n{evidence.series} " in exported for evidence in verdict.evidence)
+    assert told(actor).cause == cause
 
 
 def test_a_cause_refines_others_that_exist() -> None:

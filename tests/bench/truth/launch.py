@@ -156,7 +156,7 @@ def groups(workloads: Sequence[Workload], gpus: int) -> list[list[tuple[Workload
 
 
 def launched(
-    plan: Sequence[list[tuple[Workload, int]]], module: Sequence[str] = RANK
+    plan: Sequence[list[tuple[Workload, int]]], module: Sequence[str] | None = None
 ) -> Generator[list[Placed], None, None]:
     """The processes of each group, which load while the group before runs.
 
@@ -173,7 +173,7 @@ def launched(
 
 @contextmanager
 def _side_by_side(
-    rows: Sequence[tuple[Workload, int]], module: Sequence[str]
+    rows: Sequence[tuple[Workload, int]], module: Sequence[str] | None
 ) -> Iterator[list[Placed]]:
     """The processes of one group."""
     with tempfile.TemporaryDirectory(prefix="truth.") as folder, ExitStack() as stack:
@@ -187,8 +187,8 @@ def _side_by_side(
         yield group
 
 
-def launch(each: Placed, folder: Path, module: Sequence[str] = RANK) -> None:
-    """Start the processes of a workload."""
+def launch(each: Placed, folder: Path, module: Sequence[str] | None = None) -> None:
+    """Start the processes of a workload, by default as ``RANK``."""
     workload = each.workload
     port = free_port()
     for copy in range(workload.copies):
@@ -209,7 +209,7 @@ def launch(each: Placed, folder: Path, module: Sequence[str] = RANK) -> None:
             arguments = (workload.program, str(one.gpu), str(workload.copies), str(shared))
             with (own / f"errors.{one.rank}").open("w") as errors:
                 child = subprocess.Popen(
-                    [sys.executable, *module, *arguments],
+                    [sys.executable, *(module or RANK), *arguments],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=errors,
