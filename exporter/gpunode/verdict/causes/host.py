@@ -146,9 +146,9 @@ def _compiles_itself(case: Case) -> Iterator[Evidence]:
     """
     cpus, system = case.now(job.HOST_CPUS), case.now(job.HOST_SYSTEM)
     faults, busy = case.rate(job.HOST_FAULTS), tuple(busy_thread(case))
+    rises, _ = rises_and_falls(case)
     if not busy or not FAULTS * cpus <= faults <= MOST_FAULTS * cpus:
         return
-    rises, _ = rises_and_falls(case)
     if system > OUTSIDE_KERNEL * cpus or rises < GROWS:
         return
     yield from busy
