@@ -308,10 +308,11 @@ class Lane:
     ) -> Iterator[Recorded]:
         """The windows of a GPU that lie in the time that is traced."""
         family, _ = split_name(one.name)
+        rank = f"@{gpu - self.gpu}" if len(one.each.seen) > 1 else ""
         for each in self.windows.of(gpu, since):
             if each.time < stop:
                 truth = shares(busy, each.opened, each.time)
-                yield each.of(family, one.name, _rounded(truth))
+                yield each.of(family, one.name + rank, _rounded(truth))
 
     def _told(
         self, one: Running, looks: Looks, shares: Mapping[str, float], begin: float
