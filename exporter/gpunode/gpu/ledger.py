@@ -101,7 +101,7 @@ ONE_WAY = 1.3
 TINY = (0.005, 0.02)
 """SM share of the kernels' time below which their launch takes longer than they do."""
 
-TOO_FAST = (1.2, 3.5)
+TOO_FAST = (1.2, 4.0)
 """Rate of copies, while no kernel runs, over that of pageable ones, from which they are pinned."""
 
 NOISE = 0.04
@@ -181,6 +181,7 @@ def _split_kernels(window: Window, tuned: Tuned, graphics: float, shares: dict[s
         return
     if graphics == 0.0:
         return
+    graphics -= _between_turns(window, tuned, graphics, sm, shares)
     launched = _ramp(_commands(window, tuned), tuned.launching)
     tiny = launched * (1.0 - _ramp(sm / graphics, TINY))
     shares["launch"] += tiny * graphics
@@ -207,12 +208,38 @@ def _split_kernels(window: Window, tuned: Tuned, graphics: float, shares: dict[s
     )
     accesses = memory / tuned.dram_of_models
     held = sm - _held_by_collectives(window) * narrow
-    accesses += tuned.waits_for_memory * max(0.0, held - arithmetic - accesses) + NOTHING
+    waits = tuned.waits_for_memory * _full_of_warps(window, tuned, sm)
+    accesses += waits * max(0.0, held - arithmetic - accesses) + NOTHING
     arithmetic /= arithmetic + accesses
     shares["compute"] += work * arithmetic
     shares["memory"] += work * (1.0 - arithmetic)
     shares["communication"] += moving
     shares["blocked"] += waiting
+
+
+def _between_turns(
+    window: Window, tuned: Tuned, graphics: float, sm: float, shares: dict[str, float]
+) -> float:
+    """Assign the time in which a process had its turn and ran nothing; returns how much that was.
+
+    Processes that share a GPU take turns. A turn counts as active throughout, also between small
+    kernels.
+    """
+    if len(window.processes or ()) < 2:
+        return 0.0
+    between = graphics * max(0.0, 1.0 - tuned.ran_in_turn - sm / graphics)
+    shares["launch"] += between
+    return between
+
+
+def _full_of_warps(window: Window, tuned: Tuned, sm: float) -> float:
+    """How sure the warps on the SMs are that what ran were no matrix products; 1 if not known.
+
+    A matrix product or attention holds most of an SM's registers with few warps, an elementwise
+    kernel, a scan or a sort fills it with them.
+    """
+    warps = window.share("occupancy")
+    return 1.0 if warps is None or not sm else _ramp(warps / sm, tuned.warps)
 
 
 def _narrow(window: Window, tuned: Tuned, graphics: float, sm: float, explained: float) -> float:

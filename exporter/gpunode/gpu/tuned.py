@@ -72,6 +72,14 @@ class Tuned:
     """How much of the time for which kernels hold SMs, but pipes and HBM explain nothing, they wait
     for memory: as small elementwise kernels do, whose data is in the cache."""
 
+    warps: Ramp = (0.15, 0.45)
+    """Share of the warps that an SM can hold which it holds while kernels have it: below the first
+    they are matrix products, above the second they are not."""
+
+    ran_in_turn: float = 0.2
+    """How much of the time for which processes have their turns small kernels run, beyond the SM
+    share of it."""
+
     tensor_of_models: float = 0.67
     """What the matrix products and attention of whole models reach of the highest tensor share
     (0.5 to 0.95)."""
@@ -102,7 +110,7 @@ class Tuned:
     """Seconds that each long gap lasts beyond what the draw shows: a sample is a mean over
     20 ms."""
 
-    depth: Ramp = (0.2, 0.65)
+    depth: Ramp = (0.08, 0.66)
     """Where the lowest tenth of the draw lies between that of a resting GPU and the mean: below the
     first the gaps were long, above the second short."""
 
