@@ -80,8 +80,7 @@ class Facts:
 
     def readings(self, metric: Metric, *labels: str) -> list[tuple[float, float]]:
         """The values of a series, each with the time at which it was read, oldest first."""
-        reported = self._each(metric, labels)
-        return list({time: (value, time) for value, time in reported}.values())
+        return list({found[1]: found for found in self._each(metric, labels)}.values())
 
     def peak(self, metric: Metric, *labels: str) -> float:
         """The highest value of a gauge, 0 without one."""
