@@ -13,6 +13,7 @@ import struct
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from socket import AF_INET, socket
 from typing import Any, cast
@@ -361,7 +362,8 @@ def settings_file(data: bytes) -> None:
 
 
 def of_status(data: bytes) -> None:
-    text(processes.parse_fields, kernel.parse_scheduling)(data)
+    fields = partial(processes.parse_fields, names=processes.MOVED)
+    text(fields, kernel.parse_scheduling)(data)
     holder = Holder(Told(data), 1, None)
     for fact in (lambda: tenant(holder), holder.own_pid):
         with contextlib.suppress(OSError, ValueError):

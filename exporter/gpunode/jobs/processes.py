@@ -308,15 +308,23 @@ PROGRAMS = 0.1
 """CPU seconds a read may spend on command lines, which may have megabytes, before it leaves those
 of other new processes to the next."""
 
+MOVED = ("read_bytes", "write_bytes", "rchar")
+"""What is read of a process's ``io``."""
+
+OWN_MEMORY = ("RssAnon", "VmSwap")
+"""What is read of the sixty lines of a process's ``status``."""
+
 SHOWN = 32
 """The most processes per job that the API lists."""
 
 
-def parse_fields(text: str) -> dict[str, float]:
-    """Parse lines such as ``RssAnon: 12 kB`` into bytes. Raises ``ValueError``."""
+def parse_fields(text: str, names: Collection[str]) -> dict[str, float]:
+    """Parse lines such as ``RssAnon: 12 kB`` of these names into bytes. Raises ``ValueError``."""
     found = {}
     for line in text.split("\n"):  # a name may hold whatever else divides lines
         name, _, value = line.partition(":")
+        if name not in names:
+            continue
         number, *unit = value.split() or [""]
         if number.isdecimal():
             found[name] = counter(number) * (1024.0 if unit == ["kB"] else 1.0)
@@ -545,7 +553,7 @@ class JobProcesses:
         else:
             self._unseen.pop(pid, None)
         try:
-            moved = parse_fields(self.node.read_text(f"/proc/{pid}/io"))
+            moved = parse_fields(self.node.read_text(f"/proc/{pid}/io"), MOVED)
             job.io[pid] = moved["read_bytes"], moved["write_bytes"], moved["rchar"]
         except (OSError, ValueError, KeyError):
             job.unreadable["io"] += 1
@@ -612,7 +620,7 @@ class JobProcesses:
     def _look_at_memory(self, job: JobRead) -> None:
         for pid in job.processes:
             try:
-                fields = parse_fields(self.node.read_text(f"/proc/{pid}/status"))
+                fields = parse_fields(self.node.read_text(f"/proc/{pid}/status"), OWN_MEMORY)
             except (OSError, ValueError):
                 continue
             if "RssAnon" in fields:

@@ -282,13 +282,14 @@ class Loop:
         watches = self._ordered
         quickest: dict[Place | str, Watch] = {}
         for watch in watches:
-            best = quickest.setdefault(watch.subject, watch)
-            if watch.source.every < best.source.every:
+            best = quickest.get(watch.subject)
+            if best is None or watch.source.every < best.source.every:
                 quickest[watch.subject] = watch
+        present = {subject for subject, watch in quickest.items() if watch.up(now)}
         return [
             (watch.place, watch.batch)
             for watch in watches
-            if watch.batch is not None and watch.up(now) and quickest[watch.subject].up(now)
+            if watch.subject in present and watch.batch is not None and watch.up(now)
         ]
 
     def _doors(self) -> list[Door]:

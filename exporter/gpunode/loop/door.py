@@ -52,7 +52,10 @@ def prints(detail: Any) -> bool:
         parts = detail
     else:
         parts = [getattr(detail, name) for name in _parts(detail.__class__)]
-    return all(type(part) in PLAIN or prints(part) for part in parts)
+    return all(
+        type(part) in PLAIN or (part.isprintable() if type(part) is str else prints(part))
+        for part in parts
+    )
 
 
 def presentable(detail: Any) -> Any:

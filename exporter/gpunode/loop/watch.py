@@ -121,6 +121,9 @@ class Watch:
     ) -> None:
         self.source = source
         self.place = place
+        self.subject = source.name if place == WHOLE_NODE else place
+        """What appears and disappears as one: the place, or a source of the whole node."""
+
         self.read = read
         self.clock = clock
         self.batch: Batch | None = None
@@ -190,11 +193,6 @@ class Watch:
         """The source and its place, for the log."""
         gpu = f"GPU {self.place.gpu}" if self.place.gpu else ""
         return ", ".join(filter(None, (self.source.name, gpu, self.place.mountpoint)))
-
-    @property
-    def subject(self) -> Place | str:
-        """What appears and disappears as one: the place, or a source of the whole node."""
-        return self.source.name if self.place == WHOLE_NODE else self.place
 
     def up(self, now: float) -> bool:
         """Whether the last read succeeded and is not overdue."""

@@ -43,6 +43,11 @@ class Facts:
     time: float
     """Seconds since the epoch at the last snapshot."""
 
+    _rates: dict[Key, float | None] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """What was asked for: every GPU asks for the rates of the node's disks and file servers."""
+
     def now(self, metric: Metric, *labels: str) -> float | None:
         """The latest value of a series."""
         found = self._last(metric, labels)
@@ -50,10 +55,15 @@ class Facts:
 
     def rate(self, metric: Metric, *labels: str) -> float | None:
         """The increase of a counter per second; None if it is new or was reset."""
-        after = self._last(metric, labels)
+        key = metric, labels
+        if key not in self._rates:
+            self._rates[key] = self._rate(key)
+        return self._rates[key]
+
+    def _rate(self, key: Key) -> float | None:
+        after = self._last(*key)
         if after is None:
             return None
-        key = metric, labels
         for snapshot in self.snapshots:
             before = snapshot.values.get(key)
             if before is not None:
@@ -70,8 +80,7 @@ class Facts:
 
     def readings(self, metric: Metric, *labels: str) -> list[tuple[float, float]]:
         """The values of a series, each with the time at which it was read, oldest first."""
-        reported = self._each(metric, labels)
-        return list({time: (value, time) for value, time in reported}.values())
+        return list({found[1]: found for found in self._each(metric, labels)}.values())
 
     def peak(self, metric: Metric, *labels: str) -> float:
         """The highest value of a gauge, 0 without one."""

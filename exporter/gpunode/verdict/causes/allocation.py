@@ -27,14 +27,16 @@ OTHERS = (CHECKPOINT, COMPILE, DATA_LOADING_STORAGE)
 def _calls_for_memory(case: Case) -> Iterator[Evidence]:
     """Memory comes and goes, and the process is in the kernel for much of the time without work."""
     lost = case.shares["launch"] + case.without_work
-    if any(explained_by(other, case) for other in OTHERS):
+    system = case.now(job.HOST_SYSTEM)
+    if system < IN_KERNEL * lost or any(explained_by(other, case) for other in OTHERS):
         return
-    changes, system = min(rises_and_falls(case)), case.now(job.HOST_SYSTEM)
-    if changes >= RISES_AND_FALLS and system >= IN_KERNEL * lost:
-        meaning = "times that the memory in use rose, and fell, within 30 s"
-        yield case.evidence(MEMORY_USED, changes, RISES_AND_FALLS, meaning)
-        meaning = "CPUs that the process on the GPU uses in the kernel"
-        yield case.evidence(job.HOST_SYSTEM, system, IN_KERNEL * lost, meaning)
+    changes = min(rises_and_falls(case))
+    if changes < RISES_AND_FALLS:
+        return
+    meaning = "times that the memory in use rose, and fell, within 30 s"
+    yield case.evidence(MEMORY_USED, changes, RISES_AND_FALLS, meaning)
+    meaning = "CPUs that the process on the GPU uses in the kernel"
+    yield case.evidence(job.HOST_SYSTEM, system, IN_KERNEL * lost, meaning)
 
 
 def _between_kernels(case: Case) -> Effect | None:
