@@ -91,6 +91,10 @@ class Notified:
     opened: dict[Severity, int] = field(default_factory=dict)
     """Incidents: groups that began to be notified, also again after they were resolved."""
 
+    keys: set[str] = field(default_factory=set)
+    """The keys of the groups of pages: an integration as PagerDuty's keeps one incident for each.
+    https://prometheus.io/docs/alerting/latest/configuration/#pagerduty_config"""
+
     messages: int = 0
 
     def count(self, severity: Severity) -> int:
@@ -248,6 +252,8 @@ def noting(by_scenario: dict[str, Notified]) -> Note:
         for name, severity in worst.items():
             own, before = by_scenario[name], receivers.setdefault((group, severity), set())
             own.messages += 1
+            if severity == "page":
+                own.keys.add(body["groupKey"])
             own.opened[severity] = own.opened.get(severity, 0) + (not before)
             before.add(receiver)
 
