@@ -330,7 +330,7 @@ class Outcome:
 
     def faults(self) -> list[str]:
         """What differs from what is wanted, with alert and minute."""
-        return [*self._missed(), *self._wrong(), *self._too_many()]
+        return [*self._missed(), *self._wrong(), *self._too_many(), *self._too_few()]
 
     def _missed(self) -> Iterator[str]:
         spans = self.timeline.spans()
@@ -377,6 +377,12 @@ class Outcome:
         pages = self.notified.count("page")
         if pages > self.wanted("page"):
             yield f"too many: {pages} pages, not {self.wanted('page')}"
+
+    def _too_few(self) -> Iterator[str]:
+        """Two pages in one group are one incident, and the second wakes nobody."""
+        must = sum(one.must and one.severities == ("page",) for one in self.scenario.notified)
+        if not any(self._missed()) and len(self.notified.keys) < must:
+            yield f"too few: {len(self.notified.keys)} incidents, not {must}"
 
     def wanted(self, severity: Severity) -> int:
         """How many are wanted."""
