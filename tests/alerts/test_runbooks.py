@@ -1,7 +1,7 @@
 """The commands of every runbook, run by a real bash in a cluster whose names resemble each other.
 
-``kubectl``, ``ssh`` and what else reaches a cluster are fakes that note how they are called. The pods
-of a job come from a real Prometheus, which records them by the shipped rules.
+What reaches a cluster, such as ``kubectl`` and ``ssh``, is a fake that notes how it is called. The
+pods of a job come from a real Prometheus, which records them by the shipped rules.
 """
 
 from __future__ import annotations
@@ -271,6 +271,14 @@ def test_a_runbook_asks_before_it_destroys(path: str, prometheus: str, tmp_path:
     given, _ = whose(RUNBOOKS[path])
     found = pasted(tmp_path, prometheus, path, given, "n")
     assert found.destroyed == []
+
+
+@pytest.mark.parametrize("path", RUNBOOKS)
+def test_nothing_follows_a_question_in_its_block(path: str) -> None:
+    """A terminal without bracketed paste would take the next line for the answer."""
+    for block in blocks(path):
+        *before, last = re.sub(r"(\\|\|)\n", "", block).strip().splitlines()
+        assert not any(re.search(r"xargs[^|]* -p ", line) for line in before), last
 
 
 RESTARTS = [
