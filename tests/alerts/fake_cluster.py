@@ -1,7 +1,7 @@
 """A cluster whose names resemble each other, and programs that answer about it.
 
-Run as ``fake_cluster.py PROGRAM ARGUMENTS``, it notes the call in the file ``$CALLS`` and answers as
-``kubectl`` does about pods; other programs say nothing.
+Run as ``fake_cluster.py PROGRAM ARGUMENTS``, it notes the call in the file ``$CALLS`` and answers
+as ``kubectl`` does about pods; other programs say nothing.
 """
 
 from __future__ import annotations

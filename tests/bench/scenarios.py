@@ -381,8 +381,9 @@ class Outcome:
     def _too_few(self) -> Iterator[str]:
         """Two pages in one group are one incident, and the second wakes nobody."""
         must = sum(one.must and one.severities == ("page",) for one in self.scenario.notified)
-        if not any(self._missed()) and len(self.notified.keys) < must:
-            yield f"too few: {len(self.notified.keys)} incidents, not {must}"
+        pages = self.notified.count("page")
+        if not any(self._missed()) and pages < must:
+            yield f"too few: {pages} pages, not {must}"
 
     def wanted(self, severity: Severity) -> int:
         """How many are wanted."""
