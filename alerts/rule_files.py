@@ -149,7 +149,13 @@ EVIDENCE = {
 """What it says besides, for an alert that is worth it."""
 
 VARIABLES: dict[Scope, dict[str, str]] = {
-    "job": {"namespace": "owner_namespace", "job": "workload", "user": "user"},
+    "job": {
+        "cluster": "cluster",
+        "namespace": "owner_namespace",
+        "job": "workload",
+        "replica": "replica",
+        "user": "user",
+    },
     "gpu": {"instance": "instance", "gpu": "gpu", "uuid": "uuid"},
     "node": {"instance": "instance"},
     "filesystem": {"filesystem": "filesystem"},

@@ -259,6 +259,11 @@ def test_what_differs_is_told_with_alert_and_minute() -> None:
     ]
     told.opened = {"page": 2}
     assert outcome("page JobStalled", told, stalled) == ["too many: 2 pages, not 1"]
+    hung = alert("JobStalled", workload="b")
+    together = Notified({"page": {stalled, hung}, "ticket": set(), "info": set()}, {"page": 1})
+    assert outcome(
+        "page JobStalled workload=a, page JobStalled workload=b", together, stalled, hung
+    ) == ["too few: 1 pages, not 2"]
 
 
 def test_an_expectation_may_be_loose() -> None:

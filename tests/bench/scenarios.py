@@ -91,6 +91,10 @@ class Notified:
     opened: dict[Severity, int] = field(default_factory=dict)
     """Incidents: groups that began to be notified, also again after they were resolved."""
 
+    keys: set[str] = field(default_factory=set)
+    """The keys of the groups of pages: an integration as PagerDuty's keeps one incident for each.
+    https://prometheus.io/docs/alerting/latest/configuration/#pagerduty_config"""
+
     messages: int = 0
 
     def count(self, severity: Severity) -> int:
@@ -248,6 +252,8 @@ def noting(by_scenario: dict[str, Notified]) -> Note:
         for name, severity in worst.items():
             own, before = by_scenario[name], receivers.setdefault((group, severity), set())
             own.messages += 1
+            if severity == "page":
+                own.keys.add(body["groupKey"])
             own.opened[severity] = own.opened.get(severity, 0) + (not before)
             before.add(receiver)
 
@@ -324,7 +330,7 @@ class Outcome:
 
     def faults(self) -> list[str]:
         """What differs from what is wanted, with alert and minute."""
-        return [*self._missed(), *self._wrong(), *self._too_many()]
+        return [*self._missed(), *self._wrong(), *self._too_many(), *self._too_few()]
 
     def _missed(self) -> Iterator[str]:
         spans = self.timeline.spans()
@@ -371,6 +377,13 @@ class Outcome:
         pages = self.notified.count("page")
         if pages > self.wanted("page"):
             yield f"too many: {pages} pages, not {self.wanted('page')}"
+
+    def _too_few(self) -> Iterator[str]:
+        """Two pages in one group are one incident, and the second wakes nobody."""
+        must = sum(one.must and one.severities == ("page",) for one in self.scenario.notified)
+        pages = self.notified.count("page")
+        if not any(self._missed()) and pages < must:
+            yield f"too few: {pages} pages, not {must}"
 
     def wanted(self, severity: Severity) -> int:
         """How many are wanted."""

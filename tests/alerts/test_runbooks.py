@@ -1,0 +1,337 @@
+"""The commands of every runbook, run by a real bash in a cluster whose names resemble each other.
+
+What reaches a cluster, such as ``kubectl`` and ``ssh``, is a fake that notes how it is called. The
+pods of a job come from a real Prometheus, which records them by the shipped rules.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import sys
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from textwrap import dedent
+from urllib.parse import parse_qs, urlparse
+
+import pytest
+
+from alerts import generate
+from alerts.model import Threshold
+from tests.alerts.fake_cluster import CLUSTER, Pod
+from tests.bench.incidents import RULES, prometheus_command, shortened
+from tests.bench.programs import exporter, program
+from tests.daemon import free_port
+from tests.needs import need
+
+COMMANDS = re.compile(r"^ *```bash\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+RUNBOOKS = dict(generate.runbooks())
+FAKE = Path(__file__).with_name("fake_cluster.py")
+
+LOCAL = (
+    *("awk", "bash", "cat", "curl", "cut", "grep", "head", "jq", "paste", "sed", "sort", "tail"),
+    *("tee", "tr", "uniq", "wc", "xargs"),
+)
+"""What the commands of runbooks may run for real; the rest is a fake, or not found."""
+
+FAKES = (
+    *("helm", "ibstat", "ipmitool", "kubectl", "nvidia-smi", "ping", "scontrol", "sacct", "sinfo"),
+    *("sleep", "squeue", "srun", "ssh", "sudo", "systemctl"),
+)
+
+DESTROYS = re.compile(
+    r"kubectl( -n \S+)? (delete|drain|evict|taint|patch|scale|rollout (undo|restart))\b"
+    r"|kubectl cordon \S+ \S"
+    r"|scontrol (requeue\w*|update .*State=DOWN)|scancel"
+    r"|\b(reboot|rollback|fuser -k|kill -9)\b|power (cycle|off)|-delete\b|nvidia-smi -r\b"
+    r"|restart nvidia"
+)
+"""Calls that end or move somebody's work, or lose data."""
+
+
+def blocks(path: str) -> list[str]:
+    return [dedent(block) for block in COMMANDS.findall((generate.RUNBOOKS / path).read_text())]
+
+
+# Prometheus
+
+
+def _exposition(path: str) -> bytes:
+    (node,) = parse_qs(urlparse(path).query)["node"]
+    lines = [
+        f'gpunode_gpu_owner_info{{gpu="{n}",uuid="GPU-{node}-{n}",owner_namespace="{pod.namespace}",'
+        f'owner_pod="{pod.name}",owner_container="main",slurm_job="{pod.slurm}",user="",'
+        'via="process"} 1\n'
+        for n, pod in enumerate(pod for pod in CLUSTER if f"{pod.cluster}/{pod.node}" == node)
+    ]
+    return "".join(lines).encode()
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a Prometheus that has recorded who holds which GPU."""
+    need("prometheus")
+    folder, port = tmp_path_factory.mktemp("prometheus"), free_port()
+    rules = (RULES / "recording.yaml").read_text()
+    (folder / "recording.yaml").write_text(shortened(rules).replace("interval: 2s", "interval: 1s"))
+    with exporter(_exposition) as nodes:
+        targets = [
+            {
+                "targets": [f"127.0.0.1:{nodes}"],
+                "labels": {
+                    "__param_node": f"{cluster}/{node}",
+                    "instance": node,
+                    "cluster": cluster,
+                },
+            }
+            for cluster, node in sorted({(pod.cluster, pod.node) for pod in CLUSTER})
+        ]
+        config = {
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "scrape_configs": [{"job_name": "gpunode", "static_configs": targets}],
+            "rule_files": ["recording.yaml"],
+        }
+        (folder / "prometheus.yml").write_text(json.dumps(config))
+        address = f"http://127.0.0.1:{port}"
+        with program(prometheus_command(folder, port), folder / "log"):
+            _await_pods(address, folder / "log")
+            yield address
+
+
+def _await_pods(address: str, log: Path) -> None:
+    query = urllib.parse.urlencode({"query": "count(gpu:gpunode_gpu_owner:workload)"})
+    found: list[dict[str, list[str]]] = []
+    for _ in range(600):
+        try:
+            with urllib.request.urlopen(f"{address}/api/v1/query?{query}") as answer:
+                found = json.load(answer)["data"]["result"]
+        except OSError:
+            pass
+        if found and int(found[0]["value"][1]) == len(CLUSTER):
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"not all pods are recorded: {found}\n{log.read_text()[-2000:]}")
+
+
+# A shell
+
+
+@dataclass(slots=True)
+class Session:
+    """What somebody sees who pastes a runbook, and what was called."""
+
+    shown: str = ""
+    calls: list[str] = field(default_factory=list)
+
+    @property
+    def destroyed(self) -> list[str]:
+        return [call for call in self.calls if DESTROYS.search(call)]
+
+
+KINDS = {pod.kind for pod in CLUSTER} | {"", "research", "7"}
+"""What is no name of anything."""
+
+GIVEN = {
+    "fault": "gpu",
+    "filesystem": "scratch",
+    "instance": "n-1",
+    "gpu": "0",
+    "uuid": "GPU-n-1-0",
+}
+LLAMA = {"cluster": "eu-1", "namespace": "research", "job": "llama", "replica": "", "user": ""}
+CHAT = {**LLAMA, "job": "chat"}
+
+
+def pasted(
+    folder: Path, prometheus: str, path: str, given: Mapping[str, str], answer: str
+) -> Session:
+    """Paste every block of a runbook, in order, and give one answer to all questions.
+
+    The variables are those of an alert instead of those in the runbook's first block.
+    """
+    script = "\n".join(
+        block
+        for number, block in enumerate(blocks(path))
+        if number or not re.match(r"(\w+='[^']*' ?)+$", block.strip())
+    )
+    programs = folder / "bin"
+    programs.mkdir()
+    for name in (*LOCAL, "promtool"):
+        (programs / name).symlink_to(need(name))
+    for name in FAKES:
+        (programs / name).write_text(
+            f'#!{programs}/bash\nexec {sys.executable} -S {FAKE} {name} "$@"\n'
+        )
+        (programs / name).chmod(0o755)
+    (folder / "script").write_text(script)
+    environment = {
+        **GIVEN,
+        **given,
+        "PATH": str(programs),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PROMETHEUS": prometheus,
+        "CALLS": str(folder / "calls"),
+        "no_proxy": "*",
+    }
+    shown = _on_a_terminal([str(programs / "bash"), "script"], environment, folder, answer)
+    calls = folder / "calls"
+    return Session(shown, calls.read_text().splitlines() if calls.exists() else [])
+
+
+def _on_a_terminal(
+    command: list[str], environment: dict[str, str], folder: Path, answer: str
+) -> str:
+    """Run a command whose terminal answers every question; what it shows."""
+    child, terminal = pty.fork()
+    if not child:
+        os.chdir(folder)
+        os.execve(command[0], command, environment)
+    shown = b""
+    deadline = time.monotonic() + 300.0
+    try:
+        while time.monotonic() < deadline:
+            if not select.select([terminal], [], [], 1.0)[0]:
+                continue
+            try:
+                read = os.read(terminal, 65536)
+            except OSError:  # what ran has ended
+                break
+            if not read:
+                break
+            shown += read
+            if shown.endswith(b"?..."):
+                os.write(terminal, f"{answer}\n".encode())
+        else:
+            os.kill(child, 9)
+    finally:
+        os.close(terminal)
+        os.waitpid(child, 0)
+    return shown.decode(errors="replace")
+
+
+def others(own: Collection[Pod]) -> set[str]:
+    """The names that none of a job's pods has: of pods, what owns them, nodes, clusters."""
+    mine = {name for pod in own for name in pod}
+    return {name for pod in CLUSTER for name in pod if pod not in own} - mine - KINDS
+
+
+def named(text: str, names: set[str]) -> set[str]:
+    """Those of some names that a text has as words."""
+    return {name for name in names if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", text)}
+
+
+def of(job: Mapping[str, str], replicas: bool = False) -> list[Pod]:
+    """The pods of a job, or of all replicas of a service."""
+    return [
+        pod
+        for pod in CLUSTER
+        if (pod.cluster, pod.namespace, pod.job) == (job["cluster"], job["namespace"], job["job"])
+        and (replicas or pod.replica == job["replica"])
+    ]
+
+
+def whose(row: Threshold) -> tuple[dict[str, str], bool]:
+    """The job of an alert, and whether all replicas are meant."""
+    return (CHAT, True) if row.group == "serving" else (LLAMA, False)
+
+
+pytestmark = pytest.mark.integration
+
+
+OF_JOBS = [path for path, row in RUNBOOKS.items() if row.scope == "job"]
+
+
+@pytest.mark.parametrize("path", OF_JOBS)
+def test_a_runbook_of_a_job_shows_and_touches_nothing_of_others(
+    path: str, prometheus: str, tmp_path: Path
+) -> None:
+    given, replicas = whose(RUNBOOKS[path])
+    found = pasted(tmp_path, prometheus, path, given, "y")
+    everything = "\n".join([*found.calls, found.shown])
+    assert named(everything, others(of(given, replicas))) == set()
+
+
+@pytest.mark.parametrize("path", RUNBOOKS)
+def test_a_runbook_touches_nothing_of_other_nodes(
+    path: str, prometheus: str, tmp_path: Path
+) -> None:
+    found = pasted(tmp_path, prometheus, path, whose(RUNBOOKS[path])[0], "y")
+    assert named("\n".join(found.calls), {"n-10"}) == set()
+
+
+@pytest.mark.parametrize("path", RUNBOOKS)
+def test_a_runbook_asks_before_it_destroys(path: str, prometheus: str, tmp_path: Path) -> None:
+    given, _ = whose(RUNBOOKS[path])
+    found = pasted(tmp_path, prometheus, path, given, "n")
+    assert found.destroyed == []
+
+
+@pytest.mark.parametrize("path", RUNBOOKS)
+def test_nothing_follows_a_question_in_its_block(path: str) -> None:
+    """A terminal without bracketed paste would take the next line for the answer."""
+    for block in blocks(path):
+        *before, last = re.sub(r"(\\|\|)\n", "", block).strip().splitlines()
+        assert not any(re.search(r"xargs[^|]* -p ", line) for line in before), last
+
+
+RESTARTS = [
+    path for path in RUNBOOKS if path.removeprefix("ko/") in ("JobStalled.md", "JobIdle.md")
+]
+
+
+@pytest.mark.parametrize("path", RESTARTS)
+def test_a_restart_deletes_the_pods_of_the_job(path: str, prometheus: str, tmp_path: Path) -> None:
+    found = pasted(tmp_path, prometheus, path, LLAMA, "y")
+    (deleted,) = (call for call in found.destroyed if " delete " in call)
+    names = deleted.removeprefix("kubectl -n research delete pod --ignore-not-found ").split()
+    assert sorted(names) == sorted(pod.name for pod in of(LLAMA))
+    assert f"{deleted}?..." in found.shown, "it is shown before it runs"
+
+
+@pytest.mark.parametrize("path", RESTARTS)
+def test_a_restart_of_a_replica_leaves_the_others(
+    path: str, prometheus: str, tmp_path: Path
+) -> None:
+    (pod, *_) = of(CHAT, replicas=True)
+    found = pasted(tmp_path, prometheus, path, {**CHAT, "replica": pod.replica}, "y")
+    (deleted,) = (call for call in found.destroyed if " delete " in call)
+    assert deleted.split()[6:] == [pod.name]
+
+
+@pytest.mark.parametrize("path", RESTARTS)
+@pytest.mark.parametrize("job", ["slurm-7", "nobodys", "kim@n-1"])
+def test_a_job_without_pods_of_its_own_deletes_none(
+    path: str, job: str, prometheus: str, tmp_path: Path
+) -> None:
+    """A job of Slurm in a pod of slurmd holds the pod's GPUs, and so may others."""
+    namespace = "slurm" if job == "slurm-7" else "research"
+    given = {**LLAMA, "namespace": namespace, "job": job}
+    found = pasted(tmp_path, prometheus, path, given, "y")
+    assert not [call for call in found.calls if re.search(r"kubectl .*\b(delete|get pod)\b", call)]
+
+
+@pytest.mark.parametrize("path", [p for p in RUNBOOKS if p.endswith("ServingStopped.md")])
+def test_a_rollback_is_of_the_deployment_of_the_pods(
+    path: str, prometheus: str, tmp_path: Path
+) -> None:
+    found = pasted(tmp_path, prometheus, path, CHAT, "y")
+    assert [call for call in found.destroyed if "rollout" in call] == [
+        "kubectl -n research rollout undo deployment chat",
+        "kubectl -n research rollout restart deployment chat",
+    ]
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in RUNBOOKS if p.endswith(("JobCrashLoops.md", "LossDiverges.md"))]
+)
+def test_what_is_suspended_owns_the_pods(path: str, prometheus: str, tmp_path: Path) -> None:
+    found = pasted(tmp_path, prometheus, path, LLAMA, "y")
+    suspended = [call.split()[-1] for call in found.destroyed if " patch " in call]
+    assert sorted(suspended) == ["job/llama", "pytorchjob/llama"]
