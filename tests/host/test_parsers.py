@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from gpunode import audit, gpu, host, jobs, nccl
 from gpunode.host import cpu, kernel_log, lustre, memory, mounts, pcie
 from gpunode.host.shm import Filling
-from gpunode.jobs import cgroup, versions
+from gpunode.jobs import cgroup, processes, versions
 from gpunode.node import kernel, sockets
 from gpunode.node.local import LocalNode
 from gpunode.node.node import LONGEST_PROGRAM, program_of
@@ -30,6 +30,7 @@ from tests.machine import MACHINES
 PACKAGES = (audit, gpu, host, jobs, nccl)
 ADAPTED: dict[str, Callable[[str], Any]] = {
     "jobs.cgroup.locate": lambda text: cgroup.locate(text, LocalNode(Path("/gone"))),
+    "jobs.processes.parse_fields": lambda text: processes.parse_fields(text, processes.OWN_MEMORY),
     "jobs.versions.parse_nccl": lambda text: list(
         versions.parse_nccl(versions.IN_NCCL.findall(text))
     ),
