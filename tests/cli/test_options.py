@@ -34,6 +34,12 @@ USES: dict[str, list[list[str]]] = {
     "calibrate": [["--path.rootfs={folder}"]],
     "nccl-bench": [["--path.rootfs={folder}"]],
     "report": [["--output={folder}/report.html"]],
+    "advise": [
+        [f"--web.listen-address={NOBODY}"],
+        [f"--url=https://{NOBODY}", "--username=ann", "--password-file={folder}/password"],
+        ["--file={folder}/changes.yaml"],
+        ["--fleet", f"--prometheus.url=http://{NOBODY}"],
+    ],
     "rules": [["--into={folder}", "--changes={folder}/changes.yaml"]],
 }
 """By command, with which options it reads everything that it can."""

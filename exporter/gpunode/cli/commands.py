@@ -22,6 +22,7 @@ from gpunode.cli.doctor import examine
 from gpunode.cli.log import StandardError
 from gpunode.config import (
     INCIDENTS,
+    AdviseSettings,
     AuditSettings,
     CalibrateSettings,
     CommandSettings,
@@ -48,6 +49,7 @@ from gpunode.driver.vendors import open_drivers
 from gpunode.export.exposition import Exposition
 from gpunode.gpu.calibration import implausible, kept, written
 from gpunode.gpu.probe import ProbeError, measured, probe
+from gpunode.handover.formats import FORMATS
 from gpunode.loop import MORE_THREADS, Loop
 from gpunode.nccl.bench import BANDWIDTH_LOW, Measurement
 from gpunode.nccl.run import BenchError, measure
@@ -336,6 +338,17 @@ def report(settings: ReportSettings) -> None:
     reporting.write(settings)
 
 
+def advise(settings: AdviseSettings) -> None:
+    """Print what is to be done."""
+    from gpunode.cli import advising
+
+    advised = advising.ask(settings)
+    with streams.printing():
+        print(FORMATS[settings.format](advised, not settings.fleet), end="")
+    if any(one.unfit for one in advised):
+        sys.exit(1)
+
+
 def write_rules(settings: RulesSettings) -> None:
     """Write the rules for Prometheus."""
     from gpunode.cli import rules
@@ -430,4 +443,5 @@ COMMANDS: dict[str, tuple[type[CommandSettings], Callable[[Any], None]]] = {
     "calibrate": (CalibrateSettings, calibrate),
     "report": (ReportSettings, report),
     "rules": (RulesSettings, write_rules),
+    "advise": (AdviseSettings, advise),
 }

@@ -16,7 +16,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from gpunode.cli import streams
-from gpunode.config import PASSWORD_VARIABLE, TOKEN_VARIABLE, ReportSettings, UsageError
+from gpunode.config import (
+    PASSWORD_VARIABLE,
+    TOKEN_VARIABLE,
+    PrometheusSettings,
+    ReportSettings,
+    UsageError,
+)
 from gpunode.report.document import Report
 from gpunode.report.history import HOUR, LATE, STATES, Asking, Past, Period
 from gpunode.report.page import FORMATS
@@ -97,7 +103,7 @@ def ask(settings: ReportSettings) -> Report:
     )
     console = Console(stderr=True)
     bar = Progress(*columns, console=console, disable=not console.is_terminal)
-    with closing(Prometheus(settings.prometheus, _secrets(settings))) as server, bar:
+    with closing(Prometheus(settings.prometheus, secrets(settings.prometheus))) as server, bar:
         task = bar.add_task(server.url)
 
         def done(moments: int) -> None:
@@ -154,8 +160,8 @@ def _moment(text: str, name: str) -> int:
     return int(moment.timestamp()) // HOUR * HOUR
 
 
-def _secrets(settings: ReportSettings) -> Secrets:
-    asked = settings.prometheus
+def secrets(asked: PrometheusSettings) -> Secrets:
+    """What the settings or the environment have to prove who asks. Raises ``UsageError``."""
     token = _secret(asked.token_file, TOKEN_VARIABLE)
     password = _secret(asked.password_file, PASSWORD_VARIABLE)
     if token and asked.username:

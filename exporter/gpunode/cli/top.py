@@ -27,7 +27,7 @@ from rich.live import Live
 from rich.text import Text
 
 from gpunode.cli.table import OF_A_NODE, URGENCIES, Row, fitting, table
-from gpunode.config import TopSettings, UsageError
+from gpunode.config import DaemonSettings, UsageError
 from gpunode.export.web.node import GpuNow, NodeNow
 from gpunode.source import Met
 from gpunode.text import printable
@@ -58,6 +58,9 @@ KEYS: dict[str, tuple[str, Callable[[Row], tuple[float, str]]]] = {
 HELP = "  ".join(f"{key}: by {name}" for key, (name, _) in KEYS.items()) + "  r: reverse  q: quit"
 
 
+NOT_OURS = "what answers is no gpunode of this version"
+
+
 class NoDaemon(Exception):
     """No daemon answered; ``str()`` says why."""
 
@@ -71,7 +74,7 @@ class DaemonAddress:
     tls: ssl.SSLContext | None = None
 
     @staticmethod
-    def of(settings: TopSettings) -> DaemonAddress:
+    def of(settings: DaemonSettings) -> DaemonAddress:
         """What the settings say. Raises ``UsageError`` for a file that cannot be used."""
         url = (settings.url or settings.web.here).rstrip("/")
         headers = {}
@@ -95,6 +98,23 @@ class DaemonAddress:
         except UnicodeDecodeError as error:
             raise UsageError(f"{settings.password_file}: not UTF-8") from error
         return DaemonAddress(url, headers, tls)
+
+    def get(self, path: str, timeout: float) -> bytes:
+        """What the daemon answers within so many seconds. Raises ``NoDaemon``."""
+        request = urllib.request.Request(f"{self.url}{path}", headers=dict(self.headers))  # noqa: S310 the settings allow http and https only
+        try:
+            with urllib.request.urlopen(request, timeout=timeout, context=self.tls) as answer:  # noqa: S310
+                return _body(answer, timeout)
+        except urllib.error.HTTPError as error:
+            if error.code == HTTPStatus.UNAUTHORIZED:
+                raise NoDaemon("it wants another --username and --password-file") from error
+            raise NoDaemon(f"{NOT_OURS} ({error.code})") from error
+        except (OSError, ValueError) as error:
+            why = getattr(error, "reason", error)
+            words = why.strerror if isinstance(why, OSError) and why.strerror else str(why)
+            raise NoDaemon(f"no daemon answers: {printable(words, LONGEST_TEXT)}") from error
+        except http.client.HTTPException as error:  # some, as a hang-up, are ``OSError``, too
+            raise NoDaemon(NOT_OURS) from error
 
 
 def show(server: DaemonAddress, interval: float) -> None:
@@ -136,32 +156,20 @@ def show(server: DaemonAddress, interval: float) -> None:
 
 def ask(server: DaemonAddress) -> NodeNow:
     """The node now. Raises ``NoDaemon``."""
-    request = urllib.request.Request(f"{server.url}/api/v1/node", headers=dict(server.headers))  # noqa: S310 the settings allow http and https only
     try:
-        with urllib.request.urlopen(request, timeout=ANSWER_TIMEOUT, context=server.tls) as answer:  # noqa: S310
-            return NodeNow.model_validate_json(_body(answer))
+        return NodeNow.model_validate_json(server.get("/api/v1/node", ANSWER_TIMEOUT))
     except ValidationError as error:
-        raise NoDaemon("what answers is no gpunode of this version") from error
-    except urllib.error.HTTPError as error:
-        if error.code == HTTPStatus.UNAUTHORIZED:
-            raise NoDaemon("it wants another --username and --password-file") from error
-        raise NoDaemon(f"what answers is no gpunode of this version ({error.code})") from error
-    except (OSError, ValueError) as error:
-        why = getattr(error, "reason", error)
-        words = why.strerror if isinstance(why, OSError) and why.strerror else str(why)
-        raise NoDaemon(f"no daemon answers: {printable(words, LONGEST_TEXT)}") from error
-    except http.client.HTTPException as error:  # some of these, as a hang-up, are ``OSError``, too
-        raise NoDaemon("what answers is no gpunode of this version") from error
+        raise NoDaemon(NOT_OURS) from error
 
 
-def _body(answer: http.client.HTTPResponse) -> bytes:
+def _body(answer: http.client.HTTPResponse, timeout: float) -> bytes:
     """What an answer holds. Raises ``TimeoutError``: the time-out of a socket is for each part."""
-    until = time.monotonic() + ANSWER_TIMEOUT
+    until = time.monotonic() + timeout
     body = bytearray()
     while len(body) < LARGEST_ANSWER and (part := answer.read1()):
         body += part
         if time.monotonic() > until:
-            raise TimeoutError(f"no whole answer within {ANSWER_TIMEOUT:g} s")
+            raise TimeoutError(f"no whole answer within {timeout:g} s")
     return bytes(body)
 
 

@@ -1,0 +1,147 @@
+"""``gpunode advise``: reads what a daemon, a file or Prometheus has; says what is to be done."""
+
+from __future__ import annotations
+
+import re
+import socket
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
+from pathlib import Path
+
+from gpunode.cli.top import LARGEST_ANSWER, DaemonAddress, NoDaemon
+from gpunode.config import AdviseSettings, UsageError
+from gpunode.gpu import health, nvlink
+from gpunode.gpu.activity import PROCESSES
+from gpunode.handover import advised, faults, harm
+from gpunode.handover.actions import AdvisedAction
+from gpunode.handover.advised import Advised
+from gpunode.handover.series import NodeSeries, SeriesNow, by_node, parsed
+from gpunode.host.drained import DRAINED
+from gpunode.jobs.owners import ALLOCATED, OWNER, OWNER_LABELS, PROCESS
+from gpunode.text import printable
+
+ANSWER_TIMEOUT = 10.0
+"""Seconds for an answer of the daemon: whoever asks each minute is not to wait for longer."""
+
+GZIP = b"\x1f\x8b"
+FLEET_FAULT = "FleetFault"
+EVALUATED = "cluster:gpunode_node:count"
+"""Recorded wherever gpunode's rules are evaluated."""
+
+ASKED = (
+    *(metric.name for metric in (health.INFO, nvlink.NVLINK_UP, OWNER, PROCESS, ALLOCATED)),
+    *(DRAINED.name, advised.CORDONED, PROCESSES.name, EVALUATED),
+    *(faults.FAULT_LEVEL, faults.XID_OF_APPLICATION),
+)
+"""What is asked of Prometheus, beside alerts and whether nodes are up."""
+
+HELD_SINCE = "1d"
+"""How far back an owner is looked for; who was there at its beginning may have been before."""
+
+
+def ask(settings: AdviseSettings) -> list[Advised]:
+    """The advice for this node; with ``fleet``, for each node of which there is anything to say."""
+    if settings.fleet:
+        if settings.file:
+            raise UsageError("file: holds the series of one node; leave out fleet")
+        return _fleet(settings)
+    if settings.nodes:
+        raise UsageError("nodes: chooses among those of a fleet; add --fleet")
+    text = _file(settings.file) if settings.file else _daemon(settings)
+    try:
+        series = parsed(text)
+    except ValueError as error:
+        said = printable(str(error), 100)
+        raise UsageError(f"{settings.file or 'the daemon'}: no /metrics: {said}") from error
+    at = time.time() if settings.at is None else settings.at
+    name = settings.web.node_name or socket.gethostname()
+    return [advised.by_daemon(NodeSeries(name, at, series))]
+
+
+def _file(name: str) -> str:
+    """A saved exposition."""
+    try:
+        if name == "-":
+            content = sys.stdin.buffer.read(LARGEST_ANSWER)
+        else:
+            with Path(name).open("rb") as file:
+                content = file.read(LARGEST_ANSWER)
+    except OSError as error:
+        raise UsageError(f"{name}: {error.strerror}") from error
+    if content.startswith(GZIP):
+        raise UsageError(
+            f"{name}: looks like a tape; give what it comes to: `gpunode replay {name} --speed=0 "
+            "--print=metrics | gpunode advise --file=-`"
+        )
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{name}: no /metrics: not UTF-8") from error
+
+
+def _daemon(settings: AdviseSettings) -> str:
+    """What the daemon of this node serves."""
+    server = DaemonAddress.of(settings)
+    try:
+        return server.get("/metrics", ANSWER_TIMEOUT).decode(errors="replace")
+    except NoDaemon as error:
+        raise UsageError(f"{server.url}/metrics: {error}") from error
+
+
+def _fleet(settings: AdviseSettings) -> list[Advised]:
+    """The advice for the nodes that Prometheus scrapes, without those that are well."""
+    try:
+        from gpunode.cli.reporting import secrets
+        from gpunode.report.prometheus import Prometheus
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{error.name} is missing: install gpunode[report]") from error
+    now = int(time.time() if settings.at is None else settings.at)
+    chosen = f'instance=~"{_quoted(settings.nodes)}"' if settings.nodes else 'instance!=""'
+    with closing(Prometheus(settings.prometheus, secrets(settings.prometheus))) as server:
+
+        def of(expression: str) -> list[SeriesNow]:
+            found = server.at(expression, now)
+            return [SeriesNow(labels.get("__name__", ""), labels, value) for labels, value in found]
+
+        if not of(EVALUATED):
+            raise UsageError(
+                f"{server.url}: there is no {EVALUATED}; does it evaluate gpunode's rules?"
+            )
+        found = of(f'{{__name__=~"{"|".join(ASKED)}",{chosen}}}')
+        found += of(f'up{{job=~".*gpunode.*",{chosen}}}')
+        found += of(f'ALERTS{{alertstate="firing",{chosen}}}')
+        shared = of(f'ALERTS{{alertstate="firing",alertname="{FLEET_FAULT}"}}')
+
+        def since(node: NodeSeries) -> dict[harm.Owned, float]:
+            """When each owner was first seen to hold a GPU of a node."""
+            where = f'cluster="{_quoted(node.cluster)}",instance="{_quoted(node.node)}"'
+            labels = ", ".join(OWNER_LABELS)
+            return harm.owners(
+                of(
+                    f"min by ({labels}) (min_over_time(timestamp({OWNER.name}{{{where}}})"
+                    f"[{HELD_SINCE}:5m]))"
+                )
+            )
+
+        advice = [_advise(node, shared, since) for node in by_node(found, float(now))]
+    return [said for said in advice if said.faults or said.not_known]
+
+
+def _advise(
+    node: NodeSeries,
+    shared: Collection[SeriesNow],
+    since: Callable[[NodeSeries], Mapping[harm.Owned, float]],
+) -> Advised:
+    """The advice for a node of a fleet; since when it is held is asked where anybody is harmed."""
+    fleet_faults = {one.label("fault") for one in shared if one.label("cluster") == node.cluster}
+    said = advised.by_rules(node, fleet_faults, {})
+    if said.action > AdvisedAction.LEAVE:
+        return advised.by_rules(node, fleet_faults, since(node))
+    return said
+
+
+def _quoted(text: str) -> str:
+    """A text between double quotes of PromQL."""
+    return re.sub(r'(["\\])', r"\\\1", text).replace("\n", r"\n")

@@ -1,0 +1,100 @@
+"""What is advised for a node: an action, the faults behind it, and whom it harms."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from gpunode.gpu import health
+from gpunode.handover import faults, harm
+from gpunode.handover.actions import AdvisedAction
+from gpunode.handover.clean import name
+from gpunode.handover.faults import NodeFault
+from gpunode.handover.series import NodeSeries
+from gpunode.host.drained import DRAINED
+from gpunode.loop.metrics import UP
+
+CORDONED = "node:gpunode_drained:max"
+"""Nodes that are drained or cordoned, as recorded by the rules."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advised:
+    """The advice for a node; nothing of it has been done."""
+
+    node: str
+    time: float
+    action: AdvisedAction
+    faults: tuple[NodeFault, ...]
+    harm: harm.Harm
+    drained: bool
+    """Whether no new job comes to the node as it is."""
+
+    not_known: tuple[str, ...]
+    blind: bool
+    """Whether nothing is known of its GPUs, so that no fault means nothing."""
+
+    @property
+    def unfit(self) -> bool:
+        """Whether no job should come to the node until somebody has acted."""
+        return any(fault.takes_out for fault in self.faults)
+
+    @property
+    def drain(self) -> bool:
+        """Whether the node is to be drained now: it is unfit, and takes new jobs."""
+        return self.unfit and not self.drained
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The GPUs for whose faults the action is."""
+        return tuple(dict.fromkeys(f.gpu for f in self.faults if f.gpu and f.action is self.action))
+
+    @property
+    def since(self) -> float | None:
+        """When the first fault happened that the action is for, if that is known."""
+        known = [f.since for f in self.faults if f.action is self.action and f.since is not None]
+        return min(known, default=None)
+
+
+def by_daemon(node: NodeSeries) -> Advised:
+    """The advice by what a daemon serves at one moment."""
+    drained = any(one.value for one in node.of(DRAINED.name))
+    return _advised(node, faults.of_daemon(node), drained, {})
+
+
+def by_rules(
+    node: NodeSeries, fleet_faults: Collection[str], since: Mapping[harm.Owned, float]
+) -> Advised:
+    """The advice by what Prometheus has of a node."""
+    drained = any(one.value for one in (*node.of(DRAINED.name), *node.of(CORDONED)))
+    return _advised(node, faults.of_rules(node, fleet_faults), drained, since)
+
+
+def _advised(
+    node: NodeSeries, found: list[NodeFault], drained: bool, since: Mapping[harm.Owned, float]
+) -> Advised:
+    worst = max(((fault.level, fault.action) for fault in found if fault.action), default=None)
+    action = worst[1] if worst else AdvisedAction.LEAVE
+    harmed = harm.of(node, action, found, since)
+    not_known = [_about(fault) for fault in found if fault.not_known]
+    blind = not any(True for _ in node.of(health.INFO.name))
+    if blind:
+        not_known.append(_unseen(node))
+    told = dict.fromkeys([*not_known, *harmed.not_known])
+    return Advised(
+        name(node.node), node.time, action, tuple(found), harmed, drained, tuple(told), blind
+    )
+
+
+def _about(fault: NodeFault) -> str:
+    where = f"GPU {fault.gpu}: " if fault.gpu else ""
+    return f"{where}{fault.reason}: {fault.not_known}"
+
+
+def _unseen(node: NodeSeries) -> str:
+    """Why nothing is known of a node's GPUs."""
+    if any(one.value == 0.0 for one in node.of("up")):
+        return "anything of the node: its exporter does not answer"
+    if any(one.value == 0.0 for one in node.of(UP.name, source="gpu")):
+        return "its GPUs: the driver lists none"
+    return "its GPUs: none is seen"

@@ -1,0 +1,185 @@
+"""``gpunode advise`` as it is called: by an agent on the node each minute, and by an operator."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from gpunode.cli.commands import main
+from gpunode.jobs.owners import OWNER_LABELS
+from tests.bench.known import backfill
+from tests.bench.known import served as prometheus
+from tests.bench.programs import served
+from tests.needs import need
+
+NOW = 1_800_000_000
+WELL = 'gpunode_gpu_info{gpu="3",uuid="GPU-3",parent="",compute_capability="9.0"} 1\n'
+BROKEN = (
+    WELL + f'gpunode_gpu_xid_last_timestamp_seconds{{gpu="3",uuid="GPU-3",xid="119"}} {NOW - 60}\n'
+    'gpunode_gpu_owner_info{gpu="3",uuid="GPU-3",owner_namespace="ml",owner_pod="llama-0"} 1\n'
+)
+REASON = "gpunode reset GPU 3, XID 119 reset the GPU, harms ml/llama-0\n"
+
+
+class Ended(NamedTuple):
+    """How the command ended and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+Advise = Callable[..., Ended]
+
+
+@pytest.fixture
+def advise(capfd: pytest.CaptureFixture[str]) -> Advise:
+    def run(*arguments: str) -> Ended:
+        capfd.readouterr()
+        try:
+            main(["advise", *arguments])
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+        return Ended(code, *capfd.readouterr())
+
+    return run
+
+
+def serving(text: str) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/metrics" else 404)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return Handler
+
+
+# On a node
+
+
+def test_a_node_that_is_well_is_left_and_the_exit_code_tells(advise: Advise) -> None:
+    with served(serving(WELL)) as port:
+        at = f"--url=http://127.0.0.1:{port}"
+        assert advise(at, "--format=slurm-reason") == (0, "", "")
+        ended = advise(at, "--web.node-name=n-7")
+    found = json.loads(ended.out)
+    assert (ended.code, found["node"], found["action"]) == (0, "n-7", "leave")
+
+
+def test_a_node_that_is_unfit_has_a_reason_and_the_exit_code_tells(advise: Advise) -> None:
+    with served(serving(BROKEN)) as port:
+        at = (f"--url=http://127.0.0.1:{port}", f"--at={NOW}")
+        assert advise(*at, "--format=slurm-reason") == (1, REASON, "")
+        ended = advise(*at, "--format=node-condition")
+    (condition,) = json.loads(ended.out)["status"]["conditions"]
+    assert (ended.code, condition["reason"]) == (1, "GpuNeedsReset")
+
+
+def test_a_saved_exposition_is_read(
+    advise: Advise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "metrics").write_text(BROKEN)
+    at = ("--format=slurm-reason", f"--at={NOW}")
+    assert advise(f"--file={tmp_path / 'metrics'}", *at) == (1, REASON, "")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(BROKEN.encode())))
+    assert advise("--file=-", *at) == (1, REASON, "")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--url=http://127.0.0.1:9"], "no daemon answers"),
+        (["--file={folder}/nothing"], "No such file"),
+        (["--file={folder}/tape"], "looks like a tape; give what it comes to: `gpunode replay"),
+        (["--file={folder}/binary"], "no /metrics"),
+        (["--file={folder}/page"], "no /metrics"),
+        (["--file={folder}/page", "--fleet"], "leave out fleet"),
+        (["--nodes=n-1"], "add --fleet"),
+        (["--format=yaml"], "format"),
+    ],
+)
+def test_misuse_is_one_line_and_exit_code_2(
+    advise: Advise, tmp_path: Path, options: list[str], said: str
+) -> None:
+    (tmp_path / "tape").write_bytes(gzip.compress(b"{}"))
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    (tmp_path / "page").write_text("<html>a login page</html>")
+    ended = advise(*(one.format(folder=tmp_path) for one in options))
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert said in ended.err
+
+
+# Of a fleet
+
+OWNER = ",".join(
+    f'{label}="{ {"owner_namespace": "ml", "owner_pod": "llama-0"}.get(label, "") }"'
+    for label in OWNER_LABELS
+)
+FOR_AN_HOUR = (
+    'cluster:gpunode_node:count{cluster="c"} 3',
+    'gpunode_gpu_info{cluster="c",instance="n-1",gpu="3",uuid="GPU-3",parent="",'
+    'compute_capability="9.0"} 1',
+    'gpunode_gpu_info{cluster="c",instance="n-2",gpu="0",uuid="GPU-0",parent=""} 1',
+    'gpunode_gpu_info{cluster="c",instance="n-3",gpu="0",uuid="GPU-9",parent=""} 1',
+    f'gpunode_gpu_owner_info{{cluster="c",instance="n-1",gpu="3",uuid="GPU-3",{OWNER}}} 1',
+    'gpu:gpunode_gpu_fault:level{cluster="c",instance="n-1",gpu="3",uuid="GPU-3",'
+    'reason="memory lost data"} 2',
+    'ALERTS{cluster="c",instance="n-1",gpu="3",uuid="GPU-3",alertname="GpuUnhealthy",'
+    'alertstate="firing",severity="page"} 1',
+    'ALERTS{cluster="c",instance="n-3",alertname="HardwareMissing",part="gpu",fault="gpu_missing",'
+    'alertstate="firing",severity="page"} 1',
+    'ALERTS{cluster="c",fault="gpu_missing",alertname="FleetFault",alertstate="firing",'
+    'severity="page"} 1',
+)
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Prometheus with an hour of three nodes."""
+    need("prometheus")
+    need("promtool")
+    folder = tmp_path_factory.mktemp("fleet")
+    lines = [f"{one} {at}" for one in FOR_AN_HOUR for at in range(NOW - 3600, NOW + 1, 60)]
+    (folder / "past").write_text("\n".join([*lines, "# EOF", ""]))
+    backfill(folder)
+    with prometheus(folder) as (_, found):
+        yield found
+
+
+def test_an_operator_asks_about_a_fleet(advise: Advise, url: str) -> None:
+    fleet = ("--fleet", f"--prometheus.url={url}", f"--at={NOW}")
+    ended = advise(*fleet)
+    found: dict[str, Any] = {one["node"]: one for one in json.loads(ended.out)}
+    assert ended.code == 1
+    assert {node: one["action"] for node, one in found.items()} == {"n-1": "reset", "n-3": "leave"}
+    (harmed,) = found["n-1"]["harmed_if_done_now"]
+    assert (harmed["pod"], harmed["since"]) == ("llama-0", "2027-01-15T07:00:00Z")
+    assert "many nodes have at once" in found["n-3"]["says"]
+    assert advise(*fleet, "--format=slurm-reason").out == (
+        "n-1 gpunode reset GPU 3, memory lost data, harms ml/llama-0\n"
+    )
+
+
+def test_an_operator_asks_about_some_nodes(advise: Advise, url: str) -> None:
+    fleet = ("--fleet", f"--prometheus.url={url}", f"--at={NOW}", "--format=slurm-reason")
+    assert advise(*fleet, "--nodes=n-2").code == 0
+    assert advise(*fleet, "--nodes=n-[12]").code == 1
+
+
+def test_a_prometheus_without_the_rules_is_told(advise: Advise, url: str) -> None:
+    ended = advise("--fleet", f"--prometheus.url={url}", f"--at={NOW - 86400}")
+    assert ended.code == 2
+    assert "does it evaluate gpunode's rules?" in ended.err

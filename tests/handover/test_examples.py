@@ -1,0 +1,99 @@
+"""The examples of docs/advise.md do what the page says, with real programs around them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from gpunode.handover.formats import CONDITION, CONDITION_REASONS
+from tests.daemon import PATIENCE, free_port
+
+PAGE = (Path(__file__).parents[2] / "docs" / "advise.md").read_text()
+EXAMPLES: Mapping[str, str] = dict(re.findall(r"```(bash|json|python)\n(.*?)```", PAGE, re.S))
+
+
+@pytest.fixture
+def calls(tmp_path: Path) -> Path:
+    """A file into which programs of these names write their arguments, first in the path."""
+    for program, does in {
+        "gpunode": 'printf "%s" "$SAYS"; exit "$CODE"',
+        "scontrol": ":",
+        "timeout": 'shift; exec "$@"',
+    }.items():
+        script = tmp_path / program
+        script.write_text(
+            f'#!/bin/bash\nprintf "%s\\n" {program} "$@" >> "{tmp_path}/calls"\n{does}\n'
+        )
+        script.chmod(0o755)
+    return tmp_path / "calls"
+
+
+def environment(calls: Path, says: str, code: int) -> dict[str, str]:
+    path = f"{calls.parent}:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "SAYS": says, "CODE": str(code)}
+
+
+@pytest.mark.parametrize(
+    ("says", "code", "drains"),
+    [("gpunode reset GPU 3, harms ml/llama-0\n", 1, True), ("", 0, False), ("", 2, False)],
+)
+def test_the_health_check_drains_what_is_advised_and_never_fails(
+    calls: Path, says: str, code: int, drains: bool
+) -> None:
+    done = subprocess.run(
+        ["bash", "-c", EXAMPLES["bash"]], env=environment(calls, says, code), check=False
+    )
+    assert done.returncode == 0
+    lines = calls.read_text().splitlines()
+    assert ("scontrol" in lines) == drains
+    if drains:
+        assert lines[-2:] == ["state=drain", f"reason={says.strip()}"]
+
+
+def test_the_plugin_of_node_problem_detector_uses_our_words() -> None:
+    config = json.loads(EXAMPLES["json"])
+    (condition,), (rule,) = config["conditions"], config["rules"]
+    assert condition["type"] == rule["condition"] == CONDITION
+    assert condition["reason"] in CONDITION_REASONS.values()
+    assert rule["args"][0] == "advise"
+
+
+def test_the_webhook_asks_about_the_nodes_that_fire_and_only_prints(calls: Path) -> None:
+    port = free_port()
+    child = subprocess.Popen(
+        [sys.executable, "-c", EXAMPLES["python"], str(port)],
+        env=environment(calls, "", 0),
+        stderr=subprocess.DEVNULL,
+    )
+    alerts = [
+        {"status": "firing", "labels": {"instance": "n-1", "alertname": "GpuUnhealthy"}},
+        {"status": "firing", "labels": {"instance": "n.2;reboot", "alertname": "GpuUnhealthy"}},
+        {"status": "firing", "labels": {"alertname": "JobStalled"}},
+        {"status": "resolved", "labels": {"instance": "n-3", "alertname": "GpuUnhealthy"}},
+    ]
+    body = json.dumps({"alerts": alerts}).encode()
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}", body, PATIENCE) as answer:
+                    assert answer.status == 200
+                break
+            except OSError:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+    finally:
+        child.kill()
+        child.wait()
+    program, command, *options = calls.read_text().splitlines()
+    assert (program, command) == ("gpunode", "advise")
+    assert options[-1] == r"--nodes=n\-1|n\.2;reboot"

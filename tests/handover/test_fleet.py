@@ -1,0 +1,62 @@
+"""The advice for fleets by the alerts that the shipped rules raise in the scenarios."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from gpunode.cli.advising import FLEET_FAULT
+from gpunode.handover.advised import by_rules
+from gpunode.handover.faults import ALERTS, FAULT_LEVEL, UNHEALTHY
+from gpunode.handover.series import SeriesNow, by_node
+from tests.alerts.scenarios.shorthand import Scenario, scenarios
+from tests.bench.scenarios import Alert, timelines
+from tests.needs import need
+
+SCENARIOS = scenarios()
+
+
+def broken(scenario: Scenario) -> set[str]:
+    """The nodes that somebody is to be paged about for a GPU."""
+    return {
+        wanted.labels["instance"]
+        for wanted in scenario.notified
+        if wanted.must and wanted.severities == ("page",) and wanted.alert == UNHEALTHY
+        if "instance" in wanted.labels
+    }
+
+
+CHOSEN = {
+    name: scenario
+    for name, scenario in SCENARIOS.items()
+    if not scenario.notified or broken(scenario)
+}
+
+
+def series(alerts: frozenset[Alert]) -> Iterator[SeriesNow]:
+    """Alerts as Prometheus has them, each GPU that is out of order with the worst of reasons."""
+    for alert in alerts:
+        labels = {**dict(alert), "alertstate": "firing"}
+        yield SeriesNow(ALERTS, labels, 1.0)
+        if labels["alertname"] == UNHEALTHY:
+            at = {key: labels[key] for key in ("cluster", "instance", "gpu", "uuid")}
+            yield SeriesNow(FAULT_LEVEL, {**at, "reason": "XID 79: reboot the node"}, 2.0)
+
+
+@pytest.mark.integration
+def test_a_fleet_drains_the_nodes_that_page_for_a_gpu_and_none_where_nobody_is_told() -> None:
+    need("promtool")
+    assert sum(bool(broken(scenario)) for scenario in CHOSEN.values()) >= 5
+    wrong = {}
+    for name, timeline in timelines(CHOSEN).items():
+        drained = set()
+        for alerts in set(timeline.firing):
+            labels = [dict(alert) for alert in alerts]
+            shared = {one.get("fault", "") for one in labels if one["alertname"] == FLEET_FAULT}
+            for node in by_node(series(alerts), 0.0):
+                if by_rules(node, shared, {}).drain:
+                    drained.add(node.node)
+        if drained != broken(CHOSEN[name]):
+            wrong[name] = drained, broken(CHOSEN[name])
+    assert wrong == {}
