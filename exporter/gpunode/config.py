@@ -102,6 +102,12 @@ class NodeSettings(Section):
         description="file on the node that is there while the node is drained, so that it pages "
         "nobody; empty for none",
     )
+    repaired_file: str = Field(
+        "/run/gpunode-repaired",
+        pattern=r"^(/.*[^/])?$",
+        description="file on the node with the Unix time (date +%s) up to which its faults are "
+        "repaired, so that they are told no longer; empty for none",
+    )
 
 
 class WebConfigSettings(Section):
@@ -147,6 +153,10 @@ class NodeNameSettings(Section):
     """What the node is called."""
 
     node_name: str = Field("", description="name of this node on its page, if not its hostname")
+
+
+class AdviseWebSettings(NodeNameSettings, ListenSettings):
+    """Where the HTTP server of this node listens, and what the node is called."""
 
 
 class WebSettings(NodeNameSettings, ListenSettings):
@@ -415,15 +425,14 @@ class DemoSettings(Settings):
     once: bool = Field(False, description="exit after the last tape instead of starting over")
 
 
-class TopSettings(CommandSettings):
-    """Show the GPUs of a running daemon in this terminal, live."""
+class DaemonSettings(CommandSettings):
+    """Where a running daemon answers, and what it takes to be let in."""
 
     web: ListenSettings = ListenSettings()
 
     url: str = Field(
         "", description="address of the daemon; by default where web.listen-address has it listen"
     )
-    interval: Seconds = Field(2.0, description="seconds between two looks")
     username: str = Field("", description="user name, if the daemon asks for one")
     password_file: Path | None = Field(None, description="file with the user's password")
     ca_file: Path | None = Field(
@@ -438,6 +447,12 @@ class TopSettings(CommandSettings):
         if url and not re.fullmatch(r"https?://[!-.0-~]+(/[!-~]*)?", url):
             raise ValueError(f"{url!r} is not http://HOST:PORT or https://HOST:PORT")
         return url
+
+
+class TopSettings(DaemonSettings):
+    """Show the GPUs of a running daemon in this terminal, live."""
+
+    interval: Seconds = Field(2.0, description="seconds between two looks")
 
 
 class AuditSettings(CommandSettings):
@@ -505,6 +520,30 @@ class ReportSettings(CommandSettings):
     format: Literal["html", "json", "csv"] = Field("html", description="format to write")
     output: str = Field(
         "", description="file to write, or - for standard output; empty for gpunode-report.FORMAT"
+    )
+
+
+class AdviseSettings(DaemonSettings):
+    """Say what is to be done with a node and whom that harms; exit with 1 if it is unfit."""
+
+    web: AdviseWebSettings = AdviseWebSettings()
+    prometheus: PrometheusSettings = PrometheusSettings()
+
+    format: Literal["json", "slurm-reason", "node-condition", "health-event"] = Field(
+        "json", description="format to print"
+    )
+    fleet: bool = Field(
+        False, description="ask prometheus.url about all nodes, not the daemon about its own"
+    )
+    nodes: str = Field(
+        "",
+        description="pattern (RE2) of the nodes of the fleet to advise on, by their label instance",
+    )
+    file: str = Field(
+        "", description="saved /metrics to read instead of asking, or - for standard input"
+    )
+    at: float | None = Field(
+        None, ge=0, le=1e11, description="Unix time at which the file was saved; by default now"
     )
 
 

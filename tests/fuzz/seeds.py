@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import struct
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
@@ -377,3 +378,11 @@ CONTAINERS = (
     b'{"ID": "' + 32 * b"3f" + b'", "Image": "sha256:' + 32 * b"b8" + b'", '
     b'"Config": {"Image": "nvcr.io/nvidia/pytorch:25.10-py3", "Env": ["A=b"]}}',
 )
+
+ROUND_TRIPS = (
+    struct.pack("=IHHII", 16 + 72 + 4 + 72, 20, 2, 0, 0)
+    + struct.pack("=4B2H16s16s32x", 2, 1, 0, 0, 1, 2, bytes([10, 0, 0, 1]), bytes([10, 0, 0, 2]))
+    + struct.pack("=HH68xI", 4 + 72, 2, 187)
+    + struct.pack("=IHHIIi", 20, 3, 2, 0, 0, 0)
+)
+"""What sock_diag says of a connection with a round trip of 187 µs."""

@@ -51,9 +51,11 @@ from gpunode.host import (
     nfs,
     pcie,
     pressure,
+    repair,
     versions,
 )
 from gpunode.jobs import cgroup, processes, steps
+from gpunode.jobs.files import parse_open_files_limit
 from gpunode.jobs.owners import GpuOwners, ProcessRoles
 from gpunode.jobs.versions import IN_NCCL, IN_TORCH, parse_nccl, parse_torch
 from gpunode.loop.door import Door
@@ -79,6 +81,7 @@ from gpunode.node.node import (
     lines_of,
     program_of,
 )
+from gpunode.node.round_trips import parse_round_trips
 from gpunode.node.tape import TapeError, TapeNode
 from gpunode.rules import changes
 from gpunode.rules.document import shipped
@@ -166,6 +169,12 @@ class Told(OneGpu):
 
     def listens(self, _: int) -> bool:
         return bool(sockets.listening(self.text.splitlines()))
+
+    def round_trips(self) -> list[float]:
+        return parse_round_trips(self.data)
+
+    def open_files(self, _: int) -> int:
+        return len(self.text)
 
     def communicates(self, _: int) -> bool:
         return bool(sockets.of_communicators(self.text.splitlines()))
@@ -363,7 +372,7 @@ def settings_file(data: bytes) -> None:
 
 def of_status(data: bytes) -> None:
     fields = partial(processes.parse_fields, names=processes.MOVED)
-    text(fields, kernel.parse_scheduling)(data)
+    text(fields, kernel.parse_scheduling, parse_open_files_limit)(data)
     holder = Holder(Told(data), 1, None)
     for fact in (lambda: tenant(holder), holder.own_pid):
         with contextlib.suppress(OSError, ValueError):
@@ -434,6 +443,10 @@ def sock_diag(data: bytes) -> None:
     tcp._server(cast(socket, Kernel(data)), near, near)
 
 
+def of_round_trips(data: bytes) -> None:
+    assert all(0 < one < 4300 for one in parse_round_trips(data))
+
+
 def of_sockets(data: bytes) -> None:
     text(lambda table: sockets.listening(table.splitlines()))(data)
     text(lambda table: sockets.of_communicators(table.splitlines()))(data)
@@ -499,6 +512,8 @@ def of_the_host(data: bytes) -> None:
         hwmon.parse_temperature,
         gpudirect_storage.parse,
         imex.parse,
+        repair.parse_boot,
+        repair.parse_repaired,
     )(data)
     kinds = (
         cpu.Cpu,
@@ -599,7 +614,7 @@ TABLE: tuple[Parser, ...] = (
         long_enough=1 << 10,
     ),
     Parser("mountinfo", of_mounts, files("proc/*/mountinfo")),
-    Parser("status", of_status, files("proc/*/status")),
+    Parser("status", of_status, files("proc/*/status", "proc/*/limits")),
     Parser("environ", of_environ, files("proc/*/environ")),
     Parser("cmdline", of_cmdline, (*files("proc/*/cmdline"), *seeds.PROGRAMS)),
     Parser("maps", of_maps, files("proc/*/maps"), largest=MOST_MAPS, long=seeds.LONG_MAPS),
@@ -623,6 +638,7 @@ TABLE: tuple[Parser, ...] = (
         runs=512,
     ),
     Parser("sock_diag", sock_diag, (DIAGNOSED, REFUSED), (OSError,), 1 << 13),
+    Parser("round_trips", of_round_trips, (seeds.ROUND_TRIPS,)),
     Parser(
         "sockets", of_sockets, (seeds.SOCKETS, seeds.UNIX_SOCKETS, seeds.FIB_TRIE, seeds.IF_INET6)
     ),

@@ -58,6 +58,8 @@ def test_what_is_spoiled_is_read_or_refused(parser: Parser) -> None:
 
 @pytest.mark.parametrize("parser", TABLE, ids=each)
 def test_a_long_input_takes_work_and_memory_as_its_length(parser: Parser) -> None:
+    parser.tolerates(b"")  # what is read once is read now
+    at_least = max(ANY_LINES, lines_run(parser, b""))  # such as rendering rules that do not change
     for part, data in long_inputs(parser, min(parser.largest, parser.long_enough)):
         assert allocated(parser, data) <= ANY_BYTES + parser.allocates * len(data), part[:80]
-        assert lines_run(parser, data) <= ANY_LINES + parser.runs * len(data), part[:80]
+        assert lines_run(parser, data) <= at_least + parser.runs * len(data), part[:80]

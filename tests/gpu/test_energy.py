@@ -83,7 +83,25 @@ def test_the_states_sum_to_the_energy_counter(told: float, seconds: float) -> No
     follower = Follower(gpu)
     follower.follow(seconds, compute=0.6, starved=0.4)
     assert follower.total == pytest.approx(gpu.drawn(), rel=0.01)
-    assert gpu.reads <= 3 + seconds / 120
+    assert gpu.reads <= 5 + seconds / 120
+
+
+def test_a_load_that_begins_at_a_read_of_the_counter_is_counted_right() -> None:
+    """The counter has the beginning of the load and the samples, which are late, do not."""
+
+    class Late(Metered):
+        def power_samples(self, after: int) -> Buffered:
+            late = 0.2
+            buffered = Metered(lambda t: self.watts(t - late))
+            buffered.until = self.until
+            return buffered.power_samples(after)
+
+    gpu = Late(lambda time: REST if time < 9.8 else 600.0)
+    follower = Follower(gpu)
+    follower.follow(50)
+    total, drawn = follower.total, gpu.drawn()
+    follower.follow(20)
+    assert follower.total - total == pytest.approx(gpu.drawn() - drawn, rel=0.005)
 
 
 def test_what_samples_miss_comes_from_the_counter() -> None:

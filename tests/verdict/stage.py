@@ -8,6 +8,7 @@ from typing import cast
 
 from gpunode.gpu.activity import (
     BLOCKED_STREAK,
+    LEDGER_SENSOR,
     MEMORY_USED,
     PROCESSES,
     SECONDS,
@@ -53,6 +54,9 @@ class Actor:
     world_size: str = ""
     peers: bool | None = False
     commands: tuple[str, ...] = ("python3",)
+    sensors: dict[str, float] = field(default_factory=dict)
+    """The sensors that its ledger uses (1), or would use (0)."""
+
     watts: float | None = None
     memory: tuple[float, ...] = ()
     """Bytes of GPU memory in use at one read after another, again and again."""
@@ -131,6 +135,7 @@ class Sources:
         samples += [
             Sample(BLOCKED_STREAK, at, self.streak),
             Sample(PROCESSES, (*at, "compute"), float(len(actor.jobs))),
+            *(Sample(LEDGER_SENSOR, (*at, name), used) for name, used in actor.sensors.items()),
         ]
         if actor.memory:
             samples.append(Sample(MEMORY_USED, at, actor.memory[self.reads % len(actor.memory)]))

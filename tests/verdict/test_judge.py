@@ -237,7 +237,7 @@ MADE_UP = Cause(
     meaning="made up",
     named_when="made up",
     advice=Advice("fine", "made up", ""),
-    colour="idle",
+    family="unknown",
 )
 
 

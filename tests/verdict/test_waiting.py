@@ -44,6 +44,13 @@ def write(rank: Actor) -> None:
     rank.states, rank.rates = {"starved": 1.0}, {(job.IO_BYTES, ("write",)): 1e9}
 
 
+def call(bytes_per_second: float) -> Callable[[Actor], None]:
+    def write_calls(rank: Actor) -> None:
+        rank.states, rank.rates = {"starved": 1.0}, {(job.WRITE_CALL_BYTES, ()): bytes_per_second}
+
+    return write_calls
+
+
 def ranks(count: int, name: str = "train", first: int = 0) -> list[Actor]:
     return [
         Actor(first + each, jobs=(name,), world_size=str(count), peers=True)
@@ -69,6 +76,8 @@ def report_steps(*actors: Actor) -> None:
         (say("evaluation"), "evaluating", "straggler"),
         (say("checkpoint"), "checkpointing", "straggler"),
         (write, "checkpointing", "straggler"),
+        (call(2e7), "checkpointing", "straggler"),  # uploads
+        (call(1e5), "unknown", "stalled_collective"),  # logs
     ],
 )
 def test_the_rank_that_does_not_come_is_named_with_what_it_does(
@@ -220,3 +229,26 @@ def test_a_hang_soon_after_a_phase_of_its_own_is_a_stall_in_time(phase: str) -> 
     stage.play(15)
     assert stage.waited_for == [(0, "unknown")]
     assert set(stage.causes[1:]) == {"stalled_collective"}
+
+
+@pytest.mark.parametrize(
+    ("sensors", "certain"),
+    [
+        ({"gpm": 1.0, "dcgm": 0.0}, True),
+        ({"gpm": 0.0, "dcgm": 1.0}, True),
+        ({"gpm": 0.0, "dcgm": 0.0, "utilization": 1.0}, False),
+    ],
+)
+def test_a_hang_that_no_counter_shows_is_told_as_less_certain(
+    sensors: dict[str, float], certain: bool
+) -> None:
+    first, second = ranks(2)
+    stage = Stage(first, second)
+    first.sensors = sensors
+    stage.play(20)
+    first.block()
+    second.block()
+    stage.play(20)
+    told = stage.verdict()
+    assert told.cause == "stalled_collective"
+    assert any("less certain" in one.meaning for one in told.evidence) is not certain

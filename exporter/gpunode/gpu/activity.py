@@ -42,11 +42,16 @@ SECONDS = Metric(
     "Seconds of GPU time by state; the states sum to elapsed time.",
     (*GPU, "state"),
 )
+SURE_AFTER = 60.0
+"""Seconds that a GPU without counters must stand still before that is told: training that launches
+small kernels looks the same until its next collective."""
+
 BLOCKED_STREAK = Metric(
     "gpunode_gpu_blocked_streak_seconds",
     "gauge",
     f"Time for which every window was at least {STANDS_STILL:g} `blocked`, with nothing launched "
-    "and nothing moved: how long a collective has stalled.",
+    "and nothing moved: how long a collective has stalled. Without counters of launches (before "
+    f"Hopper, without DCGM), 0 up to {SURE_AFTER:g} s.",
     GPU,
 )
 LEDGER_SENSOR = Metric(
@@ -198,6 +203,7 @@ class GpuActivity:
         self.labels = gpu.identity.labels
         self.interval = self.every = settings.gpu.interval
         self.seconds = dict.fromkeys(STATES, 0.0)
+        self.still_for = 0.0
         self.blocked_streak = 0.0
         self.limits = Limits()
         self.calibration = calibration(census.node, gpu.identity, settings.gpu.calibration_file)
@@ -239,7 +245,9 @@ class GpuActivity:
         for state, share in result.shares.items():
             self.seconds[state] += share * window.seconds
         still = stands_still(window, result.shares)
-        self.blocked_streak = self.blocked_streak + window.seconds if still else 0.0
+        self.still_for = self.still_for + window.seconds if still else 0.0
+        sure = window.activity is not None or self.still_for >= SURE_AFTER
+        self.blocked_streak = self.still_for if sure else 0.0
         self._plan_burst(result, closed.monotonic)
         self.power.count(drawn, closed.monotonic, result.shares, window.resting_power)
         samples = tuple(self._samples(window))

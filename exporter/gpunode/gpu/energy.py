@@ -19,8 +19,9 @@ SETTLED_EVERY = 120.0
 """Seconds between reads of the energy counter."""
 
 SETTLED_FIRST = 10.0
-"""The same of the first, which tells how the samples compare with the counter, and of those where
-samples are missing."""
+"""The same of the first, and of those where samples are missing. The next follow after as long as
+all before them together: samples are up to 0.2 s late, so a load that begins at a read makes the
+comparison over 10 s wrong by 1 % (H200), and over longer times by less."""
 
 MISSING = 0.5
 """Seconds without samples from which the energy counter is read early."""
@@ -80,7 +81,8 @@ class _Start:
     counter: float
     drawn: float
     covered: float
-    first: bool
+    wait: float
+    """Seconds until it is read again, if no samples are missing."""
 
 
 class StateEnergy:
@@ -93,16 +95,26 @@ class StateEnergy:
 
         self._start: _Start | None = None
         self._factor = 1.0
+        """Energy counter over samples, in all the time of ``_compared``."""
+
+        self._compared = 0.0, 0.0
+        """The joules that the counter and the samples told of the same time."""
+
         self._drawn = 0.0
         self._covered = 0.0
         self._estimated = 0.0
         self._too_much = 0.0
 
+    @property
+    def counter(self) -> float | None:
+        """The driver's energy counter in joules, as last read; None if there is none."""
+        return self._start.counter if self._start else None
+
     def begin(self, now: float) -> None:
         """Take the energy counter's value as the start."""
         counter = known(self.gpu.energy)
         if counter is not None:
-            self._start = _Start(now, counter, 0.0, 0.0, first=True)
+            self._start = _Start(now, counter, 0.0, 0.0, SETTLED_FIRST)
 
     def count(
         self,
@@ -139,19 +151,22 @@ class StateEnergy:
             return 0.0
         elapsed, covered = now - start.at, self._covered - start.covered
         missing = elapsed - covered > MISSING
-        if elapsed < (SETTLED_FIRST if missing or start.first else SETTLED_EVERY):
+        if elapsed < (SETTLED_FIRST if missing else start.wait):
             return 0.0
         counter = known(self.gpu.energy)
         if counter is None:
             return 0.0
         told, drawn = counter - start.counter, self._drawn - start.drawn
         estimated, self._estimated = self._estimated, 0.0
-        self._start = _Start(now, counter, self._drawn, self._covered, first=False)
+        wait = min(SETTLED_EVERY, self._covered)
+        self._start = _Start(now, counter, self._drawn, self._covered, wait)
         if missing:
             # A counter that was reset tells less than the samples, or falls.
             possible = PLAUSIBLE[0] * drawn <= told <= MOST * (limit or math.inf) * elapsed
             return told - estimated if possible else 0.0
         if drawn <= 0.0 or not PLAUSIBLE[0] < told / drawn < PLAUSIBLE[1]:
             return 0.0
-        self._factor = told / drawn
+        counted, sampled = self._compared
+        self._compared = counted + told, sampled + drawn
+        self._factor = (counted + told) / (sampled + drawn)
         return told - estimated

@@ -80,6 +80,10 @@ TOUCHED = (0.005, 0.03)
 SPINNING = (1.05, 1.35)
 """Mean draw over that of a resting GPU while nothing but a spinning kernel runs."""
 
+NEAR_REST = 1.75
+"""A draw over that of a resting GPU below which one without counters may only spin. It was measured
+on no such GPU, and is wider than ``SPINNING`` for that."""
+
 STANDS_STILL = 0.9
 """A window with at least this share ``blocked`` counts as blocked throughout."""
 
@@ -139,9 +143,19 @@ def split(window: Window, tuned: Tuned = FITTED) -> Split:
 def stands_still(window: Window, shares: dict[str, float], tuned: Tuned = FITTED) -> bool:
     """Whether a kernel spun throughout a window in which nothing was launched and nothing moved.
 
-    A rank that always waits for a slower one is blocked most of the time, but goes on.
+    A rank that always waits for a slower one is blocked most of the time, but goes on. Without
+    counters, nothing tells launches: a loop of tiny kernels uses as little. Then the process must
+    be known to have peers, and it must be known that nothing moves over the links to them.
     """
-    if window.activity is not None and "pcie_receive" not in window.activity.values:
+    if window.activity is None:
+        return (
+            shares["blocked"] >= STANDS_STILL
+            and window.peers is True
+            and window.nvlink is not None
+            and max(window.nvlink, window.pcie or 0.0) < HOUSEKEEPING
+            and (_mean(window) or math.inf) < NEAR_REST * (window.resting_power or 0.0)
+        )
+    if "pcie_receive" not in window.activity.values:
         return False  # something may have been launched
     return (
         shares["blocked"] >= STANDS_STILL

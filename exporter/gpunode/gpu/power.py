@@ -51,6 +51,13 @@ ENERGY = Metric(
     "counter tells (50 Hz samples, settled with nvmlDeviceGetTotalEnergyConsumption).",
     (*GPU, "state"),
 )
+DRIVER_ENERGY = Metric(
+    "gpunode_gpu_driver_energy_joules_total",
+    "counter",
+    "Energy by the driver's own counter, read every two minutes. It goes on when the daemon "
+    "restarts, and begins again when the driver is reloaded (nvmlDeviceGetTotalEnergyConsumption).",
+    GPU,
+)
 STEP_PERIOD = Metric(
     "gpunode_gpu_step_period_seconds",
     "gauge",
@@ -58,7 +65,10 @@ STEP_PERIOD = Metric(
     "period (autocorrelation of 50 Hz samples).",
     GPU,
 )
-METRICS = (POWER, POWER_LIMIT, POWER_DEFAULT_LIMIT, DRAW, SWINGS, ENERGY, STEP_PERIOD)
+METRICS = (
+    *(POWER, POWER_LIMIT, POWER_DEFAULT_LIMIT, DRAW, SWINGS),
+    *(ENERGY, DRIVER_ENERGY, STEP_PERIOD),
+)
 
 LIMITS_EVERY = 300.0
 """Seconds between reads of the limits, which rarely change."""
@@ -123,4 +133,5 @@ class Power:
             yield from SWINGS.at(float(self.buffer.swings), *at)
             for state, joules in self.energy.joules.items():
                 yield from ENERGY.at(joules, *at, state)
+        yield from DRIVER_ENERGY.at(self.energy.counter, *at)
         yield from STEP_PERIOD.at(self.step_period, *at)

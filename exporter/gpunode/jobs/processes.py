@@ -22,6 +22,7 @@ from gpunode.holders.source import HoldersSource
 from gpunode.host.shm import Filling
 from gpunode.jobs import cgroup
 from gpunode.jobs.cgroup import Cgroup
+from gpunode.jobs.files import open_files_ratio
 from gpunode.jobs.shm import SharedMemory
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import HERTZ, ProcessStat, counter, parse_stat
@@ -133,6 +134,13 @@ MEMORY = Metric(
     "(/proc/PID/status: RssAnon, VmSwap).",
     GPU,
 )
+OPEN_FILES = Metric(
+    "gpunode_job_open_files_ratio",
+    "gauge",
+    "Largest share of its limit on open files that a process of the job uses (/proc/PID/fd, "
+    "/proc/PID/limits). Takes Linux 6.2, or SYS_PTRACE for other users' processes.",
+    GPU,
+)
 LOADER_WORKERS = Metric(
     "gpunode_job_loader_workers",
     "gauge",
@@ -146,6 +154,14 @@ READ_CALL_BYTES = Metric(
     "Bytes that read calls gave the job's processes since each was first seen, whether from disk "
     "or from the page cache; pipes count as well, files mapped into memory do not (/proc/PID/io: "
     "rchar).",
+    GPU,
+)
+WRITE_CALL_BYTES = Metric(
+    "gpunode_job_write_call_bytes_total",
+    "counter",
+    "Bytes that write calls took from the job's processes since each was first seen, for a disk, "
+    "the page cache, a file server, a pipe, or a connection that OpenSSL encrypts; send calls do "
+    "not count (/proc/PID/io: wchar).",
     GPU,
 )
 IO_BYTES = Metric(
@@ -308,7 +324,7 @@ PROGRAMS = 0.1
 """CPU seconds a read may spend on command lines, which may have megabytes, before it leaves those
 of other new processes to the next."""
 
-MOVED = ("read_bytes", "write_bytes", "rchar")
+MOVED = ("read_bytes", "write_bytes", "rchar", "wchar")
 """What is read of a process's ``io``."""
 
 OWN_MEMORY = ("RssAnon", "VmSwap")
@@ -350,8 +366,9 @@ class JobRead:
     unreadable: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(("stat", "io", "shm"), 0)
     )
-    io: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+    io: dict[str, tuple[float, ...]] = field(default_factory=dict)
     memory: float | None = None
+    open_files: float | None = None
     shm: dict[str, Filesystem] = field(default_factory=dict)
     cgroup: Cgroup = field(default_factory=Cgroup)
     cgroup_path: str = ""
@@ -408,7 +425,9 @@ class JobProcesses:
         COMPILER_CPUS,
         LOADER_WORKERS,
         MEMORY,
+        OPEN_FILES,
         READ_CALL_BYTES,
+        WRITE_CALL_BYTES,
         IO_BYTES,
         PRESSURE_WAITING,
         PRESSURE_STALLED,
@@ -432,7 +451,7 @@ class JobProcesses:
         self.every = settings.gpu.processes_interval
         self.cpu_seconds = 0.0
         self.faults = 0.0
-        self.io_bytes = [0.0, 0.0, 0.0]
+        self.io_bytes = [0.0] * len(MOVED)
         self.filling: dict[str, Filling] = {}
         self._shm = SharedMemory(node)
         self._usual = self.every
@@ -536,6 +555,7 @@ class JobProcesses:
         self._look_at_births(job)
         self._look_at_programs(job)
         self._look_at_memory(job)
+        job.open_files = open_files_ratio(self.node, job.processes)
         seen = self._shm.look([pid for pid in job.roots if pid in job.processes])
         job.shm, job.unreadable["shm"] = seen.spaces, seen.unreadable
         self._look_at_cgroup(job)
@@ -554,7 +574,7 @@ class JobProcesses:
             self._unseen.pop(pid, None)
         try:
             moved = parse_fields(self.node.read_text(f"/proc/{pid}/io"), MOVED)
-            job.io[pid] = moved["read_bytes"], moved["write_bytes"], moved["rchar"]
+            job.io[pid] = tuple(moved[name] for name in MOVED)
         except (OSError, ValueError, KeyError):
             job.unreadable["io"] += 1
         return True
@@ -686,10 +706,12 @@ class JobProcesses:
                 yield from COMPILER_CPUS.at(used.compilers(job.compilers), *at)
         if job.whole:
             yield from MEMORY.at(job.memory, *at)
+        yield from OPEN_FILES.at(job.open_files, *at)
         if job.io:
             for way, direction in enumerate(("read", "write")):
                 yield from IO_BYTES.at(self.io_bytes[way], *at, direction)
             yield from READ_CALL_BYTES.at(self.io_bytes[2], *at)
+            yield from WRITE_CALL_BYTES.at(self.io_bytes[3], *at)
         yield from self._cgroup_samples(job.cgroup, at)
         yield from self._shm_samples(job.shm, at, now)
 

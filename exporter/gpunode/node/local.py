@@ -28,6 +28,7 @@ from gpunode.node.node import (
     lines_of,
     program_of,
 )
+from gpunode.node.round_trips import round_trips
 
 OF_ITS_USER = re.compile(r"/proc/\d+/(?:environ|io|wchan|ns/.*|root)")
 """Files of a process that its user may read, and others with capabilities."""
@@ -140,6 +141,18 @@ class LocalNode:
     def communicates(self, pid: int) -> bool:
         with raised():
             return sockets.communicates(f"{self.rootfs}/proc/{pid}")
+
+    def open_files(self, pid: int) -> int:
+        folder = f"{self.rootfs}/proc/{pid}/fd"
+        # The size of this folder is their number, and takes no privilege, from Linux 6.2 on:
+        # https://docs.kernel.org/filesystems/proc.html (/proc/PID/fd)
+        if number := os.stat(folder).st_size:
+            return number
+        with raised():
+            return len(os.listdir(folder))
+
+    def round_trips(self) -> list[float]:
+        return round_trips()
 
     def network_statistics(self, interface: str) -> dict[str, int]:
         return ethtool.statistics(interface)

@@ -332,6 +332,17 @@ class Node(Protocol):
         """Whether a process has the socket of a communicator of NCCL. Raises ``OSError``."""
         ...
 
+    def open_files(self, pid: int) -> int:
+        """How many files a process has open. Raises ``OSError``."""
+        ...
+
+    def round_trips(self) -> list[float]:
+        """Round-trip times, in seconds, of open TCP connections to other machines.
+
+        Raises ``OSError``.
+        """
+        ...
+
     def network_statistics(self, interface: str) -> dict[str, int]:
         """Counters of a network driver, as ``ethtool -S`` shows them. Raises ``OSError``."""
         ...

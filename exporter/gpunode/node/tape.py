@@ -94,6 +94,8 @@ NODE_CALLS = {
     "image": NodeCall(),
     "listens": NodeCall(),
     "communicates": NodeCall(),
+    "open_files": NodeCall(),
+    "round_trips": NodeCall(named_by=0),
     "network_statistics": NodeCall(),
     "read_link": NodeCall(),
     "ask": NodeCall(named_by=2),

@@ -1,8 +1,7 @@
 """Asks a server of one process over TCP, also in another network namespace, such as a pod's.
 
 Any process may listen where another says that it does, and with SO_REUSEPORT even next to it. So
-the kernel says who would answer, before a byte is sent, and who has accepted:
-https://man7.org/linux/man-pages/man7/sock_diag.7.html
+the kernel says who would answer, before a byte is sent, and who has accepted.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import threading
 import time
 from dataclasses import dataclass
 
+from gpunode.node import sock_diag
 from gpunode.node.capability import raised
 from gpunode.node.kernel import parse_status
 from gpunode.node.sockets import descriptors
@@ -47,11 +47,8 @@ LONGEST_PAUSE = 0.05
 LONGEST_ACCEPT = 1.0
 """Seconds that a process may take within accept(2)."""
 
-NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, NLMSG_ERROR = 4, 20, 1, 2
 LISTEN = 10
 SPACES = re.compile(rb"  +")
-HEAD = struct.Struct("=IHHII")
-QUESTION = struct.Struct("=4BI")
 ENDS = struct.Struct("!HH16s16s")
 ANY_INTERFACE_AND_COOKIE = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
 FOUND = struct.Struct("=2B2x60xII")
@@ -170,17 +167,15 @@ def _wait_until_accepted(
 def _server(kernel: socket.socket, far: Address, near: Address) -> ServerSocket | None:
     """Who has our connection, or would be given it; None if nobody listens there."""
     ends = ENDS.pack(far.port, near.port, far.packed(), near.packed()) + ANY_INTERFACE_AND_COOKIE
-    question = QUESTION.pack(far.family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF) + ends
-    size = HEAD.size + len(question)
-    kernel.send(HEAD.pack(size, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, 0, 0) + question)
+    kernel.send(sock_diag.question(far.family, which=ends))
     answer = kernel.recv(1 << 13)
     try:
-        if HEAD.unpack_from(answer)[1] == NLMSG_ERROR:
-            number = abs(struct.unpack_from("=i", answer, HEAD.size)[0])
+        if sock_diag.HEAD.unpack_from(answer)[1] == sock_diag.NLMSG_ERROR:
+            number = abs(struct.unpack_from("=i", answer, sock_diag.HEAD.size)[0])
             if number == errno.ENOENT:
                 return None
             raise OSError(number, f"sock_diag: {os.strerror(number)}", str(far))
-        _, state, user, inode = FOUND.unpack_from(answer, HEAD.size)
+        _, state, user, inode = FOUND.unpack_from(answer, sock_diag.HEAD.size)
     except (struct.error, OverflowError) as error:
         why = f"sock_diag: an answer of {len(answer)} bytes"
         raise OSError(errno.EPROTO, why, str(far)) from error
@@ -261,7 +256,7 @@ def _sockets_in(namespace: str, family: int) -> tuple[socket.socket, socket.sock
 def _sockets(family: int) -> tuple[socket.socket, socket.socket]:
     connection = socket.socket(family, socket.SOCK_STREAM)
     try:
-        kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, NETLINK_SOCK_DIAG)
+        kernel = sock_diag.opened()
     except OSError:
         connection.close()
         raise

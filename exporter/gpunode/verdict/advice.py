@@ -11,6 +11,10 @@ Urgency = Literal["now", "soon", "note", "fine"]
 URGENCIES: tuple[Urgency, ...] = ("now", "soon", "note", "fine")
 """The most urgent first."""
 
+Family = Literal["work", "peers", "network", "data", "host", "device", "unknown"]
+"""Where the time goes: into the work itself; or what takes it: other ranks, the network, the way of
+data to the GPU, the process and its CPUs, a limit of the GPU; or nothing that is seen."""
+
 
 @dataclass(frozen=True, slots=True)
 class Advice:

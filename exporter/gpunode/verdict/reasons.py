@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpunode.gpu import GPU
 from gpunode.metric import Metric
-from gpunode.verdict.advice import Advice
+from gpunode.verdict.advice import Advice, Family
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,8 @@ class Reason:
     advice: Advice
     """``does`` goes on after the name of the GPU."""
 
-    colour: str
-    """A colour, or the cause or state of the ledger whose colour it has."""
+    family: Family
+    """Whose hue it has where it is shown."""
 
 
 GONE = Reason(
@@ -34,7 +34,7 @@ GONE = Reason(
         "whose process has ended",
         "Read the first error in the log of the rank that ended, then restart the job.",
     ),
-    "stalled_collective",
+    "peers",
 )
 STOPPED = Reason(
     "stopped",
@@ -45,7 +45,7 @@ STOPPED = Reason(
         "whose process is stopped by a signal or a debugger",
         "Continue it: `kill -CONT PID`. Or detach the debugger, or end the job.",
     ),
-    "stopped",
+    "host",
 )
 UNINTERRUPTIBLE = Reason(
     "uninterruptible",
@@ -57,7 +57,7 @@ UNINTERRUPTIBLE = Reason(
         "Look for a disk or file server that does not answer, under I/O. The job goes on when it "
         "does.",
     ),
-    "shm",
+    "host",
 )
 CHECKPOINTING = Reason(
     "checkpointing",
@@ -68,7 +68,7 @@ CHECKPOINTING = Reason(
         "which saves the state of the training",
         "Nothing, if it ends by itself. If it comes often, save from all ranks, or asynchronously.",
     ),
-    "checkpoint",
+    "host",
 )
 EVALUATING = Reason(
     "evaluating",
@@ -79,7 +79,7 @@ EVALUATING = Reason(
         "which is at work alone, as in an evaluation",
         "Nothing, if it ends by itself. If it comes often, evaluate on all ranks.",
     ),
-    "compute",
+    "work",
 )
 PREPARING = Reason(
     "preparing",
@@ -90,7 +90,7 @@ PREPARING = Reason(
         "whose job prepares data on CPUs",
         "Nothing, if it ends by itself. If it comes often, give the job more CPUs.",
     ),
-    "data_loading",
+    "host",
 )
 COMPUTING = Reason(
     "computing",
@@ -102,7 +102,7 @@ COMPUTING = Reason(
         "Compare its clock, temperature and load with the others: either it is slow, or it has "
         "more to do.",
     ),
-    "memory",
+    "device",
 )
 CPU_BOUND = Reason(
     "cpu_bound",
@@ -113,7 +113,7 @@ CPU_BOUND = Reason(
         "whose process keeps a whole CPU busy",
         "See what that thread does: `py-spy dump --pid PID`.",
     ),
-    "data_loading_cpu",
+    "host",
 )
 UNKNOWN = Reason(
     "unknown",

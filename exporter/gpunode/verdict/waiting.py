@@ -47,6 +47,11 @@ RECENT = 7.0
 LATEST = 4.5
 """Seconds over which it is seen what the others do: two windows."""
 
+SAVES = 5e6
+"""From this many bytes per second in write calls, a process for which others wait all the time
+saves something, even if slowly and elsewhere. OpenSSL sends so what goes to an object store. Logs
+take far less."""
+
 MISSED = 60.0
 """A job that does not wait this many seconds after a process ended goes on without it."""
 
@@ -59,6 +64,7 @@ USES = (
     job.IO_BYTES,
     job.LOADER_THREAD,
     job.STOPPED,
+    job.WRITE_CALL_BYTES,
     steps.SECONDS,
 )
 """The metrics that tell who waits, and why another does not come."""
@@ -122,7 +128,7 @@ def _reason(facts: Facts, at: At, most: float) -> Reason:
     """What the process on a GPU does while the others wait for ``most`` of the time."""
     if facts.now(job.STOPPED, *at):
         return STOPPED
-    if saves(facts, at):
+    if _saves(facts, at, most):
         return CHECKPOINTING
     latest = facts.recent(LATEST)
     shares = latest.shares(at)
@@ -141,8 +147,10 @@ def _reason(facts: Facts, at: At, most: float) -> Reason:
     return UNKNOWN
 
 
-def saves(facts: Facts, at: At) -> bool:
+def _saves(facts: Facts, at: At, most: float) -> bool:
     """Whether the job on a GPU saves its state, by its client's words or by what it writes."""
     if (facts.recent(LATEST).rate(steps.SECONDS, *at, "checkpoint") or 0.0) > 0.0:
         return True
-    return (facts.last_rate(job.IO_BYTES, *at, "write") or 0.0) >= WRITES
+    if (facts.last_rate(job.IO_BYTES, *at, "write") or 0.0) >= WRITES:
+        return True
+    return most >= THROUGHOUT and (facts.last_rate(job.WRITE_CALL_BYTES, *at) or 0.0) >= SAVES

@@ -16,7 +16,7 @@ NONE = Cause(
     meaning="no significant time is lost",
     named_when="none of these",
     advice=Advice("fine", "at work", ""),
-    colour="compute",
+    family="work",
 )
 
 CAUSES: dict[str, Cause] = {

@@ -74,7 +74,7 @@ MEMORY_ALLOCATION = Cause(
     remedy=Remedy(
         ("launch", "starved"), "Let the allocator keep its memory, or allocate before the loop."
     ),
-    colour="#AA66CC",
+    family="host",
     refines=("kernel_launch", "data_loading_cpu"),
     slows_its_gpu=True,
 )

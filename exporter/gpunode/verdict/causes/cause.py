@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from gpunode.metric import Metric
-from gpunode.verdict.advice import Advice
+from gpunode.verdict.advice import Advice, Family
 from gpunode.verdict.case import Case, Evidence
 
 LOST = 0.1
@@ -123,8 +123,8 @@ class Cause:
     advice: Advice
     """For who is on call."""
 
-    colour: str
-    """A colour, or the state of the ledger whose colour it has."""
+    family: Family
+    """Whose hue it has where it is shown."""
 
     looks: tuple[Explains | Loses | Bounds, ...] = ()
 

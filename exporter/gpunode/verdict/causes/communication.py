@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpunode.gpu.activity import BLOCKED_STREAK
+from gpunode.gpu.activity import BLOCKED_STREAK, LEDGER_SENSOR, SURE_AFTER
 from gpunode.gpu.models import MEASURED_ON_H200
 from gpunode.gpu.nvlink import NVLINK_SPEED
 from gpunode.gpu.units import NVLINK_BYTES, PCIE_BYTES
@@ -23,6 +23,9 @@ FORWARD = 1 / 3
 
 OF_HOST = ("starved", "launch", "copy")
 """States in which a rank is late for what its host does."""
+
+COUNTERS = ("gpm", "dcgm")
+"""The sensors that count what SMs do and what goes over PCIe."""
 
 STALLED = 6.0
 """A collective has stalled if every window was `blocked` for this many seconds."""
@@ -65,7 +68,7 @@ COMMUNICATION = Cause(
         left=_overlapped,
         unsure=0.15,
     ),
-    colour="communication",
+    family="network",
 )
 
 
@@ -88,7 +91,25 @@ def _stands_still(case: Case) -> Effect | None:
         return None
     meaning = "seconds for which nothing moved and nothing was launched"
     ledger = case.evidence(BLOCKED_STREAK, streak, STALLED, meaning)
-    return Effect(1.0, (ledger, *_late(case)))
+    return Effect(1.0, (ledger, *_less_certain(case), *_late(case)))
+
+
+def _less_certain(case: Case) -> Iterator[Evidence]:
+    """That no counters of SMs and PCIe were read, without which nothing tells launches."""
+    used = {sensor: case.now(LEDGER_SENSOR, sensor) for sensor in _sensors(case)}
+    if used and not any(used.values()):
+        meaning = (
+            "less certain: there are no counters of SMs and of launches, so that utilisation, draw "
+            "and NVLink alone tell; a loop of tiny kernels would look the same"
+        )
+        yield case.evidence(LEDGER_SENSOR, 0.0, 1.0, meaning, next(iter(used)))
+
+
+def _sensors(case: Case) -> Iterator[str]:
+    """The counters that the ledger would use, or uses."""
+    for _, _, sensor in case.facts.series(LEDGER_SENSOR, *case.at):
+        if sensor in COUNTERS:
+            yield sensor
 
 
 def _at_work(case: Case) -> bool:
@@ -124,7 +145,7 @@ STRAGGLER = Cause(
         "names the peer"
     ),
     looks=(Loses(_straggler),),
-    uses=(AWAITED, BLOCKED_STREAK),
+    uses=(AWAITED, BLOCKED_STREAK, LEDGER_SENSOR),
     advice=Advice(
         "soon",
         "waiting for a slower rank of the job",
@@ -137,7 +158,7 @@ STRAGGLER = Cause(
         left=_balanced,
         unsure=0.2,
     ),
-    colour="blocked",
+    family="peers",
     waits_for_peers=True,
 )
 
@@ -152,10 +173,12 @@ STALLED_COLLECTIVE = Cause(
     meaning="kernels spin in a collective and no peer arrives",
     named_when=(
         "the GPU has spun for six seconds or more while nothing moved and nothing was "
-        "launched, and no peer is seen evaluating, saving or preparing data"
+        "launched, and no peer is seen evaluating, saving or preparing data; without counters "
+        f"of SMs (before Hopper, without DCGM), for {SURE_AFTER:g} seconds, at full utilisation "
+        "near the draw of a resting GPU with NVLinks that move nothing, which is less certain"
     ),
     looks=(Loses(_stalled),),
-    uses=(AWAITED, BLOCKED_STREAK),
+    uses=(AWAITED, BLOCKED_STREAK, LEDGER_SENSOR),
     advice=Advice(
         "now",
         "hanging in a collective: a rank of the job does not come",
@@ -165,7 +188,7 @@ STALLED_COLLECTIVE = Cause(
     remedy=Remedy(
         ("blocked", "idle"), "Set a time-out for collectives and restart from a checkpoint."
     ),
-    colour="#882020",
+    family="peers",
     waits_for_peers=True,
 )
 

@@ -78,7 +78,7 @@ DATA_LOADING = Cause(
         "See what the loader waits for: `py-spy dump --pid PID`. Often it is a remote service.",
     ),
     remedy=Remedy(("starved",), "Profile the data loader: it waits for something beyond the node."),
-    colour="starved",
+    family="data",
     uncertain=True,
 )
 
@@ -153,7 +153,7 @@ DATA_LOADING_CPU = Cause(
     remedy=Remedy(
         ("starved",), "Give the job more CPUs and loader workers, or prepare its data beforehand."
     ),
-    colour="#AA4420",
+    family="data",
 )
 
 
@@ -200,7 +200,7 @@ DATA_LOADING_STORAGE = Cause(
     remedy=Remedy(
         ("starved",), "Cache the data on local disks, use larger files and prefetch more."
     ),
-    colour="#4466EE",
+    family="data",
 )
 
 
@@ -238,7 +238,7 @@ DATA_LOADING_COPY = Cause(
         "results back to the host.",
     ),
     remedy=Remedy(("copy",), "Pin host memory and copy while the GPU computes.", left=_pinned),
-    colour="copy",
+    family="data",
 )
 
 
@@ -264,7 +264,7 @@ SHM = Cause(
         "Kubernetes an `emptyDir` of medium Memory) or fewer loader workers.",
     ),
     remedy=Remedy(("starved",), "Mount a larger /dev/shm, or start fewer loader workers."),
-    colour="#2020EE",
+    family="data",
 )
 
 CAUSES = (DATA_LOADING, DATA_LOADING_CPU, DATA_LOADING_STORAGE, DATA_LOADING_COPY, SHM)

@@ -108,7 +108,7 @@ HOST_COMPUTE = Cause(
         "Move what the process computes on CPUs to the GPU or to loader workers.",
         left=without_gaps_and_copies,
     ),
-    colour="#BB5555",
+    family="host",
     slows_its_gpu=True,
 )
 
@@ -186,7 +186,7 @@ COMPILE = Cause(
         "it goes on, each new shape is compiled: pad lengths and sizes to a few.",
     ),
     remedy=Remedy(("starved",), "Keep the compile cache between runs; pad inputs to a few sizes."),
-    colour="#CCCCEE",
+    family="host",
     ends_by_itself=True,
 )
 
@@ -218,7 +218,7 @@ CHECKPOINT = Cause(
         "Write checkpoints asynchronously, sharded or less often.",
         left=without_gaps_and_copies,
     ),
-    colour="#6688EE",
+    family="host",
     ends_by_itself=True,
 )
 
@@ -255,7 +255,7 @@ NO_REQUESTS = Cause(
         "Nothing is broken. If this goes on for hours, ask the owner to give the GPU back.",
     ),
     remedy=Remedy(("idle", "starved"), "Run fewer replicas, or let several services share a GPU."),
-    colour="free",
+    family="host",
     ends_by_itself=True,
 )
 
@@ -291,7 +291,7 @@ STOPPED = Cause(
     remedy=Remedy(
         ("idle", "starved"), "End the job; look for a debugger or a file server that hung."
     ),
-    colour="#8888BB",
+    family="host",
 )
 
 UNEXPLAINED = Cause(
@@ -308,7 +308,7 @@ UNEXPLAINED = Cause(
         "sleep or a lock.",
     ),
     remedy=Remedy(("starved",), "Profile the process: nothing on its node explains why it pauses."),
-    colour="idle",
+    family="unknown",
     uncertain=True,
 )
 """What is named if nothing explains time without work."""

@@ -55,7 +55,7 @@ KERNEL_LAUNCH = Cause(
         "Launch fewer and larger kernels: CUDA graphs, `torch.compile`, larger batches.",
     ),
     remedy=Remedy(("launch",), "Use CUDA graphs, torch.compile or larger batches.", unsure=0.22),
-    colour="launch",
+    family="host",
     slows_its_gpu=True,
 )
 
@@ -95,7 +95,7 @@ THERMAL = Cause(
         "Check fans, air flow and inlet temperature. Drain the node if it goes on.",
     ),
     remedy=Remedy((), "Have the cooling of the nodes checked.", left=_unthrottled, unsure=0.3),
-    colour="#58F0A0",
+    family="device",
     slows_its_gpu=True,
 )
 
@@ -129,7 +129,7 @@ POWER = Cause(
         left=_unthrottled,
         unsure=0.3,
     ),
-    colour="#66EE66",
+    family="device",
     slows_its_gpu=True,
 )
 
@@ -178,7 +178,7 @@ PRECISION = Cause(
         left=_on_tensor_cores,
         unsure=0.09,
     ),
-    colour="#66AA44",
+    family="device",
 )
 
 
@@ -206,7 +206,7 @@ MEMORY_BANDWIDTH = Cause(
         "Nothing is wrong. Fused kernels (`torch.compile`) do more for each byte.",
     ),
     remedy=Remedy((), "Nothing is lost; fused kernels would move fewer bytes."),
-    colour="memory",
+    family="device",
 )
 
 
@@ -232,7 +232,7 @@ MEMORY_CAPACITY = Cause(
         "Nothing yet. A larger batch or longer sequence may end in an out-of-memory error.",
     ),
     remedy=Remedy((), "Nothing is lost; use a smaller batch, or shard the model."),
-    colour="#2044AA",
+    family="device",
 )
 
 CAUSES = (KERNEL_LAUNCH, THERMAL, POWER, PRECISION, MEMORY_BANDWIDTH, MEMORY_CAPACITY)
