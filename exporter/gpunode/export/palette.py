@@ -1,54 +1,84 @@
 """The colours of the ledger's states and of the verdict's causes, the same wherever they are shown.
 
-They stay apart for people who do not see red or green: the base is the palette of Okabe and Ito
-(https://jfly.uni-koeln.de/color/), the other causes are the colours farthest from it and from one
-another. Colours alone tell nothing: the name is always beside them.
+What takes the time of GPUs has a hue for each family, and the more urgent of a family are lighter.
+So a few colours say the most, and the causes of a family that are as urgent share one. Colours
+alone tell nothing: the name is always beside them.
+
+Any two of these colours differ for everybody, also for those who do not see red, green or blue.
+Those of what is to be mended, and of text, are seen on light and on dark ground. The tests
+(``tests/dashboards/test_colours.py``) say how much.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gpunode.verdict import causes, reasons
+from gpunode.verdict.advice import Family, Urgency
+
+FAMILIES: Mapping[Family, Mapping[Urgency, str]] = {
+    "work": dict.fromkeys(("fine", "note"), "#669066"),
+    "peers": {"now": "#ff4466", "soon": "#aa4c2a"},
+    "network": {"soon": "#4c6eb2"},
+    "data": {"soon": "#cc8000"},
+    "host": {"now": "#b266ff", "soon": "#a26e88", "note": "#663390"},
+    "device": {"soon": "#0099b2", **dict.fromkeys(("note", "fine"), "#004455")},
+    "unknown": {"soon": "#a4a4ac"},
+}
+"""By how urgent it is what a family has."""
 
 STATES: dict[str, str] = {
-    "compute": "#009E73",
-    "memory": "#56B4E9",
-    "communication": "#0072B2",
-    "blocked": "#D55E00",
-    "copy": "#AA3377",
-    "launch": "#F0E442",
-    "starved": "#E69F00",
-    "idle": "#B8B8C2",
-    "free": "#DDDDDD",
-    "unknown": "#444448",
+    "compute": FAMILIES["work"]["fine"],
+    "memory": FAMILIES["device"]["fine"],
+    "communication": FAMILIES["network"]["soon"],
+    "blocked": FAMILIES["peers"]["soon"],
+    "copy": "#f6bb66",
+    "launch": FAMILIES["host"]["soon"],
+    "starved": FAMILIES["data"]["soon"],
+    "idle": FAMILIES["unknown"]["soon"],
+    "free": "#5c5c64",
+    "unknown": "#2c2c30",
 }
 
 CAUSES: dict[str, str] = {
-    name: STATES.get(cause.colour, cause.colour) for name, cause in causes.CAUSES.items()
+    name: FAMILIES[cause.family][cause.advice.urgency] for name, cause in causes.CAUSES.items()
 }
-"""A cause that takes the time of one state has that state's colour."""
 
 REASONS: dict[str, str] = {
-    name: {**STATES, **CAUSES}.get(reason.colour, reason.colour)
-    for name, reason in reasons.REASONS.items()
+    name: FAMILIES[reason.family][reason.advice.urgency] for name, reason in reasons.REASONS.items()
 }
 """Why the other GPUs of a job wait for one."""
 
-SEVERITIES: dict[str, str] = {"page": "#D55E00", "ticket": "#E69F00", "info": "#56B4E9"}
+SEVERITIES: dict[str, str] = {
+    "page": FAMILIES["peers"]["now"],
+    "ticket": FAMILIES["data"]["soon"],
+    "info": FAMILIES["network"]["soon"],
+}
 
 PHASES: dict[str, str] = {
     "step": STATES["compute"],
     "data": STATES["starved"],
     "checkpoint": CAUSES["checkpoint"],
     "evaluation": STATES["memory"],
-    "compile": CAUSES["compile"],
+    "compile": STATES["launch"],
     "other": STATES["idle"],
 }
 """The phases that training reports."""
 
-LIMIT = "#D55E00"
+LIMIT = SEVERITIES["page"]
 """The line of a threshold, and what is beyond it."""
 
-FINE = "#009E73"
+FINE = STATES["compute"]
 
-PLAIN = "#0072B2"
+PLAIN = STATES["communication"]
 """What has no meaning of its own."""
+
+NAMES: dict[str, str] = {
+    name: PLAIN
+    if cause.family == "unknown"
+    else FAMILIES[cause.family].get("soon", CAUSES[name])
+    if cause.advice.urgency in ("note", "fine")
+    else CAUSES[name]
+    for name, cause in causes.CAUSES.items()
+}
+"""Causes as text: what is less urgent has a colour that can be read."""

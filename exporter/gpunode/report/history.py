@@ -121,6 +121,9 @@ BY_USEFUL_SHARE = (
 )
 """GPUs by the share of the 30 days before that was useful."""
 
+BREAKERS = "topk(10, max by (cluster, instance, gpu, uuid) (gpu:gpunode_lemon:score) > 1)"
+"""GPUs that broke or held up several jobs within the 30 days before."""
+
 Amounts = dict[str, float]
 """GPU hours by state, cause, kind or phase."""
 
@@ -221,6 +224,8 @@ class Past:
     """Hours of each fault of each node and GPU (empty for a node), by the end of the window."""
 
     by_useful_share: Amounts = field(default_factory=dict)
+    breakers: dict[tuple[NodeKey, str, str], float] = field(default_factory=dict)
+    """Jobs that a GPU broke and faults that it had, by node, index and UUID."""
 
     def day(self, at: int) -> int:
         """The end of the day of the period to which a time belongs."""
@@ -255,6 +260,10 @@ class Asking:
         if whole:
             for labels, value in self.server.at(BY_USEFUL_SHARE, self.past.period.end + LATE):
                 self.past.by_useful_share[labels.get("useful", "")] = value
+            for labels, value in self.server.at(BREAKERS, self.past.period.end + LATE):
+                node = NodeKey(labels.get("cluster", ""), labels.get("instance", ""))
+                gpu = node, labels.get("gpu", ""), labels.get("uuid", "")
+                self.past.breakers[gpu] = value
 
     def _brief(self) -> list[tuple[Query, int, Put]]:
         return [

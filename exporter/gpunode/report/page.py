@@ -40,7 +40,7 @@ def html(report: Report) -> str:
         if section.name in DRAWN
     }
     page = environment.get_template("report.html")
-    return page.render(report=report, charts=drawn, version=__version__)
+    return page.render(report=report, charts=drawn, version=__version__, palette=palette)
 
 
 def as_json(report: Report) -> str:

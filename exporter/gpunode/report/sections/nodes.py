@@ -162,6 +162,24 @@ def failures(view: PeriodView) -> ReportSection:
                 ),
                 asked,
             ),
+            Table(
+                "breakers",
+                "GPUs that broke or held up several jobs",
+                (
+                    TableColumn("node", "Node"),
+                    TableColumn("gpu", "GPU"),
+                    TableColumn("uuid", "UUID"),
+                    TableColumn("incidents", "Jobs and faults", "count"),
+                ),
+                tuple(
+                    (view.node_name(node), gpu, uuid, count)
+                    for (node, gpu, uuid), count in sorted(
+                        view.past.breakers.items(), key=lambda item: -item[1]
+                    )
+                ),
+                (history.BREAKERS,),
+                note="Within the 30 days before the end. Each job counts once for a GPU.",
+            ),
         ),
     )
 

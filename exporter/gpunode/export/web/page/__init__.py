@@ -49,12 +49,13 @@ def files() -> dict[str, Prepared]:
 
 def colours() -> str:
     """The palette as a style sheet: an element with a state or an urgency knows its colour."""
+    named = f":root {{ --fine: {palette.FINE}; --limit: {palette.LIMIT}; }}"
     rules = [
         f'[data-{kind}="{name}"] {{ --colour: {colour}; }}'
         for kind, of in (("state", palette.STATES), ("urgency", URGENCIES))
         for name, colour in of.items()
     ]
-    return "\n".join([*rules, ""])
+    return "\n".join([named, *rules, ""])
 
 
 def sends(file: Prepared) -> Callable[[Request], Awaitable[Response]]:
