@@ -17,6 +17,10 @@ GPU = ", ".join(IDENTITY["gpu"])
 NODE = ", ".join(IDENTITY["node"])
 FILESYSTEM = ", ".join(IDENTITY["filesystem"])
 
+NO_NAMESPACE = "(no namespace)?"
+"""What a dashboard selects for jobs without a namespace, as those of Slurm: a regular expression
+that an absent label matches, and no namespace of Kubernetes."""
+
 DECLARED: dict[str, Metric] = {m.name: m for section in METRICS.values() for m in section}
 """What the exporter exports, by name."""
 

@@ -9,23 +9,28 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
+from urllib.parse import quote
 
 from alerts.figures import FORMATS, MORE_OR_LESS, OF_SETTINGS
 from alerts.model import AT_ONCE, IDENTITY, Interval, Record, Scope, Threshold, Tier, seconds
-from alerts.promql import JOB, NODE
-from alerts.recording import OF_CLUSTERS, OF_NODES, RECORDS
+from alerts.promql import JOB, NO_NAMESPACE, NODE
+from alerts.recording import OF_CLUSTERS, OF_NODES, RECORDS, losses
 from alerts.settings import GRAFANA_URL, RUNBOOKS_URL, SETTINGS, Setting
 from alerts.thresholds.table import THRESHOLDS
 from gpunode.rules.document import Document, Group, Rule
 from gpunode.rules.render import rendered, with_values
 
 ITS_CLUSTER = "{{ with $labels.cluster }}&var-cluster={{ . }}{{ end }}"
+ITS_NAMESPACE = (
+    "&var-namespace={{ with $labels.owner_namespace }}{{ . }}{{ else }}"
+    f"{quote(NO_NAMESPACE)}{{{{ end }}}}"
+)
 NODE_PAGE = f"{GRAFANA_URL}/d/gpunode-node?var-node={{{{ $labels.instance }}}}{ITS_CLUSTER}"
 FLEET_PAGE = f"{GRAFANA_URL}/d/gpunode-fleet?{ITS_CLUSTER}"
 DASHBOARDS: dict[Scope, str] = {
     "job": (
-        f"{GRAFANA_URL}/d/gpunode-job?var-namespace={{{{ $labels.owner_namespace }}}}"
-        f"&var-job={{{{ $labels.workload }}}}{ITS_CLUSTER}"
+        f"{GRAFANA_URL}/d/gpunode-job?var-job={{{{ $labels.workload }}}}"
+        f"{ITS_NAMESPACE}{ITS_CLUSTER}"
     ),
     "gpu": NODE_PAGE.replace("gpunode-node", "gpunode-gpu") + "&var-gpu={{ $labels.gpu }}",
     "node": NODE_PAGE,
@@ -86,6 +91,10 @@ ITS_RANK = _ask(
     ),
     3,
 )
+ITS_CERTAINTY = _ask(
+    "job:gpunode_stalled:without_counters",
+    f" Less certain: {_number('GPU')} without counters of launches.",
+)
 ITS_BEST = (
     "{{ with printf `job:gpunode_training_step:at_best{cluster=%q,owner_namespace=%q,workload=%q,"
     "replica=%q,user=%q,what=%q}` $labels.cluster $labels.owner_namespace $labels.workload "
@@ -107,6 +116,12 @@ HELD = (
     + _list("Held by", "{{ or .Labels.owner_pod .Labels.slurm_job .Labels.user }}")
     + "{{ end }}"
 )
+HOLDERS = f"gpu:gpunode_gpu_fault:holder{OF_THIS_GPU}"
+HELD_WHEN_IT_BROKE = (
+    f"{{{{ with printf `{HOLDERS}` {BY_ITS_LABELS} }}}}"
+    + _list("Held by", "{{ or .Labels.owner_pod .Labels.slurm_job .Labels.user }}")
+    + f"{{{{ else }}}}{HELD}{{{{ end }}}}"
+)
 REASONS = (
     f"{{{{ with printf `gpu:gpunode_gpu_fault:level{OF_THIS_GPU}` {BY_ITS_LABELS} }}}}"
     + _list("Reasons:", "{{ .Labels.reason }}")
@@ -123,6 +138,21 @@ SILENT_NODES = (
     + "{{ end }}"
 )
 
+
+def _held_up(label: str) -> str:
+    """The jobs that stand still for the event of an alert."""
+    return (
+        f"{{{{ with printf `topk(30, job:gpunode_event:gpus{{cluster=%q,{label}=%q}})` "
+        f"$labels.cluster $labels.{label} | query }}}}"
+        + _list(
+            "Jobs that stand still for it:",
+            "{{ with .Labels.owner_namespace }}{{ . }}/{{ end }}{{ .Labels.workload }}"
+            "{{ with .Labels.user }} of {{ . }}{{ end }}",
+        )
+        + "{{ end }}"
+    )
+
+
 PLACES: dict[Scope, str] = {
     "job": f"{ITS_NAME}{ITS_SIZE}: ",
     "gpu": "GPU {{ $labels.gpu }} of {{ $labels.instance }}: ",
@@ -135,15 +165,28 @@ MORE: dict[Scope, str] = {
     "job": ITS_CAUSES,
     "gpu": HELD,
     "node": "",
-    "filesystem": SILENT_NODES,
-    "fault": NODES,
+    "filesystem": SILENT_NODES + _held_up("filesystem"),
+    "fault": NODES + _held_up("fault"),
     "cluster": "",
 }
 """What a description says after the figure."""
 
+ITS_JOBS = (
+    "{{ with printf `topk(5, max by (owner_namespace, workload, user, reason) "
+    "(last_over_time(gpu:gpunode_lemon:incident{cluster=%q,uuid=%q}[30d])))` "
+    "$labels.cluster $labels.uuid | query }}"
+    + _list("Among them:", "{{ or .Labels.workload .Labels.reason }}")
+    + "{{ end }}"
+)
 EVIDENCE = {
-    "JobStalled": ITS_LATE + ITS_RANK,
+    "JobStalled": ITS_LATE + ITS_RANK + ITS_CERTAINTY,
+    "JobStraggler": _ask(
+        "gpu:gpunode_gpu_blocked:gap_to_job",
+        _list("Waited for most:", "GPU {{ .Labels.gpu }} of {{ .Labels.instance }}"),
+        1,
+    ),
     "GpuUnhealthy": REASONS,
+    "GpuLemon": ITS_JOBS,
     "JobSlowed": ITS_CHANGES,
 }
 """What it says besides, for an alert that is worth it."""
@@ -164,6 +207,10 @@ VARIABLES: dict[Scope, dict[str, str]] = {
 }
 """What the commands of a runbook name, to be pasted into a shell before them: labels by variable.
 Each value is quoted, so that no name of a tenant's is a command to the shell."""
+
+
+HOLDER = {"GpuUnhealthy": HELD_WHEN_IT_BROKE}
+"""Whose it is, for an alert that outlasts the job."""
 
 
 def expression(row: Threshold, tier: Tier) -> str:
@@ -240,7 +287,7 @@ def rule(row: Threshold, tier: Tier) -> Rule:
         label="{{ $labels.NAME }}",
         figure=_in_alert,
     )
-    more = EVIDENCE.get(row.alert, "") + MORE[row.scope]
+    more = EVIDENCE.get(row.alert, "") + HOLDER.get(row.alert, MORE[row.scope])
     made: Rule = {
         "alert": row.alert,
         "tier": tier.severity,
@@ -374,7 +421,8 @@ def _alerts(rows: Iterable[Threshold]) -> Iterator[tuple[Interval, Rule]]:
 def document(rows: Sequence[Threshold] = THRESHOLDS) -> Document:
     """Every rule, with names for what a site may change."""
     at_once = [record for record in OF_CLUSTERS if record.interval == AT_ONCE]
-    others = [record for record in OF_CLUSTERS if record.interval != AT_ONCE]
+    looking_back = [record for record in OF_CLUSTERS if record in losses.SINCE]
+    others = [record for record in OF_CLUSTERS if record not in (*at_once, *looking_back)]
     by_file = {"cluster_at_once": [], **groups(rows)}
     return {
         "settings": {name: setting.value for name, setting in SETTINGS.items()},
@@ -388,6 +436,7 @@ def document(rows: Sequence[Threshold] = THRESHOLDS) -> Document:
         "files": {
             "recording": _in_groups("recording", _records(OF_NODES)),
             "cluster_recording": _in_groups("cluster_recording", _records(others)),
+            "cluster_losses": _in_groups("cluster_losses", _records(looking_back)),
             **{
                 name: _in_groups(
                     name,

@@ -78,6 +78,33 @@ FLEET_LEAST = Setting(
     "Fewer nodes than this are no fault of the fleet, whatever their share.",
     "count",
 )
+FLEET_JOBS = Setting(
+    "fleet_jobs",
+    4,
+    "From this many jobs of a cluster on that come to stand still together, one alert speaks for "
+    "all of them, though no node shows a fault.",
+    "count",
+)
+TOGETHER_WITHIN = Setting(
+    "together_within",
+    240,
+    "Seconds within which jobs come to stand still together.",
+    "seconds",
+)
+INCIDENT_BEGINS = Setting(
+    "incident_begins",
+    600,
+    "Seconds for which an incident of a GPU is recorded as new: a long one costs no more than a "
+    "short one.",
+    "seconds",
+)
+LEMON_BEYOND = Setting(
+    "lemon_beyond",
+    2,
+    "A GPU that has broken jobs is a lemon above this multiple of what other GPUs have that have "
+    "broken any.",
+    "number",
+)
 THROTTLED = Setting(
     "throttled",
     0.1,
@@ -127,11 +154,25 @@ STALLED_FROM = Setting(
     "threshold of JobStalled, too, as long as no other is set there.",
     "seconds",
 )
+PAGED_FROM = Setting(
+    "paged_from",
+    120,
+    "GPU seconds that a stall must have cost before JobStalled pages: two GPUs for a minute, eight "
+    "at once.",
+    "seconds",
+)
 STILL_FROM = Setting(
     "still_from",
     60,
     "Seconds without work after which a job stands still: it keeps the GPUs that it had, and is "
     "not held up by a straggler.",
+    "seconds",
+)
+RANKS_LEAVE_WITHIN = Setting(
+    "ranks_leave_within",
+    120,
+    "Seconds for which processes that leave the GPUs of a job excuse that nothing moves: it ends "
+    "rank by rank, restarts, or goes on with fewer ranks.",
     "seconds",
 )
 COMES_BACK_WITHIN = Setting(
@@ -149,6 +190,18 @@ COMES_BACK_AGAIN = Setting(
     2,
     "A job that has come back by itself is reported after this multiple of its longest pause.",
     "number",
+)
+SERVER_STALLED_FROM = Setting(
+    "server_stalled_from",
+    180,
+    "Seconds without work after which GPUs of a server that spin stand still.",
+    "seconds",
+)
+SERVER_RESTED = Setting(
+    "server_rested",
+    0.9,
+    "Above this share of five minutes with nothing to run on any of its GPUs, a server rests.",
+    "percent",
 )
 STARVED_FROM = Setting(
     "starved_from",
@@ -168,6 +221,12 @@ RESTARTED_USEFUL = Setting(
     0.3,
     "A job that computes for this share of an hour does not crash in a loop.",
     "percent",
+)
+STARTS_FOR = Setting(
+    "starts_for",
+    900,
+    "Seconds up to which no start of a job is slow, whatever its earlier ones took.",
+    "seconds",
 )
 
 # Versions
@@ -194,6 +253,48 @@ SERVING_SLOWDOWN = Setting(
     "number",
 )
 
+ASKED_SHARE = Setting(
+    "asked_share",
+    0.9,
+    "Above this share of the last day with requests, as far as its cluster was seen, a service is "
+    "always asked.",
+    "percent",
+)
+# GPUs that are slow from the start
+
+COMPARED_LEAST = Setting(
+    "compared_least",
+    8,
+    "Fewer GPUs than this that are busy in the same way are no comparison.",
+    "count",
+)
+COMPARED_BUSY = Setting(
+    "compared_busy",
+    0.5,
+    "Above this share of its time in a state, a GPU is busy with it.",
+    "percent",
+)
+NEAR_POWER_LIMIT = Setting(
+    "near_power_limit",
+    0.85,
+    "From this share of its power limit, the limit may lower a GPU's clock now and then.",
+    "percent",
+)
+SLOW_GPU = Setting(
+    "slow_gpu",
+    0.8,
+    "A GPU that reaches less than this share of what others do is slow, where another alert asks; "
+    "the threshold of GpuSlow, too, as long as no other is set there.",
+    "percent",
+)
+PACE_KNOWN = Setting(
+    "pace_known",
+    6,
+    "Looks, five minutes apart, at a job at work before a rank that waits less than it did counts "
+    "as one that has become slow.",
+    "count",
+)
+
 # Memory and filesystems
 
 SWAP_READ = Setting(
@@ -201,6 +302,32 @@ SWAP_READ = Setting(
     1e6,
     "Bytes a second read back from swap above which a node is short of memory.",
     "bytes",
+)
+MEMORY_FULL_WITHIN = Setting(
+    "memory_full_within",
+    1800,
+    "Memory runs out if there will be none within these seconds, at the pace of the last five "
+    "minutes and of the five before.",
+    "seconds",
+)
+MEMORY_LOW = Setting(
+    "memory_low",
+    0.2,
+    "A node that has no less than this share of its memory left does not run out of it.",
+    "percent",
+)
+MEMORY_HIGH = Setting(
+    "memory_high",
+    0.8,
+    "A job that uses no more than this share of its memory limit does not run out of it.",
+    "percent",
+)
+MEMORY_STALLED = Setting(
+    "memory_stalled",
+    0.1,
+    "Above this share of the time in which all programs of a node wait for memory, it is short of "
+    "it.",
+    "percent",
 )
 SHM_FULL_WITHIN = Setting(
     "shm_full_within",
@@ -281,10 +408,23 @@ RDMA_LINKS_LOST = Setting(
     "Times in an hour that an RDMA port lost its link above which it is faulty.",
     "number",
 )
+CONGESTED_FROM = Setting(
+    "congested_from",
+    10000,
+    "Signs of congestion a second above which an RDMA port is congested; the dashboards draw it.",
+    "number",
+)
 XID_REMEMBERED_FOR = Setting(
     "xid_remembered",
     XID_REMEMBERED,
     "Seconds for which an XID counts.",
+    "seconds",
+)
+CLOCK_OFF = Setting(
+    "clock_off",
+    30,
+    "Seconds from which a node's clock is wrong: what happened on the node is then dated by "
+    "Prometheus' clock. The exporter reads the clock every few seconds.",
     "seconds",
 )
 CONTAINED_REMEMBERED = Setting(
@@ -310,10 +450,25 @@ XIDS_OF_APPLICATIONS = Setting(
     "XIDs after which a program is started again and the GPU goes on; they are only kept for a "
     "review. Nobody hears of those that are in none of the three.",
 )
+PARTS_COUNTED_FOR = Setting(
+    "parts_counted_for",
+    600,
+    "Seconds after a person said that a node is repaired in which its parts are counted anew.",
+    "seconds",
+)
 KNOWN_SHARE = Setting(
     "known_share",
     0.005,
     "Above this share of a day, what a GPU did was known.",
+    "percent",
+)
+
+# Losses
+
+STEP_UP = Setting(
+    "step_up",
+    0.75,
+    "A loss began when it was last below this share of what it is, for five minutes on end.",
     "percent",
 )
 

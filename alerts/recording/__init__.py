@@ -3,13 +3,40 @@
 from __future__ import annotations
 
 from alerts.model import Record
-from alerts.recording import capacity, faults, jobs, review, versions
+from alerts.recording import (
+    absence,
+    capacity,
+    clocks,
+    compared,
+    events,
+    faults,
+    jobs,
+    latched,
+    lemons,
+    losses,
+    memory,
+    ranks,
+    repairs,
+    review,
+    servers,
+    starts,
+    versions,
+)
 
 OF_NODES: tuple[Record, ...] = (
     *capacity.OF_NODES,
     *jobs.OF_NODES,
+    *repairs.OF_NODES,
+    *latched.OF_GPUS,
     *faults.OF_NODES,
+    *latched.OF_HOLDERS,
+    *latched.OF_PARTS,
+    *compared.OF_NODES,
     *versions.OF_NODES,
+    *absence.OF_NODES,
+    *clocks.OF_NODES,
+    *memory.OF_NODES,
+    *ranks.OF_NODES,
 )
 """Rules that need only the series of one node; each shard of Prometheus can evaluate them."""
 
@@ -19,9 +46,20 @@ OF_CLUSTERS: tuple[Record, ...] = (
     *versions.OF_CLUSTERS,
     *jobs.OF_SERVICES,
     *faults.OF_CLUSTERS,
+    *compared.OF_CLUSTERS,
+    *servers.OF_GROUPS,
+    *jobs.OF_STILL,
+    *events.OF_EVENTS,
     *jobs.OF_STALLS,
+    *starts.OF_STARTS,
+    *memory.OF_CLUSTERS,
+    *ranks.OF_RANKS,
+    *ranks.OF_FIGURES,
     *capacity.OF_CLUSTERS,
+    *lemons.OF_LEMONS,
     *review.REVIEWED,
+    *losses.OF_NAMESPACES,
+    *losses.SINCE,
 )
 """Rules that add up or compare nodes, for the Prometheus that sees them all."""
 

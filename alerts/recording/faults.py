@@ -5,6 +5,8 @@ from __future__ import annotations
 from alerts.examples import GPU_A, HELD, NODE_A, OF_GPU, OF_NODE, A, series
 from alerts.model import AT_ONCE, FOR_DAYS, FOR_HOURS, Record
 from alerts.promql import DAY, FILESYSTEM, GPU, JOB, NODE, by_node, gained, happened, of_gpus, rate
+from alerts.recording.clocks import dated
+from alerts.recording.repairs import unrepaired
 from alerts.settings import (
     CONTAINED_REMEMBERED,
     FLEET_LEAST,
@@ -19,6 +21,7 @@ from alerts.settings import (
     XID_REMEMBERED_FOR,
     XIDS_OF_HARDWARE,
     XIDS_TO_LOOK_INTO,
+    Setting,
 )
 from gpunode.driver.nvidia.xids import ACTIONS, CODES, OF_NVLINK5, Notify
 from gpunode.host.filesystem import LOCAL
@@ -26,6 +29,9 @@ from gpunode.host.filesystem import LOCAL
 TARGETS = f'up{{job=~"{SCRAPE_JOBS}"}}'
 UP = series("up", job="gpunode")
 CORDONED = "node:gpunode_drained:max"
+
+TARGET_LATELY = "30m"
+"""For how long faults of a node are told that is no target any more: it may be gone for good."""
 
 PAGES = 2
 TELLS = 1
@@ -73,8 +79,8 @@ def _said(true: str, reasons: dict[str, str], of: str, by: str) -> str:
     return f"max by ({by}) ({true})"
 
 
-def _xid(level: int, notify: Notify, true: str) -> str:
-    """The fault of an XID that is so urgent, with what NVIDIA's catalogue asks for.
+def _xid(notify: Notify, found: str) -> str:
+    """XIDs that are so urgent, with what NVIDIA's catalogue asks for as the reason.
 
     Most XIDs share an action; it stands for those that a site adds as well.
     """
@@ -87,14 +93,14 @@ def _xid(level: int, notify: Notify, true: str) -> str:
     for words, numbers in asks.items():
         if words != most:
             reasons[f"({'|'.join(map(str, numbers))})"] = f"XID $1: {words}"
-    return _said(f"{level} + 0 * ({true})", reasons, "xid", OF_A_GPU)
+    return _said(found, reasons, "xid", OF_A_GPU)
 
 
 OF_A_GPU = f"{GPU}, reason"
 OF_A_NODE = f"{NODE}, fault"
 
 _BY_BUS = "cluster, instance, bus_id"
-_PHYSICAL = 'gpunode_gpu_info{parent=""}'
+PHYSICAL = 'gpunode_gpu_info{parent=""}'
 _OF_THE_GPU = (
     f"* on ({_BY_BUS}) group_left (gpu, uuid) "
     f"(gpu:gpunode_gpu_info:by_bus and on ({_BY_BUS}) "
@@ -107,8 +113,8 @@ and a join in which a place has two GPUs would fail for every node."""
 def _logged(metric: str, selected: str, by: str) -> str:
     """GPUs that the kernel log named lately, with the labels ``by``."""
     return (
-        f"max by ({_BY_BUS}, {by}) ({metric}{{{selected}}} > time() - {XID_REMEMBERED_FOR}) "
-        f"{_OF_THE_GPU}"
+        f"({dated(f'max by ({_BY_BUS}, {by}) ({metric}{{{selected}}})', f'{_BY_BUS}, {by}')} "
+        f"> time() - {XID_REMEMBERED_FOR}) {_OF_THE_GPU}"
     )
 
 
@@ -122,9 +128,14 @@ _FATAL_LINK = (
 _NVLINK5 = "|".join(map(str, OF_NVLINK5))
 
 
-def _recent_xid(selected: str) -> str:
+def times_of_xids(selected: str) -> str:
+    """When the driver last reported XIDs, by Prometheus' clock."""
+    return dated(f"max by ({GPU}, xid) ({XIDS}{{{selected}}})", f"{GPU}, xid")
+
+
+def _recent_xid(selected: str, within: Setting = XID_REMEMBERED_FOR) -> str:
     """GPUs and the XIDs that their driver reported lately."""
-    return f"max by ({GPU}, xid) ({XIDS}{{{selected}}}) > time() - {XID_REMEMBERED_FOR}"
+    return f"{times_of_xids(selected)} > time() - {within}"
 
 
 _LINK_XIDS = (
@@ -146,11 +157,11 @@ _UNDECODED = (
 """Errors of NVLink 5 of which only the number is known, as where no kernel log can be read."""
 _LOST_DATA = happened('gpunode_gpu_ecc_errors_total{kind="uncorrected"}')
 
-GPU_FAULTS = (
-    _xid(PAGES, "page", _OF_HARDWARE),
-    _xid(PAGES, "page", _LOGGED),
+OF_A_RESET = (
+    _xid("page", _OF_HARDWARE),
+    _xid("page", _LOGGED),
     _said(
-        f'{PAGES} + 0 * label_join({_FATAL_LINK}, "link", " on link ", "xid", "link")',
+        f'label_join({_FATAL_LINK}, "link", " on link ", "xid", "link")',
         {
             "(.+)": f"XID $1: {ACTIONS['RESET_GPU'].words}",
             "(.+) on link -1": f"XID $1: {ACTIONS['RESET_GPU'].words}",
@@ -158,6 +169,16 @@ GPU_FAULTS = (
         "link",
         OF_A_GPU,
     ),
+)
+"""When GPUs lately had errors after which they cannot be used until they are reset. They are over
+in a moment, and so are remembered: see ``latched``."""
+
+LATCHED = "gpu:gpunode_gpu_fault:latched"
+ANSWERED = "node:gpunode_exporter:up"
+
+GPU_FAULTS = (
+    f"{PAGES} + 0 * {LATCHED} and on ({NODE}) (last_over_time({ANSWERED}[{TARGET_LATELY}]) "
+    f"or on ({NODE}) gpu:gpunode_gpu_info:by_bus)",
     _fault(
         PAGES,
         f'max by ({GPU}) (max_over_time(gpunode_source_up{{source="gpu_activity",gpu!=""}}[3m])) '
@@ -168,7 +189,7 @@ GPU_FAULTS = (
     _fault(
         PAGES,
         f"{_LOST_DATA} unless on ({GPU}) "
-        f'max by ({GPU}) ({XIDS}{{xid="{CONTAINED}"}}) > time() - {CONTAINED_REMEMBERED}',
+        + _recent_xid(f'xid="{CONTAINED}"', CONTAINED_REMEMBERED),
         "memory lost data",
         by=OF_A_GPU,
     ),
@@ -187,7 +208,7 @@ GPU_FAULTS = (
         OF_A_GPU,
     ),
     _fault(TELLS, _LOST_DATA, "memory lost data", by=OF_A_GPU),
-    _xid(TELLS, "ticket", _TO_LOOK_INTO),
+    _xid("ticket", f"{TELLS} + 0 * ({_TO_LOOK_INTO})"),
     _fault(
         TELLS,
         _UNDECODED,
@@ -203,43 +224,107 @@ GPU_FAULTS = (
     ),
 )
 
+
+def _new(faults: str, without: str, fault: str) -> str:
+    """Faults but for old ones, unless they are part of a fault that many nodes have.
+
+    Nodes that have broken one by one over weeks, and wait for repair, have nothing in common.
+    """
+    return (
+        f"({faults} {without} or ({faults}) "
+        f'and on (cluster) cluster:gpunode_fault:fleet{{fault="{fault}"}})'
+    )
+
+
+_PORT_DOWN = _new(
+    f"node:gpunode_port:up < {PORT_DOWN}",
+    f"unless on ({PORT}) node:gpunode_port:up offset 1d < {PORT_DOWN}",
+    "network",
+)
+_FAILED_YESTERDAY = f"unless on ({NODE}, mountpoint) node:gpunode_filesystem:failing offset 1d"
 HEAT = 'gpunode_gpu_throttled_seconds_total{reason=~"sw_thermal|hw_thermal"}'
 BRAKE = 'gpunode_gpu_throttled_seconds_total{reason="hw_power_brake"}'
 THERMAL_SLOWDOWN = series("gpunode_gpu_throttled_seconds_total", reason="sw_thermal")
 NODE_FAULTS = (
     _fault(PAGES, "node:gpunode_down:harmed", "exporter", by=OF_A_NODE),
     _fault(TELLS, "node:gpunode_exporter:up == 0", "exporter", by=OF_A_NODE),
-    _fault(PAGES, "gpu:gpunode_gpu_fault:worst == 2", "gpu", by=OF_A_NODE),
     _fault(
         PAGES,
-        f"node:gpunode_gpus:missing and on ({NODE}) node:gpunode_gpus:missing offset 10m",
+        _new(
+            "gpu:gpunode_gpu_fault:level == 2",
+            f"unless on ({OF_A_GPU}) {LATCHED} < time() - {XID_REMEMBERED_FOR}",
+            "gpu",
+        ),
+        "gpu",
+        by=OF_A_NODE,
+    ),
+    _fault(
+        PAGES,
+        _new(
+            f"node:gpunode_gpus:missing and on ({NODE}) node:gpunode_gpus:missing offset 10m",
+            f"unless on ({NODE}) node:gpunode_gpus:missing offset 1d",
+            "gpu_missing",
+        ),
         "gpu_missing",
         by=OF_A_NODE,
     ),
     _fault(
         PAGES,
-        f"node:gpunode_port:up < {PORT_DOWN} and on ({NODE}) node:gpunode_job:gpus",
+        f"{_PORT_DOWN} and on ({NODE}) node:gpunode_job:gpus",
         "network",
         by=OF_A_NODE,
     ),
-    _fault(TELLS, f"node:gpunode_port:up < {PORT_DOWN}", "network", by=OF_A_NODE),
+    _fault(TELLS, _PORT_DOWN, "network", by=OF_A_NODE),
     _fault(PAGES, f"gpu:gpunode_gpu_throttled:ratio > {THROTTLED}", "$1", "fault", by=OF_A_NODE),
-    _fault(PAGES, "node:gpunode_filesystem:failing_in_use > 0", "filesystem", by=OF_A_NODE),
-    _fault(TELLS, "node:gpunode_filesystem:failing > 0", "filesystem", by=OF_A_NODE),
+    _fault(
+        PAGES,
+        _new("node:gpunode_filesystem:failing_in_use > 0", _FAILED_YESTERDAY, "filesystem"),
+        "filesystem",
+        by=OF_A_NODE,
+    ),
+    _fault(
+        TELLS,
+        _new("node:gpunode_filesystem:failing > 0", _FAILED_YESTERDAY, "filesystem"),
+        "filesystem",
+        by=OF_A_NODE,
+    ),
 )
 
 
-def _as_device(of_interfaces: str) -> str:
+def as_device(of_interfaces: str) -> str:
     """Network interfaces as ports without a number."""
     return f'label_replace({of_interfaces}, "device", "$1", "interface", "(.+)")'
 
 
-GPUS = f"count by ({NODE}) (max by ({GPU}) ({_PHYSICAL}))"
+GPUS = f"count by ({NODE}) (max by ({GPU}) ({PHYSICAL}))"
 CONTROLLERS = f"sum by ({NODE}) (max by ({NODE}, controller) (gpunode_disk_controller_live))"
 PORTS = f"count by ({NODE}) (max by ({PORT}) (gpunode_infiniband_active))"
 
+_LACKING = (
+    f"(max by ({NODE}, part) ("
+    'label_replace(node:gpunode_hardware:expected, "of", "the past", "", "") '
+    "or label_replace(label_replace("
+    f"count by ({NODE}) (max by ({NODE}, bus_id) "
+    '(gpunode_pcie_device_info{kind="gpu"})), "part", "gpu", "", ""), '
+    '"of", "the bus", "", "")) '
+    f"- on ({NODE}, part) node:gpunode_hardware:present > 0)"
+)
+_BROKEN = (
+    f"label_replace(count by ({NODE}) (max_over_time(gpu:gpunode_gpu_fault:worst[1h]) == {PAGES} "
+    f'unless on ({NODE}, uuid) max by ({NODE}, uuid) ({PHYSICAL})), "part", "gpu", "", "")'
+)
+"""How many GPUs of a node are broken and are not shown by the driver."""
+
 SCRAPED = f"(max by ({NODE}) ({TARGETS}) == 1)"
 """Nodes whose exporter answers."""
+
+
+def _while_silent(record: str, by: str) -> str:
+    """What a rule said of a node before its exporter stopped to answer: nothing is mended by it."""
+    return (
+        f"or on ({by}) ({record} unless on ({NODE}) {SCRAPED} "
+        f"and on ({NODE}) last_over_time({ANSWERED}[{TARGET_LATELY}]))"
+    )
 
 
 def _as_part(number: str, part: str) -> str:
@@ -251,7 +336,7 @@ def _or(parts: tuple[str, ...]) -> str:
     return " or ".join(parts)
 
 
-def _fleet(of: str) -> str:
+def of_fleet(of: str) -> str:
     """Faults that so many nodes have that one alert speaks for all of them."""
     nodes = f"count by (cluster, fault) ({of} unless on ({NODE}) {CORDONED})"
     return (
@@ -337,8 +422,8 @@ OF_NODES: tuple[Record, ...] = (
         name="gpu:gpunode_gpu_info:by_bus",
         labels=(*OF_NODE, "bus_id", *OF_GPU[2:]),
         expression=(
-            f"max by ({_BY_BUS}, gpu, uuid) ({_PHYSICAL}) or on ({_BY_BUS}) "
-            f"max by ({_BY_BUS}, gpu, uuid) (last_over_time({_PHYSICAL}[15m:3m]))"
+            f"max by ({_BY_BUS}, gpu, uuid) ({PHYSICAL}) or on ({_BY_BUS}) "
+            f"max by ({_BY_BUS}, gpu, uuid) (last_over_time({PHYSICAL}[15m:3m]))"
         ),
         purpose="GPUs by their place on the PCI bus: those there are, or were while an XID counts.",
         given={INFO: 1.0},
@@ -370,7 +455,7 @@ OF_NODES: tuple[Record, ...] = (
         labels=(*OF_GPU, "domain"),
         expression=(
             f"{_IN_DOMAIN} and on ({GPU}) count by ({GPU}) ({_IN_DOMAIN}) == 1 or on ({GPU}) "
-            f"max by ({GPU}, domain) (label_replace(max_over_time({_PHYSICAL}[15m:3m]), "
+            f"max by ({GPU}, domain) (label_replace(max_over_time({PHYSICAL}[15m:3m]), "
             '"domain", "$1", "instance", "(.+)"))'
         ),
         purpose="The GPUs that reach each other over NVLink: of a domain of several nodes, else of "
@@ -435,7 +520,7 @@ OF_NODES: tuple[Record, ...] = (
         interval=FOR_DAYS,
         expression=(
             f"max by ({PORT}) (max_over_time(gpunode_infiniband_active{DAY})) > 0 or "
-            f"{_as_device(f'max by ({INTERFACE}) (max_over_time(gpunode_network_up{DAY}))')} > 0"
+            f"{as_device(f'max by ({INTERFACE}) (max_over_time(gpunode_network_up{DAY}))')} > 0"
         ),
         purpose="Ports and interfaces that have been up within a day.",
         given={PORT_ACTIVE: 1.0},
@@ -446,11 +531,12 @@ OF_NODES: tuple[Record, ...] = (
         labels=(*OF_NODE, "device", "port"),
         expression=(
             f"(min by ({PORT}) (avg_over_time(gpunode_infiniband_active[10m])) or "
-            f"{_as_device(f'min by ({INTERFACE}) (avg_over_time(gpunode_network_up[10m]))')}) "
-            f"and on ({PORT}) node:gpunode_port:up_1d"
+            f"{as_device(f'min by ({INTERFACE}) (avg_over_time(gpunode_network_up[10m]))')}) "
+            f"and on ({PORT}) {unrepaired('node:gpunode_port:last_up')} "
+            + _while_silent(f"node:gpunode_port:up < {PORT_DOWN}", PORT)
         ),
         purpose="Share of the last ten minutes for which a port or interface was up that has been "
-        "up within a day.",
+        "up since a person said that the node is repaired.",
         given={PORT_ACTIVE: 1.0},
         results={(NODE_A, "mlx5_0", "1"): 1.0},
     ),
@@ -491,18 +577,12 @@ OF_NODES: tuple[Record, ...] = (
         name="node:gpunode_hardware:missing",
         labels=(*OF_NODE, "part"),
         expression=(
-            f"max by ({NODE}, part) ("
-            'label_replace(node:gpunode_hardware:most_1d, "of", "the past", "", "") '
-            "or label_replace(label_replace("
-            f"count by ({NODE}) (max by ({NODE}, bus_id) "
-            '(gpunode_pcie_device_info{kind="gpu"})), "part", "gpu", "", ""), '
-            '"of", "the bus", "", "")) '
-            f"- on ({NODE}, part) node:gpunode_hardware:present > 0 "
-            f"unless on ({NODE}, part) label_replace(max by ({NODE}) "
-            '(max_over_time(gpu:gpunode_gpu_fault:worst[1h])) == 2, "part", "gpu", "", "")'
+            f"{_LACKING} - on ({NODE}, part) {_BROKEN} > 0 "
+            f"or on ({NODE}, part) ({_LACKING} unless on ({NODE}, part) {_BROKEN}) "
+            + _while_silent("node:gpunode_hardware:missing", f"{NODE}, part")
         ),
-        purpose="What a node has had within a day, or has on its PCI bus, and lacks now; without a "
-        "GPU that has just broken, which has an alert of its own.",
+        purpose="What a node has had, or has on its PCI bus, and lacks now; without GPUs that are "
+        "known to be broken, which have an alert of their own.",
         given={
             UP: 1.0,
             series("gpunode_pcie_device_info", bus_id="0000:1b:00.0", kind="gpu"): 1.0,
@@ -548,14 +628,15 @@ OF_NODES: tuple[Record, ...] = (
         labels=(*OF_NODE, "mountpoint"),
         expression=(
             f"max by ({NODE}, mountpoint) ({READ_ONLY} == 1) "
-            f"and on ({NODE}, mountpoint) node:gpunode_filesystem:writable_1d "
+            f"and on ({OF_MOUNT}) {unrepaired('node:gpunode_filesystem:last_writable')} "
             f'or max by ({NODE}, mountpoint) (gpunode_filesystem_files_free{{fstype=~"{LOCAL}"}} '
             f"< {INODES_FREE} * gpunode_filesystem_files) > bool -1 "
             f"or max by ({NODE}, mountpoint) (gpunode_filesystem_available_bytes{{mountpoint="
-            f'"/"}} < {ROOT_FREE} * gpunode_filesystem_size_bytes) > bool -1'
+            f'"/"}} < {ROOT_FREE} * gpunode_filesystem_size_bytes) > bool -1 '
+            + _while_silent("node:gpunode_filesystem:failing", OF_MOUNT)
         ),
-        purpose="Filesystems of a node that take no more files: made read-only within a day, "
-        "without inodes, or the root without space.",
+        purpose="Filesystems of a node that take no more files: made read-only since a person "
+        "said that the node is repaired, without inodes, or the root without space.",
         given={
             series("gpunode_filesystem_files_free", mountpoint="/", fstype="ext4"): 0.0,
             series("gpunode_filesystem_files", mountpoint="/", fstype="ext4"): 1e6,
@@ -626,14 +707,21 @@ OF_CLUSTERS: tuple[Record, ...] = (
         labels=OF_NODE,
         interval=AT_ONCE,
         expression=(
-            f"(last_over_time(node:gpunode_job:gpus[5m]) or on ({NODE}) node:gpunode_down:harmed) "
+            f"(last_over_time(node:gpunode_job:gpus[5m]) or on ({NODE}) "
+            "last_over_time(node:gpunode_down:harmed[30m]) "
+            f"unless on (cluster) count_over_time({TARGETS}[4m] offset 2m) "
+            f"or on ({NODE}) node:gpunode_down:harmed) "
             f"and on ({NODE}) (max by ({NODE}) ({TARGETS}) == 0 "
             f"and on ({NODE}) node:gpunode_exporter:up == 0) "
             f"unless on ({NODE}) (gpu:gpunode_job:member_lately "
-            f"and on ({JOB}) job:gpunode_workless:seconds < {STILL_FROM})"
+            f"and on ({JOB}) job:gpunode_workless:seconds < {STILL_FROM}) "
+            f"or on ({NODE}) (node:gpunode_down:harmed "
+            "unless on (cluster) node:gpunode_exporter:up "
+            f"and on (cluster) count_over_time({TARGETS}[30m]))"
         ),
         purpose="GPUs that were held when their node was last seen, while its exporter is down, "
-        "unless their job works elsewhere; the rule reads its own past.",
+        "unless their job works elsewhere. The rule reads its own past: also over half an hour in "
+        "which Prometheus scraped nothing, or did not run.",
         given={UP: 0.0, **HELD},
         results={(NODE_A,): 1.0},
     ),
@@ -651,7 +739,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
         name="cluster:gpunode_fault:fleet",
         labels=("cluster", "fault"),
         interval=AT_ONCE,
-        expression=_fleet("node:gpunode_fault:level == 2"),
+        expression=of_fleet("node:gpunode_fault:level == 2"),
         purpose="Nodes with the same fault, worth waking somebody, if they are many.",
         given={
             UP: 0.0,
@@ -668,7 +756,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
         name="cluster:gpunode_fault:fleet_any",
         labels=("cluster", "fault"),
         interval=AT_ONCE,
-        expression=_fleet("node:gpunode_fault:level"),
+        expression=of_fleet("node:gpunode_fault:level"),
         purpose="Nodes with the same fault, if they are many.",
         given={UP: 0.0, series("up", job="gpunode", instance="node-b"): 0.0},
         results={("exporter",): 2.0},

@@ -30,19 +30,23 @@ from alerts.promql import GPU, JOB, NODE, OWNER, of_gpus, of_jobs, rate, state
 from alerts.recording.faults import CORDONED
 from alerts.settings import (
     BLOCKED_FROM,
+    BUSY_SHARE,
     COMES_BACK_AGAIN,
     COMES_BACK_WITHIN,
+    FLEET_JOBS,
+    PAGED_FROM,
     PAUSED_AT_MOST,
     RESTARTED_USEFUL,
     STALLED_FROM,
     STARVED_FROM,
     STILL_FROM,
+    TOGETHER_WITHIN,
     UNINTERRUPTIBLE_AT_MOST,
 )
 from gpunode.gpu.ledger import STATES
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.causes.cause import Cause
-from gpunode.verdict.reasons import AT_WORK
+from gpunode.verdict.reasons import AT_WORK, CPU_BOUND, GONE, STOPPED
 
 ROLES = "-(?:master|workers?|launcher|chief|ps|head|leader|node)"
 RANDOM = "[bcdfghjklmnpqrstvwxz2456789]"
@@ -66,6 +70,15 @@ SLURM_IN_A_POD: Given = {
 
 STILL = f"job:gpunode_workless:seconds > {STILL_FROM}"
 
+STALLED_LATELY = f"(job:gpunode_stalled:seconds > {BLOCKED_FROM} < {TOGETHER_WITHIN})"
+"""Jobs that have just come to stand still."""
+
+TOGETHER = "jobs"
+"""The fault of a fleet of which only the jobs tell that stand still."""
+
+REMEMBERED = "15m"
+"""What a rule remembers survives a restart of Prometheus that takes no longer."""
+
 EXCUSES = "|".join(AT_WORK)
 """What a rank visibly does while the others wait for it at a barrier."""
 
@@ -87,12 +100,24 @@ OWN_CAUSES = _causes(lambda cause: cause.slows_its_gpu)
 """What a GPU's verdict says if the GPU itself or its host is slow, rather than its share of the
 model larger."""
 
+OWN_REASONS = "|".join(reason.name for reason in (GONE, STOPPED, CPU_BOUND))
+"""Why a process does not come, where that is the making of the job and not of the node."""
+
+COSTS = (
+    f"(job:gpunode_stalled:seconds unless on ({JOB}) "
+    f"job:gpunode_stalled:seconds * on ({JOB}) job:gpunode_job:gpus < {PAGED_FROM})"
+)
+"""How long those jobs have stood still that have cost as much as somebody is woken for."""
+
 PAUSES = of_gpus("gpunode_training_step_median_seconds") + (
     f" unless on ({GPU}) " + of_gpus("gpunode_training_last_step_timestamp_seconds")
 )
 """GPUs whose training reports its steps and says that none is due now."""
 
 
+STREAK_OF_GPU = of_gpus("gpunode_gpu_blocked_streak_seconds")
+WORKLESS_OF_GPU = of_gpus("gpunode_job_workless_seconds", "min")
+WORKING = f'sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate5m{{state=~"compute|memory"}})'
 USEFUL = f'sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate1h{{state=~"compute|memory"}})'
 
 
@@ -110,6 +135,22 @@ def _named(metric: str, over: str = "") -> str:
         f'label_replace(label_replace({pods}, "workload", "$1", "owner_pod", "{POD}"), '
         f'"replica", "$1", "owner_pod", ".+{REPLICA}") '
         f'or label_replace({slurm}, "workload", "slurm-$1", "slurm_job", "(.+)")'
+    )
+
+
+OF_A_SCRIPT = "cluster, owner_namespace, user, gpus"
+"""What a Slurm job has in common with the next of the same script, as far as series tell."""
+
+RETURNS_KNOWN = "7d"
+"""For how long it is known that a Slurm job came back by itself."""
+
+
+def _of_scripts(figure: str) -> str:
+    """A figure of Slurm jobs, with the number of their GPUs as a label."""
+    of_slurm = f'{figure}{{workload=~"slurm-.+"}}'
+    return (
+        f"{of_slurm} * on ({JOB}) group_left (gpus) "
+        f'count_values by ({JOB}) ("gpus", job:gpunode_job:gpus and on ({JOB}) {of_slurm})'
     )
 
 
@@ -286,6 +327,20 @@ OF_SERVICES: tuple[Record, ...] = (
         results={("", "train", ""): 5.0},
     ),
     Record(
+        name="job:gpunode_serving_requests:asked_1d",
+        labels=SERVICE,
+        interval=FOR_DAYS,
+        expression=(
+            "sum_over_time((job:gpunode_serving_requests:rate5m > bool 0)[1d:5m] offset 20m) "
+            "/ on (cluster) group_left () (max by (cluster) "
+            "(count_over_time(cluster:gpunode_gpu_seconds:rate5m[1d:5m] offset 20m)) > 0)"
+        ),
+        purpose="Share of the last day, as far as its cluster was seen, for which a service had "
+        "requests: what was not there had none. The minutes before an end do not count.",
+        given={**HELD, **ledger(), series(f"{REQUESTS}_count"): 5.0},
+        results={("", "train", ""): 1.0},
+    ),
+    Record(
         name="job:gpunode_serving_request:p99",
         labels=SERVICE,
         expression=(
@@ -328,13 +383,13 @@ OF_SERVICES: tuple[Record, ...] = (
 )
 """What a job's clients and processes tell."""
 
-OF_STALLS: tuple[Record, ...] = (
+OF_STILL: tuple[Record, ...] = (
     Record(
         name="job:gpunode_workless:seconds",
         labels=OF_JOB,
         interval=AT_ONCE,
         expression=(
-            of_jobs(of_gpus("gpunode_job_workless_seconds", "min"), "min")
+            of_jobs(WORKLESS_OF_GPU, "min")
             + f" or on ({JOB}) (last_over_time(job:gpunode_workless:seconds[5m]) "
             f"and on ({JOB}) job:gpunode_gpu_blocked:count)"
         ),
@@ -345,12 +400,28 @@ OF_STALLS: tuple[Record, ...] = (
         results={TRAIN: 7320.0},
     ),
     Record(
+        name="gpu:gpunode_job:member_lately",
+        labels=(*OF_GPU, *OF_JOB[1:]),
+        interval=AT_ONCE,
+        expression=(
+            "last_over_time(gpu:gpunode_job:member[5m]) "
+            f"or on ({GPU}, {OWNER}) (gpu:gpunode_job:member_lately and on ({JOB}) {STILL})"
+        ),
+        purpose="The jobs that had a GPU in the last minutes, or when they came to stand still: a "
+        "GPU that breaks, or whose node does, is no longer seen to be anybody's. The rule reads "
+        "its own past, until the job works again.",
+        given=HELD,
+        results={(*A, *TRAIN): 1.0},
+    ),
+)
+"""Which jobs do nothing, and which GPUs they have. What holds them up is asked of these."""
+
+OF_STALLS: tuple[Record, ...] = (
+    Record(
         name="job:gpunode_gpu_blocked:count",
         labels=OF_JOB,
         interval=AT_ONCE,
-        expression=f"count by ({JOB}) ("
-        + _held(of_gpus("gpunode_gpu_blocked_streak_seconds") + f" > {BLOCKED_FROM}")
-        + ")",
+        expression=f"count by ({JOB}) (" + _held(f"{STREAK_OF_GPU} > {BLOCKED_FROM}") + ")",
         purpose="GPUs of a job that do nothing but wait in a collective.",
         given={**HELD, STREAK: 60.0},
         results={TRAIN: 1.0},
@@ -369,11 +440,11 @@ OF_STALLS: tuple[Record, ...] = (
             f"or on ({JOB}) (job:gpunode_workless:seconds < {UNINTERRUPTIBLE_AT_MOST} "
             f"and on ({JOB}) count by ({JOB}) ("
             + _held(of_gpus("gpunode_job_blocked_processes") + " > 0")
-            + "))"
+            + f")) or on ({JOB}) job:gpunode_ranks:leaving"
         ),
         purpose="Jobs that stand still for a reason that ends by itself: a rank says that it "
-        "evaluates, saves or compiles, or is seen to; or a process waits for a disk or file server "
-        "and has not done so for long.",
+        "evaluates, saves or compiles, or is seen to; a process waits for a disk or file server, "
+        "or has just left a GPU, and has not done so for long.",
         given={
             **HELD,
             WORKLESS: 0.0,
@@ -389,10 +460,11 @@ OF_STALLS: tuple[Record, ...] = (
             "job:gpunode_workless:seconds "
             f"and on ({JOB}) (job:gpunode_gpu_blocked:count "
             f"and on ({JOB}) job:gpunode_job:collective) "
-            f"unless on ({JOB}) job:gpunode_pause:excused"
+            f"unless on ({JOB}) job:gpunode_pause:excused "
+            f"or on ({JOB}) job:gpunode_server_stalled:seconds"
         ),
-        purpose="Seconds since any GPU of a job last worked, while some of them wait in a "
-        "collective and nothing excuses it.",
+        purpose="Seconds since any GPU of a job, or of a server's group on a node, last worked, "
+        "while some of them wait in a collective and nothing excuses it.",
         given={**TRAINS, **TRAINS_B, WORKLESS: 7320.0, STREAK: 7000.0},
         results={TRAIN: 7320.0},
     ),
@@ -401,8 +473,7 @@ OF_STALLS: tuple[Record, ...] = (
         labels=OF_JOB,
         interval=AT_ONCE,
         expression=(
-            of_jobs(of_gpus("gpunode_gpu_blocked_streak_seconds"))
-            + f" and on ({JOB}) job:gpunode_job:collective "
+            of_jobs(STREAK_OF_GPU) + f" and on ({JOB}) job:gpunode_job:collective "
             f"unless on ({JOB}) job:gpunode_pause:excused"
         ),
         purpose="For how long a GPU of a job has done nothing but wait in a collective, whether or "
@@ -433,7 +504,8 @@ OF_STALLS: tuple[Record, ...] = (
             f"(max by ({GPU}, reason) (gpunode_gpu_waited_for == 1) "
             f"* on ({GPU}) group_left ({OWNER}) gpu:gpunode_job:member "
             f"or on ({GPU}) label_replace(gpu:gpunode_job:member unless on ({GPU}) "
-            f"{of_gpus('gpunode_gpu_blocked_streak_seconds')} > {BLOCKED_FROM}, "
+            f"({STREAK_OF_GPU} > {BLOCKED_FROM} or on ({GPU}) "
+            f"{WORKLESS_OF_GPU} < {BLOCKED_FROM}), "
             '"reason", "not seen from its node", "", "")) '
             f"and on ({JOB}) job:gpunode_stalled:seconds > {STALLED_FROM}"
         ),
@@ -447,6 +519,27 @@ OF_STALLS: tuple[Record, ...] = (
             STREAK_B: 0.0,
         },
         results={(*B, *TRAIN, "not seen from its node"): 1.0},
+    ),
+    Record(
+        name="job:gpunode_stalled:without_counters",
+        labels=OF_JOB,
+        interval=AT_ONCE,
+        expression=(
+            f"count by ({JOB}) ("
+            + _held(of_gpus('gpunode_gpu_ledger_sensor{sensor=~"gpm|dcgm"}') + " == 0")
+            + f" and on ({GPU}) {STREAK_OF_GPU} > {BLOCKED_FROM}) "
+            f"and on ({JOB}) job:gpunode_stalled:seconds > {STALLED_FROM}"
+        ),
+        purpose="GPUs of a job that stands still of which no counter shows whether something is "
+        "launched, so that it is less certain.",
+        given={
+            **TRAINS,
+            **TRAINS_B,
+            WORKLESS: 7320.0,
+            STREAK: 7000.0,
+            series("gpunode_gpu_ledger_sensor", sensor="gpm"): 0.0,
+        },
+        results={TRAIN: 1.0},
     ),
     Record(
         name="job:gpunode_awaited_rank:reason",
@@ -488,6 +581,7 @@ OF_STALLS: tuple[Record, ...] = (
             f"(max_over_time(job:gpunode_stalled:seconds[6h]) > {BLOCKED_FROM} "
             f"< {COMES_BACK_WITHIN}) "
             f"and on ({JOB}) job:gpunode_workless:seconds < {BLOCKED_FROM} "
+            f"unless on ({JOB}) job:gpunode_server_stalled:seconds "
             f"or on ({JOB}) (last_over_time(job:gpunode_stalled:survived[5m]) "
             f"and on ({JOB}) job:gpunode_stalled:seconds)"
         ),
@@ -501,18 +595,18 @@ OF_STALLS: tuple[Record, ...] = (
         results={TRAIN: 120.0},
     ),
     Record(
-        name="gpu:gpunode_job:member_lately",
-        labels=(*OF_GPU, *OF_JOB[1:]),
-        interval=AT_ONCE,
-        expression=(
-            "last_over_time(gpu:gpunode_job:member[5m]) "
-            f"or on ({GPU}, {OWNER}) (gpu:gpunode_job:member_lately and on ({JOB}) {STILL})"
-        ),
-        purpose="The jobs that had a GPU in the last minutes, or when they came to stand still: a "
-        "GPU that breaks, or whose node does, is no longer seen to be anybody's. The rule reads "
-        "its own past, until the job works again.",
-        given=HELD,
-        results={(*A, *TRAIN): 1.0},
+        name="user:gpunode_stalled:survived",
+        labels=tuple(OF_A_SCRIPT.split(", ")),
+        interval=FOR_DAYS,
+        expression=(f"max by ({OF_A_SCRIPT}) ({_of_scripts('job:gpunode_stalled:survived')})"),
+        purpose="The longest pause from which Slurm jobs of a user with so many GPUs have come "
+        "back by themselves. The same script has another number each time.",
+        given={
+            owner(slurm_job="42", user="kim"): 1.0,
+            WORKLESS: 0.0,
+            series("job:gpunode_stalled:seconds", workload="slurm-42", user="kim"): 120.0,
+        },
+        results={("", "kim", "1"): 120.0},
     ),
     Record(
         name="job:gpunode_broken_gpu:count",
@@ -529,21 +623,79 @@ OF_STALLS: tuple[Record, ...] = (
         results={TRAIN: 1.0},
     ),
     Record(
+        name="job:gpunode_stalled:together",
+        labels=OF_JOB,
+        interval=AT_ONCE,
+        expression=(
+            f"({STALLED_LATELY} and on (cluster) count by (cluster) ({STALLED_LATELY}) "
+            f">= {FLEET_JOBS} or on ({JOB}) "
+            f"(last_over_time(job:gpunode_stalled:together[{REMEMBERED}]) and on ({JOB}) {STILL})) "
+            f'unless on ({JOB}) job:gpunode_event:gpus{{fault!="{TOGETHER}"}} '
+            f"unless on ({JOB}) job:gpunode_broken_gpu:count"
+        ),
+        purpose="Jobs that came to stand still within minutes of each other, while no node shows "
+        "what they have in common. The rule reads its own past until the job works again or ends.",
+        given={
+            series("job:gpunode_stalled:seconds", workload=name): 60.0
+            for name in ("a", "b", "c", "d")
+        },
+        results={("", name, "", ""): 60.0 for name in ("a", "b", "c", "d")},
+    ),
+    Record(
         name="job:gpunode_stalled:explained",
         labels=OF_JOB,
         interval=AT_ONCE,
         expression=(
-            f"job:gpunode_broken_gpu:count or on ({JOB}) count by ({JOB}) "
-            f"(gpu:gpunode_job:member_lately and on ({NODE}) "
-            f"(node:gpunode_storage_silent:active or on ({NODE}) (node:gpunode_fault:level "
-            "and on (cluster, fault) cluster:gpunode_fault:fleet))) "
+            f"job:gpunode_broken_gpu:count or on ({JOB}) "
+            f"count by ({JOB}) (job:gpunode_event:gpus) or on ({JOB}) job:gpunode_stalled:together "
             f"or on ({JOB}) job:gpunode_stalled:seconds "
-            f"< on ({JOB}) {COMES_BACK_AGAIN} * job:gpunode_stalled:survived"
+            f"< on ({JOB}) {COMES_BACK_AGAIN} * job:gpunode_stalled:survived "
+            f"or on ({JOB}) max by ({JOB}) ({_of_scripts('job:gpunode_stalled:seconds')} "
+            f"< on ({OF_A_SCRIPT}) group_left () {COMES_BACK_AGAIN} "
+            f"* max_over_time(user:gpunode_stalled:survived[{RETURNS_KNOWN}]))"
         ),
         purpose="Jobs that a fault holds up which has an alert of its own: a GPU, a filesystem, or "
-        "what many nodes have in common; and jobs that have come back from such a pause before.",
+        "what many nodes have in common; and jobs that have come back from such a pause before, "
+        f"or that are like a Slurm job of the same user that has within {RETURNS_KNOWN}.",
         given={**HELD, series("gpunode_gpu_recovery_action", action="reset"): 1.0},
         results={TRAIN: 1.0},
+    ),
+    Record(
+        name="job:gpunode_stalled:own",
+        labels=OF_JOB,
+        interval=AT_ONCE,
+        expression=(
+            f"count by ({JOB}) (job:gpunode_late_gpu:reason) "
+            f'unless on ({JOB}) job:gpunode_late_gpu:reason{{reason!~"{OWN_REASONS}"}} '
+            f"unless on ({JOB}) job:gpunode_stalled:seconds offset 15s > {STALLED_FROM} "
+            f"or on ({JOB}) (job:gpunode_stalled:own and on ({JOB}) job:gpunode_stalled:seconds)"
+        ),
+        purpose="Jobs that stand still by their own making: when they came to, each process that "
+        "the others wait for had ended, was stopped, or kept a CPU busy. The rule reads its own "
+        "past, so that a page does not move to somebody else.",
+        given={
+            **TRAINS,
+            **TRAINS_B,
+            WORKLESS: 7320.0,
+            WORKLESS_B: 7320.0,
+            STREAK: 7000.0,
+            STREAK_B: 0.0,
+            series("gpunode_gpu_waited_for", reason="gone", **ON_B): 1.0,
+        },
+        results={TRAIN: 1.0},
+    ),
+    Record(
+        name="job:gpunode_stalled:to_page",
+        labels=(*OF_JOB, "route"),
+        interval=AT_ONCE,
+        expression=(
+            f'label_replace({COSTS} and on ({JOB}) job:gpunode_stalled:own, "route", "job_owner", '
+            f'"", "") or on ({JOB}) {COSTS}'
+        ),
+        purpose="The same, once it has cost enough to wake somebody, with the label of what the "
+        "owner of a job can mend where that is so.",
+        given={**TRAINS, **TRAINS_B, WORKLESS: 7320.0, STREAK: 7000.0},
+        results={(*TRAIN, ""): 7320.0},
     ),
     Record(
         name="node:gpunode_down:unexplained",
@@ -606,17 +758,35 @@ OF_PACE: tuple[Record, ...] = (
         results={TRAIN: 0.5},
     ),
     Record(
+        name="job:gpunode_gpu_blocked:gap_at_work",
+        labels=OF_JOB,
+        expression=(
+            f"job:gpunode_gpu_blocked:gap and on ({JOB}) {of_jobs(WORKING)} > {BUSY_SHARE}"
+        ),
+        purpose="The same while a GPU of the job computes: before, while it loads, no GPU waits, "
+        "and what comes then is no change.",
+        given={
+            **ledger(blocked=0.125),
+            series("gpunode_gpu_seconds_total", state="blocked", **ON_B): 0.625,
+            **HELD,
+            **HELD_B,
+        },
+        results={TRAIN: 0.5},
+    ),
+    Record(
         name="job:gpunode_starved:ratio",
         labels=OF_JOB,
         expression=(
             f"clamp_min({of_jobs(state('starved'))} - on ({JOB}) "
             f"(job:gpunode_training_pause:rate5m or on ({JOB}) 0 * job:gpunode_job:gpus), 0) "
             f"and on ({JOB}) job:gpunode_training:gpus "
-            f'unless on ({JOB}) job:gpunode_gpu_bottleneck:count{{cause=~"{NO_STARVATION}"}}'
+            f'unless on ({JOB}) job:gpunode_gpu_bottleneck:count{{cause=~"{NO_STARVATION}"}} '
+            f"unless on ({JOB}) ({STILL} and on ({JOB}) job:gpunode_gpu_blocked:count)"
         ),
         purpose="Share of its time in which the GPU of a training job that starves most has "
         "nothing "
-        "to run, without the pauses that the job reports and without compilation.",
+        "to run, without the pauses that the job reports, without compilation, and while the job "
+        "does not stand still in a collective.",
         given={
             **TRAINS,
             **ledger(starved=0.5),

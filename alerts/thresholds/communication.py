@@ -15,13 +15,16 @@ from alerts.examples import (
     series,
 )
 from alerts.model import Example, Series, Threshold, Tier
-from alerts.promql import GPU, JOB, NODE, gained, of_gpus, of_jobs, state
+from alerts.promql import GPU, JOB, NODE, gained, of_gpus, of_jobs, rate, state
 from alerts.recording.capacity import EXPECTED, MEASURED
 from alerts.recording.faults import INFO, LINK_LOST, PEER_LOST, XIDS
 from alerts.recording.jobs import OWN_CAUSES
 from alerts.settings import (
+    CONGESTED_FROM,
     NVLINK_ERRORS,
     NVLINK_PEERS,
+    PACE_KNOWN,
+    SLOW_GPU,
     STALLED_FROM,
     STARVED_FROM,
     STILL_FROM,
@@ -38,6 +41,7 @@ RECOVERY = {"kind": "recovery_successful"}
 LINK_RECOVERY = series("gpunode_gpu_nvlink_link_errors_total", link="3", **RECOVERY)
 INFO_B = Series(INFO.metric, (*INFO.labels, *ON_B.items()))
 PEER = series(XIDS, xid=str(PEER_LOST), **ON_B)
+CONGESTION = rate("gpunode_infiniband_congestion_events_total", f"{NODE}, device, port")
 P2P_DISABLED = series("gpunode_nccl_setting_info", name="NCCL_P2P_DISABLE", value="1")
 SETTINGS_OFF = (
     'gpunode_nccl_setting_info{name=~"NCCL_P2P_DISABLE|NCCL_IB_DISABLE|NCCL_SHM_DISABLE",'
@@ -58,7 +62,11 @@ COMMUNICATION = (
         group="communication",
         summary="A job stands still in a collective",
         summary_ko="작업이 집합 통신에서 멈춰 있습니다",
-        says="no GPU of the job has worked for {value}, and some wait in a collective",
+        says="no GPU of the job, or of a server's GPUs on one node, has worked for {value}, and "
+        "some wait in a collective",
+        when="no GPU of the job has worked for {value}, and some wait in a collective; of a server "
+        "on one node, for {server_stalled_from}, unless its first GPU may wait for a request; a "
+        "page unless that has cost less than {paged_from} of GPU time",
         meaning="An NCCL kernel waits for a peer that does not come; nothing computes or moves.",
         remedy="Find the rank that the others wait for, save its stack, then restart the job.",
         source=RAS,
@@ -70,6 +78,7 @@ COMMUNICATION = (
                 severity="page",
                 threshold=STALLED_FROM.figure,
                 after="0s",
+                record="job:gpunode_stalled:to_page",
                 unless="job:gpunode_stalled:explained",
             ),
             Tier(
@@ -77,6 +86,7 @@ COMMUNICATION = (
                 threshold=1800.0,
                 after="0s",
                 record="job:gpunode_waiting:seconds",
+                unless="job:gpunode_stalled:explained",
                 says="a GPU of the job has waited in one collective for {value}",
             ),
         ),
@@ -96,10 +106,12 @@ COMMUNICATION = (
         summary="A GPU holds back the others of its job",
         summary_ko="한 GPU가 같은 작업의 다른 GPU들을 지연시키고 있습니다",
         says="one GPU waits less for its peers than another, by {value} of the time",
-        when="one GPU waits less for its peers than another, by {value} of the time, unless steps "
-        "take {straggler_slowdown} times as long as at the run's best pace and the GPU's verdict "
-        "names nothing of its own, and unless a GPU of the job has no data {starved_from} of the "
-        "time",
+        when="one GPU waits less for its peers than another, by {value} of the time: one whose "
+        "verdict names a cause of its own or that reaches {slow_gpu} of what others do (GpuSlow), "
+        "or any that waits by so much less than in the lower quartile of six hours, which takes "
+        "{pace_known} looks at the job at work, unless steps take {straggler_slowdown} times as "
+        "long as at the run's best pace; and unless a GPU of the job has no data {starved_from} of "
+        "the time",
         meaning="Everyone waits for the slowest rank, which waits least; here it is slow by "
         "a fault "
         "of its own, or has become so.",
@@ -108,9 +120,11 @@ COMMUNICATION = (
         record="job:gpunode_straggler:gap",
         signal=(
             f"(max by ({JOB}) (gpu:gpunode_gpu_blocked:gap_to_job and on ({GPU}) "
-            f'max by ({GPU}) (gpunode_gpu_bottleneck{{cause=~"{OWN_CAUSES}"}}) == 1) '
+            f'(max by ({GPU}) (gpunode_gpu_bottleneck{{cause=~"{OWN_CAUSES}"}}) == 1 '
+            f"or on ({GPU}) gpu:gpunode_gpu_pace:ratio_to_others < {SLOW_GPU})) "
             f"or on ({JOB}) (job:gpunode_gpu_blocked:gap - on ({JOB}) "
-            "quantile_over_time(0.25, job:gpunode_gpu_blocked:gap[6h:5m]) "
+            "(quantile_over_time(0.25, job:gpunode_gpu_blocked:gap_at_work[6h:5m]) and on "
+            f"({JOB}) count_over_time(job:gpunode_gpu_blocked:gap_at_work[6h:5m]) >= {PACE_KNOWN}) "
             f"unless on ({JOB}) job:gpunode_training_step:slowdown < {STRAGGLER_SLOWDOWN})) "
             f"and on ({JOB}) job:gpunode_training:gpus > 1 "
             f"unless on ({JOB}) (job:gpunode_waiting:seconds > {STILL_FROM} "
@@ -146,13 +160,56 @@ COMMUNICATION = (
             of_jobs(state("communication"), "avg") + f" and on ({JOB}) job:gpunode_training:gpus"
         ),
         unit="percent",
-        tiers=(Tier(severity="ticket", threshold=0.4, after="30m"),),
+        tiers=(
+            Tier(
+                severity="ticket",
+                threshold=0.4,
+                after="30m",
+                unless="job:gpunode_communication:congested",
+            ),
+        ),
         scope="job",
         of_owner=True,
         example=Example(
             fires={**TRAINS, **ledger(communication=0.6)},
             quiet=ledger(communication=0.3),
             value=0.6,
+        ),
+    ),
+    Threshold(
+        alert="JobCongested",
+        group="communication",
+        summary="A congested network holds up a job's collectives",
+        summary_ko="네트워크 혼잡으로 작업의 집합 통신이 느려졌습니다",
+        says="moves data between GPUs and computes nothing for {value} of the time, while RDMA "
+        "ports of its nodes show congestion",
+        when="moves data between GPUs and computes nothing for {value} of the time, while an RDMA "
+        "port of its nodes shows signs of congestion at {congested_from} a second",
+        meaning="Switches mark or hold back the packets of the job, perhaps since it began.",
+        remedy="Find what else uses the same links; check routing, ECN and PFC on the switches.",
+        source="https://docs.nvidia.com/networking/display/nvidia5ttlkernel/counters",
+        record="job:gpunode_communication:congested",
+        signal=(
+            f"{of_jobs(state('communication'), 'avg')} and on ({JOB}) job:gpunode_training:gpus "
+            f"and on ({JOB}) (gpu:gpunode_job:member and on ({NODE}) {CONGESTION} > "
+            f"{CONGESTED_FROM})"
+        ),
+        unit="percent",
+        tiers=(Tier(severity="ticket", threshold=0.2, after="30m"),),
+        scope="job",
+        example=Example(
+            fires={
+                **TRAINS,
+                **ledger(communication=0.3),
+                series(
+                    "gpunode_infiniband_congestion_events_total",
+                    device="mlx5_0",
+                    port="1",
+                    kind="cnp_handled",
+                ): 20000.0,
+            },
+            quiet=ledger(communication=0.1),
+            value=0.3,
         ),
     ),
     Threshold(

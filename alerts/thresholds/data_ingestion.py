@@ -43,6 +43,8 @@ DATA_INGESTION = (
         summary="A training job waits for data",
         summary_ko="학습 작업이 데이터를 기다리고 있습니다",
         says="a GPU of the job has nothing to run for {value} of the time",
+        when="a GPU of the job has nothing to run for {value} of the time, unless the job stands "
+        "still in a collective for more than {still_from}",
         meaning="The job leaves a GPU without work between steps, outside the pauses it reports.",
         remedy="Do what the cause asks: loader workers, pinned memory, faster storage, more CPUs.",
         source=LEDGER,
@@ -126,7 +128,7 @@ DATA_INGESTION = (
         meaning="Requests are in flight, none completes, and clients retransmit or lose targets.",
         remedy="Bring the file servers or their network back; jobs go on by themselves.",
         source=LUSTRE,
-        record="filesystem:gpunode_storage_silent:nodes",
+        record="filesystem:gpunode_event:nodes",
         window="2m",
         unit="count",
         tiers=(Tier(severity="page", threshold=0.0, after="1m"),),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from alerts.examples import HELD, ledger, series
 from alerts.model import Example, Threshold, Tier
-from alerts.promql import GPU, NODE, by_node, of_gpus, state
+from alerts.promql import GPU, NODE, of_gpus, state
+from alerts.recording.absence import WITHOUT_EXPORTER
+from alerts.recording.events import WITH_GPUS
 from alerts.recording.faults import CORDONED, TARGETS, UP
 from alerts.settings import KNOWN_SHARE
 from alerts.thresholds.references import LEDGER
@@ -24,9 +26,6 @@ HELD_ON_B = {
     for one, value in HELD.items()
 }
 
-WITH_GPUS = by_node('kube_node_status_allocatable{resource="nvidia_com_gpu"}')
-"""Nodes that have GPUs, as Kubernetes knows."""
-
 EXPORTER = (
     Threshold(
         alert="FleetFault",
@@ -35,13 +34,13 @@ EXPORTER = (
         summary_ko="여러 노드에서 같은 장애가 발생했습니다",
         says="nodes with the same fault, {fault}: {value}",
         when="{fleet_nodes} nodes have the same fault, {fault}, or {fleet_least} that are "
-        "{fleet_share} of the nodes",
+        "{fleet_share} of the nodes, or none is left to see of a cluster whose GPUs were in use",
         meaning="The fault is likely one thing that they share: a switch, power, cooling, a "
         "driver, a "
         "network policy.",
         remedy="Look for what the nodes have in common before you look at any of them.",
         source="https://sre.google/sre-book/practical-alerting/",
-        record="cluster:gpunode_fault:fleet",
+        record="cluster:gpunode_event:nodes",
         window="0s",
         unit="count",
         tiers=(
@@ -55,7 +54,7 @@ EXPORTER = (
         ),
         scope="fault",
         every="15s",
-        keep_firing_for="5m",
+        keep_firing_for="10m",
         example=Example(
             fires={UP: 0.0, ON_NODE_B: 0.0, **HELD, **HELD_ON_B},
             quiet={UP: 1.0, ON_NODE_B: 1.0},
@@ -120,14 +119,18 @@ EXPORTER = (
         says="GPUs that no exporter watches: {value}",
         meaning="Kubernetes lists GPUs on a node that Prometheus does not scrape, though it "
         "scrapes "
-        "others by their names.",
+        "others by their names. Without kube-state-metrics: the exporter of a node is no target "
+        "any more, though others of the node answer, or, where none is scraped, its GPUs were "
+        "in use.",
         remedy="Tolerate the node's taints, or restore the exporter's pod.",
         source="https://github.com/kubernetes/kube-state-metrics/tree/main/docs",
         record="node:gpunode_gpus:unwatched",
         signal=(
             f"{WITH_GPUS} unless on ({NODE}) max by ({NODE}) ({TARGETS}) "
             f"and on (cluster) count by (cluster) ({WITH_GPUS} and on ({NODE}) "
-            f"max by ({NODE}) ({TARGETS}))"
+            f"max by ({NODE}) ({TARGETS})) "
+            f"or on ({NODE}) ({WITHOUT_EXPORTER} "
+            f"unless on (cluster) count by (cluster) ({WITH_GPUS}))"
         ),
         window="0s",
         unit="count",

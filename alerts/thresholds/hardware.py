@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from alerts.examples import series
+from alerts.examples import HELD, series
 from alerts.model import Example, Threshold, Tier
 from alerts.promql import NODE, happened
-from alerts.recording.faults import CORDONED, INFO, UP
+from alerts.recording.faults import CORDONED, INFO, UP, times_of_xids
 from alerts.settings import XID_REMEMBERED_FOR, XIDS_OF_APPLICATIONS
 from alerts.thresholds.references import NVML, XIDS
 
 RESET_ADVISED = series("gpunode_gpu_recovery_action", action="reset")
+REBOOT_ADVISED = series("gpunode_gpu_recovery_action", action="reboot")
 LINK_DEGRADED = series("gpunode_pcie_link_degraded", bus_id="0000:1b:00.0", kind="gpu")
 ON_BUS = series("gpunode_pcie_device_info", bus_id="0000:1b:00.0", kind="gpu")
 APPLICATION_XID = series("gpunode_gpu_xid_last_timestamp_seconds", xid="31")
+OF_PROGRAMS = f'xid=~"{XIDS_OF_APPLICATIONS}"'
 
 HARDWARE = (
     Threshold(
@@ -23,7 +25,7 @@ HARDWARE = (
         says="needs attention",
         meaning="The driver reports an XID, lost memory or an unhealthy fabric, advises "
         "recovery, or "
-        "does not answer.",
+        "does not answer. An XID that asks for a reset is told until there is evidence of one.",
         remedy="Drain the node, then do what the reasons ask: reset, reboot or replace.",
         source=XIDS,
         record="gpu:gpunode_gpu_fault:worst",
@@ -49,11 +51,7 @@ HARDWARE = (
         remedy="Start the program again; look at the GPU if it happens to several programs on it.",
         source=XIDS,
         record="gpu:gpunode_gpu_xid_of_application:age",
-        signal=(
-            "time() - max by (cluster, instance, gpu, uuid, xid) ("
-            f'gpunode_gpu_xid_last_timestamp_seconds{{xid=~"{XIDS_OF_APPLICATIONS}"}}) '
-            f"< {XID_REMEMBERED_FOR}"
-        ),
+        signal=(f"time() - {times_of_xids(OF_PROGRAMS)} < {XID_REMEMBERED_FOR}"),
         window="15m",
         unit="seconds",
         comparison="<",
@@ -63,14 +61,45 @@ HARDWARE = (
         example=Example(fires={APPLICATION_XID: 1.0}, quiet={APPLICATION_XID: None}, value=0.0),
     ),
     Threshold(
+        alert="GpuLemon",
+        group="hardware",
+        summary="A GPU has broken one job after another",
+        summary_ko="한 GPU가 여러 작업을 잇따라 망가뜨렸습니다",
+        says="{value} different jobs that it broke or held up, or faults that it had, within 30 "
+        "days",
+        when="{value} different jobs that it broke or held up, or faults that it had, within 30 "
+        "days, if that is {lemon_beyond} times what other such GPUs of the cluster have",
+        meaning="Each incident alone looks like the fault of its job. Together they are not.",
+        remedy="Take the GPU out of service and test it before it goes back.",
+        source="https://arxiv.org/abs/2410.21680",
+        record="gpu:gpunode_lemon:outlier",
+        window="0s",
+        unit="count",
+        tiers=(Tier(severity="ticket", threshold=2.0, after="0s"),),
+        scope="gpu",
+        needs_all_nodes=True,
+        every="4m",
+        example=Example(
+            fires={
+                **HELD,
+                INFO: 1.0,
+                APPLICATION_XID: 7300.0,
+                RESET_ADVISED: 1.0,
+                REBOOT_ADVISED: 1.0,
+            },
+            quiet={INFO: 0.0},
+            value=3.0,
+        ),
+    ),
+    Threshold(
         alert="HardwareMissing",
         group="hardware",
         summary="A node lacks hardware that it has had",
         summary_ko="노드에 있던 하드웨어가 인식되지 않습니다",
         says="missing parts of the kind {part}: {value}",
-        meaning="GPUs, NVMe controllers or InfiniBand ports that the node had within a day, "
-        "or GPUs "
-        "on its PCI bus that the driver does not show.",
+        meaning="GPUs, NVMe controllers or InfiniBand ports that the node had, and that neither "
+        "came back nor were declared repaired, or GPUs on its PCI bus that the driver does not "
+        "show.",
         remedy="Cordon the node; load the driver, or reseat or replace the part.",
         source=NVML,
         record="node:gpunode_hardware:missing",
@@ -89,6 +118,7 @@ HARDWARE = (
         scope="node",
         labels=("part",),
         fault="gpu_missing",
+        keep_firing_for="2m",
         example=Example(
             fires={UP: 1.0, ON_BUS: 1.0, INFO: None},
             quiet={INFO: 1.0},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from alerts.model import DashboardLine
 from alerts.promql import GPU, JOB, NODE, gained, of_gpus, of_jobs, rate, state
+from alerts.settings import CONGESTED_FROM
 from gpunode.verdict.causes.data import DISK_BUSY, QUOTA_THROTTLED
 from gpunode.verdict.causes.host import THREAD_BUSY
 from gpunode.verdict.causes.limits import LIMIT_LOWERED, MEMORY_FULL
@@ -170,10 +171,9 @@ LINES: tuple[DashboardLine, ...] = (
         signal=rate("gpunode_infiniband_congestion_events_total", f"{NODE}, device, port"),
         unit="number",
         comparison=">",
-        threshold=10_000.0,
+        threshold=CONGESTED_FROM.figure,
         scope="node",
-        reason="Congestion slows traffic and loses nothing; JobCommunicationHigh tells of "
-        "the time.",
+        reason="Congestion slows traffic and loses nothing; JobCongested tells if a job waits.",
     ),
     DashboardLine(
         name="step_time_of_a_week",
@@ -292,7 +292,7 @@ LINES: tuple[DashboardLine, ...] = (
         comparison="<",
         threshold=0.6,
         scope="gpu",
-        reason="An idle GPU lowers its clocks; GpuThrottled tells of lowered ones.",
+        reason="An idle GPU lowers its clocks; GpuThrottled and GpuSlow tell of lowered ones.",
     ),
     DashboardLine(
         name="power_limit",
@@ -386,6 +386,18 @@ LINES: tuple[DashboardLine, ...] = (
         reason="NetworkDrops, RdmaErrors and StorageSlow tell when a job suffers.",
     ),
     DashboardLine(
+        name="tcp_round_trip",
+        group="network",
+        says="median of the round-trip times of TCP connections to other machines",
+        signal=f"max by ({NODE}) (gpunode_tcp_round_trip_seconds)",
+        unit="seconds",
+        comparison=">",
+        threshold=0.005,
+        scope="node",
+        reason="What is far away takes long by design; NetworkDrops, RdmaErrors, StorageSlow and "
+        "JobCommunicationHigh tell when a job suffers.",
+    ),
+    DashboardLine(
         name="starved",
         group="data_ingestion",
         says="share of the time in which the GPU is starved",
@@ -418,9 +430,10 @@ COVERED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("NCCL_P2P_DISABLE is set; NCCL over sockets or shared memory", ("JobTransport",)),
     ("NVLink down or not used", ("NvlinkFaulty", "nvlink_used")),
     ("bandwidth between nodes below expectation", ("NcclBandwidthLow", "RdmaErrors")),
+    ("latency between nodes", ("tcp_round_trip", "tcp_retransmitted", "RdmaErrors")),
     ("steps take longer; a run is slower than earlier ones", ("JobSlowed", "step_time_of_a_week")),
     ("rank imbalance", ("JobStraggler",)),
-    ("communication share", ("JobCommunicationHigh",)),
+    ("communication share", ("JobCommunicationHigh", "JobCongested", "rdma_congestion")),
     ("GPU memory at its limit", ("JobOutOfGpuMemory", "gpu_memory_used")),
     ("GPU memory that grows for hours", ("JobOutOfGpuMemory", "gpu_memory_growth")),
     ("torch.compile compiles again and again", ("torch_recompiled",)),
@@ -433,7 +446,8 @@ COVERED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("gaps between kernels", ("JobLaunchBound",)),
     ("more than 80 °C", ("GpuHot", "GpuMemoryHot", "GpuThrottled")),
     ("warm air at the inlet", ("GpuHot", "inlet_temperature")),
-    ("clocks or power limit lowered", ("sm_clock", "power_limit")),
+    ("clocks or power limit lowered", ("GpuSlow", "sm_clock", "power_limit")),
+    ("a GPU that is slower than others, from the start", ("GpuSlow",)),
     ("responses within 2 s, batches within 100 ms", ("ServingSlow", "request_time", "batch_time")),
 )
 """What users ask to be notified of, and the alerts and lines that answer."""

@@ -38,7 +38,8 @@ NETWORK = (
         summary="A port or interface of a node is down or comes and goes",
         summary_ko="네트워크 포트가 내려갔거나 끊김을 반복합니다",
         says="{device} (port {port}) was up for {value} of the last ten minutes",
-        meaning="The port was up within a day; one that never was is not reported.",
+        meaning="The port was up once, and nobody has declared the node repaired since; one that "
+        "never was up is not reported.",
         remedy="Reseat or replace the cable; drain the node until then.",
         source=INFINIBAND,
         record="node:gpunode_port:up",
@@ -49,7 +50,7 @@ NETWORK = (
         scope="node",
         labels=("device", "port"),
         fault="network",
-        keep_firing_for="15m",
+        keep_firing_for="5m",
         example=Example(fires={PORT_ACTIVE: 0.0}, quiet={PORT_ACTIVE: 1.0}, value=0.0),
     ),
     Threshold(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from alerts.examples import HELD, series
 from alerts.model import Example, Threshold, Tier
 from alerts.promql import JOB
-from alerts.settings import SERVING_SLOWDOWN
+from alerts.settings import ASKED_SHARE, SERVING_SLOWDOWN
 
 BUCKET = "gpunode_serving_request_seconds_bucket"
 REQUESTS = series("gpunode_serving_request_seconds_count")
@@ -49,13 +49,20 @@ SERVING = (
         summary="A server no longer gets requests",
         summary_ko="추론 서버에 요청이 들어오지 않습니다",
         says="no request comes, where {value} a second came before",
+        when="no request comes, where {value} a second came before, if the service had requests "
+        "for {asked_share} of the last day, as far as its cluster was seen, or at this time "
+        "yesterday and for hours after, and unless it stands still in a collective",
         meaning="The servers run, but what sends them work no longer does.",
         remedy="Check the gateway or load balancer, the service's endpoints, and the network.",
         source="https://sre.google/sre-book/monitoring-distributed-systems/",
         record="job:gpunode_serving_requests:before",
         signal=(
             "avg_over_time(job:gpunode_serving_requests:rate5m[1h] offset 15m) "
-            f"and on ({SERVICE}) job:gpunode_serving_requests:rate5m == 0"
+            f"and on ({SERVICE}) job:gpunode_serving_requests:rate5m == 0 "
+            f"and on ({SERVICE}) (job:gpunode_serving_requests:asked_1d > {ASKED_SHARE} "
+            f"or on ({SERVICE}) "
+            f"min_over_time(job:gpunode_serving_requests:rate5m[3h] offset 21h) > 0) "
+            f"unless on ({SERVICE}) job:gpunode_stalled:seconds"
         ),
         window="10m",
         unit="number",

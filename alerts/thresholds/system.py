@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from alerts.examples import HELD, HELD_B, TRAINS, WORKLESS, ledger, series
 from alerts.model import Example, Threshold, Tier
-from alerts.promql import FILESYSTEM, GPU, NODE, gained, happened, of_gpus, of_jobs, rate
-from alerts.settings import FILLS_WITHIN, SWAP_READ
+from alerts.promql import FILESYSTEM, GPU, JOB, NODE, gained, happened, of_jobs, rate
+from alerts.recording.memory import LEFT, SHARE, runs_out
+from alerts.settings import FILLS_WITHIN, MEMORY_HIGH, MEMORY_LOW, MEMORY_STALLED, SWAP_READ
 from alerts.thresholds.references import CGROUP, LEDGER, STATVFS
 from gpunode.host.filesystem import LOCAL
 from gpunode.verdict.shortages import FILESYSTEM_FREE
 
+STALLED = 'gpunode_pressure_stalled_seconds_total{resource="memory"}'
 FAULTS = (
     "bus_error|hung_task|lockup|kernel_bug|machine_check|iommu_fault|disk_error|read_only|"
     "lustre_eviction|sxid|peermem|network_adapter|file_limit"
@@ -91,7 +93,14 @@ SYSTEM = (
         window="1h",
         unit="count",
         tiers=(
-            Tier(severity="ticket", threshold=3.0, after="30m"),
+            Tier(
+                severity="ticket",
+                threshold=3.0,
+                after="30m",
+                record="job:gpunode_starts:count_6h",
+                says="starts within six hours, all on the GPUs that it kept, or processes on one "
+                "of its GPUs in an hour of which it computed for {restarted_useful}: {value}",
+            ),
             Tier(severity="page", threshold=3.0, after="2h"),
         ),
         scope="job",
@@ -142,17 +151,20 @@ SYSTEM = (
         group="system",
         summary="A job is near its memory limit",
         summary_ko="작업이 메모리 한도에 근접했습니다",
-        says="uses {value} of its memory limit, without caches",
+        says="uses {value} of its memory limit, without caches, or will at this pace within "
+        "{memory_full_within}",
+        when="a job uses {value} of its memory limit, without caches, or will use all of it within "
+        "{memory_full_within} at the pace of the last minutes, and uses {memory_high}",
         meaning="The job is OOM-killed at the limit.",
         remedy="Raise the memory limit, or find what grows on the job's dashboard.",
         source=CGROUP,
         record="job:gpunode_memory_limit:ratio",
-        signal=of_jobs(
-            f"({of_gpus('gpunode_job_memory_bytes')} "
-            f"+ on ({GPU}) {of_gpus('gpunode_job_memory_shmem_bytes')}) "
-            f"/ on ({GPU}) ({of_gpus('gpunode_job_memory_limit_bytes')} > 0)"
+        signal=(
+            f'max by ({JOB}) (label_replace({SHARE}, "when", "now", "", "") or label_replace('
+            f"{runs_out(SHARE, JOB, '> 1')} and on ({JOB}) {SHARE} > {MEMORY_HIGH}, "
+            '"when", "soon", "", ""))'
         ),
-        window="0s",
+        window="10m",
         unit="percent",
         tiers=(Tier(severity="ticket", threshold=0.95, after="10m"),),
         scope="job",
@@ -174,10 +186,11 @@ SYSTEM = (
         summary="A GPU node is short of memory",
         summary_ko="GPU 노드의 메모리가 부족합니다",
         says="{kind}: {value}",
-        when="the kernel killed a process in 15 minutes, or {swap_read} a second are read back "
-        "from swap",
-        meaning="The kernel killed a process to free memory, or reads back what it had "
-        "swapped out.",
+        when="the kernel killed a process in 15 minutes, {swap_read} a second are read back "
+        "from swap, {memory_low} of the memory is left and at the pace of the last minutes none "
+        "within {memory_full_within}, or all programs wait for memory {memory_stalled} of the time",
+        meaning="The kernel killed a process to free memory or soon will, reads back what it had "
+        "swapped out, or keeps programs waiting while it looks for memory.",
         remedy="Raise the job's memory limit, use fewer loader workers, or disable swap.",
         source=CGROUP,
         record="node:gpunode_memory_short:count",
@@ -185,7 +198,12 @@ SYSTEM = (
             f"label_replace({happened('gpunode_memory_oom_kills_total', NODE)}, "
             '"kind", "processes killed in 15 minutes", "", "") or label_replace('
             + rate('gpunode_memory_swapped_bytes_total{direction="in"}', NODE, "15m")
-            + f' > {SWAP_READ}, "kind", "bytes a second read back from swap", "", "")'
+            + f' > {SWAP_READ}, "kind", "bytes a second read back from swap", "", "") '
+            f"or label_replace({LEFT} < {MEMORY_LOW} "
+            f"and on ({NODE}) ({runs_out(LEFT, NODE, '< 0')}), "
+            '"kind", "share of its memory left, and at this pace none soon", "", "") '
+            + f"or label_replace({rate(STALLED, NODE)} > {MEMORY_STALLED}, "
+            '"kind", "share of the time in which all programs wait for memory", "", "")'
         ),
         window="15m",
         unit="number",
@@ -245,6 +263,7 @@ SYSTEM = (
         scope="node",
         labels=("mountpoint",),
         fault="filesystem",
+        keep_firing_for="2m",
         example=Example(
             fires={
                 **HELD,

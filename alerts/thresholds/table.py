@@ -16,12 +16,14 @@ from alerts.model import Threshold
 from alerts.thresholds.communication import COMMUNICATION
 from alerts.thresholds.data_ingestion import DATA_INGESTION
 from alerts.thresholds.exporter import EXPORTER
+from alerts.thresholds.files import FILES
 from alerts.thresholds.hardware import HARDWARE
 from alerts.thresholds.kernels import KERNELS
 from alerts.thresholds.memory_precision import MEMORY_PRECISION
 from alerts.thresholds.network import NETWORK
 from alerts.thresholds.serving import SERVING
 from alerts.thresholds.shared_memory import SHARED_MEMORY
+from alerts.thresholds.starts import STARTS
 from alerts.thresholds.system import SYSTEM
 from alerts.thresholds.thermal_power import THERMAL_POWER
 
@@ -32,6 +34,8 @@ THRESHOLDS: tuple[Threshold, ...] = (
     *KERNELS,
     *SERVING,
     *SYSTEM,
+    *STARTS,
+    *FILES,
     *SHARED_MEMORY,
     *HARDWARE,
     *THERMAL_POWER,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from alerts.examples import series
 from alerts.model import Example, Threshold, Tier
 from alerts.promql import of_gpus
+from alerts.recording.compared import gpus_at
 from alerts.recording.faults import THERMAL_SLOWDOWN
+from alerts.settings import SLOW_GPU
 from alerts.thresholds.references import NVML
 
 THERMAL_POWER = (
@@ -75,6 +77,37 @@ THERMAL_POWER = (
             quiet={THERMAL_SLOWDOWN: 0.005},
             value=0.3,
             labels={"fault": "thermal"},
+        ),
+    ),
+    Threshold(
+        alert="GpuSlow",
+        group="thermal_power",
+        summary="A GPU is slower than others that do the same",
+        summary_ko="같은 일을 하는 다른 GPU보다 느립니다",
+        says="its {what} is {value} of what others reach",
+        when="its {what} is {value} of what others reach, where {compared_least} or more can be "
+        "compared: an SM clock under load, without throttling and at a draw of {near_power_limit} "
+        "of the limit, with the upper quartile of its model; a rate of HBM with the lower quartile "
+        "of its job or service",
+        meaning="Locked clocks, or memory that is slower than it should be, perhaps for as long as "
+        "anyone has looked.",
+        remedy="Unlock the clocks, or have the GPU tested before the next large job.",
+        source="https://arxiv.org/abs/2402.15627",
+        record="gpu:gpunode_gpu_pace:ratio_to_others",
+        window="15m",
+        unit="percent",
+        comparison="<",
+        tiers=(Tier(severity="ticket", threshold=SLOW_GPU.figure, after="30m"),),
+        scope="gpu",
+        labels=("what",),
+        needs_all_nodes=True,
+        every="1m",
+        keep_firing_for="15m",
+        example=Example(
+            fires=gpus_at(2e9, 1e9),
+            quiet={series("gpunode_gpu_sm_clock_hertz"): 1.9e9},
+            value=0.5,
+            labels={"what": "SM clock"},
         ),
     ),
 )

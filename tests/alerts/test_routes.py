@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import time
+import urllib.request
 from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from alerts.model import OF_ONE_NODE, Threshold, seconds
 from alerts.recording import RECORDS
 from alerts.rule_files import can_page
 from alerts.thresholds.table import THRESHOLDS
+from tests.bench.incidents import ALERTMANAGER
+from tests.bench.programs import alertmanager
 from tests.bench.scenarios import Alert, Notified, Timeline, notified
 from tests.needs import need
 
@@ -112,3 +121,42 @@ def test_what_pages_for_a_node_is_counted_over_the_fleet(row: Threshold) -> None
 def test_only_what_is_about_a_node_names_one(row: Threshold) -> None:
     """The route of nodes takes what has the label ``instance``."""
     assert ("instance" in row.identity) == (row.scope in OF_ONE_NODE)
+
+
+@pytest.mark.integration
+def test_the_dead_mans_switch_is_heard_again_and_again_and_by_nobody_else(tmp_path: Path) -> None:
+    """Also while a fault of the whole fleet holds back everything else."""
+    need("alertmanager", "prometheus-alertmanager")
+    routes = yaml.safe_load(ALERTMANAGER.read_text())
+    (switch,) = (one for one in routes["route"]["routes"] if one["receiver"] == "dead-mans-switch")
+    assert seconds(switch["repeat_interval"]) <= 60
+    switch |= {"group_interval": "200ms", "repeat_interval": "200ms"}
+    heard: list[tuple[str, str]] = []
+
+    def note(receiver: str, body: dict[str, Any]) -> None:
+        heard.extend((receiver, one["labels"]["alertname"]) for one in body["alerts"])
+
+    watchdog = {"alertname": "Watchdog", "cluster": "a", "severity": "none"}
+    alerts = [{"labels": labels} for labels in (watchdog, dict(fleet_fault("a", "exporter")))]
+    with alertmanager(tmp_path, routes, note) as address:
+        deadline = time.monotonic() + 60
+        while heard.count(("dead-mans-switch", "Watchdog")) < 3 and time.monotonic() < deadline:
+            with suppress(OSError):
+                urllib.request.urlopen(
+                    urllib.request.Request(
+                        f"http://{address}/api/v2/alerts",
+                        json.dumps(alerts).encode(),
+                        {"Content-Type": "application/json"},
+                    )
+                ).close()
+            time.sleep(0.5)
+    assert heard.count(("dead-mans-switch", "Watchdog")) >= 3
+    assert {receiver for receiver, name in heard if name == "Watchdog"} == {"dead-mans-switch"}
+
+
+def test_what_many_nodes_have_in_common_outlasts_what_each_of_them_has() -> None:
+    """Otherwise the tickets of its nodes come after the repair, when nothing holds them back."""
+    assert FLEET_FAULT.keep_firing_for
+    for row in THRESHOLDS:
+        if row.fault == "network" and row.keep_firing_for:
+            assert seconds(row.keep_firing_for) < seconds(FLEET_FAULT.keep_firing_for)

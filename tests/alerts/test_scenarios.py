@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,12 +19,23 @@ from gpunode.host.kernel_log import KINDS
 from gpunode.sources import METRICS
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.reasons import REASONS
-from tests.alerts.scenarios.course import Linear, Rate, Unseen, intervals, values
+from tests.alerts.scenarios.course import Key, Linear, Rate, Unseen, intervals, values
 from tests.alerts.scenarios.fleet import LATE, Fleet
 from tests.alerts.scenarios.gpus import BEHAVIOURS
 from tests.alerts.scenarios.nodes import EVENTS
-from tests.alerts.scenarios.shorthand import Scenario, scenarios, wanted
-from tests.bench.scenarios import Notified, Outcome, Timeline, moments, outcomes, table, together
+from tests.alerts.scenarios.recordings import AS_TRAINED, RECORDED, windows
+from tests.alerts.scenarios.shorthand import Scenario, by_file, scenarios, wanted
+from tests.bench.scenarios import (
+    Notified,
+    Outcome,
+    Timeline,
+    evaluated,
+    moments,
+    outcomes,
+    rates,
+    table,
+    together,
+)
 from tests.needs import need
 
 ROOT = Path(__file__).parents[2]
@@ -60,16 +72,22 @@ def test_who_is_notified_of_what(show: Show) -> None:
     need("alertmanager", "prometheus-alertmanager")
     found = outcomes(SCENARIOS)
     show(table(found))
-    assert {one.name: faults for one in found if (faults := one.faults())} == {}
+    assert {one.name: told for one in found if (told := one.surprises())} == {}
 
 
 # The scenarios are of this exporter
 
 
+@cache
+def keys(name: str) -> frozenset[Key]:
+    """The series of a scenario."""
+    return frozenset(key for key, _ in Fleet(name, SCENARIOS[name]).courses())
+
+
 def test_every_series_is_one_of_the_exporter() -> None:
     wrong = set()
-    for name, scenario in SCENARIOS.items():
-        for (metric, labels), _ in Fleet(name, scenario).courses():
+    for name in SCENARIOS:
+        for metric, labels in keys(name):
             have = {label for label, _ in labels} - SCRAPED
             base = re.sub(r"_(bucket|sum|count)$", "", metric)
             known = DECLARED.get(metric) or DECLARED.get(base)
@@ -87,6 +105,8 @@ def test_every_series_is_one_of_the_exporter() -> None:
 
 def test_every_value_of_a_label_is_one_of_the_exporter() -> None:
     known = {
+        ("gpunode_gpu_bottleneck", "cause"): {*CAUSES},
+        ("gpunode_gpu_waited_for", "reason"): {*REASONS},
         ("gpunode_gpu_recovery_action", "action"): {*RECOVERY_ACTIONS.values()},
         ("gpunode_gpu_throttled_seconds_total", "reason"): {*THROTTLED_NANOSECONDS.values()},
         ("gpunode_infiniband_errors_total", "kind"): rdma_counters.kinds("link_error"),
@@ -96,8 +116,8 @@ def test_every_value_of_a_label_is_one_of_the_exporter() -> None:
         ("gpunode_training_seconds_total", "phase"): {*PHASES},
     }
     found: dict[tuple[str, str], set[str]] = {}
-    for name, scenario in SCENARIOS.items():
-        for (metric, labels), _ in Fleet(name, scenario).courses():
+    for name in SCENARIOS:
+        for metric, labels in keys(name):
             for label, value in labels:
                 found.setdefault((metric, label), set()).add(value)
     assert {at: found[at] - values for at, values in known.items() if found[at] - values} == {}
@@ -184,6 +204,11 @@ def test_an_exporter_that_restarts_forgets() -> None:
     assert workless == ["_ _x1 0x2 0+60x1 stale _ _"]
 
 
+def test_an_xid_that_comes_again_is_counted() -> None:
+    again = f"{HANG}happens: [2m..8m/1m-in-3m n/0 xid xid=94]"
+    assert drawn(again, "gpunode_gpu_xid_errors_total") == ["_ _x1 1 1 1 2 2 2x2"]
+
+
 @pytest.mark.parametrize(
     ("owner", "pods"),
     [
@@ -219,11 +244,78 @@ def test_counters_go_on_and_begin_again() -> None:
         "happens: [soon n unreachable]",
         "notified: [call JobStalled]",
         "colour: red",
+        "known_failure: nobody looks",
+        "jobs: {j: {owner: user kim, gpus: n, plays: chess, does: {0m: trains}}}",
     ],
 )
 def test_a_mistake_is_told(told: str) -> None:
     with pytest.raises((ValueError, LookupError)):
         Fleet("c", scenario(f"nodes: {{n: 1x1}}\n{told}"))
+
+
+# Recorded windows
+
+PLAYS = """
+nodes: {n: 1x2}
+jobs:
+  a:
+    owner: pytorchjob team/a
+    gpus: n
+    plays: DDP ResNet, JPEG files
+    does: {0m: trains, 4m: hangs late=n-1/1, 8m: trains starved=0.5}
+"""
+
+
+def shares(text: str, gpu: str) -> list[dict[str, float]]:
+    """What a GPU does in each minute, by state."""
+    (tenant,) = Fleet("c", scenario(text)).tenants["n-1", int(gpu)]
+    return [dict(tenant.does(60.0 * minute).states) for minute in range(10)]
+
+
+def test_a_job_that_plays_a_program_is_as_noisy() -> None:
+    first = shares(PLAYS, "0")
+    assert all(sum(found.values()) == pytest.approx(1.0) for found in first)
+    assert len({tuple(found.items()) for found in first[:4]}) > 1
+    assert shares(PLAYS, "0") == first, "but the same each time"
+
+
+def test_the_roles_of_a_hang_are_those_of_the_recorded_one() -> None:
+    assert all(found["blocked"] > 0.9 for found in shares(PLAYS, "0")[4:8])
+    assert all(found.get("blocked", 0.0) < 0.1 for found in shares(PLAYS, "1")[4:8])
+
+
+def test_what_a_scenario_says_of_states_is_not_played() -> None:
+    assert [found["starved"] for found in shares(PLAYS, "0")[8:]] == [0.5, 0.5]
+
+
+def test_what_is_played_changes_nothing_but_shares_and_draw() -> None:
+    streak = drawn(PLAYS, "gpunode_gpu_blocked_streak_seconds", gpu="0")
+    assert streak == ["0 0 0 0 0 60 120 180 0x1"]
+
+
+def test_a_gpu_that_heat_slows_is_no_slow_process() -> None:
+    def straggles(cause: str) -> dict[str, float]:
+        told = PLAYS.replace("8m: trains starved=0.5", f"8m: straggles cause={cause}")
+        return shares(told, "0")[9]
+
+    def recorded(what: str) -> list[dict[str, float]]:
+        return [dict(one.states) for one in windows(what, 0, "c a")]
+
+    assert straggles("host_compute") in recorded("a slow rank/1")
+    assert straggles("thermal") in recorded("DDP ResNet, JPEG files")
+
+
+def test_that_nobody_computes_is_known_of_many_gpus() -> None:
+    idle = "nodes: {n: 1x8}\njobs: {j: {owner: user kim, gpus: n, does: {0m: stands}}}"
+    assert drawn(idle, "gpunode_gpu_seconds_total", gpu="0", state="compute") == ["0x9"]
+
+
+def test_every_behaviour_that_is_recorded_can_be_played() -> None:
+    assert RECORDED.keys() | {*AS_TRAINED} <= BEHAVIOURS.keys()
+    for what in RECORDED.values():
+        for one in windows(what, 1, "any"):
+            assert one.states.keys() <= STATES.keys()
+            assert sum(one.states.values()) == pytest.approx(1.0, abs=1e-4)
 
 
 # The bench
@@ -269,6 +361,75 @@ def test_what_differs_is_told_with_alert_and_minute() -> None:
 def test_an_expectation_may_be_loose() -> None:
     one = wanted("may ticket+ GpuHot|GpuBusy instance=n-1")
     assert str(one) == "may ticket or page GpuHot|GpuBusy instance=n-1"
+
+
+def failing(known: str, *faults: str) -> Outcome:
+    """What comes of a scenario that wants a page and a ticket, with faults such as ``missed``."""
+    hung, hot, full = alert("JobStalled"), alert("GpuHot"), alert("ShmNearlyFull")
+    text = (
+        f"nodes: {{n: 1x1}}\nnotified: [page JobStalled, ticket GpuHot]\nknown_failure: '{known}'"
+    )
+    pages, tickets = {hung}, {hot}
+    if "missed" in faults:
+        tickets.remove(hot)
+    if "too much" in faults:
+        tickets.add(full)
+    told = Notified({"page": pages, "ticket": tickets, "info": set()}, {"page": 1})
+    return Outcome("c", scenario(text), Timeline(60, (frozenset({hung, hot, full}),)), told)
+
+
+@pytest.mark.parametrize(
+    ("faults", "failure"),
+    [
+        ((), ""),
+        (("missed",), "missed"),
+        (("too much",), "too much"),
+        (("missed", "too much"), "missed"),
+    ],
+)
+def test_a_failure_is_missed_or_too_much(faults: tuple[str, ...], failure: str) -> None:
+    assert failing("", *faults).failure() == failure
+
+
+def test_a_known_failure_must_fail_as_it_is_known_to() -> None:
+    assert failing("missed: nobody looks", "missed").surprises() == []
+    (passes,) = failing("missed: nobody looks").surprises()
+    assert "no known failure any more" in passes
+    assert failing("missed: nobody looks", "too much").surprises()[0] == "is too much, not missed"
+    assert failing("", "too much").surprises() == ["wrong: ticket ShmNearlyFull at 0m: "]
+
+
+def test_rates_count_what_fails() -> None:
+    told = rates({"a": ["", "missed", ""], "b": ["too much"]})
+    assert told.splitlines()[2:] == [
+        "| `a.yaml` | 3 | 2 | 1 | 0 |",
+        "| `b.yaml` | 1 | 0 | 0 | 1 |",
+        "| all | 4 | 2 | 1 | 1 |",
+    ]
+
+
+@pytest.mark.integration
+def test_an_alert_is_seen_to_fire_for_longer_than_a_day() -> None:
+    need("promtool")
+    long = scenario("nodes: {n: 1x1}\nhappens: [10m n/0 remap pends]\nlasts: 25h\nevery: 5m")
+    (fired,) = [
+        span
+        for alert, span in evaluated({"c": long})["c"].spans().items()
+        if ("alertname", "GpuUnhealthy") in alert
+    ]
+    assert fired[1] > 24 * 3600
+
+
+def test_published_rates_are_those_of_the_scenarios() -> None:
+    docs = (ROOT / "docs/rules.md").read_text()
+    known = {
+        name: [one.known_failure.partition(":")[0] for one in own.values()]
+        for name, own in by_file().items()
+    }
+    rows = re.findall(r"^\| `(\w+)\.yaml` \|", docs, re.MULTILINE)
+    assert rows
+    for name in rows:
+        assert rates({name: known[name]}).splitlines()[2] in docs
 
 
 def test_quiet_times_are_cut_short() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import zlib
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gpunode.client.protocol import PHASES
@@ -22,6 +24,7 @@ from tests.alerts.scenarios.course import (
 )
 from tests.alerts.scenarios.gpus import FREE, Behaviour, behaviour
 from tests.alerts.scenarios.nodes import EVENTS, GIVES_UP, RESTARTS, On, bus_id, gpu_labels
+from tests.alerts.scenarios.recordings import Moment, recording, windows
 from tests.alerts.scenarios.shorthand import Kind, Scenario, ScenarioEvent, ScenarioJob
 
 LATE = "is late"
@@ -30,6 +33,9 @@ LATE = "is late"
 MANY = 8
 """GPUs from which a scenario has no series of states in which none of them ever is: promtool loads
 no more than 10,000 samples for a query, and takes its time."""
+
+ALWAYS = ("compute",)
+"""States of which there are series all the same: that no GPU ever computes is known, too."""
 
 ONE_HOT = {
     "gpunode_gpu_bottleneck": "cause",
@@ -72,6 +78,8 @@ class Stretch:
 
     begin: float
     behaviour: Behaviour
+    since: float
+    """From when it does so, whatever it has played meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +98,7 @@ class Tenant:
 
     def index(self, moment: float) -> int:
         """Which of its stretches it is in."""
-        return max(i for i, one in enumerate(self.stretches) if one.begin <= moment)
+        return bisect_right(self.stretches, moment, key=lambda one: one.begin) - 1
 
     def does(self, moment: float) -> Behaviour:
         """What it does."""
@@ -163,7 +171,7 @@ class Fleet:
             for state, share in stretch.behaviour.states.items()
             if share
         }
-        return tuple(state for state in STATES if state in seen)
+        return tuple(state for state in STATES if state in seen or state in ALWAYS)
 
     def series(self) -> Iterator[tuple[str, str]]:
         """Every series as PromQL writes it, and its values in promtool's notation."""
@@ -199,25 +207,37 @@ class Fleet:
                 rank,
                 local_rank,
                 len(where),
-                tuple(self._stretches(job, own.get((node, gpu)), (node, gpu))),
+                tuple(self._stretches(title, own.get((node, gpu)), (node, gpu), rank)),
             )
 
     def _stretches(
-        self, job: ScenarioJob, selector: str | None, at: tuple[str, int]
+        self, title: str, selector: str | None, at: tuple[str, int], rank: int
     ) -> Iterator[Stretch]:
+        job = self.scenario.jobs[title]
         timeline = job.does if selector is None else job.but[selector]
         if 0 not in timeline:
-            yield Stretch(0.0, FREE)
-        for begin, doing in timeline.items():
+            yield Stretch(0.0, FREE, 0.0)
+        ends = [*list(timeline)[1:], self.scenario.lasts]
+        for (begin, doing), end in zip(timeline.items(), ends, strict=True):
             options = dict(doing.options)
             late = options.pop("late", "")
             late_does = options.pop("as", LATE)
             reason = options.pop("reason", "")
+            name = doing.name
             if late and at in self.scenario.at(late):
-                because = {"reason": reason} if reason else {}
-                yield Stretch(float(begin), behaviour(late_does, because))
-            else:
-                yield Stretch(float(begin), behaviour(doing.name, options))
+                name, options = late_does, {"reason": reason} if reason else {}
+            does = behaviour(name, options)
+            program = recording(name, job.plays, does.cause)
+            if not program or not options.keys().isdisjoint(STATES):
+                yield Stretch(float(begin), does, float(begin))
+                continue
+            drawn_from = windows(program, rank, f"{self.name} {title}")
+            drawn = random.Random(f"{self.name} {title} {rank} {begin}")
+            for moment in range(begin, end, self.scenario.every):
+                shows = drawn.choice(drawn_from)
+                if "power" in options:
+                    shows = replace(shows, watts=None)
+                yield Stretch(float(moment), played(does, shows), float(begin))
 
     def _points(self, node: str) -> Iterator[float]:
         """When something changes on a node."""
@@ -234,6 +254,7 @@ class Fleet:
     def _exposition(self, node: str, begin: float) -> Exposition:
         """What a node exports from a moment on."""
         out = Exposition(node, begin)
+        out.line("gpunode_clock_timestamp_seconds", Linear(begin, 1.0, begin))
         restarted = max(
             (
                 float(end)
@@ -248,7 +269,8 @@ class Fleet:
             self._gpu(out, gpu, begin, restarted)
         for event, part in self.happens.get(node, ()):
             active, since = event.at(int(begin))
-            EVENTS[event.what](On(out, part, active, float(since), event.options))
+            times = event.times(int(begin))
+            EVENTS[event.what](On(out, part, active, float(since), event.options, times))
         return out
 
     def _gpu(self, out: Exposition, gpu: int, begin: float, restarted: float) -> None:
@@ -326,6 +348,12 @@ class Fleet:
                 nvml_device=str(one.gpu),
                 reason="behind" if does.process else "dead",
             )
+
+
+def played(does: Behaviour, moment: Moment) -> Behaviour:
+    """A behaviour with what a recorded window shows."""
+    power = does.power if moment.watts is None else moment.watts / BOARD_WATTS
+    return replace(does, states=moment.states, power=power)
 
 
 def _fill(expositions: Iterable[dict[Key, Course]]) -> None:
@@ -451,7 +479,7 @@ def _trains(out: Exposition, tenant: Tenant, labels: Mapping[str, str], begin: f
     lost = 0.0 if does.finite else 1.0 / step
     out.counter("gpunode_training_nonfinite_losses_total", lost, **labels)
     if does.finite:
-        since = tenant.stretches[tenant.index(begin)].begin
+        since = tenant.stretches[tenant.index(begin)].since
         out.line("gpunode_training_loss", Linear(does.loss, does.loss_grows / 60, since), **labels)
     out.gauge("gpunode_training_loss_best", tenant.best_loss(begin), **labels)
 

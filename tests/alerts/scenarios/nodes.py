@@ -29,6 +29,8 @@ class On:
     """When it began last; negative before."""
 
     options: Options
+    times: int
+    """How often it has begun."""
 
     @property
     def labels(self) -> dict[str, str]:
@@ -96,6 +98,12 @@ def is_not_discovered(on: On) -> None:
     """It is no target, but a node of Kubernetes."""
     if on.active:
         on.out.up = None
+
+
+def node_exporter(on: On) -> None:
+    """Another exporter of the node is scraped; while it happens, it does not answer."""
+    labels = (("instance", f"{on.out.node}:9100"), ("job", "node-exporter"))
+    on.out.others["up", labels] = Linear(float(not on.active))
 
 
 def is_scraped_twice(on: On) -> None:
@@ -172,6 +180,18 @@ def has_a_wrong_clock(on: On) -> None:
                 on.out.series[key] = replace(course, value=value)
 
 
+def boots(on: On) -> None:
+    """It is started; before, it had been for a day."""
+    at = on.since if on.happened else -86400.0
+    on.out.gauge("gpunode_node_boot_timestamp_seconds", at)
+
+
+def is_declared_repaired(on: On) -> None:
+    """A person, or a test that passed, has said so."""
+    if on.happened:
+        on.out.gauge("gpunode_node_repaired_timestamp_seconds", on.since)
+
+
 def source_fails(on: On) -> None:
     """A source of the exporter fails."""
     labels = {"gpu": "", "uuid": "", "mountpoint": on.text("mountpoint", "")}
@@ -187,17 +207,17 @@ def xid(on: On) -> None:
     if not on.happened:
         return
     labels = {**on.labels, "xid": on.text("xid", "79")}
-    on.out.gauge("gpunode_gpu_xid_errors_total", 1.0, **labels)
+    on.out.gauge("gpunode_gpu_xid_errors_total", float(on.times), **labels)
     on.out.gauge("gpunode_gpu_xid_last_timestamp_seconds", on.since, **labels)
     logged(on)
 
 
 def logged(on: On) -> None:
     """Only the kernel log has an XID."""
-    on.out.gauge("gpunode_kernel_log_events_total", on.once, kind="xid")
+    on.out.gauge("gpunode_kernel_log_events_total", float(on.times), kind="xid")
     if on.happened:
         labels = {"bus_id": bus_id(on.gpu or 0), "xid": on.text("xid", "79")}
-        on.out.gauge("gpunode_kernel_log_xid_errors_total", 1.0, **labels)
+        on.out.gauge("gpunode_kernel_log_xid_errors_total", float(on.times), **labels)
         on.out.gauge("gpunode_kernel_log_last_xid_timestamp_seconds", on.since, **labels)
         on.out.gauge("gpunode_kernel_log_last_event_timestamp_seconds", on.since, kind="xid")
 
@@ -230,6 +250,12 @@ def remap_pends(on: On) -> None:
 def remap_failed(on: On) -> None:
     """There is no spare row left."""
     on.out.gauge("gpunode_gpu_row_remap_failed", float(on.active), **on.labels)
+
+
+def is_reset(on: On) -> None:
+    """Its driver's counters begin again."""
+    energy = Linear(0.0, 300.0, on.since) if on.happened else Linear(1e9, 300.0)
+    on.out.line("gpunode_gpu_driver_energy_joules_total", energy, **on.labels)
 
 
 def asks_for(on: On) -> None:
@@ -290,6 +316,24 @@ def is_capped(on: On) -> None:
         on.out.gauge("gpunode_gpu_power_limit_watts", on.number("watts", 400.0), **on.labels)
 
 
+def clocks(on: On) -> None:
+    """The SM clock of its GPUs (``hertz``) and the highest that they can have."""
+    on.out.drop("gpunode_gpu_sm_clock_hertz", **on.labels)
+    on.out.gauge("gpunode_gpu_sm_clock_hertz", on.number("hertz", 1.9e9), **on.labels)
+    on.out.gauge("gpunode_gpu_sm_clock_max_hertz", 1.98e9, **on.labels)
+
+
+def memory_moves(on: On) -> None:
+    """The ``share`` of HBM's rate that its GPUs use, at the memory's usual clock."""
+    labels = on.labels
+    on.out.drop("gpunode_gpu_active_seconds_total", **labels)
+    on.out.counter(
+        "gpunode_gpu_active_seconds_total", on.number("share", 0.6), unit="dram", **labels
+    )
+    on.out.gauge("gpunode_gpu_memory_clock_hertz", 2.6e9, **labels)
+    on.out.gauge("gpunode_gpu_memory_clock_max_hertz", 2.6e9, **labels)
+
+
 def power_brake(on: On) -> None:
     """The power supply slows it."""
     share = on.number("throttled", 0.5) if on.active else 0.0
@@ -337,6 +381,33 @@ def job_memory(on: On) -> None:
     on.out.gauge("gpunode_job_memory_bytes", share * limit, **on.labels)
     on.out.gauge("gpunode_job_memory_shmem_bytes", 0.0, **on.labels)
     on.out.gauge("gpunode_job_memory_used_bytes", share * limit, **on.labels)
+
+
+def memory_grows(on: On) -> None:
+    """The job, or all that runs on the node, takes so much more of the memory a minute."""
+    if on.gpu is None:
+        left = Linear(on.number("left", 0.5))
+        if on.active:
+            left = Linear(left.value, -on.number("rate", 0.01) / 60, on.since)
+        on.out.gauge("gpunode_memory_size_bytes", 1.0)
+        on.out.line("gpunode_memory_available_bytes", left)
+        return
+    used = Linear(on.number("used", 0.5))
+    if on.active:
+        used = Linear(used.value, on.number("rate", 0.01) / 60, on.since)
+    on.out.gauge("gpunode_job_memory_limit_bytes", 1.0, **on.labels)
+    on.out.line("gpunode_job_memory_bytes", used, **on.labels)
+    on.out.gauge("gpunode_job_memory_shmem_bytes", 0.0, **on.labels)
+
+
+def open_files(on: On) -> None:
+    """Files that a process of the job has open, or the node, as a share of the limit."""
+    share = on.number("used", 0.95) if on.active else on.number("before", 0.1)
+    if on.gpu is None:
+        on.out.gauge("gpunode_filefd_maximum", 1e6)
+        on.out.gauge("gpunode_filefd_allocated", share * 1e6)
+    else:
+        on.out.gauge("gpunode_job_open_files_ratio", share, **on.labels)
 
 
 def quota(on: On) -> None:
@@ -560,6 +631,13 @@ def rdma_errors(on: On) -> None:
     on.out.line("gpunode_infiniband_transport_errors_total", line, kind="ack_timeout", **labels)
 
 
+def congestion(on: On) -> None:
+    """Its RDMA port gets congestion notifications: a hundred a second, or as many as it says."""
+    rate = on.number("signs", 50_000.0) if on.active else 100.0
+    labels = {"device": on.text("device", "mlx5_0"), "port": "1", "kind": "cnp_handled"}
+    on.out.counter("gpunode_infiniband_congestion_events_total", rate, **labels)
+
+
 def ethernet(on: On) -> None:
     """Its network interfaces; while it happens, those that are ``down`` are."""
     down = on.options.get("down", "").split(",")
@@ -595,6 +673,7 @@ EVENTS: Mapping[str, Callable[[On], None]] = {
     RESTARTS: restarts,
     "leaves": leaves,
     "is not discovered": is_not_discovered,
+    "node exporter": node_exporter,
     "is scraped twice": is_scraped_twice,
     "has default labels": has_default_labels,
     "kubernetes": kubernetes,
@@ -604,6 +683,8 @@ EVENTS: Mapping[str, Callable[[On], None]] = {
     "no Prometheus": no_prometheus,
     "kubelet restarts": kubelet_restarts,
     "has a wrong clock": has_a_wrong_clock,
+    "boots": boots,
+    "is declared repaired": is_declared_repaired,
     "source fails": source_fails,
     "xid": xid,
     "xid in the log": logged,
@@ -611,6 +692,7 @@ EVENTS: Mapping[str, Callable[[On], None]] = {
     "memory errors": memory_errors,
     "remap pends": remap_pends,
     "remap failed": remap_failed,
+    "is reset": is_reset,
     "asks for": asks_for,
     "does not answer": does_not_answer,
     "is missing": is_missing,
@@ -618,11 +700,15 @@ EVENTS: Mapping[str, Callable[[On], None]] = {
     "is blind": is_blind,
     "is hot": is_hot,
     "is capped": is_capped,
+    "clocks": clocks,
+    "memory moves": memory_moves,
     "power brake": power_brake,
     "nvlink": nvlink,
     "nvlink recovers": nvlink_recovers,
     "nvlink domain": nvlink_domain,
     "job memory": job_memory,
+    "memory grows": memory_grows,
+    "open files": open_files,
     "cpu quota": quota,
     "killed": killed,
     "nccl": transport,
@@ -638,6 +724,7 @@ EVENTS: Mapping[str, Callable[[On], None]] = {
     "nfs is silent": nfs_silent,
     "infiniband": infiniband,
     "rdma errors": rdma_errors,
+    "congestion": congestion,
     "ethernet": ethernet,
     "shows": shows,
 }

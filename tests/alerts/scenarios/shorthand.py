@@ -26,6 +26,10 @@ take options. ``30m..90m/2m-in-6m`` is the first 2 of every 6 minutes from 30 to
 labels (regular expressions), and optionally the times ``by`` which it must have fired, until which
 it ``stays``, and from which it is ``gone``. ``ticket+`` is at least a ticket, and what ``may`` come
 need not. Infos that are not named do not matter. There are at most as many pages as named.
+
+A job that ``plays`` a program is not pure: its shares and its draw are those of recorded windows.
+``known_failure`` marks a scenario whose want the rules do not meet. It is counted, published and
+has to go as soon as they do.
 """
 
 from __future__ import annotations
@@ -114,6 +118,10 @@ class ScenarioEvent:
             if begin <= moment:
                 active, since = moment < end, begin
         return active, since
+
+    def times(self, moment: int) -> int:
+        """How often it has begun."""
+        return sum(begin <= moment for begin, _ in self.spans)
 
 
 FOREVER = 10**9
@@ -212,6 +220,14 @@ class ScenarioJob(Strict):
     step: float = 1.0
     """Seconds that a step takes."""
 
+    plays: str = ""
+    """The program that its GPUs play from recorded windows (``recordings``), with their noise."""
+
+
+FAILURES = ("missed", "too much")
+"""What can differ from what is wanted: somebody hears nothing, late or no more; or hears too much.
+What does both is missed."""
+
 
 class Scenario(Strict):
     """What happens to a fleet, and who is notified."""
@@ -225,6 +241,8 @@ class Scenario(Strict):
     jobs: dict[str, ScenarioJob] = Field(default_factory=dict)
     happens: tuple[Annotated[ScenarioEvent, BeforeValidator(event)], ...] = ()
     notified: tuple[Annotated[Wanted, BeforeValidator(wanted)], ...] = ()
+    known_failure: Annotated[str, Field(pattern=f"^$|^({'|'.join(FAILURES)}): .+")] = ""
+    """``missed`` or ``too much``, and why, where the rules do not do what is wanted."""
 
     @property
     def gpus(self) -> dict[str, int]:
@@ -270,15 +288,26 @@ def _selects(names: str, node: str) -> bool:
     return bounds is not None and bounds[1] == pool and int(number) in numbers(bounds[2])
 
 
-def scenarios(folder: Path = Path(__file__).parent) -> dict[str, Scenario]:
-    """All scenarios by name."""
-    found: dict[str, Scenario] = {}
+FOLDER = Path(__file__).parent
+
+
+def by_file(folder: Path = FOLDER) -> dict[str, dict[str, Scenario]]:
+    """The scenarios of each file by name."""
+    found: dict[str, dict[str, Scenario]] = {}
+    names: set[str] = set()
     for path in sorted(folder.glob("*.yaml")):
+        own = found.setdefault(path.stem, {})
         for name, given in yaml.safe_load(path.read_text()).items():
-            if name in found:
+            if name in names:
                 raise ValueError(f"{path.name}: there are two scenarios {name!r}")
+            names.add(name)
             try:
-                found[name] = Scenario.model_validate(given)
+                own[name] = Scenario.model_validate(given)
             except ValueError as error:
                 raise ValueError(f"{path.name}: {name}: {error}") from error
     return found
+
+
+def scenarios(folder: Path = FOLDER) -> dict[str, Scenario]:
+    """All scenarios by name."""
+    return {name: one for own in by_file(folder).values() for name, one in own.items()}

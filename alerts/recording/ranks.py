@@ -1,0 +1,310 @@
+"""Which ranks of a job are unlike the others, and since when.
+
+A rank is a GPU that a job has, whether or not its process tells a number. It stays a rank of the
+job when its process ends or its node is no longer seen, for as long as the job goes on without it.
+"""
+
+from __future__ import annotations
+
+from alerts.examples import HELD, HELD_B, OF_GPU, OF_JOB, TRAIN, A, B, series
+from alerts.model import Given, Record
+from alerts.promql import GPU, JOB, OWNER, of_gpus, of_jobs
+from alerts.recording.faults import INFO
+from alerts.recording.jobs import STARTED
+from gpunode.verdict.causes import CAUSES
+from gpunode.verdict.reasons import REASONS
+
+ENDED, UNSEEN, UNKNOWN = "ended", "unseen", "unknown"
+VERDICTS = (*CAUSES, ENDED, UNSEEN, UNKNOWN)
+"""What is said of a rank: a cause, that its process has ended, that its node or GPU is not seen, or
+that it has no verdict. The number of a verdict is its place."""
+
+WAIT = "wait"
+WAITING = ("straggler", "stalled_collective")
+"""Verdicts of ranks that wait for another. They count as one."""
+
+OF_RANK = (*OF_GPU, *OF_JOB[1:], "rank")
+RANK = ", ".join(OF_RANK)
+PROCESSES = "gpunode_gpu_process_info"
+BOTTLENECKS = "gpu:gpunode_gpu_bottleneck:number"
+
+_TOLD = f'max by ({GPU}, rank) ({PROCESSES}{{rank!=""}})'
+RANKED = f"({_TOLD} and on ({GPU}) count by ({GPU}) ({_TOLD}) == 1)"
+"""The rank that the process on a GPU tells; several on one GPU are none in particular."""
+
+HELD_LATELY = (
+    f"(gpu:gpunode_job:member or on ({GPU}) "
+    f"(gpu:gpunode_job:member_lately and on ({JOB}) job:gpunode_job:gpus))"
+)
+"""The GPUs of jobs, with those that a job lost in the last minutes or before it came to a halt."""
+
+SEEN = of_gpus("gpunode_gpu_info")
+REASONED = "gpu:gpunode_gpu_waited_for:number"
+_ALL = "gpu:gpunode_rank:info"
+_GONE = (
+    f"({_ALL} unless on ({GPU}, {OWNER}) gpu:gpunode_job:member "
+    f"or {_ALL} and on ({GPU}) " + of_gpus('gpunode_gpu_waited_for{reason="gone"}') + " == 1 "
+    f'or {_ALL}{{rank!=""}} unless on ({GPU}) {PROCESSES}) and on ({GPU}) {SEEN}'
+)
+
+
+def _called(verdict: str, expression: str) -> str:
+    """Ranks with a verdict that no GPU has, and its number."""
+    number = VERDICTS.index(verdict)
+    return f'label_replace({number} * ({expression}), "cause", "{verdict}", "", "")'
+
+
+def _verdict() -> str:
+    of_gpu = f"({BOTTLENECKS} == on ({GPU}) group_left () max by ({GPU}) ({BOTTLENECKS}))"
+    told = (
+        f"{_called(UNSEEN, f'{_ALL} unless on ({GPU}) {SEEN}')} "
+        f"or on ({RANK}) {_called(ENDED, _GONE)} "
+        f"or on ({RANK}) {_ALL} * on ({GPU}) group_left (cause) {of_gpu} "
+        f"or on ({RANK}) {_called(UNKNOWN, _ALL)}"
+    )
+    alike = f'label_replace({told}, "alike", "$1", "cause", "(.+)")'
+    return f'label_replace({alike}, "alike", "{WAIT}", "cause", "{"|".join(WAITING)}")'
+
+
+STARVED = series("gpunode_gpu_bottleneck", cause="data_loading_storage")
+WAITS_B = series("gpunode_gpu_bottleneck", cause="straggler", gpu="1", uuid="GPU-b")
+INFO_B = series(INFO.metric, **{**dict(INFO.labels), "gpu": "1", "uuid": "GPU-b"})
+ONE_STARVES: Given = {**HELD, **HELD_B, INFO: 1.0, INFO_B: 1.0, STARVED: 1.0, WAITS_B: 1.0}
+"""A job of two GPUs, of which one waits for the other."""
+
+NUMBER = float(VERDICTS.index("data_loading_storage"))
+WAITS = float(VERDICTS.index("straggler"))
+OF_A = (*A, *TRAIN)
+NAMED = ("data_loading_storage", "data_loading_storage")
+PROCESS = series(STARTED.metric, **{**dict(STARTED.labels), "rank": "3"})
+
+OF_NODES: tuple[Record, ...] = (
+    Record(
+        name=BOTTLENECKS,
+        labels=(*OF_GPU, "cause"),
+        expression=" or ".join(
+            f'{number} * (max by ({GPU}, cause) (gpunode_gpu_bottleneck{{cause="{cause}"}}) == 1)'
+            for number, cause in enumerate(CAUSES)
+        ),
+        purpose="The verdict on a GPU as a number, its place among the causes.",
+        given={STARVED: 1.0},
+        results={(*A, "data_loading_storage"): NUMBER},
+    ),
+    Record(
+        name=REASONED,
+        labels=(*OF_GPU, "reason"),
+        expression=" or ".join(
+            f'{number} * (max by ({GPU}, reason) (gpunode_gpu_waited_for{{reason="{reason}"}}) '
+            "== 1)"
+            for number, reason in enumerate(REASONS)
+        ),
+        purpose="Why a GPU is waited for, as a number, its place among the reasons.",
+        given={series("gpunode_gpu_waited_for", reason="stopped"): 1.0},
+        results={(*A, "stopped"): 1.0},
+    ),
+)
+"""Rules that need only the series of one node; each shard of Prometheus can evaluate them."""
+
+OF_RANKS: tuple[Record, ...] = (
+    Record(
+        name="gpu:gpunode_rank:info",
+        labels=OF_RANK,
+        expression=(
+            f"{HELD_LATELY} * on ({GPU}) group_left (rank) {RANKED} "
+            f"or on ({GPU}, {OWNER}) ({_ALL} and on ({GPU}, {OWNER}) {HELD_LATELY}) "
+            f"or on ({GPU}, {OWNER}) {HELD_LATELY}"
+        ),
+        purpose="The ranks of a job, those that are gone included. `rank` is the number that its "
+        "process tells or has told, if any; the rule reads its own past.",
+        given={**HELD, PROCESS: 1.0},
+        results={(*OF_A, "3"): 1.0},
+    ),
+    Record(
+        name="gpu:gpunode_rank:verdict",
+        labels=(*OF_RANK, "cause", "alike"),
+        expression=_verdict(),
+        purpose="The number of what is said of a rank: a cause, `ended`, `unseen` or `unknown`. "
+        "`alike` is the same, but `wait` for all that wait for another.",
+        given=ONE_STARVES,
+        results={(*OF_A, "", *NAMED): NUMBER, (*B, *TRAIN, "", "straggler", WAIT): WAITS},
+    ),
+    Record(
+        name="job:gpunode_rank:count",
+        labels=(*OF_JOB, "cause"),
+        expression=f"count by ({JOB}, cause) (gpu:gpunode_rank:verdict)",
+        purpose="Ranks of a job by what is said of them.",
+        given=ONE_STARVES,
+        results={(*TRAIN, "straggler"): 1.0},
+    ),
+    Record(
+        name="job:gpunode_rank:weight",
+        labels=(*OF_JOB, "alike"),
+        expression=(
+            f'(count by ({JOB}, alike) (gpu:gpunode_rank:verdict{{alike="{WAIT}"}}) + 0.5 '
+            f"or count by ({JOB}, alike) (gpu:gpunode_rank:verdict)) "
+            f"- on ({JOB}, alike) max by ({JOB}, alike) (gpu:gpunode_rank:verdict) / 1000"
+        ),
+        purpose="Ranks of a job that are alike. Of as many, those that wait weigh most, then those "
+        "whose verdict has the smaller number; rounded, it is their count.",
+        given=ONE_STARVES,
+        results={(*TRAIN, WAIT): 1.5 - WAITS / 1000},
+    ),
+    Record(
+        name="job:gpunode_rank:most",
+        labels=(*OF_JOB, "alike"),
+        expression=(
+            f"round(job:gpunode_rank:weight == on ({JOB}) group_left () "
+            f"max by ({JOB}) (job:gpunode_rank:weight))"
+        ),
+        purpose="How many ranks of a job are as most are, and how.",
+        given=ONE_STARVES,
+        results={(*TRAIN, WAIT): 1.0},
+    ),
+    Record(
+        name="gpu:gpunode_rank:awaited",
+        labels=(*OF_RANK, "reason"),
+        expression=(
+            f"gpu:gpunode_rank:info * on ({GPU}) group_left (reason) "
+            f"({REASONED} == on ({GPU}) group_left () max by ({GPU}) ({REASONED}))"
+        ),
+        purpose="The ranks for which others wait, and the number of the reason, its place among "
+        "the reasons.",
+        given={**HELD, series("gpunode_gpu_waited_for", reason="stopped"): 1.0},
+        results={(*OF_A, "", "stopped"): 1.0},
+    ),
+    Record(
+        name="gpu:gpunode_rank:odd",
+        labels=(*OF_RANK, "cause", "alike"),
+        expression=(
+            f'gpu:gpunode_rank:verdict{{cause!="none"}} unless on ({JOB}, alike) '
+            "job:gpunode_rank:most "
+            f'or gpu:gpunode_rank:verdict{{cause="none"}} and on ({JOB}) '
+            f'job:gpunode_rank:most{{alike="{WAIT}"}} '
+            f"or gpu:gpunode_rank:verdict and on ({RANK}) gpu:gpunode_rank:awaited "
+            f'or gpu:gpunode_rank:verdict{{cause!="none"}} and on ({JOB}) '
+            f"(count by ({JOB}) (gpu:gpunode_rank:info) == 1)"
+        ),
+        purpose="The ranks that are not as most ranks of their job, or for which others wait, and "
+        "the number of their verdict. A rank without trouble is one only if most wait.",
+        given=ONE_STARVES,
+        results={(*OF_A, "", *NAMED): NUMBER},
+    ),
+    Record(
+        name="gpu:gpunode_rank:since",
+        labels=(*OF_RANK, "cause", "alike"),
+        expression=(
+            f"(last_over_time(gpu:gpunode_rank:since[5m]) and on ({RANK}, cause) "
+            f"gpu:gpunode_rank:odd) or on ({RANK}, cause) (time() + 0 * gpu:gpunode_rank:odd)"
+        ),
+        purpose="Since when a rank has been unlike the others with this verdict, as Unix time, "
+        "without gaps of minutes; the rule reads its own past.",
+        given=ONE_STARVES,
+        results={(*OF_A, "", *NAMED): 0.0},
+    ),
+)
+"""The odd ones out."""
+
+
+def _middle(expression: str) -> str:
+    return (
+        f"quantile by ({JOB}) (0.5, gpu:gpunode_job:member * on ({GPU}) group_left () "
+        f"({expression}))"
+    )
+
+
+_PHASES = "gpu:gpunode_training_seconds:rate5m"
+_SIZE = of_gpus("gpunode_gpu_memory_size_bytes")
+OF_LINES = {
+    "data_wait": f'{_PHASES}{{phase="data"}} / on ({GPU}) (sum by ({GPU}) ({_PHASES}) > 0)',
+    "gpu_memory_used": of_gpus("gpunode_gpu_memory_used_bytes")
+    + f" / on ({GPU}) ({_SIZE} - on ({GPU}) {of_gpus('gpunode_gpu_memory_reserved_bytes')} > 0)",
+    "torch_reserved": of_gpus("gpunode_torch_memory_reserved_bytes")
+    + f" / on ({GPU}) ({_SIZE} > 0)",
+    "torch_recompiled": of_gpus("increase(gpunode_torch_compiled_graphs_total[15m])"),
+}
+"""What lines of the threshold table look at, which a test compares: rules do not import them."""
+
+
+def _most(line: str, given: Given, result: float, purpose: str) -> Record:
+    """What a line of the threshold table looks at, of the rank of a job that has most."""
+    return Record(
+        name=f"job:gpunode_{line}:max",
+        labels=OF_JOB,
+        expression=of_jobs(OF_LINES[line]),
+        purpose=purpose,
+        given={**HELD, **given},
+        results={TRAIN: result},
+    )
+
+
+def _figure(metric: str, what: str, expression: str, purpose: str) -> Record:
+    """A figure over all ranks of a job, of a gauge of each."""
+    return Record(
+        name=f"job:{metric}:{what}",
+        labels=OF_JOB,
+        expression=expression,
+        purpose=purpose,
+        given={**HELD, series(metric): 2.0},
+        results={TRAIN: 2.0},
+    )
+
+
+STEP = "gpunode_training_step_median_seconds"
+BASELINE = "gpunode_training_step_baseline_seconds"
+MFU = "gpunode_training_mfu_ratio"
+LOSS = "gpunode_training_loss"
+THREAD = "gpunode_job_busiest_thread_ratio"
+WORKERS = "gpunode_job_loader_workers"
+
+OF_FIGURES: tuple[Record, ...] = (
+    _figure(STEP, "middle", _middle(of_gpus(STEP)), "Time of a step of a job's median rank."),
+    _figure(BASELINE, "middle", _middle(of_gpus(BASELINE)), "The best pace of its median rank."),
+    _figure(MFU, "middle", _middle(of_gpus(MFU)), "MFU of a job's median rank."),
+    _figure(MFU, "min", of_jobs(of_gpus(MFU), "min"), "MFU of the rank whose MFU is lowest."),
+    _figure(LOSS, "avg", of_jobs(of_gpus(LOSS), "avg"), "The mean of the losses of all ranks."),
+    _figure(
+        f"{LOSS}_best",
+        "min",
+        of_jobs(of_gpus(f"{LOSS}_best"), "min"),
+        "The best loss of any rank.",
+    ),
+    _figure(THREAD, "max", of_jobs(of_gpus(THREAD)), "CPUs of the busiest thread of any rank."),
+    _figure(
+        WORKERS, "min", of_jobs(of_gpus(WORKERS), "min"), "Loader workers of the rank with fewest."
+    ),
+    _most(
+        "data_wait",
+        {
+            series("gpunode_training_seconds_total", phase="step"): 0.75,
+            series("gpunode_training_seconds_total", phase="data"): 0.25,
+        },
+        0.25,
+        "Share of its time for which the rank of a job that waits most for data does.",
+    ),
+    _most(
+        "gpu_memory_used",
+        {
+            series("gpunode_gpu_memory_used_bytes"): 30.0,
+            series("gpunode_gpu_memory_size_bytes"): 50.0,
+            series("gpunode_gpu_memory_reserved_bytes"): 10.0,
+        },
+        0.75,
+        "Share of the memory of the GPU of a job whose memory is fullest.",
+    ),
+    _most(
+        "torch_reserved",
+        {
+            series("gpunode_torch_memory_reserved_bytes"): 30.0,
+            series("gpunode_gpu_memory_size_bytes"): 40.0,
+        },
+        0.75,
+        "Share of the memory of a job's GPU that PyTorch reserves, where that is most.",
+    ),
+    _most(
+        "torch_recompiled",
+        {series("gpunode_torch_compiled_graphs_total"): 1.0},
+        900.0,
+        "Graphs that a rank of a job compiled in the last minutes, at most.",
+    ),
+)
+"""What a dashboard shows of a job of any size without a look at each rank."""

@@ -1,0 +1,102 @@
+"""How a job starts: for how long it has yet to work, and how often it has started again.
+
+A job starts from when it holds a GPU until one of its GPUs works. So a start has in it what
+Kubernetes does before the first process, and what a crash costs until its job works again.
+"""
+
+from __future__ import annotations
+
+from alerts.examples import HELD, OF_JOB, TRAIN, TRAINS, WORKLESS, ledger, series
+from alerts.model import FOR_HOURS, Record
+from alerts.promql import GPU, JOB
+from alerts.recording.jobs import STARTED
+
+PROCESSES = "gpunode_gpu_process_info"
+SEVERAL = 'world_size=~"[2-9]|[1-9][0-9]+"'
+"""Ranks of several. One trial of a search after another is mostly a process on its own."""
+
+OF_PROGRAMS = 'workload!~".+@.+"'
+"""Without what a user runs on a node outside of any job, which need not be the same work twice."""
+
+_OWN = f"{GPU}, pid"
+_BEFORE = "offset 5m"
+PROCESSES_STAY = (
+    f"count by ({JOB}) (gpu:gpunode_job:member and on ({GPU}) "
+    f"({PROCESSES} and on ({_OWN}) {PROCESSES} {_BEFORE}))"
+)
+"""Jobs with a process that was there minutes ago. An exporter that restarts has yet to see it
+work."""
+
+_RANKS_BEFORE = (
+    f"count by ({JOB}) (gpu:gpunode_job:member and on ({GPU}) gpunode_gpu_owner_info "
+    f"and on ({GPU}) {PROCESSES}{{{SEVERAL}}} {_BEFORE})"
+)
+"""Jobs that had ranks minutes ago on GPUs that are held now, as the last scrape says: what is
+recorded of a job that gives its GPUs away may be older."""
+
+_STARTS = f"job:gpunode_job:gpus unless on ({JOB}) job:gpunode_workless:seconds"
+_WORKED = "last_over_time(job:gpunode_workless:seconds[3m])"
+
+SINCE = series("job:gpunode_start:since", workload="train")
+TOOK = series("job:gpunode_startup:seconds", workload="train")
+
+OF_STARTS: tuple[Record, ...] = (
+    Record(
+        name="job:gpunode_start:since",
+        labels=OF_JOB,
+        interval=FOR_HOURS,
+        expression=(
+            f"(job:gpunode_start:since and on ({JOB}) ({_STARTS})) "
+            f"or on ({JOB}) (time() + 0 * ({_STARTS} unless on ({JOB}) {PROCESSES_STAY}))"
+        ),
+        purpose="When a job that holds GPUs and has yet to work began to, as Unix time; the rule "
+        "reads its own past.",
+        given=HELD,
+        results={TRAIN: 0.0},
+    ),
+    Record(
+        name="job:gpunode_restart:since",
+        labels=OF_JOB,
+        interval=FOR_HOURS,
+        expression=(
+            f"job:gpunode_start:since and on ({JOB}) (job:gpunode_restart:since or on ({JOB}) "
+            f"({_RANKS_BEFORE} unless on ({JOB}) {PROCESSES_STAY} and on ({JOB}) {_WORKED}))"
+        ),
+        purpose="When a job of several ranks that kept its GPUs lost all its processes, as Unix "
+        "time, until it works again; the rule reads its own past. A job that is put back into a "
+        "queue gives its GPUs away first.",
+        given=HELD,
+        results={},
+    ),
+    Record(
+        name="job:gpunode_startup:seconds",
+        labels=OF_JOB,
+        interval=FOR_HOURS,
+        expression=(
+            "(time() - last_over_time(job:gpunode_start:since[2m])) "
+            f"and on ({JOB}) job:gpunode_workless:seconds and on ({JOB}) job:gpunode_training:gpus"
+        ),
+        purpose="How long a training job took to start, once for each start.",
+        given={**TRAINS, WORKLESS: 0.0, SINCE: 60.0},
+        results={TRAIN: 7260.0},
+    ),
+    Record(
+        name="job:gpunode_starts:count_6h",
+        labels=OF_JOB,
+        interval=FOR_HOURS,
+        expression=(
+            f"max by ({JOB}) ("
+            'label_replace(job:gpunode_starts:count_1h, "within", "1h", "", "") '
+            f"or label_replace((changes(job:gpunode_restart:since{{{OF_PROGRAMS}}}[6h]) + 2) "
+            f"and on ({JOB}) job:gpunode_job:gpus "
+            f"and on ({JOB}) last_over_time(job:gpunode_training:gpus[1h:5m]), "
+            '"within", "6h", "", ""))'
+        ),
+        purpose="Starts of a training job: those within six hours after which it worked, if it has "
+        "several ranks and kept its GPUs, and the processes that the same GPU had within an hour, "
+        "if it did little meanwhile.",
+        given={**TRAINS, **ledger(idle=0.9), STARTED: 1.0},
+        results={TRAIN: 1.0},
+    ),
+)
+"""How jobs start."""

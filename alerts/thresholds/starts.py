@@ -1,0 +1,45 @@
+"""Starts of jobs."""
+
+from __future__ import annotations
+
+from alerts.examples import HELD, WORKLESS
+from alerts.model import FOR_HOURS, Example, Threshold, Tier
+from alerts.promql import JOB
+from alerts.recording.jobs import STARTED
+from alerts.recording.starts import OF_PROGRAMS, PROCESSES_STAY, TOOK
+from alerts.settings import STARTS_FOR
+
+STARTS = (
+    Threshold(
+        alert="JobSlowToStart",
+        group="system",
+        summary="A job takes far longer to start than it did before",
+        summary_ko="작업 시작이 이전보다 훨씬 오래 걸리고 있습니다",
+        says="has held its GPUs without any work for {value} times what its starts of a week took",
+        when="the job has held its GPUs without any work for {value} times the median of what its "
+        "starts of a week took, and for {starts_for}",
+        meaning="The job loads its image, its code, its data or its checkpoint, or waits for a "
+        "rank; its GPUs have done nothing since it began.",
+        remedy="See what its processes wait for: storage, a download, a pod that is missing.",
+        source="https://arxiv.org/abs/2402.15627",
+        record="job:gpunode_start:slowdown",
+        signal=(
+            f"(time() - job:gpunode_start:since{{{OF_PROGRAMS}}} > {STARTS_FOR}) "
+            f"/ on ({JOB}) (max by ({JOB}) "
+            f"(quantile_over_time(0.5, job:gpunode_startup:seconds[7d])) > 0) "
+            f"and on ({JOB}) {PROCESSES_STAY} "
+            f'unless on ({JOB}) job:gpunode_gpu_bottleneck:count{{cause="compile"}}'
+        ),
+        window="20m",
+        unit="number",
+        tiers=(Tier(severity="ticket", threshold=3.0, after="1m"),),
+        scope="job",
+        of_owner=True,
+        every=FOR_HOURS,
+        example=Example(
+            fires={**HELD, TOOK: 60.0, WORKLESS: None, STARTED: 1.0},
+            quiet={WORKLESS: 0.0, STARTED: None},
+            value=None,
+        ),
+    ),
+)
