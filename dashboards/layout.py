@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from grafana_foundation_sdk.models.dashboard import (
@@ -22,7 +22,7 @@ from grafana_foundation_sdk.models.dashboard import (
 )
 
 from alerts.thresholds.table import THRESHOLDS
-from dashboards.panels import DATASOURCE
+from dashboards.panels import DATASOURCE, LINKED
 from dashboards.queries import Selection
 from gpunode.export import palette
 
@@ -168,9 +168,19 @@ def firing(severity: str, selection: Selection) -> AnnotationQuery:
 
 def link_to(uid: str, **variables: str) -> str:
     """The address of a dashboard, with some variables from a row of a table, others as they are."""
+    return _address(uid, variables)
+
+
+def address(field: str, **variables: str) -> str:
+    """The same of the dashboard that a field of the row names."""
+    return _address(f'${{__data.fields["{field}"]}}', variables)
+
+
+def _address(uid: str, variables: Mapping[str, str]) -> str:
+    fields = {label: field for label, (field, _) in LINKED.items()}
     chosen = "".join(
-        f"&var-{name}=${{__data.fields[{field!r}]}}".replace("'", '"')
-        for name, field in variables.items()
+        f'&var-{name}=${{__data.fields["{fields.get(label, label)}"]}}'
+        for name, label in variables.items()
     )
     return f"/d/{uid}?${{__url_time_range}}&${{datasource:queryparam}}{chosen}"
 

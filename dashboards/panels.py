@@ -8,6 +8,7 @@ from __future__ import annotations
 import string
 from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from typing import Any
 
 from grafana_foundation_sdk.models import (
@@ -41,7 +42,9 @@ from grafana_foundation_sdk.models.dashboard import (
     ValueMappingResult,
 )
 
+from alerts.promql import NO_NAMESPACE
 from dashboards.queries import Limit, Query
+from dashboards.runbooks import alerts_of, runbook
 from gpunode.driver.nvidia.xids import CODES
 from gpunode.export import palette
 
@@ -59,16 +62,26 @@ KUBERNETES = "kube-state-metrics"
 RULES = "gpunode's recording rules: docs/rules.md"
 """What a panel needs that not every site has; it says so where it would be empty."""
 
+LINKED = {"cluster": ("in_cluster", "All"), "owner_namespace": ("in_namespace", NO_NAMESPACE)}
+"""By a label that a row of a table may lack: the field from which links take it, and what they take
+where it is absent. A link has what a cell shows, which is ``ABSENT`` there."""
+
 ABSENT = "-"
 """What a cell of a table says that has no value."""
 
 NOTHING_WRONG = "None"
 """What a panel says that lists what is wrong, where nothing is."""
 
-NONE_OF = "-1 * absent"
-OR_NONE = " or on () vector(0)"
-"""How the query begins for the row of a timeline that would have none, and how that of a heat map
-ends: without rows, both show an error."""
+WHOLE_FLEET = "whole fleet"
+"""What the title of a panel says that does not follow a variable of its dashboard."""
+
+NONE_OF = "-1 * absent_over_time"
+OR_NONE = " or on () 0 * absent_over_time"
+"""How the query begins for the row of a timeline that would have none in the whole range, and what
+is added to that of a heat map: without rows, both show an error. The time before the first sample
+stays empty."""
+
+RANGE = "[$__range:$__rate_interval] @ end()"
 
 XIDS = {str(code.number): code.summary for code in CODES.values() if code.models}
 """What tables show for an XID."""
@@ -77,6 +90,9 @@ NARROW = {"Cluster": 75, "GPU": 50, "Severity": 75}
 """Pixels of columns whose words are short."""
 
 SHARE = "percentunit"
+DECIMALS = {SHARE: 1, "none": 0}
+"""Of figures and of tables by unit. Without, Grafana shows 1.000 beside 1.00."""
+
 Colours = Mapping[str, str]
 
 
@@ -145,7 +161,7 @@ def _graph(
     custom = common.GraphFieldConfig(
         draw_style=common.GraphDrawStyle.LINE,
         line_width=0 if stacked else 1,
-        fill_opacity=80 if stacked else 0,
+        fill_opacity=100 if stacked else 0,
         show_points=common.VisibilityMode.NEVER,
         stacking=common.StackingConfig(
             mode=common.StackingMode.NORMAL if stacked else common.StackingMode.NONE, group="A"
@@ -202,10 +218,16 @@ def figure(
     limit: Limit | None = None,
     named: bool = False,
     nothing: str = "",
+    among: Query | None = None,
     colours: Colours | None = None,
     decimals: int | None = None,
+    units: Mapping[str, str] | None = None,
 ) -> Panel:
-    """One large figure, or the name of what is largest."""
+    """One large figure, or the name of what is largest.
+
+    It says ``nothing`` only where ``among`` finds something, and else the name of that query.
+    ``units`` are those of figures that have one of their own, by name.
+    """
     text = common.BigValueTextMode
     options = stat.Options(
         graph_mode=common.BigValueGraphMode.NONE,
@@ -217,6 +239,14 @@ def figure(
     )
     # A figure is as large as its panel allows, and the description says the rest.
     short = nothing or (f"Needs {needs.split(':')[0]}" if needs else "")
+    if among:
+        (asked,) = queries
+        none = f"0 * ({among.expression})"
+        if named:
+            label = asked.legend.strip("{}")
+            none = f'label_replace({none}, "{label}", "{nothing}", "", "")'
+        queries = [replace(asked, expression=f"({asked.expression}) or on () {none}")]
+        short = among.legend
     panel = _panel(
         "stat",
         title,
@@ -230,7 +260,11 @@ def figure(
         nothing=short,
         instant=True,
     )
-    _defaults(panel).decimals = decimals
+    _defaults(panel).decimals = DECIMALS.get(unit) if decimals is None else decimals
+    if among and not named:
+        _defaults(panel).mappings = [ValueMap(options={"0": ValueMappingResult(text=nothing)})]
+    for name, its in (units or {}).items():
+        _override(panel, name, unit=its)
     _coloured(panel, colours or {})
     return panel
 
@@ -277,9 +311,15 @@ def timeline(
     names: Colours,
     needs: str = "",
     nothing: str = "",
+    among: Query | None = None,
+    unless: Query | None = None,
     rows: int = 20,
 ) -> Panel:
-    """A row for each series, in which ``numbered`` values are shown by their names and colours."""
+    """A row for each series, in which ``numbered`` values are shown by their names and colours.
+
+    It says ``nothing`` only where ``among`` finds something, and else the name of that query.
+    There are no rows where ``unless`` finds nothing, which may be cheaper to ask than for the rows.
+    """
     legend = common.VizLegendOptions(
         display_mode=common.LegendDisplayMode.LIST,
         placement=common.LegendPlacement.BOTTOM,
@@ -297,7 +337,7 @@ def timeline(
         ),
         per_page=rows,
     )
-    custom = statetimeline.FieldConfig(line_width=0, fill_opacity=85, span_nulls=False)
+    custom = statetimeline.FieldConfig(line_width=0, fill_opacity=100, span_nulls=False)
     panel = _panel(
         "state-timeline",
         title,
@@ -312,7 +352,7 @@ def timeline(
     )
     defaults = _defaults(panel)
     defaults.mappings = [_named(names)]
-    _say_so(panel)
+    _say_so(panel, among, unless)
     return panel
 
 
@@ -353,8 +393,8 @@ def heat(
     for target in _asked(panel):
         if buckets:
             target.format_val = prometheus.PromQueryFormat.HEATMAP
-        else:
-            target.expr += OR_NONE
+        else:  # a heat map without rows shows an error
+            target.expr += f"{OR_NONE}(({target.expr}){RANGE})"
     return panel
 
 
@@ -365,26 +405,33 @@ def rows_of(
     *,
     names: Mapping[str, str],
     sort_by: str,
+    grouped_by: str = "",
     needs: str = "",
     nothing: str = "",
+    carried: Sequence[str] = (),
     links: Mapping[str, str] | None = None,
+    decimals: Mapping[str, int] | None = None,
     values: Mapping[str, Colours] | None = None,
     meanings: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Panel:
     """A table: a row for each set of labels, a column for each query with its unit.
 
     ``names`` are the labels that are shown, by what each is called; ``links`` the pages to which
-    columns lead, ``values`` the colours of the values of columns, ``meanings`` what is shown for a
-    value of a column. A column without a name is not
-    shown: what its query finds is in the labels.
+    columns lead, ``decimals`` those of columns that have others than their units, ``values`` the
+    colours of the values of columns, ``meanings`` what is shown for a value of a column. A column
+    without a name is not shown: what its query finds is in the labels. ``carried`` are labels that
+    links take and nobody reads. Rows are sorted from the largest on; ``grouped_by`` is a column
+    whose names come first.
     """
+    grouping = [common.TableSortByFieldState(display_name=grouped_by)] if grouped_by else []
     options = table.Options(
         show_header=True,
         cell_height=common.TableCellHeight.SM,
-        sort_by=[common.TableSortByFieldState(display_name=sort_by, desc=True)],
+        sort_by=[*grouping, common.TableSortByFieldState(display_name=sort_by, desc=True)],
         footer=common.TableFooterOptions(show=False, reducer=["sum"], count_rows=False),
     )
-    queries = [query for query, _ in columns.values()]
+    hidden = [f for f, _ in LINKED.values() if any(f'["{f}"]' in u for u in (links or {}).values())]
+    queries = [_linked(query, hidden) for query, _ in columns.values()]
     custom = {"align": "auto", "filterable": False, "inspect": False, "minWidth": 50}
     panel = _panel(
         "table",
@@ -405,6 +452,8 @@ def rows_of(
     alone = len(queries) == 1
     figures = dict(zip(["Value"] if alone else asked, columns, strict=True))
     shown = {**names, **{field: column for field, column in figures.items() if column}}
+    hidden += carried
+    shown |= {field: field for field in hidden}
     panel.transformations = [
         *([] if alone else [DataTransformerConfig(id_val="merge", options={})]),
         DataTransformerConfig(
@@ -432,9 +481,13 @@ def rows_of(
     for column, unit in ((column, unit) for column, (_, unit) in columns.items() if column):
         width = max(120 if unit == "dateTimeFromNow" else 60, 26 + 7 * len(column))
         _override(panel, column, unit=unit, **{"custom.width": width})
+        if (digits := (decimals or {}).get(column, DECIMALS.get(unit))) is not None:
+            _override(panel, column, decimals=digits)
     for column, pixels in NARROW.items():
         if column in shown.values():
             _override(panel, column, **{"custom.width": pixels})
+    for field in hidden:
+        _override(panel, field, **{"custom.hidden": True})
     for column, url in (links or {}).items():
         _override(panel, column, links=[{"title": f"Show this {column}", "url": url}])
     for column, texts in (meanings or {}).items():
@@ -475,7 +528,9 @@ def _panel(
 ) -> Panel:
     """What all panels have; ``nothing`` is what it says where it would be empty."""
     asked = f"{description} Needs {needs}." if needs else description
-    links = [("Runbook", limit.runbook)] if limit and limit.runbook else []
+    about = alerts_of(*(query.expression for query in queries))
+    drawn = [limit.alert] if limit and limit.alert else []
+    alerts = list(dict.fromkeys([*drawn, *about]))
     return Panel(
         type_val=kind,
         title=title,
@@ -495,8 +550,13 @@ def _panel(
             for letter, query in zip(string.ascii_uppercase, queries, strict=False)
         ],
         links=[
-            DashboardLink(title=name, type_val=DashboardLinkType.LINK, url=url, target_blank=True)
-            for name, url in links
+            DashboardLink(
+                title=f"Runbook: {alert}",
+                type_val=DashboardLinkType.LINK,
+                url=runbook(alert),
+                target_blank=True,
+            )
+            for alert in alerts
         ],
         options=options,
         field_config=FieldConfigSource(
@@ -520,18 +580,31 @@ def _panel(
     )
 
 
-def _say_so(panel: Panel) -> None:
+def _linked(query: Query, fields: Sequence[str]) -> Query:
+    """A query whose answers also have these fields of ``LINKED``."""
+    expression = query.expression
+    for label, (field, absent) in LINKED.items():
+        if field in fields:
+            expression = f'label_replace({expression}, "{field}", "{absent}", "", "")'
+            expression = f'label_replace({expression}, "{field}", "$1", "{label}", "(.+)")'
+    return replace(query, expression=expression)
+
+
+def _say_so(panel: Panel, among: Query | None, unless: Query | None) -> None:
     """A row of a timeline that says what the panel says where there would be none."""
-    whole = " or ".join(f"({one.expr})" for one in _asked(panel))
+    whole = unless.expression if unless else " or ".join(f"({one.expr})" for one in _asked(panel))
     (first, *_) = asked = _asked(panel)
-    letter = string.ascii_uppercase[len(asked)]
-    row = copy(first)
-    row.expr, row.ref_id, row.legend_format = (
-        f"{NONE_OF}({whole})",
-        letter,
-        _defaults(panel).no_value,
-    )
-    panel.targets = [*(panel.targets or []), row]
+    none = f"{NONE_OF}(({whole}){RANGE})"
+    said = [(_defaults(panel).no_value, none)]
+    if among:
+        said = [
+            (_defaults(panel).no_value, f"{none} and on () ({among.expression})"),
+            (among.legend, f"{NONE_OF}(({among.expression}){RANGE})"),
+        ]
+    for number, (text, expression) in enumerate(said, start=len(asked)):
+        row = copy(first)
+        row.expr, row.ref_id, row.legend_format = expression, string.ascii_uppercase[number], text
+        panel.targets = [*(panel.targets or []), row]
 
 
 def _asked(panel: Panel) -> list[prometheus.Dataquery]:
@@ -562,13 +635,13 @@ def _steps(limit: Limit | None) -> ThresholdsConfig:
 
 
 def _named(names: Colours) -> ValueMap:
-    """Numbers by the names that ``numbered`` counted."""
+    """Numbers by the names that ``numbered`` counted; a row that says something has no colour."""
     return ValueMap(
         options={
             str(number): ValueMappingResult(text=name, color=colour, index=number)
             for number, (name, colour) in enumerate(names.items())
         }
-        | {"-1": ValueMappingResult(text=ABSENT, color=palette.STATES["free"])}
+        | {"-1": ValueMappingResult(text="", color="transparent")}
     )
 
 

@@ -10,7 +10,7 @@ from alerts import promql
 from alerts.model import Comparison
 from alerts.promql import DECLARED, GPU
 from alerts.recording import RECORDS
-from alerts.settings import RUNBOOKS_URL, Setting
+from alerts.settings import Setting
 from alerts.thresholds.lines import LINES
 from alerts.thresholds.table import THRESHOLDS
 
@@ -18,11 +18,15 @@ WINDOW = "$__rate_interval"
 """At least four scrapes, and no less than the time between two points of a graph:
 https://grafana.com/docs/grafana/latest/datasources/prometheus/template-variables/"""
 
+LOST = 'state!~"compute|memory|free"'
+"""The time of the GPUs that jobs hold in which they do not work."""
+
 Selection = Mapping[str, str]
 """What a dashboard has selected: the name of a variable by the label that it selects."""
 
 FLEET: Selection = {"cluster": "cluster"}
-JOBS: Selection = {**FLEET, "owner_namespace": "namespace", "workload": "job"}
+NAMESPACES: Selection = {**FLEET, "owner_namespace": "namespace"}
+JOBS: Selection = {**NAMESPACES, "workload": "job"}
 NODES: Selection = {**FLEET, "instance": "node"}
 GPUS: Selection = {**NODES, "gpu": "gpu"}
 JOB: Selection = {**JOBS, "instance": "node"}
@@ -39,6 +43,9 @@ LABELS: dict[str, tuple[str, ...]] = {
 }
 """The labels of every series that a dashboard may ask for."""
 
+AS_THEY_ARE = {"namespace"}
+"""Variables whose values are regular expressions already: Grafana would escape those of others."""
+
 METRIC = re.compile(r"((?:\b[a-z]+:)?\b(?:gpunode_[a-z0-9_]+)(?::[a-z0-9_]+)?)(\{)?")
 STRING = re.compile(r'("[^"]*")')
 
@@ -53,11 +60,20 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The threshold that a panel draws, and the page that says what to do beyond it."""
+    """The threshold that a panel draws, and the alert that has it, if any does."""
 
     threshold: float
     comparison: Comparison
-    runbook: str = ""
+    alert: str = ""
+
+
+def chosen(name: str) -> str:
+    """What the reader has selected of a variable, as a regular expression."""
+    return f"${{{name}:pipe}}" if name in AS_THEY_ARE else f"${name}"
+
+
+NO_NAMESPACE = f'owner_namespace=~"{chosen("namespace")}"'
+"""Selects series that have no namespace where all are chosen, or that of what has none."""
 
 
 def labels_of(metric: str) -> tuple[str, ...]:
@@ -71,7 +87,7 @@ def selected(expression: str, selection: Selection) -> str:
     def narrowed(found: re.Match[str]) -> str:
         name, opened = found[1], found[2]
         matchers = ",".join(
-            f'{label}=~"${variable}"'
+            f'{label}=~"{chosen(variable)}"'
             for label, variable in selection.items()
             if label in labels_of(name)
         )
@@ -112,7 +128,7 @@ def limit(name: str, compared: Setting | None = None) -> Limit:
     for alert in THRESHOLDS:
         if alert.alert == name:
             threshold = compared.figure if compared else alert.tiers[0].threshold
-            return Limit(threshold, alert.comparison, f"{RUNBOOKS_URL.value}/{name}.md")
+            return Limit(threshold, alert.comparison, name)
     (line,) = (one for one in LINES if one.name == name)
     return Limit(line.threshold, line.comparison)
 

@@ -11,30 +11,57 @@ from grafana_foundation_sdk.models.dashboard import (
     VariableType,
 )
 
+from alerts.promql import NO_NAMESPACE
 from dashboards.panels import DATASOURCE
+from dashboards.queries import LOST, chosen
 
 INFO = "gpunode_gpu_info"
 OWNERS = "gpu:gpunode_gpu_owner:workload"
+
+IN_NAMESPACE = f'owner_namespace=~"{chosen("namespace")}"'
+OF_JOBS = f'cluster=~"$cluster",{IN_NAMESPACE},workload!=""'
+
+RANKED = "query_result(sort_desc("
+"""The beginning of a query whose answer is in the order in which values are offered."""
 
 QUERIES = {
     "cluster": ("cluster", f"label_values({INFO}, cluster)"),
     "namespace": (
         "namespace",
-        f'label_values({OWNERS}{{cluster=~"$cluster"}}, owner_namespace)',
+        f'query_result(label_replace(count by (owner_namespace) ({OWNERS}{{cluster=~"$cluster"}}), '
+        f'"owner_namespace", "{NO_NAMESPACE}", "owner_namespace", ""))',
     ),
     "job": (
         "job",
-        f'label_values({OWNERS}{{cluster=~"$cluster",owner_namespace=~"$namespace"}}, workload)',
+        f"{RANKED}"
+        f"sum by (workload) (job:gpunode_gpu_seconds:rate5m{{{OF_JOBS},{LOST}}}) "
+        f"or 0 * count by (workload) ({OWNERS}{{{OF_JOBS}}}) or -1 * count by (workload) "
+        f"(last_over_time(job:gpunode_job_kind:gpus_hourly{{{OF_JOBS}}}[$__range]))))",
     ),
-    "node": ("node", f'label_values({INFO}{{cluster=~"$cluster"}}, instance)'),
+    "node": (
+        "node",
+        f"{RANKED}"
+        '1e6 * max by (instance) (node:gpunode_fault:level{cluster=~"$cluster"}) '
+        f'or sum by (instance) (node:gpunode_gpu_seconds:rate5m{{cluster=~"$cluster",{LOST}}}) '
+        f'or 0 * count by (instance) ({INFO}{{cluster=~"$cluster"}}) '
+        'or 0 * max by (instance) (node:gpunode_exporter:up{cluster=~"$cluster"})))',
+    ),
     "gpu": ("GPU", f'label_values({INFO}{{cluster=~"$cluster",instance=~"$node"}}, gpu)'),
 }
-"""Each variable's label on the page and the query for its values. GPUs and nodes are those that the
-exporter knows, namespaces and jobs those that hold a GPU."""
+"""Each variable's label on the page and the query for its values. GPUs are those that the exporter
+knows, namespaces those that hold a GPU. A dashboard opens on the first value. Jobs are in the order
+of what they lose, with those that have ended last; nodes in that of their faults, and then of what
+is lost on them."""
+
+OF_NAMESPACES = r'/="(?<value>\(?(?<text>[^"()]+)[^"]*)"/'
+"""What is a value in the answer for namespaces of ``query_result()``, and what is shown for it:
+https://grafana.com/docs/grafana/latest/dashboards/variables/add-template-variables/#filter-and-modify-using-named-text-and-value-capture-groups"""
+
+OF_ONE_LABEL = r'/="(.*)"\}/'
+"""The value in an answer of ``query_result()`` whose series have one label."""
 
 NODES_OF_JOB = (
-    f'label_values({OWNERS}{{cluster=~"$cluster",owner_namespace=~"$namespace",workload=~"$job"}}, '
-    "instance)"
+    f'label_values({OWNERS}{{cluster=~"$cluster",{IN_NAMESPACE},workload=~"$job"}}, instance)'
 )
 
 
@@ -85,11 +112,24 @@ def price() -> VariableModel:
         type_val=VariableType.TEXTBOX,
         name="price",
         label="price of a GPU hour",
-        description="In your currency; what is lost is multiplied by it.",
+        description="What is lost is multiplied by it.",
         hide=VariableHide.DONT_HIDE,
         query="2.50",
         current=VariableOption(text="2.50", value="2.50"),
         options=[VariableOption(text="2.50", value="2.50", selected=True)],
+    )
+
+
+def currency() -> VariableModel:
+    """In which currency that is: titles say it beside what was paid."""
+    return VariableModel(
+        type_val=VariableType.TEXTBOX,
+        name="currency",
+        label="currency",
+        hide=VariableHide.DONT_HIDE,
+        query="USD",
+        current=VariableOption(text="USD", value="USD"),
+        options=[VariableOption(text="USD", value="USD", selected=True)],
     )
 
 
@@ -105,11 +145,19 @@ def _query(
         query={"query": query, "refId": f"Variable-{name}"},
         hide=VariableHide.DONT_HIDE,
         refresh=VariableRefresh.ON_TIME_RANGE_CHANGED,
-        sort=VariableSort.NUMERICAL_ASC if name == "gpu" else VariableSort.ALPHABETICAL_ASC,
+        sort=VariableSort.DISABLED
+        if query.startswith(RANKED)
+        else VariableSort.NUMERICAL_ASC
+        if name == "gpu"
+        else VariableSort.ALPHABETICAL_ASC,
         multi=True,
         include_all=every is not None,
         all_value=every,
         current=current or VariableOption(text="", value=""),
         options=[],
-        regex="",
+        regex=OF_ONE_LABEL
+        if query.startswith(RANKED)
+        else OF_NAMESPACES
+        if query.startswith("query_result")
+        else "",
     )

@@ -6,8 +6,9 @@ from dashboards.boards.capacity import CAPACITY
 from dashboards.boards.fleet import FLEET
 from dashboards.boards.gpu import GPU_BOARD
 from dashboards.boards.health import HEALTH
+from dashboards.boards.host import HOST
 from dashboards.boards.job import JOB
 from dashboards.boards.node import NODE_BOARD
 from dashboards.layout import Board
 
-BOARDS: tuple[Board, ...] = (FLEET, JOB, NODE_BOARD, GPU_BOARD, HEALTH, CAPACITY)
+BOARDS: tuple[Board, ...] = (FLEET, JOB, NODE_BOARD, HOST, GPU_BOARD, HEALTH, CAPACITY)

@@ -1,36 +1,44 @@
 """For reviews of weeks and months: what was held, used and useful, what was lost, and its price.
 
 Everything comes from recorded series of clusters, namespaces and jobs, of which those for long
-ranges have one sample an hour: the mean of that hour, so that their sum is in GPU hours.
+ranges have one sample an hour: the mean of that hour, so that their sum is in GPU hours. A panel
+that does not follow the chosen namespaces says in its title that it is about the whole fleet.
 """
 
 from __future__ import annotations
 
 from grafana_foundation_sdk.models.dashboard import Panel
 
-from alerts.model import seconds
 from alerts.promql import GPU
-from alerts.recording import RECORDS
 from dashboards.layout import TO_JOB, Board, row, section
-from dashboards.panels import NOTHING_WRONG, RULES, SHARE, areas, bars, figure, lines, rows_of
-from dashboards.queries import FLEET as CLUSTERS
-from dashboards.queries import JOBS, Query, selected
-from dashboards.variables import datasource, of_many, price
+from dashboards.panels import (
+    NOTHING_WRONG,
+    RULES,
+    SHARE,
+    WHOLE_FLEET,
+    areas,
+    bars,
+    figure,
+    lines,
+    rows_of,
+)
+from dashboards.queries import LOST, NAMESPACES, NO_NAMESPACE, Query, selected
+from dashboards.variables import currency, datasource, of_many, price
 from gpunode.export import palette
 
 HOURS = "rate1h_hourly"
 USEFUL = 'state=~"compute|memory"'
 USED = 'state!~"free|idle|unknown"'
 HELD = 'state!="free"'
-LOST = 'state!~"compute|memory|free"'
 IDLE = 'state="idle"'
+FREE = f'state="free",{NO_NAMESPACE}'
 OWNED = "cluster, owner_namespace, workload, user"
-(VERDICTS,) = (one for one in RECORDS if one.name == "cluster:gpunode_gpu_bottleneck:count")
+VERDICTS = "namespace:gpunode_gpu_bottleneck:gpus_hourly"
 KEEPS = f"{RULES}; a Prometheus that keeps the range"
 
 
 def _asked(expression: str, legend: str = "") -> Query:
-    return Query(selected(expression, JOBS), legend)
+    return Query(selected(expression, NAMESPACES), legend)
 
 
 def _hours(level: str, states: str, by: str = "", over: str = "$__range") -> str:
@@ -40,8 +48,14 @@ def _hours(level: str, states: str, by: str = "", over: str = "$__range") -> str
     return f"sum{grouped} (sum_over_time({series}[{over}]))"
 
 
-def _goodput(of: str = "") -> str:
-    month = "cluster:gpunode_gpu_seconds:rate30d"
+def _of_held(states: str, over: str = "$__range") -> str:
+    """The share of the GPU hours that jobs held in a range."""
+    whole = _hours("namespace", HELD, over=over)
+    return f"{_hours('namespace', states, over=over)} / ({whole} > 0)"
+
+
+def _useful_share(of: str = "") -> str:
+    month = "namespace:gpunode_gpu_seconds:rate30d"
     return f"sum ({month}{{{USEFUL}}}{of}) / (sum ({month}{{{HELD}}}{of}) > 0)"
 
 
@@ -59,68 +73,68 @@ CAPACITY = Board(
         datasource(),
         of_many("cluster"),
         of_many("namespace"),
-        of_many("job"),
         price(),
+        currency(),
     ),
-    selection=CLUSTERS,
+    selection=NAMESPACES,
     sections=(
         section(
             "",
             row(
                 4,
                 figure(
-                    "GPU hours",
-                    "How many were there?",
+                    f"GPU hours, {WHOLE_FLEET}",
+                    "How many were there, whoever held them?",
                     [_asked(_hours("cluster", ""))],
                     "short",
                     needs=KEEPS,
                 ),
                 figure(
                     "Held",
-                    "Which share of them did jobs hold?",
-                    [_asked(f"{_hours('cluster', HELD)} / {_hours('cluster', '')}")],
+                    "Which share of the GPU hours of the whole fleet did jobs hold?",
+                    [_asked(f"{_hours('namespace', HELD)} / {_hours('cluster', '')}")],
                     SHARE,
                     needs=KEEPS,
                 ),
                 figure(
                     "Used",
-                    "In which share of them did a job run?",
-                    [_asked(f"{_hours('cluster', USED)} / {_hours('cluster', '')}")],
+                    "In which share of the GPU hours that jobs held did they run?",
+                    [_asked(_of_held(USED))],
                     SHARE,
                     needs=KEEPS,
                 ),
                 figure(
                     "Useful",
-                    "Which share of them went to arithmetic and memory?",
-                    [_asked(f"{_hours('cluster', USEFUL)} / {_hours('cluster', '')}")],
+                    "Which share of the GPU hours that jobs held went to arithmetic and memory?",
+                    [_asked(_of_held(USEFUL))],
                     SHARE,
                     needs=KEEPS,
                 ),
                 figure(
                     "Lost",
                     "How many GPU hours did jobs hold without use?",
-                    [_asked(_hours("cluster", LOST))],
+                    [_asked(_hours("namespace", LOST))],
                     "short",
                     needs=KEEPS,
                 ),
                 figure(
-                    "Price of it",
-                    "What did they cost, at the price above?",
-                    [_asked(f"{_hours('cluster', LOST)} * $price")],
+                    "Cost of lost hours ($currency)",
+                    "What did the lost GPU hours cost, at the price above?",
+                    [_asked(f"{_hours('namespace', LOST)} * $price")],
                     "short",
                     needs=KEEPS,
                 ),
                 figure(
-                    "Goodput",
+                    "Useful, 30 days",
                     "Which share of the time that jobs held GPUs was useful, in the last 30 days?",
-                    [_asked(_goodput())],
+                    [_asked(_useful_share())],
                     SHARE,
                     needs=KEEPS,
                 ),
                 figure(
-                    "Change",
-                    "Has goodput risen or fallen against the 30 days before, in percentage points?",
-                    [_asked(f"{_goodput()} - ({_goodput(' offset 30d')})")],
+                    "Useful, change",
+                    "Has that share risen or fallen in 30 days, in percentage points?",
+                    [_asked(f"{_useful_share()} - ({_useful_share(' offset 30d')})")],
                     SHARE,
                     needs="60 days of recorded series",
                 ),
@@ -131,8 +145,11 @@ CAPACITY = Board(
                     "1d",
                     areas(
                         "GPU hours a day, by state",
-                        "Where did the time go?",
-                        [_asked(_hours("cluster", "", "state", "1d"), "{{state}}")],
+                        "Where did the time go? Free GPUs have no namespace.",
+                        [
+                            _asked(_hours("namespace", HELD, "state", "1d"), "{{state}}"),
+                            _asked(_hours("cluster", FREE, "state", "1d"), "{{state}}"),
+                        ],
                         "short",
                         needs=KEEPS,
                         colours=palette.STATES,
@@ -141,24 +158,20 @@ CAPACITY = Board(
                 bars(
                     "GPU hours lost, by state",
                     "What was lost to what?",
-                    [_asked(f"sort_desc({_hours('cluster', LOST, 'state')})", "{{state}}")],
+                    [_asked(f"sort_desc({_hours('namespace', LOST, 'state')})", "{{state}}")],
                     "short",
                     needs=KEEPS,
                     colours=palette.STATES,
                 ),
                 rows_of(
-                    "GPU hours held up, by cause",
-                    "Which resource took them, and at what price?",
+                    "GPU hours held up, by cause, and cost ($currency)",
+                    "Which resource took them, and what did they cost?",
                     {
                         name: (
-                            _asked(
-                                "sum by (cause) (sum_over_time("
-                                f'{VERDICTS.name}{{cause!="none"}}[$__range])) '
-                                f"* {seconds(VERDICTS.interval) / 3600:.6f}{times}"
-                            ),
+                            _asked(f"sum by (cause) (sum_over_time({VERDICTS}[$__range])){times}"),
                             "short",
                         )
-                        for name, times in (("GPU hours", ""), ("Price", " * $price"))
+                        for name, times in (("GPU hours", ""), ("Cost", " * $price"))
                     },
                     names={"cause": "Cause"},
                     sort_by="GPU hours",
@@ -173,7 +186,7 @@ CAPACITY = Board(
             row(
                 9,
                 rows_of(
-                    "Namespaces",
+                    "GPU hours by namespace, and cost ($currency)",
                     "Who held GPUs, and what did they make of them?",
                     {
                         name: (
@@ -185,7 +198,7 @@ CAPACITY = Board(
                             ("Used", USED, ""),
                             ("Useful", USEFUL, ""),
                             ("Lost", LOST, ""),
-                            ("Price", LOST, " * $price"),
+                            ("Cost of lost", LOST, " * $price"),
                         )
                     },
                     names={"cluster": "Cluster", "owner_namespace": "Namespace"},
@@ -261,7 +274,8 @@ CAPACITY = Board(
                         "How many trained, served or waited for a person? Means of a day.",
                         [
                             _asked(
-                                "sum by (kind) (avg_over_time(cluster:gpunode_job_kind:gpus[1d]))",
+                                "sum by (kind) "
+                                "(sum_over_time(namespace:gpunode_job_kind:gpus_hourly[1d])) / 24",
                                 "{{kind}}",
                             )
                         ],
@@ -282,15 +296,11 @@ CAPACITY = Board(
                         "Share useful, by week",
                         "Does it get better?",
                         [
+                            _asked(_of_held(USEFUL, "1w"), "of what jobs held"),
                             _asked(
-                                f"{_hours('cluster', USEFUL, '', '1w')} / "
-                                f"{_hours('cluster', HELD, '', '1w')}",
-                                "of what jobs held",
-                            ),
-                            _asked(
-                                f"{_hours('cluster', USEFUL, '', '1w')} / "
+                                f"{_hours('namespace', USEFUL, '', '1w')} / "
                                 f"{_hours('cluster', '', '', '1w')}",
-                                "of all",
+                                "of the whole fleet",
                             ),
                         ],
                         SHARE,
@@ -301,7 +311,7 @@ CAPACITY = Board(
                 _every(
                     "1d",
                     lines(
-                        "Energy for a useful GPU hour",
+                        f"Energy for a useful GPU hour, {WHOLE_FLEET}",
                         "How much energy does an hour of arithmetic and memory traffic take?",
                         [
                             _asked(
@@ -317,7 +327,7 @@ CAPACITY = Board(
                 _every(
                     "1d",
                     areas(
-                        "Power by state",
+                        f"Power by state, {WHOLE_FLEET}",
                         "What do GPUs burn while blocked or waiting? Means of a day.",
                         [
                             _asked(
@@ -332,7 +342,7 @@ CAPACITY = Board(
                     ),
                 ),
                 bars(
-                    "GPUs by the share of 30 days that was useful",
+                    f"GPUs by the share of 30 days that was useful, {WHOLE_FLEET}",
                     "Do all GPUs work a little, or few all the time?",
                     [
                         _asked(

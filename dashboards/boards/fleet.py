@@ -1,79 +1,94 @@
 """All clusters at a glance: what holds GPUs up, since when, whose they are, and what is broken.
 
-It asks only for series of clusters and jobs and for the few of nodes with a fault, so that it loads
-at once however many GPUs there are.
+It asks only for series of namespaces and jobs and for the few of nodes with a fault, so that it
+loads at once however many GPUs there are. A panel that does not follow the chosen namespaces says
+in its title that it is about the whole fleet.
 """
 
 from __future__ import annotations
 
 from alerts.promql import JOB
-from dashboards.layout import GROUPS, TO_JOB, Board, link_to, row, section
+from dashboards import firing
+from dashboards.layout import TO_JOB, Board, link_to, row, section
 from dashboards.panels import (
     KUBERNETES,
     NOTHING_WRONG,
     RULES,
     SHARE,
+    WHOLE_FLEET,
     areas,
     bars,
     figure,
     lines,
     rows_of,
 )
-from dashboards.queries import FLEET as CLUSTERS
-from dashboards.queries import JOBS, Query, selected
+from dashboards.queries import LOST, NAMESPACES, NO_NAMESPACE, Query, selected
 from dashboards.variables import datasource, of_many
 from gpunode.export import palette
 from gpunode.verdict.causes import NONE
 from gpunode.verdict.causes.host import NO_REQUESTS
 from gpunode.verdict.judge import BOUNDS
 
-LEDGER = "cluster:gpunode_gpu_seconds:rate5m"
-VERDICTS = "cluster:gpunode_gpu_bottleneck:count"
+LEDGER = "namespace:gpunode_gpu_seconds:rate5m"
+HOURLY = "namespace:gpunode_gpu_seconds:rate1h_hourly"
+OF_CLUSTERS = "cluster:gpunode_gpu_seconds:rate5m"
+VERDICTS = "namespace:gpunode_gpu_bottleneck:count"
 USEFUL = 'state=~"compute|memory"'
 HELD = 'state!="free"'
-LOST = 'state!~"compute|memory|free"'
 BOUNDING = sorted(cause.name for cause, _ in BOUNDS)
 HELD_UP = f'cause!~"{"|".join((NONE.name, NO_REQUESTS.name, *BOUNDING))}"'
 """Causes for which a GPU waits, rather than those that limit what it does."""
 
 OWNED = "cluster, owner_namespace, workload, user"
-LOSING = f"sum by ({OWNED}) (job:gpunode_gpu_seconds:rate5m{{{LOST}}})"
-WORST = f"topk(20, {LOSING} > 0.05)"
-"""What is lost now by the jobs that lose most."""
+LOSING = "job:gpunode_gpu_lost:rate5m > 0.05"
+WORST = f"topk(20, job:gpunode_gpu_lost:hours_since and {LOSING})"
+"""The jobs that have lost most since they began to lose as much as now."""
 
 
 def _asked(expression: str, legend: str = "") -> Query:
-    return Query(selected(expression, JOBS), legend)
+    return Query(selected(expression, NAMESPACES), legend)
+
+
+SEEN = _asked("count (gpunode_gpu_info)", "No GPU is seen")
+"""What there must be for a panel to say that nothing is wrong."""
+
+
+def _or_zero(expression: str) -> Query:
+    """A number of GPUs; none where some are seen and none is found."""
+    return _asked(f"{expression} or on () 0 * sum ({OF_CLUSTERS})")
 
 
 def _of_worst(expression: str) -> Query:
-    """A figure of the jobs that lose most."""
+    """A figure of the jobs that have lost most."""
     return _asked(f"{expression} and on ({OWNED}) {WORST}")
 
 
-def _goodput(series: str, of: str = "{}") -> str:
+def _useful_share(series: str, of: str = "{}") -> str:
     """The useful share of the time that jobs hold GPUs; ``of`` says what of the series counts."""
     useful, held = (of.format(f"{series}{{{states}}}") for states in (USEFUL, HELD))
     return f"sum ({useful}) / (sum ({held}) > 0)"
 
 
 BY_CAUSE = f"sum by (cause) ({VERDICTS}{{{HELD_UP}}})"
+OF_CAUSES = "namespace:gpunode_gpu_bottleneck:hours_since"
+COSTLIEST = f"topk by (cause) (1, {OF_CAUSES}{{{HELD_UP}}})"
+"""Of each cause, the step up in the namespace that has lost most since."""
 
 FIRST_SCREEN = (
     row(
         3,
         figure(
-            "GPUs",
-            "How many GPUs are there?",
-            [_asked(f"sum ({LEDGER})")],
+            f"GPUs, {WHOLE_FLEET}",
+            "How many GPUs are there, whoever holds them?",
+            [_asked(f"sum ({OF_CLUSTERS})")],
             "none",
             needs=RULES,
             decimals=0,
         ),
         figure(
             "Held by jobs",
-            "How many GPUs does a job hold?",
-            [_asked(f"sum ({LEDGER}{{{HELD}}})")],
+            "How many GPUs do jobs hold?",
+            [_or_zero(f"sum ({LEDGER}{{{HELD}}})")],
             "none",
             needs=RULES,
             decimals=0,
@@ -81,52 +96,51 @@ FIRST_SCREEN = (
         figure(
             "Held up",
             "How many GPUs wait for something, by their verdicts?",
-            [_asked(f"sum ({VERDICTS}{{{HELD_UP}}})")],
+            [_or_zero(f"sum ({VERDICTS}{{{HELD_UP}}})")],
             "none",
             needs=RULES,
             decimals=0,
         ),
         figure(
-            "Mostly by",
+            "Main cause",
             "What holds most GPUs up now?",
             [_asked(f"topk(1, {BY_CAUSE} > 0)", "{{cause}}")],
             "none",
             named=True,
             nothing=NOTHING_WRONG,
-            colours=palette.CAUSES,
+            among=SEEN,
+            colours=palette.NAMES,
             decimals=0,
         ),
         figure(
-            "Goodput",
+            "Useful share",
             "Which share of the time of the GPUs that jobs hold goes to arithmetic and memory?",
-            [_asked(_goodput(LEDGER))],
+            [_asked(_useful_share(LEDGER))],
             SHARE,
             needs=RULES,
         ),
         figure(
-            "This week",
-            "Which goodput is usual? The mean of the last seven days.",
-            [
-                _asked(
-                    _goodput("cluster:gpunode_gpu_seconds:rate1h_hourly", "sum_over_time({}[7d])")
-                )
-            ],
+            "Useful share, 7 days",
+            "Which share is usual? The mean of the last seven days.",
+            [_asked(_useful_share(HOURLY, "sum_over_time({}[7d])"))],
             SHARE,
             needs=RULES,
         ),
-        figure(
-            "Pages",
-            "How many alerts that wake somebody fire now?",
-            [
-                _asked(
-                    f'sum (ALERTS{{alertstate="firing",severity="page",group=~"{GROUPS}",'
-                    'cluster=~"$cluster|"})'
-                )
-            ],
-            "none",
-            nothing=NOTHING_WRONG,
+        *(
+            figure(
+                title,
+                description,
+                [_asked(f"count ({firing.firing(severity)})")],
+                "none",
+                nothing=NOTHING_WRONG,
+                among=SEEN,
+            )
+            for title, description, severity in (
+                ("Pages", "How many alerts that wake somebody fire now?", "page"),
+                ("Tickets", "How many alerts that can wait until morning fire now?", "ticket"),
+            )
         ),
-        widths=(3, 3, 3, 6, 3, 3, 3),
+        widths=(3, 3, 3, 5, 3, 3, 2, 2),
     ),
     row(
         8,
@@ -141,24 +155,32 @@ FIRST_SCREEN = (
         ),
         rows_of(
             "What holds GPUs up",
-            "Since when has each cause held at least one GPU up? Empty if for six hours.",
+            "How many GPUs does each cause hold up, since when as many, and how many GPU hours has "
+            "it taken since? Of several namespaces, Since is that of the one that lost most.",
             {
                 "GPUs": (_asked(f"{BY_CAUSE} > 0"), "none"),
+                "GPU hours": (
+                    _asked(
+                        f"sum by (cause) ({OF_CAUSES}{{{HELD_UP}}}) and on (cause) {BY_CAUSE} > 0"
+                    ),
+                    "none",
+                ),
                 "Since": (
                     _asked(
-                        f"1000 * max_over_time(timestamp({BY_CAUSE} == 0)[6h:1m]) "
-                        f"and on (cause) ({BY_CAUSE} > 0)"
+                        "1000 * max by (cause) (namespace:gpunode_gpu_bottleneck:since "
+                        f"and on (cluster, owner_namespace, cause) {COSTLIEST}) "
+                        f"and on (cause) {BY_CAUSE} > 0"
                     ),
                     "dateTimeFromNow",
                 ),
             },
             names={"cause": "Cause"},
-            sort_by="GPUs",
+            sort_by="GPU hours",
             nothing=NOTHING_WRONG,
             values={"Cause": palette.CAUSES},
         ),
         rows_of(
-            "Nodes in trouble",
+            f"Nodes in trouble, {WHOLE_FLEET}",
             "Which nodes have a fault of their own? 2 is worth waking somebody, 1 a ticket. "
             "The node leads to its dashboard.",
             {"Level": (_asked("topk(50, node:gpunode_fault:level)"), "none")},
@@ -167,28 +189,20 @@ FIRST_SCREEN = (
             nothing=NOTHING_WRONG,
             links={"Node": link_to("gpunode-node", cluster="cluster", node="instance")},
         ),
-        widths=(12, 6, 6),
+        widths=(10, 8, 6),
     ),
     row(
         9,
         rows_of(
             "Jobs that lose most",
-            "Whose GPUs lose the most time, to what, and how many GPU hours a day? With it: the "
-            "GPUs that the cause holds up. The job leads to its dashboard.",
+            "Whose GPUs have lost the most GPU hours since they began to lose as many as now, and "
+            "to what? The cause is that of most of its GPUs. The job leads to its dashboard.",
             {
                 "GPUs": (_of_worst(f"sum by ({OWNED}) (job:gpunode_gpu_seconds:rate5m)"), "none"),
-                "GPUs lost": (_asked(WORST), "none"),
-                "Share lost": (
-                    _asked(
-                        f"{WORST} / on ({OWNED}) sum by ({OWNED}) (job:gpunode_gpu_seconds:rate5m)"
-                    ),
-                    SHARE,
-                ),
-                "Hours a day": (
-                    _of_worst(f"24 * sum by ({OWNED}) (job:gpunode_gpu_seconds:rate1d{{{LOST}}})"),
-                    "none",
-                ),
-                "With it": (
+                "GPUs lost": (_of_worst("job:gpunode_gpu_lost:rate5m"), "none"),
+                "Hours lost": (_asked(WORST), "none"),
+                "Since": (_of_worst("1000 * job:gpunode_gpu_lost:since"), "dateTimeFromNow"),
+                "": (
                     _of_worst(
                         f"topk by ({OWNED}) (1, sum by ({OWNED}, cause) "
                         '(job:gpunode_gpu_bottleneck:count{cause!="none"}))'
@@ -203,37 +217,14 @@ FIRST_SCREEN = (
                 "user": "User",
                 "cause": "Cause",
             },
-            sort_by="GPUs lost",
+            sort_by="Hours lost",
             nothing=NOTHING_WRONG,
             links={"Job": TO_JOB},
+            decimals={"GPUs": 1, "GPUs lost": 1},
             values={"Cause": palette.CAUSES},
         ),
-        rows_of(
-            "Firing alerts",
-            "What has notified somebody, and since when?",
-            {
-                "Since": (
-                    _asked(
-                        "label_join(1000 * max by (severity, alertname, cluster, owner_namespace, "
-                        "workload, instance, filesystem, fault) (ALERTS_FOR_STATE{"
-                        f'severity=~"page|ticket",group=~"{GROUPS}",cluster=~"$cluster|"}} '
-                        "and ignoring (alertstate) "
-                        'ALERTS{alertstate="firing"}), "about", " ", "owner_namespace", '
-                        '"workload", "instance", "filesystem", "fault")'
-                    ),
-                    "dateTimeFromNow",
-                )
-            },
-            names={
-                "severity": "Severity",
-                "alertname": "Alert",
-                "about": "About",
-            },
-            sort_by="Since",
-            nothing=NOTHING_WRONG,
-            values={"Severity": palette.SEVERITIES},
-        ),
-        widths=(14, 10),
+        firing.alerts("Firing alerts", NAMESPACES),
+        widths=(12, 12),
     ),
 )
 
@@ -241,8 +232,8 @@ FLEET = Board(
     uid="gpunode-fleet",
     title="GPU fleet",
     description="Which resource is the bottleneck, since when, on how many GPUs, and whose?",
-    variables=(datasource(), of_many("cluster"), of_many("namespace"), of_many("job")),
-    selection=CLUSTERS,
+    variables=(datasource(), of_many("cluster"), of_many("namespace")),
+    selection=NAMESPACES,
     sections=(
         section("", *FIRST_SCREEN),
         section(
@@ -251,18 +242,24 @@ FLEET = Board(
                 8,
                 areas(
                     "GPUs by state",
-                    "What do the GPUs do?",
-                    [_asked(f"sum by (state) ({LEDGER})", "{{state}}")],
+                    "What do the GPUs do? Free ones have no namespace.",
+                    [
+                        _asked(
+                            f"sum by (state) ({LEDGER}{{{HELD}}} or "
+                            f'{OF_CLUSTERS}{{state="free",{NO_NAMESPACE}}})',
+                            "{{state}}",
+                        )
+                    ],
                     "none",
                     needs=RULES,
                     colours=palette.STATES,
                 ),
                 lines(
-                    "Goodput, week on week",
+                    "Useful share, week on week",
                     "Is it better or worse than a week ago?",
                     [
-                        _asked(_goodput(LEDGER), "now"),
-                        _asked(_goodput(LEDGER, "{} offset 1w"), "a week ago"),
+                        _asked(_useful_share(LEDGER), "now"),
+                        _asked(_useful_share(LEDGER, "{} offset 1w"), "a week ago"),
                     ],
                     SHARE,
                     needs=RULES,
@@ -288,12 +285,12 @@ FLEET = Board(
                 lines(
                     "GPUs by kind of work",
                     "How many GPUs train, serve or wait for a person?",
-                    [_asked("sum by (kind) (cluster:gpunode_job_kind:gpus)", "{{kind}}")],
+                    [_asked("sum by (kind) (namespace:gpunode_job_kind:gpus)", "{{kind}}")],
                     "none",
                     needs=RULES,
                 ),
                 lines(
-                    "Power",
+                    f"Power, {WHOLE_FLEET}",
                     "How much do all GPUs draw?",
                     [_asked("sum by (cluster) (cluster:gpunode_gpu_power:watts)", "{{cluster}}")],
                     "watt",
@@ -303,7 +300,7 @@ FLEET = Board(
             row(
                 7,
                 lines(
-                    "Nodes",
+                    f"Nodes, {WHOLE_FLEET}",
                     "How many nodes are scraped, and how many of them are cordoned?",
                     [
                         _asked("sum (cluster:gpunode_node:count)", "scraped"),
@@ -322,6 +319,7 @@ FLEET = Board(
                         )
                     ],
                     "s",
+                    nothing=NOTHING_WRONG,
                 ),
             ),
         ),
@@ -330,7 +328,7 @@ FLEET = Board(
             row(
                 9,
                 rows_of(
-                    "Versions side by side",
+                    f"Versions side by side, {WHOLE_FLEET}",
                     "Of what does a cluster run several versions, and on how many nodes each? "
                     "Firmware is compared on the same hardware.",
                     {
@@ -343,11 +341,11 @@ FLEET = Board(
                         )
                     },
                     names={"cluster": "Cluster", "what": "Of", "version": "Version"},
-                    sort_by="Nodes",
+                    sort_by=f"Nodes, {WHOLE_FLEET}",
                     nothing=NOTHING_WRONG,
                 ),
                 rows_of(
-                    "Nodes that differ",
+                    f"Nodes that differ, {WHOLE_FLEET}",
                     "Which nodes have a version that most of the others do not have? "
                     "The node leads to its dashboard.",
                     {"": (_asked("topk(50, node:gpunode_version:differs)"), "none")},
@@ -380,6 +378,7 @@ FLEET = Board(
                     sort_by="Times as long",
                     nothing=NOTHING_WRONG,
                     links={"Job": TO_JOB},
+                    decimals={"Times as long": 2},
                 ),
             ),
         ),

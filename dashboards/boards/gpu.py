@@ -7,6 +7,7 @@ from dashboards.layout import Board, link_to, row, section
 from dashboards.panels import (
     CLIENT,
     NOTHING_WRONG,
+    RULES,
     SHARE,
     XIDS,
     areas,
@@ -30,6 +31,10 @@ PEAK = of_gpus('gpunode_gpu_peak_flops_per_second{precision="half"}')
 
 def _asked(expression: str, legend: str = ONE) -> Query:
     return Query(selected(expression, SELECTED), legend)
+
+
+SEEN = _asked("count (gpunode_gpu_info)", "No such GPU")
+"""What there must be for a panel to say that nothing is wrong."""
 
 
 def _active(*units: tuple[str, str]) -> list[Query]:
@@ -146,11 +151,12 @@ GPU_BOARD = Board(
                     "SMs",
                     "Do kernels run, and do they fill the SMs?",
                     [
+                        _asked(of_gpus("gpunode_gpu_utilization_ratio"), f"{ONE} utilisation"),
                         *_active(("graphics", "a kernel runs"), ("sm", "SMs")),
                         _asked(rate("gpunode_gpu_sm_occupancy_seconds_total"), f"{ONE} occupancy"),
                     ],
                     SHARE,
-                    needs=GPM,
+                    needs=f"{GPM}, but for the driver's utilisation",
                     highest=1,
                 ),
                 lines(
@@ -198,6 +204,15 @@ GPU_BOARD = Board(
                     needs=f"{CLIENT}, or work with a regular rhythm",
                 ),
                 lines(
+                    "Had work",
+                    "In which share of the last hour had it work, without gaps?",
+                    [_asked(signal("gpu_busy"))],
+                    SHARE,
+                    needs=RULES,
+                    limit=limit("gpu_busy"),
+                    highest=1,
+                ),
+                lines(
                     "Waits in one collective",
                     "For how long has it spun, with nothing moved or launched?",
                     [_asked(of_gpus("gpunode_gpu_blocked_streak_seconds"))],
@@ -231,6 +246,13 @@ GPU_BOARD = Board(
                     ],
                     SHARE,
                     buckets=True,
+                ),
+                lines(
+                    "Power limit",
+                    "Has somebody lowered it? A share of the board's default limit.",
+                    [_asked(signal("power_limit"))],
+                    SHARE,
+                    limit=limit("power_limit"),
                 ),
                 lines(
                     "Power swings",
@@ -316,12 +338,16 @@ GPU_BOARD = Board(
                 ),
                 lines(
                     "PCI Express",
-                    "How much moves to and from the host?",
+                    "How much moves to and from the host, and over NVLink-C2C within a module?",
                     [
                         _asked(
                             rate("gpunode_gpu_pcie_bytes_total", f"{GPU}, direction"),
                             f"{ONE} {{{{direction}}}}",
-                        )
+                        ),
+                        _asked(
+                            rate("gpunode_gpu_c2c_bytes_total", f"{GPU}, direction"),
+                            f"{ONE} C2C {{{{direction}}}}",
+                        ),
                     ],
                     "Bps",
                 ),
@@ -343,6 +369,7 @@ GPU_BOARD = Board(
                     ],
                     names={"free": palette.STATES["free"], "held": palette.STATES["compute"]},
                     nothing="Nobody",
+                    among=SEEN,
                 ),
                 rows_of(
                     "Faults",
@@ -350,6 +377,30 @@ GPU_BOARD = Board(
                     {"Level": (_asked("gpu:gpunode_gpu_fault:level", ""), "none")},
                     names={"instance": "Node", "gpu": "GPU", "reason": "Reason"},
                     sort_by="Level",
+                    nothing=NOTHING_WRONG,
+                ),
+                rows_of(
+                    "Repairs and modes",
+                    "Why does it need repair, what is wrong with the NVSwitch fabric, and in which "
+                    "modes is it?",
+                    {
+                        "": (
+                            _asked(
+                                "gpunode_gpu_memory_fault_info or gpunode_gpu_fabric_fault_info "
+                                "or gpunode_gpu_mode_active",
+                                "",
+                            ),
+                            "none",
+                        )
+                    },
+                    names={
+                        "instance": "Node",
+                        "gpu": "GPU",
+                        "fault": "Fault",
+                        "part": "Part",
+                        "mode": "Mode",
+                    },
+                    sort_by="GPU",
                     nothing=NOTHING_WRONG,
                 ),
                 rows_of(

@@ -11,6 +11,7 @@ from dashboards.layout import Board, link_to, row, section
 from dashboards.panels import (
     INFINIBAND,
     KUBERNETES,
+    LUSTRE,
     NOTHING_WRONG,
     RULES,
     SHARE,
@@ -20,7 +21,7 @@ from dashboards.panels import (
     rows_of,
 )
 from dashboards.queries import NODES as SELECTED
-from dashboards.queries import Query, limit, selected
+from dashboards.queries import Query, limit, selected, signal
 from dashboards.variables import datasource, of_many
 
 TO_NODE = link_to("gpunode-node", cluster="cluster", node="instance")
@@ -37,6 +38,10 @@ MOST_ROWS = 50
 
 def _asked(expression: str, legend: str = "") -> Query:
     return Query(selected(expression, SELECTED), legend)
+
+
+SEEN = _asked("count (gpunode_gpu_info)", "No GPU is seen")
+"""What there must be for a panel to say that nothing is wrong."""
 
 
 KERNEL_LINES = gained("gpunode_kernel_log_events_total", f"{NODE}, kind")
@@ -69,6 +74,7 @@ HEALTH = Board(
                     "none",
                     limit=limit("GpuUnhealthy"),
                     nothing=NOTHING_WRONG,
+                    among=SEEN,
                 ),
                 figure(
                     "Nodes with faults",
@@ -77,6 +83,7 @@ HEALTH = Board(
                     "none",
                     limit=limit("FleetFault", FLEET_LEAST),
                     nothing=NOTHING_WRONG,
+                    among=SEEN,
                 ),
                 figure(
                     "Missing parts",
@@ -85,6 +92,7 @@ HEALTH = Board(
                     "none",
                     limit=limit("HardwareMissing"),
                     nothing=NOTHING_WRONG,
+                    among=SEEN,
                 ),
                 figure(
                     "Exporters down",
@@ -92,6 +100,7 @@ HEALTH = Board(
                     _count("node:gpunode_exporter:up == 0"),
                     "none",
                     nothing=NOTHING_WRONG,
+                    among=SEEN,
                 ),
                 figure(
                     "GPUs unwatched",
@@ -101,6 +110,7 @@ HEALTH = Board(
                     needs=KUBERNETES,
                     limit=limit("GpunodeMissing"),
                     nothing="None known",
+                    among=SEEN,
                 ),
                 figure(
                     "Nodes cordoned",
@@ -109,6 +119,7 @@ HEALTH = Board(
                     "none",
                     needs=KUBERNETES,
                     nothing="None known",
+                    among=SEEN,
                 ),
             ),
             row(
@@ -137,6 +148,7 @@ HEALTH = Board(
                     "Did it happen to many at once?",
                     [_asked("count by (fault) (node:gpunode_fault:level)", "{{fault}}")],
                     "none",
+                    nothing=NOTHING_WRONG,
                 ),
             ),
         ),
@@ -159,6 +171,17 @@ HEALTH = Board(
                     names={**ON_GPU, "xid": "XID"},
                     meanings={"XID": XIDS},
                     sort_by="Last",
+                    nothing=NOTHING_WRONG,
+                    links=LINKS,
+                ),
+                rows_of(
+                    "GPUs that break jobs",
+                    "How many different jobs did a GPU break or hold up within 30 days, and which "
+                    "faults did it have? One stands for little; GpuLemon tells of those that stand "
+                    "out.",
+                    {"Jobs and faults": (_most("gpu:gpunode_lemon:score"), "none")},
+                    names=ON_GPU,
+                    sort_by="Jobs and faults",
                     nothing=NOTHING_WRONG,
                     links=LINKS,
                 ),
@@ -189,6 +212,12 @@ HEALTH = Board(
                         ),
                         "Wait for a reset": (
                             _most(f"max by ({GPU}) (gpunode_gpu_row_remap_pending) > 0"),
+                            "none",
+                        ),
+                        "Banks without spare": (
+                            _most(
+                                f'max by ({GPU}) (gpunode_gpu_row_remap_banks{{spare="none"}}) > 0'
+                            ),
                             "none",
                         ),
                         "Failed": (
@@ -231,6 +260,7 @@ HEALTH = Board(
                         )
                     ],
                     SHARE,
+                    nothing=NOTHING_WRONG,
                     limit=limit("GpuThrottled"),
                 ),
                 lines(
@@ -257,6 +287,23 @@ HEALTH = Board(
                     {"Count": (_most("gpu:gpunode_nvlink_fault:count > 0"), "none")},
                     names={**ON_GPU, "kind": "Kind"},
                     sort_by="Count",
+                    nothing=NOTHING_WRONG,
+                    links=LINKS,
+                ),
+                rows_of(
+                    "NVLink-C2C",
+                    "Which links between GPU and CPU had errors in an hour?",
+                    {
+                        "Errors": (
+                            _most(
+                                gained("gpunode_gpu_c2c_errors_total", f"{GPU}, kind", "1h")
+                                + " > 0.5"
+                            ),
+                            "none",
+                        )
+                    },
+                    names={**ON_GPU, "kind": "Kind"},
+                    sort_by="Errors",
                     nothing=NOTHING_WRONG,
                     links=LINKS,
                 ),
@@ -303,7 +350,16 @@ HEALTH = Board(
                         )
                     ],
                     "pps",
+                    nothing=NOTHING_WRONG,
                     limit=limit("NetworkDrops"),
+                ),
+                lines(
+                    "Filesystems: read",
+                    "How much do all nodes read from each Lustre filesystem?",
+                    [_asked(signal("shared_filesystem_read"), "{{filesystem}}")],
+                    "Bps",
+                    needs=LUSTRE,
+                    limit=limit("shared_filesystem_read"),
                 ),
                 lines(
                     "File servers",

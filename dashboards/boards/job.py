@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from alerts.promql import GPU, of_gpus
+from alerts.promql import GPU, gained
+from alerts.promql import JOB as JOB_LABELS
 from dashboards.layout import Board, link_to, row, section
 from dashboards.panels import (
+    ABSENT,
     CLIENT,
     NCCL_LOG,
     NOTHING_WRONG,
@@ -20,21 +22,56 @@ from dashboards.panels import (
     timeline,
 )
 from dashboards.queries import JOB as SELECTED
-from dashboards.queries import Query, limit, numbered, rate, selected, signal
+from dashboards.queries import Query, limit, rate, selected, signal
 from dashboards.variables import datasource, nodes_of_job, of_few, of_many
 from gpunode.export import palette
 
 MEMBER = "gpu:gpunode_job:member"
-RANKED = (
-    f"{MEMBER} * on ({GPU}) group_left (rank) "
-    f"topk by ({GPU}) (1, max by ({GPU}, rank) (gpunode_gpu_process_info))"
-)
-RANK = "rank {{rank}} · {{instance}} GPU {{gpu}}"
+INFO = "gpu:gpunode_rank:info"
+ODD = "gpu:gpunode_rank:odd"
+ONSET = "gpu:gpunode_rank:since"
+AWAITED = "gpu:gpunode_rank:awaited"
+RANK = "{{who}}{{instance}} GPU {{gpu}}"
 LEDGER = "gpu:gpunode_gpu_seconds:rate5m"
+PHASES = "job:gpunode_training_seconds:rate5m"
+
+NO_RANK = "unknown"
+"""The rank of a process that tells none, or that the exporter may not look at."""
+
+SHOWN = 32
+"""Ranks that a panel shows at most, whatever the size of the job."""
+
+LISTED = 20
+"""Ranks that a table shows at most; a figure says how many there are."""
 
 
 def _asked(expression: str, legend: str = "") -> Query:
     return Query(selected(expression, SELECTED), legend)
+
+
+def _looked_back(metric: str) -> str:
+    """A series of the whole time that is shown, which each point of a graph counts alike."""
+    return f"count_over_time({metric}[$__range] @ end())"
+
+
+EXIST = _asked("sum (job:gpunode_rank:count)", "No such job")
+"""What there must be for a panel to say that nothing is wrong."""
+
+CHOSEN_RANKS = (
+    f"topk ({SHOWN}, max by ({GPU}) ({_looked_back(ODD)}) "
+    f"or on ({GPU}) 0 * max by ({GPU}) ({INFO} @ end()))"
+)
+"""The GPUs that were unlike the others for longest in the time that is shown, then any others."""
+
+
+def _named(expression: str) -> str:
+    """Ranks with how their names begin: those without a number are known by their GPU."""
+    return f'label_replace({expression}, "who", "rank $1 · ", "rank", "(.+)")'
+
+
+def _told(expression: str, label: str, absent: str) -> str:
+    """Rows in which a label that is absent says so."""
+    return f'label_replace({expression}, "{label}", "{absent}", "{label}", "")'
 
 
 def _members(expression: str) -> str:
@@ -43,24 +80,80 @@ def _members(expression: str) -> str:
 
 
 def _ranks(expression: str, legend: str = RANK) -> Query:
-    """A figure of every GPU of the job, by rank."""
-    return _asked(f"{RANKED} * on ({GPU}) group_left () ({expression})", legend)
-
-
-def _most(expression: str, legend: str = "") -> Query:
-    return _asked(f"max ({_members(expression)})", legend)
-
-
-def _median(expression: str, legend: str = "") -> Query:
-    return _asked(f"quantile (0.5, {_members(expression)})", legend)
+    """A figure of every GPU, for the ranks that are shown."""
+    shown = f"max by ({GPU}, rank) ({INFO}) and on ({GPU}) {CHOSEN_RANKS}"
+    found = f"({shown}) * on ({GPU}) group_left () ({expression})"
+    return _asked(_named(found) if legend else _told(found, "rank", NO_RANK), legend)
 
 
 def _phase(phase: str = "") -> str:
     chosen = f'{{phase="{phase}"}}' if phase else ""
-    return f"sum ({_members(rate(f'gpunode_training_seconds_total{chosen}'))})"
+    return f"sum ({PHASES}{chosen})"
 
+
+URGENCY = (
+    f'{ONSET}{{cause="ended"}} - 4e9 or {ONSET}{{cause="unseen"}} - 3e9 '
+    f'or ({ONSET} and on ({GPU}) {AWAITED}) - 2e9 or {ONSET}{{alike!="wait"}} - 1e9 or {ONSET}'
+)
+"""Whom to look at first, the smallest: who is gone, for whom others wait, who does not wait, each
+in the order in which they came to differ."""
+
+
+def _first(ranks: int) -> str:
+    """Since when the most urgent ranks have been unlike the others."""
+    return f"{ONSET} and on ({GPU}) bottomk ({ranks}, {URGENCY})"
+
+
+OTHERS = (
+    'topk (1, label_replace(label_join(count_values by (alike) ("most", sum by (alike) '
+    f"(job:gpunode_rank:most unless on ({JOB_LABELS}) job:gpunode_job:gpus == 1)), "
+    '"rest", " others: ", "most", "alike"), "rest", " · of $1", "rest", "(.+)"))'
+)
+"""How most ranks are, and in words how many. One on its own has no others."""
+
+_WHO = f"1000 * ({_first(1)})"
+WHO_DIFFERS = _asked(
+    _named(f"({_WHO} * on () group_left (rest) {OTHERS}) or on () {_WHO}"),
+    f"{RANK}: {{{{cause}}}}{{{{rest}}}}",
+)
+ALL_ALIKE = "GPUs, all alike"
+NOBODY = _asked(f"{EXIST.expression} unless on () (count ({ONSET}) > 0)", ALL_ALIKE)
+
+REASONED = (
+    f"({_first(LISTED)}) * on ({GPU}) group_left (reason) "
+    f"(0 * {AWAITED} + 1) "
+    f"or on ({GPU}) ({_first(LISTED)})"
+)
+
+VERDICTS = {
+    **palette.CAUSES,
+    "ended": palette.LIMIT,
+    "unseen": palette.LIMIT,
+    "unknown": palette.STATES["unknown"],
+}
+"""What is said of a rank, in the order of its numbers, with its colour."""
 
 OVERVIEW = (
+    row(
+        4,
+        figure(
+            "The odd one out",
+            "Which rank is not as the others, with what verdict, and since when?",
+            [WHO_DIFFERS, NOBODY],
+            "dateTimeAsLocal",
+            nothing=EXIST.legend,
+            units={ALL_ALIKE: "none"},
+        ),
+        figure(
+            "Ranks unlike the others",
+            "How many ranks are not as the most, or are waited for?",
+            [_asked(f"count ({ONSET})")],
+            "none",
+            nothing="0",
+            among=EXIST,
+        ),
+        widths=(20, 4),
+    ),
     row(
         3,
         figure(
@@ -89,14 +182,14 @@ OVERVIEW = (
         figure(
             "MFU",
             "Which share of the peak FLOP/s does the model use, in the median over its GPUs?",
-            [_median(of_gpus("gpunode_training_mfu_ratio"))],
+            [_asked("quantile (0.5, job:gpunode_training_mfu_ratio:middle)")],
             SHARE,
             needs=f"{CLIENT}, with FLOPs per token",
             limit=limit("mfu"),
         ),
         figure(
             "Goodput",
-            "Which share of the training processes' time goes to steps?",
+            "Which share of the training processes' time goes to steps, by the client?",
             [_asked(f"{_phase('step')} / ({_phase()} > 0)")],
             SHARE,
             needs=CLIENT,
@@ -116,9 +209,10 @@ OVERVIEW = (
             "s",
             limit=limit("JobStalled"),
             nothing="No",
+            among=EXIST,
         ),
         figure(
-            "Mostly held up by",
+            "Main cause",
             "Which cause do most of its GPUs' verdicts name?",
             [
                 _asked(
@@ -129,7 +223,47 @@ OVERVIEW = (
             "none",
             named=True,
             nothing=NOTHING_WRONG,
-            colours=palette.CAUSES,
+            among=EXIST,
+            colours=palette.NAMES,
+        ),
+    ),
+    row(
+        9,
+        rows_of(
+            "Who differs, and how",
+            f"Which ranks are not as the most? The {LISTED} most urgent; the node and the GPU lead "
+            "to their dashboards. A process that tells no rank has an unknown one.",
+            {
+                "For": (
+                    _asked(
+                        _told(_told(f"time() - ({REASONED})", "rank", NO_RANK), "reason", ABSENT)
+                    ),
+                    "s",
+                )
+            },
+            names={
+                "rank": "Rank",
+                "cluster": "Cluster",
+                "instance": "Node",
+                "gpu": "GPU",
+                "cause": "Verdict",
+                "reason": "Waited for",
+            },
+            sort_by="For",
+            nothing="No such rank",
+            links={
+                "Node": link_to("gpunode-node", cluster="cluster", node="instance"),
+                "GPU": link_to("gpunode-gpu", cluster="cluster", node="instance", gpu="gpu"),
+            },
+            values={"Verdict": VERDICTS},
+        ),
+        areas(
+            "Ranks by verdict",
+            "What holds how many ranks up?",
+            [_asked("sum by (cause) (job:gpunode_rank:count)", "{{cause}}")],
+            "none",
+            needs=RULES,
+            colours=VERDICTS,
         ),
     ),
     row(
@@ -137,10 +271,13 @@ OVERVIEW = (
         timeline(
             "What holds each rank up",
             "Which rank is late, and who waits for it? Ranks that wait are straggler or "
-            "stalled_collective; the one that is late shows its own cause.",
-            [_ranks(numbered("gpunode_gpu_bottleneck", "cause", palette.CAUSES))],
-            names=palette.CAUSES,
-            rows=32,
+            "stalled_collective; the one that is late shows its own cause. Of a large job, the "
+            f"{SHOWN} ranks that differed for longest.",
+            [_ranks(f"max by ({GPU}) (gpu:gpunode_rank:verdict)")],
+            names=VERDICTS,
+            nothing=EXIST.legend,
+            unless=EXIST,
+            rows=SHOWN,
         ),
     ),
     row(
@@ -148,13 +285,24 @@ OVERVIEW = (
         timeline(
             "Waited for",
             "For which GPU do the others wait, and what does its process do instead?",
-            [_ranks(numbered("gpunode_gpu_waited_for", "reason", palette.REASONS))],
+            [
+                _asked(
+                    _named(
+                        f"max by ({GPU}, rank) ({AWAITED}) and on ({GPU}) "
+                        f"topk ({SHOWN}, max by ({GPU}) ({_looked_back(AWAITED)}))"
+                    ),
+                    RANK,
+                )
+            ],
             names=palette.REASONS,
             nothing="Nobody is waited for",
+            unless=_asked(AWAITED),
+            among=EXIST,
         ),
         heat(
             "Time each rank waits for its peers",
-            "Who is the straggler? The rank that waits least.",
+            "Who is the straggler? The rank that waits least. Of a large job, the "
+            f"{SHOWN} ranks that differed for longest.",
             [_ranks(f'{LEDGER}{{state="blocked"}}')],
             SHARE,
         ),
@@ -183,9 +331,11 @@ JOB = Board(
                     "Time of a step",
                     "Has the run become slower? Its baseline is its own best pace.",
                     [
-                        _median(of_gpus("gpunode_training_step_median_seconds"), "median"),
-                        _most(of_gpus("gpunode_training_step_median_seconds"), "slowest rank"),
-                        _median(of_gpus("gpunode_training_step_baseline_seconds"), "baseline"),
+                        _asked("max (job:gpunode_training_step_median_seconds:middle)", "median"),
+                        _asked("max (job:gpunode_training_step:median)", "slowest rank"),
+                        _asked(
+                            "max (job:gpunode_training_step_baseline_seconds:middle)", "baseline"
+                        ),
                     ],
                     "s",
                     needs=CLIENT,
@@ -194,21 +344,32 @@ JOB = Board(
                     "Model FLOPs utilisation",
                     "Which share of the peak does the model use?",
                     [
-                        _median(of_gpus("gpunode_training_mfu_ratio"), "median"),
-                        _asked(
-                            f"min ({_members(of_gpus('gpunode_training_mfu_ratio'))})", "lowest"
-                        ),
+                        _asked("quantile (0.5, job:gpunode_training_mfu_ratio:middle)", "median"),
+                        _asked("min (job:gpunode_training_mfu_ratio:min)", "lowest"),
                     ],
                     SHARE,
                     needs=f"{CLIENT}, with FLOPs per token",
                     limit=limit("mfu"),
                 ),
+                lines(
+                    "Tokens a second",
+                    "How many tokens does the job train on in a second, all ranks together?",
+                    [
+                        _asked(
+                            f"sum ({_members(rate('gpunode_training_tokens_total'))})", "all ranks"
+                        )
+                    ],
+                    "short",
+                    needs=f"{CLIENT}, with tokens",
+                ),
                 areas(
-                    "Goodput by phase",
+                    "Training time by phase",
                     "What do the training processes spend their time on?",
                     [
-                        _asked(f"{_phase(phase)} / scalar({_phase()})", phase)
-                        for phase in palette.PHASES
+                        _asked(
+                            f"sum by (phase) ({PHASES}) / scalar({_phase()})",
+                            "{{phase}}",
+                        )
                     ],
                     SHARE,
                     needs=CLIENT,
@@ -221,10 +382,18 @@ JOB = Board(
                 lines(
                     "Wait for data",
                     "Does training wait for its data loader?",
-                    [_most(signal("data_wait"), "slowest rank")],
+                    [_asked("max (job:gpunode_data_wait:max)", "slowest rank")],
                     SHARE,
                     needs=CLIENT,
                     limit=limit("data_wait"),
+                ),
+                lines(
+                    "Time of a step against the last week",
+                    "Is it slower than the best of its runs of a week?",
+                    [_asked(signal("step_time_of_a_week"), "{{workload}} {{replica}}")],
+                    "none",
+                    needs=f"{CLIENT}; {RULES}",
+                    limit=limit("step_time_of_a_week"),
                 ),
                 lines(
                     "Checkpoints",
@@ -238,10 +407,8 @@ JOB = Board(
                     "Loss",
                     "Does the model learn? A gap is a loss that is not finite.",
                     [
-                        _asked(
-                            f"avg ({_members(of_gpus('gpunode_training_loss'))})", "mean of ranks"
-                        ),
-                        _asked(f"min ({_members(of_gpus('gpunode_training_loss_best'))})", "best"),
+                        _asked("avg (job:gpunode_training_loss:avg)", "mean of ranks"),
+                        _asked("min (job:gpunode_training_loss_best:min)", "best"),
                     ],
                     "none",
                     needs=f"{CLIENT}, with the loss",
@@ -264,8 +431,8 @@ JOB = Board(
                     "GPU memory",
                     "Is the memory full, and how much of it does PyTorch only reserve?",
                     [
-                        _most(signal("gpu_memory_used"), "used"),
-                        _most(signal("torch_reserved"), "reserved by PyTorch"),
+                        _asked("max (job:gpunode_gpu_memory_used:max)", "used"),
+                        _asked("max (job:gpunode_torch_reserved:max)", "reserved by PyTorch"),
                     ],
                     SHARE,
                     needs=f"{CLIENT}, for what PyTorch reserves",
@@ -284,17 +451,25 @@ JOB = Board(
             row(
                 8,
                 lines(
+                    "Allocations tried again",
+                    "Does PyTorch flush its cache and try again? Times in 15 minutes.",
+                    [_asked(f"max ({_members(signal('torch_alloc_retries'))})", "most of a rank")],
+                    "none",
+                    needs=CLIENT,
+                    limit=limit("torch_alloc_retries"),
+                ),
+                lines(
                     "Graphs compiled",
                     "Does torch.compile compile again after the start? Graphs in 15 minutes.",
-                    [_most(signal("torch_recompiled"), "graphs")],
+                    [_asked("max (job:gpunode_torch_recompiled:max)", "graphs")],
                     "none",
                     needs=f"{CLIENT}, and torch.compile",
                     limit=limit("torch_recompiled"),
                 ),
                 lines(
                     "Loader workers",
-                    "How many workers prepare the data of each rank?",
-                    [_ranks(of_gpus("gpunode_job_loader_workers"))],
+                    "How many workers prepare the data of a rank?",
+                    [_asked("min (job:gpunode_job_loader_workers:min)", "rank with fewest")],
                     "none",
                     needs="PyTorch 2.6 or later, whose workers are named pt_data_worker",
                 ),
@@ -332,6 +507,32 @@ JOB = Board(
                     needs=NCCL_LOG,
                 ),
                 rows_of(
+                    "NCCL settings",
+                    "What do the environments of its ranks set, such as NCCL_P2P_DISABLE?",
+                    {
+                        "GPUs": (
+                            _asked(
+                                "count by (name, value) (max by (cluster, instance, gpu, uuid, "
+                                f"name, value) (gpunode_nccl_setting_info) and on ({GPU}) {MEMBER})"
+                            ),
+                            "none",
+                        )
+                    },
+                    names={"name": "Setting", "value": "Value"},
+                    sort_by="GPUs",
+                    needs="processes whose environment gpunode may read: docs/security.md",
+                ),
+            ),
+            row(
+                8,
+                lines(
+                    "NCCL warnings",
+                    "What has NCCL warned of in 15 minutes? Its log has the words.",
+                    [_ranks(gained("gpunode_nccl_warnings_total"))],
+                    "none",
+                    needs=NCCL_LOG,
+                ),
+                rows_of(
                     "Ranks that others wait for",
                     "Which rank does NCCL name, and where does it run?",
                     {"": (_asked("job:gpunode_awaited_rank:reason"), "none")},
@@ -353,7 +554,11 @@ JOB = Board(
                 lines(
                     "Busiest thread",
                     "Does one thread hold the job up?",
-                    [_ranks(signal("busiest_thread"))],
+                    [
+                        _asked(
+                            "max (job:gpunode_job_busiest_thread_ratio:max)", "busiest of all ranks"
+                        )
+                    ],
                     SHARE,
                     limit=limit("busiest_thread"),
                 ),
@@ -364,6 +569,14 @@ JOB = Board(
                     SHARE,
                     needs="a memory limit",
                     limit=limit("JobMemoryNearLimit"),
+                ),
+                lines(
+                    "Batches",
+                    "How long does a request take in the mean? Those of batches within 100 ms.",
+                    [_asked(signal("batch_time"), "{{workload}} {{replica}}")],
+                    "s",
+                    needs=SERVING,
+                    limit=limit("batch_time"),
                 ),
                 lines(
                     "Requests",
@@ -378,7 +591,8 @@ JOB = Board(
                 8,
                 rows_of(
                     "Its GPUs",
-                    "Where does the job run? The node and the GPU lead to their dashboards.",
+                    f"Where do the ranks run? The {SHOWN} that differed for longest, then others; "
+                    "the node and the GPU lead to their dashboards.",
                     {
                         "Useful": (
                             _ranks(f'sum by ({GPU}) ({LEDGER}{{state=~"compute|memory"}})', ""),

@@ -9,7 +9,6 @@ from __future__ import annotations
 from alerts.promql import GPU, NODE, of_gpus
 from dashboards.layout import TO_JOB, Board, link_to, row, section
 from dashboards.panels import (
-    HWMON,
     INFINIBAND,
     LUSTRE,
     NCCL_LOG,
@@ -28,7 +27,6 @@ from dashboards.variables import datasource, of_few, of_many
 from gpunode.export import palette
 
 ONE = "{{instance}} GPU {{gpu}}"
-SENSOR = "{{instance}} {{chip}} {{sensor}}"
 BYTES = "Bps"
 ACTIVE = "gpunode_gpu_active_seconds_total"
 SECONDS = "gpunode_gpu_seconds_total"
@@ -39,6 +37,10 @@ def _asked(expression: str, legend: str = "") -> Query:
     return Query(selected(expression, SELECTED), legend)
 
 
+SEEN = _asked("count (gpunode_gpu_info)", "No such GPU")
+"""What there must be for a panel to say that nothing is wrong."""
+
+
 def _each(expression: str, legend: str = ONE) -> Query:
     """A figure of each GPU."""
     return _asked(expression, legend)
@@ -47,6 +49,11 @@ def _each(expression: str, legend: str = ONE) -> Query:
 def _mean(expression: str, legend: str) -> Query:
     """A figure of the GPUs together."""
     return _asked(f"avg ({expression})", legend)
+
+
+def _cores(metric: str) -> str:
+    """A count of cores, of all NUMA nodes."""
+    return f"sum by ({NODE}) (max by ({NODE}, node) ({metric}))"
 
 
 def _state(*names: str) -> str:
@@ -124,9 +131,10 @@ COLUMNS = (
                     ("tensor", "tensor cores"),
                     ("dram", "HBM"),
                 )
-            ],
+            ]
+            + [_mean(of_gpus("gpunode_gpu_utilization_ratio"), "the driver's utilisation")],
             SHARE,
-            needs="GPM: Hopper or later, or DCGM",
+            needs="GPM (Hopper or later) or DCGM, but for the driver's utilisation",
             highest=1,
         ),
         lines(
@@ -358,6 +366,40 @@ COLUMNS = (
             limit=limit("tcp_retransmitted"),
         ),
     ),
+    row(
+        8,
+        lines(
+            "Compute: CPU cores",
+            "Are all cores of the host busy, or is one? Cores busy for at least 95 % of the time.",
+            [
+                _asked(_cores("gpunode_cpu_busy_cores"), "{{instance}} busy"),
+                _asked(_cores("gpunode_cpu_cores"), "{{instance}} all"),
+            ],
+            "none",
+        ),
+        lines(
+            "I/O: disks, throughput",
+            "How much is read from and written to disks?",
+            _moved("gpunode_disk_bytes_total", f"{NODE}, disk"),
+            BYTES,
+        ),
+        rows_of(
+            "Communication: NCCL settings",
+            "What do environments of processes set, such as NCCL_P2P_DISABLE? On how many GPUs?",
+            {
+                "GPUs": (
+                    _asked(
+                        f"count by ({NODE}, name, value) "
+                        f"(max by ({GPU}, name, value) (gpunode_nccl_setting_info))"
+                    ),
+                    "none",
+                )
+            },
+            names={"instance": "Node", "name": "Setting", "value": "Value"},
+            sort_by="GPUs",
+            needs="processes whose environment gpunode may read: docs/security.md",
+        ),
+    ),
 )
 
 TABLES = (
@@ -422,6 +464,7 @@ TABLES = (
             [_each(numbered("gpunode_gpu_waited_for", "reason", palette.REASONS))],
             names=palette.REASONS,
             nothing="Nobody is waited for",
+            among=SEEN,
         ),
         lines(
             "Stalled communicators",
@@ -432,6 +475,9 @@ TABLES = (
                     "{{instance}} stalled",
                 ),
                 _asked(f"max by ({NODE}) (gpunode_nccl_communicators)", "{{instance}} all"),
+                _asked(
+                    f"max by ({NODE}) (gpunode_nccl_rank_errors)", "{{instance}} ranks that failed"
+                ),
             ],
             "none",
             needs=RAS,
@@ -440,36 +486,6 @@ TABLES = (
 )
 
 MACHINE = (
-    row(
-        8,
-        lines(
-            "Fans",
-            "Has a fan stopped, or do all run at full speed?",
-            [_asked(f"max by ({NODE}, chip, sensor) (gpunode_hwmon_fan_rpm)", SENSOR)],
-            "rotrpm",
-            needs=HWMON,
-        ),
-        lines(
-            "Temperature of the air",
-            "Is the air that enters the node too warm?",
-            [_asked(signal("inlet_temperature"), SENSOR)],
-            "celsius",
-            limit=limit("inlet_temperature"),
-            needs=HWMON,
-        ),
-        lines(
-            "Power of processors and memory",
-            "How much do the processors draw beside the GPUs?",
-            [
-                _asked(
-                    rate("gpunode_cpu_energy_joules_total", f"{NODE}, package, domain"),
-                    "{{instance}} {{domain}} {{package}}",
-                )
-            ],
-            "watt",
-            needs="RAPL, which root alone may read",
-        ),
-    ),
     row(
         8,
         lines(
@@ -515,7 +531,7 @@ NODE_BOARD = Board(
     sections=(
         section("", *VERDICTS),
         section("Compute | I/O | Communication", *COLUMNS),
-        section("Memory, caches and the chassis", *MACHINE),
+        section("Memory and caches", *MACHINE),
         section("Whose GPUs, and what is wrong", *TABLES),
     ),
     since="now-3h",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
-from itertools import combinations
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +14,31 @@ import promql_parser
 import pytest
 import yaml
 
+from alerts.model import Threshold
 from alerts.rule_files import DASHBOARDS, document
 from alerts.settings import RUNBOOKS_URL
+from alerts.thresholds.table import THRESHOLDS
+from dashboards import runbooks
 from dashboards.boards import BOARDS
 from dashboards.generate import FOLDER, files
+from dashboards.panels import DECIMALS, NONE_OF, WHOLE_FLEET
 from dashboards.queries import METRIC, labels_of
-from gpunode.export import palette
-from gpunode.gpu.ledger import STATES
+from dashboards.variables import RANKED
 from gpunode.rules.changes import Changes
 from gpunode.rules.render import rendered
-from gpunode.verdict.causes import CAUSES
-from tests.bench.dashboards import TAPES, WALK, answers, faults, filled, scraped, walked
+from tests.bench.dashboards import (
+    CHOSEN,
+    TAPES,
+    WALK,
+    answers,
+    ask,
+    faults,
+    filled,
+    scraped,
+    walked,
+)
 from tests.daemon import free_port
-from tests.dashboards.colours import distance
+from tests.dashboards.tables import lost
 from tests.needs import need
 
 ROOT = Path(__file__).parents[2]
@@ -41,6 +53,7 @@ CORE = {"timeseries", "stat", "bargauge", "table", "state-timeline", "heatmap", 
 ABOUT = {
     "gpunode-job": {"job"},
     "gpunode-node": {"node"},
+    "gpunode-host": {"node"},
     "gpunode-gpu": {"cluster", "node", "gpu"},
 }
 """The variables that do not offer all, because the dashboard is about one or a few."""
@@ -79,8 +92,8 @@ def test_what_is_committed_is_what_is_generated() -> None:
     assert {path: path.read_text() for path in FOLDER.iterdir()} == files(), "run: make dashboards"
 
 
-def test_there_are_six() -> None:
-    about = ("fleet", "job", "node", "gpu", "health", "capacity")
+def test_there_are_seven() -> None:
+    about = ("fleet", "job", "node", "host", "gpu", "health", "capacity")
     assert [board.uid for board in BOARDS] == [f"gpunode-{name}" for name in about]
 
 
@@ -117,7 +130,7 @@ def test_every_panel_says_what_it_answers(uid: str) -> None:
         assert defaults["noValue"], panel["title"]
         assert defaults["thresholds"]["steps"], panel["title"]
         if "Needs" in panel["description"]:
-            assert re.search("eeds|known", defaults["noValue"]), panel["title"]
+            assert re.search("eeds|known|No GPU is seen", defaults["noValue"]), panel["title"]
         if panel["type"] in ("timeseries", "state-timeline"):
             assert panel["options"]["legend"]["showLegend"] is True, panel["title"]
         if panel["type"] in ("timeseries", "state-timeline", "heatmap"):
@@ -188,14 +201,17 @@ def test_variables_select_any_number(uid: str) -> None:
     assert next(iter(found)) == "datasource"
     for name, variable in found.items():
         if variable["type"] != "query":
-            assert name in ("datasource", "price")
+            assert name in ("datasource", "price", "currency")
             continue
         assert variable["multi"] is True
         assert variable["refresh"] == 2, "on a change of the time range"
-        assert variable["sort"] in (1, 3)
+        ranked = variable["definition"].startswith(RANKED)
+        assert ranked is (name in ("job", "node") and (uid, name) != ("gpunode-job", "node"))
+        assert variable["sort"] == (0 if ranked else 3 if name == "gpu" else 1)
         assert variable["definition"] == variable["query"]["query"]
         assert re.match(
-            r"label_values\((gpunode_gpu_info|gpu:gpunode_gpu_owner:workload)[{,]",
+            r"label_values\((gpunode_gpu_info|gpu:gpunode_gpu_owner:workload)[{,]|"
+            r"query_result\(.*\((gpunode_gpu_info|gpu:gpunode_gpu_owner:workload)\{",
             variable["definition"],
         )
         whole = name not in ABOUT.get(uid, set())
@@ -205,17 +221,68 @@ def test_variables_select_any_number(uid: str) -> None:
 
 
 @each
+def test_nothing_is_wrong_only_where_there_is_something(uid: str) -> None:
+    """Figures and timelines say that nothing is wrong by a series, never by the lack of one."""
+    for panel in panels(LOADED[uid]):
+        if panel["type"] == "stat":
+            nothing = panel["fieldConfig"]["defaults"]["noValue"]
+            assert nothing.startswith(("No such ", "No GPU ", "Needs ", "No data")), panel["title"]
+        if panel["type"] == "state-timeline":
+            *_, last = panel["targets"]
+            text = last["legendFormat"]
+            assert text.startswith(("No such ", "No GPU ", "No data")), (panel["title"], text)
+            (mapping,) = panel["fieldConfig"]["defaults"]["mappings"]
+            said = mapping["options"]["-1"]
+            assert (said["text"], said["color"]) == ("", "transparent"), "no band, no legend"
+
+
+@each
+def test_figures_have_the_decimals_of_their_unit(uid: str) -> None:
+    """By itself Grafana shows 0.9997 as 1.000 beside 1.003 as 1.00."""
+    for panel in panels(LOADED[uid]):
+        if panel["type"] == "stat" and panel["fieldConfig"]["defaults"]["unit"] in DECIMALS:
+            assert "decimals" in panel["fieldConfig"]["defaults"], panel["title"]
+        if panel["type"] == "table":
+            columns: dict[str, Content] = defaultdict(dict)
+            for override in panel["fieldConfig"]["overrides"]:
+                given = {one["id"]: one["value"] for one in override["properties"]}
+                columns[override["matcher"]["options"]].update(given)
+            for column, given in columns.items():
+                assert given.get("unit") not in DECIMALS or "decimals" in given, column
+
+
+@each
 def test_queries_use_the_variables_that_there_are(uid: str) -> None:
     known = set(variables(LOADED[uid]))
     asked = " ".join(
         [
             *expressions(LOADED[uid]),
             *(v["definition"] for v in variables(LOADED[uid]).values() if v["type"] == "query"),
+            *(panel["title"] for panel in panels(LOADED[uid])),
         ]
     )
-    used = {name for name in re.findall(r"\$\{?(\w+)", asked) if not name.startswith("__")}
+    used = {name for name in re.findall(r"\$\{?([a-z]\w*)", asked) if not name.startswith("__")}
     assert used <= known
     assert known - {"datasource"} <= used
+
+
+SELECTING = {"cluster": "$cluster", "namespace": "${namespace:pipe}"}
+
+
+@pytest.mark.parametrize("uid", ["gpunode-fleet", "gpunode-capacity"])
+def test_a_panel_follows_what_is_chosen_or_says_that_it_does_not(uid: str) -> None:
+    """A lead who reads the price of the whole fleet as that of his namespace is misled."""
+    chosen = {name for name, variable in variables(LOADED[uid]).items() if "allValue" in variable}
+    assert chosen == SELECTING.keys()
+    for panel in panels(LOADED[uid]):
+        whole = WHOLE_FLEET in panel["title"]
+        ignored = {
+            name
+            for name in chosen
+            for target in panel["targets"]
+            if SELECTING[name] not in target["expr"]
+        }
+        assert ignored == ({"namespace"} if whole else set()), panel["title"]
 
 
 @each
@@ -242,6 +309,8 @@ def test_every_metric_and_label_exists(uid: str) -> None:
                 known = {*labels, "le"} if name.endswith("_bucket") else set(labels)
             elif name.startswith("ALERTS"):
                 known |= LABELS_OF_ALERTS
+            if name.startswith("cluster:"):
+                known = known | {"owner_namespace"}  # it has none, which one may choose
             assert matched <= known, expression
 
 
@@ -310,27 +379,42 @@ def test_runbooks_to_which_panels_lead_exist(uid: str) -> None:
             assert (ROOT / "alerts" / "runbooks" / name).exists()
 
 
+def test_panels_lead_to_the_runbooks_of_what_they_show() -> None:
+    """By the series that an alert looks at; what many alerts look at is about none of them."""
+    found = {
+        (uid, panel["title"]): [link["title"] for link in panel["links"]]
+        for uid, content in LOADED.items()
+        for panel in panels(content)
+    }
+    assert found["gpunode-gpu", "Temperature of GPU and memory"] == [
+        "Runbook: GpuHot",
+        "Runbook: GpuMemoryHot",
+    ]
+    assert found["gpunode-health", "Uncorrected ECC errors"][0] == "Runbook: GpuUnhealthy"
+    assert found["gpunode-health", "Audit"] == ["Runbook: NodeAuditFailed"]
+    assert found["gpunode-fleet", "Jobs that stand still"][0] == "Runbook: JobStalled"
+    assert found["gpunode-fleet", "GPUs by state"] == []
+    assert found["gpunode-gpu", "Owners"] == []
+    assert sum(bool(links) for links in found.values()) >= 70
+    assert max(map(len, found.values())) <= 3
+
+
+@pytest.mark.parametrize("row", THRESHOLDS, ids=lambda row: row.alert)
+def test_what_an_alert_records_is_about_it(row: Threshold) -> None:
+    assert row.alert in runbooks.looked_at()[row.record]
+
+
+def test_a_condition_is_not_what_a_panel_shows() -> None:
+    hot = "gpunode_gpu_temperature_celsius"
+    assert runbooks.alerts_of(f"max by (gpu) ({hot})") == ["GpuHot"]
+    assert runbooks.alerts_of(f"gpunode_gpu_power_watts and on (gpu) {hot} > 80") == []
+
+
 @each
 def test_alerts_are_shown_on_the_graphs(uid: str) -> None:
     found = LOADED[uid]["annotations"]["list"]
     assert [one["name"] for one in found] == ["pages", "tickets"]
     assert all('ALERTS{alertstate="firing"}' in one["expr"] for one in found)
-
-
-def test_colours_are_for_what_there_is() -> None:
-    assert palette.STATES.keys() == STATES.keys()
-    assert palette.CAUSES.keys() == CAUSES.keys()
-
-
-@pytest.mark.parametrize("name", ["STATES", "CAUSES", "PHASES", "REASONS", "SEVERITIES"])
-def test_colours_differ_for_everybody(name: str) -> None:
-    """A difference of 2.3 can just be seen: https://en.wikipedia.org/wiki/Color_difference."""
-    colours = getattr(palette, name)
-    near = {
-        (one, other): distance(colours[one], colours[other])
-        for one, other in combinations(colours, 2)
-    }
-    assert min(near.values()) > 10, min(near, key=near.__getitem__)
 
 
 def test_the_folder_that_is_mounted_names_where_the_dashboards_are() -> None:
@@ -358,7 +442,48 @@ def test_queries_find_what_they_look_for_and_incidents_are_seen_where_the_docume
         give_up = time.monotonic() + 150  # the rules must fill their windows
         while (left := wrong()) and time.monotonic() < give_up:
             time.sleep(5)
-    assert left == {}
+        assert left == {}
+        assert lost(prometheus) == []
+        assert [*before_the_first_sample(prometheus)] == []
+        for uid, name in (("gpunode-job", "job"), ("gpunode-node", "node")):
+            first, *_, last = offered(prometheus, uid, name)
+            assert first > last, "it opens on the worst"
+        assert set(said(prometheus, {**CHOSEN, "$job": "no-such-job"})) == {"No such job"}
+        assert "No such job" not in said(prometheus, CHOSEN)
+
+
+def before_the_first_sample(prometheus: str) -> Iterator[tuple[str, str]]:
+    """What verdicts show beside the rows of GPUs, in a range that begins before there were any."""
+    for uid in ("gpunode-node", "gpunode-gpu"):
+        for panel in panels(LOADED[uid]):
+            if panel["title"].startswith("What holds"):
+                for target in panel["targets"]:
+                    if target["expr"].startswith(NONE_OF):
+                        found = ask(prometheus, filled(target["expr"]), False, since=3600)
+                        for row in found["data"]["result"]:
+                            yield panel["title"], str(row["values"])
+
+
+def offered(prometheus: str, uid: str, name: str) -> list[float]:
+    """By what a variable puts its values in order, as it offers them."""
+    query = variables(LOADED[uid])[name]["definition"].removeprefix("query_result(")[:-1]
+    found = ask(prometheus, filled(query), True)["data"]["result"]
+    return [float(one["value"][1]) for one in found]
+
+
+def said(prometheus: str, chosen: Mapping[str, str]) -> Iterator[str]:
+    """What those panels of the job say now that tell that nothing is wrong."""
+    for panel in panels(LOADED["gpunode-job"]):
+        if panel["title"] in ("Stands still", "Main cause"):
+            (target,) = panel["targets"]
+            defaults = panel["fieldConfig"]["defaults"]
+            found = ask(prometheus, filled(target["expr"], chosen), True)["data"]["result"]
+            yield "something" if found else defaults["noValue"]
+        if panel["title"] == "Waited for":
+            for target in panel["targets"]:
+                found = ask(prometheus, filled(target["expr"], chosen), True)["data"]["result"]
+                if found:
+                    yield target["legendFormat"]
 
 
 @pytest.mark.parametrize("incident", WALK)

@@ -1,0 +1,414 @@
+"""The host of a node's GPUs: its CPUs, memory, disks, network and chassis.
+
+The node's dashboard has what breaks first; this one has what one asks next.
+"""
+
+from __future__ import annotations
+
+from alerts.promql import GPU, NODE, gained, of_gpus
+from dashboards.layout import Board, row, section
+from dashboards.panels import (
+    HWMON,
+    INFINIBAND,
+    LUSTRE,
+    NFS,
+    NOTHING_WRONG,
+    SHARE,
+    areas,
+    lines,
+)
+from dashboards.queries import NODES, Query, in_hour, limit, rate, ratio, selected, signal
+from dashboards.variables import datasource, of_few, of_many
+
+SENSOR = "{{instance}} {{chip}} {{sensor}}"
+JOB_OF = "{{instance}} GPU {{gpu}}"
+DISK = f"{NODE}, disk"
+
+
+def _asked(expression: str, legend: str = "{{instance}}") -> Query:
+    return Query(selected(expression, NODES), legend)
+
+
+def _node(metric: str, name: str) -> Query:
+    """A gauge of each node."""
+    return _asked(f"max by ({NODE}) ({metric})", f"{{{{instance}}}} {name}")
+
+
+def _each(metric: str, *labels: str) -> Query:
+    """What a counter gains a second, by its labels."""
+    legend = " ".join(f"{{{{{label}}}}}" for label in ("instance", *labels))
+    return _asked(rate(metric, ", ".join((NODE, *labels))), legend)
+
+
+CPUS = (
+    row(
+        8,
+        areas(
+            "CPU time by mode",
+            "What do the cores do? Cores that are busy, by mode.",
+            [
+                _asked(
+                    f"sum by (mode) ({rate('gpunode_cpu_seconds_total', f'{NODE}, mode')})",
+                    "{{mode}}",
+                )
+            ],
+            "none",
+        ),
+        lines(
+            "Busiest core",
+            "Is one core always busy while the others rest?",
+            [_asked(f"max by ({NODE}) (gpunode_cpu_busiest_core_ratio)")],
+            SHARE,
+            highest=1,
+        ),
+        lines(
+            "Tasks",
+            "Do tasks wait for a core, or for I/O?",
+            [
+                _node("gpunode_cpu_runnable_tasks", "running or waiting for a core"),
+                _node("gpunode_cpu_blocked_tasks", "blocked on I/O"),
+            ],
+            "none",
+        ),
+        lines(
+            "Context switches",
+            "How often do the cores change from one task to another?",
+            [_each("gpunode_cpu_context_switches_total")],
+            "cps",
+        ),
+    ),
+    row(
+        8,
+        lines(
+            "CPU quota of jobs",
+            "Does a CPU limit hold a job up? Share of the periods in which it used up its quota.",
+            [_asked(signal("cpu_quota"), JOB_OF)],
+            SHARE,
+            needs="a CPU limit",
+            limit=limit("cpu_quota"),
+        ),
+        lines(
+            "CPUs that jobs use",
+            "How many CPUs do the processes of each GPU's job keep busy, and its compilers?",
+            [
+                _asked(rate("gpunode_job_cpu_seconds_total"), f"{JOB_OF} all"),
+                _asked(of_gpus("gpunode_job_compiler_cpus_ratio"), f"{JOB_OF} compilers"),
+            ],
+            "none",
+            needs="a job on a GPU",
+        ),
+        lines(
+            "Threads of jobs",
+            "Is the thread busy that feeds the GPU, or one that prepares data?",
+            [
+                _asked(of_gpus("gpunode_job_host_thread_ratio"), f"{JOB_OF} feeds the GPU"),
+                _asked(of_gpus("gpunode_job_loader_thread_ratio"), f"{JOB_OF} prepares data"),
+            ],
+            SHARE,
+            needs="a job on a GPU",
+        ),
+        lines(
+            "Pressure in the cgroups of jobs",
+            "Do tasks of a job wait for CPUs, memory or I/O?",
+            [
+                _asked(
+                    rate("gpunode_job_pressure_waiting_seconds_total", f"{GPU}, resource"),
+                    f"{JOB_OF} {{{{resource}}}}",
+                )
+            ],
+            SHARE,
+            needs="cgroups v2, and a kernel with PSI",
+        ),
+    ),
+)
+
+MEMORY = (
+    row(
+        8,
+        lines(
+            "Memory of the kernel",
+            "What holds memory beside programs and the page cache?",
+            [
+                _node("gpunode_memory_shared_bytes", "shared memory"),
+                _node("gpunode_memory_slab_bytes", "kernel objects"),
+                _node("gpunode_memory_dirty_bytes", "to be written"),
+                _node("gpunode_memory_writeback_bytes", "being written"),
+                _node('gpunode_memory_hugepages_bytes{state="used"}', "huge pages used"),
+                _node('gpunode_memory_hugepages_bytes{state="free"}', "huge pages free"),
+            ],
+            "bytes",
+        ),
+        lines(
+            "Swap in use",
+            "Has memory been moved to disk?",
+            [
+                _asked(
+                    f"max by ({NODE}) (gpunode_memory_swap_size_bytes) "
+                    f"- on ({NODE}) max by ({NODE}) (gpunode_memory_swap_free_bytes)"
+                )
+            ],
+            "bytes",
+        ),
+        lines(
+            "Pages read again, or far away",
+            "Are pages read from disk, or allocated on another NUMA node?",
+            [
+                _asked(rate("gpunode_memory_major_faults_total", NODE), "{{instance}} from disk"),
+                _asked(rate("gpunode_memory_numa_misses_total", NODE), "{{instance}} far away"),
+            ],
+            "cps",
+        ),
+    ),
+    row(
+        8,
+        lines(
+            "Growth of the memory of jobs",
+            "Does a job need ever more memory of the host? Bytes an hour.",
+            [_asked(signal("job_memory_growth"), JOB_OF)],
+            "bytes",
+            limit=limit("job_memory_growth"),
+            needs="a job on a GPU",
+        ),
+        lines(
+            "Memory of the cgroups of jobs",
+            "How much is charged to a job, with its page cache and /dev/shm?",
+            [_asked(of_gpus("gpunode_job_memory_used_bytes"), JOB_OF)],
+            "bytes",
+            needs="cgroups",
+        ),
+        lines(
+            "Memory limits reached",
+            "How often in an hour did a job reach its limit, or lose a process?",
+            [
+                _asked(
+                    in_hour("gpunode_job_memory_events_total", f"{GPU}, event"),
+                    f"{JOB_OF} {{{{event}}}}",
+                )
+            ],
+            "none",
+            needs="cgroups v2",
+        ),
+    ),
+)
+
+DISKS = (
+    row(
+        8,
+        lines(
+            "Disks: requests",
+            "How many requests a second does a disk serve?",
+            [_each("gpunode_disk_operations_total", "disk", "direction")],
+            "iops",
+        ),
+        lines(
+            "Disks: latency",
+            "How long does a request take, in the queue and in service?",
+            [
+                _asked(
+                    ratio(
+                        rate("gpunode_disk_wait_seconds_total", f"{DISK}, direction"),
+                        rate("gpunode_disk_operations_total", f"{DISK}, direction"),
+                        f"{DISK}, direction",
+                    ),
+                    "{{instance}} {{disk}} {{direction}}",
+                )
+            ],
+            "s",
+            nothing="No request has ended",
+        ),
+        lines(
+            "Disks: requests in flight",
+            "Do requests queue up?",
+            [_asked(f"max by ({DISK}) (gpunode_disk_requests_in_flight)", "{{instance}} {{disk}}")],
+            "none",
+        ),
+        lines(
+            "Disks: temperature",
+            "How hot are the NVMe controllers?",
+            [
+                _asked(
+                    f"max by ({NODE}, controller) (gpunode_disk_temperature_celsius)",
+                    "{{instance}} {{controller}}",
+                )
+            ],
+            "celsius",
+            needs="NVMe disks with a sensor",
+        ),
+    ),
+    row(
+        8,
+        lines(
+            "Lustre: metadata",
+            "Are there many small files? Operations a second.",
+            [_asked(signal("lustre_metadata"), "{{instance}} {{filesystem}}")],
+            "cps",
+            needs=LUSTRE,
+            limit=limit("lustre_metadata"),
+        ),
+        lines(
+            "Lustre: time of metadata",
+            "How long does opening, looking up or closing a file take?",
+            [
+                _asked(
+                    ratio(
+                        rate(
+                            "gpunode_lustre_operation_seconds_total",
+                            f"{NODE}, filesystem, operation",
+                        ),
+                        rate("gpunode_lustre_operations_total", f"{NODE}, filesystem, operation"),
+                        f"{NODE}, filesystem, operation",
+                    ),
+                    "{{instance}} {{filesystem}} {{operation}}",
+                )
+            ],
+            "s",
+            needs=f"{LUSTRE}, client 2.14 or later",
+        ),
+        lines(
+            "NFS: time in this client",
+            "How long do requests take with their time in this client's queue? Seconds a second.",
+            [_each("gpunode_nfs_wait_seconds_total", "mountpoint", "operation")],
+            "none",
+            needs=NFS,
+        ),
+        lines(
+            "GPUDirect Storage: errors in an hour",
+            "Do requests that go past the CPU fail?",
+            [
+                _asked(
+                    in_hour("gpunode_gpudirect_storage_errors_total", f"{NODE}, direction"),
+                    "{{instance}} {{direction}}",
+                )
+            ],
+            "none",
+            needs="the module nvidia_fs with rw_stats_enabled",
+        ),
+    ),
+)
+
+NETWORK = (
+    row(
+        8,
+        lines(
+            "TCP: round trip",
+            "How far away are the machines to which there are connections? The median.",
+            [_asked(signal("tcp_round_trip"))],
+            "s",
+            needs="a TCP connection to another machine",
+            limit=limit("tcp_round_trip"),
+        ),
+        lines(
+            "TCP: timeouts and full queues",
+            "Does a peer not answer, or a program not accept connections?",
+            [
+                _asked(rate("gpunode_tcp_timeouts_total", NODE), "{{instance}} timeouts"),
+                _asked(rate("gpunode_tcp_listen_drops_total", NODE), "{{instance}} not accepted"),
+            ],
+            "cps",
+        ),
+        lines(
+            "Links that went up or down in an hour",
+            "Does an interface lose its link?",
+            [
+                _asked(
+                    in_hour("gpunode_network_carrier_changes_total", f"{NODE}, interface"),
+                    "{{instance}} {{interface}}",
+                )
+            ],
+            "none",
+        ),
+        lines(
+            "Bonds",
+            "How many interfaces of a bond are down?",
+            [
+                _asked(
+                    f'max by ({NODE}, interface) (gpunode_network_bond_slaves{{state="down"}})',
+                    "{{instance}} {{interface}}",
+                )
+            ],
+            "none",
+            needs="bonded interfaces",
+        ),
+    ),
+    row(
+        8,
+        lines(
+            "RoCE: pauses by priority",
+            "Do switches or adapters ask for pauses (priority flow control)? Frames a second.",
+            [_each("gpunode_network_priority_pauses_total", "interface", "direction", "priority")],
+            "pps",
+            needs="an adapter that counts them",
+        ),
+        lines(
+            "InfiniBand: data waits",
+            "Does a port have data that it may not send? Ticks of the adapter a second.",
+            [_each("gpunode_infiniband_wait_ticks_total", "device", "port")],
+            "cps",
+            needs=INFINIBAND,
+        ),
+        lines(
+            "InfiniBand: failed requests",
+            "Which requests and connections ended with an error, in 15 minutes?",
+            [
+                _asked(
+                    gained(
+                        "gpunode_infiniband_failures_total", f"{NODE}, device, port, kind", "15m"
+                    ),
+                    "{{instance}} {{device}}/{{port}} {{kind}}",
+                )
+            ],
+            "none",
+            nothing=f"{NOTHING_WRONG}, or there are no {INFINIBAND}",
+        ),
+    ),
+)
+
+CHASSIS = (
+    row(
+        8,
+        lines(
+            "Fans",
+            "Has a fan stopped, or do all run at full speed?",
+            [_asked(f"max by ({NODE}, chip, sensor) (gpunode_hwmon_fan_rpm)", SENSOR)],
+            "rotrpm",
+            needs=HWMON,
+        ),
+        lines(
+            "Temperature of the air",
+            "Is the air that enters the node too warm?",
+            [_asked(signal("inlet_temperature"), SENSOR)],
+            "celsius",
+            limit=limit("inlet_temperature"),
+            needs=HWMON,
+        ),
+        lines(
+            "Power of processors and memory",
+            "How much do the processors draw beside the GPUs?",
+            [
+                _asked(
+                    rate("gpunode_cpu_energy_joules_total", f"{NODE}, package, domain"),
+                    "{{instance}} {{domain}} {{package}}",
+                )
+            ],
+            "watt",
+            needs="RAPL, which root alone may read",
+        ),
+    ),
+)
+
+HOST = Board(
+    uid="gpunode-host",
+    title="GPU host",
+    description="What do the CPUs, memory, disks, network and chassis around the GPUs do?",
+    variables=(datasource(), of_many("cluster"), of_few("node")),
+    selection=NODES,
+    sections=(
+        section("CPUs", *CPUS),
+        section("Memory", *MEMORY),
+        section("Disks and file servers", *DISKS),
+        section("Network", *NETWORK),
+        section("Chassis", *CHASSIS),
+    ),
+    since="now-3h",
+    refresh="1m",
+)

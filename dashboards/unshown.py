@@ -1,0 +1,89 @@
+"""The metrics that no panel shows and no rule looks at, each with the reason.
+
+``docs/dashboards.md`` has the same in a table. What a verdict rests on needs none: the verdict is
+shown, and its evidence is on the node page and in the API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+UNSHOWN: Mapping[str, tuple[str, ...]] = {
+    "A panel or a rule has the same from another metric: what is counted rather than sampled, has "
+    "a time rather than a count, or is of the whole job": (
+        "gpunode_gpu_clock_event_active",
+        "gpunode_gpu_fabric_ready",
+        "gpunode_gpu_nvlink_bit_error_ratio",
+        "gpunode_gpu_xid_errors_total",
+        "gpunode_job_busy_threads",
+        "gpunode_job_compilers",
+        "gpunode_job_cpu_quota_throttled_seconds_total",
+        "gpunode_job_pressure_stalled_seconds_total",
+        "gpunode_kernel_log_last_event_timestamp_seconds",
+        "gpunode_kernel_log_nvlink_xid_errors_total",
+        "gpunode_kernel_log_xid_errors_total",
+        "gpunode_torch_memory_allocated_bytes",
+        "gpunode_training_nonfinite_losses_total",
+        "gpunode_training_stalled",
+        "gpunode_training_step_seconds",
+    ),
+    "How the machine is made or set up, which seldom changes: for comparing nodes": (
+        "gpunode_cpu_threads_per_core",
+        "gpunode_gpu_ledger_calibrated",
+        "gpunode_gpu_persistence_mode",
+        "gpunode_imex_channels",
+        "gpunode_imex_daemon_running",
+        "gpunode_imex_domain_nodes",
+        "gpunode_kernel_log_info",
+        "gpunode_lustre_default_stripes",
+        "gpunode_network_speed_bytes_per_second",
+        "gpunode_pcie_nearest_nic_info",
+    ),
+    "Both sides of a comparison that `gpunode_pcie_link_degraded` makes": (
+        "gpunode_gpu_pcie_link_generation_max",
+        "gpunode_gpu_pcie_link_width_max_lanes",
+        "gpunode_pcie_link_speed_max_transfers_per_second",
+        "gpunode_pcie_link_speed_transfers_per_second",
+        "gpunode_pcie_link_width_lanes",
+        "gpunode_pcie_link_width_max_lanes",
+    ),
+    "Of few machines: modules of GPU and CPU, GPUs that smooth their power or that processes "
+    "share": (
+        "gpunode_gpu_c2c_links",
+        "gpunode_gpu_module_power_limit_watts",
+        "gpunode_gpu_module_power_watts",
+        "gpunode_gpu_power_smoothing_life_ratio",
+        "gpunode_gpu_process_utilization_ratio",
+    ),
+    "For a site's own sums and joins, such as accounting": (
+        "gpunode_gpu_allocated",
+        "gpunode_job_processes",
+        "gpunode_kubelet_gpu_pods",
+        "gpunode_nccl_bench_timestamp_seconds",
+        "gpunode_nccl_collectives_total",
+        "gpunode_nccl_topology_channels",
+        "gpunode_serving_inputs_total",
+        "gpunode_slurm_jobs",
+        "gpunode_training_flops_total",
+        "gpunode_training_samples_total",
+    ),
+    "How well gpunode itself reads: `gpunode doctor` tells of it in words": (
+        "gpunode_job_unreadable_processes",
+        "gpunode_nccl_ras_unanswered",
+        "gpunode_source_cpu_seconds_total",
+        "gpunode_source_dropped_series_total",
+        "gpunode_source_last_success_timestamp_seconds",
+        "gpunode_source_read_duration_seconds",
+        "gpunode_verdict_failures_total",
+    ),
+}
+"""By reason, in the order of the alphabet."""
+
+
+def table() -> str:
+    """The same for the document."""
+    rows = (
+        f"| {reason} | {', '.join(f'`{name}`' for name in names)} |"
+        for reason, names in UNSHOWN.items()
+    )
+    return "\n".join(("| why | metrics |", "|---|---|", *rows, ""))

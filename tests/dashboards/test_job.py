@@ -1,0 +1,193 @@
+"""The way to the one bad rank: what the job's dashboard says of jobs of every kind of owner.
+
+A real Prometheus scrapes what their exporters show and evaluates the shipped rules; Grafana's own
+functions make rows and links of the answers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from alerts.promql import NO_NAMESPACE
+from alerts.recording.ranks import OF_LINES
+from alerts.thresholds.lines import LINES
+from dashboards.generate import FOLDER
+from tests.bench.dashboards import CHOSEN, ask, filled, in_a_hurry, wait_for
+from tests.bench.incidents import RULES, prometheus_command
+from tests.bench.jobs import PLAYED, Nodes, Played
+from tests.bench.programs import exporter, program
+from tests.daemon import free_port
+from tests.dashboards.tables import Row, shown
+from tests.needs import need
+
+pytestmark = pytest.mark.integration
+
+BOARD = json.loads((FOLDER / "gpunode-job.json").read_text())
+PANELS: Mapping[str, Any] = {panel["title"]: panel for panel in BOARD["panels"]}
+JOBS = {job.name: job for job in PLAYED}
+Found = list[tuple[dict[str, str], float]]
+
+
+@pytest.fixture(scope="module")
+def prometheus() -> Iterator[str]:
+    """A Prometheus that has seen every job, and the bad ranks that end, ended."""
+    need("prometheus")
+    nodes = Nodes(time.monotonic())
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        port, scraped = free_port(), stack.enter_context(exporter(nodes.text))
+        (folder / "rules").mkdir()
+        for path in RULES.iterdir():
+            (folder / "rules" / path.name).write_text(in_a_hurry(path.read_text()))
+        jobs = [
+            {
+                "job_name": "gpunode",
+                "honor_labels": True,
+                "static_configs": [{"targets": [f"127.0.0.1:{scraped}"]}],
+            }
+        ]
+        config = {
+            "global": {"scrape_interval": "2s"},
+            "scrape_configs": jobs,
+            "rule_files": [f"{folder}/rules/*.yaml"],
+        }
+        (folder / "prometheus.yml").write_text(json.dumps(config))
+        stack.enter_context(program(prometheus_command(folder, port), folder / "log"))
+        address = f"http://127.0.0.1:{port}"
+        wait_for(f"{address}/-/ready")
+        whole = sum(job.gpus for job in PLAYED)
+        until(lambda: count(address, "count(gpu:gpunode_rank:verdict)") == whole)
+        nodes.ended = True
+        until(lambda: all(differing(address, job) for job in PLAYED if job.name != "fine"))
+        yield address
+
+
+def until(so: Callable[[], bool], seconds: float = 150.0) -> None:
+    give_up = time.monotonic() + seconds
+    while not so():
+        assert time.monotonic() < give_up
+        time.sleep(1.0)
+
+
+def count(prometheus: str, expression: str) -> int:
+    return int(sum(value for _, value in asked(prometheus, expression)))
+
+
+def asked(prometheus: str, expression: str) -> Found:
+    found = ask(prometheus, expression, True)
+    assert "data" in found, found
+    return [(one["metric"], float(one["value"][1])) for one in found["data"]["result"]]
+
+
+def chosen(job: Played) -> Mapping[str, str]:
+    of_job = {"${namespace:pipe}": job.namespace or NO_NAMESPACE, "$job": job.workload}
+    return {**CHOSEN, **of_job, "$node": f"{job.name}-.*"}
+
+
+def said(prometheus: str, title: str, selected: Mapping[str, str]) -> list[str]:
+    """The names of what a figure shows, as Grafana writes them by their legends."""
+    return [
+        written(target["legendFormat"], labels)
+        for target in PANELS[title]["targets"]
+        for labels, _ in asked(prometheus, filled(target["expr"], selected))
+    ]
+
+
+def written(legend: str, labels: Mapping[str, str]) -> str:
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: labels.get(found[1], ""), legend)
+
+
+def differing(prometheus: str, job: Played) -> list[Row]:
+    """The rows of the table of those ranks that differ."""
+    (target,) = PANELS["Who differs, and how"]["targets"]
+    found = asked(prometheus, filled(target["expr"], chosen(job)))
+    return shown(PANELS["Who differs, and how"], [found]) if found else []
+
+
+RANKS = {
+    "k8s": ("3", "uninterruptible", "data_loading_storage", " · of 7 others: wait"),
+    "slurm": ("5", "uninterruptible", "data_loading_storage", " · of 7 others: wait"),
+    "bare": ("2", "uninterruptible", "data_loading_storage", " · of 7 others: wait"),
+    "pods": ("unknown", "uninterruptible", "data_loading_storage", " · of 7 others: wait"),
+    "alone": ("0", "-", "shm", ""),
+    "large": ("139", "uninterruptible", "data_loading_storage", " · of 511 others: wait"),
+    "dead": ("11", "-", "ended", " · of 15 others: wait"),
+    "crashed": ("11", "-", "ended", " · of 15 others: wait"),
+}
+"""Of each job the bad rank, why it is waited for, its verdict, and the rest of the sentence."""
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_the_one_bad_rank_is_named_and_its_row_leads_to_it(name: str, prometheus: str) -> None:
+    job = JOBS[name]
+    rank, reason, verdict, others = RANKS[name]
+    (row,) = differing(prometheus, job)
+    cells = {column: text for column, text in row.cells.items() if column not in ("For", "Cluster")}
+    node, gpu = job.node(job.bad), str(job.bad % 8)
+    assert cells == {
+        "Rank": rank,
+        "Node": node,
+        "GPU": gpu,
+        "Verdict": verdict,
+        "Waited for": reason,
+    }
+    assert row.selects("Node")["node"] == node
+    assert (row.selects("GPU")["node"], row.selects("GPU")["gpu"]) == (node, gpu)
+    (sentence,) = said(prometheus, "The odd one out", chosen(job))
+    who = f"rank {rank} · " if rank != "unknown" else ""
+    assert sentence == f"{who}{node} GPU {gpu}: {verdict}{others}"
+
+
+def test_all_ranks_of_a_node_that_is_not_seen_stay(prometheus: str) -> None:
+    rows = differing(prometheus, JOBS["lost"])
+    assert {row.cells["Rank"] for row in rows} == {str(rank) for rank in range(8, 16)}
+    assert {row.cells["Verdict"] for row in rows} == {"unseen"}
+
+
+def test_nobody_differs_in_a_job_that_runs_well(prometheus: str) -> None:
+    assert differing(prometheus, JOBS["fine"]) == []
+    assert said(prometheus, "The odd one out", chosen(JOBS["fine"])) == ["GPUs, all alike"]
+
+
+def test_of_a_job_that_is_not_there_nothing_good_is_said(prometheus: str) -> None:
+    nobody = {**CHOSEN, "$job": "no-such-job"}
+    assert said(prometheus, "The odd one out", nobody) == []
+    assert said(prometheus, "Ranks unlike the others", nobody) == []
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_every_rank_of_a_job_has_a_row_up_to_the_limit(name: str, prometheus: str) -> None:
+    """Whether or not its process is known, or still there."""
+    job = JOBS[name]
+    first, *_ = PANELS["What holds each rank up"]["targets"]
+    assert len(asked(prometheus, filled(first["expr"], chosen(job)))) == min(32, job.gpus)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_no_query_fails_nor_answers_with_a_series_for_each_of_many_ranks(
+    name: str, prometheus: str
+) -> None:
+    for panel in PANELS.values():
+        for target in panel.get("targets", ()):
+            found = asked(prometheus, filled(target["expr"], chosen(JOBS[name])))
+            assert len(found) <= 32, panel["title"]
+
+
+def test_no_expensive_query_is_asked_twice() -> None:
+    """What a timeline says of nothing asks for a recorded series, not for its rows again."""
+    for panel in PANELS.values():
+        first, *others = (target["expr"] for target in panel.get("targets", [{"expr": ""}]))
+        assert not any(first in other for other in others), panel["title"]
+
+
+def test_what_is_recorded_is_what_the_lines_look_at() -> None:
+    assert {line.name: line.signal for line in LINES if line.name in OF_LINES} == OF_LINES
