@@ -82,7 +82,7 @@ MONITORING := .monitoring
 BUILD := alerts/build.sh $(CURDIR)/$(MONITORING)
 
 # Prometheus numbers its Go module 0.X for 3.X. Without service discovery it builds in minutes.
-monitoring: $(addprefix $(MONITORING)/, prometheus alertmanager vmalert pint otelcol)  ## Prometheus 3, Alertmanager, VictoriaMetrics, pint and OpenTelemetry's Collector, built with Go
+monitoring: $(addprefix $(MONITORING)/, prometheus alertmanager vmalert pint otelcol grafana)  ## Prometheus 3, Alertmanager, VictoriaMetrics, pint and OpenTelemetry's Collector, built with Go, and what Grafana draws tables with
 $(MONITORING)/prometheus:
 	$(BUILD) github.com/prometheus/prometheus v0.313.5 cmd/prometheus cmd/promtool
 $(MONITORING)/alertmanager:
@@ -93,6 +93,11 @@ $(MONITORING)/pint:
 	$(BUILD) github.com/cloudflare/pint v0.62.0 cmd/pint
 $(MONITORING)/otelcol:
 	docs/opentelemetry/build.sh $(CURDIR)/$(MONITORING) v0.160.0 v1.66.0
+
+$(MONITORING)/grafana: tests/dashboards/grafana/package-lock.json
+	mkdir -p $@ && cp tests/dashboards/grafana/package*.json $@
+	npm ci --prefix $@ --ignore-scripts --no-audit --no-fund --loglevel=error
+	touch $@
 
 kubernetes: $(addprefix $(MONITORING)/, helm kube-apiserver)  ## Helm, and a Kubernetes control plane with etcd, built with Go
 $(MONITORING)/helm:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -12,7 +14,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -25,16 +27,43 @@ SETTLE = 30.0
 """Seconds before a daemon's cost is measured: what is read once at the start is over by then."""
 
 
+PORTS = range(10_000, 32_768)
+"""Where servers of tests listen: below the ports that Linux gives to connections and to port 0.
+https://docs.kernel.org/networking/ip-sysctl.html#ip-variables
+"""
+
+
+def ports_of_this_process() -> Iterator[int]:
+    """The ports in turn, without those of the other processes of this test run.
+
+    A port that was free a moment ago would otherwise be taken by a server of another test.
+    """
+    process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    mine = PORTS[process :: int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))]
+    start = random.randrange(len(mine))  # another test run has the same ports
+    return itertools.cycle([*mine[start:], *mine[:start]])
+
+
+_ports = ports_of_this_process()
+
+
 def free_port() -> int:
     """A TCP port that nothing listens on."""
     return free_ports(1)[0]
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on, all different: they are held until the last is found."""
-    with ExitStack() as held:
-        found = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [listener.getsockname()[1] for listener in found]
+    """Ports that nothing listens on, all different."""
+    return list(itertools.islice(filter(is_free, _ports), count))
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on this port."""
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

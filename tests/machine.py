@@ -120,6 +120,12 @@ class Machine:
     def communicates(self, pid: int) -> bool:
         return bool(self._answer("communicates", str(pid)))
 
+    def open_files(self, pid: int) -> int:
+        return int(self._answer("open_files", str(pid)))
+
+    def round_trips(self) -> list[float]:
+        return [float(one) for one in self._answer("round_trips", "all")]
+
     def read_link(self, path: str) -> str:
         return str(self._answer("links", path))
 

@@ -35,6 +35,8 @@ GET = {
     "systemd-analyze": "apt-get install systemd",
     "torch": "apt-get install python3-torch",
     "chromium": "apt-get install chromium",
+    "node": "apt-get install nodejs",
+    "@grafana/data": "make .monitoring/grafana, with npm",
 }
 """Programs and libraries, and the command that gets each."""
 

@@ -376,7 +376,7 @@ def test_no_interval_stops_a_source(setting: str, value: str) -> None:
         ("GPUNODE_", "GPUNODE_"),
         ("GPUNODE_WEB_PORT", "GPUNODE_"),
         ("GPUNODE_GPU", "GPUNODE_"),
-        ("GPUNODE_FILE", "GPUNODE_"),
+        ("GPUNODE_PORT", "GPUNODE_"),
         ("GPUNODE_" + "X" * 60_000, "GPUNODE_"),
     ],
 )

@@ -16,9 +16,10 @@ def gpu() -> Iterator[tuple[str, Report]]:
     """On one GPU: how accurate the ledger is, and what the daemon disturbs."""
     from tests.bench import gpu
 
-    yield "2-gpu-ledger", gpu.ledger(8.0)
+    yield "2-gpu-ledger", gpu.ledger(8.0, RESULTS)
     yield "3-gpu-square-wave", gpu.square_wave(40.0)
     yield "4-gpu-disturbance", gpu.disturbance(5, 5.0)
+    yield "23-gpu-energy", gpu.energy(20.0)
 
 
 def gpus() -> Iterator[tuple[str, Report]]:

@@ -65,16 +65,15 @@ CHOSEN: Mapping[str, str] = {
     "$__range": f"{SINCE}s",
     "$price": "2.5",
     "$cluster": ".*",
-    "$namespace": ".*",
+    "${namespace:pipe}": ".*",
     "$job": ".*",
     "$node": ".*",
     "$gpu": ".*",
 }
 
 EMPTY: Mapping[tuple[str, str, str], str] = {
-    ("gpunode-capacity", "Change", "A"): "60 days of series",
-    ("gpunode-fleet", "Goodput, week on week", "B"): "a week of series",
-    ("gpunode-fleet", "What holds GPUs up", "B"): "a cause that began while Prometheus ran",
+    ("gpunode-capacity", "Useful, change", "A"): "60 days of series",
+    ("gpunode-fleet", "Useful share, week on week", "B"): "a week of series",
     ("gpunode-fleet", "Jobs that changed and slowed", "A"): "a job that slowed after an update",
     ("gpunode-health", "Exporters down", "A"): "an exporter that went down",
     ("gpunode-health", "Scrapes", "B"): "an exporter that went down",
@@ -85,12 +84,36 @@ EMPTY: Mapping[tuple[str, str, str], str] = {
     ("gpunode-health", "Ports", "A"): "a port that went down while Prometheus ran",
     ("gpunode-gpu", "Shared through MPS", "A"): "a GPU that is shared through MPS",
     ("gpunode-job", "Graphs compiled", "A"): "a job that compiles, and gpunode.client in it",
+    ("gpunode-job", "The odd one out", "B"): "ranks that are all alike",
     ("gpunode-job", "Ranks that others wait for", "A"): "a job that stands still, and RAS",
-    ("gpunode-node", "Fans", "A"): "a server with sensors",
+    ("gpunode-host", "Fans", "A"): "a server with sensors",
     ("gpunode-node", "GPUDirect Storage", "A"): "GPUDirect Storage that counts its bytes",
     ("gpunode-node", "Lustre: busiest target", "A"): "Lustre in a recorded incident",
-    ("gpunode-node", "Power of processors and memory", "A"): "the right to read RAPL",
-    ("gpunode-node", "Temperature of the air", "A"): "a server with sensors",
+    ("gpunode-host", "Power of processors and memory", "A"): "the right to read RAPL",
+    ("gpunode-host", "Temperature of the air", "A"): "a server with sensors",
+    ("gpunode-gpu", "PCI Express", "B"): "a module of GPU and CPU",
+    ("gpunode-gpu", "Repairs and modes", "A"): "a GPU that needs repair",
+    ("gpunode-health", "NVLink-C2C", "A"): "a module of GPU and CPU",
+    ("gpunode-health", "Remapped rows", "C"): "a GPU without spare rows",
+    ("gpunode-host", "Bonds", "A"): "bonded interfaces",
+    ("gpunode-host", "CPU quota of jobs", "A"): "a job with a CPU limit",
+    ("gpunode-host", "Disks: temperature", "A"): "a disk with a sensor",
+    (
+        "gpunode-host",
+        "GPUDirect Storage: errors in an hour",
+        "A",
+    ): "GPUDirect Storage that counts its bytes",
+    ("gpunode-host", "InfiniBand: data waits", "A"): "InfiniBand in a recorded incident",
+    ("gpunode-host", "InfiniBand: failed requests", "A"): "InfiniBand in a recorded incident",
+    ("gpunode-host", "Lustre: metadata", "A"): "Lustre in a recorded incident",
+    ("gpunode-host", "Lustre: time of metadata", "A"): "Lustre in a recorded incident",
+    ("gpunode-host", "NFS: time in this client", "A"): "NFS in a recorded incident",
+    ("gpunode-host", "RoCE: pauses by priority", "A"): "an adapter that counts pauses",
+    ("gpunode-host", "TCP: round trip", "A"): "connections to other machines",
+    ("gpunode-job", "Batches", "A"): "a server, and gpunode.client in it",
+    ("gpunode-job", "NCCL warnings", "A"): "a job whose NCCL warns",
+    ("gpunode-job", "Tokens a second", "A"): "a job, and gpunode.client in it",
+    ("gpunode-node", "Stalled communicators", "C"): "RAS of a rank that failed",
 }
 """Queries that find nothing here, by dashboard, panel and letter, and what they would take."""
 
@@ -202,7 +225,7 @@ def answers(
             for target in panel.get("targets", ()):
                 if target["expr"].startswith(NONE_OF):
                     continue
-                expression = filled(target["expr"].removesuffix(OR_NONE), chosen)
+                expression = filled(target["expr"].partition(OR_NONE)[0], chosen)
                 begin = time.perf_counter()
                 found = ask(prometheus, expression, target["instant"], since, points)
                 yield Asked(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import operator
 import os
 import random
@@ -12,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,12 +21,17 @@ from pathlib import Path
 from typing import Any
 
 import pynvml
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.bench.incidents import FirstFired, alerting
 from tests.bench.offline import SCRAPE_EVERY
 from tests.bench.report import Report, Result, machine
+from tests.bench.truth.kernels import LONG_GAP
+from tests.bench.truth.outcome import models
+from tests.bench.truth.recorded_daemon import recorded_daemon
 from tests.daemon import SETTLE, Daemon, daemon
 from tests.hardware.jobs import STEPS, hanging, named, training
+from tests.windows.recorded import Recorded, save
 
 STATE = {"matmul": "compute", "elementwise": "memory", "copy": "copy", "sleep": "starved"}
 
@@ -87,19 +93,41 @@ def workload(gpu: int = 0) -> Iterator[Workload]:
 
 def truth(done: Sequence[tuple[float, str]], begin: float, end: float) -> dict[str, float]:
     """Shares of the time from ``begin`` to ``end`` by state, from the workload's own log."""
-    shares = dict.fromkeys(STATE.values(), 0.0)
+    shares = dict.fromkeys((*STATE.values(), "launch"), 0.0)
     for (since, kind), (until, _) in pairwise(done):
         overlap = max(0.0, min(end, until) - max(begin, since))
-        shares[STATE[kind]] += overlap / (end - begin)
+        short = kind == "sleep" and until - since < LONG_GAP
+        shares["launch" if short else STATE[kind]] += overlap / (end - begin)
     return shares
 
 
-def ledger(seconds: float) -> Report:
-    """Every state's share against workloads that know what they did."""
-    results, details = [], ["error  workload", "       ledger (truth) of every state above 0.01"]
-    with daemon("--log.level=warning") as watched, workload() as load:
+def named_phases(period: float, mix: Mapping[str, float]) -> str:
+    """The phases of a workload in words."""
+    return f"{period:.3g} s: " + ", ".join(f"{kind} {share:.0%}" for kind, share in mix.items())
+
+
+def drawn(count: int, seed: int) -> Iterator[tuple[float, dict[str, float]]]:
+    """Random phases: of two to four kinds, of 30 ms to 4 s together."""
+    chance = random.Random(seed)
+    for _ in range(count):
+        kinds = chance.sample(list(STATE), chance.randint(2, len(STATE)))
+        parts = [chance.uniform(0.2, 1.0) for _ in kinds]
+        period = math.exp(chance.uniform(math.log(0.03), math.log(4.0)))
+        yield period, {kind: part / sum(parts) for kind, part in zip(kinds, parts, strict=True)}
+
+
+def ledger(seconds: float, windows: Path, seed: int = 1) -> Report:
+    """Every state's share against workloads that know what they did.
+
+    The windows and what the workloads did in them are kept in that folder, for the fit.
+    """
+    results: list[float] = []
+    details = ["error  workload", "       ledger (truth) of every state above 0.01"]
+    cases = [*CASES, *drawn(len(CASES), seed)]
+    kept: list[Recorded] = []
+    with recorded_daemon("--log.level=warning") as (watched, closed), workload() as load:
         load.begin([("sleep", 0.1)])
-        for period, mix in CASES:
+        for period, mix in cases:
             phases = [(kind, share * period) for kind, share in mix.items()]
             load.then(phases)
             time.sleep(1.0)
@@ -111,7 +139,12 @@ def ledger(seconds: float) -> Report:
             known = truth(done, begin, end)
             error = {s: share - known.get(s, 0.0) for s, share in measured.items()}
             worst = max(error, key=lambda state: abs(error[state]))
-            name = f"{period:g} s: " + ", ".join(f"{k} {v:.0%}" for k, v in mix.items())
+            name = named_phases(period, mix)
+            kept += [
+                each.of("phases", name, truth(done, each.opened, each.time))
+                for each in closed.of(0, begin - 0.1)
+                if each.time <= end + 0.1
+            ]
             details.append(f"{error[worst]:+.3f} {name}, worst {worst}")
             details.append(
                 "       "
@@ -123,22 +156,29 @@ def ledger(seconds: float) -> Report:
             )
             results.append(abs(error[worst]))
             print(*details[-2:], sep="\n", flush=True)
+    save(windows / f"workloads-phases-{models()[0]}.jsonl.gz", kept)
     return Report(
         "The ledger against workloads with known fractions",
         machine(),
         f"Each workload repeats timed phases on one GPU and logs them; the ledger's shares over at "
-        f"least {seconds:g} s are compared with the log over the same time.",
+        f"least {seconds:g} s are compared with the log over the same time. Half of the workloads "
+        "are always the same, and the phases of the others are drawn at random.",
         [
-            Result(
-                "largest error of any state in any workload",
-                f"{max(results):.3f}",
-                "≤ 0.05",
-                max(results) <= 0.05,
-            ),
-            Result("median of the largest errors", f"{statistics.median(results):.3f}", "", True),
+            *_phases("always the same", results[: len(CASES)]),
+            *_phases("drawn at random", results[len(CASES) :]),
         ],
         details,
     )
+
+
+def _phases(which: str, errors: Sequence[float]) -> Iterator[Result]:
+    """How well some workloads were told."""
+    worst = max(errors)
+    yield Result(
+        f"largest error of any state, phases {which}", f"{worst:.3f}", "≤ 0.05", worst <= 0.05
+    )
+    median = statistics.median(errors)
+    yield Result(f"median of the largest, phases {which}", f"{median:.3f}", "", True)
 
 
 def square_wave(seconds: float) -> Report:
@@ -194,6 +234,55 @@ def square_wave(seconds: float) -> Report:
             ),
         ],
         [],
+    )
+
+
+def energy(seconds: float) -> Report:
+    """The energy of all states against the driver's counter, for loads of different draw."""
+    errors: list[float] = []
+    details = ["of the daemon's and the driver's joules"]
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    with daemon("--log.level=warning") as watched, workload() as load:
+        load.begin([("sleep", 0.1)])
+        for period, mix in (*CASES[:8:3], (1.0, {"sleep": 1.0}), (1.0, {"matmul": 1.0})):
+            load.then([(kind, share * period) for kind, share in mix.items()])
+            time.sleep(1.0)
+            told: list[float] = []
+            counted: list[float] = []
+            begin = time.time()
+            while not told or time.time() - begin < seconds:
+                watched.next_window()
+                counted.append(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3)
+                told.append(_joules(watched))
+            ours, driver = told[-1] - told[0], counted[-1] - counted[0]
+            errors.append(abs(ours / driver - 1.0))
+            error = f"{ours / driver - 1.0:+.2%}"
+            details.append(f"{error}  {ours:8.0f} {driver:8.0f}  {named_phases(period, mix)}")
+            print(details[-1], flush=True)
+    worst = max(errors)
+    return Report(
+        "Energy by state against the driver's counter",
+        machine(),
+        f"Loads of {seconds:g} s each on one GPU. The sum over all states of what "
+        "`gpunode_gpu_energy_joules_total` grew by is compared with the growth of "
+        "nvmlDeviceGetTotalEnergyConsumption, read at the same ends of windows.",
+        [
+            Result("largest error of any load", f"{worst:.2%}", "≤ 1 %", worst <= 0.01),
+            Result("median error", f"{statistics.median(errors):.2%}", "", True),
+        ],
+        details,
+    )
+
+
+def _joules(watched: Daemon) -> float:
+    """What the first GPU has used since the daemon started, in all states."""
+    families = text_string_to_metric_families(watched.get("/metrics").decode())
+    return sum(
+        sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name == "gpunode_gpu_energy_joules_total" and sample.labels["gpu"] == "0"
     )
 
 

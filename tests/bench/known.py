@@ -97,6 +97,9 @@ class Fleet:
     nodes: Mapping[str, tuple[int, int]]
     jobs: tuple[Job, ...]
     faults: tuple[Fault, ...] = ()
+    broke: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """Jobs that a GPU broke in the end, by node and index."""
+
     missing: frozenset[int] = frozenset()
     """Hours in which nothing was recorded."""
 
@@ -152,6 +155,7 @@ class Fleet:
                 (f"job:{HOURLY}", self._of_jobs()),
                 (f"namespace:{HOURLY}", self._of_namespaces()),
                 ("job:gpunode_gpu_bottleneck:gpus_hourly", self._causes()),
+                ("namespace:gpunode_gpu_bottleneck:gpus_hourly", self._causes_of_namespaces()),
                 ("job:gpunode_job_kind:gpus_hourly", self._kinds()),
                 ("job:gpunode_training_seconds:rate1h_hourly", self._phases()),
                 ("job:gpunode_training_mfu:ratio_hourly", self._mfu()),
@@ -193,6 +197,11 @@ class Fleet:
                     labels = {"instance": node, "gpu": str(gpu), "uuid": f"GPU-{node}-{gpu}"}
                     begin = self._series(name, {**labels, "state": "compute"})
                     file.write(f"{begin} {share:.7g} {at[-1]}\n")
+            name = "gpu:gpunode_lemon:score"
+            file.write(f"# TYPE {name} gauge\n")
+            for (node, gpu), jobs in self.broke.items():
+                labels = {"instance": node, "gpu": str(gpu), "uuid": f"GPU-{node}-{gpu}"}
+                file.write(f"{self._series(name, labels)} {jobs} {at[-1]}\n")
             self._write_faults(file.write)
             file.write("# EOF\n")
 
@@ -238,14 +247,20 @@ class Fleet:
             yield {**_labels(job), "kind": job.kind}, dict.fromkeys(job.hours(), job.gpus)
 
     def _of_namespaces(self) -> Recorded:
+        return self._by_namespace("state", lambda job: job.shares)
+
+    def _causes_of_namespaces(self) -> Recorded:
+        return self._by_namespace("cause", lambda job: job.causes)
+
+    def _by_namespace(self, label: str, shares: Callable[[Job], Mapping[str, float]]) -> Recorded:
         sums: dict[tuple[str, str], dict[int, float]] = defaultdict(lambda: defaultdict(float))
         for job in self.jobs:
-            for state, share in job.shares.items():
-                own = sums[job.namespace, state]
+            for name, share in shares(job).items():
+                own = sums[job.namespace, name]
                 for hour in job.hours():
                     own[hour] += job.gpus * share
-        for (namespace, state), values in sums.items():
-            yield {"owner_namespace": namespace, "state": state}, values
+        for (namespace, name), values in sums.items():
+            yield {"owner_namespace": namespace, label: name}, values
 
     def _causes(self) -> Recorded:
         for job in self.jobs:

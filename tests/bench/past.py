@@ -14,6 +14,15 @@ from tests.bench.programs import need
 DAYS = 62
 GPUS = 72
 BY_HOUR = "gpunode_gpu_seconds:rate1h_hourly"
+CAUSES = {
+    "communication": "communication",
+    "blocked": "straggler",
+    "starved": "data_loading_storage",
+    "idle": "no_requests",
+    "launch": "kernel_launch",
+}
+"""What the verdicts call that to which each state of GPUs is lost here."""
+
 Shares = dict[str, float]
 """GPUs by state."""
 
@@ -51,7 +60,14 @@ def recorded(at: int, age: float, jobs: int) -> Iterator[tuple[str, dict[str, st
             for job in range(jobs):
                 labels = {"owner_namespace": kind, "workload": f"{kind}-{job}", "state": state}
                 yield f"job:{BY_HOUR}", labels, gpus / jobs
-            yield f"namespace:{BY_HOUR}", {"owner_namespace": kind, "state": state}, gpus
+            of_state = {"owner_namespace": kind, "state": state}
+            yield f"namespace:{BY_HOUR}", of_state, gpus
+            yield "namespace:gpunode_gpu_seconds:rate30d", of_state, gpus
+            if state in CAUSES:
+                of_cause = {"owner_namespace": kind, "cause": CAUSES[state]}
+                yield "namespace:gpunode_gpu_bottleneck:gpus_hourly", of_cause, gpus
+        of_kind = {"owner_namespace": kind, "kind": kind}
+        yield "namespace:gpunode_job_kind:gpus_hourly", of_kind, sum(shares.values())
         yield "cluster:gpunode_job_kind:gpus", {"kind": kind}, sum(shares.values())
     held = sum(whole.values())
     whole["free"] = GPUS - held

@@ -78,7 +78,9 @@ def _rules(folder: Path, of: Callable[[str], bool]) -> str:
     folder.mkdir()
     for path in RULES.iterdir():
         if of(path.name):
-            text = shortened(path.read_text()).replace("[2m]", "[12s]")
+            text = shortened(path.read_text())
+            for window in ("[2m]", "[4m]"):
+                text = text.replace(window, "[12s]")
             (folder / path.name).write_text(text)
     return f"{folder}/*.yaml"
 

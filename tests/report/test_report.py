@@ -33,6 +33,7 @@ from hypothesis import strategies as st
 
 from alerts.recording import RECORDS
 from dashboards.boards import capacity
+from dashboards.queries import LOST
 from gpunode.cli.commands import main
 from gpunode.config import UsageError
 from gpunode.gpu.ledger import STATES
@@ -128,6 +129,7 @@ FLEET = Fleet(
         Fault("n6", "XID 79", 18 * DAY * HOUR, 3600, gpu="2"),
         Fault("n9", "exporter", 16 * DAY * HOUR, 900, level=1),
     ),
+    broke={("n6", 2): 4, ("n7", 0): 1},
     missing=frozenset(range(17 * DAY + 3, 17 * DAY + 9)),
 )
 
@@ -386,6 +388,11 @@ def test_failures(written: Written) -> None:
     assert faults["network"]["count"] == 2
     assert near(faults["network"]["lost"], 3 * GPUS)
     assert near(faults["XID 79"]["lost"], 1)
+
+
+def test_gpus_that_break_jobs(written: Written) -> None:
+    (gpu,) = written.rows("failures", "breakers")
+    assert (gpu["gpu"], gpu["uuid"], gpu["incidents"]) == ("2", "GPU-n6-2", 4)
     there = FLEET.by_state(BEGIN, END)
     days = sum(there.values()) / GPUS / 24
     assert near(written.figure("failures", "node_hours_between"), days / 3)
@@ -469,14 +476,14 @@ def test_the_promql_of_a_figure_gives_it(url: str, written: Written) -> None:
 def test_the_dashboard_has_the_same_figures(url: str, written: Written) -> None:
     """Capacity, of the same time."""
     moment, window = written.whole["moment"], f"{END - BEGIN}h"
-    for states, name in (("", "gpu_hours"), (capacity.LOST, "lost")):
-        promql = capacity._hours("cluster", states, over=window)
+    asked = (("cluster", "", "gpu_hours"), ("namespace", LOST, "lost"))
+    for level, states, name in asked:
+        promql = capacity._hours(level, states, over=window)
         (found,) = answer(url, promql, moment)
         assert near(float(found["value"][1]), written.figure("summary", name))
-    counted = f'{capacity.VERDICTS.name}{{cause!="none"}}[{window}]'
-    promql = f"sum by (cause) (sum_over_time({counted})) * 30 / 3600"
+    promql = f"sum by (cause) (sum_over_time({capacity.VERDICTS}[{window}]))"
     causes = written.by("causes", "causes", "cause")
-    for one in answer(url, promql, moment - history.LATE):
+    for one in answer(url, promql, moment):
         assert near(float(one["value"][1]), causes[one["metric"]["cause"]]["gpu_hours"])
 
 

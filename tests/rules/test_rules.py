@@ -17,6 +17,7 @@ from gpunode.rules.render import number, rendered
 from tests.needs import ROOT, need
 
 ALERTS = ROOT / "alerts"
+FILES = list((ALERTS / "rules").glob("*.yaml"))
 
 
 def write(folder: Path, changes: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -43,7 +44,7 @@ def test_without_changes_it_writes_the_rules_of_the_project(tmp_path: Path) -> N
     ran = write(tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")
     (line,) = ran.stdout.splitlines()
-    assert line.startswith(f"{tmp_path / 'mine'}: wrote 18 rule files")
+    assert line.startswith(f"{tmp_path / 'mine'}: wrote {len(FILES)} rule files")
     made = {path.name: path.read_text() for path in (tmp_path / "mine" / "rules").iterdir()}
     assert made == {path.name: path.read_text() for path in (ALERTS / "rules").iterdir()}
     example = (tmp_path / "mine" / "alertmanager.yaml").read_text()

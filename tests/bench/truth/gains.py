@@ -37,6 +37,9 @@ CLOSE = 0.05
 HELD = 0.9
 """The median error that is asked for, and the share of pairs within the interval."""
 
+SET_ON = "NVIDIA H200"
+"""The GPU on whose pairs it was set how sure each remedy is."""
+
 OTHERWISE = ("gil", "item", "allocator", "compiled", "batch")
 """Programs whose fix does something else than to close the gaps that the verdict names: it fuses
 kernels, enlarges them, or makes a part of what the host does between them unnecessary."""
@@ -155,11 +158,12 @@ def report(rows: Sequence[Told]) -> Report:
         "The same job runs without and with a fix beside the daemon, untraced, for 10 s each, and "
         "counts what it gets done. The verdict on the run without it tells how many times as fast "
         "the job would be. The residue of gaps in the model is fitted on the other programs; how "
-        "sure each remedy is was set with these pairs known. The first figures are of the pairs "
-        "whose fix is what the verdict advises; others fuse or enlarge kernels, or spare the host "
-        "a part of what it does between them.",
+        f"sure each remedy is was set with the pairs of an {SET_ON} known. The first figures are "
+        "of the pairs whose fix is what the verdict advises; others fuse or enlarge kernels, or "
+        "spare the host a part of what it does between them.",
         [
             *_held("", advised),
+            *_held(", no constant set on the GPU", [r for r in advised if r.machine != SET_ON]),
             *_held(", whatever the fix", known),
             Result("pairs of which nothing is told", f"{len(rows) - len(known)}", "", True),
         ],
@@ -182,7 +186,9 @@ def _held(which: str, rows: Sequence[Told]) -> Iterator[Result]:
 
 def _table(rows: Iterable[Told]) -> Iterator[str]:
     yield f"{'pair':15}{'verdict':22}{'told':>24}{'unseen':>8}{'measured':>10}{'error':>8}"
-    for row in rows:
+    for before, row in zip([None, *rows], rows, strict=False):
+        if before is None or before.machine != row.machine:
+            yield row.machine
         text = unseen = error = ""
         if row.estimate:
             text = f"{row.estimate:.2f} ({row.lower:.2f} to {row.upper:.2f})"

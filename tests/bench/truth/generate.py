@@ -12,7 +12,6 @@ import os
 import random
 import re
 import sys
-import tempfile
 import threading
 import time
 from collections import defaultdict
@@ -24,8 +23,7 @@ from tests.bench.truth.drawn import FAMILIES
 from tests.bench.truth.kept import Kept, table
 from tests.bench.truth.lane import WARM, Lane
 from tests.bench.truth.outcome import models
-from tests.bench.truth.recorder import VARIABLE, Windows
-from tests.daemon import daemon
+from tests.bench.truth.recorded_daemon import recorded_daemon
 
 LENGTHS = {"alone": 10, "shared": 3, "launcher": 2, "pair": 6, "no_p2p": 3}
 """Programs of a series by its room in ``drawn``; 2 of others."""
@@ -83,14 +81,8 @@ def run(
     kept = Kept(out, gpus[0])
     of_pairs = [name for name in families if FAMILIES[name].gpus == 2 <= count]
     of_one = [name for name in families if FAMILIES[name].gpus == 1]
-    recorded = Path(tempfile.mkdtemp(prefix="recorded.")) / "windows"
-    recorded.touch()
-    environment = {**os.environ, VARIABLE: str(recorded)}
-    windows = Windows(recorded)
     end = begin + seconds - LAST
-    with daemon(
-        "--log.level=error", environment=environment, module="tests.bench.truth.recorder"
-    ) as watched:
+    with recorded_daemon("--log.level=error") as (watched, windows):
         lanes = []
         for gpu in range(count) if of_one else ():
             plan = planned(of_one, seed + 100 * gpu, most)

@@ -272,5 +272,5 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seconds", type=float, default=220.0)
     parser.add_argument("names", nargs="*")
-    asked = parser.parse_args()
+    asked = parser.parse_intermixed_args()
     main(asked.folder, asked.seconds, asked.names)

@@ -1,0 +1,103 @@
+"""What the exporters of jobs show whose one bad rank is known, for tests of the job's dashboard."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+GPUS_OF_NODE = 8
+BAD, WAITS = "data_loading_storage", "straggler"
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A job on nodes of its own. All its ranks but one have the same verdict."""
+
+    name: str
+    workload: str
+    gpus: int
+    bad: int
+    namespace: str = ""
+    pod: str = ""
+    slurm: str = ""
+    user: str = ""
+    others: str = WAITS
+    cause: str = BAD
+    processes: bool = True
+    """Whether the exporter may look at processes; in the profile ``pods`` it may not."""
+
+    ends: str = ""
+    """What goes when the bad rank ends: its ``process``, its ``owner`` too, or its ``node``."""
+
+    def node(self, rank: int) -> str:
+        return f"{self.name}-{rank // GPUS_OF_NODE:04}"
+
+    def lines(self, seconds: float, ended: bool) -> Iterator[str]:
+        """The exposition of its nodes after so many seconds."""
+        for rank in range(self.gpus):
+            is_bad = rank == self.bad
+            gone = is_bad and ended and self.ends
+            if ended and self.ends == "node" and self.node(rank) == self.node(self.bad):
+                continue
+            gpu = (
+                f'instance="{self.node(rank)}",gpu="{rank % GPUS_OF_NODE}",'
+                f'uuid="GPU-{self.name}-{rank}"'
+            )
+            owner = (
+                f'owner_namespace="{self.namespace}",owner_pod="{self.pod.format(rank=rank)}",'
+                f'owner_container="",slurm_job="{self.slurm}",user="{self.user}"'
+            )
+            cause = self.others if self.ends or not is_bad else self.cause
+            if gone:
+                cause = "none"
+            yield f"gpunode_gpu_info{{{gpu}}} 1"
+            yield f'gpunode_gpu_bottleneck{{{gpu},cause="{cause}"}} 1'
+            yield f'gpunode_gpu_workload{{{gpu},kind="training"}} 1'
+            for state, share in self.ledger(cause):
+                yield f'gpunode_gpu_seconds_total{{{gpu},state="{state}"}} {share * seconds}'
+            if not (gone and self.ends == "owner"):
+                yield f'gpunode_gpu_owner_info{{{gpu},{owner},via="kubelet"}} 1'
+            if not gone:
+                yield f"gpunode_job_workless_seconds{{{gpu}}} {600 if self.ends else 0}"
+            if is_bad and self.cause == BAD and not self.ends:
+                yield f'gpunode_gpu_waited_for{{{gpu},reason="uninterruptible"}} 1'
+            if self.processes and not gone:
+                yield (
+                    f"gpunode_gpu_process_info{{{gpu},{owner},"
+                    f'pid="{1000 + rank}",rank="{rank}",world_size="{self.gpus}"}} 1'
+                )
+
+    @staticmethod
+    def ledger(cause: str) -> Iterator[tuple[str, float]]:
+        """Shares of the states of a GPU with this verdict."""
+        waits = 0.75 if cause == WAITS else 0.0
+        starved = 0.75 if cause == BAD else 0.0
+        yield from (("compute", 1 - waits - starved), ("blocked", waits), ("starved", starved))
+
+
+PLAYED = (
+    Played("k8s", "gpt", 8, 3, namespace="team", pod="gpt-worker-{rank}"),
+    Played("slurm", "slurm-7", 8, 5, slurm="7", user="kim"),
+    Played("bare", "kim@bare-0000", 8, 2, user="kim"),
+    Played("pods", "bert", 8, 6, namespace="team", pod="bert-{rank}", processes=False),
+    Played("alone", "solo", 1, 0, namespace="team", pod="solo-0", cause="shm"),
+    Played("fine", "well", 8, 0, namespace="team", pod="well-{rank}", others="none", cause="none"),
+    Played("large", "slurm-512", 512, 139, slurm="512", user="lee"),
+    Played("dead", "slurm-9", 16, 11, slurm="9", user="kim", ends="owner"),
+    Played("crashed", "ended", 16, 11, namespace="team", pod="ended-{rank}", ends="process"),
+    Played("lost", "slurm-10", 24, 11, slurm="10", user="kim", ends="node"),
+)
+
+
+@dataclass(slots=True)
+class Nodes:
+    """What all nodes of the jobs show; the bad ranks end when they are told to."""
+
+    begin: float
+    ended: bool = False
+
+    def text(self, _: str) -> bytes:
+        seconds = time.monotonic() - self.begin
+        lines = [line for job in PLAYED for line in job.lines(seconds, self.ended)]
+        return "\n".join([*lines, ""]).encode()
