@@ -22,8 +22,10 @@ https://docs.nvidia.com/deploy/xid-errors/"""
 BY_UUID = "cluster, uuid"
 OF_A_JOB = f"{BY_UUID}, {OWNER}"
 
+HOLDERS = "last_over_time(gpu:gpunode_gpu_owner:workload"
+
 _ITS_XID = (
-    f"max by ({OF_A_JOB}) (last_over_time(gpu:gpunode_gpu_owner:workload[10m]) and on ({GPU}) "
+    f"max by ({OF_A_JOB}) ({HOLDERS}[10m]) and on ({GPU}) "
     f"{times_of_xids(f'xid!~{FOLLOW!r}')} > time() - {INCIDENT_BEGINS})"
 ).replace("'", '"')
 _WAITED_FOR = (
@@ -31,10 +33,16 @@ _WAITED_FOR = (
     f'{{reason!~"{OWN_REASONS}|{"|".join(AT_WORK)}|not seen from its node"}} '
     f"and on ({JOB}) job:gpunode_stalled:seconds < {INCIDENT_BEGINS})"
 )
-_BROKE = (
-    f"max by ({BY_UUID}, reason) (gpu:gpunode_gpu_fault:level == {PAGES} unless on ({GPU}, reason) "
-    f"gpu:gpunode_gpu_fault:level offset 10m == {PAGES})"
+_BREAKS = (
+    f"(gpu:gpunode_gpu_fault:level == {PAGES} "
+    f"unless on ({GPU}) gpu:gpunode_gpu_fault:worst offset 10m == {PAGES})"
 )
+_BROKE = (
+    f"max by ({OF_A_JOB}) ({HOLDERS}[10m]) and on ({GPU}) {_BREAKS}) "
+    f"or max by ({BY_UUID}, reason) ({_BREAKS} unless on ({GPU}) {HOLDERS}[1h]))"
+)
+"""What is broken already breaks no second time, however many faults follow from the first."""
+
 _STANDS_OUT = (
     f"({SCORE} * on (cluster) group_left () clamp_min(count by (cluster) ({SCORE}) - 1, 1) "
     f"> {LEMON_BEYOND} * (sum by (cluster) ({SCORE}) - on (cluster) group_right () {SCORE}))"
@@ -61,11 +69,11 @@ OF_LEMONS: tuple[Record, ...] = (
         labels=("cluster", "uuid"),
         interval=FOR_DAYS,
         expression=(
-            f"count by ({BY_UUID}) (count by ({OF_A_JOB}, reason) "
+            f"count by ({BY_UUID}) (count by ({OF_A_JOB}) "
             f"(present_over_time({INCIDENT}[{WITHIN}])))"
         ),
-        purpose="Different jobs that a GPU has broken or held up within 30 days, and faults it "
-        "had, as far as Prometheus keeps.",
+        purpose="Different jobs that a GPU has broken or held up within 30 days, and one more for "
+        "faults that it had while nobody held it, as far as Prometheus keeps.",
         given={**HELD, INFO: 1.0, series(XIDS, xid="31"): 7300.0},
         results={(GPU_A[1],): 1.0},
     ),

@@ -411,7 +411,7 @@ def test_rates_count_what_fails() -> None:
 @pytest.mark.integration
 def test_an_alert_is_seen_to_fire_for_longer_than_a_day() -> None:
     need("promtool")
-    long = scenario("nodes: {n: 1x1}\nhappens: [10m n/0 remap pends]\nlasts: 25h\nevery: 5m")
+    long = scenario("nodes: {n: 1x1}\nhappens: [10m n/0 remap pends]\nlasts: 25h\nevery: 4m")
     (fired,) = [
         span
         for alert, span in evaluated({"c": long})["c"].spans().items()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpunode.cli.advising import FLEET_FAULT
+from gpunode.handover.actions import OF_ALERTS
 from gpunode.handover.advised import by_rules
 from gpunode.handover.faults import ALERTS, FAULT_LEVEL, UNHEALTHY
 from gpunode.handover.series import SeriesNow, by_node
@@ -15,14 +16,15 @@ from tests.bench.scenarios import Alert, timelines
 from tests.needs import need
 
 SCENARIOS = scenarios()
+PAGED = {UNHEALTHY, *OF_ALERTS}
 
 
 def broken(scenario: Scenario) -> set[str]:
-    """The nodes that somebody is to be paged about for a GPU."""
+    """The nodes that somebody is to be paged about, since no job can run there."""
     return {
         wanted.labels["instance"]
         for wanted in scenario.notified
-        if wanted.must and wanted.severities == ("page",) and wanted.alert == UNHEALTHY
+        if wanted.must and wanted.severities == ("page",) and wanted.alert in PAGED
         if "instance" in wanted.labels
     }
 
@@ -45,7 +47,7 @@ def series(alerts: frozenset[Alert]) -> Iterator[SeriesNow]:
 
 
 @pytest.mark.integration
-def test_a_fleet_drains_the_nodes_that_page_for_a_gpu_and_none_where_nobody_is_told() -> None:
+def test_a_fleet_drains_the_nodes_that_page_and_none_where_nobody_is_told() -> None:
     need("promtool")
     assert sum(bool(broken(scenario)) for scenario in CHOSEN.values()) >= 5
     wrong = {}

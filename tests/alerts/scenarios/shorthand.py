@@ -234,8 +234,8 @@ class Scenario(Strict):
 
     why: str
     lasts: Seconds
-    every: Seconds = 60
-    """The time between two scrapes and evaluations."""
+    every: Annotated[Seconds, Field(lt=300)] = 60
+    """The time between two scrapes and evaluations, within the five minutes of a look back."""
 
     nodes: dict[str, Annotated[str, Field(pattern=r"^\d+x\d+$")]]
     jobs: dict[str, ScenarioJob] = Field(default_factory=dict)
