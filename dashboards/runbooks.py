@@ -16,7 +16,7 @@ MOST = 3
 """A series that more alerts look at is about none of them, such as that of the owners of GPUs; and
 a panel links no more runbooks than a reader looks through."""
 
-FILLED = {"$__rate_interval": "5m", "$__range": "1h", "$price": "1"}
+FILLED = {"$__rate_interval": "5m", "$__range": "1h", "$price": "1", "$budget": "1"}
 """What a query has where PromQL has no variables."""
 
 CONDITIONS = {"/", "and", "unless", "==", "!=", ">", "<", ">=", "<="}

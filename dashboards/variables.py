@@ -108,28 +108,30 @@ def nodes_of_job() -> VariableModel:
 
 def price() -> VariableModel:
     """What an hour of a GPU costs."""
-    return VariableModel(
-        type_val=VariableType.TEXTBOX,
-        name="price",
-        label="price of a GPU hour",
-        description="What is lost is multiplied by it.",
-        hide=VariableHide.DONT_HIDE,
-        query="2.50",
-        current=VariableOption(text="2.50", value="2.50"),
-        options=[VariableOption(text="2.50", value="2.50", selected=True)],
-    )
+    return _written("price", "price of a GPU hour", "2.50", "What is lost is multiplied by it.")
 
 
 def currency() -> VariableModel:
     """In which currency that is: titles say it beside what was paid."""
+    return _written("currency", "currency", "USD")
+
+
+def budget() -> VariableModel:
+    """What a namespace may spend a day; a line marks it, unless it is 0."""
+    return _written("budget", "budget of a day", "0", "A line marks it; with 0 there is none.")
+
+
+def _written(name: str, label: str, value: str, description: str = "") -> VariableModel:
+    """A variable that the reader writes."""
     return VariableModel(
         type_val=VariableType.TEXTBOX,
-        name="currency",
-        label="currency",
+        name=name,
+        label=label,
+        description=description or None,
         hide=VariableHide.DONT_HIDE,
-        query="USD",
-        current=VariableOption(text="USD", value="USD"),
-        options=[VariableOption(text="USD", value="USD", selected=True)],
+        query=value,
+        current=VariableOption(text=value, value=value),
+        options=[VariableOption(text=value, value=value, selected=True)],
     )
 
 

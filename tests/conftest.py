@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
@@ -25,6 +26,11 @@ Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 # How long an example takes says how busy the machine is.
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
+
+# A shell that starts tests in the background has them ignore SIGINT, and so whatever they start:
+# https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html#tag_19_11
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 INTERVAL = 0.5
 """Seconds a window in these tests: the shortest there is."""

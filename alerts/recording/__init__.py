@@ -15,11 +15,13 @@ from alerts.recording import (
     lemons,
     losses,
     memory,
+    places,
     ranks,
     repairs,
     review,
     servers,
     starts,
+    supply,
     versions,
 )
 
@@ -37,6 +39,7 @@ OF_NODES: tuple[Record, ...] = (
     *clocks.OF_NODES,
     *memory.OF_NODES,
     *ranks.OF_NODES,
+    *places.OF_NODES,
 )
 """Rules that need only the series of one node; each shard of Prometheus can evaluate them."""
 
@@ -58,6 +61,8 @@ OF_CLUSTERS: tuple[Record, ...] = (
     *capacity.OF_CLUSTERS,
     *lemons.OF_LEMONS,
     *review.REVIEWED,
+    *places.OF_PLACES,
+    *supply.OF_CLUSTERS,
     *losses.OF_NAMESPACES,
     *losses.SINCE,
 )

@@ -6,8 +6,8 @@ with several owners counts once.
 
 from __future__ import annotations
 
-from alerts.examples import HALF, NODE_A, OF_GPU, OF_NODE, TRAINS, A, ledger, series
-from alerts.model import FOR_DAYS, Record, minutes
+from alerts.examples import HALF, HELD, NODE_A, OF_GPU, OF_NODE, TRAINS, A, ledger, series
+from alerts.model import FOR_DAYS, FOR_HOURS, Record, minutes
 from alerts.promql import GPU, NODE, of_gpus, rate
 from alerts.recording.jobs import OWNED, SLURM
 from alerts.settings import BUSY_SHARE
@@ -28,6 +28,10 @@ TRAINING_STEPS = series("gpunode_training_seconds_total", phase="step")
 MEASURED = "gpunode_nccl_bus_bandwidth_bytes_per_second"
 EXPECTED = "gpunode_nccl_expected_bus_bandwidth_bytes_per_second"
 COLLECTIVE = f"{NODE}, collective, gpus"
+
+
+ROOFS = ("tensor", "fp32", "dram")
+"""The parts of a GPU that limit kernels, as a roofline has them."""
 
 
 def _over(
@@ -104,6 +108,11 @@ def _by_owner(owner: str) -> str:
         for state in STATES
     )
     return " or ".join(states)
+
+
+def _active(unit: str) -> str:
+    """How long a part of the GPU worked."""
+    return f'gpunode_gpu_active_seconds_total{{unit="{unit}"}}'
 
 
 OF_NODES: tuple[Record, ...] = (
@@ -323,6 +332,21 @@ OF_CLUSTERS: tuple[Record, ...] = (
         purpose="GPUs by the kind of work that the job on them does.",
         given=TRAINS,
         results={("training",): 1.0},
+    ),
+    Record(
+        name="job:gpunode_gpu_active:ratio",
+        labels=(*OF_WORKLOAD, "unit"),
+        interval=FOR_HOURS,
+        expression=" or ".join(
+            f"label_replace(avg by (cluster, {WORKLOAD}) (gpu:gpunode_job:member * on ({GPU}) "
+            f"group_left () {rate(_active(unit))}), "
+            f'"unit", "{unit}", "", "")'
+            for unit in ROOFS
+        ),
+        purpose="The share of its peak that a part of the GPU reaches, in the mean over the GPUs "
+        "that a job has to itself: tensor cores, FP32 pipes and HBM.",
+        given={**HELD, series("gpunode_gpu_active_seconds_total", unit="dram"): 0.8},
+        results={("", "train", "", "dram"): 0.8},
     ),
     Record(
         name="cluster:gpunode_gpu_power:watts",

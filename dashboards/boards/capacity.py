@@ -12,6 +12,7 @@ from grafana_foundation_sdk.models.dashboard import Panel
 from alerts.promql import GPU
 from dashboards.layout import TO_JOB, Board, row, section
 from dashboards.panels import (
+    KUBERNETES,
     NOTHING_WRONG,
     RULES,
     SHARE,
@@ -23,7 +24,7 @@ from dashboards.panels import (
     rows_of,
 )
 from dashboards.queries import LOST, NAMESPACES, NO_NAMESPACE, Query, selected
-from dashboards.variables import currency, datasource, of_many, price
+from dashboards.variables import budget, currency, datasource, of_many, price
 from gpunode.export import palette
 
 HOURS = "rate1h_hourly"
@@ -34,6 +35,9 @@ IDLE = 'state="idle"'
 FREE = f'state="free",{NO_NAMESPACE}'
 OWNED = "cluster, owner_namespace, workload, user"
 VERDICTS = "namespace:gpunode_gpu_bottleneck:gpus_hourly"
+PENDING = "sum (avg_over_time(namespace:gpunode_gpu:pending[1d]))"
+HOURS_SEEN = f"max (count_over_time(cluster:gpunode_gpu_seconds:{HOURS}[$__range]))"
+ASKED = "held or asked for"
 KEEPS = f"{RULES}; a Prometheus that keeps the range"
 
 
@@ -46,6 +50,11 @@ def _hours(level: str, states: str, by: str = "", over: str = "$__range") -> str
     series = f"{level}:gpunode_gpu_seconds:{HOURS}" + (f"{{{states}}}" if states else "")
     grouped = f" by ({by})" if by else ""
     return f"sum{grouped} (sum_over_time({series}[{over}]))"
+
+
+def _held_a_day(states: str) -> str:
+    """GPUs in the mean over a day."""
+    return f"{_hours('namespace', states, '', '1d')} / 24"
 
 
 def _of_held(states: str, over: str = "$__range") -> str:
@@ -75,6 +84,7 @@ CAPACITY = Board(
         of_many("namespace"),
         price(),
         currency(),
+        budget(),
     ),
     selection=NAMESPACES,
     sections=(
@@ -284,6 +294,84 @@ CAPACITY = Board(
                     ),
                 ),
                 widths=(10, 7, 7),
+            ),
+        ),
+        section(
+            "Supply and demand",
+            row(
+                8,
+                _every(
+                    "1d",
+                    lines(
+                        "GPUs asked for, held and used",
+                        "How much of the demand is held, used and useful? Means of a day.",
+                        [
+                            _asked(f"{_held_a_day(HELD)} + ({PENDING} or on () vector(0))", ASKED),
+                            *(
+                                _asked(_held_a_day(states), name)
+                                for name, states in (
+                                    ("held", HELD),
+                                    ("used", USED),
+                                    ("useful", USEFUL),
+                                )
+                            ),
+                        ],
+                        "none",
+                        needs=f"{KEEPS}; {KUBERNETES} for what is asked for",
+                    ),
+                ),
+                _every(
+                    "1d",
+                    areas(
+                        f"Free GPUs, {WHOLE_FLEET}",
+                        "Would a job that takes whole nodes find room? Means of a day.",
+                        [
+                            _asked(
+                                f"sum (avg_over_time(cluster:gpunode_gpu_free:{kind}[1d]))", name
+                            )
+                            for kind, name in (
+                                ("whole", "on whole nodes"),
+                                ("scattered", "beside jobs"),
+                            )
+                        ],
+                        "none",
+                        needs=KEEPS,
+                    ),
+                ),
+                figure(
+                    "Idle in holdings",
+                    "How many GPUs would come free if jobs gave back what they hold and do not "
+                    "run on? The mean over the range.",
+                    [_asked(f"{_hours('namespace', IDLE)} / {HOURS_SEEN}")],
+                    "none",
+                    needs=KEEPS,
+                    decimals=1,
+                ),
+                widths=(11, 9, 4),
+            ),
+            row(
+                8,
+                _every(
+                    "1d",
+                    lines(
+                        "Cost of a day, by namespace ($currency)",
+                        "Who spends more than the budget above? The 15 that spend most.",
+                        [
+                            _asked(
+                                "label_replace(topk(15, "
+                                f"{_hours('namespace', HELD, 'owner_namespace', '1d')} * $price), "
+                                '"owner_namespace", "no namespace", "owner_namespace", "")',
+                                "{{owner_namespace}}",
+                            ),
+                            _asked(
+                                f"0 * {_hours('namespace', HELD, '', '1d')} + $budget > 0",
+                                "budget of a namespace",
+                            ),
+                        ],
+                        "short",
+                        needs=KEEPS,
+                    ),
+                ),
             ),
         ),
         section(

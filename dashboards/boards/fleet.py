@@ -11,6 +11,7 @@ from alerts.promql import JOB
 from dashboards import firing
 from dashboards.layout import TO_JOB, Board, link_to, row, section
 from dashboards.panels import (
+    GPM,
     KUBERNETES,
     NOTHING_WRONG,
     RULES,
@@ -73,6 +74,16 @@ BY_CAUSE = f"sum by (cause) ({VERDICTS}{{{HELD_UP}}})"
 OF_CAUSES = "namespace:gpunode_gpu_bottleneck:hours_since"
 COSTLIEST = f"topk by (cause) (1, {OF_CAUSES}{{{HELD_UP}}})"
 """Of each cause, the step up in the namespace that has lost most since."""
+
+BY_PLACE = "cluster, kind, place"
+AT_PLACES = f"place:gpunode_gpu_bottleneck:count{{{HELD_UP}}}"
+PLACES = (
+    f"topk(50, sum by ({BY_PLACE}) ({AT_PLACES}) or on ({BY_PLACE}) 0 * place:gpunode_node:count)"
+)
+"""The racks, leaf switches and NVLink domains with most GPUs held up."""
+
+BUSIEST = f"topk(30, sum by ({OWNED}) (job:gpunode_gpu_seconds:rate5m))"
+"""The jobs that hold most GPUs."""
 
 FIRST_SCREEN = (
     row(
@@ -320,6 +331,76 @@ FLEET = Board(
                     ],
                     "s",
                     nothing=NOTHING_WRONG,
+                ),
+            ),
+        ),
+        section(
+            "Racks, fabric and roofs",
+            row(
+                9,
+                rows_of(
+                    f"Racks and fabric, {WHOLE_FLEET}",
+                    "Do the GPUs that are held up share a rack, a leaf switch or a domain of "
+                    "NVLink? The cause is that of most of them.",
+                    {
+                        "Nodes": (
+                            _asked(f"place:gpunode_node:count and on ({BY_PLACE}) {PLACES}"),
+                            "none",
+                        ),
+                        "In trouble": (
+                            _asked(f"place:gpunode_fault:nodes and on ({BY_PLACE}) {PLACES}"),
+                            "none",
+                        ),
+                        "GPUs held up": (_asked(PLACES), "none"),
+                        "": (
+                            _asked(
+                                f"topk by ({BY_PLACE}) (1, {AT_PLACES}) "
+                                f"and on ({BY_PLACE}) {PLACES}"
+                            ),
+                            "none",
+                        ),
+                    },
+                    names={
+                        "cluster": "Cluster",
+                        "kind": "Kind",
+                        "place": "Place",
+                        "cause": "Cause",
+                    },
+                    sort_by="GPUs held up",
+                    needs="labels of the nodes (docs/dashboards.md), or domains of NVLink",
+                    values={"Cause": palette.CAUSES},
+                ),
+                rows_of(
+                    "How near to their roofs jobs are",
+                    "Of the jobs with most GPUs: which share of the peak do tensor cores, FP32 "
+                    "pipes and HBM reach, in the mean over their GPUs? Near 1 is the roof.",
+                    {
+                        "GPUs": (_asked(BUSIEST), "none"),
+                        **{
+                            title: (
+                                _asked(
+                                    f'job:gpunode_gpu_active:ratio{{unit="{unit}"}} '
+                                    f"and on ({OWNED}) {BUSIEST}"
+                                ),
+                                SHARE,
+                            )
+                            for title, unit in (
+                                ("Tensor cores", "tensor"),
+                                ("FP32", "fp32"),
+                                ("HBM", "dram"),
+                            )
+                        },
+                    },
+                    names={
+                        "cluster": "Cluster",
+                        "owner_namespace": "Namespace",
+                        "workload": "Job",
+                        "user": "User",
+                    },
+                    sort_by="GPUs",
+                    needs=GPM,
+                    links={"Job": TO_JOB},
+                    decimals={"GPUs": 1},
                 ),
             ),
         ),

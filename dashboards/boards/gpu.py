@@ -6,6 +6,7 @@ from alerts.promql import GPU, of_gpus
 from dashboards.layout import Board, link_to, row, section
 from dashboards.panels import (
     CLIENT,
+    GPM,
     NOTHING_WRONG,
     RULES,
     SHARE,
@@ -24,7 +25,6 @@ from gpunode.export import palette
 
 ONE = "{{instance}} GPU {{gpu}}"
 ACTIVE = "gpunode_gpu_active_seconds_total"
-GPM = "GPM: Hopper or later, or DCGM"
 TENSOR = rate(f'{ACTIVE}{{unit="tensor"}}')
 PEAK = of_gpus('gpunode_gpu_peak_flops_per_second{precision="half"}')
 

@@ -27,6 +27,7 @@ from alerts.model import Series, Threshold, Tier, minutes
 from alerts.recording import OF_CLUSTERS, RECORDS, losses
 from alerts.recording.faults import INFO
 from alerts.recording.jobs import OWNED, SLURM
+from alerts.recording.places import NODE_LABELS, TARGET_LABELS
 from alerts.rule_files import (
     EXPRESSIONS,
     can_page,
@@ -397,7 +398,7 @@ FREE = frozenset(
         *("device", "port", "interface", "disk", "mountpoint", "filesystem", "tmpfs"),
         *("communicator", "rank", "world_size", "host", "pid", "nvml_device", "gpus", "value"),
         *("owner_namespace", "owner_pod", "owner_container", "slurm_job", "user", "workload"),
-        *("what", "version"),
+        *("what", "version", "namespace", "pod", "uid", "container"),
     )
 )
 """Labels whose values are names or numbers that differ from node to node."""
@@ -406,11 +407,22 @@ KUBERNETES = {
     "up": {"job"},
     "kube_node_status_allocatable": {"node", "resource", "unit"},
     "kube_node_spec_unschedulable": {"node"},
+    "kube_node_labels": {"node"},
+    "kube_pod_container_resource_requests": {
+        *("namespace", "pod", "uid", "container", "node", "resource", "unit"),
+    },
+    "kube_pod_status_phase": {"namespace", "pod", "uid", "phase"},
 }
 """What Prometheus and kube-state-metrics give their own series.
 https://github.com/kubernetes/kube-state-metrics/blob/main/docs/metrics/cluster/node-metrics.md"""
 
+OF_SITES = {"up": {*TARGET_LABELS}, "kube_node_labels": {*NODE_LABELS}}
+"""Labels that a site may add to them."""
+
 CONSTANTS: dict[tuple[str, str], Iterable[str]] = {
+    ("kube_pod_container_resource_requests", "resource"): ("nvidia_com_gpu",),
+    ("kube_pod_container_resource_requests", "unit"): ("integer",),
+    ("kube_pod_status_phase", "phase"): ("Pending",),
     ("gpunode_audit_ok", "check"): [check.name for check in CHECKS],
     ("gpunode_gpu_bottleneck", "cause"): CAUSES,
     ("gpunode_gpu_fabric_healthy", "part"): (*PARTS, "summary", "registration"),
@@ -482,13 +494,16 @@ def test_an_example_is_a_series_that_can_be_exported(one: Series) -> None:
     known = {*rule_tests.known_labels(one.metric), *KUBERNETES.get(one.metric, ())}
     known |= {"le"} if one.metric.endswith("_bucket") else set()
     given = {*labels, *(known & {"cluster", *rule_tests.NODE_AND_GPU})}
+    given -= OF_SITES.get(one.metric, set())
     if one.metric in rule_tests.RECORDED:
         assert given <= known
     else:
         assert rule_tests.declaration(one.metric) or one.metric in KUBERNETES
         assert given == known
     for label, value in labels.items():
-        assert label in FREE or value in KNOWN_VALUES.get((one.metric, label), ()), label
+        assert label in FREE | OF_SITES.get(one.metric, set()) or value in KNOWN_VALUES.get(
+            (one.metric, label), ()
+        ), label
 
 
 # What the expressions are made of

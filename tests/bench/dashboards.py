@@ -64,6 +64,7 @@ CHOSEN: Mapping[str, str] = {
     "$__rate_interval": "30s",
     "$__range": f"{SINCE}s",
     "$price": "2.5",
+    "$budget": "100",
     "$cluster": ".*",
     "${namespace:pipe}": ".*",
     "$job": ".*",
@@ -73,6 +74,7 @@ CHOSEN: Mapping[str, str] = {
 
 EMPTY: Mapping[tuple[str, str, str], str] = {
     ("gpunode-capacity", "Useful, change", "A"): "60 days of series",
+    ("gpunode-capacity", "Free GPUs, whole fleet", "A"): "a node that is wholly free",
     ("gpunode-fleet", "Useful share, week on week", "B"): "a week of series",
     ("gpunode-fleet", "Jobs that changed and slowed", "A"): "a job that slowed after an update",
     ("gpunode-health", "Exporters down", "A"): "an exporter that went down",

@@ -80,6 +80,7 @@ TRAINING: Given = {
     series("gpunode_node_info", driver="570.133.20", kernel="5.15.0-1063-nvidia"): 1.0,
     series("gpunode_job_version_info", torch="2.9.1+cu128", nccl="2.27.5"): 1.0,
     series("kube_node_spec_unschedulable", node="training"): 1.0,
+    series("kube_node_labels", node="training", label_topology_kubernetes_io_rack="r07"): 1.0,
 }
 """One node of a training job with all that a site may have."""
 

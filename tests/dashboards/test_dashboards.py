@@ -201,7 +201,7 @@ def test_variables_select_any_number(uid: str) -> None:
     assert next(iter(found)) == "datasource"
     for name, variable in found.items():
         if variable["type"] != "query":
-            assert name in ("datasource", "price", "currency")
+            assert name in ("datasource", "price", "currency", "budget")
             continue
         assert variable["multi"] is True
         assert variable["refresh"] == 2, "on a change of the time range"
