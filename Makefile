@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test attacks integration tools lint bench golden docs alerts xids dashboards dashboards-data report-data page fuzz incidents scenarios monitoring kubernetes chart chart-files fleet podresources lock image clean
+.PHONY: demo test attacks integration tools lint bench golden docs alerts xids dashboards dashboards-data story pictures report-data page fuzz incidents scenarios monitoring kubernetes chart chart-files fleet podresources lock image clean
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -64,6 +64,12 @@ page: $(INSTALLED)  ## take the pictures of docs/page.md, with Chromium
 
 dashboards-data: $(INSTALLED) monitoring  ## a Prometheus on port 9090 with incidents for the dashboards
 	$(BIN)/python -m tests.bench.dashboards --stay --port 9090
+
+story: $(INSTALLED) monitoring  ## a Prometheus on port 9090 with a fleet of five incidents, for the pictures of the dashboards
+	$(BIN)/python -m tests.bench.story --port 9090
+
+pictures: $(INSTALLED)  ## take the pictures of docs/dashboards.md: make pictures GRAFANA=http://127.0.0.1:3000
+	$(BIN)/python -m tests.bench.pictures $(GRAFANA)
 
 report-data: $(INSTALLED) monitoring  ## a Prometheus on port 9091 with eight weeks of a fleet for the report
 	$(BIN)/python -m tests.bench.review --port 9091

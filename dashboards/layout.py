@@ -103,12 +103,12 @@ def dashboard(board: Board) -> Dashboard:
         ),
         links=[
             DashboardLink(
-                title="gpunode",
+                title="Other dashboards",
                 type_val=DashboardLinkType.DASHBOARDS,
                 icon="external link",
                 tooltip="The other dashboards, with the same selection and time",
                 tags=[TAG],
-                as_dropdown=False,
+                as_dropdown=True,
                 include_vars=True,
                 keep_time=True,
             )

@@ -262,8 +262,9 @@ def figure(
         instant=True,
     )
     _defaults(panel).decimals = DECIMALS.get(unit) if decimals is None else decimals
-    if among and not named:
-        _defaults(panel).mappings = [ValueMap(options={"0": ValueMappingResult(text=nothing)})]
+    if among:
+        said = " " if named else nothing  # beside the name, which says it
+        _defaults(panel).mappings = [ValueMap(options={"0": ValueMappingResult(text=said)})]
     for name, its in (units or {}).items():
         _override(panel, name, unit=its)
     _coloured(panel, colours or {})
@@ -399,6 +400,10 @@ def heat(
     return panel
 
 
+TIME = "Time"
+"""What the answers to all queries have, so that those are merged that find nothing."""
+
+
 def rows_of(
     title: str,
     description: str,
@@ -456,15 +461,16 @@ def rows_of(
     hidden += carried
     shown |= {field: field for field in hidden}
     panel.transformations = [
-        *([] if alone else [DataTransformerConfig(id_val="merge", options={})]),
+        # First, since names of metrics, where answers have them, would keep rows apart.
         DataTransformerConfig(
             id_val="filterFieldsByName",
-            options={"include": {"pattern": f"^({'|'.join(shown)})$"}},
+            options={"include": {"pattern": f"^({'|'.join((TIME, *shown))})$"}},
         ),
+        *([] if alone else [DataTransformerConfig(id_val="merge", options={})]),
         DataTransformerConfig(
             id_val="organize",
             options={
-                "excludeByName": {},
+                "excludeByName": {TIME: True},
                 "indexByName": {field: at for at, field in enumerate(shown)},
                 "renameByName": shown,
             },
@@ -619,12 +625,14 @@ def _defaults(panel: Panel) -> FieldConfig:
 
 
 def _steps(limit: Limit | None) -> ThresholdsConfig:
-    """Beyond the limit there is one colour, on this side of it none that draws the eye."""
+    """Beyond the limit there is one colour; what is absent has that of what is not."""
     absolute = ThresholdsMode.ABSOLUTE
     if limit is None:
         return ThresholdsConfig(mode=absolute, steps=[Threshold(value=None, color=palette.PLAIN)])
     below, above = (
-        (palette.FINE, palette.LIMIT) if limit.comparison == ">" else (palette.LIMIT, palette.FINE)
+        (palette.PLAIN, palette.LIMIT)
+        if limit.comparison == ">"
+        else (palette.LIMIT, palette.PLAIN)
     )
     return ThresholdsConfig(
         mode=absolute,

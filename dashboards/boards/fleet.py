@@ -41,6 +41,7 @@ HELD_UP = f'cause!~"{"|".join((NONE.name, NO_REQUESTS.name, *BOUNDING))}"'
 """Causes for which a GPU waits, rather than those that limit what it does."""
 
 OWNED = "cluster, owner_namespace, workload, user"
+WHOSE = '"cluster", "owner_namespace", "user"'
 LOSING = "job:gpunode_gpu_lost:rate5m > 0.05"
 WORST = f"topk(20, job:gpunode_gpu_lost:hours_since and {LOSING})"
 """The jobs that have lost most since they began to lose as much as now."""
@@ -60,8 +61,8 @@ def _or_zero(expression: str) -> Query:
 
 
 def _of_worst(expression: str) -> Query:
-    """A figure of the jobs that have lost most."""
-    return _asked(f"{expression} and on ({OWNED}) {WORST}")
+    """A figure of the jobs that have lost most, with the cluster and the owner in one label."""
+    return _asked(f'label_join({expression} and on ({OWNED}) {WORST}, "whose", " ", {WHOSE})')
 
 
 def _useful_share(series: str, of: str = "{}") -> str:
@@ -125,15 +126,12 @@ FIRST_SCREEN = (
         ),
         figure(
             "Useful share",
-            "Which share of the time of the GPUs that jobs hold goes to arithmetic and memory?",
-            [_asked(_useful_share(LEDGER))],
-            SHARE,
-            needs=RULES,
-        ),
-        figure(
-            "Useful share, 7 days",
-            "Which share is usual? The mean of the last seven days.",
-            [_asked(_useful_share(HOURLY, "sum_over_time({}[7d])"))],
+            "Which share of the time of the GPUs that jobs hold goes to arithmetic and memory, and "
+            "which is usual? The mean of the last seven days.",
+            [
+                _asked(_useful_share(LEDGER), "now"),
+                _asked(_useful_share(HOURLY, "sum_over_time({}[7d])"), "7 days"),
+            ],
             SHARE,
             needs=RULES,
         ),
@@ -151,15 +149,21 @@ FIRST_SCREEN = (
                 ("Tickets", "How many alerts that can wait until morning fire now?", "ticket"),
             )
         ),
-        widths=(3, 3, 3, 5, 3, 3, 2, 2),
+        widths=(3, 3, 3, 4, 5, 3, 3),
     ),
     row(
-        8,
+        6,
         areas(
             "GPUs held up, by cause",
             "Which resource is the bottleneck, of how many GPUs, and since when? Causes that limit "
             "the work itself, such as memory bandwidth, are left out.",
-            [_asked(f"{BY_CAUSE} > 0", "{{cause}}")],
+            [
+                _asked(
+                    f"{BY_CAUSE} > 0 or on () label_replace("
+                    f'0 * sum ({OF_CLUSTERS}), "cause", "{NONE.name}", "", "")',
+                    "{{cause}}",
+                )
+            ],
             "none",
             needs=RULES,
             colours=palette.CAUSES,
@@ -203,15 +207,14 @@ FIRST_SCREEN = (
         widths=(10, 8, 6),
     ),
     row(
-        9,
+        10,
         rows_of(
             "Jobs that lose most",
-            "Whose GPUs have lost the most GPU hours since they began to lose as many as now, and "
-            "to what? The cause is that of most of its GPUs. The job leads to its dashboard.",
+            "How many GPUs does each job lose now, and how many GPU hours since it began to lose "
+            "as many? The cause is that of most of its GPUs. The job leads to its dashboard.",
             {
-                "GPUs": (_of_worst(f"sum by ({OWNED}) (job:gpunode_gpu_seconds:rate5m)"), "none"),
-                "GPUs lost": (_of_worst("job:gpunode_gpu_lost:rate5m"), "none"),
-                "Hours lost": (_asked(WORST), "none"),
+                "Lost": (_of_worst("job:gpunode_gpu_lost:rate5m"), "none"),
+                "Hours lost": (_of_worst(WORST), "none"),
                 "Since": (_of_worst("1000 * job:gpunode_gpu_lost:since"), "dateTimeFromNow"),
                 "": (
                     _of_worst(
@@ -221,17 +224,12 @@ FIRST_SCREEN = (
                     "none",
                 ),
             },
-            names={
-                "cluster": "Cluster",
-                "owner_namespace": "Namespace",
-                "workload": "Job",
-                "user": "User",
-                "cause": "Cause",
-            },
+            names={"workload": "Job", "whose": "Whose", "cause": "Cause"},
+            carried=("cluster", "owner_namespace", "user"),
             sort_by="Hours lost",
             nothing=NOTHING_WRONG,
             links={"Job": TO_JOB},
-            decimals={"GPUs": 1, "GPUs lost": 1},
+            decimals={"Lost": 1},
             values={"Cause": palette.CAUSES},
         ),
         firing.alerts("Firing alerts", NAMESPACES),

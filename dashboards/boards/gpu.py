@@ -90,7 +90,7 @@ NOW = (
         ),
     ),
     row(
-        6,
+        4,
         timeline(
             "What holds the GPU up",
             "Which resource is the bottleneck, and since when?",
@@ -116,7 +116,7 @@ NOW = (
         widths=(14, 10),
     ),
     row(
-        9,
+        7,
         areas(
             "Ledger",
             "Where does each second go? The states add up to one for each GPU.",

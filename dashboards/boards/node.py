@@ -73,7 +73,7 @@ def _named(by: str) -> str:
 
 VERDICTS = (
     row(
-        9,
+        6,
         timeline(
             "What holds each GPU up",
             "Which resource is the bottleneck, of which GPU, and since when?",
@@ -86,7 +86,7 @@ VERDICTS = (
 
 COLUMNS = (
     row(
-        8,
+        7,
         areas(
             "Compute: GPUs by state",
             "What do the GPUs do?",

@@ -12,7 +12,7 @@ from gpunode.gpu.ledger import STATES
 from tests.bench.programs import need
 
 DAYS = 62
-GPUS = 72
+GPUS = 96
 BY_HOUR = "gpunode_gpu_seconds:rate1h_hourly"
 CAUSES = {
     "communication": "communication",
@@ -54,19 +54,23 @@ def live_through(folder: Path, cluster: str, jobs: int = 1) -> None:
 def recorded(at: int, age: float, jobs: int) -> Iterator[tuple[str, dict[str, str], float]]:
     """What is recorded in an hour: names, labels and values; ``age`` is 1 for the first."""
     whole = dict.fromkeys(STATES, 0.0)
-    for kind, shares in (("training", _trains(age)), ("serving", _serves(at))):
+    for team, kind, workload, shares in (
+        ("vision", "training", "segmenter", _trains(age)),
+        ("search", "serving", "ranker", _serves(at)),
+    ):
         for state, gpus in shares.items():
             whole[state] += gpus
             for job in range(jobs):
-                labels = {"owner_namespace": kind, "workload": f"{kind}-{job}", "state": state}
+                named = workload if jobs == 1 else f"{workload}-{job}"
+                labels = {"owner_namespace": team, "workload": named, "state": state}
                 yield f"job:{BY_HOUR}", labels, gpus / jobs
-            of_state = {"owner_namespace": kind, "state": state}
+            of_state = {"owner_namespace": team, "state": state}
             yield f"namespace:{BY_HOUR}", of_state, gpus
             yield "namespace:gpunode_gpu_seconds:rate30d", of_state, gpus
             if state in CAUSES:
-                of_cause = {"owner_namespace": kind, "cause": CAUSES[state]}
+                of_cause = {"owner_namespace": team, "cause": CAUSES[state]}
                 yield "namespace:gpunode_gpu_bottleneck:gpus_hourly", of_cause, gpus
-        of_kind = {"owner_namespace": kind, "kind": kind}
+        of_kind = {"owner_namespace": team, "kind": kind}
         yield "namespace:gpunode_job_kind:gpus_hourly", of_kind, sum(shares.values())
         yield "cluster:gpunode_job_kind:gpus", {"kind": kind}, sum(shares.values())
     held = sum(whole.values())

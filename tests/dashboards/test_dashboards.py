@@ -175,11 +175,45 @@ def test_panels_have_numbers_and_do_not_overlap(uid: str) -> None:
         taken |= cells
 
 
+LAPTOP = 14
+DESKTOP = 19
+"""Rows of the grid that Grafana's bars and the variables leave, at 1280x720 and 1600x900."""
+
+SHORT = 5
+"""Rows of a table's title, its header and the three lines that matter most."""
+
+ANSWERS = {
+    "gpunode-fleet": ("Main cause", "What holds GPUs up", "Jobs that lose most", "Firing alerts"),
+    "gpunode-job": ("The odd one out", "Stands still", "Who differs, and how", "Ranks by verdict"),
+    "gpunode-node": (
+        "What holds each GPU up",
+        "Compute: GPUs by state",
+        "I/O: pressure",
+        "Communication: time that GPUs wait or move data",
+    ),
+    "gpunode-host": ("CPU time by mode", "Busiest core", "Tasks", "Context switches"),
+    "gpunode-gpu": ("Useful", "What holds the GPU up", "Ledger", "Roofline"),
+    "gpunode-health": ("GPUs with faults", "Faults of GPUs", "Faults of nodes"),
+    "gpunode-capacity": ("Useful", "Cost of lost hours ($currency)", "GPU hours a day, by state"),
+}
+"""The panels for which one opens a dashboard."""
+
+GRAPHS_BESIDE_TABLES = ("Ranks by verdict",)
+"""They say over time what the first screen of a laptop says of now."""
+
+
+@each
+def test_what_one_opens_a_dashboard_for_is_seen_without_scrolling(uid: str) -> None:
+    placed = {panel["title"]: panel for panel in panels(LOADED[uid])}
+    for title in ANSWERS[uid]:
+        at, table = placed[title]["gridPos"], placed[title]["type"] == "table"
+        rows = DESKTOP if title in GRAPHS_BESIDE_TABLES else LAPTOP
+        assert at["y"] + (min(SHORT, at["h"]) if table else at["h"]) <= rows, title
+
+
 def test_the_fleet_is_seen_without_scrolling() -> None:
-    """At 1600 x 900, Grafana shows 20 rows of its grid below the bars."""
-    content = LOADED["gpunode-fleet"]
-    heading = next(panel for panel in content["panels"] if panel["type"] == "row")
-    assert heading["gridPos"]["y"] <= 20
+    heading = next(panel for panel in LOADED["gpunode-fleet"]["panels"] if panel["type"] == "row")
+    assert heading["gridPos"]["y"] <= DESKTOP
 
 
 def test_the_node_has_three_columns_below_the_verdicts() -> None:

@@ -1,0 +1,75 @@
+"""Takes the pictures of docs/dashboards.md from a Grafana: ``make pictures GRAFANA=http://…``.
+
+The Grafana lets anybody look, has the dashboards, and asks the Prometheus of
+``make story``, of which half an hour must have passed. The pictures show its bars
+and variables, as people see them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from argparse import ArgumentParser
+from pathlib import Path
+from urllib.parse import urlencode
+
+from playwright.sync_api import sync_playwright
+
+from tests.bench.story import CLUSTER
+from tests.needs import find
+
+FOLDER = Path(__file__).parents[2] / "docs/dashboards"
+
+LAPTOP = (1280, 720)
+DESKTOP = (1600, 900)
+
+PICTURES: dict[str, tuple[str, dict[str, str], tuple[int, int], str]] = {
+    "fleet": ("gpunode-fleet", {"from": "now-30m"}, DESKTOP, "dark"),
+    "fleet-laptop": ("gpunode-fleet", {"from": "now-30m"}, LAPTOP, "light"),
+    "job": ("gpunode-job", {"from": "now-30m", "var-job": "slurm-48213"}, DESKTOP, "dark"),
+    "node": ("gpunode-node", {"from": "now-30m", "var-node": "gpu-05"}, DESKTOP, "dark"),
+    "host": ("gpunode-host", {"from": "now-30m", "var-node": "gpu-05"}, DESKTOP, "dark"),
+    "gpu": (
+        "gpunode-gpu",
+        {"from": "now-30m", "var-node": "gpu-03", "var-gpu": "5"},
+        DESKTOP,
+        "dark",
+    ),
+    "health": ("gpunode-health", {"from": "now-30m"}, DESKTOP, "dark"),
+    "capacity": ("gpunode-capacity", {"from": "now-30d"}, DESKTOP, "light"),
+}
+"""By name: the dashboard, its variables, the size of the window, and the theme."""
+
+DRAWN_WITHIN = 60_000
+"""Milliseconds in which a dashboard must have all its answers."""
+
+
+def main() -> None:
+    """Write every picture, or those that are named."""
+    parser = ArgumentParser(prog="python -m tests.bench.pictures", description=main.__doc__)
+    parser.add_argument("grafana", help="the address of Grafana, such as http://127.0.0.1:3000")
+    parser.add_argument("names", nargs="*", default=list(PICTURES), help="which pictures")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where they are written")
+    given = parser.parse_args()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=find("chromium"), args=["--no-sandbox"]
+        )
+        for name in given.names:
+            uid, variables, (width, height), theme = PICTURES[name]
+            page = browser.new_page(viewport={"width": width, "height": height})
+            query = {"orgId": "1", "theme": theme, "var-cluster": CLUSTER, **variables}
+            page.goto(f"{given.grafana}/d/{uid}?{urlencode(query)}")
+            page.wait_for_load_state("networkidle", timeout=DRAWN_WITHIN)
+            page.wait_for_timeout(2000)  # Grafana draws after its last answer
+            path = given.folder / f"{name}.png"
+            page.screenshot(path=path)
+            page.close()
+            if shutil.which("pngquant"):
+                command = ["pngquant", "--force", "--ext=.png", "--strip", "128", str(path)]
+                subprocess.run(command, check=True)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()

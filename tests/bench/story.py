@@ -1,0 +1,228 @@
+"""A fleet as people have one, for the pictures of the dashboards: twelve nodes and five incidents.
+
+Its GPUs live through recorded incidents of two GPUs. Each GPU of a job shows what one of the two
+did: most of them that which waited, one that which was waited for.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qs, urlparse
+
+from tests.bench.dashboards import wait_for
+from tests.bench.fleet import SCRAPE, besides, expositions, parts
+from tests.bench.incidents import RULES, prometheus_command
+from tests.bench.past import live_through
+from tests.bench.programs import exporter, program
+from tests.daemon import free_port
+
+NODES = 12
+GPUS_OF_NODE = 8
+CLUSTER = "berlin"
+LASTS = 3600
+"""Seconds that the story goes on; then nothing changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A tape, which of its two GPUs most GPUs of the job play, and which the odd one does."""
+
+    tape: str
+    most: int = 0
+    odd: int = 0
+
+
+WELL = Part("healthy")
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A job, the GPUs that it holds, and what happens to it from which minute."""
+
+    nodes: tuple[int, ...]
+    parts: dict[int, Part]
+    namespace: str = ""
+    pod: str = ""
+    slurm: str = ""
+    user: str = ""
+    gpus: tuple[int, ...] = tuple(range(GPUS_OF_NODE))
+    odd: tuple[int, int] = (0, 0)
+    """The node and the GPU that others wait for."""
+
+    trains: bool = True
+
+    def part(self, minutes: float) -> tuple[int, Part]:
+        """What happens now, and the minute from which on."""
+        return max((begin, part) for begin, part in self.parts.items() if begin <= minutes)
+
+    def owner(self, node: int) -> str:
+        """The labels of its owner."""
+        return (
+            f'owner_namespace="{self.namespace}",owner_pod="{self.pod.format(node=node)}",'
+            f'owner_container="{"main" if self.pod else ""}",slurm_job="{self.slurm}",'
+            f'user="{self.user}"'
+        )
+
+
+JOBS = (
+    Holding(
+        nodes=(1, 2, 3, 4),
+        parts={0: WELL, 14: Part("h200_hang", most=0, odd=1)},
+        slurm="48213",
+        user="sofia",
+        odd=(3, 5),
+    ),
+    Holding(
+        nodes=(5, 6),
+        parts={0: WELL, 4: Part("h200_storage")},
+        namespace="vision",
+        pod="segmenter-worker-{node}",
+    ),
+    Holding(
+        nodes=(7, 8),
+        parts={0: WELL, 7: Part("comm_nop2p")},
+        namespace="search",
+        pod="ranker-worker-{node}",
+    ),
+    Holding(
+        nodes=(10, 11),
+        parts={0: WELL, 9: Part("straggler", most=0, odd=1)},
+        namespace="vision",
+        pod="clip-pretrain-worker-{node}",
+        odd=(11, 2),
+    ),
+    Holding(
+        nodes=(12,),
+        parts={0: WELL, 11: Part("h200_shm")},
+        slurm="48290",
+        user="jan",
+        gpus=(0, 1, 2, 3),
+    ),
+    Holding(
+        nodes=(9,),
+        parts={0: Part("idle")},
+        namespace="notebooks",
+        pod="jupyter-minh-0",
+        gpus=(0, 1),
+        trains=False,
+    ),
+)
+"""A file server that is slow, P2P off, a straggler, /dev/shm that is full, and a stopped rank."""
+
+FREE = Part("h200_free")
+
+
+def name(node: int) -> str:
+    return f"gpu-{node:02}"
+
+
+def uuid(node: int, gpu: int) -> str:
+    return f"GPU-{node:02}{gpu}4d7c1"
+
+
+def held(node: int, gpu: int) -> Holding | None:
+    """The job that holds a GPU."""
+    return next((job for job in JOBS if node in job.nodes and gpu in job.gpus), None)
+
+
+class Story:
+    """Serves every node at one port: ``/metrics?node=N``."""
+
+    def __init__(self) -> None:
+        tapes = {part.tape for job in JOBS for part in job.parts.values()} | {FREE.tape}
+        self.shown = {tape: [parts(text) for text in expositions(tape, LASTS)] for tape in tapes}
+        self.begin = time.monotonic()
+
+    def text(self, path: str) -> bytes:
+        """What a node shows now."""
+        node = int(parse_qs(urlparse(path).query)["node"][0])
+        return self.at(node, time.monotonic() - self.begin).encode()
+
+    def at(self, node: int, seconds: float) -> str:
+        """What a node shows after so many seconds."""
+        lines = []
+        hosts = ""
+        for gpu in range(GPUS_OF_NODE):
+            job = held(node, gpu)
+            begin, part = job.part(seconds / 60) if job else (0, FREE)
+            odd = job is not None and (node, gpu) == job.odd
+            shown = self.shown[part.tape]
+            of_node, of_gpus = shown[min(int((seconds - 60 * begin) / SCRAPE), len(shown) - 1)]
+            hosts = hosts if gpu and not odd else of_node
+            of_gpu = of_gpus[part.odd if odd else part.most]
+            text = of_gpu
+            if job and job.trains:
+                _, of_client = besides(f"{of_node}\n{of_gpu}", seconds)
+                text += "\n" + of_client.replace("@GPU@", "@U@")
+            for mark, value in {
+                "@G@": str(gpu),
+                "@U@": uuid(node, gpu),
+                "@BUS@": f"0000:{0x18 + 0x11 * gpu:02x}:00.0",
+            }.items():
+                text = text.replace(mark, value)
+            lines += [line for line in text.splitlines() if "@" not in line]
+            if job:
+                lines += self._held(job, node, gpu)
+        host, _ = besides(hosts, seconds)
+        return "\n".join([hosts, *(host.splitlines()), *lines, ""])
+
+    def _held(self, job: Holding, node: int, gpu: int) -> Iterator[str]:
+        at = f'gpu="{gpu}",uuid="{uuid(node, gpu)}",{job.owner(node)}'
+        via = "kubelet" if job.pod else "process"
+        yield f'gpunode_gpu_owner_info{{{at},via="{via}"}} 1'
+        rank = job.nodes.index(node) * len(job.gpus) + gpu
+        size = len(job.nodes) * len(job.gpus)
+        told = f'pid="{31000 + rank}",rank="{rank}",world_size="{size}"'
+        yield f"gpunode_gpu_process_info{{{at},{told}}} 1"
+
+
+@contextmanager
+def told(port: int) -> Iterator[str]:
+    """A Prometheus that scrapes the fleet, with the rules as they are shipped; its address."""
+    with tempfile.TemporaryDirectory() as name_, exporter(Story().text) as own:
+        folder = Path(name_)
+        targets = [
+            {
+                "targets": [f"127.0.0.1:{own}"],
+                "labels": {
+                    "__param_node": str(node),
+                    "instance": name(node),
+                    "cluster": CLUSTER,
+                    "rack": f"r{(node + 3) // 4}",
+                },
+            }
+            for node in range(1, NODES + 1)
+        ]
+        config = {
+            "global": {"scrape_interval": "15s", "evaluation_interval": "15s"},
+            "rule_files": [str(path) for path in RULES.iterdir()],
+            "scrape_configs": [{"job_name": "gpunode", "static_configs": targets}],
+        }
+        (folder / "prometheus.yml").write_text(json.dumps(config))
+        live_through(folder, CLUSTER)
+        command = prometheus_command(folder, port, "--storage.tsdb.retention.time=90d")
+        with program(command, folder / "log"):
+            address = f"http://127.0.0.1:{port}"
+            wait_for(f"{address}/-/ready")
+            yield address
+
+
+def main() -> None:
+    """Tell the story until Ctrl-C; the last incident begins after a quarter of an hour."""
+    parser = ArgumentParser(prog="python -m tests.bench.story", description=main.__doc__)
+    parser.add_argument("--port", type=int, default=0, help="where Prometheus listens")
+    with told(parser.parse_args().port or free_port()) as address:
+        print(address, flush=True)
+        while True:
+            time.sleep(3600)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""The fleet of the pictures: what cannot be is not shown."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.bench.past import CAUSES, DAYS, GPUS, recorded
+from tests.bench.story import GPUS_OF_NODE, JOBS, NODES, Story, name
+
+LOST = {*CAUSES}
+HOURS = range(0, DAYS * 24, 7)
+
+
+@pytest.fixture(scope="module")
+def story() -> Story:
+    return Story()
+
+
+@pytest.mark.parametrize("minutes", [1, 10, 30, 55])
+def test_each_gpu_is_there_once_and_has_one_owner_and_one_verdict(
+    story: Story, minutes: int
+) -> None:
+    held = sum(len(job.nodes) * len(job.gpus) for job in JOBS)
+    seen: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
+    for node in range(1, NODES + 1):
+        for family in text_string_to_metric_families(story.at(node, 60.0 * minutes)):
+            for sample in family.samples:
+                if "gpu" in sample.labels and (sample.name.endswith("_total") or sample.value):
+                    seen[sample.name][name(node), sample.labels["gpu"]] += 1
+    every = {(name(n), str(g)) for n in range(1, NODES + 1) for g in range(GPUS_OF_NODE)}
+    assert seen["gpunode_gpu_info"] == dict.fromkeys(every, 1)
+    assert seen["gpunode_gpu_bottleneck"] == dict.fromkeys(every, 1)
+    assert len(seen["gpunode_gpu_owner_info"]) == held
+    assert set(seen["gpunode_gpu_owner_info"].values()) == {1}
+    assert seen["gpunode_gpu_process_info"] == seen["gpunode_gpu_owner_info"]
+
+
+def test_no_second_is_counted_twice(story: Story) -> None:
+    for node in range(1, NODES + 1):
+        seconds: dict[str, float] = defaultdict(float)
+        for labels, value in re.findall(
+            r"^gpunode_gpu_seconds_total\{(.*)\} (\S+)$", story.at(node, 1800.0), re.MULTILINE
+        ):
+            (gpu,) = re.findall(r'\bgpu="(\d)"', labels)
+            seconds[gpu] += float(value)
+        assert len(seconds) == GPUS_OF_NODE
+        assert max(seconds.values()) <= 1800.0 + 60.0
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_what_was_lost_is_part_of_what_was_held_and_that_of_what_there_was(jobs: int) -> None:
+    assert GPUS == NODES * GPUS_OF_NODE
+    for hour in HOURS:
+        sums: dict[str, Counter[str]] = defaultdict(Counter)
+        for metric, labels, gpus in recorded(hour * 3600, hour / (DAYS * 24), jobs):
+            what = labels.get("state") or labels.get("cause") or ""
+            sums[metric][what] += gpus
+        hourly = {level: sums[f"{level}:gpunode_gpu_seconds:rate1h_hourly"] for level in LEVELS}
+        assert sum(hourly["cluster"].values()) == pytest.approx(GPUS)
+        assert min(hourly["cluster"].values()) >= 0
+        for level in ("job", "namespace"):
+            for state, gpus in hourly[level].items():
+                assert gpus == pytest.approx(hourly["cluster"][state])
+        causes = sums["namespace:gpunode_gpu_bottleneck:gpus_hourly"]
+        lost = sum(gpus for state, gpus in hourly["cluster"].items() if state in LOST)
+        assert 0 < sum(causes.values()) <= lost + 1e-6
+
+
+LEVELS = ("cluster", "namespace", "job")
