@@ -624,6 +624,10 @@ def _defaults(panel: Panel) -> FieldConfig:
     return panel.field_config.defaults
 
 
+LEAST = 1e-9
+"""What is more than zero, where zero is the limit."""
+
+
 def _steps(limit: Limit | None) -> ThresholdsConfig:
     """Beyond the limit there is one colour; what is absent has that of what is not."""
     absolute = ThresholdsMode.ABSOLUTE
@@ -638,7 +642,8 @@ def _steps(limit: Limit | None) -> ThresholdsConfig:
         mode=absolute,
         steps=[
             Threshold(value=None, color=below),
-            Threshold(value=limit.threshold, color=above),
+            # Grafana's step includes its value, and nothing is not more than nothing.
+            Threshold(value=limit.threshold or LEAST, color=above),
         ],
     )
 

@@ -15,6 +15,7 @@ from alerts.recording import (
     lemons,
     losses,
     memory,
+    overview,
     places,
     ranks,
     repairs,
@@ -40,6 +41,7 @@ OF_NODES: tuple[Record, ...] = (
     *memory.OF_NODES,
     *ranks.OF_NODES,
     *places.OF_NODES,
+    *overview.OF_NODES,
 )
 """Rules that need only the series of one node; each shard of Prometheus can evaluate them."""
 

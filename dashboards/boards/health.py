@@ -48,6 +48,11 @@ KERNEL_LINES = gained("gpunode_kernel_log_events_total", f"{NODE}, kind")
 """Of every kind: KernelComplains leaves out those that another alert, or a slow disk, tells of."""
 
 
+def _highest(metric: str, by: str) -> str:
+    """The ten series that were highest at any moment shown, so that none comes and goes."""
+    return f"{metric} and on ({by}) topk(10, max_over_time({metric}[$__range] @ end()))"
+
+
 def _most(expression: str) -> Query:
     return _asked(f"topk({MOST_ROWS}, {expression})")
 
@@ -252,11 +257,11 @@ HEALTH = Board(
                 ),
                 lines(
                     "Slowdown",
-                    "Which GPUs are slowed down most, by heat or a power brake?",
+                    "On which nodes is a GPU slowed down most, by heat or a power brake?",
                     [
                         _asked(
-                            "topk(10, gpu:gpunode_gpu_throttled:ratio > 0)",
-                            "{{instance}} GPU {{gpu}} {{fault}}",
+                            _highest("node:gpunode_gpu_throttled:max", f"{NODE}, fault"),
+                            "{{instance}} {{fault}}",
                         )
                     ],
                     SHARE,
@@ -265,11 +270,11 @@ HEALTH = Board(
                 ),
                 lines(
                     "Hottest GPUs",
-                    "Which GPUs are the hottest?",
+                    "Which nodes have the hottest GPUs?",
                     [
                         _asked(
-                            "topk(10, gpu:gpunode_gpu_temperature:celsius)",
-                            "{{instance}} GPU {{gpu}}",
+                            _highest("node:gpunode_gpu_temperature:max", NODE),
+                            "{{instance}}",
                         )
                     ],
                     "celsius",
@@ -477,13 +482,11 @@ HEALTH = Board(
                     "Do exporters keep up? Reads a second of all of them, by source.",
                     [
                         _asked(
-                            "topk(10, sum by (source) "
-                            "(rate(gpunode_source_late_reads_total[$__rate_interval])))",
+                            "topk(10, sum by (source) (node:gpunode_source_late_reads:rate5m))",
                             "{{source}} late",
                         ),
                         _asked(
-                            "topk(10, sum by (source) "
-                            "(rate(gpunode_source_skipped_reads_total[$__rate_interval])))",
+                            "topk(10, sum by (source) (node:gpunode_source_skipped_reads:rate5m))",
                             "{{source}} skipped",
                         ),
                     ],

@@ -35,6 +35,9 @@ RANK = "{{who}}{{instance}} GPU {{gpu}}"
 LEDGER = "gpu:gpunode_gpu_seconds:rate5m"
 PHASES = "job:gpunode_training_seconds:rate5m"
 
+GPU_FAULT = "gpu:gpunode_gpu_fault:level"
+NODE_FAULT = "node:gpunode_fault:level"
+
 NO_RANK = "unknown"
 """The rank of a process that tells none, or that the exporter may not look at."""
 
@@ -267,7 +270,7 @@ OVERVIEW = (
         ),
     ),
     row(
-        10,
+        16,
         timeline(
             "What holds each rank up",
             "Which rank is late, and who waits for it? Ranks that wait are straggler or "
@@ -472,6 +475,50 @@ JOB = Board(
                     [_asked("min (job:gpunode_job_loader_workers:min)", "rank with fewest")],
                     "none",
                     needs="PyTorch 2.6 or later, whose workers are named pt_data_worker",
+                ),
+            ),
+        ),
+        section(
+            "Its nodes, and what changed",
+            row(
+                7,
+                rows_of(
+                    "Faults of its nodes",
+                    "What is broken on the nodes of the job? 2 is worth waking somebody, 1 a "
+                    "ticket.",
+                    {
+                        "Level": (
+                            _asked(
+                                f'topk({LISTED}, label_replace({GPU_FAULT}, "fault", "$1", '
+                                f'"reason", "(.+)") or {NODE_FAULT})'
+                            ),
+                            "none",
+                        )
+                    },
+                    names={
+                        "cluster": "Cluster",
+                        "instance": "Node",
+                        "gpu": "GPU",
+                        "fault": "Fault",
+                    },
+                    sort_by="Level",
+                    nothing=NOTHING_WRONG,
+                    links={"Node": link_to("gpunode-node", cluster="cluster", node="instance")},
+                ),
+                rows_of(
+                    "What changed",
+                    "Which versions does the job have that it did not have at its best pace of the "
+                    "last week, and how many times as long does a step take?",
+                    {
+                        "Times as long": (
+                            _asked(f"topk({LISTED}, job:gpunode_version:changed)"),
+                            "none",
+                        )
+                    },
+                    names={"what": "Of", "version": "Version"},
+                    sort_by="Times as long",
+                    nothing=NOTHING_WRONG,
+                    decimals={"Times as long": 2},
                 ),
             ),
         ),

@@ -446,8 +446,11 @@ CONSTANTS: dict[tuple[str, str], Iterable[str]] = {
     ("gpunode_nccl_channels", "transport"): map(transport, ("NET/Socket/0", "SHM/direct/direct")),
     ("gpunode_nccl_expected_bus_bandwidth_bytes_per_second", "collective"): COLLECTIVES,
     ("gpunode_nccl_setting_info", "name"): ENVIRONMENT,
-    ("gpunode_source_up", "source"): {
-        *(kind.name for kinds in sources.KINDS.values() for kind in kinds),
+    **{
+        (f"gpunode_source_{what}", "source"): {
+            *(kind.name for kinds in sources.KINDS.values() for kind in kinds),
+        }
+        for what in ("up", "late_reads_total", "skipped_reads_total")
     },
     ("gpunode_training_seconds_total", "phase"): PHASES,
     ("gpunode_training_stalled", "cause"): STALLS,

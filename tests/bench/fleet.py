@@ -32,7 +32,7 @@ from gpunode.gpu.ledger import STATES
 from gpunode.node.tape import TapeNode
 from gpunode.sources import watch
 from tests.alerts.rule_tests import is_counter, known_labels, with_labels
-from tests.bench.dashboards import CHOSEN, answers
+from tests.bench.dashboards import CHOSEN, EMPTY, answers
 from tests.bench.examples import TRAINING
 from tests.bench.incidents import INCIDENTS, RULES, prometheus_command
 from tests.bench.past import DAYS, live_through
@@ -43,6 +43,10 @@ from tests.daemon import Daemon, free_port
 NODES = 1250
 SCRAPE = 30
 NODES_OF_JOB = 4
+NODES_OF_RACK = 32
+BROKEN = 50
+"""One node in so many has a fault, where the fleet is whole."""
+
 KEPT = 40
 """Expositions of each tape: twenty minutes."""
 
@@ -63,15 +67,15 @@ TROUBLED = [name for name, raises in TWO_GPUS.items() if raises]
 """What nodes in trouble live through."""
 
 
-def expositions(tape: str, seconds: int = KEPT * SCRAPE) -> list[str]:
-    """What a node that lives through a tape over and over shows, every 30 s."""
+def expositions(tape: str, seconds: int = KEPT * SCRAPE, every: int = SCRAPE) -> list[str]:
+    """What a node that lives through a tape over and over shows, every so many seconds."""
     node = TapeNode(TAPES / f"{tape}.jsonl.gz")
     settings = RunSettings(_cli_parse_args=["--client.socket="])
     loop = watch(node, settings)
     exposition = Exposition(loop.samples)
     kept: list[str] = []
     for moment in loop.replay(node.clock, seconds):
-        if moment >= (len(kept) + 1) * SCRAPE:
+        if moment >= (len(kept) + 1) * every:
             kept.append(exposition.encode("")[0].decode())
     return kept
 
@@ -116,26 +120,42 @@ def eight(text: str) -> tuple[str, str]:
 METRIC = re.compile(r"^\w+", re.MULTILINE)
 HOST = [
     line
-    for name in ("cpu", "disk", "filefd", "filesystem", "memory", "network", "pressure", "shm")
+    for name in (
+        "cpu",
+        "disk",
+        "filefd",
+        "filesystem",
+        "memory",
+        "network",
+        "pressure",
+        "round_trips",
+        "shm",
+    )
     for line in Path(f"tests/machines/h200/golden/{name}.txt").read_text().splitlines()
     if not line.startswith("#")
 ]
 """What sources of the host show of a server with GPUs."""
 
 
-def besides(shown: str, seconds: float) -> tuple[str, str]:
+def besides(shown: str, seconds: float, *, broken: bool = False) -> tuple[str, str]:
     """What a node of a training job may have and a tape has not: of the node, and of each GPU.
 
     A dashboard is measured with what fills it; an empty answer costs nothing.
     """
     has = set(METRIC.findall(shown))
-    of_node = [line for line in HOST if METRIC.findall(line)[0] not in has]
+    of_node = [
+        f"{line} {float(value) + seconds * is_counter(METRIC.findall(line)[0])}"
+        for line, _, value in (one.rpartition(" ") for one in HOST)
+        if METRIC.findall(line)[0] not in has
+    ]
     of_gpu: list[str] = []
     has |= set(METRIC.findall("\n".join(of_node)))
     for one, value in TRAINING.items():
         if one.metric in (has - OF_RANKS) | {"gpunode_gpu_owner_info", "kube_node_labels"}:
             continue
-        if value is None or one.metric.startswith(("kube_", *FAULTS)):
+        if value is None or one.metric.startswith("kube_"):
+            continue
+        if one.metric.startswith(FAULTS) and not broken:
             continue
         known = set(known_labels(one.metric))
         labels = dict(one.labels)
@@ -198,7 +218,11 @@ class Fleet:
         )
         lines = [others, *copies, *held]
         if self.whole:
-            of_node, of_gpu = besides(f"{others}\n{pattern}", time.monotonic() - self.begin)
+            of_node, of_gpu = besides(
+                f"{others}\n{pattern}",
+                time.monotonic() - self.begin,
+                broken=node % BROKEN == 0,
+            )
             lines += [of_node, *(self._filled(of_gpu, node, gpu) for gpu in range(8))]
         return "\n".join([*lines, ""]).encode()
 
@@ -246,7 +270,12 @@ def scraped(
         targets = [
             {
                 "targets": [f"127.0.0.1:{own}"],
-                "labels": {"__param_node": str(at), "instance": f"node-{at}", "cluster": "fleet"},
+                "labels": {
+                    "__param_node": str(at),
+                    "instance": f"node-{at}",
+                    "cluster": "fleet",
+                    "rack": f"r{at // NODES_OF_RACK}",
+                },
             }
             for at in range(NODES)
         ]
@@ -348,11 +377,15 @@ def dashboards(seconds: float) -> Report:
             found = list(answers(f"http://127.0.0.1:{port}", chosen, uid, since, POINTS))
             took = sorted(one.seconds for one in found)
             errors = [one.error for one in found if one.error]
+            able = [one for one in found if (one.uid, one.panel, one.letter) not in EMPTY]
             answered = sum(bool(one.series) for one in found)
-            enough = uid in ASK_FOR_FAULTS or answered >= ANSWERED * len(found)
+            enough = uid in ASK_FOR_FAULTS or sum(
+                bool(one.series) for one in able
+            ) >= ANSWERED * len(able)
             figures = (
                 f"{sum(took):.2f} s; median {statistics.median(took) * 1e3:.0f} ms, "
-                f"p95 {took[int(0.95 * len(took))] * 1e3:.0f} ms, {answered} find something"
+                f"p95 {took[int(0.95 * len(took))] * 1e3:.0f} ms, {answered} find something, "
+                f"{len(able)} can on such a fleet"
             )
             what = f"{uid}, {len(took)} queries one after the other"
             target = f"≤ {limit:g} s" + (

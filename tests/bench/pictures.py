@@ -1,7 +1,7 @@
 """Takes the pictures of docs/dashboards.md from a Grafana: ``make pictures GRAFANA=http://…``.
 
 The Grafana lets anybody look, has the dashboards, and asks the Prometheus of
-``make story``, of which half an hour must have passed. The pictures show its bars
+``make story``, of which a quarter of an hour must have passed. The pictures show its bars
 and variables, as people see them.
 """
 
@@ -23,19 +23,25 @@ FOLDER = Path(__file__).parents[2] / "docs/dashboards"
 LAPTOP = (1280, 720)
 DESKTOP = (1600, 900)
 
+LATELY = {"from": "now-15m"}
+
+
+def _of(node: str, **others: str) -> dict[str, str]:
+    return {**LATELY, "var-node": node, **others}
+
+
 PICTURES: dict[str, tuple[str, dict[str, str], tuple[int, int], str]] = {
-    "fleet": ("gpunode-fleet", {"from": "now-30m"}, DESKTOP, "dark"),
-    "fleet-laptop": ("gpunode-fleet", {"from": "now-30m"}, LAPTOP, "light"),
-    "job": ("gpunode-job", {"from": "now-30m", "var-job": "slurm-48213"}, DESKTOP, "dark"),
-    "node": ("gpunode-node", {"from": "now-30m", "var-node": "gpu-05"}, DESKTOP, "dark"),
-    "host": ("gpunode-host", {"from": "now-30m", "var-node": "gpu-05"}, DESKTOP, "dark"),
-    "gpu": (
-        "gpunode-gpu",
-        {"from": "now-30m", "var-node": "gpu-03", "var-gpu": "5"},
-        DESKTOP,
-        "dark",
-    ),
-    "health": ("gpunode-health", {"from": "now-30m"}, DESKTOP, "dark"),
+    "fleet": ("gpunode-fleet", LATELY, DESKTOP, "dark"),
+    "fleet-laptop": ("gpunode-fleet", LATELY, LAPTOP, "light"),
+    "job": ("gpunode-job", {**LATELY, "var-job": "slurm-48213"}, DESKTOP, "dark"),
+    "node": ("gpunode-node", _of("gpu-05"), DESKTOP, "dark"),
+    "node-h200_hang": ("gpunode-node", _of("gpu-03"), LAPTOP, "dark"),
+    "node-straggler": ("gpunode-node", _of("gpu-11"), LAPTOP, "dark"),
+    "node-comm_nop2p": ("gpunode-node", _of("gpu-07"), LAPTOP, "dark"),
+    "node-h200_shm": ("gpunode-node", _of("gpu-12"), LAPTOP, "dark"),
+    "host": ("gpunode-host", _of("gpu-05"), DESKTOP, "dark"),
+    "gpu": ("gpunode-gpu", _of("gpu-11", **{"var-gpu": "3"}), DESKTOP, "dark"),
+    "health": ("gpunode-health", LATELY, DESKTOP, "dark"),
     "capacity": ("gpunode-capacity", {"from": "now-30d"}, DESKTOP, "light"),
 }
 """By name: the dashboard, its variables, the size of the window, and the theme."""

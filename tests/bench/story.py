@@ -7,6 +7,9 @@ did: most of them that which waited, one that which was waited for.
 from __future__ import annotations
 
 import json
+import re
+import signal
+import sys
 import tempfile
 import time
 from argparse import ArgumentParser
@@ -17,7 +20,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlparse
 
 from tests.bench.dashboards import wait_for
-from tests.bench.fleet import SCRAPE, besides, expositions, parts
+from tests.bench.fleet import besides, expositions, parts
 from tests.bench.incidents import RULES, prometheus_command
 from tests.bench.past import live_through
 from tests.bench.programs import exporter, program
@@ -26,7 +29,8 @@ from tests.daemon import free_port
 NODES = 12
 GPUS_OF_NODE = 8
 CLUSTER = "berlin"
-LASTS = 3600
+SCRAPE = 15
+LASTS = 2700
 """Seconds that the story goes on; then nothing changes."""
 
 
@@ -40,6 +44,11 @@ class Part:
 
 
 WELL = Part("healthy")
+HANG = Part("h200_hang", most=0, odd=1)
+STREAK = re.compile(
+    r"^(gpunode_(?:job_workless|gpu_blocked_streak)_seconds\{.*\}) .*$", re.MULTILINE
+)
+"""What begins again where a tape does, and goes on in a hang."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,33 +83,33 @@ class Holding:
 JOBS = (
     Holding(
         nodes=(1, 2, 3, 4),
-        parts={0: WELL, 14: Part("h200_hang", most=0, odd=1)},
+        parts={0: WELL, 8: HANG},
         slurm="48213",
         user="sofia",
         odd=(3, 5),
     ),
     Holding(
         nodes=(5, 6),
-        parts={0: WELL, 4: Part("h200_storage")},
+        parts={0: WELL, 2: Part("h200_storage")},
         namespace="vision",
         pod="segmenter-worker-{node}",
     ),
     Holding(
         nodes=(7, 8),
-        parts={0: WELL, 7: Part("comm_nop2p")},
+        parts={0: WELL, 4: Part("comm_nop2p")},
         namespace="search",
         pod="ranker-worker-{node}",
     ),
     Holding(
         nodes=(10, 11),
-        parts={0: WELL, 9: Part("straggler", most=0, odd=1)},
+        parts={0: WELL, 5: Part("straggler", most=0, odd=1)},
         namespace="vision",
         pod="clip-pretrain-worker-{node}",
         odd=(11, 2),
     ),
     Holding(
         nodes=(12,),
-        parts={0: WELL, 11: Part("h200_shm")},
+        parts={0: WELL, 6: Part("h200_shm")},
         slurm="48290",
         user="jan",
         gpus=(0, 1, 2, 3),
@@ -137,7 +146,9 @@ class Story:
 
     def __init__(self) -> None:
         tapes = {part.tape for job in JOBS for part in job.parts.values()} | {FREE.tape}
-        self.shown = {tape: [parts(text) for text in expositions(tape, LASTS)] for tape in tapes}
+        self.shown = {
+            tape: [parts(text) for text in expositions(tape, LASTS, SCRAPE)] for tape in tapes
+        }
         self.begin = time.monotonic()
 
     def text(self, path: str) -> bytes:
@@ -158,6 +169,8 @@ class Story:
             hosts = hosts if gpu and not odd else of_node
             of_gpu = of_gpus[part.odd if odd else part.most]
             text = of_gpu
+            if part.tape == HANG.tape:
+                text = STREAK.sub(rf"\1 {seconds - 60 * begin:.0f}", text)
             if job and job.trains:
                 _, of_client = besides(f"{of_node}\n{of_gpu}", seconds)
                 text += "\n" + of_client.replace("@GPU@", "@U@")
@@ -201,7 +214,7 @@ def told(port: int) -> Iterator[str]:
             for node in range(1, NODES + 1)
         ]
         config = {
-            "global": {"scrape_interval": "15s", "evaluation_interval": "15s"},
+            "global": {"scrape_interval": f"{SCRAPE}s"},
             "rule_files": [str(path) for path in RULES.iterdir()],
             "scrape_configs": [{"job_name": "gpunode", "static_configs": targets}],
         }
@@ -215,9 +228,10 @@ def told(port: int) -> Iterator[str]:
 
 
 def main() -> None:
-    """Tell the story until Ctrl-C; the last incident begins after a quarter of an hour."""
+    """Tell the story until Ctrl-C; the last incident begins after eight minutes."""
     parser = ArgumentParser(prog="python -m tests.bench.story", description=main.__doc__)
     parser.add_argument("--port", type=int, default=0, help="where Prometheus listens")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     with told(parser.parse_args().port or free_port()) as address:
         print(address, flush=True)
         while True:

@@ -1,0 +1,47 @@
+"""What a dashboard of a whole fleet draws over time: a series for each node, none for each GPU.
+
+A graph of 500 points that asks for 10,000 GPUs at each takes many seconds.
+"""
+
+from __future__ import annotations
+
+from alerts.examples import NODE_A, OF_NODE, series
+from alerts.model import Record
+from alerts.promql import NODE, rate
+from alerts.recording.faults import THERMAL_SLOWDOWN
+
+OF_NODES: tuple[Record, ...] = (
+    Record(
+        name="node:gpunode_gpu_throttled:max",
+        labels=(*OF_NODE, "fault"),
+        expression=f"max by ({NODE}, fault) (gpu:gpunode_gpu_throttled:ratio) > 0",
+        purpose="Share of the time in which heat or the power supply lowers the clocks of the GPU "
+        "of a node that is slowed most, where one is.",
+        given={THERMAL_SLOWDOWN: 0.25},
+        results={(NODE_A, "thermal"): 0.25},
+    ),
+    Record(
+        name="node:gpunode_gpu_temperature:max",
+        labels=OF_NODE,
+        expression=f"max by ({NODE}) (gpunode_gpu_temperature_celsius)",
+        purpose="Temperature of the hottest GPU of a node.",
+        given={series("gpunode_gpu_temperature_celsius"): 71.0},
+        results={(NODE_A,): 71.0},
+    ),
+    Record(
+        name="node:gpunode_source_late_reads:rate5m",
+        labels=(*OF_NODE, "source"),
+        expression=rate("gpunode_source_late_reads_total", f"{NODE}, source") + " > 0",
+        purpose="Reads a second that a source began late, where it did.",
+        given={series("gpunode_source_late_reads_total", source="disk"): 0.5},
+        results={(NODE_A, "disk"): 0.5},
+    ),
+    Record(
+        name="node:gpunode_source_skipped_reads:rate5m",
+        labels=(*OF_NODE, "source"),
+        expression=rate("gpunode_source_skipped_reads_total", f"{NODE}, source") + " > 0",
+        purpose="Reads a second that a source left out, where it did.",
+        given={series("gpunode_source_skipped_reads_total", source="disk"): 0.5},
+        results={(NODE_A, "disk"): 0.5},
+    ),
+)
