@@ -24,6 +24,7 @@ from typing import Any
 
 import psutil
 
+from dashboards.boards.job import SHOWN
 from dashboards.generate import FOLDER
 from dashboards.panels import NONE_OF, OR_NONE
 from gpunode.export import palette
@@ -72,6 +73,9 @@ CHOSEN: Mapping[str, str] = {
     "$gpu": ".*",
 }
 
+EVERY_JOB: Mapping[str, str] = {**CHOSEN, f"topk ({SHOWN}, ": "topk (10000, "}
+"""All jobs as if they were one, of whose ranks a graph shows the first."""
+
 EMPTY: Mapping[tuple[str, str, str], str] = {
     ("gpunode-capacity", "Useful, change", "A"): "60 days of series",
     ("gpunode-capacity", "Free GPUs, whole fleet", "A"): "a node that is wholly free",
@@ -86,6 +90,7 @@ EMPTY: Mapping[tuple[str, str, str], str] = {
     ("gpunode-health", "Parts missing", "A"): "a part that went while Prometheus ran",
     ("gpunode-health", "Ports", "A"): "a port that went down while Prometheus ran",
     ("gpunode-gpu", "Shared through MPS", "A"): "a GPU that is shared through MPS",
+    ("gpunode-job", "What changed", "A"): "a job that slowed after an update",
     ("gpunode-job", "Graphs compiled", "A"): "a job that compiles, and gpunode.client in it",
     ("gpunode-job", "The odd one out", "B"): "ranks that are all alike",
     ("gpunode-job", "Ranks that others wait for", "A"): "a job that stands still, and RAS",
@@ -216,7 +221,7 @@ def ask(
 
 def answers(
     prometheus: str,
-    chosen: Mapping[str, str] = CHOSEN,
+    chosen: Mapping[str, str] = EVERY_JOB,
     uid: str = "*",
     since: float = SINCE,
     points: int = 12,
