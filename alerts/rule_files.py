@@ -55,6 +55,23 @@ ITS_NAME = (
 )
 
 
+def _in_quotes(label: str) -> str:
+    """A label between quotes of a shell, so that no name of a tenant's is a command."""
+    return f'{{{{ reReplaceAll "\'" "" {label} }}}}'
+
+
+WHY = (
+    "gpunode why '{{ with $labels.owner_namespace }}"
+    + _in_quotes(".")
+    + "/{{ end }}"
+    + _in_quotes("$labels.workload")
+    + "'{{ with $labels.cluster }} --cluster='"
+    + _in_quotes(".")
+    + "'{{ end }}"
+)
+"""The command that tells the owner of a job where its time went."""
+
+
 def _number(what: str) -> str:
     """How many there are of something."""
     return (
@@ -305,6 +322,7 @@ def rule(row: Threshold, tier: Tier) -> Rule:
             **({"runbook_url_ko": f"{RUNBOOKS_URL}/ko/{row.alert}.md"} if can_page(row) else {}),
             "variables": variables(row),
             "dashboard": DASHBOARDS[row.scope],
+            **({"why": WHY} if row.of_owner else {}),
         },
     }
     if row.keep_firing_for:
@@ -315,10 +333,7 @@ def rule(row: Threshold, tier: Tier) -> Rule:
 def variables(row: Threshold) -> str:
     """The assignments that make the commands of a row's runbook ready to paste."""
     labels = VARIABLES[row.scope] | {label: label for label in row.labels}
-    return " ".join(
-        f'{name}=\'{{{{ reReplaceAll "\'" "" $labels.{label} }}}}\''
-        for name, label in labels.items()
-    )
+    return " ".join(f"{name}='{_in_quotes(f'$labels.{label}')}'" for name, label in labels.items())
 
 
 def file_of(row: Threshold) -> str:

@@ -523,6 +523,27 @@ class ReportSettings(CommandSettings):
     )
 
 
+class WhySettings(CommandSettings):
+    """Say where the time of a job's GPUs went, what took it and what helps, from Prometheus."""
+
+    prometheus: PrometheusSettings = PrometheusSettings()
+    job: CliPositionalArg[str] = Field(
+        description="job: namespace/pod, a workload, the number of a Slurm job, or user@node"
+    )
+    since: str = Field(
+        "7d", alias="from", description="begin: a date, a time in UTC, or so long before the end"
+    )
+    until: str = Field("now", alias="to", description="end: a date or a time in UTC, or now")
+    cluster: str | None = Field(
+        None, description="label cluster of the job, where several clusters have one of its name"
+    )
+    price: float | None = Field(
+        None, ge=0, le=1e9, description="price of a GPU hour, in your currency"
+    )
+    format: Literal["text", "html", "json"] = Field("text", description="format to write")
+    output: str = Field("-", description="file to write, or - for standard output")
+
+
 class AdviseSettings(DaemonSettings):
     """Say what is to be done with a node and whom that harms; exit with 1 if it is unfit."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import socket
 import sys
 import time
@@ -94,11 +93,11 @@ def _fleet(settings: AdviseSettings) -> list[Advised]:
     """The advice for the nodes that Prometheus scrapes, without those that are well."""
     try:
         from gpunode.cli.reporting import secrets
-        from gpunode.report.prometheus import Prometheus
+        from gpunode.report.prometheus import Prometheus, quoted
     except ModuleNotFoundError as error:
         raise UsageError(f"{error.name} is missing: install gpunode[report]") from error
     now = int(time.time() if settings.at is None else settings.at)
-    chosen = f'instance=~"{_quoted(settings.nodes)}"' if settings.nodes else 'instance!=""'
+    chosen = f'instance=~"{quoted(settings.nodes)}"' if settings.nodes else 'instance!=""'
     with closing(Prometheus(settings.prometheus, secrets(settings.prometheus))) as server:
 
         def of(expression: str) -> list[SeriesNow]:
@@ -116,7 +115,7 @@ def _fleet(settings: AdviseSettings) -> list[Advised]:
 
         def since(node: NodeSeries) -> dict[harm.Owned, float]:
             """When each owner was first seen to hold a GPU of a node."""
-            where = f'cluster="{_quoted(node.cluster)}",instance="{_quoted(node.node)}"'
+            where = f'cluster="{quoted(node.cluster)}",instance="{quoted(node.node)}"'
             labels = ", ".join(OWNER_LABELS)
             return harm.owners(
                 of(
@@ -140,8 +139,3 @@ def _advise(
     if said.action > AdvisedAction.LEAVE:
         return advised.by_rules(node, fleet_faults, since(node))
     return said
-
-
-def _quoted(text: str) -> str:
-    """A text between double quotes of PromQL."""
-    return re.sub(r'(["\\])', r"\\\1", text).replace("\n", r"\n")

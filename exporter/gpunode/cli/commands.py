@@ -39,6 +39,7 @@ from gpunode.config import (
     TopSettings,
     UsageError,
     WebSettings,
+    WhySettings,
     leaves,
     load,
     option,
@@ -338,6 +339,15 @@ def report(settings: ReportSettings) -> None:
     reporting.write(settings)
 
 
+def why(settings: WhySettings) -> None:
+    """Say why a job is slow."""
+    try:
+        from gpunode.cli import explaining
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{error.name} is missing: install gpunode[report]") from error
+    explaining.write(settings)
+
+
 def advise(settings: AdviseSettings) -> None:
     """Print what is to be done."""
     from gpunode.cli import advising
@@ -442,6 +452,7 @@ COMMANDS: dict[str, tuple[type[CommandSettings], Callable[[Any], None]]] = {
     "nccl-bench": (NcclBenchSettings, nccl_bench),
     "calibrate": (CalibrateSettings, calibrate),
     "report": (ReportSettings, report),
+    "why": (WhySettings, why),
     "rules": (RulesSettings, write_rules),
     "advise": (AdviseSettings, advise),
 }

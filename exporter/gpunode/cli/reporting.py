@@ -41,15 +41,19 @@ log = logging.getLogger(__name__)
 def write(settings: ReportSettings) -> None:
     """Write the report that the settings ask for."""
     logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line for each request
-    name = settings.output or f"gpunode-report.{settings.format}"
     form = FORMATS[settings.format]
+    deliver(settings.output or f"gpunode-report.{settings.format}", lambda: form(ask(settings)))
+
+
+def deliver(name: str, text: Callable[[], str]) -> None:
+    """Write a text to a file and print its name, or to standard output for ``-``."""
     if name == "-":
-        text = form(ask(settings))
+        written = text()
         with streams.printing():
-            sys.stdout.buffer.write(text.encode())  # as a file, whatever the terminal's encoding
+            sys.stdout.buffer.write(written.encode())  # as a file, whatever the terminal's encoding
         return
     with _whole_or_none(Path(name)) as put:
-        put(form(ask(settings)))
+        put(text())
     with streams.printing():
         sys.stdout.write(f"{name}\n")
 
@@ -129,25 +133,29 @@ def ask(settings: ReportSettings) -> Report:
 
 def _period(settings: ReportSettings, now: float) -> Period:
     latest = int(now - LATE) // HOUR * HOUR  # the last hour that is recorded
-    wanted = latest if settings.until == "now" else _moment(settings.until, "to")
-    end = min(latest, wanted)
-    if wanted > end:
-        log.warning(
-            "to: %r is yet to come; the report ends at %s UTC", settings.until, clock(latest)
-        )
-    if lasting := re.fullmatch(r"(\d{1,5})([hdw])", settings.since):
-        start = end - int(lasting[1]) * LONG[lasting[2]]
-    else:
-        start = _moment(settings.since, "from")
-    if start >= end:
-        raise UsageError(f"from: {settings.since!r} is not before the end, {clock(end)} UTC")
-    if end - start > LONGEST_PERIOD:
-        raise UsageError(f"from: {settings.since!r} is more than three years before the end")
+    start, end = period(settings.since, settings.until, latest, HOUR)
     return Period(start, end)
 
 
-def _moment(text: str, name: str) -> int:
-    """A date or time in UTC, at the full hour, in Unix seconds."""
+def period(since: str, until: str, latest: int, step: int) -> tuple[int, int]:
+    """Begin and end of what is asked about, at multiples of a step. Raises ``UsageError``."""
+    wanted = latest if until == "now" else _moment(until, "to", step)
+    end = min(latest, wanted)
+    if wanted > end:
+        log.warning("to: %r is yet to come; the report ends at %s UTC", until, clock(latest))
+    if lasting := re.fullmatch(r"(\d{1,5})([hdw])", since):
+        start = end - int(lasting[1]) * LONG[lasting[2]]
+    else:
+        start = _moment(since, "from", step)
+    if start >= end:
+        raise UsageError(f"from: {since!r} is not before the end, {clock(end)} UTC")
+    if end - start > LONGEST_PERIOD:
+        raise UsageError(f"from: {since!r} is more than three years before the end")
+    return start, end
+
+
+def _moment(text: str, name: str, step: int) -> int:
+    """A date or time in UTC, at the full step, in Unix seconds."""
     try:
         moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError as error:
@@ -157,7 +165,7 @@ def _moment(text: str, name: str) -> int:
         ) from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=timezone.utc)
-    return int(moment.timestamp()) // HOUR * HOUR
+    return int(moment.timestamp()) // step * step
 
 
 def secrets(asked: PrometheusSettings) -> Secrets:

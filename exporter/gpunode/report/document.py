@@ -73,3 +73,6 @@ class Report:
     finding: str
     sections: tuple[ReportSection, ...]
     warnings: tuple[str, ...]
+
+    reading: str = ""
+    """How its figures are to be read."""

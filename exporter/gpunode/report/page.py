@@ -235,8 +235,23 @@ def _demand(section: ReportSection) -> list[Chart]:
     return drawn
 
 
+def _of_a_run(section: ReportSection) -> list[Chart]:
+    timeline = section.table("timeline")
+    parts = [
+        ChartPart(state, "var(--free)" if state == "free" else colour, numbers)
+        for state, colour in palette.STATES.items()
+        if any(numbers := [value or 0.0 for value in _numbers(timeline, state)])
+    ]
+    if not parts:
+        return []
+    begins = [begin.split(" ")[-1] for begin in _texts(timeline, "at")]
+    says = "A gap is time of which nothing is recorded."
+    return [charts.stacks("GPU hours over the run, by state", says, begins, parts, "GPU hours")]
+
+
 DRAWN: dict[str, Callable[[ReportSection], list[Chart]]] = {
     "summary": _summary,
+    "seconds": _of_a_run,
     "causes": _causes,
     "losers": _losers,
     "idle": _idle,

@@ -243,6 +243,11 @@ def _read(response: httpx2.Response, body: bytes, url: str) -> QueryResponse:
     raise UsageError(f"{url}: {said}")
 
 
+def quoted(text: str) -> str:
+    """A text between double quotes of PromQL."""
+    return re.sub(r'(["\\])', r"\\\1", text).replace("\n", r"\n")
+
+
 def _line(text: str) -> str:
     return escaped(" ".join(text.split()), LONGEST_LINE)
 

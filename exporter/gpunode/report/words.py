@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Literal
 
+from gpunode.report.history import DAY, HOUR
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.causes.cause import Remedy
 
@@ -16,6 +17,7 @@ Unit = Literal[
     "points",
     "price",
     "seconds",
+    "duration",
     "kWh",
     "GPUs",
     "count",
@@ -23,6 +25,7 @@ Unit = Literal[
     "days",
 ]
 
+MINUTE = 60
 
 REMEDIES: dict[str, Remedy] = {
     name: cause.remedy for name, cause in CAUSES.items() if cause.remedy is not None
@@ -92,9 +95,26 @@ def written(value: float | str | None, unit: Unit) -> str:
         return f"{value:.2f} times"
     if unit == "seconds":
         return f"{value:.3g} s"
+    if unit == "duration":
+        return lasting(value)
     if unit in ("GPUs", "GPU hours", "hours", "price", "kWh", "days"):
         return number(value)
     return str(value)
+
+
+def lasting(seconds: float) -> str:
+    """A length of time in its two largest units: ``5 h 2 min``."""
+    rest = round(seconds)
+    if rest >= MINUTE:
+        rest = round(rest / MINUTE) * MINUTE
+    if rest >= DAY:
+        rest = round(rest / HOUR) * HOUR
+    parts = []
+    for length, unit in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min"), (1, "s")):
+        if rest >= length:
+            parts.append(f"{rest // length} {unit}")
+            rest %= length
+    return " ".join(parts) or "0 s"
 
 
 def date(at: float) -> str:

@@ -39,4 +39,7 @@ def report(view: PeriodView, source: str, warnings: Iterable[str]) -> Report:
         finding=outlook.finding(view),
         sections=tuple(section(view) for section in SECTIONS),
         warnings=tuple(sorted(warnings)),
+        reading="What is recorded once an hour is recorded up to four minutes after it. Where an "
+        "expression has a window of a day or an hour, the figures add up its values at the end of "
+        "each.",
     )

@@ -1,4 +1,4 @@
-"""What somebody lost most to, and what would give it back."""
+"""What somebody lost to what, and what would give it back."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gpunode.report.view import (
     held,
     ratio,
 )
-from gpunode.report.words import OF_STATES, REMEDIES, number, written
+from gpunode.report.words import OF_STATES, REMEDIES, counted, written
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What a job lost most to: its hours, what the verdicts say, and what would come back."""
+    """What a job lost to: its hours, what the verdicts say, and what would come back."""
 
     state: str
     cause: str
@@ -28,7 +28,12 @@ class Loss:
 
 
 def loss_of(states: Mapping[str, float], causes: Mapping[str, float]) -> Loss:
-    """What would give back most hours of GPUs with this ledger and these verdicts.
+    """What would give back most hours of GPUs with this ledger and these verdicts."""
+    return losses_of(states, causes)[0]
+
+
+def losses_of(states: Mapping[str, float], causes: Mapping[str, float]) -> list[Loss]:
+    """What would give back hours of GPUs with this ledger and these verdicts, the most first.
 
     The hours of a state are divided among the causes that take it, as the verdicts named them, and
     no cause gets more than it was named for. What no verdict explains is the state's own.
@@ -46,16 +51,22 @@ def loss_of(states: Mapping[str, float], causes: Mapping[str, float]) -> Loss:
         for cause, hours in named.items():
             back[cause] += own * hours / max(own, all_named)
     nobody_knows = unexplained.pop("unknown")
-    cause = max(back, key=lambda name: back[name], default="")
-    state = max(unexplained, key=lambda name: unexplained[name])
-    if cause and back[cause] >= unexplained[state]:
-        taken = max(REMEDIES[cause].states, key=lambda name: states.get(name, 0.0))
-        verdict = f"; verdict {cause} for {number(causes[cause])} GPU hours"
-        evidence = _share(taken, states) + verdict
-        return Loss(taken, cause, evidence, REMEDIES[cause].do, back[cause])
-    if unexplained[state] < nobody_knows:
-        return Loss("unknown", "", _share("unknown", states), OF_STATES["unknown"], 0.0)
-    return Loss(state, "", _share(state, states), OF_STATES[state], unexplained[state])
+    ranked = [_of_cause(cause, hours, states, causes[cause]) for cause, hours in back.items()]
+    ranked += [
+        Loss(state, "", _share(state, states), OF_STATES[state], hours)
+        for state, hours in unexplained.items()
+    ]
+    ranked.sort(key=lambda loss: -loss.given_back)
+    unknown = Loss("unknown", "", _share("unknown", states), OF_STATES["unknown"], 0.0)
+    if not ranked[0].cause and ranked[0].given_back < nobody_knows:
+        return [unknown, *ranked]
+    return [*ranked, unknown]
+
+
+def _of_cause(cause: str, back: float, states: Mapping[str, float], named: float) -> Loss:
+    taken = max(REMEDIES[cause].states, key=lambda name: states.get(name, 0.0))
+    evidence = f"{_share(taken, states)}; verdict {cause} for {counted(named, 'GPU hour')}"
+    return Loss(taken, cause, evidence, REMEDIES[cause].do, back)
 
 
 def _share(state: str, states: Mapping[str, float]) -> str:

@@ -1,0 +1,64 @@
+"""``gpunode why``: asks Prometheus about one job, and says why it is slow."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import closing
+
+from rich.console import Console
+
+from gpunode.cli import streams
+from gpunode.cli.reporting import deliver, period, secrets
+from gpunode.config import UsageError, WhySettings
+from gpunode.report import job, runs
+from gpunode.report.document import Report
+from gpunode.report.page import as_json, html
+from gpunode.report.prometheus import Prometheus
+from gpunode.report.terminal import printed
+from gpunode.report.why import answer
+
+FORMATS: dict[str, Callable[[Report], str]] = {"html": html, "json": as_json}
+
+
+def write(settings: WhySettings) -> None:
+    """Write what there is to say about the job that the settings name."""
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line for each request
+    if settings.format != "text":
+        form = FORMATS[settings.format]
+        deliver(settings.output, lambda: form(ask(settings)))
+    elif settings.output != "-":
+        deliver(settings.output, lambda: in_text(ask(settings)))
+    else:
+        report = ask(settings)
+        with streams.printing():
+            printed(report, Console())
+
+
+def in_text(report: Report) -> str:
+    """What a terminal would show, without colours."""
+    console = Console(record=True, quiet=True, width=LINE)
+    printed(report, console)
+    return console.export_text()
+
+
+LINE = 100
+"""Characters of a line in a file."""
+
+
+def ask(settings: WhySettings) -> Report:
+    """Ask about the last run of the job. Raises ``UsageError`` if there is none."""
+    name = settings.job.strip()
+    if not name:
+        raise UsageError("job: is empty; give namespace/pod, a Slurm job's number or user@node")
+    start, end = period(settings.since, settings.until, int(time.time()), 1)
+    with closing(Prometheus(settings.prometheus, secrets(settings.prometheus))) as server:
+        found = runs.find(server, name, settings.cluster, start, end)
+        own = runs.runs(server, found, start, end)
+        if not own:
+            raise UsageError(f"{found}: nothing is recorded of it; --from looks further back")
+        run = runs.exact(server, own[-1])
+        before = runs.runs(server, found, run.first - job.EARLIER, run.first - runs.ENDED_AFTER)
+        past = job.ask(server, run, before)
+        return answer(past, end, settings.price, server.url, server.warnings)

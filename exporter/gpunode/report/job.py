@@ -1,0 +1,547 @@
+"""What Prometheus has recorded of one run of a job: where its time went, to what, and where."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gpunode.report.history import HOUR, RULE_INTERVAL, Amounts
+from gpunode.report.prometheus import Labels, Prometheus, quoted
+from gpunode.report.runs import ENDED_AFTER, SLURM, JobName, Run, exact, runs, windows
+from gpunode.report.words import Unit, written
+
+GPU = "cluster, instance, gpu, uuid"
+MOST_WINDOWS = 60
+"""In how many windows a run is looked at, for what began when."""
+
+EARLIER = 14 * 24 * HOUR
+"""Seconds before a run in which earlier runs are looked for."""
+
+MOST_EARLIER = 5
+SHAPE = 7 * 24 * HOUR
+"""Seconds up to the end of a run in which other jobs of its shape are looked for."""
+
+AT_ITS_END = 900
+"""Seconds: how far back versions are looked for: rules record those of nodes every four minutes."""
+
+_HOURS = f"* {RULE_INTERVAL} / {HOUR}"
+GAIN_STEP = 60
+
+
+@dataclass(frozen=True, slots=True)
+class RunQuery:
+    """An expression about a JOB over a WINDOW, or about the NODES on which it runs."""
+
+    expression: str
+
+    def of(self, job: JobName, window: int, nodes: str = "") -> str:
+        filled = {"JOB": job.selector, "NODES": nodes, "WINDOW": f"{window}s"}
+        return re.sub(r"\b(JOB|NODES|WINDOW)\b", lambda found: filled[found[0]], self.expression)
+
+
+SECONDS = RunQuery(
+    f"sum by (state) (sum_over_time(job:gpunode_gpu_seconds:rate5m{{JOB}}[WINDOW])) {_HOURS}"
+)
+CAUSES = RunQuery(
+    f"sum by (cause) (sum_over_time(job:gpunode_gpu_bottleneck:count{{JOB}}[WINDOW])) {_HOURS}"
+)
+PHASES = RunQuery(
+    f"sum by (phase) (sum_over_time(job:gpunode_training_seconds:rate5m{{JOB}}[WINDOW])) {_HOURS}"
+)
+KINDS = RunQuery(f"sum by (kind) (count_over_time(gpu:gpunode_job:kind{{JOB}}[WINDOW])) {_HOURS}")
+GAINS = RunQuery(
+    "sum by (cause, bound) (sum_over_time(((1 - 1 / max by (" + GPU + ", cause, bound) "
+    "(gpunode_gpu_verdict_gain_ratio{NODES} > 0)) and on (" + GPU + ") gpu:gpunode_job:member{JOB})"
+    f"[WINDOW:{GAIN_STEP}s])) * {GAIN_STEP} / {HOUR}"
+)
+"""GPU hours that the same work would not take without each cause, and their bounds."""
+
+STEPS = RunQuery("max(avg_over_time(job:gpunode_training_step:median{JOB}[WINDOW]))")
+MFU = RunQuery("max(avg_over_time(job:gpunode_training_mfu_ratio:middle{JOB}[WINDOW]))")
+USERS = RunQuery("group by (user) (last_over_time(job:gpunode_gpu_seconds:rate5m{JOB}[WINDOW]))")
+GPUS = RunQuery("count(count by (" + GPU + ") (gpu:gpunode_gpu_owner:workload{JOB}))")
+HELD = RunQuery(
+    "group by (" + GPU + ") (last_over_time(gpu:gpunode_gpu_owner:workload{JOB}[WINDOW]))"
+)
+ALONE = RunQuery("group by (" + GPU + ") (last_over_time(gpu:gpunode_job:member{JOB}[WINDOW]))")
+PLACES = RunQuery(
+    "sum by (instance, gpu, rank, cause) "
+    f'(count_over_time(gpu:gpunode_rank:verdict{{cause!="none",JOB}}[WINDOW])) {_HOURS}'
+)
+AWAITED = RunQuery(
+    "sum by (instance, gpu, rank, reason) "
+    f"(count_over_time(gpu:gpunode_rank:awaited{{JOB}}[WINDOW])) {_HOURS}"
+)
+BLOCKED = RunQuery(
+    "max by (instance, gpu) (avg_over_time(gpu:gpunode_gpu_blocked:by_job{JOB}[WINDOW]))"
+)
+STALLED = RunQuery("max(max_over_time(job:gpunode_stalled:seconds{JOB}[WINDOW]))")
+LOST_SINCE = RunQuery("max(last_over_time(job:gpunode_gpu_lost:since{JOB}[WINDOW]))")
+ALERTS = RunQuery(
+    'max by (alertname, severity) (count_over_time(ALERTS{alertstate="firing",JOB}[WINDOW]))'
+)
+ALERTS_OF_PARTS = RunQuery(
+    "max by (alertname, severity, instance, gpu) "
+    '(count_over_time(ALERTS{alertstate="firing",workload="",NODES}[WINDOW]))'
+)
+NODE_VERSIONS = RunQuery(
+    "group by (what, version) (last_over_time(node:gpunode_version:info{NODES}[WINDOW]))"
+)
+PROCESS_VERSIONS = RunQuery(
+    "group by (torch, nccl, cuda, image, digest) "
+    "(last_over_time(gpunode_job_version_info{NODES}[WINDOW]) "
+    "and on (" + GPU + ") last_over_time(gpu:gpunode_job:member{JOB}[WINDOW]))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What is worth showing beside a cause, of the metrics on which its verdict rests."""
+
+    says: str
+    unit: Unit
+    query: RunQuery
+
+
+def _of_job(expression: str) -> RunQuery:
+    """The highest of the GPUs that the job has to itself."""
+    own = "last_over_time(gpu:gpunode_job:member{JOB}[WINDOW])"
+    return RunQuery(f"max({expression} and on ({GPU}) {own})")
+
+
+def _waited(resource: str) -> tuple[Measured, Measured]:
+    metric = "pressure_waiting_seconds_total"
+    selected = f'{{resource="{resource}",NODES}}[WINDOW]'
+    what = {"io": "I/O", "cpu": "a CPU"}[resource]
+    return (
+        Measured(
+            f"share of the time in which the job waited for {what}:",
+            "share",
+            _of_job(f"rate(gpunode_job_{metric}{selected})"),
+        ),
+        Measured(
+            f"share of the time in which its node waited for {what}, at most:",
+            "share",
+            RunQuery(f"max(rate(gpunode_{metric}{selected}))"),
+        ),
+    )
+
+
+def _each(seconds: str, requests: str) -> RunQuery:
+    took, made = (
+        f"sum by (cluster, instance) (rate({metric}{{NODES}}[WINDOW]))"
+        for metric in (seconds, requests)
+    )
+    return RunQuery(f"max({took} / ({made} > 0))")
+
+
+def _mean(metric: str) -> str:
+    return f"avg_over_time({metric}{{NODES}}[WINDOW])"
+
+
+MEASURED: dict[str, tuple[Measured, ...]] = {
+    "data_loading_cpu": (
+        Measured(
+            "busiest thread of the loader, as a share of a CPU:",
+            "share",
+            _of_job(_mean("gpunode_job_loader_thread_ratio")),
+        ),
+        *_waited("cpu"),
+    ),
+    "data_loading_storage": (
+        *_waited("io"),
+        Measured(
+            "share of the time in which the busiest disk of its nodes worked:",
+            "share",
+            RunQuery("max(rate(gpunode_disk_busy_seconds_total{NODES}[WINDOW]))"),
+        ),
+        Measured(
+            "time of a request to NFS:",
+            "seconds",
+            _each("gpunode_nfs_rtt_seconds_total", "gpunode_nfs_requests_total"),
+        ),
+        Measured(
+            "time of a request to Lustre:",
+            "seconds",
+            _each("gpunode_lustre_rpc_seconds_total", "gpunode_lustre_rpcs_total"),
+        ),
+    ),
+    "shm": (
+        Measured(
+            "share of its /dev/shm in use:",
+            "share",
+            _of_job(
+                f"{_mean('gpunode_job_shm_used_bytes')} / "
+                f"({_mean('gpunode_job_shm_size_bytes')} > 0)"
+            ),
+        ),
+    ),
+    "host_compute": (
+        Measured(
+            "CPUs that its process used:", "count", _of_job(_mean("gpunode_job_host_cpus_ratio"))
+        ),
+    ),
+    "stopped": (
+        Measured(
+            "processes that a signal or debugger stopped:",
+            "count",
+            _of_job("max_over_time(gpunode_job_stopped_processes{NODES}[WINDOW])"),
+        ),
+        Measured(
+            "processes that waited in the kernel:",
+            "count",
+            _of_job("max_over_time(gpunode_job_blocked_processes{NODES}[WINDOW])"),
+        ),
+    ),
+    "thermal": (
+        Measured(
+            "mean SM clock as a share of its maximum, of the fastest GPU:",
+            "share",
+            _of_job(
+                f"{_mean('gpunode_gpu_sm_clock_hertz')} / "
+                f"({_mean('gpunode_gpu_sm_clock_max_hertz')} > 0)"
+            ),
+        ),
+    ),
+    "power": (
+        Measured(
+            "power limit as a share of the board's default, of the least limited GPU:",
+            "share",
+            _of_job(
+                f"{_mean('gpunode_gpu_power_limit_watts')} / "
+                f"({_mean('gpunode_gpu_power_default_limit_watts')} > 0)"
+            ),
+        ),
+    ),
+}
+"""By cause."""
+
+OF_NODES = ("driver", "kernel", "os", "rdma", "lustre")
+"""What of a node may make a job slower."""
+
+
+class Place(NamedTuple):
+    """A GPU, and the rank on it as far as its process tells one."""
+
+    instance: str
+    gpu: str
+    rank: str = ""
+
+    def __str__(self) -> str:
+        rank = f" (rank {self.rank})" if self.rank else ""
+        return f"GPU {self.gpu} of {self.instance}{rank}"
+
+
+class Fired(NamedTuple):
+    """An alert about a job, or about a part that it uses."""
+
+    alert: str
+    severity: str
+    instance: str = ""
+    gpu: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierRun:
+    """A run to compare with."""
+
+    name: str
+    start: int
+    seconds: int
+    gpus: int
+    states: Amounts
+    causes: Amounts
+    step: float | None
+    versions: frozenset[tuple[str, str]]
+    nodes: frozenset[str]
+
+
+@dataclass(slots=True)
+class RunPast:
+    """What is recorded of a run; ``length`` is that of its windows, in seconds."""
+
+    run: Run
+    length: int
+    users: tuple[str, ...] = ()
+    states: dict[int, Amounts] = field(default_factory=lambda: defaultdict(dict))
+    """GPU hours by state, of each window by its end."""
+
+    causes: dict[int, Amounts] = field(default_factory=lambda: defaultdict(dict))
+    steps: dict[int, float] = field(default_factory=dict)
+    mfu: dict[int, float] = field(default_factory=dict)
+    gpus: dict[int, int] = field(default_factory=dict)
+    gains: dict[str, Amounts] = field(default_factory=dict)
+    kinds: Amounts = field(default_factory=dict)
+    phases: Amounts = field(default_factory=dict)
+    nodes: frozenset[str] = frozenset()
+    shared: int = 0
+    """GPUs that the job had, but not to itself."""
+
+    places: dict[str, dict[Place, float]] = field(default_factory=dict)
+    """GPU hours for which each cause was named, by cause."""
+
+    awaited: dict[tuple[Place, str], float] = field(default_factory=dict)
+    """GPU hours for which the others waited for a GPU, by the reason."""
+
+    blocked: dict[Place, float] = field(default_factory=dict)
+    """The share of its time for which each GPU waited for others."""
+
+    stalled: float | None = None
+    lost_since: float | None = None
+    alerts: dict[Fired, list[int]] = field(default_factory=dict)
+    """The ends of the windows in which each alert fired."""
+
+    versions: frozenset[tuple[str, str]] = frozenset()
+    facts: dict[str, list[str]] = field(default_factory=dict)
+    """What was measured while each cause was named."""
+
+    earlier: list[EarlierRun] = field(default_factory=list)
+    """The last runs, the latest first."""
+
+    others: dict[JobName, Amounts] = field(default_factory=dict)
+    """GPU hours by state of other jobs that do the same kind of work on as many GPUs."""
+
+    def begin(self, end: int) -> int:
+        """When the window began that ends then."""
+        return max(end - self.length, self.run.start)
+
+
+def ask(server: Prometheus, run: Run, earlier: list[Run]) -> RunPast:
+    """Everything that is recorded of a run, and of what it can be compared with."""
+    length = -(-(run.end - run.start) // (MOST_WINDOWS * RULE_INTERVAL)) * RULE_INTERVAL
+    past = RunPast(run, length)
+    asking = _Asking(server, past)
+    asking.size()
+    asking.time()
+    asking.where()
+    asking.alerts()
+    asking.facts()
+    past.versions = _versions(server, run.job, run.end, asking.nodes)
+    past.earlier = _earlier(server, past, earlier)
+    past.others = _others(server, past)
+    return past
+
+
+class _Asking:
+    """Asks about a run; ``nodes`` selects its nodes once ``size`` has found them."""
+
+    def __init__(self, server: Prometheus, past: RunPast) -> None:
+        self.server = server
+        self.past = past
+        self.run = past.run
+        self.nodes = ""
+
+    def _whole(self, query: RunQuery) -> Iterator[tuple[Labels, float]]:
+        """An expression over the whole run."""
+        window = self.run.end - self.run.start
+        return self.server.at(query.of(self.run.job, window, self.nodes), self.run.end)
+
+    def _windows(self, query: RunQuery) -> Iterator[tuple[Labels, int, float]]:
+        """An expression over each window."""
+        for window, at in windows(self.run.start, self.run.end, self.past.length):
+            asked = query.of(self.run.job, window, self.nodes)
+            yield from self.server.over(asked, at, lambda _: None)
+
+    def size(self) -> None:
+        past = self.past
+        held = list(self._whole(HELD))
+        past.nodes = frozenset(labels.get("instance", "") for labels, _ in held)
+        past.shared = max(0, len(held) - len(list(self._whole(ALONE))))
+        self.nodes = selecting(self.run.job.cluster, past.nodes)
+        past.users = tuple(
+            sorted(filter(None, (labels.get("user", "") for labels, _ in self._whole(USERS))))
+        )
+        past.gpus = {at: round(gpus) for _, at, gpus in self._windows(GPUS)}
+
+    def time(self) -> None:
+        past = self.past
+        for labels, at, hours in self._windows(SECONDS):
+            past.states[at][labels.get("state", "")] = hours
+        for labels, at, hours in self._windows(CAUSES):
+            past.causes[at][labels.get("cause", "")] = hours
+        for labels, _, hours in self._windows(GAINS):
+            gain = past.gains.setdefault(labels.get("cause", ""), {})
+            bound = labels.get("bound", "")
+            gain[bound] = gain.get(bound, 0.0) + hours
+        past.kinds = _by(self._whole(KINDS), "kind")
+        past.phases = _by(self._whole(PHASES), "phase")
+        past.steps = {at: seconds for _, at, seconds in self._windows(STEPS)}
+        past.mfu = {at: ratio for _, at, ratio in self._windows(MFU)}
+
+    def where(self) -> None:
+        past = self.past
+        for labels, hours in self._whole(PLACES):
+            past.places.setdefault(labels.get("cause", ""), {})[_place(labels)] = hours
+        for labels, hours in self._whole(AWAITED):
+            past.awaited[_place(labels), labels.get("reason", "")] = hours
+        past.blocked = {_place(labels): share for labels, share in self._whole(BLOCKED)}
+        past.stalled = _one(self._whole(STALLED))
+        lately = LOST_SINCE.of(self.run.job, 2 * self.past.length)
+        past.lost_since = _one(self.server.at(lately, self.run.end))
+
+    def alerts(self) -> None:
+        for query in (ALERTS, ALERTS_OF_PARTS):
+            for labels, at, _ in self._windows(query):
+                fired = Fired(
+                    labels.get("alertname", ""),
+                    labels.get("severity", ""),
+                    labels.get("instance", ""),
+                    labels.get("gpu", ""),
+                )
+                self.past.alerts.setdefault(fired, []).append(at)
+
+    def facts(self) -> None:
+        """What was measured from when a cause was first named until it was named last."""
+        for cause in {name for causes in self.past.causes.values() for name in causes}:
+            named = [at for at, causes in self.past.causes.items() if causes.get(cause)]
+            start, end = self.past.begin(min(named)), max(named)
+            for measured in MEASURED.get(cause, ()):
+                asked = measured.query.of(self.run.job, end - start, self.nodes)
+                value = _one(self.server.at(asked, end))
+                if value is not None:
+                    said = f"{measured.says} {written(value, measured.unit)}"
+                    self.past.facts.setdefault(cause, []).append(said)
+
+
+def selecting(cluster: str, nodes: frozenset[str]) -> str:
+    """What selects the series of nodes."""
+    either = "|".join(re.escape(node) for node in sorted(nodes))
+    return f'cluster="{quoted(cluster)}",instance=~"{quoted(either)}"'
+
+
+def _one(found: Iterator[tuple[Labels, float]]) -> float | None:
+    return next((value for _, value in found), None)
+
+
+def _by(found: Iterator[tuple[Labels, float]], label: str) -> Amounts:
+    return {labels.get(label, ""): hours for labels, hours in found}
+
+
+def _place(labels: Labels) -> Place:
+    return Place(labels.get("instance", ""), labels.get("gpu", ""), labels.get("rank", ""))
+
+
+def _versions(server: Prometheus, job: JobName, end: int, nodes: str) -> frozenset[tuple[str, str]]:
+    """What ran at the end of a run: of each thing that is known, its version."""
+    found = {
+        (labels.get("what", ""), labels.get("version", ""))
+        for labels, _ in server.at(NODE_VERSIONS.of(job, AT_ITS_END, nodes), end)
+        if labels.get("what") in OF_NODES
+    }
+    for labels, _ in server.at(PROCESS_VERSIONS.of(job, AT_ITS_END, nodes), end):
+        found |= {(what, version) for what, version in labels.items() if version}
+    return frozenset(found)
+
+
+def _earlier(server: Prometheus, past: RunPast, own: list[Run]) -> list[EarlierRun]:
+    """The last runs of the same name; of a Slurm job, the user's jobs with as many GPUs."""
+    if past.run.job.workload.startswith(SLURM) and past.users:
+        own = _of_user(server, past)
+    return [_brief(server, exact(server, run)) for run in own[::-1][:MOST_EARLIER]]
+
+
+def _of_user(server: Prometheus, past: RunPast) -> list[Run]:
+    """The Slurm jobs that a user had before with as many GPUs, the latest last."""
+    job = past.run.job
+    labels = {"cluster": job.cluster, "owner_namespace": job.owner_namespace, "user": past.users[0]}
+    which = ",".join(f'{label}="{quoted(text)}"' for label, text in labels.items())
+    series = f'job:gpunode_job:gpus{{{which},workload=~"{SLURM}.+"}}'
+    gpus = max(past.gpus.values(), default=0)
+    asked = f"max by (workload) (max_over_time({series}[{EARLIER}s])) == {gpus}"
+    names = {found.get("workload", "") for found, _ in server.at(asked, past.run.start)}
+    names.discard(job.workload)
+    edges = [
+        {
+            found.get("workload", ""): int(at)
+            for found, at in server.at(
+                f"{edge} by (workload) ({edge}_over_time(timestamp({series})[{EARLIER}s:5m]))",
+                past.run.start,
+            )
+        }
+        for edge in ("min", "max")
+    ]
+    first, last = edges
+    latest = sorted(names & first.keys() & last.keys(), key=lambda name: last[name])
+    return [
+        run
+        for name in latest[-MOST_EARLIER:]
+        for run in runs(
+            server,
+            JobName(job.cluster, job.owner_namespace, name),
+            first[name] - ENDED_AFTER,
+            last[name] + ENDED_AFTER,
+        )
+    ]
+
+
+def _brief(server: Prometheus, run: Run) -> EarlierRun:
+    """What an earlier run is compared by."""
+
+    def whole(query: RunQuery, nodes: str = "") -> Iterator[tuple[Labels, float]]:
+        return server.at(query.of(run.job, run.end - run.start, nodes), run.end)
+
+    held = list(whole(HELD))
+    nodes = frozenset(labels.get("instance", "") for labels, _ in held)
+    return EarlierRun(
+        str(run.job),
+        run.first,
+        run.seconds - run.missing,
+        len(held),
+        _by(whole(SECONDS), "state"),
+        _by(whole(CAUSES), "cause"),
+        _one(whole(STEPS)),
+        _versions(server, run.job, run.end, selecting(run.job.cluster, nodes)),
+        nodes,
+    )
+
+
+def kind(past: RunPast) -> str:
+    """The kind of work that a job did for most of its time; empty if it is not known."""
+    return max(past.kinds, key=lambda name: past.kinds[name], default="")
+
+
+OF_SHAPE = (
+    "max by (cluster, owner_namespace, workload) (max_over_time("
+    'job:gpunode_job_kind:gpus_hourly{{cluster="{cluster}",kind="{kind}"}}[{window}s])) == {gpus}'
+)
+HOURS_OF_SHAPE = (
+    "sum by (cluster, owner_namespace, workload, state) (sum_over_time("
+    'job:gpunode_gpu_seconds:rate1h_hourly{{cluster="{cluster}"}}[{window}s])) '
+    "and on (cluster, owner_namespace, workload) ({same})"
+)
+
+
+def of_shape(past: RunPast) -> str:
+    """The PromQL of the hours of jobs of the same kind with as many GPUs, by state."""
+    given = {
+        "cluster": quoted(past.run.job.cluster),
+        "kind": quoted(kind(past)),
+        "window": SHAPE,
+        "gpus": max(past.gpus.values(), default=0),
+    }
+    return HOURS_OF_SHAPE.format(**given, same=OF_SHAPE.format(**given))
+
+
+def _others(server: Prometheus, past: RunPast) -> dict[JobName, Amounts]:
+    """Other jobs of the last week that do the same kind of work on as many GPUs."""
+    found: dict[JobName, Amounts] = {}
+    if kind(past) in ("", "unknown"):
+        return found
+    own = {str(past.run.job), *(run.name for run in past.earlier)}
+    for labels, hours in server.at(of_shape(past), past.run.end):
+        job = JobName(*(labels.get(name, "") for name in JobName._fields))
+        if str(job) not in own:
+            found.setdefault(job, {})[labels.get("state", "")] = hours
+    return found
+
+
+def moments(past: RunPast) -> list[int]:
+    """The ends of the windows of a run."""
+    return [
+        end
+        for _, at in windows(past.run.start, past.run.end, past.length)
+        for end in range(at.first, at.last + 1, at.step)
+    ]

@@ -1,0 +1,227 @@
+"""Which job somebody means by a name, and when it ran, as far as Prometheus has recorded it.
+
+Rules record a job every 30 s while it holds a GPU. A run lasts until the job is missing for minutes
+in which its cluster is not.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+from gpunode.config import UsageError
+from gpunode.report.history import RULE_INTERVAL
+from gpunode.report.prometheus import Labels, Moments, Prometheus, quoted
+from gpunode.report.words import clock
+from gpunode.text import printable
+
+OF_JOBS = "job:gpunode_gpu_seconds:rate5m"
+OF_JOBS_HOURLY = "job:gpunode_gpu_seconds:rate1h_hourly"
+OF_PODS = "gpu:gpunode_gpu_owner:workload"
+OF_CLUSTERS = "cluster:gpunode_gpu_seconds:rate5m"
+SLURM = "slurm-"
+"""How the rules name a Slurm job: ``slurm-4301``."""
+
+LOOK = 60
+"""Seconds between two looks for a sample."""
+
+ENDED_AFTER = 600
+"""Seconds without a job, though its cluster was seen, after which its run has ended. A pod that is
+put elsewhere, or starts again, goes on."""
+
+LATELY = 180
+"""Seconds within which a job is seen that still runs: a scrape, a rule and some patience."""
+
+MOST_NAMED = 5
+LONGEST_NAME = 80
+BY_NAME = "cluster, owner_namespace, workload"
+
+
+class JobName(NamedTuple):
+    """A job as its owner names it. The user may come to be known while it runs."""
+
+    cluster: str
+    owner_namespace: str
+    workload: str
+
+    def __str__(self) -> str:
+        name = f"{self.owner_namespace}/{self.workload}" if self.owner_namespace else self.workload
+        return printable(name, LONGEST_NAME)
+
+    @property
+    def selector(self) -> str:
+        """What selects its series; a label that is empty selects those without it."""
+        return ",".join(
+            f'{label}="{quoted(text)}"' for label, text in zip(self._fields, self, strict=True)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A job from its first sample to its last, in Unix seconds."""
+
+    job: JobName
+    first: int
+    last: int
+    missing: int = 0
+    """Seconds of which nothing is recorded."""
+
+    cut: bool = False
+    """Whether it may have begun before the first moment that was looked at."""
+
+    goes_on: bool = False
+    unseen_since: int = 0
+    """When its cluster was seen last, if that was no later than the run; else 0."""
+
+    @property
+    def start(self) -> int:
+        """Between two samples, so that no window has one on its edge."""
+        return self.first - RULE_INTERVAL // 2
+
+    @property
+    def end(self) -> int:
+        return self.last + RULE_INTERVAL // 2
+
+    @property
+    def seconds(self) -> int:
+        return self.last - self.first + RULE_INTERVAL
+
+
+def find(server: Prometheus, name: str, cluster: str | None, start: int, end: int) -> JobName:
+    """The job that a user names: a pod, a workload, the number of a Slurm job or ``user@node``.
+
+    Raises ``UsageError``, with names like it, if there is none or there are several.
+    """
+    namespace, slash, rest = name.rpartition("/")
+    within = {"owner_namespace": namespace} if slash else {}
+    within |= {"cluster": cluster} if cluster is not None else {}
+    window = f"[{end - start}s]"
+
+    def jobs(series: str, label: str, text: str) -> set[JobName]:
+        labels = ",".join(f'{on}="{quoted(of)}"' for on, of in ({label: text} | within).items())
+        asked = f"group by ({BY_NAME}) (last_over_time({series}{{{labels}}}{window}))"
+        return {_name(labels) for labels, _ in server.at(asked, end)}
+
+    found = jobs(OF_JOBS, "workload", rest)
+    found |= jobs(OF_JOBS, "workload", f"{SLURM}{rest}") if not found else set()
+    found |= jobs(OF_PODS, "owner_pod", rest) if not found else set()
+    if len(found) == 1:
+        return found.pop()
+    if found:
+        raise UsageError(f"{name}: is the name of {len(found)} jobs: {_listed(sorted(found))}")
+    known = _known(server, window, end)
+    during = f"from {clock(start)} to {clock(end)} UTC"
+    if not known:
+        raise UsageError(
+            f"{server.url}: has no job {during}; does it evaluate gpunode's recording rules?"
+        )
+    near = _near(name, known)
+    like = f"names like it: {_listed(near)}" if near else f"no name of {len(known)} is like it"
+    raise UsageError(
+        f"{printable(name, LONGEST_NAME)}: held no GPU {during}, as far as is recorded; {like}; "
+        "--from looks further back"
+    )
+
+
+def _name(labels: Labels) -> JobName:
+    return JobName(*(labels.get(name, "") for name in JobName._fields))
+
+
+def _known(server: Prometheus, window: str, end: int) -> set[JobName]:
+    """The jobs of the last minutes, and those that were there at a full hour."""
+    lately = f"group by ({BY_NAME}) ({OF_JOBS})"
+    before = f"group by ({BY_NAME}) (last_over_time({OF_JOBS_HOURLY}{window}))"
+    return {_name(labels) for asked in (lately, before) for labels, _ in server.at(asked, end)}
+
+
+def _near(name: str, known: Iterable[JobName]) -> list[JobName]:
+    """The jobs whose names are most like what was typed."""
+    _, _, rest = name.rpartition("/")
+    spelt = {
+        spelling: job
+        for job in sorted(known)
+        for spelling in (str(job), job.workload, job.workload.removeprefix(SLURM))
+    }
+    like = difflib.get_close_matches(name, spelt, MOST_NAMED)
+    like += difflib.get_close_matches(rest, spelt, MOST_NAMED)
+    like += [spelling for spelling in spelt if len(rest) > 2 and rest in spelling]
+    return list(dict.fromkeys(spelt[spelling] for spelling in like))[:MOST_NAMED]
+
+
+def _listed(jobs: list[JobName]) -> str:
+    """Jobs in a line, with their cluster where that tells them apart."""
+    several = len({job.cluster for job in jobs}) > 1
+    shown = [
+        f"{job} (--cluster={printable(job.cluster, LONGEST_NAME)})" if several else str(job)
+        for job in jobs[:MOST_NAMED]
+    ]
+    more = f" and {len(jobs) - MOST_NAMED} more" if len(jobs) > MOST_NAMED else ""
+    return ", ".join(shown) + more
+
+
+def runs(server: Prometheus, job: JobName, start: int, end: int) -> list[Run]:
+    """The runs of a job that reach into a period, the first first."""
+    seen = _seen(server, f"{OF_JOBS}{{{job.selector}}}", start, end)
+    if not seen:
+        return []
+    cluster = _seen(server, f'{OF_CLUSTERS}{{cluster="{quoted(job.cluster)}"}}', start, end)
+    bounds = [seen[0]]
+    for before, after in pairwise(seen):
+        if after - before > ENDED_AFTER and _was_seen(cluster, before, after):
+            bounds += [before, after]
+    bounds.append(seen[-1])
+    last_of_all = bounds[-1]
+    return [
+        Run(
+            job,
+            first,
+            last,
+            missing=_missing([at for at in seen if first <= at <= last]),
+            cut=first <= start + LATELY,
+            goes_on=last >= end - LATELY,
+            unseen_since=(
+                cluster[-1] if cluster and last == last_of_all and cluster[-1] <= last + LOOK else 0
+            ),
+        )
+        for first, last in zip(bounds[::2], bounds[1::2], strict=True)
+    ]
+
+
+def _missing(seen: list[int]) -> int:
+    """Seconds between samples that are further apart than two looks."""
+    apart = (after - before - RULE_INTERVAL for before, after in pairwise(seen))
+    return sum(seconds for seconds in apart if seconds > 2 * LOOK)
+
+
+def exact(server: Prometheus, run: Run) -> Run:
+    """The same run to the sample: each is there until the rule is evaluated again."""
+    seen = f"{OF_JOBS}{{{run.job.selector}}}"
+    before = _seen(server, seen, run.first - LOOK, run.first, RULE_INTERVAL // 2)
+    after = _seen(server, seen, run.last, run.last + LOOK, RULE_INTERVAL // 2)
+    return replace(run, first=min([*before, run.first]), last=max([*after, run.last]))
+
+
+def _was_seen(cluster: list[int], before: int, after: int) -> bool:
+    """Whether the cluster was recorded for so long between two moments that a job has ended."""
+    between = [at for at in cluster if before < at < after]
+    return len(between) * LOOK > ENDED_AFTER
+
+
+def _seen(server: Prometheus, selector: str, start: int, end: int, step: int = LOOK) -> list[int]:
+    """When there was a sample; of several within a step, the last."""
+    moments = Moments(start, end, step)
+    asked = f"max(timestamp({selector}))"
+    found = {int(at) for _, _, at in server.over(asked, moments, lambda _: None)}
+    return sorted(at for at in found if at >= start)
+
+
+def windows(start: int, end: int, length: int) -> Iterator[tuple[int, Moments]]:
+    """Windows that cover a time, by their length and ends; the first may be shorter."""
+    first = end - (end - start) // length * length
+    if first > start:
+        yield first - start, Moments(first, first, length)
+    if first < end:
+        yield length, Moments(first + length, end, length)

@@ -1,0 +1,96 @@
+"""Prints a report in a terminal, or into the output of a job: words first, no colour alone."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from gpunode.export import palette
+from gpunode.report.document import Report, ReportSection, Table, TableColumn, Value
+from gpunode.report.words import written
+
+WORDS = ("evidence", "remedy")
+"""Columns that are too long for a table: a row that has them is a paragraph."""
+
+COLOURS = {**palette.STATES, **palette.CAUSES}
+
+
+def printed(report: Report, console: Console) -> None:
+    """Print what a report says, without the PromQL and what is behind charts."""
+    console.print(Text(report.title, style="bold"))
+    console.print(Text(report.finding))
+    for warning in report.warnings:
+        console.print(Text(f"The server warns: {warning}", style="bold"))
+    for section in report.sections:
+        _section(section, console)
+    console.print()
+    console.print(Text(f"From {report.source}. {report.reading}", style="dim"))
+
+
+def _section(section: ReportSection, console: Console) -> None:
+    console.print()
+    console.print(Text(section.title, style="bold"))
+    console.print(Text(section.says))
+    known = [figure for figure in section.figures if figure.value is not None]
+    if known:
+        figures = RichTable.grid(padding=(0, 2))
+        for figure in known:
+            figures.add_row(
+                Text(figure.title),
+                Text(f"{written(figure.value, figure.unit)} {figure.note}".rstrip()),
+            )
+        console.print(Padding(figures, (0, 0, 0, 2), expand=False))
+    for table in section.tables:
+        if table.hidden:
+            continue
+        if not table.rows:
+            console.print(Padding(Text(table.nothing), (0, 0, 0, 2), expand=False))
+        elif any(column.name in WORDS for column in table.columns):
+            _paragraphs(table, console)
+        else:
+            console.print(Padding(_grid(table), (0, 0, 0, 2), expand=False))
+
+
+def _grid(table: Table) -> RichTable:
+    """A table of figures, with a bar for a share of the whole."""
+    grid = RichTable(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for column in table.columns:
+        grid.add_column(Text(column.title), justify="left" if column.unit == "text" else "right")
+    for row in table.rows:
+        grid.add_row(
+            *(_cell(cell, column) for cell, column in zip(row, table.columns, strict=True))
+        )
+    return grid
+
+
+def _cell(value: Value, column: TableColumn) -> Text:
+    name = value if isinstance(value, str) else ""
+    return Text(written(value, column.unit), style=COLOURS.get(name, ""))
+
+
+def _paragraphs(table: Table, console: Console) -> None:
+    """A paragraph for each row: its name, its figures, and what is said of it."""
+    for row in table.rows:
+        cells = dict(zip((column.name for column in table.columns), row, strict=True))
+        titles = {column.name: column for column in table.columns}
+        name, *figures = (column for column in table.columns if column.name not in WORDS)
+        said = [
+            f"{column.title.lower()} {written(cells[column.name], column.unit)}"
+            + (f" {column.unit}" if column.unit == "GPU hours" else "")
+            for column in figures
+            if cells[column.name] not in ("", None)
+        ]
+        head = Text(str(cells[name.name]), style=f"bold {COLOURS.get(str(cells[name.name]), '')}")
+        console.print(Padding(head, (0, 0, 0, 2), expand=False))
+        console.print(Padding(Text(", ".join(said)), (0, 0, 0, 4), expand=False))
+        for word in WORDS:
+            if word in cells:
+                console.print(
+                    Padding(
+                        Text(f"{titles[word].title}: {cells[word]}"), (0, 0, 0, 4), expand=False
+                    )
+                )
+    if table.note:
+        console.print(Padding(Text(table.note, style="dim"), (0, 0, 0, 2), expand=False))
