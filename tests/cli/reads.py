@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from gpunode.cli import commands, reporting
+from gpunode.cli import commands, explaining, reporting
 from gpunode.config import CommandSettings, Section, SettingName, leaves
 from tests.machine import MachineDriver, MachineGpu
 
@@ -60,6 +60,7 @@ class Answered:
 
 def stage() -> None:
     """Replace what a machine may lack: a GPU, nccl-tests, and a Prometheus with weeks of data."""
+    run = SimpleNamespace(first=0)
     gpu = MachineGpu(0, "GPU-aa", "0000:19:00.0")
     replaced: dict[Any, dict[str, Any]] = {
         commands: {
@@ -72,6 +73,14 @@ def stage() -> None:
             "PeriodView": lambda *_: None,
             "report": lambda *_: None,
             "FORMATS": {"html": str},
+        },
+        explaining: {
+            "runs": SimpleNamespace(
+                find=lambda *_: "", runs=lambda *_: [run], exact=lambda *_: run, ENDED_AFTER=0
+            ),
+            "job": SimpleNamespace(EARLIER=0, ask=lambda *_: None),
+            "answer": lambda *_: None,
+            "FORMATS": {"text": str},
         },
     }
     for module, names in replaced.items():

@@ -34,6 +34,7 @@ USES: dict[str, list[list[str]]] = {
     "calibrate": [["--path.rootfs={folder}"]],
     "nccl-bench": [["--path.rootfs={folder}"]],
     "report": [["--output={folder}/report.html"]],
+    "why": [["llm", "--output={folder}/why.txt"]],
     "advise": [
         [f"--web.listen-address={NOBODY}"],
         [f"--url=https://{NOBODY}", "--username=ann", "--password-file={folder}/password"],

@@ -16,6 +16,7 @@ import pytest
 from alerts.recording import RECORDS
 from gpunode.cli.commands import main
 from gpunode.report import job, runs
+from gpunode.report.history import RULE_INTERVAL
 from gpunode.report.job import MEASURED, RunQuery
 from gpunode.sources import METRICS
 from gpunode.verdict.causes import CAUSES
@@ -99,7 +100,7 @@ class Known:
                 yield node, str(gpu)
 
 
-WELL = Part(hours=2, shares={"compute": 0.95, "communication": 0.05}, step=1.0)
+WELL = Part(hours=2, shares={"compute": 0.96, "communication": 0.04}, step=1.0)
 STORAGE = Part(
     hours=4,
     shares={"compute": 0.5, "starved": 0.5},
@@ -118,7 +119,7 @@ WAITS = Part(
 DARK = Part(hours=3, shares={"unknown": 0.9, "idle": 0.1}, verdicts=False)
 
 
-def _stalls(begin: int, end: int) -> list[tuple[str, Labels, Callable[[int], float], int]]:
+def _stalls(_: int, end: int) -> list[tuple[str, Labels, Callable[[int], float], int]]:
     hung = end - HOUR
     late = {"instance": "n-2", "gpu": "3", "uuid": "GPU-n-2-3", "rank": "3", "reason": "stopped"}
     fired = {"alertname": "JobStalled", "alertstate": "firing", "severity": "page"}
@@ -131,28 +132,49 @@ def _stalls(begin: int, end: int) -> list[tuple[str, Labels, Callable[[int], flo
 
 def _io(begin: int, end: int) -> list[tuple[str, Labels, Callable[[int], float], int]]:
     on = {"instance": "n-1", "resource": "io"}
+    of_job = "job:gpunode_gpu_lost:since"
     name = "gpunode_job_pressure_waiting_seconds_total"
-    return [(name, {**on, "gpu": "0", "uuid": "GPU-n-1-0"}, lambda at: 0.62 * (at - begin), begin)]
+    return [
+        (name, {**on, "gpu": "0", "uuid": "GPU-n-1-0"}, lambda at: 0.62 * (at - begin), begin),
+        (of_job, {}, lambda _: begin + 2.0 * HOUR, end - HOUR),
+    ]
 
 
 STARVED = Known(
-    workload="llm", namespace="research", pod="llm-worker-{}", nodes=("n-1",), more=_io,
+    workload="llm",
+    namespace="research",
+    pod="llm-worker-{}",
+    nodes=("n-1",),
+    more=_io,
     parts=(WELL, STORAGE),
 )
 HANG = Known(
-    workload="slurm-4301", user="kim", nodes=("n-2",), more=_stalls, parts=(WELL, HANGS),
+    workload="slurm-4301",
+    user="kim",
+    nodes=("n-2",),
+    more=_stalls,
+    parts=(WELL, HANGS),
     named_on={"stopped": (("n-2", "3"),)},
 )
 STRAGGLER = Known(
-    workload="resnet", namespace="vision", pod="resnet-{}", nodes=("n-3", "n-4"), ended=1.0,
+    workload="resnet",
+    namespace="vision",
+    pod="resnet-{}",
+    nodes=("n-3", "n-4"),
+    ended=1.0,
     parts=(WAITS,),
 )
 HEALTHY = Known(workload="ann@n-5", user="ann", nodes=("n-5",), gpus=2, parts=(WELL,))
 UNKNOWN = Known(workload="slurm-77", user="lee", nodes=("n-6",), ended=30.0, parts=(DARK,))
 EARLIER = (
     Known(
-        workload="llm", namespace="research", pod="llm-worker-{}", nodes=("n-1",), ended=48.0,
-        parts=(WELL,), torch="2.8.0",
+        workload="llm",
+        namespace="research",
+        pod="llm-worker-{}",
+        nodes=("n-1",),
+        ended=48.0,
+        parts=(WELL,),
+        torch="2.8.0",
     ),
     Known(workload="slurm-4299", user="kim", nodes=("n-2",), ended=40.0, parts=(WELL,)),
     Known(workload="slurm-4300", user="kim", nodes=("n-2",), ended=20.0, parts=(WELL,)),
@@ -169,7 +191,7 @@ OTHERS = {"other-a": 0.6, "other-b": 0.7, "other-c": 0.9}
 DARKNESS = (NOW - 10 * HOUR, NOW - 10 * HOUR + 1200)
 """When nothing was recorded."""
 
-LITTLE_OF = (NOW - 55 * HOUR, NOW)
+SEEN = (NOW - 55 * HOUR, NOW)
 """For how long the cluster is recorded."""
 
 
@@ -179,10 +201,20 @@ class Series:
     def __init__(self) -> None:
         self.lines: dict[str, list[str]] = defaultdict(list)
 
-    def put(self, name: str, labels: Labels, value: Callable[[int], float], begin: int, end: int, every: int = EVERY) -> None:
-        of = ",".join(f"{key}={json.dumps(text)}" for key, text in {"cluster": "c", **labels}.items())
+    def put(
+        self,
+        name: str,
+        labels: Labels,
+        value: Callable[[int], float],
+        begin: int,
+        end: int,
+        every: int = EVERY,
+    ) -> None:
+        of = ",".join(
+            f"{key}={json.dumps(text)}" for key, text in {"cluster": "c", **labels}.items()
+        )
         self.lines[name] += [
-            f"{name}{{{of}}} {value(at):.7g} {at}"
+            f"{name}{{{of}}} {value(at):.12g} {at}"
             for at in range(begin + every, end + 1, every)
             if not DARKNESS[0] < at <= DARKNESS[1]
         ]
@@ -197,7 +229,9 @@ def _record(known: Known, series: Series) -> None:
     for part in known.parts:
         end = begin + round(part.hours * HOUR)
 
-        def put(name: str, labels: Labels, value: float, since: int = begin, until: int = end) -> None:
+        def put(
+            name: str, labels: Labels, value: float, since: int = begin, until: int = end
+        ) -> None:
             series.put(name, {**known.labels, **labels}, lambda _: value, since, until)
 
         for state, share in part.shares.items():
@@ -219,7 +253,13 @@ def _record(known: Known, series: Series) -> None:
             if "blocked" in part.shares:
                 share = 0.02 if late else part.shares["blocked"]
                 put("gpu:gpunode_gpu_blocked:by_job", own, share)
-            versions = {"torch": known.torch, "nccl": "2.27.5", "cuda": "", "image": "", "digest": ""}
+            versions = {
+                "torch": known.torch,
+                "nccl": "2.27.5",
+                "cuda": "",
+                "image": "",
+                "digest": "",
+            }
             series.put("gpunode_job_version_info", {**own, **versions}, lambda _: 1.0, begin, end)
             for cause in part.causes:
                 on = known.named_on.get(cause)
@@ -245,7 +285,8 @@ def _past() -> str:
     for known in sorted(JOBS, key=lambda known: known.begin):
         _record(known, series)
     for state in ("compute", "free"):
-        series.put("cluster:gpunode_gpu_seconds:rate5m", {"state": state}, lambda _: 50.0, *LITTLE_OF)
+        name = "cluster:gpunode_gpu_seconds:rate5m"
+        series.put(name, {"state": state}, lambda _: 50.0, *SEEN)
     for name, useful in OTHERS.items():
         labels = {"workload": name, "owner_namespace": "others"}
         for state, share in (("compute", useful), ("starved", 1 - useful)):
@@ -253,9 +294,18 @@ def _past() -> str:
                 "job:gpunode_gpu_seconds:rate1h_hourly",
                 {**labels, "state": state},
                 lambda _, share=share: 8 * share,  # type: ignore[misc]
-                NOW - 24 * HOUR, NOW, HOUR,
+                NOW - 24 * HOUR,
+                NOW,
+                HOUR,
             )
-        series.put("job:gpunode_job_kind:gpus_hourly", {**labels, "kind": "training"}, lambda _: 8.0, NOW - 24 * HOUR, NOW, HOUR)
+        series.put(
+            "job:gpunode_job_kind:gpus_hourly",
+            {**labels, "kind": "training"},
+            lambda _: 8.0,
+            NOW - 24 * HOUR,
+            NOW,
+            HOUR,
+        )
     return series.text()
 
 
@@ -280,7 +330,6 @@ class Ended(NamedTuple):
 
 
 Why = Callable[..., Ended]
-AT = "--to=2027-01-15T08:00:00"
 
 
 @pytest.fixture
@@ -318,3 +367,258 @@ class Said:
         (found,) = (one for one in self.sections[section]["tables"] if one["name"] == name)
         names = [column["name"] for column in found["columns"]]
         return [dict(zip(names, row, strict=True)) for row in found["rows"]]
+
+
+# Five jobs whose truth is known
+
+
+def near(found: float, truth: float) -> bool:
+    return found == pytest.approx(truth, rel=0.01)
+
+
+def test_every_second_of_each_job_is_in_its_state(why: Why) -> None:
+    for known, name in (
+        (STARVED, "research/llm"),
+        (HANG, "4301"),
+        (HEALTHY, "ann@n-5"),
+        (UNKNOWN, "slurm-77"),
+    ):
+        said = Said(why(name, "--format=json", "--price=2"))
+        rows = {row["state"]: row for row in said.rows("seconds", "states")}
+        expected = {state for part in known.parts for state in part.shares}
+        assert rows.keys() == expected
+        for state, row in rows.items():
+            assert near(row["gpu_hours"], known.hours(state))
+            assert near(row["cost"], 2 * known.hours(state))
+        assert near(said.figure("seconds", "held"), known.held)
+        assert near(said.figure("seconds", "cost"), 2 * known.held)
+        assert said.figure("seconds", "lasted") == known.end - known.begin
+        assert said.figure("seconds", "missing") == 0
+
+
+def test_a_job_that_storage_starves(why: Why) -> None:
+    said = Said(why("research/llm", "--format=json", "--price=2"))
+    (cause,) = said.rows("held_up", "causes")
+    lower, estimate, upper = (
+        (1 - 1 / times) * 8 * 4 for times in STORAGE.gains["data_loading_storage"]
+    )
+    assert cause["cause"] == "data_loading_storage"
+    assert near(cause["named"], 16)
+    assert near(cause["given_back"], estimate)
+    assert near(cause["given_back_lower"], lower)
+    assert near(cause["given_back_upper"], upper)
+    assert near(cause["cost"], 2 * estimate)
+    assert "from 2027-01-15 04:00 to 2027-01-15 08:00 UTC; on all 8 GPUs" in cause["evidence"]
+    assert "share of the time in which the job waited for I/O: 62.0" in cause["evidence"]
+    remedy = CAUSES["data_loading_storage"].remedy
+    assert remedy is not None
+    assert cause["remedy"] == remedy.do
+    for part in ("it still holds them", "Most was lost to data_loading_storage", remedy.do):
+        assert part in said.finding
+
+
+def test_a_job_that_hangs_names_the_rank_that_is_waited_for(why: Why) -> None:
+    said = Said(why("4301", "--format=json"))
+    first = said.rows("held_up", "causes")[0]
+    assert (first["cause"], first["given_back"]) == ("stalled_collective", None)
+    assert near(first["given_back_upper"], 7 + 7 / 8)
+    assert f"GPU 3 of n-2 (rank 3) was waited for: {STOPPED.meaning}" in first["evidence"]
+    assert "no GPU of the job worked for 1 h" in first["evidence"]
+    assert first["remedy"].startswith(STOPPED.advice.remedy)
+    (alert,) = said.rows("alerts", "alerts")
+    assert (alert["alert"], alert["severity"]) == ("JobStalled", "page")
+
+
+def test_a_job_with_a_straggler_names_its_gpu_and_the_time_without_records(why: Why) -> None:
+    said = Said(why("vision/resnet", "--format=json"))
+    (cause,) = said.rows("held_up", "causes")
+    dark = (DARKNESS[1] - DARKNESS[0]) / HOUR * STRAGGLER.size
+    assert cause["cause"] == "straggler"
+    assert near(cause["given_back_upper"], 0.3 * (STRAGGLER.held - dark))
+    assert "GPU 5 of n-4 waited for 2.0" in cause["evidence"]
+    missing = pytest.approx(DARKNESS[1] - DARKNESS[0], abs=runs.LOOK)
+    assert said.figure("seconds", "missing") == missing
+    assert "For 20 min of it nothing was recorded" in said.finding
+    assert "it has ended" in said.finding
+
+
+def test_a_healthy_job_is_said_to_be_so_as_far_as_it_was_looked_for(why: Why) -> None:
+    said = Said(why("ann@n-5", "--format=json"))
+    assert said.rows("held_up", "causes") == []
+    assert "Nothing took a tenth of its time, as far as it was looked for." in said.finding
+
+
+def test_a_job_of_which_little_is_known_is_never_called_well(why: Why) -> None:
+    said = Said(why("77", "--format=json"))
+    assert "Nothing took" not in said.finding
+    assert "the sensors could not tell what the GPUs did" in said.finding
+    assert "For 100.0\u202f% of its GPU hours there is no verdict" in said.finding
+    assert near(said.figure("seconds", "unknown"), UNKNOWN.hours("unknown"))
+    assert near(said.figure("seconds", "lost"), UNKNOWN.hours("idle"))
+
+
+# Compared with others
+
+
+def test_a_run_is_compared_with_the_last_of_its_name_and_what_changed_is_listed(why: Why) -> None:
+    said = Said(why("research/llm", "--format=json"))
+    now, before = said.rows("runs", "runs")
+    assert (now["run"], before["run"]) == ("this run", "research/llm")
+    assert before["began"] == "2027-01-13 06:00"
+    assert (before["lasted"], before["gpus"]) == (2 * HOUR, 8)
+    assert near(before["useful"], 0.96)
+    assert near(before["step"], 1.0)
+    changed = {row["what"]: (row["before"], row["now"]) for row in said.rows("changes", "changes")}
+    assert changed.keys() == {"torch", "useful", "step"}
+    assert changed["torch"] == ("2.8.0", "2.9.1")
+    says = said.sections["changes"]["says"]
+    assert "Clearly more is lost since 2027-01-15 04:00 UTC than before." in says
+    assert "A step took 1 s in the first third of the run and 2 s in the last." in says
+
+
+def test_a_slurm_job_is_compared_with_the_users_last_jobs_on_as_many_gpus(why: Why) -> None:
+    rows = Said(why("4301", "--format=json")).rows("runs", "runs")
+    assert [row["run"] for row in rows] == ["this run", "slurm-4300", "slurm-4299"]
+    assert [row["lasted"] for row in rows] == [3 * HOUR, 2 * HOUR, 2 * HOUR]
+    assert [row["most"] for row in rows] == ["stalled_collective", "-", "-"]
+
+
+def test_a_run_is_compared_with_others_of_its_kind_and_size(why: Why) -> None:
+    said = Said(why("research/llm", "--format=json"))
+    assert near(said.figure("others", "middle"), 0.7)
+    assert "Of 3 other jobs (training) with 8 GPUs" in said.sections["others"]["says"]
+    alone = Said(why("ann@n-5", "--format=json"))
+    assert alone.sections["others"]["figures"] == []
+    assert "too few to compare with" in alone.sections["others"]["says"]
+
+
+def test_an_earlier_run_is_asked_about_by_its_time(why: Why) -> None:
+    said = Said(why("research/llm", "--to=2027-01-14", "--format=json"))
+    assert (said.whole["start"], said.whole["end"]) == ("2027-01-13 06:00", "2027-01-13 08:00")
+    assert "it has ended" in said.finding
+    part = Said(why("research/llm", "--from=1h", "--format=json"))
+    assert "at least since 2027-01-15 07:00" in part.finding
+    assert near(part.figure("seconds", "held"), 8)
+
+
+def test_an_end_that_nobody_saw_is_not_called_one(why: Why) -> None:
+    """The cluster went dark with the job in it."""
+    said = Said(why("resnet", "--to=2027-01-14T22:15:00", "--format=json"))
+    assert "its end is not known" in said.finding
+    assert "it has ended" not in said.finding
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("llm", "research/llm"),
+        ("research/llm-worker-3", "research/llm"),
+        ("llm-worker-3", "research/llm"),
+        ("4301", "slurm-4301 of kim"),
+        ("slurm-4301", "slurm-4301 of kim"),
+        ("ann@n-5", "ann@n-5"),
+    ],
+)
+def test_names_that_a_user_may_give(why: Why, name: str, title: str) -> None:
+    assert Said(why(name, "--format=json")).whole["title"] == f"Why is it slow: {title}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["train"], 'train: is the name of 3 jobs: <b>"x"</b>/train, team-a/train, team-b/train'),
+        (["research/lmm"], "names like it: research/llm"),
+        (["430"], "names like it: slurm-4301"),
+        (["llm", "--cluster=d"], "held no GPU"),
+        (["nothing-of-the-kind"], "is like it"),
+        (["77", "--from=10h"], "--from looks further back"),
+        (["llm", "--to=2020-01-01"], "does it evaluate gpunode's recording rules?"),
+        (["llm", "--from=yesterday"], "is no date"),
+        ([" "], "is empty"),
+        ([], "JOB"),
+        (["llm", "--prometheus.url=http://127.0.0.1:9"], "cannot be reached"),
+    ],
+)
+def test_what_cannot_be_answered_is_one_line_and_exit_code_2(
+    why: Why, arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: None)
+    ended = why(*arguments)
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert said in ended.err
+
+
+# Formats
+
+
+def test_a_terminal_and_the_output_of_a_job_get_words(why: Why, tmp_path: Path) -> None:
+    ended = why("4301")
+    assert ended.err == ""
+    assert "\x1b" not in ended.out, "no colours into a pipe"
+    assert all(len(line) <= 100 for line in ended.out.splitlines())
+    for part in ("stalled_collective", "What helps:", "Beside its last runs", "Not recorded"):
+        assert part in ended.out
+    file = tmp_path / "why.txt"
+    assert why("4301", f"--output={file}").out == f"{file}\n"
+    assert "stalled_collective" in file.read_text()
+
+
+def test_the_page_is_one_file_that_runs_nothing(why: Why) -> None:
+    page = why("4301", "--format=html").out
+    assert page.count("<section ") == 6
+    assert "<svg" in page
+    assert not re.search(r"<script|<link|<img| src=|https?://(?!127\.0\.0\.1)(?!www\.w3)", page)
+    hostile = why(f"{HOSTILE}/train", "--format=html")
+    assert hostile.code == 0
+    assert HOSTILE not in hostile.out
+    assert "&lt;b&gt;" in hostile.out
+
+
+# What is asked for exists
+
+
+QUERIES = {name: one for name, one in vars(job).items() if isinstance(one, RunQuery)}
+FACTS = {
+    f"{cause} {at}": one.query
+    for cause, all_of in MEASURED.items()
+    for at, one in enumerate(all_of)
+}
+RECORDED = re.compile(r"[a-z]+:gpunode_[a-z0-9_]+:[a-z0-9_]+")
+
+
+@pytest.mark.parametrize("query", [*QUERIES.values(), *FACTS.values()], ids=[*QUERIES, *FACTS])
+def test_what_is_asked_for_is_recorded_or_exported(query: RunQuery) -> None:
+    asked = query.of(runs.JobName("c", "ns", "JOB"), 600, 'cluster="c",instance=~"n"')
+    promql_parser.parse(asked)
+    recorded = {record.name: record for record in RECORDS}
+    exported = {metric.name: metric for section in METRICS.values() for metric in section}
+    names = RECORDED.findall(asked)
+    raw = re.findall(r"\bgpunode_[a-z0-9_]+", RECORDED.sub("", asked))
+    by = set(re.findall(r"\w+", " ".join(re.findall(r"by \(([^)]*)\)", asked))))
+    assert names or raw or "ALERTS" in asked
+    labels = {"cluster", "instance", "alertname", "severity", "gpu"} if "ALERTS" in asked else set()
+    for name in names:
+        assert name in recorded
+        labels |= set(recorded[name].labels)
+    for name in raw:
+        labels |= {"cluster", "instance", *exported[name].labels}
+    assert by <= labels
+
+
+def test_what_is_measured_beside_a_cause_is_what_its_verdict_rests_on() -> None:
+    for cause, all_of in MEASURED.items():
+        uses = {metric.name for metric in CAUSES[cause].uses}
+        for one in all_of:
+            raw = re.findall(r"\bgpunode_[a-z0-9_]+", RECORDED.sub("", one.query.expression))
+            assert set(raw) <= uses
+
+
+def test_figures_count_samples_as_often_as_the_rules_record_them() -> None:
+    recorded = {record.name: record for record in RECORDS}
+    for query in QUERIES.values():
+        if f"* {RULE_INTERVAL} /" in query.expression:
+            for name in RECORDED.findall(query.expression):
+                assert recorded[name].interval == f"{RULE_INTERVAL}s"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import time
 from collections.abc import Callable
@@ -19,32 +20,27 @@ from gpunode.report.prometheus import Prometheus
 from gpunode.report.terminal import printed
 from gpunode.report.why import answer
 
-FORMATS: dict[str, Callable[[Report], str]] = {"html": html, "json": as_json}
+LINE = 100
+"""Characters of a line in a file."""
 
 
 def write(settings: WhySettings) -> None:
     """Write what there is to say about the job that the settings name."""
     logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line for each request
-    if settings.format != "text":
-        form = FORMATS[settings.format]
-        deliver(settings.output, lambda: form(ask(settings)))
-    elif settings.output != "-":
-        deliver(settings.output, lambda: in_text(ask(settings)))
-    else:
+    if settings.format == "text" and settings.output == "-":
         report = ask(settings)
         with streams.printing():
             printed(report, Console())
+        return
+    form = FORMATS[settings.format]
+    deliver(settings.output, lambda: form(ask(settings)))
 
 
 def in_text(report: Report) -> str:
     """What a terminal would show, without colours."""
-    console = Console(record=True, quiet=True, width=LINE)
-    printed(report, console)
-    return console.export_text()
-
-
-LINE = 100
-"""Characters of a line in a file."""
+    text = io.StringIO()
+    printed(report, Console(file=text, width=LINE))
+    return text.getvalue()
 
 
 def ask(settings: WhySettings) -> Report:
@@ -62,3 +58,6 @@ def ask(settings: WhySettings) -> Report:
         before = runs.runs(server, found, run.first - job.EARLIER, run.first - runs.ENDED_AFTER)
         past = job.ask(server, run, before)
         return answer(past, end, settings.price, server.url, server.warnings)
+
+
+FORMATS: dict[str, Callable[[Report], str]] = {"text": in_text, "html": html, "json": as_json}

@@ -199,7 +199,8 @@ def _missing(seen: list[int]) -> int:
 def exact(server: Prometheus, run: Run) -> Run:
     """The same run to the sample: each is there until the rule is evaluated again."""
     seen = f"{OF_JOBS}{{{run.job.selector}}}"
-    before = _seen(server, seen, run.first - LOOK, run.first, RULE_INTERVAL // 2)
+    begin = run.first if run.cut else run.first - LOOK
+    before = _seen(server, seen, begin, run.first, RULE_INTERVAL // 2)
     after = _seen(server, seen, run.last, run.last + LOOK, RULE_INTERVAL // 2)
     return replace(run, first=min([*before, run.first]), last=max([*after, run.last]))
 
