@@ -150,6 +150,7 @@ class Story:
             tape: [parts(text) for text in expositions(tape, LASTS, SCRAPE)] for tape in tapes
         }
         self.begin = time.monotonic()
+        self.began = time.time()
 
     def text(self, path: str) -> bytes:
         """What a node shows now."""
@@ -183,6 +184,10 @@ class Story:
             lines += [line for line in text.splitlines() if "@" not in line]
             if job:
                 lines += self._held(job, node, gpu)
+            if job and job.trains:
+                stepped = self.began + (60 * begin if part.tape == HANG.tape else seconds)
+                at = f'gpu="{gpu}",uuid="{uuid(node, gpu)}"'
+                lines += [f"gpunode_training_last_step_timestamp_seconds{{{at}}} {stepped:.0f}"]
         host, _ = besides(hosts, seconds)
         return "\n".join([hosts, *(host.splitlines()), *lines, ""])
 
