@@ -36,6 +36,7 @@ from alerts.rule_files import (
     file_of,
     groups,
     in_words,
+    rule,
     rule_files,
     substituted,
     variables,
@@ -373,6 +374,25 @@ def test_a_name_that_a_tenant_chose_is_no_command(tmp_path: Path) -> None:
     (variables,) = set(re.findall(r'variables="(.*?)"[,}]', printed))
     given = ["instance=node-a", "mountpoint=/x;touch owned;$(touch owned)"]
     assert shlex.split(variables) == given
+
+
+def test_the_owner_of_a_job_is_told_what_to_ask(tmp_path: Path) -> None:
+    """The command of the annotation ``why`` is pasted into a shell, too."""
+    for row in THRESHOLDS:
+        assert ("why" in rule(row, row.tiers[0])["annotations"]) == row.of_owner
+        assert not row.of_owner or row.scope == "job"
+    row = ROWS["JobStarved"]
+    chosen = {"owner_namespace": "research", "owner_pod": "x';touch owned;'-0"}
+    fires = {
+        Series(one.metric, tuple({**dict(one.labels), **chosen}.items()))
+        if one.metric == "gpunode_gpu_owner_info"
+        else one: value
+        for one, value in row.example.fires.items()
+    }
+    changed = replace(row, example=replace(row.example, fires=fires))
+    printed = rendered(tmp_path, [changed], row.group)
+    (why,) = set(re.findall(r'\bwhy="(.*?)"[,}]', printed))
+    assert shlex.split(why) == ["gpunode", "why", "research/x;touch owned;"]
 
 
 def test_every_description_is_rendered(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.reasons import STOPPED
 from tests.bench.known import backfill
 from tests.bench.known import served as prometheus
-from tests.needs import need
+from tests.needs import ROOT, need
 
 NOW = 1_800_000_000
 """2027-01-15, 08:00 UTC."""
@@ -413,7 +414,7 @@ def test_a_job_that_storage_starves(why: Why) -> None:
     remedy = CAUSES["data_loading_storage"].remedy
     assert remedy is not None
     assert cause["remedy"] == remedy.do
-    for part in ("it still holds them", "Most was lost to data_loading_storage", remedy.do):
+    for part in ("it still held them then", "Most was lost to data_loading_storage", remedy.do):
         assert part in said.finding
 
 
@@ -552,6 +553,49 @@ def test_what_cannot_be_answered_is_one_line_and_exit_code_2(
 
 
 # Formats
+
+
+EPILOG = re.search(r"```sh\n(#!/bin/sh\n.*?)```", (ROOT / "docs/why.md").read_text(), re.DOTALL)
+FAKES = {
+    "scontrol": 'echo n-2; echo n-3  # show hostnames "$3"',
+    "runuser": 'shift 3; echo "as $0" >> {folder}/called; exec "$@"',
+    "gpunode": 'echo "gpunode $*"',
+}
+
+
+@pytest.mark.parametrize(
+    ("node", "output", "written"),
+    [
+        ("n-2", "job.out", "at work\ngpunode why 4301 --prometheus.url=https://prometheus.example"),
+        ("n-3", "job.out", "at work\n"),
+        ("n-2", "slurm-%j.out", None),
+        ("n-2", "", None),
+    ],
+)
+def test_the_epilog_writes_at_the_end_of_a_jobs_output(
+    tmp_path: Path, node: str, output: str, written: str | None
+) -> None:
+    assert EPILOG is not None
+    for name, does in FAKES.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does.format(folder=tmp_path)}\n")
+        (tmp_path / name).chmod(0o755)
+    script = EPILOG[1].replace("/opt/gpunode/bin", str(tmp_path)).replace("PATH=", "PATH=$PATH:")
+    (tmp_path / "job.out").write_text("at work\n")
+    told = {
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "SLURM_JOB_ID": "4301",
+        "SLURM_JOB_USER": "kim",
+        "SLURM_JOB_NODELIST": "n-[2-3]",
+        "SLURMD_NODENAME": node,
+        "SLURM_JOB_STDOUT": str(tmp_path / output) if output else "",
+    }
+    ran = subprocess.run(["/bin/sh", "-c", script], env=told, capture_output=True, check=False)
+    assert ran.returncode == 0, "a node whose Epilog fails is drained"
+    assert (ran.stdout, ran.stderr) == (b"", b"")
+    assert (tmp_path / "job.out").read_text().startswith(written or "at work\n")
+    if written != "at work\n" and written:
+        assert "gpunode why" in (tmp_path / "job.out").read_text()
+    assert not (tmp_path / "slurm-%j.out").exists()
 
 
 def test_a_terminal_and_the_output_of_a_job_get_words(why: Why, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def ask(settings: WhySettings) -> Report:
         run = runs.exact(server, own[-1])
         before = runs.runs(server, found, run.first - job.EARLIER, run.first - runs.ENDED_AFTER)
         past = job.ask(server, run, before)
-        return answer(past, end, settings.price, server.url, server.warnings)
+        return answer(past, settings.price, server.url, server.warnings)
 
 
 FORMATS: dict[str, Callable[[Report], str]] = {"text": in_text, "html": html, "json": as_json}

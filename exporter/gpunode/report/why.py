@@ -15,7 +15,7 @@ from gpunode.report import words
 from gpunode.report.document import Figure, Report, ReportSection, Table, TableColumn, Value
 from gpunode.report.history import DAY, RULE_INTERVAL, Amounts
 from gpunode.report.job import EarlierRun, Place, RunPast, RunQuery, kind
-from gpunode.report.runs import SLURM
+from gpunode.report.runs import SLURM, Run
 from gpunode.report.sections.losses import Loss, losses_of
 from gpunode.report.view import added, held, lost, ratio, shown, useful
 from gpunode.report.words import clock, counted, lasting, number, written
@@ -65,10 +65,9 @@ class Held:
 class JobView:
     """A run as the sections look at it."""
 
-    def __init__(self, past: RunPast, until: int, price: float | None) -> None:
+    def __init__(self, past: RunPast, price: float | None) -> None:
         self.past = past
         self.run = past.run
-        self.until = until
         self.price = price
         self.states = added(past.states.values())
         self.causes = added(past.causes.values())
@@ -179,11 +178,9 @@ class JobView:
         return said[:MOST_PLACES], at_once
 
 
-def answer(
-    past: RunPast, until: int, price: float | None, source: str, warnings: Iterable[str]
-) -> Report:
+def answer(past: RunPast, price: float | None, source: str, warnings: Iterable[str]) -> Report:
     """Everything that there is to say about a run."""
-    view = JobView(past, until, price)
+    view = JobView(past, price)
     sections = (seconds, causes, alerts, runs, others, changes)
     return Report(
         title=f"Why is it slow: {view.name}",
@@ -207,7 +204,7 @@ def finding(view: JobView) -> str:
     says = [
         f"{view.name} held {counted(view.gpus, 'GPU')} on {counted(len(view.past.nodes), 'node')} "
         f"for {lasting(run.seconds)}, {began} {clock(run.first)} to {clock(run.last)} UTC"
-        f"{_ending(view)}."
+        f"{_ending(run)}."
     ]
     if view.held <= 0:
         return f"{says[0]} Nothing is recorded of where its time went. {_missing(view)}".strip()
@@ -222,10 +219,10 @@ def finding(view: JobView) -> str:
     return "\n".join(filter(None, says))
 
 
-def _ending(view: JobView) -> str:
-    run = view.run
+def _ending(run: Run) -> str:
+    """Whether it has ended, as far as is known: the last minute is not yet recorded."""
     if run.goes_on:
-        return "; it still holds them" if run.last <= view.until else ""
+        return "; it still held them then"
     if run.unseen_since:
         return "; nothing of its cluster is recorded after that, so its end is not known"
     return "; it has ended"
@@ -311,7 +308,7 @@ def seconds(view: JobView) -> ReportSection:
                 "Lasted",
                 float(run.seconds),
                 "duration",
-                note="until now" if run.goes_on else "",
+                note="so far" if run.goes_on else "",
             ),
             Figure(
                 "missing",
