@@ -21,9 +21,9 @@ import pytest
 import yaml
 
 from alerts import generate
-from alerts.examples import HELD, series
+from alerts.examples import HELD, owner, series
 from alerts.figures import MORE_OR_LESS
-from alerts.model import Series, Threshold, Tier, minutes
+from alerts.model import Given, Series, Threshold, Tier, minutes
 from alerts.recording import OF_CLUSTERS, RECORDS, losses
 from alerts.recording.faults import INFO
 from alerts.recording.jobs import OWNED, SLURM
@@ -382,17 +382,14 @@ def test_the_owner_of_a_job_is_told_what_to_ask(tmp_path: Path) -> None:
         assert ("why" in rule(row, row.tiers[0])["annotations"]) == row.of_owner
         assert not row.of_owner or row.scope == "job"
     row = ROWS["JobStarved"]
-    chosen = {"owner_namespace": "research", "owner_pod": "x';touch owned;'-0"}
-    fires = {
-        Series(one.metric, tuple({**dict(one.labels), **chosen}.items()))
-        if one.metric == "gpunode_gpu_owner_info"
-        else one: value
-        for one, value in row.example.fires.items()
-    }
-    changed = replace(row, example=replace(row.example, fires=fires))
-    printed = rendered(tmp_path, [changed], row.group)
+    chosen = owner(owner_namespace="research", owner_pod="x';touch owned;'-0")
+    held: Given = {**dict.fromkeys(HELD), chosen: 1.0}
+    example = replace(row.example, fires={**row.example.fires, **held}, quiet=held)
+    changed = replace(row, example=example)
+    printed = rendered(tmp_path, [changed], *groups())
     (why,) = set(re.findall(r'\bwhy="(.*?)"[,}]', printed))
-    assert shlex.split(why) == ["gpunode", "why", "research/x;touch owned;"]
+    job, cluster = "research/x;touch owned;", "--cluster=JobStarved"
+    assert shlex.split(why) == ["gpunode", "why", job, cluster]
 
 
 def test_every_description_is_rendered(tmp_path: Path) -> None:

@@ -223,7 +223,7 @@ OF_NODES = ("driver", "kernel", "os", "rdma", "lustre")
 """What of a node may make a job slower."""
 
 
-class Place(NamedTuple):
+class JobGpu(NamedTuple):
     """A GPU, and the rank on it as far as its process tells one."""
 
     instance: str
@@ -280,13 +280,13 @@ class RunPast:
     shared: int = 0
     """GPUs that the job had, but not to itself."""
 
-    places: dict[str, dict[Place, float]] = field(default_factory=dict)
+    places: dict[str, dict[JobGpu, float]] = field(default_factory=dict)
     """GPU hours for which each cause was named, by cause."""
 
-    awaited: dict[tuple[Place, str], float] = field(default_factory=dict)
+    awaited: dict[tuple[JobGpu, str], float] = field(default_factory=dict)
     """GPU hours for which the others waited for a GPU, by the reason."""
 
-    blocked: dict[Place, float] = field(default_factory=dict)
+    blocked: dict[JobGpu, float] = field(default_factory=dict)
     """The share of its time for which each GPU waited for others."""
 
     stalled: float | None = None
@@ -420,8 +420,8 @@ def _by(found: Iterator[tuple[Labels, float]], label: str) -> Amounts:
     return {labels.get(label, ""): hours for labels, hours in found}
 
 
-def _place(labels: Labels) -> Place:
-    return Place(labels.get("instance", ""), labels.get("gpu", ""), labels.get("rank", ""))
+def _place(labels: Labels) -> JobGpu:
+    return JobGpu(labels.get("instance", ""), labels.get("gpu", ""), labels.get("rank", ""))
 
 
 def _versions(server: Prometheus, job: JobName, end: int, nodes: str) -> frozenset[tuple[str, str]]:

@@ -14,7 +14,7 @@ from gpunode.report import job as asked
 from gpunode.report import words
 from gpunode.report.document import Figure, Report, ReportSection, Table, TableColumn, Value
 from gpunode.report.history import DAY, RULE_INTERVAL, Amounts
-from gpunode.report.job import EarlierRun, Place, RunPast, RunQuery, kind
+from gpunode.report.job import EarlierRun, JobGpu, RunPast, RunQuery, kind
 from gpunode.report.runs import SLURM, Run
 from gpunode.report.sections.losses import Loss, losses_of
 from gpunode.report.view import added, held, lost, ratio, shown, useful
@@ -152,7 +152,7 @@ class JobView:
             remedy,
         )
 
-    def _where(self, places: list[Place]) -> str:
+    def _where(self, places: list[JobGpu]) -> str:
         """The GPUs, those that have it most first."""
         if len(places) > MOST_PLACES and len(places) >= self.gpus:
             return f"on all {self.gpus} GPUs"
@@ -427,7 +427,7 @@ def alerts(view: JobView) -> ReportSection:
         (
             shown(fired.alert),
             shown(fired.severity),
-            shown(str(Place(fired.instance, fired.gpu))) if fired.gpu else shown(fired.instance),
+            shown(str(JobGpu(fired.instance, fired.gpu))) if fired.gpu else shown(fired.instance),
             clock(past.begin(min(ends))),
             clock(max(ends)),
         )
