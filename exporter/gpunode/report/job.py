@@ -306,7 +306,7 @@ class RunPast:
 
     def begin(self, end: int) -> int:
         """When the window began that ends then."""
-        return max(end - self.length, self.run.start)
+        return max(end - self.length, self.run.first)
 
 
 def ask(server: Prometheus, run: Run, earlier: list[Run]) -> RunPast:

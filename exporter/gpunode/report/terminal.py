@@ -17,36 +17,44 @@ WORDS = ("evidence", "remedy")
 COLOURS = {**palette.STATES, **palette.CAUSES}
 
 
+THIN = "\u202f"
+"""What is between a figure and %: a terminal may lack it, and a line would break there."""
+
+
+def _text(text: str, style: str = "") -> Text:
+    return Text(text.replace(THIN, ""), style=style)
+
+
 def printed(report: Report, console: Console) -> None:
     """Print what a report says, without the PromQL and what is behind charts."""
-    console.print(Text(report.title, style="bold"))
-    console.print(Text(report.finding))
+    console.print(_text(report.title, style="bold"))
+    console.print(_text(report.finding))
     for warning in report.warnings:
-        console.print(Text(f"The server warns: {warning}", style="bold"))
+        console.print(_text(f"The server warns: {warning}", style="bold"))
     for section in report.sections:
         _section(section, console)
     console.print()
-    console.print(Text(f"From {report.source}. {report.reading}", style="dim"))
+    console.print(_text(f"From {report.source}. {report.reading}", style="dim"))
 
 
 def _section(section: ReportSection, console: Console) -> None:
     console.print()
-    console.print(Text(section.title, style="bold"))
-    console.print(Text(section.says))
+    console.print(_text(section.title, style="bold"))
+    console.print(_text(section.says))
     known = [figure for figure in section.figures if figure.value is not None]
     if known:
         figures = RichTable.grid(padding=(0, 2))
         for figure in known:
             figures.add_row(
-                Text(figure.title),
-                Text(f"{written(figure.value, figure.unit)} {figure.note}".rstrip()),
+                _text(figure.title),
+                _text(f"{written(figure.value, figure.unit)} {figure.note}".rstrip()),
             )
         console.print(Padding(figures, (0, 0, 0, 2), expand=False))
     for table in section.tables:
         if table.hidden:
             continue
         if not table.rows:
-            console.print(Padding(Text(table.nothing), (0, 0, 0, 2), expand=False))
+            console.print(Padding(_text(table.nothing), (0, 0, 0, 2), expand=False))
         elif any(column.name in WORDS for column in table.columns):
             _paragraphs(table, console)
         else:
@@ -57,7 +65,7 @@ def _grid(table: Table) -> RichTable:
     """A table of figures, with a bar for a share of the whole."""
     grid = RichTable(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for column in table.columns:
-        grid.add_column(Text(column.title), justify="left" if column.unit == "text" else "right")
+        grid.add_column(_text(column.title), justify="left" if column.unit == "text" else "right")
     for row in table.rows:
         grid.add_row(
             *(_cell(cell, column) for cell, column in zip(row, table.columns, strict=True))
@@ -67,7 +75,7 @@ def _grid(table: Table) -> RichTable:
 
 def _cell(value: Value, column: TableColumn) -> Text:
     name = value if isinstance(value, str) else ""
-    return Text(written(value, column.unit), style=COLOURS.get(name, ""))
+    return _text(written(value, column.unit), style=COLOURS.get(name, ""))
 
 
 def _paragraphs(table: Table, console: Console) -> None:
@@ -82,15 +90,15 @@ def _paragraphs(table: Table, console: Console) -> None:
             for column in figures
             if cells[column.name] not in ("", None)
         ]
-        head = Text(str(cells[name.name]), style=f"bold {COLOURS.get(str(cells[name.name]), '')}")
+        head = _text(str(cells[name.name]), style=f"bold {COLOURS.get(str(cells[name.name]), '')}")
         console.print(Padding(head, (0, 0, 0, 2), expand=False))
-        console.print(Padding(Text(", ".join(said)), (0, 0, 0, 4), expand=False))
+        console.print(Padding(_text(", ".join(said)), (0, 0, 0, 4), expand=False))
         for word in WORDS:
             if word in cells:
                 console.print(
                     Padding(
-                        Text(f"{titles[word].title}: {cells[word]}"), (0, 0, 0, 4), expand=False
+                        _text(f"{titles[word].title}: {cells[word]}"), (0, 0, 0, 4), expand=False
                     )
                 )
     if table.note:
-        console.print(Padding(Text(table.note, style="dim"), (0, 0, 0, 2), expand=False))
+        console.print(Padding(_text(table.note, style="dim"), (0, 0, 0, 2), expand=False))

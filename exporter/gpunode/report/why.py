@@ -143,14 +143,18 @@ class JobView:
         return Held(
             cause,
             hours,
-            gain.get("upper", loss.given_back if loss else 0.0),
-            gain.get("estimate"),
-            gain.get("lower"),
+            self._at_most(gain.get("upper", loss.given_back if loss else None), loss),
+            self._at_most(gain.get("estimate"), loss),
+            self._at_most(gain.get("lower"), loss),
             f"from {clock(past.begin(windows[0]))} to {clock(windows[-1])} UTC",
             self._where([place for place, _ in places]),
             tuple(evidence),
             remedy,
         )
+
+    def _at_most(self, hours: float | None, loss: Loss | None) -> float | None:
+        """Hours that would come back, no more than were lost: a verdict is there before a rate."""
+        return None if hours is None else min(hours, self.lost if loss else self.held)
 
     def _where(self, places: list[JobGpu]) -> str:
         """The GPUs, those that have it most first."""
@@ -215,6 +219,8 @@ def finding(view: JobView) -> str:
         f"did useful work; {number(view.lost)} were lost{price}."
     )
     says.append(_verdict(view))
+    if fired := sorted({shown(one.alert) for one in view.past.alerts if not one.instance}):
+        says.append(f"Alerts about it meanwhile: {', '.join(fired)}.")
     says.append(_missing(view))
     return "\n".join(filter(None, says))
 
@@ -245,7 +251,7 @@ def _verdict(view: JobView) -> str:
     if first and first.back >= CLEARLY * view.held:
         says.append(_most(first, view))
     elif not says:
-        says.append("Nothing took a tenth of its time, as far as it was looked for.")
+        says.append("Nothing took a tenth of the time that was recorded.")
     return " ".join(says)
 
 
