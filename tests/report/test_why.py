@@ -66,6 +66,13 @@ class Known:
     pod: str = ""
     ended: float = 0.0
     torch: str = "2.9.1"
+    cluster: str = "c"
+    shared: int = 0
+    """GPUs that it has, but not to itself."""
+
+    leaves: int = 0
+    """GPUs that are not seen in the last part."""
+
     named_on: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     """The GPUs on which each cause is named, as nodes and indices."""
 
@@ -90,6 +97,7 @@ class Known:
     @property
     def labels(self) -> Labels:
         own = {"owner_namespace": self.namespace, "workload": self.workload, "user": self.user}
+        own["cluster"] = self.cluster
         return {name: text for name, text in own.items() if text}
 
     def hours(self, state: str) -> float:
@@ -185,7 +193,12 @@ SAME_NAME = tuple(
     Known(workload="train", namespace=namespace, nodes=(node,), gpus=1, ended=50.0, parts=(WELL,))
     for namespace, node in (("team-a", "n-8"), ("team-b", "n-9"), (HOSTILE, "n-10"))
 )
-JOBS = (STARVED, HANG, STRAGGLER, HEALTHY, UNKNOWN, *EARLIER, *SAME_NAME)
+TWINS = tuple(
+    Known(workload="twin", nodes=(f"{cluster}-1",), gpus=1, cluster=cluster, parts=(WELL,))
+    for cluster in ("c", "d")
+)
+SHARES = Known(workload="shares", nodes=("n-11",), gpus=2, shared=1, leaves=1, parts=(WELL, WELL))
+JOBS = (SHARES, *TWINS, STARVED, HANG, STRAGGLER, HEALTHY, UNKNOWN, *EARLIER, *SAME_NAME)
 OTHERS = {"other-a": 0.6, "other-b": 0.7, "other-c": 0.9}
 """Other training on eight GPUs, by the share that was useful."""
 
@@ -227,7 +240,7 @@ class Series:
 def _record(known: Known, series: Series) -> None:
     """What the rules and exporters would have recorded of a job."""
     begin = known.begin
-    for part in known.parts:
+    for number, part in enumerate(known.parts, 1):
         end = begin + round(part.hours * HOUR)
 
         def put(
@@ -247,8 +260,11 @@ def _record(known: Known, series: Series) -> None:
         for at, (node, gpu) in enumerate(known.places()):
             own = {"instance": node, "gpu": gpu, "uuid": f"GPU-{node}-{gpu}"}
             pod = {"owner_pod": known.pod.format(at)} if known.pod else {}
+            if number == len(known.parts) > 1 and at < known.leaves:
+                continue
             put("gpu:gpunode_gpu_owner:workload", {**own, **pod}, 1)
-            put("gpu:gpunode_job:member", own, 1)
+            if at >= known.shared:
+                put("gpu:gpunode_job:member", own, 1)
             put("gpu:gpunode_job:kind", {**own, "kind": "training"}, 1)
             late = (node, gpu) == ("n-4", "5")
             if "blocked" in part.shares:
@@ -459,6 +475,12 @@ def test_a_job_of_which_little_is_known_is_never_called_well(why: Why) -> None:
     assert near(said.figure("seconds", "lost"), UNKNOWN.hours("idle"))
 
 
+def test_gpus_that_were_shared_or_not_seen_are_said(why: Why) -> None:
+    said = Said(why("shares", "--format=json")).finding
+    assert "It shared 1 GPU with others, for which there is no verdict." in said
+    assert "At times only 1 of its 2 GPUs were seen." in said
+
+
 # Compared with others
 
 
@@ -528,11 +550,17 @@ def test_names_that_a_user_may_give(why: Why, name: str, title: str) -> None:
     assert Said(why(name, "--format=json")).whole["title"] == f"Why is it slow: {title}"
 
 
+def test_of_two_clusters_one_is_named(why: Why) -> None:
+    of_d = Said(why("twin", "--cluster=d", "--format=json"))
+    assert near(of_d.figure("seconds", "held"), 2)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["train"], 'train: is the name of 3 jobs: <b>"x"</b>/train, team-a/train, team-b/train'),
         (["research/lmm"], "names like it: research/llm"),
+        (["twin"], "twin: is the name of 2 jobs: twin (--cluster=c), twin (--cluster=d)"),
         (["430"], "names like it: slurm-4301"),
         (["llm", "--cluster=d"], "held no GPU"),
         (["nothing-of-the-kind"], "is like it"),
