@@ -87,14 +87,21 @@ RANGE = "[$__range:$__rate_interval] @ end()"
 XIDS = {str(code.number): code.summary for code in CODES.values() if code.models}
 """What tables show for an XID."""
 
-NARROW = {"Cluster": 75, "GPU": 50, "Severity": 75}
+NARROW = {"Cluster": 75, "GPU": 50, "Severity": 75, "Alerts": 62}
 """Pixels of columns whose words are short."""
+
+LONG = {"Cause": 160, "Verdict": 160}
+"""Pixels that columns with long words have at least."""
+
+OF_UNITS = {"dateTimeFromNow": 116, "s": 84}
+"""Pixels of columns of figures, where 52 are not enough."""
 
 SHARE = "percentunit"
 DECIMALS = {SHARE: 1, "none": 0}
 """Of figures and of tables by unit. Without, Grafana shows 1.000 beside 1.00."""
 
 Colours = Mapping[str, str]
+NO_COLOUR = "transparent"
 
 
 def lines(
@@ -353,7 +360,8 @@ def timeline(
         nothing=nothing,
     )
     defaults = _defaults(panel)
-    defaults.mappings = [_named(names)]
+    # The legend would have an entry for the time before the first sample.
+    defaults.mappings = [_named(names), _shown_as(SpecialValueMatch.NULL_AND_NAN, "", NO_COLOUR)]
     _say_so(panel, among, unless)
     return panel
 
@@ -478,21 +486,20 @@ def rows_of(
     ]
     # A cell without a value would say what an empty table says.
     _defaults(panel).mappings = [
-        SpecialValueMap(
-            options=DashboardSpecialValueMapOptions(
-                match=match, result=ValueMappingResult(text=ABSENT)
-            )
-        )
+        _shown_as(match, ABSENT)
         for match in (SpecialValueMatch.NULL_AND_NAN, SpecialValueMatch.EMPTY)
     ]
     for column, unit in ((column, unit) for column, (_, unit) in columns.items() if column):
-        width = max(120 if unit == "dateTimeFromNow" else 60, 26 + 7 * len(column))
+        width = max(OF_UNITS.get(unit, 52), 26 + 7 * len(column))
         _override(panel, column, unit=unit, **{"custom.width": width})
         if (digits := (decimals or {}).get(column, DECIMALS.get(unit))) is not None:
             _override(panel, column, decimals=digits)
     for column, pixels in NARROW.items():
         if column in shown.values():
             _override(panel, column, **{"custom.width": pixels})
+    for column, pixels in LONG.items():
+        if column in shown.values():
+            _override(panel, column, **{"custom.minWidth": pixels})
     for field in hidden:
         _override(panel, field, **{"custom.hidden": True})
     for column, url in (links or {}).items():
@@ -655,7 +662,16 @@ def _named(names: Colours) -> ValueMap:
             str(number): ValueMappingResult(text=name, color=colour, index=number)
             for number, (name, colour) in enumerate(names.items())
         }
-        | {"-1": ValueMappingResult(text="", color="transparent")}
+        | {"-1": ValueMappingResult(text="", color=NO_COLOUR)}
+    )
+
+
+def _shown_as(match: SpecialValueMatch, text: str, colour: str | None = None) -> SpecialValueMap:
+    """What is shown for what is absent."""
+    return SpecialValueMap(
+        options=DashboardSpecialValueMapOptions(
+            match=match, result=ValueMappingResult(text=text, color=colour)
+        )
     )
 
 

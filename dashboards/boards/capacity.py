@@ -136,18 +136,16 @@ CAPACITY = Board(
                 ),
                 figure(
                     "Useful, 30 days",
-                    "Which share of the time that jobs held GPUs was useful, in the last 30 days?",
-                    [_asked(_useful_share())],
+                    "Which share of the time that jobs held GPUs was useful, in the last 30 days "
+                    "and in those before? The latter needs 60 days of recorded series.",
+                    [
+                        _asked(_useful_share(), "now"),
+                        _asked(_useful_share(" offset 30d"), "before"),
+                    ],
                     SHARE,
                     needs=KEEPS,
                 ),
-                figure(
-                    "Useful, change",
-                    "Has that share risen or fallen in 30 days, in percentage points?",
-                    [_asked(f"{_useful_share()} - ({_useful_share(' offset 30d')})")],
-                    SHARE,
-                    needs="60 days of recorded series",
-                ),
+                widths=(5, 2, 2, 3, 3, 5, 4),
             ),
             row(
                 9,
@@ -174,7 +172,7 @@ CAPACITY = Board(
                     colours=palette.STATES,
                 ),
                 rows_of(
-                    "GPU hours held up, by cause, and cost ($currency)",
+                    "GPU hours by cause, cost ($currency)",
                     "Which resource took them, and what did they cost?",
                     {
                         name: (
@@ -188,7 +186,7 @@ CAPACITY = Board(
                     needs=KEEPS,
                     values={"Cause": palette.CAUSES},
                 ),
-                widths=(12, 6, 6),
+                widths=(11, 6, 7),
             ),
         ),
         section(
@@ -430,8 +428,8 @@ CAPACITY = Board(
                     ),
                 ),
                 bars(
-                    f"GPUs by the share of 30 days that was useful, {WHOLE_FLEET}",
-                    "Do all GPUs work a little, or few all the time?",
+                    f"GPUs by useful share, {WHOLE_FLEET}",
+                    "Do all GPUs work a little, or few all the time? The useful share of 30 days.",
                     [
                         _asked(
                             'sort_desc(count_values("useful", round(sum by '
@@ -442,6 +440,7 @@ CAPACITY = Board(
                     "none",
                     needs=KEEPS,
                 ),
+                widths=(5, 7, 6, 6),
             ),
         ),
     ),

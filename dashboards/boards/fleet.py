@@ -98,7 +98,7 @@ FIRST_SCREEN = (
             decimals=0,
         ),
         figure(
-            "Held by jobs",
+            "Held",
             "How many GPUs do jobs hold?",
             [_or_zero(f"sum ({LEDGER}{{{HELD}}})")],
             "none",
@@ -149,7 +149,7 @@ FIRST_SCREEN = (
                 ("Tickets", "How many alerts that can wait until morning fire now?", "ticket"),
             )
         ),
-        widths=(3, 3, 3, 4, 5, 3, 3),
+        widths=(4, 3, 3, 4, 4, 3, 3),
     ),
     row(
         6,
@@ -205,7 +205,7 @@ FIRST_SCREEN = (
             nothing=NOTHING_WRONG,
             links={"Node": link_to("gpunode-node", cluster="cluster", node="instance")},
         ),
-        widths=(10, 8, 6),
+        widths=(9, 9, 6),
     ),
     row(
         10,
@@ -215,7 +215,7 @@ FIRST_SCREEN = (
             "as many? The cause is that of most of its GPUs. The job leads to its dashboard.",
             {
                 "Lost": (_of_worst("job:gpunode_gpu_lost:rate5m"), "none"),
-                "Hours lost": (_of_worst(WORST), "none"),
+                "Hours": (_of_worst(WORST), "none"),
                 "Since": (_of_worst("1000 * job:gpunode_gpu_lost:since"), "dateTimeFromNow"),
                 "": (
                     _of_worst(
@@ -227,10 +227,10 @@ FIRST_SCREEN = (
             },
             names={"workload": "Job", "whose": "Whose", "cause": "Cause"},
             carried=("cluster", "owner_namespace", "user"),
-            sort_by="Hours lost",
+            sort_by="Hours",
             nothing=NOTHING_WRONG,
             links={"Job": TO_JOB},
-            decimals={"Lost": 1, "Hours lost": 1},
+            decimals={"Lost": 1, "Hours": 1},
             values={"Cause": palette.CAUSES},
         ),
         firing.alerts("Firing alerts", NAMESPACES),

@@ -56,7 +56,7 @@ NOW = (
             SHARE,
         ),
         figure(
-            "Driver's utilisation",
+            "Utilisation",
             "What does nvidia-smi say? A kernel that waits counts as busy.",
             [_asked(of_gpus("gpunode_gpu_utilization_ratio"))],
             SHARE,
@@ -425,7 +425,7 @@ GPU_BOARD = Board(
             row(
                 8,
                 lines(
-                    "ECC errors and remapped rows in an hour",
+                    "Memory errors in an hour",
                     "Does its memory fail?",
                     [
                         _kinds("gpunode_gpu_ecc_errors_total", "kind"),

@@ -73,7 +73,7 @@ HEALTH = Board(
             row(
                 3,
                 figure(
-                    "GPUs with faults",
+                    "Faulty GPUs",
                     "How many GPUs have a fault?",
                     _count("gpu:gpunode_gpu_fault:worst > 0"),
                     "none",
@@ -82,7 +82,7 @@ HEALTH = Board(
                     among=SEEN,
                 ),
                 figure(
-                    "Nodes with faults",
+                    "Faulty nodes",
                     "How many nodes have a fault that others may have, too?",
                     _count(f"count by ({NODE}) (node:gpunode_fault:level)"),
                     "none",
@@ -108,7 +108,7 @@ HEALTH = Board(
                     among=SEEN,
                 ),
                 figure(
-                    "GPUs unwatched",
+                    "Unwatched",
                     "How many GPUs that Kubernetes lists does nobody watch?",
                     [_asked("sum (node:gpunode_gpus:unwatched)")],
                     "none",

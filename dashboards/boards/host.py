@@ -272,7 +272,7 @@ DISKS = (
             needs=NFS,
         ),
         lines(
-            "GPUDirect Storage: errors in an hour",
+            "GPUDirect Storage: errors an hour",
             "Do requests that go past the CPU fail?",
             [
                 _asked(
@@ -307,7 +307,7 @@ NETWORK = (
             "cps",
         ),
         lines(
-            "Links that went up or down in an hour",
+            "Links that changed in an hour",
             "Does an interface lose its link?",
             [
                 _asked(

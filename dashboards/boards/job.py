@@ -155,7 +155,7 @@ OVERVIEW = (
             nothing="0",
             among=EXIST,
         ),
-        widths=(20, 4),
+        widths=(19, 5),
     ),
     row(
         3,
@@ -229,6 +229,7 @@ OVERVIEW = (
             among=EXIST,
             colours=palette.NAMES,
         ),
+        widths=(2, 3, 4, 2, 3, 3, 4, 3),
     ),
     row(
         9,
@@ -391,7 +392,7 @@ JOB = Board(
                     limit=limit("data_wait"),
                 ),
                 lines(
-                    "Time of a step against the last week",
+                    "Step against the last week",
                     "Is it slower than the best of its runs of a week?",
                     [_asked(signal("step_time_of_a_week"), "{{workload}} {{replica}}")],
                     "none",

@@ -108,7 +108,7 @@ COLUMNS = (
             needs="a kernel with PSI",
         ),
         lines(
-            "Communication: time that GPUs wait or move data",
+            "Communication: GPUs wait or move data",
             "Does a GPU spin for its peers, or only move data?",
             [
                 _each(_state("blocked"), f"{ONE} blocked"),

@@ -42,7 +42,7 @@ SLOWDOWN = "Compute: slowdown"
 PRESSURE = "I/O: pressure"
 SHM = "I/O: /dev/shm of the node and of each pod"
 SILENT = "I/O: requests without an answer"
-PEERS = "Communication: time that GPUs wait or move data"
+PEERS = "Communication: GPUs wait or move data"
 WALK: Mapping[str, tuple[str, frozenset[str]]] = {
     "starved": ("unexplained", frozenset({SWINGS})),
     "h200_shm": ("shm", frozenset({SWINGS, SHM})),
@@ -77,14 +77,14 @@ EVERY_JOB: Mapping[str, str] = {**CHOSEN, f"topk ({SHOWN}, ": "topk (10000, "}
 """All jobs as if they were one, of whose ranks a graph shows the first."""
 
 EMPTY: Mapping[tuple[str, str, str], str] = {
-    ("gpunode-capacity", "Useful, change", "A"): "60 days of series",
+    ("gpunode-capacity", "Useful, 30 days", "B"): "60 days of series",
     ("gpunode-capacity", "Free GPUs, whole fleet", "A"): "a node that is wholly free",
     ("gpunode-fleet", "Useful share, week on week", "B"): "a week of series",
     ("gpunode-fleet", "Jobs that changed and slowed", "A"): "a job that slowed after an update",
     ("gpunode-health", "Exporters down", "A"): "an exporter that went down",
     ("gpunode-health", "GPUs that break jobs", "A"): "a GPU that broke several jobs",
     ("gpunode-health", "Scrapes", "B"): "an exporter that went down",
-    ("gpunode-health", "GPUs unwatched", "A"): "a node that is not scraped",
+    ("gpunode-health", "Unwatched", "A"): "a node that is not scraped",
     ("gpunode-health", "GPUs without a ledger", "A"): "sensors that failed within a day",
     ("gpunode-health", "Missing parts", "A"): "a part that went while Prometheus ran",
     ("gpunode-health", "Parts missing", "A"): "a part that went while Prometheus ran",
@@ -108,7 +108,7 @@ EMPTY: Mapping[tuple[str, str, str], str] = {
     ("gpunode-host", "Disks: temperature", "A"): "a disk with a sensor",
     (
         "gpunode-host",
-        "GPUDirect Storage: errors in an hour",
+        "GPUDirect Storage: errors an hour",
         "A",
     ): "GPUDirect Storage that counts its bytes",
     ("gpunode-host", "InfiniBand: data waits", "A"): "InfiniBand in a recorded incident",

@@ -189,17 +189,37 @@ ANSWERS = {
         "What holds each GPU up",
         "Compute: GPUs by state",
         "I/O: pressure",
-        "Communication: time that GPUs wait or move data",
+        "Communication: GPUs wait or move data",
     ),
     "gpunode-host": ("CPU time by mode", "Busiest core", "Tasks", "Context switches"),
     "gpunode-gpu": ("Useful", "What holds the GPU up", "Ledger", "Roofline"),
-    "gpunode-health": ("GPUs with faults", "Faults of GPUs", "Faults of nodes"),
+    "gpunode-health": ("Faulty GPUs", "Faults of GPUs", "Faults of nodes"),
     "gpunode-capacity": ("Useful", "Cost of lost hours ($currency)", "GPU hours a day, by state"),
 }
 """The panels for which one opens a dashboard."""
 
 GRAPHS_BESIDE_TABLES = ("Ranks by verdict",)
 """They say over time what the first screen of a laptop says of now."""
+
+
+COLUMN = 52
+"""Pixels of a column of the grid at both sizes; at the larger, the menu takes the rest."""
+
+ICON = 37
+"""Pixels of the icons beside a title: that of the description, and that of links."""
+
+MARGIN = 34
+LETTER = 6.8
+"""Pixels of a letter of a title, in the mean."""
+
+
+@each
+def test_titles_are_seen_whole(uid: str) -> None:
+    for panel in panels(LOADED[uid]):
+        icons = ICON * (1 + bool(panel["links"]))
+        room = panel["gridPos"]["w"] * COLUMN - MARGIN - icons
+        title = panel["title"].replace("$currency", "USD")
+        assert len(title) * LETTER <= room, title
 
 
 @each
@@ -265,7 +285,9 @@ def test_nothing_is_wrong_only_where_there_is_something(uid: str) -> None:
             *_, last = panel["targets"]
             text = last["legendFormat"]
             assert text.startswith(("No such ", "No GPU ", "No data")), (panel["title"], text)
-            (mapping,) = panel["fieldConfig"]["defaults"]["mappings"]
+            mapping, absent = panel["fieldConfig"]["defaults"]["mappings"]
+            before = absent["options"]
+            assert (before["match"], before["result"]["text"]) == ("null+nan", ""), "no legend"
             said = mapping["options"]["-1"]
             assert (said["text"], said["color"]) == ("", "transparent"), "no band, no legend"
 
