@@ -187,3 +187,11 @@ def _address(uid: str, variables: Mapping[str, str]) -> str:
 
 TO_JOB = link_to("gpunode-job", cluster="cluster", namespace="owner_namespace", job="workload")
 """The dashboard of a job, from a row that has the labels of one."""
+
+OF_A_JOB = {
+    "cluster": "Cluster",
+    "owner_namespace": "Namespace",
+    "workload": "Job",
+    "user": "User",
+}
+"""These labels, and what a table calls them."""

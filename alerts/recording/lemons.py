@@ -22,10 +22,14 @@ https://docs.nvidia.com/deploy/xid-errors/"""
 BY_UUID = "cluster, uuid"
 OF_A_JOB = f"{BY_UUID}, {OWNER}"
 
-HOLDERS = "last_over_time(gpu:gpunode_gpu_owner:workload"
+
+def _holders(within: str) -> str:
+    """Who held a GPU within a time."""
+    return f"last_over_time(gpu:gpunode_gpu_owner:workload[{within}])"
+
 
 _ITS_XID = (
-    f"max by ({OF_A_JOB}) ({HOLDERS}[10m]) and on ({GPU}) "
+    f"max by ({OF_A_JOB}) ({_holders('10m')} and on ({GPU}) "
     f"{times_of_xids(f'xid!~{FOLLOW!r}')} > time() - {INCIDENT_BEGINS})"
 ).replace("'", '"')
 _WAITED_FOR = (
@@ -38,8 +42,8 @@ _BREAKS = (
     f"unless on ({GPU}) gpu:gpunode_gpu_fault:worst offset 10m == {PAGES})"
 )
 _BROKE = (
-    f"max by ({OF_A_JOB}) ({HOLDERS}[10m]) and on ({GPU}) {_BREAKS}) "
-    f"or max by ({BY_UUID}, reason) ({_BREAKS} unless on ({GPU}) {HOLDERS}[1h]))"
+    f"max by ({OF_A_JOB}) ({_holders('10m')} and on ({GPU}) {_BREAKS}) "
+    f"or max by ({BY_UUID}, reason) ({_BREAKS} unless on ({GPU}) {_holders('1h')})"
 )
 """What is broken already breaks no second time, however many faults follow from the first."""
 

@@ -28,20 +28,15 @@ OF_NODES: tuple[Record, ...] = (
         given={series("gpunode_gpu_temperature_celsius"): 71.0},
         results={(NODE_A,): 71.0},
     ),
-    Record(
-        name="node:gpunode_source_late_reads:rate5m",
-        labels=(*OF_NODE, "source"),
-        expression=rate("gpunode_source_late_reads_total", f"{NODE}, source") + " > 0",
-        purpose="Reads a second that a source began late, where it did.",
-        given={series("gpunode_source_late_reads_total", source="disk"): 0.5},
-        results={(NODE_A, "disk"): 0.5},
-    ),
-    Record(
-        name="node:gpunode_source_skipped_reads:rate5m",
-        labels=(*OF_NODE, "source"),
-        expression=rate("gpunode_source_skipped_reads_total", f"{NODE}, source") + " > 0",
-        purpose="Reads a second that a source left out, where it did.",
-        given={series("gpunode_source_skipped_reads_total", source="disk"): 0.5},
-        results={(NODE_A, "disk"): 0.5},
+    *(
+        Record(
+            name=f"node:gpunode_source_{what}_reads:rate5m",
+            labels=(*OF_NODE, "source"),
+            expression=rate(f"gpunode_source_{what}_reads_total", f"{NODE}, source") + " > 0",
+            purpose=f"Reads a second that a source {did}, where it did.",
+            given={series(f"gpunode_source_{what}_reads_total", source="disk"): 0.5},
+            results={(NODE_A, "disk"): 0.5},
+        )
+        for what, did in (("late", "began late"), ("skipped", "left out"))
     ),
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from alerts.examples import HELD, NODE_A, OF_NODE, series
 from alerts.model import FOR_HOURS, Record
 from alerts.promql import GPU, NODE
-from alerts.recording.faults import INFO, TARGETS, UP
+from alerts.recording.faults import INFO, UP
+from alerts.settings import SCRAPE_JOBS
 
 PLACE = "node:gpunode_place:info"
 OF_PLACE = ("cluster", "kind", "place")
@@ -28,11 +29,18 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-topology.html""
 TARGET_LABELS = {"rack": RACK, "leaf": LEAF}
 """Labels that a site gives to the exporter's targets in Prometheus."""
 
-
 IN_A_DOMAIN = series(
     "gpunode_gpu_info",
     **{**dict(INFO.labels), "cluster_uuid": "8c0cdb2b-1f0f-4a64-9a5e-0c1b2d3e4f50"},
 )
+IN_A_RACK = {
+    series(
+        "kube_node_labels",
+        node=NODE_A,
+        instance="10.0.0.9:8080",
+        label_topology_kubernetes_io_rack="r07",
+    ): 1.0
+}
 
 
 def _place(series_of: str, label: str, kind: str) -> str:
@@ -48,7 +56,7 @@ def _of_node(label: str) -> str:
 _TOLD = " or ".join(
     (
         *(
-            _place(f'{TARGETS[:-1]},{label}!=""}}', label, kind)
+            _place(f'up{{job=~"{SCRAPE_JOBS}",{label}!=""}}', label, kind)
             for label, kind in TARGET_LABELS.items()
         ),
         *(_place(_of_node(label), label, kind) for label, kind in NODE_LABELS.items()),
@@ -66,15 +74,6 @@ def _at_places(of_nodes: str, by: str) -> str:
         for of_kind in (f'{PLACE}{{kind="{kind}"}}' for kind in (RACK, LEAF, DOMAIN))
     )
 
-
-IN_A_RACK = {
-    series(
-        "kube_node_labels",
-        node=NODE_A,
-        instance="10.0.0.9:8080",
-        label_topology_kubernetes_io_rack="r07",
-    ): 1.0
-}
 
 OF_NODES: tuple[Record, ...] = (
     Record(

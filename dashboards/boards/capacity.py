@@ -10,7 +10,7 @@ from __future__ import annotations
 from grafana_foundation_sdk.models.dashboard import Panel
 
 from alerts.promql import GPU
-from dashboards.layout import TO_JOB, Board, row, section
+from dashboards.layout import OF_A_JOB, TO_JOB, Board, row, section
 from dashboards.panels import (
     KUBERNETES,
     NOTHING_WRONG,
@@ -222,12 +222,7 @@ CAPACITY = Board(
                             "short",
                         )
                     },
-                    names={
-                        "cluster": "Cluster",
-                        "owner_namespace": "Namespace",
-                        "workload": "Job",
-                        "user": "User",
-                    },
+                    names=OF_A_JOB,
                     sort_by="Idle",
                     nothing=NOTHING_WRONG,
                     links={"Job": TO_JOB},
@@ -248,12 +243,7 @@ CAPACITY = Board(
                             "short",
                         ),
                     },
-                    names={
-                        "cluster": "Cluster",
-                        "owner_namespace": "Namespace",
-                        "workload": "Job",
-                        "user": "User",
-                    },
+                    names=OF_A_JOB,
                     sort_by="Lost",
                     needs=KEEPS,
                     links={"Job": TO_JOB},

@@ -8,8 +8,9 @@ in its title that it is about the whole fleet.
 from __future__ import annotations
 
 from alerts.promql import JOB
+from alerts.recording.places import BY_PLACE
 from dashboards import firing
-from dashboards.layout import TO_JOB, Board, link_to, row, section
+from dashboards.layout import OF_A_JOB, TO_JOB, Board, link_to, row, section
 from dashboards.panels import (
     GPM,
     KUBERNETES,
@@ -76,7 +77,6 @@ OF_CAUSES = "namespace:gpunode_gpu_bottleneck:hours_since"
 COSTLIEST = f"topk by (cause) (1, {OF_CAUSES}{{{HELD_UP}}})"
 """Of each cause, the step up in the namespace that has lost most since."""
 
-BY_PLACE = "cluster, kind, place"
 AT_PLACES = f"place:gpunode_gpu_bottleneck:count{{{HELD_UP}}}"
 PLACES = (
     f"topk(50, sum by ({BY_PLACE}) ({AT_PLACES}) or on ({BY_PLACE}) 0 * place:gpunode_node:count)"
@@ -390,12 +390,7 @@ FLEET = Board(
                             )
                         },
                     },
-                    names={
-                        "cluster": "Cluster",
-                        "owner_namespace": "Namespace",
-                        "workload": "Job",
-                        "user": "User",
-                    },
+                    names=OF_A_JOB,
                     sort_by="GPUs",
                     needs=GPM,
                     links={"Job": TO_JOB},

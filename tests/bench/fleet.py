@@ -14,9 +14,10 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlparse
@@ -32,9 +33,9 @@ from gpunode.gpu.ledger import STATES
 from gpunode.node.tape import TapeNode
 from gpunode.sources import watch
 from tests.alerts.rule_tests import is_counter, known_labels, with_labels
-from tests.bench.dashboards import CHOSEN, EMPTY, answers
+from tests.bench.dashboards import CHOSEN, EMPTY, answers, filled
 from tests.bench.examples import TRAINING
-from tests.bench.incidents import INCIDENTS, RULES, prometheus_command
+from tests.bench.incidents import INCIDENTS, ROOT, RULES, prometheus_command
 from tests.bench.past import DAYS, live_through
 from tests.bench.programs import exporter, need, program
 from tests.bench.report import DOCS, Report, Result, machine, render
@@ -83,15 +84,17 @@ def expositions(tape: str, seconds: int = KEPT * SCRAPE, every: int = SCRAPE) ->
 LEFT_OUT = ("#", "gpunode_gpu_owner_info")
 """What tells whose the GPUs of a tape were."""
 
-
 OF_GPU = re.compile(r'\bgpu="(\d+)"')
 
 
 def _lines(text: str, left_out: tuple[str, ...] = LEFT_OUT) -> tuple[list[str], list[str]]:
     """The lines of a node, and those of its GPUs."""
     lines = [line for line in text.splitlines() if not line.startswith(left_out)]
-    gpus = [line for line in lines if 'gpu="' in line and 'gpu=""' not in line]
-    return [line for line in lines if line not in set(gpus)], gpus
+    others: list[str] = []
+    gpus: list[str] = []
+    for line in lines:
+        (gpus if 'gpu="' in line and 'gpu=""' not in line else others).append(line)
+    return others, gpus
 
 
 def parts(text: str) -> tuple[str, dict[int, str]]:
@@ -101,7 +104,7 @@ def parts(text: str) -> tuple[str, dict[int, str]]:
     for line in gpus:
         if found := OF_GPU.search(line):
             anywhere = line.replace(found[0], 'gpu="@G@"')
-            for label, mark in (("uuid", "@U@"), ("bus_id", "@BUS@")):
+            for label, mark in (("uuid", "@GPU@"), ("bus_id", "@BUS@")):
                 anywhere = re.sub(rf'\b{label}="[^"]*"', f'{label}="{mark}"', anywhere)
             of_gpus.setdefault(int(found[1]), []).append(anywhere)
     return "\n".join(others), {gpu: "\n".join(lines) for gpu, lines in of_gpus.items()}
@@ -118,23 +121,30 @@ def eight(text: str) -> tuple[str, str]:
 
 
 METRIC = re.compile(r"^\w+", re.MULTILINE)
-HOST = [
-    line
-    for name in (
-        "cpu",
-        "disk",
-        "filefd",
-        "filesystem",
-        "memory",
-        "network",
-        "pressure",
-        "round_trips",
-        "shm",
-    )
-    for line in Path(f"tests/machines/h200/golden/{name}.txt").read_text().splitlines()
-    if not line.startswith("#")
-]
-"""What sources of the host show of a server with GPUs."""
+GOLDEN = ROOT / "tests/machines/h200/golden"
+SOURCES = (
+    *("cpu", "disk", "filefd", "filesystem", "memory"),
+    *("network", "pressure", "round_trips", "shm"),
+)
+"""The sources of a host whose series a server with GPUs shows."""
+
+FAULTS = (
+    *("gpunode_gpu_ecc_", "gpunode_gpu_row_", "gpunode_gpu_waited_for"),
+    *("gpunode_infiniband_errors", "gpunode_infiniband_congestion"),
+)
+"""Of the training node, what is broken."""
+
+OF_RANKS = "gpunode_gpu_process_info"
+"""What a tape has of processes that nobody holds."""
+
+
+@cache
+def _host() -> tuple[tuple[str, str, float], ...]:
+    """What a server with GPUs shows of its host: metrics, series and values."""
+    golden = "".join((GOLDEN / f"{name}.txt").read_text() for name in SOURCES)
+    shown = (line for line in golden.splitlines() if line and not line.startswith("#"))
+    lines = (line.rpartition(" ") for line in shown)
+    return tuple((METRIC.findall(line)[0], line, float(value)) for line, _, value in lines)
 
 
 def _gains(metric: str) -> float:
@@ -144,46 +154,45 @@ def _gains(metric: str) -> float:
     return 0.01 if metric.endswith("_seconds_total") else 0.0
 
 
-def besides(shown: str, seconds: float, *, broken: bool = False) -> tuple[str, str]:
-    """What a node of a training job may have and a tape has not: of the node, and of each GPU.
+def beside_node(shown: str, seconds: float, *, broken: bool = False) -> str:
+    """What a node of a training job may have of its host, and a tape has not.
 
     A dashboard is measured with what fills it; an empty answer costs nothing.
     """
     has = set(METRIC.findall(shown))
-    of_node = [
-        f"{line} {float(value) + seconds * _gains(METRIC.findall(line)[0])}"
-        for line, _, value in (one.rpartition(" ") for one in HOST)
-        if METRIC.findall(line)[0] not in has
-    ]
-    of_gpu: list[str] = []
-    has |= set(METRIC.findall("\n".join(of_node)))
+    host = [one for one in _host() if one[0] not in has]
+    has |= {metric for metric, _, _ in host}
+    lines = [f"{line} {value + seconds * _gains(metric)}" for metric, line, value in host]
+    return "\n".join([*lines, *_of_training(has, seconds, broken, of_gpus=False)])
+
+
+def beside_gpus(shown: str, seconds: float, *, broken: bool = False) -> str:
+    """What a training job may tell of each of its GPUs, and a tape has not, as a pattern."""
+    has = set(METRIC.findall(shown))
+    return "\n".join(_of_training(has, seconds, broken, of_gpus=True))
+
+
+def _of_training(
+    has: Collection[str], seconds: float, broken: bool, *, of_gpus: bool
+) -> Iterator[str]:
     for one, value in TRAINING.items():
-        if one.metric in (has - OF_RANKS) | {"gpunode_gpu_owner_info", "kube_node_labels"}:
+        known = set(known_labels(one.metric))
+        if value is None or ({"gpu", "uuid"} <= known) != of_gpus:
             continue
-        if value is None or one.metric.startswith("kube_"):
+        if one.metric in has and one.metric != OF_RANKS:
+            continue
+        if one.metric.startswith(("kube_", "gpunode_gpu_owner_info")):
             continue
         if one.metric.startswith(FAULTS) and not broken:
             continue
-        known = set(known_labels(one.metric))
         labels = dict(one.labels)
-        if by_gpu := {"gpu", "uuid"} <= known:
+        if of_gpus:
             labels |= {"gpu": "@G@", "uuid": "@GPU@"}
         if "owner_pod" in known:
             labels |= {"owner_pod": "@POD@", "owner_namespace": "@TEAM@", "rank": "@RANK@"}
         labels = {name: text for name, text in labels.items() if name in known}
         now = value * (seconds if is_counter(one.metric) else 1.0)
-        (of_gpu if by_gpu else of_node).append(f"{with_labels(one.metric, labels)} {now}")
-    return "\n".join(of_node), "\n".join(of_gpu)
-
-
-FAULTS = (
-    *("gpunode_gpu_ecc_", "gpunode_gpu_row_", "gpunode_gpu_waited_for"),
-    *("gpunode_infiniband_errors", "gpunode_infiniband_congestion"),
-)
-"""Of the training node, what is broken."""
-
-OF_RANKS = {"gpunode_gpu_process_info"}
-"""What a tape has of processes that nobody holds."""
+        yield f"{with_labels(one.metric, labels)} {now}"
 
 
 class Fleet:
@@ -225,26 +234,24 @@ class Fleet:
         )
         lines = [others, *copies, *held]
         if self.whole:
-            of_node, of_gpu = besides(
-                f"{others}\n{pattern}",
-                time.monotonic() - self.begin,
-                broken=node % BROKEN == 0,
-            )
-            lines += [of_node, *(self._filled(of_gpu, node, gpu) for gpu in range(8))]
+            shows, seconds = f"{others}\n{pattern}", time.monotonic() - self.begin
+            broken = node % BROKEN == 0
+            of_gpu = beside_gpus(shows, seconds, broken=broken)
+            lines += [
+                beside_node(shows, seconds, broken=broken),
+                *(filled(of_gpu, self._marks(node, gpu)) for gpu in range(8)),
+            ]
         return "\n".join([*lines, ""]).encode()
 
-    def _filled(self, text: str, node: int, gpu: int) -> str:
-        """The lines of a GPU, in the job that holds it."""
-        job = node // NODES_OF_JOB
-        for mark, value in {
+    def _marks(self, node: int, gpu: int) -> dict[str, str]:
+        """What stands for a GPU in the job that holds it, by mark."""
+        return {
             "@GPU@": f"GPU-{gpu % 2}-{node}-{gpu // 2}",
             "@G@": str(gpu),
-            "@POD@": f"train-{job}-worker-{node}",
+            "@POD@": f"train-{node // NODES_OF_JOB}-worker-{node}",
             "@TEAM@": f"team-{node // 16}",
             "@RANK@": str(node % NODES_OF_JOB * 8 + gpu),
-        }.items():
-            text = text.replace(mark, value)
-        return text
+        }
 
 
 def ask(port: int, path: str) -> Any:

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs, urlparse
 
-from tests.bench.dashboards import wait_for
-from tests.bench.fleet import besides, expositions, parts
-from tests.bench.incidents import RULES, prometheus_command
+from tests.bench.dashboards import filled
+from tests.bench.fleet import beside_gpus, beside_node, expositions, parts, prometheus
+from tests.bench.incidents import RULES
 from tests.bench.past import live_through
-from tests.bench.programs import exporter, program
+from tests.bench.programs import exporter
 from tests.daemon import free_port
 
 NODES = 12
@@ -173,14 +173,13 @@ class Story:
             if part.tape == HANG.tape:
                 text = STREAK.sub(rf"\1 {seconds - 60 * begin:.0f}", text)
             if job and job.trains:
-                _, of_client = besides(f"{of_node}\n{of_gpu}", seconds)
-                text += "\n" + of_client.replace("@GPU@", "@U@")
-            for mark, value in {
+                text += "\n" + beside_gpus(f"{of_node}\n{of_gpu}", seconds)
+            marks = {
                 "@G@": str(gpu),
-                "@U@": uuid(node, gpu),
+                "@GPU@": uuid(node, gpu),
                 "@BUS@": f"0000:{0x18 + 0x11 * gpu:02x}:00.0",
-            }.items():
-                text = text.replace(mark, value)
+            }
+            text = filled(text, marks)
             lines += [line for line in text.splitlines() if "@" not in line]
             if job:
                 lines += self._held(job, node, gpu)
@@ -188,8 +187,7 @@ class Story:
                 stepped = self.began + (60 * begin if part.tape == HANG.tape else seconds)
                 at = f'gpu="{gpu}",uuid="{uuid(node, gpu)}"'
                 lines += [f"gpunode_training_last_step_timestamp_seconds{{{at}}} {stepped:.0f}"]
-        host, _ = besides(hosts, seconds)
-        return "\n".join([hosts, *(host.splitlines()), *lines, ""])
+        return "\n".join([hosts, beside_node(hosts, seconds), *lines, ""])
 
     def _held(self, job: Holding, node: int, gpu: int) -> Iterator[str]:
         at = f'gpu="{gpu}",uuid="{uuid(node, gpu)}",{job.owner(node)}'
@@ -225,11 +223,8 @@ def told(port: int) -> Iterator[str]:
         }
         (folder / "prometheus.yml").write_text(json.dumps(config))
         live_through(folder, CLUSTER)
-        command = prometheus_command(folder, port, "--storage.tsdb.retention.time=90d")
-        with program(command, folder / "log"):
-            address = f"http://127.0.0.1:{port}"
-            wait_for(f"{address}/-/ready")
-            yield address
+        with prometheus(folder, port, "--storage.tsdb.retention.time=90d"):
+            yield f"http://127.0.0.1:{port}"
 
 
 def main() -> None:

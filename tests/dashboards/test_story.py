@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.bench.past import CAUSES, DAYS, GPUS, recorded
 from tests.bench.story import GPUS_OF_NODE, JOBS, NODES, Story, name
 
-LOST = {*CAUSES}
+LEVELS = ("cluster", "namespace", "job")
 HOURS = range(0, DAYS * 24, 7)
 
 
@@ -66,8 +66,5 @@ def test_what_was_lost_is_part_of_what_was_held_and_that_of_what_there_was(jobs:
             for state, gpus in hourly[level].items():
                 assert gpus == pytest.approx(hourly["cluster"][state])
         causes = sums["namespace:gpunode_gpu_bottleneck:gpus_hourly"]
-        lost = sum(gpus for state, gpus in hourly["cluster"].items() if state in LOST)
+        lost = sum(gpus for state, gpus in hourly["cluster"].items() if state in CAUSES)
         assert 0 < sum(causes.values()) <= lost + 1e-6
-
-
-LEVELS = ("cluster", "namespace", "job")
