@@ -410,7 +410,7 @@ def test_rates_count_what_fails() -> None:
 
 def test_scenarios_that_nothing_was_fitted_to_can_be_played() -> None:
     unseen = scenarios(Path(__file__).parent / "unseen")
-    assert len(unseen) == 40
+    assert len(unseen) == 80
     assert not unseen.keys() & SCENARIOS.keys()
 
 
