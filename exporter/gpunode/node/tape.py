@@ -49,7 +49,7 @@ from gpunode.driver.driver import (
     Xid,
 )
 from gpunode.driver.vendors import VENDORS
-from gpunode.node.node import Node, SteppedClock
+from gpunode.node.node import Node, NotRecorded, SteppedClock
 
 log = logging.getLogger(__name__)
 
@@ -324,10 +324,10 @@ class TapeNode:
         return [*track.since(before, self.end), *track.since(again, self.position)]
 
     def recorded(self, of: str, call: str) -> Track:
-        """All answers to a question. Raises ``FileNotFoundError`` if it was never asked."""
+        """All answers to a question. Raises ``NotRecorded`` if it was never asked."""
         track = self.tracks.get((of, call))
         if track is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), of)
+            raise NotRecorded(errno.ENOENT, os.strerror(errno.ENOENT), of)
         return track
 
     def _lines(self) -> Iterator[dict[str, Any]]:
@@ -498,5 +498,5 @@ class TapeGpu:
     def _track(self, call: str) -> Track:
         track = self.node.tracks.get((self.identity.uuid, call))
         if track is None:
-            raise Unsupported(f"{call}: not on this tape")
+            raise Unsupported(f"{call}: not on this tape") from NotRecorded(errno.ENOENT, call)
         return track
