@@ -16,6 +16,7 @@ from gpunode.audit.source import Result
 from gpunode.cli.doctor import SourceHealth
 from gpunode.driver.driver import Identity
 from gpunode.export.palette import STATES
+from gpunode.export.web.node import GpuNow
 from gpunode.gpu.activity import WindowDetail
 from gpunode.gpu.models import Ceilings, calibration_of
 from gpunode.loop import Loop
@@ -26,6 +27,9 @@ from gpunode.unread import LONGEST
 from gpunode.verdict.advice import Urgency
 
 BAR = 8
+
+LONGEST_TEXT = 200
+"""Characters of a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +79,10 @@ OF_INCIDENTS = (
     SWINGS,
     STEP,
 )
-IN_PLAIN_TEXT = (GPU, WENT_TO, WATTS, SWINGS, STEP)
-"""Of one incident, for where there are no colours."""
-
+NOW = Column("now", 20, lambda row: Text(row.does, style=URGENCIES[row.urgency]), gives=True)
 OF_A_NODE = (
     GPU,
-    Column("now", 20, lambda row: Text(row.does, style=URGENCIES[row.urgency]), gives=True),
+    NOW,
     TIME,
     WENT_TO,
     WATTS,
@@ -114,6 +116,22 @@ def _row(incident: str, gpu: str, window: WindowDetail) -> Row:
         watts=window.power_mean_watts,
         swings=window.power_swings,
         period=window.step_period_seconds,
+    )
+
+
+def row(gpu: GpuNow) -> Row:
+    """One GPU of a node now."""
+    used, size = gpu.memory_used_bytes, gpu.memory_size_bytes
+    ranks = f"rank {', '.join(gpu.ranks)}  " if gpu.ranks else ""
+    return Row(
+        gpu=gpu.label,
+        shares=gpu.states,
+        watts=gpu.power_watts,
+        period=gpu.step_period_seconds,
+        memory=used / size if used is not None and size else None,
+        owner=printable(ranks + ", ".join(gpu.owners), LONGEST_TEXT),
+        does=gpu.does,
+        urgency=gpu.urgency,
     )
 
 

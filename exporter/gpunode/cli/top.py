@@ -26,7 +26,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from gpunode.cli.table import OF_A_NODE, URGENCIES, Row, fitting, table
+from gpunode.cli.table import LONGEST_TEXT, OF_A_NODE, URGENCIES, Row, fitting, row, table
 from gpunode.config import DaemonSettings, UsageError
 from gpunode.export.web.node import GpuNow, NodeNow
 from gpunode.source import Met
@@ -40,18 +40,15 @@ ANSWER_TIMEOUT = 5.0
 LARGEST_ANSWER = 16 << 20
 """Bytes of an answer that can be of a daemon."""
 
-LONGEST_TEXT = 200
-"""Characters of a text."""
-
 FINDINGS = 3
 """Findings above the table; the page has them all."""
 
 KEYS: dict[str, tuple[str, Callable[[Row], tuple[float, str]]]] = {
     "g": ("GPU", lambda _: (0.0, "")),
-    "u": ("urgency", lambda row: (ORDER.index(row.urgency), "")),
-    "w": ("watts", lambda row: (-(row.watts or 0.0), "")),
-    "m": ("memory", lambda row: (-(row.memory or 0.0), "")),
-    "o": ("owner", lambda row: (0.0, row.owner)),
+    "u": ("urgency", lambda one: (ORDER.index(one.urgency), "")),
+    "w": ("watts", lambda one: (-(one.watts or 0.0), "")),
+    "m": ("memory", lambda one: (-(one.memory or 0.0), "")),
+    "o": ("owner", lambda one: (0.0, one.owner)),
 }
 """What each key sorts by; rows that are equal keep the order of the GPUs."""
 
@@ -178,7 +175,7 @@ def screen(
 ) -> Group:
     """What is wrong, and below it every GPU, or as many as a height has room for."""
     name, order = KEYS[key]
-    rows = sorted((_row(gpu) for gpu in node.gpus), key=order, reverse=backwards)
+    rows = sorted((row(gpu) for gpu in node.gpus), key=order, reverse=backwards)
     head = Text(printable(node.node or "this node", LONGEST_TEXT), style="bold")
     head.append(time.strftime("  %H:%M:%S", time.localtime(node.time)), style="dim")
     alarm = [Text(trouble, style="bold red")] if trouble else []
@@ -221,21 +218,6 @@ def _finding(one: Finding) -> Text:
     remedy = printable(told, 2 * LONGEST_TEXT).replace("`", "")
     text.append(f"\n  {remedy}", style="default not bold")
     return text
-
-
-def _row(gpu: GpuNow) -> Row:
-    used, size = gpu.memory_used_bytes, gpu.memory_size_bytes
-    ranks = f"rank {', '.join(gpu.ranks)}  " if gpu.ranks else ""
-    return Row(
-        gpu=gpu.label,
-        shares=gpu.states,
-        watts=gpu.power_watts,
-        period=gpu.step_period_seconds,
-        memory=used / size if used is not None and size else None,
-        owner=printable(ranks + ", ".join(gpu.owners), LONGEST_TEXT),
-        does=gpu.does,
-        urgency=gpu.urgency,
-    )
 
 
 @contextmanager
