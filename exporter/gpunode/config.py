@@ -460,6 +460,7 @@ class TopSettings(DaemonSettings):
     """Show the GPUs of a running daemon in this terminal, live."""
 
     interval: Seconds = Field(2.0, description="seconds between two looks")
+    json_output: bool = Field(False, alias="json", description="print JSON once instead")
 
 
 class AuditSettings(CommandSettings):

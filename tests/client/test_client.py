@@ -740,12 +740,13 @@ def test_lightning_reports_loss_tokens_and_samples_and_data_is_no_checkpoint(
 ) -> None:
     callbacks = SimpleNamespace(Callback=object)
     for name in ("lightning", "lightning.pytorch"):
-        monkeypatch.setitem(sys.modules, name, SimpleNamespace())  # type: ignore[arg-type]
-    monkeypatch.setitem(sys.modules, "lightning.pytorch.callbacks", callbacks)  # type: ignore[arg-type]
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "lightning.pytorch.callbacks", callbacks)
     monkeypatch.delitem(sys.modules, "gpunode.client.lightning", raising=False)
     from gpunode.client.lightning import GpunodeCallback
 
-    session, saved = Session(), []
+    session = Session()
+    saved: list[str] = []
     trainer = SimpleNamespace(save_checkpoint=saved.append, log_every_n_steps=50, global_step=1)
     callback = GpunodeCallback(session)
     callback.on_fit_start(trainer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import difflib
 import json
 import logging
 import signal
@@ -86,7 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             return
         name = given.pop(0) if given and not given[0].startswith("-") else "run"
         if name not in COMMANDS:
-            raise UsageError(f"{name}: unknown command; choose from {', '.join(COMMANDS)}")
+            close = difflib.get_close_matches(name, COMMANDS, 1)
+            meant = f"did you mean {close[0]}? " if close else ""
+            raise UsageError(f"{name}: unknown command; {meant}choose from {', '.join(COMMANDS)}")
         kind, command = COMMANDS[name]
         _refuse_options_of_others(name, given)
         with streams.printing():  # the help
@@ -221,7 +224,7 @@ def top(settings: TopSettings) -> None:
     signal.signal(signal.SIGTERM, _end)  # so that the terminal is left as it was
     signal.signal(signal.SIGHUP, _end)
     with streams.printing():
-        show(server, settings.interval)
+        show(server, settings.interval, settings.json_output)
 
 
 def audit_node(settings: AuditSettings) -> None:

@@ -42,7 +42,7 @@ class GpunodeCallback(Callback):  # type: ignore[misc]
 
     def on_train_batch_end(self, trainer: Any, _: Any, outputs: Any, batch: Any, *__: Any) -> None:
         self._session.step(tokens=_tokens(batch), samples=_samples(batch))
-        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        loss: Any = outputs.get("loss") if isinstance(outputs, dict) else outputs
         every = getattr(trainer, "log_every_n_steps", 0)
         if getattr(loss, "is_cuda", False) and every and trainer.global_step % every == 0:
             loss = loss.item()
@@ -64,7 +64,7 @@ class GpunodeCallback(Callback):  # type: ignore[misc]
 
 def _tokens(batch: Any) -> int:
     """The tokens of a batch, where it has ``input_ids``."""
-    ids = batch.get("input_ids") if hasattr(batch, "get") else None
+    ids: Any = batch.get("input_ids") if hasattr(batch, "get") else None
     return int(ids.numel()) if hasattr(ids, "numel") else 0
 
 
