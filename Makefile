@@ -12,7 +12,7 @@ $(INSTALLED): pyproject.toml
 	touch $@
 
 demo: $(INSTALLED)  ## play the recorded incidents, no GPU needed
-	$(BIN)/gpunode demo --log.level=error $(DEMO)
+	$(BIN)/gpunode demo $(DEMO)
 
 # Each test is in one of three groups: tests/test_groups.py.
 test: $(INSTALLED) lint tools  ## every quick check; the last line says which could not run

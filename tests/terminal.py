@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import pty
@@ -33,6 +34,7 @@ class Terminal:
         )
         os.close(inner)
         self.raw = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
 
     def shows(self, text: str, seconds: float = PATIENCE) -> str:
         """Wait until a text has been shown since the last wait; all that was."""
@@ -44,7 +46,7 @@ class Terminal:
                 return plain
             if select.select([self.side], [], [], 0.1)[0]:
                 try:
-                    self.raw += os.read(self.side, 65536).decode()
+                    self.raw += self._decoder.decode(os.read(self.side, 65536))
                 except OSError:  # the program has ended
                     break
         raise AssertionError(f"{text!r} was not shown, but: {ESCAPES.sub('', self.raw)!r}")

@@ -56,6 +56,9 @@ PASSWORD_VARIABLE = "GPUNODE_PROMETHEUS_PASSWORD"  # noqa: S105 a name
 INCIDENTS = Path(__file__).with_name("incidents")
 """The recorded incidents in the package."""
 
+STORIES = Path(__file__).with_name("stories")
+"""The tapes of the demo."""
+
 PREFIX = "GPUNODE_"
 """What the name of every environment variable of ours begins with."""
 
@@ -416,12 +419,16 @@ class ReplaySettings(Settings):
 
 
 class DemoSettings(Settings):
-    """Play recorded incidents and show where the time of each GPU went."""
+    """Play incidents, say what is worth looking at, and show where the time of each GPU went."""
 
     web: WebSettings = WebSettings()
 
-    folder: CliPositionalArg[Path] = Field(INCIDENTS, description="folder of tapes to play")
-    speed: float = Field(4.0, gt=0, description="multiple of real time")
+    incident: CliPositionalArg[Path] = Field(
+        STORIES,
+        description="incident to play: storage, hang, p2p, throttled or shm, by default all five; "
+        "or a folder of tapes",
+    )
+    speed: float = Field(1.0, gt=0, description="multiple of real time")
     once: bool = Field(False, description="exit after the last tape instead of starting over")
 
 
@@ -453,6 +460,7 @@ class TopSettings(DaemonSettings):
     """Show the GPUs of a running daemon in this terminal, live."""
 
     interval: Seconds = Field(2.0, description="seconds between two looks")
+    json_output: bool = Field(False, alias="json", description="print JSON once instead")
 
 
 class AuditSettings(CommandSettings):

@@ -227,11 +227,11 @@ def views(node: Node, settings: Settings) -> list[View]:
     return [*names, Verdicts(), Shortages(node, settings), History()]
 
 
-def watch(node: Node, settings: Settings) -> Loop:
+def watch(node: Node, settings: Settings, *more: View) -> Loop:
     """The loop over all sources and views of a node."""
     return Loop(
         node.clock,
         finders(node, settings),
-        views(node, settings),
+        [*views(node, settings), *more],
         find_every=settings.discovery.interval,
     )

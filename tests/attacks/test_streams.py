@@ -29,7 +29,7 @@ PRINTS = {
     "the version": ["--version"],
     "the commands": ["--help"],
     "an audit": ["audit", "--json", "--log.level=error"],
-    "a demo": ["demo", "--once", "--speed=1000", "--log.level=error"],
+    "a demo": ["demo", "hang", "--once", "--speed=1000"],
 }
 
 

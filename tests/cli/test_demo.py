@@ -14,18 +14,21 @@ from typing import IO
 
 import pytest
 
-from gpunode.config import INCIDENTS
+from gpunode.cli.stories import ORDER, Scene, in_order
+from gpunode.config import INCIDENTS, STORIES, DemoSettings, load
+from gpunode.export.web.api import history
+from gpunode.export.web.node import node
 from tests.tapes.truth import TRUTH
 from tests.terminal import Terminal
 
 ROOT = Path(__file__).parents[2]
 SOMEWHERE = "--web.listen-address=127.0.0.1:0"
-ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)/ shows the tape now playing, at \S+ times real")
+ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)/ shows the same as a page")
 PATIENCE = 120.0
 """Seconds for what takes a few, on a machine that is busy with other tests."""
 
 MAKE_DEMO = re.compile(r"^demo: .*\n\t\$\(BIN\)/(gpunode .*) \$\(DEMO\)$", re.M)
-PROGRESS = re.compile(r"(\w+): (\d+) of (\d+) s played")
+CAPTION = re.compile(r"  \d\d:\d\d:\d\d  nvidia-smi says (.*); gpunode says: (.*)")
 
 
 @contextmanager
@@ -61,19 +64,59 @@ def until_finding(lines: Iterator[str]) -> list[str]:
 def test_the_command_of_the_readme_tells_a_pipe_what_happens() -> None:
     assert "\n    make demo\n" in (ROOT / "README.md").read_text()
     (command,) = MAKE_DEMO.findall((ROOT / "Makefile").read_text())
-    with piped(*command.split()) as (_, lines):
+    with piped(*command.split(), "hang", "--once", "--speed=40") as (_, lines):
         assert ADDRESS.match(next(lines)), "before anything is played"
-        for incident in ("checkpoint", "comm"):
-            *progress, heading, gpu_0, gpu_1, finding = until_finding(lines)
-            played = [PROGRESS.fullmatch(line) for line in progress]
-            assert played
-            assert all(one and one[1] == incident and int(one[2]) <= int(one[3]) for one in played)
-            assert heading.split()[:3] == ["GPU", "went", "to"]
-            assert [gpu_0.split()[0], gpu_1.split()[0]] == ["0", "1"]
-            assert finding.startswith(f"{incident}: GPU")
-            assert finding.endswith(".")
-    assert finding == "comm: GPUs 0 and 1 are moving data between GPUs while nothing is computed."
-    assert "communication 97%" in gpu_0
+        assert next(lines) == "Filling in the hour before “A training job hangs”.\n"
+        title, look, *told = until_finding(lines)
+    assert title == "A training job hangs"
+    assert look.startswith("  Look at this: nvidia-smi calls seven GPUs busy.")
+    captions = [found.groups() for line in told if (found := CAPTION.fullmatch(line))]
+    assert captions[0] == ("100 %", "GPUs 0–7 are at work.")  # noqa: RUF001
+    hangs = "hang: they wait for GPU 5, whose process is stopped by a signal or a debugger."
+    assert captions[-1] == ("100 % (GPU 5: 0 %)", f"GPUs 0–4, 6 and 7 {hangs}")  # noqa: RUF001
+    heading, *gpus, finding = told[len(captions) :]
+    assert heading.split()[:2] == ["GPU", "now"]
+    assert [line.split()[0] for line in gpus] == [str(n) for n in range(8)]
+    assert finding == f"hang: {captions[-1][1]}"
+
+
+@pytest.mark.parametrize(
+    ("name", "finding"),
+    [
+        ("storage", "GPUs 0–7 are starved: storage is too slow"),  # noqa: RUF001
+        ("hang", "GPUs 0–4, 6 and 7 hang: they wait for GPU 5"),  # noqa: RUF001
+        ("p2p", "GPUs 0–7 are moving data between GPUs while nothing is computed"),  # noqa: RUF001
+        ("throttled", "GPU 5 is slowed down by heat"),
+        ("shm", "GPUs 0–7 are starved: the job's /dev/shm is full"),  # noqa: RUF001
+    ],
+)
+def test_each_story_begins_well_and_ends_in_its_cause(
+    name: str, finding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpunode.cli.stories.BEFORE", 600.0)
+    settings = load(DemoSettings, "gpunode demo", [name])
+    scene = Scene.of(STORIES / f"{name}.jsonl.gz", settings, "")
+    scene.prepare()
+    hour = history(scene.loop)
+    assert hour.times[-1] - hour.times[0] >= 560
+    assert all(min(map(float, filter(None, gpu.states["compute"]))) > 0.5 for gpu in hour.gpus)
+    assert scene.says() == "GPUs 0–7 are at work."  # noqa: RUF001
+    watts = 0.0
+    for moment in scene.moments:
+        ends = moment - scene.tape.lead
+        watts = node(scene.loop).gpus[0].power_watts or watts
+    assert finding in scene.says()
+    assert 30 <= ends <= 45
+    now = node(scene.loop)
+    assert now.playing
+    assert now.playing.title == scene.tape.comment
+    assert now.silent == []
+    assert {len(gpu.owners) for gpu in now.gpus} == {1}
+    assert name in ("storage", "shm") or 100 < watts < 400, "not that of the hour before"
+
+
+def test_the_demo_tells_all_five_in_their_order() -> None:
+    assert [path.name.split(".")[0] for path in in_order(STORIES.iterdir())] == list(ORDER)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +149,7 @@ def test_a_finding_says_which_gpus_why_and_who_is_waited_for(
 
 
 def test_every_incident_comes_once_and_its_table_is_what_happened() -> None:
-    with piped("gpunode", "demo", "--once", "--speed=400") as (child, _):
+    with piped("gpunode", "demo", str(INCIDENTS), "--once", "--speed=400") as (child, _):
         out, err = child.communicate(timeout=PATIENCE)
     assert (child.returncode, "Traceback" in err) == (0, False), err
     (port,) = ADDRESS.findall(out)
@@ -118,7 +161,7 @@ def test_every_incident_comes_once_and_its_table_is_what_happened() -> None:
 
 
 def test_a_reader_that_leaves_ends_it_quietly() -> None:
-    with piped("gpunode", "demo", "--speed=40", "--log.level=error") as (child, lines):
+    with piped("gpunode", "demo", str(INCIDENTS), "--speed=40") as (child, lines):
         next(lines)
         lines.close()
         assert child.stderr
@@ -127,7 +170,8 @@ def test_a_reader_that_leaves_ends_it_quietly() -> None:
 
 
 def test_a_dumb_terminal_gets_lines_that_move_no_cursor() -> None:
-    demo = ("-m", "gpunode", "demo", "--once", "--speed=400", "--log.level=error", SOMEWHERE)
+    tapes = str(INCIDENTS)
+    demo = ("-m", "gpunode", "demo", tapes, "--once", "--speed=400", SOMEWHERE)
     terminal = Terminal(sys.executable, *demo, kind="dumb", size=(24, 80))
     terminal.scrolled_off(PATIENCE)
     os.close(terminal.side)
@@ -136,10 +180,13 @@ def test_a_dumb_terminal_gets_lines_that_move_no_cursor() -> None:
     assert "\x1b" not in terminal.raw
 
 
-def test_it_draws_over_itself_in_a_terminal_that_is_too_low_for_it() -> None:
-    demo = ("-m", "gpunode", "demo", "--once", "--speed=100", "--log.level=error", SOMEWHERE)
-    terminal = Terminal(sys.executable, *demo, size=(24, 100))
+def test_it_draws_over_itself_in_a_terminal_that_is_too_low_for_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "comm.jsonl.gz").symlink_to(INCIDENTS / "comm.jsonl.gz")
+    demo = ("-m", "gpunode", "demo", str(tmp_path), "--once", "--speed=4", SOMEWHERE)
+    terminal = Terminal(sys.executable, *demo, size=(6, 100))
     left = terminal.scrolled_off()
     os.close(terminal.side)
     assert terminal.child.wait(10) == 0
-    assert left < 46, "the table at the end, once"
+    assert left < 12, "what is said, once"

@@ -24,7 +24,7 @@ USES: dict[str, list[list[str]]] = {
     "run": [[HERE, "--client.socket="]],
     "record": [["{folder}/tape.jsonl.gz", "--duration=0.1", "--client.socket="]],
     "replay": [["h200_hang", "--speed=1000", HERE]],
-    "demo": [["--once", "--speed=1000", HERE]],
+    "demo": [["hang", "--once", "--speed=1000", HERE]],
     "top": [
         [f"--web.listen-address={NOBODY}"],
         [f"--url=https://{NOBODY}", "--username=ann", "--password-file={folder}/password"],

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from gpunode.cli.top import DaemonAddress, NoDaemon, ask
+from gpunode.export.web.node import NodeNow
 from gpunode.unread import Unknown
 from tests.conftest import watching
 from tests.daemon import PATIENCE, free_port
@@ -82,9 +83,9 @@ def test_a_narrow_terminal_shows_which_gpu_it_is(width: int) -> None:
 def test_nothing_is_lost_at_the_edge_of_a_terminal(width: int) -> None:
     said = run(f"--url={served(scenes.hang(60, 60).stage.loop)}", width=width).stdout
     assert max(map(len, said.splitlines())) <= width
-    assert " ".join(said.split()).endswith("m: by memory o: by owner r: reverse q: quit")
+    assert " ".join(said.split()).endswith("r: reverse /: only with Enter: evidence q: quit")
     (gpu,) = [line.rstrip() for line in said.splitlines() if line.startswith("2  ")]
-    assert gpu.endswith("…") or "llama-70b-worker-0" in gpu or width < 72
+    assert "research" in gpu or "rank 2" in gpu or width < 60
 
 
 @pytest.mark.parametrize(
@@ -102,13 +103,60 @@ def test_it_names_what_was_met_and_is_not_understood() -> None:
     assert "Met and not understood: host kernel line; see gpunode doctor." in shown
 
 
-@pytest.mark.parametrize(("lines", "first"), [(20, "The first of 16 GPUs, sorted"), (30, "sorted")])
-def test_a_low_terminal_says_that_there_are_more_gpus(lines: int, first: str) -> None:
+@pytest.mark.parametrize(("lines", "room"), [(16, 9), (20, 13), (30, 16)])
+def test_a_low_terminal_scrolls(lines: int, room: int) -> None:
     address = served(scenes.hang(60, 60, count=16).stage.loop)
     with top(f"--url={address}", size=(lines, 140)) as terminal:
         shown = terminal.shows("q: quit")
-        assert f"\n{first} by GPU." in shown.replace("\r", "")
-        assert order(shown) == [str(n) for n in range(16)][: lines - 6]
+        cut = f"1 to {room} of 16 GPUs, "
+        assert (cut if room < 16 else "\nsorted by GPU") in shown.replace("\r", "")
+        assert order(shown) == [str(n) for n in range(room)]
+        for _ in range(2):
+            terminal.strike("\x1b[6~")  # page down
+            shown = terminal.shows("q: quit")
+        assert order(shown)[-1] == "15"
+
+
+def test_enter_opens_the_evidence_of_the_chosen_gpu() -> None:
+    with top(f"--url={served(scenes.hang(60, 60).stage.loop)}", size=(24, 80)) as terminal:
+        terminal.shows("q: quit")
+        for key in ("j", "\x1b[B"):
+            terminal.strike(key)
+            terminal.shows("q: quit")
+        terminal.strike("\r")
+        shown = terminal.shows("Enter: all GPUs")
+        assert "GPU 2 is hanging: waits for GPU 5 for " in shown
+        assert "because seconds for which nothing moved" in shown
+        assert "research/llama-70b-worker-0, rank 2" in shown
+        assert "41202" in shown
+        assert "40 °C" in shown
+        terminal.strike("\x1b")
+        terminal.shows("Enter: evidence")
+        terminal.strike("q")
+        assert terminal.child.wait(PATIENCE) == 0
+
+
+def test_a_filter_shows_the_gpus_with_these_words() -> None:
+    with top(f"--url={served(scenes.hang(60, 60).stage.loop)}") as terminal:
+        terminal.shows("q: quit")
+        terminal.strike("/Waited\r")
+        shown = terminal.shows("only with “Waited”.")
+        assert order(shown) == ["5"]
+        terminal.strike("\x1b")
+        terminal.shows("sorted by GPU.  g")
+
+
+def test_json_is_the_node_as_the_api_gives_it() -> None:
+    said = run("--json", f"--url={served(scenes.hang(60, 60).stage.loop)}")
+    assert len(NodeNow.model_validate_json(said.stdout).gpus) == 8
+
+
+def test_60_columns_keep_the_owner_and_say_since_when() -> None:
+    address = served(scenes.hang(600, 120).stage.loop)
+    narrow, wide = (run(f"--url={address}", width=width).stdout for width in (60, 120))
+    assert "owner" in narrow
+    (gpu,) = [line for line in wide.splitlines() if line.startswith("2  ")]
+    assert "2 min" in gpu
 
 
 def test_a_dumb_terminal_gets_the_table_once() -> None:

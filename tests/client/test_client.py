@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from gpunode.client import Session
 from gpunode.client.protocol import BEST_OF, PHASES, VERSION
-from gpunode.client.sender import Account, compiled_graphs
+from gpunode.client.sender import Account, compiled_graphs, for_gpus
 from gpunode.config import ClientSettings, Settings
 from gpunode.driver.driver import DriverError, Gpu, Process
 from gpunode.holders.census import Census
@@ -614,7 +614,8 @@ def test_training_goes_on_when_the_daemon_is_killed(
             running.process.send_signal(signal.SIGKILL)
         out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
-    assert err == ""
+    assert err.startswith("gpunode: ")
+    assert err.count("\n") == 1, "the status alone"
     with training(torch_python, path, 20, 0.0) as alone:
         assert alone.communicate(timeout=PATIENCE)[0] == out
 
@@ -662,3 +663,98 @@ def wait_for_own(source: TrainingSteps, path: str) -> dict[str, float]:
             return found
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_the_status_says_whether_a_daemon_takes_what_is_reported(
+    path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUNODE_CLIENT_SOCKET", path)
+    session = Session()
+    assert session.status() == "gpunode: nothing has been sent yet"
+    session.step()
+    session.flush()
+    missing_daemon = f"gpunode: no daemon at {path}: No such file or directory"
+    assert session.status() == missing_daemon
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as daemon:
+        daemon.bind(path)
+        session.step()
+        session.flush()
+        assert session.status() == f"gpunode: reporting to {path}"
+    assert capsys.readouterr().err.splitlines() == [missing_daemon], "once"
+
+
+def test_only_rank_0_writes_the_status(
+    path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUNODE_CLIENT_SOCKET", path)
+    monkeypatch.setenv("RANK", "3")
+    session = Session()
+    session.step()
+    session.flush()
+    assert "no daemon" in session.status()
+    assert capsys.readouterr().err == ""
+
+
+def test_the_status_names_the_only_gpu_that_the_process_has_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened = {"3": "/dev/nvidia3", "4": "/dev/nvidiactl", "5": "/dev/nvidia-uvm", "6": "/x/4"}
+    monkeypatch.setattr(os, "listdir", lambda _: [*opened, "9"])
+    monkeypatch.setattr(os, "readlink", lambda link: opened[link.rpartition("/")[2]])
+    opened["9"] = "/dev/nvidia3"
+    assert for_gpus() == "for GPU 3 "
+    opened["9"] = "/dev/nvidia4"
+    assert for_gpus() == ""
+
+
+@pytest.mark.parametrize("what", [None, 3, object()])
+def test_what_is_no_optimizer_is_followed_without_raising(
+    what: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert Session().follow(what) is what
+    assert "no optimizer" in caplog.text
+
+
+class Tensor:
+    """Of a shape, as PyTorch's."""
+
+    def __init__(self, *shape: int) -> None:
+        self.shape = shape
+
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+
+@pytest.mark.parametrize(
+    ("batch", "tokens", "samples"),
+    [
+        ({"input_ids": Tensor(8, 512), "labels": Tensor(8, 512)}, 4096, 8),
+        ((Tensor(32, 3, 224, 224), Tensor(32)), 0, 32),
+        (Tensor(16, 10), 0, 16),
+        (["a", "text"], 0, 0),
+        (None, 0, 0),
+    ],
+)
+def test_lightning_reports_loss_tokens_and_samples_and_data_is_no_checkpoint(
+    monkeypatch: pytest.MonkeyPatch, batch: object, tokens: int, samples: int
+) -> None:
+    callbacks = SimpleNamespace(Callback=object)
+    for name in ("lightning", "lightning.pytorch"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "lightning.pytorch.callbacks", callbacks)
+    monkeypatch.delitem(sys.modules, "gpunode.client.lightning", raising=False)
+    from gpunode.client.lightning import GpunodeCallback
+
+    session = Session()
+    saved: list[str] = []
+    trainer = SimpleNamespace(save_checkpoint=saved.append, log_every_n_steps=50, global_step=1)
+    callback = GpunodeCallback(session)
+    callback.on_fit_start(trainer)
+    callback.on_train_start(trainer)
+    callback.on_train_batch_start(trainer)
+    callback.on_train_batch_end(trainer, None, {"loss": 1.5}, batch, 0)
+    trainer.save_checkpoint("last.ckpt")
+    assert saved == ["last.ckpt"]
+    assert session._phase == "data", "not the checkpoint, while the next batch is waited for"
+    account = session._drain()
+    assert (account.tokens, account.samples, account.last_loss) == (tokens, samples, 1.5)

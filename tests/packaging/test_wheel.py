@@ -50,7 +50,7 @@ def test_the_demo_plays_from_an_installed_wheel(wheel: Path, tmp_path: Path) -> 
     site = tmp_path / "site"
     install = ["pip", "install", "--quiet", "--no-deps", "--no-index", f"--target={site}"]
     subprocess.run([sys.executable, "-m", *install, str(wheel)], check=True)
-    demo = ["demo", "--once", "--speed=400", "--web.listen-address=127.0.0.1:0"]
+    demo = ["demo", "hang", "--once", "--speed=400", "--web.listen-address=127.0.0.1:0"]
     # Without the editable installation of this repository, but with what the exporter depends on.
     path = os.pathsep.join([str(site), sysconfig.get_path("purelib")])
     ended = subprocess.run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import difflib
 import json
 import logging
 import signal
@@ -22,6 +23,7 @@ from gpunode.cli.doctor import examine
 from gpunode.cli.log import StandardError
 from gpunode.config import (
     INCIDENTS,
+    STORIES,
     AdviseSettings,
     AuditSettings,
     CalibrateSettings,
@@ -48,6 +50,7 @@ from gpunode.driver.driver import Gpu, listed
 from gpunode.driver.errands import DRIVER_TIMEOUT
 from gpunode.driver.vendors import open_drivers
 from gpunode.export.exposition import Exposition
+from gpunode.export.playing import NowPlaying
 from gpunode.gpu.calibration import implausible, kept, written
 from gpunode.gpu.probe import ProbeError, measured, probe
 from gpunode.handover.formats import FORMATS
@@ -84,7 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             return
         name = given.pop(0) if given and not given[0].startswith("-") else "run"
         if name not in COMMANDS:
-            raise UsageError(f"{name}: unknown command; choose from {', '.join(COMMANDS)}")
+            close = difflib.get_close_matches(name, COMMANDS, 1)
+            meant = f"did you mean {close[0]}? " if close else ""
+            raise UsageError(f"{name}: unknown command; {meant}choose from {', '.join(COMMANDS)}")
         kind, command = COMMANDS[name]
         _refuse_options_of_others(name, given)
         with streams.printing():  # the help
@@ -158,10 +163,8 @@ def record(settings: RecordSettings) -> None:
 
 def replay(settings: ReplaySettings) -> None:
     """Play one tape and print the result."""
-    incident = INCIDENTS / f"{settings.file}.jsonl.gz"
-    found = not settings.file.exists() and settings.file.name == str(settings.file)
-    node = TapeNode(incident if found and incident.exists() else settings.file)
-    loop = watch(node, settings)
+    node = TapeNode(next(iter(named(settings.file, INCIDENTS, STORIES)), settings.file))
+    loop = watch(node, settings, NowPlaying(node))
     if settings.speed:
         _, serving = server(settings.web, lambda: loop)
         threading.Thread(target=serving, daemon=True).start()
@@ -178,27 +181,37 @@ def replay(settings: ReplaySettings) -> None:
             Console().print(table(rows(loop, node.name), node.comment))
 
 
-def demo(settings: DemoSettings) -> None:
-    """Play every tape of a folder and show what happens, then start over."""
-    from gpunode.cli.demo import showing
+def named(name: Path, *folders: Path) -> list[Path]:
+    """The tapes of this name in the package, unless there is such a file."""
+    if name.exists() or name.name != str(name):
+        return []
+    return [tape for at in folders if (tape := at / f"{name}.jsonl.gz").exists()]
 
-    tapes = sorted(settings.folder.glob("*.jsonl.gz"))
+
+def demo(settings: DemoSettings) -> None:
+    """Play incidents, one after the other, then start over."""
+    from gpunode.cli.demo import showing
+    from gpunode.cli.stories import Cast, in_order
+
+    logging.getLogger("gpunode").setLevel(logging.ERROR)  # a line would go through the table
+    tapes = named(settings.incident, STORIES, INCIDENTS)[:1]
+    tapes = tapes or in_order(settings.incident.glob("*.jsonl.gz"))
     if not tapes:
-        raise UsageError(f"{settings.folder}: no tapes (*.jsonl.gz) in this folder")
-    stage = [watch(TapeNode(tapes[0]), settings)]
-    web, serving = server(settings.web, lambda: stage[0])
+        names = ", ".join(path.name.partition(".")[0] for path in in_order(STORIES.glob("*.gz")))
+        raise UsageError(
+            f"{settings.incident}: neither a folder of tapes (*.jsonl.gz) nor one of {names}"
+        )
+    cast = Cast(settings, tapes)
+    web, serving = server(settings.web, lambda: cast.loop)
     threading.Thread(target=serving, daemon=True).start()
-    speed = f"at {settings.speed:g} times real speed"
-    with streams.printing(), showing(f"{web.here} shows the tape now playing, {speed}") as show:
+    speed = "" if settings.speed == 1.0 else f", at {settings.speed:g} times real speed"
+    with streams.printing(), showing(f"{web.here} shows the same as a page{speed}") as show:
         while True:
-            for path in tapes:
-                tape = TapeNode(path)
-                stage[0] = watch(tape, settings)
-                show.playing(tape, stage[0])
-                for _ in play(stage[0], tape, settings.speed, 1):
-                    show.playing(tape, stage[0])
-                show.played(tape, stage[0])
-            show.ended()
+            for scene in cast.scenes(show.preparing):
+                show.playing(scene)
+                for _ in scene.play(settings.speed):
+                    show.playing(scene)
+                show.played(scene)
             if settings.once:
                 return
 
@@ -211,7 +224,7 @@ def top(settings: TopSettings) -> None:
     signal.signal(signal.SIGTERM, _end)  # so that the terminal is left as it was
     signal.signal(signal.SIGHUP, _end)
     with streams.printing():
-        show(server, settings.interval)
+        show(server, settings.interval, settings.json_output)
 
 
 def audit_node(settings: AuditSettings) -> None:

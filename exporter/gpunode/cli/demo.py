@@ -8,34 +8,34 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from gpunode.cli.table import IN_PLAIN_TEXT, Row, rows, table
-from gpunode.loop import Loop
-from gpunode.node.tape import TapeNode
+from gpunode.cli.stories import Scene, utilisation
+from gpunode.cli.table import GPU, NOW, OF_A_NODE, STEP, WATTS, WENT_TO, Row, fitting, row, table
+from gpunode.export.web.node import node
 from gpunode.text import printable
 from gpunode.verdict.findings import in_a_sentence, status
 
-PROGRESS = 1.0
-"""Seconds between two lines that say how far an incident has played."""
-
 LONGEST_LINE = 1000
 """Characters of a line."""
+
+IN_PLAIN_TEXT = (GPU, NOW, WENT_TO, WATTS, STEP)
+"""For where there are no colours."""
 
 
 class Show(Protocol):
     """Shows incidents, one after the other."""
 
-    def playing(self, tape: TapeNode, loop: Loop) -> None:
+    def preparing(self, scene: Scene) -> None:
+        """Say that the time before an incident is being filled in."""
+
+    def playing(self, scene: Scene) -> None:
         """Show an incident so far; called when it begins, and many times a second."""
 
-    def played(self, tape: TapeNode, loop: Loop) -> None:
+    def played(self, scene: Scene) -> None:
         """Show an incident that has played to its end."""
-
-    def ended(self) -> None:
-        """Show what remains after the last incident."""
 
 
 @contextmanager
@@ -43,34 +43,61 @@ def showing(caption: str) -> Iterator[Show]:
     """Shows incidents as the standard output can; the caption says where else they are shown."""
     console = Console()
     if sys.stdout.isatty() and console.is_terminal and not console.is_dumb_terminal:
-        with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
+        with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
             yield Drawn(live, caption)
     else:
         print(caption)
         yield Written()
 
 
+class Captions:
+    """What is said of a scene: a line whenever it changes."""
+
+    def __init__(self) -> None:
+        self.scene: Scene | None = None
+        self.last = ""
+
+    def new(self, scene: Scene) -> Iterator[str]:
+        """What has not been said yet."""
+        if scene is not self.scene:
+            self.scene, self.last = scene, ""
+            yield scene.title
+            if scene.tape.look:
+                yield f"  Look at this: {scene.tape.look}"
+        said = scene.says()
+        if said and said != self.last:
+            self.last = said
+            at = time.strftime("%H:%M:%S", time.localtime(scene.tape.clock.time()))
+            smi = utilisation(scene.loop)
+            yield f"  {at}  nvidia-smi says {smi}; gpunode says: {said}"
+
+
 class Drawn:
-    """Draws one table of all incidents over itself."""
+    """Writes what is said, and below it draws the GPUs of the incident over themselves."""
 
     def __init__(self, live: Live, caption: str) -> None:
         self.live = live
         self.caption = caption
-        self.done: list[Row] = []
+        self.captions = Captions()
 
-    def playing(self, tape: TapeNode, loop: Loop) -> None:
-        # The last that fit: what has scrolled off a terminal cannot be drawn anew.
-        fitting = max(1, self.live.console.height - 4)
-        shown = [*self.done, *rows(loop, tape.name)][-fitting:]
-        drawn = table(shown, self.caption) if shown else Text(self.caption)
-        self.live.update(drawn, refresh=True)
+    def preparing(self, scene: Scene) -> None:
+        minutes = f"{scene.tape.clock.now / 60:.0f} of {scene.tape.lead / 60:.0f} min"
+        said = f"Filling in the hour before “{scene.title}”: {minutes}"
+        self.live.update(Group(Text(said), Text(self.caption, style="dim")), refresh=True)
 
-    def played(self, tape: TapeNode, loop: Loop) -> None:
-        self.done += rows(loop, tape.name)
+    def playing(self, scene: Scene) -> None:
+        for line in self.captions.new(scene):
+            style = "bold" if not line.startswith(" ") else ""
+            self.live.console.print(Text(printable(line, LONGEST_LINE), style=style))
+        console = self.live.console
+        columns = fitting(OF_A_NODE, console.width)
+        fits = max(1, console.height - 4)
+        shown = table(_rows(scene)[:fits], self.caption, columns)
+        self.live.update(Group(Text(), shown), refresh=True)
 
-    def ended(self) -> None:
-        self.live.update(table(self.done, self.caption))  # all of them, when ``live`` ends
-        self.done = []
+    def played(self, scene: Scene) -> None:  # noqa: ARG002
+        self.live.console.print()
+        self.live.update(Text(self.caption, style="dim"), refresh=True)
 
 
 class Written:
@@ -78,23 +105,28 @@ class Written:
 
     def __init__(self) -> None:
         self.console = Console(force_terminal=False, color_system=None)
-        self.said = -PROGRESS
+        self.captions = Captions()
+        self.told: Scene | None = None
 
-    def playing(self, tape: TapeNode, loop: Loop) -> None:  # noqa: ARG002
-        if time.monotonic() - self.said < PROGRESS:
-            return
-        self.said = time.monotonic()
-        print(
-            f"{printable(tape.name, LONGEST_LINE)}: {tape.clock.now:.0f} of {tape.end:.0f} s played"
-        )
+    def preparing(self, scene: Scene) -> None:
+        if scene is not self.told:
+            self.told = scene
+            print(f"Filling in the hour before “{printable(scene.title, LONGEST_LINE)}”.")
 
-    def played(self, tape: TapeNode, loop: Loop) -> None:
+    def playing(self, scene: Scene) -> None:
+        for line in self.captions.new(scene):
+            print(printable(line, LONGEST_LINE))
+
+    def played(self, scene: Scene) -> None:
+        self.playing(scene)
         with self.console.capture() as drawn:
-            self.console.print(table(rows(loop, tape.name), columns=IN_PLAIN_TEXT))
+            self.console.print(table(_rows(scene), columns=IN_PLAIN_TEXT))
         for line in drawn.get().splitlines():
             print(f"  {line.rstrip()}")
-        print(f"{printable(f'{tape.name}: {in_a_sentence(status(loop))}', LONGEST_LINE)}\n")
-        self.said = -PROGRESS
+        said = in_a_sentence(status(scene.loop))
+        print(f"{printable(f'{scene.tape.name}: {said}', LONGEST_LINE)}\n")
 
-    def ended(self) -> None:
-        """Nothing: every incident has been written."""
+
+def _rows(scene: Scene) -> list[Row]:
+    """Every GPU now."""
+    return [row(gpu) for gpu in node(scene.loop).gpus]

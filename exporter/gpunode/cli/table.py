@@ -16,6 +16,7 @@ from gpunode.audit.source import Result
 from gpunode.cli.doctor import SourceHealth
 from gpunode.driver.driver import Identity
 from gpunode.export.palette import STATES
+from gpunode.export.web.node import GpuNow
 from gpunode.gpu.activity import WindowDetail
 from gpunode.gpu.models import Ceilings, calibration_of
 from gpunode.loop import Loop
@@ -26,6 +27,9 @@ from gpunode.unread import LONGEST
 from gpunode.verdict.advice import Urgency
 
 BAR = 8
+
+LONGEST_TEXT = 200
+"""Characters of a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,10 @@ class Row:
 
     owner: str = ""
     does: str = ""
+    since: str = ""
+    """For how long it has done that."""
+
+    chosen: bool = False
     urgency: Urgency = "fine"
 
 
@@ -55,11 +63,14 @@ class Column:
     width: int | None
     cell: Callable[[Row], Text]
     right: bool = False
+    first: bool = False
+    """Whether others are left out before it where the terminal is too narrow for all."""
+
     gives: bool = False
     """Whether it is cut where the terminal is too narrow for all."""
 
 
-GPU = Column("GPU", 3, lambda row: Text(row.gpu))
+GPU = Column("GPU", 3, lambda row: Text(row.gpu), first=True)
 TIME = Column("time", BAR, lambda row: _bar(row.shares))
 WENT_TO = Column("went to", None, lambda row: _words(row.shares), gives=True)
 WATTS = Column("watts", 5, lambda row: Text(_figure(row.watts, "{:.0f}")), right=True)
@@ -75,18 +86,19 @@ OF_INCIDENTS = (
     SWINGS,
     STEP,
 )
-IN_PLAIN_TEXT = (GPU, WENT_TO, WATTS, SWINGS, STEP)
-"""Of one incident, for where there are no colours."""
-
+NOW = Column(
+    "now", 20, lambda row: Text(row.does, style=URGENCIES[row.urgency]), first=True, gives=True
+)
 OF_A_NODE = (
     GPU,
-    Column("now", 20, lambda row: Text(row.does, style=URGENCIES[row.urgency]), gives=True),
+    NOW,
+    Column("since", 6, lambda row: Text(row.since), right=True),
     TIME,
     WENT_TO,
     WATTS,
     Column("memory", 6, lambda row: Text(_figure(row.memory, "{:.0%}")), right=True),
     STEP,
-    Column("owner", 8, lambda row: Text(row.owner), gives=True),
+    Column("owner", 16, lambda row: Text(row.owner), first=True, gives=True),
 )
 
 URGENCIES: dict[Urgency, str] = {"now": "bold red", "soon": "yellow", "note": "cyan", "fine": ""}
@@ -94,9 +106,11 @@ URGENCIES: dict[Urgency, str] = {"now": "bold red", "soon": "yellow", "note": "c
 
 
 def fitting(columns: Sequence[Column], width: int) -> list[Column]:
-    """The first of the columns, as many as a terminal shows with the width each should have."""
-    ends = accumulate((column.width or BAR) + 1 for column in columns)
-    return [column for column, end in zip(columns, ends, strict=True) if end <= width]
+    """As many of the columns as a terminal shows with the width each should have."""
+    wanted = sorted(columns, key=lambda column: not column.first)
+    ends = accumulate((column.width or BAR) + 1 for column in wanted)
+    fit = [column for column, end in zip(wanted, ends, strict=True) if end <= width]
+    return [column for column in columns if column in fit]
 
 
 def rows(loop: Loop, incident: str) -> list[Row]:
@@ -117,6 +131,24 @@ def _row(incident: str, gpu: str, window: WindowDetail) -> Row:
     )
 
 
+def row(gpu: GpuNow, since: str = "", chosen: bool = False) -> Row:
+    """One GPU of a node now."""
+    used, size = gpu.memory_used_bytes, gpu.memory_size_bytes
+    ranks = f"rank {', '.join(gpu.ranks)}  " if gpu.ranks else ""
+    return Row(
+        gpu=gpu.label,
+        shares=gpu.states,
+        watts=gpu.power_watts,
+        period=gpu.step_period_seconds,
+        memory=used / size if used is not None and size else None,
+        owner=printable(ranks + ", ".join(gpu.owners), LONGEST_TEXT),
+        does=gpu.does,
+        since=since,
+        chosen=chosen,
+        urgency=gpu.urgency,
+    )
+
+
 def table(
     entries: Iterable[Row], caption: str = "", columns: Iterable[Column] = OF_INCIDENTS
 ) -> Table:
@@ -127,7 +159,8 @@ def table(
         heading = _line(Text(column.heading))
         result.add_column(heading, no_wrap=not column.gives, justify=justify)
     for entry in entries:
-        result.add_row(*(_line(column.cell(entry)) for column in columns))
+        style = "reverse" if entry.chosen else ""
+        result.add_row(*(_line(column.cell(entry)) for column in columns), style=style)
     return result
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import http.client
+import math
 import os
 import select
 import ssl
@@ -17,17 +18,19 @@ import tty
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from types import MappingProxyType
 
 from pydantic import ValidationError
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from gpunode.cli.table import OF_A_NODE, URGENCIES, Row, fitting, table
+from gpunode.cli.table import LONGEST_TEXT, OF_A_NODE, URGENCIES, Row, fitting, row, table
 from gpunode.config import DaemonSettings, UsageError
+from gpunode.export.web.api import Hour
 from gpunode.export.web.node import GpuNow, NodeNow
 from gpunode.source import Met
 from gpunode.text import printable
@@ -40,23 +43,36 @@ ANSWER_TIMEOUT = 5.0
 LARGEST_ANSWER = 16 << 20
 """Bytes of an answer that can be of a daemon."""
 
-LONGEST_TEXT = 200
-"""Characters of a text."""
-
 FINDINGS = 3
 """Findings above the table; the page has them all."""
 
 KEYS: dict[str, tuple[str, Callable[[Row], tuple[float, str]]]] = {
     "g": ("GPU", lambda _: (0.0, "")),
-    "u": ("urgency", lambda row: (ORDER.index(row.urgency), "")),
-    "w": ("watts", lambda row: (-(row.watts or 0.0), "")),
-    "m": ("memory", lambda row: (-(row.memory or 0.0), "")),
-    "o": ("owner", lambda row: (0.0, row.owner)),
+    "u": ("urgency", lambda one: (ORDER.index(one.urgency), "")),
+    "w": ("watts", lambda one: (-(one.watts or 0.0), "")),
+    "m": ("memory", lambda one: (-(one.memory or 0.0), "")),
+    "o": ("owner", lambda one: (0.0, one.owner)),
 }
 """What each key sorts by; rows that are equal keep the order of the GPUs."""
 
-HELP = "  ".join(f"{key}: by {name}" for key, (name, _) in KEYS.items()) + "  r: reverse  q: quit"
+HELP = (
+    "  ".join(f"{key}: by {name}" for key, (name, _) in KEYS.items())
+    + "  r: reverse  /: only with  Enter: evidence  q: quit"
+)
 
+ESCAPE, ENTER, RUBOUT, ENDS = "\x1b", "\r\n", "\x7f\b", "\x03\x04"
+MOVES = {
+    f"{ESCAPE}[A": -1,
+    f"{ESCAPE}[B": 1,
+    f"{ESCAPE}[5~": -8,
+    f"{ESCAPE}[6~": 8,
+    "k": -1,
+    "j": 1,
+}
+"""What each key moves the choice by: arrows, page up and down, and as in ``less``."""
+
+HISTORY = 20.0
+"""Seconds between two looks at the last hour."""
 
 NOT_OURS = "what answers is no gpunode of this version"
 
@@ -117,7 +133,75 @@ class DaemonAddress:
             raise NoDaemon(NOT_OURS) from error
 
 
-def show(server: DaemonAddress, interval: float) -> None:
+@dataclass(slots=True)
+class Chosen:
+    """What the user has asked to see."""
+
+    key: str = "g"
+    backwards: bool = False
+    place: int = 0
+    """Of the GPU that is chosen, in the order in which they are shown."""
+
+    opened: bool = False
+    """Whether it shows what is known of that GPU instead of all."""
+
+    wanted: str = ""
+    """What the words of a GPU must have to be shown."""
+
+    typing: bool = False
+
+    def strike(self, struck: str) -> bool:
+        """Take what was struck; whether it tells to quit."""
+        if struck in MOVES and not self.typing:
+            self.place = max(0, self.place + MOVES[struck])
+            return False
+        if struck == ESCAPE:
+            if not (self.typing or self.opened or self.wanted):
+                return True
+            self.typing = self.opened = False
+            self.wanted = ""
+            return False
+        if struck.startswith(ESCAPE):
+            return False
+        return any(self._letter(one) for one in struck)
+
+    def _letter(self, one: str) -> bool:
+        if one in ENDS:
+            return True
+        if self.typing:
+            if one in ENTER:
+                self.typing = False
+            elif one in RUBOUT:
+                self.wanted = self.wanted[:-1]
+            elif one.isprintable():
+                self.wanted, self.place = self.wanted + one, 0
+        elif one == "q":
+            return True
+        elif one == "/":
+            self.typing, self.wanted = True, ""
+        elif one in ENTER:
+            self.opened = not self.opened
+        elif one in KEYS:
+            self.key = one
+        elif one == "r":
+            self.backwards = not self.backwards
+        elif one in MOVES:
+            self.place = max(0, self.place + MOVES[one])
+        return False
+
+    def shown(self, gpus: Iterable[GpuNow]) -> list[GpuNow]:
+        """The GPUs that are wanted, in their order."""
+        words = self.wanted.lower()
+        _, order = KEYS[self.key]
+        found = [
+            gpu for gpu in gpus if words in " ".join((gpu.label, gpu.does, *gpu.owners)).lower()
+        ]
+        found.sort(key=lambda gpu: order(row(gpu)), reverse=self.backwards)
+        self.place = min(self.place, max(0, len(found) - 1))
+        return found
+
+
+def show(server: DaemonAddress, interval: float, json: bool = False) -> None:
     """Show the node until the user quits; once, where nobody could. Raises ``UsageError``."""
     console = Console()
     try:
@@ -126,32 +210,69 @@ def show(server: DaemonAddress, interval: float) -> None:
         raise UsageError(
             f"{server.url}: {error}; start one with `gpunode run`, or name another with --url"
         ) from error
-    if not (console.is_terminal and sys.stdin.isatty()) or console.is_dumb_terminal:
-        console.print(screen(node, "g", False, "", console))
+    if json:
+        print(node.model_dump_json(indent=2))
         return
-    key, backwards, since = "g", False, time.time()
+    ages = Ages(server)
+    if not (console.is_terminal and sys.stdin.isatty()) or console.is_dumb_terminal:
+        console.print(screen(node, Chosen(place=-1), "", console, ages=ages.of(node)))
+        return
+    chosen, since = Chosen(), time.time()
     with keys() as pressed, Live(console=console, auto_refresh=False, screen=True) as live:
         trouble = ""
         while True:
-            shown = screen(node, key, backwards, trouble, console, console.height)
+            shown = screen(node, chosen, trouble, console, console.height, ages.of(node))
             live.update(shown, refresh=True)
             struck = pressed(interval)
-            if struck == "\x1b":
-                return
-            for one in struck if not struck.startswith("\x1b") else "":  # an arrow is no letter
-                if one in ("q", "\x03", "\x04"):
-                    return
-                if one in KEYS:
-                    key = one
-                elif one == "r":
-                    backwards = not backwards
             if struck:
+                if chosen.strike(struck):
+                    return
                 continue
             try:
                 node, trouble, since = ask(server), "", time.time()
             except NoDaemon as error:
                 at = time.strftime("%H:%M:%S", time.localtime(since))
                 trouble = f"No answer since {at} ({error}). This is what was seen then."
+
+
+class Ages:
+    """For how long each GPU has done what it does, by the daemon's last hour."""
+
+    def __init__(self, server: DaemonAddress) -> None:
+        self.server = server
+        self.asked = -math.inf
+        self.hour = Hour(step_seconds=0, times=[], gpus=[])
+
+    def of(self, node: NodeNow) -> dict[str, str]:
+        """By the UUID of a GPU; without those of which that is not known."""
+        if node.time - self.asked >= HISTORY or node.time < self.asked:
+            self.asked = node.time
+            with suppress(NoDaemon, ValidationError):
+                answer = self.server.get("/api/v1/history", ANSWER_TIMEOUT)
+                self.hour = Hour.model_validate_json(answer)
+        causes = {gpu.uuid: gpu.cause for gpu in self.hour.gpus}
+        return {
+            gpu.uuid: lasting(node.time - began)
+            for gpu in node.gpus
+            if (began := self._since(gpu, causes.get(gpu.uuid, []))) is not None
+        }
+
+    def _since(self, gpu: GpuNow, causes: Sequence[str | None]) -> float | None:
+        """When a GPU began to be held up by what holds it up now."""
+        began = None
+        for at, cause in zip(reversed(self.hour.times), reversed(causes), strict=False):
+            if gpu.cause in (None, "none") or cause != gpu.cause:
+                break
+            began = at
+        return began
+
+
+def lasting(seconds: float) -> str:
+    """A time in a few characters."""
+    for most, unit, one in ((90, "s", 1), (5400, "min", 60)):
+        if seconds < most:
+            return f"{seconds / one:.0f} {unit}"
+    return f"{seconds / 3600:.0f} h"
 
 
 def ask(server: DaemonAddress) -> NodeNow:
@@ -174,28 +295,74 @@ def _body(answer: http.client.HTTPResponse, timeout: float) -> bytes:
 
 
 def screen(
-    node: NodeNow, key: str, backwards: bool, trouble: str, console: Console, height: int = 0
+    node: NodeNow,
+    chosen: Chosen,
+    trouble: str,
+    console: Console,
+    height: int = 0,
+    ages: Mapping[str, str] = MappingProxyType({}),
 ) -> Group:
-    """What is wrong, and below it every GPU, or as many as a height has room for."""
-    name, order = KEYS[key]
-    rows = sorted((_row(gpu) for gpu in node.gpus), key=order, reverse=backwards)
+    """What is wrong, and below it every GPU, or those around the chosen one that have room."""
+    name, _ = KEYS[chosen.key]
+    gpus = chosen.shown(node.gpus)
     head = Text(printable(node.node or "this node", LONGEST_TEXT), style="bold")
     head.append(time.strftime("  %H:%M:%S", time.localtime(node.time)), style="dim")
     alarm = [Text(trouble, style="bold red")] if trouble else []
+    if chosen.opened and gpus:
+        return Group(head, *alarm, Text(), *_opened(gpus[chosen.place], ages))
+    rows = [
+        row(gpu, ages.get(gpu.uuid, ""), bool(height) and at == chosen.place)
+        for at, gpu in enumerate(gpus)
+    ]
+    played = [Text(f"Recorded: {node.playing.title}", style="cyan")] if node.playing else []
     wrong = [_finding(one) for one in node.findings[:FINDINGS]]
-    caption = f"sorted by {name}{', reversed' if backwards else ''}.  {HELP}"
+    ways = f"{', reversed' if chosen.backwards else ''}"
+    only = f", only with “{printable(chosen.wanted, LONGEST_TEXT)}”" if chosen.wanted else ""
+    only = f"{only or ', only with'}▏" if chosen.typing else only
+    caption = f"sorted by {name}{ways}{only}.  {HELP}"
     calm = [Text(node.calm, style="bold")] if node.calm else []
     met = [Text(_unread(node.unread), style="yellow")] if node.unread else []
     ledgers = [Text(each, style="dim") for each in _less_accurate(node.gpus)]
-    above = Group(head, *alarm, *calm, *wrong, *met, *ledgers, Text())
+    above = Group(head, *played, *alarm, *calm, *wrong, *met, *ledgers, Text())
     columns = fitting(OF_A_NODE, console.width)
     if height:
-        cut = f"The first of {len(rows)} GPUs, {caption}"
         lines = console.render_lines(Group(above, table(rows, caption, columns)))
         if len(lines) > height:
+            # The longest caption that comes now, so that the count of lines holds.
+            cut = f"GPUs 10 to 10 of {len(rows)}, {caption}"
             lines = console.render_lines(Group(above, table(rows, cut, columns)))
-            rows, caption = rows[: max(1, height - len(lines) + len(rows))], cut
+            room = max(1, height - len(lines) + len(rows))
+            first = min(max(0, chosen.place - room // 2), len(rows) - room)
+            caption = f"{first + 1} to {first + room} of {len(rows)} GPUs, {caption}"
+            rows = rows[first : first + room]
     return Group(above, table(rows, caption, columns))
+
+
+def _opened(gpu: GpuNow, ages: Mapping[str, str]) -> Iterator[Text]:
+    """All that is known of a GPU."""
+    since = f" for {ages[gpu.uuid]}" if gpu.uuid in ages else ""
+    title = f"GPU {gpu.label} is {gpu.does}{since}"
+    yield Text(printable(title, LONGEST_TEXT), style=URGENCIES[gpu.urgency])
+    if gpu.remedy:
+        yield Text(f"  {printable(gpu.remedy, 2 * LONGEST_TEXT).replace('`', '')}")
+    for one in gpu.evidence:
+        figures = f"{one.value:.3g}, limit {one.threshold:.3g}"
+        yield Text(f"  because {printable(one.meaning, LONGEST_TEXT)}: {figures}", style="dim")
+    states = ", ".join(f"{state} {share:.0%}" for state, share in gpu.states.items())
+    heat = f"{gpu.temperature_celsius:.0f} °C" if gpu.temperature_celsius is not None else ""
+    watts = f"{gpu.power_watts:.0f} W" if gpu.power_watts is not None else ""
+    ranks = f"rank {', '.join(gpu.ranks)}" if gpu.ranks else ""
+    for what, value in (
+        ("model", gpu.name),
+        ("owner", ", ".join(filter(None, (*gpu.owners, ranks)))),
+        ("processes", ", ".join(gpu.pids)),
+        ("heat and power", ", ".join(filter(None, (heat, watts)))),
+        ("now", states),
+        ("uuid", gpu.uuid),
+    ):
+        if value:
+            yield Text(f"  {what:15} {printable(value, LONGEST_TEXT)}")
+    yield Text("Enter: all GPUs  up, down: another  q: quit", style="dim")
 
 
 def _unread(unread: Sequence[Met]) -> str:
@@ -221,21 +388,6 @@ def _finding(one: Finding) -> Text:
     remedy = printable(told, 2 * LONGEST_TEXT).replace("`", "")
     text.append(f"\n  {remedy}", style="default not bold")
     return text
-
-
-def _row(gpu: GpuNow) -> Row:
-    used, size = gpu.memory_used_bytes, gpu.memory_size_bytes
-    ranks = f"rank {', '.join(gpu.ranks)}  " if gpu.ranks else ""
-    return Row(
-        gpu=gpu.label,
-        shares=gpu.states,
-        watts=gpu.power_watts,
-        period=gpu.step_period_seconds,
-        memory=used / size if used is not None and size else None,
-        owner=printable(ranks + ", ".join(gpu.owners), LONGEST_TEXT),
-        does=gpu.does,
-        urgency=gpu.urgency,
-    )
 
 
 @contextmanager

@@ -8,8 +8,9 @@
     with client.phase("checkpoint"):
         save()
 
-Nothing here blocks training or raises into it: calls put a few numbers into a bounded queue, and a
-thread sends them once a second, or drops them if no daemon runs. Standard library only.
+Nothing here blocks training or raises into it, except for an unknown keyword: calls put a few
+numbers into a bounded queue, and a thread sends them once a second, or drops them if no daemon
+runs. Standard library only.
 """
 
 from gpunode.client.session import Session, Watched
@@ -25,6 +26,7 @@ mark = _session.mark
 flush = _session.flush
 follow = _session.follow
 profile = _session.profile
+status = _session.status
 
 __all__ = [
     "Session",
@@ -36,6 +38,7 @@ __all__ = [
     "phase",
     "profile",
     "request",
+    "status",
     "step",
     "watch",
 ]

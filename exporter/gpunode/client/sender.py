@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import logging
 import math
+import os
 import socket
 import statistics
 import struct
@@ -172,6 +174,26 @@ def torch_memory() -> dict[str, int] | None:
     }
 
 
+def for_gpus() -> str:
+    """The GPU of this process, as the driver numbers it; empty if it is not the only one.
+
+    CUDA opens the device of each GPU that it may use, however they are numbered in the process.
+    """
+    with contextlib.suppress(OSError):
+        opened = {_opened(number) for number in os.listdir("/proc/self/fd")}
+        gpus = {name for name in opened if name.isdigit()}
+        return f"for GPU {gpus.pop()} " if len(gpus) == 1 else ""
+    return ""
+
+
+def _opened(number: str) -> str:
+    """What follows ``/dev/nvidia`` in the path of a file that is open, else nothing."""
+    with contextlib.suppress(OSError):
+        path = os.readlink(f"/proc/self/fd/{number}")
+        return path.removeprefix("/dev/nvidia") if path.startswith("/dev/nvidia") else ""
+    return ""
+
+
 def compiled_graphs() -> int | None:
     """How many graphs torch.compile has compiled in this process; None before the first.
 
@@ -193,6 +215,9 @@ class Sender:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
         self._lock = threading.Lock()
         self._sent = monotonic()
+        self.status = ""
+        """How the last message fared, in a line; empty before the first."""
+
         threading.Thread(target=self._run, name="gpunode", daemon=True).start()
 
     def send(self) -> None:
@@ -209,14 +234,24 @@ class Sender:
             if len(message) > LARGEST_MESSAGE:
                 account.kernel_seconds = {}
                 message = account.message()
+            path = socket_path()
             try:
-                self._socket.sendto(message, socket_path())
+                self._socket.sendto(message, path)
+                self._tell(f"gpunode: reporting {for_gpus()}to {path}")
             except OSError as error:
+                self._tell(f"gpunode: no daemon at {path}: {error.strerror}")
                 busy = error.errno in (errno.EAGAIN, errno.ENOBUFS)
                 if busy and monotonic() - self._sent < KEPT:
                     return
             self._sent = monotonic()
             account.clear()
+
+    def _tell(self, status: str) -> None:
+        """Keep how it fares, and write that a first time, for who runs the job."""
+        first, self.status = not self.status, status
+        if first and os.environ.get("RANK", "0") == "0":
+            with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or None
+                sys.stderr.write(f"{status}\n")
 
     def _run(self) -> None:
         wait = threading.Event()

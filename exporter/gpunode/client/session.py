@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import math
 import os
 import threading
@@ -15,6 +16,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from gpunode.client.protocol import PHASES
 from gpunode.client.sender import Account, Sender
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -111,6 +114,9 @@ class Session:
 
     def follow(self, optimizer: Any) -> Any:
         """Count every step of a PyTorch optimizer as a training step; returns the optimizer."""
+        if not callable(getattr(optimizer, "step", None)):
+            log.warning("gpunode.client.follow: no optimizer: %s has no step()", type(optimizer))
+            return optimizer
         if hasattr(optimizer, "register_step_post_hook"):
             optimizer.register_step_post_hook(lambda *_: self.step())
             return optimizer
@@ -140,6 +146,11 @@ class Session:
         """
         if self._sender is not None:
             self._sender.send()
+
+    def status(self) -> str:
+        """Whether a daemon takes what is reported, in a line."""
+        sender = self._sender
+        return (sender.status if sender else "") or "gpunode: nothing has been sent yet"
 
     def _start(self) -> None:
         """Start the sender; if that fails, training continues unreported."""

@@ -329,7 +329,7 @@ class Loop:
             if not search.up(now) and not (self._replays and search.absent)
         ]
         for watch in self._ordered:
-            if watch.reported(now) and not watch.up(now):
+            if watch.reported(now) and not watch.up(now) and not watch.unrecorded:
                 why = watch.failure or "a read has not returned"
                 found.append(Silent(watch.source.name, watch.place, watch.last_success, why))
         return found
@@ -344,6 +344,8 @@ class Loop:
                 yield from UP.at(float(up), name, *WHOLE_NODE)
         for watch in self._ordered:
             at = watch.source.name, *watch.place
+            if watch.unrecorded:
+                continue
             up = watch.up(now)
             yield from UP.at(float(up), *at)
             if not up:  # else it is no longer ago than its interval

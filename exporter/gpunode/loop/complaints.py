@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from gpunode.loop.door import LONGEST_LABEL, valid
-from gpunode.node.node import Clock
+from gpunode.node.node import Clock, NotRecorded
 from gpunode.source import FAILURES, Absent
 
 log = logging.getLogger(__name__)
@@ -40,6 +40,13 @@ def isolated(ask: Callable[[], T]) -> T | BaseException:
         raise
     except BaseException as error:  # noqa: BLE001 the one place where a source is isolated
         return error
+
+
+def unrecorded(error: BaseException | None) -> bool:
+    """Whether something failed because a tape lacks what was asked of it, which is no trouble."""
+    if error is None or isinstance(error, NotRecorded):
+        return error is not None
+    return unrecorded(error.__cause__) or unrecorded(error.__context__)
 
 
 def complain(where: str, what: str, error: BaseException) -> None:

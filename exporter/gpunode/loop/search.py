@@ -6,7 +6,7 @@ import logging
 import threading
 
 from gpunode.loop import complaints
-from gpunode.loop.complaints import News, described, isolated
+from gpunode.loop.complaints import News, described, isolated, unrecorded
 from gpunode.loop.door import valid
 from gpunode.loop.watch import OVERDUE
 from gpunode.node.node import Clock
@@ -27,6 +27,9 @@ class Search:
         """None before it has looked; places have valid labels."""
 
         self.absent = ""
+        self.unrecorded = False
+        """Whether it finds nothing because the tape that is played lacks what it reads."""
+
         self.begun: float | None = None
         """When it began to look, if it has not come back."""
 
@@ -49,12 +52,12 @@ class Search:
         self.begun = self.clock.monotonic()
         found = isolated(self._find)
         if isinstance(found, BaseException):
-            self.absent = described(found)
+            self.absent, self.unrecorded = described(found), unrecorded(found)
             self.found = self.found or []
         else:
-            self.found, self.absent = found, ""
+            self.found, self.absent, self.unrecorded = found, "", False
         self.begun = None
-        if self._news.worth(self.absent):
+        if not self.unrecorded and self._news.worth(self.absent):
             if isinstance(found, BaseException):
                 what = f"none found, looking again every {self.every:g} s"
                 complaints.complain(self.finder.name, what, found)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpunode.loop import complaints
-from gpunode.loop.complaints import News, described, isolated
+from gpunode.loop.complaints import News, described, isolated, unrecorded
 from gpunode.loop.door import SERIES, Door, valid
 from gpunode.loop.metrics import CPU_SECONDS, DROPPED, DURATION, LATE, SKIPPED, UNREAD
 from gpunode.metric import Distribution, Metric, Sample
@@ -140,6 +140,9 @@ class Watch:
         self.failure = ""
         """Why the last read failed; empty if it did not."""
 
+        self.unrecorded = False
+        """Whether it failed because the tape that is played lacks what it reads."""
+
         if isinstance(source, Meets):
             with counts.lock:
                 for kind in source.unknowns:
@@ -226,12 +229,12 @@ class Watch:
         """Drop the last batch, and log the failure when it begins, not at every read."""
         self.batch = None
         self.door.close()
-        self.failure = described(error)
-        if self._news.worth(self.failure):
+        self.failure, self.unrecorded = described(error), unrecorded(error)
+        if not self.unrecorded and self._news.worth(self.failure):
             complaints.complain(self.where, "read failed, its series stop", error)
 
     def _recover(self) -> None:
-        self.failure = ""
+        self.failure, self.unrecorded = "", False
         if self._news.worth(""):
             log.info("%s: reads succeed again", self.where)
 

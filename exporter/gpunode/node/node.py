@@ -33,6 +33,10 @@ class Clock(Protocol):
         ...
 
 
+class NotRecorded(FileNotFoundError):
+    """What a tape was asked for when it was recorded, this is not; a live node never raises it."""
+
+
 class SteppedClock:
     """A tape's clock: it stands still until it is set."""
 

@@ -9,7 +9,8 @@ its answer at ``t`` seconds from the start:
     {"t": 2.004, "of": "/proc/559/comm", "call": "read_text", "answer": "python3\n"}
 
 Played to its end, a tape starts over at ``again_from`` seconds, or else at its beginning: what ends
-in a hang is not cured by that.
+in a hang is not cured by that. The first ``opening`` seconds can be repeated often enough to
+fill the time before them; ``look`` says what is worth looking at.
 
 Playback may ask at other times: a gauge is the latest answer, activity means are averaged over the
 answers since the last question, and buffers hold the samples up to now. A tape contains only what
@@ -49,7 +50,7 @@ from gpunode.driver.driver import (
     Xid,
 )
 from gpunode.driver.vendors import VENDORS
-from gpunode.node.node import Node, SteppedClock
+from gpunode.node.node import Node, NotRecorded, SteppedClock
 
 log = logging.getLogger(__name__)
 
@@ -272,7 +273,7 @@ class TapeNode:
     After its end the tape starts over, as if the same happened again, or what it says goes on.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, before: float = 0.0) -> None:
         self.path = path
         self.name = path.name.partition(".")[0]
         self.end = 0.0
@@ -281,9 +282,17 @@ class TapeNode:
         lines = self._lines()
         header = next(lines, {})
         self.comment, self.clock = self._header(header)
+        self.look = str(header.get("look", ""))
         for number, line in enumerate(lines, 2):
             self._take(f"{self.path}: line {number}", line)
-        self.again_from = self._again_from(header)
+        self.again_from = self._second(header, "again_from")
+        self.opening = self._second(header, "opening")
+        self.openings = int(before // self.opening) if self.opening else 0
+        """How many times the opening is repeated first."""
+
+        self.lead = self.openings * self.opening
+        """Seconds that this takes."""
+
         vendors = [of for of, call in self.tracks if call == "gpus"]
         self.drivers = [TapeDriver(self, vendor) for vendor in vendors]
 
@@ -294,14 +303,25 @@ class TapeNode:
 
     @property
     def lap(self) -> int:
-        """How many times the tape has been played to its end."""
-        length = self.end - self.again_from
-        return max(0, math.ceil((self.clock.now - self.end) / length)) if length else 0
+        """How many times the opening or the tape has been played to its end."""
+        now, length = self.clock.now - self.lead, self.end - self.again_from
+        if now < 0:
+            return int(self.clock.now // self.opening)
+        again = max(0, math.ceil((now - self.end) / length)) if length else 0
+        return self.openings + again
 
     @property
     def repeated(self) -> float:
         """How many seconds of the tape have been played again."""
-        return self.lap * (self.end - self.again_from)
+        again = max(0, self.lap - self.openings)
+        return (self.lap - again) * self.opening + again * (self.end - self.again_from)
+
+    @property
+    def jumped(self) -> tuple[float, float]:
+        """From where on the tape to where playback went when the present lap began."""
+        if self.lap <= self.openings:
+            return self.opening, 0.0
+        return self.end, self.again_from
 
     def __getattr__(self, call: str) -> Callable[..., Any]:
         if call not in NODE_CALLS:
@@ -320,14 +340,14 @@ class TapeNode:
         self._last_read[of, call] = self.lap, self.position
         if lap == self.lap:
             return track.since(before, self.position)
-        again = self.again_from or -1.0
-        return [*track.since(before, self.end), *track.since(again, self.position)]
+        end, again = self.jumped
+        return [*track.since(before, end), *track.since(again or -1.0, self.position)]
 
     def recorded(self, of: str, call: str) -> Track:
-        """All answers to a question. Raises ``FileNotFoundError`` if it was never asked."""
+        """All answers to a question. Raises ``NotRecorded`` if it was never asked."""
         track = self.tracks.get((of, call))
         if track is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), of)
+            raise NotRecorded(errno.ENOENT, os.strerror(errno.ENOENT), of)
         return track
 
     def _lines(self) -> Iterator[dict[str, Any]]:
@@ -365,11 +385,11 @@ class TapeNode:
             raise TapeError(f"{self.path}: line 1: field time: not seconds since the epoch")
         return str(line.get("comment", "")), SteppedClock(float(time))
 
-    def _again_from(self, header: dict[str, Any]) -> float:
-        again_from = header.get("again_from", 0.0)
-        if not isinstance(again_from, float | int) or not 0 <= again_from <= self.end:
-            raise TapeError(f"{self.path}: line 1: field again_from: not a time on the tape")
-        return float(again_from)
+    def _second(self, header: dict[str, Any], field: str) -> float:
+        second = header.get(field, 0.0)
+        if not isinstance(second, float | int) or not 0 <= second <= self.end:
+            raise TapeError(f"{self.path}: line 1: field {field}: not a time on the tape")
+        return float(second)
 
     def _take(self, where: str, line: dict[str, Any]) -> None:
         time, of, call = line.get("t"), line.get("of"), line.get("call")
@@ -444,7 +464,8 @@ class TapeGpu:
         self._activity_read = lap, now
         spans = [(before, now)]
         if lap != before_lap:
-            spans = [(before, self.node.end), (self.node.again_from, now)]
+            end, again = self.node.jumped
+            spans = [(before, end), (again, now)]
         counters: set[str] = set()
         totals: dict[str, float] = {}
         weights: dict[str, float] = {}
@@ -492,11 +513,14 @@ class TapeGpu:
         times, values = self._buffers[call]
         shift = round(self.node.repeated * 1e6)
         now = round(self.node.clock.time() * 1e6)
-        first, last = bisect_right(times, after - shift), bisect_right(times, now - shift)
+        _, again = self.node.jumped  # what comes before it on the tape was not played now
+        begin = round((self.node.clock.epoch + again) * 1e6) if self.node.lap else 0
+        first = bisect_right(times, max(after - shift, begin))
+        last = bisect_right(times, now - shift)
         return Buffered([(times[at] + shift, values[at]) for at in range(first, last)])
 
     def _track(self, call: str) -> Track:
         track = self.node.tracks.get((self.identity.uuid, call))
         if track is None:
-            raise Unsupported(f"{call}: not on this tape")
+            raise Unsupported(f"{call}: not on this tape") from NotRecorded(errno.ENOENT, call)
         return track

@@ -6,6 +6,7 @@ from pydantic import BaseModel, Field
 
 from gpunode import __version__
 from gpunode.audit.source import Audited, Result
+from gpunode.export.playing import Playing
 from gpunode.gpu.activity import MEMORY_TOTAL, MEMORY_USED, TEMPERATURE, UTILIZATION
 from gpunode.loop import Loop, Silent
 from gpunode.source import Key, Met
@@ -71,6 +72,9 @@ class NodeNow(BaseModel):
     node: str
     version: str
     time: float
+    playing: Playing | None = Field(
+        None, description="the tape of which this is, and not of a node now"
+    )
     calm: str = Field(description="what comes first where nothing presses, else empty")
     findings: list[Finding]
     gpus: list[GpuNow]
@@ -91,6 +95,7 @@ def node(loop: Loop) -> NodeNow:
         node=now.node,
         version=__version__,
         time=loop.clock.time(),
+        playing=next((one.detail for one in loop.details(Playing)), None),
         calm=now.calm,
         findings=list(now.findings),
         gpus=[_gpu(gpu, values) for gpu in now.gpus],

@@ -523,12 +523,22 @@ function keyed(list, entries, item, none) {
   list.append(more);
 }
 
+// Of a tape: which it is, and what is worth looking at.
+function showPlaying(tape) {
+  $("playing").hidden = !tape;
+  if (!tape) return;
+  const before = tape.seconds < 0 ? `, the hour before: ${lasting(-tape.seconds)} to go` : "";
+  put($("title"), `Recorded incident${tape.place ? ` ${tape.place}` : ""}: ${tape.title}${before}.`);
+  put($("look"), tape.look ? `Look at this: ${tape.look}` : "");
+}
+
 function showNode(node) {
   const models = new Map();
   for (const gpu of node.gpus.filter((one) => one.name)) models.set(gpu.name, (models.get(gpu.name) ?? 0) + 1);
   put($("node"), node.node || "This node");
   put($("inventory"), [...models].map(([name, count]) => `${count} × ${name}`).join(", "));
   put($("version"), node.version);
+  showPlaying(node.playing);
   showFindings(node);
   showGpus(node);
   showFigures(node);
@@ -586,7 +596,7 @@ async function look() {
   asking = true;
   try {
     const node = await ask("api/v1/node");
-    const fresh = !shown || node.node !== shown.node || node.time < shown.time || node.version !== shown.version;
+    const fresh = !shown || node.node !== shown.node || node.time < shown.time || node.playing?.title !== shown.playing?.title || node.version !== shown.version;
     if (fresh || performance.now() - asked >= POINT - EVERY / 2) {
       asked = performance.now();
       const since = fresh ? 0 : (hour.times.at(-1) ?? 0);
