@@ -47,10 +47,14 @@ over the selector's. */}}
 {{- end -}}
 
 {{- define "gpunode.image" -}}
+{{- $repository := .Values.image.repository -}}
+{{- with dig "imageRegistry" "" (.Values.global | default dict) -}}
+{{- $repository = printf "%s/%s" (trimSuffix "/" .) (regexReplaceAll "^[^/]+[.:][^/]*/" $repository "") -}}
+{{- end -}}
 {{- if .Values.image.digest -}}
-{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{ $repository }}@{{ .Values.image.digest }}
 {{- else -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ $repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end -}}
 {{- end -}}
 
