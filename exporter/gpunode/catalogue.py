@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 
 from gpunode.audit.source import CHECKS
 from gpunode.cli.commands import COMMANDS
-from gpunode.config import INCIDENTS, CommandSettings, HostSettings, leaves, option, variable
+from gpunode.config import STORIES, CommandSettings, HostSettings, leaves, option, variable
 from gpunode.driver.nvidia import xids
 from gpunode.export.web.app import create_app
 from gpunode.loop import Loop
@@ -185,8 +185,8 @@ def _setting(path: tuple[str, ...], field: FieldInfo) -> Setting:
 
 def _written(default: object) -> str:
     """A default as the user would write it."""
-    if default == INCIDENTS:
-        return "the recorded incidents"
+    if default == STORIES:
+        return "all five"
     if isinstance(default, bool):
         return f"`{str(default).lower()}`"
     if isinstance(default, float):
