@@ -27,7 +27,7 @@ ENDED = "the block has ended with"
 PATIENCE = 150.0
 
 SEEN = (
-    "straggler",
+    "hang: they wait for GPU 5",
     "",
     "stalled_collective",
     "",
@@ -104,7 +104,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
             "pip install -e '.[dev]'\n": "",  # the tests have it already
             "docs/tour/prometheus.yml": str(own),
             "/tmp/gpunode-tour": str(tmp_path / "tsdb"),
-            "--speed 40": "--speed 400",
+            "demo hang --once": "demo hang --once --speed 40 --web.listen-address=127.0.0.1:0",
             "--times 100": f"--times 100 --web.listen-address=127.0.0.1:{node}",
             "127.0.0.1:9816": f"127.0.0.1:{node}",
             "127.0.0.1:9095": f"127.0.0.1:{prometheus}",

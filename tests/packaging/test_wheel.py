@@ -15,7 +15,6 @@ from gpunode import __version__
 from gpunode.config import INCIDENTS
 from gpunode.export.web.page import FOLDER
 from tests.daemon import PATIENCE
-from tests.tapes.truth import TRUTH
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,4 +63,4 @@ def test_the_demo_plays_from_an_installed_wheel(wheel: Path, tmp_path: Path) -> 
     )
     assert ended.returncode == 0, ended.stderr
     assert "Traceback" not in ended.stderr
-    assert TRUTH.keys() <= {line.partition(":")[0] for line in ended.stdout.splitlines()}
+    assert "\nhang: GPUs 0–4, 6 and 7 hang: they wait for GPU 5" in ended.stdout  # noqa: RUF001

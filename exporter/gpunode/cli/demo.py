@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Protocol
 
 from rich.console import Console, Group
@@ -13,7 +14,19 @@ from rich.live import Live
 from rich.text import Text
 
 from gpunode.cli.stories import Scene, utilisation
-from gpunode.cli.table import GPU, NOW, OF_A_NODE, STEP, WATTS, WENT_TO, Row, fitting, row, table
+from gpunode.cli.table import (
+    GPU,
+    NOW,
+    OF_A_NODE,
+    STEP,
+    WATTS,
+    WENT_TO,
+    Row,
+    fitting,
+    row,
+    rows,
+    table,
+)
 from gpunode.export.web.node import node
 from gpunode.text import printable
 from gpunode.verdict.findings import in_a_sentence, status
@@ -128,5 +141,14 @@ class Written:
 
 
 def _rows(scene: Scene) -> list[Row]:
-    """Every GPU now."""
-    return [row(gpu) for gpu in node(scene.loop).gpus]
+    """Every GPU now; where there is no time before the incident, with where all its time went."""
+    now = [row(gpu) for gpu in node(scene.loop).gpus]
+    if scene.tape.lead:
+        return now
+    whole = {one.gpu: one for one in rows(scene.loop, scene.tape.name)}
+    return [
+        replace(one, shares=whole[one.gpu].shares, watts=whole[one.gpu].watts)
+        if one.gpu in whole
+        else one
+        for one in now
+    ]
