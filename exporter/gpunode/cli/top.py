@@ -314,7 +314,7 @@ def screen(
         row(gpu, ages.get(gpu.uuid, ""), bool(height) and at == chosen.place)
         for at, gpu in enumerate(gpus)
     ]
-    played = [Text(f"Recorded: {node.playing.title}", style="cyan")] if node.playing else []
+    played = [Text(f"Played from a tape: {node.playing.title}", style="cyan")] if node.playing else []
     wrong = [_finding(one) for one in node.findings[:FINDINGS]]
     ways = f"{', reversed' if chosen.backwards else ''}"
     only = f", only with “{printable(chosen.wanted, LONGEST_TEXT)}”" if chosen.wanted else ""

@@ -528,7 +528,7 @@ function showPlaying(tape) {
   $("playing").hidden = !tape;
   if (!tape) return;
   const before = tape.seconds < 0 ? `, the hour before: ${lasting(-tape.seconds)} to go` : "";
-  put($("title"), `Recorded incident${tape.place ? ` ${tape.place}` : ""}: ${tape.title}${before}.`);
+  put($("title"), `Played from a tape${tape.place ? ` ${tape.place}` : ""}: ${tape.title}${before}.`);
   put($("look"), tape.look ? `Look at this: ${tape.look}` : "");
 }
 
