@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import time
@@ -92,6 +93,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     reasons = config.stash.get(skipped, list[str]())
     for line in needs.farewell(reasons):
         print(line)
+
+
+@pytest.fixture(autouse=True)
+def level_of_the_log() -> Iterator[None]:
+    """A command that quietens the log, run in this process, does so for its own test alone."""
+    yield
+    logging.getLogger("gpunode").setLevel(logging.NOTSET)
 
 
 @pytest.fixture(autouse=True, scope="session")
