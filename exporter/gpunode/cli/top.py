@@ -314,7 +314,8 @@ def screen(
         row(gpu, ages.get(gpu.uuid, ""), bool(height) and at == chosen.place)
         for at, gpu in enumerate(gpus)
     ]
-    played = [Text(f"Played from a tape: {node.playing.title}", style="cyan")] if node.playing else []
+    tape = f"Played from a tape: {node.playing.title}" if node.playing else ""
+    played = [Text(tape, style="cyan")] if tape else []
     wrong = [_finding(one) for one in node.findings[:FINDINGS]]
     ways = f"{', reversed' if chosen.backwards else ''}"
     only = f", only with “{printable(chosen.wanted, LONGEST_TEXT)}”" if chosen.wanted else ""
