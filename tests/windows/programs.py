@@ -19,6 +19,9 @@ REHEARSED = "workloads-"
 ALSO_STARVED = ("idle", "free")
 """States that a trace cannot tell from ``starved``."""
 
+KINDS = {"compute": "work", "memory": "work", "launch": "gap", "starved": "gap"}
+"""States that sensors hardly tell from each other, by what they have in common."""
+
 
 @dataclass(frozen=True, slots=True)
 class Program:
@@ -51,6 +54,13 @@ class Program:
     def error(self, tuned: Tuned = FITTED) -> float:
         """How far it is off in the worst state."""
         return max(map(abs, self.errors(tuned).values()))
+
+    def error_of_kinds(self, tuned: Tuned = FITTED) -> float:
+        """The same with states of a kind as one (``KINDS``)."""
+        errors: dict[str, float] = defaultdict(float)
+        for state, error in self.errors(tuned).items():
+            errors[KINDS.get(state, state)] += error
+        return max(map(abs, errors.values()))
 
 
 def recorded(paths: Sequence[Path] = ()) -> list[Program]:

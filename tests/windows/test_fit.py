@@ -52,6 +52,18 @@ def mean_error(programs: Sequence[Program], tuned: Tuned) -> float:
     return statistics.mean(program.error(tuned) for program in programs)
 
 
+def test_an_error_between_states_of_a_kind_is_none_in_kind() -> None:
+    program = next(p for p in PROGRAMS if p.shares().get("memory", 0.0) > 0.3)
+    shares = program.shares()
+    swapped = {**shares, "memory": shares.get("compute", 0.0), "compute": shares["memory"]}
+    told = replace(program, truth=swapped)
+    apart = abs(swapped["memory"] - swapped["compute"])
+    assert told.error() == pytest.approx(apart)
+    assert told.error_of_kinds() == pytest.approx(0.0)
+    waiting = replace(program, truth={**shares, "copy": 0.2, "memory": shares["memory"] - 0.2})
+    assert waiting.error_of_kinds() == pytest.approx(0.2, abs=0.05)
+
+
 def test_nothing_moves_without_evidence() -> None:
     right = [replace(p, truth=p.shares(Tuned())) for p in PROGRAMS[:5]]
     assert best(right, Tuned()) == Tuned()
