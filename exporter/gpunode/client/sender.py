@@ -215,10 +215,19 @@ class Sender:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
         self._lock = threading.Lock()
         self._sent = monotonic()
-        self.status = ""
-        """How the last message fared, in a line; empty before the first."""
+        self._failure: str | None = None
+        """Why nobody took the last message, empty if somebody did; None before the first."""
 
         threading.Thread(target=self._run, name="gpunode", daemon=True).start()
+
+    @property
+    def status(self) -> str:
+        """How the last message fared, in a line; empty before the first."""
+        if self._failure is None:
+            return ""
+        if self._failure:
+            return f"gpunode: no daemon at {socket_path()}: {self._failure}"
+        return f"gpunode: reporting {for_gpus()}to {socket_path()}"
 
     def send(self) -> None:
         """Send the account, keep it briefly or drop it; never raises into training."""
@@ -234,24 +243,23 @@ class Sender:
             if len(message) > LARGEST_MESSAGE:
                 account.kernel_seconds = {}
                 message = account.message()
-            path = socket_path()
             try:
-                self._socket.sendto(message, path)
-                self._tell(f"gpunode: reporting {for_gpus()}to {path}")
+                self._socket.sendto(message, socket_path())
+                self._fared("")
             except OSError as error:
-                self._tell(f"gpunode: no daemon at {path}: {error.strerror}")
+                self._fared(f"{error.strerror}")
                 busy = error.errno in (errno.EAGAIN, errno.ENOBUFS)
                 if busy and monotonic() - self._sent < KEPT:
                     return
             self._sent = monotonic()
             account.clear()
 
-    def _tell(self, status: str) -> None:
-        """Keep how it fares, and write that a first time, for who runs the job."""
-        first, self.status = not self.status, status
+    def _fared(self, failure: str) -> None:
+        """Keep how a message fared, and write the first one's status, for who runs the job."""
+        first, self._failure = self._failure is None, failure
         if first and os.environ.get("RANK", "0") == "0":
             with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or None
-                sys.stderr.write(f"{status}\n")
+                sys.stderr.write(f"{self.status}\n")
 
     def _run(self) -> None:
         wait = threading.Event()
