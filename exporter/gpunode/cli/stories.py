@@ -69,11 +69,6 @@ class Scene:
         title = self.tape.comment or self.tape.name
         return f"{self.place}: {title}" if self.place else title
 
-    @property
-    def prepared(self) -> float:
-        """The share of the hour before that has been filled in."""
-        return min(1.0, self.tape.clock.now / self.tape.lead) if self.tape.lead else 1.0
-
     def prepare(self) -> None:
         """Fill in the time before."""
         for moment in self.moments:

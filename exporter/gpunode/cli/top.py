@@ -329,8 +329,8 @@ def screen(
     if height:
         lines = console.render_lines(Group(above, table(rows, caption, columns)))
         if len(lines) > height:
-            # The longest caption that comes now, so that the count of lines holds.
-            cut = f"GPUs 10 to 10 of {len(rows)}, {caption}"
+            # The longest caption that can come, so that the count of lines holds.
+            cut = f"{len(rows)} to {len(rows)} of {len(rows)} GPUs, {caption}"
             lines = console.render_lines(Group(above, table(rows, cut, columns)))
             room = max(1, height - len(lines) + len(rows))
             first = min(max(0, chosen.place - room // 2), len(rows) - room)

@@ -46,6 +46,13 @@ over the selector's. */}}
 {{- merge $labels (.more | default dict) (.root.Values.commonLabels | default dict) $own | toYaml -}}
 {{- end -}}
 
+{{- define "gpunode.imagePullSecrets" -}}
+{{- with concat (.Values.imagePullSecrets | default list) (dig "imagePullSecrets" list (.Values.global | default dict)) -}}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end -}}
+{{- end -}}
+
 {{- define "gpunode.image" -}}
 {{- $repository := .Values.image.repository -}}
 {{- with dig "imageRegistry" "" (.Values.global | default dict) -}}
