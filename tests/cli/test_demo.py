@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 import subprocess
@@ -18,6 +19,7 @@ from gpunode.cli.stories import ORDER, Scene, in_order
 from gpunode.config import INCIDENTS, STORIES, DemoSettings, load
 from gpunode.export.web.api import history
 from gpunode.export.web.node import node
+from tests.tapes.stories import main as make_stories
 from tests.tapes.truth import TRUTH
 from tests.terminal import Terminal
 
@@ -113,6 +115,15 @@ def test_each_story_begins_well_and_ends_in_its_cause(
     assert now.silent == []
     assert {len(gpu.owners) for gpu in now.gpus} == {1}
     assert name in ("storage", "shm") or 100 < watts < 400, "not that of the hour before"
+
+
+def test_the_stories_are_what_their_program_makes(tmp_path: Path) -> None:
+    make_stories(tmp_path)
+    made = {path.name: gzip.decompress(path.read_bytes()) for path in tmp_path.iterdir()}
+    kept = {path.name: gzip.decompress(path.read_bytes()) for path in STORIES.iterdir()}
+    assert made.keys() == kept.keys()
+    for name in kept:
+        assert made[name] == kept[name], "run: python -m tests.tapes.stories"
 
 
 def test_the_demo_tells_all_five_in_their_order() -> None:

@@ -473,7 +473,7 @@ def test_top_shows_a_certificate_and_a_password(papers: Papers) -> None:
         url = f"--url=https://127.0.0.1:{running.port}"
         until(lambda: top(url, trusted, *certificate, *known).returncode == 0)
         shown = top(url, trusted, *certificate, *known)
-        assert "quit" in shown.stdout, shown
+        assert "q: quit" in " ".join(shown.stdout.split()), shown
         assert PASSWORD not in shown.stdout
         refusals = {
             "wants another --username": top(url, trusted, *certificate),

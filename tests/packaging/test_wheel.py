@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpunode import __version__
-from gpunode.config import INCIDENTS
+from gpunode.config import INCIDENTS, STORIES
 from gpunode.export.web.page import FOLDER
 from tests.daemon import PATIENCE
 
@@ -40,9 +40,10 @@ def test_the_wheel_holds_the_package_with_its_types_and_incidents(wheel: Path) -
     assert len(files) == 5
     assert files == {name for name in names if name.startswith(page)}
     assert {f"gpunode/report/templates/report.{kind}" for kind in ("html", "css")} <= names
-    tapes = {f"gpunode/incidents/{path.name}" for path in INCIDENTS.glob("*.jsonl.gz")}
-    assert tapes
-    assert tapes == {name for name in names if "/incidents/" in name}
+    for folder in (INCIDENTS, STORIES):
+        tapes = {f"gpunode/{folder.name}/{path.name}" for path in folder.glob("*.jsonl.gz")}
+        assert tapes
+        assert tapes == {name for name in names if f"/{folder.name}/" in name}
 
 
 def test_the_demo_plays_from_an_installed_wheel(wheel: Path, tmp_path: Path) -> None:

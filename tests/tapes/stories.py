@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,7 @@ STORY = {
 }
 
 
+@cache
 def recorded(name: str) -> tuple[float, list[Line]]:
     """When a recording began, and its lines."""
     with gzip.open(INCIDENTS / f"{name}.jsonl.gz", "rt") as file:
