@@ -112,6 +112,7 @@ sys.stdin.readline()
 """
 
 
+@pytest.mark.attack
 def test_windows_and_what_was_said_are_kept_with_the_truth(
     fake: FakeDriver,
     tmp_path: Path,

@@ -31,6 +31,8 @@ COUNTERS = {
     "pcie_receive": 0.0,
 }
 
+WARPS = "occupancy"
+
 
 def steady(watts: float) -> PowerWindow:
     return PowerWindow(tuple((place * 0.02, watts) for place in range(100)))
@@ -44,7 +46,7 @@ def swinging(low_share: float, high: float = 700.0, low: float = 125.0) -> Power
 
 
 def window(power: PowerWindow | None = None, **seen: Any) -> Window:
-    counters = {name: seen.pop(name) for name in list(seen) if name in COUNTERS}
+    counters = {name: seen.pop(name) for name in list(seen) if name in COUNTERS or name == WARPS}
     moved = max(counters.get("pcie_transmit", 0.0), counters.get("pcie_receive", 0.0))
     return Window(
         **{
@@ -228,6 +230,96 @@ def held_by(processes: int) -> list[Process]:
             window(steady(200), activity=None, busy=0.5, utilization=Utilization(0.5, 0.1)),
             {"unknown": 1.0},
             id="without GPM, anything else",
+        ),
+        pytest.param(
+            window(
+                steady(124),
+                graphics=0.05,
+                sm=0.004,
+                pcie_receive=40e6,
+                pcie_transmit=36e6,
+                peers=True,
+            ),
+            {"blocked": 0.05, "starved": 0.95},
+            id="peers that exchange a little over PCIe, which are no commands",
+        ),
+        pytest.param(
+            window(
+                steady(128),
+                graphics=0.15,
+                sm=0.022,
+                pcie_receive=1.2e9,
+                pcie_transmit=1.3e9,
+                peers=True,
+            ),
+            {"launch": 0.86, "communication": 0.04, "blocked": 0.10},
+            id="peers whose exchange over PCIe hides the commands",
+        ),
+        pytest.param(
+            window(
+                steady(290),
+                graphics=1.0,
+                sm=0.48,
+                dram=0.02,
+                nvlink=207e6,
+                pcie_receive=66e6,
+                pcie_transmit=9e6,
+                peers=True,
+            ),
+            {"memory": 0.59, "blocked": 0.36, "launch": 0.05},
+            id="short waits between work, which the draw does not show",
+        ),
+        pytest.param(
+            window(
+                steady(130),
+                graphics=0.5,
+                sm=0.04,
+                dram=0.0,
+                nvlink=0.4e6,
+                pcie_receive=3e6,
+                pcie_transmit=0.4e6,
+                peers=True,
+            ),
+            {"blocked": 0.5, "launch": 0.08, "starved": 0.42},
+            id="peers that wait in barriers",
+        ),
+        pytest.param(
+            window(
+                steady(290),
+                graphics=0.95,
+                sm=0.85,
+                fp32=0.3,
+                dram=0.3,
+                occupancy=0.1,
+                peers=False,
+            ),
+            {"compute": 0.48, "memory": 0.47, "launch": 0.05},
+            id="matrix products in single precision, with few warps",
+        ),
+        pytest.param(
+            window(
+                steady(290),
+                graphics=0.95,
+                sm=0.85,
+                fp32=0.3,
+                dram=0.3,
+                occupancy=0.6,
+                peers=False,
+            ),
+            {"memory": 0.95, "launch": 0.05},
+            id="elementwise kernels that also compute, with many warps",
+        ),
+        pytest.param(
+            window(
+                steady(180),
+                graphics=1.0,
+                sm=0.2,
+                tensor=0.01,
+                occupancy=0.02,
+                peers=False,
+            ),
+            {"memory": 0.75, "compute": 0.25},
+            id="kernels too small for their warps to tell",
         ),
     ],
 )

@@ -26,6 +26,10 @@ comparison over 10 s wrong by 1 % (H200), and over longer times by less."""
 MISSING = 0.5
 """Seconds without samples from which the energy counter is read early."""
 
+TRUSTED = 30.0
+"""Seconds of samples that count as exact beside those that were compared with the counter: a load
+that begins at a read would otherwise make all that follow wrong."""
+
 PLAUSIBLE = (0.8, 1.25)
 """Energy counter over samples that cover all of the time; outside, the counter was reset."""
 
@@ -95,7 +99,7 @@ class StateEnergy:
 
         self._start: _Start | None = None
         self._factor = 1.0
-        """Energy counter over samples, in all the time of ``_compared``."""
+        """Energy counter over samples, in all the time of ``_compared`` and in ``TRUSTED``."""
 
         self._compared = 0.0, 0.0
         """The joules that the counter and the samples told of the same time."""
@@ -168,5 +172,6 @@ class StateEnergy:
             return 0.0
         counted, sampled = self._compared
         self._compared = counted + told, sampled + drawn
-        self._factor = (counted + told) / (sampled + drawn)
+        trusted = TRUSTED * drawn / covered
+        self._factor = (trusted + counted + told) / (trusted + sampled + drawn)
         return told - estimated

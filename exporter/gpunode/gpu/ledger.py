@@ -72,7 +72,9 @@ LINK_USED = (0.005, 0.02)
 """Share of a link's rate from which its traffic is more than housekeeping."""
 
 MOVED = (1e6, 10e6)
-"""Bytes per second over links from which collectives are known to run."""
+MOVED_BY_PEERS = (0.03e6, 0.3e6)
+"""Bytes per second over links from which collectives are known to run; the second, where a process
+is known to have peers: barriers and scalars move little."""
 
 TOUCHED = (0.005, 0.03)
 """What pipes and HBM show of a kernel that only spins."""
@@ -107,6 +109,13 @@ TINY = (0.005, 0.02)
 
 TOO_FAST = (1.2, 4.0)
 """Rate of copies, while no kernel runs, over that of pageable ones, from which they are pinned."""
+
+OF_ELEMENTWISE = (0.3, 0.5)
+"""Share of an SM's warps from which what its FP pipes do is part of elementwise kernels or spectra,
+not of matrix products."""
+
+FILLS = (0.3, 0.7)
+"""SM share of the kernels' time from which their warps tell what they do."""
 
 NOISE = 0.04
 """Standard deviation of a steady draw, as a share of that of a resting GPU."""
@@ -195,6 +204,7 @@ def _split_kernels(window: Window, tuned: Tuned, graphics: float, shares: dict[s
         return
     if graphics == 0.0:
         return
+    graphics_of_kernels = graphics
     graphics -= _between_turns(window, tuned, graphics, sm, shares)
     launched = _ramp(_commands(window, tuned), tuned.launching)
     tiny = launched * (1.0 - _ramp(sm / graphics, TINY))
@@ -203,6 +213,7 @@ def _split_kernels(window: Window, tuned: Tuned, graphics: float, shares: dict[s
     ceilings = window.ceilings
     pipes = sum(window.share(pipe) or 0.0 for pipe in ("fp32", "fp64", "fp16"))
     pipes = max(0.0, pipes - ceilings.pipe_of_dram * dram - tuned.pipe_of_sm * sm)
+    pipes *= 1.0 - _ramp(_warps(window, sm), OF_ELEMENTWISE)
     compute = max(tensor / ceilings.tensor, pipes / ceilings.pipe)
     of_others = _dram_of_others(window, tensor) + tuned.dram_of_pipe * pipes
     memory = max(0.0, dram - of_others) / ceilings.dram
@@ -222,7 +233,7 @@ def _split_kernels(window: Window, tuned: Tuned, graphics: float, shares: dict[s
     )
     accesses = memory / tuned.dram_of_models
     held = sm - _held_by_collectives(window) * narrow
-    waits = tuned.waits_for_memory * _full_of_warps(window, tuned, sm)
+    waits = tuned.waits_for_memory * _full_of_warps(window, tuned, graphics_of_kernels, sm)
     accesses += waits * max(0.0, held - arithmetic - accesses) + NOTHING
     arithmetic /= arithmetic + accesses
     shares["compute"] += work * arithmetic
@@ -246,14 +257,22 @@ def _between_turns(
     return between
 
 
-def _full_of_warps(window: Window, tuned: Tuned, sm: float) -> float:
+def _full_of_warps(window: Window, tuned: Tuned, graphics: float, sm: float) -> float:
     """How sure the warps on the SMs are that what ran were no matrix products; 1 if not known.
 
     A matrix product or attention holds most of an SM's registers with few warps, an elementwise
-    kernel, a scan or a sort fills it with them.
+    kernel, a scan or a sort fills it with them. A kernel that is too small for the GPU has few
+    warps whatever it does.
     """
-    warps = window.share("occupancy")
-    return 1.0 if warps is None or not sm else _ramp(warps / sm, tuned.warps)
+    if window.share("occupancy") is None or not sm:
+        return 1.0
+    wide = _ramp(sm / graphics, FILLS)
+    return max(1.0 - wide, _ramp(_warps(window, sm), tuned.warps))
+
+
+def _warps(window: Window, sm: float) -> float:
+    """Share of an SM's warps that are there while kernels have it; 0 if not known."""
+    return (window.share("occupancy") or 0.0) / sm if sm else 0.0
 
 
 def _narrow(window: Window, tuned: Tuned, graphics: float, sm: float, explained: float) -> float:
@@ -274,8 +293,8 @@ def _narrow(window: Window, tuned: Tuned, graphics: float, sm: float, explained:
         filled = ceilings.sm_of_small + (ceilings.sm_of_wide - ceilings.sm_of_small) * large
         work = min(graphics, max(explained, (sm - held * graphics) / (filled - held)))
     narrow = (graphics - work) / graphics
-    moved = _ramp((window.nvlink or 0.0) + window.pcie_collective, MOVED)
-    narrow *= moved
+    least = MOVED_BY_PEERS if window.peers else MOVED
+    narrow *= _ramp((window.nvlink or 0.0) + window.pcie_collective, least)
     # A kernel that draws and touches nothing spins, however many SMs it holds.
     spins = 1.0 - _ramp(explained, TOUCHED)
     spins *= 1.0 - _draws(window, _mean(window), SPINNING)
@@ -373,8 +392,23 @@ def _commands(window: Window, tuned: Tuned, most: float = MOST_COMMANDS) -> floa
     ``COPIES`` per byte that it sends to ask for copies.
     """
     sent, read = window.rate("pcie_transmit"), window.rate("pcie_receive")
+    clear = 1.0 - _ramp(read, tuned.copied_over)
+    exchanged = _exchanged_over_pcie(window)
+    sent, read = sent - exchanged, read - exchanged
     asked = _left_of(COPIES * sent, read, OF_COMMANDS) / (COPIES - COMMANDS)
-    return min(read, COMMANDS * asked, most) * (1.0 - _ramp(read, tuned.copied_over))
+    return min(read, COMMANDS * asked, most) * clear
+
+
+def _exchanged_over_pcie(window: Window) -> float:
+    """Bytes per second that collectives move over PCIe in each direction, where nothing else does.
+
+    Commands alone are read with few bytes sent. Peers that cannot use NVLink send what they read.
+    """
+    if not window.peers:
+        return 0.0
+    sent, read = window.rate("pcie_transmit"), window.rate("pcie_receive")
+    both = max(0.0, sent - read / COMMANDS) / (1.0 - 1.0 / COMMANDS)
+    return min(sent, read, both) * (1.0 - _ramp(window.nvlink or 0.0, MOVED))
 
 
 def _split_rest(window: Window, tuned: Tuned, busy: float, rest: float, result: Split) -> None:
@@ -431,9 +465,15 @@ def _long_gaps(window: Window, tuned: Tuned, rest: float, shares: dict[str, floa
 
 
 def _launches(window: Window, tuned: Tuned, narrow: float) -> float:
-    """How sure it is that small kernels are launched, which hardly raise the draw."""
+    """How sure it is that small kernels are launched, which hardly raise the draw.
+
+    Collectives over PCIe hide the commands. Who exchanges that much launches between exchanges.
+    """
+    read = window.rate("pcie_receive")
     commands = _ramp(_commands(window, tuned), tuned.launching)
-    return max(commands, _ramp((window.share("graphics") or 0.0) - narrow, tuned.some))
+    hidden = _ramp(read, tuned.copied_over) * _exchanged_over_pcie(window) / max(1.0, read)
+    kernels = _ramp((window.share("graphics") or 0.0) - narrow, tuned.some)
+    return max(commands, hidden, kernels)
 
 
 def _split_by_utilization(window: Window, tuned: Tuned) -> Split:

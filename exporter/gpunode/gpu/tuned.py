@@ -28,7 +28,7 @@ change the shares by much."""
 class Tuned:
     """What no data sheet tells; ``ValueError`` for what cannot be."""
 
-    waiting: Ramp = (1.5, 2.2)
+    waiting: Ramp = (2.8, 4.6)
     """Lowest tenth of the draw over that of a resting GPU, where working kernels alternate with
     collectives that wait."""
 

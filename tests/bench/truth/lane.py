@@ -109,8 +109,10 @@ class Running:
         failed = f"failed {self.number} "
         until = time.monotonic() + PREPARE
         while True:
-            self._still_runs()
             for process in self.each.processes:
+                # The last program of a series ends one process before the other.
+                if process.ended_without(word):
+                    raise NoProcessError(f"rank {process.rank} ended: {process.last_words}")
                 for _, said in process.heard:
                     if said.startswith(failed):
                         raise NoProgramError(said.removeprefix(failed))
@@ -141,11 +143,6 @@ class Running:
         first = next(p for p in self.each.processes if p.gpu == gpu)
         said = json.loads(names_file(first.folder, first.child.pid, self.number).read_text())
         return [(name[:120], kind_of(name), round(seconds, 4)) for name, seconds in said]
-
-    def _still_runs(self) -> None:
-        for process in self.each.processes:
-            if process.ended:
-                raise NoProcessError(f"rank {process.rank} ended: {process.last_words}")
 
 
 class Lane:
