@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 
 import pytest
 from rich.console import Console
@@ -255,10 +256,10 @@ def answering(content: bytes, ends: bool = True) -> Iterator[str]:
 
 def told(changes: dict[str, object], gpu: dict[str, object]) -> bytes:
     """What a daemon answers, with changes of the node and of its first GPU."""
-    node = json.loads(NODE)
-    node |= changes
-    node["gpus"][0] |= gpu
-    return json.dumps(node).encode()
+    changed = json.loads(a_node())
+    changed |= changes
+    changed["gpus"][0] |= gpu
+    return json.dumps(changed).encode()
 
 
 def answer_of(body: bytes, status: str = "200 OK", *headers: bytes) -> bytes:
@@ -266,7 +267,12 @@ def answer_of(body: bytes, status: str = "200 OK", *headers: bytes) -> bytes:
     return b"\r\n".join([b"HTTP/1.1 " + status.encode(), length, *headers, b"", body])
 
 
-NODE = node(scenes.hang(before=60, after=60).stage.loop).model_dump_json()
+@cache
+def a_node() -> str:
+    """What a daemon says of a node."""
+    return node(scenes.hang(before=60, after=60).stage.loop).model_dump_json()
+
+
 OSC52 = "\x1b]52;c;cm0gLXJmIC8K\x07"
 EVIL = {
     "the node": ({"node": OSC52}, {}),
@@ -310,11 +316,11 @@ def test_a_newer_daemon_is_shown(what: str) -> None:
     assert "llama" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
-NO_NODE = {
-    "NaN": told({"time": math.nan}, {}),
-    "1e300": told({}, {"power_watts": 1e300}),
-    "a number of 400 digits": told({"time": 10**400}, {}),
-    "infinity": told({}, {"states": {"compute": math.inf}}),
+NO_NODE: dict[str, bytes | tuple[dict[str, object], dict[str, object]]] = {
+    "NaN": ({"time": math.nan}, {}),
+    "1e300": ({}, {"power_watts": 1e300}),
+    "a number of 400 digits": ({"time": 10**400}, {}),
+    "infinity": ({}, {"states": {"compute": math.inf}}),
     "no JSON": b"{",
     "a list": b"[]",
     "deep": b"[" * 100_000,
@@ -325,21 +331,29 @@ NO_NODE = {
 
 @pytest.mark.parametrize("what", NO_NODE)
 def test_what_no_daemon_says_is_refused_in_a_line(what: str) -> None:
+    said = NO_NODE[what]
+    body = said if isinstance(said, bytes) else told(*said)
     with (
-        answering(answer_of(NO_NODE[what])) as url,
+        answering(answer_of(body)) as url,
         pytest.raises(NoDaemon, match="no gpunode of this version"),
     ):
         ask(DaemonAddress(url))
 
 
 @pytest.mark.parametrize(
-    "start",
-    [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"],
+    ("start", "why"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX: ", "no gpunode of this version"),
+        (b"HTTP/1.1 200 OK\r\n\r\n", "more than 1 MiB"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", "no whole answer"),
+    ],
     ids=["in its headers", "in its body", "before it"],
 )
-def test_an_answer_without_end_ends(start: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_without_end_ends(
+    start: bytes, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(top_command, "LARGEST_ANSWER", 1 << 20)
-    with answering(start, ends=False) as url, pytest.raises(NoDaemon):
+    with answering(start, ends=False) as url, pytest.raises(NoDaemon, match=why):
         ask(DaemonAddress(url))
 
 
