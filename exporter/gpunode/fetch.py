@@ -12,15 +12,15 @@ from collections.abc import Mapping
 import httpx2
 
 
-class Unanswered(Exception):
+class NoWholeAnswer(Exception):
     """There is no whole answer; ``str()`` says why."""
 
 
-class TooLate(Unanswered):
+class TooLate(NoWholeAnswer):
     """It was not there in time."""
 
 
-class TooLarge(Unanswered):
+class TooLarge(NoWholeAnswer):
     """It has more bytes than are taken."""
 
 

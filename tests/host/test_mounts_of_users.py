@@ -10,7 +10,7 @@ import pytest
 from gpunode.config import Settings
 from gpunode.host import mounts
 from gpunode.host.filesystem import MOST_OF_USERS, MOST_THREADS, Filesystems
-from gpunode.host.mounts import MountTable, parse
+from gpunode.host.mounts import ParsedMounts, parse
 from gpunode.node import patience
 from gpunode.node.local import LocalNode
 from gpunode.node.node import MAX_FILE, Filesystem
@@ -112,7 +112,7 @@ def test_a_table_is_parsed_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(mounts, "parse", counted)
     text = [ROOT]
-    table = MountTable(lambda: text[0])
+    table = ParsedMounts(lambda: text[0])
     for _ in range(32):
         assert [mount.point for mount in table.mounts()] == ["/"]
     text[0] += SCRATCH

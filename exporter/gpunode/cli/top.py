@@ -31,7 +31,7 @@ from gpunode.cli.table import LONGEST_TEXT, OF_A_NODE, URGENCIES, Row, fitting, 
 from gpunode.config import DaemonSettings, UsageError
 from gpunode.export.web.api import Hour
 from gpunode.export.web.node import GpuNow, NodeNow
-from gpunode.fetch import Unanswered, fetched
+from gpunode.fetch import NoWholeAnswer, fetched
 from gpunode.source import Met
 from gpunode.text import printable
 from gpunode.verdict.advice import URGENCIES as ORDER
@@ -128,7 +128,7 @@ class DaemonAddress:
             response, body = fetched(
                 client, "GET", f"{self.url}{path}", timeout=timeout, largest=LARGEST_ANSWER
             )
-        except Unanswered as error:
+        except NoWholeAnswer as error:
             raise NoDaemon(f"no daemon answers: {error}") from error
         except (httpx2.RemoteProtocolError, httpx2.DecodingError) as error:
             raise NoDaemon(NOT_OURS) from error

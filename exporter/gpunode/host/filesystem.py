@@ -19,7 +19,7 @@ from gpunode.host.mounts import (
     MORE_MOUNTS,
     TUNNEL,
     Mount,
-    MountTable,
+    ParsedMounts,
     read_as_node,
     visible,
     volume,
@@ -155,8 +155,8 @@ class FilesystemSpace:
         mount: Mount,
         settings: Settings,
         called: str,
-        table: MountTable,
-        seen: MountTable,
+        table: ParsedMounts,
+        seen: ParsedMounts,
         patience: Patience,
     ) -> None:
         self.node = node
@@ -249,8 +249,8 @@ class Filesystems:
         self.settings = settings
         self._sources: dict[tuple[str, Mount], FilesystemSpace] = {}
         self._unwatched = Unwatched(settings)
-        self._table = MountTable(lambda: read_as_node(node, "mountinfo"))
-        self._seen = MountTable(lambda: node.read_text("/proc/self/mountinfo"))
+        self._table = ParsedMounts(lambda: read_as_node(node, "mountinfo"))
+        self._seen = ParsedMounts(lambda: node.read_text("/proc/self/mountinfo"))
         self._patience = Patience()
 
     def find(self) -> Iterable[tuple[Place, Source]]:

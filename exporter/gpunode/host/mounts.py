@@ -149,7 +149,7 @@ def _understood(options: str, of_filesystem: str) -> tuple[frozenset[str], str]:
     return flags, next((o[8:] for o in below if o.startswith("user_id=")), ROOT)
 
 
-class MountTable:
+class ParsedMounts:
     """A mount table that is parsed once for all who ask, until it changes.
 
     A table of 20,000 mounts has 4 MB, and takes 20 more as objects.
