@@ -463,6 +463,14 @@ KNOWN_SHARE = Setting(
     "percent",
 )
 
+CERTIFICATE_LEFT = Setting(
+    "certificate_left",
+    2 * 86_400.0,
+    "The certificate of an exporter's web server expires within this time: by then, whatever "
+    "renews it has failed.",
+    "seconds",
+)
+
 # Losses
 
 STEP_UP = Setting(

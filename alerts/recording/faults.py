@@ -419,6 +419,17 @@ OF_NODES: tuple[Record, ...] = (
         results={(NODE_A, "kernel_log", "kernel_line"): 225.0},
     ),
     Record(
+        name="node:gpunode_refused:increase1h",
+        labels=(*OF_NODE, "source", "what"),
+        expression=happened("gpunode_refused_total", f"{NODE}, source, what", "1h"),
+        purpose="How often a bound of a source left something out, where one did.",
+        given={
+            series("gpunode_refused_total", source="filesystem", what="mounts"): 0.0625,
+            series("gpunode_refused_total", source="web", what="connections"): 0.0,
+        },
+        results={(NODE_A, "filesystem", "mounts"): 225.0},
+    ),
+    Record(
         name="gpu:gpunode_gpu_info:by_bus",
         labels=(*OF_NODE, "bus_id", *OF_GPU[2:]),
         expression=(

@@ -8,10 +8,11 @@ from alerts.promql import GPU, NODE, of_gpus, state
 from alerts.recording.absence import WITHOUT_EXPORTER
 from alerts.recording.events import WITH_GPUS
 from alerts.recording.faults import CORDONED, TARGETS, UP
-from alerts.settings import KNOWN_SHARE
+from alerts.settings import CERTIFICATE_LEFT, KNOWN_SHARE
 from alerts.thresholds.references import LEDGER
 
 DISK_SOURCE = series("gpunode_source_up", source="disk", gpu="", uuid="", mountpoint="")
+CERTIFICATE = series("gpunode_tls_certificate_expiry_timestamp_seconds")
 UNREAD = series("gpunode_unread_total", source="kernel_log", what="kernel_line")
 ALLOCATABLE_GPUS = series(
     "kube_node_status_allocatable",
@@ -198,6 +199,28 @@ EXPORTER = (
         scope="cluster",
         labels=("source", "what"),
         example=Example(fires={UNREAD: 0.01}, quiet={UNREAD: 0.0}, value=1.0),
+    ),
+    Threshold(
+        alert="GpunodeCertificateExpires",
+        group="exporter",
+        summary="The certificate of an exporter's web server is about to expire",
+        summary_ko="gpunode 웹 서버의 인증서가 곧 만료됩니다",
+        says="the certificate that the exporter shows has expired, or does within "
+        "{certificate_left}",
+        meaning="Nothing has renewed it. Once it has expired, Prometheus and whoever else checks it "
+        "can no longer read the exporter, and all other alerts on the node are silent.",
+        remedy="Renew the certificate where web.config.file names it; no restart is needed.",
+        source="https://github.com/gpunode/gpunode/blob/main/docs/security.md#tls-and-passwords",
+        record="node:gpunode_certificate:expires",
+        signal=(
+            f"min by ({NODE}) (gpunode_tls_certificate_expiry_timestamp_seconds) - time() "
+            f"< bool {CERTIFICATE_LEFT}"
+        ),
+        window="0s",
+        unit="flag",
+        tiers=(Tier(severity="ticket", threshold=0.5, after="15m"),),
+        scope="node",
+        example=Example(fires={CERTIFICATE: 0.0}, quiet={CERTIFICATE: 4e9}, value=1.0),
     ),
     Threshold(
         alert="GpuLedgerBlind",

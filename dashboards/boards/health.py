@@ -509,12 +509,30 @@ HEALTH = Board(
                     sort_by="Nodes",
                     nothing="All is understood",
                 ),
+                rows_of(
+                    "Left out",
+                    "What is more than exporters read, or more than they let in, on how many "
+                    "nodes? docs/unread.md says who is left out first.",
+                    {
+                        "Nodes": (
+                            _asked("count by (source, what) (node:gpunode_refused:increase1h)"),
+                            "none",
+                        )
+                    },
+                    names={"source": "Source", "what": "What"},
+                    sort_by="Nodes",
+                    nothing="Nothing is left out",
+                ),
                 lines(
                     "Scrapes",
                     "How many exporters answer?",
                     [
                         _asked("count (node:gpunode_exporter:up == 1)", "up"),
                         _asked("count (node:gpunode_exporter:up == 0)", "down"),
+                        _asked(
+                            f"count (gpunode_web_config_last_reload_success{EXPORTER} == 0)",
+                            "web.config.file refused",
+                        ),
                     ],
                     "none",
                     needs=RULES,

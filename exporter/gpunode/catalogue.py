@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
@@ -22,10 +22,13 @@ from gpunode.cli.commands import COMMANDS
 from gpunode.config import STORIES, CommandSettings, HostSettings, leaves, option, variable
 from gpunode.driver.nvidia import xids
 from gpunode.export.web.app import create_app
+from gpunode.export.web.entrance import Entrance
 from gpunode.loop import Loop
+from gpunode.loop.door import MORE_SERIES
 from gpunode.node.node import SteppedClock
 from gpunode.source import Meets
 from gpunode.sources import KINDS, METRICS
+from gpunode.unread import Unknown
 from gpunode.verdict.causes import CAUSES, NONE
 from gpunode.verdict.reasons import REASONS
 
@@ -55,7 +58,18 @@ def metrics() -> str:
 
 
 def unread() -> str:
-    """The reference of what sources may meet and not understand."""
+    """The reference of what sources may meet and not understand, or leave out."""
+    kinds = sorted(
+        {
+            (source.name, kind)
+            for source in chain(*KINDS.values())
+            if isinstance(source, Meets)
+            for kind in source.unknowns
+        }
+        | {(Entrance.name, kind) for kind in Entrance.unknowns},
+        key=lambda row: (row[0], row[1].what),
+    )
+    left_out = [(f"`{name}`", kind) for name, kind in kinds if kind.bound]
     lines = [
         "# What is not understood",
         "",
@@ -70,21 +84,26 @@ def unread() -> str:
         "Such a thing is no fault of the node. Open an issue with the example, so that gpunode "
         "learns to read it.",
         "",
-        "| source | `what` | what was met |",
-        "|---|---|---|",
+        *_kinds("what was met", ((f"`{name}`", kind) for name, kind in kinds if not kind.bound)),
+        "",
+        "## What is left out",
+        "",
+        "Each reader has bounds, so that nobody makes the daemon costly, or takes the place of "
+        "others. What a bound leaves out counts in `gpunode_refused_total{source,what}`: things of "
+        "the node at each read, connections and messages once. The same commands and pages show "
+        "it, and [docs/security.md](security.md#amounts-and-owners) says whose it is that is left "
+        "out first.",
+        "",
+        *_kinds("what was left out", (*left_out, ("any", MORE_SERIES))),
     ]
-    for name, kind in sorted(
-        {
-            (source.name, unknown)
-            for found in KINDS.values()
-            for source in found
-            if isinstance(source, Meets)
-            for unknown in source.unknowns
-        },
-        key=lambda row: (row[0], row[1].what),
-    ):
-        lines.append(f"| `{name}` | `{kind.what}` | {kind.meaning} |")
     return "\n".join(lines) + "\n"
+
+
+def _kinds(heading: str, rows: Iterable[tuple[str, Unknown]]) -> Iterator[str]:
+    yield f"| source | `what` | {heading} |"
+    yield "|---|---|---|"
+    for name, kind in rows:
+        yield f"| {name} | `{kind.what}` | {kind.meaning} |"
 
 
 def checks() -> str:

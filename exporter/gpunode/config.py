@@ -6,12 +6,13 @@ An option overrides the environment, which overrides the file. Every default is 
 
 from __future__ import annotations
 
+import io
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, BinaryIO, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -760,10 +761,15 @@ class Loader(yaml.BaseLoader):
         return super().construct_mapping(node, deep)
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def open_any(path: Path) -> BinaryIO:
+    """A file, which may be a pipe. Raises ``OSError``."""
+    return path.open("rb")
+
+
+def read_yaml(path: Path, opened: Callable[[Path], BinaryIO] = open_any) -> dict[str, Any]:
     """The content of a YAML file, with every value as text. Raises ``UsageError``."""
     try:
-        with path.open(encoding="utf-8") as file:
+        with opened(path) as binary, io.TextIOWrapper(binary, encoding="utf-8") as file:
             text = file.read(LARGEST_FILE + 1)
         if len(text) > LARGEST_FILE:
             raise UsageError(f"{path}: more than {LARGEST_FILE} characters")

@@ -25,12 +25,15 @@ MANY = 64
 """The most items (disks, ports, mounts, XIDs) that a source distinguishes, so that no node, however
 unusual, creates an unbounded number of series."""
 
-BOUND = Unknown(
-    "bound",
-    f"there is more of a kind than a source tells apart, mostly {MANY}; the rest is left out or "
-    "counted as one",
-)
-"""What a source leaves out of a read because there is too much of it."""
+
+def limit(what: str) -> Unknown:
+    """Things of which a source reads so many at most: a word for them, in plural."""
+    words = what.replace("_", " ")
+    said = f"there were more {words} than gpunode reads; the rest is left out or counted as one"
+    return Unknown(what, said, bound=True)
+
+
+MORE_PROCESSES, MORE_XIDS = limit("processes"), limit("xids")
 
 FAILURES = (DriverError, OSError, ValueError)
 """What a read may raise: errors of the driver, of a file, or of its content. Any other exception is
@@ -50,12 +53,19 @@ class Reading:
     unread: tuple[Unread, ...] = ()
 
 
-def bounded(found: Iterable[T], of: str, most: int = MANY) -> tuple[list[T], tuple[Unread, ...]]:
-    """The first of what was found, and a note of those left out, as ``80 disks, 64 are read``."""
+def bounded(
+    found: Iterable[T], limited: Unknown, most: int = MANY, of: str = ""
+) -> tuple[list[T], tuple[Unread, ...]]:
+    """The first of what was found, and a note of those left out, as ``80 disks, 64 are read``.
+
+    ``of`` is a more precise word for them.
+    """
     kept = list(found)
     if len(kept) <= most:
         return kept, ()
-    return kept[:most], (BOUND.seen(f"{len(kept)} {of}, {most} are read"),)
+    words = of or limited.what.replace("_", " ")
+    cut = limited.seen(f"{len(kept)} {words}, {most} are read", len(kept) - most)
+    return kept[:most], (cut,)
 
 
 class Source(Protocol):
@@ -171,7 +181,7 @@ class Reported(Generic[D]):
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """What a source met and did not understand, of one kind, since the start."""
+    """What a source met and did not understand, or left out, of one kind, since the start."""
 
     source: str
     what: str
@@ -184,6 +194,9 @@ class Met:
 
     examples: tuple[str, ...]
     """The latest that differ, oldest first; numbers and what a tenant chose are only shapes."""
+
+    bound: bool = False
+    """Whether it is understood, and left out because there was too much of it."""
 
 
 class Readings(Protocol):

@@ -19,6 +19,7 @@ from gpunode.config import Settings
 from gpunode.driver.driver import DriverError, Gpu
 from gpunode.export.dcgm_names import DcgmNames
 from gpunode.export.history import History
+from gpunode.export.web.entrance import Entrance
 from gpunode.gpu.dcgm_fields import GpuDcgmFields
 from gpunode.holders.census import Census
 from gpunode.holders.pods import Pods
@@ -94,6 +95,7 @@ METRICS: dict[str, tuple[Metric, ...]] = {
     "Verdicts": Verdicts.metrics,
     "dcgm-exporter's, with `--compat=dcgm`": DcgmNames.metrics,
     "Sources": OF_SOURCES,
+    "The web server": Entrance.metrics,
     "The daemon itself": OwnProcess.metrics,
 }
 """Every metric, by section of the reference."""

@@ -32,10 +32,13 @@ class Unknown:
 
     what: str
     meaning: str
+    bound: bool = False
+    """Whether it is well understood, and left out because there is too much of it: it counts in
+    ``gpunode_refused_total`` instead."""
 
-    def seen(self, example: str) -> Unread:
-        """One of them. The example must hold nothing that a tenant chose: see ``shape``."""
-        return Unread(self, example[:LONGEST])
+    def seen(self, example: str, times: int = 1) -> Unread:
+        """So many of them. The example must hold nothing that a tenant chose: see ``shape``."""
+        return Unread(self, example[:LONGEST], times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ class Unread:
 
     kind: Unknown
     example: str
+    times: int = 1
 
 
 def shape(text: str, words: Collection[str] = ()) -> str:

@@ -51,6 +51,7 @@ from gpunode.client.protocol import PHASES
 from gpunode.driver.nvidia.fabric import PARTS
 from gpunode.driver.nvidia.links import NVLINK_ERRORS
 from gpunode.driver.nvidia.xids import OF_NVLINK5, RECOVERY_ACTIONS, UNKNOWN, WORST_FIRST
+from gpunode.export.web.entrance import Entrance
 from gpunode.nccl.bench import COLLECTIVES
 from gpunode.nccl.log import transport
 from gpunode.node.node import ENVIRONMENT
@@ -487,8 +488,11 @@ def _known_values() -> dict[tuple[str, str], set[str]]:
                 known.setdefault((name, label), set()).add(value)
     for kind in (kind for kinds in sources.KINDS.values() for kind in kinds):
         for unknown in kind.unknowns if isinstance(kind, Meets) else ():
-            known.setdefault(("gpunode_unread_total", "source"), set()).add(kind.name)
-            known.setdefault(("gpunode_unread_total", "what"), set()).add(unknown.what)
+            counter = "gpunode_refused_total" if unknown.bound else "gpunode_unread_total"
+            known.setdefault((counter, "source"), set()).add(kind.name)
+            known.setdefault((counter, "what"), set()).add(unknown.what)
+    known["gpunode_refused_total", "source"].add(Entrance.name)
+    known["gpunode_refused_total", "what"] |= {one.what for one in Entrance.unknowns}
     for at, values in CONSTANTS.items():
         known.setdefault(at, set()).update(values)
     for record in RECORDS:

@@ -22,14 +22,6 @@ from gpunode.cli import log as cli_log
 from gpunode.cli.log import OneLineFormatter, StandardError
 from gpunode.config import Settings
 from gpunode.holders.census import Census
-from gpunode.holders.cgroup import (
-    ABOVE,
-    WORDS,
-    CgroupOwner,
-    sluid_folder,
-    strange_container,
-    whose,
-)
 from gpunode.holders.owner import Owner, Started
 from gpunode.holders.pods import HOLDERS, Pods
 from gpunode.holders.pods import LONGEST_NAME as NAME
@@ -37,6 +29,14 @@ from gpunode.holders.slurm import SlurmJobs
 from gpunode.host.kernel_log import KMSG, LONGEST_LINE, WATCHED, KernelLog, kind_of, message_of
 from gpunode.jobs import cgroup
 from gpunode.jobs.owners import GpuOwners, OwnersDetail
+from gpunode.node.cgroup import (
+    ABOVE,
+    WORDS,
+    CgroupOwner,
+    sluid_folder,
+    strange_container,
+    whose,
+)
 from gpunode.node.kubelet import Allocation
 from gpunode.node.local import LocalNode
 from gpunode.source import MANY

@@ -29,6 +29,7 @@ from gpunode.node.tape import TapeError, TapeNode
 from tests.conftest import scrape, until, values, watching
 from tests.daemon import Daemon, daemon, free_port
 from tests.fakes.nvml import FakeDriver
+from tests.needs import as_root
 
 HALF = b"GET /metrics HTTP/1.1\r\nHost: a\r\n"
 """A request whose headers do not end."""
@@ -497,3 +498,81 @@ def test_a_full_disk_ends_a_recording(fake: FakeDriver) -> None:
         "record", "/dev/full", "--duration=2", "--client.socket=", **fake.environment()
     )
     assert (code, said) == (2, "gpunode: /dev/full: No space left on device\n")
+
+
+FLOOD = """
+import os, random, socket, sys, time
+port, user = map(int, sys.argv[1:])
+if user: os.setuid(user)
+held = []
+print("begins", flush=True)
+while True:
+    time.sleep(0.001)
+    client = socket.socket()
+    client.setblocking(False)
+    try:
+        parts = random.randrange(256), random.randrange(256), random.randrange(1, 255)
+        client.bind(("127." + ".".join(map(str, parts)), 0))
+        client.connect_ex(("127.0.0.1", port))
+        client.send(b"GET /metrics HTTP/1.1\\r\\n")
+    except OSError:
+        pass
+    held.append(client)
+    for old in held[:-500]:
+        old.close()
+    del held[:-500]
+"""
+
+
+@pytest.mark.parametrize("user", [0, pytest.param(1234, marks=as_root)])
+def test_a_flood_from_random_addresses_of_this_machine_keeps_no_scraper_out(
+    victim: Daemon, user: int
+) -> None:
+    """Also where the scraper and the crowd are one user."""
+    victim.get("/metrics")
+    command = [sys.executable, "-c", FLOOD, str(victim.port), str(user)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as crowd:
+        assert crowd.stdout is not None
+        crowd.stdout.readline()
+        try:
+            refused = 'gpunode_refused_total{source="web",what="connections"}'
+            begin = counted(victim, refused)
+            for _ in range(20):
+                assert b"gpunode_source_up" in victim.get("/metrics")
+            until(lambda: counted(victim, refused) > begin)
+        finally:
+            crowd.kill()
+
+
+def counted(running: Daemon, series: str) -> float:
+    lines = running.get("/metrics").decode().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(series))
+
+
+def test_a_daemon_that_was_stopped_goes_on_as_before(fake: FakeDriver) -> None:
+    """No second is counted twice, no scrape waits for those that came meanwhile."""
+    fake.write("gpus 1\n")
+    with watching(fake) as running:
+        until(lambda: counted(running, "gpunode_gpu_seconds_total") >= 0)
+        begin, before = time.monotonic(), ledger(running)
+        running.process.suspend()
+        with ExitStack() as clients:
+            for _ in range(3 * CONNECTIONS):
+                client = clients.enter_context(socket.socket())
+                client.setblocking(False)
+                client.connect_ex(("127.0.0.1", running.port))
+                with suppress(OSError):
+                    client.send(GET)
+            time.sleep(20)
+            running.process.resume()
+            assert running.get("/healthz") == b"ok\n"
+        until(lambda: ledger(running) > before)
+        after = ledger(running)
+        assert after - before <= time.monotonic() - begin
+        sources = values(scrape(running), "gpunode_source_up", source="gpu_activity")
+        assert sources == [1]
+
+
+def ledger(running: Daemon) -> float:
+    """The seconds of all GPUs in all states."""
+    return sum(values(scrape(running), "gpunode_gpu_seconds_total"))

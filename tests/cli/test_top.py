@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import json
+import math
 import os
 import re
 import signal
@@ -13,11 +16,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 
 import pytest
+from rich.console import Console
 
-from gpunode.cli.top import DaemonAddress, NoDaemon, ask
-from gpunode.export.web.node import NodeNow
+from gpunode.cli import top as top_command
+from gpunode.cli.top import Chosen, DaemonAddress, NoDaemon, ask, screen
+from gpunode.export.web.node import NodeNow, node
 from gpunode.unread import Unknown
 from tests.conftest import watching
 from tests.daemon import PATIENCE, free_port
@@ -226,6 +232,141 @@ def test_what_does_not_speak_http_is_told(greeting: bytes) -> None:
         threading.Thread(target=greet, args=(listener,), daemon=True).start()
         with pytest.raises(NoDaemon, match="what answers is no gpunode"):
             ask(DaemonAddress(f"http://127.0.0.1:{listener.getsockname()[1]}"))
+
+
+@contextmanager
+def answering(content: bytes, ends: bool = True) -> Iterator[str]:
+    """The address of a server that answers each request so, or goes on for ever."""
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with connection, suppress(OSError):
+                    asked.append(connection.recv(65536))
+                    connection.sendall(content)
+                    while not ends:
+                        connection.sendall(content)
+
+    asked: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def told(changes: dict[str, object], gpu: dict[str, object]) -> bytes:
+    """What a daemon answers, with changes of the node and of its first GPU."""
+    changed = json.loads(a_node())
+    changed |= changes
+    changed["gpus"][0] |= gpu
+    return json.dumps(changed).encode()
+
+
+def answer_of(body: bytes, status: str = "200 OK", *headers: bytes) -> bytes:
+    length = b"Content-Length: %d" % len(body)
+    return b"\r\n".join([b"HTTP/1.1 " + status.encode(), length, *headers, b"", body])
+
+
+@cache
+def a_node() -> str:
+    """What a daemon says of a node."""
+    return node(scenes.hang(before=60, after=60).stage.loop).model_dump_json()
+
+
+OSC52 = "\x1b]52;c;cm0gLXJmIC8K\x07"
+EVIL = {
+    "the node": ({"node": OSC52}, {}),
+    "a tape": ({"playing": {"title": OSC52, "look": OSC52, "place": "", "seconds": 1}}, {}),
+    "what comes first": ({"calm": OSC52}, {}),
+    "what a GPU does": ({}, {"does": f"{OSC52}hangs"}),
+    "a label": ({}, {"label": f"{OSC52}0"}),
+    "an owner": ({}, {"owners": [OSC52]}),
+    "a state": ({}, {"states": {OSC52: 1.0}}),
+    "a remedy": ({}, {"remedy": OSC52}),
+    "a reason": ({}, {"less_accurate": OSC52}),
+    "a C1 control": ({"node": "\x9b2J\u202e"}, {}),
+}
+
+
+@pytest.mark.parametrize("what", EVIL)
+@pytest.mark.parametrize("opened", [False, True])
+def test_no_text_of_a_server_controls_the_terminal(what: str, opened: bool) -> None:
+    with answering(answer_of(told(*EVIL[what]))) as url:
+        found = ask(DaemonAddress(url))
+    console = Console(width=200, file=io.StringIO(), force_terminal=True, color_system=None)
+    console.print(screen(found, Chosen(opened=opened), "", console))
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert not re.search(r"\x1b(?!\[[0-9;]*m)|[\x07\x9b\u202e]", said), said
+
+
+NEWER = {
+    "an urgency": ({}, {"urgency": "yesterday"}),
+    "a state": ({}, {"states": {"dreaming": 0.7, "compute": 0.3}}),
+    "a field": ({"weather": {"rain": [1, 2]}}, {"mood": "good"}),
+    "a share above one": ({}, {"states": {"compute": 1e6}}),
+}
+
+
+@pytest.mark.parametrize("what", NEWER)
+def test_a_newer_daemon_is_shown(what: str) -> None:
+    with answering(answer_of(told(*NEWER[what]))) as url:
+        found = ask(DaemonAddress(url))
+    console = Console(width=120, file=io.StringIO())
+    console.print(screen(found, Chosen(), "", console))
+    assert "llama" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+NO_NODE: dict[str, bytes | tuple[dict[str, object], dict[str, object]]] = {
+    "NaN": ({"time": math.nan}, {}),
+    "1e300": ({}, {"power_watts": 1e300}),
+    "a number of 400 digits": ({"time": 10**400}, {}),
+    "infinity": ({}, {"states": {"compute": math.inf}}),
+    "no JSON": b"{",
+    "a list": b"[]",
+    "deep": b"[" * 100_000,
+    "no text": b"\xff\xfe",
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("what", NO_NODE)
+def test_what_no_daemon_says_is_refused_in_a_line(what: str) -> None:
+    said = NO_NODE[what]
+    body = said if isinstance(said, bytes) else told(*said)
+    with (
+        answering(answer_of(body)) as url,
+        pytest.raises(NoDaemon, match="no gpunode of this version"),
+    ):
+        ask(DaemonAddress(url))
+
+
+@pytest.mark.parametrize(
+    ("start", "why"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX: ", "no gpunode of this version"),
+        (b"HTTP/1.1 200 OK\r\n\r\n", "more than 1 MiB"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", "no whole answer"),
+    ],
+    ids=["in its headers", "in its body", "before it"],
+)
+def test_an_answer_without_end_ends(
+    start: bytes, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(top_command, "LARGEST_ANSWER", 1 << 20)
+    with answering(start, ends=False) as url, pytest.raises(NoDaemon, match=why):
+        ask(DaemonAddress(url))
+
+
+@pytest.mark.parametrize("status", ["301 Moved", "302 Found", "307 Temporary", "308 Permanent"])
+def test_no_redirect_carries_a_password_to_another(status: str) -> None:
+    with answering(answer_of(told({}, {}))) as other:
+        elsewhere = f"Location: {other}/api/v1/node\x1b".encode()
+        with answering(answer_of(b"", status, elsewhere)) as url:
+            address = DaemonAddress(url, ("alice", "correct horse"))
+            with pytest.raises(NoDaemon, match="redirects to http") as caught:
+                ask(address)
+    assert "\x1b" not in str(caught.value)
+    assert "correct horse" not in repr(address)
 
 
 def test_names_of_tenants_cannot_control_the_terminal() -> None:

@@ -30,11 +30,12 @@ from gpunode.client.sender import Account, compiled_graphs, for_gpus
 from gpunode.config import ClientSettings, Settings
 from gpunode.driver.driver import DriverError, Gpu, Process
 from gpunode.holders.census import Census
-from gpunode.jobs.steps import TrainingSteps, parse
+from gpunode.jobs.steps import BACKLOG, TrainingSteps, parse
 from gpunode.node.datagram_socket import Datagram, start_of
 from gpunode.source import Absent
+from gpunode.unread import Unread
 from tests import conftest
-from tests.conftest import Series
+from tests.conftest import Series, until
 from tests.daemon import PATIENCE, Daemon
 from tests.fakes.nvml import FakeDriver
 from tests.machine import MachineGpu, OneGpu, exported, told
@@ -758,3 +759,29 @@ def test_lightning_reports_loss_tokens_and_samples_and_data_is_no_checkpoint(
     assert session._phase == "data", "not the checkpoint, while the next batch is waited for"
     account = session._drain()
     assert (account.tokens, account.samples, account.last_loss) == (tokens, samples, 1.5)
+
+
+def test_no_process_trains_for_longer_than_time_has_passed(path: str) -> None:
+    """A process that holds a GPU says what it likes; its sums stay within wall-clock time."""
+    node = OneGpu(os.getpid())
+    source = listening(node, path)
+    told = {"v": VERSION, "phases": {"step": 1e6}, "steps": {"counts": [1], "sum": 1e6}}
+    message = json.dumps({**told, "tokens": 1e12}).encode()
+    begin = node.stepped.now
+    for sent in range(1, 6):
+        send(path, *[message] * 8)
+        found = wait_for(source, ACCEPTED, 8 * sent)
+        passed = node.stepped.now - begin + BACKLOG
+        assert found['gpunode_training_seconds_total{phase="step"}'] == pytest.approx(passed)
+        assert found["gpunode_training_step_seconds_sum"] == pytest.approx(passed)
+        assert found["gpunode_training_tokens_total"] == pytest.approx(passed * 1e6)
+        node.stepped.now += 1.0
+
+
+def test_what_cannot_be_true_is_counted(path: str) -> None:
+    source = listening(OneGpu(os.getpid()), path)
+    send(path, b'{"v": %d, "phases": {"step": 16.0}}' % VERSION)
+    cut: list[Unread] = []
+    until(lambda: cut.extend(source.read().unread) or cut)
+    assert [(one.kind.what, one.times) for one in cut] == [("training_seconds", 1)]
+    assert {one.kind for one in cut} <= set(source.unknowns)

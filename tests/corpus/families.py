@@ -25,7 +25,6 @@ from gpunode.driver.nvidia.xids import CODES, OF_NVLINK5, RECOVERY_ACTIONS, advi
 from gpunode.export import dcgm_names as dcgm
 from gpunode.gpu.health import GpuHealth
 from gpunode.gpu.models import model_of
-from gpunode.holders.cgroup import strange_container, whose
 from gpunode.holders.slurm import SlurmJobs
 from gpunode.holders.slurmstepd import parse_title
 from gpunode.host import rdma_counters as rdma
@@ -35,6 +34,7 @@ from gpunode.host.kernel_log import XID, kind_of
 from gpunode.host.kernel_trouble import troubled
 from gpunode.host.mounts import parse
 from gpunode.host.nvlink_xids import NvlinkXids
+from gpunode.node.cgroup import strange_container, whose
 from gpunode.node.local import LocalNode
 from tests.export.dcgm_clients import reason_for_none
 from tests.holders.slurm import SlurmNode

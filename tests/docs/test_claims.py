@@ -15,9 +15,13 @@ from typing import Any
 
 import pytest
 
+from alerts.settings import CERTIFICATE_LEFT
 from gpunode.cli.commands import COMMANDS
 from gpunode.config import CommandSettings, Section
+from gpunode.export.web import guard, server, visitors
+from gpunode.host import filesystem
 from gpunode.metric import Metric
+from gpunode.node import patience
 from gpunode.sources import METRICS
 from gpunode.unread import Unknown
 from tests.fuzz.table import TABLE
@@ -206,3 +210,19 @@ def test_everything_that_may_not_be_understood_is_in_the_document() -> None:
     kinds = {one for module in loaded for one in vars(module).values() if type(one) is Unknown}
     assert len(kinds) > 10
     assert [one.what for one in kinds if f"| `{one.what}` | {one.meaning} |" not in listed] == []
+
+
+def test_the_budgets_in_the_document_are_those_of_the_code() -> None:
+    written = " ".join((ROOT / "docs" / "security.md").read_text().split())
+    words = ("", "one", "two", "three", "four", "five", "six", "seven", "eight")
+    for claim in (
+        f"at most {server.CONNECTIONS} connections",
+        f"a reserve of {words[visitors.RESERVED]} connections: {visitors.READERS} addresses, "
+        f"{words[visitors.READERS_OF_ORIGIN]} of an origin",
+        "within ten minutes" if visitors.LATELY == 600 else "another time",
+        f"up to {guard.CREDIT:g} s of CPU",
+        f"one of each user in turn, {words[filesystem.MOST_OF_USERS]} at most",
+        f"{words[patience.OF_A_TENANT]} of each owner at a time; from {patience.OF_ALL} on one",
+        f"a ticket {words[round(CERTIFICATE_LEFT.figure / 86_400)]} days before",
+    ):
+        assert claim in written, claim

@@ -5,14 +5,18 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import math
+import os
 import socket
 import ssl
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -21,9 +25,15 @@ from urllib.error import HTTPError
 import bcrypt
 import pytest
 import trustme
+from cryptography import x509
 
 from gpunode.config import UsageError
+from gpunode.export.web import access
 from gpunode.export.web.access import CIPHERS, AccessFile
+from gpunode.export.web.entrance import EXPIRY, RELOADED, Entrance
+from gpunode.loop import Loop
+from gpunode.metric import Distribution
+from gpunode.node.node import SteppedClock
 from tests import needs
 from tests.conftest import until
 from tests.daemon import PATIENCE, Daemon, daemon, free_port
@@ -40,9 +50,9 @@ class Papers:
     folder: Path
     authority: trustme.CA
 
-    def issue(self, name: str, *identities: str) -> None:
+    def issue(self, name: str, *identities: str, not_after: datetime | None = None) -> None:
         """Put a certificate and its key into the folder."""
-        issued = self.authority.issue_cert(*identities)
+        issued = self.authority.issue_cert(*identities, not_after=not_after)
         issued.private_key_pem.write_to_path(str(self.folder / f"{name}.key"))
         (self.folder / f"{name}.crt").unlink(missing_ok=True)
         for part in issued.cert_chain_pems:
@@ -73,6 +83,7 @@ def papers(tmp_path: Path) -> Papers:
     return papers
 
 
+NOTHING = Loop(SteppedClock(0.0), (), find_every=math.inf)
 SERVER = "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n"
 MUTUAL = f"{SERVER}  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n"
 USERS = f"basic_auth_users:\n  alice: {HASHED}\n"
@@ -248,6 +259,126 @@ def test_users_and_authorities_change_without_a_restart_and_a_mistake_changes_no
     assert file.access is not before
 
 
+LESS = {
+    "half a file, cut before its users": (USERS, "http_server_config:\n  http2: true\n"),
+    "no users": (SERVER + USERS, SERVER),
+    "no TLS": (SERVER + USERS, USERS),
+    "no certificates of clients": (MUTUAL, SERVER),
+    "certificates only if given": (MUTUAL, MUTUAL.replace("RequireAndVerify", "VerifyIfGiven_")),
+    "any name": (f"{MUTUAL}  client_allowed_sans: [a]\n", MUTUAL),
+}
+
+
+@pytest.mark.parametrize("name", LESS)
+def test_a_change_that_asks_less_of_a_client_takes_a_restart(
+    papers: Papers, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    whole, less = (
+        text.replace("VerifyIfGiven_ClientCert", "VerifyClientCertIfGiven") for text in LESS[name]
+    )
+    file = AccessFile(papers.write(whole))
+    before = file.access
+    assert file.in_force
+    papers.write(less)
+    for _ in range(2):
+        file.look_again()
+    assert file.access is before
+    assert not file.in_force
+    (record,) = caplog.records
+    assert "would take away" in record.getMessage()
+    papers.write(whole)
+    file.look_again()
+    assert file.in_force
+    AccessFile(papers.write(less))
+
+
+@pytest.mark.parametrize("which", ["web.yml", "server.crt", "server.key", "ca.crt"])
+def test_a_pipe_in_place_of_a_file_holds_nothing_up(papers: Papers, which: str) -> None:
+    file = AccessFile(papers.write(MUTUAL + USERS))
+    before, place = file.access, papers.folder / which
+    kept = place.rename(papers.folder / "kept")
+    os.mkfifo(place)
+    file.look_again()
+    assert not file.in_force
+    assert file.access is before
+    place.unlink()
+    kept.rename(place)
+    papers.write(MUTUAL + USERS.replace("alice", "bob"))
+    file.look_again()
+    assert file.access.users.keys() == {"bob"}
+    os.mkfifo(pipe := papers.folder / "pipe.yml")
+    with pytest.raises(UsageError, match="not a regular file"):
+        AccessFile(pipe)
+
+
+def test_a_dead_mount_in_place_of_the_file_is_told_and_costs_one_thread(
+    papers: Papers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "ANSWER", 0.01)
+    file = AccessFile(papers.write(USERS))
+    answers = threading.Event()
+    look = access.look
+
+    def late(path: Path) -> access.AccessFiles:
+        answers.wait()
+        return look(path)
+
+    monkeypatch.setattr(access, "look", late)
+    threads = threading.active_count()
+    for _ in range(20):
+        file.look_again()
+    assert threading.active_count() == threads + 1
+    assert not file.in_force
+    papers.write(USERS.replace("alice", "bob"))
+    answers.set()
+    until(lambda: threading.active_count() == threads)
+    monkeypatch.setattr(file._patience, "_wait", PATIENCE)
+    file.look_again()
+    assert file.in_force
+    assert file.access.users.keys() == {"bob"}
+
+
+def samples(entrance: Entrance) -> dict[str, float | Distribution]:
+    return {one.metric.name: one.value for one in entrance.read(NOTHING).samples}
+
+
+def test_the_state_of_the_file_and_of_the_certificate_are_exported(
+    papers: Papers, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert samples(Entrance(None)) == {}
+    file = AccessFile(papers.write(SERVER))
+    entrance = Entrance(file)
+    found = samples(entrance)
+    assert found[RELOADED.name] == 1.0
+    (certificate,) = x509.load_pem_x509_certificates((papers.folder / "server.crt").read_bytes())[
+        :1
+    ]
+    assert found[EXPIRY.name] == certificate.not_valid_after_utc.timestamp()
+    assert caplog.records == []
+
+    yesterday = datetime.now(timezone.utc) - timedelta(days=1)
+    papers.issue("server", "127.0.0.1", not_after=yesterday)
+    for _ in range(3):
+        file.look_again()
+    assert samples(entrance)[EXPIRY.name] == int(yesterday.timestamp())
+    (record,) = [one for one in caplog.records if one.levelno == logging.WARNING]
+    assert f"expired on {yesterday:%Y-%m-%d}" in record.getMessage()
+
+    papers.write("basic_auth_users: [")
+    file.look_again()
+    assert samples(entrance)[RELOADED.name] == 0.0
+    assert samples(Entrance(AccessFile(papers.write(USERS)))) == {RELOADED.name: 1.0}
+
+
+def test_connections_that_made_way_are_counted_once() -> None:
+    entrance = Entrance(None)
+    assert entrance.read(NOTHING).unread == ()
+    entrance.refused += 3
+    (cut,) = entrance.read(NOTHING).unread
+    assert (cut.kind.what, cut.kind.bound, cut.times) == ("connections", True, 3)
+    assert entrance.read(NOTHING).unread == ()
+
+
 GOOD = {
     "nothing": "",
     "parts without a key": "tls_server_config:\nbasic_auth_users:\nhttp_server_config:\n",
@@ -290,7 +421,7 @@ BAD = {
     "no such certificate": (SERVER.replace("server.crt", "none"), "none: No such file"),
     "no such key": (SERVER.replace("server.key", "none"), "none: No such file"),
     "no such authority": (MUTUAL.replace("ca.crt", "none"), "none: No such file"),
-    "an empty authority": (MUTUAL.replace("ca.crt", "/dev/null"), "/dev/null: not between 1"),
+    "an empty authority": (MUTUAL.replace("ca.crt", "/dev/null"), "/dev/null: not a regular file"),
     "a folder": (SERVER.replace("server.crt", "."), "Is a directory"),
     "a key of another": (SERVER.replace("server.key", "client.key"), "key values mismatch"),
     "a key that is none": (SERVER.replace("server.key", "server.crt"), "certificate, key or"),

@@ -29,7 +29,6 @@ from gpunode.export.exposition import requested
 from gpunode.export.web.access import WebFile, look
 from gpunode.holders import slurm, slurmstepd
 from gpunode.holders.census import Census
-from gpunode.holders.cgroup import whose
 from gpunode.holders.holder import Holder
 from gpunode.holders.owner import tenant
 from gpunode.holders.pods import Pods
@@ -63,6 +62,7 @@ from gpunode.nccl import bench, ras
 from gpunode.nccl.log import HOSTNAME, MOST_COMMUNICATORS, DebugLog
 from gpunode.nccl.ras_answer import HERE, NAMED, Asked
 from gpunode.node import containers, kernel, kubelet, sockets, tape, tcp
+from gpunode.node.cgroup import whose
 from gpunode.node.datagram_socket import Datagram
 from gpunode.node.inside import MOST_MAPS
 from gpunode.node.kubelet import Allocation, unary

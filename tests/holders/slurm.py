@@ -8,9 +8,9 @@ from pathlib import Path
 
 from gpunode.driver.driver import Identity, Process
 from gpunode.holders.census import Census
-from gpunode.holders.cgroup import CgroupOwner
 from gpunode.holders.holder import Holder, stat_of
 from gpunode.holders.slurm import SlurmJobs
+from gpunode.node.cgroup import CgroupOwner
 from gpunode.node.local import LocalNode
 from gpunode.node.node import SteppedClock
 from tests.holders.proc import Card, Cards

@@ -25,8 +25,7 @@ from gpunode.holders.census import Census
 from gpunode.holders.holder import ROLE_FIRST, Role, thread_names
 from gpunode.host.cpu import CORES, SECONDS, Cpu
 from gpunode.host.disk import Disks
-from gpunode.host.filesystem import READ_ONLY, Filesystems, FilesystemSpace
-from gpunode.host.mounts import parse
+from gpunode.host.filesystem import READ_ONLY, Filesystems
 from gpunode.host.pressure import WAITING, Pressure
 from gpunode.host.shm import SIZE, USED, Shm
 from gpunode.jobs import processes as job
@@ -255,12 +254,13 @@ def test_a_loop_device_with_a_filesystem_is_measured(tmp_path: Path) -> None:
     if mounted.returncode:
         pytest.skip(f"not allowed here: {mounted.stderr.decode().strip()}")
     try:
-        (mount,) = (
-            mount
-            for mount in parse(Path("/proc/self/mountinfo").read_text())
-            if mount.point == str(point)
+        (source,) = (
+            source
+            for place, source in Filesystems(HERE, Settings()).find()
+            if place.mountpoint == str(point)
         )
-        reading = FilesystemSpace(HERE, mount, Settings()).read()
+        reading = source.read()
+        assert reading is not None
         values = {s.metric.name: s.value for s in reading.samples}
         assert 8 << 20 < values["gpunode_filesystem_size_bytes"] <= 16 << 20  # type: ignore[operator]
         assert values["gpunode_filesystem_readonly"] == 0.0

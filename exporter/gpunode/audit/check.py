@@ -13,7 +13,7 @@ from gpunode.holders.holder import Holder
 from gpunode.host.infiniband import FOLDER as INFINIBAND
 from gpunode.host.pcie import PciDevice, Pcie
 from gpunode.node.node import Node
-from gpunode.source import bounded
+from gpunode.source import MORE_PROCESSES, bounded
 from gpunode.unread import Unread
 
 NO_ADAPTER = "no InfiniBand or RoCE adapter"
@@ -96,7 +96,7 @@ class Subject:
         }
         if not found:
             raise CannotTell("no process runs on a GPU")
-        kept, self.unread = bounded(found.values(), "processes on GPUs")
+        kept, self.unread = bounded(found.values(), MORE_PROCESSES, of="processes on GPUs")
         return dict(kept)
 
 

@@ -12,7 +12,7 @@ from gpunode.driver.driver import DriverError, listed
 from gpunode.driver.errands import Errands
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
-from gpunode.source import BOUND, NodeSource, Reading
+from gpunode.source import MORE_PROCESSES, NodeSource, Reading
 from gpunode.text import escaped
 
 CHECKS: tuple[Check, ...] = (
@@ -102,7 +102,7 @@ class Audit:
     name = "audit"
     needs = "files of the node: its root at path.rootfs"
     metrics = (OK,)
-    unknowns = (BOUND,)
+    unknowns = (MORE_PROCESSES,)
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node

@@ -51,6 +51,8 @@ from gpunode.driver.errands import DRIVER_TIMEOUT
 from gpunode.driver.vendors import open_drivers
 from gpunode.export.exposition import Exposition
 from gpunode.export.playing import NowPlaying
+from gpunode.export.web.access import AccessFile
+from gpunode.export.web.entrance import Entrance
 from gpunode.gpu.calibration import implausible, kept, written
 from gpunode.gpu.probe import ProbeError, measured, probe
 from gpunode.handover.formats import FORMATS
@@ -129,8 +131,8 @@ def _refuse_options_of_others(name: str, given: Iterable[str]) -> None:
 def run(settings: RunSettings) -> None:
     """Watch this node until told to stop."""
     signal.signal(signal.SIGHUP, _stay)
-    loop = watch(local_node(settings.path, settings.dcgm), settings)
-    web, serving = server(settings.web, lambda: loop)
+    web, entrance, serving = server(settings.web, lambda: loop)
+    loop = watch(local_node(settings.path, settings.dcgm), settings, entrance)
     signal.signal(signal.SIGTERM, _end)
     _start(loop)
     log.info("gpunode %s listens on %s", __version__, web.listen_address)
@@ -166,7 +168,7 @@ def replay(settings: ReplaySettings) -> None:
     node = TapeNode(next(iter(named(settings.file, INCIDENTS, STORIES)), settings.file))
     loop = watch(node, settings, NowPlaying(node))
     if settings.speed:
-        _, serving = server(settings.web, lambda: loop)
+        _, _, serving = server(settings.web, lambda: loop)
         threading.Thread(target=serving, daemon=True).start()
     for _ in play(loop, node, settings.speed, settings.times):
         pass
@@ -202,7 +204,7 @@ def demo(settings: DemoSettings) -> None:
             f"{settings.incident}: neither a folder of tapes (*.jsonl.gz) nor one of {names}"
         )
     cast = Cast(settings, tapes)
-    web, serving = server(settings.web, lambda: cast.loop)
+    web, _, serving = server(settings.web, lambda: cast.loop)
     threading.Thread(target=serving, daemon=True).start()
     speed = "" if settings.speed == 1.0 else f", at {settings.speed:g} times real speed"
     with streams.printing(), showing(f"{web.here} shows the same as a page{speed}") as show:
@@ -399,17 +401,18 @@ def play(loop: Loop, node: TapeNode, speed: float, times: int) -> Iterator[None]
     yield
 
 
-def server(asked: WebSettings, loop: Callable[[], Loop]) -> tuple[WebSettings, Callable[[], None]]:
-    """Where the loop is served, and a function that serves it; the port is bound already.
+def server(
+    asked: WebSettings, loop: Callable[[], Loop]
+) -> tuple[WebSettings, Entrance, Callable[[], None]]:
+    """Where the loop is served, how that goes, and a function that serves it; the port is bound.
 
     Where the settings have port 0, it is one that was free.
     """
-    from gpunode.export.web.access import AccessFile
     from gpunode.export.web.app import create_app
     from gpunode.export.web.server import listen, serve
 
     path = asked.config.file
-    access = AccessFile(path) if path else None
+    entrance = Entrance(AccessFile(path) if path else None)
     try:
         listener = listen(asked.address)
     except OSError as error:
@@ -418,7 +421,7 @@ def server(asked: WebSettings, loop: Callable[[], Loop]) -> tuple[WebSettings, C
     host, _, _ = asked.listen_address.rpartition(":")
     bound = f"{host}:{listener.getsockname()[1]}"
     web = asked.model_copy(update={"listen_address": bound})
-    return web, lambda: serve(create_app(loop), listener, access)
+    return web, entrance, lambda: serve(create_app(loop), listener, entrance)
 
 
 def _share_memory() -> None:

@@ -232,16 +232,29 @@ def doctor_table(findings: Iterable[SourceHealth], width: int) -> RenderableType
 
 
 def unread_table(unread: Iterable[Met]) -> RenderableType:
-    """What was met and not understood, with examples."""
+    """What was met and not understood, with examples, and what a bound left out."""
+    found = list(unread)
+    tables = [
+        _met_table(heading, of_kind)
+        for heading, of_kind in (
+            ("met and not understood", [met for met in found if not met.bound]),
+            ("left out, as there was too much of it", [met for met in found if met.bound]),
+        )
+        if of_kind
+    ]
+    return Group(*tables) if tables else Text("Everything that was met was understood.")
+
+
+def _met_table(heading: str, found: Iterable[Met]) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0))
-    for heading in ("source", "met and not understood"):
-        table.add_column(heading, overflow="fold")
-    for met in unread:
+    for name in ("source", heading):
+        table.add_column(name, overflow="fold")
+    for met in found:
         said = Text(f"{met.what.replace('_', ' ')}, {met.times} times: {met.meaning}")
         for example in met.examples:
             said.append(f"\n{printable(example, LONGEST)}", style="cyan")
         table.add_row(met.source, said)
-    return table if table.row_count else Text("Everything that was met was understood.")
+    return table
 
 
 def _stacked(finding: SourceHealth) -> Iterator[RenderableType]:
@@ -286,7 +299,7 @@ def _largest(shares: Mapping[str, float]) -> list[tuple[str, float]]:
 def _bar(shares: Mapping[str, float]) -> Text:
     bar = Text()
     for state, share in _largest(shares):
-        bar.append("█" * round(share * BAR), style=STATES[state])
+        bar.append("█" * round(min(share, 1.0) * BAR), style=_style(state))
     bar.truncate(BAR)
     return bar
 
@@ -295,8 +308,13 @@ def _words(shares: Mapping[str, float]) -> Text:
     words = Text()
     for state, share in _largest(shares)[:2]:
         if share >= 0.03:
-            words.append(f"{state} {share:.0%} ", style=STATES[state])
+            words.append(f"{state} {min(share, 1.0):.0%} ", style=_style(state))
     return words
+
+
+def _style(state: str) -> str:
+    """The colour of a state; of one that only a newer daemon knows, that of ``unknown``."""
+    return STATES.get(state, STATES["unknown"])
 
 
 def bench_table(measured: Measurement) -> Table:

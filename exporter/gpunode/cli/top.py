@@ -5,8 +5,7 @@ It asks the daemon over HTTP, as the page does, so it needs neither a driver nor
 
 from __future__ import annotations
 
-import base64
-import http.client
+import json
 import math
 import os
 import select
@@ -15,15 +14,15 @@ import sys
 import termios
 import time
 import tty
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from types import MappingProxyType
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+import httpx2
+from pydantic import BaseModel
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
@@ -32,6 +31,7 @@ from gpunode.cli.table import LONGEST_TEXT, OF_A_NODE, URGENCIES, Row, fitting, 
 from gpunode.config import DaemonSettings, UsageError
 from gpunode.export.web.api import Hour
 from gpunode.export.web.node import GpuNow, NodeNow
+from gpunode.fetch import NoWholeAnswer, fetched
 from gpunode.source import Met
 from gpunode.text import printable
 from gpunode.verdict.advice import URGENCIES as ORDER
@@ -42,6 +42,12 @@ ANSWER_TIMEOUT = 5.0
 
 LARGEST_ANSWER = 16 << 20
 """Bytes of an answer that can be of a daemon."""
+
+LONGEST_STRING = 4096
+"""Characters of a text in an answer."""
+
+LARGEST_FIGURE = 1e15
+"""Of an answer: a petabyte, or a moment in a million years."""
 
 FINDINGS = 3
 """Findings above the table; the page has them all."""
@@ -86,21 +92,21 @@ class DaemonAddress:
     """Where a daemon answers, and what it takes to be let in."""
 
     url: str
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    tls: ssl.SSLContext | None = None
+    known: tuple[str, str] | None = field(default=None, repr=False)
+    """The name and password of a user."""
+
+    tls: ssl.SSLContext = field(default_factory=lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
 
     @staticmethod
     def of(settings: DaemonSettings) -> DaemonAddress:
         """What the settings say. Raises ``UsageError`` for a file that cannot be used."""
         url = (settings.url or settings.web.here).rstrip("/")
-        headers = {}
+        known = None
         try:
             if settings.password_file:
-                password = settings.password_file.read_text().rstrip("\n")
-                known = base64.b64encode(f"{settings.username}:{password}".encode()).decode()
-                headers["Authorization"] = f"Basic {known}"
+                known = settings.username, settings.password_file.read_text().rstrip("\n")
             if not url.startswith("https:"):
-                return DaemonAddress(url, headers)
+                return DaemonAddress(url, known)
             for file in filter(None, (settings.ca_file, settings.cert_file, settings.key_file)):
                 file.read_bytes()  # the error of ssl does not name the file
             tls = ssl.create_default_context(cafile=settings.ca_file)
@@ -113,24 +119,66 @@ class DaemonAddress:
             raise UsageError(f"{error.filename}: {error.strerror}") from error
         except UnicodeDecodeError as error:
             raise UsageError(f"{settings.password_file}: not UTF-8") from error
-        return DaemonAddress(url, headers, tls)
+        return DaemonAddress(url, known, tls)
 
     def get(self, path: str, timeout: float) -> bytes:
         """What the daemon answers within so many seconds. Raises ``NoDaemon``."""
-        request = urllib.request.Request(f"{self.url}{path}", headers=dict(self.headers))  # noqa: S310 the settings allow http and https only
+        client = httpx2.Client(auth=self.known, verify=self.tls)
         try:
-            with urllib.request.urlopen(request, timeout=timeout, context=self.tls) as answer:  # noqa: S310
-                return _body(answer, timeout)
-        except urllib.error.HTTPError as error:
-            if error.code == HTTPStatus.UNAUTHORIZED:
-                raise NoDaemon("it wants another --username and --password-file") from error
-            raise NoDaemon(f"{NOT_OURS} ({error.code})") from error
-        except (OSError, ValueError) as error:
-            why = getattr(error, "reason", error)
-            words = why.strerror if isinstance(why, OSError) and why.strerror else str(why)
-            raise NoDaemon(f"no daemon answers: {printable(words, LONGEST_TEXT)}") from error
-        except http.client.HTTPException as error:  # some, as a hang-up, are ``OSError``, too
+            response, body = fetched(
+                client, "GET", f"{self.url}{path}", timeout=timeout, largest=LARGEST_ANSWER
+            )
+        except NoWholeAnswer as error:
+            raise NoDaemon(f"no daemon answers: {error}") from error
+        except (httpx2.RemoteProtocolError, httpx2.DecodingError) as error:
             raise NoDaemon(NOT_OURS) from error
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            words = printable(str(error) or type(error).__name__, LONGEST_TEXT)
+            raise NoDaemon(f"no daemon answers: {words}") from error
+        finally:
+            client.close()
+        if response.is_redirect:
+            where = printable(response.headers.get("location", ""), LONGEST_TEXT)
+            raise NoDaemon(
+                f"it redirects to {where}, which is not followed; give that if it is right"
+            )
+        if response.status_code == HTTPStatus.UNAUTHORIZED:
+            raise NoDaemon("it wants another --username and --password-file")
+        if response.status_code != HTTPStatus.OK:
+            raise NoDaemon(f"{NOT_OURS} ({response.status_code})")
+        return body
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def understood(answer: bytes, kind: type[M]) -> M:
+    """An answer of a daemon, also of a newer one, with nothing in it that a terminal obeys.
+
+    Raises ``NoDaemon``.
+    """
+    try:
+        return kind.model_validate(_harmless(json.loads(answer, parse_constant=float)))
+    except (ValueError, RecursionError) as error:
+        raise NoDaemon(NOT_OURS) from error
+
+
+def _harmless(value: Any) -> Any:
+    """A value of JSON with text that prints, and figures that can be. Raises ``ValueError``."""
+    if isinstance(value, str):
+        return printable(value, LONGEST_STRING)
+    if isinstance(value, int | float):
+        if not abs(value) < LARGEST_FIGURE:  # not NaN either
+            raise ValueError("a figure beyond all that is measured")
+        return value
+    if isinstance(value, list):
+        return [_harmless(one) for one in value]
+    if isinstance(value, dict):
+        found = {printable(key, LONGEST_STRING): _harmless(one) for key, one in value.items()}
+        if found.get("urgency", "note") not in ORDER:  # of a newer daemon
+            found["urgency"] = "note"
+        return found
+    return value
 
 
 @dataclass(slots=True)
@@ -201,7 +249,7 @@ class Chosen:
         return found
 
 
-def show(server: DaemonAddress, interval: float, json: bool = False) -> None:
+def show(server: DaemonAddress, interval: float, as_json: bool = False) -> None:
     """Show the node until the user quits; once, where nobody could. Raises ``UsageError``."""
     console = Console()
     try:
@@ -210,7 +258,7 @@ def show(server: DaemonAddress, interval: float, json: bool = False) -> None:
         raise UsageError(
             f"{server.url}: {error}; start one with `gpunode run`, or name another with --url"
         ) from error
-    if json:
+    if as_json:
         print(node.model_dump_json(indent=2))
         return
     ages = Ages(server)
@@ -247,9 +295,8 @@ class Ages:
         """By the UUID of a GPU; without those of which that is not known."""
         if node.time - self.asked >= HISTORY or node.time < self.asked:
             self.asked = node.time
-            with suppress(NoDaemon, ValidationError):
-                answer = self.server.get("/api/v1/history", ANSWER_TIMEOUT)
-                self.hour = Hour.model_validate_json(answer)
+            with suppress(NoDaemon):
+                self.hour = understood(self.server.get("/api/v1/history", ANSWER_TIMEOUT), Hour)
         causes = {gpu.uuid: gpu.cause for gpu in self.hour.gpus}
         return {
             gpu.uuid: lasting(node.time - began)
@@ -277,21 +324,7 @@ def lasting(seconds: float) -> str:
 
 def ask(server: DaemonAddress) -> NodeNow:
     """The node now. Raises ``NoDaemon``."""
-    try:
-        return NodeNow.model_validate_json(server.get("/api/v1/node", ANSWER_TIMEOUT))
-    except ValidationError as error:
-        raise NoDaemon(NOT_OURS) from error
-
-
-def _body(answer: http.client.HTTPResponse, timeout: float) -> bytes:
-    """What an answer holds. Raises ``TimeoutError``: the time-out of a socket is for each part."""
-    until = time.monotonic() + timeout
-    body = bytearray()
-    while len(body) < LARGEST_ANSWER and (part := answer.read1()):
-        body += part
-        if time.monotonic() > until:
-            raise TimeoutError(f"no whole answer within {timeout:g} s")
-    return bytes(body)
+    return understood(server.get("/api/v1/node", ANSWER_TIMEOUT), NodeNow)
 
 
 def screen(
@@ -367,9 +400,13 @@ def _opened(gpu: GpuNow, ages: Mapping[str, str]) -> Iterator[Text]:
 
 
 def _unread(unread: Sequence[Met]) -> str:
-    """What was met and is not understood, in a line."""
-    kinds = ", ".join(f"{met.source} {met.what.replace('_', ' ')}" for met in unread)
-    return printable(f"Met and not understood: {kinds}; see gpunode doctor.", LONGEST_TEXT)
+    """What was met and is not understood, or was left out, in a line."""
+    said = []
+    for words, bound in (("Met and not understood", False), ("Left out", True)):
+        kinds = [f"{met.source} {met.what}" for met in unread if met.bound is bound]
+        if kinds:
+            said.append(f"{words}: {', '.join(kinds).replace('_', ' ')}")
+    return printable(f"{'. '.join(said)}; see gpunode doctor.", LONGEST_TEXT)
 
 
 def _less_accurate(gpus: Iterable[GpuNow]) -> Iterator[str]:

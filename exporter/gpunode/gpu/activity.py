@@ -34,7 +34,7 @@ from gpunode.holders.census import Census, Look
 from gpunode.holders.holder import Holder
 from gpunode.holders.source import HoldersSource
 from gpunode.metric import Metric, Sample
-from gpunode.source import BOUND, Divided, Reading
+from gpunode.source import MORE_XIDS, Divided, Reading
 
 SECONDS = Metric(
     "gpunode_gpu_seconds_total",
@@ -194,7 +194,7 @@ class GpuActivity:
         *power.METRICS,
         *xids.METRICS,
     )
-    unknowns = (UNREAD_XID, BOUND)
+    unknowns = (UNREAD_XID, MORE_XIDS)
 
     def __init__(self, census: Census, gpu: Gpu, settings: Settings) -> None:
         self.clock = census.node.clock

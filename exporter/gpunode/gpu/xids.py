@@ -11,7 +11,7 @@ from gpunode.driver.vendors import VENDORS
 from gpunode.gpu import GPU
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Clock
-from gpunode.source import BOUND, MANY
+from gpunode.source import MANY, MORE_XIDS
 from gpunode.unread import Unread
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class Xids:
             self._unread.append(UNREAD_XID.seen(f"XID {number}"))
         xid = str(number)
         if xid not in self._counts and len(self._counts) >= MANY:
-            self._unread.append(BOUND.seen(f"XID {xid}, after {MANY} different ones"))
+            self._unread.append(MORE_XIDS.seen(f"XID {xid}, after {MANY} different ones"))
             xid = "other"
         self._counts[xid] = self._counts.get(xid, 0) + 1
         self._times[xid] = self.clock.time()

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from gpunode.holders import cgroup, slurmstepd
+from gpunode.holders import slurmstepd
+from gpunode.node import cgroup
 from gpunode.node.kernel import ProcessStat, parse_stat, parse_status
 from gpunode.node.node import Node
 

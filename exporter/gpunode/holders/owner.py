@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import astuple, dataclass, field
 
-from gpunode.holders.cgroup import CgroupOwner
 from gpunode.holders.holder import Holder
 from gpunode.holders.pods import Pods
+from gpunode.node.cgroup import CgroupOwner
 from gpunode.node.node import Node
 
 ID_LENGTH = 64

@@ -25,14 +25,14 @@ from itertools import islice
 from gpunode.config import Settings
 from gpunode.driver.driver import Identity
 from gpunode.holders.census import Census, Look
-from gpunode.holders.cgroup import ROOT, SLUID
 from gpunode.holders.holder import stat_of
 from gpunode.holders.owner import Owner, name_of
 from gpunode.holders.slurmstepd import job_of, pids_in
 from gpunode.metric import Metric
+from gpunode.node.cgroup import ROOT, SLUID
 from gpunode.node.kernel import parse_status
 from gpunode.node.node import names_in
-from gpunode.source import BOUND, WHOLE_NODE, Place, Reading, Source
+from gpunode.source import WHOLE_NODE, Place, Reading, Source, limit
 from gpunode.unread import Unknown, Unread, shape
 
 JOBS = Metric(
@@ -42,6 +42,8 @@ JOBS = Metric(
     "which GPUs Slurm gave them.",
     ("gpus",),
 )
+
+MORE_JOBS = limit("slurm_jobs")
 
 FOLDER = Unknown(
     "slurm_job_folder",
@@ -154,7 +156,7 @@ class SlurmJobs:
         "Prolog that writes to slurm.jobs_folder (docs/slurm.md), or CAP_SYS_PTRACE"
     )
     metrics = (JOBS,)
-    unknowns = (FOLDER, GPUS, BOUND)
+    unknowns = (FOLDER, GPUS, MORE_JOBS)
 
     def __init__(self, census: Census, settings: Settings) -> None:
         self.census = census
@@ -244,7 +246,8 @@ class SlurmJobs:
                     unread.add(FOLDER.seen(name if SLUID_ONLY.fullmatch(name) else shape(name)))
         self._numbers = numbers
         if len(found) > MOST_JOBS:
-            unread.add(BOUND.seen(f"{len(found)} jobs of Slurm, {MOST_JOBS} are read"))
+            cut = len(found) - MOST_JOBS
+            unread.add(MORE_JOBS.seen(f"{len(found)} jobs of Slurm, {MOST_JOBS} are read", cut))
         return [Job(number, tuple(found[number])) for number in sorted(found)[:MOST_JOBS]]
 
     def _number(self, folder: str, name: str) -> str:

@@ -14,7 +14,7 @@ import contextlib
 import re
 from collections.abc import Iterator
 
-from gpunode.holders.cgroup import ROOT, sluid_folder
+from gpunode.node.cgroup import ROOT, sluid_folder
 from gpunode.node.kernel import parse_status
 from gpunode.node.node import Node
 

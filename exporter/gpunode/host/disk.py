@@ -13,7 +13,9 @@ from gpunode.config import Settings
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import counter
 from gpunode.node.node import Node
-from gpunode.source import BOUND, NodeSource, Reading, bounded
+from gpunode.source import NodeSource, Reading, bounded, limit
+
+MORE_DISKS, MORE_CONTROLLERS = limit("disks"), limit("nvme_controllers")
 
 OPERATIONS = Metric(
     "gpunode_disk_operations_total",
@@ -112,7 +114,7 @@ class Disks:
     name = "disk"
     needs = "a disk, and /proc and /sys of the node: its root at path.rootfs"
     metrics = (OPERATIONS, BYTES, WAIT, BUSY, IN_FLIGHT, TEMPERATURE, STATE)
-    unknowns = (BOUND,)
+    unknowns = (MORE_DISKS, MORE_CONTROLLERS)
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
@@ -120,12 +122,12 @@ class Disks:
 
     def read(self) -> Reading:
         found = parse(self.node.read_text("/proc/diskstats"))
-        disks, left_out = bounded(found.items(), "disks")
+        disks, left_out = bounded(found.items(), MORE_DISKS)
         try:
             listed = self.node.list_directory(CONTROLLERS)
         except OSError:
             listed = []
-        controllers, without = bounded(listed, "NVMe controllers")
+        controllers, without = bounded(listed, MORE_CONTROLLERS, of="NVMe controllers")
         samples = (*_samples(dict(disks)), *self._controllers(controllers))
         return Reading(samples, unread=(*left_out, *without))
 

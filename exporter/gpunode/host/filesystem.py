@@ -9,15 +9,25 @@ from __future__ import annotations
 import contextlib
 import errno
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
 from gpunode.config import Settings
-from gpunode.host.mounts import TUNNEL, Mount, parse, read_as_node, visible, volume
+from gpunode.host.mounts import (
+    MORE_MOUNTS,
+    TUNNEL,
+    Mount,
+    ParsedMounts,
+    read_as_node,
+    visible,
+    volume,
+)
 from gpunode.metric import Metric, Sample
-from gpunode.node.node import Node
-from gpunode.source import BOUND, WHOLE_NODE, Place, Reading, Source, bounded
+from gpunode.node.node import Filesystem, Node
+from gpunode.node.patience import Patience
+from gpunode.source import WHOLE_NODE, Place, Reading, Source, bounded
 from gpunode.unread import Unknown, Unread, shape
 
 MOUNT = ("mountpoint", "fstype")
@@ -117,7 +127,10 @@ such as /etc/hosts, /boot, and where JuiceFS mounts the volumes of pods, each ti
 https://github.com/juicedata/juicefs-csi-driver. Volumes of pods have names."""
 
 MOST_THREADS = 32
-"""The most filesystems to watch, each in its own thread."""
+"""The most filesystems to watch, each in its own thread: first those that root has mounted."""
+
+MOST_OF_USERS = 8
+"""The most of them that are mounted by others, which may be made to hang or to come and go."""
 
 UNKNOWN_TYPE = Unknown(
     "filesystem_type",
@@ -136,16 +149,29 @@ class FilesystemSpace:
     )
     metrics = (SIZE, AVAILABLE, FILES, FILES_FREE, READ_ONLY)
 
-    def __init__(self, node: Node, mount: Mount, settings: Settings, called: str = "") -> None:
+    def __init__(
+        self,
+        node: Node,
+        mount: Mount,
+        settings: Settings,
+        called: str,
+        table: ParsedMounts,
+        seen: ParsedMounts,
+        patience: Patience,
+    ) -> None:
         self.node = node
         self.mount = mount
+        self.table, self.seen = table, seen
+        """The mounts of the node, and those of them that this process sees."""
+
+        self.patience = patience
         self.every = settings.host.slow_interval
-        self.called = called or mount.point
+        self.called = called
         """What users call it: its mount point, or the name of a volume."""
 
     def read(self) -> Reading:
         """Its space and state now; nothing if another is mounted there by now, or none."""
-        mount = visible(parse(read_as_node(self.node, "mountinfo")), self.mount.point)
+        mount = visible(self.table.mounts(), self.mount.point)
         if mount is None or (mount.device, mount.kind) != (self.mount.device, self.mount.kind):
             return Reading(())
         try:
@@ -162,17 +188,25 @@ class FilesystemSpace:
         https://man7.org/linux/man-pages/man7/mount_namespaces.7.html
         """
         try:
-            own = parse(self.node.read_text("/proc/self/mountinfo"))
+            own = self.seen.mounts()
         except OSError:  # not on this tape
             return
         if mount.device not in {each.device for each in own}:
             why = "not seen here: mount the node's root with HostToContainer propagation"
             raise OSError(errno.ENXIO, why, mount.point)
 
+    def _space(self, mount: Mount) -> Filesystem:
+        """Its space; what a user has mounted may not answer for ever. Raises ``OSError``."""
+        if mount.of_root:
+            return self.node.filesystem(mount.point)
+        return self.patience.ask(
+            f"user {mount.user}", mount.point, lambda: self.node.filesystem(mount.point)
+        )
+
     def _samples(self, mount: Mount) -> Iterator[Sample]:
         at = self.called, mount.kind
         with contextlib.suppress(FileNotFoundError):  # in the mount table, but not in our container
-            space = self.node.filesystem(mount.point)
+            space = self._space(mount)
             self._check_is_seen(mount)
             yield from SIZE.at(space.size, *at)
             yield from AVAILABLE.at(space.available, *at)
@@ -189,14 +223,19 @@ class Unwatched:
     name = FilesystemSpace.name
     needs = FilesystemSpace.needs
     metrics: ClassVar[tuple[Metric, ...]] = ()
-    unknowns = (UNKNOWN_TYPE, BOUND)
+    unknowns = (UNKNOWN_TYPE, MORE_MOUNTS)
 
     def __init__(self, settings: Settings) -> None:
         self.every = settings.host.slow_interval
         self.found: tuple[Unread, ...] = ()
         """What the finder met last."""
 
+        self.error: OSError | None = None
+        """Why it could not look."""
+
     def read(self) -> Reading:
+        if self.error is not None:
+            raise self.error
         return Reading((), unread=self.found)
 
 
@@ -210,22 +249,35 @@ class Filesystems:
         self.settings = settings
         self._sources: dict[tuple[str, Mount], FilesystemSpace] = {}
         self._unwatched = Unwatched(settings)
+        self._table = ParsedMounts(lambda: read_as_node(node, "mountinfo"))
+        self._seen = ParsedMounts(lambda: node.read_text("/proc/self/mountinfo"))
+        self._patience = Patience()
 
     def find(self) -> Iterable[tuple[Place, Source]]:
+        self._unwatched.error = None
         try:
-            mounts = parse(read_as_node(self.node, "mountinfo"))
-        except OSError:
-            mounts = []
+            mounts = self._table.mounts()
+        except (FileNotFoundError, PermissionError):
+            return ()
+        except OSError as error:  # as of a table that is too long: what is known is still there
+            self._unwatched.error = error
+        else:
+            self._look(mounts)
+        of_each = ((Place(mountpoint=name), each) for (name, _), each in self._sources.items())
+        return ((WHOLE_NODE, self._unwatched), *of_each)
+
+    def _look(self, mounts: list[Mount]) -> None:
+        """Choose the filesystems to watch."""
+        of_root, of_users = by_owner(watched(self.node, mounts))
+        of_users, left = bounded(of_users, MORE_MOUNTS, MOST_OF_USERS, "filesystems of users")
+        found, left_out = bounded((*of_root, *of_users), MORE_MOUNTS, MOST_THREADS, "filesystems")
+        self._unwatched.found = (*left, *left_out, *unknown(self.node, mounts))
         known, self._sources = self._sources, {}
-        found, left_out = bounded(watched(self.node, mounts).items(), "filesystems", MOST_THREADS)
-        self._unwatched.found = (*left_out, *unknown(self.node, mounts))
-        if mounts:
-            yield WHOLE_NODE, self._unwatched
         for name, mount in found:
             which = name, replace(mount, options=frozenset())
-            source = known.get(which) or FilesystemSpace(self.node, mount, self.settings, name)
-            self._sources[which] = source
-            yield Place(mountpoint=name), source
+            self._sources[which] = known.get(which) or FilesystemSpace(
+                self.node, mount, self.settings, name, self._table, self._seen, self._patience
+            )
 
 
 def watched(node: Node, mounts: Iterable[Mount]) -> dict[str, Mount]:
@@ -255,6 +307,20 @@ def watched(node: Node, mounts: Iterable[Mount]) -> dict[str, Mount]:
             candidate.mount,
         )
     return found
+
+
+def by_owner(
+    found: Mapping[str, Mount],
+) -> tuple[list[tuple[str, Mount]], list[tuple[str, Mount]]]:
+    """The filesystems that root has mounted, and those of other users, one of each in turn."""
+    turns: Counter[str] = Counter()
+    of_users: list[tuple[int, tuple[str, Mount]]] = []
+    for name, mount in found.items():
+        if not mount.of_root:
+            turns[mount.user] += 1
+            of_users.append((turns[mount.user], (name, mount)))
+    of_users.sort(key=lambda one: one[0])
+    return [one for one in found.items() if one[1].of_root], [one for _, one in of_users]
 
 
 def holds_data(mount: Mount, of_pods: bool = False) -> bool:

@@ -14,7 +14,7 @@ from gpunode.host.rdma_counters import CXI, KNOWN, OF_A_FUNCTION, REGISTERS, Mea
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import counter
 from gpunode.node.node import Node, names_in
-from gpunode.source import BOUND, MANY, NodeSource, Reading, bounded
+from gpunode.source import MANY, NodeSource, Reading, bounded, limit
 from gpunode.unread import Unknown, Unread, shape
 
 PORT = ("device", "port")
@@ -103,6 +103,8 @@ ORDER: list[Series] = list(
 )
 """Series in the order in which they are told."""
 
+MORE_PORTS, MORE_ADAPTERS = limit("ports"), limit("slingshot_adapters")
+
 UNREAD_COUNTER = Unknown(
     "counter", "an RDMA port has a counter whose meaning gpunode does not know"
 )
@@ -130,7 +132,7 @@ class Infiniband:
     name = "infiniband"
     needs = "an InfiniBand or RoCE adapter, and /sys of the node: its root at path.rootfs"
     metrics = (*COUNTED.values(), RATE, ACTIVE)
-    unknowns = (UNREAD_COUNTER, UNREAD_PORT, BOUND)
+    unknowns = (UNREAD_COUNTER, UNREAD_PORT, MORE_PORTS, MORE_ADAPTERS)
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
@@ -139,7 +141,7 @@ class Infiniband:
     def read(self) -> Reading:
         samples: list[Sample] = []
         unread: dict[Unread, None] = {}  # in order, and what ports have in common once
-        ports, left_out = bounded(self._ports(), "RDMA ports")
+        ports, left_out = bounded(self._ports(), MORE_PORTS, of="RDMA ports")
         unread |= dict.fromkeys(left_out)
         for device, port, alone in ports:
             folder = f"{FOLDER}/{device}/ports/{port}"
@@ -152,7 +154,9 @@ class Infiniband:
                 unread |= dict.fromkeys(UNREAD_COUNTER.seen(f"{driver}: {n}") for n in strange)
             samples += _samples(values, (device, port))
             samples += self._state(folder, (device, port))
-        devices, left_out = bounded(names_in(self.node, CXI_FOLDER), "Slingshot adapters")
+        devices, left_out = bounded(
+            names_in(self.node, CXI_FOLDER), MORE_ADAPTERS, of="Slingshot adapters"
+        )
         unread |= dict.fromkeys(left_out)
         for device in devices:
             folder = f"{CXI_FOLDER}/{device}/device/telemetry"

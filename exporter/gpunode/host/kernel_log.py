@@ -24,7 +24,7 @@ from gpunode.host.nvlink_xids import NvlinkXids
 from gpunode.host.pcie import DEVICES, GPU_VENDORS
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
-from gpunode.source import BOUND, MANY, NodeSource, Reading
+from gpunode.source import MANY, MORE_XIDS, NodeSource, Reading
 from gpunode.unread import Unknown, Unread, unnumbered
 
 log = logging.getLogger(__name__)
@@ -306,7 +306,7 @@ class KernelLog:
         "container of gpunode takes --device /dev/kmsg"
     )
     metrics = (EVENTS, LAST, XIDS, LAST_XID, *nvlink_xids.METRICS, FOLLOWED)
-    unknowns = (UNREAD_LINE, BOUND, UNREAD_XID, UNREAD_ADVICE, nvlink_xids.UNREAD_NVLINK)
+    unknowns = (UNREAD_LINE, MORE_XIDS, UNREAD_XID, UNREAD_ADVICE, nvlink_xids.UNREAD_NVLINK)
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
@@ -401,7 +401,7 @@ class KernelLog:
             yield UNREAD_ADVICE.seen(f"XID {xid}, {unnumbered(text)}")
         yield from self.nvlink.count(bus_id, xid, text, now)
         if xid not in counts and xid not in WATCHED and len(counts) >= MANY:
-            yield BOUND.seen(f"XID {xid}, after {MANY} different ones")
+            yield MORE_XIDS.seen(f"XID {xid}, after {MANY} different ones")
             xid = OTHER
         counts[xid] = counts.get(xid, 0) + 1
         self.xid_times[bus_id, xid] = now

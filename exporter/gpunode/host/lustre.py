@@ -12,10 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from gpunode.config import Settings
+from gpunode.host.mounts import MORE_MOUNTS
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import counter
 from gpunode.node.node import Node
-from gpunode.source import BOUND, MANY, NodeSource, Reading, bounded
+from gpunode.source import MANY, NodeSource, Reading, bounded, limit
 from gpunode.unread import Unread
 
 FILESYSTEM = ("filesystem",)
@@ -113,6 +114,8 @@ ENOUGH = 1.0
 """Seconds of requests from which the busiest target is named."""
 
 LLITE = re.compile(r"(?P<filesystem>[\w.-]{1,8})-[0-9a-f]{8,16}")
+
+MORE_TARGETS = limit("lustre_targets")
 
 MOST_TARGETS = 2048
 """The most targets to read per folder; a client has one per server disk."""
@@ -219,7 +222,7 @@ class Lustre:
         BUSIEST_TARGET,
         STRIPES,
     )
-    unknowns = (BOUND,)
+    unknowns = (MORE_TARGETS, MORE_MOUNTS)
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
@@ -289,7 +292,9 @@ class Lustre:
             listed = self.node.list_directory(folder)
         except OSError:
             return
-        names, self._left_out[folder] = bounded(listed, "Lustre targets", MOST_TARGETS)
+        names, self._left_out[folder] = bounded(
+            listed, MORE_TARGETS, MOST_TARGETS, "Lustre targets"
+        )
         for name in names:
             match = form.fullmatch(name)
             if match is None:
@@ -299,7 +304,7 @@ class Lustre:
                 found.setdefault(filesystem, LustreFilesystem())
                 yield name, filesystem
             else:
-                self._left_out[""] = (BOUND.seen(f"more than {MANY} Lustre filesystems"),)
+                self._left_out[""] = (MORE_MOUNTS.seen(f"more than {MANY} Lustre filesystems"),)
 
     def _stats(self, path: str) -> dict[str, Count] | None:
         try:

@@ -14,7 +14,9 @@ from gpunode.host.mounts import read_as_node
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import counter
 from gpunode.node.node import Node
-from gpunode.source import BOUND, NodeSource, Reading, bounded
+from gpunode.source import NodeSource, Reading, bounded, limit
+
+MORE_INTERFACES = limit("network_interfaces")
 
 INTERFACE = ("interface",)
 BYTES = Metric(
@@ -143,7 +145,7 @@ class Network:
         TCP_TIMEOUTS,
         LISTEN_DROPS,
     )
-    unknowns = (BOUND,)
+    unknowns = (MORE_INTERFACES,)
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
@@ -152,7 +154,7 @@ class Network:
     def read(self) -> Reading:
         devices = parse_devices(read_as_node(self.node, "net/dev"))
         found = [name for name in devices if not VIRTUAL.fullmatch(name)]
-        wired, left_out = bounded(found, "network interfaces")
+        wired, left_out = bounded(found, MORE_INTERFACES)
         bonds = (self._text("/sys/class/net/bonding_masters") or "").split()
         samples: list[Sample] = []
         for name in wired:

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gpunode.config import Settings
-from gpunode.host.mounts import TUNNEL, read_as_node, unescaped, volume
+from gpunode.host.mounts import MORE_MOUNTS, TUNNEL, read_as_node, unescaped, volume
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import counter
 from gpunode.node.node import Node
-from gpunode.source import BOUND, NodeSource, Reading, bounded
+from gpunode.source import NodeSource, Reading, bounded
 
 BYTES = Metric(
     "gpunode_nfs_bytes_total",
@@ -181,7 +181,7 @@ class Nfs:
         "an NFS filesystem; a container of gpunode takes hostPID or the node's root at path.rootfs"
     )
     metrics = (BYTES, REQUESTS, RETRANSMISSIONS, TIMEOUTS, IN_FLIGHT, RTT_SECONDS, WAIT_SECONDS)
-    unknowns = (BOUND,)
+    unknowns = (MORE_MOUNTS,)
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
@@ -193,7 +193,7 @@ class Nfs:
             found = self._named(parse(read_as_node(self.node, "mountstats")))
         except FileNotFoundError:
             found = {}
-        kept, left_out = bounded(found.items(), "NFS mounts")
+        kept, left_out = bounded(found.items(), MORE_MOUNTS, of="NFS mounts")
         mounts = dict(kept)
         self._unanswered = {point: self._unanswered.get(point) or Unanswered() for point in mounts}
         return Reading(tuple(self._samples(mounts)), unread=left_out)

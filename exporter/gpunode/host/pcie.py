@@ -15,8 +15,10 @@ from gpunode.driver.vendors import VENDORS
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import counter
 from gpunode.node.node import Node, names_in, text_of
-from gpunode.source import BOUND, NodeSource, Reading, bounded
+from gpunode.source import NodeSource, Reading, bounded, limit
 from gpunode.unread import Unread
+
+MORE_DEVICES = limit("pcie_devices")
 
 DEVICE = ("bus_id", "kind")
 INFO = Metric(
@@ -122,7 +124,7 @@ class Pcie:
     name = "pcie"
     needs = "a GPU or network adapter on PCI Express, and /sys of the node: its root at path.rootfs"
     metrics = (INFO, WIDTH, WIDTH_MAX, SPEED, SPEED_MAX, DEGRADED, AER, NEAREST)
-    unknowns = (BOUND,)
+    unknowns = (MORE_DEVICES,)
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
@@ -147,7 +149,9 @@ class Pcie:
         except FileNotFoundError:
             listed = []
         if listed != self._listed:
-            self._devices, self._left_out = bounded(self._find(listed), "GPUs and adapters")
+            self._devices, self._left_out = bounded(
+                self._find(listed), MORE_DEVICES, of="GPUs and adapters"
+            )
             self._listed = listed
         return self._devices
 

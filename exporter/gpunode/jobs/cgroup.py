@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from gpunode.holders.cgroup import ABOVE, ANCESTORS, ROOT
 from gpunode.host import pressure
+from gpunode.node.cgroup import ABOVE, ANCESTORS, ROOT
 from gpunode.node.kernel import counter
 from gpunode.node.node import Node
 

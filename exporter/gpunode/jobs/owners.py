@@ -26,7 +26,7 @@ from gpunode.jobs.processes import UNREADABLE
 from gpunode.jobs.versions import INFO as VERSIONS
 from gpunode.jobs.versions import RunningVersions
 from gpunode.metric import Metric, Sample
-from gpunode.source import BOUND, Divided, Reading, bounded
+from gpunode.source import MORE_PROCESSES, Divided, Reading, bounded, limit
 from gpunode.unread import Unknown, Unread
 
 
@@ -97,6 +97,8 @@ NCCL_SETTING = Metric(
 )
 
 
+MORE_SETTINGS = limit("nccl_settings")
+
 CONTAINER = Unknown(
     "container",
     "the cgroup of a process on the GPU looks like a container's, but not like one that only a "
@@ -127,7 +129,7 @@ class GpuOwners:
         NCCL_SETTING,
         UNREADABLE,
     )
-    unknowns = (CONTAINER, BOUND, FOLDER)
+    unknowns = (CONTAINER, MORE_PROCESSES, MORE_SETTINGS, FOLDER)
 
     def __init__(
         self,
@@ -147,14 +149,16 @@ class GpuOwners:
 
     def read(self) -> Reading:
         look = self.census.look(self.gpu)
-        holders, left_out = bounded(look.holders if look is not None else (), "processes on a GPU")
+        holders, left_out = bounded(
+            look.holders if look is not None else (), MORE_PROCESSES, of="processes on a GPU"
+        )
         pids = {holder.pid for holder in holders}
         processes = {p.pid: p for p in look.processes if p.pid in pids} if look is not None else {}
         # The start parameters of a process do not change.
         self._started = {h: self._started.get(h) or started(h, self.pods) for h in holders}
         found = {holder.pid: each for holder, each in self._started.items()}
         chosen = {setting for each in found.values() for setting in each.nccl.items()}
-        settings, without = bounded(sorted(chosen), "NCCL settings on a GPU")
+        settings, without = bounded(sorted(chosen), MORE_SETTINGS)
         clients = {p.pid for p in look.processes if p.kind == "mps"} if look is not None else set()
         samples = (
             *MPS_CLIENTS.at(float(len(clients)) if clients else None, *self.labels),
@@ -226,7 +230,7 @@ class ProcessRoles:
     )
     divided: ClassVar[Divided] = "instances"
     metrics = (VERSIONS,)
-    unknowns = (BOUND,)
+    unknowns = (MORE_PROCESSES,)
 
     def __init__(self, census: Census, gpu: Gpu, settings: Settings) -> None:
         self.census = census
@@ -236,7 +240,9 @@ class ProcessRoles:
 
     def read(self) -> Reading:
         look = self.census.look(self.gpu)
-        holders, left_out = bounded(look.holders if look is not None else (), "processes on a GPU")
+        holders, left_out = bounded(
+            look.holders if look is not None else (), MORE_PROCESSES, of="processes on a GPU"
+        )
         return Reading(
             tuple(self._versions.samples(holders)),
             RolesDetail(tuple(holder.role() for holder in holders)),

@@ -27,7 +27,7 @@ from gpunode.jobs.shm import SharedMemory
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import HERTZ, ProcessStat, counter, parse_stat
 from gpunode.node.node import Filesystem
-from gpunode.source import BOUND, Divided, Reading
+from gpunode.source import MORE_PROCESSES, Divided, Reading
 
 PROCESSES = Metric(
     "gpunode_job_processes",
@@ -407,7 +407,7 @@ class JobProcesses:
         "processes"
     )
     divided: ClassVar[Divided] = "both"
-    unknowns = (BOUND,)
+    unknowns = (MORE_PROCESSES,)
     metrics = (
         PROCESSES,
         UNREADABLE,
@@ -491,7 +491,8 @@ class JobProcesses:
             Listed(int(pid), stat.name, used.processes.get(pid), stat.state, self._wait(pid, stat))
             for pid, stat in islice(job.processes.items(), SHOWN)
         )
-        left_out = () if job.whole else (BOUND.seen(f"more than {LOOKED_AT} processes of a job"),)
+        said = f"more than {LOOKED_AT} processes of a job"
+        left_out = () if job.whole else (MORE_PROCESSES.seen(said),)
         return Reading(samples, JobDetail(shown, job.cgroup_path), left_out)
 
     def _wait(self, pid: str, stat: ProcessStat) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from pydantic import Field, TypeAdapter
@@ -29,6 +29,7 @@ from gpunode.metric import Distribution, Metric, Sample
 from gpunode.node.datagram_socket import Datagram
 from gpunode.source import MANY, WHOLE_NODE, Absent, Place, Reading, Source
 from gpunode.text import printable
+from gpunode.unread import Unknown
 
 SECONDS = Metric(
     "gpunode_training_seconds_total",
@@ -172,11 +173,29 @@ RESULTS = ("accepted", "malformed", "no_gpu", "unknown_sender", "dropped")
 WORKING = ("step", "data")
 """Phases in which steps are expected."""
 
+MORE_MESSAGES = Unknown(
+    "messages",
+    "processes sent more messages to the socket of gpunode.client than there is room for; those of "
+    "processes on a GPU always have some",
+    bound=True,
+)
+
+IMPOSSIBLE = Unknown(
+    "training_seconds",
+    "a process reported more time in training than has passed since it was first heard of; the "
+    "rest is not counted",
+    bound=True,
+)
+
 SILENCE = 10.0
 """Seconds without a message after which a process, which sends one per second, no longer counts."""
 
 MFU_PERIOD = 60.0
 """Seconds over which to compute MFU."""
+
+BACKLOG = 15.0
+"""Seconds before its first message that a process may tell of: the client keeps what it cannot send
+for ten, and a message may be late."""
 
 LATENESS = 5.0
 """Seconds that a message may be late: a last step that moves by less is the same step."""
@@ -269,6 +288,20 @@ def parse(text: str) -> Message:
 
 
 @dataclass(slots=True)
+class Allowance:
+    """How much time a process can have spent since it was first heard of, and has told so far."""
+
+    since: float
+    told: float = 0.0
+
+    def share(self, seconds: float, now: float) -> float:
+        """The share of more seconds that can be true at ``now``, which is told from then on."""
+        share = min(1.0, max(0.0, now - self.since - self.told) / seconds) if seconds else 1.0
+        self.told += share * seconds
+        return share
+
+
+@dataclass(slots=True)
 class OfProcess:
     """What one process has reported so far."""
 
@@ -278,6 +311,8 @@ class OfProcess:
     held: float
     """When it was last seen on the GPU."""
 
+    in_phases: Allowance
+    in_steps: Allowance
     heard: float = -math.inf
     steps: int = 0
     baseline: float | None = None
@@ -296,6 +331,30 @@ class OfProcess:
 
     work: deque[tuple[float, float, float]] = field(default_factory=deque)
     """The messages of the last minute: when each arrived, its FLOPs and its seconds."""
+
+    @classmethod
+    def first_heard(cls, start: float, now: float) -> OfProcess:
+        """A process whose first message was received at ``now`` (monotonic)."""
+        return cls(start, now, Allowance(now - BACKLOG), Allowance(now - BACKLOG))
+
+    def possible(self, message: Message, now: float) -> Message:
+        """What can be true of a message: no process trains for longer than time has passed.
+
+        What is beyond that was before this daemon began, or is not so.
+        """
+        phases, steps = message.phases, message.steps
+        passed = self.in_phases.share(sum(phases.values()), now)
+        in_steps = self.in_steps.share(steps.sum, now)
+        if passed == in_steps == 1.0:
+            return message
+        return replace(
+            message,
+            phases={phase: passed * seconds for phase, seconds in phases.items()},
+            steps=replace(steps, sum=in_steps * steps.sum),
+            tokens=passed * message.tokens,
+            samples=passed * message.samples,
+            flops=None if message.flops is None else passed * message.flops,
+        )
 
     def add(self, message: Message, now: float, time: float) -> None:
         """Add a message received at ``now`` (monotonic) and ``time`` (epoch) seconds."""
@@ -392,12 +451,17 @@ class Training:
     processes: dict[int, OfProcess] = field(default_factory=dict)
     totals: TrainingCounters = field(default_factory=TrainingCounters)
 
-    def add(self, message: Message, pid: int, start: float, now: float, time: float) -> None:
-        """Add a message received at ``now`` (monotonic) and ``time`` (epoch) seconds."""
-        process = self.processes.setdefault(pid, OfProcess(start, held=now))
-        self.totals.add(message, process)
-        process.add(message, now, time)
-        self.pid, self.last = pid, message
+    def add(self, message: Message, pid: int, start: float, now: float, time: float) -> bool:
+        """Add a message received at ``now`` (monotonic) and ``time`` (epoch) seconds.
+
+        Returns whether all of it can be true.
+        """
+        process = self.processes.setdefault(pid, OfProcess.first_heard(start, now))
+        possible = process.possible(message, now)
+        self.totals.add(possible, process)
+        process.add(possible, now, time)
+        self.pid, self.last = pid, possible
+        return possible is message
 
     def keep(self, wanted: Callable[[int, OfProcess], bool]) -> None:
         """Forget all processes but those wanted, and what they counted.
@@ -501,6 +565,8 @@ class TrainingSteps:
         MESSAGES,
     )
 
+    unknowns = (MORE_MESSAGES, IMPOSSIBLE)
+
     def __init__(self, census: Census, settings: Settings) -> None:
         self.census = census
         self.node = census.node
@@ -513,6 +579,8 @@ class TrainingSteps:
 
         self._looked = -math.inf
         self._listens = False
+        self._impossible = 0
+        """Messages of the last read that told of more than can be true."""
 
     def find(self) -> Iterable[tuple[Place, Source]]:
         """Itself, unless listening is disabled. Raises ``Absent`` if it cannot listen."""
@@ -535,12 +603,15 @@ class TrainingSteps:
             self._look_at_gpus(now, within=0.0)  # one may be new on its GPU
         elif now - self._looked >= PROCESSES_EVERY:
             self._look_at_gpus(now, within=FRESH)
+        dropped, self._impossible = 0, 0
         for datagram in datagrams:
             if datagram.dropped:
-                self._results["dropped"] += datagram.dropped
+                dropped += datagram.dropped
             else:
                 self._results[self._take(datagram, now)] += 1
-        return Reading(tuple(self._samples(now)))
+        self._results["dropped"] += dropped
+        cut = (MORE_MESSAGES.seen("", dropped), IMPOSSIBLE.seen("", self._impossible))
+        return Reading(tuple(self._samples(now)), unread=tuple(one for one in cut if one.times))
 
     def _look_at_gpus(self, now: float, within: float) -> None:
         """Update which process is on which GPU; one on several counts for the first."""
@@ -581,7 +652,8 @@ class TrainingSteps:
         training = self._trainings.setdefault(identity.uuid, Training(identity, pid, message))
         if pid not in training.processes or training.processes[pid].start != start:
             training.keep(self._holds)
-        training.add(message, pid, start, now, self.node.clock.time())
+        possible = training.add(message, pid, start, now, self.node.clock.time())
+        self._impossible += not possible
         return "accepted"
 
     def _identity(self, sender: Datagram) -> Identity | None:

@@ -13,12 +13,15 @@ from functools import cache
 from typing import Any
 
 from gpunode.metric import Sample
-from gpunode.source import Key, Reading
+from gpunode.source import Key, Reading, bounded, limit
 from gpunode.text import printable
 
 SERIES = 10_000
 """The most series of one read. A node of 2500 cores has as many in its largest source; the
 verdicts on 72 GPUs, each in 7 MIG instances, are 8000."""
+
+MORE_SERIES = limit("series")
+"""Of any source; it counts only once it happens, as it does to none."""
 
 LONGEST_LABEL = 512
 """Characters of a label, after which it is cut; the longest that is usual is a mount point."""
@@ -94,7 +97,9 @@ class Door:
         about half a microsecond a series.
         """
         detail = presentable(reading.detail)
-        within = reading.samples[:SERIES]
+        within, left_out = bounded(reading.samples, MORE_SERIES, SERIES)
+        if left_out:
+            reading = replace(reading, unread=(*reading.unread, *left_out))
         keys = {(sample.metric, sample.labels) for sample in within}
         if len(keys) == len(reading.samples) and keys <= self.series:
             self.series = keys

@@ -61,4 +61,11 @@ UNREAD = Metric(
     "and `gpunode doctor` show examples.",
     ("source", "what"),
 )
-METRICS = (UP, LAST_SUCCESS, DURATION, CPU_SECONDS, LATE, SKIPPED, DROPPED, UNREAD)
+REFUSED = Metric(
+    "gpunode_refused_total",
+    "counter",
+    "What a bound left out: things of the node at each read, connections and messages once. "
+    "docs/unread.md has every kind (`what`); the API and `gpunode doctor` show them.",
+    ("source", "what"),
+)
+METRICS = (UP, LAST_SUCCESS, DURATION, CPU_SECONDS, LATE, SKIPPED, DROPPED, UNREAD, REFUSED)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from gpunode.loop import complaints
 from gpunode.loop.complaints import News, described, isolated, unrecorded
 from gpunode.loop.door import SERIES, Door, valid
-from gpunode.loop.metrics import CPU_SECONDS, DROPPED, DURATION, LATE, SKIPPED, UNREAD
+from gpunode.loop.metrics import CPU_SECONDS, DROPPED, DURATION, LATE, REFUSED, SKIPPED, UNREAD
 from gpunode.metric import Distribution, Metric, Sample
 from gpunode.node.node import Clock
 from gpunode.source import WHOLE_NODE, Key, Meets, Met, Place, Reading, Source, View
@@ -80,15 +80,23 @@ class Counts:
         with self.lock:
             for one in found:
                 met = self.unread.setdefault(one.kind, Encounters())
-                met.times, met.last = met.times + 1, time
-                if (example := valid(one.example)) not in met.examples:
+                met.times, met.last = met.times + one.times, time
+                if (example := valid(one.example)) and example not in met.examples:
                     met.examples.append(example)
 
     def met(self, name: str) -> list[Met]:
         """What the source of this name met and did not understand, without what it never did."""
         with self.lock:
             return [
-                Met(name, kind.what, kind.meaning, met.times, met.last, tuple(met.examples))
+                Met(
+                    name,
+                    kind.what,
+                    kind.meaning,
+                    met.times,
+                    met.last,
+                    tuple(met.examples),
+                    kind.bound,
+                )
                 for kind, met in self.unread.items()
                 if met.times
             ]
@@ -97,14 +105,14 @@ class Counts:
         """The counters of the source of this name."""
         with self.lock:
             durations = self.durations.copy()
-            unread = [(kind.what, met.times) for kind, met in self.unread.items()]
+            unread = [(kind, met.times) for kind, met in self.unread.items()]
         yield Sample(DURATION, (name,), durations)
         yield from CPU_SECONDS.at(self.cpu_seconds, name)
         yield from LATE.at(float(self.late), name)
         yield from SKIPPED.at(float(self.skipped), name)
         yield from DROPPED.at(float(self.dropped), name)
-        for what, times in unread:
-            yield from UNREAD.at(float(times), name, what)
+        for kind, times in unread:
+            yield from (REFUSED if kind.bound else UNREAD).at(float(times), name, kind.what)
 
 
 class Watch:

@@ -21,7 +21,8 @@ from gpunode.holders.holder import Holder
 from gpunode.holders.source import HoldersSource
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import MAX_FILE
-from gpunode.source import BOUND, Divided, Reading, bounded
+from gpunode.source import MORE_PROCESSES, Divided, Reading, bounded
+from gpunode.unread import Unknown
 
 COMMUNICATOR = (*GPU, "communicator")
 INFO = Metric(
@@ -384,6 +385,14 @@ def read(holder: Holder) -> DebugLog | None:
     return log
 
 
+UNANSWERED = Unknown(
+    "files",
+    "a log of a process does not answer, as on a dead mount, or was not asked for because others "
+    "of the same pod, Slurm job or user do not answer",
+    bound=True,
+)
+
+
 class NcclLogs:
     """Follows the logs of the processes on one GPU."""
 
@@ -394,7 +403,7 @@ class NcclLogs:
     )
     divided: ClassVar[Divided] = "instances"
     metrics = (INFO, CHANNELS, TOPOLOGY, WARNINGS)
-    unknowns = (BOUND,)
+    unknowns = (MORE_PROCESSES, UNANSWERED)
 
     def __init__(self, census: Census, gpu: Gpu, settings: Settings) -> None:
         self.census = census
@@ -407,16 +416,21 @@ class NcclLogs:
     def read(self) -> Reading:
         look = self.census.look(self.gpu)
         known = [holder for holder in look.holders if holder.start is not None] if look else []
-        holders, left_out = bounded(known, "processes on a GPU")
+        holders, left_out = bounded(known, MORE_PROCESSES, of="processes on a GPU")
         self._logs = {holder: log for holder, log in self._logs.items() if holder in holders}
-        read = []
+        read, unanswered = [], 0
         for holder in holders:
             try:
                 log = self._follow(holder)
+            except TimeoutError:
+                unanswered += 1
+                continue
             except OSError:
-                continue  # not readable, not written yet, or no answer
+                continue  # not readable, or not written yet
             if log is not None:
                 read.append(log)
+        if unanswered:
+            left_out = (*left_out, UNANSWERED.seen("", unanswered))
         return Reading(tuple(self._samples(read)), unread=left_out)
 
     def _follow(self, holder: Holder) -> DebugLog | None:

@@ -17,6 +17,7 @@ import stat
 from collections.abc import Iterator
 
 from gpunode.node.capability import raised
+from gpunode.node.cgroup import budget
 from gpunode.node.node import MOST_READ
 from gpunode.node.patience import Patience
 
@@ -103,10 +104,11 @@ class Inside:
         return self._patience.ask(self._tenant(f"/proc/{pid}/root/"), path, answer)
 
     def _tenant(self, path: str) -> str:
-        """Whose path it is: the cgroup of the process, which unlike its user it cannot change."""
+        """Whose path it is, as the kernel tells it of the process."""
         try:
             with _opened(f"{self.rootfs}{_place(path)['process']}/cgroup", os.O_RDONLY) as file:
-                return os.read(file, 1 << 16).decode("utf-8", "replace")
+                text = os.read(file, 1 << 16).decode("utf-8", "replace")
+                return budget(text, str(os.fstat(file).st_uid))
         except FileNotFoundError:
             return ""
 

@@ -23,13 +23,17 @@ OF_A_TENANT = 2
 """The most overdue answers of a tenant; until one arrives, nothing of the tenant's is asked."""
 
 OF_ALL = 32
-"""The most overdue answers of all tenants together."""
+"""The overdue answers of all tenants together from which on each has one at most."""
+
+MOST = 256
+"""The most overdue answers: a node has at most as many pods."""
 
 
 class Patience:
     """What is overdue now, and a way to ask for the rest."""
 
-    def __init__(self) -> None:
+    def __init__(self, wait: float | None = None) -> None:
+        self._wait = wait
         self._lock = threading.Lock()
         self._overdue: dict[threading.Thread, tuple[str, str]] = {}
 
@@ -53,11 +57,13 @@ class Patience:
             thread.start()
         except RuntimeError as error:  # a limit on threads, such as the cgroup's pids.max
             raise OSError(errno.EAGAIN, "no thread can be started to read it", what) from error
-        thread.join(WAIT)
+        wait = WAIT if self._wait is None else self._wait
+        thread.join(wait)
         if thread.is_alive():
             with self._lock:
                 self._overdue[thread] = tenant, what
-            log.warning("%.200a: no answer within %g s, skipped until there is one", what, WAIT)
+            said = "%.200a: no answer within %g s, skipped until there is one"
+            log.warning(said, what, wait)
             raise TimeoutError(errno.ETIMEDOUT, "does not answer", what)
         if isinstance(found[0], OSError):
             raise found[0]
@@ -69,9 +75,10 @@ class Patience:
             overdue = list(self._overdue.values())
         if (tenant, what) in overdue:
             raise TimeoutError(errno.ETIMEDOUT, "does not answer", what)
-        if sum(of == tenant for of, _ in overdue) >= OF_A_TENANT:
-            why = f"not asked, because {OF_A_TENANT} other paths of its job do not answer"
+        own = sum(of == tenant for of, _ in overdue)
+        if own >= (OF_A_TENANT if len(overdue) < OF_ALL else 1):
+            why = f"not asked, because {own} other paths of its owner do not answer"
             raise TimeoutError(errno.ETIMEDOUT, why, what)
-        if len(overdue) >= OF_ALL:
-            why = f"not asked, because {OF_ALL} paths of other jobs do not answer"
+        if len(overdue) >= MOST:
+            why = f"not asked, because {MOST} paths of others do not answer"
             raise TimeoutError(errno.ETIMEDOUT, why, what)

@@ -182,6 +182,19 @@ def _server(kernel: socket.socket, far: Address, near: Address) -> ServerSocket 
     return ServerSocket(state == LISTEN, user, inode)
 
 
+def user_of(near: Address, far: Address) -> int | None:
+    """The user whose socket is the near end of a connection in our network namespace.
+
+    None if the kernel does not tell, as of a socket that its process has closed.
+    """
+    try:
+        with sock_diag.opened() as kernel:
+            found = _server(kernel, near, far)
+    except OSError:
+        return None
+    return found.user if found is not None and found.inode else None
+
+
 def _held(process: str) -> set[str] | None:
     """What the descriptors of a process refer to; None without the right to see them.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import re
 import ssl
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -18,6 +17,7 @@ import tenacity
 from pydantic import BaseModel, ValidationError
 
 from gpunode.config import PrometheusSettings, UsageError
+from gpunode.fetch import TooLarge, TooLate, fetched
 from gpunode.text import escaped
 
 log = logging.getLogger(__name__)
@@ -185,19 +185,20 @@ class Prometheus:
 
     def _once(self, path: str, form: Mapping[str, str | int]) -> QueryResponse:
         late = f"no answer within {self.timeout:g} s (prometheus.timeout)"
-        until = time.monotonic() + self.timeout  # the client's own is for each part of an answer
         try:
-            with self._client.stream("POST", f"{self.url}{path}", data=form) as response:
-                body = bytearray()
-                for part in response.iter_bytes():
-                    body += part
-                    if len(body) > LARGEST_ANSWER:
-                        raise TooMuch(f"the answer has more than {LARGEST_ANSWER >> 20} MiB")
-                    if time.monotonic() > until:
-                        raise TooMuch(late)
+            response, body = fetched(
+                self._client,
+                "POST",
+                f"{self.url}{path}",
+                timeout=self.timeout,
+                largest=LARGEST_ANSWER,
+                form=form,
+            )
+        except TooLarge as error:
+            raise TooMuch(str(error)) from error
         except httpx2.ConnectTimeout as error:
             raise Busy(f"cannot connect within {self.timeout:g} s") from error
-        except httpx2.TimeoutException as error:
+        except (TooLate, httpx2.TimeoutException) as error:
             raise TooMuch(late) from error
         except (httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
             raise UsageError(f"prometheus.url: {self.url}: {_line(str(error))}") from error
@@ -205,7 +206,7 @@ class Prometheus:
             raise Busy(f"cannot be reached: {_line(str(error))}") from error
         except httpx2.HTTPError as error:
             raise UsageError(f"{self.url}: {_line(str(error))}") from error
-        return _read(response, bytes(body), f"{self.url}{path}")
+        return _read(response, body, f"{self.url}{path}")
 
 
 def _read(response: httpx2.Response, body: bytes, url: str) -> QueryResponse:

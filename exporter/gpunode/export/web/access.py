@@ -6,25 +6,36 @@ https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuratio
 
 from __future__ import annotations
 
+import _ssl
+import errno
 import ipaddress
 import logging
 import os
 import re
 import ssl
+import stat
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from gpunode.config import Section, UsageError, first_mistake, read_yaml
+from gpunode.node.patience import Patience
 
 log = logging.getLogger(__name__)
 
 LARGEST_CERTIFICATES = 1 << 20
 """Bytes of a file of certificates: those of all public authorities are a quarter of it."""
+
+LOOK = 5.0
+"""Seconds between looks at the file and at those that it names."""
+
+ANSWER = 5.0
+"""Seconds to wait for what they contain: the disk of a busy node may take one."""
 
 CIPHERS: Mapping[str, str | None] = {
     "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
@@ -165,6 +176,24 @@ class Access:
     """A certificate of a client must have one of these; any will do if there are none."""
     users: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     headers: tuple[tuple[bytes, bytes], ...] = ()
+    expires: float | None = None
+    """When the certificate that the server shows does, in Unix time."""
+
+    def asks_less_than(self, other: Access) -> str:
+        """What it no longer asks of a client, or gives it, that the other does; empty if nothing.
+
+        Also a file of which only the first part is written may ask less, and be valid.
+        """
+        if other.tls is not None and self.tls is None:
+            return "TLS"
+        if other.users and not self.users:
+            return "the passwords"
+        if self.tls is not None and other.tls is not None:
+            if self.tls.verify_mode < other.tls.verify_mode:
+                return "the check of clients' certificates"
+            if other.names and not self.names:
+                return "the names that clients' certificates must have"
+        return ""
 
     def welcomes(self, certificate: Mapping[str, Any] | None) -> bool:
         """Whether a client with this verified certificate may send a request."""
@@ -187,6 +216,7 @@ class AccessFiles:
         """What follows from it. Raises ``ValueError`` or ``ssl.SSLError``."""
         return Access(
             tls=self._context() if self.cert else None,
+            expires=expiry(self.cert) if self.cert else None,
             names=frozenset(map(_comparable, self.file.tls_server_config.client_allowed_sans)),
             users={name: h.encode() for name, h in self.file.basic_auth_users.items()},
             headers=tuple(
@@ -225,33 +255,88 @@ class AccessFile:
     def __init__(self, path: Path) -> None:
         """Read it. Raises ``UsageError``."""
         self._path = path
-        self._found = look(path)
-        self._mistake = ""
+        self._patience = Patience(ANSWER)
+        self._found = self._look()
+        self._mistake = self._outdated = ""
         self.access = _access(path, self._found)
+        self._tell_expiry()
+
+    @property
+    def in_force(self) -> bool:
+        """Whether what was found at the last look is in force."""
+        return not self._mistake
+
+    def follow(self) -> None:
+        """Keep up with it for ever; not in the event loop, as a mount may take its time."""
+        while True:
+            time.sleep(LOOK)
+            self.look_again()
 
     def look_again(self) -> None:
         """Take what changed, in the file or in one that it names."""
         try:
-            found = look(self._path)
-            if found == self._found:
-                self._mistake = ""
-                return
-            if found.file == WebFile():  # as between the two steps of a shell that writes it
-                raise UsageError(f"{self._path}: empty, and would let everyone in")
-            self.access = _access(self._path, found)
+            found = self._look()
+            if found != self._found:
+                access = _access(self._path, found)
+                if lost := access.asks_less_than(self.access):
+                    raise UsageError(
+                        f"{self._path}: would take away {lost}, as a file does that is not all "
+                        "written yet; restart gpunode if this is meant"
+                    )
+                self.access, self._found = access, found
+                log.info("%s: read anew", self._path)
         except UsageError as error:
             if str(error) != self._mistake:
                 log.warning("%s; what was read before stays in force", error)
             self._mistake = str(error)
         else:
-            self._found, self._mistake = found, ""
-            log.info("%s: read anew", self._path)
+            self._mistake = ""
+        self._tell_expiry()
+
+    def _look(self) -> AccessFiles:
+        """What it contains now. Raises ``UsageError``, also if it does not answer."""
+        try:
+            found = self._patience.ask("", str(self._path), lambda: _looked(self._path))
+        except TimeoutError as error:
+            raise UsageError(
+                f"{self._path}: it, or a file that it names, does not answer"
+            ) from error
+        except OSError as error:  # no thread for it
+            raise UsageError(f"{self._path}: {error.strerror}") from error
+        if isinstance(found, UsageError):
+            raise found
+        return found
+
+    def _tell_expiry(self) -> None:
+        """Log once that the certificate has expired."""
+        expires = self.access.expires
+        day = "" if expires is None or expires > time.time() else _day(expires)
+        if day and day != self._outdated:
+            log.warning(
+                "%s: the certificate that the server shows expired on %s: clients that check it "
+                "refuse it; renew it",
+                self._path,
+                day,
+            )
+        self._outdated = day
+
+
+def _day(moment: float) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(moment))
+
+
+def _looked(path: Path) -> AccessFiles | UsageError:
+    """What the file and those that it names contain, or what is wrong with them."""
+    try:
+        return look(path)
+    except UsageError as error:
+        return error
 
 
 def look(path: Path) -> AccessFiles:
     """Read the file and those that it names, relative to its folder. Raises ``UsageError``."""
     try:
-        file = WebFile.model_validate(read_yaml(path))
+        file = WebFile.model_validate(read_yaml(path, open_regular))
     except ValidationError as error:
         raise UsageError(f"{path}: {first_mistake(error)}") from error
     tls = file.tls_server_config
@@ -263,12 +348,24 @@ def look(path: Path) -> AccessFiles:
     )
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """A regular file, to be read. Raises ``OSError`` for anything else.
+
+    A pipe in its place would wait for somebody to write to it.
+    """
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb")
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
 def _content(path: Path, named: str, inline: str) -> bytes:
     if not named:
         return inline.encode()
     wanted = path.parent / named
     try:
-        with wanted.open("rb") as file:
+        with open_regular(wanted) as file:
             content = file.read(LARGEST_CERTIFICATES + 1)
     except OSError as error:
         raise UsageError(f"{wanted}: {error.strerror}") from error
@@ -277,6 +374,16 @@ def _content(path: Path, named: str, inline: str) -> bytes:
     if not content or len(content) > LARGEST_CERTIFICATES:
         raise UsageError(f"{wanted}: not between 1 and {LARGEST_CERTIFICATES} bytes")
     return content
+
+
+def expiry(certificates: bytes) -> float:
+    """When the first of the certificates expires, in Unix time; raises ``ssl.SSLError``.
+
+    The standard library tells it of no certificate but a peer's, except by this function.
+    """
+    with in_memory(certificates) as path:
+        found = _ssl._test_decode_cert(path)  # type: ignore[attr-defined]
+        return float(ssl.cert_time_to_seconds(found["notAfter"]))
 
 
 def _access(path: Path, found: AccessFiles) -> Access:

@@ -87,7 +87,7 @@ def create_app(loop: Callable[[], Loop]) -> FastAPI:
 
     @at("/api/v1/unread")
     async def unread() -> list[Met]:
-        """What the sources met and did not understand since the start, with examples."""
+        """What the sources met and did not understand, or left out, since the start."""
         return loop().unread()
 
     @at("/api/v1/node", response_model=NodeNow)

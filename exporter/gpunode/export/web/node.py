@@ -80,7 +80,9 @@ class NodeNow(BaseModel):
     gpus: list[GpuNow]
     figures: list[NodeFigure]
     silent: list[SilentSource]
-    unread: list[Met] = Field(description="what was met in the last hour and is not understood")
+    unread: list[Met] = Field(
+        description="what was met in the last hour and is not understood, or left out"
+    )
     audit: list[Result] = Field(description="the checks that failed")
     audited: int = Field(description="the checks that could be decided")
 

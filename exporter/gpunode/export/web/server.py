@@ -7,8 +7,6 @@ import logging
 import socket
 import ssl
 import threading
-import time
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
@@ -17,8 +15,10 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from gpunode.export.web.access import Access, AccessFile
+from gpunode.export.web.access import Access
+from gpunode.export.web.entrance import Entrance
 from gpunode.export.web.guard import Guard
+from gpunode.export.web.visitors import Visit, Visitors
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +39,6 @@ nearly all of them on a busy node."""
 BACKLOG = 128
 """Connections that the kernel keeps waiting, and the most that asyncio accepts at once."""
 
-LOOK = 5.0
-"""Seconds between looks at the file that says who may read the pages, and at its certificates."""
-
 
 def listen(address: tuple[str, int]) -> socket.socket:
     """A listening socket. Raises ``OSError`` if the address is in use or not local."""
@@ -57,14 +54,23 @@ def listen(address: tuple[str, int]) -> socket.socket:
 class Connection(H11Protocol):
     """A connection for one request, which ends in time.
 
-    Where there are too many, the oldest of the address that has most makes way, so that idle or
-    slow clients cannot keep a scraper out. Both count from before TLS begins, and TLS is as
-    configured then.
+    Where there are too many, one of the origin that has most makes way, so that idle or slow
+    clients cannot keep a scraper out. Both count from before TLS begins, and TLS is as configured
+    then.
     """
 
-    def __init__(self, *, access: Callable[[], Access], **given: Any) -> None:
+    def __init__(
+        self,
+        *,
+        access: Callable[[], Access],
+        visitors: Visitors,
+        entrance: Entrance,
+        **given: Any,
+    ) -> None:
         super().__init__(**given)
         self.access = access
+        self.visitors = visitors
+        self.entrance = entrance
         self.early = b""
         self.encrypting: asyncio.Task[None] | None = None
 
@@ -73,11 +79,10 @@ class Connection(H11Protocol):
         self.deadline = self.loop.call_later(REQUEST_TIMEOUT, self.abort)
         connections = cast(set[Connection], self.connections)
         connections.add(self)
-        peer = transport.get_extra_info("peername")
-        self.address = str(peer[0]) if peer else ""  # gone again already
+        self.visit = Visit(*(transport.get_extra_info(end) for end in ("peername", "sockname")))
         if len(connections) > CONNECTIONS:
-            of = Counter(connection.address for connection in connections)
-            min(connections, key=lambda one: (-of[one.address], one.deadline.when())).abort()
+            self.visitors.makes_way(connections).abort()
+            self.entrance.refused += 1
         access = self.access()
         if access.tls is None:
             super().connection_made(transport)
@@ -101,6 +106,11 @@ class Connection(H11Protocol):
             super().connection_made(encrypted)
             if self.early:
                 self.data_received(self.early)
+
+    @property
+    def begun(self) -> float:
+        """When it began, on the clock of the event loop."""
+        return self.deadline.when()
 
     def data_received(self, data: bytes) -> None:
         if self.flow is None:  # it came with the last bytes of the handshake
@@ -156,18 +166,21 @@ def _complain(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None
     log.error("%s: %r", context["message"], context.get("exception"))
 
 
-def serve(app: FastAPI, listener: socket.socket, file: AccessFile | None) -> None:
+def serve(app: FastAPI, listener: socket.socket, entrance: Entrance) -> None:
     """Serve until SIGTERM or SIGINT in the main thread, forever in any other."""
-    everyone = Access()
+    everyone, visitors, file = Access(), Visitors(), entrance.file
 
     def access() -> Access:
         return file.access if file else everyone
 
     if file:
-        threading.Thread(target=_follow, args=(file,), name="web_config", daemon=True).start()
+        threading.Thread(target=file.follow, name="web_config", daemon=True).start()
     config = uvicorn.Config(
-        Guard(app, access),
-        http=cast(type[asyncio.Protocol], partial(Connection, access=access)),
+        Guard(app, access, visitors),
+        http=cast(
+            type[asyncio.Protocol],
+            partial(Connection, access=access, visitors=visitors, entrance=entrance),
+        ),
         ws="none",
         loop="asyncio",
         workers=1,
@@ -181,10 +194,3 @@ def serve(app: FastAPI, listener: socket.socket, file: AccessFile | None) -> Non
         backlog=BACKLOG,
     )
     WebServer(config).run(sockets=[listener])
-
-
-def _follow(file: AccessFile) -> None:
-    """Keep up with the file; not in the event loop, as a mount may take its time."""
-    while True:
-        time.sleep(LOOK)
-        file.look_again()

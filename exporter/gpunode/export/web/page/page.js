@@ -109,7 +109,7 @@ function showFindings(node) {
   const all = [...node.findings];
   if (node.calm) {
     const sentence = `${node.gpus.length} GPU${node.gpus.length > 1 ? "s" : ""}: ${summary(node)}.`;
-    const gaps = [...(node.silent.length ? ["some sources do not answer"] : []), ...(node.unread.length ? ["not everything that was met is understood"] : [])];
+    const gaps = [...(node.silent.length ? ["some sources do not answer"] : []), ...(node.unread.some((one) => !one.bound) ? ["not everything that was met is understood"] : []), ...(node.unread.some((one) => one.bound) ? ["there was more than is read"] : [])];
     const below = gaps.length ? ` But ${gaps.join(", and ")}: see below.` : "";
     all.unshift({ urgency: "fine", title: node.calm, remedy: sentence + below, evidence: [], gpus: [] });
   }

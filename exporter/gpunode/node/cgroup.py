@@ -112,6 +112,9 @@ which its own path and another process's have in common, and which only a runtim
 https://man7.org/linux/man-pages/man7/cgroup_namespaces.7.html"""
 
 OF_A_USER = re.compile(r"(?:/\.\.)*(?:/user\.slice)?/user-\d{1,10}\.slice/(?:user@|session-)")
+SESSION = re.compile(r"(?:/\.\.)*/user\.slice/user-(?P<user>\d{1,10})\.slice(?:/|$)")
+"""The cgroup that root's systemd makes for a user, and which the user's processes cannot leave."""
+
 LIKE_A_POD = re.compile(rf"[/-]pod(?:{UUID})(?![0-9a-f])")
 LIKE_A_CONTAINER = re.compile(
     rf"{LIKE_A_POD.pattern}|(?<![0-9a-z]){HEX}(?![0-9a-f])|/(?:{UUID})(?![0-9a-f])"
@@ -157,6 +160,21 @@ def whose(text: str) -> CgroupOwner:
         found.get("step") or "",
         found.get("task") or "",
     )
+
+
+def budget(text: str, user: str) -> str:
+    """To whom what a process takes of the daemon's patience counts, from its /proc/PID/cgroup.
+
+    That is its pod, Slurm job or container, or else its user: never a cgroup, of which whoever has
+    one may make any number. Who may have many users, as in a rootless container, is the one in
+    whose session he runs.
+    """
+    owner = whose(text)
+    named = owner.pod_uid or owner.task or owner.slurm_job or owner.container_id
+    if named:
+        return named
+    session = next((found for path in _paths(text) if (found := SESSION.match(path))), None)
+    return f"user {session['user'] if session else user}"
 
 
 def sluid_folder(text: str) -> tuple[str, str]:

@@ -1,0 +1,60 @@
+"""What stands between the pages and those who ask for them, and how it does.
+
+The web server tells it; a view shows it with all else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpunode.export.web.access import AccessFile
+from gpunode.metric import Metric, Sample
+from gpunode.source import Reading, Readings
+from gpunode.unread import Unknown
+
+RELOADED = Metric(
+    "gpunode_web_config_last_reload_success",
+    "gauge",
+    "Whether the last look at the file of `--web.config.file` found what can be used; 0 while what "
+    "was read before stays in force, and while the file does not answer. Absent without such a "
+    "file.",
+)
+EXPIRY = Metric(
+    "gpunode_tls_certificate_expiry_timestamp_seconds",
+    "gauge",
+    "When the certificate that the web server shows expires, in Unix time (`notAfter`); absent "
+    "without TLS.",
+)
+CONNECTIONS = Unknown(
+    "connections",
+    "more clients were connected to the web server than it keeps; one of those from where most "
+    "came was hung up on",
+    bound=True,
+)
+
+
+class Entrance:
+    """Who was turned away, and the state of the file that says who may come in, if there is one."""
+
+    name = "web"
+    every = 5.0
+    metrics = (RELOADED, EXPIRY)
+    unknowns = (CONNECTIONS,)
+
+    def __init__(self, file: AccessFile | None) -> None:
+        self.file = file
+        self.refused = 0
+        """Connections that made way for others; only the server writes it."""
+
+        self._told = 0
+
+    def read(self, _readings: Readings) -> Reading:
+        """What happened since the last read, and how things are."""
+        refused, self._told = self.refused - self._told, self.refused
+        met = [CONNECTIONS.seen("", times=refused)] if refused else []
+        return Reading(tuple(self._samples()), unread=tuple(met))
+
+    def _samples(self) -> Iterator[Sample]:
+        if self.file is not None:
+            yield from RELOADED.at(float(self.file.in_force))
+            yield from EXPIRY.at(self.file.access.expires)
