@@ -43,6 +43,8 @@ PEER = struct.Struct("3i")
 ENDS = frozenset({"space", "part", "in_network"})
 """Verbs after which a thread has the rights of another user, or is elsewhere, and so ends."""
 
+WORKS = ("files", "sockets", "network")
+
 Verb = Callable[..., bytes | list[int]]
 """Returns what was read, or descriptors to pass on. Raises ``OSError``."""
 
@@ -141,7 +143,7 @@ def listening(path: Path) -> socket.socket:
 def main(arguments: Sequence[str]) -> None:
     """Serve until the end; exits with 2 where it cannot begin."""
     parser = argparse.ArgumentParser("gpunode helper", description=__doc__.partition("\n\n")[0])
-    parser.add_argument("work", choices=("files", "sockets", "network"))
+    parser.add_argument("work", choices=WORKS)
     parser.add_argument("--folder", type=Path, required=True, help="where its socket is to be")
     parser.add_argument("--user", type=int, default=os.geteuid(), help="who may ask, as a number")
     parser.add_argument("--rootfs", default="/", help="where the root of the node is mounted")
@@ -158,6 +160,7 @@ def main(arguments: Sequence[str]) -> None:
     except OSError as error:
         print(f"gpunode helper: {error}", file=sys.stderr)
         sys.exit(2)
+    verbs = {**work.verbs, "cost": lambda: str(time.process_time()).encode()}
     while True:
         try:
             connection, _ = listener.accept()
@@ -168,6 +171,6 @@ def main(arguments: Sequence[str]) -> None:
             connection.close()
             continue
         try:
-            threading.Thread(target=serve, args=(work.verbs, connection), daemon=True).start()
+            threading.Thread(target=serve, args=(verbs, connection), daemon=True).start()
         except RuntimeError:  # no memory for a thread
             connection.close()

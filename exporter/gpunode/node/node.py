@@ -291,6 +291,13 @@ class Node(Protocol):
         """The target of a link, such as a namespace in /proc/PID/ns. Raises ``OSError``."""
         ...
 
+    def helpers(self) -> dict[str, float]:
+        """CPU seconds of the helpers that read what this program may not, by their names.
+
+        Empty where there are none. Raises ``OSError`` where one does not answer.
+        """
+        ...
+
     def ask(self, pid: int, address: str, request: str) -> str:
         """The answer of the server that a process runs at HOST:PORT in its network namespace.
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpunode.helper import sockets
-from gpunode.helper.serve import ENDS, HEAD, PACKET, READS
+from gpunode.helper.serve import ENDS, HEAD, PACKET, READS, WORKS
 from gpunode.node.log import opened_log
 
 WAIT = 2.0
@@ -176,6 +176,11 @@ class Privileged:
             made = self._helper("network", error).ask("in_network", pid, str(int(family)))[1]
             connection, kernel = (socket.socket(fileno=one) for one in made)
             return connection, kernel
+
+    def cost(self) -> dict[str, float]:
+        """The CPU seconds of each helper that there has been. Raises where one does not answer."""
+        there = [name for name in WORKS if self._is_there(name)]
+        return {name: float(self._helpers[name].ask("cost")[0]) for name in there}
 
     def _is_there(self, name: str) -> bool:
         """Whether there has been such a helper; where there was, it is missed when it ends."""
