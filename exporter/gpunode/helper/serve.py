@@ -31,8 +31,8 @@ HEAD = struct.Struct("=iI")
 LONGEST = 1 << 13
 """Bytes of a request; a path has at most half as many."""
 
-PACKET = 1 << 16
-"""Bytes of a packet of an answer."""
+PACKET = 1 << 13
+"""Bytes of an answer in one packet."""
 
 MOST = 64
 """The most connections at once; the daemon waits for at most half as many files."""
@@ -112,8 +112,9 @@ def serve(verbs: dict[str, Verb], connection: socket.socket) -> None:
         while request := connection.recv(LONGEST):
             number, content, passed = answer(verbs, request)
             try:
-                socket.send_fds(connection, [HEAD.pack(number, len(content))], passed)
-                for begin in range(0, len(content), PACKET):
+                head = HEAD.pack(number, len(content))
+                socket.send_fds(connection, [head, content[:PACKET]], passed)
+                for begin in range(PACKET, len(content), PACKET):
                     connection.sendmsg([content[begin : begin + PACKET]])
             except OSError:  # nobody waits for it any more
                 return

@@ -96,15 +96,16 @@ class Helper:
 
 def _received(connection: socket.socket) -> tuple[int, bytes, list[int]]:
     """An answer. Raises ``OSError`` if the helper ends in between."""
-    head, passed, _, _ = socket.recv_fds(connection, HEAD.size, 2, socket.MSG_CMSG_CLOEXEC)
+    packet, passed, _, _ = socket.recv_fds(
+        connection, HEAD.size + PACKET, 2, socket.MSG_CMSG_CLOEXEC
+    )
     try:
-        if len(head) != HEAD.size:
+        if not packet:
             raise OSError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
-        number, length = HEAD.unpack(head)
-        content = bytearray()
+        number, length = HEAD.unpack_from(packet)
+        content = bytearray(packet[HEAD.size :])
         while len(content) < length:
-            packet = connection.recv(PACKET)
-            if not packet:
+            if not (packet := connection.recv(PACKET)):
                 raise OSError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
             content += packet
     except OSError:
