@@ -88,8 +88,8 @@ def helpers() -> Report:
         "Helpers",
         machine(),
         f"CPU time of {TIMES} reads of a process of another user, one after the other: by root "
-        f"without a helper, and by user {NOBODY} through `gpunode helper files`. Median of {STARTS} starts. "
-        f"The load was {os.getloadavg()[0]:.0f}.",
+        f"without a helper, and by user {NOBODY} through `gpunode helper files`. "
+        f"Median of {STARTS} starts. The load was {os.getloadavg()[0]:.0f}.",
         rows,
         [],
     )

@@ -98,7 +98,7 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class TcpProcess:
     """A process that may serve."""
 
     pid: int
@@ -129,7 +129,7 @@ def ask(address: str, request: str, pid: int, privileged: Privileged) -> str:
     """
     deadline = time.monotonic() + DEADLINE
     far = Address.parse(address)
-    process = Process(pid, privileged)
+    process = TcpProcess(pid, privileged)
     connection, kernel = _sockets_in(process, far.family)
     with connection, kernel:
         near = _bind(connection, kernel, far, process)
@@ -144,7 +144,7 @@ def ask(address: str, request: str, pid: int, privileged: Privileged) -> str:
 
 
 def _bind(
-    connection: socket.socket, kernel: socket.socket, far: Address, process: Process
+    connection: socket.socket, kernel: socket.socket, far: Address, process: TcpProcess
 ) -> Address:
     """Bind our end such that the kernel gives the connection to the process."""
     held = process.held()
@@ -166,7 +166,7 @@ def _bind(
 
 
 def _wait_until_accepted(
-    kernel: socket.socket, far: Address, near: Address, process: Process, deadline: float
+    kernel: socket.socket, far: Address, near: Address, process: TcpProcess, deadline: float
 ) -> None:
     """Wait until the process, and no other, holds the server's end of our connection."""
     pause = 0.0005
@@ -203,7 +203,7 @@ def _server(kernel: socket.socket, far: Address, near: Address) -> ServerSocket 
     return ServerSocket(state == LISTEN, user, inode)
 
 
-def _has(process: Process, held: set[str] | None, server: ServerSocket) -> bool:
+def _has(process: TcpProcess, held: set[str] | None, server: ServerSocket) -> bool:
     """Whether a server's socket belongs to a process, or else to its user."""
     if held is not None:
         return str(server.inode) in held
@@ -227,7 +227,7 @@ def _received(connection: socket.socket, deadline: float) -> str:
             raise TimeoutError
 
 
-def _sockets_in(process: Process, family: int) -> tuple[socket.socket, socket.socket]:
+def _sockets_in(process: TcpProcess, family: int) -> tuple[socket.socket, socket.socket]:
     """Sockets in the network namespace of a process, for TCP and to ask the kernel about it."""
     try:
         namespace = process.privileged.read("link", f"/proc/{process.pid}/ns/net")
