@@ -117,6 +117,13 @@ class Machine:
     def listens(self, pid: int) -> bool:
         return bool(self._answer("listens", str(pid)))
 
+    def helpers(self) -> dict[str, float]:
+        try:
+            found: dict[str, float] = self._answer("helpers", "")
+        except OSError:
+            return {}
+        return found
+
     def communicates(self, pid: int) -> bool:
         return bool(self._answer("communicates", str(pid)))
 

@@ -13,6 +13,10 @@ def main() -> NoReturn:
     Ends at once: a thread may be in a driver that hangs, and an ordinary exit would tear down the
     driver's code under it.
     """
+    if sys.argv[1:2] == ["helper"]:  # before anything that parses is loaded
+        from gpunode.helper.serve import main as serve
+
+        serve(sys.argv[2:])
     try:
         from gpunode.cli.commands import main as run
     except ModuleNotFoundError as error:

@@ -88,6 +88,12 @@ class PathSettings(Section):
     """Where the node's files are."""
 
     rootfs: Path = Field(Path("/"), description="folder where the root of the node is mounted")
+    helpers: str = Field(
+        "",
+        pattern=r"^(/.*[^/])?$",
+        description="folder with the sockets of `gpunode helper`, which reads what this program "
+        "may not; empty for none",
+    )
 
     @field_validator("rootfs")
     @classmethod

@@ -52,9 +52,9 @@ from gpunode.driver.nvidia.fabric import PARTS
 from gpunode.driver.nvidia.links import NVLINK_ERRORS
 from gpunode.driver.nvidia.xids import OF_NVLINK5, RECOVERY_ACTIONS, UNKNOWN, WORST_FIRST
 from gpunode.export.web.entrance import Entrance
+from gpunode.helper.environment import ENVIRONMENT
 from gpunode.nccl.bench import COLLECTIVES
 from gpunode.nccl.log import transport
-from gpunode.node.node import ENVIRONMENT
 from gpunode.rules.render import dump, with_values
 from gpunode.source import Meets
 from gpunode.verdict.causes import CAUSES

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.node.capability import NUMBERS
+from gpunode.helper.capability import NUMBERS
 from tests.attacks import seccomp
 from tests.conftest import scrape, until, values
 from tests.daemon import Daemon, daemon

@@ -29,7 +29,8 @@ from gpunode.nccl import ras
 from gpunode.nccl.ras import NcclRas
 from gpunode.nccl.ras_answer import BEHIND, COLLECTIVES, FAILED, HERE, LINES, NAMED, Answer, Asked
 from gpunode.node.local import LocalNode, SystemClock
-from gpunode.node.tcp import ServerSocket, _has
+from gpunode.node.privileged import Privileged
+from gpunode.node.tcp import ServerSocket, TcpProcess, _has
 from tests.conftest import scrape, until, values, watching
 from tests.daemon import free_ports
 from tests.fakes.nvml import FakeDriver
@@ -219,9 +220,11 @@ def test_the_name_of_a_process_does_not_make_the_server_of_another_user_its_own(
     user: int, tmp_path: Path
 ) -> None:
     status = "Name:\tx\rUid:\t0\t0\nUid:\t1001\t1001\t1001\t1001\n"
-    (tmp_path / "status").write_text(status, newline="")
+    (tmp_path / "proc/7").mkdir(parents=True)
+    (tmp_path / "proc/7/status").write_text(status, newline="")
     without_rights = None
-    assert _has(str(tmp_path), without_rights, ServerSocket(True, user, 0)) == (user == 1001)
+    process = TcpProcess(7, Privileged(str(tmp_path)))
+    assert _has(process, without_rights, ServerSocket(True, user, 0)) == (user == 1001)
 
 
 def communicators(count: int) -> str:

@@ -144,7 +144,7 @@ REAL = """
 import os, subprocess, sys
 from gpunode.config import Settings
 from gpunode.host.filesystem import Filesystems
-from gpunode.node import capability
+from gpunode.helper import capability
 from gpunode.node.local import LocalNode
 image, point, how = sys.argv[1:]
 run = lambda *command: subprocess.run(command, check=True)

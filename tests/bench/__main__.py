@@ -100,6 +100,13 @@ def image() -> Iterator[tuple[str, Report]]:
     yield "18-image", image.image()
 
 
+def helpers() -> Iterator[tuple[str, Report]]:
+    """Without a GPU: what it costs to read through a helper; root only."""
+    from tests.bench import helper
+
+    yield "24-helpers", helper.helpers()
+
+
 GROUPS = {
     "gpu": gpu,
     "gpus": gpus,
@@ -110,6 +117,7 @@ GROUPS = {
     "soak": soak,
     "review": review,
     "image": image,
+    "helpers": helpers,
 }
 
 

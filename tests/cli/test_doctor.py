@@ -23,8 +23,8 @@ from gpunode.cli.doctor import SourceHealth, examine
 from gpunode.cli.table import doctor_table, unread_table
 from gpunode.config import DoctorSettings, KubeletSettings, ListenSettings, Settings
 from gpunode.driver.driver import Process
+from gpunode.helper.capability import ALL
 from gpunode.host.own_process import OwnProcess
-from gpunode.node.capability import ALL
 from gpunode.node.local import LocalNode
 from gpunode.sources import GPU_SOURCES, HOLDERS_SOURCES, KINDS, NODE_SOURCES, finders
 from gpunode.unread import Unknown

@@ -64,7 +64,6 @@ from gpunode.nccl.ras_answer import HERE, NAMED, Asked
 from gpunode.node import containers, kernel, kubelet, sockets, tape, tcp
 from gpunode.node.cgroup import whose
 from gpunode.node.datagram_socket import Datagram
-from gpunode.node.inside import MOST_MAPS
 from gpunode.node.kubelet import Allocation, unary
 from gpunode.node.kubelet import podresources_pb2 as messages
 from gpunode.node.node import (
@@ -617,12 +616,12 @@ TABLE: tuple[Parser, ...] = (
     Parser("status", of_status, files("proc/*/status", "proc/*/limits")),
     Parser("environ", of_environ, files("proc/*/environ")),
     Parser("cmdline", of_cmdline, (*files("proc/*/cmdline"), *seeds.PROGRAMS)),
-    Parser("maps", of_maps, files("proc/*/maps"), largest=MOST_MAPS, long=seeds.LONG_MAPS),
+    Parser("maps", of_maps, files("proc/*/maps"), largest=MAX_FILE, long=seeds.LONG_MAPS),
     Parser(
         "container",
         of_a_container,
         (*files("run/containerd/**/*"), *seeds.CONTAINERS),
-        largest=containers.LARGEST,
+        largest=MOST_READ,
     ),
     Parser(
         "libraries",

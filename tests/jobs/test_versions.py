@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpunode.config import Settings
+from gpunode.helper import files
 from gpunode.holders.census import Census
 from gpunode.jobs.owners import ProcessRoles
 from gpunode.jobs.versions import FIRST
@@ -131,7 +132,7 @@ def test_no_container_is_looked_for_but_by_its_id(tmp_path: Path, name: str) -> 
 def test_a_file_of_a_runtime_that_is_too_large_is_refused(tmp_path: Path) -> None:
     path = tmp_path / f"var/lib/docker/containers/{CONTAINER}/config.v2.json"
     path.parent.mkdir(parents=True)
-    path.write_text('{"Image": "' + "x" * containers.LARGEST)
+    path.write_text('{"Image": "' + "x" * files.MOST)
     with pytest.raises(OSError, match="too large"):
         LocalNode(tmp_path).image(CONTAINER)
 

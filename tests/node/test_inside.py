@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpunode.nccl.log import line_of
-from gpunode.node import inside, patience
+from gpunode.node import patience
 from gpunode.node.local import LocalNode
 from tests.daemon import PATIENCE
 from tests.needs import as_root
@@ -162,12 +162,27 @@ def test_a_link_in_place_of_shared_memory_stays_in_its_root(root: Path) -> None:
             LocalNode(Path("/")).filesystem(f"/proc/{pid}/root/dev/shm")
 
 
-def test_without_the_system_call_nothing_is_read(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("/home/round", "Too many levels of symbolic links"),
+        ("/home" + "/down" * 300, "File name too long"),
+        ("../host.log", "leads out of the working directory"),
+        ("out", "leads out of the working directory"),
+    ],
+)
+def test_a_path_without_end_is_given_up_and_leaves_no_descriptor(
+    root: Path, name: str, why: str
 ) -> None:
-    monkeypatch.setattr(inside, "OPENAT2", 9999)
-    with tenant(root, NCCL_DEBUG_FILE="/home/nccl.log") as pid:
-        own(root / "home/nccl.log", pid)
-        assert logs_of(pid) == ""
-        with pytest.raises(OSError, match=r"takes openat2\(2\): Linux 5.6"):
-            LocalNode(Path("/")).lines(f"/proc/{pid}/root/home/nccl.log", 0, line_of(1))
+    (root / "home/round").symlink_to("round")
+    (root / "home/out").symlink_to("/home")
+    deep = root / "home"
+    for _ in range(300):
+        deep /= "down"
+        deep.mkdir()
+    with tenant(root) as pid:
+        start = "root" if name.startswith("/") else "cwd/"
+        before = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(OSError, match=why):
+            LocalNode(Path("/")).lines(f"/proc/{pid}/{start}{name}", 0, line_of(1))
+        assert len(os.listdir("/proc/self/fd")) == before

@@ -1,4 +1,4 @@
-"""The unit for systemd: as closed as the documents say, and open enough to run."""
+"""The units for systemd: as closed as the documents say, and open enough to run."""
 
 from __future__ import annotations
 
@@ -9,51 +9,58 @@ from pathlib import Path
 
 import pytest
 
+from gpunode.helper.serve import work_of
 from tests import needs
 
 ROOT = Path(__file__).parents[2]
+UNITS = sorted((ROOT / "exporter/systemd").glob("*.service"))
 UNIT = ROOT / "exporter/systemd/gpunode.service"
 DOCUMENT = (ROOT / "docs/slurm.md").read_text()
 
-LEVELS = dict(re.findall(r"^\| ([`a-z ]+) \| ([0-9.]+) \|", DOCUMENT, re.MULTILINE))
+SCORES = dict(re.findall(r"^\| `([a-z-]+)` \| ([0-9.]+) \|", DOCUMENT, re.MULTILINE))
 """The scores of the document."""
 
-ADDED = dict(re.findall(r"(`[a-z]+`):\n\n```ini\n(.*?)```", DOCUMENT, re.DOTALL))
-"""What is added to the unit for a level."""
+CAPABILITY = re.compile(r"\bCAP_(\w+)")
 
 
-def unit_of(level: str, folder: Path) -> Path:
-    """The unit of a level, as ``systemctl edit`` makes it."""
-    unit = folder / "gpunode.service"
-    unit.write_text(f"{UNIT.read_text()}\n{ADDED.get(level, '')}")
-    return unit
+def test_every_unit_is_documented() -> None:
+    assert SCORES.keys() == {unit.stem for unit in UNITS}
 
 
-def test_every_level_is_documented() -> None:
-    assert LEVELS.keys() == {"as installed", *ADDED}
-    assert len(LEVELS) == 3
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_the_unit_scores_as_documented(level: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_a_unit_scores_as_documented(unit: Path) -> None:
     command = [needs.need("systemd-analyze"), "security", "--offline=true", "--no-pager"]
-    ended = subprocess.run(
-        [*command, str(unit_of(level, tmp_path))], capture_output=True, text=True, check=True
-    )
-    found = re.search(r"exposure level for gpunode.service: ([0-9.]+)", ended.stdout)
+    ended = subprocess.run([*command, str(unit)], capture_output=True, text=True, check=True)
+    found = re.search(rf"exposure level for {unit.name}: ([0-9.]+)", ended.stdout)
     assert found
     # Versions of systemd weigh a little differently.
-    assert float(found[1]) == pytest.approx(float(LEVELS[level]), abs=0.3)
+    assert float(found[1]) == pytest.approx(float(SCORES[unit.stem]), abs=0.3)
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_systemd_understands_every_line(level: str, tmp_path: Path) -> None:
-    unit = unit_of(level, tmp_path)
-    unit.write_text(unit.read_text().replace("/opt/gpunode/bin/gpunode", "/bin/true"))
-    command = [needs.need("systemd-analyze"), "verify", "--man=no", str(unit)]
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_systemd_understands_every_line(unit: Path, tmp_path: Path) -> None:
+    copy = tmp_path / unit.name
+    copy.write_text(unit.read_text().replace("/opt/gpunode/bin/gpunode", "/bin/true"))
+    command = [needs.need("systemd-analyze"), "verify", "--man=no", str(copy)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert str(unit) not in ended.stderr
+    assert str(copy) not in ended.stderr
     assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_a_unit_has_the_capabilities_of_its_work_and_the_daemon_none(unit: Path) -> None:
+    own = work_of(unit.stem.partition("-")[2], "", "", "").capabilities if unit != UNIT else ()
+    for setting in ("CapabilityBoundingSet", "AmbientCapabilities"):
+        (line,) = re.findall(rf"^{setting}=(.*)$", unit.read_text(), re.MULTILINE)
+        assert sorted(CAPABILITY.findall(line)) == sorted(own)
+
+
+def test_the_units_run_as_one_user_and_meet_in_one_folder() -> None:
+    for unit in UNITS:
+        text = unit.read_text()
+        assert "\nDynamicUser=yes\nUser=gpunode\n" in text
+        assert "/run/gpunode-helpers\n" in text
+        assert ("RuntimeDirectory=gpunode-helpers\n" in text) == (unit != UNIT)
 
 
 def calls(group: str) -> set[str]:

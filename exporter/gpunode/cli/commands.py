@@ -56,10 +56,10 @@ from gpunode.export.web.entrance import Entrance
 from gpunode.gpu.calibration import implausible, kept, written
 from gpunode.gpu.probe import ProbeError, measured, probe
 from gpunode.handover.formats import FORMATS
+from gpunode.helper import capability
 from gpunode.loop import MORE_THREADS, Loop
 from gpunode.nccl.bench import BANDWIDTH_LOW, Measurement
 from gpunode.nccl.run import BenchError, measure
-from gpunode.node import capability
 from gpunode.node.local import LocalNode
 from gpunode.node.tape import RecordingNode, TapeError, TapeNode, TapeWriter
 from gpunode.sources import watch
@@ -386,7 +386,8 @@ def local_node(
 ) -> LocalNode:
     """The machine that this process runs on; ``patience`` is for its GPU drivers."""
     address, bindings = (dcgm.address, dcgm.bindings) if dcgm else ("", "")
-    return LocalNode(path.rootfs, open_drivers(time.monotonic, address, bindings, patience))
+    drivers = open_drivers(time.monotonic, address, bindings, patience)
+    return LocalNode(path.rootfs, drivers, path.helpers)
 
 
 def play(loop: Loop, node: TapeNode, speed: float, times: int) -> Iterator[None]:

@@ -29,12 +29,12 @@ from gpunode.config import (
     PathSettings,
     Settings,
 )
+from gpunode.helper import capability
 from gpunode.host.own_process import OwnProcess
 from gpunode.jobs.steps import TrainingSteps
 from gpunode.loop import Loop
 from gpunode.loop.search import Search
 from gpunode.loop.watch import Watch
-from gpunode.node import capability
 from gpunode.node.node import Node
 from gpunode.source import Met
 from gpunode.sources import KINDS, Kind, finders

@@ -1,7 +1,7 @@
 """The image of a container, from the files that its runtime keeps for root.
 
-These files also hold the environment and the command of the container. Only what is named here is
-taken from them, before anything else sees it.
+These files also hold the environment and the command of the container, so ``helper/files.py`` takes
+only what names an image from them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,6 @@ from typing import Any
 from gpunode.node.node import Image
 
 ID = re.compile(r"[0-9a-f]{64}")
-LARGEST = 1 << 20
-"""Bytes of such a file; one of a pod with many mounts has a tenth of that."""
-
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,254}")
 """https://github.com/distribution/reference/blob/main/reference.go"""
 

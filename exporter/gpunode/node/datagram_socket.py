@@ -9,17 +9,16 @@ import contextlib
 import errno
 import logging
 import math
-import os
 import socket
-import stat
 import struct
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpunode.client.protocol import LARGEST_MESSAGE
+from gpunode.helper.sockets import bound
 from gpunode.node.kernel import parse_stat
 
 log = logging.getLogger(__name__)
@@ -63,8 +62,9 @@ class Datagram:
 class DatagramSocket:
     """Receives in its own thread, because the kernel's queue holds as few as ten datagrams."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, bound: Callable[[Path], socket.socket] = bound) -> None:
         self._path = Path(path)
+        self._bound = bound
         self._lock = threading.Lock()
         self._known: frozenset[int] = frozenset()
         self._waiting: dict[int, list[Datagram]] = {}
@@ -88,7 +88,8 @@ class DatagramSocket:
         return [*taken, Datagram(0, "", dropped=dropped)] if dropped else taken
 
     def _listen(self) -> None:
-        self._socket, self._place = _bound(self._path)
+        self._socket = self._bound(self._path)
+        self._place = _place_of(self._path)
         self._thread = threading.Thread(
             target=self._receive, args=(self._socket,), name="datagrams", daemon=True
         )
@@ -155,66 +156,6 @@ def start_of(pid: int) -> float | None:
             return parse_stat(file.read()).start
     except OSError:
         return None
-
-
-def _bound(path: Path) -> tuple[socket.socket, tuple[int, int]]:
-    """A socket at a path, open to any sender, and its place; raises ``OSError`` if it is in use."""
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    _refuse_shared(path.parent)
-    bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        _remove_abandoned(path)
-        bound.bind(str(path))
-        return bound, _opened_to_all(path)
-    except OSError:
-        bound.close()
-        raise
-
-
-def _refuse_shared(folder: Path) -> None:
-    """Whoever may write to the folder could put a socket of their own, or a link, in our place.
-
-    In a folder with the sticky bit, such as /tmp, they may not touch what is ours.
-    """
-    found = folder.stat()
-    writable = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX
-    if writable or found.st_uid not in (0, os.geteuid()):
-        why = f"others may write to {folder}; make it this user's own, with mode 755"
-        raise OSError(errno.EPERM, why, str(folder))
-
-
-def _remove_abandoned(path: Path) -> None:
-    """Remove the socket that a terminated daemon of this user left behind, and nothing else."""
-    try:
-        found = path.lstat()
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
-        raise OSError(errno.EADDRINUSE, "something else is there; remove it", str(path))
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink()
-            return
-    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), str(path))
-
-
-def _opened_to_all(path: Path) -> tuple[int, int]:
-    """Let any user send to a socket: the kernel identifies them. Returns its place.
-
-    The mode is set through a descriptor, because a path may lead elsewhere by now.
-    """
-    node = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        found = os.fstat(node)
-        if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
-            raise OSError(errno.EADDRINUSE, "something else took its place", str(path))
-        os.chmod(f"/proc/self/fd/{node}", 0o666)  # noqa: S103 jobs run as any user
-    finally:
-        os.close(node)
-    return found.st_dev, found.st_ino
 
 
 def _place_of(path: Path) -> tuple[int, int] | None:

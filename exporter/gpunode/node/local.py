@@ -7,15 +7,14 @@ import os
 import re
 import time
 from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from gpunode.driver.driver import Driver
+from gpunode.helper import files
 from gpunode.node import containers, ethtool, sockets, tcp
-from gpunode.node.capability import raised
 from gpunode.node.datagram_socket import Datagram, DatagramSocket
 from gpunode.node.inside import Inside, is_inside
-from gpunode.node.kubelet import FOLDER, Allocation, Kubelet
+from gpunode.node.kubelet import Allocation, Kubelet
 from gpunode.node.log import Log
 from gpunode.node.node import (
     MAX_FILE,
@@ -28,16 +27,8 @@ from gpunode.node.node import (
     lines_of,
     program_of,
 )
+from gpunode.node.privileged import Privileged
 from gpunode.node.round_trips import round_trips
-
-OF_ITS_USER = re.compile(r"/proc/\d+/(?:environ|io|wchan|ns/.*|root)")
-"""Files of a process that its user may read, and others with capabilities."""
-
-OF_THE_KUBELET = re.compile(
-    FOLDER + r"/(?:pods/[0-9a-f-]{32,36}/volumes/[^/]+/[^/]+(?:/mount)?"
-    r"|plugins/kubernetes\.io/csi/[^/]+/[^/]+/(?:globalmount|vol_data\.json))"
-)
-"""Where the kubelet mounts volumes: only root may enter these folders, and nobody else writes."""
 
 MOST_ARGUMENTS = 1 << 16
 """Bytes of a command line, which may have megabytes; its program is among the first arguments."""
@@ -57,55 +48,61 @@ class SystemClock:
 
 
 class LocalNode:
-    """The machine that this process runs on, with its root mounted at ``rootfs``."""
+    """The machine that this process runs on, with its root mounted at ``rootfs``.
 
-    def __init__(self, rootfs: Path, drivers: Sequence[Driver] = ()) -> None:
+    ``helpers`` is the folder with the sockets of those that read what this process may not.
+    """
+
+    def __init__(self, rootfs: Path, drivers: Sequence[Driver] = (), helpers: str = "") -> None:
         self.rootfs = str(rootfs).rstrip("/")
         self.clock = SystemClock()
         self.drivers = drivers
-        self._inside = Inside(self.rootfs)
+        self._privileged = Privileged(self.rootfs, helpers)
+        self._inside = Inside(self._privileged)
         self._logs: dict[str, Log] = {}
         self._kubelets: dict[str, Kubelet] = {}
         self._sockets: dict[str, DatagramSocket] = {}
 
     def read_text(self, path: str) -> str:
-        with _rights_for(path):
-            content = self._read(path, MAX_FILE)
+        if files.TEXT.fullmatch(path):
+            answer = self._privileged.wait_channel if path.endswith("/wchan") else self._text
+            return answer(path).decode("utf-8", "replace")
+        content = self._read(path, MAX_FILE)
         if len(content) > MAX_FILE:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
         return content.decode("utf-8", "replace")
 
     def list_directory(self, path: str) -> list[str]:
+        if files.NAMES.fullmatch(path):
+            found = self._privileged.read("names", path)
+            return sorted(os.fsdecode(found).split("\0")) if found else []
         return sorted(os.listdir(self.rootfs + path))
 
     def filesystem(self, path: str) -> Filesystem:
         if is_inside(path):
-            answer = self._inside.space(path)
+            found = self._inside.space(path)
         elif self.rootfs and not os.path.ismount(self.rootfs):
             # Only single folders of the node are mounted: all else there is the container's own.
             raise FileNotFoundError(errno.ENOENT, "the root of the node is not mounted", path)
+        elif files.SPACE.fullmatch(path):
+            found = self._privileged.read("space", path)
         else:
-            with _rights_for(path):
-                answer = os.statvfs(self.rootfs + path)
-        block = answer.f_frsize
-        return Filesystem(
-            answer.f_blocks * block,
-            answer.f_bfree * block,
-            answer.f_bavail * block,
-            answer.f_files,
-            answer.f_ffree,
-        )
+            found = files.numbers(os.statvfs(self.rootfs + path))
+        block, *blocks, of_files, free_files = map(int, found.split())
+        size, free, available = (block * number for number in blocks)
+        return Filesystem(size, free, available, of_files, free_files)
 
     def log_lines(self, path: str) -> list[str]:
         if path not in self._logs:
-            self._logs[path] = Log(self.rootfs + path)
+            self._logs[path] = Log(self.rootfs + path, self._privileged.kernel_log)
         return self._logs[path].new_lines()
 
     def lines(self, path: str, after: int, pattern: re.Pattern[str]) -> KeptLines:
         return lines_of(*self._inside.part(path, after), pattern)
 
     def environment(self, pid: int) -> dict[str, str]:
-        return environment_of(self.read_text(f"/proc/{pid}/environ"))
+        found = self._privileged.read("environment", str(pid))
+        return environment_of(found.decode("utf-8", "replace"))
 
     def program(self, pid: int) -> str:
         line = self._read(f"/proc/{pid}/cmdline", MOST_ARGUMENTS)
@@ -123,24 +120,18 @@ class LocalNode:
         if not containers.ID.fullmatch(container):
             raise OSError(errno.EINVAL, "not the ID of a container", container)
         for file, parse in containers.FILES:
-            path = file.replace("/ID/", f"/{container}/")
             try:
-                with raised(("DAC_READ_SEARCH",)):
-                    content = self._read(path, containers.LARGEST)
+                found = self._privileged.read("image", file.replace("/ID/", f"/{container}/"))
             except FileNotFoundError:
                 continue
-            if len(content) > containers.LARGEST:
-                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
-            return parse(content.decode("utf-8", "replace"))
+            return parse(found.decode("utf-8", "replace"))
         raise FileNotFoundError(errno.ENOENT, "no runtime here knows the container", container)
 
     def listens(self, pid: int) -> bool:
-        with raised():
-            return sockets.listens(f"{self.rootfs}/proc/{pid}")
+        return sockets.listens(f"{self.rootfs}/proc/{pid}", lambda: self._sockets_of(pid))
 
     def communicates(self, pid: int) -> bool:
-        with raised():
-            return sockets.communicates(f"{self.rootfs}/proc/{pid}")
+        return sockets.communicates(f"{self.rootfs}/proc/{pid}", lambda: self._sockets_of(pid))
 
     def open_files(self, pid: int) -> int:
         folder = f"{self.rootfs}/proc/{pid}/fd"
@@ -148,8 +139,7 @@ class LocalNode:
         # https://docs.kernel.org/filesystems/proc.html (/proc/PID/fd)
         if number := os.stat(folder).st_size:
             return number
-        with raised():
-            return len(os.listdir(folder))
+        return int(self._privileged.read("count", str(pid)))
 
     def round_trips(self) -> list[float]:
         return round_trips()
@@ -158,21 +148,32 @@ class LocalNode:
         return ethtool.statistics(interface)
 
     def read_link(self, path: str) -> str:
-        with _rights_for(path):
-            return os.readlink(self.rootfs + path)
+        if files.LINK.fullmatch(path):
+            return os.fsdecode(self._privileged.read("link", path))
+        return os.readlink(self.rootfs + path)
+
+    def helpers(self) -> dict[str, float]:
+        return self._privileged.cost()
 
     def ask(self, pid: int, address: str, request: str) -> str:
-        return tcp.ask(address, request, f"{self.rootfs}/proc/{pid}")
+        return tcp.ask(address, request, pid, self._privileged)
 
     def datagrams(self, socket: str, known: Collection[int]) -> list[Datagram]:
         if socket not in self._sockets:
-            self._sockets[socket] = DatagramSocket(socket)
+            self._sockets[socket] = DatagramSocket(socket, self._privileged.client)
         return self._sockets[socket].take(known)
 
     def allocations(self, socket: str) -> list[Allocation]:
         if socket not in self._kubelets:
-            self._kubelets[socket] = Kubelet(self.rootfs + socket)
+            self._kubelets[socket] = Kubelet(self.rootfs + socket, self._privileged.kubelet)
         return self._kubelets[socket].allocations()
+
+    def _text(self, path: str) -> bytes:
+        return self._privileged.read("text", path)
+
+    def _sockets_of(self, pid: int) -> set[str]:
+        """The inodes of the sockets that a process has open."""
+        return set(self._privileged.read("sockets", str(pid)).decode().split())
 
     def _read(self, path: str, most: int) -> bytearray:
         """A file; more than ``most`` bytes of it if it has more."""
@@ -186,13 +187,3 @@ class LocalNode:
         finally:
             os.close(file)
         return content
-
-
-NO_MORE = nullcontext()
-
-
-def _rights_for(path: str) -> AbstractContextManager[None]:
-    """The capabilities to hold while a file is read."""
-    if path.startswith("/proc/"):
-        return raised() if OF_ITS_USER.fullmatch(path) else NO_MORE
-    return raised(("DAC_READ_SEARCH",)) if OF_THE_KUBELET.fullmatch(path) else NO_MORE

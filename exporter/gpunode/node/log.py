@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 
 CHUNK = 1 << 16
 MAX_READ = 1 << 20
@@ -17,6 +18,11 @@ MAX_OVERRUN = 1000
 """The most failed reads at once for records that were overwritten before they were read."""
 
 
+def opened_log(path: str) -> int:
+    """A descriptor of a log. Raises ``OSError``."""
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+
+
 class Log:
     """A log, read from its end at the time of the first call.
 
@@ -24,8 +30,9 @@ class Log:
     its first line, and the ring buffer, which has no place to come back to, with the next record.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, opened: Callable[[str], int] = opened_log) -> None:
         self.path = path
+        self._opened = opened
         self._file: int | None = None
         self._rest = b""
         self._expected = False
@@ -50,7 +57,7 @@ class Log:
 
     def _open(self) -> int:
         try:
-            self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            self._file = self._opened(self.path)
         except FileNotFoundError:
             self._expected = True  # what it will hold is new
             raise

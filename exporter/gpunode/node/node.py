@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gpunode.driver.driver import Driver
+from gpunode.helper import files
+from gpunode.helper.environment import ENVIRONMENT
 from gpunode.node.datagram_socket import Datagram
 from gpunode.node.kubelet import Allocation
 
@@ -54,77 +56,11 @@ class SteppedClock:
         return None
 
 
-MAX_FILE = 4 << 20
+MAX_FILE = files.LARGEST
 """Size limit of a file in bytes; a counter file of a large node has a tenth of that."""
 
-MOST_READ = 1 << 20
+MOST_READ = files.MOST
 """The most bytes of a tenant's file to read at once."""
-
-ENVIRONMENT = frozenset(
-    {
-        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
-        "CUDA_VISIBLE_DEVICES",
-        "LOCAL_RANK",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "MKL_NUM_THREADS",
-        "NCCL_ALGO",
-        "NCCL_BUFFSIZE",
-        "NCCL_COLLNET_ENABLE",
-        "NCCL_CROSS_NIC",
-        "NCCL_CUMEM_ENABLE",
-        "NCCL_CUMEM_HOST_ENABLE",
-        "NCCL_DEBUG",
-        "NCCL_DEBUG_FILE",
-        "NCCL_DMABUF_ENABLE",
-        "NCCL_IB_ADAPTIVE_ROUTING",
-        "NCCL_IB_DISABLE",
-        "NCCL_IB_GID_INDEX",
-        "NCCL_IB_HCA",
-        "NCCL_IB_QPS_PER_CONNECTION",
-        "NCCL_IB_RETRY_CNT",
-        "NCCL_IB_SL",
-        "NCCL_IB_TC",
-        "NCCL_IB_TIMEOUT",
-        "NCCL_MAX_NCHANNELS",
-        "NCCL_MIN_NCHANNELS",
-        "NCCL_MNNVL_ENABLE",
-        "NCCL_NET",
-        "NCCL_NET_GDR_LEVEL",
-        "NCCL_NET_GDR_READ",
-        "NCCL_NVLS_ENABLE",
-        "NCCL_P2P_DISABLE",
-        "NCCL_P2P_LEVEL",
-        "NCCL_PROTO",
-        "NCCL_PXN_DISABLE",
-        "NCCL_RAS_ADDR",
-        "NCCL_RAS_ENABLE",
-        "NCCL_SHM_DISABLE",
-        "NCCL_SOCKET_IFNAME",
-        "NCCL_SOCKET_NTHREADS",
-        "NCCL_TOPO_FILE",
-        "NVIDIA_VISIBLE_DEVICES",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMP_NUM_THREADS",
-        "PMI_SIZE",
-        "RANK",
-        "SLURM_JOB_GPUS",
-        "SLURM_JOB_ID",
-        "SLURM_LOCALID",
-        "SLURM_NTASKS",
-        "SLURM_PROCID",
-        "SLURM_STEP_GPUS",
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING",
-        "TORCH_NCCL_BLOCKING_WAIT",
-        "TORCH_NCCL_DUMP_ON_TIMEOUT",
-        "TORCH_NCCL_ENABLE_MONITORING",
-        "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC",
-        "TORCH_NCCL_TRACE_BUFFER_SIZE",
-        "WORLD_SIZE",
-    }
-)
-"""The only names read from a process's environment, because the others may hold secrets."""
-
 
 LONGEST_VALUE = 4096
 """Characters of a variable; the longest of use is a path, which the kernel limits to as many."""
@@ -353,6 +289,13 @@ class Node(Protocol):
 
     def read_link(self, path: str) -> str:
         """The target of a link, such as a namespace in /proc/PID/ns. Raises ``OSError``."""
+        ...
+
+    def helpers(self) -> dict[str, float]:
+        """CPU seconds of the helpers that read what this program may not, by their names.
+
+        Empty where there are none. Raises ``OSError`` where one does not answer.
+        """
         ...
 
     def ask(self, pid: int, address: str, request: str) -> str:

@@ -6,16 +6,12 @@ https://man7.org/linux/man-pages/man5/proc_pid_net.5.html
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import islice, takewhile
 
 LISTEN = "0A"
 """The state of a socket that waits for connections, as in include/net/tcp_states.h."""
-
-DESCRIPTORS = 1 << 14
-"""The most descriptors of a process to look at."""
 
 ROWS = 2000
 """The most rows of a table to look at."""
@@ -33,38 +29,23 @@ AT_ONCE = 600
 walks its table of all connections, which takes 5 ms where it has room for 262,144."""
 
 
-def listens(process: str) -> bool:
+def listens(process: str, held: Callable[[], set[str]]) -> bool:
     """Whether a process, given by its folder in /proc, waits for TCP connections.
 
-    Raises ``OSError``, also without the right to see its descriptors.
+    ``held`` returns the inodes of its sockets. Raises ``OSError``, also as that does.
     """
-    waiting = {f"socket:[{inode}]" for table in ("tcp", "tcp6") for inode in _table(process, table)}
-    if not waiting:
-        return False
-    return any(target in waiting for target in descriptors(process))
+    waiting = {inode for table in ("tcp", "tcp6") for inode in _table(process, table)}
+    return bool(waiting) and not waiting.isdisjoint(held())
 
 
-def communicates(process: str) -> bool:
+def communicates(process: str, held: Callable[[], set[str]]) -> bool:
     """Whether a process, given by its folder in /proc, has the socket of a communicator of NCCL.
 
-    Raises ``OSError``, also without the right to see its descriptors.
+    ``held`` returns the inodes of its sockets. Raises ``OSError``, also as that does.
     """
     with open(f"{process}/net/unix", encoding="utf-8", errors="replace", newline="\n") as file:
-        named = {f"socket:[{inode}]" for inode in of_communicators(file)}
-    return bool(named) and any(target in named for target in descriptors(process))
-
-
-def descriptors(process: str) -> Iterator[str]:
-    """What the descriptors of a process refer to, such as ``socket:[INODE]``.
-
-    Raises ``OSError`` if the process has ended, or without the right to see them.
-    """
-    with os.scandir(f"{process}/fd") as entries:
-        for entry in islice(entries, DESCRIPTORS):
-            try:
-                yield os.readlink(entry.path)
-            except OSError:  # it has been closed
-                continue
+        named = of_communicators(file)
+    return bool(named) and not named.isdisjoint(held())
 
 
 def _table(process: str, table: str) -> set[str]:

@@ -99,6 +99,7 @@ NODE_CALLS = {
     "round_trips": NodeCall(named_by=0),
     "network_statistics": NodeCall(),
     "read_link": NodeCall(),
+    "helpers": NodeCall(named_by=0),
     "ask": NodeCall(named_by=2),
     "datagrams": NodeCall(events=True),
     "allocations": NodeCall(),

@@ -6,7 +6,6 @@ the kernel says who would answer, before a byte is sent, and who has accepted.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import re
@@ -17,12 +16,10 @@ import threading
 import time
 from dataclasses import dataclass
 
+from gpunode.helper.sockets import in_this_network
 from gpunode.node import sock_diag
-from gpunode.node.capability import raised
 from gpunode.node.kernel import parse_status
-from gpunode.node.sockets import descriptors
-
-CLONE_NEWNET = 0x40000000
+from gpunode.node.privileged import Privileged
 
 DEADLINE = 8.0
 """Seconds allowed for the whole answer, however slowly the server accepts and sends."""
@@ -100,18 +97,40 @@ class Address:
         return socket.inet_pton(self.family, self.host).ljust(16, b"\0")
 
 
-def ask(address: str, request: str, process: str) -> str:
+@dataclass(frozen=True, slots=True)
+class TcpProcess:
+    """A process that may serve."""
+
+    pid: int
+    privileged: Privileged
+
+    @property
+    def folder(self) -> str:
+        return f"{self.privileged.rootfs}/proc/{self.pid}"
+
+    def held(self) -> set[str] | None:
+        """The inodes of its sockets; None without the right to see them.
+
+        Raises ``OSError`` if the process has ended.
+        """
+        try:
+            return set(self.privileged.read("sockets", str(self.pid)).decode().split())
+        except PermissionError:
+            return None
+
+
+def ask(address: str, request: str, pid: int, privileged: Privileged) -> str:
     """Send a request to the server of a process and read until it closes. Raises ``OSError``.
 
     ``address`` is HOST:PORT in the network namespace of the process, HOST an IP address or
-    ``localhost``; ``process`` is a folder such as /proc/PID. Raises ``ConnectionRefusedError``, and
-    sends nothing, unless that process serves there; without the right to see its descriptors, a
-    server of the same user counts as its own. Of the answer, bytes that are not ASCII are left out,
-    and of several spaces all but one.
+    ``localhost``. Raises ``ConnectionRefusedError``, and sends nothing, unless that process serves
+    there; without the right to see its descriptors, a server of the same user counts as its own. Of
+    the answer, bytes that are not ASCII are left out, and of several spaces all but one.
     """
     deadline = time.monotonic() + DEADLINE
     far = Address.parse(address)
-    connection, kernel = _sockets_in(f"{process}/ns/net", far.family)
+    process = TcpProcess(pid, privileged)
+    connection, kernel = _sockets_in(process, far.family)
     with connection, kernel:
         near = _bind(connection, kernel, far, process)
         try:
@@ -124,9 +143,11 @@ def ask(address: str, request: str, process: str) -> str:
             raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT), address) from error
 
 
-def _bind(connection: socket.socket, kernel: socket.socket, far: Address, process: str) -> Address:
+def _bind(
+    connection: socket.socket, kernel: socket.socket, far: Address, process: TcpProcess
+) -> Address:
     """Bind our end such that the kernel gives the connection to the process."""
-    held = _held(process)
+    held = process.held()
     for _ in range(TRIES):
         near = Address(far.family, far.host, secrets.choice(NEAR_PORTS))
         server = _server(kernel, far, near)
@@ -141,11 +162,11 @@ def _bind(connection: socket.socket, kernel: socket.socket, far: Address, proces
                 raise
         else:
             return near
-    raise ConnectionRefusedError(errno.ECONNREFUSED, f"{process} does not serve", str(far))
+    raise ConnectionRefusedError(errno.ECONNREFUSED, f"{process.folder} does not serve", str(far))
 
 
 def _wait_until_accepted(
-    kernel: socket.socket, far: Address, near: Address, process: str, deadline: float
+    kernel: socket.socket, far: Address, near: Address, process: TcpProcess, deadline: float
 ) -> None:
     """Wait until the process, and no other, holds the server's end of our connection."""
     pause = 0.0005
@@ -156,7 +177,7 @@ def _wait_until_accepted(
         if server.inode:
             # The kernel names the socket in accept(2), a moment before there is a descriptor.
             deadline = min(deadline, time.monotonic() + LONGEST_ACCEPT)
-            if _has(process, _held(process), server):
+            if _has(process, process.held(), server):
                 return
         if time.monotonic() > deadline:
             raise TimeoutError
@@ -195,23 +216,11 @@ def user_of(near: Address, far: Address) -> int | None:
     return found.user if found is not None and found.inode else None
 
 
-def _held(process: str) -> set[str] | None:
-    """What the descriptors of a process refer to; None without the right to see them.
-
-    Raises ``OSError`` if the process has ended.
-    """
-    try:
-        with raised():
-            return set(descriptors(process))
-    except PermissionError:
-        return None
-
-
-def _has(process: str, held: set[str] | None, server: ServerSocket) -> bool:
+def _has(process: TcpProcess, held: set[str] | None, server: ServerSocket) -> bool:
     """Whether a server's socket belongs to a process, or else to its user."""
     if held is not None:
-        return f"socket:[{server.inode}]" in held
-    with open(f"{process}/status", encoding="utf-8", errors="replace", newline="\n") as file:
+        return str(server.inode) in held
+    with open(f"{process.folder}/status", encoding="utf-8", errors="replace", newline="\n") as file:
         users = parse_status(file.read()).get("Uid", [])
     return str(server.user) in users[1:2]  # the effective one, which its sockets have
 
@@ -231,29 +240,20 @@ def _received(connection: socket.socket, deadline: float) -> str:
             raise TimeoutError
 
 
-def _sockets_in(namespace: str, family: int) -> tuple[socket.socket, socket.socket]:
-    """Sockets in a network namespace, for TCP and to ask the kernel about it.
-
-    The kernel uses the namespace of the thread that creates them.
-    """
+def _sockets_in(process: TcpProcess, family: int) -> tuple[socket.socket, socket.socket]:
+    """Sockets in the network namespace of a process, for TCP and to ask the kernel about it."""
     try:
-        with raised():
-            other = os.readlink(namespace) != os.readlink("/proc/self/ns/net")
+        namespace = process.privileged.read("link", f"/proc/{process.pid}/ns/net")
+        other = namespace != os.fsencode(os.readlink("/proc/self/ns/net"))
     except OSError:
         other = False  # a namespace that cannot be read cannot be entered either
     if not other:
-        return _sockets(family)
+        return in_this_network(family)
     made: list[tuple[socket.socket, socket.socket] | OSError] = []
 
     def make() -> None:
         try:
-            with raised(), open(namespace, "rb") as file:
-                libc = ctypes.CDLL(None, use_errno=True)
-                if libc.setns(file.fileno(), CLONE_NEWNET):
-                    number = ctypes.get_errno()
-                    why = f"{os.strerror(number)}: entering requires CAP_SYS_ADMIN"
-                    raise OSError(number, why, namespace)
-            made.append(_sockets(family))
+            made.append(process.privileged.in_network(str(process.pid), family))
         except OSError as error:
             made.append(error)
 
@@ -264,13 +264,3 @@ def _sockets_in(namespace: str, family: int) -> tuple[socket.socket, socket.sock
     if isinstance(made[0], OSError):
         raise made[0]
     return made[0]
-
-
-def _sockets(family: int) -> tuple[socket.socket, socket.socket]:
-    connection = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        kernel = sock_diag.opened()
-    except OSError:
-        connection.close()
-        raise
-    return connection, kernel

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from gpunode.driver.vendors import VENDORS
 
-FOLDER = r"/var/(?:lib/kubelet|lib/k0s/kubelet|snap/microk8s/common/var/lib/kubelet)"
-"""Where the kubelet keeps volumes, as a pattern: by default, of k0s and of MicroK8s."""
-
+LIST = "/v1.PodResourcesLister/List"
 DEADLINE = 5.0
 """Seconds that the kubelet has to answer."""
 
@@ -45,8 +44,9 @@ class Allocation:
 class Kubelet:
     """Asks a kubelet over its socket."""
 
-    def __init__(self, socket: str) -> None:
-        self.socket = socket
+    def __init__(self, path: str, connected: Callable[[str], socket.socket]) -> None:
+        self.path = path
+        self._connected = connected
 
     def allocations(self) -> list[Allocation]:
         """The devices of containers whose names look like those of GPUs.
@@ -61,11 +61,11 @@ class Kubelet:
 
         request = messages.ListPodResourcesRequest().SerializeToString()
         try:
-            answer = messages.ListPodResourcesResponse.FromString(
-                call(self.socket, "/v1.PodResourcesLister/List", request, LARGEST_ANSWER, DEADLINE)
-            )
+            with self._connected(self.path) as connection:
+                content = call(connection, LIST, request, LARGEST_ANSWER, DEADLINE)
+            answer = messages.ListPodResourcesResponse.FromString(content)
         except (OSError, DecodeError) as error:
-            raise _explained(error, self.socket) from error
+            raise _explained(error, self.path) from error
         return list(_flattened(answer))
 
 

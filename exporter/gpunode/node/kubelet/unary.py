@@ -107,24 +107,23 @@ class UnaryCall:
         return bytes(self._answer[PREFIX:])
 
 
-def call(path: str, method: str, request: bytes, largest: int, deadline: float) -> bytes:
-    """The answer of the server at a socket.
+def call(
+    connected: socket.socket, method: str, request: bytes, largest: int, deadline: float
+) -> bytes:
+    """The answer of the server at the other end.
 
-    Raises ``OSError`` without a listener, or without a valid answer in so many seconds.
+    Raises ``OSError`` without a valid answer in so many seconds.
     """
     until = time.monotonic() + deadline
     calling = UnaryCall(method, request, largest, deadline)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connected:
-        connected.settimeout(deadline)
-        connected.connect(path)
-        whole = False
-        while not whole:
-            if (left := until - time.monotonic()) <= 0:
-                raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
-            connected.settimeout(left)
-            connected.sendall(calling.to_send())
-            data = connected.recv(READ)
-            if not data:
-                raise OSError(errno.ECONNRESET, "it hung up before the end of its answer")
-            whole = calling.take(data)
+    whole = False
+    while not whole:
+        if (left := until - time.monotonic()) <= 0:
+            raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+        connected.settimeout(left)
+        connected.sendall(calling.to_send())
+        data = connected.recv(READ)
+        if not data:
+            raise OSError(errno.ECONNRESET, "it hung up before the end of its answer")
+        whole = calling.take(data)
     return calling.answer()

@@ -79,6 +79,18 @@ def lower() -> None:
     _call(libc.capset, header, words)
 
 
+def keep(names: Iterable[str]) -> None:
+    """Give up all other capabilities for good, and hold none of these yet. Raises ``OSError``."""
+    kept = sum(1 << ALL[name] for name in names)
+    header, words = _sets()
+    words[0].permitted &= kept & 0xFFFFFFFF
+    words[1].permitted &= kept >> 32
+    words[0].effective &= words[0].permitted & ~_mask(NUMBERS)
+    words[1].effective &= words[1].permitted
+    words[0].inheritable = words[1].inheritable = 0
+    _call(libc.capset, header, words)
+
+
 @contextmanager
 def raised(names: Iterable[str] = FOR_PROCESSES) -> Iterator[None]:
     """Hold capabilities in this thread, as far as it is permitted to. Raises ``OSError``."""

@@ -1,0 +1,1 @@
+"""The only code that has privilege: it opens what the daemon may not, and parses nothing."""

@@ -1,0 +1,177 @@
+"""``gpunode helper``: answers the daemon of this node, and nobody else, at a socket of its own.
+
+There are three, each with the privilege of its work alone: ``files`` reads, ``sockets`` reaches the
+kubelet and listens for clients, and ``network`` enters the network of a pod. A request is one
+packet: a verb and its arguments, with zeros between them. An answer begins with ``HEAD``. Each
+connection has a thread, so that a file that never answers keeps no other request waiting.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from gpunode.helper import capability, files, sockets
+from gpunode.helper.confine import OF_NETWORKS, UNIX_ONLY, Check, confine
+
+HEAD = struct.Struct("=iI")
+"""An error number, or 0, and the bytes that follow: an answer, or what went wrong."""
+
+LONGEST = 1 << 13
+"""Bytes of a request; a path has at most half as many."""
+
+PACKET = 1 << 13
+"""Bytes of an answer in one packet."""
+
+MOST = 64
+"""The most connections at once; the daemon waits for at most half as many files."""
+
+PEER = struct.Struct("3i")
+"""``struct ucred``: process, user and group of who connected."""
+
+ENDS = frozenset({"space", "part", "in_network"})
+"""Verbs after which a thread has the rights of another user, or is elsewhere, and so ends."""
+
+WORKS = ("files", "sockets", "network")
+
+Verb = Callable[..., bytes | list[int]]
+"""Returns what was read, or descriptors to pass on. Raises ``OSError``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a helper does, the capabilities that it keeps if it has them, and its system calls."""
+
+    verbs: dict[str, Verb]
+    capabilities: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()
+    sockets: tuple[tuple[Check, ...], ...] = UNIX_ONLY
+
+
+READS: tuple[Callable[..., bytes], ...] = (
+    *(files.text, files.names, files.link, files.environment, files.maps, files.sockets),
+    *(files.count, files.space, files.part, files.image),
+)
+
+
+def work_of(name: str, rootfs: str, kubelet: str, client: str) -> Work:
+    """What one of the three does, on the node whose root is at ``rootfs``."""
+    if name == "files":
+
+        def part(path: str, after: str) -> bytes:
+            if not files.named(rootfs, path):
+                raise PermissionError(errno.EPERM, "its process does not name this file", path)
+            return files.part(rootfs, path, after)
+
+        verbs: dict[str, Verb] = {verb.__name__: partial(verb, rootfs) for verb in READS}
+        verbs |= {"part": part, "kernel_log": partial(files.kernel_log, rootfs)}
+        kept = ("DAC_READ_SEARCH", "SETGID", "SETUID", "SYSLOG", "SYS_PTRACE")
+        return Work(verbs, kept)
+    if name == "network":
+
+        def in_network(pid: str, family: str) -> list[int]:
+            namespace = f"{files.process(rootfs, pid)}/ns/net"
+            return [one.detach() for one in sockets.in_network(namespace, int(family))]
+
+        calls = ("setns", "socket")
+        return Work({"in_network": in_network}, ("SYS_ADMIN", "SYS_PTRACE"), calls, OF_NETWORKS)
+    made: dict[str, Verb] = {}
+    if kubelet:
+        made["kubelet"] = lambda: [sockets.kubelet(rootfs + kubelet).detach()]
+    if client:
+        made["client"] = lambda: [sockets.bound(Path(client)).detach()]
+    return Work(made, (), ("bind", "connect", "setsockopt", "socket", "unlink", "unlinkat"))
+
+
+def answer(verbs: dict[str, Verb], request: bytes) -> tuple[int, bytes, list[int]]:
+    """The error number, the bytes and the descriptors with which to answer a request."""
+    verb, *arguments = os.fsdecode(request).split("\0")
+    try:
+        found = verbs[verb](*arguments)
+    except OSError as error:
+        return error.errno or errno.EIO, os.fsencode(error.strerror or str(error)), []
+    except (KeyError, TypeError, ValueError):
+        return errno.EINVAL, b"the helper knows no such request", []
+    return (0, found, []) if isinstance(found, bytes) else (0, b"", found)
+
+
+def serve(verbs: dict[str, Verb], connection: socket.socket) -> None:
+    """Answer the requests of a connection until it ends."""
+    with connection:
+        while request := connection.recv(LONGEST):
+            number, content, passed = answer(verbs, request)
+            try:
+                head = HEAD.pack(number, len(content))
+                socket.send_fds(connection, [head, content[:PACKET]], passed)
+                for begin in range(PACKET, len(content), PACKET):
+                    connection.sendmsg([content[begin : begin + PACKET]])
+            except OSError:  # nobody waits for it any more
+                return
+            finally:
+                for one in passed:
+                    os.close(one)
+            if request.partition(b"\0")[0].decode("ascii", "replace") in ENDS:
+                return
+
+
+def is_of(user: int, connection: socket.socket) -> bool:
+    """Whether a user connected, as the kernel says."""
+    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size)
+    return bool(PEER.unpack(peer)[1] == user)
+
+
+def listening(path: Path) -> socket.socket:
+    """A socket at a path, in place of one that is left from before. Raises ``OSError``."""
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(str(path))
+    listener.listen(MOST)
+    return listener
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve until the end; exits with 2 where it cannot begin."""
+    parser = argparse.ArgumentParser("gpunode helper", description=__doc__.partition("\n\n")[0])
+    parser.add_argument("work", choices=WORKS)
+    parser.add_argument("--folder", type=Path, required=True, help="where its socket is to be")
+    parser.add_argument("--user", type=int, default=os.geteuid(), help="who may ask, as a number")
+    parser.add_argument("--rootfs", default="/", help="where the root of the node is mounted")
+    parser.add_argument("--kubelet", default="", help="socket of the kubelet, on the node")
+    parser.add_argument("--client", default="", help="socket for messages from gpunode.client")
+    asked = parser.parse_args(arguments)
+    work = work_of(asked.work, asked.rootfs.rstrip("/"), asked.kubelet, asked.client)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.umask(0)  # whoever is not the daemon's user is turned away below, and clients are anybody
+    try:
+        listener = listening(asked.folder / f"{asked.work}.sock")
+        capability.keep(work.capabilities)
+        confine(work.calls, work.sockets)
+    except OSError as error:
+        print(f"gpunode helper: {error}", file=sys.stderr)
+        sys.exit(2)
+    verbs = {**work.verbs, "cost": lambda: str(time.process_time()).encode()}
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:  # no descriptor is left
+            time.sleep(0.1)
+            continue
+        if threading.active_count() > MOST or not is_of(asked.user, connection):
+            connection.close()
+            continue
+        try:
+            threading.Thread(target=serve, args=(verbs, connection), daemon=True).start()
+        except RuntimeError:  # no memory for a thread
+            connection.close()

@@ -1,0 +1,198 @@
+"""Reads what this process may not, through the helpers of the node (``gpunode.helper``).
+
+A thread that waits for a helper has its connection for itself: one answer that never comes keeps no
+other waiting. A helper that is gone or stands still costs what is asked of it, and soon only little
+time; once it is back, it is asked again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpunode.helper import sockets
+from gpunode.helper.serve import ENDS, HEAD, PACKET, READS, WORKS
+from gpunode.node.log import opened_log
+
+WAIT = 2.0
+"""Seconds for an answer; a busy helper takes milliseconds."""
+
+AGAIN = 10.0
+"""Seconds until a helper that did not answer is asked again."""
+
+KUBELET_WAIT = 5.0
+"""Seconds for a kubelet to accept a connection."""
+
+OF_TENANTS = frozenset({"maps", "part", "space"})
+"""What a tenant can keep from being answered: whoever asks gives up by itself."""
+
+DIRECTLY = {verb.__name__: verb for verb in READS}
+
+
+@dataclass(slots=True)
+class Helper:
+    """One helper, by the path of its socket; safe to use from many threads."""
+
+    path: str
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _idle: list[socket.socket] = field(default_factory=list)
+    _silent_until: float = 0.0
+
+    def ask(self, verb: str, *arguments: str) -> tuple[bytes, list[int]]:
+        """What a helper answers: bytes and descriptors.
+
+        Raises ``OSError`` as the helper does, or where it gives no answer.
+        """
+        if time.monotonic() < self._silent_until:
+            raise self._gone("it did not answer a moment ago")
+        request = os.fsencode("\0".join((verb, *arguments)))
+        while True:
+            connection, fresh = self._connected()
+            try:
+                connection.settimeout(None if verb in OF_TENANTS else WAIT)
+                connection.send(request)
+                number, content, passed = _received(connection)
+                break
+            except TimeoutError as error:
+                connection.close()
+                self._silent_until = time.monotonic() + AGAIN
+                raise self._gone(f"no answer within {WAIT:g} s") from error
+            except OSError as error:
+                connection.close()
+                if fresh:
+                    raise self._gone(error.strerror or str(error)) from error
+        if verb in ENDS:
+            connection.close()
+        else:
+            with self._lock:
+                self._idle.append(connection)
+        if number:
+            raise OSError(number, os.fsdecode(content), *arguments[:1])
+        return content, passed
+
+    def _connected(self) -> tuple[socket.socket, bool]:
+        """A connection, and whether it is a new one: others may have ended with the helper."""
+        with self._lock:
+            if self._idle:
+                return self._idle.pop(), False
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            connection.settimeout(WAIT)
+            connection.connect(self.path)
+        except OSError as error:
+            connection.close()
+            raise self._gone(error.strerror or str(error)) from error
+        return connection, True
+
+    def _gone(self, why: str) -> OSError:
+        """Not any of the errors that say something about what was asked for."""
+        return OSError(errno.ENOTCONN, f"the helper of gpunode does not answer: {why}", self.path)
+
+
+def _received(connection: socket.socket) -> tuple[int, bytes, list[int]]:
+    """An answer. Raises ``OSError`` if the helper ends in between."""
+    packet, passed, _, _ = socket.recv_fds(
+        connection, HEAD.size + PACKET, 2, socket.MSG_CMSG_CLOEXEC
+    )
+    try:
+        if not packet:
+            raise OSError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+        number, length = HEAD.unpack_from(packet)
+        content = bytearray(packet[HEAD.size :])
+        while len(content) < length:
+            if not (packet := connection.recv(PACKET)):
+                raise OSError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+            content += packet
+    except OSError:
+        for one in passed:
+            os.close(one)
+        raise
+    return number, bytes(content), list(passed)
+
+
+class Privileged:
+    """Reads by itself what this process may read, and through the helpers what it may not.
+
+    ``folder`` has the sockets of the helpers that there are; empty for none. Everything raises
+    ``OSError``.
+    """
+
+    def __init__(self, rootfs: str, folder: str = "") -> None:
+        self.rootfs = rootfs
+        self._folder = folder
+        self._helpers: dict[str, Helper] = {}
+
+    def read(self, verb: str, *arguments: str) -> bytes:
+        """What the function of this name in ``gpunode.helper.files`` returns."""
+        try:
+            return DIRECTLY[verb](self.rootfs, *arguments)
+        except PermissionError as error:
+            return self._helper("files", error).ask(verb, *arguments)[0]
+
+    def wait_channel(self, path: str) -> bytes:
+        """The function of the kernel in which a process waits; who may not know it reads 0."""
+        found = DIRECTLY["text"](self.rootfs, path)
+        if found != b"0" or not self._is_there("files"):
+            return found
+        return self._helpers["files"].ask("text", path)[0]
+
+    def kernel_log(self, path: str) -> int:
+        """A descriptor of a log, of the kernel or in a file."""
+        try:
+            return opened_log(path)
+        except PermissionError as error:
+            if not path.endswith("/dev/kmsg"):
+                raise
+            return self._helper("files", error).ask("kernel_log")[1][0]
+
+    def kubelet(self, path: str) -> socket.socket:
+        """A connection to the kubelet at a socket."""
+        try:
+            return sockets.kubelet(path, KUBELET_WAIT)
+        except PermissionError as error:
+            return socket.socket(fileno=self._helper("sockets", error).ask("kubelet")[1][0])
+
+    def client(self, path: Path) -> socket.socket:
+        """A socket for datagrams from any user, in a folder that may be root's."""
+        try:
+            return sockets.bound(path)
+        except OSError:
+            if os.access(path.parent, os.W_OK) or not self._is_there("sockets"):
+                raise
+            return socket.socket(fileno=self._helpers["sockets"].ask("client")[1][0])
+
+    def in_network(self, pid: str, family: int) -> tuple[socket.socket, socket.socket]:
+        """Sockets in the network of a process, for TCP and to ask the kernel about it.
+
+        Changes the network namespace of the calling thread.
+        """
+        try:
+            return sockets.in_network(f"{self.rootfs}/proc/{pid}/ns/net", family)
+        except PermissionError as error:
+            made = self._helper("network", error).ask("in_network", pid, str(int(family)))[1]
+            connection, kernel = (socket.socket(fileno=one) for one in made)
+            return connection, kernel
+
+    def cost(self) -> dict[str, float]:
+        """The CPU seconds of each helper that there has been. Raises where one does not answer."""
+        there = [name for name in WORKS if self._is_there(name)]
+        return {name: float(self._helpers[name].ask("cost")[0]) for name in there}
+
+    def _is_there(self, name: str) -> bool:
+        """Whether there has been such a helper; where there was, it is missed when it ends."""
+        if name not in self._helpers and self._folder:
+            path = f"{self._folder}/{name}.sock"
+            if os.path.exists(path):
+                self._helpers[name] = Helper(path)
+        return name in self._helpers
+
+    def _helper(self, name: str, error: PermissionError) -> Helper:
+        """A helper. Raises the error where there is none."""
+        if not self._is_there(name):
+            raise error
+        return self._helpers[name]

@@ -1,0 +1,370 @@
+"""What a helper answers, what it refuses, and what it could not do if somebody took it over."""
+
+from __future__ import annotations
+
+import ast
+import errno
+import io
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpunode.helper import confine, files
+from gpunode.node import containers, privileged
+from gpunode.node.local import LocalNode
+from gpunode.node.privileged import Privileged
+from tests.attacks import seccomp
+from tests.conftest import until
+from tests.helper.helper import WORKS, as_user, asked, helper, helpers, one_at
+from tests.needs import ROOT, as_root
+from tests.tenant import SECRET, root_with_home, tenant
+
+PACKAGE = ROOT / "exporter/gpunode/helper"
+NOBODY = 65534
+
+READS = """
+node, pid = LocalNode(Path("/"), (), sys.argv[2]), int(sys.argv[3])
+asks = {
+    "environment": lambda: node.environment(pid),
+    "io": lambda: node.read_text(f"/proc/{pid}/io").split(":")[0],
+    "net": lambda: node.read_link(f"/proc/{pid}/ns/net")[:4],
+    "root": lambda: node.read_link(f"/proc/{pid}/root"),
+    "listens": lambda: node.listens(pid),
+    "shares": lambda: node.shares_memory(pid),
+    "space": lambda: node.filesystem(f"/proc/{pid}/root/home").size > 0,
+    "network": lambda: len(node._privileged.in_network(str(pid), 2)),
+}
+for what, ask in asks.items():
+    try:
+        print(what, ask())
+    except OSError as error:
+        print(what, error.strerror)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with helpers(works=("files",)) as found:
+        yield found
+
+
+@as_root
+def test_who_has_no_right_reads_through_helpers_what_root_reads(tmp_path: Path) -> None:
+    with (
+        helpers(f"--user={NOBODY}") as sockets,
+        tenant(root_with_home(tmp_path), RANK="3", TOKEN=SECRET) as pid,
+    ):
+        by_root = as_user(0, READS, "", str(pid))
+        assert as_user(NOBODY, READS, str(sockets), str(pid)) == by_root
+        alone = as_user(NOBODY, READS, "", str(pid))
+    assert "environment {'RANK': '3'}" in by_root
+    assert "network 2" in by_root
+    assert "environment Permission denied" in alone
+    assert "denied" not in by_root
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments"),
+    [
+        ("text", ["/etc/shadow"]),
+        ("text", ["/proc/1/environ"]),
+        ("text", ["/proc/1/io/../environ"]),
+        ("text", ["/proc/1/root/proc/1/io"]),
+        ("text", ["/sys/kernel/debug/lustre/../../../../etc/shadow"]),
+        ("text", ["/var/lib/kubelet/plugins/kubernetes.io/csi/a/../../vol_data.json/x"]),
+        ("names", ["/root"]),
+        ("names", ["/root/../pod-resources"]),
+        ("names", ["/var/log/pods/.."]),
+        ("link", ["/proc/1/cwd"]),
+        ("link", ["/proc/1/exe"]),
+        ("link", ["/proc/1/ns/../fd/0"]),
+        ("space", ["/root"]),
+        ("environment", ["self"]),
+        ("environment", ["1/../2"]),
+        ("maps", ["1/task/1"]),
+        ("sockets", [""]),
+        ("count", ["../1"]),
+        ("image", ["/etc/shadow"]),
+        ("image", ["/run/containerd/io.containerd.runtime.v2.task/k8s.io/../config.json"]),
+        ("part", ["/etc/shadow", "0"]),
+        ("part", ["/proc/{pid}/root/etc/shadow", "0"]),
+        ("part", ["/proc/{pid}/cwd/etc/hostname", "0"]),
+        ("part", ["/proc/{pid}/root/etc/hostname", "x"]),
+        ("part", ["/proc/1/root/etc/hostname"]),
+        ("environment", []),
+        ("__class__", []),
+        ("kubelet", []),
+        ("in_network", ["1", "2"]),
+        ("", [""]),
+    ],
+)
+def test_what_the_daemon_has_no_use_for_is_refused(
+    folder: Path, verb: str, arguments: list[str]
+) -> None:
+    with pytest.raises(OSError, match=r".") as refused:
+        asked(folder, "files", verb, *(one.format(pid=os.getpid()) for one in arguments))
+    assert refused.value.errno in (errno.EPERM, errno.EINVAL)
+
+
+def test_only_variables_without_secrets_leave_the_helper(folder: Path) -> None:
+    with tenant(None, RANK="3", TOKEN=SECRET, RANKS="4") as pid:
+        assert asked(folder, "files", "environment", str(pid)) == b"RANK=3"
+
+
+@as_root
+def test_a_file_leaves_only_if_its_process_names_it_or_it_holds_versions(
+    tmp_path: Path, folder: Path
+) -> None:
+    root = root_with_home(tmp_path)
+    for name in ("token", "log.7.node", "log.7", "torch/version.py"):
+        (root / "home" / name).parent.mkdir(exist_ok=True)
+        (root / "home" / name).write_text(name)
+
+    def read(pid: int, path: str) -> str:
+        try:
+            return asked(folder, "files", "part", f"/proc/{pid}/{path}", "0").decode()
+        except PermissionError as error:
+            return error.strerror or ""
+
+    refused = "its process does not name this file"
+    with tenant(root, NCCL_DEBUG_FILE="/home/log.%p.%h") as pid:
+        assert read(pid, "root/home/log.7.node") == "0 log.7.node"
+        assert read(pid, "root/home/torch/version.py") == "0 torch/version.py"
+        for other in ("root/home/token", "root/home/log.7", "cwd/home/log.7.node", "cwd/token"):
+            assert read(pid, other) == refused
+    with tenant(root, NCCL_DEBUG_FILE="log.7") as pid:
+        assert read(pid, "cwd/log.7") == "0 log.7"
+        assert read(pid, "root/home/log.7") == refused
+
+
+def test_of_a_container_only_its_image_leaves(tmp_path: Path) -> None:
+    for file, _ in containers.FILES:
+        path = tmp_path / file[1:].replace("/ID/", f"/{'a' * 64}/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(
+            '{"Config": {"Env": ["TOKEN=' + SECRET + '", "X=\\"Image\\": \\"forged\\""], '
+            '"Image": "site/llama:3"}, "Image": "sha256:' + "b" * 64 + '", "annotations": '
+            '{"io.kubernetes.cri.image-name": "site/llama:3", "secret": "' + SECRET + '"}}'
+        )
+        found = files.image(str(tmp_path), str(path)[len(str(tmp_path)) :])
+        assert SECRET not in found.decode()
+        assert "forged" not in found.decode()
+    assert LocalNode(tmp_path).image("a" * 64).name == "site/llama:3"
+
+
+@as_root
+def test_nobody_but_the_daemon_is_answered(folder: Path) -> None:
+    code = (
+        "try: print(Helper(sys.argv[2]).ask('count', '1'))\nexcept OSError as error: print(error)"
+    )
+    assert "does not answer" in as_user(NOBODY, code, f"{folder}/files.sock")
+    assert "(b'" in as_user(0, code, f"{folder}/files.sock")
+
+
+def test_one_that_ended_is_missed_and_one_that_is_back_is_used(tmp_path: Path) -> None:
+    with tenant(None, RANK="3") as pid, one_at(tmp_path / "files.sock") as one:
+        for _ in range(3):
+            with helper("files", tmp_path):
+                assert one.ask("environment", str(pid)) == (b"RANK=3", [])
+            with pytest.raises(OSError, match="does not answer: Connection refused"):
+                one.ask("environment", str(pid))
+
+
+def test_one_that_stands_still_is_waited_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(privileged, "WAIT", 0.1)
+    with (
+        tenant(None, RANK="3") as pid,
+        helper("files", tmp_path) as child,
+        one_at(tmp_path / "files.sock") as one,
+    ):
+        child.send_signal(signal.SIGSTOP)
+        with pytest.raises(OSError, match=r"no answer within 0.1 s"):
+            one.ask("environment", str(pid))
+        child.send_signal(signal.SIGCONT)
+        with pytest.raises(OSError, match="it did not answer a moment ago"):
+            one.ask("environment", str(pid))
+        monkeypatch.setattr(privileged, "WAIT", 60)
+        monkeypatch.setattr(one, "_silent_until", 0.0)
+        assert one.ask("environment", str(pid)) == (b"RANK=3", [])
+
+
+def test_without_a_helper_the_reason_is_that_of_the_kernel(tmp_path: Path) -> None:
+    (tmp_path / "proc/7/environ").mkdir(parents=True)
+    with pytest.raises(IsADirectoryError):
+        Privileged(str(tmp_path), str(tmp_path)).read("environment", "7")
+
+
+def test_more_connections_than_there_are_threads_are_closed(folder: Path) -> None:
+    path = str(folder / "files.sock")
+    held = []
+    for _ in range(200):
+        held.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        held[-1].connect(path)
+    until(lambda: sum(map(is_closed, held)) >= 200 - 64)
+    for one in held:
+        one.close()
+    until(lambda: bool(asked(folder, "files", "count", str(os.getpid()))))
+
+
+def is_closed(one: socket.socket) -> bool:
+    """Whether the other end has hung up."""
+    try:
+        return one.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+# Taken over
+
+TRIES = """
+import ctypes, os, socket, sys
+from gpunode.helper import capability, confine, serve
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+name, text, victim, back, confined = sys.argv[1:]
+path, victim = os.fsencode(text), int(victim)
+back = socket.socket(fileno=int(back))
+unix = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+file = os.open(path, os.O_RDWR)
+def call(number, *arguments):
+    if libc.syscall(number, *arguments) < 0:
+        raise OSError(ctypes.get_errno(), "")
+def how(flags):
+    return (ctypes.c_uint64 * 3)(flags, 0, 0)
+tries = {
+    "open to write": lambda: os.open(path, os.O_WRONLY),
+    "open to append": lambda: os.open(path, os.O_RDWR | os.O_APPEND),
+    "create": lambda: os.open(path + b".new", os.O_CREAT | os.O_RDONLY, 0o600),
+    "truncate": lambda: os.open(path, os.O_TRUNC | os.O_RDONLY),
+    "openat2": lambda: call(437, -100, path, ctypes.byref(how(os.O_RDWR)), 24),
+    "creat": lambda: call(85, path, 0o600),
+    "memory of another": lambda: os.open(f"/proc/{victim}/mem", os.O_RDWR),
+    "write": lambda: os.write(file, b"x"),
+    "writev": lambda: os.writev(file, [b"x"]),
+    "pwrite": lambda: os.pwrite(file, b"x", 0),
+    "map to write": lambda: call(9, 0, 4096, 3, 1, file, 0),
+    "map to run": lambda: call(9, 0, 4096, 7, 0x22, -1, 0),
+    "link": lambda: os.link(path, path + b".x"),
+    "folder": lambda: os.mkdir(path + b".d"),
+    "mode": lambda: os.chmod(path, 0o777),
+    "owner": lambda: os.chown(path, os.getuid(), -1),
+    "process_vm_writev": lambda: call(311, victim, 0, 0, 0, 0, 0),
+    "ptrace": lambda: call(101, 0x4206, victim, 0, 0),
+    "unshare": lambda: call(272, 0),
+    "io_uring": lambda: call(425, 1, 0),
+    "signal": lambda: os.kill(victim, 0),
+    "ioctl": lambda: call(16, file, 0x5451, 0),
+    "internet": lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM),
+    "internet 6": lambda: socket.socket(socket.AF_INET6, socket.SOCK_STREAM),
+    "datagrams": lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
+    "netlink": lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0),
+    "unix": lambda: socket.socket(socket.AF_UNIX, socket.SOCK_STREAM),
+    "connect": lambda: call(42, unix[0].fileno(), 0, 0),
+    "connect by sending": lambda: unix[0].sendmsg([b"x"], [], 0x20000000),
+    "enter mounts": lambda: call(308, file, 0x20000),
+    "remove": lambda: os.unlink(path),
+}
+work = serve.work_of(name, "", "/k", "/c")
+capability.keep(work.capabilities)
+if confined == "confined":
+    confine.confine(work.calls, work.sockets)
+done = []
+with capability.raised():
+    for what, attempt in tries.items():
+        try:
+            attempt()
+        except OSError as error:
+            if error.errno == 1:
+                continue
+        done.append(what)
+back.sendmsg(["\\n".join(done).encode()])
+"""
+
+MAY = {
+    "files": set(),
+    "sockets": {"unix", "connect", "remove"},
+    "network": {"internet", "internet 6"},
+}
+"""What a helper whose code somebody runs may do of all that: nothing that changes the node."""
+
+
+def taken(work: str, how: str, folder: Path) -> set[str]:
+    """What succeeds of the tries, or fails for another reason than that it is not allowed."""
+    (folder / "file").write_text("x")
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, its, subprocess.Popen(["sleep", "60"]) as victim:
+        arguments = [work, str(folder / "file"), str(victim.pid), str(its.fileno()), how]
+        command = [sys.executable, "-c", TRIES, *arguments]
+        try:
+            subprocess.run(command, pass_fds=[its.fileno()], check=True)
+        finally:
+            victim.kill()
+        return set(ours.recv(1 << 16).decode().splitlines())
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="calls by their numbers on x86-64")
+@pytest.mark.parametrize("work", WORKS)
+def test_whoever_takes_a_helper_over_changes_nothing_and_leaves_by_no_other_way(
+    work: str, tmp_path: Path
+) -> None:
+    assert taken(work, "confined", tmp_path) == MAY[work]
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="calls by their numbers on x86-64")
+@as_root
+def test_without_its_list_of_calls_it_could_do_nearly_all(tmp_path: Path) -> None:
+    assert len(taken("files", "free", tmp_path)) >= 25
+
+
+@pytest.mark.skipif(not seccomp.NUMBERS.exists(), reason="needs linux-libc-dev")
+def test_the_numbers_of_system_calls_are_the_kernels() -> None:
+    generic = Path("/usr/include/asm-generic/unistd.h").read_text().replace("__NR3264_", "__NR_")
+    of_arm = dict(seccomp.NUMBER.findall(generic))
+    of_this = dict(seccomp.NUMBER.findall(seccomp.NUMBERS.read_text()))
+    for name, of_x86, number in (entry.split() for entry in confine.NUMBERS.split(",")):
+        if number != "-1":
+            assert of_arm[name.replace("newfstatat", "fstatat")] == number
+        if os.uname().machine == "x86_64":
+            assert of_this[name] == of_x86
+
+
+# Small enough to read
+
+
+def test_the_helper_is_small_and_loads_nothing_that_parses_or_serves() -> None:
+    lines = 0
+    for path in PACKAGE.glob("*.py"):
+        text = path.read_text()
+        tree = ast.parse(text)
+        said = {
+            line
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            for line in range(node.lineno, (node.end_lineno or 0) + 1)
+        }
+        code = {
+            line
+            for token in tokenize.generate_tokens(io.StringIO(text).readline)
+            if token.type in (tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING)
+            for line in range(token.start[0], token.end[0] + 1)
+        }
+        lines += len(code - said)
+    assert lines <= 600
+    load = "import gpunode.helper.serve, sys; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", load], capture_output=True, text=True, check=True)
+    loaded = {name for name in ran.stdout.split() if "gpunode" in name}
+    assert all(name == "gpunode" or re.match(r"gpunode\.helper\b", name) for name in loaded)
+    for parser in ("json", "xml", "email", "http", "yaml", "pydantic", "urllib.request", "ssl"):
+        assert parser not in ran.stdout.split()
