@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+import socket
+import struct
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import islice, takewhile
 
 LISTEN = "0A"
@@ -44,6 +47,22 @@ def listens(process: str) -> bool:
     return any(target in waiting for target in descriptors(process))
 
 
+def listening_at(process: str) -> list[str]:
+    """The addresses, as HOST:PORT, at which a process waits for TCP connections, in its order.
+
+    Raises ``OSError``, also without the right to see its descriptors.
+    """
+    waiting = {
+        f"socket:[{inode}]": address
+        for table in ("tcp", "tcp6")
+        for inode, address in _table(process, table).items()
+    }
+    if not waiting:
+        return []
+    found = (waiting[target] for target in descriptors(process) if target in waiting)
+    return list(dict.fromkeys(address for address in found if address))
+
+
 def communicates(process: str) -> bool:
     """Whether a process, given by its folder in /proc, has the socket of a communicator of NCCL.
 
@@ -67,14 +86,14 @@ def descriptors(process: str) -> Iterator[str]:
                 continue
 
 
-def _table(process: str, table: str) -> set[str]:
+def _table(process: str, table: str) -> dict[str, str]:
     try:
         with open(f"{process}/net/{table}", "rb", buffering=AT_ONCE) as file:
             return listening(line.decode("ascii", "replace") for line in file)
     except FileNotFoundError:
         if table == "tcp":  # the process has ended
             raise
-        return set()  # without IPv6
+        return {}  # without IPv6
 
 
 def of_communicators(lines: Iterable[str]) -> set[str]:
@@ -84,8 +103,23 @@ def of_communicators(lines: Iterable[str]) -> set[str]:
     return {row[6] for row in rows if len(row) > 7 and COMMUNICATOR.match(row[7])}
 
 
-def listening(lines: Iterable[str]) -> set[str]:
-    """The inodes of the sockets in a table that wait for connections, which are its first rows."""
+def listening(lines: Iterable[str]) -> dict[str, str]:
+    """The sockets in a table that wait for connections, which are its first rows.
+
+    By inode, the address as HOST:PORT; empty if it cannot be read.
+    """
     rows = (line.split() for line in islice(lines, 1, ROWS))
     waiting = takewhile(lambda row: len(row) > 9 and row[3] == LISTEN, rows)
-    return {row[9] for row in waiting}
+    return {row[9]: _address(row[1]) for row in waiting}
+
+
+def _address(text: str) -> str:
+    """An address of a table, whose words are in the byte order of the machine."""
+    host, _, port = text.partition(":")
+    with suppress(ValueError, struct.error):
+        number, packed = int(port, 16), bytes.fromhex(host)
+        words = struct.unpack(f"={len(packed) // 4}I", packed)
+        family = socket.AF_INET if len(words) == 1 else socket.AF_INET6
+        name = socket.inet_ntop(family, struct.pack(f">{len(words)}I", *words))
+        return f"{name}:{number}" if family == socket.AF_INET else f"[{name}]:{number}"
+    return ""

@@ -100,6 +100,8 @@ NODE_CALLS = {
     "network_statistics": NodeCall(),
     "read_link": NodeCall(),
     "ask": NodeCall(named_by=2),
+    "listening_at": NodeCall(),
+    "scrape": NodeCall(named_by=3),
     "datagrams": NodeCall(events=True),
     "allocations": NodeCall(),
 }
