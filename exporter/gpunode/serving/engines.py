@@ -323,7 +323,6 @@ RAY_SERVE = Engine(
     ),
     "2.9 and later",
     ("https://github.com/ray-project/ray/blob/master/doc/source/serve/monitoring.md",),
-    frozenset({"serve"}),
 )
 
 ENGINES = (VLLM, SGLANG, TENSORRT_LLM, LMDEPLOY, TGI, LLAMA_CPP, TRITON, RAY_SERVE)
