@@ -174,10 +174,7 @@ SGLANG = Engine(
         Name(RESPONSE, "sglang:e2e_request_latency_seconds"),
     ),
     "0.3 to 0.5",
-    (
-        "https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/metrics/collector.py",
-        "https://github.com/sgl-project/sglang/blob/main/docs/references/production_metrics.md",
-    ),
+    ("https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/metrics/collector.py",),
     frozenset({"launch_server", "sglang"}),
     frozenset({ITEMS, OUTPUT_TOKEN, STEPS, FIRST_TOKEN}),
     flags="--enable-metrics",
@@ -205,7 +202,7 @@ TENSORRT_LLM = Engine(
     "1.1 and later",
     (
         "https://github.com/NVIDIA/TensorRT-LLM/blob/main/tensorrt_llm/metrics/collector.py",
-        "https://github.com/NVIDIA/TensorRT-LLM/blob/main/docs/source/commands/trtllm-serve/trtllm-serve.rst",
+        "https://github.com/NVIDIA/TensorRT-LLM/blob/main/docs/source/commands/trtllm-serve.rst",
     ),
     frozenset({"trtllm-serve"}),
     path="/prometheus/metrics",

@@ -27,6 +27,7 @@ from gpunode.holders.census import Census
 from gpunode.holders.holder import Holder, Pauses
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import ProcessStat
+from gpunode.node.node import Scraped
 from gpunode.serving import engines, relatives, totals
 from gpunode.serving.engines import WANTED, Engine, Figure
 from gpunode.serving.page import Page, Told, parse
@@ -206,6 +207,10 @@ LOADING = 503
 
 DEAF = ("unknown", "no_metrics", "garbled")
 """What does not change soon."""
+
+MOVED = (301, 302, 307, 308)
+"""Statuses for which the same path is asked with a slash: where Starlette mounts an application, it
+redirects to that. No other place is asked."""
 
 REASONS = ("no_permission", "unknown", "no_metrics", "silent", "garbled")
 """Why nothing is read of a process, the most telling first."""
@@ -473,11 +478,11 @@ class ServingEngines:
         return asked[target]
 
     def _get(self, target: Target, found: Found) -> str:
-        process = target.process
+        """Ask at an address. Empty if an engine answers, else why it does not."""
         try:
-            page = process.ask(
-                partial(self.node.scrape, process.pid, target.address, target.path, WANTED)
-            )
+            page = self._scraped(target, target.path)
+            if page.status in MOVED:
+                page = self._scraped(target, f"{target.path}/")
         except TimeoutError:
             return "silent"
         except PermissionError:
@@ -493,6 +498,12 @@ class ServingEngines:
         if page.status == LOADING:
             return "loading"
         return "unknown" if page.exposes else "no_metrics"
+
+    def _scraped(self, target: Target, path: str) -> Scraped:
+        process = target.process
+        return process.ask(
+            partial(self.node.scrape, process.pid, target.address, path, WANTED.keys())
+        )
 
     def _take(self, key: Key, found: Found, took: float, now: float) -> None:
         """Take what was found of a server."""
