@@ -62,7 +62,6 @@ UNSHOWN: Mapping[str, tuple[str, ...]] = {
         "gpunode_nccl_bench_timestamp_seconds",
         "gpunode_nccl_collectives_total",
         "gpunode_nccl_topology_channels",
-        "gpunode_serving_engine_info",
         "gpunode_serving_inputs_total",
         "gpunode_serving_response_seconds",
         "gpunode_slurm_jobs",

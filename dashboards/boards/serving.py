@@ -7,7 +7,7 @@ from dashboards.boards.job import MEMBER
 from dashboards.layout import Board, link_to, row, section
 from dashboards.panels import ENGINE, RULES, SHARE, areas, figure, lines, rows_of
 from dashboards.queries import JOBS as SELECTED
-from dashboards.queries import Query, limit, selected
+from dashboards.queries import Query, limit, rate, selected
 from dashboards.variables import datasource, of_few, of_many
 from gpunode.export import palette
 
@@ -46,7 +46,7 @@ SERVING_BOARD = Board(
             row(
                 3,
                 figure(
-                    "First tokens late",
+                    "First tokens",
                     "Which share of the first tokens came later than the objective?",
                     [_asked(f'max ({MISSED}{{objective="first_token"}})')],
                     SHARE,
@@ -57,13 +57,6 @@ SERVING_BOARD = Board(
                     "Which share of the tokens after the first came later than the objective?",
                     [_asked(f'max ({MISSED}{{objective="output_token"}})')],
                     SHARE,
-                    needs=ENGINE,
-                ),
-                figure(
-                    "Running",
-                    "How many requests are computed?",
-                    [_asked(f'sum ({QUEUE}{{phase="running"}})')],
-                    "none",
                     needs=ENGINE,
                 ),
                 figure(
@@ -90,21 +83,14 @@ SERVING_BOARD = Board(
                     among=_asked(f"sum ({QUEUE})", "No such engine"),
                 ),
                 figure(
-                    "Tokens a second",
-                    "How many tokens are generated a second?",
-                    [_asked(f'sum ({TOKENS}{{kind="generated"}})')],
-                    "none",
-                    needs=ENGINE,
-                ),
-                figure(
-                    "Joules a token",
+                    "Joule/token",
                     "How much energy do the GPUs take for each token that they generate?",
                     [_asked("avg (job:gpunode_serving_energy:joules_per_token)")],
                     "joule",
                     needs=ENGINE,
                     decimals=2,
                 ),
-                widths=(3, 3, 3, 3, 3, 3, 3, 3),
+                widths=(4, 4, 4, 4, 4, 4),
             ),
             row(
                 8,
@@ -155,7 +141,7 @@ SERVING_BOARD = Board(
                     [
                         _asked("max (job:gpunode_serving_kv_cache:max)", "cache in use"),
                         _asked(
-                            _of_gpus("rate(gpunode_serving_preemptions_total[5m])", "workload"),
+                            _of_gpus(rate("gpunode_serving_preemptions_total"), "workload"),
                             "preemptions a second",
                         ),
                     ],
@@ -167,9 +153,9 @@ SERVING_BOARD = Board(
                     "How many tokens are in a forward pass?",
                     [
                         _asked(
-                            _of_gpus("rate(gpunode_serving_step_items_total[5m])", "workload")
+                            _of_gpus(rate("gpunode_serving_step_items_total"), "workload")
                             + " / "
-                            + _of_gpus("rate(gpunode_serving_steps_total[5m])", "workload"),
+                            + _of_gpus(rate("gpunode_serving_steps_total"), "workload"),
                             "{{workload}}",
                         )
                     ],
