@@ -13,6 +13,7 @@ from alerts.model import Unit
 from gpunode.driver.nvidia.xids import OF_HARDWARE, OF_NVLINK5, those_that
 from gpunode.verdict.causes.cause import LOST
 from gpunode.verdict.causes.data import REMOTE_SHARE, SHM_FULL
+from gpunode.verdict.causes.serving import FULL
 from gpunode.verdict.shortages import XID_REMEMBERED
 
 
@@ -197,6 +198,13 @@ SERVER_STALLED_FROM = Setting(
     "Seconds without work after which GPUs of a server that spin stand still.",
     "seconds",
 )
+SERVER_TOKENLESS_FROM = Setting(
+    "server_tokenless_from",
+    30,
+    "Seconds for which a server whose engine has running requests may give no token, and its GPUs "
+    "do no work.",
+    "seconds",
+)
 SERVER_RESTED = Setting(
     "server_rested",
     0.9,
@@ -253,6 +261,19 @@ SERVING_SLOWDOWN = Setting(
     "number",
 )
 
+SERVING_TARGET = Setting(
+    "serving_target",
+    0.99,
+    "Share of the first tokens, and of the others, that should come within the exporter's "
+    "objectives: serving.first-token-objective and serving.output-token-objective.",
+    "percent",
+)
+KV_CACHE_FULL = Setting(
+    "kv_cache_full",
+    FULL,
+    "From this share in use, a KV cache has no room for another request.",
+    "percent",
+)
 ASKED_SHARE = Setting(
     "asked_share",
     0.9,

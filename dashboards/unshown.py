@@ -63,6 +63,7 @@ UNSHOWN: Mapping[str, tuple[str, ...]] = {
         "gpunode_nccl_collectives_total",
         "gpunode_nccl_topology_channels",
         "gpunode_serving_inputs_total",
+        "gpunode_serving_response_seconds",
         "gpunode_slurm_jobs",
         "gpunode_training_flops_total",
         "gpunode_training_samples_total",
@@ -70,6 +71,7 @@ UNSHOWN: Mapping[str, tuple[str, ...]] = {
     "How well gpunode itself reads: `gpunode doctor` tells of it in words": (
         "gpunode_job_unreadable_processes",
         "gpunode_nccl_ras_unanswered",
+        "gpunode_serving_unanswered",
         "gpunode_source_cpu_seconds_total",
         "gpunode_source_dropped_series_total",
         "gpunode_source_last_success_timestamp_seconds",

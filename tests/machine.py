@@ -19,7 +19,7 @@ from typing import Any
 
 from gpunode.driver.driver import Driver, Gpu, Identity, Process, Unsupported
 from gpunode.metric import Sample
-from gpunode.node import containers
+from gpunode.node import containers, http
 from gpunode.node.datagram_socket import Datagram
 from gpunode.node.kubelet import Allocation
 from gpunode.node.local import LocalNode
@@ -28,6 +28,7 @@ from gpunode.node.node import (
     Filesystem,
     Image,
     KeptLines,
+    Scraped,
     SteppedClock,
     environment_of,
     libraries_of,
@@ -138,6 +139,13 @@ class Machine:
 
     def ask(self, pid: int, address: str, request: str) -> str:  # noqa: ARG002
         return str(self._answer("asked", f"{pid} {address}"))
+
+    def listening_at(self, pid: int) -> list[str]:
+        return [str(address) for address in self._answer("listening_at", str(pid))]
+
+    def scrape(self, pid: int, address: str, path: str, names: Collection[str]) -> Scraped:
+        page = self.read_text(str(self._answer("scraped", f"{pid} {address} {path}")))
+        return http.scraped_of(f"HTTP/1.0 200 OK\r\n\r\n{page}", names)
 
     def datagrams(self, socket: str, known: Collection[int]) -> list[Datagram]:  # noqa: ARG002
         return [Datagram(**came) for came in self._answer("datagrams", socket)]

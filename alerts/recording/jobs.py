@@ -105,9 +105,11 @@ OWN_REASONS = "|".join(reason.name for reason in (GONE, STOPPED, CPU_BOUND))
 
 COSTS = (
     f"(job:gpunode_stalled:seconds unless on ({JOB}) "
-    f"job:gpunode_stalled:seconds * on ({JOB}) job:gpunode_job:gpus < {PAGED_FROM})"
+    f"(job:gpunode_stalled:seconds * on ({JOB}) job:gpunode_job:gpus < {PAGED_FROM} "
+    f"unless on ({JOB}) job:gpunode_server_stuck:seconds))"
 )
-"""How long those jobs have stood still that have cost as much as somebody is woken for."""
+"""How long those jobs have stood still that have cost as much as somebody is woken for. Who waits
+for a server's answer is harmed at once."""
 
 PAUSES = of_gpus("gpunode_training_step_median_seconds") + (
     f" unless on ({GPU}) " + of_gpus("gpunode_training_last_step_timestamp_seconds")
@@ -316,13 +318,16 @@ OF_CLUSTERS: tuple[Record, ...] = (
 SERVICE = tuple(label for label in OF_JOB if label != "replica")
 BY_SERVICE = ", ".join(SERVICE)
 REQUESTS = "gpunode_serving_request_seconds"
+ENGINE = 'gpunode_serving_requests_total{result="finished"}'
+ANSWERED = f"{rate(f'{REQUESTS}_count')} or on ({GPU}) {rate(ENGINE)}"
 
 OF_SERVICES: tuple[Record, ...] = (
     Record(
         name="job:gpunode_serving_requests:rate5m",
         labels=SERVICE,
-        expression=f"sum by ({BY_SERVICE}) ({of_jobs(rate(f'{REQUESTS}_count'), 'sum')})",
-        purpose="Requests a second that all replicas of a service answer.",
+        expression=f"sum by ({BY_SERVICE}) ({of_jobs(ANSWERED, 'sum')})",
+        purpose="Requests a second that all replicas of a service answer, by the client in the "
+        "server or else by its engine.",
         given={**HELD, series(f"{REQUESTS}_count"): 5.0},
         results={("", "train", ""): 5.0},
     ),
@@ -461,10 +466,12 @@ OF_STALLS: tuple[Record, ...] = (
             f"and on ({JOB}) (job:gpunode_gpu_blocked:count "
             f"and on ({JOB}) job:gpunode_job:collective) "
             f"unless on ({JOB}) job:gpunode_pause:excused "
+            f"or on ({JOB}) job:gpunode_server_stuck:seconds "
             f"or on ({JOB}) job:gpunode_server_stalled:seconds"
         ),
         purpose="Seconds since any GPU of a job, or of a server's group on a node, last worked, "
-        "while some of them wait in a collective and nothing excuses it.",
+        "while some of them wait in a collective and nothing excuses it; of a server with running "
+        "requests, whether or not they wait.",
         given={**TRAINS, **TRAINS_B, WORKLESS: 7320.0, STREAK: 7000.0},
         results={TRAIN: 7320.0},
     ),
@@ -668,10 +675,12 @@ OF_STALLS: tuple[Record, ...] = (
             f"count by ({JOB}) (job:gpunode_late_gpu:reason) "
             f'unless on ({JOB}) job:gpunode_late_gpu:reason{{reason!~"{OWN_REASONS}"}} '
             f"unless on ({JOB}) job:gpunode_stalled:seconds offset 15s > {STALLED_FROM} "
-            f"or on ({JOB}) (job:gpunode_stalled:own and on ({JOB}) job:gpunode_stalled:seconds)"
+            f"or on ({JOB}) (job:gpunode_stalled:own and on ({JOB}) job:gpunode_stalled:seconds) "
+            f"or on ({JOB}) job:gpunode_server_stuck:seconds"
         ),
         purpose="Jobs that stand still by their own making: when they came to, each process that "
-        "the others wait for had ended, was stopped, or kept a CPU busy. The rule reads its own "
+        "the others wait for had ended, was stopped, or kept a CPU busy. So do servers whose "
+        "engine has running requests and gives no token. The rule reads its own "
         "past, so that a page does not move to somebody else.",
         given={
             **TRAINS,

@@ -1,4 +1,4 @@
-"""Servers that report nothing themselves, as vLLM and SGLang: a group of GPUs that stands still.
+"""Servers that stand still: by the words of their engine, or else by what their GPUs do.
 
 A server without requests is no fault, and only some of them spin meanwhile. vLLM's workers wait in
 a queue in shared memory, SGLang's in a broadcast between CPUs: their GPUs run nothing. In a server
@@ -6,8 +6,9 @@ that broadcasts each request over NCCL, all GPUs but the first spin until somebo
 https://github.com/vllm-project/vllm/blob/main/vllm/distributed/device_communicators/shm_broadcast.py
 https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/managers/scheduler.py
 
-So GPUs that spin for long are a hang where no GPU is left that could be waiting for a request, or
-where the server was seen to rest without spinning. Otherwise it cannot be told, and is not.
+So without the engine's words, GPUs that spin for long are a hang where no GPU is left that could be
+waiting for a request, or where the server was seen to rest without spinning. Otherwise it cannot be
+told, and is not.
 """
 
 from __future__ import annotations
@@ -30,9 +31,14 @@ from alerts.examples import (
     series,
 )
 from alerts.model import AT_ONCE, FOR_DAYS, FOR_HOURS, Given, Record
-from alerts.promql import DAY, GPU, JOB, NODE, OWNER, of_gpus
+from alerts.promql import DAY, GPU, JOB, NODE, OWNER, of_gpus, of_jobs
 from alerts.recording.jobs import STREAK_OF_GPU, WORKLESS_OF_GPU
-from alerts.settings import BLOCKED_FROM, SERVER_RESTED, SERVER_STALLED_FROM
+from alerts.settings import (
+    BLOCKED_FROM,
+    SERVER_RESTED,
+    SERVER_STALLED_FROM,
+    SERVER_TOKENLESS_FROM,
+)
 from gpunode.verdict.reasons import AT_WORK, GONE, STOPPED, UNINTERRUPTIBLE
 
 GROUP = f"{NODE}, {OWNER}"
@@ -67,6 +73,11 @@ PROCESSES: Given = {
     for pod, pid, on in (("train-0", "417", {}), ("train-1", "418", ON_B))
 }
 WORKLESS_SERVER: Given = {**SERVED, **SERVED_B, WORKLESS: 600.0, WORKLESS_B: 600.0}
+STUCK: Given = {
+    **HELD,
+    WORKLESS: 60.0,
+    series("gpunode_serving_tokenless_seconds", engine="vllm", model="llama"): 60.0,
+}
 HUNG: Given = {
     **WORKLESS_SERVER,
     **PROCESSES,
@@ -183,6 +194,19 @@ OF_GROUPS: tuple[Record, ...] = (
         "can be waiting for a request.",
         given=HUNG,
         results={TRAIN: 600.0},
+    ),
+    Record(
+        name="job:gpunode_server_stuck:seconds",
+        labels=OF_JOB,
+        interval=AT_ONCE,
+        expression=(
+            of_jobs(of_gpus("gpunode_serving_tokenless_seconds")) + f" > {SERVER_TOKENLESS_FROM} "
+            f"and on ({JOB}) job:gpunode_workless:seconds > {SERVER_TOKENLESS_FROM}"
+        ),
+        purpose="Seconds for which the engine of a server has had running requests and given no "
+        "token, while no GPU of it has worked: a long prefill is none.",
+        given=STUCK,
+        results={TRAIN: 60.0},
     ),
 )
 """Groups of a server that stand still. They are evaluated before the jobs that do."""

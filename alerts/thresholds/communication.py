@@ -60,12 +60,13 @@ COMMUNICATION = (
     Threshold(
         alert="JobStalled",
         group="communication",
-        summary="A job stands still in a collective",
-        summary_ko="작업이 집합 통신에서 멈춰 있습니다",
+        summary="A job or a server stands still",
+        summary_ko="작업 또는 추론 서버가 멈춰 있습니다",
         says="no GPU of the job, or of a server's GPUs on one node, has worked for {value}, and "
-        "some wait in a collective",
+        "some wait in a collective, or its engine has running requests and gives no token",
         when="no GPU of the job has worked for {value}, and some wait in a collective; of a server "
-        "on one node, for {server_stalled_from}, unless its first GPU may wait for a request; a "
+        "on one node, for {server_stalled_from}, unless its first GPU may wait for a request; or "
+        "its engine has had running requests and given no token for {server_tokenless_from}; a "
         "page unless that has cost less than {paged_from} of GPU time",
         meaning="An NCCL kernel waits for a peer that does not come; nothing computes or moves.",
         remedy="Find the rank that the others wait for, save its stack, then restart the job.",

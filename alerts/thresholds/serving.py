@@ -5,10 +5,12 @@ from __future__ import annotations
 from alerts.examples import HELD, series
 from alerts.model import Example, Threshold, Tier
 from alerts.promql import JOB
-from alerts.settings import ASKED_SHARE, SERVING_SLOWDOWN
+from alerts.recording.engines import LLAMA, MET, OBJECTIVES
+from alerts.settings import ASKED_SHARE, KV_CACHE_FULL, SERVING_SLOWDOWN, SERVING_TARGET
 
 BUCKET = "gpunode_serving_request_seconds_bucket"
 REQUESTS = series("gpunode_serving_request_seconds_count")
+CACHE = series("gpunode_serving_kv_cache_used_ratio", **LLAMA)
 SERVICE = JOB.replace("replica, ", "")
 
 SERVING = (
@@ -69,5 +71,66 @@ SERVING = (
         tiers=(Tier(severity="page", threshold=1.0, after="10m"),),
         scope="job",
         example=Example(fires={**HELD, REQUESTS: 0.0}, quiet={REQUESTS: 20.0}, value=None),
+    ),
+    Threshold(
+        alert="ServingObjectiveMissed",
+        group="serving",
+        summary="Tokens of a service come too late, and too often",
+        summary_ko="추론 토큰이 목표 시간보다 늦게 나옵니다",
+        says="over an hour and over the last five minutes, {value} times as many tokens came late "
+        "as the target allows ({objective})",
+        when="{value} times as many first tokens, or others, came late as a target of "
+        "{serving_target} allows, over an hour and over the last five minutes",
+        meaning="At this pace the errors that are allowed in 30 days are used up within two.",
+        remedy="See the queue, the cache and the verdicts of its GPUs, and add replicas.",
+        source="https://sre.google/workbook/alerting-on-slos/",
+        record="job:gpunode_serving_objective:burn",
+        signal=(
+            "(job:gpunode_serving_objective:missed1h < job:gpunode_serving_objective:missed5m "
+            "or job:gpunode_serving_objective:missed5m) "
+            f"/ (1 - {SERVING_TARGET})"
+        ),
+        window="1h",
+        unit="number",
+        tiers=(Tier(severity="ticket", threshold=14.4, after="2m"),),
+        scope="job",
+        labels=("objective",),
+        example=Example(
+            fires={**OBJECTIVES},
+            quiet={series(MET, **LLAMA, objective="first_token"): 9.9},
+            value=50.0,
+        ),
+    ),
+    Threshold(
+        alert="ServingCacheFull",
+        group="serving",
+        summary="More requests wait than run, because the KV cache is full",
+        summary_ko="KV 캐시가 가득 차 대기 요청이 쌓입니다",
+        says="{value} times as many requests wait as run, and the KV cache is full",
+        when="{value} times as many requests wait as run, and {kv_cache_full} of the cache is in "
+        "use",
+        meaning="Answers come later the longer it goes on; the GPUs may well be busy.",
+        remedy="Give the cache more memory or fewer bits, or add replicas.",
+        source="https://docs.vllm.ai/en/latest/configuration/optimization.html",
+        record="job:gpunode_serving_queue:to_running",
+        signal=(
+            f'sum by ({SERVICE}) (job:gpunode_serving_queue:count{{phase="waiting"}}) / '
+            f'(sum by ({SERVICE}) (job:gpunode_serving_queue:count{{phase="running"}}) > 0) '
+            f"and on ({SERVICE}) job:gpunode_serving_kv_cache:max >= {KV_CACHE_FULL}"
+        ),
+        window="0s",
+        unit="number",
+        tiers=(Tier(severity="ticket", threshold=1.0, after="10m"),),
+        scope="job",
+        example=Example(
+            fires={
+                **HELD,
+                CACHE: 0.98,
+                series("gpunode_serving_requests", **LLAMA, phase="running"): 8.0,
+                series("gpunode_serving_requests", **LLAMA, phase="waiting"): 16.0,
+            },
+            quiet={CACHE: 0.7},
+            value=2.0,
+        ),
     ),
 )

@@ -9,6 +9,16 @@ from dashboards.boards.health import HEALTH
 from dashboards.boards.host import HOST
 from dashboards.boards.job import JOB
 from dashboards.boards.node import NODE_BOARD
+from dashboards.boards.serving import SERVING_BOARD
 from dashboards.layout import Board
 
-BOARDS: tuple[Board, ...] = (FLEET, JOB, NODE_BOARD, HOST, GPU_BOARD, HEALTH, CAPACITY)
+BOARDS: tuple[Board, ...] = (
+    FLEET,
+    JOB,
+    SERVING_BOARD,
+    NODE_BOARD,
+    HOST,
+    GPU_BOARD,
+    HEALTH,
+    CAPACITY,
+)

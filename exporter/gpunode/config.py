@@ -237,6 +237,23 @@ class HostSettings(BenchSettings):
     audit_interval: Seconds = Field(600.0, description="seconds between audits of the node")
 
 
+class ServingSettings(Section):
+    """Inference engines on the GPUs, and within what they should answer."""
+
+    ask: bool = Field(
+        True,
+        description="ask the inference engines on the GPUs for their metrics, where the privileges "
+        "allow it",
+    )
+    interval: Seconds = Field(10.0, description="seconds between requests to an engine")
+    first_token_objective: float = Field(
+        2.0, gt=0, le=DAY, description="seconds within which the first token should come"
+    )
+    output_token_objective: float = Field(
+        0.1, gt=0, le=DAY, description="seconds within which each token after it should come"
+    )
+
+
 class KubeletSettings(Section):
     """Where the kubelet of this node answers."""
 
@@ -387,6 +404,7 @@ class Settings(CommandSettings):
     kubernetes: KubernetesSettings = KubernetesSettings()
     slurm: SlurmSettings = SlurmSettings()
     client: ClientSettings = ClientSettings()
+    serving: ServingSettings = ServingSettings()
     compat: Compat = "none"
 
 

@@ -34,6 +34,7 @@ from gpunode.loop.metrics import METRICS as OF_SOURCES
 from gpunode.metric import Metric
 from gpunode.nccl.ras import NcclRas
 from gpunode.node.node import Node
+from gpunode.serving.requests import ServingEngines
 from gpunode.source import (
     WHOLE_NODE,
     Absent,
@@ -91,6 +92,7 @@ METRICS: dict[str, tuple[Metric, ...]] = {
     "GPU": _metrics(*GPU_SOURCES, *HOLDERS_SOURCES, GpuOwners),
     "Pods and Slurm jobs": _metrics(Pods, SlurmJobs),
     "Training": TrainingSteps.metrics,
+    "Serving": ServingEngines.metrics,
     "Node": _metrics(*NODE_SOURCES, NcclRas, Filesystems),
     "Verdicts": Verdicts.metrics,
     "dcgm-exporter's, with `--compat=dcgm`": DcgmNames.metrics,
@@ -179,12 +181,12 @@ class NodeSources:
 
     name = "host"
     needs = "the node's root, mounted at path.rootfs"
-    metrics = METRICS["Node"]
+    metrics = (*METRICS["Node"], *METRICS["Serving"])
 
     def __init__(self, census: Census, settings: Settings) -> None:
         self.node = node = census.node
         self._sources: list[Source] = [kind(node, settings) for kind in NODE_SOURCES]
-        self._sources.append(NcclRas(census, settings))
+        self._sources += [NcclRas(census, settings), ServingEngines(census, settings)]
         self._filesystems = Filesystems(node, settings)
 
     def find(self) -> Iterable[tuple[Place, Source]]:
@@ -203,7 +205,7 @@ KINDS: dict[Kind, tuple[Kind, ...]] = {
     Pods: (Pods,),
     SlurmJobs: (SlurmJobs,),
     TrainingSteps: (TrainingSteps,),
-    NodeSources: (*NODE_SOURCES, NcclRas, FilesystemSpace, Unwatched),
+    NodeSources: (*NODE_SOURCES, NcclRas, ServingEngines, FilesystemSpace, Unwatched),
 }
 """By what finds them, the kinds of sources; those without metrics only serve others."""
 

@@ -76,6 +76,15 @@ CHOSEN: Mapping[str, str] = {
 EVERY_JOB: Mapping[str, str] = {**CHOSEN, f"topk ({SHOWN}, ": "topk (10000, "}
 """All jobs as if they were one, of whose ranks a graph shows the first."""
 
+SERVING = {
+    **dict.fromkeys(("First tokens", "Tokens late", "Waiting", "KV cache"), "A"),
+    **dict.fromkeys(("Joule/token", "Requests", "Batch", "Replicas"), "A"),
+    **dict.fromkeys(("Tokens", "KV cache and preemptions", "Stands still"), "AB"),
+    "Time to the first token": "ABC",
+    "Decoding and whole answers": "A",
+}
+"""The queries about engines, of which the incidents have none."""
+
 EMPTY: Mapping[tuple[str, str, str], str] = {
     ("gpunode-capacity", "Useful, 30 days", "B"): "60 days of series",
     ("gpunode-capacity", "Free GPUs, whole fleet", "A"): "a node that is wholly free",
@@ -90,6 +99,11 @@ EMPTY: Mapping[tuple[str, str, str], str] = {
     ("gpunode-health", "Parts missing", "A"): "a part that went while Prometheus ran",
     ("gpunode-health", "Ports", "A"): "a port that went down while Prometheus ran",
     ("gpunode-gpu", "Shared through MPS", "A"): "a GPU that is shared through MPS",
+    **{
+        ("gpunode-serving", title, target): "a server whose engine tells its metrics"
+        for title, targets in SERVING.items()
+        for target in targets
+    },
     ("gpunode-job", "What changed", "A"): "a job that slowed after an update",
     ("gpunode-job", "Graphs compiled", "A"): "a job that compiles, and gpunode.client in it",
     ("gpunode-job", "The odd one out", "B"): "ranks that are all alike",

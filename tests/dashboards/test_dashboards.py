@@ -52,6 +52,7 @@ CORE = {"timeseries", "stat", "bargauge", "table", "state-timeline", "heatmap", 
 
 ABOUT = {
     "gpunode-job": {"job"},
+    "gpunode-serving": {"job"},
     "gpunode-node": {"node"},
     "gpunode-host": {"node"},
     "gpunode-gpu": {"cluster", "node", "gpu"},
@@ -92,8 +93,8 @@ def test_what_is_committed_is_what_is_generated() -> None:
     assert {path: path.read_text() for path in FOLDER.iterdir()} == files(), "run: make dashboards"
 
 
-def test_there_are_seven() -> None:
-    about = ("fleet", "job", "node", "host", "gpu", "health", "capacity")
+def test_there_are_eight() -> None:
+    about = ("fleet", "job", "serving", "node", "host", "gpu", "health", "capacity")
     assert [board.uid for board in BOARDS] == [f"gpunode-{name}" for name in about]
 
 
@@ -185,6 +186,7 @@ SHORT = 5
 ANSWERS = {
     "gpunode-fleet": ("Main cause", "What holds GPUs up", "Jobs that lose most", "Firing alerts"),
     "gpunode-job": ("The odd one out", "Stands still", "Who differs, and how", "Ranks by verdict"),
+    "gpunode-serving": ("First tokens", "Stands still", "Requests", "Time to the first token"),
     "gpunode-node": (
         "What holds each GPU up",
         "Compute: GPUs by state",

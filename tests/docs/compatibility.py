@@ -15,6 +15,7 @@ from typing import Any
 import tests.nccl.test_nccl
 from gpunode.host.lustre import Lustre
 from gpunode.host.rdma_counters import CXI, DRIVERS, MLX5, STANDARD, What
+from gpunode.serving.engines import ENGINES, FIGURES, Name
 from tests.export.dcgm_clients import (
     CLIENTS,
     KINDS_NOT_ANSWERED,
@@ -140,6 +141,18 @@ def document() -> str:
         "those of [jobstats](https://github.com/PrincetonUniversity/jobstats), to which jobscope "
         "joins.",
         "",
+        "## Inference engines",
+        "",
+        "What each engine calls the figures of [serving.md](serving.md). Of several names, the "
+        "first that a page has is read; through Ray or OpenTelemetry, `:` may be `_`, and `ray_` "
+        "may come before. A name in brackets is a histogram's. The pages that the tests read "
+        "(`tests/serving/pages`) have the names, labels and buckets of these files; llama.cpp's "
+        "server also runs in a test.",
+        "",
+        *_table(("engine", "versions", "start it with", "names from"), _engines()),
+        "",
+        *_table(("figure", *(engine.title for engine in ENGINES)), _figures()),
+        "",
         "## Lustre",
         "",
         *_table(("metric", *(f"client {version}" for version in LUSTRE)), _lustre()),
@@ -224,6 +237,30 @@ def _dcgm() -> Iterator[Row]:
     for name in names:
         cell = "no" if name in NOT_ANSWERED else READ
         yield f"`{name}`", *(cell if name in client.names else NOT_ASKED for client in CLIENTS)
+
+
+def _engines() -> Iterator[Row]:
+    for engine in ENGINES:
+        sources = ", ".join(f"[{at}]({source})" for at, source in enumerate(engine.sources, 1))
+        flags = engine.flags if " " in engine.flags or not engine.flags else f"`{engine.flags}`"
+        yield engine.title, engine.versions, flags, sources
+
+
+def _figures() -> Iterator[Row]:
+    for figure in FIGURES:
+        cells = []
+        for engine in ENGINES:
+            names = [name for name in engine.names if name.figure is figure]
+            shown = [_named_so(name) for name in names]
+            cells.append("<br>".join(dict.fromkeys(shown)))
+        yield figure.meaning, *cells
+
+
+def _named_so(name: Name) -> str:
+    chosen = ", ".join(sorted(name.values))
+    of = f", {name.label} {'other than ' if name.others else ''}{chosen}" if name.label else ""
+    shown = f"`{name.theirs}`{of}"
+    return f"({shown})" if name.figure.kind == "times" else shown
 
 
 def _lustre() -> Iterator[Row]:

@@ -254,16 +254,18 @@ LIMITS = tuple(cause.name for cause, _ in BOUNDS)
 """What limits the work where nothing is lost, in the order in which it is looked for."""
 
 LOSSES: dict[str, tuple[str, ...]] = {
-    f"blocked ≥ {LOST:g}": ("straggler", "stalled_collective"),
+    f"blocked ≥ {LOST:g}": ("straggler", "stalled_collective", "no_requests"),
     f"copy ≥ {LOST:g}": ("data_loading_copy",),
     f"communication ≥ {COMMUNICATES:g}": ("communication",),
-    f"launch ≥ {LAUNCHES:g}": ("kernel_launch",),
+    f"launch ≥ {LAUNCHES:g}": ("host_bound", "kernel_launch"),
     f"launch ≥ {LOST:g}": ("memory_allocation",),
     f"clocks held down ≥ {THROTTLED_SHARE:g}": ("thermal", "power"),
 }
 """By the loss, the causes that need no other explanation."""
 
 PILL, STEP = 30, 42
+IN_A_ROW = 4
+"""The limits of the work in a row."""
 
 
 def _pill(cause: str, x: float, y: float, width: float) -> Drawn:
@@ -344,9 +346,12 @@ def verdict() -> str:
     ]
     last = foot + 146
     for at, cause in enumerate((*LIMITS, "none")):
-        drawn += _pill(cause, left + at * 236, last, 190)
-        if at < len(LIMITS):
-            drawn.append(_arrow(left + at * 236 + 194, last + 15, left + at * 236 + 232, last + 15))
+        row, column = divmod(at, IN_A_ROW)
+        x, y = left + column * 236, last + row * STEP
+        drawn += _pill(cause, x, y, 190)
+        if at < len(LIMITS) and column < IN_A_ROW - 1:
+            drawn.append(_arrow(x + 194, y + 15, x + 232, y + 15))
+    last += len(LIMITS) // IN_A_ROW * STEP
     return _picture(
         "How a verdict falls",
         "Time without work is explained by the first of these with evidence: "

@@ -16,6 +16,19 @@ from tests.machine import MACHINES
 from tests.nccl.ras import rank, status
 
 NCCL = MACHINES.with_name("nccl") / "recorded"
+PAGES = MACHINES.with_name("serving") / "pages"
+HTTP = b"HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\n\r\n"
+ENGINE_PAGES = tuple(HTTP + path.read_bytes() for path in sorted(PAGES.glob("*.txt")))
+LONG_ENGINE_PAGE = (
+    (HTTP + b"vllm:num_requests_running{", b'a="b",', b"} 1"),
+    (HTTP + b"vllm:num_requests_running{", b"} ", b"1"),
+    (HTTP + b'vllm:num_requests_running{model_name="', b"\\\\", b'"} 1'),
+    (HTTP, b"vllm:num_requests_running 1\n", b""),
+    (HTTP, b'vllm:time_to_first_token_seconds_bucket{le="1"} 1\n', b""),
+    (HTTP, b"\n", b""),
+    (HTTP, b"# TYPE ", b""),
+    (b"HTTP/1.0 200 OK", b"\r\n", b""),
+)
 LONGEST = 64 << 10
 """The most bytes of a file to begin with."""
 

@@ -61,7 +61,7 @@ from gpunode.loop.door import Door
 from gpunode.nccl import bench, ras
 from gpunode.nccl.log import HOSTNAME, MOST_COMMUNICATORS, DebugLog
 from gpunode.nccl.ras_answer import HERE, NAMED, Asked
-from gpunode.node import containers, kernel, kubelet, sockets, tape, tcp
+from gpunode.node import containers, http, kernel, kubelet, sockets, tape, tcp
 from gpunode.node.cgroup import whose
 from gpunode.node.datagram_socket import Datagram
 from gpunode.node.kubelet import Allocation, unary
@@ -85,6 +85,10 @@ from gpunode.node.tape import TapeError, TapeNode
 from gpunode.rules import changes
 from gpunode.rules.document import shipped
 from gpunode.rules.render import rendered
+from gpunode.serving import page as engine
+from gpunode.serving import totals
+from gpunode.serving.engines import WANTED
+from gpunode.serving.requests import FIRST_TOKEN_BOUNDS
 from gpunode.source import FAILURES, Source
 from tests.fuzz import seeds
 from tests.fuzz.seeds import files
@@ -227,6 +231,24 @@ def ras_answer(data: bytes) -> None:
     assert len(answer.missing) <= NAMED
     assert len(answer.launched) <= HERE
     assert all(len(rank.host) <= 64 for _, rank, _ in answer.missing)
+
+
+def engine_page(data: bytes) -> None:
+    """A page as it comes over a socket, and a later one of which half of the lines are left."""
+    answer = data.decode("ascii", "ignore")
+    for part in (answer, answer[: len(answer) // 2]):
+        told = engine.parse(http.scraped_of(part, WANTED).kept)
+        if told is None:
+            continue
+        assert len(told.models) <= engine.MODELS + 1
+        for name, of in told.models.items():
+            assert len(name) <= engine.LONGEST_MODEL
+            assert all(0 <= value <= 1e21 for value in of.figures.values())
+            for times in of.times.values():
+                sums = totals.counted(times, FIRST_TOKEN_BOUNDS)
+                assert sorted(sums[:-1]) == list(sums[:-1])
+                counts = totals.distribution(sums, FIRST_TOKEN_BOUNDS).counts
+                assert min(counts) >= 0
 
 
 def nccl_log(data: bytes) -> None:
@@ -568,6 +590,14 @@ TABLE: tuple[Parser, ...] = (
     ),
     Parser(
         "ras_text", ras_answer, seeds.RAS_TEXT, largest=tcp.LARGEST_ANSWER, long=seeds.LONG_TEXT
+    ),
+    Parser(
+        "engine_page",
+        engine_page,
+        seeds.ENGINE_PAGES,
+        (OSError,),
+        largest=tcp.LARGEST_ANSWER,
+        long=seeds.LONG_ENGINE_PAGE,
     ),
     Parser("nccl_log", nccl_log, seeds.NCCL_LOGS),
     Parser("kernel_log", of_the_kernel, (seeds.KMSG, seeds.SYSLOG), largest=MOST_READ),

@@ -266,8 +266,8 @@ def test_when_something_is_full_follows_from_the_last_minute() -> None:
 
 
 def test_a_socket_that_listens_is_told_from_one_that_is_connected() -> None:
-    assert sockets.listening(SOCKETS.splitlines()) == {"1574"}
-    assert sockets.listening(SOCKETS.splitlines()[:1]) == set()
+    assert sockets.listening(SOCKETS.splitlines()) == {"1574": "0.0.0.0:2024"}
+    assert sockets.listening(SOCKETS.splitlines()[:1]) == {}
 
 
 def test_a_communicators_socket_is_told_by_its_name() -> None:

@@ -61,6 +61,9 @@ class Actor:
     memory: tuple[float, ...] = ()
     """Bytes of GPU memory in use at one read after another, again and again."""
 
+    levels: dict[Labelled, float] = field(default_factory=dict)
+    """The values of gauges that have labels of their own."""
+
     @property
     def at(self) -> tuple[str, str]:
         return str(self.index), f"GPU-{self.index}"
@@ -145,7 +148,8 @@ class Sources:
     def series(self) -> Reading:
         gauges = (Sample(metric, self.actor.at, to) for metric, to in self.actor.gauges.items())
         others = (found for found in self.counters() if found.metric not in GpuHealth.metrics)
-        return Reading((*gauges, *others))
+        levels = (Sample(m, (*self.actor.at, *of), to) for (m, of), to in self.actor.levels.items())
+        return Reading((*gauges, *levels, *others))
 
     def health(self) -> Reading:
         return Reading(tuple(c for c in self.counters() if c.metric in GpuHealth.metrics))

@@ -15,6 +15,7 @@ from gpunode.host.pressure import RESOURCES
 from gpunode.jobs import processes as job
 from gpunode.jobs import steps
 from gpunode.metric import Metric
+from gpunode.serving import requests as serving
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.source import Judgement
 from tests.verdict.stage import Actor, Labelled, Stage
@@ -56,6 +57,26 @@ def notebook(
     rates: dict[Labelled, float] | None = None,
 ) -> Actor:
     return Actor(0, states, gauges, rates or {}, program="ipykernel_launcher")
+
+
+def engine(
+    states: dict[str, float],
+    running: float,
+    waiting: float = 0.0,
+    kv_cache: float = 0.5,
+    gauges: dict[Metric, float] | None = None,
+    rates: dict[Labelled, float] | None = None,
+) -> Actor:
+    """A GPU for whose requests an engine answers."""
+    model = ("vllm", "llama")
+    levels: dict[Labelled, float] = {
+        (serving.INFO, (*model, "GPU-0")): 1.0,
+        (serving.REQUESTS, (*model, "running")): running,
+        (serving.REQUESTS, (*model, "waiting")): waiting,
+        (serving.KV_CACHE, model): kv_cache,
+    }
+    counted = {(metric, (*model, *of)): rate for (metric, of), rate in (rates or {}).items()}
+    return Actor(0, states, gauges or {}, counted, program="VLLM::EngineCore", levels=levels)
 
 
 def told(actor: Actor) -> Judgement:
@@ -127,6 +148,72 @@ def test_time_without_work_is_put_down_to_what_the_node_shows(actor: Actor, caus
     verdict = told(actor)
     assert verdict.cause == cause
     assert cause == "none" or verdict.evidence
+
+
+AT_WORK = {"compute": 0.9, "memory": 0.1}
+DECODES = {"memory": 0.9, "compute": 0.1}
+SPINS = {"blocked": 1.0}
+PREEMPTS: dict[Labelled, float] = {(serving.PREEMPTIONS, ()): 0.2}
+
+
+def passes(tokens: float) -> dict[Labelled, float]:
+    """Twenty steps a second with so many tokens in each."""
+    return {(serving.STEPS, ()): 20.0, (serving.ITEMS, ()): 20.0 * tokens}
+
+
+@pytest.mark.parametrize(
+    ("actor", "cause"),
+    [
+        # The engine says whether anybody asks.
+        (engine(GAPS, 0), "no_requests"),
+        (engine(IDLE, 0), "no_requests"),
+        (engine(NOTHING, 0, gauges=ONE_THREAD), "no_requests"),
+        (engine(GAPS, 4), "unexplained"),
+        (engine(GAPS, 4, gauges=RESTS), "unexplained"),
+        (engine(SPINS, 0), "no_requests"),
+        (engine(SPINS, 4), "stalled_collective"),
+        (engine({"compute": 0.5, "blocked": 0.5}, 0), "no_requests"),
+        (engine({"compute": 0.5, "blocked": 0.5}, 4), "straggler"),
+        # Requests wait: there is room, or there is none.
+        (engine(GAPS, 4, 3), "queue"),
+        (engine(GAPS, 0, 3), "queue"),
+        (engine(GAPS, 4, 3, 0.97), "kv_full"),
+        (engine(GAPS, 4, 3, rates=PREEMPTS), "kv_full"),
+        (engine(AT_WORK, 40, 3, 0.97), "kv_full"),
+        (engine(AT_WORK, 40, 3, 0.94), "none"),
+        (engine(AT_WORK, 40, 0, 0.97), "none"),
+        # The engine's own code.
+        (engine(GAPS, 4, gauges=ONE_THREAD), "host_bound"),
+        (engine({"memory": 0.7, "launch": 0.3}, 4), "host_bound"),
+        (engine({"memory": 0.7, "launch": 0.3}, 0), "kernel_launch"),
+        (engine({"memory": 0.9, "launch": 0.1}, 40), "none"),
+        # What its batches are made of.
+        (engine(DECODES, 3), "batch_small"),
+        (engine(DECODES, 8), "batch_small"),
+        (engine(DECODES, 9), "none"),
+        (engine(DECODES, 3, 1), "none"),
+        (engine(AT_WORK, 20, rates=passes(2048)), "prefill_interference"),
+        (engine(AT_WORK, 20, rates=passes(150)), "none"),
+        (engine(AT_WORK, 1, rates=passes(2048)), "none"),
+        # It starts.
+        (Actor(0, IDLE, {serving.STARTING: 90.0}, program="vllm"), "cold_start"),
+        (Actor(0, NOTHING, {serving.STARTING: 90.0, **ONE_THREAD}, program="vllm"), "cold_start"),
+    ],
+)
+def test_a_server_s_time_is_put_down_to_what_its_engine_says(actor: Actor, cause: str) -> None:
+    verdict = told(actor)
+    assert verdict.cause == cause
+    assert cause == "none" or verdict.evidence
+
+
+def test_a_gpu_of_a_server_knows_the_requests_of_its_first_gpu() -> None:
+    first = engine(GAPS, 4, 3)
+    second = Actor(1, GAPS, levels={(serving.INFO, ("vllm", "llama", "GPU-0")): 1.0})
+    stage = Stage(first, second)
+    stage.play(60)
+    assert stage.causes == ["queue", "queue"]
+    (waiting,) = (e for e in stage.verdict(1).evidence if "waiting" in e.series)
+    assert 'uuid="GPU-0"' in waiting.series
 
 
 LAUNCHES = {"compute": 0.33, "launch": 0.67}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpunode.driver.driver import Driver
 from gpunode.helper import files
-from gpunode.node import containers, ethtool, sockets, tcp
+from gpunode.node import containers, ethtool, http, sockets, tcp
 from gpunode.node.datagram_socket import Datagram, DatagramSocket
 from gpunode.node.inside import Inside, is_inside
 from gpunode.node.kubelet import Allocation, Kubelet
@@ -22,6 +22,7 @@ from gpunode.node.node import (
     Filesystem,
     Image,
     KeptLines,
+    Scraped,
     environment_of,
     libraries_of,
     lines_of,
@@ -157,6 +158,12 @@ class LocalNode:
 
     def ask(self, pid: int, address: str, request: str) -> str:
         return tcp.ask(address, request, pid, self._privileged)
+
+    def listening_at(self, pid: int) -> list[str]:
+        return sockets.listening_at(f"{self.rootfs}/proc/{pid}", lambda: self._sockets_of(pid))
+
+    def scrape(self, pid: int, address: str, path: str, names: Collection[str]) -> Scraped:
+        return http.scraped_of(self.ask(pid, address, http.request(path)), names)
 
     def datagrams(self, socket: str, known: Collection[int]) -> list[Datagram]:
         if socket not in self._sockets:

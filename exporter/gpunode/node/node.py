@@ -121,6 +121,19 @@ class KeptLines:
     end: int
 
 
+@dataclass(frozen=True, slots=True)
+class Scraped:
+    """What was kept of the page of a server: the lines of figures that are known."""
+
+    status: int
+    """As HTTP has it."""
+
+    exposes: bool
+    """Whether the page is Prometheus' text format, with whatever figures."""
+
+    kept: list[str]
+
+
 def environment_of(text: str) -> dict[str, str]:
     """The variables of a process that are in ``ENVIRONMENT`` and not too long for any use."""
     pairs = (entry.partition("=") for entry in text.split("\0"))
@@ -302,6 +315,21 @@ class Node(Protocol):
         """The answer of the server that a process runs at HOST:PORT in its network namespace.
 
         Raises ``OSError``, ``ConnectionRefusedError`` if it runs none there.
+        """
+        ...
+
+    def listening_at(self, pid: int) -> list[str]:
+        """The addresses, as HOST:PORT, at which a process waits for TCP connections.
+
+        Raises ``OSError``, also without the right to see its descriptors.
+        """
+        ...
+
+    def scrape(self, pid: int, address: str, path: str, names: Collection[str]) -> Scraped:
+        """The lines of these series among the metrics that a process serves at HOST:PORT by HTTP.
+
+        Only these are kept: the rest is the tenant's and comes neither here nor on a tape.
+        Raises ``OSError`` as ``ask`` does, and if the answer is not HTTP or keeps too much.
         """
         ...
 

@@ -7,7 +7,10 @@ https://man7.org/linux/man-pages/man5/proc_pid_net.5.html
 from __future__ import annotations
 
 import re
+import socket
+import struct
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import islice, takewhile
 
 LISTEN = "0A"
@@ -38,6 +41,23 @@ def listens(process: str, held: Callable[[], set[str]]) -> bool:
     return bool(waiting) and not waiting.isdisjoint(held())
 
 
+def listening_at(process: str, held: Callable[[], set[str]]) -> list[str]:
+    """The addresses, as HOST:PORT, at which a process waits for TCP connections.
+
+    ``held`` returns the inodes of its sockets. Raises ``OSError``, also as that does.
+    """
+    waiting = {
+        inode: address
+        for table in ("tcp", "tcp6")
+        for inode, address in _table(process, table).items()
+    }
+    if not waiting:
+        return []
+    mine = held()
+    found = (address for inode, address in waiting.items() if inode in mine and address)
+    return list(dict.fromkeys(found))
+
+
 def communicates(process: str, held: Callable[[], set[str]]) -> bool:
     """Whether a process, given by its folder in /proc, has the socket of a communicator of NCCL.
 
@@ -48,14 +68,14 @@ def communicates(process: str, held: Callable[[], set[str]]) -> bool:
     return bool(named) and not named.isdisjoint(held())
 
 
-def _table(process: str, table: str) -> set[str]:
+def _table(process: str, table: str) -> dict[str, str]:
     try:
         with open(f"{process}/net/{table}", "rb", buffering=AT_ONCE) as file:
             return listening(line.decode("ascii", "replace") for line in file)
     except FileNotFoundError:
         if table == "tcp":  # the process has ended
             raise
-        return set()  # without IPv6
+        return {}  # without IPv6
 
 
 def of_communicators(lines: Iterable[str]) -> set[str]:
@@ -65,8 +85,23 @@ def of_communicators(lines: Iterable[str]) -> set[str]:
     return {row[6] for row in rows if len(row) > 7 and COMMUNICATOR.match(row[7])}
 
 
-def listening(lines: Iterable[str]) -> set[str]:
-    """The inodes of the sockets in a table that wait for connections, which are its first rows."""
+def listening(lines: Iterable[str]) -> dict[str, str]:
+    """The sockets in a table that wait for connections, which are its first rows.
+
+    By inode, the address as HOST:PORT; empty if it cannot be read.
+    """
     rows = (line.split() for line in islice(lines, 1, ROWS))
     waiting = takewhile(lambda row: len(row) > 9 and row[3] == LISTEN, rows)
-    return {row[9] for row in waiting}
+    return {row[9]: _address(row[1]) for row in waiting}
+
+
+def _address(text: str) -> str:
+    """An address of a table, whose words are in the byte order of the machine."""
+    host, _, port = text.partition(":")
+    with suppress(ValueError, struct.error):
+        number, packed = int(port, 16), bytes.fromhex(host)
+        words = struct.unpack(f"={len(packed) // 4}I", packed)
+        family = socket.AF_INET if len(words) == 1 else socket.AF_INET6
+        name = socket.inet_ntop(family, struct.pack(f">{len(words)}I", *words))
+        return f"{name}:{number}" if family == socket.AF_INET else f"[{name}]:{number}"
+    return ""

@@ -101,6 +101,8 @@ NODE_CALLS = {
     "read_link": NodeCall(),
     "helpers": NodeCall(named_by=0),
     "ask": NodeCall(named_by=2),
+    "listening_at": NodeCall(),
+    "scrape": NodeCall(named_by=3),
     "datagrams": NodeCall(events=True),
     "allocations": NodeCall(),
 }

@@ -15,6 +15,9 @@ from gpunode.holders.owner import Started
 from gpunode.jobs import steps
 from gpunode.jobs.processes import Listed
 from gpunode.metric import Metric
+from gpunode.serving.engines import PROGRAMS
+from gpunode.serving.relatives import names_of
+from gpunode.serving.requests import INFO
 from gpunode.verdict.facts import Facts
 
 KINDS = ("training", "serving", "interactive", "unknown")
@@ -23,14 +26,14 @@ WORKLOAD = Metric(
     "gpunode_gpu_workload",
     "gauge",
     "The kind of work on the GPU: exactly one is 1. Training has a client that reports steps, a "
-    "communicator, a data loader or a backward pass; serving a client that reports requests, a "
-    "server's program, or a socket that waits for connections; interactive a notebook's kernel. "
-    "/api/v1/verdict says which.",
+    "communicator, a data loader or a backward pass; serving a client or an engine that reports "
+    "requests, a server's program, or a socket that waits for connections; interactive a "
+    "notebook's kernel. /api/v1/verdict says which.",
     (*GPU, "kind"),
 )
 
-USES = (steps.MEDIAN, steps.REQUEST_ITEMS)
-"""The metrics by which a client tells."""
+USES = (INFO, steps.MEDIAN, steps.REQUEST_ITEMS)
+"""The metrics by which a client or an engine tells."""
 
 NOTEBOOKS = frozenset(
     {
@@ -45,31 +48,20 @@ NOTEBOOKS = frozenset(
         "jupyterhub-singleuser",
     }
 )
-SERVERS = frozenset(
+SERVERS = PROGRAMS | frozenset(
     {
         "bentoml",
         "gunicorn",
         "hypercorn",
-        "launch_server",
-        "llama-server",
-        "lmdeploy",
         "ollama",
-        "sglang",
         "tei",
         "tensorflow_model_server",
         "text-embeddings-router",
-        "text-generation-launcher",
-        "text-generation-server",
-        "tgi",
         "torchserve",
-        "tritonserver",
-        "trtllm-serve",
         "uvicorn",
-        "vllm",
     }
 )
-"""Programs by the names of their files or modules; a title such as ``VLLM::EngineCore`` counts by
-its first word, a module such as ``vllm.entrypoints.openai.api_server`` also by its package."""
+"""Programs by the names of their files or modules, as ``relatives.names_of`` has them."""
 
 LOADER = "pt_data_worker"
 """The name that PyTorch gives to the processes of a data loader.
@@ -98,9 +90,11 @@ def workload_of(
         return Workload("training", "a client reports steps")
     if any(facts.series(steps.REQUEST_ITEMS, *at)):
         return Workload("serving", "a client reports requests")
+    for labels in facts.series(INFO, *at):
+        return Workload("serving", f"an engine answers for it: {labels[2]}")
     for role in roles:
         for program in (role.program, role.parent):
-            names = _names(program)
+            names = names_of(program)
             if names & NOTEBOOKS:
                 return Workload("interactive", f"process {role.pid} belongs to {program}")
             if names & SERVERS:
@@ -120,11 +114,3 @@ def workload_of(
         if role.listens:
             return Workload("serving", f"process {role.pid} waits for TCP connections")
     return Workload("unknown", "nothing that tells")
-
-
-def _names(program: str) -> frozenset[str]:
-    """The names by which a program may be known."""
-    name = program.lower()
-    return frozenset(
-        {name, name.partition("::")[0], name.partition(".")[0], name.rpartition(".")[2]}
-    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gpunode.metric import Metric
 from gpunode.verdict.advice import Advice
-from gpunode.verdict.causes import allocation, communication, data, host, limits
+from gpunode.verdict.causes import allocation, communication, data, host, limits, serving
 from gpunode.verdict.causes.cause import Cause
 
 NONE = Cause(
@@ -26,6 +26,7 @@ CAUSES: dict[str, Cause] = {
         *data.CAUSES,
         *host.CAUSES,
         *allocation.CAUSES,
+        *serving.CAUSES,
         *communication.CAUSES,
         *limits.CAUSES,
     )

@@ -12,6 +12,8 @@ from gpunode.nccl.ras import AWAITED
 from gpunode.verdict.advice import Advice
 from gpunode.verdict.case import Case, Evidence
 from gpunode.verdict.causes.cause import LOST, Cause, Effect, Loses, Remedy, takes
+from gpunode.verdict.engine import USES as OF_ENGINE
+from gpunode.verdict.engine import engine_of, nobody_asks
 from gpunode.verdict.facts import series_name
 from gpunode.verdict.reasons import AT_WORK, REASONS, WAITED_FOR
 
@@ -87,11 +89,18 @@ def _balanced(case: Case) -> float | None:
 def _stands_still(case: Case) -> Effect | None:
     """Nothing has moved for longer than a collective takes."""
     streak = case.now(BLOCKED_STREAK)
-    if streak < STALLED:
+    if streak < STALLED or nobody_asks(case) is not None:
         return None
     meaning = "seconds for which nothing moved and nothing was launched"
     ledger = case.evidence(BLOCKED_STREAK, streak, STALLED, meaning)
-    return Effect(1.0, (ledger, *_less_certain(case), *_late(case)))
+    return Effect(1.0, (ledger, *_less_certain(case), *_asked(case), *_late(case)))
+
+
+def _asked(case: Case) -> Iterator[Evidence]:
+    """That a server has requests for whose answers somebody waits."""
+    engine = engine_of(case)
+    if engine is not None and engine.least("running") > 0:
+        yield engine.running()
 
 
 def _less_certain(case: Case) -> Iterator[Evidence]:
@@ -132,7 +141,11 @@ def _straggler(case: Case) -> Effect | None:
     if still := _stands_still(case):
         return still if _at_work(case) else None
     share = case.shares["blocked"]
-    if share < LOST or (case.peers_starve and case.shares["starved"] >= LOST):
+    if (
+        share < LOST
+        or nobody_asks(case) is not None
+        or (case.peers_starve and case.shares["starved"] >= LOST)
+    ):
         return None
     return Effect(share, (case.state("blocked", LOST), *_late(case)))
 
@@ -145,7 +158,7 @@ STRAGGLER = Cause(
         "names the peer"
     ),
     looks=(Loses(_straggler),),
-    uses=(AWAITED, BLOCKED_STREAK, LEDGER_SENSOR),
+    uses=(*OF_ENGINE, AWAITED, BLOCKED_STREAK, LEDGER_SENSOR),
     advice=Advice(
         "soon",
         "waiting for a slower rank of the job",
@@ -173,12 +186,13 @@ STALLED_COLLECTIVE = Cause(
     meaning="kernels spin in a collective and no peer arrives",
     named_when=(
         "the GPU has spun for six seconds or more while nothing moved and nothing was "
-        "launched, and no peer is seen evaluating, saving or preparing data; without counters "
+        "launched, no engine says that it has no request, and no peer is seen evaluating, saving "
+        "or preparing data; without counters "
         f"of SMs (before Hopper, without DCGM), for {SURE_AFTER:g} seconds, at full utilisation "
         "near the draw of a resting GPU with NVLinks that move nothing, which is less certain"
     ),
     looks=(Loses(_stalled),),
-    uses=(AWAITED, BLOCKED_STREAK, LEDGER_SENSOR),
+    uses=(*OF_ENGINE, AWAITED, BLOCKED_STREAK, LEDGER_SENSOR),
     advice=Advice(
         "now",
         "hanging in a collective: a rank of the job does not come",

@@ -11,7 +11,17 @@ from gpunode.jobs import processes as job
 from gpunode.jobs import steps
 from gpunode.verdict.advice import Advice
 from gpunode.verdict.case import Case, Evidence
-from gpunode.verdict.causes.cause import LOST, Cause, Explains, Remedy, without_gaps_and_copies
+from gpunode.verdict.causes.cause import (
+    LOST,
+    Cause,
+    Effect,
+    Explains,
+    Loses,
+    Remedy,
+    without_gaps_and_copies,
+)
+from gpunode.verdict.engine import USES as OF_ENGINE
+from gpunode.verdict.engine import engine_of, nobody_asks
 from gpunode.verdict.workload import WORKLOAD
 
 THREAD_BUSY = 0.8
@@ -226,8 +236,13 @@ CHECKPOINT = Cause(
 def _no_requests(case: Case) -> Iterator[Evidence]:
     """A server has gaps between requests; a notebook's GPU runs nothing while its user thinks.
 
-    A server that polls for requests keeps a CPU busy although it has none.
+    The engine says best whether anybody asks. Without its word, a server that polls for requests
+    keeps a CPU busy although it has none.
     """
+    if engine_of(case) is not None:
+        if (said := nobody_asks(case)) is not None:
+            yield said
+        return
     busy = case.facts.now(job.HOST_THREAD, *case.at)
     if busy is None or case.now(job.LOADER_THREAD) >= THREAD_BUSY:
         return
@@ -240,15 +255,24 @@ def _no_requests(case: Case) -> Iterator[Evidence]:
             yield case.evidence(job.HOST_THREAD, busy, THREAD_BUSY, meaning)
 
 
+def _spins_for_requests(case: Case) -> Effect | None:
+    """A server that hands each request on by a collective spins until there is one."""
+    share, said = case.shares["blocked"], nobody_asks(case)
+    if share < LOST or said is None:
+        return None
+    return Effect(share, (case.state("blocked", LOST), said))
+
+
 NO_REQUESTS = Cause(
     name="no_requests",
     meaning="nothing asks the server or notebook for work",
     named_when=(
-        "a server or a notebook holds the GPU, and nothing asks it for work: the server's "
+        "a server or a notebook holds the GPU, and nothing asks it for work: the engine says that "
+        "it has no request, also if its GPUs spin meanwhile; without its word, the server's "
         "threads have time left or its GPU runs nothing; for a notebook, both"
     ),
-    looks=(Explains(_no_requests, rank=50, of_idle=True),),
-    uses=(job.HOST_THREAD, job.LOADER_THREAD),
+    looks=(Explains(_no_requests, rank=50, of_idle=True), Loses(_spins_for_requests)),
+    uses=(*OF_ENGINE, job.HOST_THREAD, job.LOADER_THREAD),
     advice=Advice(
         "note",
         "held, but nobody asks for work",

@@ -1,0 +1,203 @@
+"""Services: how long answers take, what requests wait for, and what the GPUs do meanwhile."""
+
+from __future__ import annotations
+
+from alerts.promql import GPU
+from dashboards.boards.job import MEMBER
+from dashboards.layout import Board, link_to, row, section
+from dashboards.panels import ENGINE, RULES, SHARE, areas, figure, lines, rows_of
+from dashboards.queries import JOBS as SELECTED
+from dashboards.queries import Query, limit, rate, selected
+from dashboards.variables import datasource, of_few, of_many
+from gpunode.export import palette
+
+LISTED = 20
+"""Replicas that a table shows at most."""
+
+MISSED = "job:gpunode_serving_objective:missed5m"
+QUEUE = "job:gpunode_serving_queue:count"
+PARTS = "job:gpunode_serving_request:part5m"
+TOKENS = "job:gpunode_serving_tokens:rate5m"
+LEDGER = "job:gpunode_gpu_seconds:rate5m"
+
+
+def _asked(expression: str, legend: str = "") -> Query:
+    return Query(selected(expression, SELECTED), legend)
+
+
+def _part(name: str) -> str:
+    return f'avg ({PARTS}{{part="{name}"}})'
+
+
+def _of_gpus(expression: str, by: str) -> str:
+    """A figure of the engines of the chosen services."""
+    return f"sum by ({by}) ({MEMBER} * on ({GPU}) group_right () ({expression}))"
+
+
+SERVING_BOARD = Board(
+    uid="gpunode-serving",
+    title="GPU serving",
+    description="How long do answers take, what do requests wait for, and what do the GPUs do?",
+    variables=(datasource(), of_many("cluster"), of_many("namespace"), of_few("job")),
+    selection=SELECTED,
+    sections=(
+        section(
+            "",
+            row(
+                3,
+                figure(
+                    "First tokens",
+                    "Which share of the first tokens came later than the objective?",
+                    [_asked(f'max ({MISSED}{{objective="first_token"}})')],
+                    SHARE,
+                    needs=ENGINE,
+                ),
+                figure(
+                    "Tokens late",
+                    "Which share of the tokens after the first came later than the objective?",
+                    [_asked(f'max ({MISSED}{{objective="output_token"}})')],
+                    SHARE,
+                    needs=ENGINE,
+                ),
+                figure(
+                    "Waiting",
+                    "How many requests wait for their turn?",
+                    [_asked(f'sum ({QUEUE}{{phase="waiting"}})')],
+                    "none",
+                    needs=ENGINE,
+                ),
+                figure(
+                    "KV cache",
+                    "How full is the fullest KV cache?",
+                    [_asked("max (job:gpunode_serving_kv_cache:max)")],
+                    SHARE,
+                    needs=ENGINE,
+                ),
+                figure(
+                    "Stands still",
+                    "For how long has a service had running requests and given no token?",
+                    [_asked("max (job:gpunode_server_stuck:seconds)")],
+                    "s",
+                    limit=limit("JobStalled"),
+                    nothing="No",
+                    among=_asked(f"sum ({QUEUE})", "No such engine"),
+                ),
+                figure(
+                    "Joule/token",
+                    "How much energy do the GPUs take for each token that they generate?",
+                    [_asked("avg (job:gpunode_serving_energy:joules_per_token)")],
+                    "joule",
+                    needs=ENGINE,
+                    decimals=2,
+                ),
+                widths=(4, 4, 4, 4, 4, 4),
+            ),
+            row(
+                8,
+                lines(
+                    "Requests",
+                    "Do requests wait, and does the queue grow?",
+                    [_asked(f"sum by (phase) ({QUEUE})", "{{phase}}")],
+                    "none",
+                    needs=ENGINE,
+                ),
+                lines(
+                    "Time to the first token",
+                    "Where does the time to the first token go: into the queue, into prefill, or "
+                    "elsewhere? Means.",
+                    [
+                        _asked(_part("first_token"), "first token"),
+                        _asked(_part("queue"), "queue"),
+                        _asked(_part("prefill"), "prefill"),
+                    ],
+                    "s",
+                    needs=ENGINE,
+                ),
+                areas(
+                    "GPUs by state",
+                    "What do the GPUs of the service do meanwhile?",
+                    [_asked(f"sum by (state) ({LEDGER})", "{{state}}")],
+                    "none",
+                    needs=RULES,
+                    colours=palette.STATES,
+                ),
+            ),
+            row(
+                8,
+                lines(
+                    "Tokens",
+                    "How many tokens come in and out, how many come in time, and how many did the "
+                    "prefix cache have? Tokens a second.",
+                    [
+                        _asked(f"sum by (kind) ({TOKENS})", "{{kind}}"),
+                        _asked("sum (job:gpunode_serving_tokens:goodput5m)", "in time"),
+                    ],
+                    "none",
+                    needs=ENGINE,
+                ),
+                lines(
+                    "KV cache and preemptions",
+                    "Is the cache full, and do requests lose their place in it?",
+                    [
+                        _asked("max (job:gpunode_serving_kv_cache:max)", "cache in use"),
+                        _asked(
+                            _of_gpus(rate("gpunode_serving_preemptions_total"), "workload"),
+                            "preemptions a second",
+                        ),
+                    ],
+                    "none",
+                    needs=ENGINE,
+                ),
+                lines(
+                    "Batch",
+                    "How many tokens are in a forward pass?",
+                    [
+                        _asked(
+                            _of_gpus(rate("gpunode_serving_step_items_total"), "workload")
+                            + " / "
+                            + _of_gpus(rate("gpunode_serving_steps_total"), "workload"),
+                            "{{workload}}",
+                        )
+                    ],
+                    "none",
+                    needs=ENGINE,
+                ),
+            ),
+            row(
+                8,
+                rows_of(
+                    "Replicas",
+                    f"Which replica waits, by model? The {LISTED} with the longest queues.",
+                    {
+                        "Waiting": (
+                            _asked(
+                                f"topk({LISTED}, sum by ({GPU}, engine, model) ({MEMBER} "
+                                f"* on ({GPU}) group_right () "
+                                "max by (cluster, instance, gpu, uuid, engine, model) "
+                                '(gpunode_serving_requests{phase="waiting"})))'
+                            ),
+                            "none",
+                        )
+                    },
+                    names={
+                        "cluster": "Cluster",
+                        "instance": "Node",
+                        "gpu": "GPU",
+                        "engine": "Engine",
+                        "model": "Model",
+                    },
+                    sort_by="Waiting",
+                    nothing="No engine",
+                    links={"Node": link_to("gpunode-node", cluster="cluster", node="instance")},
+                ),
+                lines(
+                    "Decoding and whole answers",
+                    "How long does a request decode? Mean.",
+                    [_asked(_part("decode"), "decode")],
+                    "s",
+                    needs=ENGINE,
+                ),
+            ),
+        ),
+    ),
+)

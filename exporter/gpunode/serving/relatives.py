@@ -1,0 +1,119 @@
+"""Where the engine of a process on a GPU may listen: itself, or a process of the same server.
+
+vLLM and SGLang compute in children of the process that answers, Text Generation Inference and Ray
+in its siblings, Triton and llama.cpp in itself. A process of another tenant is no relative, whoever
+started it, and no shell is, which may have started several servers.
+https://docs.kernel.org/filesystems/proc.html (/proc/PID/task/TID/children)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+
+from gpunode.holders.holder import Holder, stat_of
+from gpunode.holders.owner import tenant
+from gpunode.node.kernel import ProcessStat
+from gpunode.node.node import text_of
+from gpunode.serving.engines import PROGRAMS
+
+DEEPEST = 8
+"""The most ancestors to look at; vLLM's and Ray's workers have three."""
+
+CHILDREN = 32
+"""The most children of an ancestor to look at."""
+
+STARTERS = frozenset(
+    {
+        *("bash", "csh", "dash", "fish", "ksh", "sh", "tcsh", "zsh"),
+        *("docker-init", "dumb-init", "init", "runsv", "s6-supervise", "supervisord", "systemd"),
+        *("login", "screen", "sshd", "su", "sudo", "tini", "tmux: server"),
+        *("containerd-shim", "slurmstepd", "srun"),
+    }
+)
+"""Programs that start servers and are none, by their names in /proc/PID/stat."""
+
+EPHEMERAL = 32768
+"""Ports from which the kernel gives one to who asks for any: of a process on a GPU, those of
+communicators, which before NCCL 2.17 take who connects for a rank. An engine's is chosen by a
+person."""
+
+PORTS = 8
+"""The most ports of a process to ask."""
+
+Known = Callable[[int, ProcessStat], Holder]
+"""Gives a process by its PID and its stat file: the same object for the same process."""
+
+
+def names_of(program: str) -> frozenset[str]:
+    """The names by which a program may be known.
+
+    A title such as ``VLLM::EngineCore`` is known by its first word, a module such as
+    ``vllm.entrypoints.openai.api_server`` also by its package.
+    """
+    name = program.lower()
+    return frozenset(
+        {name, name.partition("::")[0], name.partition(".")[0], name.rpartition(".")[2]}
+    )
+
+
+def is_engine(holder: Holder) -> bool:
+    """Whether a process or its parent is called as an engine's."""
+    role = holder.role()
+    return any(names_of(program) & PROGRAMS for program in (role.program, role.parent))
+
+
+def may_serve(holder: Holder) -> bool:
+    """Whether to ask: not what a launcher of training has started, unless it is an engine."""
+    if is_engine(holder):
+        return True
+    if holder.role().trains:
+        return False
+    try:
+        return "MASTER_PORT" not in holder.environment()
+    except OSError:
+        return True
+
+
+def ancestors(holder: Holder, known: Known) -> list[Holder]:
+    """A process of a server and those above it that belong to the server, the nearest first."""
+    found = [holder]
+    try:
+        whose = tenant(holder)
+        while len(found) <= DEEPEST:
+            stat = stat_of(holder.node, found[-1].pid)
+            above = 0 if stat is None else stat.parent
+            parent = stat_of(holder.node, above) if above > 1 else None
+            if parent is None or parent.name in STARTERS:
+                break
+            one = known(above, parent)
+            if tenant(one) != whose or one in found:
+                break
+            found.append(one)
+    except (OSError, ValueError):  # one has ended, or may not be seen
+        pass
+    return found
+
+
+def siblings(line: list[Holder], on_gpus: Collection[int], known: Known) -> Iterator[Holder]:
+    """The other children of the processes above one, of the same tenant and on no GPU."""
+    for above in line[1:]:
+        path = f"/proc/{above.pid}/task/{above.pid}/children"
+        children = text_of(above.node, path).split()[:CHILDREN]
+        for child in (int(pid) for pid in children if pid.isdecimal()):
+            stat = stat_of(above.node, child)
+            if stat is None or child in on_gpus or any(child == one.pid for one in line):
+                continue
+            one = known(child, stat)
+            try:
+                if tenant(one) == tenant(above):
+                    yield one
+            except (OSError, ValueError):
+                continue
+
+
+def addresses(holder: Holder, *, on_gpu: bool) -> list[str]:
+    """Where a process may answer, the lowest ports first. Raises ``OSError``."""
+    found = holder.ask(lambda: holder.node.listening_at(holder.pid))
+    ports = {address: int(address.rpartition(":")[2] or 0) for address in found}
+    chosen = (a for a in found if not on_gpu or ports[a] < EPHEMERAL)
+    return sorted(chosen, key=ports.__getitem__)[:PORTS]

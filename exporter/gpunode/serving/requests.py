@@ -1,0 +1,662 @@
+"""The requests of the engines that serve from this node's GPUs, as the engines count them.
+
+The engines belong to tenants, who may listen and answer as they like. So only processes on a GPU
+and their relatives are asked, each of them only where the kernel says that it listens, with a GET
+that has a deadline; of the answer, the known series are kept and each figure must be possible. Each
+server has its own pace, and what it said is dropped when it no longer answers.
+
+A server may have several GPUs. Its figures are those of the first of them, so that they count once;
+``gpunode_serving_engine_info`` says which that is.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
+
+from gpunode.config import Settings
+from gpunode.driver.driver import Identity
+from gpunode.gpu import GPU
+from gpunode.holders.census import Census
+from gpunode.holders.holder import Holder, Pauses
+from gpunode.metric import Metric, Sample
+from gpunode.node.kernel import ProcessStat
+from gpunode.node.node import Scraped
+from gpunode.serving import engines, relatives, totals
+from gpunode.serving.engines import WANTED, Engine, Figure
+from gpunode.serving.page import Page, Told, parse
+from gpunode.serving.totals import Totals
+from gpunode.source import BOUND, Reading, bounded
+from gpunode.unread import Unknown, Unread
+
+SERVER = (*GPU, "engine", "model")
+"""Labels of a server's figures: its first GPU, and what serves which model."""
+
+INFO = Metric(
+    "gpunode_serving_engine_info",
+    "gauge",
+    "Always 1; the engine that serves from the GPU, and the UUID of its `first` GPU, whose series "
+    "have the figures of all (the engine's metrics; docs/compatibility.md names each).",
+    (*GPU, "engine", "model", "first"),
+)
+REQUESTS = Metric(
+    "gpunode_serving_requests",
+    "gauge",
+    "Requests that the engine computes (`running`), and that wait for their turn (`waiting`).",
+    (*SERVER, "phase"),
+)
+KV_CACHE = Metric(
+    "gpunode_serving_kv_cache_used_ratio",
+    "gauge",
+    "Share of the engine's KV cache in use; of several replicas in one server, the fullest.",
+    SERVER,
+)
+TOKENS = Metric(
+    "gpunode_serving_tokens_total",
+    "counter",
+    "Tokens since the server was first seen: of prompts (`prompt`), generated (`generated`), of "
+    "prompts looked up in the prefix cache (`asked`) and found there (`cached`).",
+    (*SERVER, "kind"),
+)
+ENDED = Metric(
+    "gpunode_serving_requests_total",
+    "counter",
+    "Requests that ended since the server was first seen: well (`finished`), or with an error or "
+    "given up (`failed`).",
+    (*SERVER, "result"),
+)
+PREEMPTIONS = Metric(
+    "gpunode_serving_preemptions_total",
+    "counter",
+    "Requests that lost their place in the KV cache and are computed again.",
+    SERVER,
+)
+STEPS = Metric("gpunode_serving_steps_total", "counter", "Forward passes of the model.", SERVER)
+ITEMS = Metric(
+    "gpunode_serving_step_items_total",
+    "counter",
+    "Tokens in the forward passes, or inputs of a model without tokens; divided by the passes, "
+    "that is the batch.",
+    SERVER,
+)
+PARTS = Metric(
+    "gpunode_serving_request_part_seconds_total",
+    "counter",
+    "Time of requests by part: waiting for their turn (`queue`), `prefill` and `decode`, each with "
+    "what preemptions cost. Divided by the requests that ended, that is the mean.",
+    (*SERVER, "part"),
+)
+FIRST_TOKEN_BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+OUTPUT_TOKEN_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0)
+RESPONSE_BOUNDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0)
+EVENLY = "An engine's buckets with other bounds are divided as if they were filled evenly."
+FIRST_TOKEN = Metric(
+    "gpunode_serving_first_token_seconds",
+    "histogram",
+    f"Time from the arrival of a request to its first token. {EVENLY}",
+    SERVER,
+    FIRST_TOKEN_BOUNDS,
+)
+OUTPUT_TOKEN = Metric(
+    "gpunode_serving_output_token_seconds",
+    "histogram",
+    f"Time for each token after the first, or its mean over a request. {EVENLY}",
+    SERVER,
+    OUTPUT_TOKEN_BOUNDS,
+)
+RESPONSE = Metric(
+    "gpunode_serving_response_seconds",
+    "histogram",
+    f"Time of whole requests, as the engine counts it. {EVENLY}",
+    SERVER,
+    RESPONSE_BOUNDS,
+)
+MET = Metric(
+    "gpunode_serving_objective_met_total",
+    "counter",
+    "First tokens and output tokens that came within serving.first-token-objective and "
+    "serving.output-token-objective; the histogram's `_count` has all.",
+    (*SERVER, "objective"),
+)
+TOKENLESS = Metric(
+    "gpunode_serving_tokenless_seconds",
+    "gauge",
+    "For how long the engine has had running requests and no step, token or answer of it was seen; "
+    "absent for engines that count only whole requests.",
+    SERVER,
+)
+STARTING = Metric(
+    "gpunode_serving_starting_seconds",
+    "gauge",
+    "For how long a process of an engine has been seen on the GPU that nobody answers for yet: it "
+    "loads the model, compiles or captures graphs.",
+    GPU,
+)
+UNANSWERED = Metric(
+    "gpunode_serving_unanswered",
+    "gauge",
+    "Processes on GPUs that may serve and of which no engine's figures were read: nothing may be "
+    "asked (`no_permission`), metrics of an engine that is not known (`unknown`), a server without "
+    "a page of metrics (`no_metrics`), no answer in time (`silent`), anything else (`garbled`).",
+    ("reason",),
+)
+
+UNKNOWN = Unknown(
+    "engine",
+    "a server on the GPU has a page of metrics, but of no engine that is known; its requests are "
+    "not read",
+)
+STRANGE = Unknown(
+    "figure",
+    "an engine told a figure that cannot be, as one below zero, or a line that cannot be read; it "
+    "is left out",
+)
+
+COUNTERS: tuple[tuple[Figure, Metric, tuple[str, ...]], ...] = (
+    (engines.PROMPT, TOKENS, ("prompt",)),
+    (engines.GENERATED, TOKENS, ("generated",)),
+    (engines.ASKED, TOKENS, ("asked",)),
+    (engines.CACHED, TOKENS, ("cached",)),
+    (engines.FINISHED, ENDED, ("finished",)),
+    (engines.FAILED, ENDED, ("failed",)),
+    (engines.PREEMPTED, PREEMPTIONS, ()),
+    (engines.STEPS, STEPS, ()),
+    (engines.ITEMS, ITEMS, ()),
+    (engines.QUEUE, PARTS, ("queue",)),
+    (engines.PREFILL, PARTS, ("prefill",)),
+    (engines.DECODE, PARTS, ("decode",)),
+)
+HISTOGRAMS = (
+    (engines.FIRST_TOKEN, FIRST_TOKEN),
+    (engines.OUTPUT_TOKEN, OUTPUT_TOKEN),
+    (engines.RESPONSE, RESPONSE),
+)
+
+SERVERS = 64
+"""The most servers of a node to ask; a node has one for each GPU, or for each part of one."""
+
+AT_ONCE = 2
+"""The most servers to ask at the same time: each may send ``tcp.LARGEST_ANSWER`` bytes."""
+
+ANSWERS_TIMEOUT = 4.0
+"""Seconds that a read waits for answers; later ones are taken at the next read."""
+
+GENTLY = 50
+"""Leave a server alone at least this many times as long as its last answer took."""
+
+LONGEST_PAUSE = 300.0
+"""Seconds of the longest such pause, and until a port is asked again that has no metrics."""
+
+HUNT_FIRST, HUNT_LAST = 5.0, 60.0
+"""Seconds between looks for the engine of a process, at first and in the end, doubling."""
+
+HUNT = 10.0
+"""Seconds of a look for an engine after which no other port is asked."""
+
+OVERDUE = 3
+"""Pauses after which a server that had no turn counts as silent."""
+
+LOADING = 503
+"""The status of an engine that is not ready: llama.cpp's, while it loads the model."""
+
+DEAF = ("unknown", "no_metrics", "garbled")
+"""What does not change soon."""
+
+MOVED = (301, 302, 307, 308)
+"""Statuses for which the same path is asked with a slash: where Starlette mounts an application, it
+redirects to that. No other place is asked."""
+
+REASONS = ("no_permission", "unknown", "no_metrics", "silent", "garbled")
+"""Why nothing is read of a process, the most telling first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A process that answers, and where; its start tells it from a later one with its PID."""
+
+    process: Holder = field(compare=False)
+    pid: int
+    start: float | None
+    address: str
+    path: str
+
+
+@dataclass(slots=True)
+class Found:
+    """What a look at a server found: who answers for which of its processes, and what."""
+
+    pages: dict[Target, Page] = field(default_factory=dict)
+    answers_for: dict[Holder, Target] = field(default_factory=dict)
+    reasons: dict[Holder, str] = field(default_factory=dict)
+    silent: set[Target] = field(default_factory=set)
+    starting: set[Holder] = field(default_factory=set)
+    """Processes for which nobody answers, though it could be seen who listens."""
+
+
+@dataclass(slots=True)
+class Server:
+    """The processes on GPUs that have an ancestor in common, and what was found of them."""
+
+    holders: dict[Holder, list[Identity]]
+    due: float = -math.inf
+    asked: float = -math.inf
+    good_until: float = math.inf
+    targets: dict[Holder, Target] = field(default_factory=dict)
+    hunts: dict[Holder, Pauses] = field(default_factory=dict)
+    deaf: dict[Target, tuple[float, str]] = field(default_factory=dict)
+    """Until when not to ask what has no metrics, and why."""
+
+    found: Found = field(default_factory=Found)
+    taken: float = -math.inf
+    """When that was found."""
+
+
+@dataclass(slots=True)
+class Still:
+    """Since when a server has had running requests of which nothing came."""
+
+    counted: tuple[float, ...]
+    since: float
+    running: float
+
+
+Key = tuple[int, float | None]
+Labels = tuple[str, str, str, str]
+
+
+class ServingEngines:
+    """Asks the engines of the processes on this node's GPUs for their figures."""
+
+    name = "serving_engines"
+    needs = (
+        "an inference engine on a GPU that serves its metrics (docs/serving.md), without "
+        "serving.ask=false; SYS_PTRACE to see where other users' processes listen; SYS_ADMIN and "
+        "DAC_READ_SEARCH if it is in a pod"
+    )
+    metrics = (
+        INFO,
+        REQUESTS,
+        KV_CACHE,
+        TOKENS,
+        ENDED,
+        PREEMPTIONS,
+        STEPS,
+        ITEMS,
+        PARTS,
+        FIRST_TOKEN,
+        OUTPUT_TOKEN,
+        RESPONSE,
+        MET,
+        TOKENLESS,
+        STARTING,
+        UNANSWERED,
+    )
+    unknowns = (UNKNOWN, STRANGE, BOUND)
+
+    def __init__(self, census: Census, settings: Settings) -> None:
+        self.census = census
+        self.node = census.node
+        self.every = settings.serving.interval
+        self.asks = settings.serving.ask
+        self.objectives = {
+            FIRST_TOKEN: ("first_token", settings.serving.first_token_objective),
+            OUTPUT_TOKEN: ("output_token", settings.serving.output_token_objective),
+        }
+        self._servers: dict[Key, Server] = {}
+        self._asked: set[Key] = set()
+        self._answers: SimpleQueue[tuple[Key, Found, float]] = SimpleQueue()
+        self._known: dict[Key, Holder] = {}
+        self._known_before: dict[Key, Holder] = {}
+        self._lock = Lock()  # for these two
+        self._totals = Totals()
+        self._still: dict[tuple[Target, Labels], Still] = {}
+        self._seen: dict[Holder, float] = {}
+
+    def read(self) -> Reading:
+        """What the engines say now. Raises ``OSError`` where there is no thread to ask one."""
+        if not self.asks:
+            return Reading(())
+        now = self.node.clock.monotonic()
+        left_out = self._list(now)
+        for key, found, took in self._ask(now):
+            self._take(key, found, took, now)
+        for key in self._asked & self._servers.keys():
+            if now > self._servers[key].good_until:
+                self._silent(self._servers[key])
+        self._totals.forget(now)
+        return self._reading(now, left_out)
+
+    def _list(self, now: float) -> tuple[Unread, ...]:
+        """List the servers of the processes that are on GPUs now."""
+        holders: dict[Holder, list[Identity]] = {}
+        for gpu, look in self.census.everywhere():
+            for holder in look.computing:
+                if holder.start is not None:
+                    holders.setdefault(holder, []).append(gpu.identity)
+        with self._lock:
+            self._known_before = self._known
+            self._known = {(holder.pid, holder.start): holder for holder in holders}
+        self._seen = {holder: self._seen.get(holder, now) for holder in holders}
+        servers: dict[Key, Server] = {}
+        for holder, gpus in holders.items():
+            if not relatives.may_serve(holder):
+                continue
+            top = relatives.ancestors(holder, self._process)[-1]
+            key = top.pid, top.start
+            if key not in servers:
+                servers[key] = self._servers.get(key) or Server({})
+                servers[key].holders = {}
+            servers[key].holders[holder] = gpus
+        kept, left_out = bounded(servers, "servers on GPUs", SERVERS)
+        self._servers = {key: servers[key] for key in kept}
+        return left_out
+
+    def _process(self, pid: int, stat: ProcessStat) -> Holder:
+        """A process, the same object as long as it is asked for at each read."""
+        key = pid, stat.start
+        with self._lock:
+            known = self._known_before.get(key)
+            return self._known.setdefault(key, known or Holder(self.node, pid, stat))
+
+    def _ask(self, now: float) -> Iterator[tuple[Key, Found, float]]:
+        """What is found of the servers that are due, as it comes, and of those asked before."""
+        clock, servers = self.node.clock, self._servers
+        due = [key for key in servers if key not in self._asked and now >= servers[key].due]
+        waiting = sorted(due, key=lambda key: servers[key].asked)
+        begin, begun = clock.monotonic(), set[Key]()
+        while True:
+            while waiting and len(self._asked) < AT_ONCE:
+                key = waiting.pop(0)
+                # A daemon that ends does not wait for it.
+                thread = Thread(target=self._look, args=(key, servers[key], now), daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # a limit on threads or memory
+                    raise OSError(errno.EAGAIN, str(error)) from error
+                servers[key].asked = now
+                begun.add(key)
+                self._asked.add(key)
+            left = begin + ANSWERS_TIMEOUT - clock.monotonic() if begun & self._asked else 0.0
+            try:
+                answer = self._answers.get(timeout=max(0.0, left))
+            except Empty:
+                return
+            self._asked.discard(answer[0])
+            yield answer
+
+    def _look(self, key: Key, server: Server, now: float) -> None:
+        """Look at a server in a thread of its own, and queue what is found."""
+        begin, found = self.node.clock.monotonic(), Found()
+        try:
+            self._find(server, found, now)
+        finally:
+            self._answers.put((key, found, self.node.clock.monotonic() - begin))
+
+    def _find(self, server: Server, found: Found, now: float) -> None:
+        """Ask who answered before, and look for who answers for the others."""
+        asked: dict[Target, str] = {}
+        for holder in list(server.holders):
+            target = server.targets.get(holder)
+            if target is not None:
+                why = self._try(target, found, asked, server, now)
+                if not why:
+                    found.answers_for[holder] = target
+                    continue
+                found.reasons[holder] = why
+                if why == "silent":
+                    found.silent.add(target)
+                    continue
+            pauses = server.hunts.setdefault(holder, Pauses(HUNT_FIRST, HUNT_LAST))
+            if pauses.over(now):
+                pauses.looked(now)
+                self._hunt(holder, server, found, asked, now)
+            elif holder in server.found.starting:
+                found.starting.add(holder)
+            else:
+                found.reasons[holder] = server.found.reasons.get(holder, "garbled")
+
+    def _hunt(
+        self,
+        holder: Holder,
+        server: Server,
+        found: Found,
+        asked: dict[Target, str],
+        now: float,
+    ) -> None:
+        """Look for who answers for a process: itself and those above it, then their children."""
+        begin = self.node.clock.monotonic()
+        line = relatives.ancestors(holder, self._process)
+        on_gpus = {one.pid for one in server.holders}
+        why: set[str] = set()
+        for process in (*line, *relatives.siblings(line, on_gpus, self._process)):
+            try:
+                places = relatives.addresses(process, on_gpu=process.pid in on_gpus)
+            except PermissionError:
+                why.add("no_permission")
+                continue
+            except OSError:  # it has ended, or is not on this tape
+                why.add("gone")
+                continue
+            for address in places:
+                if self.node.clock.monotonic() - begin > HUNT:
+                    break
+                target = Target(process, process.pid, process.start, address, _path(process))
+                said = self._try(target, found, asked, server, now)
+                if not said:
+                    found.answers_for[holder] = target
+                    found.reasons.pop(holder, None)
+                    return
+                why.add(said)
+        told = next((reason for reason in REASONS if reason in why), "")
+        if told:
+            found.reasons[holder] = told
+        if not why - {"loading"}:
+            found.starting.add(holder)
+
+    def _try(
+        self,
+        target: Target,
+        found: Found,
+        asked: dict[Target, str],
+        server: Server,
+        now: float,
+    ) -> str:
+        """Ask at an address, once in a look. Empty if an engine answers, else why it does not."""
+        if target not in asked:
+            until, why = server.deaf.get(target, (now, ""))
+            if until <= now:
+                why = self._get(target, found)
+                if why in DEAF:
+                    server.deaf[target] = now + LONGEST_PAUSE, why
+            asked[target] = why
+        return asked[target]
+
+    def _get(self, target: Target, found: Found) -> str:
+        """Ask at an address. Empty if an engine answers, else why it does not."""
+        try:
+            page = self._scraped(target, target.path)
+            if page.status in MOVED:
+                page = self._scraped(target, f"{target.path}/")
+        except TimeoutError:
+            return "silent"
+        except PermissionError:
+            return "no_permission"
+        except (ConnectionRefusedError, FileNotFoundError, ProcessLookupError):
+            return "loading"  # it does not listen any longer, or not yet
+        except OSError:
+            return "garbled"
+        told = parse(page.kept)
+        if told is not None:
+            found.pages[target] = told
+            return ""
+        if page.status == LOADING:
+            return "loading"
+        return "unknown" if page.exposes else "no_metrics"
+
+    def _scraped(self, target: Target, path: str) -> Scraped:
+        process = target.process
+        return process.ask(
+            partial(self.node.scrape, process.pid, target.address, path, WANTED.keys())
+        )
+
+    def _take(self, key: Key, found: Found, took: float, now: float) -> None:
+        """Take what was found of a server."""
+        server = self._servers.get(key)
+        if server is None:
+            return  # it has ended
+        pause = min(LONGEST_PAUSE, GENTLY * took)
+        # A pause no longer than the interval is none: reads do not begin to the millisecond.
+        server.due = now + pause if pause > self.every else now
+        server.good_until = now + OVERDUE * max(pause, self.every)
+        for holder, target in found.answers_for.items():
+            server.targets[holder] = target
+            server.hunts.pop(holder, None)
+        for holder, why in found.reasons.items():
+            if why != "silent":
+                server.targets.pop(holder, None)
+        server.deaf = {target: one for target, one in server.deaf.items() if one[0] > now}
+        server.found, server.taken = found, now
+
+    def _silent(self, server: Server) -> None:
+        """Drop what a server said that takes too long."""
+        silent = dict.fromkeys(server.holders, "silent")
+        server.found = Found(reasons=silent, silent=set(server.targets.values()))
+
+    def _reading(self, now: float, left_out: Sequence[Unread]) -> Reading:
+        samples: list[Sample] = []
+        unread: list[Unread] = [*left_out]
+        reasons = Counter(dict.fromkeys(REASONS, 0))
+        still: dict[tuple[Target, Labels], Still] = {}
+        for server in self._servers.values():
+            found = server.found
+            reasons.update(why for h, why in found.reasons.items() if h in server.holders)
+            for target, page in found.pages.items():
+                gpus = self._gpus(server, target)
+                if gpus:
+                    unread += [STRANGE.seen(page.engine.name)] * page.strange
+                    samples += self._of(target, page, gpus, server.taken, still)
+            samples += self._of_silent(found, now, still)
+            for holder in found.starting & server.holders.keys():
+                if relatives.is_engine(holder):
+                    for gpu in server.holders[holder]:
+                        samples += STARTING.at(now - self._seen.get(holder, now), *gpu.labels)
+        self._still = still
+        unread += [UNKNOWN.seen("a page of metrics")] * reasons["unknown"]
+        if any(reasons.values()) or samples:
+            for reason in REASONS:
+                samples += UNANSWERED.at(float(reasons[reason]), reason)
+        return Reading(tuple(_once(samples)), None, tuple(unread))
+
+    def _gpus(self, server: Server, target: Target) -> list[Identity]:
+        """The GPUs of the processes for which a target answers, the first of them first."""
+        found = {
+            gpu.uuid: gpu
+            for holder, gpus in server.holders.items()
+            if server.targets.get(holder) == target
+            for gpu in gpus
+        }
+        return sorted(found.values(), key=lambda gpu: gpu.index)
+
+    def _of(
+        self,
+        target: Target,
+        page: Page,
+        gpus: list[Identity],
+        now: float,
+        still: dict[tuple[Target, Labels], Still],
+    ) -> Iterator[Sample]:
+        """What an engine says, as series of its first GPU."""
+        for model, told in page.models.items():
+            at = *gpus[0].labels, page.engine.name, model
+            for gpu in gpus:
+                yield from INFO.at(1.0, *gpu.labels, page.engine.name, model, gpus[0].uuid)
+            figures = told.figures
+            yield from REQUESTS.at(figures.get(engines.RUNNING), *at, "running")
+            yield from REQUESTS.at(figures.get(engines.WAITING), *at, "waiting")
+            yield from KV_CACHE.at(_ratio(figures.get(engines.KV_CACHE)), *at)
+            for figure, metric, labels in COUNTERS:
+                if figure in figures:
+                    total = self._totals.add(
+                        (metric.name, at, labels), target, [figures[figure]], now
+                    )
+                    yield from metric.at(total[0], *at, *labels)
+            yield from self._histograms(target, told, at, now)
+            still_for = self._stands(target, page.engine, at, told, now, still)
+            yield from TOKENLESS.at(still_for, *at)
+
+    def _histograms(self, target: Target, told: Told, at: Labels, now: float) -> Iterator[Sample]:
+        for figure, metric in HISTOGRAMS:
+            times = told.times.get(figure)
+            if times is None or times.count is None or times.sum is None or not times.upto:
+                continue
+            raw = totals.counted(times, metric.buckets)
+            sums = self._totals.add((metric.name, at), target, raw, now)
+            yield Sample(metric, at, totals.distribution(sums, metric.buckets))
+            if metric in self.objectives:
+                name, seconds = self.objectives[metric]
+                within = totals.upto(times, seconds)
+                met = self._totals.add((MET.name, at, name), target, [within], now)
+                yield from MET.at(met[0], *at, name)
+
+    def _stands(
+        self,
+        target: Target,
+        engine: Engine,
+        at: Labels,
+        told: Told,
+        now: float,
+        still: dict[tuple[Target, Labels], Still],
+    ) -> float | None:
+        """For how long requests have been running and nothing came of them; None if not known."""
+        counted = totals.progress(
+            {f: told.figures[f] for f in engine.goes_on if f in told.figures},
+            {f: told.times[f] for f in engine.goes_on if f in told.times},
+        )
+        running = told.figures.get(engines.RUNNING)
+        if running is None or not counted:
+            return None
+        before = self._still.get((target, at))
+        stands = before is not None and before.running > 0 and before.counted == counted
+        since = before.since if before is not None and stands and running > 0 else now
+        still[target, at] = Still(counted, since, running)
+        return now - since
+
+    def _of_silent(
+        self, found: Found, now: float, still: dict[tuple[Target, Labels], Still]
+    ) -> Iterator[Sample]:
+        """For how long nothing has come of servers that had running requests and are silent."""
+        for (target, at), before in self._still.items():
+            if target in found.silent and before.running > 0:
+                still[target, at] = before
+                yield from TOKENLESS.at(now - before.since, *at)
+
+
+def _path(process: Holder) -> str:
+    """Where the metrics of a program are: TensorRT-LLM's /metrics takes what others are to read."""
+    names = relatives.names_of(process.role().program)
+    return next((e.path for e in engines.ENGINES if names & e.programs), "/metrics")
+
+
+def _ratio(value: float | None) -> float | None:
+    return None if value is None or value > 1.0 else value
+
+
+def _once(samples: Sequence[Sample]) -> Iterator[Sample]:
+    """Samples of which two servers of the same engine and model share a GPU, added up."""
+    seen: dict[tuple[Metric, tuple[str, ...]], Sample] = {}
+    for sample in samples:
+        key = sample.metric, sample.labels
+        before = seen.get(key)
+        if before is None or not isinstance(sample.value, float):
+            seen[key] = sample
+        elif sample.metric is REQUESTS and isinstance(before.value, float):
+            seen[key] = Sample(sample.metric, sample.labels, before.value + sample.value)
+        elif isinstance(before.value, float) and sample.value > before.value:
+            seen[key] = sample
+    return iter(seen.values())

@@ -1,0 +1,268 @@
+"""An inference engine: its requests wait, its cache is full, its batches are small, it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpunode.jobs import processes as job
+from gpunode.serving.requests import (
+    ITEMS,
+    KV_CACHE,
+    PREEMPTIONS,
+    REQUESTS,
+    STARTING,
+    STEPS,
+    TOKENS,
+)
+from gpunode.verdict.advice import Advice
+from gpunode.verdict.case import Case, Evidence
+from gpunode.verdict.causes.cause import BOUND, Bounds, Cause, Effect, Explains, Loses, Remedy
+from gpunode.verdict.causes.host import busy_thread
+from gpunode.verdict.causes.limits import LAUNCHES
+from gpunode.verdict.engine import USES, Engine, engine_of
+
+FULL = 0.95
+"""From this share of the KV cache in use, a request that waits has no room: vLLM and SGLang keep a
+few percent free for those that run."""
+
+FEW = 8.0
+"""Up to so many requests at a time, decoding reads all weights for little: an H100 needs about 300
+to be bound by arithmetic (989 TFLOP/s in BF16 over 3.35 TB/s)."""
+
+PROMPTS = 0.9
+"""From this share of the tokens in the steps, prompts take the steps in which others decode."""
+
+SEVERAL = 2.0
+"""From so many requests at a time, one's prefill holds up another's decoding."""
+
+
+def _without_room(case: Case) -> Iterator[Evidence]:
+    """Requests wait, and the KV cache is full or takes room from those that run."""
+    engine = engine_of(case)
+    if engine is None or engine.least("waiting") < 1.0:
+        return
+    preempted = engine.rate(PREEMPTIONS)
+    if engine.kv_cache < FULL and preempted <= 0.0:
+        return
+    yield engine.waiting()
+    if engine.kv_cache >= FULL:
+        meaning = "share of the KV cache in use"
+        yield engine.evidence(KV_CACHE, engine.kv_cache, FULL, meaning)
+    if preempted > 0.0:
+        meaning = "requests a second that lost their place and are computed again"
+        yield engine.evidence(PREEMPTIONS, preempted, 0.0, meaning)
+
+
+def _bound_by_room(case: Case) -> Effect | None:
+    evidence = tuple(_without_room(case))
+    return Effect(1.0, evidence) if evidence else None
+
+
+KV_FULL = Cause(
+    name="kv_full",
+    meaning="requests wait because the KV cache is full",
+    named_when=(
+        "the engine has requests that wait at each look, while at least "
+        f"{FULL:g} of its KV cache is in use or it takes requests off the GPU to compute them again"
+    ),
+    looks=(Explains(_without_room, rank=45), Bounds(_bound_by_room)),
+    uses=(*USES, PREEMPTIONS),
+    advice=Advice(
+        "soon",
+        "serving as many requests as its KV cache holds, while others wait",
+        "Make room: more memory for the cache (`--gpu-memory-utilization` of vLLM, "
+        "`--mem-fraction-static` of SGLang, `free_gpu_memory_fraction` of TensorRT-LLM, "
+        "`--cache-max-entry-count` of LMDeploy), a cache in FP8 (`--kv-cache-dtype fp8`), a "
+        "shorter `--max-model-len`, or another replica.",
+    ),
+    remedy=Remedy((), "Give the KV cache more memory or fewer bits, or add a replica."),
+    family="device",
+)
+
+
+def _waits(case: Case) -> Iterator[Evidence]:
+    """Requests wait although the GPU has time left, and there is room for them."""
+    engine = engine_of(case)
+    if engine is not None and engine.least("waiting") >= 1.0 and engine.kv_cache < FULL:
+        yield engine.waiting()
+        if engine.kv_cache:
+            meaning = "share of the KV cache in use, which has room"
+            yield engine.evidence(KV_CACHE, engine.kv_cache, FULL, meaning)
+
+
+QUEUE = Cause(
+    name="queue",
+    meaning="requests wait in the engine's queue while the GPU has nothing to run",
+    named_when=(
+        "the GPU is `starved` while the engine has requests that wait at each look and room in its "
+        "KV cache"
+    ),
+    looks=(Explains(_waits, rank=46),),
+    uses=USES,
+    advice=Advice(
+        "soon",
+        "without work though requests wait",
+        "Let more requests run at a time: `--max-num-seqs` and `--max-num-batched-tokens` of vLLM, "
+        "`--max-running-requests` of SGLang, `max_batch_size` of TensorRT-LLM and Triton, "
+        "`--max-batch-total-tokens` of TGI, `--max-batch-size` of LMDeploy, `--parallel` of "
+        "llama.cpp.",
+    ),
+    remedy=Remedy(("starved",), "Raise the engine's limit of requests that run at a time."),
+    family="host",
+)
+
+
+def _thread_holds_up(case: Case) -> Iterator[Evidence]:
+    """Requests are computed, and a thread of the engine is busy while the GPU has nothing to do."""
+    engine = engine_of(case)
+    if engine is None or engine.least("running") < 1.0:
+        return
+    if busy := tuple(busy_thread(case)):
+        yield from busy
+        yield engine.running()
+
+
+def _launches(case: Case) -> Effect | None:
+    """Gaps between the kernels of an engine that has requests to compute."""
+    engine, share = engine_of(case), case.shares["launch"]
+    if engine is None or share < LAUNCHES or engine.least("running") < 1.0:
+        return None
+    return Effect(share, (case.state("launch", LAUNCHES), engine.running()))
+
+
+HOST_BOUND = Cause(
+    name="host_bound",
+    meaning="the GPU waits for the engine's own code between the steps of its requests",
+    named_when=(
+        f"gaps between small kernels take at least {LAUNCHES:g} of the time, or the GPU is "
+        "`starved` while a thread of the process is busy, and the engine computes requests at each "
+        "look"
+    ),
+    looks=(Explains(_thread_holds_up, rank=48), Loses(_launches)),
+    uses=(*USES, job.HOST_THREAD),
+    refines=("kernel_launch", "data_loading_cpu"),
+    advice=Advice(
+        "soon",
+        "waiting for the engine's scheduler, tokeniser or launches between steps",
+        "Use CUDA graphs (no `--enforce-eager` of vLLM, no `--disable-cuda-graph` of SGLang or "
+        "TGI), several steps or an overlapped scheduler (`--async-scheduling` of vLLM; no "
+        "`--disable-overlap-schedule` of SGLang), more API servers (`--api-server-count`), and "
+        "faster or more CPUs.",
+    ),
+    remedy=Remedy(
+        ("launch", "starved"), "Use CUDA graphs and an asynchronous scheduler, and faster CPUs."
+    ),
+    family="host",
+    slows_its_gpu=True,
+)
+
+
+def _starts(case: Case) -> Iterator[Evidence]:
+    seconds = case.now(STARTING)
+    if seconds > 0.0:
+        meaning = "seconds since the engine's process was seen, which does not answer yet"
+        yield case.evidence(STARTING, seconds, 0.0, meaning)
+
+
+COLD_START = Cause(
+    name="cold_start",
+    meaning="an engine starts: it loads the model, compiles or captures graphs",
+    named_when=(
+        "the GPU has no work while an engine's process is on it that does not answer yet, or says "
+        "that it loads"
+    ),
+    looks=(Explains(_starts, rank=25, of_idle=True),),
+    uses=(STARTING,),
+    advice=Advice(
+        "note",
+        "starting: the engine loads its model, compiles or captures graphs",
+        "Nothing, if it ends within minutes. If each start takes long, keep weights on a local "
+        "disk, keep the compile cache (`VLLM_CACHE_ROOT`), capture fewer graphs "
+        "(`--cuda-graph-sizes` of vLLM, `--cuda-graph-max-bs` of SGLang), and scale ahead of need.",
+    ),
+    remedy=Remedy(
+        ("idle", "starved"), "Keep weights near and the compile cache; scale ahead of need."
+    ),
+    family="host",
+    ends_by_itself=True,
+)
+
+
+def _small_batch(case: Case) -> Effect | None:
+    """Decoding for few requests, while none waits."""
+    engine, share = engine_of(case), case.shares["memory"]
+    if engine is None or share < BOUND or engine.most("waiting") > 0:
+        return None
+    if not 0 < engine.most("running") <= FEW:
+        return None
+    meaning = "requests that the engine computes at a time, at most"
+    few = engine.evidence(REQUESTS, engine.most("running"), FEW, meaning, "running")
+    return Effect(share, (case.state("memory", BOUND), few))
+
+
+def _prompt_share(engine: Engine) -> tuple[float, Evidence] | None:
+    """The share of the tokens in the steps that are of prompts, and where that stands."""
+    steps, items = engine.rate(STEPS), engine.rate(ITEMS)
+    running = engine.most("running")
+    meaning = "share of the tokens in the steps that are of prompts"
+    if steps > 0 and items > 0:
+        share = 1.0 - min(1.0, running / (items / steps))
+        return share, engine.evidence(ITEMS, share, PROMPTS, meaning)
+    fresh = engine.rate(TOKENS, "prompt") - engine.rate(TOKENS, "cached")
+    generated = engine.rate(TOKENS, "generated")
+    if fresh <= 0 or generated <= 0:
+        return None
+    share = fresh / (fresh + generated)
+    return share, engine.evidence(TOKENS, share, PROMPTS, meaning, "prompt")
+
+
+def _prompts_between(case: Case) -> Effect | None:
+    """Long prompts are computed in the steps in which others decode."""
+    engine, share = engine_of(case), case.shares["compute"]
+    if engine is None or share < BOUND or engine.least("running") < SEVERAL:
+        return None
+    prompts = _prompt_share(engine)
+    if prompts is None or prompts[0] < PROMPTS:
+        return None
+    return Effect(share, (case.state("compute", BOUND), prompts[1], engine.running()))
+
+
+PREFILL_INTERFERENCE = Cause(
+    name="prefill_interference",
+    meaning="long prompts are computed between the tokens of other requests",
+    named_when=(
+        "no time is lost and at least half of it goes to arithmetic, while the engine computes "
+        f"several requests and at least {PROMPTS:g} of the tokens in its steps are of prompts"
+    ),
+    looks=(Bounds(_prompts_between),),
+    uses=(*USES, ITEMS, STEPS, TOKENS),
+    advice=Advice(
+        "note",
+        "at work on prompts, for which the tokens of other requests wait",
+        "If tokens come too slowly, cut prompts into smaller pieces (`--max-num-batched-tokens` of "
+        "vLLM, `--chunked-prefill-size` of SGLang), or prefill on other instances.",
+    ),
+    remedy=Remedy((), "Nothing is lost; prefill in smaller pieces or on other instances."),
+    family="device",
+)
+
+BATCH_SMALL = Cause(
+    name="batch_small",
+    meaning="decoding reads all weights for few requests",
+    named_when=(
+        "no time is lost and at least half of it goes to HBM, while the engine computes at most "
+        f"{FEW:g} requests at a time and none waits"
+    ),
+    looks=(Bounds(_small_batch),),
+    uses=USES,
+    advice=Advice(
+        "note",
+        "decoding for few requests, which costs nearly as much as for many",
+        "Nothing is broken. Send the requests of several replicas to one, or use a smaller or "
+        "quantised model, or speculative decoding.",
+    ),
+    remedy=Remedy((), "Run fewer replicas with larger batches, or quantise the weights."),
+    family="device",
+)
+
+CAUSES = (KV_FULL, QUEUE, HOST_BOUND, COLD_START, PREFILL_INTERFERENCE, BATCH_SMALL)

@@ -1,0 +1,79 @@
+"""What the inference engine of a GPU says of its requests, for the causes that ask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpunode.metric import Metric
+from gpunode.serving.requests import INFO, KV_CACHE, REQUESTS
+from gpunode.verdict.case import Case, Evidence
+from gpunode.verdict.facts import series_name
+
+USES = (INFO, KV_CACHE, REQUESTS)
+"""The metrics behind ``engine_of`` and ``nobody_asks``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """The engine whose server a GPU belongs to: its series are those of the server's first GPU."""
+
+    case: Case
+    servers: tuple[tuple[str, ...], ...]
+    """The labels of its models."""
+
+    def least(self, phase: str) -> float:
+        """The fewest requests in a phase at any look of the last half minute."""
+        return sum(min(self._seen(at, phase), default=0.0) for at in self.servers)
+
+    def most(self, phase: str) -> float:
+        """The most of them."""
+        return sum(max(self._seen(at, phase), default=0.0) for at in self.servers)
+
+    @property
+    def kv_cache(self) -> float:
+        """The share of the KV cache in use, 0 if that is not told."""
+        return max(self.case.facts.now(KV_CACHE, *at) or 0.0 for at in self.servers)
+
+    def rate(self, metric: Metric, *labels: str) -> float:
+        """The increase per second of a counter, 0 if it is not known."""
+        return sum(self.case.facts.rate(metric, *at, *labels) or 0.0 for at in self.servers)
+
+    def evidence(
+        self, metric: Metric, value: float, threshold: float, meaning: str, *labels: str
+    ) -> Evidence:
+        """Evidence from a series of the first of its models that has it."""
+        facts = self.case.facts
+        told = (at for at in self.servers if facts.now(metric, *at, *labels) is not None)
+        at = next(told, self.servers[0])
+        return Evidence(series_name(metric, (*at, *labels)), value, threshold, meaning)
+
+    def running(self) -> Evidence:
+        """That requests are computed."""
+        meaning = "requests that the engine computes, at each look"
+        return self.evidence(REQUESTS, self.least("running"), 1.0, meaning, "running")
+
+    def waiting(self) -> Evidence:
+        """That requests wait."""
+        meaning = "requests that wait for their turn, at each look"
+        return self.evidence(REQUESTS, self.least("waiting"), 1.0, meaning, "waiting")
+
+    def _seen(self, at: tuple[str, ...], phase: str) -> list[float]:
+        return [value for value, _ in self.case.facts.readings(REQUESTS, *at, phase)]
+
+
+def engine_of(case: Case) -> Engine | None:
+    """The engine of a GPU, None if none is known that tells its requests."""
+    firsts = {labels[4] for labels in case.facts.series(INFO, *case.at)}
+    if not firsts:
+        return None
+    servers = dict.fromkeys(of[:4] for of in case.facts.series(REQUESTS) if of[1] in firsts)
+    return Engine(case, tuple(servers)) if servers else None
+
+
+def nobody_asks(case: Case) -> Evidence | None:
+    """That the engine had no request at a look, and none that waited at any."""
+    engine = engine_of(case)
+    if engine is None or engine.least("running") > 0 or engine.most("waiting") > 0:
+        return None
+    meaning = "requests that the engine computes, at the look with the fewest"
+    return engine.evidence(REQUESTS, 0.0, 0.0, meaning, "running")

@@ -1,0 +1,1 @@
+"""Inference engines: what they say, and what tenants may say in their place."""

@@ -1,0 +1,202 @@
+"""What is exported of the pages of engines, as versions of the last two years write them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gpunode.serving.engines import ENGINES, series_of, spelled
+from gpunode.serving.page import MODELS, parse
+from tests.serving.fleet import CAPTURED, Fleet, page
+
+GAUGES = {
+    "vllm_v0": ("vllm", "meta-llama/Llama-3.1-8B-Instruct", 7, 3, 0.62),
+    "vllm_v1_0.9": ("vllm", "Qwen2.5-7B", 11, 2, 0.97),
+    "vllm_v1_0.25": ("vllm", "Qwen2.5-7B", 11, 2, 0.97),
+    "ray_serve_vllm": ("vllm", "Qwen2.5-7B", 11, 2, 0.97),
+    "ray_serve": ("ray_serve", "LLMDeployment", 4, 1, None),
+    "sglang_0.5": ("sglang", "Qwen/Qwen3-32B", 12, 5, 0.81),
+    "sglang_0.3": ("sglang", "google/gemma-2-9b-it", 2, 0, 0.28),
+    "trtllm_1.1": ("tensorrt_llm", "nvidia/Llama-3.3-70B-FP8", 9, 1, 0.55),
+    "lmdeploy_0.10": ("lmdeploy", "Qwen/Qwen2.5-7B-Instruct", 4, 2, 0.3),
+    "tgi_3": ("tgi", "", 5, 3, None),
+    "llama_cpp_b4500": ("llama_cpp", "", 3, 1, 0.42),
+    "llama_cpp_b8000": ("llama_cpp", "", 3, 1, None),
+    "triton_24": ("triton", "resnet50", None, 4, None),
+    "triton_trtllm": ("triton", "tensorrt_llm", 4, 3, 0.6),
+}
+"""Of each page: the engine, the model, requests that run and wait, and the share of the cache."""
+
+
+def series(text: str, metric: str, **labels: str) -> float | None:
+    """The value of the series of a metric that has these labels, if there is one."""
+    found = [
+        float(line.rpartition(" ")[2])
+        for line in text.splitlines()
+        if line.partition("{")[0] == metric
+        and all(f'{name}="{value}"' in line for name, value in labels.items())
+    ]
+    assert len(found) < 2, (metric, labels)
+    return found[0] if found else None
+
+
+def served(root: Path, *pages: str) -> list[str]:
+    """What is exported of a server that has one page after another."""
+    fleet = Fleet(root)
+    fleet.run(7)
+    fleet.cards[0].hold(7)
+    told = []
+    for text in pages:
+        fleet.serve(7, "127.0.0.1:8000", text)
+        told.append(fleet.read())
+    return told
+
+
+def later(text: str, factor: float = 3.0) -> str:
+    """A page on which each counter has risen to a multiple, and each gauge is as it was."""
+    gauges = set(re.findall(r"^# TYPE (\S+) gauge", text, re.MULTILINE))
+
+    def risen(line: str) -> str:
+        name, _, value = line.partition("{")[0].partition(" ")[0], "", line.rpartition(" ")[2]
+        if line.startswith("#") or name in gauges:
+            return line
+        return f"{line.rpartition(' ')[0]} {float(value) * factor}"
+
+    return "\n".join(map(risen, text.splitlines())) + "\n"
+
+
+@pytest.mark.parametrize("name", CAPTURED)
+def test_each_engine_tells_its_requests_and_its_cache(name: str, tmp_path: Path) -> None:
+    (told,) = served(tmp_path, page(name))
+    engine, model, running, waiting, cache = GAUGES[name]
+    at = {"gpu": "0", "uuid": "GPU-0", "engine": engine, "model": model}
+    assert series(told, "gpunode_serving_engine_info", **at, first="GPU-0") == 1
+    assert series(told, "gpunode_serving_requests", **at, phase="running") == running
+    assert series(told, "gpunode_serving_requests", **at, phase="waiting") == waiting
+    assert series(told, "gpunode_serving_kv_cache_used_ratio", **at) == cache
+    assert series(told, "gpunode_serving_unanswered", reason="unknown") == 0
+
+
+def test_every_figure_of_the_table_is_on_a_page_of_its_engine() -> None:
+    """So that no name is in the table, and in the document, that no test has read."""
+    for engine in ENGINES:
+        pages = [page(name) for name, told in GAUGES.items() if told[0] == engine.name]
+        for figure in {name.figure for name in engine.names}:
+            names = [name for name in engine.names if name.figure is figure]
+            wanted = {
+                spelling for name in names for of in series_of(name) for spelling in spelled(of)
+            }
+            lines = {
+                line.partition("{")[0].partition(" ")[0] for p in pages for line in p.split("\n")
+            }
+            assert wanted & lines, (engine.name, figure.name)
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "labels", "gained"),
+    [
+        ("vllm_v0", "gpunode_serving_tokens_total", {"kind": "generated"}, 4200),
+        ("vllm_v0", "gpunode_serving_requests_total", {"result": "finished"}, 196),
+        ("vllm_v0", "gpunode_serving_requests_total", {"result": "failed"}, 4),
+        ("vllm_v0", "gpunode_serving_preemptions_total", {}, 8),
+        ("vllm_v1_0.9", "gpunode_serving_tokens_total", {"kind": "cached"}, 8000),
+        ("vllm_v1_0.25", "gpunode_serving_tokens_total", {"kind": "cached"}, 8000),
+        ("vllm_v1_0.25", "gpunode_serving_tokens_total", {"kind": "asked"}, 24000),
+        ("vllm_v1_0.25", "gpunode_serving_request_part_seconds_total", {"part": "queue"}, 45),
+        ("vllm_v1_0.25", "gpunode_serving_request_part_seconds_total", {"part": "prefill"}, 43),
+        ("vllm_v1_0.25", "gpunode_serving_request_part_seconds_total", {"part": "decode"}, 840),
+        ("vllm_v1_0.25", "gpunode_serving_steps_total", {}, 400),
+        ("vllm_v1_0.25", "gpunode_serving_step_items_total", {}, 36000),
+        ("vllm_v1_0.25", "gpunode_serving_output_token_seconds_count", {}, 4000),
+        ("ray_serve_vllm", "gpunode_serving_tokens_total", {"kind": "generated"}, 8000),
+        ("ray_serve", "gpunode_serving_requests_total", {"result": "finished"}, 96),
+        ("ray_serve", "gpunode_serving_response_seconds_sum", {}, 96.3214),
+        ("sglang_0.5", "gpunode_serving_tokens_total", {"kind": "prompt"}, 16257804),
+        ("sglang_0.5", "gpunode_serving_preemptions_total", {}, 12),
+        ("sglang_0.5", "gpunode_serving_step_items_total", {}, 24000),
+        ("sglang_0.5", "gpunode_serving_steps_total", {}, 2000),
+        ("sglang_0.3", "gpunode_serving_output_token_seconds_sum", {}, 59693),
+        ("trtllm_1.1", "gpunode_serving_requests_total", {"result": "finished"}, 100),
+        ("trtllm_1.1", "gpunode_serving_first_token_seconds_sum", {}, 40),
+        ("lmdeploy_0.10", "gpunode_serving_output_token_seconds_count", {}, 4000),
+        ("tgi_3", "gpunode_serving_tokens_total", {"kind": "generated"}, 45000),
+        ("tgi_3", "gpunode_serving_steps_total", {}, 9000),
+        ("tgi_3", "gpunode_serving_requests_total", {"result": "failed"}, 6),
+        ("llama_cpp_b8000", "gpunode_serving_tokens_total", {"kind": "cached"}, 2400),
+        (
+            "llama_cpp_b4500",
+            "gpunode_serving_request_part_seconds_total",
+            {"part": "decode"},
+            623.8,
+        ),
+        ("triton_24", "gpunode_serving_step_items_total", {}, 5000),
+        ("triton_24", "gpunode_serving_request_part_seconds_total", {"part": "queue"}, 3),
+    ],
+)
+def test_counters_count_from_the_first_look(
+    name: str, metric: str, labels: dict[str, str], gained: float, tmp_path: Path
+) -> None:
+    before, after = served(tmp_path, page(name), later(page(name)))
+    assert series(before, metric, **labels) == 0
+    assert series(after, metric, **labels) == pytest.approx(gained, rel=1e-4)
+
+
+def test_what_came_within_the_objective_is_counted(tmp_path: Path) -> None:
+    """vLLM has no bucket that ends at 2 s: of six first tokens within 1 to 2.5 s, four count."""
+    text = page("vllm_v0")
+    _, after = served(tmp_path, text, later(text, 2.0))
+    met = "gpunode_serving_objective_met_total"
+    assert series(after, met, objective="first_token") == pytest.approx(90 + 6 / 1.5, abs=1e-6)
+    assert series(after, "gpunode_serving_first_token_seconds_count") == 100
+    assert series(after, "gpunode_serving_first_token_seconds_bucket", le="2.0") == 94
+    assert series(after, met, objective="output_token") == pytest.approx(1800)
+    assert series(after, "gpunode_serving_output_token_seconds_bucket", le="0.1") == 1800
+
+
+def test_an_engine_s_restart_gains_nothing(tmp_path: Path) -> None:
+    text = page("vllm_v1_0.25")
+    told = served(tmp_path, text, later(text), text, later(text))
+    tokens = [series(one, "gpunode_serving_tokens_total", kind="generated") for one in told]
+    assert tokens == [0, 8000, 8000, 16000]
+    firsts = [series(one, "gpunode_serving_first_token_seconds_count") for one in told]
+    assert firsts == [0, 200, 200, 400]
+
+
+def test_another_process_on_the_gpu_begins_anew_and_the_sum_goes_on(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    fleet.run(7)
+    fleet.cards[0].hold(7)
+    fleet.serve(7, "127.0.0.1:8000", page("vllm_v0"))
+    fleet.read()
+    fleet.serve(7, "127.0.0.1:8000", later(page("vllm_v0")))
+    assert series(fleet.read(), "gpunode_serving_tokens_total", kind="generated") == 4200
+    fleet.run(7, start=2000)
+    assert series(fleet.read(), "gpunode_serving_tokens_total", kind="generated") == 4200
+
+
+def test_names_of_models_are_cut_cleaned_and_few() -> None:
+    told = parse(
+        [
+            f'vllm:num_requests_running{{model_name="{name}"}} 1'
+            for name in ("/mnt/models/a/", "x" * 100, r"a\"b\\c", *(f"m{i}" for i in range(20)))
+        ]
+    )
+    assert told is not None
+    assert {"a", "x" * 64, 'a"b\\c', "other"} <= told.models.keys()
+    assert len(told.models) == MODELS + 1
+    assert sum(of.figures[next(iter(of.figures))] for of in told.models.values()) == 23
+
+
+@pytest.mark.parametrize("value", ["-1", "NaN", "+Inf", "1e300", "abc", "0x10"])
+def test_a_figure_that_cannot_be_is_left_out_and_counted(value: str, tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    fleet.run(7)
+    fleet.cards[0].hold(7)
+    lines = f"vllm:num_requests_running {value}\nvllm:num_requests_waiting 2\n"
+    fleet.serve(7, "127.0.0.1:8000", lines)
+    told = fleet.read()
+    assert series(told, "gpunode_serving_requests", phase="running") is None
+    assert series(told, "gpunode_serving_requests", phase="waiting") == 2
+    assert [unread.kind.what for unread in fleet.reading().unread] == ["figure"]

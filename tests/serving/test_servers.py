@@ -1,0 +1,268 @@
+"""Who is asked for the requests of a GPU: a process of its server, and nobody else."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from gpunode.serving.requests import LONGEST_PAUSE
+from tests.serving.fleet import Fleet, page
+from tests.serving.test_engines import series
+
+AT = "127.0.0.1:8000"
+RUNNING = "vllm:num_requests_running 2\nvllm:generation_tokens_total 5\n"
+POD = (
+    "0::/kubepods.slice/kubepods-pod6f1b7c1e_3a44_4f0e_9a55_1f2f6f0b7a1{}.slice/"
+    "cri-containerd-{}.scope\n"
+)
+
+
+def running(told: str) -> float | None:
+    return series(told, "gpunode_serving_requests", phase="running")
+
+
+def unanswered(told: str, reason: str) -> float | None:
+    return series(told, "gpunode_serving_unanswered", reason=reason)
+
+
+def test_a_tensor_parallel_server_is_asked_once_for_all_of_its_gpus(tmp_path: Path) -> None:
+    """As vLLM: the API server starts the engine core, which starts a worker for each GPU."""
+    fleet = Fleet(tmp_path, gpus=4)
+    fleet.run(10, program="vllm")
+    fleet.run(11, 10, program="VLLM::EngineCore")
+    for index, card in enumerate(fleet.cards):
+        fleet.run(20 + index, 11, program=f"VLLM::Worker_TP{index}")
+        card.hold(20 + index)
+    fleet.serve(10, AT, RUNNING)
+    told = fleet.read()
+    assert running(told) == 2
+    assert 'gpu="0"' in next(line for line in told.splitlines() if "phase=" in line)
+    for index in range(4):
+        info = {"gpu": str(index), "uuid": f"GPU-{index}", "first": "GPU-0"}
+        assert series(told, "gpunode_serving_engine_info", **info) == 1
+    assert fleet.asked == [(10, AT, "/metrics")]
+
+
+def test_a_router_beside_the_workers_is_found(tmp_path: Path) -> None:
+    """As Text Generation Inference: the launcher starts a shard on the GPU, and the router."""
+    fleet = Fleet(tmp_path)
+    fleet.run(10, program="text-generation-launcher")
+    fleet.run(11, 10, program="text-generation-server")
+    fleet.run(12, 10, program="text-generation-router")
+    fleet.cards[0].hold(11)
+    fleet.serve(12, AT, page("tgi_3"))
+    assert running(fleet.read()) == 5
+
+
+def test_servers_that_a_script_starts_answer_each_for_its_own_gpu(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, gpus=2)
+    fleet.run(10, program="serve_all.py")
+    for index, card in enumerate(fleet.cards):
+        fleet.run(20 + index, 10, program="llama-server")
+        card.hold(20 + index)
+        text = f"llamacpp:requests_processing {index + 1}\n"
+        fleet.serve(20 + index, f"127.0.0.1:{8000 + index}", text)
+    told = fleet.read()
+    for index in range(2):
+        found = series(told, "gpunode_serving_requests", phase="running", uuid=f"GPU-{index}")
+        assert found == index + 1
+
+
+@pytest.mark.parametrize("shell", ["bash", "tmux: server", "slurmstepd"])
+def test_a_server_beside_it_in_the_same_shell_is_another(shell: str, tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    fleet.run(10, name=shell)
+    fleet.run(11, 10, program="train.py")
+    fleet.run(12, 10, program="vllm")
+    fleet.cards[0].hold(11)
+    fleet.serve(12, AT, RUNNING)
+    assert running(fleet.read()) is None
+    assert fleet.asked == []
+
+
+def test_a_process_of_another_tenant_is_not_asked(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    fleet.run(10, cgroup=POD.format(1, "3" * 64))
+    fleet.run(11, 10, cgroup=POD.format(2, "4" * 64))
+    fleet.cards[0].hold(11)
+    fleet.serve(10, AT, RUNNING)
+    assert running(fleet.read()) is None
+    assert fleet.asked == []
+
+
+def test_what_a_launcher_of_training_started_is_left_alone(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    fleet.run(11, program="train.py", environment="MASTER_PORT=29500")
+    fleet.cards[0].hold(11)
+    fleet.serve(11, "127.0.0.1:29500", RUNNING)
+    fleet.read()
+    assert fleet.asked == []
+
+
+def test_ports_that_the_kernel_chose_are_not_asked_of_a_process_on_a_gpu(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    fleet.run(11)
+    fleet.cards[0].hold(11)
+    fleet.serve(11, "127.0.0.1:41234", RUNNING)
+    fleet.read()
+    assert fleet.asked == []
+
+
+def test_metrics_of_trtllm_serve_are_not_taken_from_their_readers(tmp_path: Path) -> None:
+    """Its /metrics gives each figure once: https://github.com/NVIDIA/TensorRT-LLM"""
+    fleet = Fleet(tmp_path)
+    fleet.run(10, program="trtllm-serve")
+    fleet.run(11, 10)
+    fleet.cards[0].hold(11)
+    fleet.serve(10, AT, page("trtllm_1.1"))
+    assert running(fleet.read()) == 9
+    assert fleet.asked == [(10, AT, "/prometheus/metrics")]
+
+
+def test_nobody_is_asked_where_the_settings_say_so(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, ask=False)
+    fleet.run(7)
+    fleet.cards[0].hold(7)
+    fleet.serve(7, AT, RUNNING)
+    assert fleet.read() == ""
+    assert fleet.asked == []
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("# HELP other_metric Text\n# TYPE other_metric gauge\nother_metric 1\n", "unknown"),
+        ("HTTP/1.1 404 Not Found\r\n\r\n", "no_metrics"),
+        ("HTTP/1.1 302 Found\r\nLocation: http://10.0.0.9/\r\n\r\n" + RUNNING, "no_metrics"),
+        ("<html><body># TYPE x gauge</body></html>", "no_metrics"),
+        (OSError(errno.EPROTO, "no HTTP"), "garbled"),
+        (OSError(errno.EMSGSIZE, "too long"), "garbled"),
+        (TimeoutError(), "silent"),
+        (PermissionError(errno.EPERM, "setns"), "no_permission"),
+    ],
+)
+def test_a_server_that_is_not_read_is_counted(
+    said: str | OSError, reason: str, tmp_path: Path
+) -> None:
+    fleet = Fleet(tmp_path)
+    fleet.run(7)
+    fleet.cards[0].hold(7)
+    fleet.serve(7, AT, said)
+    told = fleet.read()
+    assert unanswered(told, reason) == 1
+    assert running(told) is None
+    unread = [one.kind.what for one in fleet.reading().unread]
+    assert unread == (["engine"] if reason == "unknown" else [])
+
+
+def test_where_nobody_may_see_who_listens_that_is_counted(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    fleet.run(7, program="vllm")
+    fleet.cards[0].hold(7)
+    fleet.listening[7] = PermissionError(errno.EACCES, "fd")
+    told = fleet.read()
+    assert unanswered(told, "no_permission") == 1
+    assert "starting" not in told
+
+
+def test_a_port_without_metrics_is_left_alone_for_long(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    fleet.run(7)
+    fleet.cards[0].hold(7)
+    fleet.serve(7, AT, OSError(errno.EPROTO, "no HTTP"))
+    for _ in range(int(LONGEST_PAUSE / 10) - 1):
+        fleet.read()
+    assert len(fleet.asked) == 1
+    for _ in range(10):
+        fleet.read()
+    assert len(fleet.asked) == 2
+
+
+def test_an_engine_that_loads_is_starting_until_it_answers(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    fleet.run(10, program="vllm")
+    fleet.run(11, 10, program="VLLM::EngineCore")
+    fleet.cards[0].hold(11)
+    starting = "gpunode_serving_starting_seconds"
+    assert series(fleet.read(), starting, uuid="GPU-0") == 0
+    assert series(fleet.read(30), starting) == 30
+    fleet.serve(10, AT, "HTTP/1.1 503 Service Unavailable\r\n\r\n")
+    assert series(fleet.read(60), starting) == 90
+    fleet.serve(10, AT, RUNNING)
+    told = fleet.read(60)
+    assert series(told, starting) is None
+    assert running(told) == 2
+
+
+def test_a_server_without_metrics_has_started(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    fleet.run(7, program="sglang")
+    fleet.cards[0].hold(7)
+    fleet.serve(7, AT, "HTTP/1.1 404 Not Found\r\n\r\n")
+    told = fleet.read()
+    assert "starting" not in told
+    assert unanswered(told, "no_metrics") == 1
+
+
+TOKENLESS = "gpunode_serving_tokenless_seconds"
+
+
+def test_requests_that_run_while_no_token_comes_are_told(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    fleet.run(7)
+    fleet.cards[0].hold(7)
+
+    def goes_on(requests: int, tokens: int) -> float | None:
+        text = f"vllm:num_requests_running {requests}\nvllm:generation_tokens_total {tokens}\n"
+        fleet.serve(7, AT, text)
+        return series(fleet.read(), TOKENLESS)
+
+    assert goes_on(2, 5) == 0
+    assert goes_on(2, 9) == 0
+    assert goes_on(2, 9) == 10
+    assert goes_on(3, 9) == 20
+    assert goes_on(3, 10) == 0
+    assert goes_on(3, 10) == 10
+    assert goes_on(0, 10) == 0
+    assert goes_on(0, 10) == 0
+    assert goes_on(1, 10) == 0
+    assert goes_on(1, 10) == 10
+    fleet.pages[AT] = TimeoutError()
+    told = fleet.read()
+    assert series(told, TOKENLESS) == 20
+    assert running(told) is None
+    assert unanswered(told, "silent") == 1
+
+
+def test_a_page_that_was_not_read_again_is_no_sign_of_standing_still(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    fleet.run(7)
+    fleet.cards[0].hold(7)
+    fleet.serve(7, AT, RUNNING)
+    fleet.read()
+    for server in fleet.source._servers.values():
+        server.due = 1e9
+    assert series(fleet.read(), TOKENLESS) == 0
+
+
+def test_an_engine_that_counts_only_whole_requests_cannot_tell_that(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    fleet.run(7)
+    fleet.cards[0].hold(7)
+    fleet.serve(7, AT, page("trtllm_1.1"))
+    fleet.read()
+    assert TOKENLESS not in fleet.read()
+
+
+def test_what_a_server_said_is_gone_with_it(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    fleet.run(7)
+    fleet.cards[0].hold(7)
+    fleet.serve(7, AT, RUNNING)
+    assert running(fleet.read()) == 2
+    fleet.pages[AT] = ConnectionRefusedError()
+    assert running(fleet.read()) is None
+    fleet.cards[0].hold()
+    assert fleet.read() == ""
