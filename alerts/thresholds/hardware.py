@@ -5,7 +5,7 @@ from __future__ import annotations
 from alerts.examples import HELD, owner, series
 from alerts.model import Example, Threshold, Tier
 from alerts.promql import NODE, happened
-from alerts.recording.faults import CORDONED, INFO, UP, times_of_xids
+from alerts.recording.faults import INFO, SPARE, UP, times_of_xids
 from alerts.recording.lemons import INCIDENT
 from alerts.settings import XID_REMEMBERED_FOR, XIDS_OF_APPLICATIONS
 from alerts.thresholds.references import NVML, XIDS
@@ -34,7 +34,7 @@ HARDWARE = (
         unit="flag",
         tiers=(
             Tier(severity="ticket", threshold=0.5, after="5m"),
-            Tier(severity="page", threshold=1.5, after="1m", unless=CORDONED),
+            Tier(severity="page", threshold=1.5, after="1m", unless=SPARE),
         ),
         scope="gpu",
         fault="gpu",
@@ -115,7 +115,7 @@ HARDWARE = (
                 threshold=0.0,
                 after="15m",
                 record="node:gpunode_gpus:missing",
-                unless=CORDONED,
+                unless=SPARE,
             ),
         ),
         scope="node",

@@ -408,12 +408,6 @@ def test_rates_count_what_fails() -> None:
     ]
 
 
-def test_scenarios_that_nothing_was_fitted_to_can_be_played() -> None:
-    unseen = scenarios(Path(__file__).parent / "unseen")
-    assert len(unseen) == 80
-    assert not unseen.keys() & SCENARIOS.keys()
-
-
 @pytest.mark.integration
 def test_an_alert_is_seen_to_fire_for_longer_than_a_day() -> None:
     need("promtool")
