@@ -58,7 +58,8 @@ SERVING = (
         record="job:gpunode_serving_requests:before",
         signal=(
             f"max by ({SERVICE}) (label_replace("
-            'avg_over_time(job:gpunode_serving_requests:rate5m[1h] offset 15m), "of", "now", "", "") '
+            "avg_over_time(job:gpunode_serving_requests:rate5m[1h] offset 15m), "
+            '"of", "now", "", "") '
             "or label_replace(last_over_time(job:gpunode_serving_requests:before[15m]), "
             '"of", "past", "", "")) '
             f"and on ({SERVICE}) job:gpunode_serving_requests:rate5m == 0 "
