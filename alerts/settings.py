@@ -243,7 +243,7 @@ STARTS_FOR = Setting(
 
 STARTS_LONGER = Setting(
     "starts_longer",
-    2.5,
+    3.0,
     "A start that takes less than this multiple of the median of a week is as usual; the threshold "
     "of JobSlowToStart, too, as long as no other is set there.",
     "number",
