@@ -178,8 +178,8 @@ def failures(view: PeriodView) -> ReportSection:
                     )
                 ),
                 (history.BREAKERS,),
-                note="Within the 30 days before the end. Each job counts once for a GPU, and so does "
-                "each day with a fault, a reset or recoveries of an NVLink that no job met.",
+                note="Within the 30 days before the end. Each job counts once for a GPU, and so "
+                "does each day with a fault, a reset or recoveries of an NVLink that no job met.",
             ),
         ),
     )
