@@ -87,11 +87,12 @@ OF_STARTS: tuple[Record, ...] = (
         expression=(
             f"time() - job:gpunode_restart:since and on ({JOB}) {PROCESSES_STAY} "
             f"unless on ({JOB}) (time() - job:gpunode_restart:since "
-            f"< on ({JOB}) {STARTS_LONGER} * {USUAL})"
+            f"< on ({JOB}) {STARTS_LONGER} * {USUAL}) "
+            f'unless on ({JOB}) job:gpunode_gpu_bottleneck:count{{cause="compile"}}'
         ),
         purpose="For how long a job of several ranks that works no more since it lost its "
         "processes has tried to begin again with processes that stay, if that is longer than it "
-        "usually takes.",
+        "usually takes and it does not compile.",
         given={**TRAINS, STARTED: 1.0},
         results={},
     ),
