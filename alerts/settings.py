@@ -162,6 +162,18 @@ PAGED_FROM = Setting(
     "at once.",
     "seconds",
 )
+PAGED_GPUS = Setting(
+    "paged_gpus",
+    2,
+    "Jobs with fewer GPUs than this wake nobody because they stand still or are idle.",
+    "count",
+)
+TICKETED_GPUS = Setting(
+    "ticketed_gpus",
+    1,
+    "Jobs with fewer GPUs than this make no ticket because they stand still.",
+    "count",
+)
 STILL_FROM = Setting(
     "still_from",
     60,
@@ -235,6 +247,14 @@ STARTS_FOR = Setting(
     900,
     "Seconds up to which no start of a job is slow, whatever its earlier ones took.",
     "seconds",
+)
+
+STARTS_LONGER = Setting(
+    "starts_longer",
+    3.0,
+    "A start that takes less than this multiple of the median of a week is as usual; the threshold "
+    "of JobSlowToStart, too, as long as no other is set there.",
+    "number",
 )
 
 # Versions

@@ -43,6 +43,7 @@ OF_NODES: tuple[Record, ...] = (
     *ranks.OF_NODES,
     *places.OF_NODES,
     *overview.OF_NODES,
+    *lemons.OF_NODES,
 )
 """Rules that need only the series of one node; each shard of Prometheus can evaluate them."""
 

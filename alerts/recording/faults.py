@@ -29,6 +29,7 @@ from gpunode.host.filesystem import LOCAL
 TARGETS = f'up{{job=~"{SCRAPE_JOBS}"}}'
 UP = series("up", job="gpunode")
 CORDONED = "node:gpunode_drained:max"
+SPARE = "node:gpunode_node:spare"
 
 TARGET_LATELY = "30m"
 """For how long faults of a node are told that is no target any more: it may be gone for good."""
@@ -36,6 +37,9 @@ TARGET_LATELY = "30m"
 PAGES = 2
 TELLS = 1
 """How bad a fault is: whether it is worth waking somebody, or only worth a ticket."""
+
+SCHEDULABLE = by_node("last_over_time(kube_node_spec_unschedulable[10m])")
+"""0 for nodes that Kubernetes may give work, 1 for those that are cordoned."""
 
 PORT = f"{NODE}, device, port"
 INTERFACE = f"{NODE}, interface"
@@ -327,6 +331,21 @@ def _while_silent(record: str, by: str) -> str:
     )
 
 
+_USED_LATELY = "15m"
+"""What broke under a job was used, though the job has ended since."""
+
+_USED = "node:gpunode_gpu_processes:max"
+_UNUSED = (
+    f"(max_over_time({_USED}[{_USED_LATELY}]) == 0 "
+    f"unless on ({NODE}) (gpu:gpunode_gpu_fault:worst == {PAGES} "
+    f"or on ({NODE}) node:gpunode_gpus:missing) "
+    f"or on ({NODE}) last_over_time({SPARE}[{_USED_LATELY}])) "
+    f"and on ({NODE}) last_over_time(node:gpunode_exporter:up[{TARGET_LATELY}]) "
+    f"unless on ({NODE}) max_over_time({_USED}[{_USED_LATELY}]) > 0 "
+    f"unless on ({NODE}) last_over_time(node:gpunode_job:gpus[{_USED_LATELY}])"
+)
+
+
 def _as_part(number: str, part: str) -> str:
     return f'label_replace({number}, "part", "{part}", "", "")'
 
@@ -386,10 +405,14 @@ OF_NODES: tuple[Record, ...] = (
     Record(
         name=CORDONED,
         labels=OF_NODE,
-        expression=by_node("last_over_time(kube_node_spec_unschedulable[10m])")
-        + f" > 0 or max by ({NODE}) (last_over_time(gpunode_node_drained[1h])) > 0",
+        expression=(
+            f"{SCHEDULABLE} > 0 or max by ({NODE}) (last_over_time(gpunode_node_drained[1h])) > 0 "
+            f"or on ({NODE}) (last_over_time({CORDONED}[{TARGET_LATELY}]) "
+            f"and on ({NODE}) max by ({NODE}) ({TARGETS}) == 0 unless on ({NODE}) {SCHEDULABLE})"
+        ),
         purpose="Nodes that are cordoned or drained, as kube-state-metrics or the file of "
-        "`--node.drained-file` last said; they page nobody.",
+        "`--node.drained-file` last said, however long they are off; they page nobody. The rule "
+        "reads its own past.",
         given={
             series("kube_node_spec_unschedulable", node=NODE_A, instance="10.0.0.9:8080"): 1.0,
             series("gpunode_node_drained", instance=NODE_A): 0.0,
@@ -610,6 +633,25 @@ OF_NODES: tuple[Record, ...] = (
             series("gpunode_pcie_device_info", bus_id="0000:1b:00.0", kind="gpu"): 1.0,
         },
         results={(NODE_A, "gpu"): 1.0},
+    ),
+    Record(
+        name=_USED,
+        labels=OF_NODE,
+        expression=f"max by ({NODE}) (gpunode_gpu_processes)",
+        purpose="The most processes that a GPU of a node has.",
+        given={series("gpunode_gpu_processes", engine="compute"): 2.0},
+        results={(NODE_A,): 2.0},
+    ),
+    Record(
+        name=SPARE,
+        labels=OF_NODE,
+        interval=FOR_HOURS,
+        expression=f"{CORDONED} or on ({NODE}) ({_UNUSED})",
+        purpose="Nodes that are cordoned, and those whose GPUs nobody has used in the "
+        f"{_USED_LATELY} before one broke, nor since: what is broken there harms nobody. The rule "
+        "reads its own past.",
+        given={UP: 1.0, series("gpunode_gpu_processes", engine="compute"): 0.0},
+        results={(NODE_A,): 0.0},
     ),
     Record(
         name="node:gpunode_filesystem:available_ratio",

@@ -25,7 +25,7 @@ from alerts.examples import (
     owner,
     series,
 )
-from alerts.model import AT_ONCE, FOR_DAYS, FOR_HOURS, Given, Record
+from alerts.model import AT_ONCE, FOR_DAYS, FOR_HOURS, Given, Record, Series
 from alerts.promql import GPU, JOB, NODE, OWNER, of_gpus, of_jobs, rate, state
 from alerts.recording.faults import CORDONED
 from alerts.settings import (
@@ -35,11 +35,13 @@ from alerts.settings import (
     COMES_BACK_WITHIN,
     FLEET_JOBS,
     PAGED_FROM,
+    PAGED_GPUS,
     PAUSED_AT_MOST,
     RESTARTED_USEFUL,
     STALLED_FROM,
     STARVED_FROM,
     STILL_FROM,
+    TICKETED_GPUS,
     TOGETHER_WITHIN,
     UNINTERRUPTIBLE_AT_MOST,
 )
@@ -79,6 +81,9 @@ TOGETHER = "jobs"
 REMEMBERED = "15m"
 """What a rule remembers survives a restart of Prometheus that takes no longer."""
 
+STREAKS_BREAK = "5m"
+"""A tiny kernel, such as one that shows that the process lives, breaks a wait and ends none."""
+
 EXCUSES = "|".join(AT_WORK)
 """What a rank visibly does while the others wait for it at a barrier."""
 
@@ -105,16 +110,21 @@ OWN_REASONS = "|".join(reason.name for reason in (GONE, STOPPED, CPU_BOUND))
 
 COSTS = (
     f"(job:gpunode_stalled:seconds unless on ({JOB}) "
-    f"(job:gpunode_stalled:seconds * on ({JOB}) job:gpunode_job:gpus < {PAGED_FROM} "
+    f"((job:gpunode_stalled:seconds * on ({JOB}) job:gpunode_job:gpus < {PAGED_FROM} "
+    f"or on ({JOB}) job:gpunode_job:gpus < {PAGED_GPUS}) "
     f"unless on ({JOB}) job:gpunode_server_stuck:seconds))"
 )
 """How long those jobs have stood still that have cost as much as somebody is woken for. Who waits
 for a server's answer is harmed at once."""
 
-PAUSES = of_gpus("gpunode_training_step_median_seconds") + (
-    f" unless on ({GPU}) " + of_gpus("gpunode_training_last_step_timestamp_seconds")
+LAST_STEP = of_gpus("gpunode_training_last_step_timestamp_seconds")
+TELLS_STEPS = "gpu:gpunode_training_last_step:told"
+PAUSES = (
+    f"{of_gpus('gpunode_training_step_median_seconds')} and on ({GPU}) {TELLS_STEPS} "
+    f"unless on ({GPU}) {LAST_STEP}"
 )
-"""GPUs whose training reports its steps and says that none is due now."""
+"""GPUs whose training tells when its last step ended, and says that none is due now. A client that
+never tells says nothing by that."""
 
 
 STREAK_OF_GPU = of_gpus("gpunode_gpu_blocked_streak_seconds")
@@ -160,6 +170,33 @@ def _held(expression: str) -> str:
     """The GPUs that a job has to itself and for which an expression has a value."""
     return f"gpu:gpunode_job:member and on ({GPU}) {expression}"
 
+
+SEVERAL = 'world_size=~"[2-9]|[1-9][0-9]+"'
+"""Ranks of several. One trial of a search after another is mostly a process on its own."""
+
+RUN_HERE = "node:gpunode_run:gpus"
+RUN = "job:gpunode_run:gpus"
+OF_A_RUN = "cluster, user, world_size"
+_OUTSIDE = f'gpunode_gpu_process_info{{owner_pod="",slurm_job="",user!="",{SEVERAL}}}'
+
+STALLED_RUNS = (
+    f"count by (cluster) ({STALLED_LATELY} unless on ({JOB}) {RUN} "
+    f"or max by ({OF_A_RUN}) ({STALLED_LATELY} * on ({JOB}) group_left (world_size) {RUN}))"
+)
+"""How many jobs of a cluster have just come to stand still. A run that a user started on several
+nodes is one, though it is a job on each of them."""
+
+BY_SSH = series(
+    "gpunode_gpu_process_info",
+    **dict.fromkeys(
+        ("owner_namespace", "owner_pod", "owner_container", "slurm_job", "slurm_step"), ""
+    ),
+    user="kim",
+    rank="0",
+    local_rank="0",
+    world_size="2",
+    pid="417",
+)
 
 STARTED = series(
     "gpunode_gpu_process_info",
@@ -229,6 +266,28 @@ OF_NODES: tuple[Record, ...] = (
         results={(*A, *TRAIN): 1.0},
     ),
     Record(
+        name=TELLS_STEPS,
+        labels=OF_GPU,
+        expression=(
+            f"{LAST_STEP} or on ({GPU}) (last_over_time({TELLS_STEPS}[{REMEMBERED}]) "
+            f"and on ({GPU}) {of_gpus('gpunode_training_step_median_seconds')})"
+        ),
+        purpose="When the last step of training on a GPU ended that tells it, also while no step "
+        "is due. The rule reads its own past.",
+        given={series("gpunode_training_last_step_timestamp_seconds"): 1.0},
+        results={A: 7320.0},
+    ),
+    Record(
+        name=RUN_HERE,
+        labels=(*OF_NODE, "user", "world_size"),
+        expression=(
+            f"count by ({NODE}, user, world_size) (max by ({GPU}, user, world_size) ({_OUTSIDE}))"
+        ),
+        purpose="GPUs of a node with a rank of several that a user started outside of any job.",
+        given={BY_SSH: 1.0},
+        results={(NODE_A, "kim", "2"): 1.0},
+    ),
+    Record(
         name="node:gpunode_job:gpus",
         labels=("cluster", "instance"),
         expression=f"count by ({NODE}) (max by ({GPU}) (gpu:gpunode_gpu_owner:workload))",
@@ -290,6 +349,24 @@ OF_CLUSTERS: tuple[Record, ...] = (
         results={TRAIN: 2.0},
     ),
     Record(
+        name=RUN,
+        labels=(*OF_JOB, "world_size"),
+        expression=(
+            f"max by ({JOB}, world_size) (label_join({RUN_HERE} "
+            f"and on ({OF_A_RUN}) count_values by (cluster, user) "
+            f'("world_size", sum by ({OF_A_RUN}) ({RUN_HERE})) '
+            f"and on ({OF_A_RUN}) count by ({OF_A_RUN}) ({RUN_HERE}) > 1, "
+            '"workload", "@", "user", "instance"))'
+        ),
+        purpose="Jobs that are the part on one node of a run that a user started on several, as "
+        "with ssh: the GPUs of all its parts are as many as its ranks.",
+        given={
+            BY_SSH: 1.0,
+            Series(BY_SSH.metric, (*BY_SSH.labels, ("instance", "node-b"))): 1.0,
+        },
+        results={("", "kim@node-a", "", "kim", "2"): 1.0, ("", "kim@node-b", "", "kim", "2"): 1.0},
+    ),
+    Record(
         name="job:gpunode_gpu_bottleneck:count",
         labels=(*OF_JOB, "cause"),
         expression=(
@@ -320,6 +397,7 @@ BY_SERVICE = ", ".join(SERVICE)
 REQUESTS = "gpunode_serving_request_seconds"
 ENGINE = 'gpunode_serving_requests_total{result="finished"}'
 ANSWERED = f"{rate(f'{REQUESTS}_count')} or on ({GPU}) {rate(ENGINE)}"
+ASKED = "job:gpunode_serving_requests:asked_1d"
 
 OF_SERVICES: tuple[Record, ...] = (
     Record(
@@ -332,16 +410,20 @@ OF_SERVICES: tuple[Record, ...] = (
         results={("", "train", ""): 5.0},
     ),
     Record(
-        name="job:gpunode_serving_requests:asked_1d",
+        name=ASKED,
         labels=SERVICE,
         interval=FOR_DAYS,
         expression=(
+            f"(last_over_time({ASKED}[{REMEMBERED}]) "
+            f"and on ({BY_SERVICE}) job:gpunode_serving_requests:rate5m == 0) "
+            f"or on ({BY_SERVICE}) "
             "sum_over_time((job:gpunode_serving_requests:rate5m > bool 0)[1d:5m] offset 20m) "
             "/ on (cluster) group_left () (max by (cluster) "
             "(count_over_time(cluster:gpunode_gpu_seconds:rate5m[1d:5m] offset 20m)) > 0)"
         ),
-        purpose="Share of the last day, as far as its cluster was seen, for which a service had "
-        "requests: what was not there had none. The minutes before an end do not count.",
+        purpose="Share of a day, as far as its cluster was seen, for which a service had requests: "
+        "what was not there had none. The minutes before an end do not count. While no request "
+        "comes, the rule reads its own past.",
         given={**HELD, **ledger(), series(f"{REQUESTS}_count"): 5.0},
         results={("", "train", ""): 1.0},
     ),
@@ -481,7 +563,8 @@ OF_STALLS: tuple[Record, ...] = (
         interval=AT_ONCE,
         expression=(
             of_jobs(STREAK_OF_GPU) + f" and on ({JOB}) job:gpunode_job:collective "
-            f"unless on ({JOB}) job:gpunode_pause:excused"
+            f"unless on ({JOB}) job:gpunode_pause:excused "
+            f"unless on ({JOB}) job:gpunode_job:gpus < {TICKETED_GPUS}"
         ),
         purpose="For how long a GPU of a job has done nothing but wait in a collective, whether or "
         "not the job has begun to work.",
@@ -493,13 +576,14 @@ OF_STALLS: tuple[Record, ...] = (
         labels=OF_JOB,
         interval=AT_ONCE,
         expression=(
-            "job:gpunode_workless:seconds "
+            f"(job:gpunode_workless:seconds or on ({JOB}) job:gpunode_restart:seconds) "
             f"and on ({JOB}) (job:gpunode_training:gpus and on ({JOB}) job:gpunode_job:gpus > 1) "
-            f"unless on ({JOB}) (job:gpunode_gpu_blocked:count or on ({JOB}) "
-            "job:gpunode_pause:excused)"
+            f"unless on ({JOB}) (last_over_time(job:gpunode_gpu_blocked:count[{STREAKS_BREAK}]) "
+            f"or on ({JOB}) job:gpunode_pause:excused) "
+            f"unless on ({JOB}) job:gpunode_job:gpus < {PAGED_GPUS}"
         ),
-        purpose="Seconds since any GPU of a training job with several of them last worked, though "
-        "none waits for another and nothing excuses it.",
+        purpose="Seconds since any GPU of a training job with several of them last worked, or for "
+        "which it has tried to begin again, though none waits for another and nothing excuses it.",
         given={**TRAINS, **HELD_B, WORKLESS: 7320.0},
         results={TRAIN: 7320.0},
     ),
@@ -634,7 +718,7 @@ OF_STALLS: tuple[Record, ...] = (
         labels=OF_JOB,
         interval=AT_ONCE,
         expression=(
-            f"({STALLED_LATELY} and on (cluster) count by (cluster) ({STALLED_LATELY}) "
+            f"({STALLED_LATELY} and on (cluster) {STALLED_RUNS} "
             f">= {FLEET_JOBS} or on ({JOB}) "
             f"(last_over_time(job:gpunode_stalled:together[{REMEMBERED}]) and on ({JOB}) {STILL})) "
             f'unless on ({JOB}) job:gpunode_event:gpus{{fault!="{TOGETHER}"}} '
@@ -659,11 +743,14 @@ OF_STALLS: tuple[Record, ...] = (
             f"< on ({JOB}) {COMES_BACK_AGAIN} * job:gpunode_stalled:survived "
             f"or on ({JOB}) max by ({JOB}) ({_of_scripts('job:gpunode_stalled:seconds')} "
             f"< on ({OF_A_SCRIPT}) group_left () {COMES_BACK_AGAIN} "
-            f"* max_over_time(user:gpunode_stalled:survived[{RETURNS_KNOWN}]))"
+            f"* max_over_time(user:gpunode_stalled:survived[{RETURNS_KNOWN}])) "
+            f"or on ({JOB}) ({RUN} unless on ({JOB}) job:gpunode_late_gpu:reason "
+            f"and on ({OF_A_RUN}) ({RUN} and on ({JOB}) job:gpunode_late_gpu:reason))"
         ),
         purpose="Jobs that a fault holds up which has an alert of its own: a GPU, a filesystem, or "
-        "what many nodes have in common; and jobs that have come back from such a pause before, "
-        f"or that are like a Slurm job of the same user that has within {RETURNS_KNOWN}.",
+        "what many nodes have in common; jobs that have come back from such a pause before, "
+        f"or that are like a Slurm job of the same user that has within {RETURNS_KNOWN}; and parts "
+        "of a run on several nodes that waits for a GPU of another part.",
         given={**HELD, series("gpunode_gpu_recovery_action", action="reset"): 1.0},
         results={TRAIN: 1.0},
     ),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from alerts.examples import GPU_A, HELD, NODE_A, OF_GPU, OF_JOB, OF_NODE, TRAIN, A, series
+from alerts.examples import GPU_A, HELD, NODE_A, OF_GPU, OF_JOB, OF_NODE, TRAIN, A, owner, series
 from alerts.model import FOR_DAYS, FOR_HOURS, Record
-from alerts.promql import GPU, JOB, NODE, OWNER
-from alerts.recording.faults import INFO, PAGES, XIDS, times_of_xids
+from alerts.promql import GPU, JOB, NODE, OWNER, gained
+from alerts.recording.faults import CORDONED, INFO, PAGES, PORT, XIDS, times_of_xids
 from alerts.recording.jobs import OWN_REASONS
-from alerts.recording.latched import PLACE
-from alerts.settings import INCIDENT_BEGINS, LEMON_BEYOND
+from alerts.recording.latched import ENERGY, PLACE
+from alerts.recording.repairs import BOOTED
+from alerts.settings import INCIDENT_BEGINS, LEMON_BEYOND, RDMA_LINKS_LOST
 from gpunode.verdict.reasons import AT_WORK
 
+HOLDER = "gpu:gpunode_gpu_xid:holder"
+RESET = "gpu:gpunode_gpu_reset:alone"
+FLAPS = "node:gpunode_port_flaps:incident"
 INCIDENT = "gpu:gpunode_lemon:incident"
 SCORE = "uuid:gpunode_lemon:score"
 PLACED = "gpu:gpunode_lemon:score"
@@ -21,17 +25,33 @@ https://docs.nvidia.com/deploy/xid-errors/"""
 
 BY_UUID = "cluster, uuid"
 OF_A_JOB = f"{BY_UUID}, {OWNER}"
+OF_AN_INCIDENT = f"{OF_A_JOB}, day"
 
+LINK_DOWNED = 'gpunode_infiniband_errors_total{kind="link_downed"}'
+NVLINK_RECOVERS = "gpu:gpunode_nvlink_recovery:increase1h"
 
-def _holders(within: str) -> str:
-    """Who held a GPU within a time."""
-    return f"last_over_time(gpu:gpunode_gpu_owner:workload[{within}])"
+_JOBS = f"count by ({GPU}, {OWNER}) (last_over_time(gpu:gpunode_gpu_owner:workload[10m]))"
+"""Jobs that have held a GPU within ten minutes."""
 
-
-_ITS_XID = (
-    f"max by ({OF_A_JOB}) ({_holders('10m')} and on ({GPU}) "
-    f"{times_of_xids(f'xid!~{FOLLOW!r}')} > time() - {INCIDENT_BEGINS})"
+_XID = (
+    f"max by ({GPU}) ({times_of_xids(f'xid!~{FOLLOW!r}')} > time() - {INCIDENT_BEGINS})"
 ).replace("'", '"')
+_SINCE = "min_over_time(timestamp(gpu:gpunode_gpu_owner:workload)[10m:1m])"
+
+
+def _share(jobs: str) -> str:
+    """What each of the jobs on a GPU counts, so that one event counts once."""
+    return (
+        f"max by ({OF_A_JOB}) ((0 * ({jobs}) + 1) / on ({GPU}) group_left () "
+        f"(count by ({GPU}) ({jobs}) > 0))"
+    )
+
+
+def _a_day(true: str, by: str) -> str:
+    """What is nobody's counts once a day."""
+    return f'count_values by ({by}) ("day", floor(0 * ({true}) + time() / 86400))'
+
+
 _WAITED_FOR = (
     f"max by ({OF_A_JOB}) (job:gpunode_late_gpu:reason"
     f'{{reason!~"{OWN_REASONS}|{"|".join(AT_WORK)}|not seen from its node"}} '
@@ -41,11 +61,15 @@ _BREAKS = (
     f"(gpu:gpunode_gpu_fault:level == {PAGES} "
     f"unless on ({GPU}) gpu:gpunode_gpu_fault:worst offset 10m == {PAGES})"
 )
-_BROKE = (
-    f"max by ({OF_A_JOB}) ({_holders('10m')} and on ({GPU}) {_BREAKS}) "
-    f"or max by ({BY_UUID}, reason) ({_BREAKS} unless on ({GPU}) {_holders('1h')})"
-)
 """What is broken already breaks no second time, however many faults follow from the first."""
+
+_BROKE = f"{_share(f'{_JOBS} and on ({GPU}) {_BREAKS}')} unless on ({BY_UUID}) {HOLDER}"
+_BROKE_ALONE = f"{_BREAKS} unless on ({GPU}) last_over_time(gpu:gpunode_gpu_owner:workload[1h])"
+_FLAPS = f"({NVLINK_RECOVERS} > 1 unless on ({GPU}) {NVLINK_RECOVERS} offset 10m > 1)"
+_WAS_RESET = (
+    f"{RESET} unless on ({BY_UUID}) last_over_time({INCIDENT}{{kind!='reset'}}[1d])"
+).replace("'", '"')
+"""A reset after an incident is its repair, and no incident of its own."""
 
 _STANDS_OUT = (
     f"({SCORE} * on (cluster) group_left () clamp_min(count by (cluster) ({SCORE}) - 1, 1) "
@@ -53,32 +77,86 @@ _STANDS_OUT = (
 )
 """GPUs with more than a multiple of what the others have on average."""
 
-OF_LEMONS: tuple[Record, ...] = (
+_RESETS = f"max by ({GPU}) (resets({ENERGY}[10m])) > 0"
+
+XID_31 = {**HELD, INFO: 1.0, series(XIDS, xid="31"): 7300.0}
+SHARED = {**XID_31, owner(owner_pod="eval-0"): 1.0}
+LINK_LOST = series("gpunode_infiniband_errors_total", kind="link_downed", device="mlx5_0", port="1")
+
+OF_NODES: tuple[Record, ...] = (
     Record(
-        name=INCIDENT,
-        labels=("cluster", "uuid", *OF_JOB[1:], "kind", "reason"),
+        name=RESET,
+        labels=OF_GPU,
         interval=FOR_HOURS,
         expression=(
-            f'label_replace({_ITS_XID}, "kind", "xid", "", "") '
+            f"{_RESETS} and on ({NODE}) count by ({NODE}) ({_RESETS}) == 1 "
+            f"and on ({NODE}) count by ({NODE}) (max by ({GPU}) ({ENERGY})) > 1 "
+            f"unless on ({NODE}) max by ({NODE}) ({BOOTED}) > time() - {INCIDENT_BEGINS} "
+            f"unless on ({NODE}) last_over_time({CORDONED}[10m])"
+        ),
+        purpose="GPUs that were reset within ten minutes, as their driver's energy counter shows, "
+        "while no other GPU of the node was, and which is in service.",
+        given={INFO: 1.0},
+        results={},
+    ),
+    Record(
+        name=FLAPS,
+        labels=(*OF_NODE, "device", "port", "day"),
+        interval=FOR_HOURS,
+        expression=_a_day(f"{gained(LINK_DOWNED, PORT, '1h')} > {RDMA_LINKS_LOST}", PORT),
+        purpose="RDMA ports that have lost their link again and again within an hour, and the day.",
+        given={LINK_LOST: 0.01},
+        results={(NODE_A, "mlx5_0", "1", "0"): 1.0},
+    ),
+)
+"""Rules that need only the series of one node; each shard of Prometheus can evaluate them."""
+
+OF_LEMONS: tuple[Record, ...] = (
+    Record(
+        name=HOLDER,
+        labels=(*OF_GPU, *OF_JOB[1:]),
+        interval=FOR_HOURS,
+        expression=(f"max by ({GPU}, {OWNER}) ({_SINCE}) <= on ({GPU}) group_left () {_XID}"),
+        purpose="Since when a job has held a GPU that had it when the driver reported an XID, "
+        "within ten minutes. The next job did not meet it.",
+        given=XID_31,
+        results={},
+    ),
+    Record(
+        name=INCIDENT,
+        labels=("cluster", "uuid", *OF_JOB[1:], "kind", "reason", "day"),
+        interval=FOR_HOURS,
+        expression=(
+            f'label_replace({_share(HOLDER)}, "kind", "xid", "", "") '
             f'or label_replace({_WAITED_FOR}, "kind", "waited_for", "", "") '
-            f'or label_replace({_BROKE}, "kind", "fault", "", "")'
+            f'or label_replace({_BROKE}, "kind", "fault", "", "") '
+            f"or label_replace({_a_day(_BROKE_ALONE, f'{BY_UUID}, reason')}, "
+            '"kind", "fault", "", "") '
+            f'or label_replace({_a_day(_FLAPS, BY_UUID)}, "kind", "nvlink", "", "") '
+            f'or label_replace({_a_day(_WAS_RESET, BY_UUID)}, "kind", "reset", "", "")'
         ),
         purpose="What has just happened on a GPU: an XID under a job, a job that stands still "
-        "waiting for it for no reason of its own, or a fault after which it cannot be used.",
-        given={**HELD, INFO: 1.0, series(XIDS, xid="31"): 7300.0},
-        results={(GPU_A[1], *TRAIN, "xid", ""): 1.0},
+        "waiting for it for no reason of its own, a fault after which it cannot be used, an NVLink "
+        "that recovers again and again, or a reset of it alone. What several jobs meet at once "
+        "counts once, and each has a share; what nobody meets has the day.",
+        given=SHARED,
+        results={
+            (GPU_A[1], *TRAIN, "xid", "", ""): 0.5,
+            (GPU_A[1], "", "eval", "", "", "xid", "", ""): 0.5,
+        },
     ),
     Record(
         name=SCORE,
         labels=("cluster", "uuid"),
         interval=FOR_DAYS,
         expression=(
-            f"count by ({BY_UUID}) (count by ({OF_A_JOB}) "
-            f"(present_over_time({INCIDENT}[{WITHIN}])))"
+            f"floor(0.01 + sum by ({BY_UUID}) (max by ({OF_AN_INCIDENT}) "
+            f"(max_over_time({INCIDENT}[{WITHIN}])))) > 0"
         ),
         purpose="Different jobs that a GPU has broken or held up within 30 days, and one more for "
-        "faults that it had while nobody held it, as far as Prometheus keeps.",
-        given={**HELD, INFO: 1.0, series(XIDS, xid="31"): 7300.0},
+        "each day with a fault, a reset or recoveries of an NVLink that no job met, as far as "
+        "Prometheus keeps.",
+        given=SHARED,
         results={(GPU_A[1],): 1.0},
     ),
     Record(
@@ -87,17 +165,22 @@ OF_LEMONS: tuple[Record, ...] = (
         interval=FOR_DAYS,
         expression=f"{SCORE} * on ({BY_UUID}) group_left (instance, gpu) {PLACE}",
         purpose="The same with the place of the GPU.",
-        given={**HELD, INFO: 1.0, series(XIDS, xid="31"): 7300.0},
+        given=XID_31,
         results={A: 1.0},
     ),
     Record(
         name="node:gpunode_lemon:score",
         labels=OF_NODE,
         interval=FOR_DAYS,
-        expression=f"sum by ({NODE}) ({PLACED})",
-        purpose="The same, summed up over the GPUs that a node has.",
-        given={**HELD, INFO: 1.0, series(XIDS, xid="31"): 7300.0},
-        results={(NODE_A,): 1.0},
+        expression=(
+            f'sum by ({NODE}) (label_replace(sum by ({NODE}) ({PLACED}), "of", "gpus", "", "") '
+            f"or label_replace(count by ({NODE}) (count by ({NODE}, day) "
+            f'(last_over_time({FLAPS}[{WITHIN}]))), "of", "ports", "", ""))'
+        ),
+        purpose="The same, summed up over the GPUs that a node has, and one more for each day on "
+        "which its RDMA ports lost their link again and again.",
+        given={**XID_31, LINK_LOST: 0.01},
+        results={(NODE_A,): 2.0},
     ),
     Record(
         name="gpu:gpunode_lemon:outlier",
@@ -106,7 +189,7 @@ OF_LEMONS: tuple[Record, ...] = (
         expression=(f"{PLACED} and on ({BY_UUID}) {_STANDS_OUT}"),
         purpose="The same for GPUs that stand out from the others of their cluster with any: a "
         "program or a driver with a fault breaks jobs on all of them.",
-        given={**HELD, INFO: 1.0, series(XIDS, xid="31"): 7300.0},
+        given=XID_31,
         results={A: 1.0},
     ),
 )

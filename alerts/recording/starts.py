@@ -9,12 +9,10 @@ from __future__ import annotations
 from alerts.examples import HELD, OF_JOB, TRAIN, TRAINS, WORKLESS, ledger, series
 from alerts.model import FOR_HOURS, Record
 from alerts.promql import GPU, JOB
-from alerts.recording.jobs import STARTED
+from alerts.recording.jobs import SEVERAL, STARTED
+from alerts.settings import STARTS_LONGER
 
 PROCESSES = "gpunode_gpu_process_info"
-SEVERAL = 'world_size=~"[2-9]|[1-9][0-9]+"'
-"""Ranks of several. One trial of a search after another is mostly a process on its own."""
-
 OF_PROGRAMS = 'workload!~".+@.+"'
 """Without what a user runs on a node outside of any job, which need not be the same work twice."""
 
@@ -39,6 +37,8 @@ _WORKED = "last_over_time(job:gpunode_workless:seconds[3m])"
 
 SINCE = series("job:gpunode_start:since", workload="train")
 TOOK = series("job:gpunode_startup:seconds", workload="train")
+USUAL = f"(max by ({JOB}) (quantile_over_time(0.5, job:gpunode_startup:seconds[7d])) > 0)"
+"""What the starts of a job took within a week."""
 
 OF_STARTS: tuple[Record, ...] = (
     Record(
@@ -79,6 +79,22 @@ OF_STARTS: tuple[Record, ...] = (
         purpose="How long a training job took to start, once for each start.",
         given={**TRAINS, WORKLESS: 0.0, SINCE: 60.0},
         results={TRAIN: 7260.0},
+    ),
+    Record(
+        name="job:gpunode_restart:seconds",
+        labels=OF_JOB,
+        interval=FOR_HOURS,
+        expression=(
+            f"time() - job:gpunode_restart:since and on ({JOB}) {PROCESSES_STAY} "
+            f"unless on ({JOB}) (time() - job:gpunode_restart:since "
+            f"< on ({JOB}) {STARTS_LONGER} * {USUAL}) "
+            f'unless on ({JOB}) job:gpunode_gpu_bottleneck:count{{cause="compile"}}'
+        ),
+        purpose="For how long a job of several ranks that works no more since it lost its "
+        "processes has tried to begin again with processes that stay, if that is longer than it "
+        "usually takes and it does not compile.",
+        given={**TRAINS, STARTED: 1.0},
+        results={},
     ),
     Record(
         name="job:gpunode_starts:count_6h",

@@ -67,7 +67,7 @@ COMMUNICATION = (
         when="no GPU of the job has worked for {value}, and some wait in a collective; of a server "
         "on one node, for {server_stalled_from}, unless its first GPU may wait for a request; or "
         "its engine has had running requests and given no token for {server_tokenless_from}; a "
-        "page unless that has cost less than {paged_from} of GPU time",
+        "page unless that has cost {paged_from} of GPU time, or the job has {paged_gpus} GPUs",
         meaning="An NCCL kernel waits for a peer that does not come; nothing computes or moves.",
         remedy="Find the rank that the others wait for, save its stack, then restart the job.",
         source=RAS,

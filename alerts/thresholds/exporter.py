@@ -77,7 +77,7 @@ EXPORTER = (
         unit="flag",
         comparison="<",
         tiers=(
-            Tier(severity="ticket", threshold=0.5, after="15m"),
+            Tier(severity="ticket", threshold=0.5, after="15m", unless=CORDONED),
             Tier(
                 severity="page",
                 threshold=0.5,

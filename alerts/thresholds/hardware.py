@@ -5,7 +5,8 @@ from __future__ import annotations
 from alerts.examples import HELD, owner, series
 from alerts.model import Example, Threshold, Tier
 from alerts.promql import NODE, happened
-from alerts.recording.faults import CORDONED, INFO, UP, times_of_xids
+from alerts.recording.faults import INFO, SPARE, UP, times_of_xids
+from alerts.recording.lemons import INCIDENT
 from alerts.settings import XID_REMEMBERED_FOR, XIDS_OF_APPLICATIONS
 from alerts.thresholds.references import NVML, XIDS
 
@@ -33,7 +34,7 @@ HARDWARE = (
         unit="flag",
         tiers=(
             Tier(severity="ticket", threshold=0.5, after="5m"),
-            Tier(severity="page", threshold=1.5, after="1m", unless=CORDONED),
+            Tier(severity="page", threshold=1.5, after="1m", unless=SPARE),
         ),
         scope="gpu",
         fault="gpu",
@@ -65,11 +66,11 @@ HARDWARE = (
         group="hardware",
         summary="A GPU has broken one job after another",
         summary_ko="한 GPU가 여러 작업을 잇따라 망가뜨렸습니다",
-        says="{value} different jobs that it broke or held up within 30 days; faults while nobody "
-        "held it count as one",
-        when="{value} different jobs that it broke or held up within 30 days, where faults while "
-        "nobody held it count as one, if that is {lemon_beyond} times what other such GPUs of the "
-        "cluster have",
+        says="{value} incidents within 30 days: different jobs that it broke or held up, and days "
+        "with a fault, a reset or recoveries of an NVLink that no job met",
+        when="{value} incidents within 30 days, if that is {lemon_beyond} times what other such "
+        "GPUs of the cluster have: different jobs that it broke or held up, and days with a fault, "
+        "a reset or recoveries of an NVLink that no job met",
         meaning="Each incident alone looks like the fault of its job. Together they are not.",
         remedy="Take the GPU out of service and test it before it goes back.",
         source="https://arxiv.org/abs/2410.21680",
@@ -84,9 +85,10 @@ HARDWARE = (
             fires={
                 **HELD,
                 owner(owner_pod="eval-0"): 1.0,
-                owner(owner_pod="notebook-0"): 1.0,
                 INFO: 1.0,
                 APPLICATION_XID: 7300.0,
+                series(INCIDENT, workload="eval-2"): 1.0,
+                series(INCIDENT, workload="notebook"): 1.0,
             },
             quiet={INFO: 0.0},
             value=3.0,
@@ -113,7 +115,7 @@ HARDWARE = (
                 threshold=0.0,
                 after="15m",
                 record="node:gpunode_gpus:missing",
-                unless=CORDONED,
+                unless=SPARE,
             ),
         ),
         scope="node",

@@ -78,7 +78,8 @@ MEMORY_PRECISION = (
             f'sum_over_time({PHASES}{{phase="checkpoint"}}[1h]) '
             f"/ on ({GPU}) (sum by ({GPU}) (sum_over_time({PHASES}[1h])) > 0) "
             f"and on ({GPU}) {of_gpus('gpunode_training_step_median_seconds')}"
-        ),
+        )
+        + f" unless on ({JOB}) last_over_time(job:gpunode_event:gpus[1h])",
         window="1h",
         unit="percent",
         tiers=(Tier(severity="ticket", threshold=0.05, after="30m"),),

@@ -59,7 +59,11 @@ SERVING = (
         source="https://sre.google/sre-book/monitoring-distributed-systems/",
         record="job:gpunode_serving_requests:before",
         signal=(
-            "avg_over_time(job:gpunode_serving_requests:rate5m[1h] offset 15m) "
+            f"max by ({SERVICE}) (label_replace("
+            "avg_over_time(job:gpunode_serving_requests:rate5m[1h] offset 15m), "
+            '"of", "now", "", "") '
+            "or label_replace(last_over_time(job:gpunode_serving_requests:before[15m]), "
+            '"of", "past", "", "")) '
             f"and on ({SERVICE}) job:gpunode_serving_requests:rate5m == 0 "
             f"and on ({SERVICE}) (job:gpunode_serving_requests:asked_1d > {ASKED_SHARE} "
             f"or on ({SERVICE}) "

@@ -6,8 +6,8 @@ from alerts.examples import HELD, WORKLESS
 from alerts.model import FOR_HOURS, Example, Threshold, Tier
 from alerts.promql import JOB
 from alerts.recording.jobs import STARTED
-from alerts.recording.starts import OF_PROGRAMS, PROCESSES_STAY, TOOK
-from alerts.settings import STARTS_FOR
+from alerts.recording.starts import OF_PROGRAMS, PROCESSES_STAY, TOOK, USUAL
+from alerts.settings import STARTS_FOR, STARTS_LONGER
 
 STARTS = (
     Threshold(
@@ -25,14 +25,13 @@ STARTS = (
         record="job:gpunode_start:slowdown",
         signal=(
             f"(time() - job:gpunode_start:since{{{OF_PROGRAMS}}} > {STARTS_FOR}) "
-            f"/ on ({JOB}) (max by ({JOB}) "
-            f"(quantile_over_time(0.5, job:gpunode_startup:seconds[7d])) > 0) "
+            f"/ on ({JOB}) {USUAL} "
             f"and on ({JOB}) {PROCESSES_STAY} "
             f'unless on ({JOB}) job:gpunode_gpu_bottleneck:count{{cause="compile"}}'
         ),
         window="20m",
         unit="number",
-        tiers=(Tier(severity="ticket", threshold=3.0, after="1m"),),
+        tiers=(Tier(severity="ticket", threshold=STARTS_LONGER.figure, after="1m"),),
         scope="job",
         of_owner=True,
         every=FOR_HOURS,

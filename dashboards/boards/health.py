@@ -181,12 +181,12 @@ HEALTH = Board(
                 ),
                 rows_of(
                     "GPUs that break jobs",
-                    "How many different jobs did a GPU break or hold up within 30 days, and which "
-                    "faults did it have? One stands for little; GpuLemon tells of those that stand "
-                    "out.",
-                    {"Jobs and faults": (_most("gpu:gpunode_lemon:score"), "none")},
+                    "How many different jobs did a GPU break or hold up within 30 days, and on how "
+                    "many days did it have a fault, a reset or recoveries of an NVLink that no job "
+                    "met? One stands for little; GpuLemon tells of those that stand out.",
+                    {"Incidents": (_most("gpu:gpunode_lemon:score"), "none")},
                     names=ON_GPU,
-                    sort_by="Jobs and faults",
+                    sort_by="Incidents",
                     nothing=NOTHING_WRONG,
                     links=LINKS,
                 ),

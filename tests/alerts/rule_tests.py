@@ -18,6 +18,7 @@ from alerts.promql import DECLARED
 from alerts.recording import RECORDS
 from alerts.recording.capacity import TESTED_AT
 from alerts.recording.faults import CORDONED as CORDONED_NODES
+from alerts.recording.faults import SPARE
 from gpunode.metric import Metric
 
 Labels = Mapping[str, str]
@@ -280,7 +281,7 @@ def cases_of(row: Threshold) -> Iterator[Case]:
     yield rollover_case(row)
     if row.example.silenced_by:
         yield silenced_case(row)
-    if any(tier.unless == CORDONED_NODES for tier in row.tiers):
+    if any(tier.unless in (CORDONED_NODES, SPARE) for tier in row.tiers):
         yield cordon_case(row)
 
 

@@ -80,8 +80,11 @@ def test_who_is_notified_of_what(show: Show) -> None:
 
 @cache
 def keys(name: str) -> frozenset[Key]:
-    """The series of a scenario."""
-    return frozenset(key for key, _ in Fleet(name, SCENARIOS[name]).courses())
+    """The series of a scenario, whose names and labels are the same whatever its jobs play."""
+    scenario = SCENARIOS[name]
+    jobs = {title: job.model_copy(update={"plays": ""}) for title, job in scenario.jobs.items()}
+    plain = scenario.model_copy(update={"jobs": jobs})
+    return frozenset(key for key, _ in Fleet(name, plain).courses())
 
 
 def test_every_series_is_one_of_the_exporter() -> None:
@@ -406,12 +409,6 @@ def test_rates_count_what_fails() -> None:
         "| `b.yaml` | 1 | 0 | 0 | 1 |",
         "| all | 4 | 2 | 1 | 1 |",
     ]
-
-
-def test_scenarios_that_nothing_was_fitted_to_can_be_played() -> None:
-    unseen = scenarios(Path(__file__).parent / "unseen")
-    assert len(unseen) == 80
-    assert not unseen.keys() & SCENARIOS.keys()
 
 
 @pytest.mark.integration

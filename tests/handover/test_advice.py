@@ -275,6 +275,17 @@ def test_what_the_rules_record_counts_once_an_alert_fires_for_it() -> None:
     assert not by_rules(other, (), {}).drain
 
 
+def test_what_is_only_a_ticket_because_nobody_uses_the_node_takes_it_out() -> None:
+    """The next job would get it."""
+    spare = SeriesNow("node:gpunode_node:spare", {}, 0.0)
+    ticket = firing("GpuUnhealthy", "ticket", **_at(3))
+    assert by_rules(recorded(fault("XID 79: reboot the node"), ticket, spare), (), {}).drain
+    assert not by_rules(recorded(fault("row remap pending", 1.0), ticket, spare), (), {}).drain
+    for part, drains in (("gpu", True), ("nvme", False)):
+        missing = firing("HardwareMissing", "ticket", part=part)
+        assert by_rules(recorded(missing, spare), (), {}).drain is drains
+
+
 def test_a_cordoned_node_is_not_drained_again() -> None:
     node = recorded(
         fault("XID 79: reboot the node"),

@@ -32,7 +32,7 @@ EVALUATED = "cluster:gpunode_node:count"
 ASKED = (
     *(metric.name for metric in (health.INFO, nvlink.NVLINK_UP, OWNER, PROCESS, ALLOCATED)),
     *(DRAINED.name, advised.CORDONED, PROCESSES.name, EVALUATED),
-    *(faults.FAULT_LEVEL, faults.XID_OF_APPLICATION),
+    *(faults.FAULT_LEVEL, faults.XID_OF_APPLICATION, faults.SPARE),
 )
 """What is asked of Prometheus, beside alerts and whether nodes are up."""
 

@@ -32,6 +32,9 @@ SILENT_FROM = 240.0
 
 FAULT_LEVEL = "gpu:gpunode_gpu_fault:level"
 XID_OF_APPLICATION = "gpu:gpunode_gpu_xid_of_application:age"
+SPARE = "node:gpunode_node:spare"
+"""Nodes of which a page is a ticket, because nobody uses them or they are cordoned."""
+
 ALERTS = "ALERTS"
 UNHEALTHY = "GpuUnhealthy"
 
@@ -68,11 +71,13 @@ def of_rules(node: NodeSeries, fleet_faults: Collection[str]) -> list[NodeFault]
     to be drained for what its neighbours have too. A broken GPU is broken wherever others are.
     """
     firing = [one for one in node.of(ALERTS) if one.label("alertstate") == "firing"]
+    spare = any(True for _ in node.of(SPARE))
     worst: dict[tuple[str, str], int] = {}
     for one in firing:
         if one.label("alertname") == UNHEALTHY:
             at = one.label("gpu"), one.label("uuid")
-            worst[at] = max(worst.get(at, OF_A_PROGRAM), LEVELS.get(one.label("severity"), TELLS))
+            level = PAGES if spare else LEVELS.get(one.label("severity"), TELLS)
+            worst[at] = max(worst.get(at, OF_A_PROGRAM), level)
     found = []
     for one in node.of(FAULT_LEVEL):
         gpu, uuid, reason = one.label("gpu"), one.label("uuid"), one.label("reason")
@@ -85,7 +90,8 @@ def of_rules(node: NodeSeries, fleet_faults: Collection[str]) -> list[NodeFault]
     for one in firing:
         asked = OF_ALERTS.get(one.label("alertname"))
         if asked is not None:
-            level = LEVELS.get(one.label("severity"), TELLS)
+            missing = spare and one.label("part") == "gpu"
+            level = PAGES if missing else LEVELS.get(one.label("severity"), TELLS)
             part = one.label("part") or one.label("mountpoint")
             said = " ".join(filter(None, (one.label("alertname"), part)))
             action = asked if level == PAGES else AdvisedAction.LEAVE

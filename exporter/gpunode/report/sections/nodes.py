@@ -169,7 +169,7 @@ def failures(view: PeriodView) -> ReportSection:
                     TableColumn("node", "Node"),
                     TableColumn("gpu", "GPU"),
                     TableColumn("uuid", "UUID"),
-                    TableColumn("incidents", "Jobs and faults", "count"),
+                    TableColumn("incidents", "Incidents", "count"),
                 ),
                 tuple(
                     (view.node_name(node), gpu, uuid, count)
@@ -178,7 +178,8 @@ def failures(view: PeriodView) -> ReportSection:
                     )
                 ),
                 (history.BREAKERS,),
-                note="Within the 30 days before the end. Each job counts once for a GPU.",
+                note="Within the 30 days before the end. Each job counts once for a GPU, and so "
+                "does each day with a fault, a reset or recoveries of an NVLink that no job met.",
             ),
         ),
     )
