@@ -8,6 +8,7 @@ from alerts.recording import (
     capacity,
     clocks,
     compared,
+    conditions,
     events,
     faults,
     jobs,
@@ -67,6 +68,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
     *runs.OF_RUNS,
     *places.OF_PLACES,
     *supply.OF_CLUSTERS,
+    *conditions.OF_CLUSTERS,
     *losses.OF_NAMESPACES,
     *losses.SINCE,
 )

@@ -45,6 +45,10 @@ def _asked(expression: str, legend: str = "") -> Query:
     return Query(selected(expression, NAMESPACES), legend)
 
 
+SEEN = _asked("sum (cluster:gpunode_gpu_seconds:rate5m)")
+"""What there must be for a panel to say that nothing is wrong."""
+
+
 def _hours(level: str, states: str, by: str = "", over: str = "$__range") -> str:
     """GPU hours in a range."""
     series = f"{level}:gpunode_gpu_seconds:{HOURS}" + (f"{{{states}}}" if states else "")
@@ -225,6 +229,7 @@ CAPACITY = Board(
                     names=OF_A_JOB,
                     sort_by="Idle",
                     nothing=NOTHING_WRONG,
+                    among=SEEN,
                     links={"Job": TO_JOB},
                 ),
             ),

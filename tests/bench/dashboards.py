@@ -26,7 +26,7 @@ import psutil
 
 from dashboards.boards.job import SHOWN
 from dashboards.generate import FOLDER
-from dashboards.panels import NONE_OF, OR_NONE
+from dashboards.panels import NONE_OF, OR_NONE, SAYS_NONE
 from gpunode.export import palette
 from tests.bench.examples import served
 from tests.bench.incidents import RULES, prometheus_command, replay, shortened
@@ -233,7 +233,8 @@ def answers(
             for target in panel.get("targets", ()):
                 if target["expr"].startswith(NONE_OF):
                     continue
-                expression = filled(target["expr"].partition(OR_NONE)[0], chosen)
+                asked = target["expr"].partition(OR_NONE)[0].partition(SAYS_NONE)[0]
+                expression = filled(asked, chosen)
                 begin = time.perf_counter()
                 found = ask(prometheus, expression, target["instant"], since, points)
                 yield Asked(

@@ -19,6 +19,7 @@ from gpunode.holders.pods import Pods
 from gpunode.holders.slurm import MOST_GPUS, SlurmJobs, parse_gpus, parse_job_file
 from gpunode.holders.slurmstepd import parse_pids, parse_title
 from gpunode.jobs.owners import GpuOwners
+from gpunode.metric import Distribution
 from gpunode.source import Absent, Finder, Place, Source
 from gpunode.sources import finders
 from tests.holders.proc import Card
@@ -224,7 +225,7 @@ def test_the_scripts_of_the_document_write_and_remove_such_a_file(node: SlurmNod
     assert ends(slurm) == {}
 
 
-def ends(slurm: SlurmJobs) -> dict[str, float]:
+def ends(slurm: SlurmJobs) -> dict[str, float | Distribution]:
     """When jobs end, by their numbers."""
     name = "gpunode_slurm_job_end_timestamp_seconds"
     return {one.labels[0]: one.value for one in slurm.read().samples if one.metric.name == name}
