@@ -70,6 +70,7 @@ CHOSEN: Mapping[str, str] = {
     "${namespace:pipe}": ".*",
     "$job": ".*",
     "$node": ".*",
+    "$user": ".*",
     "$gpu": ".*",
 }
 
