@@ -67,9 +67,13 @@ def _of_held(states: str, over: str = "$__range") -> str:
     return f"{_hours('namespace', states, over=over)} / ({whole} > 0)"
 
 
-def _useful_share(of: str = "") -> str:
-    month = "namespace:gpunode_gpu_seconds:rate30d"
-    return f"sum ({month}{{{USEFUL}}}{of}) / (sum ({month}{{{HELD}}}{of}) > 0)"
+def _useful_share(before: str = "") -> str:
+    """Of 30 days. A store that thins samples out may keep one an hour."""
+    useful, held = (
+        f"sum (last_over_time(namespace:gpunode_gpu_seconds:rate30d{{{states}}}[1h]{before}))"
+        for states in (USEFUL, HELD)
+    )
+    return f"{useful} / ({held} > 0)"
 
 
 def _every(period: str, panel: Panel) -> Panel:

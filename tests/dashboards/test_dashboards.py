@@ -37,6 +37,7 @@ from tests.bench.dashboards import (
     scraped,
     walked,
 )
+from tests.bench.fleet import ANSWERED, ASK_FOR_FAULTS
 from tests.daemon import free_port
 from tests.dashboards.tables import lost
 from tests.needs import need
@@ -511,6 +512,9 @@ def test_queries_find_what_they_look_for_and_incidents_are_seen_where_the_docume
         while (left := wrong()) and time.monotonic() < give_up:
             time.sleep(5)
         assert left == {}
+        for uid in ASK_FOR_FAULTS:
+            found = list(answers(prometheus, uid=uid))
+            assert sum(bool(one.series) for one in found) >= ANSWERED * len(found)
         assert lost(prometheus) == []
         assert [*before_the_first_sample(prometheus)] == []
         for uid, name in (("gpunode-job", "job"), ("gpunode-node", "node")):
