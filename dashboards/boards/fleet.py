@@ -92,7 +92,7 @@ FIRST_SCREEN = (
         figure(
             f"GPUs, {WHOLE_FLEET}",
             "How many GPUs are there, whoever holds them?",
-            [_asked(f"sum ({OF_CLUSTERS})")],
+            [_asked("sum (cluster:gpunode_gpu:count)")],
             "none",
             needs=RULES,
             decimals=0,
@@ -100,7 +100,7 @@ FIRST_SCREEN = (
         figure(
             "Held",
             "How many GPUs do jobs hold?",
-            [_or_zero(f"sum ({LEDGER}{{{HELD}}})")],
+            [_or_zero("sum (namespace:gpunode_gpu:held)")],
             "none",
             needs=RULES,
             decimals=0,

@@ -21,6 +21,7 @@ from alerts.promql import NO_NAMESPACE
 from alerts.recording.ranks import OF_LINES
 from alerts.thresholds.lines import LINES
 from dashboards.generate import FOLDER
+from dashboards.panels import ABSENT, OR_NONE
 from tests.bench.dashboards import CHOSEN, ask, filled, in_a_hurry, wait_for
 from tests.bench.incidents import RULES, prometheus_command
 from tests.bench.jobs import PLAYED, Nodes, Played
@@ -108,6 +109,11 @@ def written(legend: str, labels: Mapping[str, str]) -> str:
 
 def differing(prometheus: str, job: Played) -> list[Row]:
     """The rows of the table of those ranks that differ."""
+    return [row for row in listed(prometheus, job) if row.cells["GPU"] != ABSENT]
+
+
+def listed(prometheus: str, job: Played) -> list[Row]:
+    """The same with the row that says that there are none."""
     (target,) = PANELS["Who differs, and how"]["targets"]
     found = asked(prometheus, filled(target["expr"], chosen(job)))
     return shown(PANELS["Who differs, and how"], [found]) if found else []
@@ -155,13 +161,31 @@ def test_all_ranks_of_a_node_that_is_not_seen_stay(prometheus: str) -> None:
 
 def test_nobody_differs_in_a_job_that_runs_well(prometheus: str) -> None:
     assert differing(prometheus, JOBS["fine"]) == []
+    (row,) = listed(prometheus, JOBS["fine"])
+    assert row.cells["Rank"] == "No such rank"
     assert said(prometheus, "The odd one out", chosen(JOBS["fine"])) == ["GPUs, all alike"]
 
 
 def test_of_a_job_that_is_not_there_nothing_good_is_said(prometheus: str) -> None:
     nobody = {**CHOSEN, "$job": "no-such-job"}
     assert said(prometheus, "The odd one out", nobody) == []
-    assert said(prometheus, "Ranks unlike the others", nobody) == []
+    assert said(prometheus, "Main cause", nobody) == []
+    assert said(prometheus, "Starved", nobody) == []
+    for title in ("Who differs, and how", "Alerts of the job and its nodes"):
+        (target,) = PANELS[title]["targets"]
+        assert asked(prometheus, filled(target["expr"], {**nobody, "$node": "no-such-node"})) == []
+
+
+@pytest.mark.parametrize("name", ["k8s", "dead", "large"])
+@pytest.mark.parametrize(
+    "title", ["What holds each rank up", "Time each rank waits for its peers", "Waited for"]
+)
+def test_ranks_are_in_the_order_of_their_numbers(title: str, name: str, prometheus: str) -> None:
+    first, *_ = PANELS[title]["targets"]
+    expression = filled(first["expr"].partition(OR_NONE)[0], chosen(JOBS[name]))
+    found = ask(prometheus, expression, False)["data"]["result"]
+    ranks = [int(one["metric"]["rank"]) for one in found]
+    assert ranks == sorted(ranks)
 
 
 @pytest.mark.parametrize("name", JOBS)
