@@ -126,6 +126,8 @@ RANKS = {
     "pods": ("unknown", "uninterruptible", "data_loading_storage", " · of 7 others: wait"),
     "alone": ("0", "-", "shm", ""),
     "large": ("139", "uninterruptible", "data_loading_storage", " · of 511 others: wait"),
+    "a100": ("4", "uninterruptible", "data_loading_storage", " · of 7 others: wait"),
+    "mig": ("5", "uninterruptible", "data_loading_storage", " · of 6 others: wait"),
     "dead": ("11", "-", "ended", " · of 15 others: wait"),
     "crashed": ("11", "-", "ended", " · of 15 others: wait"),
 }
@@ -138,7 +140,7 @@ def test_the_one_bad_rank_is_named_and_its_row_leads_to_it(name: str, prometheus
     rank, reason, verdict, others = RANKS[name]
     (row,) = differing(prometheus, job)
     cells = {column: text for column, text in row.cells.items() if column not in ("For", "Cluster")}
-    node, gpu = job.node(job.bad), str(job.bad % 8)
+    node, gpu = job.node(job.bad), job.gpu(job.bad)
     assert cells == {
         "Rank": rank,
         "Node": node,
@@ -151,6 +153,41 @@ def test_the_one_bad_rank_is_named_and_its_row_leads_to_it(name: str, prometheus
     (sentence,) = said(prometheus, "The odd one out", chosen(job))
     who = f"rank {rank} · " if rank != "unknown" else ""
     assert sentence == f"{who}{node} GPU {gpu}: {verdict}{others}"
+
+
+@pytest.fixture(scope="module")
+def losing(prometheus: str) -> list[Row]:
+    """The rows of Fleet's table of the jobs that lose most."""
+    panels = json.loads((FOLDER / "gpunode-fleet.json").read_text())["panels"]
+    (panel,) = (one for one in panels if one["title"] == "Jobs that lose most")
+
+    def rows() -> list[Row]:
+        found = [asked(prometheus, filled(target["expr"])) for target in panel["targets"]]
+        return shown(panel, found)
+
+    until(lambda: {*RANKS} <= {job.name for row in rows() for job in of_row(row)})
+    return rows()
+
+
+def of_row(row: Row) -> list[Played]:
+    return [job for job in PLAYED if job.workload == row.cells["Job"]]
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_two_clicks_lead_from_the_fleet_to_the_one_bad_rank(
+    name: str, prometheus: str, losing: list[Row]
+) -> None:
+    """One on the job in Fleet, one on the GPU in the job, whoever owns it, whatever it runs on."""
+    (row,) = (one for one in losing if of_row(one) == [JOBS[name]])
+    opened = row.selects("Job")
+    of_job = {"${namespace:pipe}": opened["namespace"], "$job": opened["job"]}
+    cluster = {"$cluster": ".*" if opened["cluster"] == "All" else opened["cluster"]}
+    (target,) = PANELS["Who differs, and how"]["targets"]
+    found = asked(prometheus, filled(target["expr"], {**CHOSEN, **of_job, **cluster}))
+    (bad,) = shown(PANELS["Who differs, and how"], [found])
+    led = bad.selects("GPU")
+    job = JOBS[name]
+    assert (led["node"], led["gpu"]) == (job.node(job.bad), job.gpu(job.bad))
 
 
 def test_all_ranks_of_a_node_that_is_not_seen_stay(prometheus: str) -> None:
