@@ -13,7 +13,7 @@ from alerts.promql import GPU, JOB, NO_NAMESPACE, NODE, OWNER
 from alerts.settings import RUNBOOKS_URL
 from dashboards.layout import GROUPS, address
 from dashboards.panels import ABSENT, NOTHING_WRONG, rows_of
-from dashboards.queries import Query, Selection, chosen, selected
+from dashboards.queries import Query, Selection, chosen, joined, selected
 from gpunode.export import palette
 
 LABELS = (
@@ -29,9 +29,16 @@ OF_JOBS = f',workload!="",owner_namespace=~"{chosen("namespace")}"'
 BOTH = (OF_JOBS, OF_HARDWARE)
 """Alerts about hardware have no namespace, and are everybody's."""
 
+OF_EVENTS = 'workload="",instance=""'
+"""Alerts about a filesystem or a fault that holds several jobs up."""
+
+LATELY = "last_over_time({}[$__range])"
+
 ANY = "page|ticket"
 ITS = {"its_namespace": "owner_namespace", "its_job": "workload"}
 """By the names of fields: the labels of the job that an alert harms."""
+
+PLACE = ("instance", "gpu", "filesystem", "fault")
 
 MOST_ROWS = 100
 """More than there are kinds of tickets. Figures above the table say how many alerts there are."""
@@ -112,12 +119,61 @@ def _rows() -> str:
 
 def _leading(rows: str) -> str:
     """The rows with where they lead."""
-    rows = f'label_join({rows}, "place", " ", "instance", "gpu", "filesystem", "fault")'
+    rows = joined(rows, "place", *PLACE)
     for field, (label, board) in BOARDS.items():
         rows = _or_else(rows, field, "gpunode-health", label, board)
     for field, (label, absent) in SELECTS.items():
         rows = _or_else(rows, field, absent, label, "$1")
     return rows
+
+
+def alerts_of_job(title: str, selection: Selection, among: Query) -> Panel:
+    """The table of the alerts of a job, of its nodes and of what holds it up, in the time shown."""
+    job = f'workload=~"{chosen(selection["workload"])}",owner_namespace=~"{chosen("namespace")}"'
+    nodes = f'workload="",instance=~"{chosen(selection["instance"])}"'
+
+    def held_up(subject: str) -> str:
+        return selected(f'job:gpunode_event:gpus{{{subject}!=""}}', selection)
+
+    def every(metric: str, state: str = "", over: str = "{}") -> str:
+        def of(matchers: str) -> str:
+            found = f'{metric}{{{state}severity=~"{ANY}",{OF_GPUNODE},{matchers}}}'
+            return over.format(found)
+
+        events = " or ".join(
+            f"{of(OF_EVENTS)} and on (cluster, {subject}) "
+            f"count by (cluster, {subject}) ({held_up(subject)})"
+            for subject in ("filesystem", "fault")
+        )
+        return f"max by ({BY_LABELS}) ({of(job)} or {of(nodes)} or {events})"
+
+    firing_now = 'alertstate="firing",'
+    rows = (
+        f'(label_replace({every("ALERTS", firing_now)}, "state", "fires", "", "") '
+        f"or on ({BY_LABELS}) "
+        f'label_replace({every("ALERTS", firing_now, LATELY)}, "state", "has ended", "", "")) * 0 '
+        f"+ on ({BY_LABELS}) group_left () 1000 * {every('ALERTS_FOR_STATE', over=LATELY)}"
+    )
+    rows = joined(rows, "place", *PLACE)
+    rows = _or_else(rows, "to_node", "gpunode-health", "instance", "gpunode-node")
+    rows = _or_else(rows, "in_node", "All", "instance", "$1")
+    return rows_of(
+        title,
+        "What notified somebody of the job, of its nodes, or of what holds it up, in the time that "
+        "is shown?",
+        {"Since": (Query(f"topk({MOST_ROWS}, {rows})"), "dateTimeFromNow")},
+        names={"severity": "Severity", "alertname": "Alert", "state": "Now", "place": "Place"},
+        sort_by="Since",
+        grouped_by="Severity",
+        nothing=NOTHING_WRONG,
+        among=among,
+        carried=("to_node", "in_node"),
+        links={
+            "Alert": f'{RUNBOOKS_URL.value}/${{__data.fields["alertname"]}}.md',
+            "Place": address("to_node", cluster="cluster", node="in_node"),
+        },
+        values={"Severity": palette.SEVERITIES},
+    )
 
 
 def _or_else(rows: str, field: str, absent: str, label: str, present: str) -> str:
@@ -126,8 +182,8 @@ def _or_else(rows: str, field: str, absent: str, label: str, present: str) -> st
     return f'label_replace({rows}, "{field}", "{present}", "{label}", "(.+)")'
 
 
-def alerts(title: str, selection: Selection) -> Panel:
-    """The table of the alerts that fire."""
+def alerts(title: str, selection: Selection, among: Query) -> Panel:
+    """The table of the alerts that fire; it says that there are none ``among`` what there is."""
     of = f'severity=~"{ANY}",{OF_GPUNODE}'
     began = f"max by ({BY_LABELS}) (ALERTS_FOR_STATE{{{of}}})"
     columns = {
@@ -156,6 +212,7 @@ def alerts(title: str, selection: Selection) -> Panel:
         sort_by="GPUs",
         grouped_by="Severity",
         nothing=NOTHING_WRONG,
+        among=among,
         carried=(*BOARDS, *SELECTS),
         links={
             "Alert": f'{RUNBOOKS_URL.value}/${{__data.fields["alertname"]}}.md',

@@ -176,13 +176,20 @@ def address(field: str, **variables: str) -> str:
     return _address(f'${{__data.fields["{field}"]}}', variables)
 
 
-def _address(uid: str, variables: Mapping[str, str]) -> str:
+def link_to_run(cluster: str, namespace: str, job: str) -> str:
+    """The dashboard of a job over the life of a run, from a row with ``from`` and ``to`` in ms."""
+    life = "&".join(f'{end}=${{__data.fields["{end}"]}}' for end in ("from", "to"))
+    of_job = {"cluster": cluster, "namespace": namespace, "job": job}
+    return _address("gpunode-job", of_job, life)
+
+
+def _address(uid: str, variables: Mapping[str, str], time: str = "${__url_time_range}") -> str:
     fields = {label: field for label, (field, _) in LINKED.items()}
     chosen = "".join(
         f'&var-{name}=${{__data.fields["{fields.get(label, label)}"]}}'
         for name, label in variables.items()
     )
-    return f"/d/{uid}?${{__url_time_range}}&${{datasource:queryparam}}{chosen}"
+    return f"/d/{uid}?{time}&${{datasource:queryparam}}{chosen}"
 
 
 TO_JOB = link_to("gpunode-job", cluster="cluster", namespace="owner_namespace", job="workload")

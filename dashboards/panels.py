@@ -83,6 +83,10 @@ OR_NONE = " or on () 0 * absent_over_time"
 is added to that of a heat map: without rows, both show an error. The time before the first sample
 stays empty."""
 
+SAYS_NONE = " or on () label_replace(NaN * "
+"""How the part of a table's query begins that makes the row which says that nothing is wrong. A
+text for an empty table would say so, too, where the query failed or nothing was seen."""
+
 RANGE = "[$__range:$__rate_interval] @ end()"
 
 XIDS = {str(code.number): code.summary for code in CODES.values() if code.models}
@@ -94,12 +98,15 @@ NARROW = {"Cluster": 75, "GPU": 50, "Severity": 75, "Alerts": 62}
 LONG = {"Cause": 160, "Verdict": 160}
 """Pixels that columns with long words have at least."""
 
-OF_UNITS = {"dateTimeFromNow": 116, "s": 84}
+OF_UNITS = {"dateTimeFromNow": 116, "dateTimeAsLocal": 150, "s": 100}
 """Pixels of columns of figures, where 52 are not enough."""
 
 SHARE = "percentunit"
 DECIMALS = {SHARE: 1, "none": 0}
 """Of figures and of tables by unit. Without, Grafana shows 1.000 beside 1.00."""
+
+OF_CELLS = {**DECIMALS, "s": 1}
+"""Of tables: a cell is too narrow for "1.68 mins", whose beginning would be cut off."""
 
 Colours = Mapping[str, str]
 NO_COLOUR = "transparent"
@@ -423,6 +430,7 @@ def rows_of(
     grouped_by: str = "",
     needs: str = "",
     nothing: str = "",
+    among: Query | None = None,
     carried: Sequence[str] = (),
     links: Mapping[str, str] | None = None,
     decimals: Mapping[str, int] | None = None,
@@ -436,7 +444,7 @@ def rows_of(
     colours of the values of columns, ``meanings`` what is shown for a value of a column. A column
     without a name is not shown: what its query finds is in the labels. ``carried`` are labels that
     links take and nobody reads. Rows are sorted from the largest on; ``grouped_by`` is a column
-    whose names come first.
+    whose names come first. A row says ``nothing`` where ``among`` finds something.
     """
     grouping = [common.TableSortByFieldState(display_name=grouped_by)] if grouped_by else []
     options = table.Options(
@@ -447,6 +455,9 @@ def rows_of(
     )
     hidden = [f for f, _ in LINKED.values() if any(f'["{f}"]' in u for u in (links or {}).values())]
     queries = [_linked(query, hidden) for query, _ in columns.values()]
+    about = [query.expression for query in queries]
+    if among:
+        queries[0] = _or_says(queries[0], _saying(names, links or {}), nothing, among)
     custom = {"align": "auto", "filterable": False, "inspect": False, "minWidth": 50}
     panel = _panel(
         "table",
@@ -458,8 +469,8 @@ def rows_of(
         None,
         options,
         custom,
-        nothing=nothing,
         instant=True,
+        about=about,
     )
     for target in _asked(panel):
         target.format_val = prometheus.PromQueryFormat.TABLE
@@ -486,14 +497,15 @@ def rows_of(
         ),
     ]
     # A cell without a value would say what an empty table says.
-    _defaults(panel).mappings = [
+    absent: list[ValueMap | SpecialValueMap] = [
         _shown_as(match, ABSENT)
         for match in (SpecialValueMatch.NULL_AND_NAN, SpecialValueMatch.EMPTY)
     ]
+    _defaults(panel).mappings = [*absent]
     for column, unit in ((column, unit) for column, (_, unit) in columns.items() if column):
         width = max(OF_UNITS.get(unit, 52), 26 + 7 * len(column))
         _override(panel, column, unit=unit, **{"custom.width": width})
-        if (digits := (decimals or {}).get(column, DECIMALS.get(unit))) is not None:
+        if (digits := (decimals or {}).get(column, OF_CELLS.get(unit))) is not None:
             _override(panel, column, decimals=digits)
     for column, pixels in NARROW.items():
         if column in shown.values():
@@ -510,7 +522,7 @@ def rows_of(
             value: ValueMappingResult(text=text, index=at)
             for at, (value, text) in enumerate(texts.items())
         }
-        _override(panel, column, mappings=[ValueMap(options=shown_for)])
+        _override(panel, column, mappings=[ValueMap(options=shown_for), *absent])
     for column, colours in (values or {}).items():
         mapping = ValueMap(
             options={
@@ -540,12 +552,16 @@ def _panel(
     *,
     nothing: str = "",
     instant: bool = False,
+    about: Sequence[str] = (),
 ) -> Panel:
-    """What all panels have; ``nothing`` is what it says where it would be empty."""
+    """What all panels have; ``nothing`` is what it says where it would be empty.
+
+    It links the runbooks of the alerts that look at what it asks, or at ``about``.
+    """
     asked = f"{description} Needs {needs}." if needs else description
-    about = alerts_of(*(query.expression for query in queries))
+    shown = alerts_of(*(about or (query.expression for query in queries)))
     drawn = [limit.alert] if limit and limit.alert else []
-    alerts = list(dict.fromkeys([*drawn, *about]))
+    alerts = list(dict.fromkeys([*drawn, *shown]))
     return Panel(
         type_val=kind,
         title=title,
@@ -603,6 +619,18 @@ def _linked(query: Query, fields: Sequence[str]) -> Query:
             expression = f'label_replace({expression}, "{field}", "{absent}", "", "")'
             expression = f'label_replace({expression}, "{field}", "$1", "{label}", "(.+)")'
     return replace(query, expression=expression)
+
+
+def _saying(names: Mapping[str, str], links: Mapping[str, str]) -> str:
+    """The label whose column says that nothing is wrong: wide enough, and it leads nowhere."""
+    apt = (label for label, column in names.items() if column not in {*links, *NARROW})
+    return next(apt, next(iter(names)))
+
+
+def _or_says(query: Query, label: str, nothing: str, among: Query) -> Query:
+    """A query that answers with a row that says so where it would find nothing."""
+    row = f'{SAYS_NONE}({among.expression}), "{label}", "{nothing}", "", "")'
+    return replace(query, expression=f"({query.expression}){row}")
 
 
 def _say_so(panel: Panel, among: Query | None, unless: Query | None) -> None:

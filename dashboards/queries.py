@@ -99,6 +99,16 @@ def selected(expression: str, selection: Selection) -> str:
     return "".join(part if part.startswith('"') else METRIC.sub(narrowed, part) for part in parts)
 
 
+def joined(expression: str, label: str, *labels: str) -> str:
+    """Series with the values of labels in one, without blanks for what is absent.
+
+    Grafana shows a cell of blanks as 0.
+    """
+    every = ", ".join(f'"{one}"' for one in labels)
+    blank = f'label_join({expression}, "{label}", " ", {every})'
+    return f'label_replace({blank}, "{label}", "$1", "{label}", " *(.*?) *")'
+
+
 def rate(metric: str, by: str = GPU) -> str:
     """What a counter gains a second."""
     return promql.rate(metric, by, WINDOW)

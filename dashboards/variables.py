@@ -36,7 +36,7 @@ QUERIES = {
         f"{RANKED}"
         f"sum by (workload) (job:gpunode_gpu_seconds:rate5m{{{OF_JOBS},{LOST}}}) "
         f"or 0 * count by (workload) ({OWNERS}{{{OF_JOBS}}}) or -1 * count by (workload) "
-        f"(last_over_time(job:gpunode_job_kind:gpus_hourly{{{OF_JOBS}}}[$__range]))))",
+        f"(last_over_time(run:gpunode_job:gpus{{{OF_JOBS}}}[$__range]))))",
     ),
     "node": (
         "node",
@@ -60,9 +60,9 @@ https://grafana.com/docs/grafana/latest/dashboards/variables/add-template-variab
 OF_ONE_LABEL = r'/="(.*)"\}/'
 """The value in an answer of ``query_result()`` whose series have one label."""
 
-NODES_OF_JOB = (
-    f'label_values({OWNERS}{{cluster=~"$cluster",{IN_NAMESPACE},workload=~"$job"}}, instance)'
-)
+OF_JOB = f'label_values({OWNERS}{{cluster=~"$cluster",{IN_NAMESPACE},workload=~"$job"}}, '
+NODES_OF_JOB = f"{OF_JOB}instance)"
+USER_OF_JOB = f"{OF_JOB}user)"
 
 
 def datasource() -> VariableModel:
@@ -103,6 +103,13 @@ def nodes_of_job() -> VariableModel:
     every = VariableOption(text="All", value="$__all")
     found = _query("node", "node", NODES_OF_JOB, every, every=None)
     found.include_all = True
+    return found
+
+
+def user_of_job() -> VariableModel:
+    """Who runs the selected job, where its owner is known by name: for a look at his other runs."""
+    found = _query("user", "user", USER_OF_JOB, None, every=None)
+    found.hide = VariableHide.HIDE_VARIABLE
     return found
 
 

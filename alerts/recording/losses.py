@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from alerts.examples import HELD, TRAINS, ledger, series
 from alerts.model import FOR_DAYS, FOR_HOURS, Record, minutes
+from alerts.promql import GPU
 from alerts.recording.capacity import (
     OF_NAMESPACE,
     OF_WORKLOAD,
@@ -27,6 +28,13 @@ OF_JOBS = 'job:gpunode_gpu_bottleneck:count{cause!="none"}'
 NAMESPACE = ", ".join(OF_NAMESPACE)
 LOST = "job:gpunode_gpu_lost:rate5m"
 SEEN = "cluster:gpunode_gpu_seconds:rate5m"
+MEMBERS = "job:gpunode_job:gpus"
+OCCUPIED = (
+    f"count by (cluster) (max by ({GPU}) (gpu:gpunode_gpu_owner:workload) "
+    f'or on ({GPU}) max by ({GPU}) (gpunode_gpu_bottleneck{{cause!="none"}} == 1))'
+)
+"""GPUs that have an owner, or a verdict on what they do for one who is not known."""
+
 SHM = series("gpunode_gpu_bottleneck", cause="shm")
 
 
@@ -79,6 +87,26 @@ OF_NAMESPACES: tuple[Record, ...] = (
         "or nobody's have none, so that the sum is that of the cluster.",
         given={**HELD, SHM: 1.0, series("gpunode_gpu_bottleneck", cause="shm", gpu="7"): 1.0},
         results={("", "shm"): 2.0},
+    ),
+    Record(
+        name="cluster:gpunode_gpu:count",
+        labels=("cluster",),
+        expression='count by (cluster) (gpu:gpunode_gpu_seconds:rate5m{state="free"})',
+        purpose="GPUs that have a ledger.",
+        given=ledger(free=0.25),
+        results={(): 1.0},
+    ),
+    Record(
+        name="namespace:gpunode_gpu:held",
+        labels=OF_NAMESPACE,
+        expression=(
+            f"sum by ({NAMESPACE}) ({MEMBERS} or ({OCCUPIED} - on (cluster) "
+            f"sum by (cluster) ({MEMBERS}) or {OCCUPIED}) > 0)"
+        ),
+        purpose="GPUs that somebody holds now, for each Kubernetes namespace, counted as "
+        f"`{COUNT}` counts: of these, none is held up that is not held.",
+        given={**HELD, SHM: 1.0, series("gpunode_gpu_bottleneck", cause="shm", gpu="7"): 1.0},
+        results={("",): 2.0},
     ),
     Record(
         name=_named(COUNT, "gpus_hourly"),

@@ -45,6 +45,10 @@ def _asked(expression: str, legend: str = "") -> Query:
     return Query(selected(expression, NAMESPACES), legend)
 
 
+SEEN = _asked("sum (cluster:gpunode_gpu_seconds:rate5m)")
+"""What there must be for a panel to say that nothing is wrong."""
+
+
 def _hours(level: str, states: str, by: str = "", over: str = "$__range") -> str:
     """GPU hours in a range."""
     series = f"{level}:gpunode_gpu_seconds:{HOURS}" + (f"{{{states}}}" if states else "")
@@ -63,9 +67,13 @@ def _of_held(states: str, over: str = "$__range") -> str:
     return f"{_hours('namespace', states, over=over)} / ({whole} > 0)"
 
 
-def _useful_share(of: str = "") -> str:
-    month = "namespace:gpunode_gpu_seconds:rate30d"
-    return f"sum ({month}{{{USEFUL}}}{of}) / (sum ({month}{{{HELD}}}{of}) > 0)"
+def _useful_share(before: str = "") -> str:
+    """Of 30 days. A store that thins samples out may keep one an hour."""
+    useful, held = (
+        f"sum (last_over_time(namespace:gpunode_gpu_seconds:rate30d{{{states}}}[1h]{before}))"
+        for states in (USEFUL, HELD)
+    )
+    return f"{useful} / ({held} > 0)"
 
 
 def _every(period: str, panel: Panel) -> Panel:
@@ -225,6 +233,7 @@ CAPACITY = Board(
                     names=OF_A_JOB,
                     sort_by="Idle",
                     nothing=NOTHING_WRONG,
+                    among=SEEN,
                     links={"Job": TO_JOB},
                 ),
             ),

@@ -24,7 +24,7 @@ from dashboards.panels import (
     lines,
     rows_of,
 )
-from dashboards.queries import LOST, NAMESPACES, NO_NAMESPACE, Query, selected
+from dashboards.queries import LOST, NAMESPACES, NO_NAMESPACE, Query, joined, selected
 from dashboards.variables import datasource, of_many
 from gpunode.export import palette
 from gpunode.verdict.causes import NONE
@@ -42,7 +42,7 @@ HELD_UP = f'cause!~"{"|".join((NONE.name, NO_REQUESTS.name, *BOUNDING))}"'
 """Causes for which a GPU waits, rather than those that limit what it does."""
 
 OWNED = "cluster, owner_namespace, workload, user"
-WHOSE = '"cluster", "owner_namespace", "user"'
+WHOSE = ("cluster", "owner_namespace", "user")
 LOSING = "job:gpunode_gpu_lost:rate5m > 0.05"
 WORST = f"topk(20, job:gpunode_gpu_lost:hours_since and {LOSING})"
 """The jobs that have lost most since they began to lose as much as now."""
@@ -63,7 +63,7 @@ def _or_zero(expression: str) -> Query:
 
 def _of_worst(expression: str) -> Query:
     """A figure of the jobs that have lost most, with the cluster and the owner in one label."""
-    return _asked(f'label_join({expression} and on ({OWNED}) {WORST}, "whose", " ", {WHOSE})')
+    return _asked(joined(f"{expression} and on ({OWNED}) {WORST}", "whose", *WHOSE))
 
 
 def _useful_share(series: str, of: str = "{}") -> str:
@@ -92,7 +92,7 @@ FIRST_SCREEN = (
         figure(
             f"GPUs, {WHOLE_FLEET}",
             "How many GPUs are there, whoever holds them?",
-            [_asked(f"sum ({OF_CLUSTERS})")],
+            [_asked("sum (cluster:gpunode_gpu:count)")],
             "none",
             needs=RULES,
             decimals=0,
@@ -100,7 +100,7 @@ FIRST_SCREEN = (
         figure(
             "Held",
             "How many GPUs do jobs hold?",
-            [_or_zero(f"sum ({LEDGER}{{{HELD}}})")],
+            [_or_zero("sum (namespace:gpunode_gpu:held)")],
             "none",
             needs=RULES,
             decimals=0,
@@ -193,6 +193,7 @@ FIRST_SCREEN = (
             sort_by="GPU hours",
             decimals={"GPU hours": 1},
             nothing=NOTHING_WRONG,
+            among=SEEN,
             values={"Cause": palette.CAUSES},
         ),
         rows_of(
@@ -203,6 +204,7 @@ FIRST_SCREEN = (
             names={"cluster": "Cluster", "instance": "Node", "fault": "Fault"},
             sort_by="Level",
             nothing=NOTHING_WRONG,
+            among=SEEN,
             links={"Node": link_to("gpunode-node", cluster="cluster", node="instance")},
         ),
         widths=(9, 9, 6),
@@ -229,11 +231,12 @@ FIRST_SCREEN = (
             carried=("cluster", "owner_namespace", "user"),
             sort_by="Hours",
             nothing=NOTHING_WRONG,
+            among=SEEN,
             links={"Job": TO_JOB},
             decimals={"Lost": 1, "Hours": 1},
             values={"Cause": palette.CAUSES},
         ),
-        firing.alerts("Firing alerts", NAMESPACES),
+        firing.alerts("Firing alerts", NAMESPACES, SEEN),
         widths=(12, 12),
     ),
 )
@@ -418,6 +421,7 @@ FLEET = Board(
                     names={"cluster": "Cluster", "what": "Of", "version": "Version"},
                     sort_by=f"Nodes, {WHOLE_FLEET}",
                     nothing=NOTHING_WRONG,
+                    among=SEEN,
                 ),
                 rows_of(
                     f"Nodes that differ, {WHOLE_FLEET}",
@@ -432,6 +436,7 @@ FLEET = Board(
                     },
                     sort_by="Of",
                     nothing=NOTHING_WRONG,
+                    among=SEEN,
                     links={"Node": link_to("gpunode-node", cluster="cluster", node="instance")},
                 ),
                 rows_of(
@@ -452,6 +457,7 @@ FLEET = Board(
                     },
                     sort_by="Times as long",
                     nothing=NOTHING_WRONG,
+                    among=SEEN,
                     links={"Job": TO_JOB},
                     decimals={"Times as long": 2},
                 ),

@@ -378,6 +378,7 @@ GPU_BOARD = Board(
                     names={"instance": "Node", "gpu": "GPU", "reason": "Reason"},
                     sort_by="Level",
                     nothing=NOTHING_WRONG,
+                    among=SEEN,
                 ),
                 rows_of(
                     "Repairs and modes",
@@ -402,6 +403,7 @@ GPU_BOARD = Board(
                     },
                     sort_by="GPU",
                     nothing=NOTHING_WRONG,
+                    among=SEEN,
                 ),
                 rows_of(
                     "XIDs",
@@ -420,6 +422,7 @@ GPU_BOARD = Board(
                     meanings={"XID": XIDS},
                     sort_by="Last",
                     nothing=NOTHING_WRONG,
+                    among=SEEN,
                 ),
             ),
             row(

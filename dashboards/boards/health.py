@@ -44,6 +44,9 @@ SEEN = _asked("count (gpunode_gpu_info)", "No GPU is seen")
 """What there must be for a panel to say that nothing is wrong."""
 
 
+WATCHED = _asked("count (node:gpunode_exporter:up == 1)")
+"""The same for a table: nodes that are scraped, which are cheaper to count than GPUs."""
+
 KERNEL_LINES = gained("gpunode_kernel_log_events_total", f"{NODE}, kind")
 """Of every kind: KernelComplains leaves out those that another alert, or a slow disk, tells of."""
 
@@ -137,6 +140,7 @@ HEALTH = Board(
                     names={**ON_GPU, "reason": "Reason"},
                     sort_by="Level",
                     nothing=NOTHING_WRONG,
+                    among=WATCHED,
                     links=LINKS,
                 ),
                 rows_of(
@@ -146,6 +150,7 @@ HEALTH = Board(
                     names={**ON_NODE, "fault": "Fault"},
                     sort_by="Level",
                     nothing=NOTHING_WRONG,
+                    among=WATCHED,
                     links={"Node": TO_NODE},
                 ),
                 lines(
@@ -177,6 +182,7 @@ HEALTH = Board(
                     meanings={"XID": XIDS},
                     sort_by="Last",
                     nothing=NOTHING_WRONG,
+                    among=WATCHED,
                     links=LINKS,
                 ),
                 rows_of(
@@ -188,6 +194,7 @@ HEALTH = Board(
                     names=ON_GPU,
                     sort_by="Incidents",
                     nothing=NOTHING_WRONG,
+                    among=WATCHED,
                     links=LINKS,
                 ),
                 rows_of(
@@ -205,6 +212,7 @@ HEALTH = Board(
                     names=ON_GPU,
                     sort_by="Errors",
                     nothing=NOTHING_WRONG,
+                    among=WATCHED,
                     links=LINKS,
                 ),
                 rows_of(
@@ -233,6 +241,7 @@ HEALTH = Board(
                     names=ON_GPU,
                     sort_by="Rows",
                     nothing=NOTHING_WRONG,
+                    among=WATCHED,
                     links=LINKS,
                 ),
             ),
@@ -253,6 +262,7 @@ HEALTH = Board(
                     names={**ON_GPU, "action": "Action"},
                     sort_by="Node",
                     nothing=NOTHING_WRONG,
+                    among=WATCHED,
                     links=LINKS,
                 ),
                 lines(
@@ -293,6 +303,7 @@ HEALTH = Board(
                     names={**ON_GPU, "kind": "Kind"},
                     sort_by="Count",
                     nothing=NOTHING_WRONG,
+                    among=WATCHED,
                     links=LINKS,
                 ),
                 rows_of(
@@ -310,6 +321,7 @@ HEALTH = Board(
                     names={**ON_GPU, "kind": "Kind"},
                     sort_by="Errors",
                     nothing=NOTHING_WRONG,
+                    among=WATCHED,
                     links=LINKS,
                 ),
                 rows_of(
@@ -319,6 +331,7 @@ HEALTH = Board(
                     names={**ON_NODE, "bus_id": "PCI address", "kind": "Kind"},
                     sort_by="Count",
                     nothing=NOTHING_WRONG,
+                    among=WATCHED,
                     links={"Node": TO_NODE},
                 ),
                 rows_of(
@@ -331,6 +344,7 @@ HEALTH = Board(
                     names={**ON_NODE, "device": "Device", "port": "Port"},
                     sort_by="Errors in 15 minutes",
                     nothing=f"None, or there are no {INFINIBAND}",
+                    among=WATCHED,
                     links={"Node": TO_NODE},
                 ),
             ),
@@ -387,6 +401,7 @@ HEALTH = Board(
                     names={**ON_NODE, "part": "Part"},
                     sort_by="Missing",
                     nothing=NOTHING_WRONG,
+                    among=WATCHED,
                     links={"Node": TO_NODE},
                 ),
                 rows_of(
@@ -396,6 +411,7 @@ HEALTH = Board(
                     names={**ON_NODE, "mountpoint": "Mountpoint"},
                     sort_by="Node",
                     nothing=NOTHING_WRONG,
+                    among=WATCHED,
                     links={"Node": TO_NODE},
                 ),
                 rows_of(
@@ -405,6 +421,7 @@ HEALTH = Board(
                     names={**ON_NODE, "kind": "Kind"},
                     sort_by="Lines",
                     nothing=NOTHING_WRONG,
+                    among=WATCHED,
                     links={"Node": TO_NODE},
                 ),
             ),
@@ -424,6 +441,7 @@ HEALTH = Board(
                     names={"check": "Check"},
                     sort_by="Nodes",
                     nothing=NOTHING_WRONG,
+                    among=WATCHED,
                 ),
                 rows_of(
                     "Versions",
@@ -444,6 +462,7 @@ HEALTH = Board(
                     names=ON_GPU,
                     sort_by="Unknown",
                     nothing=NOTHING_WRONG,
+                    among=WATCHED,
                     links=LINKS,
                 ),
             ),
@@ -459,6 +478,7 @@ HEALTH = Board(
                     names={**ON_NODE, "source": "Source"},
                     sort_by="Node",
                     nothing=NOTHING_WRONG,
+                    among=WATCHED,
                     links={"Node": TO_NODE},
                 ),
                 lines(
@@ -508,6 +528,7 @@ HEALTH = Board(
                     names={"source": "Source", "what": "What"},
                     sort_by="Nodes",
                     nothing="All is understood",
+                    among=WATCHED,
                 ),
                 rows_of(
                     "Left out",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from alerts.promql import GPU, gained
 from alerts.promql import JOB as JOB_LABELS
-from dashboards.layout import Board, link_to, row, section
+from dashboards import firing
+from dashboards.layout import Board, link_to, link_to_run, row, section
 from dashboards.panels import (
     ABSENT,
     CLIENT,
@@ -22,8 +23,8 @@ from dashboards.panels import (
     timeline,
 )
 from dashboards.queries import JOB as SELECTED
-from dashboards.queries import Query, limit, rate, selected, signal
-from dashboards.variables import datasource, nodes_of_job, of_few, of_many
+from dashboards.queries import NAMESPACES, Query, limit, rate, selected, signal
+from dashboards.variables import datasource, nodes_of_job, of_few, of_many, user_of_job
 from gpunode.export import palette
 
 MEMBER = "gpu:gpunode_job:member"
@@ -37,6 +38,7 @@ PHASES = "job:gpunode_training_seconds:rate5m"
 
 GPU_FAULT = "gpu:gpunode_gpu_fault:level"
 NODE_FAULT = "node:gpunode_fault:level"
+CONDITION = "node:gpunode_node:condition"
 
 NO_RANK = "unknown"
 """The rank of a process that tells none, or that the exporter may not look at."""
@@ -45,7 +47,7 @@ SHOWN = 32
 """Ranks that a panel shows at most, whatever the size of the job."""
 
 LISTED = 20
-"""Ranks that a table shows at most; a figure says how many there are."""
+"""Rows that a table shows at most."""
 
 
 def _asked(expression: str, legend: str = "") -> Query:
@@ -57,14 +59,27 @@ def _looked_back(metric: str) -> str:
     return f"count_over_time({metric}[$__range] @ end())"
 
 
-EXIST = _asked("sum (job:gpunode_rank:count)", "No such job")
-"""What there must be for a panel to say that nothing is wrong."""
+EXIST = _asked("sum (job:gpunode_rank:count)", "Not running")
+"""What there must be for a panel to say that nothing is wrong. A job that has ended is not running
+at the end of the time that is shown; a link of ``RUNS`` shows the time of its life."""
 
 CHOSEN_RANKS = (
     f"topk ({SHOWN}, max by ({GPU}) ({_looked_back(ODD)}) "
     f"or on ({GPU}) 0 * max by ({GPU}) ({INFO} @ end()))"
 )
 """The GPUs that were unlike the others for longest in the time that is shown, then any others."""
+
+
+ORDER = "at"
+"""The label of ranks that comes first in the alphabet: Prometheus orders series by their labels,
+and Grafana keeps that order."""
+
+
+def _in_order(expression: str) -> str:
+    """Ranks in the order of their numbers, and those without one after them, by their nodes."""
+    known = f'label_replace({expression}, "{ORDER}", "~$1", "instance", "(.+)")'
+    padded = f'label_replace({known}, "{ORDER}", "0000$1", "rank", "([0-9]+)")'
+    return f'label_replace({padded}, "{ORDER}", "$1", "{ORDER}", "[0-9]*([0-9]{{5}})")'
 
 
 def _named(expression: str) -> str:
@@ -86,7 +101,7 @@ def _ranks(expression: str, legend: str = RANK) -> Query:
     """A figure of every GPU, for the ranks that are shown."""
     shown = f"max by ({GPU}, rank) ({INFO}) and on ({GPU}) {CHOSEN_RANKS}"
     found = f"({shown}) * on ({GPU}) group_left () ({expression})"
-    return _asked(_named(found) if legend else _told(found, "rank", NO_RANK), legend)
+    return _asked(_in_order(_named(found)) if legend else _told(found, "rank", NO_RANK), legend)
 
 
 def _phase(phase: str = "") -> str:
@@ -136,6 +151,69 @@ VERDICTS = {
 }
 """What is said of a rank, in the order of its numbers, with its colour."""
 
+PAST = "30d"
+OF_RUN = "cluster, owner_namespace, workload, user, began"
+OF_OWNER = "cluster, owner_namespace, user"
+ITS_USER = {**NAMESPACES, "user": "user"}
+ONE_SCRIPT = 'workload=~"slurm-.+"'
+"""Slurm jobs, which have another name each time."""
+
+GPUS_OF_RUN = f"last_over_time(run:gpunode_job:gpus{{{ONE_SCRIPT}}}[{PAST}])"
+ALIKE = (
+    f"{selected(GPUS_OF_RUN, ITS_USER)} == on ({OF_OWNER}) group_left () "
+    f"max by ({OF_OWNER}) ({selected(GPUS_OF_RUN, SELECTED)})"
+)
+"""Runs of Slurm jobs that are like the job: of the same user, with as many GPUs."""
+
+
+def _runs(figure: str, of: str = "last_over_time") -> str:
+    """A figure of the job's runs, and of those that are like it."""
+    its = selected(f"{of}({figure}[{PAST}])", SELECTED)
+    others = selected(f"{of}({figure}{{{ONE_SCRIPT}}}[{PAST}])", ITS_USER)
+    return f"max by ({OF_RUN}) ({its} or {others} and on ({OF_RUN}) {ALIKE})"
+
+
+SEEN_LAST = f"topk ({LISTED}, {_runs('run:gpunode_run:seen')})"
+
+
+def _latest(figure: str, of: str = "last_over_time", times: str = "") -> Query:
+    """The same of the runs that were seen last."""
+    return Query(f"{times}{_runs(figure, of)} and on ({OF_RUN}) {SEEN_LAST}")
+
+
+BEGAN_AND_ENDED = (
+    f"1000 * {_runs('run:gpunode_run:began')} * on ({OF_RUN}) group_left (to) "
+    f'count_values by ({OF_RUN}) ("to", 1000 * {SEEN_LAST})'
+)
+
+RUNS = rows_of(
+    "Its runs, and those like it",
+    f"How does it compare with its runs of {PAST}, and under Slurm with those of the same user and "
+    "as many GPUs? The job leads to the time of that run, as one opens a job that has ended.",
+    {
+        "Began": (
+            Query(f'label_replace({BEGAN_AND_ENDED}, "from", "${{1}}000", "began", "(.+)")'),
+            "dateTimeAsLocal",
+        ),
+        "Lasted": (
+            Query(
+                f"{SEEN_LAST} - on ({OF_RUN}) {_runs('run:gpunode_run:began')}",
+            ),
+            "s",
+        ),
+        "GPUs": (_latest("run:gpunode_job:gpus"), "none"),
+        "Useful": (_latest("run:gpunode_gpu_useful:ratio", "avg_over_time"), SHARE),
+        "Step": (_latest("run:gpunode_training_step:median", "avg_over_time"), "s"),
+        "MFU": (_latest("run:gpunode_training_mfu:ratio", "avg_over_time"), SHARE),
+    },
+    names={"cluster": "Cluster", "workload": "Job"},
+    carried=("owner_namespace", "began", "from", "to"),
+    sort_by="Began",
+    needs=RULES,
+    links={"Job": link_to_run("cluster", "owner_namespace", "workload")},
+    decimals={"Step": 2},
+)
+
 OVERVIEW = (
     row(
         4,
@@ -148,12 +226,12 @@ OVERVIEW = (
             units={ALL_ALIKE: "none"},
         ),
         figure(
-            "Ranks unlike the others",
-            "How many ranks are not as the most, or are waited for?",
-            [_asked(f"count ({ONSET})")],
-            "none",
-            nothing="0",
-            among=EXIST,
+            "Time left",
+            "For how long may the job still run, by the limit with which Slurm began it?",
+            [_asked("min (job:gpunode_slurm_job:ends) - time()")],
+            "s",
+            needs="a limit: the Prolog of docs/slurm.md",
+            decimals=0,
         ),
         widths=(19, 5),
     ),
@@ -199,11 +277,14 @@ OVERVIEW = (
         ),
         figure(
             "Starved",
-            "Which share of its time does the GPU that starves most have nothing to run?",
+            "Which share of its time does the GPU that starves most have nothing to run? Not while "
+            "the job compiles, or stands still in a collective.",
             [_asked("max (job:gpunode_starved:ratio)")],
             SHARE,
             needs="training: docs/verdict.md",
             limit=limit("JobStarved"),
+            nothing="Not now",
+            among=_asked("sum (job:gpunode_training:gpus)", "Needs training"),
         ),
         figure(
             "Stands still",
@@ -255,6 +336,7 @@ OVERVIEW = (
             },
             sort_by="For",
             nothing="No such rank",
+            among=EXIST,
             links={
                 "Node": link_to("gpunode-node", cluster="cluster", node="instance"),
                 "GPU": link_to("gpunode-gpu", cluster="cluster", node="instance", gpu="gpu"),
@@ -291,9 +373,11 @@ OVERVIEW = (
             "For which GPU do the others wait, and what does its process do instead?",
             [
                 _asked(
-                    _named(
-                        f"max by ({GPU}, rank) ({AWAITED}) and on ({GPU}) "
-                        f"topk ({SHOWN}, max by ({GPU}) ({_looked_back(AWAITED)}))"
+                    _in_order(
+                        _named(
+                            f"max by ({GPU}, rank) ({AWAITED}) and on ({GPU}) "
+                            f"topk ({SHOWN}, max by ({GPU}) ({_looked_back(AWAITED)}))"
+                        )
                     ),
                     RANK,
                 )
@@ -323,6 +407,7 @@ JOB = Board(
         of_many("namespace"),
         of_few("job"),
         nodes_of_job(),
+        user_of_job(),
     ),
     selection={name: label for name, label in SELECTED.items() if name != "instance"},
     sections=(
@@ -336,7 +421,6 @@ JOB = Board(
                     "Has the run become slower? Its baseline is its own best pace.",
                     [
                         _asked("max (job:gpunode_training_step_median_seconds:middle)", "median"),
-                        _asked("max (job:gpunode_training_step:median)", "slowest rank"),
                         _asked(
                             "max (job:gpunode_training_step_baseline_seconds:middle)", "baseline"
                         ),
@@ -384,9 +468,13 @@ JOB = Board(
             row(
                 8,
                 lines(
-                    "Wait for data",
-                    "Does training wait for its data loader?",
-                    [_asked("max (job:gpunode_data_wait:max)", "slowest rank")],
+                    "Wait for data, and checkpoints",
+                    "Does training wait for its data loader, and which share of the last hour went "
+                    "to checkpoints?",
+                    [
+                        _asked("max (job:gpunode_data_wait:max)", "data, slowest rank"),
+                        _asked("max (job:gpunode_checkpoints:ratio)", "checkpoints"),
+                    ],
                     SHARE,
                     needs=CLIENT,
                     limit=limit("data_wait"),
@@ -398,14 +486,6 @@ JOB = Board(
                     "none",
                     needs=f"{CLIENT}; {RULES}",
                     limit=limit("step_time_of_a_week"),
-                ),
-                lines(
-                    "Checkpoints",
-                    "Which share of the last hour went to checkpoints?",
-                    [_asked("job:gpunode_checkpoints:ratio", "{{workload}}")],
-                    SHARE,
-                    needs=CLIENT,
-                    limit=limit("JobCheckpointsCostly"),
                 ),
                 lines(
                     "Loss",
@@ -444,30 +524,22 @@ JOB = Board(
                     highest=1,
                 ),
                 lines(
-                    "Allocations that failed",
-                    "Does PyTorch flush its cache, or run out of memory?",
-                    [_asked("job:gpunode_torch_memory:failures", "{{workload}}")],
+                    "PyTorch in 15 minutes",
+                    "Does PyTorch run out of memory, or flush its cache and try again? Does "
+                    "torch.compile compile again after the start?",
+                    [
+                        _asked("max (job:gpunode_torch_memory:failures)", "out of memory"),
+                        _asked(
+                            f"max ({_members(signal('torch_alloc_retries'))})",
+                            "allocations tried again, most of a rank",
+                        ),
+                        _asked(
+                            "max (job:gpunode_torch_recompiled:max)",
+                            "graphs compiled, most of a rank",
+                        ),
+                    ],
                     "none",
                     needs=CLIENT,
-                    limit=limit("JobOutOfGpuMemory"),
-                ),
-            ),
-            row(
-                8,
-                lines(
-                    "Allocations tried again",
-                    "Does PyTorch flush its cache and try again? Times in 15 minutes.",
-                    [_asked(f"max ({_members(signal('torch_alloc_retries'))})", "most of a rank")],
-                    "none",
-                    needs=CLIENT,
-                    limit=limit("torch_alloc_retries"),
-                ),
-                lines(
-                    "Graphs compiled",
-                    "Does torch.compile compile again after the start? Graphs in 15 minutes.",
-                    [_asked("max (job:gpunode_torch_recompiled:max)", "graphs")],
-                    "none",
-                    needs=f"{CLIENT}, and torch.compile",
                     limit=limit("torch_recompiled"),
                 ),
                 lines(
@@ -480,18 +552,20 @@ JOB = Board(
             ),
         ),
         section(
-            "Its nodes, and what changed",
+            "Its alerts, its nodes, and earlier runs",
             row(
-                7,
+                8,
+                firing.alerts_of_job("Alerts of the job and its nodes", SELECTED, EXIST),
                 rows_of(
-                    "Faults of its nodes",
+                    "Faults and conditions of its nodes",
                     "What is broken on the nodes of the job? 2 is worth waking somebody, 1 a "
-                    "ticket.",
+                    "ticket, and 0 a condition of which nobody is notified.",
                     {
                         "Level": (
                             _asked(
                                 f'topk({LISTED}, label_replace({GPU_FAULT}, "fault", "$1", '
-                                f'"reason", "(.+)") or {NODE_FAULT})'
+                                f'"reason", "(.+)") or {NODE_FAULT} or label_replace('
+                                f'0 * {CONDITION}, "fault", "$1", "condition", "(.+)"))'
                             ),
                             "none",
                         )
@@ -504,8 +578,13 @@ JOB = Board(
                     },
                     sort_by="Level",
                     nothing=NOTHING_WRONG,
+                    among=EXIST,
                     links={"Node": link_to("gpunode-node", cluster="cluster", node="instance")},
                 ),
+            ),
+            row(
+                9,
+                RUNS,
                 rows_of(
                     "What changed",
                     "Which versions does the job have that it did not have at its best pace of the "
@@ -519,8 +598,10 @@ JOB = Board(
                     names={"what": "Of", "version": "Version"},
                     sort_by="Times as long",
                     nothing=NOTHING_WRONG,
+                    among=EXIST,
                     decimals={"Times as long": 2},
                 ),
+                widths=(16, 8),
             ),
         ),
         section(
@@ -619,17 +700,12 @@ JOB = Board(
                     limit=limit("JobMemoryNearLimit"),
                 ),
                 lines(
-                    "Batches",
-                    "How long does a request take in the mean? Those of batches within 100 ms.",
-                    [_asked(signal("batch_time"), "{{workload}} {{replica}}")],
-                    "s",
-                    needs=SERVING,
-                    limit=limit("batch_time"),
-                ),
-                lines(
                     "Requests",
-                    "How long do the slowest 1% of the requests take?",
-                    [_asked("job:gpunode_serving_request:p99", "{{workload}}")],
+                    "How long do the slowest 1% of the requests take, and one in the mean?",
+                    [
+                        _asked("max (job:gpunode_serving_request:p99)", "slowest 1%"),
+                        _asked(f"max ({signal('batch_time')})", "mean"),
+                    ],
                     "s",
                     needs=SERVING,
                     limit=limit("request_time"),

@@ -454,6 +454,7 @@ TABLES = (
             names={"instance": "Node", "gpu": "GPU", "reason": "Reason", "fault": "Fault"},
             sort_by="Level",
             nothing=NOTHING_WRONG,
+            among=SEEN,
         ),
     ),
     row(

@@ -425,6 +425,7 @@ KUBERNETES = {
     "up": {"job"},
     "kube_node_status_allocatable": {"node", "resource", "unit"},
     "kube_node_spec_unschedulable": {"node"},
+    "kube_node_status_condition": {"node", "condition", "status"},
     "kube_node_labels": {"node"},
     "kube_pod_container_resource_requests": {
         *("namespace", "pod", "uid", "container", "node", "resource", "unit"),
@@ -441,6 +442,8 @@ CONSTANTS: dict[tuple[str, str], Iterable[str]] = {
     ("kube_pod_container_resource_requests", "resource"): ("nvidia_com_gpu",),
     ("kube_pod_container_resource_requests", "unit"): ("integer",),
     ("kube_pod_status_phase", "phase"): ("Pending",),
+    ("kube_node_status_condition", "condition"): ("Ready", "DiskPressure", "MemoryPressure"),
+    ("kube_node_status_condition", "status"): ("true", "false", "unknown"),
     ("gpunode_audit_ok", "check"): [check.name for check in CHECKS],
     ("gpunode_gpu_bottleneck", "cause"): CAUSES,
     ("gpunode_gpu_fabric_healthy", "part"): (*PARTS, "summary", "registration"),

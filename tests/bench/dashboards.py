@@ -26,7 +26,8 @@ import psutil
 
 from dashboards.boards.job import SHOWN
 from dashboards.generate import FOLDER
-from dashboards.panels import NONE_OF, OR_NONE
+from dashboards.panels import NONE_OF, OR_NONE, SAYS_NONE
+from dashboards.queries import METRIC, STRING
 from gpunode.export import palette
 from tests.bench.examples import served
 from tests.bench.incidents import RULES, prometheus_command, replay, shortened
@@ -70,6 +71,7 @@ CHOSEN: Mapping[str, str] = {
     "${namespace:pipe}": ".*",
     "$job": ".*",
     "$node": ".*",
+    "$user": ".*",
     "$gpu": ".*",
 }
 
@@ -86,7 +88,6 @@ SERVING = {
 """The queries about engines, of which the incidents have none."""
 
 EMPTY: Mapping[tuple[str, str, str], str] = {
-    ("gpunode-capacity", "Useful, 30 days", "B"): "60 days of series",
     ("gpunode-capacity", "Free GPUs, whole fleet", "A"): "a node that is wholly free",
     ("gpunode-fleet", "Useful share, week on week", "B"): "a week of series",
     ("gpunode-fleet", "Jobs that changed and slowed", "A"): "a job that slowed after an update",
@@ -247,7 +248,8 @@ def answers(
             for target in panel.get("targets", ()):
                 if target["expr"].startswith(NONE_OF):
                     continue
-                expression = filled(target["expr"].partition(OR_NONE)[0], chosen)
+                asked = target["expr"].partition(OR_NONE)[0].partition(SAYS_NONE)[0]
+                expression = filled(asked, chosen)
                 begin = time.perf_counter()
                 found = ask(prometheus, expression, target["instant"], since, points)
                 yield Asked(
@@ -258,6 +260,13 @@ def answers(
                     time.perf_counter() - begin,
                     found.get("error", ""),
                 )
+
+
+def asked_for(uid: str) -> set[str]:
+    """The names of the series for which the queries of a dashboard ask."""
+    content = json.loads((FOLDER / f"{uid}.json").read_text())
+    asked = " ".join(t["expr"] for panel in content["panels"] for t in panel.get("targets", ()))
+    return {found[1] for found in METRIC.finditer(STRING.sub("", asked))}
 
 
 def walked(prometheus: str, node: str) -> tuple[set[str], frozenset[str]]:

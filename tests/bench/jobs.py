@@ -27,11 +27,21 @@ class Played:
     processes: bool = True
     """Whether the exporter may look at processes; in the profile ``pods`` it may not."""
 
+    mig: bool = False
+    """Whether its ranks have instances of one GPU on each node, as the index says."""
+
+    counters: bool = True
+    """Whether the driver counts for the ledger (GPM); before Hopper it has the utilisation."""
+
     ends: str = ""
     """What goes when the bad rank ends: its ``process``, its ``owner`` too, or its ``node``."""
 
     def node(self, rank: int) -> str:
         return f"{self.name}-{rank // GPUS_OF_NODE:04}"
+
+    def gpu(self, rank: int) -> str:
+        """The label of a rank's GPU: an instance has the index of the GPU that it is part of."""
+        return "0" if self.mig else str(rank % GPUS_OF_NODE)
 
     def lines(self, seconds: float, ended: bool) -> Iterator[str]:
         """The exposition of its nodes after so many seconds."""
@@ -41,9 +51,11 @@ class Played:
             if ended and self.ends == "node" and self.node(rank) == self.node(self.bad):
                 continue
             gpu = (
-                f'instance="{self.node(rank)}",gpu="{rank % GPUS_OF_NODE}",'
-                f'uuid="GPU-{self.name}-{rank}"'
+                f'instance="{self.node(rank)}",gpu="{self.gpu(rank)}",'
+                f'uuid="{"MIG" if self.mig else "GPU"}-{self.name}-{rank}"'
             )
+            whole = f"GPU-{self.name}-{self.node(rank)}" if self.mig else ""
+            sensor = "gpm" if self.counters else "utilization"
             owner = (
                 f'owner_namespace="{self.namespace}",owner_pod="{self.pod.format(rank=rank)}",'
                 f'owner_container="",slurm_job="{self.slurm}",user="{self.user}"'
@@ -51,7 +63,8 @@ class Played:
             cause = self.others if self.ends or not is_bad else self.cause
             if gone:
                 cause = "none"
-            yield f"gpunode_gpu_info{{{gpu}}} 1"
+            yield f'gpunode_gpu_info{{{gpu},parent="{whole}"}} 1'
+            yield f'gpunode_gpu_ledger_sensor{{{gpu},sensor="{sensor}"}} 1'
             yield f'gpunode_gpu_bottleneck{{{gpu},cause="{cause}"}} 1'
             yield f'gpunode_gpu_workload{{{gpu},kind="training"}} 1'
             for state, share in self.ledger(cause):
@@ -72,16 +85,19 @@ class Played:
     def ledger(cause: str) -> Iterator[tuple[str, float]]:
         """Shares of the states of a GPU with this verdict."""
         waits = 0.75 if cause == WAITS else 0.0
-        starved = 0.75 if cause == BAD else 0.0
+        starved = 0.75 if cause in (BAD, "shm") else 0.0
         yield from (("compute", 1 - waits - starved), ("blocked", waits), ("starved", starved))
 
 
+# No node has InfiniBand.
 PLAYED = (
     Played("k8s", "gpt", 8, 3, namespace="team", pod="gpt-worker-{rank}"),
     Played("slurm", "slurm-7", 8, 5, slurm="7", user="kim"),
     Played("bare", "kim@bare-0000", 8, 2, user="kim"),
     Played("pods", "bert", 8, 6, namespace="team", pod="bert-{rank}", processes=False),
     Played("alone", "solo", 1, 0, namespace="team", pod="solo-0", cause="shm"),
+    Played("a100", "slurm-80", 8, 4, slurm="80", user="ana", counters=False),
+    Played("mig", "slice", 7, 5, namespace="team", pod="slice-{rank}", mig=True),
     Played("fine", "well", 8, 0, namespace="team", pod="well-{rank}", others="none", cause="none"),
     Played("large", "slurm-512", 512, 139, slurm="512", user="lee"),
     Played("dead", "slurm-9", 16, 11, slurm="9", user="kim", ends="owner"),

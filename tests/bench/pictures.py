@@ -2,20 +2,24 @@
 
 The Grafana lets anybody look, has the dashboards, and asks the Prometheus of
 ``make story``, of which a quarter of an hour must have passed. The pictures show its bars
-and variables, as people see them.
+and variables, as people see them. None is taken of figures that cannot be.
 """
 
 from __future__ import annotations
 
+import math
 import shutil
 import subprocess
+import sys
 from argparse import ArgumentParser
 from pathlib import Path
 from urllib.parse import urlencode
 
 from playwright.sync_api import sync_playwright
 
+from tests.bench.dashboards import ask
 from tests.bench.story import CLUSTER
+from tests.bench.sums import impossible
 from tests.needs import find
 
 FOLDER = Path(__file__).parents[2] / "docs/dashboards"
@@ -56,7 +60,19 @@ def main() -> None:
     parser.add_argument("grafana", help="the address of Grafana, such as http://127.0.0.1:3000")
     parser.add_argument("names", nargs="*", default=list(PICTURES), help="which pictures")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where they are written")
+    parser.add_argument(
+        "--prometheus", default="http://127.0.0.1:9090", help="the address of what Grafana asks"
+    )
     given = parser.parse_args()
+
+    def value(expression: str) -> float:
+        found = ask(given.prometheus, expression, instant=True)["data"]["result"]
+        return float(found[0]["value"][1]) if found else math.nan
+
+    if wrong := list(impossible(value)):
+        sys.exit(
+            f"{given.prometheus}: these figures cannot be; wait, or mend it: {'; '.join(wrong)}"
+        )
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=find("chromium"), args=["--no-sandbox"]

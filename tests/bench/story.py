@@ -142,12 +142,12 @@ def held(node: int, gpu: int) -> Holding | None:
 
 
 class Story:
-    """Serves every node at one port: ``/metrics?node=N``."""
+    """Serves every node at one port: ``/metrics?node=N``. Nothing changes after so many seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, lasts: int = LASTS) -> None:
         tapes = {part.tape for job in JOBS for part in job.parts.values()} | {FREE.tape}
         self.shown = {
-            tape: [parts(text) for text in expositions(tape, LASTS, SCRAPE)] for tape in tapes
+            tape: [parts(text) for text in expositions(tape, lasts, SCRAPE)] for tape in tapes
         }
         self.begin = time.monotonic()
         self.began = time.time()

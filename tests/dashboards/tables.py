@@ -44,7 +44,8 @@ def shown(panel: Mapping[str, Any], answers: Iterable[Sequence[tuple[Labels, flo
     node = need("node")
     if not PACKAGES.is_dir():
         pytest.skip(missing("@grafana/data"))
-    series = [[{"labels": labels, "value": v} for labels, v in answer] for answer in answers]
+    # As Prometheus has them: JSON has no NaN.
+    series = [[{"labels": labels, "value": str(v)} for labels, v in answer] for answer in answers]
     given = {
         "panel": panel,
         "series": series,

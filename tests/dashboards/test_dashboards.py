@@ -37,6 +37,7 @@ from tests.bench.dashboards import (
     scraped,
     walked,
 )
+from tests.bench.fleet import ANSWERED, ASK_FOR_FAULTS
 from tests.daemon import free_port
 from tests.dashboards.tables import lost
 from tests.needs import need
@@ -51,7 +52,7 @@ CORE = {"timeseries", "stat", "bargauge", "table", "state-timeline", "heatmap", 
 """Panels of Grafana 10 to 13 that are not a plugin, as far as they are used."""
 
 ABOUT = {
-    "gpunode-job": {"job"},
+    "gpunode-job": {"job", "user"},
     "gpunode-serving": {"job"},
     "gpunode-node": {"node"},
     "gpunode-host": {"node"},
@@ -276,17 +277,25 @@ def test_variables_select_any_number(uid: str) -> None:
             assert variable["allValue"] == ".*"
 
 
+OF_NONE = ("No such ", "No GPU ", "No data")
+
+
 @each
 def test_nothing_is_wrong_only_where_there_is_something(uid: str) -> None:
-    """Figures and timelines say that nothing is wrong by a series, never by the lack of one."""
+    """They say that nothing is wrong by a series, never by the lack of one.
+
+    The text for an empty table stands beside the mark of a query that failed, too.
+    """
     for panel in panels(LOADED[uid]):
+        if panel["type"] == "table":
+            assert panel["fieldConfig"]["defaults"]["noValue"].startswith("No data"), panel["title"]
         if panel["type"] == "stat":
             nothing = panel["fieldConfig"]["defaults"]["noValue"]
-            assert nothing.startswith(("No such ", "No GPU ", "Needs ", "No data")), panel["title"]
+            assert nothing.startswith(("Not running", *OF_NONE, "Needs ")), panel["title"]
         if panel["type"] == "state-timeline":
             *_, last = panel["targets"]
             text = last["legendFormat"]
-            assert text.startswith(("No such ", "No GPU ", "No data")), (panel["title"], text)
+            assert text.startswith(("Not running", *OF_NONE)), (panel["title"], text)
             mapping, absent = panel["fieldConfig"]["defaults"]["mappings"]
             before = absent["options"]
             assert (before["match"], before["result"]["text"]) == ("null+nan", ""), "no legend"
@@ -385,12 +394,16 @@ def test_a_metric_that_does_not_exist_is_noticed() -> None:
         labels_of("gpunode_gpu_happiness_ratio")
 
 
+OF_A_RUN = "from=${__data.fields['from']}&to=${__data.fields['to']}&"
+"""The time of a link to a run."""
+
+
 @each
 def test_links_lead_to_dashboards_with_the_variables_they_have(uid: str) -> None:
     text = json.dumps(LOADED[uid])
     for target, query in re.findall(r"/d/([\w-]+)\?([^\"]*?)(?:\"|$)", text.replace('\\"', "'")):
         assert set(re.findall(r"var-(\w+)=", query)) <= set(variables(LOADED[target]))
-        assert "${__url_time_range}" in query
+        assert "${__url_time_range}" in query or query.startswith(OF_A_RUN)
         assert "${datasource:queryparam}" in query
     (others,) = LOADED[uid]["links"]
     assert (others["type"], others["tags"]) == ("dashboards", ["gpunode"])
@@ -501,13 +514,16 @@ def test_queries_find_what_they_look_for_and_incidents_are_seen_where_the_docume
         while (left := wrong()) and time.monotonic() < give_up:
             time.sleep(5)
         assert left == {}
+        for uid in ASK_FOR_FAULTS:
+            found = list(answers(prometheus, uid=uid))
+            assert sum(bool(one.series) for one in found) >= ANSWERED * len(found)
         assert lost(prometheus) == []
         assert [*before_the_first_sample(prometheus)] == []
         for uid, name in (("gpunode-job", "job"), ("gpunode-node", "node")):
             first, *_, last = offered(prometheus, uid, name)
             assert first > last, "it opens on the worst"
-        assert set(said(prometheus, {**CHOSEN, "$job": "no-such-job"})) == {"No such job"}
-        assert "No such job" not in said(prometheus, CHOSEN)
+        assert set(said(prometheus, {**CHOSEN, "$job": "no-such-job"})) == {"Not running"}
+        assert "Not running" not in said(prometheus, CHOSEN)
 
 
 def before_the_first_sample(prometheus: str) -> Iterator[tuple[str, str]]:

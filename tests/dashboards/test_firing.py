@@ -115,7 +115,7 @@ def test_each_page_has_a_row_and_a_thousand_tickets_have_one(tmp_path: Path) -> 
                 ({"severity": "ticket", "alerts": str(TICKETS)}, 1.0),
             ],
             f"count({since})": [({}, float(len(FOUND)))],
-            f"count({gpus} unless {since})": [],
+            f"count(({gpus}) unless ({since}))": [],
         },
     )
     assert not told, told

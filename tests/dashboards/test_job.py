@@ -21,6 +21,7 @@ from alerts.promql import NO_NAMESPACE
 from alerts.recording.ranks import OF_LINES
 from alerts.thresholds.lines import LINES
 from dashboards.generate import FOLDER
+from dashboards.panels import ABSENT, OR_NONE
 from tests.bench.dashboards import CHOSEN, ask, filled, in_a_hurry, wait_for
 from tests.bench.incidents import RULES, prometheus_command
 from tests.bench.jobs import PLAYED, Nodes, Played
@@ -108,6 +109,11 @@ def written(legend: str, labels: Mapping[str, str]) -> str:
 
 def differing(prometheus: str, job: Played) -> list[Row]:
     """The rows of the table of those ranks that differ."""
+    return [row for row in listed(prometheus, job) if row.cells.get("Node", ABSENT) != ABSENT]
+
+
+def listed(prometheus: str, job: Played) -> list[Row]:
+    """The same with the row that says that there are none."""
     (target,) = PANELS["Who differs, and how"]["targets"]
     found = asked(prometheus, filled(target["expr"], chosen(job)))
     return shown(PANELS["Who differs, and how"], [found]) if found else []
@@ -120,6 +126,8 @@ RANKS = {
     "pods": ("unknown", "uninterruptible", "data_loading_storage", " · of 7 others: wait"),
     "alone": ("0", "-", "shm", ""),
     "large": ("139", "uninterruptible", "data_loading_storage", " · of 511 others: wait"),
+    "a100": ("4", "uninterruptible", "data_loading_storage", " · of 7 others: wait"),
+    "mig": ("5", "uninterruptible", "data_loading_storage", " · of 6 others: wait"),
     "dead": ("11", "-", "ended", " · of 15 others: wait"),
     "crashed": ("11", "-", "ended", " · of 15 others: wait"),
 }
@@ -132,7 +140,7 @@ def test_the_one_bad_rank_is_named_and_its_row_leads_to_it(name: str, prometheus
     rank, reason, verdict, others = RANKS[name]
     (row,) = differing(prometheus, job)
     cells = {column: text for column, text in row.cells.items() if column not in ("For", "Cluster")}
-    node, gpu = job.node(job.bad), str(job.bad % 8)
+    node, gpu = job.node(job.bad), job.gpu(job.bad)
     assert cells == {
         "Rank": rank,
         "Node": node,
@@ -147,6 +155,39 @@ def test_the_one_bad_rank_is_named_and_its_row_leads_to_it(name: str, prometheus
     assert sentence == f"{who}{node} GPU {gpu}: {verdict}{others}"
 
 
+@pytest.fixture(scope="module")
+def losing(prometheus: str) -> list[Row]:
+    """The rows of Fleet's table of the jobs that lose most."""
+    panels = json.loads((FOLDER / "gpunode-fleet.json").read_text())["panels"]
+    (panel,) = (one for one in panels if one["title"] == "Jobs that lose most")
+
+    # Since when a job loses is a rule of hours, for which rules in a hurry have too little past.
+    hours, lost = "job:gpunode_gpu_lost:hours_since", "job:gpunode_gpu_lost:rate5m"
+    expressions = [filled(one["expr"].replace(hours, lost)) for one in panel["targets"]]
+    return shown(panel, [asked(prometheus, expression) for expression in expressions])
+
+
+def of_row(row: Row) -> list[Played]:
+    return [job for job in PLAYED if job.workload == row.cells["Job"]]
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_two_clicks_lead_from_the_fleet_to_the_one_bad_rank(
+    name: str, prometheus: str, losing: list[Row]
+) -> None:
+    """One on the job in Fleet, one on the GPU in the job, whoever owns it, whatever it runs on."""
+    (row,) = (one for one in losing if of_row(one) == [JOBS[name]])
+    opened = row.selects("Job")
+    of_job = {"${namespace:pipe}": opened["namespace"], "$job": opened["job"]}
+    cluster = {"$cluster": ".*" if opened["cluster"] == "All" else opened["cluster"]}
+    (target,) = PANELS["Who differs, and how"]["targets"]
+    found = asked(prometheus, filled(target["expr"], {**CHOSEN, **of_job, **cluster}))
+    (bad,) = shown(PANELS["Who differs, and how"], [found])
+    led = bad.selects("GPU")
+    job = JOBS[name]
+    assert (led["node"], led["gpu"]) == (job.node(job.bad), job.gpu(job.bad))
+
+
 def test_all_ranks_of_a_node_that_is_not_seen_stay(prometheus: str) -> None:
     rows = differing(prometheus, JOBS["lost"])
     assert {row.cells["Rank"] for row in rows} == {str(rank) for rank in range(8, 16)}
@@ -155,13 +196,31 @@ def test_all_ranks_of_a_node_that_is_not_seen_stay(prometheus: str) -> None:
 
 def test_nobody_differs_in_a_job_that_runs_well(prometheus: str) -> None:
     assert differing(prometheus, JOBS["fine"]) == []
+    (row,) = listed(prometheus, JOBS["fine"])
+    assert row.cells["Rank"] == "No such rank"
     assert said(prometheus, "The odd one out", chosen(JOBS["fine"])) == ["GPUs, all alike"]
 
 
 def test_of_a_job_that_is_not_there_nothing_good_is_said(prometheus: str) -> None:
     nobody = {**CHOSEN, "$job": "no-such-job"}
     assert said(prometheus, "The odd one out", nobody) == []
-    assert said(prometheus, "Ranks unlike the others", nobody) == []
+    assert said(prometheus, "Main cause", nobody) == []
+    assert said(prometheus, "Starved", nobody) == []
+    for title in ("Who differs, and how", "Alerts of the job and its nodes"):
+        (target,) = PANELS[title]["targets"]
+        assert asked(prometheus, filled(target["expr"], {**nobody, "$node": "no-such-node"})) == []
+
+
+@pytest.mark.parametrize("name", ["k8s", "dead", "large"])
+@pytest.mark.parametrize(
+    "title", ["What holds each rank up", "Time each rank waits for its peers", "Waited for"]
+)
+def test_ranks_are_in_the_order_of_their_numbers(title: str, name: str, prometheus: str) -> None:
+    first, *_ = PANELS[title]["targets"]
+    expression = filled(first["expr"].partition(OR_NONE)[0], chosen(JOBS[name]))
+    found = ask(prometheus, expression, False)["data"]["result"]
+    ranks = [int(one["metric"]["rank"]) for one in found]
+    assert ranks == sorted(ranks)
 
 
 @pytest.mark.parametrize("name", JOBS)

@@ -19,6 +19,7 @@ from gpunode.holders.pods import Pods
 from gpunode.holders.slurm import MOST_GPUS, SlurmJobs, parse_gpus, parse_job_file
 from gpunode.holders.slurmstepd import parse_pids, parse_title
 from gpunode.jobs.owners import GpuOwners
+from gpunode.metric import Distribution
 from gpunode.source import Absent, Finder, Place, Source
 from gpunode.sources import finders
 from tests.holders.proc import Card
@@ -217,6 +218,27 @@ def test_the_scripts_of_the_document_write_and_remove_such_a_file(node: SlurmNod
     assert after(epilog) == nobody
     no_gpu = {"SLURM_JOB_GPUS": "", "CUDA_VISIBLE_DEVICES": ""}
     assert after(prolog, **no_gpu) == nobody
+    assert ends(slurm) == {}
+    after(prolog, **no_gpu, SLURM_JOB_END_TIME="1795000000")
+    assert ends(slurm) == {"4301": 1795000000.0}
+    after(epilog)
+    assert ends(slurm) == {}
+
+
+def ends(slurm: SlurmJobs) -> dict[str, float | Distribution]:
+    """When jobs end, by their numbers."""
+    name = "gpunode_slurm_job_end_timestamp_seconds"
+    return {one.labels[0]: one.value for one in slurm.read().samples if one.metric.name == name}
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "0", "1e9", "123456789012"])
+def test_a_time_that_is_none_is_counted(node: SlurmNode, text: str) -> None:
+    write_job(node, "4301", "0")
+    with (node.root / "run/slurm-jobs/4301").open("a") as file:
+        file.write(f"SLURM_JOB_END_TIME={text}\n")
+    slurm = slurm_on(node, "/run/slurm-jobs")
+    assert unread(slurm) == [("slurm_job_gpus", "job 4301")]
+    assert ends(slurm) == {}
 
 
 def test_files_are_believed_before_environments(node: SlurmNode) -> None:

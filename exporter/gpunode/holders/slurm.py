@@ -44,6 +44,13 @@ JOBS = Metric(
 )
 
 MORE_JOBS = limit("slurm_jobs")
+ENDS = Metric(
+    "gpunode_slurm_job_end_timestamp_seconds",
+    "gauge",
+    "When Slurm ends the job, by the time limit that it began with, as Unix time: what a Prolog "
+    "wrote to the job's file. Of a job without a limit, Slurm says a year.",
+    ("slurm_job",),
+)
 
 FOLDER = Unknown(
     "slurm_job_folder",
@@ -65,6 +72,7 @@ HIERARCHY = re.compile(r"slurm(?:_[\w.-]{1,64})?", re.ASCII)
 SLUID_ONLY = re.compile(SLUID)
 NUMBER = re.compile(r"[1-9]\d{0,9}", re.ASCII)
 UID = re.compile(r"\d{1,10}", re.ASCII)
+SECONDS = re.compile(r"[1-9]\d{0,10}", re.ASCII)
 INDEX = re.compile(r"\d{1,3}", re.ASCII)
 DEVICE = re.compile(r"(?:GPU|MIG)-[\w./-]{1,128}", re.ASCII)
 
@@ -90,10 +98,15 @@ MOST_GPUS = 64
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """What a Prolog wrote of a job: the id of its user, and its GPUs as ``parse_gpus`` has them."""
+    """What a Prolog wrote of a job: the id of its user, and its GPUs as ``parse_gpus`` has them.
+
+    ``ends`` is when Slurm ends it, as Unix time; None where Slurm did not tell the Prolog.
+    https://github.com/SchedMD/slurm/blob/master/src/plugins/prep/script/prep_script_slurmd.c
+    """
 
     uid: str
     gpus: tuple[str, ...]
+    ends: float | None = None
 
 
 def parse_job_file(text: str) -> JobFile:
@@ -105,7 +118,11 @@ def parse_job_file(text: str) -> JobFile:
     uid = found.get("SLURM_JOB_UID", "")
     if not UID.fullmatch(uid):
         raise ValueError("no number of a user")
-    return JobFile(uid, parse_gpus(found["SLURM_JOB_GPUS"], found.get("CUDA_VISIBLE_DEVICES", "")))
+    gpus = parse_gpus(found["SLURM_JOB_GPUS"], found.get("CUDA_VISIBLE_DEVICES", ""))
+    ends = found.get("SLURM_JOB_END_TIME", "")
+    if ends and not SECONDS.fullmatch(ends):
+        raise ValueError("no time at which a job ends")
+    return JobFile(uid, gpus, float(ends) if ends else None)
 
 
 def parse_gpus(indices: str, devices: str) -> tuple[str, ...]:
@@ -145,6 +162,7 @@ class Claim:
     uid: str
     gpus: tuple[str, ...] | None
     by_file: bool
+    ends: float | None = None
 
 
 class SlurmJobs:
@@ -155,7 +173,7 @@ class SlurmJobs:
         "jobs of Slurm with ProctrackType=proctrack/cgroup; for GPUs that no process uses, a "
         "Prolog that writes to slurm.jobs_folder (docs/slurm.md), or CAP_SYS_PTRACE"
     )
-    metrics = (JOBS,)
+    metrics = (JOBS, ENDS)
     unknowns = (FOLDER, GPUS, MORE_JOBS)
 
     def __init__(self, census: Census, settings: Settings) -> None:
@@ -197,7 +215,11 @@ class SlurmJobs:
         again, self._met = unread & self._met, unread
         known = {claim.number for claim in claims if claim.gpus is not None}
         told = sum(job.number in known for job in jobs)
-        samples = *JOBS.at(float(told), "known"), *JOBS.at(float(len(jobs) - told), "unknown")
+        samples = (
+            *JOBS.at(float(told), "known"),
+            *JOBS.at(float(len(jobs) - told), "unknown"),
+            *(one for claim in claims for one in ENDS.at(claim.ends, claim.number)),
+        )
         return Reading(samples, unread=tuple(sorted(again, key=lambda one: one.example)))
 
     def owners(self, gpu: Identity) -> list[Owner] | None:
@@ -282,7 +304,7 @@ class SlurmJobs:
             except (OSError, ValueError):
                 yield Claim(number, "", None, by_file=True)
             else:
-                yield Claim(number, found.uid, found.gpus, by_file=True)
+                yield Claim(number, found.uid, found.gpus, by_file=True, ends=found.ends)
 
     def _told(self, jobs: list[Job]) -> Iterator[Claim]:
         """What the environments of jobs say, of those in which it can be read."""

@@ -39,7 +39,7 @@ function frame(series, letter, alone) {
       { name: 'Time', type: grafana.FieldType.time, values: series.map(() => NOW) },
       ...labels.map((label) => (
         { name: label, type: grafana.FieldType.string, values: series.map((each) => each.labels[label] ?? '') })),
-      { name: alone ? 'Value' : `Value #${letter}`, type: grafana.FieldType.number, values: series.map((each) => each.value) },
+      { name: alone ? 'Value' : `Value #${letter}`, type: grafana.FieldType.number, values: series.map((each) => Number(each.value)) },
     ],
   });
 }

@@ -1,0 +1,49 @@
+"""What the figures of Fleet must come to together, by the answers to their own queries.
+
+A reader who adds them up finds that they agree, also while a job begins or ends.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+
+from dashboards.generate import FOLDER
+from dashboards.panels import SAYS_NONE
+from tests.bench.dashboards import CHOSEN, filled
+
+GPUS, HELD, HELD_UP = "GPUs, whole fleet", "Held", "Held up"
+GRAPH, CAUSES, JOBS = "GPUs held up, by cause", "What holds GPUs up", "Jobs that lose most"
+
+
+def shown(title: str, letter: str = "A", chosen: Mapping[str, str] = CHOSEN) -> str:
+    """The sum of what a query of Fleet answers."""
+    panels = json.loads((FOLDER / "gpunode-fleet.json").read_text())["panels"]
+    (panel,) = (one for one in panels if one["title"] == title)
+    (target,) = (one for one in panel["targets"] if one["refId"] == letter)
+    return f"sum ({filled(target['expr'].partition(SAYS_NONE)[0], chosen)})"
+
+
+SUMS: Mapping[str, str] = {
+    title: shown(title) for title in (GPUS, HELD, HELD_UP, GRAPH, CAUSES, JOBS)
+} | {"useful now": shown("Useful share"), "useful of 7 days": shown("Useful share", "B")}
+"""By name, the expressions of what is compared."""
+
+AT_ANY_TIME = ((HELD, GPUS), (HELD_UP, HELD), (GRAPH, HELD_UP), (CAUSES, HELD_UP))
+"""Each is no more than the other, whatever begins or ends just now."""
+
+ONCE_SETTLED = (*AT_ANY_TIME, (JOBS, HELD))
+"""With what a job lost in the minutes before, which is no more either once these have passed."""
+
+
+def impossible(value: Callable[[str], float]) -> Iterator[str]:
+    """What cannot be, by what expressions come to once nothing has changed for five minutes."""
+    found = {name: value(expression) for name, expression in SUMS.items()}
+    for less, more in ONCE_SETTLED:
+        if not found[less] <= found[more] + 0.05:
+            yield f"{less} is {found[less]:g}, and {more} {found[more]:g}"
+    for name in ("useful now", "useful of 7 days"):
+        if not 0 <= found[name] <= 1:
+            yield f"{name} is {found[name]:g}"
+    if found[HELD_UP] != found[GRAPH]:
+        yield f"{HELD_UP} is {found[HELD_UP]:g}, and {GRAPH} {found[GRAPH]:g}"

@@ -1,0 +1,53 @@
+"""What the bench of the dashboards holds against them: seconds, errors and empty answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from dashboards.boards import BOARDS
+from tests.bench.dashboards import EMPTY, Asked, asked_for
+from tests.bench.fleet import ASK_FOR_FAULTS, DASHBOARDS, LOADS_IN, default_range, judged
+
+JOB = "gpunode-job"
+
+
+def found(uid: str, answered: int, of: int = 100, seconds: float = 0.001) -> list[Asked]:
+    """So many queries of which some found a series."""
+    return [Asked(uid, f"p{at}", "A", int(at < answered), seconds, "") for at in range(of)]
+
+
+@pytest.mark.parametrize(("answered", "met"), [(100, True), (80, True), (79, False), (0, False)])
+def test_a_dashboard_whose_queries_find_little_fails(answered: int, met: bool) -> None:
+    assert judged(JOB, found(JOB, answered), LOADS_IN).met is met
+
+
+def test_queries_that_cannot_find_anything_do_not_count() -> None:
+    ((uid, panel, letter), *_) = (one for one in EMPTY if one[0] == JOB)
+    cannot = [Asked(uid, panel, letter, 0, 0.001, "")] * 100
+    assert judged(JOB, [*found(JOB, 4, 5), *cannot], LOADS_IN).met
+    assert not judged(JOB, [*found(JOB, 3, 5), *cannot], LOADS_IN).met
+
+
+def test_a_query_that_fails_or_is_slow_fails() -> None:
+    failed = Asked(JOB, "p", "A", 1, 0.001, "too many samples")
+    assert not judged(JOB, [*found(JOB, 100), failed], LOADS_IN).met
+    assert not judged(JOB, found(JOB, 100, seconds=LOADS_IN / 90), LOADS_IN).met
+
+
+def test_every_dashboard_is_asked_over_the_range_that_it_opens_with() -> None:
+    assert {board.uid for board in BOARDS} == DASHBOARDS.keys()
+    hours = {uid: default_range(uid) / 3600 for uid in DASHBOARDS}
+    assert (hours[JOB], hours["gpunode-health"], hours["gpunode-capacity"]) == (6, 24, 720)
+
+
+def test_a_dashboard_of_faults_is_excused_for_a_reason() -> None:
+    """That it finds what is broken is tested where everything is."""
+    for uid, reason in ASK_FOR_FAULTS.items():
+        (board,) = (one for one in BOARDS if one.uid == uid)
+        assert board.description.startswith("What is broken")
+        assert reason
+        assert judged(uid, found(uid, 0), LOADS_IN).met
+
+
+def test_a_dashboard_asks_for_series() -> None:
+    assert {"job:gpunode_job:gpus", "run:gpunode_run:seen"} <= asked_for(JOB)

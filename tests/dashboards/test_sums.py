@@ -1,0 +1,94 @@
+"""The figures of Fleet agree with one another at each moment, also while a job begins or ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.alerts.rule_tests import Case, with_labels
+from tests.alerts.test_alerts import FIRST, play, shipped
+from tests.bench.sums import AT_ANY_TIME, GPUS, HELD, HELD_UP, SUMS, impossible
+
+ENDS = 40
+BEGINS, STALLS, STOPS = 8, 14, 24
+"""Minutes in which a job takes two of four GPUs, waits for something, and gives them back."""
+
+
+def gpu(number: int) -> dict[str, str]:
+    return {"cluster": "c", "instance": "n", "gpu": str(number), "uuid": f"GPU-{number}"}
+
+
+def given() -> Iterator[tuple[str, str]]:
+    """Two GPUs of the job, one that a process of nobody known uses, and one that is free."""
+    owner = {
+        **dict.fromkeys(("owner_container", "slurm_job", "user"), ""),
+        "owner_namespace": "team",
+        "owner_pod": "train-0",
+        "via": "kubelet",
+    }
+    for number in range(4):
+        own = gpu(number)
+        of_job = number < 2
+        yield with_labels("gpunode_gpu_info", {**own, "name": "NVIDIA H200"}), f"1x{ENDS}"
+        lasts = STOPS - BEGINS
+        if of_job:
+            held = f"_x{BEGINS} 1x{lasts} stale"
+            yield with_labels("gpunode_gpu_owner_info", {**own, **owner}), held
+        shm = (
+            f"0x{STALLS - 1} 1x{STOPS - STALLS} 0x{ENDS}"
+            if of_job
+            else f"{int(number == 2)}x{ENDS}"
+        )
+        yield with_labels("gpunode_gpu_bottleneck", {**own, "cause": "shm"}), shm
+        free = f"0+60x{BEGINS} {60 * BEGINS}+0x{lasts} {60 * BEGINS}+60x{ENDS}"
+        used = f"0+0x{BEGINS} 0+60x{lasts} {60 * lasts}+0x{ENDS}"
+        always, never = f"0+60x{ENDS}", f"0x{ENDS}"
+        shares = (free, used) if of_job else (never, always) if number == 2 else (always, never)
+        for state, values in zip(("free", "starved"), shares, strict=True):
+            yield with_labels("gpunode_gpu_seconds_total", {**own, "state": state}), values
+
+
+def test_no_more_is_held_up_than_held_nor_held_than_there_is(tmp_path: Path) -> None:
+    case = Case("c")
+    case.inputs = [{"series": series, "values": values} for series, values in given()]
+    for minute in range(3, ENDS - 1):
+        for less, more in AT_ANY_TIME:
+            case.expect(minute, f"({SUMS[less]}) > ({SUMS[more]})")
+    for minute, held, held_up in ((5, 1, 1), (12, 3, 1), (20, 3, 3), (34, 1, 1)):
+        case.expect(minute, SUMS[GPUS], [("", {}, 4.0)])
+        case.expect(minute, SUMS[HELD], [("", {}, float(held))])
+        case.expect(minute, SUMS[HELD_UP], [("", {}, float(held_up))])
+    by_rates = 'sum (namespace:gpunode_gpu_seconds:rate5m{state!="free"})'
+    case.expect(BEGINS + 2, f"({SUMS[HELD]}) > bool ({by_rates})", [("", {}, 1.0)])
+    ran = play(tmp_path, [case], shipped(*FIRST))
+    assert ran.returncode == 0, (ran.stdout + ran.stderr)[:3000]
+
+
+def found(**changed: float) -> Callable[[str], float]:
+    """Figures that agree, but for those that are changed."""
+    whole = {**dict.fromkeys(SUMS, 12.0), "useful now": 0.5, "useful of 7 days": 0.6, **changed}
+    return {SUMS[name]: value for name, value in whole.items()}.__getitem__
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({}, []),
+        ({HELD: 11.0, "Jobs that lose most": 3.0}, ["Held up is 12, and Held 11"]),
+        ({"useful now": 1.2}, ["useful now is 1.2"]),
+        ({HELD: math.nan}, ["Held is nan, and GPUs, whole fleet 12"]),
+        ({HELD_UP: 11.0}, 3),
+    ],
+)
+def test_what_cannot_be_is_told_before_a_picture_is_taken(
+    changed: dict[str, float], says: list[str] | int
+) -> None:
+    told = list(impossible(found(**changed)))
+    if isinstance(says, int):
+        assert len(told) == says
+    else:
+        assert set(says) <= set(told)
+        assert bool(told) is bool(says)
