@@ -30,9 +30,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_holds_the_package_with_its_types_and_incidents(wheel: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    unit = f"gpunode-{__version__}.data/data/lib/systemd/system/gpunode.service"
-    assert {name.partition("/")[0] for name in names - {unit}} == {"gpunode"}
-    assert unit in names
+    systemd = f"gpunode-{__version__}.data/data/lib/systemd/system/"
+    units = {f"{systemd}{path.name}" for path in (ROOT / "exporter/systemd").iterdir()}
+    assert len(units) == 3
+    assert {name.partition("/")[0] for name in names - units} == {"gpunode"}
+    assert units <= names
     assert {"gpunode/py.typed", "gpunode/client/__init__.py"} <= names
     assert {"gpunode/rules/rules.yaml", "gpunode/rules/alertmanager.yaml"} <= names
     page = "gpunode/export/web/page/"
