@@ -600,6 +600,14 @@ class RulesSettings(CommandSettings):
     )
 
 
+class CompletionSettings(CommandSettings):
+    """Print what makes a shell complete commands, options and values: README.md says where to."""
+
+    shell: CliPositionalArg[Literal["bash", "zsh", "fish"]] = Field(
+        description="shell: bash, zsh or fish"
+    )
+
+
 T = TypeVar("T", bound=CommandSettings)
 
 POSITIONAL = get_args(CliPositionalArg)[1]

@@ -63,6 +63,9 @@ KINDS: Mapping[str, tuple[JobStream, ...]] = {
 }
 """What runs on each kind of fleet."""
 
+GROWING = 3
+"""How many kinds grow, so that supply runs out."""
+
 
 def busiest(streams: tuple[JobStream, ...], chance: random.Random, days: int) -> list[int]:
     """The GPUs that are held in the busiest hour of each day; nobody ever waits."""
@@ -92,8 +95,8 @@ def _arrivals(rate: float, chance: random.Random) -> Iterator[float]:
 
 def held(fleets: int, days: int = DAYS, others: int = OTHERS) -> dict[str, float]:
     """The share of intervals that hold the truth: of the gain, and of when supply runs out."""
-    gains = dates = dated = 0
-    each = fleets // len(KINDS)
+    gains: list[bool] = []
+    dates: list[bool] = []
     for number, streams in enumerate(KINDS.values()):
         chance = random.Random(number)
         mean = [
@@ -103,25 +106,27 @@ def held(fleets: int, days: int = DAYS, others: int = OTHERS) -> dict[str, float
             )
         ]
         gain, level = statistics.linear_regression(range(1 - days, AHEAD + 1), mean)
-        for _ in range(each):
+        grows = gain * AHEAD > 0.05 * level
+        for fleet in range(fleets // (GROWING if grows else len(KINDS))):
             seen = busiest(streams, chance, days)
             line = trend({float(day - days + 1): float(gpus) for day, gpus in enumerate(seen)})
             assert line is not None
-            found = line.gains()
-            assert found is not None
-            low, high = found
-            gains += low <= gain <= high
-            if gain * AHEAD > 0.05 * level:
+            interval = line.gains()
+            assert interval is not None
+            if fleet < fleets // len(KINDS):
+                gains.append(interval[0] <= gain <= interval[1])
+            if grows:
                 _, early, late = line.reaches(level + gain * AHEAD)
-                dated += 1
-                dates += early is not None and early <= AHEAD and (late is None or late >= AHEAD)
-    return {"gain": gains / (each * len(KINDS)), "date": dates / dated}
+                dates.append(
+                    early is not None and early <= AHEAD and (late is None or late >= AHEAD)
+                )
+    return {"gain": statistics.fmean(gains), "date": statistics.fmean(dates)}
 
 
 def forecasts() -> Report:
     """How many of the intervals hold the truth."""
     results = []
-    for weeks in (4, 8, 12, 26):
+    for weeks in (3, 4, 8, 12, 26):
         for what, share in held(FLEETS, weeks * WEEK).items():
             results.append(
                 Result(

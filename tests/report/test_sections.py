@@ -132,7 +132,7 @@ def test_reclaiming_what_is_merely_held_makes_supply_last() -> None:
 
 @pytest.mark.parametrize(
     ("days", "told_of"),
-    [(13, "it takes 14 of them"), (20, "it takes 28 days of data"), (35, "80\u202f% confidence")],
+    [(13, "it takes 14 of them"), (20, "it takes 21 days of data"), (35, "80\u202f% confidence")],
 )
 def test_a_short_history_has_no_interval(days: int, told_of: str) -> None:
     of = past(days)
@@ -140,7 +140,7 @@ def test_a_short_history_has_no_interval(days: int, told_of: str) -> None:
     for number, states in enumerate(of.clusters["a"].values()):
         states["compute"] += (number // 24) ** 2 * 7 % 5
     assert told_of in says(told(of), "demand")
-    assert ("80\u202f%" in says(told(of), "demand")) == (days >= 28)
+    assert ("80\u202f%" in says(told(of), "demand")) == (days >= 21)
 
 
 def test_a_job_that_used_nothing_is_among_those_under_half() -> None:
