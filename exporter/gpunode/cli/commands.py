@@ -217,11 +217,11 @@ def demo(settings: DemoSettings) -> None:
         raise UsageError(
             f"{settings.incident}: {meant}neither a folder of tapes (*.jsonl.gz) nor one of {names}"
         )
-    cast = Cast(settings, tapes)
     web, serving = server(settings.web, lambda: cast.loop)
-    threading.Thread(target=serving, daemon=True).start()
     speed = "" if settings.speed == 1.0 else f", at {settings.speed:g} times real speed"
     with streams.printing(), showing(f"{web.here} shows the same as a page{speed}") as show:
+        cast = Cast(settings, tapes)  # which keeps a core busy from here on
+        threading.Thread(target=serving, daemon=True).start()
         while True:
             for scene in cast.scenes(show.preparing):
                 show.playing(scene)

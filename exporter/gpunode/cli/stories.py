@@ -125,6 +125,7 @@ class Cast:
         """Each scene, once the time before it is filled in; calls ``waiting`` meanwhile."""
         for number in range(len(self.tapes)):
             scene = self.next
+            waiting(scene)  # at once: the first wait may be long on a busy machine
             while not scene.ready.wait(LOOK):
                 waiting(scene)
             self.loop = scene.loop

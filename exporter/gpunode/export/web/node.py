@@ -32,6 +32,7 @@ class GpuNow(BaseModel):
     uuid: str
     label: str = Field(description="the index; of a MIG instance with a number of its own")
     name: str = ""
+    instance: bool = Field(False, description="whether it is a MIG instance, a part of a GPU")
     urgency: Urgency
     does: str = Field(description="what it does, in a few words that follow its name")
     remedy: str
@@ -118,6 +119,7 @@ def _gpu(now: GpuStatus, values: dict[Key, float]) -> GpuNow:
         uuid=now.at[1],
         label=now.label,
         name=now.model,
+        instance=now.instance,
         urgency=now.urgency,
         does=now.does,
         remedy=now.remedy,
