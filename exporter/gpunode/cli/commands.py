@@ -281,6 +281,8 @@ def doctor(settings: DoctorSettings) -> None:
                 console.print(f"\n{said}.", highlight=False, markup=False)
             console.print("\n", unread_table(found.unread), sep="")
             console.print(f"\n{found.process}; {found.daemon}.", highlight=False, markup=False)
+            for line in found.reporting:
+                console.print(f"{line}.", highlight=False, markup=False)
 
 
 def _whole_gpus(node: LocalNode) -> tuple[list[Gpu], str]:

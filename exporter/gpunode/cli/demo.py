@@ -100,7 +100,7 @@ class Drawn:
     def preparing(self, scene: Scene) -> None:
         self._say(self.captions.begun(scene))
         minutes = f"{scene.tape.clock.now / 60:.0f} of {scene.tape.lead / 60:.0f} min"
-        said = f"Filling in the hour before it: {minutes}"
+        said = f"Filling in the time before it: {minutes}"
         self.live.update(Group(Text(said), Text(self.caption, style="dim")), refresh=True)
 
     def _say(self, lines: Iterable[str]) -> None:
@@ -134,7 +134,7 @@ class Written:
             print(printable(line, LONGEST_LINE))
         if scene is not self.told:
             self.told = scene
-            print("  (the hour before it is being filled in, which takes some seconds)", flush=True)
+            print("  (the time before it is being filled in, which takes some seconds)", flush=True)
 
     def playing(self, scene: Scene) -> None:
         for line in self.captions.new(scene):
