@@ -766,7 +766,7 @@ class NoNumber:
     def __float__(self) -> float:
         raise RuntimeError("CUDA error")
 
-    __int__ = __index__ = __bool__ = __len__ = __float__  # type: ignore[assignment]
+    __int__ = __index__ = __bool__ = __len__ = __float__
 
 
 @pytest.mark.parametrize("given", [None, "x", math.nan, [], -1, 0, NoNumber()])

@@ -880,7 +880,7 @@ def test_two_clusters_whose_nodes_have_the_same_names(run: Run, tmp_path: Path) 
     assert near(jobs["east"]["held"], holed.job_hours(BEGIN, END)[job])
     gaps = {(row["cluster"], row["hours"]) for row in found.rows("coverage", "gaps")}
     assert gaps == {("west", 6), ("east", 24)}
-    assert "For 30 of 672 hours" in found.whole["finding"]
+    assert "For 30 of 672 cluster hours" in found.whole["finding"]
     assert {"n0 (east)", "n0 (west)"} <= found.by("groups", "groups", "name").keys()
 
 
