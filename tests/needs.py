@@ -28,7 +28,7 @@ GET = {
     "otelcol": "make .monitoring/otelcol, with Go",
     "bwrap": "apt-get install bubblewrap",
     **dict.fromkeys(("setpriv", "nsenter"), "apt-get install util-linux"),
-    **{name: f"apt-get install {name}" for name in ("curl", "jq")},
+    **{name: f"apt-get install {name}" for name in ("curl", "jq", "zsh", "fish")},
     "openssl": "apt-get install openssl",
     "buildah": "apt-get install buildah",
     "mmdebstrap": "apt-get install mmdebstrap",

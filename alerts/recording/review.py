@@ -54,6 +54,18 @@ REVIEWED: tuple[Record, ...] = (
         results={(*OF_TRAIN, "shm"): TESTED},
     ),
     Record(
+        name="job:gpunode_gpu_owner:by_model_hourly",
+        labels=(*OF_WORKLOAD, "name"),
+        interval=FOR_DAYS,
+        expression=_hourly(
+            f"sum by ({WORKLOAD}, name) (gpu:gpunode_gpu_owner:share "
+            f"* on ({GPU}) group_left (name) max by ({GPU}, name) (gpunode_gpu_info))"
+        ),
+        purpose="GPUs of a job by their model, once an hour.",
+        given={**HELD, INFO: 1.0},
+        results={(*OF_TRAIN, "NVIDIA H200"): 1.0},
+    ),
+    Record(
         name="job:gpunode_job_kind:gpus_hourly",
         labels=(*OF_WORKLOAD, "kind"),
         interval=FOR_DAYS,

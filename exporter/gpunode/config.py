@@ -548,11 +548,26 @@ class ReportSettings(CommandSettings):
         "namespace", description="what GPU hours are listed by"
     )
     price: float | None = Field(
-        None, ge=0, le=1e9, description="price of a GPU hour, in your currency"
+        None,
+        ge=0,
+        le=1e9,
+        description="price of a GPU hour, in your currency; of a model for which billing-file has "
+        "none",
+    )
+    billing_file: Path | None = Field(
+        None, description="file of YAML with a currency, prices by model of GPU, and teams"
+    )
+    sacct_file: Path | None = Field(
+        None, description="what sacct printed, for accounts of Slurm and the time in its queue"
     )
     format: Literal["html", "json", "csv"] = Field("html", description="format to write")
     output: str = Field(
         "", description="file to write, or - for standard output; empty for gpunode-report.FORMAT"
+    )
+    out_folder: Path | None = Field(
+        None,
+        description="folder for the report in every format and the bill of each team as a page, as "
+        "text and as a mail; instead of format and output",
     )
 
 
@@ -607,6 +622,14 @@ class RulesSettings(CommandSettings):
     into: Path = Field(description="folder to write rules/ and alertmanager.yaml to")
     changes: Path | None = Field(
         None, description="file of YAML with changes of thresholds, severities and settings"
+    )
+
+
+class CompletionSettings(CommandSettings):
+    """Print what makes a shell complete commands, options and values: README.md says where to."""
+
+    shell: CliPositionalArg[Literal["bash", "zsh", "fish"]] = Field(
+        description="shell: bash, zsh or fish"
     )
 
 

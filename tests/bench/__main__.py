@@ -93,6 +93,13 @@ def review() -> Iterator[tuple[str, Report]]:
     yield "17-review", review.review()
 
 
+def forecasts() -> Iterator[tuple[str, Report]]:
+    """Without a GPU: the report's forecasts against simulated fleets, in some minutes."""
+    from tests.bench import forecasts
+
+    yield "25-forecasts", forecasts.forecasts()
+
+
 def image() -> Iterator[tuple[str, Report]]:
     """Without a GPU: the image, built and run; root only."""
     from tests.bench import image
@@ -116,6 +123,7 @@ GROUPS = {
     "gain": gain,
     "soak": soak,
     "review": review,
+    "forecasts": forecasts,
     "image": image,
     "helpers": helpers,
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,6 +107,8 @@ class Fleet:
     """What a GPU draws."""
 
     cluster: str = "known"
+    models: Mapping[str, str] = field(default_factory=dict)
+    """The model of the GPUs of a node, where it is not ``MODEL``."""
 
     def known(self, hours: Iterable[int]) -> Iterator[int]:
         return (hour for hour in hours if hour not in self.missing)
@@ -157,13 +159,14 @@ class Fleet:
                 ("job:gpunode_gpu_bottleneck:gpus_hourly", self._causes()),
                 ("namespace:gpunode_gpu_bottleneck:gpus_hourly", self._causes_of_namespaces()),
                 ("job:gpunode_job_kind:gpus_hourly", self._kinds()),
+                ("job:gpunode_gpu_owner:by_model_hourly", self._models_of_jobs()),
                 ("job:gpunode_training_seconds:rate1h_hourly", self._phases()),
                 ("job:gpunode_training_mfu:ratio_hourly", self._mfu()),
                 ("job:gpunode_training_step:median_hourly", self._steps()),
                 ("node:gpunode_gpu_blocked:by_job_hourly", self._blocked()),
                 (f"node:{HOURLY}", self._of_nodes()),
-                (f"cluster:{HOURLY}", self._of_all({})),
-                (f"model:{HOURLY}", self._of_all({"name": MODEL})),
+                (f"cluster:{HOURLY}", self._of_all({}, set(self.nodes))),
+                (f"model:{HOURLY}", self._of_models()),
             ):
                 file.write(f"# TYPE {name} gauge\n")
                 for labels, values in every:
@@ -246,6 +249,23 @@ class Fleet:
         for job in self.jobs:
             yield {**_labels(job), "kind": job.kind}, dict.fromkeys(job.hours(), job.gpus)
 
+    def _models_of_jobs(self) -> Recorded:
+        for job in self.jobs:
+            for model, nodes in self.by_model(job.nodes).items():
+                gpus = dict.fromkeys(job.hours(), float(GPUS * len(nodes)))
+                yield {**_labels(job), "name": model}, gpus
+
+    def _of_models(self) -> Recorded:
+        for model, nodes in self.by_model(self.nodes).items():
+            yield from self._of_all({"name": model}, set(nodes))
+
+    def by_model(self, nodes: Iterable[str]) -> dict[str, list[str]]:
+        """Nodes by the model of their GPUs."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for node in nodes:
+            found[self.models.get(node, MODEL)].append(node)
+        return found
+
     def _of_namespaces(self) -> Recorded:
         return self._by_namespace("state", lambda job: job.shares)
 
@@ -307,16 +327,17 @@ class Fleet:
             for state, values in states.items():
                 yield {"instance": node, "state": state}, values
 
-    def _of_all(self, more: dict[str, str]) -> Recorded:
+    def _of_all(self, more: dict[str, str], nodes: Collection[str]) -> Recorded:
         whole = [dict.fromkeys(STATES, 0.0) for _ in range(self.hours)]
-        for begin, end in self.nodes.values():
+        for node, (begin, end) in self.nodes.items():
             for hour in range(begin, end):
-                whole[hour]["free"] += GPUS
+                whole[hour]["free"] += GPUS * (node in nodes)
         for job in self.jobs:
-            for hour in job.hours():
-                whole[hour]["free"] -= job.gpus
+            gpus = GPUS * len([node for node in job.nodes if node in nodes])
+            for hour in job.hours() if gpus else ():
+                whole[hour]["free"] -= gpus
                 for state, share in job.shares.items():
-                    whole[hour][state] += job.gpus * share
+                    whole[hour][state] += gpus * share
         for state in STATES:
             yield {**more, "state": state}, {hour: one[state] for hour, one in enumerate(whole)}
 
@@ -346,7 +367,7 @@ class Fleet:
         yield {}, {hour: count * self.watts for hour, count in gpus.items()}
 
     def _watts_by_state(self) -> Recorded:
-        for labels, gpus in self._of_all({}):
+        for labels, gpus in self._of_all({}, set(self.nodes)):
             yield labels, {hour: count * self.watts for hour, count in gpus.items()}
 
 

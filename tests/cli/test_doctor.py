@@ -25,6 +25,7 @@ from gpunode.config import DoctorSettings, KubeletSettings, ListenSettings, Sett
 from gpunode.driver.driver import Process
 from gpunode.helper.capability import ALL
 from gpunode.host.own_process import OwnProcess
+from gpunode.jobs.steps import LAST_STEP
 from gpunode.node.local import LocalNode
 from gpunode.sources import GPU_SOURCES, HOLDERS_SOURCES, KINDS, NODE_SOURCES, finders
 from gpunode.unread import Unknown
@@ -237,20 +238,20 @@ def test_a_daemon_that_runs_is_told_and_keeps_its_socket(tmp_path: Path) -> None
 def test_another_program_at_the_port_is_no_daemon() -> None:
     with ras_server() as server:
         server.answer = "SERVER PROTOCOL 2\n"
-        said, _ = doctor.daemon(ListenSettings(listen_address=f"[::]:{server.port}"))
+        said, _, _ = doctor.daemon(ListenSettings(listen_address=f"[::]:{server.port}"))
         assert said.startswith("no daemon answers at http://[::1]:")
-        said, met = doctor.daemon(ListenSettings(listen_address=f":{server.port}"))
+        said, met, reporting = doctor.daemon(ListenSettings(listen_address=f":{server.port}"))
         assert said.startswith(
             "another program, or a daemon with TLS, answers at http://127.0.0.1:"
         )
-        assert met == []
+        assert (met, reporting) == ([], ())
 
 
 def test_what_a_daemon_met_is_shown_with_its_examples() -> None:
     scene = scenes.at_work()
     scene.host.unread = (LINE.seen("NVRM: GPU0 forgets its name"),)
     address = served(scene.play(30).stage.loop).removeprefix("http://").rstrip("/")
-    _, met = doctor.daemon(ListenSettings(listen_address=address))
+    _, met, _ = doctor.daemon(ListenSettings(listen_address=address))
     (line,) = met
     assert (line.source, line.what) == ("host", "line")
     assert line.times >= 3
@@ -259,6 +260,22 @@ def test_what_a_daemon_met_is_shown_with_its_examples() -> None:
     said = console.export_text()
     assert "a line of unknown form" in said
     assert "NVRM: GPU0 forgets its name" in said
+
+
+def test_it_tells_who_reports_training_to_the_daemon() -> None:
+    scene = scenes.at_work(2).play(30)
+    named = scene.actors[1]
+    named.gauges[LAST_STEP] = scene.stage.clock.time() - 2
+    for told in (True, False):
+        if not told:
+            del named.gauges[LAST_STEP]
+        address = served(scene.play(11).stage.loop).removeprefix("http://").rstrip("/")
+        _, _, reporting = doctor.daemon(ListenSettings(listen_address=address))
+        assert reporting == (
+            ("GPU 1: rank 1 of research/llama-70b-worker-0, last step 13 s ago",)
+            if told
+            else ("no process on a GPU reports its steps by gpunode.client",)
+        )
 
 
 def test_it_says_that_everything_was_understood() -> None:

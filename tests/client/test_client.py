@@ -785,3 +785,61 @@ def test_what_cannot_be_true_is_counted(path: str) -> None:
     until(lambda: cut.extend(source.read().unread) or cut)
     assert [(one.kind.what, one.times) for one in cut] == [("training_seconds", 1)]
     assert {one.kind for one in cut} <= set(source.unknowns)
+
+
+class NoNumber:
+    """What is given by mistake; whatever is done with it fails."""
+
+    def __float__(self) -> float:
+        raise RuntimeError("CUDA error")
+
+    __int__ = __index__ = __bool__ = __len__ = __float__
+
+
+@pytest.mark.parametrize("given", [None, "x", math.nan, [], -1, 0, NoNumber()])
+def test_no_call_raises(given: Any, caplog: pytest.LogCaptureFixture) -> None:
+    session = Session()
+    session.configure(flops_per_token=given, flops=given)
+    session.step(given, given, given)
+    session.step(tokens=given, smaples=given)
+    session.step(tokens=3, smaples=given)
+    session.mark(given)
+    session.loss(given)
+    session.request(given, given)
+    session.request(second=1.0)
+    session.follow(given)
+    with session.phase(given):
+        pass
+    session.profile(given, evry=3)
+    session.step()
+    account = session._drain()
+    account.message()
+    assert account.tokens >= 2
+    session.flush()
+    session.status()
+    told = [message for message in caplog.messages if "is left out" in message]
+    assert [one.split("'")[1] for one in told] == ["flops", "smaples", "second", "evry"]
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_hugging_face_says_which_option_fills_the_tokens(
+    counts: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(TrainerCallback=object))
+    monkeypatch.delitem(sys.modules, "gpunode.client.hugging_face", raising=False)
+    from gpunode.client.hugging_face import GpunodeCallback
+
+    session = Session()
+    callback = GpunodeCallback(session)
+    arguments = SimpleNamespace(
+        include_num_input_tokens_seen=counts,
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=2,
+    )
+    callback.on_train_begin(arguments, None, None)
+    state = SimpleNamespace(num_input_tokens_seen=512 if counts else 0)
+    control = SimpleNamespace(should_evaluate=False, should_save=False)
+    callback.on_step_end(arguments, state, control)
+    account = session._drain()
+    assert (account.tokens, account.samples) == (512 if counts else 0, 8)
+    assert ("include_num_input_tokens_seen=True" in caplog.text) == (not counts)

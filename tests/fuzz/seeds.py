@@ -265,6 +265,17 @@ CHANGES_OF_RULES = (
 )
 
 
+BILLING = (
+    b"currency: EUR\nprice: 2.5\nprices: {NVIDIA H200: 3.1, NVIDIA H100*: 2.2}\n",
+    b"from: bills@example.com\nteams:\n  vision: {namespaces: [vision-*], mail: [a@b.org]}\n"
+    b"  ml: {users: [kim], accounts: [ml*]}\n",
+)
+SACCT = (
+    b"JobIDRaw|Account|Submit|Eligible|Start\n"
+    b"77|ml|2026-08-14T20:00:00|2026-08-14T22:00:00|2026-08-15T00:00:00\n"
+    b"77.batch|ml|1786752000|1786752000|1786755600\n78|bio|2026-08-16T00:00:00|Unknown|None\n",
+)
+
 SETTINGS = (
     b"gpu:\n  interval: 1.0\nweb:\n  listen_address: 127.0.0.1:9816\nlog: {level: debug}\n",
     b"host: &a\n  interval: 10\n  slow_interval: 60.5\nclient:\n  socket: ''\ncompat: dcgm\n",

@@ -82,6 +82,8 @@ from gpunode.node.node import (
 )
 from gpunode.node.round_trips import parse_round_trips
 from gpunode.node.tape import TapeError, TapeNode
+from gpunode.report import billing, sacct
+from gpunode.report.history import JobKey
 from gpunode.rules import changes
 from gpunode.rules.document import shipped
 from gpunode.rules.render import rendered
@@ -506,6 +508,18 @@ def changes_of_rules(data: bytes) -> None:
     rendered(shipped(), changes.read(path, shipped()))
 
 
+def billing_file(data: bytes) -> None:
+    path = Path(SCRATCH.name) / "billing.yaml"
+    path.write_bytes(data)
+    billing.parse(path).team(JobKey("", "research", "slurm-77", "kim"), "ml")
+
+
+def of_sacct(data: bytes) -> None:
+    found = sacct.parse(data.decode())
+    sacct.accounts(found)
+    list(sacct.waits(found, 0, 2e9))
+
+
 def web_file(data: bytes) -> None:
     path = Path(SCRATCH.name) / "web.yml"
     path.write_bytes(data)
@@ -642,6 +656,17 @@ TABLE: tuple[Parser, ...] = (
         allocates=320,
         long_enough=1 << 10,
     ),
+    Parser(
+        "billing_file",
+        billing_file,
+        seeds.BILLING,
+        (UsageError,),
+        LARGEST_FILE,
+        seeds.LONG_YAML,
+        allocates=320,
+        long_enough=1 << 10,
+    ),
+    Parser("sacct", of_sacct, seeds.SACCT, largest=sacct.LARGEST),
     Parser("mountinfo", of_mounts, files("proc/*/mountinfo")),
     Parser("status", of_status, files("proc/*/status", "proc/*/limits")),
     Parser("environ", of_environ, files("proc/*/environ")),

@@ -28,6 +28,7 @@ from gpunode.config import (
     AuditSettings,
     CalibrateSettings,
     CommandSettings,
+    CompletionSettings,
     DcgmSettings,
     DemoSettings,
     DoctorSettings,
@@ -63,12 +64,16 @@ from gpunode.nccl.run import BenchError, measure
 from gpunode.node.local import LocalNode
 from gpunode.node.tape import RecordingNode, TapeError, TapeNode, TapeWriter
 from gpunode.sources import watch
+from gpunode.text import escaped
 
 log = logging.getLogger(__name__)
 
 COLD = 60.0
 """Seconds to wait for the GPUs of a node without persistence mode, which the driver wakes one by
 one; the daemon does not wait, as it finds them later."""
+
+LONGEST_OPTION = 80
+"""Characters of an option in a message."""
 
 ARENA_MAX = -8
 """``M_ARENA_MAX`` of malloc.h."""
@@ -93,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             meant = f"did you mean {close[0]}? " if close else ""
             raise UsageError(f"{name}: unknown command; {meant}choose from {', '.join(COMMANDS)}")
         kind, command = COMMANDS[name]
-        _refuse_options_of_others(name, given)
+        _refuse_unknown_options(name, given)
         with streams.printing():  # the help
             settings = load(kind, f"gpunode {name}", given)
         logging.basicConfig(level=settings.log.level.upper(), handlers=[StandardError()])
@@ -112,20 +117,29 @@ def overview() -> str:
     return "\n".join([*lines, "", "gpunode COMMAND --help shows its options."])
 
 
-def _refuse_options_of_others(name: str, given: Iterable[str]) -> None:
-    """Raise ``UsageError`` for an option that only other commands have, and name them."""
+def _refuse_unknown_options(name: str, given: Iterable[str]) -> None:
+    """Raise ``UsageError`` for an option that the command lacks: who has it, or which is meant."""
     having: dict[str, list[str]] = {}
     for command, (kind, _) in COMMANDS.items():
         for path, field in leaves(kind.model_fields):
             having.setdefault(option(path, field), []).append(command)
+    own = [wanted for wanted, commands in having.items() if name in commands]
     for argument in given:
+        if argument == "--":
+            return
         wanted = argument.partition("=")[0].replace("--no-", "--")
-        commands = having.get(wanted, [name]) if wanted.startswith("--") else [name]
-        if name not in commands:
+        if not wanted.startswith("--") or wanted in (*own, "--help"):
+            continue
+        if wanted in having:
             raise UsageError(
                 f"{wanted}: `gpunode {name}` has no such option; these commands have it: "
-                f"{', '.join(commands)}"
+                f"{', '.join(having[wanted])}"
             )
+        close = difflib.get_close_matches(wanted, own, 1)
+        raise UsageError(
+            f"{escaped(wanted, LONGEST_OPTION)}: `gpunode {name}` has no such option; "
+            + (f"did you mean {close[0]}?" if close else f"`gpunode {name} --help` lists its own")
+        )
 
 
 def run(settings: RunSettings) -> None:
@@ -200,14 +214,16 @@ def demo(settings: DemoSettings) -> None:
     tapes = tapes or in_order(settings.incident.glob("*.jsonl.gz"))
     if not tapes:
         names = ", ".join(path.name.partition(".")[0] for path in in_order(STORIES.glob("*.gz")))
+        close = difflib.get_close_matches(str(settings.incident), names.split(", "), 1)
+        meant = f"did you mean {close[0]}? " if close else ""
         raise UsageError(
-            f"{settings.incident}: neither a folder of tapes (*.jsonl.gz) nor one of {names}"
+            f"{settings.incident}: {meant}neither a folder of tapes (*.jsonl.gz) nor one of {names}"
         )
-    cast = Cast(settings, tapes)
     web, _, serving = server(settings.web, lambda: cast.loop)
-    threading.Thread(target=serving, daemon=True).start()
     speed = "" if settings.speed == 1.0 else f", at {settings.speed:g} times real speed"
     with streams.printing(), showing(f"{web.here} shows the same as a page{speed}") as show:
+        cast = Cast(settings, tapes)  # which keeps a core busy from here on
+        threading.Thread(target=serving, daemon=True).start()
         while True:
             for scene in cast.scenes(show.preparing):
                 show.playing(scene)
@@ -267,6 +283,8 @@ def doctor(settings: DoctorSettings) -> None:
                 console.print(f"\n{said}.", highlight=False, markup=False)
             console.print("\n", unread_table(found.unread), sep="")
             console.print(f"\n{found.process}; {found.daemon}.", highlight=False, markup=False)
+            for line in found.reporting:
+                console.print(f"{line}.", highlight=False, markup=False)
 
 
 def _whole_gpus(node: LocalNode) -> tuple[list[Gpu], str]:
@@ -381,6 +399,15 @@ def write_rules(settings: RulesSettings) -> None:
     rules.write(settings)
 
 
+def complete(settings: CompletionSettings) -> None:
+    """Print the script of a shell."""
+    from gpunode.cli import completion
+
+    kinds = {name: kind for name, (kind, _) in COMMANDS.items()}
+    with streams.printing():
+        print(completion.SHELLS[settings.shell](list(completion.commands(kinds))), end="")
+
+
 def local_node(
     path: PathSettings, dcgm: DcgmSettings | None = None, patience: float = DRIVER_TIMEOUT
 ) -> LocalNode:
@@ -472,4 +499,5 @@ COMMANDS: dict[str, tuple[type[CommandSettings], Callable[[Any], None]]] = {
     "why": (WhySettings, why),
     "rules": (RulesSettings, write_rules),
     "advise": (AdviseSettings, advise),
+    "completion": (CompletionSettings, complete),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Protocol
@@ -59,7 +59,7 @@ def showing(caption: str) -> Iterator[Show]:
         with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
             yield Drawn(live, caption)
     else:
-        print(caption)
+        print(caption, flush=True)
         yield Written()
 
 
@@ -70,13 +70,17 @@ class Captions:
         self.scene: Scene | None = None
         self.last = ""
 
-    def new(self, scene: Scene) -> Iterator[str]:
-        """What has not been said yet."""
+    def begun(self, scene: Scene) -> Iterator[str]:
+        """What happens in a scene and what to look at, if that has not been said yet."""
         if scene is not self.scene:
             self.scene, self.last = scene, ""
             yield scene.title
             if scene.tape.look:
                 yield f"  Look at this: {scene.tape.look}"
+
+    def new(self, scene: Scene) -> Iterator[str]:
+        """What has not been said yet."""
+        yield from self.begun(scene)
         said = scene.says()
         if said and said != self.last:
             self.last = said
@@ -94,14 +98,18 @@ class Drawn:
         self.captions = Captions()
 
     def preparing(self, scene: Scene) -> None:
+        self._say(self.captions.begun(scene))
         minutes = f"{scene.tape.clock.now / 60:.0f} of {scene.tape.lead / 60:.0f} min"
-        said = f"Filling in the hour before “{scene.title}”: {minutes}"
+        said = f"Filling in the time before it: {minutes}"
         self.live.update(Group(Text(said), Text(self.caption, style="dim")), refresh=True)
 
-    def playing(self, scene: Scene) -> None:
-        for line in self.captions.new(scene):
+    def _say(self, lines: Iterable[str]) -> None:
+        for line in lines:
             style = "bold" if not line.startswith(" ") else ""
             self.live.console.print(Text(printable(line, LONGEST_LINE), style=style))
+
+    def playing(self, scene: Scene) -> None:
+        self._say(self.captions.new(scene))
         console = self.live.console
         columns = fitting(OF_A_NODE, console.width)
         fits = max(1, console.height - 4)
@@ -122,9 +130,11 @@ class Written:
         self.told: Scene | None = None
 
     def preparing(self, scene: Scene) -> None:
+        for line in self.captions.begun(scene):
+            print(printable(line, LONGEST_LINE))
         if scene is not self.told:
             self.told = scene
-            print(f"Filling in the hour before “{printable(scene.title, LONGEST_LINE)}”.")
+            print("  (the time before it is being filled in, which takes some seconds)", flush=True)
 
     def playing(self, scene: Scene) -> None:
         for line in self.captions.new(scene):

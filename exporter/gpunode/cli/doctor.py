@@ -29,6 +29,7 @@ from gpunode.config import (
     PathSettings,
     Settings,
 )
+from gpunode.export.web.node import GpuNow, NodeNow
 from gpunode.helper import capability
 from gpunode.host.own_process import OwnProcess
 from gpunode.jobs.steps import TrainingSteps
@@ -38,6 +39,7 @@ from gpunode.loop.watch import Watch
 from gpunode.node.node import Node
 from gpunode.source import Met
 from gpunode.sources import KINDS, Kind, finders
+from gpunode.text import escaped
 from gpunode.verdict.findings import status
 
 EXAMINATION_TIMEOUT = 12.0
@@ -47,6 +49,9 @@ SECOND_READ_AFTER = 3.0
 """Seconds to go on, because some numbers come from two reads."""
 
 CAPABILITY = re.compile("|".join(capability.ALL))
+
+LONGEST_NAME = 200
+"""Characters of a rank and its owners."""
 
 NO_ANSWER = "no answer in time"
 
@@ -104,6 +109,9 @@ class Examination:
     unread: tuple[Met, ...]
     """What the sources met now and did not understand, and what a daemon did before."""
 
+    reporting: tuple[str, ...] = ()
+    """Who reports training to the daemon by ``gpunode.client``, a line for each GPU."""
+
     less_accurate: tuple[str, ...] = ()
     """The GPUs whose ledger uses another model's ceilings, in a sentence each."""
 
@@ -134,13 +142,14 @@ def examine(
         time.sleep(0.05)
     time.sleep(SECOND_READ_AFTER)
     loop.stop()
-    told, met = daemon(settings.web)
+    told, met, reporting = daemon(settings.web)
     unread = {(one.source, one.what): one for one in (*loop.unread(), *met)}
     return Examination(
         process(settings.path),
         told,
         tuple(_findings(loop)),
         tuple(unread.values()),
+        reporting,
         tuple(_less_accurate(loop)),
     )
 
@@ -166,10 +175,10 @@ def _namespace() -> str:
         return ""
 
 
-def daemon(web: ListenSettings) -> tuple[str, list[Met]]:
-    """Whether a daemon answers at the address in the settings, in a sentence, and what it met.
+def daemon(web: ListenSettings) -> tuple[str, list[Met], tuple[str, ...]]:
+    """Whether a daemon answers at the address in the settings, what it met, and who reports to it.
 
-    What it met is empty where it lets only those in who are known.
+    The latter two are empty where it lets only those in who are known.
     """
     host, port = web.address
     url = f"http://{_reachable(host)}:{port}"
@@ -180,10 +189,10 @@ def daemon(web: ListenSettings) -> tuple[str, list[Met]]:
         said = b""
     except OSError as error:
         reason = getattr(error, "reason", error)
-        return f"no daemon answers at {url}: {getattr(reason, 'strerror', None) or reason}", []
+        return f"no daemon answers at {url}: {getattr(reason, 'strerror', None) or reason}", [], ()
     if said != b"ok\n":
-        return f"another program, or a daemon with TLS, answers at {url}", []
-    return f"a daemon answers at {url}", _met(url)
+        return f"another program, or a daemon with TLS, answers at {url}", [], ()
+    return f"a daemon answers at {url}", _met(url), _reporting(url)
 
 
 def _met(url: str) -> list[Met]:
@@ -193,6 +202,32 @@ def _met(url: str) -> list[Met]:
             return TypeAdapter(list[Met]).validate_json(answer.read(LARGEST_ANSWER))
     except (OSError, HTTPException, ValidationError):
         return []
+
+
+def _reporting(url: str) -> tuple[str, ...]:
+    """Who reports training to a daemon, in lines; empty if it does not tell or nobody trains."""
+    from gpunode.cli.top import lasting  # which the daemon has no use for
+
+    try:
+        with urllib.request.urlopen(f"{url}/api/v1/node", timeout=2) as answer:  # noqa: S310 our own
+            now = NodeNow.model_validate_json(answer.read(LARGEST_ANSWER))
+    except (OSError, HTTPException, ValidationError):
+        return ()
+    if not any(gpu.pids for gpu in now.gpus):
+        return ()
+    reports = tuple(
+        f"GPU {gpu.label}: {_of(gpu)}, last step {lasting(max(0.0, now.time - gpu.last_step))} ago"
+        for gpu in now.gpus
+        if gpu.last_step is not None
+    )
+    return reports or ("no process on a GPU reports its steps by gpunode.client",)
+
+
+def _of(gpu: GpuNow) -> str:
+    """The rank and the job of what runs on a GPU, as far as they are known."""
+    ranks = f"rank {', '.join(gpu.ranks)}" if gpu.ranks else "a process"
+    owners = f" of {' and '.join(gpu.owners)}" if gpu.owners else ""
+    return escaped(f"{ranks}{owners}", LONGEST_NAME)
 
 
 def _reachable(host: str) -> str:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -23,11 +24,12 @@ from gpunode.config import (
     ReportSettings,
     UsageError,
 )
-from gpunode.report.document import Report
+from gpunode.report import mail, sacct
+from gpunode.report.billing import Billing, parse
 from gpunode.report.history import HOUR, LATE, STATES, Asking, Past, Period
-from gpunode.report.page import FORMATS
+from gpunode.report.page import FORMATS, html
 from gpunode.report.prometheus import Prometheus, Secrets
-from gpunode.report.sections import report
+from gpunode.report.sections import bills, report
 from gpunode.report.view import PeriodView
 from gpunode.report.words import clock
 
@@ -41,25 +43,61 @@ log = logging.getLogger(__name__)
 def write(settings: ReportSettings) -> None:
     """Write the report that the settings ask for."""
     logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line for each request
+    if settings.out_folder is not None:
+        _fill(settings.out_folder, settings)
+        return
     form = FORMATS[settings.format]
-    deliver(settings.output or f"gpunode-report.{settings.format}", lambda: form(ask(settings)))
+
+    def text() -> str:
+        view, source, warnings = ask(settings)
+        return form(report(view, source, warnings))
+
+    deliver(settings.output or f"gpunode-report.{settings.format}", text)
 
 
-def deliver(name: str, text: Callable[[], str]) -> None:
+def _fill(folder: Path, settings: ReportSettings) -> None:
+    """Write the report in every format, and the bill of each team. Raises ``UsageError``."""
+    if settings.output:
+        raise UsageError("output: give either a file or out-folder, not both")
+    with _telling_of(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise UsageError(f"{folder}: Permission denied")
+    view, source, warnings = ask(settings)
+    whole = report(view, source, warnings)
+    for name, form in FORMATS.items():
+        deliver(str(folder / f"report.{name}"), partial(form, whole))
+    teams = bills.team_bills(view)
+    for bill, name in zip(teams, mail.names([bill.name for bill in teams]), strict=True):
+        own = bills.team_report(view, bill, source)
+        deliver(str(folder / f"{name}.html"), partial(html, own))
+        deliver(str(folder / f"{name}.txt"), partial(mail.text, own))
+        team = view.billing.teams.get(bill.name)
+        if team is not None and team.mail:
+            deliver(
+                str(folder / f"{name}.eml"), partial(mail.mail, own, team.mail, view.billing.sender)
+            )
+
+
+def deliver(name: str, text: Callable[[], str | bytes]) -> None:
     """Write a text to a file and print its name, or to standard output for ``-``."""
     if name == "-":
-        written = text()
+        written = _bytes(text())
         with streams.printing():
-            sys.stdout.buffer.write(written.encode())  # as a file, whatever the terminal's encoding
+            sys.stdout.buffer.write(written)  # as a file, whatever the terminal's encoding
         return
     with _whole_or_none(Path(name)) as put:
-        put(text())
+        put(_bytes(text()))
     with streams.printing():
         sys.stdout.write(f"{name}\n")
 
 
+def _bytes(text: str | bytes) -> bytes:
+    return text.encode() if isinstance(text, str) else text
+
+
 @contextmanager
-def _whole_or_none(path: Path) -> Iterator[Callable[[str], None]]:
+def _whole_or_none(path: Path) -> Iterator[Callable[[bytes], None]]:
     """A function that writes a file, which keeps what it had until all of it is written.
 
     Says at once if it cannot be written: the answers may take minutes. What is there under the name
@@ -71,9 +109,8 @@ def _whole_or_none(path: Path) -> Iterator[Callable[[str], None]]:
         part = target if special else target.with_name(f".{target.name}.{os.getpid()}")
         file = part.open("wb" if special else "xb", buffering=0)
 
-    def put(text: str) -> None:
+    def put(rest: bytes) -> None:
         with _telling_of(path):
-            rest = text.encode()
             while rest:
                 rest = rest[file.write(rest) :]
             if not special:
@@ -95,8 +132,13 @@ def _telling_of(path: Path) -> Iterator[None]:
         raise UsageError(f"{path}: {error.strerror}") from error
 
 
-def ask(settings: ReportSettings) -> Report:
-    """Ask for everything; a bar on a terminal shows how far it is."""
+def ask(settings: ReportSettings) -> tuple[PeriodView, str, set[str]]:
+    """What is to be told, which server told it, and what that warned of.
+
+    A bar on a terminal shows how far it is.
+    """
+    billing = billing_of(settings)
+    slurm = sacct.read(settings.sacct_file) if settings.sacct_file else None
     period = _period(settings, time.time())
     past, before = Past(period), Past(period.before)
     columns = (
@@ -113,7 +155,8 @@ def ask(settings: ReportSettings) -> Report:
         def done(moments: int) -> None:
             bar.advance(task, moments)
 
-        now, then = Asking(server, past, done), Asking(server, before, done)
+        now = Asking(server, past, done, by_model=bool(billing.prices))
+        then = Asking(server, before, done)
         moments = now.moments(whole=True) + then.moments(whole=False)
         bar.update(task, total=2 * period.hours + moments)
         now.states()
@@ -127,8 +170,15 @@ def ask(settings: ReportSettings) -> Report:
         then.states()
         if before.clusters:
             then.ask(whole=False)
-    view = PeriodView(past, before, settings.price, settings.by)
-    return report(view, server.url, server.warnings)
+    return PeriodView(past, before, billing, settings.by, slurm), server.url, server.warnings
+
+
+def billing_of(settings: ReportSettings) -> Billing:
+    """Prices and teams, of the file and the options. Raises ``UsageError``."""
+    billing = parse(settings.billing_file) if settings.billing_file else Billing()
+    if settings.price is None:
+        return billing
+    return billing.model_copy(update={"price": settings.price})
 
 
 def _period(settings: ReportSettings, now: float) -> Period:

@@ -26,6 +26,9 @@ BEFORE = 3600.0
 """Seconds before an incident that are filled in, where its tape has what came before: as many as
 the page can show."""
 
+BEFORE_THE_FIRST = 300.0
+"""As many before the first incident, so that nobody waits; the others are filled in meanwhile."""
+
 LASTS = 44.9
 """Seconds of a tape that has what came before: enough to read it."""
 
@@ -54,9 +57,9 @@ class Scene:
     ready: threading.Event = field(default_factory=threading.Event)
 
     @staticmethod
-    def of(path: Path, settings: DemoSettings, place: str) -> Scene:
-        """The scene of a tape, at its beginning."""
-        tape = TapeNode(path, BEFORE)
+    def of(path: Path, settings: DemoSettings, place: str, before: float = BEFORE) -> Scene:
+        """The scene of a tape, at its beginning, with so many seconds before it."""
+        tape = TapeNode(path, before)
         loop = watch(cast(Node, tape), settings, NowPlaying(tape, place))
         # A tape that starts over at its opening's end does not go on as it was; a hang does.
         goes_on = tape.again_from > tape.opening
@@ -118,23 +121,24 @@ class Cast:
     def __init__(self, settings: DemoSettings, tapes: Sequence[Path]) -> None:
         self.settings = settings
         self.tapes = tapes
-        self.next = self._begun(0)
+        self.next = self._begun(0, BEFORE_THE_FIRST)
         self.loop = self.next.loop
 
     def scenes(self, waiting: Callable[[Scene], None]) -> Iterator[Scene]:
         """Each scene, once the time before it is filled in; calls ``waiting`` meanwhile."""
         for number in range(len(self.tapes)):
             scene = self.next
+            waiting(scene)  # at once: the first wait may be long on a busy machine
             while not scene.ready.wait(LOOK):
                 waiting(scene)
             self.loop = scene.loop
             self.next = self._begun((number + 1) % len(self.tapes))
             yield scene
 
-    def _begun(self, number: int) -> Scene:
+    def _begun(self, number: int, before: float = BEFORE) -> Scene:
         """A scene whose time before is being filled in."""
         count = len(self.tapes)
         place = f"{number + 1} of {count}" if count > 1 else ""
-        scene = Scene.of(self.tapes[number], self.settings, place)
+        scene = Scene.of(self.tapes[number], self.settings, place, before)
         threading.Thread(target=scene.prepare, name="prepare", daemon=True).start()
         return scene

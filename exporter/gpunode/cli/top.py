@@ -298,8 +298,9 @@ class Ages:
             with suppress(NoDaemon):
                 self.hour = understood(self.server.get("/api/v1/history", ANSWER_TIMEOUT), Hour)
         causes = {gpu.uuid: gpu.cause for gpu in self.hour.gpus}
+        first = self.hour.times[0] if self.hour.times else None  # before is not in the history
         return {
-            gpu.uuid: lasting(node.time - began)
+            gpu.uuid: f"{'>' if began == first else ''}{lasting(node.time - began)}"
             for gpu in node.gpus
             if (began := self._since(gpu, causes.get(gpu.uuid, []))) is not None
         }
@@ -374,7 +375,7 @@ def screen(
 
 def _opened(gpu: GpuNow, ages: Mapping[str, str]) -> Iterator[Text]:
     """All that is known of a GPU."""
-    since = f" for {ages[gpu.uuid]}" if gpu.uuid in ages else ""
+    since = f" for {ages[gpu.uuid].replace('>', 'more than ')}" if gpu.uuid in ages else ""
     title = f"GPU {gpu.label} is {gpu.does}{since}"
     yield Text(printable(title, LONGEST_TEXT), style=URGENCIES[gpu.urgency])
     if gpu.remedy:

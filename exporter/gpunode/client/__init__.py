@@ -8,9 +8,9 @@
     with client.phase("checkpoint"):
         save()
 
-Nothing here blocks training or raises into it, except for an unknown keyword: calls put a few
-numbers into a bounded queue, and a thread sends them once a second, or drops them if no daemon
-runs. Standard library only.
+Nothing here blocks training or raises into it: calls put a few numbers into a bounded queue, and a
+thread sends them once a second, or drops them if no daemon runs. A keyword that a call does not
+have is left out, with a warning in the log. Standard library only.
 """
 
 from gpunode.client.session import Session, Watched

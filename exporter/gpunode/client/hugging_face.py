@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from transformers import TrainerCallback
 
 from gpunode.client import Session, _session
 
+log = logging.getLogger(__name__)
+
 
 class GpunodeCallback(TrainerCallback):  # type: ignore[misc]
-    """Reports steps, evaluations, checkpoints and the loss that the Trainer logs."""
+    """Reports steps, evaluations, checkpoints, the loss that the Trainer logs and its tokens.
+
+    The Trainer counts tokens with ``TrainingArguments(include_num_input_tokens_seen=True)``.
+    """
 
     def __init__(self, session: Session = _session) -> None:
         self._session = session
         self._tokens = 0.0
         self._training = False
 
-    def on_train_begin(self, *_: Any, **__: Any) -> None:
+    def on_train_begin(self, args: Any, *_: Any, **__: Any) -> None:
         self._training = True
+        if not getattr(args, "include_num_input_tokens_seen", False):
+            log.warning(
+                "gpunode: no tokens are reported: set include_num_input_tokens_seen=True in "
+                "TrainingArguments"
+            )
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         self._session.mark("step")

@@ -23,7 +23,14 @@ class StepProfiler:
         """Start or stop a profile if due; after a failure, stop profiling for good."""
         try:
             self._step()
-        except (AttributeError, ImportError, RuntimeError, TypeError, ValueError) as error:
+        except (
+            ArithmeticError,
+            AttributeError,
+            ImportError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as error:
             log.debug("gpunode stops profiling: %s", error)
             self.every = sys.maxsize
 

@@ -157,8 +157,8 @@ class Account:
 
 
 def amount(value: object) -> float:
-    """The number; 0 for NaN, infinity or a tensor, which training would have to wait for."""
-    return float(value) if isinstance(value, Real) and math.isfinite(value) else 0.0
+    """The number; 0 for less, NaN, infinity or a tensor, which training would have to wait for."""
+    return max(0.0, float(value)) if isinstance(value, Real) and math.isfinite(value) else 0.0
 
 
 def torch_memory() -> dict[str, int] | None:

@@ -9,13 +9,13 @@ import math
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from gpunode.client.protocol import PHASES
-from gpunode.client.sender import Account, Sender
+from gpunode.client.sender import Account, Sender, amount
 
 log = logging.getLogger(__name__)
 
@@ -52,18 +52,26 @@ class Session:
         self._lock = threading.Lock()
         self._phase = "other"
         self._stepped = False
+        self._warned: set[str] = set()
         self._profiler: Callable[[], None] | None = None
         os.register_at_fork(after_in_child=self._forget)
 
-    def configure(self, *, flops_per_token: float | None = None) -> None:
+    def configure(self, *, flops_per_token: float | None = None, **unknown: object) -> None:
         """Set the model's ``flops_per_token`` in training: about 6 x parameters.
 
         PaLM, appendix B (https://arxiv.org/abs/2204.02311): 6N + 12 x layers x heads x head
         dimension x sequence length.
         """
-        self._account.flops_per_token = flops_per_token
+        self._account.flops_per_token = amount(flops_per_token) or None
+        self._refuse("configure", unknown)
 
-    def step(self, tokens: float = 0, samples: float = 0, loss: float | None = None) -> None:
+    def step(
+        self,
+        tokens: float = 0,
+        samples: float = 0,
+        loss: float | None = None,
+        **unknown: object,
+    ) -> None:
         """Report the end of a training step.
 
         Pass ``loss`` only if it is already a number: reading a GPU tensor would stall training.
@@ -77,6 +85,8 @@ class Session:
             self.loss(loss)
         if self._profiler is not None:
             self._profiler()
+        if unknown:
+            self._refuse("step", unknown)
 
     def watch(self, loader: Iterable[T]) -> Watched[T]:
         """Wrap a loader to measure the wait for each batch; see ``Watched``."""
@@ -106,9 +116,10 @@ class Session:
         finally:
             self.mark(before)
 
-    def request(self, seconds: float, batch: int = 1) -> None:
+    def request(self, seconds: float = 0.0, batch: int = 1, **unknown: object) -> None:
         """Report a served request: its duration and its number of inputs."""
-        self._requests.append((seconds, batch))
+        self._refuse("request", unknown)
+        self._requests.append((amount(seconds), int(amount(batch))))
         if not self._started:
             self._start()
 
@@ -130,14 +141,15 @@ class Session:
         optimizer.step = stepped
         return optimizer
 
-    def profile(self, every: int = 1000) -> None:
+    def profile(self, every: int = 1000, **unknown: object) -> None:
         """Profile one step in ``every`` with torch.profiler and report its longest kernels."""
+        self._refuse("profile", unknown)
         from gpunode.client.profiler import StepProfiler
 
         def report(seconds: dict[str, float]) -> None:
             self._notes.append(lambda account: account.kernels(seconds))
 
-        self._profiler = StepProfiler(every, report)
+        self._profiler = StepProfiler(int(amount(every)), report)
 
     def flush(self) -> None:
         """Send all queued events now; also happens when the process exits.
@@ -151,6 +163,12 @@ class Session:
         """Whether a daemon takes what is reported, in a line."""
         sender = self._sender
         return (sender.status if sender else "") or "gpunode: nothing has been sent yet"
+
+    def _refuse(self, call: str, unknown: Mapping[str, object]) -> None:
+        """Warn once of each keyword that a call does not have; training goes on."""
+        for name in unknown.keys() - self._warned:
+            self._warned.add(name)
+            log.warning("gpunode.client.%s has no %r, which is left out", call, name)
 
     def _start(self) -> None:
         """Start the sender; if that fails, training continues unreported."""

@@ -314,6 +314,14 @@ class Loop:
             found.update(batch.values(wanted))
         return found
 
+    def last(self, metrics: Collection[Metric]) -> dict[Key, tuple[float, float]]:
+        """The values of these metrics when they were last read, also of what is not read now."""
+        wanted, found = frozenset(metrics), dict[Key, tuple[float, float]]()
+        for watch in self._ordered:
+            if watch.last is not None:
+                found.update(watch.last.values(wanted))
+        return found
+
     def samples(self) -> Iterator[Sample]:
         """Everything to export now, including the metrics about the sources."""
         for _, batch in self.batches():

@@ -135,6 +135,9 @@ class Watch:
         self.read = read
         self.clock = clock
         self.batch: Batch | None = None
+        self.last: Batch | None = None
+        """The last batch that there was, also after reads that failed."""
+
         self.begun: float | None = None
         self.reading = False
         """Whether a read is under way."""
@@ -174,7 +177,7 @@ class Watch:
                 self.last_success = self.clock.time()
                 self.longest = max(self.longest, self.source.every)
                 good_until = end + OVERDUE * self.longest
-                self.batch = Batch(reading, self.last_success, end, good_until)
+                self.batch = self.last = Batch(reading, self.last_success, end, good_until)
                 self._tell_dropped(self.door.dropped - dropped)
                 self.counts.meet(reading.unread, self.last_success)
         used = self.clock.thread_cpu()

@@ -76,3 +76,6 @@ class Report:
 
     reading: str = ""
     """How its figures are to be read."""
+
+    currency: str = ""
+    """Of its prices, as the site writes it."""

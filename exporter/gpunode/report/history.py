@@ -56,6 +56,9 @@ JOB_CAUSES = Query(
     f"sum by ({OF_JOB}, cause) "
     '(sum_over_time(job:gpunode_gpu_bottleneck:gpus_hourly{cause!="none"}[WINDOW]))'
 )
+JOB_MODELS = Query(
+    f"sum by ({OF_JOB}, name) (sum_over_time(job:gpunode_gpu_owner:by_model_hourly[WINDOW]))"
+)
 JOB_KINDS = Query(
     f"sum by ({OF_JOB}, kind) (sum_over_time(job:gpunode_job_kind:gpus_hourly[WINDOW]))"
 )
@@ -172,13 +175,17 @@ class Period:
 
 @dataclass(slots=True)
 class JobPast:
-    """A job's GPU hours by state, cause and kind of work, and its days by their end."""
+    """A job's GPU hours by state, cause, kind of work and model, and its days by their end."""
 
     states: Amounts = field(default_factory=lambda: defaultdict(float))
     causes: Amounts = field(default_factory=lambda: defaultdict(float))
     kinds: Amounts = field(default_factory=lambda: defaultdict(float))
+    models: Amounts = field(default_factory=lambda: defaultdict(float))
+    """GPU hours by model of the GPUs, where prices go by model."""
+
     useful: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     held: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    idle: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     phases: dict[int, Amounts] = field(default_factory=dict)
     mfu: dict[int, float] = field(default_factory=dict)
     steps: dict[int, float] = field(default_factory=dict)
@@ -239,11 +246,18 @@ class Asking:
     """Asks for a period; ``done`` is called with how many moments were answered."""
 
     def __init__(
-        self, server: Prometheus, past: Past, done: Callable[[int], None] = lambda _: None
+        self,
+        server: Prometheus,
+        past: Past,
+        done: Callable[[int], None] = lambda _: None,
+        *,
+        by_model: bool = False,
     ) -> None:
+        """``by_model`` is whether to ask which models of GPUs each job held."""
         self.server = server
         self.past = past
         self.done = done
+        self.by_model = by_model
 
     def moments(self, *, whole: bool) -> int:
         """For how many moments it will ask."""
@@ -280,6 +294,7 @@ class Asking:
             (GAINS, DAY, self._gain),
             (JOB_CAUSES, DAY, self._job_cause),
             (JOB_KINDS, DAY, self._job_kind),
+            *([(JOB_MODELS, DAY, self._job_model)] if self.by_model else []),
             (KINDS, DAY, self._kind),
             (ENERGY_BY_STATE, DAY, self._energy_by_state),
             (MFU, DAY, self._mfu),
@@ -312,12 +327,17 @@ class Asking:
             job.held[at] += hours
         if state in USEFUL:
             job.useful[at] += hours
+        if state == "idle":
+            job.idle[at] += hours
 
     def _job_cause(self, labels: Labels, _: int, hours: float) -> None:
         self.past.jobs[_job(labels)].causes[labels.get("cause", "")] += hours
 
     def _job_kind(self, labels: Labels, _: int, hours: float) -> None:
         self.past.jobs[_job(labels)].kinds[labels.get("kind", "")] += hours
+
+    def _job_model(self, labels: Labels, _: int, hours: float) -> None:
+        self.past.jobs[_job(labels)].models[labels.get("name", "")] += hours
 
     def _phase(self, labels: Labels, at: int, hours: float) -> None:
         phases = self.past.jobs[_job(labels)].phases.setdefault(at, {})

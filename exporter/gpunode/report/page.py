@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import unicodedata
 from collections.abc import Callable
 from dataclasses import asdict
 
 from jinja2 import Environment, PackageLoader
+from markupsafe import Markup, escape
 
 from gpunode import __version__
 from gpunode.export import palette
@@ -20,6 +22,10 @@ from gpunode.report.sections.outlook import WEEKDAYS
 from gpunode.report.words import written
 
 FORMULAS = ("=", "+", "-", "@")
+
+SAID = ("meaning", "evidence", "remedy")
+LONGEST_WORD = 24
+"""Characters of a word from which on it may break."""
 
 MOST_BARS = 120
 """Days from which on a bar is a week."""
@@ -34,6 +40,8 @@ def html(report: Report) -> str:
         lstrip_blocks=True,
     )
     environment.filters["written"] = written
+    environment.filters["said"] = _said
+    environment.filters["breakable"] = _breakable
     drawn = {
         section.name: DRAWN[section.name](section)
         for section in report.sections
@@ -41,6 +49,31 @@ def html(report: Report) -> str:
     }
     page = environment.get_template("report.html")
     return page.render(report=report, charts=drawn, version=__version__, palette=palette)
+
+
+def _said(table: Table) -> tuple[str, ...]:
+    """Columns of sentences, which have a row of their own below the figures, as wide as the table.
+
+    So that what helps is seen on paper and on a telephone as well.
+    """
+    names = {column.name for column in table.columns}
+    return tuple(name for name in SAID if name in names) if "remedy" in names else ()
+
+
+def _breakable(text: str) -> Markup:
+    """A text whose longest words may break, where they have a sign or else after a length."""
+    parts = []
+    for word in text.split(" "):
+        if len(word) > LONGEST_WORD:
+            pieces = [
+                piece[at : at + LONGEST_WORD]
+                for piece in re.findall(r"[^-_/.]*[-_/.]|[^-_/.]+", word)
+                for at in range(0, len(piece), LONGEST_WORD)
+            ]
+            parts.append(Markup("<wbr>").join(pieces))
+        else:
+            parts.append(escape(word))
+    return Markup(" ").join(parts)
 
 
 def as_json(report: Report) -> str:

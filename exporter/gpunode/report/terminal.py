@@ -78,6 +78,11 @@ def _cell(value: Value, column: TableColumn) -> Text:
     return _text(written(value, column.unit), style=COLOURS.get(name, ""))
 
 
+def _within(title: str) -> str:
+    """A title within a sentence; a currency keeps its capitals."""
+    return title[:1].lower() + title[1:]
+
+
 def _paragraphs(table: Table, console: Console) -> None:
     """A paragraph for each row: its name, its figures, and what is said of it."""
     for row in table.rows:
@@ -85,7 +90,7 @@ def _paragraphs(table: Table, console: Console) -> None:
         titles = {column.name: column for column in table.columns}
         name, *figures = (column for column in table.columns if column.name not in WORDS)
         said = [
-            f"{column.title.lower()} {written(cells[column.name], column.unit)}"
+            f"{_within(column.title)} {written(cells[column.name], column.unit)}"
             + (f" {column.unit}" if column.unit == "GPU hours" else "")
             for column in figures
             if cells[column.name] not in ("", None)

@@ -6,10 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from gpunode.gpu.ledger import STATES
-from gpunode.report import history
+from gpunode.report import history, sacct
+from gpunode.report.billing import Billing
 from gpunode.report.document import TableColumn, Value
 from gpunode.report.history import DAY, NOT_USED, USEFUL, Amounts, JobKey, JobPast, NodeKey, Past
-from gpunode.report.words import clock, counted
+from gpunode.report.sacct import SlurmJob
+from gpunode.report.words import clock, counted, number
 from gpunode.text import printable
 
 LONGEST_NAME = 80
@@ -78,15 +80,27 @@ def added(amounts: Iterable[Mapping[str, float]]) -> Amounts:
 
 
 class PeriodView:
-    """A period and the one of the same length before, with a price and what to list hours by."""
+    """A period and the one of the same length before, with prices and what to list hours by."""
 
-    def __init__(self, past: Past, before: Past, price: float | None, by: str) -> None:
+    def __init__(
+        self,
+        past: Past,
+        before: Past,
+        billing: Billing,
+        by: str,
+        slurm: list[SlurmJob] | None = None,
+    ) -> None:
         self.past = past
         self.before = before
-        self.price = price
+        self.billing = billing
         self.by = by
+        self.slurm = slurm
+        self.accounts = sacct.accounts(slurm or [])
         self.window = f"{past.period.hours}h"
         self.total = totals(past)
+        self.price = self._mean_price()
+        """Of a GPU hour, over all models and states; None where no price is given."""
+
         self.hours = {
             at: added(own[at] for own in past.clusters.values() if at in own)
             for at in sorted({at for own in past.clusters.values() for at in own})
@@ -94,6 +108,61 @@ class PeriodView:
         """GPU hours by state of each hour, over all clusters."""
 
         self.several_clusters = len(past.clusters) > 1
+
+    def _mean_price(self) -> float | None:
+        known = [
+            (sum(states.values()), price)
+            for model, states in self.past.models.items()
+            if (price := self.billing.price_of(model)) is not None
+        ]
+        if not self.billing.prices or not known:
+            return self.billing.price
+        return ratio(sum(hours * price for hours, price in known), sum(hours for hours, _ in known))
+
+    def unpriced(self) -> list[str]:
+        """Models of GPUs for which the file has no price."""
+        if self.price is None:
+            return []
+        return sorted(
+            shown(model) for model in self.past.models if self.billing.price_of(model) is None
+        )
+
+    def price_of(self, past: JobPast) -> float | None:
+        """The price of a GPU hour of a job, in the mean over the models that it held."""
+        known = [
+            (hours, price)
+            for model, hours in past.models.items()
+            if (price := self.billing.price_of(model)) is not None
+        ]
+        if not self.billing.prices or not known:
+            return self.price
+        return ratio(sum(hours * price for hours, price in known), sum(hours for hours, _ in known))
+
+    def price_in(self, state: str) -> float | None:
+        """The price of a GPU hour in a state, in the mean over the models that were in it."""
+        known = [
+            (states.get(state, 0.0), price)
+            for model, states in self.past.models.items()
+            if (price := self.billing.price_of(model)) is not None
+        ]
+        hours = sum(of for of, _ in known)
+        if not self.billing.prices or hours <= 0:
+            return self.price
+        return sum(of * price for of, price in known) / hours
+
+    def worth(self, states: Iterable[str]) -> float:
+        """The price of all GPU hours in some states; 0 without prices."""
+        return sum(self.total.get(state, 0.0) * (self.price_in(state) or 0.0) for state in states)
+
+    def money(self, amount: float) -> str:
+        """An amount in the currency of the site."""
+        return f"{self.billing.currency} {number(amount)}".strip()
+
+    def team(self, job: JobKey) -> str:
+        """The team that pays for a job: its owner where no teams are given; empty for none."""
+        if not self.billing.teams:
+            return owner(job)
+        return self.billing.team(job, self.accounts.get(job.workload, ""))
 
     def useful_change(self) -> float | None:
         before = totals(self.before)
@@ -111,11 +180,18 @@ class PeriodView:
         expression = query.over(self.window)
         return expression.replace("])", f"] offset {late}s)") if late else expression
 
-    def cost(self, hours: float) -> tuple[Value, ...]:
-        return (hours * self.price,) if self.price is not None else ()
+    def cost(self, hours: float, price: float | None = None) -> tuple[Value, ...]:
+        """A cell with the price of GPU hours, at their own price or else the mean one."""
+        if self.price is None:
+            return ()
+        return (hours * (self.price if price is None else price),)
 
-    def cost_column(self, title: str = "Cost") -> tuple[TableColumn, ...]:
-        return (TableColumn("cost", title, "price"),) if self.price is not None else ()
+    def cost_column(self, title: str = "Cost", name: str = "cost") -> tuple[TableColumn, ...]:
+        return (TableColumn(name, self.priced(title), "price"),) if self.price is not None else ()
+
+    def priced(self, title: str) -> str:
+        """The title of a column of amounts."""
+        return f"{title}, {self.billing.currency}" if self.billing.currency else title
 
     def ranked_jobs(self) -> list[tuple[JobKey, JobPast]]:
         jobs = [(job, past) for job, past in self.past.jobs.items() if lost(past.states) > 0]
@@ -143,7 +219,32 @@ class PeriodView:
         return f"{shown(node.instance)}{cluster}"
 
     def expected_hours(self) -> int:
+        """Hours of the period, each as often as there are clusters."""
         return self.past.period.hours * len(self.past.clusters)
+
+    def hours_of(self, count: float) -> str:
+        """So many hours of single clusters, and what they are."""
+        return counted(count, "cluster hour" if self.several_clusters else "hour")
+
+    def whole_hours(self) -> dict[int, Amounts]:
+        """The hours of which every cluster has data that was there, by their end.
+
+        A cluster is there from its first hour on, or from the beginning if the period before has
+        it, and until its last hour, or until the end if that is less than a week later.
+        """
+        there = []
+        for cluster, own in self.past.clusters.items():
+            first, last = min(own), max(own)
+            if cluster in self.before.clusters:
+                first = self.past.period.start
+            if self.past.period.end - last < WEEK:
+                last = self.past.period.end
+            there.append((first, last, own))
+        return {
+            at: states
+            for at, states in self.hours.items()
+            if all(at in own for first, last, own in there if first <= at <= last)
+        }
 
     def missing_hours(self) -> int:
         return self.expected_hours() - sum(len(own) for own in self.past.clusters.values())

@@ -133,7 +133,12 @@ class GpuStatus:
     window: WindowDetail | None
     verdict: Judgement | None
     model: str
+    instance: bool
+    """Whether it is a MIG instance, a part of a GPU."""
+
     owners: tuple[str, ...]
+    """Of a GPU that does not answer, these and its processes are those of when it last did."""
+
     processes: tuple[RankedProcess, ...]
     waits_for: tuple[str, ...]
     waited_for_by: tuple[str, ...]
@@ -167,6 +172,9 @@ class Known:
     windows: dict[At, WindowDetail]
     judged: dict[At, Judgement]
     models: dict[At, str]
+    instances: set[At]
+    """Those that are MIG instances."""
+
     owners: dict[At, tuple[Owner, ...]]
     processes: dict[At, tuple[RankedProcess, ...]]
 
@@ -238,7 +246,7 @@ def status(loop: Loop) -> NodeStatus:
         *_lost(silent, known),
         *_waits(known),
         *_causes(known, gpus),
-        *_of_node(shortage, known.labels),
+        *_of_node(shortage, known),
         *_without_gpus(silent, gpus),
     ]
     found.sort(key=lambda one: URGENCIES.index(one.urgency))
@@ -279,11 +287,14 @@ def _known(loop: Loop, silent: Iterable[Silent], shortage: Shortage) -> Known:
         for verdict in one.detail.verdicts
     }
     models: dict[At, str] = {}
+    instances: set[At] = set()
     owners: dict[At, tuple[Owner, ...]] = {}
     processes: dict[At, tuple[RankedProcess, ...]] = {}
-    for at, metric, labels in _described(loop):
+    for at, metric, labels in _described(loop, lost):
         if metric is INFO:
             models.setdefault(at, labels["name"])
+            if labels["parent"]:
+                instances.add(at)
         elif metric is OWNER:
             owner = Owner(**{name: labels[name] for name in OWNER_LABELS})
             owners[at] = (*owners.get(at, ()), owner)
@@ -295,6 +306,7 @@ def _known(loop: Loop, silent: Iterable[Silent], shortage: Shortage) -> Known:
         windows=windows,
         judged=judged,
         models=models,
+        instances=instances,
         owners=owners,
         processes=processes,
         late={
@@ -308,11 +320,18 @@ def _known(loop: Loop, silent: Iterable[Silent], shortage: Shortage) -> Known:
     )
 
 
-def _described(loop: Loop) -> Iterator[tuple[At, Metric, dict[str, str]]]:
-    """What labels say of GPUs: the GPU, the metric, and the labels by their names."""
-    for metric, values in loop.values(DESCRIBES):
+def _described(loop: Loop, lost: Collection[At]) -> Iterator[tuple[At, Metric, dict[str, str]]]:
+    """What labels say of GPUs: the GPU, the metric, and the labels by their names.
+
+    What they said last counts for a lost GPU: whose job it took along is what one has to know.
+    """
+    now = loop.values(DESCRIBES)
+    before = [key for key in loop.last(DESCRIBES) if key not in now] if lost else []
+    for metric, values in (*now, *before):
         labels = dict(zip(metric.labels, values, strict=True))
-        yield (labels["gpu"], labels["uuid"]), metric, labels
+        at = labels["gpu"], labels["uuid"]
+        if (metric, values) in now or at in lost:
+            yield at, metric, labels
 
 
 def _cause(verdict: Judgement) -> Cause:
@@ -342,7 +361,8 @@ def _gpu(known: Known, at: At) -> GpuStatus:
         window=known.windows.get(at),
         verdict=known.judged.get(at),
         model=known.models.get(at, ""),
-        owners=tuple(sorted(filter(None, set(map(_in_words, known.owners.get(at, ())))))),
+        instance=at in known.instances,
+        owners=_owners(known, at),
         processes=known.processes.get(at, ()),
         waits_for=known.called(known.waits_for(at)),
         waited_for_by=known.called(waiting),
@@ -390,6 +410,11 @@ def _labels(found: Collection[At]) -> dict[At, str]:
     }
 
 
+def _owners(known: Known, at: At) -> tuple[str, ...]:
+    """Who holds a GPU, in words."""
+    return tuple(sorted(filter(None, set(map(_in_words, known.owners.get(at, ()))))))
+
+
 def _in_words(owner: Owner) -> str:
     """An owner in words: a pod, a Slurm job, or the user of a process."""
     if owner.owner_pod:
@@ -428,10 +453,17 @@ def counted(labels: Iterable[str]) -> str:
 def _lost(silent: Iterable[Silent], known: Known) -> Iterator[Finding]:
     for one in silent:
         if one.source == GpuActivity.name and one.place.gpu:
-            label = known.labels[one.place.gpu, one.place.uuid]
+            at = one.place.gpu, one.place.uuid
+            label = known.labels[at]
+            owners = " and ".join(_owners(known, at))
+            ranks = sorted(
+                {process.rank for process in known.processes.get(at, ())} - {""}, key=int
+            )
+            held = f": {owners} held it" if owners else ""
+            as_rank = f" as rank {', '.join(ranks)}" if owners and ranks else ""
             yield Finding(
                 urgency="now",
-                title=f"GPU {label} does not answer",
+                title=f"GPU {label} does not answer{held}{as_rank}",
                 remedy=LOST.remedy,
                 detail=one.why,
                 gpus=(label,),
@@ -491,8 +523,13 @@ def _gain(known: Known, members: Iterable[At]) -> str:
     return f"Without it: {min(gains, key=lambda one: one.estimate).words}." if gains else ""
 
 
-def _of_node(shortage: Shortage, labels: dict[At, str]) -> Iterator[Finding]:
-    """Broken parts, and what the node is short of."""
+def _of_node(shortage: Shortage, known: Known) -> Iterator[Finding]:
+    """Broken parts, and what the node is short of; no GPU that nobody holds waits for that."""
+    labels = known.labels
+    in_use = any(
+        known.owners.get(at) or known.processes.get(at) or window.state.get("free", 0.0) < 1
+        for at, window in known.windows.items()
+    )
     for fault in shortage.faults:
         yield Finding(
             urgency="now",
@@ -500,7 +537,11 @@ def _of_node(shortage: Shortage, labels: dict[At, str]) -> Iterator[Finding]:
             remedy=fault.remedy,
             gpus=(labels[at],) if (at := (fault.gpu, fault.uuid)) in labels else (),
         )
-    short = [figure for figure in shortage.figures if figure.short]
+    short = [
+        figure
+        for figure in shortage.figures
+        if figure.short and (in_use or figure.column not in STARVING)
+    ]
     if short:
         yield Finding(
             urgency="soon",
@@ -535,12 +576,13 @@ def _without_gpus(silent: Iterable[Silent], gpus: Collection[GpuStatus]) -> Iter
             urgency="now",
             title="No GPU is seen on this node",
             remedy="If it has GPUs, run `nvidia-smi` on it. If that sees them, let gpunode load "
-            "the driver's library: `gpunode audit` says what it lacks.",
+            "the driver's library: `gpunode doctor` says what it lacks.",
             detail=why,
         )
     elif not gpus:
         yield Finding(
             urgency="note",
             title="No GPU has been seen yet",
-            remedy="gpunode looks for GPUs every few seconds, and for a window before it tells.",
+            remedy="gpunode looks for GPUs every few seconds, and for a window before it tells. If "
+            "none comes, `gpunode doctor` says what is missing.",
         )

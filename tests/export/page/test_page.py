@@ -163,7 +163,10 @@ def test_it_shows_what_was_met_and_is_not_understood(browser: Browser) -> None:
 
 def test_a_lost_gpu_stays_on_the_page(browser: Browser, address: Callable[[str], str]) -> None:
     with opened(browser, address("lost")) as page:
-        assert first(page) == "Act now\nGPU 3 does not answer"
+        assert first(page).startswith("Act now\nGPU 3 does not answer: research/llama-70b")
+        assert first(page).endswith("held it as rank 3")
+        expect(page.locator("#inventory")).to_have_text("8 × NVIDIA H200")  # noqa: RUF001
+        assert "research/llama-70b-worker-0" in row(page, "3")
         assert "Not answering" in row(page, "3")
         assert "–" in row(page, "3")  # noqa: RUF001 no held value
         assert "At work" in row(page, "2")
@@ -326,6 +329,7 @@ def test_a_node_without_gpus_says_so(browser: Browser, fake: FakeDriver) -> None
         page.goto(f"http://127.0.0.1:{running.port}/")
         page.wait_for_selector("#version:not(:empty)")
         assert first(page) == "Worth knowing\nNo GPU has been seen yet"
+        expect(page.locator(".finding").first).to_contain_text("gpunode doctor")
 
 
 class Proxy(http.server.BaseHTTPRequestHandler):

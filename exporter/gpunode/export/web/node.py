@@ -8,6 +8,7 @@ from gpunode import __version__
 from gpunode.audit.source import Audited, Result
 from gpunode.export.playing import Playing
 from gpunode.gpu.activity import MEMORY_TOTAL, MEMORY_USED, TEMPERATURE, UTILIZATION
+from gpunode.jobs.steps import LAST_STEP
 from gpunode.loop import Loop, Silent
 from gpunode.source import Key, Met
 from gpunode.verdict.advice import Urgency
@@ -21,6 +22,7 @@ GAUGES = {
     MEMORY_TOTAL: "memory_size_bytes",
     TEMPERATURE: "temperature_celsius",
     UTILIZATION: "utilization_ratio",
+    LAST_STEP: "last_step",
 }
 """The fields of a GPU that are the values of gauges."""
 
@@ -32,6 +34,7 @@ class GpuNow(BaseModel):
     uuid: str
     label: str = Field(description="the index; of a MIG instance with a number of its own")
     name: str = ""
+    instance: bool = Field(False, description="whether it is a MIG instance, a part of a GPU")
     urgency: Urgency
     does: str = Field(description="what it does, in a few words that follow its name")
     remedy: str
@@ -46,6 +49,11 @@ class GpuNow(BaseModel):
     temperature_celsius: float | None = None
     utilization_ratio: float | None = Field(None, description="as in nvidia-smi")
     step_period_seconds: float | None = None
+    last_step: float | None = Field(
+        None,
+        description="when the last training step ended, as the training reports by gpunode.client, "
+        "in seconds since the epoch",
+    )
     workload: str | None = None
     owners: list[str] = []
     ranks: list[str] = []
@@ -120,6 +128,7 @@ def _gpu(now: GpuStatus, values: dict[Key, float]) -> GpuNow:
         uuid=now.at[1],
         label=now.label,
         name=now.model,
+        instance=now.instance,
         urgency=now.urgency,
         does=now.does,
         remedy=now.remedy,

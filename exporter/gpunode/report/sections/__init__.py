@@ -6,12 +6,13 @@ from collections.abc import Iterable
 
 from gpunode.report import history
 from gpunode.report.document import Report
-from gpunode.report.sections import hours, jobs, nodes, outlook
+from gpunode.report.sections import bills, hours, jobs, nodes, outlook, queue
 from gpunode.report.view import PeriodView
 from gpunode.report.words import clock, date
 
 SECTIONS = (
     hours.summary,
+    bills.bills,
     hours.causes,
     jobs.losers,
     hours.groups,
@@ -21,6 +22,7 @@ SECTIONS = (
     nodes.slow,
     nodes.failures,
     outlook.demand,
+    queue.queue,
     outlook.change,
     nodes.coverage,
 )
@@ -36,6 +38,7 @@ def report(view: PeriodView, source: str, warnings: Iterable[str]) -> Report:
         moment=period.end + history.LATE,
         source=source,
         price=view.price,
+        currency=view.billing.currency,
         finding=outlook.finding(view),
         sections=tuple(section(view) for section in SECTIONS),
         warnings=tuple(sorted(warnings)),

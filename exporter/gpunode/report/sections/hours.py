@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 
 from gpunode.gpu.ledger import STATES
 from gpunode.report import history, words
-from gpunode.report.document import Figure, ReportSection, Table, TableColumn
+from gpunode.report.document import Figure, ReportSection, Table, TableColumn, Value
 from gpunode.report.history import Amounts, JobKey, JobPast
 from gpunode.report.view import (
+    LOST,
     MOST_ROWS,
     WEEK,
     PeriodView,
@@ -63,14 +64,21 @@ def summary(view: PeriodView) -> ReportSection:
             Figure(
                 "lost_cost",
                 "Price of it",
-                lost(total) * view.price,
+                view.worth(LOST),
                 "price",
-                f"{asked(is_lost)} * {view.price:g}",
-                f"at {view.price:g} for a GPU hour",
+                "" if view.billing.prices else f"{asked(is_lost)} * {view.price:g}",
+                f"{view.billing.currency} at {view.price:g} for a GPU hour".strip()
+                + (", in the mean" if view.billing.prices else ""),
             )
         )
     rows = tuple(
-        (state, words.STATES[state], hours, ratio(hours, whole), *view.cost(hours))
+        (
+            state,
+            words.STATES[state],
+            hours,
+            ratio(hours, whole),
+            *view.cost(hours, view.price_in(state)),
+        )
         for state in STATES
         if (hours := total.get(state, 0.0)) or state in total
     )
@@ -126,14 +134,14 @@ def causes(view: PeriodView) -> ReportSection:
     causes = {cause: hours for cause, hours in view.past.causes.items() if hours > 0}
     rows = tuple(
         (
-            *(cause, hours, *view.cost(hours)),
-            *(
-                view.past.gains.get(cause, {}).get(bound)
-                for bound in ("estimate", "lower", "upper")
-            ),
+            cause,
+            hours,
+            *(gains.get(bound) for bound in ("estimate", "lower", "upper")),
+            *_cost_of_gain(view, gains.get("estimate")),
             *(_meaning(cause), _remedy(cause)),
         )
         for cause, hours in sorted(causes.items(), key=lambda item: -item[1])
+        for gains in (view.past.gains.get(cause, {}),)
     )
     return ReportSection(
         "causes",
@@ -152,10 +160,10 @@ def causes(view: PeriodView) -> ReportSection:
                 (
                     TableColumn("cause", "Cause"),
                     TableColumn("gpu_hours", "GPU hours", "GPU hours"),
-                    *view.cost_column(),
                     TableColumn("given_back", "To get back", "GPU hours"),
                     TableColumn("given_back_lower", "at least", "GPU hours"),
                     TableColumn("given_back_upper", "at most", "GPU hours"),
+                    *view.cost_column("Price of what would come back"),
                     TableColumn("meaning", "What it means"),
                     TableColumn("remedy", "What helps"),
                 ),
@@ -169,15 +177,19 @@ def causes(view: PeriodView) -> ReportSection:
 def groups(view: PeriodView) -> ReportSection:
     """Who held GPUs."""
     groups: dict[str, Amounts] = {}
+    costs: dict[str, float] = defaultdict(float)
     asked = view.over(history.JOBS)
     if view.by == "node":
         asked = view.over(history.NODES)
         for node, seen in view.past.nodes.items():
             _put(groups, view.node_name(node), seen.states)
+            costs[view.node_name(node)] += lost(seen.states) * (view.price or 0.0)
     elif view.by == "model":
         asked = view.over(history.MODELS)
         for model, states in view.past.models.items():
             _put(groups, shown(model), states)
+            price = view.billing.price_of(model) if view.billing.prices else view.price
+            costs[shown(model)] += lost(states) * (price or 0.0)
     else:
         of: dict[str, Callable[[JobKey, JobPast], str]] = {
             "namespace": lambda job, _: job.owner_namespace or "no namespace",
@@ -186,11 +198,15 @@ def groups(view: PeriodView) -> ReportSection:
             "kind": lambda _, past: words.KINDS.get(kind(past), kind(past)),
         }
         for job, past in view.past.jobs.items():
-            _put(groups, shown(of[view.by](job, past)), past.states)
+            name = shown(of[view.by](job, past))
+            _put(groups, name, past.states)
+            costs[name] += lost(past.states) * (view.price_of(past) or 0.0)
     ranked = sorted(groups.items(), key=lambda item: -held(item[1]))
     listed = ranked[:MOST_ROWS]
     if rest := ranked[MOST_ROWS:]:
-        listed.append((f"{len(rest)} others", added(states for _, states in rest)))
+        others = f"{len(rest)} others"
+        listed.append((others, added(states for _, states in rest)))
+        costs[others] = sum(costs[name] for name, _ in rest)
     rows = tuple(
         (
             name,
@@ -198,7 +214,7 @@ def groups(view: PeriodView) -> ReportSection:
             ratio(used(states), held(states)),
             ratio(useful(states), held(states)),
             lost(states),
-            *view.cost(lost(states)),
+            *((costs[name],) if view.price is not None else ()),
         )
         for name, states in listed
     )
@@ -222,7 +238,7 @@ def groups(view: PeriodView) -> ReportSection:
                     TableColumn("used", "Used", "share"),
                     TableColumn("useful", "Useful", "share"),
                     TableColumn("lost", "Lost", "GPU hours"),
-                    *view.cost_column("Cost of it"),
+                    *view.cost_column("Price of what was lost"),
                 ),
                 rows,
                 (asked,),
@@ -301,6 +317,13 @@ def energy(view: PeriodView) -> ReportSection:
             ),
         ),
     )
+
+
+def _cost_of_gain(view: PeriodView, hours: float | None) -> tuple[Value, ...]:
+    """What would come back is worth its price; what a cause was named for is not all lost."""
+    if view.price is None:
+        return ()
+    return (hours * view.price if hours is not None else None,)
 
 
 def _meaning(cause: str) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gpunode.report import history, words
 from gpunode.report.document import Figure, ReportSection, Table, TableColumn, Value
 from gpunode.report.history import Amounts, JobKey, JobPast
-from gpunode.report.sections.losses import loss_of
+from gpunode.report.sections.losses import Loss, loss_of
 from gpunode.report.view import (
     LEAST_HELD,
     TOP,
@@ -23,7 +23,7 @@ from gpunode.report.view import (
     ratio,
     used,
 )
-from gpunode.report.words import clock, number
+from gpunode.report.words import clock, counted, number
 
 HALF = 0.5
 SLOWER = 1.1
@@ -32,35 +32,43 @@ SLOWER = 1.1
 
 def losers(view: PeriodView) -> ReportSection:
     """The jobs and owners that lost most."""
-    owners: dict[str, JobPast] = defaultdict(JobPast)
+    owners: dict[str, list[JobPast]] = defaultdict(list)
     for job, past in view.past.jobs.items():
-        _merge(owners[owner(job)], past)
-    by_owner = sorted(owners.items(), key=lambda item: -lost(item[1].states))
+        owners[owner(job)].append(past)
+    by_owner = sorted(owners.items(), key=lambda item: -sum(lost(one.states) for one in item[1]))
     columns = (
         TableColumn("held", "Held", "GPU hours"),
         TableColumn("lost", "Lost", "GPU hours"),
-        *view.cost_column("Cost of it"),
+        *view.cost_column("Price of what was lost"),
         TableColumn("given_back", "To get back", "GPU hours"),
         TableColumn("cause", "Cause"),
         TableColumn("evidence", "Evidence"),
         TableColumn("remedy", "What helps"),
     )
 
-    def cells(past: JobPast) -> tuple[Value, ...]:
-        loss = loss_of(past.states, past.causes)
-        lost_hours = lost(past.states)
+    def cells(pasts: Sequence[JobPast]) -> tuple[Value, ...]:
+        """Of all of somebody's jobs: what would come back is the sum of what each would get."""
+        losses = [loss_of(past.states, past.causes) for past in pasts]
+        back: Amounts = defaultdict(float)
+        for loss in losses:
+            back[loss.name] += loss.given_back
+        worst = max(losses, key=lambda loss: (back[loss.name], loss.given_back))
         return (
-            held(past.states),
-            lost_hours,
-            *view.cost(lost_hours),
-            loss.given_back,
-            loss.cause or loss.state,
-            loss.evidence,
-            loss.remedy,
+            sum(held(past.states) for past in pasts),
+            sum(lost(past.states) for past in pasts),
+            *(
+                (sum(lost(past.states) * (view.price_of(past) or 0.0) for past in pasts),)
+                if view.price is not None
+                else ()
+            ),
+            sum(loss.given_back for loss in losses),
+            worst.name,
+            worst.evidence if len(pasts) == 1 else _of_all(worst, back, len(pasts)),
+            worst.remedy,
         )
 
     asked = (view.over(history.JOBS), view.over(history.JOB_CAUSES))
-    jobs = tuple((*view.job_cells(job), *cells(past)) for job, past in view.ranked_jobs()[:TOP])
+    jobs = tuple((*view.job_cells(job), *cells([past])) for job, past in view.ranked_jobs()[:TOP])
     return ReportSection(
         "losers",
         "Who lost most",
@@ -76,9 +84,12 @@ def losers(view: PeriodView) -> ReportSection:
                 "Owners that lost most",
                 (TableColumn("owner", "Owner"), *columns),
                 tuple(
-                    (name, *cells(past)) for name, past in by_owner[:TOP] if lost(past.states) > 0
+                    (name, *cells(pasts))
+                    for name, pasts in by_owner[:TOP]
+                    if sum(lost(past.states) for past in pasts) > 0
                 ),
                 asked,
+                note="Of all their jobs, also those that are not listed above.",
             ),
         ),
     )
@@ -95,7 +106,7 @@ def idle(view: PeriodView) -> ReportSection:
         for item in jobs
         if held(item[1].states) >= LEAST_HELD
         and kind(item[1]) != "interactive"
-        and 0 < used(item[1].states) / held(item[1].states) < HALF
+        and used(item[1].states) / held(item[1].states) < HALF
     ]
     half.sort(key=lambda item: used(item[1].states) - held(item[1].states))
     columns = (
@@ -114,7 +125,7 @@ def idle(view: PeriodView) -> ReportSection:
             held(past.states),
             share,
             idle_hours,
-            *view.cost(idle_hours),
+            *view.cost(idle_hours, view.price_of(past)),
         )
 
     asked = (view.over(history.JOBS),)
@@ -310,8 +321,7 @@ def _regressions(view: PeriodView) -> Iterator[tuple[JobKey, float, float, float
             yield job, before, after, after / before, view.begin(since)
 
 
-def _merge(into: JobPast, past: JobPast) -> None:
-    for state, hours in past.states.items():
-        into.states[state] += hours
-    for cause, hours in past.causes.items():
-        into.causes[cause] += hours
+def _of_all(worst: Loss, back: Amounts, jobs: int) -> str:
+    """What several jobs lost most to."""
+    hours = counted(back[worst.name], "GPU hour")
+    return f"{worst.name} takes most: {hours} to get back, over {jobs} jobs; {worst.evidence}"

@@ -26,6 +26,11 @@ class Loss:
     remedy: str
     given_back: float
 
+    @property
+    def name(self) -> str:
+        """What took the hours: a cause, or else a state of the ledger."""
+        return self.cause or self.state
+
 
 def loss_of(states: Mapping[str, float], causes: Mapping[str, float]) -> Loss:
     """What would give back most hours of GPUs with this ledger and these verdicts."""

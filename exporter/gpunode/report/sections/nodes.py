@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 
 from gpunode.report import history
 from gpunode.report.document import Figure, ReportSection, Table, TableColumn
@@ -20,6 +21,9 @@ from gpunode.report.words import clock, counted, number
 
 LATE_SHARE = 0.05
 """From which share of their time on a node makes its peers wait for it, it is named."""
+
+REPAIRED_AFTER = 7 * 86_400
+"""Seconds without a fault after which the same one on the same part is another failure."""
 
 LEAST_PEERS = 3
 LEAST_HOURS_TOGETHER = 12.0
@@ -81,42 +85,45 @@ def slow(view: PeriodView) -> ReportSection:
 
 def failures(view: PeriodView) -> ReportSection:
     """What broke, and for how long."""
-    classes: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    classes: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     affected: dict[str, set[NodeKey]] = defaultdict(set)
-    worst: dict[NodeKey, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    worst: dict[NodeKey, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     for (uuid, node, fault), windows in view.past.faults.items():
         gpus = 1.0 if uuid else (view.gpus(node) or 0.0)
-        count = _episodes(windows)
         hours = sum(windows.values()) * gpus
         for sums in (classes[fault], worst[node]):
-            sums[0] += count
-            sums[1] += hours
+            sums[0] += _episodes(windows, REPAIRED_AFTER)
+            sums[1] += _episodes(windows, history.FAULT_WINDOW)
+            sums[2] += hours
         affected[fault].add(node)
     node_hours = sum(seen.hours for seen in view.past.nodes.values())
-    failures = sum(count for count, _ in classes.values())
+    failures = sum(count for count, _, _ in classes.values())
     asked = (view.over(history.NODE_FAULTS), view.over(history.GPU_FAULTS))
     rows = tuple(
         (
             shown(fault),
             count,
+            times,
             float(len(affected[fault])),
             hours,
             *view.cost(hours),
             ratio(len(view.hours), count),
         )
-        for fault, (count, hours) in sorted(classes.items(), key=lambda item: -item[1][1])
+        for fault, (count, times, hours) in sorted(classes.items(), key=lambda item: -item[1][2])
     )
     return ReportSection(
         "failures",
         "Failures",
         "Faults that are worth waking somebody. Lost are the hours of the GPU, or of all GPUs "
-        "of the node, while the fault was there. One failure may show as several faults."
+        "of the node, while the fault was there. The same fault on the same part is one failure, "
+        "however often it came, until it has been gone for a week. One failure may show as several "
+        "faults."
         if rows
         else "No fault was recorded that is worth waking somebody.",
         (
             Figure(
                 "failures",
-                "Faults",
+                "Failures",
                 failures,
                 "count",
                 f"{history.NODE_FAULTS.over('15m')} or {history.GPU_FAULTS.over('15m')}",
@@ -124,7 +131,7 @@ def failures(view: PeriodView) -> ReportSection:
             ),
             Figure(
                 "node_hours_between",
-                "Between two faults of a node",
+                "Between two failures of a node",
                 _days(ratio(node_hours, failures)),
                 "days",
                 view.over(history.NODE_HOURS),
@@ -137,11 +144,12 @@ def failures(view: PeriodView) -> ReportSection:
                 "GPU hours lost by kind of fault",
                 (
                     TableColumn("fault", "Fault"),
-                    TableColumn("count", "Times", "count"),
+                    TableColumn("count", "Failures", "count"),
+                    TableColumn("times", "Times", "count"),
                     TableColumn("nodes", "Nodes", "count"),
                     TableColumn("lost", "Lost", "GPU hours"),
                     *view.cost_column(),
-                    TableColumn("between", "Hours between two, in the fleet", "hours"),
+                    TableColumn("between", "Hours between two failures", "hours"),
                 ),
                 rows,
                 asked,
@@ -151,14 +159,13 @@ def failures(view: PeriodView) -> ReportSection:
                 "Nodes that failed most",
                 (
                     TableColumn("node", "Node"),
-                    TableColumn("count", "Times", "count"),
+                    TableColumn("count", "Failures", "count"),
+                    TableColumn("times", "Times", "count"),
                     TableColumn("lost", "Lost", "GPU hours"),
                 ),
                 tuple(
-                    (view.node_name(node), count, hours)
-                    for node, (count, hours) in sorted(worst.items(), key=lambda item: -item[1][1])[
-                        :TOP
-                    ]
+                    (view.node_name(node), *sums)
+                    for node, sums in sorted(worst.items(), key=lambda item: -item[1][2])[:TOP]
                 ),
                 asked,
             ),
@@ -215,7 +222,7 @@ def coverage(view: PeriodView) -> ReportSection:
     return ReportSection(
         "coverage",
         "What is not known",
-        f"{number(missing)} of {counted(expected, 'hour')} have no data. "
+        f"{number(missing)} of {view.hours_of(expected)} have no data. "
         f"{counted(len(view.past.nodes), 'node')} in all, {number(len(joined))} seen for part of "
         "the time. What was not seen is not counted anywhere."
         + (
@@ -225,8 +232,22 @@ def coverage(view: PeriodView) -> ReportSection:
             else ""
         ),
         (
-            Figure("hours", "Hours", float(expected), "count", by_hour, "in the period"),
-            Figure("hours_missing", "Without data", float(missing), "count", by_hour, "hours"),
+            Figure(
+                "hours",
+                "Cluster hours" if view.several_clusters else "Hours",
+                float(expected),
+                "count",
+                by_hour,
+                f"{counted(period.hours, 'hour')} of {counted(len(view.past.clusters), 'cluster')}",
+            ),
+            Figure(
+                "hours_missing",
+                "Without data",
+                float(missing),
+                "count",
+                by_hour,
+                "cluster hours" if view.several_clusters else "hours",
+            ),
             Figure(
                 "nodes",
                 "Nodes",
@@ -267,13 +288,10 @@ def coverage(view: PeriodView) -> ReportSection:
     )
 
 
-def _episodes(windows: Mapping[int, float]) -> int:
-    """How often a fault began: windows that follow one another are one time."""
+def _episodes(windows: Mapping[int, float], apart: int) -> int:
+    """How often a fault began: windows that are no further apart, in seconds, are one time."""
     ends = sorted(windows)
-    return sum(
-        after - before > history.FAULT_WINDOW
-        for before, after in zip([-history.FAULT_WINDOW * 9, *ends], ends, strict=False)
-    )
+    return bool(ends) + sum(after - before > apart for before, after in pairwise(ends))
 
 
 def _gaps(own: Mapping[int, Amounts], period: history.Period) -> Iterator[tuple[int, int, int]]:

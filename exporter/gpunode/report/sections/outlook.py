@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from gpunode.report import history, words
 from gpunode.report.document import Figure, ReportSection, Table, TableColumn, Value
-from gpunode.report.history import DAY, HOUR, Amounts, Past
+from gpunode.report.history import DAY, HOUR, Amounts, JobKey, Past
 from gpunode.report.sections.losses import loss_of
-from gpunode.report.sections.trend import Trend, trend
+from gpunode.report.sections.trend import LEAST_DAYS, LEAST_FOR_INTERVAL, Trend, trend
 from gpunode.report.view import (
     LEAST_HELD,
     LOST,
@@ -38,6 +39,35 @@ NEARLY_ALL = 20
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
+IDLE_SHARE = 0.5
+"""Share of a job's GPUs from which on, if they are idle, its holding might be reclaimed."""
+
+RECLAIMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Day:
+    """GPUs in the busiest hour of a day: held, of them used, and all that there were that day."""
+
+    held: float
+    used: float
+    supply: float
+
+    @classmethod
+    def of(cls, hours: Sequence[Amounts]) -> _Day:
+        busiest = max(hours, key=held)
+        return cls(held(busiest), used(busiest), max(sum(one.values()) for one in hours))
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a job held in the last week, in the mean: its GPUs, and those of them that idled."""
+
+    job: JobKey
+    held: float
+    idle: float
+
+
 def finding(view: PeriodView) -> str:
     """The paragraph above all."""
     total = view.total
@@ -47,9 +77,14 @@ def finding(view: PeriodView) -> str:
         f"{written(ratio(held(total), all_hours), 'share')}, and "
         f"{written(ratio(useful(total), all_hours), 'share')} did useful work."
     ]
+    if view.price is not None and view.worth(("free",)) > view.worth(LOST):
+        says.append(
+            f"What costs most is GPUs that nobody held: {number(total['free'])} GPU hours, worth "
+            f"{view.money(view.worth(('free',)))}."
+        )
     if lost(total) > 0:
         worst = max(LOST, key=lambda state: total.get(state, 0.0))
-        price = f", worth {number(lost(total) * view.price)}" if view.price else ""
+        price = f", worth {view.money(view.worth(LOST))}" if view.price is not None else ""
         says.append(
             f"Jobs held {number(lost(total))} of them without use{price}; the largest part, "
             f"{written(ratio(total[worst], lost(total)), 'share')}, went to "
@@ -74,7 +109,7 @@ def finding(view: PeriodView) -> str:
     missing = view.missing_hours()
     if missing:
         says.append(
-            f"For {number(missing)} of {counted(view.expected_hours(), 'hour')} there are no "
+            f"For {number(missing)} of {view.hours_of(view.expected_hours())} there are no "
             "data; they are left out, not filled."
         )
     return " ".join(says)
@@ -82,43 +117,54 @@ def finding(view: PeriodView) -> str:
 
 def demand(view: PeriodView) -> ReportSection:
     """When GPUs are held, and when they run out."""
+    whole = view.whole_hours()
     of_week: dict[int, list[Amounts]] = defaultdict(list)
-    for at, states in view.hours.items():
+    for at, states in whole.items():
         of_week[_hour_of_week(at - HOUR)].append(states)
     rows = tuple(
         (
             WEEKDAYS[hour // 24],
             float(hour % 24),
             sum(held(one) for one in of) / len(of),
+            sum(used(one) for one in of) / len(of),
             sum(sum(one.values()) for one in of) / len(of),
             ratio(sum(held(one) for one in of), sum(sum(one.values()) for one in of)),
         )
         for hour, of in sorted(of_week.items())
     )
     by_hour = history.STATES.over("1h")
-    busiest: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    full = 0
-    for at, states in view.hours.items():
-        supply = sum(states.values())
-        busiest[view.past.day(at)].append((held(states), supply))
-        full += supply > 0 and held(states) / supply >= FULL
-    days = {
-        end: (max(gpus for gpus, _ in of), max(supply for _, supply in of))
-        for end, of in sorted(busiest.items())
-        if len(of) >= NEARLY_ALL
-    }
+    hours_of_days: dict[int, list[Amounts]] = defaultdict(list)
+    for at, states in whole.items():
+        hours_of_days[view.past.day(at)].append(states)
+    full = sum(
+        sum(states.values()) > 0 and held(states) / sum(states.values()) >= FULL
+        for states in whole.values()
+    )
+    days = {end: _Day.of(of) for end, of in sorted(hours_of_days.items()) if len(of) >= NEARLY_ALL}
     end = view.past.period.end
-    line = trend({(at - end) / DAY: gpus for at, (gpus, _) in days.items()})
-    lately = [supply for at, (_, supply) in days.items() if end - at < WEEK]
-    supply_now = statistics.fmean(lately) if lately else None
+    line = trend({(at - end) / DAY: day.held for at, day in days.items()})
+    lately = [day for at, day in days.items() if end - at < WEEK]
+    supply_now = statistics.fmean(day.supply for day in lately) if lately else None
+    merely = statistics.fmean(day.held - day.used for day in lately) if lately else None
+    holdings = reclaimable(view)
+    gains = line.gains() if line else None
     return ReportSection(
         "demand",
         "Demand and supply",
-        _forecast(view, line, supply_now, full),
+        _forecast(view, line, supply_now, (full, len(whole)))
+        + _reclaim(view, line, supply_now, holdings),
         (
             Figure("supply", "GPUs", supply_now, "GPUs", by_hour, "in the last week"),
             Figure(
                 "full_hours", "Hours with every GPU held", float(full), "count", by_hour, "of them"
+            ),
+            Figure(
+                "merely_held",
+                "Held but not used",
+                merely,
+                "GPUs",
+                by_hour,
+                "GPUs in the busiest hour of a day, in the last week",
             ),
             Figure(
                 "demand_gain",
@@ -127,11 +173,7 @@ def demand(view: PeriodView) -> ReportSection:
                 "GPUs",
                 by_hour,
                 "GPUs a week"
-                + (
-                    f" (80\u202f%: {line.gains()[0] * 7:+,.1f} to {line.gains()[1] * 7:+,.1f})"
-                    if line
-                    else ""
-                ),
+                + (f" (80\u202f%: {gains[0] * 7:+,.1f} to {gains[1] * 7:+,.1f})" if gains else ""),
             ),
             Figure(
                 "days_until_full",
@@ -150,6 +192,7 @@ def demand(view: PeriodView) -> ReportSection:
                     TableColumn("weekday", "Day"),
                     TableColumn("hour", "Hour", "count"),
                     TableColumn("held", "GPUs held", "GPUs"),
+                    TableColumn("used", "GPUs used", "GPUs"),
                     TableColumn("supply", "GPUs", "GPUs"),
                     TableColumn("share", "Held", "share"),
                 ),
@@ -158,11 +201,34 @@ def demand(view: PeriodView) -> ReportSection:
                 hidden=True,
             ),
             Table(
+                "reclaimable",
+                "Holdings that might be reclaimed",
+                (
+                    *view.job_columns(),
+                    TableColumn("held", "GPUs held", "GPUs"),
+                    TableColumn("idle", "of them idle", "GPUs"),
+                    *view.cost_column("Price of a week of it"),
+                ),
+                tuple(
+                    (
+                        *view.job_cells(one.job),
+                        one.held,
+                        one.idle,
+                        *view.cost(one.idle * WEEK / HOUR, view.price_of(view.past.jobs[one.job])),
+                    )
+                    for one in holdings
+                ),
+                (history.JOBS.over("1d"),),
+                note="The jobs that held most idle GPUs in the last week, in the mean over it, and "
+                f"held some on its last day: {IDLE_SHARE:.0%} of them idle or more.",
+            ),
+            Table(
                 "trend",
                 "Busiest hour of each day, and the trend",
                 (
                     TableColumn("day", "Day"),
                     TableColumn("busiest", "GPUs held", "GPUs"),
+                    TableColumn("used", "of them used", "GPUs"),
                     TableColumn("supply", "GPUs", "GPUs"),
                     TableColumn("trend", "Trend", "GPUs"),
                     TableColumn("low", "Trend, low", "GPUs"),
@@ -170,9 +236,10 @@ def demand(view: PeriodView) -> ReportSection:
                 ),
                 tuple(_trend_rows(view, days, line, supply_now)),
                 (history.STATES.over("1h"),),
-                note="A straight line by least squares through the busiest hour of each day; "
-                "its 80\u202f% interval from 400 samples of the residuals in blocks of a week. "
-                "Supply is taken to stay as it was in the last week.",
+                note="A straight line through the busiest hour of each day, without the hours of "
+                "which a cluster has no data. Its 80\u202f% interval takes into account that jobs "
+                "last: a busy day follows another. It is of the line, not of a single day. Supply "
+                "is taken to stay as it was in the last week.",
                 hidden=True,
             ),
         ),
@@ -181,7 +248,7 @@ def demand(view: PeriodView) -> ReportSection:
 
 def _trend_rows(
     view: PeriodView,
-    days: Mapping[int, tuple[float, float]],
+    days: Mapping[int, _Day],
     line: Trend | None,
     supply: float | None,
 ) -> Iterator[tuple[Value, ...]]:
@@ -189,36 +256,102 @@ def _trend_rows(
     end = view.past.period.end
     for at in view.days():
         beside = line.at((at - end) / DAY) if line else (None, None, None)
-        yield (view.begin(at), *days.get(at, (None, None)), *beside)
+        day = days.get(at)
+        known = (day.held, day.used, day.supply) if day else (None, None, None)
+        yield (view.begin(at), *known, *beside)
     if line:
-        for day in range(1, len(view.days()) // 2 + 1):
-            yield (clock(end + (day - 1) * DAY), None, supply, *line.at(day))
+        for ahead in range(1, len(view.days()) // 2 + 1):
+            yield (clock(end + (ahead - 1) * DAY), None, None, supply, *line.at(ahead))
 
 
-def _forecast(view: PeriodView, line: Trend | None, supply: float | None, full: int) -> str:
-    says = f"In {number(full)} of {counted(len(view.hours), 'hour')} every GPU was held. "
+def _forecast(
+    view: PeriodView, line: Trend | None, supply: float | None, full: tuple[int, int]
+) -> str:
+    says = f"In {number(full[0])} of {counted(full[1], 'hour')} every GPU was held. "
     if line is None or supply is None:
-        return says + "There are too few days of data for a trend; it takes two weeks of them."
-    likely, early, late = line.reaches(supply)
-    low, high = (gain * 7 for gain in line.gains())
+        return says + (
+            f"There are too few days of data for a trend; it takes {LEAST_DAYS} of them."
+        )
+    gains = line.gains()
+    says += f"The busiest hour of a day gains {line.gain * 7:+,.1f} GPUs a week"
     says += (
-        f"The busiest hour of a day gains {line.gain * 7:+,.1f} GPUs a week "
-        f"(80\u202f% interval {low:+,.1f} to {high:+,.1f}). "
+        f" (80\u202f% interval {gains[0] * 7:+,.1f} to {gains[1] * 7:+,.1f}). "
+        if gains
+        else f". How sure that is cannot be said: it takes {LEAST_FOR_INTERVAL} days of data. "
     )
-    end = view.past.period.end
-    if likely == 0:
+    if line.reaches(supply)[0] == 0:
         return says + "Demand has reached supply already."
+    return says + f"If this goes on, {_runs_out(view, line, supply)}."
+
+
+def _runs_out(view: PeriodView, line: Trend, supply: float, less: float = 0.0) -> str:
+    """When the busiest hour takes every GPU, with its interval where there is one."""
+    likely, early, late = line.reaches(supply, less)
+    end = view.past.period.end
+
+    def day(days: float | None) -> str:
+        return date(end + days * DAY) if days is not None else "not within two years"
+
+    if line.gains() is None:
+        takes = "the busiest hour takes every GPU"
+        return (
+            f"{takes} around {day(likely)}, which may be far off"
+            if likely is not None
+            else "supply does not run out within two years, as far as so short a time tells"
+        )
     if early is None:
-        return says + "If this goes on, supply does not run out within two years."
-    latest = f"{date(end + late * DAY)}" if late is not None else "not within two years"
-    middle = date(end + likely * DAY) if likely is not None else "not within two years"
-    return says + (
-        f"If this goes on, the busiest hour takes every GPU around {middle}; "
-        f"with 80\u202f% confidence between {date(end + early * DAY)} and {latest}."
-        if likely is not None
-        else f"Supply may run out from {date(end + early * DAY)} on, "
-        "but more likely not within two years."
+        return "supply does not run out within two years"
+    if likely is None:
+        return f"supply may run out from {day(early)} on, but more likely not within two years"
+    if early == 0:
+        return (
+            f"the busiest hour takes every GPU around {day(likely)}; with 80\u202f% confidence "
+            f"between now and {day(late)}"
+        )
+    return (
+        f"the busiest hour takes every GPU around {day(likely)}; with 80\u202f% confidence "
+        f"between {day(early)} and {day(late)}"
     )
+
+
+def reclaimable(view: PeriodView) -> list[Holding]:
+    """The three jobs that lately held most idle GPUs and still hold them."""
+    end = view.past.period.end
+    found = []
+    for job, past in view.past.jobs.items():
+        hours = sum(end - at < WEEK for at in view.past.clusters.get(job.cluster, {}))
+        lately = sum(gpus for at, gpus in past.held.items() if end - at < WEEK)
+        idle = sum(gpus for at, gpus in past.idle.items() if end - at < WEEK)
+        if hours and past.held.get(end, 0.0) > 0 and idle >= IDLE_SHARE * lately:
+            found.append(Holding(job, lately / hours, idle / hours))
+    found.sort(key=lambda one: (-one.idle, one.job))
+    return [one for one in found if one.idle >= 1][:RECLAIMED]
+
+
+def _reclaim(
+    view: PeriodView, line: Trend | None, supply: float | None, holdings: Sequence[Holding]
+) -> str:
+    """What it would change to take back what is merely held."""
+    if not holdings:
+        return ""
+    names = " and ".join(
+        ", ".join(
+            f"{shown(one.job.workload)} of {owner(one.job)} ({counted(one.idle, 'GPU')})"
+            for one in part
+        )
+        for part in (holdings[:-1], holdings[-1:])
+        if part
+    )
+    what = "this holding" if len(holdings) == 1 else f"these {len(holdings)} holdings"
+    says = (
+        f" Reclaim {what}, idle as they are, {names}"
+        if len(holdings) > 1
+        else (f" Reclaim {what}, idle as it is, {names}")
+    )
+    back = sum(one.idle for one in holdings)
+    if line is None or supply is None:
+        return f"{says}, and {counted(back, 'GPU')} come free."
+    return f"{says}, and {_runs_out(view, line, supply, back)}."
 
 
 def change(view: PeriodView) -> ReportSection:
@@ -227,17 +360,25 @@ def change(view: PeriodView) -> ReportSection:
     then, now = totals(before), view.total
     rows: list[tuple[Value, ...]] = []
 
-    def compare(what: str, new: float | None, old: float | None, *, more_is_better: bool) -> None:
+    def compare(
+        what: str, new: float | None, old: float | None, *, more_is_better: bool | None
+    ) -> None:
+        """None is for what is neither good nor bad by itself."""
         if new is None or old is None:
             return
         difference = new - old
         verdict = "as before"
         if abs(difference) >= 0.001:
-            verdict = "better" if (difference > 0) == more_is_better else "worse"
+            verdict = (
+                ("more" if difference > 0 else "less")
+                if more_is_better is None
+                else ("better" if (difference > 0) == more_is_better else "worse")
+            )
         rows.append((what, new, old, difference, verdict))
 
     for what, of, whole, more_is_better in (
-        ("Held, of all GPU hours", held, lambda one: sum(one.values()), True),
+        ("Held, of all GPU hours", held, lambda one: sum(one.values()), None),
+        ("Used, of all GPU hours", used, lambda one: sum(one.values()), True),
         ("Used, of what was held", used, held, True),
         ("Useful, of what was held", useful, held, True),
     ):

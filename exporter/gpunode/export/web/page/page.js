@@ -104,11 +104,19 @@ function summary(node) {
   return [...groups].map(([word, count]) => `${count} ${word}`).join(", ");
 }
 
+// An instance of MIG is a part of a GPU.
+function inventory(gpus) {
+  const parts = gpus.filter((gpu) => gpu.instance).length;
+  const whole = gpus.length - parts;
+  const counted = (count, what) => `${count} ${what}${count > 1 ? "s" : ""}`;
+  return [...(whole ? [counted(whole, "GPU")] : []), ...(parts ? [counted(parts, "MIG instance")] : [])].join(" and ");
+}
+
 function showFindings(node) {
   const pressing = node.findings.some((one) => one.urgency === "now" || one.urgency === "soon");
   const all = [...node.findings];
   if (node.calm) {
-    const sentence = `${node.gpus.length} GPU${node.gpus.length > 1 ? "s" : ""}: ${summary(node)}.`;
+    const sentence = `${inventory(node.gpus)}: ${summary(node)}.`;
     const gaps = [...(node.silent.length ? ["some sources do not answer"] : []), ...(node.unread.some((one) => !one.bound) ? ["not everything that was met is understood"] : []), ...(node.unread.some((one) => one.bound) ? ["there was more than is read"] : [])];
     const below = gaps.length ? ` But ${gaps.join(", and ")}: see below.` : "";
     all.unshift({ urgency: "fine", title: node.calm, remedy: sentence + below, evidence: [], gpus: [] });
@@ -206,7 +214,10 @@ class Row {
     if (gpu.waited_for_by.length) words.push(`holds up ${gpu.waited_for_by.length > 2 ? `${gpu.waited_for_by.length} GPUs` : named(gpu.waited_for_by)}`);
     if (gpu.cause && gpu.cause !== "none" && gpu.share < 0.995) words.push(`${percent(gpu.share)} of its time`);
     const since = sinceWhen(gpu);
-    if (since !== null && gpu.urgency !== "fine") words.push(`for ${lasting(node.time - since)}`);
+    if (since !== null && gpu.urgency !== "fine") {
+      const longer = since === hour.times[0]; // what was before is not in the history
+      words.push(`for ${longer ? "more than " : ""}${lasting(node.time - since)}`);
+    }
     return words.join(" · ");
   }
 

@@ -1,0 +1,230 @@
+"""What the report says of periods that are put together by hand, to the hour."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from gpunode.report.billing import Billing
+from gpunode.report.document import Report, Table
+from gpunode.report.history import DAY, HOUR, JobKey, JobPast, NodeKey, NodePast, Past, Period
+from gpunode.report.page import html
+from gpunode.report.sections import report
+from gpunode.report.sections.losses import loss_of
+from gpunode.report.view import PeriodView
+from tests.bench import forecasts
+
+START = 1_785_542_400 // DAY * DAY
+Days = Mapping[int, float]
+
+
+def past(days: int = 42) -> Past:
+    return Past(Period(START, START + days * DAY))
+
+
+def cluster(
+    of: Past, name: str, gpus: float, used: float, idle: float = 0.0, grows: float = 0.0
+) -> None:
+    """A cluster whose held GPUs grow by so many a day."""
+    own = of.clusters.setdefault(name, {})
+    for at in range(of.period.start + HOUR, of.period.end + 1, HOUR):
+        grown = used + grows * ((at - of.period.start) // DAY)
+        own[at] = {"compute": grown, "idle": idle, "free": gpus - grown - idle}
+
+
+def job(of: Past, name: str, *, states: Mapping[str, float], user: str = "kim") -> JobPast:
+    """A job with these GPUs in each state all the time."""
+    found = of.jobs[JobKey("a", "", name, user)]
+    for state, gpus in states.items():
+        found.states[state] += gpus * of.period.hours
+    for at in range(of.period.start + DAY, of.period.end + 1, DAY):
+        found.held[at] += 24 * sum(states.values())
+        found.idle[at] += 24 * states.get("idle", 0.0)
+    return found
+
+
+def told(of: Past, before: Past | None = None, **billing: object) -> Report:
+    view = PeriodView(
+        of, before or Past(of.period.before), Billing.model_validate(billing), "namespace"
+    )
+    return report(view, "http://prometheus", ())
+
+
+def says(of: Report, section: str) -> str:
+    return next(one.says for one in of.sections if one.name == section)
+
+
+def table(of: Report, section: str, name: str) -> Table:
+    return next(one for one in of.sections if one.name == section).table(name)
+
+
+def cells(found: Table, column: str) -> list[object]:
+    at = [one.name for one in found.columns].index(column)
+    return [row[at] for row in found.rows]
+
+
+def test_a_gap_in_one_cluster_does_not_lower_demand() -> None:
+    whole, holed = past(), past()
+    for of in (whole, holed):
+        cluster(of, "a", 256, 140, grows=1)
+        cluster(of, "b", 200, 90)
+    for at in list(holed.clusters["b"])[500:564]:
+        del holed.clusters["b"][at]
+    for at in list(holed.clusters["b"])[-30:]:  # also at the end, where it is no cluster that went
+        del holed.clusters["b"][at]
+    week = table(told(holed), "demand", "week")
+    for held, supply in zip(cells(week, "held"), cells(week, "supply"), strict=True):
+        assert isinstance(held, float)
+        assert held >= 230
+        assert supply == pytest.approx(456)
+    trends = [cells(table(told(of), "demand", "trend"), "trend")[-1] for of in (whole, holed)]
+    assert trends[1] == pytest.approx(trends[0], abs=0.1)
+    assert "For 94 of 2,016 cluster hours there are no data" in told(holed).finding
+    assert "94 of 2,016 cluster hours have no data" in says(told(holed), "coverage")
+    assert "In 0 of 914 hours every GPU was held" in says(told(holed), "demand")
+
+
+def test_a_cluster_that_goes_is_no_gap() -> None:
+    of = past()
+    cluster(of, "a", 100, 50)
+    cluster(of, "b", 100, 50)
+    for at in list(of.clusters["b"])[400:]:
+        del of.clusters["b"][at]
+    assert "In 0 of 1,008 hours" in says(told(of), "demand")
+
+
+def test_the_finding_names_what_costs_most() -> None:
+    free, lost = past(), past()
+    cluster(free, "a", 100, 20, idle=10)
+    cluster(lost, "a", 100, 20, idle=60)
+    assert "What costs most is GPUs that nobody held: 70,560 GPU hours, worth EUR 141,120." in (
+        told(free, price=2, currency="EUR").finding
+    )
+    assert "nobody held" not in told(lost, price=2).finding
+    assert "nobody held" not in told(free).finding, "nothing has a price"
+
+
+def test_reclaiming_what_is_merely_held_makes_supply_last() -> None:
+    of = past(84)
+    cluster(of, "a", 200, 60, idle=40, grows=0.9)
+    job(of, "notebook", states={"idle": 16.0}, user="ann")
+    job(of, "forgotten", states={"idle": 14.0, "compute": 2.0}, user="bob")
+    job(of, "left", states={"idle": 8.0}, user="cem")
+    job(of, "small", states={"idle": 2.0}, user="dee")
+    job(of, "works", states={"idle": 40.0, "compute": 60.0}, user="eve")
+    found = says(told(of), "demand")
+    before, reclaimed = found.split(" Reclaim these 3 holdings")
+    assert "takes every GPU around 20 Nov 2026" in before
+    for name in ("notebook of ann (16 GPUs)", "forgotten of bob (14 GPUs)", "left of cem (8 GPUs)"):
+        assert name in reclaimed
+    assert "around 1 Jan 2027" in reclaimed
+    rows = table(told(of), "demand", "reclaimable")
+    assert cells(rows, "job") == ["notebook", "forgotten", "left"]
+    merely = next(
+        figure.value
+        for section in told(of).sections
+        for figure in section.figures
+        if figure.name == "merely_held"
+    )
+    assert merely == pytest.approx(40)
+
+
+@pytest.mark.parametrize(
+    ("days", "told_of"),
+    [(13, "it takes 14 of them"), (20, "it takes 21 days of data"), (35, "80\u202f% confidence")],
+)
+def test_a_short_history_has_no_interval(days: int, told_of: str) -> None:
+    of = past(days)
+    cluster(of, "a", 200, 60, grows=0.9)
+    for number, states in enumerate(of.clusters["a"].values()):
+        states["compute"] += (number // 24) ** 2 * 7 % 5
+    assert told_of in says(told(of), "demand")
+    assert ("80\u202f%" in says(told(of), "demand")) == (days >= 21)
+
+
+def test_a_job_that_used_nothing_is_among_those_under_half() -> None:
+    of = past(2)
+    cluster(of, "a", 100, 20, idle=8)
+    job(of, "parked", states={"idle": 4.0})
+    job(of, "busy", states={"compute": 4.0})
+    assert cells(table(told(of), "idle", "half_used"), "job") == ["parked"]
+
+
+def test_what_an_owner_gets_back_is_the_sum_of_his_jobs() -> None:
+    of = past(2)
+    cluster(of, "a", 100, 60)
+    first = job(of, "first", states={"starved": 4.0, "compute": 4.0})
+    first.causes["shm"] = 100.0
+    job(of, "second", states={"idle": 8.0})
+    job(of, "third", states={"launch": 1.0, "compute": 7.0})
+    rows = table(told(of, price=3), "losers", "owners")
+    (back,) = cells(rows, "given_back")
+    assert back == pytest.approx(
+        sum(loss_of(one.states, one.causes).given_back for one in of.jobs.values())
+    )
+    assert back == sum(map(float, map(str, cells(table(told(of), "losers", "jobs"), "given_back"))))
+    assert cells(rows, "cause") == ["idle"]
+    assert cells(rows, "cost") == [pytest.approx(3 * 48 * 13)]
+
+
+def test_holding_more_is_not_called_better() -> None:
+    now = past(7)
+    before = Past(now.period.before)
+    cluster(now, "a", 100, 50, idle=40)
+    cluster(before, "a", 100, 50)
+    rows = table(told(now, before), "change", "change")
+    verdicts = dict(zip(cells(rows, "what"), cells(rows, "verdict"), strict=True))
+    assert verdicts["Held, of all GPU hours"] == "more"
+    assert verdicts["Used, of all GPU hours"] == "as before"
+    assert "better" not in verdicts.values()
+
+
+def test_a_gpu_that_flaps_is_one_failure() -> None:
+    of = past(28)
+    cluster(of, "a", 32, 16)
+    for node in range(4):
+        of.nodes[NodeKey("a", f"n{node}")] = NodePast({"free": 8.0 * 672}, 672.0)
+    flapping = {START + day * DAY: 0.25 for day in range(1, 13)}
+    of.faults["GPU-1", NodeKey("a", "n0"), "XID 94"] = flapping
+    for node in range(1, 4):
+        of.faults["", NodeKey("a", f"n{node}"), "network"] = {START + node * DAY: 0.25}
+    of.faults["", NodeKey("a", "n1"), "network"][START + 20 * DAY] = 0.25
+    rows = table(told(of), "failures", "faults")
+    assert dict(zip(cells(rows, "fault"), cells(rows, "count"), strict=True)) == {
+        "XID 94": 1,
+        "network": 4,
+    }
+    assert dict(zip(cells(rows, "fault"), cells(rows, "times"), strict=True)) == {
+        "XID 94": 12,
+        "network": 4,
+    }
+
+
+def test_what_a_cause_was_named_for_has_no_price_where_nothing_comes_back() -> None:
+    of = past(7)
+    cluster(of, "a", 100, 50)
+    of.causes["memory_bandwidth"] = 6400.0
+    of.gains["memory_bandwidth"] = {"estimate": 0.0, "lower": 0.0, "upper": 0.0}
+    assert cells(table(told(of, price=2.5), "causes", "causes"), "cost") == [0.0]
+    assert "16,0" not in html(told(of, price=2.5))
+
+
+def test_what_helps_is_below_the_figures_and_no_word_is_broken() -> None:
+    of = past(7)
+    cluster(of, "a", 100, 50)
+    long = job(of, "x" * 60, states={"starved": 4.0})
+    long.causes["data_loading_cpu"] = 9999.0
+    page = html(told(of))
+    row = page[page.index('<tr class="said">') :]
+    assert row.index("What helps</b>") < row.index("</tr>")
+    assert "<th" not in page[page.index("Jobs that lost most") :].split("What helps")[0][-400:]
+    assert "data_loading_cpu" in page, "a name of a cause is whole"
+    assert f"{'x' * 24}<wbr>{'x' * 24}<wbr>{'x' * 12}" in page
+    assert "anywhere }" not in page.partition("code {")[0]
+
+
+def test_intervals_hold_what_they_say() -> None:
+    """As `make bench BENCH=forecasts` measures with 200 fleets of each length of time."""
+    for what, share in forecasts.held(50, days=42, others=20).items():
+        assert 0.7 <= share <= 0.92, (what, share)
