@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,7 +49,13 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A registry of images and charts on this machine."""
     port = free_port()
     log = tmp_path_factory.mktemp("registry") / "log"
-    with program([need("registry"), "serve", "--address", f"127.0.0.1:{port}"], log):
+    with program([need("registry"), f"-port={port}"], log):
         address = f"127.0.0.1:{port}"
-        until(lambda: subprocess.run([need("crane"), "catalog", address]).returncode == 0)
+
+        def answers() -> bool:
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{address}/v2/"):
+                return True
+            return False
+
+        until(answers)
         yield address

@@ -82,6 +82,16 @@ yes
 {{- end -}}
 {{- end -}}
 
+{{/* What the platform needs, in YAML; nothing for none. */}}
+{{- define "gpunode.platform" -}}
+{{- with .Values.platform -}}
+{{- $all := $.Files.Get "files/platforms.yaml" | fromYaml -}}
+{{- $needs := get $all . -}}
+{{- with $needs.cannot -}}{{- fail (printf "platform %s: %s (%s)" $.Values.platform . $needs.source) -}}{{- end -}}
+{{- $needs | toYaml -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Values that an upgrade with --reuse-values keeps may be older than the key. */}}
 {{- define "gpunode.kubeletPath" -}}
 {{- .Values.kubeletPath | default "/var/lib/kubelet/pod-resources" -}}
