@@ -35,6 +35,29 @@ OF_THE_CHART = {
 }
 """Settings that the chart gives the daemon as options, which would override those of a file."""
 
+REFUSED = {
+    "arguments": "every metric is exported; drop some with monitor.metricRelabelings",
+    "autoscaling": "there is one pod on each node; see verticalPodAutoscaler",
+    "hostPID": "it comes with the profiles jobs and network, which need it",
+    "ingress": "each node is a target of its own; Prometheus scrapes the pods",
+    "monitor.bearerTokenFile": (
+        "the Prometheus Operator deprecates it; name a Secret in monitor.authorization, or a file "
+        "in monitor.endpoint with monitor.kind ServiceMonitor"
+    ),
+    "monitor.jobLabel": (
+        'the rules select job="gpunode"; set another with monitor.relabelings, and '
+        "rules.settings.scrape_jobs to it"
+    ),
+    "persistence": "the daemon keeps nothing",
+    "podDisruptionBudget": "a drain leaves the pods of a DaemonSet alone",
+    "rbac": "the daemon never asks the API server, so it needs no rights there",
+    "replicaCount": "there is one pod on each node",
+    "updateStrategy.rollingUpdate.maxSurge": (
+        "two daemons on a node would be one target, and only one has the socket of jobs"
+    ),
+}
+"""Values of other exporters' charts that this one does not have, and why or what instead."""
+
 ENABLED = {
     "type": "boolean",
     "description": "Of no effect here: the condition of a chart that depends on this one.",
@@ -149,6 +172,15 @@ def schema() -> dict[str, Any]:
             one = {"type": KINDS[type(value.default)]}
         said = {"description": value.description} if value.description else {}
         where["properties"][value.path[-1]] = one | value.schema | said
+    for name, why in REFUSED.items():
+        *within, last = name.split(".")
+        where = made
+        for part in within:
+            where = where["properties"].get(part, {})
+            if "properties" not in where:
+                break
+        else:
+            where["properties"][last] = {"description": f"Refused: {why}."}  # by a template
     return made
 
 
@@ -179,6 +211,7 @@ def _special() -> dict[str, dict[str, Any]]:
         **named,
         "config": settings,
         "nodeSelector": texts,
+        "affinity": {"type": ["object", "null"]},
         "platform": {"enum": ["", *(one.name for one in PLATFORMS)]},
         "updateStrategy": {
             **_closed({"type": {"enum": ["RollingUpdate", "OnDelete"]}, "rollingUpdate": {}}),
@@ -193,6 +226,9 @@ def _special() -> dict[str, dict[str, Any]]:
         ),
         "rules.severities": _closed(dict.fromkeys(get_args(Severity), severity)),
     }
+
+
+FROM_HERE = "# Generated from helm/generate.py by `make chart-files`; do not edit.\n"
 
 
 def platforms() -> str:
@@ -274,6 +310,7 @@ def files() -> dict[Path, str]:
         },
         CHART / "values.schema.json": json.dumps(schema(), indent=2, ensure_ascii=False) + "\n",
         CHART / "files" / "platforms.yaml": platforms(),
+        CHART / "files" / "refused.yaml": FROM_HERE + yaml.safe_dump(REFUSED, width=200),
         CHART / "README.md": readme(),
     }
 
