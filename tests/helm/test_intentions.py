@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from helm.generate import REFUSED
-from tests.helm.test_chart import CHART, NEWEST, OLDEST, ROOT, daemon_of, helm, render, the
+from tests.helm.test_chart import CHART, NEWEST, OLDEST, daemon_of, helm, render, the
+from tests.needs import ROOT
 
 POD = ("DaemonSet", "spec", "template", "spec")
 META = ("DaemonSet", "spec", "template", "metadata")

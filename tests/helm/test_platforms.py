@@ -26,7 +26,7 @@ def needs_of(name: str, folder: Path, **values: Any) -> dict[str, Any]:
     }
 
 
-NOTHING = {"class": None, "driver": [], "privileged": False, "asks": False}
+NOTHING: dict[str, Any] = {"class": None, "driver": [], "privileged": False, "asks": False}
 NVIDIA = {**NOTHING, "class": "nvidia"}
 ASKS = {**NOTHING, "asks": True}
 EXPECTED = {
