@@ -35,7 +35,7 @@ def test_two_builds_of_a_tag_give_one_digest_which_a_registry_keeps(
     assert json.loads(bill.read_text())["metadata"]["component"]["version"] == VERSION
 
     crane, address = need("crane"), f"{registry}/gpunode:{VERSION}"
-    subprocess.run([crane, "push", "--index", str(built / "index"), address], check=True)
+    subprocess.run([crane, "push", str(built / "index"), address], check=True)
     kept = subprocess.run([crane, "digest", address], capture_output=True, text=True, check=True)
     assert kept.stdout.strip() == digests[0]["index.digest"]
     config = json.loads(subprocess.check_output([crane, "config", address]))
