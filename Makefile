@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test attacks integration tools lint bench golden docs alerts xids dashboards dashboards-data story pictures report-data page fuzz incidents scenarios monitoring kubernetes chart chart-files fleet podresources lock image clean
+.PHONY: demo test attacks integration tools lint bench golden docs alerts xids dashboards dashboards-data story pictures report-data page fuzz incidents scenarios monitoring kubernetes chart chart-files fleet podresources lock image release release-image release-index release-dry-run clean
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -88,7 +88,7 @@ MONITORING := .monitoring
 BUILD := alerts/build.sh $(CURDIR)/$(MONITORING)
 
 # Prometheus numbers its Go module 0.X for 3.X. Without service discovery it builds in minutes.
-monitoring: $(addprefix $(MONITORING)/, prometheus alertmanager vmalert pint otelcol grafana)  ## Prometheus 3, Alertmanager, VictoriaMetrics, pint and OpenTelemetry's Collector, built with Go, and what Grafana draws tables with
+monitoring: $(addprefix $(MONITORING)/, prometheus alertmanager vmalert pint otelcol grafana crane actionlint)  ## Prometheus 3, Alertmanager, VictoriaMetrics, pint, OpenTelemetry's Collector, a registry and actionlint, built with Go, and what Grafana draws tables with
 $(MONITORING)/prometheus:
 	$(BUILD) github.com/prometheus/prometheus v0.313.5 cmd/prometheus cmd/promtool
 $(MONITORING)/alertmanager:
@@ -104,6 +104,11 @@ $(MONITORING)/grafana: tests/dashboards/grafana/package-lock.json
 	mkdir -p $@ && cp tests/dashboards/grafana/package*.json $@
 	npm ci --prefix $@ --ignore-scripts --no-audit --no-fund --loglevel=error
 	touch $@
+
+$(MONITORING)/crane:
+	$(BUILD) github.com/google/go-containerregistry v0.22.1 cmd/registry cmd/crane
+$(MONITORING)/actionlint:
+	$(BUILD) github.com/rhysd/actionlint v1.7.12 cmd/actionlint
 
 kubernetes: $(addprefix $(MONITORING)/, helm kube-apiserver)  ## Helm, and a Kubernetes control plane with etcd, built with Go
 $(MONITORING)/helm:
@@ -126,20 +131,66 @@ fleet: $(INSTALLED)  ## 1,250 simulated nodes before one Prometheus
 podresources: $(INSTALLED)  ## rewrite what is generated from the kubelet's protocol
 	cd exporter/gpunode/node/kubelet && $(CURDIR)/$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. podresources.proto
 
-lock: $(INSTALLED)  ## newest versions of what the image carries, with hashes
+lock: $(INSTALLED)  ## newest versions of what the image carries and of what builds a release, with hashes
 	$(BIN)/uv pip compile --quiet --upgrade $(LOCK)
+	$(BIN)/uv pip compile --quiet --upgrade $(LOCK_OF_RELEASE)
 
-# Adds what pyproject.toml newly asks for; otherwise the versions stay.
+# Adds what pyproject.toml newly asks for; otherwise the versions stay. The lock holds for every
+# Python and architecture that the project supports.
 docker/requirements.txt: pyproject.toml $(INSTALLED)
 	$(BIN)/uv pip compile --quiet $(LOCK)
 
-LOCK := pyproject.toml --extra exporter --python-version 3.13 --generate-hashes --no-header --no-annotate --no-emit-index-url --output-file docker/requirements.txt
+docker/release.txt: pyproject.toml $(INSTALLED)
+	$(BIN)/uv pip compile --quiet $(LOCK_OF_RELEASE)
+
+LOCKED := pyproject.toml --universal --python-version 3.10 --generate-hashes --no-header --no-annotate --no-emit-index-url
+LOCK := $(LOCKED) --extra exporter --output-file docker/requirements.txt
+LOCK_OF_RELEASE := $(LOCKED) --extra release --output-file docker/release.txt
 
 ENGINE ?= docker
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' exporter/gpunode/__init__.py)
+# All that an image says of time is the time of its commit, so that two builds are the same:
+# https://reproducible-builds.org/docs/source-date-epoch/
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
+REVISION ?= $(shell git rev-parse HEAD)
+image: export SOURCE_DATE_EPOCH := $(SOURCE_DATE_EPOCH)
 image:  ## the image, with docker, or ENGINE=podman or buildah
-	$(ENGINE) build --file docker/Dockerfile --tag gpunode --tag gpunode:$(VERSION) \
-	  --build-arg VERSION=$(VERSION) --build-arg REVISION=$$(git rev-parse HEAD) --build-arg CREATED=$$(git log -1 --format=%cI) .
+	$(ENGINE) build $(if $(filter docker,$(ENGINE)),--provenance=false,--timestamp=$(SOURCE_DATE_EPOCH)) $(IMAGE_OPTIONS) \
+	  --file docker/Dockerfile --tag gpunode --tag gpunode:$(VERSION) \
+	  --build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION) --build-arg SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) \
+	  --build-arg CREATED=$$(date --utc --date=@$(SOURCE_DATE_EPOCH) +%FT%TZ) .
+
+# A release: docs/release.md. `helm.release` says what a tag has to agree with.
+release: $(INSTALLED)  ## commit and tag a version: make release VERSION=1.2.3
+	test -z "$$(git status --porcelain)" || { echo "commit or remove what git status shows" >&2; exit 1; }
+	$(BIN)/python -m helm.release prepare $(VERSION)
+	$(MAKE) docs alerts dashboards
+	git commit --all --message "Release $(VERSION)"
+	git tag --annotate --message "gpunode $(VERSION)" v$(VERSION)
+	$(BIN)/python -m helm.release check v$(VERSION)
+	@echo "What is left: git push --atomic origin HEAD v$(VERSION)"
+
+RELEASED := dist/image
+release-image:  ## the image of a tag for this architecture: make release-image TAG=v1.2.3 ENGINE="sudo buildah"
+	rm -rf $(RELEASED)/tree && mkdir -p $(RELEASED)
+	$(PYTHON) -m helm.release tree $(TAG) $(RELEASED)/tree
+	$(MAKE) --directory $(RELEASED)/tree image ENGINE="$(ENGINE)" \
+	  REVISION=$$(git rev-parse $(TAG)^{commit}) SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct $(TAG))
+	rm -rf $(RELEASED)/tree
+	architecture=$$($(ENGINE) inspect --type image --format '{{.OCIv1.Architecture}}' localhost/gpunode) && \
+	  $(ENGINE) push --quiet --digestfile=$(RELEASED)/$$architecture.digest localhost/gpunode oci-archive:$(RELEASED)/$$architecture.tar && \
+	  container=$$($(ENGINE) from localhost/gpunode) && \
+	  cat "$$($(ENGINE) mount $$container)/opt/gpunode/sbom.cdx.json" >$(RELEASED)/$$architecture.cdx.json && \
+	  $(ENGINE) rm $$container
+
+release-index:  ## one image of those of all architectures in dist/image
+	$(ENGINE) manifest create localhost/gpunode-index
+	for one in $(RELEASED)/*.tar; do $(ENGINE) manifest add localhost/gpunode-index "oci-archive:$$one"; done
+	$(ENGINE) manifest push --quiet --all --digestfile=$(RELEASED)/index.digest localhost/gpunode-index "oci:$(RELEASED)/index"
+	$(ENGINE) manifest rm localhost/gpunode-index
+
+release-dry-run: $(INSTALLED)  ## all of a release that needs no account: builds twice, checks, pushes to a registry here
+	$(BIN)/pytest -n 0 -v -rP tests/packaging/test_release.py tests/packaging/release_image.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .grimp_cache .fuzz .hypothesis dist

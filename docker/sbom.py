@@ -1,18 +1,23 @@
 """Writes what an image contains, as CycloneDX: ``sbom.py PACKAGES BASE``.
 
-PACKAGES is a folder of Python packages, BASE the root of a Debian or distroless image.
+PACKAGES is a folder of Python packages, BASE the root of a Debian or distroless image. It fails
+where BASE does not say that it has the C library or Python: then it may not say the rest either.
 https://cyclonedx.org/docs/1.6/json/
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from email.parser import HeaderParser
 from importlib.metadata import distributions
 from pathlib import Path
 from urllib.parse import quote
+
+EVERY_BASE = {"the C library": r"libc6", "Python": r"(lib)?python3\.\d+(-minimal|-stdlib)?"}
+"""The packages of Debian without which nothing here runs."""
 
 
 def component(kind: str, name: str, version: str, licence: str = "") -> dict[str, object]:
@@ -56,9 +61,28 @@ def version(folder: Path) -> str:
     return text.split('__version__ = "')[1].partition('"')[0]
 
 
+def without(found: list[dict[str, object]]) -> list[str]:
+    """What every base has, and this one does not name."""
+    names = [str(each["name"]) for each in found]
+    return [
+        what
+        for what, pattern in EVERY_BASE.items()
+        if not any(re.fullmatch(pattern, name) for name in names)
+    ]
+
+
 def bom(packages: Path, base: Path) -> dict[str, object]:
-    """The whole document; without the time, so that the same build writes the same."""
-    components = [*python_packages(packages), *debian_packages(base)]
+    """The whole document; without the time, so that the same build writes the same.
+
+    Raises ``ValueError`` where the base does not say what it consists of.
+    """
+    of_base = list(debian_packages(base))
+    if lacking := without(of_base):
+        raise ValueError(
+            f"{' and '.join(lacking)}: not in {base}/var/lib/dpkg; "
+            "BASE must be an image of Debian or distroless that lists its packages"
+        )
+    components = [*python_packages(packages), *of_base]
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
@@ -74,4 +98,8 @@ def bom(packages: Path, base: Path) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    json.dump(bom(Path(sys.argv[1]), Path(sys.argv[2])), sys.stdout, indent=1)
+    try:
+        document = bom(Path(sys.argv[1]), Path(sys.argv[2]))
+    except ValueError as error:
+        sys.exit(f"sbom.py: {error}")
+    json.dump(document, sys.stdout, indent=1)

@@ -25,6 +25,8 @@ GET = {
         ("helm", "kubectl", "etcd", "kube-apiserver", "kube-controller-manager"),
         "make kubernetes, with Go",
     ),
+    **dict.fromkeys(("registry", "crane"), "make .monitoring/crane, with Go"),
+    "actionlint": "make .monitoring/actionlint, with Go",
     "otelcol": "make .monitoring/otelcol, with Go",
     "bwrap": "apt-get install bubblewrap",
     **dict.fromkeys(("setpriv", "nsenter"), "apt-get install util-linux"),

@@ -6,9 +6,11 @@ import os
 import sys
 from typing import NoReturn
 
+from gpunode import __version__
+
 
 def main() -> NoReturn:
-    """Run a command; the base install contains only the training client and has none.
+    """Run a command; the base install contains only the training client and knows its version.
 
     Ends at once: a thread may be in a driver that hangs, and an ordinary exit would tear down the
     driver's code under it.
@@ -20,6 +22,12 @@ def main() -> NoReturn:
     try:
         from gpunode.cli.commands import main as run
     except ModuleNotFoundError as error:
+        if sys.argv[1:] == ["--version"]:
+            print(f"gpunode {__version__}")
+            print(
+                "Only the client for training code is here. For the rest: install gpunode[exporter]"
+            )
+            sys.exit(0)
         print(f"gpunode: {error.name} is missing: install gpunode[exporter]", file=sys.stderr)
         sys.exit(2)
     status: object = 0

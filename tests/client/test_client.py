@@ -24,6 +24,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpunode import __version__
 from gpunode.client import Session
 from gpunode.client.protocol import BEST_OF, PHASES, VERSION
 from gpunode.client.sender import Account, compiled_graphs, for_gpus
@@ -528,6 +529,27 @@ def test_importing_the_client_takes_the_standard_library_alone() -> None:
     )
     loaded = {name for name in eval(ran.stdout) if not name.startswith("_")}
     assert loaded - set(sys.stdlib_module_names) <= {"gpunode"}
+
+
+@pytest.mark.parametrize(
+    ("option", "status", "said"),
+    [("--version", 0, f"gpunode {__version__}\n"), ("doctor", 2, "gpunode: ")],
+)
+def test_without_its_libraries_the_command_says_what_to_install(
+    option: str, status: int, said: str
+) -> None:
+    code = f"import sys; sys.path.insert(0, 'exporter'); sys.argv = ['gpunode', {option!r}]"
+    ran = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", f"{code}; from gpunode.__main__ import main; main()"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == status
+    told = ran.stdout + ran.stderr
+    assert told.startswith(said)
+    assert told.endswith(": install gpunode[exporter]\n")
 
 
 # Real PyTorch, in the Python that has it.

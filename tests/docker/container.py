@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from packaging.requirements import Requirement
 
-from gpunode import __version__
 from tests.attacks import seccomp
 from tests.daemon import Daemon, free_port, pass_on
 from tests.fakes.nvml import FakeDriver
@@ -38,12 +38,20 @@ NOBODY = 65534
 SUITE = "trixie"
 """The release of Debian with the Python of ``docker/Dockerfile``."""
 
+LISTED = (
+    'for deb in "$1"/var/cache/apt/archives/*.deb; do '
+    'mkdir -p "$1/var/lib/dpkg/status.d"; '
+    'dpkg-deb --field "$deb" >"$1/var/lib/dpkg/status.d/$(basename "$deb" .deb)"; done'
+)
+"""Lists what was extracted in the way of distroless images."""
+
 BASES: dict[str, Sequence[str]] = {
     "build": ("--variant=minbase", "--include=python3,python3-pip,ca-certificates"),
     "base": (
         "--variant=extract",  # no shell and no package manager that works, as in distroless images
         "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
         "--include=python3",
+        f"--extract-hook={LISTED}",
     ),
 }
 
@@ -54,12 +62,21 @@ KUBELET = "/var/lib/kubelet/pod-resources"
 DRIVER = "/usr/local/nvidia/lib64"
 
 
-PINNED = re.compile(r"^([a-z0-9-]+)==(\S+) \\$", re.MULTILINE)
+PINNED = re.compile(r"^(\S.+) \\$", re.MULTILINE)
+PYTHON = "3.13"
+"""Of the image."""
 
 
-def locked() -> dict[str, str]:
-    """The versions that the image is made of."""
-    return dict(PINNED.findall((ROOT / "docker/requirements.txt").read_text()))
+def locked(python: str = PYTHON) -> dict[str, str]:
+    """The versions that are installed with a version of Python."""
+    lines = PINNED.findall((ROOT / "docker/requirements.txt").read_text())
+    wanted = [Requirement(line) for line in lines]
+    there = {"python_version": python, "python_full_version": f"{python}.0"}
+    return {
+        each.name: str(each.specifier).removeprefix("==")
+        for each in wanted
+        if each.marker is None or each.marker.evaluate(there)
+    }
 
 
 def bases() -> Iterator[tuple[str, Path]]:
@@ -89,50 +106,77 @@ class Image:
         return dict(variable.split("=", 1) for variable in self.config["Env"])
 
 
-@contextmanager
-def image() -> Iterator[Image]:
-    """Build the image as ``docker/Dockerfile`` says, by root."""
-    with tempfile.TemporaryDirectory(prefix="gpunode-image-") as name:
-        folder = Path(name)
-        folder.chmod(0o755)  # the container's user looks for its root here
-        store = ["--storage-driver=vfs", f"--root={folder}/store", f"--runroot={folder}/run"]
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A store of images of its own, with those to begin with in it."""
 
-        def buildah(*arguments: str) -> str:
-            command = ["buildah", *store, *arguments]
-            ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-            assert ended.returncode == 0, f"{command}: {ended.stdout[-3000:]}{ended.stderr[-3000:]}"
-            return ended.stdout.strip()
+    folder: Path
 
-        for name, root in bases():
-            begun = buildah("from", "scratch")
-            buildah("add", "--quiet", begun, str(root), "/")
-            buildah(
-                "commit", "--quiet", "--rm", "--disable-compression", begun, f"localhost/{name}"
-            )
-        pip = folder / "pip.conf"
+    @property
+    def engine(self) -> list[str]:
+        places = (f"--root={self.folder}/store", f"--runroot={self.folder}/run")
+        return ["buildah", "--storage-driver=vfs", *places]
+
+    def run(self, *arguments: str) -> str:
+        return ran([*self.engine, *arguments], ROOT)
+
+    def make(self, target: str, tree: Path, *variables: str) -> None:
+        """Run a target of the Makefile in a checkout, for an image."""
+        pip = self.folder / "pip.conf"
         pip.write_text(f"[global]\ncert = {certificates()}\n")
-        buildah(
-            *("build", "--isolation=chroot", "--pull-never", "--tag=localhost/gpunode"),
+        options = (
+            *("--isolation=chroot", "--pull-never"),
             *("--build-arg=BUILD=localhost/build", "--build-arg=BASE=localhost/base"),
-            *(
-                f"--build-arg=VERSION={__version__}",
-                "--build-arg=REVISION=",
-                "--build-arg=CREATED=",
-            ),
             "--ignorefile=docker/Dockerfile.dockerignore",
             f"--volume={certificates()}:{certificates()}:ro",
             f"--volume={pip}:/etc/pip.conf:ro",
-            *("--file=docker/Dockerfile", "."),
         )
-        buildah("push", "--quiet", "localhost/gpunode", f"oci:{folder}/pushed")
-        blobs = folder / "pushed/blobs/sha256"
-        mounted = buildah("mount", buildah("from", "localhost/gpunode"))
+        engine, given = f"ENGINE={' '.join(self.engine)}", f"IMAGE_OPTIONS={' '.join(options)}"
+        ran(["make", "--silent", target, engine, given, *variables], tree)
+
+    def push(self, name: str) -> tuple[Path, str]:
+        """The image in OCI's layout, and its digest."""
+        place, digest = self.folder / name, self.folder / f"{name}.digest"
+        self.run("push", "--quiet", f"--digestfile={digest}", "localhost/gpunode", f"oci:{place}")
+        return place, digest.read_text()
+
+
+def ran(command: Sequence[str], folder: Path) -> str:
+    """What a command prints. Raises ``AssertionError`` where it fails."""
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, f"{command}: {ended.stdout[-3000:]}{ended.stderr[-3000:]}"
+    return ended.stdout.strip()
+
+
+@contextmanager
+def store() -> Iterator[Store]:
+    """A store for as long as the block lasts, by root."""
+    with tempfile.TemporaryDirectory(prefix="gpunode-image-") as name:
+        made = Store(Path(name))
+        made.folder.chmod(0o755)  # the container's user looks for its root here
+        for base, root in bases():
+            begun = made.run("from", "scratch")
+            made.run("add", "--quiet", begun, str(root), "/")
+            options = ("--quiet", "--rm", "--disable-compression", "--timestamp=0")
+            made.run("commit", *options, begun, f"localhost/{base}")
+        yield made
+
+
+@contextmanager
+def image() -> Iterator[Image]:
+    """Build the image as ``make image`` does, by root."""
+    with store() as made:
+        folder = made.folder
+        made.make("image", ROOT)
+        pushed, _ = made.push("pushed")
+        blobs = pushed / "blobs/sha256"
+        mounted = made.run("mount", made.run("from", "localhost/gpunode"))
         root = folder / "root"
         subprocess.run(["cp", "--archive", mounted, str(root)], check=True)
         root.chmod(0o755)
         for place in ("proc", "sys", "dev", NODE[1:], DRIVER[1:]):
             (root / place).mkdir(parents=True, exist_ok=True)  # where a runtime mounts things
-        told = json.loads(buildah("inspect", "--type=image", "localhost/gpunode"))
+        told = json.loads(made.run("inspect", "--type=image", "localhost/gpunode"))
         compressed = sum(blob.stat().st_size for blob in blobs.iterdir())
         shutil.rmtree(folder / "store")
         yield Image(root, told["OCIv1"]["config"], compressed)

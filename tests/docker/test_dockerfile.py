@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 
 from tests.docker import container
 from tests.helm.test_chart import daemon_of, render
+
+SUPPORTED = ("3.10", "3.11", "3.12", "3.13", "3.14")
 
 
 def test_every_dependency_is_locked_in_a_version_that_fits() -> None:
@@ -19,17 +24,82 @@ def test_every_dependency_is_locked_in_a_version_that_fits() -> None:
     listed = project.split("\nexporter = [", 1)[1].split("\n]", 1)[0]
     wanted = [Requirement(text) for text in re.findall(r'"(.+)"', listed)]
     assert len(wanted) > 8
-    versions = container.locked()
-    for each in wanted:
-        assert versions[each.name] in each.specifier, f"{each}: make docker/requirements.txt"
+    for python in SUPPORTED:
+        versions = container.locked(python)
+        for each in wanted:
+            assert versions[each.name] in each.specifier, f"{each}: make docker/requirements.txt"
 
 
 def test_the_lock_has_hashes_and_no_address() -> None:
     text = (container.ROOT / "docker/requirements.txt").read_text()
     assert "://" not in text
     entries = re.split(r"\n(?=\S)", text.strip())
-    assert len(entries) == len(container.locked())
+    assert len(entries) >= len(container.locked())
     assert all("--hash=sha256:" in entry for entry in entries)
+
+
+PARAGRAPH = "Package: {}\nVersion: {}\nDescription: what\n it is\n"
+INSTALLED = {
+    "libc6": "2.41-12",
+    "libpython3.13-stdlib": "3.13.5-2",
+    "zlib1g": "1:1.3.dfsg+really1",
+}
+
+
+def bill_of(folder: Path, installed: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """What ``docker/sbom.py`` writes for a base with these packages and tzdata."""
+    packages, base = folder / "packages", folder / "base"
+    (packages / "gpunode").mkdir(parents=True)
+    (packages / "gpunode/__init__.py").write_text('__version__ = "1.2"\n')
+    info = packages / "Some_Thing-2.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: Some_Thing\nVersion: 2.0\nLicense-Expression: MIT\n")
+    status = base / "var/lib/dpkg"
+    (status / "status.d").mkdir(parents=True)
+    (status / "status").write_text("\n".join(PARAGRAPH.format(*each) for each in installed.items()))
+    (status / "status.d/tzdata").write_text(PARAGRAPH.format("tzdata", "2026a"))
+    (status / "status.d/tzdata.md5sums").write_text("0 a\n")
+    command = [sys.executable, "docker/sbom.py", str(packages), str(base)]
+    return subprocess.run(command, cwd=container.ROOT, capture_output=True, text=True, check=False)
+
+
+def test_the_bill_of_materials_has_the_packages_of_debian_and_of_distroless(
+    tmp_path: Path,
+) -> None:
+    written = bill_of(tmp_path, INSTALLED)
+    assert [found["purl"] for found in json.loads(written.stdout)["components"]] == [
+        "pkg:deb/debian/libc6@2.41-12",
+        "pkg:deb/debian/libpython3.13-stdlib@3.13.5-2",
+        "pkg:deb/debian/tzdata@2026a",
+        "pkg:deb/debian/zlib1g@1%3A1.3.dfsg%2Breally1",
+        "pkg:pypi/some-thing@2.0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"), [("libc6", "the C library: not"), ("libpython3.13-stdlib", "Python: not")]
+)
+def test_an_image_is_not_built_where_its_bill_of_materials_lacks_the_base(
+    lost: str, said: str, tmp_path: Path
+) -> None:
+    written = bill_of(tmp_path, {name: of for name, of in INSTALLED.items() if name != lost})
+    assert written.returncode == 1
+    assert not written.stdout
+    assert written.stderr.startswith(f"sbom.py: {said}")
+
+
+def test_the_lock_holds_for_every_python_that_the_project_supports() -> None:
+    project = (container.ROOT / "pyproject.toml").read_text()
+    assert 'requires-python = ">=3.10"' in project
+    assert tuple(re.findall(r"Python :: (3\.\d+)", project)) == SUPPORTED
+    made = subprocess.run(
+        ["make", "-n", "lock"], cwd=container.ROOT, capture_output=True, text=True
+    )
+    assert "--universal --python-version 3.10" in made.stdout
+    names = {name for python in SUPPORTED for name in container.locked(python)}
+    for python in SUPPORTED:
+        backports = {"exceptiongroup"} if python != "3.10" else set()
+        assert container.locked(python).keys() == names - backports
 
 
 def test_the_dockerfile_is_as_hadolint_advises() -> None:

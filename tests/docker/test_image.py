@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -127,32 +125,6 @@ def test_the_bill_of_materials_names_everything_in_its_version(image: container.
     assert {purl for purl in named if purl.startswith("pkg:pypi/")} == {
         f"pkg:pypi/{name}@{version}" for name, version in container.locked().items()
     }
-
-
-def test_the_bill_of_materials_has_the_packages_of_debian_and_of_distroless(
-    tmp_path: Path,
-) -> None:
-    packages, base = tmp_path / "packages", tmp_path / "base"
-    (packages / "gpunode").mkdir(parents=True)
-    (packages / "gpunode/__init__.py").write_text('__version__ = "1.2"\n')
-    info = packages / "Some_Thing-2.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Name: Some_Thing\nVersion: 2.0\nLicense-Expression: MIT\n")
-    paragraph = "Package: {}\nVersion: {}\nDescription: what\n it is\n"
-    status = base / "var/lib/dpkg"
-    (status / "status.d").mkdir(parents=True)
-    installed = (("libc6", "2.41-12"), ("zlib1g", "1:1.3.dfsg+really1"))
-    (status / "status").write_text("\n".join(paragraph.format(*each) for each in installed))
-    (status / "status.d/tzdata").write_text(paragraph.format("tzdata", "2026a"))
-    (status / "status.d/tzdata.md5sums").write_text("0 a\n")
-    command = [sys.executable, "docker/sbom.py", str(packages), str(base)]
-    ended = subprocess.run(command, cwd=container.ROOT, capture_output=True, check=True)
-    assert [found["purl"] for found in json.loads(ended.stdout)["components"]] == [
-        "pkg:deb/debian/libc6@2.41-12",
-        "pkg:deb/debian/tzdata@2026a",
-        "pkg:deb/debian/zlib1g@1%3A1.3.dfsg%2Breally1",
-        "pkg:pypi/some-thing@2.0",
-    ]
 
 
 def test_it_says_what_it_is_and_is_no_larger_than_it_must(image: container.Image) -> None:

@@ -285,6 +285,10 @@ def doctor(settings: DoctorSettings) -> None:
             console.print(f"\n{found.process}; {found.daemon}.", highlight=False, markup=False)
             for line in found.reporting:
                 console.print(f"{line}.", highlight=False, markup=False)
+            if found.chart:
+                print("\nThe Helm chart needs these values on this node:\n")
+                for name, value in found.chart.items():
+                    print(f"    {name}: {value}")
 
 
 def _whole_gpus(node: LocalNode) -> tuple[list[Gpu], str]:

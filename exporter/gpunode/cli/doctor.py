@@ -12,13 +12,14 @@ import re
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from gpunode.cli.platforms import chart_values
 from gpunode.config import (
     ClientSettings,
     DoctorSettings,
@@ -115,6 +116,9 @@ class Examination:
     less_accurate: tuple[str, ...] = ()
     """The GPUs whose ledger uses another model's ceilings, in a sentence each."""
 
+    chart: Mapping[str, str] = field(default_factory=dict)
+    """The values that the Helm chart needs on this node; none where it is not known."""
+
 
 def examine(
     node: Node, settings: DoctorSettings, patience: float = EXAMINATION_TIMEOUT
@@ -151,6 +155,7 @@ def examine(
         tuple(unread.values()),
         reporting,
         tuple(_less_accurate(loop)),
+        chart_values(node),
     )
 
 

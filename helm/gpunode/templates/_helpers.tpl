@@ -14,6 +14,23 @@
 {{- end -}}
 {{- end -}}
 
+{{/* The name of the port that is scraped. Values that --reuse-values keeps may be older than the key. */}}
+{{- define "gpunode.port" -}}
+{{- .Values.monitor.port | default "metrics" -}}
+{{- end -}}
+
+{{- define "gpunode.namespace" -}}
+{{- .Values.namespaceOverride | default .Release.Namespace -}}
+{{- end -}}
+
+{{/* The annotations of an object; those of its own win over those for all objects. */}}
+{{- define "gpunode.annotations" -}}
+{{- with merge (deepCopy (.more | default dict)) (.root.Values.commonAnnotations | default dict) -}}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end -}}
+{{- end -}}
+
 {{/* What never changes between two versions: a DaemonSet's selector may not. */}}
 {{- define "gpunode.selector" -}}
 app.kubernetes.io/name: {{ include "gpunode.name" . | quote }}
@@ -53,6 +70,21 @@ imagePullSecrets:
 {{- end -}}
 {{- end -}}
 
+{{/* Nodes with one of the labels by which GPU operators and clouds mark GPU nodes. */}}
+{{- define "gpunode.gpuNodes" -}}
+nodeAffinity:
+  requiredDuringSchedulingIgnoredDuringExecution:
+    nodeSelectorTerms:
+      - matchExpressions: [{key: nvidia.com/gpu.present, operator: In, values: ["true"]}]
+      - matchExpressions: [{key: feature.node.kubernetes.io/pci-10de.present, operator: In, values: ["true"]}]
+      - matchExpressions: [{key: feature.node.kubernetes.io/pci-0302_10de.present, operator: In, values: ["true"]}]
+      - matchExpressions: [{key: feature.node.kubernetes.io/pci-0300_10de.present, operator: In, values: ["true"]}]
+      - matchExpressions: [{key: cloud.google.com/gke-accelerator, operator: Exists}]
+      - matchExpressions: [{key: karpenter.k8s.aws/instance-gpu-manufacturer, operator: In, values: [nvidia]}]
+      - matchExpressions: [{key: eks.amazonaws.com/instance-gpu-manufacturer, operator: In, values: [nvidia]}]
+      - matchExpressions: [{key: kubernetes.azure.com/accelerator, operator: In, values: [nvidia]}]
+{{- end -}}
+
 {{- define "gpunode.image" -}}
 {{- $repository := .Values.image.repository -}}
 {{- with dig "imageRegistry" "" (.Values.global | default dict) -}}
@@ -79,6 +111,30 @@ imagePullSecrets:
 {{- $there := or (eq .kind "ConfigMap") (.root.Capabilities.APIVersions.Has (printf "monitoring.coreos.com/v1/%s" .kind)) -}}
 {{- if or (eq $enabled "true") (and (eq $enabled "auto") $there) -}}
 yes
+{{- end -}}
+{{- end -}}
+
+{{/* Fails for a value that other charts have and this one does not, with the reason. */}}
+{{- define "gpunode.refuse" -}}
+{{- range $name, $why := .Files.Get "files/refused.yaml" | fromYaml -}}
+{{- $at := $.Values -}}
+{{- range splitList "." $name -}}
+{{- $at = ternary $at dict (kindIs "map" $at) -}}
+{{- $at = get $at . -}}
+{{- end -}}
+{{- if and $at (not (kindIs "invalid" $at)) -}}
+{{- fail (printf "%s is not a value of this chart: %s" $name $why) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What the platform needs, in YAML; nothing for none. */}}
+{{- define "gpunode.platform" -}}
+{{- with .Values.platform -}}
+{{- $all := $.Files.Get "files/platforms.yaml" | fromYaml -}}
+{{- $needs := get $all . -}}
+{{- with $needs.cannot -}}{{- fail (printf "platform %s: %s (%s)" $.Values.platform . $needs.source) -}}{{- end -}}
+{{- $needs | toYaml -}}
 {{- end -}}
 {{- end -}}
 

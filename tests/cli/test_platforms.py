@@ -1,0 +1,64 @@
+"""A node of each Kubernetes platform, as far as files tell, and the chart's values for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpunode.cli.platforms import PLATFORMS, chart_values
+from gpunode.node.local import LocalNode
+
+SOCKET = "var/lib/kubelet/pod-resources/kubelet.sock"
+
+NODES: dict[str, dict[str, str]] = {
+    "rke2": {"etc/os-release": "ID=sles\n", "var/lib/rancher/rke2/server/node-token": ""},
+    "k3s": {"etc/os-release": "ID=ubuntu\n", "var/lib/rancher/k3s/agent/kubelet.kubeconfig": ""},
+    "talos": {"etc/os-release": 'NAME="Talos"\nID=talos\nVERSION_ID=v1.12.1\n'},
+    "openshift": {"etc/os-release": 'ID="rhcos"\nVERSION="418.94"\n'},
+    "bottlerocket": {"etc/os-release": 'ID=bottlerocket\nVARIANT_ID="aws-k8s-1.34-nvidia"\n'},
+    "gke": {
+        "etc/os-release": "ID=cos\n",
+        "home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.1": "",
+    },
+    "eks": {"etc/os-release": 'ID="amzn"\n', "etc/eks/image-credential-provider/config.json": ""},
+    "aks": {"etc/os-release": "ID=ubuntu\n", "opt/azure/containers/provision.sh": ""},
+}
+UNSEEN = {"eks-auto", "gke-autopilot"}
+"""Whose nodes are those of another, or show nothing."""
+
+
+def laid_out(files: dict[str, str], folder: Path) -> LocalNode:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return LocalNode(folder)
+
+
+def test_every_platform_has_a_node() -> None:
+    assert NODES.keys() | UNSEEN == {one.name for one in PLATFORMS}
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_a_node_says_which_platform_it_is_of(name: str, tmp_path: Path) -> None:
+    node = laid_out({**NODES[name], SOCKET: ""}, tmp_path)
+    assert chart_values(node) == {"platform": name}
+
+
+@pytest.mark.parametrize("files", [{}, {"etc/os-release": "ID=ubuntu\n", SOCKET: ""}])
+def test_another_node_needs_nothing(files: dict[str, str], tmp_path: Path) -> None:
+    assert chart_values(laid_out(files, tmp_path)) == {}
+
+
+def test_openshift_is_known_since_its_nodes_are_of_rhel(tmp_path: Path) -> None:
+    text = 'ID="rhel"\nOPENSHIFT_VERSION="4.19"\n'
+    assert chart_values(laid_out({"etc/os-release": text}, tmp_path)) == {"platform": "openshift"}
+
+
+@pytest.mark.parametrize(
+    "folder",
+    ["var/lib/k0s/kubelet/pod-resources", "var/snap/microk8s/common/var/lib/kubelet/pod-resources"],
+)
+def test_a_kubelet_elsewhere_is_found(folder: str, tmp_path: Path) -> None:
+    node = laid_out({f"{folder}/kubelet.sock": ""}, tmp_path)
+    assert chart_values(node) == {"kubeletPath": f"/{folder}"}

@@ -1,0 +1,282 @@
+"""A release: what it is refused for, and that all of it is the same each time that it is made."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from helm import release
+from tests.helm.test_chart import documents, the
+from tests.needs import ROOT, need
+from tests.packaging.conftest import VERSION
+
+DIGEST = f"sha256:{'5' * 64}"
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yaml"))
+
+
+@pytest.fixture(scope="session")
+def tree(clone: Path) -> release.Tree:
+    return release.tree(clone, f"v{VERSION}", clone.parent / "tree")
+
+
+# What a release is refused for
+
+
+def test_a_tag_with_which_every_file_agrees_is_a_release(clone: Path) -> None:
+    assert release.check(clone, f"v{VERSION}") == VERSION
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "after", "said"),
+    [
+        (release.PROGRAM, f'"{VERSION}"', '"9.8.6"', "__init__.py: 9.8.6"),
+        (release.CHART, f"\nversion: {VERSION}", "\nversion: 1.0.0", "version in helm/gpunode"),
+        (release.CHART, f"appVersion: {VERSION}", "appVersion: 1.0.0", "appVersion in helm"),
+        (release.CHANGELOG, f"## [{VERSION}] - ", "## [1.0.0] - ", "CHANGELOG.md: 1.0.0"),
+        (release.CHANGELOG, "## [Unreleased]\n", "## [Unreleased]\n\n- New.\n", "Unreleased"),
+    ],
+)
+def test_a_tag_is_refused_where_a_file_does_not_agree(
+    path: str, before: str, after: str, said: str, clone: Path, tmp_path: Path
+) -> None:
+    for name in (release.PROGRAM, release.CHART, release.CHANGELOG):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        text = (clone / name).read_text()
+        (tmp_path / name).write_text(text.replace(before, after, 1) if name == path else text)
+    with pytest.raises(release.Refused, match=re.escape(said)):
+        release.check(tmp_path, f"v{VERSION}")
+
+
+@pytest.mark.parametrize("tag", ["9.8.7", "v9.8", "v9.8.7-rc1", "v9.8.7.1", "latest"])
+def test_a_tag_of_another_form_is_refused(
+    tag: str, clone: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(clone)
+    with pytest.raises(SystemExit) as ended:
+        release.main(["check", tag])
+    assert ended.value.code == 1
+    assert f"release: {tag}" in capsys.readouterr().err
+
+
+def test_a_version_that_the_changelog_has_is_not_prepared_again(clone: Path) -> None:
+    with pytest.raises(release.Refused, match="already"):
+        release.prepare(clone, VERSION, "2030-01-02")
+
+
+def test_the_notes_are_what_the_changelog_says(clone: Path) -> None:
+    said = release.notes(clone, VERSION)
+    assert said.startswith("### Added\n")
+    assert "\n## " not in said
+
+
+# What it consists of
+
+
+def test_links_lead_to_the_files_of_the_same_version(tree: release.Tree) -> None:
+    for part in ("exporter", "helm", "alerts", "dashboards"):
+        for path in (tree.root / part).rglob("*"):
+            if path.suffix in (".py", ".md", ".yaml", ".json", ".html"):
+                text = path.read_text()
+                assert f"{release.REPOSITORY}/blob/main/" not in text, path
+                assert f"{release.REPOSITORY}/tree/main/" not in text, path
+    shipped = (tree.root / "exporter/gpunode/rules/rules.yaml").read_text()
+    assert f"{release.REPOSITORY}/blob/v{VERSION}/alerts/runbooks" in shipped
+
+
+def test_no_document_of_a_release_says_that_there_is_none(tree: release.Tree) -> None:
+    pages = [tree.root / "README.md", *tree.root.glob("docs/*.md"), *tree.root.glob("helm/**/*.md")]
+    for page in pages:
+        text = page.read_text().lower()
+        assert "first release" not in text.replace("\n", " "), page
+        assert "nothing is published" not in text, page
+
+
+@pytest.fixture(scope="session")
+def python(tree: release.Tree, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("python")
+    release.python(tree, folder)
+    return sorted(folder.iterdir())
+
+
+def test_the_page_on_pypi_needs_no_repository_around_it(
+    tree: release.Tree, python: list[Path]
+) -> None:
+    _, sdist = python
+    with tarfile.open(sdist) as archive:
+        about = archive.extractfile(f"gpunode-{VERSION}/PKG-INFO")
+        assert about
+        page = about.read().decode()
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    links = re.findall(r"\]\((?!#)([^)]+)\)", page)
+    assert len(links) > 30
+    for link in links:
+        assert link.startswith("https://"), link
+        if found := re.match(rf"{release.REPOSITORY}/blob/v{VERSION}/([^#]+)", link):
+            assert (tree.root / found[1]).exists(), link
+    assert f"gpunode/v{VERSION}/docs/page/hang.png" in page
+    for kind in ("Homepage", "Documentation", "Source", "Issues", "Changelog"):
+        assert f"\nProject-URL: {kind}, https://" in page
+    top = {name for name in names if not name.startswith("exporter/")}
+    wanted = {"README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "PKG-INFO", ".gitignore"}
+    assert top == wanted
+
+
+def test_pypi_would_take_both(python: list[Path]) -> None:
+    twine = [sys.executable, "-m", "twine", "check", "--strict", *map(str, python)]
+    checked = subprocess.run(twine, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout
+    assert checked.stdout.count("PASSED") == 2
+
+
+# The workflow
+
+
+def uses() -> list[tuple[str, str]]:
+    """Each action that a workflow uses, and the comment beside it."""
+    return [
+        (found[1], found[2])
+        for path in WORKFLOWS
+        for found in re.finditer(r"uses: (\S+)(.*)", path.read_text())
+    ]
+
+
+def test_actions_are_pinned_by_commit_and_say_which_version_that_is() -> None:
+    assert len(uses()) > 20
+    for action, comment in uses():
+        assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", action), action
+        assert re.fullmatch(r" # v\d+\.\d+\.\d+", comment), action
+    assert len({action for action, _ in uses()}) == len({a.partition("@")[0] for a, _ in uses()})
+
+
+def test_workflows_and_the_settings_of_dependabot_are_as_their_schemas_say() -> None:
+    checker = [sys.executable, "-m", "check_jsonschema", "--builtin-schema"]
+    for schema, paths in {
+        "vendor.github-workflows": WORKFLOWS,
+        "vendor.dependabot": [ROOT / ".github/dependabot.yml"],
+    }.items():
+        command = [*checker, schema, *map(str, paths)]
+        checked = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert checked.returncode == 0, checked.stdout
+
+
+def test_actionlint_finds_nothing() -> None:
+    command = [need("actionlint"), "-no-color", *map(str, WORKFLOWS)]
+    checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_nothing_is_published_that_was_not_made_twice_and_looked_through() -> None:
+    jobs = yaml.safe_load((ROOT / ".github/workflows/release.yaml").read_text())["jobs"]
+
+    def before(name: str) -> set[str]:
+        needed = jobs[name].get("needs", [])
+        needed = [needed] if isinstance(needed, str) else needed
+        return set(needed).union(*map(before, needed)) if needed else set()
+
+    publishing = {name for name in jobs if name.startswith("publish-")}
+    assert len(publishing) == 3
+    for name, job in jobs.items():
+        writes = {"write"} & set(job.get("permissions", {}).values())
+        assert bool(writes) == (name in publishing), name
+        if name in publishing:
+            assert before(name) >= {"agree", "image", "files", "same", "vulnerabilities"}
+
+
+def test_every_python_is_tried_on_both_architectures() -> None:
+    jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yaml").read_text())["jobs"]
+    matrix = jobs["supported"]["strategy"]["matrix"]
+    project = (ROOT / "pyproject.toml").read_text()
+    assert matrix["python"] == re.findall(r'"Programming Language :: Python :: (3\.\d+)"', project)
+    assert matrix["runner"] == ["ubuntu-24.04", "ubuntu-24.04-arm"]
+
+
+# All of it twice, and through a registry
+
+
+@pytest.fixture(scope="session")
+def made(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """What the command makes of the tag, twice."""
+    tool = Path(need("helm")).parent
+    folders = [tmp_path_factory.mktemp("made") for _ in range(2)]
+    for folder in folders:
+        command = [sys.executable, "-m", "helm.release", "files", f"v{VERSION}", DIGEST]
+        subprocess.run(
+            [*command, str(folder)],
+            cwd=clone,
+            env={"PATH": f"{tool}:/usr/bin:/bin", "HOME": str(folder.parent)},
+            check=True,
+        )
+    return folders
+
+
+@pytest.mark.integration
+def test_two_makes_give_the_same_bytes(made: list[Path]) -> None:
+    first, again = ((folder / "SHA256SUMS").read_text() for folder in made)
+    print(first)
+    assert first == again
+    assert {line.partition("  ")[2] for line in first.splitlines()} == {
+        f"gpunode-{VERSION}-py3-none-any.whl",
+        f"gpunode-{VERSION}.tar.gz",
+        f"gpunode-{VERSION}.tgz",
+        f"gpunode-{VERSION}-rules.tar.gz",
+    }
+
+
+@pytest.mark.integration
+def test_the_archive_holds_rules_that_load_and_objects_that_need_no_crd(
+    made: list[Path], tmp_path: Path
+) -> None:
+    with tarfile.open(made[0] / f"gpunode-{VERSION}-rules.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    (root,) = tmp_path.iterdir()
+    rules = sorted(map(str, (root / "alerts/rules").iterdir()))
+    assert len(rules) == len(list((ROOT / "alerts/rules").glob("*.yaml")))
+    subprocess.run([need("promtool"), "check", "rules", *rules], check=True, capture_output=True)
+    for path in (root / "dashboards").iterdir():
+        assert json.loads(path.read_text())["title"]
+    for profile in release.PROFILES:
+        objects = list(documents((root / f"kubernetes/{profile}.yaml").read_text()))
+        daemons = the(objects, "DaemonSet")["spec"]["template"]["spec"]
+        image = daemons["containers"][0]["image"]
+        assert image == f"ghcr.io/gpunode/gpunode@{DIGEST}"
+        assert not [one for one in objects if ".coreos.com" in one["apiVersion"]]
+
+
+@pytest.mark.integration
+def test_the_chart_goes_through_a_registry_and_pulls_the_image_of_its_release(
+    made: list[Path], registry: str, tmp_path: Path
+) -> None:
+    packed = made[0] / f"chart/gpunode-{VERSION}.tgz"
+    helm = need("helm")
+
+    def run(*command: str) -> str:
+        ran = subprocess.run(
+            [helm, *command, "--plain-http"], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout
+
+    run("push", str(packed), f"oci://{registry}/charts")
+    address = (f"oci://{registry}/charts/gpunode", "--version", VERSION)
+    run("pull", *address)
+    assert (tmp_path / packed.name).read_bytes() == packed.read_bytes()
+    objects = [found for found in documents(run("template", "gpunode", *address)) if found]
+    daemon = the(objects, "DaemonSet")["spec"]["template"]["spec"]["containers"][0]
+    assert daemon["image"] == f"ghcr.io/gpunode/gpunode@{DIGEST}"
+    with tarfile.open(packed) as archive:
+        names = set(archive.getnames())
+        readme = archive.extractfile("gpunode/README.md")
+        assert readme
+        text = readme.read().decode()
+    assert {"gpunode/LICENSE", "gpunode/values.schema.json"} <= names
+    assert not [name for name in names if "/ci/" in name]
+    assert "](../" not in text
+    linted = subprocess.run([helm, "lint", "--strict", str(packed)], capture_output=True)
+    assert linted.returncode == 0, linted.stdout
