@@ -207,8 +207,8 @@ EXPORTER = (
         summary_ko="gpunode 웹 서버의 인증서가 곧 만료됩니다",
         says="the certificate that the exporter shows has expired, or does within "
         "{certificate_left}",
-        meaning="Nothing has renewed it. Once it has expired, Prometheus and whoever else checks it "
-        "can no longer read the exporter, and all other alerts on the node are silent.",
+        meaning="Nothing has renewed it. Once it has expired, Prometheus and whoever else checks "
+        "it can no longer read the exporter, and all other alerts on the node are silent.",
         remedy="Renew the certificate where web.config.file names it; no restart is needed.",
         source="https://github.com/gpunode/gpunode/blob/main/docs/security.md#tls-and-passwords",
         record="node:gpunode_certificate:expires",

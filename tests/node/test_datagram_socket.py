@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.node import datagram_socket
+from gpunode.helper import sockets
 
 
 def test_a_link_to_another_socket_of_ours_opens_that_to_nobody() -> None:
@@ -21,5 +21,5 @@ def test_a_link_to_another_socket_of_ours_opens_that_to_nobody() -> None:
             other.chmod(0o600)
             path.symlink_to(other)
             with pytest.raises(OSError, match="something else took its place"):
-                datagram_socket._opened_to_all(path)
+                sockets._open_to_all(path)
             assert stat.S_IMODE(other.stat().st_mode) == 0o600

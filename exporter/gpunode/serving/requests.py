@@ -32,7 +32,7 @@ from gpunode.serving import engines, relatives, totals
 from gpunode.serving.engines import WANTED, Engine, Figure
 from gpunode.serving.page import Page, Told, parse
 from gpunode.serving.totals import Totals
-from gpunode.source import BOUND, Reading, bounded
+from gpunode.source import Reading, bounded, limit
 from gpunode.unread import Unknown, Unread
 
 SERVER = (*GPU, "engine", "model")
@@ -157,6 +157,8 @@ STRANGE = Unknown(
     "an engine told a figure that cannot be, as one below zero, or a line that cannot be read; it "
     "is left out",
 )
+
+MORE_SERVERS = limit("servers")
 
 COUNTERS: tuple[tuple[Figure, Metric, tuple[str, ...]], ...] = (
     (engines.PROMPT, TOKENS, ("prompt",)),
@@ -297,7 +299,7 @@ class ServingEngines:
         STARTING,
         UNANSWERED,
     )
-    unknowns = (UNKNOWN, STRANGE, BOUND)
+    unknowns = (UNKNOWN, STRANGE, MORE_SERVERS)
 
     def __init__(self, census: Census, settings: Settings) -> None:
         self.census = census
@@ -353,7 +355,7 @@ class ServingEngines:
                 servers[key] = self._servers.get(key) or Server({})
                 servers[key].holders = {}
             servers[key].holders[holder] = gpus
-        kept, left_out = bounded(servers, "servers on GPUs", SERVERS)
+        kept, left_out = bounded(servers, MORE_SERVERS, SERVERS)
         self._servers = {key: servers[key] for key in kept}
         return left_out
 
