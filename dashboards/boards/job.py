@@ -176,9 +176,9 @@ def _runs(figure: str, of: str = "last_over_time") -> str:
 SEEN_LAST = f"topk ({LISTED}, {_runs('run:gpunode_run:seen')})"
 
 
-def _latest(figure: str, of: str = "last_over_time", times: str = "") -> Query:
+def _latest(figure: str, of: str = "last_over_time") -> Query:
     """The same of the runs that were seen last."""
-    return Query(f"{times}{_runs(figure, of)} and on ({OF_RUN}) {SEEN_LAST}")
+    return Query(f"{_runs(figure, of)} and on ({OF_RUN}) {SEEN_LAST}")
 
 
 BEGAN_AND_ENDED = (
@@ -196,9 +196,7 @@ RUNS = rows_of(
             "dateTimeAsLocal",
         ),
         "Lasted": (
-            Query(
-                f"{SEEN_LAST} - on ({OF_RUN}) {_runs('run:gpunode_run:began')}",
-            ),
+            Query(f"{SEEN_LAST} - on ({OF_RUN}) {_runs('run:gpunode_run:began')}"),
             "s",
         ),
         "GPUs": (_latest("run:gpunode_job:gpus"), "none"),

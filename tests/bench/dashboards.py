@@ -106,7 +106,8 @@ EMPTY: Mapping[tuple[str, str, str], str] = {
         for target in targets
     },
     ("gpunode-job", "What changed", "A"): "a job that slowed after an update",
-    ("gpunode-job", "Graphs compiled", "A"): "a job that compiles, and gpunode.client in it",
+    ("gpunode-job", "Time left", "A"): "a job of Slurm with a limit",
+    ("gpunode-job", "PyTorch in 15 minutes", "C"): "a job that compiles, and gpunode.client in it",
     ("gpunode-job", "The odd one out", "B"): "ranks that are all alike",
     ("gpunode-job", "Ranks that others wait for", "A"): "a job that stands still, and RAS",
     ("gpunode-host", "Fans", "A"): "a server with sensors",
@@ -133,7 +134,7 @@ EMPTY: Mapping[tuple[str, str, str], str] = {
     ("gpunode-host", "NFS: time in this client", "A"): "NFS in a recorded incident",
     ("gpunode-host", "RoCE: pauses by priority", "A"): "an adapter that counts pauses",
     ("gpunode-host", "TCP: round trip", "A"): "connections to other machines",
-    ("gpunode-job", "Batches", "A"): "a server, and gpunode.client in it",
+    ("gpunode-job", "Requests", "B"): "a server, and gpunode.client in it",
     ("gpunode-job", "NCCL warnings", "A"): "a job whose NCCL warns",
     ("gpunode-job", "Tokens a second", "A"): "a job, and gpunode.client in it",
     ("gpunode-node", "Stalled communicators", "C"): "RAS of a rank that failed",

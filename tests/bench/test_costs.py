@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from dashboards.boards import BOARDS
+from dashboards.generate import FOLDER
 from tests.bench.dashboards import EMPTY, Asked, asked_for
 from tests.bench.fleet import ASK_FOR_FAULTS, DASHBOARDS, LOADS_IN, default_range, judged
 
@@ -26,6 +29,16 @@ def test_queries_that_cannot_find_anything_do_not_count() -> None:
     cannot = [Asked(uid, panel, letter, 0, 0.001, "")] * 100
     assert judged(JOB, [*found(JOB, 4, 5), *cannot], LOADS_IN).met
     assert not judged(JOB, [*found(JOB, 3, 5), *cannot], LOADS_IN).met
+
+
+def test_what_cannot_find_anything_is_on_a_dashboard() -> None:
+    there = {
+        (path.stem, panel["title"], target["refId"])
+        for path in FOLDER.glob("*.json")
+        for panel in json.loads(path.read_text())["panels"]
+        for target in panel.get("targets", ())
+    }
+    assert EMPTY.keys() <= there
 
 
 def test_a_query_that_fails_or_is_slow_fails() -> None:
