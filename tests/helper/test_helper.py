@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.helper import confine, files
+from gpunode.helper import confine, files, serve
 from gpunode.node import containers, privileged
 from gpunode.node.local import LocalNode
 from gpunode.node.privileged import Privileged
@@ -207,10 +207,10 @@ def test_without_a_helper_the_reason_is_that_of_the_kernel(tmp_path: Path) -> No
 def test_more_connections_than_there_are_threads_are_closed(folder: Path) -> None:
     path = str(folder / "files.sock")
     held = []
-    for _ in range(200):
+    for _ in range(300):
         held.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         held[-1].connect(path)
-    until(lambda: sum(map(is_closed, held)) >= 200 - 64)
+    until(lambda: sum(map(is_closed, held)) >= 300 - serve.MOST)
     for one in held:
         one.close()
     until(lambda: bool(asked(folder, "files", "count", str(os.getpid()))))
