@@ -68,6 +68,7 @@ BECOME = """
 import os, sys
 from pathlib import Path
 from gpunode.node.local import LocalNode
+from gpunode.node.kubelet import podresources_pb2, unary
 from gpunode.node.privileged import Helper
 os.setgroups([])
 os.setresgid(*[int(sys.argv[1])] * 3)

@@ -11,18 +11,20 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gpunode.helper import confine, files
+from gpunode.helper import confine, files, serve
 from gpunode.node import containers, privileged
 from gpunode.node.local import LocalNode
 from gpunode.node.privileged import Privileged
 from tests.attacks import seccomp
 from tests.conftest import until
+from tests.fakes.kubelet import kubelet
 from tests.helper.helper import WORKS, as_user, asked, helper, helpers, one_at
 from tests.needs import ROOT, as_root
 from tests.tenant import SECRET, root_with_home, tenant
@@ -69,6 +71,40 @@ def test_who_has_no_right_reads_through_helpers_what_root_reads(tmp_path: Path) 
     assert "network 2" in by_root
     assert "environment Permission denied" in alone
     assert "denied" not in by_root
+
+
+SOCKETS = """
+import socket
+folder = sys.argv[2]
+node = LocalNode(Path("/"), (), folder)
+print(node.allocations(sys.argv[3])[0].pod)
+path = f"{folder}/client.sock"
+node.datagrams(path, ())
+sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+sender.sendto(b"hello", path)
+came = []
+while not came:
+    came = node.datagrams(path, ())
+print(came[0].text, came[0].pid == os.getpid())
+"""
+
+
+@as_root
+def test_the_kubelet_and_clients_are_reached_through_a_helper(tmp_path: Path) -> None:
+    socket_of_root = tmp_path / "kubelet.sock"  # in a folder that only root may enter
+    options = (f"--user={NOBODY}", f"--kubelet={socket_of_root}")
+    with (
+        tempfile.TemporaryDirectory(prefix="g", dir="/tmp") as name,
+        kubelet(socket_of_root) as fake,
+    ):
+        fake.pods = {("research", "llama-0", "train"): [("nvidia.com/gpu", "GPU-1")]}
+        folder = Path(name)
+        folder.chmod(0o755)
+        with helper("sockets", folder, *options, f"--client={folder}/client.sock"):
+            said = as_user(NOBODY, SOCKETS, name, str(socket_of_root))
+            assert said == "llama-0\nhello True\n"
+            again = as_user(NOBODY, SOCKETS, name, str(socket_of_root))  # after a restart
+            assert again == said
 
 
 @pytest.mark.parametrize(
@@ -207,10 +243,10 @@ def test_without_a_helper_the_reason_is_that_of_the_kernel(tmp_path: Path) -> No
 def test_more_connections_than_there_are_threads_are_closed(folder: Path) -> None:
     path = str(folder / "files.sock")
     held = []
-    for _ in range(200):
+    for _ in range(300):
         held.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         held[-1].connect(path)
-    until(lambda: sum(map(is_closed, held)) >= 200 - 64)
+    until(lambda: sum(map(is_closed, held)) >= 300 - serve.MOST)
     for one in held:
         one.close()
     until(lambda: bool(asked(folder, "files", "count", str(os.getpid()))))

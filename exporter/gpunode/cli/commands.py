@@ -114,6 +114,7 @@ def overview() -> str:
     """What ``gpunode --help`` prints."""
     lines = ["usage: gpunode [COMMAND] [OPTIONS]", "", "commands (default: run):"]
     lines += [f"  {name:10} {kind.__doc__}" for name, (kind, _) in COMMANDS.items()]
+    lines += ["  helper     Read for the daemon what takes privilege, in a process of its own."]
     return "\n".join([*lines, "", "gpunode COMMAND --help shows its options."])
 
 

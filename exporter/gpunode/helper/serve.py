@@ -9,6 +9,7 @@ connection has a thread, so that a file that never answers keeps no other reques
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import os
 import signal
@@ -34,8 +35,8 @@ LONGEST = 1 << 13
 PACKET = 1 << 13
 """Bytes of an answer in one packet."""
 
-MOST = 64
-"""The most connections at once; the daemon waits for at most half as many files."""
+MOST = 128
+"""The most connections at once; the daemon waits for at most 32 files that do not answer."""
 
 PEER = struct.Struct("3i")
 """``struct ucred``: process, user and group of who connected."""
@@ -108,7 +109,7 @@ def answer(verbs: dict[str, Verb], request: bytes) -> tuple[int, bytes, list[int
 
 def serve(verbs: dict[str, Verb], connection: socket.socket) -> None:
     """Answer the requests of a connection until it ends."""
-    with connection:
+    with connection, contextlib.suppress(OSError):  # the other end may be gone
         while request := connection.recv(LONGEST):
             number, content, passed = answer(verbs, request)
             try:
@@ -116,8 +117,6 @@ def serve(verbs: dict[str, Verb], connection: socket.socket) -> None:
                 socket.send_fds(connection, [head, content[:PACKET]], passed)
                 for begin in range(PACKET, len(content), PACKET):
                     connection.sendmsg([content[begin : begin + PACKET]])
-            except OSError:  # nobody waits for it any more
-                return
             finally:
                 for one in passed:
                     os.close(one)

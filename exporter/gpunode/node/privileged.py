@@ -25,6 +25,9 @@ WAIT = 2.0
 AGAIN = 10.0
 """Seconds until a helper that did not answer is asked again."""
 
+MOST_IDLE = 8
+"""Connections that are kept for the next who ask."""
+
 KUBELET_WAIT = 5.0
 """Seconds for a kubelet to accept a connection."""
 
@@ -69,8 +72,7 @@ class Helper:
         if verb in ENDS:
             connection.close()
         else:
-            with self._lock:
-                self._idle.append(connection)
+            self._keep(connection)
         if number:
             raise OSError(number, os.fsdecode(content), *arguments[:1])
         return content, passed
@@ -88,6 +90,13 @@ class Helper:
             connection.close()
             raise self._gone(error.strerror or str(error)) from error
         return connection, True
+
+    def _keep(self, connection: socket.socket) -> None:
+        with self._lock:
+            if len(self._idle) < MOST_IDLE:
+                self._idle.append(connection)
+                return
+        connection.close()
 
     def _gone(self, why: str) -> OSError:
         """Not any of the errors that say something about what was asked for."""
