@@ -50,8 +50,12 @@ REFUSED = {
     ),
     "persistence": "the daemon keeps nothing",
     "podDisruptionBudget": "a drain leaves the pods of a DaemonSet alone",
+    "podMonitor": "see monitor",
+    "prometheusRule": "see rules",
     "rbac": "the daemon never asks the API server, so it needs no rights there",
     "replicaCount": "there is one pod on each node",
+    "service.port": "see port",
+    "serviceMonitor": "see monitor, with monitor.kind ServiceMonitor",
     "updateStrategy.rollingUpdate.maxSurge": (
         "two daemons on a node would be one target, and only one has the socket of jobs"
     ),
