@@ -48,7 +48,7 @@ def record(kind: type[CommandSettings], file: Path) -> None:
 class Answered:
     """A Prometheus that has answered all that a report asks."""
 
-    def __init__(self, *_: object) -> None: ...
+    def __init__(self, *_: object, **__: object) -> None: ...
 
     def moments(self, whole: bool) -> int:  # noqa: ARG002
         return 0

@@ -33,7 +33,10 @@ USES: dict[str, list[list[str]]] = {
     "doctor": [[f"--web.listen-address={NOBODY}"]],
     "calibrate": [["--path.rootfs={folder}"]],
     "nccl-bench": [["--path.rootfs={folder}"]],
-    "report": [["--output={folder}/report.html"]],
+    "report": [
+        ["--output={folder}/report.html"],
+        ["--out-folder={folder}", "--billing-file={folder}/changes.yaml"],
+    ],
     "why": [["llm", "--output={folder}/why.txt"]],
     "advise": [
         [f"--web.listen-address={NOBODY}"],
@@ -41,6 +44,7 @@ USES: dict[str, list[list[str]]] = {
         ["--file={folder}/changes.yaml"],
         ["--fleet", f"--prometheus.url=http://{NOBODY}"],
     ],
+    "completion": [["bash"]],
     "rules": [["--into={folder}", "--changes={folder}/changes.yaml"]],
 }
 """By command, with which options it reads everything that it can."""

@@ -666,7 +666,7 @@ TABLE: tuple[Parser, ...] = (
         allocates=320,
         long_enough=1 << 10,
     ),
-    Parser("sacct", of_sacct, seeds.SACCT, largest=sacct.LARGEST),
+    Parser("sacct", of_sacct, seeds.SACCT),
     Parser("mountinfo", of_mounts, files("proc/*/mountinfo")),
     Parser("status", of_status, files("proc/*/status", "proc/*/limits")),
     Parser("environ", of_environ, files("proc/*/environ")),

@@ -414,7 +414,7 @@ def test_each_team_has_a_page_a_text_and_a_mail_of_its_own(folder: Path) -> None
     assert body is not None
     assert body.get_content().splitlines() == text.splitlines()
     (attached,) = message.iter_attachments()
-    assert attached.get_content() == page
+    assert attached.get_content().rstrip() == page.rstrip()
 
 
 def test_time_in_the_queue_of_slurm(folder: Path, written: Written) -> None:
