@@ -40,7 +40,6 @@ log = logging.getLogger(__name__)
 
 def write(settings: ReportSettings) -> None:
     """Write the report that the settings ask for."""
-    logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line for each request
     form = FORMATS[settings.format]
     deliver(settings.output or f"gpunode-report.{settings.format}", lambda: form(ask(settings)))
 
