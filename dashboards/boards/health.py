@@ -544,6 +544,9 @@ HEALTH = Board(
                     sort_by="Nodes",
                     nothing="Nothing is left out",
                 ),
+            ),
+            row(
+                8,
                 lines(
                     "Scrapes",
                     "How many exporters answer?",
@@ -551,7 +554,7 @@ HEALTH = Board(
                         _asked("count (node:gpunode_exporter:up == 1)", "up"),
                         _asked("count (node:gpunode_exporter:up == 0)", "down"),
                         _asked(
-                            f"count (gpunode_web_config_last_reload_success{EXPORTER} == 0)",
+                            "count (gpunode_web_config_last_reload_success == 0)",
                             "web.config.file refused",
                         ),
                     ],

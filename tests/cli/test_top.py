@@ -274,7 +274,10 @@ def a_node() -> str:
 
 
 OSC52 = "\x1b]52;c;cm0gLXJmIC8K\x07"
-EVIL = {
+Changes = tuple[dict[str, object], dict[str, object]]
+"""What is otherwise of a node and of its first GPU."""
+
+EVIL: dict[str, Changes] = {
     "the node": ({"node": OSC52}, {}),
     "a tape": ({"playing": {"title": OSC52, "look": OSC52, "place": "", "seconds": 1}}, {}),
     "what comes first": ({"calm": OSC52}, {}),
@@ -299,7 +302,7 @@ def test_no_text_of_a_server_controls_the_terminal(what: str, opened: bool) -> N
     assert not re.search(r"\x1b(?!\[[0-9;]*m)|[\x07\x9b\u202e]", said), said
 
 
-NEWER = {
+NEWER: dict[str, Changes] = {
     "an urgency": ({}, {"urgency": "yesterday"}),
     "a state": ({}, {"states": {"dreaming": 0.7, "compute": 0.3}}),
     "a field": ({"weather": {"rain": [1, 2]}}, {"mood": "good"}),
@@ -316,7 +319,7 @@ def test_a_newer_daemon_is_shown(what: str) -> None:
     assert "llama" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
-NO_NODE: dict[str, bytes | tuple[dict[str, object], dict[str, object]]] = {
+NO_NODE: dict[str, bytes | Changes] = {
     "NaN": ({"time": math.nan}, {}),
     "1e300": ({}, {"power_watts": 1e300}),
     "a number of 400 digits": ({"time": 10**400}, {}),

@@ -49,7 +49,8 @@ class Defence:
     @property
     def is_there(self) -> bool:
         """Whether its text is found, once."""
-        return (PACKAGE / self.file).read_text().count(self.text) == 1
+        file = PACKAGE / self.file
+        return file.is_file() and file.read_text().count(self.text) == 1
 
 
 def without(defence: Defence) -> tuple[Outcome, str]:

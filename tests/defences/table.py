@@ -144,7 +144,7 @@ DEFENCES = (
     # What top believes
     Defence(
         "no redirect is followed",
-        "fetch.py",
+        "report/fetch.py",
         "follow_redirects=False",
         "follow_redirects=True",
         TOP,
@@ -152,7 +152,7 @@ DEFENCES = (
     ),
     Defence(
         "an answer fits into memory",
-        "fetch.py",
+        "report/fetch.py",
         "if len(body) > largest:",
         "if False:",
         TOP,
@@ -160,7 +160,7 @@ DEFENCES = (
     ),
     Defence(
         "an answer comes in time",
-        "fetch.py",
+        "report/fetch.py",
         "thread.join(timeout)",
         "thread.join()",
         TOP,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -26,7 +25,6 @@ LINE = 100
 
 def write(settings: WhySettings) -> None:
     """Write what there is to say about the job that the settings name."""
-    logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line for each request
     if settings.format == "text" and settings.output == "-":
         report = ask(settings)
         with streams.printing():

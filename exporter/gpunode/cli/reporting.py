@@ -42,7 +42,6 @@ log = logging.getLogger(__name__)
 
 def write(settings: ReportSettings) -> None:
     """Write the report that the settings ask for."""
-    logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line for each request
     if settings.out_folder is not None:
         _fill(settings.out_folder, settings)
         return

@@ -31,7 +31,7 @@ from gpunode.cli.table import LONGEST_TEXT, OF_A_NODE, URGENCIES, Row, fitting, 
 from gpunode.config import DaemonSettings, UsageError
 from gpunode.export.web.api import Hour
 from gpunode.export.web.node import GpuNow, NodeNow
-from gpunode.fetch import NoWholeAnswer, fetched
+from gpunode.report.fetch import NoWholeAnswer, fetched
 from gpunode.source import Met
 from gpunode.text import printable
 from gpunode.verdict.advice import URGENCIES as ORDER
@@ -132,7 +132,7 @@ class DaemonAddress:
             raise NoDaemon(f"no daemon answers: {error}") from error
         except (httpx2.RemoteProtocolError, httpx2.DecodingError) as error:
             raise NoDaemon(NOT_OURS) from error
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
             words = printable(str(error) or type(error).__name__, LONGEST_TEXT)
             raise NoDaemon(f"no daemon answers: {words}") from error
         finally:

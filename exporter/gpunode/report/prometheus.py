@@ -17,7 +17,7 @@ import tenacity
 from pydantic import BaseModel, ValidationError
 
 from gpunode.config import PrometheusSettings, UsageError
-from gpunode.fetch import TooLarge, TooLate, fetched
+from gpunode.report.fetch import TooLarge, TooLate, fetched
 from gpunode.text import escaped
 
 log = logging.getLogger(__name__)

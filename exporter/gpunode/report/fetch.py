@@ -6,10 +6,13 @@ followed, which could carry a password to another host.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Mapping
 
 import httpx2
+
+logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line for each request
 
 
 class NoWholeAnswer(Exception):
@@ -35,7 +38,8 @@ def fetched(
 ) -> tuple[httpx2.Response, bytes]:
     """The answer of a server and its body.
 
-    Raises ``TooLate`` and ``TooLarge``, and the library's ``HTTPError`` or ``InvalidURL``.
+    Raises ``TooLate`` and ``TooLarge``, the library's ``HTTPError`` or ``InvalidURL``, ``OSError``
+    and ``ValueError``.
     """
     found: list[tuple[httpx2.Response, bytes] | Exception] = []
     late = threading.Event()
@@ -43,7 +47,7 @@ def fetched(
     def work() -> None:
         try:
             found.append(_whole(client, method, url, timeout, largest, form, late))
-        except Exception as error:  # noqa: BLE001 raised again below
+        except (NoWholeAnswer, httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
             found.append(error)
 
     # The library's time-out is for each part of an answer, of which there may be any number.
