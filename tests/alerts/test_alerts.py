@@ -56,6 +56,7 @@ from gpunode.helper.environment import ENVIRONMENT
 from gpunode.nccl.bench import COLLECTIVES
 from gpunode.nccl.log import transport
 from gpunode.rules.render import dump, with_values
+from gpunode.serving.requests import COUNTERS
 from gpunode.source import Meets
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.gain import BOUNDS
@@ -417,6 +418,7 @@ FREE = frozenset(
         *("communicator", "rank", "world_size", "host", "pid", "nvml_device", "gpus", "value"),
         *("owner_namespace", "owner_pod", "owner_container", "slurm_job", "user", "workload"),
         *("what", "version", "namespace", "pod", "uid", "container"),
+        *("engine", "model"),
     )
 )
 """Labels whose values are names or numbers that differ from node to node."""
@@ -472,6 +474,15 @@ CONSTANTS: dict[tuple[str, str], Iterable[str]] = {
             *(kind.name for kinds in sources.KINDS.values() for kind in kinds),
         }
         for what in ("up", "late_reads_total", "skipped_reads_total")
+    },
+    ("gpunode_serving_objective_met_total", "objective"): ("first_token", "output_token"),
+    ("gpunode_serving_requests", "phase"): ("running", "waiting"),
+    **{
+        (metric.name, metric.labels[-1]): {
+            value for _, other, labels in COUNTERS if other is metric for value in labels
+        }
+        for _, metric, of in COUNTERS
+        if of
     },
     ("gpunode_training_seconds_total", "phase"): PHASES,
     ("gpunode_training_stalled", "cause"): STALLS,

@@ -15,7 +15,7 @@ Kind = Literal["level", "share", "count", "times"]
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class EngineFigure:
     """Something that engines tell alike, in base units."""
 
     name: str
@@ -23,24 +23,26 @@ class Figure:
     meaning: str
 
 
-RUNNING = Figure("running", "level", "requests that are computed")
-WAITING = Figure("waiting", "level", "requests that wait for their turn")
-KV_CACHE = Figure("kv_cache", "share", "share of the KV cache in use")
-PROMPT = Figure("prompt", "count", "tokens of prompts")
-GENERATED = Figure("generated", "count", "tokens that were generated")
-ASKED = Figure("asked", "count", "tokens of prompts that were looked up in the prefix cache")
-CACHED = Figure("cached", "count", "tokens of prompts that the prefix cache had")
-FINISHED = Figure("finished", "count", "requests that ended well")
-FAILED = Figure("failed", "count", "requests that failed or were given up")
-PREEMPTED = Figure("preempted", "count", "requests that lost their place, to be computed again")
-STEPS = Figure("steps", "count", "forward passes")
-ITEMS = Figure("items", "count", "tokens, or inputs of a model, in the forward passes")
-QUEUE = Figure("queue", "count", "seconds that requests waited for their turn")
-PREFILL = Figure("prefill", "count", "seconds of prefill")
-DECODE = Figure("decode", "count", "seconds of decoding")
-FIRST_TOKEN = Figure("first_token", "times", "seconds to the first token")
-OUTPUT_TOKEN = Figure("output_token", "times", "seconds for each token after the first")
-RESPONSE = Figure("response", "times", "seconds of whole requests")
+RUNNING = EngineFigure("running", "level", "requests that are computed")
+WAITING = EngineFigure("waiting", "level", "requests that wait for their turn")
+KV_CACHE = EngineFigure("kv_cache", "share", "share of the KV cache in use")
+PROMPT = EngineFigure("prompt", "count", "tokens of prompts")
+GENERATED = EngineFigure("generated", "count", "tokens that were generated")
+ASKED = EngineFigure("asked", "count", "tokens of prompts that were looked up in the prefix cache")
+CACHED = EngineFigure("cached", "count", "tokens of prompts that the prefix cache had")
+FINISHED = EngineFigure("finished", "count", "requests that ended well")
+FAILED = EngineFigure("failed", "count", "requests that failed or were given up")
+PREEMPTED = EngineFigure(
+    "preempted", "count", "requests that lost their place, to be computed again"
+)
+STEPS = EngineFigure("steps", "count", "forward passes")
+ITEMS = EngineFigure("items", "count", "tokens, or inputs of a model, in the forward passes")
+QUEUE = EngineFigure("queue", "count", "seconds that requests waited for their turn")
+PREFILL = EngineFigure("prefill", "count", "seconds of prefill")
+DECODE = EngineFigure("decode", "count", "seconds of decoding")
+FIRST_TOKEN = EngineFigure("first_token", "times", "seconds to the first token")
+OUTPUT_TOKEN = EngineFigure("output_token", "times", "seconds for each token after the first")
+RESPONSE = EngineFigure("response", "times", "seconds of whole requests")
 
 FIGURES = (
     RUNNING,
@@ -68,7 +70,7 @@ FIGURES = (
 class Name:
     """What an engine calls a figure: the name of a series, or what a histogram's begin with."""
 
-    figure: Figure
+    figure: EngineFigure
     theirs: str
     scale: float = 1.0
     """What makes base units of it."""
@@ -99,7 +101,7 @@ class Engine:
     programs: frozenset[str] = frozenset()
     """What its processes are called; see ``workload.SERVERS``."""
 
-    goes_on: frozenset[Figure] = frozenset()
+    goes_on: frozenset[EngineFigure] = frozenset()
     """The figures that grow while a request is computed, and not only when it ends."""
 
     path: str = "/metrics"
@@ -107,7 +109,7 @@ class Engine:
     """What the server must be started with for it to tell."""
 
 
-def _count(figure: Figure, theirs: str, scale: float = 1.0) -> tuple[Name, Name]:
+def _count(figure: EngineFigure, theirs: str, scale: float = 1.0) -> tuple[Name, Name]:
     """A counter, with the suffix that Prometheus' clients give it and without."""
     return Name(figure, f"{theirs}_total", scale), Name(figure, theirs, scale)
 

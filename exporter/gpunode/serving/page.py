@@ -21,7 +21,7 @@ from gpunode.serving.engines import (
     OF_HISTOGRAM,
     WANTED,
     Engine,
-    Figure,
+    EngineFigure,
     Name,
     series_of,
 )
@@ -61,11 +61,11 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class OfModel:
     """What an engine says of a model; a figure that it does not tell is absent."""
 
-    figures: Mapping[Figure, float]
-    times: Mapping[Figure, Times]
+    figures: Mapping[EngineFigure, float]
+    times: Mapping[EngineFigure, Times]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Page:
     """What an engine says, by the names of its models."""
 
     engine: Engine
-    models: Mapping[str, Told]
+    models: Mapping[str, OfModel]
     strange: int
     """Lines with a value that no figure can have, or that cannot be read."""
 
@@ -127,12 +127,12 @@ def _value(text: str) -> float | None:
     return value if math.isfinite(value) and 0.0 <= value <= LARGEST else None
 
 
-def _by_model(engine: Engine, found: Mapping[str, list[Line]]) -> dict[str, Told]:
+def _by_model(engine: Engine, found: Mapping[str, list[Line]]) -> dict[str, OfModel]:
     """The figures of each model: of several names of a figure, the first that is there."""
     names: dict[str, str] = {}
-    figures: dict[str, dict[Figure, float]] = {}
-    times: dict[str, dict[Figure, Times]] = {}
-    taken: set[Figure] = set()
+    figures: dict[str, dict[EngineFigure, float]] = {}
+    times: dict[str, dict[EngineFigure, Times]] = {}
+    taken: set[EngineFigure] = set()
     for name in engine.names:
         if name.figure in taken or not any(series in found for series in series_of(name)):
             continue
@@ -152,7 +152,7 @@ def _by_model(engine: Engine, found: Mapping[str, list[Line]]) -> dict[str, Told
                     share = name.figure.kind == "share"
                     known[name.figure] = max(before, value) if share else before + value
     models = sorted({*figures, *times})
-    return {model: Told(figures.get(model, {}), times.get(model, {})) for model in models}
+    return {model: OfModel(figures.get(model, {}), times.get(model, {})) for model in models}
 
 
 def _counts(name: Name, line: Line) -> bool:

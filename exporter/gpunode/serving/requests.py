@@ -29,8 +29,8 @@ from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import ProcessStat
 from gpunode.node.node import Scraped
 from gpunode.serving import engines, relatives, totals
-from gpunode.serving.engines import WANTED, Engine, Figure
-from gpunode.serving.page import Page, Told, parse
+from gpunode.serving.engines import WANTED, Engine, EngineFigure
+from gpunode.serving.page import OfModel, Page, parse
 from gpunode.serving.totals import Totals
 from gpunode.source import Reading, bounded, limit
 from gpunode.unread import Unknown, Unread
@@ -160,7 +160,7 @@ STRANGE = Unknown(
 
 MORE_SERVERS = limit("servers")
 
-COUNTERS: tuple[tuple[Figure, Metric, tuple[str, ...]], ...] = (
+COUNTERS: tuple[tuple[EngineFigure, Metric, tuple[str, ...]], ...] = (
     (engines.PROMPT, TOKENS, ("prompt",)),
     (engines.GENERATED, TOKENS, ("generated",)),
     (engines.ASKED, TOKENS, ("asked",)),
@@ -592,7 +592,9 @@ class ServingEngines:
             still_for = self._stands(target, page.engine, at, told, now, still)
             yield from TOKENLESS.at(still_for, *at)
 
-    def _histograms(self, target: Target, told: Told, at: Labels, now: float) -> Iterator[Sample]:
+    def _histograms(
+        self, target: Target, told: OfModel, at: Labels, now: float
+    ) -> Iterator[Sample]:
         for figure, metric in HISTOGRAMS:
             times = told.times.get(figure)
             if times is None or times.count is None or times.sum is None or not times.upto:
@@ -611,7 +613,7 @@ class ServingEngines:
         target: Target,
         engine: Engine,
         at: Labels,
-        told: Told,
+        told: OfModel,
         now: float,
         still: dict[tuple[Target, Labels], Still],
     ) -> float | None:

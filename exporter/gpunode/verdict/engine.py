@@ -14,7 +14,7 @@ USES = (INFO, KV_CACHE, REQUESTS)
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class ServingEngine:
     """The engine whose server a GPU belongs to: its series are those of the server's first GPU."""
 
     case: Case
@@ -61,13 +61,13 @@ class Engine:
         return [value for value, _ in self.case.facts.readings(REQUESTS, *at, phase)]
 
 
-def engine_of(case: Case) -> Engine | None:
+def engine_of(case: Case) -> ServingEngine | None:
     """The engine of a GPU, None if none is known that tells its requests."""
     firsts = {labels[4] for labels in case.facts.series(INFO, *case.at)}
     if not firsts:
         return None
     servers = dict.fromkeys(of[:4] for of in case.facts.series(REQUESTS) if of[1] in firsts)
-    return Engine(case, tuple(servers)) if servers else None
+    return ServingEngine(case, tuple(servers)) if servers else None
 
 
 def nobody_asks(case: Case) -> Evidence | None:

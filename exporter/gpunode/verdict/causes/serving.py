@@ -19,7 +19,7 @@ from gpunode.verdict.case import Case, Evidence
 from gpunode.verdict.causes.cause import BOUND, Bounds, Cause, Effect, Explains, Loses, Remedy
 from gpunode.verdict.causes.host import busy_thread
 from gpunode.verdict.causes.limits import LAUNCHES
-from gpunode.verdict.engine import USES, Engine, engine_of
+from gpunode.verdict.engine import USES, ServingEngine, engine_of
 
 FULL = 0.95
 """From this share of the KV cache in use, a request that waits has no room: vLLM and SGLang keep a
@@ -200,7 +200,7 @@ def _small_batch(case: Case) -> Effect | None:
     return Effect(share, (case.state("memory", BOUND), few))
 
 
-def _prompt_share(engine: Engine) -> tuple[float, Evidence] | None:
+def _prompt_share(engine: ServingEngine) -> tuple[float, Evidence] | None:
     """The share of the tokens in the steps that are of prompts, and where that stands."""
     steps, items = engine.rate(STEPS), engine.rate(ITEMS)
     running = engine.most("running")
