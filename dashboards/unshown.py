@@ -57,6 +57,7 @@ UNSHOWN: Mapping[str, tuple[str, ...]] = {
     ),
     "For a site's own sums and joins, such as accounting": (
         "gpunode_gpu_allocated",
+        "gpunode_helper_cpu_seconds_total",
         "gpunode_job_processes",
         "gpunode_kubelet_gpu_pods",
         "gpunode_nccl_bench_timestamp_seconds",

@@ -220,7 +220,7 @@ EXPORTER = (
         unit="flag",
         tiers=(Tier(severity="ticket", threshold=0.5, after="15m"),),
         scope="node",
-        example=Example(fires={CERTIFICATE: 0.0}, quiet={CERTIFICATE: 4e9}, value=1.0),
+        example=Example(fires={CERTIFICATE: 1.0}, quiet={CERTIFICATE: 4e9}, value=1.0),
     ),
     Threshold(
         alert="GpuLedgerBlind",

@@ -134,7 +134,7 @@ def _values(phases: Phases, grows: bool) -> str:
 
 
 def _moments(phases: Phases) -> str:
-    """Minute by minute, a moment that is now or that stays what it was."""
+    """Minute by minute, a moment that is now (1), that stays what it was (0), or another."""
     told: list[str] = []
     moment: int | None = None
     for length, value in phases:
@@ -143,7 +143,10 @@ def _moments(phases: Phases) -> str:
             moment = None
             continue
         for _ in range(length):
-            moment = len(told) * 60 if value or moment is None else moment
+            if value > 1.0:
+                moment = int(value)
+            elif value or moment is None:
+                moment = len(told) * 60
             told.append(str(moment))
     return " ".join(told)
 

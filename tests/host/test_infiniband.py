@@ -175,7 +175,7 @@ def test_of_many_ports_and_counters_a_few_are_told(tmp_path: Path) -> None:
     found = read(tmp_path)
     assert len(found.samples) == MANY
     assert len(found.unread) == MANY
-    assert ("bound", "79 RDMA ports, 64 are read") in unread(tmp_path)
+    assert ("ports", "79 RDMA ports, 64 are read") in unread(tmp_path)
 
 
 def test_slingshot_has_its_own_folder_and_a_time_beside_each_count(tmp_path: Path) -> None:

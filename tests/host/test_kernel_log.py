@@ -357,7 +357,7 @@ def test_xids_beyond_the_bound_are_unread() -> None:
     lines = [f"3,{n},2,-;NVRM: Xid (PCI:0000:1b:00): {n}, pid=1" for n in range(1000, 1070)]
     reading = KernelLog(Logged(*lines), Settings()).read()
     found = [one.kind.what for one in reading.unread]
-    assert (found.count("bound"), found.count("xid"), len(found)) == (6, 70, 76)
+    assert (found.count("xids"), found.count("xid"), len(found)) == (6, 70, 76)
 
 
 STRANGE = {"nasty": ["NVRM: Xid (PCI:0:0:0): 0, x"]}
