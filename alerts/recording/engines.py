@@ -76,7 +76,7 @@ OF_ENGINES: tuple[Record, ...] = (
         labels=SERVICE,
         expression=(
             f'sum by ({BY_SERVICE}) (job:gpunode_serving_queue:count{{phase="waiting"}}) '
-            f"/ count by ({BY_SERVICE}) (gpu:gpunode_job:member and on ({GPU}) {REQUESTS})"
+            f"/ (count by ({BY_SERVICE}) (gpu:gpunode_job:member and on ({GPU}) {REQUESTS}) > 0)"
         ),
         purpose="Requests that wait for their turn, for each replica of a service: what an "
         "autoscaler may go by.",

@@ -13,7 +13,10 @@ from gpunode.helper.serve import work_of
 from tests import needs
 
 ROOT = Path(__file__).parents[2]
-UNITS = sorted((ROOT / "exporter/systemd").glob("*.service"))
+REPORT = ROOT / "exporter/systemd/gpunode-report.service"
+"""The report's, which runs from a timer: `tests/report/test_schedule.py`."""
+
+UNITS = sorted(set((ROOT / "exporter/systemd").glob("*.service")) - {REPORT})
 UNIT = ROOT / "exporter/systemd/gpunode.service"
 DOCUMENT = (ROOT / "docs/slurm.md").read_text()
 

@@ -19,7 +19,7 @@ from gpunode.source import Key
 from gpunode.verdict import judge
 from gpunode.verdict.advice import Advice
 from gpunode.verdict.case import Case, Evidence
-from gpunode.verdict.causes import CAUSES, NONE, USES, allocation, communication, data, host, limits
+from gpunode.verdict.causes import CAUSES, NONE, USES, allocation, communication, data, host, limits, serving
 from gpunode.verdict.causes.cause import Bounds, Cause, Effect, Explains, Loses
 from gpunode.verdict.facts import Facts, Snapshot
 from gpunode.verdict.source import USED
@@ -27,7 +27,7 @@ from tests import strict
 from tests.verdict.stage import Actor, Stage
 from tests.verdict.test_causes import GAPS, PREPARES
 
-FAMILIES = (data, host, allocation, communication, limits)
+FAMILIES = (data, host, allocation, communication, limits, serving)
 AT = ("0", "GPU-0")
 BOTH = ({"compute": 0.6, "starved": 0.4}, {"compute": 0.6, "launch": 0.4})
 """What two GPUs do: one waits for data, one for launches."""
@@ -164,6 +164,7 @@ class Asked(Collection[Metric]):
 WORDS = (
     *("data", "compile", "checkpoint", "cpu", "io", "write", "transmit", "receive"),
     *("sw_thermal", "hw_thermal", "hw_power_brake", "sw_power_cap", "tensor", "fp32", "dram"),
+    *("waiting", "running", "GPU-0"),
 )
 """Values of the last label of a series, of whatever metric."""
 

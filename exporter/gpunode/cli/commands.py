@@ -138,7 +138,7 @@ def _refuse_unknown_options(name: str, given: Iterable[str]) -> None:
             )
         close = difflib.get_close_matches(wanted, own, 1)
         raise UsageError(
-            f"{escaped(wanted, LONGEST_OPTION)}: `gpunode {name}` has no such option; "
+            f"{escaped(argument.partition('=')[0], LONGEST_OPTION)}: `gpunode {name}` has no such option; "
             + (f"did you mean {close[0]}?" if close else f"`gpunode {name} --help` lists its own")
         )
 

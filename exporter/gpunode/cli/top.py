@@ -131,7 +131,9 @@ class DaemonAddress:
         except NoWholeAnswer as error:
             raise NoDaemon(f"no daemon answers: {error}") from error
         except (httpx2.RemoteProtocolError, httpx2.DecodingError) as error:
-            raise NoDaemon(NOT_OURS) from error
+            # A server that asks for a certificate hangs up on clients without one.
+            hung_up = self.url.startswith("https:") and "disconnected" in str(error)
+            raise NoDaemon(f"no daemon answers: {error}" if hung_up else NOT_OURS) from error
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
             words = printable(str(error) or type(error).__name__, LONGEST_TEXT)
             raise NoDaemon(f"no daemon answers: {words}") from error

@@ -98,7 +98,7 @@ ROUNDS = 4
 MEANS_ANYTHING = (0.2, 0.9)
 """What is left of a rate after a subtraction, as a share of it, from which that is evidence."""
 
-OF_COMMANDS = (0.1, 1.0 - COMMANDS / COPIES)
+OF_COMMANDS = (0.0, 1.0 - COMMANDS / COPIES)
 """The same where commands are what is left: all of it, if nothing was copied."""
 
 ONE_WAY = 1.3

@@ -9,7 +9,7 @@ from gpunode.serving.requests import INFO, KV_CACHE, REQUESTS
 from gpunode.verdict.case import Case, Evidence
 from gpunode.verdict.facts import series_name
 
-USES = (INFO, KV_CACHE, REQUESTS)
+USES = (INFO, REQUESTS)
 """The metrics behind ``engine_of`` and ``nobody_asks``."""
 
 

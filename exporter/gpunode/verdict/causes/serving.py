@@ -66,7 +66,7 @@ KV_FULL = Cause(
         f"{FULL:g} of its KV cache is in use or it takes requests off the GPU to compute them again"
     ),
     looks=(Explains(_without_room, rank=45), Bounds(_bound_by_room)),
-    uses=(*USES, PREEMPTIONS),
+    uses=(*USES, KV_CACHE, PREEMPTIONS),
     advice=Advice(
         "soon",
         "serving as many requests as its KV cache holds, while others wait",
@@ -98,7 +98,7 @@ QUEUE = Cause(
         "KV cache"
     ),
     looks=(Explains(_waits, rank=46),),
-    uses=USES,
+    uses=(*USES, KV_CACHE),
     advice=Advice(
         "soon",
         "without work though requests wait",
