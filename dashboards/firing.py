@@ -43,6 +43,9 @@ PLACE = ("instance", "gpu", "filesystem", "fault")
 MOST_ROWS = 100
 """More than there are kinds of tickets. Figures above the table say how many alerts there are."""
 
+OF_JOB = 30
+"""The alerts of one job that are listed, the newest: each of its nodes may have some."""
+
 NOT_KNOWN = "-1"
 """What the table has for GPUs of which it is not known how many are harmed, to be sorted last."""
 
@@ -161,7 +164,7 @@ def alerts_of_job(title: str, selection: Selection, among: Query) -> Panel:
         title,
         "What notified somebody of the job, of its nodes, or of what holds it up, in the time that "
         "is shown?",
-        {"Since": (Query(f"topk({MOST_ROWS}, {rows})"), "dateTimeFromNow")},
+        {"Since": (Query(f"topk({OF_JOB}, {rows})"), "dateTimeFromNow")},
         names={"severity": "Severity", "alertname": "Alert", "state": "Now", "place": "Place"},
         sort_by="Since",
         grouped_by="Severity",

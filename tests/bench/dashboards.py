@@ -95,6 +95,7 @@ EMPTY: Mapping[tuple[str, str, str], str] = {
     ("gpunode-health", "Exporters down", "A"): "an exporter that went down",
     ("gpunode-health", "GPUs that break jobs", "A"): "a GPU that broke several jobs",
     ("gpunode-health", "Scrapes", "B"): "an exporter that went down",
+    ("gpunode-health", "Scrapes", "C"): "a change of web.config.file that was refused",
     ("gpunode-health", "Unwatched", "A"): "a node that is not scraped",
     ("gpunode-health", "GPUs without a ledger", "A"): "sensors that failed within a day",
     ("gpunode-health", "Missing parts", "A"): "a part that went while Prometheus ran",

@@ -382,7 +382,7 @@ DASHBOARDS: dict[str, tuple[dict[str, str], float]] = {
 ASK_FOR_FAULTS = {
     "gpunode-serving": "no server of the fleet tells its metrics",
     "gpunode-health": "its panels find something where something is broken, as in the examples of "
-    "the rules, where they do"
+    "the rules, where they do",
 }
 """Dashboards of which no share must find something here, and why. A test asks them of the examples:
 ``tests/dashboards/test_dashboards.py``."""

@@ -146,8 +146,8 @@ def document() -> str:
         "What each engine calls the figures of [serving.md](serving.md). Of several names, the "
         "first that a page has is read; through Ray or OpenTelemetry, `:` may be `_`, and `ray_` "
         "may come before. A name in brackets is a histogram's. The tests read pages that were "
-        "written from these names (`tests/serving/pages`), not captured; no engine itself runs in a "
-        "test. Ranges of versions are estimates, but for those whose file was read.",
+        "written from these names (`tests/serving/pages`), not captured; no engine itself runs "
+        "in a test. Ranges of versions are estimates, but for those whose file was read.",
         "",
         *_table(("engine", "versions", "start it with", "names from"), _engines()),
         "",

@@ -19,7 +19,17 @@ from gpunode.source import Key
 from gpunode.verdict import judge
 from gpunode.verdict.advice import Advice
 from gpunode.verdict.case import Case, Evidence
-from gpunode.verdict.causes import CAUSES, NONE, USES, allocation, communication, data, host, limits, serving
+from gpunode.verdict.causes import (
+    CAUSES,
+    NONE,
+    USES,
+    allocation,
+    communication,
+    data,
+    host,
+    limits,
+    serving,
+)
 from gpunode.verdict.causes.cause import Bounds, Cause, Effect, Explains, Loses
 from gpunode.verdict.facts import Facts, Snapshot
 from gpunode.verdict.source import USED

@@ -137,8 +137,9 @@ def _refuse_unknown_options(name: str, given: Iterable[str]) -> None:
                 f"{', '.join(having[wanted])}"
             )
         close = difflib.get_close_matches(wanted, own, 1)
+        typed = escaped(argument.partition("=")[0], LONGEST_OPTION)
         raise UsageError(
-            f"{escaped(argument.partition('=')[0], LONGEST_OPTION)}: `gpunode {name}` has no such option; "
+            f"{typed}: `gpunode {name}` has no such option; "
             + (f"did you mean {close[0]}?" if close else f"`gpunode {name} --help` lists its own")
         )
 
