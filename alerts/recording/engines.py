@@ -34,11 +34,11 @@ def _missed(window: str) -> str:
     first = rate(f"{FIRST}_count", GPU, window)
     others = rate(f"{OTHERS}_count", GPU, window)
     came = (
-        f'label_replace({first}, "objective", "first_token", "", "") '
-        f'or label_replace({others}, "objective", "output_token", "", "")'
+        f'label_replace({first} > 0, "objective", "first_token", "", "") '
+        f'or label_replace({others} > 0, "objective", "output_token", "", "")'
     )
     met = of_services(rate(MET, f"{GPU}, objective", window), "objective")
-    return f"clamp_min(1 - {met} / ({of_services(came, 'objective')} > 0), 0)"
+    return f"clamp_min(1 - {met} / {of_services(came, 'objective')}, 0)"
 
 
 ANSWERED = of_services(rate(f'{ENDED}{{result="finished"}}'))

@@ -92,7 +92,7 @@ SERVING = (
         signal=(
             "(job:gpunode_serving_objective:missed1h < job:gpunode_serving_objective:missed5m "
             "or job:gpunode_serving_objective:missed5m) "
-            f"/ (1 - {SERVING_TARGET})"
+            f"/ on () group_left () (vector(1 - {SERVING_TARGET}) > 0)"
         ),
         window="1h",
         unit="number",

@@ -65,7 +65,8 @@ SYSTEM = (
                 after="1m",
                 record="job:gpunode_idle:seconds",
                 unless="job:gpunode_stalled:explained",
-                says="it trained on several GPUs, of which none has worked for {value}",
+                says="it trained on several GPUs, of which none has worked for {value}; jobs with "
+                "{paged_gpus} GPUs are left out",
                 unit="seconds",
             ),
         ),

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from dashboards.boards import BOARDS
 from tests.bench.programs import program
 from tests.conftest import until
 from tests.daemon import free_ports
@@ -68,7 +69,7 @@ def test_every_service_finds_its_files_and_the_others() -> None:
     assert sorted(asked) == sorted(f"{name}:{port}" for name, port in ports.items())
     (boards,) = yaml.safe_load((provisioned / "dashboards/gpunode.yaml").read_text())["providers"]
     folder = mounts("grafana")[boards["options"]["path"]]
-    assert list(folder.glob("*.json"))
+    assert {path.stem for path in folder.glob("*.json")} == {board.uid for board in BOARDS}
     home = SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
     assert (folder / Path(home).name).exists()
     for path in folder.glob("*.json"):  # so that they find the data source without being told
