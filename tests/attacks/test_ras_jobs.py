@@ -112,7 +112,7 @@ def test_jobs_that_join_become_one_and_their_parts_two_again(hire: Hire) -> None
 def test_without_the_right_to_see_who_serves_the_answer_says_whose_it_is(
     hire: Hire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpunode.node.tcp, "_held", lambda _: None)
+    monkeypatch.setattr(gpunode.node.tcp.TcpProcess, "held", lambda _: None)
     one, two = jobs(hire, 2, 2)
     node = Jobs(one, two)
     for launched in (100, 150):

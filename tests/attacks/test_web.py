@@ -125,7 +125,7 @@ REQUESTS: dict[str, tuple[bytes, set[int | None]]] = {
     "encoded zero": (get(b"/metrics%00"), {404}),
     "no UTF-8": (get(b"/%ff%fe%c0%af"), {404}),
     "bytes beyond ASCII": (get(b"/\xff\xfe"), {400, 404}),
-    "whole address": (get(b"http://169.254.169.254/metrics"), {404}),
+    "whole address": (get(b"http://169.254.169.254/metrics"), {200}),
     "star": (b"OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n", {404, 405}),
     "tunnel": (b"CONNECT example.org:443 HTTP/1.1\r\nHost: a\r\n\r\n", {404, 405}),
     "trace": (b"TRACE /metrics HTTP/1.1\r\nHost: a\r\n\r\n", {405}),

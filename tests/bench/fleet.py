@@ -380,7 +380,6 @@ DASHBOARDS: dict[str, tuple[dict[str, str], float]] = {
 """What is selected on each, and the seconds in which it must load."""
 
 ASK_FOR_FAULTS = {
-    "gpunode-serving": "no server of the fleet tells its metrics",
     "gpunode-health": "its panels find something where something is broken, as in the examples of "
     "the rules, where they do",
 }

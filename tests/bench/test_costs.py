@@ -57,8 +57,7 @@ def test_a_dashboard_of_faults_is_excused_for_a_reason() -> None:
     """That it finds what is broken is tested where everything is."""
     for uid, reason in ASK_FOR_FAULTS.items():
         (board,) = (one for one in BOARDS if one.uid == uid)
-        # What a board of services finds is tested where a server tells its metrics.
-        assert board.description.startswith("What is broken") or uid == "gpunode-serving"
+        assert board.description.startswith("What is broken")
         assert reason
         assert judged(uid, found(uid, 0), LOADS_IN).met
 
