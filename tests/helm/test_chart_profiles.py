@@ -207,7 +207,7 @@ README = (CHART / "README.md").read_text()
 ROWS = {
     profile: set(re.findall(r"`(gpunode_\w+)`", adds.partition("Where")[0]))
     for profile, adds in re.findall(
-        r"^\| `(\w+)` \|.*\|([^|]*)\|$", README.partition("## Values")[0], re.MULTILINE
+        r"^\| `(\w+)` \|.*\|([^|]*)\|$", README.partition("## Platforms")[0], re.MULTILINE
     )
 }
 """What each profile adds, as the chart's README says; without what takes hardware."""
