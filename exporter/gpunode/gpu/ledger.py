@@ -373,7 +373,8 @@ def _split_copies(window: Window, tuned: Tuned, rest: float, shares: dict[str, f
     returned = results * _ramp(to_device / max(1.0, to_host), tuned.returned)
     new, used = tuned.pageable_to_new, tuned.pageable_to_used
     held_up = results * to_host / (new + (used - new) * returned)
-    held_up += max(pageable, returned) * to_device / tuned.pageable_to_device
+    round_trip = returned * min(to_device, to_host)
+    held_up += max(pageable * to_device, round_trip) / tuned.pageable_to_device
     held_up = min(rest, max(0.0, held_up - shares["copy"]))
     shares["copy"] += held_up
     return held_up
