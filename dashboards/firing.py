@@ -163,7 +163,7 @@ def alerts_of_job(title: str, selection: Selection, among: Query) -> Panel:
     return rows_of(
         title,
         "What notified somebody of the job, of its nodes, or of what holds it up, in the time that "
-        "is shown?",
+        f"is shown? Of more than {OF_JOB} alerts, the newest are listed.",
         {"Since": (Query(f"topk({OF_JOB}, {rows})"), "dateTimeFromNow")},
         names={"severity": "Severity", "alertname": "Alert", "state": "Now", "place": "Place"},
         sort_by="Since",

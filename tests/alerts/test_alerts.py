@@ -335,6 +335,7 @@ WRONG = {
 """Rules with one mistake each."""
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_wrong_rule_fails_its_test(wrong: str, tmp_path: Path) -> None:
     row = WRONG[wrong]

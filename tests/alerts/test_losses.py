@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from alerts.examples import series
 from alerts.model import Series
 from alerts.recording import losses
@@ -73,9 +75,10 @@ def test_no_alert_rests_upon_what_looks_back_so_far() -> None:
     assert not looking_back & {name for tier in tiers for name in (tier.record, tier.unless)}
 
 
-def test_the_present_step_up_is_found(tmp_path: Path) -> None:
-    seen: Phases = [(700, 1.0)]
-    cases = [_case(name, one, seen) for name in COURSES for one in (OF_CAUSE, OF_JOB)]
+@pytest.mark.integration
+@pytest.mark.parametrize("name", COURSES)
+def test_the_present_step_up_is_found(name: str, tmp_path: Path) -> None:
+    cases = [_case(name, one, [(700, 1.0)]) for one in (OF_CAUSE, OF_JOB)]
     ran = play(tmp_path, cases, shipped(*FIRST, "cluster_losses"))
     assert ran.returncode == 0, ran.stdout + ran.stderr
 

@@ -264,10 +264,9 @@ def test_the_chart_goes_through_a_registry_and_pulls_the_image_of_its_release(
         return ran.stdout
 
     run("push", str(packed), f"oci://{registry}/charts")
-    address = (f"oci://{registry}/charts/gpunode", "--version", VERSION)
-    run("pull", *address)
+    run("pull", f"oci://{registry}/charts/gpunode", "--version", VERSION)
     assert (tmp_path / packed.name).read_bytes() == packed.read_bytes()
-    objects = [found for found in documents(run("template", "gpunode", *address)) if found]
+    objects = [found for found in documents(run("template", "gpunode", packed.name)) if found]
     daemon = the(objects, "DaemonSet")["spec"]["template"]["spec"]["containers"][0]
     assert daemon["image"] == f"ghcr.io/gpunode/gpunode@{DIGEST}"
     with tarfile.open(packed) as archive:
