@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -41,6 +42,8 @@ ANNOTATIONS = 1 << 18
 """Bytes that the annotations of an object may have:
 https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/apimachinery/pkg/api/validation/objectmeta.go"""
 PROFILES = ("restricted", "node", "pods", "jobs", "network")
+(RELEASED,) = (Path(__file__).parent / "released").glob("*.tgz")
+"""The chart of the last release, from which sites upgrade; `make release` replaces it."""
 
 Object = dict[str, Any]
 
@@ -204,6 +207,25 @@ def test_a_chart_that_depends_on_it_may_leave_it_out(tmp_path: Path) -> None:
     assert [ran.returncode for ran in made.values()] == [0, 0], made["true"].stderr
     assert "kind: DaemonSet" in made["true"].stdout
     assert made["false"].stdout.strip() == ""
+
+
+@pytest.mark.parametrize("profile", [PROFILES[0], PROFILES[-1]])
+def test_a_value_that_the_last_release_lacks_is_as_good_as_its_default(
+    profile: str, tmp_path: Path
+) -> None:
+    """As for ``helm upgrade --reuse-values``, which takes the values of the version before."""
+    before, now = tmp_path / "before", tmp_path / "now"
+    for chart in (before, now):
+        shutil.copytree(CHART, chart)
+    with tarfile.open(RELEASED) as released:
+        values = released.extractfile("gpunode/values.yaml")
+        assert values
+        (before / "values.yaml").write_bytes(values.read())
+    optional = ("monitor", "rules", "networkPolicy", "alertmanagerExample")
+    shown = f"--set=profile={profile},{','.join(f'{name}.enabled=true' for name in optional)}"
+    made = [helm("template", "gpunode", chart, shown) for chart in (before, now)]
+    assert made[0].returncode == 0, made[0].stderr
+    assert made[0].stdout == made[1].stdout
 
 
 def test_what_contradicts_itself_is_refused() -> None:
@@ -555,6 +577,9 @@ def test_rule_files_for_a_prometheus_without_the_operator(tmp_path: Path) -> Non
 # What finds the pods, and what shows them
 
 
+NODE_NAME = "__meta_kubernetes_pod_node_name"
+
+
 def scrapes(objects: list[Object]) -> Iterator[Object]:
     for one in objects:
         if one["kind"] in ("PodMonitor", "ServiceMonitor"):
@@ -568,10 +593,11 @@ def test_a_target_is_called_after_its_node_and_its_job_is_one_that_the_rules_kno
     monitor = {"enabled": True, "kind": kind, "relabelings": [{"action": "labelmap"}]}
     values = {"monitor": monitor, "cluster": "east$1", "nameOverride": "gpus"}
     (endpoint,) = scrapes(render(tmp_path, values))
+    replace = {"action": "replace"}
     assert endpoint["relabelings"] == [
-        {"targetLabel": "job", "replacement": "gpunode"},
-        {"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "instance"},
-        {"targetLabel": "cluster", "replacement": "east$$1"},
+        replace | {"targetLabel": "job", "replacement": "gpunode"},
+        replace | {"sourceLabels": [NODE_NAME], "targetLabel": "instance"},
+        replace | {"targetLabel": "cluster", "replacement": "east$$1"},
         {"action": "labelmap"},
     ]
 
