@@ -181,6 +181,23 @@ def test_a_typo_is_refused(typo: str, tmp_path: Path) -> None:
     assert "don't meet the specifications of the schema" in ran.stderr
 
 
+def test_the_schema_is_closed_wherever_it_lists_keys() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert schema["$schema"] == "http://json-schema.org/draft-07/schema#"
+    lists = [one for one in _maps(schema) if isinstance(one.get("properties"), dict)]
+    assert len(lists) > 20
+    assert all(one["additionalProperties"] is False for one in lists)
+
+
+def _maps(one: Any) -> Iterator[Object]:
+    """Every map in a JSON document."""
+    if isinstance(one, dict):
+        yield one
+    if isinstance(one, dict | list):
+        for part in one.values() if isinstance(one, dict) else one:
+            yield from _maps(part)
+
+
 def test_a_key_without_a_value_is_as_good_as_none(tmp_path: Path) -> None:
     """As where a site has a comment on every line below the key."""
     optional = ("monitor", "rules", "networkPolicy", "alertmanagerExample")
@@ -625,6 +642,18 @@ def test_dashboards_are_the_projects_and_fit_into_an_object(tmp_path: Path) -> N
         assert one["metadata"]["namespace"] == "grafana"
         assert one["metadata"]["labels"]["grafana_dashboard"] == "1"
         assert one["metadata"]["annotations"] == {"grafana_folder": "GPUs"}
+
+
+def test_the_operator_of_grafana_gets_the_same_dashboards(tmp_path: Path) -> None:
+    instances = {"matchLabels": {"dashboards": "gpus"}}
+    shown = {"grafanaOperator": True, "folder": "GPUs", "instanceSelector": instances}
+    found = all_of(render(tmp_path, {"dashboards": shown}), "GrafanaDashboard")
+    boards = [json.loads(one["spec"]["json"]) for one in found]
+    expected = [json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))]
+    assert sorted(boards, key=lambda board: str(board["uid"])) == expected
+    for one in found:
+        assert (one["spec"]["folder"], one["spec"]["instanceSelector"]) == ("GPUs", instances)
+        assert "grafana_dashboard" not in one["metadata"]["labels"], "the sidecar would take it too"
 
 
 def test_dashboards_and_routes_ask_for_severities_by_the_names_of_the_site(tmp_path: Path) -> None:

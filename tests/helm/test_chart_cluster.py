@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import yaml
 
 from helm.generate import CHART
 from tests.conftest import until
-from tests.helm.cluster import Cluster, control_plane
+from tests.helm.cluster import CRDS, Cluster, control_plane
 from tests.helm.test_chart import CI, OPERATOR, RELEASED, render
 from tests.helm.test_intentions import INTENTIONS, MONITOR
 
@@ -76,11 +77,15 @@ def everything(cluster: Cluster) -> set[str]:
     return {" ".join(line.split()) for line in listed.splitlines()}
 
 
+def exists(cluster: Cluster, *arguments: str) -> bool:
+    return cluster.run("kubectl", "get", *arguments).returncode == 0
+
+
 def settled(cluster: Cluster, *namespaces: str) -> set[str]:
     """Everything that there is, with what Kubernetes itself puts into namespaces."""
     for namespace in namespaces:
-        given = f"--namespace={namespace}"
-        until(lambda of=given: cluster.run("kubectl", "get", "sa/default", of).returncode == 0)
+        created = ("serviceaccount/default", f"--namespace={namespace}")
+        until(partial(exists, cluster, *created))
     return everything(cluster)
 
 
@@ -249,6 +254,18 @@ def test_a_field_that_was_dropped_would_be_missed() -> None:
     for stored in ([{"port": "metrics"}], [{"port": "metrics", "interval": "1s"}], [], None):
         assert not holds({"endpoints": stored}, sent)
     assert not holds({}, sent)
+
+
+def test_it_is_installed_where_nothing_of_the_operator_is(cluster: Cluster) -> None:
+    namespace = cluster.namespace("plain", "privileged")
+    before = settled(cluster, namespace)
+    cluster.kubectl("delete", f"--filename={CRDS}")
+    try:
+        told = helm(cluster, "install", "gpunode", str(CHART), f"--namespace={namespace}")
+        assert "Nothing tells Prometheus to scrape it" in told
+        assert not left(cluster, before, namespace)
+    finally:
+        cluster.kubectl("apply", "--server-side", f"--filename={CRDS}")
 
 
 # From the last release and back

@@ -189,6 +189,21 @@ def test_nothing_is_published_that_was_not_made_twice_and_looked_through() -> No
             assert before(name) >= {"agree", "image", "files", "same", "vulnerabilities"}
 
 
+def test_image_and_chart_are_signed_and_attested_by_the_digest_that_was_pushed() -> None:
+    workflow = ROOT / ".github/workflows/release.yaml"
+    steps = yaml.safe_load(workflow.read_text())["jobs"]["publish-image"]["steps"]
+    names = [step.get("name") for step in steps]
+    sign = next(step for step in steps if "cosign sign" in step.get("run", ""))
+    assert '"$IMAGE@$IMAGE_DIGEST" "$CHARTS/gpunode@$CHART_DIGEST"' in sign["run"]
+    assert steps.index(sign) > names.index("Push the chart")
+    attested = [step for step in steps if step.get("uses", "").startswith("actions/attest-")]
+    subjects = [step["with"]["subject-digest"] for step in attested]
+    digests = ("image.outputs.digest", "chart.outputs.digest", "image.outputs.amd64")
+    for digest in (*digests, "image.outputs.arm64"):
+        assert f"${{{{ steps.{digest} }}}}" in subjects
+    assert all(step["with"]["push-to-registry"] for step in attested)
+
+
 def test_every_python_is_tried_on_both_architectures() -> None:
     jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yaml").read_text())["jobs"]
     matrix = jobs["supported"]["strategy"]["matrix"]
