@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from helm import release
+from tests.helm.cluster import control_plane
 from tests.helm.test_chart import documents, the
 from tests.needs import ROOT, need
 from tests.packaging.conftest import VERSION
@@ -295,3 +296,22 @@ def test_the_chart_goes_through_a_registry_and_pulls_the_image_of_its_release(
     assert "](../" not in text
     linted = subprocess.run([helm, "lint", "--strict", str(packed)], capture_output=True)
     assert linted.returncode == 0, linted.stdout
+
+
+@pytest.mark.integration
+def test_a_cluster_installs_the_chart_from_the_registry(
+    made: list[Path], registry: str, tmp_path: Path
+) -> None:
+    packed = made[0] / f"chart/gpunode-{VERSION}.tgz"
+    charts = f"oci://{registry}/installed"
+    with control_plane(tmp_path) as cluster:
+        for command in (
+            ("push", str(packed), charts),
+            ("install", "gpunode", f"{charts}/gpunode", "--version", VERSION),
+        ):
+            ran = cluster.run("helm", *command, "--plain-http")
+            assert ran.returncode == 0, ran.stderr
+        daemons = cluster.get("daemonset/gpunode")
+    assert daemons["metadata"]["labels"]["app.kubernetes.io/version"] == VERSION
+    daemon = daemons["spec"]["template"]["spec"]["containers"][0]
+    assert daemon["image"] == f"ghcr.io/gpunode/gpunode@{DIGEST}"
