@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test attacks integration tools lint bench golden docs alerts xids dashboards dashboards-data story pictures report-data page fuzz incidents scenarios monitoring kubernetes chart chart-files fleet podresources lock image release release-image release-index release-dry-run clean
+.PHONY: demo test attacks integration tools lint bench golden docs alerts xids dashboards dashboards-data story pictures report-data page fuzz incidents scenarios monitoring kubernetes chart chart-oldest chart-files fleet podresources lock image release release-image release-index release-dry-run clean
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -59,6 +59,9 @@ chart-files: $(INSTALLED)  ## rewrite what the Helm chart has from elsewhere
 chart: $(INSTALLED) kubernetes  ## test the Helm chart with Helm and a real Kubernetes API server
 	$(BIN)/pytest tests/helm/test_chart.py tests/helm/test_chart_cluster.py tests/helm/test_chart_profiles.py
 
+chart-oldest: $(INSTALLED) $(MONITORING)/helm $(MONITORING)/oldest/kube-apiserver  ## the same on the oldest API server, which takes ten minutes to build
+	CONTROL_PLANE=$(MONITORING)/oldest $(BIN)/pytest -n 0 tests/helm/test_chart_cluster.py
+
 page: $(INSTALLED)  ## take the pictures of docs/page.md, with Chromium
 	$(BIN)/python -m tests.export.page.pictures
 
@@ -110,11 +113,14 @@ $(MONITORING)/crane:
 $(MONITORING)/actionlint:
 	$(BUILD) github.com/rhysd/actionlint v1.7.12 cmd/actionlint
 
+OPERATOR := v0.85.0
 kubernetes: $(addprefix $(MONITORING)/, helm kube-apiserver)  ## Helm, and a Kubernetes control plane with etcd, built with Go
 $(MONITORING)/helm:
 	$(BUILD) helm.sh/helm/v4 v4.2.4 cmd/helm
 $(MONITORING)/kube-apiserver:
-	helm/build.sh $(CURDIR)/$(MONITORING) v1.36.3 v0.85.0
+	helm/build.sh $(CURDIR)/$(MONITORING) v1.36.3 $(OPERATOR)
+$(MONITORING)/oldest/kube-apiserver: # the oldest Kubernetes that the chart is for
+	helm/build.sh $(CURDIR)/$(MONITORING)/oldest v1.25.0 $(OPERATOR)
 
 $(MONITORING)/promtool:
 	-$(BUILD) github.com/prometheus/prometheus v0.313.5 cmd/promtool
@@ -161,13 +167,17 @@ image:  ## the image, with docker, or ENGINE=podman or buildah
 	  --build-arg CREATED=$$(date --utc --date=@$(SOURCE_DATE_EPOCH) +%FT%TZ) .
 
 # A release: docs/release.md. `helm.release` says what a tag has to agree with.
-release: $(INSTALLED)  ## commit and tag a version: make release VERSION=1.2.3
+release: $(INSTALLED) $(MONITORING)/helm  ## commit and tag a version: make release VERSION=1.2.3
 	test -z "$$(git status --porcelain)" || { echo "commit or remove what git status shows" >&2; exit 1; }
 	$(BIN)/python -m helm.release prepare $(VERSION)
 	$(MAKE) docs alerts dashboards
 	git commit --all --message "Release $(VERSION)"
 	git tag --annotate --message "gpunode $(VERSION)" v$(VERSION)
 	$(BIN)/python -m helm.release check v$(VERSION)
+	git rm --quiet tests/helm/released/*.tgz
+	$(MONITORING)/helm package helm/gpunode --destination tests/helm/released
+	git add tests/helm/released
+	git commit --message "Keep the chart of $(VERSION), from which tests upgrade"
 	@echo "What is left: git push --atomic origin HEAD v$(VERSION)"
 
 RELEASED := dist/image

@@ -17,7 +17,8 @@ cat "$from/go.sum" >go.sum
 go mod edit -require "k8s.io/kubernetes@$kubernetes"
 named="-s -w -X k8s.io/component-base/version.gitVersion=$kubernetes"
 programs=(kube-apiserver kube-controller-manager kubectl)
-go build -mod=mod -ldflags "$named" -o "$work/" "${programs[@]/#/k8s.io/kubernetes/cmd/}" go.etcd.io/etcd/server/v3
+# without the drivers of clouds, which Kubernetes had in its own tree until 1.31
+go build -mod=mod -tags providerless -ldflags "$named" -o "$work/" "${programs[@]/#/k8s.io/kubernetes/cmd/}" go.etcd.io/etcd/server/v3
 mv server etcd
 mkdir -p "$folder/crds"
 crds=$(source_of "github.com/prometheus-operator/prometheus-operator@$operator")/example/prometheus-operator-crd

@@ -24,8 +24,14 @@ NODES: dict[str, dict[str, str]] = {
     "eks": {"etc/os-release": 'ID="amzn"\n', "etc/eks/image-credential-provider/config.json": ""},
     "aks": {"etc/os-release": "ID=ubuntu\n", "opt/azure/containers/provision.sh": ""},
 }
-UNSEEN = {"eks-auto", "gke-autopilot"}
-"""Whose nodes are those of another, or show nothing."""
+LIKE = {
+    "eks-auto": (
+        "bottlerocket",
+        {"etc/os-release": "ID=bottlerocket\nVARIANT_ID=eks-auto-nvidia\n"},
+    ),
+    "gke-autopilot": ("gke", {"etc/os-release": "ID=cos\n", "home/kubernetes/bin/kubelet": ""}),
+}
+"""Platforms whose nodes show no more than those of another."""
 
 
 def laid_out(files: dict[str, str], folder: Path) -> LocalNode:
@@ -36,13 +42,35 @@ def laid_out(files: dict[str, str], folder: Path) -> LocalNode:
 
 
 def test_every_platform_has_a_node() -> None:
-    assert NODES.keys() | UNSEEN == {one.name for one in PLATFORMS}
+    assert NODES.keys() | LIKE.keys() == {one.name for one in PLATFORMS}
 
 
 @pytest.mark.parametrize("name", NODES)
 def test_a_node_says_which_platform_it_is_of(name: str, tmp_path: Path) -> None:
     node = laid_out({**NODES[name], SOCKET: ""}, tmp_path)
     assert chart_values(node) == {"platform": name}
+
+
+@pytest.mark.parametrize("name", LIKE)
+def test_a_node_that_shows_no_more_is_taken_for_the_other(name: str, tmp_path: Path) -> None:
+    other, files = LIKE[name]
+    assert chart_values(laid_out({**files, SOCKET: ""}, tmp_path)) == {"platform": other}
+
+
+def test_what_auto_mode_is_taken_for_needs_the_same() -> None:
+    needs = {
+        one.name: (one.runtime_class, one.driver_library, one.extra_volumes, one.cannot)
+        for one in PLATFORMS
+    }
+    assert needs["eks-auto"] == needs["bottlerocket"]
+
+
+def test_the_library_that_the_chart_mounts_is_on_the_node(tmp_path: Path) -> None:
+    libraries = {one.name: one.driver_library for one in PLATFORMS if one.driver_library}
+    assert libraries
+    for name, library in libraries.items():
+        laid_out(NODES[name], tmp_path / name)
+        assert (tmp_path / name / library[1:]).is_file()
 
 
 @pytest.mark.parametrize("files", [{}, {"etc/os-release": "ID=ubuntu\n", SOCKET: ""}])

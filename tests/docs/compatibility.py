@@ -5,6 +5,7 @@ python -m tests.docs.compatibility docs/compatibility.md
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,16 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 import tests.nccl.test_nccl
 from gpunode.host.lustre import Lustre
 from gpunode.host.rdma_counters import CXI, DRIVERS, MLX5, STANDARD, What
 from gpunode.serving.engines import ENGINES, FIGURES, Name
+from helm.generate import REFUSED
 from tests.export.dcgm_clients import (
     CLIENTS,
     KINDS_NOT_ANSWERED,
     NOT_ANSWERED,
     WATCHES_NOT_ANSWERED,
 )
+from tests.helm.test_intentions import INTENTIONS
 from tests.holders.test_owners import DEVICES, UNATTRIBUTED
 from tests.machine import MACHINES
 
@@ -141,6 +146,17 @@ def document() -> str:
         "those of [jobstats](https://github.com/PrincetonUniversity/jobstats), to which jobscope "
         "joins.",
         "",
+        "## Values of other exporters' charts",
+        "",
+        "What sites set in the charts of dcgm-exporter, node_exporter and others, as this chart "
+        "takes it.",
+        "",
+        *_table(("values", "where the tests look", "what is there"), _intentions()),
+        "",
+        "Refused, with the reason:",
+        "",
+        *_table(("value", "why, and what instead"), _refused()),
+        "",
         "## Inference engines",
         "",
         "What each engine calls the figures of [serving.md](serving.md). Of several names, the "
@@ -237,6 +253,24 @@ def _dcgm() -> Iterator[Row]:
     for name in names:
         cell = "no" if name in NOT_ANSWERED else READ
         yield f"`{name}`", *(cell if name in client.names else NOT_ASKED for client in CLIENTS)
+
+
+def _intentions() -> Iterator[Row]:
+    for values, (kind, *steps), expected in INTENTIONS:
+        if values:
+            place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
+            found = "nothing" if expected is None else f"`{_in_a_line(expected)}`"
+            yield f"`{_in_a_line(values)}`", f"{kind} `{place}`", found
+
+
+def _in_a_line(one: Any) -> str:
+    """A value in YAML."""
+    written = yaml.safe_dump(one, default_flow_style=True, width=math.inf)
+    return written.removesuffix("...\n").strip()
+
+
+def _refused() -> Iterator[Row]:
+    return ((f"`{name}`", why) for name, why in REFUSED.items())
 
 
 def _engines() -> Iterator[Row]:

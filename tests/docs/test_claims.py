@@ -49,6 +49,14 @@ def test_a_page_names_what_there_is(page: Path) -> None:
         assert {name, of_histogram} & names or f":{name}" in recorded, name
 
 
+def test_what_the_chart_ran_with_is_what_make_builds() -> None:
+    _, _, table = (ROOT / "docs/kubernetes.md").read_text().partition("## How this is tested")
+    pins = r"(?:helm/build\.sh \S+|helm\.sh/helm/v4|^OPERATOR :=) (v\S+)"
+    built = re.findall(pins, (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert len(built) == 4
+    assert set(re.findall(r"\bv\d+\.\d+\.\d+", table)) == set(built)
+
+
 @cache
 def code() -> dict[Path, ast.Module]:
     """Every module of the program."""

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -41,6 +42,8 @@ ANNOTATIONS = 1 << 18
 """Bytes that the annotations of an object may have:
 https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/apimachinery/pkg/api/validation/objectmeta.go"""
 PROFILES = ("restricted", "node", "pods", "jobs", "network")
+(RELEASED,) = (Path(__file__).parent / "released").glob("*.tgz")
+"""The chart of the last release, from which sites upgrade; `make release` replaces it."""
 
 Object = dict[str, Any]
 
@@ -178,6 +181,23 @@ def test_a_typo_is_refused(typo: str, tmp_path: Path) -> None:
     assert "don't meet the specifications of the schema" in ran.stderr
 
 
+def test_the_schema_is_closed_wherever_it_lists_keys() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert schema["$schema"] == "http://json-schema.org/draft-07/schema#"
+    lists = [one for one in _maps(schema) if isinstance(one.get("properties"), dict)]
+    assert len(lists) > 20
+    assert all(one["additionalProperties"] is False for one in lists)
+
+
+def _maps(one: Any) -> Iterator[Object]:
+    """Every map in a JSON document."""
+    if isinstance(one, dict):
+        yield one
+    if isinstance(one, dict | list):
+        for part in one.values() if isinstance(one, dict) else one:
+            yield from _maps(part)
+
+
 def test_a_key_without_a_value_is_as_good_as_none(tmp_path: Path) -> None:
     """As where a site has a comment on every line below the key."""
     optional = ("monitor", "rules", "networkPolicy", "alertmanagerExample")
@@ -205,6 +225,25 @@ def test_a_chart_that_depends_on_it_may_leave_it_out(tmp_path: Path) -> None:
     assert [ran.returncode for ran in made.values()] == [0, 0], made["true"].stderr
     assert "kind: DaemonSet" in made["true"].stdout
     assert made["false"].stdout.strip() == ""
+
+
+@pytest.mark.parametrize("profile", [PROFILES[0], PROFILES[-1]])
+def test_a_value_that_the_last_release_lacks_is_as_good_as_its_default(
+    profile: str, tmp_path: Path
+) -> None:
+    """As for ``helm upgrade --reuse-values``, which takes the values of the version before."""
+    before, now = tmp_path / "before", tmp_path / "now"
+    for chart in (before, now):
+        shutil.copytree(CHART, chart)
+    with tarfile.open(RELEASED) as released:
+        values = released.extractfile("gpunode/values.yaml")
+        assert values
+        (before / "values.yaml").write_bytes(values.read())
+    optional = ("monitor", "rules", "networkPolicy", "alertmanagerExample")
+    shown = f"--set=profile={profile},{','.join(f'{name}.enabled=true' for name in optional)}"
+    made = [helm("template", "gpunode", chart, shown) for chart in (before, now)]
+    assert made[0].returncode == 0, made[0].stderr
+    assert made[0].stdout == made[1].stdout
 
 
 def test_what_contradicts_itself_is_refused() -> None:
@@ -556,6 +595,9 @@ def test_rule_files_for_a_prometheus_without_the_operator(tmp_path: Path) -> Non
 # What finds the pods, and what shows them
 
 
+NODE_NAME = "__meta_kubernetes_pod_node_name"
+
+
 def scrapes(objects: list[Object]) -> Iterator[Object]:
     for one in objects:
         if one["kind"] in ("PodMonitor", "ServiceMonitor"):
@@ -569,10 +611,11 @@ def test_a_target_is_called_after_its_node_and_its_job_is_one_that_the_rules_kno
     monitor = {"enabled": True, "kind": kind, "relabelings": [{"action": "labelmap"}]}
     values = {"monitor": monitor, "cluster": "east$1", "nameOverride": "gpus"}
     (endpoint,) = scrapes(render(tmp_path, values))
+    replace = {"action": "replace"}
     assert endpoint["relabelings"] == [
-        {"targetLabel": "job", "replacement": "gpunode"},
-        {"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "instance"},
-        {"targetLabel": "cluster", "replacement": "east$$1"},
+        replace | {"targetLabel": "job", "replacement": "gpunode"},
+        replace | {"sourceLabels": [NODE_NAME], "targetLabel": "instance"},
+        replace | {"targetLabel": "cluster", "replacement": "east$$1"},
         {"action": "labelmap"},
     ]
 
@@ -600,6 +643,18 @@ def test_dashboards_are_the_projects_and_fit_into_an_object(tmp_path: Path) -> N
         assert one["metadata"]["namespace"] == "grafana"
         assert one["metadata"]["labels"]["grafana_dashboard"] == "1"
         assert one["metadata"]["annotations"] == {"grafana_folder": "GPUs"}
+
+
+def test_the_operator_of_grafana_gets_the_same_dashboards(tmp_path: Path) -> None:
+    instances = {"matchLabels": {"dashboards": "gpus"}}
+    shown = {"grafanaOperator": True, "folder": "GPUs", "instanceSelector": instances}
+    found = all_of(render(tmp_path, {"dashboards": shown}), "GrafanaDashboard")
+    boards = [json.loads(one["spec"]["json"]) for one in found]
+    expected = [json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))]
+    assert sorted(boards, key=lambda board: str(board["uid"])) == expected
+    for one in found:
+        assert (one["spec"]["folder"], one["spec"]["instanceSelector"]) == ("GPUs", instances)
+        assert "grafana_dashboard" not in one["metadata"]["labels"], "the sidecar would take it too"
 
 
 def test_dashboards_and_routes_ask_for_severities_by_the_names_of_the_site(tmp_path: Path) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
+import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import yaml
 
 from helm.generate import CHART
 from tests.conftest import until
-from tests.helm.cluster import Cluster, control_plane
-from tests.helm.test_chart import CI, OPERATOR
+from tests.helm.cluster import CRDS, Cluster, control_plane
+from tests.helm.test_chart import CI, OPERATOR, RELEASED, render
+from tests.helm.test_intentions import INTENTIONS, MONITOR
 
 EXAMPLES = CHART.parent / "examples"
 GPU_NODES, OTHER_NODES = 50, 5
@@ -32,6 +34,10 @@ MARKS = (
     {"eks.amazonaws.com/instance-gpu-manufacturer": "nvidia"},
 )
 """Labels of GPU nodes, as operators and clouds set them."""
+
+SINCE_POLICIES = (1, 36)
+INVENTED = re.compile(r" (Pod|ControllerRevision|Secret) ")
+"""Kinds of which controllers and Helm invent the names."""
 
 pytestmark = pytest.mark.integration
 
@@ -62,16 +68,48 @@ def helm(cluster: Cluster, *arguments: str) -> str:
     return ran.stdout
 
 
-def objects(cluster: Cluster, namespace: str) -> set[str]:
-    """Everything that is in a namespace but what Kubernetes itself puts there, and events."""
-    kinds = cluster.kubectl("api-resources", "--namespaced", "--verbs=list", "--output=name")
-    asked = ",".join(kind for kind in kinds.split() if not kind.startswith("events"))
-    found = set(cluster.kubectl("get", asked, "--output=name", f"--namespace={namespace}").split())
-    return {one for one in found if not one.endswith(("/default", "/kube-root-ca.crt"))}
+def everything(cluster: Cluster) -> set[str]:
+    """Every object that the API server has, of whatever kind and wherever it is, but events."""
+    kinds = cluster.kubectl("api-resources", "--verbs=list", "--output=name").split()
+    asked = ",".join(kind for kind in kinds if not kind.startswith("events"))
+    columns = "--output=custom-columns=:metadata.namespace,:kind,:metadata.name"
+    listed = cluster.kubectl("get", asked, "--all-namespaces", "--no-headers", columns)
+    return {" ".join(line.split()) for line in listed.splitlines()}
+
+
+def exists(cluster: Cluster, *arguments: str) -> bool:
+    return cluster.run("kubectl", "get", *arguments).returncode == 0
+
+
+def settled(cluster: Cluster, *namespaces: str) -> set[str]:
+    """Everything that there is, with what Kubernetes itself puts into namespaces."""
+    for namespace in namespaces:
+        created = ("serviceaccount/default", f"--namespace={namespace}")
+        until(partial(exists, cluster, *created))
+    return everything(cluster)
+
+
+def left(cluster: Cluster, before: set[str], namespace: str) -> set[str]:
+    """Uninstall a release; what is there afterwards and was not before."""
+    helm(cluster, "uninstall", "gpunode", f"--namespace={namespace}", "--wait")
+    until(lambda: not everything(cluster) - before)
+    return everything(cluster) - before
+
+
+def holds(stored: Any, sent: Any) -> bool:
+    """Whether all that was sent is stored: a server adds defaults, and may drop what is unknown."""
+    if isinstance(sent, dict):
+        return isinstance(stored, dict) and all(
+            key in stored and holds(stored[key], value) for key, value in sent.items()
+        )
+    if isinstance(sent, list):
+        return len(stored or ()) == len(sent) and all(map(holds, stored, sent))
+    return bool(stored == sent)
 
 
 def test_every_gpu_node_has_a_pod_until_it_is_uninstalled(cluster: Cluster) -> None:
     namespace = cluster.namespace("gpus", "privileged")
+    before = settled(cluster, namespace)
     told = helm(cluster, "install", "gpunode", str(CHART), f"--namespace={namespace}")
     assert "kubectl -n gpus rollout status daemonset/gpunode" in told
     assert "by a PodMonitor" in told, "the operator's CRDs are there"
@@ -88,8 +126,35 @@ def test_every_gpu_node_has_a_pod_until_it_is_uninstalled(cluster: Cluster) -> N
     assert placed == {f"gpu-{i}" for i in range(GPU_NODES)}, "also the one that is cordoned"
     for one in pods():
         assert "nvidia.com/gpu" not in json.dumps(one["spec"]["containers"][0]["resources"])
-    helm(cluster, "uninstall", "gpunode", f"--namespace={namespace}", "--wait")
-    until(lambda: not objects(cluster, namespace))
+    assert not left(cluster, before, namespace)
+
+
+def test_all_that_it_can_make_is_gone_once_it_is_uninstalled(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    namespace, other = (cluster.namespace(name, "privileged") for name in ("all", "elsewhere"))
+    of_the_platform = {"metadata": {"name": "nvidia"}, "handler": "nvidia"}
+    runtime = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", **of_the_platform}
+    cluster.kubectl("create", "-f-", given=[runtime])
+    before = settled(cluster, namespace, other)
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "more"}}
+    parts = ("monitor", "rules", "networkPolicy", "alertmanagerExample")
+    values = {
+        **{part: {"enabled": True} for part in parts},
+        "dashboards": {"namespace": other},
+        "config": {"gpu": {"interval": 1}},
+        "platform": "openshift",
+        "extraManifests": [secret],
+    }
+    (tmp_path / "values.yaml").write_text(json.dumps(values))
+    given = (f"--namespace={namespace}", f"--values={tmp_path / 'values.yaml'}")
+    helm(cluster, "install", "gpunode", str(CHART), *given)
+    kinds = {
+        *("DaemonSet", "ControllerRevision", "Pod", "Service", "ServiceAccount", "NetworkPolicy"),
+        *("ConfigMap", "Secret", "RoleBinding", "PodMonitor", "PrometheusRule"),
+    }
+    until(lambda: kinds <= {one.split()[1] for one in everything(cluster) - before})
+    assert not left(cluster, before, namespace)
 
 
 @pytest.mark.parametrize("profile", NEEDED)
@@ -147,26 +212,102 @@ def test_the_api_server_would_tell_of_a_field_that_is_wrong(cluster: Cluster) ->
     assert "intervall" in ran.stderr
 
 
-def test_an_upgrade_that_reuses_values_keeps_the_pods_selected(
-    cluster: Cluster, tmp_path: Path
+# What the Prometheus Operator reads, by its own definitions
+
+
+MONITORS: dict[str, Any] = {
+    key: value
+    for given, path, _ in INTENTIONS
+    if path[: len(MONITOR)] == MONITOR
+    for key, value in given["monitor"].items()
+    if value
+}
+"""Everything that sites set of a monitor."""
+
+
+@pytest.mark.parametrize("kind", ["PodMonitor", "ServiceMonitor"])
+def test_what_the_operator_reads_is_stored_whole(
+    cluster: Cluster, kind: str, tmp_path: Path
+) -> None:
+    assert len(MONITORS) > 8
+    namespace = cluster.namespace(kind.lower(), "privileged")
+    monitor = {**MONITORS, "enabled": True, "kind": kind}
+    values = {"monitor": monitor, "rules": {"enabled": True}, "namespaceOverride": namespace}
+    objects = [
+        one
+        for one in render(tmp_path, {**values, "dashboards": {"enabled": False}})
+        if one["apiVersion"] == "monitoring.coreos.com/v1"
+    ]
+    assert sorted(one["kind"] for one in objects) == sorted([kind, *2 * ["PrometheusRule"]])
+    for _ in range(2):  # as Argo CD does, which keeps each object in an annotation
+        applied = cluster.kubectl("apply", "--validate=strict", "-f-", given=objects)
+    assert applied.count(" unchanged") == len(objects)
+    for one in objects:
+        name = f"{one['kind']}/{one['metadata']['name']}"
+        assert holds(cluster.get(name, f"--namespace={namespace}")["spec"], one["spec"]), name
+    cluster.kubectl("delete", "-f-", given=objects)
+
+
+def test_a_field_that_was_dropped_would_be_missed() -> None:
+    sent = {"endpoints": [{"port": "metrics", "interval": "15s"}]}
+    assert holds({"endpoints": [{"port": "metrics", "interval": "15s", "added": 1}]}, sent)
+    for stored in ([{"port": "metrics"}], [{"port": "metrics", "interval": "1s"}], [], None):
+        assert not holds({"endpoints": stored}, sent)
+    assert not holds({}, sent)
+
+
+def test_it_is_installed_where_nothing_of_the_operator_is(cluster: Cluster) -> None:
+    namespace = cluster.namespace("plain", "privileged")
+    before = settled(cluster, namespace)
+    cluster.kubectl("delete", f"--filename={CRDS}")
+    try:
+        told = helm(cluster, "install", "gpunode", str(CHART), f"--namespace={namespace}")
+        assert "Nothing tells Prometheus to scrape it" in told
+        assert not left(cluster, before, namespace)
+    finally:
+        cluster.kubectl("apply", "--server-side", f"--filename={CRDS}")
+
+
+# From the last release and back
+
+
+def test_the_last_release_is_upgraded_with_its_values_rolled_back_and_removed(
+    cluster: Cluster,
 ) -> None:
     namespace = cluster.namespace("upgrade", "privileged")
-    before = tmp_path / "gpunode"
-    shutil.copytree(CHART, before)
-    chart = yaml.safe_load((before / "Chart.yaml").read_text())
-    (before / "Chart.yaml").write_text(
-        yaml.safe_dump(chart | {"version": "0.0.1", "appVersion": "0.0.1"})
-    )
-    values = yaml.safe_load((before / "values.yaml").read_text())
-    del values["kubeletPath"]  # as in a version from before the key
-    (before / "values.yaml").write_text(yaml.safe_dump(values))
     given = f"--namespace={namespace}"
-    helm(cluster, "install", "gpunode", str(before), given, "--set=profile=jobs,cluster=east")
-    helm(cluster, "upgrade", "gpunode", str(CHART), given, "--reuse-values", "--set=compat=dcgm")
-    pod = cluster.get("daemonset/gpunode", given)["spec"]["template"]["spec"]
+    before = settled(cluster, namespace)
+
+    def running() -> dict[str, Any]:
+        return dict(cluster.get("daemonset/gpunode", given)["spec"])
+
+    def named() -> set[str]:
+        """What the release has made, but what controllers and Helm give names to."""
+        return {one for one in everything(cluster) - before if not INVENTED.search(one)}
+
+    site = "profile=jobs,cluster=east,monitor.labels.release=kps,rules.alerts.GpuHot=false"
+    helm(cluster, "install", "gpunode", str(RELEASED), given, f"--set={site}")
+    old, of_old = running(), named()
+    more = "--set=compat=dcgm"
+    helm(cluster, "upgrade", "gpunode", str(CHART), given, "--reuse-values", more)
+    new = running()
+    assert new["selector"] == old["selector"]
+    pod = new["template"]["spec"]
     assert pod["hostPID"] is True, "as it was installed"
+    assert pod["affinity"] == old["template"]["spec"]["affinity"]
     assert "--compat=dcgm" in pod["containers"][0]["args"]
-    helm(cluster, "uninstall", "gpunode", given)
+    monitor = cluster.get("podmonitor/gpunode", given)
+    assert monitor["metadata"]["labels"]["release"] == "kps"
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert "east" in {relabeling.get("replacement") for relabeling in endpoint["relabelings"]}
+    assert len(cluster.get("prometheusrules", given)["items"]) == 2
+    helm(cluster, "rollback", "gpunode", "1", given)
+    assert running()["template"] == old["template"]
+
+    until(lambda: named() == of_old)  # also without what the new version brought
+    helm(cluster, "upgrade", "gpunode", str(CHART), given, "--reset-then-reuse-values")
+    assert running()["selector"] == old["selector"]
+    assert not left(cluster, before, namespace)
 
 
 # A job's side
@@ -199,6 +340,8 @@ def test_the_example_of_a_job_is_admitted(cluster: Cluster) -> None:
 
 
 def test_a_policy_mounts_the_socket_where_there_is_a_gpu(cluster: Cluster) -> None:
+    if cluster.version() < SINCE_POLICIES:
+        pytest.skip("this Kubernetes has no MutatingAdmissionPolicy")
     cluster.kubectl("create", "--validate=strict", "-f-", given=load("mount-socket.yaml"))
     for namespace in ("with", "without"):
         cluster.namespace(namespace, "privileged")

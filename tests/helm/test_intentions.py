@@ -117,7 +117,7 @@ INTENTIONS: list[tuple[dict[str, Any], tuple[str | int, ...], Any]] = [
     ({"monitor": {"sampleLimit": 9000}}, (*MONITOR, "sampleLimit"), 9000),
     ({"monitor": {"tlsConfig": {"serverName": "a"}}}, (*ENDPOINT, "tlsConfig", "serverName"), "a"),
     (
-        {"monitor": {"authorization": {"credentials": {"name": "a"}}}},
+        {"monitor": {"authorization": {"credentials": {"name": "a", "key": "b"}}}},
         (*ENDPOINT, "authorization", "credentials", "name"),
         "a",
     ),

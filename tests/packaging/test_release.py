@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from helm import release
+from tests.helm.cluster import control_plane
 from tests.helm.test_chart import documents, the
 from tests.needs import ROOT, need
 from tests.packaging.conftest import VERSION
@@ -189,6 +190,21 @@ def test_nothing_is_published_that_was_not_made_twice_and_looked_through() -> No
             assert before(name) >= {"agree", "image", "files", "same", "vulnerabilities"}
 
 
+def test_image_and_chart_are_signed_and_attested_by_the_digest_that_was_pushed() -> None:
+    workflow = ROOT / ".github/workflows/release.yaml"
+    steps = yaml.safe_load(workflow.read_text())["jobs"]["publish-image"]["steps"]
+    names = [step.get("name") for step in steps]
+    sign = next(step for step in steps if "cosign sign" in step.get("run", ""))
+    assert '"$IMAGE@$IMAGE_DIGEST" "$CHARTS/gpunode@$CHART_DIGEST"' in sign["run"]
+    assert steps.index(sign) > names.index("Push the chart")
+    attested = [step for step in steps if step.get("uses", "").startswith("actions/attest-")]
+    subjects = [step["with"]["subject-digest"] for step in attested]
+    digests = ("image.outputs.digest", "chart.outputs.digest", "image.outputs.amd64")
+    for digest in (*digests, "image.outputs.arm64"):
+        assert f"${{{{ steps.{digest} }}}}" in subjects
+    assert all(step["with"]["push-to-registry"] for step in attested)
+
+
 def test_every_python_is_tried_on_both_architectures() -> None:
     jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yaml").read_text())["jobs"]
     matrix = jobs["supported"]["strategy"]["matrix"]
@@ -279,3 +295,22 @@ def test_the_chart_goes_through_a_registry_and_pulls_the_image_of_its_release(
     assert "](../" not in text
     linted = subprocess.run([helm, "lint", "--strict", str(packed)], capture_output=True)
     assert linted.returncode == 0, linted.stdout
+
+
+@pytest.mark.integration
+def test_a_cluster_installs_the_chart_from_the_registry(
+    made: list[Path], registry: str, tmp_path: Path
+) -> None:
+    packed = made[0] / f"chart/gpunode-{VERSION}.tgz"
+    charts = f"oci://{registry}/installed"
+    with control_plane(tmp_path) as cluster:
+        for command in (
+            ("push", str(packed), charts),
+            ("install", "gpunode", f"{charts}/gpunode", "--version", VERSION),
+        ):
+            ran = cluster.run("helm", *command, "--plain-http")
+            assert ran.returncode == 0, ran.stderr
+        daemons = cluster.get("daemonset/gpunode")
+    assert daemons["metadata"]["labels"]["app.kubernetes.io/version"] == VERSION
+    daemon = daemons["spec"]["template"]["spec"]["containers"][0]
+    assert daemon["image"] == f"ghcr.io/gpunode/gpunode@{DIGEST}"

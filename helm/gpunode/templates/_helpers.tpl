@@ -191,14 +191,18 @@ yes
 {{- mergeOverwrite $context $given | toYaml -}}
 {{- end -}}
 
-{{/* Relabelings that every scrape needs: the rules ask for them. */}}
+{{/* Relabelings that every scrape needs: the rules ask for them. The action is the one that the operator
+would add, after which Argo CD would see a difference for ever. */}}
 {{- define "gpunode.relabelings" -}}
-- targetLabel: job
+- action: replace
+  targetLabel: job
   replacement: gpunode
-- sourceLabels: [__meta_kubernetes_pod_node_name]
+- action: replace
+  sourceLabels: [__meta_kubernetes_pod_node_name]
   targetLabel: instance
 {{- with .Values.cluster }}
-- targetLabel: cluster
+- action: replace
+  targetLabel: cluster
   replacement: {{ . | replace "$" "$$" | quote }}
 {{- end }}
 {{- with .Values.monitor.relabelings }}
