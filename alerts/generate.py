@@ -26,6 +26,7 @@ from alerts.rule_files import (
 from alerts.settings import SETTINGS, Setting
 from alerts.thresholds.lines import COVERED, LINES
 from alerts.thresholds.table import THRESHOLDS
+from alerts.xids import table
 from gpunode.rules.render import HEADER, dump, number
 
 ROOT = Path(__file__).parents[1]
@@ -75,8 +76,8 @@ def behind(record: str) -> str:
     return substituted(laid_out(EXPRESSIONS[name]))
 
 
-def blocks(row: Threshold) -> dict[str, str]:
-    """The generated blocks of a runbook: the alert in short, and its rule."""
+def blocks(row: Threshold, language: str = "en") -> dict[str, str]:
+    """The generated blocks of a runbook: the alert in short, its rule, and XIDs if it has them."""
     tiers = [f"- **{tier.severity}**: {when(row, tier)}, {lasting(tier)}" for tier in row.tiers]
     asked = dict.fromkeys(tier.record or row.record for tier in row.tiers)
     return {
@@ -92,12 +93,13 @@ def blocks(row: Threshold) -> dict[str, str]:
                 "",
             ]
         ),
+        "xids": f"### XIDs\n\n{table(language)}\n",
     }
 
 
 def runbook(row: Threshold, text: str, language: str = "en") -> str:
     """A runbook with its generated blocks renewed; a skeleton if nothing is written yet."""
-    renewed = blocks(row)
+    renewed = blocks(row, language)
     text = text or _skeleton(PROSE[language])
     return BLOCK.sub(lambda match: _block(match[1], renewed[match[1]]), text)
 
