@@ -18,6 +18,7 @@ FLAPS = "node:gpunode_port_flaps:incident"
 INCIDENT = "gpu:gpunode_lemon:incident"
 SCORE = "uuid:gpunode_lemon:score"
 PLACED = "gpu:gpunode_lemon:score"
+SCORE_OF_NODE = "node:gpunode_lemon:score"
 WITHIN = "30d"
 FOLLOW = "43|45"
 """XIDs that say that a process was ended, for whatever reason.
@@ -169,16 +170,18 @@ OF_LEMONS: tuple[Record, ...] = (
         results={A: 1.0},
     ),
     Record(
-        name="node:gpunode_lemon:score",
+        name=SCORE_OF_NODE,
         labels=OF_NODE,
         interval=FOR_DAYS,
         expression=(
-            f'sum by ({NODE}) (label_replace(sum by ({NODE}) ({PLACED}), "of", "gpus", "", "") '
-            f"or label_replace(count by ({NODE}) (count by ({NODE}, day) "
-            f'(last_over_time({FLAPS}[{WITHIN}]))), "of", "ports", "", ""))'
+            f"floor(0.01 + sum by ({NODE}) (max by ({NODE}, {OWNER}, day) "
+            f"(max_over_time({INCIDENT}[{WITHIN}]) "
+            f"* on ({BY_UUID}) group_left (instance) {PLACE}) "
+            f"or max by ({NODE}, day) (clamp_max(max_over_time({FLAPS}[{WITHIN}]), 1)))) > 0"
         ),
-        purpose="The same, summed up over the GPUs that a node has, and one more for each day on "
-        "which its RDMA ports lost their link again and again.",
+        purpose="The same of a node: different jobs that any of its GPUs broke or held up, and one "
+        "more for each day with what no job met, or on which one of its RDMA ports lost its link "
+        "again and again.",
         given={**XID_31, LINK_LOST: 0.01},
         results={(NODE_A,): 2.0},
     ),

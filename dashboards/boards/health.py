@@ -6,6 +6,7 @@ Most of it asks for recorded series that exist only where something is wrong.
 from __future__ import annotations
 
 from alerts.promql import GPU, NODE, gained
+from alerts.recording.lemons import PLACED, SCORE_OF_NODE
 from alerts.settings import FLEET_LEAST, SCRAPE_JOBS
 from dashboards.layout import Board, link_to, row, section
 from dashboards.panels import (
@@ -190,13 +191,28 @@ HEALTH = Board(
                     "How many different jobs did a GPU break or hold up within 30 days, and on how "
                     "many days did it have a fault, a reset or recoveries of an NVLink that no job "
                     "met? One stands for little; GpuLemon tells of those that stand out.",
-                    {"Incidents": (_most("gpu:gpunode_lemon:score"), "none")},
+                    {"Incidents": (_most(PLACED), "none")},
                     names=ON_GPU,
                     sort_by="Incidents",
                     nothing=NOTHING_WRONG,
                     among=WATCHED,
                     links=LINKS,
                 ),
+                rows_of(
+                    "Nodes that break jobs",
+                    "The same of nodes, for what their GPUs share: power, cooling, the host. A job "
+                    "counts once, on however many of its GPUs it failed, and a day on which an "
+                    "RDMA port lost its link again and again counts, too.",
+                    {"Incidents": (_most(SCORE_OF_NODE), "none")},
+                    names=ON_NODE,
+                    sort_by="Incidents",
+                    nothing=NOTHING_WRONG,
+                    among=WATCHED,
+                    links={"Node": TO_NODE},
+                ),
+            ),
+            row(
+                8,
                 rows_of(
                     "Uncorrected ECC errors",
                     "Which GPUs have ever lost data in memory?",
@@ -244,9 +260,6 @@ HEALTH = Board(
                     among=WATCHED,
                     links=LINKS,
                 ),
-            ),
-            row(
-                8,
                 rows_of(
                     "Recovery that drivers advise",
                     "Which GPUs should be reset, drained or rebooted?",
@@ -265,6 +278,9 @@ HEALTH = Board(
                     among=WATCHED,
                     links=LINKS,
                 ),
+            ),
+            row(
+                8,
                 lines(
                     "Slowdown",
                     "On which nodes is a GPU slowed down most, by heat or a power brake?",

@@ -124,10 +124,12 @@ COMMANDS = re.compile(r"^ *```bash\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 """The fenced blocks of a runbook."""
 
 
-@pytest.mark.parametrize("path", [path for path, _ in generate.runbooks()])
-def test_a_runbook_says_what_on_call_needs(path: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "row"), [pytest.param(*one, id=one[0]) for one in generate.runbooks()]
+)
+def test_a_runbook_says_what_on_call_needs(path: str, row: Threshold) -> None:
     text = (generate.RUNBOOKS / path).read_text()
-    assert generate.BLOCK.findall(text) == ["alert", "rule"], "each once: make alerts"
+    assert generate.BLOCK.findall(text) == list(generate.blocks(row)), "each once: make alerts"
     title, *sections = re.split(r"^## ", generate.BLOCK.sub("", text), flags=re.MULTILINE)
     assert not title.strip()
     written = dict(section.split("\n", 1) for section in sections)

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from alerts.recording.lemons import HOLDER, INCIDENT, NVLINK_RECOVERS, RESET, SCORE
+from alerts.recording.lemons import (
+    FLAPS,
+    HOLDER,
+    INCIDENT,
+    NVLINK_RECOVERS,
+    RESET,
+    SCORE,
+    SCORE_OF_NODE,
+)
 from tests.alerts.test_latched import count
 
 DAY = 86400
@@ -21,9 +29,9 @@ def energy(gpu: str, joules: str) -> dict[str, str]:
     return {f"gpunode_gpu_driver_energy_joules_total{{{labels}}}": joules}
 
 
-def incident(kind: str, workload: str = "", day: str = "") -> str:
+def incident(kind: str, workload: str = "", day: str = "", uuid: str = "U") -> str:
     """Something that happened on a GPU."""
-    labels = f'cluster="c",day="{day}",kind="{kind}",uuid="U",workload="{workload}"'
+    labels = f'cluster="c",day="{day}",kind="{kind}",uuid="{uuid}",workload="{workload}"'
     return f"{INCIDENT}{{{labels}}}"
 
 
@@ -80,3 +88,24 @@ def test_what_happens_is_counted_by_job_or_by_day(tmp_path: Path) -> None:
     score(3, incident("fault", day="1"), incident("nvlink", day="2"), incident("xid", "a"))
     score(1, *(incident("xid", job) for job in "abcd"), value="0.25x5")
     score(-1, incident("xid", "a"), value="0.5x5")
+
+
+def test_a_node_counts_a_job_once_for_all_its_gpus(tmp_path: Path) -> None:
+    def place(gpu: int, node: str = "n") -> str:
+        labels = f'cluster="c",gpu="{gpu}",instance="{node}",parent="",uuid="U{gpu}"'
+        return f"gpunode_gpu_info{{{labels}}}"
+
+    def flaps(device: str) -> str:
+        return f'{FLAPS}{{cluster="c",day="1",device="{device}",instance="n",port="1"}}'
+
+    def score(finds: int, *happened: str) -> None:
+        there = dict.fromkeys((place(0), place(1), place(2, "other")), "1x300")
+        count(tmp_path, SCORE_OF_NODE, {**there, **dict.fromkeys(happened, "1x5")}, 290, str(finds))
+
+    on_both = [incident("xid", "a", uuid=uuid) for uuid in ("U0", "U1")]
+    score(1, *on_both)
+    score(2, *on_both, incident("waited_for", "b", uuid="U1"))
+    score(2, *on_both, incident("xid", "a", uuid="U2"))  # one for each node
+    score(2, *on_both, flaps("mlx5_0"), flaps("mlx5_1"))
+    score(1, incident("fault", day="1", uuid="U0"), flaps("mlx5_0"))
+    score(-1, incident("xid", "a", uuid="gone"))

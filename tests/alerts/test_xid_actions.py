@@ -8,29 +8,23 @@ from pathlib import Path
 import pytest
 
 from alerts.generate import RUNBOOKS, runbooks
-from alerts.recording.faults import GPU_FAULTS, OF_A_RESET
+from alerts.recording.faults import GPU_FAULTS, LINK_LOST, OF_A_RESET, PEER_LOST
 from alerts.settings import XIDS_OF_APPLICATIONS, XIDS_OF_HARDWARE, XIDS_TO_LOOK_INTO, Setting
-from gpunode.driver.nvidia.xids import ACTIONS, CODES
+from gpunode.driver.nvidia.xids import ACTIONS, CODES, OF_HARDWARE, OF_NVLINK5
 
 TABLES = [RUNBOOKS / name for name in ("GpuUnhealthy.md", "ko/GpuUnhealthy.md")]
-ROW = re.compile(r"^ *\| `XID ([^`]*)` \| ([^|]*) \| ([^|]*) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| (\d+) \| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", re.MULTILINE)
 PROSE = re.compile(r"<!-- generated.*?<!-- end -->", re.DOTALL)
-STEP_OF = {
-    "reset the GPU": "A",
-    "reboot the node": "B",
-    "restart the virtual machine": ("restart it", "가상 머신 재시작"),
-}
-"""Where the runbook of GpuUnhealthy goes on from an action."""
+NAMED = {74: "NVLINK_ERROR", 145: "NVLINK_RLW_ERROR", 149: "NVLINK_NETIR_ERROR"}
+"""XIDs that the prose of runbooks names, and the catalogue's names of what it says they are."""
 
+OF_LINKS = {74, *OF_NVLINK5}
+LOGGED = "[  12.3] NVRM: Xid (PCI:0000:74:00): {}, pid=149150, name=python"
 URGENT: dict[Setting, set[str]] = {
     XIDS_OF_HARDWARE: {"page"},
     XIDS_TO_LOOK_INTO: {"ticket"},
     XIDS_OF_APPLICATIONS: {"info"},
 }
-
-
-def numbers(text: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\b\d+\b", text)]
 
 
 @pytest.mark.parametrize("setting", URGENT, ids=lambda one: one.name)
@@ -52,14 +46,41 @@ def test_the_reason_of_an_alert_has_the_words_of_the_catalogue(setting: Setting)
 
 
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.parent.name)
-def test_the_runbook_goes_on_as_the_catalogue_asks(path: Path) -> None:
-    rows = ROW.findall(path.read_text())
-    by_action = [(asked[3:], such_as, step) for asked, such_as, step in rows if asked[:2] == "…:"]
-    assert {asked for asked, _, _ in by_action} == STEP_OF.keys()
-    for asked, such_as, step in by_action:
-        wanted = STEP_OF[asked]
-        assert step.startswith(wanted) if isinstance(wanted, str) else step in wanted
-        assert {CODES[number].words for number in numbers(such_as)} == {asked}
+def test_the_runbook_has_every_xid_that_can_page(path: Path) -> None:
+    rows = {int(xid): rest for xid, *rest in ROW.findall(path.read_text())}
+    assert rows.keys() == {*OF_HARDWARE, *OF_NVLINK5}
+    for number, (meaning, step, again) in rows.items():
+        code = CODES[number]
+        assert meaning == code.meaning
+        assert ("A" in step) == ("reset" in code.words or number in OF_NVLINK5)
+        assert (step == "B") == (code.words == "reboot the node")
+        assert (again == "C") == (code.then == "CONTACT_SUPPORT")
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.parent.name)
+def test_the_runbook_has_a_step_wherever_it_sends_somebody(path: Path) -> None:
+    text = path.read_text()
+    assert {"- **A. ", "- **B. ", "- **C. "} <= set(re.findall(r"^- \*\*[A-Z]\. ", text, re.M))
+    assert re.search(r"^5\. NVLink", text, re.M)
+
+
+def test_runbooks_name_no_other_xids_than_these() -> None:
+    """Others stand in tables that derive from the catalogue."""
+    prose = [PROSE.sub("", (RUNBOOKS / path).read_text()) for path, _ in runbooks()]
+    assert {int(xid) for text in prose for xid in re.findall(r"\bXID (\d+)", text)} == set(NAMED)
+    assert {number: CODES[number].name for number in NAMED} == NAMED
+    assert (LINK_LOST, PEER_LOST) == (149, 145)
+
+
+def test_what_runbooks_look_for_in_the_log_are_the_xids_of_links() -> None:
+    texts = [(RUNBOOKS / path).read_text() for path, _ in runbooks()]
+    asked = [
+        one for text in texts for one in re.findall(r'grep -E "(NVRM: Xid[^"]*\d[^"]*)"', text)
+    ]
+    assert asked
+    for pattern in asked:
+        found = {number for number in CODES if re.search(pattern, LOGGED.format(number))}
+        assert set(OF_NVLINK5) <= found <= OF_LINKS, pattern
 
 
 @pytest.mark.parametrize("path", [path for path, _ in runbooks()])

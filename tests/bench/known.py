@@ -205,6 +205,11 @@ class Fleet:
             for (node, gpu), jobs in self.broke.items():
                 labels = {"instance": node, "gpu": str(gpu), "uuid": f"GPU-{node}-{gpu}"}
                 file.write(f"{self._series(name, labels)} {jobs} {at[-1]}\n")
+            name = "node:gpunode_lemon:score"
+            file.write(f"# TYPE {name} gauge\n")
+            for node in sorted({node for node, _ in self.broke}):
+                jobs = max(jobs for (there, _), jobs in self.broke.items() if there == node)
+                file.write(f"{self._series(name, {'instance': node})} {jobs} {at[-1]}\n")
             self._write_faults(file.write)
             file.write("# EOF\n")
 

@@ -525,6 +525,8 @@ def test_failures(written: Written) -> None:
 def test_gpus_that_break_jobs(written: Written) -> None:
     (gpu,) = written.rows("failures", "breakers")
     assert (gpu["gpu"], gpu["uuid"], gpu["incidents"]) == ("2", "GPU-n6-2", 4)
+    (node,) = written.rows("failures", "breaker_nodes")
+    assert (node["node"], node["incidents"]) == ("n6", 4)
     there = FLEET.by_state(BEGIN, END)
     days = sum(there.values()) / GPUS / 24
     assert near(written.figure("failures", "node_hours_between"), days / 2)

@@ -127,6 +127,9 @@ BY_USEFUL_SHARE = (
 BREAKERS = "topk(10, max by (cluster, instance, gpu, uuid) (gpu:gpunode_lemon:score) > 1)"
 """GPUs that broke or held up several jobs within the 30 days before."""
 
+BREAKER_NODES = "topk(10, max by (cluster, instance) (node:gpunode_lemon:score) > 1)"
+"""The same of nodes, on which a job counts once for all GPUs."""
+
 Amounts = dict[str, float]
 """GPU hours by state, cause, kind or phase."""
 
@@ -234,6 +237,9 @@ class Past:
     breakers: dict[tuple[NodeKey, str, str], float] = field(default_factory=dict)
     """Jobs that a GPU broke and faults that it had, by node, index and UUID."""
 
+    breaker_nodes: dict[NodeKey, float] = field(default_factory=dict)
+    """The same of a node."""
+
     def day(self, at: int) -> int:
         """The end of the day of the period to which a time belongs."""
         return self.period.end - (self.period.end - at) // DAY * DAY
@@ -278,6 +284,9 @@ class Asking:
                 node = NodeKey(labels.get("cluster", ""), labels.get("instance", ""))
                 gpu = node, labels.get("gpu", ""), labels.get("uuid", "")
                 self.past.breakers[gpu] = value
+            for labels, value in self.server.at(BREAKER_NODES, self.past.period.end + LATE):
+                node = NodeKey(labels.get("cluster", ""), labels.get("instance", ""))
+                self.past.breaker_nodes[node] = value
 
     def _brief(self) -> list[tuple[Query, int, Put]]:
         return [

@@ -188,6 +188,23 @@ def failures(view: PeriodView) -> ReportSection:
                 note="Within the 30 days before the end. Each job counts once for a GPU, and so "
                 "does each day with a fault, a reset or recoveries of an NVLink that no job met.",
             ),
+            Table(
+                "breaker_nodes",
+                "Nodes that broke or held up several jobs",
+                (
+                    TableColumn("node", "Node"),
+                    TableColumn("incidents", "Incidents", "count"),
+                ),
+                tuple(
+                    (view.node_name(node), count)
+                    for node, count in sorted(
+                        view.past.breaker_nodes.items(), key=lambda item: -item[1]
+                    )
+                ),
+                (history.BREAKER_NODES,),
+                note="The same, where each job counts once for all GPUs of a node. A day on which "
+                "an RDMA port lost its link again and again counts, too.",
+            ),
         ),
     )
 
