@@ -88,7 +88,7 @@ MONITORING := .monitoring
 BUILD := alerts/build.sh $(CURDIR)/$(MONITORING)
 
 # Prometheus numbers its Go module 0.X for 3.X. Without service discovery it builds in minutes.
-monitoring: $(addprefix $(MONITORING)/, prometheus alertmanager vmalert pint otelcol grafana crane actionlint)  ## Prometheus 3, Alertmanager, VictoriaMetrics, pint, OpenTelemetry's Collector, a registry and actionlint, built with Go, and what Grafana draws tables with
+monitoring: $(addprefix $(MONITORING)/, prometheus alertmanager vmalert pint otelcol grafana crane actionlint training)  ## Prometheus 3, Alertmanager, VictoriaMetrics, pint, OpenTelemetry's Collector, a registry and actionlint, built with Go, and what Grafana draws tables with, and libraries of training code
 $(MONITORING)/prometheus:
 	$(BUILD) github.com/prometheus/prometheus v0.313.5 cmd/prometheus cmd/promtool
 $(MONITORING)/alertmanager:
@@ -109,6 +109,12 @@ $(MONITORING)/crane:
 	$(BUILD) github.com/google/go-containerregistry v0.22.1 cmd/registry cmd/crane
 $(MONITORING)/actionlint:
 	$(BUILD) github.com/rhysd/actionlint v1.7.12 cmd/actionlint
+
+# Beside Debian's PyTorch, so that pip does not download one with CUDA.
+$(MONITORING)/training: tests/client/frameworks/requirements.txt
+	/usr/bin/python3 -m venv --clear --system-site-packages $@
+	$@/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement $<
+	touch $@
 
 kubernetes: $(addprefix $(MONITORING)/, helm kube-apiserver)  ## Helm, and a Kubernetes control plane with etcd, built with Go
 $(MONITORING)/helm:
