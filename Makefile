@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test attacks integration tools lint bench golden docs alerts xids dashboards dashboards-data story pictures report-data page fuzz incidents scenarios monitoring kubernetes chart chart-files fleet podresources lock image release release-image release-index release-dry-run clean
+.PHONY: demo test attacks integration tools lint bench golden docs alerts xids dashboards dashboards-data story pictures report-data report-pictures page fuzz incidents scenarios monitoring kubernetes chart chart-files fleet podresources lock image release release-image release-index release-dry-run clean
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -73,6 +73,9 @@ pictures: $(INSTALLED)  ## take the pictures of docs/dashboards.md: make picture
 
 report-data: $(INSTALLED) monitoring  ## a Prometheus on port 9091 with eight weeks of a fleet for the report
 	$(BIN)/python -m tests.bench.review --port 9091
+
+report-pictures: $(INSTALLED)  ## take the pictures of docs/report.md: make report-pictures PROMETHEUS=http://127.0.0.1:9091
+	$(BIN)/python -m tests.report.pictures $(PROMETHEUS)
 
 fuzz: $(INSTALLED)  ## ten minutes of fuzzing for each parser; for less: make fuzz FUZZ="--seconds 60 tape"
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[fuzz]'

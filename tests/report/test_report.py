@@ -32,6 +32,7 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from playwright.sync_api import sync_playwright
 
 from alerts.recording import RECORDS
 from dashboards.boards import capacity
@@ -448,6 +449,26 @@ def test_how_many_jobs_wait_as_an_exporter_for_slurm_tells(
     assert "the 48 of 336 hours of which the queue is known" in written.sections["queue"]["says"]
     earlier = run(url, "--from=2026-08-02", "--to=2026-08-04", "--format=json", "--output=-")
     assert "Not known" in Written(earlier.out).sections["queue"]["says"]
+
+
+CUT = """[...document.querySelectorAll("table, p, h2, h3, dl")]
+    .filter(one => one.checkVisibility() && one.scrollWidth > one.parentElement.clientWidth)
+    .map(one => one.textContent.slice(0, 80))"""
+
+
+@pytest.mark.integration
+def test_nothing_but_charts_is_wider_than_a_phone(folder: Path) -> None:
+    executable = need("chromium")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        for width in (390, 1280):
+            page = started.new_page(viewport={"width": width, "height": 844})
+            for name in ("report", "team-models"):
+                page.goto((folder / f"{name}.html").as_uri())
+                assert page.evaluate("document.documentElement.scrollWidth") == width
+                assert page.evaluate(CUT) == []
+            page.close()
+        started.close()
 
 
 @pytest.mark.parametrize(
