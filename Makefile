@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test attacks integration tools lint bench golden docs alerts xids dashboards dashboards-data story pictures report-data page fuzz incidents scenarios monitoring kubernetes chart chart-oldest chart-files fleet podresources lock image release release-image release-index release-dry-run clean
+.PHONY: demo test attacks integration tools lint bench golden docs alerts xids dashboards dashboards-data story pictures report-data report-pictures page fuzz incidents scenarios monitoring kubernetes chart chart-oldest chart-files fleet podresources lock image release release-image release-index release-dry-run clean
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -77,6 +77,9 @@ pictures: $(INSTALLED)  ## take the pictures of docs/dashboards.md: make picture
 report-data: $(INSTALLED) monitoring  ## a Prometheus on port 9091 with eight weeks of a fleet for the report
 	$(BIN)/python -m tests.bench.review --port 9091
 
+report-pictures: $(INSTALLED)  ## take the pictures of docs/report.md: make report-pictures PROMETHEUS=http://127.0.0.1:9091
+	$(BIN)/python -m tests.report.pictures $(PROMETHEUS)
+
 fuzz: $(INSTALLED)  ## ten minutes of fuzzing for each parser; for less: make fuzz FUZZ="--seconds 60 tape"
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[fuzz]'
 	nice $(BIN)/python -m tests.fuzz $(FUZZ)
@@ -91,7 +94,7 @@ MONITORING := .monitoring
 BUILD := alerts/build.sh $(CURDIR)/$(MONITORING)
 
 # Prometheus numbers its Go module 0.X for 3.X. Without service discovery it builds in minutes.
-monitoring: $(addprefix $(MONITORING)/, prometheus alertmanager vmalert pint otelcol grafana crane actionlint)  ## Prometheus 3, Alertmanager, VictoriaMetrics, pint, OpenTelemetry's Collector, a registry and actionlint, built with Go, and what Grafana draws tables with
+monitoring: $(addprefix $(MONITORING)/, prometheus alertmanager vmalert pint otelcol grafana crane actionlint training)  ## Prometheus 3, Alertmanager, VictoriaMetrics, pint, OpenTelemetry's Collector, a registry and actionlint, built with Go, and what Grafana draws tables with, and libraries of training code
 $(MONITORING)/prometheus:
 	$(BUILD) github.com/prometheus/prometheus v0.313.5 cmd/prometheus cmd/promtool
 $(MONITORING)/alertmanager:
@@ -112,6 +115,12 @@ $(MONITORING)/crane:
 	$(BUILD) github.com/google/go-containerregistry v0.22.1 cmd/registry cmd/crane
 $(MONITORING)/actionlint:
 	$(BUILD) github.com/rhysd/actionlint v1.7.12 cmd/actionlint
+
+# Beside Debian's PyTorch, so that pip does not download one with CUDA.
+$(MONITORING)/training: tests/client/frameworks/requirements.txt
+	/usr/bin/python3 -m venv --clear --system-site-packages $@
+	$@/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement $<
+	touch $@
 
 OPERATOR := v0.85.0
 kubernetes: $(addprefix $(MONITORING)/, helm kube-apiserver)  ## Helm, and a Kubernetes control plane with etcd, built with Go

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -36,6 +39,7 @@ GET = {
     "mmdebstrap": "apt-get install mmdebstrap",
     "systemd-analyze": "apt-get install systemd",
     "torch": "apt-get install python3-torch",
+    **dict.fromkeys(("lightning", "transformers"), "make .monitoring/training, with python3-torch"),
     "chromium": "apt-get install chromium",
     "node": "apt-get install nodejs",
     "@grafana/data": "make .monitoring/grafana, with npm",
@@ -58,6 +62,26 @@ def find(*names: str) -> str | None:
 def need(name: str, *also: str) -> str:
     """A program by one of its names; skips the test where it is not here."""
     found = find(name, *also)
+    if found is None:
+        pytest.skip(missing(name))
+    return found
+
+
+@functools.cache
+def python_with(library: str) -> str | None:
+    """A Python that has PyTorch and another library of training code."""
+    probe = "import importlib.util as of, sys; sys.exit(not all(map(of.find_spec, sys.argv[1:])))"
+    for python in (sys.executable, ROOT / ".monitoring/training/bin/python", "/usr/bin/python3"):
+        if Path(python).exists():
+            command = [python, "-c", probe, "torch", library]
+            if subprocess.run(command, check=False).returncode == 0:
+                return str(python)
+    return None
+
+
+def need_library(name: str) -> str:
+    """A Python with a library of training code; skips the test where there is none."""
+    found = python_with(name)
     if found is None:
         pytest.skip(missing(name))
     return found

@@ -24,6 +24,7 @@ HOURLY = "gpunode_gpu_seconds:rate1h_hourly"
 RECORDED_AFTER = 157
 """Seconds after the hour at which its rules are evaluated."""
 
+SCRAPE_INTERVAL = 60
 GPUS = 8
 MODEL = "NVIDIA H200"
 MONTH = 30 * 24
@@ -88,6 +89,17 @@ class Fault:
     level: int = 2
 
 
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """Jobs that wait in Slurm's queue from one hour to another, as an exporter tells it."""
+
+    series: str
+    labels: Mapping[str, str]
+    jobs: float
+    begin: int
+    end: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
     """Nodes, by the hours from and to which they are there, what ran on them, and what failed."""
@@ -103,6 +115,7 @@ class Fleet:
     missing: frozenset[int] = frozenset()
     """Hours in which nothing was recorded."""
 
+    queue: tuple[Queued, ...] = ()
     watts: float = 500.0
     """What a GPU draws."""
 
@@ -211,6 +224,7 @@ class Fleet:
                 jobs = max(jobs for (there, _), jobs in self.broke.items() if there == node)
                 file.write(f"{self._series(name, {'instance': node})} {jobs} {at[-1]}\n")
             self._write_faults(file.write)
+            self._write_queue(file.write)
             file.write("# EOF\n")
 
     def _write_faults(self, write: Callable[[str], object]) -> None:
@@ -236,6 +250,13 @@ class Fleet:
                 for second in range(0, one.seconds, FAULT_RULE_INTERVAL):
                     at = self.start + one.begin + second + 1
                     write(f"{self._series(name, labels)} {one.level} {at}\n")
+
+    def _write_queue(self, write: Callable[[str], object]) -> None:
+        for one in self.queue:
+            write(f"# TYPE {one.series} gauge\n")
+            begin = self._series(one.series, one.labels)
+            for second in range(one.begin * HOUR, one.end * HOUR, SCRAPE_INTERVAL):
+                write(f"{begin} {one.jobs:g} {self.start + second + 1}\n")
 
     def _series(self, name: str, labels: Mapping[str, object]) -> str:
         """A series with its labels, escaped as OpenMetrics asks."""

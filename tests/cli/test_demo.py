@@ -136,7 +136,7 @@ def test_the_demo_tells_all_five_in_their_order() -> None:
         ),
         (
             "h200_shm",
-            "GPU 0 is starved: the job's /dev/shm is full; "
+            "GPU 0 is starved: the job's /dev/shm is full. "
             "Past the limit on this node: /dev/shm in use 97 %.",
         ),
         ("healthy", "GPUs 0 and 1 are at work."),

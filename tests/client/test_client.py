@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import math
 import os
@@ -40,7 +39,7 @@ from tests.conftest import Series, until
 from tests.daemon import PATIENCE, Daemon
 from tests.fakes.nvml import FakeDriver
 from tests.machine import MachineGpu, OneGpu, exported, told
-from tests.needs import missing
+from tests.needs import need_library
 
 ROOT = Path(__file__).parents[2]
 
@@ -555,21 +554,9 @@ def test_without_its_libraries_the_command_says_what_to_install(
 # Real PyTorch, in the Python that has it.
 
 
-@functools.cache
-def python_with_torch() -> str | None:
-    for python in (sys.executable, "/usr/bin/python3"):
-        probe = "import importlib.util, sys; sys.exit(not importlib.util.find_spec('torch'))"
-        if subprocess.run([python, "-c", probe], check=False).returncode == 0:
-            return python
-    return None
-
-
 @pytest.fixture
 def torch_python() -> str:
-    python = python_with_torch()
-    if python is None:
-        pytest.skip(missing("torch"))
-    return python
+    return need_library("torch")
 
 
 @contextlib.contextmanager
@@ -848,9 +835,14 @@ def test_no_call_raises(given: Any, caplog: pytest.LogCaptureFixture) -> None:
     assert [one.split("'")[1] for one in told] == ["flops", "smaples", "second", "evry"]
 
 
-@pytest.mark.parametrize("counts", [True, False])
+@pytest.mark.parametrize(
+    ("option", "counts"), [(True, True), ("all", True), (False, False), ("no", False)]
+)
 def test_hugging_face_says_which_option_fills_the_tokens(
-    counts: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    option: bool | str,
+    counts: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(TrainerCallback=object))
     monkeypatch.delitem(sys.modules, "gpunode.client.hugging_face", raising=False)
@@ -859,12 +851,14 @@ def test_hugging_face_says_which_option_fills_the_tokens(
     session = Session()
     callback = GpunodeCallback(session)
     arguments = SimpleNamespace(
-        include_num_input_tokens_seen=counts,
+        include_num_input_tokens_seen=option,
         per_device_train_batch_size=4,
         gradient_accumulation_steps=2,
+        world_size=8,
     )
-    callback.on_train_begin(arguments, None, None)
-    state = SimpleNamespace(num_input_tokens_seen=512 if counts else 0)
+    before = 70_000 if counts else 0
+    callback.on_train_begin(arguments, SimpleNamespace(num_input_tokens_seen=before), None)
+    state = SimpleNamespace(num_input_tokens_seen=before + (8 * 512 if counts else 0))
     control = SimpleNamespace(should_evaluate=False, should_save=False)
     callback.on_step_end(arguments, state, control)
     account = session._drain()

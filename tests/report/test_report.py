@@ -32,6 +32,7 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from playwright.sync_api import sync_playwright
 
 from alerts.recording import RECORDS
 from dashboards.boards import capacity
@@ -46,7 +47,7 @@ from gpunode.report.page import as_csv
 from gpunode.report.sections.losses import loss_of
 from gpunode.report.sections.trend import trend
 from gpunode.verdict.causes import CAUSES
-from tests.bench.known import GAINS, GPUS, USEFUL, Fault, Fleet, Job, backfill, kept
+from tests.bench.known import GAINS, GPUS, USEFUL, Fault, Fleet, Job, Queued, backfill, kept
 from tests.bench.known import served as serving
 from tests.bench.programs import program, served
 from tests.daemon import Daemon, free_port
@@ -132,6 +133,17 @@ FLEET = Fleet(
         Fault("n9", "exporter", 16 * DAY * HOUR, 900, level=1),
     ),
     broke={("n6", 2): 4, ("n7", 0): 1},
+    queue=(
+        Queued("slurm_account_jobs_pending", {"account": "ml"}, 12, 20 * DAY, 22 * DAY),
+        Queued("slurm_account_jobs_pending_total", {"account": "ml"}, 12, 20 * DAY, 21 * DAY),
+        Queued(
+            "slurm_account_job_state_total",
+            {"account": "bio", "state": "PENDING"},
+            3,
+            21 * DAY,
+            22 * DAY,
+        ),
+    ),
     missing=frozenset(range(17 * DAY + 3, 17 * DAY + 9)),
     models={"n6": "NVIDIA H100 80GB HBM3"},
 )
@@ -422,7 +434,41 @@ def test_time_in_the_queue_of_slurm(folder: Path, written: Written) -> None:
     (row,) = found.rows("queue", "queue")
     assert row["account"] == "ml"
     assert (row["jobs"], row["median"], row["long"], row["sum"]) == (2, 1.5 * HOUR, 2 * HOUR, 3)
-    assert "Not known" in written.sections["queue"]["says"]
+    assert {one["name"] for one in written.sections["queue"]["tables"]} == {"queued"}
+
+
+def test_how_many_jobs_wait_as_an_exporter_for_slurm_tells(
+    run: Run, url: str, written: Written
+) -> None:
+    """Two exporters tell of the same jobs; hours without any are left out."""
+    rows = written.by("queue", "queued", "account")
+    assert near(rows["ml"]["sum"], 12 * 48)
+    assert near(rows["ml"]["jobs"], 12)
+    assert near(rows["bio"]["sum"], 3 * 24)
+    assert near(rows["bio"]["jobs"], 1.5)
+    assert "the 48 of 336 hours of which the queue is known" in written.sections["queue"]["says"]
+    earlier = run(url, "--from=2026-08-02", "--to=2026-08-04", "--format=json", "--output=-")
+    assert "Not known" in Written(earlier.out).sections["queue"]["says"]
+
+
+CUT = """[...document.querySelectorAll("table, p, h2, h3, dl")]
+    .filter(one => one.checkVisibility() && one.scrollWidth > one.parentElement.clientWidth)
+    .map(one => one.textContent.slice(0, 80))"""
+
+
+@pytest.mark.integration
+def test_nothing_but_charts_is_wider_than_a_phone(folder: Path) -> None:
+    executable = need("chromium")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        for width in (390, 1280):
+            page = started.new_page(viewport={"width": width, "height": 844})
+            for name in ("report", "team-models"):
+                page.goto((folder / f"{name}.html").as_uri())
+                assert page.evaluate("document.documentElement.scrollWidth") == width
+                assert page.evaluate(CUT) == []
+            page.close()
+        started.close()
 
 
 @pytest.mark.parametrize(
@@ -631,7 +677,7 @@ def test_what_is_asked_for_is_recorded_with_these_labels(query: Query) -> None:
     promql_parser.parse(expression)
     recorded = {record.name: record for record in RECORDS}
     names = set(re.findall(r"[a-z]+:gpunode_[a-z0-9_]+:[a-z0-9_]+", expression))
-    assert names
+    assert names or query in (history.QUEUED, history.QUEUE_HOURS), "series of others"
     by = re.search(r"by \(([^)]*)\)", expression)
     for name in names:
         assert name in recorded

@@ -562,6 +562,7 @@ def test_of_two_clusters_one_is_named(why: Why) -> None:
         (["research/lmm"], "names like it: research/llm"),
         (["twin"], "twin: is the name of 2 jobs: twin (--cluster=c), twin (--cluster=d)"),
         (["430"], "names like it: slurm-4301"),
+        (["kim"], "kim: is a user, of 4 jobs: slurm-4302, slurm-4301, slurm-4300, slurm-4299"),
         (["llm", "--cluster=d"], "held no GPU"),
         (["nothing-of-the-kind"], "is like it"),
         (["77", "--from=10h"], "--from looks further back"),
@@ -634,6 +635,8 @@ def test_a_terminal_and_the_output_of_a_job_get_words(why: Why, tmp_path: Path) 
     assert all(len(line) <= 100 for line in ended.out.splitlines())
     for part in ("stalled_collective", "What helps:", "Beside its last runs", "Not recorded"):
         assert part in ended.out
+    assert "named for 7 GPU hours, gives back at most 7.87 GPU hours\n" in ended.out
+    assert "gives back 14.2 GPU hours (10.7 to 15.6)\n" in why("llm").out
     file = tmp_path / "why.txt"
     assert why("4301", f"--output={file}").out == f"{file}\n"
     assert "stalled_collective" in file.read_text()

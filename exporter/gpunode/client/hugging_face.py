@@ -15,7 +15,8 @@ log = logging.getLogger(__name__)
 class GpunodeCallback(TrainerCallback):  # type: ignore[misc]
     """Reports steps, evaluations, checkpoints, the loss that the Trainer logs and its tokens.
 
-    The Trainer counts tokens with ``TrainingArguments(include_num_input_tokens_seen=True)``.
+    The Trainer counts tokens with ``TrainingArguments(include_num_input_tokens_seen=True)``: those
+    of all processes, and after a checkpoint those before it, too.
     """
 
     def __init__(self, session: Session = _session) -> None:
@@ -23,9 +24,10 @@ class GpunodeCallback(TrainerCallback):  # type: ignore[misc]
         self._tokens = 0.0
         self._training = False
 
-    def on_train_begin(self, args: Any, *_: Any, **__: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
         self._training = True
-        if not getattr(args, "include_num_input_tokens_seen", False):
+        self._tokens = _seen(state)
+        if getattr(args, "include_num_input_tokens_seen", False) in (False, "no"):
             log.warning(
                 "gpunode: no tokens are reported: set include_num_input_tokens_seen=True in "
                 "TrainingArguments"
@@ -35,8 +37,9 @@ class GpunodeCallback(TrainerCallback):  # type: ignore[misc]
         self._session.mark("step")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        seen = float(getattr(state, "num_input_tokens_seen", 0) or 0)
-        tokens, self._tokens = max(0.0, seen - self._tokens), seen
+        seen = _seen(state)
+        tokens = max(0.0, seen - self._tokens) / args.world_size
+        self._tokens = seen
         batch = args.per_device_train_batch_size * args.gradient_accumulation_steps
         self._session.step(tokens=tokens, samples=batch)
         if control.should_evaluate:
@@ -62,3 +65,7 @@ class GpunodeCallback(TrainerCallback):  # type: ignore[misc]
         self._training = False
         self._session.mark("other")
         self._session.flush()
+
+
+def _seen(state: Any) -> float:
+    return float(getattr(state, "num_input_tokens_seen", 0) or 0)

@@ -130,6 +130,31 @@ BREAKERS = "topk(10, max by (cluster, instance, gpu, uuid) (gpu:gpunode_lemon:sc
 BREAKER_NODES = "topk(10, max by (cluster, instance) (node:gpunode_lemon:score) > 1)"
 """The same of nodes, on which a job counts once for all GPUs."""
 
+_PENDING = (
+    '{__name__=~"slurm_account_jobs_pending(_total)?"} '
+    'or slurm_account_job_state_total{state=~"(?i)pending"}'
+)
+"""Jobs that wait in Slurm's queue, as it tells itself from 25.11 on, or an exporter for it:
+https://slurm.schedmd.com/metrics.html, https://github.com/vpenso/prometheus-slurm-exporter,
+https://github.com/SckyzO/slurm_exporter, https://github.com/SlinkyProject/slurm-exporter,
+https://github.com/rivosinc/prometheus-slurm-exporter
+"""
+
+QUEUE_STEP = 300
+"""Seconds between two looks at the queue."""
+
+_QUEUE = f"max by (cluster, account) ({_PENDING})"
+QUEUED = Query(
+    f"sum by (account) (sum_over_time(({_QUEUE})[WINDOW:{QUEUE_STEP}s])) * {QUEUE_STEP} / {HOUR}",
+    late=0,
+)
+"""Job hours in the queue. Two exporters of a cluster tell of the same jobs."""
+
+QUEUE_HOURS = Query(
+    f"count_over_time((count({_QUEUE}))[WINDOW:{QUEUE_STEP}s]) * {QUEUE_STEP} / {HOUR}", late=0
+)
+"""Hours in which the queue of any account was told."""
+
 Amounts = dict[str, float]
 """GPU hours by state, cause, kind or phase."""
 
@@ -234,6 +259,12 @@ class Past:
     """Hours of each fault of each node and GPU (empty for a node), by the end of the window."""
 
     by_useful_share: Amounts = field(default_factory=dict)
+    queued: Amounts = field(default_factory=lambda: defaultdict(float))
+    """Hours that jobs waited in the queue, by account."""
+
+    queue_hours: float = 0.0
+    """Hours of which the queue is known."""
+
     breakers: dict[tuple[NodeKey, str, str], float] = field(default_factory=dict)
     """Jobs that a GPU broke and faults that it had, by node, index and UUID."""
 
@@ -313,6 +344,8 @@ class Asking:
             (MODELS, DAY, self._model),
             (BLOCKED, DAY, self._blocked),
             (BLOCKED_HOURS, DAY, self._blocked_hours),
+            (QUEUED, DAY, self._queue),
+            (QUEUE_HOURS, DAY, self._queue_known),
             (NODE_FAULTS, FAULT_WINDOW, self._fault),
             (GPU_FAULTS, FAULT_WINDOW, self._fault),
         ]
@@ -396,6 +429,12 @@ class Asking:
     def _blocked_hours(self, labels: Labels, at: int, hours: float) -> None:
         nodes = self.past.blocked.setdefault((_job(labels), at), {})
         nodes.setdefault(_node(labels), [0.0, 0.0])[1] += hours
+
+    def _queue(self, labels: Labels, _: int, hours: float) -> None:
+        self.past.queued[labels.get("account", "")] += hours
+
+    def _queue_known(self, _: Labels, __: int, hours: float) -> None:
+        self.past.queue_hours += hours
 
     def _fault(self, labels: Labels, at: int, hours: float) -> None:
         if hours > 0:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from gpunode.config import UsageError
 from gpunode.report.history import RULE_INTERVAL
 from gpunode.report.prometheus import Labels, Moments, Prometheus, quoted
-from gpunode.report.words import clock
+from gpunode.report.words import clock, counted
 from gpunode.text import printable
 
 OF_JOBS = "job:gpunode_gpu_seconds:rate5m"
@@ -112,6 +112,9 @@ def find(server: Prometheus, name: str, cluster: str | None, start: int, end: in
         return found.pop()
     if found:
         raise UsageError(f"{name}: is the name of {len(found)} jobs: {_listed(sorted(found))}")
+    if of_user := jobs(OF_JOBS, "user", rest):
+        listed = _listed(sorted(of_user, reverse=True))
+        raise UsageError(f"{name}: is a user, of {counted(len(of_user), 'job')}: {listed}")
     known = _known(server, window, end)
     during = f"from {clock(start)} to {clock(end)} UTC"
     if not known:

@@ -5,7 +5,7 @@ https://slurm.schedmd.com/sacct.html
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -78,7 +78,7 @@ def accounts(jobs: list[SlurmJob]) -> dict[str, str]:
     return {f"slurm-{job.number}": job.account for job in jobs if job.account}
 
 
-def waits(jobs: list[SlurmJob], start: float, end: float) -> Iterator[tuple[str, float]]:
+def waits(jobs: Sequence[SlurmJob], start: float, end: float) -> Iterator[tuple[str, float]]:
     """The account and the seconds of waiting of each job that started in a period."""
     for job in jobs:
         if job.start is not None and start <= job.start < end and job.start >= job.ready:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table as RichTable
@@ -79,8 +81,25 @@ def _cell(value: Value, column: TableColumn) -> Text:
 
 
 def _within(title: str) -> str:
-    """A title within a sentence; a currency keeps its capitals."""
+    """A title within a sentence; what follows its first letter stays as it is."""
     return title[:1].lower() + title[1:]
+
+
+def _said(column: TableColumn, cells: Mapping[str, Value]) -> str:
+    """A figure of a row as part of a sentence; empty where there is none, or another says it."""
+    value = cells[column.name]
+    if value in ("", None) or column.name == "given_back_lower":
+        return ""
+    title, _, currency = _within(column.title).partition(", ")
+    said = " ".join(filter(None, (currency, written(value, column.unit))))
+    said += f" {column.unit}" if column.unit == "GPU hours" else ""
+    if column.name == "given_back_upper":
+        return f"gives back at most {said}" if cells["given_back"] is None else ""
+    bounds = [cells.get(f"given_back_{bound}") for bound in ("lower", "upper")]
+    if column.name == "given_back" and None not in bounds:
+        low, high = (written(bound, column.unit) for bound in bounds)
+        said += f" ({low} to {high})"
+    return f"{title} {said}"
 
 
 def _paragraphs(table: Table, console: Console) -> None:
@@ -89,12 +108,7 @@ def _paragraphs(table: Table, console: Console) -> None:
         cells = dict(zip((column.name for column in table.columns), row, strict=True))
         titles = {column.name: column for column in table.columns}
         name, *figures = (column for column in table.columns if column.name not in WORDS)
-        said = [
-            f"{_within(column.title)} {written(cells[column.name], column.unit)}"
-            + (f" {column.unit}" if column.unit == "GPU hours" else "")
-            for column in figures
-            if cells[column.name] not in ("", None)
-        ]
+        said = [text for column in figures if (text := _said(column, cells))]
         head = _text(str(cells[name.name]), style=f"bold {COLOURS.get(str(cells[name.name]), '')}")
         console.print(Padding(head, (0, 0, 0, 2), expand=False))
         console.print(Padding(_text(", ".join(said)), (0, 0, 0, 4), expand=False))

@@ -20,6 +20,7 @@ Unit = Literal[
     "duration",
     "kWh",
     "GPUs",
+    "jobs",
     "count",
     "times",
     "days",
@@ -97,7 +98,7 @@ def written(value: float | str | None, unit: Unit) -> str:
         return f"{value:.3g} s"
     if unit == "duration":
         return lasting(value)
-    if unit in ("GPUs", "GPU hours", "hours", "price", "kWh", "days"):
+    if unit in ("GPUs", "jobs", "GPU hours", "hours", "price", "kWh", "days"):
         return number(value)
     return str(value)
 

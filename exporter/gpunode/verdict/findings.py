@@ -274,7 +274,7 @@ def in_a_sentence(now: NodeStatus) -> str:
         f"{counted(labels)} {'is' if len(labels) == 1 else 'are'} {does}"
         for does, labels in doing.items()
     ]
-    return f"{'; '.join([one.title for one in now.findings] or well)}."
+    return f"{'. '.join(one.title for one in now.findings) or '; '.join(well)}."
 
 
 def _known(loop: Loop, silent: Iterable[Silent], shortage: Shortage) -> Known:

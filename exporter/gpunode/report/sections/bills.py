@@ -223,7 +223,7 @@ def _losses(view: PeriodView, bill: Bill) -> ReportSection:
                     *view.job_columns(),
                     TableColumn("cause", "Cause"),
                     TableColumn("given_back", "To get back", "GPU hours"),
-                    *view.cost_column(),
+                    *view.cost_column("Worth"),
                     TableColumn("evidence", "Evidence"),
                     TableColumn("remedy", "What helps"),
                 ),

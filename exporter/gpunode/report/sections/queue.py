@@ -4,69 +4,107 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
+from collections.abc import Sequence
 
-from gpunode.report import sacct
+from gpunode.report import history, sacct
 from gpunode.report.document import ReportSection, Table, TableColumn
 from gpunode.report.history import HOUR
-from gpunode.report.view import MOST_ROWS, PeriodView
-from gpunode.report.words import counted, lasting
+from gpunode.report.sacct import SlurmJob
+from gpunode.report.view import MOST_ROWS, PeriodView, shown
+from gpunode.report.words import counted, lasting, number
 
 LONG = 0.9
 """The share of the jobs that waited no longer than the figure of the long waits."""
 
 
 def queue(view: PeriodView) -> ReportSection:
-    """Waiting time by account, of the jobs that started in the period."""
-    period = view.past.period
-    if view.slurm is None:
-        return ReportSection(
-            "queue",
-            "How long jobs waited",
+    """Waiting time of the jobs that started in the period, and how many waited at a time."""
+    says: list[str] = []
+    tables: list[Table] = []
+    if view.slurm is not None:
+        said, found = _waits(view, view.slurm)
+        says.append(said)
+        tables += found
+    if view.past.queue_hours:
+        said, found = _waiting(view)
+        says.append(said)
+        tables += found
+    if not says:
+        says.append(
             f"Not known. Give `gpunode report` a file of what `{sacct.ASKED}` prints "
-            "(--sacct-file) for the queue of Slurm and the accounts of its jobs.",
+            "(--sacct-file) for the queue of Slurm and the accounts of its jobs, or have "
+            "Prometheus scrape Slurm or an exporter for it."
         )
+    return ReportSection("queue", "How long jobs waited", " ".join(says), (), tuple(tables))
+
+
+def _waits(view: PeriodView, jobs: Sequence[SlurmJob]) -> tuple[str, list[Table]]:
+    """What the file of ``sacct`` says of each job."""
+    period = view.past.period
     of: dict[str, list[float]] = defaultdict(list)
-    for account, seconds in sacct.waits(view.slurm, period.start, period.end):
+    for account, seconds in sacct.waits(jobs, period.start, period.end):
         of[account].append(seconds)
     every = [seconds for own in of.values() for seconds in own]
+    if not every:
+        return "No job of Slurm in the file started in the period.", []
     ranked = sorted(of.items(), key=lambda item: (-sum(item[1]), item[0]))
-    return ReportSection(
+    table = Table(
         "queue",
-        "How long jobs waited",
+        "Time in the queue, by account",
+        (
+            TableColumn("account", "Account"),
+            TableColumn("jobs", "Jobs", "count"),
+            TableColumn("median", "Half waited up to", "duration"),
+            TableColumn("long", "Nine in ten up to", "duration"),
+            TableColumn("sum", "In all", "hours"),
+        ),
+        tuple(
+            (
+                account or "no account",
+                float(len(own)),
+                statistics.median(own),
+                _long(own),
+                sum(own) / HOUR,
+            )
+            for account, own in ranked[:MOST_ROWS]
+        ),
+        (),
+        note=f"From what `{sacct.ASKED}` printed, not from Prometheus.",
+    )
+    says = (
         f"{counted(len(every), 'job')} of Slurm started in the period; half of them waited no "
         f"longer than {lasting(statistics.median(every))}, and one in ten longer than "
         f"{lasting(_long(every))}. Waiting begins when a job might have started."
-        if every
-        else "No job of Slurm in the file started in the period.",
-        (),
-        (
-            Table(
-                "queue",
-                "Time in the queue, by account",
-                (
-                    TableColumn("account", "Account"),
-                    TableColumn("jobs", "Jobs", "count"),
-                    TableColumn("median", "Half waited up to", "duration"),
-                    TableColumn("long", "Nine in ten up to", "duration"),
-                    TableColumn("sum", "In all", "hours"),
-                ),
-                tuple(
-                    (
-                        account or "no account",
-                        float(len(own)),
-                        statistics.median(own),
-                        _long(own),
-                        sum(own) / HOUR,
-                    )
-                    for account, own in ranked[:MOST_ROWS]
-                ),
-                (),
-                note=f"From what `{sacct.ASKED}` printed, not from Prometheus.",
-            ),
-        )
-        if every
-        else (),
     )
+    return says, [table]
+
+
+def _waiting(view: PeriodView) -> tuple[str, list[Table]]:
+    """How many jobs waited in the mean, as Slurm or an exporter for it says."""
+    past = view.past
+    known = past.queue_hours
+    queued = {account: hours for account, hours in past.queued.items() if hours > 0}
+    says = (
+        f"{number(sum(queued.values()) / known)} jobs of Slurm waited at a time, in the mean of "
+        f"the {number(known)} of {counted(past.period.hours, 'hour')} of which the queue is known."
+    )
+    table = Table(
+        "queued",
+        "Jobs in the queue, by account",
+        (
+            TableColumn("account", "Account"),
+            TableColumn("jobs", "Jobs at a time", "jobs"),
+            TableColumn("sum", "Hours in all", "hours"),
+        ),
+        tuple(
+            (shown(account) or "no account", hours / known, hours)
+            for account, hours in sorted(queued.items(), key=lambda item: (-item[1], item[0]))
+        )[:MOST_ROWS],
+        (view.over(history.QUEUED), view.over(history.QUEUE_HOURS)),
+        note="All jobs that Slurm calls pending, also those that need no GPU, and those that wait "
+        "for another job or are held.",
+    )
+    return says, [table] if queued else []
 
 
 def _long(seconds: list[float]) -> float:
