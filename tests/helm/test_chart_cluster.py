@@ -87,7 +87,8 @@ def test_every_gpu_node_has_a_pod_until_it_is_uninstalled(cluster: Cluster) -> N
     placed = {term["nodeSelectorTerms"][0]["matchFields"][0]["values"][0] for term in terms}
     assert placed == {f"gpu-{i}" for i in range(GPU_NODES)}, "also the one that is cordoned"
     for one in pods():
-        assert "nvidia.com/gpu" not in json.dumps(one["spec"]["containers"][0]["resources"])
+        asked = [container["resources"] for container in one["spec"]["containers"]]
+        assert "nvidia.com/gpu" not in json.dumps(asked)
     helm(cluster, "uninstall", "gpunode", f"--namespace={namespace}", "--wait")
     until(lambda: not objects(cluster, namespace))
 
@@ -165,7 +166,8 @@ def test_an_upgrade_that_reuses_values_keeps_the_pods_selected(
     helm(cluster, "upgrade", "gpunode", str(CHART), given, "--reuse-values", "--set=compat=dcgm")
     pod = cluster.get("daemonset/gpunode", given)["spec"]["template"]["spec"]
     assert pod["hostPID"] is True, "as it was installed"
-    assert "--compat=dcgm" in pod["containers"][0]["args"]
+    (daemon,) = (one for one in pod["containers"] if one["name"] == "gpunode")
+    assert "--compat=dcgm" in daemon["args"]
     helm(cluster, "uninstall", "gpunode", given)
 
 
