@@ -27,7 +27,7 @@ RAW = "https://raw.githubusercontent.com/gpunode/gpunode"
 TAG = re.compile(r"v(\d+\.\d+\.\d+)")
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 KUBERNETES = "--kube-version=1.31.0"
-"""The oldest version that knows all that the manifests of a release use; the chart asks the cluster."""
+"""The oldest version that knows all that a release's manifests use; the chart asks the cluster."""
 
 PROFILES = ("restricted", "node", "pods", "jobs", "network")
 

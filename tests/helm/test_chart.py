@@ -120,8 +120,8 @@ def test_it_renders_what_kubernetes_knows(values: Path | None, tmp_path: Path) -
     linted = helm("lint", "--strict", CHART, *options)
     assert linted.returncode == 0, linted.stdout
     apis = [f"--api-versions={api}" for api in OPERATOR]
-    for version, given in ((OLDEST, ()), (NEWEST, apis)):
-        objects = render(tmp_path, {}, *options, *given, f"--kube-version={version}")
+    for version, there in ((OLDEST, ()), (NEWEST, apis)):
+        objects = render(tmp_path, {}, *options, *there, f"--kube-version={version}")
         assert the(objects, "DaemonSet")
         for one in objects:
             # kubectl apply, and so Argo CD, keeps the object in an annotation
@@ -340,8 +340,8 @@ RIGHTS: dict[str, tuple[set[str], set[str], dict[str, tuple[set[str], set[str]]]
         ALL_SOCKETS | FILES | NETWORK,
     ),
 }
-"""Of each profile: namespaces of the node, folders that the daemon sees, and capabilities and folders of
-each helper."""
+"""Of each profile: namespaces of the node, folders that the daemon sees, and capabilities and
+folders of each helper."""
 
 
 @pytest.mark.parametrize("profile", PROFILES)

@@ -44,7 +44,10 @@ class Pods:
     """Asks the kubelet, and keeps its last answer for the sources of GPU owners."""
 
     name = "pods"
-    needs = "Kubernetes: the kubelet's socket, as root, from /var/lib/kubelet/pod-resources"
+    needs = (
+        "Kubernetes: the kubelet's socket from /var/lib/kubelet/pod-resources, as root or through "
+        "`gpunode helper sockets`"
+    )
     metrics = (GPU_PODS,)
 
     def __init__(self, node: Node, settings: Settings) -> None:
