@@ -325,11 +325,12 @@ NOBODY = 65534
 OF_NODE = {"/proc", "/sys"}
 KUBELET, LOGS = "/var/lib/kubelet/pod-resources", {"/var/log/pods", "/var/log/containers"}
 OF_FILES = {"DAC_READ_SEARCH", "SETGID", "SETUID", "SYS_PTRACE"}
-SOCKETS = {"sockets": (set(), {KUBELET})}
-ALL_SOCKETS = {"sockets": (set(), {KUBELET, "/run/gpunode to write"})}
+Rights = tuple[set[str], set[str]]
+SOCKETS: dict[str, Rights] = {"sockets": (set(), {KUBELET})}
+ALL_SOCKETS: dict[str, Rights] = {"sockets": (set(), {KUBELET, "/run/gpunode to write"})}
 FILES = {"files": (OF_FILES, OF_NODE | LOGS)}
 NETWORK = {"network": ({"SYS_ADMIN", "SYS_PTRACE"}, {"/proc"})}
-RIGHTS: dict[str, tuple[set[str], set[str], dict[str, tuple[set[str], set[str]]]]] = {
+RIGHTS: dict[str, tuple[set[str], set[str], dict[str, Rights]]] = {
     "restricted": (set(), set(), {}),
     "node": (set(), OF_NODE, {}),
     "pods": (set(), OF_NODE, SOCKETS),

@@ -146,11 +146,11 @@ def sandbox(
         for one in pod["volumes"] or ()
     }
     for mount in container["volumeMounts"] or ():
-        place = Path(mount["mountPath"])
-        for folder in list(place.parents)[-2::-1]:  # as a runtime makes them, for all to enter
+        target = Path(mount["mountPath"])
+        for folder in list(target.parents)[-2::-1]:  # as a runtime makes them, for all to enter
             command += ["--perms", "0755", "--dir", str(folder)]
         how = "--ro-bind" if mount.get("readOnly") else "--bind"
-        command += [how, str(paths[mount["name"]]), str(place)]
+        command += [how, str(paths[mount["name"]]), str(target)]
     assert container["securityContext"]["readOnlyRootFilesystem"]
     return [*command, "--remount-ro", "/"]
 
@@ -310,3 +310,84 @@ def families(text: str) -> set[str]:
 def failing(text: str) -> list[str]:
     """The sources whose reads fail; each would make a ticket for ever."""
     return re.findall(r'^gpunode_source_up{.*source="(\w+)".*} 0', text, re.MULTILINE)
+
+
+TRIES = """
+import ctypes, os, socket, sys
+from glob import glob
+victim, = map(int, sys.argv[1:])
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+def call(number, *arguments):
+    if libc.syscall(number, *arguments) < 0:
+        raise OSError(ctypes.get_errno(), "")
+def connect(path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
+        one.connect(path)
+def write(*paths):
+    for path in (found for one in paths for found in glob(one)):
+        os.close(os.open(path, os.O_WRONLY))
+        return
+    raise PermissionError
+def create(folder):
+    os.close(os.open(folder + "/mine", os.O_CREAT | os.O_WRONLY))
+tries = {
+    "setting of the kernel": lambda: write("/host/proc/sys/kernel/core_pattern"),
+    "cgroup": lambda: write(*(f"/host/sys/fs/cgroup/{at}cgroup.procs" for at in ("", "*/"))),
+    "folder of helpers": lambda: create("/run/gpunode-helpers"),
+    "socket of a helper": lambda: os.unlink("/run/gpunode-helpers/sockets/files.sock"),
+    "folder of clients": lambda: create("/run/gpunode"),
+    "own program": lambda: create("/app"),
+    "environment": lambda: open(f"/host/proc/{victim}/environ").read(),
+    "memory": lambda: open(f"/host/proc/{victim}/mem", "r+b"),
+    "files": lambda: os.listdir(f"/host/proc/{victim}/root"),
+    "descriptors": lambda: os.listdir(f"/host/proc/{victim}/fd"),
+    "signal": lambda: os.kill(victim, 0),
+    "ptrace": lambda: call(101, 0x4206, victim, 0, 0),
+    "another user": lambda: os.setuid(0),
+    "mounts": lambda: call(165, b"none", b"/proc", b"tmpfs", 0, 0),
+    "network": lambda: call(308, os.open(f"/host/proc/{victim}/ns/net", os.O_RDONLY), 0),
+    "raw socket": lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1),
+    "kubelet": lambda: connect("/host/var/lib/kubelet/pod-resources/kubelet.sock"),
+    "logs of pods": lambda: os.listdir("/host/var/log/pods"),
+}
+for what, attempt in tries.items():
+    try:
+        attempt()
+    except OSError:
+        continue
+    print(what)
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="calls by their numbers on x86-64")
+def test_whoever_takes_the_daemon_over_changes_nothing_and_reads_nothing_of_others(
+    tmp_path: Path,
+) -> None:
+    """In the profile that may do most; without the rights of its container, some would succeed."""
+    pod, container = daemon_of(render(tmp_path, {"profile": "network"}))
+    programs = own_programs()
+    with opened_folder() as node, machine(node, True), subprocess.Popen(["sleep", "60"]) as victim:
+        for name in ("logs", "client", "helpers"):
+            (node / name).mkdir()
+        (node / "helpers").chmod(0o777)
+        (node / "helpers/sockets").mkdir()
+        (node / "helpers/sockets/files.sock").touch()
+
+        def succeeds(given: list[str]) -> list[str]:
+            command = [*sandbox(pod, container, node, programs), *given, programs.python]
+            ran = subprocess.run(
+                [*command, "-c", TRIES, str(victim.pid)],
+                env=programs.environment,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert ran.returncode == 0, ran.stderr
+            return ran.stdout.splitlines()
+
+        try:
+            assert succeeds(rights(pod, container, programs.python)) == []
+            assert len(succeeds([])) >= 5
+        finally:
+            victim.kill()
