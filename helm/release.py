@@ -26,6 +26,9 @@ REPOSITORY = "https://github.com/gpunode/gpunode"
 RAW = "https://raw.githubusercontent.com/gpunode/gpunode"
 TAG = re.compile(r"v(\d+\.\d+\.\d+)")
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+KUBERNETES = "--kube-version=1.31.0"
+"""The oldest version that knows all that a release's manifests use; the chart asks the cluster."""
+
 PROFILES = ("restricted", "node", "pods", "jobs", "network")
 
 PROGRAM = "exporter/gpunode/__init__.py"
@@ -189,7 +192,7 @@ def rules(made: Tree, chart: Path, folder: Path) -> Path:
         for path in paths
     }
     for profile in PROFILES:
-        options = ("--namespace=monitoring", "--skip-tests", f"--set=profile={profile}")
+        options = ("--namespace=monitoring", "--skip-tests", f"--set=profile={profile}", KUBERNETES)
         off = ("monitor", "rules", "dashboards")
         without = [f"--set={each}.enabled=false" for each in off]
         helm = ("helm", "template", "gpunode", str(chart.absolute()), *options, *without)

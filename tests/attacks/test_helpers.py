@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 
+from gpunode.helper.files import MOST
+from gpunode.node.patience import OF_ALL as OVERDUE
+from helm.generate import CHART
 from tests.conftest import Series, parse, until, values
 from tests.daemon import free_port
 from tests.helm.test_chart_profiles import machine, namespaces, opened_folder, own_programs
-from tests.helper.helper import helper
+from tests.helper.helper import asked, helper
 from tests.needs import ROOT, as_root, need
+from tests.tenant import root_with_home, tenant
 
 NOBODY = "65534"
 
@@ -96,6 +103,46 @@ def test_helpers_that_end_hang_or_are_flooded_cost_what_they_read_and_nothing_el
             until(lambda: read(running.scrape()) and running.up() == 1.0)
             for one in strangers:
                 one.close()
+
+
+ENTER = """echo $$ > "$0" && exec "$@\""""
+
+
+@contextmanager
+def limited(memory: int) -> Iterator[Path]:
+    """The folder of a cgroup whose processes have so many bytes of memory."""
+    cgroups = Path("/sys/fs/cgroup")
+    second = (cgroups / "cgroup.controllers").exists()
+    made = cgroups / ("" if second else "memory") / f"gpunode-{os.getpid()}"
+    try:
+        made.mkdir()
+        name = "memory.max" if second else "memory.limit_in_bytes"
+        (made / name).write_text(str(memory))
+    except OSError as error:
+        pytest.skip(f"no right to limit memory: {error}")
+    try:
+        yield made
+    finally:
+        until(lambda: not (made / "cgroup.procs").read_text())
+        made.rmdir()
+
+
+def test_the_memory_that_the_chart_gives_is_enough_for_all_that_the_daemon_asks_at_once(
+    tmp_path: Path,
+) -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    memory = int(values["helpers"]["resources"]["limits"]["memory"].removesuffix("Mi")) << 20
+    root = root_with_home(tmp_path)
+    (root / "home/log").write_bytes(b"x" * MOST)
+    with limited(memory) as cgroup, tenant(root, NCCL_DEBUG_FILE="/home/log") as pid:
+        before = (need("sh"), "-c", ENTER, str(cgroup / "cgroup.procs"))
+        with helper("files", tmp_path, before=before) as child:
+            assert (cgroup / "cgroup.procs").read_text().split() == [str(child.pid)]
+            part = (tmp_path, "files", "part", f"/proc/{pid}/root/home/log", "0")
+            with ThreadPoolExecutor(OVERDUE) as asking:
+                answers = list(asking.map(lambda _: len(asked(*part)), range(4 * OVERDUE)))
+            assert answers == [MOST + len("0 ")] * (4 * OVERDUE)
+            assert child.poll() is None
 
 
 def connected(path: Path) -> socket.socket:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -245,6 +246,36 @@ def test_another_program_at_the_port_is_no_daemon() -> None:
             "another program, or a daemon with TLS, answers at http://127.0.0.1:"
         )
         assert (met, reporting) == ([], ())
+
+
+def test_a_server_that_redirects_or_answers_without_end_is_no_daemon() -> None:
+    def answer_of(text: bytes) -> str:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+
+            def serve() -> None:
+                connection, _ = listener.accept()
+                with connection, contextlib.suppress(OSError):
+                    connection.recv(1 << 16)
+                    connection.sendall(text)
+
+            thread = threading.Thread(target=serve)
+            thread.start()
+            port = listener.getsockname()[1]
+            said, _, _ = doctor.daemon(ListenSettings(listen_address=f"127.0.0.1:{port}"))
+            thread.join()
+            return said.replace(str(port), "PORT")
+
+    no_daemon = "another program, or a daemon with TLS, answers at http://127.0.0.1:PORT"
+    elsewhere = b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"
+    assert answer_of(elsewhere) == no_daemon
+    without_end = b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (doctor.LARGEST_ANSWER + 1)
+    assert "the answer has more than 1 MiB" in answer_of(without_end)
+
+
+def test_the_daemon_has_no_client_of_http_in_memory() -> None:
+    code = "import gpunode.cli.commands, sys; print('httpx2' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "False\n"
 
 
 def test_what_a_daemon_met_is_shown_with_its_examples() -> None:

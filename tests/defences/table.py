@@ -13,6 +13,7 @@ BUDGET = "tests/holders/test_budget.py"
 INSIDE = "tests/node/test_inside.py"
 CLIENT = "tests/client/test_client.py"
 SENDERS = "tests/attacks/test_client_socket.py"
+HELPER = "tests/helper/test_helper.py"
 LOOP = "tests/loop/test_loop.py"
 
 WEB = "export/web"
@@ -365,6 +366,47 @@ DEFENCES = (
         "if False:",
         SENDERS,
         "kernels",
+    ),
+    # Helpers
+    Defence(
+        "a helper answers its daemon alone",
+        "helper/serve.py",
+        "if threading.active_count() > MOST or not is_of(asked.user, connection):",
+        "if threading.active_count() > MOST:",
+        HELPER,
+        "nobody_but_the_daemon",
+    ),
+    Defence(
+        "only a helper of ours or of root's is believed",
+        "node/privileged.py",
+        "if not any(is_of(user, connection) for user in {0, os.geteuid()}):",
+        "if False:",
+        HELPER,
+        "another_user",
+    ),
+    Defence(
+        "a helper has a list of system calls",
+        "helper/confine.py",
+        "libc.prctl(*call, *([0] * (5 - len(call)))):",
+        "False:",
+        HELPER,
+        "takes_a_helper_over",
+    ),
+    Defence(
+        "of an environment only the list leaves",
+        "helper/files.py",
+        'if entry.partition(b"=")[0] in KEPT',
+        "if entry",
+        HELPER,
+        "variables_without_secrets",
+    ),
+    Defence(
+        "a file leaves only if its process names it",
+        "helper/serve.py",
+        "if not files.named(rootfs, path):",
+        "if False:",
+        HELPER,
+        "names_it",
     ),
     # What is exported
     Defence(

@@ -123,7 +123,8 @@ def test_it_renders_what_kubernetes_knows(values: Path | None, tmp_path: Path) -
     linted = helm("lint", "--strict", CHART, *options)
     assert linted.returncode == 0, linted.stdout
     apis = [f"--api-versions={api}" for api in OPERATOR]
-    for objects in (render(tmp_path, {}, *options), render(tmp_path, {}, *options, *apis)):
+    for version, there in ((OLDEST, ()), (NEWEST, apis)):
+        objects = render(tmp_path, {}, *options, *there, f"--kube-version={version}")
         assert the(objects, "DaemonSet")
         for one in objects:
             # kubectl apply, and so Argo CD, keeps the object in an annotation
@@ -131,8 +132,7 @@ def test_it_renders_what_kubernetes_knows(values: Path | None, tmp_path: Path) -
             assert one["metadata"]["labels"]["app.kubernetes.io/instance"] == "gpunode"
             if one["apiVersion"].partition("/")[0].endswith((".coreos.com", ".integreatly.org")):
                 continue
-            for version in (OLDEST, NEWEST):
-                assert kubernetes_validate.validate(one, version, strict=True)
+            assert kubernetes_validate.validate(one, version, strict=True)
 
 
 def test_by_default_it_needs_no_crd_and_uses_those_that_are_there(tmp_path: Path) -> None:
@@ -169,6 +169,8 @@ def test_by_default_it_needs_no_crd_and_uses_those_that_are_there(tmp_path: Path
         "rules: {severities: {warning: ticket}}",
         "dashboards: {enable: true}",
         "resources: {limit: {memory: 1Gi}}",
+        "helpers: {enabled: false}",
+        "helpers: {resources: 64Mi}",
         "tolerations: {operator: Exists}",
         "updateStrategy: {maxUnavailable: 1}",
         "networkpolicy: {enabled: true}",
@@ -328,72 +330,198 @@ def test_the_notes_ask_as_prometheus_does(given: str, asks: str) -> None:
 
 
 def daemon_of(objects: list[Object]) -> tuple[Object, Object]:
-    """The pod of the DaemonSet and its one container."""
+    """The pod of the DaemonSet and the container of the daemon."""
     pod = the(objects, "DaemonSet")["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
+    (container,) = (one for one in pod["containers"] if one["name"] == "gpunode")
     return pod, container
 
 
-def privileges(pod: Object, container: Object) -> set[str]:
-    """What a pod may that others may not."""
-    own = container["securityContext"]
-    found = {name for name in ("hostPID", "hostNetwork", "hostIPC") if pod.get(name)}
-    found |= {f"hostPath {v['hostPath']['path']}" for v in pod["volumes"] or () if "hostPath" in v}
-    found |= set(own["capabilities"].get("add", ()))
-    return found | {"root"} if pod["securityContext"]["runAsUser"] == 0 else found
+def helpers_of(pod: Object) -> dict[str, Object]:
+    """The containers of a pod that have the privilege, by their work."""
+    return {one["args"][1]: one for one in pod["containers"] if one["name"].startswith("helper-")}
 
 
-def test_each_profile_adds_to_the_one_before(tmp_path: Path) -> None:
-    before: set[str] = set()
-    added = {}
-    for profile in PROFILES:
-        objects = render(tmp_path, {"profile": profile})
-        pod, container = daemon_of(objects)
-        may = privileges(pod, container)
-        assert before <= may
-        added[profile], before = may - before, may
-        assert container["securityContext"]["readOnlyRootFilesystem"] is True
-        assert container["securityContext"]["allowPrivilegeEscalation"] is False
-        assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
-        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert pod["securityContext"]["runAsNonRoot"] is (profile in ("restricted", "node"))
-        assert pod["automountServiceAccountToken"] is False
-        assert "nvidia.com/gpu" not in json.dumps(container["resources"])
-        for mount in container["volumeMounts"] or ():
-            assert mount.get("readOnly") or mount["mountPath"] == "/run/gpunode"
-        assert the(objects, "DaemonSet")["spec"]["selector"]["matchLabels"].keys() == {
-            "app.kubernetes.io/name",
-            "app.kubernetes.io/instance",
-        }
-    assert added == {
-        "restricted": set(),
-        "node": {"hostPath /proc", "hostPath /sys"},
-        "pods": {"root", "hostPath /var/lib/kubelet/pod-resources"},
-        "jobs": {
-            *("hostPID", "DAC_READ_SEARCH", "SETGID", "SETUID", "SYS_PTRACE"),
-            *("hostPath /run/gpunode", "hostPath /var/log/pods", "hostPath /var/log/containers"),
-        },
-        "network": {"hostNetwork", "SYS_ADMIN"},
+def mounted(pod: Object, container: Object) -> set[str]:
+    """The folders of the node that a container sees, with those that it may write to marked."""
+    paths = {
+        one["name"]: one["hostPath"]["path"] for one in pod["volumes"] or () if "hostPath" in one
     }
+    return {
+        paths[one["name"]] + ("" if one.get("readOnly") else " to write")
+        for one in container["volumeMounts"] or ()
+        if one["name"] in paths
+    }
+
+
+def user_of(pod: Object, container: Object) -> int:
+    """The user that a container runs as."""
+    both = pod["securityContext"] | container["securityContext"]
+    assert both["runAsNonRoot"] is (both["runAsUser"] != 0)
+    assert both["runAsGroup"] == both["runAsUser"]
+    return int(both["runAsUser"])
+
+
+NOBODY = 65534
+OF_NODE = {"/proc", "/sys"}
+KUBELET, LOGS = "/var/lib/kubelet/pod-resources", {"/var/log/pods", "/var/log/containers"}
+OF_FILES = {"DAC_READ_SEARCH", "SETGID", "SETUID", "SYS_PTRACE"}
+Rights = tuple[set[str], set[str]]
+SOCKETS: dict[str, Rights] = {"sockets": (set(), {KUBELET})}
+ALL_SOCKETS: dict[str, Rights] = {"sockets": (set(), {KUBELET, "/run/gpunode to write"})}
+FILES = {"files": (OF_FILES, OF_NODE | LOGS)}
+NETWORK = {"network": ({"SYS_ADMIN", "SYS_PTRACE"}, {"/proc"})}
+RIGHTS: dict[str, tuple[set[str], set[str], dict[str, Rights]]] = {
+    "restricted": (set(), set(), {}),
+    "node": (set(), OF_NODE, {}),
+    "pods": (set(), OF_NODE, SOCKETS),
+    "jobs": ({"hostPID"}, OF_NODE | {"/run/gpunode"}, ALL_SOCKETS | FILES),
+    "network": (
+        {"hostPID", "hostNetwork"},
+        OF_NODE | {"/run/gpunode"},
+        ALL_SOCKETS | FILES | NETWORK,
+    ),
+}
+"""Of each profile: namespaces of the node, folders that the daemon sees, and capabilities and
+folders of each helper."""
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_profile_gives_each_container_what_it_needs_and_the_daemon_no_right(
+    profile: str, tmp_path: Path
+) -> None:
+    objects = render(tmp_path, {"profile": profile})
+    pod, daemon = daemon_of(objects)
+    helpers = helpers_of(pod)
+    namespaces, seen, of_helpers = RIGHTS[profile]
+    assert {name for name in ("hostPID", "hostNetwork", "hostIPC") if pod.get(name)} == namespaces
+    assert pod["containers"] == [*helpers.values(), daemon], "helpers start first"
+    assert user_of(pod, daemon) == NOBODY
+    assert mounted(pod, daemon) == seen
+    assert all(mount["readOnly"] for mount in daemon["volumeMounts"] or ())
+    found = {
+        name: (set(one["securityContext"]["capabilities"].get("add", ())), mounted(pod, one))
+        for name, one in helpers.items()
+    }
+    assert found == of_helpers
+    assert "add" not in daemon["securityContext"]["capabilities"]
+    for one in pod["containers"]:
+        assert one["securityContext"]["readOnlyRootFilesystem"] is True
+        assert one["securityContext"]["allowPrivilegeEscalation"] is False
+        assert one["securityContext"]["capabilities"]["drop"] == ["ALL"]
+        assert one["image"] == daemon["image"]
+        assert "nvidia.com/gpu" not in json.dumps(one["resources"])
+        assert one["resources"]["limits"]["memory"]
+    for one in helpers.values():
+        assert user_of(pod, one) == 0, "Kubernetes gives others no capability"
+        assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in one["env"]
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    assert the(objects, "DaemonSet")["spec"]["selector"]["matchLabels"].keys() == {
+        "app.kubernetes.io/name",
+        "app.kubernetes.io/instance",
+    }
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"hostRoot": True},
+        {"driver": {"library": "/lib/libnvidia-ml.so.1"}},
+        {"helpers": {"securityContext": {"capabilities": {"add": ["SYSLOG"]}}}},
+        {"clientSocket": {"enabled": False}},
+    ],
+    ids=lambda values: next(iter(values)),
+)
+@pytest.mark.parametrize("profile", [one for one in PROFILES if one != "restricted"])
+def test_no_value_but_its_own_context_gives_the_daemon_a_user_or_a_capability(
+    profile: str, values: Object, tmp_path: Path
+) -> None:
+    pod, daemon = daemon_of(render(tmp_path, {"profile": profile, **values}))
+    assert user_of(pod, daemon) == NOBODY
+    assert daemon["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert all(mount["readOnly"] for mount in daemon["volumeMounts"] or ())
+
+
+def test_helpers_answer_the_user_that_the_daemon_is(tmp_path: Path) -> None:
+    def asked(values: Object) -> set[str]:
+        pod, _ = daemon_of(render(tmp_path, {"profile": "network", **values}))
+        return {word for one in helpers_of(pod).values() for word in one["args"] if "user" in word}
+
+    assert asked({}) == {"--user=65534"}
+    assert asked({"podSecurityContext": {"runAsUser": 4000}}) == {"--user=4000"}
+    both = {"podSecurityContext": {"runAsUser": 4000}, "securityContext": {"runAsUser": 5000}}
+    assert asked(both) == {"--user=5000"}
+
+
+def test_only_the_containers_of_the_pod_see_the_sockets_of_helpers(tmp_path: Path) -> None:
+    pod, daemon = daemon_of(render(tmp_path, {"profile": "network"}))
+    (volume,) = (one for one in pod["volumes"] if one["name"] == "helpers")
+    assert volume["emptyDir"] == {"sizeLimit": "1Mi"}
+
+    def place(container: Object) -> Object:
+        (mount,) = (one for one in container["volumeMounts"] if one["name"] == "helpers")
+        return dict(mount)
+
+    folder = "/run/gpunode-helpers/sockets"
+    assert place(daemon)["readOnly"], "who takes it over puts no socket in place of one"
+    assert f"--path.helpers={folder}" in daemon["args"]
+    for one in helpers_of(pod).values():
+        assert folder == f"{place(one)['mountPath']}/sockets"
+        assert f"--folder={folder}" in one["args"]
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize(("version", "knows"), [("1.30.9", False), ("1.31.0", True)])
+def test_what_is_mounted_below_a_folder_is_read_only_where_kubernetes_can(
+    profile: str, version: str, knows: bool, tmp_path: Path
+) -> None:
+    objects = render(tmp_path, {"profile": profile}, f"--kube-version={version}")
+    pod, _ = daemon_of(objects)
+    for one in pod["containers"]:
+        for mount in one["volumeMounts"] or ():
+            of_node = mount["mountPath"].startswith("/host")
+            given = mount.get("recursiveReadOnly")
+            assert given == ("IfPossible" if of_node and knows else None)
+            assert not (given and "mountPropagation" in mount), "the API server refuses both"
+
+
+def test_later_mounts_of_the_node_appear_below_its_root(tmp_path: Path) -> None:
+    _, daemon = daemon_of(render(tmp_path, {"hostRoot": True}, "--kube-version=1.36.0"))
+    (mount,) = daemon["volumeMounts"]
+    assert (mount["mountPath"], mount["readOnly"]) == ("/host", True)
+    assert mount["mountPropagation"] == "HostToContainer"
+    assert "recursiveReadOnly" not in mount, "which excludes them"
 
 
 def test_a_kubelet_in_another_folder_is_asked_there(tmp_path: Path) -> None:
     folder = "/var/lib/k0s/kubelet/pod-resources"
     pod, container = daemon_of(render(tmp_path, {"profile": "pods", "kubeletPath": folder}))
-    assert f"hostPath {folder}" in privileges(pod, container)
-    assert f"/host{folder}" in {mount["mountPath"] for mount in container["volumeMounts"]}
+    helper = helpers_of(pod)["sockets"]
+    assert mounted(pod, helper) == {folder}
+    assert f"/host{folder}" in {mount["mountPath"] for mount in helper["volumeMounts"]}
+    assert f"--kubelet={folder}/kubelet.sock" in helper["args"]
     _, *options = container["args"]
     given = [f"--path.rootfs={tmp_path}" if "rootfs" in one else one for one in options]
     settings = load(RunSettings, "gpunode run", given)
     assert settings.kubernetes.pod_resources_socket == f"{folder}/kubelet.sock"
 
 
-def test_a_capability_of_the_site_is_added_to_those_of_the_profile(tmp_path: Path) -> None:
+def test_a_site_adds_to_the_rights_of_the_daemon_and_to_those_of_helpers(tmp_path: Path) -> None:
     site = {"capabilities": {"add": ["SYSLOG", "SYS_PTRACE"]}}
-    _, container = daemon_of(render(tmp_path, {"profile": "jobs", "securityContext": site}))
-    given = container["securityContext"]["capabilities"]
-    assert given["drop"] == ["ALL"]
-    assert sorted(given["add"]) == ["DAC_READ_SEARCH", "SETGID", "SETUID", "SYSLOG", "SYS_PTRACE"]
+    given = {"profile": "jobs", "securityContext": {"seLinuxOptions": {"type": "spc_t"}}}
+    given["helpers"] = {"securityContext": site, "resources": {"limits": {"memory": "1Gi"}}}
+    pod, daemon = daemon_of(render(tmp_path, given))
+    assert daemon["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
+    for one in helpers_of(pod).values():
+        assert one["securityContext"]["capabilities"]["drop"] == ["ALL"]
+        assert one["resources"] == {
+            "requests": {"cpu": "10m", "memory": "32Mi"},
+            "limits": {"memory": "1Gi"},
+        }
+    of_files = helpers_of(pod)["files"]["securityContext"]["capabilities"]["add"]
+    assert sorted(of_files) == sorted({*OF_FILES, "SYSLOG"})
+    _, daemon = daemon_of(render(tmp_path, {"profile": "jobs", "securityContext": site}))
+    assert daemon["securityContext"]["capabilities"]["add"] == ["SYSLOG", "SYS_PTRACE"]
 
 
 def test_a_site_may_give_another_value_to_each_variable(tmp_path: Path) -> None:
@@ -724,7 +852,8 @@ def test_the_pod_of_helm_test_is_like_the_others_and_none_of_them(tmp_path: Path
         selector = the(objects, kind)["spec"]["selector"]
         assert not selector.get("matchLabels", selector).items() <= labels.items()
     pod = daemons["spec"]["template"]["spec"]
-    assert test["spec"]["containers"][0]["resources"] == pod["containers"][0]["resources"]
+    (daemon,) = (one for one in pod["containers"] if one["name"] == "gpunode")
+    assert test["spec"]["containers"][0]["resources"] == daemon["resources"]
 
 
 def test_a_driver_that_no_runtime_injects_is_mounted(tmp_path: Path) -> None:

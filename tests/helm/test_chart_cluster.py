@@ -125,7 +125,8 @@ def test_every_gpu_node_has_a_pod_until_it_is_uninstalled(cluster: Cluster) -> N
     placed = {term["nodeSelectorTerms"][0]["matchFields"][0]["values"][0] for term in terms}
     assert placed == {f"gpu-{i}" for i in range(GPU_NODES)}, "also the one that is cordoned"
     for one in pods():
-        assert "nvidia.com/gpu" not in json.dumps(one["spec"]["containers"][0]["resources"])
+        asked = [container["resources"] for container in one["spec"]["containers"]]
+        assert "nvidia.com/gpu" not in json.dumps(asked)
     assert not left(cluster, before, namespace)
 
 
@@ -295,7 +296,8 @@ def test_the_last_release_is_upgraded_with_its_values_rolled_back_and_removed(
     pod = new["template"]["spec"]
     assert pod["hostPID"] is True, "as it was installed"
     assert pod["affinity"] == old["template"]["spec"]["affinity"]
-    assert "--compat=dcgm" in pod["containers"][0]["args"]
+    (daemon,) = (one for one in pod["containers"] if one["name"] == "gpunode")
+    assert "--compat=dcgm" in daemon["args"]
     monitor = cluster.get("podmonitor/gpunode", given)
     assert monitor["metadata"]["labels"]["release"] == "kps"
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]

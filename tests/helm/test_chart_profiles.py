@@ -14,14 +14,16 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from gpunode.helper.serve import work_of
 from helm.generate import CHART
 from tests.attacks.seccomp import NUMBERS
 from tests.conftest import until
@@ -37,6 +39,8 @@ FAMILY = re.compile(r"^(gpunode_\w+?)(?:_bucket|_sum|_count)?(?:\{| )", re.MULTI
 TENANT = 1000
 PYTHON = Path(sys.executable).resolve()
 CONFINE, SECCOMP = "/confine", "/seccomp"
+HELPERS = "/run/gpunode-helpers"
+HEADER = Path("/usr/include/linux/capability.h")
 CAPABILITY = re.compile(r"^#define CAP_(\w+)\s+(\d+)$", re.MULTILINE)
 
 pytestmark = [pytest.mark.integration, as_root]
@@ -107,7 +111,8 @@ def own_programs() -> Programs:
 
 def programs_of(image: Image) -> Programs:
     """Those of the image, in a root to which a runtime adds what it mounts."""
-    for place in (DRIVER, CONFINE, SECCOMP, NUMBERS.parent, "/host", "/run/gpunode"):
+    mounted = ("/host", "/run/gpunode", HELPERS)
+    for place in (DRIVER, CONFINE, SECCOMP, NUMBERS.parent, *mounted):
         (image.root / str(place)[1:]).mkdir(parents=True, exist_ok=True)
     added = ("--ro-bind", str(NUMBERS.parent), str(NUMBERS.parent))
     python, *_ = image.config["Entrypoint"]
@@ -134,21 +139,29 @@ def sandbox(
         "/var/log/containers": node / "logs",
         "/run/gpunode": node / "client",
     }
-    paths = {one["name"]: one["hostPath"]["path"] for one in pod["volumes"] or ()}
+    paths = {
+        one["name"]: of_node.get(path := one["hostPath"]["path"], path)
+        if "hostPath" in one
+        else node / one["name"]
+        for one in pod["volumes"] or ()
+    }
     for mount in container["volumeMounts"] or ():
-        path = paths[mount["name"]]
+        target = Path(mount["mountPath"])
+        for folder in list(target.parents)[-2::-1]:  # as a runtime makes them, for all to enter
+            command += ["--perms", "0755", "--dir", str(folder)]
         how = "--ro-bind" if mount.get("readOnly") else "--bind"
-        command += [how, str(of_node.get(path, path)), mount["mountPath"]]
+        command += [how, str(paths[mount["name"]]), str(target)]
     assert container["securityContext"]["readOnlyRootFilesystem"]
     return [*command, "--remount-ro", "/"]
 
 
 def rights(pod: dict[str, Any], container: dict[str, Any], python: str) -> list[str]:
     """What gives a process the user and the capabilities of a container, and no way to others."""
-    who, own = pod["securityContext"], container["securityContext"]
+    own = container["securityContext"]
+    who = pod["securityContext"] | own
     assert own["capabilities"]["drop"] == ["ALL"]
     assert own["allowPrivilegeEscalation"] is False
-    known = dict(CAPABILITY.findall(Path("/usr/include/linux/capability.h").read_text()))
+    known = dict(CAPABILITY.findall(HEADER.read_text()))
     kept = ",".join(known[name] for name in own["capabilities"].get("add", ()))
     user, group = str(who["runAsUser"]), str(who["runAsGroup"])
     return [
@@ -166,25 +179,44 @@ def namespaces() -> None:
         pytest.skip(f"no right to make namespaces: {ran.stderr}")
 
 
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod that runs: what makes each of its containers, by their names."""
+
+    port: int
+    containers: Mapping[str, subprocess.Popen[bytes]]
+
+    def scrape(self) -> str:
+        """What the daemon says; empty until it does."""
+        return scraped(self.containers["gpunode"], self.port)
+
+    def status(self) -> dict[str, dict[str, str]]:
+        """Of each container, what the kernel says of the program in it."""
+        return {name: status_of(inside(one)) for name, one in self.containers.items()}
+
+
 @contextmanager
-def running(profile: str, folder: Path, programs: Programs) -> Iterator[Callable[[], str]]:
-    """A daemon in the pod that a profile renders; what a scrape of it says, empty until it does."""
+def running(profile: str, folder: Path, programs: Programs) -> Iterator[Pod]:
+    """The pod that a profile renders, with a container for the daemon and for each helper."""
     port = free_port()  # one profile has the node's
-    pod, container = daemon_of(render(folder, {"profile": profile, "port": port}))
-    with opened_folder() as node, machine(node, bool(pod.get("hostPID"))):
-        for name in ("logs", "client"):
+    objects = render(folder, {"profile": profile, "port": port})
+    pod, _ = daemon_of(objects)
+    with opened_folder() as node, machine(node, bool(pod.get("hostPID"))), ExitStack() as ended:
+        for name in ("logs", "client", "helpers"):
             (node / name).mkdir()
-        command = [
-            *sandbox(pod, container, node, programs),
-            *rights(pod, container, programs.python),
-            *(programs.python, "-m", "gpunode", *container["args"]),
-        ]
+        (node / "helpers").chmod(0o777)  # as the kubelet makes an emptyDir
         environment = {**programs.environment, "FAKE_NVML": f"{programs.driver}/nvml.script"}
-        with subprocess.Popen(command, env=environment) as child:
-            try:
-                yield lambda: scraped(child, port)
-            finally:
-                child.terminate()
+        containers = {}
+        for container in pod["containers"]:
+            command = [
+                *sandbox(pod, container, node, programs),
+                *rights(pod, container, programs.python),
+                *(programs.python, "-m", "gpunode", *container["args"]),
+            ]
+            child = ended.enter_context(subprocess.Popen(command, env=environment))
+            ended.callback(stop, child)
+            containers[container["name"]] = child
+        yield Pod(port, containers)
 
 
 SCRAPE = """
@@ -196,11 +228,29 @@ print(urlopen(f"http://127.0.0.1:{sys.argv[1]}/metrics", timeout=5).read().decod
 
 def scraped(child: subprocess.Popen[bytes], port: int) -> str:
     """What the daemon in a sandbox says, asked from inside its network namespace."""
-    assert child.poll() is None, "the daemon has ended"
-    inside = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
-    namespace = f"--net=/proc/{inside[0] if inside else child.pid}/ns/net"
+    namespace = f"--net=/proc/{inside(child)}/ns/net"
     command = [need("nsenter"), namespace, sys.executable, "-c", SCRAPE, str(port)]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
+def inside(child: subprocess.Popen[bytes]) -> int:
+    """The program in a sandbox, below those that made it; a namespace of processes takes two."""
+    assert child.poll() is None, "the container has ended"
+    found = psutil.Process(child.pid).children(recursive=True)
+    return found[-1].pid if found else child.pid
+
+
+def stop(child: subprocess.Popen[bytes]) -> None:
+    """End a sandbox and the program in it, which by another user outlives what made it."""
+    for one in psutil.Process(child.pid).children(recursive=True):
+        one.kill()
+    child.kill()
+
+
+def status_of(pid: int) -> dict[str, str]:
+    """What the kernel says of a process."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
 
 
 README = (CHART / "README.md").read_text()
@@ -227,10 +277,29 @@ def shows_what_it_promises(profile: str, folder: Path, programs: Programs) -> No
     steps = PROFILES.index(profile) + 1
     promised = set[str]().union(*(ROWS[one] for one in PROFILES[:steps]))
     others = set[str]().union(*(ROWS[one] for one in PROFILES[steps:]))
-    with running(profile, folder, programs) as scrape:
+    with running(profile, folder, programs) as pod:
         # Of what is not read yet, some sources are not up yet.
-        until(lambda: promised <= families(text := scrape()) and not failing(text))
-        assert others & families(scrape()) == set()
+        until(lambda: promised <= families(text := pod.scrape()) and not failing(text))
+        assert others & families(pod.scrape()) == set()
+        for name, status in pod.status().items():
+            held = CAPABILITIES.get(name, set())
+            assert status["Uid"].split() == ["65534" if name == "gpunode" else "0"] * 4
+            assert capabilities(status["CapPrm"]) == capabilities(status["CapBnd"]) == held
+            assert capabilities(status["CapAmb"]) == capabilities(status["CapInh"]) == set()
+            assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+
+
+CAPABILITIES = {
+    f"helper-{name}": set(work_of(name, "", "", "").capabilities) - {"SYSLOG"}
+    for name in ("files", "network")
+}
+"""Of the containers that have any: what their work takes, and the kernel's log is in none."""
+
+
+def capabilities(mask: str) -> set[str]:
+    """The names of the bits of a set, as the kernel writes it."""
+    names = {int(number): name for name, number in CAPABILITY.findall(HEADER.read_text())}
+    return {names[bit] for bit in range(64) if int(mask, 16) >> bit & 1}
 
 
 def families(text: str) -> set[str]:
@@ -241,3 +310,84 @@ def families(text: str) -> set[str]:
 def failing(text: str) -> list[str]:
     """The sources whose reads fail; each would make a ticket for ever."""
     return re.findall(r'^gpunode_source_up{.*source="(\w+)".*} 0', text, re.MULTILINE)
+
+
+TRIES = """
+import ctypes, os, socket, sys
+from glob import glob
+victim, = map(int, sys.argv[1:])
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+def call(number, *arguments):
+    if libc.syscall(number, *arguments) < 0:
+        raise OSError(ctypes.get_errno(), "")
+def connect(path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
+        one.connect(path)
+def write(*paths):
+    for path in (found for one in paths for found in glob(one)):
+        os.close(os.open(path, os.O_WRONLY))
+        return
+    raise PermissionError
+def create(folder):
+    os.close(os.open(folder + "/mine", os.O_CREAT | os.O_WRONLY))
+tries = {
+    "setting of the kernel": lambda: write("/host/proc/sys/kernel/core_pattern"),
+    "cgroup": lambda: write(*(f"/host/sys/fs/cgroup/{at}cgroup.procs" for at in ("", "*/"))),
+    "folder of helpers": lambda: create("/run/gpunode-helpers"),
+    "socket of a helper": lambda: os.unlink("/run/gpunode-helpers/sockets/files.sock"),
+    "folder of clients": lambda: create("/run/gpunode"),
+    "own program": lambda: create("/app"),
+    "environment": lambda: open(f"/host/proc/{victim}/environ").read(),
+    "memory": lambda: open(f"/host/proc/{victim}/mem", "r+b"),
+    "files": lambda: os.listdir(f"/host/proc/{victim}/root"),
+    "descriptors": lambda: os.listdir(f"/host/proc/{victim}/fd"),
+    "signal": lambda: os.kill(victim, 0),
+    "ptrace": lambda: call(101, 0x4206, victim, 0, 0),
+    "another user": lambda: os.setuid(0),
+    "mounts": lambda: call(165, b"none", b"/proc", b"tmpfs", 0, 0),
+    "network": lambda: call(308, os.open(f"/host/proc/{victim}/ns/net", os.O_RDONLY), 0),
+    "raw socket": lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1),
+    "kubelet": lambda: connect("/host/var/lib/kubelet/pod-resources/kubelet.sock"),
+    "logs of pods": lambda: os.listdir("/host/var/log/pods"),
+}
+for what, attempt in tries.items():
+    try:
+        attempt()
+    except OSError:
+        continue
+    print(what)
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="calls by their numbers on x86-64")
+def test_whoever_takes_the_daemon_over_changes_nothing_and_reads_nothing_of_others(
+    tmp_path: Path,
+) -> None:
+    """In the profile that may do most; without the rights of its container, some would succeed."""
+    pod, container = daemon_of(render(tmp_path, {"profile": "network"}))
+    programs = own_programs()
+    with opened_folder() as node, machine(node, True), subprocess.Popen(["sleep", "60"]) as victim:
+        for name in ("logs", "client", "helpers"):
+            (node / name).mkdir()
+        (node / "helpers").chmod(0o777)
+        (node / "helpers/sockets").mkdir()
+        (node / "helpers/sockets/files.sock").touch()
+
+        def succeeds(given: list[str]) -> list[str]:
+            command = [*sandbox(pod, container, node, programs), *given, programs.python]
+            ran = subprocess.run(
+                [*command, "-c", TRIES, str(victim.pid)],
+                env=programs.environment,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert ran.returncode == 0, ran.stderr
+            return ran.stdout.splitlines()
+
+        try:
+            assert succeeds(rights(pod, container, programs.python)) == []
+            assert len(succeeds([])) >= 5
+        finally:
+            victim.kill()

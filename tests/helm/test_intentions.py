@@ -195,7 +195,7 @@ def test_a_proxy_may_stand_before_the_daemon(tmp_path: Path) -> None:
     (served,) = the(objects, "Service")["spec"]["ports"]
     assert (served["name"], served["targetPort"]) == (monitor["port"], port["name"])
     assert the(objects, "ClusterRoleBinding")["subjects"][0]["name"] == pod["serviceAccountName"]
-    for one in objects:
-        if not one["apiVersion"].startswith("monitoring.coreos.com"):
-            for version in (OLDEST, NEWEST):
+    for version in (OLDEST, NEWEST):
+        for one in render(tmp_path, values, f"--kube-version={version}"):
+            if not one["apiVersion"].startswith("monitoring.coreos.com"):
                 assert kubernetes_validate.validate(one, version, strict=True)

@@ -17,9 +17,20 @@ WORKS = ("files", "sockets", "network")
 
 
 @contextmanager
-def helper(work: str, folder: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A helper that answers this user, at its socket in a folder."""
-    command = [sys.executable, "-m", "gpunode", "helper", work, f"--folder={folder}", *options]
+def helper(
+    work: str, folder: Path, *options: str, before: tuple[str, ...] = ()
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A helper that answers this user, at its socket in a folder; ``before`` runs its command."""
+    command = [
+        *before,
+        sys.executable,
+        "-m",
+        "gpunode",
+        "helper",
+        work,
+        f"--folder={folder}",
+        *options,
+    ]
     with subprocess.Popen(command) as child:
         try:
             until(lambda: listens(folder / f"{work}.sock") or child.poll() is not None)
@@ -60,8 +71,13 @@ def one_at(path: Path) -> Iterator[Helper]:
     try:
         yield one
     finally:
-        for connection in one._idle:
-            connection.close()
+        close(one)
+
+
+def close(one: Helper) -> None:
+    """End the connections that are kept for the next who ask."""
+    for connection in one._idle:
+        connection.close()
 
 
 BECOME = """

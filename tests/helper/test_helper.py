@@ -16,16 +16,20 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
+from gpunode.config import KubernetesSettings, Settings
 from gpunode.helper import confine, files, serve
+from gpunode.holders.pods import Pods
 from gpunode.node import containers, privileged
 from gpunode.node.local import LocalNode
 from gpunode.node.privileged import Privileged
+from gpunode.source import WHOLE_NODE
 from tests.attacks import seccomp
 from tests.conftest import until
 from tests.fakes.kubelet import kubelet
-from tests.helper.helper import WORKS, as_user, asked, helper, helpers, one_at
+from tests.helper.helper import WORKS, as_user, asked, close, helper, helpers, one_at
 from tests.needs import ROOT, as_root
 from tests.tenant import SECRET, root_with_home, tenant
 
@@ -232,6 +236,90 @@ def test_one_that_stands_still_is_waited_for_once(
         monkeypatch.setattr(privileged, "WAIT", 60)
         monkeypatch.setattr(one, "_silent_until", 0.0)
         assert one.ask("environment", str(pid)) == (b"RANK=3", [])
+
+
+STRANGER = """
+import os, socket, sys
+os.setgid(65534)
+os.setuid(65534)
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+listener.bind(sys.argv[1])
+listener.listen()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@as_root
+def test_one_of_another_user_is_not_believed() -> None:
+    with tempfile.TemporaryDirectory(prefix="gpunode-") as name:
+        Path(name).chmod(0o777)
+        path = f"{name}/files.sock"
+        with subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", STRANGER, path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as child:
+            assert child.stdout
+            assert child.stdout.readline() == "ready\n"
+            with one_at(Path(path)) as one, pytest.raises(OSError, match="another user answers"):
+                one.ask("environment", "1")
+            child.kill()
+
+
+def test_one_without_descriptors_says_so_and_answers_once_it_has_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        tenant(None, RANK="3") as pid,
+        helper("files", tmp_path) as child,
+        one_at(tmp_path / "files.sock") as known,
+        one_at(tmp_path / "files.sock") as late,
+    ):
+        assert known.ask("environment", str(pid)) == (b"RANK=3", [])
+        process = psutil.Process(child.pid)
+        before = process.rlimit(psutil.RLIMIT_NOFILE)
+        process.rlimit(psutil.RLIMIT_NOFILE, (3, before[1]))
+        with pytest.raises(OSError, match="Too many open files"):
+            known.ask("environment", str(pid))
+        monkeypatch.setattr(privileged, "WAIT", 0.1)
+        with pytest.raises(OSError, match="does not answer"):
+            late.ask("environment", str(pid))
+        process.rlimit(psutil.RLIMIT_NOFILE, before)
+        monkeypatch.setattr(privileged, "WAIT", 60)
+        monkeypatch.setattr(late, "_silent_until", 0.0)
+        assert late.ask("environment", str(pid)) == (b"RANK=3", [])
+
+
+def test_what_is_mounted_only_where_a_helper_is_is_found_there(tmp_path: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    (there / "var/log/pods/research_llama_7").mkdir(parents=True)
+    here.mkdir()
+    folder = tmp_path / "sockets"
+    settings = Settings(kubernetes=KubernetesSettings(pod_resources_socket="/k/kubelet.sock"))
+    node = LocalNode(here, (), str(folder))
+    pods = Pods(node, settings)
+    assert pods.find() == ()
+    with (
+        kubelet(there / "k/kubelet.sock"),
+        helper("files", folder, f"--rootfs={there}"),
+        helper("sockets", folder, f"--rootfs={there}", "--kubelet=/k/kubelet.sock"),
+    ):
+        assert node.list_directory("/var/log/pods") == ["research_llama_7"]
+        assert pods.find() == ((WHOLE_NODE, pods),)
+    for one in node._privileged._helpers.values():
+        close(one)
+
+
+def test_of_processors_their_energy_leaves(tmp_path: Path) -> None:
+    zone = "/sys/class/powercap/intel-rapl:0:1"
+    (tmp_path / zone[1:]).mkdir(parents=True)
+    for name in ("energy_uj", "enabled"):
+        (tmp_path / zone[1:] / name).write_text("7")
+    assert files.text(str(tmp_path), f"{zone}/energy_uj") == b"7"
+    with pytest.raises(PermissionError):
+        files.text(str(tmp_path), f"{zone}/enabled")
 
 
 def test_without_a_helper_the_reason_is_that_of_the_kernel(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import yaml
 
 from helm import release
 from tests.helm.cluster import control_plane
-from tests.helm.test_chart import documents, the
+from tests.helm.test_chart import daemon_of, documents, the
 from tests.needs import ROOT, need
 from tests.packaging.conftest import VERSION
 
@@ -260,8 +260,8 @@ def test_the_archive_holds_rules_that_load_and_objects_that_need_no_crd(
     for profile in release.PROFILES:
         objects = list(documents((root / f"kubernetes/{profile}.yaml").read_text()))
         daemons = the(objects, "DaemonSet")["spec"]["template"]["spec"]
-        image = daemons["containers"][0]["image"]
-        assert image == f"ghcr.io/gpunode/gpunode@{DIGEST}"
+        images = {one["image"] for one in daemons["containers"]}
+        assert images == {f"ghcr.io/gpunode/gpunode@{DIGEST}"}
         assert not [one for one in objects if ".coreos.com" in one["apiVersion"]]
 
 
@@ -283,7 +283,7 @@ def test_the_chart_goes_through_a_registry_and_pulls_the_image_of_its_release(
     run("pull", f"oci://{registry}/charts/gpunode", "--version", VERSION)
     assert (tmp_path / packed.name).read_bytes() == packed.read_bytes()
     objects = [found for found in documents(run("template", "gpunode", packed.name)) if found]
-    daemon = the(objects, "DaemonSet")["spec"]["template"]["spec"]["containers"][0]
+    _, daemon = daemon_of(objects)
     assert daemon["image"] == f"ghcr.io/gpunode/gpunode@{DIGEST}"
     with tarfile.open(packed) as archive:
         names = set(archive.getnames())

@@ -19,7 +19,6 @@ from typing import Any, NoReturn
 from gpunode import __version__
 from gpunode.audit.source import audit
 from gpunode.cli import streams
-from gpunode.cli.doctor import examine
 from gpunode.cli.log import StandardError
 from gpunode.config import (
     INCIDENTS,
@@ -265,6 +264,8 @@ def audit_node(settings: AuditSettings) -> None:
 
 def doctor(settings: DoctorSettings) -> None:
     """Examine every source for some seconds and print what it gives."""
+    from gpunode.cli.doctor import examine
+
     logging.getLogger("gpunode").setLevel(logging.ERROR)  # what fails is in the table
     try:
         capability.lower()

@@ -10,13 +10,11 @@ from __future__ import annotations
 import os
 import re
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from http.client import HTTPException
 from typing import Literal
 
+import httpx2
 from pydantic import TypeAdapter, ValidationError
 
 from gpunode.cli.platforms import chart_values
@@ -38,6 +36,7 @@ from gpunode.loop import Loop
 from gpunode.loop.search import Search
 from gpunode.loop.watch import Watch
 from gpunode.node.node import Node
+from gpunode.report.fetch import NoWholeAnswer, fetched
 from gpunode.source import Met
 from gpunode.sources import KINDS, Kind, finders
 from gpunode.text import escaped
@@ -61,6 +60,9 @@ INTERVAL = 1.0
 
 LARGEST_ANSWER = 1 << 20
 """Bytes of what a daemon met."""
+
+PATIENCE = 2.0
+"""Seconds that a daemon has for an answer."""
 
 NODES_PROCESSES = "pid:[4026531836]"
 """The PID namespace of the node: PROC_PID_INIT_INO in include/linux/proc_ns.h."""
@@ -149,7 +151,7 @@ def examine(
     told, met, reporting = daemon(settings.web)
     unread = {(one.source, one.what): one for one in (*loop.unread(), *met)}
     return Examination(
-        process(settings.path),
+        process(settings.path, _helpers(node)),
         told,
         tuple(_findings(loop)),
         tuple(unread.values()),
@@ -159,9 +161,19 @@ def examine(
     )
 
 
-def process(path: PathSettings) -> str:
-    """Who this program is, and what it sees as the node, in words."""
+def _helpers(node: Node) -> tuple[str, ...]:
+    """The helpers that answer; none if one does not, which its source tells."""
+    try:
+        return tuple(node.helpers())
+    except OSError:
+        return ()
+
+
+def process(path: PathSettings, helpers: tuple[str, ...] = ()) -> str:
+    """Who this program is, who helps it, and what it sees as the node, in words."""
     held = ", ".join(capability.permitted()) or "no capability"
+    if helpers:
+        held += f" and the helpers {', '.join(helpers)}"
     root = path.rootfs
     said = f"as user {os.geteuid()} with {held}, the node's root at {root}"
     if str(root) == "/" and _namespace() not in (NODES_PROCESSES, ""):
@@ -188,24 +200,32 @@ def daemon(web: ListenSettings) -> tuple[str, list[Met], tuple[str, ...]]:
     host, port = web.address
     url = f"http://{_reachable(host)}:{port}"
     try:
-        with urllib.request.urlopen(f"{url}/healthz", timeout=2) as answer:  # noqa: S310 our own
-            said = answer.read(16)
-    except (urllib.error.HTTPError, HTTPException):
+        said = _asked(f"{url}/healthz")
+    except (httpx2.ProtocolError, httpx2.DecodingError):
         said = b""
-    except OSError as error:
-        reason = getattr(error, "reason", error)
-        return f"no daemon answers at {url}: {getattr(reason, 'strerror', None) or reason}", [], ()
+    except (httpx2.HTTPError, NoWholeAnswer, OSError) as error:
+        why = escaped(str(error) or type(error).__name__, LONGEST_NAME)
+        return f"no daemon answers at {url}: {why}", [], ()
     if said != b"ok\n":
         return f"another program, or a daemon with TLS, answers at {url}", [], ()
     return f"a daemon answers at {url}", _met(url), _reporting(url)
 
 
+def _asked(url: str) -> bytes:
+    """What a daemon answers; empty if that is no page.
+
+    Raises ``NoWholeAnswer``, the library's ``HTTPError``, and ``OSError``.
+    """
+    with httpx2.Client(trust_env=False) as client:  # no proxy leads to this machine
+        answer, body = fetched(client, "GET", url, timeout=PATIENCE, largest=LARGEST_ANSWER)
+    return body if answer.is_success else b""
+
+
 def _met(url: str) -> list[Met]:
     """What a daemon met and did not understand; empty if it does not tell."""
     try:
-        with urllib.request.urlopen(f"{url}/api/v1/unread", timeout=2) as answer:  # noqa: S310 our own
-            return TypeAdapter(list[Met]).validate_json(answer.read(LARGEST_ANSWER))
-    except (OSError, HTTPException, ValidationError):
+        return TypeAdapter(list[Met]).validate_json(_asked(f"{url}/api/v1/unread"))
+    except (httpx2.HTTPError, NoWholeAnswer, OSError, ValidationError):
         return []
 
 
@@ -214,9 +234,8 @@ def _reporting(url: str) -> tuple[str, ...]:
     from gpunode.cli.top import lasting  # which the daemon has no use for
 
     try:
-        with urllib.request.urlopen(f"{url}/api/v1/node", timeout=2) as answer:  # noqa: S310 our own
-            now = NodeNow.model_validate_json(answer.read(LARGEST_ANSWER))
-    except (OSError, HTTPException, ValidationError):
+        now = NodeNow.model_validate_json(_asked(f"{url}/api/v1/node"))
+    except (httpx2.HTTPError, NoWholeAnswer, OSError, ValidationError):
         return ()
     if not any(gpu.pids for gpu in now.gpus):
         return ()

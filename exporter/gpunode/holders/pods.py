@@ -44,7 +44,10 @@ class Pods:
     """Asks the kubelet, and keeps its last answer for the sources of GPU owners."""
 
     name = "pods"
-    needs = "Kubernetes: the kubelet's socket, as root, from /var/lib/kubelet/pod-resources"
+    needs = (
+        "Kubernetes: the kubelet's socket from /var/lib/kubelet/pod-resources, as root or through "
+        "`gpunode helper sockets`"
+    )
     metrics = (GPU_PODS,)
 
     def __init__(self, node: Node, settings: Settings) -> None:
@@ -57,15 +60,17 @@ class Pods:
 
     def find(self) -> Iterable[tuple[Place, Source]]:
         """Itself on a node with a kubelet. Raises ``Absent`` if its socket is missing."""
-        if not self.socket or not self._exists(KUBELET):
+        if not self.socket:
             return ()
         folder, _, name = self.socket.rpartition("/")
-        if not self._exists(folder, name):
-            raise Absent(
-                f"no {self.socket}: GPUs without a running process have no known pod; "
-                f"mount {folder} into this container"
-            )
-        return ((WHOLE_NODE, self),)
+        if self._exists(folder, name) or self._answers():
+            return ((WHOLE_NODE, self),)
+        if not self._exists(KUBELET):
+            return ()
+        raise Absent(
+            f"no {self.socket}: GPUs without a running process have no known pod; "
+            f"mount {folder} into this container"
+        )
 
     def read(self) -> Reading:
         self._allocated = None
@@ -118,6 +123,16 @@ class Pods:
             )
             self._containers = {match["id"]: match["name"] for match in found if match}
         return self._containers.get(container_id)
+
+    def _answers(self) -> bool:
+        """Whether there is a kubelet at the socket, which a helper may see though this may not."""
+        try:
+            self.node.allocations(self.socket)
+        except (FileNotFoundError, PermissionError):
+            return False
+        except OSError:  # one that does not answer is there
+            pass
+        return True
 
     def _exists(self, folder: str, name: str = "") -> bool:
         try:

@@ -75,7 +75,7 @@ class LocalNode:
 
     def list_directory(self, path: str) -> list[str]:
         if files.NAMES.fullmatch(path):
-            found = self._privileged.read("names", path)
+            found = self._privileged.names(path)
             return sorted(os.fsdecode(found).split("\0")) if found else []
         return sorted(os.listdir(self.rootfs + path))
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpunode.helper import sockets
-from gpunode.helper.serve import ENDS, HEAD, PACKET, READS, WORKS
+from gpunode.helper.serve import ENDS, HEAD, PACKET, READS, WORKS, is_of
 from gpunode.node.log import opened_log
 
 WAIT = 2.0
@@ -86,6 +86,8 @@ class Helper:
         try:
             connection.settimeout(WAIT)
             connection.connect(self.path)
+            if not any(is_of(user, connection) for user in {0, os.geteuid()}):
+                raise PermissionError(errno.EPERM, "another user answers in its place")
         except OSError as error:
             connection.close()
             raise self._gone(error.strerror or str(error)) from error
@@ -143,6 +145,13 @@ class Privileged:
         except PermissionError as error:
             return self._helper("files", error).ask(verb, *arguments)[0]
 
+    def names(self, path: str) -> bytes:
+        """The names in a folder, which may be mounted only where a helper is."""
+        try:
+            return self.read("names", path)
+        except FileNotFoundError as error:
+            return self._helper("files", error).ask("names", path)[0]
+
     def wait_channel(self, path: str) -> bytes:
         """The function of the kernel in which a process waits; who may not know it reads 0."""
         found = DIRECTLY["text"](self.rootfs, path)
@@ -160,10 +169,10 @@ class Privileged:
             return self._helper("files", error).ask("kernel_log")[1][0]
 
     def kubelet(self, path: str) -> socket.socket:
-        """A connection to the kubelet at a socket."""
+        """A connection to the kubelet at a socket, which may be mounted only where a helper is."""
         try:
             return sockets.kubelet(path, KUBELET_WAIT)
-        except PermissionError as error:
+        except (PermissionError, FileNotFoundError) as error:
             return socket.socket(fileno=self._helper("sockets", error).ask("kubelet")[1][0])
 
     def client(self, path: Path) -> socket.socket:
@@ -200,7 +209,7 @@ class Privileged:
                 self._helpers[name] = Helper(path)
         return name in self._helpers
 
-    def _helper(self, name: str, error: PermissionError) -> Helper:
+    def _helper(self, name: str, error: OSError) -> Helper:
         """A helper. Raises the error where there is none."""
         if not self._is_there(name):
             raise error

@@ -143,49 +143,101 @@ yes
 {{- .Values.kubeletPath | default "/var/lib/kubelet/pod-resources" -}}
 {{- end -}}
 
-{{/* What each profile adds to the one before. */}}
+{{/* What each profile adds to the one before: what the daemon sees of the node, and the helpers that have
+the privilege that it has not. */}}
 {{- define "gpunode.profile" -}}
 {{- $level := dict "restricted" 0 "node" 1 "pods" 2 "jobs" 3 "network" 4 | dig .Values.profile 0 -}}
+{{- if and .Values.hostRoot (eq $level 0) -}}{{- fail "hostRoot needs a profile other than restricted" -}}{{- end -}}
 {{- $hostPaths := list -}}
-{{- if .Values.hostRoot -}}
-{{- if eq $level 0 -}}{{- fail "hostRoot needs a profile other than restricted" -}}{{- end -}}
-{{- $hostPaths = append $hostPaths "/" -}}
-{{- else -}}
-{{- if ge $level 1 -}}{{- $hostPaths = concat $hostPaths (list "/proc" "/sys") -}}{{- end -}}
-{{- if ge $level 2 -}}{{- $hostPaths = append $hostPaths (include "gpunode.kubeletPath" .) -}}{{- end -}}
-{{- if ge $level 3 -}}{{- $hostPaths = concat $hostPaths (list "/var/log/pods" "/var/log/containers") -}}{{- end -}}
+{{- if ge $level 1 -}}{{- $hostPaths = ternary (list "/") (list "/proc" "/sys") .Values.hostRoot -}}{{- end -}}
+{{- $helpers := list -}}
+{{- if ge $level 2 -}}
+{{- $helpers = append $helpers (dict
+  "name" "sockets"
+  "capabilities" list
+  "hostPaths" (list (include "gpunode.kubeletPath" .))
+) -}}
 {{- end -}}
-{{- $capabilities := list -}}
-{{- if ge $level 3 -}}{{- $capabilities = concat $capabilities (list "DAC_READ_SEARCH" "SETGID" "SETUID" "SYS_PTRACE") -}}{{- end -}}
-{{- if ge $level 4 -}}{{- $capabilities = append $capabilities "SYS_ADMIN" -}}{{- end -}}
+{{- if ge $level 3 -}}
+{{- $helpers = append $helpers (dict
+  "name" "files"
+  "capabilities" (list "DAC_READ_SEARCH" "SETGID" "SETUID" "SYS_PTRACE")
+  "hostPaths" (ternary $hostPaths (concat $hostPaths (list "/var/log/pods" "/var/log/containers")) .Values.hostRoot)
+) -}}
+{{- end -}}
+{{- if ge $level 4 -}}
+{{- $helpers = append $helpers (dict
+  "name" "network"
+  "capabilities" (list "SYS_ADMIN" "SYS_PTRACE")
+  "hostPaths" (list "/proc")
+) -}}
+{{- end -}}
+{{- $volumes := dict -}}
+{{- range $helper := append $helpers (dict "hostPaths" $hostPaths) -}}
+{{- range $path := $helper.hostPaths -}}
+{{- if not (hasKey $volumes $path) -}}{{- $_ := set $volumes $path (printf "host-%d" (len $volumes)) -}}{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- dict
   "hostPaths" $hostPaths
-  "capabilities" $capabilities
-  "root" (ge $level 2)
+  "volumes" $volumes
+  "helpers" $helpers
   "hostPID" (ge $level 3)
   "hostNetwork" (ge $level 4)
   "clientSocket" (and (ge $level 3) .Values.clientSocket.enabled)
 | toJson -}}
 {{- end -}}
 
+{{/* The mounts of folders of the node. What is mounted below them is read-only, too, where Kubernetes has
+this; it excludes that later mounts appear, which only the root is for:
+https://kubernetes.io/docs/concepts/storage/volumes/#recursive-read-only-mounts */}}
+{{- define "gpunode.hostMounts" -}}
+{{- $recursive := semverCompare ">=1.31.0-0" .root.Capabilities.KubeVersion.Version -}}
+{{- range .paths }}
+- name: {{ get $.volumes . }}
+  mountPath: /host{{ trimSuffix "/" . }}
+  readOnly: true
+  {{- if eq . "/" }}
+  mountPropagation: HostToContainer
+  {{- else if $recursive }}
+  recursiveReadOnly: IfPossible
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* The user of the daemon, whom alone helpers answer. */}}
+{{- define "gpunode.user" -}}
+{{- $pod := (include "gpunode.podSecurityContext" . | fromYaml).runAsUser -}}
+{{- (.Values.securityContext | default dict).runAsUser | default $pod | int64 -}}
+{{- end -}}
+
 {{- define "gpunode.podSecurityContext" -}}
-{{- $user := ternary 0 65534 (include "gpunode.profile" . | fromJson).root -}}
-{{- $context := dict "runAsUser" $user "runAsGroup" $user "runAsNonRoot" (ne $user 0) "seccompProfile" (dict "type" "RuntimeDefault") -}}
+{{- $context := dict "runAsUser" 65534 "runAsGroup" 65534 "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault") -}}
 {{- mergeOverwrite $context (deepCopy (.Values.podSecurityContext | default dict)) | toYaml -}}
 {{- end -}}
 
 {{- define "gpunode.securityContext" -}}
-{{- $profile := include "gpunode.profile" . | fromJson -}}
+{{- $context := dict -}}
+{{- if .Values.driver.library -}}{{- $_ := set $context "privileged" true -}}{{- end -}}
+{{- include "gpunode.confined" (dict "capabilities" list "context" $context "given" .Values.securityContext) -}}
+{{- end -}}
+
+{{/* Kubernetes gives capabilities to root alone. */}}
+{{- define "gpunode.helperSecurityContext" -}}
+{{- $context := dict "runAsUser" 0 "runAsGroup" 0 "runAsNonRoot" false -}}
+{{- include "gpunode.confined" (dict "capabilities" .helper.capabilities "context" $context "given" (.root.Values.helpers | default dict).securityContext) -}}
+{{- end -}}
+
+{{/* A security context without any right but capabilities, and what a site adds to it. */}}
+{{- define "gpunode.confined" -}}
+{{- $given := deepCopy (.given | default dict) -}}
 {{- $capabilities := dict "drop" (list "ALL") -}}
-{{- $given := deepCopy (.Values.securityContext | default dict) -}}
-{{- with concat $profile.capabilities (dig "capabilities" "add" list $given) | uniq -}}
+{{- with concat .capabilities (dig "capabilities" "add" list $given) | uniq -}}
 {{- $_ := set $capabilities "add" . -}}
 {{- if hasKey $given "capabilities" -}}{{- $_ := set $given.capabilities "add" . -}}{{- end -}}
 {{- end -}}
-{{- $context := dict "readOnlyRootFilesystem" true "capabilities" $capabilities -}}
-{{- if or .Values.driver.library $given.privileged -}}
-{{- $_ := set $context "privileged" true -}}
-{{- else -}}
+{{- $context := merge (dict "readOnlyRootFilesystem" true "capabilities" $capabilities) .context -}}
+{{- if not (or $context.privileged $given.privileged) -}}
 {{- $_ := set $context "allowPrivilegeEscalation" false -}}
 {{- end -}}
 {{- mergeOverwrite $context $given | toYaml -}}

@@ -226,6 +226,34 @@ def test_hostile_names_stay_text(browser: Browser, address: Callable[[str], str]
             assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+MARKUP = """async () => {
+    const blocked = [];
+    const both = new Promise(resolve =>
+        document.addEventListener("securitypolicyviolation", event => {
+            if (blocked.push(event.effectiveDirective) === 2) resolve();
+        }));
+    document.body.insertAdjacentHTML("beforeend", "<p onclick='document.title = `ran`'>name</p>");
+    const script = document.createElement("script");
+    script.textContent = "document.title = 'ran'";
+    document.body.append(script);
+    document.body.lastElementChild.previousElementSibling.click();
+    await both;
+    return [blocked.sort(), document.title];
+}"""
+
+
+def test_a_name_that_became_markup_would_run_nothing(
+    browser: Browser, address: Callable[[str], str]
+) -> None:
+    with context(browser) as within:
+        page = within.new_page()
+        page.goto(address("hostile"))
+        page.wait_for_selector("#version:not(:empty)")
+        blocked, title = page.evaluate(MARKUP)
+    assert blocked == ["script-src-attr", "script-src-elem"]
+    assert title != "ran"
+
+
 @pytest.mark.parametrize("name", SCENES)
 @pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (390, "dark")])
 def test_it_is_accessible(

@@ -53,18 +53,21 @@ class Kubelet:
 
         Raises ``OSError`` without a socket, a listener, or a valid answer in time.
         """
-        # Imported here, so that only nodes with a kubelet pay for HTTP/2 and protobuf.
-        from google.protobuf.message import DecodeError
-
-        from gpunode.node.kubelet import podresources_pb2 as messages
-        from gpunode.node.kubelet.unary import call
-
-        request = messages.ListPodResourcesRequest().SerializeToString()
         try:
             with self._connected(self.path) as connection:
+                # Imported here, so that only nodes with a kubelet pay for HTTP/2 and protobuf.
+                from gpunode.node.kubelet import podresources_pb2 as messages
+                from gpunode.node.kubelet.unary import call
+
+                request = messages.ListPodResourcesRequest().SerializeToString()
                 content = call(connection, LIST, request, LARGEST_ANSWER, DEADLINE)
+        except OSError as error:
+            raise _explained(error, self.path) from error
+        from google.protobuf.message import DecodeError
+
+        try:
             answer = messages.ListPodResourcesResponse.FromString(content)
-        except (OSError, DecodeError) as error:
+        except DecodeError as error:
             raise _explained(error, self.path) from error
         return list(_flattened(answer))
 
