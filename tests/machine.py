@@ -35,6 +35,7 @@ from gpunode.node.node import (
     lines_of,
     program_of,
 )
+from gpunode.node.stacks import ProcessStacks, stacks_of
 from gpunode.source import Source
 from tests.strict import declared
 
@@ -102,6 +103,11 @@ class Machine:
 
     def program(self, pid: int) -> str:
         return program_of(self.read_text(f"/proc/{pid}/cmdline").split("\0"))
+
+    def stacks(self, pid: int) -> ProcessStacks:
+        said: str = self._answer("stacks", str(pid))
+        threads = [int(name) for name in self.list_directory(f"/proc/{pid}/task")]
+        return stacks_of(pid, threads, lambda: said, self.read_text)
 
     def libraries(self, pid: int) -> list[str]:
         return libraries_of(self.read_text(f"/proc/{pid}/maps").encode())

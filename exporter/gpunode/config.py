@@ -291,6 +291,21 @@ class ClientSettings(Section):
     )
 
 
+class StacksSettings(Section):
+    """Where in its code a process stands for which others have waited for a while."""
+
+    look: bool = Field(
+        True,
+        description="look where a process stands once others have waited for it for 10 s, as far "
+        "as the privileges allow it",
+    )
+    code: bool = Field(
+        False,
+        description="tell on the pages, in the API and in evidence also the file, the line and the "
+        "function where it stands, to everybody who may read them",
+    )
+
+
 class PrometheusSettings(Section):
     """A Prometheus, Thanos, Mimir or VictoriaMetrics with the series of the recording rules."""
 
@@ -405,6 +420,7 @@ class Settings(CommandSettings):
     slurm: SlurmSettings = SlurmSettings()
     client: ClientSettings = ClientSettings()
     serving: ServingSettings = ServingSettings()
+    stacks: StacksSettings = StacksSettings()
     compat: Compat = "none"
 
 
@@ -486,6 +502,20 @@ class TopSettings(DaemonSettings):
 
     interval: Seconds = Field(2.0, description="seconds between two looks")
     json_output: bool = Field(False, alias="json", description="print JSON once instead")
+
+
+class StacksCommandSettings(CommandSettings):
+    """Show where the processes on the GPUs of this node stand, in Python and in the kernel."""
+
+    path: PathSettings = PathSettings()
+
+    gpu: str = Field(
+        "", pattern=r"^\d{0,4}$", description="index of the GPU to look at; empty for all"
+    )
+    pid: int | None = Field(
+        None, ge=1, le=1 << 31, description="process to look at, instead of those on GPUs"
+    )
+    json_output: bool = Field(False, alias="json", description="print JSON instead of text")
 
 
 class AuditSettings(CommandSettings):

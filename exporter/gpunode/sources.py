@@ -46,6 +46,7 @@ from gpunode.source import (
     Source,
     View,
 )
+from gpunode.verdict.looking import Looking
 from gpunode.verdict.shortages import Shortages
 from gpunode.verdict.source import Verdicts
 
@@ -94,7 +95,7 @@ METRICS: dict[str, tuple[Metric, ...]] = {
     "Training": TrainingSteps.metrics,
     "Serving": ServingEngines.metrics,
     "Node": _metrics(*NODE_SOURCES, NcclRas, Filesystems),
-    "Verdicts": Verdicts.metrics,
+    "Verdicts": (*Verdicts.metrics, *Looking.metrics),
     "dcgm-exporter's, with `--compat=dcgm`": DcgmNames.metrics,
     "Sources": OF_SOURCES,
     "The web server": Entrance.metrics,
@@ -228,7 +229,7 @@ def finders(node: Node, settings: Settings) -> list[Finder]:
 def views(node: Node, settings: Settings) -> list[View]:
     """The views of everything that was read."""
     names: list[View] = [DcgmNames(node, settings)] if settings.compat == "dcgm" else []
-    return [*names, Verdicts(), Shortages(node, settings), History()]
+    return [*names, Verdicts(), Looking(node, settings), Shortages(node, settings), History()]
 
 
 def watch(node: Node, settings: Settings, *more: View) -> Loop:

@@ -411,3 +411,34 @@ ROUND_TRIPS = (
     + struct.pack("=IHHIIi", 20, 3, 2, 0, 0, 0)
 )
 """What sock_diag says of a connection with a round trip of 187 µs."""
+
+PY_SPY = json.dumps(
+    [
+        {
+            "pid": 7,
+            "thread_id": 140356588111552,
+            "thread_name": "MainThread",
+            "os_thread_id": 7,
+            "active": False,
+            "owns_gil": False,
+            "frames": [
+                {
+                    "name": name,
+                    "filename": f"/opt/venv/lib/python3.12/{file}",
+                    "module": None,
+                    "short_filename": file,
+                    "line": 335,
+                    "locals": None,
+                    "is_entry": False,
+                    "is_shim_entry": False,
+                }
+                for name, file in (
+                    ("Condition.wait", "threading.py"),
+                    ("all_reduce", "site-packages/torch/distributed/distributed_c10d.py"),
+                )
+            ],
+            "process_info": None,
+        },
+        {"thread_name": None, "os_thread_id": None, "owns_gil": True, "frames": []},
+    ]
+).encode()

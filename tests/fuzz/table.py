@@ -27,6 +27,7 @@ from gpunode.driver.driver import DriverError, Identity
 from gpunode.driver.nvidia import identity
 from gpunode.export.exposition import requested
 from gpunode.export.web.access import WebFile, look
+from gpunode.helper.files import LARGEST
 from gpunode.holders import slurm, slurmstepd
 from gpunode.holders.census import Census
 from gpunode.holders.holder import Holder
@@ -81,6 +82,7 @@ from gpunode.node.node import (
     program_of,
 )
 from gpunode.node.round_trips import parse_round_trips
+from gpunode.node.stacks import MOST_FRAMES, MOST_THREADS, stacks_of
 from gpunode.node.tape import TapeError, TapeNode
 from gpunode.report import billing, sacct
 from gpunode.report.history import JobKey
@@ -92,6 +94,7 @@ from gpunode.serving import totals
 from gpunode.serving.engines import WANTED
 from gpunode.serving.requests import FIRST_TOKEN_BOUNDS
 from gpunode.source import FAILURES, Source
+from gpunode.verdict.where import Look, Looks, reason_of
 from tests.fuzz import seeds
 from tests.fuzz.seeds import files
 from tests.machine import MachineGpu, OneGpu
@@ -336,6 +339,19 @@ def of_slurm(data: bytes) -> None:
             settings = Settings(slurm=SlurmSettings(jobs_folder=folder))
             exports(slurm.SlurmJobs(Census(node), settings), node)
             slurmstepd.job_of(node, f"/system.slice/slurmstepd.scope/{seeds.SLUID}")
+
+
+def of_py_spy(data: bytes) -> None:
+    """What py-spy says of a process, whose threads the kernel knows by other numbers."""
+    said = data.decode("utf-8", "replace")
+    stat = "7 (python3) S 1 1 1 0 -1 0 9 0 0 0 1 1 0 0 20 0 1 0 50 0 0"
+    found = stacks_of(7, [7, 8], lambda: said, lambda path: stat if "stat" in path else said)
+    assert len(found.threads) <= MOST_THREADS
+    assert all(len(thread.frames) <= MOST_FRAMES for thread in found.threads)
+    told = Looks((Look(("0", "GPU-0"), 7, 1.0, "0", "", False, 0.0, found),), code=True)
+    reason_of(found)
+    assert told.sentence(told.looks[0]).isprintable()
+    assert len(told.sentence(told.looks[0])) <= 2000
 
 
 def datagrams(data: bytes) -> None:
@@ -632,6 +648,7 @@ TABLE: tuple[Parser, ...] = (
         (*files("proc/*/cgroup", "sys/fs/cgroup/**/*"), *seeds.CGROUPS, *seeds.CGROUP_FILES),
     ),
     Parser("slurm", of_slurm, seeds.SLURM, largest=1 << 16, runs=512),
+    Parser("py_spy", of_py_spy, (seeds.PY_SPY,), largest=LARGEST),
     Parser("datagram", datagrams, (seeds.DATAGRAM, seeds.OLD_DATAGRAM), largest=1 << 18),
     Parser("tape", tape_lines, seeds.tape(), (TapeError,), long=seeds.LONG_TAPE),
     Parser("tape_gzip", compressed_tape, tuple(map(gzip.compress, seeds.tape())), (TapeError,)),

@@ -38,6 +38,7 @@ from gpunode.config import (
     ReportSettings,
     RulesSettings,
     RunSettings,
+    StacksCommandSettings,
     TopSettings,
     UsageError,
     WebSettings,
@@ -244,6 +245,20 @@ def top(settings: TopSettings) -> None:
     signal.signal(signal.SIGHUP, _end)
     with streams.printing():
         show(server, settings.interval, settings.json_output)
+
+
+def stacks(settings: StacksCommandSettings) -> None:
+    """Print where the processes on the GPUs stand."""
+    from gpunode.cli.stacks import as_json, lines, look
+
+    found = look(local_node(settings.path, patience=COLD), settings)
+    with streams.printing():
+        if settings.json_output:
+            print(json.dumps(as_json(found), indent=2))
+        else:
+            print("\n".join(lines(found)), end="")
+    if any(one.stacks is None for one in found):
+        sys.exit(1)
 
 
 def audit_node(settings: AuditSettings) -> None:
@@ -498,6 +513,7 @@ COMMANDS: dict[str, tuple[type[CommandSettings], Callable[[Any], None]]] = {
     "replay": (ReplaySettings, replay),
     "demo": (DemoSettings, demo),
     "top": (TopSettings, top),
+    "stacks": (StacksCommandSettings, stacks),
     "audit": (AuditSettings, audit_node),
     "doctor": (DoctorSettings, doctor),
     "nccl-bench": (NcclBenchSettings, nccl_bench),

@@ -26,6 +26,9 @@ files in /proc belong to its user, and the kernel also asks whether it may be tr
 VERSION_3 = 0x20080522
 """The layout of the structures: two words for each set."""
 
+CAP_AMBIENT, CAP_AMBIENT_RAISE = 47, 2
+"""Of include/uapi/linux/prctl.h."""
+
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -89,6 +92,15 @@ def keep(names: Iterable[str]) -> None:
     words[1].effective &= words[1].permitted
     words[0].inheritable = words[1].inheritable = 0
     _call(libc.capset, header, words)
+
+
+def lend(names: Iterable[str]) -> None:
+    """Give these to the programs that this thread starts, as far as it may use them itself."""
+    header, words = _sets()
+    words[0].inheritable = _mask(names) & words[0].permitted
+    _call(libc.capset, header, words)
+    for name in names:  # fails for what is not permitted
+        libc.prctl(CAP_AMBIENT, CAP_AMBIENT_RAISE, NUMBERS[name], 0, 0)
 
 
 @contextmanager

@@ -28,20 +28,32 @@ restart_syscall 219 128, rseq 334 293, rt_sigaction 13 134, rt_sigprocmask 14 13
 rt_sigreturn 15 139, sched_yield 24 124, sendmsg 46 211, set_robust_list 273 99, setfsgid 123 152,
 setfsuid 122 151, sigaltstack 131 132, statfs 137 43,
 bind 49 200, connect 42 203, setns 308 268, setsockopt 54 208, socket 41 198, unlink 87 -1,
-unlinkat 263 35
+unlinkat 263 35,
+arch_prctl 158 -1, dup2 33 -1, dup3 292 24, execve 59 221, fcntl 72 25, kill 62 129, open 2 -1,
+pipe2 293 59, poll 7 -1, ppoll 271 73, process_vm_readv 310 270, set_tid_address 218 96,
+stat 4 -1, wait4 61 260, write 1 64
 """
 """System calls and their numbers; those of the last lines are for work that names them."""
 
-SPECIAL = frozenset({"bind", "connect", "setns", "setsockopt", "socket", "unlink", "unlinkat"})
+RUNS = (
+    *("arch_prctl", "dup2", "dup3", "execve", "fcntl", "kill", "open", "pipe2", "poll", "ppoll"),
+    *("process_vm_readv", "set_tid_address", "stat", "wait4", "write"),
+)
+"""What it takes to run a program that reads the memory of others and writes to a pipe."""
+
+SPECIAL = frozenset(
+    {"bind", "connect", "setns", "setsockopt", "socket", "unlink", "unlinkat", *RUNS}
+)
 
 WRITES = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | 0o20000000  # __O_TMPFILE
 NAMESPACES, THREAD, NEW_NETWORK = 0x7E020000, 0x10000, 0x40000000
-EXECUTE, SHARING, PRIVATE = 0x4, 0x3, 0x2
+EXECUTE, WRITE, SHARING, PRIVATE = 0x4, 0x2, 0x3, 0x2
 
 Check = tuple[int, int, int]
 """An argument, the bits of it to look at, and what they have to be."""
 
 CHECKS: dict[str, tuple[tuple[Check, ...], ...]] = {
+    "open": (((1, WRITES, os.O_RDONLY),),),
     "openat": (((2, WRITES, os.O_RDONLY),),),
     "mmap": (((2, EXECUTE, 0), (3, SHARING, PRIVATE)),),
     "mprotect": (((2, EXECUTE, 0),),),
@@ -52,6 +64,14 @@ CHECKS: dict[str, tuple[tuple[Check, ...], ...]] = {
     "unlinkat": (((2, 0xFFFFFFFF, 0),),),
 }
 """Of a call with more than one list of checks, one list has to hold."""
+
+CHECKS_OF_RUNS: dict[str, tuple[tuple[Check, ...], ...]] = {
+    "clone": (*CHECKS["clone"], ((0, NAMESPACES | THREAD, 0),)),
+    "mmap": (*CHECKS["mmap"], ((2, EXECUTE | WRITE, 0),)),
+    "write": (((0, 0xFFFFFFFF, 1),), ((0, 0xFFFFFFFF, 2),)),
+    "kill": (((1, 0xFFFFFFFF, 9),),),
+}
+"""A program is a process of its own, and py-spy maps files to read them; it writes to a pipe."""
 
 UNIX_ONLY = (((0, 0xFFFFFFFF, socket.AF_UNIX),),)
 OF_NETWORKS = (
@@ -75,7 +95,7 @@ def program(machine: str, special: Iterable[str], sockets: tuple[tuple[Check, ..
     steps = [(LOAD, 0, 0, 4), (EQUAL, 1, 0, audit), (RETURN, 0, 0, KILL)]
     # Its flags lie in memory; the C library then takes clone.
     steps += [(LOAD, 0, 0, 0), (EQUAL, 0, 1, CLONE3), (RETURN, 0, 0, FAIL | ENOSYS)]
-    checked = {**CHECKS, "socket": sockets}
+    checked = {**CHECKS, **(CHECKS_OF_RUNS if "execve" in special else {}), "socket": sockets}
     for name, *numbers in (entry.split() for entry in NUMBERS.split(",")):
         number = int(numbers[column])
         if number < 0 or (name in SPECIAL and name not in special):

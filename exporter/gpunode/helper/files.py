@@ -28,7 +28,7 @@ VOLUME = VOLUMES + (
 
 LUSTRE = r"/sys/kernel/debug/lustre(?:/[\w-][\w.-]*)*"
 TEXT = re.compile(
-    rf"/proc/\d+/(?:io|wchan)|{VOLUMES}/plugins/kubernetes\.io/csi/[^/]+/[^/]+/vol_data\.json|{LUSTRE}"
+    rf"/proc/\d+/(?:io|(?:task/\d+/)?wchan)|{VOLUMES}/plugins/kubernetes\.io/csi/[^/]+/[^/]+/vol_data\.json|{LUSTRE}"
     r"|/sys/class/powercap/intel-rapl:\d{1,3}(?::\d{1,3})?/energy_uj"
 )
 NAMES = re.compile(rf"/var/log/(?:pods|containers)|(?:/[\w.-]*[\w-])*/pod-resources|{LUSTRE}")

@@ -1,9 +1,10 @@
 """``gpunode helper``: answers the daemon of this node, and nobody else, at a socket of its own.
 
-There are three, each with the privilege of its work alone: ``files`` reads, ``sockets`` reaches the
-kubelet and listens for clients, and ``network`` enters the network of a pod. A request is one
-packet: a verb and its arguments, with zeros between them. An answer begins with ``HEAD``. Each
-connection has a thread, so that a file that never answers keeps no other request waiting.
+There are four, each with the privilege of its work alone: ``files`` reads, ``sockets`` reaches the
+kubelet and listens for clients, ``network`` enters the network of a pod, and ``stacks`` has py-spy
+look where a process stands. A request is one packet: a verb and its arguments, with zeros between
+them. An answer begins with ``HEAD``. Each connection has a thread, so that a file that never
+answers keeps no other request waiting.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import contextlib
 import errno
 import os
+import resource
 import signal
 import socket
 import struct
@@ -23,8 +25,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from gpunode.helper import capability, files, sockets
-from gpunode.helper.confine import OF_NETWORKS, UNIX_ONLY, Check, confine
+from gpunode.helper import capability, files, sockets, stacks
+from gpunode.helper.confine import OF_NETWORKS, RUNS, UNIX_ONLY, Check, confine
 
 HEAD = struct.Struct("=iI")
 """An error number, or 0, and the bytes that follow: an answer, or what went wrong."""
@@ -38,13 +40,16 @@ PACKET = 1 << 13
 MOST = 128
 """The most connections at once; the daemon waits for at most 32 files that do not answer."""
 
+MEMORY = 1 << 30
+"""Bytes that py-spy may take: a process can lie about how much there is to read."""
+
 PEER = struct.Struct("3i")
 """``struct ucred``: process, user and group of who connected."""
 
 ENDS = frozenset({"space", "part", "in_network"})
 """Verbs after which a thread has the rights of another user, or is elsewhere, and so ends."""
 
-WORKS = ("files", "sockets", "network")
+WORKS = ("files", "sockets", "network", "stacks")
 
 Verb = Callable[..., bytes | list[int]]
 """Returns what was read, or descriptors to pass on. Raises ``OSError``."""
@@ -67,7 +72,7 @@ READS: tuple[Callable[..., bytes], ...] = (
 
 
 def work_of(name: str, rootfs: str, kubelet: str, client: str) -> Work:
-    """What one of the three does, on the node whose root is at ``rootfs``."""
+    """What one of the four does, on the node whose root is at ``rootfs``."""
     if name == "files":
 
         def part(path: str, after: str) -> bytes:
@@ -87,6 +92,8 @@ def work_of(name: str, rootfs: str, kubelet: str, client: str) -> Work:
 
         calls = ("setns", "socket")
         return Work({"in_network": in_network}, ("SYS_ADMIN", "SYS_PTRACE"), calls, OF_NETWORKS)
+    if name == "stacks":
+        return Work({"python": partial(stacks.python, rootfs)}, capability.FOR_PROCESSES, RUNS)
     made: dict[str, Verb] = {}
     if kubelet:
         made["kubelet"] = lambda: [sockets.kubelet(rootfs + kubelet).detach()]
@@ -156,6 +163,9 @@ def main(arguments: Sequence[str]) -> None:
     try:
         listener = listening(asked.folder / f"{asked.work}.sock")
         capability.keep(work.capabilities)
+        if asked.work == "stacks":
+            capability.lend(work.capabilities)
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         confine(work.calls, work.sockets)
     except OSError as error:
         print(f"gpunode helper: {error}", file=sys.stderr)

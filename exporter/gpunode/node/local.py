@@ -30,6 +30,7 @@ from gpunode.node.node import (
 )
 from gpunode.node.privileged import Privileged
 from gpunode.node.round_trips import round_trips
+from gpunode.node.stacks import ProcessStacks, stacks_of
 
 MOST_ARGUMENTS = 1 << 16
 """Bytes of a command line, which may have megabytes; its program is among the first arguments."""
@@ -174,6 +175,13 @@ class LocalNode:
         if socket not in self._kubelets:
             self._kubelets[socket] = Kubelet(self.rootfs + socket, self._privileged.kubelet)
         return self._kubelets[socket].allocations()
+
+    def stacks(self, pid: int) -> ProcessStacks:
+        threads = [int(name) for name in os.listdir(f"{self.rootfs}/proc/{pid}/task")]
+        python = self._privileged.python
+        return stacks_of(
+            pid, threads, lambda: python(str(pid)).decode("utf-8", "replace"), self.read_text
+        )
 
     def _text(self, path: str) -> bytes:
         return self._privileged.read("text", path)

@@ -17,6 +17,7 @@ from gpunode.helper import files
 from gpunode.helper.environment import ENVIRONMENT
 from gpunode.node.datagram_socket import Datagram
 from gpunode.node.kubelet import Allocation
+from gpunode.node.stacks import ProcessStacks
 
 
 class Clock(Protocol):
@@ -283,6 +284,13 @@ class Node(Protocol):
 
     def communicates(self, pid: int) -> bool:
         """Whether a process has the socket of a communicator of NCCL. Raises ``OSError``."""
+        ...
+
+    def stacks(self, pid: int) -> ProcessStacks:
+        """Where the threads of a process stand: in the kernel, and in Python if py-spy may look.
+
+        Raises ``OSError`` if there is no such process.
+        """
         ...
 
     def open_files(self, pid: int) -> int:

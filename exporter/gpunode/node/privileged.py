@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpunode.helper import sockets
+from gpunode.helper import sockets, stacks
 from gpunode.helper.serve import ENDS, HEAD, PACKET, READS, WORKS, is_of
 from gpunode.node.log import opened_log
 
@@ -158,6 +158,13 @@ class Privileged:
         if found != b"0" or not self._is_there("files"):
             return found
         return self._helpers["files"].ask("text", path)[0]
+
+    def python(self, pid: str) -> bytes:
+        """What py-spy says of the threads of a process."""
+        try:
+            return stacks.python(self.rootfs, pid)
+        except PermissionError as error:
+            return self._helper("stacks", error).ask("python", pid)[0]
 
     def kernel_log(self, path: str) -> int:
         """A descriptor of a log, of the kernel or in a file."""

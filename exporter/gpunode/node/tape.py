@@ -95,6 +95,7 @@ NODE_CALLS = {
     "image": NodeCall(),
     "listens": NodeCall(),
     "communicates": NodeCall(),
+    "stacks": NodeCall(),
     "open_files": NodeCall(),
     "round_trips": NodeCall(named_by=0),
     "network_statistics": NodeCall(),

@@ -38,6 +38,9 @@ class WaitedFor:
     reason: str
     """A name of ``reasons.REASONS``."""
 
+    where: str = ""
+    """Where its process stands, in a sentence, if it was looked at."""
+
 
 @dataclass(frozen=True, slots=True)
 class Case:

@@ -94,8 +94,8 @@ LOST = Advice(
 class Finding:
     """Something that is wrong, or worth knowing: the most urgent comes first.
 
-    ``detail`` is what was reported to the daemon, where that says more. ``gpus`` are the labels of
-    the GPUs that it is about.
+    ``detail`` is what was reported to the daemon, or where a process stands. ``gpus`` are the
+    labels of the GPUs that it is about.
     """
 
     urgency: Urgency
@@ -491,6 +491,7 @@ def _waits(known: Known) -> Iterator[Finding]:
             title=f"{counted(waiting)} {verb} for {counted(awaited)}, {advice.does}",
             remedy=_with_pid(advice.remedy, known.pids(late)),
             gain=_gain(known, members),
+            detail=". ".join(one.where for one in known.judged[members[0]].waits_for if one.where),
             evidence=known.judged[members[0]].evidence,
             gpus=(*awaited, *waiting),
         )

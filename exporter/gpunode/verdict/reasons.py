@@ -115,6 +115,122 @@ CPU_BOUND = Reason(
     ),
     "host",
 )
+LOCK = Reason(
+    "lock",
+    "its process waits for a lock, a queue or another thread of its own",
+    "where its main thread stands: a lock or a queue of Python, or `futex` in the kernel",
+    Advice(
+        "soon",
+        "whose process waits for a lock, a queue or another thread of its own",
+        "See which thread holds it: `gpunode stacks` shows all of them. It does not come by "
+        "itself if they wait for each other.",
+    ),
+    "host",
+)
+LOADER = Reason(
+    "loader",
+    "its process waits for its data loader",
+    "where its main thread stands: `torch.utils.data`",
+    Advice(
+        "soon",
+        "whose process waits for its data loader",
+        "See what the processes of its loader do: `gpunode stacks`. One of them may hang or have "
+        "ended.",
+    ),
+    "data",
+)
+DOWNLOAD = Reason(
+    "download",
+    "its process exchanges data with a server over HTTP",
+    "where its main thread stands: requests, urllib3, boto and others",
+    Advice(
+        "soon",
+        "whose process exchanges data with a server over HTTP",
+        "See which line asks: `gpunode stacks`. Give the request a timeout, or fetch the data "
+        "before the training.",
+    ),
+    "data",
+)
+SOCKET = Reason(
+    "socket",
+    "its process waits for an answer over a socket",
+    "where its main thread stands: a socket of Python, or of the kernel",
+    Advice(
+        "soon",
+        "whose process waits for an answer over a socket",
+        "See which line waits: `gpunode stacks`. Then see what the other end does.",
+    ),
+    "host",
+)
+STORAGE = Reason(
+    "storage",
+    "its process waits for a disk or a file server",
+    "the function of the kernel in which its main thread waits: NFS, Lustre, FUSE, a disk",
+    Advice(
+        "soon",
+        "whose process waits for a disk or a file server",
+        "Look for a disk or file server that does not answer, under I/O. The job goes on when it "
+        "does.",
+    ),
+    "data",
+)
+ANOTHER_PROCESS = Reason(
+    "another_process",
+    "its process waits for another process",
+    "where its main thread stands: a pipe, a child process, `multiprocessing`",
+    Advice(
+        "soon",
+        "whose process waits for another process",
+        "See which line waits: `gpunode stacks`. The process at the other end may hang or have "
+        "ended.",
+    ),
+    "host",
+)
+DEBUGGER = Reason(
+    "debugger",
+    "its process stands at the prompt of a debugger",
+    "where its main thread stands: pdb, debugpy",
+    Advice(
+        "now",
+        "whose process stands at the prompt of a debugger",
+        "Continue it in the debugger, or end the job. Take `breakpoint()` out of the code.",
+    ),
+    "host",
+)
+EXITING = Reason(
+    "exiting",
+    "its process handles an exception or exits, and does not get to its end",
+    "where its main thread stands: a traceback is made, or Python ends and waits for a thread",
+    Advice(
+        "now",
+        "whose process handles an exception or exits, and does not get to its end",
+        "Read the first error in the log of this rank, then restart the job.",
+    ),
+    "peers",
+)
+SLEEPING = Reason(
+    "sleeping",
+    "its process sleeps, as by `time.sleep`",
+    "the function of the kernel in which its main thread waits: a timer",
+    Advice(
+        "soon",
+        "whose process sleeps, as by `time.sleep`",
+        "See which line sleeps: `gpunode stacks`. A loop that tries again and again looks so, too.",
+    ),
+    "host",
+)
+COLLECTIVE = Reason(
+    "collective",
+    "its process is in a collective that its GPU has not begun, or another than the others",
+    "where its main thread stands: `torch.distributed`",
+    Advice(
+        "now",
+        "whose process is in a collective that its GPU has not begun, or another than the others",
+        "Compare the lines at which the ranks stand: `gpunode stacks`. All must call the same "
+        "collectives in the same order.",
+    ),
+    "peers",
+)
 UNKNOWN = Reason(
     "unknown",
     "nothing on this node tells why",
@@ -138,6 +254,16 @@ REASONS: dict[str, Reason] = {
         PREPARING,
         COMPUTING,
         CPU_BOUND,
+        LOCK,
+        LOADER,
+        DOWNLOAD,
+        SOCKET,
+        STORAGE,
+        ANOTHER_PROCESS,
+        DEBUGGER,
+        EXITING,
+        SLEEPING,
+        COLLECTIVE,
         UNKNOWN,
     )
 }

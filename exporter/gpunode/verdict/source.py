@@ -27,6 +27,7 @@ from gpunode.verdict.overdue import STALLS, TRAINING_STALLED, stalled
 from gpunode.verdict.reasons import WAITED_FOR
 from gpunode.verdict.standing import Standings
 from gpunode.verdict.waiting import Jobs
+from gpunode.verdict.where import Looks
 from gpunode.verdict.workload import KINDS, WORKLOAD, Workload, workload_of
 
 D = TypeVar("D")
@@ -100,7 +101,11 @@ class Verdicts:
         owners = _by_gpu(readings, OwnersDetail)
         workloads = _workloads(readings, facts, gpus, owners)
         holders = {at: {process.job for process in found.processes} for at, found in owners.items()}
-        waits = self._jobs.waited_for(facts, holders)
+        looks = next((one.detail for one in readings.details(Looks)), Looks(()))
+        waits = {
+            at: looks.told(late, lambda at: owners[at].processes if at in owners else ())
+            for at, late in self._jobs.waited_for(facts, holders).items()
+        }
         recent = facts.recent(JUDGED)
         shares = {at: recent.shares(at) for at in gpus}
         starving = {at for at, found in shares.items() if found.get("starved", 0.0) >= LOST}

@@ -132,6 +132,8 @@ def _late(case: Case) -> Iterator[Evidence]:
         series = series_name(WAITED_FOR, (*late.at, late.reason))
         meaning = f"the GPU that others wait for: {REASONS[late.reason].meaning}"
         yield Evidence(series, 1.0, 1.0, meaning)
+        if late.where:
+            yield Evidence(series, 1.0, 1.0, f"where it stands: {late.where}")
     for labels in case.facts.series(AWAITED):
         yield Evidence(series_name(AWAITED, labels), 1.0, 1.0, "the rank that others wait for")
 

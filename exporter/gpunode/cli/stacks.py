@@ -1,0 +1,112 @@
+"""``gpunode stacks``: where the processes on the GPUs of this node stand now."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+from gpunode.config import StacksCommandSettings, UsageError
+from gpunode.driver.driver import DriverError, listed
+from gpunode.node.local import LocalNode
+from gpunode.node.stacks import ProcessStacks, ThreadStack
+from gpunode.text import printable
+from gpunode.verdict.where import reason_of, sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where one process stands, or why that cannot be told."""
+
+    gpu: str
+    """The index of its GPU; empty if it was asked for by its PID."""
+
+    pid: int
+    program: str
+    sentence: str
+    reason: str
+    """A name of ``gpunode_gpu_waited_for``, empty where nothing is recognised."""
+
+    stacks: ProcessStacks | None
+    why_not: str = ""
+
+
+def look(node: LocalNode, settings: StacksCommandSettings) -> list[Standing]:
+    """Where the processes stand that were asked for. Raises ``UsageError`` if there are none."""
+    if settings.pid is not None:
+        return [_one(node, "", settings.pid)]
+    gpus, errors = listed(node.drivers)
+    wanted = [gpu for gpu in gpus if settings.gpu in ("", str(gpu.identity.index))]
+    if not wanted:
+        why = "; ".join(errors.values()) or f"there is no GPU {settings.gpu or 'here'}"
+        raise UsageError(why)
+    found: dict[int, str] = {}
+    for gpu in wanted:
+        try:
+            processes = gpu.processes()
+        except DriverError as error:
+            raise UsageError(f"GPU {gpu.identity.index}: {error}") from error
+        for process in processes:
+            found.setdefault(process.pid, str(gpu.identity.index))
+    if not found:
+        raise UsageError(f"no process is on {f'GPU {settings.gpu}' if settings.gpu else 'a GPU'}")
+    return [_one(node, index, pid) for pid, index in found.items()]
+
+
+def _one(node: LocalNode, gpu: str, pid: int) -> Standing:
+    try:
+        program = printable(node.program(pid), 64)
+        stacks = node.stacks(pid)
+    except OSError as error:
+        gone = error.errno in (errno.ENOENT, errno.ESRCH)
+        why = "there is no such process" if gone else error.strerror or str(error)
+        return Standing(gpu, pid, "", "", "", None, why)
+    reason = reason_of(stacks)
+    said = sentence(stacks, code=True)
+    return Standing(gpu, pid, program, said, reason.name if reason else "", stacks)
+
+
+def lines(found: list[Standing]) -> Iterator[str]:
+    """What the command prints."""
+    for one in found:
+        gpu = f"GPU {one.gpu}, " if one.gpu else ""
+        program = f" ({one.program})" if one.program else ""
+        said = one.why_not or one.sentence or "nothing tells where it stands"
+        yield f"{gpu}process {one.pid}{program}: {said}"
+        if one.stacks is not None:
+            yield from _threads(one.stacks)
+        yield ""
+
+
+def _threads(stacks: ProcessStacks) -> Iterator[str]:
+    if stacks.without_python:
+        yield f"  no Python frames: {_advised(stacks.without_python)}"
+    for thread in stacks.threads:
+        words = (str(thread.thread), thread.state, thread.waits_in)
+        gil = ", holds the GIL" if thread.holds_gil else ""
+        yield f"  {thread.name or 'thread'} ({', '.join(filter(None, words))}{gil})"
+        yield from _frames(thread)
+    if stacks.all_threads > len(stacks.threads):
+        yield f"  and {stacks.all_threads - len(stacks.threads)} more threads"
+
+
+def _frames(thread: ThreadStack) -> Iterator[str]:
+    if thread.kernel:
+        yield f"    kernel: {' < '.join(thread.kernel)}"
+    for frame in thread.frames:
+        yield f"    {frame.function}  {frame.file}:{frame.line or '?'}"
+
+
+def _advised(why: str) -> str:
+    """Why there are no frames, with what to do about it."""
+    if "not installed" in why:
+        return f"{why}: pip install 'gpunode[stacks]'"
+    if why in (os.strerror(errno.EACCES), os.strerror(errno.EPERM)):
+        return f"{why}: run it as root, or as the user of the process"
+    return why
+
+
+def as_json(found: list[Standing]) -> list[dict[str, object]]:
+    """The same for a program."""
+    return [asdict(one) for one in found]

@@ -1,0 +1,301 @@
+"""Where in its code a process stands, in one sentence, and the reason that tells.
+
+A frame of a module that everybody uses says what the process does there: the innermost one counts
+that ``KNOWN`` has, and else the function of the kernel in which the thread waits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from gpunode.holders.owner import Started
+from gpunode.node.stacks import Frame, ProcessStacks, ThreadStack
+from gpunode.verdict.case import WaitedFor
+from gpunode.verdict.facts import At
+from gpunode.verdict.reasons import (
+    ANOTHER_PROCESS,
+    CHECKPOINTING,
+    COLLECTIVE,
+    DEBUGGER,
+    DOWNLOAD,
+    EXITING,
+    LOADER,
+    LOCK,
+    SLEEPING,
+    SOCKET,
+    STORAGE,
+    UNKNOWN,
+    Reason,
+)
+
+PRIVATE = re.compile(
+    r"/lib(?:64)?/python\d|/(?:site|dist)-packages/|^<frozen |^<string>$|/python\d[^/]*\.zip/"
+)
+"""Files of Python and of installed packages: what else there is, the job's people wrote."""
+
+Known = tuple[re.Pattern[str], re.Pattern[str], Reason]
+
+
+def _known(file: str, function: str, reason: Reason) -> Known:
+    return re.compile(rf"(?:^|/)(?:{file})$"), re.compile(rf"(?:.*\.)?(?:{function})"), reason
+
+
+ANY = r"[^ ]+"
+
+WEB = "requests|urllib3|aiohttp|httpx|httpcore|botocore|s3transfer|gcsfs|s3fs|huggingface_hub"
+
+KNOWN: tuple[Known, ...] = (
+    _known(r"(?:pdb|bdb|cmd)\.py", r"interaction|_?cmdloop|user_\w+", DEBUGGER),
+    _known(r"(?:pydevd|_pydevd_bundle/.*)\.py", r"_?do_wait_suspend", DEBUGGER),
+    _known(r"debugpy/.*\.py", r"wait_for_client", DEBUGGER),
+    _known(r"threading\.py", "_shutdown", EXITING),
+    _known(r"concurrent/futures/thread\.py", "_python_exit", EXITING),
+    _known(r"multiprocessing/util\.py", "_exit_function", EXITING),
+    _known(r"traceback\.py", ANY, EXITING),
+    _known(r"torch/distributed/checkpoint/.*\.py", ANY, CHECKPOINTING),
+    _known(r"torch/serialization\.py", r"_?save|_?legacy_save", CHECKPOINTING),
+    _known(r"safetensors/\w+\.py", r"save\w*", CHECKPOINTING),
+    _known(r"torch/distributed/(?:distributed_c10d|c10d_logger)\.py", ANY, COLLECTIVE),
+    _known(r"torch/utils/data/.*\.py", ANY, LOADER),
+    _known(rf"(?:{WEB})/.*\.py|urllib/request\.py|http/client\.py", ANY, DOWNLOAD),
+    _known(r"(?:socket|ssl|socketserver|asyncore)\.py", ANY, SOCKET),
+    _known(r"subprocess\.py|multiprocessing/(?:popen_\w+|process|pool)\.py", ANY, ANOTHER_PROCESS),
+    _known(r"multiprocessing/(?:queues|connection|managers)\.py", ANY, ANOTHER_PROCESS),
+    _known(r"threading\.py|queue\.py|concurrent/futures/\w+\.py", ANY, LOCK),
+)
+"""Modules, their functions, and what a thread does that is there. Of two that fit, the innermost
+frame counts but for what goes on for long around it: a download within a loader is a download."""
+
+OUTER = (DEBUGGER, EXITING, CHECKPOINTING, COLLECTIVE, LOADER, DOWNLOAD)
+"""Reasons that explain what is called within them: the socket of a download, a loader's queue."""
+
+IN_KERNEL: tuple[tuple[re.Pattern[str], str, Reason], ...] = tuple(
+    (re.compile(pattern), words, reason)
+    for pattern, words, reason in (
+        (r"rpc_wait.*|nfs\d?_.*", "an NFS server", STORAGE),
+        (r"request_wait_answer|fuse_.*|__fuse_.*", "a filesystem in user space (FUSE)", STORAGE),
+        (r"ptlrpc_.*|cl_\w+|ldlm_.*|osc_.*|ll_.*", "Lustre", STORAGE),
+        (r"ceph_.*|wait_on_.*ceph.*", "Ceph", STORAGE),
+        (
+            r"(?:folio|page)_wait.*|.*wait_on_(?:page|folio|buffer).*|io_schedule.*|blk_.*"
+            r"|(?:ext4|xfs|btrfs|jbd2)_.*|submit_bio_wait|balance_dirty_pages.*",
+            "a disk",
+            STORAGE,
+        ),
+        (r"(?:hrtimer|do|common)_nanosleep|common_nsleep.*", "a timer", SLEEPING),
+        (r"(?:anon_)?pipe_(?:read|write)|wait_for_partner|fifo_open", "a pipe", ANOTHER_PROCESS),
+        (
+            r"do_wait(?:pid)?|kernel_wait4|__do_wait|kernel_clone",
+            "a child process to end",
+            ANOTHER_PROCESS,
+        ),
+        (
+            r"unix_\w+|wait_woken|sk_wait.*|(?:inet|tcp|udp|skb)_\w+|__skb_wait\w+",
+            "a socket",
+            SOCKET,
+        ),
+        (
+            r"do_epoll_wait|ep_poll|do_poll.*|do_sys_poll|poll_schedule\w*|do_select"
+            r"|core_sys_select",
+            "an event of a socket, a pipe or a timer",
+            SOCKET,
+        ),
+        (r"(?:__)?futex_\w+", "another thread or a lock", LOCK),
+    )
+)
+"""Functions of the kernel in which a thread waits, and for what."""
+
+STATES = {
+    "R": "runs",
+    "T": "is stopped by a signal",
+    "t": "is stopped by a tracer",
+    "Z": "has ended",
+    "D": "waits in the kernel and cannot be interrupted",
+}
+"""By the letter of ``ps``, what a thread does of which nothing better is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Where the process on a GPU stood at a time, in seconds since the epoch."""
+
+    at: At
+    pid: int
+    start: float
+    """Ticks since boot, which tell it from another that had its PID."""
+
+    rank: str
+    owner: str
+    """Whose it is, in words; empty if that is not known."""
+
+    waits: bool
+    """Whether it is one of those that wait, and not the one that they wait for."""
+
+    time: float
+    stacks: ProcessStacks
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """The last looks at the processes that others wait for, and at some that wait."""
+
+    looks: tuple[Look, ...]
+    code: bool = False
+    """Whether files, functions and lines may be told."""
+
+    def of(self, at: At, processes: Iterable[Started]) -> Look | None:
+        """The look at the process on a GPU that others wait for, if it still is there."""
+        there = {(process.pid, process.start) for process in processes}
+        of_gpu = (one for one in self.looks if one.at == at and not one.waits)
+        return next((one for one in of_gpu if (one.pid, one.start) in there), None)
+
+    def sentence(self, look: Look) -> str:
+        """Where a process stands, whose it is, and where one stands that waits for it."""
+        said = sentence(look.stacks, self.code)
+        if not said:
+            return ""
+        rank = f"rank {look.rank}" if look.rank else ""
+        whose = " of ".join(filter(None, (rank, look.owner)))
+        waiting = next(
+            (
+                f"; GPU {one.at[0]}, which waits: {other}"
+                for one in self.looks
+                if one.waits and (other := sentence(one.stacks, self.code))
+            ),
+            "",
+        )
+        return f"GPU {look.at[0]}{f' ({whose})' if whose else ''}: {said}{waiting}"
+
+    def told(
+        self, late: Iterable[WaitedFor], processes: Callable[[At], Iterable[Started]]
+    ) -> tuple[WaitedFor, ...]:
+        """Those that others wait for, with where they stand, and the reason if that tells one."""
+        found = []
+        for one in late:
+            look = self.of(one.at, processes(one.at))
+            if look is None:
+                found.append(one)
+                continue
+            reason = reason_of(look.stacks) if one.reason == UNKNOWN.name else None
+            name = reason.name if reason else one.reason
+            found.append(replace(one, reason=name, where=self.sentence(look)))
+        return tuple(found)
+
+
+def main_thread(stacks: ProcessStacks) -> ThreadStack | None:
+    """The thread that tells where a process stands: the main one, else the first with frames."""
+    main = next((one for one in stacks.threads if one.thread == stacks.pid), None)
+    if main is not None and (main.frames or not any(one.frames for one in stacks.threads)):
+        return main
+    return next((one for one in stacks.threads if one.frames), main)
+
+
+def own_frame(frames: Iterable[Frame]) -> Frame | None:
+    """The innermost frame that is neither Python's nor of a package; else the innermost."""
+    kept = tuple(frames)
+    own = (frame for frame in kept if not PRIVATE.search(frame.file))
+    return next(own, kept[0] if kept else None)
+
+
+def reason_of(stacks: ProcessStacks) -> Reason | None:
+    """What a process does, as its main thread shows; None where that is of no known kind."""
+    thread = main_thread(stacks)
+    if thread is None:
+        return None
+    known = _in_kernel(thread)
+    in_kernel = known[1] if known else None
+    telling = _telling(thread, in_kernel)
+    return telling[1] if telling else in_kernel
+
+
+def _telling(thread: ThreadStack, in_kernel: Reason | None) -> tuple[Frame, Reason] | None:
+    """The frame that says what a thread does; None if what the kernel says is more precise."""
+    found = [(frame, reason) for frame in thread.frames if (reason := _of_frame(frame)) is not None]
+    outer = next((one for one in found if one[1] in OUTER), None)
+    if outer is not None and (in_kernel is not STORAGE or outer[1] is CHECKPOINTING):
+        return outer
+    # Everything in Python may wait for a lock at last, and for a socket in many ways.
+    return found[0] if found and in_kernel in (None, LOCK, SOCKET) else None
+
+
+def sentence(stacks: ProcessStacks, code: bool) -> str:
+    """Where a process stands; without ``code``, no file, function or line of it is told."""
+    thread = main_thread(stacks)
+    if thread is None:
+        return ""
+    frame = own_frame(thread.frames) if code else None
+    main = thread.thread == stacks.pid
+    who = "main thread" if main else f"thread {thread.name}" if code else "a thread"
+    parts = [f"{who} in {place(frame)}" if frame else who]
+    if frame is not None:
+        known = _in_kernel(thread)
+        telling = _telling(thread, known[1] if known else None)
+        inner = telling[0] if telling else thread.frames[0]
+        parts[0] += f" ({place(inner)})" if inner is not frame else ""
+    parts.append(_waits(stacks, thread, code))
+    alike = sum(_alike(thread, one) for one in stacks.threads) - 1
+    if alike > 0:
+        parts.append(f"{alike} more {'thread' if alike == 1 else 'threads'} the same")
+    if parts[1:] == [""]:
+        return "" if frame is None else parts[0]
+    return ", ".join(filter(None, parts))
+
+
+def place(frame: Frame) -> str:
+    """A frame in words: the end of its path, the line and the function."""
+    file = "/".join(frame.file.rsplit("/", 2)[-2:])
+    return f"{file}:{frame.line or '?'} {frame.function}"
+
+
+def _waits(stacks: ProcessStacks, thread: ThreadStack, code: bool) -> str:
+    """What a thread waits for in the kernel, with the function that says so."""
+    if thread.state in ("T", "t", "Z", "R"):
+        return STATES[thread.state]
+    holder = _gil_holder(stacks, thread)
+    if holder is not None:
+        other = f"thread {holder.name or holder.thread}" if code else "another thread"
+        return f"which waits while {other} holds the GIL"
+    known = _in_kernel(thread)
+    if known is not None:
+        return f"waiting in the kernel for {known[0]} (`{known[2]}`)"
+    if thread.waits_in:
+        return f"waiting in the kernel (`{thread.waits_in}`)"
+    return STATES.get(thread.state, "")
+
+
+def _in_kernel(thread: ThreadStack) -> tuple[str, Reason, str] | None:
+    """What it waits for, the reason, and the function: the innermost that is known."""
+    if thread.state == "R":
+        return None
+    for function in (thread.waits_in, *thread.kernel):
+        for pattern, words, reason in IN_KERNEL:
+            if function and pattern.fullmatch(function):
+                return words, reason, function
+    return None
+
+
+def _of_frame(frame: Frame) -> Reason | None:
+    for file, function, reason in KNOWN:
+        if file.search(frame.file) and function.fullmatch(frame.function):
+            return reason
+    return None
+
+
+def _gil_holder(stacks: ProcessStacks, thread: ThreadStack) -> ThreadStack | None:
+    """Another thread that sleeps and keeps Python's lock, so that this one may not go on.
+
+    One that runs has it for a moment only, as far as anybody can see.
+    """
+    if not thread.frames or thread.holds_gil:
+        return None
+    asleep = (one for one in stacks.threads if one.holds_gil and one.state not in ("", "R"))
+    return next(asleep, None)
+
+
+def _alike(one: ThreadStack, other: ThreadStack) -> bool:
+    """Whether two threads stand at the same place."""
+    if one.frames or other.frames:
+        return one.frames[:1] == other.frames[:1]
+    return one.waits_in == other.waits_in and one.name == other.name

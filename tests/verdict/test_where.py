@@ -1,0 +1,329 @@
+"""What is said of a process for which the other GPUs of its job wait."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from gpunode.config import Settings, StacksSettings
+from gpunode.node.node import Node, NotRecorded
+from gpunode.node.stacks import (
+    MOST_FRAMES,
+    MOST_THREADS,
+    Frame,
+    ProcessStacks,
+    ThreadStack,
+    parse,
+    stacks_of,
+)
+from gpunode.verdict.case import Evidence
+from gpunode.verdict.findings import status
+from gpunode.verdict.looking import LOOKED, LOOKS_AFTER, Looking
+from gpunode.verdict.reasons import REASONS
+from gpunode.verdict.where import main_thread, own_frame, reason_of, sentence
+from tests.verdict.stage import Actor, Stage
+
+LIBRARY = "/opt/venv/lib/python3.12/site-packages"
+STDLIB = "/usr/lib/python3.12"
+LATE = 101
+STAT = "{} (python3) S 1 1 1 0 -1 0 9 0 0 0 1 1 0 0 20 0 1 0 {} 0 0"
+
+
+def thread(*frames: tuple[str, str, int], waits_in: str = "") -> ThreadStack:
+    """The main thread of the process that is late: its frames, the innermost first."""
+    found = tuple(Frame(function, file, line) for function, file, line in frames)
+    return ThreadStack(LATE, "MainThread", "S", waits_in, frames=found)
+
+
+def stacks(*threads: ThreadStack) -> ProcessStacks:
+    return ProcessStacks(LATE, threads, len(threads))
+
+
+IN_LOCK = stacks(thread(("read_shard", "/home/a/data/shards.py", 142), waits_in="futex_wait_queue"))
+IN_ALL_REDUCE = stacks(
+    thread(
+        ("all_reduce", f"{LIBRARY}/torch/distributed/distributed_c10d.py", 2501),
+        ("train", "/home/a/train.py", 88),
+    )
+)
+
+
+class Told:
+    """A node that answers where processes stand, and when they began."""
+
+    def __init__(self, late: ProcessStacks | OSError, start: float = 50.0) -> None:
+        self.late = late
+        self.start = start
+        self.asked: list[int] = []
+
+    def stacks(self, pid: int) -> ProcessStacks:
+        self.asked.append(pid)
+        if isinstance(self.late, OSError):
+            raise self.late
+        return self.late if pid == LATE else IN_ALL_REDUCE
+
+    def read_text(self, path: str) -> str:
+        assert path.endswith("/stat")
+        return STAT.format(path.split("/")[2], int(self.start))
+
+
+def actors() -> list[Actor]:
+    return [Actor(i, processes=((100 + i, 50.0),), jobs=("train",)) for i in range(4)]
+
+
+def hanging(told: Told, seconds: float, **settings: bool) -> Stage:
+    """A job of which GPU 1 does not come, while the other three wait, for so many seconds."""
+    cast = actors()
+    looking = Looking(node(told), Settings(stacks=StacksSettings(**settings)))
+    stage = Stage(*cast, views=(looking,))
+    stage.play(40.0)
+    for actor in cast:
+        if actor.index == 1:
+            actor.states = {"idle": 1.0}
+        else:
+            actor.block()
+    stage.play(seconds)
+    return stage
+
+
+def node(told: Told) -> Node:
+    return told  # type: ignore[return-value]
+
+
+def meanings(stage: Stage) -> list[str]:
+    evidence: Sequence[Evidence] = stage.verdict(0).evidence
+    return [one.meaning for one in evidence]
+
+
+def test_nobody_is_looked_at_before_a_stall_is_called_for_ten_seconds() -> None:
+    told = Told(IN_LOCK)
+    hanging(told, 9.0)
+    assert told.asked == []
+
+
+def test_the_one_that_is_late_is_looked_at_and_two_that_wait() -> None:
+    told = Told(IN_LOCK)
+    stage = hanging(told, 16.0)
+    assert told.asked == [LATE, 100, 102]
+    assert stage.waited_for == [(1, "lock")]
+    assert stage.verdict(0).cause == "stalled_collective"
+
+
+def test_it_is_looked_at_again_after_a_minute_and_before_the_watchdog() -> None:
+    told = Told(IN_LOCK)
+    hanging(told, 600.0)
+    assert told.asked.count(LATE) == len(LOOKS_AFTER)
+
+
+def test_the_code_is_told_only_where_a_site_wants_it() -> None:
+    open_to_all = hanging(Told(IN_LOCK), 16.0)
+    told = "main thread, waiting in the kernel for another thread or a lock (`futex_wait_queue`)"
+    assert f"where it stands: GPU 1: {told}" in " ".join(meanings(open_to_all))
+    assert "shards" not in repr(status(open_to_all.loop))
+
+    closed = hanging(Told(IN_LOCK), 16.0, code=True)
+    said = " ".join(meanings(closed))
+    assert "main thread in data/shards.py:142 read_shard, waiting in the kernel" in said
+    assert "GPU 0, which waits: main thread in a/train.py:88 train" in said
+    found = status(closed.loop).findings[0]
+    assert "data/shards.py:142 read_shard" in found.detail
+    assert "waits for a lock" in found.title
+
+
+def test_a_site_can_do_without() -> None:
+    told = Told(IN_LOCK)
+    stage = hanging(told, 60.0, look=False)
+    assert told.asked == []
+    assert stage.waited_for == [(1, "unknown")]
+
+
+@pytest.mark.parametrize(
+    ("late", "result"),
+    [(IN_LOCK, "python"), (PermissionError(13, "Permission denied"), "nothing")],
+)
+def test_each_look_counts(late: ProcessStacks | OSError, result: str) -> None:
+    stage = hanging(Told(late), 16.0)
+    counts = {s.labels[0]: s.value for s in stage.loop.samples() if s.metric is LOOKED}
+    assert counts == {**dict.fromkeys(("python", "kernel", "nothing"), 0.0), result: 3.0}
+
+
+def test_a_process_that_took_the_pid_of_another_tells_nothing() -> None:
+    stage = hanging(Told(IN_LOCK, start=51.0), 16.0)
+    assert stage.waited_for == [(1, "unknown")]
+    assert not any("where it stands" in meaning for meaning in meanings(stage))
+
+
+def test_on_a_tape_without_looks_nothing_is_missed() -> None:
+    stage = hanging(Told(NotRecorded(2, "not recorded")), 16.0)
+    assert stage.waited_for == [(1, "unknown")]
+    assert all(s.value == 0.0 for s in stage.loop.samples() if s.metric is LOOKED)
+
+
+def test_what_was_seen_of_a_stall_is_told_no_longer_once_it_is_over() -> None:
+    told = Told(IN_LOCK)
+    cast = actors()
+    stage = Stage(*cast, views=(Looking(node(told), Settings()),))
+    stage.play(40.0)
+    for actor in cast:
+        actor.states = {"idle": 1.0} if actor.index == 1 else {"blocked": 1.0}
+    stage.play(16.0)
+    for actor in cast:
+        actor.states = {"compute": 1.0}
+    stage.play(60.0)
+    assert not any("where it stands" in meaning for meaning in meanings(stage))
+
+
+# Which reason
+
+
+REASONED = {
+    "debugger": (("Pdb._cmdloop", f"{STDLIB}/pdb.py", 451), ("train", "/a/train.py", 3)),
+    "exiting": (("_shutdown", f"{STDLIB}/threading.py", 1624),),
+    "loader": (
+        ("Queue.get", f"{STDLIB}/multiprocessing/queues.py", 113),
+        ("_try_get_data", f"{LIBRARY}/torch/utils/data/dataloader.py", 1251),
+    ),
+    "download": (
+        ("SSLSocket.read", f"{STDLIB}/ssl.py", 1103),
+        ("urlopen", f"{LIBRARY}/urllib3/connectionpool.py", 787),
+        ("Session.send", f"{LIBRARY}/requests/sessions.py", 703),
+    ),
+    "checkpointing": (
+        ("_save", f"{LIBRARY}/torch/serialization.py", 1085),
+        ("checkpoint", "/a/train.py", 9),
+    ),
+    "collective": (("barrier", f"{LIBRARY}/torch/distributed/distributed_c10d.py", 4159),),
+    "another_process": (("Popen._wait", f"{STDLIB}/subprocess.py", 2053),),
+    "socket": (("SocketIO.readinto", f"{STDLIB}/socket.py", 720),),
+    "lock": (("Queue.get", f"{STDLIB}/queue.py", 171), ("read", "/a/data.py", 7)),
+}
+
+
+@pytest.mark.parametrize(("reason", "frames"), REASONED.items())
+def test_frames_of_modules_that_all_use_tell_the_reason(
+    reason: str, frames: tuple[tuple[str, str, int], ...]
+) -> None:
+    for waits_in in ("", "futex_wait_queue"):
+        found = reason_of(stacks(thread(*frames, waits_in=waits_in)))
+        assert found is REASONS[reason]
+
+
+@pytest.mark.parametrize(
+    ("waits_in", "reason", "words"),
+    [
+        ("rpc_wait_bit_killable", "storage", "an NFS server"),
+        ("request_wait_answer", "storage", "a filesystem in user space (FUSE)"),
+        ("ptlrpc_set_wait", "storage", "Lustre"),
+        ("folio_wait_bit_common", "storage", "a disk"),
+        ("hrtimer_nanosleep", "sleeping", "a timer"),
+        ("pipe_read", "another_process", "a pipe"),
+        ("do_wait", "another_process", "a child process to end"),
+        ("wait_woken", "socket", "a socket"),
+        ("unix_stream_read_generic", "socket", "a socket"),
+        ("ep_poll", "socket", "an event of a socket, a pipe or a timer"),
+        ("futex_wait_queue_me", "lock", "another thread or a lock"),
+    ],
+)
+def test_the_kernel_tells_what_a_thread_waits_for(waits_in: str, reason: str, words: str) -> None:
+    found = stacks(thread(("read_shard", "/a/data.py", 7), waits_in=waits_in))
+    assert reason_of(found) is REASONS[reason]
+    assert f"waiting in the kernel for {words} (`{waits_in}`)" in sentence(found, code=False)
+
+
+def test_a_file_that_is_read_in_the_loader_is_what_it_waits_for() -> None:
+    frames = (
+        ("Shards.__getitem__", "/home/a/data/shards.py", 142),
+        ("fetch", f"{LIBRARY}/torch/utils/data/_utils/fetch.py", 52),
+    )
+    found = stacks(thread(*frames, waits_in="rpc_wait_bit_killable"))
+    assert reason_of(found) is REASONS["storage"]
+    assert "data/shards.py:142 Shards.__getitem__, waiting" in sentence(found, code=True)
+
+
+def test_a_program_that_runs_under_a_debugger_is_not_at_its_prompt() -> None:
+    frames = (
+        ("train", "/a/train.py", 3),
+        ("Pdb._runmodule", f"{STDLIB}/pdb.py", 1684),
+        ("main", f"{LIBRARY}/debugpy/server/cli.py", 430),
+    )
+    assert reason_of(stacks(thread(*frames))) is None
+
+
+def test_a_thread_that_sleeps_with_the_gil_is_named() -> None:
+    holder = ThreadStack(7, "decoder", "S", "hrtimer_nanosleep", holds_gil=True)
+    found = stacks(thread(("train", "/a/train.py", 3), waits_in="futex_do_wait"), holder)
+    assert "which waits while thread decoder holds the GIL" in sentence(found, code=True)
+    assert "decoder" not in sentence(found, code=False)
+    runs = stacks(found.threads[0], ThreadStack(7, "decoder", "R", "", holds_gil=True))
+    assert "GIL" not in sentence(runs, code=True)
+
+
+def test_threads_that_stand_at_the_same_place_are_counted() -> None:
+    frames = (Frame("read", "/a/data.py", 7),)
+    workers = (ThreadStack(n, f"worker {n}", "S", "pipe_read", frames=frames) for n in (7, 8))
+    found = stacks(thread(("read", "/a/data.py", 7), waits_in="pipe_read"), *workers)
+    assert sentence(found, code=True).endswith("(`pipe_read`), 2 more threads the same")
+
+
+# What is kept
+
+
+def said(pid: int | None, name: str, frames: int, file: str = "/a.py") -> dict[str, object]:
+    frame = {"name": "f", "filename": file, "line": 1, "locals": {"token": "hunter2"}}
+    return {
+        "os_thread_id": pid,
+        "thread_name": name,
+        "owns_gil": False,
+        "frames": [frame] * frames,
+        "process_info": {"command_line": "train.py --token hunter2"},
+    }
+
+
+def test_a_hostile_process_costs_a_bound_and_prints() -> None:
+    threads = [said(9000 + n, "x\n\x1b[31m\u202e" * 99, 40, "/a\n" * 500) for n in range(100)]
+    text = json.dumps(threads)
+    found = stacks_of(LATE, range(100, 5100), lambda: text, lambda _: "")
+    assert len(found.threads) == MOST_THREADS
+    assert found.threads[0].thread == LATE
+    assert found.all_threads == 5000
+    assert all(len(one.frames) <= MOST_FRAMES for one in found.threads)
+    assert "hunter2" not in repr(found)
+    assert sentence(found, code=True).isprintable()
+    assert max(len(one.name) for one in found.threads) <= 64
+
+
+@pytest.mark.parametrize("text", ["", "[", "{}", '[{"frames": 1}]', "Error: no Python"])
+def test_what_is_no_answer_of_py_spy_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"ThreadSaid|JSON|list"):
+        parse(text)
+    found = stacks_of(LATE, [LATE], lambda: text, lambda _: "")
+    assert found.without_python == "py-spy printed what cannot be read"
+    assert [one.thread for one in found.threads] == [LATE]
+
+
+def test_in_a_container_threads_have_other_numbers() -> None:
+    files = {
+        f"/proc/{LATE}/task/{LATE}/status": f"Name:\tpython\nNSpid:\t{LATE}\t1\n",
+        f"/proc/{LATE}/task/{LATE}/stat": STAT.format(LATE, 50),
+        f"/proc/{LATE}/task/{LATE}/wchan": "hrtimer_nanosleep",
+    }
+    text = json.dumps([said(1, "MainThread", 1)])
+    found = stacks_of(LATE, [LATE], lambda: text, reading(files))
+    main = main_thread(found)
+    assert main is not None
+    assert (main.thread, main.waits_in) == (LATE, "hrtimer_nanosleep")
+    assert own_frame(main.frames) == Frame("f", "/a.py", 1)
+    assert len(found.threads) == 1
+
+
+def reading(files: dict[str, str]) -> Callable[[str], str]:
+    """Reads files that are these, and no others."""
+
+    def read(path: str) -> str:
+        if path not in files:
+            raise FileNotFoundError(2, "No such file or directory", path)
+        return files[path]
+
+    return read

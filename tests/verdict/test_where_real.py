@@ -1,0 +1,125 @@
+"""Real programs that hang, and what is said of where they stand."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpunode.node.local import LocalNode
+from gpunode.node.stacks import ProcessStacks
+from gpunode.verdict.where import main_thread, own_frame, reason_of, sentence
+from tests.conftest import until
+from tests.needs import as_root, need
+from tests.verdict.hangs import FILES, HANGS, HERE, NOT_PYTHON, Hang
+
+pytestmark = pytest.mark.integration
+
+NODE = LocalNode(Path("/"))
+
+
+@contextmanager
+def running(command: Sequence[str], **environment: str) -> Iterator[int]:
+    """A program, which is ended with all that it started."""
+    with subprocess.Popen(
+        command,
+        env={**os.environ, **environment},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as child:
+        try:
+            yield child.pid
+        finally:
+            os.killpg(child.pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as of installed packages, with those that the programs import."""
+    folder = tmp_path_factory.mktemp("venv") / "lib/python3.11/site-packages"
+    for name, text in FILES.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return folder
+
+
+def child_of(pid: int) -> int:
+    """The process that a process started, 0 before it does."""
+    return int((Path(f"/proc/{pid}/task/{pid}/children").read_text().split() or ["0"])[0])
+
+
+def stands(pid: int, line: int) -> ProcessStacks | None:
+    """Where a process stands, if that is at the line, and the kernel says what it does."""
+    stacks = NODE.stacks(pid)
+    thread = main_thread(stacks)
+    frame = own_frame(thread.frames) if thread else None
+    return stacks if thread and frame and line in (0, frame.line) and thread.state else None
+
+
+@as_root
+@pytest.mark.parametrize("hang", HANGS, ids=lambda hang: hang.name)
+def test_file_line_and_function_are_told_of_a_program_that_hangs(
+    hang: Hang, tmp_path: Path, libraries: Path
+) -> None:
+    file = tmp_path / f"job_{hang.name}.py"  # not the name of a module that it imports
+    file.write_text(hang.program)
+    lines = hang.program.splitlines()
+    line = next((n for n, text in enumerate(lines, 1) if HERE in text), 0)
+    command = [sys.executable, str(file)]
+    if hang.own_pid_namespace:
+        command = [need("unshare"), "--fork", "--pid", "--mount-proc", *command]
+    with running(command, PYTHONPATH=str(libraries)) as pid:
+        if hang.own_pid_namespace:
+            pid = until(lambda: child_of(pid))
+        until(lambda: stands(pid, line))
+        if hang.signal:
+            os.kill(pid, hang.signal)
+        wanted = f"{tmp_path.name}/{file.name}:{line} {hang.function}" if line else ""
+        said = until(lambda: (now := told(pid)) and now if hang.says in told(pid)[0] else None)
+    assert wanted in said[0]
+    assert said[1] == hang.reason
+
+
+def told(pid: int) -> tuple[str, str]:
+    """The sentence, and the name of the reason."""
+    stacks = NODE.stacks(pid)
+    reason = reason_of(stacks)
+    return sentence(stacks, code=True), reason.name if reason else ""
+
+
+@pytest.fixture(scope="module")
+def not_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("binary")
+    source = folder / "hang.cpp"
+    source.write_text(NOT_PYTHON)
+    subprocess.run([need("g++", "c++"), "-o", folder / "hang", source], check=True)
+    return folder / "hang"
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("how", "says", "reason"),
+    [
+        ("pipe", "main thread, waiting in the kernel for a pipe", "another_process"),
+        ("uninterruptible", "main thread, waiting in the kernel for a child", "another_process"),
+        ("pause", "main thread, waiting in the kernel (`", ""),
+    ],
+)
+def test_of_a_program_that_is_not_python_the_kernel_tells(
+    not_python: Path, how: str, says: str, reason: str
+) -> None:
+    with running([str(not_python), how]) as pid:
+        until(lambda: says in told(pid)[0])
+        assert told(pid)[1] == reason
+        stacks = NODE.stacks(pid)
+    assert stacks.without_python.startswith("py-spy: ")
+    assert stacks.threads[0].kernel
