@@ -200,9 +200,9 @@ HEALTH = Board(
                 ),
                 rows_of(
                     "Nodes that break jobs",
-                    "The same of nodes, for what their GPUs share: power, cooling, the host. A job "
-                    "counts once, on however many of its GPUs it failed, and a day on which an "
-                    "RDMA port lost its link again and again counts, too.",
+                    "On which nodes did that happen, through what their GPUs share: power, "
+                    "cooling, the host? A job counts once for all GPUs of a node, and a day on "
+                    "which an RDMA port lost its link again and again counts, too.",
                     {"Incidents": (_most(SCORE_OF_NODE), "none")},
                     names=ON_NODE,
                     sort_by="Incidents",

@@ -94,6 +94,7 @@ EMPTY: Mapping[tuple[str, str, str], str] = {
     ("gpunode-fleet", "Jobs that changed and slowed", "A"): "a job that slowed after an update",
     ("gpunode-health", "Exporters down", "A"): "an exporter that went down",
     ("gpunode-health", "GPUs that break jobs", "A"): "a GPU that broke several jobs",
+    ("gpunode-health", "Nodes that break jobs", "A"): "a GPU that broke several jobs",
     ("gpunode-health", "Scrapes", "B"): "an exporter that went down",
     ("gpunode-health", "Scrapes", "C"): "a change of web.config.file that was refused",
     ("gpunode-health", "Unwatched", "A"): "a node that is not scraped",
