@@ -16,6 +16,7 @@ from typing import IO
 import pytest
 
 from gpunode.cli.stories import ORDER, Scene, in_order
+from gpunode.cli.table import row
 from gpunode.config import INCIDENTS, STORIES, DemoSettings, load
 from gpunode.export.web.api import history
 from gpunode.export.web.node import node
@@ -111,6 +112,8 @@ def test_each_story_begins_well_and_ends_in_its_cause(name: str, finding: str) -
     assert now.playing.title == scene.tape.comment
     assert now.silent == []
     assert {len(gpu.owners) for gpu in now.gpus} == {1}
+    assert all(gpu.power_watts for gpu in now.gpus)
+    assert not any(row(gpu).shares.get("unknown") for gpu in now.gpus), "a rest of a window"
     assert name in ("storage", "shm") or 100 < watts < 400, "not that of the hour before"
 
 

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import cast
 
@@ -64,7 +65,10 @@ class Scene:
         # A tape that starts over at its opening's end does not go on as it was; a hang does.
         goes_on = tape.again_from > tape.opening
         end = tape.lead + (LASTS if goes_on else min(LASTS, tape.end))
-        return Scene(tape, loop, place, loop.replay(tape.clock, end))
+        moments = loop.replay(tape.clock, end)
+        if tape.lead:  # what is shown last is a whole window, not the rest up to the end
+            moments = takewhile(lambda moment: moment < end, moments)
+        return Scene(tape, loop, place, moments)
 
     @property
     def title(self) -> str:

@@ -38,7 +38,7 @@ class GpunodeCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         seen = _seen(state)
-        tokens = max(0.0, seen - self._tokens) / args.world_size
+        tokens = max(0.0, seen - self._tokens) / (getattr(args, "world_size", 1) or 1)
         self._tokens = seen
         batch = args.per_device_train_batch_size * args.gradient_accumulation_steps
         self._session.step(tokens=tokens, samples=batch)
