@@ -75,6 +75,7 @@ def _tested(defence: Defence, packages: Path) -> tuple[Outcome, str]:
             env=environment,
             capture_output=True,
             text=True,
+            errors="replace",  # what a test prints may be a tenant's
             check=False,
             timeout=LONGEST,
         )

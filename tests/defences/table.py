@@ -428,8 +428,8 @@ DEFENCES = (
     Defence(
         "an error is one line",
         "loop/complaints.py",
-        'text = " ".join(str(error)[:LONGEST_LABEL].split())',
-        "text = str(error)",
+        "return valid(text if isinstance(error, Absent)",
+        "return str(text if isinstance(error, Absent)",
         LOOP,
         "one_short_line",
     ),

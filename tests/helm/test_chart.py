@@ -451,6 +451,7 @@ def test_helpers_answer_the_user_that_the_daemon_is(tmp_path: Path) -> None:
     assert asked({"podSecurityContext": {"runAsUser": 4000}}) == {"--user=4000"}
     both = {"podSecurityContext": {"runAsUser": 4000}, "securityContext": {"runAsUser": 5000}}
     assert asked(both) == {"--user=5000"}
+    assert asked({"securityContext": {"runAsUser": 0}}) == {"--user=0"}
 
 
 def test_only_the_containers_of_the_pod_see_the_sockets_of_helpers(tmp_path: Path) -> None:

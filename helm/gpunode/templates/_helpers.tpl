@@ -208,7 +208,8 @@ https://kubernetes.io/docs/concepts/storage/volumes/#recursive-read-only-mounts 
 {{/* The user of the daemon, whom alone helpers answer. */}}
 {{- define "gpunode.user" -}}
 {{- $pod := (include "gpunode.podSecurityContext" . | fromYaml).runAsUser -}}
-{{- (.Values.securityContext | default dict).runAsUser | default $pod | int64 -}}
+{{- $own := .Values.securityContext | default dict -}}
+{{- hasKey $own "runAsUser" | ternary $own.runAsUser $pod | int64 -}}
 {{- end -}}
 
 {{- define "gpunode.podSecurityContext" -}}
