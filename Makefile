@@ -59,9 +59,6 @@ chart-files: $(INSTALLED)  ## rewrite what the Helm chart has from elsewhere
 chart: $(INSTALLED) kubernetes  ## test the Helm chart with Helm and a real Kubernetes API server
 	$(BIN)/pytest tests/helm/test_chart.py tests/helm/test_chart_cluster.py tests/helm/test_chart_profiles.py
 
-chart-oldest: $(INSTALLED) $(MONITORING)/helm $(MONITORING)/oldest/kube-apiserver  ## the same on the oldest API server, which takes ten minutes to build
-	CONTROL_PLANE=$(MONITORING)/oldest $(BIN)/pytest -n 0 tests/helm/test_chart_cluster.py
-
 page: $(INSTALLED)  ## take the pictures of docs/page.md, with Chromium
 	$(BIN)/python -m tests.export.page.pictures
 
@@ -129,7 +126,9 @@ $(MONITORING)/helm:
 $(MONITORING)/kube-apiserver:
 	helm/build.sh $(CURDIR)/$(MONITORING) v1.36.3 $(OPERATOR)
 $(MONITORING)/oldest/kube-apiserver: # the oldest Kubernetes that the chart is for
-	helm/build.sh $(CURDIR)/$(MONITORING)/oldest v1.25.0 $(OPERATOR)
+	helm/build.sh $(CURDIR)/$(MONITORING)/oldest v1.25.0 $(OPERATOR) kube-apiserver
+chart-oldest: $(INSTALLED) kubernetes $(MONITORING)/oldest/kube-apiserver  ## the same on the oldest API server, which takes minutes to build
+	KUBE_APISERVER=$(MONITORING)/oldest/kube-apiserver $(BIN)/pytest -n 0 tests/helm/test_chart_cluster.py
 
 $(MONITORING)/promtool:
 	-$(BUILD) github.com/prometheus/prometheus v0.313.5 cmd/promtool

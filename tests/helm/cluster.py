@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -20,23 +19,10 @@ from tests.daemon import PATIENCE, free_ports
 from tests.needs import ROOT, need
 
 TOKEN = "of-a-test-that-ends-soon"
-CONTROLLERS = ("daemonset", "serviceaccount", "namespace", "garbagecollector")
-"""By the names of before Kubernetes 1.28, which the newest still takes."""
-
-BUILT = ROOT / ".monitoring"
-FOLDER = Path(os.environ.get("CONTROL_PLANE", BUILT)).absolute()
-"""Where the control plane and the Prometheus Operator's CRDs are; see `make chart-oldest`."""
-
-CRDS = FOLDER / "crds"
-
-
-def part(name: str) -> str:
-    """A program of the control plane; all are of the same one."""
-    if FOLDER == BUILT:
-        return need(name)
-    found = shutil.which(name, path=FOLDER)
-    assert found, f"{name} is not in {FOLDER}"
-    return found
+CONTROLLERS = ("daemonset", "serviceaccount", "namespace", "garbage-collector")
+CRDS = ROOT / ".monitoring" / "crds"
+API_SERVER = os.environ.get("KUBE_APISERVER")
+"""The program of another version, with the usual controllers; see `make chart-oldest`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +34,7 @@ class Cluster:
     def run(self, *command: str, given: Any = None) -> subprocess.CompletedProcess[str]:
         """What a program says, which finds the cluster; ``given`` is its standard input."""
         return subprocess.run(
-            [need("helm") if command[0] == "helm" else part(command[0]), *command[1:]],
+            [need(command[0]), *command[1:]],
             env=self.environment,
             input=None if given is None else yaml.safe_dump_all(given),
             capture_output=True,
@@ -125,7 +111,7 @@ def control_plane(folder: Path) -> Iterator[Cluster]:
         },
         "kube-controller-manager": {
             "kubeconfig": config,
-            "controllers": ",".join(CONTROLLERS),
+            "controllers": ",".join(f"{name}-controller" for name in CONTROLLERS),
             "leader-elect": "false",
             "service-account-private-key-file": key,
             "secure-port": "0",
@@ -136,7 +122,8 @@ def control_plane(folder: Path) -> Iterator[Cluster]:
     with ExitStack() as running:
         for name, options in commands.items():
             written = [f"--{option}={value}" for option, value in options.items()]
-            running.enter_context(program([part(name), *written], folder / f"{name}.log"))
+            given = API_SERVER if name == "kube-apiserver" else None
+            running.enter_context(program([given or need(name), *written], folder / f"{name}.log"))
             if name == "kube-apiserver":
                 until(cluster.is_ready)
         cluster.kubectl("apply", "--server-side", f"--filename={CRDS}")
