@@ -18,7 +18,7 @@ from gpunode.source import Reading, Readings
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.facts import At
 from gpunode.verdict.source import Judged, Judgement
-from gpunode.verdict.where import Look, Looks
+from gpunode.verdict.where import Looks, StackLook
 
 LOOKS_AFTER = (10.0, 60.0, 540.0)
 """Seconds after which a stall or straggler is looked at: the last is before the watchdog of PyTorch
@@ -52,7 +52,7 @@ class Stall:
     began: float
     seen: float
     looked: int = 0
-    looks: tuple[Look, ...] = ()
+    looks: tuple[StackLook, ...] = ()
 
 
 class Looking:
@@ -95,7 +95,7 @@ class Looking:
 
     def _look(
         self, late: tuple[At, ...], waiting: list[At], owners: dict[At, OwnersDetail], time: float
-    ) -> Iterator[Look]:
+    ) -> Iterator[StackLook]:
         looked: set[int] = set()
         for gpus, most in ((late, LATE), (waiting, WAITING)):
             for at, process in list(_processes(gpus, owners))[:most]:
@@ -104,7 +104,7 @@ class Looking:
                 looked.add(process.pid)
                 stacks = self._stacks(process)
                 if stacks is not None:
-                    yield Look(
+                    yield StackLook(
                         at,
                         process.pid,
                         process.start,
@@ -131,7 +131,7 @@ class Looking:
         return found
 
 
-def _with_word(look: Look, said: Iterable[SaidToStand]) -> Look:
+def _with_word(look: StackLook, said: Iterable[SaidToStand]) -> StackLook:
     """The look, with what the process itself says where py-spy saw nothing."""
     if any(thread.frames for thread in look.stacks.threads):
         return look
