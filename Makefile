@@ -158,7 +158,7 @@ docker/release.txt: pyproject.toml $(INSTALLED)
 	$(BIN)/uv pip compile --quiet $(LOCK_OF_RELEASE)
 
 LOCKED := pyproject.toml --universal --python-version 3.10 --generate-hashes --no-header --no-annotate --no-emit-index-url
-LOCK := $(LOCKED) --extra exporter --output-file docker/requirements.txt
+LOCK := $(LOCKED) --extra exporter --extra stacks --output-file docker/requirements.txt
 LOCK_OF_RELEASE := $(LOCKED) --extra release --output-file docker/release.txt
 
 ENGINE ?= docker

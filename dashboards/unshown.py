@@ -77,6 +77,7 @@ UNSHOWN: Mapping[str, tuple[str, ...]] = {
         "gpunode_source_dropped_series_total",
         "gpunode_source_last_success_timestamp_seconds",
         "gpunode_source_read_duration_seconds",
+        "gpunode_stack_looks_total",
         "gpunode_verdict_failures_total",
     ),
 }

@@ -29,6 +29,7 @@ USES: dict[str, list[list[str]]] = {
         [f"--web.listen-address={NOBODY}"],
         [f"--url=https://{NOBODY}", "--username=ann", "--password-file={folder}/password"],
     ],
+    "stacks": [["--gpu=0"], ["--pid=1"]],
     "audit": [[]],
     "doctor": [[f"--web.listen-address={NOBODY}"]],
     "calibrate": [["--path.rootfs={folder}"]],

@@ -25,12 +25,12 @@ from hypothesis import strategies as st
 
 from gpunode import __version__
 from gpunode.client import Session
-from gpunode.client.protocol import BEST_OF, PHASES, VERSION
-from gpunode.client.sender import Account, compiled_graphs, for_gpus
+from gpunode.client.protocol import BEST_OF, FRAMES, PHASES, VERSION
+from gpunode.client.sender import Account, compiled_graphs, for_gpus, where
 from gpunode.config import ClientSettings, Settings
 from gpunode.driver.driver import DriverError, Gpu, Process
 from gpunode.holders.census import Census
-from gpunode.jobs.steps import BACKLOG, TrainingSteps, parse
+from gpunode.jobs.steps import BACKLOG, SaidByClients, SaidToStand, TrainingSteps, parse
 from gpunode.node.datagram_socket import Datagram, start_of
 from gpunode.source import Absent
 from gpunode.unread import Unread
@@ -864,3 +864,43 @@ def test_hugging_face_says_which_option_fills_the_tokens(
     account = session._drain()
     assert (account.tokens, account.samples) == (512 if counts else 0, 8)
     assert ("include_num_input_tokens_seen=True" in caplog.text) == (not counts)
+
+
+def test_who_reports_no_step_for_a_while_tells_where_its_main_thread_stands() -> None:
+    account = Account()
+    account.add(100.0, "step", 1, 0.0, 0.0)
+    account.pass_time(104.0)
+    assert "where" not in json.loads(account.message())
+    account.pass_time(106.0)
+    frames = json.loads(account.message())["where"]
+    assert len(frames) <= FRAMES
+    functions = [function.rpartition(".")[2] for function, _, _ in frames]
+    assert functions[:3] == [where.__name__, "message", sys._getframe().f_code.co_name]
+    assert frames[2][1].endswith("tests/client/test_client.py")
+    account.add(107.0, "step", 1, 0.0, 0.0)
+    assert "where" not in json.loads(account.message())
+
+
+def test_where_a_process_stands_by_its_own_word_is_kept_while_it_reports(path: str) -> None:
+    source = listening(OneGpu(os.getpid()), path)
+    frames = [["step", "/home/a/train.py\n\x1b[31m", 88], ["<module>", "/home/a/train.py", 99]]
+    send(path, json.dumps({"v": VERSION, "where": frames}).encode())
+    wait_for(source, ACCEPTED, 1)
+    (one,) = said_by_clients(source)
+    assert one.pid == os.getpid()
+    assert [(frame.function, frame.line) for frame in one.frames] == [
+        ("step", 88),
+        ("<module>", 99),
+    ]
+    assert one.frames[0].file.isprintable()
+    send(path, json.dumps({"v": VERSION}).encode())
+    wait_for(source, ACCEPTED, 2)
+    assert said_by_clients(source) == ()
+    send(path, json.dumps({"v": VERSION, "where": [["f", "a.py", 1]] * 99}).encode())
+    wait_for(source, 'gpunode_client_messages_total{result="malformed"}', 1)
+
+
+def said_by_clients(source: TrainingSteps) -> tuple[SaidToStand, ...]:
+    detail = source.read().detail
+    assert isinstance(detail, SaidByClients)
+    return detail.processes

@@ -15,6 +15,7 @@ CLIENT = "tests/client/test_client.py"
 SENDERS = "tests/attacks/test_client_socket.py"
 HELPER = "tests/helper/test_helper.py"
 LOOP = "tests/loop/test_loop.py"
+WHERE = "tests/verdict/test_where.py"
 
 WEB = "export/web"
 
@@ -440,5 +441,38 @@ DEFENCES = (
         "pass",
         LOOP,
         "tell_the_same",
+    ),
+    # Where a process stands
+    Defence(
+        "py-spy runs without an environment",
+        "helper/stacks.py",
+        "posix_spawn(program, command, {}, ",
+        "posix_spawn(program, command, dict(os.environ), ",
+        "tests/helper/test_helper.py",
+        "told_nothing_of_the_environment",
+    ),
+    Defence(
+        "the PID of another tells nothing",
+        "verdict/looking.py",
+        "if process.start not in (0.0, start):",
+        "if False:",
+        WHERE,
+        "took_the_pid",
+    ),
+    Defence(
+        "the code is for those who may see it",
+        "verdict/where.py",
+        "frame = own_frame(thread.frames) if code else None",
+        "frame = own_frame(thread.frames)",
+        WHERE,
+        "code_is_told_only",
+    ),
+    Defence(
+        "the name of a thread is printable and short",
+        "node/stacks.py",
+        'printable(said.thread_name or "", NAME)',
+        'said.thread_name or ""',
+        WHERE,
+        "hostile",
     ),
 )

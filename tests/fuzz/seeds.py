@@ -149,6 +149,7 @@ DATAGRAM = json.dumps(
         "memory": {"reserved": 5, "allocated": 4, "retries": 2, "ooms": 1},
         "kernels": {"sm90_xmma_gemm": 1.0},
         "requests": {"counts": [3], "sum": 0.01, "items": 5},
+        "where": [["step", "/home/a/train.py", 88], ["<module>", "/home/a/train.py", 99]],
     }
 ).encode()
 OLD_DATAGRAM = b'{"v": 1, "steps": {"counts": [1], "sum": 0.1}}'

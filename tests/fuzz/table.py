@@ -94,7 +94,7 @@ from gpunode.serving import totals
 from gpunode.serving.engines import WANTED
 from gpunode.serving.requests import FIRST_TOKEN_BOUNDS
 from gpunode.source import FAILURES, Source
-from gpunode.verdict.where import Look, Looks, reason_of
+from gpunode.verdict.where import Looks, StackLook, reason_of
 from tests.fuzz import seeds
 from tests.fuzz.seeds import files
 from tests.machine import MachineGpu, OneGpu
@@ -348,7 +348,7 @@ def of_py_spy(data: bytes) -> None:
     found = stacks_of(7, [7, 8], lambda: said, lambda path: stat if "stat" in path else said)
     assert len(found.threads) <= MOST_THREADS
     assert all(len(thread.frames) <= MOST_FRAMES for thread in found.threads)
-    told = Looks((Look(("0", "GPU-0"), 7, 1.0, "0", "", False, 0.0, found),), code=True)
+    told = Looks((StackLook(("0", "GPU-0"), 7, 1.0, "0", "", False, 0.0, found),), code=True)
     reason_of(found)
     assert told.sentence(told.looks[0]).isprintable()
     assert len(told.sentence(told.looks[0])) <= 2000

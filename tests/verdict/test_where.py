@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
 from gpunode.config import Settings, StacksSettings
+from gpunode.jobs.steps import SaidByClients, SaidToStand
+from gpunode.metric import Metric
 from gpunode.node.node import Node, NotRecorded
 from gpunode.node.stacks import (
     MOST_FRAMES,
@@ -18,6 +21,7 @@ from gpunode.node.stacks import (
     parse,
     stacks_of,
 )
+from gpunode.source import WHOLE_NODE, Place, Reading, Source
 from gpunode.verdict.case import Evidence
 from gpunode.verdict.findings import status
 from gpunode.verdict.looking import LOOKED, LOOKS_AFTER, Looking
@@ -173,6 +177,33 @@ def test_what_was_seen_of_a_stall_is_told_no_longer_once_it_is_over() -> None:
         actor.states = {"compute": 1.0}
     stage.play(60.0)
     assert not any("where it stands" in meaning for meaning in meanings(stage))
+
+
+class Client:
+    """A source that tells what a client says of itself."""
+
+    name = "client"
+    every = 2.0
+    metrics: tuple[Metric, ...] = ()
+
+    def find(self) -> list[tuple[Place, Source]]:
+        return [(WHOLE_NODE, self)]
+
+    def read(self) -> Reading:
+        frames = (Frame("read_shard", "/home/a/data/shards.py", 142),)
+        return Reading((), SaidByClients((SaidToStand(LATE, 50.0, frames),)))
+
+
+def test_where_nobody_may_look_the_word_of_the_client_counts() -> None:
+    told = Told(replace(stacks(thread(waits_in="pipe_read")), without_python="Permission denied"))
+    cast = actors()
+    looking = Looking(node(told), Settings(stacks=StacksSettings(code=True)))
+    stage = Stage(*cast, finders=(Client(),), views=(looking,))
+    stage.play(40.0)
+    for actor in cast:
+        actor.states = {"idle": 1.0} if actor.index == 1 else {"blocked": 1.0}
+    stage.play(16.0)
+    assert "main thread in data/shards.py:142 read_shard, waiting" in " ".join(meanings(stage))
 
 
 # Which reason

@@ -12,12 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from gpunode.config import Settings, StacksSettings
+from gpunode.node.kernel import parse_stat
 from gpunode.node.local import LocalNode
 from gpunode.node.stacks import ProcessStacks
+from gpunode.verdict.looking import Looking
 from gpunode.verdict.where import main_thread, own_frame, reason_of, sentence
 from tests.conftest import until
 from tests.needs import as_root, need
-from tests.verdict.hangs import FILES, HANGS, HERE, NOT_PYTHON, Hang
+from tests.verdict.hangs import FILES, HANGS, HERE, LOCK, NOT_PYTHON, Hang
+from tests.verdict.stage import Actor, Stage
 
 pytestmark = pytest.mark.integration
 
@@ -87,6 +91,28 @@ def test_file_line_and_function_are_told_of_a_program_that_hangs(
         said = until(lambda: (now := told(pid)) and now if hang.says in told(pid)[0] else None)
     assert wanted in said[0]
     assert said[1] == hang.reason
+
+
+@as_root
+def test_the_verdict_has_the_line_of_a_process_that_hangs(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(LOCK)
+    line = next(n for n, text in enumerate(LOCK.splitlines(), 1) if HERE in text)
+    with running([sys.executable, str(file)]) as pid:
+        until(lambda: stands(pid, line))
+        start = parse_stat(NODE.read_text(f"/proc/{pid}/stat")).start
+        late = Actor(0, processes=((pid, start),))
+        others = [Actor(n, processes=((0, 0.0),)) for n in (1, 2)]
+        settings = Settings(stacks=StacksSettings(code=True))
+        stage = Stage(late, *others, views=(Looking(NODE, settings),))
+        stage.play(40.0)
+        late.states = {"idle": 1.0}
+        for other in others:
+            other.block()
+        stage.play(16.0)
+    assert stage.waited_for == [(0, "lock")]
+    said = " ".join(one.meaning for one in stage.verdict(1).evidence)
+    assert f"GPU 0: main thread in {tmp_path.name}/train.py:{line} step, waiting" in said
 
 
 def told(pid: int) -> tuple[str, str]:

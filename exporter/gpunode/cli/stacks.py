@@ -16,7 +16,7 @@ from gpunode.verdict.where import reason_of, sentence
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ProcessShown:
     """Where one process stands, or why that cannot be told."""
 
     gpu: str
@@ -32,7 +32,7 @@ class Standing:
     why_not: str = ""
 
 
-def look(node: LocalNode, settings: StacksCommandSettings) -> list[Standing]:
+def look(node: LocalNode, settings: StacksCommandSettings) -> list[ProcessShown]:
     """Where the processes stand that were asked for. Raises ``UsageError`` if there are none."""
     if settings.pid is not None:
         return [_one(node, "", settings.pid)]
@@ -54,20 +54,20 @@ def look(node: LocalNode, settings: StacksCommandSettings) -> list[Standing]:
     return [_one(node, index, pid) for pid, index in found.items()]
 
 
-def _one(node: LocalNode, gpu: str, pid: int) -> Standing:
+def _one(node: LocalNode, gpu: str, pid: int) -> ProcessShown:
     try:
         program = printable(node.program(pid), 64)
         stacks = node.stacks(pid)
     except OSError as error:
         gone = error.errno in (errno.ENOENT, errno.ESRCH)
         why = "there is no such process" if gone else error.strerror or str(error)
-        return Standing(gpu, pid, "", "", "", None, why)
+        return ProcessShown(gpu, pid, "", "", "", None, why)
     reason = reason_of(stacks)
     said = sentence(stacks, code=True)
-    return Standing(gpu, pid, program, said, reason.name if reason else "", stacks)
+    return ProcessShown(gpu, pid, program, said, reason.name if reason else "", stacks)
 
 
-def lines(found: list[Standing]) -> Iterator[str]:
+def lines(found: list[ProcessShown]) -> Iterator[str]:
     """What the command prints."""
     for one in found:
         gpu = f"GPU {one.gpu}, " if one.gpu else ""
@@ -107,6 +107,6 @@ def _advised(why: str) -> str:
     return why
 
 
-def as_json(found: list[Standing]) -> list[dict[str, object]]:
+def as_json(found: list[ProcessShown]) -> list[dict[str, object]]:
     """The same for a program."""
     return [asdict(one) for one in found]

@@ -41,6 +41,16 @@ NAME = 80
 """Characters of a kernel's name to report."""
 
 
+STANDS_STILL = 5.0
+"""Seconds without a step or a new phase after which a client tells where its main thread stands."""
+
+FRAMES = 16
+"""The innermost frames of the main thread to report."""
+
+FUNCTION, FILE = 80, 160
+"""Characters of a function's name, and of the end of a file's path, to report."""
+
+
 def socket_path() -> str:
     """The socket to send to."""
     return os.environ.get(SOCKET_VARIABLE, SOCKET)

@@ -21,12 +21,16 @@ from typing import Any
 
 from gpunode.client.protocol import (
     BEST_OF,
+    FILE,
+    FRAMES,
+    FUNCTION,
     KERNELS,
     LARGEST_MESSAGE,
     MEDIAN_OF,
     NAME,
     PHASES,
     REQUEST_BOUNDS,
+    STANDS_STILL,
     STEP_BOUNDS,
     VERSION,
     socket_path,
@@ -68,6 +72,7 @@ class Account:
         self.best_loss: float | None = None
         self._losses: deque[float] = deque(maxlen=BEST_OF)
         self._time: float | None = None
+        self._event: float | None = None
         self._last_step: float | None = None
         self._aside = 0.0
         self._recent: deque[float] = deque(maxlen=MEDIAN_OF)
@@ -87,7 +92,7 @@ class Account:
     def add(self, time: float, phase: str, steps: int, tokens: float, samples: float) -> None:
         """Add an event; the time since the previous one counts towards the phase before it."""
         self.pass_time(time)
-        self.phase = phase
+        self.phase, self._event = phase, time
         if steps:
             if self._last_step is not None:
                 took = max(0.0, time - self._last_step - self._aside)
@@ -147,6 +152,8 @@ class Account:
             "graphs": compiled_graphs(),
             "kernels": self.kernel_seconds,
         }
+        if self._event is not None and (self._time or 0.0) - self._event >= STANDS_STILL:
+            fields["where"] = where()
         if any(self.requests.counts):
             fields["requests"] = {
                 "counts": self.requests.counts,
@@ -172,6 +179,18 @@ def torch_memory() -> dict[str, int] | None:
     return {
         name: sum(figures.get(key, 0) for figures in devices) for name, key in TORCH_MEMORY.items()
     }
+
+
+def where() -> list[tuple[str, str, int]]:
+    """Where the main thread stands: functions, the ends of their files' paths, and lines."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    found: list[tuple[str, str, int]] = []
+    while frame is not None and len(found) < FRAMES:
+        code = frame.f_code
+        name = getattr(code, "co_qualname", code.co_name)  # from Python 3.11 on
+        found.append((name[:FUNCTION], code.co_filename[-FILE:], frame.f_lineno or 0))
+        frame = frame.f_back
+    return found
 
 
 def for_gpus() -> str:

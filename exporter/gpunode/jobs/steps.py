@@ -12,6 +12,7 @@ from pydantic import Field, TypeAdapter
 
 from gpunode.client.protocol import (
     BEST_OF,
+    FRAMES,
     KERNELS,
     MEDIAN_OF,
     NAME,
@@ -27,6 +28,7 @@ from gpunode.gpu.models import model_of
 from gpunode.holders.census import FRESH, Census
 from gpunode.metric import Distribution, Metric, Sample
 from gpunode.node.datagram_socket import Datagram
+from gpunode.node.stacks import Frame, frames_of
 from gpunode.source import MANY, WHOLE_NODE, Absent, Place, Reading, Source
 from gpunode.text import printable
 from gpunode.unread import Unknown
@@ -227,6 +229,8 @@ Events = Annotated[int, Field(ge=0, le=10**6)]
 """Steps or requests in a message: the client's queue holds 65,536."""
 
 Count = Annotated[int, Field(ge=0, le=10**9)]
+Line = Annotated[int, Field(ge=0, le=10**8)]
+Text = Annotated[str, Field(max_length=256)]
 Bytes = Annotated[int, Field(ge=0, le=2**50)]
 
 
@@ -270,6 +274,10 @@ class Message:
     graphs: Count | None = None
     kernels: dict[str, Seconds] = field(default_factory=dict)
     requests: Counted | None = None
+    where: Annotated[list[tuple[Text, Text, Line]], Field(max_length=FRAMES)] = field(
+        default_factory=list
+    )
+    """Where the main thread stands: functions, files and lines, the innermost first."""
 
 
 MESSAGE = TypeAdapter(Message)
@@ -285,6 +293,24 @@ def parse(text: str) -> Message:
     if not {message.phase, *message.phases} <= set(PHASES) or len(message.kernels) > KERNELS:
         raise ValueError("an unknown phase, or too many kernels")
     return message
+
+
+@dataclass(frozen=True, slots=True)
+class SaidToStand:
+    """Where the main thread of a process stands, by its own word."""
+
+    pid: int
+    start: float
+    """Ticks since boot."""
+
+    frames: tuple[Frame, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SaidByClients:
+    """Where the processes stand that have reported no step for a while."""
+
+    processes: tuple[SaidToStand, ...]
 
 
 @dataclass(slots=True)
@@ -324,6 +350,9 @@ class OfProcess:
 
     graphs: int = 0
     """The graphs compiled so far, to count increases from."""
+
+    frames: tuple[Frame, ...] = ()
+    """Where its main thread stood at its last message, if it had reported no step for a while."""
 
     kernels: dict[str, float] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
@@ -365,6 +394,7 @@ class OfProcess:
             self.baseline = min(message.median, self.baseline or message.median)
         self.allocator = message.memory or self.allocator
         self.graphs = self.graphs if message.graphs is None else message.graphs
+        self.frames = frames_of(message.where)
         if message.kernels:
             self.kernels = self._named(message.kernels)
         self.work.append((now, message.flops or 0.0, sum(message.phases.values())))
@@ -611,7 +641,14 @@ class TrainingSteps:
                 self._results[self._take(datagram, now)] += 1
         self._results["dropped"] += dropped
         cut = (MORE_MESSAGES.seen("", dropped), IMPOSSIBLE.seen("", self._impossible))
-        return Reading(tuple(self._samples(now)), unread=tuple(one for one in cut if one.times))
+        unread = tuple(one for one in cut if one.times)
+        return Reading(tuple(self._samples(now)), SaidByClients(tuple(self._stand(now))), unread)
+
+    def _stand(self, now: float) -> Iterator[SaidToStand]:
+        for training in self._trainings.values():
+            for pid, process in training.processes.items():
+                if process.frames and now - process.heard <= SILENCE:
+                    yield SaidToStand(pid, process.start, process.frames)
 
     def _look_at_gpus(self, now: float, within: float) -> None:
         """Update which process is on which GPU; one on several counts for the first."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpunode.config import Settings
 from gpunode.holders.owner import Started
 from gpunode.jobs.owners import OwnersDetail
+from gpunode.jobs.steps import SaidByClients, SaidToStand
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import parse_stat
 from gpunode.node.node import Node, NotRecorded
@@ -17,7 +18,7 @@ from gpunode.source import Reading, Readings
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.facts import At
 from gpunode.verdict.source import Judged, Judgement
-from gpunode.verdict.where import Look, Looks
+from gpunode.verdict.where import Looks, StackLook
 
 LOOKS_AFTER = (10.0, 60.0, 540.0)
 """Seconds after which a stall or straggler is looked at: the last is before the watchdog of PyTorch
@@ -51,7 +52,7 @@ class Stall:
     began: float
     seen: float
     looked: int = 0
-    looks: tuple[Look, ...] = ()
+    looks: tuple[StackLook, ...] = ()
 
 
 class Looking:
@@ -83,14 +84,18 @@ class Looking:
             due = LOOKS_AFTER[stall.looked : stall.looked + 1]
             if late in groups and due and now - stall.began >= due[0]:
                 stall.looked = sum(now - stall.began >= after for after in LOOKS_AFTER)
-                stall.looks = tuple(self._look(late, groups[late], owners, readings.clock.time()))
+                said = [
+                    one for told in readings.details(SaidByClients) for one in told.detail.processes
+                ]
+                looks = self._look(late, groups[late], owners, readings.clock.time())
+                stall.looks = tuple(_with_word(look, said) for look in looks)
         samples = (Sample(LOOKED, (result,), float(n)) for result, n in self._results.items())
         looks = (look for stall in self._stalls.values() for look in stall.looks)
         return Reading(tuple(samples), Looks(tuple(looks), self.code))
 
     def _look(
         self, late: tuple[At, ...], waiting: list[At], owners: dict[At, OwnersDetail], time: float
-    ) -> Iterator[Look]:
+    ) -> Iterator[StackLook]:
         looked: set[int] = set()
         for gpus, most in ((late, LATE), (waiting, WAITING)):
             for at, process in list(_processes(gpus, owners))[:most]:
@@ -99,7 +104,7 @@ class Looking:
                 looked.add(process.pid)
                 stacks = self._stacks(process)
                 if stacks is not None:
-                    yield Look(
+                    yield StackLook(
                         at,
                         process.pid,
                         process.start,
@@ -124,6 +129,20 @@ class Looking:
             return None
         self._results["kernel" if found.without_python else "python"] += 1
         return found
+
+
+def _with_word(look: StackLook, said: Iterable[SaidToStand]) -> StackLook:
+    """The look, with what the process itself says where py-spy saw nothing."""
+    if any(thread.frames for thread in look.stacks.threads):
+        return look
+    for one in said:
+        if (one.pid, one.start) == (look.pid, look.start):
+            threads = tuple(
+                replace(thread, frames=one.frames) if thread.thread == look.pid else thread
+                for thread in look.stacks.threads
+            )
+            return replace(look, stacks=replace(look.stacks, threads=threads))
+    return look
 
 
 def _groups(judged: Iterable[Judgement]) -> dict[tuple[At, ...], list[At]]:

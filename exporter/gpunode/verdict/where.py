@@ -118,7 +118,7 @@ STATES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class StackLook:
     """Where the process on a GPU stood at a time, in seconds since the epoch."""
 
     at: At
@@ -141,17 +141,17 @@ class Look:
 class Looks:
     """The last looks at the processes that others wait for, and at some that wait."""
 
-    looks: tuple[Look, ...]
+    looks: tuple[StackLook, ...]
     code: bool = False
     """Whether files, functions and lines may be told."""
 
-    def of(self, at: At, processes: Iterable[Started]) -> Look | None:
+    def of(self, at: At, processes: Iterable[Started]) -> StackLook | None:
         """The look at the process on a GPU that others wait for, if it still is there."""
         there = {(process.pid, process.start) for process in processes}
         of_gpu = (one for one in self.looks if one.at == at and not one.waits)
         return next((one for one in of_gpu if (one.pid, one.start) in there), None)
 
-    def sentence(self, look: Look) -> str:
+    def sentence(self, look: StackLook) -> str:
         """Where a process stands, whose it is, and where one stands that waits for it."""
         said = sentence(look.stacks, self.code)
         if not said:
