@@ -32,7 +32,7 @@ def test_the_wheel_holds_the_package_with_its_types_and_incidents(wheel: Path) -
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     place = f"gpunode-{__version__}.data/data/lib/systemd/system"
     units = {f"{place}/{unit.name}" for unit in (ROOT / "exporter/systemd").iterdir()}
-    assert len(units) == 5
+    assert len(units) == 6
     assert {name.partition("/")[0] for name in names - units} == {"gpunode"}
     assert units <= names
     assert {"gpunode/py.typed", "gpunode/client/__init__.py"} <= names

@@ -178,6 +178,7 @@ class Privileged:
     def kubelet(self, path: str) -> socket.socket:
         """A connection to the kubelet at a socket, which may be mounted only where a helper is."""
         try:
+            os.stat(path)  # says what is missing, also of a path that is too long for a socket
             return sockets.kubelet(path, KUBELET_WAIT)
         except (PermissionError, FileNotFoundError) as error:
             return socket.socket(fileno=self._helper("sockets", error).ask("kubelet")[1][0])
