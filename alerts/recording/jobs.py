@@ -48,7 +48,15 @@ from alerts.settings import (
 from gpunode.gpu.ledger import STATES
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.causes.cause import Cause
-from gpunode.verdict.reasons import AT_WORK, CPU_BOUND, GONE, STOPPED
+from gpunode.verdict.reasons import (
+    AT_WORK,
+    CPU_BOUND,
+    DEBUGGER,
+    EXITING,
+    GONE,
+    SLEEPING,
+    STOPPED,
+)
 
 ROLES = "-(?:master|workers?|launcher|chief|ps|head|leader|node)"
 RANDOM = "[bcdfghjklmnpqrstvwxz2456789]"
@@ -105,7 +113,9 @@ OWN_CAUSES = _causes(lambda cause: cause.slows_its_gpu)
 """What a GPU's verdict says if the GPU itself or its host is slow, rather than its share of the
 model larger."""
 
-OWN_REASONS = "|".join(reason.name for reason in (GONE, STOPPED, CPU_BOUND))
+OWN_REASONS = "|".join(
+    reason.name for reason in (GONE, STOPPED, CPU_BOUND, DEBUGGER, EXITING, SLEEPING)
+)
 """Why a process does not come, where that is the making of the job and not of the node."""
 
 COSTS = (
@@ -766,9 +776,9 @@ OF_STALLS: tuple[Record, ...] = (
             f"or on ({JOB}) job:gpunode_server_stuck:seconds"
         ),
         purpose="Jobs that stand still by their own making: when they came to, each process that "
-        "the others wait for had ended, was stopped, or kept a CPU busy. So do servers whose "
-        "engine has running requests and gives no token. The rule reads its own "
-        "past, so that a page does not move to somebody else.",
+        "the others wait for had ended or was about to, was stopped, stood in a debugger, slept, "
+        "or kept a CPU busy. So do servers whose engine has running requests and gives no token. "
+        "The rule reads its own past, so that a page does not move to somebody else.",
         given={
             **TRAINS,
             **TRAINS_B,
