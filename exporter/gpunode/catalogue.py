@@ -19,7 +19,15 @@ from pydantic.fields import FieldInfo
 
 from gpunode.audit.source import CHECKS
 from gpunode.cli.commands import COMMANDS
-from gpunode.config import STORIES, CommandSettings, HostSettings, leaves, option, variable
+from gpunode.config import (
+    STORIES,
+    CommandSettings,
+    HostSettings,
+    is_shared,
+    leaves,
+    option,
+    variable,
+)
 from gpunode.driver.nvidia import xids
 from gpunode.export.web.app import create_app
 from gpunode.export.web.entrance import Entrance
@@ -196,7 +204,7 @@ def _setting(path: tuple[str, ...], field: FieldInfo) -> Setting:
     if get_origin(field.annotation) is Literal:
         written = f"{written} {{{','.join(get_args(field.annotation))}}}"
     description = field.description or ""
-    if field.is_required():  # the command line is the only place for it
+    if not is_shared(field):
         return Setting(written, "", "", "", description)
     in_file = key if key != "config.file" else ""  # a file does not name another
     return Setting(written, variable(path), in_file, _written(field.default), description)

@@ -41,6 +41,9 @@ DAY = 86_400
 Seconds = Annotated[float, Field(ge=1, le=DAY)]
 """An interval that is no shorter than what is read changes."""
 
+ASKED = "on the command line alone"
+"""Marks a setting that no file and no variable has, such as one with the name of a section."""
+
 LARGEST_FILE = 1 << 16
 """The most characters of a file of settings, each of which may take 250 bytes to read as YAML."""
 
@@ -509,10 +512,10 @@ class StacksCommandSettings(CommandSettings):
 
     path: PathSettings = PathSettings()
 
-    gpu: str = Field(
+    gpu: Annotated[str, ASKED] = Field(
         "", pattern=r"^\d{0,4}$", description="index of the GPU to look at; empty for all"
     )
-    pid: int | None = Field(
+    pid: Annotated[int | None, ASKED] = Field(
         None, ge=1, le=1 << 31, description="process to look at, instead of those on GPUs"
     )
     json_output: bool = Field(False, alias="json", description="print JSON instead of text")
@@ -737,6 +740,11 @@ def first_mistake(error: ValidationError) -> str:
     return f"{name}: {message}" if name else message
 
 
+def is_shared(field: FieldInfo) -> bool:
+    """Whether a setting may be in the environment and in a file, not only on the command line."""
+    return not field.is_required() and ASKED not in field.metadata
+
+
 def _shared() -> set[SettingName]:
     """The settings of all commands that may be in the environment and in a file."""
     kinds = [CommandSettings]
@@ -746,7 +754,7 @@ def _shared() -> set[SettingName]:
         path
         for kind in kinds
         for path, field in leaves(kind.model_fields)
-        if not field.is_required()  # the command line is the only place for it
+        if is_shared(field)
     }
 
 
@@ -780,7 +788,7 @@ def _own(fields: Mapping[str, FieldInfo], content: Mapping[str, Any]) -> dict[st
     found = {}
     for name, field in fields.items():
         key = field.alias or name
-        if key in content:
+        if key in content and is_shared(field):
             section, value = _section(field), content[key]
             if section and isinstance(value, dict):
                 value = _own(section.model_fields, value)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpunode.cli.commands import COMMANDS, main
-from gpunode.config import leaves, option
+from gpunode.config import is_shared, leaves, option
 
 PATIENCE = 120.0
 """Seconds for what takes a few, on a machine that is busy with other tests."""
@@ -112,3 +112,15 @@ def test_an_option_of_another_command_is_refused_and_told_whose_it_is(
         assert given in said.err
         having = [other for other in COMMANDS if given in options(other)]
         assert said.err.rstrip().endswith(", ".join(having))
+
+
+def test_no_setting_of_a_file_has_the_name_of_a_section() -> None:
+    """A file serves all commands, and would mean one thing for some and another for others."""
+    shared = {
+        path
+        for kind, _ in COMMANDS.values()
+        for path, field in leaves(kind.model_fields)
+        if is_shared(field)
+    }
+    sections = {path[:length] for path in shared for length in range(1, len(path))}
+    assert not shared & sections
