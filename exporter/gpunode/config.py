@@ -750,12 +750,7 @@ def _shared() -> set[SettingName]:
     kinds = [CommandSettings]
     for kind in kinds:  # which grows
         kinds += kind.__subclasses__()
-    return {
-        path
-        for kind in kinds
-        for path, field in leaves(kind.model_fields)
-        if is_shared(field)
-    }
+    return {path for kind in kinds for path, field in leaves(kind.model_fields) if is_shared(field)}
 
 
 def _check_environment(shared: Iterable[SettingName]) -> None:
