@@ -49,6 +49,9 @@ OTHERS = {
 }
 """What does not come from the exporter, and its labels."""
 
+ONE_IN = 5
+"""One in so many scenarios is a test, which takes minutes; ``make scenarios`` plays all of them."""
+
 Show = Callable[[str], None]
 
 
@@ -70,7 +73,7 @@ def show(capsys: pytest.CaptureFixture[str]) -> Show:
 def test_who_is_notified_of_what(show: Show) -> None:
     need("promtool")
     need("alertmanager", "prometheus-alertmanager")
-    found = outcomes(SCENARIOS)
+    found = outcomes({name: SCENARIOS[name] for name in sorted(SCENARIOS)[::ONE_IN]})
     show(table(found))
     assert {one.name: told for one in found if (told := one.surprises())} == {}
 
