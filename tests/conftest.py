@@ -14,6 +14,7 @@ from typing import TypeVar
 import hypothesis
 import pluggy
 import pytest
+from playwright.sync_api import Browser, sync_playwright
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpunode.loop.watch import Watch
@@ -93,6 +94,17 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     reasons = config.stash.get(skipped, list[str]())
     for line in needs.farewell(reasons):
         print(line)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium."""
+    executable = needs.need("chromium")
+    with sync_playwright() as playwright:
+        sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+        started = playwright.chromium.launch(executable_path=executable, args=sandbox)
+        yield started
+        started.close()
 
 
 @pytest.fixture(autouse=True)

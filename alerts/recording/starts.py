@@ -33,6 +33,10 @@ _RANKS_BEFORE = (
 recorded of a job that gives its GPUs away may be older."""
 
 _STARTS = f"job:gpunode_job:gpus unless on ({JOB}) job:gpunode_workless:seconds"
+_SETTLED = f"({_STARTS} and on ({JOB}) job:gpunode_job:gpus offset 30s)"
+"""Jobs that hold GPUs since before the last evaluation of the rule that says for how long they have
+not worked: another group has it, which may be evaluated later."""
+
 _WORKED = "last_over_time(job:gpunode_workless:seconds[3m])"
 
 SINCE = series("job:gpunode_start:since", workload="train")
@@ -47,7 +51,7 @@ OF_STARTS: tuple[Record, ...] = (
         interval=FOR_HOURS,
         expression=(
             f"(job:gpunode_start:since and on ({JOB}) ({_STARTS})) "
-            f"or on ({JOB}) (time() + 0 * ({_STARTS} unless on ({JOB}) {PROCESSES_STAY}))"
+            f"or on ({JOB}) (time() - 30 + 0 * ({_SETTLED} unless on ({JOB}) {PROCESSES_STAY}))"
         ),
         purpose="When a job that holds GPUs and has yet to work began to, as Unix time; the rule "
         "reads its own past.",

@@ -19,6 +19,7 @@ from alerts.recording import RECORDS
 from alerts.recording.capacity import TESTED_AT
 from alerts.recording.faults import CORDONED as CORDONED_NODES
 from alerts.recording.faults import SPARE
+from alerts.rule_files import rule_files
 from gpunode.metric import Metric
 
 Labels = Mapping[str, str]
@@ -32,6 +33,14 @@ OF_THE_JOB = dict(zip(IDENTITY["job"][1:], TRAIN, strict=True))
 CORDONED: Given = {
     series("kube_node_spec_unschedulable", node=NODE_A, instance="10.0.0.9:8080"): 1.0
 }
+
+FIRST = ("recording", "cluster_recording", "cluster_at_once")
+IN_ORDER = [
+    group["name"]
+    for name, file in sorted(rule_files().items(), key=lambda file: file[0] not in FIRST)
+    for group in file["groups"]
+]
+"""The groups of rules, each after those on which it rests."""
 
 LEAST_QUIET = 80
 """Minutes of quiet before an alert is made to fire, which is more than what signals look back on,

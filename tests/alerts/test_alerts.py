@@ -64,21 +64,12 @@ from gpunode.verdict.overdue import STALLS
 from gpunode.verdict.reasons import REASONS
 from gpunode.verdict.workload import KINDS
 from tests.alerts import rule_tests
-from tests.alerts.rule_tests import Case, Course, Phases
+from tests.alerts.rule_tests import FIRST, IN_ORDER, Case, Course, Phases
 from tests.needs import find
 
 ROOT = Path(__file__).parents[2]
 ALERTS = ROOT / "alerts"
 ROWS = {row.alert: row for row in THRESHOLDS}
-
-
-FIRST = ("recording", "cluster_recording", "cluster_at_once")
-IN_ORDER = [
-    group["name"]
-    for name, file in sorted(rule_files().items(), key=lambda file: file[0] not in FIRST)
-    for group in file["groups"]
-]
-"""The groups of rules, each after those on which it rests."""
 
 
 def run(

@@ -13,8 +13,8 @@ from alerts.examples import HELD, owner, series
 from alerts.model import Series
 from alerts.recording.versions import JOB_INFO, NODE_INFO
 from tests.alerts import rule_tests
-from tests.alerts.rule_tests import Case
-from tests.alerts.test_alerts import FIRST, IN_ORDER, run, shipped
+from tests.alerts.rule_tests import FIRST, IN_ORDER, Case
+from tests.alerts.test_alerts import run, shipped
 
 CHANGE = 130
 """The minute of the change: two hours with whole samples are over."""

@@ -11,8 +11,8 @@ from alerts.model import Series
 from alerts.recording import losses
 from alerts.rule_files import EXPRESSIONS, RECORDED
 from alerts.thresholds.table import THRESHOLDS
-from tests.alerts.rule_tests import Case, Phases, record_case
-from tests.alerts.test_alerts import FIRST, play, shipped
+from tests.alerts.rule_tests import FIRST, Case, Phases, record_case
+from tests.alerts.test_alerts import play, shipped
 
 COUNT = "namespace:gpunode_gpu_bottleneck:count"
 LOST = "job:gpunode_gpu_lost:rate5m"

@@ -4,7 +4,7 @@
 minute by minute but in a hurry, to a real Alertmanager with the shipped routes, which notifies a
 webhook.
 
-python -m tests.bench.scenarios [part of a name] [--folder FOLDER] [--rates]
+python -m tests.bench.scenarios [part of a name] [--folder FOLDER] [--backwards] [--rates]
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from typing import Any
 
 import yaml
 
+from tests.alerts.rule_tests import IN_ORDER
 from tests.alerts.scenarios.fleet import Fleet
 from tests.alerts.scenarios.shorthand import FAILURES, FOLDER, Scenario, Severity, Wanted, by_file
 from tests.bench.incidents import ALERTMANAGER, RULES
@@ -128,10 +129,14 @@ def together(chosen: Mapping[str, Scenario]) -> list[list[str]]:
     return [pack for _, pack in sorted(zip(costs, packs, strict=True), reverse=True)]
 
 
-def promtool_file(chosen: Mapping[str, Scenario], rules: Path = RULES) -> dict[str, Any]:
+def promtool_file(
+    chosen: Mapping[str, Scenario], rules: Path = RULES, order: Sequence[str] = IN_ORDER
+) -> dict[str, Any]:
     """A file for promtool that expects nothing to fire, so that promtool says what does.
 
     It leaves out the rules on which no alert rests, and which look back further than promtool may.
+    Promtool would evaluate the groups of rules in an order of its own at every run. Prometheus has
+    no order: ``--backwards`` has each group evaluated before those on which it rests.
     """
     every = next(iter(chosen.values())).every
     end = max(one.lasts for one in chosen.values())
@@ -140,6 +145,7 @@ def promtool_file(chosen: Mapping[str, Scenario], rules: Path = RULES) -> dict[s
             str(path) for path in rules.glob("*.yaml") if path.stem != "cluster_losses"
         ),
         "evaluation_interval": f"{every}s",
+        "group_eval_order": list(order),
         "tests": [
             {
                 "interval": f"{every}s",
@@ -163,11 +169,13 @@ LABEL = re.compile(r', (\w+)="((?:[^"\\]|\\.)*)"')
 SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
 
-def evaluated(chosen: Mapping[str, Scenario], rules: Path = RULES) -> dict[str, Timeline]:
+def evaluated(
+    chosen: Mapping[str, Scenario], rules: Path = RULES, order: Sequence[str] = IN_ORDER
+) -> dict[str, Timeline]:
     """What fires in each scenario, from one run of promtool."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "test.json"
-        path.write_text(json.dumps(promtool_file(chosen, rules)))
+        path.write_text(json.dumps(promtool_file(chosen, rules, order)))
         command = [need("promtool"), "test", "rules", str(path)]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
     output = ran.stdout + ran.stderr
@@ -195,11 +203,13 @@ def evaluated(chosen: Mapping[str, Scenario], rules: Path = RULES) -> dict[str, 
     }
 
 
-def timelines(chosen: Mapping[str, Scenario], rules: Path = RULES) -> dict[str, Timeline]:
+def timelines(
+    chosen: Mapping[str, Scenario], rules: Path = RULES, order: Sequence[str] = IN_ORDER
+) -> dict[str, Timeline]:
     """What fires in each scenario."""
     packs = [{name: chosen[name] for name in pack} for pack in together(chosen)]
     with ThreadPoolExecutor(os.cpu_count()) as side_by_side:
-        found = side_by_side.map(lambda pack: evaluated(pack, rules), packs)
+        found = side_by_side.map(lambda pack: evaluated(pack, rules, order), packs)
         return dict(item for part in found for item in part.items())
 
 
@@ -455,9 +465,9 @@ def rates(failures: Mapping[str, Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
 
 
-def outcomes(chosen: Mapping[str, Scenario]) -> list[Outcome]:
+def outcomes(chosen: Mapping[str, Scenario], order: Sequence[str] = IN_ORDER) -> list[Outcome]:
     """What comes of scenarios; Alertmanager has a second try, slowly, at those that differ."""
-    found = timelines(chosen)
+    found = timelines(chosen, order=order)
     by_scenario = notified(found)
 
     def judged(name: str) -> Outcome:
@@ -474,6 +484,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.scenarios")
     parser.add_argument("part", nargs="?", default="", help="of the name of a scenario or its file")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the files are")
+    parser.add_argument("--backwards", action="store_true", help="evaluate the groups from the end")
     parser.add_argument("--rates", action="store_true", help="print only how many are exact")
     arguments = parser.parse_args()
     files = {
@@ -481,7 +492,8 @@ def main() -> None:
         for name, scenarios in by_file(arguments.folder).items()
         if (own := {n: s for n, s in scenarios.items() if arguments.part in f"{name}.yaml {n}"})
     }
-    found = outcomes({name: one for own in files.values() for name, one in own.items()})
+    order = IN_ORDER[::-1] if arguments.backwards else IN_ORDER
+    found = outcomes({name: one for own in files.values() for name, one in own.items()}, order)
     if not arguments.rates:
         print(table(found))
     failed = {one.name: one.failure() for one in found}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.alerts.rule_tests import Case, with_labels
-from tests.alerts.test_alerts import FIRST, play, shipped
+from tests.alerts.rule_tests import FIRST, Case, with_labels
+from tests.alerts.test_alerts import play, shipped
 from tests.bench.sums import AT_ANY_TIME, GPUS, HELD, HELD_UP, SUMS, impossible
 
 ENDS = 40

@@ -32,7 +32,7 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser
 
 from alerts.recording import RECORDS
 from dashboards.boards import capacity
@@ -457,18 +457,14 @@ CUT = """[...document.querySelectorAll("table, p, h2, h3, dl")]
 
 
 @pytest.mark.integration
-def test_nothing_but_charts_is_wider_than_a_phone(folder: Path) -> None:
-    executable = need("chromium")
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        for width in (390, 1280):
-            page = started.new_page(viewport={"width": width, "height": 844})
-            for name in ("report", "team-models"):
-                page.goto((folder / f"{name}.html").as_uri())
-                assert page.evaluate("document.documentElement.scrollWidth") == width
-                assert page.evaluate(CUT) == []
-            page.close()
-        started.close()
+def test_nothing_but_charts_is_wider_than_a_phone(folder: Path, browser: Browser) -> None:
+    for width in (390, 1280):
+        page = browser.new_page(viewport={"width": width, "height": 844})
+        for name in ("report", "team-models"):
+            page.goto((folder / f"{name}.html").as_uri())
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+            assert page.evaluate(CUT) == []
+        page.close()
 
 
 @pytest.mark.parametrize(

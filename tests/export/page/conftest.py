@@ -1,32 +1,18 @@
-"""A browser, and scenes served to it."""
+"""Scenes served to a browser."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.daemon import PATIENCE
-from tests.needs import need
 
 expect.set_options(timeout=1000 * PATIENCE)
 
 FRESH = 5000
 """Milliseconds between two looks of the page at the node."""
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """Debian's Chromium."""
-    executable = need("chromium")
-    with sync_playwright() as playwright:
-        sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
-        started = playwright.chromium.launch(executable_path=executable, args=sandbox)
-        yield started
-        started.close()
 
 
 @contextmanager

@@ -406,4 +406,4 @@ def test_a_report_is_printed_on_white(browser: Browser) -> None:
         paper = "getComputedStyle(document.body).backgroundColor"
         assert page.evaluate(paper) == "rgb(21, 23, 26)"
         page.emulate_media(media="print")
-        assert page.evaluate(paper) == "rgb(252, 252, 250)"
+        assert page.evaluate(paper) == "rgb(255, 255, 255)"
