@@ -1,5 +1,7 @@
 """Runs a program under a seccomp profile, as container runtimes do: ``seccomp.py FILE COMMAND``.
 
+``--allow=NAME,NAME`` before the command adds system calls.
+
 https://docs.kernel.org/userspace-api/seccomp_filter.html
 """
 
@@ -11,6 +13,7 @@ import os
 import re
 import struct
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 NUMBER = re.compile(r"^#define __NR_(\w+)\s+(\d+)$", re.MULTILINE)
@@ -23,11 +26,11 @@ LOAD, EQUAL, RETURN = 0x20, 0x15, 0x06
 """BPF: load a word of the call's description, compare it, and return what becomes of the call."""
 
 
-def program(profile: Path) -> bytes:
-    """The filter: what the profile names is allowed, all else fails with EPERM."""
+def program(profile: Path, more: Collection[str] = ()) -> bytes:
+    """The filter: what the profile names and ``more`` are allowed, all else fails with EPERM."""
     allowed = {
         name for rule in json.loads(profile.read_text())["syscalls"] for name in rule["names"]
-    }
+    }.union(more)
     numbers = [int(n) for name, n in NUMBER.findall(NUMBERS.read_text()) if name in allowed]
     steps = [(LOAD, 0, 0, 0)]
     for number in numbers:
@@ -35,9 +38,9 @@ def program(profile: Path) -> bytes:
     return b"".join(struct.pack("=HBBI", *step) for step in [*steps, (RETURN, 0, 0, REFUSE)])
 
 
-def confine(profile: Path) -> None:
+def confine(profile: Path, more: Collection[str] = ()) -> None:
     """Put this process under the profile for good."""
-    filter_ = program(profile)
+    filter_ = program(profile, more)
     buffer = ctypes.create_string_buffer(filter_, len(filter_))
     header = struct.pack("@HP", len(filter_) // 8, ctypes.addressof(buffer))
     libc = ctypes.CDLL(None, use_errno=True)
@@ -47,5 +50,8 @@ def confine(profile: Path) -> None:
 
 
 if __name__ == "__main__":
-    confine(Path(sys.argv[1]))
-    os.execvp(sys.argv[2], sys.argv[2:])
+    file, *command = sys.argv[1:]
+    _, found, names = command[0].partition("--allow=")
+    command = command[1:] if found else command
+    confine(Path(file), names.split(","))
+    os.execvp(command[0], command)

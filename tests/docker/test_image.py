@@ -18,7 +18,11 @@ from tests.docker import container
 from tests.fakes.kubelet import kubelet
 from tests.fakes.nvml import FakeDriver, build
 from tests.helm.test_chart import PROFILES
-from tests.helm.test_chart_profiles import programs_of, shows_what_it_promises
+from tests.helm.test_chart_profiles import (
+    looks_where_a_process_stands,
+    programs_of,
+    shows_what_it_promises,
+)
 
 OWNER = "gpunode_gpu_owner_info"
 
@@ -91,6 +95,12 @@ def test_in_the_pod_of_each_profile_it_shows_what_that_promises(
     image: container.Image, profile: str, tmp_path: Path
 ) -> None:
     shows_what_it_promises(profile, tmp_path, programs_of(image))
+
+
+def test_its_helper_looks_where_a_process_of_a_tenant_stands(
+    image: container.Image, tmp_path: Path
+) -> None:
+    looks_where_a_process_stands(tmp_path, programs_of(image))
 
 
 def test_there_is_nothing_to_open_a_shell_with_or_to_install_more(image: container.Image) -> None:

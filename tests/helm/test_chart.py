@@ -369,16 +369,17 @@ Rights = tuple[set[str], set[str]]
 SOCKETS: dict[str, Rights] = {"sockets": (set(), {KUBELET})}
 ALL_SOCKETS: dict[str, Rights] = {"sockets": (set(), {KUBELET, "/run/gpunode to write"})}
 FILES = {"files": (OF_FILES, OF_NODE | LOGS)}
+STACKS = {"stacks": ({"DAC_READ_SEARCH", "SYS_PTRACE"}, {"/proc"})}
 NETWORK = {"network": ({"SYS_ADMIN", "SYS_PTRACE"}, {"/proc"})}
 RIGHTS: dict[str, tuple[set[str], set[str], dict[str, Rights]]] = {
     "restricted": (set(), set(), {}),
     "node": (set(), OF_NODE, {}),
     "pods": (set(), OF_NODE, SOCKETS),
-    "jobs": ({"hostPID"}, OF_NODE | {"/run/gpunode"}, ALL_SOCKETS | FILES),
+    "jobs": ({"hostPID"}, OF_NODE | {"/run/gpunode"}, ALL_SOCKETS | FILES | STACKS),
     "network": (
         {"hostPID", "hostNetwork"},
         OF_NODE | {"/run/gpunode"},
-        ALL_SOCKETS | FILES | NETWORK,
+        ALL_SOCKETS | FILES | STACKS | NETWORK,
     ),
 }
 """Of each profile: namespaces of the node, folders that the daemon sees, and capabilities and

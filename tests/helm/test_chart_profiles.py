@@ -3,7 +3,8 @@
 Bubblewrap makes the container's mounts and namespaces; it gets the user and capabilities as from a
 container runtime, and the seccomp profile is the project's. The node is this machine, whose driver,
 kubelet and job are fakes. In the container are this machine's programs; test_image.py has
-those of the image there.
+those of the image there. The helper that runs a program makes calls that only the runtime's own
+profile allows.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 import psutil
 import pytest
 
+from gpunode.helper.confine import RUNS
 from gpunode.helper.serve import work_of
 from helm.generate import CHART
 from tests.attacks.seccomp import NUMBERS
@@ -95,9 +97,11 @@ def own_programs() -> Programs:
         **{name: Path(name) for name in ("/usr", "/etc")},
         "/python": PYTHON.parents[1],
         "/site": Path(sysconfig.get_path("purelib")),
-        "/app": ROOT / "exporter",
+        "/app/gpunode": ROOT / "exporter/gpunode",
+        "/app/bin": Path(sysconfig.get_path("scripts")),
     }
-    root = [word for place, path in placed.items() for word in ("--ro-bind", str(path), place)]
+    root = ["--perms", "0755", "--dir", "/app"]
+    root += [word for place, path in placed.items() for word in ("--ro-bind", str(path), place)]
     for name in ("bin", "lib", "lib64", "sbin"):
         root += ["--symlink", f"usr/{name}", f"/{name}"]
     environment = {
@@ -164,9 +168,10 @@ def rights(pod: dict[str, Any], container: dict[str, Any], python: str) -> list[
     known = dict(CAPABILITY.findall(HEADER.read_text()))
     kept = ",".join(known[name] for name in own["capabilities"].get("add", ()))
     user, group = str(who["runAsUser"]), str(who["runAsGroup"])
+    more = RUNS if container["name"] == "helper-stacks" else ()
     return [
         *(python, f"{CONFINE}/rights.py", user, group, kept),
-        *(python, f"{CONFINE}/seccomp.py", f"{SECCOMP}/seccomp.json"),
+        *(python, f"{CONFINE}/seccomp.py", f"{SECCOMP}/seccomp.json", f"--allow={','.join(more)}"),
     ]
 
 
@@ -193,6 +198,19 @@ class Pod:
     def status(self) -> dict[str, dict[str, str]]:
         """Of each container, what the kernel says of the program in it."""
         return {name: status_of(inside(one)) for name, one in self.containers.items()}
+
+    def execute(self, programs: Programs, *command: str) -> str:
+        """What a command of gpunode says in the daemon's container and as its user."""
+        enter = [need("nsenter"), f"--target={inside(self.containers['gpunode'])}", "--mount"]
+        enter += ["--pid", "--net", "--setuid=65534", "--setgid=65534"]
+        ran = subprocess.run(
+            [*enter, programs.python, "-m", "gpunode", *command],
+            env=dict(programs.environment),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return ran.stdout + ran.stderr
 
 
 @contextmanager
@@ -285,13 +303,14 @@ def shows_what_it_promises(profile: str, folder: Path, programs: Programs) -> No
             held = CAPABILITIES.get(name, set())
             assert status["Uid"].split() == ["65534" if name == "gpunode" else "0"] * 4
             assert capabilities(status["CapPrm"]) == capabilities(status["CapBnd"]) == held
-            assert capabilities(status["CapAmb"]) == capabilities(status["CapInh"]) == set()
+            lent = held if name == "helper-stacks" else set()
+            assert capabilities(status["CapAmb"]) == capabilities(status["CapInh"]) == lent
             assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
 
 
 CAPABILITIES = {
     f"helper-{name}": set(work_of(name, "", "", "").capabilities) - {"SYSLOG"}
-    for name in ("files", "network")
+    for name in ("files", "stacks", "network")
 }
 """Of the containers that have any: what their work takes, and the kernel's log is in none."""
 
@@ -310,6 +329,39 @@ def families(text: str) -> set[str]:
 def failing(text: str) -> list[str]:
     """The sources whose reads fail; each would make a ticket for ever."""
     return re.findall(r'^gpunode_source_up{.*source="(\w+)".*} 0', text, re.MULTILINE)
+
+
+HANGS = """
+import threading
+lock = threading.Lock()
+def waits_for_a_lock():
+    lock.acquire()
+waits_for_a_lock()
+print("waits", flush=True)
+waits_for_a_lock()
+"""
+
+
+def test_a_helper_looks_where_a_process_of_a_tenant_stands(tmp_path: Path) -> None:
+    looks_where_a_process_stands(tmp_path, own_programs())
+
+
+def looks_where_a_process_stands(folder: Path, programs: Programs) -> None:
+    """Fails unless ``gpunode stacks``, run as by ``kubectl exec``, tells where a job hangs."""
+    as_tenant = [need("setpriv"), f"--reuid={TENANT}", f"--regid={TENANT}", "--clear-groups"]
+    job = [*as_tenant, str(PYTHON), "-c", HANGS]
+    with (
+        running("jobs", folder, programs) as pod,
+        subprocess.Popen(job, stdout=subprocess.PIPE) as hangs,
+    ):
+        try:
+            assert hangs.stdout
+            assert hangs.stdout.readline() == b"waits\n"
+            places = ("--path.rootfs=/host", f"--path.helpers={HELPERS}/sockets")
+            command = ["stacks", f"--pid={hangs.pid}", *places]
+            until(lambda: "waits_for_a_lock" in pod.execute(programs, *command))
+        finally:
+            hangs.kill()
 
 
 TRIES = """

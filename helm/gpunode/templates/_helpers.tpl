@@ -165,6 +165,13 @@ the privilege that it has not. */}}
   "hostPaths" (ternary $hostPaths (concat $hostPaths (list "/var/log/pods" "/var/log/containers")) .Values.hostRoot)
 ) -}}
 {{- end -}}
+{{- if and (ge $level 3) (dig "enabled" true (.Values.stacks | default dict)) -}}
+{{- $helpers = append $helpers (dict
+  "name" "stacks"
+  "capabilities" (list "DAC_READ_SEARCH" "SYS_PTRACE")
+  "hostPaths" (list "/proc")
+) -}}
+{{- end -}}
 {{- if ge $level 4 -}}
 {{- $helpers = append $helpers (dict
   "name" "network"
