@@ -82,7 +82,7 @@ def test_without_any_right_it_serves_all_that_needs_none(
         with suppress(AssertionError):  # which would not say what differs
             until(lambda: names(inside) == names(outside) - PRIVILEGED)
         assert names(outside) - names(inside) == PRIVILEGED
-        assert not names(inside) - names(outside)
+        assert names(inside) - names(outside) == set()
         lines = Path(f"/proc/{inside.process.pid}/status").read_text().splitlines()
     status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
     assert status["Uid"].split() == ["65534"] * 4
