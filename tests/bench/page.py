@@ -13,7 +13,7 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 from pydantic import BaseModel
 
-from gpunode.export.history import History, Ring
+from gpunode.incidents.history import History, Ring
 from gpunode.export.web.api import history
 from gpunode.export.web.node import node
 from gpunode.export.web.prepared import Prepared

@@ -9,7 +9,7 @@ from typing import cast
 from gpunode.audit.source import Audited, Result
 from gpunode.config import Settings
 from gpunode.driver.driver import DriverError
-from gpunode.export.history import History
+from gpunode.incidents.history import History
 from gpunode.gpu.activity import MEMORY_TOTAL, MEMORY_USED, TEMPERATURE, UTILIZATION
 from gpunode.gpu.health import INFO
 from gpunode.gpu.nvlink import NVLINK_UP
