@@ -533,6 +533,33 @@ class TopSettings(DaemonSettings):
     json_output: bool = Field(False, alias="json", description="print JSON once instead")
 
 
+class IncidentsCommandSettings(DaemonSettings):
+    """List the incidents that a running daemon, or its folder, has kept."""
+
+    folder: Annotated[Path | None, ASKED] = Field(
+        None, description="folder in which a daemon kept them, to be read in its place"
+    )
+    json_output: bool = Field(False, alias="json", description="print JSON instead of text")
+
+
+class IncidentCommandSettings(DaemonSettings):
+    """Show an incident: what happened, who waited for whom, where in the code, and what to do."""
+
+    incident: CliPositionalArg[str] = Field(
+        "latest", description="ID of the incident, as `gpunode incidents` lists it, or latest"
+    )
+    folder: Annotated[Path | None, ASKED] = Field(
+        None, description="folder in which a daemon kept it, to be read in its place"
+    )
+    html: Annotated[Path | None, ASKED] = Field(
+        None, description="file to write it to, as one page of HTML that can be mailed"
+    )
+    tape: Annotated[Path | None, ASKED] = Field(
+        None, description="file to write its tape to, for `gpunode replay`"
+    )
+    json_output: bool = Field(False, alias="json", description="print JSON instead of text")
+
+
 class StacksCommandSettings(CommandSettings):
     """Show where the processes on the GPUs of this node stand, in Python and in the kernel."""
 

@@ -31,6 +31,8 @@ from gpunode.config import (
     DcgmSettings,
     DemoSettings,
     DoctorSettings,
+    IncidentCommandSettings,
+    IncidentsCommandSettings,
     NcclBenchSettings,
     PathSettings,
     RecordSettings,
@@ -271,6 +273,34 @@ def stacks(settings: StacksCommandSettings) -> None:
             print("\n".join(lines(found)), end="")
     if any(one.stacks is None for one in found):
         sys.exit(1)
+
+
+def list_incidents(settings: IncidentsCommandSettings) -> None:
+    """Print the incidents that are kept."""
+    from gpunode.cli.incidents import Source, table
+    from gpunode.incidents.incident import BRIEFS
+
+    found = Source(settings).briefs()
+    with streams.printing():
+        if settings.json_output:
+            print(BRIEFS.dump_json(found, indent=2).decode())
+        else:
+            print("\n".join(table(found)))
+
+
+def show_incident(settings: IncidentCommandSettings) -> None:
+    """Print an incident, or write it to files."""
+    from gpunode.cli.incidents import Source, lines, write
+    from gpunode.incidents.incident import as_json
+
+    source = Source(settings)
+    incident = source.incident(settings.incident)
+    written = write(source, incident, settings)
+    with streams.printing():
+        if settings.json_output:
+            print(as_json(incident).decode())
+        else:
+            print("\n".join(written or lines(incident)))
 
 
 def audit_node(settings: AuditSettings) -> None:
@@ -526,6 +556,8 @@ COMMANDS: dict[str, tuple[type[CommandSettings], Callable[[Any], None]]] = {
     "demo": (DemoSettings, demo),
     "top": (TopSettings, top),
     "stacks": (StacksCommandSettings, stacks),
+    "incidents": (IncidentsCommandSettings, list_incidents),
+    "incident": (IncidentCommandSettings, show_incident),
     "audit": (AuditSettings, audit_node),
     "doctor": (DoctorSettings, doctor),
     "nccl-bench": (NcclBenchSettings, nccl_bench),

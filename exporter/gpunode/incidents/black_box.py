@@ -46,6 +46,7 @@ from gpunode.verdict.case import WaitedFor
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.facts import At
 from gpunode.verdict.findings import PRESSING, NodeStatus, counted, status
+from gpunode.verdict.shortages import NodeFigure
 from gpunode.verdict.where import Looks, StackLook
 
 log = logging.getLogger(__name__)
@@ -92,9 +93,7 @@ LONGEST_WHERE = 160
 COUNT = Metric(
     "gpunode_incidents_total",
     "counter",
-    "Incidents of which the black box has kept what is known: "
-    + "; ".join(f"`{kind}`, {words}" for kind, words in KINDS.items())
-    + ".",
+    "Incidents that began, of each of which the black box keeps what is known (docs/incidents.md).",
     ("kind",),
 )
 INFO = Metric(
@@ -133,6 +132,7 @@ class Watched:
     moments: list[Moment] = field(default_factory=list)
     looks: dict[tuple[int, float], StackLook] = field(default_factory=dict)
     processes: dict[tuple[str, int, float], OnGpu] = field(default_factory=dict)
+    figures: tuple[NodeFigure, ...] = ()
     left_out: int = 0
     kept: float | None = None
     taped: float | None = None
@@ -363,6 +363,7 @@ class BlackBox:
             now,
             sign,
             set(sign.gpus),
+            figures=node.figures,
             moments=[moment for moment in self._moments if moment.time >= began - BEFORE],
         )
         if not sign.lasts:
@@ -416,7 +417,7 @@ class BlackBox:
         incident = self._incident(one, readings, node, len(tape), complete=complete)
         kept = Kept(incident.brief, gzip.compress(as_json(incident), 1, mtime=0), tape)
         self._remember(kept)
-        if self.folder is not None and (anew or complete or before is None):
+        if self.folder is not None:
             self._write(self.folder, kept, tape if anew else b"")
 
     def _write(self, folder: Folder, kept: Kept, tape: bytes) -> None:
@@ -497,6 +498,7 @@ class BlackBox:
             tuple(sorted(one.moments, key=lambda moment: moment.time)),
             tuple(one.looks.values()),
             tuple(one.processes.values()),
+            one.figures,
             tuple(times[:count]),
             tuple(gpu.first(count) for gpu in drawn),
             one.left_out,

@@ -7,6 +7,7 @@ another name before it takes its own, so a crash at any time loses nothing that 
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import io
 import os
@@ -26,19 +27,24 @@ LARGEST_FILE = 64 << 20
 class Folder:
     """A folder of incidents of at most so many bytes; the oldest are removed first."""
 
-    def __init__(self, path: Path, most_bytes: int) -> None:
-        """Make it, private to this user. Raises ``OSError``, also if it is another user's."""
+    def __init__(self, path: Path, most_bytes: int | None = None) -> None:
+        """Open it; to write, it is made, and made private. Raises ``OSError``.
+
+        So it does for a folder of another user, to whom nothing is given.
+        """
         self.path = path
-        self.most_bytes = most_bytes
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._at = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        found = os.fstat(self._at)
-        if found.st_uid != os.geteuid():
+        self.most_bytes = most_bytes or 0
+        if most_bytes is not None:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._at = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if most_bytes is None:
+            return
+        if os.fstat(self._at).st_uid != os.geteuid():
             os.close(self._at)
-            raise PermissionError(1, "belongs to another user", str(path))
+            raise PermissionError(errno.EPERM, "it belongs to another user", str(path))
         os.fchmod(self._at, 0o700)
         for name in os.listdir(self._at):
-            if name.endswith(FRESH):  # of a daemon that was killed while it wrote
+            if name.startswith(".") and name.endswith(FRESH):  # of a daemon that was killed
                 self._remove(name)
 
     def write(self, name: str, incident: bytes, tape: bytes) -> None:
@@ -93,7 +99,9 @@ class Folder:
             self._remove(f"{other}{INCIDENT}")
             total -= taken
         if total > self.most_bytes:
-            raise OSError(28, "an incident is larger than incident.folder-bytes", str(self.path))
+            raise OSError(
+                errno.ENOSPC, "an incident is larger than incident.folder-bytes", str(self.path)
+            )
 
     def _write(self, name: str, data: bytes) -> None:
         fresh = f".{name}{FRESH}"
@@ -118,10 +126,10 @@ class Folder:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with open(os.open(name, flags, dir_fd=self._at), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise OSError(22, "not a regular file", name)
+                raise OSError(errno.EINVAL, "not a regular file", name)
             data = file.read(LARGEST_FILE + 1)
         if len(data) > LARGEST_FILE:
-            raise OSError(27, "too large", name)
+            raise OSError(errno.EFBIG, "too large", name)
         return data
 
 

@@ -11,6 +11,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from gpunode.incidents.history import GpuHistory
 from gpunode.text import printable
 from gpunode.verdict.case import Evidence, WaitedFor
+from gpunode.verdict.shortages import NodeFigure
 from gpunode.verdict.where import StackLook
 
 Kind = Literal["stall", "slow", "gpu_lost", "xid", "out_of_memory", "crash_loop"]
@@ -115,6 +116,9 @@ class Incident:
     """Where processes stood, at each look; without `stacks.code` only what the kernel says."""
 
     processes: tuple[OnGpu, ...] = ()
+    figures: tuple[NodeFigure, ...] = ()
+    """What GPUs may wait for on the node, as it was when the incident began: pressure, disks, links."""
+
     times: tuple[float, ...] = ()
     """Of the points of `history`."""
 
