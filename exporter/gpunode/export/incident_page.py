@@ -32,12 +32,13 @@ AROUND = 90.0
 
 CSS = """
 :root { color-scheme: light dark }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
+  overflow-wrap: anywhere }
 h1 { font-size: 1.4rem } h2 { font-size: 1.1rem; margin-top: 2rem }
 table { border-collapse: collapse; width: 100% }
 th, td { text-align: left; vertical-align: top; padding: .2rem .8rem .2rem 0;
-  border-bottom: 1px solid #8884; overflow-wrap: anywhere }
-td:first-child { white-space: nowrap; font-variant-numeric: tabular-nums }
+  border-bottom: 1px solid #8884 }
+td:first-child { min-width: 4.5rem; font-variant-numeric: tabular-nums }
 pre { overflow-x: auto; padding: .6rem; border: 1px solid #8884; font-size: 13px }
 .near td:first-child { font-weight: bold }
 .key span { display: inline-block; margin-right: 1rem } .key i { display: inline-block;

@@ -137,6 +137,11 @@ class Watched:
     kept: float | None = None
     taped: float | None = None
 
+    def notice(self, key: tuple[str, int, float], process: OnGpu) -> None:
+        """Add a process that is on one of its GPUs."""
+        if key not in self.processes and len(self.processes) < MOST_PROCESSES:
+            self.processes[key] = process
+
     def note(self, moment: Moment) -> None:
         """Add what happened."""
         if len(self.moments) >= MOST_MOMENTS:
@@ -294,7 +299,7 @@ class BlackBox:
         for key, one in found.items():
             for watched in self._watched:
                 if any(gpu == one.gpu for gpu, _ in watched.gpus):
-                    watched.processes.setdefault(key, one)
+                    watched.notice(key, one)
             if before is not None and key not in before:
                 yield _moment(time, "process", f"{_named(one)} came to GPU {one.gpu}", (one.gpu,))
         for key, one in (before or {}).items():
@@ -370,7 +375,7 @@ class BlackBox:
             one.note(_moment(time, "finding", sign.title, labels_of(node, sign.gpus)))
         for key, process in (self._processes or {}).items():
             if any(gpu == process.gpu for gpu, _ in one.gpus) or not one.gpus:
-                one.processes[key] = process
+                one.notice(key, process)
         self._watched.append(one)
         self._count[sign.kind] += 1
         log.warning("incident %s begins: %s", one.id, sign.title)

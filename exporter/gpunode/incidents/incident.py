@@ -117,7 +117,7 @@ class Incident:
 
     processes: tuple[OnGpu, ...] = ()
     figures: tuple[NodeFigure, ...] = ()
-    """What GPUs may wait for on the node, as it was when the incident began: pressure, disks, links."""
+    """What GPUs may wait for on the node, as it was when it began: pressure, disks, links."""
 
     times: tuple[float, ...] = ()
     """Of the points of `history`."""
