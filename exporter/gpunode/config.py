@@ -552,7 +552,9 @@ class IncidentCommandSettings(DaemonSettings):
         None, description="folder in which a daemon kept it, to be read in its place"
     )
     html: Annotated[Path | None, ASKED] = Field(
-        None, description="file to write it to, as one page of HTML that can be mailed"
+        None,
+        description="file to write it to, as one page of HTML that can be mailed; - for standard "
+        "output",
     )
     tape: Annotated[Path | None, ASKED] = Field(
         None, description="file to write its tape to, for `gpunode replay`"

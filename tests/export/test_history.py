@@ -11,11 +11,11 @@ from typing import TypeVar
 import pytest
 from starlette.testclient import TestClient
 
-from gpunode.incidents.history import MOST_GPUS, POINTS, STEP, History
 from gpunode.export.web.app import create_app
 from gpunode.gpu.activity import MEMORY_USED, SECONDS
 from gpunode.gpu.ledger import STATES
 from gpunode.gpu.power import ENERGY
+from gpunode.incidents.history import MOST_GPUS, POINTS, STEP, History
 from gpunode.metric import Metric
 from gpunode.node.node import SteppedClock
 from gpunode.source import Key, Met, Reported, Silent

@@ -228,7 +228,8 @@ def test_what_follows_is_part_of_the_incident_up_to_the_end_of_each_process() ->
     box.play(60)
     fail(late)
     box.play(540)
-    first.leave(), late.leave()  # the watchdog ends the job after ten minutes
+    for actor in (first, late):
+        actor.leave()  # the watchdog ends the job after ten minutes
     box.play(400)
     (found,) = box.incidents
     brief = found.brief

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser
 
 from gpunode.export.incident_page import page
 from gpunode.incidents.history import GpuHistory
-from gpunode.incidents.incident import Incident, Moment, OnGpu, as_json, parse
+from gpunode.incidents.incident import Happening, Incident, OnGpu, as_json, parse
 from gpunode.node.stacks import Frame, ProcessStacks, ThreadStack
 from gpunode.verdict.case import Evidence, WaitedFor
 from gpunode.verdict.where import StackLook
@@ -61,7 +61,7 @@ def hostile() -> Incident:
         EVIL,
         (Evidence(EVIL, 1.0, 1.0, EVIL),),
         (WaitedFor((EVIL, EVIL), "unknown", EVIL),),
-        (Moment(1e9, "kernel", EVIL, (EVIL,)),),
+        (Happening(1e9, "kernel", EVIL, (EVIL,)),),
         (look,),
         (OnGpu(EVIL, 7, 1.0, EVIL, EVIL, 1e9, 1e9 + 5, EVIL),),
         (),

@@ -277,10 +277,10 @@ def stacks(settings: StacksCommandSettings) -> None:
 
 def list_incidents(settings: IncidentsCommandSettings) -> None:
     """Print the incidents that are kept."""
-    from gpunode.cli.incidents import Source, table
+    from gpunode.cli.incidents import IncidentStore, table
     from gpunode.incidents.incident import BRIEFS
 
-    found = Source(settings).briefs()
+    found = IncidentStore(settings).briefs()
     with streams.printing():
         if settings.json_output:
             print(BRIEFS.dump_json(found, indent=2).decode())
@@ -290,12 +290,12 @@ def list_incidents(settings: IncidentsCommandSettings) -> None:
 
 def show_incident(settings: IncidentCommandSettings) -> None:
     """Print an incident, or write it to files."""
-    from gpunode.cli.incidents import Source, lines, write
+    from gpunode.cli.incidents import IncidentStore, lines, write
     from gpunode.incidents.incident import as_json
 
-    source = Source(settings)
-    incident = source.incident(settings.incident)
-    written = write(source, incident, settings)
+    store = IncidentStore(settings)
+    incident = store.incident(settings.incident)
+    written = write(store, incident, settings)
     with streams.printing():
         if settings.json_output:
             print(as_json(incident).decode())

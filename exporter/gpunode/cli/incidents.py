@@ -19,11 +19,14 @@ ANSWER_TIMEOUT = 10.0
 
 LATEST = "latest"
 
+OUT = Path("-")
+"""In place of a file: standard output."""
+
 LONGEST_LINE = 1000
 """Characters of a line."""
 
 
-class Source:
+class IncidentStore:
     """Where incidents are read: a daemon, or the folder that one has kept them in."""
 
     def __init__(self, settings: IncidentsCommandSettings | IncidentCommandSettings) -> None:
@@ -143,14 +146,16 @@ def _lines(incident: Incident) -> Iterator[str]:
         yield f"  {one.series} = {one.value:g} (limit {one.threshold:g}): {one.meaning}"
 
 
-def write(source: Source, incident: Incident, settings: IncidentCommandSettings) -> list[str]:
-    """Write the files that are asked for; returns what was written. Raises ``UsageError``."""
+def write(store: IncidentStore, incident: Incident, settings: IncidentCommandSettings) -> list[str]:
+    """Write the files that are asked for; returns what to print. Raises ``UsageError``."""
     written = []
+    if settings.html == OUT:
+        return [page(incident)]
     if settings.html is not None:
         _private(settings.html, page(incident).encode())
         written.append(f"{settings.html}: the incident as a page")
     if settings.tape is not None:
-        tape = source.tape(incident.brief.id)
+        tape = store.tape(incident.brief.id)
         _private(settings.tape, tape)
         written.append(f"{settings.tape}: its tape, for `gpunode replay {settings.tape}`")
     return written

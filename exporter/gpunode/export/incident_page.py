@@ -12,7 +12,7 @@ from html import escape
 from gpunode.export import palette
 from gpunode.gpu.ledger import STATES
 from gpunode.incidents.history import GpuHistory
-from gpunode.incidents.incident import KINDS, Brief, Incident, Moment, OnGpu
+from gpunode.incidents.incident import KINDS, Brief, Happening, Incident, OnGpu
 from gpunode.node.stacks import ThreadStack
 from gpunode.text import printable
 from gpunode.verdict.reasons import REASONS
@@ -26,6 +26,9 @@ MOST_THREADS = 16
 
 LONGEST = 1000
 """Characters of a text."""
+
+FUTURE = 1e11
+"""Seconds since the epoch that no incident has."""
 
 AROUND = 90.0
 """Seconds before and after the beginning whose moments are marked."""
@@ -87,6 +90,8 @@ def tag(name: str, text: object, **attributes: str) -> str:
 
 def moment_of(seconds: float) -> str:
     """A time for a person, in UTC."""
+    if not 0 <= seconds < FUTURE:
+        return "at a time that cannot be"
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
 
 
@@ -164,7 +169,7 @@ def _thread(one: ThreadStack) -> Iterator[str]:
 
 
 def _history(incident: Incident) -> str:
-    if len(incident.times) < 2:
+    if len(incident.times) < 2 or incident.times[-1] <= incident.times[0]:
         return ""
     used = [state for state in STATES if any(state in gpu.states for gpu in incident.history)]
     key = "".join(
@@ -212,7 +217,7 @@ def _moments(incident: Incident) -> str:
     )
 
 
-def _of_moment(moment: Moment, began: float) -> tuple[Iterable[object], bool]:
+def _of_moment(moment: Happening, began: float) -> tuple[Iterable[object], bool]:
     after = moment.time - began
     return (f"{round(after) + 0:+d} s", moment.what, moment.text), abs(after) <= AROUND
 

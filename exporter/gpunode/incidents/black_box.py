@@ -24,9 +24,9 @@ from gpunode.incidents.history import GpuHistory, History
 from gpunode.incidents.incident import (
     KINDS,
     Brief,
+    Happening,
     Incident,
     Kind,
-    Moment,
     OnGpu,
     What,
     as_json,
@@ -34,10 +34,10 @@ from gpunode.incidents.incident import (
     without_tape,
 )
 from gpunode.incidents.overheard import Overheard
-from gpunode.incidents.signs import Sign, Signs, labels_of, owners_of, processes_on
+from gpunode.incidents.signs import IncidentSign, Signs, labels_of, owners_of, processes_on
 from gpunode.metric import Metric, Sample
 from gpunode.nccl.ras import AWAITED
-from gpunode.node.kernel import parse_end, parse_stat
+from gpunode.node.endings import in_words
 from gpunode.node.node import Node
 from gpunode.node.rolling_tape import CHUNK, MOST_LAST, RollingTape, without_code
 from gpunode.node.tape import RecordingNode
@@ -113,7 +113,7 @@ MORE_INCIDENTS, MORE_MOMENTS = limit("incidents"), limit("moments")
 
 
 @dataclass(slots=True)
-class Watched:
+class OpenIncident:
     """An incident that goes on, or was over a short time ago. Moments are monotonic."""
 
     id: str
@@ -125,11 +125,11 @@ class Watched:
     seen: float
     """When a sign of it was last seen."""
 
-    sign: Sign
+    sign: IncidentSign
     gpus: set[At]
     owners: tuple[str, ...] = ()
     waits: tuple[WaitedFor, ...] = ()
-    moments: list[Moment] = field(default_factory=list)
+    moments: list[Happening] = field(default_factory=list)
     looks: dict[tuple[int, float], StackLook] = field(default_factory=dict)
     processes: dict[tuple[str, int, float], OnGpu] = field(default_factory=dict)
     figures: tuple[NodeFigure, ...] = ()
@@ -142,7 +142,7 @@ class Watched:
         if key not in self.processes and len(self.processes) < MOST_PROCESSES:
             self.processes[key] = process
 
-    def note(self, moment: Moment) -> None:
+    def note(self, moment: Happening) -> None:
         """Add what happened."""
         if len(self.moments) >= MOST_MOMENTS:
             self.left_out += 1
@@ -189,9 +189,9 @@ class BlackBox:
                 why = error.strerror or error
                 raise UsageError(f"incident.folder: {settings.folder}: {why}") from error
         self._signs = Signs()
-        self._watched: list[Watched] = []
+        self._watched: list[OpenIncident] = []
         self._pending: dict[tuple[Kind, frozenset[At]], tuple[float, float, float]] = {}
-        self._moments: deque[Moment] = deque(maxlen=MOST_MOMENTS)
+        self._moments: deque[Happening] = deque(maxlen=MOST_MOMENTS)
         self._told: dict[tuple[tuple[str, ...], str], str] = {}
         self._causes: dict[At, str] = {}
         self._processes: dict[tuple[str, int, float], OnGpu] | None = None
@@ -250,7 +250,7 @@ class BlackBox:
         if self.folder is not None:
             yield from UNWRITTEN.at(float(self._unwritten))
 
-    def _happened(self, readings: Readings, node: NodeStatus, time: float) -> Iterator[Moment]:
+    def _happened(self, readings: Readings, node: NodeStatus, time: float) -> Iterator[Happening]:
         """What has changed on the node since the last look."""
         told = {
             (one.gpus, one.remedy): one.title
@@ -283,7 +283,7 @@ class BlackBox:
 
     def _processes_changed(
         self, on: Mapping[At, Iterable[Started]], time: float
-    ) -> Iterator[Moment]:
+    ) -> Iterator[Happening]:
         """Note which processes came to GPUs and which are gone."""
         before = self._processes
         found: dict[tuple[str, int, float], OnGpu] = {}
@@ -300,6 +300,9 @@ class BlackBox:
             for watched in self._watched:
                 if any(gpu == one.gpu for gpu, _ in watched.gpus):
                     watched.notice(key, one)
+            if key not in (before or {}):
+                with suppress(OSError):  # from now on, the kernel tells how it ends
+                    self.node.ended(one.pid, one.start)
             if before is not None and key not in before:
                 yield _moment(time, "process", f"{_named(one)} came to GPU {one.gpu}", (one.gpu,))
         for key, one in (before or {}).items():
@@ -314,16 +317,14 @@ class BlackBox:
 
     def _end(self, one: OnGpu, time: float) -> str:
         """How a process ended, as far as the kernel says."""
+        ended = ""
+        with suppress(OSError):
+            status = self.node.ended(one.pid, one.start)
+            ended = "" if status is None else in_words(status)
         about = (line for line in self.overheard.kernel_since(time - OVER) if _names(line, one.pid))
-        if line := next(about, ""):
-            return line
-        with suppress(OSError, ValueError):
-            stat = self.node.read_text(f"/proc/{one.pid}/stat")
-            if parse_stat(stat).start == one.start:
-                return parse_end(stat) or "it still runs, and has left the GPU"
-        return ""
+        return "; ".join(filter(None, (ended, next(about, ""))))
 
-    def _confirmed(self, node: NodeStatus, readings: Readings) -> Iterator[Sign]:
+    def _confirmed(self, node: NodeStatus, readings: Readings) -> Iterator[IncidentSign]:
         """The signs that count: at once, or once they have lasted."""
         now = readings.clock.monotonic()
         time = readings.clock.time()
@@ -344,7 +345,7 @@ class BlackBox:
             if now - seen <= CONFIRMED:
                 self._pending.setdefault(key, (since, at, seen))
 
-    def _take(self, sign: Sign, readings: Readings, node: NodeStatus) -> bool:
+    def _take(self, sign: IncidentSign, readings: Readings, node: NodeStatus) -> bool:
         """Let a sign begin an incident, or be part of one; returns whether there are too many."""
         now, time = readings.clock.monotonic(), readings.clock.time()
         for one in self._watched:
@@ -360,7 +361,7 @@ class BlackBox:
             return True
         since, began, _ = self._pending.get((sign.kind, sign.gpus), (now, time, now))
         first = labels_of(node, sign.gpus)[:1]
-        one = Watched(
+        one = OpenIncident(
             self._new_id(began, sign.kind, first[0] if first else "node"),
             sign.kind,
             began,
@@ -390,7 +391,7 @@ class BlackBox:
             each for each in (name, *(f"{name}-{n}" for n in range(2, 9999))) if each not in taken
         )
 
-    def _look(self, one: Watched, readings: Readings, node: NodeStatus) -> None:
+    def _look(self, one: OpenIncident, readings: Readings, node: NodeStatus) -> None:
         """Note where processes stand, whom they wait for, and whose they are."""
         one.owners = owners_of(node, one.gpus) or one.owners
         judged = [gpu.verdict for gpu in node.gpus if gpu.at in one.gpus and gpu.verdict]
@@ -409,7 +410,9 @@ class BlackBox:
                 if not look.waits and (said := told.detail.sentence(look)):
                     one.note(_moment(look.time, "where", said, (look.at[0],)))
 
-    def _keep(self, one: Watched, readings: Readings, node: NodeStatus, *, complete: bool) -> None:
+    def _keep(
+        self, one: OpenIncident, readings: Readings, node: NodeStatus, *, complete: bool
+    ) -> None:
         """Keep an incident as it is known now, in memory and in the folder."""
         now = readings.clock.monotonic()
         before = self.find(one.id)
@@ -470,7 +473,7 @@ class BlackBox:
         self.kept = tuple(found)
 
     def _incident(
-        self, one: Watched, readings: Readings, node: NodeStatus, tape: int, *, complete: bool
+        self, one: OpenIncident, readings: Readings, node: NodeStatus, tape: int, *, complete: bool
     ) -> Incident:
         """The incident as it is known now."""
         finding = one.sign.finding
@@ -510,8 +513,8 @@ class BlackBox:
         )
 
 
-def _moment(time: float, what: What, text: str, gpus: tuple[str, ...]) -> Moment:
-    return Moment(round(time, 1), what, clean(text), gpus)
+def _moment(time: float, what: What, text: str, gpus: tuple[str, ...]) -> Happening:
+    return Happening(round(time, 1), what, clean(text), gpus)
 
 
 def _owner(process: Started) -> str:

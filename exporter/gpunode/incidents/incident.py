@@ -26,6 +26,9 @@ KINDS: dict[Kind, str] = {
 }
 """The kinds, with what each means."""
 
+Time = Annotated[float, Field(ge=0, lt=1e11, allow_inf_nan=False)]
+"""Seconds since the epoch."""
+
 What = Literal["finding", "verdict", "where", "process", "kernel", "nccl"]
 
 ID = re.compile(
@@ -41,10 +44,10 @@ LARGEST = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class Happening:
     """Something that happened on the node at a time, in seconds since the epoch."""
 
-    time: float
+    time: Time
     what: What
     text: str
     gpus: tuple[str, ...] = ()
@@ -62,10 +65,10 @@ class OnGpu:
 
     rank: str
     owner: str
-    seen: float
+    seen: Time
     """When it was first seen, in seconds since the epoch."""
 
-    gone: float | None = None
+    gone: Time | None = None
     """When it was first missed; None while it is there."""
 
     end: str = ""
@@ -79,8 +82,8 @@ class Brief:
     id: str
     kind: Kind
     node: str
-    began: float
-    over: float | None
+    began: Time
+    over: Time | None
     """When it was last seen to go on; None while it does."""
 
     complete: bool
@@ -109,7 +112,7 @@ class Incident:
     waits: tuple[WaitedFor, ...] = ()
     """The GPUs that others wait for, and why they do not come."""
 
-    moments: tuple[Moment, ...] = ()
+    moments: tuple[Happening, ...] = ()
     """What happened on the node, oldest first."""
 
     looks: tuple[StackLook, ...] = ()
@@ -119,7 +122,7 @@ class Incident:
     figures: tuple[NodeFigure, ...] = ()
     """What GPUs may wait for on the node, as it was when it began: pressure, disks, links."""
 
-    times: tuple[float, ...] = ()
+    times: tuple[Time, ...] = ()
     """Of the points of `history`."""
 
     history: tuple[GpuHistory, ...] = ()

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpunode.host.kernel_log import kind_of, level_of, message_of
 from gpunode.host.kernel_trouble import troubled
-from gpunode.incidents.incident import Moment, clean
+from gpunode.incidents.incident import Happening, clean
 from gpunode.node.node import Clock, KeptLines
 from gpunode.node.rolling_tape import RollingTape
 
@@ -27,9 +27,9 @@ class Overheard:
         self.clock = clock
         self.tape = tape
         self._lock = threading.Lock()
-        self._kernel: deque[Moment] = deque(maxlen=MOST)
-        self._nccl: deque[Moment] = deque(maxlen=MOST)
-        self._new: deque[Moment] = deque(maxlen=2 * MOST)
+        self._kernel: deque[Happening] = deque(maxlen=MOST)
+        self._nccl: deque[Happening] = deque(maxlen=MOST)
+        self._new: deque[Happening] = deque(maxlen=2 * MOST)
 
     def answer(self, of: str, call: str, ask: Callable[[], Any]) -> Any:
         """Ask, record the question with its answer or error, and pass that on."""
@@ -40,7 +40,7 @@ class Overheard:
             self._keep(self._nccl, _of_nccl(of, answer, self.clock.time()))
         return answer
 
-    def new(self) -> list[Moment]:
+    def new(self) -> list[Happening]:
         """The lines since the last call."""
         with self._lock:
             found = list(self._new)
@@ -52,7 +52,7 @@ class Overheard:
         with self._lock:
             return [moment.text for moment in self._kernel if moment.time >= time]
 
-    def _keep(self, kept: deque[Moment], found: Iterator[Moment]) -> None:
+    def _keep(self, kept: deque[Happening], found: Iterator[Happening]) -> None:
         lines = list(found)[-AT_ONCE:]
         if lines:
             with self._lock:
@@ -60,17 +60,17 @@ class Overheard:
                 self._new.extend(lines)
 
 
-def _of_kernel(path: str, lines: list[str], time: float) -> Iterator[Moment]:
+def _of_kernel(path: str, lines: list[str], time: float) -> Iterator[Happening]:
     """The lines of which a kind is known, or that tell of trouble."""
     for line in lines:
         message = message_of(path, line)
         if message is not None and (kind_of(message) or troubled(message, level_of(path, line))):
-            yield Moment(time, "kernel", clean(message))
+            yield Happening(time, "kernel", clean(message))
 
 
-def _of_nccl(of: str, lines: KeptLines, time: float) -> Iterator[Moment]:
+def _of_nccl(of: str, lines: KeptLines, time: float) -> Iterator[Happening]:
     """What is kept of the lines of NCCL's log; who wrote them is in the path."""
     pid = of.split("/")[2] if of.startswith("/proc/") else ""
     for line in lines.kept:
         if line == "WARN" or "NCCL INFO" in line[:40]:
-            yield Moment(time, "nccl", clean(f"process {pid}: {line}" if pid else line))
+            yield Happening(time, "nccl", clean(f"process {pid}: {line}" if pid else line))

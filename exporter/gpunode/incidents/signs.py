@@ -42,7 +42,7 @@ SHORT = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
+class IncidentSign:
     """Something that is or begins an incident.
 
     What ``lasts`` is told at each look while it goes on; anything else once.
@@ -67,7 +67,7 @@ class Signs:
 
         self._crashes: dict[At, deque[float]] = {}
 
-    def found(self, readings: Readings, now: NodeStatus) -> list[Sign]:
+    def found(self, readings: Readings, now: NodeStatus) -> list[IncidentSign]:
         """The signs since the last look."""
         return [
             *_lost(readings, now),
@@ -77,7 +77,7 @@ class Signs:
             *self._crash_loops(readings, now),
         ]
 
-    def _counts(self, readings: Readings, now: NodeStatus) -> Iterator[Sign]:
+    def _counts(self, readings: Readings, now: NodeStatus) -> Iterator[IncidentSign]:
         """What counters say that grew: the first look only learns what they were."""
         found = {key: value for key, (value, _) in readings.values(COUNTED).items()}
         before, self._counted = self._counted, {**(self._counted or {}), **found}
@@ -92,19 +92,21 @@ class Signs:
                     continue
                 at = frozenset({(of[0], of[1])}) if metric is xids.XIDS else frozenset[At]()
                 where = f"GPU {labels.get((of[0], of[1]), of[0])}" if at else f"GPU at {of[0]}"
-                yield Sign("xid", f"{where}: XID {_xid(of[-1])}", at)
+                yield IncidentSign("xid", f"{where}: XID {_xid(of[-1])}", at)
             elif metric is OOM_KILLS or (metric is kernel_log.EVENTS and of == ("oom_kill",)):
-                yield Sign("out_of_memory", "A process of this node was killed for memory", _NO_GPU)
+                yield IncidentSign(
+                    "out_of_memory", "A process of this node was killed for memory", _NO_GPU
+                )
             elif metric is MEMORY_EVENTS and of[-1] == "oom_kill":
                 where = f"GPU {labels.get((of[0], of[1]), of[0])}"
                 title = f"A process of the job on {where} was killed for memory"
-                yield Sign("out_of_memory", title, frozenset({(of[0], of[1])}))
+                yield IncidentSign("out_of_memory", title, frozenset({(of[0], of[1])}))
             elif metric is TORCH_OOMS:
                 where = f"GPU {labels.get((of[0], of[1]), of[0])}"
                 title = f"The training on {where} ran out of GPU memory"
-                yield Sign("out_of_memory", title, frozenset({(of[0], of[1])}))
+                yield IncidentSign("out_of_memory", title, frozenset({(of[0], of[1])}))
 
-    def _slowed(self, readings: Readings, now: NodeStatus) -> Iterator[Sign]:
+    def _slowed(self, readings: Readings, now: NodeStatus) -> Iterator[IncidentSign]:
         """Trainings whose pace fell at once, and those of which no step comes any more."""
         values = {key: value for key, (value, _) in readings.values(PACE).items()}
         paces: dict[At, float] = {}
@@ -118,13 +120,13 @@ class Signs:
         labels = {gpu.at: gpu.label for gpu in now.gpus}
         for at in sorted(slow):
             title = f"The training on GPU {labels.get(at, at[0])} takes {paces[at]:.1f} times its "
-            yield Sign("slow", f"{title}best step time", frozenset({at}), lasts=True)
+            yield IncidentSign("slow", f"{title}best step time", frozenset({at}), lasts=True)
         stalled = [of[:2] for (m, of), on in values.items() if m is TRAINING_STALLED and on]
         for gpu, uuid in sorted(set(stalled)):
             title = f"No step of the training on GPU {labels.get((gpu, uuid), gpu)} ends"
-            yield Sign("stall", title, frozenset({(gpu, uuid)}), lasts=True)
+            yield IncidentSign("stall", title, frozenset({(gpu, uuid)}), lasts=True)
 
-    def _crash_loops(self, readings: Readings, now: NodeStatus) -> Iterator[Sign]:
+    def _crash_loops(self, readings: Readings, now: NodeStatus) -> Iterator[IncidentSign]:
         moment = readings.clock.monotonic()
         labels = {gpu.at: gpu.label for gpu in now.gpus}
         for one in readings.details(OwnersDetail):
@@ -142,7 +144,7 @@ class Signs:
                     times = f"{CRASHES} times within {(moment - crashes[0]) / 60:.0f} min"
                     title = f"The processes on GPU {labels.get(at, at[0])} ended soon, {times}"
                     crashes.clear()
-                    yield Sign("crash_loop", title, frozenset({at}))
+                    yield IncidentSign("crash_loop", title, frozenset({at}))
 
 
 _NO_GPU: frozenset[At] = frozenset()
@@ -167,16 +169,16 @@ def _xid(number: str) -> str:
     return code.summary if code else number
 
 
-def _lost(readings: Readings, now: NodeStatus) -> Iterator[Sign]:
+def _lost(readings: Readings, now: NodeStatus) -> Iterator[IncidentSign]:
     for one in readings.silent():
         if one.source == GpuActivity.name and one.place.gpu:
             at = one.place.gpu, one.place.uuid
             finding = _about(now, {at})
             title = finding.title if finding else f"GPU {at[0]} does not answer"
-            yield Sign("gpu_lost", title, frozenset({at}), lasts=True, finding=finding)
+            yield IncidentSign("gpu_lost", title, frozenset({at}), lasts=True, finding=finding)
 
 
-def _waits(now: NodeStatus) -> Iterator[Sign]:
+def _waits(now: NodeStatus) -> Iterator[IncidentSign]:
     """What a person is told to mend of GPUs that wait for others, by all that wait for the same."""
     by_label = {gpu.label: gpu.at for gpu in now.gpus}
     causes = {gpu.label: CAUSES[gpu.verdict.cause] for gpu in now.gpus if gpu.verdict is not None}
@@ -186,7 +188,7 @@ def _waits(now: NodeStatus) -> Iterator[Sign]:
         if finding.urgency in PRESSING and waiting:
             kind: Kind = "stall" if STALLED_COLLECTIVE in waiting else "slow"
             gpus = frozenset(by_label[gpu] for gpu in finding.gpus if gpu in by_label)
-            yield Sign(kind, finding.title, gpus, lasts=True, finding=finding)
+            yield IncidentSign(kind, finding.title, gpus, lasts=True, finding=finding)
 
 
 def _about(now: NodeStatus, gpus: Iterable[At]) -> Finding | None:

@@ -57,25 +57,6 @@ def parse_stat(text: str) -> ProcessStat:
     )
 
 
-def parse_end(text: str) -> str:
-    """How a process ended, by its stat file: its state, and field 52, which 0 stands in for.
-
-    The kernel shows that field to who may trace the process, and only until its parent has asked.
-    Empty if it has not ended. Raises ``ValueError``.
-    https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
-    """
-    match = STAT.match(text)
-    fields = match["rest"].split() if match else []
-    if match is None or len(fields) < 49:
-        raise ValueError("not the stat file of a process")
-    if match["state"] not in "ZX":
-        return ""
-    status = int(fields[48]) if fields[48].isdecimal() and len(fields[48]) < 10 else 0
-    if signal := status & 0x7F:
-        return f"it was ended by signal {signal}"
-    return f"it ended with exit code {status >> 8 & 0xFF}" if status else "it has ended"
-
-
 @dataclass(frozen=True, slots=True)
 class Scheduling:
     """How willingly a process gives way: its nice value, and its policy as a number."""

@@ -97,6 +97,7 @@ NODE_CALLS = {
     "listens": NodeCall(),
     "communicates": NodeCall(),
     "stacks": NodeCall(),
+    "ended": NodeCall(),
     "open_files": NodeCall(),
     "round_trips": NodeCall(named_by=0),
     "network_statistics": NodeCall(),
