@@ -426,8 +426,8 @@ INCIDENT = rb"""{"brief": {"id": "20261125T204022Z-stall-0", "kind": "stall", "n
 "without_python": ""}}], "processes": [{"gpu": "1", "pid": 7, "start": 5.0, "rank": "1",
 "owner": "", "seen": 1795639200.0, "gone": 1795639900.0, "end": "it ended"}], "figures":
 [{"column": "io", "name": "I/O pressure", "value": 0.5, "unit": "ratio", "of": null, "limit": 0.2,
-"short": true, "what": "", "remedy": ""}], "times": [1795639212.0, 1795639222.0], "history": [{"gpu": "0",
-"uuid": "GPU-0", "states": {"blocked": [null, 1.0]}, "power_watts": [126.0, null],
+"short": true, "what": "", "remedy": ""}], "times": [1795639212.0, 1795639222.0], "history": [{
+"gpu": "0", "uuid": "GPU-0", "states": {"blocked": [null, 1.0]}, "power_watts": [126.0, null],
 "memory_used_bytes": [1.0, 1.0], "cause": [null, "stalled_collective"]}], "left_out": 1}"""
 
 PY_SPY = json.dumps(

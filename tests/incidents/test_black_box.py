@@ -118,6 +118,13 @@ def test_strangers_read_no_incident(client: str, host: str, tail: str, hang: Pla
     assert "--web.config.file" in answer.json()["detail"]
 
 
+@pytest.mark.parametrize("header", ["forwarded", "x-forwarded-for", "x-real-ip", "via"])
+def test_what_a_proxy_on_the_node_passes_on_is_from_a_stranger(header: str, hang: Played) -> None:
+    client = TestClient(create_app(lambda: hang.loop), base_url=HERE, client=("127.0.0.1", 1))
+    assert client.get("/api/v1/incidents").status_code == 200
+    assert client.get("/api/v1/incidents", headers={header: "for=10.0.0.1"}).status_code == 403
+
+
 def test_a_healthy_run_is_no_incident() -> None:
     played = Played("healthy")
     played.play(1.0)

@@ -61,7 +61,7 @@ IDLE_IN_A_HANG = Advice(
     "soon",
     "held, and has run nothing for a while, as another GPU hangs",
     "If both are of one job, its rank here is the one that does not come: see where it stands, "
-    "`py-spy dump --pid PID`. If they are not, nothing is broken here.",
+    "`gpunode stacks --pid PID`. If they are not, nothing is broken here.",
 )
 """Of an idle GPU, where one hangs and it is not known which GPUs are of its job."""
 
@@ -69,15 +69,15 @@ WHILE_SHORT = Advice(
     "soon",
     "held with nothing to run",
     "The node is past a limit, which may be why: begin there. If that is not of this job, see what "
-    "the process waits for: `py-spy dump --pid PID`.",
+    "the process waits for: `gpunode stacks --pid PID`.",
 )
 """Of a GPU for which nothing on its node is found, though the node is short of something."""
 
 UNREAD = Advice(
     "soon",
     "held with nothing to run, and what may explain it is not all read on this node",
-    "See what the process waits for: `py-spy dump --pid PID`. `gpunode doctor` says what it takes "
-    "to read the rest of the node.",
+    "See what the process waits for: `gpunode stacks --pid PID`. `gpunode doctor` says what it "
+    "takes to read the rest of the node.",
 )
 """Of a GPU for which nothing on its node is found, where it was not looked for everywhere."""
 

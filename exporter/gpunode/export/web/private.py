@@ -16,6 +16,9 @@ HERE = re.compile(r"(?:localhost|127(?:\.[0-9]{1,3}){3}|\[::1\])(?::[0-9]{1,5})?
 """What a client on this node calls the server. A page of another site that had its name resolved to
 a loopback address would call it by that name: https://en.wikipedia.org/wiki/DNS_rebinding"""
 
+PASSED_ON = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+"""What a proxy on this node adds to what somebody else asks through it."""
+
 WHY = (
     "incidents say more of a job than everybody may know: turn on passwords or client certificates "
     "(--web.config.file), or ask on the node itself, at localhost"
@@ -30,6 +33,8 @@ def private(request: Request) -> None:
 
 def _is_here(request: Request) -> bool:
     if request.client is None or not HERE.fullmatch(request.headers.get("host", "")):
+        return False
+    if any(header in request.headers for header in PASSED_ON):
         return False
     try:
         address: ipaddress.IPv4Address | ipaddress.IPv6Address = plain(request.client.host)
