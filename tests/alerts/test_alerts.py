@@ -53,6 +53,7 @@ from gpunode.driver.nvidia.links import NVLINK_ERRORS
 from gpunode.driver.nvidia.xids import OF_NVLINK5, RECOVERY_ACTIONS, UNKNOWN, WORST_FIRST
 from gpunode.export.web.entrance import Entrance
 from gpunode.helper.environment import ENVIRONMENT
+from gpunode.incidents.black_box import BlackBox
 from gpunode.incidents.incident import KINDS as INCIDENT_KINDS
 from gpunode.nccl.bench import COLLECTIVES
 from gpunode.nccl.log import transport
@@ -501,8 +502,9 @@ def _known_values() -> dict[tuple[str, str], set[str]]:
             counter = "gpunode_refused_total" if unknown.bound else "gpunode_unread_total"
             known.setdefault((counter, "source"), set()).add(kind.name)
             known.setdefault((counter, "what"), set()).add(unknown.what)
-    known["gpunode_refused_total", "source"].add(Entrance.name)
-    known["gpunode_refused_total", "what"] |= {one.what for one in Entrance.unknowns}
+    for kept in (Entrance, BlackBox):
+        known["gpunode_refused_total", "source"].add(kept.name)
+        known["gpunode_refused_total", "what"] |= {one.what for one in kept.unknowns}
     for at, values in CONSTANTS.items():
         known.setdefault(at, set()).update(values)
     for record in RECORDS:
