@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from starlette.testclient import TestClient
 
-from gpunode.config import INCIDENTS, IncidentSettings, Settings
+from gpunode.config import INCIDENTS, IncidentSettings, Settings, StacksSettings
+from gpunode.export.incident_page import page
 from gpunode.export.web.app import create_app
 from gpunode.gpu import xids
 from gpunode.incidents import black_box
@@ -21,10 +22,13 @@ from gpunode.jobs import processes, steps
 from gpunode.loop import Loop
 from gpunode.node.node import Node
 from gpunode.node.tape import TapeNode
+from gpunode.source import View
 from gpunode.sources import watch
+from gpunode.verdict.looking import Looking
 from gpunode.verdict.source import Judged
 from tests.machine import Machine
 from tests.verdict.stage import Actor, Stage
+from tests.verdict.test_where import IN_LOCK, Told, actors, node
 
 HERE = "http://localhost:9816"
 
@@ -134,11 +138,13 @@ def test_a_healthy_run_is_no_incident() -> None:
 class Box(Stage):
     """A stage with a black box."""
 
-    def __init__(self, *actors: Actor, **settings: Any) -> None:
-        super().__init__(*actors, views=[History(), cast(Any, self)])
+    def __init__(
+        self, *actors: Actor, views: Sequence[View] = (), code: bool = False, **settings: Any
+    ) -> None:
+        super().__init__(*actors, views=[*views, History(), cast(Any, self)])
         node = Machine(Path("/nowhere"))
         node.clock = self.clock
-        self.box = BlackBox(cast(Node, node), IncidentSettings(**settings), code=False)
+        self.box = BlackBox(cast(Node, node), IncidentSettings(**settings), code=code)
 
     name, every, metrics = BlackBox.name, BlackBox.every, BlackBox.metrics
 
@@ -252,6 +258,22 @@ def test_what_follows_is_part_of_the_incident_up_to_the_end_of_each_process() ->
     assert [len(one.moments) for one in box.incidents] == [before]
 
 
+def test_what_was_slow_and_then_stands_still_is_a_stall() -> None:
+    first = Actor(0, {"blocked": 0.6, "compute": 0.4}, processes=((10, 1.0), (11, 1.0)))
+    late = Actor(1, {"compute": 1.0}, processes=((20, 1.0), (21, 1.0)))
+    box = Box(first, late)
+    box.play(25)
+    assert box.kinds == []
+    box.play(45)
+    assert box.kinds == ["slow"]
+    first.block()
+    late.states = {"idle": 1.0}
+    box.play(60)
+    (found,) = box.incidents
+    assert found.brief.kind == "stall"
+    assert "hangs" in found.brief.title
+
+
 def test_a_job_that_hangs_again_is_another_incident() -> None:
     box, first, late = hung()
     box.play(60)
@@ -279,6 +301,34 @@ def test_the_series_names_the_incident_while_it_goes_on() -> None:
     first.states, late.states = {"compute": 1.0}, {"compute": 1.0}
     box.play(500)
     assert list(named()) == []
+
+
+@pytest.mark.parametrize("code", [False, True])
+def test_each_look_at_a_process_is_kept_and_its_code_only_if_it_may_be(code: bool) -> None:
+    cast_of_four = actors()
+    looking = Looking(node(Told(IN_LOCK)), Settings(stacks=StacksSettings(code=code)))
+    box = Box(*cast_of_four, views=[looking], code=code, where=True)
+    box.play(40)
+    for actor in cast_of_four:
+        actor.block()
+    cast_of_four[1].states = {"idle": 1.0}
+    box.play(600)
+    (found,) = box.incidents
+    late = [look for look in found.looks if look.at[0] == "1"]
+    after = [round(look.time - found.brief.began) for look in late]
+    assert len(after) == 3  # at 10, 60 and 540 s after the stall was called
+    assert after[0] <= 20
+    assert after[2] >= 530
+    assert any(look.waits for look in found.looks)
+    said = [moment.text for moment in found.moments if moment.what == "where"]
+    assert len(said) == 3
+    (where,) = {s.labels[-1] for s in box.loop.samples() if s.metric is black_box.INFO}
+    assert "waiting in the kernel for another thread or a lock (`futex_wait_queue`)" in where
+    told = gzip.decompress(box.box.kept[0].packed).decode() + where
+    assert ("shards.py" in told) is code
+    assert ("read_shard" in told) is code
+    assert ("shards.py:142" in found.brief.where) is code
+    assert ("read_shard" in page(found)) is code
 
 
 def test_more_incidents_at_a_time_than_anybody_reads_are_counted() -> None:

@@ -63,8 +63,12 @@ MOST_OF_TAPE = 5 << 20
 MOST_OF_INCIDENTS = MOST - MOST_OF_TAPE - MOST_LAST - CHUNK
 """Bytes of the incidents that are kept, with their tapes."""
 
-CONFIRMED = 6.0
-"""Seconds for which a sign must last before an incident begins: what is shorter harms nobody."""
+CONFIRMED: dict[Kind, float] = {"stall": 6.0, "gpu_lost": 6.0, "slow": 30.0}
+"""Seconds for which a sign that lasts must do so before an incident begins: what is shorter harms
+nobody. A stall looks like slowness at first."""
+
+MISSED = 6.0
+"""Seconds for which a sign may be missed and still be the same."""
 
 OVER = 60.0
 """Seconds without a sign after which an incident is over."""
@@ -336,13 +340,13 @@ class BlackBox:
                 continue
             first, began = now, time
             for (_, gpus), (since, at, seen) in pending.items():
-                if gpus & sign.gpus and now - seen <= CONFIRMED:
+                if gpus & sign.gpus and now - seen <= MISSED:
                     first, began = min(first, since), min(began, at)
             self._pending[sign.kind, sign.gpus] = first, began, now
-            if now - first >= CONFIRMED:
+            if now - first >= CONFIRMED[sign.kind]:
                 yield sign
         for key, (since, at, seen) in pending.items():
-            if now - seen <= CONFIRMED:
+            if now - seen <= MISSED:
                 self._pending.setdefault(key, (since, at, seen))
 
     def _take(self, sign: IncidentSign, readings: Readings, node: NodeStatus) -> bool:
@@ -354,6 +358,9 @@ class BlackBox:
                 one.gpus |= sign.gpus
                 if sign.title != one.sign.title and not sign.lasts:
                     one.note(_moment(time, "finding", sign.title, labels_of(node, sign.gpus)))
+                if (one.kind, sign.kind) == ("slow", "stall"):
+                    one.kind = "stall"
+                    self._count["stall"] += 1
                 if sign.kind == one.kind and sign.finding is not None:
                     one.sign = sign
                 return False
