@@ -286,6 +286,54 @@ def test_a_job_that_hangs_again_is_another_incident() -> None:
     assert len({one.brief.id for one in box.incidents}) == 2
 
 
+def test_what_goes_on_for_long_is_one_incident_and_keeps_nobody_from_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(black_box, "LONGEST", 100.0)
+    monkeypatch.setattr(black_box, "DRAWN", 60.0)
+    box, first, _ = hung()
+    box.play(60)
+    (before,) = box.incidents
+    box.play(400)
+    (found,) = box.incidents
+    assert found.brief.complete
+    assert found.brief.over is None
+    assert found.times[: len(before.times)] == before.times
+    first.rates[xids.XIDS, ("31",)] = 0.0
+    box.play(10)
+    fail(first)
+    box.play(20)
+    assert box.kinds == ["stall", "xid"]
+
+
+def test_a_process_on_a_gpu_that_is_lost_is_not_said_to_be_gone() -> None:
+    first, other = Actor(0, processes=((10, 1.0), (0, 0.0))), Actor(1)
+    box = Box(first, other)
+    box.play(30)
+    lose(first)
+    box.play(100)
+    (found,) = box.incidents
+    assert found.brief.kind == "gpu_lost"
+    assert [(one.pid, one.gone) for one in found.processes] == [(10, None)]
+    assert not any("is gone" in moment.text for moment in found.moments)
+
+
+@pytest.mark.parametrize(
+    ("line", "pid", "about"),
+    [
+        ("Out of memory: Killed process 81 (python3) total-vm:1kB", 81, True),
+        ("python3[81]: segfault at 0 ip 00007f", 81, True),
+        ("NVRM: Xid (PCI:0000:17:00): 31, pid=81, name=python3", 81, True),
+        ("Out of memory: Killed process 812 (python3)", 81, False),
+        ("python3[181]: segfault", 81, False),
+    ],
+)
+def test_a_line_of_the_kernel_is_about_the_process_that_it_names(
+    line: str, pid: int, about: bool
+) -> None:
+    assert black_box._names(line, pid) is about
+
+
 def test_the_series_names_the_incident_while_it_goes_on() -> None:
     box, first, late = hung()
     box.play(60)
@@ -344,12 +392,16 @@ def test_more_incidents_at_a_time_than_anybody_reads_are_counted() -> None:
     assert refused[0] > 0
 
 
-def test_moments_are_bounded_and_those_left_out_are_counted() -> None:
+def test_moments_are_bounded_and_those_left_out_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     box, first, _ = hung()
     box.play(60)
-    for number in range(700):
+    monkeypatch.setattr(black_box, "MOST_MOMENTS", 60)
+    monkeypatch.setattr(black_box, "MOST_PROCESSES", 20)
+    for number in range(70):
         first.processes = ((1000 + number, float(number)), (0, 0.0))
-        box.play(2)
+        box.play(6)
     (found,) = box.incidents[:1]
     assert len(found.moments) == black_box.MOST_MOMENTS
     assert len(found.processes) <= black_box.MOST_PROCESSES

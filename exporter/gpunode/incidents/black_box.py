@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import logging
+import re
 import time as clocks
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,7 +35,7 @@ from gpunode.incidents.incident import (
     without_tape,
 )
 from gpunode.incidents.overheard import Overheard
-from gpunode.incidents.signs import IncidentSign, Signs, labels_of, owners_of, processes_on
+from gpunode.incidents.signs import IncidentSign, Signs, about, labels_of, owners_of, processes_on
 from gpunode.metric import Metric, Sample
 from gpunode.nccl.ras import AWAITED
 from gpunode.node.endings import in_words
@@ -45,7 +46,7 @@ from gpunode.source import Reading, Readings, limit
 from gpunode.verdict.case import WaitedFor
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.facts import At
-from gpunode.verdict.findings import PRESSING, NodeStatus, counted, status
+from gpunode.verdict.findings import PRESSING, Finding, NodeStatus, counted, status
 from gpunode.verdict.shortages import NodeFigure
 from gpunode.verdict.where import Looks, StackLook
 
@@ -118,7 +119,7 @@ MORE_INCIDENTS, MORE_MOMENTS = limit("incidents"), limit("moments")
 
 @dataclass(slots=True)
 class OpenIncident:
-    """An incident that goes on, or was over a short time ago. Moments are monotonic."""
+    """An incident that goes on, or was over a short time ago."""
 
     id: str
     kind: Kind
@@ -127,19 +128,25 @@ class OpenIncident:
     """When it began on the monotonic clock."""
 
     seen: float
-    """When a sign of it was last seen."""
+    """When a sign of it was last seen, on the same clock."""
 
     sign: IncidentSign
     gpus: set[At]
+    finding: Finding | None = None
+    """What a person is told of it, from when there is something to tell."""
+
     owners: tuple[str, ...] = ()
     waits: tuple[WaitedFor, ...] = ()
     moments: list[Happening] = field(default_factory=list)
     looks: dict[tuple[int, float], StackLook] = field(default_factory=dict)
     processes: dict[tuple[str, int, float], OnGpu] = field(default_factory=dict)
     figures: tuple[NodeFigure, ...] = ()
+    history: tuple[list[float], list[GpuHistory]] = field(default_factory=lambda: ([], []))
     left_out: int = 0
     kept: float | None = None
     taped: float | None = None
+    complete: bool = False
+    """Whether nothing is added any more, though it may go on for days."""
 
     def notice(self, key: tuple[str, int, float], process: OnGpu) -> None:
         """Add a process that is on one of its GPUs."""
@@ -199,6 +206,9 @@ class BlackBox:
         self._told: dict[tuple[tuple[str, ...], str], str] = {}
         self._causes: dict[At, str] = {}
         self._processes: dict[tuple[str, int, float], OnGpu] | None = None
+        self._statuses: dict[tuple[int, float], int] = {}
+        """How processes ended that are told to be gone next."""
+
         self._awaited: set[tuple[str, ...]] = set()
         self._count = dict.fromkeys(KINDS, 0)
         self._unwritten = 0
@@ -220,19 +230,18 @@ class BlackBox:
         node = status(readings)
         for moment in self._happened(readings, node, time):
             self._moments.append(moment)
-            for one in self._watched:
+            for one in self._open:
                 one.note(moment)
         refused = sum(
             [self._take(sign, readings, node) for sign in self._confirmed(node, readings)]
         )
-        for one in self._watched:
+        for one in self._open:
             self._look(one, readings, node)
-        for one in list(self._watched):
-            complete = now - one.moment >= LONGEST or now - one.seen >= max(OVER, AFTER)
-            if complete or one.kept is None or now - one.kept >= KEPT_EVERY:
-                self._keep(one, readings, node, complete=complete)
-            if complete:
-                self._watched.remove(one)
+            over = now - one.seen >= AFTER
+            one.complete = over or now - one.moment >= LONGEST
+            if one.complete or one.kept is None or now - one.kept >= KEPT_EVERY:
+                self._keep(one, readings, node)
+        self._watched = [one for one in self._watched if now - one.seen < AFTER]
         left_out, self._left_out = self._left_out, self.tape.left_out
         unread = [
             *([MORE_INCIDENTS.seen(f"{MOST_OPEN} go on", refused)] if refused else []),
@@ -244,11 +253,16 @@ class BlackBox:
         ]
         return Reading(tuple(self._samples()), self, tuple(unread))
 
+    @property
+    def _open(self) -> list[OpenIncident]:
+        """The incidents to which something may be added."""
+        return [one for one in self._watched if not one.complete]
+
     def _samples(self) -> Iterator[Sample]:
         for kind, count in self._count.items():
             yield from COUNT.at(float(count), kind)
         for one in self._watched:
-            where = one.sign.finding.detail if one.sign.finding and self.where else ""
+            where = one.finding.detail if one.finding and self.where else ""
             for at in sorted(one.gpus)[:MOST_GPUS] or [("", "")]:
                 yield from INFO.at(1.0, *at, one.id, one.kind, clean(where)[:LONGEST_WHERE])
         if self.folder is not None:
@@ -299,9 +313,12 @@ class BlackBox:
                     found[key] = known or OnGpu(
                         gpu, process.pid, process.start, process.rank, clean(_owner(process)), time
                     )
+        read = {gpu for gpu, _ in on}
+        silent = {key: one for key, one in (before or {}).items() if one.gpu not in read}
+        found |= {key: one for key, one in silent.items() if not self._has_ended(one)}
         self._processes = found
         for key, one in found.items():
-            for watched in self._watched:
+            for watched in self._open:
                 if any(gpu == one.gpu for gpu, _ in watched.gpus):
                     watched.notice(key, one)
             if key not in (before or {}):
@@ -312,19 +329,27 @@ class BlackBox:
         for key, one in (before or {}).items():
             if key not in found:
                 gone = replace(one, gone=time, end=self._end(one, time))
-                for watched in self._watched:
+                self._statuses.pop((one.pid, one.start), None)
+                for watched in self._open:
                     if key in watched.processes:
                         watched.processes[key] = gone
                 ended = f": {gone.end}" if gone.end else ""
                 text = f"{_named(one)} is gone from GPU {one.gpu}{ended}"
                 yield _moment(time, "process", text, (one.gpu,))
 
-    def _end(self, one: OnGpu, time: float) -> str:
-        """How a process ended, as far as the kernel says."""
-        ended = ""
+    def _has_ended(self, one: OnGpu) -> bool:
+        """Whether the kernel says that a process has ended; a silent driver says nothing."""
         with suppress(OSError):
             status = self.node.ended(one.pid, one.start)
-            ended = "" if status is None else in_words(status)
+            if status is not None:
+                self._statuses[one.pid, one.start] = status
+        return (one.pid, one.start) in self._statuses
+
+    def _end(self, one: OnGpu, time: float) -> str:
+        """How a process ended, as far as the kernel says."""
+        self._has_ended(one)
+        status = self._statuses.get((one.pid, one.start))
+        ended = "" if status is None else in_words(status)
         about = (line for line in self.overheard.kernel_since(time - OVER) if _names(line, one.pid))
         return "; ".join(filter(None, (ended, next(about, ""))))
 
@@ -353,6 +378,8 @@ class BlackBox:
         """Let a sign begin an incident, or be part of one; returns whether there are too many."""
         now, time = readings.clock.monotonic(), readings.clock.time()
         for one in self._watched:
+            if one.complete and not (sign.lasts and sign.kind == one.kind):
+                continue
             if not (one.gpus and sign.gpus) or one.gpus & sign.gpus:
                 one.seen = now
                 one.gpus |= sign.gpus
@@ -362,9 +389,9 @@ class BlackBox:
                     one.kind = "stall"
                     self._count["stall"] += 1
                 if sign.kind == one.kind and sign.finding is not None:
-                    one.sign = sign
+                    one.sign, one.finding = sign, sign.finding
                 return False
-        if len(self._watched) >= MOST_OPEN:
+        if len(self._open) >= MOST_OPEN:
             return True
         since, began, _ = self._pending.get((sign.kind, sign.gpus), (now, time, now))
         first = labels_of(node, sign.gpus)[:1]
@@ -376,6 +403,7 @@ class BlackBox:
             now,
             sign,
             set(sign.gpus),
+            sign.finding,
             figures=node.figures,
             moments=[moment for moment in self._moments if moment.time >= began - BEFORE],
         )
@@ -401,6 +429,7 @@ class BlackBox:
     def _look(self, one: OpenIncident, readings: Readings, node: NodeStatus) -> None:
         """Note where processes stand, whom they wait for, and whose they are."""
         one.owners = owners_of(node, one.gpus) or one.owners
+        one.finding = one.finding or about(node, one.gpus)
         judged = [gpu.verdict for gpu in node.gpus if gpu.at in one.gpus and gpu.verdict]
         waits = {late.at: late for verdict in judged for late in verdict.waits_for}
         one.waits = tuple(waits.values()) or one.waits
@@ -417,19 +446,17 @@ class BlackBox:
                 if not look.waits and (said := told.detail.sentence(look)):
                     one.note(_moment(look.time, "where", said, (look.at[0],)))
 
-    def _keep(
-        self, one: OpenIncident, readings: Readings, node: NodeStatus, *, complete: bool
-    ) -> None:
+    def _keep(self, one: OpenIncident, readings: Readings, node: NodeStatus) -> None:
         """Keep an incident as it is known now, in memory and in the folder."""
         now = readings.clock.monotonic()
         before = self.find(one.id)
         tape, anew = before.tape if before else b"", False
         wanted = now - one.moment <= AFTER + KEPT_EVERY or one.taped is None
-        if wanted and (one.taped is None or now - one.taped >= TAPED_EVERY or complete):
+        if wanted and (one.taped is None or now - one.taped >= TAPED_EVERY or one.complete):
             title = clean(f"{one.id}: {one.sign.title}")
             tape, anew, one.taped = self.tape.cut(one.moment - BEFORE, title), True, now
         one.kept = now
-        incident = self._incident(one, readings, node, len(tape), complete=complete)
+        incident = self._incident(one, readings, node, len(tape))
         kept = Kept(incident.brief, gzip.compress(as_json(incident), 1, mtime=0), tape)
         self._remember(kept)
         if self.folder is not None:
@@ -480,29 +507,28 @@ class BlackBox:
         self.kept = tuple(found)
 
     def _incident(
-        self, one: OpenIncident, readings: Readings, node: NodeStatus, tape: int, *, complete: bool
+        self, one: OpenIncident, readings: Readings, node: NodeStatus, tape: int
     ) -> Incident:
         """The incident as it is known now."""
-        finding = one.sign.finding
+        finding = one.finding
         time, now = readings.clock.time(), readings.clock.monotonic()
-        over = time - (now - one.seen) if complete or now - one.seen >= OVER else None
+        over = time - (now - one.seen) if now - one.seen >= OVER else None
         brief = Brief(
             one.id,
             one.kind,
             clean(node.node),
             one.began,
             over,
-            complete,
+            one.complete,
             clean(one.sign.title),
             clean(finding.detail if finding else ""),
             labels_of(node, one.gpus),
             tuple(map(clean, one.owners)),
             tape,
         )
-        times: list[float] = []
-        drawn: list[GpuHistory] = []
-        for told in readings.details(History):
-            times, drawn = told.detail.after(one.began - BEFORE)
+        for told in readings.details(History) if time <= one.began + DRAWN + KEPT_EVERY else ():
+            one.history = told.detail.after(one.began - BEFORE)
+        times, drawn = one.history
         count = sum(at <= one.began + DRAWN for at in times)
         return Incident(
             brief,
@@ -538,5 +564,4 @@ def _named(one: OnGpu) -> str:
 
 def _names(line: str, pid: int) -> bool:
     """Whether a line of the kernel is about a process: ``process 812``, ``[812]``, ``pid=812``."""
-    forms = (f"process {pid} ", f"[{pid}]", f"pid={pid},", f"pid {pid}")
-    return any(form in f"{line} " for form in forms)
+    return re.search(rf"(?:process |pid[= ]|\[){pid}\b", line) is not None

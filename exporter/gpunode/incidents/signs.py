@@ -173,7 +173,7 @@ def _lost(readings: Readings, now: NodeStatus) -> Iterator[IncidentSign]:
     for one in readings.silent():
         if one.source == GpuActivity.name and one.place.gpu:
             at = one.place.gpu, one.place.uuid
-            finding = _about(now, {at})
+            finding = about(now, {at})
             title = finding.title if finding else f"GPU {at[0]} does not answer"
             yield IncidentSign("gpu_lost", title, frozenset({at}), lasts=True, finding=finding)
 
@@ -191,10 +191,11 @@ def _waits(now: NodeStatus) -> Iterator[IncidentSign]:
             yield IncidentSign(kind, finding.title, gpus, lasts=True, finding=finding)
 
 
-def _about(now: NodeStatus, gpus: Iterable[At]) -> Finding | None:
-    """The most urgent finding about any of these GPUs."""
+def about(now: NodeStatus, gpus: Iterable[At]) -> Finding | None:
+    """The most urgent of what presses about any of these GPUs."""
     wanted = {gpu.label for gpu in now.gpus if gpu.at in set(gpus)}
-    return next((one for one in now.findings if wanted.intersection(one.gpus)), None)
+    pressing = (one for one in now.findings if one.urgency in PRESSING)
+    return next((one for one in pressing if wanted.intersection(one.gpus)), None)
 
 
 def owners_of(now: NodeStatus, gpus: Iterable[At]) -> tuple[str, ...]:
