@@ -108,6 +108,15 @@ ITS_RANK = _ask(
     ),
     3,
 )
+ITS_INCIDENT = _ask(
+    "job:gpunode_incident:kept",
+    _list(
+        "Kept:",
+        "{{ .Labels.incident }} on {{ .Labels.instance }}"
+        "{{ with .Labels.where }} ({{ . }}){{ end }}",
+    ),
+    3,
+)
 ITS_CERTAINTY = _ask(
     "job:gpunode_stalled:without_counters",
     f" Less certain: {_number('GPU')} without counters of launches.",
@@ -196,15 +205,17 @@ ITS_JOBS = (
     + "{{ end }}"
 )
 EVIDENCE = {
-    "JobStalled": ITS_LATE + ITS_RANK + ITS_CERTAINTY,
+    "JobStalled": ITS_LATE + ITS_RANK + ITS_CERTAINTY + ITS_INCIDENT,
     "JobStraggler": _ask(
         "gpu:gpunode_gpu_blocked:gap_to_job",
         _list("Waited for most:", "GPU {{ .Labels.gpu }} of {{ .Labels.instance }}"),
         1,
-    ),
+    )
+    + ITS_INCIDENT,
+    "JobCrashLoops": ITS_INCIDENT,
     "GpuUnhealthy": REASONS,
     "GpuLemon": ITS_JOBS,
-    "JobSlowed": ITS_CHANGES,
+    "JobSlowed": ITS_CHANGES + ITS_INCIDENT,
 }
 """What it says besides, for an alert that is worth it."""
 

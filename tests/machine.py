@@ -134,6 +134,9 @@ class Machine:
     def communicates(self, pid: int) -> bool:
         return bool(self._answer("communicates", str(pid)))
 
+    def ended(self, pid: int, start: float) -> int | None:  # noqa: ARG002
+        return int(self._answer("ended", str(pid)))
+
     def open_files(self, pid: int) -> int:
         return int(self._answer("open_files", str(pid)))
 

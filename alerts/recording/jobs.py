@@ -622,6 +622,23 @@ OF_STALLS: tuple[Record, ...] = (
         results={(*B, *TRAIN, "not seen from its node"): 1.0},
     ),
     Record(
+        name="job:gpunode_incident:kept",
+        labels=(*OF_JOB, "instance", "incident", "where"),
+        interval=AT_ONCE,
+        expression=(
+            f"max by ({JOB}, instance, incident, where) "
+            f"(max by ({GPU}, incident, where) (gpunode_incident_info) "
+            f"* on ({GPU}) group_left ({OWNER}) gpu:gpunode_job:member)"
+        ),
+        purpose="The incidents on the GPUs of a job of which its nodes keep what is known; with "
+        "`incident.where` where in the code the process stands for which the others wait.",
+        given={
+            **TRAINS,
+            series("gpunode_incident_info", incident="i-1", kind="stall", where="train.py:7"): 1.0,
+        },
+        results={(*TRAIN, "node-a", "i-1", "train.py:7"): 1.0},
+    ),
+    Record(
         name="job:gpunode_stalled:without_counters",
         labels=OF_JOB,
         interval=AT_ONCE,

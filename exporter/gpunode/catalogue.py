@@ -31,6 +31,7 @@ from gpunode.config import (
 from gpunode.driver.nvidia import xids
 from gpunode.export.web.app import create_app
 from gpunode.export.web.entrance import Entrance
+from gpunode.incidents.black_box import BlackBox
 from gpunode.loop import Loop
 from gpunode.loop.door import MORE_SERIES
 from gpunode.node.node import SteppedClock
@@ -74,7 +75,7 @@ def unread() -> str:
             if isinstance(source, Meets)
             for kind in source.unknowns
         }
-        | {(Entrance.name, kind) for kind in Entrance.unknowns},
+        | {(kind.name, one) for kind in (Entrance, BlackBox) for one in kind.unknowns},
         key=lambda row: (row[0], row[1].what),
     )
     left_out = [(f"`{name}`", kind) for name, kind in kinds if kind.bound]

@@ -309,6 +309,30 @@ class StacksSettings(Section):
     )
 
 
+class IncidentSettings(Section):
+    """The black box: what is kept of each incident, from ten minutes before it."""
+
+    keep: bool = Field(
+        True,
+        description="keep the last minutes of everything that is read, and of each incident what "
+        "is known, in 16 MiB of memory",
+    )
+    folder: Path | None = Field(
+        None, description="folder in which incidents outlive the daemon; empty for none"
+    )
+    folder_bytes: int = Field(
+        256 << 20,
+        ge=1 << 20,
+        le=1 << 40,
+        description="bytes that this folder may take; the oldest incidents are removed first",
+    )
+    where: bool = Field(
+        False,
+        description="tell in the metric gpunode_incident_info where the process stands for which "
+        "others wait; with stacks.code also file, line and function",
+    )
+
+
 class PrometheusSettings(Section):
     """A Prometheus, Thanos, Mimir or VictoriaMetrics with the series of the recording rules."""
 
@@ -433,6 +457,7 @@ class RunSettings(Settings):
     path: PathSettings = PathSettings()
     web: WebSettings = WebSettings()
     dcgm: DcgmSettings = DcgmSettings()
+    incident: IncidentSettings = IncidentSettings()
 
 
 class RecordSettings(Settings):
@@ -451,6 +476,7 @@ class ReplaySettings(Settings):
     """Play back a tape through the same code and serve its metrics."""
 
     web: WebSettings = WebSettings()
+    incident: IncidentSettings = IncidentSettings()
 
     file: CliPositionalArg[Path] = Field(
         description="tape to play, or the name of a recorded incident, such as h200_hang"
@@ -505,6 +531,35 @@ class TopSettings(DaemonSettings):
 
     interval: Seconds = Field(2.0, description="seconds between two looks")
     json_output: bool = Field(False, alias="json", description="print JSON once instead")
+
+
+class IncidentsCommandSettings(DaemonSettings):
+    """List the incidents that a running daemon, or its folder, has kept."""
+
+    folder: Annotated[Path | None, ASKED] = Field(
+        None, description="folder in which a daemon kept them, to be read in its place"
+    )
+    json_output: bool = Field(False, alias="json", description="print JSON instead of text")
+
+
+class IncidentCommandSettings(DaemonSettings):
+    """Show an incident: what happened, who waited for whom, where in the code, and what to do."""
+
+    incident: CliPositionalArg[str] = Field(
+        "latest", description="ID of the incident, as `gpunode incidents` lists it, or latest"
+    )
+    folder: Annotated[Path | None, ASKED] = Field(
+        None, description="folder in which a daemon kept it, to be read in its place"
+    )
+    html: Annotated[Path | None, ASKED] = Field(
+        None,
+        description="file to write it to, as one page of HTML that can be mailed; - for standard "
+        "output",
+    )
+    tape: Annotated[Path | None, ASKED] = Field(
+        None, description="file to write its tape to, for `gpunode replay`"
+    )
+    json_output: bool = Field(False, alias="json", description="print JSON instead of text")
 
 
 class StacksCommandSettings(CommandSettings):

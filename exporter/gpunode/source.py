@@ -199,6 +199,19 @@ class Met:
     """Whether it is understood, and left out because there was too much of it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """A source that does not answer, or a finder that finds nothing: where, since when, and why.
+
+    ``since`` is when it last answered, in seconds since the epoch, if it ever did.
+    """
+
+    source: str
+    place: Place
+    since: float | None
+    why: str
+
+
 class Readings(Protocol):
     """The latest readings of all sources."""
 
@@ -211,6 +224,18 @@ class Readings(Protocol):
 
     def details(self, kind: type[D]) -> list[Reported[D]]:
         """The reported details of this type, ordered by place."""
+        ...
+
+    def last(self, metrics: Collection[Metric]) -> dict[Key, tuple[float, float]]:
+        """The values of these metrics when they were last read, also of what is not read now."""
+        ...
+
+    def silent(self) -> list[Silent]:
+        """The sources that do not answer now; one that has only begun is not among them."""
+        ...
+
+    def unread(self) -> list[Met]:
+        """What was met and not understood since the start, ordered by source and kind."""
         ...
 
 

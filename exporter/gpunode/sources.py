@@ -18,7 +18,6 @@ from gpunode import audit, gpu, host, jobs, nccl
 from gpunode.config import Settings
 from gpunode.driver.driver import DriverError, Gpu
 from gpunode.export.dcgm_names import DcgmNames
-from gpunode.export.history import History
 from gpunode.export.web.entrance import Entrance
 from gpunode.gpu.dcgm_fields import GpuDcgmFields
 from gpunode.holders.census import Census
@@ -27,6 +26,8 @@ from gpunode.holders.slurm import SlurmJobs
 from gpunode.holders.source import HoldersSource
 from gpunode.host.filesystem import Filesystems, FilesystemSpace, Unwatched
 from gpunode.host.own_process import OwnProcess
+from gpunode.incidents.black_box import BlackBox
+from gpunode.incidents.history import History
 from gpunode.jobs.owners import GpuOwners
 from gpunode.jobs.steps import TrainingSteps
 from gpunode.loop import Loop
@@ -96,6 +97,7 @@ METRICS: dict[str, tuple[Metric, ...]] = {
     "Serving": ServingEngines.metrics,
     "Node": _metrics(*NODE_SOURCES, NcclRas, Filesystems),
     "Verdicts": (*Verdicts.metrics, *Looking.metrics),
+    "Incidents": BlackBox.metrics,
     "dcgm-exporter's, with `--compat=dcgm`": DcgmNames.metrics,
     "Sources": OF_SOURCES,
     "The web server": Entrance.metrics,

@@ -53,6 +53,8 @@ from gpunode.driver.nvidia.links import NVLINK_ERRORS
 from gpunode.driver.nvidia.xids import OF_NVLINK5, RECOVERY_ACTIONS, UNKNOWN, WORST_FIRST
 from gpunode.export.web.entrance import Entrance
 from gpunode.helper.environment import ENVIRONMENT
+from gpunode.incidents.black_box import BlackBox
+from gpunode.incidents.incident import KINDS as INCIDENT_KINDS
 from gpunode.nccl.bench import COLLECTIVES
 from gpunode.nccl.log import transport
 from gpunode.rules.render import dump, with_values
@@ -412,7 +414,7 @@ FREE = frozenset(
         *("communicator", "rank", "world_size", "host", "pid", "nvml_device", "gpus", "value"),
         *("owner_namespace", "owner_pod", "owner_container", "slurm_job", "user", "workload"),
         *("what", "version", "namespace", "pod", "uid", "container"),
-        *("engine", "model"),
+        *("engine", "model", "incident", "where"),
     )
 )
 """Labels whose values are names or numbers that differ from node to node."""
@@ -435,6 +437,7 @@ OF_SITES = {"up": {*TARGET_LABELS}, "kube_node_labels": {*NODE_LABELS}}
 """Labels that a site may add to them."""
 
 CONSTANTS: dict[tuple[str, str], Iterable[str]] = {
+    ("gpunode_incident_info", "kind"): INCIDENT_KINDS,
     ("kube_pod_container_resource_requests", "resource"): ("nvidia_com_gpu",),
     ("kube_pod_container_resource_requests", "unit"): ("integer",),
     ("kube_pod_status_phase", "phase"): ("Pending",),
@@ -499,8 +502,9 @@ def _known_values() -> dict[tuple[str, str], set[str]]:
             counter = "gpunode_refused_total" if unknown.bound else "gpunode_unread_total"
             known.setdefault((counter, "source"), set()).add(kind.name)
             known.setdefault((counter, "what"), set()).add(unknown.what)
-    known["gpunode_refused_total", "source"].add(Entrance.name)
-    known["gpunode_refused_total", "what"] |= {one.what for one in Entrance.unknowns}
+    for kept in (Entrance, BlackBox):
+        known["gpunode_refused_total", "source"].add(kept.name)
+        known["gpunode_refused_total", "what"] |= {one.what for one in kept.unknowns}
     for at, values in CONSTANTS.items():
         known.setdefault(at, set()).update(values)
     for record in RECORDS:

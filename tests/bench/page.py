@@ -13,10 +13,10 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 from pydantic import BaseModel
 
-from gpunode.export.history import History, Ring
 from gpunode.export.web.api import history
 from gpunode.export.web.node import node
 from gpunode.export.web.prepared import Prepared
+from gpunode.incidents.history import History, Ring
 from gpunode.loop import Loop
 from tests.bench.node_tree import GPUS
 from tests.bench.offline import ACCEPT, large_node, watching

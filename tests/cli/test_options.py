@@ -12,6 +12,8 @@ import pytest
 
 from gpunode.cli.commands import COMMANDS, main
 from gpunode.config import is_shared, leaves, option
+from gpunode.incidents.folder import Folder
+from tests.incidents.test_folder import brief, packed
 
 PATIENCE = 120.0
 """Seconds for what takes a few, on a machine that is busy with other tests."""
@@ -30,6 +32,16 @@ USES: dict[str, list[list[str]]] = {
         [f"--url=https://{NOBODY}", "--username=ann", "--password-file={folder}/password"],
     ],
     "stacks": [["--gpu=0"], ["--pid=1"]],
+    "incidents": [
+        [f"--web.listen-address={NOBODY}"],
+        [f"--url=https://{NOBODY}", "--username=ann", "--password-file={folder}/password"],
+        ["--folder={folder}"],
+    ],
+    "incident": [
+        [f"--web.listen-address={NOBODY}"],
+        [f"--url=https://{NOBODY}", "--username=ann", "--password-file={folder}/password"],
+        ["latest", "--folder={folder}/kept", "--html={folder}/x.html", "--tape={folder}/x.gz"],
+    ],
     "audit": [[]],
     "doctor": [[f"--web.listen-address={NOBODY}"]],
     "calibrate": [["--path.rootfs={folder}"]],
@@ -69,6 +81,7 @@ def test_a_command_reads_each_setting_that_it_has(command: str, tmp_path: Path) 
     expected = {".".join(path) for path, _ in leaves(kind.model_fields)}
     (tmp_path / "password").write_text("secret\n")
     (tmp_path / "changes.yaml").touch()
+    Folder(tmp_path / "kept", 1 << 20).write(brief(1).id, packed(1), b"tape")
     found: set[str] = set()
     for number, given in enumerate(USES[command]):
         reads = tmp_path / f"reads-{number}"

@@ -11,14 +11,14 @@ from typing import TypeVar
 import pytest
 from starlette.testclient import TestClient
 
-from gpunode.export.history import MOST_GPUS, POINTS, STEP, History
 from gpunode.export.web.app import create_app
 from gpunode.gpu.activity import MEMORY_USED, SECONDS
 from gpunode.gpu.ledger import STATES
 from gpunode.gpu.power import ENERGY
+from gpunode.incidents.history import MOST_GPUS, POINTS, STEP, History
 from gpunode.metric import Metric
 from gpunode.node.node import SteppedClock
-from gpunode.source import Key, Reported
+from gpunode.source import Key, Met, Reported, Silent
 from gpunode.verdict.source import BOTTLENECK
 from tests.export.page import scenes
 
@@ -39,6 +39,15 @@ class Said:
         return {key: value for key, value in self.said.items() if key[0] in metrics}
 
     def details(self, kind: type[D]) -> list[Reported[D]]:  # noqa: ARG002
+        return []
+
+    def last(self, metrics: Collection[Metric]) -> dict[Key, tuple[float, float]]:
+        return self.values(metrics)
+
+    def silent(self) -> list[Silent]:
+        return []
+
+    def unread(self) -> list[Met]:
         return []
 
     def say(self, gpus: int, **shares: float) -> None:

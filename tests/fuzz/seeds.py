@@ -413,6 +413,23 @@ ROUND_TRIPS = (
 )
 """What sock_diag says of a connection with a round trip of 187 µs."""
 
+INCIDENT = rb"""{"brief": {"id": "20261125T204022Z-stall-0", "kind": "stall", "node": "gpu-17",
+"began": 1795639222.0, "over": null, "complete": false, "title": "GPU 0 hangs", "where": "",
+"gpus": ["0", "1"], "owners": ["research/llama-0"], "tape_bytes": 10}, "version": "0.1.0",
+"remedy": "Continue it.", "evidence": [{"series": "s{gpu=\"0\"}", "value": 46.0, "threshold": 6.0,
+"meaning": "seconds"}], "waits": [{"at": ["1", "GPU-1"], "reason": "stopped", "where": ""}],
+"moments": [{"time": 1795639222.0, "what": "kernel", "text": "NVRM: Xid 31", "gpus": ["0"]}],
+"looks": [{"at": ["1", "GPU-1"], "pid": 7, "start": 5.0, "rank": "1", "owner": "", "waits": false,
+"time": 1795639232.0, "stacks": {"pid": 7, "threads": [{"thread": 7, "name": "python3",
+"state": "S", "waits_in": "futex_do_wait", "kernel": ["futex_do_wait"], "frames": [{"function": "f",
+"file": "/a/train.py", "line": 7}], "holds_gil": true}], "all_threads": 70,
+"without_python": ""}}], "processes": [{"gpu": "1", "pid": 7, "start": 5.0, "rank": "1",
+"owner": "", "seen": 1795639200.0, "gone": 1795639900.0, "end": "it ended"}], "figures":
+[{"column": "io", "name": "I/O pressure", "value": 0.5, "unit": "ratio", "of": null, "limit": 0.2,
+"short": true, "what": "", "remedy": ""}], "times": [1795639212.0, 1795639222.0], "history": [{
+"gpu": "0", "uuid": "GPU-0", "states": {"blocked": [null, 1.0]}, "power_watts": [126.0, null],
+"memory_used_bytes": [1.0, 1.0], "cause": [null, "stalled_collective"]}], "left_out": 1}"""
+
 PY_SPY = json.dumps(
     [
         {

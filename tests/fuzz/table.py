@@ -21,10 +21,12 @@ from typing import Any, cast
 from google.protobuf.message import DecodeError
 
 from gpunode.audit.source import Audit
+from gpunode.cli import incidents
 from gpunode.client import protocol
 from gpunode.config import LARGEST_FILE, Settings, SlurmSettings, UsageError, load, read_yaml
 from gpunode.driver.driver import DriverError, Identity
 from gpunode.driver.nvidia import identity
+from gpunode.export import incident_page
 from gpunode.export.exposition import requested
 from gpunode.export.web.access import WebFile, look
 from gpunode.helper.files import LARGEST
@@ -54,6 +56,7 @@ from gpunode.host import (
     repair,
     versions,
 )
+from gpunode.incidents import incident
 from gpunode.jobs import cgroup, processes, steps
 from gpunode.jobs.files import parse_open_files_limit
 from gpunode.jobs.owners import GpuOwners, ProcessRoles
@@ -366,6 +369,14 @@ SCRATCH = tempfile.TemporaryDirectory(prefix="gpunode-fuzz")
 """A folder for what a parser reads from a file; it goes with the process."""
 
 
+def of_incident(data: bytes) -> None:
+    """An incident from a folder or a daemon, shown as a page and in a terminal."""
+    with contextlib.suppress(ValueError):
+        found = incident.parse(data)
+        assert "<script" not in incident_page.page(found)
+        assert all(line.isprintable() for line in incidents.lines(found))
+
+
 def compressed_tape(data: bytes) -> None:
     """Play a tape to its end and over it, whatever is asked of it."""
     path = Path(SCRATCH.name) / "tape.jsonl.gz"
@@ -649,6 +660,7 @@ TABLE: tuple[Parser, ...] = (
     ),
     Parser("slurm", of_slurm, seeds.SLURM, largest=1 << 16, runs=512),
     Parser("py_spy", of_py_spy, (seeds.PY_SPY,), largest=LARGEST),
+    Parser("incident", of_incident, (seeds.INCIDENT,), largest=1 << 18),
     Parser("datagram", datagrams, (seeds.DATAGRAM, seeds.OLD_DATAGRAM), largest=1 << 18),
     Parser("tape", tape_lines, seeds.tape(), (TapeError,), long=seeds.LONG_TAPE),
     Parser("tape_gzip", compressed_tape, tuple(map(gzip.compress, seeds.tape())), (TapeError,)),

@@ -31,6 +31,8 @@ from gpunode.config import (
     DcgmSettings,
     DemoSettings,
     DoctorSettings,
+    IncidentCommandSettings,
+    IncidentsCommandSettings,
     NcclBenchSettings,
     PathSettings,
     RecordSettings,
@@ -58,10 +60,12 @@ from gpunode.gpu.calibration import implausible, kept, written
 from gpunode.gpu.probe import ProbeError, measured, probe
 from gpunode.handover.formats import FORMATS
 from gpunode.helper import capability
+from gpunode.incidents.black_box import BlackBox
 from gpunode.loop import MORE_THREADS, Loop
 from gpunode.nccl.bench import BANDWIDTH_LOW, Measurement
 from gpunode.nccl.run import BenchError, measure
 from gpunode.node.local import LocalNode
+from gpunode.node.node import Node
 from gpunode.node.tape import RecordingNode, TapeError, TapeNode, TapeWriter
 from gpunode.sources import watch
 from gpunode.text import escaped
@@ -148,7 +152,8 @@ def run(settings: RunSettings) -> None:
     """Watch this node until told to stop."""
     signal.signal(signal.SIGHUP, _stay)
     web, entrance, serving = server(settings.web, lambda: loop)
-    loop = watch(local_node(settings.path, settings.dcgm), settings, entrance)
+    node, box = boxed(local_node(settings.path, settings.dcgm), settings)
+    loop = watch(node, settings, *box, entrance)
     signal.signal(signal.SIGTERM, _end)
     _start(loop)
     log.info("gpunode %s listens on %s", __version__, web.listen_address)
@@ -182,7 +187,8 @@ def record(settings: RecordSettings) -> None:
 def replay(settings: ReplaySettings) -> None:
     """Play one tape and print the result."""
     node = TapeNode(next(iter(named(settings.file, INCIDENTS, STORIES)), settings.file))
-    loop = watch(node, settings, NowPlaying(node))
+    played, box = boxed(node, settings)
+    loop = watch(played, settings, *box, NowPlaying(node))
     if settings.speed:
         _, _, serving = server(settings.web, lambda: loop)
         threading.Thread(target=serving, daemon=True).start()
@@ -197,6 +203,14 @@ def replay(settings: ReplaySettings) -> None:
             from gpunode.cli.table import rows, table
 
             Console().print(table(rows(loop, node.name), node.comment))
+
+
+def boxed(node: Node, settings: RunSettings | ReplaySettings) -> tuple[Node, tuple[BlackBox, ...]]:
+    """The node as the black box hears it, and the box, if there is to be one."""
+    if not settings.incident.keep:
+        return node, ()
+    box = BlackBox(node, settings.incident, code=settings.stacks.code)
+    return box.node, (box,)
 
 
 def named(name: Path, *folders: Path) -> list[Path]:
@@ -259,6 +273,34 @@ def stacks(settings: StacksCommandSettings) -> None:
             print("\n".join(lines(found)), end="")
     if any(one.stacks is None for one in found):
         sys.exit(1)
+
+
+def list_incidents(settings: IncidentsCommandSettings) -> None:
+    """Print the incidents that are kept."""
+    from gpunode.cli.incidents import IncidentStore, table
+    from gpunode.incidents.incident import BRIEFS
+
+    found = IncidentStore(settings).briefs()
+    with streams.printing():
+        if settings.json_output:
+            print(BRIEFS.dump_json(found, indent=2).decode())
+        else:
+            print("\n".join(table(found)))
+
+
+def show_incident(settings: IncidentCommandSettings) -> None:
+    """Print an incident, or write it to files."""
+    from gpunode.cli.incidents import IncidentStore, lines, write
+    from gpunode.incidents.incident import as_json
+
+    store = IncidentStore(settings)
+    incident = store.incident(settings.incident)
+    written = write(store, incident, settings)
+    with streams.printing():
+        if settings.json_output:
+            print(as_json(incident).decode())
+        else:
+            print("\n".join(written or lines(incident)))
 
 
 def audit_node(settings: AuditSettings) -> None:
@@ -514,6 +556,8 @@ COMMANDS: dict[str, tuple[type[CommandSettings], Callable[[Any], None]]] = {
     "demo": (DemoSettings, demo),
     "top": (TopSettings, top),
     "stacks": (StacksCommandSettings, stacks),
+    "incidents": (IncidentsCommandSettings, list_incidents),
+    "incident": (IncidentCommandSettings, show_incident),
     "audit": (AuditSettings, audit_node),
     "doctor": (DoctorSettings, doctor),
     "nccl-bench": (NcclBenchSettings, nccl_bench),

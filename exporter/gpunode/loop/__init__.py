@@ -13,7 +13,6 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -34,6 +33,7 @@ from gpunode.source import (
     Place,
     Reading,
     Reported,
+    Silent,
     Source,
     View,
 )
@@ -41,19 +41,6 @@ from gpunode.source import (
 log = logging.getLogger(__name__)
 
 D = TypeVar("D")
-
-
-@dataclass(frozen=True, slots=True)
-class Silent:
-    """A source that does not answer, or a finder that finds nothing: where, since when, and why.
-
-    ``since`` is when it last answered, in seconds since the epoch, if it ever did.
-    """
-
-    source: str
-    place: Place
-    since: float | None
-    why: str
 
 
 STAGGER = 0.037

@@ -13,7 +13,9 @@ from gpunode.driver.driver import Driver
 from gpunode.helper import files
 from gpunode.node import containers, ethtool, http, sockets, tcp
 from gpunode.node.datagram_socket import Datagram, DatagramSocket
+from gpunode.node.endings import Endings
 from gpunode.node.inside import Inside, is_inside
+from gpunode.node.kernel import parse_stat
 from gpunode.node.kubelet import Allocation, Kubelet
 from gpunode.node.log import Log
 from gpunode.node.node import (
@@ -61,6 +63,7 @@ class LocalNode:
         self.drivers = drivers
         self._privileged = Privileged(self.rootfs, helpers)
         self._inside = Inside(self._privileged)
+        self._endings = Endings(self._start_of)
         self._logs: dict[str, Log] = {}
         self._kubelets: dict[str, Kubelet] = {}
         self._sockets: dict[str, DatagramSocket] = {}
@@ -135,6 +138,9 @@ class LocalNode:
     def communicates(self, pid: int) -> bool:
         return sockets.communicates(f"{self.rootfs}/proc/{pid}", lambda: self._sockets_of(pid))
 
+    def ended(self, pid: int, start: float) -> int | None:
+        return self._endings.of(pid, start)
+
     def open_files(self, pid: int) -> int:
         folder = f"{self.rootfs}/proc/{pid}/fd"
         # The size of this folder is their number, and takes no privilege, from Linux 6.2 on:
@@ -182,6 +188,12 @@ class LocalNode:
         return stacks_of(
             pid, threads, lambda: python(str(pid)).decode("utf-8", "replace"), self.read_text
         )
+
+    def _start_of(self, pid: int) -> float:
+        try:
+            return parse_stat(self.read_text(f"/proc/{pid}/stat")).start
+        except ValueError as error:
+            raise OSError(errno.EIO, str(error)) from error
 
     def _text(self, path: str) -> bytes:
         return self._privileged.read("text", path)

@@ -293,6 +293,14 @@ class Node(Protocol):
         """
         ...
 
+    def ended(self, pid: int, start: float) -> int | None:
+        """The status with which a process ended that started so many ticks after boot.
+
+        None while it runs, and where the kernel does not tell. It is told of what was asked about
+        before it ended. Raises ``OSError``, also if another process has the PID.
+        """
+        ...
+
     def open_files(self, pid: int) -> int:
         """How many files a process has open. Raises ``OSError``."""
         ...

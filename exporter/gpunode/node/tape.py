@@ -10,7 +10,8 @@ its answer at ``t`` seconds from the start:
 
 Played to its end, a tape starts over at ``again_from`` seconds, or else at its beginning: what ends
 in a hang is not cured by that. The first ``opening`` seconds can be repeated often enough to
-fill the time before them; ``look`` says what is worth looking at.
+fill the time before them; ``look`` says what is worth looking at. A tape that was cut from a longer
+one counts from ``begins``: what it has from before holds when it begins.
 
 Playback may ask at other times: a gauge is the latest answer, activity means are averaged over the
 answers since the last question, and buffers hold the samples up to now. A tape contains only what
@@ -34,7 +35,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO, cast, get_type_hints
+from typing import Any, Protocol, TextIO, cast, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -96,6 +97,7 @@ NODE_CALLS = {
     "listens": NodeCall(),
     "communicates": NodeCall(),
     "stacks": NodeCall(),
+    "ended": NodeCall(),
     "open_files": NodeCall(),
     "round_trips": NodeCall(named_by=0),
     "network_statistics": NodeCall(),
@@ -177,10 +179,18 @@ class TapeWriter:
             raise self._failure
 
 
+class Recorder(Protocol):
+    """What answers are recorded on."""
+
+    def answer(self, of: str, call: str, ask: Callable[[], Any]) -> Any:
+        """Ask, record the question with its answer or error, and pass that on."""
+        ...
+
+
 class RecordingNode:
     """A node with every method of ``Node``; it records each call."""
 
-    def __init__(self, node: Node, tape: TapeWriter) -> None:
+    def __init__(self, node: Node, tape: Recorder) -> None:
         self.node = node
         self.tape = tape
         self.clock = node.clock
@@ -196,7 +206,7 @@ class RecordingNode:
 class RecordingDriver:
     """A driver whose GPUs record each call."""
 
-    def __init__(self, driver: Driver, tape: TapeWriter) -> None:
+    def __init__(self, driver: Driver, tape: Recorder) -> None:
         self.driver = driver
         self.vendor = driver.vendor
         self.tape = tape
@@ -218,7 +228,7 @@ class RecordingDriver:
 class RecordingGpu:
     """A GPU with every method of ``Gpu``; it records each call."""
 
-    def __init__(self, gpu: Gpu, tape: TapeWriter) -> None:
+    def __init__(self, gpu: Gpu, tape: Recorder) -> None:
         self.gpu = gpu
         self.tape = tape
         self.identity = gpu.identity
@@ -287,6 +297,7 @@ class TapeNode:
         header = next(lines, {})
         self.comment, self.clock = self._header(header)
         self.look = str(header.get("look", ""))
+        self.begins = self._begins(header)
         for number, line in enumerate(lines, 2):
             self._take(f"{self.path}: line {number}", line)
         self.again_from = self._second(header, "again_from")
@@ -389,6 +400,12 @@ class TapeNode:
             raise TapeError(f"{self.path}: line 1: field time: not seconds since the epoch")
         return str(line.get("comment", "")), SteppedClock(float(time))
 
+    def _begins(self, header: dict[str, Any]) -> float:
+        begins = header.get("begins", 0.0)
+        if not isinstance(begins, float | int) or not 0 <= begins < MOST_SECONDS:
+            raise TapeError(f"{self.path}: line 1: field begins: not a time in seconds")
+        return float(begins)
+
     def _second(self, header: dict[str, Any], field: str) -> float:
         second = header.get(field, 0.0)
         if not isinstance(second, float | int) or not 0 <= second <= self.end:
@@ -403,7 +420,8 @@ class TapeNode:
             raise TapeError(f"{where}: field of: not a string: {of!r}")
         if not isinstance(call, str) or call not in CALLS:
             raise TapeError(f"{where}: field call: unknown: {call!r}")
-        self.end = max(self.end, float(time))
+        time = max(0.0, float(time) - self.begins)
+        self.end = max(self.end, time)
         track = self.tracks.setdefault((of, call), Track())
         if track.times and time < track.times[-1]:
             raise TapeError(f"{where}: field t: earlier than the line before: {time!r}")
@@ -413,7 +431,7 @@ class TapeNode:
                 if identity.vendor not in VENDORS:
                     field = f"answer.{place}.vendor"
                     raise TapeError(f"{where}: field {field}: unknown: {identity.vendor!r}")
-        track.add(float(time), answer)
+        track.add(time, answer)
 
     def _answer(self, where: str, line: dict[str, Any], kind: TypeAdapter[Any]) -> Any:
         if "error" in line:

@@ -12,9 +12,8 @@ from gpunode.gpu.activity import GpuActivity, WindowDetail
 from gpunode.gpu.health import INFO
 from gpunode.holders.owner import Owner
 from gpunode.jobs.owners import OWNER, OWNER_LABELS, PROCESS
-from gpunode.loop import Loop, Silent
 from gpunode.metric import Metric
-from gpunode.source import Met
+from gpunode.source import Met, Readings, Silent
 from gpunode.verdict.advice import URGENCIES, Advice, Urgency
 from gpunode.verdict.case import Evidence
 from gpunode.verdict.causes import CAUSES, NONE
@@ -62,7 +61,7 @@ IDLE_IN_A_HANG = Advice(
     "soon",
     "held, and has run nothing for a while, as another GPU hangs",
     "If both are of one job, its rank here is the one that does not come: see where it stands, "
-    "`py-spy dump --pid PID`. If they are not, nothing is broken here.",
+    "`gpunode stacks --pid PID`. If they are not, nothing is broken here.",
 )
 """Of an idle GPU, where one hangs and it is not known which GPUs are of its job."""
 
@@ -70,15 +69,15 @@ WHILE_SHORT = Advice(
     "soon",
     "held with nothing to run",
     "The node is past a limit, which may be why: begin there. If that is not of this job, see what "
-    "the process waits for: `py-spy dump --pid PID`.",
+    "the process waits for: `gpunode stacks --pid PID`.",
 )
 """Of a GPU for which nothing on its node is found, though the node is short of something."""
 
 UNREAD = Advice(
     "soon",
     "held with nothing to run, and what may explain it is not all read on this node",
-    "See what the process waits for: `py-spy dump --pid PID`. `gpunode doctor` says what it takes "
-    "to read the rest of the node.",
+    "See what the process waits for: `gpunode stacks --pid PID`. `gpunode doctor` says what it "
+    "takes to read the rest of the node.",
 )
 """Of a GPU for which nothing on its node is found, where it was not looked for everywhere."""
 
@@ -236,11 +235,11 @@ class Known:
         return tuple(dict.fromkeys(found))
 
 
-def status(loop: Loop) -> NodeStatus:
+def status(readings: Readings) -> NodeStatus:
     """The node as it was last read."""
-    silent = tuple(loop.silent())
-    shortage = next((one.detail for one in loop.details(Shortage)), Shortage("", (), ()))
-    known = _known(loop, silent, shortage)
+    silent = tuple(readings.silent())
+    shortage = next((one.detail for one in readings.details(Shortage)), Shortage("", (), ()))
+    known = _known(readings, silent, shortage)
     gpus = tuple(_gpu(known, at) for at in known.labels)
     found = [
         *_lost(silent, known),
@@ -250,7 +249,9 @@ def status(loop: Loop) -> NodeStatus:
         *_without_gpus(silent, gpus),
     ]
     found.sort(key=lambda one: URGENCIES.index(one.urgency))
-    unread = tuple(met for met in loop.unread() if met.last > loop.clock.time() - UNREAD_REMEMBERED)
+    unread = tuple(
+        met for met in readings.unread() if met.last > readings.clock.time() - UNREAD_REMEMBERED
+    )
     calm = _calm(known, found, silent, unread)
     return NodeStatus(
         shortage.node, calm, tuple(found[:MOST_FINDINGS]), gpus, shortage.figures, silent, unread
@@ -277,20 +278,22 @@ def in_a_sentence(now: NodeStatus) -> str:
     return f"{'. '.join(one.title for one in now.findings) or '; '.join(well)}."
 
 
-def _known(loop: Loop, silent: Iterable[Silent], shortage: Shortage) -> Known:
+def _known(readings: Readings, silent: Iterable[Silent], shortage: Shortage) -> Known:
     """Everything that was read of the GPUs; one whose activity cannot be read is lost."""
-    windows = {(one.place.gpu, one.place.uuid): one.detail for one in loop.details(WindowDetail)}
+    windows = {
+        (one.place.gpu, one.place.uuid): one.detail for one in readings.details(WindowDetail)
+    }
     lost = {one.place[:2] for one in silent if one.source == GpuActivity.name and one.place.gpu}
     judged = {
         (verdict.gpu, verdict.uuid): verdict
-        for one in loop.details(Judged)
+        for one in readings.details(Judged)
         for verdict in one.detail.verdicts
     }
     models: dict[At, str] = {}
     instances: set[At] = set()
     owners: dict[At, tuple[Owner, ...]] = {}
     processes: dict[At, tuple[RankedProcess, ...]] = {}
-    for at, metric, labels in _described(loop, lost):
+    for at, metric, labels in _described(readings, lost):
         if metric is INFO:
             models.setdefault(at, labels["name"])
             if labels["parent"]:
@@ -320,13 +323,15 @@ def _known(loop: Loop, silent: Iterable[Silent], shortage: Shortage) -> Known:
     )
 
 
-def _described(loop: Loop, lost: Collection[At]) -> Iterator[tuple[At, Metric, dict[str, str]]]:
+def _described(
+    readings: Readings, lost: Collection[At]
+) -> Iterator[tuple[At, Metric, dict[str, str]]]:
     """What labels say of GPUs: the GPU, the metric, and the labels by their names.
 
     What they said last counts for a lost GPU: whose job it took along is what one has to know.
     """
-    now = loop.values(DESCRIBES)
-    before = [key for key in loop.last(DESCRIBES) if key not in now] if lost else []
+    now = readings.values(DESCRIBES)
+    before = [key for key in readings.last(DESCRIBES) if key not in now] if lost else []
     for metric, values in (*now, *before):
         labels = dict(zip(metric.labels, values, strict=True))
         at = labels["gpu"], labels["uuid"]

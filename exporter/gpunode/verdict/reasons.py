@@ -111,7 +111,7 @@ CPU_BOUND = Reason(
     Advice(
         "soon",
         "whose process keeps a whole CPU busy",
-        "See what that thread does: `py-spy dump --pid PID`.",
+        "See what that thread does: `gpunode stacks --pid PID`.",
     ),
     "host",
 )
@@ -238,7 +238,7 @@ UNKNOWN = Reason(
     Advice(
         "soon",
         "and nothing on this node tells why",
-        "See where it stands: `py-spy dump --pid PID`. Restart the job if it does not come.",
+        "See where it stands: `gpunode stacks --pid PID`. Restart the job if it does not come.",
     ),
     "unknown",
 )

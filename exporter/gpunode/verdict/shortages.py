@@ -296,7 +296,8 @@ def _nccl(facts: Facts) -> Iterator[NodeFigure]:
             known,
             None,
             stalled > 0,
-            remedy="The GPUs above say who is waited for; keep py-spy dumps, then restart the job.",
+            remedy="The GPUs above say who is waited for; keep the stacks (`gpunode stacks`), then "
+            "restart the job.",
         )
 
 

@@ -9,13 +9,13 @@ from typing import cast
 from gpunode.audit.source import Audited, Result
 from gpunode.config import Settings
 from gpunode.driver.driver import DriverError
-from gpunode.export.history import History
 from gpunode.gpu.activity import MEMORY_TOTAL, MEMORY_USED, TEMPERATURE, UTILIZATION
 from gpunode.gpu.health import INFO
 from gpunode.gpu.nvlink import NVLINK_UP
 from gpunode.gpu.power import ENERGY
 from gpunode.gpu.units import NVLINK_BYTES
 from gpunode.host import cpu, disk, infiniband, memory, pressure, shm
+from gpunode.incidents.history import History
 from gpunode.jobs import processes as job
 from gpunode.jobs.owners import OWNER, PROCESS
 from gpunode.metric import Sample

@@ -179,6 +179,12 @@ class Access:
     expires: float | None = None
     """When the certificate that the server shows does, in Unix time."""
 
+    @property
+    def knows(self) -> bool:
+        """Whether nobody reads a page without a password or a certificate."""
+        certified = self.tls is not None and self.tls.verify_mode == ssl.CERT_REQUIRED
+        return bool(self.users) or certified
+
     def asks_less_than(self, other: Access) -> str:
         """What it no longer asks of a client, or gives it, that the other does; empty if nothing.
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 from dataclasses import is_dataclass
-from typing import get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
+from fastapi import HTTPException, Path, Request, Response
 from pydantic import BaseModel, Field
 
 from gpunode.audit.source import Audited, Result
-from gpunode.export.history import STEP, GpuHistory, History
 from gpunode.gpu.activity import WindowDetail
 from gpunode.gpu.nvlink import NvLinkDetail
+from gpunode.incidents.black_box import BlackBox, Kept
+from gpunode.incidents.history import STEP, GpuHistory, History
 from gpunode.jobs.owners import OwnersDetail
 from gpunode.jobs.processes import JobDetail
 from gpunode.source import Readings, Reported
@@ -80,3 +83,29 @@ def history(readings: Readings, since: float = 0.0) -> Hour:
 def points(readings: Readings) -> int:
     """How many points there ever were."""
     return sum(one.detail.count for one in readings.details(History))
+
+
+IncidentId = Annotated[str, Path(max_length=64, description="as in the list of incidents")]
+
+NO_INCIDENT: dict[int | str, dict[str, Any]] = {404: {"description": "no such incident is kept"}}
+
+
+def incidents(readings: Readings) -> tuple[Kept, ...]:
+    """The incidents that are kept, the latest first."""
+    return next((one.detail.kept for one in readings.details(BlackBox)), ())
+
+
+def incident(readings: Readings, wanted: str) -> Kept:
+    """One of them. Raises ``HTTPException``."""
+    for one in incidents(readings):
+        if one.brief.id == wanted:
+            return one
+    raise HTTPException(404, "no such incident is kept in memory; see /api/v1/incidents")
+
+
+def packed(request: Request, content: bytes) -> Response:
+    """An answer in JSON that is compressed already."""
+    if "gzip" not in request.headers.get("accept-encoding", ""):
+        return Response(gzip.decompress(content), media_type="application/json")
+    headers = {"content-encoding": "gzip", "vary": "Accept-Encoding"}
+    return Response(content, media_type="application/json", headers=headers)

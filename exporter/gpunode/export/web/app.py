@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
-from fastapi import FastAPI, Query, Request, Response
+from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.responses import PlainTextResponse
 
@@ -21,6 +21,8 @@ from gpunode.export.exposition import Exposition
 from gpunode.export.web import api, page
 from gpunode.export.web.node import NodeNow, node
 from gpunode.export.web.prepared import Remembered, every_moment
+from gpunode.export.web.private import private
+from gpunode.incidents.incident import Brief, Incident
 from gpunode.loop import Loop
 from gpunode.source import Met
 from gpunode.verdict.source import JUDGED, PERIOD, Judgement
@@ -101,6 +103,39 @@ def create_app(loop: Callable[[], Loop]) -> FastAPI:
         if since == 0.0:
             return last_hour(loop()).answer(request)
         return Remembered(partial(api.history, since=since), api.points)(loop()).answer(request)
+
+    @at("/api/v1/incidents", dependencies=[Depends(private)])
+    async def incidents() -> list[Brief]:
+        """The incidents that are kept in memory, the latest first.
+
+        For who gave a password or a certificate, or asks on the node itself.
+        """
+        return [one.brief for one in api.incidents(loop())]
+
+    @at(
+        "/api/v1/incidents/{incident}",
+        response_model=Incident,
+        dependencies=[Depends(private)],
+        responses=api.NO_INCIDENT,
+    )
+    async def incident(request: Request, incident: api.IncidentId) -> Response:
+        """What is known of an incident, from ten minutes before it."""
+        return api.packed(request, api.incident(loop(), incident).packed)
+
+    @at(
+        "/api/v1/incidents/{incident}/tape",
+        response_class=Response,
+        dependencies=[Depends(private)],
+        responses=api.NO_INCIDENT,
+    )
+    async def tape(incident: api.IncidentId) -> Response:
+        """The tape of an incident, for `gpunode replay`: JSON lines, compressed by gzip."""
+        found = api.incident(loop(), incident)
+        if not found.tape:
+            raise HTTPException(404, "the tape of this incident made way for later ones")
+        name = f'attachment; filename="{incident}.jsonl.gz"'
+        headers = {"content-disposition": name, "content-encoding": "identity"}
+        return Response(found.tape, media_type="application/gzip", headers=headers)
 
     return app
 

@@ -20,6 +20,7 @@ from fastapi.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpunode.export.web.access import Access
+from gpunode.export.web.private import KNOWN
 from gpunode.export.web.visitors import Reader, Visit, Visitors
 
 OPEN = frozenset({"/healthz", "/readyz"})
@@ -206,7 +207,7 @@ class Guard:
                 return  # the client hung up
             if not admits.result():
                 app = PlainTextResponse("this page needs a user and a password\n", 401, CHALLENGE)
-        await app(scope, receive, dressed)
+        await app({**scope, KNOWN: access.knows}, receive, dressed)
         if page and status == HTTPStatus.OK:
             self._visitors.has_read(reader.reader)
 

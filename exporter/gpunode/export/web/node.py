@@ -9,8 +9,8 @@ from gpunode.audit.source import Audited, Result
 from gpunode.export.playing import Playing
 from gpunode.gpu.activity import MEMORY_TOTAL, MEMORY_USED, TEMPERATURE, UTILIZATION
 from gpunode.jobs.steps import LAST_STEP
-from gpunode.loop import Loop, Silent
-from gpunode.source import Key, Met
+from gpunode.loop import Loop
+from gpunode.source import Key, Met, Silent
 from gpunode.verdict.advice import Urgency
 from gpunode.verdict.case import Evidence
 from gpunode.verdict.facts import At

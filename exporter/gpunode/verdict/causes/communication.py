@@ -198,7 +198,7 @@ STALLED_COLLECTIVE = Cause(
     advice=Advice(
         "now",
         "hanging in a collective: a rank of the job does not come",
-        "Keep evidence first: `py-spy dump --pid PID`. If no GPU here is named, look at the "
+        "Keep evidence first: `gpunode stacks --pid PID`. If no GPU here is named, look at the "
         "idle ones here, then at the job's other nodes. Then restart the job.",
     ),
     remedy=Remedy(

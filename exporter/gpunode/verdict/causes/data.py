@@ -75,7 +75,7 @@ DATA_LOADING = Cause(
     advice=Advice(
         "soon",
         "starved: the training waits for data, and nothing on this node is at its limit",
-        "See what the loader waits for: `py-spy dump --pid PID`. Often it is a remote service.",
+        "See what the loader waits for: `gpunode stacks --pid PID`. Often it is a remote service.",
     ),
     remedy=Remedy(("starved",), "Profile the data loader: it waits for something beyond the node."),
     family="data",

@@ -111,7 +111,8 @@ HOST_COMPUTE = Cause(
     advice=Advice(
         "soon",
         "starved while the process computes on CPUs",
-        "See what it computes: `py-spy dump --pid PID`. Move that to the GPU or to loader workers.",
+        "See what it computes: `gpunode stacks --pid PID`. Move that to the GPU or to loader "
+        "workers.",
     ),
     remedy=Remedy(
         ("starved",),
@@ -328,8 +329,8 @@ UNEXPLAINED = Cause(
     advice=Advice(
         "soon",
         "held with nothing to run, and nothing on this node explains it",
-        "See what the process waits for: `py-spy dump --pid PID`. Often it is a remote service, a "
-        "sleep or a lock.",
+        "See what the process waits for: `gpunode stacks --pid PID`. Often it is a remote service, "
+        "a sleep or a lock.",
     ),
     remedy=Remedy(("starved",), "Profile the process: nothing on its node explains why it pauses."),
     family="unknown",

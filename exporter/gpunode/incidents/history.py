@@ -53,6 +53,17 @@ class GpuHistory:
     memory_used_bytes: list[float | None]
     cause: list[str | None]
 
+    def first(self, count: int) -> GpuHistory:
+        """The same of the first points alone."""
+        return GpuHistory(
+            self.gpu,
+            self.uuid,
+            {state: shares[:count] for state, shares in self.states.items()},
+            self.power_watts[:count],
+            self.memory_used_bytes[:count],
+            self.cause[:count],
+        )
+
 
 class Ring:
     """The points of one GPU; the place of a point is the same in all columns."""

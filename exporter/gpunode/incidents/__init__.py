@@ -1,0 +1,1 @@
+"""What is kept of an incident, and how it is shown; beside it, recordings of some."""

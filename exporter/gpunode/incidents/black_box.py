@@ -1,0 +1,567 @@
+"""Keeps what is known of each incident, from ten minutes before it until minutes after.
+
+It lasts as long as its signs do. Its tape ends five minutes after it began; what happens, where
+processes stand and how they end are noted until five minutes after it is over: PyTorch ends a job
+that hangs only after ten.
+"""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import re
+import time as clocks
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from gpunode import __version__
+from gpunode.config import IncidentSettings, UsageError
+from gpunode.gpu import GPU
+from gpunode.holders.owner import Started
+from gpunode.incidents.folder import Folder, incidents
+from gpunode.incidents.history import GpuHistory, History
+from gpunode.incidents.incident import (
+    KINDS,
+    Brief,
+    Happening,
+    Incident,
+    Kind,
+    OnGpu,
+    What,
+    as_json,
+    clean,
+    without_tape,
+)
+from gpunode.incidents.overheard import Overheard
+from gpunode.incidents.signs import IncidentSign, Signs, about, labels_of, owners_of, processes_on
+from gpunode.metric import Metric, Sample
+from gpunode.nccl.ras import AWAITED
+from gpunode.node.endings import in_words
+from gpunode.node.node import Node
+from gpunode.node.rolling_tape import CHUNK, MOST_LAST, RollingTape, without_code
+from gpunode.node.tape import RecordingNode
+from gpunode.source import Reading, Readings, limit
+from gpunode.verdict.case import WaitedFor
+from gpunode.verdict.causes import CAUSES
+from gpunode.verdict.facts import At
+from gpunode.verdict.findings import PRESSING, Finding, NodeStatus, counted, status
+from gpunode.verdict.shortages import NodeFigure
+from gpunode.verdict.where import Looks, StackLook
+
+log = logging.getLogger(__name__)
+
+BEFORE, AFTER = 600.0, 300.0
+"""Seconds before an incident begins, and after, that its tape has."""
+
+MOST = 16 << 20
+"""Bytes that are kept in memory in all."""
+
+MOST_OF_TAPE = 5 << 20
+"""Bytes of the tape that rolls."""
+
+MOST_OF_INCIDENTS = MOST - MOST_OF_TAPE - MOST_LAST - CHUNK
+"""Bytes of the incidents that are kept, with their tapes."""
+
+CONFIRMED: dict[Kind, float] = {"stall": 6.0, "gpu_lost": 6.0, "slow": 30.0}
+"""Seconds for which a sign that lasts must do so before an incident begins: what is shorter harms
+nobody. A stall looks like slowness at first."""
+
+MISSED = 6.0
+"""Seconds for which a sign may be missed and still be the same."""
+
+OVER = 60.0
+"""Seconds without a sign after which an incident is over."""
+
+LONGEST = 3600.0
+"""Seconds after which nothing is added to an incident, even if it goes on."""
+
+DRAWN = 900.0
+"""Seconds after its beginning up to which an incident has the history of the GPUs."""
+
+KEPT_EVERY, TAPED_EVERY = 10.0, 60.0
+"""Seconds between two versions of an incident that goes on, and of its tape."""
+
+MOST_OPEN = 8
+"""Incidents that go on at a time."""
+
+MOST_MOMENTS, MOST_LOOKS, MOST_PROCESSES = 600, 16, 256
+"""Of an incident: what is noted of it."""
+
+MOST_GPUS = 64
+"""GPUs of an incident in ``INFO``."""
+
+LONGEST_WHERE = 160
+"""Characters of where a process stands, in a label."""
+
+COUNT = Metric(
+    "gpunode_incidents_total",
+    "counter",
+    "Incidents that began, of each of which the black box keeps what is known (docs/incidents.md).",
+    ("kind",),
+)
+INFO = Metric(
+    "gpunode_incident_info",
+    "gauge",
+    "Always 1, while an incident goes on and for five minutes after; its ID is what "
+    "`gpunode incident` and /api/v1/incidents take. `where` says where the process stands for "
+    "which the others wait, with `incident.where`; otherwise it is empty.",
+    (*GPU, "incident", "kind", "where"),
+)
+UNWRITTEN = Metric(
+    "gpunode_incident_write_failures_total",
+    "counter",
+    "Times that an incident could not be written to `incident.folder`; it is in memory.",
+)
+MORE_INCIDENTS, MORE_MOMENTS = limit("incidents"), limit("moments")
+
+
+@dataclass(slots=True)
+class OpenIncident:
+    """An incident that goes on, or was over a short time ago."""
+
+    id: str
+    kind: Kind
+    began: float
+    moment: float
+    """When it began on the monotonic clock."""
+
+    seen: float
+    """When a sign of it was last seen, on the same clock."""
+
+    sign: IncidentSign
+    gpus: set[At]
+    finding: Finding | None = None
+    """What a person is told of it, from when there is something to tell."""
+
+    owners: tuple[str, ...] = ()
+    waits: tuple[WaitedFor, ...] = ()
+    moments: list[Happening] = field(default_factory=list)
+    looks: dict[tuple[int, float], StackLook] = field(default_factory=dict)
+    processes: dict[tuple[str, int, float], OnGpu] = field(default_factory=dict)
+    figures: tuple[NodeFigure, ...] = ()
+    history: tuple[list[float], list[GpuHistory]] = field(default_factory=lambda: ([], []))
+    left_out: int = 0
+    kept: float | None = None
+    taped: float | None = None
+    complete: bool = False
+    """Whether nothing is added any more, though it may go on for days."""
+
+    def notice(self, key: tuple[str, int, float], process: OnGpu) -> None:
+        """Add a process that is on one of its GPUs."""
+        if key not in self.processes and len(self.processes) < MOST_PROCESSES:
+            self.processes[key] = process
+
+    def note(self, moment: Happening) -> None:
+        """Add what happened."""
+        if len(self.moments) >= MOST_MOMENTS:
+            self.left_out += 1
+        else:
+            self.moments.append(moment)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An incident that is kept: in short, as compressed JSON, and its tape."""
+
+    brief: Brief
+    packed: bytes
+    tape: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.packed) + len(self.tape)
+
+
+class BlackBox:
+    """Evaluates what was read, and keeps incidents; its own readings are what it keeps."""
+
+    name = "incidents"
+    every = 2.0
+    metrics = (COUNT, INFO, UNWRITTEN)
+    unknowns = (MORE_INCIDENTS, MORE_MOMENTS)
+
+    def __init__(self, node: Node, settings: IncidentSettings, *, code: bool) -> None:
+        """Raises ``UsageError`` for a folder that cannot be used."""
+        self.tape = RollingTape(node.clock, BEFORE + AFTER + TAPED_EVERY, MOST_OF_TAPE, code=code)
+        self.overheard = Overheard(node.clock, self.tape)
+        self.node: Node = RecordingNode(node, self.overheard)
+        self.where = settings.where
+        self.folder: Folder | None = None
+        self.kept: tuple[Kept, ...] = ()
+        """The latest first. It is replaced, never changed: requests read it."""
+
+        if settings.folder is not None:
+            try:
+                self.folder = Folder(settings.folder, settings.folder_bytes)
+                self._load(self.folder)
+            except OSError as error:
+                why = error.strerror or error
+                raise UsageError(f"incident.folder: {settings.folder}: {why}") from error
+        self._signs = Signs()
+        self._watched: list[OpenIncident] = []
+        self._pending: dict[tuple[Kind, frozenset[At]], tuple[float, float, float]] = {}
+        self._moments: deque[Happening] = deque(maxlen=MOST_MOMENTS)
+        self._told: dict[tuple[tuple[str, ...], str], str] = {}
+        self._causes: dict[At, str] = {}
+        self._processes: dict[tuple[str, int, float], OnGpu] | None = None
+        self._statuses: dict[tuple[int, float], int] = {}
+        """How processes ended that are told to be gone next."""
+
+        self._awaited: set[tuple[str, ...]] = set()
+        self._count = dict.fromkeys(KINDS, 0)
+        self._unwritten = 0
+        self._complaint = ""
+        self._left_out = 0
+
+    def find(self, incident: str) -> Kept | None:
+        """An incident by its ID."""
+        return next((one for one in self.kept if one.brief.id == incident), None)
+
+    @property
+    def size(self) -> int:
+        """Bytes that are kept."""
+        return self.tape.size + sum(one.size for one in self.kept)
+
+    def read(self, readings: Readings) -> Reading:
+        """Note what happened since the last look, and begin, keep and end incidents."""
+        now, time = readings.clock.monotonic(), readings.clock.time()
+        node = status(readings)
+        for moment in self._happened(readings, node, time):
+            self._moments.append(moment)
+            for one in self._open:
+                one.note(moment)
+        refused = sum(
+            [self._take(sign, readings, node) for sign in self._confirmed(node, readings)]
+        )
+        for one in self._open:
+            self._look(one, readings, node)
+            over = now - one.seen >= AFTER
+            one.complete = over or now - one.moment >= LONGEST
+            if one.complete or one.kept is None or now - one.kept >= KEPT_EVERY:
+                self._keep(one, readings, node)
+        self._watched = [one for one in self._watched if now - one.seen < AFTER]
+        left_out, self._left_out = self._left_out, self.tape.left_out
+        unread = [
+            *([MORE_INCIDENTS.seen(f"{MOST_OPEN} go on", refused)] if refused else []),
+            *(
+                [MORE_MOMENTS.seen("answers too long for a tape", self._left_out - left_out)]
+                if self._left_out > left_out
+                else []
+            ),
+        ]
+        return Reading(tuple(self._samples()), self, tuple(unread))
+
+    @property
+    def _open(self) -> list[OpenIncident]:
+        """The incidents to which something may be added."""
+        return [one for one in self._watched if not one.complete]
+
+    def _samples(self) -> Iterator[Sample]:
+        for kind, count in self._count.items():
+            yield from COUNT.at(float(count), kind)
+        for one in self._watched:
+            where = one.finding.detail if one.finding and self.where else ""
+            for at in sorted(one.gpus)[:MOST_GPUS] or [("", "")]:
+                yield from INFO.at(1.0, *at, one.id, one.kind, clean(where)[:LONGEST_WHERE])
+        if self.folder is not None:
+            yield from UNWRITTEN.at(float(self._unwritten))
+
+    def _happened(self, readings: Readings, node: NodeStatus, time: float) -> Iterator[Happening]:
+        """What has changed on the node since the last look."""
+        told = {
+            (one.gpus, one.remedy): one.title
+            for one in node.findings
+            if one.gpus or one.urgency in PRESSING
+        }
+        for key, title in told.items():
+            if key not in self._told:
+                yield _moment(time, "finding", title, key[0])
+        for key, title in self._told.items():
+            if key not in told:
+                yield _moment(time, "finding", f"No longer: {title}", key[0])
+        self._told = told
+        causes = {gpu.at: gpu.verdict.cause for gpu in node.gpus if gpu.verdict is not None}
+        changed: dict[str, list[str]] = {}
+        for gpu in node.gpus:
+            if gpu.at in causes and causes[gpu.at] != self._causes.get(gpu.at):
+                changed.setdefault(causes[gpu.at], []).append(gpu.label)
+        for cause, labels in changed.items():
+            text = f"{counted(labels)}: {CAUSES[cause].meaning} (`{cause}`)"
+            yield _moment(time, "verdict", text, tuple(labels))
+        self._causes = causes
+        yield from self._processes_changed(processes_on(readings), time)
+        awaited = {of for metric, of in readings.values({AWAITED}) if metric is AWAITED}
+        for communicator, rank, host, pid, _, reason in sorted(awaited - self._awaited):
+            text = f"RAS: rank {rank} of communicator {communicator} on {host}, process {pid}, "
+            yield _moment(time, "nccl", f"{text}is {reason}", ())
+        self._awaited = awaited
+        yield from self.overheard.new()
+
+    def _processes_changed(
+        self, on: Mapping[At, Iterable[Started]], time: float
+    ) -> Iterator[Happening]:
+        """Note which processes came to GPUs and which are gone."""
+        before = self._processes
+        found: dict[tuple[str, int, float], OnGpu] = {}
+        for (gpu, _), processes in on.items():
+            for process in processes:
+                key = gpu, process.pid, process.start
+                if len(found) < MOST_PROCESSES:
+                    known = (before or {}).get(key)
+                    found[key] = known or OnGpu(
+                        gpu, process.pid, process.start, process.rank, clean(_owner(process)), time
+                    )
+        read = {gpu for gpu, _ in on}
+        silent = {key: one for key, one in (before or {}).items() if one.gpu not in read}
+        found |= {key: one for key, one in silent.items() if not self._has_ended(one)}
+        self._processes = found
+        for key, one in found.items():
+            for watched in self._open:
+                if any(gpu == one.gpu for gpu, _ in watched.gpus):
+                    watched.notice(key, one)
+            if key not in (before or {}):
+                with suppress(OSError):  # from now on, the kernel tells how it ends
+                    self.node.ended(one.pid, one.start)
+            if before is not None and key not in before:
+                yield _moment(time, "process", f"{_named(one)} came to GPU {one.gpu}", (one.gpu,))
+        for key, one in (before or {}).items():
+            if key not in found:
+                gone = replace(one, gone=time, end=self._end(one, time))
+                self._statuses.pop((one.pid, one.start), None)
+                for watched in self._open:
+                    if key in watched.processes:
+                        watched.processes[key] = gone
+                ended = f": {gone.end}" if gone.end else ""
+                text = f"{_named(one)} is gone from GPU {one.gpu}{ended}"
+                yield _moment(time, "process", text, (one.gpu,))
+
+    def _has_ended(self, one: OnGpu) -> bool:
+        """Whether the kernel says that a process has ended; a silent driver says nothing."""
+        with suppress(OSError):
+            status = self.node.ended(one.pid, one.start)
+            if status is not None:
+                self._statuses[one.pid, one.start] = status
+        return (one.pid, one.start) in self._statuses
+
+    def _end(self, one: OnGpu, time: float) -> str:
+        """How a process ended, as far as the kernel says."""
+        self._has_ended(one)
+        status = self._statuses.get((one.pid, one.start))
+        ended = "" if status is None else in_words(status)
+        about = (line for line in self.overheard.kernel_since(time - OVER) if _names(line, one.pid))
+        return "; ".join(filter(None, (ended, next(about, ""))))
+
+    def _confirmed(self, node: NodeStatus, readings: Readings) -> Iterator[IncidentSign]:
+        """The signs that count: at once, or once they have lasted."""
+        now = readings.clock.monotonic()
+        time = readings.clock.time()
+        pending = self._pending
+        self._pending = {}
+        for sign in self._signs.found(readings, node):
+            if not sign.lasts:
+                yield sign
+                continue
+            first, began = now, time
+            for (_, gpus), (since, at, seen) in pending.items():
+                if gpus & sign.gpus and now - seen <= MISSED:
+                    first, began = min(first, since), min(began, at)
+            self._pending[sign.kind, sign.gpus] = first, began, now
+            if now - first >= CONFIRMED[sign.kind]:
+                yield sign
+        for key, (since, at, seen) in pending.items():
+            if now - seen <= MISSED:
+                self._pending.setdefault(key, (since, at, seen))
+
+    def _take(self, sign: IncidentSign, readings: Readings, node: NodeStatus) -> bool:
+        """Let a sign begin an incident, or be part of one; returns whether there are too many."""
+        now, time = readings.clock.monotonic(), readings.clock.time()
+        for one in self._watched:
+            if one.complete and not (sign.lasts and sign.kind == one.kind):
+                continue
+            if not (one.gpus and sign.gpus) or one.gpus & sign.gpus:
+                one.seen = now
+                one.gpus |= sign.gpus
+                if sign.title != one.sign.title and not sign.lasts:
+                    one.note(_moment(time, "finding", sign.title, labels_of(node, sign.gpus)))
+                if (one.kind, sign.kind) == ("slow", "stall"):
+                    one.kind = "stall"
+                    self._count["stall"] += 1
+                if sign.kind == one.kind and sign.finding is not None:
+                    one.sign, one.finding = sign, sign.finding
+                return False
+        if len(self._open) >= MOST_OPEN:
+            return True
+        since, began, _ = self._pending.get((sign.kind, sign.gpus), (now, time, now))
+        first = labels_of(node, sign.gpus)[:1]
+        one = OpenIncident(
+            self._new_id(began, sign.kind, first[0] if first else "node"),
+            sign.kind,
+            began,
+            since,
+            now,
+            sign,
+            set(sign.gpus),
+            sign.finding,
+            figures=node.figures,
+            moments=[moment for moment in self._moments if moment.time >= began - BEFORE],
+        )
+        if not sign.lasts:
+            one.note(_moment(time, "finding", sign.title, labels_of(node, sign.gpus)))
+        for key, process in (self._processes or {}).items():
+            if any(gpu == process.gpu for gpu, _ in one.gpus) or not one.gpus:
+                one.notice(key, process)
+        self._watched.append(one)
+        self._count[sign.kind] += 1
+        log.warning("incident %s begins: %s", one.id, sign.title)
+        return False
+
+    def _new_id(self, began: float, kind: Kind, first: str) -> str:
+        """An ID that no incident has."""
+        stamp = clocks.strftime("%Y%m%dT%H%M%SZ", clocks.gmtime(began))
+        name = f"{stamp}-{kind}-{''.join(filter(str.isalnum, first))[:8] or 'node'}"
+        taken = {one.brief.id for one in self.kept} | {one.id for one in self._watched}
+        return next(
+            each for each in (name, *(f"{name}-{n}" for n in range(2, 9999))) if each not in taken
+        )
+
+    def _look(self, one: OpenIncident, readings: Readings, node: NodeStatus) -> None:
+        """Note where processes stand, whom they wait for, and whose they are."""
+        one.owners = owners_of(node, one.gpus) or one.owners
+        one.finding = one.finding or about(node, one.gpus)
+        judged = [gpu.verdict for gpu in node.gpus if gpu.at in one.gpus and gpu.verdict]
+        waits = {late.at: late for verdict in judged for late in verdict.waits_for}
+        one.waits = tuple(waits.values()) or one.waits
+        for told in readings.details(Looks):
+            for look in told.detail.looks:
+                key = look.pid, look.time
+                if look.at not in one.gpus or key in one.looks or look.time < one.began:
+                    continue
+                if len(one.looks) >= MOST_LOOKS:
+                    one.left_out += 1
+                    continue
+                kept = look if told.detail.code else replace(look, stacks=without_code(look.stacks))
+                one.looks[key] = kept
+                if not look.waits and (said := told.detail.sentence(look)):
+                    one.note(_moment(look.time, "where", said, (look.at[0],)))
+
+    def _keep(self, one: OpenIncident, readings: Readings, node: NodeStatus) -> None:
+        """Keep an incident as it is known now, in memory and in the folder."""
+        now = readings.clock.monotonic()
+        before = self.find(one.id)
+        tape, anew = before.tape if before else b"", False
+        wanted = now - one.moment <= AFTER + KEPT_EVERY or one.taped is None
+        if wanted and (one.taped is None or now - one.taped >= TAPED_EVERY or one.complete):
+            title = clean(f"{one.id}: {one.sign.title}")
+            tape, anew, one.taped = self.tape.cut(one.moment - BEFORE, title), True, now
+        one.kept = now
+        incident = self._incident(one, readings, node, len(tape))
+        kept = Kept(incident.brief, gzip.compress(as_json(incident), 1, mtime=0), tape)
+        self._remember(kept)
+        if self.folder is not None:
+            self._write(self.folder, kept, tape if anew else b"")
+
+    def _write(self, folder: Folder, kept: Kept, tape: bytes) -> None:
+        complaint = ""
+        try:
+            folder.write(kept.brief.id, kept.packed, tape)
+        except OSError as error:
+            self._unwritten += 1
+            complaint = f"{folder.path}: {error.strerror}"
+        if complaint and complaint != self._complaint:
+            log.warning("an incident is kept in memory alone: %s", complaint)
+        self._complaint = complaint
+
+    def _remember(self, kept: Kept) -> None:
+        """Keep the latest in memory: tapes make way first, then the oldest incidents."""
+        others = [one for one in self.kept if one.brief.id != kept.brief.id]
+        ordered = sorted((kept, *others), key=lambda one: one.brief.id, reverse=True)
+        while (total := sum(one.size for one in ordered)) > MOST_OF_INCIDENTS and ordered:
+            taped = [place for place, one in enumerate(ordered) if one.tape]
+            if len(ordered) > 1 and taped and (taped[-1] > 0 or total > MOST_OF_INCIDENTS):
+                oldest = ordered[taped[-1]]
+                brief = replace(oldest.brief, tape_bytes=0)
+                ordered[taped[-1]] = Kept(brief, oldest.packed, b"")
+            else:
+                ordered.pop()
+        self.kept = tuple(ordered)
+
+    def _load(self, folder: Folder) -> None:
+        """Remember the latest incidents of the folder; one that was cut short is complete now."""
+        size = 0
+        found = []
+        for incident, packed, tape in incidents(folder):
+            if not incident.brief.complete:
+                brief = replace(incident.brief, complete=True)
+                incident = replace(incident, brief=brief)
+                packed = gzip.compress(as_json(incident), 1, mtime=0)
+            if size + len(packed) > MOST_OF_INCIDENTS:
+                break
+            if size + len(packed) + len(tape) > MOST_OF_INCIDENTS:
+                tape = b""
+            if not tape:
+                incident = without_tape(incident)
+            size += len(packed) + len(tape)
+            found.append(Kept(incident.brief, packed, tape))
+        self.kept = tuple(found)
+
+    def _incident(
+        self, one: OpenIncident, readings: Readings, node: NodeStatus, tape: int
+    ) -> Incident:
+        """The incident as it is known now."""
+        finding = one.finding
+        time, now = readings.clock.time(), readings.clock.monotonic()
+        over = time - (now - one.seen) if now - one.seen >= OVER else None
+        brief = Brief(
+            one.id,
+            one.kind,
+            clean(node.node),
+            one.began,
+            over,
+            one.complete,
+            clean(one.sign.title),
+            clean(finding.detail if finding else ""),
+            labels_of(node, one.gpus),
+            tuple(map(clean, one.owners)),
+            tape,
+        )
+        for told in readings.details(History) if time <= one.began + DRAWN + KEPT_EVERY else ():
+            one.history = told.detail.after(one.began - BEFORE)
+        times, drawn = one.history
+        count = sum(at <= one.began + DRAWN for at in times)
+        return Incident(
+            brief,
+            __version__,
+            finding.remedy if finding else "",
+            finding.evidence if finding else (),
+            one.waits,
+            tuple(sorted(one.moments, key=lambda moment: moment.time)),
+            tuple(one.looks.values()),
+            tuple(one.processes.values()),
+            one.figures,
+            tuple(times[:count]),
+            tuple(gpu.first(count) for gpu in drawn),
+            one.left_out,
+        )
+
+
+def _moment(time: float, what: What, text: str, gpus: tuple[str, ...]) -> Happening:
+    return Happening(round(time, 1), what, clean(text), gpus)
+
+
+def _owner(process: Started) -> str:
+    owner = process.owner
+    pod = "/".join(filter(None, (owner.owner_namespace, owner.owner_pod)))
+    return pod or (f"Slurm job {owner.slurm_job}" if owner.slurm_job else owner.user)
+
+
+def _named(one: OnGpu) -> str:
+    rank = f", rank {one.rank}" if one.rank else ""
+    owner = f" of {one.owner}" if one.owner else ""
+    return f"Process {one.pid}{rank}{owner}"
+
+
+def _names(line: str, pid: int) -> bool:
+    """Whether a line of the kernel is about a process: ``process 812``, ``[812]``, ``pid=812``."""
+    return re.search(rf"(?:process |pid[= ]|\[){pid}\b", line) is not None

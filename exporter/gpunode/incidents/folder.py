@@ -1,0 +1,152 @@
+"""The folder where incidents outlive the daemon: two private files each, written whole or not.
+
+``ID.json.gz`` is the incident, ``ID.jsonl.gz`` its tape. What is written has reached the disk under
+another name before it takes its own, so a crash at any time loses nothing that was kept before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gzip
+import io
+import os
+import stat
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpunode.incidents.incident import ID, LARGEST, Incident, parse
+
+INCIDENT, TAPE, FRESH = ".json.gz", ".jsonl.gz", ".new"
+
+LARGEST_FILE = 64 << 20
+"""Bytes of a file that is read."""
+
+
+class Folder:
+    """A folder of incidents of at most so many bytes; the oldest are removed first."""
+
+    def __init__(self, path: Path, most_bytes: int | None = None) -> None:
+        """Open it; to write, it is made, and made private. Raises ``OSError``.
+
+        So it does for a folder of another user, to whom nothing is given.
+        """
+        self.path = path
+        self.most_bytes = most_bytes or 0
+        if most_bytes is not None:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._at = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if most_bytes is None:
+            return
+        if os.fstat(self._at).st_uid != os.geteuid():
+            os.close(self._at)
+            raise PermissionError(errno.EPERM, "it belongs to another user", str(path))
+        os.fchmod(self._at, 0o700)
+        for name in os.listdir(self._at):
+            if name.startswith(".") and name.endswith(FRESH):  # of a daemon that was killed
+                self._remove(name)
+
+    def write(self, name: str, incident: bytes, tape: bytes) -> None:
+        """Keep an incident, of which both are compressed already. Raises ``OSError``.
+
+        An empty tape leaves the one before in place.
+        """
+        self._make_room(name, len(incident) + len(tape))
+        if tape:
+            self._write(f"{name}{TAPE}", tape)
+        self._write(f"{name}{INCIDENT}", incident)
+        os.fsync(self._at)
+
+    def names(self) -> list[str]:
+        """The IDs of the incidents, the latest first. Raises ``OSError``."""
+        return sorted((name for name, _ in self._sizes()), reverse=True)
+
+    def read(self, name: str) -> Incident:
+        """An incident. Raises ``OSError`` or ``ValueError``."""
+        return parse(unpacked(self._read(f"{name}{INCIDENT}"), LARGEST))
+
+    def packed(self, name: str) -> bytes:
+        """An incident as it is in its file. Raises ``OSError``."""
+        return self._read(f"{name}{INCIDENT}")
+
+    def tape(self, name: str) -> bytes:
+        """The tape of an incident; empty if it has none. Raises ``OSError``."""
+        try:
+            return self._read(f"{name}{TAPE}")
+        except FileNotFoundError:
+            return b""
+
+    def _sizes(self) -> list[tuple[str, int]]:
+        """Each incident and the bytes that its files take."""
+        sizes: dict[str, int] = {}
+        for file in os.listdir(self._at):
+            name = file.removesuffix(INCIDENT).removesuffix(TAPE)
+            if name != file and ID.fullmatch(name):
+                with contextlib.suppress(FileNotFoundError):
+                    size = os.stat(file, dir_fd=self._at, follow_symlinks=False).st_size
+                    sizes[name] = sizes.get(name, 0) + size
+        return sorted(sizes.items())
+
+    def _make_room(self, name: str, size: int) -> None:
+        """Remove the oldest incidents until a new version of one fits."""
+        others = [(other, taken) for other, taken in self._sizes() if other != name]
+        total = size + sum(taken for _, taken in others)
+        for other, taken in others:
+            if total <= self.most_bytes:
+                return
+            self._remove(f"{other}{TAPE}")
+            self._remove(f"{other}{INCIDENT}")
+            total -= taken
+        if total > self.most_bytes:
+            raise OSError(
+                errno.ENOSPC, "an incident is larger than incident.folder-bytes", str(self.path)
+            )
+
+    def _write(self, name: str, data: bytes) -> None:
+        fresh = f".{name}{FRESH}"
+        self._remove(fresh)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with open(os.open(fresh, flags, 0o600, dir_fd=self._at), "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(fresh, name, src_dir_fd=self._at, dst_dir_fd=self._at)
+        except OSError:
+            self._remove(fresh)
+            raise
+
+    def _remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._at)
+
+    def _read(self, name: str) -> bytes:
+        """A regular file. Raises ``OSError``."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with open(os.open(name, flags, dir_fd=self._at), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file", name)
+            data = file.read(LARGEST_FILE + 1)
+        if len(data) > LARGEST_FILE:
+            raise OSError(errno.EFBIG, "too large", name)
+        return data
+
+
+def unpacked(data: bytes, longest: int) -> bytes:
+    """What gzip packed, of at most so many bytes. Raises ``ValueError``."""
+    try:
+        with gzip.open(io.BytesIO(data)) as file:
+            found = file.read(longest + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"not a file of gzip: {error}") from None
+    if len(found) > longest:
+        raise ValueError("too long")
+    return found
+
+
+def incidents(folder: Folder) -> Iterator[tuple[Incident, bytes, bytes]]:
+    """The incidents that can be read, the latest first: each, its file and its tape."""
+    for name in folder.names():
+        with contextlib.suppress(OSError, ValueError):
+            yield folder.read(name), folder.packed(name), folder.tape(name)

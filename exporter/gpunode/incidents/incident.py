@@ -1,0 +1,166 @@
+"""An incident: what happened on a node, from ten minutes before until some minutes after."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from gpunode.incidents.history import GpuHistory
+from gpunode.text import printable
+from gpunode.verdict.case import Evidence, WaitedFor
+from gpunode.verdict.shortages import NodeFigure
+from gpunode.verdict.where import StackLook
+
+Kind = Literal["stall", "slow", "gpu_lost", "xid", "out_of_memory", "crash_loop"]
+
+KINDS: dict[Kind, str] = {
+    "stall": "GPUs wait for another, and nothing goes on",
+    "slow": "a job is slower than before, or one of its GPUs holds the others up",
+    "gpu_lost": "a GPU does not answer",
+    "xid": "the driver reported an error that ends a program, or takes the GPU out of use",
+    "out_of_memory": "a process was killed for memory, or a training ran out of GPU memory",
+    "crash_loop": "the processes on a GPU end soon and are started again",
+}
+"""The kinds, with what each means."""
+
+Time = Annotated[float, Field(ge=0, lt=1e11, allow_inf_nan=False)]
+"""Seconds since the epoch."""
+
+What = Literal["finding", "verdict", "where", "process", "kernel", "nccl"]
+
+ID = re.compile(
+    r"[0-9]{8}T[0-9]{6}Z-[a-z]{1,16}(?:_[a-z]{1,16}){0,2}-[0-9a-z]{1,8}(?:-[0-9]{1,4})?"
+)
+"""The identity of an incident: when it began, its kind and its first GPU. It names a file."""
+
+LONGEST_TEXT = 512
+"""Characters of a text that is kept."""
+
+LARGEST = 8 << 20
+"""Bytes of an incident as JSON that are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """Something that happened on the node at a time, in seconds since the epoch."""
+
+    time: Time
+    what: What
+    text: str
+    gpus: tuple[str, ...] = ()
+    """The indices of the GPUs that it is about."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnGpu:
+    """A process that was on a GPU of the incident, and its end where that is known."""
+
+    gpu: str
+    pid: int
+    start: float
+    """Ticks since boot, which tell it from another that had its PID."""
+
+    rank: str
+    owner: str
+    seen: Time
+    """When it was first seen, in seconds since the epoch."""
+
+    gone: Time | None = None
+    """When it was first missed; None while it is there."""
+
+    end: str = ""
+    """How it ended, as the kernel tells; empty where that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """An incident in short. Times are in seconds since the epoch."""
+
+    id: str
+    kind: Kind
+    node: str
+    began: Time
+    over: Time | None
+    """When it was last seen to go on; None while it does."""
+
+    complete: bool
+    """Whether nothing is added any more."""
+
+    title: str
+    where: str
+    """Where the processes stand, in a sentence; empty if that is not known."""
+
+    gpus: tuple[str, ...]
+    owners: tuple[str, ...]
+    tape_bytes: int
+    """Size of its tape; 0 if it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """Everything that is kept of an incident but its tape."""
+
+    brief: Brief
+    version: str
+    """Of gpunode."""
+
+    remedy: str
+    evidence: tuple[Evidence, ...] = ()
+    waits: tuple[WaitedFor, ...] = ()
+    """The GPUs that others wait for, and why they do not come."""
+
+    moments: tuple[Happening, ...] = ()
+    """What happened on the node, oldest first."""
+
+    looks: tuple[StackLook, ...] = ()
+    """Where processes stood, at each look; without `stacks.code` only what the kernel says."""
+
+    processes: tuple[OnGpu, ...] = ()
+    figures: tuple[NodeFigure, ...] = ()
+    """What GPUs may wait for on the node, as it was when it began: pressure, disks, links."""
+
+    times: tuple[Time, ...] = ()
+    """Of the points of `history`."""
+
+    history: tuple[GpuHistory, ...] = ()
+    """Every GPU of the node: the states of its ledger, power, memory and verdict."""
+
+    left_out: int = 0
+    """How many moments or answers are missing as there were too many."""
+
+
+ADAPTER = TypeAdapter(Incident)
+BRIEFS = TypeAdapter(Annotated[list[Brief], Field(max_length=100_000)])
+
+
+def as_json(incident: Incident) -> bytes:
+    """An incident as the API and the folder have it."""
+    return ADAPTER.dump_json(incident)
+
+
+def parse(text: bytes) -> Incident:
+    """An incident in JSON. Raises ``ValueError``."""
+    if len(text) > LARGEST:
+        raise ValueError("too long for an incident")
+    try:
+        found = ADAPTER.validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(f"not an incident: {place}: {first['msg']}"[:200]) from None
+    if not ID.fullmatch(found.brief.id):
+        raise ValueError("not an incident: its ID is of no known form")
+    return found
+
+
+def clean(text: str) -> str:
+    """A text that anyone may have chosen, fit to keep and to show."""
+    return printable(text, LONGEST_TEXT)
+
+
+def without_tape(incident: Incident) -> Incident:
+    """The incident after its tape was dropped."""
+    return replace(incident, brief=replace(incident.brief, tape_bytes=0))

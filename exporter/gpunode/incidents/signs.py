@@ -1,0 +1,212 @@
+"""The signs by which an incident is known: what begins, on which GPUs, and what it is called."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from gpunode.driver.nvidia.xids import CODES
+from gpunode.gpu import xids
+from gpunode.gpu.activity import GpuActivity
+from gpunode.holders.owner import Started
+from gpunode.host import kernel_log, memory
+from gpunode.incidents.incident import Kind
+from gpunode.jobs import processes, steps
+from gpunode.jobs.owners import OwnersDetail
+from gpunode.source import Key, Readings
+from gpunode.verdict.causes import CAUSES
+from gpunode.verdict.causes.communication import STALLED_COLLECTIVE
+from gpunode.verdict.facts import At
+from gpunode.verdict.findings import PRESSING, Finding, NodeStatus
+from gpunode.verdict.overdue import TRAINING_STALLED
+
+OOM_KILLS, MEMORY_EVENTS, TORCH_OOMS = memory.OOM_KILLS, processes.MEMORY_EVENTS, steps.TORCH_OOMS
+
+COUNTED = frozenset(
+    {xids.XIDS, kernel_log.XIDS, kernel_log.EVENTS, OOM_KILLS, MEMORY_EVENTS, TORCH_OOMS}
+)
+PACE = frozenset({steps.MEDIAN, steps.BASELINE, TRAINING_STALLED})
+
+SLOWED = 1.5
+"""At this multiple of a training's best pace, it has become slow."""
+
+KEPT_UP = 1.25
+"""Below this multiple, it is not slow: only what was so before can become slow at once."""
+
+CRASHES, CRASHES_WITHIN = 3, 600.0
+"""So many ends of processes that were short, within so many seconds, are a crash loop."""
+
+SHORT = 120.0
+"""A process that was on a GPU for fewer seconds has not done much."""
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentSign:
+    """Something that is or begins an incident.
+
+    What ``lasts`` is told at each look while it goes on; anything else once.
+    """
+
+    kind: Kind
+    title: str
+    gpus: frozenset[At]
+    lasts: bool = False
+    finding: Finding | None = None
+    """What a person is told of it."""
+
+
+class Signs:
+    """Looks for signs; it remembers what was counted before, and which process was where."""
+
+    def __init__(self) -> None:
+        self._counted: dict[Key, float] | None = None
+        self._kept_up: set[At] = set()
+        self._on: dict[At, dict[tuple[int, float], float]] = {}
+        """By GPU, each process and when (monotonic) it was first seen there."""
+
+        self._crashes: dict[At, deque[float]] = {}
+
+    def found(self, readings: Readings, now: NodeStatus) -> list[IncidentSign]:
+        """The signs since the last look."""
+        return [
+            *_lost(readings, now),
+            *_waits(now),
+            *self._slowed(readings, now),
+            *self._counts(readings, now),
+            *self._crash_loops(readings, now),
+        ]
+
+    def _counts(self, readings: Readings, now: NodeStatus) -> Iterator[IncidentSign]:
+        """What counters say that grew: the first look only learns what they were."""
+        found = {key: value for key, (value, _) in readings.values(COUNTED).items()}
+        before, self._counted = self._counted, {**(self._counted or {}), **found}
+        if before is None:
+            return
+        grew = [key for key, value in found.items() if value > before.get(key, 0.0)]
+        told = {labels[2] for metric, labels in grew if metric is xids.XIDS}
+        labels = {gpu.at: gpu.label for gpu in now.gpus}
+        for metric, of in grew:
+            if metric is xids.XIDS or (metric is kernel_log.XIDS and of[1] not in told):
+                if not _ends_a_program(of[-1]):
+                    continue
+                at = frozenset({(of[0], of[1])}) if metric is xids.XIDS else frozenset[At]()
+                where = f"GPU {labels.get((of[0], of[1]), of[0])}" if at else f"GPU at {of[0]}"
+                yield IncidentSign("xid", f"{where}: XID {_xid(of[-1])}", at)
+            elif metric is OOM_KILLS or (metric is kernel_log.EVENTS and of == ("oom_kill",)):
+                yield IncidentSign(
+                    "out_of_memory", "A process of this node was killed for memory", _NO_GPU
+                )
+            elif metric is MEMORY_EVENTS and of[-1] == "oom_kill":
+                where = f"GPU {labels.get((of[0], of[1]), of[0])}"
+                title = f"A process of the job on {where} was killed for memory"
+                yield IncidentSign("out_of_memory", title, frozenset({(of[0], of[1])}))
+            elif metric is TORCH_OOMS:
+                where = f"GPU {labels.get((of[0], of[1]), of[0])}"
+                title = f"The training on {where} ran out of GPU memory"
+                yield IncidentSign("out_of_memory", title, frozenset({(of[0], of[1])}))
+
+    def _slowed(self, readings: Readings, now: NodeStatus) -> Iterator[IncidentSign]:
+        """Trainings whose pace fell at once, and those of which no step comes any more."""
+        values = {key: value for key, (value, _) in readings.values(PACE).items()}
+        paces: dict[At, float] = {}
+        for (metric, of), median in values.items():
+            best = values.get((steps.BASELINE, of), 0.0) if metric is steps.MEDIAN else 0.0
+            if best > 0:
+                paces[of[0], of[1]] = median / best
+        slow = {at for at in self._kept_up if paces.get(at, 0.0) >= SLOWED}
+        self._kept_up = {at for at in self._kept_up if at in paces}
+        self._kept_up |= {at for at, pace in paces.items() if pace <= KEPT_UP}
+        labels = {gpu.at: gpu.label for gpu in now.gpus}
+        for at in sorted(slow):
+            title = f"The training on GPU {labels.get(at, at[0])} takes {paces[at]:.1f} times its "
+            yield IncidentSign("slow", f"{title}best step time", frozenset({at}), lasts=True)
+        stalled = [of[:2] for (m, of), on in values.items() if m is TRAINING_STALLED and on]
+        for gpu, uuid in sorted(set(stalled)):
+            title = f"No step of the training on GPU {labels.get((gpu, uuid), gpu)} ends"
+            yield IncidentSign("stall", title, frozenset({(gpu, uuid)}), lasts=True)
+
+    def _crash_loops(self, readings: Readings, now: NodeStatus) -> Iterator[IncidentSign]:
+        moment = readings.clock.monotonic()
+        labels = {gpu.at: gpu.label for gpu in now.gpus}
+        for one in readings.details(OwnersDetail):
+            at = one.place.gpu, one.place.uuid
+            there = {(p.pid, p.start) for p in one.detail.processes}
+            before = self._on.get(at, {})
+            self._on[at] = {process: before.get(process, moment) for process in there}
+            short = [
+                begun for p, begun in before.items() if p not in there and moment - begun < SHORT
+            ]
+            if short:
+                crashes = self._crashes.setdefault(at, deque(maxlen=CRASHES))
+                crashes.append(moment)
+                if len(crashes) == CRASHES and moment - crashes[0] <= CRASHES_WITHIN:
+                    times = f"{CRASHES} times within {(moment - crashes[0]) / 60:.0f} min"
+                    title = f"The processes on GPU {labels.get(at, at[0])} ended soon, {times}"
+                    crashes.clear()
+                    yield IncidentSign("crash_loop", title, frozenset({at}))
+
+
+_NO_GPU: frozenset[At] = frozenset()
+
+
+def processes_on(readings: Readings) -> dict[At, tuple[Started, ...]]:
+    """The processes on each GPU."""
+    return {
+        (one.place.gpu, one.place.uuid): one.detail.processes
+        for one in readings.details(OwnersDetail)
+    }
+
+
+def _ends_a_program(xid: str) -> bool:
+    """Whether an XID has a program restarted at least; one that nobody knows may."""
+    code = CODES.get(int(xid)) if xid.isdecimal() else None
+    return code is None or code.notify != "none"
+
+
+def _xid(number: str) -> str:
+    code = CODES.get(int(number)) if number.isdecimal() else None
+    return code.summary if code else number
+
+
+def _lost(readings: Readings, now: NodeStatus) -> Iterator[IncidentSign]:
+    for one in readings.silent():
+        if one.source == GpuActivity.name and one.place.gpu:
+            at = one.place.gpu, one.place.uuid
+            finding = about(now, {at})
+            title = finding.title if finding else f"GPU {at[0]} does not answer"
+            yield IncidentSign("gpu_lost", title, frozenset({at}), lasts=True, finding=finding)
+
+
+def _waits(now: NodeStatus) -> Iterator[IncidentSign]:
+    """What a person is told to mend of GPUs that wait for others, by all that wait for the same."""
+    by_label = {gpu.label: gpu.at for gpu in now.gpus}
+    causes = {gpu.label: CAUSES[gpu.verdict.cause] for gpu in now.gpus if gpu.verdict is not None}
+    for finding in now.findings:
+        waiting = [causes[gpu] for gpu in finding.gpus if gpu in causes]
+        waiting = [cause for cause in waiting if cause.waits_for_peers]
+        if finding.urgency in PRESSING and waiting:
+            kind: Kind = "stall" if STALLED_COLLECTIVE in waiting else "slow"
+            gpus = frozenset(by_label[gpu] for gpu in finding.gpus if gpu in by_label)
+            yield IncidentSign(kind, finding.title, gpus, lasts=True, finding=finding)
+
+
+def about(now: NodeStatus, gpus: Iterable[At]) -> Finding | None:
+    """The most urgent of what presses about any of these GPUs."""
+    wanted = {gpu.label for gpu in now.gpus if gpu.at in set(gpus)}
+    pressing = (one for one in now.findings if one.urgency in PRESSING)
+    return next((one for one in pressing if wanted.intersection(one.gpus)), None)
+
+
+def owners_of(now: NodeStatus, gpus: Iterable[At]) -> tuple[str, ...]:
+    """Who holds these GPUs, in words."""
+    wanted = set(gpus)
+    counted = Counter(owner for gpu in now.gpus if gpu.at in wanted for owner in gpu.owners)
+    return tuple(sorted(counted))
+
+
+def labels_of(now: NodeStatus, gpus: Iterable[At]) -> tuple[str, ...]:
+    """These GPUs by their labels, in order."""
+    labels: Mapping[At, str] = {gpu.at: gpu.label for gpu in now.gpus}
+    ordered = sorted(set(gpus), key=lambda at: (int(at[0]), at[1]))
+    return tuple(labels.get(at, at[0]) for at in ordered)

@@ -1,0 +1,427 @@
+"""Incidents: what begins one, what is kept of it, and what that takes."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from starlette.testclient import TestClient
+
+from gpunode.config import INCIDENTS, IncidentSettings, Settings, StacksSettings
+from gpunode.export.incident_page import page
+from gpunode.export.web.app import create_app
+from gpunode.gpu import xids
+from gpunode.incidents import black_box
+from gpunode.incidents.black_box import BlackBox
+from gpunode.incidents.history import History
+from gpunode.incidents.incident import Incident, Kind, parse
+from gpunode.jobs import processes, steps
+from gpunode.loop import Loop
+from gpunode.node.node import Node
+from gpunode.node.tape import TapeNode
+from gpunode.source import View
+from gpunode.sources import watch
+from gpunode.verdict.looking import Looking
+from gpunode.verdict.source import Judged
+from tests.machine import Machine
+from tests.verdict.stage import Actor, Stage
+from tests.verdict.test_where import IN_LOCK, Told, actors, node
+
+HERE = "http://localhost:9816"
+
+
+class Played:
+    """A recorded incident, played through the whole daemon with a black box."""
+
+    def __init__(self, name: str, **settings: Any) -> None:
+        self.tape = TapeNode(INCIDENTS / f"{name}.jsonl.gz")
+        asked = IncidentSettings(**settings)
+        self.box = BlackBox(cast(Node, self.tape), asked, code=False)
+        self.loop: Loop = watch(self.box.node, Settings(), self.box)
+
+    def play(self, times: float) -> None:
+        for _ in self.loop.replay(self.tape.clock, self.tape.end * times):
+            pass
+
+
+def get(loop: Loop, path: str, client: str = "127.0.0.1", host: str = HERE) -> Any:
+    """An answer of the API to who asks from an address."""
+    return TestClient(create_app(lambda: loop), base_url=host, client=(client, 1)).get(path)
+
+
+@pytest.fixture(scope="module")
+def hang() -> Played:
+    played = Played("h200_hang")
+    played.play(1.0)
+    return played
+
+
+def test_a_hang_is_one_incident_that_says_who_waits_for_whom(hang: Played) -> None:
+    (brief,) = get(hang.loop, "/api/v1/incidents").json()
+    assert brief["kind"] == "stall"
+    assert brief["gpus"] == ["0", "1"]
+    assert brief["title"].startswith("GPU 0 hangs: it waits for GPU 1, whose process is stopped")
+    found = parse(get(hang.loop, f"/api/v1/incidents/{brief['id']}").content)
+    assert [(late.at[0], late.reason) for late in found.waits] == [("1", "stopped")]
+    assert {one.pid for one in found.processes} == {2709, 2711}
+    assert "kill -CONT 2711" in found.remedy
+    assert any(one.series.startswith("gpunode_gpu_blocked_streak") for one in found.evidence)
+    before = [moment for moment in found.moments if moment.time < found.brief.began]
+    assert any(moment.what == "process" for moment in before)
+    assert any("stalled_collective" in moment.text for moment in found.moments)
+    assert found.times
+    assert all(gpu.states for gpu in found.history)
+
+
+def test_its_tape_is_played_to_the_same_verdict(hang: Played, tmp_path: Path) -> None:
+    (kept,) = hang.box.kept
+    path = tmp_path / "incident.jsonl.gz"
+    path.write_bytes(get(hang.loop, f"/api/v1/incidents/{kept.brief.id}/tape").content)
+    tape = TapeNode(path)
+    loop = watch(cast(Node, tape), Settings())
+    for _ in loop.replay(tape.clock, tape.end):
+        pass
+    (told,) = loop.details(Judged)
+    assert {one.gpu: one.cause for one in told.detail.verdicts} == {
+        "0": "stalled_collective",
+        "1": "stopped",
+    }
+    assert kept.brief.title[:40] in tape.comment
+
+
+def test_the_same_answer_for_who_takes_no_gzip(hang: Played) -> None:
+    path = f"/api/v1/incidents/{hang.box.kept[0].brief.id}"
+    client = TestClient(create_app(lambda: hang.loop), base_url=HERE, client=("::1", 1))
+    plain = client.get(path, headers={"accept-encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    assert parse(plain.content) == parse(client.get(path).content)
+
+
+@pytest.mark.parametrize("tail", ["x", "20261122T043125Z-stall-9", "20261122T043125Z-stall-9/tape"])
+def test_an_incident_that_is_not_kept_is_not_found(tail: str, hang: Played) -> None:
+    assert get(hang.loop, f"/api/v1/incidents/{tail}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("client", "host"),
+    [
+        ("10.1.2.3", "http://10.0.0.9:9816"),
+        ("10.1.2.3", HERE),
+        ("127.0.0.1", "http://rebound.example:9816"),
+        ("127.0.0.1", "http://localhost.example"),
+    ],
+)
+@pytest.mark.parametrize("tail", ["", "/{id}", "/{id}/tape"])
+def test_strangers_read_no_incident(client: str, host: str, tail: str, hang: Played) -> None:
+    path = f"/api/v1/incidents{tail}".format(id=hang.box.kept[0].brief.id)
+    answer = get(hang.loop, path, client, host)
+    assert answer.status_code == 403
+    assert "--web.config.file" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("header", ["forwarded", "x-forwarded-for", "x-real-ip", "via"])
+def test_what_a_proxy_on_the_node_passes_on_is_from_a_stranger(header: str, hang: Played) -> None:
+    client = TestClient(create_app(lambda: hang.loop), base_url=HERE, client=("127.0.0.1", 1))
+    assert client.get("/api/v1/incidents").status_code == 200
+    assert client.get("/api/v1/incidents", headers={header: "for=10.0.0.1"}).status_code == 403
+
+
+def test_a_healthy_run_is_no_incident() -> None:
+    played = Played("healthy")
+    played.play(1.0)
+    assert not played.box.kept
+
+
+class Box(Stage):
+    """A stage with a black box."""
+
+    def __init__(
+        self, *actors: Actor, views: Sequence[View] = (), code: bool = False, **settings: Any
+    ) -> None:
+        super().__init__(*actors, views=[*views, History(), cast(Any, self)])
+        node = Machine(Path("/nowhere"))
+        node.clock = self.clock
+        self.box = BlackBox(cast(Node, node), IncidentSettings(**settings), code=code)
+
+    name, every, metrics = BlackBox.name, BlackBox.every, BlackBox.metrics
+
+    def read(self, readings: Any) -> Any:
+        return self.box.read(readings)
+
+    @property
+    def incidents(self) -> list[Incident]:
+        """The incidents, the oldest first."""
+        return [parse(gzip.decompress(one.packed)) for one in reversed(self.box.kept)]
+
+    @property
+    def kinds(self) -> list[Kind]:
+        return [one.brief.kind for one in self.incidents]
+
+
+class LostStates(dict[str, float]):
+    """The states of a GPU that does not answer."""
+
+    def items(self) -> Any:
+        raise OSError(5, "GPU is lost")
+
+
+def lose(actor: Actor) -> None:
+    actor.states = LostStates()
+
+
+def kill(actor: Actor) -> None:
+    actor.rates[processes.MEMORY_EVENTS, ("oom_kill",)] = 0.02
+
+
+def fail(actor: Actor) -> None:
+    actor.rates[xids.XIDS, ("31",)] = 0.02
+
+
+def restart(actor: Actor) -> None:
+    ((pid, start),) = actor.processes[:1]
+    actor.processes = ((pid + 1, start + 100.0), (0, 0.0))
+
+
+def slow_down(actor: Actor) -> None:
+    actor.gauges |= {steps.MEDIAN: 2.0, steps.BASELINE: 1.0}
+
+
+BEGINNINGS: dict[Kind, Callable[[Actor], None]] = {
+    "gpu_lost": lose,
+    "out_of_memory": kill,
+    "xid": fail,
+    "slow": slow_down,
+    "crash_loop": restart,
+}
+
+
+@pytest.mark.parametrize("kind", BEGINNINGS)
+def test_each_kind_begins_with_its_sign_and_not_before(kind: Kind) -> None:
+    actor = Actor(0, gauges={steps.MEDIAN: 1.0, steps.BASELINE: 1.0})
+    if kind == "xid":
+        actor.rates = {(xids.XIDS, ("31",)): 0.0}
+    if kind == "out_of_memory":
+        actor.rates = {(processes.MEMORY_EVENTS, ("oom_kill",)): 0.0}
+    box = Box(actor, Actor(1))
+    box.play(60)
+    assert box.kinds == []
+    for _ in range(4):
+        BEGINNINGS[kind](actor)
+        box.play(50)
+    (found,) = box.incidents
+    assert found.brief.kind == kind
+    assert found.brief.gpus == ("0",)
+    assert "GPU 0" in found.brief.title
+
+
+def test_a_training_that_was_always_slow_has_not_become_so() -> None:
+    box = Box(Actor(0, gauges={steps.MEDIAN: 2.0, steps.BASELINE: 1.0}))
+    box.play(120)
+    assert box.kinds == []
+
+
+def test_an_xid_that_ends_no_program_begins_nothing() -> None:
+    box = Box(Actor(0, rates={(xids.XIDS, ("154",)): 0.1}))
+    box.play(120)
+    assert box.kinds == []
+
+
+def hung() -> tuple[Box, Actor, Actor]:
+    """Two ranks, of which one does not come."""
+    first = Actor(0, {"blocked": 1.0}, processes=((10, 1.0), (11, 1.0)), trains=True)
+    late = Actor(1, {"idle": 1.0}, processes=((20, 1.0), (21, 1.0)), trains=True)
+    return Box(first, late), first, late
+
+
+def test_what_follows_is_part_of_the_incident_up_to_the_end_of_each_process() -> None:
+    box, first, late = hung()
+    box.play(60)
+    fail(late)
+    box.play(540)
+    for actor in (first, late):
+        actor.leave()  # the watchdog ends the job after ten minutes
+    box.play(400)
+    (found,) = box.incidents
+    brief = found.brief
+    assert brief.complete
+    assert brief.over is not None
+    assert 590 <= brief.over - brief.began <= 620
+    assert any("XID 31" in moment.text for moment in found.moments)
+    gone = {one.pid: one.gone for one in found.processes}
+    assert set(gone) == {10, 20}
+    assert all(end is not None and end - brief.began > 590 for end in gone.values())
+    before = len(found.moments)
+    box.play(600)
+    assert [len(one.moments) for one in box.incidents] == [before]
+
+
+def test_what_was_slow_and_then_stands_still_is_a_stall() -> None:
+    first = Actor(0, {"blocked": 0.6, "compute": 0.4}, processes=((10, 1.0), (11, 1.0)))
+    late = Actor(1, {"compute": 1.0}, processes=((20, 1.0), (21, 1.0)))
+    box = Box(first, late)
+    box.play(25)
+    assert box.kinds == []
+    box.play(45)
+    assert box.kinds == ["slow"]
+    first.block()
+    late.states = {"idle": 1.0}
+    box.play(60)
+    (found,) = box.incidents
+    assert found.brief.kind == "stall"
+    assert "hangs" in found.brief.title
+
+
+def test_a_job_that_hangs_again_is_another_incident() -> None:
+    box, first, late = hung()
+    box.play(60)
+    first.states, late.states = {"compute": 1.0}, {"compute": 1.0}
+    box.play(600)
+    first.block()
+    late.states = {"idle": 1.0}
+    box.play(60)
+    assert box.kinds == ["stall", "stall"]
+    assert len({one.brief.id for one in box.incidents}) == 2
+
+
+def test_what_goes_on_for_long_is_one_incident_and_keeps_nobody_from_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(black_box, "LONGEST", 100.0)
+    monkeypatch.setattr(black_box, "DRAWN", 60.0)
+    box, first, _ = hung()
+    box.play(60)
+    (before,) = box.incidents
+    box.play(400)
+    (found,) = box.incidents
+    assert found.brief.complete
+    assert found.brief.over is None
+    assert found.times[: len(before.times)] == before.times
+    first.rates[xids.XIDS, ("31",)] = 0.0
+    box.play(10)
+    fail(first)
+    box.play(20)
+    assert box.kinds == ["stall", "xid"]
+
+
+def test_a_process_on_a_gpu_that_is_lost_is_not_said_to_be_gone() -> None:
+    first, other = Actor(0, processes=((10, 1.0), (0, 0.0))), Actor(1)
+    box = Box(first, other)
+    box.play(30)
+    lose(first)
+    box.play(100)
+    (found,) = box.incidents
+    assert found.brief.kind == "gpu_lost"
+    assert [(one.pid, one.gone) for one in found.processes] == [(10, None)]
+    assert not any("is gone" in moment.text for moment in found.moments)
+
+
+@pytest.mark.parametrize(
+    ("line", "pid", "about"),
+    [
+        ("Out of memory: Killed process 81 (python3) total-vm:1kB", 81, True),
+        ("python3[81]: segfault at 0 ip 00007f", 81, True),
+        ("NVRM: Xid (PCI:0000:17:00): 31, pid=81, name=python3", 81, True),
+        ("Out of memory: Killed process 812 (python3)", 81, False),
+        ("python3[181]: segfault", 81, False),
+    ],
+)
+def test_a_line_of_the_kernel_is_about_the_process_that_it_names(
+    line: str, pid: int, about: bool
+) -> None:
+    assert black_box._names(line, pid) is about
+
+
+def test_the_series_names_the_incident_while_it_goes_on() -> None:
+    box, first, late = hung()
+    box.play(60)
+
+    def named() -> Iterator[tuple[str, ...]]:
+        return (s.labels for s in box.loop.samples() if s.metric is black_box.INFO)
+
+    (brief,) = (one.brief for one in box.incidents)
+    assert sorted(named()) == [
+        ("0", "GPU-0", brief.id, "stall", ""),
+        ("1", "GPU-1", brief.id, "stall", ""),
+    ]
+    first.states, late.states = {"compute": 1.0}, {"compute": 1.0}
+    box.play(500)
+    assert list(named()) == []
+
+
+@pytest.mark.parametrize("code", [False, True])
+def test_each_look_at_a_process_is_kept_and_its_code_only_if_it_may_be(code: bool) -> None:
+    cast_of_four = actors()
+    looking = Looking(node(Told(IN_LOCK)), Settings(stacks=StacksSettings(code=code)))
+    box = Box(*cast_of_four, views=[looking], code=code, where=True)
+    box.play(40)
+    for actor in cast_of_four:
+        actor.block()
+    cast_of_four[1].states = {"idle": 1.0}
+    box.play(600)
+    (found,) = box.incidents
+    late = [look for look in found.looks if look.at[0] == "1"]
+    after = [round(look.time - found.brief.began) for look in late]
+    assert len(after) == 3  # at 10, 60 and 540 s after the stall was called
+    assert after[0] <= 20
+    assert after[2] >= 530
+    assert any(look.waits for look in found.looks)
+    said = [moment.text for moment in found.moments if moment.what == "where"]
+    assert len(said) == 3
+    (where,) = {s.labels[-1] for s in box.loop.samples() if s.metric is black_box.INFO}
+    assert "waiting in the kernel for another thread or a lock (`futex_wait_queue`)" in where
+    told = gzip.decompress(box.box.kept[0].packed).decode() + where
+    assert ("shards.py" in told) is code
+    assert ("read_shard" in told) is code
+    assert ("shards.py:142" in found.brief.where) is code
+    assert ("read_shard" in page(found)) is code
+
+
+def test_more_incidents_at_a_time_than_anybody_reads_are_counted() -> None:
+    actors = [Actor(at, rates={(xids.XIDS, ("31",)): 0.0}) for at in range(12)]
+    box = Box(*actors)
+    box.play(30)
+    for actor in actors:
+        fail(actor)
+    box.play(60)
+    assert len(box.kinds) == black_box.MOST_OPEN
+    refused = [met.times for met in box.loop.unread() if met.what == "incidents"]
+    assert refused
+    assert refused[0] > 0
+
+
+def test_moments_are_bounded_and_those_left_out_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    box, first, _ = hung()
+    box.play(60)
+    monkeypatch.setattr(black_box, "MOST_MOMENTS", 60)
+    monkeypatch.setattr(black_box, "MOST_PROCESSES", 20)
+    for number in range(70):
+        first.processes = ((1000 + number, float(number)), (0, 0.0))
+        box.play(6)
+    (found,) = box.incidents[:1]
+    assert len(found.moments) == black_box.MOST_MOMENTS
+    assert len(found.processes) <= black_box.MOST_PROCESSES
+    assert found.left_out > 0
+
+
+def test_the_oldest_make_way_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    actor = Actor(0, rates={(xids.XIDS, ("31",)): 0.0})
+    box = Box(actor)
+    cut = bytes(1_000_000)
+    monkeypatch.setattr(box.box.tape, "cut", lambda *_: cut)
+    box.play(30)
+    for _ in range(9):
+        fail(actor)
+        box.play(10)
+        actor.rates[xids.XIDS, ("31",)] = 0.0
+        box.play(310)
+    kept = [one.brief.tape_bytes for one in box.box.kept]
+    assert len(kept) == 9
+    assert kept[0] == len(cut)
+    assert kept[-1] == 0
+    assert sum(one.size for one in box.box.kept) <= black_box.MOST_OF_INCIDENTS
+    assert black_box.MOST_OF_INCIDENTS + black_box.MOST_OF_TAPE < black_box.MOST

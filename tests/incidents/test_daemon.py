@@ -1,0 +1,99 @@
+"""A real daemon, a real process that is killed, and the incident that is read the next morning."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import bcrypt
+import pytest
+
+from gpunode.cli.commands import main
+from gpunode.incidents.incident import Incident, parse
+from gpunode.node.tape import TapeNode
+from tests.conftest import until, watching
+from tests.daemon import Daemon
+from tests.fakes.nvml import FakeDriver
+
+OFTEN = ("--gpu.owners-interval=1", "--gpu.processes-interval=1")
+
+
+@pytest.fixture
+def job() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that a GPU is held by."""
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"]) as child:
+        yield child
+        child.kill()
+
+
+def incidents(daemon: Daemon) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(daemon.get("/api/v1/incidents"))
+    return found
+
+
+def incident(daemon: Daemon, name: str) -> Incident:
+    return parse(daemon.get(f"/api/v1/incidents/{name}"))
+
+
+def test_the_incident_of_a_killed_process_is_read_from_the_next_daemon(
+    fake: FakeDriver, job: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    holds = f"gpu 0 process {job.pid} 1000000000 compute\n"
+    fake.write(holds)
+    folder = f"--incident.folder={tmp_path / 'kept'}"
+    with watching(fake, *OFTEN, folder) as daemon:
+        until(lambda: f'pid="{job.pid}"' in daemon.get("/metrics").decode())
+        assert incidents(daemon) == []
+        fake.write(f"{holds}gpu 0 xid 31 1\n")
+        (brief,) = until(lambda: incidents(daemon))
+        assert (brief["kind"], brief["gpus"]) == ("xid", ["0"])
+        assert brief["title"].startswith("GPU 0: XID 31: ")
+        os.kill(job.pid, signal.SIGKILL)
+        job.wait()  # nobody but its parent is told, and only once
+        fake.write("gpu 0 xid 31 1\n")
+
+        def end() -> str | None:
+            found = incident(daemon, brief["id"]).processes
+            return next((one.end for one in found if one.gone), None)
+
+        assert until(end) == "it was ended by signal 9 (SIGKILL)"
+        daemon.process.kill()
+    with watching(fake, *OFTEN, folder) as daemon:
+        (again,) = incidents(daemon)
+        assert again["id"] == brief["id"]
+        told = incident(daemon, brief["id"])
+        assert [(one.pid, one.end) for one in told.processes] == [
+            (job.pid, "it was ended by signal 9 (SIGKILL)")
+        ]
+        path = tmp_path / "tape.jsonl.gz"
+        main(["incident", f"--url=http://127.0.0.1:{daemon.port}", f"--tape={path}"])
+    tape = TapeNode(path)
+    assert any(of == str(job.pid) or f"/proc/{job.pid}/" in of for of, _ in tape.tracks)
+
+
+def test_with_passwords_whoever_has_one_reads_incidents_from_anywhere(
+    fake: FakeDriver, tmp_path: Path
+) -> None:
+    hashed = bcrypt.hashpw(b"s3cret", bcrypt.gensalt(4)).decode()
+    access = tmp_path / "web.yaml"
+    access.write_text(f"basic_auth_users:\n  ann: {hashed}\n")
+    with watching(fake, f"--web.config.file={access}", "--discovery.interval=1") as daemon:
+        url = f"http://127.0.0.1:{daemon.port}/api/v1/incidents"
+        request = urllib.request.Request(url, headers={"Host": "gpu-17.example:9816"})
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request)
+        refused.value.close()
+        assert refused.value.code == 401
+        known = base64.b64encode(b"ann:s3cret").decode()
+        request.add_header("Authorization", f"Basic {known}")
+        with urllib.request.urlopen(request) as answer:
+            assert json.load(answer) == []

@@ -1,0 +1,239 @@
+"""Incidents in a folder: private, whole, bounded, and there after the daemon that wrote them."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from gpunode.cli.commands import main
+from gpunode.config import IncidentSettings, UsageError
+from gpunode.gpu import xids
+from gpunode.incidents.black_box import BlackBox
+from gpunode.incidents.folder import Folder, unpacked
+from gpunode.incidents.incident import Brief, Incident, as_json, parse
+from gpunode.node.node import Node
+from tests.incidents.test_black_box import Box, Played, fail
+from tests.machine import Machine
+from tests.needs import as_root
+from tests.verdict.stage import Actor
+
+KIB = 1 << 10
+
+
+def brief(number: int, **said: Any) -> Brief:
+    known = Brief(
+        f"20261125T00{number:02d}00Z-stall-0",
+        "stall",
+        "n1",
+        1e9,
+        None,
+        False,
+        "GPU 0 hangs",
+        "",
+        ("0",),
+        ("team/job",),
+        0,
+    )
+    return replace(known, **said)
+
+
+def packed(number: int, **said: Any) -> bytes:
+    return gzip.compress(as_json(Incident(brief(number, **said), "0.1.0", "Look.")), mtime=0)
+
+
+def write(folder: Folder, number: int, tape: int = 0) -> None:
+    folder.write(brief(number).id, packed(number), os.urandom(tape))
+
+
+def box_on(path: Path, **settings: Any) -> BlackBox:
+    """The black box of a daemon that has just started."""
+    asked = IncidentSettings(folder=path, **settings)
+    return BlackBox(cast(Node, Machine(Path("/nowhere"))), asked, code=False)
+
+
+def test_a_daemon_that_starts_again_has_what_was_kept(tmp_path: Path) -> None:
+    played = Played("h200_hang", folder=tmp_path / "kept")
+    played.play(1.0)
+    (before,) = played.box.kept
+    assert not before.brief.complete
+    (after,) = box_on(tmp_path / "kept").kept
+    assert after.tape == before.tape
+    assert after.brief == replace(before.brief, complete=True)  # nobody adds to it now
+    told = parse(gzip.decompress(after.packed))
+    assert told.moments == parse(gzip.decompress(before.packed)).moments
+
+
+def test_nobody_else_may_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "var" / "kept"
+    path.mkdir(parents=True, mode=0o777)
+    write(Folder(path, 64 * KIB), 1, tape=10)
+    modes = {stat.S_IMODE(file.stat().st_mode) for file in path.iterdir()}
+    assert (stat.S_IMODE(path.stat().st_mode), modes) == (0o700, {0o600})
+
+
+def test_a_full_folder_loses_the_oldest_alone(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, 64 * KIB)
+    for number in range(10):
+        write(folder, number, tape=15 * KIB)
+        assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 64 * KIB
+    assert folder.names() == [brief(number).id for number in (9, 8, 7, 6)]
+    assert len(list(tmp_path.iterdir())) == 8
+
+
+def test_what_does_not_fit_at_all_leaves_the_limit_kept(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, 64 * KIB)
+    with pytest.raises(OSError, match=r"larger than incident\.folder-bytes"):
+        write(folder, 1, tape=65 * KIB)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_crash_while_it_writes_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before any of the calls that change the folder, the version before is whole."""
+    folder = Folder(tmp_path, 64 * KIB)
+    folder.write(brief(1).id, packed(1), b"tape one")
+
+    class Killed(BaseException):
+        """The daemon ends here."""
+
+    for call in ("rename", "fsync", "open"):
+        for many in (0, 1):
+            left = [many]
+            real = getattr(os, call)
+
+            def dies(*given: Any, left: list[int] = left, real: Any = real, **named: Any) -> Any:
+                if not left[0]:
+                    raise Killed
+                left[0] -= 1
+                return real(*given, **named)
+
+            with monkeypatch.context() as patched:
+                patched.setattr(os, call, dies)
+                with pytest.raises(Killed):
+                    folder.write(brief(1).id, packed(1, title="GPU 0 hangs again"), b"tape two")
+            again = Folder(tmp_path, 64 * KIB)
+            assert again.read(brief(1).id).brief.title.startswith("GPU 0 hangs")
+            assert again.tape(brief(1).id) in (b"tape one", b"tape two")
+            assert not [file for file in tmp_path.iterdir() if file.name.startswith(".")]
+
+
+def test_a_disk_that_is_full_costs_the_folder_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    actor = Actor(0)
+    box = Box(actor, folder=tmp_path / "kept")
+    box.play(20)
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Folder, "_write", full)
+    actor.rates[xids.XIDS, ("31",)] = 0.0
+    box.play(10)
+    fail(actor)
+    box.play(60)
+    assert box.kinds == ["xid"]
+    unwritten = [
+        cast(float, s.value) for s in box.loop.samples() if "write_failures" in s.metric.name
+    ]
+    assert unwritten[0] >= 3
+    assert caplog.text.count("No space left on device") == 1
+
+
+@as_root
+def test_the_folder_of_another_user_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    os.chown(tmp_path / "kept", 65534, 65534)
+    with pytest.raises(UsageError, match="it belongs to another user"):
+        box_on(tmp_path / "kept")
+
+
+def test_what_is_not_ours_stays_and_is_not_read(tmp_path: Path) -> None:
+    """Files of others, damaged ones, a link out of the folder, a pipe and a bomb."""
+    folder = Folder(tmp_path, 64 * KIB)
+    write(folder, 1, tape=10)
+    (tmp_path / "README").write_text("mine")
+    (tmp_path / "..-stall-0.json.gz").write_text("x")
+    (tmp_path / f"{brief(2).id}.json.gz").write_bytes(b"no gzip")
+    (tmp_path / f"{brief(3).id}.json.gz").write_bytes(gzip.compress(b'{"brief": 1}'))
+    secret = tmp_path.parent / "secret"
+    secret.write_bytes(packed(4))
+    (tmp_path / f"{brief(4).id}.json.gz").symlink_to(secret)
+    os.mkfifo(tmp_path / f"{brief(5).id}.json.gz")
+    (tmp_path / f"{brief(6).id}.json.gz").write_bytes(gzip.compress(bytes(20 << 20)))
+    (tmp_path / f"{brief(7).id}.json.gz").write_bytes(packed(7, id="../../etc/passwd"))
+    assert [one.brief.id for one in box_on(tmp_path).kept] == [brief(1).id]
+    assert (tmp_path / "README").read_text() == "mine"
+
+
+def test_no_more_is_read_into_memory_than_may_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Folder(tmp_path, 1 << 20)
+    for number in range(20):
+        write(folder, number, tape=20 * KIB)
+    monkeypatch.setattr("gpunode.incidents.black_box.MOST_OF_INCIDENTS", 64 * KIB)
+    box = box_on(tmp_path)
+    assert [bool(one.tape) for one in box.kept].count(True) == 3
+    assert sum(one.size for one in box.kept) <= 64 * KIB
+    assert box.kept[0].brief.id == brief(19).id
+
+
+def test_a_bomb_is_not_unpacked() -> None:
+    with pytest.raises(ValueError, match="too long"):
+        unpacked(gzip.compress(bytes(1 << 20)), 1000)
+
+
+def test_the_commands_read_a_folder_without_a_daemon(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "kept"
+    Played("h200_hang", folder=kept).play(1.0)
+    main(["incidents", f"--folder={kept}"])
+    listed = capfd.readouterr().out
+    assert "-stall-0  GPU 0 hangs: it waits for GPU 1" in listed
+    main(["incident", listed.split()[0], f"--folder={kept}"])
+    told = capfd.readouterr().out
+    assert "waited for: GPU 1, its process is stopped by a signal or a debugger" in told
+    assert "do: Continue it: `kill -CONT 2711`." in told
+    page, tape = tmp_path / "page.html", tmp_path / "tape.jsonl.gz"
+    main(["incident", "latest", f"--folder={kept}", f"--html={page}", f"--tape={tape}"])
+    assert "gpunode replay" in capfd.readouterr().out
+    assert "GPU 0 hangs" in page.read_text()
+    assert stat.S_IMODE(page.stat().st_mode) == stat.S_IMODE(tape.stat().st_mode) == 0o600
+    main(["replay", str(tape), "--speed=0", "--print=metrics"])
+    assert 'gpunode_gpu_waited_for{gpu="1",reason="stopped"' in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["incident", "x"], "x: no ID of an incident"),
+        (["incident", "../../etc/passwd"], "no ID of an incident"),
+        (["incident", "20261125T000000Z-stall-7"], "no such incident in this folder"),
+        (["incident"], "no incident is kept"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(
+    arguments: list[str], said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments, f"--folder={tmp_path}"])
+    assert ended.value.code == 2
+    assert said in capfd.readouterr().err
+
+
+def test_a_folder_that_is_not_there_is_not_made_by_who_reads(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["incidents", f"--folder={tmp_path / 'none'}"])
+    assert "none: No such file or directory" in capfd.readouterr().err
+    assert not (tmp_path / "none").exists()
