@@ -293,7 +293,8 @@ def _figures() -> Iterator[Row]:
 def _named_so(name: Name) -> str:
     chosen = ", ".join(sorted(name.values))
     of = f", {name.label} {'other than ' if name.others else ''}{chosen}" if name.label else ""
-    shown = f"`{name.theirs}`{of}"
+    also = f" + `{name.also}`" if name.also else ""
+    shown = f"`{name.theirs}`{of}{also}"
     return f"({shown})" if name.figure.kind == "times" else shown
 
 

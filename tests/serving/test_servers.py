@@ -236,6 +236,29 @@ def test_requests_that_run_while_no_token_comes_are_told(tmp_path: Path) -> None
     assert unanswered(told, "silent") == 1
 
 
+def test_a_server_that_no_longer_answers_is_asked_again_soon_and_then_seldom(
+    tmp_path: Path,
+) -> None:
+    fleet = Fleet(tmp_path)
+    fleet.run(7)
+    fleet.cards[0].hold(7)
+    fleet.serve(7, AT, RUNNING)
+    fleet.read()
+    fleet.pages[AT] = TimeoutError()
+    asked = []
+    for at in range(0, 600, 10):
+        before = len(fleet.asked)
+        fleet.read()
+        asked += [at] * (len(fleet.asked) - before)
+    assert asked == [0, 20, 50, 110, 230, 470]
+    fleet.pages[AT] = RUNNING
+    while running(fleet.read()) is None:
+        assert len(fleet.asked) < 10
+    before = len(fleet.asked)
+    fleet.read()
+    assert len(fleet.asked) == before + 1
+
+
 def test_a_page_that_was_not_read_again_is_no_sign_of_standing_still(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path)
     fleet.run(7)

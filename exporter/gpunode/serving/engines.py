@@ -82,6 +82,9 @@ class Name:
     others: bool = False
     """Whether it is the other values that count."""
 
+    also: str = ""
+    """What is added, where they count a part of it elsewhere."""
+
 
 @dataclass(frozen=True, slots=True)
 class Engine:
@@ -266,8 +269,9 @@ LLAMA_CPP = Engine(
         Name(RUNNING, "llamacpp:requests_processing"),
         Name(WAITING, "llamacpp:requests_deferred"),
         Name(KV_CACHE, "llamacpp:kv_cache_usage_ratio"),
-        Name(PROMPT, "llamacpp:prompt_tokens_total"),
+        Name(PROMPT, "llamacpp:prompt_tokens_total", also="llamacpp:prompt_tokens_cached_total"),
         Name(GENERATED, "llamacpp:tokens_predicted_total"),
+        Name(ASKED, "llamacpp:prompt_tokens_total", also="llamacpp:prompt_tokens_cached_total"),
         Name(CACHED, "llamacpp:prompt_tokens_cached_total"),
         Name(STEPS, "llamacpp:n_decode_total"),
         Name(PREFILL, "llamacpp:prompt_seconds_total"),
@@ -350,8 +354,9 @@ def spelled(theirs: str) -> Iterator[str]:
 
 def series_of(name: Name) -> tuple[str, ...]:
     """The names of a figure's series: a histogram has three."""
-    suffixes = OF_HISTOGRAM if name.figure.kind == "times" else ("",)
-    return tuple(f"{name.theirs}{suffix}" for suffix in suffixes)
+    if name.figure.kind == "times":
+        return tuple(f"{name.theirs}{suffix}" for suffix in OF_HISTOGRAM)
+    return (name.theirs, name.also) if name.also else (name.theirs,)
 
 
 WANTED: dict[str, tuple[Engine, str]] = {

@@ -195,6 +195,10 @@ GENTLY = 50
 LONGEST_PAUSE = 300.0
 """Seconds of the longest such pause, and until a port is asked again that has no metrics."""
 
+SILENCE = 15.0
+"""Seconds until a server that no longer answers is asked again, at first, doubling: one that was
+held up for a moment should be seen again soon."""
+
 HUNT_FIRST, HUNT_LAST = 5.0, 60.0
 """Seconds between looks for the engine of a process, at first and in the end, doubling."""
 
@@ -248,6 +252,9 @@ class Server:
     holders: dict[Holder, list[Identity]]
     due: float = -math.inf
     asked: float = -math.inf
+    silence: float = 0.0
+    """How long it was left alone because it no longer answered."""
+
     good_until: float = math.inf
     targets: dict[Holder, Target] = field(default_factory=dict)
     hunts: dict[Holder, Pauses] = field(default_factory=dict)
@@ -513,6 +520,10 @@ class ServingEngines:
         if server is None:
             return  # it has ended
         pause = min(LONGEST_PAUSE, GENTLY * took)
+        silent = bool(found.silent) and not found.pages
+        server.silence = min(LONGEST_PAUSE, 2 * server.silence or SILENCE) if silent else 0.0
+        if silent:
+            pause = server.silence
         # A pause no longer than the interval is none: reads do not begin to the millisecond.
         server.due = now + pause if pause > self.every else now
         server.good_until = now + OVERDUE * max(pause, self.every)
