@@ -141,7 +141,9 @@ def test_a_server_of_llama_cpp_tells_of_the_load_what_its_sender_knows(
         assert gained(tokens, kind="cached") == theirs("prompt_tokens_cached_total")
         assert gained("gpunode_serving_steps_total") == theirs("n_decode_total")
         part = "gpunode_serving_request_part_seconds_total"
-        assert gained(part, part="decode") == pytest.approx(theirs("tokens_predicted_seconds_total"))
+        assert gained(part, part="decode") == pytest.approx(
+            theirs("tokens_predicted_seconds_total")
+        )
         assert gained(part, part="prefill") == pytest.approx(theirs("prompt_seconds_total"))
         computed = gained(part, part="decode") + gained(part, part="prefill")
         assert 0 < computed < sum(float(one["response-time"]) for one in answers)

@@ -41,14 +41,16 @@ SERVER = (*GPU, "engine", "model")
 INFO = Metric(
     "gpunode_serving_engine_info",
     "gauge",
-    "Always 1; the engine that serves from the GPU, and the UUID of its `first` GPU, whose series "
-    "have the figures of all (the engine's metrics; docs/compatibility.md names each).",
-    (*GPU, "engine", "model", "first"),
+    "Always 1; the engine that serves from the GPU, the UUID of its `first` GPU, whose series have "
+    "the figures of all, and its `role`: `prefill` or `decode` where these run apart and it says "
+    "so (the engine's metrics; docs/compatibility.md names each).",
+    (*GPU, "engine", "model", "first", "role"),
 )
 REQUESTS = Metric(
     "gpunode_serving_requests",
     "gauge",
-    "Requests that the engine computes (`running`), and that wait for their turn (`waiting`).",
+    "Requests that the engine computes (`running`), that wait for their turn (`waiting`), and, of "
+    "an instance that does only prefill or decode, whose KV cache is on its way (`transferring`).",
     (*SERVER, "phase"),
 )
 KV_CACHE = Metric(
@@ -89,7 +91,8 @@ PARTS = Metric(
     "gpunode_serving_request_part_seconds_total",
     "counter",
     "Time of requests by part: waiting for their turn (`queue`), `prefill` and `decode`, each with "
-    "what preemptions cost. Divided by the requests that ended, that is the mean.",
+    "what preemptions cost, and `transfer` of the KV cache between instances. Divided by the "
+    "requests that ended, that is the mean.",
     (*SERVER, "part"),
 )
 FIRST_TOKEN_BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -173,6 +176,7 @@ COUNTERS: tuple[tuple[EngineFigure, Metric, tuple[str, ...]], ...] = (
     (engines.QUEUE, PARTS, ("queue",)),
     (engines.PREFILL, PARTS, ("prefill",)),
     (engines.DECODE, PARTS, ("decode",)),
+    (engines.TRANSFER, PARTS, ("transfer",)),
 )
 HISTOGRAMS = (
     (engines.FIRST_TOKEN, FIRST_TOKEN),
@@ -588,10 +592,15 @@ class ServingEngines:
         for model, told in page.models.items():
             at = *gpus[0].labels, page.engine.name, model
             for gpu in gpus:
-                yield from INFO.at(1.0, *gpu.labels, page.engine.name, model, gpus[0].uuid)
+                yield from INFO.at(
+                    1.0, *gpu.labels, page.engine.name, model, gpus[0].uuid, told.role
+                )
             figures = told.figures
             yield from REQUESTS.at(figures.get(engines.RUNNING), *at, "running")
             yield from REQUESTS.at(figures.get(engines.WAITING), *at, "waiting")
+            if told.role:
+                transferring = figures.get(engines.TRANSFERRING)
+                yield from REQUESTS.at(transferring, *at, "transferring")
             yield from KV_CACHE.at(_ratio(figures.get(engines.KV_CACHE)), *at)
             for figure, metric, labels in COUNTERS:
                 if figure in figures:
