@@ -8,7 +8,7 @@ cache), https://arxiv.org/abs/2403.02310 (prompts in pieces beside decoding).
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 from random import Random
 
@@ -69,7 +69,7 @@ class SimulatedEngine:
     waiting: deque[Asked] = field(default_factory=deque)
     coming: list[float] = field(default_factory=list)
     counted: Counter[str] = field(default_factory=Counter)
-    spent: Counter[str] = field(default_factory=Counter)
+    spent: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     rested: float = 0.0
     worked: float = 0.0
     busy: float = 0.0
