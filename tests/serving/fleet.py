@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from gpunode.config import ServingSettings, Settings
 from gpunode.node import http
 from gpunode.node.node import Scraped
 from gpunode.serving.requests import ServingEngines
-from gpunode.source import Reading
+from gpunode.source import WHOLE_NODE, Place, Reading, Source
 from tests.holders.proc import Card, Proc
 from tests.machine import exported, stat
 from tests.strict import declared
@@ -106,3 +106,14 @@ class Fleet:
             raise said
         whole = said if said.startswith("HTTP") else f"HTTP/1.0 200 OK\r\n\r\n{said}"
         return http.scraped_of(whole, names)
+
+
+@dataclass
+class Engines:
+    """Finds the source that asks the engines of a fleet."""
+
+    fleet: Fleet
+    name: str = "engines"
+
+    def find(self) -> Iterator[tuple[Place, Source]]:
+        yield WHOLE_NODE, self.fleet.source

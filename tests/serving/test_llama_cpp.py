@@ -117,9 +117,10 @@ def test_a_server_of_llama_cpp_tells_of_the_load_what_its_sender_knows(
     with watched(server, fake) as running, ThreadPoolExecutor(1) as pool:
         before = server.told()
         load = pool.submit(server.load, SENT)
-        seen = set()
+        seen, shown = set(), set()
         while not load.done():
             seen.add((requests(running, "running"), requests(running, "waiting")))
+            shown.add(json.loads(running.get("/api/v1/node"))["gpus"][0]["serves"])
             time.sleep(0.1)
         answers = load.result()
         assert [one["status-code"] for one in answers] == ["200"] * SENT
@@ -136,6 +137,9 @@ def test_a_server_of_llama_cpp_tells_of_the_load_what_its_sender_knows(
         tokens = "gpunode_serving_tokens_total"
         until(lambda: gained(tokens, kind="generated") >= SENT * TOKENS)
         assert (SLOTS, AT_A_TIME - SLOTS) in seen
+        assert any(
+            words.startswith(f"{SLOTS} requests run, {AT_A_TIME - SLOTS} wait") for words in shown
+        )
         assert gained(tokens, kind="generated") == SENT * TOKENS == theirs("tokens_predicted_total")
         assert gained(tokens, kind="prompt") == gained(tokens, kind="asked") == SENT * prompt
         assert gained(tokens, kind="cached") == theirs("prompt_tokens_cached_total")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from gpunode.jobs import processes as job
-from gpunode.source import WHOLE_NODE, Place, Source
-from tests.serving.fleet import Fleet
+from tests.serving.fleet import Engines, Fleet
 from tests.serving.simulation import Setting, SimulatedEngine
 from tests.verdict.stage import Actor, Stage
 
@@ -106,17 +104,6 @@ SITUATIONS: tuple[Callable[[Random], Setting], ...] = (
     none,
     no_requests,
 )
-
-
-@dataclass
-class Engines:
-    """Finds the source that asks the engines of a fleet."""
-
-    fleet: Fleet
-    name: str = "engines"
-
-    def find(self) -> Iterator[tuple[Place, Source]]:
-        yield WHOLE_NODE, self.fleet.source
 
 
 def causes(setting: Setting, random: Random, root: Path) -> Counter[str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import errno
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -203,6 +203,9 @@ SILENCE = 15.0
 """Seconds until a server that no longer answers is asked again, at first, doubling: one that was
 held up for a moment should be seen again soon."""
 
+RATE_OVER = 60.0
+"""Seconds over which a rate is told to people: some engines count an answer when it ends."""
+
 HUNT_FIRST, HUNT_LAST = 5.0, 60.0
 """Seconds between looks for the engine of a process, at first and in the end, doubling."""
 
@@ -279,6 +282,28 @@ class Still:
     running: float
 
 
+@dataclass(frozen=True, slots=True)
+class ServerNow:
+    """What a server has to do now, of one model; what it does not tell is None."""
+
+    gpus: tuple[tuple[str, str], ...]
+    """Index and UUID of each, the first first."""
+
+    engine: str
+    model: str
+    running: float | None
+    waiting: float | None
+    tokens_per_second: float | None
+    """Generated, over the last ``RATE_OVER`` seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServersNow:
+    """The servers that answered when they were last asked."""
+
+    servers: tuple[ServerNow, ...]
+
+
 Key = tuple[int, float | None]
 Labels = tuple[str, str, str, str]
 
@@ -330,6 +355,7 @@ class ServingEngines:
         self._totals = Totals()
         self._still: dict[tuple[Target, Labels], Still] = {}
         self._seen: dict[Holder, float] = {}
+        self._generated: dict[Labels, deque[tuple[float, float]]] = {}
 
     def read(self) -> Reading:
         """What the engines say now. Raises ``OSError`` where there is no thread to ask one."""
@@ -550,6 +576,7 @@ class ServingEngines:
         unread: list[Unread] = [*left_out]
         reasons = Counter(dict.fromkeys(REASONS, 0))
         still: dict[tuple[Target, Labels], Still] = {}
+        now_serving: list[ServerNow] = []
         for server in self._servers.values():
             found = server.found
             reasons.update(why for h, why in found.reasons.items() if h in server.holders)
@@ -558,6 +585,7 @@ class ServingEngines:
                 if gpus:
                     unread += [STRANGE.seen(page.engine.name)] * page.strange
                     samples += self._of(target, page, gpus, server.taken, still)
+                    now_serving += self._now(page, gpus)
             samples += self._of_silent(found, now, still)
             for holder in found.starting & server.holders.keys():
                 if relatives.is_engine(holder):
@@ -568,7 +596,27 @@ class ServingEngines:
         if any(reasons.values()) or samples:
             for reason in REASONS:
                 samples += UNANSWERED.at(float(reasons[reason]), reason)
-        return Reading(tuple(_once(samples)), None, tuple(unread))
+        told = {(*one.gpus[0], one.engine, one.model) for one in now_serving}
+        self._generated = {at: counted for at, counted in self._generated.items() if at in told}
+        return Reading(tuple(_once(samples)), ServersNow(tuple(now_serving)), tuple(unread))
+
+    def _now(self, page: Page, gpus: list[Identity]) -> Iterator[ServerNow]:
+        """What a server has to do, by its models."""
+        places = tuple(gpu.labels for gpu in gpus)
+        for model, told in page.models.items():
+            counted = self._generated.get((*gpus[0].labels, page.engine.name, model), deque())
+            rate = None
+            if len(counted) > 1:
+                (since, before), (until, after) = counted[0], counted[-1]
+                rate = (after - before) / (until - since)
+            yield ServerNow(
+                places,
+                page.engine.name,
+                model,
+                told.figures.get(engines.RUNNING),
+                told.figures.get(engines.WAITING),
+                rate,
+            )
 
     def _gpus(self, server: Server, target: Target) -> list[Identity]:
         """The GPUs of the processes for which a target answers, the first of them first."""
@@ -608,9 +656,18 @@ class ServingEngines:
                         (metric.name, at, labels), target, [figures[figure]], now
                     )
                     yield from metric.at(total[0], *at, *labels)
+                    if figure is engines.GENERATED:
+                        self._count_for_people(at, total[0], now)
             yield from self._histograms(target, told, at, now)
             still_for = self._stands(target, page.engine, at, told, now, still)
             yield from TOKENLESS.at(still_for, *at)
+
+    def _count_for_people(self, at: Labels, total: float, now: float) -> None:
+        counted = self._generated.setdefault(at, deque())
+        if not counted or now > counted[-1][0]:
+            counted.append((now, total))
+        while len(counted) > 2 and now - counted[1][0] >= RATE_OVER:
+            counted.popleft()
 
     def _histograms(
         self, target: Target, told: OfModel, at: Labels, now: float
