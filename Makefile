@@ -91,7 +91,7 @@ MONITORING := .monitoring
 BUILD := alerts/build.sh $(CURDIR)/$(MONITORING)
 
 # Prometheus numbers its Go module 0.X for 3.X. Without service discovery it builds in minutes.
-monitoring: $(addprefix $(MONITORING)/, prometheus alertmanager vmalert pint otelcol grafana crane actionlint training)  ## Prometheus 3, Alertmanager, VictoriaMetrics, pint, OpenTelemetry's Collector, a registry and actionlint, built with Go, and what Grafana draws tables with, and libraries of training code
+monitoring: $(addprefix $(MONITORING)/, prometheus alertmanager vmalert pint otelcol grafana crane actionlint training llama)  ## Prometheus 3, Alertmanager, VictoriaMetrics, pint, OpenTelemetry's Collector, a registry and actionlint, built with Go, and what Grafana draws tables with, libraries of training code and llama.cpp's server
 $(MONITORING)/prometheus:
 	$(BUILD) github.com/prometheus/prometheus v0.313.5 cmd/prometheus cmd/promtool
 $(MONITORING)/alertmanager:
@@ -117,6 +117,10 @@ $(MONITORING)/actionlint:
 $(MONITORING)/training: tests/client/frameworks/requirements.txt
 	/usr/bin/python3 -m venv --clear --system-site-packages $@
 	$@/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement $<
+	touch $@
+
+$(MONITORING)/llama: tests/serving/llama/requirements.txt | $(INSTALLED)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --only-binary :all: --target $@ --requirement $<
 	touch $@
 
 OPERATOR := v0.85.0

@@ -43,6 +43,8 @@ GET = {
     **dict.fromkeys(("lightning", "transformers"), "make .monitoring/training, with python3-torch"),
     "chromium": "apt-get install chromium",
     "node": "apt-get install nodejs",
+    "hey": "apt-get install hey",
+    "llama.cpp": "make .monitoring/llama",
     "@grafana/data": "make .monitoring/grafana, with npm",
 }
 """Programs and libraries, and the command that gets each."""

@@ -188,10 +188,11 @@ OF_GROUPS: tuple[Record, ...] = (
             + f" == 1)) unless on ({GROUP}) (gpu:gpunode_server:index and on ({GPU}) "
             + of_gpus(f'gpunode_gpu_waited_for{{reason=~"{"|".join(AT_WORK)}"}}')
             + f" == 1) unless on ({JOB}) (gpu:gpunode_server_leader:index "
-            f"unless on ({JOB}) job:gpunode_server_rested:max_1d))"
+            f"unless on ({JOB}) job:gpunode_server_rested:max_1d)) "
+            f"unless on ({JOB}) " + of_jobs(of_gpus("gpunode_serving_requests")) + " == 0"
         ),
         purpose="Seconds for which a group of GPUs of a server has spun and not worked, and nobody "
-        "can be waiting for a request.",
+        "can be waiting for a request, nor does its engine say so.",
         given=HUNG,
         results={TRAIN: 600.0},
     ),

@@ -160,10 +160,13 @@ def document() -> str:
         "## Inference engines",
         "",
         "What each engine calls the figures of [serving.md](serving.md). Of several names, the "
-        "first that a page has is read; through Ray or OpenTelemetry, `:` may be `_`, and `ray_` "
-        "may come before. A name in brackets is a histogram's. The tests read pages that were "
-        "written from these names (`tests/serving/pages`), not captured; no engine itself runs "
-        "in a test. Ranges of versions are estimates, but for those whose file was read.",
+        "first that a page has is read; what stands after a `+` is added. Through Ray or "
+        "OpenTelemetry, `:` may be `_`, and `ray_` may come before. A name in brackets is a "
+        "histogram's. llama.cpp's server (b11549) runs in a test, under a load. Of the pages that "
+        "the others read (`tests/serving/pages`), those of vLLM 0.33, SGLang 0.5.23 and LMDeploy "
+        "0.18 were written by the metrics code of these packages; the names were compared with the "
+        "packages of vLLM 0.6.6, 0.11 and 0.16, SGLang 0.4.2, LMDeploy 0.10 and Ray 2.60. The "
+        "other pages were written from the sources below, and other ends of ranges are estimates.",
         "",
         *_table(("engine", "versions", "start it with", "names from"), _engines()),
         "",
@@ -293,7 +296,8 @@ def _figures() -> Iterator[Row]:
 def _named_so(name: Name) -> str:
     chosen = ", ".join(sorted(name.values))
     of = f", {name.label} {'other than ' if name.others else ''}{chosen}" if name.label else ""
-    shown = f"`{name.theirs}`{of}"
+    also = "".join(f" + `{more}`" for more in name.also)
+    shown = f"`{name.theirs}`{of}{also}"
     return f"({shown})" if name.figure.kind == "times" else shown
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,13 +11,15 @@ from gpunode.config import ServingSettings, Settings
 from gpunode.node import http
 from gpunode.node.node import Scraped
 from gpunode.serving.requests import ServingEngines
-from gpunode.source import Reading
+from gpunode.source import WHOLE_NODE, Place, Reading, Source
 from tests.holders.proc import Card, Proc
 from tests.machine import exported, stat
 from tests.strict import declared
 
 PAGES = Path(__file__).with_name("pages")
-"""Pages as versions of engines write them, by the sources in ``gpunode.serving.engines``."""
+"""Pages as versions of engines write them: vLLM 0.33, SGLang 0.5.23 and LMDeploy 0.18 with the
+metrics code of their packages, llama.cpp b11549 itself, the others by the names in
+``gpunode.serving.engines``."""
 
 CAPTURED = tuple(sorted(path.stem for path in PAGES.glob("*.txt")))
 
@@ -104,3 +106,14 @@ class Fleet:
             raise said
         whole = said if said.startswith("HTTP") else f"HTTP/1.0 200 OK\r\n\r\n{said}"
         return http.scraped_of(whole, names)
+
+
+@dataclass
+class Engines:
+    """Finds the source that asks the engines of a fleet."""
+
+    fleet: Fleet
+    name: str = "engines"
+
+    def find(self) -> Iterator[tuple[Place, Source]]:
+        yield WHOLE_NODE, self.fleet.source

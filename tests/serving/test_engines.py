@@ -15,15 +15,19 @@ GAUGES = {
     "vllm_v0": ("vllm", "meta-llama/Llama-3.1-8B-Instruct", 7, 3, 0.62),
     "vllm_v1_0.9": ("vllm", "Qwen2.5-7B", 11, 2, 0.97),
     "vllm_v1_0.25": ("vllm", "Qwen2.5-7B", 11, 2, 0.97),
+    "vllm_v1_0.33": ("vllm", "Qwen/Qwen3-8B", 6, 3, 0.5),
     "ray_serve_vllm": ("vllm", "Qwen2.5-7B", 11, 2, 0.97),
     "ray_serve": ("ray_serve", "LLMDeployment", 4, 1, None),
     "sglang_0.5": ("sglang", "Qwen/Qwen3-32B", 12, 5, 0.81),
+    "sglang_0.5.23": ("sglang", "zai-org/GLM-4.6", 12, 7, 0.9),
     "sglang_0.3": ("sglang", "google/gemma-2-9b-it", 2, 0, 0.28),
     "trtllm_1.1": ("tensorrt_llm", "nvidia/Llama-3.3-70B-FP8", 9, 1, 0.55),
     "lmdeploy_0.10": ("lmdeploy", "Qwen/Qwen2.5-7B-Instruct", 4, 2, 0.3),
+    "lmdeploy_0.18": ("lmdeploy", "internlm/internlm3-8b-instruct", 8, 10, 0.7),
     "tgi_3": ("tgi", "", 5, 3, None),
     "llama_cpp_b4500": ("llama_cpp", "", 3, 1, 0.42),
     "llama_cpp_b8000": ("llama_cpp", "", 3, 1, None),
+    "llama_cpp_b11549": ("llama_cpp", "", 2, 4, None),
     "triton_24": ("triton", "resnet50", None, 4, None),
     "triton_trtllm": ("triton", "tensorrt_llm", 4, 3, 0.6),
 }
@@ -121,10 +125,22 @@ def test_every_figure_of_the_table_is_on_a_page_of_its_engine() -> None:
         ("trtllm_1.1", "gpunode_serving_requests_total", {"result": "finished"}, 100),
         ("trtllm_1.1", "gpunode_serving_first_token_seconds_sum", {}, 40),
         ("lmdeploy_0.10", "gpunode_serving_output_token_seconds_count", {}, 4000),
+        ("vllm_v1_0.33", "gpunode_serving_step_items_total", {}, 5000),
+        ("vllm_v1_0.33", "gpunode_serving_request_part_seconds_total", {"part": "transfer"}, 0.6),
+        ("sglang_0.5.23", "gpunode_serving_step_items_total", {}, 3600),
+        ("sglang_0.5.23", "gpunode_serving_steps_total", {}, 200),
+        ("sglang_0.5.23", "gpunode_serving_tokens_total", {"kind": "cached"}, 4000),
+        ("sglang_0.5.23", "gpunode_serving_request_part_seconds_total", {"part": "queue"}, 1.6),
+        ("sglang_0.5.23", "gpunode_serving_request_part_seconds_total", {"part": "transfer"}, 0.48),
+        ("lmdeploy_0.18", "gpunode_serving_tokens_total", {"kind": "cached"}, 2560),
+        ("lmdeploy_0.18", "gpunode_serving_requests_total", {"result": "finished"}, 40),
+        ("ray_serve", "gpunode_serving_steps_total", {}, 24),
+        ("ray_serve", "gpunode_serving_step_items_total", {}, 96),
         ("tgi_3", "gpunode_serving_tokens_total", {"kind": "generated"}, 45000),
         ("tgi_3", "gpunode_serving_steps_total", {}, 9000),
         ("tgi_3", "gpunode_serving_requests_total", {"result": "failed"}, 6),
         ("llama_cpp_b8000", "gpunode_serving_tokens_total", {"kind": "cached"}, 2400),
+        ("llama_cpp_b8000", "gpunode_serving_tokens_total", {"kind": "prompt"}, 68530),
         (
             "llama_cpp_b4500",
             "gpunode_serving_request_part_seconds_total",
@@ -141,6 +157,30 @@ def test_counters_count_from_the_first_look(
     before, after = served(tmp_path, page(name), later(page(name)))
     assert series(before, metric, **labels) == 0
     assert series(after, metric, **labels) == pytest.approx(gained, rel=1e-4)
+
+
+def test_ranks_and_priorities_count_once_and_replicas_each() -> None:
+    """As of SGLang, whose ranks of one replica say the same, and whose priorities have a sum."""
+    running = "sglang:num_running_reqs"
+    told = parse(
+        f'{running}{{model_name="m",dp_rank="{replica}",tp_rank="{rank}",priority="{priority}"}} 4'
+        for replica, ranks in enumerate([(0, 1), (2, 3), (4,)])
+        for rank in ranks
+        for priority in ("", "0", "1")
+    )
+    assert told is not None
+    assert list(told.models["m"].figures.values()) == [12]
+
+
+@pytest.mark.parametrize(("said", "role"), [("decode", "decode"), ("unified", ""), ("x", "")])
+def test_where_prefill_and_decode_run_apart_an_instance_has_a_role(
+    said: str, role: str, tmp_path: Path
+) -> None:
+    text = page("sglang_0.5.23").replace('engine_type="decode"', f'engine_type="{said}"')
+    (told,) = served(tmp_path, text)
+    assert series(told, "gpunode_serving_engine_info", role=role) == 1
+    moving = series(told, "gpunode_serving_requests", phase="transferring")
+    assert moving == (4 if role else None)
 
 
 def test_what_came_within_the_objective_is_counted(tmp_path: Path) -> None:

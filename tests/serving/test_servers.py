@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from gpunode.export.web.node import node
 from gpunode.serving.requests import LONGEST_PAUSE
-from tests.serving.fleet import Fleet, page
+from tests.serving.fleet import Engines, Fleet, page
 from tests.serving.test_engines import series
+from tests.verdict.stage import Actor, Stage
 
 AT = "127.0.0.1:8000"
 RUNNING = "vllm:num_requests_running 2\nvllm:generation_tokens_total 5\n"
@@ -236,6 +238,29 @@ def test_requests_that_run_while_no_token_comes_are_told(tmp_path: Path) -> None
     assert unanswered(told, "silent") == 1
 
 
+def test_a_server_that_no_longer_answers_is_asked_again_soon_and_then_seldom(
+    tmp_path: Path,
+) -> None:
+    fleet = Fleet(tmp_path)
+    fleet.run(7)
+    fleet.cards[0].hold(7)
+    fleet.serve(7, AT, RUNNING)
+    fleet.read()
+    fleet.pages[AT] = TimeoutError()
+    asked = []
+    for at in range(0, 600, 10):
+        before = len(fleet.asked)
+        fleet.read()
+        asked += [at] * (len(fleet.asked) - before)
+    assert asked == [0, 20, 50, 110, 230, 470]
+    fleet.pages[AT] = RUNNING
+    while running(fleet.read()) is None:
+        assert len(fleet.asked) < 10
+    before = len(fleet.asked)
+    fleet.read()
+    assert len(fleet.asked) == before + 1
+
+
 def test_a_page_that_was_not_read_again_is_no_sign_of_standing_still(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path)
     fleet.run(7)
@@ -266,3 +291,32 @@ def test_what_a_server_said_is_gone_with_it(tmp_path: Path) -> None:
     assert running(fleet.read()) is None
     fleet.cards[0].hold()
     assert fleet.read() == ""
+
+
+def test_people_see_the_requests_and_tokens_of_a_server(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, gpus=2)
+    fleet.run(10, program="vllm")
+    for index, card in enumerate(fleet.cards):
+        fleet.run(20 + index, 10)
+        card.hold(20 + index)
+    stage = Stage(Actor(0), Actor(1), finders=[Engines(fleet)])
+    fleet.proc.node.clock = stage.clock  # type: ignore[assignment]
+
+    def seen(seconds: int, tokens: int) -> list[str]:
+        for second in range(0, seconds, 10):
+            fleet.serve(
+                10,
+                AT,
+                'vllm:num_requests_running{model_name="llama"} 8\n'
+                'vllm:num_requests_waiting{model_name="llama"} 3\n'
+                f'vllm:generation_tokens_total{{model_name="llama"}} {tokens * second}\n',
+            )
+            stage.play(10)
+        return [gpu.serves for gpu in node(stage.loop).gpus]
+
+    assert seen(10, 0) == ["8 requests run, 3 wait (llama, vllm)", "with GPU 0"]
+    steady = ["8 requests run, 3 wait, 1,250 tokens/s (llama, vllm)", "with GPU 0"]
+    assert seen(120, 1250) == steady
+    fleet.pages[AT] = ConnectionRefusedError()
+    stage.play(30)
+    assert [gpu.serves for gpu in node(stage.loop).gpus] == ["", ""]

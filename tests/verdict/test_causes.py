@@ -70,7 +70,7 @@ def engine(
     """A GPU for whose requests an engine answers."""
     model = ("vllm", "llama")
     levels: dict[Labelled, float] = {
-        (serving.INFO, (*model, "GPU-0")): 1.0,
+        (serving.INFO, (*model, "GPU-0", "")): 1.0,
         (serving.REQUESTS, (*model, "running")): running,
         (serving.REQUESTS, (*model, "waiting")): waiting,
         (serving.KV_CACHE, model): kv_cache,
@@ -191,7 +191,10 @@ def passes(tokens: float) -> dict[Labelled, float]:
         (engine(DECODES, 3), "batch_small"),
         (engine(DECODES, 8), "batch_small"),
         (engine(DECODES, 9), "none"),
-        (engine(DECODES, 3, 1), "none"),
+        (engine(DECODES, 3, 1), "queue"),
+        (engine(DECODES, 3, 1, 0.0), "none"),
+        (engine(DECODES, 3, 1, 0.72), "none"),
+        (engine(DECODES, 200, 9, 0.94), "queue"),
         (engine(AT_WORK, 20, rates=passes(2048)), "prefill_interference"),
         (engine(AT_WORK, 20, rates=passes(150)), "none"),
         (engine(AT_WORK, 1, rates=passes(2048)), "none"),
@@ -208,12 +211,19 @@ def test_a_server_s_time_is_put_down_to_what_its_engine_says(actor: Actor, cause
 
 def test_a_gpu_of_a_server_knows_the_requests_of_its_first_gpu() -> None:
     first = engine(GAPS, 4, 3)
-    second = Actor(1, GAPS, levels={(serving.INFO, ("vllm", "llama", "GPU-0")): 1.0})
+    second = Actor(1, GAPS, levels={(serving.INFO, ("vllm", "llama", "GPU-0", "")): 1.0})
     stage = Stage(first, second)
     stage.play(60)
     assert stage.causes == ["queue", "queue"]
     (waiting,) = (e for e in stage.verdict(1).evidence if "waiting" in e.series)
     assert 'uuid="GPU-0"' in waiting.series
+
+
+def test_a_server_to_which_requests_are_on_their_way_has_requests() -> None:
+    """One that only decodes waits for the KV cache of another instance."""
+    decodes = engine(GAPS, 0)
+    decodes.levels[serving.REQUESTS, ("vllm", "llama", "transferring")] = 3.0
+    assert told(decodes).cause == "unexplained"
 
 
 LAUNCHES = {"compute": 0.33, "launch": 0.67}

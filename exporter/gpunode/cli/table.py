@@ -142,7 +142,7 @@ def row(gpu: GpuNow, since: str = "", chosen: bool = False) -> Row:
         period=gpu.step_period_seconds,
         memory=used / size if used is not None and size else None,
         owner=printable(ranks + ", ".join(gpu.owners), LONGEST_TEXT),
-        does=gpu.does,
+        does="; ".join(filter(None, (gpu.does, gpu.serves))),
         since=since,
         chosen=chosen,
         urgency=gpu.urgency,

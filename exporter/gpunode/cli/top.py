@@ -244,7 +244,9 @@ class Chosen:
         words = self.wanted.lower()
         _, order = KEYS[self.key]
         found = [
-            gpu for gpu in gpus if words in " ".join((gpu.label, gpu.does, *gpu.owners)).lower()
+            gpu
+            for gpu in gpus
+            if words in " ".join((gpu.label, gpu.does, gpu.serves, *gpu.owners)).lower()
         ]
         found.sort(key=lambda gpu: order(row(gpu)), reverse=self.backwards)
         self.place = min(self.place, max(0, len(found) - 1))
@@ -392,6 +394,7 @@ def _opened(gpu: GpuNow, ages: Mapping[str, str]) -> Iterator[Text]:
     for what, value in (
         ("model", gpu.name),
         ("owner", ", ".join(filter(None, (*gpu.owners, ranks)))),
+        ("serves", gpu.serves),
         ("processes", ", ".join(gpu.pids)),
         ("heat and power", ", ".join(filter(None, (heat, watts)))),
         ("now", states),

@@ -25,6 +25,9 @@ class EngineFigure:
 
 RUNNING = EngineFigure("running", "level", "requests that are computed")
 WAITING = EngineFigure("waiting", "level", "requests that wait for their turn")
+TRANSFERRING = EngineFigure(
+    "transferring", "level", "requests whose KV cache is on its way between instances"
+)
 KV_CACHE = EngineFigure("kv_cache", "share", "share of the KV cache in use")
 PROMPT = EngineFigure("prompt", "count", "tokens of prompts")
 GENERATED = EngineFigure("generated", "count", "tokens that were generated")
@@ -40,6 +43,7 @@ ITEMS = EngineFigure("items", "count", "tokens, or inputs of a model, in the for
 QUEUE = EngineFigure("queue", "count", "seconds that requests waited for their turn")
 PREFILL = EngineFigure("prefill", "count", "seconds of prefill")
 DECODE = EngineFigure("decode", "count", "seconds of decoding")
+TRANSFER = EngineFigure("transfer", "count", "seconds of KV cache on its way between instances")
 FIRST_TOKEN = EngineFigure("first_token", "times", "seconds to the first token")
 OUTPUT_TOKEN = EngineFigure("output_token", "times", "seconds for each token after the first")
 RESPONSE = EngineFigure("response", "times", "seconds of whole requests")
@@ -47,6 +51,7 @@ RESPONSE = EngineFigure("response", "times", "seconds of whole requests")
 FIGURES = (
     RUNNING,
     WAITING,
+    TRANSFERRING,
     KV_CACHE,
     PROMPT,
     GENERATED,
@@ -60,6 +65,7 @@ FIGURES = (
     QUEUE,
     PREFILL,
     DECODE,
+    TRANSFER,
     FIRST_TOKEN,
     OUTPUT_TOKEN,
     RESPONSE,
@@ -81,6 +87,9 @@ class Name:
     values: frozenset[str] = frozenset()
     others: bool = False
     """Whether it is the other values that count."""
+
+    also: tuple[str, ...] = ()
+    """What is added, where they count parts of it elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +118,12 @@ class Engine:
     """What the server must be started with for it to tell."""
 
 
-def _count(figure: EngineFigure, theirs: str, scale: float = 1.0) -> tuple[Name, Name]:
+def _count(figure: EngineFigure, theirs: str, *also: str) -> tuple[Name, Name]:
     """A counter, with the suffix that Prometheus' clients give it and without."""
-    return Name(figure, f"{theirs}_total", scale), Name(figure, theirs, scale)
+    return (
+        Name(figure, f"{theirs}_total", also=tuple(f"{name}_total" for name in also)),
+        Name(figure, theirs, also=also),
+    )
 
 
 ABORTED = frozenset({"abort", "error"})
@@ -128,7 +140,7 @@ VLLM = Engine(
         *_count(GENERATED, "vllm:generation_tokens"),
         *_count(ASKED, "vllm:prefix_cache_queries"),
         *_count(ASKED, "vllm:gpu_prefix_cache_queries"),
-        *_count(CACHED, "vllm:prefix_cache_hits"),
+        *_count(CACHED, "vllm:prefix_cache_hits", "vllm:external_prefix_cache_hits"),
         *_count(CACHED, "vllm:gpu_prefix_cache_hits"),
         Name(FINISHED, "vllm:request_success_total", 1.0, "finished_reason", ABORTED, True),
         Name(FINISHED, "vllm:request_success", 1.0, "finished_reason", ABORTED, True),
@@ -140,12 +152,13 @@ VLLM = Engine(
         Name(QUEUE, "vllm:request_queue_time_seconds_sum"),
         Name(PREFILL, "vllm:request_prefill_time_seconds_sum"),
         Name(DECODE, "vllm:request_decode_time_seconds_sum"),
+        Name(TRANSFER, "vllm:nixl_xfer_time_seconds_sum"),
         Name(FIRST_TOKEN, "vllm:time_to_first_token_seconds"),
         Name(OUTPUT_TOKEN, "vllm:inter_token_latency_seconds"),
         Name(OUTPUT_TOKEN, "vllm:time_per_output_token_seconds"),
         Name(RESPONSE, "vllm:e2e_request_latency_seconds"),
     ),
-    "0.6 to 0.25; V0 and V1; also through Ray Serve",
+    "0.6 to 0.33; V0 and V1; also through Ray Serve",
     (
         "https://github.com/vllm-project/vllm/blob/main/vllm/v1/metrics/loggers.py",
         "https://github.com/vllm-project/vllm/blob/v0.8.5/vllm/engine/metrics.py",
@@ -158,7 +171,20 @@ SGLANG = Engine(
     "SGLang",
     (
         Name(RUNNING, "sglang:num_running_reqs"),
-        Name(WAITING, "sglang:num_queue_reqs"),
+        Name(
+            WAITING,
+            "sglang:num_queue_reqs",
+            also=(
+                "sglang:num_grammar_queue_reqs",
+                "sglang:num_prefill_bootstrap_queue_reqs",
+                "sglang:num_decode_prealloc_queue_reqs",
+            ),
+        ),
+        Name(
+            TRANSFERRING,
+            "sglang:num_prefill_inflight_queue_reqs",
+            also=("sglang:num_decode_transfer_queue_reqs",),
+        ),
         Name(KV_CACHE, "sglang:token_usage"),
         Name(PROMPT, "sglang:prompt_tokens_total"),
         Name(GENERATED, "sglang:generation_tokens_total"),
@@ -170,13 +196,17 @@ SGLANG = Engine(
         Name(STEPS, "sglang:cuda_graph_passes_total"),
         Name(ITEMS, "sglang:realtime_tokens_total", 1.0, "mode", frozenset({"decode"})),
         Name(QUEUE, "sglang:queue_time_seconds_sum"),
+        Name(TRANSFER, "sglang:kv_transfer_latency_ms_sum", 1e-3),
         Name(FIRST_TOKEN, "sglang:time_to_first_token_seconds"),
         Name(OUTPUT_TOKEN, "sglang:inter_token_latency_seconds"),
         Name(OUTPUT_TOKEN, "sglang:time_per_output_token_seconds"),
         Name(RESPONSE, "sglang:e2e_request_latency_seconds"),
     ),
     "0.3 to 0.5",
-    ("https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/metrics/collector.py",),
+    (
+        "https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/observability/metrics_collector.py",
+        "https://github.com/sgl-project/sglang/blob/v0.4.2/python/sglang/srt/metrics/collector.py",
+    ),
     frozenset({"launch_server", "sglang"}),
     frozenset({ITEMS, OUTPUT_TOKEN, STEPS, FIRST_TOKEN}),
     flags="--enable-metrics",
@@ -210,16 +240,20 @@ TENSORRT_LLM = Engine(
     path="/prometheus/metrics",
     flags="`return_perf_metrics: true` and `enable_iter_perf_stats: true` in its configuration",
 )
+ANSWERED = frozenset({"ResponseType.FINISH", "ResponseType.SUCCESS"})
 LMDEPLOY = Engine(
     "lmdeploy",
     "LMDeploy",
     (
         Name(RUNNING, "lmdeploy:num_requests_running"),
-        Name(WAITING, "lmdeploy:num_requests_waiting"),
+        Name(WAITING, "lmdeploy:num_requests_waiting", also=("lmdeploy:num_api_requests_waiting",)),
         Name(KV_CACHE, "lmdeploy:gpu_cache_usage_perc"),
         Name(PROMPT, "lmdeploy:prompt_tokens_total"),
         Name(GENERATED, "lmdeploy:generation_tokens_total"),
-        Name(FINISHED, "lmdeploy:request_success_total"),
+        Name(ASKED, "lmdeploy:prompt_tokens_total"),
+        Name(CACHED, "lmdeploy:cached_tokens_total"),
+        Name(FINISHED, "lmdeploy:request_success_total", 1.0, "finished_reason", ANSWERED),
+        Name(FAILED, "lmdeploy:request_success_total", 1.0, "finished_reason", ANSWERED, True),
         Name(STEPS, "lmdeploy:iteration_tokens_total_count"),
         Name(ITEMS, "lmdeploy:iteration_tokens_total_sum"),
         Name(QUEUE, "lmdeploy:request_queue_time_seconds_sum"),
@@ -259,6 +293,7 @@ TGI = Engine(
     frozenset({"text-generation-launcher", "text-generation-server", "tgi"}),
     frozenset({STEPS}),
 )
+LLAMA_CPP_CACHED = ("llamacpp:prompt_tokens_cached_total",)
 LLAMA_CPP = Engine(
     "llama_cpp",
     "llama.cpp",
@@ -266,9 +301,10 @@ LLAMA_CPP = Engine(
         Name(RUNNING, "llamacpp:requests_processing"),
         Name(WAITING, "llamacpp:requests_deferred"),
         Name(KV_CACHE, "llamacpp:kv_cache_usage_ratio"),
-        Name(PROMPT, "llamacpp:prompt_tokens_total"),
+        Name(PROMPT, "llamacpp:prompt_tokens_total", also=LLAMA_CPP_CACHED),
         Name(GENERATED, "llamacpp:tokens_predicted_total"),
-        Name(CACHED, "llamacpp:prompt_tokens_cached_total"),
+        Name(ASKED, "llamacpp:prompt_tokens_total", also=LLAMA_CPP_CACHED),
+        Name(CACHED, *LLAMA_CPP_CACHED),
         Name(STEPS, "llamacpp:n_decode_total"),
         Name(PREFILL, "llamacpp:prompt_seconds_total"),
         Name(DECODE, "llamacpp:tokens_predicted_seconds_total"),
@@ -318,6 +354,8 @@ RAY_SERVE = Engine(
         Name(WAITING, "ray_serve_deployment_queued_queries"),
         *_count(FINISHED, "ray_serve_deployment_request_counter"),
         *_count(FAILED, "ray_serve_deployment_error_counter"),
+        *_count(STEPS, "ray_serve_batches_processed"),
+        Name(ITEMS, "ray_serve_actual_batch_size_sum"),
         Name(RESPONSE, "ray_serve_deployment_processing_latency_ms", 1e-3),
     ),
     "2.9 and later",
@@ -330,8 +368,17 @@ ENGINES = (VLLM, SGLANG, TENSORRT_LLM, LMDEPLOY, TGI, LLAMA_CPP, TRITON, RAY_SER
 PROGRAMS = frozenset(program for engine in ENGINES for program in engine.programs)
 """What the processes of engines are called."""
 
-ALIKE = ("tp_rank", "pp_rank")
-"""Labels of ranks that compute the same requests: only the first of them counts."""
+ALIKE = ("tp_rank", "pp_rank", "moe_ep_rank")
+"""Labels of ranks that compute the same requests: of series that differ in nothing else, only those
+of the first rank count. With SGLang's `--enable-dp-attention` each `dp_rank` begins at another."""
+
+PARTED = "priority"
+"""A label of SGLang's of which the series with an empty value has the sum of the others."""
+
+ROLE = "engine_type"
+"""The label of SGLang's that says what an instance does where prefill and decode run apart."""
+
+ROLES = frozenset({"prefill", "decode"})
 
 MODEL = ("model_name", "model", "name", "deployment")
 """Labels that may have the name of the model, the surest first."""
@@ -350,8 +397,9 @@ def spelled(theirs: str) -> Iterator[str]:
 
 def series_of(name: Name) -> tuple[str, ...]:
     """The names of a figure's series: a histogram has three."""
-    suffixes = OF_HISTOGRAM if name.figure.kind == "times" else ("",)
-    return tuple(f"{name.theirs}{suffix}" for suffix in suffixes)
+    if name.figure.kind == "times":
+        return tuple(f"{name.theirs}{suffix}" for suffix in OF_HISTOGRAM)
+    return name.theirs, *name.also
 
 
 WANTED: dict[str, tuple[Engine, str]] = {

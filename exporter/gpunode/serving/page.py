@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import posixpath
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gpunode.serving.engines import (
@@ -19,6 +19,9 @@ from gpunode.serving.engines import (
     ENGINES,
     MODEL,
     OF_HISTOGRAM,
+    PARTED,
+    ROLE,
+    ROLES,
     WANTED,
     Engine,
     EngineFigure,
@@ -66,6 +69,8 @@ class OfModel:
 
     figures: Mapping[EngineFigure, float]
     times: Mapping[EngineFigure, Times]
+    role: str = ""
+    """`prefill` or `decode`, where the engine says that it does only that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,28 +87,47 @@ class Page:
 class Line:
     """A series and its value."""
 
+    name: str
     labels: Mapping[str, str]
     value: float
+    rank: tuple[int, ...]
+    """Which of the ranks that compute the same requests says so."""
+
+    alike: Hashable
+    """What its series has in common with those of the other ranks."""
 
 
 def parse(lines: Iterable[str]) -> Page | None:
     """What the kept lines of a page say; None if they are of no engine that is known."""
+    read = [_line(text) for text in lines]
+    whole = [line for line in read if line is not None and not line.labels.get(PARTED)]
+    first: dict[Hashable, tuple[int, ...]] = {}
+    for line in whole:
+        first[line.alike] = min(line.rank, first.get(line.alike, line.rank))
     found: dict[str, list[Line]] = {}
-    strange = 0
-    for text in lines:
-        match = LINE.fullmatch(text) if len(text) <= LONGEST_LINE else None
-        known = WANTED.get(match["name"]) if match else None
-        if match is None or known is None:
-            strange += 1
-            continue
-        value = _value(match["value"])
-        labels = {name: ESCAPED.sub(_unescaped, of) for name, of in _labels(match["labels"])}
-        if value is None:
-            strange += 1
-        elif all(labels.get(rank, "0") in ("", "0") for rank in ALIKE):
-            found.setdefault(known[1], []).append(Line(labels, value))
+    for line in whole:
+        if line.rank == first[line.alike]:
+            found.setdefault(line.name, []).append(line)
     engine = next((e for e in ENGINES if _tells(e, found)), None)
-    return None if engine is None else Page(engine, _by_model(engine, found), strange)
+    if engine is None:
+        return None
+    return Page(engine, _by_model(engine, found), read.count(None))
+
+
+def _line(text: str) -> Line | None:
+    """A series of an engine; None if it cannot be."""
+    match = LINE.fullmatch(text) if len(text) <= LONGEST_LINE else None
+    known = WANTED.get(match["name"]) if match else None
+    value = _value(match["value"]) if match else None
+    if match is None or known is None or value is None:
+        return None
+    labels = {name: ESCAPED.sub(_unescaped, of) for name, of in _labels(match["labels"])}
+    rank = tuple(_rank(labels.pop(name, "")) for name in ALIKE)
+    return Line(known[1], labels, value, rank, (known[1], frozenset(labels.items())))
+
+
+def _rank(text: str) -> int:
+    return int(text) if re.fullmatch("[0-9]{1,6}", text) else 0
 
 
 def _tells(engine: Engine, found: Mapping[str, list[Line]]) -> bool:
@@ -132,6 +156,7 @@ def _by_model(engine: Engine, found: Mapping[str, list[Line]]) -> dict[str, OfMo
     names: dict[str, str] = {}
     figures: dict[str, dict[EngineFigure, float]] = {}
     times: dict[str, dict[EngineFigure, Times]] = {}
+    roles: dict[str, str] = {}
     taken: set[EngineFigure] = set()
     for name in engine.names:
         if name.figure in taken or not any(series in found for series in series_of(name)):
@@ -142,6 +167,8 @@ def _by_model(engine: Engine, found: Mapping[str, list[Line]]) -> dict[str, OfMo
                 if not _counts(name, line):
                     continue
                 model = _model(line.labels, names)
+                if line.labels.get(ROLE) in ROLES:
+                    roles[model] = line.labels[ROLE]
                 if name.figure.kind == "times":
                     of = times.setdefault(model, {}).setdefault(name.figure, Times())
                     _add(of, theirs.removeprefix(name.theirs), line, name.scale)
@@ -152,7 +179,10 @@ def _by_model(engine: Engine, found: Mapping[str, list[Line]]) -> dict[str, OfMo
                     share = name.figure.kind == "share"
                     known[name.figure] = max(before, value) if share else before + value
     models = sorted({*figures, *times})
-    return {model: OfModel(figures.get(model, {}), times.get(model, {})) for model in models}
+    return {
+        model: OfModel(figures.get(model, {}), times.get(model, {}), roles.get(model, ""))
+        for model in models
+    }
 
 
 def _counts(name: Name, line: Line) -> bool:

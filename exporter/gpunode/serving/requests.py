@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import errno
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,14 +41,16 @@ SERVER = (*GPU, "engine", "model")
 INFO = Metric(
     "gpunode_serving_engine_info",
     "gauge",
-    "Always 1; the engine that serves from the GPU, and the UUID of its `first` GPU, whose series "
-    "have the figures of all (the engine's metrics; docs/compatibility.md names each).",
-    (*GPU, "engine", "model", "first"),
+    "Always 1; the engine that serves from the GPU, the UUID of its `first` GPU, whose series have "
+    "the figures of all, and its `role`: `prefill` or `decode` where these run apart and it says "
+    "so (the engine's metrics; docs/compatibility.md names each).",
+    (*GPU, "engine", "model", "first", "role"),
 )
 REQUESTS = Metric(
     "gpunode_serving_requests",
     "gauge",
-    "Requests that the engine computes (`running`), and that wait for their turn (`waiting`).",
+    "Requests that the engine computes (`running`), that wait for their turn (`waiting`), and, of "
+    "an instance that does only prefill or decode, whose KV cache is on its way (`transferring`).",
     (*SERVER, "phase"),
 )
 KV_CACHE = Metric(
@@ -89,7 +91,8 @@ PARTS = Metric(
     "gpunode_serving_request_part_seconds_total",
     "counter",
     "Time of requests by part: waiting for their turn (`queue`), `prefill` and `decode`, each with "
-    "what preemptions cost. Divided by the requests that ended, that is the mean.",
+    "what preemptions cost, and `transfer` of the KV cache between instances. Divided by the "
+    "requests that ended, that is the mean.",
     (*SERVER, "part"),
 )
 FIRST_TOKEN_BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -173,6 +176,7 @@ COUNTERS: tuple[tuple[EngineFigure, Metric, tuple[str, ...]], ...] = (
     (engines.QUEUE, PARTS, ("queue",)),
     (engines.PREFILL, PARTS, ("prefill",)),
     (engines.DECODE, PARTS, ("decode",)),
+    (engines.TRANSFER, PARTS, ("transfer",)),
 )
 HISTOGRAMS = (
     (engines.FIRST_TOKEN, FIRST_TOKEN),
@@ -194,6 +198,13 @@ GENTLY = 50
 
 LONGEST_PAUSE = 300.0
 """Seconds of the longest such pause, and until a port is asked again that has no metrics."""
+
+SILENCE = 15.0
+"""Seconds until a server that no longer answers is asked again, at first, doubling: one that was
+held up for a moment should be seen again soon."""
+
+RATE_OVER = 60.0
+"""Seconds over which a rate is told to people: some engines count an answer when it ends."""
 
 HUNT_FIRST, HUNT_LAST = 5.0, 60.0
 """Seconds between looks for the engine of a process, at first and in the end, doubling."""
@@ -248,6 +259,9 @@ class Server:
     holders: dict[Holder, list[Identity]]
     due: float = -math.inf
     asked: float = -math.inf
+    silence: float = 0.0
+    """How long it was left alone because it no longer answered."""
+
     good_until: float = math.inf
     targets: dict[Holder, Target] = field(default_factory=dict)
     hunts: dict[Holder, Pauses] = field(default_factory=dict)
@@ -266,6 +280,28 @@ class Still:
     counted: tuple[float, ...]
     since: float
     running: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServerNow:
+    """What a server has to do now, of one model; what it does not tell is None."""
+
+    gpus: tuple[tuple[str, str], ...]
+    """Index and UUID of each, the first first."""
+
+    engine: str
+    model: str
+    running: float | None
+    waiting: float | None
+    tokens_per_second: float | None
+    """Generated, over the last ``RATE_OVER`` seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServersNow:
+    """The servers that answered when they were last asked."""
+
+    servers: tuple[ServerNow, ...]
 
 
 Key = tuple[int, float | None]
@@ -319,6 +355,7 @@ class ServingEngines:
         self._totals = Totals()
         self._still: dict[tuple[Target, Labels], Still] = {}
         self._seen: dict[Holder, float] = {}
+        self._generated: dict[Labels, deque[tuple[float, float]]] = {}
 
     def read(self) -> Reading:
         """What the engines say now. Raises ``OSError`` where there is no thread to ask one."""
@@ -513,6 +550,10 @@ class ServingEngines:
         if server is None:
             return  # it has ended
         pause = min(LONGEST_PAUSE, GENTLY * took)
+        silent = bool(found.silent) and not found.pages
+        server.silence = min(LONGEST_PAUSE, 2 * server.silence or SILENCE) if silent else 0.0
+        if silent:
+            pause = server.silence
         # A pause no longer than the interval is none: reads do not begin to the millisecond.
         server.due = now + pause if pause > self.every else now
         server.good_until = now + OVERDUE * max(pause, self.every)
@@ -535,6 +576,7 @@ class ServingEngines:
         unread: list[Unread] = [*left_out]
         reasons = Counter(dict.fromkeys(REASONS, 0))
         still: dict[tuple[Target, Labels], Still] = {}
+        now_serving: list[ServerNow] = []
         for server in self._servers.values():
             found = server.found
             reasons.update(why for h, why in found.reasons.items() if h in server.holders)
@@ -543,6 +585,7 @@ class ServingEngines:
                 if gpus:
                     unread += [STRANGE.seen(page.engine.name)] * page.strange
                     samples += self._of(target, page, gpus, server.taken, still)
+                    now_serving += self._now(page, gpus)
             samples += self._of_silent(found, now, still)
             for holder in found.starting & server.holders.keys():
                 if relatives.is_engine(holder):
@@ -553,7 +596,27 @@ class ServingEngines:
         if any(reasons.values()) or samples:
             for reason in REASONS:
                 samples += UNANSWERED.at(float(reasons[reason]), reason)
-        return Reading(tuple(_once(samples)), None, tuple(unread))
+        told = {(*one.gpus[0], one.engine, one.model) for one in now_serving}
+        self._generated = {at: counted for at, counted in self._generated.items() if at in told}
+        return Reading(tuple(_once(samples)), ServersNow(tuple(now_serving)), tuple(unread))
+
+    def _now(self, page: Page, gpus: list[Identity]) -> Iterator[ServerNow]:
+        """What a server has to do, by its models."""
+        places = tuple(gpu.labels for gpu in gpus)
+        for model, told in page.models.items():
+            counted = self._generated.get((*gpus[0].labels, page.engine.name, model), deque())
+            rate = None
+            if len(counted) > 1:
+                (since, before), (until, after) = counted[0], counted[-1]
+                rate = (after - before) / (until - since)
+            yield ServerNow(
+                places,
+                page.engine.name,
+                model,
+                told.figures.get(engines.RUNNING),
+                told.figures.get(engines.WAITING),
+                rate,
+            )
 
     def _gpus(self, server: Server, target: Target) -> list[Identity]:
         """The GPUs of the processes for which a target answers, the first of them first."""
@@ -577,10 +640,15 @@ class ServingEngines:
         for model, told in page.models.items():
             at = *gpus[0].labels, page.engine.name, model
             for gpu in gpus:
-                yield from INFO.at(1.0, *gpu.labels, page.engine.name, model, gpus[0].uuid)
+                yield from INFO.at(
+                    1.0, *gpu.labels, page.engine.name, model, gpus[0].uuid, told.role
+                )
             figures = told.figures
             yield from REQUESTS.at(figures.get(engines.RUNNING), *at, "running")
             yield from REQUESTS.at(figures.get(engines.WAITING), *at, "waiting")
+            if told.role:
+                transferring = figures.get(engines.TRANSFERRING)
+                yield from REQUESTS.at(transferring, *at, "transferring")
             yield from KV_CACHE.at(_ratio(figures.get(engines.KV_CACHE)), *at)
             for figure, metric, labels in COUNTERS:
                 if figure in figures:
@@ -588,9 +656,18 @@ class ServingEngines:
                         (metric.name, at, labels), target, [figures[figure]], now
                     )
                     yield from metric.at(total[0], *at, *labels)
+                    if figure is engines.GENERATED:
+                        self._count_for_people(at, total[0], now)
             yield from self._histograms(target, told, at, now)
             still_for = self._stands(target, page.engine, at, told, now, still)
             yield from TOKENLESS.at(still_for, *at)
+
+    def _count_for_people(self, at: Labels, total: float, now: float) -> None:
+        counted = self._generated.setdefault(at, deque())
+        if not counted or now > counted[-1][0]:
+            counted.append((now, total))
+        while len(counted) > 2 and now - counted[1][0] >= RATE_OVER:
+            counted.popleft()
 
     def _histograms(
         self, target: Target, told: OfModel, at: Labels, now: float

@@ -71,9 +71,11 @@ def engine_of(case: Case) -> ServingEngine | None:
 
 
 def nobody_asks(case: Case) -> Evidence | None:
-    """That the engine had no request at a look, and none that waited at any."""
+    """That the engine had no request at a look, and none that waited or was on its way at any."""
     engine = engine_of(case)
-    if engine is None or engine.least("running") > 0 or engine.most("waiting") > 0:
+    if engine is None or engine.least("running") > 0:
+        return None
+    if engine.most("waiting") > 0 or engine.most("transferring") > 0:
         return None
     meaning = "requests that the engine computes, at the look with the fewest"
     return engine.evidence(REQUESTS, 0.0, 0.0, meaning, "running")

@@ -49,6 +49,9 @@ LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 """https://github.com/kubernetes/apimachinery/blob/master/pkg/util/rand/rand.go"""
 
 BOARD_WATTS = 700.0
+ANSWER_TOKENS = 400
+"""The tokens of an answer of an engine."""
+
 REQUEST_BOUNDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -126,6 +129,19 @@ class Tenant:
         while here and self.stretches[here - 1].behaviour.streak:
             here -= 1
         return self.stretches[here].begin
+
+    def computed(self, moment: float) -> tuple[int, float]:
+        """How many requests its engine computes, and since when no token has come of them."""
+        here = self.index(moment)
+        since = moment
+        while here >= 0:
+            does = self.stretches[here].behaviour
+            if does.requests:
+                return max(1, round(does.requests * does.latency)), since
+            if does.cause == "no_requests" or not does.process:
+                return 0, moment
+            since, here = self.stretches[here].begin, here - 1
+        return 0, moment
 
     def stepped(self, moment: float) -> float:
         """When its last step ended, if no step ends now."""
@@ -310,6 +326,8 @@ class Fleet:
                 out.gauge("gpunode_gpu_waited_for", 1.0, reason=does.reason, **labels)
             if tenant.job.ras:
                 self._ras(out, tenant, begin)
+            if tenant.job.engine and (tenant.local_rank == 0 or tenant.job.pod_has == "gpu"):
+                _answers(out, tenant, labels, begin)
             if tenant.job.client:
                 (_trains if kind == "training" else _serves)(out, tenant, labels, begin)
 
@@ -494,3 +512,21 @@ def _serves(out: Exposition, tenant: Tenant, labels: Mapping[str, str], begin: f
     out.counter("gpunode_serving_request_seconds_count", does.requests, **labels)
     out.counter("gpunode_serving_request_seconds_sum", does.requests * does.latency, **labels)
     out.counter("gpunode_serving_inputs_total", does.requests, **labels)
+
+
+def _answers(out: Exposition, tenant: Tenant, labels: Mapping[str, str], begin: float) -> None:
+    """What the engine of a server says, as series of its first GPU."""
+    rate, own = tenant.does(begin).requests, {**labels, "engine": tenant.job.engine}
+    own["model"] = tenant.name
+    running, since = tenant.computed(begin)
+    out.gauge("gpunode_serving_requests", float(running), phase="running", **own)
+    out.gauge("gpunode_serving_requests", 0.0, phase="waiting", **own)
+    stands = Linear(0.0, 1.0, since) if running and not rate else Linear(0.0)
+    out.line("gpunode_serving_tokenless_seconds", stands, **own)
+    out.gauge("gpunode_serving_kv_cache_used_ratio", 0.5 if running else 0.0, **own)
+    tokens = ANSWER_TOKENS * rate
+    out.counter("gpunode_serving_tokens_total", tokens, kind="generated", **own)
+    out.counter("gpunode_serving_requests_total", rate, result="finished", **own)
+    for objective, count in (("first_token", rate), ("output_token", tokens)):
+        out.counter(f"gpunode_serving_{objective}_seconds_count", count, **own)
+        out.counter("gpunode_serving_objective_met_total", count, objective=objective, **own)

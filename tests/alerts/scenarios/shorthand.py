@@ -217,6 +217,9 @@ class ScenarioJob(Strict):
     client: bool = False
     """Whether it reports steps or requests."""
 
+    engine: str = ""
+    """The inference engine that answers on each node, or in each pod of a GPU, if it is asked."""
+
     step: float = 1.0
     """Seconds that a step takes."""
 

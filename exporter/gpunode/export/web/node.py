@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pydantic import BaseModel, Field
 
 from gpunode import __version__
@@ -10,6 +12,7 @@ from gpunode.export.playing import Playing
 from gpunode.gpu.activity import MEMORY_TOTAL, MEMORY_USED, TEMPERATURE, UTILIZATION
 from gpunode.jobs.steps import LAST_STEP
 from gpunode.loop import Loop
+from gpunode.serving.requests import ServerNow, ServersNow
 from gpunode.source import Key, Met, Silent
 from gpunode.verdict.advice import Urgency
 from gpunode.verdict.case import Evidence
@@ -55,6 +58,9 @@ class GpuNow(BaseModel):
         "in seconds since the epoch",
     )
     workload: str | None = None
+    serves: str = Field(
+        "", description="what its inference engine has to do, in a few words, as the engine tells"
+    )
     owners: list[str] = []
     ranks: list[str] = []
     pids: list[str] = []
@@ -100,6 +106,7 @@ def node(loop: Loop) -> NodeNow:
     now = status(loop)
     values = {key: value for key, (value, _) in loop.values(GAUGES).items()}
     labels = {gpu.at: gpu.label for gpu in now.gpus}
+    serves = dict(_serves(loop, labels))
     checks = [check for one in loop.details(Audited) for check in one.detail.checks]
     return NodeNow(
         node=now.node,
@@ -108,7 +115,7 @@ def node(loop: Loop) -> NodeNow:
         playing=next((one.detail for one in loop.details(Playing)), None),
         calm=now.calm,
         findings=list(now.findings),
-        gpus=[_gpu(gpu, values) for gpu in now.gpus],
+        gpus=[_gpu(gpu, values, serves.get(gpu.at, "")) for gpu in now.gpus],
         figures=list(now.figures),
         silent=[
             SilentSource(source=one.source, where=_where(one, labels), since=one.since, why=one.why)
@@ -120,7 +127,36 @@ def node(loop: Loop) -> NodeNow:
     )
 
 
-def _gpu(now: GpuStatus, values: dict[Key, float]) -> GpuNow:
+def _serves(loop: Loop, labels: dict[At, str]) -> Iterator[tuple[At, str]]:
+    """What the servers on GPUs have to do; the GPUs of one beside its first name that."""
+    servers = [server for one in loop.details(ServersNow) for server in one.detail.servers]
+    words: dict[At, list[str]] = {}
+    for server in servers:
+        first, *others = server.gpus
+        words.setdefault(first, []).append(_of_a_server(server))
+        for other in others:
+            beside = f"with GPU {labels.get(first, first[0])}"
+            words.setdefault(other, [])
+            if beside not in words[other]:
+                words[other].append(beside)
+    for at, said in words.items():
+        yield at, "; ".join(said)
+
+
+def _of_a_server(server: ServerNow) -> str:
+    """What one server has to do: ``8 requests run, 3 wait, 1,240 tokens/s (llama, vllm)``."""
+    told = []
+    if server.running is not None:
+        told.append(f"{server.running:,.0f} request{'' if server.running == 1 else 's'} run")
+    if server.waiting is not None:
+        told.append(f"{server.waiting:,.0f} wait")
+    if server.tokens_per_second is not None:
+        told.append(f"{server.tokens_per_second:,.0f} tokens/s")
+    name = ", ".join(filter(None, (server.model, server.engine)))
+    return f"{', '.join(told)} ({name})" if told else name
+
+
+def _gpu(now: GpuStatus, values: dict[Key, float], serves: str) -> GpuNow:
     window, verdict = now.window, now.verdict
     gauges = {field: values.get((metric, now.at)) for metric, field in GAUGES.items()}
     return GpuNow(
@@ -140,6 +176,7 @@ def _gpu(now: GpuStatus, values: dict[Key, float]) -> GpuNow:
         power_limit_watts=window.power_limit_watts if window else None,
         step_period_seconds=window.step_period_seconds if window else None,
         workload=verdict.workload.kind if verdict and now.processes else None,
+        serves=serves,
         owners=list(now.owners),
         ranks=sorted((process.rank for process in now.processes if process.rank), key=int),
         pids=list(dict.fromkeys(process.pid for process in now.processes)),

@@ -90,18 +90,28 @@ def _waits(case: Case) -> Iterator[Evidence]:
             yield engine.evidence(KV_CACHE, engine.kv_cache, FULL, meaning)
 
 
+def _limited(case: Case) -> Effect | None:
+    """Decoding reads all weights for some requests, while others wait for which there is room."""
+    engine, share = engine_of(case), case.shares["memory"]
+    if engine is None or share < BOUND or engine.least("running") < 1.0:
+        return None
+    with_another = engine.kv_cache * (1.0 + 1.0 / engine.least("running"))
+    evidence = tuple(_waits(case)) if 0.0 < with_another < FULL else ()
+    return Effect(share, (case.state("memory", BOUND), *evidence)) if evidence else None
+
+
 QUEUE = Cause(
     name="queue",
-    meaning="requests wait in the engine's queue while the GPU has nothing to run",
+    meaning="requests wait in the engine's queue though the GPU has time or bandwidth for more",
     named_when=(
-        "the GPU is `starved` while the engine has requests that wait at each look and room in its "
-        "KV cache"
+        "the GPU is `starved`, or no time is lost and at least half of it goes to HBM, while the "
+        "engine has requests that wait at each look and room in its KV cache for another"
     ),
-    looks=(Explains(_waits, rank=46),),
+    looks=(Explains(_waits, rank=46), Bounds(_limited)),
     uses=(*USES, KV_CACHE),
     advice=Advice(
         "soon",
-        "without work though requests wait",
+        "able to do more at a time, and requests wait",
         "Let more requests run at a time: `--max-num-seqs` and `--max-num-batched-tokens` of vLLM, "
         "`--max-running-requests` of SGLang, `max_batch_size` of TensorRT-LLM and Triton, "
         "`--max-batch-total-tokens` of TGI, `--max-batch-size` of LMDeploy, `--parallel` of "

@@ -211,6 +211,7 @@ class Row {
 
   rest(gpu, node) {
     const words = [];
+    if (gpu.serves) words.push(gpu.serves);
     if (gpu.waited_for_by.length) words.push(`holds up ${gpu.waited_for_by.length > 2 ? `${gpu.waited_for_by.length} GPUs` : named(gpu.waited_for_by)}`);
     if (gpu.cause && gpu.cause !== "none" && gpu.share < 0.995) words.push(`${percent(gpu.share)} of its time`);
     const since = sinceWhen(gpu);
@@ -253,6 +254,7 @@ class Row {
     fact("UUID", gpu.uuid);
     fact("Owner", gpu.owners.join(", "));
     fact("Work", gpu.workload && gpu.workload !== "unknown" ? gpu.workload : "");
+    fact("Serves", gpu.serves);
     fact("PID", gpu.pids.join(", "));
     fact("Rank", gpu.ranks.join(", "));
     fact("Waits for", gpu.waits_for.length ? named(gpu.waits_for) : "");

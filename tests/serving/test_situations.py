@@ -1,0 +1,136 @@
+"""What holds a server up, where it follows from a simulated load and not from what a test says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from gpunode.jobs import processes as job
+from tests.serving.fleet import Engines, Fleet
+from tests.serving.simulation import Setting, SimulatedEngine
+from tests.verdict.stage import Actor, Stage
+
+AT = "127.0.0.1:8000"
+WARM, WATCHED, EVERY = 60, 120, 10
+SEEDS = range(3)
+
+
+def queue(random: Random) -> Setting:
+    """More people than the limit of requests, and room in the cache."""
+    return Setting(
+        random.uniform(3e9, 30e9),
+        users=random.randint(16, 80),
+        prompt=random.randint(100, 600),
+        output=random.randint(100, 800),
+        most_requests=random.randint(2, 8),
+        host=random.uniform(0.0001, 0.0004),
+    )
+
+
+def kv_full(random: Random) -> Setting:
+    """More people than the cache has room for."""
+    prompt, output = random.randint(500, 4000), random.randint(200, 1500)
+    cache = random.randint(8, 40) * (prompt + output)
+    return Setting(
+        random.uniform(7e9, 30e9),
+        users=int(cache / (prompt + output) * random.uniform(2, 4)),
+        prompt=prompt,
+        output=output,
+        cache_tokens=cache,
+    )
+
+
+def batch_small(random: Random) -> Setting:
+    """A few people."""
+    return Setting(
+        random.uniform(7e9, 30e9),
+        users=random.randint(1, 6),
+        prompt=random.randint(50, 500),
+        output=random.randint(200, 1500),
+        host=random.uniform(0.0001, 0.0004),
+    )
+
+
+def prefill_interference(random: Random) -> Setting:
+    """Long documents with short answers."""
+    return Setting(
+        random.uniform(7e9, 30e9),
+        users=random.randint(6, 24),
+        prompt=random.randint(8000, 24000),
+        output=random.randint(50, 200),
+        step_tokens=random.choice([2048, 4096, 8192]),
+        cache_tokens=1_000_000,
+        host=random.uniform(0.0005, 0.002),
+    )
+
+
+def host_bound(random: Random) -> Setting:
+    """A small model whose steps take as long as the scheduler."""
+    return Setting(
+        random.uniform(0.5e9, 3e9),
+        users=random.randint(4, 64),
+        prompt=random.randint(50, 500),
+        output=random.randint(200, 1500),
+        host=random.uniform(0.003, 0.03),
+    )
+
+
+def none(random: Random) -> Setting:
+    """Enough people, and room for all."""
+    return Setting(
+        random.uniform(7e9, 30e9),
+        users=random.randint(24, 120),
+        prompt=random.randint(200, 800),
+        output=random.randint(300, 1500),
+        host=random.uniform(0.0002, 0.001),
+    )
+
+
+def no_requests(random: Random) -> Setting:
+    """Nobody asks."""
+    return Setting(random.uniform(0.5e9, 30e9), users=0, prompt=1, output=1)
+
+
+SITUATIONS: tuple[Callable[[Random], Setting], ...] = (
+    queue,
+    kv_full,
+    batch_small,
+    prefill_interference,
+    host_bound,
+    none,
+    no_requests,
+)
+
+
+def causes(setting: Setting, random: Random, root: Path) -> Counter[str]:
+    """How often each cause was named, once the engine has run for a while."""
+    engine, actor = SimulatedEngine(setting, random), Actor(0, program="VLLM::EngineCore")
+    fleet = Fleet(root)
+    fleet.run(7, program="vllm")
+    fleet.cards[0].hold(7)
+    stage = Stage(actor, finders=[Engines(fleet)])
+    fleet.proc.node.clock = stage.clock  # type: ignore[assignment]
+    named: Counter[str] = Counter()
+    for second in range(2, WARM + WATCHED + 1, 2):
+        actor.states = engine.play(second)
+        actor.gauges = {job.HOST_THREAD: engine.busy}
+        fleet.serve(7, AT, engine.page())
+        stage.play(2)
+        if second > WARM and second % EVERY == 0:
+            named[stage.verdict().cause] += 1
+    return named
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_the_cause_follows_from_the_load(
+    situation: Callable[[Random], Setting], tmp_path: Path
+) -> None:
+    named: Counter[str] = Counter()
+    for seed in SEEDS:
+        random = Random(f"{situation.__name__} {seed}")
+        named += causes(situation(random), random, tmp_path / str(seed))
+    assert named[situation.__name__] >= 0.95 * named.total(), named
