@@ -197,7 +197,7 @@ ITS_JOBS = (
 )
 ITS_PEERS = (
     "{{ with printf `topk(5, max by (owner_namespace, workload, user) "
-    "(last_over_time(gpu:gpunode_behind:by_job{cluster=%q,instance=%q}[5d])) > 0)` "
+    "(last_over_time(node:gpunode_behind:by_job{cluster=%q,instance=%q}[5d])) > 0)` "
     "$labels.cluster $labels.instance | query }}"
     + _list("In", "{{ .Labels.workload }} {{ .Value | humanizePercentage }}")
     + "{{ end }}"

@@ -1,10 +1,12 @@
 """Which GPU or node is slow, by who waits for whom: compared within each job, then across jobs.
 
-In a collective everyone waits for the slowest, so a rank that waits less than its peers takes longer
-for its share of the work. That may be the making of the job: a pipeline stage, an expert, a first
-rank that does more. The same GPU has another place in the next job, so its score is the mean over
-jobs, each of which counts the more the more alike its GPUs are. The bounds are as wide as jobs
+In a collective everyone waits for the slowest, so a rank that waits less than its peers takes
+longer for its share of the work. That may be the making of the job: a pipeline stage, an expert, a
+first rank that does more. The same GPU has another place in the next job, so its score is the mean
+over jobs, each of which counts the more the more alike its GPUs are. The bounds are as wide as jobs
 differ on this GPU, and as one place in a job may differ from others by design.
+
+What the constants find on simulated fleets is in docs/performance.md, by tests/bench/slow_nodes.py.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ MEAN_HOURS = 12
 LEAST_HOURS = 3
 
 WITHIN = (1, 5)
-"""Days back to the last hour of jobs that count. A job of today tells sooner of what is much slower,
-those of some days of what is a little."""
+"""Days back to the last hour of the jobs that count. A job of today tells soon of what is much
+slower, those of some days tell of what is a little."""
 
 LEAST_SPREAD = 0.01
 """GPUs that are sound differ by as much."""
@@ -50,6 +52,8 @@ QUARTILES_APART = 1.349
 BLOCKED = "gpu:gpunode_gpu_blocked:by_job_hourly"
 HOURLY = "gpu:gpunode_behind:by_job_hourly"
 BY_JOB = "gpu:gpunode_behind:by_job"
+BY_JOB_OF_NODE = "node:gpunode_behind:by_job"
+CERTAINLY = "node:gpunode_behind:certain"
 WEIGHT_OF_JOB, WEIGHT = "job:gpunode_behind:weight", "gpu:gpunode_behind:weight"
 RATIO, LOWER = "gpu:gpunode_behind:ratio", "gpu:gpunode_behind:lower"
 RATIO_OF_NODE, LOWER_OF_NODE = "node:gpunode_behind:ratio", "node:gpunode_behind:lower"
@@ -147,6 +151,15 @@ OF_GPUS: tuple[Record, ...] = (
         results={},
     ),
     Record(
+        name=BY_JOB_OF_NODE,
+        labels=(*OF_NODE, *OF_JOB[1:]),
+        interval=FOR_DAYS,
+        expression=f"max by ({NODE}, {OWNER}) ({BY_JOB}) {ONCE_AN_HOUR}",
+        purpose="The same of the slowest GPU of a node.",
+        given=SLOW,
+        results={(A[0], "", "sim", "", ""): 0.3},
+    ),
+    Record(
         name=WEIGHT_OF_JOB,
         labels=(*OF_JOB, "within"),
         interval=FOR_DAYS,
@@ -202,11 +215,11 @@ OF_GPUS: tuple[Record, ...] = (
         )
     ),
     Record(
-        name="node:gpunode_behind:certain",
+        name=CERTAINLY,
         labels=(*OF_NODE, "part"),
         interval=FOR_DAYS,
         expression=(
-            f'label_replace(max by ({NODE}) ({LOWER_OF_NODE}) > {BEHIND_FROM}, '
+            f"label_replace(max by ({NODE}) ({LOWER_OF_NODE}) > {BEHIND_FROM}, "
             '"part", "node", "", "") '
             f"or max by ({NODE}, part) (label_replace({LOWER} > {BEHIND_FROM} "
             f"unless on ({NODE}) {LOWER_OF_NODE} > {BEHIND_FROM}, "

@@ -123,9 +123,7 @@ REVIEWED: tuple[Record, ...] = (
         name="node:gpunode_gpu_blocked:by_job_hourly",
         labels=(*OF_NODE, *OF_JOB[1:]),
         interval=FOR_DAYS,
-        expression=_hourly(
-            f"avg by ({NODE}, {OWNER}) ({BLOCKED})"
-        ),
+        expression=_hourly(f"avg by ({NODE}, {OWNER}) ({BLOCKED})"),
         purpose="Share of an hour in which a node's GPUs wait for the peers of a job, once an "
         "hour. The node of a job that waits least is the one for which the others wait.",
         given={**HELD, **ledger(blocked=0.25)},

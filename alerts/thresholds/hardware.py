@@ -101,7 +101,7 @@ HARDWARE = (
         summary="A node or one of its GPUs is slower than its peers, whatever runs on it",
         summary_ko="어떤 작업을 실행해도 노드 또는 노드의 GPU가 다른 노드보다 느립니다",
         says="{part} takes at least {value} longer than its peers in the jobs that ran on it",
-        when="the node, or one GPU of it, takes at least {value} longer than its peers in the jobs "
+        when="the node, or one GPU of it, surely takes {value} longer than its peers in the jobs "
         "of a day or of five days",
         meaning="In a collective everyone waits for the slowest. One job may be uneven by design; "
         "here it is the same node in all of its jobs, or by more than a design explains.",
