@@ -204,6 +204,13 @@ ITS_JOBS = (
     + _list("Among them:", "{{ or .Labels.workload .Labels.reason }}")
     + "{{ end }}"
 )
+ITS_PEERS = (
+    "{{ with printf `topk(5, max by (owner_namespace, workload, user) "
+    "(last_over_time(node:gpunode_behind:by_job{cluster=%q,instance=%q}[5d])) > 0)` "
+    "$labels.cluster $labels.instance | query }}"
+    + _list("In", "{{ .Labels.workload }} {{ .Value | humanizePercentage }}")
+    + "{{ end }}"
+)
 EVIDENCE = {
     "JobStalled": ITS_LATE + ITS_RANK + ITS_CERTAINTY + ITS_INCIDENT,
     "JobStraggler": _ask(
@@ -216,6 +223,7 @@ EVIDENCE = {
     "GpuUnhealthy": REASONS,
     "GpuLemon": ITS_JOBS,
     "JobSlowed": ITS_CHANGES + ITS_INCIDENT,
+    "NodeSlow": ITS_PEERS,
 }
 """What it says besides, for an alert that is worth it."""
 

@@ -315,6 +315,12 @@ COMPARED_BUSY = Setting(
     "Above this share of its time in a state, a GPU is busy with it.",
     "percent",
 )
+BEHIND_FROM = Setting(
+    "behind_from",
+    0.01,
+    "A GPU or node is slow if it surely takes longer than its peers by more than this share.",
+    "percent",
+)
 NEAR_POWER_LIMIT = Setting(
     "near_power_limit",
     0.85,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from alerts.model import Record
 from alerts.recording import (
     absence,
+    behind,
     capacity,
     clocks,
     compared,
@@ -67,6 +68,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
     *ranks.OF_FIGURES,
     *capacity.OF_CLUSTERS,
     *lemons.OF_LEMONS,
+    *behind.OF_GPUS,
     *review.REVIEWED,
     *runs.OF_RUNS,
     *places.OF_PLACES,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from alerts.examples import HALF, HELD, NODE_A, OF_JOB, OF_NODE, TRAINS, ledger, series
 from alerts.model import FOR_DAYS, Record, minutes
 from alerts.promql import GPU, NODE, OWNER, of_gpus, of_jobs
+from alerts.recording.behind import BLOCKED
 from alerts.recording.capacity import OF_WORKLOAD, SAMPLES_AN_HOUR, TRAINING_STEPS
 from alerts.recording.faults import INFO
 
@@ -122,9 +123,7 @@ REVIEWED: tuple[Record, ...] = (
         name="node:gpunode_gpu_blocked:by_job_hourly",
         labels=(*OF_NODE, *OF_JOB[1:]),
         interval=FOR_DAYS,
-        expression=_hourly(
-            f"avg by ({NODE}, {OWNER}) (avg_over_time(gpu:gpunode_gpu_blocked:by_job{HOUR}))"
-        ),
+        expression=_hourly(f"avg by ({NODE}, {OWNER}) ({BLOCKED})"),
         purpose="Share of an hour in which a node's GPUs wait for the peers of a job, once an "
         "hour. The node of a job that waits least is the one for which the others wait.",
         given={**HELD, **ledger(blocked=0.25)},

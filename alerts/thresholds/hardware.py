@@ -5,9 +5,10 @@ from __future__ import annotations
 from alerts.examples import HELD, owner, series
 from alerts.model import Example, Threshold, Tier
 from alerts.promql import NODE, happened
+from alerts.recording.behind import SLOW, SLOW_AT_LEAST, SOUND
 from alerts.recording.faults import INFO, SPARE, UP, times_of_xids
 from alerts.recording.lemons import INCIDENT
-from alerts.settings import XID_REMEMBERED_FOR, XIDS_OF_APPLICATIONS
+from alerts.settings import BEHIND_FROM, XID_REMEMBERED_FOR, XIDS_OF_APPLICATIONS
 from alerts.thresholds.references import NVML, XIDS
 
 RESET_ADVISED = series("gpunode_gpu_recovery_action", action="reset")
@@ -92,6 +93,34 @@ HARDWARE = (
             },
             quiet={INFO: 0.0},
             value=3.0,
+        ),
+    ),
+    Threshold(
+        alert="NodeSlow",
+        group="hardware",
+        summary="A node or one of its GPUs is slower than its peers, whatever runs on it",
+        summary_ko="어떤 작업을 실행해도 노드 또는 노드의 GPU가 다른 노드보다 느립니다",
+        says="{part} takes at least {value} longer than its peers in the jobs that ran on it",
+        when="the node, or one GPU of it, surely takes {value} longer than its peers in the jobs "
+        "of a day or of five days",
+        meaning="In a collective everyone waits for the slowest. One job may be uneven by design; "
+        "here it is the same node in all of its jobs, or by more than a design explains.",
+        remedy="Compare its clocks, links and processes with those of its peers; keep large jobs "
+        "away until it is as fast.",
+        source="https://arxiv.org/abs/2402.15627",
+        record="node:gpunode_behind:certain",
+        window="0s",
+        unit="percent",
+        tiers=(Tier(severity="ticket", threshold=BEHIND_FROM.figure, after="3h"),),
+        scope="node",
+        labels=("part",),
+        needs_all_nodes=True,
+        every="4m",
+        example=Example(
+            fires=SLOW,
+            quiet=SOUND,
+            value=SLOW_AT_LEAST,
+            labels={"part": "GPU 0"},
         ),
     ),
     Threshold(

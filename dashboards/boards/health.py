@@ -6,6 +6,14 @@ Most of it asks for recorded series that exist only where something is wrong.
 from __future__ import annotations
 
 from alerts.promql import GPU, NODE, gained
+from alerts.recording.behind import (
+    BY_JOB_OF_NODE,
+    LOWER,
+    LOWER_OF_NODE,
+    RATIO,
+    RATIO_OF_NODE,
+    WITHIN,
+)
 from alerts.recording.lemons import PLACED, SCORE_OF_NODE
 from alerts.settings import FLEET_LEAST, SCRAPE_JOBS
 from dashboards.layout import Board, link_to, row, section
@@ -59,6 +67,15 @@ def _highest(metric: str, by: str) -> str:
 
 def _most(expression: str) -> Query:
     return _asked(f"topk({MOST_ROWS}, {expression})")
+
+
+def _slowest(ratio: str, lower: str, by: str) -> dict[str, tuple[Query, str]]:
+    """The ten that are furthest behind their peers, and by how much at least."""
+    first = f"topk(10, max by ({by}) ({ratio}) > 0)"
+    return {
+        "Behind": (_asked(first), SHARE),
+        "At least": (_asked(f"max by ({by}) ({lower}) > 0 and on ({by}) {first}"), SHARE),
+    }
 
 
 def _count(expression: str) -> list[Query]:
@@ -208,6 +225,48 @@ HEALTH = Board(
                     sort_by="Incidents",
                     nothing=NOTHING_WRONG,
                     among=WATCHED,
+                    links={"Node": TO_NODE},
+                ),
+            ),
+            row(
+                8,
+                rows_of(
+                    "Slowest nodes",
+                    "Which nodes take longest beside peers that wait for them, over all jobs of a "
+                    "day or of five days? At least is the lower bound; NodeSlow tells of those "
+                    "that leave no doubt.",
+                    _slowest(RATIO_OF_NODE, LOWER_OF_NODE, NODE),
+                    names=ON_NODE,
+                    sort_by="Behind",
+                    needs="jobs in which GPUs wait for each other",
+                    links={"Node": TO_NODE},
+                ),
+                rows_of(
+                    "Slowest GPUs",
+                    "Which GPUs do, whether their node is slow or they alone?",
+                    _slowest(RATIO, LOWER, GPU),
+                    names=ON_GPU,
+                    sort_by="Behind",
+                    needs="jobs in which GPUs wait for each other",
+                    links=LINKS,
+                ),
+                rows_of(
+                    "Jobs of the slowest nodes",
+                    "In which jobs were those nodes behind? If it is one job only, it may be the "
+                    "making of the job.",
+                    {
+                        "Behind": (
+                            _most(
+                                f"max by ({NODE}, owner_namespace, workload) "
+                                f"(last_over_time({BY_JOB_OF_NODE}[{WITHIN[-1]}d])) > 0 "
+                                f"and on ({NODE}) topk(10, max by ({NODE}) ({RATIO_OF_NODE}))"
+                            ),
+                            SHARE,
+                        )
+                    },
+                    names={**ON_NODE, "owner_namespace": "Namespace", "workload": "Job"},
+                    sort_by="Behind",
+                    needs="jobs in which GPUs wait for each other",
                     links={"Node": TO_NODE},
                 ),
             ),

@@ -100,6 +100,13 @@ def forecasts() -> Iterator[tuple[str, Report]]:
     yield "25-forecasts", forecasts.forecasts()
 
 
+def slow_nodes() -> Iterator[tuple[str, Report]]:
+    """Without a GPU: which slow nodes of simulated fleets are found, in ten minutes."""
+    from tests.bench import slow_nodes
+
+    yield "26-slow-nodes", slow_nodes.slow_nodes()
+
+
 def image() -> Iterator[tuple[str, Report]]:
     """Without a GPU: the image, built and run; root only."""
     from tests.bench import image
@@ -124,6 +131,7 @@ GROUPS = {
     "soak": soak,
     "review": review,
     "forecasts": forecasts,
+    "slow-nodes": slow_nodes,
     "image": image,
     "helpers": helpers,
 }

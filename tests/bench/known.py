@@ -112,6 +112,9 @@ class Fleet:
     broke: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """Jobs that a GPU broke in the end, by node and index."""
 
+    slow: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """By how much parts of nodes are surely slower than their peers."""
+
     missing: frozenset[int] = frozenset()
     """Hours in which nothing was recorded."""
 
@@ -177,6 +180,7 @@ class Fleet:
                 ("job:gpunode_training_mfu:ratio_hourly", self._mfu()),
                 ("job:gpunode_training_step:median_hourly", self._steps()),
                 ("node:gpunode_gpu_blocked:by_job_hourly", self._blocked()),
+                ("node:gpunode_behind:certain", self._slow()),
                 (f"node:{HOURLY}", self._of_nodes()),
                 (f"cluster:{HOURLY}", self._of_all({}, set(self.nodes))),
                 (f"model:{HOURLY}", self._of_models()),
@@ -334,6 +338,10 @@ class Fleet:
                 for node in job.nodes:
                     share = job.blocked.get(node, job.shares.get("blocked", 0.0))
                     yield {**_labels(job), "instance": node}, dict.fromkeys(job.hours(), share)
+
+    def _slow(self) -> Recorded:
+        for (node, part), share in self.slow.items():
+            yield {"instance": node, "part": part}, dict.fromkeys(range(self.hours), share)
 
     def _of_nodes(self) -> Recorded:
         of: dict[str, list[Job]] = defaultdict(list)

@@ -126,6 +126,7 @@ FLEET = Fleet(
             causes={"no_requests": 0.4},
         ),
     ),
+    slow={("n2", "GPU 3"): 0.05},
     faults=(
         Fault("n9", "network", 15 * DAY * HOUR + 500, 7200),
         Fault("n9", "network", 19 * DAY * HOUR, 3600),
@@ -549,11 +550,14 @@ def test_energy(written: Written) -> None:
 
 
 def test_nodes_slower_than_their_peers(written: Written) -> None:
-    (node,) = written.rows("slow_nodes", "slow_nodes")
+    node, alone = written.rows("slow_nodes", "slow_nodes")
     assert node["node"] == "n1"
+    assert node["surely"] is None
     assert near(node["behind"], 0.08)
     assert near(node["hours"], END - BEGIN - len(FLEET.missing))
     assert near(node["waited"], 0.08 * node["hours"] * 2 * GPUS)
+    assert (alone["node"], alone["part"], alone["surely"]) == ("n2", "GPU 3", 0.05)
+    assert near(alone["waited"], 0.05 * alone["hours"] * 2 * GPUS)
 
 
 def test_failures(written: Written) -> None:

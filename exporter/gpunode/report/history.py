@@ -70,6 +70,11 @@ STEPS = Query(f"max by ({OF_JOB}) (avg_over_time(job:gpunode_training_step:media
 _BLOCKED = "node:gpunode_gpu_blocked:by_job_hourly[WINDOW]"
 BLOCKED = Query(f"max by (cluster, instance, {OWNER}) (sum_over_time({_BLOCKED}))")
 BLOCKED_HOURS = Query(f"max by (cluster, instance, {OWNER}) (count_over_time({_BLOCKED}))")
+SLOW = Query(
+    "max by (cluster, instance, part) (max_over_time(node:gpunode_behind:certain[WINDOW]))", late=0
+)
+"""By how much nodes, or GPUs of them, were surely slower than their peers."""
+
 CAUSES = Query(
     'sum by (cause) (sum_over_time(cluster:gpunode_gpu_bottleneck:count{cause!="none"}[WINDOW])) '
     f"* {RULE_INTERVAL} / {HOUR}",
@@ -255,6 +260,9 @@ class Past:
     blocked: dict[tuple[JobKey, int], dict[NodeKey, list[float]]] = field(default_factory=dict)
     """Hours that a node's GPUs waited for the peers of a job, and hours in all, by day."""
 
+    slow: dict[NodeKey, dict[str, float]] = field(default_factory=dict)
+    """By how much at least a node, or a GPU of it, was surely slower than its peers."""
+
     faults: dict[tuple[str, NodeKey, str], dict[int, float]] = field(default_factory=dict)
     """Hours of each fault of each node and GPU (empty for a node), by the end of the window."""
 
@@ -344,6 +352,7 @@ class Asking:
             (MODELS, DAY, self._model),
             (BLOCKED, DAY, self._blocked),
             (BLOCKED_HOURS, DAY, self._blocked_hours),
+            (SLOW, DAY, self._slow),
             (QUEUED, DAY, self._queue),
             (QUEUE_HOURS, DAY, self._queue_known),
             (NODE_FAULTS, FAULT_WINDOW, self._fault),
@@ -429,6 +438,11 @@ class Asking:
     def _blocked_hours(self, labels: Labels, at: int, hours: float) -> None:
         nodes = self.past.blocked.setdefault((_job(labels), at), {})
         nodes.setdefault(_node(labels), [0.0, 0.0])[1] += hours
+
+    def _slow(self, labels: Labels, _: int, at_least: float) -> None:
+        parts = self.past.slow.setdefault(_node(labels), {})
+        part = labels.get("part", "")
+        parts[part] = max(at_least, parts.get(part, 0.0))
 
     def _queue(self, labels: Labels, _: int, hours: float) -> None:
         self.past.queued[labels.get("account", "")] += hours

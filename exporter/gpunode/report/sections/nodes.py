@@ -31,7 +31,7 @@ LEAST_HOURS_TOGETHER = 12.0
 
 def slow(view: PeriodView) -> ReportSection:
     """Nodes for which others wait."""
-    behind: dict[NodeKey, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    behind: dict[NodeKey, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
     jobs: dict[NodeKey, set[JobKey]] = defaultdict(set)
     for (job, _), nodes in view.past.blocked.items():
         waits = {node: sums[0] / sums[1] for node, sums in nodes.items() if sums[1] > 0}
@@ -47,11 +47,13 @@ def slow(view: PeriodView) -> ReportSection:
             sums[0] += (peers - own) * hours
             sums[1] += hours
             sums[2] += max(0.0, peers - own) * hours * gpus
+            sums[3] += hours * gpus
             jobs[node].add(job)
+    surely = {node: max(parts.values()) for node, parts in view.past.slow.items()}
     found = [
-        (node, gap / hours, hours, waited)
-        for node, (gap, hours, waited) in behind.items()
-        if hours >= LEAST_HOURS_TOGETHER and gap / hours >= LATE_SHARE
+        (node, gap / hours, hours, max(waited, surely.get(node, 0.0) * together))
+        for node, (gap, hours, waited, together) in behind.items()
+        if hours >= LEAST_HOURS_TOGETHER and (gap / hours >= LATE_SHARE or node in surely)
     ]
     found.sort(key=lambda one: -one[3])
     return ReportSection(
@@ -59,7 +61,8 @@ def slow(view: PeriodView) -> ReportSection:
         "Nodes slower than their peers",
         "In a collective everyone waits for the slowest. A node that waits less than the "
         "others of the same job, on the same day, is the one they wait for. If that is so in "
-        "several jobs, it is the node.",
+        "several jobs, it is the node. What is sure is what the score of NodeSlow says at least, "
+        "over all jobs of some days.",
         (),
         (
             Table(
@@ -71,13 +74,31 @@ def slow(view: PeriodView) -> ReportSection:
                     TableColumn("jobs", "In jobs", "count"),
                     TableColumn("hours", "Hours with waiting", "hours"),
                     TableColumn("waited", "Others waited", "GPU hours"),
+                    *view.cost_column(),
+                    TableColumn("part", "Surely slow"),
+                    TableColumn("surely", "By at least", "share"),
                 ),
                 tuple(
-                    (view.node_name(node), gap, float(len(jobs[node])), hours, waited)
+                    (
+                        view.node_name(node),
+                        gap,
+                        float(len(jobs[node])),
+                        hours,
+                        waited,
+                        *view.cost(waited),
+                        ", ".join(sorted(view.past.slow.get(node, ()))),
+                        surely.get(node),
+                    )
                     for node, gap, hours, waited in found[:TOP]
                 ),
-                (history.BLOCKED.over("1d"), history.BLOCKED_HOURS.over("1d")),
-                note=f"Of jobs on {LEAST_PEERS} nodes or more, from {LATE_SHARE:.0%} on.",
+                (
+                    history.BLOCKED.over("1d"),
+                    history.BLOCKED_HOURS.over("1d"),
+                    history.SLOW.over("1d"),
+                ),
+                note=f"Of jobs on {LEAST_PEERS} nodes or more, from {LATE_SHARE:.0%} on or where "
+                "it is sure. A node's mean hides that one GPU is slow; others waited at least for what "
+                "is sure.",
             ),
         ),
     )
