@@ -352,7 +352,7 @@ def test_one_without_descriptors_says_so_and_answers_once_it_has_some(
             known.ask("environment", str(pid))
         monkeypatch.setattr(privileged, "WAIT", 0.1)
         # The kernel may have reserved a descriptor for who connects next.
-        with pytest.raises(OSError, match="does not answer|Too many open files"):
+        with pytest.raises(OSError, match=r"does not answer|Too many open files"):
             late.ask("environment", str(pid))
         process.rlimit(psutil.RLIMIT_NOFILE, before)
         monkeypatch.setattr(privileged, "WAIT", 60)
