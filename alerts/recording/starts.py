@@ -56,7 +56,7 @@ OF_STARTS: tuple[Record, ...] = (
         purpose="When a job that holds GPUs and has yet to work began to, as Unix time; the rule "
         "reads its own past.",
         given=HELD,
-        results={TRAIN: 0.0},
+        results={TRAIN: 30.0},
     ),
     Record(
         name="job:gpunode_restart:since",
