@@ -178,6 +178,7 @@ DEFENCES = (
         "os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC",
         FOLDER,
         "not_ours",
+        quick=False,
     ),
     Defence(
         "a bomb is not unpacked",
