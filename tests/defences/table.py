@@ -89,7 +89,7 @@ DEFENCES = (
         "if process and process[1] not in self._heard:",
         "if False:",
         ROLLING,
-        "no_more_than_it_may",
+        "is_forgotten",
     ),
     Defence(
         "no answer is longer than a tape has room for",
@@ -118,7 +118,7 @@ DEFENCES = (
     Defence(
         "incidents at a time are bounded",
         "incidents/black_box.py",
-        "if len(self._watched) >= MOST_OPEN:",
+        "if len(self._open) >= MOST_OPEN:",
         "if False:",
         BOX,
         "more_incidents",
@@ -178,6 +178,7 @@ DEFENCES = (
         "os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC",
         FOLDER,
         "not_ours",
+        quick=False,
     ),
     Defence(
         "a bomb is not unpacked",

@@ -143,8 +143,17 @@ def test_it_takes_no_more_than_it_may(tmp_path: Path) -> None:
     kept = MIB + rolling_tape.CHUNK + rolling_tape.LONGEST + rolling_tape.MOST_LAST
     assert asked.tape.size <= kept
     assert asked.tape.left_out > 0
-    questions = {question for question, _ in asked.tape._last}
-    assert not questions & {f"/proc/{number}/stat" for number in range(2_000)}
+
+
+def test_what_was_said_of_a_process_is_forgotten_once_nobody_asks_about_it(tmp_path: Path) -> None:
+    asked = Asked(tmp_path, seconds=300.0)
+    asked.ask("/proc/7/cgroup", "0::/job")
+    asked.ask("8", {}, "environment")
+    asked.ask("/sys/devices/7/vendor", "0x10de")
+    for _ in range(50):
+        asked.ask("/proc/9/stat", "9 (train) R", after=10.0)
+    kept = {question for question, _ in asked.tape._last}
+    assert kept == {"/sys/devices/7/vendor", "/proc/9/stat"}
 
 
 def test_an_answer_beyond_all_others_is_left_out(tmp_path: Path) -> None:
