@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from alerts.examples import HALF, HELD, NODE_A, OF_JOB, OF_NODE, TRAINS, ledger, series
 from alerts.model import FOR_DAYS, Record, minutes
-from alerts.promql import GPU, NODE, OWNER, of_gpus, of_jobs
+from alerts.promql import GPU, NODE, OWNER, of_gpus, of_jobs, rate
 from alerts.recording.behind import BLOCKED
 from alerts.recording.capacity import OF_WORKLOAD, SAMPLES_AN_HOUR, TRAINING_STEPS
+from alerts.recording.engines import ENDED, LLAMA, REQUESTS, TOKENS, of_services
 from alerts.recording.faults import INFO
 
 HOUR = "[59m59s]"
@@ -23,6 +24,16 @@ TESTED = 60 / SAMPLES_AN_HOUR
 """The share of an hour's samples that the tests have, which is one a minute."""
 
 MFU = "gpunode_training_mfu_ratio"
+
+CACHE_ASKED_FOR = 0.8
+"""The share of its KV cache that a replica may have in use before another is needed, as in the
+example of an autoscaler in docs/serving.md."""
+
+REPLICAS = f"gpu:gpunode_job:member and on ({GPU}) max_over_time({REQUESTS}[1h])"
+BUSY = (
+    f"gpu:gpunode_job:member and on ({GPU}) "
+    f"(max_over_time({REQUESTS}[1h]) > 0 or rate({ENDED}[1h]) > 0)"
+)
 
 
 def _hourly(hour: str) -> str:
@@ -118,6 +129,70 @@ REVIEWED: tuple[Record, ...] = (
         purpose="Time of a job's step over an hour, once an hour.",
         given={**HELD, series("gpunode_training_step_median_seconds"): 3.0},
         results={OF_TRAIN: 3.0},
+    ),
+    Record(
+        name="job:gpunode_serving_tokens:rate1h_hourly",
+        labels=OF_WORKLOAD,
+        interval=FOR_DAYS,
+        expression=_hourly(of_services(rate(f'{TOKENS}{{kind="generated"}}', GPU, "1h"))),
+        purpose="Tokens a second that a service generates, averaged over an hour, once an hour.",
+        given={**HELD, series(TOKENS, **LLAMA, kind="generated"): 200.0},
+        results={OF_TRAIN: 200.0},
+    ),
+    Record(
+        name="job:gpunode_serving_power:watts_hourly",
+        labels=OF_WORKLOAD,
+        interval=FOR_DAYS,
+        expression=_hourly(
+            f"sum by ({WORKLOAD}) "
+            f"({of_jobs(rate('gpunode_gpu_energy_joules_total', GPU, '1h'), 'sum')}) "
+            f"and on ({WORKLOAD}) (count by ({WORKLOAD}) ({REPLICAS}))"
+        ),
+        purpose="What the GPUs of a service draw whose engine is known, averaged over an hour, "
+        "once an hour.",
+        given={
+            **HELD,
+            series(REQUESTS, **LLAMA, phase="running"): 0.0,
+            series("gpunode_gpu_energy_joules_total", state="memory"): 500.0,
+        },
+        results={OF_TRAIN: 500.0},
+    ),
+    Record(
+        name="job:gpunode_serving_replicas:count_hourly",
+        labels=OF_WORKLOAD,
+        interval=FOR_DAYS,
+        expression=_hourly(f"count by ({WORKLOAD}) ({REPLICAS})"),
+        purpose="Replicas of a service whose engine is known, once an hour.",
+        given={**HELD, series(REQUESTS, **LLAMA, phase="running"): 0.0},
+        results={OF_TRAIN: 1.0},
+    ),
+    Record(
+        name="job:gpunode_serving_replicas:busy_hourly",
+        labels=OF_WORKLOAD,
+        interval=FOR_DAYS,
+        expression=_hourly(f"count by ({WORKLOAD}) ({BUSY})"),
+        purpose="Replicas of a service that had a request within an hour, once an hour.",
+        given={**HELD, series(REQUESTS, **LLAMA, phase="running"): 2.0},
+        results={OF_TRAIN: 1.0},
+    ),
+    Record(
+        name="job:gpunode_serving_replicas:needed_hourly",
+        labels=OF_WORKLOAD,
+        interval=FOR_DAYS,
+        expression=_hourly(
+            f"(count by ({WORKLOAD}) ({REPLICAS}) and on ({WORKLOAD}) "
+            "avg_over_time(job:gpunode_serving_queue:per_replica[1h]) >= 1 "
+            f"or count by ({WORKLOAD}) ({BUSY}) * on ({WORKLOAD}) "
+            f"max_over_time(job:gpunode_serving_kv_cache:max[1h]) / {CACHE_ASKED_FOR})"
+        ),
+        purpose="Replicas that an hour of a service would have taken, by the fullest KV cache of "
+        "those that were busy; all, where requests waited. Once an hour.",
+        given={
+            **HELD,
+            series(REQUESTS, **LLAMA, phase="running"): 2.0,
+            series("gpunode_serving_kv_cache_used_ratio", **LLAMA): 0.4,
+        },
+        results={OF_TRAIN: 0.5},
     ),
     Record(
         name="node:gpunode_gpu_blocked:by_job_hourly",

@@ -545,7 +545,7 @@ class IncidentsCommandSettings(DaemonSettings):
 class IncidentCommandSettings(DaemonSettings):
     """Show an incident: what happened, who waited for whom, where in the code, and what to do."""
 
-    incident: CliPositionalArg[str] = Field(
+    incident: Annotated[CliPositionalArg[str], ASKED] = Field(
         "latest", description="ID of the incident, as `gpunode incidents` lists it, or latest"
     )
     folder: Annotated[Path | None, ASKED] = Field(

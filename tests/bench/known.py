@@ -57,6 +57,12 @@ class Job:
     steps: tuple[float, ...] = ()
     """Step times in equal parts of its life."""
 
+    tokens: float = 0.0
+    """Tokens a second that it generates; each of its nodes is a replica."""
+
+    asked: tuple[int, int] = (0, 0)
+    """The hours of a day from and to which anybody asks, with 40 % of the cache at most."""
+
     blocked: Mapping[str, float] = field(default_factory=dict)
     """Share of the time that the GPUs of a node wait, where it is not as the job's."""
 
@@ -179,6 +185,23 @@ class Fleet:
                 ("job:gpunode_training_seconds:rate1h_hourly", self._phases()),
                 ("job:gpunode_training_mfu:ratio_hourly", self._mfu()),
                 ("job:gpunode_training_step:median_hourly", self._steps()),
+                ("job:gpunode_serving_tokens:rate1h_hourly", self._served(lambda job: job.tokens)),
+                (
+                    "job:gpunode_serving_power:watts_hourly",
+                    self._served(lambda job: job.gpus * self.watts, asked=False),
+                ),
+                (
+                    "job:gpunode_serving_replicas:count_hourly",
+                    self._served(lambda job: len(job.nodes), asked=False),
+                ),
+                (
+                    "job:gpunode_serving_replicas:busy_hourly",
+                    self._served(lambda job: len(job.nodes)),
+                ),
+                (
+                    "job:gpunode_serving_replicas:needed_hourly",
+                    self._served(lambda job: len(job.nodes) * 0.5),
+                ),
                 ("node:gpunode_gpu_blocked:by_job_hourly", self._blocked()),
                 ("node:gpunode_behind:certain", self._slow()),
                 (f"node:{HOURLY}", self._of_nodes()),
@@ -321,6 +344,13 @@ class Fleet:
         for job in self.jobs:
             for phase, share in job.phases.items():
                 yield {**_labels(job), "phase": phase}, dict.fromkeys(job.hours(), job.gpus * share)
+
+    def _served(self, figure: Callable[[Job], float], *, asked: bool = True) -> Recorded:
+        for job in self.jobs:
+            if job.tokens:
+                first, last = job.asked if asked else (0, 24)
+                hours = [hour for hour in job.hours() if first <= hour % 24 < last]
+                yield _labels(job), dict.fromkeys(hours, figure(job))
 
     def _mfu(self) -> Recorded:
         for job in self.jobs:

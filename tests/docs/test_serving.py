@@ -19,6 +19,8 @@ def test_the_example_for_keda_asks_for_series_that_are_recorded() -> None:
     triggers = yaml.safe_load(example)["spec"]["triggers"]
     assert len(triggers) == 2
     for trigger in triggers:
+        # By default, KEDA divides by the replicas: https://keda.sh/docs/latest/reference/scaledobject-spec/#triggers
+        assert trigger["metricType"] == "Value"
         query, threshold = trigger["metadata"]["query"], trigger["metadata"]["threshold"]
         promql_parser.parse(query)
         assert float(threshold) > 0

@@ -124,6 +124,8 @@ FLEET = Fleet(
             end=END,
             shares={"compute": 0.3, "memory": 0.3, "starved": 0.4},
             causes={"no_requests": 0.4},
+            tokens=2000.0,
+            asked=(6, 24),
         ),
     ),
     slow={("n2", "GPU 3"): 0.05},
@@ -536,6 +538,20 @@ def test_training_over_weeks(written: Written) -> None:
     assert slower["job"] == "llm"
     assert near(slower["ratio"], 1.3)
     assert slower["since"] == "2026-08-22 00:00"
+
+
+def test_what_the_tokens_of_a_service_cost(written: Written) -> None:
+    (chat,) = written.rows("serving", "services")
+    hours = END - BEGIN - len([hour for hour in FLEET.missing if BEGIN <= hour < END])
+    asked = sum(hour % 24 >= 6 for hour in FLEET.known(range(BEGIN, END)))
+    millions = asked * 3600 * 2000 / 1e6
+    assert chat["job"] == "chat"
+    assert near(chat["tokens"], millions * 1e6)
+    assert near(chat["joules_per_million"], hours * 3600 * GPUS * FLEET.watts / millions)
+    assert near(chat["replicas"], hours / (END - BEGIN))
+    assert near(chat["idle"], 1 - asked / hours)
+    assert chat["enough"] == 1
+    assert near(chat["cost_per_million"], chat["held"] * 2.5 / millions)
 
 
 def test_energy(written: Written) -> None:

@@ -67,6 +67,25 @@ PHASES = Query(
 )
 MFU = Query(f"max by ({OF_JOB}) (avg_over_time(job:gpunode_training_mfu:ratio_hourly[WINDOW]))")
 STEPS = Query(f"max by ({OF_JOB}) (avg_over_time(job:gpunode_training_step:median_hourly[WINDOW]))")
+SERVED = Query(
+    f"sum by ({OF_JOB}) (sum_over_time(job:gpunode_serving_tokens:rate1h_hourly[WINDOW])) * {HOUR}"
+)
+"""Tokens that services generated."""
+
+SERVED_WITH = Query(
+    f"sum by ({OF_JOB}) (sum_over_time(job:gpunode_serving_power:watts_hourly[WINDOW])) * {HOUR}"
+)
+"""Joules that they took for all that they did."""
+
+REPLICAS = Query(
+    f"sum by ({OF_JOB}) (sum_over_time(job:gpunode_serving_replicas:count_hourly[WINDOW]))"
+)
+BUSY_REPLICAS = Query(
+    f"sum by ({OF_JOB}) (sum_over_time(job:gpunode_serving_replicas:busy_hourly[WINDOW]))"
+)
+NEEDED_REPLICAS = Query(
+    f"max by ({OF_JOB}) (max_over_time(job:gpunode_serving_replicas:needed_hourly[WINDOW]))"
+)
 _BLOCKED = "node:gpunode_gpu_blocked:by_job_hourly[WINDOW]"
 BLOCKED = Query(f"max by (cluster, instance, {OWNER}) (sum_over_time({_BLOCKED}))")
 BLOCKED_HOURS = Query(f"max by (cluster, instance, {OWNER}) (count_over_time({_BLOCKED}))")
@@ -235,6 +254,20 @@ class NodePast:
 
 
 @dataclass(slots=True)
+class ServicePast:
+    """What a service generated, with how much energy, and the hours of its replicas."""
+
+    tokens: float = 0.0
+    joules: float = 0.0
+    replicas: float = 0.0
+    busy: float = 0.0
+    """Hours in which a replica had a request."""
+
+    needed: float = 0.0
+    """The most replicas that any hour would have taken; 0 where that is not known."""
+
+
+@dataclass(slots=True)
 class Past:
     """What a period was like."""
 
@@ -243,6 +276,7 @@ class Past:
     """GPU hours by state, of each hour by its end, of each cluster."""
 
     jobs: dict[JobKey, JobPast] = field(default_factory=lambda: defaultdict(JobPast))
+    services: dict[JobKey, ServicePast] = field(default_factory=lambda: defaultdict(ServicePast))
     nodes: dict[NodeKey, NodePast] = field(default_factory=lambda: defaultdict(NodePast))
     models: dict[str, Amounts] = field(default_factory=dict)
     namespaces: dict[str, Amounts] = field(default_factory=dict)
@@ -347,6 +381,11 @@ class Asking:
             (ENERGY_BY_STATE, DAY, self._energy_by_state),
             (MFU, DAY, self._mfu),
             (STEPS, DAY, self._step),
+            (SERVED, DAY, self._served),
+            (SERVED_WITH, DAY, self._served_with),
+            (REPLICAS, DAY, self._replicas),
+            (BUSY_REPLICAS, DAY, self._busy),
+            (NEEDED_REPLICAS, DAY, self._needed),
             (NODES, DAY, self._node),
             (NODE_HOURS, DAY, self._node_hours),
             (MODELS, DAY, self._model),
@@ -399,6 +438,22 @@ class Asking:
 
     def _step(self, labels: Labels, at: int, seconds: float) -> None:
         self.past.jobs[_job(labels)].steps[at] = seconds
+
+    def _served(self, labels: Labels, _: int, tokens: float) -> None:
+        self.past.services[_job(labels)].tokens += tokens
+
+    def _served_with(self, labels: Labels, _: int, joules: float) -> None:
+        self.past.services[_job(labels)].joules += joules
+
+    def _replicas(self, labels: Labels, _: int, hours: float) -> None:
+        self.past.services[_job(labels)].replicas += hours
+
+    def _busy(self, labels: Labels, _: int, hours: float) -> None:
+        self.past.services[_job(labels)].busy += hours
+
+    def _needed(self, labels: Labels, _: int, replicas: float) -> None:
+        service = self.past.services[_job(labels)]
+        service.needed = max(service.needed, replicas)
 
     def _node(self, labels: Labels, _: int, hours: float) -> None:
         self.past.nodes[_node(labels)].states[labels.get("state", "")] += hours

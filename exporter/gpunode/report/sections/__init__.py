@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from gpunode.report import history
 from gpunode.report.document import Report
-from gpunode.report.sections import bills, hours, jobs, nodes, outlook, queue
+from gpunode.report.sections import bills, hours, jobs, nodes, outlook, queue, serving
 from gpunode.report.view import PeriodView
 from gpunode.report.words import clock, date
 
@@ -18,6 +18,7 @@ SECTIONS = (
     hours.groups,
     jobs.idle,
     jobs.training,
+    serving.serving,
     hours.energy,
     nodes.slow,
     nodes.failures,

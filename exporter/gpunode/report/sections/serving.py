@@ -1,0 +1,83 @@
+"""What the tokens of services cost, and how many of their replicas had nothing to do."""
+
+from __future__ import annotations
+
+import math
+
+from gpunode.report import history
+from gpunode.report.document import ReportSection, Table, TableColumn, Value
+from gpunode.report.history import JobKey, ServicePast
+from gpunode.report.view import TOP, PeriodView, held, ratio
+from gpunode.report.words import number
+
+MILLION = 1e6
+
+
+def serving(view: PeriodView) -> ReportSection:
+    """Cost and energy of a million tokens, and the replicas that would have done."""
+    services = sorted(view.past.services.items(), key=lambda item: -_hours(view, item[0]))
+    tokens = sum(one.tokens for _, one in services)
+    idle = sum(one.replicas - one.busy for _, one in services)
+    return ReportSection(
+        "serving",
+        "Serving",
+        f"Services generated {number(tokens)} tokens. Their replicas had no request in "
+        f"{number(idle)} of {number(sum(one.replicas for _, one in services))} replica hours."
+        if services
+        else "No inference engine told its figures, as far as is recorded.",
+        (),
+        (
+            Table(
+                "services",
+                "Services by the GPU hours that they held",
+                (
+                    *view.job_columns(),
+                    TableColumn("held", "Held", "GPU hours"),
+                    TableColumn("tokens", "Tokens", "count"),
+                    *view.cost_column("Cost of a million tokens", "cost_per_million"),
+                    TableColumn("joules_per_million", "Joules for a million tokens", "count"),
+                    TableColumn("replicas", "Replicas", "GPUs"),
+                    TableColumn("idle", "Replicas without requests", "share"),
+                    TableColumn("enough", "Would have done", "GPUs"),
+                ),
+                tuple(_row(view, job, one) for job, one in services[:TOP]),
+                tuple(
+                    view.over(query)
+                    for query in (
+                        history.SERVED,
+                        history.SERVED_WITH,
+                        history.REPLICAS,
+                        history.BUSY_REPLICAS,
+                        history.NEEDED_REPLICAS,
+                        history.JOBS,
+                    )
+                ),
+                note="Of generated tokens, by the engines' own counts; cost and energy are those "
+                "of all time in which the GPUs were held. As many replicas would have done as the "
+                "busiest hour took, by the KV cache in use; that is not known of engines that do "
+                "not tell it, and it is all of them where requests waited.",
+            ),
+        ),
+    )
+
+
+def _hours(view: PeriodView, job: JobKey) -> float:
+    past = view.past.jobs.get(job)
+    return held(past.states) if past is not None else 0.0
+
+
+def _row(view: PeriodView, job: JobKey, one: ServicePast) -> tuple[Value, ...]:
+    past = view.past.jobs.get(job)
+    hours, millions = _hours(view, job), one.tokens / MILLION
+    price = view.price_of(past) if past is not None else None
+    cost = ratio(hours * price, millions) if price is not None else None
+    return (
+        *view.job_cells(job),
+        hours,
+        one.tokens,
+        *((cost,) if view.price is not None else ()),
+        ratio(one.joules, millions) if one.joules else None,
+        one.replicas / view.past.period.hours,
+        ratio(one.replicas - one.busy, one.replicas),
+        float(max(1, math.ceil(one.needed - 1e-9))) if one.needed else None,
+    )
