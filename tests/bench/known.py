@@ -57,6 +57,9 @@ class Job:
     steps: tuple[float, ...] = ()
     """Step times in equal parts of its life."""
 
+    versions: Mapping[str, tuple[str, str, int]] = field(default_factory=dict)
+    """Of what it has which version, which other later, and from which hour on."""
+
     blocked: Mapping[str, float] = field(default_factory=dict)
     """Share of the time that the GPUs of a node wait, where it is not as the job's."""
 
@@ -179,6 +182,7 @@ class Fleet:
                 ("job:gpunode_training_seconds:rate1h_hourly", self._phases()),
                 ("job:gpunode_training_mfu:ratio_hourly", self._mfu()),
                 ("job:gpunode_training_step:median_hourly", self._steps()),
+                ("job:gpunode_training_step:by_version_hourly", self._steps_by_version()),
                 ("node:gpunode_gpu_blocked:by_job_hourly", self._blocked()),
                 ("node:gpunode_behind:certain", self._slow()),
                 (f"node:{HOURLY}", self._of_nodes()),
@@ -331,6 +335,15 @@ class Fleet:
         for job in self.jobs:
             if job.steps:
                 yield _labels(job), {hour: job.step(hour) for hour in job.hours()}
+
+    def _steps_by_version(self) -> Recorded:
+        for job in self.jobs:
+            for what, (before, after, since) in job.versions.items():
+                for version, later in ((before, False), (after, True)):
+                    steps = {
+                        hour: job.step(hour) for hour in job.hours() if (hour >= since) is later
+                    }
+                    yield {**_labels(job), "what": what, "version": version}, steps
 
     def _blocked(self) -> Recorded:
         for job in self.jobs:

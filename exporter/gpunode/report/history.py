@@ -67,6 +67,10 @@ PHASES = Query(
 )
 MFU = Query(f"max by ({OF_JOB}) (avg_over_time(job:gpunode_training_mfu:ratio_hourly[WINDOW]))")
 STEPS = Query(f"max by ({OF_JOB}) (avg_over_time(job:gpunode_training_step:median_hourly[WINDOW]))")
+STEPS_BY_VERSION = Query(
+    f"max by ({OF_JOB}, what, version) "
+    "(avg_over_time(job:gpunode_training_step:by_version_hourly[WINDOW]))"
+)
 _BLOCKED = "node:gpunode_gpu_blocked:by_job_hourly[WINDOW]"
 BLOCKED = Query(f"max by (cluster, instance, {OWNER}) (sum_over_time({_BLOCKED}))")
 BLOCKED_HOURS = Query(f"max by (cluster, instance, {OWNER}) (count_over_time({_BLOCKED}))")
@@ -251,6 +255,9 @@ class Past:
     """GPU hours that would come back by cause, and by bound."""
 
     kinds: Amounts = field(default_factory=lambda: defaultdict(float))
+    versions: dict[str, dict[JobKey, dict[int, Amounts]]] = field(default_factory=dict)
+    """The time of a step by version, of what, of which job, on which day by its end."""
+
     energy: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     """Kilowatt hours by the end of the day."""
 
@@ -347,6 +354,7 @@ class Asking:
             (ENERGY_BY_STATE, DAY, self._energy_by_state),
             (MFU, DAY, self._mfu),
             (STEPS, DAY, self._step),
+            (STEPS_BY_VERSION, DAY, self._step_by_version),
             (NODES, DAY, self._node),
             (NODE_HOURS, DAY, self._node_hours),
             (MODELS, DAY, self._model),
@@ -399,6 +407,11 @@ class Asking:
 
     def _step(self, labels: Labels, at: int, seconds: float) -> None:
         self.past.jobs[_job(labels)].steps[at] = seconds
+
+    def _step_by_version(self, labels: Labels, at: int, seconds: float) -> None:
+        jobs = self.past.versions.setdefault(labels.get("what", ""), {})
+        days = jobs.setdefault(_job(labels), {})
+        days.setdefault(at, {})[labels.get("version", "")] = seconds
 
     def _node(self, labels: Labels, _: int, hours: float) -> None:
         self.past.nodes[_node(labels)].states[labels.get("state", "")] += hours
