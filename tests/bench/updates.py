@@ -18,7 +18,7 @@ from tests.bench.report import Report, Result, machine
 START = 1_785_542_400 // DAY * DAY
 DAYS = 28
 JOBS = 160
-FLEETS = 100
+FLEETS = 40
 EFFECTS = (0.0, 0.02, 0.05, 0.1)
 KINDS = ("driver", "nccl", "image", "kernel")
 OLD, NEW = "1.0", "1.1"
