@@ -652,6 +652,13 @@ class ReportSettings(CommandSettings):
     output: str = Field(
         "", description="file to write, or - for standard output; empty for gpunode-report.FORMAT"
     )
+    baseline: Path | None = Field(
+        None, description="earlier report in JSON, with whose jobs to compare the same ones now"
+    )
+    fail_if_worse: str = Field(
+        "",
+        description="exit with 1 if they are slower than in the baseline by more than this, as 3%",
+    )
     out_folder: Path | None = Field(
         None,
         description="folder for the report in every format and the bill of each team as a page, as "

@@ -107,6 +107,13 @@ def slow_nodes() -> Iterator[tuple[str, Report]]:
     yield "26-slow-nodes", slow_nodes.slow_nodes()
 
 
+def updates() -> Iterator[tuple[str, Report]]:
+    """Without a GPU: what the report says that changes of versions did, in a minute."""
+    from tests.bench import updates
+
+    yield "27-updates", updates.updates()
+
+
 def image() -> Iterator[tuple[str, Report]]:
     """Without a GPU: the image, built and run; root only."""
     from tests.bench import image
@@ -132,6 +139,7 @@ GROUPS = {
     "review": review,
     "forecasts": forecasts,
     "slow-nodes": slow_nodes,
+    "updates": updates,
     "image": image,
     "helpers": helpers,
 }

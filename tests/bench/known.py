@@ -62,6 +62,8 @@ class Job:
 
     asked: tuple[int, int] = (0, 0)
     """The hours of a day from and to which anybody asks, with 40 % of the cache at most."""
+    versions: Mapping[str, tuple[str, str, int]] = field(default_factory=dict)
+    """Of what it has which version, which other later, and from which hour on."""
 
     blocked: Mapping[str, float] = field(default_factory=dict)
     """Share of the time that the GPUs of a node wait, where it is not as the job's."""
@@ -202,6 +204,7 @@ class Fleet:
                     "job:gpunode_serving_replicas:needed_hourly",
                     self._served(lambda job: len(job.nodes) * 0.5),
                 ),
+                ("job:gpunode_training_step:by_version_hourly", self._steps_by_version()),
                 ("node:gpunode_gpu_blocked:by_job_hourly", self._blocked()),
                 ("node:gpunode_behind:certain", self._slow()),
                 (f"node:{HOURLY}", self._of_nodes()),
@@ -361,6 +364,15 @@ class Fleet:
         for job in self.jobs:
             if job.steps:
                 yield _labels(job), {hour: job.step(hour) for hour in job.hours()}
+
+    def _steps_by_version(self) -> Recorded:
+        for job in self.jobs:
+            for what, (before, after, since) in job.versions.items():
+                for version, later in ((before, False), (after, True)):
+                    steps = {
+                        hour: job.step(hour) for hour in job.hours() if (hour >= since) is later
+                    }
+                    yield {**_labels(job), "what": what, "version": version}, steps
 
     def _blocked(self) -> Recorded:
         for job in self.jobs:

@@ -43,7 +43,7 @@ def test_the_rules_come_to_what_the_simulation_does(
         blocked = hour.blocked[node].ravel()
         value = behind(np.repeat(job, GPUS), blocked)
         places.add(at, gpu, place, of_job, value)
-        for one, share, number in zip(gpu, blocked, of_job, strict=True):
+        for one, share, number in zip(gpu.tolist(), blocked, of_job, strict=True):
             series[f'{BLOCKED}{{{_placed(one)},workload="j{number}"}}'][at] = f"{share:.12g}"
             series[f'job:gpunode_job:collective{{cluster="c",workload="j{number}"}}'][at] = "2"
             busy = f'gpu:gpunode_gpu_seconds:rate1h{{{_placed(one)},state="compute"}}'

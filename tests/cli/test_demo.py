@@ -166,7 +166,11 @@ def test_every_incident_comes_once_and_its_table_is_what_happened() -> None:
     (port,) = ADDRESS.findall(out)
     assert int(port), "the port that was free, not the one that was asked for"
     told = {part.splitlines()[-1].split(":")[0]: part for part in out.strip().split("\n\n")}
-    assert TRUTH.keys() <= told.keys() == {path.name.split(".")[0] for path in INCIDENTS.iterdir()}
+    assert (
+        TRUTH.keys()
+        <= told.keys()
+        == {path.name.split(".")[0] for path in INCIDENTS.glob("*.jsonl.gz")}
+    )
     for incident, state in (("hang", "idle"), ("comm", "communication"), ("h2d", "copy")):
         assert state in told[incident]
 

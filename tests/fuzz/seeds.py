@@ -277,6 +277,13 @@ SACCT = (
     b"77.batch|ml|1786752000|1786752000|1786755600\n78|bio|2026-08-16T00:00:00|Unknown|None\n",
 )
 
+BASELINE = (
+    b'{"sections": [{"name": "changes", "tables": [{"name": "pace", "columns": [{"name": "user"}, '
+    b'{"name": "cluster"}, {"name": "owner_namespace"}, {"name": "workload"}, {"name": "step"}, '
+    b'{"name": "useful"}], "rows": [["", "", "ml", "llm", 1.5, 0.6], ["kim", "a", "", "x", 2, null]'
+    b"]}]}]}",
+)
+
 SETTINGS = (
     b"gpu:\n  interval: 1.0\nweb:\n  listen_address: 127.0.0.1:9816\nlog: {level: debug}\n",
     b"host: &a\n  interval: 10\n  slow_interval: 60.5\nclient:\n  socket: ''\ncompat: dcgm\n",

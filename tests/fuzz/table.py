@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import math
 import re
 import struct
 import tempfile
@@ -87,7 +88,8 @@ from gpunode.node.node import (
 from gpunode.node.round_trips import parse_round_trips
 from gpunode.node.stacks import MOST_FRAMES, MOST_THREADS, stacks_of
 from gpunode.node.tape import TapeError, TapeNode
-from gpunode.report import billing, sacct
+from gpunode.report import baseline, billing, sacct
+from gpunode.report.changes import middle
 from gpunode.report.history import JobKey
 from gpunode.rules import changes
 from gpunode.rules.document import shipped
@@ -547,6 +549,10 @@ def of_sacct(data: bytes) -> None:
     list(sacct.waits(found, 0, 2e9))
 
 
+def of_baseline(data: bytes) -> None:
+    middle([math.log(pace.step) for pace in baseline.parse(data.decode()).values()])
+
+
 def web_file(data: bytes) -> None:
     path = Path(SCRATCH.name) / "web.yml"
     path.write_bytes(data)
@@ -696,6 +702,7 @@ TABLE: tuple[Parser, ...] = (
         long_enough=1 << 10,
     ),
     Parser("sacct", of_sacct, seeds.SACCT),
+    Parser("baseline", of_baseline, seeds.BASELINE),
     Parser("mountinfo", of_mounts, files("proc/*/mountinfo")),
     Parser("status", of_status, files("proc/*/status", "proc/*/limits")),
     Parser("environ", of_environ, files("proc/*/environ")),

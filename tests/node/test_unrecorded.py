@@ -17,7 +17,7 @@ from gpunode.node.node import Node
 from gpunode.node.tape import TapeNode
 from gpunode.sources import watch
 
-TAPES = sorted(path.name.partition(".")[0] for path in INCIDENTS.iterdir())
+TAPES = sorted(path.name.partition(".")[0] for path in INCIDENTS.glob("*.jsonl.gz"))
 
 
 @pytest.mark.parametrize("name", TAPES)

@@ -85,6 +85,7 @@ FLEET = Fleet(
             mfu=0.42,
             steps=(1.0, 1.0, 1.0, 1.3),
             blocked={"n1": 0.02},
+            versions={"driver": ("570.133.20", "580.159.04", 20 * DAY)},
         ),
         Job(
             workload="vision",
@@ -574,6 +575,49 @@ def test_nodes_slower_than_their_peers(written: Written) -> None:
     assert near(node["waited"], 0.08 * node["hours"] * 2 * GPUS)
     assert (alone["node"], alone["part"], alone["surely"]) == ("n2", "GPU 3", 0.05)
     assert near(alone["waited"], 0.05 * alone["hours"] * 2 * GPUS)
+
+
+def test_changes_of_versions_are_asked_for(written: Written) -> None:
+    """One job met it, which is too few for more than its pace."""
+    assert written.rows("changes", "changes") == []
+    pace = {row["workload"]: row for row in written.rows("changes", "pace")}
+    assert pace.keys() == {"llm"}
+    assert near(pace["llm"]["useful"], 0.6)
+
+
+def test_a_baseline_of_too_few_jobs_accepts_nothing(
+    url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = tmp_path / "before.json"
+    wrote = ("--format=json", f"--output={before}")
+    assert _run(capfd, url, *TIMES, *wrote).code == 0
+    now = (f"--baseline={before}", "--output=-", "--format=csv")
+    ran = _run(capfd, url, *TIMES, *now, "--fail-if-worse=3%")
+    assert ran.code == 1
+    assert "It cannot be told whether jobs are slower: 1 of 1 jobs of the baseline" in ran.err
+    assert _run(capfd, url, *TIMES, *now).code == 0, "it only says so"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--fail-if-worse=3%",), "fail-if-worse: than what?"),
+        (("--baseline=BEFORE", "--fail-if-worse=much"), "fail-if-worse: 'much' is no share"),
+        (("--baseline=/nowhere.json",), "/nowhere.json: No such file or directory"),
+        (("--baseline=BEFORE",), "give what gpunode report --format=json wrote"),
+    ],
+)
+def test_a_baseline_that_cannot_be_used_is_misuse(
+    options: tuple[str, ...],
+    says: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "before").write_text("{}")
+    given_options = [one.replace("BEFORE", str(tmp_path / "before")) for one in options]
+    ran = _run(capfd, "http://127.0.0.1:9", *given_options)
+    assert ran.code == 2
+    assert says in ran.err
 
 
 def test_failures(written: Written) -> None:

@@ -433,7 +433,8 @@ def report(settings: ReportSettings) -> None:
         from gpunode.cli import reporting
     except ModuleNotFoundError as error:
         raise UsageError(f"{error.name} is missing: install gpunode[report]") from error
-    reporting.write(settings)
+    if not reporting.write(settings):
+        sys.exit(1)
 
 
 def why(settings: WhySettings) -> None:

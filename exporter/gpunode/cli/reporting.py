@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import sys
@@ -24,8 +25,9 @@ from gpunode.config import (
     ReportSettings,
     UsageError,
 )
-from gpunode.report import mail, sacct
+from gpunode.report import baseline, mail, sacct
 from gpunode.report.billing import Billing, parse
+from gpunode.report.changes import paces
 from gpunode.report.history import HOUR, LATE, STATES, Asking, Past, Period
 from gpunode.report.page import FORMATS, html
 from gpunode.report.prometheus import Prometheus, Secrets
@@ -40,21 +42,44 @@ LARGEST_SECRET = 1 << 16
 log = logging.getLogger(__name__)
 
 
-def write(settings: ReportSettings) -> None:
-    """Write the report that the settings ask for."""
+def write(settings: ReportSettings) -> bool:
+    """Write the report that the settings ask for; whether it is no worse than its baseline."""
+    limit = _limit(settings)
+    before = baseline.read(settings.baseline) if settings.baseline else None
     if settings.out_folder is not None:
-        _fill(settings.out_folder, settings)
-        return
-    form = FORMATS[settings.format]
+        view = _fill(settings.out_folder, settings)
+    else:
+        asked: list[PeriodView] = []
+        form = FORMATS[settings.format]
 
-    def text() -> str:
-        view, source, warnings = ask(settings)
-        return form(report(view, source, warnings))
+        def text() -> str:
+            view, source, warnings = ask(settings)
+            asked.append(view)
+            return form(report(view, source, warnings))
 
-    deliver(settings.output or f"gpunode-report.{settings.format}", text)
+        deliver(settings.output or f"gpunode-report.{settings.format}", text)
+        (view,) = asked
+    if before is None:
+        return True
+    outcome = baseline.compared(before, paces(view.past), math.inf if limit is None else limit)
+    with streams.printing():
+        sys.stderr.write(f"{outcome.says}\n")
+    return outcome.accepted or limit is None
 
 
-def _fill(folder: Path, settings: ReportSettings) -> None:
+def _limit(settings: ReportSettings) -> float | None:
+    """The share from which on it is worse. Raises ``UsageError``."""
+    if not settings.fail_if_worse:
+        return None
+    if settings.baseline is None:
+        raise UsageError("fail-if-worse: than what? Give baseline, too")
+    found = re.fullmatch(r"(\d{1,2}(?:\.\d{1,3})?)%", settings.fail_if_worse)
+    if found is None:
+        raise UsageError(f"fail-if-worse: {settings.fail_if_worse!r} is no share, such as 3%")
+    return float(found[1]) / 100
+
+
+def _fill(folder: Path, settings: ReportSettings) -> PeriodView:
     """Write the report in every format, and the bill of each team. Raises ``UsageError``."""
     if settings.output:
         raise UsageError("output: give either a file or out-folder, not both")
@@ -76,6 +101,7 @@ def _fill(folder: Path, settings: ReportSettings) -> None:
             deliver(
                 str(folder / f"{name}.eml"), partial(mail.mail, own, team.mail, view.billing.sender)
             )
+    return view
 
 
 def deliver(name: str, text: Callable[[], str | bytes]) -> None:

@@ -86,6 +86,10 @@ BUSY_REPLICAS = Query(
 NEEDED_REPLICAS = Query(
     f"max by ({OF_JOB}) (max_over_time(job:gpunode_serving_replicas:needed_hourly[WINDOW]))"
 )
+STEPS_BY_VERSION = Query(
+    f"max by ({OF_JOB}, what, version) "
+    "(avg_over_time(job:gpunode_training_step:by_version_hourly[WINDOW]))"
+)
 _BLOCKED = "node:gpunode_gpu_blocked:by_job_hourly[WINDOW]"
 BLOCKED = Query(f"max by (cluster, instance, {OWNER}) (sum_over_time({_BLOCKED}))")
 BLOCKED_HOURS = Query(f"max by (cluster, instance, {OWNER}) (count_over_time({_BLOCKED}))")
@@ -285,6 +289,9 @@ class Past:
     """GPU hours that would come back by cause, and by bound."""
 
     kinds: Amounts = field(default_factory=lambda: defaultdict(float))
+    versions: dict[str, dict[JobKey, dict[int, Amounts]]] = field(default_factory=dict)
+    """The time of a step by version, of what, of which job, on which day by its end."""
+
     energy: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     """Kilowatt hours by the end of the day."""
 
@@ -386,6 +393,7 @@ class Asking:
             (REPLICAS, DAY, self._replicas),
             (BUSY_REPLICAS, DAY, self._busy),
             (NEEDED_REPLICAS, DAY, self._needed),
+            (STEPS_BY_VERSION, DAY, self._step_by_version),
             (NODES, DAY, self._node),
             (NODE_HOURS, DAY, self._node_hours),
             (MODELS, DAY, self._model),
@@ -454,6 +462,11 @@ class Asking:
     def _needed(self, labels: Labels, _: int, replicas: float) -> None:
         service = self.past.services[_job(labels)]
         service.needed = max(service.needed, replicas)
+
+    def _step_by_version(self, labels: Labels, at: int, seconds: float) -> None:
+        jobs = self.past.versions.setdefault(labels.get("what", ""), {})
+        days = jobs.setdefault(_job(labels), {})
+        days.setdefault(at, {})[labels.get("version", "")] = seconds
 
     def _node(self, labels: Labels, _: int, hours: float) -> None:
         self.past.nodes[_node(labels)].states[labels.get("state", "")] += hours

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from gpunode.report import history
 from gpunode.report.document import Report
-from gpunode.report.sections import bills, hours, jobs, nodes, outlook, queue, serving
+from gpunode.report.sections import bills, changes, hours, jobs, nodes, outlook, queue, serving
 from gpunode.report.view import PeriodView
 from gpunode.report.words import clock, date
 
@@ -20,6 +20,7 @@ SECTIONS = (
     jobs.training,
     serving.serving,
     hours.energy,
+    changes.changed,
     nodes.slow,
     nodes.failures,
     outlook.demand,

@@ -97,8 +97,8 @@ def slow(view: PeriodView) -> ReportSection:
                     history.SLOW.over("1d"),
                 ),
                 note=f"Of jobs on {LEAST_PEERS} nodes or more, from {LATE_SHARE:.0%} on or where "
-                "it is sure. A node's mean hides that one GPU is slow; others waited at least for what "
-                "is sure.",
+                "it is sure. A node's mean hides that one GPU is slow; others waited at least for "
+                "what is sure.",
             ),
         ),
     )

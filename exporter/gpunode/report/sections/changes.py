@@ -1,0 +1,110 @@
+"""What changes of versions did, and how fast each job was, for the next report to compare with."""
+
+from __future__ import annotations
+
+import math
+
+from gpunode.report import history
+from gpunode.report.changes import LEAST_CHANGED, LEAST_OTHERS, Change, Effect, changes, paces
+from gpunode.report.document import ReportSection, Table, TableColumn, Value
+from gpunode.report.view import MOST_ROWS, PeriodView, shown
+from gpunode.report.words import written
+
+NAME, PACE = "changes", "pace"
+KEY = ("cluster", "owner_namespace", "workload", "user")
+MOST_JOBS = 2000
+
+
+def changed(view: PeriodView) -> ReportSection:
+    """Each change with its effect."""
+    found = changes(view.past)
+    rows = tuple(
+        (
+            "; ".join(map(shown, one.what)),
+            view.begin(one.first),
+            view.begin(one.last),
+            float(one.changed),
+            float(one.others),
+            _said(one),
+            *_bounds(one.step, logarithm=True),
+            *_bounds(one.useful),
+        )
+        for one in found[:MOST_ROWS]
+    )
+    return ReportSection(
+        NAME,
+        "What changes of versions did",
+        _sentence(found),
+        (),
+        (
+            Table(
+                "changes",
+                "Changes of versions that several jobs met",
+                (
+                    TableColumn("change", "Change"),
+                    TableColumn("first", "First job"),
+                    TableColumn("last", "Last job"),
+                    TableColumn("changed", "Jobs that met it", "count"),
+                    TableColumn("others", "Jobs that did not", "count"),
+                    TableColumn("found", "Steps"),
+                    TableColumn("step", "Longer by", "share"),
+                    TableColumn("step_lower", "At least", "share"),
+                    TableColumn("step_upper", "At most", "share"),
+                    TableColumn("useful", "Useful share", "points"),
+                    TableColumn("useful_lower", "At least", "points"),
+                    TableColumn("useful_upper", "At most", "points"),
+                ),
+                rows,
+                (history.STEPS_BY_VERSION.over("1d"), history.JOBS.over("1d")),
+                note="The same jobs up to a week before and after, beside jobs that kept their "
+                f"version over the same days. It takes {LEAST_CHANGED} jobs that met the change "
+                f"and {LEAST_OTHERS} that did not. What came together cannot be told apart.",
+            ),
+            Table(
+                PACE,
+                "The pace of each job",
+                (
+                    *(TableColumn(name, name) for name in KEY),
+                    TableColumn("step", "Step", "seconds"),
+                    TableColumn("useful", "Useful", "share"),
+                ),
+                tuple((*job, *pace) for job, pace in list(paces(view.past).items())[:MOST_JOBS]),
+                (history.STEPS.over("1d"), history.JOBS.over("1d")),
+                note="What the option baseline of a later report compares.",
+                hidden=True,
+            ),
+        ),
+    )
+
+
+def _sentence(found: list[Change]) -> str:
+    sure = [one for one in found if one.step and one.step.sure]
+    if not found:
+        return "No change of a version was met by several jobs that report steps."
+    if not sure:
+        return "No change of a version made steps longer or shorter, as far as can be told."
+    return " ".join(
+        f"{'; '.join(map(shown, one.what))} made steps {_percent(one.step)}."
+        for one in sure
+        if one.step
+    )
+
+
+def _percent(effect: Effect) -> str:
+    share = math.expm1(effect.estimate)
+    return f"{written(abs(share), 'share')} {'longer' if share > 0 else 'shorter'}"
+
+
+def _said(one: Change) -> str:
+    if one.step is None:
+        return "cannot be told"
+    if not one.step.sure:
+        return "no difference found"
+    return "longer" if one.step.estimate > 0 else "shorter"
+
+
+def _bounds(effect: Effect | None, *, logarithm: bool = False) -> tuple[Value, ...]:
+    if effect is None:
+        return (None, None, None)
+    figures = (effect.estimate, effect.lower, effect.upper)
+    return tuple(math.expm1(figure) for figure in figures) if logarithm else figures
