@@ -11,7 +11,7 @@ import math
 import random
 from collections.abc import Mapping
 
-from gpunode.report.changes import Change, changes
+from gpunode.report.changes import VersionChange, changes
 from gpunode.report.history import DAY, JobKey, Past, Period
 from tests.bench.report import Report, Result, machine
 
@@ -60,7 +60,7 @@ def fleet(effects: Mapping[str, float], chance: random.Random) -> Past:
     return past
 
 
-def named(found: list[Change], kind: str) -> Change:
+def named(found: list[VersionChange], kind: str) -> VersionChange:
     """The change of a kind of version; the one that slows most, where there are several."""
     return next(one for one in found if one.what[0].startswith(f"{kind} "))
 

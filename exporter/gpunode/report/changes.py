@@ -35,7 +35,7 @@ USUAL_DEVIATIONS = 1.96
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
+class MeasuredEffect:
     """By how much something changed, with the bounds of that."""
 
     estimate: float
@@ -48,7 +48,7 @@ class Effect:
         return self.lower > 0 or self.upper < 0
 
 
-def shift(changed: Sequence[float], others: Sequence[float]) -> Effect | None:
+def shift(changed: Sequence[float], others: Sequence[float]) -> MeasuredEffect | None:
     """By how much values are above others; None for too few to tell."""
     apart = sorted(one - other for one in changed for other in others)
     pairs = len(apart)
@@ -56,7 +56,7 @@ def shift(changed: Sequence[float], others: Sequence[float]) -> Effect | None:
     return _between(apart, pairs / 2 - DEVIATIONS * deviation)
 
 
-def middle(values: Sequence[float], deviations: float = USUAL_DEVIATIONS) -> Effect | None:
+def middle(values: Sequence[float], deviations: float = USUAL_DEVIATIONS) -> MeasuredEffect | None:
     """The centre of values, with the interval of Wilcoxon's test; None for too few to tell."""
     count = len(values)
     means = sorted((values[i] + values[j]) / 2 for i in range(count) for j in range(i, count))
@@ -64,16 +64,16 @@ def middle(values: Sequence[float], deviations: float = USUAL_DEVIATIONS) -> Eff
     return _between(means, count * (count + 1) / 4 - deviations * deviation)
 
 
-def _between(ordered: Sequence[float], cut: float) -> Effect | None:
+def _between(ordered: Sequence[float], cut: float) -> MeasuredEffect | None:
     """The median, and what is left when so many are cut off at each end."""
     if cut < 1:
         return None
     at = math.floor(cut)
-    return Effect(statistics.median(ordered), ordered[at - 1], ordered[len(ordered) - at])
+    return MeasuredEffect(statistics.median(ordered), ordered[at - 1], ordered[len(ordered) - at])
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class VersionChange:
     """Versions that came to jobs together, and what came of it."""
 
     what: tuple[str, ...]
@@ -85,14 +85,14 @@ class Change:
 
     changed: int
     others: int
-    step: Effect | None
+    step: MeasuredEffect | None
     """Of the logarithm of the time of a step; None where too few jobs can be compared."""
 
-    useful: Effect | None
+    useful: MeasuredEffect | None
     """Of the share of the time that was useful."""
 
 
-class Met(NamedTuple):
+class MetJob(NamedTuple):
     """A job that had a new version from a day on."""
 
     job: JobKey
@@ -103,21 +103,21 @@ Days = Mapping[int, Mapping[str, float]]
 """The time of a job's step by version, of each day by its end."""
 
 
-Group = frozenset[Met]
+Group = frozenset[MetJob]
 """The jobs that met a change; versions that came to the same jobs on the same days have one."""
 
 
-def changes(past: Past) -> list[Change]:
+def changes(past: Past) -> list[VersionChange]:
     """Every change that enough jobs met, those that made steps longest first.
 
     First each change is looked at in jobs of which nothing else changed meanwhile. What that finds
     is then taken from the steps of the jobs that met several, so that these count, too.
     """
-    met: dict[tuple[str, str, str], set[Met]] = defaultdict(set)
+    met: dict[tuple[str, str, str], set[MetJob]] = defaultdict(set)
     for what, jobs in past.versions.items():
         for job, days in jobs.items():
             for before, after, day in _switches(days):
-                met[what, before, after].add(Met(job, day))
+                met[what, before, after].add(MetJob(job, day))
     groups: dict[Group, list[tuple[str, str, str]]] = defaultdict(list)
     switched: dict[JobKey, list[tuple[Group, int]]] = defaultdict(list)
     for versions, of in met.items():
@@ -203,7 +203,7 @@ class Gains(NamedTuple):
     useful: float
 
 
-def _change(steps: _Steps, versions: Sequence[tuple[str, str, str]]) -> Change:
+def _change(steps: _Steps, versions: Sequence[tuple[str, str, str]]) -> VersionChange:
     """What came of a change: of each day, against the middle of the jobs that did not meet it."""
     mine = {one.job for one in steps.group}
     new = next((before, after) for what, before, after in versions if what == steps.what)
@@ -225,7 +225,7 @@ def _change(steps: _Steps, versions: Sequence[tuple[str, str, str]]) -> Change:
     means = [
         Gains(*(statistics.fmean(of) for of in zip(*own, strict=True))) for own in others.values()
     ]
-    return Change(
+    return VersionChange(
         tuple(f"{what} {before} to {after}" for what, before, after in versions),
         moments[0],
         moments[-1],
@@ -264,7 +264,7 @@ def paces(past: Past) -> dict[JobKey, Pace]:
     }
 
 
-def _effect(changed: Sequence[float], others: Sequence[float]) -> Effect | None:
+def _effect(changed: Sequence[float], others: Sequence[float]) -> MeasuredEffect | None:
     if len(changed) < LEAST_CHANGED or len(others) < LEAST_OTHERS:
         return None
     return shift(changed, others)

@@ -5,7 +5,14 @@ from __future__ import annotations
 import math
 
 from gpunode.report import history
-from gpunode.report.changes import LEAST_CHANGED, LEAST_OTHERS, Change, Effect, changes, paces
+from gpunode.report.changes import (
+    LEAST_CHANGED,
+    LEAST_OTHERS,
+    MeasuredEffect,
+    VersionChange,
+    changes,
+    paces,
+)
 from gpunode.report.document import ReportSection, Table, TableColumn, Value
 from gpunode.report.view import MOST_ROWS, PeriodView, shown
 from gpunode.report.words import written
@@ -77,7 +84,7 @@ def changed(view: PeriodView) -> ReportSection:
     )
 
 
-def _sentence(found: list[Change]) -> str:
+def _sentence(found: list[VersionChange]) -> str:
     sure = [one for one in found if one.step and one.step.sure]
     if not found:
         return "No change of a version was met by several jobs that report steps."
@@ -90,12 +97,12 @@ def _sentence(found: list[Change]) -> str:
     )
 
 
-def _percent(effect: Effect) -> str:
+def _percent(effect: MeasuredEffect) -> str:
     share = math.expm1(effect.estimate)
     return f"{written(abs(share), 'share')} {'longer' if share > 0 else 'shorter'}"
 
 
-def _said(one: Change) -> str:
+def _said(one: VersionChange) -> str:
     if one.step is None:
         return "cannot be told"
     if not one.step.sure:
@@ -103,7 +110,7 @@ def _said(one: Change) -> str:
     return "longer" if one.step.estimate > 0 else "shorter"
 
 
-def _bounds(effect: Effect | None, *, logarithm: bool = False) -> tuple[Value, ...]:
+def _bounds(effect: MeasuredEffect | None, *, logarithm: bool = False) -> tuple[Value, ...]:
     if effect is None:
         return (None, None, None)
     figures = (effect.estimate, effect.lower, effect.upper)
