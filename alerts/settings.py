@@ -321,6 +321,21 @@ BEHIND_FROM = Setting(
     "A GPU or node is slow if it surely takes longer than its peers by more than this share.",
     "percent",
 )
+BEHIND_PEERS = Setting(
+    "behind_peers", 4, "Fewer GPUs of a job than this are no comparison of GPUs.", "number"
+)
+BEHIND_WAITS = Setting(
+    "behind_waits",
+    0.02,
+    "Where no GPU of a job waits for more than this share, nothing tells which one is slow.",
+    "percent",
+)
+BEHIND_WORKS = Setting(
+    "behind_works", 0.1, "A GPU that computes for less is not compared with its peers.", "percent"
+)
+BEHIND_HOURS = Setting(
+    "behind_hours", 3, "Fewer hours of a job on a GPU than this are no comparison.", "number"
+)
 NEAR_POWER_LIMIT = Setting(
     "near_power_limit",
     0.85,

@@ -58,6 +58,7 @@ UNSHOWN: Mapping[str, tuple[str, ...]] = {
     "For a site's own sums and joins, such as accounting": (
         "gpunode_gpu_allocated",
         "gpunode_helper_cpu_seconds_total",
+        "gpunode_incidents_total",
         "gpunode_job_processes",
         "gpunode_kubelet_gpu_pods",
         "gpunode_nccl_bench_timestamp_seconds",
@@ -68,6 +69,9 @@ UNSHOWN: Mapping[str, tuple[str, ...]] = {
         "gpunode_slurm_jobs",
         "gpunode_training_flops_total",
         "gpunode_training_samples_total",
+    ),
+    "Of daemons that keep incidents in a folder; their log says why": (
+        "gpunode_incident_write_failures_total",
     ),
     "How well gpunode itself reads: `gpunode doctor` tells of it in words": (
         "gpunode_job_unreadable_processes",

@@ -17,21 +17,16 @@ from alerts.examples import HELD, OF_GPU, OF_JOB, OF_NODE, TRAIN, A, ledger, own
 from alerts.model import FOR_DAYS, Given, Record, Series, minutes
 from alerts.promql import GPU, JOB, NODE, OWNER
 from alerts.recording.jobs import USEFUL
-from alerts.settings import BEHIND_FROM
-
-LEAST_PEERS = 4
-"""Fewer GPUs of a job than this are no comparison."""
-
-SOMEBODY_WAITS = 0.02
-"""Where no GPU of a job waits longer than this, nothing tells who is slow."""
-
-AT_WORK = 0.1
-"""A GPU that computes less does not take part."""
+from alerts.settings import (
+    BEHIND_FROM,
+    BEHIND_HOURS,
+    BEHIND_PEERS,
+    BEHIND_WAITS,
+    BEHIND_WORKS,
+)
 
 MEAN_HOURS = 12
 """The last hours of a job on a GPU that count."""
-
-LEAST_HOURS = 3
 
 WITHIN = (1, 5)
 """Days back to the last hour of the jobs that count. A job of today tells soon of what is much
@@ -58,6 +53,7 @@ WEIGHT_OF_JOB, WEIGHT = "job:gpunode_behind:weight", "gpu:gpunode_behind:weight"
 RATIO, LOWER = "gpu:gpunode_behind:ratio", "gpu:gpunode_behind:lower"
 RATIO_OF_NODE, LOWER_OF_NODE = "node:gpunode_behind:ratio", "node:gpunode_behind:lower"
 
+_AT_WORK = f"{BLOCKED} and on ({GPU}) {USEFUL} > {BEHIND_WORKS}"
 ONCE_AN_HOUR = f"and on () (minute() < {minutes(FOR_DAYS)})"
 
 
@@ -71,9 +67,9 @@ def _each(expression: str) -> str:
 
 _PLACES = f"max by ({GPU}, {OWNER}) (last_over_time({BY_JOB}[WITHIN]))"
 _OF_JOB = f'on ({JOB}) group_left () {WEIGHT_OF_JOB}{{within="WITHIN"}}'
-_WHOLE = f'on ({GPU}) {WEIGHT}{{within="WITHIN"}}'
+_WHOLE = f'on ({GPU}) ({WEIGHT}{{within="WITHIN"}} > 0)'
 _SQUARES = f"sum by ({GPU}) ({_PLACES} ^ 2 * {_OF_JOB})"
-_JOBS = f"count by ({GPU}) ({_PLACES})"
+_JOBS = f"(count by ({GPU}) ({_PLACES}) > 0)"
 _KNOWN = f'on ({GPU}) {RATIO}{{within="WITHIN"}}'
 _BETWEEN = f"clamp_min({_SQUARES} / {_WHOLE} - {_KNOWN} ^ 2, 0)"
 _ERROR = f"sqrt({_BETWEEN} / {_JOBS} + ({JOB_SPREAD} / {_JOBS}) ^ 2 + {_WHOLE} ^ -1)"
@@ -124,11 +120,11 @@ OF_GPUS: tuple[Record, ...] = (
         labels=(*OF_GPU, *OF_JOB[1:]),
         interval=FOR_DAYS,
         expression=(
-            f"(1 - {BLOCKED} and on ({GPU}) {USEFUL} > {AT_WORK}) / on ({JOB}) group_left () "
-            f"(quantile by ({JOB}) (0.5, 1 - {BLOCKED} and on ({GPU}) {USEFUL} > {AT_WORK}) > 0 "
-            f"and on ({JOB}) count by ({JOB}) ({BLOCKED} and on ({GPU}) {USEFUL} > {AT_WORK}) "
-            f">= {LEAST_PEERS} "
-            f"and on ({JOB}) max by ({JOB}) ({BLOCKED}) > {SOMEBODY_WAITS} "
+            f"(1 - {_AT_WORK}) / on ({JOB}) group_left () "
+            f"(quantile by ({JOB}) (0.5, 1 - {_AT_WORK}) > 0 "
+            f"and on ({JOB}) count by ({JOB}) ({_AT_WORK}) "
+            f">= {BEHIND_PEERS} "
+            f"and on ({JOB}) max by ({JOB}) ({BLOCKED}) > {BEHIND_WAITS} "
             f"and on ({JOB}) job:gpunode_job:collective) - 1 {ONCE_AN_HOUR}"
         ),
         purpose="How much longer a GPU takes for its share of a job's work than the median of its "
@@ -143,7 +139,7 @@ OF_GPUS: tuple[Record, ...] = (
         interval=FOR_DAYS,
         expression=(
             f"avg_over_time({HOURLY}[{MEAN_HOURS - 1}h59m]) "
-            f"and count_over_time({HOURLY}[{MEAN_HOURS - 1}h59m]) >= {LEAST_HOURS} "
+            f"and count_over_time({HOURLY}[{MEAN_HOURS - 1}h59m]) >= {BEHIND_HOURS} "
             f"and {HOURLY} {ONCE_AN_HOUR}"
         ),
         purpose=f"The same over the last {MEAN_HOURS} hours of a job on a GPU, once an hour.",

@@ -181,7 +181,7 @@ REVIEWED: tuple[Record, ...] = (
         interval=FOR_DAYS,
         expression=_hourly(
             f"(count by ({WORKLOAD}) ({REPLICAS}) and on ({WORKLOAD}) "
-            "avg_over_time(job:gpunode_serving_queue:per_replica[1h]) >= 1 "
+            "avg_over_time(job:gpunode_serving_queue:per_replica[1h]) > 1 "
             f"or count by ({WORKLOAD}) ({BUSY}) * on ({WORKLOAD}) "
             f"max_over_time(job:gpunode_serving_kv_cache:max[1h]) / {CACHE_ASKED_FOR})"
         ),

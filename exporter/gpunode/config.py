@@ -493,7 +493,7 @@ class DemoSettings(Settings):
 
     web: WebSettings = WebSettings()
 
-    incident: CliPositionalArg[Path] = Field(
+    incident: Annotated[CliPositionalArg[Path], ASKED] = Field(
         STORIES,
         description="incident to play: storage, hang, p2p, throttled or shm, by default all five; "
         "or a folder of tapes",

@@ -20,15 +20,12 @@ from alerts.model import seconds
 from alerts.recording.behind import (
     CERTAIN,
     JOB_SPREAD,
-    LEAST_HOURS,
-    LEAST_PEERS,
     LEAST_SPREAD,
     MEAN_HOURS,
     QUARTILES_APART,
-    SOMEBODY_WAITS,
     WITHIN,
 )
-from alerts.settings import BEHIND_FROM
+from alerts.settings import BEHIND_FROM, BEHIND_HOURS, BEHIND_PEERS, BEHIND_WAITS
 from alerts.thresholds.table import THRESHOLDS
 from tests.bench.report import Report, Result, machine
 
@@ -84,7 +81,9 @@ def behind(job: Whole, blocked: Floats) -> Floats:
     own = 1.0 - blocked
     middle = quantile(job, own, 0.5)[job]
     most = quantile(job, blocked, 1.0)[job]
-    known = (np.bincount(job)[job] >= LEAST_PEERS) & (most > SOMEBODY_WAITS) & (middle > 0)
+    known = (
+        (np.bincount(job)[job] >= BEHIND_PEERS.figure) & (most > BEHIND_WAITS.figure) & (middle > 0)
+    )
     return np.where(known, own / np.where(known, middle, 1.0) - 1.0, np.nan)
 
 
@@ -314,7 +313,7 @@ class Places:
             old, gone = self.kept.popleft()
             self.sums[old] -= gone
             self.counts[old] -= 1
-        enough = place[self.counts[place] >= LEAST_HOURS]
+        enough = place[self.counts[place] >= BEHIND_HOURS.figure]
         self.last[enough] = self.sums[enough] / self.counts[enough]
         self.seen[enough] = at
 
