@@ -95,15 +95,6 @@ EMPTY: Mapping[tuple[str, str, str], str] = {
     ("gpunode-health", "Exporters down", "A"): "an exporter that went down",
     ("gpunode-health", "GPUs that break jobs", "A"): "a GPU that broke several jobs",
     ("gpunode-health", "Nodes that break jobs", "A"): "a GPU that broke several jobs",
-    **{
-        ("gpunode-health", title, target): "hours of a job whose GPUs wait for each other"
-        for title, targets in {
-            "Slowest nodes": "AB",
-            "Slowest GPUs": "AB",
-            "Jobs of the slowest nodes": "A",
-        }.items()
-        for target in targets
-    },
     ("gpunode-health", "Scrapes", "B"): "an exporter that went down",
     ("gpunode-health", "Scrapes", "C"): "a change of web.config.file that was refused",
     ("gpunode-health", "Unwatched", "A"): "a node that is not scraped",

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from alerts.recording.behind import BY_JOB, BY_JOB_OF_NODE
 from gpunode.gpu.ledger import STATES
 from tests.bench.programs import need
 
@@ -51,6 +52,17 @@ def live_through(folder: Path, cluster: str, jobs: int = 1) -> None:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
+def _behind() -> Iterator[tuple[str, dict[str, str], float]]:
+    """A job on five nodes, for one of which the others wait."""
+    of_job = {"owner_namespace": "vision", "workload": "segmenter"}
+    for node in range(5):
+        behind = 0.0 if node else 0.3
+        of_node = {"instance": f"vision-{node}", **of_job}
+        yield BY_JOB_OF_NODE, of_node, behind
+        for gpu in range(4):
+            yield BY_JOB, {**of_node, "gpu": str(gpu), "uuid": f"GPU-{node}-{gpu}"}, behind
+
+
 def recorded(at: int, age: float, jobs: int) -> Iterator[tuple[str, dict[str, str], float]]:
     """What is recorded in an hour: names, labels and values; ``age`` is 1 for the first."""
     whole = dict.fromkeys(STATES, 0.0)
@@ -73,6 +85,8 @@ def recorded(at: int, age: float, jobs: int) -> Iterator[tuple[str, dict[str, st
         of_kind = {"owner_namespace": team, "kind": kind}
         yield "namespace:gpunode_job_kind:gpus_hourly", of_kind, sum(shares.values())
         yield "cluster:gpunode_job_kind:gpus", {"kind": kind}, sum(shares.values())
+    if age < 1 / DAYS:
+        yield from _behind()
     held = sum(whole.values())
     whole["free"] = GPUS - held
     for state, gpus in whole.items():
