@@ -5,6 +5,7 @@ Every text in it comes from a node and may have been chosen by a tenant: ``tag``
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Iterator
 from html import escape
@@ -30,6 +31,8 @@ LONGEST = 1000
 FUTURE = 1e11
 """Seconds since the epoch that no incident has."""
 
+COMMAND = re.compile("`([^`]+)`")
+
 AROUND = 90.0
 """Seconds before and after the beginning whose moments are marked."""
 
@@ -39,9 +42,12 @@ body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto
   overflow-wrap: anywhere }
 h1 { font-size: 1.4rem } h2 { font-size: 1.1rem; margin-top: 2rem }
 table { border-collapse: collapse; width: 100% }
-th, td { text-align: left; vertical-align: top; padding: .2rem .8rem .2rem 0;
+th, td { text-align: left; vertical-align: top; padding: .2rem .8rem .2rem 0; min-width: 4.5rem;
   border-bottom: 1px solid #8884 }
-td:first-child { min-width: 4.5rem; font-variant-numeric: tabular-nums }
+td:first-child { font-variant-numeric: tabular-nums }
+code { font: 13px ui-monospace, Menlo, Consolas, monospace; background: #8882;
+  padding: .1rem .2rem }
+.gpu { margin: .6rem 0 .1rem }
 pre { overflow-x: auto; padding: .6rem; border: 1px solid #8884; font-size: 13px }
 .near td:first-child { font-weight: bold }
 .key span { display: inline-block; margin-right: 1rem } .key i { display: inline-block;
@@ -83,9 +89,12 @@ def page(incident: Incident) -> str:
 
 
 def tag(name: str, text: object, **attributes: str) -> str:
-    """An element with a text."""
+    """An element with a text; what is between backquotes in it is code."""
     given = "".join(f' {key.rstrip("_")}="{escape(value)}"' for key, value in attributes.items())
-    return f"<{name}{given}>{escape(printable(str(text), LONGEST))}</{name}>"
+    shown = escape(printable(str(text), LONGEST))
+    if name != "title":
+        shown = COMMAND.sub(r"<code>\1</code>", shown)
+    return f"<{name}{given}>{shown}</{name}>"
 
 
 def moment_of(seconds: float) -> str:
@@ -177,7 +186,8 @@ def _history(incident: Incident) -> str:
         for state in used
     )
     drawn = (
-        f"{tag('p', f'GPU {gpu.gpu}')}{_picture(gpu, incident.times, incident.brief.began)}"
+        tag("p", f"GPU {gpu.gpu}", class_="gpu")
+        + _picture(gpu, incident.times, incident.brief.began)
         for gpu in incident.history
     )
     span = f"From {moment_of(incident.times[0])} to {moment_of(incident.times[-1])}."
