@@ -97,6 +97,10 @@ def test_a_hang_shows_who_waits_for_whom(browser: Browser, address: Callable[[st
         assert "for 2 min" in late
 
 
+PAINTED = """strip => [...strip.querySelectorAll("path")]
+    .map(path => [path.dataset.state, getComputedStyle(path).fill])"""
+
+
 def test_a_strip_has_the_shares_and_colours_of_the_ledger(
     browser: Browser, address: Callable[[str], str]
 ) -> None:
@@ -105,11 +109,12 @@ def test_a_strip_has_the_shares_and_colours_of_the_ledger(
         told = strip.get_attribute("aria-label") or ""
         assert told.startswith("Where its time went, last 10 minutes: compute")
         assert re.search(r"starved \d+ %", told)
-        for path in strip.locator("path").all():
-            state = path.get_attribute("data-state") or ""
+        painted = strip.evaluate(PAINTED)  # at once, because the page draws it anew
+        assert painted
+        for state, fill in painted:
             colour = palette.STATES[state].lstrip("#")
             rgb = ", ".join(str(int(colour[at : at + 2], 16)) for at in (0, 2, 4))
-            assert path.evaluate("path => getComputedStyle(path).fill") == f"rgb({rgb})"
+            assert fill == f"rgb({rgb})"
         page.locator(".strip").first.hover()
         expect(page.locator("#tip")).to_contain_text("starved")
         expect(page.locator("#tip")).to_contain_text("W")
