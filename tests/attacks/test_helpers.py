@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -13,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import yaml
 
 from gpunode.helper.files import MOST
 from gpunode.node.patience import OF_ALL as OVERDUE
@@ -130,8 +130,8 @@ def limited(memory: int) -> Iterator[Path]:
 def test_the_memory_that_the_chart_gives_is_enough_for_all_that_the_daemon_asks_at_once(
     tmp_path: Path,
 ) -> None:
-    values = yaml.safe_load((CHART / "values.yaml").read_text())
-    memory = int(values["helpers"]["resources"]["limits"]["memory"].removesuffix("Mi")) << 20
+    template = (CHART / "templates/daemonset.yaml").read_text()
+    memory = int(re.findall(r'"limits" \(dict "memory" "(\d+)Mi"\)', template)[0]) << 20
     root = root_with_home(tmp_path)
     (root / "home/log").write_bytes(b"x" * MOST)
     with limited(memory) as cgroup, tenant(root, NCCL_DEBUG_FILE="/home/log") as pid:

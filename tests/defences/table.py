@@ -54,8 +54,8 @@ DEFENCES = (
     Defence(
         "an incident's page shows names as text",
         "export/incident_page.py",
-        "{escape(printable(str(text), LONGEST))}",
-        "{printable(str(text), LONGEST)}",
+        "shown = escape(printable(str(text), LONGEST))",
+        "shown = printable(str(text), LONGEST)",
         INCIDENT_PAGE,
         "becomes_an_element",
     ),
@@ -179,14 +179,6 @@ DEFENCES = (
         FOLDER,
         "not_ours",
         quick=False,
-    ),
-    Defence(
-        "a bomb is not unpacked",
-        "incidents/folder.py",
-        "found = file.read(longest + 1)",
-        "found = file.read()[: longest + 1]",
-        FOLDER,
-        "bomb",
     ),
     Defence(
         "an ID in a file leads nowhere else",
