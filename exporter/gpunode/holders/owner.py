@@ -39,6 +39,11 @@ class Owner:
     user: str = ""
     """The user who runs the process, outside pods."""
 
+    def in_short(self) -> str:
+        """The pod, or else the Slurm job, or else the user; empty if none is known."""
+        pod = "/".join(filter(None, (self.owner_namespace, self.owner_pod)))
+        return pod or (f"Slurm job {self.slurm_job}" if self.slurm_job else self.user)
+
 
 @dataclass(frozen=True, slots=True)
 class Started:

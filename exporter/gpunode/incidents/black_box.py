@@ -219,11 +219,6 @@ class BlackBox:
         """An incident by its ID."""
         return next((one for one in self.kept if one.brief.id == incident), None)
 
-    @property
-    def size(self) -> int:
-        """Bytes that are kept."""
-        return self.tape.size + sum(one.size for one in self.kept)
-
     def read(self, readings: Readings) -> Reading:
         """Note what happened since the last look, and begin, keep and end incidents."""
         now, time = readings.clock.monotonic(), readings.clock.time()
@@ -311,7 +306,12 @@ class BlackBox:
                 if len(found) < MOST_PROCESSES:
                     known = (before or {}).get(key)
                     found[key] = known or OnGpu(
-                        gpu, process.pid, process.start, process.rank, clean(_owner(process)), time
+                        gpu,
+                        process.pid,
+                        process.start,
+                        process.rank,
+                        clean(process.owner.in_short()),
+                        time,
                     )
         read = {gpu for gpu, _ in on}
         silent = {key: one for key, one in (before or {}).items() if one.gpu not in read}
@@ -394,9 +394,9 @@ class BlackBox:
         if len(self._open) >= MOST_OPEN:
             return True
         since, began, _ = self._pending.get((sign.kind, sign.gpus), (now, time, now))
-        first = labels_of(node, sign.gpus)[:1]
+        first = next(iter(labels_of(node, sign.gpus)), "")
         one = OpenIncident(
-            self._new_id(began, sign.kind, first[0] if first else "node"),
+            self._new_id(began, sign.kind, first),
             sign.kind,
             began,
             since,
@@ -477,9 +477,9 @@ class BlackBox:
         """Keep the latest in memory: tapes make way first, then the oldest incidents."""
         others = [one for one in self.kept if one.brief.id != kept.brief.id]
         ordered = sorted((kept, *others), key=lambda one: one.brief.id, reverse=True)
-        while (total := sum(one.size for one in ordered)) > MOST_OF_INCIDENTS and ordered:
+        while sum(one.size for one in ordered) > MOST_OF_INCIDENTS:
             taped = [place for place, one in enumerate(ordered) if one.tape]
-            if len(ordered) > 1 and taped and (taped[-1] > 0 or total > MOST_OF_INCIDENTS):
+            if len(ordered) > 1 and taped:
                 oldest = ordered[taped[-1]]
                 brief = replace(oldest.brief, tape_bytes=0)
                 ordered[taped[-1]] = Kept(brief, oldest.packed, b"")
@@ -548,12 +548,6 @@ class BlackBox:
 
 def _moment(time: float, what: What, text: str, gpus: tuple[str, ...]) -> Happening:
     return Happening(round(time, 1), what, clean(text), gpus)
-
-
-def _owner(process: Started) -> str:
-    owner = process.owner
-    pod = "/".join(filter(None, (owner.owner_namespace, owner.owner_pod)))
-    return pod or (f"Slurm job {owner.slurm_job}" if owner.slurm_job else owner.user)
 
 
 def _named(one: OnGpu) -> str:

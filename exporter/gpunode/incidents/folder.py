@@ -64,7 +64,7 @@ class Folder:
 
     def read(self, name: str) -> Incident:
         """An incident. Raises ``OSError`` or ``ValueError``."""
-        return parse(unpacked(self._read(f"{name}{INCIDENT}"), LARGEST))
+        return parse(unpacked(self.packed(name), LARGEST))
 
     def packed(self, name: str) -> bytes:
         """An incident as it is in its file. Raises ``OSError``."""
@@ -149,4 +149,5 @@ def incidents(folder: Folder) -> Iterator[tuple[Incident, bytes, bytes]]:
     """The incidents that can be read, the latest first: each, its file and its tape."""
     for name in folder.names():
         with contextlib.suppress(OSError, ValueError):
-            yield folder.read(name), folder.packed(name), folder.tape(name)
+            packed = folder.packed(name)
+            yield parse(unpacked(packed, LARGEST)), packed, folder.tape(name)

@@ -85,24 +85,23 @@ class Signs:
             return
         grew = [key for key, value in found.items() if value > before.get(key, 0.0)]
         told = {labels[2] for metric, labels in grew if metric is xids.XIDS}
-        labels = {gpu.at: gpu.label for gpu in now.gpus}
         for metric, of in grew:
             if metric is xids.XIDS or (metric is kernel_log.XIDS and of[1] not in told):
                 if not _ends_a_program(of[-1]):
                     continue
                 at = frozenset({(of[0], of[1])}) if metric is xids.XIDS else frozenset[At]()
-                where = f"GPU {labels.get((of[0], of[1]), of[0])}" if at else f"GPU at {of[0]}"
+                where = _called(now, (of[0], of[1])) if at else f"GPU at {of[0]}"
                 yield IncidentSign("xid", f"{where}: XID {_xid(of[-1])}", at)
             elif metric is OOM_KILLS or (metric is kernel_log.EVENTS and of == ("oom_kill",)):
                 yield IncidentSign(
                     "out_of_memory", "A process of this node was killed for memory", _NO_GPU
                 )
             elif metric is MEMORY_EVENTS and of[-1] == "oom_kill":
-                where = f"GPU {labels.get((of[0], of[1]), of[0])}"
+                where = _called(now, (of[0], of[1]))
                 title = f"A process of the job on {where} was killed for memory"
                 yield IncidentSign("out_of_memory", title, frozenset({(of[0], of[1])}))
             elif metric is TORCH_OOMS:
-                where = f"GPU {labels.get((of[0], of[1]), of[0])}"
+                where = _called(now, (of[0], of[1]))
                 title = f"The training on {where} ran out of GPU memory"
                 yield IncidentSign("out_of_memory", title, frozenset({(of[0], of[1])}))
 
@@ -117,18 +116,16 @@ class Signs:
         slow = {at for at in self._kept_up if paces.get(at, 0.0) >= SLOWED}
         self._kept_up = {at for at in self._kept_up if at in paces}
         self._kept_up |= {at for at, pace in paces.items() if pace <= KEPT_UP}
-        labels = {gpu.at: gpu.label for gpu in now.gpus}
         for at in sorted(slow):
-            title = f"The training on GPU {labels.get(at, at[0])} takes {paces[at]:.1f} times its "
+            title = f"The training on {_called(now, at)} takes {paces[at]:.1f} times its "
             yield IncidentSign("slow", f"{title}best step time", frozenset({at}), lasts=True)
         stalled = [of[:2] for (m, of), on in values.items() if m is TRAINING_STALLED and on]
         for gpu, uuid in sorted(set(stalled)):
-            title = f"No step of the training on GPU {labels.get((gpu, uuid), gpu)} ends"
+            title = f"No step of the training on {_called(now, (gpu, uuid))} ends"
             yield IncidentSign("stall", title, frozenset({(gpu, uuid)}), lasts=True)
 
     def _crash_loops(self, readings: Readings, now: NodeStatus) -> Iterator[IncidentSign]:
         moment = readings.clock.monotonic()
-        labels = {gpu.at: gpu.label for gpu in now.gpus}
         for one in readings.details(OwnersDetail):
             at = one.place.gpu, one.place.uuid
             there = {(p.pid, p.start) for p in one.detail.processes}
@@ -142,7 +139,7 @@ class Signs:
                 crashes.append(moment)
                 if len(crashes) == CRASHES and moment - crashes[0] <= CRASHES_WITHIN:
                     times = f"{CRASHES} times within {(moment - crashes[0]) / 60:.0f} min"
-                    title = f"The processes on GPU {labels.get(at, at[0])} ended soon, {times}"
+                    title = f"The processes on {_called(now, at)} ended soon, {times}"
                     crashes.clear()
                     yield IncidentSign("crash_loop", title, frozenset({at}))
 
@@ -156,6 +153,11 @@ def processes_on(readings: Readings) -> dict[At, tuple[Started, ...]]:
         (one.place.gpu, one.place.uuid): one.detail.processes
         for one in readings.details(OwnersDetail)
     }
+
+
+def _called(now: NodeStatus, at: At) -> str:
+    """A GPU in words, by its label or else its index."""
+    return f"GPU {next((gpu.label for gpu in now.gpus if gpu.at == at), at[0])}"
 
 
 def _ends_a_program(xid: str) -> bool:

@@ -21,7 +21,7 @@ from gpunode.driver.driver import DriverError
 from gpunode.node.datagram_socket import Datagram
 from gpunode.node.node import Clock, NotRecorded
 from gpunode.node.stacks import ProcessStacks
-from gpunode.node.tape import CALLS, FORMAT, NODE_CALLS
+from gpunode.node.tape import CALLS, FORMAT, NODE_CALLS, failure
 
 CHUNK = 256 << 10
 """Characters of a chunk before it is compressed, which takes a millisecond or two."""
@@ -121,11 +121,8 @@ class RollingTape:
             answer = ask()
         except NotRecorded:
             raise
-        except DriverError as error:
-            self._note(of, call, Failed({"error": type(error).__name__, "message": str(error)}))
-            raise
-        except OSError as error:
-            self._note(of, call, Failed({"errno": error.errno}))
+        except (DriverError, OSError) as error:
+            self._note(of, call, Failed(failure(error)))
             raise
         self._note(of, call, answer)
         return answer

@@ -121,6 +121,13 @@ CALLS: dict[str, TypeAdapter[Any]] = {
 ERRORS = {kind.__name__: kind for kind in (DriverError, Unsupported, DriverUnavailable)}
 
 
+def failure(error: DriverError | OSError) -> dict[str, Any]:
+    """An error in place of an answer, as a line of a tape has it."""
+    if isinstance(error, DriverError):
+        return {"error": type(error).__name__, "message": str(error)}
+    return {"errno": error.errno}
+
+
 class TapeError(Exception):
     """A tape cannot be played; ``str()`` names the file, the line and the problem."""
 
@@ -144,11 +151,8 @@ class TapeWriter:
         question = {"of": of, "call": call}
         try:
             answer = ask()
-        except DriverError as error:
-            self._note({**question, "error": type(error).__name__, "message": str(error)})
-            raise
-        except OSError as error:
-            self._note({**question, "errno": error.errno})
+        except (DriverError, OSError) as error:
+            self._note({**question, **failure(error)})
             raise
         self._note({**question, "answer": CALLS[call].dump_python(answer, mode="json")})
         return answer

@@ -105,4 +105,4 @@ def _share(logarithm: float) -> str:
 
 
 def _signed(logarithm: float) -> str:
-    return f"{math.expm1(logarithm):+.1%}".replace("%", "\u202f%")
+    return f"{'-' if logarithm < 0 else '+'}{_share(logarithm)}"

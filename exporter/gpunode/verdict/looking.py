@@ -109,7 +109,7 @@ class Looking:
                         process.pid,
                         process.start,
                         process.rank,
-                        _owner(process),
+                        process.owner.in_short(),
                         gpus is waiting,
                         time,
                         stacks,
@@ -159,9 +159,3 @@ def _processes(gpus: Iterable[At], owners: dict[At, OwnersDetail]) -> Iterator[t
     for at in gpus:
         for process in owners[at].processes[:1] if at in owners else ():
             yield at, process
-
-
-def _owner(process: Started) -> str:
-    owner = process.owner
-    pod = "/".join(filter(None, (owner.owner_namespace, owner.owner_pod)))
-    return pod or (f"Slurm job {owner.slurm_job}" if owner.slurm_job else owner.user)

@@ -97,9 +97,9 @@ def incidents(readings: Readings) -> tuple[Kept, ...]:
 
 def incident(readings: Readings, wanted: str) -> Kept:
     """One of them. Raises ``HTTPException``."""
-    for one in incidents(readings):
-        if one.brief.id == wanted:
-            return one
+    for one in readings.details(BlackBox):
+        if found := one.detail.find(wanted):
+            return found
     raise HTTPException(404, "no such incident is kept in memory; see /api/v1/incidents")
 
 
