@@ -4,25 +4,39 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test attacks integration tools lint bench golden docs alerts xids dashboards dashboards-data story pictures report-data report-pictures page fuzz incidents scenarios monitoring kubernetes chart chart-oldest chart-files fleet podresources lock image release release-image release-index release-dry-run clean
+.PHONY: demo test quick attacks integration nightly tools lint bench golden docs alerts xids dashboards dashboards-data story pictures report-data report-pictures page terminal-pictures fuzz incidents scenarios monitoring kubernetes chart chart-oldest chart-files fleet podresources lock image release release-image release-index release-dry-run clean
 
 $(INSTALLED): pyproject.toml
+	@echo "Setting up $(VENV) with what tests need, which takes a minute or two."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
 	touch $@
 
-demo: $(INSTALLED)  ## play the recorded incidents, no GPU needed
-	$(BIN)/gpunode demo $(DEMO)
+RUNS := $(VENV)/runs
+$(RUNS): pyproject.toml
+	@echo "Setting up $(VENV), which takes half a minute."
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[exporter]'
+	touch $@
 
-# Each test is in one of three groups: tests/test_groups.py.
-test: $(INSTALLED) lint tools  ## every quick check; the last line says which could not run
-	$(BIN)/pytest -n auto -m "not attack and not integration"
+# Ctrl-C is how it is ended.
+demo: $(if $(wildcard $(INSTALLED)),$(INSTALLED),$(RUNS))  ## play the recorded incidents, no GPU needed
+	@trap : INT; $(BIN)/gpunode demo $(DEMO) || test $$? -eq 130
+
+# Each test is in one of four groups: tests/test_groups.py.
+test: lint quick  ## every quick check; the last line says which could not run
+
+quick: $(INSTALLED) tools  ## the same without lint, which takes Python 3.11, as do tests of the dashboards
+	$(BIN)/pytest -n auto -o faulthandler_timeout=600 -m "not attack and not integration and not nightly"
 
 attacks: $(INSTALLED)  ## attack, starve and time daemons and parsers: on a machine with nothing else to do
-	$(BIN)/pytest -n auto -m "attack"
+	$(BIN)/pytest -n auto -m "attack and not nightly"
 
 integration: $(INSTALLED) tools  ## the page in Chromium, the image, a Kubernetes control plane, incidents through Prometheus
-	$(BIN)/pytest -n auto -m "integration and not attack"
+	$(BIN)/pytest -n auto --dist=loadfile --no-loadscope-reorder --max-worker-restart=1 -m "integration and not attack and not nightly"
+
+nightly: $(INSTALLED) tools  ## what no commit waits for: the rest of each sweep
+	$(BIN)/pytest -n auto -o faulthandler_timeout=3600 -m "nightly"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -61,6 +75,9 @@ chart: $(INSTALLED) kubernetes  ## test the Helm chart with Helm and a real Kube
 
 page: $(INSTALLED)  ## take the pictures of docs/page.md, with Chromium
 	$(BIN)/python -m tests.export.page.pictures
+
+terminal-pictures: $(INSTALLED)  ## take the pictures of docs/tour.md, with Chromium
+	$(BIN)/python -m tests.cli.pictures
 
 dashboards-data: $(INSTALLED) monitoring  ## a Prometheus on port 9090 with incidents for the dashboards
 	$(BIN)/python -m tests.bench.dashboards --stay --port 9090

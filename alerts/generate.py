@@ -68,9 +68,9 @@ def in_documents(setting: Setting) -> str:
     return written(setting.unit, setting.figure) if setting.unit else str(setting.value)
 
 
-def lasting(tier: Tier) -> str:
+def lasting(tier: Tier, word: str = "for") -> str:
     """How long the condition must last, in words."""
-    return f"for {tier.after}" if minutes(tier.after) else "at once"
+    return f"{word} {tier.after}" if minutes(tier.after) else "at once"
 
 
 def behind(record: str) -> str:
@@ -81,7 +81,9 @@ def behind(record: str) -> str:
 
 def blocks(row: Threshold, language: str = "en") -> dict[str, str]:
     """The generated blocks of a runbook: the alert in short, its rule, and XIDs if it has them."""
-    tiers = [f"- **{tier.severity}**: {when(row, tier)}, {lasting(tier)}" for tier in row.tiers]
+    tiers = [
+        f"- **{tier.severity}** {lasting(tier, 'after')}: {when(row, tier)}" for tier in row.tiers
+    ]
     asked = dict.fromkeys(tier.record or row.record for tier in row.tiers)
     return {
         "alert": "\n".join(

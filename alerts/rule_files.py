@@ -15,7 +15,7 @@ from alerts.figures import FORMATS, MORE_OR_LESS, OF_SETTINGS
 from alerts.model import AT_ONCE, IDENTITY, Interval, Record, Scope, Threshold, Tier, seconds
 from alerts.promql import JOB, NO_NAMESPACE, NODE
 from alerts.recording import OF_CLUSTERS, OF_NODES, RECORDS, losses
-from alerts.settings import GRAFANA_URL, RUNBOOKS_URL, SETTINGS, Setting
+from alerts.settings import GRAFANA_URL, NODE_URL, RUNBOOKS_URL, SETTINGS, Setting
 from alerts.thresholds.table import THRESHOLDS
 from gpunode.rules.document import Document, Group, Rule
 from gpunode.rules.render import rendered, with_values
@@ -113,7 +113,10 @@ ITS_INCIDENT = _ask(
     _list(
         "Kept:",
         "{{ .Labels.incident }} on {{ .Labels.instance }}"
-        "{{ with .Labels.where }} ({{ . }}){{ end }}",
+        "{{ with .Labels.where }} ({{ . }}){{ end }}"
+        f'{{{{ if "{NODE_URL}" }}}}: '
+        f'{{{{ reReplaceAll "INSTANCE" .Labels.instance "{NODE_URL}" }}}}'
+        "/api/v1/incidents/{{ .Labels.incident }}{{ end }}",
     ),
     3,
 )

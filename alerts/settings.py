@@ -53,6 +53,12 @@ GRAFANA_URL = Setting(
     "",
     "Address of Grafana, such as https://grafana.example.org, to which alerts lead.",
 )
+NODE_URL = Setting(
+    "node_url",
+    "",
+    "Address of a node's daemon, in which INSTANCE stands for the label of the node, such as "
+    "https://INSTANCE; alerts then lead to what it has kept of an incident.",
+)
 RUNBOOKS_URL = Setting(
     "runbooks_url",
     "https://github.com/gpunode/gpunode/blob/main/alerts/runbooks",
@@ -147,6 +153,13 @@ BLOCKED_FROM = Setting(
     10,
     "Seconds of waiting after which a GPU is blocked, not only between two steps.",
     "seconds",
+)
+BLOCKED_SHARE = Setting(
+    "blocked_share",
+    0.9,
+    "Above this share of five minutes in a collective, a GPU that does not work is blocked, though "
+    "tiny kernels break each wait.",
+    "percent",
 )
 STALLED_FROM = Setting(
     "stalled_from",

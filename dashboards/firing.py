@@ -165,9 +165,9 @@ def alerts_of_job(title: str, selection: Selection, among: Query) -> Panel:
         "What notified somebody of the job, of its nodes, or of what holds it up, in the time that "
         f"is shown? Of more than {OF_JOB} alerts, the newest are listed.",
         {"Since": (Query(f"topk({OF_JOB}, {rows})"), "dateTimeFromNow")},
-        names={"severity": "Severity", "alertname": "Alert", "state": "Now", "place": "Place"},
+        names={"severity": "Level", "alertname": "Alert", "state": "Now", "place": "Place"},
         sort_by="Since",
-        grouped_by="Severity",
+        grouped_by="Level",
         nothing=NOTHING_WRONG,
         among=among,
         carried=("to_node", "in_node"),
@@ -175,7 +175,7 @@ def alerts_of_job(title: str, selection: Selection, among: Query) -> Panel:
             "Alert": f'{RUNBOOKS_URL.value}/${{__data.fields["alertname"]}}.md',
             "Place": address("to_node", cluster="cluster", node="in_node"),
         },
-        values={"Severity": palette.SEVERITIES},
+        values={"Level": palette.SEVERITIES},
     )
 
 
@@ -199,21 +199,21 @@ def alerts(title: str, selection: Selection, among: Query) -> Panel:
     return rows_of(
         title,
         "What has notified somebody, how many GPUs does it harm, and since when? Each page has a "
-        "row. Of the tickets of an alert, only the one that harms most has a row, and Alerts is "
+        "row. Of the tickets of an alert, only the one that harms most has a row, and # is "
         "how many fire. Alerts about hardware have no namespace, and are always there.",
         {
             name: (Query(selected(_leading(text), selection)), unit)
             for name, (text, unit) in columns.items()
         },
         names={
-            "severity": "Severity",
+            "severity": "Level",
             "alertname": "Alert",
-            "alerts": "Alerts",
+            "alerts": "#",
             "its_job": "Job",
             "place": "Place",
         },
         sort_by="GPUs",
-        grouped_by="Severity",
+        grouped_by="Level",
         nothing=NOTHING_WRONG,
         among=among,
         carried=(*BOARDS, *SELECTS),
@@ -222,6 +222,6 @@ def alerts(title: str, selection: Selection, among: Query) -> Panel:
             "Job": address("to_job", cluster="cluster", namespace="of_namespace", job="in_job"),
             "Place": address("to_node", cluster="cluster", node="in_node"),
         },
-        values={"Severity": palette.SEVERITIES},
+        values={"Level": palette.SEVERITIES},
         meanings={"GPUs": {NOT_KNOWN: ABSENT}},
     )

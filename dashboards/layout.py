@@ -23,7 +23,7 @@ from grafana_foundation_sdk.models.dashboard import (
 
 from alerts.thresholds.table import THRESHOLDS
 from dashboards.panels import DATASOURCE, LINKED
-from dashboards.queries import Selection
+from dashboards.queries import OWNERS, Selection, chosen, selected
 from gpunode.export import palette
 
 TAG = "gpunode"
@@ -147,17 +147,23 @@ def firing(severity: str, selection: Selection) -> AnnotationQuery:
     A mark for the whole time would hide the graph.
 
     An alert about a whole job names no node, and one about hardware no job; so an absent label
-    matches every selection.
+    matches every selection. Where nodes are selected, a job must be on one of them.
     """
-    matchers = "".join(f',{label}=~"${{{name}:regex}}|"' for label, name in selection.items())
+    of = f'severity="{severity}",group=~"{GROUPS}"'
+    matchers = "".join(f',{label}=~"{chosen(name)}|"' for label, name in selection.items())
+    began = f"ALERTS_FOR_STATE{{{of}{matchers}}}"
+    if "instance" in selection:
+        of_jobs = f'ALERTS_FOR_STATE{{{of},cluster=~"$cluster|",instance="",workload!=""}}'
+        here = selected(OWNERS, selection)
+        by = "cluster, owner_namespace, workload"
+        began = f"({began} unless ({of_jobs} unless on ({by}) {here}))"
     return AnnotationQuery(
         name="pages" if severity == "page" else f"{severity}s",
         datasource=DATASOURCE,
         enable=severity == "page",
         hide=False,
         icon_color=palette.SEVERITIES[severity],
-        expr=f'1000 * (ALERTS_FOR_STATE{{severity="{severity}",group=~"{GROUPS}"{matchers}}} '
-        'and ignoring (alertstate) ALERTS{alertstate="firing"})',
+        expr=f'1000 * ({began} and ignoring (alertstate) ALERTS{{alertstate="firing"}})',
         step="60s",
         title_format="{{alertname}}",
         text_format="{{owner_namespace}} {{workload}} {{instance}} {{filesystem}} {{fault}}",

@@ -5,6 +5,7 @@ Only panels that every Grafana from 10 on has. A panel's place and number come f
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -87,26 +88,41 @@ SAYS_NONE = " or on () label_replace(NaN * "
 """How the part of a table's query begins that makes the row which says that nothing is wrong. A
 text for an empty table would say so, too, where the query failed or nothing was seen."""
 
+ZERO_OF = " or on () label_replace(0 * "
+"""How the part of a graph's query begins that draws a line at 0 where nothing is wrong."""
+
 RANGE = "[$__range:$__rate_interval] @ end()"
 
 XIDS = {str(code.number): code.summary for code in CODES.values() if code.models}
 """What tables show for an XID."""
 
-NARROW = {"Cluster": 75, "GPU": 50, "Severity": 75, "Alerts": 62}
+NARROW = {"Cluster": 75, "GPU": 50, "Level": 61, "#": 50}
 """Pixels of columns whose words are short."""
 
-LONG = {"Cause": 160, "Verdict": 160}
+LONG = {
+    **dict.fromkeys(("Cause", "Verdict"), 160),
+    "Alert": 120,
+    "Job": 120,
+    "Waited for": 98,
+    **dict.fromkeys(("Model", "Serial number", "PCI address"), 112),
+}
 """Pixels that columns with long words have at least."""
 
-OF_UNITS = {"dateTimeFromNow": 116, "dateTimeAsLocal": 150, "s": 100}
+OF_UNITS = {"dateTimeFromNow": 116, "dateTimeAsLocal": 180, "s": 100}
 """Pixels of columns of figures, where 52 are not enough."""
 
 SHARE = "percentunit"
-DECIMALS = {SHARE: 1, "none": 0}
+WHOLE = "locale"
+"""Whole numbers with a mark between the thousands."""
+
+DECIMALS = {SHARE: 1, "none": 0, WHOLE: 0}
 """Of figures and of tables by unit. Without, Grafana shows 1.000 beside 1.00."""
 
 OF_CELLS = {**DECIMALS, "s": 1}
 """Of tables: a cell is too narrow for "1.68 mins", whose beginning would be cut off."""
+
+NAME = 12
+"""Pixels of the name beside a figure; Grafana would make it as small as the figure leaves room."""
 
 Colours = Mapping[str, str]
 NO_COLOUR = "transparent"
@@ -119,19 +135,19 @@ def lines(
     unit: str,
     *,
     needs: str = "",
-    nothing: str = "",
+    among: Query | None = None,
     limit: Limit | None = None,
     colours: Colours | None = None,
     highest: float | None = None,
 ) -> Panel:
-    """Series over time."""
+    """Series over time; a line at 0 where there are none, but only if ``among`` finds something."""
     return _graph(
         title,
         description,
-        queries,
+        [_or_zero(query, among) for query in queries] if among else queries,
         unit,
         needs=needs,
-        nothing=nothing,
+        about=[query.expression for query in queries],
         limit=limit,
         colours=colours,
         highest=highest,
@@ -168,7 +184,7 @@ def _graph(
     unit: str,
     *,
     needs: str,
-    nothing: str = "",
+    about: Sequence[str] = (),
     limit: Limit | None = None,
     colours: Colours | None,
     highest: float | None,
@@ -214,7 +230,7 @@ def _graph(
         limit,
         options,
         custom,
-        nothing=nothing,
+        about=about,
     )
     defaults = _defaults(panel)
     defaults.max_val = highest
@@ -252,6 +268,7 @@ def figure(
         text_mode=text.VALUE_AND_NAME if named or len(queries) > 1 else text.VALUE,
         reduce_options=common.ReduceDataOptions(values=False, calcs=["lastNotNull"], fields=""),
         orientation=common.VizOrientation.AUTO,
+        text=common.VizTextDisplayOptions(title_size=NAME) if named else None,
     )
     # A figure is as large as its panel allows, and the description says the rest.
     short = nothing or (f"Needs {needs.split(':')[0]}" if needs else "")
@@ -305,17 +322,13 @@ def bars(
         text=common.VizTextDisplayOptions(title_size=13, value_size=13),
         orientation=common.VizOrientation.HORIZONTAL,
         reduce_options=common.ReduceDataOptions(values=False, calcs=["lastNotNull"], fields=""),
-        legend=common.VizLegendOptions(
-            display_mode=common.LegendDisplayMode.LIST,
-            placement=common.LegendPlacement.BOTTOM,
-            show_legend=False,
-            calcs=[],
-        ),
     )
     panel = _panel(
         "bargauge", title, description, queries, unit, needs, limit, options, None, instant=True
     )
     _defaults(panel).min_val = 0
+    if unit == WHOLE:
+        _defaults(panel).decimals = DECIMALS[unit]
     _coloured(panel, colours or {})
     return panel
 
@@ -451,14 +464,19 @@ def rows_of(
         show_header=True,
         cell_height=common.TableCellHeight.SM,
         sort_by=[*grouping, common.TableSortByFieldState(display_name=sort_by, desc=True)],
-        footer=common.TableFooterOptions(show=False, reducer=["sum"], count_rows=False),
     )
     hidden = [f for f, _ in LINKED.values() if any(f'["{f}"]' in u for u in (links or {}).values())]
     queries = [_linked(query, hidden) for query, _ in columns.values()]
     about = [query.expression for query in queries]
     if among:
         queries[0] = _or_says(queries[0], _saying(names, links or {}), nothing, among)
-    custom = {"align": "auto", "filterable": False, "inspect": False, "minWidth": 50}
+    custom = {
+        "align": "auto",
+        "cellOptions": {"type": "auto"},
+        "filterable": False,
+        "inspect": False,
+        "minWidth": 50,
+    }
     panel = _panel(
         "table",
         title,
@@ -497,10 +515,9 @@ def rows_of(
         ),
     ]
     # A cell without a value would say what an empty table says.
-    absent: list[ValueMap | SpecialValueMap] = [
-        _shown_as(match, ABSENT)
-        for match in (SpecialValueMatch.NULL_AND_NAN, SpecialValueMatch.EMPTY)
-    ]
+    nowhere = (SpecialValueMatch.NULL_AND_NAN, SpecialValueMatch.EMPTY)
+    absent: list[ValueMap | SpecialValueMap] = [_shown_as(match, ABSENT) for match in nowhere]
+    uncoloured = [_shown_as(match, ABSENT, NO_COLOUR) for match in nowhere]
     _defaults(panel).mappings = [*absent]
     for column, unit in ((column, unit) for column, (_, unit) in columns.items() if column):
         width = max(OF_UNITS.get(unit, 52), 26 + 7 * len(column))
@@ -524,16 +541,17 @@ def rows_of(
         }
         _override(panel, column, mappings=[ValueMap(options=shown_for), *absent])
     for column, colours in (values or {}).items():
+        plain = {nothing: NO_COLOUR} if nothing else {}
         mapping = ValueMap(
             options={
                 name: ValueMappingResult(text=name, color=colour, index=at)
-                for at, (name, colour) in enumerate(colours.items())
+                for at, (name, colour) in enumerate({**colours, **plain}.items())
             }
         )
         _override(
             panel,
             column,
-            mappings=[mapping],
+            mappings=[mapping, *uncoloured],
             **{"custom.cellOptions": {"type": "color-background", "mode": "basic"}},
         )
     return panel
@@ -609,6 +627,13 @@ def _panel(
             overrides=[],
         ),
     )
+
+
+def _or_zero(query: Query, among: Query) -> Query:
+    """A line at 0, whose name is none, where nothing is found among what there is."""
+    label, *_ = re.findall(r"{{(\w+)}}", query.legend)
+    named = f'{ZERO_OF}({among.expression}), "{label}", "none", "", "")'
+    return replace(query, expression=f"({query.expression}){named}")
 
 
 def _linked(query: Query, fields: Sequence[str]) -> Query:

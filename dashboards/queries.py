@@ -21,6 +21,9 @@ https://grafana.com/docs/grafana/latest/datasources/prometheus/template-variable
 LOST = 'state!~"compute|memory|free"'
 """The time of the GPUs that jobs hold in which they do not work."""
 
+OWNERS = "gpu:gpunode_gpu_owner:workload"
+"""Who holds each GPU, and for which job."""
+
 Selection = Mapping[str, str]
 """What a dashboard has selected: the name of a variable by the label that it selects."""
 

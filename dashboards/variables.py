@@ -13,10 +13,9 @@ from grafana_foundation_sdk.models.dashboard import (
 
 from alerts.promql import NO_NAMESPACE
 from dashboards.panels import DATASOURCE
-from dashboards.queries import LOST, chosen
+from dashboards.queries import LOST, OWNERS, chosen
 
 INFO = "gpunode_gpu_info"
-OWNERS = "gpu:gpunode_gpu_owner:workload"
 
 IN_NAMESPACE = f'owner_namespace=~"{chosen("namespace")}"'
 OF_JOBS = f'cluster=~"$cluster",{IN_NAMESPACE},workload!=""'

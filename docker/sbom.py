@@ -1,7 +1,8 @@
 """Writes what an image contains, as CycloneDX: ``sbom.py PACKAGES BASE``.
 
 PACKAGES is a folder of Python packages, BASE the root of a Debian or distroless image. It fails
-where BASE does not say that it has the C library or Python: then it may not say the rest either.
+where BASE does not say that it has the C library or Python, for then it may not say the rest
+either, or which release it is of, for scanners then find no vulnerability of its packages.
 https://cyclonedx.org/docs/1.6/json/
 """
 
@@ -11,6 +12,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from email.parser import HeaderParser
 from importlib.metadata import distributions
 from pathlib import Path
@@ -19,10 +21,16 @@ from urllib.parse import quote
 EVERY_BASE = {"the C library": r"libc6", "Python": r"(lib)?python3\.\d+(-minimal|-stdlib)?"}
 """The packages of Debian without which nothing here runs."""
 
+SOURCE = re.compile(r"(\S+)(?: \((\S+)\))?")
+"""https://www.debian.org/doc/debian-policy/ch-controlfields.html#source"""
 
-def component(kind: str, name: str, version: str, licence: str = "") -> dict[str, object]:
+
+def component(
+    kind: str, name: str, version: str, licence: str = "", **qualifiers: str
+) -> dict[str, object]:
     """A package with its address in the form https://github.com/package-url/purl-spec."""
-    purl = f"pkg:{kind}/{quote(name)}@{quote(version, safe='')}"
+    more = "&".join(f"{key}={quote(value, safe='')}" for key, value in sorted(qualifiers.items()))
+    purl = f"pkg:{kind}/{quote(name)}@{quote(version, safe='')}{more and '?'}{more}"
     found: dict[str, object] = {
         "type": "library",
         "bom-ref": purl,
@@ -44,15 +52,48 @@ def python_packages(folder: Path) -> Iterator[dict[str, object]]:
         yield component("pypi", name, package.version, licence.partition("\n")[0])
 
 
-def debian_packages(root: Path) -> Iterator[dict[str, object]]:
-    """Every package that dpkg knows of; distroless images have a file for each."""
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A distribution, such as debian, and its version, such as 13; empty where it says none."""
+
+    name: str
+    version: str
+
+    def component(self) -> dict[str, object]:
+        """The distribution itself."""
+        kind, named = "operating-system", f"{self.name}-{self.version}"
+        return {"type": kind, "bom-ref": named, "name": self.name, "version": self.version}
+
+
+def release(root: Path) -> Release:
+    """Which release a root is of.
+
+    https://www.freedesktop.org/software/systemd/man/latest/os-release.html
+    """
+    path = root / "usr/lib/os-release"
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    said = dict(re.findall(r'^(ID|VERSION_ID)="?([^"\n]*)"?$', text, re.MULTILINE))
+    return Release(said.get("ID", ""), said.get("VERSION_ID", ""))
+
+
+def debian_packages(root: Path, of: Release) -> Iterator[dict[str, object]]:
+    """Every package that dpkg knows of; distroless images have a file for each.
+
+    Vulnerabilities are listed by the release and by the source package, which ``distro`` and
+    ``upstream`` name: https://github.com/anchore/grype/blob/main/grype/pkg/purl_provider.go
+    """
     for path in (root / "var/lib/dpkg/status", *sorted(root.glob("var/lib/dpkg/status.d/*"))):
         if not path.is_file() or path.suffix == ".md5sums":
             continue
         for paragraph in path.read_text(encoding="utf-8").split("\n\n"):
             about = HeaderParser().parsestr(paragraph)
             if about["Package"]:
-                yield component("deb/debian", about["Package"], about["Version"])
+                qualifiers = {"distro": f"{of.name}-{of.version}"}
+                # A name, and a version in brackets where it is not that of the package.
+                if found := SOURCE.fullmatch(about["Source"] or ""):
+                    qualifiers["upstream"] = "@".join(filter(None, found.groups()))
+                name, version = about["Package"], about["Version"]
+                yield component(f"deb/{of.name}", name, version, **qualifiers)
 
 
 def version(folder: Path) -> str:
@@ -76,13 +117,19 @@ def bom(packages: Path, base: Path) -> dict[str, object]:
 
     Raises ``ValueError`` where the base does not say what it consists of.
     """
-    of_base = list(debian_packages(base))
+    of = release(base)
+    of_base = list(debian_packages(base, of))
     if lacking := without(of_base):
         raise ValueError(
             f"{' and '.join(lacking)}: not in {base}/var/lib/dpkg; "
             "BASE must be an image of Debian or distroless that lists its packages"
         )
-    components = [*python_packages(packages), *of_base]
+    if not (of.name and of.version):
+        raise ValueError(
+            f"the release: not in {base}/usr/lib/os-release, so that no scanner could tell which "
+            "vulnerabilities its packages have"
+        )
+    components = [of.component(), *python_packages(packages), *of_base]
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
@@ -93,7 +140,7 @@ def bom(packages: Path, base: Path) -> dict[str, object]:
                 "type": "application",
             }
         },
-        "components": sorted(components, key=lambda found: str(found["purl"])),
+        "components": sorted(components, key=lambda found: str(found["bom-ref"])),
     }
 
 

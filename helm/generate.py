@@ -20,7 +20,7 @@ from alerts.generate import SHIPPED
 from alerts.model import Threshold
 from alerts.settings import RUNBOOKS_URL, SETTINGS
 from alerts.thresholds.table import THRESHOLDS
-from dashboards import generate as dashboards
+from dashboards import FOLDER as DASHBOARDS
 from gpunode.cli.platforms import PLATFORMS
 from gpunode.config import RunSettings, leaves
 from gpunode.rules.changes import DURATION, NAME_OF_SEVERITY
@@ -38,24 +38,60 @@ OF_THE_CHART = {
 REFUSED = {
     "arguments": "every metric is exported; drop some with monitor.metricRelabelings",
     "autoscaling": "there is one pod on each node; see verticalPodAutoscaler",
+    "basicAuth": "users are in the web.yml of webConfigSecret",
+    "configmaps": "see extraVolumes and extraVolumeMounts",
+    "containerSecurityContext": "see securityContext; that of the pod is podSecurityContext",
+    "customMetrics": "every metric is exported; drop some with monitor.metricRelabelings",
+    "daemonsetAnnotations": "see daemonSetAnnotations",
+    "dcgmExporter": "this is no part of the GPU operator; see compat",
+    "driver.enabled": "the chart installs no driver; see platform and driver.library",
+    "env": "see extraEnv, a list",
+    "extraConfigMapVolumes": "see extraVolumes",
+    "extraHostVolumeMounts": "see extraVolumes and extraVolumeMounts",
+    "extraHostVolumes": "see extraVolumes; for the driver, platform or driver.library",
     "hostPID": "it comes with the profiles jobs and network, which need it",
+    "hostRootFsMount": "see hostRoot",
+    "image.registry": "it is the beginning of image.repository; see also global.imageRegistry",
     "ingress": "each node is a target of its own; Prometheus scrapes the pods",
+    "internalTrafficPolicy": "see service.internalTrafficPolicy",
+    "kubeRBACProxy": "see extraContainers, and the example kube-rbac-proxy-values.yaml",
+    "kubernetesDRA": "the kubelet tells of claims as well; see the profile pods",
+    "mapPodsMetrics": "see the profile pods",
+    "monitor.additionalLabels": "see monitor.labels",
     "monitor.bearerTokenFile": (
         "the Prometheus Operator deprecates it; name a Secret in monitor.authorization, or a file "
         "in monitor.endpoint with monitor.kind ServiceMonitor"
     ),
+    "monitor.bearerTokenSecret": "the Prometheus Operator deprecates it; see monitor.authorization",
     "monitor.jobLabel": (
         'the rules select job="gpunode"; set another with monitor.relabelings, and '
         "rules.settings.scrape_jobs to it"
     ),
-    "persistence": "the daemon keeps nothing",
+    "monitor.targetLabels": "see monitor.podTargetLabels",
+    "persistence": "see incidents.volume; the daemon keeps nothing else",
     "podDisruptionBudget": "a drain leaves the pods of a DaemonSet alone",
     "podMonitor": "see monitor",
+    "prometheus": "see monitor and rules",
     "prometheusRule": "see rules",
     "rbac": "the daemon never asks the API server, so it needs no rights there",
+    "releaseLabel": "see monitor.labels and rules.labels",
     "replicaCount": "there is one pod on each node",
+    "rollingUpdate": "see updateStrategy",
+    "rules.additionalLabels": "see rules.labels",
+    "secrets": "see extraVolumes and extraVolumeMounts",
+    "service.address": "see port",
+    "service.clusterIP": "see service.type",
+    "service.enable": "see service.enabled",
     "service.port": "see port",
+    "service.portName": "see monitor.port",
+    "service.targetPort": "see port, and monitor.port for a proxy",
+    "serviceAccount.automountServiceAccountToken": "the daemon never asks the API server",
     "serviceMonitor": "see monitor, with monitor.kind ServiceMonitor",
+    "sidecars": "see extraContainers",
+    "startupProbe": "the daemon answers within seconds; see livenessProbe",
+    "tlsServerConfig": "certificates are in webConfigSecret",
+    "toolkit": "this is no part of the GPU operator; see runtimeClassName",
+    "topologySpreadConstraints": "there is one pod on each node",
     "updateStrategy.rollingUpdate.maxSurge": (
         "two daemons on a node would be one target, and only one has the socket of jobs"
     ),
@@ -310,7 +346,7 @@ def files() -> dict[Path, str]:
         },
         **{
             CHART / "files" / "dashboards" / path.name: path.read_text()
-            for path in sorted(dashboards.FOLDER.glob("*.json"))
+            for path in sorted(DASHBOARDS.glob("*.json"))
         },
         CHART / "values.schema.json": json.dumps(schema(), indent=2, ensure_ascii=False) + "\n",
         CHART / "files" / "platforms.yaml": platforms(),

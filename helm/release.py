@@ -24,7 +24,10 @@ from pathlib import Path
 
 REPOSITORY = "https://github.com/gpunode/gpunode"
 RAW = "https://raw.githubusercontent.com/gpunode/gpunode"
-TAG = re.compile(r"v(\d+\.\d+\.\d+)")
+NUMBER = "(?:0|[1-9][0-9]*)"
+TAG = re.compile(rf"v({NUMBER}[.]{NUMBER}[.]{NUMBER})")
+"""The three numbers of https://semver.org, as Helm asks for them."""
+
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 KUBERNETES = "--kube-version=1.31.0"
 """The oldest version that knows all that a release's manifests use; the chart asks the cluster."""
@@ -34,7 +37,10 @@ PROFILES = ("restricted", "node", "pods", "jobs", "network")
 PROGRAM = "exporter/gpunode/__init__.py"
 CHART = "helm/gpunode/Chart.yaml"
 CHANGELOG = "CHANGELOG.md"
+README_OF_CHART = "helm/gpunode/README.md"
+TESTED = "docs/kubernetes.md"
 UNRELEASED = "## [Unreleased]\n"
+IMAGE = r"ghcr\.io/gpunode/gpunode:(\S+)"
 UNTIL = re.compile(r"<!-- until the first release -->\n.*?<!-- end -->\n+", re.DOTALL)
 """What a document says while there is nothing to install."""
 
@@ -58,6 +64,7 @@ def named(root: Path) -> dict[str, str]:
         f"version in {CHART}": _first(r"^version: (\S+)$", chart),
         f"appVersion in {CHART}": _first(r"^appVersion: (\S+)$", chart),
         f"the latest release in {CHANGELOG}": released,
+        f"image in {README_OF_CHART}": _first(IMAGE, _read(root, README_OF_CHART)),
     }
 
 
@@ -71,9 +78,18 @@ def check(root: Path, tag: str) -> str:
         for place, version in named(root).items()
         if version != found[1]
     ]
-    _, _, after = _read(root, CHANGELOG).partition(UNRELEASED)
-    if after.partition("\n## ")[0].strip():
+    _, heading, after = _read(root, CHANGELOG).partition(f"\n{UNRELEASED}")
+    if not heading:
+        wrong.append(f"{CHANGELOG}: it has no line {UNRELEASED.strip()}")
+    elif after.partition("\n## ")[0].strip():
         wrong.append(f"{CHANGELOG}: there are entries under Unreleased")
+    if not wrong and not notes(root, found[1]).strip():
+        wrong.append(f"{CHANGELOG}: it says nothing of {found[1]}")
+    wrong += [
+        f"{path.relative_to(root)}: it says that there is no release"
+        for path in _documents(root)
+        if UNTIL.search(path.read_text(encoding="utf-8"))
+    ]
     if wrong:
         raise Refused(f"{tag} does not agree with the files: {'; '.join(wrong)}")
     return found[1]
@@ -90,7 +106,8 @@ def prepare(root: Path, version: str, date: str) -> None:
     _rewrite(root / CHART, r"^(version|appVersion): \S+$", rf"\1: {version}")
     heading = rf"{re.escape(UNRELEASED)}(\nTo become \S+\n)?"
     _rewrite(root / CHANGELOG, heading, f"{UNRELEASED}\n## [{version}] - {date}\n")
-    for path in (root / "README.md", root / "helm/gpunode/README.md", *root.glob("docs/*.md")):
+    _rewrite(root / README_OF_CHART, IMAGE, f"ghcr.io/gpunode/gpunode:{version}")
+    for path in _documents(root):
         path.write_text(UNTIL.sub("", path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
@@ -98,6 +115,26 @@ def notes(root: Path, version: str) -> str:
     """What the changelog says of a version."""
     _, _, after = _read(root, CHANGELOG).partition(f"## [{version}] - ")
     return after.partition("\n")[2].partition("\n## ")[0].strip() + "\n"
+
+
+def tested(root: Path, version: str) -> str:
+    """Which versions of what else a version was run with; its links lead there from anywhere."""
+    _, _, after = _read(root, TESTED).partition("\n## How this is tested\n")
+
+    def absolute(found: re.Match[str]) -> str:
+        path = os.path.normpath(f"{os.path.dirname(TESTED)}/{found[1]}")
+        return f"]({REPOSITORY}/blob/v{version}/{path})"
+
+    said = re.sub(r"\]\((?!https?:)([^)]+)\)", absolute, after.partition("\n## ")[0].strip())
+    return f"### How this was tested\n\n{said}\n"
+
+
+def _documents(root: Path) -> Iterator[Path]:
+    yield from sorted(
+        path
+        for pattern in ("README.md", README_OF_CHART, "docs/*.md")
+        for path in root.glob(pattern)
+    )
 
 
 def _read(root: Path, name: str) -> str:
@@ -270,7 +307,8 @@ def _prepare(given: argparse.Namespace) -> None:
 
 
 def _notes(given: argparse.Namespace) -> None:
-    sys.stdout.write(notes(Path(), check(Path(), given.tag)))
+    version = check(Path(), given.tag)
+    sys.stdout.write(f"{notes(Path(), version)}\n{tested(Path(), version)}")
 
 
 def _tree(given: argparse.Namespace) -> None:
@@ -289,7 +327,7 @@ def _files_of(given: argparse.Namespace) -> None:
 COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str, tuple[str, ...]]] = {
     "check": (_check, "refuse a tag with which a file does not agree", ("tag",)),
     "prepare": (_prepare, "write a version into every file that names it", ("version",)),
-    "notes": (_notes, "what the changelog says of the version of a tag", ("tag",)),
+    "notes": (_notes, "what changed in the version of a tag, and what it ran with", ("tag",)),
     "tree": (_tree, "the files of a tag, with links to the same tag", ("tag", "folder")),
     "files": (
         _files_of,

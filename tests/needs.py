@@ -46,6 +46,7 @@ GET = {
     "hey": "apt-get install hey",
     "llama.cpp": "make .monitoring/llama",
     "@grafana/data": "make .monitoring/grafana, with npm",
+    "grafana_foundation_sdk": "Python 3.11 or later",
 }
 """Programs and libraries, and the command that gets each."""
 
@@ -98,7 +99,7 @@ def missing(name: str) -> str:
 def named(reasons: Iterable[str]) -> list[str]:
     """The programs and libraries for lack of which tests were skipped."""
     text = "\n".join(reasons)
-    return [name for name in GET if re.search(rf"(?<![\w-]){name} is not here", text)]
+    return [name for name in GET if re.search(rf"(?<![\w-]){re.escape(name)} is not here", text)]
 
 
 def farewell(reasons: Iterable[str]) -> list[str]:

@@ -51,6 +51,22 @@ class Terminal:
                     break
         raise AssertionError(f"{text!r} was not shown, but: {ESCAPES.sub('', self.raw)!r}")
 
+    def raw_until(self, text: str, seconds: float = PATIENCE, then: float = 1.5) -> str:
+        """All that was written, with its escapes, a moment after a text has been shown."""
+        deadline, written = time.monotonic() + seconds, ""
+        while time.monotonic() < deadline:
+            if select.select([self.side], [], [], 0.1)[0]:
+                written += self._decoder.decode(os.read(self.side, 65536))
+            if text in ESCAPES.sub("", written):
+                deadline = min(deadline, time.monotonic() + then)
+                text = ""
+        return written
+
+    def raw_to_the_end(self, seconds: float = PATIENCE) -> str:
+        """All that was written, with its escapes, until the program ended."""
+        self._to_the_end(seconds)
+        return self.raw
+
     def strike(self, key: str) -> None:
         os.write(self.side, key.encode())
 

@@ -1,11 +1,18 @@
-"""Each test runs in one of the groups that the Makefile names."""
+"""Each test runs in one of the groups that the Makefile names.
+
+``make test`` runs what tells a newcomer that all is well, ``make integration`` whole systems, and
+``make attacks`` what measures the machine or has it for itself: ``.ci/run`` runs these three.
+``make nightly`` runs the rest of the sweeps (``tests/sweeps.py``).
+"""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import pytest
 
+from tests import sweeps
 from tests.conftest import ATTACKS
 
 pytest_plugins = ["pytester"]
@@ -26,21 +33,68 @@ def test_integration(): ...
 @pytest.mark.attack
 @pytest.mark.integration
 def test_both(): ...
+
+@pytest.mark.attack
+@pytest.mark.nightly
+def test_nightly(): ...
 """
+
+SWEEP = """
+import pytest
+
+@pytest.mark.sweep(3)
+@pytest.mark.parametrize("case", range(8))
+def test_swept(case): ...
+
+@pytest.mark.sweep(2)
+@pytest.mark.parametrize("case", range(8))
+def test_swept_by_halves(case): ...
+
+def test_other(): ...
+"""
+
+
+class OfCommit:
+    """A commit whose turn it is."""
+
+    def __init__(self, turn: int) -> None:
+        self.turn = turn
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        sweeps.mark_nightly(items, self.turn)
 
 
 def test_every_test_runs_in_one_group(
     pytester: pytest.Pytester, pytestconfig: pytest.Config
 ) -> None:
     groups = SELECTED.findall((pytestconfig.rootpath / "Makefile").read_text())
-    assert len(groups) == 3
+    assert len(groups) == 4
     suite = pytester.makepyfile(SUITE)
     pytester.makepyprojecttoml((pytestconfig.rootpath / "pyproject.toml").read_text())
     ran: list[str] = []
     for group in groups:
         collected = pytester.runpytest(suite, "--collect-only", "-q", "-m", group)
         ran += re.findall(r"::(\w+)$", collected.stdout.str(), re.MULTILINE)
-    assert sorted(ran) == ["test_attack", "test_both", "test_integration", "test_quick"]
+    assert sorted(ran) == [
+        *("test_attack", "test_both", "test_integration", "test_nightly", "test_quick"),
+    ]
+
+
+def test_each_case_of_a_sweep_has_its_turn(
+    pytester: pytest.Pytester, pytestconfig: pytest.Config
+) -> None:
+    suite = pytester.makepyfile(SWEEP)
+    pytester.makepyprojecttoml((pytestconfig.rootpath / "pyproject.toml").read_text())
+    turns: Counter[str] = Counter()
+    for turn in range(6):
+        chosen = ("--collect-only", "-q", "-m", "not nightly")
+        collected = pytester.runpytest(suite, *chosen, plugins=[OfCommit(turn)])
+        turns.update(re.findall(r"::(\S+)$", collected.stdout.str(), re.MULTILINE))
+    assert turns == {
+        **{f"test_swept[{case}]": 2 for case in range(8)},
+        **{f"test_swept_by_halves[{case}]": 3 for case in range(8)},
+        "test_other": 6,
+    }
 
 
 def test_what_is_among_the_attacks_is_marked_as_one(request: pytest.FixtureRequest) -> None:

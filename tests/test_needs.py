@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.needs import ALL, farewell, missing
+from tests.needs import ALL, GET, farewell, missing
 
 pytest_plugins = ["pytester"]
 
@@ -39,6 +39,27 @@ def test_where_all_checks_are_to_run_one_that_cannot_fails(
     ran = suite.runpytest()
     ran.assert_outcomes(failed=1)
     assert "promtool is not here" in ran.stdout.str()
+
+
+def test_what_dashboards_are_written_with_is_not_for_python_3_10(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(ALL, raising=False)
+    pytester.makeconftest("from tests.conftest import *")
+    lacking = "No module named 'grafana_foundation_sdk'"
+    pytester.makepyfile(
+        test_boards=f"raise ModuleNotFoundError({lacking!r})", test_rest="def test_rest(): ..."
+    )
+    ran = pytester.runpytest()
+    ran.assert_outcomes(passed=1, skipped=1)
+    assert "grafana_foundation_sdk (Python 3.11 or later)" in ran.outlines[-1]
+    monkeypatch.setenv(ALL, "1")
+    pytester.runpytest().assert_outcomes(errors=1)
+
+
+def test_each_program_is_named_as_it_is_written() -> None:
+    for name, how in GET.items():
+        assert f"{name} ({how})" in " ".join(farewell([missing(name)]))
 
 
 def test_a_missing_gpu_is_no_more_than_a_note() -> None:

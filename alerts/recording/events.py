@@ -59,6 +59,9 @@ ON_SCRATCH: Given = {
 }
 
 UNSEEN: Given = {one: value for one, value in TWO_DOWN.items() if one.metric != "up"}
+SCRAPING = "group(count_over_time(up[2m] offset 90s))"
+"""Prometheus has scraped anything at all. When it has just started it has not, and what it finds
+nothing of is not gone: its first scrapes take as long as its interval, of up to a minute."""
 
 OF_EVENTS: tuple[Record, ...] = (
     Record(
@@ -129,14 +132,15 @@ OF_EVENTS: tuple[Record, ...] = (
         expression=(
             "(count by (cluster) (last_over_time(node:gpunode_job:gpus[10m]) "
             f"unless on ({NODE}) last_over_time({CORDONED}[10m])) "
-            f">= {FLEET_LEAST} "
+            f">= {FLEET_LEAST} and on () {SCRAPING} "
             f"or on (cluster) last_over_time(cluster:gpunode_exporter:dark[{REMEMBERED}])) "
             f"unless on (cluster) count by (cluster) ({TARGETS}) "
             f"unless on (cluster) count by (cluster) ({WITH_GPUS})"
         ),
         purpose="Nodes with jobs of a cluster of which nothing is left: no target, and no node "
-        "that Kubernetes knows. The rule reads its own past until a target is back.",
-        given=UNSEEN,
+        "that Kubernetes knows, while Prometheus scrapes something. The rule reads its own past "
+        "until a target is back.",
+        given={**UNSEEN, series("up", job="prometheus", instance="prometheus"): 1.0},
         results={(): 2.0},
     ),
     Record(

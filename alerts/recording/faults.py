@@ -331,6 +331,10 @@ def _while_silent(record: str, by: str) -> str:
     )
 
 
+HELD_BEFORE = "15m"
+"""Where Prometheus was away, who held a GPU is what it knew before. A job may have ended since, so
+it does not look back for as long as for what is broken."""
+
 _USED_LATELY = "15m"
 """What broke under a job was used, though the job has ended since."""
 
@@ -761,7 +765,8 @@ OF_CLUSTERS: tuple[Record, ...] = (
         interval=AT_ONCE,
         expression=(
             f"(last_over_time(node:gpunode_job:gpus[5m]) or on ({NODE}) "
-            "last_over_time(node:gpunode_down:harmed[30m]) "
+            f"(last_over_time(node:gpunode_down:harmed[30m]) or on ({NODE}) "
+            f"last_over_time(node:gpunode_job:gpus[{HELD_BEFORE}])) "
             f"unless on (cluster) count_over_time({TARGETS}[4m] offset 2m) "
             f"or on ({NODE}) node:gpunode_down:harmed) "
             f"and on ({NODE}) (max by ({NODE}) ({TARGETS}) == 0 "
@@ -774,7 +779,8 @@ OF_CLUSTERS: tuple[Record, ...] = (
         ),
         purpose="GPUs that were held when their node was last seen, while its exporter is down, "
         "unless their job works elsewhere. The rule reads its own past: also over half an hour in "
-        "which Prometheus scraped nothing, or did not run.",
+        "which Prometheus scraped nothing, or did not run; who held a GPU is known over "
+        f"{HELD_BEFORE} of that.",
         given={UP: 0.0, **HELD},
         results={(NODE_A,): 1.0},
     ),

@@ -30,6 +30,7 @@ from alerts.promql import GPU, JOB, NODE, OWNER, of_gpus, of_jobs, rate, state
 from alerts.recording.faults import CORDONED
 from alerts.settings import (
     BLOCKED_FROM,
+    BLOCKED_SHARE,
     BUSY_SHARE,
     COMES_BACK_AGAIN,
     COMES_BACK_WITHIN,
@@ -64,12 +65,21 @@ REPLICA = f"-({RANDOM}{{8,10}}-{RANDOM}{{5}})"
 """What a Deployment appends to the name of each of its pods, which have no work in common.
 https://github.com/kubernetes/apimachinery/blob/master/pkg/util/rand/rand.go"""
 
-POD = f"(.+?)(?:{ROLES})?(?:-[0-9]+)*(?:-{RANDOM}{{8,10}})?(?:-{RANDOM}{{5}})?"
+KUBERAY = f"-(?:workers?|workergroup|[a-z]+-group)-worker-{RANDOM}{{5}}"
+"""What KubeRay appends to the name of a cluster for its workers, with the names that charts and
+samples give to a group. Without it, the head of the cluster would be a job of its own.
+https://docs.ray.io/en/latest/cluster/kubernetes/getting-started/raycluster-quick-start.html"""
+
+POD = f"(.+?)(?:{KUBERAY}|(?:{ROLES})?(?:-[0-9]+)*(?:-{RANDOM}{{8,10}})?(?:-{RANDOM}{{5}})?)"
 """The name of a pod: what it belongs to, its role and number, and what controllers append."""
 
 OWNED: Given = {
     owner(owner_namespace="research", owner_pod="a-worker-0", owner_container="main"): 1.0,
     owner(owner_namespace="team", owner_pod="b-7c9f5d6b4-x2lqz", owner_container="main"): 1.0,
+}
+WORKER = "rlhf-workergroup-worker-x2lqz"
+KUBERAYS: Given = {
+    owner(owner_namespace="align", owner_pod=WORKER, owner_container="ray-worker"): 1.0
 }
 SLURM: Given = {owner(slurm_job="42", user="kim"): 1.0}
 SLURM_IN_A_POD: Given = {
@@ -139,6 +149,14 @@ never tells says nothing by that."""
 
 STREAK_OF_GPU = of_gpus("gpunode_gpu_blocked_streak_seconds")
 WORKLESS_OF_GPU = of_gpus("gpunode_job_workless_seconds", "min")
+BLOCKED_GPU = (
+    f"({STREAK_OF_GPU} > {BLOCKED_FROM} or on ({GPU}) ("
+    f'max by ({GPU}) (gpu:gpunode_gpu_seconds:rate5m{{state="blocked"}}) > {BLOCKED_SHARE} '
+    f"and on ({GPU}) {WORKLESS_OF_GPU} > {STILL_FROM}))"
+)
+"""GPUs that do nothing but wait in a collective: for long on end or, where tiny kernels break each
+wait, by the ledger. A scrape may come just after such a kernel each time."""
+
 WORKING = f'sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate5m{{state=~"compute|memory"}})'
 USEFUL = f'sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate1h{{state=~"compute|memory"}})'
 
@@ -232,10 +250,11 @@ OF_NODES: tuple[Record, ...] = (
         purpose="Who holds a GPU, and for which job: the Slurm job, the name of the pod without "
         "role, number and suffix, or else the user on the node. `replica` tells the pods of a "
         "Deployment apart.",
-        given={**OWNED, **SLURM, **SLURM_IN_A_POD},
+        given={**OWNED, **KUBERAYS, **SLURM, **SLURM_IN_A_POD},
         results={
             (*A, "research", "a-worker-0", "a", "", ""): 1.0,
             (*A, "team", "b-7c9f5d6b4-x2lqz", "b", "7c9f5d6b4-x2lqz", ""): 1.0,
+            (*A, "align", WORKER, "rlhf", "", ""): 1.0,
             (*A, "", "", "slurm-42", "", "kim"): 1.0,
             (*A, "slurm", "slurm-worker-0", "slurm-7", "", ""): 1.0,
         },
@@ -518,8 +537,9 @@ OF_STALLS: tuple[Record, ...] = (
         name="job:gpunode_gpu_blocked:count",
         labels=OF_JOB,
         interval=AT_ONCE,
-        expression=f"count by ({JOB}) (" + _held(f"{STREAK_OF_GPU} > {BLOCKED_FROM}") + ")",
-        purpose="GPUs of a job that do nothing but wait in a collective.",
+        expression=f"count by ({JOB}) ({_held(BLOCKED_GPU)})",
+        purpose="GPUs of a job that do nothing but wait in a collective, also where tiny kernels "
+        "break each wait.",
         given={**HELD, STREAK: 60.0},
         results={TRAIN: 1.0},
     ),
@@ -605,8 +625,7 @@ OF_STALLS: tuple[Record, ...] = (
             f"(max by ({GPU}, reason) (gpunode_gpu_waited_for == 1) "
             f"* on ({GPU}) group_left ({OWNER}) gpu:gpunode_job:member "
             f"or on ({GPU}) label_replace(gpu:gpunode_job:member unless on ({GPU}) "
-            f"({STREAK_OF_GPU} > {BLOCKED_FROM} or on ({GPU}) "
-            f"{WORKLESS_OF_GPU} < {BLOCKED_FROM}), "
+            f"({BLOCKED_GPU} or on ({GPU}) {WORKLESS_OF_GPU} < {BLOCKED_FROM}), "
             '"reason", "not seen from its node", "", "")) '
             f"and on ({JOB}) job:gpunode_stalled:seconds > {STALLED_FROM}"
         ),
@@ -645,7 +664,7 @@ OF_STALLS: tuple[Record, ...] = (
         expression=(
             f"count by ({JOB}) ("
             + _held(of_gpus('gpunode_gpu_ledger_sensor{sensor=~"gpm|dcgm"}') + " == 0")
-            + f" and on ({GPU}) {STREAK_OF_GPU} > {BLOCKED_FROM}) "
+            + f" and on ({GPU}) {BLOCKED_GPU}) "
             f"and on ({JOB}) job:gpunode_stalled:seconds > {STALLED_FROM}"
         ),
         purpose="GPUs of a job that stands still of which no counter shows whether something is "

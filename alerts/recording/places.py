@@ -111,13 +111,14 @@ OF_PLACES: tuple[Record, ...] = (
         name="place:gpunode_gpu_bottleneck:count",
         labels=(*OF_PLACE, "cause"),
         expression=_at_places(
-            f"count by ({NODE}, cause) (max by ({GPU}, cause) (gpunode_gpu_bottleneck))",
+            f"count by ({NODE}, cause) (max by ({GPU}, cause) (gpunode_gpu_bottleneck == 1))",
             f"{BY_PLACE}, cause",
         ),
         purpose="GPUs by what holds them back, for each rack, leaf switch and domain of NVLink.",
         given={
             **IN_A_RACK,
             series("gpunode_gpu_bottleneck", cause="shm"): 1.0,
+            series("gpunode_gpu_bottleneck", cause="straggler"): 0.0,
         },
         results={(RACK, "r07", "shm"): 1.0},
     ),

@@ -88,8 +88,8 @@ COMMUNICATION = (
                 after="0s",
                 record="job:gpunode_waiting:seconds",
                 unless="job:gpunode_stalled:explained",
-                says="a GPU of the job has waited in one collective for {value}; jobs with "
-                "{ticketed_gpus} GPUs are left out",
+                says="a GPU of the job has waited in one collective for {value}; of a job on one "
+                "GPU, only if NCCL's log names its communicator",
             ),
         ),
         scope="job",

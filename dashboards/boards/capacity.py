@@ -16,6 +16,7 @@ from dashboards.panels import (
     NOTHING_WRONG,
     RULES,
     SHARE,
+    WHOLE,
     WHOLE_FLEET,
     areas,
     bars,
@@ -123,8 +124,14 @@ CAPACITY = Board(
                 ),
                 figure(
                     "Useful",
-                    "Which share of the GPU hours that jobs held went to arithmetic and memory?",
-                    [_asked(_of_held(USEFUL))],
+                    "Which share of the GPU hours that jobs held went to arithmetic and memory? "
+                    "Beside it that of the last 30 days, and of those before, which needs 60 days "
+                    "of recorded series.",
+                    [
+                        _asked(_of_held(USEFUL), "shown"),
+                        _asked(_useful_share(), "30 days"),
+                        _asked(_useful_share(" offset 30d"), "before"),
+                    ],
                     SHARE,
                     needs=KEEPS,
                 ),
@@ -142,18 +149,7 @@ CAPACITY = Board(
                     "short",
                     needs=KEEPS,
                 ),
-                figure(
-                    "Useful, 30 days",
-                    "Which share of the time that jobs held GPUs was useful, in the last 30 days "
-                    "and in those before? The latter needs 60 days of recorded series.",
-                    [
-                        _asked(_useful_share(), "now"),
-                        _asked(_useful_share(" offset 30d"), "before"),
-                    ],
-                    SHARE,
-                    needs=KEEPS,
-                ),
-                widths=(5, 2, 2, 3, 3, 5, 4),
+                widths=(5, 3, 3, 5, 3, 5),
             ),
             row(
                 9,
@@ -175,7 +171,7 @@ CAPACITY = Board(
                     "GPU hours lost, by state",
                     "What was lost to what?",
                     [_asked(f"sort_desc({_hours('namespace', LOST, 'state')})", "{{state}}")],
-                    "short",
+                    WHOLE,
                     needs=KEEPS,
                     colours=palette.STATES,
                 ),

@@ -42,7 +42,7 @@ HELD_UP = f'cause!~"{"|".join((NONE.name, NO_REQUESTS.name, *BOUNDING))}"'
 """Causes for which a GPU waits, rather than those that limit what it does."""
 
 OWNED = "cluster, owner_namespace, workload, user"
-WHOSE = ("cluster", "owner_namespace", "user")
+WHOSE = ("owner_namespace", "user", "cluster")
 LOSING = "job:gpunode_gpu_lost:rate5m > 0.05"
 WORST = f"topk(20, job:gpunode_gpu_lost:hours_since and {LOSING})"
 """The jobs that have lost most since they began to lose as much as now."""
@@ -332,7 +332,7 @@ FLEET = Board(
                         )
                     ],
                     "s",
-                    nothing=NOTHING_WRONG,
+                    among=SEEN,
                 ),
             ),
         ),

@@ -113,7 +113,7 @@ NOW = (
             sort_by="GPU",
             links={"Node": link_to("gpunode-node", node="instance")},
         ),
-        widths=(14, 10),
+        widths=(9, 15),
     ),
     row(
         7,
@@ -322,7 +322,7 @@ GPU_BOARD = Board(
                     "How many processes share the GPU? A fault of one ends them all.",
                     [_asked(of_gpus("gpunode_gpu_mps_clients"))],
                     "none",
-                    nothing="No process uses MPS",
+                    needs="MPS",
                 ),
                 lines(
                     "NVLink",

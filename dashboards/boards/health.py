@@ -176,7 +176,7 @@ HEALTH = Board(
                     "Did it happen to many at once?",
                     [_asked("count by (fault) (node:gpunode_fault:level)", "{{fault}}")],
                     "none",
-                    nothing=NOTHING_WRONG,
+                    among=WATCHED,
                 ),
             ),
         ),
@@ -350,7 +350,7 @@ HEALTH = Board(
                         )
                     ],
                     SHARE,
-                    nothing=NOTHING_WRONG,
+                    among=WATCHED,
                     limit=limit("GpuThrottled"),
                 ),
                 lines(
@@ -373,28 +373,20 @@ HEALTH = Board(
                 8,
                 rows_of(
                     "NVLink",
-                    "Which GPUs have lost links, or retransmit on them?",
-                    {"Count": (_most("gpu:gpunode_nvlink_fault:count > 0"), "none")},
-                    names={**ON_GPU, "kind": "Kind"},
-                    sort_by="Count",
-                    nothing=NOTHING_WRONG,
-                    among=WATCHED,
-                    links=LINKS,
-                ),
-                rows_of(
-                    "NVLink-C2C",
-                    "Which links between GPU and CPU had errors in an hour?",
+                    "Which GPUs have lost links, or retransmit on them? Which links between GPU "
+                    "and CPU (C2C) had errors in an hour?",
                     {
-                        "Errors": (
+                        "NVLink": (_most("gpu:gpunode_nvlink_fault:count > 0"), "none"),
+                        "C2C": (
                             _most(
                                 gained("gpunode_gpu_c2c_errors_total", f"{GPU}, kind", "1h")
                                 + " > 0.5"
                             ),
                             "none",
-                        )
+                        ),
                     },
                     names={**ON_GPU, "kind": "Kind"},
-                    sort_by="Errors",
+                    sort_by="NVLink",
                     nothing=NOTHING_WRONG,
                     among=WATCHED,
                     links=LINKS,
@@ -444,7 +436,7 @@ HEALTH = Board(
                         )
                     ],
                     "pps",
-                    nothing=NOTHING_WRONG,
+                    among=WATCHED,
                     limit=limit("NetworkDrops"),
                 ),
                 lines(
@@ -586,42 +578,28 @@ HEALTH = Board(
                         ),
                     ],
                     "cps",
-                ),
-            ),
-            row(
-                8,
-                rows_of(
-                    "Met and not understood",
-                    "What do exporters meet that they do not understand, on how many nodes? "
-                    "`gpunode doctor` shows examples.",
-                    {
-                        "Nodes": (
-                            _asked("count by (source, what) (node:gpunode_unread:increase1h)"),
-                            "none",
-                        )
-                    },
-                    names={"source": "Source", "what": "What"},
-                    sort_by="Nodes",
-                    nothing="All is understood",
                     among=WATCHED,
                 ),
-                rows_of(
-                    "Left out",
-                    "What is more than exporters read, or more than they let in, on how many "
-                    "nodes? docs/unread.md says who is left out first.",
-                    {
-                        "Nodes": (
-                            _asked("count by (source, what) (node:gpunode_refused:increase1h)"),
-                            "none",
-                        )
-                    },
-                    names={"source": "Source", "what": "What"},
-                    sort_by="Nodes",
-                    nothing="Nothing is left out",
-                ),
             ),
             row(
                 8,
+                rows_of(
+                    "Not understood or left out",
+                    "What do exporters meet that they do not understand, and what is more than "
+                    "they read or let in? On how many nodes? `gpunode doctor` shows examples; "
+                    "docs/unread.md says who is left out first.",
+                    {
+                        title: (_asked(f"count by (source, what) ({record})"), "none")
+                        for title, record in (
+                            ("Not understood on", "node:gpunode_unread:increase1h"),
+                            ("Left out on", "node:gpunode_refused:increase1h"),
+                        )
+                    },
+                    names={"source": "Source", "what": "What"},
+                    sort_by="Not understood on",
+                    nothing=NOTHING_WRONG,
+                    among=WATCHED,
+                ),
                 lines(
                     "Scrapes",
                     "How many exporters answer?",
@@ -648,8 +626,8 @@ HEALTH = Board(
                     "bytes",
                 ),
                 lines(
-                    "Messages of training clients",
-                    "Are clients heard? Messages a second, by what became of them.",
+                    "Messages of clients",
+                    "Are training clients heard? Messages a second, by what became of them.",
                     [
                         _asked(
                             "sum by (result) "
@@ -659,6 +637,7 @@ HEALTH = Board(
                     ],
                     "cps",
                 ),
+                widths=(9, 5, 5, 5),
             ),
         ),
     ),

@@ -12,7 +12,6 @@ from dashboards.panels import (
     INFINIBAND,
     LUSTRE,
     NFS,
-    NOTHING_WRONG,
     SHARE,
     areas,
     lines,
@@ -214,7 +213,7 @@ DISKS = (
                 )
             ],
             "s",
-            nothing="No request has ended",
+            needs="requests that end",
         ),
         lines(
             "Disks: requests in flight",
@@ -358,7 +357,7 @@ NETWORK = (
                 )
             ],
             "none",
-            nothing=f"{NOTHING_WRONG}, or there are no {INFINIBAND}",
+            needs=f"{INFINIBAND}, and a failure",
         ),
     ),
 )

@@ -125,14 +125,14 @@ def _first(ranks: int) -> str:
 OTHERS = (
     'topk (1, label_replace(label_join(count_values by (alike) ("most", sum by (alike) '
     f"(job:gpunode_rank:most unless on ({JOB_LABELS}) job:gpunode_job:gpus == 1)), "
-    '"rest", " others: ", "most", "alike"), "rest", " · of $1", "rest", "(.+)"))'
+    '"rest", " others: ", "most", "alike"), "rest", " · $1", "rest", "(.+)"))'
 )
 """How most ranks are, and in words how many. One on its own has no others."""
 
 _WHO = f"1000 * ({_first(1)})"
 WHO_DIFFERS = _asked(
     _named(f"({_WHO} * on () group_left (rest) {OTHERS}) or on () {_WHO}"),
-    f"{RANK}: {{{{cause}}}}{{{{rest}}}}",
+    f"{RANK}: {{{{cause}}}}{{{{rest}}}} · since",
 )
 ALL_ALIKE = "GPUs, all alike"
 NOBODY = _asked(f"{EXIST.expression} unless on () (count ({ONSET}) > 0)", ALL_ALIKE)
@@ -231,10 +231,6 @@ OVERVIEW = (
             needs="a limit: the Prolog of docs/slurm.md",
             decimals=0,
         ),
-        widths=(19, 5),
-    ),
-    row(
-        3,
         figure(
             "GPUs",
             "How many GPUs does the job have to itself?",
@@ -242,6 +238,10 @@ OVERVIEW = (
             "none",
             needs=RULES,
         ),
+        widths=(16, 5, 3),
+    ),
+    row(
+        3,
         figure(
             "Step",
             "How long does a step take?",
@@ -308,7 +308,7 @@ OVERVIEW = (
             among=EXIST,
             colours=palette.NAMES,
         ),
-        widths=(2, 3, 4, 2, 3, 3, 4, 3),
+        widths=(3, 4, 3, 3, 4, 4, 3),
     ),
     row(
         9,
@@ -326,12 +326,12 @@ OVERVIEW = (
             },
             names={
                 "rank": "Rank",
-                "cluster": "Cluster",
                 "instance": "Node",
                 "gpu": "GPU",
                 "cause": "Verdict",
                 "reason": "Waited for",
             },
+            carried=("cluster",),
             sort_by="For",
             nothing="No such rank",
             among=EXIST,
@@ -365,7 +365,7 @@ OVERVIEW = (
         ),
     ),
     row(
-        8,
+        12,
         timeline(
             "Waited for",
             "For which GPU do the others wait, and what does its process do instead?",

@@ -250,7 +250,7 @@ COLUMNS = (
             "Does a file server no longer answer? Requests in flight to those that answer none.",
             [_asked("node:gpunode_storage_silent:active", "{{instance}} {{filesystem}}")],
             "none",
-            nothing=NOTHING_WRONG,
+            among=SEEN,
             limit=limit("StorageDown"),
         ),
         lines(

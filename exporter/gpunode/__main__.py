@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from typing import NoReturn
 
 from gpunode import __version__
 
+FEWEST_FILES = 16
+"""Open files with which the daemon starts and answers a scrape; each source takes more."""
+
 
 def main() -> NoReturn:
     """Run a command; the base install contains only the training client and knows its version.
 
+    Exits with 2 where it may open too few files, also to load its own code.
+
     Ends at once: a thread may be in a driver that hangs, and an ordinary exit would tear down the
     driver's code under it.
     """
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= files < FEWEST_FILES:
+        few = f"{files} files may be open, and it takes {FEWEST_FILES} at least"
+        print(f"gpunode: {few}: raise its LimitNOFILE (ulimit -n)", file=sys.stderr)
+        sys.exit(2)
     if sys.argv[1:2] == ["helper"]:  # before anything that parses is loaded
         from gpunode.helper.serve import main as serve
 

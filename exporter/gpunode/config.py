@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -132,13 +139,17 @@ class WebConfigSettings(Section):
     )
 
 
+LISTENS = (
+    "address and port on which to serve HTTP; without an address, on all of both IPv4 and IPv6"
+)
+
+
 class ListenSettings(Section):
     """Where the HTTP server listens."""
 
     listen_address: str = Field(
         ":9816",
-        description="address and port on which to serve HTTP; without an address, on all of both "
-        "IPv4 and IPv6",
+        description=LISTENS,
     )
 
     @field_validator("listen_address")
@@ -176,6 +187,15 @@ class WebSettings(NodeNameSettings, ListenSettings):
     """The HTTP server."""
 
     config: WebConfigSettings = WebConfigSettings()
+
+
+class PlayingWebSettings(WebSettings):
+    """The HTTP server of what is played: for who plays it, on this machine."""
+
+    listen_address: str = Field(
+        "127.0.0.1:9816",
+        description=LISTENS,
+    )
 
 
 class CalibrationSettings(Section):
@@ -317,7 +337,7 @@ class IncidentSettings(Section):
         description="keep the last minutes of everything that is read, and of each incident what "
         "is known, in 16 MiB of memory",
     )
-    folder: Path | None = Field(
+    folder: Annotated[Path | None, BeforeValidator(lambda given: given or None)] = Field(
         None, description="folder in which incidents outlive the daemon; empty for none"
     )
     folder_bytes: int = Field(
@@ -475,7 +495,7 @@ class RecordSettings(Settings):
 class ReplaySettings(Settings):
     """Play back a tape through the same code and serve its metrics."""
 
-    web: WebSettings = WebSettings()
+    web: PlayingWebSettings = PlayingWebSettings()
     incident: IncidentSettings = IncidentSettings()
 
     file: CliPositionalArg[Path] = Field(
@@ -491,7 +511,7 @@ class ReplaySettings(Settings):
 class DemoSettings(Settings):
     """Play incidents, say what is worth looking at, and show where the time of each GPU went."""
 
-    web: WebSettings = WebSettings()
+    web: PlayingWebSettings = PlayingWebSettings()
 
     incident: Annotated[CliPositionalArg[Path], ASKED] = Field(
         STORIES,
@@ -543,7 +563,12 @@ class IncidentsCommandSettings(DaemonSettings):
 
 
 class IncidentCommandSettings(DaemonSettings):
-    """Show an incident: what happened, who waited for whom, where in the code, and what to do."""
+    """Show an incident: what happened, who waited for whom, where in the code, and what to do.
+
+    With a job, those of all its nodes, from Prometheus, and which node began.
+    """
+
+    prometheus: PrometheusSettings = PrometheusSettings()
 
     incident: Annotated[CliPositionalArg[str], ASKED] = Field(
         "latest", description="ID of the incident, as `gpunode incidents` lists it, or latest"
@@ -559,7 +584,39 @@ class IncidentCommandSettings(DaemonSettings):
     tape: Annotated[Path | None, ASKED] = Field(
         None, description="file to write its tape to, for `gpunode replay`"
     )
+    job: Annotated[str, ASKED] = Field(
+        "",
+        description="job of which prometheus.url is asked for the incidents of a day: "
+        "namespace/pod, a workload, the number of a Slurm job, or user@node",
+    )
+    cluster: Annotated[str | None, ASKED] = Field(
+        None, description="label cluster of the job, where several clusters have one of its name"
+    )
+    node_url: Annotated[str, ASKED] = Field(
+        "",
+        pattern=r"^(https?://[!-~]*\{instance\}[!-~]*|none)?$",
+        description="address of each node of the job, where {instance} stands for its label in "
+        "Prometheus, or none to ask no node; by default https:// with a password or a certificate, "
+        "and http:// without",
+    )
     json_output: bool = Field(False, alias="json", description="print JSON instead of text")
+
+
+class McpSettings(CommandSettings):
+    """Answer an agent about jobs that are held up, with proof (Model Context Protocol, stdio)."""
+
+    prometheus: PrometheusSettings = PrometheusSettings()
+
+    node: Annotated[str, ASKED] = Field(
+        "",
+        pattern=r"^(https?://[!-~]+)?$",
+        description="address of a daemon that may be asked as well",
+    )
+    username: str = Field("", description="user name, if that daemon asks for one")
+    password_file: Path | None = Field(None, description="file with the user's password")
+    ca_file: Path | None = Field(
+        None, description="PEM file of the authorities that may sign its certificate"
+    )
 
 
 class StacksCommandSettings(CommandSettings):
@@ -572,6 +629,11 @@ class StacksCommandSettings(CommandSettings):
     )
     pid: Annotated[int | None, ASKED] = Field(
         None, ge=1, le=1 << 31, description="process to look at, instead of those on GPUs"
+    )
+    native: Annotated[bool, ASKED] = Field(
+        False,
+        description="show functions of C and C++ as well, for which py-spy stops each process, "
+        "for up to a second",
     )
     json_output: bool = Field(False, alias="json", description="print JSON instead of text")
 

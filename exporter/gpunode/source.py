@@ -15,7 +15,7 @@ from typing import Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_chec
 from gpunode.config import Settings
 from gpunode.driver.driver import DriverError, Gpu
 from gpunode.metric import Metric, Sample
-from gpunode.node.node import Clock, Node
+from gpunode.node.node import Clock, Node, NoDescriptors
 from gpunode.unread import Unknown, Unread
 
 D = TypeVar("D")
@@ -35,7 +35,7 @@ def limit(what: str) -> Unknown:
 
 MORE_PROCESSES, MORE_XIDS = limit("processes"), limit("xids")
 
-FAILURES = (DriverError, OSError, ValueError)
+FAILURES = (DriverError, OSError, ValueError, NoDescriptors)
 """What a read may raise: errors of the driver, of a file, or of its content. Any other exception is
 a bug in gpunode; the daemon isolates it as well, tests do not."""
 

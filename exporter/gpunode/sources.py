@@ -34,7 +34,7 @@ from gpunode.loop import Loop
 from gpunode.loop.metrics import METRICS as OF_SOURCES
 from gpunode.metric import Metric
 from gpunode.nccl.ras import NcclRas
-from gpunode.node.node import Node
+from gpunode.node.node import Node, NoDescriptors
 from gpunode.serving.requests import ServingEngines
 from gpunode.source import (
     WHOLE_NODE,
@@ -197,7 +197,7 @@ class NodeSources:
             self.node.read_text("/proc/stat")
         except FileNotFoundError as error:
             raise Absent("no /proc/stat below the root of the node: check path.rootfs") from error
-        except OSError:
+        except (OSError, NoDescriptors):
             pass  # the node is there; its sources report what is wrong
         yield from ((WHOLE_NODE, source) for source in self._sources)
         yield from self._filesystems.find()

@@ -6,6 +6,8 @@ the direction of text, and surrogates, by which Python stands for bytes that are
 
 from __future__ import annotations
 
+import json
+
 
 def escaped(text: str, longest: int) -> str:
     """The text for a person, cut, with an escape for each character that cannot be printed."""
@@ -21,3 +23,8 @@ def printable(text: str, longest: int) -> str:
     if len(text) <= longest and text.isprintable():
         return text
     return "".join(c if c.isprintable() else "\ufffd" for c in text[:longest])
+
+
+def json_for_terminal(text: str) -> str:
+    """The same JSON, with an escape for each character that cannot be printed."""
+    return "".join(c if c == "\n" or c.isprintable() else json.dumps(c).strip('"') for c in text)

@@ -76,9 +76,8 @@ def test_no_alert_rests_upon_what_looks_back_so_far() -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", COURSES)
-def test_the_present_step_up_is_found(name: str, tmp_path: Path) -> None:
-    cases = [_case(name, one, [(700, 1.0)]) for one in (OF_CAUSE, OF_JOB)]
+def test_the_present_step_up_is_found(tmp_path: Path) -> None:
+    cases = [_case(name, one, [(700, 1.0)]) for name in COURSES for one in (OF_CAUSE, OF_JOB)]
     ran = play(tmp_path, cases, shipped(*FIRST, "cluster_losses"))
     assert ran.returncode == 0, ran.stdout + ran.stderr
 

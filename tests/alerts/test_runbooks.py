@@ -11,12 +11,14 @@ import os
 import pty
 import re
 import select
+import subprocess
 import sys
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from textwrap import dedent
 from urllib.parse import parse_qs, urlparse
@@ -32,7 +34,9 @@ from tests.daemon import free_port
 from tests.needs import need
 
 COMMANDS = re.compile(r"^ *```bash\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
-RUNBOOKS = dict(generate.runbooks())
+RUNBOOKS = {path: row for path, row in generate.runbooks() if not path.startswith("ko/")}
+"""Those in English: the commands are the same in each language, as ``test_alerts.py`` holds."""
+
 FAKE = Path(__file__).with_name("fake_cluster.py")
 
 LOCAL = (
@@ -189,10 +193,12 @@ def _on_a_terminal(
     command: list[str], environment: dict[str, str], folder: Path, answer: str
 ) -> str:
     """Run a command whose terminal answers every question; what it shows."""
-    child, terminal = pty.fork()
-    if not child:
-        os.chdir(folder)
-        os.execve(command[0], command, environment)
+    terminal, its = pty.openpty()
+    own = [need("setsid"), "--ctty"]  # a fork of a process with threads, as pty.fork is, may hang
+    child = subprocess.Popen(
+        [*own, *command], cwd=folder, env=environment, stdin=its, stdout=its, stderr=its
+    )
+    os.close(its)
     shown = b""
     deadline = time.monotonic() + 300.0
     try:
@@ -209,10 +215,10 @@ def _on_a_terminal(
             if shown.endswith(b"?..."):
                 os.write(terminal, f"{answer}\n".encode())
         else:
-            os.kill(child, 9)
+            child.kill()
     finally:
         os.close(terminal)
-        os.waitpid(child, 0)
+        child.wait()
     return shown.decode(errors="replace")
 
 
@@ -245,31 +251,35 @@ def whose(row: Threshold) -> tuple[dict[str, str], bool]:
 pytestmark = pytest.mark.integration
 
 
-OF_JOBS = [path for path, row in RUNBOOKS.items() if row.scope == "job"]
+Paste = Callable[[str, Mapping[str, str], str], Session]
 
 
-@pytest.mark.parametrize("path", OF_JOBS)
-def test_a_runbook_of_a_job_shows_and_touches_nothing_of_others(
-    path: str, prometheus: str, tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def paste(prometheus: str, tmp_path_factory: pytest.TempPathFactory) -> Paste:
+    """Pastes a runbook with some variables and one answer to all questions; the same only once."""
+
+    @cache
+    def once(path: str, given: frozenset[tuple[str, str]], answer: str) -> Session:
+        return pasted(tmp_path_factory.mktemp("pasted"), prometheus, path, dict(given), answer)
+
+    return lambda path, given, answer: once(path, frozenset(given.items()), answer)
+
+
+@pytest.mark.parametrize("path", RUNBOOKS)
+def test_a_runbook_touches_nothing_of_others(path: str, paste: Paste) -> None:
+    """Neither of other nodes nor, if it is of a job, of other jobs, of which it shows nothing."""
     given, replicas = whose(RUNBOOKS[path])
-    found = pasted(tmp_path, prometheus, path, given, "y")
-    everything = "\n".join([*found.calls, found.shown])
-    assert named(everything, others(of(given, replicas))) == set()
-
-
-@pytest.mark.parametrize("path", RUNBOOKS)
-def test_a_runbook_touches_nothing_of_other_nodes(
-    path: str, prometheus: str, tmp_path: Path
-) -> None:
-    found = pasted(tmp_path, prometheus, path, whose(RUNBOOKS[path])[0], "y")
+    found = paste(path, given, "y")
     assert named("\n".join(found.calls), {"n-10"}) == set()
+    if RUNBOOKS[path].scope == "job":
+        everything = "\n".join([*found.calls, found.shown])
+        assert named(everything, others(of(given, replicas))) == set()
 
 
 @pytest.mark.parametrize("path", RUNBOOKS)
-def test_a_runbook_asks_before_it_destroys(path: str, prometheus: str, tmp_path: Path) -> None:
+def test_a_runbook_asks_before_it_destroys(path: str, paste: Paste) -> None:
     given, _ = whose(RUNBOOKS[path])
-    found = pasted(tmp_path, prometheus, path, given, "n")
+    found = paste(path, given, "n")
     assert found.destroyed == []
 
 
@@ -281,14 +291,12 @@ def test_nothing_follows_a_question_in_its_block(path: str) -> None:
         assert not any(re.search(r"xargs[^|]* -p ", line) for line in before), last
 
 
-RESTARTS = [
-    path for path in RUNBOOKS if path.removeprefix("ko/") in ("JobStalled.md", "JobIdle.md")
-]
+RESTARTS = ("JobStalled.md", "JobIdle.md")
 
 
 @pytest.mark.parametrize("path", RESTARTS)
-def test_a_restart_deletes_the_pods_of_the_job(path: str, prometheus: str, tmp_path: Path) -> None:
-    found = pasted(tmp_path, prometheus, path, LLAMA, "y")
+def test_a_restart_deletes_the_pods_of_the_job(path: str, paste: Paste) -> None:
+    found = paste(path, LLAMA, "y")
     (deleted,) = (call for call in found.destroyed if " delete " in call)
     names = deleted.removeprefix("kubectl -n research delete pod --ignore-not-found ").split()
     assert sorted(names) == sorted(pod.name for pod in of(LLAMA))
@@ -296,42 +304,33 @@ def test_a_restart_deletes_the_pods_of_the_job(path: str, prometheus: str, tmp_p
 
 
 @pytest.mark.parametrize("path", RESTARTS)
-def test_a_restart_of_a_replica_leaves_the_others(
-    path: str, prometheus: str, tmp_path: Path
-) -> None:
+def test_a_restart_of_a_replica_leaves_the_others(path: str, paste: Paste) -> None:
     (pod, *_) = of(CHAT, replicas=True)
-    found = pasted(tmp_path, prometheus, path, {**CHAT, "replica": pod.replica}, "y")
+    found = paste(path, {**CHAT, "replica": pod.replica}, "y")
     (deleted,) = (call for call in found.destroyed if " delete " in call)
     assert deleted.split()[6:] == [pod.name]
 
 
 @pytest.mark.parametrize("path", RESTARTS)
 @pytest.mark.parametrize("job", ["slurm-7", "nobodys", "kim@n-1"])
-def test_a_job_without_pods_of_its_own_deletes_none(
-    path: str, job: str, prometheus: str, tmp_path: Path
-) -> None:
+def test_a_job_without_pods_of_its_own_deletes_none(path: str, job: str, paste: Paste) -> None:
     """A job of Slurm in a pod of slurmd holds the pod's GPUs, and so may others."""
     namespace = "slurm" if job == "slurm-7" else "research"
     given = {**LLAMA, "namespace": namespace, "job": job}
-    found = pasted(tmp_path, prometheus, path, given, "y")
+    found = paste(path, given, "y")
     assert not [call for call in found.calls if re.search(r"kubectl .*\b(delete|get pod)\b", call)]
 
 
-@pytest.mark.parametrize("path", [p for p in RUNBOOKS if p.endswith("ServingStopped.md")])
-def test_a_rollback_is_of_the_deployment_of_the_pods(
-    path: str, prometheus: str, tmp_path: Path
-) -> None:
-    found = pasted(tmp_path, prometheus, path, CHAT, "y")
+def test_a_rollback_is_of_the_deployment_of_the_pods(paste: Paste) -> None:
+    found = paste("ServingStopped.md", CHAT, "y")
     assert [call for call in found.destroyed if "rollout" in call] == [
         "kubectl -n research rollout undo deployment chat",
         "kubectl -n research rollout restart deployment chat",
     ]
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in RUNBOOKS if p.endswith(("JobCrashLoops.md", "LossDiverges.md"))]
-)
-def test_what_is_suspended_owns_the_pods(path: str, prometheus: str, tmp_path: Path) -> None:
-    found = pasted(tmp_path, prometheus, path, LLAMA, "y")
+@pytest.mark.parametrize("path", ["JobCrashLoops.md", "LossDiverges.md"])
+def test_what_is_suspended_owns_the_pods(path: str, paste: Paste) -> None:
+    found = paste(path, LLAMA, "y")
     suspended = [call.split()[-1] for call in found.destroyed if " patch " in call]
     assert sorted(suspended) == ["job/llama", "pytorchjob/llama"]

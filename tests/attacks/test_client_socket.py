@@ -287,21 +287,29 @@ def test_a_socket_replaced_by_a_live_one_fails_the_read(path: Path) -> None:
 # Who sent it.
 
 
+SENDS = """
+import socket, sys, time
+path, message = sys.argv[1:]
+with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+    sender.sendto(message.encode("latin-1"), path)
+print("sent", flush=True)
+time.sleep(60)
+"""
+
+
 @contextlib.contextmanager
 def child_that_sends(path: Path, message: bytes, pid: int | None = None) -> Iterator[int]:
-    """A forked process that has sent a message and lives on, with a PID if one is given."""
+    """A process that has sent a message and lives on, with a PID if one is given."""
     if pid is not None:
         Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid - 1))
-    child = os.fork()
-    if child == 0:
-        send(path, message)
-        time.sleep(60)
-        os._exit(0)
-    try:
-        yield child
-    finally:
-        os.kill(child, 9)
-        os.waitpid(child, 0)
+    command = [sys.executable, "-c", SENDS, str(path), message.decode("latin-1")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        try:
+            assert child.stdout.readline()
+            yield child.pid
+        finally:
+            child.kill()
 
 
 def with_pid(pid: int, path: Path, message: bytes, then: Callable[[], None]) -> None:

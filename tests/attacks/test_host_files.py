@@ -207,8 +207,7 @@ def test_one_busy_thread_among_thousands_is_found() -> None:
             samples = told(source)
             found = values(samples, job.BUSIEST_THREAD)
             whole = values(samples, job.HOST_CPUS)
-        assert found == pytest.approx(whole, abs=0.1)
-        assert found[0] > 0.05  # the others sleep
+        assert found[0] > whole[0] / 2  # the others sleep; the two are not read at one moment
 
 
 def task(cpu: float) -> ProcessStat:

@@ -215,6 +215,31 @@ def test_of_processes_that_share_an_address_the_one_in_question_answers(hire: Hi
             assert said == f"process {tenant.pid}"
 
 
+SHARES = """
+import os, socket, sys, time
+listener = socket.create_server(("127.0.0.1", 0))
+if os.fork():
+    print(listener.getsockname()[1], flush=True)
+    time.sleep(60)
+listener.settimeout(60)
+connection, _ = listener.accept()
+connection.sendall(connection.recv(99))
+"""
+
+
+@as_root
+def test_a_connection_that_another_process_takes_is_sent_nothing() -> None:
+    command = [sys.executable, "-c", SHARES]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as waits:
+        assert waits.stdout
+        port = waits.stdout.readline().strip()
+        try:
+            with pytest.raises(TimeoutError):
+                LocalNode(Path("/")).ask(waits.pid, f"127.0.0.1:{port}", "STATUS\n")
+        finally:
+            waits.kill()
+
+
 @pytest.mark.parametrize("user", [0, 1001])
 def test_the_name_of_a_process_does_not_make_the_server_of_another_user_its_own(
     user: int, tmp_path: Path
@@ -578,6 +603,12 @@ LONG: dict[str, Callable[[int], str]] = {
     ),
     "missing": lambda size: (
         TEXT_HEAD + "#0-0 (1) INCOMPLETE\n" + f" The missing ranks: {'1,' * 60}1\n" * (size // 144)
+    ),
+    "missing of many": lambda size: (
+        TEXT_HEAD
+        + "INCOMPLETE\n"
+        + "".join(f" Process {pid} on node 1 managing GPU 1\n" for pid in range(FAILED))
+        + " The missing rank: 1\n" * (size // 21)
     ),
     "numbers": lambda size: TEXT_HEAD + "1 " * (size // 2),
     "digits": lambda size: TEXT_HEAD + "1" * size,

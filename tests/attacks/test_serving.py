@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 
@@ -17,6 +18,7 @@ import gpunode.node.tcp
 from gpunode.config import Settings
 from gpunode.holders.census import Census
 from gpunode.node.tcp import LARGEST_ANSWER
+from gpunode.serving.page import LONGEST_LINE, parse
 from gpunode.serving.requests import ServingEngines
 from tests.daemon import free_port
 from tests.machine import OneGpu, exported, told
@@ -132,6 +134,19 @@ def test_what_a_server_answers_costs_no_other_its_reading(
     asked = {request.partition(b" HTTP")[0] for request in came}
     assert asked <= {b"GET /metrics", b"GET /metrics/"}
     assert most < 4 * LARGEST_ANSWER
+
+
+def test_labels_without_end_take_no_square_time() -> None:
+    """The regular expression holds Python's lock while it looks: nobody else is answered."""
+
+    def took(labels: str) -> float:
+        line = f"vllm:num_requests_running{{{labels}}} 1"
+        assert len(line) <= LONGEST_LINE
+        begin = time.thread_time()
+        parse([line] * 50)
+        return time.thread_time() - begin
+
+    assert took("a" * 4000) < 10 * took('a="b",' * 666)
 
 
 def test_figures_that_cannot_be_are_left_out() -> None:

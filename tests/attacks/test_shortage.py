@@ -7,14 +7,18 @@ import os
 import resource
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
+from gpunode.__main__ import FEWEST_FILES
 from gpunode.loop.metrics import UP
 from tests.conftest import scrape, until, values, watching
-from tests.daemon import PATIENCE, Daemon, daemon
+from tests.daemon import PATIENCE, Daemon, daemon, free_port
 from tests.fakes.nvml import FakeDriver
+from tests.needs import need
 
 
 def test_a_file_with_an_odd_name_does_not_end_the_exposition(tmp_path: Path) -> None:
@@ -49,6 +53,43 @@ def test_without_descriptors_sources_fail_and_recover(
         served.process.rlimit(resource.RLIMIT_NOFILE, before)
         until(lambda: values(scrape(served), UP.name, source="memory") == [1.0])
     assert failures() == 1
+
+
+OF_A_JOB = ("gpu_owners, GPU 0", "job_processes, GPU 0")
+
+
+def test_without_descriptors_nothing_is_told_of_a_job_and_its_seconds_count_on(
+    fake: FakeDriver, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What cannot be opened would look like processes that have ended, of which nothing is told."""
+    said: list[str] = []
+
+    def failed() -> bool:
+        said.append(capfd.readouterr().err)
+        lines = "".join(said).splitlines()
+        return all(any(f"{of}: read failed" in line for line in lines) for of in OF_A_JOB)
+
+    with (
+        subprocess.Popen(["sleep", "600"]) as job,
+        watching(fake, "--gpu.processes-interval=1") as served,
+    ):
+        try:
+            fake.write(f"gpus 1\ngpu 0 process {job.pid} 1000000\n")
+            until(lambda: values(scrape(served), "gpunode_job_processes") == [1.0])
+            before = served.process.rlimit(resource.RLIMIT_NOFILE)
+            counted = sum(values(scrape(served), "gpunode_gpu_seconds_total", gpu="0"))
+            served.process.rlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+            begin = time.monotonic()
+            until(failed, timeout=60)
+            lacked = time.monotonic() - begin
+            served.process.rlimit(resource.RLIMIT_NOFILE, before)
+            series = scrape(served)
+            assert sum(values(series, "gpunode_gpu_seconds_total", gpu="0")) >= counted + lacked / 2
+            assert values(series, UP.name, source="gpu_activity") == [1.0]
+            until(lambda: values(scrape(served), "gpunode_job_processes") == [1.0])
+        finally:
+            job.kill()
+    assert "no file descriptor left: raise its LimitNOFILE" in "".join(said)
 
 
 def status(served: Daemon, path: str) -> int:
@@ -106,6 +147,40 @@ def test_a_daemon_without_any_thread_ends_with_one_line(tmp_path: Path) -> None:
     assert ended.returncode == 2
     assert "can't start new thread: raise pids.max" in ended.stderr
     assert ended.stderr.count("\n") == 1
+
+
+def may_open(files: int, *arguments: str) -> list[str]:
+    """A command of gpunode that may open so many files."""
+    limit = f'ulimit -n {files} && exec "$@"'
+    return [need("sh"), "-c", limit, "sh", sys.executable, "-m", "gpunode", *arguments]
+
+
+@pytest.mark.parametrize("command", [["run"], ["helper", "files", "--folder=/nowhere"]])
+@pytest.mark.parametrize("files", [5, 7, FEWEST_FILES - 1])
+def test_with_too_few_descriptors_to_start_it_ends_with_one_line(
+    command: list[str], files: int
+) -> None:
+    ended = subprocess.run(
+        may_open(files, *command), capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        f"gpunode: {files} files may be open, and it takes {FEWEST_FILES} at least: "
+        "raise its LimitNOFILE (ulimit -n)\n"
+    )
+
+
+def test_with_the_fewest_descriptors_a_scrape_is_answered() -> None:
+    port = free_port()
+    address = f"--web.listen-address=127.0.0.1:{port}"
+    command = may_open(FEWEST_FILES, "run", address, "--client.socket=")
+    with subprocess.Popen(command) as child:
+        try:
+            served = Daemon(psutil.Process(child.pid), port)
+            served.wait_for("/healthz", child)
+            assert values(scrape(served), UP.name)
+        finally:
+            child.kill()
 
 
 def test_a_driver_that_hangs_as_it_is_opened_hides_nothing_of_the_host(fake: FakeDriver) -> None:

@@ -16,7 +16,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -25,19 +25,24 @@ from hypothesis import strategies as st
 
 from gpunode.audit.source import LONGEST_FINDING, audit
 from gpunode.config import Settings
+from gpunode.helper import files, stacks
+from gpunode.helper.environment import LONGEST_VALUE
 from gpunode.holders.census import Census
 from gpunode.nccl.log import NcclLogs, line_of, transport
-from gpunode.node import patience
+from gpunode.node import patience, privileged
+from gpunode.node.inside import Inside
 from gpunode.node.local import LocalNode
-from gpunode.node.node import LONGEST_VALUE, MOST_READ, KeptLines, lines_of
+from gpunode.node.node import MOST_READ, KeptLines, lines_of
 from gpunode.node.tape import RecordingNode, TapeNode, TapeWriter
 from gpunode.text import escaped, printable
 from tests import machine
 from tests.conftest import scrape, until, values, watching
+from tests.fakes.dead_file import mapping
 from tests.fakes.nvml import FakeDriver
+from tests.helper.helper import helper, one_at
 from tests.machine import MachineGpu, OneGpu, exported, told
 from tests.needs import as_root
-from tests.tenant import SECRET, log_of, own, root_with_home, tenant
+from tests.tenant import SECRET, USER, log_of, own, root_with_home, tenant
 
 
 @pytest.fixture
@@ -262,10 +267,77 @@ def test_a_process_with_very_many_descriptors_costs_little() -> None:
         tracemalloc.start()
         try:
             assert node.listens(child.pid)
+            assert files.count("", str(child.pid)).isdigit()  # before Linux 6.2
             assert tracemalloc.get_traced_memory()[1] < 1_500_000
         finally:
             tracemalloc.stop()
             child.kill()
+
+
+def test_a_process_that_never_comes_back_from_mapping_a_file_costs_its_own_readings(
+    tmp_path: Path,
+) -> None:
+    with (
+        mapping(USER) as stuck,
+        tenant(None, RANK="3") as other,
+        helper("files", tmp_path),
+        one_at(tmp_path / "files.sock") as one,
+    ):
+        node, begin = LocalNode(Path("/")), time.monotonic()
+        found: list[object] = []
+
+        def look() -> None:
+            for ask in (node.program, node.environment) * 10:
+                try:
+                    found.append(ask(stuck))
+                except OSError as error:
+                    found.append(error)
+
+        looks = threading.Thread(target=look, daemon=True)
+        looks.start()
+        looks.join(patience.WAIT * 8)
+        assert [type(one) for one in found] == [TimeoutError] * 20
+        assert time.monotonic() - begin < patience.WAIT * 4, "it is not waited for again"
+        assert node.program(other) == ""  # it runs no script
+        assert node.environment(other) == {"RANK": "3"}
+
+        def wait() -> None:
+            with suppress(OSError):  # it ends with the helper
+                one.ask("environment", str(stuck))
+
+        waits = threading.Thread(target=wait)
+        waits.start()
+        waits.join(1.5 * privileged.WAIT)
+        assert waits.is_alive()
+        assert one.ask("environment", str(other)) == (b"RANK=3", [])
+    waits.join()
+
+
+def test_a_process_from_which_nothing_comes_back_costs_its_owner_s_stacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also one that begins to map a file just when py-spy looks: it answered a moment before."""
+    node, me, answers = LocalNode(Path("/")), os.getpid(), Inside._answers
+    late: set[int] = set()
+
+    def answered(inside: Inside, pid: int) -> None:
+        if pid not in late:
+            answers(inside, pid)
+
+    monkeypatch.setattr(Inside, "_answers", answered)
+    try:
+        with mapping(USER) as stuck, mapping(USER) as another:
+            assert node.stacks(stuck).without_python == "does not answer"
+            assert not stacks.left
+            late.add(stuck)
+            assert node.stacks(stuck).without_python == "py-spy does not come back from it"
+            late.add(another)
+            late.remove(stuck)
+            assert node.stacks(another).without_python == "does not answer"
+            assert len(stacks.left) == 1
+            assert node.stacks(me).threads[0].frames, "of another owner"
+    finally:
+        until(lambda: not (node.stacks(me).without_python or stacks.left))
 
 
 @as_root

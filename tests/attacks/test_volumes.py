@@ -144,7 +144,7 @@ REAL = """
 import os, subprocess, sys
 from gpunode.config import Settings
 from gpunode.host.filesystem import Filesystems
-from gpunode.helper import capability
+from gpunode.cli import rights
 from gpunode.node.local import LocalNode
 image, point, how = sys.argv[1:]
 run = lambda *command: subprocess.run(command, check=True)
@@ -159,7 +159,7 @@ class Node(LocalNode):
 if how == "nobody":
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 if how == "lowered":
-    capability.lower()
+    rights.lower()
 for place, source in Filesystems(Node("/"), Settings()).find():
     if place.mountpoint == "pv-real":
         print([sample.metric.name for sample in source.read().samples], flush=True)

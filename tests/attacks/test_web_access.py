@@ -1,21 +1,36 @@
-"""Guessing passwords, and TLS that never begins."""
+"""Guessing passwords, and TLS that never begins, never ends, or begins again and again."""
 
 from __future__ import annotations
 
 import socket
 import ssl
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import datetime, timedelta, timezone
 
 import bcrypt
 import pytest
+import trustme
 
 from gpunode.export.web.guard import SHARE
-from gpunode.export.web.server import CONNECTIONS
+from gpunode.export.web.server import BACKLOG, CONNECTIONS, REQUEST_TIMEOUT
 from tests.conftest import until
 from tests.daemon import Daemon
-from tests.export.test_web_access import BASIC, HASHED, SERVER, Papers, ask, basic, behind, papers
+from tests.export.test_web_access import (
+    BASIC,
+    HASHED,
+    MUTUAL,
+    SERVER,
+    Papers,
+    ask,
+    basic,
+    behind,
+    papers,
+)
+from tests.needs import need
 
 __all__ = ["papers"]
 
@@ -138,3 +153,112 @@ def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind(papers: Papers
                 client.sendall(outgoing.read())
         until(lambda: running.process.num_fds() <= before + 1)
         assert ask(running, tls=papers.client(None), authorization=BASIC)[0] == 200
+
+
+CROWD = """
+import random, socket, ssl, sys, time
+port, how, certificate = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
+tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+if how == "TLS 1.2":
+    tls.maximum_version = ssl.TLSVersion.TLSv1_2
+if certificate:
+    tls.load_cert_chain(*certificate)
+incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+begins = tls.wrap_bio(incoming, outgoing)
+try:
+    begins.do_handshake()
+except ssl.SSLWantReadError:
+    hello = outgoing.read()
+held = []
+print("begins", flush=True)
+while True:
+    time.sleep(0.005)
+    parts = random.randrange(256), random.randrange(256), random.randrange(1, 255)
+    source = ("127." + ".".join(map(str, parts)), 0)
+    try:
+        client = socket.create_connection(("127.0.0.1", port), 5, source_address=source)
+        if how == "half":
+            client.setblocking(False)
+            client.send(hello)
+            held = [*held[-200:], client]
+            continue
+        with tls.wrap_socket(client) as encrypted:
+            encrypted.sendall(b"GET /metrics HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n")
+            if encrypted.recv(1):
+                print("a page", flush=True)
+    except OSError:
+        pass
+"""
+
+
+def test_no_crowd_that_shakes_hands_keeps_a_certificate_out_or_gets_in(papers: Papers) -> None:
+    stranger = Papers(papers.folder / "stranger", trustme.CA())
+    stranger.folder.mkdir()
+    stranger.issue("client", "prometheus.monitoring")
+    shown = [str(stranger.folder / f"client.{end}") for end in ("crt", "key")]
+    with behind(papers.write(MUTUAL)) as running, ExitStack() as stack:
+        tls = papers.client()
+        until(lambda: ask(running, "/metrics", tls)[0] == 200)
+        before = running.process.num_fds()
+        crowds = []
+        for how in (["half"], ["TLS 1.2"], ["TLS 1.3", *shown]):
+            command = [sys.executable, "-c", CROWD, str(running.port), *how]
+            crowd = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
+            stack.callback(crowd.kill)
+            assert crowd.stdout is not None
+            assert crowd.stdout.readline() == b"begins\n"
+            crowds.append(crowd)
+        for _ in range(12):
+            asked = time.monotonic()
+            assert ask(running, tls=tls)[0] == 200
+            assert time.monotonic() - asked < REQUEST_TIMEOUT
+            assert running.process.num_fds() - before <= CONNECTIONS + BACKLOG
+            time.sleep(0.1)
+        for crowd in crowds:
+            crowd.kill()
+            assert not crowd.communicate()[0], "a page without a certificate that is trusted"
+
+
+def test_a_session_outlives_no_certificate(papers: Papers) -> None:
+    with behind(papers.write(MUTUAL)) as running:
+        until(lambda: ask(running, "/readyz", papers.client())[0] == 200)
+        expires = datetime.now(timezone.utc) + timedelta(seconds=3)
+        papers.issue("short", "prometheus.monitoring", not_after=expires)
+        begun = []
+        for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+            tls = papers.client("short")
+            tls.maximum_version = version
+            session = healthy(running, tls)
+            assert session is not None
+            assert not session.has_ticket
+            assert healthy(running, tls, session)
+            begun.append((tls, session))
+        time.sleep(max(0.0, expires.timestamp() + 1.1 - time.time()))
+        assert [healthy(running, *one) for one in begun] == [None, None]
+
+
+def healthy(
+    running: Daemon, tls: ssl.SSLContext, session: ssl.SSLSession | None = None
+) -> ssl.SSLSession | None:
+    """The session within which it said that it is well; none if it did not say so."""
+    address = ("127.0.0.1", running.port)
+    try:
+        with (
+            socket.create_connection(address, 5) as client,
+            tls.wrap_socket(client, server_hostname="127.0.0.1", session=session) as encrypted,
+        ):
+            encrypted.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+            said = encrypted.recv(4096)
+            return encrypted.session if said.startswith(b"HTTP/1.1 200") else None
+    except OSError:
+        return None
+
+
+def test_no_client_has_keys_negotiated_anew(papers: Papers) -> None:
+    with behind(papers.write(SERVER)) as running:
+        until(lambda: ask(running, "/readyz", papers.client(None))[0] == 200)
+        command = [need("openssl"), "s_client", "-tls1_2", "-connect", f"127.0.0.1:{running.port}"]
+        client = subprocess.run(command, input=b"R\n", capture_output=True, check=False, timeout=60)
+        assert b"RENEGOTIATING" in client.stdout + client.stderr
+        assert b"no renegotiation" in client.stderr

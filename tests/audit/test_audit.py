@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -30,6 +31,7 @@ from gpunode.driver.driver import (
     RemappedRows,
     Unsupported,
 )
+from gpunode.node.descriptors import LACKS, DescriptorsNode
 from gpunode.node.local import LocalNode
 from gpunode.node.node import Filesystem
 from tests.machine import MachineDriver
@@ -259,6 +261,16 @@ class AuditedNode(LocalNode):
         return self.shm if path.endswith("/root/dev/shm") else super().filesystem(path)
 
 
+class WithoutDescriptors(LocalNode):
+    """A node on which nothing can be opened any more."""
+
+    def read_text(self, path: str) -> str:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+
+    def list_directory(self, path: str) -> list[str]:
+        return [self.read_text(path)]
+
+
 class AuditedGpu:
     """Answers what it was given; None stands for a sensor that it does not have."""
 
@@ -307,6 +319,12 @@ def test_on_an_empty_node_nothing_fails(tmp_path: Path) -> None:
     assert [r.check for r in results if r.status == "failed"] == []
     assert {r.check for r in results if r.status == "ok"} <= {"iommu"}
     assert all(result.found for result in results)
+
+
+def test_without_descriptors_checks_cannot_tell(tmp_path: Path) -> None:
+    results = audit(DescriptorsNode(WithoutDescriptors(tmp_path)))
+    assert "ok" not in {result.status for result in results}
+    assert found(results, "swappiness") == ("unknown", LACKS[errno.EMFILE])
 
 
 def test_what_cannot_be_told_has_no_series(tmp_path: Path) -> None:

@@ -47,6 +47,18 @@ def truth() -> Iterator[tuple[str, Report]]:
         yield f"14-truth-{model}", report.report(model, outcome.load(path))
 
 
+def hangs() -> Iterator[tuple[str, Report]]:
+    """On two GPUs or more, as root: how soon and how well it is told where a job hangs.
+
+    ``HANGS`` names a part of the ways to hang, with commas between names. Outcomes are kept among
+    the results, and the report is of all.
+    """
+    from tests.bench.hangs import bench
+
+    names = filter(None, os.environ.get("HANGS", "").split(","))
+    yield "28-hangs", bench.hangs(RESULTS / "hangs.jsonl", list(names))
+
+
 def anywhere() -> Iterator[tuple[str, Report]]:
     """Without a GPU: the recorded incidents, and the cost over the fake driver."""
     from tests.bench import census, offline, page
@@ -114,6 +126,13 @@ def updates() -> Iterator[tuple[str, Report]]:
     yield "27-updates", updates.updates()
 
 
+def serving() -> Iterator[tuple[str, Report]]:
+    """On GPUs: what holds an inference engine up, in some minutes; two GPUs for all of it."""
+    from tests.bench.serving import bench
+
+    yield "29-serving", bench.serving()
+
+
 def image() -> Iterator[tuple[str, Report]]:
     """Without a GPU: the image, built and run; root only."""
     from tests.bench import image
@@ -132,12 +151,14 @@ GROUPS = {
     "gpu": gpu,
     "gpus": gpus,
     "truth": truth,
+    "hangs": hangs,
     "anywhere": anywhere,
     "fit": fit,
     "gain": gain,
     "soak": soak,
     "review": review,
     "forecasts": forecasts,
+    "serving": serving,
     "slow-nodes": slow_nodes,
     "updates": updates,
     "image": image,

@@ -24,9 +24,9 @@ from typing import Any
 
 import psutil
 
+from dashboards import FOLDER
 from dashboards.boards.job import SHOWN
-from dashboards.generate import FOLDER
-from dashboards.panels import NONE_OF, OR_NONE, SAYS_NONE
+from dashboards.panels import NONE_OF, OR_NONE, SAYS_NONE, ZERO_OF
 from dashboards.queries import METRIC, STRING
 from gpunode.export import palette
 from tests.bench.examples import served
@@ -89,7 +89,6 @@ SERVING = {
 """The queries about engines, of which the incidents have none."""
 
 EMPTY: Mapping[tuple[str, str, str], str] = {
-    ("gpunode-capacity", "Free GPUs, whole fleet", "A"): "a node that is wholly free",
     ("gpunode-fleet", "Useful share, week on week", "B"): "a week of series",
     ("gpunode-fleet", "Jobs that changed and slowed", "A"): "a job that slowed after an update",
     ("gpunode-health", "Exporters down", "A"): "an exporter that went down",
@@ -120,7 +119,7 @@ EMPTY: Mapping[tuple[str, str, str], str] = {
     ("gpunode-host", "Temperature of the air", "A"): "a server with sensors",
     ("gpunode-gpu", "PCI Express", "B"): "a module of GPU and CPU",
     ("gpunode-gpu", "Repairs and modes", "A"): "a GPU that needs repair",
-    ("gpunode-health", "NVLink-C2C", "A"): "a module of GPU and CPU",
+    ("gpunode-health", "NVLink", "B"): "a module of GPU and CPU",
     ("gpunode-health", "Remapped rows", "C"): "a GPU without spare rows",
     ("gpunode-host", "Bonds", "A"): "bonded interfaces",
     ("gpunode-host", "CPU quota of jobs", "A"): "a job with a CPU limit",
@@ -252,7 +251,9 @@ def answers(
             for target in panel.get("targets", ()):
                 if target["expr"].startswith(NONE_OF):
                     continue
-                asked = target["expr"].partition(OR_NONE)[0].partition(SAYS_NONE)[0]
+                asked = target["expr"]
+                for said in (OR_NONE, SAYS_NONE, ZERO_OF):
+                    asked = asked.partition(said)[0]
                 expression = filled(asked, chosen)
                 begin = time.perf_counter()
                 found = ask(prometheus, expression, target["instant"], since, points)

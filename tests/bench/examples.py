@@ -50,6 +50,8 @@ TRAINING: Given = {
     series("gpunode_gpu_seconds_total", state="compute"): 0.6,
     series("gpunode_gpu_seconds_total", state="starved"): 0.4,
     series("gpunode_nccl_channels", communicator="c", transport="NET/IB"): 16.0,
+    series("gpunode_nccl_setting_info", name="NCCL_IB_HCA", value="mlx5"): 1.0,
+    series("gpunode_gpu_nvlink_speed_bytes_per_second"): 4.5e11,
     series("gpunode_nccl_stalled_communicators"): 0.0,
     series("gpunode_nccl_communicators"): 1.0,
     series("gpunode_lustre_bytes_total", filesystem="scratch", direction="read"): 2e9,

@@ -13,20 +13,18 @@ import statistics
 import subprocess
 import tempfile
 import time
-import urllib.request
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, urlencode, urlparse
 
 import psutil
 
 from alerts.model import FOR_DAYS, minutes
 from alerts.recording import OF_NODES
-from dashboards.generate import FOLDER as BOARDS
+from dashboards import FOLDER as BOARDS
 from gpunode.config import INCIDENTS as TAPES
 from gpunode.config import RunSettings
 from gpunode.export.exposition import Exposition
@@ -37,11 +35,11 @@ from tests.alerts.rule_tests import is_counter, known_labels, with_labels
 from tests.bench import backfill
 from tests.bench.dashboards import CHOSEN, EMPTY, Asked, answers, asked_for, filled
 from tests.bench.examples import TRAINING
-from tests.bench.incidents import INCIDENTS, ROOT, RULES, prometheus_command
+from tests.bench.incidents import INCIDENTS, ROOT, RULES, prometheus
 from tests.bench.past import DAYS, live_through
-from tests.bench.programs import exporter, need, program
+from tests.bench.programs import ask, exporter, need
 from tests.bench.report import DOCS, Report, Result, machine, render
-from tests.daemon import Daemon, free_port
+from tests.daemon import free_port
 
 NODES = 1250
 SCRAPE = 30
@@ -100,22 +98,26 @@ def _lines(text: str, left_out: tuple[str, ...] = LEFT_OUT) -> tuple[list[str], 
     return others, gpus
 
 
+def _anywhere(line: str) -> str:
+    """A line about a GPU as a pattern for any."""
+    for label, mark in (("gpu", "@G@"), ("uuid", "@GPU@"), ("bus_id", "@BUS@")):
+        line = re.sub(rf'\b{label}="[^"]*"', f'{label}="{mark}"', line)
+    return line
+
+
 def parts(text: str) -> tuple[str, dict[int, str]]:
     """The lines of the node, and those of each of its GPUs as a pattern for any."""
     others, gpus = _lines(text, (*LEFT_OUT, "gpunode_gpu_process_info"))
     of_gpus: dict[int, list[str]] = {}
     for line in gpus:
         if found := OF_GPU.search(line):
-            anywhere = line.replace(found[0], 'gpu="@G@"')
-            for label, mark in (("uuid", "@GPU@"), ("bus_id", "@BUS@")):
-                anywhere = re.sub(rf'\b{label}="[^"]*"', f'{label}="{mark}"', anywhere)
-            of_gpus.setdefault(int(found[1]), []).append(anywhere)
+            of_gpus.setdefault(int(found[1]), []).append(_anywhere(line))
     return "\n".join(others), {gpu: "\n".join(lines) for gpu, lines in of_gpus.items()}
 
 
-def eight(text: str) -> tuple[str, str]:
+def eight(text: str, left_out: tuple[str, ...] = LEFT_OUT) -> tuple[str, str]:
     """The lines of the node, and those of its two GPUs as a pattern for eight, without owners."""
-    others, gpus = _lines(text)
+    others, gpus = _lines(text, left_out)
     pattern = "\n".join(
         re.sub(r'gpu="(\d+)"(.*)uuid="[^"]*"', r'gpu="@\1@"\2uuid="GPU-\1-@U@"', line)
         for line in gpus
@@ -131,28 +133,37 @@ SOURCES = (
 )
 """The sources of a host whose series a server with GPUs shows."""
 
+OF_JOBS = ("job_processes",)
+"""The sources of what a job does on the host: on a tape, nobody could look at its processes."""
+
 FAULTS = (
     *("gpunode_gpu_ecc_", "gpunode_gpu_row_", "gpunode_gpu_waited_for"),
     *("gpunode_infiniband_errors", "gpunode_infiniband_congestion"),
 )
 """Of the training node, what is broken."""
 
-OF_RANKS = "gpunode_gpu_process_info"
-"""What a tape has of processes that nobody holds."""
+REPLACED = ("gpunode_gpu_process_info", "gpunode_gpu_workload")
+"""What a tape has of processes that nobody holds. A job says its ranks, and that it trains."""
 
 
 @cache
-def _host() -> tuple[tuple[str, str, float], ...]:
-    """What a server with GPUs shows of its host: metrics, series and values."""
-    golden = "".join((GOLDEN / f"{name}.txt").read_text() for name in SOURCES)
+def _golden(sources: tuple[str, ...]) -> tuple[tuple[str, str, float], ...]:
+    """What these sources of a server show: metrics, series and values, for any of its GPUs."""
+    golden = "".join((GOLDEN / f"{name}.txt").read_text() for name in sources)
     shown = (line for line in golden.splitlines() if line and not line.startswith("#"))
-    lines = (line.rpartition(" ") for line in shown)
+    lines = (_anywhere(line).rpartition(" ") for line in shown)
     return tuple((METRIC.findall(line)[0], line, float(value)) for line, _, value in lines)
+
+
+def _of_server(sources: tuple[str, ...], has: Collection[str], seconds: float) -> Iterator[str]:
+    for metric, line, value in _golden(sources):
+        if metric not in has:
+            yield f"{line} {value + seconds * _gains(metric)}"
 
 
 def _gains(metric: str) -> float:
     """What a series of a host gains a second: bytes, a little time, and nothing that is a fault."""
-    if metric.endswith("_bytes_total"):
+    if metric.endswith("_bytes_total") and "swap" not in metric:
         return 1e6
     return 0.01 if metric.endswith("_seconds_total") else 0.0
 
@@ -163,16 +174,17 @@ def beside_node(shown: str, seconds: float, *, broken: bool = False) -> str:
     A dashboard is measured with what fills it; an empty answer costs nothing.
     """
     has = set(METRIC.findall(shown))
-    host = [one for one in _host() if one[0] not in has]
-    has |= {metric for metric, _, _ in host}
-    lines = [f"{line} {value + seconds * _gains(metric)}" for metric, line, value in host]
-    return "\n".join([*lines, *_of_training(has, seconds, broken, of_gpus=False)])
+    training = "\n".join(_of_training(has, seconds, broken, of_gpus=False))
+    has |= set(METRIC.findall(training))
+    return "\n".join([training, *_of_server(SOURCES, has, seconds)])
 
 
 def beside_gpus(shown: str, seconds: float, *, broken: bool = False) -> str:
     """What a training job may tell of each of its GPUs, and a tape has not, as a pattern."""
     has = set(METRIC.findall(shown))
-    return "\n".join(_of_training(has, seconds, broken, of_gpus=True))
+    training = "\n".join(_of_training(has, seconds, broken, of_gpus=True))
+    has |= set(METRIC.findall(training))
+    return "\n".join([training, *_of_server(OF_JOBS, has, seconds)])
 
 
 def _of_training(
@@ -182,12 +194,14 @@ def _of_training(
         known = set(known_labels(one.metric))
         if value is None or ({"gpu", "uuid"} <= known) != of_gpus:
             continue
-        if one.metric in has and one.metric != OF_RANKS:
+        if one.metric in has:
             continue
         if one.metric.startswith(("kube_", "gpunode_gpu_owner_info")):
             continue
         if one.metric.startswith(FAULTS) and not broken:
-            continue
+            if not is_counter(one.metric):
+                continue
+            value = 0.0
         labels = dict(one.labels)
         if of_gpus:
             labels |= {"gpu": "@G@", "uuid": "@GPU@"}
@@ -208,7 +222,10 @@ class Fleet:
         self.one_in = one_in
         self.whole = whole
         self.begin = time.monotonic()
-        self.shown = {tape: [eight(text) for text in expositions(tape)] for tape in TWO_GPUS}
+        left_out = (*LEFT_OUT, *REPLACED) if whole else LEFT_OUT
+        self.shown = {
+            tape: [eight(text, left_out) for text in expositions(tape)] for tape in TWO_GPUS
+        }
 
     def text(self, path: str) -> bytes:
         """What a node shows now: ``/metrics?node=N``."""
@@ -257,11 +274,6 @@ class Fleet:
         }
 
 
-def ask(port: int, path: str) -> Any:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
-        return json.loads(answer.read())
-
-
 def query(port: int, expression: str, at: float | None = None) -> float:
     asked = urlencode({"query": expression, **({} if at is None else {"time": at})})
     result = ask(port, f"/api/v1/query?{asked}")["data"]["result"]
@@ -269,16 +281,8 @@ def query(port: int, expression: str, at: float | None = None) -> float:
 
 
 @contextmanager
-def prometheus(folder: Path, port: int, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A Prometheus with what is in a folder, once it is ready."""
-    with program(prometheus_command(folder, port, *options), folder / "log") as child:
-        Daemon(psutil.Process(child.pid), port).wait_for("/-/ready", child)
-        yield child
-
-
-@contextmanager
 def scraped(
-    one_in: int, *, past: bool = False, whole: bool = False
+    one_in: int, nodes: int = NODES, *, past: bool = False, whole: bool = False
 ) -> Iterator[tuple[subprocess.Popen[bytes], int, Path]]:
     """A Prometheus that scrapes a fleet of whose jobs one in so many is in trouble.
 
@@ -297,7 +301,7 @@ def scraped(
                     "rack": f"r{at // NODES_OF_RACK}",
                 },
             }
-            for at in range(NODES)
+            for at in range(nodes)
         ]
         config = {
             "global": {"scrape_interval": f"{SCRAPE}s", "scrape_timeout": "20s"},
@@ -306,7 +310,7 @@ def scraped(
         }
         (folder / "prometheus.yml").write_text(json.dumps(config))
         if past:
-            live_through(folder, "fleet", NODES // NODES_OF_JOB // 2)
+            live_through(folder, "fleet", nodes // NODES_OF_JOB // 2)
         with prometheus(folder, port, "--storage.tsdb.retention.time=90d") as child:
             yield child, port, folder
 
@@ -363,6 +367,9 @@ def run(seconds: float, one_in: int) -> Report:
 ABOUT = {"$job": "train-50", "$node": "node-(200|201|202|203)"}
 ONE = {**ABOUT, "$node": "node-200"}
 """A job in trouble, and a node with a fault: what is well has less to tell."""
+
+FEWEST = 204
+"""Nodes of the smallest fleet that has them."""
 
 LOADS_IN = 2.0
 ANSWERED = 0.8
@@ -423,11 +430,11 @@ def judged(uid: str, found: Sequence[Asked], limit: float) -> Result:
     )
 
 
-def dashboards(seconds: float) -> Report:
+def dashboards(seconds: float, nodes: int = NODES) -> Report:
     """How long Prometheus takes for all queries of each dashboard, over its default range."""
     results, details = [], []
     longest = max(default_range(uid) for uid in DASHBOARDS if uid not in LOOK_BACK_FAR)
-    with scraped(10, past=True, whole=True) as (_, port, folder):
+    with scraped(10, nodes, past=True, whole=True) as (_, port, folder):
         time.sleep(seconds)
         address = f"http://127.0.0.1:{port}"
         backfill.lived_before(address, folder, longest, _wanted())
@@ -444,9 +451,9 @@ def dashboards(seconds: float) -> Report:
     return Report(
         "Dashboards of a fleet",
         machine(),
-        f"{NODES} nodes of 8 GPUs, scraped for {seconds:.0f} s, with {longest / 3600:g} h before "
+        f"{nodes} nodes of 8 GPUs, scraped for {seconds:.0f} s, with {longest / 3600:g} h before "
         f"of what they ask for, a sample every {backfill.STEP} s, and {DAYS} days of what is "
-        f"recorded once an hour of {NODES // NODES_OF_JOB} jobs. Every job uses the training "
+        f"recorded once an hour of {nodes // NODES_OF_JOB} jobs. Every job uses the training "
         "client, NCCL, InfiniBand and a shared filesystem. Each dashboard asks for "
         f"{POINTS} points of its default range: of everything, or of one job, node or "
         "GPU if it is about one. Health asks for what is broken.",
@@ -536,7 +543,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.fleet", description=__doc__)
     parser.add_argument("seconds", nargs="?", type=float, default=900.0, help="for each fleet")
     parser.add_argument("--only", choices=("boards", "rules"), help="measure only these")
+    parser.add_argument(
+        "--nodes",
+        type=int,
+        help=f"print what the dashboards take of a smaller fleet, of {FEWEST} nodes or more",
+    )
     arguments = parser.parse_args()
+    if arguments.nodes:
+        if arguments.nodes < FEWEST:
+            parser.error(f"--nodes: the dashboards ask about a job on nodes below {FEWEST}")
+        dashboards(min(arguments.seconds, 300.0), arguments.nodes).print()
+        return
     reports = []
     if arguments.only != "rules":
         reports.append(("15-dashboards", dashboards(min(arguments.seconds, 300.0))))

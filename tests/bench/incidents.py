@@ -177,6 +177,14 @@ def prometheus_command(folder: Path, port: int, *options: str) -> Command:
     ]
 
 
+@contextmanager
+def prometheus(folder: Path, port: int, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A Prometheus with what is in a folder, once it is ready."""
+    with program(prometheus_command(folder, port, *options), folder / "log") as child:
+        Daemon(psutil.Process(child.pid), port).wait_for("/-/ready", child)
+        yield child
+
+
 def _victoriametrics(
     folder: Path, targets: dict[str, int], manager: str, every: str
 ) -> list[Command]:

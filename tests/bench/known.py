@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gpunode.gpu.ledger import STATES
 from gpunode.report.history import FAULT_RULE_INTERVAL, HOUR, RULE_INTERVAL
-from tests.bench.fleet import prometheus
+from tests.bench.incidents import prometheus
 from tests.bench.programs import need
 from tests.daemon import free_port
 

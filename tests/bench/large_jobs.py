@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from alerts.recording.ranks import VERDICTS
-from dashboards.generate import FOLDER
+from dashboards import FOLDER
 from dashboards.panels import NONE_OF
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.reasons import REASONS

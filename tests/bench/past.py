@@ -89,6 +89,9 @@ def recorded(at: int, age: float, jobs: int) -> Iterator[tuple[str, dict[str, st
         yield from _behind()
     held = sum(whole.values())
     whole["free"] = GPUS - held
+    on_whole_nodes = whole["free"] // 8 * 8
+    yield "cluster:gpunode_gpu_free:whole", {}, on_whole_nodes
+    yield "cluster:gpunode_gpu_free:scattered", {}, whole["free"] - on_whole_nodes
     for state, gpus in whole.items():
         yield f"cluster:{BY_HOUR}", {"state": state}, gpus
         yield "cluster:gpunode_gpu_seconds:rate30d", {"state": state}, gpus

@@ -50,6 +50,9 @@ PICTURES: dict[str, tuple[str, dict[str, str], tuple[int, int], str]] = {
 }
 """By name: the dashboard, its variables, the size of the window, and the theme."""
 
+NOTHING_LOADS = "!document.querySelector('[aria-label=\"Panel loading bar\"]')"
+"""What a page says once no panel of it waits for an answer."""
+
 DRAWN_WITHIN = 60_000
 """Milliseconds in which a dashboard must have all its answers."""
 
@@ -83,6 +86,7 @@ def main() -> None:
             query = {"orgId": "1", "theme": theme, "var-cluster": CLUSTER, **variables}
             page.goto(f"{given.grafana}/d/{uid}?{urlencode(query)}")
             page.wait_for_load_state("networkidle", timeout=DRAWN_WITHIN)
+            page.wait_for_function(NOTHING_LOADS, timeout=DRAWN_WITHIN)
             page.wait_for_timeout(2000)  # Grafana draws after its last answer
             path = given.folder / f"{name}.png"
             page.screenshot(path=path)

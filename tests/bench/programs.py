@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -37,6 +38,12 @@ def program(command: Command, log: Path) -> Iterator[subprocess.Popen[bytes]]:
             yield child
         finally:
             child.terminate()
+
+
+def ask(port: int, path: str) -> Any:
+    """What a server on this machine answers, in JSON."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
+        return json.loads(answer.read())
 
 
 @contextmanager

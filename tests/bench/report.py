@@ -88,6 +88,11 @@ FIGURES = (
     ),
     Figure("Verdict: the right cause named", "GPUs with the right verdict", TRUTH, True),
     Figure("A stalled collective named", "a stall was called so after, at most", TRUTH),
+    Figure(
+        "File, line and function where a job hangs",
+        "right file, line and function, without the client",
+        "28-hangs",
+    ),
     Figure("On-call engineer notified of a stall", "notified of the stall after", "11-gpus-jobs"),
     Figure("CPU of the daemon", "whole daemon for 8 GPUs, share of one core", "5-gpus-cost"),
     Figure("Memory of the daemon, 8 GPUs and a busy node", "resident memory", "9-node"),

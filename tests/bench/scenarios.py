@@ -108,7 +108,10 @@ class Notified:
 
 
 def together(chosen: Mapping[str, Scenario]) -> list[list[str]]:
-    """Scenarios that run side by side: as often evaluated, about as long, and not too large."""
+    """Scenarios that run side by side: as often evaluated, about as long, and not too large.
+
+    One in which no Prometheus scrapes runs by itself: nothing else is scraped, either.
+    """
     ordered = sorted(chosen, key=lambda name: (chosen[name].every, chosen[name].lasts))
     packs: list[list[str]] = []
     sizes: list[int] = []
@@ -116,6 +119,7 @@ def together(chosen: Mapping[str, Scenario]) -> list[list[str]]:
         one, size = chosen[name], max(sum(chosen[name].gpus.values()), len(chosen[name].gpus))
         first = chosen[packs[-1][0]] if packs else one
         fits = packs and sizes[-1] + size <= TOGETHER and one.every == first.every
+        fits = fits and not one.unseen and not first.unseen
         if fits and one.lasts <= 1.5 * first.lasts:
             packs[-1].append(name)
             sizes[-1] += size

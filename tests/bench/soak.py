@@ -1,7 +1,9 @@
 """A day of a busy node beside a hostile tenant, played: does anything grow, and is anything lost?
 
-``python -m tests.bench.soak HOURS`` steps all sources of this machine through that much time in one
-process, with the fake driver, a kubelet and a RAS service, and prints a line of JSON each hour.
+``python -m tests.bench.soak HOURS FOLDER HELPERS PID`` steps all sources of this machine through
+that much time in one process without a capability, with the fake driver, a kubelet and a RAS
+service, and prints a line of JSON each hour. Its helper is then killed and started again. It takes
+root.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -26,6 +29,7 @@ import psutil
 from gpunode.config import RunSettings, load
 from gpunode.driver.vendors import open_drivers
 from gpunode.export.exposition import Exposition
+from gpunode.helper import capability
 from gpunode.loop import Loop
 from gpunode.node.local import LocalNode
 from gpunode.node.node import SteppedClock
@@ -33,9 +37,12 @@ from gpunode.sources import watch
 from tests.bench.report import Report, Result, machine
 from tests.fakes.kubelet import FakeKubelet, kubelet
 from tests.fakes.nvml import FakeDriver, build
+from tests.helper.helper import helper
 from tests.nccl.ras import RasServer, ras_server
 
-HOURS = 24
+HOURS = int(os.environ.get("SOAK_HOURS", "24"))
+"""Of the day, as many are played."""
+
 HOUR = 3600.0
 TROUBLE = 60.0
 """Seconds between changes of what happens on the node."""
@@ -45,8 +52,20 @@ GPUS = 4
 HEALTHY = 0
 """The GPU to which nothing happens but that its driver is reloaded."""
 
-NAME = re.compile(rf'^(gpunode_gpu_\w+)\{{gpu="{HEALTHY}"', re.MULTILINE)
-"""A series of the healthy GPU."""
+SOMEBODY = 1000
+"""The user of a job into which only the helper may look."""
+
+SOMEBODY_ON = 2
+"""The GPU on which it always is."""
+
+HELPED = re.compile(r"^gpunode_job_io_bytes_total\{", re.MULTILINE)
+"""A series that takes the helper."""
+
+NAME = re.compile(
+    rf'^(gpunode_gpu_(?!waited_for|process_utilization)\w+)\{{gpu="{HEALTHY}"', re.MULTILINE
+)
+"""A series that the healthy GPU always has: not only while others wait for it, or in a read in
+which the driver has a sample of a process."""
 
 COUNTED = re.compile(r"^(gpunode_source_\w+_total\S+) (\S+)$", re.MULTILINE)
 """What is counted of a source."""
@@ -75,17 +94,28 @@ class Hour:
     fell: int
     """Counters of sources that fell from one scrape to the next, so far."""
 
+    helped: int
+    """Scrapes of this hour with a series that takes the helper."""
+
 
 class Trouble:
     """What happens on the node: every minute something else."""
 
     def __init__(
-        self, driver: FakeDriver, pods: FakeKubelet, ras: RasServer, client_socket: Path
+        self,
+        driver: FakeDriver,
+        pods: FakeKubelet,
+        ras: RasServer,
+        client_socket: Path,
+        of_somebody: str,
     ) -> None:
         self.driver = driver
         self.pods = pods
         self.ras = ras
         self.client_socket = client_socket
+        self.of_somebody = of_somebody
+        """The PID of that job's process."""
+
         self.chance = random.Random(0)
         self.reloaded = 0.0
         self.tenant = subprocess.Popen(["sleep", "infinity"])
@@ -101,6 +131,8 @@ class Trouble:
             draw = self.chance.choice(("690", "square 690 120 0.1 0.2", "122"))
             lines.append(f"gpu {gpu} power {690 if gpu == HEALTHY else draw}")
             lines.append(f"gpu {gpu} process {self.tenant.pid} 1000000")
+            if gpu == SOMEBODY_ON:
+                lines.append(f"gpu {gpu} process {self.of_somebody} 1000000")
             lines.append(f"gpu {gpu} gpm 1 {100 if gpu == HEALTHY else self.chance.randrange(101)}")
         if minute % 5 == 0:
             lines.append("gpu 1 lost")
@@ -150,7 +182,7 @@ class Trouble:
         self.tenant.wait()
 
 
-def played(hours: float, folder: Path) -> Iterator[Hour]:
+def played(hours: float, folder: Path, helpers: str, of_somebody: str) -> Iterator[Hour]:
     """Play the node's time; the library of the fake driver must be the one to load."""
     driver = FakeDriver(folder)
     clock = SteppedClock(1.8e9)
@@ -161,9 +193,9 @@ def played(hours: float, folder: Path) -> Iterator[Hour]:
             f"--kubernetes.pod-resources-socket={folder}/kubelet.sock",
         ]
         settings = load(RunSettings, "soak", options)
-        node = LocalNode(settings.path.rootfs, open_drivers(clock.monotonic, "", ""))
+        node = LocalNode(settings.path.rootfs, open_drivers(clock.monotonic, "", ""), helpers)
         node.clock = clock  # type: ignore[assignment]
-        trouble = Trouble(driver, pods, ras, folder / "client.sock")
+        trouble = Trouble(driver, pods, ras, folder / "client.sock", of_somebody)
         trouble.happen(0.0)
         try:
             yield from _hours(watch(node, settings), clock, trouble, hours)
@@ -175,6 +207,7 @@ def _hours(loop: Loop, clock: SteppedClock, trouble: Trouble, hours: float) -> I
     process = psutil.Process()
     page = Exposition(loop.samples)
     scraped, happened, hour, series, scrapes, lost, fell = 0.0, 0.0, 1, 0, 0, 0, 0
+    helped = 0
     names: set[str] = set()
     counted: dict[str, float] = {}
     for now in loop.replay(clock, hours * HOUR):
@@ -185,6 +218,7 @@ def _hours(loop: Loop, clock: SteppedClock, trouble: Trouble, hours: float) -> I
             scraped += SCRAPE
             text = page.encode("")[0].decode()
             scrapes += 1
+            helped += HELPED.search(text) is not None
             series = text.count("\n") - text.count("\n#")
             if not trouble.reloaded - TROUBLE <= now < trouble.reloaded + SETTLED:
                 found = set(NAME.findall(text))
@@ -196,8 +230,8 @@ def _hours(loop: Loop, clock: SteppedClock, trouble: Trouble, hours: float) -> I
             gc.collect()
             resident = process.memory_info().rss
             descriptors, threads = process.num_fds(), process.num_threads()
-            yield Hour(hour, resident, descriptors, threads, series, scrapes, lost, fell)
-            hour += 1
+            yield Hour(hour, resident, descriptors, threads, series, scrapes, lost, fell, helped)
+            hour, helped = hour + 1, 0
 
 
 def soak(hours: int = HOURS) -> Report:
@@ -206,17 +240,18 @@ def soak(hours: int = HOURS) -> Report:
         build(Path(folder))
         environment = {**os.environ, **FakeDriver(Path(folder)).environment()}
         command = [sys.executable, "-m", "tests.bench.soak", str(hours), folder]
-        ended = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=False)
-    every = [Hour(**json.loads(line)) for line in ended.stdout.splitlines()]
+        every, returned = _beside_a_helper(command, environment, Path(folder))
     first, last = every[0], every[-1]
+    without = sum(not one.helped for one in every)
     growth = last.resident / first.resident - 1
     return Report(
-        "A day beside a hostile tenant",
+        f"{last.hour} hours beside a hostile tenant",
         machine(),
         f"{last.hour} hours of {GPUS} GPUs (fake driver), played. Every minute GPUs vanish, come "
         "back, fall off the bus or fail, all pods are others, and the RAS service of a tenant says "
         "what is no answer, and another sends what is no message; every ten minutes another "
-        "process holds the GPUs, and every hour the driver is reloaded. Scraped every 15 s.",
+        "process holds the GPUs, and every hour the driver is reloaded, and the helper `files` is "
+        "killed and started again. The daemon has no capability. Scraped every 15 s.",
         [
             Result(
                 "resident memory, last hour against first",
@@ -236,14 +271,39 @@ def soak(hours: int = HOURS) -> Report:
             ),
             Result("counters of sources that fell", f"{last.fell}", "0", not last.fell),
             Result(
-                "restarts",
-                f"ended by {ended.returncode}" if ended.returncode else "0",
+                "hours, after the helper was killed, without a reading that takes it",
+                f"{without} of {len(every)}",
                 "0",
-                not ended.returncode,
+                not without,
             ),
+            Result("restarts", f"ended by {returned}" if returned else "0", "0", not returned),
         ],
         [],
     )
+
+
+def _beside_a_helper(
+    command: Sequence[str], environment: Mapping[str, str], folder: Path
+) -> tuple[list[Hour], int]:
+    """Run a command that plays hours, and kill the helper after each; its hours, and its end."""
+    helpers = folder / "helpers"
+    helpers.mkdir(mode=0o755)
+    every = []
+    with ExitStack() as stack:
+        job = stack.enter_context(subprocess.Popen(["sleep", "infinity"], user=SOMEBODY))
+        stack.callback(job.kill)
+        more = [str(helpers), str(job.pid)]
+        running = stack.enter_context(
+            subprocess.Popen([*command, *more], env=environment, stdout=subprocess.PIPE, text=True)
+        )
+        assert running.stdout is not None
+        ends = False
+        while not ends:
+            with helper("files", helpers):
+                line = running.stdout.readline()
+                ends = not line
+                every += [Hour(**json.loads(line))] if line else []
+    return every, running.returncode
 
 
 def _flat(what: str, first: int, last: int) -> Result:
@@ -252,5 +312,6 @@ def _flat(what: str, first: int, last: int) -> Result:
 
 if __name__ == "__main__":
     logging.disable(logging.CRITICAL)
-    for reached in played(float(sys.argv[1]), Path(sys.argv[2])):
+    capability.keep(())
+    for reached in played(float(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4]):
         print(json.dumps(asdict(reached)), flush=True)

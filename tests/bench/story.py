@@ -20,8 +20,8 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlparse
 
 from tests.bench.dashboards import filled
-from tests.bench.fleet import beside_gpus, beside_node, expositions, parts, prometheus
-from tests.bench.incidents import RULES
+from tests.bench.fleet import beside_gpus, beside_node, expositions, parts
+from tests.bench.incidents import RULES, prometheus
 from tests.bench.past import live_through
 from tests.bench.programs import exporter
 from tests.daemon import free_port
@@ -49,6 +49,9 @@ STREAK = re.compile(
     r"^(gpunode_(?:job_workless|gpu_blocked_streak)_seconds\{.*\}) .*$", re.MULTILINE
 )
 """What begins again where a tape does, and goes on in a hang."""
+
+KIND = re.compile(r"^gpunode_gpu_workload\{.*\n?", re.MULTILINE)
+"""The kind of work, which nobody told the exporter on a tape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +176,8 @@ class Story:
             if part.tape == HANG.tape:
                 text = STREAK.sub(rf"\1 {seconds - 60 * begin:.0f}", text)
             if job and job.trains:
-                text += "\n" + beside_gpus(f"{of_node}\n{of_gpu}", seconds)
+                text = KIND.sub("", text)
+                text += "\n" + beside_gpus(f"{of_node}\n{text}", seconds)
             marks = {
                 "@G@": str(gpu),
                 "@GPU@": uuid(node, gpu),

@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 
-from dashboards.generate import FOLDER
+from dashboards import FOLDER
 from dashboards.panels import SAYS_NONE
 from tests.bench.dashboards import CHOSEN, filled
 
 GPUS, HELD, HELD_UP = "GPUs, whole fleet", "Held", "Held up"
 GRAPH, CAUSES, JOBS = "GPUs held up, by cause", "What holds GPUs up", "Jobs that lose most"
+PLACES = "Racks and fabric, whole fleet"
 
 
 def shown(title: str, letter: str = "A", chosen: Mapping[str, str] = CHOSEN) -> str:
@@ -26,10 +27,17 @@ def shown(title: str, letter: str = "A", chosen: Mapping[str, str] = CHOSEN) -> 
 
 SUMS: Mapping[str, str] = {
     title: shown(title) for title in (GPUS, HELD, HELD_UP, GRAPH, CAUSES, JOBS)
-} | {"useful now": shown("Useful share"), "useful of 7 days": shown("Useful share", "B")}
+} | {
+    PLACES: f"max ({shown(PLACES, 'C').replace('sum', 'sum by (kind)', 1)})",
+    "useful now": shown("Useful share"),
+    "useful of 7 days": shown("Useful share", "B"),
+}
 """By name, the expressions of what is compared."""
 
-AT_ANY_TIME = ((HELD, GPUS), (HELD_UP, HELD), (GRAPH, HELD_UP), (CAUSES, HELD_UP))
+AT_ANY_TIME = (
+    *((HELD, GPUS), (HELD_UP, HELD)),
+    *((GRAPH, HELD_UP), (CAUSES, HELD_UP), (PLACES, HELD_UP)),
+)
 """Each is no more than the other, whatever begins or ends just now."""
 
 ONCE_SETTLED = (*AT_ANY_TIME, (JOBS, HELD))

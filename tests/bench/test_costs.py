@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from dashboards import FOLDER
 from dashboards.boards import BOARDS
-from dashboards.generate import FOLDER
 from tests.bench.dashboards import EMPTY, Asked, asked_for
 from tests.bench.fleet import ASK_FOR_FAULTS, DASHBOARDS, LOADS_IN, default_range, judged
 

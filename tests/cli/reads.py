@@ -10,8 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from gpunode.cli import commands, explaining, reporting
+from gpunode.cli import commands, explaining, gathering, reporting
 from gpunode.config import CommandSettings, Section, SettingName, leaves
+from gpunode.report.claims import JobIncident
 from tests.machine import MachineDriver, MachineGpu
 
 
@@ -60,7 +61,7 @@ class Answered:
 
 def stage() -> None:
     """Replace what a machine may lack: a GPU, nccl-tests, and a Prometheus with weeks of data."""
-    run = SimpleNamespace(first=0)
+    run = SimpleNamespace(first=0, goes_on=False)
     gpu = MachineGpu(0, "GPU-aa", "0000:19:00.0")
     replaced: dict[Any, dict[str, Any]] = {
         commands: {
@@ -73,6 +74,16 @@ def stage() -> None:
             "PeriodView": lambda *_: None,
             "report": lambda *_: None,
             "FORMATS": {"html": str},
+        },
+        gathering: {
+            "runs": SimpleNamespace(find=lambda *_: ""),
+            "JobQuestions": lambda *_: SimpleNamespace(
+                kept=lambda: ((JobIncident("", "127.0.0.1:9", "", "stall", 0, (), ""),), {}),
+                as_it_began=lambda _: SimpleNamespace(waited_for=lambda: None),
+            ),
+            "claims": SimpleNamespace(began=lambda *_: None),
+            "gathered": lambda *_: None,
+            "printed": lambda *_: None,
         },
         explaining: {
             "runs": SimpleNamespace(

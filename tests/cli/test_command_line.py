@@ -187,6 +187,12 @@ def test_a_taken_port_is_told(complaint: Callable[..., str]) -> None:
     assert "in use" in line
 
 
+def test_a_name_that_is_no_address_is_told(complaint: Callable[..., str]) -> None:
+    line = complaint("run", "--web.listen-address=[::1%nowhere]:0")
+    assert "[::1%nowhere]:0: " in line
+    assert "Unknown error" not in line
+
+
 @pytest.mark.parametrize(
     ("lines", "named"),
     [

@@ -81,8 +81,9 @@ def test_zsh_takes_the_completion_of_bash(tmp_path: Path) -> None:
     [
         ("topp", "did you mean top?"),
         ("demo hanh", "did you mean hang?"),
+        ("replay h200_han", "did you mean h200_hang or "),
         ("top --intervall=3", "did you mean --interval?"),
-        ("report --formt html", "did you mean --format?"),
+        ("report --formt html", "did you mean --format or --from?"),
         ("run --zzzz", "`gpunode run --help` lists its own"),
         ("top --price=3", "these commands have it: report, why"),
     ],

@@ -30,7 +30,7 @@ ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)/ shows the same as a page")
 PATIENCE = 120.0
 """Seconds for what takes a few, on a machine that is busy with other tests."""
 
-MAKE_DEMO = re.compile(r"^demo: .*\n\t\$\(BIN\)/(gpunode .*) \$\(DEMO\)$", re.M)
+MAKE_DEMO = re.compile(r"^demo: .*\n\t@trap : INT; \$\(BIN\)/(gpunode .*) \$\(DEMO\) ", re.M)
 CAPTION = re.compile(r"  \d\d:\d\d:\d\d  nvidia-smi says (.*); gpunode says: (.*)")
 
 
@@ -71,7 +71,7 @@ def test_the_command_of_the_readme_tells_a_pipe_what_happens() -> None:
         assert ADDRESS.match(next(lines)), "before anything is played"
         assert next(lines) == "A training job hangs\n", "before the time before it is filled in"
         look, waits, *told = until_finding(lines)
-    assert waits.startswith("  (the time before it is being filled in")
+    assert waits.startswith("  (filling in the 5 minutes before it")
     assert look.startswith("  Look at this: nvidia-smi calls seven GPUs busy.")
     captions = [found.groups() for line in told if (found := CAPTION.fullmatch(line))]
     assert captions[0] == ("100 %", "GPUs 0–7 are at work.")  # noqa: RUF001
@@ -89,16 +89,17 @@ def test_the_command_of_the_readme_tells_a_pipe_what_happens() -> None:
         ("storage", "GPUs 0–7 are starved: storage is too slow"),  # noqa: RUF001
         ("hang", "GPUs 0–4, 6 and 7 hang: they wait for GPU 5"),  # noqa: RUF001
         ("p2p", "GPUs 0–7 are moving data between GPUs while nothing is computed"),  # noqa: RUF001
-        ("throttled", "GPU 5 is slowed down by heat"),
+        ("throttled", "GPUs 0–4, 6 and 7 wait for GPU 5, which is slowed down by heat"),  # noqa: RUF001
         ("shm", "GPUs 0–7 are starved: the job's /dev/shm is full"),  # noqa: RUF001
     ],
 )
 def test_each_story_begins_well_and_ends_in_its_cause(name: str, finding: str) -> None:
     settings = load(DemoSettings, "gpunode demo", [name])
-    scene = Scene.of(STORIES / f"{name}.jsonl.gz", settings, "", 600.0)
+    before = 600.0 if name == "hang" else 120.0
+    scene = Scene.of(STORIES / f"{name}.jsonl.gz", settings, "", before)
     scene.prepare()
     hour = history(scene.loop)
-    assert hour.times[-1] - hour.times[0] >= 560
+    assert hour.times[-1] - hour.times[0] >= before - 40
     assert all(min(map(float, filter(None, gpu.states["compute"]))) > 0.5 for gpu in hour.gpus)
     assert scene.says() == "GPUs 0–7 are at work."  # noqa: RUF001
     watts = 0.0
@@ -139,8 +140,7 @@ def test_the_demo_tells_all_five_in_their_order() -> None:
         ),
         (
             "h200_shm",
-            "GPU 0 is starved: the job's /dev/shm is full. "
-            "Past the limit on this node: /dev/shm in use 97 %.",
+            "GPU 0 is starved: the job's /dev/shm is full.",
         ),
         ("healthy", "GPUs 0 and 1 are at work."),
         ("membound", "GPUs 0 and 1 are at work, limited by memory bandwidth."),

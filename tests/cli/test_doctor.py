@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -30,6 +31,9 @@ from gpunode.jobs.steps import LAST_STEP
 from gpunode.node.local import LocalNode
 from gpunode.sources import GPU_SOURCES, HOLDERS_SOURCES, KINDS, NODE_SOURCES, finders
 from gpunode.unread import Unknown
+from tests.bench.programs import exporter
+from tests.cli.test_top import OSC52, told
+from tests.conftest import until
 from tests.daemon import PATIENCE, daemon, free_port
 from tests.export.page import scenes
 from tests.export.page.serve import served
@@ -293,26 +297,67 @@ def test_what_a_daemon_met_is_shown_with_its_examples() -> None:
     assert "NVRM: GPU0 forgets its name" in said
 
 
+def test_who_takes_the_place_of_a_daemon_controls_no_terminal() -> None:
+    """Any user can listen at its port while it is away, and root looks why."""
+    words = ("source", "what", "meaning")
+    met = {**dict.fromkeys(words, OSC52), "times": 1, "last": 0.0, "examples": [OSC52]}
+    pages = {
+        "/healthz": b"ok\n",
+        "/api/v1/unread": json.dumps([met, {**met, "bound": True, "what": "other"}]).encode(),
+        "/api/v1/node": told({}, {"label": OSC52, "pids": ["1"], "last_step": 1.0}),
+    }
+    with exporter(pages.get) as port:
+        _, found, reporting = doctor.daemon(ListenSettings(listen_address=f"127.0.0.1:{port}"))
+    assert len(found) == 2
+    assert "last step" in reporting[0]
+    console = Console(width=200, file=io.StringIO(), force_terminal=True, color_system=None)
+    console.print(unread_table(found), *reporting, markup=False)
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert not re.search(r"\x1b(?!\[[0-9;]*m)|\x07", said), said
+
+
 def test_it_tells_who_reports_training_to_the_daemon() -> None:
     scene = scenes.at_work(2).play(30)
     named = scene.actors[1]
     named.gauges[LAST_STEP] = scene.stage.clock.time() - 2
-    for told in (True, False):
-        if not told:
+    for reports in (True, False):
+        if not reports:
             del named.gauges[LAST_STEP]
         address = served(scene.play(11).stage.loop).removeprefix("http://").rstrip("/")
         _, _, reporting = doctor.daemon(ListenSettings(listen_address=address))
         assert reporting == (
             ("GPU 1: rank 1 of research/llama-70b-worker-0, last step 13 s ago",)
-            if told
+            if reports
             else ("no process on a GPU reports its steps by gpunode.client",)
         )
+
+
+def test_it_tells_that_a_daemon_hears_processes_without_a_gpu(tmp_path: Path) -> None:
+    sends = "import gpunode.client as c\nfor _ in range(3): c.step(); c.flush()\ninput()"
+    path = tmp_path / "client.sock"
+    environment = {**os.environ, "GPUNODE_CLIENT_SOCKET": str(path)}
+    command = [sys.executable, "-c", sends]
+    with daemon(f"--client.socket={path}") as running:
+        until(path.exists)
+        with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE) as child:
+            until(lambda: heard(running.get("/metrics")))
+            address = ListenSettings(listen_address=f"127.0.0.1:{running.port}")
+            _, _, (line,) = doctor.daemon(address)
+            child.kill()
+    assert line.endswith(" messages came from processes without a GPU")
+    assert int(line.split()[0]) >= 3
+
+
+def heard(page: bytes) -> bool:
+    """Whether three messages of processes without a GPU were counted."""
+    found = doctor.OF_NO_GPU.search(page)
+    return found is not None and int(found[1]) >= 3
 
 
 def test_it_says_that_everything_was_understood() -> None:
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(unread_table(()))
-    assert console.export_text() == "Everything that was met was understood.\n"
+    assert console.export_text() == "Everything that was read was understood.\n"
 
 
 def test_capabilities_are_named_as_sources_name_them() -> None:

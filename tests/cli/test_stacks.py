@@ -17,6 +17,7 @@ from gpunode.driver.driver import Driver
 from gpunode.node.local import LocalNode
 from tests.conftest import until
 from tests.machine import OneGpu
+from tests.needs import as_root
 
 HANGS = """
 import time
@@ -71,3 +72,38 @@ def test_what_is_not_there_is_told(capfd: pytest.CaptureFixture[str]) -> None:
     assert "process 2147483647: there is no such process" in capfd.readouterr().out
     with pytest.raises(UsageError, match="there is no GPU 7"):
         look(with_gpu(1), StacksCommandSettings(gpu="7"))
+
+
+IN_C = """
+import ctypes
+def kernel():
+    ctypes.PyDLL(None).sleep(1000)
+kernel()
+"""
+
+
+@as_root
+def test_functions_of_c_are_shown_to_who_asks(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(IN_C)
+    with subprocess.Popen([sys.executable, str(file)]) as child:
+        wchan = Path(f"/proc/{child.pid}/wchan")
+        until(lambda: "nanosleep" in wchan.read_text() or child.poll() is not None)
+        main(["stacks", f"--pid={child.pid}"])
+        without = capfd.readouterr().out
+        main(["stacks", f"--pid={child.pid}", "--native"])
+        text = capfd.readouterr().out
+        child.kill()
+    assert "libc" not in without
+    assert "libc.so.6" in text
+    assert text.index("    sleep  ") < text.rindex("    kernel  ")
+
+
+@as_root
+def test_a_program_without_python_has_no_frames_of_c(capfd: pytest.CaptureFixture[str]) -> None:
+    with subprocess.Popen(["sleep", "1000"]) as child:
+        main(["stacks", f"--pid={child.pid}", "--native"])
+        child.kill()
+    assert "  no frames of C: py-spy: " in capfd.readouterr().out

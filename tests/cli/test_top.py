@@ -157,6 +157,13 @@ def test_json_is_the_node_as_the_api_gives_it() -> None:
     assert len(NodeNow.model_validate_json(said.stdout).gpus) == 8
 
 
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_whom_a_gpu_waits_for_is_not_cut(width: int) -> None:
+    said = run(f"--url={served(scenes.hang(60, 60).stage.loop)}", width=width).stdout
+    assert said.count("hanging: waits for GPU 5") == 7
+    assert "step s" not in said, "no GPU has a step"
+
+
 def test_60_columns_keep_the_owner_and_say_since_when() -> None:
     address = served(scenes.hang(600, 120).stage.loop)
     narrow, wide = (run(f"--url={address}", width=width).stdout for width in (60, 120))
@@ -370,6 +377,21 @@ def test_no_redirect_carries_a_password_to_another(status: str) -> None:
                 ask(address)
     assert "\x1b" not in str(caught.value)
     assert "correct horse" not in repr(address)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "why"),
+    [
+        ("403 Forbidden", b'{"detail": "turn on\\u001b passwords"}', "^turn on\ufffd passwords$"),
+        ("404 Not Found", b'{"detail": "Not Found"}', r"no gpunode of this version \(404\)"),
+        ("404 Not Found", b'{"detail": ["a", "list"]}', r"no gpunode of this version \(404\)"),
+        ("500 Oops", b"<html>", r"no gpunode of this version \(500\)"),
+        ("700 Unknown", b'{"detail": ""}', r"no gpunode of this version \(700\)"),
+    ],
+)
+def test_a_refusal_is_told_in_the_words_of_the_daemon(status: str, body: bytes, why: str) -> None:
+    with answering(answer_of(body, status)) as url, pytest.raises(NoDaemon, match=why):
+        ask(DaemonAddress(url))
 
 
 def test_names_of_tenants_cannot_control_the_terminal() -> None:

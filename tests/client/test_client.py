@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from hypothesis import strategies as st
 from gpunode import __version__
 from gpunode.client import Session
 from gpunode.client.protocol import BEST_OF, FRAMES, PHASES, VERSION
-from gpunode.client.sender import Account, compiled_graphs, for_gpus, where
+from gpunode.client.sender import Account, compiled_graphs, gpus_of_this_process, where
 from gpunode.config import ClientSettings, Settings
 from gpunode.driver.driver import DriverError, Gpu, Process
 from gpunode.holders.census import Census
@@ -496,12 +497,18 @@ def test_without_a_daemon_nothing_happens(monkeypatch: pytest.MonkeyPatch, path:
 
 
 def test_a_forked_child_tells_nothing() -> None:
-    session = Session()
-    session.step()
-    child = os.fork()
-    if child == 0:
-        os._exit(len(session._events) + (session._sender is not None))
-    assert os.waitpid(child, 0)[1] == 0
+    program = textwrap.dedent("""
+        import os
+        from gpunode.client import Session
+        session = Session()
+        session.step()
+        child = os.fork()
+        if child == 0:
+            os._exit(len(session._events) + (session._sender is not None))
+        raise SystemExit(os.waitpid(child, 0)[1])
+    """)
+    # A process of tests has threads of others: a fork of it may wait for locks that they hold.
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE)
 
 
 def test_nothing_is_raised_into_training(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
@@ -515,6 +522,20 @@ def test_nothing_is_raised_into_training(monkeypatch: pytest.MonkeyPatch, path: 
     for _ in session.watch(range(10)):
         session.step(loss="not a number")  # type: ignore[arg-type]
     session.flush()
+
+
+STUCK = """
+import threading, time, types
+from gpunode import client
+client.step()
+client._session._sender._socket = types.SimpleNamespace(sendto=lambda *_: threading.Event().wait())
+time.sleep(1.5)
+"""
+
+
+def test_a_process_ends_although_its_sender_never_comes_back() -> None:
+    """As from a socket whose folder is on a dead mount."""
+    subprocess.run([sys.executable, "-c", STUCK], timeout=20, check=True)
 
 
 def test_importing_the_client_takes_the_standard_library_alone() -> None:
@@ -689,7 +710,8 @@ def test_the_status_says_whether_a_daemon_takes_what_is_reported(
         daemon.bind(path)
         session.step()
         session.flush()
-        assert session.status() == f"gpunode: reporting to {path}"
+        counts = "which counts once this process has a GPU"
+        assert session.status() == f"gpunode: reporting to {path}, {counts}"
     assert capsys.readouterr().err.splitlines() == [missing_daemon], "once"
 
 
@@ -712,9 +734,9 @@ def test_the_status_names_the_only_gpu_that_the_process_has_open(
     monkeypatch.setattr(os, "listdir", lambda _: [*opened, "9"])
     monkeypatch.setattr(os, "readlink", lambda link: opened[link.rpartition("/")[2]])
     opened["9"] = "/dev/nvidia3"
-    assert for_gpus() == "for GPU 3 "
+    assert gpus_of_this_process() == {"3"}
     opened["9"] = "/dev/nvidia4"
-    assert for_gpus() == ""
+    assert gpus_of_this_process() == {"3", "4"}
 
 
 @pytest.mark.parametrize("what", [None, 3, object()])
@@ -814,6 +836,7 @@ class NoNumber:
 def test_no_call_raises(given: Any, caplog: pytest.LogCaptureFixture) -> None:
     session = Session()
     session.configure(flops_per_token=given, flops=given)
+    session.configure(given)
     session.step(given, given, given)
     session.step(tokens=given, smaples=given)
     session.step(tokens=3, smaples=given)
@@ -833,6 +856,10 @@ def test_no_call_raises(given: Any, caplog: pytest.LogCaptureFixture) -> None:
     session.status()
     told = [message for message in caplog.messages if "is left out" in message]
     assert [one.split("'")[1] for one in told] == ["flops", "smaples", "second", "evry"]
+    counted = given is None or (isinstance(given, int) and given >= 0)
+    wrong = {one for one in caplog.messages if "counts as 0" in one}
+    assert len(wrong) == (0 if counted else 6), "each once"
+    assert any("none of step, data, checkpoint" in one for one in caplog.messages)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from dashboards.generate import FOLDER
+from dashboards import FOLDER
 from tests.bench.dashboards import CHOSEN, ask, filled
 from tests.needs import ROOT, missing, need
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dashboards.generate import FOLDER
+from dashboards import FOLDER
 from gpunode.export import palette
 from gpunode.gpu.ledger import STATES
 from gpunode.verdict.advice import URGENCIES

@@ -15,8 +15,8 @@ import pytest
 
 from alerts.promql import NO_NAMESPACE
 from alerts.thresholds.table import THRESHOLDS
+from dashboards import FOLDER
 from dashboards.firing import LABELS, NOT_KNOWN
-from dashboards.generate import FOLDER
 from tests.alerts.rule_tests import with_labels
 from tests.alerts.test_alerts import run
 from tests.bench.dashboards import CHOSEN, filled
@@ -74,6 +74,9 @@ def given() -> Iterator[tuple[str, str]]:
         labels = {"cluster": "c", **member, **JOB}
         yield with_labels("gpu:gpunode_job:member", labels), "1x10"
         yield with_labels("gpu:gpunode_job:member_lately", labels), "1x10"
+    for job, node in ((JOB, "n1"), (SLURM, "n9")):
+        labels = {"cluster": "c", "instance": node, "gpu": "0", **job}
+        yield with_labels("gpu:gpunode_gpu_owner:workload", labels), "1x10"
     yield with_labels("job:gpunode_job:gpus", {"cluster": "c", **JOB}), "512x10"
     yield with_labels("job:gpunode_job:gpus", {"cluster": "c", **SLURM}), "8x10"
     event = {"cluster": "c", "filesystem": "scratch", **JOB}
@@ -133,9 +136,31 @@ def test_a_namespace_has_its_alerts_and_those_of_hardware(
     assert not told, told
 
 
+@pytest.mark.parametrize(
+    ("node", "marked"),
+    [
+        ("n1", ("llama", "gpu", "scratch", "")),
+        ("n2", ("exporter", "scratch", "")),
+        ("n9", ("slurm-42", "scratch", "")),
+        ("n1|n9", ("llama", "slurm-42", "gpu", "scratch", "")),
+    ],
+)
+def test_a_node_has_marks_of_its_own_pages_and_those_of_its_jobs(
+    node: str, marked: tuple[str, ...], tmp_path: Path
+) -> None:
+    content = json.loads((FOLDER / "gpunode-node.json").read_text())
+    pages, _ = (one["expr"] for one in content["annotations"]["list"])
+    about = 'label_join({}, "about", "", "workload", "fault", "filesystem")'
+    marks = about.format(filled(pages, {**CHOSEN, "$node": node}))
+    told = asked(
+        tmp_path, {f"count by (about) ({marks})": [({"about": one}, 1.0) for one in marked]}
+    )
+    assert not told, told
+
+
 def test_pages_come_first_and_then_what_harms_most() -> None:
     order = [(one["displayName"], one.get("desc", False)) for one in panel()["options"]["sortBy"]]
-    assert order == [("Severity", False), ("GPUs", True)]
+    assert order == [("Level", False), ("GPUs", True)]
     assert "page" < "ticket"
 
 

@@ -20,7 +20,7 @@ import pytest
 from alerts.promql import NO_NAMESPACE
 from alerts.recording.ranks import OF_LINES
 from alerts.thresholds.lines import LINES
-from dashboards.generate import FOLDER
+from dashboards import FOLDER
 from dashboards.panels import ABSENT, OR_NONE
 from tests.bench.dashboards import CHOSEN, ask, filled, in_a_hurry, wait_for
 from tests.bench.incidents import RULES, prometheus_command
@@ -120,16 +120,16 @@ def listed(prometheus: str, job: Played) -> list[Row]:
 
 
 RANKS = {
-    "k8s": ("3", "uninterruptible", "data_loading_storage", " · of 7 others: wait"),
-    "slurm": ("5", "uninterruptible", "data_loading_storage", " · of 7 others: wait"),
-    "bare": ("2", "uninterruptible", "data_loading_storage", " · of 7 others: wait"),
-    "pods": ("unknown", "uninterruptible", "data_loading_storage", " · of 7 others: wait"),
+    "k8s": ("3", "uninterruptible", "data_loading_storage", " · 7 others: wait"),
+    "slurm": ("5", "uninterruptible", "data_loading_storage", " · 7 others: wait"),
+    "bare": ("2", "uninterruptible", "data_loading_storage", " · 7 others: wait"),
+    "pods": ("unknown", "uninterruptible", "data_loading_storage", " · 7 others: wait"),
     "alone": ("0", "-", "shm", ""),
-    "large": ("139", "uninterruptible", "data_loading_storage", " · of 511 others: wait"),
-    "a100": ("4", "uninterruptible", "data_loading_storage", " · of 7 others: wait"),
-    "mig": ("5", "uninterruptible", "data_loading_storage", " · of 6 others: wait"),
-    "dead": ("11", "-", "ended", " · of 15 others: wait"),
-    "crashed": ("11", "-", "ended", " · of 15 others: wait"),
+    "large": ("139", "uninterruptible", "data_loading_storage", " · 511 others: wait"),
+    "a100": ("4", "uninterruptible", "data_loading_storage", " · 7 others: wait"),
+    "mig": ("5", "uninterruptible", "data_loading_storage", " · 6 others: wait"),
+    "dead": ("11", "-", "ended", " · 15 others: wait"),
+    "crashed": ("11", "-", "ended", " · 15 others: wait"),
 }
 """Of each job the bad rank, why it is waited for, its verdict, and the rest of the sentence."""
 
@@ -139,7 +139,7 @@ def test_the_one_bad_rank_is_named_and_its_row_leads_to_it(name: str, prometheus
     job = JOBS[name]
     rank, reason, verdict, others = RANKS[name]
     (row,) = differing(prometheus, job)
-    cells = {column: text for column, text in row.cells.items() if column not in ("For", "Cluster")}
+    cells = {column: text for column, text in row.cells.items() if column != "For"}
     node, gpu = job.node(job.bad), job.gpu(job.bad)
     assert cells == {
         "Rank": rank,
@@ -152,7 +152,7 @@ def test_the_one_bad_rank_is_named_and_its_row_leads_to_it(name: str, prometheus
     assert (row.selects("GPU")["node"], row.selects("GPU")["gpu"]) == (node, gpu)
     (sentence,) = said(prometheus, "The odd one out", chosen(job))
     who = f"rank {rank} · " if rank != "unknown" else ""
-    assert sentence == f"{who}{node} GPU {gpu}: {verdict}{others}"
+    assert sentence == f"{who}{node} GPU {gpu}: {verdict}{others} · since"
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from alerts.promql import NO_NAMESPACE
 from alerts.recording.runs import APART, BEGAN
 from alerts.rule_files import EXPRESSIONS
 from alerts.thresholds.table import THRESHOLDS
-from dashboards.generate import FOLDER
+from dashboards import FOLDER
 from tests.alerts.rule_tests import with_labels
 from tests.alerts.test_alerts import run
 from tests.bench.dashboards import CHOSEN, filled

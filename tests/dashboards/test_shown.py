@@ -10,7 +10,7 @@ import pytest
 
 from alerts.rule_files import document
 from alerts.thresholds.lines import LINES
-from dashboards.generate import FOLDER
+from dashboards import FOLDER
 from dashboards.queries import METRIC, signal
 from dashboards.unshown import UNSHOWN, table
 from gpunode.rules.changes import Changes

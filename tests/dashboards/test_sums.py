@@ -10,7 +10,7 @@ import pytest
 
 from tests.alerts.rule_tests import FIRST, Case, with_labels
 from tests.alerts.test_alerts import play, shipped
-from tests.bench.sums import AT_ANY_TIME, GPUS, HELD, HELD_UP, SUMS, impossible
+from tests.bench.sums import AT_ANY_TIME, GPUS, HELD, HELD_UP, PLACES, SUMS, impossible
 
 ENDS = 40
 BEGINS, STALLS, STOPS = 8, 14, 24
@@ -29,6 +29,8 @@ def given() -> Iterator[tuple[str, str]]:
         "owner_pod": "train-0",
         "via": "kubelet",
     }
+    target = {"cluster": "c", "instance": "n", "job": "gpunode", "rack": "r1"}
+    yield with_labels("up", target), f"1x{ENDS}"
     for number in range(4):
         own = gpu(number)
         of_job = number < 2
@@ -61,6 +63,7 @@ def test_no_more_is_held_up_than_held_nor_held_than_there_is(tmp_path: Path) -> 
         case.expect(minute, SUMS[GPUS], [("", {}, 4.0)])
         case.expect(minute, SUMS[HELD], [("", {}, float(held))])
         case.expect(minute, SUMS[HELD_UP], [("", {}, float(held_up))])
+        case.expect(minute, SUMS[PLACES], [("", {}, float(held_up))])
     by_rates = 'sum (namespace:gpunode_gpu_seconds:rate5m{state!="free"})'
     case.expect(BEGINS + 2, f"({SUMS[HELD]}) > bool ({by_rates})", [("", {}, 1.0)])
     ran = play(tmp_path, [case], shipped(*FIRST))
@@ -80,7 +83,8 @@ def found(**changed: float) -> Callable[[str], float]:
         ({HELD: 11.0, "Jobs that lose most": 3.0}, ["Held up is 12, and Held 11"]),
         ({"useful now": 1.2}, ["useful now is 1.2"]),
         ({HELD: math.nan}, ["Held is nan, and GPUs, whole fleet 12"]),
-        ({HELD_UP: 11.0}, 3),
+        ({HELD_UP: 11.0}, 4),
+        ({PLACES: 13.0}, ["Racks and fabric, whole fleet is 13, and Held up 12"]),
     ],
 )
 def test_what_cannot_be_is_told_before_a_picture_is_taken(

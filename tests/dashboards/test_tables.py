@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from alerts.promql import NO_NAMESPACE
-from dashboards.generate import FOLDER
+from dashboards import FOLDER
 from dashboards.panels import LINKED
 from dashboards.variables import OF_NAMESPACES, OF_ONE_LABEL
 from tests.dashboards.tables import Labels, shown

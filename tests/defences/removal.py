@@ -57,7 +57,7 @@ def without(defence: Defence) -> tuple[Outcome, str]:
     """Whether a test misses the defence, and what pytest said."""
     with tempfile.TemporaryDirectory(prefix="gpunode-defences-") as folder:
         copy = Path(folder) / "gpunode"
-        shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(PACKAGE, copy)
         file = copy / defence.file
         file.write_text(file.read_text().replace(defence.text, defence.without))
         return _tested(defence, Path(folder))

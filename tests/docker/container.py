@@ -45,6 +45,9 @@ LISTED = (
 )
 """Lists what was extracted in the way of distroless images."""
 
+RELEASED = 'printf "ID=debian\\nVERSION_ID=13\\n" >"$1/usr/lib/os-release"'
+"""Names the release, as distroless images do without the package that has the file in Debian."""
+
 BASES: dict[str, Sequence[str]] = {
     "build": ("--variant=minbase", "--include=python3,python3-pip,ca-certificates"),
     "base": (
@@ -52,6 +55,7 @@ BASES: dict[str, Sequence[str]] = {
         "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
         "--include=python3",
         f"--extract-hook={LISTED}",
+        f"--extract-hook={RELEASED}",
     ),
 }
 

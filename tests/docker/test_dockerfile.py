@@ -41,13 +41,16 @@ def test_the_lock_has_hashes_and_no_address() -> None:
 
 PARAGRAPH = "Package: {}\nVersion: {}\nDescription: what\n it is\n"
 INSTALLED = {
-    "libc6": "2.41-12",
-    "libpython3.13-stdlib": "3.13.5-2",
+    "libc6": "2.41-12\nSource: glibc",
+    "libpython3.13-stdlib": "3.13.5-2\nSource: python3.13 (3.13.5-1)",
     "zlib1g": "1:1.3.dfsg+really1",
 }
+RELEASE = 'PRETTY_NAME="Distroless"\nID="debian"\nVERSION_ID="13"\n'
 
 
-def bill_of(folder: Path, installed: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def bill_of(
+    folder: Path, installed: dict[str, str], release: str = RELEASE
+) -> subprocess.CompletedProcess[str]:
     """What ``docker/sbom.py`` writes for a base with these packages and tzdata."""
     packages, base = folder / "packages", folder / "base"
     (packages / "gpunode").mkdir(parents=True)
@@ -57,6 +60,8 @@ def bill_of(folder: Path, installed: dict[str, str]) -> subprocess.CompletedProc
     (info / "METADATA").write_text("Name: Some_Thing\nVersion: 2.0\nLicense-Expression: MIT\n")
     status = base / "var/lib/dpkg"
     (status / "status.d").mkdir(parents=True)
+    (base / "usr/lib").mkdir(parents=True)
+    (base / "usr/lib/os-release").write_text(release)
     (status / "status").write_text("\n".join(PARAGRAPH.format(*each) for each in installed.items()))
     (status / "status.d/tzdata").write_text(PARAGRAPH.format("tzdata", "2026a"))
     (status / "status.d/tzdata.md5sums").write_text("0 a\n")
@@ -68,11 +73,16 @@ def test_the_bill_of_materials_has_the_packages_of_debian_and_of_distroless(
     tmp_path: Path,
 ) -> None:
     written = bill_of(tmp_path, INSTALLED)
-    assert [found["purl"] for found in json.loads(written.stdout)["components"]] == [
-        "pkg:deb/debian/libc6@2.41-12",
-        "pkg:deb/debian/libpython3.13-stdlib@3.13.5-2",
-        "pkg:deb/debian/tzdata@2026a",
-        "pkg:deb/debian/zlib1g@1%3A1.3.dfsg%2Breally1",
+    release, *packages = json.loads(written.stdout)["components"]
+    assert (release["type"], release["name"], release["version"]) == (
+        *("operating-system", "debian", "13"),
+    )
+    upstream = "upstream=python3.13%403.13.5-1"
+    assert [found["purl"] for found in packages] == [
+        "pkg:deb/debian/libc6@2.41-12?distro=debian-13&upstream=glibc",
+        f"pkg:deb/debian/libpython3.13-stdlib@3.13.5-2?distro=debian-13&{upstream}",
+        "pkg:deb/debian/tzdata@2026a?distro=debian-13",
+        "pkg:deb/debian/zlib1g@1%3A1.3.dfsg%2Breally1?distro=debian-13",
         "pkg:pypi/some-thing@2.0",
     ]
 
@@ -87,6 +97,16 @@ def test_an_image_is_not_built_where_its_bill_of_materials_lacks_the_base(
     assert written.returncode == 1
     assert not written.stdout
     assert written.stderr.startswith(f"sbom.py: {said}")
+
+
+@pytest.mark.parametrize("said", ["", "ID=debian\n", "VERSION_ID=13\n"])
+def test_an_image_is_not_built_where_no_scanner_could_tell_its_vulnerabilities(
+    said: str, tmp_path: Path
+) -> None:
+    written = bill_of(tmp_path, INSTALLED, said)
+    assert written.returncode == 1
+    assert not written.stdout
+    assert written.stderr.startswith("sbom.py: the release: not in ")
 
 
 def test_the_lock_holds_for_every_python_that_the_project_supports() -> None:

@@ -162,4 +162,4 @@ def test_every_command_of_the_tour_works(shell: Shell) -> None:
         assert time.monotonic() < deadline, "what the tour starts has not ended"
         time.sleep(0.1)
     report = Path(shell.replace["--price 2.50"].split()[-1])
-    assert "GPU hours, jobs held" in report.read_text()
+    assert "GPU hours, worth" in report.read_text()

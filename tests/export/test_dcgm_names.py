@@ -51,7 +51,8 @@ from gpunode.loop import Loop
 from gpunode.node.local import LocalNode
 from gpunode.node.node import SteppedClock
 from gpunode.source import Place, Reading, Source
-from tests.bench.fleet import ask, prometheus
+from tests.bench.incidents import prometheus
+from tests.bench.programs import ask
 from tests.conftest import Series, by_label, scrape, until, values, watching
 from tests.daemon import PATIENCE, Daemon, free_port
 from tests.export.dcgm_clients import (

@@ -174,6 +174,23 @@ def test_the_first_guess_of_each_costs_no_rest_until_the_credit_is_spent() -> No
     assert 0 <= after < before
 
 
+def test_a_user_who_is_not_there_costs_as_much_as_the_dearest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise the time that an answer takes would tell the names of users."""
+    compared = []
+
+    def note(_: bytes, hashed: bytes) -> tuple[bool, float]:
+        compared.append(hashed)
+        return True, 0.0
+
+    monkeypatch.setattr(guard, "compared", note)
+    dearest = bcrypt.hashpw(b"right", bcrypt.gensalt(5))
+    users = {"a": HASHED, "b": dearest, "c": HASHED}
+    assert asyncio.run(Passwords().right(users, "nobody", b"x", SCRAPER)) is False
+    assert compared == [dearest]
+
+
 ACCEPTED = {
     "gzip": True,
     "deflate, gzip;q=1.0": True,

@@ -27,7 +27,7 @@ import pytest
 import trustme
 from cryptography import x509
 
-from gpunode.config import UsageError
+from gpunode.config import LARGEST_FILE, UsageError
 from gpunode.export.web import access
 from gpunode.export.web.access import CIPHERS, AccessFile
 from gpunode.export.web.entrance import EXPIRY, RELOADED, Entrance
@@ -233,6 +233,10 @@ def test_users_and_authorities_change_without_a_restart_and_a_mistake_changes_no
         ("unclosed", lambda: papers.write("tls_server_config: [")),
         ("wrong key", lambda: papers.write(SERVER.replace("server.key", "client.key"))),
         ("emptied", lambda: papers.write("")),
+        (
+            "too long",
+            lambda: papers.write(SERVER + USERS.replace("alice", "bob") + "#" * LARGEST_FILE),
+        ),
         ("no file", lambda: (papers.folder / "web.yml").unlink()),
         ("without values", lambda: papers.write("basic_auth_users:\ntls_server_config:\n")),
     ]
@@ -265,6 +269,7 @@ LESS = {
     "no TLS": (SERVER + USERS, USERS),
     "no certificates of clients": (MUTUAL, SERVER),
     "certificates only if given": (MUTUAL, MUTUAL.replace("RequireAndVerify", "VerifyIfGiven_")),
+    "half a file, cut before the authority": (MUTUAL, MUTUAL.partition("  client_ca_file")[0]),
     "any name": (f"{MUTUAL}  client_allowed_sans: [a]\n", MUTUAL),
 }
 

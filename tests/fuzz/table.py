@@ -30,6 +30,7 @@ from gpunode.driver.nvidia import identity
 from gpunode.export import incident_page
 from gpunode.export.exposition import requested
 from gpunode.export.web.access import WebFile, look
+from gpunode.helper.environment import LONGEST_VALUE
 from gpunode.helper.files import LARGEST
 from gpunode.holders import slurm, slurmstepd
 from gpunode.holders.census import Census
@@ -73,7 +74,6 @@ from gpunode.node.kubelet import Allocation, unary
 from gpunode.node.kubelet import podresources_pb2 as messages
 from gpunode.node.node import (
     LONGEST_PROGRAM,
-    LONGEST_VALUE,
     MAX_FILE,
     MOST_LIBRARIES,
     MOST_READ,

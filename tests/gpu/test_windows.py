@@ -196,11 +196,13 @@ def test_what_pcie_moves_may_be_all_that_a_slower_network_takes() -> None:
     assert shares[10] > 0.95
 
 
+@pytest.mark.parametrize("watts", [126.0, 151.0])
 @pytest.mark.parametrize("sms", [1, 4, 24, 32, 64])
-def test_a_hang_is_one_whatever_the_number_of_channels(sms: int) -> None:
+def test_a_hang_is_one_whatever_the_number_of_channels(sms: int, watts: float) -> None:
+    """Of GPUs of one model, one draws a quarter more at rest than another."""
     values = {"graphics": 1.0, "sm": sms / 132, "tensor": 0.0, "dram": 0.0}
     values |= {"pcie_receive": 2e5, "pcie_transmit": 4e5}
-    seen = window(values, [126.0] * 100, peers=True)
+    seen = window(values, [watts] * 100, peers=True)
     assert stands_still(seen, split(seen).shares)
 
 
@@ -212,6 +214,7 @@ def test_a_hang_is_one_whatever_the_number_of_channels(sms: int) -> None:
         pytest.param({"pcie_receive": 60e6, "pcie_transmit": 15e6}, 126.0, id="launches"),
         pytest.param({}, 300.0, id="a kernel that draws"),
         pytest.param({"dram": 0.3}, 126.0, id="a kernel that reads memory"),
+        pytest.param({"integer": 0.3}, 151.0, id="a kernel that counts"),
     ],
 )
 def test_what_goes_on_slowly_is_no_hang(change: dict[str, float], watts: float) -> None:

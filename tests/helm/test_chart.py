@@ -22,7 +22,7 @@ from alerts.model import Threshold
 from alerts.rule_files import document, rule_files
 from alerts.settings import RUNBOOKS_URL, SETTINGS
 from alerts.thresholds.table import THRESHOLDS
-from dashboards.generate import FOLDER
+from dashboards import FOLDER
 from gpunode import __version__
 from gpunode.config import RunSettings, WebSettings, load
 from gpunode.rules.changes import Changes
@@ -35,6 +35,7 @@ from tests.fakes.nvml import FakeDriver
 from tests.needs import ROOT, need
 
 CHART = generate.CHART
+DOCKERFILE = Path(__file__).parents[2] / "docker/Dockerfile"
 CI = sorted((CHART / "ci").glob("*.yaml"))
 OPERATOR = ("monitoring.coreos.com/v1/PodMonitor", "monitoring.coreos.com/v1/PrometheusRule")
 OLDEST, NEWEST = "1.25.0", "1.37.0"
@@ -256,6 +257,20 @@ def test_what_contradicts_itself_is_refused() -> None:
             "service.enabled",
         ),
         ("monitor.enabled=true,monitor.interval=5s", "scrapeTimeout 10s is longer"),
+        ("profile=network,hostPort=9400", "hostPort 9400: on the node's network"),
+        ("hostNetwork=true,hostPort=9400", "hostPort 9400: on the node's network"),
+        ("monitor.enabled=true,monitor.endpoint.interval=20s", "see monitor.interval"),
+        ("monitor.enabled=true,monitor.endpoint.path=/x", "endpoint.path: the chart sets it"),
+        (
+            "monitor.enabled=true,monitor.tlsConfig.caFile=/a",
+            "tlsConfig.caFile: a PodMonitor reads",
+        ),
+        ("monitor.enabled=true,monitor.endpoint.bearerTokenFile=/a", "File: a PodMonitor reads no"),
+        ("monitor.enabled=true,monitor.spec.selector.a=b", "spec.selector: the chart sets it"),
+        (
+            "monitor.enabled=true,monitor.sampleLimit=9,monitor.spec.sampleLimit=8",
+            "spec.sampleLimit: the chart sets it; see monitor.sampleLimit",
+        ),
         ("monitor.enabled=true,monitor.interval=1m,monitor.scrapeTimeout=2m", "longer"),
     ):
         ran = helm("template", "gpunode", CHART, f"--set={values}")
@@ -313,6 +328,17 @@ def test_labels_of_one_object_win_over_those_of_all_and_never_over_the_selector(
         assert one["metadata"]["labels"]["release"] == "kps"
 
 
+def test_an_annotation_of_a_site_takes_the_place_of_that_of_the_chart(tmp_path: Path) -> None:
+    given = {"kubectl.kubernetes.io/default-container": "side", "team": "a"}
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"podAnnotations": given, "config": {"gpu": {"interval": 1}}}))
+    ran = helm("template", "gpunode", CHART, f"--values={values}")
+    daemons = the([one for one in yaml.load_all(ran.stdout, Strict) if one], "DaemonSet")
+    found = daemons["spec"]["template"]["metadata"]["annotations"]
+    assert found.pop("checksum/config")
+    assert found == given
+
+
 @pytest.mark.parametrize(
     ("given", "asks"),
     [
@@ -324,6 +350,22 @@ def test_labels_of_one_object_win_over_those_of_all_and_never_over_the_selector(
 def test_the_notes_ask_as_prometheus_does(given: str, asks: str) -> None:
     ran = helm("install", "gpunode", CHART, "--dry-run=client", f"--set={given}")
     assert f"\n  {asks}localhost:9816/metrics" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("profile=restricted", False),
+        ("profile=node", True),
+        ("profile=restricted,platform=gke", True),
+        ("profile=restricted,platform=bottlerocket", True),
+        ("profile=restricted,hostPort=9816", True),
+        ("profile=restricted,hostNetwork=true", True),
+    ],
+)
+def test_the_notes_tell_what_a_namespace_must_allow(given: str, said: bool) -> None:
+    ran = helm("install", "gpunode", CHART, "--dry-run=client", f"--set={given}")
+    assert ("pod-security.kubernetes.io/enforce=privileged" in ran.stdout) == said
 
 
 # Profiles
@@ -415,6 +457,10 @@ def test_a_profile_gives_each_container_what_it_needs_and_the_daemon_no_right(
     for one in helpers.values():
         assert user_of(pod, one) == 0, "Kubernetes gives others no capability"
         assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in one["env"]
+        entry = re.search(r"^ENTRYPOINT (.*)$", DOCKERFILE.read_text(), re.MULTILINE)
+        assert entry
+        command = [*json.loads(entry[1]), *one["args"][:3], "--check"]
+        assert one["livenessProbe"]["exec"]["command"] == command, "one that hangs is restarted"
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert pod["automountServiceAccountToken"] is False
     assert the(objects, "DaemonSet")["spec"]["selector"]["matchLabels"].keys() == {
@@ -441,6 +487,16 @@ def test_no_value_but_its_own_context_gives_the_daemon_a_user_or_a_capability(
     assert user_of(pod, daemon) == NOBODY
     assert daemon["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert all(mount["readOnly"] for mount in daemon["volumeMounts"] or ())
+
+
+def test_incidents_are_kept_in_the_volume_that_a_site_gives(tmp_path: Path) -> None:
+    source = {"hostPath": {"path": "/var/lib/gpunode", "type": "Directory"}}
+    pod, daemon = daemon_of(render(tmp_path, {"incidents": {"volume": source}}))
+    assert "--incident.folder=/var/lib/gpunode/incidents" in daemon["args"]
+    assert {"name": "incidents", "mountPath": "/var/lib/gpunode"} in daemon["volumeMounts"]
+    assert {"name": "incidents", **source} in pod["volumes"]
+    _, without = daemon_of(render(tmp_path))
+    assert not any("incident" in one for one in without["args"])
 
 
 def test_helpers_answer_the_user_that_the_daemon_is(tmp_path: Path) -> None:
@@ -816,6 +872,65 @@ def test_dashboards_ask_for_the_job_that_the_site_has(tmp_path: Path) -> None:
     (health,) = (text for text in texts if '"uid": "gpunode-health"' in text)
     asked = set(re.findall(r'job=~"([^"]*)"', " ".join(_strings(json.loads(health)))))
     assert asked == {jobs.replace("\\", "\\\\")}  # as PromQL quotes it
+
+
+PANELS_OF_OTHERS = {"gpunode-fleet": ["Held up", "GPUs held up, by cause"], "gpunode-job": ["Step"]}
+
+
+def test_the_operator_of_grafana_gets_panels_for_the_dashboards_of_others(tmp_path: Path) -> None:
+    shown = {"grafanaOperator": True, "libraryPanels": PANELS_OF_OTHERS}
+    found = all_of(render(tmp_path, {"dashboards": shown}), "GrafanaLibraryPanel")
+    expected = {}
+    for uid, titles in PANELS_OF_OTHERS.items():
+        panels = json.loads((FOLDER / f"{uid}.json").read_text())["panels"]
+        by_title = {panel["title"]: panel for panel in panels}
+        for title in titles:
+            name = re.sub("[^a-z0-9]+", "-", f"{uid} {title}".lower())
+            own = {key: x for key, x in by_title[title].items() if key not in ("id", "gridPos")}
+            expected[name] = {**own, "name": f"gpunode: {title}", "kind": 1, "uid": name}
+    assert {one["metadata"]["name"]: json.loads(one["spec"]["json"]) for one in found} == expected
+    assert max(map(len, expected)) <= 40, "Grafana's limit for a uid"
+
+
+@pytest.mark.parametrize(
+    ("shown", "why"),
+    [
+        ({"libraryPanels": PANELS_OF_OTHERS}, "it takes the Grafana Operator"),
+        ({"grafanaOperator": True, "libraryPanels": {"flet": ["a"]}}, "is called flet"),
+        (
+            {"grafanaOperator": True, "libraryPanels": {"gpunode-job": ["Stpe"]}},
+            'gpunode-job has no panel "Stpe"',
+        ),
+    ],
+)
+def test_panels_that_cannot_be_given_are_refused(shown: Object, why: str, tmp_path: Path) -> None:
+    (tmp_path / "values.yaml").write_text(json.dumps({"dashboards": shown}))
+    ran = helm("template", "gpunode", CHART, f"--values={tmp_path}/values.yaml")
+    assert ran.returncode != 0
+    assert why in ran.stderr
+
+
+@pytest.mark.parametrize("operator", [False, True])
+def test_dashboards_lead_to_the_pages_that_a_site_names(operator: bool, tmp_path: Path) -> None:
+    page, report = "https://gpus.example.org/${node}/?a=1&b=2", "https://gpus.example.org/report"
+    shown = {"nodePage": page, "report": report, "grafanaOperator": operator}
+    texts = [
+        text
+        for one in render(tmp_path, {"dashboards": shown})
+        if one["metadata"]["name"].endswith("dashboard")
+        for text in ([one["spec"]["json"]] if operator else one["data"].values())
+    ]
+    boards = {board["uid"]: board for board in map(json.loads, texts)}
+    added = {uid: link["url"] for uid, board in boards.items() for link in board["links"][1:]}
+    assert added == {
+        **dict.fromkeys(("gpunode-node", "gpunode-host", "gpunode-gpu"), page),
+        **dict.fromkeys(("gpunode-fleet", "gpunode-capacity"), report),
+    }
+    for uid, board in boards.items():
+        own = json.loads((FOLDER / f"{uid}.json").read_text())
+        variables = {one["name"] for one in board["templating"]["list"]}
+        assert "node" in variables or added.get(uid) != page
+        assert {**board, "links": board["links"][:1]} == own, "nothing else changes"
 
 
 def _strings(one: Any) -> Iterator[str]:

@@ -16,7 +16,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ from typing import Any
 import psutil
 import pytest
 
-from gpunode.helper.confine import RUNS
 from gpunode.helper.serve import work_of
+from gpunode.helper.stacks import RUNS
 from helm.generate import CHART
 from tests.attacks.seccomp import NUMBERS
 from tests.conftest import until
@@ -261,7 +261,8 @@ def inside(child: subprocess.Popen[bytes]) -> int:
 def stop(child: subprocess.Popen[bytes]) -> None:
     """End a sandbox and the program in it, which by another user outlives what made it."""
     for one in psutil.Process(child.pid).children(recursive=True):
-        one.kill()
+        with suppress(psutil.NoSuchProcess):  # it ends with the one above it
+            one.kill()
     child.kill()
 
 

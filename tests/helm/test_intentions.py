@@ -39,6 +39,11 @@ INTENTIONS: list[tuple[dict[str, Any], tuple[str | int, ...], Any]] = [
         (*POD, "imagePullSecrets"),
         [{"name": "a"}],
     ),
+    (
+        {"global": {"imagePullSecrets": ["a"]}, "imagePullSecrets": [{"name": "b"}]},
+        (*POD, "imagePullSecrets"),
+        [{"name": "b"}, {"name": "a"}],
+    ),
     # Names, labels and annotations
     ({"fullnameOverride": "gpus"}, ("DaemonSet", "metadata", "name"), "gpus"),
     ({"namespaceOverride": "gpus"}, ("DaemonSet", "metadata", "namespace"), "gpus"),
@@ -178,6 +183,39 @@ def test_what_other_charts_have_and_this_has_not_is_refused_with_the_reason(
     refused = helm("template", "gpunode", CHART, f"--values={tmp_path / 'values.yaml'}")
     assert refused.returncode != 0
     assert f"{name} is not a value of this chart: {REFUSED[name]}" in refused.stderr
+
+
+def test_all_that_is_refused_is_named_at_once(tmp_path: Path) -> None:
+    """As where a site takes its values of dcgm-exporter for this chart."""
+    values = {
+        "arguments": ["-f", "/etc/dcgm-exporter/custom.csv"],
+        "serviceMonitor": {"enabled": True},
+        "service": {"enable": True, "address": ":9400"},
+        "extraEnv": [{"name": "DCGM_EXPORTER_LISTEN", "value": ":9400"}, {"name": "TZ"}],
+    }
+    (tmp_path / "values.yaml").write_text(json.dumps(values))
+    refused = helm("template", "gpunode", CHART, f"--values={tmp_path / 'values.yaml'}")
+    assert refused.returncode != 0
+    for name in ("arguments", "serviceMonitor", "service.enable", "service.address"):
+        assert f"{name} is not a value of this chart: {REFUSED[name]}\n" in refused.stderr
+    assert "extraEnv DCGM_EXPORTER_LISTEN: " in refused.stderr
+    assert "extraEnv TZ" not in refused.stderr
+
+
+def test_the_example_for_the_gpu_operator_wakes_nobody(tmp_path: Path) -> None:
+    values = yaml.safe_load((ROOT / "helm/examples/gpu-operator-values.yaml").read_text())
+    objects = render(tmp_path, values)
+    pod = the(objects, "DaemonSet")["spec"]["template"]["spec"]
+    assert pod["runtimeClassName"] == "nvidia"
+    daemon = next(one for one in pod["containers"] if one["name"] == "gpunode")
+    assert "--compat=dcgm" in daemon["args"]
+    rules = [one for one in objects if one["kind"] == "PrometheusRule"]
+    for one in (the(objects, "PodMonitor"), *rules):
+        assert one["metadata"]["labels"]["release"] == "kube-prometheus-stack"
+    groups = (group for one in rules for group in one["spec"]["groups"])
+    alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
+    assert {rule["labels"]["severity"] for rule in alerts} <= {"warning", "info", "none"}
+    assert any(one["kind"] == "ConfigMap" for one in objects)
 
 
 def test_a_proxy_may_stand_before_the_daemon(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from gpunode.cli.platforms import ALL_GPUS, ALL_GPUS_MOUNT, PLATFORMS
 from tests.helm.test_chart import CHART, NEWEST, OLDEST, PROFILES, daemon_of, helm, render, the
+from tests.needs import ROOT
 
 NAMES = [one.name for one in PLATFORMS if not one.cannot]
 LIBRARY = "/home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.1"
@@ -66,6 +68,25 @@ def test_openshift_admits_the_pod_by_the_least_constraint_that_does(
     assert (subject["name"], subject["namespace"]) == (account["name"], account["namespace"])
     for version in (OLDEST, NEWEST):
         assert kubernetes_validate.validate(bound, version, strict=True)
+
+
+def test_openshift_admits_what_a_site_adds_to_the_least_profile(tmp_path: Path) -> None:
+    values = {"platform": "openshift", "profile": "restricted", "hostPort": 9816}
+    bound = the(render(tmp_path, values), "RoleBinding")
+    assert bound["roleRef"]["name"] == "system:openshift:scc:privileged"
+
+
+def test_the_annotation_for_the_nri_plugin_is_of_the_container_of_the_daemon(
+    tmp_path: Path,
+) -> None:
+    document = (ROOT / "docs/kubernetes.md").read_text()
+    (given,) = re.findall(r"podAnnotations: \{(nvidia[^}]+)\}", document)
+    name, device = given.split(": ")
+    objects = render(tmp_path, {"podAnnotations": {name: device}})
+    _, daemon = daemon_of(objects)
+    assert name == f"nvidia.cdi.k8s.io/container.{daemon['name']}"
+    found = the(objects, "DaemonSet")["spec"]["template"]["metadata"]["annotations"]
+    assert found[name] == device
 
 
 def test_nothing_is_bound_elsewhere(tmp_path: Path) -> None:

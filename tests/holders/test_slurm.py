@@ -17,7 +17,7 @@ from gpunode.driver.driver import Identity
 from gpunode.gpu.activity import GpuActivity
 from gpunode.holders.pods import Pods
 from gpunode.holders.slurm import MOST_GPUS, SlurmJobs, parse_gpus, parse_job_file
-from gpunode.holders.slurmstepd import parse_pids, parse_title
+from gpunode.holders.slurmstepd import NEAR, parse_pids, parse_title
 from gpunode.jobs.owners import GpuOwners
 from gpunode.metric import Distribution
 from gpunode.source import Absent, Finder, Place, Source
@@ -72,6 +72,22 @@ def test_a_job_that_no_slurmstepd_names_keeps_its_sluid_and_is_counted(node: Slu
     pid = node.run(f"{SCOPE}/{SLUID}/step_0/user/task_0", environment={"SLURM_JOB_ID": "4301"})
     assert node.whose(pid).slurm_job == SLUID
     assert unread(slurm_on(node)) == [("slurm_job_folder", SLUID)]
+
+
+@pytest.mark.attack
+def test_of_any_number_of_processes_few_are_asked_for_the_number_of_a_job(tmp_path: Path) -> None:
+    node = SlurmNode(tmp_path, cgroups=False)
+    task = node.step("4301", "0")
+    shared = tmp_path / "shared"
+    shared.write_text("0::/user.slice\n")
+    for pid in range(1000, 1000 + 2 * NEAR):  # its tenant starts ever more
+        (tmp_path / f"proc/{pid}").mkdir()
+        (tmp_path / f"proc/{pid}/cgroup").hardlink_to(shared)
+    asked: list[str] = []
+    read = node.node.read_text
+    node.node.read_text = lambda path: asked.append(path) or read(path)  # type: ignore[func-returns-value, method-assign]
+    assert node.whose(task).slurm_job == "4301"
+    assert len(asked) <= NEAR + 10
 
 
 def test_a_folder_of_a_form_that_is_not_known_is_counted_by_its_shape(node: SlurmNode) -> None:

@@ -92,6 +92,23 @@ def test_a_user_whose_mounts_do_not_answer_holds_two_threads(
     until(lambda: threading.active_count() == before)
 
 
+def test_a_user_mounts_no_volume_of_pods(tmp_path: Path) -> None:
+    """The file beside it that names it may be on a mount that never answers."""
+    forged = "/home/u/pods/{}/volumes/kubernetes.io~csi/pvc-1/mount".format("a" * 32)
+    staged = f"/home/u/plugins/kubernetes.io/csi/x/{'a' * 64}"
+    true = f"/var/lib/kubelet{forged.removeprefix('/home/u')}"
+    lines = (
+        f"100 22 0:100 / {forged} rw - fuse.sshfs me@host: rw,user_id=1000\n",
+        f"101 22 0:101 / {staged}/globalmount rw - fuse.sshfs me@host: rw,user_id=1000\n",
+        f"102 22 0:102 / {true} rw - nfs4 filer:/claim rw\n",
+    )
+    node = Mounted(tmp_path, *lines)
+    (tmp_path / staged[1:]).mkdir(parents=True)
+    (tmp_path / staged[1:] / "vol_data.json").write_text('{"specVolID": "pvc-2"}')
+    volumes = {m for m in node.found() if m != WHOLE_NODE.mountpoint}
+    assert volumes == {"pvc-1", forged, f"{staged}/globalmount"}
+
+
 def test_a_table_that_is_too_long_is_told_and_takes_nothing_away(tmp_path: Path) -> None:
     node = Mounted(tmp_path, ROOT, SCRATCH)
     assert "/scratch" in node.found()

@@ -14,13 +14,14 @@ from gpunode.config import INCIDENTS, IncidentSettings, Settings, StacksSettings
 from gpunode.export.incident_page import page
 from gpunode.export.web.app import create_app
 from gpunode.gpu import xids
-from gpunode.incidents import black_box
+from gpunode.incidents import black_box, overheard
 from gpunode.incidents.black_box import BlackBox
 from gpunode.incidents.history import History
 from gpunode.incidents.incident import Incident, Kind, parse
 from gpunode.jobs import processes, steps
 from gpunode.loop import Loop
-from gpunode.node.node import Node
+from gpunode.node.node import Node, SteppedClock
+from gpunode.node.rolling_tape import RollingTape
 from gpunode.node.tape import TapeNode
 from gpunode.source import View
 from gpunode.sources import watch
@@ -406,6 +407,62 @@ def test_moments_are_bounded_and_those_left_out_are_counted(
     assert len(found.moments) == black_box.MOST_MOMENTS
     assert len(found.processes) <= black_box.MOST_PROCESSES
     assert found.left_out > 0
+
+
+def test_looks_are_bounded_and_those_left_out_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(black_box, "MOST_LOOKS", 2)
+    (found,) = looked_at(120).incidents
+    assert len(found.looks) == 2
+    assert found.left_out > 0
+
+
+def test_where_a_process_stands_is_cut_in_the_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(black_box, "LONGEST_WHERE", 20)
+    box = looked_at(120)
+    (where,) = {s.labels[-1] for s in box.loop.samples() if s.metric is black_box.INFO}
+    assert len(where) == 20
+
+
+def looked_at(seconds: float) -> Box:
+    """A job of four that hangs and is looked at, for so long."""
+    cast_of_four = actors()
+    looking = Looking(node(Told(IN_LOCK)), Settings(stacks=StacksSettings(code=True)))
+    box = Box(*cast_of_four, views=[looking], code=True, where=True)
+    box.play(40)
+    for actor in cast_of_four:
+        actor.block()
+    cast_of_four[1].states = {"idle": 1.0}
+    box.play(seconds)
+    return box
+
+
+def test_the_series_of_an_incident_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(black_box, "MOST_GPUS", 1)
+    box, *_ = hung()
+    box.play(60)
+    (found,) = box.incidents
+    assert len(found.brief.gpus) == 2
+    assert len([s for s in box.loop.samples() if s.metric is black_box.INFO]) == 1
+
+
+def test_processes_that_come_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    box, first, _ = hung()
+    box.play(60)
+    monkeypatch.setattr(black_box, "MOST_PROCESSES", 3)
+    first.processes = tuple((1000 + number, float(number)) for number in range(30))
+    first.jobs = ("train",) * len(first.processes)
+    box.play(16)
+    (found,) = box.incidents
+    assert 0 < sum("came to GPU" in moment.text for moment in found.moments) <= 3
+
+
+def test_lines_that_come_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overheard, "AT_ONCE", 2)
+    clock = SteppedClock(1e9)
+    heard = overheard.Overheard(clock, RollingTape(clock, 60.0, 1 << 20, code=False))
+    lines = [f"6,{n},{n},-;Out of memory: Killed process {n} (python)" for n in range(9)]
+    heard.answer("/dev/kmsg", "log_lines", lambda: lines)
+    assert [one.text.split()[5] for one in heard.new()] == ["7", "8"]
 
 
 def test_the_oldest_make_way_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:

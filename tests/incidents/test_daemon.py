@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -18,10 +19,12 @@ import bcrypt
 import pytest
 
 from gpunode.cli.commands import main
+from gpunode.incidents.black_box import BlackBox
+from gpunode.incidents.folder import Folder
 from gpunode.incidents.incident import Incident, parse
 from gpunode.node.tape import TapeNode
 from tests.conftest import until, watching
-from tests.daemon import Daemon
+from tests.daemon import Daemon, daemon
 from tests.fakes.nvml import FakeDriver
 
 OFTEN = ("--gpu.owners-interval=1", "--gpu.processes-interval=1")
@@ -40,6 +43,22 @@ def incidents(daemon: Daemon) -> list[dict[str, Any]]:
     return found
 
 
+def test_who_was_killed_for_memory_before_the_daemon_began_is_no_incident(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/stat").write_text("cpu0 1 0 1 1 0 0 0 0 0 0 0\n")
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 1000 kB\nMemAvailable: 500 kB\n")
+    killed = tmp_path / "proc/vmstat"
+    with daemon(f"--path.rootfs={tmp_path}", "--host.interval=1") as running:
+        until(lambda: b"gpunode_incidents_total" in running.get("/metrics"))
+        killed.write_text("oom_kill 7\n")  # as it is read late
+        until(lambda: b"gpunode_memory_oom_kills_total 7" in running.get("/metrics"))
+        time.sleep(2 * BlackBox.every)
+        assert incidents(running) == []
+        killed.write_text("oom_kill 8\n")
+        (brief,) = until(lambda: incidents(running))
+        assert brief["kind"] == "out_of_memory"
+
+
 def incident(daemon: Daemon, name: str) -> Incident:
     return parse(daemon.get(f"/api/v1/incidents/{name}"))
 
@@ -49,6 +68,7 @@ def test_the_incident_of_a_killed_process_is_read_from_the_next_daemon(
 ) -> None:
     holds = f"gpu 0 process {job.pid} 1000000000 compute\n"
     fake.write(holds)
+    kept = Folder(tmp_path / "kept", 1 << 20)
     folder = f"--incident.folder={tmp_path / 'kept'}"
     with watching(fake, *OFTEN, folder) as daemon:
         until(lambda: f'pid="{job.pid}"' in daemon.get("/metrics").decode())
@@ -66,6 +86,8 @@ def test_the_incident_of_a_killed_process_is_read_from_the_next_daemon(
             return next((one.end for one in found if one.gone), None)
 
         assert until(end) == "it was ended by signal 9 (SIGKILL)"
+        # A slow disk has it later than the page.
+        until(lambda: any(one.end for one in kept.read(brief["id"]).processes))
         daemon.process.kill()
     with watching(fake, *OFTEN, folder) as daemon:
         (again,) = incidents(daemon)

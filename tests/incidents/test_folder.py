@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import stat
 from dataclasses import replace
@@ -12,12 +13,13 @@ from typing import Any, cast
 import pytest
 
 from gpunode.cli.commands import main
-from gpunode.config import IncidentSettings, UsageError
+from gpunode.config import IncidentSettings, RunSettings, UsageError
 from gpunode.gpu import xids
 from gpunode.incidents.black_box import BlackBox
 from gpunode.incidents.folder import Folder, unpacked
-from gpunode.incidents.incident import Brief, Incident, as_json, parse
+from gpunode.incidents.incident import BRIEFS, Brief, Incident, as_json, parse
 from gpunode.node.node import Node
+from tests.bench.programs import exporter
 from tests.incidents.test_black_box import Box, Played, fail
 from tests.machine import Machine
 from tests.needs import as_root
@@ -201,7 +203,8 @@ def test_the_commands_read_a_folder_without_a_daemon(
     assert "-stall-0  GPU 0 hangs: it waits for GPU 1" in listed
     main(["incident", listed.split()[0], f"--folder={kept}"])
     told = capfd.readouterr().out
-    assert "waited for: GPU 1, its process is stopped by a signal or a debugger" in told
+    assert "waited for: GPU 1 (rank 1, PID 2711), its process is stopped by a signal" in told
+    assert "where: not known: no process was looked at" in told
     assert "do: Continue it: `kill -CONT 2711`." in told
     page, tape = tmp_path / "page.html", tmp_path / "tape.jsonl.gz"
     main(["incident", "latest", f"--folder={kept}", f"--html={page}", f"--tape={tape}"])
@@ -230,6 +233,41 @@ def test_a_mistake_is_told_in_one_line(
     assert said in capfd.readouterr().err
 
 
+def test_an_id_that_no_daemon_gives_is_not_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
+    """A C1 control begins a sequence for the terminal, as ESC does."""
+    listed = BRIEFS.dump_json([brief(1, id="\x9b2J\u202e")])
+    asked: list[str] = []
+
+    def answer(path: str) -> bytes:
+        asked.append(path)
+        return listed if path.endswith("/incidents") else b"{}"
+
+    with exporter(answer) as port, pytest.raises(SystemExit) as ended:
+        main(["incident", "latest", f"--url=http://127.0.0.1:{port}"])
+    assert ended.value.code == 2
+    assert capfd.readouterr().err.startswith("gpunode: \ufffd2J\ufffd: no ID of an incident")
+    assert asked == ["/api/v1/incidents"]
+
+
+@pytest.mark.parametrize("arguments", [["incidents"], ["incident", brief(1).id]])
+def test_json_says_the_same_and_nothing_that_a_terminal_obeys(
+    arguments: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    known = brief(1, title="\x1b[31m\x9b2J\u202e é")
+
+    def answer(path: str) -> bytes:
+        if path.endswith("/incidents"):
+            return BRIEFS.dump_json([known])
+        return as_json(Incident(known, "0.1.0", "Look."))
+
+    with exporter(answer) as port:
+        main([*arguments, "--json", f"--url=http://127.0.0.1:{port}"])
+    said = capfd.readouterr().out
+    assert said.replace("\n", "").isprintable()
+    found = json.loads(said)
+    assert (found[0] if arguments == ["incidents"] else found["brief"])["title"] == known.title
+
+
 def test_a_folder_that_is_not_there_is_not_made_by_who_reads(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -237,3 +275,8 @@ def test_a_folder_that_is_not_there_is_not_made_by_who_reads(
         main(["incidents", f"--folder={tmp_path / 'none'}"])
     assert "none: No such file or directory" in capfd.readouterr().err
     assert not (tmp_path / "none").exists()
+
+
+def test_an_empty_name_is_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUNODE_INCIDENT__FOLDER", "")
+    assert RunSettings(_cli_parse_args=[]).incident.folder is None

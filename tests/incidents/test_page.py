@@ -94,6 +94,8 @@ def test_it_says_what_since_when_who_where_and_what_to_do() -> None:
         "GPU 0 hangs: it waits for GPU 1, whose process is stopped",
         "2026-11-22 04:31:19 UTC, goes on",
         "kill -CONT 2711",
+        "GPU 1 (rank 1, PID 2711)",
+        "no process was looked at",
         "its process is stopped by a signal or a debugger",
         "stalled_collective",
         "gpunode_gpu_blocked_streak_seconds",

@@ -120,6 +120,32 @@ def test_threads_that_share_one_cpu_count_as_one(
     assert told(reading, job.LOADER_THREAD) is None
 
 
+def test_no_thread_uses_more_than_one_cpu(tmp_path: Path) -> None:
+    """A tape may answer with what was read some seconds before."""
+    proc = Proc(tmp_path, {1: Task({1: 0.2}, children=(2,)), 2: Task({2: 1.57})})
+    reading = settled(proc)
+    assert told(reading, job.LOADER_THREAD) == 1.0
+    assert told(reading, job.BUSIEST_THREAD) == 1.0
+
+
+def test_what_threads_use_while_the_driver_answers_belongs_to_the_read_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proc = Proc(tmp_path, {1: Task({1: 0.6})})
+    answer, takes = proc.processes, iter((0.0, 4.0, 0.0))
+
+    def late() -> list[Process]:
+        proc.pass_by(next(takes))
+        return answer()
+
+    monkeypatch.setattr(proc, "processes", late)
+    source = proc.source()
+    for _ in range(3):
+        proc.pass_by(10)
+        reading = source.read()
+    assert told(reading, job.HOST_THREAD) == pytest.approx(0.6, abs=0.01)
+
+
 def test_time_in_the_kernel_is_told_from_time_in_the_program(tmp_path: Path) -> None:
     """That of the process on the GPU only: its workers read files."""
     worker = Task({2: 0.9}, system=0.8, faults=40_000)

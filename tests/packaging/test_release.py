@@ -7,10 +7,13 @@ import re
 import subprocess
 import sys
 import tarfile
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from helm import release
 from tests.helm.cluster import control_plane
@@ -19,6 +22,7 @@ from tests.needs import ROOT, need
 from tests.packaging.conftest import VERSION
 
 DIGEST = f"sha256:{'5' * 64}"
+NOT_YET = "\n<!-- until the first release -->\nNothing is published.\n<!-- end -->\n\n"
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yaml"))
 
 
@@ -42,12 +46,21 @@ def test_a_tag_with_which_every_file_agrees_is_a_release(clone: Path) -> None:
         (release.CHART, f"appVersion: {VERSION}", "appVersion: 1.0.0", "appVersion in helm"),
         (release.CHANGELOG, f"## [{VERSION}] - ", "## [1.0.0] - ", "CHANGELOG.md: 1.0.0"),
         (release.CHANGELOG, "## [Unreleased]\n", "## [Unreleased]\n\n- New.\n", "Unreleased"),
+        (release.CHANGELOG, "## [Unreleased]\n", "## Unreleased\n\n- New.\n", "no line ## [Unr"),
+        (
+            release.CHANGELOG,
+            "\n### Added\n",
+            "\n## [1.0.0] - 2029-01-02\n",
+            f"nothing of {VERSION}",
+        ),
+        (release.README_OF_CHART, f":{VERSION} ", ":1.0.0 ", "image in helm/gpunode/README.md: 1"),
+        (release.README_OF_CHART, "\n## Profiles\n", NOT_YET, "README.md: it says that there is"),
     ],
 )
 def test_a_tag_is_refused_where_a_file_does_not_agree(
     path: str, before: str, after: str, said: str, clone: Path, tmp_path: Path
 ) -> None:
-    for name in (release.PROGRAM, release.CHART, release.CHANGELOG):
+    for name in (release.PROGRAM, release.CHART, release.CHANGELOG, release.README_OF_CHART):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         text = (clone / name).read_text()
         (tmp_path / name).write_text(text.replace(before, after, 1) if name == path else text)
@@ -71,10 +84,32 @@ def test_a_version_that_the_changelog_has_is_not_prepared_again(clone: Path) -> 
         release.prepare(clone, VERSION, "2030-01-02")
 
 
+@pytest.mark.parametrize("version", ["9.8", "09.8.8", "9.8.8-rc1", "v9.8.8"])
+def test_a_version_of_another_form_is_not_prepared(version: str, clone: Path) -> None:
+    with pytest.raises(release.Refused, match="three numbers"):
+        release.prepare(clone, version, "2030-01-02")
+
+
 def test_the_notes_are_what_the_changelog_says(clone: Path) -> None:
     said = release.notes(clone, VERSION)
     assert said.startswith("### Added\n")
     assert "\n## " not in said
+
+
+def test_the_notes_are_published_with_what_ran_with_which_version(
+    clone: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(clone)
+    release.main(["notes", f"v{VERSION}"])
+    published = capsys.readouterr().out
+    assert published.startswith(release.notes(clone, VERSION))
+    assert "\n| API server of Kubernetes" in published
+    table = published.partition("### How this was tested\n")[2]
+    links = re.findall(r"\]\(([^)]+)\)", table)
+    assert len(links) >= 3
+    for link in links:
+        page = link.removeprefix(f"{release.REPOSITORY}/blob/v{VERSION}/").partition("#")[0]
+        assert (clone / page).exists(), link
 
 
 # What it consists of
@@ -134,6 +169,32 @@ def test_pypi_would_take_both(python: list[Path]) -> None:
     checked = subprocess.run(twine, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout
     assert checked.stdout.count("PASSED") == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "image"),
+    [
+        ("enabled=true", f"ghcr.io/gpunode/gpunode@{DIGEST}"),
+        ("image.repository=r.io/g", f"r.io/g@{DIGEST}"),
+        ("image.repository=r.io/g,image.tag=mine", "r.io/g:mine"),
+        (
+            f"image.tag=mine,image.digest=sha256:{'6' * 64}",
+            f"ghcr.io/gpunode/gpunode@sha256:{'6' * 64}",
+        ),
+    ],
+)
+def test_a_site_names_an_image_of_its_own_over_that_of_the_release(
+    given: str, image: str, tree: release.Tree, tmp_path: Path
+) -> None:
+    packed = release.chart(tree, DIGEST, tmp_path)
+    ran = subprocess.run(
+        [need("helm"), "template", "gpunode", str(packed), f"--set={given}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    _, daemon = daemon_of([found for found in documents(ran.stdout) if found])
+    assert daemon["image"] == image
 
 
 # The workflow
@@ -211,6 +272,21 @@ def test_every_python_is_tried_on_both_architectures() -> None:
     project = (ROOT / "pyproject.toml").read_text()
     assert matrix["python"] == re.findall(r'"Programming Language :: Python :: (3\.\d+)"', project)
     assert matrix["runner"] == ["ubuntu-24.04", "ubuntu-24.04-arm"]
+
+
+def test_what_tests_pin_can_be_had_for_every_python_or_says_from_which_on() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    pinned = [Requirement(text) for text in re.findall(r'^    "(.+==.+)",$', project, re.MULTILINE)]
+    assert len(pinned) > 4
+    for each in pinned:
+        try:
+            about = distribution(each.name).metadata
+        except PackageNotFoundError:
+            continue  # one that is not for this Python
+        supported = SpecifierSet(about["Requires-Python"] or "")
+        for python in re.findall(r'Python :: (3\.\d+)"', project):
+            if each.marker is None or each.marker.evaluate({"python_version": python}):
+                assert f"{python}.99" in supported, f"{each} for Python {python}"
 
 
 # All of it twice, and through a registry

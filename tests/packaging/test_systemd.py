@@ -62,8 +62,12 @@ def test_the_units_run_as_one_user_and_meet_in_one_folder() -> None:
     for unit in UNITS:
         text = unit.read_text()
         assert "\nDynamicUser=yes\nUser=gpunode\n" in text
-        assert "/run/gpunode-helpers\n" in text
-        assert ("RuntimeDirectory=gpunode-helpers\n" in text) == (unit != UNIT)
+        work = unit.stem.partition("-")[2]
+        folder = f"/run/gpunode-helpers/{work}" if work else "/run/gpunode-helpers"
+        assert f"={folder}\n" in text
+        assert not work or f"RuntimeDirectory={folder.removeprefix('/run/')}\n" in text
+        # What outlives a unit of a dynamic user is in /run/private, which is closed to the others.
+        assert "RuntimeDirectoryPreserve" not in text
 
 
 def calls(group: str) -> set[str]:
@@ -88,3 +92,10 @@ def test_the_unit_allows_every_call_of_the_profile_under_which_the_daemon_was_se
     used = {name for rule in profile["syscalls"] for name in rule["names"]}
     assert used
     assert used <= allowed
+
+
+def test_the_daemon_keeps_incidents_where_its_unit_lets_it_write() -> None:
+    unit = UNIT.read_text()
+    (state,) = re.findall(r"^StateDirectory=(\S+)$", unit, re.MULTILINE)
+    (folder,) = re.findall(r"^Environment=GPUNODE_INCIDENT__FOLDER=(\S+)$", unit, re.MULTILINE)
+    assert Path(folder).parent == Path("/var/lib") / state

@@ -397,7 +397,7 @@ def test_the_bills_of_teams_add_up_to_the_whole(folder: Path) -> None:
     assert sum(row["held_cost"] for row in rows.values()) == pytest.approx(priced, rel=0.001)
     for row in rows.values():
         assert row["useful_cost"] + row["lost_cost"] == pytest.approx(row["held_cost"])
-    assert "Of no team are =cmd(), web." in found.sections["bills"]["says"]
+    assert "Jobs of =cmd(), web belong to no team." in found.sections["bills"]["says"]
     assert near(found.figure("summary", "lost_cost"), _lost_price(hours, useful))
 
 
@@ -1075,7 +1075,7 @@ def test_a_server_that_is_not_there(run: Run) -> None:
     ended = run("http://127.0.0.1:9", *TIMES)
     assert ended.code == 2
     (line,) = ended.err.splitlines()
-    assert "http://127.0.0.1:9: cannot be reached" in line
+    assert "http://127.0.0.1:9 (prometheus.url): cannot be reached" in line
 
 
 @pytest.mark.usefixtures("hurried")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from gpunode.export import palette
 from gpunode.report.billing import Billing
 from gpunode.report.document import Report, Table
 from gpunode.report.history import DAY, HOUR, JobKey, JobPast, NodeKey, NodePast, Past, Period
@@ -13,6 +14,7 @@ from gpunode.report.page import html
 from gpunode.report.sections import report
 from gpunode.report.sections.losses import loss_of
 from gpunode.report.view import PeriodView
+from gpunode.report.words import written
 from tests.bench import forecasts
 
 START = 1_785_542_400 // DAY * DAY
@@ -103,6 +105,183 @@ def test_the_finding_names_what_costs_most() -> None:
     )
     assert "nobody held" not in told(lost, price=2).finding
     assert "nobody held" not in told(free).finding, "nothing has a price"
+
+
+def test_the_finding_names_the_whole_price_and_what_gives_back_most_over_all_jobs() -> None:
+    of = past(7)
+    cluster(of, "a", 100, 70, idle=10)
+    of.causes.update({"kernel_launch": 2000.0, "data_loading_cpu": 1500.0, "no_requests": 1600.0})
+    of.gains["no_requests"] = {"estimate": 1600.0, "lower": 1600.0, "upper": 1600.0}
+    of.gains["kernel_launch"] = {"estimate": 300.0, "lower": 100.0, "upper": 500.0}
+    of.gains["data_loading_cpu"] = {"estimate": 1200.0, "lower": 900.0, "upper": 1400.0}
+    finding = told(of, price=2, currency="EUR").finding
+    assert "Of 16,800 GPU hours, worth EUR 33,600, jobs held 80.0\u202f%" in finding
+    assert (
+        "Over all jobs, most comes back by giving back GPUs that idle (up to 1,680 GPU hours, "
+        "worth EUR 3,360), then by mending data_loading_cpu (about 1,200 GPU hours, worth "
+        "EUR 2,400)."
+    ) in finding, "no_requests is among what idles"
+    assert "kernel_launch" not in finding
+    job(of, "llm", states={"starved": 4.0})
+    assert "EUR 2,400). The job llm of kim lost most" in told(of, price=2, currency="EUR").finding
+    assert "worth" not in told(of).finding, "nothing has a price"
+
+
+def test_little_of_the_period_before_is_not_compared_with() -> None:
+    now = past(28)
+    little, half = Past(now.period.before), Past(now.period.before)
+    for of, gpus in ((now, 60), (little, 50), (half, 50)):
+        cluster(of, "a", 100, gpus, idle=20)
+    for before, hours in ((little, 22), (half, 336)):
+        for at in list(before.clusters["a"])[hours:]:
+            del before.clusters["a"][at]
+    found = told(now, little)
+    assert "before" not in found.finding
+    assert says(found, "change") == (
+        "Of the 28 days before, 22 of 672 hours have data: too few to compare with."
+    )
+    assert not table(found, "change", "change").rows
+    compared = told(now, half)
+    assert "rose by 3.6 points, to 75.0\u202f%." in compared.finding
+    rows = table(compared, "change", "change")
+    by_what = dict(zip(cells(rows, "what"), cells(rows, "now"), strict=True))
+    assert by_what["Useful, of all GPU hours"] == pytest.approx(0.6), "as the finding begins"
+
+
+def test_the_price_of_all_gpu_hours_is_told_and_its_parts_add_up() -> None:
+    of = past(7)
+    cluster(of, "a", 100, 60, idle=20)
+    (bills,) = (one for one in told(of, price=2).sections if one.name == "bills")
+    whole, *parts = (figure.value for figure in bills.figures)
+    assert whole == pytest.approx(2 * 168 * 100)
+    assert [figure.name for figure in bills.figures[1:]] == [
+        "price_useful",
+        "price_lost",
+        "price_free",
+    ]
+    assert sum(map(float, map(str, parts))) == pytest.approx(float(str(whole)))
+    (bills,) = (one for one in told(of).sections if one.name == "bills")
+    assert not bills.figures
+
+
+@pytest.mark.parametrize(
+    ("prices", "note"),
+    [
+        ({"NVIDIA H200": 3.1}, "at EUR 3.10 for a GPU hour"),
+        ({"NVIDIA H200": 3.1, "NVIDIA H100": 2.1}, "at EUR 2.60 for a GPU hour, in the mean"),
+    ],
+)
+def test_a_price_is_to_the_cent_and_a_mean_only_of_several(
+    prices: Mapping[str, float], note: str
+) -> None:
+    of = past(7)
+    cluster(of, "a", 100, 60, idle=20)
+    for model in prices:
+        of.models[model] = {"compute": 30.0 * 168, "idle": 10.0 * 168}
+    found = told(of, prices=prices, currency="EUR")
+    assert next(one.note for one in found.sections[0].figures if one.name == "lost_cost") == note
+    assert f"A GPU hour is taken to cost EUR {2.6 if len(prices) > 1 else 3.1:.2f}." in html(found)
+
+
+def test_demand_that_the_supply_hides_is_said() -> None:
+    of = past(28)
+    cluster(of, "a", 100, 80)
+    assert "not seen" not in says(told(of), "demand")
+    for at, states in of.clusters["a"].items():
+        if of.period.end - at < 3 * DAY:
+            states.update(compute=100.0, free=0.0)
+    assert (
+        "In 72 of 672 hours every GPU was held. In the last week, that was so in the busiest hour "
+        "of 3 of 7 days: what was wanted beyond it is not seen."
+    ) in says(told(of), "demand")
+    (demand,) = (one for one in told(of).sections if one.name == "demand")
+    (full,) = (one for one in demand.figures if one.name == "full_hours")
+    assert (full.value, full.note) == (72, "of 672 hours")
+
+
+def test_an_interval_without_an_end_is_said_in_words() -> None:
+    of = past(28)
+    cluster(of, "a", 120, 90, grows=0.1)
+    for number, states in enumerate(of.clusters["a"].values()):
+        swing = 8 * (number // 24 // 5 % 2)
+        states["compute"] += swing
+        states["free"] -= swing
+    found = says(told(of), "demand")
+    assert "at any time from 19 Sep 2026 on, perhaps not within two years." in found
+    (demand,) = (one for one in told(of).sections if one.name == "demand")
+    (days,) = (one for one in demand.figures if one.name == "days_until_full")
+    assert days.note.endswith(" to more than two years)")
+    assert "and not within" not in found
+
+
+def test_an_upper_bound_is_called_one() -> None:
+    of = past(2)
+    cluster(of, "a", 100, 60)
+    for name in ("first", "second"):
+        job(of, name, states={"starved": 4.0, "compute": 4.0}).causes["shm"] = 300.0
+    (losers,) = (one for one in told(of).sections if one.name == "losers")
+    for rows in losers.tables:
+        assert "To get back at most" in [column.title for column in rows.columns]
+    (evidence,) = cells(losers.table("owners"), "evidence")
+    assert "up to 384 GPU hours to get back, over 2 jobs; in the job that loses most" in str(
+        evidence
+    )
+
+
+def test_a_node_that_failed_says_of_what() -> None:
+    of = past(7)
+    cluster(of, "a", 8, 4)
+    node = NodeKey("a", "n0")
+    of.nodes[node] = NodePast({"free": 8.0 * 168}, 168.0)
+    of.faults["", node, "network"] = {START + DAY: 0.25}
+    of.faults["", node, "thermal"] = {START + DAY: 0.25, START + 2 * DAY: 0.25}
+    assert cells(table(told(of), "failures", "nodes"), "faults") == ["thermal 2, network 1"]
+
+
+def test_a_command_in_a_sentence_is_shown_as_code() -> None:
+    of = past(7)
+    cluster(of, "a", 100, 50)
+    page = html(told(of))
+    assert "<code>gpunode report</code>" in page
+    assert "`" not in page.partition("<body>")[2]
+
+
+def test_a_short_bar_is_told_to_be_no_loss_of_gpus() -> None:
+    whole, holed = past(7), past(7)
+    for of in (whole, holed):
+        cluster(of, "a", 100, 50)
+    for at in list(holed.clusters["a"])[-20:]:
+        del holed.clusters["a"][at]
+    assert "shorter bar" in says(told(holed), "summary")
+    assert "shorter bar" not in says(told(whole), "summary")
+
+
+def test_columns_and_charts_have_their_units() -> None:
+    of = past(14)
+    cluster(of, "a", 100, 50)
+    for at in range(START + DAY, of.period.end + 1, DAY):
+        of.energy[at] = 1000.0
+    page = html(told(of, price=2))
+    assert "Held<small>GPU hours</small></th>" in page
+    assert "GPU hours<small>" not in page, "once is enough"
+    assert "Energy<small>kWh</small></th>" in page
+    assert "Energy for a useful GPU hour by week, in kWh</figcaption>" in page
+    assert "by hour of the week in UTC: the darker, the more</figcaption>" in page
+
+
+def test_what_is_no_state_has_no_colour_of_one() -> None:
+    of = past(14)
+    cluster(of, "a", 100, 50)
+    trains = job(of, "llm", states={"compute": 8.0})
+    trains.kinds["training"] = 8.0 * of.period.hours
+    training = html(told(of)).partition('<section id="training"')[2].partition("</section>")[0]
+    assert palette.STATES["compute"] in training
+    for state in ("blocked", "communication"):
+        assert palette.STATES[state] not in training
+
+
+def test_no_change_has_no_sign_of_one() -> None:
+    assert written(-0.0001, "points") == "+0.0"
 
 
 def test_reclaiming_what_is_merely_held_makes_supply_last() -> None:

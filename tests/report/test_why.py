@@ -7,7 +7,7 @@ import re
 import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,10 +15,12 @@ import promql_parser
 import pytest
 
 from alerts.recording import RECORDS
+from alerts.settings import STALLED_FROM
 from gpunode.cli.commands import main
 from gpunode.report import job, runs
 from gpunode.report.history import RULE_INTERVAL
 from gpunode.report.job import MEASURED, RunQuery
+from gpunode.report.why.finding import STILL
 from gpunode.sources import METRICS
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.reasons import STOPPED
@@ -35,6 +37,7 @@ HOSTILE = '<b>"x"</b>'
 
 Shares = Mapping[str, float]
 Labels = dict[str, str]
+Recorded = tuple[str, Labels, Callable[[int], float], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +79,7 @@ class Known:
     named_on: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     """The GPUs on which each cause is named, as nodes and indices."""
 
-    more: Callable[[int, int], list[tuple[str, Labels, Callable[[int], float], int]]] | None = None
+    more: Callable[[int, int], list[Recorded]] | None = None
 
     @property
     def end(self) -> int:
@@ -125,10 +128,24 @@ HANGS = Part(
 WAITS = Part(
     hours=11, shares={"compute": 0.7, "blocked": 0.3}, causes={"straggler": 0.9375}, step=1.0
 )
+TALKS = Part(
+    hours=2,
+    shares={"compute": 0.335, "communication": 0.665},
+    causes={"communication": 1.0},
+    gains={"communication": (1.0, 1.02, 1.05)},
+)
+CLAIMED_TWICE = Part(
+    hours=2,
+    shares={"compute": 0.6, "starved": 0.4},
+    causes={"data_loading_storage": 0.5, "data_loading_cpu": 0.5},
+    gains={"data_loading_storage": (1.5, 2.0, 4.0), "data_loading_cpu": (1.5, 2.0, 4.0)},
+)
+WAITS_FOR_ONE = Part(hours=2, shares={"compute": 0.7, "blocked": 0.3}, causes={"straggler": 0.9375})
+RESTS = Part(hours=2, shares={"compute": 0.0, "idle": 0.0}, causes={"communication": 1.0})
 DARK = Part(hours=3, shares={"unknown": 0.9, "idle": 0.1}, verdicts=False)
 
 
-def _stalls(_: int, end: int) -> list[tuple[str, Labels, Callable[[int], float], int]]:
+def _stalls(_: int, end: int) -> list[Recorded]:
     hung = end - HOUR
     late = {"instance": "n-2", "gpu": "3", "uuid": "GPU-n-2-3", "rank": "3", "reason": "stopped"}
     fired = {"alertname": "JobStalled", "alertstate": "firing", "severity": "page"}
@@ -139,7 +156,7 @@ def _stalls(_: int, end: int) -> list[tuple[str, Labels, Callable[[int], float],
     ]
 
 
-def _io(begin: int, end: int) -> list[tuple[str, Labels, Callable[[int], float], int]]:
+def _io(begin: int, end: int) -> list[Recorded]:
     on = {"instance": "n-1", "resource": "io"}
     of_job = "job:gpunode_gpu_lost:since"
     name = "gpunode_job_pressure_waiting_seconds_total"
@@ -147,6 +164,48 @@ def _io(begin: int, end: int) -> list[tuple[str, Labels, Callable[[int], float],
         (name, {**on, "gpu": "0", "uuid": "GPU-n-1-0"}, lambda at: 0.62 * (at - begin), begin),
         (of_job, {}, lambda _: begin + 2.0 * HOUR, end - HOUR),
     ]
+
+
+def _from_the_first_minutes(begin: int, end: int) -> list[Recorded]:
+    """The rule that tells since when more is lost takes the ramp of a rate for a step."""
+    return [("job:gpunode_gpu_lost:since", {}, lambda _: begin + 180.0, end - HOUR)]
+
+
+def _from_the_middle(_: int, end: int) -> list[Recorded]:
+    return [("job:gpunode_gpu_lost:since", {}, lambda _: end - 0.9 * HOUR, end - HOUR)]
+
+
+def _counters_that_run_ahead(begin: int, _: int) -> list[Recorded]:
+    on = {"instance": "n-15", "resource": "io", "gpu": "0", "uuid": "GPU-n-15-0"}
+    busy = {"instance": "n-15", "device": "sda"}
+    return [
+        ("gpunode_job_pressure_waiting_seconds_total", on, lambda at: 1.005 * (at - begin), begin),
+        ("gpunode_disk_busy_seconds_total", busy, lambda at: 1.073 * (at - begin), begin),
+    ]
+
+
+def _waited_for(node: str, cause: str) -> Callable[[int, int], list[Recorded]]:
+    """GPU 2 of the node is waited for, and has a verdict of its own."""
+    late = {"instance": node, "gpu": "2", "uuid": f"GPU-{node}-2"}
+
+    def more(begin: int, _: int) -> list[Recorded]:
+        rank = {**late, "rank": "10"}
+        states = {"compute": 0.26, "starved": 0.74}
+        return [
+            ("gpu:gpunode_rank:awaited", {**rank, "reason": "unknown"}, lambda _: 1.0, begin),
+            ("gpu:gpunode_rank:verdict", {**rank, "cause": cause}, lambda _: 1.0, begin),
+            *(
+                (
+                    "gpu:gpunode_gpu_seconds:rate5m",
+                    {**late, "state": state},
+                    lambda _, share=share: share,
+                    begin,
+                )
+                for state, share in states.items()
+            ),
+        ]
+
+    return more
 
 
 STARVED = Known(
@@ -198,7 +257,64 @@ TWINS = tuple(
     for cluster in ("c", "d")
 )
 SHARES = Known(workload="shares", nodes=("n-11",), gpus=2, shared=1, leaves=1, parts=(WELL, WELL))
-JOBS = (SHARES, *TWINS, STARVED, HANG, STRAGGLER, HEALTHY, UNKNOWN, *EARLIER, *SAME_NAME)
+BRIEF = Known(workload="brief", nodes=("n-12",), gpus=1, parts=(replace(WELL, hours=0.05),))
+TALKER = Known(
+    workload="ranker",
+    namespace="search",
+    nodes=("n-13",),
+    gpus=2,
+    parts=(TALKS,),
+    more=_from_the_middle,
+)
+RAMP = Known(
+    workload="ramp",
+    nodes=("n-14",),
+    gpus=2,
+    parts=(replace(WELL, hours=0.05), replace(TALKS, causes={}, gains={})),
+    more=_from_the_first_minutes,
+)
+TWO_CAUSES = Known(
+    workload="greedy",
+    nodes=("n-15",),
+    gpus=2,
+    parts=(CLAIMED_TWICE,),
+    more=_counters_that_run_ahead,
+)
+PAUSES = Known(
+    workload="clip",
+    nodes=("n-16", "n-17"),
+    parts=(WAITS_FOR_ONE,),
+    named_on={"straggler": (("n-16", "0"),)},
+    more=_waited_for("n-17", "unexplained"),
+)
+HOT = Known(
+    workload="hot",
+    nodes=("n-18", "n-19"),
+    parts=(WAITS_FOR_ONE,),
+    named_on={"straggler": (("n-18", "0"),)},
+    more=_waited_for("n-19", "thermal"),
+)
+UNTOLD = Known(workload="untold", nodes=("n-24",), gpus=2, parts=(WELL, HANGS))
+"""It hangs, and no rule told since when or for whom."""
+
+RESTING = Known(workload="notebook", nodes=("n-20",), gpus=1, parts=(RESTS,))
+NEW = Known(workload="new", nodes=("n-21",), gpus=1, parts=(replace(WELL, hours=30 / HOUR),))
+BORN = Known(workload="born", nodes=("n-22",), gpus=1, parts=(Part(hours=30 / HOUR, shares={}),))
+BLIND = Known(workload="blind", nodes=("n-23",), gpus=1, parts=(Part(hours=1, shares={}),))
+NEW_ONES = (UNTOLD, BORN, BLIND, TALKER, RAMP, TWO_CAUSES, PAUSES, HOT, RESTING, NEW)
+JOBS = (
+    *NEW_ONES,
+    BRIEF,
+    SHARES,
+    *TWINS,
+    STARVED,
+    HANG,
+    STRAGGLER,
+    HEALTHY,
+    UNKNOWN,
+    *EARLIER,
+    *SAME_NAME,
+)
 OTHERS = {"other-a": 0.6, "other-b": 0.7, "other-c": 0.9}
 """Other training on eight GPUs, by the share that was useful."""
 
@@ -393,6 +509,10 @@ def near(found: float, truth: float) -> bool:
     return found == pytest.approx(truth, rel=0.01)
 
 
+def test_a_job_hangs_from_when_the_alert_says_so() -> None:
+    assert STALLED_FROM.figure == STILL
+
+
 def test_every_second_of_each_job_is_in_its_state(why: Why) -> None:
     for known, name in (
         (STARVED, "research/llm"),
@@ -430,21 +550,125 @@ def test_a_job_that_storage_starves(why: Why) -> None:
     remedy = CAUSES["data_loading_storage"].remedy
     assert remedy is not None
     assert cause["remedy"] == remedy.do
-    for part in ("it still held them then", "Most was lost to data_loading_storage", remedy.do):
-        assert part in said.finding
+    slow, likely, fast = (f"{48 / (48 - hours):.1f}" for hours in (lower, estimate, upper))
+    assert cause["faster"] == f"{likely} times as fast ({slow} to {fast})"
+    assert ", and still runs." in said.finding.splitlines()[0]
+    assert (
+        "data_loading_storage took 33.3\u202f% of its time: starved, and the job waits for "
+        f"storage; without it the job would be about {cause['faster']}, worth {2 * 14.2:.1f}."
+    ) in said.finding
+    assert f"What helps: {remedy.do}" in said.finding.splitlines()
+
+
+def test_the_cause_that_took_most_is_named_though_mending_it_gives_little(why: Why) -> None:
+    said = Said(why("ranker", "--format=json"))
+    assert "communication took 66.5\u202f% of its time" in said.finding
+    assert "mending it gives back little" in said.finding
+    assert "1.02 times as fast (1.00 to 1.05)" in said.finding
+    assert "Nothing took" not in said.finding
+    first = said.finding.splitlines()[0]
+    assert first.startswith("In the last 5 min, 66.5\u202f% of its time was lost, most to communi")
+
+
+def test_causes_of_the_same_time_give_it_back_once_and_no_share_exceeds_the_whole(
+    why: Why,
+) -> None:
+    said = Said(why("greedy", "--format=json"))
+    lost = TWO_CAUSES.hours("starved")
+    causes = said.rows("held_up", "causes")
+    assert {row["cause"] for row in causes} == {"data_loading_storage", "data_loading_cpu"}
+    for row in causes:
+        assert row["given_back"] is None
+        assert near(row["given_back_upper"], lost / 2)
+        assert row["faster"] == "at most 1.2 times as fast"
+    (storage,) = (row for row in causes if row["cause"] == "data_loading_storage")
+    assert "in which the job waited for I/O: 100.0\u202f%" in storage["evidence"]
+    assert "busiest disk of its nodes worked: 100.0\u202f%" in storage["evidence"]
+    assert "gives back at most 0.80 GPU hours" in why("greedy").out
+
+
+def test_time_of_which_no_state_is_recorded_has_no_causes(why: Why) -> None:
+    said = Said(why("notebook", "--format=json"))
+    assert said.rows("held_up", "causes") == []
+    assert "Not recorded: 2 h." in said.finding
+    assert said.figure("seconds", "missing") == 2 * HOUR
+    assert [row["most"] for row in said.rows("runs", "runs")] == ["-"]
+    assert "GPU hours, gives" not in why("notebook").out
+
+
+@pytest.mark.parametrize("job", ["ranker", "ramp"])
+def test_no_step_up_is_told_of_a_ramp_or_against_the_begin_of_the_cause(why: Why, job: str) -> None:
+    assert "Clearly more" not in Said(why(job, "--format=json")).sections["changes"]["says"]
+
+
+def test_a_gpu_that_is_waited_for_is_named_first_with_its_own_cause(why: Why) -> None:
+    said = Said(why("clip", "--format=json"))
+    (cause,) = (row for row in said.rows("held_up", "causes") if row["cause"] == "straggler")
+    late = "GPU 2 of n-17 (rank 10) is waited for; it waits 30.0"
+    assert cause["evidence"].startswith(late)
+    assert "it is starved 74.0\u202f% of the time, and nothing on this node" in cause["evidence"]
+    assert "tells why" not in cause["evidence"], "its own verdict does"
+    assert "waiting: GPU 0 of n-16 (rank 0)" in cause["evidence"]
+    assert cause["remedy"].startswith("On GPU 2 of n-17 (rank 10): Profile the process")
+    assert any(line.startswith(late) for line in said.finding.splitlines())
+
+
+def test_a_node_is_to_be_replaced_only_if_it_is_slow_itself(why: Why) -> None:
+    remedies = {
+        name: next(
+            row["remedy"]
+            for row in Said(why(name, "--format=json")).rows("held_up", "causes")
+            if row["cause"] == "straggler"
+        )
+        for name in ("hot", "clip", "vision/resnet")
+    }
+    assert "On GPU 2 of n-19 (rank 10): Replace the slow node." in remedies["hot"]
+    assert "Replace" not in remedies["clip"]
+    assert "Replace" not in remedies["vision/resnet"]
 
 
 def test_a_job_that_hangs_names_the_rank_that_is_waited_for(why: Why) -> None:
     said = Said(why("4301", "--format=json"))
     first = said.rows("held_up", "causes")[0]
     assert (first["cause"], first["given_back"]) == ("stalled_collective", None)
-    assert near(first["given_back_upper"], 7 + 7 / 8)
+    assert near(first["given_back_upper"], 7)
     assert f"GPU 3 of n-2 (rank 3) was waited for: {STOPPED.meaning}" in first["evidence"]
     assert "no GPU of the job worked for 1 h" in first["evidence"]
     assert first["remedy"].startswith(STOPPED.advice.remedy)
     (alert,) = said.rows("alerts", "alerts")
     assert (alert["alert"], alert["severity"]) == ("JobStalled", "page")
     assert "Alerts about it meanwhile: JobStalled." in said.finding
+    hangs, stacks, helps, before = said.finding.splitlines()[:4]
+    assert hangs == (
+        "Hangs since 2027-01-15 07:00 UTC: 7 GPUs wait for rank 3 (n-2, GPU 3), "
+        f"{STOPPED.advice.does}."
+    )
+    assert stacks == "On n-2: `gpunode stacks --gpu 3`."
+    assert helps.startswith(f"What helps: {STOPPED.advice.remedy}")
+    assert before.startswith("slurm-4301 of kim held 8 GPUs")
+    earlier = Said(why("4301", "--format=json", "--to=2027-01-15T06:30"))
+    assert "Hangs" not in earlier.finding
+
+
+def test_a_hang_of_which_only_the_verdicts_tell_is_said_first_as_well(why: Why) -> None:
+    said = Said(why("untold", "--format=json"))
+    meaning = CAUSES["stalled_collective"].meaning
+    first, helps = said.finding.splitlines()[:2]
+    assert re.fullmatch(rf"Hangs since 2027-01-15 0(6:5|7:0)\d UTC: {meaning}\.", first)
+    assert helps.startswith("What helps: Set a time-out for collectives")
+
+
+def test_the_last_minutes_are_called_what_they_are(why: Why) -> None:
+    for name in ("4301", "ranker", "resnet"):
+        (states,) = (
+            table
+            for table in Said(why(name, "--format=json")).sections["seconds"]["tables"]
+            if table["name"] == "states"
+        )
+        assert "Last 5 min" in [column["title"] for column in states["columns"]]
+    rows = Said(why("research/llm", "--format=json")).rows("seconds", "states")
+    latest = {row["state"]: row["latest"] for row in rows}
+    assert latest == pytest.approx({"compute": 0.5, "starved": 0.5, "communication": 0.0})
 
 
 def test_a_job_with_a_straggler_names_its_gpu_and_the_time_without_records(why: Why) -> None:
@@ -453,7 +677,7 @@ def test_a_job_with_a_straggler_names_its_gpu_and_the_time_without_records(why: 
     dark = (DARKNESS[1] - DARKNESS[0]) / HOUR * STRAGGLER.size
     assert cause["cause"] == "straggler"
     assert near(cause["given_back_upper"], 0.3 * (STRAGGLER.held - dark))
-    assert "GPU 5 of n-4 waited for 2.0" in cause["evidence"]
+    assert cause["evidence"].startswith("GPU 5 of n-4 was waited for; it waited 2.0")
     missing = pytest.approx(DARKNESS[1] - DARKNESS[0], abs=runs.LOOK)
     assert said.figure("seconds", "missing") == missing
     assert "For 20 min of it nothing was recorded" in said.finding
@@ -496,7 +720,8 @@ def test_a_run_is_compared_with_the_last_of_its_name_and_what_changed_is_listed(
     assert changed.keys() == {"torch", "useful", "step"}
     assert changed["torch"] == ("2.8.0", "2.9.1")
     says = said.sections["changes"]["says"]
-    assert "Clearly more is lost since 2027-01-15 04:00 UTC than before." in says
+    more = "Clearly more is lost since 2027-01-15 04:00 UTC than before: 50.0\u202f% of its time"
+    assert f"{more} instead of 4.0\u202f%." in says
     assert "A step took 1 s in the first third of the run and 2 s in the last." in says
 
 
@@ -520,9 +745,12 @@ def test_an_earlier_run_is_asked_about_by_its_time(why: Why) -> None:
     said = Said(why("research/llm", "--to=2027-01-14", "--format=json"))
     assert (said.whole["start"], said.whole["end"]) == ("2027-01-13 06:00", "2027-01-13 08:00")
     assert "it has ended" in said.finding
-    part = Said(why("research/llm", "--from=1h", "--format=json"))
-    assert "at least since 2027-01-15 07:00" in part.finding
-    assert near(part.figure("seconds", "held"), 8)
+    for length in ("1h", "1hour", "60 minutes", "60min"):
+        part = Said(why("research/llm", f"--from={length}", "--format=json"))
+        assert "at least since 2027-01-15 07:00" in part.finding
+        assert near(part.figure("seconds", "held"), 8)
+    short = Said(why("research/llm", "--from=0.1h", "--format=json"))
+    assert short.figure("seconds", "held") == pytest.approx(0.8, abs=0.1)
 
 
 def test_an_end_that_nobody_saw_is_not_called_one(why: Why) -> None:
@@ -544,10 +772,19 @@ def test_an_end_that_nobody_saw_is_not_called_one(why: Why) -> None:
         ("4301", "slurm-4301 of kim"),
         ("slurm-4301", "slurm-4301 of kim"),
         ("ann@n-5", "ann@n-5"),
+        ("lee", "slurm-77 of lee"),
+        ("lee@n-6", "slurm-77 of lee"),
+        ("kim@n-7", "slurm-4302 of kim"),
     ],
 )
 def test_names_that_a_user_may_give(why: Why, name: str, title: str) -> None:
     assert Said(why(name, "--format=json")).whole["title"] == f"Why is it slow: {title}"
+
+
+def test_a_run_of_minutes_says_that_it_is_not_told_exactly(why: Why) -> None:
+    short = "So short a run is not told exactly, as rules look at five minutes at a time"
+    assert f"{short}; ask again later." in " ".join(why("brief").out.split())
+    assert short not in " ".join(why("llm").out.split())
 
 
 def test_of_two_clusters_one_is_named(why: Why) -> None:
@@ -562,8 +799,22 @@ def test_of_two_clusters_one_is_named(why: Why) -> None:
         (["research/lmm"], "names like it: research/llm"),
         (["twin"], "twin: is the name of 2 jobs: twin (--cluster=c), twin (--cluster=d)"),
         (["430"], "names like it: slurm-4301"),
+        (["others/other-a"], "has only hours of it"),
         (["kim"], "kim: is a user, of 4 jobs: slurm-4302, slurm-4301, slurm-4300, slurm-4299"),
+        (["kim@n-2"], "kim: is a user, of 3 jobs on n-2: slurm-4301, slurm-4300, slurm-4299"),
+        (["lee@n-99"], "lee: is a user, of 1 job: slurm-77"),
+        (["kim@n-99"], "kim: is a user, of 4 jobs: slurm-4302"),
         (["llm", "--cluster=d"], "held no GPU"),
+        (["llm", "--cluster=paris"], "no cluster paris; there are c, d"),
+        (["none", "--to=2027-01-13T07:00"], "as far as is recorded; there is research/llm;"),
+        (["new"], "new: began less than a minute ago; nothing is recorded yet"),
+        (["born"], "born: began less than a minute ago; nothing is recorded yet"),
+        (["blind"], "blind: holds a GPU, of whose time nothing is recorded"),
+        (
+            ["llm", "--html", "x.html"],
+            "say --format=html --output=FILE; these commands have it: incident",
+        ),
+        (["llm", "--from=5fortnights"], "nor a length (5min, 24h, 30d, 12w)"),
         (["nothing-of-the-kind"], "is like it"),
         (["77", "--from=10h"], "--from looks further back"),
         (["llm", "--to=2020-01-01"], "does it evaluate gpunode's recording rules?"),
@@ -635,17 +886,30 @@ def test_a_terminal_and_the_output_of_a_job_get_words(why: Why, tmp_path: Path) 
     assert all(len(line) <= 100 for line in ended.out.splitlines())
     for part in ("stalled_collective", "What helps:", "Beside its last runs", "Not recorded"):
         assert part in ended.out
-    assert "named for 7 GPU hours, gives back at most 7.87 GPU hours\n" in ended.out
-    assert "gives back 14.2 GPU hours (10.7 to 15.6)\n" in why("llm").out
+    assert "the cause for 7 GPU hours, gives back at most 7 GPU hours\n" in ended.out
+    faster = "without it 1.4 times as fast (1.3 to 1.5)"
+    assert f"gives back 14.2 GPU hours (10.7 to 15.6), {faster}" in " ".join(why("llm").out.split())
     file = tmp_path / "why.txt"
     assert why("4301", f"--output={file}").out == f"{file}\n"
     assert "stalled_collective" in file.read_text()
+
+
+def test_no_cell_is_cut_or_broken_where_there_is_no_terminal(
+    why: Why, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    out = why("4301").out
+    assert re.search(r"this run +2027-01-15 05:00 .*stalled_collective", out)
+    assert "…" not in out
 
 
 def test_the_page_is_one_file_that_runs_nothing(why: Why) -> None:
     page = why("4301", "--format=html").out
     assert page.count("<section ") == 6
     assert "<svg" in page
+    finding = page.partition('<div class="finding">')[2].partition("</div>")[0]
+    assert "`" not in page.partition("<main>")[0]
+    assert "<p>On n-2: <code>gpunode stacks --gpu 3</code>.</p>" in finding
     assert not re.search(r"<script|<link|<img| src=|https?://(?!127\.0\.0\.1)(?!www\.w3)", page)
     hostile = why(f"{HOSTILE}/train", "--format=html")
     assert hostile.code == 0

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
 from gpunode.export.web.node import node
+from gpunode.node.node import Scraped
 from gpunode.serving.requests import LONGEST_PAUSE
 from tests.serving.fleet import Engines, Fleet, page
 from tests.serving.test_engines import series
 from tests.verdict.stage import Actor, Stage
 
 AT = "127.0.0.1:8000"
+STORE = "127.0.0.1:7777"
 RUNNING = "vllm:num_requests_running 2\nvllm:generation_tokens_total 5\n"
 POD = (
     "0::/kubepods.slice/kubepods-pod6f1b7c1e_3a44_4f0e_9a55_1f2f6f0b7a1{}.slice/"
@@ -180,6 +183,60 @@ def test_a_port_without_metrics_is_left_alone_for_long(tmp_path: Path) -> None:
     for _ in range(10):
         fleet.read()
     assert len(fleet.asked) == 2
+
+
+def test_what_a_launcher_runs_beside_an_engine_does_not_hide_its_start(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    fleet.run(10, program="launcher.py")
+    fleet.run(11, 10, program="vllm")
+    fleet.run(12, 10, program="exporter")
+    fleet.cards[0].hold(11)
+    fleet.serve(12, "127.0.0.1:9100", "node_load1 0.5\n")
+    fleet.read()
+    starting = "gpunode_serving_starting_seconds"
+    assert series(fleet.read(30), starting) == 30
+    fleet.serve(11, AT, RUNNING)
+    assert series(fleet.read(60), starting) is None
+
+
+def test_a_rank_beside_the_one_that_answers_does_not_start(tmp_path: Path) -> None:
+    """As TensorRT-LLM under mpirun: the first of the ranks answers for all."""
+    fleet = Fleet(tmp_path, gpus=2)
+    fleet.run(10, program="mpirun")
+    for rank, card in enumerate(fleet.cards):
+        fleet.proc.run(20 + rank, "python3", "pt_nccl_watchdg")
+        fleet.run(20 + rank, 10, program="trtllm-serve")
+        card.hold(20 + rank)
+    starting = "gpunode_serving_starting_seconds"
+    assert series(fleet.read(), starting, uuid="GPU-1") is not None
+    fleet.serve(20, AT, RUNNING)
+    fleet.read()
+    told = fleet.read()
+    assert series(told, starting, uuid="GPU-1") is None
+    info = {"gpu": "1", "uuid": "GPU-1", "first": "GPU-0"}
+    assert series(told, "gpunode_serving_engine_info", **info) == 1
+    assert running(told) == 2
+
+
+def test_where_ranks_meet_does_not_keep_their_engine_from_being_asked(tmp_path: Path) -> None:
+    """As SGLang: the store of the process group listens first, beside the engine's port."""
+    fleet = Fleet(tmp_path)
+    fleet.run(7, program="sglang")
+    fleet.cards[0].hold(7)
+
+    def waits(pid: int, address: str, path: str, names: Collection[str]) -> Scraped:
+        if address == STORE:
+            fleet.proc.clock.now += 8
+            raise TimeoutError
+        return scrape(pid, address, path, names)
+
+    scrape, fleet.proc.node.scrape = fleet.proc.node.scrape, waits  # type: ignore[method-assign]
+    fleet.listening[7] = [STORE]
+    assert series(fleet.read(), "gpunode_serving_starting_seconds") is not None
+    fleet.listening[7] = [STORE, AT]
+    fleet.pages[AT] = RUNNING
+    fleet.read(10)
+    assert running(fleet.read(10)) == 2
 
 
 def test_an_engine_that_loads_is_starting_until_it_answers(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from gpunode.jobs import processes as job
 from tests.serving.fleet import Engines, Fleet
-from tests.serving.simulation import Setting, SimulatedEngine
+from tests.serving.scheduler import Setting
+from tests.serving.simulation import SimulatedEngine
 from tests.verdict.stage import Actor, Stage
 
 AT = "127.0.0.1:8000"
@@ -32,15 +33,16 @@ def queue(random: Random) -> Setting:
 
 
 def kv_full(random: Random) -> Setting:
-    """More people than the cache has room for."""
+    """More people than the cache has room for, which large requests leave partly empty."""
     prompt, output = random.randint(500, 4000), random.randint(200, 1500)
-    cache = random.randint(8, 40) * (prompt + output)
+    cache = random.randint(4, 30) * (prompt + output)
     return Setting(
         random.uniform(7e9, 30e9),
         users=int(cache / (prompt + output) * random.uniform(2, 4)),
         prompt=prompt,
         output=output,
         cache_tokens=cache,
+        host=random.uniform(0.0005, 0.003),
     )
 
 

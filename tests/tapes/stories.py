@@ -65,10 +65,23 @@ class Story:
 
 ODD = 5
 
+LINKS = 18
+
+
+def launched(gpu: int, line: Line, **variables: str) -> Iterator[Line]:
+    """Before a GPU's process: what a launcher of ranks sets, with other variables."""
+    if line.get("call") == "processes" and gpu >= 0:
+        pid, rank = line["answer"][0]["pid"], str(gpu)
+        ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": str(GPUS)}
+        meets = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+        given = {**ranks, **meets, **variables}
+        yield {"t": line["t"], "of": str(pid), "call": "environment", "answer": given}
+
 
 def hot(gpu: int, line: Line) -> Iterator[Line]:
     """GPU 5 is held down by heat: its clock, its temperature, its power, and how long."""
     call, after = line.get("call"), line.get("t", 0.0)
+    yield from launched(gpu, line)
     if gpu != ODD:
         yield line
     elif call == "sm_clock":
@@ -89,11 +102,13 @@ def hot(gpu: int, line: Line) -> Iterator[Line]:
 
 
 def without_p2p(gpu: int, line: Line) -> Iterator[Line]:
-    """The variable with which it was recorded."""
-    if line.get("call") == "processes" and gpu >= 0:
-        pid = line["answer"][0]["pid"]
-        given = {"NCCL_P2P_DISABLE": "1", "RANK": str(gpu), "WORLD_SIZE": str(GPUS)}
-        yield {"t": line["t"], "of": str(pid), "call": "environment", "answer": given}
+    """The variable with which it was recorded, and the links of an H200."""
+    yield from launched(gpu, line, NCCL_P2P_DISABLE="1")
+    if line.get("call") == "limits":
+        rate = line["answer"]["nvlink_bytes_per_second"] / LINKS
+        of_each = {"up": True, "bytes_per_second": rate, "errors": {}, "bit_errors": {}}
+        answer = [{"link": link, **of_each} for link in range(LINKS)]
+        yield {**line, "call": "nvlinks", "answer": answer}
     yield line
 
 
@@ -136,8 +151,7 @@ STORY = {
     ),
     "throttled": Story(
         "One GPU is throttled by heat, and seven wait for it",
-        "Seven GPUs look busy and wait. GPU 5 is at 91 °C, at half its power and a third of its "
-        "clock.",
+        "Seven GPUs look busy and wait. GPU 5 is at 91 °C and at a third of its clock.",
         "straggler",
         "gemma-tune-worker-0",
         odd=("healthy", 0),

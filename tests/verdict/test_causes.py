@@ -461,3 +461,15 @@ def test_whatever_the_sources_say_one_cause_is_named_with_evidence(
         assert 0 <= verdict.share <= 1.001
         assert verdict.cause == "none" or verdict.evidence
     assert all(gpu in (0, 1) for gpu, _ in stage.waited_for)
+
+
+@pytest.mark.parametrize(("running", "cause"), [((9, 12), "kv_full"), ((9, 9), "queue")])
+def test_it_is_the_cache_that_lets_nobody_in_where_the_number_of_requests_varies(
+    running: tuple[int, int], cause: str
+) -> None:
+    actor = engine(GAPS, 9, 3, 0.88)
+    stage = Stage(actor)
+    for look in range(12):
+        actor.levels[serving.REQUESTS, ("vllm", "llama", "running")] = running[look % 2]
+        stage.play(10)
+    assert stage.verdict().cause == cause

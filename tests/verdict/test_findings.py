@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
-from gpunode.export.web.node import node
+from typing import cast
+
+from gpunode.config import STORIES, DemoSettings
+from gpunode.export.web.node import NodeNow, node
 from gpunode.host import pressure
+from gpunode.node.node import Node
+from gpunode.node.tape import TapeNode
+from gpunode.sources import watch
 from tests.export.page import scenes
+
+
+def told(story: str) -> NodeNow:
+    """What the page tells at the end of an incident of the demo."""
+    tape = TapeNode(STORIES / f"{story}.jsonl.gz")
+    loop = watch(cast(Node, tape), DemoSettings())
+    for _ in loop.replay(tape.clock, tape.end):
+        pass
+    return node(loop)
 
 
 def test_a_lost_gpu_keeps_its_owner_and_its_rank_and_is_counted() -> None:
@@ -29,3 +44,21 @@ def test_no_cpu_is_warned_of_where_no_job_is() -> None:
 def test_what_mig_makes_of_a_gpu_is_told_apart_from_gpus() -> None:
     gpus = node(scenes.slices(60).stage.loop).gpus
     assert [gpu.instance for gpu in gpus] == [True] * 7 + [False]
+
+
+def test_what_a_verdict_says_of_storage_is_not_told_of_the_node_again() -> None:
+    now = told("storage")
+    assert {one.cause for one in now.figures if one.short} == {"data_loading_storage"}
+    (finding,) = now.findings
+    assert finding.title.endswith("are starved: storage is too slow")
+
+
+def test_what_slows_a_gpu_is_told_with_those_that_wait_for_it() -> None:
+    now = told("throttled")
+    (finding,) = now.findings
+    waiting = "GPUs 0\N{EN DASH}4, 6 and 7"
+    assert finding.title == f"{waiting} wait for GPU 5, which is slowed down by heat"
+    assert finding.remedy.startswith("Check fans")
+    assert any("throttled" in one.series for one in finding.evidence)
+    late = next(gpu for gpu in now.gpus if gpu.label == "5")
+    assert late.does == "waited for: slowed down by heat"

@@ -116,6 +116,21 @@ def test_what_mending_a_cause_would_give(actor: Actor, cause: str, expected: flo
 
 
 @pytest.mark.parametrize(
+    ("rates", "around"),
+    [(OVER_PCIE, True), (OVER_NVLINK, False)],
+    ids=["over PCI Express", "over NVLinks"],
+)
+def test_what_goes_around_nvlinks_is_told(rates: dict[Labelled, float], around: bool) -> None:
+    states = {"compute": 0.6, "communication": 0.4}
+    for links in ({NVLINK_SPEED: 450e9}, {}):
+        stage = Stage(Actor(0, states, links, rates))
+        stage.play(60)
+        told = [one.series for one in stage.verdict().evidence if "NCCL_P2P" in one.meaning]
+        assert bool(told) == (around and bool(links))
+        assert all(series.startswith("gpunode_gpu_pcie_bytes_total{") for series in told)
+
+
+@pytest.mark.parametrize(
     "actor",
     [
         Actor(0, {"compute": 1.0}),

@@ -11,6 +11,7 @@ from gpunode.gpu.xids import XID_TIME
 from gpunode.host import disk, filesystem, infiniband, memory, nfs, pressure, shm
 from gpunode.host.nvlink_xids import LAST as NVLINK_XID
 from gpunode.nccl import ras
+from gpunode.verdict.causes import CAUSES
 from tests.export.page import scenes
 from tests.export.page.scenes import TB, Host
 from tests.verdict.stage import Labelled
@@ -76,6 +77,12 @@ def test_what_is_past_its_limit_is_told_with_a_remedy(name: str) -> None:
     assert finding.urgency == "soon"
     assert finding.title == f"Past the limit on this node: {words}"
     assert finding.remedy
+
+
+def test_a_figure_names_a_verdict_that_there_is() -> None:
+    named = {figure.cause for figure in told(*SHORT["nfs"][:2]).figures} - {""}
+    assert named == {"data_loading_cpu", "data_loading_storage", "shm"}
+    assert named <= CAUSES.keys()
 
 
 BROKEN: dict[str, tuple[dict[Labelled, float], str]] = {

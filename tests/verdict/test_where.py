@@ -165,18 +165,33 @@ def test_on_a_tape_without_looks_nothing_is_missed() -> None:
     assert all(s.value == 0.0 for s in stage.loop.samples() if s.metric is LOOKED)
 
 
-def test_what_was_seen_of_a_stall_is_told_no_longer_once_it_is_over() -> None:
-    told = Told(IN_LOCK)
+def looked_at(told: Told) -> tuple[Stage, list[Actor]]:
+    """A stall that has been looked at once, and its actors, for what comes after it."""
     cast = actors()
     stage = Stage(*cast, views=(Looking(node(told), Settings()),))
     stage.play(40.0)
     for actor in cast:
         actor.states = {"idle": 1.0} if actor.index == 1 else {"blocked": 1.0}
     stage.play(16.0)
+    return stage, cast
+
+
+def test_what_was_seen_of_a_stall_is_told_no_longer_once_it_is_over() -> None:
+    stage, cast = looked_at(Told(IN_LOCK))
     for actor in cast:
         actor.states = {"compute": 1.0}
     stage.play(60.0)
     assert not any("where it stands" in meaning for meaning in meanings(stage))
+
+
+def test_the_next_job_on_the_same_gpus_is_looked_at_for_itself() -> None:
+    told = Told(IN_LOCK)
+    stage, cast = looked_at(told)
+    assert told.asked.count(LATE) == 1
+    for actor in cast:
+        actor.processes = ((200 + actor.index, 90.0),)
+    stage.play(30.0)
+    assert told.asked.count(200 + 1) == 1
 
 
 class Client:
@@ -253,6 +268,7 @@ def test_frames_of_modules_that_all_use_tell_the_reason(
         ("do_wait", "another_process", "a child process to end"),
         ("wait_woken", "socket", "a socket"),
         ("unix_stream_read_generic", "socket", "a socket"),
+        ("poll_schedule_timeout.constprop.0", "socket", "an event of a socket, a pipe or a timer"),
         ("ep_poll", "socket", "an event of a socket, a pipe or a timer"),
         ("futex_wait_queue_me", "lock", "another thread or a lock"),
     ],
@@ -332,6 +348,21 @@ def test_what_is_no_answer_of_py_spy_is_refused(text: str) -> None:
     found = stacks_of(LATE, [LATE], lambda: text, lambda _: "")
     assert found.without_python == "py-spy printed what cannot be read"
     assert [one.thread for one in found.threads] == [LATE]
+
+
+def test_before_python_3_11_the_main_thread_has_no_number_but_begins_with_a_module() -> None:
+    def said(*names: str) -> dict[str, object]:
+        frames = [{"name": name, "filename": "/a/job.py", "line": 7} for name in names]
+        return {"os_thread_id": None, "thread_name": None, "owns_gil": False, "frames": frames}
+
+    text = json.dumps([said("run", "_bootstrap"), said("step", "<module>")])
+    stat = STAT.format(LATE, 50)
+    found = stacks_of(LATE, [LATE, LATE + 1], lambda: text, lambda _: stat)
+    main = main_thread(found)
+    assert main is not None
+    assert main.thread == LATE
+    assert [frame.function for frame in main.frames] == ["step", "<module>"]
+    assert sum(one.thread == LATE for one in found.threads) == 1
 
 
 def test_in_a_container_threads_have_other_numbers() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -97,6 +98,74 @@ def test_file_line_and_function_are_told_of_a_program_that_hangs(
         said = until(stays)
     assert wanted in said[0]
     assert said[1] == hang.reason
+
+
+def python_of(minor: int) -> str:
+    """A Python of this version: from the PATH, or of pyenv."""
+    name = f"python3.{minor}"
+    versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    found = [*versions.glob(f"3.{minor}.*/bin/{name}"), *filter(None, [shutil.which(name)])]
+    for one in found:
+        asked = [str(one), "-c", "import sys; print(sys.version_info.minor)"]
+        said = subprocess.run(asked, capture_output=True, text=True, check=False)
+        if said.stdout.strip() == str(minor):
+            return str(one)
+    pytest.skip(f"{name} is not here")
+
+
+@as_root
+@pytest.mark.parametrize("minor", range(9, 14))
+@pytest.mark.parametrize("threads", [0, 1])
+def test_a_python_of_any_version_is_read(minor: int, threads: int, tmp_path: Path) -> None:
+    file, line = waits_for_a_lock(tmp_path, threads)
+    with running([python_of(minor), str(file)]) as pid:
+        is_told(pid, file, line)
+
+
+@pytest.fixture(scope="module")
+def newest_pythons(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The root of a Debian to come, with Pythons that few machines have yet."""
+    root = tmp_path_factory.mktemp("debian") / "root"
+    packages = ",".join(f"python3.{minor}-minimal" for minor in NEWEST)
+    command = [need("mmdebstrap"), "--quiet", "--variant=minbase", f"--include={packages}"]
+    # A mirror that is kept as of a date is no worse for this.
+    command += ['--aptopt=Acquire::Check-Valid-Until "false"', "forky", str(root)]
+    subprocess.run(command, check=True)
+    return root
+
+
+NEWEST = (14, 15)
+
+
+@as_root
+@pytest.mark.nightly
+@pytest.mark.parametrize("minor", NEWEST)
+@pytest.mark.parametrize("threads", [0, 1])
+def test_the_newest_pythons_are_read_in_a_root_of_their_own(
+    newest_pythons: Path, minor: int, threads: int
+) -> None:
+    file, line = waits_for_a_lock(newest_pythons / "tmp", threads)
+    command = ["chroot", str(newest_pythons), f"/usr/bin/python3.{minor}", f"/tmp/{file.name}"]
+    with running(command) as pid:
+        is_told(pid, file, line)
+
+
+def waits_for_a_lock(folder: Path, threads: int) -> tuple[Path, int]:
+    """A program whose main thread waits for ever beside others, and the line that does."""
+    file = folder / "job.py"
+    others = "import threading, time\n"
+    others += "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n" * threads
+    file.write_text(others + LOCK)
+    lines = file.read_text().splitlines()
+    return file, next(n for n, text in enumerate(lines, 1) if HERE in text)
+
+
+def is_told(pid: int, file: Path, line: int) -> None:
+    until(lambda: stands(pid, line))
+    said, reason = told(pid)
+    where = f"{file.parent.name}/{file.name}:{line}"
+    assert f"main thread in {where} step, waiting in the kernel for" in said
+    assert reason == "lock"
 
 
 @as_root

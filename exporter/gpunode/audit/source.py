@@ -11,7 +11,7 @@ from gpunode.config import Settings
 from gpunode.driver.driver import DriverError, listed
 from gpunode.driver.errands import Errands
 from gpunode.metric import Metric, Sample
-from gpunode.node.node import Node
+from gpunode.node.node import Node, NoDescriptors
 from gpunode.source import MORE_PROCESSES, NodeSource, Reading
 from gpunode.text import escaped
 
@@ -91,7 +91,7 @@ def _look(check: Check, subject: Subject) -> tuple[Status, str]:
         finding = check.look(subject)
     except OSError as error:
         return "unknown", f"{error.filename or ''}: {error.strerror or error}".lstrip(": ")
-    except (CannotTell, DriverError, ValueError) as error:
+    except (CannotTell, DriverError, NoDescriptors, ValueError) as error:
         return "unknown", str(error)
     return "ok" if finding.ok else "failed", finding.found
 

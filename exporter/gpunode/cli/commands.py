@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import difflib
+import errno
 import json
 import logging
+import os
 import signal
 import sys
 import threading
@@ -14,11 +16,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 from gpunode import __version__
 from gpunode.audit.source import audit
-from gpunode.cli import streams
+from gpunode.cli import rights, streams
 from gpunode.cli.log import StandardError
 from gpunode.config import (
     INCIDENTS,
@@ -33,6 +35,7 @@ from gpunode.config import (
     DoctorSettings,
     IncidentCommandSettings,
     IncidentsCommandSettings,
+    McpSettings,
     NcclBenchSettings,
     PathSettings,
     RecordSettings,
@@ -59,22 +62,25 @@ from gpunode.export.web.entrance import Entrance
 from gpunode.gpu.calibration import implausible, kept, written
 from gpunode.gpu.probe import ProbeError, measured, probe
 from gpunode.handover.formats import FORMATS
-from gpunode.helper import capability
 from gpunode.incidents.black_box import BlackBox
 from gpunode.loop import MORE_THREADS, Loop
 from gpunode.nccl.bench import BANDWIDTH_LOW, Measurement
 from gpunode.nccl.run import BenchError, measure
+from gpunode.node.descriptors import DescriptorsNode
 from gpunode.node.local import LocalNode
 from gpunode.node.node import Node
 from gpunode.node.tape import RecordingNode, TapeError, TapeNode, TapeWriter
 from gpunode.sources import watch
-from gpunode.text import escaped
+from gpunode.text import escaped, json_for_terminal
 
 log = logging.getLogger(__name__)
 
 COLD = 60.0
 """Seconds to wait for the GPUs of a node without persistence mode, which the driver wakes one by
 one; the daemon does not wait, as it finds them later."""
+
+ALIKE = 0.65
+"""Words are taken for one another from this ratio of ``difflib`` on."""
 
 LONGEST_OPTION = 80
 """Characters of an option in a message."""
@@ -98,9 +104,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             return
         name = given.pop(0) if given and not given[0].startswith("-") else "run"
         if name not in COMMANDS:
-            close = difflib.get_close_matches(name, COMMANDS, 1)
-            meant = f"did you mean {close[0]}? " if close else ""
-            raise UsageError(f"{name}: unknown command; {meant}choose from {', '.join(COMMANDS)}")
+            raise UsageError(
+                f"{name}: unknown command; {_meant(name, COMMANDS)}choose from "
+                f"{', '.join(COMMANDS)}"
+            )
         kind, command = COMMANDS[name]
         _refuse_unknown_options(name, given)
         with streams.printing():  # the help
@@ -135,24 +142,39 @@ def _refuse_unknown_options(name: str, given: Iterable[str]) -> None:
         wanted = argument.partition("=")[0].replace("--no-", "--")
         if not wanted.startswith("--") or wanted in (*own, "--help"):
             continue
+        form = _format(wanted, COMMANDS[name][0])
         if wanted in having:
             raise UsageError(
-                f"{wanted}: `gpunode {name}` has no such option; these commands have it: "
-                f"{', '.join(having[wanted])}"
+                f"{wanted}: `gpunode {name}` has no such option; "
+                f"{f'{form}; ' if form else ''}these commands have it: {', '.join(having[wanted])}"
             )
-        close = difflib.get_close_matches(wanted, own, 1)
         typed = escaped(argument.partition("=")[0], LONGEST_OPTION)
-        raise UsageError(
-            f"{typed}: `gpunode {name}` has no such option; "
-            + (f"did you mean {close[0]}?" if close else f"`gpunode {name} --help` lists its own")
-        )
+        meant = form or _meant(wanted, own).strip() or f"`gpunode {name} --help` lists its own"
+        raise UsageError(f"{typed}: `gpunode {name}` has no such option; {meant}")
+
+
+def _format(wanted: str, kind: type[CommandSettings]) -> str:
+    """How to ask for a format that somebody takes for an option; empty if it is none."""
+    fields = kind.model_fields
+    form = wanted.removeprefix("--")
+    if not {"format", "output"} <= fields.keys() or form not in get_args(
+        fields["format"].annotation
+    ):
+        return ""
+    return f"say --format={form} --output=FILE"
+
+
+def _meant(word: str, among: Iterable[str]) -> str:
+    """A question after those of these words that are nearly it; empty if none is."""
+    close = difflib.get_close_matches(word, among, 3, ALIKE)
+    return f"did you mean {' or '.join(close)}? " if close else ""
 
 
 def run(settings: RunSettings) -> None:
     """Watch this node until told to stop."""
     signal.signal(signal.SIGHUP, _stay)
     web, entrance, serving = server(settings.web, lambda: loop)
-    node, box = boxed(local_node(settings.path, settings.dcgm), settings)
+    node, box = boxed(watched_node(settings.path, settings.dcgm), settings)
     loop = watch(node, settings, *box, entrance)
     signal.signal(signal.SIGTERM, _end)
     _start(loop)
@@ -163,7 +185,7 @@ def run(settings: RunSettings) -> None:
 
 def record(settings: RecordSettings) -> None:
     """Record what this node answers to a tape."""
-    node = local_node(settings.path, settings.dcgm)
+    node = watched_node(settings.path, settings.dcgm)
     try:
         tape = TapeWriter(settings.file, node, settings.max_bytes, settings.comment)
     except OSError as error:
@@ -186,7 +208,14 @@ def record(settings: RecordSettings) -> None:
 
 def replay(settings: ReplaySettings) -> None:
     """Play one tape and print the result."""
-    node = TapeNode(next(iter(named(settings.file, INCIDENTS, STORIES)), settings.file))
+    tape = next(iter(named(settings.file, INCIDENTS, STORIES)), settings.file)
+    if not tape.exists():
+        names = recorded(INCIDENTS)
+        raise UsageError(
+            f"{settings.file}: {_meant(str(settings.file), names)}neither a tape nor one of "
+            f"{', '.join(names)}"
+        )
+    node = TapeNode(tape)
     played, box = boxed(node, settings)
     loop = watch(played, settings, *box, NowPlaying(node))
     if settings.speed:
@@ -220,6 +249,11 @@ def named(name: Path, *folders: Path) -> list[Path]:
     return [tape for at in folders if (tape := at / f"{name}.jsonl.gz").exists()]
 
 
+def recorded(folder: Path) -> list[str]:
+    """The names of the tapes in a folder of the package."""
+    return sorted(tape.name.partition(".")[0] for tape in folder.glob("*.jsonl.gz"))
+
+
 def demo(settings: DemoSettings) -> None:
     """Play incidents, one after the other, then start over."""
     from gpunode.cli.demo import showing
@@ -230,8 +264,7 @@ def demo(settings: DemoSettings) -> None:
     tapes = tapes or in_order(settings.incident.glob("*.jsonl.gz"))
     if not tapes:
         names = ", ".join(path.name.partition(".")[0] for path in in_order(STORIES.glob("*.gz")))
-        close = difflib.get_close_matches(str(settings.incident), names.split(", "), 1)
-        meant = f"did you mean {close[0]}? " if close else ""
+        meant = _meant(str(settings.incident), names.split(", "))
         raise UsageError(
             f"{settings.incident}: {meant}neither a folder of tapes (*.jsonl.gz) nor one of {names}"
         )
@@ -283,13 +316,20 @@ def list_incidents(settings: IncidentsCommandSettings) -> None:
     found = IncidentStore(settings).briefs()
     with streams.printing():
         if settings.json_output:
-            print(BRIEFS.dump_json(found, indent=2).decode())
+            print(json_for_terminal(BRIEFS.dump_json(found, indent=2).decode()))
         else:
             print("\n".join(table(found)))
 
 
 def show_incident(settings: IncidentCommandSettings) -> None:
-    """Print an incident, or write it to files."""
+    """Print an incident, or those of a job, or write them to files."""
+    if settings.job:
+        try:
+            from gpunode.cli import gathering
+        except ModuleNotFoundError as error:
+            raise UsageError(f"{error.name} is missing: install gpunode[report]") from error
+        gathering.write(settings)
+        return
     from gpunode.cli.incidents import IncidentStore, lines, write
     from gpunode.incidents.incident import as_json
 
@@ -298,7 +338,7 @@ def show_incident(settings: IncidentCommandSettings) -> None:
     written = write(store, incident, settings)
     with streams.printing():
         if settings.json_output:
-            print(as_json(incident).decode())
+            print(json_for_terminal(as_json(incident).decode()))
         else:
             print("\n".join(written or lines(incident)))
 
@@ -325,7 +365,7 @@ def doctor(settings: DoctorSettings) -> None:
 
     logging.getLogger("gpunode").setLevel(logging.ERROR)  # what fails is in the table
     try:
-        capability.lower()
+        rights.lower()
         found = examine(local_node(settings.path, settings.dcgm, COLD), settings, COLD)
     except (OSError, RuntimeError) as error:
         raise UsageError(f"{error}: {MORE_THREADS}") from error
@@ -446,6 +486,15 @@ def why(settings: WhySettings) -> None:
     explaining.write(settings)
 
 
+def mcp(settings: McpSettings) -> None:
+    """Answer an agent until it hangs up."""
+    try:
+        from gpunode.cli import agents
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{error.name} is missing: install gpunode[mcp]") from error
+    agents.serve(settings)
+
+
 def advise(settings: AdviseSettings) -> None:
     """Print what is to be done."""
     from gpunode.cli import advising
@@ -482,6 +531,11 @@ def local_node(
     return LocalNode(path.rootfs, drivers, path.helpers)
 
 
+def watched_node(path: PathSettings, dcgm: DcgmSettings) -> Node:
+    """The same for sources, which are to tell a lack of descriptors from all else."""
+    return DescriptorsNode(local_node(path, dcgm))
+
+
 def play(loop: Loop, node: TapeNode, speed: float, times: int) -> Iterator[None]:
     """Play a tape at a speed (0: no pauses); yields ten times a second and at the end."""
     begin = shown = time.monotonic()
@@ -509,8 +563,11 @@ def server(
     try:
         listener = listen(asked.address)
     except OSError as error:
-        address = asked.listen_address
-        raise UsageError(f"web.listen_address: {address}: {error.strerror}") from error
+        of_kernel = (error.errno or 0) > 0  # or of the resolver, below 0
+        why = os.strerror(error.errno or 0) if of_kernel else error.strerror or str(error)
+        if error.errno == errno.EADDRINUSE:
+            why += "; stop what listens there, or give another port with --web.listen-address"
+        raise UsageError(f"web.listen_address: {asked.listen_address}: {why}") from error
     host, _, _ = asked.listen_address.rpartition(":")
     bound = f"{host}:{listener.getsockname()[1]}"
     web = asked.model_copy(update={"listen_address": bound})
@@ -532,7 +589,7 @@ def _start(loop: Loop) -> None:
     """Start the loop, in threads that hold what reading processes needs only while they do."""
     _share_memory()
     try:
-        capability.lower()
+        rights.lower()
     except OSError as error:
         log.warning("%s: every thread keeps its own", error)
     try:
@@ -565,6 +622,7 @@ COMMANDS: dict[str, tuple[type[CommandSettings], Callable[[Any], None]]] = {
     "calibrate": (CalibrateSettings, calibrate),
     "report": (ReportSettings, report),
     "why": (WhySettings, why),
+    "mcp": (McpSettings, mcp),
     "rules": (RulesSettings, write_rules),
     "advise": (AdviseSettings, advise),
     "completion": (CompletionSettings, complete),

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from gpunode.cli.stories import Scene, utilisation
@@ -33,6 +34,9 @@ from gpunode.verdict.findings import in_a_sentence, status
 
 LONGEST_LINE = 1000
 """Characters of a line."""
+
+TOLD_EVERY = 1200
+"""Seconds before an incident that are filled in between two lines that say so."""
 
 IN_PLAIN_TEXT = (GPU, NOW, WENT_TO, WATTS, STEP)
 """For where there are no colours."""
@@ -58,6 +62,7 @@ def showing(caption: str) -> Iterator[Show]:
     if sys.stdout.isatty() and console.is_terminal and not console.is_dumb_terminal:
         with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
             yield Drawn(live, caption)
+            live.update(Text(), refresh=True)  # what the caption says is over
     else:
         print(caption, flush=True)
         yield Written()
@@ -110,15 +115,16 @@ class Drawn:
 
     def playing(self, scene: Scene) -> None:
         self._say(self.captions.new(scene))
-        console = self.live.console
-        columns = fitting(OF_A_NODE, console.width)
-        fits = max(1, console.height - 4)
-        shown = table(_rows(scene)[:fits], self.caption, columns)
-        self.live.update(Group(Text(), shown), refresh=True)
+        self.live.update(Group(Text(), self._table(scene, self.caption)), refresh=True)
 
-    def played(self, scene: Scene) -> None:  # noqa: ARG002
-        self.live.console.print()
+    def played(self, scene: Scene) -> None:
+        self.live.console.print(Text(), self._table(scene), Text())
         self.live.update(Text(self.caption, style="dim"), refresh=True)
+
+    def _table(self, scene: Scene, caption: str = "") -> Table:
+        console, rows = self.live.console, _rows(scene)
+        fits = max(1, console.height - 4)
+        return table(rows[:fits], caption, fitting(OF_A_NODE, console.width, rows))
 
 
 class Written:
@@ -127,14 +133,17 @@ class Written:
     def __init__(self) -> None:
         self.console = Console(force_terminal=False, color_system=None)
         self.captions = Captions()
-        self.told: Scene | None = None
+        self.told: tuple[Scene, int] | None = None
 
     def preparing(self, scene: Scene) -> None:
         for line in self.captions.begun(scene):
             print(printable(line, LONGEST_LINE))
-        if scene is not self.told:
-            self.told = scene
-            print("  (the time before it is being filled in, which takes some seconds)", flush=True)
+        filled = int(scene.tape.clock.now // TOLD_EVERY)
+        if (scene, filled) != self.told:
+            self.told = scene, filled
+            whole = f"{scene.tape.lead / 60:.0f} minutes"
+            so_far = f": {filled * TOLD_EVERY / 60:.0f} so far" if filled else ""
+            print(f"  (filling in the {whole} before it{so_far})", flush=True)
 
     def playing(self, scene: Scene) -> None:
         for line in self.captions.new(scene):

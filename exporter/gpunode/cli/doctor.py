@@ -12,11 +12,11 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 import httpx2
-from pydantic import TypeAdapter, ValidationError
 
+from gpunode.cli import rights
 from gpunode.cli.platforms import chart_values
 from gpunode.config import (
     ClientSettings,
@@ -61,6 +61,8 @@ INTERVAL = 1.0
 LARGEST_ANSWER = 1 << 20
 """Bytes of what a daemon met."""
 
+OF_NO_GPU = re.compile(rb'^gpunode_client_messages_total\{result="no_gpu"\} (\d+)', re.MULTILINE)
+
 PATIENCE = 2.0
 """Seconds that a daemon has for an answer."""
 
@@ -68,6 +70,7 @@ NODES_PROCESSES = "pid:[4026531836]"
 """The PID namespace of the node: PROC_PID_INIT_INO in include/linux/proc_ns.h."""
 
 Status = Literal["data", "nothing", "failed", "untried"]
+K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +174,7 @@ def _helpers(node: Node) -> tuple[str, ...]:
 
 def process(path: PathSettings, helpers: tuple[str, ...] = ()) -> str:
     """Who this program is, who helps it, and what it sees as the node, in words."""
-    held = ", ".join(capability.permitted()) or "no capability"
+    held = ", ".join(rights.permitted()) or "no capability"
     if helpers:
         held += f" and the helpers {', '.join(helpers)}"
     root = path.rootfs
@@ -208,7 +211,8 @@ def daemon(web: ListenSettings) -> tuple[str, list[Met], tuple[str, ...]]:
         return f"no daemon answers at {url}: {why}", [], ()
     if said != b"ok\n":
         return f"another program, or a daemon with TLS, answers at {url}", [], ()
-    return f"a daemon answers at {url}", _met(url), _reporting(url)
+    met = _told(f"{url}/api/v1/unread", list[Met]) or []
+    return f"a daemon answers at {url}", met, _reporting(url)
 
 
 def _asked(url: str) -> bytes:
@@ -221,30 +225,43 @@ def _asked(url: str) -> bytes:
     return body if answer.is_success else b""
 
 
-def _met(url: str) -> list[Met]:
-    """What a daemon met and did not understand; empty if it does not tell."""
+def _told(url: str, kind: type[K]) -> K | None:
+    """What a daemon tells, fit to show: anybody may listen at its port. None if it does not."""
+    from gpunode.cli.top import NoDaemon, understood  # which shows what is found here
+
     try:
-        return TypeAdapter(list[Met]).validate_json(_asked(f"{url}/api/v1/unread"))
-    except (httpx2.HTTPError, NoWholeAnswer, OSError, ValidationError):
-        return []
+        return understood(_asked(url), kind)
+    except (httpx2.HTTPError, NoWholeAnswer, OSError, NoDaemon):
+        return None
 
 
 def _reporting(url: str) -> tuple[str, ...]:
     """Who reports training to a daemon, in lines; empty if it does not tell or nobody trains."""
-    from gpunode.cli.top import lasting  # which the daemon has no use for
+    from gpunode.cli.top import lasting
 
-    try:
-        now = NodeNow.model_validate_json(_asked(f"{url}/api/v1/node"))
-    except (httpx2.HTTPError, NoWholeAnswer, OSError, ValidationError):
+    now = _told(f"{url}/api/v1/node", NodeNow)
+    if now is None:
         return ()
+    left_out = _without_a_gpu(url)
     if not any(gpu.pids for gpu in now.gpus):
-        return ()
+        return left_out
     reports = tuple(
         f"GPU {gpu.label}: {_of(gpu)}, last step {lasting(max(0.0, now.time - gpu.last_step))} ago"
         for gpu in now.gpus
         if gpu.last_step is not None
     )
-    return reports or ("no process on a GPU reports its steps by gpunode.client",)
+    none = ("no process on a GPU reports its steps by gpunode.client",)
+    return (reports or none) + left_out
+
+
+def _without_a_gpu(url: str) -> tuple[str, ...]:
+    """That a daemon hears processes of which it counts nothing."""
+    try:
+        found = OF_NO_GPU.search(_asked(f"{url}/metrics"))
+    except (httpx2.HTTPError, NoWholeAnswer, OSError):
+        return ()
+    times = float(found[1]) if found else 0.0
+    return (f"{times:.0f} messages came from processes without a GPU",) if times else ()
 
 
 def _of(gpu: GpuNow) -> str:
@@ -300,7 +317,7 @@ def _finding(kind: Kind, watches: list[Watch]) -> SourceHealth:
     status: Status = "failed" if failures else "data" if samples else "nothing"
     first = failures[0] if failures else ""
     empty = sum(not (w.batch and w.batch.reading.samples) for w in watches) - len(failures)
-    lacks = not set(capability.permitted()) >= set(CAPABILITY.findall(kind.needs))
+    lacks = not set(rights.permitted()) >= set(CAPABILITY.findall(kind.needs))
     return SourceHealth(
         source=kind.name,
         status=status,

@@ -17,7 +17,7 @@ from gpunode.report.document import Report
 from gpunode.report.page import as_json, html
 from gpunode.report.prometheus import Prometheus
 from gpunode.report.terminal import printed
-from gpunode.report.why import answer
+from gpunode.report.why.answer import answer
 
 LINE = 100
 """Characters of a line in a file."""
@@ -53,6 +53,8 @@ def ask(settings: WhySettings) -> Report:
         if not own:
             raise UsageError(f"{found}: nothing is recorded of it; --from looks further back")
         run = runs.exact(server, own[-1])
+        if run.goes_on and not run.cut and run.seconds < runs.LOOK:
+            raise UsageError(f"{found}: {runs.JUST_BEGUN}")
         before = runs.runs(server, found, run.first - job.EARLIER, run.first - runs.ENDED_AFTER)
         past = job.ask(server, run, before)
         return answer(past, settings.price, server.url, server.warnings)

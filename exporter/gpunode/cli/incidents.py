@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpunode.cli.top import DaemonAddress, NoDaemon
+from gpunode.cli.top import NOT_OURS, DaemonAddress, NoDaemon
 from gpunode.config import IncidentCommandSettings, IncidentsCommandSettings, UsageError
-from gpunode.export.incident_page import lasted, moment_of, page
+from gpunode.export.incident_page import lasted, moment_of, on_gpu, page, where_it_stands
 from gpunode.incidents.folder import Folder
 from gpunode.incidents.incident import BRIEFS, ID, Brief, Incident, parse
 from gpunode.text import printable
@@ -47,7 +47,7 @@ class IncidentStore:
             try:
                 return BRIEFS.validate_json(self._get(""))
             except ValueError as error:
-                raise UsageError("what answers is no gpunode of this version") from error
+                raise UsageError(NOT_OURS) from error
         found = []
         for name in self._names(self.folder):
             try:
@@ -93,7 +93,7 @@ class IncidentStore:
             )
             if not names:
                 raise UsageError("no incident is kept")
-            return names[0]
+            wanted = names[0]
         if not ID.fullmatch(wanted):
             shown = printable(wanted, 80)
             raise UsageError(f"{shown}: no ID of an incident; `gpunode incidents` lists them")
@@ -133,11 +133,12 @@ def _lines(incident: Incident) -> Iterator[str]:
     yield f"  since {moment_of(brief.began)}, {lasted(brief)}; {brief.id}"
     if brief.owners:
         yield f"  job: {', '.join(brief.owners)}"
-    if brief.where:
-        yield f"  where: {brief.where}"
+    if where := where_it_stands(incident):
+        yield f"  where: {where}"
     for late in incident.waits:
         if late.reason in REASONS:
-            yield f"  waited for: GPU {late.at[0]}, {REASONS[late.reason].meaning}"
+            who = on_gpu(incident, late.at[0])
+            yield f"  waited for: {who}, {REASONS[late.reason].meaning}"
     if incident.remedy:
         yield f"  do: {incident.remedy}"
     for moment in incident.moments:

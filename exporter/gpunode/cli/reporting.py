@@ -28,14 +28,22 @@ from gpunode.config import (
 from gpunode.report import baseline, mail, sacct
 from gpunode.report.billing import Billing, parse
 from gpunode.report.changes import paces
-from gpunode.report.history import HOUR, LATE, STATES, Asking, Past, Period
+from gpunode.report.history import DAY, HOUR, LATE, STATES, Asking, Past, Period
 from gpunode.report.page import FORMATS, html
 from gpunode.report.prometheus import Prometheus, Secrets
 from gpunode.report.sections import bills, report
 from gpunode.report.view import PeriodView
-from gpunode.report.words import clock
+from gpunode.report.words import MINUTE, clock
 
-LONG = {"h": HOUR, "d": 24 * HOUR, "w": 7 * 24 * HOUR}
+LENGTH = re.compile(r"(\d{1,5}(?:\.\d{1,3})?) ?([a-z]+?)s?")
+LONG = {
+    **dict.fromkeys(("m", "min", "minute"), MINUTE),
+    **dict.fromkeys(("h", "hour"), HOUR),
+    **dict.fromkeys(("d", "day"), DAY),
+    **dict.fromkeys(("w", "week"), 7 * DAY),
+}
+"""Seconds of each unit; a plural is taken as well."""
+
 LONGEST_PERIOD = 3 * 366 * 24 * HOUR
 LARGEST_SECRET = 1 << 16
 
@@ -218,8 +226,8 @@ def period(since: str, until: str, latest: int, step: int) -> tuple[int, int]:
     end = min(latest, wanted)
     if wanted > end:
         log.warning("to: %r is yet to come; the report ends at %s UTC", until, clock(latest))
-    if lasting := re.fullmatch(r"(\d{1,5})([hdw])", since):
-        start = end - int(lasting[1]) * LONG[lasting[2]]
+    if (lasting := LENGTH.fullmatch(since)) and lasting[2] in LONG:
+        start = int(end - float(lasting[1]) * LONG[lasting[2]]) // step * step
     else:
         start = _moment(since, "from", step)
     if start >= end:
@@ -236,7 +244,7 @@ def _moment(text: str, name: str, step: int) -> int:
     except ValueError as error:
         raise UsageError(
             f"{name}: {text!r} is no date (2026-08-31), no time (2026-08-31T18:00)"
-            + (", nor a length (30d, 12w, 24h)" if name == "from" else " and not now")
+            + (", nor a length (5min, 24h, 30d, 12w)" if name == "from" else " and not now")
         ) from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=timezone.utc)

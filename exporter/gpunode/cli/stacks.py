@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from gpunode.config import StacksCommandSettings, UsageError
 from gpunode.driver.driver import DriverError, listed
 from gpunode.node.local import LocalNode
-from gpunode.node.stacks import ProcessStacks, ThreadStack
+from gpunode.node.stacks import MOST_THREADS, ProcessStacks, ThreadStack
 from gpunode.text import printable
 from gpunode.verdict.where import reason_of, sentence
 
@@ -30,17 +30,22 @@ class ProcessShown:
 
     stacks: ProcessStacks | None
     why_not: str = ""
+    native: tuple[ThreadStack, ...] = ()
+    """The threads with frames of C and C++, if they were asked for."""
+
+    without_native: str = ""
+    """Why there are none."""
 
 
 def look(node: LocalNode, settings: StacksCommandSettings) -> list[ProcessShown]:
     """Where the processes stand that were asked for. Raises ``UsageError`` if there are none."""
     if settings.pid is not None:
-        return [_one(node, "", settings.pid)]
+        return [_one(node, "", settings.pid, settings.native)]
     gpus, errors = listed(node.drivers)
     wanted = [gpu for gpu in gpus if settings.gpu in ("", str(gpu.identity.index))]
     if not wanted:
         why = "; ".join(errors.values()) or f"there is no GPU {settings.gpu or 'here'}"
-        raise UsageError(why)
+        raise UsageError(f"{why}; --pid looks at a process that is on none")
     found: dict[int, str] = {}
     for gpu in wanted:
         try:
@@ -51,10 +56,10 @@ def look(node: LocalNode, settings: StacksCommandSettings) -> list[ProcessShown]
             found.setdefault(process.pid, str(gpu.identity.index))
     if not found:
         raise UsageError(f"no process is on {f'GPU {settings.gpu}' if settings.gpu else 'a GPU'}")
-    return [_one(node, index, pid) for pid, index in found.items()]
+    return [_one(node, index, pid, settings.native) for pid, index in found.items()]
 
 
-def _one(node: LocalNode, gpu: str, pid: int) -> ProcessShown:
+def _one(node: LocalNode, gpu: str, pid: int, native: bool) -> ProcessShown:
     try:
         program = printable(node.program(pid), 64)
         stacks = node.stacks(pid)
@@ -64,7 +69,15 @@ def _one(node: LocalNode, gpu: str, pid: int) -> ProcessShown:
         return ProcessShown(gpu, pid, "", "", "", None, why)
     reason = reason_of(stacks)
     said = sentence(stacks, code=True)
-    return ProcessShown(gpu, pid, program, said, reason.name if reason else "", stacks)
+    shown = ProcessShown(gpu, pid, program, said, reason.name if reason else "", stacks)
+    return _with_native(node, shown) if native else shown
+
+
+def _with_native(node: LocalNode, shown: ProcessShown) -> ProcessShown:
+    try:
+        return replace(shown, native=tuple(node.native_stacks(shown.pid)[:MOST_THREADS]))
+    except OSError as error:
+        return replace(shown, without_native=printable(error.strerror or str(error), 200))
 
 
 def lines(found: list[ProcessShown]) -> Iterator[str]:
@@ -76,6 +89,11 @@ def lines(found: list[ProcessShown]) -> Iterator[str]:
         yield f"{gpu}process {one.pid}{program}: {said}"
         if one.stacks is not None:
             yield from _threads(one.stacks)
+        if one.without_native:
+            yield f"  no frames of C: {_advised(one.without_native)}"
+        for thread in one.native:
+            yield f"  with frames of C: {thread.name or thread.thread or 'thread'}"
+            yield from _frames(thread)
         yield ""
 
 

@@ -132,10 +132,10 @@ class Cast:
         """Each scene, once the time before it is filled in; calls ``waiting`` meanwhile."""
         for number in range(len(self.tapes)):
             scene = self.next
+            self.loop = scene.loop  # the page shows how far the time before it is filled in
             waiting(scene)  # at once: the first wait may be long on a busy machine
             while not scene.ready.wait(LOOK):
                 waiting(scene)
-            self.loop = scene.loop
             self.next = self._begun((number + 1) % len(self.tapes))
             yield scene
 

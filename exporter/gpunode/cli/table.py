@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
@@ -60,7 +60,7 @@ class Column:
     """A heading, the width that it should have, and what it shows of a row."""
 
     heading: str
-    width: int | None
+    width: int
     cell: Callable[[Row], Text]
     right: bool = False
     first: bool = False
@@ -69,10 +69,13 @@ class Column:
     gives: bool = False
     """Whether it is cut where the terminal is too narrow for all."""
 
+    fitted: bool = False
+    """Whether it is as wide as ``width`` says, whatever it shows."""
+
 
 GPU = Column("GPU", 3, lambda row: Text(row.gpu), first=True)
 TIME = Column("time", BAR, lambda row: _bar(row.shares))
-WENT_TO = Column("went to", None, lambda row: _words(row.shares), gives=True)
+WENT_TO = Column("went to", 12, lambda row: _words(row.shares), gives=True)
 WATTS = Column("watts", 5, lambda row: Text(_figure(row.watts, "{:.0f}")), right=True)
 SWINGS = Column("swings/s", 8, lambda row: Text(_figure(_swings(row), "{:.1f}")), right=True)
 STEP = Column("step s", 6, lambda row: Text(f"{row.period:.2f}" if row.period else ""))
@@ -87,7 +90,7 @@ OF_INCIDENTS = (
     STEP,
 )
 NOW = Column(
-    "now", 20, lambda row: Text(row.does, style=URGENCIES[row.urgency]), first=True, gives=True
+    "now", 24, lambda row: Text(row.does, style=URGENCIES[row.urgency]), first=True, gives=True
 )
 OF_A_NODE = (
     GPU,
@@ -105,12 +108,29 @@ URGENCIES: dict[Urgency, str] = {"now": "bold red", "soon": "yellow", "note": "c
 """Styles of what a GPU does."""
 
 
-def fitting(columns: Sequence[Column], width: int) -> list[Column]:
-    """As many of the columns as a terminal shows with the width each should have."""
-    wanted = sorted(columns, key=lambda column: not column.first)
-    ends = accumulate((column.width or BAR) + 1 for column in wanted)
-    fit = [column for column, end in zip(wanted, ends, strict=True) if end <= width]
-    return [column for column in columns if column in fit]
+def fitting(columns: Sequence[Column], width: int, entries: Sequence[Row]) -> list[Column]:
+    """As many of the columns that have anything to show as fit with the width each should have.
+
+    What is left goes to those that are cut, to the one that lacks least first.
+    """
+    said = [one for one in columns if any(one.cell(row).plain.strip(" -") for row in entries)]
+    beside_a_gpu = max(1, width - 5)
+    wanted = [replace(one, width=min(one.width, beside_a_gpu)) for one in said or columns]
+    wanted.sort(key=lambda column: not column.first)
+    ends = accumulate(column.width + 1 for column in wanted)
+    fit = [one for one, end in zip(wanted, ends, strict=True) if end <= width]
+    left = width - sum(column.width + 1 for column in fit)
+    found = {column.heading: column for column in fit}
+    lacking = {
+        one.heading: max((0, *(one.cell(row).cell_len - one.width for row in entries)))
+        for one in fit
+        if one.gives
+    }
+    for heading in sorted(lacking, key=lacking.__getitem__):
+        more = min(left, lacking[heading])
+        left -= more
+        found[heading] = replace(found[heading], width=found[heading].width + more, fitted=True)
+    return [found[column.heading] for column in columns if column.heading in found]
 
 
 def rows(loop: Loop, incident: str) -> list[Row]:
@@ -157,7 +177,8 @@ def table(
     for column in columns:
         justify: Literal["right", "left"] = "right" if column.right else "left"
         heading = _line(Text(column.heading))
-        result.add_column(heading, no_wrap=not column.gives, justify=justify)
+        width = column.width if column.fitted else None
+        result.add_column(heading, no_wrap=not column.gives, justify=justify, width=width)
     for entry in entries:
         style = "reverse" if entry.chosen else ""
         result.add_row(*(_line(column.cell(entry)) for column in columns), style=style)
@@ -178,31 +199,33 @@ def _swings(row: Row) -> float | None:
     return row.swings / row.seconds if row.seconds else None
 
 
-STATUS = {"failed": "bold red", "ok": "green", "unknown": "dim"}
+STATUS = {"failed": "bold red", "ok": "green"}
 """Colours by status, in the order in which the table shows them."""
 
 
-def audit_table(results: Iterable[Result]) -> Table:
-    """Every check with its finding, and the remedy if it failed; once why others cannot tell."""
+def audit_table(results: Iterable[Result]) -> RenderableType:
+    """Every check with its finding, and the remedy if it failed; below, why others cannot tell."""
     table = Table(box=None, padding=(0, 1, 0, 0))
     for heading in ("check", "", "found", "advised, and the remedy"):
         table.add_column(heading, overflow="fold")
     untold: dict[str, list[str]] = {}
-    for result in sorted(results, key=lambda result: list(STATUS).index(result.status)):
-        if result.status == "unknown":
+    decided: list[Result] = []
+    for result in results:
+        if result.status in STATUS:
+            decided.append(result)
+        else:
             untold.setdefault(result.found, []).append(result.check)
-            continue
+    for result in sorted(decided, key=lambda result: list(STATUS).index(result.status)):
         advice = Text(result.advised)
         if result.status == "failed":
             advice.append(f"\n{result.why}\n", style="dim").append(result.remedy, style="cyan")
         status = Text(result.status, style=STATUS[result.status])
         table.add_row(result.check, status, Text(result.found), advice)
-    for why, checks in untold.items():
-        status = Text("unknown", style=STATUS["unknown"])
-        count = checks[0] if len(checks) == 1 else f"{len(checks)} checks"
-        names = Text(", ".join(checks), style="dim") if len(checks) > 1 else Text()
-        table.add_row(count, status, Text(why), names)
-    return table
+    reasons = [
+        Text.assemble(f"\nNot checked: {why}\n", (", ".join(checks), "dim"))
+        for why, checks in untold.items()
+    ]
+    return Group(table, *reasons)
 
 
 DOCTOR = {
@@ -242,7 +265,7 @@ def unread_table(unread: Iterable[Met]) -> RenderableType:
         )
         if of_kind
     ]
-    return Group(*tables) if tables else Text("Everything that was met was understood.")
+    return Group(*tables) if tables else Text("Everything that was read was understood.")
 
 
 def _met_table(heading: str, found: Iterable[Met]) -> Table:

@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 import httpx2
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
@@ -147,20 +147,38 @@ class DaemonAddress:
         if response.status_code == HTTPStatus.UNAUTHORIZED:
             raise NoDaemon("it wants another --username and --password-file")
         if response.status_code != HTTPStatus.OK:
-            raise NoDaemon(f"{NOT_OURS} ({response.status_code})")
+            raise NoDaemon(_refusal(response.status_code, body))
         return body
 
 
-M = TypeVar("M", bound=BaseModel)
+class _Refusal(BaseModel):
+    """How FastAPI says why it does not answer."""
+
+    detail: str
 
 
-def understood(answer: bytes, kind: type[M]) -> M:
+def _refusal(status: int, body: bytes) -> str:
+    """Why there is no answer, in the words of the daemon where they say more than the status."""
+    try:
+        said = _Refusal.model_validate_json(body).detail
+    except ValueError:
+        said = ""
+    if said in {"", *(one.phrase for one in HTTPStatus if one == status)}:
+        return f"{NOT_OURS} ({status})"
+    return printable(said, LONGEST_TEXT)
+
+
+K = TypeVar("K")
+
+
+def understood(answer: bytes, kind: type[K]) -> K:
     """An answer of a daemon, also of a newer one, with nothing in it that a terminal obeys.
 
     Raises ``NoDaemon``.
     """
     try:
-        return kind.model_validate(_harmless(json.loads(answer, parse_constant=float)))
+        found = _harmless(json.loads(answer, parse_constant=float))
+        return TypeAdapter(kind).validate_python(found)
     except (ValueError, RecursionError) as error:
         raise NoDaemon(NOT_OURS) from error
 
@@ -363,7 +381,7 @@ def screen(
     met = [Text(_unread(node.unread), style="yellow")] if node.unread else []
     ledgers = [Text(each, style="dim") for each in _less_accurate(node.gpus)]
     above = Group(head, *played, *alarm, *calm, *wrong, *met, *ledgers, Text())
-    columns = fitting(OF_A_NODE, console.width)
+    columns = fitting(OF_A_NODE, console.width, rows)
     if height:
         lines = console.render_lines(Group(above, table(rows, caption, columns)))
         if len(lines) > height:

@@ -164,8 +164,13 @@ class Account:
 
 
 def amount(value: object) -> float:
-    """The number; 0 for less, NaN, infinity or a tensor, which training would have to wait for."""
-    return max(0.0, float(value)) if isinstance(value, Real) and math.isfinite(value) else 0.0
+    """The number; 0 for what is none."""
+    return float(value) if is_amount(value) else 0.0  # type: ignore[arg-type]
+
+
+def is_amount(value: object) -> bool:
+    """Whether it is a finite number from 0 on; training would have to wait for a tensor."""
+    return isinstance(value, Real) and math.isfinite(value) and float(value) >= 0
 
 
 def torch_memory() -> dict[str, int] | None:
@@ -193,16 +198,15 @@ def where() -> list[tuple[str, str, int]]:
     return found
 
 
-def for_gpus() -> str:
-    """The GPU of this process, as the driver numbers it; empty if it is not the only one.
+def gpus_of_this_process() -> set[str]:
+    """The GPUs that this process has, as their driver numbers them.
 
     CUDA opens the device of each GPU that it may use, however they are numbered in the process.
     """
     with contextlib.suppress(OSError):
         opened = {_opened(number) for number in os.listdir("/proc/self/fd")}
-        gpus = {name for name in opened if name.isdigit()}
-        return f"for GPU {gpus.pop()} " if len(gpus) == 1 else ""
-    return ""
+        return {name for name in opened if name.isdigit()}
+    return set()
 
 
 def _opened(number: str) -> str:
@@ -246,32 +250,44 @@ class Sender:
             return ""
         if self._failure:
             return f"gpunode: no daemon at {socket_path()}: {self._failure}"
-        return f"gpunode: reporting {for_gpus()}to {socket_path()}"
+        gpus = gpus_of_this_process()
+        if not gpus:
+            return (
+                f"gpunode: reporting to {socket_path()}, which counts once this process has a GPU"
+            )
+        which = f"GPU {gpus.pop()}" if len(gpus) == 1 else f"{len(gpus)} GPUs"
+        return f"gpunode: reporting for {which} to {socket_path()}"
 
     def send(self) -> None:
-        """Send the account, keep it briefly or drop it; never raises into training."""
+        """Send the account, keep it briefly or drop it; never raises into training.
+
+        Nor does it wait for a thread that sends for ever, as to a socket on a dead mount.
+        """
+        if not self._lock.acquire(timeout=2 * SEND_TIMEOUT):
+            return
         try:
             self._send()
         except (AttributeError, OSError, RuntimeError, TypeError, ValueError) as error:
             log.debug("gpunode cannot report training: %s", error)
+        finally:
+            self._lock.release()
 
     def _send(self) -> None:
-        with self._lock:
-            account = self._drain()
+        account = self._drain()
+        message = account.message()
+        if len(message) > LARGEST_MESSAGE:
+            account.kernel_seconds = {}
             message = account.message()
-            if len(message) > LARGEST_MESSAGE:
-                account.kernel_seconds = {}
-                message = account.message()
-            try:
-                self._socket.sendto(message, socket_path())
-                self._fared("")
-            except OSError as error:
-                self._fared(f"{error.strerror}")
-                busy = error.errno in (errno.EAGAIN, errno.ENOBUFS)
-                if busy and monotonic() - self._sent < KEPT:
-                    return
-            self._sent = monotonic()
-            account.clear()
+        try:
+            self._socket.sendto(message, socket_path())
+            self._fared("")
+        except OSError as error:
+            self._fared(f"{error.strerror}")
+            busy = error.errno in (errno.EAGAIN, errno.ENOBUFS)
+            if busy and monotonic() - self._sent < KEPT:
+                return
+        self._sent = monotonic()
+        account.clear()
 
     def _fared(self, failure: str) -> None:
         """Keep how a message fared, and write the first one's status, for who runs the job."""

@@ -11,11 +11,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Real
 from time import perf_counter
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from gpunode.client.protocol import PHASES
-from gpunode.client.sender import Account, Sender, amount
+from gpunode.client.protocol import NAME, PHASES
+from gpunode.client.sender import Account, Sender, amount, is_amount
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +24,10 @@ T = TypeVar("T")
 
 ROOM = 1 << 16
 """Events per queue, which the sender empties once a second; the oldest are dropped first."""
+
+
+MOST_WARNED = 20
+"""Different complaints: a name may be another one each time."""
 
 
 class Event(NamedTuple):
@@ -56,14 +61,14 @@ class Session:
         self._profiler: Callable[[], None] | None = None
         os.register_at_fork(after_in_child=self._forget)
 
-    def configure(self, *, flops_per_token: float | None = None, **unknown: object) -> None:
+    def configure(self, flops_per_token: float | None = None, **unknown: object) -> None:
         """Set the model's ``flops_per_token`` in training: about 6 x parameters.
 
         PaLM, appendix B (https://arxiv.org/abs/2204.02311): 6N + 12 x layers x heads x head
         dimension x sequence length.
         """
         self._account.flops_per_token = amount(flops_per_token) or None
-        self._refuse("configure", unknown)
+        self._refuse("configure", unknown, flops_per_token=flops_per_token)
 
     def step(
         self,
@@ -85,8 +90,8 @@ class Session:
             self.loss(loss)
         if self._profiler is not None:
             self._profiler()
-        if unknown:
-            self._refuse("step", unknown)
+        if unknown or not (is_amount(tokens) and is_amount(samples)):
+            self._refuse("step", unknown, tokens=tokens, samples=samples)
 
     def watch(self, loader: Iterable[T]) -> Watched[T]:
         """Wrap a loader to measure the wait for each batch; see ``Watched``."""
@@ -94,6 +99,9 @@ class Session:
 
     def mark(self, name: str) -> None:
         """Begin a phase: step, data, checkpoint, evaluation, compile or other."""
+        if name not in PHASES:
+            typed = repr(name[:NAME]) if isinstance(name, str) else f"a {type(name).__name__}"
+            self._warn(f"phase: {typed} is none of {', '.join(PHASES)}, and counts as other")
         self._phase = name if name in PHASES else "other"
         self._events.append(Event(perf_counter(), self._phase))
         if not self._started:
@@ -118,7 +126,7 @@ class Session:
 
     def request(self, seconds: float = 0.0, batch: int = 1, **unknown: object) -> None:
         """Report a served request: its duration and its number of inputs."""
-        self._refuse("request", unknown)
+        self._refuse("request", unknown, seconds=seconds, batch=batch)
         self._requests.append((amount(seconds), int(amount(batch))))
         if not self._started:
             self._start()
@@ -143,13 +151,17 @@ class Session:
 
     def profile(self, every: int = 1000, **unknown: object) -> None:
         """Profile one step in ``every`` with torch.profiler and report its longest kernels."""
-        self._refuse("profile", unknown)
+        self._refuse("profile", unknown, every=every)
+        steps = int(amount(every))
+        if not steps:
+            self._warn("profile: every is 0, so nothing is profiled")
+            return
         from gpunode.client.profiler import StepProfiler
 
         def report(seconds: dict[str, float]) -> None:
             self._notes.append(lambda account: account.kernels(seconds))
 
-        self._profiler = StepProfiler(int(amount(every)), report)
+        self._profiler = StepProfiler(steps, report)
 
     def flush(self) -> None:
         """Send all queued events now; also happens when the process exits.
@@ -164,11 +176,20 @@ class Session:
         sender = self._sender
         return (sender.status if sender else "") or "gpunode: nothing has been sent yet"
 
-    def _refuse(self, call: str, unknown: Mapping[str, object]) -> None:
-        """Warn once of each keyword that a call does not have; training goes on."""
-        for name in unknown.keys() - self._warned:
-            self._warned.add(name)
-            log.warning("gpunode.client.%s has no %r, which is left out", call, name)
+    def _refuse(self, call: str, unknown: Mapping[str, object], **given: object) -> None:
+        """Warn of keywords that a call does not have, and of what is no number."""
+        for name in unknown:
+            self._warn(f"{call} has no {name!r}, which is left out")
+        for name, value in given.items():
+            if value is not None and not is_amount(value):
+                kind = "a number" if isinstance(value, Real) else f"a {type(value).__name__}"
+                self._warn(f"{call}: {name} is {kind} that cannot be counted, and counts as 0")
+
+    def _warn(self, complaint: str) -> None:
+        """Say it once; training goes on."""
+        if complaint not in self._warned and len(self._warned) < MOST_WARNED:
+            self._warned.add(complaint)
+            log.warning("gpunode.client.%s", complaint)
 
     def _start(self) -> None:
         """Start the sender; if that fails, training continues unreported."""

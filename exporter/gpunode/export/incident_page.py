@@ -22,6 +22,7 @@ from gpunode.verdict.where import StackLook, sentence
 WIDTH, HEIGHT = 900, 22
 """Of the picture of one GPU."""
 
+MOST_ON_A_GPU = 4
 MOST_THREADS = 16
 """Threads of a process that are shown."""
 
@@ -111,6 +112,23 @@ def lasted(brief: Brief) -> str:
     return "its end is not known" if brief.complete else "goes on"
 
 
+def on_gpu(incident: Incident, gpu: str) -> str:
+    """A GPU of an incident, with the ranks and processes that were seen on it."""
+    found = [
+        ", ".join(filter(None, (one.rank and f"rank {one.rank}", f"PID {one.pid}")))
+        for one in incident.processes
+        if one.gpu == gpu
+    ]
+    return f"GPU {gpu} ({'; '.join(found[:MOST_ON_A_GPU])})" if found else f"GPU {gpu}"
+
+
+def where_it_stands(incident: Incident) -> str:
+    """Where in the code, or why that is not known; empty if nobody waits."""
+    if incident.brief.where or not incident.waits or incident.looks:
+        return incident.brief.where
+    return "not known: no process was looked at; `gpunode doctor` says what that takes"
+
+
 def _section(title: str, content: str) -> Iterator[str]:
     if content:
         yield tag("h2", title)
@@ -137,14 +155,14 @@ def _facts(incident: Incident) -> str:
         (("job", ", ".join(brief.owners) or "not known"), False),
         (("incident", brief.id), False),
     ]
-    if brief.where:
-        rows.append((("where", brief.where), False))
+    if where := where_it_stands(incident):
+        rows.append((("where", where), False))
     return _table((), rows)
 
 
 def _waits(incident: Incident) -> str:
     rows = [
-        ((f"GPU {late.at[0]}", REASONS[late.reason].meaning, late.where), False)
+        ((on_gpu(incident, late.at[0]), REASONS[late.reason].meaning, late.where), False)
         for late in incident.waits
         if late.reason in REASONS
     ]

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from gpunode.config import Settings
-from gpunode.driver.driver import DIRECTIONS, Activity, Gpu, Limits, Utilization, known
+from gpunode.driver.driver import (
+    DIRECTIONS,
+    Activity,
+    Gpu,
+    Limits,
+    Process,
+    Utilization,
+    known,
+)
 from gpunode.driver.nvidia.xids import UNREAD_XID
 from gpunode.driver.vendors import VENDORS
 from gpunode.gpu import GPU, power, units, xids
@@ -34,6 +42,7 @@ from gpunode.holders.census import Census, Look
 from gpunode.holders.holder import Holder
 from gpunode.holders.source import HoldersSource
 from gpunode.metric import Metric, Sample
+from gpunode.node.node import NoDescriptors
 from gpunode.source import MORE_XIDS, Divided, Reading
 
 SECONDS = Metric(
@@ -268,7 +277,7 @@ class GpuActivity:
             rates = activity.values
             self.units.count(activity)
         utilization = known(self.gpu.utilization)
-        look = self.census.look(self.gpu, within=self.interval / 2)
+        look, processes = self._processes()
         pcie, nvlink = _busier(rates, "pcie"), _busier(rates, "nvlink")
         graphics = rates.get("graphics")
         busy = None
@@ -285,7 +294,7 @@ class GpuActivity:
             power_limit=self.power.limits.enforced if self.power.limits else None,
             nvlink=nvlink,
             pcie=pcie,
-            processes=None if look is None else list(look.processes),
+            processes=processes,
             given=self.census.given(self.gpu.identity),
             quiet_for=closed.monotonic - self._last_work,
             peers=self._peers(look, moved=(nvlink or 0.0) >= HOUSEKEEPING),
@@ -293,6 +302,14 @@ class GpuActivity:
             limits=self.limits,
             ceilings=self.calibration.ceilings,
         )
+
+    def _processes(self) -> tuple[Look | None, list[Process] | None]:
+        """The processes on the GPU, with what is known of each if that can be read."""
+        try:
+            look = self.census.look(self.gpu, within=self.interval / 2)
+        except NoDescriptors:
+            return None, known(self.gpu.processes)
+        return look, None if look is None else list(look.processes)
 
     def _peers(self, look: Look | None, *, moved: bool) -> bool | None:
         """Whether any process has peers on other GPUs; None if that is not known.
@@ -305,7 +322,10 @@ class GpuActivity:
         for holder in could & self._held_by if moved else ():
             # What moved before a process came was not its own.
             holder.communicated = True
-        answers = {holder.peers() for holder in self._held_by}
+        try:
+            answers = {holder.peers() for holder in self._held_by}
+        except NoDescriptors:
+            return None
         return True if True in answers else None if None in answers else False
 
     def _resting_power(self) -> float | None:

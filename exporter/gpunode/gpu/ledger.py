@@ -86,6 +86,14 @@ NEAR_REST = 1.75
 """A draw over that of a resting GPU below which one without counters may only spin. It was measured
 on no such GPU, and is wider than ``SPINNING`` for that."""
 
+SPINNING_STILL = (1.35, NEAR_REST)
+"""The same as ``SPINNING`` where besides nothing is launched and nothing moves. What a GPU draws at
+rest may not have been seen: an H200 that served until its peer was stopped spun at 1.23 times what
+its model commonly draws."""
+
+COUNTS = (0.02, 0.1)
+"""What the integer pipe shows of a kernel that only spins: it looks at a flag."""
+
 STANDS_STILL = 0.9
 """A window with at least this share ``blocked`` counts as blocked throughout."""
 
@@ -171,7 +179,7 @@ def stands_still(window: Window, shares: dict[str, float], tuned: Tuned = FITTED
         and _commands(window, tuned) < tuned.launching[0] / 2
         and window.pcie_collective == 0.0
         and (window.nvlink or 0.0) < HOUSEKEEPING
-        and _draws(window, _mean(window), SPINNING) < 1.0
+        and _draws(window, _mean(window), SPINNING_STILL) < 1.0
     )
 
 
@@ -297,9 +305,20 @@ def _narrow(window: Window, tuned: Tuned, graphics: float, sm: float, explained:
     narrow *= _ramp((window.nvlink or 0.0) + window.pcie_collective, least)
     # A kernel that draws and touches nothing spins, however many SMs it holds.
     spins = 1.0 - _ramp(explained, TOUCHED)
-    spins *= 1.0 - _draws(window, _mean(window), SPINNING)
     spins *= 1.0 - _ramp(_commands(window, tuned), tuned.launching)
+    still = _untouched(window, tuned) * (1.0 - _draws(window, _mean(window), SPINNING_STILL))
+    spins *= max(still, 1.0 - _draws(window, _mean(window), SPINNING))
     return graphics * max(narrow, spins)
+
+
+def _untouched(window: Window, tuned: Tuned) -> float:
+    """How sure it is that nothing is launched, moved or counted; 0 if that is not known."""
+    if window.activity is None or "pcie_receive" not in window.activity.values:
+        return 0.0
+    _, launches = tuned.launching
+    still = 1.0 - _ramp(_commands(window, tuned), (0.0, launches / 20))
+    still *= 1.0 - _ramp((window.nvlink or 0.0) + window.pcie_collective, MOVED_BY_PEERS)
+    return still * (1.0 - _ramp(window.share("integer") or 0.0, COUNTS))
 
 
 def _moving(window: Window, tuned: Tuned, narrow: float) -> float:

@@ -1,9 +1,9 @@
 """Capabilities that are only held while they are used.
 
-Linux keeps the capabilities of each thread apart (capabilities(7)). ``lower`` takes those that look
-past the permissions of files and processes from the calling thread and from all that it starts
-later; ``raised`` gives them to one thread while it reads one thing. What parses the data of
-tenants, follows their paths or answers over HTTP holds none of them.
+Linux keeps the capabilities of each thread apart (capabilities(7)). A daemon that has some takes
+those that look past the permissions of files and processes from all of its threads
+(``cli/rights.py``); ``raised`` gives them to one thread while it reads one thing. What parses the
+data of tenants, follows their paths or answers over HTTP holds none of them.
 """
 
 from __future__ import annotations
@@ -26,9 +26,6 @@ files in /proc belong to its user, and the kernel also asks whether it may be tr
 VERSION_3 = 0x20080522
 """The layout of the structures: two words for each set."""
 
-CAP_AMBIENT, CAP_AMBIENT_RAISE = 47, 2
-"""Of include/uapi/linux/prctl.h."""
-
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -48,73 +45,49 @@ class Word(ctypes.Structure):
     )
 
 
-def _mask(names: Iterable[str]) -> int:
+def mask(names: Iterable[str]) -> int:
+    """The bits of capabilities in the first word of a set."""
     return sum(1 << NUMBERS[name] for name in names)
 
 
-def _sets() -> tuple[Header, ctypes.Array[Word]]:
+def sets() -> tuple[Header, ctypes.Array[Word]]:
     """The capabilities of this thread."""
     header, words = Header(VERSION_3, 0), (Word * 2)()
-    _call(libc.capget, header, words)
+    call(libc.capget, header, words)
     return header, words
 
 
-def _call(function: ctypes._NamedFuncPointer, header: Header, words: ctypes.Array[Word]) -> None:
+def call(function: ctypes._NamedFuncPointer, header: Header, words: ctypes.Array[Word]) -> None:
+    """Raises ``OSError`` where the kernel refuses."""
     if function(ctypes.byref(header), words):
         number = ctypes.get_errno()
         raise OSError(number, f"capabilities: {os.strerror(number)}")
 
 
-def permitted() -> list[str]:
-    """Those of ``ALL`` that this thread may use. Raises ``OSError``."""
-    _, words = _sets()
-    has = words[0].permitted | words[1].permitted << 32
-    return [name for name, number in ALL.items() if has >> number & 1]
-
-
-def lower() -> None:
-    """Take the capabilities in ``NUMBERS`` from this thread and those that it starts from now on.
-
-    Raises ``OSError``.
-    """
-    header, words = _sets()
-    words[0].effective &= ~_mask(NUMBERS)
-    _call(libc.capset, header, words)
-
-
 def keep(names: Iterable[str]) -> None:
     """Give up all other capabilities for good, and hold none of these yet. Raises ``OSError``."""
     kept = sum(1 << ALL[name] for name in names)
-    header, words = _sets()
+    header, words = sets()
     words[0].permitted &= kept & 0xFFFFFFFF
     words[1].permitted &= kept >> 32
-    words[0].effective &= words[0].permitted & ~_mask(NUMBERS)
+    words[0].effective &= words[0].permitted & ~mask(NUMBERS)
     words[1].effective &= words[1].permitted
     words[0].inheritable = words[1].inheritable = 0
-    _call(libc.capset, header, words)
-
-
-def lend(names: Iterable[str]) -> None:
-    """Give these to the programs that this thread starts, as far as it may use them itself."""
-    header, words = _sets()
-    words[0].inheritable = _mask(names) & words[0].permitted
-    _call(libc.capset, header, words)
-    for name in names:  # fails for what is not permitted
-        libc.prctl(CAP_AMBIENT, CAP_AMBIENT_RAISE, NUMBERS[name], 0, 0)
+    call(libc.capset, header, words)
 
 
 @contextmanager
 def raised(names: Iterable[str] = FOR_PROCESSES) -> Iterator[None]:
     """Hold capabilities in this thread, as far as it is permitted to. Raises ``OSError``."""
-    header, words = _sets()
+    header, words = sets()
     before = words[0].effective
-    words[0].effective |= _mask(names) & words[0].permitted
+    words[0].effective |= mask(names) & words[0].permitted
     if words[0].effective == before:
         yield
         return
-    _call(libc.capset, header, words)
+    call(libc.capset, header, words)
     words[0].effective = before
     try:
         yield
     finally:
-        _call(libc.capset, header, words)
+        call(libc.capset, header, words)

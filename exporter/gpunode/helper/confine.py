@@ -12,7 +12,8 @@ import ctypes
 import os
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 """Of each architecture: its number in include/uapi/linux/audit.h, and its column below."""
@@ -35,15 +36,8 @@ stat 4 -1, wait4 61 260, write 1 64
 """
 """System calls and their numbers; those of the last lines are for work that names them."""
 
-RUNS = (
-    *("arch_prctl", "dup2", "dup3", "execve", "fcntl", "kill", "open", "pipe2", "poll", "ppoll"),
-    *("process_vm_readv", "set_tid_address", "stat", "wait4", "write"),
-)
-"""What it takes to run a program that reads the memory of others and writes to a pipe."""
-
-SPECIAL = frozenset(
-    {"bind", "connect", "setns", "setsockopt", "socket", "unlink", "unlinkat", *RUNS}
-)
+USUAL = NUMBERS.partition("\nbind")[0]
+"""The calls that every helper makes."""
 
 WRITES = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | 0o20000000  # __O_TMPFILE
 NAMESPACES, THREAD, NEW_NETWORK = 0x7E020000, 0x10000, 0x40000000
@@ -52,7 +46,9 @@ EXECUTE, WRITE, SHARING, PRIVATE = 0x4, 0x2, 0x3, 0x2
 Check = tuple[int, int, int]
 """An argument, the bits of it to look at, and what they have to be."""
 
-CHECKS: dict[str, tuple[tuple[Check, ...], ...]] = {
+Checks = tuple[tuple[Check, ...], ...]
+
+CHECKS: dict[str, Checks] = {
     "open": (((1, WRITES, os.O_RDONLY),),),
     "openat": (((2, WRITES, os.O_RDONLY),),),
     "mmap": (((2, EXECUTE, 0), (3, SHARING, PRIVATE)),),
@@ -65,23 +61,25 @@ CHECKS: dict[str, tuple[tuple[Check, ...], ...]] = {
 }
 """Of a call with more than one list of checks, one list has to hold."""
 
-CHECKS_OF_RUNS: dict[str, tuple[tuple[Check, ...], ...]] = {
-    "clone": (*CHECKS["clone"], ((0, NAMESPACES | THREAD, 0),)),
-    "mmap": (*CHECKS["mmap"], ((2, EXECUTE | WRITE, 0),)),
-    "write": (((0, 0xFFFFFFFF, 1),), ((0, 0xFFFFFFFF, 2),)),
-    "kill": (((1, 0xFFFFFFFF, 9),),),
-}
-"""A program is a process of its own, and py-spy maps files to read them; it writes to a pipe."""
+UNIX_ONLY: Checks = (((0, 0xFFFFFFFF, socket.AF_UNIX),),)
 
-UNIX_ONLY = (((0, 0xFFFFFFFF, socket.AF_UNIX),),)
-OF_NETWORKS = (
-    *(
-        ((0, 0xFFFFFFFF, family), (1, 0xF, socket.SOCK_STREAM), (2, 0xFFFFFFFF, 0))
-        for family in (socket.AF_INET, socket.AF_INET6)
-    ),
-    ((0, 0xFFFFFFFF, socket.AF_NETLINK), (2, 0xFFFFFFFF, 4)),  # NETLINK_SOCK_DIAG
-)
-"""TCP without the call that would connect, and questions to the kernel about sockets."""
+Verb = Callable[..., bytes | list[int]]
+"""Returns what was read, or descriptors to pass on. Raises ``OSError``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a helper does, the capabilities that it keeps if it has them, and its system calls."""
+
+    verbs: dict[str, Verb]
+    capabilities: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()
+    checks: Mapping[str, Checks] = field(default_factory=lambda: {"socket": UNIX_ONLY})
+    """Of arguments, beside those of every helper."""
+
+    prepare: Callable[[], None] = lambda: None
+    """Is done before its system calls are taken from it. May raise ``OSError``."""
+
 
 LOAD, AND, EQUAL, RETURN = 0x20, 0x54, 0x15, 0x06
 ALLOW, FAIL, KILL = 0x7FFF0000, 0x00050000, 0x80000000
@@ -89,16 +87,17 @@ CLONE3, EPERM, ENOSYS = 435, 1, 38
 SET_DUMPABLE, SET_NO_NEW_PRIVS, SET_SECCOMP, FILTER = 4, 38, 22, 2
 
 
-def program(machine: str, special: Iterable[str], sockets: tuple[tuple[Check, ...], ...]) -> bytes:
+def program(machine: str, special: Iterable[str], checks_of_work: Mapping[str, Checks]) -> bytes:
     """The filter in BPF. Raises ``KeyError`` for an architecture that it does not know."""
     audit, column = MACHINES[machine]
     steps = [(LOAD, 0, 0, 4), (EQUAL, 1, 0, audit), (RETURN, 0, 0, KILL)]
     # Its flags lie in memory; the C library then takes clone.
     steps += [(LOAD, 0, 0, 0), (EQUAL, 0, 1, CLONE3), (RETURN, 0, 0, FAIL | ENOSYS)]
-    checked = {**CHECKS, **(CHECKS_OF_RUNS if "execve" in special else {}), "socket": sockets}
-    for name, *numbers in (entry.split() for entry in NUMBERS.split(",")):
+    checked = {**CHECKS, **checks_of_work}
+    known = USUAL.count(",")
+    for at, (name, *numbers) in enumerate(entry.split() for entry in NUMBERS.split(",")):
         number = int(numbers[column])
-        if number < 0 or (name in SPECIAL and name not in special):
+        if number < 0 or (at >= known and name not in special):
             continue
         for checks in checked.get(name, ((),)):
             left = 3 * len(checks) + 1
@@ -112,7 +111,7 @@ def program(machine: str, special: Iterable[str], sockets: tuple[tuple[Check, ..
     return b"".join(struct.pack("=HBBI", *step) for step in steps)
 
 
-def confine(special: Iterable[str], sockets: tuple[tuple[Check, ...], ...] = UNIX_ONLY) -> None:
+def confine(work: Work) -> None:
     """Keep the calls above, and no way to more; nobody may look into this process either.
 
     Raises ``OSError``, also on an architecture that the list does not know.
@@ -120,7 +119,7 @@ def confine(special: Iterable[str], sockets: tuple[tuple[Check, ...], ...] = UNI
     machine = os.uname().machine
     if machine not in MACHINES:
         raise OSError(ENOSYS, f"no list of system calls for {machine}")
-    filter_ = program(machine, special, sockets)
+    filter_ = program(machine, work.calls, work.checks)
     buffer = ctypes.create_string_buffer(filter_, len(filter_))
     header = struct.pack("@HP", len(filter_) // 8, ctypes.addressof(buffer))
     libc = ctypes.CDLL(None, use_errno=True)

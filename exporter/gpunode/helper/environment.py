@@ -16,3 +16,6 @@ TORCH_NCCL_TRACE_BUFFER_SIZE WORLD_SIZE
 """
 
 ENVIRONMENT = frozenset(NAMES.split())
+
+LONGEST_VALUE = 4096
+"""Characters of a variable; the longest of use is a path, which the kernel limits to as many."""

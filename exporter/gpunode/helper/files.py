@@ -11,17 +11,21 @@ import errno
 import os
 import re
 import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
 from itertools import islice
 
 from gpunode.helper.capability import raised
-from gpunode.helper.environment import ENVIRONMENT
-from gpunode.helper.inside import PLACE, found, opened, place
+from gpunode.helper.confine import Verb, Work
+from gpunode.helper.environment import ENVIRONMENT, LONGEST_VALUE
+from gpunode.helper.inside import PLACE, found, opened, place, process
 
 VOLUMES = r"/var/(?:lib/kubelet|lib/k0s/kubelet|snap/microk8s/common/var/lib/kubelet)"
 """Where the kubelet keeps volumes: by default, of k0s and of MicroK8s."""
 
-VOLUME = VOLUMES + (
-    r"/(?:pods/[0-9a-f-]{32,36}/volumes/[^/]+/[^/]+(?:/mount)?"
+SPACE = re.compile(
+    VOLUMES + r"/(?:pods/[0-9a-f-]{32,36}/volumes/[^/]+/[^/]+(?:/mount)?"
     r"|plugins/kubernetes\.io/csi/[^/]+/[^/]+/globalmount)"
 )
 """Where it mounts them: only root may enter these folders, and nobody else writes."""
@@ -33,8 +37,6 @@ TEXT = re.compile(
 )
 NAMES = re.compile(rf"/var/log/(?:pods|containers)|(?:/[\w.-]*[\w-])*/pod-resources|{LUSTRE}")
 LINK = re.compile(r"/proc/\d+/(?:ns/\w+|root)")
-SPACE = re.compile(VOLUME)
-PID = re.compile(r"\d{1,10}")
 
 IMAGE = re.compile(
     r"/(?:run(?:/k[03]s)?|var/snap/microk8s/common/run)/containerd/"
@@ -42,7 +44,6 @@ IMAGE = re.compile(
     r"|/(?:run|var/lib)/containers/storage/overlay-containers/[0-9a-f]{64}/userdata/config\.json"
     r"|/var/lib/docker/containers/[0-9a-f]{64}/config\.v2\.json"
 )
-KEPT = frozenset(name.encode() for name in ENVIRONMENT)
 
 VERSION = re.compile(r"/etc/hostname|/.*/include/nccl\.h|/.*/torch/version\.py", re.DOTALL)
 """Files in a root that hold nothing but a name or versions, and so may be asked for."""
@@ -76,8 +77,9 @@ def names(rootfs: str, path: str) -> bytes:
     """The names in a folder, with zeros between them."""
     if not NAMES.fullmatch(path):
         raise PermissionError(errno.EPERM, "not a folder that may be asked for", path)
-    with raised():
-        return b"\0".join(map(os.fsencode, os.listdir(rootfs + path)))
+    no_link = os.O_NOFOLLOW if path.endswith("/pod-resources") else 0  # a tenant can make one
+    with raised(), opened(rootfs + path, os.O_DIRECTORY | no_link) as folder:
+        return b"\0".join(map(os.fsencode, os.listdir(f"/proc/self/fd/{folder}")))
 
 
 def link(rootfs: str, path: str) -> bytes:
@@ -90,10 +92,15 @@ def link(rootfs: str, path: str) -> bytes:
 
 def environment(rootfs: str, pid: str) -> bytes:
     """The variables of a process that are in ``ENVIRONMENT``; the others may hold secrets."""
+    return b"\0".join(variables(rootfs, pid, ENVIRONMENT))
+
+
+def variables(rootfs: str, pid: str, names: Iterable[str]) -> Iterator[bytes]:
+    """The first of each name, which counts in C. A list of all might take 20 times their length."""
     with raised():
-        content = _read(f"{process(rootfs, pid)}/environ", LARGEST)
-    kept = (entry for entry in content.split(b"\0") if entry.partition(b"=")[0] in KEPT)
-    return b"\0".join(kept)
+        content = b"\0%b\0" % _read(f"{process(rootfs, pid)}/environ", LARGEST)
+    begins = (content.find(b"\0%b=" % name.encode()) + 1 for name in names)
+    return (content[begin : content.index(b"\0", begin)] for begin in begins if begin)
 
 
 def maps(rootfs: str, pid: str) -> bytes:
@@ -110,19 +117,16 @@ def sockets(rootfs: str, pid: str) -> bytes:
     inodes = []
     with raised(), os.scandir(f"{process(rootfs, pid)}/fd") as entries:
         for entry in islice(entries, DESCRIPTORS):
-            try:
-                match = SOCKET.fullmatch(os.readlink(entry.path))
-            except OSError:  # it has been closed
-                continue
-            if match:
-                inodes.append(match[1])
+            with suppress(OSError):  # it has been closed
+                if match := SOCKET.fullmatch(os.readlink(entry.path)):
+                    inodes.append(match[1])
     return " ".join(inodes).encode()
 
 
 def count(rootfs: str, pid: str) -> bytes:
     """How many files a process has open."""
-    with raised():
-        return str(len(os.listdir(f"{process(rootfs, pid)}/fd"))).encode()
+    with raised(), os.scandir(f"{process(rootfs, pid)}/fd") as entries:
+        return b"%d" % sum(1 for _ in entries)
 
 
 def space(rootfs: str, path: str) -> bytes:
@@ -170,10 +174,12 @@ def named(rootfs: str, path: str) -> bool:
     name = at["path"] if at["start"] == "cwd" else f"/{at['path']}"
     if VERSION.fullmatch(name):
         return True
-    for entry in environment(rootfs, at["process"].rpartition("/")[2]).split(b"\0"):
-        variable, _, value = os.fsdecode(entry).partition("=")
-        if variable == "NCCL_DEBUG_FILE":
-            log = re.escape(value).replace("%h", r"[\w-]{0,64}").replace("%p", r"\d{1,10}")
+    for entry in variables(rootfs, at["process"].rpartition("/")[2], ("NCCL_DEBUG_FILE",)):
+        value = os.fsdecode(entry).partition("=")[2]
+        if len(value) <= LONGEST_VALUE:
+            # Each is one text wherever it stands. If it could be any, there might be no end to it.
+            log = re.escape(value).replace("%h", r"(?P<h>[\w-]{0,64})", 1).replace("%h", "(?P=h)")
+            log = log.replace("%p", r"(?P<p>\d{1,10})", 1).replace("%p", "(?P=p)")
             return re.fullmatch(log, name) is not None
     return False
 
@@ -195,13 +201,6 @@ def kernel_log(rootfs: str) -> list[int]:
     return [os.open(f"{rootfs}/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)]
 
 
-def process(rootfs: str, pid: str) -> str:
-    """The folder of a process."""
-    if not PID.fullmatch(pid):
-        raise OSError(errno.EINVAL, "not the number of a process", pid)
-    return f"{rootfs}/proc/{pid}"
-
-
 def _read(path: str, most: int) -> bytes:
     # Without O_NONBLOCK, a pipe in place of a file would block.
     with opened(path, os.O_RDONLY | os.O_NONBLOCK) as file:
@@ -217,3 +216,21 @@ def _content(file: int, most: int) -> bytes:
     while len(content) <= most and (block := os.read(file, 1 << 16)):
         content += block
     return bytes(content)
+
+
+READS: tuple[Callable[..., bytes], ...] = (
+    *(text, names, link, environment, maps, sockets, count, space, part, image),
+)
+
+
+def work(rootfs: str) -> Work:
+    """What the helper ``files`` does, on the node whose root is at ``rootfs``."""
+
+    def part_that_is_named(path: str, after: str) -> bytes:
+        if not named(rootfs, path):
+            raise PermissionError(errno.EPERM, "its process does not name this file", path)
+        return part(rootfs, path, after)
+
+    verbs: dict[str, Verb] = {verb.__name__: partial(verb, rootfs) for verb in READS}
+    verbs |= {"part": part_that_is_named, "kernel_log": partial(kernel_log, rootfs)}
+    return Work(verbs, ("DAC_READ_SEARCH", "SETGID", "SETUID", "SYSLOG", "SYS_PTRACE"))

@@ -18,6 +18,8 @@ from collections.abc import Iterator
 
 from gpunode.helper.capability import raised
 
+PID = re.compile(r"\d{1,10}")
+
 PLACE = re.compile(r"(?P<process>/proc/\d+)/(?P<start>root|cwd)/(?P<path>.*)", re.DOTALL)
 """A path below the root of a process, or one that begins at its working directory."""
 
@@ -112,3 +114,10 @@ def _go(way: list[int], rest: str, to_root: bool, path: str) -> None:
             _close(way[1:])
             del way[1:]
         names += target.split("/")[::-1]
+
+
+def process(rootfs: str, pid: str) -> str:
+    """The folder of a process."""
+    if not PID.fullmatch(pid):
+        raise OSError(errno.EINVAL, "not the number of a process", pid)
+    return f"{rootfs}/proc/{pid}"

@@ -13,20 +13,16 @@ import argparse
 import contextlib
 import errno
 import os
-import resource
-import signal
 import socket
 import struct
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-from gpunode.helper import capability, files, sockets, stacks
-from gpunode.helper.confine import OF_NETWORKS, RUNS, UNIX_ONLY, Check, confine
+from gpunode.helper import capability
+from gpunode.helper.confine import Verb, Work, confine
 
 HEAD = struct.Struct("=iI")
 """An error number, or 0, and the bytes that follow: an answer, or what went wrong."""
@@ -40,66 +36,36 @@ PACKET = 1 << 13
 MOST = 128
 """The most connections at once; the daemon waits for at most 32 files that do not answer."""
 
-MEMORY = 1 << 30
-"""Bytes that py-spy may take: a process can lie about how much there is to read."""
+BEAT = 5
+"""The most seconds between two signs of life; systemd waits for a minute, as the units say."""
 
 PEER = struct.Struct("3i")
 """``struct ucred``: process, user and group of who connected."""
+
+SECONDS = struct.Struct("@ll")
+"""``struct timeval``."""
 
 ENDS = frozenset({"space", "part", "in_network"})
 """Verbs after which a thread has the rights of another user, or is elsewhere, and so ends."""
 
 WORKS = ("files", "sockets", "network", "stacks")
 
-Verb = Callable[..., bytes | list[int]]
-"""Returns what was read, or descriptors to pass on. Raises ``OSError``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What a helper does, the capabilities that it keeps if it has them, and its system calls."""
-
-    verbs: dict[str, Verb]
-    capabilities: tuple[str, ...] = ()
-    calls: tuple[str, ...] = ()
-    sockets: tuple[tuple[Check, ...], ...] = UNIX_ONLY
-
-
-READS: tuple[Callable[..., bytes], ...] = (
-    *(files.text, files.names, files.link, files.environment, files.maps, files.sockets),
-    *(files.count, files.space, files.part, files.image),
-)
-
 
 def work_of(name: str, rootfs: str, kubelet: str, client: str) -> Work:
-    """What one of the four does, on the node whose root is at ``rootfs``."""
+    """What one of the four does, on the node whose root is at ``rootfs``; loads no other's code."""
     if name == "files":
+        from gpunode.helper import files
 
-        def part(path: str, after: str) -> bytes:
-            if not files.named(rootfs, path):
-                raise PermissionError(errno.EPERM, "its process does not name this file", path)
-            return files.part(rootfs, path, after)
-
-        verbs: dict[str, Verb] = {verb.__name__: partial(verb, rootfs) for verb in READS}
-        verbs |= {"part": part, "kernel_log": partial(files.kernel_log, rootfs)}
-        kept = ("DAC_READ_SEARCH", "SETGID", "SETUID", "SYSLOG", "SYS_PTRACE")
-        return Work(verbs, kept)
-    if name == "network":
-
-        def in_network(pid: str, family: str) -> list[int]:
-            namespace = f"{files.process(rootfs, pid)}/ns/net"
-            return [one.detach() for one in sockets.in_network(namespace, int(family))]
-
-        calls = ("setns", "socket")
-        return Work({"in_network": in_network}, ("SYS_ADMIN", "SYS_PTRACE"), calls, OF_NETWORKS)
+        return files.work(rootfs)
     if name == "stacks":
-        return Work({"python": partial(stacks.python, rootfs)}, capability.FOR_PROCESSES, RUNS)
-    made: dict[str, Verb] = {}
-    if kubelet:
-        made["kubelet"] = lambda: [sockets.kubelet(rootfs + kubelet).detach()]
-    if client:
-        made["client"] = lambda: [sockets.bound(Path(client)).detach()]
-    return Work(made, (), ("bind", "connect", "setsockopt", "socket", "unlink", "unlinkat"))
+        from gpunode.helper import stacks
+
+        return stacks.work(rootfs)
+    from gpunode.helper import sockets
+
+    if name == "network":
+        return sockets.of_networks(rootfs)
+    return sockets.of_root(rootfs, kubelet, client)
 
 
 def answer(verbs: dict[str, Verb], request: bytes) -> tuple[int, bytes, list[int]]:
@@ -109,7 +75,7 @@ def answer(verbs: dict[str, Verb], request: bytes) -> tuple[int, bytes, list[int
         found = verbs[verb](*arguments)
     except OSError as error:
         return error.errno or errno.EIO, os.fsencode(error.strerror or str(error)), []
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return errno.EINVAL, b"the helper knows no such request", []
     return (0, found, []) if isinstance(found, bytes) else (0, b"", found)
 
@@ -143,8 +109,22 @@ def listening(path: Path) -> socket.socket:
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(str(path))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, SECONDS.pack(BEAT, 0))
     listener.listen(MOST)
     return listener
+
+
+def sign_of_life() -> Callable[[], object]:
+    """What tells systemd that this process goes on, where systemd asks for it (``WatchdogSec``).
+
+    https://www.freedesktop.org/software/systemd/man/latest/sd_notify.html. Raises ``OSError``.
+    """
+    if not (address := os.environ.get("NOTIFY_SOCKET", "")):
+        return lambda: None
+    systemd = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    systemd.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, SECONDS.pack(1, 0))
+    systemd.connect("\0" + address[1:] if address[0] == "@" else address)
+    return lambda: systemd.sendmsg([b"WATCHDOG=1"])
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -156,25 +136,33 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--rootfs", default="/", help="where the root of the node is mounted")
     parser.add_argument("--kubelet", default="", help="socket of the kubelet, on the node")
     parser.add_argument("--client", default="", help="socket for messages from gpunode.client")
+    parser.add_argument(
+        "--check", action="store_true", help="whether it is well; exits with 0 or 1"
+    )
     asked = parser.parse_args(arguments)
+    path = asked.folder / f"{asked.work}.sock"
+    if asked.check:
+        from gpunode.helper.check import is_well
+
+        sys.exit(not is_well(path))
     work = work_of(asked.work, asked.rootfs.rstrip("/"), asked.kubelet, asked.client)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.umask(0)  # whoever is not the daemon's user is turned away below, and clients are anybody
     try:
-        listener = listening(asked.folder / f"{asked.work}.sock")
+        listener = listening(path)
+        alive = sign_of_life()
         capability.keep(work.capabilities)
-        if asked.work == "stacks":
-            capability.lend(work.capabilities)
-            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        confine(work.calls, work.sockets)
+        work.prepare()
+        confine(work)
     except OSError as error:
         print(f"gpunode helper: {error}", file=sys.stderr)
         sys.exit(2)
     verbs = {**work.verbs, "cost": lambda: str(time.process_time()).encode()}
     while True:
+        with contextlib.suppress(OSError):  # systemd is about to start anew
+            alive()
         try:
             connection, _ = listener.accept()
-        except OSError:  # no descriptor is left
+        except OSError:  # no descriptor is left, or nobody came
             time.sleep(0.1)
             continue
         if threading.active_count() > MOST or not is_of(asked.user, connection):

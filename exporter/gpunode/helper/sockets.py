@@ -13,7 +13,8 @@ import stat
 from pathlib import Path
 
 from gpunode.helper.capability import libc, raised
-from gpunode.helper.inside import opened
+from gpunode.helper.confine import Checks, Verb, Work
+from gpunode.helper.inside import opened, process
 
 NEW_NETWORK = 0x40000000
 SOCK_DIAG = 4
@@ -112,3 +113,33 @@ def in_this_network(family: int) -> tuple[socket.socket, socket.socket]:
     except OSError:
         connection.close()
         raise
+
+
+def of_root(rootfs: str, kubelet_at: str, client_at: str) -> Work:
+    """What the helper ``sockets`` does, as far as it is told where."""
+    made: dict[str, Verb] = {}
+    if kubelet_at:
+        made["kubelet"] = lambda: [kubelet(rootfs + kubelet_at).detach()]
+    if client_at:
+        made["client"] = lambda: [bound(Path(client_at)).detach()]
+    return Work(made, (), ("bind", "connect", "setsockopt", "socket", "unlink", "unlinkat"))
+
+
+OF_NETWORKS: Checks = (
+    *(
+        ((0, 0xFFFFFFFF, family), (1, 0xF, socket.SOCK_STREAM), (2, 0xFFFFFFFF, 0))
+        for family in (socket.AF_INET, socket.AF_INET6)
+    ),
+    ((0, 0xFFFFFFFF, socket.AF_NETLINK), (2, 0xFFFFFFFF, 4)),  # NETLINK_SOCK_DIAG
+)
+"""TCP without the call that would connect, and questions to the kernel about sockets."""
+
+
+def of_networks(rootfs: str) -> Work:
+    """What the helper ``network`` does, on the node whose root is at ``rootfs``."""
+
+    def made(pid: str, family: str) -> list[int]:
+        return [one.detach() for one in in_network(f"{process(rootfs, pid)}/ns/net", int(family))]
+
+    kept = ("SYS_ADMIN", "SYS_PTRACE")
+    return Work({"in_network": made}, kept, ("setns", "socket"), {"socket": OF_NETWORKS})

@@ -8,16 +8,42 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import select
 import signal
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
+from gpunode.helper import capability
 from gpunode.helper.capability import raised
-from gpunode.helper.files import LARGEST, process
-from gpunode.helper.inside import opened
+from gpunode.helper.confine import CHECKS, EXECUTE, NAMESPACES, THREAD, WRITE, Checks, Verb, Work
+from gpunode.helper.inside import opened, process
+
+LARGEST = 4 << 20
+"""Bytes that py-spy may print."""
+
+MEMORY = 1 << 30
+"""Bytes that py-spy may take: a process can lie about how much there is to read."""
+
+RUNS = (
+    *("arch_prctl", "dup2", "dup3", "execve", "fcntl", "kill", "open", "pipe2", "poll", "ppoll"),
+    *("process_vm_readv", "set_tid_address", "stat", "wait4", "write"),
+)
+"""What it takes to run a program that reads the memory of others and writes to a pipe."""
+
+CHECKS_OF_RUNS: dict[str, Checks] = {
+    "clone": (*CHECKS["clone"], ((0, NAMESPACES | THREAD, 0),)),
+    "mmap": (*CHECKS["mmap"], ((2, EXECUTE | WRITE, 0),)),
+    "write": (((0, 0xFFFFFFFF, 1),), ((0, 0xFFFFFFFF, 2),)),
+    "kill": (((1, 0xFFFFFFFF, 9),),),
+}
+"""A program is a process of its own, and py-spy maps files to read them; it writes to a pipe."""
+
+CAP_AMBIENT, CAP_AMBIENT_RAISE = 47, 2
+"""Of include/uapi/linux/prctl.h."""
 
 BESIDE = Path(sys.executable).parent, Path(__file__).parents[2] / "bin"
 PLACES = tuple(f"{folder}/py-spy" for folder in (*BESIDE, "/usr/local/bin", "/usr/bin"))
@@ -30,9 +56,27 @@ one_at_a_time = threading.Lock()
 left: set[int] = set()
 """Those that could not be ended: they wait in the kernel, as for the memory of the process."""
 
+MOST_LEFT = 4
+"""The most of them, each of 15 MB: the daemon asks for no process of whoever has left one."""
+
+LONGEST_STOP = 10.0
+"""Seconds to wait for native frames; it stops the process meanwhile, and lets it go if it ends."""
+
 
 def python(rootfs: str, pid: str) -> bytes:
     """What it says of every thread of a process. Raises ``OSError``."""
+    return _asked(rootfs, pid, ["--nonblocking"], LONGEST)
+
+
+def native(rootfs: str, pid: str) -> bytes:
+    """The same with frames of C and C++, for which it stops the process. Raises ``OSError``.
+
+    No helper has this verb: it is for a person who asks.
+    """
+    return _asked(rootfs, pid, ["--native"], LONGEST_STOP)
+
+
+def _asked(rootfs: str, pid: str, how: list[str], longest: float) -> bytes:
     folder = process(rootfs, pid)
     with raised(), opened(f"{folder}/mem", os.O_RDONLY):  # py-spy would not say why it may not
         pass
@@ -45,22 +89,21 @@ def python(rootfs: str, pid: str) -> bytes:
         raise OSError(errno.EBUSY, "py-spy is busy with another process")
     try:
         left.difference_update(child for child in tuple(left) if os.waitpid(child, os.WNOHANG)[0])
-        if left:
-            raise OSError(errno.EBUSY, "py-spy has not come back from another process")
-        return _said(program, pid)
+        if len(left) >= MOST_LEFT:
+            raise OSError(errno.EBUSY, "py-spy has not come back from other processes")
+        return _said([program, "dump", *how, "--json", "--pid", pid], longest)
     finally:
         one_at_a_time.release()
 
 
-def _said(program: str, pid: str) -> bytes:
-    """What the program writes. Raises ``OSError`` with its words if it fails."""
-    command = [program, "dump", "--nonblocking", "--json", "--pid", pid]
-    until, content = time.monotonic() + LONGEST, bytearray()
+def _said(command: list[str], longest: float) -> bytes:
+    """What a program writes. Raises ``OSError`` with its words if it fails."""
+    until, content = time.monotonic() + longest, bytearray()
     out, into = os.pipe()
     try:
         try:
             both = [(os.POSIX_SPAWN_DUP2, into, 1), (os.POSIX_SPAWN_DUP2, into, 2)]
-            child = os.posix_spawn(program, command, {}, file_actions=both)
+            child = os.posix_spawn(command[0], command, {}, file_actions=both)
         finally:
             os.close(into)
         waiting = select.poll()
@@ -72,8 +115,10 @@ def _said(program: str, pid: str) -> bytes:
         status = _ended(child, until)
     finally:
         os.close(out)
+    if child in left:
+        raise OSError(errno.EDEADLK, "py-spy does not come back from it")
     if status is None:
-        raise OSError(errno.ETIMEDOUT, f"py-spy did not end within {LONGEST:g} s")
+        raise OSError(errno.ETIMEDOUT, f"py-spy did not end within {longest:g} s")
     if status:
         said = content.decode("utf-8", "replace").strip().rpartition("\n")[2]
         raise OSError(errno.EIO, f"py-spy: {said[:200]}")
@@ -98,3 +143,20 @@ def _start(folder: str) -> str:
     """When a process started, which tells it from another of its number."""
     with open(f"{folder}/stat", encoding="utf-8", errors="replace") as file:
         return file.read().rpartition(")")[2].split()[19]
+
+
+def prepare() -> None:
+    """Let py-spy have what this helper may, and no more memory than ``MEMORY``."""
+    lent = capability.FOR_PROCESSES
+    header, words = capability.sets()
+    words[0].inheritable = capability.mask(lent) & words[0].permitted
+    capability.call(capability.libc.capset, header, words)
+    for name in lent:  # fails for what is not permitted
+        capability.libc.prctl(CAP_AMBIENT, CAP_AMBIENT_RAISE, capability.NUMBERS[name], 0, 0)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+
+
+def work(rootfs: str) -> Work:
+    """What the helper ``stacks`` does, on the node whose root is at ``rootfs``."""
+    verbs: dict[str, Verb] = {"python": partial(python, rootfs)}
+    return Work(verbs, capability.FOR_PROCESSES, RUNS, CHECKS_OF_RUNS, prepare)

@@ -11,7 +11,6 @@ nobody could tell: such a look serves nobody else.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from gpunode.driver.driver import DriverError, Gpu, Identity, Process, known, li
 from gpunode.driver.errands import DRIVER_TIMEOUT, Errands
 from gpunode.holders.holder import Holder, stat_of
 from gpunode.node.kernel import ProcessStat
-from gpunode.node.node import Node
+from gpunode.node.node import Node, NoDescriptors
 
 FRESH = 2.5
 """Seconds for which a look serves others: the ledger takes one every two."""
@@ -119,18 +118,39 @@ class Census:
             self._gpus, _ = listed(self.node.drivers)
             self._listed = now
         gpus = {gpu.identity.uuid: gpu for gpu in self._gpus}
-        found = {uuid: self._recent(uuid, now - within) for uuid in gpus}
-        asked = {uuid: partial(self._ask, gpu) for uuid, gpu in gpus.items() if not found[uuid]}
+        found: dict[str, Look] = {}
+        short: list[NoDescriptors] = []
+        # A process may keep whoever looks whether it is still there, as it executes a program while
+        # another maps a file of a dead mount into the same memory.
+        recent = {
+            (uuid, "recent"): partial(self._find, uuid, now - within, found)
+            for uuid in gpus
+            if uuid in self._looks
+        }
+        unknown = gpus.keys() - {uuid for uuid, _ in self._errands.run(recent)} - found.keys()
+        asked = {uuid: partial(self._ask, gpus[uuid], short) for uuid in unknown}
         silent = self._errands.run(asked) if asked else set()
+        if short:
+            raise short[0]
         for uuid in asked.keys() - silent:
             look = self._looks.get(uuid)
             # An errand that another began may have taken its look a moment before.
-            found[uuid] = look if look and look.moment > now - DRIVER_TIMEOUT else None
-        return [(gpu, look) for uuid, gpu in gpus.items() if (look := found[uuid])]
+            if look and look.moment > now - DRIVER_TIMEOUT:
+                found[uuid] = look
+        return [(gpu, found[uuid]) for uuid, gpu in gpus.items() if uuid in found]
 
-    def _ask(self, gpu: Gpu) -> None:
-        with contextlib.suppress(DriverError):
+    def _find(self, uuid: str, since: float, found: dict[str, Look]) -> None:
+        look = self._recent(uuid, since)
+        if look is not None:
+            found[uuid] = look
+
+    def _ask(self, gpu: Gpu, short: list[NoDescriptors]) -> None:
+        try:
             self.look(gpu, within=0.0)
+        except DriverError:
+            pass
+        except NoDescriptors as error:
+            short.append(error)
 
     def _recent(self, uuid: str, since: float) -> Look | None:
         """The last look at a GPU, if it was taken after that and all processes are still there."""

@@ -310,7 +310,7 @@ def _whose(node: Node, pid: int) -> cgroup.CgroupOwner:
     text = node.read_text(f"/proc/{pid}/cgroup")
     owner = cgroup.whose(text)
     folder, _ = cgroup.sluid_folder(text)
-    number = slurmstepd.job_of(node, folder) if folder else ""
+    number = slurmstepd.job_of(node, folder, pid) if folder else ""
     return replace(owner, slurm_job=number) if number else owner
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from heapq import nsmallest
 
 from gpunode.node.cgroup import ROOT, sluid_folder
 from gpunode.node.kernel import parse_status
@@ -32,6 +33,12 @@ ROOT_USER = "0"
 MOST_STEPS = 16
 MOST_PROCESSES = 64
 """Steps of a job to look at, of which one would do, and processes beside a slurmstepd."""
+
+NEAR = 4096
+"""Processes to look at where no cgroup says which are Slurm's: a tenant can start 100,000."""
+
+PIDS = 1 << 22
+"""There is no higher PID: https://man7.org/linux/man-pages/man5/proc_sys_kernel.5.html"""
 
 
 def parse_title(text: str) -> str:
@@ -59,19 +66,27 @@ def pids_in(node: Node, folder: str) -> list[int]:
         return []
 
 
-def job_of(node: Node, folder: str) -> str:
-    """The number of the job to which a cgroup named after a SLUID belongs; empty if unknown."""
-    numbers = {number for pid in _candidates(node, folder) if (number := _said(node, pid, folder))}
+def job_of(node: Node, folder: str, task: int = 0) -> str:
+    """The number of the job to which a cgroup named after a SLUID belongs; empty if unknown.
+
+    ``task`` is a process of the job.
+    """
+    candidates = _candidates(node, folder, task)
+    numbers = {number for pid in candidates if (number := _said(node, pid, folder))}
     return numbers.pop() if len(numbers) == 1 else ""
 
 
-def _candidates(node: Node, folder: str) -> Iterator[int]:
-    """Processes that may be a slurmstepd of the job; all where the cgroups are not visible."""
+def _candidates(node: Node, folder: str, task: int) -> Iterator[int]:
+    """Processes that may be a slurmstepd of the job.
+
+    Where the cgroups are not visible, those that started last before the task.
+    """
     try:
         names = node.list_directory(ROOT + folder)
     except OSError:
         with contextlib.suppress(OSError):
-            yield from (int(name) for name in node.list_directory("/proc") if name.isdecimal())
+            pids = [int(name) for name in node.list_directory("/proc") if name.isdecimal()]
+            yield from nsmallest(NEAR, pids, key=lambda pid: (task - pid) % PIDS)
         return
     for step in [name for name in names if name.startswith("step_")][:MOST_STEPS]:
         yield from pids_in(node, f"{ROOT}{folder}/{step}/slurm")[:MOST_PROCESSES]
@@ -81,8 +96,10 @@ def _said(node: Node, pid: int, folder: str) -> str:
     """The job of a slurmstepd in the folder; empty if the process is none or cannot be read."""
     try:
         where, below = sluid_folder(node.read_text(f"/proc/{pid}/cgroup"))
+        if where != folder or not LEAF.fullmatch(below):
+            return ""
         users = parse_status(node.read_text(f"/proc/{pid}/status")).get("Uid", [])
-        if where != folder or not LEAF.fullmatch(below) or users[:1] != [ROOT_USER]:
+        if users[:1] != [ROOT_USER]:
             return ""
         return parse_title(node.read_text(f"/proc/{pid}/cmdline"))
     except (OSError, ValueError):

@@ -289,7 +289,7 @@ def watched(node: Node, mounts: Iterable[Mount]) -> dict[str, Mount]:
     named: dict[tuple[str, str], NamedMount] = {}
     # A later mount hides an earlier one at the same mount point.
     for mount in {mount.point: mount for mount in mounts}.values():
-        name = volume(node, mount.point, mount.source)
+        name = volume_of_pods(node, mount)
         of_pods = name is not None
         if not holds_data(mount, of_pods):
             continue
@@ -307,6 +307,15 @@ def watched(node: Node, mounts: Iterable[Mount]) -> dict[str, Mount]:
             candidate.mount,
         )
     return found
+
+
+def volume_of_pods(node: Node, mount: Mount) -> str | None:
+    """What users call the volume of pods that is mounted; None if it is none.
+
+    A user mounts none for pods, but may call a folder as the kubelet does: then what is in it would
+    be waited for, and the true volume lose its name.
+    """
+    return volume(node, mount.point, mount.source) if mount.of_root else None
 
 
 def by_owner(
@@ -348,7 +357,7 @@ def unknown(node: Node, mounts: Iterable[Mount]) -> tuple[Unread, ...]:
     for mount in mounts:
         if holds_data(mount) or not may_hold_data(mount):
             continue
-        of_pods = volume(node, mount.point, mount.source) is not None
+        of_pods = volume_of_pods(node, mount) is not None
         if holds_data(mount, of_pods):
             continue
         if of_pods or not mount.point.startswith(UNWATCHED):

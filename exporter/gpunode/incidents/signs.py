@@ -26,6 +26,10 @@ OOM_KILLS, MEMORY_EVENTS, TORCH_OOMS = memory.OOM_KILLS, processes.MEMORY_EVENTS
 COUNTED = frozenset(
     {xids.XIDS, kernel_log.XIDS, kernel_log.EVENTS, OOM_KILLS, MEMORY_EVENTS, TORCH_OOMS}
 )
+EARLIER = frozenset({OOM_KILLS, MEMORY_EVENTS})
+"""The kernel counts these since it started, or since the cgroup is there; the rest is counted from
+when gpunode started, and so what is new there has just happened."""
+
 PACE = frozenset({steps.MEDIAN, steps.BASELINE, TRAINING_STALLED})
 
 SLOWED = 1.5
@@ -78,12 +82,19 @@ class Signs:
         ]
 
     def _counts(self, readings: Readings, now: NodeStatus) -> Iterator[IncidentSign]:
-        """What counters say that grew: the first look only learns what they were."""
+        """What counters say that grew: the first look only learns what they were.
+
+        A source may be read for the first time after that.
+        """
         found = {key: value for key, (value, _) in readings.values(COUNTED).items()}
         before, self._counted = self._counted, {**(self._counted or {}), **found}
         if before is None:
             return
-        grew = [key for key, value in found.items() if value > before.get(key, 0.0)]
+        grew = [
+            key
+            for key, value in found.items()
+            if value > before.get(key, value if key[0] in EARLIER else 0.0)
+        ]
         told = {labels[2] for metric, labels in grew if metric is xids.XIDS}
         for metric, of in grew:
             if metric is xids.XIDS or (metric is kernel_log.XIDS and of[1] not in told):

@@ -467,13 +467,13 @@ class JobProcesses:
 
     def read(self) -> Reading | None:
         """The job since the last read, or None if that was too recent to compute shares."""
-        now = self.node.clock.monotonic()
-        elapsed = now - self._time
-        if elapsed < self.every / 2:
+        if self.node.clock.monotonic() - self._time < self.every / 2:
             return None
         found = self.census.look(self.gpu)
         if found is None:
             return Reading((), JobDetail((), ""))
+        now = self.node.clock.monotonic()  # the driver may have taken a second to answer
+        elapsed = now - self._time
         roots = sorted(str(holder.pid) for holder in found.holders)
         job = self._look(roots, elapsed)
         self._time = now
@@ -529,6 +529,8 @@ class JobProcesses:
                     continue
                 try:
                     program = self.node.program(int(pid))
+                except TimeoutError:  # it may answer later
+                    continue
                 except OSError:
                     program = ""
             found[pid, stat.start] = program
@@ -751,10 +753,11 @@ class Used:
     """CPU shares since the last read, of processes and of threads.
 
     ``system`` is the part of the processes' in the kernel, of those that were read twice.
-    ``gains`` are those of the threads that were read twice. ``threads`` also has an entry without a
-    thread for each process that used too little for a closer look. It is empty if a busier thread
-    than those in it is possible: of a busy process whose threads have been read only once, or not
-    all, so that some of its CPU time is unexplained. A process that has just begun is not in it.
+    ``gains`` are those of the threads that were read twice, each at most one CPU: the ticks of the
+    kernel are coarser than the clock. ``threads`` also has an entry without a thread for each
+    process that used too little for a closer look. It is empty if a busier thread than those in it
+    is possible: of a busy process whose threads have been read only once, or not all, so that some
+    of its CPU time is unexplained. A process that has just begun is not in it.
     """
 
     processes: dict[str, float]
@@ -775,7 +778,7 @@ class Used:
             for pid in processes
         }
         gains = {
-            key: used / elapsed
+            key: min(1.0, used / elapsed)
             for key, stat in job.threads.items()
             if (used := _gained(before.threads.get(key), stat)) is not None
         }
@@ -784,7 +787,7 @@ class Used:
         }
         processes |= {pid: job.processes[pid].cpu / age for pid, age in ages.items()}
         gains |= {
-            (pid, thread): stat.cpu / ages[pid]
+            (pid, thread): min(1.0, stat.cpu / ages[pid])
             for (pid, thread), stat in job.threads.items()
             if pid in ages
         }
@@ -817,7 +820,7 @@ class Used:
                 if not threads:
                     return None
                 whole = max(threads)
-            found.append(whole)
+            found.append(min(1.0, whole))
         return max(found, default=None)
 
     def loader_thread(self, roots: Collection[str], compilers: Collection[str]) -> float | None:

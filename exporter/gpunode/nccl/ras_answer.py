@@ -486,6 +486,9 @@ class TextReader:
     gone: dict[tuple[str, int], tuple[int | None, str]] = field(default_factory=dict)
     """The processes that are gone: the GPU of each, if it is one, and why."""
 
+    reasons: set[str] = field(default_factory=set)
+    """Of all of them."""
+
     def read(self, line: str) -> None:
         """Take a line."""
         if (match := ONE.fullmatch(line)) is None:
@@ -550,10 +553,10 @@ class TextReader:
             device = match["nvml"] or match["device"]
             place = None if device is None else int(device)
             self.gone[match["host"], int(match["pid"])] = place, why
+            self.reasons.add(why)
 
     def _missing(self, ranks: list[int]) -> None:
-        reasons = {why for _, why in self.gone.values()}
-        why = reasons.pop() if len(reasons) == 1 else "unresponsive"
+        why = next(iter(self.reasons)) if len(self.reasons) == 1 else "unresponsive"
         for number in ranks:
             rank = Rank(number)
             if len(ranks) == len(self.gone) == 1:

@@ -7,10 +7,12 @@ import os
 import re
 import time
 from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 
 from gpunode.driver.driver import Driver
 from gpunode.helper import files
+from gpunode.helper.stacks import native
 from gpunode.node import containers, ethtool, http, sockets, tcp
 from gpunode.node.datagram_socket import Datagram, DatagramSocket
 from gpunode.node.endings import Endings
@@ -32,7 +34,8 @@ from gpunode.node.node import (
 )
 from gpunode.node.privileged import Privileged
 from gpunode.node.round_trips import round_trips
-from gpunode.node.stacks import ProcessStacks, stacks_of
+from gpunode.node.stacks import ProcessStacks, ThreadStack, stacks_of
+from gpunode.node.stacks import parse as parse_stacks
 
 MOST_ARGUMENTS = 1 << 16
 """Bytes of a command line, which may have megabytes; its program is among the first arguments."""
@@ -106,11 +109,11 @@ class LocalNode:
         return lines_of(*self._inside.part(path, after), pattern)
 
     def environment(self, pid: int) -> dict[str, str]:
-        found = self._privileged.read("environment", str(pid))
-        return environment_of(found.decode("utf-8", "replace"))
+        return environment_of(self._inside.environment(pid).decode("utf-8", "replace"))
 
     def program(self, pid: int) -> str:
-        line = self._read(f"/proc/{pid}/cmdline", MOST_ARGUMENTS)
+        read = partial(self._read, f"/proc/{pid}/cmdline", MOST_ARGUMENTS)
+        line = self._inside.command_line(pid, read)
         if len(line) > MOST_ARGUMENTS:  # the last argument may go on
             del line[line.rfind(b"\0") + 1 :]
         return program_of(line.decode("utf-8", "replace").split("\0"))
@@ -184,10 +187,21 @@ class LocalNode:
 
     def stacks(self, pid: int) -> ProcessStacks:
         threads = [int(name) for name in os.listdir(f"{self.rootfs}/proc/{pid}/task")]
-        python = self._privileged.python
+        python = self._inside.python
         return stacks_of(
-            pid, threads, lambda: python(str(pid)).decode("utf-8", "replace"), self.read_text
+            pid, threads, lambda: python(pid).decode("utf-8", "replace"), self.read_text
         )
+
+    def native_stacks(self, pid: int) -> list[ThreadStack]:
+        """The threads with frames of C and C++, too; it stops the process for up to a second.
+
+        Raises ``OSError`` if py-spy cannot tell.
+        """
+        said = native(self.rootfs, str(pid)).decode("utf-8", "replace")
+        try:
+            return parse_stacks(said)
+        except ValueError as error:
+            raise OSError(errno.EIO, "py-spy printed what cannot be read") from error
 
     def _start_of(self, pid: int) -> float:
         try:

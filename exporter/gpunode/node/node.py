@@ -14,7 +14,7 @@ from typing import Protocol
 
 from gpunode.driver.driver import Driver
 from gpunode.helper import files
-from gpunode.helper.environment import ENVIRONMENT
+from gpunode.helper.environment import ENVIRONMENT, LONGEST_VALUE
 from gpunode.node.datagram_socket import Datagram
 from gpunode.node.kubelet import Allocation
 from gpunode.node.stacks import ProcessStacks
@@ -40,6 +40,13 @@ class NotRecorded(FileNotFoundError):
     """What a tape was asked for when it was recorded, this is not; a live node never raises it."""
 
 
+class NoDescriptors(Exception):
+    """No file descriptor is left, which says nothing about what was to be opened.
+
+    It is no ``OSError``, which sources take for a file or a process that is gone.
+    """
+
+
 class SteppedClock:
     """A tape's clock: it stands still until it is set."""
 
@@ -62,9 +69,6 @@ MAX_FILE = files.LARGEST
 
 MOST_READ = files.MOST
 """The most bytes of a tenant's file to read at once."""
-
-LONGEST_VALUE = 4096
-"""Characters of a variable; the longest of use is a path, which the kernel limits to as many."""
 
 LONGEST_PROGRAM = 64
 """Characters of a program's name."""

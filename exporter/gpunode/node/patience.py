@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from gpunode.node.node import NoDescriptors
+
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -44,12 +46,12 @@ class Patience:
         ``OSError`` as ``answer`` does.
         """
         self._check(tenant, what)
-        found: list[T | OSError] = []
+        found: list[T | OSError | NoDescriptors] = []
 
         def work() -> None:
             try:
                 found.append(answer())
-            except OSError as error:
+            except (OSError, NoDescriptors) as error:
                 found.append(error)
 
         thread = threading.Thread(target=work, name="patience", daemon=True)
@@ -65,7 +67,7 @@ class Patience:
             said = "%.200a: no answer within %g s, skipped until there is one"
             log.warning(said, what, wait)
             raise TimeoutError(errno.ETIMEDOUT, "does not answer", what)
-        if isinstance(found[0], OSError):
+        if isinstance(found[0], (OSError, NoDescriptors)):
             raise found[0]
         return found[0]
 

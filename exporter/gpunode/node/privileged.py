@@ -7,7 +7,9 @@ time; once it is back, it is asked again.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import math
 import os
 import socket
 import threading
@@ -16,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpunode.helper import sockets, stacks
-from gpunode.helper.serve import ENDS, HEAD, PACKET, READS, WORKS, is_of
+from gpunode.helper.files import LARGEST, READS
+from gpunode.helper.serve import ENDS, HEAD, PACKET, WORKS, is_of
 from gpunode.node.log import opened_log
 
 WAIT = 2.0
@@ -25,13 +28,19 @@ WAIT = 2.0
 AGAIN = 10.0
 """Seconds until a helper that did not answer is asked again."""
 
+LONGEST_ANSWER = 2 * LARGEST
+"""Bytes; no file that is read has more than half as many."""
+
+MOST_PASSED = 2
+"""Descriptors in an answer; the kernel closes others."""
+
 MOST_IDLE = 8
 """Connections that are kept for the next who ask."""
 
 KUBELET_WAIT = 5.0
 """Seconds for a kubelet to accept a connection."""
 
-OF_TENANTS = frozenset({"maps", "part", "space"})
+OF_TENANTS = frozenset({"environment", "maps", "part", "space"})
 """What a tenant can keep from being answered: whoever asks gives up by itself."""
 
 DIRECTLY = {verb.__name__: verb for verb in READS}
@@ -46,20 +55,21 @@ class Helper:
     _idle: list[socket.socket] = field(default_factory=list)
     _silent_until: float = 0.0
 
-    def ask(self, verb: str, *arguments: str) -> tuple[bytes, list[int]]:
-        """What a helper answers: bytes and descriptors.
+    def ask(self, verb: str, *arguments: str, passes: int = 0) -> tuple[bytes, list[int]]:
+        """What a helper answers: bytes, and so many descriptors.
 
-        Raises ``OSError`` as the helper does, or where it gives no answer.
+        Raises ``OSError`` as the helper does, or where it gives no such answer.
         """
         if time.monotonic() < self._silent_until:
             raise self._gone("it did not answer a moment ago")
         request = os.fsencode("\0".join((verb, *arguments)))
         while True:
             connection, fresh = self._connected()
+            until = math.inf if verb in OF_TENANTS else time.monotonic() + WAIT
             try:
-                connection.settimeout(None if verb in OF_TENANTS else WAIT)
+                _wait(connection, until)
                 connection.send(request)
-                number, content, passed = _received(connection)
+                number, content, passed = _received(connection, until, passes)
                 break
             except TimeoutError as error:
                 connection.close()
@@ -105,17 +115,31 @@ class Helper:
         return OSError(errno.ENOTCONN, f"the helper of gpunode does not answer: {why}", self.path)
 
 
-def _received(connection: socket.socket) -> tuple[int, bytes, list[int]]:
-    """An answer. Raises ``OSError`` if the helper ends in between."""
+def _wait(connection: socket.socket, until: float) -> None:
+    """Have the next call wait until then on the monotonic clock. Raises ``TimeoutError``."""
+    left = until - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    connection.settimeout(None if math.isinf(left) else left)
+
+
+def _received(connection: socket.socket, until: float, passes: int) -> tuple[int, bytes, list[int]]:
+    """An answer. Raises ``OSError`` if the helper ends in between, or says what none does.
+
+    One that somebody has taken over may say anything, and may answer in place of the others.
+    """
     packet, passed, _, _ = socket.recv_fds(
-        connection, HEAD.size + PACKET, 2, socket.MSG_CMSG_CLOEXEC
+        connection, HEAD.size + PACKET, MOST_PASSED, socket.MSG_CMSG_CLOEXEC
     )
     try:
         if not packet:
             raise OSError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
-        number, length = HEAD.unpack_from(packet)
+        number, length = HEAD.unpack_from(packet.ljust(HEAD.size, b"\xff"))
+        if length > LONGEST_ANSWER or len(passed) != (0 if number else passes):
+            raise OSError(errno.EPROTO, "it says what no helper does")
         content = bytearray(packet[HEAD.size :])
         while len(content) < length:
+            _wait(connection, until)
             if not (packet := connection.recv(PACKET)):
                 raise OSError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
             content += packet
@@ -173,7 +197,7 @@ class Privileged:
         except PermissionError as error:
             if not path.endswith("/dev/kmsg"):
                 raise
-            return self._helper("files", error).ask("kernel_log")[1][0]
+            return self._helper("files", error).ask("kernel_log", passes=1)[1][0]
 
     def kubelet(self, path: str) -> socket.socket:
         """A connection to the kubelet at a socket, which may be mounted only where a helper is."""
@@ -181,7 +205,8 @@ class Privileged:
             os.stat(path)  # says what is missing, also of a path that is too long for a socket
             return sockets.kubelet(path, KUBELET_WAIT)
         except (PermissionError, FileNotFoundError) as error:
-            return socket.socket(fileno=self._helper("sockets", error).ask("kubelet")[1][0])
+            passed = self._helper("sockets", error).ask("kubelet", passes=1)[1]
+            return socket.socket(fileno=passed[0])
 
     def client(self, path: Path) -> socket.socket:
         """A socket for datagrams from any user, in a folder that may be root's."""
@@ -190,7 +215,8 @@ class Privileged:
         except OSError:
             if os.access(path.parent, os.W_OK) or not self._is_there("sockets"):
                 raise
-            return socket.socket(fileno=self._helpers["sockets"].ask("client")[1][0])
+            passed = self._helpers["sockets"].ask("client", passes=1)[1]
+            return socket.socket(fileno=passed[0])
 
     def in_network(self, pid: str, family: int) -> tuple[socket.socket, socket.socket]:
         """Sockets in the network of a process, for TCP and to ask the kernel about it.
@@ -200,7 +226,8 @@ class Privileged:
         try:
             return sockets.in_network(f"{self.rootfs}/proc/{pid}/ns/net", family)
         except PermissionError as error:
-            made = self._helper("network", error).ask("in_network", pid, str(int(family)))[1]
+            network = self._helper("network", error)
+            _, made = network.ask("in_network", pid, str(int(family)), passes=2)
             connection, kernel = (socket.socket(fileno=one) for one in made)
             return connection, kernel
 
@@ -210,11 +237,16 @@ class Privileged:
         return {name: float(self._helpers[name].ask("cost")[0]) for name in there}
 
     def _is_there(self, name: str) -> bool:
-        """Whether there has been such a helper; where there was, it is missed when it ends."""
+        """Whether there has been such a helper; where there was, it is missed when it ends.
+
+        Raises ``OSError`` where the folder may not be looked into.
+        """
         if name not in self._helpers and self._folder:
-            path = f"{self._folder}/{name}.sock"
-            if os.path.exists(path):
-                self._helpers[name] = Helper(path)
+            # Under systemd, each has a folder of its own, which goes when it ends.
+            for path in (f"{self._folder}/{name}.sock", f"{self._folder}/{name}/{name}.sock"):
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                    os.stat(path)
+                    self._helpers[name] = Helper(path)
         return name in self._helpers
 
     def _helper(self, name: str, error: OSError) -> Helper:

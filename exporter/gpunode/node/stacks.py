@@ -35,6 +35,10 @@ OF_STACK = re.compile(r"^\[<[0-9a-fx]*>\] ([\w.]{1,64})\+0x", re.MULTILINE)
 """A line of /proc/PID/stack, which only root may read."""
 
 
+MAIN = "MainThread"
+"""How Python names the main thread."""
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """A call in Python: its function, the path of its file, and a line, 0 if it is not known."""
@@ -106,12 +110,21 @@ def parse(text: str) -> list[ThreadStack]:
     return [
         ThreadStack(
             said.os_thread_id or 0,
-            printable(said.thread_name or "", NAME),
+            printable(said.thread_name or _main(said), NAME),
             frames=frames_of((one.name, one.filename, one.line) for one in said.frames),
             holds_gil=said.owns_gil,
         )
         for said in SAID.validate_json(text)
     ]
+
+
+def _main(said: ThreadSaid) -> str:
+    """The name of the main thread, where py-spy cannot tell: it alone begins with a module.
+
+    Before 3.11, Python does not keep the numbers that the kernel has for threads.
+    """
+    outermost = said.frames[-1].name if said.frames else ""
+    return MAIN if said.os_thread_id is None and outermost == "<module>" else ""
 
 
 def frames_of(found: Iterable[tuple[str, str, int | None]]) -> tuple[Frame, ...]:
@@ -165,6 +178,10 @@ def _on_node(
     found = [one for one in found if one.frames or one.thread == pid]
     if all(one.thread in threads for one in found):
         return found
+    if [one.name for one in found if not one.thread].count(MAIN) == 1:
+        nameless = next(one for one in found if not one.thread and one.name == MAIN)
+        others = _on_node(pid, threads, [one for one in found if one is not nameless], read_text)
+        return [replace(nameless, thread=pid), *others]
     numbers: dict[int, int] = {}
     for thread in sorted(threads)[:MOST_NUMBERS]:
         try:

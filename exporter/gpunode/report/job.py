@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from gpunode.report.history import HOUR, RULE_INTERVAL, Amounts
 from gpunode.report.prometheus import Labels, Prometheus, quoted
 from gpunode.report.runs import ENDED_AFTER, SLURM, JobName, Run, exact, runs, windows
 from gpunode.report.words import Unit, written
+from gpunode.verdict.causes import CAUSES as ALL_CAUSES
+from gpunode.verdict.causes.communication import STRAGGLER
 
 GPU = "cluster, instance, gpu, uuid"
 MOST_WINDOWS = 60
@@ -23,6 +26,12 @@ EARLIER = 14 * 24 * HOUR
 MOST_EARLIER = 5
 SHAPE = 7 * 24 * HOUR
 """Seconds up to the end of a run in which other jobs of its shape are looked for."""
+
+BEHIND = 0.1
+"""From how much less than the others a GPU waits, it is the one for which they wait."""
+
+OWN = 0.25
+"""Share of the time in which it is waited for from which on a verdict of its own explains that."""
 
 AT_ITS_END = 900
 """Seconds: how far back versions are looked for: rules record those of nodes every four minutes."""
@@ -80,6 +89,16 @@ BLOCKED = RunQuery(
 )
 STALLED = RunQuery("max(max_over_time(job:gpunode_stalled:seconds{JOB}[WINDOW]))")
 LOST_SINCE = RunQuery("max(last_over_time(job:gpunode_gpu_lost:since{JOB}[WINDOW]))")
+STATES_NOW = RunQuery("sum by (state) (job:gpunode_gpu_seconds:rate5m{JOB})")
+"""GPUs by state, in the mean of five minutes."""
+
+CAUSES_NOW = RunQuery("sum by (cause) (job:gpunode_gpu_bottleneck:count{JOB})")
+STALLED_NOW = RunQuery("max(job:gpunode_stalled:seconds{JOB})")
+AWAITED_NOW = RunQuery("max by (instance, gpu, rank, reason) (gpu:gpunode_rank:awaited{JOB})")
+STATES_OF_GPU = RunQuery(
+    "max by (state) (avg_over_time(gpu:gpunode_gpu_seconds:rate5m{NODES}[WINDOW]) "
+    "and on (" + GPU + ") last_over_time(gpu:gpunode_job:member{JOB}[WINDOW]))"
+)
 ALERTS = RunQuery(
     'max by (alertname, severity) (count_over_time(ALERTS{alertstate="firing",JOB}[WINDOW]))'
 )
@@ -120,14 +139,19 @@ def _waited(resource: str) -> tuple[Measured, Measured]:
         Measured(
             f"share of the time in which the job waited for {what}:",
             "share",
-            _of_job(f"rate(gpunode_job_{metric}{selected})"),
+            _of_job(_part(f"gpunode_job_{metric}{selected}")),
         ),
         Measured(
             f"share of the time in which its node waited for {what}, at most:",
             "share",
-            RunQuery(f"max(rate(gpunode_{metric}{selected}))"),
+            RunQuery(f"max({_part(f'gpunode_{metric}{selected}')})"),
         ),
     )
+
+
+def _part(seconds: str) -> str:
+    """A share of the time, no more than all of it: two scrapes are seldom as far apart as reads."""
+    return f"clamp_max(rate({seconds}), 1)"
 
 
 def _each(seconds: str, requests: str) -> RunQuery:
@@ -147,7 +171,7 @@ MEASURED: dict[str, tuple[Measured, ...]] = {
         Measured(
             "busiest thread of the loader, as a share of a CPU:",
             "share",
-            _of_job(_mean("gpunode_job_loader_thread_ratio")),
+            _of_job(f"clamp_max({_mean('gpunode_job_loader_thread_ratio')}, 1)"),
         ),
         *_waited("cpu"),
     ),
@@ -156,7 +180,7 @@ MEASURED: dict[str, tuple[Measured, ...]] = {
         Measured(
             "share of the time in which the busiest disk of its nodes worked:",
             "share",
-            RunQuery("max(rate(gpunode_disk_busy_seconds_total{NODES}[WINDOW]))"),
+            RunQuery(f"max({_part('gpunode_disk_busy_seconds_total{NODES}[WINDOW]')})"),
         ),
         Measured(
             "time of a request to NFS:",
@@ -235,6 +259,25 @@ class JobGpu(NamedTuple):
         return f"GPU {self.gpu} of {self.instance}{rank}"
 
 
+@dataclass(frozen=True, slots=True)
+class LateGpu:
+    """The GPU for which the others waited most while they waited for a slower one."""
+
+    place: JobGpu
+    reason: str
+    """What its process did; empty if no node told."""
+
+    waits: float | None
+    others_wait: float | None
+    """For which share of the time it waited itself, and the others in the middle."""
+
+    cause: str
+    """What its own verdict names most, if that is not to wait."""
+
+    states: Amounts
+    """Shares of its time."""
+
+
 class Fired(NamedTuple):
     """An alert about a job, or about a part that it uses."""
 
@@ -290,6 +333,19 @@ class RunPast:
     """The share of its time for which each GPU waited for others."""
 
     stalled: float | None = None
+    late: LateGpu | None = None
+    states_now: Amounts = field(default_factory=dict)
+    """GPUs by state, in the last five minutes."""
+
+    causes_now: Amounts = field(default_factory=dict)
+    """GPUs by cause, in the latest verdicts."""
+
+    stalled_now: float | None = None
+    """For how many seconds it has stood still."""
+
+    awaited_now: list[tuple[JobGpu, str]] = field(default_factory=list)
+    """The GPUs for which others wait, and the reasons."""
+
     lost_since: float | None = None
     alerts: dict[Fired, list[int]] = field(default_factory=dict)
     """The ends of the windows in which each alert fired."""
@@ -317,6 +373,8 @@ def ask(server: Prometheus, run: Run, earlier: list[Run]) -> RunPast:
     asking.size()
     asking.time()
     asking.where()
+    asking.now()
+    asking.late()
     asking.alerts()
     asking.facts()
     past.versions = _versions(server, run.job, run.end, asking.nodes)
@@ -382,6 +440,49 @@ class _Asking:
         lately = LOST_SINCE.of(self.run.job, 2 * self.past.length)
         past.lost_since = _one(self.server.at(lately, self.run.end))
 
+    def now(self) -> None:
+        """What the job is like at its end, which the mean of a long run hides."""
+        past = self.past
+        past.states_now = _by(self._at_end(STATES_NOW), "state")
+        past.causes_now = _by(self._at_end(CAUSES_NOW), "cause")
+        past.stalled_now = _one(self._at_end(STALLED_NOW))
+        past.awaited_now = sorted(
+            (_place(labels), labels.get("reason", "")) for labels, _ in self._at_end(AWAITED_NOW)
+        )
+
+    def _at_end(self, query: RunQuery) -> Iterator[tuple[Labels, float]]:
+        return self.server.at(query.of(self.run.job, 0, self.nodes), self.run.end)
+
+    def late(self) -> None:
+        """The GPU that was waited for, and what its own time went to meanwhile."""
+        past = self.past
+        named = [at for at, causes in past.causes.items() if causes.get(STRAGGLER.name)]
+        awaited = max(past.awaited, key=lambda one: past.awaited[one], default=None)
+        place, reason = awaited or (_least_blocked(past.blocked), "")
+        if not named or place is None:
+            return
+        start, end = past.begin(min(named)), max(named)
+        causes = {
+            cause: (hours, on)
+            for cause, places in past.places.items()
+            for on, hours in places.items()
+            if on[:2] == place[:2] and cause in ALL_CAUSES and not ALL_CAUSES[cause].waits_for_peers
+            if hours * HOUR >= OWN * (end - start)
+        }
+        cause = max(causes, key=lambda name: causes[name][0], default="")
+        known = {on[:2]: share for on, share in past.blocked.items()}
+        others = [share for on, share in known.items() if on != place[:2]]
+        gpu = f'cluster="{quoted(self.run.job.cluster)}",instance="{quoted(place.instance)}"'
+        asked = STATES_OF_GPU.of(self.run.job, end - start, f'{gpu},gpu="{quoted(place.gpu)}"')
+        past.late = LateGpu(
+            place if place.rank or not cause else causes[cause][1],
+            reason,
+            known.get(place[:2]),
+            statistics.median(others) if others else None,
+            cause,
+            _by(self.server.at(asked, end), "state"),
+        )
+
     def alerts(self) -> None:
         for query in (ALERTS, ALERTS_OF_PARTS):
             for labels, at, _ in self._windows(query):
@@ -404,6 +505,15 @@ class _Asking:
                 if value is not None:
                     said = f"{measured.says} {written(value, measured.unit)}"
                     self.past.facts.setdefault(cause, []).append(said)
+
+
+def _least_blocked(shares: dict[JobGpu, float]) -> JobGpu | None:
+    """The GPU that waited clearly less than the others; None if none did."""
+    place = min(shares, key=lambda one: shares[one], default=None)
+    others = [share for one, share in shares.items() if one != place]
+    if place is None or not others:
+        return None
+    return place if statistics.median(others) - shares[place] >= BEHIND else None
 
 
 def selecting(cluster: str, nodes: frozenset[str]) -> str:

@@ -17,9 +17,10 @@ from gpunode import __version__
 from gpunode.export import palette
 from gpunode.report import charts
 from gpunode.report.charts import Chart, ChartPart
-from gpunode.report.document import Report, ReportSection, Table, Value
+from gpunode.report.document import Report, ReportSection, Table, TableColumn, Value
 from gpunode.report.sections.outlook import WEEKDAYS
-from gpunode.report.words import written
+from gpunode.report.words import hourly, written
+from gpunode.text import json_for_terminal
 
 FORMULAS = ("=", "+", "-", "@")
 
@@ -40,8 +41,11 @@ def html(report: Report) -> str:
         lstrip_blocks=True,
     )
     environment.filters["written"] = written
+    environment.filters["hourly"] = hourly
     environment.filters["said"] = _said
+    environment.filters["unit"] = _unit
     environment.filters["breakable"] = _breakable
+    environment.filters["code"] = _code
     drawn = {
         section.name: DRAWN[section.name](section)
         for section in report.sections
@@ -60,8 +64,27 @@ def _said(table: Table) -> tuple[str, ...]:
     return tuple(name for name in SAID if name in names) if "remedy" in names else ()
 
 
+def _unit(column: TableColumn) -> str:
+    """The unit below a column's title, where neither the title nor the figures have it."""
+    shown = column.unit in ("GPU hours", "kWh") and column.unit not in column.title
+    return column.unit if shown else ""
+
+
+def _code(text: str, within: Callable[[str], Markup] = escape) -> Markup:
+    """A text with what is between backticks as code."""
+    parts = re.split(r"`([^`\n]+)`", text)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(within(part)) if at % 2 else within(part)
+        for at, part in enumerate(parts)
+    )
+
+
 def _breakable(text: str) -> Markup:
     """A text whose longest words may break, where they have a sign or else after a length."""
+    return _code(text, _broken)
+
+
+def _broken(text: str) -> Markup:
     parts = []
     for word in text.split(" "):
         if len(word) > LONGEST_WORD:
@@ -78,7 +101,7 @@ def _breakable(text: str) -> Markup:
 
 def as_json(report: Report) -> str:
     """The report as JSON."""
-    return json.dumps(asdict(report), indent=1, ensure_ascii=False) + "\n"
+    return json_for_terminal(json.dumps(asdict(report), indent=1, ensure_ascii=False)) + "\n"
 
 
 def as_csv(report: Report) -> str:
@@ -195,10 +218,10 @@ def _idle(section: ReportSection) -> list[Chart]:
 
 TRAINING = {
     "useful": ("useful", palette.STATES["compute"]),
-    "goodput": ("goodput", palette.STATES["communication"]),
-    "mfu": ("MFU", palette.STATES["blocked"]),
+    "goodput": ("goodput", "var(--plain)"),
+    "mfu": ("MFU", "var(--ink)"),
 }
-"""The lines of the weeks of training by their column."""
+"""The lines of the weeks of training by their column; what is no state has no state's colour."""
 
 
 def _training(section: ReportSection) -> list[Chart]:
@@ -220,7 +243,7 @@ def _energy(section: ReportSection) -> list[Chart]:
     if not any(values):
         return []
     part = ChartPart("kWh for a useful GPU hour", "var(--plain)", values)
-    title = "Energy for a useful GPU hour by week"
+    title = "Energy for a useful GPU hour by week, in kWh"
     says = "The table below has the figures."
     return [charts.lines(title, says, _texts(weeks, "week"), [part], "kWh")]
 
@@ -242,7 +265,7 @@ def _demand(section: ReportSection) -> list[Chart]:
     }
     drawn = [
         charts.heat(
-            "Share of the GPUs that was held, by hour of the week",
+            "Share of the GPUs that was held, by hour of the week in UTC: the darker, the more",
             "The darker a cell, the more of the GPUs were held in that hour, in UTC.",
             WEEKDAYS,
             [f"{hour:02}" for hour in range(24)],

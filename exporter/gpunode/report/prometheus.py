@@ -173,7 +173,7 @@ class Prometheus:
         try:
             answer: QueryResponse = patiently(self._once, path, form)
         except Busy as error:
-            raise UsageError(f"{self.url}: {error}") from error
+            raise UsageError(f"{self.url} (prometheus.url): {error}") from error
         for warning in {escaped(text, LONGEST_LINE) for text in answer.warnings} - self.warnings:
             log.warning("%s warns: %s", self.url, warning)
             self.warnings.add(warning)

@@ -7,6 +7,7 @@ in which its cluster is not.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -35,8 +36,9 @@ put elsewhere, or starts again, goes on."""
 LATELY = 180
 """Seconds within which a job is seen that still runs: a scrape, a rule and some patience."""
 
-MOST_NAMED = 5
+MOST_NAMED = 10
 LONGEST_NAME = 80
+JUST_BEGUN = "began less than a minute ago; nothing is recorded yet; ask again in a minute"
 BY_NAME = "cluster, owner_namespace, workload"
 
 
@@ -100,9 +102,12 @@ def find(server: Prometheus, name: str, cluster: str | None, start: int, end: in
     within |= {"cluster": cluster} if cluster is not None else {}
     window = f"[{end - start}s]"
 
-    def jobs(series: str, label: str, text: str) -> set[JobName]:
-        labels = ",".join(f'{on}="{quoted(of)}"' for on, of in ({label: text} | within).items())
-        asked = f"group by ({BY_NAME}) (last_over_time({series}{{{labels}}}{window}))"
+    def jobs(
+        series: str, label: str, text: str, more: str = "", over: str = window
+    ) -> set[JobName]:
+        exact = [f'{on}="{quoted(of)}"' for on, of in ({label: text} | within).items()]
+        labels = ",".join(filter(None, (*exact, more)))
+        asked = f"group by ({BY_NAME}) (last_over_time({series}{{{labels}}}{over}))"
         return {_name(labels) for labels, _ in server.at(asked, end)}
 
     found = jobs(OF_JOBS, "workload", rest)
@@ -112,20 +117,48 @@ def find(server: Prometheus, name: str, cluster: str | None, start: int, end: in
         return found.pop()
     if found:
         raise UsageError(f"{name}: is the name of {len(found)} jobs: {_listed(sorted(found))}")
-    if of_user := jobs(OF_JOBS, "user", rest):
-        listed = _listed(sorted(of_user, reverse=True))
-        raise UsageError(f"{name}: is a user, of {counted(len(of_user), 'job')}: {listed}")
+    user, at, node = rest.partition("@")
+    if of_user := jobs(OF_JOBS, "user", user):
+        on = f'instance=~"{quoted(re.escape(node))}(:[0-9]+)?"' if at else ""
+        there = of_user & jobs(OF_PODS, "user", user, on) if at else set()
+        listed = sorted(there or of_user, reverse=True)
+        if len(listed) == 1 and (there or not at):
+            return listed[0]
+        where = f" on {printable(node, LONGEST_NAME)}" if there else ""
+        raise UsageError(
+            f"{printable(user, LONGEST_NAME)}: is a user, of {counted(len(listed), 'job')}{where}: "
+            f"{_listed(listed)}"
+        )
+    shown = printable(name, LONGEST_NAME)
+    for one in (rest, f"{SLURM}{rest}"):
+        if jobs(OF_PODS, "workload", one, over=f"[{LATELY}s] offset {LATELY}s"):
+            raise UsageError(f"{shown}: holds a GPU, of whose time nothing is recorded ({OF_JOBS})")
+        if jobs(OF_PODS, "workload", one, over=f"[{LATELY}s]"):
+            raise UsageError(f"{shown}: {JUST_BEGUN}")
     known = _known(server, window, end)
     during = f"from {clock(start)} to {clock(end)} UTC"
     if not known:
         raise UsageError(
             f"{server.url}: has no job {during}; does it evaluate gpunode's recording rules?"
         )
-    near = _near(name, known)
-    like = f"names like it: {_listed(near)}" if near else f"no name of {len(known)} is like it"
+    clusters = sorted({printable(job.cluster, LONGEST_NAME) for job in known})
+    if cluster is not None and printable(cluster, LONGEST_NAME) not in clusters:
+        there_is = f"there {'is' if len(clusters) == 1 else 'are'} {', '.join(clusters)}"
+        raise UsageError(f"no cluster {printable(cluster, LONGEST_NAME)}; {there_is}")
+    asked = (rest, f"{SLURM}{rest}")
+    if any(job.workload in asked and within.items() <= job._asdict().items() for job in known):
+        raise UsageError(
+            f"{shown}: {server.url} has only hours of it, which `gpunode report` reads; this "
+            f"command reads {OF_JOBS}"
+        )
+    if near := _near(name, known):
+        like = f"names like it: {_listed(near)}"
+    elif len(known) <= MOST_NAMED:
+        like = f"there {'is' if len(known) == 1 else 'are'} {_listed(sorted(known))}"
+    else:
+        like = f"no name of {len(known)} is like it"
     raise UsageError(
-        f"{printable(name, LONGEST_NAME)}: held no GPU {during}, as far as is recorded; {like}; "
-        "--from looks further back"
+        f"{shown}: held no GPU {during}, as far as is recorded; {like}; --from looks further back"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -18,6 +19,9 @@ WORDS = ("evidence", "remedy")
 
 COLOURS = {**palette.STATES, **palette.CAUSES}
 
+
+WIDEST = 2000
+"""Characters of a line in a file."""
 
 THIN = "\u202f"
 """What is between a figure and %: a terminal may lack it, and a line would break there."""
@@ -60,7 +64,16 @@ def _section(section: ReportSection, console: Console) -> None:
         elif any(column.name in WORDS for column in table.columns):
             _paragraphs(table, console)
         else:
-            console.print(Padding(_grid(table), (0, 0, 0, 2), expand=False))
+            _wide(Padding(_grid(table), (0, 0, 0, 2), expand=False), console)
+
+
+def _wide(grid: Padding, console: Console) -> None:
+    """Print a table; into a file or pipe, which has no width, no cell is cut or broken."""
+    if console.is_terminal:
+        console.print(grid)
+        return
+    needs = Measurement.get(console, console.options.update(max_width=WIDEST), grid).maximum
+    Console(file=console.file, width=max(needs, console.width)).print(grid)
 
 
 def _grid(table: Table) -> RichTable:

@@ -11,13 +11,16 @@ from gpunode.report.billing import Billing
 from gpunode.report.document import TableColumn, Value
 from gpunode.report.history import DAY, NOT_USED, USEFUL, Amounts, JobKey, JobPast, NodeKey, Past
 from gpunode.report.sacct import SlurmJob
-from gpunode.report.words import clock, counted, number
+from gpunode.report.words import clock, counted, hourly, number
 from gpunode.text import printable
 
 LONGEST_NAME = 80
 WEEK = 7 * DAY
 LEAST_HELD = 24.0
 """GPU hours from which on a job is worth naming."""
+
+COMPARABLE = 0.5
+"""Share of the hours of the period before of which there must be data to compare with it."""
 
 TOP = 10
 MOST_ROWS = 50
@@ -119,6 +122,10 @@ class PeriodView:
             return self.billing.price
         return ratio(sum(hours * price for hours, price in known), sum(hours for hours, _ in known))
 
+    def several_prices(self) -> bool:
+        """Whether a GPU hour costs more on one model than on another."""
+        return len({self.billing.price_of(model) for model in self.past.models} - {None}) > 1
+
     def unpriced(self) -> list[str]:
         """Models of GPUs for which the file has no price."""
         if self.price is None:
@@ -158,13 +165,32 @@ class PeriodView:
         """An amount in the currency of the site."""
         return f"{self.billing.currency} {number(amount)}".strip()
 
+    def hourly(self, price: float) -> str:
+        """The price of a GPU hour in the currency of the site."""
+        return f"{self.billing.currency} {hourly(price)}".strip()
+
     def team(self, job: JobKey) -> str:
         """The team that pays for a job: its owner where no teams are given; empty for none."""
         if not self.billing.teams:
             return owner(job)
         return self.billing.team(job, self.accounts.get(job.workload, ""))
 
+    def whole_price(self) -> float | None:
+        """The price of all GPU hours, held or not; None without prices."""
+        return self.worth(self.total) if self.price is not None else None
+
+    def hours_before(self) -> int:
+        """The hours of the period before of which any cluster has data."""
+        return len({at for own in self.before.clusters.values() for at in own})
+
+    def comparable(self) -> bool:
+        """Whether so much is known of the period before that its shares stand for it."""
+        return self.hours_before() >= COMPARABLE * self.before.period.hours
+
     def useful_change(self) -> float | None:
+        """How much the useful share of what was held gained, if there is enough to compare."""
+        if not self.comparable():
+            return None
         before = totals(self.before)
         now, then = (ratio(useful(one), held(one)) for one in (self.total, before))
         return now - then if now is not None and then is not None else None

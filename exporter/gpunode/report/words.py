@@ -75,6 +75,11 @@ def number(value: float) -> str:
     return f"{value:,.1f}" if abs(value) >= 10 else f"{value:,.2f}"
 
 
+def hourly(price: float) -> str:
+    """The price of a GPU hour, to the cent, or to four digits if that is less than 1."""
+    return f"{price:.2f}" if price >= 1 else f"{price:.4g}"
+
+
 def counted(count: float, what: str) -> str:
     """So many of something."""
     return f"{number(count)} {what}" if count == 1 else f"{number(count)} {what}s"
@@ -89,7 +94,7 @@ def written(value: float | str | None, unit: Unit) -> str:
     if unit == "share":
         return f"{value:.1%}".replace("%", "\u202f%")
     if unit == "points":
-        return f"{value * 100:+.1f}"
+        return f"{round(value * 100, 1) or 0.0:+.1f}"  # no -0.0
     if unit == "count" or (unit == "GPUs" and abs(value) >= 10):
         return f"{value:,.0f}"
     if unit == "times":

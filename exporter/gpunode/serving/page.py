@@ -50,7 +50,9 @@ LARGEST = 1e15
 LINE = re.compile(
     r"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?P<labels>[^\n]*)\})? +(?P<value>\S+)(?: +-?\d+)?"
 )
-LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+LABEL = re.compile(r'(?<![a-zA-Z0-9_])([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+"""A name is not looked for within a name: that would take square time where there is no label."""
+
 ESCAPED = re.compile(r"\\(.)")
 
 

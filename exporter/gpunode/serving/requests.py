@@ -251,6 +251,9 @@ class Found:
     starting: set[Holder] = field(default_factory=set)
     """Processes for which nobody answers, though it could be seen who listens."""
 
+    answering: float = 0.0
+    """Seconds that engines took to answer."""
+
 
 @dataclass(slots=True)
 class Server:
@@ -348,7 +351,7 @@ class ServingEngines:
         }
         self._servers: dict[Key, Server] = {}
         self._asked: set[Key] = set()
-        self._answers: SimpleQueue[tuple[Key, Found, float]] = SimpleQueue()
+        self._answers: SimpleQueue[tuple[Key, Found]] = SimpleQueue()
         self._known: dict[Key, Holder] = {}
         self._known_before: dict[Key, Holder] = {}
         self._lock = Lock()  # for these two
@@ -363,8 +366,8 @@ class ServingEngines:
             return Reading(())
         now = self.node.clock.monotonic()
         left_out = self._list(now)
-        for key, found, took in self._ask(now):
-            self._take(key, found, took, now)
+        for key, found in self._ask(now):
+            self._take(key, found, now)
         for key in self._asked & self._servers.keys():
             if now > self._servers[key].good_until:
                 self._silent(self._servers[key])
@@ -403,7 +406,7 @@ class ServingEngines:
             known = self._known_before.get(key)
             return self._known.setdefault(key, known or Holder(self.node, pid, stat))
 
-    def _ask(self, now: float) -> Iterator[tuple[Key, Found, float]]:
+    def _ask(self, now: float) -> Iterator[tuple[Key, Found]]:
         """What is found of the servers that are due, as it comes, and of those asked before."""
         clock, servers = self.node.clock, self._servers
         due = [key for key in servers if key not in self._asked and now >= servers[key].due]
@@ -431,11 +434,11 @@ class ServingEngines:
 
     def _look(self, key: Key, server: Server, now: float) -> None:
         """Look at a server in a thread of its own, and queue what is found."""
-        begin, found = self.node.clock.monotonic(), Found()
+        found = Found()
         try:
             self._find(server, found, now)
         finally:
-            self._answers.put((key, found, self.node.clock.monotonic() - begin))
+            self._answers.put((key, found))
 
     def _find(self, server: Server, found: Found, now: float) -> None:
         """Ask who answered before, and look for who answers for the others."""
@@ -459,6 +462,21 @@ class ServingEngines:
                 found.starting.add(holder)
             else:
                 found.reasons[holder] = server.found.reasons.get(holder, "garbled")
+        self._join_ranks(found)
+
+    def _join_ranks(self, found: Found) -> None:
+        """Let the one of a group of ranks that answers speak for those that do not.
+
+        MPI and torchrun start the ranks of a server beside each other. Where several servers answer
+        that one program has started, it is not known whose rank one is, but not that it starts.
+        """
+        answering = {*found.answers_for.values()}
+        ranks = [holder for holder in found.starting if answering and holder.peers()]
+        for holder in ranks:
+            found.starting.discard(holder)
+            if len(answering) == 1:
+                found.reasons.pop(holder, None)
+                (found.answers_for[holder],) = answering
 
     def _hunt(
         self,
@@ -491,11 +509,13 @@ class ServingEngines:
                     found.answers_for[holder] = target
                     found.reasons.pop(holder, None)
                     return
-                why.add(said)
+                # What else a launcher started says nothing of an engine that is loading.
+                if process in line or relatives.is_engine(process):
+                    why.add(said)
         told = next((reason for reason in REASONS if reason in why), "")
         if told:
             found.reasons[holder] = told
-        if not why - {"loading"}:
+        if not why - {"loading", "silent"}:
             found.starting.add(holder)
 
     def _try(
@@ -513,11 +533,15 @@ class ServingEngines:
                 why = self._get(target, found)
                 if why in DEAF:
                     server.deaf[target] = now + LONGEST_PAUSE, why
+                elif why == "silent" and target not in server.targets.values():
+                    # Where ranks meet, say, which waits for no HTTP.
+                    server.deaf[target] = now + HUNT_LAST, why
             asked[target] = why
         return asked[target]
 
     def _get(self, target: Target, found: Found) -> str:
         """Ask at an address. Empty if an engine answers, else why it does not."""
+        begin = self.node.clock.monotonic()
         try:
             page = self._scraped(target, target.path)
             if page.status in MOVED:
@@ -533,6 +557,7 @@ class ServingEngines:
         told = parse(page.kept)
         if told is not None:
             found.pages[target] = told
+            found.answering += self.node.clock.monotonic() - begin
             return ""
         if page.status == LOADING:
             return "loading"
@@ -544,12 +569,12 @@ class ServingEngines:
             partial(self.node.scrape, process.pid, target.address, path, WANTED.keys())
         )
 
-    def _take(self, key: Key, found: Found, took: float, now: float) -> None:
+    def _take(self, key: Key, found: Found, now: float) -> None:
         """Take what was found of a server."""
         server = self._servers.get(key)
         if server is None:
             return  # it has ended
-        pause = min(LONGEST_PAUSE, GENTLY * took)
+        pause = min(LONGEST_PAUSE, GENTLY * found.answering)
         silent = bool(found.silent) and not found.pages
         server.silence = min(LONGEST_PAUSE, 2 * server.silence or SILENCE) if silent else 0.0
         if silent:

@@ -6,7 +6,7 @@ The node page, ``gpunode top`` and the demo show it; ``export/web/node.py`` give
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpunode.gpu.activity import GpuActivity, WindowDetail
 from gpunode.gpu.health import INFO
@@ -20,7 +20,7 @@ from gpunode.verdict.causes import CAUSES, NONE
 from gpunode.verdict.causes.cause import BOUND, Cause
 from gpunode.verdict.causes.communication import STALLED_COLLECTIVE
 from gpunode.verdict.facts import At
-from gpunode.verdict.reasons import REASONS, Reason
+from gpunode.verdict.reasons import COMPUTING, REASONS, Reason
 from gpunode.verdict.shortages import Fault, NodeFigure, Shortage
 from gpunode.verdict.source import Judged, Judgement
 
@@ -225,6 +225,13 @@ class Known:
             return IDLE_IN_A_HANG
         return WITHOUT_LOSS.get(most, NONE.advice)
 
+    def slowed(self, at: At) -> Judgement | None:
+        """The verdict on a GPU that takes longer than its peers, where it says what slows it."""
+        verdict = self.judged.get(at)
+        if self.late.get(at) is COMPUTING and verdict and _cause(verdict).slows_its_gpu:
+            return verdict
+        return None
+
     def hangs(self, at: At) -> bool:
         """Whether a GPU spins for GPUs of this node."""
         return bool(self.waits_for(at)) and _cause(self.judged[at]).waits_for_peers
@@ -388,7 +395,7 @@ def _urgency(known: Known, at: At, advice: Advice) -> Urgency:
 def _does(known: Known, at: At, advice: Advice) -> str:
     """What a GPU does, by whom it waits for and who waits for it if anybody does."""
     if at in known.late:
-        return f"waited for: {known.late[at].meaning}"
+        return f"waited for: {advice.does if known.slowed(at) else known.late[at].meaning}"
     if known.hangs(at):
         verb = "hanging: waits" if advice.urgency == "now" else "waiting"
         return f"{verb} for {counted(known.called(known.waits_for(at)))}"
@@ -399,8 +406,16 @@ def _remedy(known: Known, at: At, advice: Advice) -> str:
     """What to do about a GPU; about the one that is waited for, where that is known."""
     late = (at,) if at in known.late else known.waits_for(at) if known.hangs(at) else ()
     if late:
-        return _with_pid(known.late[late[0]].advice.remedy, known.pids(late))
+        return _with_pid(_of_late(known, late[0]).remedy, known.pids(late))
     return _with_pid(advice.remedy, known.pids([at]))
+
+
+def _of_late(known: Known, late: At) -> Advice:
+    """What to do about a GPU that others wait for, with what is told after its name."""
+    if verdict := known.slowed(late):
+        own = _cause(verdict).advice
+        return replace(own, does=f"which is {own.does}")
+    return known.late[late].advice
 
 
 def _labels(found: Collection[At]) -> dict[At, str]:
@@ -482,7 +497,8 @@ def _waits(known: Known) -> Iterator[Finding]:
         if known.hangs(at):
             groups.setdefault(known.waits_for(at), []).append(at)
     for late, members in groups.items():
-        advice = known.late[late[0]].advice
+        advice = _of_late(known, late[0])
+        slowed = known.slowed(late[0])
         stalled = any(_cause(known.judged[at]) is STALLED_COLLECTIVE for at in members)
         hangs = stalled and advice.urgency != "note"
         one = len(members) == 1
@@ -497,7 +513,7 @@ def _waits(known: Known) -> Iterator[Finding]:
             remedy=_with_pid(advice.remedy, known.pids(late)),
             gain=_gain(known, members),
             detail=". ".join(one.where for one in known.judged[members[0]].waits_for if one.where),
-            evidence=known.judged[members[0]].evidence,
+            evidence=(*known.judged[members[0]].evidence, *(slowed.evidence if slowed else ())),
             gpus=(*awaited, *waiting),
         )
 
@@ -543,10 +559,11 @@ def _of_node(shortage: Shortage, known: Known) -> Iterator[Finding]:
             remedy=fault.remedy,
             gpus=(labels[at],) if (at := (fault.gpu, fault.uuid)) in labels else (),
         )
+    told = {_cause(verdict).name for verdict in known.judged.values()}
     short = [
         figure
         for figure in shortage.figures
-        if figure.short and (in_use or figure.column not in STARVING)
+        if figure.short and (in_use or figure.column not in STARVING) and figure.cause not in told
     ]
     if short:
         yield Finding(

@@ -45,9 +45,13 @@ LOOKED = Metric(
 )
 
 
+Held = tuple[At, tuple[tuple[int, float], ...]]
+"""A GPU with the numbers and starts of its processes: the next job on it is another."""
+
+
 @dataclass(slots=True)
 class Stall:
-    """For whom GPUs wait, since when (monotonic), and how often that was looked at."""
+    """A time for which GPUs wait: since when (monotonic), and how often that was looked at."""
 
     began: float
     seen: float
@@ -65,7 +69,10 @@ class Looking:
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
         self.enabled, self.code = settings.stacks.look, settings.stacks.code
-        self._stalls: dict[tuple[At, ...], Stall] = {}
+        self._stalls: dict[tuple[Held, ...], Stall] = {}
+        self._waiting: dict[Held, tuple[float, float]] = {}
+        """Since when a GPU that waits does, for the same processes, and when that was last seen."""
+
         self._results = dict.fromkeys(RESULTS, 0)
 
     def read(self, readings: Readings) -> Reading:
@@ -74,24 +81,38 @@ class Looking:
         judged = [one for found in readings.details(Judged) for one in found.detail.verdicts]
         owners = {one.place[:2]: one.detail for one in readings.details(OwnersDetail)}
         groups = _groups(judged) if self.enabled else {}
-        for late in groups:
-            stall = self._stalls.setdefault(late, Stall(now, now))
+        for late, waiting in groups.items():
+            began = min([self._waits_since(_held(at, owners), now) for at in waiting])
+            of = tuple(_held(at, owners) for at in late or waiting)
+            stall = self._stalls.setdefault(of, Stall(began, now))
             stall.seen = now
-        self._stalls = {
-            late: stall for late, stall in self._stalls.items() if now - stall.seen <= FORGIVEN
-        }
-        for late, stall in self._stalls.items():
             due = LOOKS_AFTER[stall.looked : stall.looked + 1]
-            if late in groups and due and now - stall.began >= due[0]:
+            if due and now - stall.began >= due[0]:
                 stall.looked = sum(now - stall.began >= after for after in LOOKS_AFTER)
                 said = [
                     one for told in readings.details(SaidByClients) for one in told.detail.processes
                 ]
-                looks = self._look(late, groups[late], owners, readings.clock.time())
+                looks = self._look(late, waiting, owners, readings.clock.time())
                 stall.looks = tuple(_with_word(look, said) for look in looks)
+        self._forget(now)
         samples = (Sample(LOOKED, (result,), float(n)) for result, n in self._results.items())
         looks = (look for stall in self._stalls.values() for look in stall.looks)
         return Reading(tuple(samples), Looks(tuple(looks), self.code))
+
+    def _waits_since(self, waiting: Held, now: float) -> float:
+        """When a GPU began to wait, whomever for, with the processes that it has."""
+        began, _ = self._waiting.get(waiting, (now, now))
+        self._waiting[waiting] = began, now
+        return began
+
+    def _forget(self, now: float) -> None:
+        """Forget what is over."""
+        self._stalls = {
+            of: stall for of, stall in self._stalls.items() if now - stall.seen <= FORGIVEN
+        }
+        self._waiting = {
+            of: since for of, since in self._waiting.items() if now - since[1] <= FORGIVEN
+        }
 
     def _look(
         self, late: tuple[At, ...], waiting: list[At], owners: dict[At, OwnersDetail], time: float
@@ -153,6 +174,11 @@ def _groups(judged: Iterable[Judgement]) -> dict[tuple[At, ...], list[At]]:
             late = tuple(sorted(late.at for late in one.waits_for))
             found.setdefault(late, []).append((one.gpu, one.uuid))
     return found
+
+
+def _held(at: At, owners: dict[At, OwnersDetail]) -> Held:
+    processes = owners[at].processes if at in owners else ()
+    return at, tuple((process.pid, process.start) for process in processes)
 
 
 def _processes(gpus: Iterable[At], owners: dict[At, OwnersDetail]) -> Iterator[tuple[At, Started]]:

@@ -68,6 +68,9 @@ ADVISED = {
 }
 """What to do for what the driver advises, where it is not a reset."""
 
+STORAGE = "data_loading_storage"
+"""The verdict on GPUs that wait for a disk or a file server."""
+
 XID_REMEMBERED = 900
 """Seconds for which an XID counts."""
 
@@ -77,6 +80,7 @@ class NodeFigure:
     """One figure of the node; ``short`` if it is beyond its limit.
 
     ``of`` is what there is of it in all, where that is known; ``what`` names the part that has it.
+    ``cause`` is the verdict that tells the same of the GPUs that it harms.
     """
 
     column: Column
@@ -88,6 +92,7 @@ class NodeFigure:
     short: bool = False
     what: str = ""
     remedy: str = ""
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +141,17 @@ def _cores(facts: Facts) -> Iterator[NodeFigure]:
         yield NodeFigure("compute", "CPU cores that are always busy", busy, "number", cores)
 
 
-def _pressure(column: Column, resource: str, name: str, limit: float, remedy: str) -> Look:
+def _pressure(
+    column: Column, resource: str, name: str, limit: float, remedy: str, cause: str
+) -> Look:
     def look(facts: Facts) -> Iterator[NodeFigure]:
         share = facts.rate(pressure.WAITING, resource)
         if share is not None:
             short = share >= limit
             yield NodeFigure(
-                column, name, min(1.0, share), "ratio", 1.0, limit, short, remedy=remedy
+                *(column, name, min(1.0, share), "ratio", 1.0, limit, short),
+                remedy=remedy,
+                cause=cause,
             )
 
     return look
@@ -177,6 +186,7 @@ def _disks(facts: Facts) -> Iterator[NodeFigure]:
             busiest[0] >= DISK_BUSY,
             busiest[1],
             "See what reads or writes it (`iotop`). Cache the data, or move it to another disk.",
+            STORAGE,
         )
     moved = [rate for _, rate in _rates(facts, disk.BYTES)]
     if moved:
@@ -206,6 +216,7 @@ def _servers(facts: Facts) -> Iterator[NodeFigure]:
             slowest[0] >= REMOTE_LATENCY,
             slowest[1],
             "Call who runs the file server; larger files and caching on local disks ask it less.",
+            STORAGE,
         )
     moved = [rate for m in (nfs.BYTES, lustre.BYTES) for _, rate in _rates(facts, m)]
     if moved:
@@ -224,6 +235,7 @@ def _filesystems(facts: Facts) -> Iterator[NodeFigure]:
             SHM_FULL * size,
             used >= SHM_FULL * size,
             remedy="Remove what dead processes left in it.",
+            cause="shm",
         )
     taken = []
     for labels in facts.series(filesystem.SIZE):
@@ -309,6 +321,7 @@ LOOKS: tuple[Look, ...] = (
         "Time in which tasks wait for a CPU",
         CPU_PRESSURE,
         "Give the job more CPUs, or move the neighbour that takes them.",
+        "data_loading_cpu",
     ),
     _memory,
     _pressure(
@@ -317,6 +330,7 @@ LOOKS: tuple[Look, ...] = (
         "Time in which tasks wait for storage",
         IO_PRESSURE,
         "Look for the slow disk or file server below.",
+        STORAGE,
     ),
     _disks,
     _servers,

@@ -270,8 +270,9 @@ def _in_kernel(thread: ThreadStack) -> tuple[str, Reason, str] | None:
     if thread.state == "R":
         return None
     for function in (thread.waits_in, *thread.kernel):
+        name = function.partition(".")[0]  # GCC names its variants f.isra.0, f.constprop.0
         for pattern, words, reason in IN_KERNEL:
-            if function and pattern.fullmatch(function):
+            if name and pattern.fullmatch(name):
                 return words, reason, function
     return None
 

@@ -31,6 +31,13 @@ annotations:
 {{- end -}}
 {{- end -}}
 
+{{/* Non-empty where the pod has more of the node than Pod Security `restricted` allows: so do platforms,
+drivers, networks and volumes, whatever the profile. */}}
+{{- define "gpunode.beyondRestricted" -}}
+{{- $pod := (include (print .Template.BasePath "/daemonset.yaml") . | fromYaml).spec.template.spec -}}
+{{- regexFind `(?m)^ *(- )?((hostPath|hostPort|hostNetwork|hostPID):|privileged: true)` (toYaml $pod) -}}
+{{- end -}}
+
 {{/* What never changes between two versions: a DaemonSet's selector may not. */}}
 {{- define "gpunode.selector" -}}
 app.kubernetes.io/name: {{ include "gpunode.name" . | quote }}
@@ -64,7 +71,12 @@ over the selector's. */}}
 {{- end -}}
 
 {{- define "gpunode.imagePullSecrets" -}}
-{{- with concat (.Values.imagePullSecrets | default list) (dig "imagePullSecrets" list (.Values.global | default dict)) -}}
+{{- $secrets := list -}}
+{{- range concat (.Values.imagePullSecrets | default list) (dig "imagePullSecrets" list (.Values.global | default dict) | default list) -}}
+{{- /* Charts that share global values have some that take names alone. */ -}}
+{{- $secrets = append $secrets (kindIs "string" . | ternary (dict "name" .) .) -}}
+{{- end -}}
+{{- with $secrets -}}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end -}}
@@ -90,7 +102,9 @@ nodeAffinity:
 {{- with dig "imageRegistry" "" (.Values.global | default dict) -}}
 {{- $repository = printf "%s/%s" (trimSuffix "/" .) (regexReplaceAll "^[^/]+[.:][^/]*/" $repository "") -}}
 {{- end -}}
-{{- if .Values.image.digest -}}
+{{- /* The values of a release have the digest of its image, which is not that of a tag that a site names. */ -}}
+{{- $released := index .Chart.Annotations "artifacthub.io/images" | default "" -}}
+{{- if and .Values.image.digest (not (and .Values.image.tag (contains .Values.image.digest $released))) -}}
 {{ $repository }}@{{ .Values.image.digest }}
 {{- else -}}
 {{ $repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
@@ -114,8 +128,9 @@ yes
 {{- end -}}
 {{- end -}}
 
-{{/* Fails for a value that other charts have and this one does not, with the reason. */}}
+{{/* Fails for values that other charts have and this one does not, with the reason for each. */}}
 {{- define "gpunode.refuse" -}}
+{{- $refused := list -}}
 {{- range $name, $why := .Files.Get "files/refused.yaml" | fromYaml -}}
 {{- $at := $.Values -}}
 {{- range splitList "." $name -}}
@@ -123,9 +138,15 @@ yes
 {{- $at = get $at . -}}
 {{- end -}}
 {{- if and $at (not (kindIs "invalid" $at)) -}}
-{{- fail (printf "%s is not a value of this chart: %s" $name $why) -}}
+{{- $refused = append $refused (printf "%s is not a value of this chart: %s" $name $why) -}}
 {{- end -}}
 {{- end -}}
+{{- range .Values.extraEnv -}}
+{{- if hasPrefix "DCGM_EXPORTER_" (toString .name) -}}
+{{- $refused = append $refused (printf "extraEnv %s: this is no dcgm-exporter; docs/kubernetes.md has what replaces its settings" .name) -}}
+{{- end -}}
+{{- end -}}
+{{- with $refused -}}{{- fail (join "\n" .) -}}{{- end -}}
 {{- end -}}
 
 {{/* What the platform needs, in YAML; nothing for none. */}}
@@ -284,6 +305,25 @@ them. A dashboard also has them as keys of its colors, and asks for the job that
 {{- if dig "given" "" (.job | default dict) -}}
 {{- $given := include "gpunode.quoted" .job.given | toJson | trimPrefix `"` | trimSuffix `"` -}}
 {{- $text = $text | replace (printf `job=~\"%s\"` .job.default) (printf `job=~\"%s\"` $given) -}}
+{{- end -}}
+{{- $text -}}
+{{- end -}}
+
+{{/* A dashboard with the links to pages that a site names, and the names that it gives to severities. */}}
+{{- define "gpunode.dashboard" -}}
+{{- $values := .root.Values -}}
+{{- $job := dict "default" (.root.Files.Get "files/rules.yaml" | fromYaml).settings.scrape_jobs "given" (dig "settings" "scrape_jobs" "" $values.rules) -}}
+{{- $text := include "gpunode.renamed" (dict "text" (.root.Files.Get .path) "severities" $values.rules.severities "job" $job) -}}
+{{- $link := dict -}}
+{{- if has .name (list "gpunode-node" "gpunode-host" "gpunode-gpu") -}}
+{{- $link = dict "title" "Page of the node" "url" $values.dashboards.nodePage -}}
+{{- else if has .name (list "gpunode-fleet" "gpunode-capacity") -}}
+{{- $link = dict "title" "Capacity report" "url" $values.dashboards.report -}}
+{{- end -}}
+{{- if $link.url -}}
+{{- $board := fromJson $text -}}
+{{- $more := dict "type" "link" "icon" "external link" "tooltip" "" "tags" list "asDropdown" false "targetBlank" true "includeVars" false "keepTime" false -}}
+{{- $text = set $board "links" (append $board.links (merge $link $more)) | toRawJson -}}
 {{- end -}}
 {{- $text -}}
 {{- end -}}

@@ -124,7 +124,7 @@ def values(courses: Iterable[tuple[Interval, Course | None]], every: float, end:
             continue
         present = True
         if isinstance(course, Unseen):
-            notation.append(f"_x{count - 1}" if count > 1 else "_")
+            notation.append(f"_x{count}")
             if isinstance(course.course, Rate):
                 total += course.course.gains * every * count
         elif isinstance(course, Rate):

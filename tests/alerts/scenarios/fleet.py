@@ -48,6 +48,9 @@ ONE_HOT = {
 LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 """https://github.com/kubernetes/apimachinery/blob/master/pkg/util/rand/rand.go"""
 
+NOBODY_LOOKS = Unseen(Linear(0.0))
+"""A series that ends while no Prometheus scrapes: that it is gone is not written, either."""
+
 BOARD_WATTS = 700.0
 ANSWER_TOKENS = 400
 """The tokens of an answer of an engine."""
@@ -72,6 +75,7 @@ def pod_name(controller: str, name: str, pod: int) -> str:
         "job": f"{name}-{own}",
         "pod": name,
         "ray": f"{name}-workers-worker-{own}",
+        "raycluster": f"{name}-workergroup-worker-{own}" if pod else f"{name}-head-{own}",
     }[controller]
 
 
@@ -200,10 +204,13 @@ class Fleet:
         """Every series and how it goes on, node by node."""
         for node in self.scenario.gpus:
             parts = intervals(self._points(node), float(self.scenario.lasts))
-            seen = [(part, dict(self._exposition(node, part[0]).scraped())) for part in parts]
-            _fill(found for _, found in seen)
-            for key in dict.fromkeys(key for _, found in seen for key in found):
-                yield key, [(part, found.get(key)) for part, found in seen]
+            expositions = [self._exposition(node, begin) for begin, _ in parts]
+            scraped = [dict(exposition.scraped()) for exposition in expositions]
+            _fill(scraped)
+            gone = [None if exposition.seen else NOBODY_LOOKS for exposition in expositions]
+            seen = list(zip(parts, scraped, gone, strict=True))
+            for key in dict.fromkeys(key for found in scraped for key in found):
+                yield key, [(part, found.get(key, without)) for part, found, without in seen]
 
     def _tenants(self, title: str, job: ScenarioJob) -> Iterator[Tenant]:
         where = self.scenario.at(job.gpus)

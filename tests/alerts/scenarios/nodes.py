@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from tests.alerts.scenarios.course import Exposition, Linear
-from tests.alerts.scenarios.shorthand import Options, seconds
+from tests.alerts.scenarios.shorthand import UNSEEN, Options, seconds
 
 PROCESS = "gpunode_gpu_process_info"
 
@@ -680,7 +680,7 @@ EVENTS: Mapping[str, Callable[[On], None]] = {
     "is cordoned": is_cordoned,
     "is drained": is_drained,
     "is unknown to Kubernetes": is_unknown_to_kubernetes,
-    "no Prometheus": no_prometheus,
+    UNSEEN: no_prometheus,
     "kubelet restarts": kubelet_restarts,
     "has a wrong clock": has_a_wrong_clock,
     "boots": boots,

@@ -37,8 +37,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -125,6 +126,7 @@ class ScenarioEvent:
 
 
 FOREVER = 10**9
+UNSEEN = "no Prometheus"
 
 
 def event(given: object) -> object:
@@ -194,7 +196,8 @@ class ScenarioJob(Strict):
 
     owner: str
     """``deployment``, ``statefulset``, ``indexed-job``, ``pytorchjob``, ``job``, ``pod`` or
-    ``ray`` with namespace and name; ``slurm`` with user and number; or ``user`` with a name."""
+    ``ray`` with namespace and name, or ``raycluster`` if its head has GPUs as well; ``slurm`` with
+    user and number; or ``user`` with a name."""
 
     gpus: str
     does: Timeline
@@ -257,6 +260,11 @@ class Scenario(Strict):
             for number in range(1, int(count) + 1)
         }
 
+    @property
+    def unseen(self) -> bool:
+        """Whether there is a time in which no Prometheus scrapes."""
+        return any(event.what == UNSEEN for event in self.happens)
+
     def places(self, where: str) -> Iterator[tuple[str, tuple[int, ...] | None]]:
         """The nodes that a selector names, each with the GPUs that it names there, if any."""
         for one in where.split("+"):
@@ -294,13 +302,17 @@ def _selects(names: str, node: str) -> bool:
 FOLDER = Path(__file__).parent
 
 
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@cache
 def by_file(folder: Path = FOLDER) -> dict[str, dict[str, Scenario]]:
     """The scenarios of each file by name."""
     found: dict[str, dict[str, Scenario]] = {}
     names: set[str] = set()
     for path in sorted(folder.glob("*.yaml")):
         own = found.setdefault(path.stem, {})
-        for name, given in yaml.safe_load(path.read_text()).items():
+        for name, given in yaml.load(path.read_text(), _Loader).items():
             if name in names:
                 raise ValueError(f"{path.name}: there are two scenarios {name!r}")
             names.add(name)

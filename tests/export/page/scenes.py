@@ -20,6 +20,7 @@ from gpunode.jobs import processes as job
 from gpunode.jobs.owners import OWNER, PROCESS
 from gpunode.metric import Sample
 from gpunode.node.node import Node
+from gpunode.serving.requests import ServerNow, ServersNow
 from gpunode.source import WHOLE_NODE, Place, Reading, Source
 from gpunode.unread import Unread
 from gpunode.verdict.shortages import Shortages
@@ -62,6 +63,7 @@ class Scene:
         self.host = host()
         self.failed: tuple[Result, ...] = ()
         self.silent: dict[str, str] = {}
+        self.servers: tuple[ServerNow, ...] = ()
         self.stage = Stage(
             *actors, finders=[self], views=[Shortages(self.node, Settings()), History()]
         )
@@ -80,6 +82,7 @@ class Scene:
             yield Place(*actor.at), Teller("gpu_names", 10.0, read)
         yield WHOLE_NODE, Teller("host", 10.0, self._host)
         yield WHOLE_NODE, Teller("audit", 60.0, self._audit)
+        yield WHOLE_NODE, Teller("servers", 10.0, lambda: Reading((), ServersNow(self.servers)))
         for name, why in self.silent.items():
             yield WHOLE_NODE, Teller(name, 10.0, _failing(why))
 
@@ -316,11 +319,25 @@ HOSTILE = (
 )
 
 
+HOSTILE_JOB = "<svg onload=\"document.title='owned'\">"
+HOSTILE_USER = "<iframe srcdoc='<script>parent.document.title=1</script>'>"
+HOSTILE_MODEL = "<b onclick=\"document.title='owned'\">llama"
+HOSTILE_ENGINE = "<style>*{display:none}</style>"
+SHOWN = (*HOSTILE[:3], HOSTILE_JOB, HOSTILE_USER, HOSTILE_MODEL, HOSTILE_ENGINE)
+"""What is so short that the page shows all of it."""
+
+
 def hostile(seconds: float = 120.0) -> Scene:
     """Every name that a tenant may choose is an attack."""
+    count = len(HOSTILE) + 1
     scene = Scene(
-        *(actor(n, {"compute": 0.4, "starved": 0.6}, 300.0) for n in range(len(HOSTILE))),
+        *(actor(n, {"compute": 0.4, "starved": 0.6}, 300.0) for n in range(count)),
         name=HOSTILE[0],
+    )
+    slurm = count - 1
+    scene.named[slurm] = Named(HOSTILE[0], ("", "", "", HOSTILE_JOB, HOSTILE_USER), (slurm,))
+    scene.servers = (
+        ServerNow((scene.actors[slurm].at,), HOSTILE_ENGINE, HOSTILE_MODEL, 7.0, 3.0, 50.0),
     )
     for n, name in enumerate(HOSTILE):
         scene.named[n] = Named(name, (name, name, name, "", ""), (n,))

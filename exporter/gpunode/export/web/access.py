@@ -174,6 +174,8 @@ class Access:
     tls: ssl.SSLContext | None = None
     names: frozenset[str] = frozenset()
     """A certificate of a client must have one of these; any will do if there are none."""
+    authority: bool = False
+    """Whether it must be of an authority that the file names; else one that this machine trusts."""
     users: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     headers: tuple[tuple[bytes, bytes], ...] = ()
     expires: float | None = None
@@ -197,12 +199,20 @@ class Access:
         if self.tls is not None and other.tls is not None:
             if self.tls.verify_mode < other.tls.verify_mode:
                 return "the check of clients' certificates"
+            if other.authority and not self.authority:
+                return "the authority of clients' certificates"
             if other.names and not self.names:
                 return "the names that clients' certificates must have"
         return ""
 
     def welcomes(self, certificate: Mapping[str, Any] | None) -> bool:
-        """Whether a client with this verified certificate may send a request."""
+        """Whether a client with this verified certificate may send a request.
+
+        It may have expired since: TLS 1.2 takes a session up again and looks at nothing.
+        https://datatracker.ietf.org/doc/html/rfc5246#section-7.3
+        """
+        if certificate and ssl.cert_time_to_seconds(certificate["notAfter"]) < time.time():
+            return False
         if not self.names:
             return True
         names = (certificate or {}).get("subjectAltName", ())
@@ -223,6 +233,7 @@ class AccessFiles:
         return Access(
             tls=self._context() if self.cert else None,
             expires=expiry(self.cert) if self.cert else None,
+            authority=bool(self.client_ca),
             names=frozenset(map(_comparable, self.file.tls_server_config.client_allowed_sans)),
             users={name: h.encode() for name, h in self.file.basic_auth_users.items()},
             headers=tuple(
@@ -241,7 +252,7 @@ class AccessFiles:
         ciphers = [known for name in tls.cipher_suites if (known := CIPHERS[name])]
         if ciphers:
             context.set_ciphers(":".join(ciphers))
-        # Nobody comes back to a session: the certificate of the client is asked for each time.
+        # Without tickets, a session ends with this context, and so when authorities change.
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
         with in_memory(self.cert) as cert, in_memory(self.key) as key:

@@ -11,6 +11,7 @@ from gpunode.report.document import Figure, Report, ReportSection, Table, TableC
 from gpunode.report.history import Amounts, JobKey, JobPast
 from gpunode.report.sections.losses import losses_of
 from gpunode.report.view import (
+    LOST,
     TOP,
     PeriodView,
     added,
@@ -117,12 +118,12 @@ def bills(view: PeriodView) -> ReportSection:
     strangers = sorted({owner(job) for job, _ in _jobs_of(teams, NO_TEAM)})
     if strangers and view.billing.teams:
         more = f" and {len(strangers) - MOST_NAMES} more" if len(strangers) > MOST_NAMES else ""
-        says += f" Of no team are {', '.join(strangers[:MOST_NAMES])}{more}."
+        says += f" Jobs of {', '.join(strangers[:MOST_NAMES])}{more} belong to no team."
     return ReportSection(
         "bills",
         "What each team pays",
         says,
-        (),
+        _whole(view),
         (
             Table(
                 "bills",
@@ -139,11 +140,40 @@ def bills(view: PeriodView) -> ReportSection:
                 ),
                 rows,
                 (view.over(history.JOBS), view.over(history.STATES)),
-                note="GPUs that nobody held are on the last line, as held and lost. "
-                "A job's GPU hours are priced by the models that it held.",
+                note="GPUs that nobody held are on the last line, as held and lost. Without it, "
+                "the lines are what jobs held and lost. A job's GPU hours are priced by the models "
+                "that it held.",
             ),
         ),
     )
+
+
+def _whole(view: PeriodView) -> tuple[Figure, ...]:
+    """What all GPUs cost, and its three parts."""
+    if view.price is None:
+        return ()
+    ledger = f"cluster:{history.LEDGER}"
+    found = []
+    for name, title, states in (
+        ("price", "Price of all", tuple(view.total)),
+        ("price_useful", "of useful", history.USEFUL),
+        ("price_lost", "of held without use", LOST),
+        ("price_free", "of held by nobody", ("free",)),
+    ):
+        which = "" if name == "price" else f'{{state=~"{"|".join(states)}"}}'
+        asked = f"sum (sum_over_time({ledger}{which}[{view.window}])) * {view.price:g}"
+        hours = sum(view.total.get(state, 0.0) for state in states)
+        found.append(
+            Figure(
+                name,
+                title,
+                view.worth(states),
+                "price",
+                "" if view.billing.prices else asked,
+                f"{view.billing.currency} for {counted(hours, 'GPU hour')}".strip(),
+            )
+        )
+    return tuple(found)
 
 
 def team_report(view: PeriodView, bill: Bill, source: str) -> Report:
@@ -222,7 +252,7 @@ def _losses(view: PeriodView, bill: Bill) -> ReportSection:
                 (
                     *view.job_columns(),
                     TableColumn("cause", "Cause"),
-                    TableColumn("given_back", "To get back", "GPU hours"),
+                    TableColumn("given_back", "To get back at most", "GPU hours"),
                     *view.cost_column("Worth"),
                     TableColumn("evidence", "Evidence"),
                     TableColumn("remedy", "What helps"),

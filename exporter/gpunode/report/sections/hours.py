@@ -67,8 +67,8 @@ def summary(view: PeriodView) -> ReportSection:
                 view.worth(LOST),
                 "price",
                 "" if view.billing.prices else f"{asked(is_lost)} * {view.price:g}",
-                f"{view.billing.currency} at {view.price:g} for a GPU hour".strip()
-                + (", in the mean" if view.billing.prices else ""),
+                f"at {view.hourly(view.price)} for a GPU hour"
+                + (", in the mean" if view.several_prices() else ""),
             )
         )
     rows = tuple(
@@ -97,7 +97,8 @@ def summary(view: PeriodView) -> ReportSection:
         "summary",
         "Where the GPU hours went",
         "Every GPU second is in one state of the ledger. Useful is arithmetic and memory "
-        "traffic; all other time of a GPU that a job holds is lost.",
+        "traffic; all other time of a GPU that a job holds is lost."
+        + (" A day with hours without data has a shorter bar." if view.missing_hours() else ""),
         tuple(figures),
         (
             Table(

@@ -40,7 +40,7 @@ def losers(view: PeriodView) -> ReportSection:
         TableColumn("held", "Held", "GPU hours"),
         TableColumn("lost", "Lost", "GPU hours"),
         *view.cost_column("Price of what was lost"),
-        TableColumn("given_back", "To get back", "GPU hours"),
+        TableColumn("given_back", "To get back at most", "GPU hours"),
         TableColumn("cause", "Cause"),
         TableColumn("evidence", "Evidence"),
         TableColumn("remedy", "What helps"),
@@ -72,8 +72,9 @@ def losers(view: PeriodView) -> ReportSection:
     return ReportSection(
         "losers",
         "Who lost most",
-        "Hours that a job held without use. To get back, at most, are the hours of the states "
-        "that the cause takes, divided among the causes that were named."
+        "Hours that a job held without use. To get back at most are the hours of the states "
+        "that the cause takes, divided among the causes that were named. They are "
+        "bounds: What held GPUs up estimates what would come back over all jobs."
         if jobs
         else "No job lost any.",
         (),
@@ -324,4 +325,7 @@ def _regressions(view: PeriodView) -> Iterator[tuple[JobKey, float, float, float
 def _of_all(worst: Loss, back: Amounts, jobs: int) -> str:
     """What several jobs lost most to."""
     hours = counted(back[worst.name], "GPU hour")
-    return f"{worst.name} takes most: {hours} to get back, over {jobs} jobs; {worst.evidence}"
+    return (
+        f"{worst.name} takes most: up to {hours} to get back, over {jobs} jobs; in the job that "
+        f"loses most to it, {worst.evidence}"
+    )

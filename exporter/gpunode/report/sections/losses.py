@@ -58,11 +58,11 @@ def losses_of(states: Mapping[str, float], causes: Mapping[str, float]) -> list[
     nobody_knows = unexplained.pop("unknown")
     ranked = [_of_cause(cause, hours, states, causes[cause]) for cause, hours in back.items()]
     ranked += [
-        Loss(state, "", _share(state, states), OF_STATES[state], hours)
+        Loss(state, "", share_of(state, states), OF_STATES[state], hours)
         for state, hours in unexplained.items()
     ]
     ranked.sort(key=lambda loss: -loss.given_back)
-    unknown = Loss("unknown", "", _share("unknown", states), OF_STATES["unknown"], 0.0)
+    unknown = Loss("unknown", "", share_of("unknown", states), OF_STATES["unknown"], 0.0)
     if not ranked[0].cause and ranked[0].given_back < nobody_knows:
         return [unknown, *ranked]
     return [*ranked, unknown]
@@ -70,10 +70,11 @@ def losses_of(states: Mapping[str, float], causes: Mapping[str, float]) -> list[
 
 def _of_cause(cause: str, back: float, states: Mapping[str, float], named: float) -> Loss:
     taken = max(REMEDIES[cause].states, key=lambda name: states.get(name, 0.0))
-    evidence = f"{_share(taken, states)}; verdict {cause} for {counted(named, 'GPU hour')}"
+    evidence = f"{share_of(taken, states)}; verdict {cause} for {counted(named, 'GPU hour')}"
     return Loss(taken, cause, evidence, REMEDIES[cause].do, back)
 
 
-def _share(state: str, states: Mapping[str, float]) -> str:
+def share_of(state: str, states: Mapping[str, float]) -> str:
+    """For which share of the time that was held the GPUs were in a state, in words."""
     share = written(ratio(states.get(state, 0.0), held(states)), "share")
     return f"{state} for {share} of the time held ({words.STATES[state]})"

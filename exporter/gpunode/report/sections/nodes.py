@@ -109,6 +109,7 @@ def failures(view: PeriodView) -> ReportSection:
     classes: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     affected: dict[str, set[NodeKey]] = defaultdict(set)
     worst: dict[NodeKey, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    faults_of: dict[NodeKey, Amounts] = defaultdict(lambda: defaultdict(float))
     for (uuid, node, fault), windows in view.past.faults.items():
         gpus = 1.0 if uuid else (view.gpus(node) or 0.0)
         hours = sum(windows.values()) * gpus
@@ -117,6 +118,7 @@ def failures(view: PeriodView) -> ReportSection:
             sums[1] += _episodes(windows, history.FAULT_WINDOW)
             sums[2] += hours
         affected[fault].add(node)
+        faults_of[node][fault] += _episodes(windows, history.FAULT_WINDOW)
     node_hours = sum(seen.hours for seen in view.past.nodes.values())
     failures = sum(count for count, _, _ in classes.values())
     asked = (view.over(history.NODE_FAULTS), view.over(history.GPU_FAULTS))
@@ -136,7 +138,8 @@ def failures(view: PeriodView) -> ReportSection:
         "failures",
         "Failures",
         "Faults that are worth waking somebody. Lost are the hours of the GPU, or of all GPUs "
-        "of the node, while the fault was there. The same fault on the same part is one failure, "
+        "of the node, while the fault was there. A GPU may have worked meanwhile: they are no "
+        "part of the sums above. The same fault on the same part is one failure, "
         "however often it came, until it has been gone for a week. One failure may show as several "
         "faults."
         if rows
@@ -183,9 +186,10 @@ def failures(view: PeriodView) -> ReportSection:
                     TableColumn("count", "Failures", "count"),
                     TableColumn("times", "Times", "count"),
                     TableColumn("lost", "Lost", "GPU hours"),
+                    TableColumn("faults", "Faults, and how often"),
                 ),
                 tuple(
-                    (view.node_name(node), *sums)
+                    (view.node_name(node), *sums, _often(faults_of[node]))
                     for node, sums in sorted(worst.items(), key=lambda item: -item[1][2])[:TOP]
                 ),
                 asked,
@@ -324,6 +328,12 @@ def coverage(view: PeriodView) -> ReportSection:
             ),
         ),
     )
+
+
+def _often(faults: Mapping[str, float]) -> str:
+    """Faults by how often they came, the most first: ``thermal 4, network 1``."""
+    ranked = sorted(faults.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{shown(fault)} {number(times)}" for fault, times in ranked)
 
 
 def _episodes(windows: Mapping[int, float], apart: int) -> int:

@@ -72,8 +72,10 @@ def finding(view: PeriodView) -> str:
     """The paragraph above all."""
     total = view.total
     all_hours = sum(total.values())
+    every = view.whole_price()
+    price = f", worth {view.money(every)}," if every is not None else ","
     says = [
-        f"Of {number(all_hours)} GPU hours, jobs held "
+        f"Of {number(all_hours)} GPU hours{price} jobs held "
         f"{written(ratio(held(total), all_hours), 'share')}, and "
         f"{written(ratio(useful(total), all_hours), 'share')} did useful work."
     ]
@@ -90,6 +92,8 @@ def finding(view: PeriodView) -> str:
             f"{written(ratio(total[worst], lost(total)), 'share')}, went to "
             f"{words.STATES[worst]} ({worst})."
         )
+    if gives_back := _gives_back_most(view):
+        says.append(f"Over all jobs, most comes back by {', then by '.join(gives_back)}.")
     ranked = view.ranked_jobs()
     if ranked:
         job, past = ranked[0]
@@ -104,7 +108,8 @@ def finding(view: PeriodView) -> str:
         word = "rose" if change >= 0 else "fell"
         says.append(
             f"Against the {view.length()} before, the useful share of what was held {word} "
-            f"by {abs(change) * 100:.1f} points."
+            f"by {abs(change) * 100:.1f} points, to "
+            f"{written(ratio(useful(total), held(total)), 'share')}."
         )
     missing = view.missing_hours()
     if missing:
@@ -113,6 +118,24 @@ def finding(view: PeriodView) -> str:
             "data; they are left out, not filled."
         )
     return " ".join(says)
+
+
+def _gives_back_most(view: PeriodView) -> list[str]:
+    """The two of idle GPUs and all causes that cost most, as what to do and what that gives.
+
+    A cause of GPUs that idle is not told apart: its hours are among those of idle GPUs.
+    """
+    idle = view.total.get("idle", 0.0)
+    found = [("giving back GPUs that idle (up to", idle, view.price_in("idle"))]
+    for cause, of in sorted(view.past.gains.items()):
+        if cause not in words.REMEDIES or "idle" not in words.REMEDIES[cause].states:
+            found.append((f"mending {cause} (about", of.get("estimate", 0.0), view.price))
+    ranked = sorted((one for one in found if one[1] >= 1), key=lambda one: -one[1])
+    return [
+        f"{what} {counted(hours, 'GPU hour')}"
+        + (f", worth {view.money(hours * price)})" if price is not None else ")")
+        for what, hours, price in ranked[:2]
+    ]
 
 
 def demand(view: PeriodView) -> ReportSection:
@@ -146,17 +169,24 @@ def demand(view: PeriodView) -> ReportSection:
     lately = [day for at, day in days.items() if end - at < WEEK]
     supply_now = statistics.fmean(day.supply for day in lately) if lately else None
     merely = statistics.fmean(day.held - day.used for day in lately) if lately else None
+    full_days = sum(day.supply > 0 and day.held / day.supply >= FULL for day in lately)
     holdings = reclaimable(view)
     gains = line.gains() if line else None
     return ReportSection(
         "demand",
         "Demand and supply",
-        _forecast(view, line, supply_now, (full, len(whole)))
+        _full(full, len(whole), full_days, len(lately))
+        + _forecast(view, line, supply_now)
         + _reclaim(view, line, supply_now, holdings),
         (
             Figure("supply", "GPUs", supply_now, "GPUs", by_hour, "in the last week"),
             Figure(
-                "full_hours", "Hours with every GPU held", float(full), "count", by_hour, "of them"
+                "full_hours",
+                "Hours with every GPU held",
+                float(full),
+                "count",
+                by_hour,
+                f"of {counted(len(whole), 'hour')}",
             ),
             Figure(
                 "merely_held",
@@ -181,7 +211,7 @@ def demand(view: PeriodView) -> ReportSection:
                 line.reaches(supply_now)[0] if line and supply_now else None,
                 "days",
                 by_hour,
-                "days, if the trend goes on",
+                f"days, if the trend goes on{_sure(line, supply_now)}",
             ),
         ),
         (
@@ -264,16 +294,33 @@ def _trend_rows(
             yield (clock(end + (ahead - 1) * DAY), None, None, supply, *line.at(ahead))
 
 
-def _forecast(
-    view: PeriodView, line: Trend | None, supply: float | None, full: tuple[int, int]
-) -> str:
-    says = f"In {number(full[0])} of {counted(full[1], 'hour')} every GPU was held. "
+def _sure(line: Trend | None, supply: float | None) -> str:
+    """Between which days supply runs out with 80 % confidence; empty for a short history."""
+    if line is None or supply is None or line.gains() is None:
+        return ""
+    early, late = (
+        number(round(days)) if days is not None else "more than two years"
+        for days in line.reaches(supply)[1:]
+    )
+    return f" (80\u202f%: {early} to {late})"
+
+
+def _full(full: int, hours: int, full_days: int, days: int) -> str:
+    """For how long every GPU was held, and whether the supply hides demand of late."""
+    says = f"In {number(full)} of {counted(hours, 'hour')} every GPU was held. "
+    if not full_days:
+        return says
+    return says + (
+        f"In the last week, that was so in the busiest hour of {full_days} of "
+        f"{counted(days, 'day')}: what was wanted beyond it is not seen. "
+    )
+
+
+def _forecast(view: PeriodView, line: Trend | None, supply: float | None) -> str:
     if line is None or supply is None:
-        return says + (
-            f"There are too few days of data for a trend; it takes {LEAST_DAYS} of them."
-        )
+        return f"There are too few days of data for a trend; it takes {LEAST_DAYS} of them."
     gains = line.gains()
-    says += f"The busiest hour of a day gains {line.gain * 7:+,.1f} GPUs a week"
+    says = f"The busiest hour of a day gains {line.gain * 7:+,.1f} GPUs a week"
     says += (
         f" (80\u202f% interval {gains[0] * 7:+,.1f} to {gains[1] * 7:+,.1f}). "
         if gains
@@ -303,14 +350,11 @@ def _runs_out(view: PeriodView, line: Trend, supply: float, less: float = 0.0) -
         return "supply does not run out within two years"
     if likely is None:
         return f"supply may run out from {day(early)} on, but more likely not within two years"
-    if early == 0:
-        return (
-            f"the busiest hour takes every GPU around {day(likely)}; with 80\u202f% confidence "
-            f"between now and {day(late)}"
-        )
-    return (
-        f"the busiest hour takes every GPU around {day(likely)}; with 80\u202f% confidence "
-        f"between {day(early)} and {day(late)}"
+    begin = "now" if early == 0 else day(early)
+    return f"the busiest hour takes every GPU around {day(likely)}; with 80\u202f% confidence " + (
+        f"between {begin} and {day(late)}"
+        if late is not None
+        else f"at any time from {begin} on, perhaps not within two years"
     )
 
 
@@ -357,6 +401,16 @@ def _reclaim(
 def change(view: PeriodView) -> ReportSection:
     """Now and before."""
     before = view.before
+    known = counted(before.period.hours, "hour")
+    known = f"{number(view.hours_before())} of {known}"
+    if not view.comparable():
+        return _changed(
+            view,
+            f"Of the {view.length()} before, {known} have data: too few to compare with."
+            if before.clusters
+            else f"There are no data of the {view.length()} before to compare with.",
+            (),
+        )
     then, now = totals(before), view.total
     rows: list[tuple[Value, ...]] = []
 
@@ -379,6 +433,7 @@ def change(view: PeriodView) -> ReportSection:
     for what, of, whole, more_is_better in (
         ("Held, of all GPU hours", held, lambda one: sum(one.values()), None),
         ("Used, of all GPU hours", used, lambda one: sum(one.values()), True),
+        ("Useful, of all GPU hours", useful, lambda one: sum(one.values()), True),
         ("Used, of what was held", used, held, True),
         ("Useful, of what was held", useful, held, True),
     ):
@@ -427,13 +482,11 @@ def change(view: PeriodView) -> ReportSection:
             if new and old
             else ""
         )
-    known = len({at for own in before.clusters.values() for at in own})
-    says = (
-        f"Compared with the {view.length()} before, of which "
-        f"{number(known)} of {counted(before.period.hours, 'hour')} have data.{energy}"
-        if rows
-        else f"There are no data of the {view.length()} before to compare with."
-    )
+    says = f"Compared with the {view.length()} before, of which {known} have data.{energy}"
+    return _changed(view, says, tuple(rows))
+
+
+def _changed(view: PeriodView, says: str, rows: tuple[tuple[Value, ...], ...]) -> ReportSection:
     return ReportSection(
         "change",
         "Better or worse than before",
@@ -450,7 +503,7 @@ def change(view: PeriodView) -> ReportSection:
                     TableColumn("change", "Change, points", "points"),
                     TableColumn("verdict", "So it is"),
                 ),
-                tuple(rows),
+                rows,
                 (
                     view.over(history.STATES),
                     view.over(history.STATES).replace(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpunode.driver.driver import DIRECTIONS
 from gpunode.gpu.activity import BLOCKED_STREAK, LEDGER_SENSOR, SURE_AFTER
 from gpunode.gpu.models import MEASURED_ON_H200
 from gpunode.gpu.nvlink import NVLINK_SPEED
@@ -40,13 +41,32 @@ def _overlapped(case: Case) -> float:
     takes as long as it did, and is hidden but for the part that the forward pass has of the time.
     """
     share = case.shares["communication"]
-    speed = case.now(NVLINK_SPEED) * MEASURED_ON_H200.nvlink_of_collective
-    ways = [case.rate(PCIE_BYTES, way) for way in ("transmit", "receive")]
-    nvlink = max(case.rate(NVLINK_BYTES, way) for way in ("transmit", "receive"))
     rest = 1.0 - share - case.shares["blocked"]
-    if speed and min(ways) > nvlink:
-        return max(rest, min(ways) / speed)
+    if around := _around_nvlinks(case):
+        speed = case.now(NVLINK_SPEED) * MEASURED_ON_H200.nvlink_of_collective
+        return max(rest, around.value / speed)
     return max(rest, share) + FORWARD * min(rest, share)
+
+
+def _around_nvlinks(case: Case) -> Evidence | None:
+    """That more goes over PCI Express, both ways, than over NVLinks that are up."""
+    sent, received = (case.rate(PCIE_BYTES, way) for way in DIRECTIONS)
+    nvlink = max(case.rate(NVLINK_BYTES, way) for way in DIRECTIONS)
+    if not case.now(NVLINK_SPEED) or min(sent, received) <= nvlink:
+        return None
+    way = DIRECTIONS[sent > received]
+    meaning = (
+        "bytes per second over PCI Express; the NVLinks are up and carry less: data goes around "
+        "them, as with NCCL_P2P_DISABLE=1"
+    )
+    return case.evidence(PCIE_BYTES, min(sent, received), nvlink, meaning, way)
+
+
+def _communicates(case: Case) -> Effect | None:
+    found = takes("communication", COMMUNICATES).look(case)
+    if found and (around := _around_nvlinks(case)):
+        return Effect(found.share, (*found.evidence, around))
+    return found
 
 
 COMMUNICATION = Cause(
@@ -56,7 +76,7 @@ COMMUNICATION = Cause(
         "data moves between GPUs or nodes for at least a quarter of the time, with no "
         "computation meanwhile"
     ),
-    looks=(takes("communication", COMMUNICATES),),
+    looks=(Loses(_communicates),),
     advice=Advice(
         "soon",
         "moving data between GPUs while nothing is computed",

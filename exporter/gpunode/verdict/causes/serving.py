@@ -36,18 +36,34 @@ SEVERAL = 2.0
 """From so many requests at a time, one's prefill holds up another's decoding."""
 
 
+def _no_room_from(engine: ServingEngine) -> float:
+    """The share in use from which another request, as large as those that run, has no room."""
+    running = max(1.0, engine.least("running"))
+    return FULL * running / (running + 1.0)
+
+
+def _full_from(engine: ServingEngine) -> float:
+    """The share in use from which it is the cache that lets no other request in.
+
+    A limit of requests is reached all the time by as many. Where now more run and now fewer, while
+    others wait, it is their size that counts.
+    """
+    varies = engine.most("running") > engine.least("running")
+    return _no_room_from(engine) if varies else FULL
+
+
 def _without_room(case: Case) -> Iterator[Evidence]:
-    """Requests wait, and the KV cache is full or takes room from those that run."""
+    """Requests wait, and the KV cache has no room for one or takes it from those that run."""
     engine = engine_of(case)
     if engine is None or engine.least("waiting") < 1.0:
         return
-    preempted = engine.rate(PREEMPTIONS)
-    if engine.kv_cache < FULL and preempted <= 0.0:
+    preempted, full = engine.rate(PREEMPTIONS), _full_from(engine)
+    if engine.kv_cache < full and preempted <= 0.0:
         return
     yield engine.waiting()
-    if engine.kv_cache >= FULL:
-        meaning = "share of the KV cache in use"
-        yield engine.evidence(KV_CACHE, engine.kv_cache, FULL, meaning)
+    if engine.kv_cache >= full:
+        meaning = "share of the KV cache in use, which has no room for another request"
+        yield engine.evidence(KV_CACHE, engine.kv_cache, full, meaning)
     if preempted > 0.0:
         meaning = "requests a second that lost their place and are computed again"
         yield engine.evidence(PREEMPTIONS, preempted, 0.0, meaning)
@@ -63,7 +79,9 @@ KV_FULL = Cause(
     meaning="requests wait because the KV cache is full",
     named_when=(
         "the engine has requests that wait at each look, while at least "
-        f"{FULL:g} of its KV cache is in use or it takes requests off the GPU to compute them again"
+        f"{FULL:g} of its KV cache is in use, or another one as large as those that run would take "
+        "more than that while now more and now fewer run, or it takes requests off the GPU to "
+        "compute them again"
     ),
     looks=(Explains(_without_room, rank=45), Bounds(_bound_by_room)),
     uses=(*USES, KV_CACHE, PREEMPTIONS),
@@ -95,8 +113,8 @@ def _limited(case: Case) -> Effect | None:
     engine, share = engine_of(case), case.shares["memory"]
     if engine is None or share < BOUND or engine.least("running") < 1.0:
         return None
-    with_another = engine.kv_cache * (1.0 + 1.0 / engine.least("running"))
-    evidence = tuple(_waits(case)) if 0.0 < with_another < FULL else ()
+    has_room = 0.0 < engine.kv_cache < _no_room_from(engine)
+    evidence = tuple(_waits(case)) if has_room else ()
     return Effect(share, (case.state("memory", BOUND), *evidence)) if evidence else None
 
 

@@ -86,7 +86,8 @@ function evidence(one) {
   if (seconds) return `${rest} for ${lasting(one.value)} (limit ${lasting(one.threshold)})`;
   if (share) return `${rest}: ${percent(one.value)} of the time (limit ${percent(one.threshold)})`;
   const unit = rest.startsWith("share") ? "ratio" : rest.startsWith("bytes per second") ? "bytes_per_second" : rest.startsWith("seconds") ? "seconds" : "";
-  if (unit) return `${rest}: ${figured(one.value, unit)} (limit ${figured(one.threshold, unit)})`;
+  const limit = one.threshold ? ` (limit ${figured(one.threshold, unit)})` : "";
+  if (unit) return `${rest}: ${figured(one.value, unit)}${limit}`;
   if (one.value === one.threshold) return rest;
   return `${rest}: ${+one.value.toFixed(2)} (limit ${+one.threshold.toFixed(2)})`;
 }
@@ -441,15 +442,19 @@ function drawStrips() {
   const key = [...used].sort().join();
   if (legend.dataset.key === key) return;
   legend.dataset.key = key;
+  const item = (mark, name, meaning) => {
+    const named = make("li");
+    named.append(mark, name);
+    named.title = meaning;
+    return named;
+  };
   legend.replaceChildren(
     ...STATES.filter(([state]) => used.has(state)).map(([state, meaning]) => {
-      const item = make("li");
       const mark = make("i");
       mark.dataset.state = state;
-      item.append(mark, state);
-      item.title = meaning;
-      return item;
+      return item(mark, state, meaning);
     }),
+    item(make("i", "unrecorded"), "not recorded", "gpunode did not run, or did not read this GPU"),
   );
 }
 

@@ -1,0 +1,397 @@
+"""What Prometheus knows of a job that is held up: sentences, each with the series that proves it.
+
+A claim has its PromQL, the moment to ask it at, and what that gave. What no series tells is said to
+be not known.
+"""
+
+from __future__ import annotations
+
+import calendar
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpunode.export.incident_page import moment_of
+from gpunode.incidents.incident import ID, KINDS, Kind
+from gpunode.report.job import selecting
+from gpunode.report.prometheus import Labels, Moments, Prometheus
+from gpunode.report.runs import JobName
+from gpunode.report.words import clock
+from gpunode.text import printable
+from gpunode.verdict.causes import CAUSES
+from gpunode.verdict.reasons import REASONS
+
+GPU = "cluster, instance, gpu, uuid"
+NOW = "2m"
+"""How far back what holds a job up now is looked for: two scrapes a minute, and some patience."""
+
+HELD_WITHIN = 7 * 24 * 3600
+"""Seconds before now within which a job held a GPU, to be asked about."""
+
+LOOKS_BACK = 24 * 3600
+"""Seconds before now in which incidents and changes are looked for."""
+
+SINCE_AT_MOST = 6 * 3600
+"""Seconds before now in which it is looked for when a job began to be held up."""
+
+STEP = 30
+GAP = 300
+"""Seconds without a sample after which what was before is another time."""
+
+CLEARLY = 0.05
+"""Share of a job's GPU time from which on a cause is told."""
+
+SLOWER = 1.1
+"""Times as long as before, from which on a step has become longer."""
+
+MOST = 200
+"""Claims of an answer; a job may have thousands of GPUs."""
+
+LONGEST = 400
+"""Characters of a text that comes from a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProvenClaim:
+    """A sentence, and what proves it: PromQL, asked at a moment, gave a series with this value."""
+
+    says: str
+    promql: str
+    at: int
+    """Unix seconds."""
+
+    labels: dict[str, str]
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProvenAnswer:
+    """Claims, and what is not known, with why."""
+
+    claims: tuple[ProvenClaim, ...]
+    not_known: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobIncident:
+    """An incident on the GPUs of a job, as one node told of it."""
+
+    cluster: str
+    instance: str
+    id: str
+    kind: Kind
+    began: int
+    """Unix seconds, from its ID."""
+
+    gpus: tuple[str, ...]
+    where: str
+    """Where in the code the process stands, if the node tells Prometheus that."""
+
+
+class JobQuestions:
+    """Asks about one job, up to a moment in Unix seconds. All raise ``UsageError``."""
+
+    def __init__(self, server: Prometheus, job: JobName, moment: int) -> None:
+        self.server = server
+        self.job = job
+        self.moment = moment
+
+    def held_up(self) -> ProvenAnswer:
+        """What holds the job up now, and since when."""
+        asked = (
+            f"avg by (cause) (last_over_time(gpunode_gpu_bottleneck[{NOW}]) "
+            f"{self._and_member(NOW)})"
+        )
+        shares = self._asked(asked)
+        if not shares:
+            return ProvenAnswer((), (f"no verdict on a GPU of {self.job} within {NOW}",))
+        named = [
+            self._claim(
+                f"{_percent(value)} of its GPU time: {_cause(labels)}", asked, labels, value
+            )
+            for labels, value in sorted(shares, key=_by_value)
+            if value >= CLEARLY and labels.get("cause") not in (None, "none")
+        ]
+        if not named:
+            labels, value = max(shares, key=lambda one: one[1])
+            says = f"nothing is found that holds {self.job} up"
+            return ProvenAnswer((self._claim(says, asked, labels, value),))
+        since = [self._since(one.labels["cause"]) for one in named]
+        return ProvenAnswer((*named, *filter(None, since)))
+
+    def waited_for(self) -> ProvenAnswer:
+        """For which GPUs and ranks the others wait, and why those do not come."""
+        asked = (
+            "max by (cluster, instance, gpu, reason) "
+            f"(last_over_time(gpunode_gpu_waited_for[{NOW}]) {self._and_member(NOW)}) == 1"
+        )
+        claims = [
+            self._claim(
+                f"the others wait for GPU {_of(labels, 'gpu')} of {_of(labels, 'instance')}: "
+                f"{_reason(labels)}",
+                asked,
+                labels,
+                value,
+            )
+            for labels, value in self._asked(asked)
+        ]
+        asked = (
+            f"max by (instance, rank, host, pid, reason) "
+            f"(last_over_time(gpunode_nccl_awaited_rank_info[{NOW}]) and on (cluster, instance) "
+            f"last_over_time(gpu:gpunode_job:member{{{self.job.selector}}}[{NOW}]))"
+        )
+        claims += [
+            self._claim(
+                f"NCCL's RAS names rank {_of(labels, 'rank')} on {_of(labels, 'host')}, process "
+                f"{_of(labels, 'pid')}: {_of(labels, 'reason')}",
+                asked,
+                labels,
+                value,
+            )
+            for labels, value in self._asked(asked)
+        ]
+        return self._or_not_known(claims, f"no GPU or rank is named for which {self.job} waits")
+
+    def incidents(self) -> ProvenAnswer:
+        """Which incidents there were on its GPUs within a day, and which node began."""
+        found, proofs = self.kept()
+        if not found:
+            return ProvenAnswer(
+                (), (f"no incident on the GPUs of {self.job} is kept within a day",)
+            )
+        first = began(found, proofs, self.as_it_began(found).waited_for())
+        return ProvenAnswer((*tuple(proofs.values())[:MOST], *first.claims), first.not_known)
+
+    def kept(self) -> tuple[tuple[JobIncident, ...], dict[tuple[str, str], ProvenClaim]]:
+        """The incidents of a day, the earliest first, and a claim for each by node and ID."""
+        window = f"[{LOOKS_BACK}s]"
+        asked = (
+            "max by (cluster, instance, gpu, incident, kind, where) "
+            f"(last_over_time(gpunode_incident_info{window}) and on (cluster, instance, incident) "
+            f"last_over_time(job:gpunode_incident:kept{{{self.job.selector}}}{window}))"
+        )
+        told = self._asked(asked)
+        series = {(of.get("instance", ""), of.get("incident", "")): (of, v) for of, v in told}
+        found = incidents_of(labels for labels, _ in told)
+        proofs = {}
+        for one in found:
+            says = (
+                f"{one.instance}: {KINDS[one.kind]}, since {moment_of(one.began)}, on GPUs "
+                f"{', '.join(one.gpus) or 'unknown'}; kept as {one.id}"
+            )
+            if one.where:
+                says += f"; {printable(one.where, LONGEST)}"
+            proofs[one.instance, one.id] = self._claim(says, asked, *series[one.instance, one.id])
+        return found, proofs
+
+    def as_it_began(self, found: Sequence[JobIncident]) -> JobQuestions:
+        """The same questions a minute after the first incident, when it is known who is late."""
+        moment = min(self.moment, found[0].began + 60) if found else self.moment
+        return JobQuestions(self.server, self.job, moment)
+
+    def changed(self) -> ProvenAnswer:
+        """What is not as it was a day ago: versions, errors of GPUs, the time of a step."""
+        nodes = frozenset(
+            labels["instance"]
+            for labels, _ in self._asked(f"group by (instance) ({self._member(NOW)})")
+            if "instance" in labels
+        )
+        if not nodes:
+            return ProvenAnswer((), (f"{self.job} holds no GPU now, as far as is recorded",))
+        on = selecting(self.job.cluster, nodes)
+        claims: list[ProvenClaim] = []
+        unknown: list[str] = []
+        for part in (self._versions(on), self._errors(on), self._pace()):
+            claims += part.claims
+            unknown += part.not_known
+        return ProvenAnswer(tuple(claims[:MOST]), tuple(unknown))
+
+    def _versions(self, on: str) -> ProvenAnswer:
+        name = f"node:gpunode_version:info{{{on}}}"
+        asked = (
+            "max by (instance, what, version) "
+            f"(max_over_time(timestamp({name})[{LOOKS_BACK}s:240s]))"
+        )
+        seen: dict[tuple[str, str], list[tuple[float, Labels]]] = {}
+        for labels, last in self._asked(asked):
+            key = labels.get("instance", ""), labels.get("what", "")
+            seen.setdefault(key, []).append((last, labels))
+        claims = []
+        for (instance, what), versions in sorted(seen.items()):
+            if len(versions) > 1:
+                ordered = sorted(versions, key=lambda one: one[0])
+                last, labels = ordered[-2]
+                says = (
+                    f"{printable(what, 80)} on {printable(instance, 80)} is "
+                    f"{_of(ordered[-1][1], 'version')}; it was {_of(labels, 'version')} up to "
+                    f"{clock(int(last))} UTC"
+                )
+                claims.append(self._claim(says, asked, labels, last))
+        if claims:
+            return ProvenAnswer(tuple(claims))
+        if not seen:
+            return ProvenAnswer((), ("versions: not recorded",))
+        count = f"count(count by (instance, what) (last_over_time({name}[{LOOKS_BACK}s])))"
+        ((labels, value),) = self._asked(count)
+        says = f"none of {value:g} versions changed within a day"
+        return ProvenAnswer((self._claim(says, count, labels, value),))
+
+    def _errors(self, on: str) -> ProvenAnswer:
+        asked = (
+            "sum by (instance, gpu, xid) "
+            f"(increase(gpunode_gpu_xid_errors_total{{{on}}}[{LOOKS_BACK}s])) > 0"
+        )
+        return ProvenAnswer(
+            tuple(
+                self._claim(
+                    f"XID {_of(labels, 'xid')} on GPU {_of(labels, 'gpu')} of "
+                    f"{_of(labels, 'instance')}, within a day",
+                    asked,
+                    labels,
+                    value,
+                )
+                for labels, value in self._asked(asked)
+            )
+        )
+
+    def _pace(self) -> ProvenAnswer:
+        step = f"max(job:gpunode_training_step:median{{{self.job.selector}}}"
+        asked = f"{step}) / {step} offset 1h)"
+        found = self._asked(asked)
+        if not found:
+            return ProvenAnswer(
+                (), ("the time of a step now and an hour ago: not told by this job",)
+            )
+        ((labels, value),) = found
+        longer = "longer" if value >= SLOWER else "no longer"
+        says = f"a step takes {longer} than an hour ago: {value:.2f} times as long"
+        return ProvenAnswer((self._claim(says, asked, labels, value),))
+
+    def _since(self, cause: str) -> ProvenClaim | None:
+        """When the last time began in which a cause is named all the time."""
+        asked = (
+            f'avg by (cause) (last_over_time(gpunode_gpu_bottleneck{{cause="{cause}"}}[1m]) '
+            f"{self._and_member('5m')}) >= {CLEARLY}"
+        )
+        moments = Moments(self.moment - SINCE_AT_MOST, self.moment, STEP)
+        found = sorted((at, value, labels) for labels, at, value in self._over(asked, moments))
+        first = None
+        for at, value, labels in reversed(found):
+            if first is not None and first[0] - at > GAP:
+                break
+            first = at, value, labels
+        if first is None:
+            return None
+        at, value, labels = first
+        before = at <= self.moment - SINCE_AT_MOST
+        says = f"{cause}: {'for longer than' if before else 'since'} {clock(at)} UTC"
+        return ProvenClaim(says, asked, at, dict(labels), value)
+
+    def _over(self, asked: str, moments: Moments) -> Iterator[tuple[Labels, int, float]]:
+        return self.server.over(asked, moments, lambda _: None)
+
+    def _asked(self, promql: str) -> list[tuple[Labels, float]]:
+        return list(self.server.at(promql, self.moment))
+
+    def _claim(self, says: str, promql: str, labels: Labels, value: float) -> ProvenClaim:
+        shown = {name: printable(text, LONGEST) for name, text in labels.items()}
+        return ProvenClaim(says, promql, self.moment, shown, value)
+
+    def _or_not_known(self, claims: list[ProvenClaim], otherwise: str) -> ProvenAnswer:
+        return ProvenAnswer(tuple(claims[:MOST])) if claims else ProvenAnswer((), (otherwise,))
+
+    def _member(self, window: str) -> str:
+        return f"last_over_time(gpu:gpunode_job:member{{{self.job.selector}}}[{window}])"
+
+    def _and_member(self, window: str) -> str:
+        return f"and on ({GPU}) {self._member(window)}"
+
+
+def incidents_of(series: Iterable[Labels]) -> tuple[JobIncident, ...]:
+    """The incidents that series of ``gpunode_incident_info`` tell of, the earliest first."""
+    found: dict[tuple[str, str, str], JobIncident] = {}
+    for labels in series:
+        name, kind = labels.get("incident", ""), labels.get("kind", "")
+        if not ID.fullmatch(name) or kind not in KINDS:
+            continue
+        try:
+            since = began_at(name)
+        except ValueError:  # of the right form, and no time
+            continue
+        key = labels.get("cluster", ""), labels.get("instance", ""), name
+        before = found.get(key)
+        gpus = {*(before.gpus if before else ()), labels.get("gpu", "")} - {""}
+        found[key] = JobIncident(
+            *key[:2],
+            name,
+            kind,
+            since,
+            tuple(sorted(gpus, key=lambda gpu: (len(gpu), gpu))),
+            (before.where if before else "") or labels.get("where", ""),
+        )
+    return tuple(sorted(found.values(), key=lambda one: (one.began, one.instance, one.id)))
+
+
+APART = 5
+"""Seconds by which an incident must be earlier than those of other nodes to be the first: verdicts
+come every two seconds, and clocks differ."""
+
+OF_ITS_OWN = ("gpu_lost", "xid", "out_of_memory", "crash_loop")
+"""Kinds of incidents that no other node can have caused."""
+
+
+def began(
+    found: Sequence[JobIncident],
+    proofs: Mapping[tuple[str, str], ProvenClaim],
+    waited_for: ProvenAnswer,
+) -> ProvenAnswer:
+    """Which node the incidents of a job came from, the earliest first.
+
+    ``proofs`` has a claim for each, by node and ID.
+    """
+    nodes = sorted({one.instance for one in found})
+    if len(nodes) < 2:
+        return ProvenAnswer(())
+    own = [one for one in found if one.kind in OF_ITS_OWN]
+    first = next(iter(own or found))
+    ahead = min(one.began for one in found if one.instance != first.instance) - first.began
+    proof = proofs[first.instance, first.id]
+    if own and ahead >= -APART:
+        return ProvenAnswer((replace(proof, says=f"{first.instance} began: {KINDS[first.kind]}"),))
+    late = {one.labels["instance"]: one for one in waited_for.claims if "gpu" in one.labels}
+    if len(late) == 1:
+        ((instance, claim),) = late.items()
+        return ProvenAnswer((replace(claim, says=f"{instance} began: {claim.says}"),))
+    if ahead >= APART:
+        says = f"{first.instance} began, {ahead} s before the next node"
+        return ProvenAnswer((replace(proof, says=says),))
+    return ProvenAnswer((), (f"which node began: {', '.join(nodes)} began within {APART} s",))
+
+
+def began_at(incident: str) -> int:
+    """When an incident began, in Unix seconds, as its ID says; raises ``ValueError`` for no ID."""
+    return calendar.timegm(time.strptime(incident.partition("-")[0], "%Y%m%dT%H%M%SZ"))
+
+
+def _by_value(one: tuple[Labels, float]) -> tuple[float, bool]:
+    """The largest first; of equals, first what does not wait for another GPU."""
+    cause = CAUSES.get(one[0].get("cause", ""))
+    return -one[1], cause is not None and cause.waits_for_peers
+
+
+def _cause(labels: Labels) -> str:
+    known = CAUSES.get(labels["cause"])
+    return f"{known.meaning} ({known.name})" if known else _of(labels, "cause")
+
+
+def _reason(labels: Labels) -> str:
+    known = REASONS.get(labels.get("reason", ""))
+    return f"{known.meaning} ({known.name})" if known else _of(labels, "reason")
+
+
+def _of(labels: Labels, name: str) -> str:
+    return printable(labels.get(name, "?"), 80)
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}".replace("%", " %")

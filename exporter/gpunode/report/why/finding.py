@@ -1,0 +1,258 @@
+"""The lines above all else: what holds a job up now, and what took its time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpunode.report import words
+from gpunode.report.history import RULE_INTERVAL
+from gpunode.report.job import JobGpu
+from gpunode.report.runs import Run
+from gpunode.report.sections.losses import losses_of
+from gpunode.report.view import held, shown
+from gpunode.report.why.view import MOST_PLACES, Held, JobView, known_lost, useful_share
+from gpunode.report.words import clock, counted, lasting, number, written
+from gpunode.verdict.causes import CAUSES
+from gpunode.verdict.causes.cause import BOUND
+from gpunode.verdict.causes.cause import LOST as CLEARLY
+from gpunode.verdict.reasons import GONE, REASONS
+
+STILL = 20
+"""Seconds from which on a job that stands still hangs, as for JobStalled."""
+
+LEAST = 0.005
+"""GPU hours that are worth a number."""
+
+SHORT = 600
+"""Seconds of a run below which rates over five minutes say little of it."""
+
+RATE = 300
+"""Seconds of which a rate is the mean."""
+
+
+def finding(view: JobView) -> str:
+    """The lines above all; what holds the job up now comes first."""
+    run = view.run
+    began = "at least since" if run.cut else "from"
+    name = (
+        f"{view.name} held {counted(view.gpus, 'GPU')} on {counted(len(view.past.nodes), 'node')} "
+        f"for {lasting(run.seconds)}, {began} {clock(run.first)} to {clock(run.last)} UTC"
+        f"{_ending(run)}."
+    )
+    if view.held <= 0:
+        return f"{name}\nNothing is recorded of where its time went. {missing(view)}".strip()
+    now = _now(view)
+    price = f", worth {number(view.lost * view.price)}" if view.price is not None else ""
+    unknown = f"{number(view.unknown)} are unknown; of the rest, "
+    says = [
+        *now.says,
+        name,
+        f"Of {counted(view.held, 'GPU hour')}, {unknown if view.unknown >= LEAST else ''}"
+        f"{written(useful_share(view.states), 'share')} did useful work; "
+        f"{number(view.lost)} were lost{price}.",
+        *_verdict(view, now),
+    ]
+    if fired := sorted({shown(one.alert) for one in view.past.alerts if not one.instance}):
+        says.append(f"Alerts about it meanwhile: {', '.join(fired)}.")
+    says.append(missing(view))
+    return "\n".join(filter(None, says))
+
+
+def _ending(run: Run) -> str:
+    """Whether it has ended, as far as is known: the last minute is not yet recorded."""
+    if run.goes_on:
+        return ", and still runs"
+    if run.unseen_since:
+        return "; nothing of its cluster is recorded after that, so its end is not known"
+    return "; it has ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """What holds a job up at this moment, and the cause whose remedy is said with it."""
+
+    says: tuple[str, ...] = ()
+    remedied: str = ""
+
+
+def _now(view: JobView) -> Now:
+    """Whether a job that goes on is held up now, whatever it was like before."""
+    past = view.past
+    if not view.run.goes_on:
+        return Now()
+    still = {
+        cause: gpus
+        for cause, gpus in past.causes_now.items()
+        if cause in CAUSES and CAUSES[cause].stands_still
+    }
+    if (past.stalled_now or 0.0) > STILL or sum(still.values()) > BOUND * sum(
+        past.causes_now.values()
+    ):
+        return _hang(view, max(still, key=lambda cause: still[cause], default=""))
+    states = past.states_now
+    if known_lost(states) <= BOUND * held(states):
+        return Now()
+    losses = losses_of(states, past.causes_now)
+    most = next((loss for loss in losses if loss.name != "unknown"), None)
+    if most is None:
+        return Now()
+    lost_now = written(known_lost(states) / held(states), "share")
+    says = (
+        f"In the last {lasting(RATE)}, {lost_now} of its time was lost, most to {most.name}: "
+        f"{_meaning(most.name)}."
+    )
+    if view.held_up and view.held_up[0].name == most.name:
+        return Now((says,))
+    remedy = view.remedy(most.cause) if most.cause else most.remedy
+    return Now((says, f"What helps: {remedy}"), most.name)
+
+
+def _hang(view: JobView, cause: str) -> Now:
+    """Since when nothing goes on, for whom the GPUs wait, and what to do about it."""
+    past = view.past
+    since = f"Hangs since {clock(_still_since(view))} UTC"
+    awaited = [(place, REASONS[reason]) for place, reason in past.awaited_now if reason in REASONS]
+    wait = sum(
+        gpus
+        for name, gpus in past.causes_now.items()
+        if name in CAUSES and CAUSES[name].waits_for_peers
+    )
+    remedy = words.REMEDIES[cause].do if cause else ""
+    if not awaited:
+        meaning = f": {CAUSES[cause].meaning}" if cause else ": none of its GPUs works"
+        return Now((f"{since}{meaning}.", *([f"What helps: {remedy}"] if remedy else [])), cause)
+    waited_for = " and ".join(
+        f"{_rank(place)}, {reason.advice.does}" for place, reason in awaited[:MOST_PLACES]
+    )
+    more = f", and for {len(awaited) - MOST_PLACES} more" if len(awaited) > MOST_PLACES else ""
+    waiting = wait or max(1.0, view.gpus - len(awaited))
+    place, reason = awaited[0]
+    stacks = f"On {shown(place.instance)}: `gpunode stacks --gpu {shown(place.gpu)}`."
+    return Now(
+        (
+            f"{since}: {counted(waiting, 'GPU')} {'waits' if waiting == 1 else 'wait'} for "
+            f"{waited_for}{more}.",
+            *([] if reason is GONE else [stacks]),
+            f"What helps: {reason.advice.remedy} {remedy}".rstrip(),
+        ),
+        cause,
+    )
+
+
+def _rank(place: JobGpu) -> str:
+    if not place.rank:
+        return shown(str(place))
+    return f"rank {shown(place.rank)} ({shown(place.instance)}, GPU {shown(place.gpu)})"
+
+
+def _still_since(view: JobView) -> float:
+    """When the job came to stand still; if no rule told, by the windows of its verdicts."""
+    past = view.past
+    if past.stalled_now:
+        return view.run.last - past.stalled_now
+    since = view.run.last
+    for end in sorted(past.causes, reverse=True):
+        causes = past.causes[end]
+        still = sum(causes[name] for name in causes if name in CAUSES and CAUSES[name].stands_still)
+        if still <= BOUND * sum(causes.values()):
+            break
+        since = past.begin(end)
+    return since
+
+
+def _verdict(view: JobView, now: Now) -> Iterator[str]:
+    """What held it up most; that nothing did only where it was looked for."""
+    says = []
+    if view.unknown >= CLEARLY * view.held:
+        says.append(
+            f"For {written(view.unknown / view.held, 'share')} of its time the sensors could not "
+            "tell what the GPUs did."
+        )
+    if view.judged < 1 - CLEARLY:
+        says.append(
+            f"For {written(1 - view.judged, 'share')} of its GPU hours there is no verdict, so a "
+            "cause may be missing."
+        )
+    yield " ".join(says)
+    first = view.held_up[0] if view.held_up else None
+    if first and first.took >= CLEARLY * view.held:
+        yield from _most(first, view, now.remedied)
+    elif not says:
+        nothing = "Until then, nothing" if now.says else "Nothing"
+        yield f"{nothing} took a tenth of the time that was recorded."
+
+
+def _most(first: Held, view: JobView, remedied: str) -> Iterator[str]:
+    """The cause and what it would give back, from what it was seen, and what helps."""
+    yield (
+        f"{first.name} took {written(first.took / view.held, 'share')} of its time: "
+        f"{_meaning(first.name)}; {_without(first, view)}."
+    )
+    for seen in (first.late, "; ".join(first.seen)):
+        if seen:
+            yield f"{seen[0].upper()}{seen[1:]}."
+    if first.name != remedied:
+        yield f"What helps: {first.remedy}"
+
+
+def _meaning(name: str) -> str:
+    return CAUSES[name].meaning if name in CAUSES else words.STATES[name]
+
+
+def _without(one: Held, view: JobView) -> str:
+    """What mending would give, in a sentence."""
+    worth = f", worth {number(one.back * view.price)}" if view.price is not None else ""
+    speed_up = faster(one, view.held)
+    if one.given_back is None:
+        at_most = f": the job would be {speed_up}" if speed_up else ""
+        return f"mending it gives back at most {counted(one.back, 'GPU hour')}{worth}{at_most}"
+    if one.given_back < CLEARLY * view.held:
+        return (
+            f"mending it gives back little, {number(one.given_back)} GPU hours{worth}: the job "
+            f"would be {speed_up}"
+        )
+    return f"without it the job would be about {speed_up}{worth}"
+
+
+def faster(one: Held, held_for: float) -> str:
+    """How many times as fast the run would have been, where there is an estimate."""
+    if one.given_back is None:
+        return f"at most {_times(held_for, one.back)} times as fast" if one.capped else ""
+    low, high = (
+        _times(held_for, back) for back in (one.at_least or 0.0, one.at_most or one.given_back)
+    )
+    return f"{_times(held_for, one.given_back)} times as fast ({low} to {high})"
+
+
+def _times(hours: float, back: float) -> str:
+    """A speed-up; what is next to none has a digit more."""
+    if back >= hours:
+        return "many"
+    times = hours / (hours - back)
+    return f"{times:.1f}" if times >= 1 + CLEARLY else f"{times:.2f}"
+
+
+def missing(view: JobView) -> str:
+    """What is not known of the run, for nobody to take it for well."""
+    says = []
+    if view.run.seconds < SHORT:
+        says.append(
+            "So short a run is not told exactly, as rules look at five minutes at a time"
+            + ("; ask again later." if view.run.goes_on else ".")
+        )
+    if view.held <= 0:
+        says.append(f"Not recorded: {lasting(view.missing)}.")
+    elif view.missing > 2 * RULE_INTERVAL:
+        says.append(
+            f"For {lasting(view.missing)} of it nothing was recorded; that time is left out."
+        )
+    fewest = min(view.past.gpus.values(), default=0)
+    if fewest < view.gpus:
+        says.append(f"At times only {fewest} of its {view.gpus} GPUs were seen.")
+    if view.past.shared:
+        says.append(
+            f"It shared {counted(view.past.shared, 'GPU')} with others, for which there is no "
+            "verdict."
+        )
+    return " ".join(says)

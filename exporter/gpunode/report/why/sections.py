@@ -1,0 +1,447 @@
+"""The sections of the answer: seconds, causes, alerts, earlier runs, other jobs, and changes."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+
+from gpunode.report import job as asked
+from gpunode.report import words
+from gpunode.report.document import Figure, ReportSection, Table, TableColumn, Value
+from gpunode.report.history import DAY, Amounts
+from gpunode.report.job import EarlierRun, JobGpu, RunPast, kind
+from gpunode.report.runs import SLURM
+from gpunode.report.sections.losses import losses_of
+from gpunode.report.view import added, held, ratio, shown
+from gpunode.report.why.finding import RATE, faster, missing
+from gpunode.report.why.view import MOST_PLACES, JobView, known_lost, useful_share
+from gpunode.report.words import clock, counted, lasting, written
+from gpunode.verdict.causes.cause import LOST as CLEARLY
+
+FEWEST_OTHERS = 3
+"""Jobs of the same shape from which on there is a middle to compare with."""
+
+YOUNG = 2 * RATE
+"""Seconds from which on a loss is no more the ramp of a rate that has just begun."""
+
+
+def seconds(view: JobView) -> ReportSection:
+    """Its GPU time by state."""
+    run, past = view.run, view.past
+    latest = past.states_now
+    of_known = "of what is known" if view.unknown else "of it"
+    rows = sorted(view.states.items(), key=lambda item: -item[1])
+    return ReportSection(
+        "seconds",
+        "Where its time went",
+        f"Every second of its GPUs by state. {missing(view)}".strip(),
+        (
+            Figure("held", "Held", view.held, "GPU hours", view.promql(asked.SECONDS), "GPU hours"),
+            Figure("useful", "Useful", useful_share(view.states), "share", note=of_known),
+            Figure("lost", "Lost", view.lost, "GPU hours", note="GPU hours"),
+            *(
+                Figure(name, title, hours * view.price, "price", note="at the price given")
+                for name, title, hours in (
+                    ("cost", "Cost", view.held),
+                    ("lost_cost", "Cost of what was lost", view.lost),
+                )
+                if view.price is not None
+            ),
+            Figure(
+                "lasted",
+                "Lasted",
+                float(run.seconds),
+                "duration",
+                note="so far" if run.goes_on else "",
+            ),
+            Figure(
+                "missing",
+                "Not recorded",
+                float(view.missing),
+                "duration",
+                note="of that",
+            ),
+            Figure("unknown", "Unknown", view.unknown, "GPU hours", note="GPU hours"),
+        ),
+        (
+            Table(
+                "states",
+                "By state",
+                (
+                    TableColumn("state", "State"),
+                    TableColumn("meaning", "Meaning"),
+                    TableColumn("gpu_hours", "GPU hours", "GPU hours"),
+                    TableColumn("share", "Share", "share"),
+                    TableColumn("latest", f"Last {lasting(RATE)}", "share"),
+                    *view.cost_column("Cost"),
+                ),
+                tuple(
+                    (
+                        state,
+                        words.STATES.get(state, state),
+                        hours,
+                        ratio(hours, view.held),
+                        ratio(latest.get(state, 0.0), held(latest)),
+                        *view.cost(hours),
+                    )
+                    for state, hours in rows
+                    if state != "free" and hours > 0
+                ),
+                (view.promql(asked.SECONDS),),
+                nothing="Nothing is recorded.",
+            ),
+            Table(
+                "timeline",
+                "Over time",
+                (
+                    TableColumn("at", "Begins"),
+                    *(TableColumn(state, state, "GPU hours") for state in words.STATES),
+                ),
+                tuple(
+                    (
+                        clock(past.begin(end)),
+                        *(past.states.get(end, {}).get(state) for state in words.STATES),
+                    )
+                    for end in asked.moments(past)
+                ),
+                (asked.SECONDS.of(run.job, past.length),),
+                hidden=True,
+            ),
+        ),
+    )
+
+
+def causes(view: JobView) -> ReportSection:
+    """What held it up, the costliest first."""
+    rows = tuple(
+        (
+            one.name,
+            one.named,
+            one.given_back,
+            one.at_least,
+            one.at_most,
+            faster(one, view.held),
+            *view.cost(one.back),
+            "; ".join(filter(None, (one.late, one.share, *one.seen))),
+            one.remedy,
+        )
+        for one in view.held_up
+    )
+    judged = f"There is a verdict for {written(min(1.0, view.judged), 'share')} of its GPU hours. "
+    return ReportSection(
+        "held_up",
+        "What held it up",
+        f"{judged if view.held > 0 else ''}What each would give back is what the same work would "
+        "not take without it.",
+        (),
+        (
+            Table(
+                "causes",
+                "Causes, and what each would give back",
+                (
+                    TableColumn("cause", "Cause"),
+                    TableColumn("named", "The cause for", "GPU hours"),
+                    TableColumn("given_back", "Gives back", "GPU hours"),
+                    TableColumn("given_back_lower", "At least", "GPU hours"),
+                    TableColumn("given_back_upper", "At most", "GPU hours"),
+                    TableColumn("faster", "Without it"),
+                    *view.cost_column("Worth"),
+                    TableColumn("evidence", "Evidence"),
+                    TableColumn("remedy", "What helps"),
+                ),
+                rows,
+                (
+                    view.promql(asked.CAUSES),
+                    view.promql(asked.GAINS),
+                    view.promql(asked.PLACES),
+                    view.promql(asked.AWAITED),
+                ),
+                note="Bounds hold nine times in ten. Where there is no estimate, the hours are "
+                "those of the states that the cause takes.",
+                nothing="None that took a twentieth of its time."
+                if view.held > 0 and view.judged >= 1 - CLEARLY
+                else "Not known: too little is recorded.",
+            ),
+        ),
+    )
+
+
+def alerts(view: JobView) -> ReportSection:
+    """The alerts that fired about it and about the parts that it used."""
+    past = view.past
+    rows = tuple(
+        (
+            shown(fired.alert),
+            shown(fired.severity),
+            shown(str(JobGpu(fired.instance, fired.gpu))) if fired.gpu else shown(fired.instance),
+            clock(past.begin(min(ends))),
+            clock(max(ends)),
+        )
+        for fired, ends in sorted(past.alerts.items(), key=lambda item: (min(item[1]), item[0]))
+    )
+    return ReportSection(
+        "alerts",
+        "Alerts meanwhile",
+        "Alerts about the job, and about the nodes and GPUs that it had.",
+        (),
+        (
+            Table(
+                "alerts",
+                "Alerts that fired",
+                (
+                    TableColumn("alert", "Alert"),
+                    TableColumn("severity", "Severity"),
+                    TableColumn("where", "Where"),
+                    TableColumn("since", "From"),
+                    TableColumn("until", "To"),
+                ),
+                rows,
+                (view.promql(asked.ALERTS), view.promql(asked.ALERTS_OF_PARTS)),
+                nothing="None is recorded.",
+            ),
+        ),
+    )
+
+
+def _step(past: RunPast) -> float | None:
+    return statistics.mean(past.steps.values()) if past.steps else None
+
+
+def runs(view: JobView) -> ReportSection:
+    """The run beside the last ones."""
+    past = view.past
+
+    def row(
+        name: str,
+        start: int,
+        lasted: float,
+        gpus: int,
+        states: Amounts,
+        causes: Amounts,
+        step: float | None,
+    ) -> tuple[Value, ...]:
+        first = losses_of(states, causes)[0]
+        clearly = held(states) > 0 and first.given_back >= CLEARLY * held(states)
+        most = first.name if clearly else "-"
+        return (
+            name,
+            clock(start),
+            lasted,
+            float(gpus),
+            useful_share(states),
+            known_lost(states),
+            *view.cost(known_lost(states)),
+            step,
+            most,
+        )
+
+    rows = [
+        row(
+            "this run",
+            view.run.first,
+            view.run.seconds,
+            view.gpus,
+            view.states,
+            view.causes,
+            _step(past),
+        ),
+        *(
+            row(one.name, one.start, one.seconds, one.gpus, one.states, one.causes, one.step)
+            for one in past.earlier
+        ),
+    ]
+    slurm = view.run.job.workload.startswith(SLURM)
+    which = "the user's last Slurm jobs with as many GPUs" if slurm else "the last of its name"
+    days = asked.EARLIER // DAY
+    return ReportSection(
+        "runs",
+        "Beside its last runs",
+        f"Its last runs are {which} within {days} days."
+        if past.earlier
+        else f"No earlier run is recorded within {days} days, so there is none to compare with.",
+        (),
+        (
+            Table(
+                "runs",
+                "Runs",
+                (
+                    TableColumn("run", "Run"),
+                    TableColumn("began", "Began"),
+                    TableColumn("lasted", "Lasted", "duration"),
+                    TableColumn("gpus", "GPUs", "GPUs"),
+                    TableColumn("useful", "Useful", "share"),
+                    TableColumn("lost", "Lost", "GPU hours"),
+                    *view.cost_column("Cost of it"),
+                    TableColumn("step", "Step", "seconds"),
+                    TableColumn("most", "Most lost to"),
+                ),
+                tuple(rows),
+                (view.promql(asked.SECONDS), view.promql(asked.STEPS)),
+            ),
+        ),
+    )
+
+
+def others(view: JobView) -> ReportSection:
+    """The run beside other jobs that do the same on as many GPUs."""
+    past = view.past
+    shares = sorted(
+        share for states in past.others.values() if (share := useful_share(states)) is not None
+    )
+    work = words.KINDS.get(kind(past), "")
+    days = asked.SHAPE // DAY
+    if not work or kind(past) == "unknown":
+        says = "What kind of work it does is not known, so there are no others to compare with."
+    elif len(shares) < FEWEST_OTHERS:
+        says = (
+            f"{counted(len(shares), 'other job')} ({work}) with {counted(view.gpus, 'GPU')} "
+            f"within {days} days: too few to compare with."
+        )
+    else:
+        own = useful_share(view.states)
+        better = sum(share > (own or 0.0) for share in shares)
+        says = (
+            f"Of {len(shares)} other jobs ({work}) with {counted(view.gpus, 'GPU')} within "
+            f"{days} days, {better} made more use of them."
+        )
+    enough = len(shares) >= FEWEST_OTHERS
+    quarters = statistics.quantiles(shares, n=4, method="inclusive") if enough else []
+    return ReportSection(
+        "others",
+        "Beside others of its shape",
+        says,
+        (
+            Figure("own", "Useful here", useful_share(view.states), "share"),
+            *(
+                Figure(name, title, value, "share", asked.of_shape(past))
+                for name, title, value in zip(
+                    ("lower_quarter", "middle", "upper_quarter"),
+                    ("Lower quarter of others", "Middle of others", "Upper quarter of others"),
+                    quarters,
+                    strict=True,
+                )
+            ),
+        )
+        if enough
+        else (),
+    )
+
+
+def changes(view: JobView) -> ReportSection:
+    """What is not as it was in the last run, and since when more is lost in this one."""
+    past = view.past
+    before = past.earlier[0] if past.earlier else None
+    rows = _changed(view, before) if before else ()
+    says = []
+    if more := _more_lost(view):
+        says.append(more)
+    if slower := _slower(past):
+        says.append(slower)
+    if before is None:
+        says.append("There is no earlier run to compare with.")
+    else:
+        says.append(f"Against {before.name}, which began at {clock(before.start)} UTC.")
+    return ReportSection(
+        "changes",
+        "What changed",
+        " ".join(says),
+        (),
+        (
+            Table(
+                "changes",
+                "Since the run before",
+                (
+                    TableColumn("what", "What"),
+                    TableColumn("before", "Before"),
+                    TableColumn("now", "Now"),
+                ),
+                rows,
+                (view.promql(asked.NODE_VERSIONS), view.promql(asked.PROCESS_VERSIONS)),
+                nothing="Nothing that is recorded.",
+            ),
+        )
+        if before
+        else (),
+    )
+
+
+def _more_lost(view: JobView) -> str:
+    """Since when clearly more of the time is lost, where what came before is known as well.
+
+    What began at about the same time tells when more exactly than the mean of five minutes does.
+    If the main cause began at another time, the step was none that matters.
+    """
+    past, since = view.past, view.past.lost_since
+    if since is None or since < view.run.first + YOUNG:
+        return ""
+    first = view.held_up[0] if view.held_up else None
+    if first and first.began is not None and first.took >= CLEARLY * view.held:
+        if abs(first.began - since) > max(YOUNG, 2 * past.length):
+            return ""
+        since = first.began
+    before, after = (
+        added(states for end, states in past.states.items() if (end <= since) is earlier)
+        for earlier in (True, False)
+    )
+    if held(before) <= 0 or held(after) <= 0:
+        return ""
+    then, now = (known_lost(states) / held(states) for states in (before, after))
+    if now - then < CLEARLY:
+        return ""
+    return (
+        f"Clearly more is lost since {clock(since)} UTC than before: {written(now, 'share')} "
+        f"of its time instead of {written(then, 'share')}."
+    )
+
+
+def _slower(past: RunPast) -> str:
+    """Steps of the last third of a run that take longer than those of the first."""
+    ends = sorted(past.steps)
+    third = len(ends) // 3
+    if third < 2:
+        return ""
+    first, last = (
+        statistics.median(past.steps[end] for end in part) for part in (ends[:third], ends[-third:])
+    )
+    if first <= 0 or last / first < 1 + CLEARLY:
+        return ""
+    return (
+        f"A step took {written(first, 'seconds')} in the first third of the run and "
+        f"{written(last, 'seconds')} in the last."
+    )
+
+
+def _changed(view: JobView, before: EarlierRun) -> tuple[tuple[Value, ...], ...]:
+    past = view.past
+    rows: list[tuple[Value, ...]] = []
+
+    def put(what: str, then: str, now: str) -> None:
+        if then != now:
+            rows.append((what, then, now))
+
+    then_of, now_of = _by_thing(before.versions), _by_thing(past.versions)
+    for what in sorted({*then_of, *now_of}):
+        put(what, then_of.get(what, "not known"), now_of.get(what, "not known"))
+    put("GPUs", str(before.gpus), str(view.gpus))
+    put("nodes", _nodes(before.nodes), _nodes(past.nodes))
+    then, now = (useful_share(one) for one in (before.states, view.states))
+    if then is not None and now is not None and abs(now - then) >= CLEARLY / 2:
+        put("useful", written(then, "share"), written(now, "share"))
+    step = _step(past)
+    if before.step and step and abs(step / before.step - 1) >= CLEARLY / 2:
+        put("step", written(before.step, "seconds"), written(step, "seconds"))
+    return tuple(rows)
+
+
+def _by_thing(versions: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Versions in words, by what they are of."""
+    found: dict[str, list[str]] = {}
+    for what, version in sorted(versions):
+        found.setdefault(what, []).append(shown(version))
+    return {what: ", ".join(all_of) for what, all_of in found.items()}
+
+
+def _nodes(nodes: Iterable[str]) -> str:
+    names = sorted(map(shown, nodes))
+    more = f" and {len(names) - MOST_PLACES} more" if len(names) > MOST_PLACES else ""
+    return ", ".join(names[:MOST_PLACES]) + more

@@ -1,0 +1,278 @@
+"""A job as the answer looks at it, and what held it up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpunode.report import job as asked
+from gpunode.report import words
+from gpunode.report.document import TableColumn, Value
+from gpunode.report.history import Amounts
+from gpunode.report.job import JobGpu, LateGpu, RunPast, RunQuery
+from gpunode.report.sections.losses import Loss, losses_of, share_of
+from gpunode.report.view import added, held, lost, ratio, shown, useful
+from gpunode.report.words import clock, lasting, written
+from gpunode.verdict.causes import CAUSES
+from gpunode.verdict.causes.cause import LOST as CLEARLY
+from gpunode.verdict.causes.communication import STRAGGLER
+from gpunode.verdict.causes.limits import POWER, THERMAL
+from gpunode.verdict.reasons import REASONS, Reason
+
+WORTH_NAMING = 0.05
+"""Share of a job's hours from which on a cause is listed."""
+
+MOST_PLACES = 3
+
+SLOW_CAUSES = (THERMAL.name, POWER.name)
+
+SLOW_PARTS = (
+    "GpuHot",
+    "GpuMemoryHot",
+    "GpuSlow",
+    "GpuThrottled",
+    "GpuUnhealthy",
+    "NodeSlow",
+    "NvlinkFaulty",
+    "PcieFaulty",
+    "RdmaErrors",
+)
+"""Verdicts on a GPU, and alerts about it or its node, that say that the node itself is slow."""
+
+OWN_STATES = {
+    "communication": "communicating",
+    "copy": "copying",
+    "launch": "in gaps between small kernels",
+    "starved": "starved",
+    "idle": "idle",
+}
+
+BALANCE = "See what the rank does for which the others wait, or balance the work between the ranks."
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What held a job up: for how long it was named, and what would come back without it."""
+
+    name: str
+    """A cause, or a state of the ledger that no verdict explains."""
+
+    named: float
+    took: float
+    """GPU hours of the states that it takes; of a cause that takes none, what would come back."""
+
+    at_most: float | None
+    """None if nobody can tell what would come back."""
+
+    given_back: float | None
+    """An estimate, where the verdicts made one that is less than what it took."""
+
+    at_least: float | None
+    remedy: str
+    share: str
+    """The share of the time, in words."""
+
+    measured: tuple[str, ...] = ()
+    began: int | None = None
+    when: str = ""
+    where: str = ""
+    capped: bool = False
+    """Whether there is an estimate, but of no less than what it took."""
+
+    late: str = ""
+    """The GPU that is waited for, and what holds it up itself."""
+
+    @property
+    def back(self) -> float:
+        """What would come back: as estimated, or at most."""
+        return (self.at_most or 0.0) if self.given_back is None else self.given_back
+
+    @property
+    def seen(self) -> tuple[str, ...]:
+        """When, where and from what it was seen."""
+        return tuple(filter(None, (self.when, self.where, *self.measured)))
+
+
+class JobView:
+    """A run as the sections look at it."""
+
+    def __init__(self, past: RunPast, price: float | None) -> None:
+        self.past = past
+        self.run = past.run
+        self.price = price
+        self.states = added(past.states.values())
+        self.causes = added(past.causes.values())
+        self.held = held(self.states)
+        self.unknown = self.states.get("unknown", 0.0)
+        self.lost = known_lost(self.states)
+        self.gpus = max(past.gpus.values(), default=0)
+        self.missing = self.run.missing if self.held > 0 else self.run.seconds
+        """Seconds of which nothing is recorded."""
+
+        self.judged = ratio(sum(self.causes.values()), self.held) or 0.0
+        """The share of its GPU hours for which there are verdicts."""
+
+        self.held_up = [
+            one
+            for one in sorted(self._held_up(), key=lambda one: (-one.took, -one.named))
+            if self.held > 0 and max(one.took, one.named) >= WORTH_NAMING * self.held
+        ]
+
+    def cost(self, hours: float) -> tuple[Value, ...]:
+        return (hours * self.price,) if self.price is not None else ()
+
+    def cost_column(self, title: str) -> tuple[TableColumn, ...]:
+        return (TableColumn("cost", title, "price"),) if self.price is not None else ()
+
+    def promql(self, query: RunQuery) -> str:
+        """An expression over the whole run, to be asked at its end."""
+        nodes = asked.selecting(self.run.job.cluster, self.past.nodes)
+        return query.of(self.run.job, self.run.end - self.run.start, nodes)
+
+    @property
+    def name(self) -> str:
+        users = ", ".join(map(shown, self.past.users))
+        of = f" of {users}" if users and "@" not in self.run.job.workload else ""
+        return f"{self.run.job}{of}"
+
+    def _held_up(self) -> Iterator[Held]:
+        losses = losses_of(self.states, self.causes)
+        for loss in losses:
+            if loss.cause:
+                yield self._of_cause(loss.cause, loss)
+            elif loss.state == "unknown":
+                yield Held(
+                    "unknown", self.unknown, 0.0, None, None, None, loss.remedy, loss.evidence
+                )
+            else:
+                back = loss.given_back
+                yield Held(loss.state, back, back, back, None, None, loss.remedy, loss.evidence)
+        taken = {loss.cause for loss in losses}
+        for cause, hours in self.causes.items():
+            if cause not in taken and cause in words.REMEDIES and hours > 0:
+                yield self._of_cause(cause, None)
+
+    def _of_cause(self, cause: str, loss: Loss | None) -> Held:
+        past, hours = self.past, self.causes[cause]
+        gain = past.gains.get(cause, {})
+        most = min(loss.given_back, hours) if loss else self.held
+        at_most = min(most, gain["upper"]) if "upper" in gain else most if loss else None
+        known = gain.get("estimate", most) < most
+        given_back, at_least = (gain["estimate"], gain.get("lower")) if known else (None, None)
+        windows = sorted(at for at, causes in past.causes.items() if causes.get(cause))
+        began = past.begin(windows[0])
+        measured = list(past.facts.get(cause, []))
+        if CAUSES[cause].waits_for_peers:
+            measured += self._awaited(cause)
+        if CAUSES[cause].stands_still and past.stalled:
+            measured.append(f"no GPU of the job worked for {lasting(past.stalled)}")
+        places = sorted(past.places.get(cause, {}).items(), key=lambda item: -item[1])
+        return Held(
+            cause,
+            hours,
+            most if loss else given_back or 0.0,
+            at_most,
+            given_back,
+            at_least,
+            self.remedy(cause),
+            share_of(loss.state, self.states) if loss else "",
+            tuple(measured),
+            began,
+            f"from {clock(began)} to {clock(windows[-1])} UTC",
+            self._where([place for place, _ in places], CAUSES[cause].waits_for_peers),
+            capped="estimate" in gain and not known,
+            late=self._late() if cause == STRAGGLER.name else "",
+        )
+
+    def remedy(self, cause: str) -> str:
+        """What helps in this job: of one that waits for a GPU, what helps that."""
+        past, remedy = self.past, words.REMEDIES[cause].do
+        if cause == STRAGGLER.name:
+            return self._remedy_of_late(past.late) if past.late else BALANCE
+        if CAUSES[cause].waits_for_peers and CAUSES[cause].stands_still and self.run.goes_on:
+            reasons = [reason for _, reason in self._by_reason()]
+            return f"{reasons[0].advice.remedy} {remedy}" if reasons else remedy
+        return remedy
+
+    def _remedy_of_late(self, late: LateGpu) -> str:
+        own = late.cause in words.REMEDIES
+        says = words.REMEDIES[late.cause].do if own else ""
+        if late.cause in SLOW_CAUSES or self._slow_parts(late):
+            says = f"Replace the slow node. {says}".rstrip()
+        elif not own and late.reason in REASONS:
+            says = REASONS[late.reason].advice.remedy
+        return f"On {shown(str(late.place))}: {says}" if says else BALANCE
+
+    def _slow_parts(self, late: LateGpu) -> list[str]:
+        """The alerts by which the GPU that is waited for, or its node, is slow itself."""
+        instance, gpu, _ = late.place
+        return sorted(
+            fired.alert
+            for fired in self.past.alerts
+            if fired.alert in SLOW_PARTS and fired.instance == instance and fired.gpu in ("", gpu)
+        )
+
+    def _where(self, places: list[JobGpu], wait: bool) -> str:
+        """The GPUs, those that have it most first."""
+        on = "waiting:" if wait else "on"
+        if len(places) > MOST_PLACES and len(places) >= self.gpus:
+            return f"{on} all {self.gpus} GPUs"
+        more = f" and {len(places) - MOST_PLACES} more" if len(places) > MOST_PLACES else ""
+        listed = ", ".join(shown(str(place)) for place in places[:MOST_PLACES])
+        return f"{on} {listed}{more}" if places else ""
+
+    def _by_reason(self) -> list[tuple[JobGpu, Reason]]:
+        """The GPUs that were waited for and why, the longest first."""
+        waited = sorted(self.past.awaited.items(), key=lambda item: -item[1])
+        return [(place, REASONS[reason]) for (place, reason), _ in waited if reason in REASONS]
+
+    def _awaited(self, cause: str) -> list[str]:
+        """For which GPUs the others waited and why, without the one that is told apart."""
+        late = self.past.late if cause == STRAGGLER.name else None
+        return [
+            f"{shown(str(place))} was waited for: {reason.meaning}"
+            for place, reason in self._by_reason()
+            if late is None or place[:2] != late.place[:2]
+        ][:MOST_PLACES]
+
+    def _late(self) -> str:
+        """The GPU that the others waited for, and what holds it up itself."""
+        late = self.past.late
+        if late is None:
+            return ""
+        states = {
+            state: share
+            for state, share in late.states.items()
+            if state in words.OF_STATES and state not in ("blocked", "unknown")
+        }
+        state = max(states, key=lambda name: states[name], default="")
+        goes_on = self.run.goes_on
+        says = [f"{shown(str(late.place))} {'is' if goes_on else 'was'} waited for"]
+        if late.waits is not None and late.others_wait is not None:
+            says.append(
+                f"it {'waits' if goes_on else 'waited'} {written(late.waits, 'share')} of the time "
+                f"itself, the others {written(late.others_wait, 'share')}"
+            )
+        own = CAUSES[late.cause].meaning if late.cause in CAUSES else ""
+        if state and states[state] >= CLEARLY:
+            does = f"{'is' if goes_on else 'was'} {OWN_STATES[state]}"
+            why = f", {rest}" if (rest := own.removeprefix(f"{state}, ")) != own else ""
+            says.append(f"it {does} {written(states[state], 'share')} of the time{why}")
+            own = "" if why else own
+        if own:
+            says.append(own)
+        elif not late.cause and late.reason in REASONS:
+            says.append(REASONS[late.reason].meaning)
+        if alerts := self._slow_parts(late):
+            says.append(f"alerts about it: {', '.join(alerts)}")
+        return "; ".join(says)
+
+
+def useful_share(states: Amounts) -> float | None:
+    """The share of the GPU hours that was useful, of those of which anything is known."""
+    return ratio(useful(states), held(states) - states.get("unknown", 0.0))
+
+
+def known_lost(states: Amounts) -> float:
+    """GPU hours that are known to be lost."""
+    return lost(states) - states.get("unknown", 0.0)

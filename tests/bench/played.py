@@ -1,0 +1,104 @@
+"""Recorded incidents as a Prometheus has them: each tape is a job of its own, on its own node.
+
+What a loop says at each step is written as OpenMetrics, with what the rules would record of the
+job, so that the tapes end at a moment; what they end with goes on for an hour.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from gpunode.config import IncidentSettings, Settings
+from gpunode.gpu.activity import SECONDS
+from gpunode.incidents.black_box import INFO, BlackBox
+from gpunode.metric import Sample
+from gpunode.node.node import Node
+from gpunode.node.tape import TapeNode
+from gpunode.report.claims import began_at
+from gpunode.sources import watch
+from gpunode.verdict.reasons import WAITED_FOR
+from gpunode.verdict.source import BOTTLENECK
+
+GOES_ON = 3600
+CLUSTER = "played"
+STAMP = re.compile(r"^\d{8}T\d{6}Z")
+KEPT = {BOTTLENECK, WAITED_FOR, INFO}
+
+Labels = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A tape, as which job and node it is, and how long before the moment it ends."""
+
+    tape: Path
+    job: str
+    node: str
+    settings: Settings
+    ended: int = 0
+
+
+def openmetrics(every: list[Played], moment: int) -> str:
+    """All of them, as promtool reads it."""
+    lines: dict[str, list[str]] = defaultdict(list)
+    for one in every:
+        for name, labels, value, at in _series(one, moment - one.ended):
+            of = {"cluster": CLUSTER, "instance": one.node, **labels}
+            shown = ",".join(f"{key}={json.dumps(text)}" for key, text in of.items() if text)
+            lines[name].append(f"{name}{{{shown}}} {value:g} {at}")
+    return "\n".join([*(line for name in lines for line in lines[name]), "# EOF", ""])
+
+
+def _series(one: Played, end: int) -> Iterator[tuple[str, Labels, float, int]]:
+    """Names, labels, values and Unix seconds."""
+    tape = TapeNode(one.tape)
+    box = BlackBox(cast(Node, tape), IncidentSettings(), code=False)
+    loop = watch(box.node, one.settings, box)
+    shift = end - tape.clock.time() + tape.clock.monotonic() - tape.end
+    last = -1
+    for _ in loop.replay(tape.clock, tape.end):
+        now = int(tape.clock.monotonic())
+        if now > last:
+            last = now
+            for name, labels, value in _shown(one, loop.samples(), shift):
+                yield name, labels, value, end - int(tape.end) + now
+    shown = list(_shown(one, loop.samples(), shift))
+    for at in range(end + 1, end + GOES_ON, 15):
+        for name, labels, value in shown:
+            yield name, labels, value, at
+
+
+def _shown(
+    one: Played, samples: Iterable[Sample], shift: float
+) -> Iterator[tuple[str, Labels, float]]:
+    """What a scrape has, and what the rules record of it."""
+    gpus = set()
+    incidents = set()
+    for sample in samples:
+        labels = dict(zip(sample.metric.labels, sample.labels, strict=True))
+        if sample.metric is SECONDS:
+            gpus.add((labels["gpu"], labels["uuid"]))
+        if sample.metric not in KEPT:
+            continue
+        if sample.metric is INFO:
+            labels["incident"] = _shifted(labels["incident"], shift)
+            incidents.add(labels["incident"])
+        yield sample.metric.name, labels, float(sample.value)  # type: ignore[arg-type]
+    for gpu, uuid in gpus:
+        yield "gpu:gpunode_job:member", {"gpu": gpu, "uuid": uuid, "workload": one.job}, 1.0
+    for incident in incidents:
+        yield "job:gpunode_incident:kept", {"incident": incident, "workload": one.job}, 1.0
+    yield "job:gpunode_gpu_seconds:rate5m", {"state": "compute", "workload": one.job}, 1.0
+
+
+def _shifted(incident: str, seconds: float) -> str:
+    """The ID of an incident that began so much later."""
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(round(began_at(incident) + seconds)))
+    return STAMP.sub(stamp, incident)

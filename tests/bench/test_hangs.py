@@ -1,0 +1,80 @@
+"""The ways in which ranks hang for ``make bench BENCH=hangs``, without a GPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gpunode.node.local import LocalNode
+from gpunode.verdict.where import reason_of
+from tests.bench.hangs import beat, bench
+from tests.bench.hangs.ways import WAYS, Way
+from tests.bench.report import DOCS
+from tests.conftest import until
+from tests.needs import as_root, need
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
+def test_each_way_says_where_it_stands(way: Way) -> None:
+    assert way.places
+
+
+def test_the_outcomes_that_are_kept_give_the_report() -> None:
+    found = bench.report(DOCS / "performance" / "hangs.jsonl")
+    assert [one.what for one in found.results if not one.measured] == []
+
+
+STALLED = """
+import signal, sys, time
+from pathlib import Path
+from tests.bench.hangs import beat
+beat.begin(Path(sys.argv[1]), Path(sys.argv[2]))
+print(flush=True)
+time.sleep(1000)
+"""
+
+
+def test_a_process_that_is_stopped_misses_beats(tmp_path: Path) -> None:
+    need("cc")
+    library, shared = beat.build(tmp_path), tmp_path / "beats"
+    command = [sys.executable, "-c", STALLED, str(library), str(shared)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        beats = beat.Beats(shared)
+        with beats.longest() as found:
+            child.send_signal(19)
+            time.sleep(0.2)
+            child.send_signal(18)
+        child.kill()
+    assert found[0] >= 0.19
+
+
+READS = """
+import sys
+from pathlib import Path
+from tests.bench.hangs.ways import Around, read_from_fuse
+read_from_fuse(Around(Path(sys.argv[1]), Path()))
+"""
+
+
+@as_root
+@pytest.mark.integration
+def test_a_file_server_that_is_stopped_is_told_from_the_kernel(tmp_path: Path) -> None:
+    if not Path("/dev/fuse").exists():
+        pytest.skip("no /dev/fuse")
+    node = LocalNode(Path("/"))
+    with subprocess.Popen([sys.executable, "-c", READS, str(tmp_path)]) as child:
+
+        def reason() -> str:
+            found = reason_of(node.stacks(child.pid))
+            return found.name if found else ""
+
+        until(lambda: reason() == "storage")
+        for one in Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split():
+            subprocess.run(["kill", "-KILL", one], check=True)
+        child.kill()

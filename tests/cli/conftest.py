@@ -1,0 +1,43 @@
+"""Played incidents in a Prometheus, for the commands that ask one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from gpunode.config import INCIDENTS, Settings
+from tests.bench.known import backfill
+from tests.bench.known import served as prometheus
+from tests.bench.played import Played, openmetrics
+from tests.verdict.test_verdict import CAUSE, ENDED, REAL, SETTINGS
+
+FIRST, NEXT = "10.0.0.1:9816", "10.0.0.2:9816"
+"""The nodes of the job ``pair``: the second hangs forty seconds after the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A Prometheus in which each recorded incident is a job, and when they end."""
+
+    url: str
+    moment: int
+
+
+@pytest.fixture(scope="session")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("played")
+    moment = int(time.time()) - 30
+    every = [Played(INCIDENTS / f"{name}.jsonl.gz", name, name, SETTINGS) for name in CAUSE]
+    every += [Played(REAL / f"{name}.jsonl.gz", name, name, Settings()) for name in ENDED]
+    hang = INCIDENTS / "h200_hang.jsonl.gz"
+    every += [
+        Played(hang, "pair", FIRST, SETTINGS, ended=40),
+        Played(hang, "pair", NEXT, SETTINGS, ended=0),
+    ]
+    (folder / "past").write_text(openmetrics(every, moment))
+    backfill(folder)
+    with prometheus(folder) as (_, url):
+        yield Stage(url, moment)

@@ -1,0 +1,165 @@
+"""The scheduler of an engine with continuous batching, and what it says of itself, as vLLM.
+
+Paged KV cache: https://arxiv.org/abs/2309.06180; prompts in pieces beside decoding:
+https://arxiv.org/abs/2403.02310. What a step takes is another's business: a model of a GPU, or one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+BOUNDS = (0.001, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 40.0, 160.0)
+"""Of the histograms, in seconds; 1 s and 2.5 s are vLLM's."""
+
+
+@dataclass
+class Setting:
+    """A model, an engine's limits, and the people who ask, each again once answered."""
+
+    parameters: float
+    users: int
+    prompt: int
+    output: int
+    think: float = 0.0
+    """Mean seconds until who was answered asks again."""
+
+    most_requests: int = 256
+    step_tokens: int = 8192
+    cache_tokens: int = 400_000
+    cache_bytes: float = 131_072.0
+    """Of a token: 32 layers, 8 heads of 128 for keys and values in 16 bits."""
+
+    host: float = 0.001
+    """Seconds of the scheduler between steps."""
+
+
+@dataclass(eq=False)
+class Asked:
+    """A request: how far its prompt and its answer are, and when it came and went on."""
+
+    prompt: int
+    output: int
+    came: float
+    began: float | None = None
+    first: float | None = None
+    computed: int = 0
+    answered: int = 0
+
+    @property
+    def length(self) -> int:
+        return self.computed + self.answered
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A step: who decodes in it, and how much of whose prompt is computed."""
+
+    decodes: Sequence[Asked]
+    pieces: Mapping[Asked, int]
+
+    @property
+    def tokens(self) -> int:
+        return len(self.decodes) + sum(self.pieces.values())
+
+
+@dataclass
+class Scheduler:
+    """Who is served when, and what has been counted of it."""
+
+    setting: Setting
+    random: Random
+    running: list[Asked] = field(default_factory=list)
+    waiting: deque[Asked] = field(default_factory=deque)
+    coming: list[float] = field(default_factory=list)
+    counted: Counter[str] = field(default_factory=Counter)
+
+    def open(self, now: float) -> None:
+        """Let the people come."""
+        self.coming = sorted(now + self._pause() for _ in range(self.setting.users))
+
+    @property
+    def used(self) -> int:
+        """Tokens in the KV cache."""
+        return sum(one.length for one in self.running)
+
+    def plan(self, now: float) -> Planned | None:
+        """The next step, with those who have come; None if there is nothing to compute."""
+        while self.coming and self.coming[0] <= now:
+            came, setting = self.coming.pop(0), self.setting
+            asked = Asked(self._about(setting.prompt), self._about(setting.output), came)
+            self.waiting.append(asked)
+        pieces: dict[Asked, int] = {}
+        decodes = [one for one in self.running if one.computed >= one.prompt]
+        while self.used + len(decodes) > self.setting.cache_tokens:
+            lost = self.running.pop()
+            if lost in decodes:
+                decodes.remove(lost)
+            lost.computed = lost.answered = 0
+            self.waiting.appendleft(lost)
+            self.counted["num_preemptions_total"] += 1
+        left = self.setting.step_tokens - len(decodes)
+        room = self.setting.cache_tokens - self.used - len(decodes)
+        for one in self.running:
+            if one.computed < one.prompt and min(left, room) > 0:
+                pieces[one] = piece = min(one.prompt - one.computed, left, room)
+                left, room = left - piece, room - piece
+        while self.waiting and len(self.running) < self.setting.most_requests and left > 0:
+            if room < min(self.waiting[0].prompt, left):
+                break
+            one = self.waiting.popleft()
+            self.running.append(one)
+            if one.began is None:
+                one.began = now
+                self._time("request_queue_time_seconds", now - one.came)
+            pieces[one] = piece = min(one.prompt, left, room)
+            left, room = left - piece, room - piece
+        return Planned(decodes, pieces) if decodes or pieces else None
+
+    def done(self, step: Planned, now: float) -> list[Asked]:
+        """A step is over; who has the whole answer now."""
+        self.counted["iteration_tokens_total_count"] += 1
+        self.counted["iteration_tokens_total_sum"] += step.tokens
+        self.counted["prompt_tokens_total"] += sum(step.pieces.values())
+        self.counted["generation_tokens_total"] += len(step.decodes)
+        for one, piece in step.pieces.items():
+            one.computed += piece
+        answered = []
+        for one in step.decodes:
+            one.answered += 1
+            if one.first is None:
+                one.first = now
+                self._time("time_to_first_token_seconds", now - one.came)
+                self._time("request_prefill_time_seconds", now - (one.began or one.came))
+            if one.answered >= one.output:
+                self.running.remove(one)
+                self._time("request_decode_time_seconds", now - one.first)
+                self.coming.append(now + self._pause())
+                answered.append(one)
+        self.coming.sort()
+        return answered
+
+    def page(self) -> str:
+        """What it says of itself, as vLLM."""
+        counted = "".join(f"vllm:{name} {value}\n" for name, value in sorted(self.counted.items()))
+        return (
+            f"vllm:num_requests_running {len(self.running)}\n"
+            f"vllm:num_requests_waiting {len(self.waiting)}\n"
+            f"vllm:kv_cache_usage_perc {self.used / self.setting.cache_tokens}\n{counted}"
+        )
+
+    def _time(self, name: str, seconds: float) -> None:
+        """Count one in a histogram."""
+        self.counted[f"{name}_count"] += 1
+        self.counted[f"{name}_sum"] += seconds  # type: ignore[assignment]
+        for bound in (*BOUNDS, float("inf")):
+            le = "+Inf" if bound == float("inf") else f"{bound:g}"
+            self.counted[f'{name}_bucket{{le="{le}"}}'] += seconds <= bound
+
+    def _pause(self) -> float:
+        return self.random.expovariate(1 / self.setting.think) if self.setting.think else 0.0
+
+    def _about(self, mean: int) -> int:
+        return max(1, int(mean * self.random.uniform(0.5, 1.5)))
