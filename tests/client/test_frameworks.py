@@ -21,6 +21,8 @@ pytestmark = pytest.mark.integration
 LIBRARIES = {"lightning": "lightning", "hugging_face": "transformers"}
 """What each module of ``gpunode.client`` calls back from."""
 
+READS = "gpunode_source_read_duration_seconds_count"
+
 RANK_VARIABLES = {"MASTER_ADDR": "127.0.0.1", "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "2"}
 """What ``torchrun`` sets, the same for both ranks."""
 
@@ -71,12 +73,12 @@ def train(
         assert not any(process.returncode for process in processes), said
         truths = [json.loads(out.splitlines()[-1]) for out, _ in said]
 
-        def arrived() -> Series | None:
-            found = scrape(running)
-            told = sum(values(found, "gpunode_training_samples_total"))
-            return found if told >= sum(truth["samples"] for truth in truths) else None
+        def reads() -> float:
+            return values(scrape(running), READS, source="training_steps")[0]
 
-        return truths, [err for _, err in said], until(arrived)
+        ended = reads()
+        until(lambda: reads() >= ended + 2)  # of which the second began after the last message
+        return truths, [err for _, err in said], scrape(running)
 
 
 def agree(truth: dict[str, float], found: Series, gpu: int) -> None:
