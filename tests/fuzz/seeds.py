@@ -191,6 +191,7 @@ fe800000000000000042acfffe110002 02 40 20 80     eth0
 
 RAS_JSON = (
     (NCCL / "h200x2_hang_ras_json.txt").read_bytes(),
+    (NCCL / "h200x2_unresponsive_ras_json.txt").read_bytes(),
     status([rank(0, 5), rank(1, 4)]).encode(),
     status(
         [rank(0, 5)],

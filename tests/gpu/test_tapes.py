@@ -10,10 +10,14 @@ from typing import cast
 
 import pytest
 
-from gpunode.config import INCIDENTS
+from gpunode.config import INCIDENTS, Settings
 from gpunode.gpu.ledger import STATES
+from gpunode.node.node import Node
+from gpunode.node.tape import TapeNode
+from gpunode.sources import watch
 from tests.replay import activities, replayed, shares
 from tests.tapes.truth import TRUTH, errors
+from tests.verdict.test_verdict import REAL
 
 TRACE = Path(__file__).parents[3] / "shared/traces/h200x2.jsonl.gz"
 
@@ -26,6 +30,21 @@ def test_every_state_is_within_a_tenth_of_the_truth(incident: str, times: int) -
         wrong = errors(truth, shares(activity))
         assert max(wrong.values(), key=abs) == pytest.approx(0, abs=0.10), wrong
         assert sum(activity.ledger.values()) == pytest.approx(node.end * times, rel=0.01)
+
+
+def test_counters_of_sms_that_cannot_be_true_are_no_reading() -> None:
+    """A second program read the GPM counters of two H200s that served in a group."""
+    node = TapeNode(REAL / "uncounted.jsonl.gz")
+    loop = watch(cast(Node, node), Settings())
+    for _ in loop.replay(node.clock, node.end):
+        pass
+    told = list(loop.samples())
+    worked = [each for each in activities(loop) if each.activity and each.activity["graphics"] > 0]
+    assert len(worked) == 2
+    assert not any("sm" in each.activity for each in worked if each.activity)
+    assert all(each.ledger["unknown"] > 4 for each in worked), "no kernel's time is guessed"
+    unread = {s.labels: s.value for s in told if s.metric.name == "gpunode_unread_total"}
+    assert cast(float, unread["gpu_activity", "sm_counters"]) >= 8
 
 
 @pytest.mark.parametrize("incident", ["starved", "straggler", "hang", "h2d", "launch", "comm"])

@@ -82,6 +82,17 @@ def test_what_nccl_answered_about_a_hang_names_its_rank(form: str) -> None:
     ) in found
 
 
+def test_what_nccl_answers_about_a_rank_that_is_mute_is_no_json_and_is_read() -> None:
+    with ras_server() as server:
+        real = (ANSWERS / "h200x2_unresponsive_ras_json.txt").read_text()
+        server.answer = re.sub(r"\b620\b", str(os.getpid()), real)
+        found = told(NcclRas(Census(RasNode(server.port)), Settings()))
+    assert (
+        'gpunode_nccl_awaited_rank_info{communicator="2d266c1de2d8f068",host="192.0.2.2",'
+        'nvml_device="1",pid="621",rank="1",reason="unresponsive"} 1.0'
+    ) in found
+
+
 class Steps:
     """What a training process told before it stopped telling."""
 

@@ -260,6 +260,30 @@ def test_a_server_that_takes_too_long_is_left(how: str, monkeypatch: pytest.Monk
             NcclRas(Census(RasNode(server.port)), Settings()).read()
 
 
+def test_a_service_that_has_answered_is_asked_again_at_once() -> None:
+    """All ranks listen at one port, and the kernel may have chosen one that is stopped."""
+
+    class Mute(RasNode):
+        asked = 0
+
+        def ask(self, pid: int, address: str, request: str) -> str:
+            self.asked += 1
+            if self.asked == 1:
+                return status([rank(0, 5, os.getpid())])
+            self.stepped.now += 8
+            raise TimeoutError
+
+    node = Mute(0)
+    source = NcclRas(Census(node), Settings())
+    asked = []
+    for _ in range(4):
+        with contextlib.suppress(TimeoutError):
+            source.read()
+        asked.append(node.asked)
+        node.stepped.now += 10
+    assert asked == [1, 2, 3, 3], "then it is left alone"
+
+
 def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpunode.node.tcp, "LARGEST_ANSWER", 1000)
     with ras_server() as server:

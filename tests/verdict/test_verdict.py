@@ -95,8 +95,9 @@ ENDED: dict[str, tuple[str, ...]] = {
     "looping": ("stalled_collective", "host_compute"),
     "serve_fp32": ("no_requests", "precision"),
     "slow_rank": ("straggler", "data_loading_cpu"),
+    "serve_stopped": ("stalled_collective", "stopped"),
 }
-KINDS = {"serve_fp32": ("serving", "training")}
+KINDS = {"serve_fp32": ("serving", "training"), "serve_stopped": ("serving", "serving")}
 """What was said of each GPU in the end, where not ``training`` of both."""
 
 STALLED: dict[str, tuple[float, str]] = {
@@ -104,6 +105,7 @@ STALLED: dict[str, tuple[float, str]] = {
     "stopped": (1795314219.3, "stopped"),
     "killed": (1795314250.7, "gone"),
     "looping": (1795314281.1, "cpu_bound"),
+    "serve_stopped": (1795747247.5, "stopped"),
 }
 """When the last rank joined no longer, in seconds since the epoch, and why."""
 

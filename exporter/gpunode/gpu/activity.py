@@ -203,7 +203,7 @@ class GpuActivity:
         *power.METRICS,
         *xids.METRICS,
     )
-    unknowns = (UNREAD_XID, MORE_XIDS)
+    unknowns = (units.UNREAD_SMS, UNREAD_XID, MORE_XIDS)
 
     def __init__(self, census: Census, gpu: Gpu, settings: Settings) -> None:
         self.clock = census.node.clock
@@ -236,7 +236,7 @@ class GpuActivity:
         closed = Moment(self.clock.monotonic(), self.clock.time())
         if self._limits_due.at(closed.monotonic):
             self.limits = limits_of(self.gpu.identity, known(self.gpu.limits) or Limits())
-        activity = known(self.gpu.activity)
+        activity, unread = units.possible(known(self.gpu.activity))
         drawn = self.power.drain(closed.monotonic)
         opened, self._opened = self._opened, closed
         if opened is None:
@@ -260,7 +260,7 @@ class GpuActivity:
         self._plan_burst(result, closed.monotonic)
         self.power.count(drawn, closed.monotonic, result.shares, window.resting_power)
         samples = tuple(self._samples(window))
-        return Reading(samples, self._detail(window, result), self.xids.unread())
+        return Reading(samples, self._detail(window, result), (*unread, *self.xids.unread()))
 
     def _window(
         self,

@@ -49,6 +49,12 @@ MOST_COMMANDS = 50e6
 COPIES = 17.0
 """Bytes that the GPU reads over PCIe for a copy from the host, per byte that it sends."""
 
+LOOKS = 2.74
+"""The same for looks at a word of the host's memory. A collective that waits looks whether it shall
+give up, and with many threads, as for small messages, an H200 reads 7 to 14 MB/s for that:
+https://github.com/NVIDIA/nccl/blob/master/src/device/prims_ll.h (``checkAbort``).
+"""
+
 COPY_RATE = 1e9
 """At this many PCIe bytes per second, copies can matter."""
 
@@ -91,8 +97,9 @@ SPINNING_STILL = (1.35, NEAR_REST)
 rest may not have been seen: an H200 that served until its peer was stopped spun at 1.23 times what
 its model commonly draws."""
 
-COUNTS = (0.02, 0.1)
-"""What the integer pipe shows of a kernel that only spins: it looks at a flag."""
+COUNTS = (0.05, 0.1)
+"""What the integer pipe shows of a kernel that only spins: it looks at a flag, or each of its
+threads at one of its own, which was 0.02."""
 
 STANDS_STILL = 0.9
 """A window with at least this share ``blocked`` counts as blocked throughout."""
@@ -176,7 +183,7 @@ def stands_still(window: Window, shares: dict[str, float], tuned: Tuned = FITTED
         return False  # something may have been launched
     return (
         shares["blocked"] >= STANDS_STILL
-        and _commands(window, tuned) < tuned.launching[0] / 2
+        and _sure_commands(window, tuned) < tuned.launching[0] / 2
         and window.pcie_collective == 0.0
         and (window.nvlink or 0.0) < HOUSEKEEPING
         and _draws(window, _mean(window), SPINNING_STILL) < 1.0
@@ -305,7 +312,7 @@ def _narrow(window: Window, tuned: Tuned, graphics: float, sm: float, explained:
     narrow *= _ramp((window.nvlink or 0.0) + window.pcie_collective, least)
     # A kernel that draws and touches nothing spins, however many SMs it holds.
     spins = 1.0 - _ramp(explained, TOUCHED)
-    spins *= 1.0 - _ramp(_commands(window, tuned), tuned.launching)
+    spins *= 1.0 - _ramp(_sure_commands(window, tuned), tuned.launching)
     still = _untouched(window, tuned) * (1.0 - _draws(window, _mean(window), SPINNING_STILL))
     spins *= max(still, 1.0 - _draws(window, _mean(window), SPINNING))
     return graphics * max(narrow, spins)
@@ -316,7 +323,7 @@ def _untouched(window: Window, tuned: Tuned) -> float:
     if window.activity is None or "pcie_receive" not in window.activity.values:
         return 0.0
     _, launches = tuned.launching
-    still = 1.0 - _ramp(_commands(window, tuned), (0.0, launches / 20))
+    still = 1.0 - _ramp(_sure_commands(window, tuned), (0.0, launches / 20))
     still *= 1.0 - _ramp((window.nvlink or 0.0) + window.pcie_collective, MOVED_BY_PEERS)
     return still * (1.0 - _ramp(window.share("integer") or 0.0, COUNTS))
 
@@ -417,6 +424,13 @@ def _commands(window: Window, tuned: Tuned, most: float = MOST_COMMANDS) -> floa
     sent, read = sent - exchanged, read - exchanged
     asked = _left_of(COPIES * sent, read, OF_COMMANDS) / (COPIES - COMMANDS)
     return min(read, COMMANDS * asked, most) * clear
+
+
+def _sure_commands(window: Window, tuned: Tuned) -> float:
+    """What of ``_commands`` looks at the host's memory do not explain."""
+    sent, read = window.rate("pcie_transmit"), window.rate("pcie_receive")
+    asked = max(0.0, read - LOOKS * sent) / (COMMANDS - LOOKS)
+    return min(COMMANDS * asked, _commands(window, tuned))
 
 
 def _exchanged_over_pcie(window: Window) -> float:

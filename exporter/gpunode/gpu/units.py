@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gpunode.driver.driver import DIRECTIONS, OCCUPANCY, UNITS, Activity, Gpu, known
 from gpunode.gpu import GPU
 from gpunode.metric import Metric, Sample
+from gpunode.unread import Unknown, Unread
 
 ACTIVE = Metric(
     "gpunode_gpu_active_seconds_total",
@@ -46,6 +48,34 @@ METRICS = (ACTIVE, ACTIVE_WARPS, PCIE_BYTES, NVLINK_BYTES, C2C_BYTES)
 MOVED = {"pcie": PCIE_BYTES, "nvlink": NVLINK_BYTES, "c2c": C2C_BYTES}
 SHARES = {*UNITS, OCCUPANCY}
 """Values that add up to seconds; the others add up to bytes."""
+
+OF_SMS = SHARES - {"graphics", "dram"}
+
+AT_WORK = 0.02
+"""Share of time with the graphics engine at work from which its SMs must have shown something."""
+
+NO_SM = 1e-6
+"""SM share of the graphics engine's time that no kernel can be below: one block on one of 132 SMs
+is 0.008. Where the driver divided by a wrong number of cycles, it was 1e-8."""
+
+UNREAD_SMS = Unknown(
+    "sm_counters",
+    "the counters of a GPU's SMs showed next to nothing while its graphics engine was at work, "
+    "which cannot be, and the time of its kernels is `unknown`; it was seen where two programs "
+    "read these counters: end the other one",
+)
+
+
+def possible(activity: Activity | None) -> tuple[Activity | None, tuple[Unread, ...]]:
+    """The activity without the counters of SMs if they cannot be true, and what is to be told."""
+    if activity is None:
+        return None, ()
+    graphics, sm = activity.values.get("graphics", 0.0), activity.values.get("sm")
+    if sm is None or graphics < AT_WORK or sm >= NO_SM * graphics:
+        return activity, ()
+    kept = {name: value for name, value in activity.values.items() if name not in OF_SMS}
+    example = f"sm {sm:.1g} while graphics {graphics:.2f}"
+    return replace(activity, values=kept), (UNREAD_SMS.seen(example),)
 
 
 class Units:

@@ -336,6 +336,7 @@ class NcclRas:
     ) -> None:
         """Take what a service said, or drop what it said before."""
         asked, whole = self._services[key], _whole(places, key)
+        answered = asked.said is not None
         begin = self.node.clock.monotonic()
         about, answer, processes = key, None, set[int]()
         try:
@@ -351,6 +352,9 @@ class NcclRas:
         service = self._services.setdefault(about, Service(now))
         took += self.node.clock.monotonic() - begin
         pause = min(RESERVE_INTERVAL, GENTLY * took)
+        if answer is None and answered:
+            # All ranks listen at one port, and the kernel may choose another next time.
+            pause = 0.0
         if answer is not None:
             leads = _leads(answer, whole.ranks)
             pause = pause if leads else RESERVE_INTERVAL

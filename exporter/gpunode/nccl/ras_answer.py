@@ -74,6 +74,9 @@ https://github.com/NVIDIA/nccl/blob/master/src/collectives.cc (ncclFuncToString)
 FINE = (0, 7)
 """ncclSuccess and ncclInProgress."""
 
+NO_COMMA = re.compile(r'("nvml_dev": \d+)(\s*"status": )')
+"""What NCCL 2.28.9 writes of a rank that does not answer, which without a comma is no JSON."""
+
 NAME = re.compile(r"(?:0x)?0{0,15}([0-9a-f]{1,16})")
 NOT_IN_A_HOST = re.compile(r"[^0-9A-Za-z.:%_-]")
 
@@ -324,7 +327,7 @@ class Json:
 
 def read_json(said: str, at: int, asked: Asked) -> Answer:
     """Read an answer in JSON that begins at a place in a text."""
-    answer, walk, complete = Answer(asked), Json(said, at), False
+    answer, walk, complete = Answer(asked), Json(NO_COMMA.sub(r"\1,\2", said), at), False
     for name in walk.fields():
         if name == "communicators":
             complete = True
