@@ -130,7 +130,8 @@ def serving() -> Iterator[tuple[str, Report]]:
     """On GPUs: what holds an inference engine up, in some minutes; two GPUs for all of it."""
     from tests.bench.serving import bench
 
-    yield "29-serving", bench.serving()
+    names = filter(None, os.environ.get("SERVING", "").split(","))
+    yield "29-serving", bench.serving(RESULTS / "serving.jsonl", list(names))
 
 
 def image() -> Iterator[tuple[str, Report]]:

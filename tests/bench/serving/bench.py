@@ -13,8 +13,9 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import IO
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -57,6 +58,7 @@ class Seen:
 
     of: Situation
     causes: Counter[str] = field(default_factory=Counter)
+    on: str = field(default_factory=machine)
     told: dict[str, float] = field(default_factory=dict)
     true: dict[str, float] = field(default_factory=dict)
     note: str = ""
@@ -73,23 +75,42 @@ class Seen:
         return max(abs(self.told.get(x, 0.0) / told - self.true[x] / true) for x in PARTS)
 
 
-def serving() -> Report:
-    """Every situation that the GPUs of this machine have room for."""
+def serving(path: Path, names: Sequence[str]) -> Report:
+    """Play these situations, or all that the GPUs of this machine have room for.
+
+    Outcomes are added to the file as they come, and the report is of the latest of each situation.
+    """
+    with path.open("a") as kept:
+        _play(kept, names)
+    return _report(outcomes(path))
+
+
+def outcomes(path: Path) -> list[Seen]:
+    """The latest outcome of each situation, in their order. Raises ``OSError``."""
+    found = {}
+    for line in path.read_text().splitlines():
+        outcome = json.loads(line)
+        name, causes = outcome.pop("name"), Counter(outcome.pop("causes"))
+        found[name] = Seen(SITUATIONS[name], causes, **outcome)
+    return [found[name] for name in SITUATIONS if name in found]
+
+
+def _play(kept: IO[str], names: Sequence[str]) -> None:
     count = len(models())
-    todo = deque(each for each in SITUATIONS.values() if each.ranks == 1)
-    group = next((each for each in SITUATIONS.values() if 1 < each.ranks <= count), None)
-    seen: list[Seen] = []
+    chosen = [each for each in SITUATIONS.values() if not names or each.name in names]
+    todo = deque(each for each in chosen if each.ranks == 1)
+    group = next((each for each in chosen if 1 < each.ranks <= count), None)
 
     def lane(*gpus: int) -> None:
         """Play the group on these GPUs, and then what is left on each."""
         if group is not None and len(gpus) == group.ranks:
-            _keep(seen, _stopped(watched, gpus[0], group))
+            _keep(kept, _stopped(watched, gpus[0], group))
         others = [threading.Thread(target=lane, args=(gpu,)) for gpu in gpus[1:]]
         for other in others:
             other.start()
         with suppress(IndexError):
             while True:
-                _keep(seen, _seen(watched, gpus[0], todo.popleft()))
+                _keep(kept, _seen(watched, gpus[0], todo.popleft()))
         for other in others:
             other.join()
 
@@ -101,12 +122,12 @@ def serving() -> Report:
             each.start()
         for each in lanes:
             each.join()
-    return _report(seen)
 
 
-def _keep(seen: list[Seen], one: Seen) -> None:
-    seen.append(one)
-    print(json.dumps([one.of.name, one.causes, one.note]), flush=True)
+def _keep(kept: IO[str], one: Seen) -> None:
+    outcome = {"name": one.of.name, **{x.name: getattr(one, x.name) for x in fields(one)[1:]}}
+    for out in (kept, sys.stdout):
+        print(json.dumps(outcome), file=out, flush=True)
 
 
 def _seen(watched: Daemon, gpu: int, of: Situation) -> Seen:
@@ -146,7 +167,7 @@ def _stopped(watched: Daemon, gpu: int, of: Situation) -> Seen:
         while time.monotonic() < until:
             verdict = _verdict(watched, gpu)
             seen.causes[verdict.get("cause") or "nothing"] += 1
-            seen.note = f"before: {before}; waits for {verdict.get('waited_for')}"
+            seen.note = f"before: {before}; waits for {verdict.get('waits_for')}"
             time.sleep(LOOK)
         engine.ranks[-1].send_signal(signal.SIGCONT)
     return seen
@@ -261,7 +282,7 @@ def _report(seen: Sequence[Seen]) -> Report:
     worst = max(offs.values(), default=1.0)
     return Report(
         "What holds an inference engine up, on GPUs",
-        machine(),
+        " / ".join(sorted({each.on for each in seen})),
         "An engine of ours with continuous batching, CUDA graphs and a KV cache serves a decoder "
         "of random weights, 14 GB or 1 GB, with vLLM's metrics (`tests/bench/serving`). "
         f"From {WARM:g} s after its start, the daemon is asked every {LOOK:g} s what holds it up, "
