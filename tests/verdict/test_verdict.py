@@ -140,6 +140,13 @@ def test_real_workloads_end_with_the_right_verdict(name: str) -> None:
         assert f"\n{evidence.series} " in exported
 
 
+def test_ranks_that_wait_for_each_other_by_turns_have_no_straggler() -> None:
+    since, _ = STALLED["serve_stopped"]
+    _, causes, _ = courses("serve_stopped")
+    for course in causes.values():
+        assert {cause for at, cause in course[2:] if at < since} == {"host_bound"}
+
+
 @pytest.mark.parametrize("name", STALLED)
 def test_a_stall_is_called_one_and_the_gpu_that_is_waited_for_named(name: str) -> None:
     since, reason = STALLED[name]

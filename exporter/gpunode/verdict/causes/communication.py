@@ -13,6 +13,7 @@ from gpunode.nccl.ras import AWAITED
 from gpunode.verdict.advice import Advice
 from gpunode.verdict.case import Case, Evidence
 from gpunode.verdict.causes.cause import LOST, Cause, Effect, Loses, Remedy, takes
+from gpunode.verdict.causes.limits import LAUNCHES
 from gpunode.verdict.engine import USES as OF_ENGINE
 from gpunode.verdict.engine import engine_of, nobody_asks
 from gpunode.verdict.facts import series_name
@@ -158,6 +159,14 @@ def _late(case: Case) -> Iterator[Evidence]:
         yield Evidence(series_name(AWAITED, labels), 1.0, 1.0, "the rank that others wait for")
 
 
+def _by_turns(case: Case) -> bool:
+    """Whether each rank waits for the others, as all of them launch too slowly: nobody is late."""
+    ranks = (case.shares, *case.peers)
+    return len(ranks) > 1 and all(
+        one["blocked"] >= LOST and one["launch"] >= LAUNCHES for one in ranks
+    )
+
+
 def _straggler(case: Case) -> Effect | None:
     """Waiting for a peer that is slow, or at work on something else."""
     if still := _stands_still(case):
@@ -167,6 +176,7 @@ def _straggler(case: Case) -> Effect | None:
         share < LOST
         or nobody_asks(case) is not None
         or (case.peers_starve and case.shares["starved"] >= LOST)
+        or _by_turns(case)
     ):
         return None
     return Effect(share, (case.state("blocked", LOST), *_late(case)))
@@ -176,8 +186,9 @@ STRAGGLER = Cause(
     name="straggler",
     meaning="kernels spin in a collective until a peer arrives",
     named_when=(
-        "the GPU spins in a collective (`blocked`) until a peer arrives; the evidence "
-        "names the peer"
+        "the GPU spins in a collective (`blocked`) until a peer arrives; the evidence names the "
+        f"peer. Not where each rank does by turns and at least {LAUNCHES:g} of its time is gaps "
+        "between its own small kernels"
     ),
     looks=(Loses(_straggler),),
     uses=(*OF_ENGINE, AWAITED, BLOCKED_STREAK, LEDGER_SENSOR),
