@@ -154,6 +154,7 @@ OF_ENGINES: tuple[Record, ...] = (
     Record(
         name="job:gpunode_serving_energy:joules_per_token",
         labels=SERVICE,
+        interval=FOR_HOURS,
         expression=(
             f"sum by ({BY_SERVICE}) ({of_jobs(rate('gpunode_gpu_energy_joules_total'), 'sum')}) "
             f"/ on ({BY_SERVICE}) (sum by ({BY_SERVICE}) ({GENERATED}) > 0)"

@@ -16,6 +16,7 @@ from alerts.recording.capacity import (
     SAMPLES_AN_HOUR,
     TESTED_AT,
 )
+from alerts.recording.ranks import BOTTLENECKS
 from alerts.recording.review import HOUR, TESTED
 from alerts.settings import STEP_UP
 
@@ -31,7 +32,7 @@ SEEN = "cluster:gpunode_gpu_seconds:rate5m"
 MEMBERS = "job:gpunode_job:gpus"
 OCCUPIED = (
     f"count by (cluster) (max by ({GPU}) (gpu:gpunode_gpu_owner:workload) "
-    f'or on ({GPU}) max by ({GPU}) (gpunode_gpu_bottleneck{{cause!="none"}} == 1))'
+    f'or on ({GPU}) max by ({GPU}) ({BOTTLENECKS}{{cause!="none"}}))'
 )
 """GPUs that have an owner, or a verdict on what they do for one who is not known."""
 

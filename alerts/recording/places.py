@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from alerts.examples import HELD, NODE_A, OF_NODE, series
 from alerts.model import FOR_HOURS, Record
-from alerts.promql import GPU, NODE
+from alerts.promql import NODE
 from alerts.recording.faults import INFO, UP
+from alerts.recording.ranks import BOTTLENECKS
 from alerts.settings import SCRAPE_JOBS
 
 PLACE = "node:gpunode_place:info"
@@ -111,7 +112,7 @@ OF_PLACES: tuple[Record, ...] = (
         name="place:gpunode_gpu_bottleneck:count",
         labels=(*OF_PLACE, "cause"),
         expression=_at_places(
-            f"count by ({NODE}, cause) (max by ({GPU}, cause) (gpunode_gpu_bottleneck == 1))",
+            f"count by ({NODE}, cause) ({BOTTLENECKS})",
             f"{BY_PLACE}, cause",
         ),
         purpose="GPUs by what holds them back, for each rack, leaf switch and domain of NVLink.",

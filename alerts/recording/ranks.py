@@ -6,6 +6,8 @@ job when its process ends or its node is no longer seen, for as long as the job 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from alerts.examples import HELD, HELD_B, OF_GPU, OF_JOB, TRAIN, A, B, series
 from alerts.model import Given, Record
 from alerts.promql import GPU, JOB, OWNER, of_gpus, of_jobs
@@ -54,6 +56,18 @@ def _called(verdict: str, expression: str) -> str:
     return f'label_replace({number} * ({expression}), "cause", "{verdict}", "", "")'
 
 
+def _numbered(metric: str, label: str, values: Iterable[str]) -> str:
+    """The number of the one value of a label that is 1 of a GPU: its place among the values.
+
+    The metric is read once, and joined with as many constants as there are values.
+    """
+    numbers = " or ".join(
+        f'label_replace(vector({number}), "{label}", "{value}", "", "")'
+        for number, value in enumerate(values)
+    )
+    return f"max by ({GPU}, {label}) ({metric} == 1) * on ({label}) group_left () ({numbers})"
+
+
 def _verdict() -> str:
     of_gpu = f"({BOTTLENECKS} == on ({GPU}) group_left () max by ({GPU}) ({BOTTLENECKS}))"
     told = (
@@ -82,10 +96,7 @@ OF_NODES: tuple[Record, ...] = (
     Record(
         name=BOTTLENECKS,
         labels=(*OF_GPU, "cause"),
-        expression=" or ".join(
-            f'{number} * (max by ({GPU}, cause) (gpunode_gpu_bottleneck{{cause="{cause}"}}) == 1)'
-            for number, cause in enumerate(CAUSES)
-        ),
+        expression=_numbered("gpunode_gpu_bottleneck", "cause", CAUSES),
         purpose="The verdict on a GPU as a number, its place among the causes.",
         given={STARVED: 1.0},
         results={(*A, "data_loading_storage"): NUMBER},
@@ -93,11 +104,7 @@ OF_NODES: tuple[Record, ...] = (
     Record(
         name=REASONED,
         labels=(*OF_GPU, "reason"),
-        expression=" or ".join(
-            f'{number} * (max by ({GPU}, reason) (gpunode_gpu_waited_for{{reason="{reason}"}}) '
-            "== 1)"
-            for number, reason in enumerate(REASONS)
-        ),
+        expression=_numbered("gpunode_gpu_waited_for", "reason", REASONS),
         purpose="Why a GPU is waited for, as a number, its place among the reasons.",
         given={series("gpunode_gpu_waited_for", reason="stopped"): 1.0},
         results={(*A, "stopped"): 1.0},
