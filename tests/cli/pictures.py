@@ -1,7 +1,4 @@
-"""Takes pictures of the demo, of ``top`` and of ``why``: ``python -m tests.cli.pictures``.
-
-With the address of the Prometheus of ``make report-data``, also of ``why``.
-"""
+"""Takes pictures of the demo, of ``top`` and of ``why``: ``python -m tests.cli.pictures``."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,10 +18,13 @@ import pyte
 from playwright.sync_api import Browser, sync_playwright
 
 from gpunode.cli.stories import ORDER
+from tests.bench.known import backfill
+from tests.bench.known import served as prometheus
 from tests.daemon import free_port
 from tests.export.page import scenes
 from tests.export.page.serve import served
 from tests.needs import ROOT, need
+from tests.report.test_why import NOW, past
 from tests.terminal import Terminal
 
 FOLDER = ROOT / "docs/tour"
@@ -53,7 +54,7 @@ COLOURS = {
 """Of a dark terminal, by pyte's names."""
 
 
-def main(prometheus: str = "") -> None:
+def main() -> None:
     """Write every picture."""
     FOLDER.mkdir(exist_ok=True)
     gpunode = (sys.executable, "-m", "gpunode")
@@ -69,10 +70,20 @@ def main(prometheus: str = "") -> None:
         for columns, lines in SIZES:
             name = f"top-{columns}x{lines}"
             _terminal(browser, name, (columns, lines), "quit", *gpunode, "top", f"--url={url}")
-        if prometheus:
-            command = (*gpunode, "why", sys.argv[2], f"--prometheus.url={prometheus}")
-            _terminal(browser, "why", (100, 60), "", *command)
+        _why(browser)
         browser.close()
+
+
+def _why(browser: Browser) -> None:
+    """What is said of a job while it waits for storage, at the moment to which its past goes."""
+    then = f"import time; time.time = lambda: {NOW}.0; from gpunode.__main__ import main; main()"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "past").write_text(past())
+        backfill(folder)
+        with prometheus(folder) as (_, url):
+            asked = ("why", "research/llm", f"--prometheus.url={url}")
+            _terminal(browser, "why", (100, 65), "", sys.executable, "-c", then, *asked)
 
 
 def _page_of(browser: Browser, story: str) -> None:
@@ -156,4 +167,4 @@ def _keep(picture: bytes, name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    main()

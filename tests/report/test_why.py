@@ -413,7 +413,8 @@ def _record(known: Known, series: Series) -> None:
         series.put(name, {**own, **labels}, value, since, known.end)
 
 
-def _past() -> str:
+def past() -> str:
+    """The past of the jobs, as promtool reads it."""
     series = Series()
     for known in sorted(JOBS, key=lambda known: known.begin):
         _record(known, series)
@@ -448,7 +449,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     need("prometheus")
     need("promtool")
     folder = tmp_path_factory.mktemp("past")
-    (folder / "past").write_text(_past())
+    (folder / "past").write_text(past())
     backfill(folder)
     with prometheus(folder) as (_, found):
         yield found
