@@ -18,7 +18,7 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 from hashlib import sha256
 from pathlib import Path
 
@@ -83,6 +83,11 @@ def check(root: Path, tag: str) -> str:
         wrong.append(f"{CHANGELOG}: it has no line {UNRELEASED.strip()}")
     elif after.partition("\n## ")[0].strip():
         wrong.append(f"{CHANGELOG}: there are entries under Unreleased")
+    day = _first(r"^## \[\d\S*\] - (\d{4}-\d\d-\d\d)$", _read(root, CHANGELOG))
+    try:
+        date.fromisoformat(day)
+    except ValueError:
+        wrong.append(f"{CHANGELOG}: {day or 'none'} is the day of no release")
     if not wrong and not notes(root, found[1]).strip():
         wrong.append(f"{CHANGELOG}: it says nothing of {found[1]}")
     wrong += [
@@ -95,7 +100,7 @@ def check(root: Path, tag: str) -> str:
     return found[1]
 
 
-def prepare(root: Path, version: str, date: str) -> None:
+def prepare(root: Path, version: str, day: str) -> None:
     """Write a version into every file that names it. Raises ``Refused`` for one that cannot be."""
     if not TAG.fullmatch(f"v{version}"):
         raise Refused(f"{version}: a version has three numbers, like 1.2.3")
@@ -105,7 +110,7 @@ def prepare(root: Path, version: str, date: str) -> None:
     _rewrite(root / PROGRAM, r'^__version__ = ".+"$', f'__version__ = "{version}"')
     _rewrite(root / CHART, r"^(version|appVersion): \S+$", rf"\1: {version}")
     heading = rf"{re.escape(UNRELEASED)}(\nTo become \S+\n)?"
-    _rewrite(root / CHANGELOG, heading, f"{UNRELEASED}\n## [{version}] - {date}\n")
+    _rewrite(root / CHANGELOG, heading, f"{UNRELEASED}\n## [{version}] - {day}\n")
     _rewrite(root / README_OF_CHART, IMAGE, f"ghcr.io/gpunode/gpunode:{version}")
     for path in _documents(root):
         path.write_text(UNTIL.sub("", path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -271,6 +271,7 @@ def test_what_contradicts_itself_is_refused() -> None:
             "monitor.enabled=true,monitor.sampleLimit=9,monitor.spec.sampleLimit=8",
             "spec.sampleLimit: the chart sets it; see monitor.sampleLimit",
         ),
+        ("monitor.enabled=true,monitor.interval=5m", "monitor.interval 5m is longer than 1m"),
         ("monitor.enabled=true,monitor.interval=1m,monitor.scrapeTimeout=2m", "longer"),
     ):
         ran = helm("template", "gpunode", CHART, f"--set={values}")

@@ -45,6 +45,12 @@ def test_a_tag_with_which_every_file_agrees_is_a_release(clone: Path) -> None:
         (release.CHART, f"\nversion: {VERSION}", "\nversion: 1.0.0", "version in helm/gpunode"),
         (release.CHART, f"appVersion: {VERSION}", "appVersion: 1.0.0", "appVersion in helm"),
         (release.CHANGELOG, f"## [{VERSION}] - ", "## [1.0.0] - ", "CHANGELOG.md: 1.0.0"),
+        (
+            release.CHANGELOG,
+            f"## [{VERSION}] - ",
+            f"## [{VERSION}] - 2026-99-99\n",
+            "2026-99-99 is",
+        ),
         (release.CHANGELOG, "## [Unreleased]\n", "## [Unreleased]\n\n- New.\n", "Unreleased"),
         (release.CHANGELOG, "## [Unreleased]\n", "## Unreleased\n\n- New.\n", "no line ## [Unr"),
         (
