@@ -618,6 +618,14 @@ DEFENCES = (
         "leaves_some",
     ),
     Defence(
+        "who is overdue for many is asked by one",
+        "node/patience.py",
+        "if another is not question:",
+        "if False:",
+        PATIENCE,
+        "else_by_nobody",
+    ),
+    Defence(
         "idle threads are few",
         "node/patience.py",
         "stays = self._idle < self._kept",
@@ -628,8 +636,8 @@ DEFENCES = (
     Defence(
         "who stands still is no tenant's fault",
         "node/patience.py",
-        "any(question.back.acquire(timeout=wait / LOOKS) for _ in range(LOOKS))",
-        "question.back.acquire(timeout=wait)",
+        "for _ in range(LOOKS):\n            if self.back.acquire(timeout=seconds / LOOKS):",
+        "for _ in range(1):\n            if self.back.acquire(timeout=seconds):",
         PATIENCE,
         "stands_still",
     ),

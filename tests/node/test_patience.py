@@ -32,11 +32,11 @@ def test_each_tenant_has_a_few_threads_and_leaves_some_to_others(
                 asked.ask("greedy", f"/proc/{number}/root/x", over.wait)
         assert waiting() - before == patience.OF_A_TENANT
         monkeypatch.setattr(patience, "WAIT", PATIENCE)
-        assert asked.ask("another", "/proc/1/root/y", lambda: 3) == 3
+        assert asked.ask("another", "/proc/1/root/z", lambda: 3) == 3
         monkeypatch.setattr(patience, "WAIT", 0.01)
         for number in range(100):
             with pytest.raises(TimeoutError):
-                asked.ask(f"tenant {number}", f"/proc/{number}/root/x", over.wait)
+                asked.ask(f"tenant {number}", f"/proc/{number}/root/y", over.wait)
         # Who has nothing overdue is asked, once, also where many others do not answer.
         assert waiting() - before == patience.OF_A_TENANT + 100
         for number in range(2):
@@ -54,6 +54,30 @@ def test_a_thread_that_comes_back_asks_the_next_where_it_is_kept() -> None:
     alone, kept = Patience(PATIENCE), Patience(PATIENCE, kept=2)
     assert len({alone.ask("", "x", threading.current_thread) for _ in range(9)}) == 9
     assert len({kept.ask("", "x", threading.current_thread) for _ in range(9)}) == 1
+
+
+def test_what_is_being_asked_is_asked_by_the_others_when_it_is_back_and_else_by_nobody() -> None:
+    over, asked, before, found = threading.Event(), Patience(1.0), waiting(), list[object]()
+
+    def ask() -> None:
+        try:
+            found.append(asked.ask("", "x", over.wait))
+        except OSError as error:
+            found.append(type(error))
+
+    for comes in (True, False):
+        asks = [threading.Thread(target=ask) for _ in range(9)]
+        for each in asks:
+            each.start()
+        until(lambda: waiting() == before + 1)
+        if comes:
+            over.set()
+        for each in asks:
+            each.join()
+        assert waiting() == before + (not comes)
+        over.clear()
+    over.set()
+    assert found == [True] * 9 + [TimeoutError] * 9
 
 
 def test_no_more_threads_are_kept_than_there_may_be() -> None:

@@ -1,7 +1,7 @@
 """Asks what may never answer, such as a file on a dead server, and gives up after a while.
 
 A thread that waits for a file cannot be ended. So each question goes to a thread that has no other,
-what is overdue is not asked again, and the number of such threads is bounded, also for each tenant.
+nothing is asked twice at a time, and the number of such threads is bounded, also for each tenant.
 Some of those that come back can be kept for the next questions: to hand one over takes 20 µs of
 CPU, to start a thread for it 150 µs.
 """
@@ -51,6 +51,7 @@ def _held() -> threading.Lock:
 class Question(Generic[T]):
     """A question and, once its thread is back, the answer or error."""
 
+    what: str
     ask: Callable[[], T]
     answers: list[T] = field(default_factory=list)
     error: Exception | None = None
@@ -64,10 +65,13 @@ class Question(Generic[T]):
         except Exception as error:  # noqa: BLE001 it is for who asked
             self.error = error
 
-    @property
-    def is_back(self) -> bool:
-        """Whether it has been answered."""
-        return bool(self.answers) or self.error is not None
+    def is_back_within(self, seconds: float) -> bool:
+        """Wait for the answer, at most so long."""
+        for _ in range(LOOKS):
+            if self.back.acquire(timeout=seconds / LOOKS):
+                self.back.release()
+                return True
+        return False
 
 
 class Patience:
@@ -81,11 +85,15 @@ class Patience:
         self._wait = wait
         self._kept = kept
         self._lock = threading.Lock()
+        self._asked: dict[str, Question[Any]] = {}
+        """What is not back, overdue or not: nothing is asked twice at a time."""
+
+        self._overdue: dict[str, str] = {}
+        """Whose it is."""
+
         self._idle = 0
         self._next: SimpleQueue[Question[Any]] = SimpleQueue()
         """What the idle threads are to ask."""
-
-        self._overdue: dict[Question[Any], tuple[str, str]] = {}
 
     def ask(self, tenant: str | Callable[[], str], what: str, answer: Callable[[], T]) -> T:
         """The answer from another thread.
@@ -93,22 +101,15 @@ class Patience:
         A function for the tenant is called only where that matters. Raises ``TimeoutError`` if the
         answer is overdue: the first time after ``WAIT``, then at once; and as ``answer`` does.
         """
-        if self._overdue:
-            self._check(tenant, what)
-        question = Question(answer)
-        self._begin(question, what)
         wait = WAIT if self._wait is None else self._wait
-        if not any(question.back.acquire(timeout=wait / LOOKS) for _ in range(LOOKS)):
-            owner = ""
-            with suppress(OSError):
-                owner = _name(tenant)
-            with self._lock:
-                if not question.is_back:
-                    self._overdue[question] = owner, what
-            if question in self._overdue:
-                said = "%.200a: no answer within %g s, skipped until there is one"
-                log.warning(said, what, wait)
+        question = Question(what, answer)
+        while (another := self._begin(tenant, question)) is not None:
+            if not another.is_back_within(wait):
                 raise TimeoutError(errno.ETIMEDOUT, "does not answer", what)
+        if not question.is_back_within(wait) and self._is_overdue(tenant, question):
+            said = "%.200a: no answer within %g s, skipped until there is one"
+            log.warning(said, what, wait)
+            raise TimeoutError(errno.ETIMEDOUT, "does not answer", what)
         error, question.error = question.error, None
         if error is not None:
             try:
@@ -117,25 +118,48 @@ class Patience:
                 del error  # whose traceback has this frame
         return question.answers[0]
 
-    def _begin(self, question: Question[Any], what: str) -> None:
+    def _begin(self, tenant: str | Callable[[], str], question: Question[T]) -> Question[T] | None:
+        """Have a question asked, unless another of the same name is: that, then."""
+        if self._overdue:
+            self._check(tenant, question.what)
         with self._lock:
+            another = self._asked.setdefault(question.what, question)
+            if another is not question:
+                return another
             idle = self._idle > 0
             self._idle -= idle
         if idle:
             self._next.put(question)
-            return
+            return None
         name = "reader" if self._kept else "patience"
         thread = threading.Thread(target=self._work, args=(question,), name=name, daemon=True)
         try:
             thread.start()
         except RuntimeError as error:  # a limit on threads, such as the cgroup's pids.max
-            raise OSError(errno.EAGAIN, "no thread can be started to read it", what) from error
+            with self._lock:
+                del self._asked[question.what]
+            question.back.release()
+            why = "no thread can be started to read it"
+            raise OSError(errno.EAGAIN, why, question.what) from error
+        return None
+
+    def _is_overdue(self, tenant: str | Callable[[], str], question: Question[T]) -> bool:
+        """Whether it is still not back, and counts for its tenant from now on."""
+        owner = ""
+        with suppress(OSError):
+            owner = _name(tenant)
+        with self._lock:
+            late = self._asked.get(question.what) is question
+            if late:
+                self._overdue[question.what] = owner
+        return late
 
     def _work(self, question: Question[Any]) -> None:
         while True:
             question.perform()
             with self._lock:
-                self._overdue.pop(question, None)
+                del self._asked[question.what]
+                self._overdue.pop(question.what, None)
                 stays = self._idle < self._kept
                 self._idle += stays
             question.back.release()
@@ -153,19 +177,18 @@ class Patience:
 
     def _check(self, tenant: str | Callable[[], str], what: str) -> None:
         with self._lock:
-            threads, overdue = len(self._overdue), set(self._overdue.values())
-        owned = Counter(owner for owner, _ in overdue)
+            overdue = dict(self._overdue)
+        if what in overdue:
+            raise TimeoutError(errno.ETIMEDOUT, "does not answer", what)
+        owned = Counter(overdue.values())
         most = OF_A_TENANT if len(overdue) < OF_ALL else 1
-        asked = {one for _, one in overdue}
-        if threads < MOST and what not in asked and max(owned.values(), default=0) < most:
+        if len(overdue) < MOST and max(owned.values(), default=0) < most:
             return  # whoever it is
         owner = _name(tenant)
-        if (owner, what) in overdue:
-            raise TimeoutError(errno.ETIMEDOUT, "does not answer", what)
         if owned[owner] >= most:
             why = f"not asked, because {owned[owner]} other paths of its owner do not answer"
             raise TimeoutError(errno.ETIMEDOUT, why, what)
-        if threads >= MOST:
+        if len(overdue) >= MOST:
             why = f"not asked, because {MOST} paths of others do not answer"
             raise TimeoutError(errno.ETIMEDOUT, why, what)
 
