@@ -734,8 +734,8 @@ DEFENCES = (
     Defence(
         "an environment that never comes makes no helper silent",
         "node/privileged.py",
-        '{"count", "environment", ',
-        '{"count", ',
+        '{"environment", "in_network", ',
+        '{"in_network", ',
         "tests/attacks/test_tenant_files.py",
         "never_comes_back",
     ),

@@ -41,7 +41,7 @@ KUBELET_WAIT = 5.0
 """Seconds for a kubelet to accept a connection."""
 
 OF_TENANTS = frozenset(
-    {"count", "environment", "in_network", "link", "maps", "part", "python", "sockets", "space"}
+    {"environment", "in_network", "link", "maps", "part", "python", "sockets", "space"}
 )
 """What a tenant can keep from being answered, beside the text of a process's file: whoever asks
 gives up by itself."""
