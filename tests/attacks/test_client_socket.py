@@ -26,7 +26,9 @@ from gpunode.client.sender import SEND_TIMEOUT
 from gpunode.config import ClientSettings, Settings
 from gpunode.holders.census import Census
 from gpunode.jobs.steps import BACKLOG, KEPT, OTHER, Message, TrainingSteps, parse
+from gpunode.node import patience
 from gpunode.node.datagram_socket import (
+    CREDENTIALS,
     EACH,
     STRANGER_EACH,
     STRANGERS,
@@ -34,9 +36,11 @@ from gpunode.node.datagram_socket import (
     DatagramSocket,
     start_of,
 )
+from gpunode.node.local import LocalNode
 from gpunode.source import MANY, Absent
 from tests import conftest
 from tests.conftest import values
+from tests.fakes.dead_file import kept
 from tests.fakes.nvml import FakeDriver
 from tests.machine import OneGpu, exported, told
 from tests.needs import as_root
@@ -554,6 +558,21 @@ def test_who_sends_too_much_waits_in_a_bounded_room(path: Path) -> None:
     send(path, *[b"x"] * 3 * EACH)
     conftest.until(lambda: receiver._dropped == 2 * EACH)
     assert len(receiver.take([])) == EACH + 1
+
+
+@as_root
+def test_a_sender_that_never_comes_to_its_program_keeps_no_other_unheard(path: Path) -> None:
+    node, me, taken = LocalNode(Path("/")), os.getpid(), list[Datagram]()
+    node.datagrams(str(path), ())
+    with kept(NOBODY) as dead, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
+        for pid in (dead.closes, me):  # root may send as any process
+            sender = socket.SOL_SOCKET, socket.SCM_CREDENTIALS, CREDENTIALS.pack(pid, 0, 0)
+            client.sendmsg([b"x"], [sender], 0, str(path))
+        deadline = time.monotonic() + 20 * patience.WAIT
+        while len(taken) < 2 and time.monotonic() < deadline:
+            taken += node.datagrams(str(path), ())
+            time.sleep(0.05)
+    assert [(one.pid, one.start) for one in taken] == [(dead.closes, None), (me, start_of(me))]
 
 
 def test_ever_new_processes_leave_room_for_a_known_one(path: Path) -> None:

@@ -20,7 +20,13 @@ from gpunode.node.patience import OF_ALL as OVERDUE
 from helm.generate import CHART
 from tests.conftest import Series, parse, until, values
 from tests.daemon import free_port
-from tests.helm.test_chart_profiles import machine, namespaces, opened_folder, own_programs
+from tests.helm.test_chart_profiles import (
+    machine,
+    namespaces,
+    opened_folder,
+    own_programs,
+    stop,
+)
 from tests.helper.helper import asked, helper
 from tests.needs import ROOT, as_root, need
 from tests.tenant import root_with_home, tenant
@@ -71,7 +77,7 @@ def nobody(node: Path, helpers: Path) -> Iterator[Nobody]:
         try:
             yield Nobody(child, port)
         finally:
-            child.terminate()
+            stop(child)
 
 
 def read(series: Series) -> list[float]:

@@ -28,6 +28,7 @@ from gpunode.holders.census import Census
 from gpunode.nccl import ras
 from gpunode.nccl.ras import NcclRas
 from gpunode.nccl.ras_answer import BEHIND, COLLECTIVES, FAILED, HERE, LINES, NAMED, Answer, Asked
+from gpunode.node.inside import Inside
 from gpunode.node.local import LocalNode, SystemClock
 from gpunode.node.privileged import Privileged
 from gpunode.node.tcp import ServerSocket, TcpProcess, _has
@@ -248,7 +249,7 @@ def test_the_name_of_a_process_does_not_make_the_server_of_another_user_its_own(
     (tmp_path / "proc/7").mkdir(parents=True)
     (tmp_path / "proc/7/status").write_text(status, newline="")
     without_rights = None
-    process = TcpProcess(7, Privileged(str(tmp_path)))
+    process = TcpProcess(7, Inside(Privileged(str(tmp_path))))
     assert _has(process, without_rights, ServerSocket(True, user, 0)) == (user == 1001)
 
 

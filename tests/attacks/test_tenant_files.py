@@ -17,6 +17,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ from gpunode.node.tape import RecordingNode, TapeNode, TapeWriter
 from gpunode.text import escaped, printable
 from tests import machine
 from tests.conftest import scrape, until, values, watching
-from tests.fakes.dead_file import mapping
+from tests.fakes.dead_file import kept
 from tests.fakes.nvml import FakeDriver
 from tests.helper.helper import helper, one_at
 from tests.machine import MachineGpu, OneGpu, exported, told
@@ -112,8 +113,14 @@ def dead_mount() -> Iterator[Callable[[Path], None]]:
         yield mount
 
 
-def waiting() -> int:
+def alone() -> int:
+    """The threads that wait for the answer to one question."""
     return sum(thread.name == "patience" for thread in threading.enumerate())
+
+
+def waiting() -> int:
+    """The threads that wait for an answer, or for the next question."""
+    return sum(thread.name in ("patience", "reader") for thread in threading.enumerate())
 
 
 @as_root
@@ -122,7 +129,7 @@ def test_a_dead_mount_keeps_one_thread_and_no_one_else_waiting(
 ) -> None:
     (root / "mnt").mkdir()
     dead_mount(root / "mnt")
-    before = waiting()
+    before = alone()
     with (
         tenant(root, NCCL_DEBUG_FILE="/mnt/nccl.log\x1b[2J") as dead,
         tenant(root, NCCL_DEBUG_FILE="/home/nccl.log") as alive,
@@ -134,7 +141,7 @@ def test_a_dead_mount_keeps_one_thread_and_no_one_else_waiting(
         begin = time.monotonic()
         later = [exported(told(source)) for _ in range(10)]
         assert time.monotonic() - begin < patience.WAIT * 20, "it is not waited for again"
-        assert waiting() == before + 1
+        assert alone() == before + 1
     assert 'communicator="ab"' in first
     assert later == [first] * 10
     said = [record.getMessage() for record in caplog.records]
@@ -278,11 +285,12 @@ def test_a_process_that_never_comes_back_from_mapping_a_file_costs_its_own_readi
     tmp_path: Path,
 ) -> None:
     with (
-        mapping(USER) as stuck,
+        kept(USER) as dead,
         tenant(None, RANK="3") as other,
         helper("files", tmp_path),
         one_at(tmp_path / "files.sock") as one,
     ):
+        stuck = dead.maps
         node, begin = LocalNode(Path("/")), time.monotonic()
         found: list[object] = []
 
@@ -301,16 +309,105 @@ def test_a_process_that_never_comes_back_from_mapping_a_file_costs_its_own_readi
         assert node.program(other) == ""  # it runs no script
         assert node.environment(other) == {"RANK": "3"}
 
-        def wait() -> None:
-            with suppress(OSError):  # it ends with the helper
-                one.ask("environment", str(stuck))
+        folder = f"/proc/{dead.shares}"
+        questions = (
+            ("environment", str(stuck)),
+            ("text", f"{folder}/io"),
+            ("link", f"{folder}/ns/net"),
+            ("sockets", str(dead.shares)),
+        )
 
-        waits = threading.Thread(target=wait)
-        waits.start()
-        waits.join(1.5 * privileged.WAIT)
-        assert waits.is_alive()
+        def wait(question: tuple[str, ...]) -> None:
+            with suppress(OSError):  # it ends with the helper
+                one.ask(*question)
+
+        waits = [threading.Thread(target=wait, args=(each,)) for each in questions]
+        for each in waits:
+            each.start()
+        time.sleep(1.5 * privileged.WAIT)
+        assert all(each.is_alive() for each in waits)
         assert one.ask("environment", str(other)) == (b"RANK=3", [])
-    waits.join()
+    for each in waits:
+        each.join()
+
+
+@pytest.mark.parametrize("way", ["shares", "closes"])
+def test_a_process_that_never_comes_to_its_program_costs_its_own_readings(way: str) -> None:
+    with kept(USER) as dead, tenant(None, user=USER + 1) as other:
+        node, pid = LocalNode(Path("/")), getattr(dead, way)
+        questions: list[Callable[[int], object]] = [
+            *(partial(read_of, node, name) for name in ("stat", "wchan", "io", "stack")),
+            *(partial(link_of, node, name) for name in ("ns/net", "ns/pid", "root")),
+            *(node.environment, node.libraries, node.program, node.listens, node.stacks),
+            lambda pid: node.filesystem(f"/proc/{pid}/root/dev/shm"),
+            lambda pid: node.ended(pid, 1.0),
+            lambda pid: node.ask(pid, "127.0.0.1:1", ""),
+        ]
+
+        def ask_all() -> None:
+            for question in questions:
+                answers(question, pid)
+                with suppress(ConnectionRefusedError, ProcessLookupError):
+                    question(other)
+
+        ask_all()
+        threads, begin = waiting(), time.monotonic()
+        ask_all()
+        took = time.monotonic() - begin
+        assert took < patience.WAIT * len(questions) / 2, "it is not waited for again"
+        assert waiting() <= threads
+        assert node.read_text(f"/proc/{pid}/comm")
+
+
+def read_of(node: LocalNode, name: str, pid: int) -> str:
+    return node.read_text(f"/proc/{pid}/{name}")
+
+
+def link_of(node: LocalNode, name: str, pid: int) -> str:
+    return node.read_link(f"/proc/{pid}/{name}")
+
+
+def answers(question: Callable[[int], object], pid: int) -> None:
+    """Ask, and fail where that does not come back soon."""
+
+    def ask() -> None:
+        with suppress(OSError):
+            question(pid)
+
+    asks = threading.Thread(target=ask, daemon=True)
+    asks.start()
+    asks.join(30 * patience.WAIT)
+    assert not asks.is_alive()
+
+
+def test_a_process_that_never_comes_to_its_program_costs_no_other_tenant_a_reading(
+    fake: FakeDriver, tmp_path: Path
+) -> None:
+    with kept(USER) as dead, tenant(None, user=USER + 1) as other:
+        for gpu in (0, 1):
+            (tmp_path / f"{17 + gpu}").write_text(f"SLURM_JOB_UID=1000\nSLURM_JOB_GPUS={gpu}\n")
+        held = [(0, dead.maps), (0, dead.shares), (0, dead.closes), (1, other)]
+        fake.write("\n".join(["gpus 2", *(f"gpu {g} process {p} 1000" for g, p in held)]) + "\n")
+        options = "--gpu.owners-interval=1", "--gpu.processes-interval=1"
+        with watching(fake, *options, f"--slurm.jobs-folder={tmp_path}") as running:
+
+            def told() -> bool:
+                found = scrape(running)
+                return bool(
+                    values(found, "gpunode_gpu_process_info", gpu="1", pid=f"{other}")
+                    and values(found, "gpunode_job_processes", gpu="1") == [1.0]
+                    and values(found, "gpunode_gpu_owner_info", gpu="0", slurm_job="17")
+                    and values(found, "gpunode_slurm_jobs")
+                )
+
+            def reads() -> float:
+                name = "gpunode_source_read_duration_seconds_count"
+                return sum(values(scrape(running), name, source="slurm"))
+
+            until(told)
+            begun = reads()
+            until(lambda: reads() > begun + 5)
+            assert told(), "what is not read again is not told for so long"
 
 
 def test_a_process_from_which_nothing_comes_back_costs_its_owner_s_stacks(
@@ -326,7 +423,8 @@ def test_a_process_from_which_nothing_comes_back_costs_its_owner_s_stacks(
 
     monkeypatch.setattr(Inside, "_answers", answered)
     try:
-        with mapping(USER) as stuck, mapping(USER) as another:
+        with kept(USER) as one, kept(USER) as other:
+            stuck, another = one.maps, other.maps
             assert node.stacks(stuck).without_python == "does not answer"
             assert not stacks.left
             late.add(stuck)

@@ -1,7 +1,12 @@
-"""A process that never comes back from mapping a file, because its server answers no read.
+"""Processes of a tenant that the kernel keeps for ever, as a file server does not answer them.
 
-The kernel holds the lock of its memory meanwhile: who reads its command line waits, too.
+- One maps a file. The kernel holds the lock of its memory: who reads its command line waits, too.
+- One executes a program. It shares the memory of the first, as all do that posix_spawn starts, and
+  waits for it, while the kernel holds the right to trace it: who reads its ``stat`` waits, too.
+- One executes a program by itself, and waits as it closes a file.
+
 https://github.com/torvalds/linux/blob/master/include/uapi/linux/fuse.h
+https://github.com/torvalds/linux/blob/master/fs/exec.c (``exec_mmap``, ``do_close_on_exec``)
 """
 
 from __future__ import annotations
@@ -16,26 +21,39 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-REQUEST = struct.Struct("=IIQQ16x")
-"""Length, operation, number and file, as far as they matter here."""
+REQUEST = struct.Struct("=IIQQ8xI4x")
+"""Length, operation, number, file and process, as far as they matter here."""
 
-LOOKUP, FORGET, GETATTR, OPEN, READ, INIT, INTERRUPT = 1, 2, 3, 14, 15, 26, 36
+LOOKUP, FORGET, GETATTR, READLINK, OPEN, READ = 1, 2, 3, 5, 14, 15
+FLUSH, INIT, INTERRUPT = 25, 26, 36
 PAST_THE_CACHE, KEEP_CACHE = 1, 2
-FOLDER, FILE = 1, 2
+FOLDER, FILE, PROGRAM = 1, 2, 3
+TYPES = {FOLDER: 0o40755, FILE: 0o100644, PROGRAM: 0o120777}
 NEW_MOUNTS, PRIVATE_BELOW = 0x20000, 0x44000
 SET_DUMPABLE = 4
 LASTS = 3600
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The processes that the kernel keeps."""
+
+    maps: int
+    shares: int
+    closes: int
 
 
 def attributes(file: int) -> bytes:
-    size, mode = (0, 0o40755) if file == FOLDER else (1 << 16, 0o100644)
-    return struct.pack("=6Q3I6II", file, size, 8, 0, 0, 0, 0, 0, 0, mode, 1, 0, 0, 0, 4096, 0)
+    size = 1 << 16 if file == FILE else 0
+    return struct.pack("=6Q3I6II", file, size, 8, *[0] * 6, TYPES[file], 1, 0, 0, 0, 4096, 0)
 
 
 def answer(operation: int, file: int, opened: int) -> bytes | None:
@@ -43,55 +61,100 @@ def answer(operation: int, file: int, opened: int) -> bytes | None:
     if operation == INIT:
         return struct.pack("=4I2H2I2H8I", 7, 31, 1 << 17, 0, 12, 10, 1 << 16, 1, 32, 0, *[0] * 8)
     if operation == LOOKUP:
-        return struct.pack("=4Q2I", FILE, 0, LASTS, LASTS, 0, 0) + attributes(FILE)
+        return struct.pack("=4Q2I", file, 0, LASTS, LASTS, 0, 0) + attributes(file)
     if operation == GETATTR:
         return struct.pack("=Q2I", LASTS, 0, 0) + attributes(file)
+    if operation == READLINK:
+        return b"/bin/true"
     if operation == OPEN:  # to map it past the cache waits for what is being read into the cache
         return struct.pack("=Q2I", opened, KEEP_CACHE | (PAST_THE_CACHE if opened > 1 else 0), 0)
-    return None if operation in (READ, FORGET, INTERRUPT) else b""
+    return None if operation in (READ, FLUSH, FORGET, INTERRUPT) else b""
+
+
+def be(user: int) -> None:
+    """Become a user, whose processes look at each other."""
+    os.setgid(user)
+    os.setuid(user)
+    LIBC.prctl(SET_DUMPABLE, 1, 0, 0, 0)
 
 
 def map_the_file(folder: str, user: int) -> None:
-    """Never returns."""
-    os.setgid(user)
-    os.setuid(user)
-    ctypes.CDLL(None).prctl(SET_DUMPABLE, 1, 0, 0, 0)
+    """Never returns. A child begins to execute a program before, and so shares the memory."""
+    be(user)
     first = os.open(f"{folder}/file", os.O_RDONLY)
     threading.Thread(target=os.read, args=(first, 1), daemon=True).start()
+    program = f"{folder}/program".encode()
+    words = (ctypes.c_char_p * 2)(program, None)
+    child = (ctypes.byref(ctypes.c_int()), program, None, None, words, words)
+    threading.Thread(target=LIBC.posix_spawn, args=child, daemon=True).start()
     time.sleep(0.2)
     second = os.open(f"{folder}/file", os.O_RDONLY)
     mmap.mmap(second, 4096, mmap.MAP_PRIVATE, mmap.PROT_READ)
 
 
+def close_the_file(folder: str, user: int) -> None:
+    """Never returns."""
+    be(user)
+    os.open(f"{folder}/file", os.O_RDONLY)
+    os.execv("/bin/true", ["true"])
+
+
 def main(folder: str, user: int) -> None:
-    """Serve until the input ends; prints the process that maps, once it is about to."""
-    libc = ctypes.CDLL(None, use_errno=True)
+    """Serve until the input ends; prints the three processes once they are kept.
+
+    One that is to share the memory of another is told where its program is once that one maps.
+    """
     server = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     options = f"fd={server},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
     if (
-        libc.unshare(NEW_MOUNTS)
-        or libc.mount(None, b"/", None, PRIVATE_BELOW, None)
-        or libc.mount(b"fuse", folder.encode(), b"fuse", 0, options)
+        LIBC.unshare(NEW_MOUNTS)
+        or LIBC.mount(None, b"/", None, PRIVATE_BELOW, None)
+        or LIBC.mount(b"fuse", folder.encode(), b"fuse", 0, options)
     ):
         sys.exit(f"FUSE is not allowed here: {os.strerror(ctypes.get_errno())}")
-    child = os.fork()
-    if not child:
+
+    def say(number: int, said: bytes) -> None:
+        os.write(server, struct.pack("=IiQ", 16 + len(said), 0, number) + said)
+
+    def begin(does: Callable[[str, int], None]) -> int:
+        if child := os.fork():
+            return child
         os.close(server)
-        map_the_file(folder, user)
-    opened = 0
-    while server in select.select([server, 0], [], [])[0]:
-        _, operation, number, file = REQUEST.unpack_from(os.read(server, 1 << 18))
+        does(folder, user)
+        os._exit(1)
+
+    maps, shares, asked, opened = begin(map_the_file), 0, 0, 0
+    while True:
+        ready = select.select([server, 0], [], [], 0.01 if asked else None)[0]
+        if 0 in ready:
+            return
+        if asked and state(maps) == "D":
+            say(asked, answer(LOOKUP, PROGRAM, 0) or b"")
+            asked = 0
+            begin(close_the_file)
+        if server not in ready:
+            continue
+        request = os.read(server, 1 << 18)
+        _, operation, number, file, process = REQUEST.unpack_from(request)
         opened += operation == OPEN
-        said = answer(operation, file, opened)
+        if operation == LOOKUP and request[REQUEST.size :] == b"program\0":
+            asked, shares = number, process
+            continue
+        if operation == FLUSH:
+            print(maps, shares, process, flush=True)
+        said = answer(operation, FILE if operation == LOOKUP else file, opened)
         if said is not None:
-            os.write(server, struct.pack("=IiQ", 16 + len(said), 0, number) + said)
-        if opened == 2 and operation == OPEN:
-            print(child, flush=True)
+            say(number, said)
+
+
+def state(process: int) -> str:
+    """The letter of a process's state."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 @contextmanager
-def mapping(user: int) -> Iterator[int]:
-    """A process of a user that never comes back from mapping a file."""
+def kept(user: int) -> Iterator[Kept]:
+    """Processes of a user that never come back."""
     if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
         pytest.skip("only root may mount, and only where there is /dev/fuse")
     with (
@@ -105,18 +168,15 @@ def mapping(user: int) -> Iterator[int]:
         ) as server,
     ):
         assert server.stdout is not None
-        said = server.stdout.readline()
+        said = [int(word) for word in server.stdout.readline().split()]
         try:
             if not said:
                 pytest.skip("FUSE is not allowed here")
-            until = time.monotonic() + 10
-            while Path(f"/proc/{int(said)}/stat").read_text().rpartition(")")[2].split()[0] != "D":
-                assert time.monotonic() < until
-                time.sleep(0.01)
-            yield int(said)
+            time.sleep(0.2)
+            yield Kept(*said)
         finally:
-            if said:
-                os.kill(int(said), 9)
+            for process in said:
+                os.kill(process, 9)
             server.kill()
 
 

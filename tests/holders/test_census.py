@@ -163,29 +163,6 @@ def test_a_gpu_that_hangs_keeps_nobody_from_the_others_and_one_thread(tmp_path: 
         hangs.answers.set()
 
 
-def test_a_process_that_keeps_who_looks_at_it_costs_its_gpu_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    proc = Proc(tmp_path, [Card(0), Card(1)])
-    for pid, card in enumerate(proc.cards, 7):
-        proc.run(pid)
-        card.hold(pid)
-    assert len(proc.census.everywhere()) == 2
-    answers, read = threading.Event(), proc.node.read_text
-
-    def read_text(path: str) -> str:
-        if path == "/proc/7/stat":
-            answers.wait(10)
-        return read(path)
-
-    monkeypatch.setattr(proc.node, "read_text", read_text)
-    try:
-        for _ in range(2):
-            assert [gpu.identity.index for gpu, _ in proc.census.everywhere()] == [1]
-    finally:
-        answers.set()
-
-
 def test_a_late_look_does_not_replace_a_later_one(proc: Proc) -> None:
     card = proc.cards[0]
     card.answers.clear()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
+import time
 
 import pytest
 
@@ -28,11 +32,11 @@ def test_each_tenant_has_a_few_threads_and_leaves_some_to_others(
                 asked.ask("greedy", f"/proc/{number}/root/x", over.wait)
         assert waiting() - before == patience.OF_A_TENANT
         monkeypatch.setattr(patience, "WAIT", PATIENCE)
-        assert asked.ask("another", "/proc/1/root/y", lambda: 3) == 3
+        assert asked.ask("another", "/proc/1/root/z", lambda: 3) == 3
         monkeypatch.setattr(patience, "WAIT", 0.01)
         for number in range(100):
             with pytest.raises(TimeoutError):
-                asked.ask(f"tenant {number}", f"/proc/{number}/root/x", over.wait)
+                asked.ask(f"tenant {number}", f"/proc/{number}/root/y", over.wait)
         # Who has nothing overdue is asked, once, also where many others do not answer.
         assert waiting() - before == patience.OF_A_TENANT + 100
         for number in range(2):
@@ -44,3 +48,127 @@ def test_each_tenant_has_a_few_threads_and_leaves_some_to_others(
     until(lambda: waiting() == before)
     monkeypatch.setattr(patience, "WAIT", PATIENCE)
     assert asked.ask("greedy", "/proc/1/root/x", over.wait)
+
+
+def test_a_thread_that_comes_back_asks_the_next_where_it_is_kept() -> None:
+    alone, kept = Patience(PATIENCE), Patience(PATIENCE, kept=2)
+    assert len({alone.ask("", "x", threading.current_thread) for _ in range(9)}) == 9
+    assert len({kept.ask("", "x", threading.current_thread) for _ in range(9)}) == 1
+
+
+def test_what_is_being_asked_is_asked_by_the_others_when_it_is_back_and_else_by_nobody() -> None:
+    over, asked, before, found = threading.Event(), Patience(1.0), waiting(), list[object]()
+
+    def ask() -> None:
+        try:
+            found.append(asked.ask("", "x", over.wait))
+        except OSError as error:
+            found.append(type(error))
+
+    for comes in (True, False):
+        asks = [threading.Thread(target=ask) for _ in range(9)]
+        for each in asks:
+            each.start()
+        until(lambda: waiting() == before + 1)
+        if comes:
+            over.set()
+        for each in asks:
+            each.join()
+        assert waiting() == before + (not comes)
+        over.clear()
+    over.set()
+    assert found == [True] * 9 + [TimeoutError] * 9
+
+
+def test_no_more_threads_are_kept_than_there_may_be() -> None:
+    over, asked, seen = threading.Event(), Patience(PATIENCE, kept=2), list[threading.Thread]()
+
+    def answer() -> bool:
+        seen.append(threading.current_thread())
+        return over.wait()
+
+    asks = [threading.Thread(target=asked.ask, args=("", f"{n}", answer)) for n in range(9)]
+    for each in asks:
+        each.start()
+    until(lambda: len(seen) == 9)
+    over.set()
+    for each in asks:
+        each.join()
+    until(lambda: sum(thread.is_alive() for thread in seen) == 2)
+
+
+def test_idle_threads_end_and_the_next_question_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Patience(PATIENCE, kept=2)
+    monkeypatch.setattr(patience, "IDLE", 0.01)
+    for number in range(20):
+        thread = asked.ask("", "x", threading.current_thread)
+        time.sleep(0.001 * number)
+    until(lambda: not thread.is_alive())
+    assert asked.ask("", "x", threading.current_thread) is not thread
+
+
+def test_a_thread_that_comes_back_late_is_kept_and_its_question_may_be_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    over, asked, seen = threading.Event(), Patience(0.01, kept=2), list[threading.Thread]()
+
+    def answer() -> bool:
+        seen.append(threading.current_thread())
+        return over.wait()
+
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            asked.ask("", "x", answer)
+    over.set()
+    until(lambda: not asked._overdue)
+    monkeypatch.setattr(asked, "_wait", PATIENCE)
+    assert [asked.ask("", "x", threading.current_thread)] == seen
+
+
+def test_whose_it_is_is_asked_only_where_that_matters() -> None:
+    asked, over, whose = Patience(0.01), threading.Event(), list[str]()
+
+    def tenant() -> str:
+        whose.append("greedy")
+        return whose[-1]
+
+    try:
+        assert asked.ask(tenant, "x", lambda: 3) == 3
+        assert not whose
+        for number in range(patience.OF_A_TENANT + 1):
+            with pytest.raises(TimeoutError):
+                asked.ask(tenant, f"{number}", over.wait)
+        assert len(whose) == patience.OF_A_TENANT + 1
+    finally:
+        over.set()
+
+
+def test_what_goes_wrong_is_for_who_asked() -> None:
+    asked = Patience(PATIENCE, kept=1)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            asked.ask("", "x", lambda: 1 // 0)
+
+
+ANSWERS_AFTER_HALF_A_SECOND = """
+import time
+from gpunode.node.patience import Patience
+def answer():
+    for _ in range(10):
+        time.sleep(0.05)
+    return "here"
+print("begins", flush=True)
+print(Patience(2.0).ask("", "x", answer), flush=True)
+"""
+
+
+def test_time_in_which_the_daemon_stands_still_is_not_waited_for() -> None:
+    command = [sys.executable, "-c", ANSWERS_AFTER_HALF_A_SECOND]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "begins\n"
+        time.sleep(0.1)
+        child.send_signal(signal.SIGSTOP)
+        time.sleep(2.5)
+        child.send_signal(signal.SIGCONT)
+        assert child.stdout.readline() == "here\n"

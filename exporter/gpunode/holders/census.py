@@ -118,16 +118,10 @@ class Census:
             self._gpus, _ = listed(self.node.drivers)
             self._listed = now
         gpus = {gpu.identity.uuid: gpu for gpu in self._gpus}
-        found: dict[str, Look] = {}
+        recent = {uuid: self._recent(uuid, now - within) for uuid in gpus}
+        found = {uuid: look for uuid, look in recent.items() if look is not None}
         short: list[NoDescriptors] = []
-        # A process may keep whoever looks whether it is still there, as it executes a program while
-        # another maps a file of a dead mount into the same memory.
-        recent = {
-            (uuid, "recent"): partial(self._find, uuid, now - within, found)
-            for uuid in gpus
-            if uuid in self._looks
-        }
-        unknown = gpus.keys() - {uuid for uuid, _ in self._errands.run(recent)} - found.keys()
+        unknown = gpus.keys() - found.keys()
         asked = {uuid: partial(self._ask, gpus[uuid], short) for uuid in unknown}
         silent = self._errands.run(asked) if asked else set()
         if short:
@@ -138,11 +132,6 @@ class Census:
             if look and look.moment > now - DRIVER_TIMEOUT:
                 found[uuid] = look
         return [(gpu, found[uuid]) for uuid, gpu in gpus.items() if uuid in found]
-
-    def _find(self, uuid: str, since: float, found: dict[str, Look]) -> None:
-        look = self._recent(uuid, since)
-        if look is not None:
-            found[uuid] = look
 
     def _ask(self, gpu: Gpu, short: list[NoDescriptors]) -> None:
         try:

@@ -59,12 +59,27 @@ class Datagram:
     """How many datagrams this one stands for, of any sender, that were dropped unread."""
 
 
+def start_of(pid: int) -> float | None:
+    """When a process started, in ticks since boot; None if it has ended or may not be seen."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return parse_stat(file.read()).start
+    except OSError:
+        return None
+
+
 class DatagramSocket:
     """Receives in its own thread, because the kernel's queue holds as few as ten datagrams."""
 
-    def __init__(self, path: str, bound: Callable[[Path], socket.socket] = bound) -> None:
+    def __init__(
+        self,
+        path: str,
+        bound: Callable[[Path], socket.socket] = bound,
+        start_of: Callable[[int], float | None] = start_of,
+    ) -> None:
         self._path = Path(path)
         self._bound = bound
+        self._start_of = start_of
         self._lock = threading.Lock()
         self._known: frozenset[int] = frozenset()
         self._waiting: dict[int, list[Datagram]] = {}
@@ -137,8 +152,10 @@ class DatagramSocket:
             if not room:
                 self._dropped += 1
                 return
-            text = content.decode("utf-8", "replace")
-            self._waiting.setdefault(pid, []).append(Datagram(pid, text, start_of(pid)))
+        text = content.decode("utf-8", "replace")
+        datagram = Datagram(pid, text, self._start_of(pid))  # which may take a while
+        with self._lock:
+            self._waiting.setdefault(pid, []).append(datagram)
 
 
 def _sender(extra: list[tuple[int, int, bytes]]) -> int:
@@ -147,15 +164,6 @@ def _sender(extra: list[tuple[int, int, bytes]]) -> int:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
             return int(CREDENTIALS.unpack(data)[0])
     return 0
-
-
-def start_of(pid: int) -> float | None:
-    """When a process started, in ticks since boot; None if it has ended or may not be seen."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return parse_stat(file.read()).start
-    except OSError:
-        return None
 
 
 def _place_of(path: Path) -> tuple[int, int] | None:

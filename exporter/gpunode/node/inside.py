@@ -1,7 +1,16 @@
-"""Reads inside the roots of other processes, where what a tenant chose may never answer.
+"""Reads processes and the files inside their roots, where what a tenant chose may never answer.
 
 ``gpunode.helper`` finds a path there with the rights of the process's user, and looks at what it is
-before it opens it. Here each read has a thread of its own.
+before it opens it. What the kernel says of a process may not come either:
+
+- It reads the command line, the environment and the maps in the memory of the process, and waits
+  while that maps a file: for ever, if the file is on a dead mount.
+- Before most other files and links it asks whether the process may be traced, and waits while that
+  executes a program: for ever, if that waits for memory that another has, who maps such a file.
+  https://github.com/torvalds/linux/blob/master/fs/exec.c (``exec_update_lock``)
+
+So each of these is read in another thread, with patience. There is patience for each kind of file,
+so that one that hangs, or a helper that stands still, does not cost the others of its owner.
 """
 
 from __future__ import annotations
@@ -9,52 +18,113 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
+import socket
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from gpunode.helper import stacks
 from gpunode.helper.inside import PLACE, opened, place
 from gpunode.node.cgroup import budget
+from gpunode.node.datagram_socket import start_of
 from gpunode.node.patience import Patience
 from gpunode.node.privileged import Privileged
 
 T = TypeVar("T")
 
+OF_PROCESS = re.compile(
+    r"/proc/(?P<pid>\d+)/(?:task/\d+/)?(?:(?P<memory>cmdline|environ|maps)"
+    r"|(?P<stat>stat)|io|stack|wchan|ns/\w+|root)"
+)
+"""What the kernel may not answer; it waits for nobody before the others that are read, such as
+``cgroup``, ``children``, ``comm``, ``limits`` and ``status``."""
+
+KEPT = 4
+"""Threads of each kind that wait for the next question."""
+
+SOCKETS_WAIT = 1.5
+"""Seconds to wait for the sockets of a process: 16,384 descriptors take 0.2 s of CPU."""
+
 
 class Inside:
-    """Reads inside the roots of the processes of a node."""
+    """Reads of the processes of a node, with patience."""
 
     def __init__(self, privileged: Privileged) -> None:
         self.rootfs = privileged.rootfs
         self._privileged = privileged
-        self._patience = Patience()
+        self._roots = Patience()
+        """Whose threads take on the rights of others, or enter their network, and so end."""
+
+        self._memory = Patience(kept=KEPT)
+        self._stats = Patience(kept=KEPT)
+        self._others = Patience(kept=KEPT)
+        self._sockets = Patience(SOCKETS_WAIT)
+        self._stacks = Patience(2 * stacks.LONGEST)
         self._kept: dict[str, int] = {}
         """By owner, the process from which py-spy has not come back."""
 
     def space(self, path: str) -> bytes:
         """The numbers of the filesystem at a path below /proc/PID/root. Raises ``OSError``."""
-        return self._ask(path, "space", path)
+        return self._in_root(path, "space", path)
 
     def part(self, path: str, after: int) -> tuple[bytes, int]:
         """Bytes of a regular file from ``after``, or from 0 if it is shorter, and where they begin.
 
         Raises ``OSError``, also if the user of the process may not read it.
         """
-        begin, _, content = self._ask(path, "part", path, str(after)).partition(b" ")
+        begin, _, content = self._in_root(path, "part", path, str(after)).partition(b" ")
         return content, int(begin)
 
     def maps(self, pid: int) -> bytes:
         """The beginning of a process's /proc/PID/maps. Raises ``OSError``."""
-        return self._of_memory(pid, "maps", partial(self._privileged.read, "maps", str(pid)))
+        read = partial(self._privileged.read, "maps", str(pid))
+        return self.read(f"/proc/{pid}/maps", read)
 
     def environment(self, pid: int) -> bytes:
         """The variables of a process that may be read. Raises ``OSError``."""
         read = partial(self._privileged.read, "environment", str(pid))
-        return self._of_memory(pid, "environ", read)
+        return self.read(f"/proc/{pid}/environ", read)
 
-    def command_line(self, pid: int, read: Callable[[], T]) -> T:
-        """What ``read`` gives of a process's /proc/PID/cmdline. Raises ``OSError``."""
-        return self._of_memory(pid, "cmdline", read)
+    def link(self, path: str) -> str:
+        """The target of a link of a process. Raises ``OSError``."""
+        return os.fsdecode(self.read(path, partial(self._privileged.read, "link", path)))
+
+    def sockets(self, pid: int) -> set[str]:
+        """The inodes of the sockets that a process has open. Raises ``OSError``."""
+        read = partial(self._privileged.read, "sockets", str(pid))
+        return set(self._sockets.ask(*self._of(pid), read).decode().split())
+
+    def descriptors(self, pid: int) -> int:
+        """How many files a process has open. Raises ``OSError``."""
+        read = partial(self._privileged.read, "count", str(pid))
+        return int(self._others.ask(*self._of(pid), read))
+
+    def in_network(self, pid: int, family: int) -> tuple[socket.socket, socket.socket]:
+        """Sockets in the network of a process, as ``Privileged`` has them. Raises ``OSError``."""
+        enter = partial(self._privileged.in_network, str(pid), family)
+        return self._roots.ask(self._of(pid)[0], f"/proc/{pid}/ns/net", enter)
+
+    def read(self, path: str, read: Callable[[], T]) -> T:
+        """What ``read`` gives of a file or link, with patience if it is a process's.
+
+        Raises ``OSError``.
+        """
+        match = OF_PROCESS.fullmatch(path)
+        if match is None:
+            return read()
+        tenant, process = self._of(int(match["pid"]))
+        if match["memory"]:
+            return self._memory.ask(tenant, path, read)
+        return (self._stats if match["stat"] else self._others).ask(tenant, process, read)
+
+    def start_of(self, pid: int) -> float | None:
+        """When a process began that has this PID here; None if it has ended or does not answer."""
+        process = f"/proc/{pid}"
+        try:
+            return self._stats.ask(partial(_owner, process), process, partial(start_of, pid))
+        except OSError:
+            return None
 
     def python(self, pid: int) -> bytes:
         """What py-spy says of the threads of a process. Raises ``OSError``.
@@ -63,43 +133,43 @@ class Inside:
         process has to answer first, and before it the one from which it has not come back of the
         same owner.
         """
-        tenant = self._tenant(f"/proc/{pid}/root/")
+        whose, process = self._of(pid)
+        tenant = whose()
         if tenant in self._kept:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 self._answers(self._kept[tenant])
         self._kept.pop(tenant, None)
         self._answers(pid)
         try:
-            return self._privileged.python(str(pid))
+            return self._stacks.ask(tenant, process, partial(self._privileged.python, str(pid)))
         except OSError as error:
             if error.errno == errno.EDEADLK:
                 self._kept[tenant] = pid
             raise
 
     def _answers(self, pid: int) -> None:
-        path = f"{self.rootfs}/proc/{pid}/cmdline"
-        self.command_line(pid, partial(_beginning, path))
+        path = f"/proc/{pid}/cmdline"
+        self.read(path, partial(_beginning, self.rootfs + path))
 
-    def _of_memory(self, pid: int, file: str, read: Callable[[], T]) -> T:
-        """What the kernel reads in the memory of a process.
+    def _in_root(self, path: str, verb: str, *arguments: str) -> bytes:
+        process = f"{self.rootfs}{place(path)['process']}"
+        read = partial(self._privileged.read, verb, *arguments)
+        return self._roots.ask(partial(_owner, process), path, read)
 
-        It waits while the process maps a file, and so for ever if that is on a dead mount.
-        """
-        return self._patience.ask(self._tenant(f"/proc/{pid}/root/"), f"/proc/{pid}/{file}", read)
+    def _of(self, pid: int) -> tuple[Callable[[], str], str]:
+        """Whose a process is, to be asked if that matters, and what it is called here."""
+        process = f"{self.rootfs}/proc/{pid}"
+        return partial(_owner, process), process
 
-    def _ask(self, path: str, verb: str, *arguments: str) -> bytes:
-        return self._patience.ask(
-            self._tenant(path), path, lambda: self._privileged.read(verb, *arguments)
-        )
 
-    def _tenant(self, path: str) -> str:
-        """Whose path it is, as the kernel tells it of the process."""
-        try:
-            with opened(f"{self.rootfs}{place(path)['process']}/cgroup", os.O_RDONLY) as file:
-                text = os.read(file, 1 << 16).decode("utf-8", "replace")
-                return budget(text, str(os.fstat(file).st_uid))
-        except FileNotFoundError:
-            return ""
+def _owner(process: str) -> str:
+    """Whose a process is, as the kernel tells it, by its folder in /proc."""
+    try:
+        with opened(f"{process}/cgroup", os.O_RDONLY) as file:
+            text = os.read(file, 1 << 16).decode("utf-8", "replace")
+            return budget(text, str(os.fstat(file).st_uid))
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def _beginning(path: str) -> bytes:

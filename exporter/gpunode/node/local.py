@@ -72,13 +72,7 @@ class LocalNode:
         self._sockets: dict[str, DatagramSocket] = {}
 
     def read_text(self, path: str) -> str:
-        if files.TEXT.fullmatch(path):
-            answer = self._privileged.wait_channel if path.endswith("/wchan") else self._text
-            return answer(path).decode("utf-8", "replace")
-        content = self._read(path, MAX_FILE)
-        if len(content) > MAX_FILE:
-            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
-        return content.decode("utf-8", "replace")
+        return self._inside.read(path, partial(self._content, path)).decode("utf-8", "replace")
 
     def list_directory(self, path: str) -> list[str]:
         if files.NAMES.fullmatch(path):
@@ -113,7 +107,7 @@ class LocalNode:
 
     def program(self, pid: int) -> str:
         read = partial(self._read, f"/proc/{pid}/cmdline", MOST_ARGUMENTS)
-        line = self._inside.command_line(pid, read)
+        line = self._inside.read(f"/proc/{pid}/cmdline", read)
         if len(line) > MOST_ARGUMENTS:  # the last argument may go on
             del line[line.rfind(b"\0") + 1 :]
         return program_of(line.decode("utf-8", "replace").split("\0"))
@@ -136,10 +130,10 @@ class LocalNode:
         raise FileNotFoundError(errno.ENOENT, "no runtime here knows the container", container)
 
     def listens(self, pid: int) -> bool:
-        return sockets.listens(f"{self.rootfs}/proc/{pid}", lambda: self._sockets_of(pid))
+        return sockets.listens(f"{self.rootfs}/proc/{pid}", lambda: self._inside.sockets(pid))
 
     def communicates(self, pid: int) -> bool:
-        return sockets.communicates(f"{self.rootfs}/proc/{pid}", lambda: self._sockets_of(pid))
+        return sockets.communicates(f"{self.rootfs}/proc/{pid}", lambda: self._inside.sockets(pid))
 
     def ended(self, pid: int, start: float) -> int | None:
         return self._endings.of(pid, start)
@@ -150,7 +144,7 @@ class LocalNode:
         # https://docs.kernel.org/filesystems/proc.html (/proc/PID/fd)
         if number := os.stat(folder).st_size:
             return number
-        return int(self._privileged.read("count", str(pid)))
+        return self._inside.descriptors(pid)
 
     def round_trips(self) -> list[float]:
         return round_trips()
@@ -160,24 +154,25 @@ class LocalNode:
 
     def read_link(self, path: str) -> str:
         if files.LINK.fullmatch(path):
-            return os.fsdecode(self._privileged.read("link", path))
+            return self._inside.link(path)
         return os.readlink(self.rootfs + path)
 
     def helpers(self) -> dict[str, float]:
         return self._privileged.cost()
 
     def ask(self, pid: int, address: str, request: str) -> str:
-        return tcp.ask(address, request, pid, self._privileged)
+        return tcp.ask(address, request, pid, self._inside)
 
     def listening_at(self, pid: int) -> list[str]:
-        return sockets.listening_at(f"{self.rootfs}/proc/{pid}", lambda: self._sockets_of(pid))
+        return sockets.listening_at(f"{self.rootfs}/proc/{pid}", lambda: self._inside.sockets(pid))
 
     def scrape(self, pid: int, address: str, path: str, names: Collection[str]) -> Scraped:
         return http.scraped_of(self.ask(pid, address, http.request(path)), names)
 
     def datagrams(self, socket: str, known: Collection[int]) -> list[Datagram]:
         if socket not in self._sockets:
-            self._sockets[socket] = DatagramSocket(socket, self._privileged.client)
+            bound, start_of = self._privileged.client, self._inside.start_of
+            self._sockets[socket] = DatagramSocket(socket, bound, start_of)
         return self._sockets[socket].take(known)
 
     def allocations(self, socket: str) -> list[Allocation]:
@@ -209,12 +204,15 @@ class LocalNode:
         except ValueError as error:
             raise OSError(errno.EIO, str(error)) from error
 
-    def _text(self, path: str) -> bytes:
-        return self._privileged.read("text", path)
-
-    def _sockets_of(self, pid: int) -> set[str]:
-        """The inodes of the sockets that a process has open."""
-        return set(self._privileged.read("sockets", str(pid)).decode().split())
+    def _content(self, path: str) -> bytes | bytearray:
+        if files.TEXT.fullmatch(path):
+            if path.endswith("/wchan"):
+                return self._privileged.wait_channel(path)
+            return self._privileged.read("text", path)
+        content = self._read(path, MAX_FILE)
+        if len(content) > MAX_FILE:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
+        return content
 
     def _read(self, path: str, most: int) -> bytearray:
         """A file; more than ``most`` bytes of it if it has more."""

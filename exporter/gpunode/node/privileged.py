@@ -40,8 +40,11 @@ MOST_IDLE = 8
 KUBELET_WAIT = 5.0
 """Seconds for a kubelet to accept a connection."""
 
-OF_TENANTS = frozenset({"environment", "maps", "part", "space"})
-"""What a tenant can keep from being answered: whoever asks gives up by itself."""
+OF_TENANTS = frozenset(
+    {"environment", "in_network", "link", "maps", "part", "python", "sockets", "space"}
+)
+"""What a tenant can keep from being answered, beside the text of a process's file: whoever asks
+gives up by itself."""
 
 DIRECTLY = {verb.__name__: verb for verb in READS}
 
@@ -65,7 +68,7 @@ class Helper:
         request = os.fsencode("\0".join((verb, *arguments)))
         while True:
             connection, fresh = self._connected()
-            until = math.inf if verb in OF_TENANTS else time.monotonic() + WAIT
+            until = math.inf if _is_of_tenant(verb, *arguments) else time.monotonic() + WAIT
             try:
                 _wait(connection, until)
                 connection.send(request)
@@ -113,6 +116,10 @@ class Helper:
     def _gone(self, why: str) -> OSError:
         """Not any of the errors that say something about what was asked for."""
         return OSError(errno.ENOTCONN, f"the helper of gpunode does not answer: {why}", self.path)
+
+
+def _is_of_tenant(verb: str, *arguments: str) -> bool:
+    return verb in OF_TENANTS or (verb == "text" and arguments[0].startswith("/proc/"))
 
 
 def _wait(connection: socket.socket, until: float) -> None:

@@ -12,14 +12,13 @@ import re
 import secrets
 import socket
 import struct
-import threading
 import time
 from dataclasses import dataclass
 
 from gpunode.helper.sockets import in_this_network
 from gpunode.node import sock_diag
+from gpunode.node.inside import Inside
 from gpunode.node.kernel import parse_status
-from gpunode.node.privileged import Privileged
 
 DEADLINE = 8.0
 """Seconds allowed for the whole answer, however slowly the server accepts and sends."""
@@ -102,11 +101,11 @@ class TcpProcess:
     """A process that may serve."""
 
     pid: int
-    privileged: Privileged
+    inside: Inside
 
     @property
     def folder(self) -> str:
-        return f"{self.privileged.rootfs}/proc/{self.pid}"
+        return f"{self.inside.rootfs}/proc/{self.pid}"
 
     def held(self) -> set[str] | None:
         """The inodes of its sockets; None without the right to see them.
@@ -114,12 +113,12 @@ class TcpProcess:
         Raises ``OSError`` if the process has ended.
         """
         try:
-            return set(self.privileged.read("sockets", str(self.pid)).decode().split())
+            return self.inside.sockets(self.pid)
         except PermissionError:
             return None
 
 
-def ask(address: str, request: str, pid: int, privileged: Privileged) -> str:
+def ask(address: str, request: str, pid: int, inside: Inside) -> str:
     """Send a request to the server of a process and read until it closes. Raises ``OSError``.
 
     ``address`` is HOST:PORT in the network namespace of the process, HOST an IP address or
@@ -129,7 +128,7 @@ def ask(address: str, request: str, pid: int, privileged: Privileged) -> str:
     """
     deadline = time.monotonic() + DEADLINE
     far = Address.parse(address)
-    process = TcpProcess(pid, privileged)
+    process = TcpProcess(pid, inside)
     connection, kernel = _sockets_in(process, far.family)
     with connection, kernel:
         near = _bind(connection, kernel, far, process)
@@ -243,24 +242,12 @@ def _received(connection: socket.socket, deadline: float) -> str:
 def _sockets_in(process: TcpProcess, family: int) -> tuple[socket.socket, socket.socket]:
     """Sockets in the network namespace of a process, for TCP and to ask the kernel about it."""
     try:
-        namespace = process.privileged.read("link", f"/proc/{process.pid}/ns/net")
-        other = namespace != os.fsencode(os.readlink("/proc/self/ns/net"))
+        namespace = process.inside.link(f"/proc/{process.pid}/ns/net")
+        other = namespace != os.readlink("/proc/self/ns/net")
+    except TimeoutError:
+        raise
     except OSError:
         other = False  # a namespace that cannot be read cannot be entered either
     if not other:
         return in_this_network(family)
-    made: list[tuple[socket.socket, socket.socket] | OSError] = []
-
-    def make() -> None:
-        try:
-            made.append(process.privileged.in_network(str(process.pid), family))
-        except OSError as error:
-            made.append(error)
-
-    # In a short-lived thread, because setns(2) changes the namespace of the calling thread.
-    thread = threading.Thread(target=make, name="namespace")
-    thread.start()
-    thread.join()
-    if isinstance(made[0], OSError):
-        raise made[0]
-    return made[0]
+    return process.inside.in_network(process.pid, family)
