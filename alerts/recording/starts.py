@@ -99,11 +99,12 @@ OF_STARTS: tuple[Record, ...] = (
         expression=(
             f"job:gpunode_restart:since and on ({JOB}) (job:gpunode_aborted:since or on ({JOB}) "
             f"last_over_time(job:gpunode_stalled:to_page[5m]) > {RANKS_LEAVE_WITHIN}) "
-            f"unless on ({JOB}) (gpu:gpunode_job:member and on ({GPU}) {PROCESSES})"
+            f"unless on ({JOB}) (gpu:gpunode_job:member and on ({JOB}) job:gpunode_restart:since "
+            f"and on ({GPU}) {PROCESSES})"
         ),
-        purpose="When a job that stood still lost all its processes, as Unix time, while it keeps "
-        "its GPUs and has none; the rule reads its own past. One that ended in its own time is "
-        "none of these.",
+        purpose="When a job that stood still, and not only until its ranks had left, lost all its "
+        "processes, as Unix time, while it keeps its GPUs without one; the rule reads its own "
+        "past.",
         given=HELD,
         results={},
     ),
@@ -115,12 +116,11 @@ OF_STARTS: tuple[Record, ...] = (
             f"(job:gpunode_waiting:found or on ({JOB}) "
             f"count by ({JOB}) (gpu:gpunode_job:member and on ({NODE}) {_NEW_NODES})) "
             f"and on ({JOB}) job:gpunode_waiting:seconds > {BLOCKED_FROM} "
-            f"and on ({JOB}) job:gpunode_training:gpus "
-            f"unless on ({JOB}) job:gpunode_workless:seconds"
+            f"and on ({JOB}) job:gpunode_training:gpus"
         ),
-        purpose="GPUs of a training job that waited in a collective when its nodes were first "
-        "scraped, until it works or waits no more: nobody knows since when. The rule reads its own "
-        "past.",
+        purpose="GPUs of a training job on nodes that were scraped for the first time when it "
+        "already waited in a collective, until it waits no more: nobody knows since when. The rule "
+        "reads its own past.",
         given={**TRAINS, **TRAINS_B, STREAK: 7000.0},
         results={},
     ),
