@@ -119,6 +119,18 @@ THROTTLED = Setting(
     "FleetFault.",
     "percent",
 )
+THROTTLED_OFTEN = Setting(
+    "throttled_often",
+    0.05,
+    "Above this share of an hour with lowered clocks, a GPU is throttled though it comes and goes.",
+    "percent",
+)
+THROTTLED_AGAIN = Setting(
+    "throttled_again",
+    3,
+    "In so many of the hour's twelve parts it must have been so: fewer may be one short event.",
+    "count",
+)
 PORT_DOWN = Setting(
     "port_down",
     0.9,
@@ -187,6 +199,17 @@ TICKETED_GPUS = Setting(
     "Jobs with fewer GPUs than this make no ticket because they stand still.",
     "count",
 )
+FOUND_WAITING_FROM = Setting(
+    "found_waiting_from",
+    600,
+    "Seconds of waiting after which a training job stands still that waited already when its "
+    "nodes were first scraped, though it was never seen to work. A start waits for less, or is "
+    "ended.",
+    "seconds",
+)
+"""PyTorch's watchdog waits for ten minutes:
+https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group"""
+
 STILL_FROM = Setting(
     "still_from",
     60,

@@ -590,6 +590,16 @@ OF_NODES: tuple[Record, ...] = (
         results={(*A, "thermal"): 0.25},
     ),
     Record(
+        name="gpu:gpunode_gpu_throttled:ratio1h",
+        labels=(*OF_GPU, "fault"),
+        interval=FOR_HOURS,
+        expression="sum_over_time((gpu:gpunode_gpu_throttled:ratio > 0)[1h:5m]) / 12",
+        purpose="The same over an hour, from its twelve parts of five minutes; before gpunode has "
+        "watched a GPU for as long, the rest of the hour counts as well.",
+        given={THERMAL_SLOWDOWN: 0.25},
+        results={(*A, "thermal"): 0.25},
+    ),
+    Record(
         name="node:gpunode_hardware:present",
         labels=(*OF_NODE, "part"),
         expression=(

@@ -35,6 +35,7 @@ from alerts.settings import (
     COMES_BACK_AGAIN,
     COMES_BACK_WITHIN,
     FLEET_JOBS,
+    FOUND_WAITING_FROM,
     PAGED_FROM,
     PAGED_GPUS,
     PAUSED_AT_MOST,
@@ -570,24 +571,6 @@ OF_STALLS: tuple[Record, ...] = (
         results={TRAIN: 0.0},
     ),
     Record(
-        name="job:gpunode_stalled:seconds",
-        labels=OF_JOB,
-        interval=AT_ONCE,
-        expression=(
-            "job:gpunode_workless:seconds "
-            f"and on ({JOB}) (job:gpunode_gpu_blocked:count "
-            f"and on ({JOB}) job:gpunode_job:collective) "
-            f"unless on ({JOB}) job:gpunode_pause:excused "
-            f"or on ({JOB}) job:gpunode_server_stuck:seconds "
-            f"or on ({JOB}) job:gpunode_server_stalled:seconds"
-        ),
-        purpose="Seconds since any GPU of a job, or of a server's group on a node, last worked, "
-        "while some of them wait in a collective and nothing excuses it; of a server with running "
-        "requests, whether or not they wait.",
-        given={**TRAINS, **TRAINS_B, WORKLESS: 7320.0, STREAK: 7000.0},
-        results={TRAIN: 7320.0},
-    ),
-    Record(
         name="job:gpunode_waiting:seconds",
         labels=OF_JOB,
         interval=AT_ONCE,
@@ -602,18 +585,41 @@ OF_STALLS: tuple[Record, ...] = (
         results={TRAIN: 60.0},
     ),
     Record(
+        name="job:gpunode_stalled:seconds",
+        labels=OF_JOB,
+        interval=AT_ONCE,
+        expression=(
+            "job:gpunode_workless:seconds "
+            f"and on ({JOB}) (job:gpunode_gpu_blocked:count "
+            f"and on ({JOB}) job:gpunode_job:collective) "
+            f"unless on ({JOB}) job:gpunode_pause:excused "
+            f"or on ({JOB}) (job:gpunode_waiting:seconds > {FOUND_WAITING_FROM} "
+            f"and on ({JOB}) job:gpunode_waiting:found) "
+            f"or on ({JOB}) job:gpunode_server_stuck:seconds "
+            f"or on ({JOB}) job:gpunode_server_stalled:seconds"
+        ),
+        purpose="Seconds since any GPU of a job, or of a server's group on a node, last worked, "
+        "while some of them wait in a collective and nothing excuses it; of a job that was found "
+        "so, for which it is known to wait; of a server with running requests, whether or not they "
+        "wait.",
+        given={**TRAINS, **TRAINS_B, WORKLESS: 7320.0, STREAK: 7000.0},
+        results={TRAIN: 7320.0},
+    ),
+    Record(
         name="job:gpunode_idle:seconds",
         labels=OF_JOB,
         interval=AT_ONCE,
         expression=(
-            f"(job:gpunode_workless:seconds or on ({JOB}) job:gpunode_restart:seconds) "
+            f"((job:gpunode_workless:seconds or on ({JOB}) job:gpunode_restart:seconds) "
             f"and on ({JOB}) (job:gpunode_training:gpus and on ({JOB}) job:gpunode_job:gpus > 1) "
             f"unless on ({JOB}) (last_over_time(job:gpunode_gpu_blocked:count[{STREAKS_BREAK}]) "
             f"or on ({JOB}) job:gpunode_pause:excused) "
+            f"or on ({JOB}) time() - job:gpunode_aborted:since) "
             f"unless on ({JOB}) job:gpunode_job:gpus < {PAGED_GPUS}"
         ),
         purpose="Seconds since any GPU of a training job with several of them last worked, or for "
-        "which it has tried to begin again, though none waits for another and nothing excuses it.",
+        "which it has tried to begin again, though none waits for another and nothing excuses it; "
+        "or since a job that stood still lost its processes.",
         given={**TRAINS, **HELD_B, WORKLESS: 7320.0},
         results={TRAIN: 7320.0},
     ),

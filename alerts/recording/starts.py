@@ -6,15 +6,28 @@ Kubernetes does before the first process, and what a crash costs until its job w
 
 from __future__ import annotations
 
-from alerts.examples import HELD, OF_JOB, TRAIN, TRAINS, WORKLESS, ledger, series
+from alerts.examples import (
+    HELD,
+    OF_JOB,
+    STREAK,
+    TRAIN,
+    TRAINS,
+    TRAINS_B,
+    WORKLESS,
+    ledger,
+    series,
+)
 from alerts.model import FOR_HOURS, Record
-from alerts.promql import GPU, JOB
-from alerts.recording.jobs import SEVERAL, STARTED
-from alerts.settings import STARTS_LONGER
+from alerts.promql import GPU, JOB, NODE
+from alerts.recording.jobs import BY_SERVICE, SEVERAL, STARTED
+from alerts.settings import BLOCKED_FROM, RANKS_LEAVE_WITHIN, STARTS_LONGER
 
 PROCESSES = "gpunode_gpu_process_info"
 OF_PROGRAMS = 'workload!~".+@.+"'
 """Without what a user runs on a node outside of any job, which need not be the same work twice."""
+
+KNOWN_FOR = "1h"
+"""For how long a node is known after it was last scraped: as long as Prometheus may be away."""
 
 _OWN = f"{GPU}, pid"
 _BEFORE = "offset 5m"
@@ -36,6 +49,13 @@ _STARTS = f"job:gpunode_job:gpus unless on ({JOB}) job:gpunode_workless:seconds"
 _SETTLED = f"({_STARTS} and on ({JOB}) job:gpunode_job:gpus offset 30s)"
 """Jobs that hold GPUs since before the last evaluation of the rule that says for how long they have
 not worked: another group has it, which may be evaluated later."""
+
+ANSWERED = "node:gpunode_exporter:up"
+_NEW_NODES = (
+    f"({ANSWERED} == 1 unless on ({NODE}) last_over_time({ANSWERED}[{KNOWN_FOR}] offset 3m))"
+)
+"""Nodes that are scraped for the first time. A job that comes to such a node after that takes some
+minutes until it waits in a collective."""
 
 _WORKED = "last_over_time(job:gpunode_workless:seconds[3m])"
 
@@ -70,6 +90,38 @@ OF_STARTS: tuple[Record, ...] = (
         "time, until it works again; the rule reads its own past. A job that is put back into a "
         "queue gives its GPUs away first.",
         given=HELD,
+        results={},
+    ),
+    Record(
+        name="job:gpunode_aborted:since",
+        labels=OF_JOB,
+        interval=FOR_HOURS,
+        expression=(
+            f"job:gpunode_restart:since and on ({JOB}) (job:gpunode_aborted:since or on ({JOB}) "
+            f"last_over_time(job:gpunode_stalled:to_page[5m]) > {RANKS_LEAVE_WITHIN}) "
+            f"unless on ({JOB}) (gpu:gpunode_job:member and on ({JOB}) job:gpunode_restart:since "
+            f"and on ({GPU}) {PROCESSES})"
+        ),
+        purpose="When a job that stood still, and not only until its ranks had left, lost all its "
+        "processes, as Unix time, while it keeps its GPUs without one; the rule reads its own "
+        "past.",
+        given=HELD,
+        results={},
+    ),
+    Record(
+        name="job:gpunode_waiting:found",
+        labels=OF_JOB,
+        interval=FOR_HOURS,
+        expression=(
+            f"(job:gpunode_waiting:found or on ({JOB}) "
+            f"count by ({JOB}) (gpu:gpunode_job:member and on ({NODE}) {_NEW_NODES})) "
+            f"and on ({JOB}) job:gpunode_waiting:seconds > {BLOCKED_FROM} "
+            f"and on ({JOB}) job:gpunode_training:gpus"
+        ),
+        purpose="GPUs of a training job on nodes that were scraped for the first time when it "
+        "already waited in a collective, until it waits no more: nobody knows since when. The rule "
+        "reads its own past.",
+        given={**TRAINS, **TRAINS_B, STREAK: 7000.0},
         results={},
     ),
     Record(
@@ -110,11 +162,16 @@ OF_STARTS: tuple[Record, ...] = (
             f"or label_replace((changes(job:gpunode_restart:since{{{OF_PROGRAMS}}}[6h]) + 2) "
             f"and on ({JOB}) job:gpunode_job:gpus "
             f"and on ({JOB}) last_over_time(job:gpunode_training:gpus[1h:5m]), "
-            '"within", "6h", "", ""))'
+            '"within", "6h", "", "") '
+            f"or label_replace(max by ({JOB}) (gpu:gpunode_gpu_process:count_1h "
+            f"and on ({JOB}) job:gpunode_start:since "
+            f"and on ({BY_SERVICE}) job:gpunode_serving_requests:rate5m), "
+            '"within", "1h, in a service", "", ""))'
         ),
         purpose="Starts of a training job: those within six hours after which it worked, if it has "
         "several ranks and kept its GPUs, and the processes that the same GPU had within an hour, "
-        "if it did little meanwhile.",
+        "if it did little meanwhile; of a service's replica that has yet to work while others "
+        "answer, the processes that a GPU had within an hour.",
         given={**TRAINS, **ledger(idle=0.9), STARTED: 1.0},
         results={TRAIN: 1.0},
     ),

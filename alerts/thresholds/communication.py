@@ -64,8 +64,10 @@ COMMUNICATION = (
         summary_ko="작업 또는 추론 서버가 멈춰 있습니다",
         says="no GPU of the job, or of a server's GPUs on one node, has worked for {value}, and "
         "some wait in a collective, or its engine has running requests and gives no token",
-        when="no GPU of the job has worked for {value}, and some wait in a collective; of a server "
-        "on one node, for {server_stalled_from}, unless its first GPU may wait for a request; or "
+        when="no GPU of the job has worked for {value}, and some wait in a collective; of training "
+        "that waited already when its nodes were first scraped, for {found_waiting_from}; of a "
+        "server on one node, for {server_stalled_from}, unless its first GPU may wait for a "
+        "request; or "
         "its engine has had running requests and given no token for {server_tokenless_from}; a "
         "page unless that has cost {paged_from} of GPU time, or the job has {paged_gpus} GPUs",
         meaning="An NCCL kernel waits for a peer that does not come; nothing computes or moves.",

@@ -65,8 +65,9 @@ SYSTEM = (
                 after="1m",
                 record="job:gpunode_idle:seconds",
                 unless="job:gpunode_stalled:explained",
-                says="it trained on several GPUs, of which none has worked for {value}; jobs with "
-                "{paged_gpus} GPUs are left out",
+                says="it trained on several GPUs, of which none has worked for {value}, or it "
+                "stood still and lost its processes as long ago; jobs with {paged_gpus} GPUs are "
+                "left out",
                 unit="seconds",
             ),
         ),
@@ -83,8 +84,8 @@ SYSTEM = (
     Threshold(
         alert="JobCrashLoops",
         group="system",
-        summary="A training job starts again and again",
-        summary_ko="학습 작업이 반복해서 다시 시작되고 있습니다",
+        summary="A training job or a replica of a service starts again and again",
+        summary_ko="학습 작업 또는 서비스의 복제본이 반복해서 다시 시작되고 있습니다",
         says="processes started on one of its GPUs in an hour: {value}; it computed for "
         "{restarted_useful} of it",
         meaning="The job's processes end and are started again before they have done much.",
@@ -100,7 +101,8 @@ SYSTEM = (
                 after="30m",
                 record="job:gpunode_starts:count_6h",
                 says="starts within six hours, all on the GPUs that it kept, or processes on one "
-                "of its GPUs in an hour of which it computed for {restarted_useful}: {value}",
+                "of its GPUs in an hour of which it computed for {restarted_useful}, or in which a "
+                "replica of a service has yet to work while others answer: {value}",
             ),
             Tier(severity="page", threshold=3.0, after="2h"),
         ),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from alerts.examples import series
-from alerts.model import Example, Threshold, Tier
-from alerts.promql import of_gpus
+from alerts.model import FOR_HOURS, Example, Threshold, Tier
+from alerts.promql import GPU, of_gpus
 from alerts.recording.compared import gpus_at
 from alerts.recording.faults import THERMAL_SLOWDOWN
-from alerts.settings import SLOW_GPU
+from alerts.settings import SLOW_GPU, THROTTLED_AGAIN, THROTTLED_OFTEN
 from alerts.thresholds.references import NVML
+
+NOW = "gpu:gpunode_gpu_throttled:ratio"
 
 THERMAL_POWER = (
     Threshold(
@@ -63,14 +65,25 @@ THERMAL_POWER = (
         summary="Heat or the power supply lowers a GPU's clocks",
         summary_ko="발열 또는 전원 문제로 GPU 클럭이 낮아졌습니다",
         says="its clocks are lowered {value} of the time ({fault})",
+        when="its clocks are lowered {value} of five minutes, or {throttled_often} of an hour and "
+        "in {throttled_again} of its twelve parts ({fault})",
         meaning="The driver slows the GPU down to protect it, and counts for how long.",
         remedy="Fix the cooling or the power supply; until then, keep the node out of large jobs.",
         source=NVML,
-        record="gpu:gpunode_gpu_throttled:ratio",
+        record="gpu:gpunode_gpu_throttled:lasting",
+        signal=(
+            f"{NOW} > {THROTTLED_OFTEN} or on ({GPU}, fault) "
+            f"(gpu:gpunode_gpu_throttled:ratio1h > {THROTTLED_OFTEN} "
+            f"and on ({GPU}, fault) count_over_time(({NOW} > 0)[1h:5m]) >= {THROTTLED_AGAIN} "
+            f"and on ({GPU}, fault) count_over_time(({NOW} > 0)[15m:5m])) "
+            f"or on ({GPU}, fault) {NOW}"
+        ),
+        window="1h",
         unit="percent",
         tiers=(Tier(severity="ticket", threshold=0.01, after="10m"),),
         scope="gpu",
         labels=("fault",),
+        every=FOR_HOURS,
         keep_firing_for="15m",
         example=Example(
             fires={THERMAL_SLOWDOWN: 0.3},
