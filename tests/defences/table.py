@@ -632,6 +632,7 @@ DEFENCES = (
         "stays = True",
         PATIENCE,
         "no_more_threads",
+        quick=False,
     ),
     Defence(
         "who stands still is no tenant's fault",

@@ -57,27 +57,29 @@ def test_a_thread_that_comes_back_asks_the_next_where_it_is_kept() -> None:
 
 
 def test_what_is_being_asked_is_asked_by_the_others_when_it_is_back_and_else_by_nobody() -> None:
-    over, asked, before, found = threading.Event(), Patience(1.0), waiting(), list[object]()
+    over, asked, found = threading.Event(), Patience(0.3), list[object]()
+    begun = list[threading.Thread]()
+
+    def answer() -> bool:
+        begun.append(threading.current_thread())
+        return over.wait()
 
     def ask() -> None:
         try:
-            found.append(asked.ask("", "x", over.wait))
+            found.append(asked.ask("", "x", answer))
         except OSError as error:
             found.append(type(error))
 
-    for comes in (True, False):
+    for _ in range(2):
         asks = [threading.Thread(target=ask) for _ in range(9)]
         for each in asks:
             each.start()
-        until(lambda: waiting() == before + 1)
-        if comes:
-            over.set()
         for each in asks:
             each.join()
-        assert waiting() == before + (not comes)
-        over.clear()
-    over.set()
-    assert found == [True] * 9 + [TimeoutError] * 9
+        assert len(begun) in (1, 10)
+        over.set()
+        begun[0].join()
+    assert found == [TimeoutError] * 9 + [True] * 9
 
 
 def test_no_more_threads_are_kept_than_there_may_be() -> None:
