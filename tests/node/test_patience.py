@@ -148,8 +148,16 @@ def test_whose_it_is_is_asked_only_where_that_matters() -> None:
 def test_what_goes_wrong_is_for_who_asked() -> None:
     asked = Patience(PATIENCE, kept=1)
     for _ in range(2):
-        with pytest.raises(ZeroDivisionError):
-            asked.ask("", "x", lambda: 1 // 0)
+        with pytest.raises(ValueError, match="nonsense"):
+            asked.ask("", "x", lambda: int("nonsense"))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_fault_of_ours_ends_its_thread_and_the_next_question_has_another() -> None:
+    asked = Patience(PATIENCE, kept=1)
+    with pytest.raises(OSError, match="has ended"):
+        asked.ask("", "x", lambda: 1 // 0)
+    assert asked.ask("", "x", lambda: "here") == "here"
 
 
 ANSWERS_AFTER_HALF_A_SECOND = """

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from gpunode.node.node import NoDescriptors
+
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -54,7 +56,7 @@ class Question(Generic[T]):
     what: str
     ask: Callable[[], T]
     answers: list[T] = field(default_factory=list)
-    error: Exception | None = None
+    error: OSError | ValueError | NoDescriptors | None = None
     back: threading.Lock = field(default_factory=_held)
     """Held until then."""
 
@@ -62,7 +64,7 @@ class Question(Generic[T]):
         """Ask, in the thread that waits for the answer."""
         try:
             self.answers.append(self.ask())
-        except Exception as error:  # noqa: BLE001 it is for who asked
+        except (OSError, ValueError, NoDescriptors) as error:
             self.error = error
 
     def is_back_within(self, seconds: float) -> bool:
@@ -116,6 +118,8 @@ class Patience:
                 raise error
             finally:
                 del error  # whose traceback has this frame
+        if not question.answers:  # a fault of ours, whose traceback its thread has printed
+            raise OSError(errno.EIO, "the thread that read it has ended", what)
         return question.answers[0]
 
     def _begin(self, tenant: str | Callable[[], str], question: Question[T]) -> Question[T] | None:
@@ -156,13 +160,17 @@ class Patience:
 
     def _work(self, question: Question[Any]) -> None:
         while True:
-            question.perform()
-            with self._lock:
-                del self._asked[question.what]
-                self._overdue.pop(question.what, None)
-                stays = self._idle < self._kept
-                self._idle += stays
-            question.back.release()
+            stays = False
+            try:
+                question.perform()
+                stays = True
+            finally:
+                with self._lock:
+                    del self._asked[question.what]
+                    self._overdue.pop(question.what, None)
+                    stays = stays and self._idle < self._kept
+                    self._idle += stays
+                question.back.release()
             del question  # its answer may be large
             while stays:
                 try:
