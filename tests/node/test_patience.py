@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from queue import SimpleQueue
 
 import pytest
 
@@ -152,11 +153,15 @@ def test_what_goes_wrong_is_for_who_asked() -> None:
             asked.ask("", "x", lambda: int("nonsense"))
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_fault_of_ours_ends_its_thread_and_the_next_question_has_another() -> None:
+def test_a_fault_of_ours_ends_its_thread_and_the_next_question_has_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: SimpleQueue[type[BaseException]] = SimpleQueue()
+    monkeypatch.setattr("threading.excepthook", lambda of: ended.put(of.exc_type))
     asked = Patience(PATIENCE, kept=1)
     with pytest.raises(OSError, match="has ended"):
         asked.ask("", "x", lambda: 1 // 0)
+    assert ended.get(timeout=10) is ZeroDivisionError
     assert asked.ask("", "x", lambda: "here") == "here"
 
 
