@@ -58,7 +58,7 @@ class Refused(Exception):
 def named(root: Path) -> dict[str, str]:
     """The version that each file names, by the file; empty where it names none."""
     chart = _read(root, CHART)
-    released = _first(r"^## \[(\d\S*)\] - \d{4}-\d\d-\d\d$", _read(root, CHANGELOG))
+    released, _ = _released(root)
     return {
         PROGRAM: _first(r'^__version__ = "(.+)"$', _read(root, PROGRAM)),
         f"version in {CHART}": _first(r"^version: (\S+)$", chart),
@@ -83,7 +83,7 @@ def check(root: Path, tag: str) -> str:
         wrong.append(f"{CHANGELOG}: it has no line {UNRELEASED.strip()}")
     elif after.partition("\n## ")[0].strip():
         wrong.append(f"{CHANGELOG}: there are entries under Unreleased")
-    day = _first(r"^## \[\d\S*\] - (\d{4}-\d\d-\d\d)$", _read(root, CHANGELOG))
+    _, day = _released(root)
     try:
         date.fromisoformat(day)
     except ValueError:
@@ -144,6 +144,13 @@ def _documents(root: Path) -> Iterator[Path]:
 
 def _read(root: Path, name: str) -> str:
     return (root / name).read_text(encoding="utf-8")
+
+
+def _released(root: Path) -> tuple[str, str]:
+    """The version and the day of the latest release in the changelog; empty without one."""
+    heading = r"^## \[(\d\S*)\] - (\d{4}-\d\d-\d\d)$"
+    found = re.search(heading, _read(root, CHANGELOG), re.MULTILINE)
+    return (found[1], found[2]) if found else ("", "")
 
 
 def _first(pattern: str, text: str) -> str:

@@ -456,6 +456,20 @@ def _labels(job: Job) -> dict[str, str]:
 def kept(fleet: Fleet, folder: Path) -> Iterator[str]:
     """A Prometheus that keeps what is recorded of a fleet; its address."""
     fleet.write(folder / "past")
+    with _with_past(folder) as url:
+        yield url
+
+
+@contextmanager
+def remembering(past: str, folder: Path) -> Iterator[str]:
+    """A Prometheus that has a past, told as OpenMetrics; its address."""
+    (folder / "past").write_text(past)
+    with _with_past(folder) as url:
+        yield url
+
+
+@contextmanager
+def _with_past(folder: Path) -> Iterator[str]:
     backfill(folder)
     with served(folder) as (_, url):
         yield url

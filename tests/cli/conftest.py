@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from gpunode.config import INCIDENTS, Settings
-from tests.bench.known import backfill
-from tests.bench.known import served as prometheus
+from tests.bench.known import remembering
 from tests.bench.played import Played, openmetrics
 from tests.verdict.test_verdict import CAUSE, ENDED, REAL, SETTINGS
 
@@ -28,7 +27,6 @@ class Stage:
 
 @pytest.fixture(scope="session")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    folder = tmp_path_factory.mktemp("played")
     moment = int(time.time()) - 30
     every = [Played(INCIDENTS / f"{name}.jsonl.gz", name, name, SETTINGS) for name in CAUSE]
     every += [Played(REAL / f"{name}.jsonl.gz", name, name, Settings()) for name in ENDED]
@@ -37,7 +35,6 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         Played(hang, "pair", FIRST, SETTINGS, ended=40),
         Played(hang, "pair", NEXT, SETTINGS, ended=0),
     ]
-    (folder / "past").write_text(openmetrics(every, moment))
-    backfill(folder)
-    with prometheus(folder) as (_, url):
+    past = openmetrics(every, moment)
+    with remembering(past, tmp_path_factory.mktemp("played")) as url:
         yield Stage(url, moment)

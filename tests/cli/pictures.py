@@ -18,8 +18,7 @@ import pyte
 from playwright.sync_api import Browser, sync_playwright
 
 from gpunode.cli.stories import ORDER
-from tests.bench.known import backfill
-from tests.bench.known import served as prometheus
+from tests.bench.known import remembering
 from tests.daemon import free_port
 from tests.export.page import scenes
 from tests.export.page.serve import served
@@ -77,13 +76,9 @@ def main() -> None:
 def _why(browser: Browser) -> None:
     """What is said of a job while it waits for storage, at the moment to which its past goes."""
     then = f"import time; time.time = lambda: {NOW}.0; from gpunode.__main__ import main; main()"
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "past").write_text(past())
-        backfill(folder)
-        with prometheus(folder) as (_, url):
-            asked = ("why", "research/llm", f"--prometheus.url={url}")
-            _terminal(browser, "why", (100, 65), "", sys.executable, "-c", then, *asked)
+    with tempfile.TemporaryDirectory() as folder, remembering(past(), Path(folder)) as url:
+        asked = ("why", "research/llm", f"--prometheus.url={url}")
+        _terminal(browser, "why", (100, 65), "", sys.executable, "-c", then, *asked)
 
 
 def _page_of(browser: Browser, story: str) -> None:

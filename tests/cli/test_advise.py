@@ -15,8 +15,7 @@ import pytest
 
 from gpunode.cli.commands import main
 from gpunode.jobs.owners import OWNER_LABELS
-from tests.bench.known import backfill
-from tests.bench.known import served as prometheus
+from tests.bench.known import remembering
 from tests.bench.programs import served
 from tests.needs import need
 
@@ -151,11 +150,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Prometheus with an hour of three nodes."""
     need("prometheus")
     need("promtool")
-    folder = tmp_path_factory.mktemp("fleet")
     lines = [f"{one} {at}" for one in FOR_AN_HOUR for at in range(NOW - 3600, NOW + 1, 60)]
-    (folder / "past").write_text("\n".join([*lines, "# EOF", ""]))
-    backfill(folder)
-    with prometheus(folder) as (_, found):
+    past = "\n".join([*lines, "# EOF", ""])
+    with remembering(past, tmp_path_factory.mktemp("fleet")) as found:
         yield found
 
 

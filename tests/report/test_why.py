@@ -24,8 +24,7 @@ from gpunode.report.why.finding import STILL
 from gpunode.sources import METRICS
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.reasons import STOPPED
-from tests.bench.known import backfill
-from tests.bench.known import served as prometheus
+from tests.bench.known import remembering
 from tests.needs import ROOT, need
 
 NOW = 1_800_000_000
@@ -448,10 +447,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Prometheus with the past of the jobs."""
     need("prometheus")
     need("promtool")
-    folder = tmp_path_factory.mktemp("past")
-    (folder / "past").write_text(past())
-    backfill(folder)
-    with prometheus(folder) as (_, found):
+    with remembering(past(), tmp_path_factory.mktemp("past")) as found:
         yield found
 
 
