@@ -628,8 +628,8 @@ DEFENCES = (
     Defence(
         "idle threads are few",
         "node/patience.py",
-        "stays = self._idle < self._kept",
-        "stays = True",
+        "stays = stays and self._idle < self._kept",
+        "stays = stays and True",
         PATIENCE,
         "no_more_threads",
         quick=False,
