@@ -10,15 +10,15 @@ import re
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 import httpx2
 import tenacity
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, ValidationError
 
 from gpunode.config import PrometheusSettings, UsageError
 from gpunode.report.fetch import TooLarge, TooLate, fetched
-from gpunode.text import escaped
+from gpunode.text import escaped, printable
 
 log = logging.getLogger(__name__)
 
@@ -60,10 +60,14 @@ class Moments:
             yield Moments(first, min(self.last, first + (most - 1) * self.step), self.step)
 
 
-class Series(BaseModel):
-    """The samples of one series."""
+def _fit_to_show(text: str) -> str:
+    return printable(text, len(text))
 
-    metric: dict[str, str] = {}
+
+class Series(BaseModel):
+    """The samples of one series; the values of its labels come from nodes and jobs."""
+
+    metric: dict[str, Annotated[str, AfterValidator(_fit_to_show)]] = {}
     values: list[tuple[float, float]] = []
     value: tuple[float, float] | None = None
 
@@ -127,7 +131,7 @@ class Prometheus:
         self, expression: str, moments: Moments, done: Callable[[int], None]
     ) -> Iterator[tuple[Labels, int, float]]:
         """What an expression comes to at each moment; tells of how many are ``done``."""
-        waiting = list(moments.pieces(PIECE // moments.step))[::-1]
+        waiting = list(moments.pieces(max(1, PIECE // moments.step)))[::-1]
         while waiting:
             piece = waiting.pop()
             form: dict[str, str | int] = {
@@ -245,8 +249,8 @@ def _read(response: httpx2.Response, body: bytes, url: str) -> QueryResponse:
 
 
 def quoted(text: str) -> str:
-    """A text between double quotes of PromQL."""
-    return re.sub(r'(["\\])', r"\\\1", text).replace("\n", r"\n")
+    """A text between double quotes of PromQL, which takes no U+FFFD as itself."""
+    return re.sub(r'(["\\])', r"\\\1", text).replace("\n", r"\n").replace("\ufffd", r"\ufffd")
 
 
 def _line(text: str) -> str:

@@ -252,7 +252,7 @@ def _seen(server: Prometheus, selector: str, start: int, end: int, step: int = L
     moments = Moments(start, end, step)
     asked = f"max(timestamp({selector}))"
     found = {int(at) for _, _, at in server.over(asked, moments, lambda _: None)}
-    return sorted(at for at in found if at >= start)
+    return sorted(at for at in found if start <= at <= end)
 
 
 def windows(start: int, end: int, length: int) -> Iterator[tuple[int, Moments]]:

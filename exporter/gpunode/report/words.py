@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Literal
 
+from gpunode.export.incident_page import FUTURE
 from gpunode.report.history import DAY, HOUR
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.causes.cause import Remedy
@@ -130,5 +131,7 @@ def date(at: float) -> str:
 
 
 def clock(at: float) -> str:
-    """A moment to the minute, in UTC."""
+    """A moment to the minute, in UTC; what a server gives as one need not be any."""
+    if not 0 <= at < FUTURE:
+        return "a time that cannot be"
     return time.strftime("%Y-%m-%d %H:%M", time.gmtime(at))

@@ -81,7 +81,8 @@ def finding(view: PeriodView) -> str:
     ]
     if view.price is not None and view.worth(("free",)) > view.worth(LOST):
         says.append(
-            f"What costs most is GPUs that nobody held: {number(total['free'])} GPU hours, worth "
+            "What costs most is GPUs that nobody held: "
+            f"{number(total.get('free', 0.0))} GPU hours, worth "
             f"{view.money(view.worth(('free',)))}."
         )
     if lost(total) > 0:
@@ -89,7 +90,7 @@ def finding(view: PeriodView) -> str:
         price = f", worth {view.money(view.worth(LOST))}" if view.price is not None else ""
         says.append(
             f"Jobs held {number(lost(total))} of them without use{price}; the largest part, "
-            f"{written(ratio(total[worst], lost(total)), 'share')}, went to "
+            f"{written(ratio(total.get(worst, 0.0), lost(total)), 'share')}, went to "
             f"{words.STATES[worst]} ({worst})."
         )
     if gives_back := _gives_back_most(view):
