@@ -63,6 +63,18 @@ EXIST = _asked("sum (job:gpunode_rank:count)", "Not running")
 """What there must be for a panel to say that nothing is wrong. A job that has ended is not running
 at the end of the time that is shown; a link of ``RUNS`` shows the time of its life."""
 
+STANDS_FROM = 60
+"""Seconds without work from which on a job's steps are not looked at."""
+
+STEPS = _asked("sum (job:gpunode_training_step:median)", f"Needs {CLIENT}")
+NO_STEP = "None ends"
+"""What figures of steps say while the job stands still: its last ones tell nothing of now."""
+
+
+def _while_it_steps(expression: str) -> Query:
+    return _asked(f"{expression} unless on () max (job:gpunode_stalled:seconds) > {STANDS_FROM}")
+
+
 CHOSEN_RANKS = (
     f"topk ({SHOWN}, max by ({GPU}) ({_looked_back(ODD)}) "
     f"or on ({GPU}) 0 * max by ({GPU}) ({INFO} @ end()))"
@@ -245,17 +257,21 @@ OVERVIEW = (
         figure(
             "Step",
             "How long does a step take?",
-            [_asked("max (job:gpunode_training_step:median)")],
+            [_while_it_steps("max (job:gpunode_training_step:median)")],
             "s",
             needs=CLIENT,
+            nothing=NO_STEP,
+            among=STEPS,
         ),
         figure(
             "Slowdown",
             "How many times as long as at the best pace of this run does a step take?",
-            [_asked("max (job:gpunode_training_step:slowdown)")],
+            [_while_it_steps("max (job:gpunode_training_step:slowdown)")],
             "none",
             needs=CLIENT,
             limit=limit("JobSlowed"),
+            nothing=NO_STEP,
+            among=STEPS,
             decimals=2,
         ),
         figure(
@@ -269,9 +285,11 @@ OVERVIEW = (
         figure(
             "Goodput",
             "Which share of the training processes' time goes to steps, by the client?",
-            [_asked(f"{_phase('step')} / ({_phase()} > 0)")],
+            [_while_it_steps(f"{_phase('step')} / ({_phase()} > 0)")],
             SHARE,
             needs=CLIENT,
+            nothing=NO_STEP,
+            among=STEPS,
         ),
         figure(
             "Starved",

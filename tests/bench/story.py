@@ -50,6 +50,9 @@ STREAK = re.compile(
 )
 """What begins again where a tape does, and goes on in a hang."""
 
+MFU = re.compile(r"^(gpunode_training_mfu_ratio\{.*\}) .*$", re.MULTILINE)
+"""What is told of the last minute, in which nothing came of a hang."""
+
 KIND = re.compile(r"^gpunode_gpu_workload\{.*\n?", re.MULTILINE)
 """The kind of work, which nobody told the exporter on a tape."""
 
@@ -175,9 +178,11 @@ class Story:
             text = of_gpu
             if part.tape == HANG.tape:
                 text = STREAK.sub(rf"\1 {seconds - 60 * begin:.0f}", text)
+            steps = 60 * begin if part.tape == HANG.tape else seconds
             if job and job.trains:
                 text = KIND.sub("", text)
-                text += "\n" + beside_gpus(f"{of_node}\n{text}", seconds)
+                text += "\n" + beside_gpus(f"{of_node}\n{text}", steps)
+                text = MFU.sub(r"\1 0", text) if steps < seconds else text
             marks = {
                 "@G@": str(gpu),
                 "@GPU@": uuid(node, gpu),
@@ -188,9 +193,10 @@ class Story:
             if job:
                 lines += self._held(job, node, gpu)
             if job and job.trains:
-                stepped = self.began + (60 * begin if part.tape == HANG.tape else seconds)
                 at = f'gpu="{gpu}",uuid="{uuid(node, gpu)}"'
-                lines += [f"gpunode_training_last_step_timestamp_seconds{{{at}}} {stepped:.0f}"]
+                lines += [
+                    f"gpunode_training_last_step_timestamp_seconds{{{at}}} {self.began + steps:.0f}"
+                ]
         return "\n".join([hosts, beside_node(hosts, seconds), *lines, ""])
 
     def _held(self, job: Holding, node: int, gpu: int) -> Iterator[str]:

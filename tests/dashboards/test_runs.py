@@ -148,6 +148,33 @@ def test_a_name_that_comes_back_late_is_another_run(
     assert not told, told
 
 
+TRAINS = {
+    with_labels(name, {"cluster": "c", "owner_namespace": "team", "workload": "llama", **of}): value
+    for name, of, value in (
+        ("job:gpunode_training_step:median", {}, "0.5x100"),
+        ("job:gpunode_training_step:slowdown", {}, "1.25x100"),
+        ("job:gpunode_training_seconds:rate5m", {"phase": "step"}, "0.7x60 0x40"),
+        ("job:gpunode_training_seconds:rate5m", {"phase": "data"}, "0.3x60 0x40"),
+        ("job:gpunode_stalled:seconds", {}, "_x58 0+60x42"),
+    )
+}
+"""A job that steps for an hour and then stands still; what the client said last is still told."""
+
+
+@pytest.mark.parametrize(("title", "steps"), [("Step", 0.5), ("Slowdown", 1.25), ("Goodput", 0.7)])
+def test_a_job_that_stands_still_is_not_said_to_step(
+    title: str, steps: float, tmp_path: Path
+) -> None:
+    (target,) = PANELS[title]["targets"]
+    expression = filled(target["expr"], {**CHOSEN, **OF_LLAMA})
+    (mapping,) = PANELS[title]["fieldConfig"]["defaults"]["mappings"]
+    assert mapping["options"]["0"]["text"] == "None ends"
+    for minute, says in ((50, steps), (70, 0.0)):
+        told = promtool(tmp_path, TRAINS, minute, {expression: [({}, says)]})
+        assert not told, told
+    assert not promtool(tmp_path, HISTORY, 50, {expression: []})
+
+
 GROUP = THRESHOLDS[0].group
 
 
