@@ -24,6 +24,7 @@ from alerts.settings import (
     Setting,
 )
 from gpunode.driver.nvidia.xids import ACTIONS, CODES, OF_NVLINK5, Notify
+from gpunode.gpu.health import MEMORY_FAULT, MEMORY_FAULTS, SRAM_WORN
 from gpunode.host.filesystem import LOCAL
 
 TARGETS = f'up{{job=~"{SCRAPE_JOBS}"}}'
@@ -225,6 +226,10 @@ GPU_FAULTS = (
     ),
     _fault(
         TELLS, of_gpus("gpunode_gpu_row_remap_failed") + " > 0", "row remap failed", by=OF_A_GPU
+    ),
+    *(
+        _fault(TELLS, f'max by ({GPU}) ({MEMORY_FAULT.name}{{fault="{one}"}})', words, by=OF_A_GPU)
+        for one, words in MEMORY_FAULTS.items()
     ),
 )
 
@@ -535,12 +540,14 @@ OF_NODES: tuple[Record, ...] = (
             ): 1.0,
             series("gpunode_gpu_xid_last_timestamp_seconds", xid="149"): 1.0,
             series("gpunode_gpu_row_remap_pending"): 1.0,
+            series(MEMORY_FAULT.name, fault=SRAM_WORN): 1.0,
         },
         results={
             (*A, "XID 79: reboot the node"): 2.0,
             (*A, "XID 119: reset the GPU"): 2.0,
             (*A, "XID 149 on link 8: reset the GPU"): 2.0,
             (*A, "row remap pending"): 1.0,
+            (*A, MEMORY_FAULTS[SRAM_WORN]): 1.0,
         },
     ),
     Record(

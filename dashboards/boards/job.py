@@ -66,7 +66,7 @@ at the end of the time that is shown; a link of ``RUNS`` shows the time of its l
 STANDS_FROM = 60
 """Seconds without work from which on a job's steps are not looked at."""
 
-STEPS = _asked("sum (job:gpunode_training_step:median)", f"Needs {CLIENT}")
+STEPS = _asked(f"sum ({PHASES})", f"Needs {CLIENT.partition(':')[0]}")
 NO_STEP = "None ends"
 """What figures of steps say while the job stands still: its last ones tell nothing of now."""
 

@@ -53,6 +53,7 @@ from gpunode.driver.nvidia.fabric import PARTS
 from gpunode.driver.nvidia.links import NVLINK_ERRORS
 from gpunode.driver.nvidia.xids import OF_NVLINK5, RECOVERY_ACTIONS, UNKNOWN, WORST_FIRST
 from gpunode.export.web.entrance import Entrance
+from gpunode.gpu.health import MEMORY_FAULTS
 from gpunode.helper.environment import ENVIRONMENT
 from gpunode.incidents.black_box import BlackBox
 from gpunode.incidents.incident import KINDS as INCIDENT_KINDS
@@ -448,6 +449,7 @@ CONSTANTS: dict[tuple[str, str], Iterable[str]] = {
     ("gpunode_audit_ok", "check"): [check.name for check in CHECKS],
     ("gpunode_gpu_bottleneck", "cause"): CAUSES,
     ("gpunode_gpu_fabric_healthy", "part"): (*PARTS, "summary", "registration"),
+    ("gpunode_gpu_memory_fault_info", "fault"): MEMORY_FAULTS,
     ("gpunode_gpu_nvlink_errors_total", "kind"): NVLINK_ERRORS.values(),
     ("gpunode_gpu_nvlink_link_errors_total", "kind"): NVLINK_ERRORS.values(),
     ("gpunode_gpu_owner_info", "via"): ("kubelet", "process"),

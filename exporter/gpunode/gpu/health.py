@@ -200,6 +200,13 @@ MEMORY_FAULT = Metric(
     "cannot be repaired (nvmlDeviceGetUnrepairableMemoryFlag_v1).",
     (*GPU, "fault"),
 )
+SRAM_WORN, UNREPAIRABLE = "sram_threshold_exceeded", "unrepairable"
+MEMORY_FAULTS = {
+    SRAM_WORN: "SRAM errors above the threshold",
+    UNREPAIRABLE: "memory unrepairable",
+}
+"""What they are called where people read of them."""
+
 UNKNOWN_MODEL = Unknown(
     "gpu_model",
     "gpunode has no figures for this model of GPU: there is no peak of it, and the ledger takes it "
@@ -350,9 +357,9 @@ class GpuHealth:
             if spare != "max":
                 yield from REMAP_BANKS.at(banks or None, *at, spare)
         if answered(self.gpu.sram_worn):
-            yield from MEMORY_FAULT.at(1.0, *at, "sram_threshold_exceeded")
+            yield from MEMORY_FAULT.at(1.0, *at, SRAM_WORN)
         if answered(self.gpu.memory_unrepairable):
-            yield from MEMORY_FAULT.at(1.0, *at, "unrepairable")
+            yield from MEMORY_FAULT.at(1.0, *at, UNREPAIRABLE)
         action = known(self.gpu.recovery_action)
         if action is not None:
             yield from RECOVERY_ACTION.at(1.0, *at, action)

@@ -6,6 +6,7 @@ import re
 from enum import IntEnum
 
 from gpunode.driver.nvidia.xids import ACTIONS, CODES
+from gpunode.gpu.health import MEMORY_FAULTS
 
 
 class AdvisedAction(IntEnum):
@@ -89,6 +90,7 @@ _REASONS: dict[str, AdvisedAction] = {
     "does not answer": AdvisedAction.REBOOT,
     "row remap pending": AdvisedAction.RESET,
     "row remap failed": AdvisedAction.CONTACT,
+    **dict.fromkeys(MEMORY_FAULTS.values(), AdvisedAction.CONTACT),
 }
 UNKNOWN_REASON = "what this reason asks for; a newer gpunode may know it"
 

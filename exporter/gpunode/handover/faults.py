@@ -171,6 +171,9 @@ def _health(node: NodeSeries) -> Iterator[NodeFault]:
         for one in node.of(metric.name):
             if one.value:
                 yield _of_gpu(one, reason, TELLS)
+    for fault, reason in health.MEMORY_FAULTS.items():
+        for one in node.of(health.MEMORY_FAULT.name, fault=fault):
+            yield _of_gpu(one, reason, TELLS)
     for one in node.of(health.FABRIC_HEALTHY.name):
         if one.value == 0.0:
             reason = f"NVSwitch fabric: {one.label('part')}"
