@@ -570,6 +570,7 @@ def _of_user(server: Prometheus, past: RunPast) -> list[Run]:
                 f"{edge} by (workload) ({edge}_over_time(timestamp({series})[{EARLIER}s:5m]))",
                 past.run.start,
             )
+            if past.run.start - EARLIER <= at <= past.run.start
         }
         for edge in ("min", "max")
     ]
