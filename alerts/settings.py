@@ -293,6 +293,20 @@ STARTS_LONGER = Setting(
     "number",
 )
 
+ENGINE_RESTS = Setting(
+    "engine_rests",
+    600,
+    "Seconds without work from which on an engine that answers nobody does not load, compile or "
+    "capture: each of these uses the GPU now and then.",
+    "seconds",
+)
+ENGINE_STARTS = Setting(
+    "engine_starts",
+    900,
+    "Seconds within which an inference engine commonly has loaded its model and answers.",
+    "seconds",
+)
+
 # Versions
 
 FEW_NODES = Setting(

@@ -18,9 +18,9 @@ from alerts.examples import (
     series,
 )
 from alerts.model import FOR_HOURS, Record
-from alerts.promql import GPU, JOB, NODE
+from alerts.promql import GPU, JOB, NODE, of_gpus, of_jobs
 from alerts.recording.jobs import BY_SERVICE, SEVERAL, STARTED
-from alerts.settings import BLOCKED_FROM, RANKS_LEAVE_WITHIN, STARTS_LONGER
+from alerts.settings import BLOCKED_FROM, ENGINE_RESTS, RANKS_LEAVE_WITHIN, STARTS_LONGER
 
 PROCESSES = "gpunode_gpu_process_info"
 OF_PROGRAMS = 'workload!~".+@.+"'
@@ -64,7 +64,23 @@ TOOK = series("job:gpunode_startup:seconds", workload="train")
 USUAL = f"(max by ({JOB}) (quantile_over_time(0.5, job:gpunode_startup:seconds[7d])) > 0)"
 """What the starts of a job took within a week."""
 
+STARTING = series("gpunode_serving_starting_seconds")
+STARTING_FOR = "job:gpunode_engine_start:seconds"
+
 OF_STARTS: tuple[Record, ...] = (
+    Record(
+        name=STARTING_FOR,
+        labels=OF_JOB,
+        interval=FOR_HOURS,
+        expression=(
+            of_jobs(of_gpus(STARTING.metric))
+            + f" and on ({JOB}) job:gpunode_workless:seconds > {ENGINE_RESTS}"
+        ),
+        purpose="Seconds since the process of an inference engine was first seen that has answered "
+        "nobody yet and whose GPUs do nothing.",
+        given={**HELD, WORKLESS: 7200.0, STARTING: 7260.0},
+        results={TRAIN: 7260.0},
+    ),
     Record(
         name="job:gpunode_start:since",
         labels=OF_JOB,

@@ -6,8 +6,8 @@ from alerts.examples import HELD, WORKLESS
 from alerts.model import FOR_HOURS, Example, Threshold, Tier
 from alerts.promql import JOB
 from alerts.recording.jobs import STARTED
-from alerts.recording.starts import OF_PROGRAMS, PROCESSES_STAY, TOOK, USUAL
-from alerts.settings import STARTS_FOR, STARTS_LONGER
+from alerts.recording.starts import OF_PROGRAMS, PROCESSES_STAY, STARTING_FOR, TOOK, USUAL
+from alerts.settings import ENGINE_STARTS, STARTS_FOR, STARTS_LONGER
 
 STARTS = (
     Threshold(
@@ -15,19 +15,24 @@ STARTS = (
         group="system",
         summary="A job takes far longer to start than it did before",
         summary_ko="작업 시작이 이전보다 훨씬 오래 걸리고 있습니다",
-        says="has held its GPUs without any work for {value} times what its starts of a week took",
+        says="has held its GPUs without any work for {value} times what its starts of a week took, "
+        "or has an inference engine that has answered nobody for {value} times {engine_starts}",
         when="the job has held its GPUs without any work for {value} times the median of what its "
-        "starts of a week took, and for {starts_for}",
+        "starts of a week took, and for {starts_for}; or an inference engine on its GPUs has "
+        "answered nobody since it began, for {value} times {engine_starts}, and they do nothing",
         meaning="The job loads its image, its code, its data or its checkpoint, or waits for a "
         "rank; its GPUs have done nothing since it began.",
         remedy="See what its processes wait for: storage, a download, a pod that is missing.",
         source="https://arxiv.org/abs/2402.15627",
         record="job:gpunode_start:slowdown",
         signal=(
+            f"max by ({JOB}) (label_replace("
             f"(time() - job:gpunode_start:since{{{OF_PROGRAMS}}} > {STARTS_FOR}) "
             f"/ on ({JOB}) {USUAL} "
             f"and on ({JOB}) {PROCESSES_STAY} "
-            f'unless on ({JOB}) job:gpunode_gpu_bottleneck:count{{cause="compile"}}'
+            f'unless on ({JOB}) job:gpunode_gpu_bottleneck:count{{cause="compile"}}, '
+            '"of", "its past", "", "") '
+            f'or label_replace({STARTING_FOR} / {ENGINE_STARTS}, "of", "engines", "", ""))'
         ),
         window="20m",
         unit="number",
