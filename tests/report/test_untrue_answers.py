@@ -23,9 +23,7 @@ from gpunode.report import fetch
 from gpunode.report.claims import JobQuestions
 from gpunode.report.prometheus import Prometheus, Secrets
 from gpunode.report.runs import JobName
-from tests.bench.known import remembering
-from tests.needs import need
-from tests.report.test_why import NOW, past
+from tests.report.test_why import NOW, served
 
 pytestmark = pytest.mark.integration
 
@@ -60,10 +58,7 @@ ASKED = {
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A Prometheus with the past of jobs."""
-    need("prometheus")
-    need("promtool")
-    with remembering(past(), tmp_path_factory.mktemp("past")) as found:
+    with served(tmp_path_factory.mktemp("past")) as found:
         yield found
 
 
@@ -139,3 +134,26 @@ def test_no_untrue_answer_ends_the_tools_of_agents(url: str) -> None:
             for claim in ask().claims:
                 assert only_text(claim.says)
                 assert all(only_text(text) for text in claim.labels.values())
+
+
+def test_no_run_lasts_into_the_time_after_the_question(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a time far ahead has a server asked about all that is until then, piece by piece."""
+    asked = 0
+
+    def ahead(*of: Any, form: dict[str, Any], **more: Any) -> tuple[httpx2.Response, bytes]:
+        nonlocal asked
+        asked += 1
+        response, body = fetch.fetched(*of, form=form, **more)
+        answer = json.loads(body)
+        for series in (
+            answer["data"]["result"] if "max_over_time(timestamp" in form["query"] else ()
+        ):
+            series["value"][1] = str(NOW + 30 * 365 * 86400)
+        return response, json.dumps(answer).encode()
+
+    monkeypatch.setattr("gpunode.report.prometheus.fetched", ahead)
+    monkeypatch.setattr("gpunode.cli.explaining.time.time", lambda: float(NOW))
+    main(["why", "4301", "--format=json", "--output=-", f"--prometheus.url={url}"])
+    assert asked < 200

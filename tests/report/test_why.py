@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -442,12 +443,16 @@ def past() -> str:
     return series.text()
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A Prometheus with the past of the jobs."""
+def served(folder: Path) -> AbstractContextManager[str]:
+    """A Prometheus with the past of the jobs; its address."""
     need("prometheus")
     need("promtool")
-    with remembering(past(), tmp_path_factory.mktemp("past")) as found:
+    return remembering(past(), folder)
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with served(tmp_path_factory.mktemp("past")) as found:
         yield found
 
 
