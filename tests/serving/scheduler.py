@@ -1,4 +1,4 @@
-"""The scheduler of an engine with continuous batching, and what it says of itself, as vLLM.
+"""The scheduler of an engine with continuous batching, and what it says of itself.
 
 Paged KV cache: https://arxiv.org/abs/2309.06180; prompts in pieces beside decoding:
 https://arxiv.org/abs/2403.02310. What a step takes is another's business: a model of a GPU, or one.
@@ -34,6 +34,9 @@ class Setting:
 
     host: float = 0.001
     """Seconds of the scheduler between steps."""
+
+    apart: bool = False
+    """Whether prompts have passes of their own, which come first, as SGLang has it."""
 
 
 @dataclass(eq=False)
@@ -75,6 +78,11 @@ class Scheduler:
     waiting: deque[Asked] = field(default_factory=deque)
     coming: list[float] = field(default_factory=list)
     counted: Counter[str] = field(default_factory=Counter)
+    passes: Counter[str] = field(default_factory=Counter)
+    """Those with prompts (`prefill`), and those in which requests only `decode`."""
+
+    ended: Counter[str] = field(default_factory=Counter)
+    """Of the requests that were answered: how many, and the tokens of prompts and answers."""
 
     def open(self, now: float) -> None:
         """Let the people come."""
@@ -116,6 +124,8 @@ class Scheduler:
                 self._time("request_queue_time_seconds", now - one.came)
             pieces[one] = piece = min(one.prompt, left, room)
             left, room = left - piece, room - piece
+        if self.setting.apart and pieces:
+            decodes = []
         return Planned(decodes, pieces) if decodes or pieces else None
 
     def done(self, step: Planned, now: float) -> list[Asked]:
@@ -124,6 +134,7 @@ class Scheduler:
         self.counted["iteration_tokens_total_sum"] += step.tokens
         self.counted["prompt_tokens_total"] += sum(step.pieces.values())
         self.counted["generation_tokens_total"] += len(step.decodes)
+        self.passes["prefill" if step.pieces else "decode"] += 1
         for one, piece in step.pieces.items():
             one.computed += piece
         answered = []
@@ -137,6 +148,7 @@ class Scheduler:
                 self.running.remove(one)
                 self._time("request_decode_time_seconds", now - one.first)
                 self.coming.append(now + self._pause())
+                self.ended.update(requests=1, prompt=one.prompt, generated=one.answered)
                 answered.append(one)
         self.coming.sort()
         return answered
@@ -149,6 +161,28 @@ class Scheduler:
             f"vllm:num_requests_waiting {len(self.waiting)}\n"
             f"vllm:kv_cache_usage_perc {self.used / self.setting.cache_tokens}\n{counted}"
         )
+
+    def page_of_sglang(self, *, prefills: bool = True) -> str:
+        """What it says of itself, as SGLang from 0.5.8; passes with prompts from 0.5.10 on."""
+        tokens = {
+            "prefill_compute": self.counted["prompt_tokens_total"],
+            "decode": self.counted["generation_tokens_total"],
+        }
+        passes = {"decode_cuda_graph": self.passes["decode"]}
+        if prefills:
+            passes["prefill_none"] = self.passes["prefill"]
+        told = {
+            "num_running_reqs": len(self.running),
+            "num_queue_reqs": len(self.waiting),
+            "token_usage": self.used / self.setting.cache_tokens,
+            "num_retracted_requests_total": self.counted["num_preemptions_total"],
+            "prompt_tokens_total": self.ended["prompt"],
+            "generation_tokens_total": self.ended["generated"],
+            "num_requests_total": self.ended["requests"],
+            **{f'realtime_tokens_total{{mode="{mode}"}}': of for mode, of in tokens.items()},
+            **{f'cuda_graph_passes_total{{mode="{mode}"}}': of for mode, of in passes.items()},
+        }
+        return "".join(f"sglang:{name} {value}\n" for name, value in told.items())
 
     def _time(self, name: str, seconds: float) -> None:
         """Count one in a histogram."""

@@ -60,10 +60,6 @@ class SimulatedEngine:
         self.worked = 0.0
         return shares
 
-    def page(self) -> str:
-        """What it says of itself, as vLLM."""
-        return self.scheduler.page()
-
     def _step(self, step: Planned) -> None:
         setting = self.setting
         read = 2.0 * setting.parameters + self.scheduler.used * setting.cache_bytes

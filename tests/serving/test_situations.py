@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -11,7 +13,7 @@ import pytest
 
 from gpunode.jobs import processes as job
 from tests.serving.fleet import Engines, Fleet
-from tests.serving.scheduler import Setting
+from tests.serving.scheduler import Scheduler, Setting
 from tests.serving.simulation import SimulatedEngine
 from tests.verdict.stage import Actor, Stage
 
@@ -108,11 +110,36 @@ SITUATIONS: tuple[Callable[[Random], Setting], ...] = (
 )
 
 
-def causes(setting: Setting, random: Random, root: Path) -> Counter[str]:
+@dataclass(frozen=True)
+class Kind:
+    """An engine as another has it: what runs, what it says, and how it computes prompts."""
+
+    name: str
+    program: str
+    process: str
+    page: Callable[[Scheduler], str]
+    apart: bool = False
+
+
+KINDS = (
+    Kind("vllm", "vllm", "VLLM::EngineCore", Scheduler.page),
+    Kind("sglang_0.5.23", "sglang", "sglang::scheduler", Scheduler.page_of_sglang, apart=True),
+    Kind(
+        "sglang_0.5.9",
+        "sglang",
+        "sglang::scheduler",
+        partial(Scheduler.page_of_sglang, prefills=False),
+        apart=True,
+    ),
+)
+
+
+def causes(kind: Kind, setting: Setting, random: Random, root: Path) -> Counter[str]:
     """How often each cause was named, once the engine has run for a while."""
-    engine, actor = SimulatedEngine(setting, random), Actor(0, program="VLLM::EngineCore")
+    engine = SimulatedEngine(replace(setting, apart=kind.apart), random)
+    actor = Actor(0, program=kind.process)
     fleet = Fleet(root)
-    fleet.run(7, program="vllm")
+    fleet.run(7, program=kind.program)
     fleet.cards[0].hold(7)
     stage = Stage(actor, finders=[Engines(fleet)])
     fleet.proc.node.clock = stage.clock  # type: ignore[assignment]
@@ -120,19 +147,20 @@ def causes(setting: Setting, random: Random, root: Path) -> Counter[str]:
     for second in range(2, WARM + WATCHED + 1, 2):
         actor.states = engine.play(second)
         actor.gauges = {job.HOST_THREAD: engine.busy}
-        fleet.serve(7, AT, engine.page())
+        fleet.serve(7, AT, kind.page(engine.scheduler))
         stage.play(2)
         if second > WARM and second % EVERY == 0:
             named[stage.verdict().cause] += 1
     return named
 
 
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_the_cause_follows_from_the_load(
-    situation: Callable[[Random], Setting], tmp_path: Path
+    kind: Kind, situation: Callable[[Random], Setting], tmp_path: Path
 ) -> None:
     named: Counter[str] = Counter()
     for seed in SEEDS:
         random = Random(f"{situation.__name__} {seed}")
-        named += causes(situation(random), random, tmp_path / str(seed))
+        named += causes(kind, situation(random), random, tmp_path / str(seed))
     assert named[situation.__name__] >= 0.95 * named.total(), named

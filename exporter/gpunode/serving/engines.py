@@ -127,6 +127,9 @@ def _count(figure: EngineFigure, theirs: str, *also: str) -> tuple[Name, Name]:
 
 
 ABORTED = frozenset({"abort", "error"})
+COMPUTED = frozenset({"prefill_compute", "decode"})
+"""Tokens in SGLang's passes; those of `prefill_cache` are in none. 0.5.8 and 0.5.9 count passes of
+decoding only; from 0.5.10 on, those with prompts as well."""
 
 VLLM = Engine(
     "vllm",
@@ -194,7 +197,7 @@ SGLANG = Engine(
         Name(FAILED, "sglang:num_aborted_requests_total"),
         Name(PREEMPTED, "sglang:num_retracted_requests_total"),
         Name(STEPS, "sglang:cuda_graph_passes_total"),
-        Name(ITEMS, "sglang:realtime_tokens_total", 1.0, "mode", frozenset({"decode"})),
+        Name(ITEMS, "sglang:realtime_tokens_total", 1.0, "mode", COMPUTED),
         Name(QUEUE, "sglang:queue_time_seconds_sum"),
         Name(TRANSFER, "sglang:kv_transfer_latency_ms_sum", 1e-3),
         Name(FIRST_TOKEN, "sglang:time_to_first_token_seconds"),
