@@ -164,7 +164,8 @@ def document() -> str:
         "OpenTelemetry, `:` may be `_`, and `ray_` may come before. A name in brackets is a "
         "histogram's. llama.cpp's server (b11549) runs in a test, under a load. Of the pages that "
         "the others read (`tests/serving/pages`), those of vLLM 0.33, SGLang 0.5.23 and LMDeploy "
-        "0.18 were written by the metrics code of these packages; the names were compared with the "
+        "0.18 were written by the metrics code of these packages, and "
+        "`python -m tests.serving.write_pages` writes them again; the names were compared with the "
         "packages of vLLM 0.6.6, 0.11 and 0.16, SGLang 0.4.2, LMDeploy 0.10 and Ray 2.60. The "
         "other pages were written from the sources below, and other ends of ranges are estimates.",
         "",

@@ -18,8 +18,8 @@ from tests.strict import declared
 
 PAGES = Path(__file__).with_name("pages")
 """Pages as versions of engines write them: vLLM 0.33, SGLang 0.5.23 and LMDeploy 0.18 with the
-metrics code of their packages, llama.cpp b11549 itself, the others by the names in
-``gpunode.serving.engines``."""
+metrics code of their packages (``tests.serving.write_pages``), llama.cpp b11549 itself, the others
+by the names in ``gpunode.serving.engines``."""
 
 CAPTURED = tuple(sorted(path.stem for path in PAGES.glob("*.txt")))
 
