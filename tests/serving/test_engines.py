@@ -36,6 +36,9 @@ GAUGES = {
 """Of each page: the engine, the model, requests that run and wait, and the share of the cache."""
 
 
+TRANSFER = {"part": "transfer"}
+
+
 def series(text: str, metric: str, **labels: str) -> float | None:
     """The value of the series of a metric that has these labels, if there is one."""
     found = [
@@ -128,12 +131,14 @@ def test_every_figure_of_the_table_is_on_a_page_of_its_engine() -> None:
         ("trtllm_1.1", "gpunode_serving_first_token_seconds_sum", {}, 40),
         ("lmdeploy_0.10", "gpunode_serving_output_token_seconds_count", {}, 4000),
         ("vllm_v1_0.33", "gpunode_serving_step_items_total", {}, 5000),
-        ("vllm_v1_0.33", "gpunode_serving_request_part_seconds_total", {"part": "transfer"}, 0.6),
+        ("vllm_v1_0.33", "gpunode_serving_request_part_seconds_total", TRANSFER, 0.6),
+        ("vllm_v1_0.33_mooncake", "gpunode_serving_request_part_seconds_total", TRANSFER, 0.4),
+        ("vllm_v1_0.33_mooncake_store", "gpunode_serving_request_part_seconds_total", TRANSFER, 1),
         ("sglang_0.5.23", "gpunode_serving_step_items_total", {}, 19600),
         ("sglang_0.5.23", "gpunode_serving_steps_total", {}, 208),
         ("sglang_0.5.23", "gpunode_serving_tokens_total", {"kind": "cached"}, 4000),
         ("sglang_0.5.23", "gpunode_serving_request_part_seconds_total", {"part": "queue"}, 1.6),
-        ("sglang_0.5.23", "gpunode_serving_request_part_seconds_total", {"part": "transfer"}, 0.48),
+        ("sglang_0.5.23", "gpunode_serving_request_part_seconds_total", TRANSFER, 0.48),
         ("lmdeploy_0.18", "gpunode_serving_tokens_total", {"kind": "cached"}, 2560),
         ("lmdeploy_0.18", "gpunode_serving_requests_total", {"result": "finished"}, 40),
         ("ray_serve", "gpunode_serving_steps_total", {}, 24),

@@ -156,6 +156,14 @@ VLLM = Engine(
         Name(PREFILL, "vllm:request_prefill_time_seconds_sum"),
         Name(DECODE, "vllm:request_decode_time_seconds_sum"),
         Name(TRANSFER, "vllm:nixl_xfer_time_seconds_sum"),
+        Name(TRANSFER, "vllm:mooncake_xfer_time_seconds_sum"),
+        Name(
+            TRANSFER,
+            "vllm:mooncake_store_operation_time_seconds_sum",
+            1.0,
+            "operation",
+            frozenset({"load_get"}),
+        ),
         Name(FIRST_TOKEN, "vllm:time_to_first_token_seconds"),
         Name(OUTPUT_TOKEN, "vllm:inter_token_latency_seconds"),
         Name(OUTPUT_TOKEN, "vllm:time_per_output_token_seconds"),
@@ -165,6 +173,7 @@ VLLM = Engine(
     (
         "https://github.com/vllm-project/vllm/blob/main/vllm/v1/metrics/loggers.py",
         "https://github.com/vllm-project/vllm/blob/v0.8.5/vllm/engine/metrics.py",
+        "https://github.com/vllm-project/vllm/tree/main/vllm/distributed/kv_transfer/kv_connector/v1",
     ),
     frozenset({"vllm"}),
     frozenset({GENERATED, ITEMS, OUTPUT_TOKEN, STEPS, FIRST_TOKEN}),
