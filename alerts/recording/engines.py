@@ -112,7 +112,7 @@ OF_ENGINES: tuple[Record, ...] = (
             '"part", "first_token", "", "")'
         ),
         purpose="Mean seconds of a request to a service by part: to its first token, and of these "
-        "in the queue and in prefill; in decoding.",
+        "in the queue and in prefill; in decoding; as a whole, where a histogram lacks.",
         given={
             **HELD,
             series(ENDED, **LLAMA, result="finished"): 2.0,

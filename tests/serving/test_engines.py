@@ -138,6 +138,8 @@ def test_every_figure_of_the_table_is_on_a_page_of_its_engine() -> None:
         ("sglang_0.5.23", "gpunode_serving_steps_total", {}, 208),
         ("sglang_0.5.23", "gpunode_serving_tokens_total", {"kind": "cached"}, 4000),
         ("sglang_0.5.23", "gpunode_serving_request_part_seconds_total", {"part": "queue"}, 1.6),
+        ("sglang_0.5.23", "gpunode_serving_request_part_seconds_total", {"part": "prefill"}, 1.2),
+        ("sglang_0.5.23", "gpunode_serving_request_part_seconds_total", {"part": "decode"}, 6),
         ("sglang_0.5.23", "gpunode_serving_request_part_seconds_total", TRANSFER, 0.48),
         ("lmdeploy_0.18", "gpunode_serving_tokens_total", {"kind": "cached"}, 2560),
         ("lmdeploy_0.18", "gpunode_serving_requests_total", {"result": "finished"}, 40),
@@ -156,6 +158,7 @@ def test_every_figure_of_the_table_is_on_a_page_of_its_engine() -> None:
         ),
         ("triton_24", "gpunode_serving_step_items_total", {}, 5000),
         ("triton_24", "gpunode_serving_request_part_seconds_total", {"part": "queue"}, 3),
+        ("triton_24", "gpunode_serving_request_part_seconds_total", {"part": "whole"}, 50),
     ],
 )
 def test_counters_count_from_the_first_look(

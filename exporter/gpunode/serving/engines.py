@@ -44,6 +44,7 @@ QUEUE = EngineFigure("queue", "count", "seconds that requests waited for their t
 PREFILL = EngineFigure("prefill", "count", "seconds of prefill")
 DECODE = EngineFigure("decode", "count", "seconds of decoding")
 TRANSFER = EngineFigure("transfer", "count", "seconds of KV cache on its way between instances")
+WHOLE = EngineFigure("whole", "count", "seconds of whole requests, told without a histogram")
 FIRST_TOKEN = EngineFigure("first_token", "times", "seconds to the first token")
 OUTPUT_TOKEN = EngineFigure("output_token", "times", "seconds for each token after the first")
 RESPONSE = EngineFigure("response", "times", "seconds of whole requests")
@@ -66,6 +67,7 @@ FIGURES = (
     PREFILL,
     DECODE,
     TRANSFER,
+    WHOLE,
     FIRST_TOKEN,
     OUTPUT_TOKEN,
     RESPONSE,
@@ -208,6 +210,14 @@ SGLANG = Engine(
         Name(STEPS, "sglang:cuda_graph_passes_total"),
         Name(ITEMS, "sglang:realtime_tokens_total", 1.0, "mode", COMPUTED),
         Name(QUEUE, "sglang:queue_time_seconds_sum"),
+        Name(
+            PREFILL,
+            "sglang:per_stage_req_latency_seconds_sum",
+            1.0,
+            "stage",
+            frozenset({"prefill_forward"}),
+        ),
+        Name(DECODE, "sglang:inter_token_latency_seconds_sum"),
         Name(TRANSFER, "sglang:kv_transfer_latency_ms_sum", 1e-3),
         Name(FIRST_TOKEN, "sglang:time_to_first_token_seconds"),
         Name(OUTPUT_TOKEN, "sglang:inter_token_latency_seconds"),
@@ -350,6 +360,7 @@ TRITON = Engine(
         Name(STEPS, "nv_inference_exec_count"),
         Name(ITEMS, "nv_inference_count"),
         Name(QUEUE, "nv_inference_queue_duration_us", 1e-6),
+        Name(WHOLE, "nv_inference_request_duration_us", 1e-6),
     ),
     "23.11 and later",
     (

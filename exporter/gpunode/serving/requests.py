@@ -91,8 +91,8 @@ PARTS = Metric(
     "gpunode_serving_request_part_seconds_total",
     "counter",
     "Time of requests by part: waiting for their turn (`queue`), `prefill` and `decode`, each with "
-    "what preemptions cost, and `transfer` of the KV cache between instances. Divided by the "
-    "requests that ended, that is the mean.",
+    "what preemptions cost, `transfer` of the KV cache between instances, and `whole` requests of "
+    "an engine without a histogram of them. Divided by the requests that ended, that is the mean.",
     (*SERVER, "part"),
 )
 FIRST_TOKEN_BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -177,6 +177,7 @@ COUNTERS: tuple[tuple[EngineFigure, Metric, tuple[str, ...]], ...] = (
     (engines.PREFILL, PARTS, ("prefill",)),
     (engines.DECODE, PARTS, ("decode",)),
     (engines.TRANSFER, PARTS, ("transfer",)),
+    (engines.WHOLE, PARTS, ("whole",)),
 )
 HISTOGRAMS = (
     (engines.FIRST_TOKEN, FIRST_TOKEN),
