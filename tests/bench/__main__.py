@@ -127,11 +127,15 @@ def updates() -> Iterator[tuple[str, Report]]:
 
 
 def serving() -> Iterator[tuple[str, Report]]:
-    """On GPUs: what holds an inference engine up, in some minutes; two GPUs for all of it."""
+    """On GPUs: what holds an inference engine up, in some eight minutes; four GPUs for all of it.
+
+    ``SERVING`` names situations, and ``SERVING_RUNS`` says how often each is played.
+    """
     from tests.bench.serving import bench
 
     names = filter(None, os.environ.get("SERVING", "").split(","))
-    yield "29-serving", bench.serving(RESULTS / "serving.jsonl", list(names))
+    runs = int(os.environ.get("SERVING_RUNS", "1"))
+    yield "29-serving", bench.serving(RESULTS / "serving.jsonl", list(names), runs)
 
 
 def image() -> Iterator[tuple[str, Report]]:

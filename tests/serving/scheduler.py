@@ -6,9 +6,11 @@ https://arxiv.org/abs/2403.02310. What a step takes is another's business: a mod
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from random import Random
 
 BOUNDS = (0.001, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 40.0, 160.0)
@@ -35,6 +37,11 @@ class Setting:
     host: float = 0.001
     """Seconds of the scheduler between steps."""
 
+    before: float = 0.002
+    after: float = 0.004
+    """Mean seconds of the server outside of its scheduler: until a request is in its queue (the
+    text becomes tokens, and goes to another process), and until a token is with who asked."""
+
     apart: bool = False
     """Whether prompts have passes of their own, which come first, as SGLang has it."""
 
@@ -46,6 +53,7 @@ class Asked:
     prompt: int
     output: int
     came: float
+    queued: float
     began: float | None = None
     first: float | None = None
     computed: int = 0
@@ -76,7 +84,12 @@ class Scheduler:
     random: Random
     running: list[Asked] = field(default_factory=list)
     waiting: deque[Asked] = field(default_factory=deque)
-    coming: list[float] = field(default_factory=list)
+    coming: list[tuple[float, float]] = field(default_factory=list)
+    """When each of the next requests is in the queue, and when it comes to the server."""
+
+    leaving: list[tuple[float, float]] = field(default_factory=list)
+    """When each of the first tokens is with who asked, and when that request came."""
+
     counted: Counter[str] = field(default_factory=Counter)
     passes: Counter[str] = field(default_factory=Counter)
     """Those with prompts (`prefill`), and those in which requests only `decode`."""
@@ -86,7 +99,13 @@ class Scheduler:
 
     def open(self, now: float) -> None:
         """Let the people come."""
-        self.coming = sorted(now + self._pause() for _ in range(self.setting.users))
+        for _ in range(self.setting.users):
+            self._ask(now)
+
+    @property
+    def next_at(self) -> float:
+        """When the next request is in the queue; never, if nobody asks."""
+        return min(self.coming, default=(inf, inf))[0]
 
     @property
     def used(self) -> int:
@@ -95,10 +114,11 @@ class Scheduler:
 
     def plan(self, now: float) -> Planned | None:
         """The next step, with those who have come; None if there is nothing to compute."""
-        while self.coming and self.coming[0] <= now:
-            came, setting = self.coming.pop(0), self.setting
-            asked = Asked(self._about(setting.prompt), self._about(setting.output), came)
-            self.waiting.append(asked)
+        self._deliver(now)
+        while self.next_at <= now:
+            queued, came = self.coming.pop(0)
+            prompt, output = self._about(self.setting.prompt), self._about(self.setting.output)
+            self.waiting.append(Asked(prompt, output, came, queued))
         pieces: dict[Asked, int] = {}
         decodes = [one for one in self.running if one.computed >= one.prompt]
         while self.used + len(decodes) > self.setting.cache_tokens:
@@ -121,15 +141,15 @@ class Scheduler:
             self.running.append(one)
             if one.began is None:
                 one.began = now
-                self._time("request_queue_time_seconds", now - one.came)
+                self._time("request_queue_time_seconds", now - one.queued)
             pieces[one] = piece = min(one.prompt, left, room)
             left, room = left - piece, room - piece
         if self.setting.apart and pieces:
             decodes = []
         return Planned(decodes, pieces) if decodes or pieces else None
 
-    def done(self, step: Planned, now: float) -> list[Asked]:
-        """A step is over; who has the whole answer now."""
+    def done(self, step: Planned, now: float) -> None:
+        """A step is over."""
         self.counted["iteration_tokens_total_count"] += 1
         self.counted["iteration_tokens_total_sum"] += step.tokens
         self.counted["prompt_tokens_total"] += sum(step.pieces.values())
@@ -137,21 +157,17 @@ class Scheduler:
         self.passes["prefill" if step.pieces else "decode"] += 1
         for one, piece in step.pieces.items():
             one.computed += piece
-        answered = []
         for one in step.decodes:
             one.answered += 1
             if one.first is None:
                 one.first = now
-                self._time("time_to_first_token_seconds", now - one.came)
-                self._time("request_prefill_time_seconds", now - (one.began or one.came))
+                self.leaving.append((now + self._spread(self.setting.after), one.came))
+                self._time("request_prefill_time_seconds", now - (one.began or one.queued))
             if one.answered >= one.output:
                 self.running.remove(one)
                 self._time("request_decode_time_seconds", now - one.first)
-                self.coming.append(now + self._pause())
+                self._ask(now + self._spread(self.setting.after))
                 self.ended.update(requests=1, prompt=one.prompt, generated=one.answered)
-                answered.append(one)
-        self.coming.sort()
-        return answered
 
     def page(self) -> str:
         """What it says of itself, as vLLM."""
@@ -184,6 +200,17 @@ class Scheduler:
         }
         return "".join(f"sglang:{name} {value}\n" for name, value in told.items())
 
+    def _ask(self, now: float) -> None:
+        """Let one of the people think, and ask."""
+        came = now + self._pause()
+        insort(self.coming, (came + self._spread(self.setting.before), came))
+
+    def _deliver(self, now: float) -> None:
+        """Count the first tokens that are with who asked."""
+        for one in [one for one in self.leaving if one[0] <= now]:
+            self.leaving.remove(one)
+            self._time("time_to_first_token_seconds", one[0] - one[1])
+
     def _time(self, name: str, seconds: float) -> None:
         """Count one in a histogram."""
         self.counted[f"{name}_count"] += 1
@@ -196,4 +223,7 @@ class Scheduler:
         return self.random.expovariate(1 / self.setting.think) if self.setting.think else 0.0
 
     def _about(self, mean: int) -> int:
-        return max(1, int(mean * self.random.uniform(0.5, 1.5)))
+        return max(1, int(self._spread(mean)))
+
+    def _spread(self, mean: float) -> float:
+        return mean * self.random.uniform(0.5, 1.5)

@@ -48,8 +48,7 @@ class SimulatedEngine:
         while self.now < until:
             step = self.scheduler.plan(self.now)
             if step is None:
-                coming = self.scheduler.coming
-                upto = min(until, coming[0]) if coming else until
+                upto = min(until, self.scheduler.next_at)
                 self._rest(max(upto, self.now + 1e-6) - self.now)
             else:
                 self._step(step)

@@ -1,18 +1,15 @@
 """An inference engine on a GPU: a decoder of random weights under continuous batching.
 
-``python vllm SITUATION GPU PORT RANK``: who asks, and how the engine is set, is in ``SITUATIONS``.
-The people who ask are in the process; their requests, the KV cache and every kernel are real. It
-serves ``/metrics`` with vLLM's names once its weights are there. Ranks of a tensor-parallel group
-are processes of their own, of which rank 0 decides and answers.
+``python vllm SITUATION GPU PORT RANK RUN``: who asks, and how the engine is set, is in
+``SITUATIONS``; each run has other requests. The people who ask are in the process; their requests,
+the KV cache and every kernel are real. It serves ``/metrics`` with vLLM's names once its weights
+are there. Ranks of a tensor-parallel group are processes of their own, of which rank 0 decides and
+answers.
 """
 
 from __future__ import annotations
 
-import http.server
 import sys
-import threading
-import time
-from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -21,14 +18,12 @@ import torch.distributed as dist
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
+from tests.bench.serving.served import Served
 from tests.bench.serving.situations import SITUATIONS, Situation
 from tests.serving.scheduler import Asked, Planned, Scheduler
 
 WIDTH = 128
 """Of a head."""
-
-PAGE_EVERY = 0.1
-"""Seconds between pages: figures for who asks meanwhile are as old."""
 
 LENGTHS = [256 << power for power in range(8)]
 BATCHES = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64]
@@ -139,35 +134,14 @@ class Model:
 
 
 class Engine:
-    """Serves the people of a situation on a model."""
+    """Computes the steps of a scheduler on a model."""
 
-    def __init__(self, of: Situation, model: Model) -> None:
-        self.of, self.model = of, model
-        self.scheduler = Scheduler(of.setting, Random(of.name))
-        self.free = list(range(of.slots))
+    def __init__(self, model: Model, scheduler: Scheduler) -> None:
+        self.model, self.scheduler = model, scheduler
+        self.free = list(range(model.slots))
         self.slot: dict[Asked, int] = {}
-        self.page = self.scheduler.page()
 
-    def run(self) -> None:
-        """Serve without end."""
-        self.scheduler.open(time.monotonic())
-        while True:
-            now = time.monotonic()
-            step = self.scheduler.plan(now)
-            if step is None:
-                coming = self.scheduler.coming
-                self.page = self.scheduler.page()
-                time.sleep(min(0.05, max(0.001, coming[0] - now)) if coming else 0.05)
-                continue
-            self._take(step)
-            until = time.perf_counter() + self.of.setting.host
-            while time.perf_counter() < until:
-                sum(range(100))
-            for answered in self.scheduler.done(step, time.monotonic()):
-                self.free.append(self.slot.pop(answered))
-            self.page = self.scheduler.page()
-
-    def _take(self, step: Planned) -> None:
+    def take(self, step: Planned) -> None:
         """Compute a step, and wait for its tokens, as an engine does that looks at them."""
         for one in set(self.slot) - set(self.scheduler.running):
             self.free.append(self.slot.pop(one))
@@ -212,26 +186,9 @@ def follow(model: Model) -> None:
         compute(model, [(last, 0)] * bool(decodes), [(0, 0, 1)] * pieces)
 
 
-def answering(page: Callable[[], str]) -> type[http.server.BaseHTTPRequestHandler]:
-    """What answers ``/metrics``."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = page().encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    return Handler
-
-
 def main() -> None:
-    name, gpu, port, rank = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    name, run = sys.argv[1], sys.argv[5]
+    gpu, port, rank = map(int, sys.argv[2:5])
     of = SITUATIONS[name]
     torch.cuda.set_device(gpu)
     torch.zeros(1, device="cuda")
@@ -242,12 +199,10 @@ def main() -> None:
         model = Model(of, of.ranks)
         if rank:
             follow(model)
-        engine = Engine(of, model)
-        server = http.server.ThreadingHTTPServer(
-            ("127.0.0.1", port), answering(lambda: engine.page)
-        )
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        engine.run()
+        scheduler = Scheduler(of.setting, Random(f"{name} {run}"))
+        served = Served(scheduler, Engine(model, scheduler).take)
+        served.listen(port)
+        served.run()
 
 
 if __name__ == "__main__":
