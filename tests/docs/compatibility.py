@@ -162,12 +162,16 @@ def document() -> str:
         "What each engine calls the figures of [serving.md](serving.md). Of several names, the "
         "first that a page has is read; what stands after a `+` is added. Through Ray or "
         "OpenTelemetry, `:` may be `_`, and `ray_` may come before. A name in brackets is a "
-        "histogram's. llama.cpp's server (b11549) runs in a test, under a load. Of the pages that "
-        "the others read (`tests/serving/pages`), those of vLLM 0.33, SGLang 0.5.23 and LMDeploy "
-        "0.18 were written by the metrics code of these packages, and "
-        "`python -m tests.serving.write_pages` writes them again; the names were compared with the "
-        "packages of vLLM 0.6.6, 0.11 and 0.16, SGLang 0.4.2, LMDeploy 0.10 and Ray 2.60. The "
-        "other pages were written from the sources below, and other ends of ranges are estimates.",
+        "histogram's. llama.cpp's server (b11549) runs in a test, under a load, on a CPU. No "
+        "engine of this table was run on a GPU, llama.cpp with CUDA neither: packages with CUDA "
+        "were larger than what could be brought to the GPUs at hand. What ran on them is an "
+        "engine of the tests' own with vLLM's names ([performance.md](performance.md)). Of the "
+        "pages that the others read (`tests/serving/pages`), those of vLLM 0.33, SGLang 0.5.23 "
+        "and LMDeploy 0.18 were written by the metrics code of these packages, and `python -m "
+        "tests.serving.write_pages` writes them again; the names were compared with the packages "
+        "of vLLM 0.6.6, 0.11 and 0.16, SGLang 0.3.6 to 0.5.20 (14 of them), LMDeploy 0.10 and "
+        "Ray 2.60. The other pages were written from the sources below, and other ends of ranges "
+        "are estimates.",
         "",
         *_table(("engine", "versions", "start it with", "names from"), _engines()),
         "",
