@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import yaml
 from kubernetes_validate import validate
 
 from gpunode.nccl import run_torch
+from tests.nccl.hosts import Hosts, hosts
 from tests.needs import ROOT, as_root, need, python_with
 
 pytestmark = [pytest.mark.integration, as_root]
@@ -22,66 +22,16 @@ pytestmark = [pytest.mark.integration, as_root]
 NUMBERS = itertools.count(os.getpid() % 200 * 5)
 """Of networks: tests of other workers have theirs."""
 
-FAST, SLOW = "800mbit", "200mbit"
 PROGRAM = Path(run_torch.__file__)
 
 
-@dataclass(frozen=True, slots=True)
-class Hosts:
-    """Hosts by name, each with an address on a common bridge."""
-
-    bridge: str
-    addresses: dict[str, str]
-
-    def start(self, host: str, command: list[str], **environment: str) -> subprocess.Popen[str]:
-        """Run a program on a host, as ssh would."""
-        inside = ["ip", "netns", "exec", host, "unshare", "--uts", "sh", "-c"]
-        return subprocess.Popen(
-            [*inside, f'hostname {host}; exec "$@"', "sh", *command],
-            env={**os.environ, "GLOO_SOCKET_IFNAME": "eth0", **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def limit(self, host: str, rate: str) -> None:
-        """Limit what a host sends."""
-        shape = ["rate", rate, "burst", "1mb", "latency", "50ms"]
-        _ip("tc", "-n", host, "qdisc", "replace", "dev", "eth0", "root", "tbf", *shape)
-
-
-def _ip(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True)
-
-
 @pytest.fixture
-def hosts() -> Iterator[Hosts]:
+def four_hosts() -> Iterator[Hosts]:
     """Four hosts that send 800 Mbit/s each, the third one 200 Mbit/s."""
     for program in ("ip", "tc", "unshare"):
         need(program)
-    number = next(NUMBERS)
-    bridge = f"gpunode{number}"
-    addresses = {f"host-{number}-{place}": f"10.88.{number % 256}.{place}" for place in range(2, 6)}
-    try:
-        _ip("ip", "link", "add", bridge, "type", "bridge")
-        _ip("ip", "address", "add", f"10.88.{number % 256}.1/24", "dev", bridge)
-        _ip("ip", "link", "set", bridge, "up")
-        made = Hosts(bridge, addresses)
-        for place, (host, address) in enumerate(addresses.items()):
-            port = f"{bridge}-{place}"
-            _ip("ip", "netns", "add", host)
-            peer = ["type", "veth", "peer", "name", "eth0", "netns", host]
-            _ip("ip", "link", "add", port, *peer)
-            _ip("ip", "link", "set", port, "master", bridge, "up")
-            _ip("ip", "-n", host, "address", "add", f"{address}/24", "dev", "eth0")
-            for device in ("eth0", "lo"):
-                _ip("ip", "-n", host, "link", "set", device, "up")
-            made.limit(host, SLOW if place == 2 else FAST)
-        yield made
-    finally:
-        for host in addresses:
-            subprocess.run(["ip", "netns", "delete", host], check=False, capture_output=True)
-        subprocess.run(["ip", "link", "delete", bridge], check=False, capture_output=True)
+    with hosts(next(NUMBERS), ["800mbit", "800mbit", "200mbit", "800mbit"]) as found:
+        yield found
 
 
 def with_torch() -> str:
@@ -102,12 +52,12 @@ def gpunode(*options: str, text: str = "", **environment: str) -> subprocess.Com
     )
 
 
-def test_ranks_that_somebody_started_name_the_slow_host(hosts: Hosts, tmp_path: Path) -> None:
+def test_ranks_that_somebody_started_name_the_slow_host(four_hosts: Hosts, tmp_path: Path) -> None:
     python = with_torch()
-    first = next(iter(hosts.addresses.values()))
-    count = str(len(hosts.addresses))
+    first = next(iter(four_hosts.addresses.values()))
+    count = str(len(four_hosts.addresses))
     ranks = [
-        hosts.start(
+        four_hosts.start(
             host,
             [python, str(PROGRAM), "fabric", "8M", "", str(tmp_path / host)],
             RANK=str(rank),
@@ -115,41 +65,44 @@ def test_ranks_that_somebody_started_name_the_slow_host(hosts: Hosts, tmp_path: 
             LOCAL_RANK="0",
             MASTER_ADDR=first,
             MASTER_PORT="29400",
+            GLOO_SOCKET_IFNAME="eth0",
         )
-        for rank, host in enumerate(hosts.addresses)
+        for rank, host in enumerate(four_hosts.addresses)
     ]
     said = [rank.communicate(timeout=240) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0, 0, 0], said
     ran = gpunode("--result=-", text=said[0][0])
-    names = list(hosts.addresses)
+    names = list(four_hosts.addresses)
     assert ran.returncode == 1, ran.stderr
     [only] = [line for line in ran.stdout.splitlines() if ": look at" in line]
     assert only.startswith(f"{names[2]} sends 0.0")
     assert all((tmp_path / host / "fabric-sendrecv.json").exists() for host in names)
 
 
-def test_mpirun_starts_ranks_on_hosts_that_have_no_gpunode(hosts: Hosts, tmp_path: Path) -> None:
+def test_mpirun_starts_ranks_on_hosts_that_have_no_gpunode(
+    four_hosts: Hosts, tmp_path: Path
+) -> None:
     python = with_torch()
     need("mpirun")
     agent = tmp_path / "agent"
-    names = "".join(f"{address}) host={host};;\n" for host, address in hosts.addresses.items())
+    names = "".join(f"{address}) host={host};;\n" for host, address in four_hosts.addresses.items())
     agent.write_text(
         f'#!/bin/sh\ncase "$1" in\n{names}esac\nshift\n'
         'exec ip netns exec "$host" unshare --uts sh -c "hostname $host; $*"\n'
     )
     agent.chmod(0o755)
     ran = gpunode(
-        f"--hosts={','.join(hosts.addresses.values())}",
+        f"--hosts={','.join(four_hosts.addresses.values())}",
         *("--gpus=1", "--largest=8M", "--launcher=mpirun", f"--python={python}"),
         f"--host.nccl-bench-folder={tmp_path}",
         OMPI_ALLOW_RUN_AS_ROOT="1",
         OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
         OMPI_MCA_plm_rsh_agent=str(agent),
-        OMPI_MCA_oob_tcp_if_include=f"{hosts.bridge},eth0",
+        OMPI_MCA_oob_tcp_if_include=f"{four_hosts.bridge},eth0",
         GLOO_SOCKET_IFNAME="eth0",
     )
     assert ran.returncode == 1, ran.stderr
-    assert f"{list(hosts.addresses)[2]} sends 0.0" in ran.stdout
+    assert f"{list(four_hosts.addresses)[2]} sends 0.0" in ran.stdout
 
 
 def test_the_job_for_kubernetes_takes_free_gpus_and_yields() -> None:

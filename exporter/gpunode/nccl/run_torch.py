@@ -336,6 +336,8 @@ def expectations(speeds: list[list[float]], gpus: int, hosts: int) -> dict[str, 
 
 def fabric(largest: int, master: str, folder: str) -> None:
     """Measure as one rank of several hosts; rank 0 prints the result."""
+    # That messages wait for each other is what a measurement of single ones wants.
+    os.environ.setdefault("TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING", "false")
     import torch
     from torch import distributed
 
