@@ -36,6 +36,8 @@ GET = {
     **{name: f"apt-get install {name}" for name in ("curl", "jq", "zsh", "fish")},
     **dict.fromkeys(("g++", "unshare"), "apt-get install g++ util-linux"),
     "openssl": "apt-get install openssl",
+    **dict.fromkeys(("ip", "tc"), "apt-get install iproute2"),
+    "mpirun": "apt-get install openmpi-bin",
     "buildah": "apt-get install buildah",
     "mmdebstrap": "apt-get install mmdebstrap",
     "systemd-analyze": "apt-get install systemd",

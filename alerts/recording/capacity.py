@@ -27,7 +27,8 @@ TRAINING_STEPS = series("gpunode_training_seconds_total", phase="step")
 
 MEASURED = "gpunode_nccl_bus_bandwidth_bytes_per_second"
 EXPECTED = "gpunode_nccl_expected_bus_bandwidth_bytes_per_second"
-COLLECTIVE = f"{NODE}, collective, gpus"
+ALL_REDUCE = {"collective": "all_reduce", "gpus": "8", "nodes": "1"}
+COLLECTIVE = f"{NODE}, collective, gpus, nodes"
 
 
 ROOFS = ("tensor", "fp32", "dram")
@@ -256,23 +257,17 @@ OF_NODES: tuple[Record, ...] = (
     ),
     Record(
         name="node:gpunode_nccl_bus_bandwidth:ratio",
-        labels=(*OF_NODE, "collective", "gpus"),
+        labels=(*OF_NODE, "collective", "gpus", "nodes"),
         expression=(
             f"max by ({COLLECTIVE}) ({MEASURED}) / on ({COLLECTIVE}) "
             f"max by ({COLLECTIVE}) ({EXPECTED} > 0)"
         ),
         purpose="Measured over expected bus bandwidth.",
         given={
-            series(
-                "gpunode_nccl_bus_bandwidth_bytes_per_second", collective="all_reduce", gpus="8"
-            ): 3e11,
-            series(
-                "gpunode_nccl_expected_bus_bandwidth_bytes_per_second",
-                collective="all_reduce",
-                gpus="8",
-            ): 4e11,
+            series(MEASURED, **ALL_REDUCE): 3e11,
+            series(EXPECTED, **ALL_REDUCE): 4e11,
         },
-        results={(NODE_A, "all_reduce", "8"): 0.75},
+        results={(NODE_A, "all_reduce", "8", "1"): 0.75},
     ),
 )
 """Rules that need only the series of one node; each shard of Prometheus can evaluate them."""

@@ -16,7 +16,7 @@ from alerts.examples import (
 )
 from alerts.model import Example, Series, Threshold, Tier
 from alerts.promql import GPU, JOB, NODE, gained, of_gpus, of_jobs, rate, state
-from alerts.recording.capacity import EXPECTED, MEASURED
+from alerts.recording.capacity import ALL_REDUCE, EXPECTED, MEASURED
 from alerts.recording.faults import INFO, LINK_LOST, PEER_LOST, XIDS
 from alerts.recording.jobs import OWN_CAUSES
 from alerts.settings import (
@@ -284,10 +284,11 @@ COMMUNICATION = (
     Threshold(
         alert="NcclBandwidthLow",
         group="communication",
-        summary="NCCL is slower than these GPUs should be",
+        summary="NCCL is slower than these GPUs or their network should be",
         summary_ko="NCCL 대역폭이 기대치보다 낮습니다",
         says="{collective} reached {value} of its expected bus bandwidth",
-        meaning="`gpunode nccl-bench` measured less than the same GPUs reach elsewhere.",
+        meaning="`gpunode nccl-bench` measured less than the same GPUs reach elsewhere or, between "
+        "nodes, than adapters allow or other pairs of nodes reached.",
         remedy="Take the node out of service until the link is repaired.",
         source="https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md",
         record="node:gpunode_nccl_bus_bandwidth:ratio",
@@ -296,13 +297,13 @@ COMMUNICATION = (
         comparison="<",
         tiers=(Tier(severity="ticket", threshold=BANDWIDTH_LOW, after="5m"),),
         scope="node",
-        labels=("collective", "gpus"),
+        labels=("collective", "gpus", "nodes"),
         example=Example(
             fires={
-                series(MEASURED, collective="all_reduce", gpus="8"): 3e11,
-                series(EXPECTED, collective="all_reduce", gpus="8"): 4.8e11,
+                series(MEASURED, **ALL_REDUCE): 3e11,
+                series(EXPECTED, **ALL_REDUCE): 4.8e11,
             },
-            quiet={series(MEASURED, collective="all_reduce", gpus="8"): 4.5e11},
+            quiet={series(MEASURED, **ALL_REDUCE): 4.5e11},
             value=0.625,
         ),
     ),

@@ -421,7 +421,7 @@ HEALTH = Board(
                     "NCCL bandwidth",
                     "Which nodes reach less than expected, by gpunode nccl-bench?",
                     {"Of expected": (_asked("node:gpunode_nccl_bus_bandwidth:ratio"), SHARE)},
-                    names={**ON_NODE, "collective": "Collective", "gpus": "GPUs"},
+                    names={**ON_NODE, "collective": "Collective", "gpus": "GPUs", "nodes": "Nodes"},
                     sort_by="Of expected",
                     needs="a run of gpunode nccl-bench",
                     links={"Node": TO_NODE},

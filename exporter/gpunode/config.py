@@ -662,13 +662,27 @@ class DoctorSettings(CommandSettings):
 
 
 class NcclBenchSettings(CommandSettings):
-    """Measure a collective and keep the result for the metrics; exit with 1 if it is slow."""
+    """Measure a collective or the bandwidth between hosts, keep it; exit with 1 if it is slow."""
 
     path: PathSettings = PathSettings()
     host: BenchSettings = BenchSettings()
 
     collective: Collective = Field("all_reduce", description="collective to measure")
-    gpus: int = Field(0, ge=0, le=1024, description="number of GPUs to use, or 0 for all")
+    gpus: int = Field(0, ge=0, le=1024, description="number of GPUs to use on a node, or 0 for all")
+    hosts: str = Field(
+        "",
+        max_length=65_536,
+        description="hosts to measure the bandwidth between, such as node-[01-04],node-07, with "
+        "srun or mpirun; empty to measure this node",
+    )
+    launcher: Literal["srun", "mpirun"] | None = Field(
+        None, description="what starts the ranks on hosts; without it, srun if it is installed"
+    )
+    python: str = Field("python3", description="Python that has torch on each of the hosts")
+    result: str = Field(
+        "", description="file with what ranks started by hand have printed, to judge; - for stdin"
+    )
+    picture: str = Field("", description="file for a picture (SVG) of what each pair exchanges")
     largest: str = Field(
         "8G", pattern=r"^\d{1,4}[KMG]$", description="largest message to send, 8M or more"
     )

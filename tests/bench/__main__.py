@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,6 +58,15 @@ def hangs() -> Iterator[tuple[str, Report]]:
 
     names = filter(None, os.environ.get("HANGS", "").split(","))
     yield "28-hangs", bench.hangs(RESULTS / "hangs.jsonl", list(names))
+
+
+def nodes() -> Iterator[tuple[str, Report]]:
+    """On two GPUs, as root with ip and tc: which GPU and which host is slow."""
+    from tests.bench import fabric, neighbour
+
+    with tempfile.TemporaryDirectory() as folder:
+        yield "30-neighbour", neighbour.neighbour(Path(folder))
+    yield "31-fabric", fabric.fabric()
 
 
 def anywhere() -> Iterator[tuple[str, Report]]:
@@ -157,6 +167,7 @@ GROUPS = {
     "gpus": gpus,
     "truth": truth,
     "hangs": hangs,
+    "nodes": nodes,
     "anywhere": anywhere,
     "fit": fit,
     "gain": gain,

@@ -27,6 +27,7 @@ from gpunode.source import View
 from gpunode.sources import watch
 from gpunode.verdict.looking import Looking
 from gpunode.verdict.source import Judged
+from gpunode.verdict.where import StackLook
 from tests.machine import Machine
 from tests.verdict.stage import Actor, Stage
 from tests.verdict.test_where import IN_LOCK, Told, actors, node
@@ -378,6 +379,20 @@ def test_each_look_at_a_process_is_kept_and_its_code_only_if_it_may_be(code: boo
     assert ("read_shard" in told) is code
     assert ("shards.py:142" in found.brief.where) is code
     assert ("read_shard" in page(found)) is code
+
+
+def test_a_look_is_kept_at_once_for_a_job_may_end_before_the_next_is_due() -> None:
+    cast_of_four = actors()
+    box = Box(*cast_of_four, views=[Looking(node(Told(IN_LOCK)), Settings())], where=True)
+    box.play(40)
+    for actor in cast_of_four:
+        actor.block()
+    cast_of_four[1].states = {"idle": 1.0}
+    found: tuple[StackLook, ...] = ()
+    while not found:
+        box.play(2)
+        found = tuple(look for one in box.incidents for look in one.looks)
+    assert box.clock.time() - found[0].time <= 4
 
 
 def test_more_incidents_at_a_time_than_anybody_reads_are_counted() -> None:

@@ -71,7 +71,7 @@ def test_what_nccl_tests_measures_is_printed_and_exported(
     assert ran.returncode == 0, ran.stderr
     assert "best 472.9 GB/s, expected 473" in ran.stdout
     found = exported(tmp_path)
-    labels = '{collective="all_reduce",gpus="8"}'
+    labels = '{collective="all_reduce",gpus="8",nodes="1"}'
     assert f"gpunode_nccl_bus_bandwidth_bytes_per_second{labels} 472870000000.0" in found
     assert f"gpunode_nccl_expected_bus_bandwidth_bytes_per_second{labels} 473000000000.0" in found
     assert f"gpunode_nccl_bench_timestamp_seconds{labels}" in found

@@ -407,6 +407,13 @@ def _keep(path: Path, text: str) -> None:
 
 def nccl_bench(settings: NcclBenchSettings) -> None:
     """Measure a collective, print the result, and save it for the daemon."""
+    if settings.hosts or settings.result:
+        from gpunode.cli import measuring
+
+        measuring.between_nodes(
+            settings, lambda: len(_whole_gpus(local_node(settings.path, patience=COLD))[0])
+        )
+        return
     try:
         gpus, why = _whole_gpus(local_node(settings.path, patience=COLD))
         if not gpus:

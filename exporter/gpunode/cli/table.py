@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
+from statistics import median
 from typing import Literal
 
 from rich.console import Group, RenderableType
@@ -20,7 +21,8 @@ from gpunode.export.web.node import GpuNow
 from gpunode.gpu.activity import WindowDetail
 from gpunode.gpu.models import Ceilings, calibration_of
 from gpunode.loop import Loop
-from gpunode.nccl.bench import Measurement
+from gpunode.nccl.bench import GB, Measurement
+from gpunode.nccl.fabric import LONGEST_NAME, Fabric
 from gpunode.source import Met
 from gpunode.text import printable
 from gpunode.unread import LONGEST
@@ -351,6 +353,23 @@ def bench_table(measured: Measurement) -> Table:
     shown.add_column("bus bandwidth, GB/s", justify="right")
     for size, speed in sorted(measured.bandwidth.items()):
         shown.add_row(f"{size:,}", f"{speed / 1e9:.1f}")
+    return shown
+
+
+def fabric_table(fabric: Fabric) -> Table:
+    """Each collective over all nodes, and what the typical and the slowest pair exchange."""
+    model = printable(fabric.model, LONGEST_NAME)
+    shown = Table(title=Text(f"{len(fabric.hosts)} nodes, {fabric.gpus} x {model}"))
+    shown.add_column("bus bandwidth")
+    shown.add_column("GB/s", justify="right")
+    shown.add_column("expected", justify="right")
+    speeds = sorted(speed for *_, speed in fabric.exchanges)
+    rows = {name: max(of.values()) for name, of in fabric.collectives.items() if of}
+    for name, speed in {**rows, "sendrecv": median(speeds)}.items():
+        expected = fabric.expected.get(name)
+        beside = f"{expected / GB:.3g}" if expected else "unknown"
+        shown.add_row(Text(printable(name, LONGEST_NAME)), f"{speed / GB:.3g}", beside)
+    shown.add_row("sendrecv, slowest pair", f"{speeds[0] / GB:.3g}", "")
     return shown
 
 

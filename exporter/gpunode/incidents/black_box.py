@@ -231,10 +231,11 @@ class BlackBox:
             [self._take(sign, readings, node) for sign in self._confirmed(node, readings)]
         )
         for one in self._open:
-            self._look(one, readings, node)
+            looked = self._look(one, readings, node)
             over = now - one.seen >= AFTER
             one.complete = over or now - one.moment >= LONGEST
-            if one.complete or one.kept is None or now - one.kept >= KEPT_EVERY:
+            due = one.kept is None or now - one.kept >= KEPT_EVERY
+            if one.complete or looked or due:  # a job may end before the next is due
                 self._keep(one, readings, node)
         self._watched = [one for one in self._watched if now - one.seen < AFTER]
         left_out, self._left_out = self._left_out, self.tape.left_out
@@ -426,8 +427,12 @@ class BlackBox:
             each for each in (name, *(f"{name}-{n}" for n in range(2, 9999))) if each not in taken
         )
 
-    def _look(self, one: OpenIncident, readings: Readings, node: NodeStatus) -> None:
-        """Note where processes stand, whom they wait for, and whose they are."""
+    def _look(self, one: OpenIncident, readings: Readings, node: NodeStatus) -> bool:
+        """Note where processes stand, whom they wait for, and whose they are.
+
+        Returns whether somebody has looked since.
+        """
+        before = len(one.looks)
         one.owners = owners_of(node, one.gpus) or one.owners
         one.finding = one.finding or about(node, one.gpus)
         judged = [gpu.verdict for gpu in node.gpus if gpu.at in one.gpus and gpu.verdict]
@@ -445,6 +450,7 @@ class BlackBox:
                 one.looks[key] = kept
                 if not look.waits and (said := told.detail.sentence(look)):
                     one.note(_moment(look.time, "where", said, (look.at[0],)))
+        return len(one.looks) > before
 
     def _keep(self, one: OpenIncident, readings: Readings, node: NodeStatus) -> None:
         """Keep an incident as it is known now, in memory and in the folder."""

@@ -1,4 +1,4 @@
-"""The speed of collectives on this node, measured by nccl-tests, and the speed to expect.
+"""The speed of collectives on this node and with others, as measured, and the speed to expect.
 
 https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md explains bus bandwidth.
 """
@@ -18,17 +18,19 @@ from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
 from gpunode.source import NodeSource, Reading
 
-WHICH = ("collective", "gpus")
+WHICH = ("collective", "gpus", "nodes")
 BANDWIDTH = Metric(
     "gpunode_nccl_bus_bandwidth_bytes_per_second",
     "gauge",
-    "Highest bus bandwidth over all sizes in the last run of `gpunode nccl-bench`.",
+    "Highest bus bandwidth over all sizes in the last run of `gpunode nccl-bench`. With several "
+    "`nodes`, sendrecv is what a GPU of this one exchanges; the first node has the others.",
     WHICH,
 )
 EXPECTED = Metric(
     "gpunode_nccl_expected_bus_bandwidth_bytes_per_second",
     "gauge",
-    "Bus bandwidth that this number and model of GPUs reach elsewhere; absent if unknown.",
+    "Bus bandwidth that this number and model of GPUs reach elsewhere or, between nodes, that "
+    "adapters allow or other pairs reached; absent if unknown.",
     WHICH,
 )
 TIME = Metric(
@@ -43,6 +45,9 @@ BANDWIDTH_LOW = 0.8
 
 GB = 1e9
 COLLECTIVES: tuple[str, ...] = get_args(Collective)
+FILES = {f"{collective}.json" for collective in COLLECTIVES}
+BETWEEN = "fabric-"
+"""Begins the name of a result of several nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,9 @@ class Measurement:
     """When the run ended, in seconds since the epoch."""
 
     bandwidth: dict[int, float]
+    nodes: int = 1
+    other: float | None = None
+    """The bandwidth to expect between nodes: what adapters allow, or the other pairs reached."""
 
     @property
     def best(self) -> float:
@@ -64,7 +72,9 @@ class Measurement:
 
     @property
     def expected(self) -> float | None:
-        """The bandwidth to expect of an all-reduce; None if unknown, or for other collectives."""
+        """The bandwidth to expect of an all-reduce, or between nodes; None if unknown."""
+        if self.nodes > 1:
+            return self.other
         model = model_of(self.model)
         if model is None or self.collective != "all_reduce":
             return None
@@ -159,13 +169,13 @@ class NcclBench:
             names = self.node.list_directory(self.folder)
         except FileNotFoundError:
             names = []
-        wanted = [name for name in names if name in {f"{c}.json" for c in COLLECTIVES}]
+        wanted = [name for name in names if name.removeprefix(BETWEEN) in FILES]
         return Reading(tuple(sample for name in wanted for sample in self._samples(name)))
 
     def _samples(self, name: str) -> Iterator[Sample]:
         measured = MEASUREMENT.validate_json(self.node.read_text(f"{self.folder}/{name}"))
         if measured.collective in COLLECTIVES and measured.bandwidth:
-            at = measured.collective, str(measured.gpus)
+            at = measured.collective, str(measured.gpus), str(measured.nodes)
             yield from BANDWIDTH.at(measured.best, *at)
             yield from EXPECTED.at(measured.expected, *at)
             yield from TIME.at(measured.time, *at)

@@ -27,7 +27,7 @@ def measure(
     if found:
         return _with_nccl_tests(found, gpus, largest)
     torch = Path(__file__).with_name("run_torch.py")
-    text = _run([sys.executable, str(torch), collective, str(gpus), largest])
+    text = run([sys.executable, str(torch), collective, str(gpus), largest])
     try:
         return parse_text(text)
     except ValueError as error:
@@ -40,30 +40,31 @@ def _with_nccl_tests(program: str, gpus: int, largest: str) -> dict[int, float]:
     sizes = ["-b", "8M", "-e", largest, "-f", "2", "-g", str(gpus), "-c", "0"]
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
-        text = _run([program, *sizes, "-J", str(result)])
+        text = run([program, *sizes, "-J", str(result)])
         try:
             if result.exists():
                 return parse_json(result.read_text())
             if "# Avg bus bandwidth" not in text:  # a version without -J
-                text = _run([program, *sizes])
+                text = run([program, *sizes])
             return parse_text(text)
         except ValueError as error:
             raise BenchError(f"{program}: {_last_line(text)}") from error
 
 
-def _run(command: list[str]) -> str:
+def run(command: list[str], limit: float = LIMIT) -> str:
+    """What a program prints, within so many seconds. Raises ``BenchError``."""
     try:
         ran = subprocess.run(  # noqa: S603 the user asked for this program
             command,
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=LIMIT,
+            timeout=limit,
             check=False,
             env={**os.environ, "NCCL_DEBUG": "WARN"},
         )
     except subprocess.TimeoutExpired as error:
-        raise BenchError(f"{command[0]}: took longer than {LIMIT:g} s") from error
+        raise BenchError(f"{command[0]}: took longer than {limit:g} s") from error
     except OSError as error:
         raise BenchError(f"{command[0]}: {error.strerror}") from error
     return ran.stdout + ran.stderr

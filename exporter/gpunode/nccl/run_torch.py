@@ -1,19 +1,47 @@
-"""Measures a collective with torch.distributed and prints the result like nccl-tests.
+"""Measures collectives with torch.distributed, on the GPUs of one node or of several.
 
-Runs as a program with the arguments COLLECTIVE GPUS LARGEST.
+As ``run_torch.py COLLECTIVE GPUS LARGEST`` it starts a rank for each GPU of this node and prints
+the result like nccl-tests. As ``run_torch.py fabric LARGEST MASTER FOLDER`` it is one of the ranks
+that srun, mpirun or torchrun started: all measure the collectives together, and then each GPU
+exchanges data with the same GPU of every other host. Rank 0 prints the result as a line of JSON,
+and each host keeps its own in FOLDER, unless that is empty.
+
+It needs only Python and torch, so its text can be sent to hosts that do not have gpunode.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+import statistics
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 SMALLEST = 8 << 20
 WARM_UP, TIMES = 5, 20
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
+"""What all ranks of several hosts measure; then each pair of GPUs sends and receives."""
+
+MESSAGE = 64 << 20
+"""Bytes that a GPU sends to another at once: large enough for the bandwidth of any adapter."""
+
+FEWEST = 3
+SECONDS = 1.0
+"""A measurement is repeated for so long, at least ``FEWEST`` and at most ``TIMES`` times."""
+
+MOST_ROUNDS = 64
+"""Each host meets at most so many others, so that a large fabric takes minutes and not hours."""
+
+LATE = timedelta(seconds=180)
+"""A rank that is away for so long ends the run."""
 
 
 def size_of(text: str) -> int:
@@ -49,8 +77,64 @@ def operate(distributed: Any, collective: str, whole: Any, part: Any, received: 
         raise SystemExit(f"{collective}: not supported with torch; install nccl-tests")
 
 
+@dataclass(frozen=True)
+class Ranks:
+    """What measures together: torch, its ranks, and the device of this one."""
+
+    torch: Any
+    distributed: Any
+    device: Any
+    rank: int
+    count: int
+
+    def settle(self) -> None:
+        """Wait until all that this rank began has ended."""
+        if self.device.type == "cuda":
+            self.torch.cuda.synchronize()
+
+    def meet(self) -> None:
+        """Wait for all ranks."""
+        self.settle()
+        self.distributed.barrier()
+        self.settle()
+
+    def timed(self, action: Callable[[], None], times: int) -> float:
+        """Seconds that an action takes, the mean of so many times."""
+        self.settle()
+        begin = time.perf_counter()
+        for _ in range(times):
+            action()
+        self.settle()
+        return (time.perf_counter() - begin) / times
+
+    def often(self, seconds: float) -> int:
+        """How many times an action of so many seconds is repeated."""
+        return max(FEWEST, min(TIMES, int(SECONDS / max(seconds, 1e-6))))
+
+    def seconds(self, collective: str, size: int) -> float:
+        """Seconds of a collective of so many bytes over all ranks, the same on each."""
+        # Without a GPU the backend is gloo, of which few versions know bfloat16.
+        kind = self.torch.bfloat16 if self.device.type == "cuda" else self.torch.float32
+        elements = size // self.torch.empty(0, dtype=kind).element_size()
+        count = elements // self.count * self.count
+        whole = self.torch.zeros(count, dtype=kind, device=self.device)
+        part = self.torch.zeros(count // self.count, dtype=whole.dtype, device=self.device)
+        received = self.torch.empty_like(whole if collective == "alltoall" else part)
+
+        def once() -> None:
+            operate(self.distributed, collective, whole, part, received)
+
+        once()
+        self.meet()
+        times = self.torch.tensor([self.often(self.timed(once, 1))], device=self.device)
+        self.distributed.broadcast(times, 0)
+        self.timed(once, min(WARM_UP, int(times)))
+        self.meet()
+        return self.timed(once, int(times))
+
+
 def run(rank: int, collective: str, ranks: int, largest: int, port: int) -> None:
-    """Measure all sizes as one rank."""
+    """Measure all sizes as one rank of this node."""
     import torch
     from torch import distributed
 
@@ -58,40 +142,269 @@ def run(rank: int, collective: str, ranks: int, largest: int, port: int) -> None
     device = torch.device("cuda", rank)
     torch.cuda.set_device(device)
     distributed.init_process_group("nccl", rank=rank, world_size=ranks, device_id=device)
+    all_of_them = Ranks(torch, distributed, device, rank, ranks)
     size = SMALLEST
     while size <= largest:
-        count = size // 2 // ranks * ranks
-        whole = torch.zeros(count, dtype=torch.bfloat16, device=device)
-        part = torch.zeros(count // ranks, dtype=torch.bfloat16, device=device)
-        received = torch.empty_like(whole if collective == "alltoall" else part)
-        for turn in range(WARM_UP + TIMES):
-            if turn == WARM_UP:
-                torch.cuda.synchronize()
-                distributed.barrier()
-                torch.cuda.synchronize()
-                begin = time.perf_counter()
-            operate(distributed, collective, whole, part, received)
-        torch.cuda.synchronize()
-        seconds = (time.perf_counter() - begin) / TIMES
+        seconds = all_of_them.seconds(collective, size)
         if rank == 0:
             speed = size / seconds / 1e9
             columns = (
                 f"{seconds * 1e6:.1f} {speed:.2f} {speed * bus_factor(collective, ranks):.2f} 0"
             )
-            print(f"{size} {count} bfloat16 sum -1 {columns} {columns}", flush=True)
-        del whole, part, received
+            print(f"{size} {size // 2} bfloat16 sum -1 {columns} {columns}", flush=True)
         size *= 2
     distributed.destroy_process_group()
 
 
-def main(collective: str, ranks: int, largest: str) -> None:
-    """Run each rank in its own process."""
+LAUNCHERS = (
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),  # torchrun
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),  # Open MPI
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),  # MPICH and Intel MPI
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),  # srun
+)
+"""Where a launcher tells a rank its number, the number of all, and its number on its host."""
+
+
+def place() -> tuple[int, int, int]:
+    """Number of this rank, number of ranks, and number of this rank on its host."""
+    for names in LAUNCHERS:
+        found = [os.environ.get(name, "") for name in names]
+        if all(text.isdecimal() for text in found):
+            return int(found[0]), int(found[1]), int(found[2])
+    raise SystemExit("no launcher: start it with srun, mpirun or torchrun")
+
+
+def first_of(nodes: str) -> str:
+    """The first host of Slurm's list, such as node-[03-04,07],login-1."""
+    head, bracket, rest = nodes.partition("[")
+    if not bracket or "," in head:
+        return head.partition(",")[0]
+    number = rest.partition("]")[0].partition(",")[0].partition("-")[0]
+    return head + number + rest.partition("]")[2].partition(",")[0]
+
+
+def meeting_point(master: str) -> str:
+    """Host and port where the ranks meet: what the launcher says, or ``master``."""
+    host, _, port = master.rpartition(":")
+    if "MASTER_ADDR" in os.environ:
+        return f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT', port)}"
+    return f"{first_of(os.environ.get('SLURM_STEP_NODELIST', '')) or host}:{port}"
+
+
+def adapters() -> list[float]:
+    """Bytes per second of each active port for RDMA; empty without one, or if NCCL uses none."""
+    if os.environ.get("NCCL_IB_DISABLE") == "1":
+        return []
+    speeds = []
+    for port in Path("/sys/class/infiniband").glob("*/ports/*"):
+        try:
+            if "ACTIVE" in (port / "state").read_text():
+                speeds.append(float((port / "rate").read_text().split()[0]) * 1e9 / 8)
+        except (OSError, ValueError, IndexError):
+            continue
+    return speeds
+
+
+def rounds(hosts: int) -> list[list[tuple[int, int]]]:
+    """Pairs of hosts, in rounds in which each host meets one other, until all have met.
+
+    The first one stays and the others move on by a place:
+    https://en.wikipedia.org/wiki/Round-robin_tournament#Circle_method
+    """
+    circle = list(range(hosts + hosts % 2))
+    found = []
+    for _ in range(len(circle) - 1):
+        half = len(circle) // 2
+        met = zip(circle[:half], reversed(circle[half:]), strict=True)
+        found.append([(a, b) for a, b in met if max(a, b) < hosts])
+        circle.insert(1, circle.pop())
+    return found[:MOST_ROUNDS]
+
+
+def send(ranks: Ranks, message: Any, peer: int) -> None:
+    """Send to a peer as often as it wants."""
+    times = ranks.torch.zeros(1, dtype=ranks.torch.int64, device=ranks.device)
+    for _ in range(2):
+        ranks.distributed.send(message, peer)
+    ranks.distributed.recv(times, peer)
+    for _ in range(int(times)):
+        ranks.distributed.send(message, peer)
+    ranks.settle()
+
+
+def receive(ranks: Ranks, message: Any, peer: int) -> float:
+    """Bytes per second that arrive from a peer. The first message connects the two."""
+
+    def once() -> None:
+        ranks.distributed.recv(message, peer)
+
+    once()
+    often = ranks.often(ranks.timed(once, 1))
+    ranks.distributed.send(ranks.torch.tensor([often], device=ranks.device), peer)
+    return len(message) / ranks.timed(once, often)
+
+
+def exchanged(ranks: Ranks, hosts: list[list[int]], size: int) -> list[tuple[int, int, int, float]]:
+    """What this rank received from the same GPU of other hosts, in messages of so many bytes.
+
+    Each is the sender's and the receiver's host, the number of the GPU, and bytes per second.
+    ``hosts`` has the ranks of each host.
+    """
+    here = next(place for place, of_host in enumerate(hosts) if ranks.rank in of_host)
+    gpu = hosts[here].index(ranks.rank)
+    message = ranks.torch.zeros(size, dtype=ranks.torch.int8, device=ranks.device)
+    found = []
+    for pairs in rounds(len(hosts)):
+        pair = next((pair for pair in pairs if here in pair), None)
+        for sender, receiver in (pair, pair[::-1]) if pair else ():
+            if gpu < min(len(hosts[sender]), len(hosts[receiver])):
+                if here == sender:
+                    send(ranks, message, hosts[receiver][gpu])
+                else:
+                    speed = receive(ranks, message, hosts[sender][gpu])
+                    found.append((sender, receiver, gpu, speed))
+        ranks.meet()
+    return found
+
+
+def measured_by_all(ranks: Ranks, largest: int) -> dict[str, dict[int, float]]:
+    """Bus bandwidth in bytes per second of each collective that the backend has, by size."""
+    found: dict[str, dict[int, float]] = {}
+    for collective in COLLECTIVES:
+        size = min(SMALLEST, largest)
+        while size <= largest:
+            try:
+                seconds = ranks.seconds(collective, size)
+            except (RuntimeError, NotImplementedError, AttributeError) as error:
+                print(f"{collective}: {str(error).splitlines()[0]}", file=sys.stderr)
+                break
+            speed = size / seconds * bus_factor(collective, ranks.count)
+            found.setdefault(collective, {})[size] = speed
+            size *= 2
+    return found
+
+
+def keep(folder: Path, measured: dict[str, Any]) -> None:
+    """Leave a result for the daemon of this host; a folder that may not be written is told."""
+    path = folder / f"fabric-{measured['collective']}.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_name(f".{path.name}.new")
+        fresh.write_text(json.dumps(measured))
+        fresh.rename(path)
+    except OSError as error:
+        name = socket.gethostname()
+        print(f"{name}: {path}: not kept for the daemon: {error.strerror}", file=sys.stderr)
+
+
+def keep_of_host(fabric: dict[str, Any], here: int, folder: Path) -> None:
+    """Leave what a host exchanges with others, and on the first host the collectives of all."""
+    about = {"gpus": fabric["gpus"], "model": fabric["model"], "time": fabric["time"]}
+    about["nodes"] = len(fabric["hosts"])
+    expected = fabric["expected"]
+    ways = [[e[3] for e in fabric["exchanges"] if e[end] == here] for end in (0, 1)]
+    if all(ways):
+        reached = min(statistics.median(way) for way in ways)
+        others = statistics.median(e[3] for e in fabric["exchanges"])
+        usual = others if len(fabric["hosts"]) > 2 else None
+        speeds = {fabric["message"]: reached}
+        other = expected.get("sendrecv") or usual
+        keep(folder, {"collective": "sendrecv", **about, "bandwidth": speeds, "other": other})
+    if here == 0:
+        for collective, speeds in fabric["collectives"].items():
+            other = expected.get(collective)
+            keep(folder, {"collective": collective, **about, "bandwidth": speeds, "other": other})
+
+
+def expectations(speeds: list[list[float]], gpus: int, hosts: int) -> dict[str, float]:
+    """Bus bandwidth that the adapters allow in bytes per second; empty if a host has none.
+
+    NCCL uses an adapter for each GPU, so of ten equal ones on a node with eight GPUs, of which two
+    are for storage, eight count.
+    """
+    if not all(speeds):
+        return {}
+    each = min(max(of_host) * min(of_host.count(max(of_host)), gpus) / gpus for of_host in speeds)
+    ranks = gpus * hosts
+    return {
+        "sendrecv": each,
+        **dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter"), each * gpus),
+        # Of what a GPU sends, only what leaves the host takes an adapter.
+        "alltoall": each * (ranks - 1) / (ranks - gpus),
+    }
+
+
+def fabric(largest: int, master: str, folder: str) -> None:
+    """Measure as one rank of several hosts; rank 0 prints the result."""
+    # That messages wait for each other is what a measurement of single ones wants.
+    os.environ.setdefault("TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING", "false")
+    import torch
+    from torch import distributed
+
+    rank, count, local = place()
+    met = meeting_point(master)
+    try:
+        socket.getaddrinfo(met.rpartition(":")[0], None)
+    except OSError as error:
+        where = socket.gethostname()
+        raise SystemExit(f"error on {where}: {met}: {error.strerror}: rank 0 is there") from error
+    cuda = torch.cuda.is_available()
+    device = torch.device("cpu")
+    if cuda:
+        device = torch.device("cuda", local % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    distributed.init_process_group(
+        "nccl" if cuda else "gloo",
+        init_method=f"tcp://{met}",
+        rank=rank,
+        world_size=count,
+        timeout=LATE,
+        **({"device_id": device} if cuda else {}),
+    )
+    ranks = Ranks(torch, distributed, device, rank, count)
+    name = os.environ.get("NODE_NAME") or os.environ.get("SLURMD_NODENAME")
+    about: list[Any] = [None] * count
+    distributed.all_gather_object(about, (name or socket.gethostname(), adapters()))
+    names = list(dict.fromkeys(name for name, _ in about))
+    if len(names) < 2:
+        raise SystemExit(f"all {count} ranks are on {names[0]}: start them on several hosts")
+    hosts = [[rank for rank, (of, _) in enumerate(about) if of == name] for name in names]
+    collectives = measured_by_all(ranks, largest)
+    exchanges: list[Any] = [None] * count
+    distributed.all_gather_object(exchanges, exchanged(ranks, hosts, min(MESSAGE, largest)))
+    result = {
+        "hosts": names,
+        "gpus": count,
+        "model": torch.cuda.get_device_name(device) if cuda else "CPU",
+        "time": time.time(),
+        "collectives": collectives,
+        "message": min(MESSAGE, largest),
+        "exchanges": sorted(one for of_rank in exchanges for one in of_rank),
+        "expected": expectations(
+            [about[of_host[0]][1] for of_host in hosts], max(map(len, hosts)), len(hosts)
+        ),
+    }
+    here = next(place for place, of_host in enumerate(hosts) if rank in of_host)
+    if folder and rank == hosts[here][0]:
+        keep_of_host(result, here, Path(folder))
+    if rank == 0:
+        print(json.dumps({"fabric": result}), flush=True)
+    distributed.destroy_process_group()
+
+
+def main(arguments: list[str]) -> None:
+    """Measure as a rank of several hosts, or start a rank for each GPU of this one."""
+    if arguments[0] == "fabric":
+        fabric(size_of(arguments[1]), *arguments[2:])
+        return
     from torch import multiprocessing
 
+    collective, ranks, largest = arguments
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    multiprocessing.spawn(run, (collective, ranks, size_of(largest), port), nprocs=ranks)
+    given = collective, int(ranks), size_of(largest), port
+    multiprocessing.spawn(run, given, nprocs=int(ranks))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1:])

@@ -289,7 +289,8 @@ def _told(so_far: Told, way: Way, one: Daemon, waiting: str, late: str, began: f
     verdicts = {each["gpu"]: each for each in json.loads(one.get("/api/v1/verdict"))}
     verdict, now = verdicts.get(waiting), time.time() - began
     if verdict is None or not CAUSES[verdict["cause"]].waits_for_peers:
-        return so_far
+        # What was called before, at the job's start, was not this hang.
+        return so_far if so_far.line else replace(so_far, called=None)
     said = [one["meaning"].partition(TELLS)[2] for one in verdict["evidence"]]
     said = [each for each in said if each] or (
         _in_incident(one, late, began) if way.all_wait else []

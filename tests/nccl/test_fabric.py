@@ -1,0 +1,298 @@
+"""The bandwidth between nodes: what is told of fabrics whose fault is known, and what is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpunode.config import Settings
+from gpunode.export.exposition import Exposition
+from gpunode.nccl import run_torch
+from gpunode.nccl.bench import NcclBench
+from gpunode.nccl.fabric import Fabric, parse, problems
+from gpunode.nccl.launch import expand
+from gpunode.node.local import LocalNode
+
+GB = 1e9
+FULL = 48 * GB
+Slows = Callable[[int, int, int], float]
+
+
+def measured(slows: Slows, hosts: int = 6, gpus: int = 4, *, noise: float = 0.04) -> Fabric:
+    """A fabric whose pairs reach a share of 48 GB/s: ``slows(sender, receiver, gpu)``."""
+    chance = random.Random(7)
+    return Fabric(
+        hosts=tuple(f"node-{number}" for number in range(hosts)),
+        gpus=hosts * gpus,
+        model="NVIDIA H200",
+        time=1.8e9,
+        collectives={"all_reduce": {1 << 30: 180 * GB}},
+        exchanges=tuple(
+            (a, b, gpu, FULL * slows(a, b, gpu) * chance.uniform(1 - noise, 1))
+            for a in range(hosts)
+            for b in range(hosts)
+            for gpu in range(gpus)
+            if a != b
+        ),
+        expected={"sendrecv": 50 * GB, "all_reduce": 200 * GB},
+    )
+
+
+def told(fabric: Fabric) -> list[str]:
+    return [f"{one.who} {one.does}" for one in problems(fabric)]
+
+
+def slow_where(wanted: Callable[[int, int, int], bool]) -> Slows:
+    return lambda a, b, gpu: 0.25 if wanted(a, b, gpu) else 1.0
+
+
+@pytest.mark.parametrize(
+    ("slows", "wanted"),
+    [
+        (slow_where(lambda *_: False), []),
+        (slow_where(lambda a, b, _: 2 in (a, b)), ["node-2 exchanges"]),
+        (slow_where(lambda a, _b, _g: a == 2), ["node-2 sends"]),
+        (slow_where(lambda _a, b, _g: b == 2), ["node-2 receives"]),
+        (
+            slow_where(lambda a, b, _: bool({2, 4} & {a, b})),
+            ["node-2 exchanges", "node-4 exchanges"],
+        ),
+        (slow_where(lambda _a, _b, gpu: gpu == 3), ["GPU 3 of every node exchanges"]),
+        (slow_where(lambda a, b, gpu: gpu == 1 and 5 in (a, b)), ["GPU 1 of node-5 exchanges"]),
+        (slow_where(lambda a, _b, gpu: gpu == 1 and a == 5), ["GPU 1 of node-5 sends"]),
+        (
+            slow_where(lambda a, b, _: (a < 2) != (b < 2)),
+            ["node-0, node-1 are fast among themselves, and with the other nodes exchange"],
+        ),
+        (
+            slow_where(lambda a, b, _: (a < 3) != (b < 3)),
+            ["node-3, node-4, node-5 are fast among themselves, and with the other nodes exchange"],
+        ),
+        (slow_where(lambda a, b, _: (a, b) == (1, 4)), ["node-1 sends to node-4"]),
+    ],
+    ids=[
+        *("sound", "a node", "sends", "receives", "two nodes", "a rail", "an adapter"),
+        *("an adapter sends", "an uplink", "two halves", "a pair"),
+    ],
+)
+def test_the_fault_is_told_by_who_is_slow_with_whom(slows: Slows, wanted: list[str]) -> None:
+    assert told(measured(slows)) == wanted
+
+
+def test_all_below_what_their_adapters_allow_is_the_fabric() -> None:
+    fabric = measured(lambda *_: 0.3)
+    assert told(fabric) == ["Every pair of nodes exchanges"]
+    [only] = problems(fabric)
+    assert "of 50 GB/s" in str(only)
+
+
+def test_of_two_nodes_the_direction_is_told_and_that_nothing_tells_which_is_slow() -> None:
+    [only] = problems(measured(slow_where(lambda a, _b, _g: a == 1), hosts=2, gpus=1))
+    assert (only.who, only.does) == ("node-1", "sends to node-0")
+    assert "measure with a third" in only.advice
+
+
+def test_a_collective_below_what_adapters_allow_is_told() -> None:
+    slow = Fabric(
+        hosts=("a", "b"),
+        gpus=2,
+        model="NVIDIA H200",
+        time=1.8e9,
+        collectives={"all_reduce": {1 << 30: 20 * GB}},
+        exchanges=((0, 1, 0, FULL), (1, 0, 0, FULL)),
+        expected={"sendrecv": 50 * GB, "all_reduce": 50 * GB},
+    )
+    assert told(slow) == ["all_reduce over all 2 GPUs reaches"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(3, 20), st.integers(1, 8), st.floats(0.05, 0.6), st.data())
+def test_one_bad_node_of_any_fabric_is_named_and_no_other(
+    hosts: int, gpus: int, share: float, data: st.DataObject
+) -> None:
+    bad = data.draw(st.integers(0, hosts - 1))
+    fabric = measured(lambda a, b, _: share if bad in (a, b) else 1.0, hosts, gpus)
+    assert told(fabric) == [f"node-{bad} exchanges"]
+
+
+@given(st.integers(2, 90))
+def test_each_host_meets_each_other_once_or_as_many_as_the_bound_allows(hosts: int) -> None:
+    met = [frozenset(pair) for turn in run_torch.rounds(hosts) for pair in turn]
+    assert len(met) == len(set(met))
+    for turn in run_torch.rounds(hosts):
+        busy = [host for pair in turn for host in pair]
+        assert len(busy) == len(set(busy))
+    if hosts <= run_torch.MOST_ROUNDS:
+        assert len(met) == hosts * (hosts - 1) // 2
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("node-1", ["node-1"]),
+        ("a,b,a", ["a", "b"]),
+        ("node-[08-11],login", ["node-08", "node-09", "node-10", "node-11", "login"]),
+        ("rack[1,3]-gpu,10.0.0.[1-2]", ["rack1-gpu", "rack3-gpu", "10.0.0.1", "10.0.0.2"]),
+    ],
+)
+def test_lists_of_hosts_are_read_as_slurm_writes_them(text: str, hosts: list[str]) -> None:
+    assert expand(text) == hosts
+    assert run_torch.first_of(text) == hosts[0]
+
+
+@given(st.text(alphabet="ab1-[],. ;$(x)", max_size=30))
+def test_no_list_of_hosts_becomes_an_option_of_the_launcher(text: str) -> None:
+    with suppress(ValueError):
+        for name in expand(text):
+            assert name.replace("-", "").replace(".", "").isalnum()
+            assert name[0] not in "-."
+
+
+def printed(fabric: Fabric) -> str:
+    """What rank 0 prints, amid what else a launcher does."""
+    result = {name: getattr(fabric, name) for name in Fabric.__slots__}
+    return f"NCCL version 2.27\n{json.dumps({'fabric': result})}\nsome warning\n"
+
+
+def command(*options: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gpunode", "nccl-bench", *options],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PATH": "/nowhere"},
+    )
+
+
+def test_a_result_is_judged_printed_and_drawn(tmp_path: Path) -> None:
+    slow = measured(slow_where(lambda a, b, _: 2 in (a, b)))
+    picture = tmp_path / "fabric.svg"
+    ran = command("--result=-", f"--picture={picture}", text=printed(slow))
+    assert ran.returncode == 1, ran.stderr
+    assert "node-2 exchanges 11.8 of 47.3 GB/s: look at its adapters" in ran.stdout
+    assert "unknown" not in ran.stdout
+    drawn = picture.read_text()
+    assert "node-2 to node-0: 1" in drawn
+    assert drawn.count("<title>") == 6 * 5
+    ran = command("--result=-", "--json", text=printed(measured(lambda *_: 1.0)))
+    assert (ran.returncode, json.loads(ran.stdout)["problems"]) == (0, [])
+
+
+def test_hostile_names_neither_reach_the_terminal_nor_the_picture(tmp_path: Path) -> None:
+    slow = measured(slow_where(lambda a, b, _: 2 in (a, b)))
+    named = printed(slow).replace("node-2", "\\u001b]52;c;x\\u0007<script>")
+    picture = tmp_path / "fabric.svg"
+    ran = command("--result=-", f"--picture={picture}", text=named)
+    assert ran.returncode == 1
+    assert "\x1b" not in ran.stdout
+    assert "<script>" not in picture.read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--hosts=a"], "name two hosts at least"),
+        (["--hosts=a,b"], "--gpus"),
+        (["--hosts=a,b", "--gpus=8"], "neither srun nor mpirun is here"),
+        (["--hosts=a,-oProxyCommand=x", "--gpus=8"], "is not the name of a host"),
+        (["--hosts=a[1-99999]", "--gpus=8"], "more than 4096 hosts"),
+        (["--result=/nowhere/x"], "/nowhere/x: No such file"),
+        (["--result=-"], "no result of nccl-bench"),
+    ],
+)
+def test_a_misuse_ends_with_a_line(options: list[str], said: str) -> None:
+    ran = command(*options)
+    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
+    assert said in ran.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"fabric": {}}',
+        '{"fabric": {"hosts": ["a"]}}',
+        printed(measured(lambda *_: 1.0)).replace("[0, 1, 0,", "[9, 1, 0,"),
+        printed(measured(lambda *_: 1.0)).replace("[0, 1, 0, 4", "[0, 1, 0, -4"),
+        printed(measured(lambda *_: 1.0)).replace("[0, 1, 0, 4", "[0, 1, 0, 1e400, 4"),
+    ],
+)
+def test_what_is_no_result_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parse(text)
+
+
+def exported(folder: Path) -> dict[str, float]:
+    """The series of a node whose daemon finds these results."""
+    samples = NcclBench(LocalNode(folder), Settings()).read().samples
+    lines = Exposition(lambda: samples).encode("")[0].decode().splitlines()
+    return {
+        line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
+        for line in lines
+        if not line.startswith("#") and "timestamp" not in line
+    }
+
+
+def kept(fabric: Fabric, here: int, folder: Path) -> dict[str, float]:
+    """What the daemon of a host exports after such a run."""
+    result = {name: getattr(fabric, name) for name in Fabric.__slots__}
+    run_torch.keep_of_host(result, here, folder / "var/lib/gpunode/nccl-bench")
+    return exported(folder)
+
+
+def test_each_node_exports_what_it_exchanges_and_the_first_what_all_reach(tmp_path: Path) -> None:
+    slow = measured(slow_where(lambda a, b, _: 2 in (a, b)), noise=0.0)
+    metric = "gpunode_nccl_bus_bandwidth_bytes_per_second"
+    labels = 'collective="sendrecv",gpus="24",nodes="6"'
+    found = kept(slow, 2, tmp_path / "2")
+    assert found[f"{metric}{{{labels}}}"] == 12 * GB
+    assert found[f"gpunode_nccl_expected_bus_bandwidth_bytes_per_second{{{labels}}}"] == 50 * GB
+    first = kept(slow, 0, tmp_path / "0")
+    assert first[f"{metric}{{{labels}}}"] == FULL
+    of_all = 'collective="all_reduce",gpus="24",nodes="6"'
+    assert first[f"{metric}{{{of_all}}}"] == 180 * GB
+    assert f"{metric}{{{of_all}}}" not in found
+
+
+def without_adapters(hosts: int) -> Fabric:
+    whole = measured(lambda *_: 1.0, hosts, noise=0.0)
+    fields = {name: getattr(whole, name) for name in Fabric.__slots__}
+    return Fabric(**{**fields, "expected": {}})
+
+
+def test_without_adapters_other_pairs_say_what_to_expect_but_of_two_nodes_nothing_does(
+    tmp_path: Path,
+) -> None:
+    expected = "gpunode_nccl_expected_bus_bandwidth_bytes_per_second"
+
+    def names(found: Iterable[str]) -> set[str]:
+        return {series.partition("{")[0] for series in found}
+
+    assert expected in names(kept(without_adapters(3), 1, tmp_path / "3"))
+    assert expected not in names(kept(without_adapters(2), 1, tmp_path / "2"))
+
+
+@pytest.mark.parametrize(
+    ("speeds", "each"),
+    [
+        ([[50 * GB] * 10, [50 * GB] * 10], 50 * GB),  # eight adapters for GPUs, two for storage
+        ([[50 * GB] * 4 + [12.5 * GB], [50 * GB] * 4], 25 * GB),
+        ([[50 * GB] * 8, []], None),
+    ],
+)
+def test_adapters_say_what_to_expect(speeds: list[list[float]], each: float | None) -> None:
+    expected = run_torch.expectations(speeds, 8, 2)
+    assert expected.get("sendrecv") == each
+    if each:
+        assert expected["all_reduce"] == 8 * each
+        assert expected["alltoall"] == pytest.approx(each * 15 / 8)
