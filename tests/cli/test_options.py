@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -47,7 +48,11 @@ USES: dict[str, list[list[str]]] = {
     "audit": [[]],
     "doctor": [[f"--web.listen-address={NOBODY}"]],
     "calibrate": [["--path.rootfs={folder}"]],
-    "nccl-bench": [["--path.rootfs={folder}"]],
+    "nccl-bench": [
+        ["--path.rootfs={folder}"],
+        ["--hosts=a,b"],
+        ["--result={folder}/result", "--picture={folder}/x.svg"],
+    ],
     "report": [
         ["--output={folder}/report.html"],
         ["--out-folder={folder}", "--billing-file={folder}/changes.yaml"],
@@ -63,6 +68,20 @@ USES: dict[str, list[list[str]]] = {
     "rules": [["--into={folder}", "--changes={folder}/changes.yaml"]],
 }
 """By command, with which options it reads everything that it can."""
+
+FABRIC = json.dumps(
+    {
+        "fabric": {
+            "hosts": ["a", "b"],
+            "gpus": 2,
+            "model": "NVIDIA H200",
+            "time": 1.8e9,
+            "collectives": {},
+            "exchanges": [[0, 1, 0, 4.8e10], [1, 0, 0, 4.8e10]],
+            "expected": {},
+        }
+    }
+)
 
 
 def options(command: str) -> set[str]:
@@ -83,6 +102,7 @@ def test_a_command_reads_each_setting_that_it_has(command: str, tmp_path: Path) 
     expected = {".".join(path) for path, _ in leaves(kind.model_fields)}
     (tmp_path / "password").write_text("secret\n")
     (tmp_path / "changes.yaml").touch()
+    (tmp_path / "result").write_text(FABRIC)
     Folder(tmp_path / "kept", 1 << 20).write(brief(1).id, packed(1), b"tape")
     found: set[str] = set()
     for number, given in enumerate(USES[command]):

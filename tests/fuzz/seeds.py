@@ -354,6 +354,10 @@ BENCH = (
     *((NCCL / name).read_bytes() for name in ("all_reduce_perf.txt", "all_reduce_perf.json")),
     b'{"collective": "all_reduce", "gpus": 8, "model": "NVIDIA H200", "time": 1.7e9,'
     b' "bandwidth": {"8388608": 1e11, "1073741824": 4.7e11}}',
+    b'{"fabric": {"hosts": ["a", "b", "c"], "gpus": 6, "model": "NVIDIA H200", "time": 1.7e9,'
+    b' "collectives": {"all_reduce": {"8388608": 1e11}}, "message": 8388608,'
+    b' "exchanges": [[0, 1, 0, 4.8e10], [1, 0, 1, 1e10], [2, 0, 0, 4.7e10], [0, 2, 1, 1e9]],'
+    b' "expected": {"sendrecv": 5e10}}}',
 )
 
 LONG_JSON = (

@@ -64,8 +64,9 @@ from gpunode.jobs.files import parse_open_files_limit
 from gpunode.jobs.owners import GpuOwners, ProcessRoles
 from gpunode.jobs.versions import IN_NCCL, IN_TORCH, parse_nccl, parse_torch
 from gpunode.loop.door import Door
-from gpunode.nccl import bench, ras
+from gpunode.nccl import bench, fabric, ras
 from gpunode.nccl.log import HOSTNAME, MOST_COMMUNICATORS, DebugLog
+from gpunode.nccl.picture import drawn
 from gpunode.nccl.ras_answer import HERE, NAMED, Asked
 from gpunode.node import containers, http, kernel, kubelet, sockets, tape, tcp
 from gpunode.node.cgroup import whose
@@ -613,8 +614,14 @@ def of_the_audit(data: bytes) -> None:
     exports(Audit(node, DEFAULTS), node)
 
 
+def of_the_fabric(printed: str) -> None:
+    found = fabric.parse(printed)
+    fabric.problems(found)
+    drawn(found)
+
+
 def of_the_bench(data: bytes) -> None:
-    text(bench.parse_text, bench.parse_json)(data)
+    text(bench.parse_text, bench.parse_json, of_the_fabric)(data)
     node = Told(data)
     exports(bench.NcclBench(node, DEFAULTS), node)
 
