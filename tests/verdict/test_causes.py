@@ -153,6 +153,7 @@ def test_time_without_work_is_put_down_to_what_the_node_shows(actor: Actor, caus
 AT_WORK = {"compute": 0.9, "memory": 0.1}
 DECODES = {"memory": 0.9, "compute": 0.1}
 SPINS = {"blocked": 1.0}
+TOKENISES: dict[Metric, float] = {serving.API_CPUS: 0.98}
 PREEMPTS: dict[Labelled, float] = {(serving.PREEMPTIONS, ()): 0.2}
 
 
@@ -185,6 +186,13 @@ def passes(tokens: float) -> dict[Labelled, float]:
         # The engine's own code.
         (engine(GAPS, 4, gauges=ONE_THREAD), "host_bound"),
         (engine({"memory": 0.7, "launch": 0.3}, 4), "host_bound"),
+        # The process that takes requests, before the engine knows of any.
+        (engine(GAPS, 0, gauges=TOKENISES), "host_bound"),
+        (engine(IDLE, 0, gauges=TOKENISES), "host_bound"),
+        (engine(GAPS, 4, gauges={**RESTS, **TOKENISES}), "host_bound"),
+        (server(NOTHING, {**RESTS, **TOKENISES}), "host_bound"),
+        (engine(GAPS, 4, 3, gauges=TOKENISES), "queue"),
+        (engine(GAPS, 0, gauges={serving.API_CPUS: 0.7}), "no_requests"),
         (engine({"memory": 0.7, "launch": 0.3}, 0), "kernel_launch"),
         (engine({"memory": 0.9, "launch": 0.1}, 40), "none"),
         # What its batches are made of.

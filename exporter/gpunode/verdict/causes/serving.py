@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gpunode.jobs import processes as job
 from gpunode.serving.requests import (
+    API_CPUS,
     ITEMS,
     KV_CACHE,
     PREEMPTIONS,
@@ -17,7 +18,7 @@ from gpunode.serving.requests import (
 from gpunode.verdict.advice import Advice
 from gpunode.verdict.case import Case, Evidence
 from gpunode.verdict.causes.cause import BOUND, Bounds, Cause, Effect, Explains, Loses, Remedy
-from gpunode.verdict.causes.host import busy_thread
+from gpunode.verdict.causes.host import THREAD_BUSY, busy_thread
 from gpunode.verdict.causes.limits import LAUNCHES
 from gpunode.verdict.engine import USES, ServingEngine, engine_of
 
@@ -150,6 +151,18 @@ def _thread_holds_up(case: Case) -> Iterator[Evidence]:
         yield engine.running()
 
 
+def _requests_held_up(case: Case) -> Iterator[Evidence]:
+    """The process that takes requests is busy, of which the engine may not know any yet.
+
+    Tokens are made of them there, in one thread of Python or in few:
+    https://github.com/vllm-project/vllm/blob/main/docs/design/arch_overview.md
+    """
+    used = case.now(API_CPUS)
+    if used >= THREAD_BUSY:
+        meaning = "CPUs used by the busiest process that takes the engine's requests"
+        yield case.evidence(API_CPUS, used, THREAD_BUSY, meaning)
+
+
 def _launches(case: Case) -> Effect | None:
     """Gaps between the kernels of an engine that has requests to compute."""
     engine, share = engine_of(case), case.shares["launch"]
@@ -164,21 +177,28 @@ HOST_BOUND = Cause(
     named_when=(
         f"gaps between small kernels take at least {LAUNCHES:g} of the time, or the GPU is "
         "`starved` while a thread of the process is busy, and the engine computes requests at each "
-        "look"
+        "look; or the GPU has no work while a process that takes requests and makes tokens of them "
+        f"uses at least {THREAD_BUSY:g} CPUs"
     ),
-    looks=(Explains(_thread_holds_up, rank=48), Loses(_launches)),
-    uses=(*USES, job.HOST_THREAD),
+    looks=(
+        Explains(_thread_holds_up, rank=48),
+        Explains(_requests_held_up, rank=49, of_idle=True),
+        Loses(_launches),
+    ),
+    uses=(*USES, API_CPUS, job.HOST_THREAD),
     refines=("kernel_launch", "data_loading_cpu"),
     advice=Advice(
         "soon",
         "waiting for the engine's scheduler, tokeniser or launches between steps",
-        "Use CUDA graphs (no `--enforce-eager` of vLLM, no `--disable-cuda-graph` of SGLang or "
-        "TGI), several steps or an overlapped scheduler (`--async-scheduling` of vLLM; no "
-        "`--disable-overlap-schedule` of SGLang), more API servers (`--api-server-count`), and "
-        "faster or more CPUs.",
+        "If the process that takes requests is busy, start more of them: `--api-server-count` of "
+        "vLLM, `--tokenizer-worker-num` of SGLang, `--validation-workers` of TGI. Else use CUDA "
+        "graphs (no `--enforce-eager` of vLLM, no `--disable-cuda-graph` of SGLang or TGI), "
+        "several steps or an overlapped scheduler (`--async-scheduling` of vLLM; no "
+        "`--disable-overlap-schedule` of SGLang), and faster or more CPUs.",
     ),
     remedy=Remedy(
-        ("launch", "starved"), "Use CUDA graphs and an asynchronous scheduler, and faster CPUs."
+        ("launch", "starved"),
+        "Use CUDA graphs, an asynchronous scheduler, several API servers, and faster CPUs.",
     ),
     family="host",
     slows_its_gpu=True,
